@@ -1,0 +1,178 @@
+"""The contracts of the frames that flow through the house.
+
+Each ``check_*`` function returns the frame it was given, made canonical (index names, dtypes), or raises a
+:class:`FrameError` that says which rows or columns are wrong, why, and what to do. Nothing is dropped here in silence:
+:func:`drop_constant` removes items only when it is asked to, and says which.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable
+
+import numpy as np
+import pandas as pd
+
+READING_MEASURES = ("first_fixation_ms", "gaze_ms", "total_ms", "self_paced_ms")
+
+
+class FrameError(ValueError):
+    """A frame breaks its contract: the message says which part, why, and what to do."""
+
+
+def _some(names: Iterable[Hashable], limit: int = 5) -> str:
+    """Name the first few culprits and count the others."""
+    names = list(names)
+    shown = ", ".join(repr(name) for name in names[:limit])
+    return f"[{shown}]" if len(names) <= limit else f"[{shown}, and {len(names) - limit} more]"
+
+
+def check_responses(responses: pd.DataFrame) -> pd.DataFrame:
+    """Return responses as float64 persons x items, the index named ``person`` and the columns ``item``.
+
+    Parameters
+    ----------
+    responses : DataFrame, shape (n_persons, n_items)
+        Values 0, 1 or NaN (not asked); booleans count as 0 and 1.
+
+    Raises
+    ------
+    FrameError
+        If the frame is empty; a person or an item stands twice; a column holds text; a value is neither 0, 1 nor NaN;
+        or a person or an item has no answers at all.
+    """
+    if not isinstance(responses, pd.DataFrame):
+        raise FrameError(f"responses are a {type(responses).__name__}, not a DataFrame; wrap them: pd.DataFrame(...)")
+    if responses.shape[0] == 0 or responses.shape[1] == 0:
+        raise FrameError(
+            f"responses are empty (shape {responses.shape}: persons x items); check the filter that selected them"
+        )
+    for what, labels in (("persons", responses.index), ("items", responses.columns)):
+        if labels.has_duplicates:
+            raise FrameError(
+                f"{what} {_some(labels[labels.duplicated()].unique())} stand more than once; "
+                f"keep one of each, for instance responses.loc[{'~responses.index' if what == 'persons' else ':, ~responses.columns'}"
+                ".duplicated()]"
+            )
+    return _zeros_and_ones(responses)
+
+
+def _zeros_and_ones(responses: pd.DataFrame) -> pd.DataFrame:
+    """Check the values of a responses frame whose labels are sound."""
+    numeric = [pd.api.types.is_numeric_dtype(dtype) for dtype in responses.dtypes]
+    text = responses.columns[[not n for n in numeric]]
+    if len(text):
+        raise FrameError(
+            f"items {_some(text)} hold text or objects where 0, 1 or NaN is due; grade them first, or move columns "
+            "that describe persons into the index or a persons frame"
+        )
+    values = responses.to_numpy(dtype=np.float64, na_value=np.nan)
+    wrong = ~((values == 0) | (values == 1) | np.isnan(values))
+    if wrong.any():
+        row, column = np.argwhere(wrong)[0]
+        raise FrameError(
+            f"items {_some(responses.columns[wrong.any(axis=0)])} hold values other than 0, 1 or NaN (person "
+            f"{responses.index[row]!r} has {values[row, column]:g} on item {responses.columns[column]!r}); "
+            "grade the answers as right (1) or wrong (0), NaN where an item was not asked"
+        )
+    silent_persons, silent_items = np.isnan(values).all(axis=1), np.isnan(values).all(axis=0)
+    if silent_persons.any():
+        raise FrameError(
+            f"persons {_some(responses.index[silent_persons])} answered no item at all; "
+            "leave them out: responses.dropna(how='all')"
+        )
+    if silent_items.any():
+        raise FrameError(
+            f"items {_some(responses.columns[silent_items])} were answered by nobody; "
+            "leave them out: responses.dropna(axis=1, how='all')"
+        )
+    return pd.DataFrame(values, index=responses.index.rename("person"), columns=responses.columns.rename("item"))
+
+
+def constant_items(responses: pd.DataFrame) -> pd.Index:
+    """Return the items that everyone who answered them answered alike: their difficulty in logits is infinite."""
+    return responses.columns[responses.nunique() <= 1]
+
+
+def drop_constant(responses: pd.DataFrame) -> tuple[pd.DataFrame, pd.Index]:
+    """Return the responses without the items that were answered alike by everyone, and the names of those items."""
+    constant = constant_items(responses)
+    return responses.drop(columns=constant), constant
+
+
+def _require_columns(frame: pd.DataFrame, columns: Iterable[str], kind: str) -> None:
+    missing = [column for column in columns if column not in frame.columns]
+    if missing:
+        raise FrameError(
+            f"a {kind} frame needs the columns {missing}, and has {list(frame.columns)}; rename or add them"
+        )
+    if frame.empty:
+        raise FrameError(f"the {kind} frame is empty; check the filter that selected it")
+
+
+def _require_unique(frame: pd.DataFrame, key: list[str], kind: str) -> None:
+    twice = frame.duplicated(key)
+    if twice.any():
+        rows = frame.loc[twice, key].drop_duplicates().itertuples(index=False, name=None)
+        raise FrameError(f"{kind} rows {_some(rows)} ({', '.join(key)}) stand more than once; keep one of each")
+
+
+def check_items(items: pd.DataFrame) -> pd.DataFrame:
+    """Return an items frame: one row per item, with ``item_id``, ``prompt``, ``choices`` (list of str), ``answer``.
+
+    Raises
+    ------
+    FrameError
+        If a column is missing, an item stands twice, has fewer than two choices, or its answer (0-based) is not one
+        of them.
+    """
+    _require_columns(items, ["item_id", "prompt", "choices", "answer"], "items")
+    _require_unique(items, ["item_id"], "items")
+    n_choices = items["choices"].map(len)
+    if (n_choices < 2).any():
+        raise FrameError(f"items {_some(items.loc[n_choices < 2, 'item_id'])} have fewer than two choices")
+    outside = (items["answer"] < 0) | (items["answer"] >= n_choices)
+    if outside.any():
+        raise FrameError(
+            f"items {_some(items.loc[outside, 'item_id'])} name an answer that is not among their choices; "
+            "answers count from 0"
+        )
+    return items
+
+
+def check_words(words: pd.DataFrame) -> pd.DataFrame:
+    """Return a words frame: one row per word, with ``text_id``, ``word_id`` (1-based in its text) and ``word``.
+
+    Raises
+    ------
+    FrameError
+        If a column is missing, a word stands twice, or a word is empty or not text.
+    """
+    _require_columns(words, ["text_id", "word_id", "word"], "words")
+    _require_unique(words, ["text_id", "word_id"], "words")
+    wordless = ~words["word"].map(lambda word: isinstance(word, str) and word != "")
+    if wordless.any():
+        rows = words.loc[wordless, ["text_id", "word_id"]].itertuples(index=False, name=None)
+        raise FrameError(
+            f"words {_some(rows)} (text_id, word_id) are empty or not text; a reader of CSV files needs "
+            "keep_default_na=False, or the word 'None' becomes a missing value"
+        )
+    return words.assign(text_id=words["text_id"].astype(str))
+
+
+def check_readings(readings: pd.DataFrame) -> pd.DataFrame:
+    """Return a readings frame: one row per ``subject``, ``text_id`` and ``word_id``, with measures in ms.
+
+    Raises
+    ------
+    FrameError
+        If a column is missing, a row stands twice, no measure is there, or a measure is negative.
+    """
+    _require_columns(readings, ["subject", "text_id", "word_id"], "readings")
+    _require_unique(readings, ["subject", "text_id", "word_id"], "readings")
+    measures = [column for column in readings.columns if column.endswith("_ms")]
+    if not measures:
+        raise FrameError(f"a readings frame needs a measure in ms, such as {list(READING_MEASURES)}")
+    negative = [measure for measure in measures if (readings[measure] < 0).any()]
+    if negative:
+        raise FrameError(f"measures {negative} hold negative times; NaN stands for a word that was skipped")
+    return readings.assign(text_id=readings["text_id"].astype(str))

@@ -1,0 +1,41 @@
+"""Fixtures and the one rule on missing data: absent data skip a test with a reason locally, and fail it in CI."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+SHARE = ROOT.parent / "shared"
+IN_CI = bool(os.environ.get("PSYCHLM_REQUIRE_DATA"))
+
+
+def absent(what: str) -> None:
+    """Skip the running test, or fail it where data are required (the variable PSYCHLM_REQUIRE_DATA, set in CI)."""
+    reason = f"{what} is not here (looked in {SHARE.name}/ beside the checkout)"
+    if IN_CI:
+        pytest.fail(f"{reason}, and PSYCHLM_REQUIRE_DATA is set")
+    pytest.skip(reason)
+
+
+@pytest.fixture(autouse=True)
+def _share_or_skip(request: pytest.FixtureRequest) -> None:
+    if request.node.get_closest_marker("needs_share") and not (SHARE / "data").is_dir():
+        absent("the data share")
+
+
+@pytest.fixture(scope="session")
+def reference_dir() -> Path:
+    """Return the folder of what the reference programs (R's mirt, ltm, psych, mgcv) gave."""
+    if not (SHARE / "reference").is_dir():
+        absent("the reference results")
+    return SHARE / "reference"
+
+
+@pytest.fixture
+def rng() -> np.random.Generator:
+    """Return a generator whose seed is fixed, so that a failure can be repeated."""
+    return np.random.default_rng(20211108)
