@@ -46,12 +46,14 @@ def check_responses(responses: pd.DataFrame) -> pd.DataFrame:
         raise FrameError(
             f"responses are empty (shape {responses.shape}: persons x items); check the filter that selected them"
         )
-    for what, labels in (("persons", responses.index), ("items", responses.columns)):
+    for what, labels, selection in (
+        ("persons", responses.index, "~responses.index"),
+        ("items", responses.columns, ":, ~responses.columns"),
+    ):
         if labels.has_duplicates:
             raise FrameError(
-                f"{what} {_some(labels[labels.duplicated()].unique())} stand more than once; "
-                f"keep one of each, for instance responses.loc[{'~responses.index' if what == 'persons' else ':, ~responses.columns'}"
-                ".duplicated()]"
+                f"{what} {_some(labels[labels.duplicated()].unique())} stand more than once; keep one of each, "
+                f"for instance responses.loc[{selection}.duplicated()]"
             )
     return _zeros_and_ones(responses)
 
