@@ -1,0 +1,81 @@
+"""Tidy frame and axes in, axes out; units stand on the axes.
+
+Every function draws on the ``ax`` it is given (the current one unless given) and returns it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import matplotlib.pyplot as plt
+import numpy as np
+import pandas as pd
+import seaborn as sns
+from matplotlib.axes import Axes
+
+POPULATION_COLOURS = {"human": "#444444", "transformer": "#0072B2", "lstm": "#D55E00", "random": "#999999"}
+
+
+def use_style() -> None:
+    """Use the house style for every figure of this session."""
+    plt.style.use(Path(__file__).with_name("psychlm.mplstyle"))
+
+
+def intervals(
+    table: pd.DataFrame,
+    *,
+    x: str,
+    y: str,
+    hue: str,
+    published: str | None = None,
+    colours: Mapping[str, str] = POPULATION_COLOURS,
+    ax: Axes | None = None,
+) -> Axes:
+    """Draw estimates with their intervals, grouped by category, and the published values as hollow marks.
+
+    Parameters
+    ----------
+    table : DataFrame
+        One row per category and group: ``x`` holds the estimate, ``low`` and ``high`` its interval, ``y`` the
+        category, ``hue`` the group; ``published``, if given, names the column of the published values.
+    """
+    ax = ax or plt.gca()
+    categories = list(dict.fromkeys(table[y]))
+    groups = list(dict.fromkeys(table[hue]))
+    for offset, group in zip(np.linspace(0.22, -0.22, len(groups)), groups, strict=True):
+        rows = table[table[hue] == group]
+        at = np.array([categories.index(category) for category in rows[y]]) - offset
+        ax.hlines(at, rows["low"], rows["high"], color=colours[group], alpha=0.45, linewidth=3)
+        ax.plot(rows[x], at, "o", color=colours[group], label=group)
+        if published is not None:
+            ax.plot(rows[published], at, "o", mfc="none", mec="black", ms=9, mew=0.9)
+    if published is not None:
+        ax.plot([], [], "o", mfc="none", mec="black", ms=9, mew=0.9, label="published")
+    ax.axvline(0, color="#444444", linewidth=0.8)
+    ax.set(yticks=range(len(categories)), yticklabels=categories)
+    ax.invert_yaxis()
+    ax.grid(axis="y", visible=False)
+    ax.legend(loc="upper left", bbox_to_anchor=(1.01, 1))
+    return ax
+
+
+def heat_map(table: pd.DataFrame, *, label: str, limit: float | None = None, ax: Axes | None = None) -> Axes:
+    """Draw a table of signed numbers as a heat map centred on zero, each cell with its value.
+
+    Parameters
+    ----------
+    label : str
+        What the numbers are, with their unit: it stands beside the colour bar.
+    limit : float, optional
+        The colour scale runs from -limit to limit; the largest absolute value unless given.
+    """
+    ax = ax or plt.gca()
+    limit = limit or float(np.nanmax(np.abs(table.to_numpy(dtype=float))))
+    sns.heatmap(
+        table, vmin=-limit, vmax=limit, center=0, cmap="vlag", annot=True, fmt="+.2f", linewidths=1.5,
+        annot_kws={"size": 9}, cbar_kws={"label": label}, ax=ax,
+    )  # fmt: skip
+    ax.tick_params(length=0)
+    ax.tick_params(axis="y", rotation=0)
+    return ax
