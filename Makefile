@@ -1,0 +1,58 @@
+# The two commands: `make reports` and `make test`. `make help` lists the rest.
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+
+PYTHON ?= python3.11
+TORCH ?= torch==2.13.0
+VENV := .venv
+BIN := $(VENV)/bin
+PROFILE ?= quick
+JOBS ?= 2
+
+.PHONY: help
+help: ## List these targets
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
+
+# R first: rpy2 builds only where R is.
+$(VENV)/.installed: pyproject.toml constraints.txt
+	@bash .ci/install_r
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) || python3 -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check "$(TORCH)"
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev]"
+	@if command -v Rscript > /dev/null; then \
+	  $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[r]" \
+	  || echo "psychlm: rpy2 could not be built, so models fitted by R's mgcv are left out (it needs R's headers and a C compiler)"; fi
+	@touch $@
+
+.PHONY: setup
+setup: $(VENV)/.installed ## Make .venv with everything in it (TORCH=... picks another torch)
+
+.PHONY: reports
+reports: $(VENV)/.installed ## Run every notebook that changed and write reports/index.html (PROFILE=quick|full|smoke)
+	$(BIN)/psychlm run --profile $(PROFILE) --jobs $(JOBS)
+
+.PHONY: test
+test: $(VENV)/.installed ## Lint, check types, run every test and every notebook once in small
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/pytest -n $(JOBS) --dist loadgroup
+
+.PHONY: bench
+bench: $(VENV)/.installed ## Measure speed and memory beside the peers that are installed
+	$(BIN)/python -m pytest tests/bench -o python_files='bench_*.py' --benchmark-only
+
+.PHONY: lab
+lab: $(VENV)/.installed ## Open JupyterLab on the notebooks
+	$(BIN)/jupyter lab --notebook-dir=notebooks
+
+.PHONY: format
+format: $(VENV)/.installed ## Sort imports, format, strip the notebooks' outputs
+	$(BIN)/ruff check --fix --quiet .
+	$(BIN)/ruff format --quiet .
+	$(BIN)/nbstripout notebooks/*.ipynb
+
+.PHONY: clean
+clean: ## Remove what was built (reports, caches, .venv); data/raw stays
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache reports/*.html reports/*.json reports/.[a-z]*

@@ -1,0 +1,119 @@
+"""The command ``psychlm``: run the notebooks, look after the data."""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+
+import click
+
+from psychlm import __version__
+
+
+@contextmanager
+def _plain_errors() -> Iterator[None]:
+    """Turn the package's own errors into one line and exit code 1; a traceback is for defects of ours."""
+    from psychlm.data import DataError
+
+    try:
+        yield
+    except (DataError, ValueError, FileNotFoundError) as error:
+        click.echo(f"psychlm: {error}", err=True)
+        sys.exit(1)
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__)
+def main() -> None:
+    """Do language models find difficult what people find difficult?"""
+
+
+@main.command()
+@click.argument("notebooks", nargs=-1)
+@click.option("--profile", type=click.Choice(["smoke", "quick", "full"]), default="quick", show_default=True,
+              help="Which sizes: the tests' (smoke), a few minutes (quick), the papers' (full).")  # fmt: skip
+@click.option("-p", "--parameter", "parameters", multiple=True, metavar="NAME=VALUE", help="Set a notebook parameter.")
+@click.option("--jobs", default=1, show_default=True, help="How many notebooks run at once.")
+@click.option("--force", is_flag=True, help="Run notebooks even where nothing changed.")
+def run(notebooks: tuple[str, ...], profile: str, parameters: tuple[str, ...], jobs: int, force: bool) -> None:
+    """Run the notebooks (all, or those named by number or name) and write reports/index.html."""
+    from psychlm import notebooks as runner
+
+    with _plain_errors():
+        outcomes = runner.run(
+            notebooks, profile=profile, parameters=runner.parse_parameters(parameters), jobs=jobs, force=force
+        )
+    if any(outcome.status == "failed" for outcome in outcomes):
+        sys.exit(1)
+
+
+@main.group(name="data")
+def data_group() -> None:
+    """List, fetch and verify the datasets of data/registry.csv."""
+
+
+@data_group.command(name="list")
+def data_list() -> None:
+    """Show every dataset: where it is, whether its checksum is right, its size and licence."""
+    from rich.console import Console
+    from rich.table import Table
+
+    from psychlm import data
+
+    table = Table("name", "state", "place", "size", box=None, header_style="bold")
+    with _plain_errors():
+        for row in data.state():
+            size = f"{int(str(row['bytes'])) / 1e6:.2f} MB"
+            table.add_row(str(row["name"]), str(row["state"]), str(row["place"]), size)
+    Console().print(table)
+
+
+@data_group.command(name="pull")
+@click.argument("names", nargs=-1)
+def data_pull(names: tuple[str, ...]) -> None:
+    """Fetch datasets into data/raw/ (all that have an address and are not here, unless some are named)."""
+    from psychlm import data
+
+    with _plain_errors():
+        wanted = names or [name for name in data.registry().index if data.registry().loc[name, "url"]]
+    failed = False
+    for name in wanted:
+        try:
+            path = (None if names else data.verify(name)) or data.fetch(name, progress=sys.stderr.isatty())
+            click.echo(f"{name}: {path}")
+        except data.DataError as error:
+            click.echo(f"psychlm: {error}", err=True)
+            failed = True
+    sys.exit(1 if failed else 0)
+
+
+@data_group.command(name="verify")
+@click.argument("names", nargs=-1)
+def data_verify(names: tuple[str, ...]) -> None:
+    """Check the SHA-256 of every dataset on this machine; exit 1 where one is corrupt."""
+    from psychlm import data
+
+    with _plain_errors():
+        rows = list(data.state(names or None))
+    for row in rows:
+        if row["error"]:
+            click.echo(f"psychlm: {row['error']}", err=True)
+    _count_states(rows)
+    sys.exit(1 if any(row["error"] for row in rows) else 0)
+
+
+def _count_states(rows: Iterable[dict[str, object]]) -> None:
+    for state, count in Counter(str(row["state"]) for row in rows).items():
+        click.echo(f"{count:4d} {state}")
+
+
+@data_group.command(name="where")
+@click.argument("name")
+def data_where(name: str) -> None:
+    """Print the verified local path of a dataset, fetching it where it is not here."""
+    from psychlm import data
+
+    with _plain_errors():
+        click.echo(data.path(name))

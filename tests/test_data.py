@@ -1,0 +1,205 @@
+"""Reading data: found, verified, fetched, or refused with a clear error. Reference: hashlib's SHA-256."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import io
+import os
+import tarfile
+import zipfile
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from click.testing import CliRunner
+
+from psychlm import cli, data
+from psychlm.data import ChecksumError, DataError, DataMissingError
+
+CONTENT = b"item_id,correct\n1,1\n"
+
+
+@pytest.fixture
+def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Make a small checkout with a registry of two datasets: a plain file, and a member of an archive."""
+    rows = {
+        "toy/answers": ("toy/answers.csv", "https://example.org/abc/answers.csv"),
+        "toy/member": ("toy/member.csv", "https://example.org/abc/toy.zip#inside/member.csv"),
+        "toy/shelf": ("toy/shelf.csv", ""),
+    }
+    registry = pd.DataFrame(
+        [
+            {"name": name, "file": file, "url": url, "sha256": hashlib.sha256(CONTENT).hexdigest(),
+             "bytes": len(CONTENT), "licence": "MIT", "citation": "us", "what": "toy", "note": "made from toys"}
+            for name, (file, url) in rows.items()
+        ]
+    )  # fmt: skip
+    root = tmp_path / "checkout"
+    (root / "data" / "published").mkdir(parents=True)
+    registry.to_csv(root / "data" / "registry.csv", index=False)
+    monkeypatch.setenv("PSYCHLM_ROOT", str(root))
+    monkeypatch.delenv("PSYCHLM_DATA", raising=False)
+    data.root.cache_clear()
+    data.registry.cache_clear()
+    yield root
+    data.root.cache_clear()
+    data.registry.cache_clear()
+
+
+def put(folder: Path, content: bytes = CONTENT, file: str = "toy/answers.csv") -> Path:
+    (folder / file).parent.mkdir(parents=True, exist_ok=True)
+    (folder / file).write_bytes(content)
+    return folder / file
+
+
+def gives(content: bytes):
+    return lambda url, file: Path(file).write_bytes(content)
+
+
+def leftovers(root: Path) -> list[Path]:
+    return [path for path in (root / "data" / "raw").rglob("*") if path.is_file()]
+
+
+def test_places_are_looked_into_in_their_order(checkout: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shared = put(checkout.parent / "shared" / "data")
+    assert data.path("toy/answers") == shared
+    raw = put(checkout / "data" / "raw")
+    assert data.path("toy/answers") == raw
+    monkeypatch.setenv("PSYCHLM_DATA", str(tmp_path / "mine"))
+    mine = put(tmp_path / "mine")
+    assert data.path("toy/answers") == mine
+
+
+def test_a_changed_file_is_refused_on_every_read(checkout: Path) -> None:
+    file = put(checkout / "data" / "raw")
+    data.path("toy/answers")
+    file.write_bytes(CONTENT + b"2,0\n")
+    with pytest.raises(ChecksumError, match=r"expected [0-9a-f]{64}, found [0-9a-f]{64}.*Delete or replace.*pull"):
+        data.path("toy/answers")
+    assert data.asked()["toy/answers"] is None
+
+
+def test_an_unknown_name_is_answered_with_near_ones(checkout: Path) -> None:
+    with pytest.raises(DataError, match=r"'toy/answer'; near it: \['toy/answers'"):
+        data.path("toy/answer")
+
+
+def test_what_is_fetched_is_verified_then_moved(checkout: Path) -> None:
+    assert data.fetch("toy/answers", download=gives(CONTENT)).read_bytes() == CONTENT
+    assert leftovers(checkout) == [checkout / "data" / "raw" / "toy" / "answers.csv"]
+
+
+def test_a_wrong_download_is_thrown_away(checkout: Path) -> None:
+    with pytest.raises(ChecksumError, match="something else.*thrown away"):
+        data.fetch("toy/answers", download=gives(b"<html>404</html>"))
+    assert not leftovers(checkout)
+
+
+def test_a_member_is_taken_from_its_archive(checkout: Path) -> None:
+    archive = io.BytesIO()
+    with zipfile.ZipFile(archive, "w") as opened:
+        opened.writestr("inside/member.csv", CONTENT)
+        opened.writestr("../escaped.csv", b"no")
+    data.fetch("toy/member", download=gives(archive.getvalue()))
+    assert leftovers(checkout) == [checkout / "data" / "raw" / "toy" / "member.csv"]
+
+
+def test_a_member_is_taken_from_a_tar_file_too(checkout: Path) -> None:
+    archive = io.BytesIO()
+    with tarfile.open(fileobj=archive, mode="w:gz") as opened:
+        member = tarfile.TarInfo("inside/member.csv")
+        member.size = len(CONTENT)
+        opened.addfile(member, io.BytesIO(CONTENT))
+    assert data.fetch("toy/member", download=gives(archive.getvalue())).read_bytes() == CONTENT
+
+
+def test_an_archive_without_its_member_is_named(checkout: Path) -> None:
+    archive = io.BytesIO()
+    with zipfile.ZipFile(archive, "w") as opened:
+        opened.writestr("other.csv", CONTENT)
+    with pytest.raises(DataError, match=r"toy\.zip holds no readable 'inside/member\.csv'"):
+        data.fetch("toy/member", download=gives(archive.getvalue()))
+
+
+def test_no_network_is_a_missing_dataset_with_what_to_do(checkout: Path) -> None:
+    from requests.exceptions import ConnectionError as NoAnswer
+
+    def fails(url: str, file: Path) -> None:
+        raise NoAnswer("unreachable")
+
+    with pytest.raises(DataMissingError, match="did not answer.*data/raw/ or a folder named by PSYCHLM_DATA"):
+        data.fetch("toy/answers", download=fails)
+    assert not leftovers(checkout)
+
+
+def test_a_dataset_without_an_address_says_where_it_comes_from(checkout: Path) -> None:
+    with pytest.raises(DataMissingError, match="no public address in this form: made from toys"):
+        data.path("toy/shelf")
+
+
+def test_a_full_disk_leaves_nothing_half_written(checkout: Path) -> None:
+    def fills_the_disk(url: str, file: Path) -> None:
+        Path(file).write_bytes(CONTENT[:5])
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with pytest.raises(DataError, match="No space left on device.*nothing half-written"):
+        data.fetch("toy/answers", download=fills_the_disk)
+    assert not leftovers(checkout)
+
+
+def test_a_cache_that_cannot_be_written_is_named(checkout: Path) -> None:
+    (checkout / "data" / "raw").write_text("a file where a folder is due")  # root may write to any folder
+    with pytest.raises(DataError, match="cannot be stored under .*raw.*PSYCHLM_DATA"):
+        data.fetch("toy/answers", download=gives(CONTENT))
+
+
+def test_an_interrupted_download_leaves_nothing(checkout: Path) -> None:
+    def interrupted(url: str, file: Path) -> None:
+        Path(file).write_bytes(CONTENT[:5])
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        data.fetch("toy/answers", download=interrupted)
+    assert not leftovers(checkout)
+
+
+def test_fingerprints_follow_the_files(checkout: Path) -> None:
+    assert data.fingerprint(["toy/answers"]) == {"toy/answers": None}
+    put(checkout / "data" / "raw")
+    assert data.fingerprint(["toy/answers"]) == {"toy/answers": hashlib.sha256(CONTENT).hexdigest()}
+    assert data.fingerprint(["no/such"]) == {"no/such": None}
+
+
+def test_published_tables_name_their_source(checkout: Path) -> None:
+    (checkout / "data" / "published" / "paper.table1.csv").write_text("r,source\n0.5,Table 1\n")
+    assert data.published("paper.table1")["r"].item() == 0.5
+    (checkout / "data" / "published" / "paper.table2.csv").write_text("r\n0.5\n")
+    with pytest.raises(ValueError, match="no column 'source'"):
+        data.published("paper.table2")
+    with pytest.raises(DataError, match=r"no published table 'paper\.table9'.*paper\.table1"):
+        data.published("paper.table9")
+
+
+def test_the_command_lists_verifies_and_finds(checkout: Path) -> None:
+    file = put(checkout / "data" / "raw")
+    run = CliRunner().invoke
+    listing = run(cli.main, ["data", "list"])
+    assert listing.exit_code == 0
+    assert "verified" in listing.output
+    assert "can be fetched" in listing.output
+    assert run(cli.main, ["data", "where", "toy/answers"]).output.strip() == str(file)
+    assert run(cli.main, ["data", "verify"]).exit_code == 0
+    file.write_bytes(b"spoilt")
+    for words in (["data", "verify"], ["data", "where", "toy/answers"], ["data", "pull", "toy/shelf"]):
+        spoilt = run(cli.main, words)
+        assert spoilt.exit_code == 1
+        assert "psychlm: " in spoilt.output
+        assert "Traceback" not in spoilt.output
+
+
+@pytest.mark.needs_share
+def test_every_file_of_the_share_is_the_registered_one() -> None:
+    states = list(data.state())
+    assert not [row["error"] for row in states if row["error"]]
+    assert all(row["state"] == "verified" for row in states)

@@ -1,0 +1,107 @@
+"""The contracts: what breaks one is named, with why and what to do. Reference: the contracts in psychlm.frames."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from psychlm import frames
+from psychlm.frames import FrameError
+
+
+def table(values: list[list[object]], persons: list[str] | None = None, items: list[str] | None = None) -> pd.DataFrame:
+    rows, columns = len(values), len(values[0])
+    return pd.DataFrame(
+        values, index=persons or [f"p{i}" for i in range(rows)], columns=items or [f"q{i}" for i in range(columns)]
+    )
+
+
+@pytest.mark.parametrize(
+    ("responses", "says"),
+    [
+        (table([[0, 1], [2, 1]]), r"\['q0'\].*other than 0, 1 or NaN.*'p1' has 2.*grade"),
+        (table([[0, 1], [0.5, 1]]), r"'q0'.*0\.5"),
+        (table([[0, 1], [np.inf, 1]]), r"'q0'.*inf"),
+        (table([[0, 1], [1, 1]], persons=["ann", "ann"]), r"persons \['ann'\] stand more than once.*~responses\.index"),
+        (table([[0, 1], [1, 1]], items=["q", "q"]), r"items \['q'\] stand more than once.*~responses\.columns"),
+        (table([[0, 1], [np.nan, np.nan]]), r"persons \['p1'\] answered no item.*dropna"),
+        (table([[np.nan, 1], [np.nan, 0]]), r"items \['q0'\] were answered by nobody.*dropna"),
+        (table([[0, "yes"], [1, "no"]]), r"items \['q1'\] hold text.*grade"),
+        (pd.DataFrame(), r"empty \(shape \(0, 0\)"),
+        (pd.DataFrame(columns=["q0"]), r"empty \(shape \(0, 1\)"),
+    ],
+)
+def test_malformed_responses_are_named_with_what_to_do(responses: pd.DataFrame, says: str) -> None:
+    with pytest.raises(FrameError, match=says):
+        frames.check_responses(responses)
+
+
+def test_an_array_instead_of_a_frame_is_named() -> None:
+    with pytest.raises(FrameError, match="ndarray, not a DataFrame"):
+        frames.check_responses(np.zeros((2, 2)))  # type: ignore[arg-type]
+
+
+def test_many_culprits_are_counted() -> None:
+    with pytest.raises(FrameError, match="and 3 more"):
+        frames.check_responses(table([["a"] * 8, ["b"] * 8]))
+
+
+@given(hnp.arrays(float, hnp.array_shapes(min_dims=2, max_dims=2, max_side=6), elements=st.sampled_from([0.0, 1.0])))
+def test_sound_responses_pass_unchanged(values: np.ndarray) -> None:
+    checked = frames.check_responses(pd.DataFrame(values))
+    np.testing.assert_array_equal(checked.to_numpy(), values)
+    assert (checked.index.name, checked.columns.name) == ("person", "item")
+
+
+def test_booleans_and_nullable_integers_become_floats() -> None:
+    checked = frames.check_responses(pd.DataFrame({"q0": [True, False], "q1": pd.array([1, pd.NA], dtype="Int64")}))
+    assert checked.loc[0, "q0"] == 1.0
+    assert np.isnan(checked.loc[1, "q1"])
+
+
+def test_drop_constant_says_what_it_dropped() -> None:
+    kept, dropped = frames.drop_constant(table([[0, 1, 1], [1, 1, np.nan], [0, 1, 0]]))
+    assert list(dropped) == ["q1"]
+    assert list(kept) == ["q0", "q2"]
+
+
+ITEM = {"item_id": "i", "prompt": "?", "choices": ["a", "b"], "answer": 1}
+
+
+@pytest.mark.parametrize(
+    ("items", "says"),
+    [
+        ([ITEM | {"answer": 2}], r"\['i'\] name an answer that is not among"),
+        ([ITEM | {"answer": -1}], "count from 0"),
+        ([ITEM | {"choices": ["a"], "answer": 0}], "fewer than two choices"),
+        ([ITEM, ITEM], "stand more than once"),
+        ([{"item_id": "i"}], r"needs the columns \['prompt', 'choices', 'answer'\]"),
+    ],
+)
+def test_malformed_items_are_named(items: list[dict], says: str) -> None:
+    with pytest.raises(FrameError, match=says):
+        frames.check_items(pd.DataFrame(items))
+
+
+def test_a_missing_word_names_the_reader_of_csv_files() -> None:
+    words = pd.DataFrame({"text_id": [1, 1], "word_id": [1, 2], "word": ["None", np.nan]})
+    with pytest.raises(FrameError, match="keep_default_na"):
+        frames.check_words(words)
+
+
+@pytest.mark.parametrize(
+    ("columns", "says"),
+    [
+        ({"gaze_ms": [200.0, -1.0]}, "negative times"),
+        ({"gaze": [200.0, 210.0]}, "needs a measure in ms"),
+        ({"gaze_ms": [200.0, 210.0], "word_id": [1, 1]}, "stand more than once"),
+    ],
+)
+def test_malformed_readings_are_named(columns: dict, says: str) -> None:
+    readings = pd.DataFrame({"subject": ["s", "s"], "text_id": [1, 1], "word_id": [1, 2]} | columns)
+    with pytest.raises(FrameError, match=says):
+        frames.check_readings(readings)

@@ -1,0 +1,71 @@
+"""The project's own files agree with each other. Reference: pyproject.toml."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import tomllib
+
+import pandas as pd
+import yaml
+from conftest import ROOT
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+CONDA_NAME = {"torch": "pytorch"}
+CONDA_ONLY = {"python", "pip", "r-base", "r-mgcv", "pandoc"}
+TOP_LEVEL = {"notebooks", "psychlm", "data", "reports", "tests", "environment.yml", "README.md"}
+CONFIGURATION = {"Makefile", "pyproject.toml", "constraints.txt", "LICENSE", "CITATION.cff", "CHANGELOG.md"}
+
+
+def split(requirement: str) -> tuple[str, str]:
+    name, bounds = re.match(r"([\w.-]+)\s*(.*)", requirement).groups()  # type: ignore[union-attr]
+    return name, bounds
+
+
+def test_environment_and_pyproject_name_the_same_packages_and_bounds() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    wanted = dict(map(split, project["dependencies"] + sum(project["optional-dependencies"].values(), [])))
+    environment = yaml.safe_load((ROOT / "environment.yml").read_text())
+    conda = dict(map(split, environment["dependencies"]))
+    assert {CONDA_NAME.get(name, name): bounds for name, bounds in wanted.items()} == {
+        name: bounds for name, bounds in conda.items() if name not in CONDA_ONLY
+    }
+    assert set(conda) >= CONDA_ONLY
+    assert conda["python"] == project["requires-python"]
+
+
+def test_constraints_pin_every_dependency_within_its_bounds() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    pins = dict(
+        line.split("==") for line in (ROOT / "constraints.txt").read_text().splitlines() if re.match(r"\w", line)
+    )
+    pins = {canonicalize_name(name): version for name, version in pins.items()}
+    for requirement in project["dependencies"] + sum(project["optional-dependencies"].values(), []):
+        name, _ = split(requirement)
+        if name != "torch":  # the Makefile chooses it
+            assert Requirement(requirement).specifier.contains(pins[canonicalize_name(name)]), requirement
+
+
+def test_top_level_holds_what_the_user_fixed() -> None:
+    tracked = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    top = {line.split("/")[0] for line in tracked.splitlines()}
+    assert {name for name in top if not name.startswith(".")} <= TOP_LEVEL | CONFIGURATION
+    assert top >= TOP_LEVEL
+
+
+def test_registry_names_files_addresses_and_checksums() -> None:
+    registry = pd.read_csv(ROOT / "data" / "registry.csv", keep_default_na=False)
+    assert registry["name"].is_unique
+    assert registry["file"].is_unique
+    assert registry["sha256"].str.fullmatch("[0-9a-f]{64}").all()
+    # an address pins a commit; what has none says what it was made from
+    assert (registry["url"].str.contains(r"/[0-9a-f]{40}/") | registry["note"].str.startswith("made from")).all()
+    assert (registry[["licence", "citation"]] != "").all().all()
+
+
+def test_every_make_target_documents_itself() -> None:
+    makefile = (ROOT / "Makefile").read_text()
+    phony = re.findall(r"^\.PHONY: (.+)$", makefile, flags=re.M)
+    for target in " ".join(phony).split():
+        assert re.search(rf"^{target}:.*## \w", makefile, flags=re.M), target
