@@ -13,7 +13,7 @@ from scipy.special import expit, logsumexp
 from psychlm.frames import FrameError, check_responses
 
 if TYPE_CHECKING:
-    from psychlm.irt.mml import IRTFit
+    from psychlm.irt.result import IRTFit
 
 GRID_POINTS = 61  # mirt's default for one factor: equally spaced over six standard deviations either side
 GRID_SPAN_SD = 6.0

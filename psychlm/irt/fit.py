@@ -1,7 +1,8 @@
 """How well a fitted model describes items, pairs of items and persons; and nested models against each other.
 
-Every function takes an :class:`~psychlm.irt.mml.IRTFit`, or the :class:`~psychlm.irt.expected.ModelTables` of another
-program's estimates. The statistic for the model as a whole, M2, stands in :mod:`psychlm.irt.limited_information`.
+Every function takes an :class:`~psychlm.irt.result.IRTFit`, or the :class:`~psychlm.irt.expected.ModelTables` of
+another program's estimates. The statistic for the model as a whole, M2, stands in
+:mod:`psychlm.irt.limited_information`.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from psychlm.irt.sum_scores import collapse_sparse, expected_correct_by_score
 from psychlm.irt.tetrachoric import pair_tables
 
 if TYPE_CHECKING:
-    from psychlm.irt.mml import IRTFit
+    from psychlm.irt.result import IRTFit
 
 LARGEST_MEAN_SQUARE_SD = 1.4142  # beyond it the cube-root transformation of infit and outfit breaks down; as mirt
 
@@ -251,7 +252,9 @@ def likelihood_ratio(fit_small: IRTFit, fit_big: IRTFit, *, on_boundary: bool = 
             "fitted to different responses, or the bigger one needs more iterations"
         )
     if on_boundary and df != 1:
-        raise ValueError(f"the boundary correction is for one parameter, and the models differ by {df}; test one by one")
+        raise ValueError(
+            f"the boundary correction is for one parameter, and the models differ by {df}; test them singly"
+        )
     statistic = max(2 * gain, 0.0)
     p = float(stats.chi2.sf(statistic, df))
     return LikelihoodRatio(statistic=statistic, df=df, p=p / 2 if on_boundary and statistic > 0 else p)
@@ -269,9 +272,9 @@ def person_fit(fit: IRTFit | ModelTables, responses: pd.DataFrame) -> pd.DataFra
     Returns
     -------
     DataFrame, one row per person
-        ``theta`` (expected ability, logits), ``n_items``; ``zh`` (the standardised log-likelihood lz; about -2 and below:
-        an unlikely pattern); ``outfit`` and ``infit`` (mean squares, expected to be 1, with and without equal weights)
-        and their ``z_outfit``, ``z_infit``.
+        ``theta`` (expected ability, logits), ``n_items``; ``zh`` (the standardised log-likelihood lz; about -2 and
+        below: an unlikely pattern); ``outfit`` and ``infit`` (mean squares, expected to be 1, unweighted and weighted by
+        information) and their ``z_outfit``, ``z_infit``.
 
     Notes
     -----

@@ -17,7 +17,7 @@ from psychlm.irt.expected import ModelTables, answers_to, as_tables
 from psychlm.irt.fit import rmsea
 
 if TYPE_CHECKING:
-    from psychlm.irt.mml import IRTFit
+    from psychlm.irt.result import IRTFit
 
 
 @dataclass(frozen=True)
@@ -194,7 +194,8 @@ def _rmsea_interval(statistic: float, df: int, n_persons: int, level: float = 0.
         largest = 2 * statistic + 100
         return optimize.brentq(lambda nc: stats.ncx2.cdf(statistic, df, nc) - tail, 1e-12, largest)
 
-    return tuple(float(np.sqrt(limit(tail) / (df * (n_persons - 1)))) for tail in ((1 + level) / 2, (1 - level) / 2))
+    low, high = (np.sqrt(limit(tail) / (df * (n_persons - 1))) for tail in ((1 + level) / 2, (1 - level) / 2))
+    return float(low), float(high)
 
 
 def _srmsr(tables: ModelTables, x: np.ndarray) -> float:

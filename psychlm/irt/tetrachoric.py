@@ -115,7 +115,8 @@ def _most_likely(tables: np.ndarray, h: np.ndarray, k: np.ndarray) -> np.ndarray
     """Return the correlation at which each table is most likely, its thresholds h and k given.
 
     The derivative of the log-likelihood has the sign of n00/p00 + n11/p11 - n01/p01 - n10/p10, which falls as the
-    correlation grows. Fisher scoring on the arcsine scale finds its root, and bisection where a step leaves the bracket.
+    correlation grows. Fisher scoring on the arcsine scale finds its root; a step that leaves the bracket is
+    replaced by bisection.
     """
     low = np.full(h.shape, -np.pi / 2)
     high = np.full(h.shape, np.pi / 2)
