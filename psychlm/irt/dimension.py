@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from psychlm.frames import check_responses
-from psychlm.irt.fit import likelihood_ratio
+from psychlm.irt.goodness import likelihood_ratio
 from psychlm.irt.tetrachoric import tetrachoric
 from psychlm.irt.two_factor import TwoFactorFit, two_factor
 

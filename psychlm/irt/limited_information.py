@@ -14,7 +14,7 @@ from scipy import linalg, optimize, stats
 from scipy.special import expit, logit
 
 from psychlm.irt.expected import ModelTables, answers_to, as_tables
-from psychlm.irt.fit import rmsea
+from psychlm.irt.goodness import rmsea
 
 if TYPE_CHECKING:
     from psychlm.irt.result import IRTFit

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 import pandas as pd
@@ -221,12 +221,24 @@ class LikelihoodRatio:
     p: float
 
 
-def likelihood_ratio(fit_small: IRTFit, fit_big: IRTFit, *, on_boundary: bool = False) -> LikelihoodRatio:
+class HasLikelihood(Protocol):
+    """A fitted model of any kind."""
+
+    @property
+    def loglik(self) -> float:
+        """Marginal log-likelihood, nats."""
+
+    @property
+    def n_parameters(self) -> int:
+        """Number of free parameters."""
+
+
+def likelihood_ratio(fit_small: HasLikelihood, fit_big: HasLikelihood, *, on_boundary: bool = False) -> LikelihoodRatio:
     """Test whether the bigger of two nested models, fitted to the same responses, fits better than chance.
 
     Parameters
     ----------
-    fit_small, fit_big : IRTFit
+    fit_small, fit_big : IRTFit or TwoFactorFit
         Anything with ``loglik`` (nats) and ``n_parameters``.
     on_boundary : bool
         True where the one parameter that the small model fixes lies at the edge of its range, as a guessing parameter
@@ -273,8 +285,8 @@ def person_fit(fit: IRTFit | ModelTables, responses: pd.DataFrame) -> pd.DataFra
     -------
     DataFrame, one row per person
         ``theta`` (expected ability, logits), ``n_items``; ``zh`` (the standardised log-likelihood lz; about -2 and
-        below: an unlikely pattern); ``outfit`` and ``infit`` (mean squares, expected to be 1, unweighted and weighted by
-        information) and their ``z_outfit``, ``z_infit``.
+        below: an unlikely pattern); ``outfit`` and ``infit`` (mean squares, expected to be 1; infit weighs items by
+        their information) and their ``z_outfit``, ``z_infit``.
 
     Notes
     -----
