@@ -6,10 +6,13 @@ import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from typing import Literal
 
 import click
 
 from psychlm import __version__
+
+Profile = Literal["smoke", "quick", "full"]
 
 
 @contextmanager
@@ -37,7 +40,7 @@ def main() -> None:
 @click.option("-p", "--parameter", "parameters", multiple=True, metavar="NAME=VALUE", help="Set a notebook parameter.")
 @click.option("--jobs", default=1, show_default=True, help="How many notebooks run at once.")
 @click.option("--force", is_flag=True, help="Run notebooks even where nothing changed.")
-def run(notebooks: tuple[str, ...], profile: str, parameters: tuple[str, ...], jobs: int, force: bool) -> None:
+def run(notebooks: tuple[str, ...], profile: Profile, parameters: tuple[str, ...], jobs: int, force: bool) -> None:
     """Run the notebooks (all, or those named by number or name) and write reports/index.html."""
     from psychlm import notebooks as runner
 

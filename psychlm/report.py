@@ -150,6 +150,21 @@ def record(
     run.write("running")
 
 
+def banner(kind: DataKind, how: str) -> Any:
+    """Return the banner that a notebook on simulated data shows at its top; an empty line where its data are real.
+
+    Parameters
+    ----------
+    how : str
+        One line that tells how to get the real data.
+    """
+    from IPython.display import Markdown
+
+    if kind == "real":
+        return Markdown("")
+    return Markdown(f"> **These are {kind} data.** No number below is a finding. To get the real ones: {how}")
+
+
 def finish() -> Path:
     """End the report: mark it complete, write it, and return its path."""
     run = _running()

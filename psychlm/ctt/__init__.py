@@ -19,6 +19,7 @@ from psychlm.ctt.items import (
     item_total_correlation,
 )
 from psychlm.ctt.reliability import alpha_if_deleted, cronbach_alpha, kr20, split_half, standard_error_of_measurement
+from psychlm.ctt.restarts import cluster_items_by_restarts
 
 __all__ = [
     "average_inter_item_correlation",
@@ -36,4 +37,5 @@ __all__ = [
     "ItemClusters",
     "cluster_agreement",
     "cluster_items",
+    "cluster_items_by_restarts",
 ]
