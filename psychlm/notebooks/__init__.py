@@ -14,7 +14,7 @@ The one room that imports papermill and nbconvert::
     index           the reports -> ``reports/index.html``
 """
 
-from psychlm.notebooks.collection import Notebook, NotebookError, find, parameter, profile_parameters, select
+from psychlm.notebooks.collection import Notebook, NotebookError, find, parse_parameters, profile_parameters, select
 from psychlm.notebooks.index import build_index
 from psychlm.notebooks.runner import Outcome, RunLockedError, run, summary
 
@@ -25,7 +25,7 @@ __all__ = [
     "RunLockedError",
     "build_index",
     "find",
-    "parameter",
+    "parse_parameters",
     "profile_parameters",
     "run",
     "select",

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import difflib
 import fnmatch
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -129,7 +130,18 @@ def select(notebooks: Sequence[Notebook], chosen: Sequence[str] = ()) -> list[No
     return [notebook for notebook in notebooks if notebook.name in wanted or not chosen]
 
 
-def parameter(assignment: str) -> tuple[str, Any]:
+def parse_parameters(assignments: Iterable[str]) -> dict[str, Any]:
+    """Turn ``["draws=500", "seed=7"]``, as given on the command line, into names and values.
+
+    Raises
+    ------
+    NotebookError
+        If one is not of the form ``name=value``.
+    """
+    return dict(_parameter(assignment) for assignment in assignments)
+
+
+def _parameter(assignment: str) -> tuple[str, Any]:
     """Turn ``"draws=500"`` into its name and its value, read as a YAML literal (``1e-3`` is a number here, too)."""
     name, equals, text = assignment.partition("=")
     if not equals or not name.strip().isidentifier():
@@ -139,10 +151,8 @@ def parameter(assignment: str) -> tuple[str, Any]:
     except yaml.YAMLError as error:
         raise NotebookError(f"the value of {assignment!r} is no YAML literal; quote it if it is a text") from error
     if isinstance(value, str):
-        try:
+        with contextlib.suppress(ValueError):
             value = float(value)
-        except ValueError:
-            pass
     return name.strip(), value
 
 

@@ -84,7 +84,7 @@ def _card(name: str, notebook: Notebook | None, report: dict[str, Any] | None, r
         status=status,
         error=_error(known),
         kind=render.data_kind(known) if status == "done" else "",
-        profile=str(provenance.get("profile", "")),
+        profile=str(known.get("profile") or provenance.get("profile", "")),
         seconds=known.get("seconds", provenance.get("seconds")),
         link=f"{name}.html" if status != "not run" and (reports / f"{name}.html").is_file() else "",
         picture=picture,

@@ -72,7 +72,7 @@ def environment(staging: Path, profile: str, jobs: int) -> dict[str, str]:
     (kernel / "kernel.json").write_text(json.dumps(specification))
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     threads = str(max(1, cores // max(1, jobs)))
-    shared = {name: threads for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")}
+    shared = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), threads)
     path = [str(fingerprint.PACKAGE.parent)] if fingerprint.PACKAGE.parent.name != "site-packages" else []
     return {
         **(shared if jobs > 1 else {}),

@@ -19,12 +19,12 @@ class Bar:
     ----------
     cells : int
         The code cells that will be run in all.
-    console : rich.console.Console, optional
-        Standard error unless given.
+    console : rich.console.Console
+        Where to tell it.
     """
 
-    def __init__(self, cells: int, console: Console | None = None) -> None:
-        self.console = console or Console(stderr=True, highlight=False)
+    def __init__(self, cells: int, console: Console) -> None:
+        self.console = console
         self.total, self.done = cells, 0
         self._running: dict[str, int] = {}
         self._lock = threading.Lock()
@@ -69,7 +69,7 @@ class Bar:
         with self._lock:
             self.done += cells - self._running.pop(notebook, cells)
             self._show()
-        self._line(notebook, status, f"{seconds:6.1f} s")
+        self._line(notebook, status, f"{seconds:.1f} s" if seconds else "")
 
     def _show(self) -> None:
         names = " · ".join(f"{name} {count}" for name, count in self._running.items())

@@ -7,7 +7,6 @@ import html
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -16,23 +15,37 @@ import nbformat
 from latex2mathml.converter import convert as latex_to_mathml
 from markupsafe import Markup
 from nbconvert.exporters import TemplateExporter
-from nbconvert.filters import strip_ansi
+from nbconvert.filters import Highlight2HTML, strip_ansi
 from nbconvert.filters.markdown_mistune import IPythonRenderer, MarkdownWithMath
 from nbconvert.preprocessors import CoalesceStreamsPreprocessor
 from nbconvert.preprocessors.sanitize import SanitizeHTML
-from pygments import highlight
-from pygments.formatters import HtmlFormatter
-from pygments.lexers import get_lexer_by_name
 
 from psychlm.notebooks.comparison import compare
 
 TEMPLATES = Path(__file__).parent / "templates"
 IMAGES = {"image/png": "png", "image/svg+xml": "svg", "image/jpeg": "jpg"}
 # What the HTML of an output may hold; every other tag in it is shown as text.
-TAGS = (
-    "a abbr b blockquote br caption code col colgroup dd details div dl dt em h2 h3 h4 h5 h6 hr i img kbd li mark ol p "
-    "pre s section small span strong sub summary sup table tbody td tfoot th thead tr u ul"
-).split()
+TAGS = list(
+    {
+        "a",
+        "abbr",
+        "b",
+        "blockquote",
+        "br",
+        "caption",
+        "code",
+        "col",
+        "colgroup",
+        "dd",
+        "details",
+        "div",
+        "dl",
+        "dt",
+        "em",
+    }
+    | {"h2", "h3", "h4", "h5", "h6", "hr", "i", "img", "kbd", "li", "mark", "ol", "p", "pre", "s", "small", "span"}
+    | {"strong", "sub", "summary", "sup", "table", "tbody", "td", "tfoot", "th", "thead", "tr", "u", "ul"}
+)
 ATTRIBUTES = {
     "*": ["class", "colspan", "rowspan", "scope", "title", "alt"],
     "a": ["href"],
@@ -92,7 +105,7 @@ class _Renderer(IPythonRenderer):
         return f'<h{level} id="{anchor}">{text}</h{level}>\n'
 
     def table(self, text: str) -> str:
-        return f'<div class="scroll"><table>{text}</table></div>\n'
+        return f'<div class="scroll prose"><table>{text}</table></div>\n'
 
     def inline_math(self, body: str) -> str:
         return mathml(body, "inline")
@@ -119,7 +132,7 @@ def mathml(latex: str, display: str = "block") -> str:
 
 def code_html(source: str) -> Markup:
     """Highlight Python (IPython's kind)."""
-    return Markup(highlight(source, get_lexer_by_name("ipython3"), HtmlFormatter(cssclass="highlight")))
+    return Markup(Highlight2HTML(pygments_lexer="ipython3")(source))
 
 
 def output_html(source: str) -> Markup:
@@ -139,12 +152,9 @@ def image_uri(data: str, mime: str) -> str:
     return f"data:{mime};base64,{encoded}"
 
 
-@cache
 def style() -> Markup:
-    """Return the style sheet of all pages, with the colours of highlighted code for light and dark."""
-    light, dark = (HtmlFormatter(style=name).get_style_defs(".highlight") for name in ("friendly", "github-dark"))
-    own = (TEMPLATES / "style.css").read_text(encoding="utf-8")
-    return Markup(f"{light}\n@media (prefers-color-scheme: dark) {{\n{dark}\n}}\n{own}")
+    """Return the style sheet of all pages."""
+    return Markup((TEMPLATES / "style.css").read_text(encoding="utf-8"))
 
 
 def filters(folder: Path) -> dict[str, Callable[..., Any]]:

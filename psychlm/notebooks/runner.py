@@ -15,6 +15,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
 
+from rich.console import Console
+
 from psychlm import data
 from psychlm.notebooks import collection, fingerprint, storage
 from psychlm.notebooks.collection import Notebook, Profile
@@ -150,10 +152,16 @@ def run(
             )
             for notebook in chosen
         ]
+        console = Console(stderr=True, highlight=False, markup=False, soft_wrap=True)
         try:
-            return _run_all(tasks, jobs, force, Workers(environment(staging, profile, jobs)))
+            outcomes = _run_all(tasks, jobs, force, Workers(environment(staging, profile, jobs)), console)
+        except KeyboardInterrupt:
+            console.print("interrupted: the notebooks that were done stay done, and the next run goes on from there")
+            raise
         finally:
             build_index(root, folder)
+    console.print(summary(outcomes))
+    return outcomes
 
 
 @contextlib.contextmanager
@@ -169,10 +177,10 @@ def _staged(folder: Path) -> Iterator[Path]:
             shutil.rmtree(staging, ignore_errors=True)
 
 
-def _run_all(tasks: Sequence[_Task], jobs: int, force: bool, workers: Workers) -> list[Outcome]:
+def _run_all(tasks: Sequence[_Task], jobs: int, force: bool, workers: Workers, console: Console) -> list[Outcome]:
     """Run the tasks that are due; on an interrupt end the workers first, then pass it on."""
     due = [task for task in tasks if force or not task.unchanged()]
-    with Bar(sum(task.cells for task in due)) as bar, ThreadPoolExecutor(max_workers=max(1, jobs)) as pool:
+    with Bar(sum(task.cells for task in due), console) as bar, ThreadPoolExecutor(max_workers=max(1, jobs)) as pool:
         futures: dict[str, Future[Outcome]] = {task.name: pool.submit(_run_one, task, workers, bar) for task in due}
         try:
             outcomes = []

@@ -11,8 +11,10 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
+from psychlm.notebooks.collection import NotebookError
 
-class RunLockedError(RuntimeError):
+
+class RunLockedError(NotebookError):
     """Another run is at work on the same reports."""
 
 
