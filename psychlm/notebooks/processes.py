@@ -20,7 +20,7 @@ class Workers:
     def __init__(self, environment: Mapping[str, str]) -> None:
         self.environment = dict(environment)
         self._running: set[subprocess.Popen[str]] = set()
-        self._stopped = threading.Event()
+        self.stopped = False
         self._lock = threading.Lock()
 
     @contextlib.contextmanager
@@ -40,7 +40,7 @@ class Workers:
         with self._lock:
             self._running.add(process)
         try:
-            if self._stopped.is_set():
+            if self.stopped:
                 self._end(process)
             yield process
         finally:
@@ -51,7 +51,7 @@ class Workers:
 
     def stop(self) -> None:
         """End all workers, and any that is about to start."""
-        self._stopped.set()
+        self.stopped = True
         with self._lock:
             for process in self._running:
                 self._end(process)

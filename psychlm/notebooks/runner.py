@@ -104,7 +104,8 @@ def run(
     """Run the notebooks whose code, parameters or data changed, and build the index of all.
 
     Each is executed in a process of its own and writes into a staging folder; its JSON and its HTML are moved into
-    ``reports`` only when they are whole. Whatever interrupts a run, the notebooks that were done stay done.
+    ``reports`` only when they are whole. Whatever interrupts a run, the notebooks that were done stay done. Progress
+    and the last lines (for a failure: the notebook, the cell, the error) are printed on standard error.
 
     Parameters
     ----------
@@ -203,6 +204,8 @@ def _run_one(task: _Task, workers: Workers, bar: Bar) -> Outcome:
     execution = _Execution()
     try:
         _execute(task, workers, bar, execution)
+        if workers.stopped:  # it did not fail: the next run has to run it, so whatever report it had stays
+            return Outcome(task.name, "failed", execution.seconds, task.html, "interrupted")
         outcome = _publish(task, execution)
     except Exception as error:  # a full disk, say: the outcome names it
         message = execution.error or f"its report could not be written: {type(error).__name__}: {error}"
