@@ -2,7 +2,7 @@
 
 A notebook begins its report in the setup cell and ends it in the last one::
 
-    run = report.begin("20_psychometric_properties", seed=seed, draws=draws)
+    report.begin("20_psychometric_properties", seed=seed, draws=draws)
     report.record("laverghetta2021.table1.PP.transformer", r, published=0.86, source="Table 1, p. 6")
     report.finish()
 
@@ -66,7 +66,7 @@ class Report:
 _current: Report | None = None
 
 
-def begin(notebook: str, *, data_kind: DataKind = "real", **parameters: Any) -> Report:
+def begin(notebook: str, *, data_kind: DataKind = "real", **parameters: Any) -> None:
     """Begin the report of a notebook; what it recorded in an earlier run of the same session is forgotten.
 
     Parameters
@@ -81,7 +81,6 @@ def begin(notebook: str, *, data_kind: DataKind = "real", **parameters: Any) -> 
     global _current
     data.forget_asked()
     _current = Report(notebook, parameters, data_kind)
-    return _current
 
 
 def rests_on(kind: DataKind) -> None:

@@ -53,3 +53,10 @@ def test_without_data_a_stand_in_of_the_same_form_says_so(monkeypatch: pytest.Mo
     assert study.panel.shape == (19, 105)
     assert (len(study.population("transformer")), len(study.population("lstm"))) == (183, 57)
     assert list(study.phases) == list(response_sets.LAVERGHETTA_CATEGORIES)
+
+
+def test_lsat6_has_its_thousand_people_and_published_margins() -> None:
+    answers = response_sets.lsat6()
+    assert answers.shape == (1000, 5)
+    # proportions correct: Bock & Lieberman (1970), also in Rizopoulos (2006, section 4.1)
+    assert list(answers.mean().round(3)) == [0.924, 0.709, 0.553, 0.763, 0.870]

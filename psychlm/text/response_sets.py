@@ -177,3 +177,15 @@ def _rasch(theta: pd.Series, difficulty: np.ndarray, ids: np.ndarray, rng: np.ra
     """Draw Rasch responses of the given abilities to items of the given difficulties."""
     parameters = pd.DataFrame({"a": 1.0, "b": difficulty, "c": 0.0}, index=ids)
     return simulate.responses(theta, parameters, rng)
+
+
+def lsat6() -> pd.DataFrame:
+    """Return the answers of 1,000 people to five items of the Law School Admission Test, section 6.
+
+    Printed as counts of answer patterns by Bock & Lieberman (1970); every program for item response theory has been
+    tried on them. They come with the project: nothing is looked up or fetched.
+    """
+    counts = data.published("bock1970.lsat6")
+    digits = np.array([list(f"{pattern:05d}") for pattern in counts["pattern"]], dtype=float)
+    answers = np.repeat(digits, counts["persons"], axis=0)
+    return frames.check_responses(pd.DataFrame(answers, columns=[f"LSAT {i}" for i in range(1, 6)]))
