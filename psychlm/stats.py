@@ -255,11 +255,11 @@ def permutation_p(
     rng: np.random.Generator,
     n_permutations: int = 9999,
 ) -> float:
-    """Return the two-sided p-value of a correlation by permuting the pairs.
+    """Return the two-sided p-value of a correlation by permuting the pairs: twice the smaller tail.
 
-    It is exact where n! <= ``n_permutations``, else (count + 1)/(n_permutations + 1) over random permutations (Phipson
-    & Smyth 2010), by :class:`scipy.stats.PermutationMethod`. Pairs with a NaN are left out, and a constant x or y
-    gives NaN, as in :func:`correlation`.
+    A tail is exact where n! <= ``n_permutations``, else (count + 1)/(n_permutations + 1) over random permutations
+    (Phipson & Smyth 2010), by :class:`scipy.stats.PermutationMethod`. Pairs with a NaN are left out, and a constant x
+    or y gives NaN, as in :func:`correlation`.
     """
     a, b, _ = _complete_pairs(x, y)
     _function(method)

@@ -58,7 +58,9 @@ def cluster_items(
     Notes
     -----
     FasterPAM (Schubert & Rousseeuw 2021) from the ``kmedoids`` package, started from PAM's BUILD, so the same
-    responses always give the same clusters.
+    responses always give the same clusters. Like all k-medoids it ends in an optimum that no single swap of a medoid
+    improves, which may be local. For the search of the paper's program, which differs, see
+    :func:`psychlm.ctt.cluster_items_by_restarts`.
     """
     from kmedoids import fasterpam
     from sklearn.metrics import silhouette_score

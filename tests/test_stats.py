@@ -1,0 +1,254 @@
+"""Intervals and correlations against scipy, statsmodels, exact permutations and textbook formulas."""
+
+import warnings
+from itertools import permutations
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy import stats as scipy_stats
+from statsmodels.stats.multitest import multipletests
+
+from psychlm import stats
+
+
+@pytest.fixture
+def answers(rng):
+    ability = rng.normal(size=(40, 1))
+    right = rng.random((40, 6)) < 1 / (1 + np.exp(-ability - np.linspace(-1, 1, 6)))
+    return pd.DataFrame(right.astype(float), columns=list("abcdef"))
+
+
+def overall(values):
+    return values.mean(axis=-1).mean(axis=-1)
+
+
+# bootstrap
+
+
+@pytest.mark.parametrize("method", ["percentile", "BCa"])
+def test_bootstrap_of_a_mean_over_persons_equals_scipy_on_their_scores(method, answers):
+    ours = stats.bootstrap(overall, answers, n_boot=999, method=method, rng=np.random.default_rng(1))
+    scores = answers.mean(axis=1).to_numpy()
+    theirs = scipy_stats.bootstrap(
+        (scores,), np.mean, n_resamples=999, method=method, batch=2**22 // answers.size, rng=np.random.default_rng(1)
+    ).confidence_interval
+    assert (ours.low, ours.high) == pytest.approx((theirs.low, theirs.high))
+    assert ours.estimate == pytest.approx(scores.mean())
+    assert (ours.level, ours.n_boot, ours.n_undefined) == (0.95, 999, 0)
+
+
+def test_bootstrap_of_frames_equals_bootstrap_of_stacks(answers):
+    stacks = stats.bootstrap(overall, answers, n_boot=200, rng=np.random.default_rng(1))
+    frames = stats.bootstrap(
+        lambda frame: frame.to_numpy().mean(), answers, n_boot=200, vectorized=False, rng=np.random.default_rng(1)
+    )
+    assert (frames.estimate, frames.low, frames.high) == pytest.approx((stacks.estimate, stacks.low, stacks.high))
+
+
+def test_bootstrap_takes_any_measure_of_a_responses_frame(answers):
+    def spread(frame):
+        assert frame.index.is_unique  # resampled persons are persons of their own
+        return frame.sum(axis=1).var()
+
+    found = stats.bootstrap(spread, answers, n_boot=100, vectorized=False, rng=np.random.default_rng(1))
+    assert found.low < found.estimate < found.high
+
+
+def test_bootstrap_resamples_two_populations_independently(answers, rng):
+    models = pd.DataFrame(rng.integers(0, 2, size=(25, 6)).astype(float))
+    found = stats.bootstrap(lambda people, machines: overall(people) - overall(machines), answers, models, rng=rng)
+    people, machines = answers.mean(axis=1), models.mean(axis=1)
+    error = np.sqrt(people.var(ddof=0) / 40 + machines.var(ddof=0) / 25)
+    assert found.estimate == pytest.approx(people.mean() - machines.mean())
+    assert (found.high - found.low) / (2 * 1.96) == pytest.approx(error, rel=0.1)
+
+
+def test_intervals_cover_the_truth_about_as_often_as_they_say(rng):
+    covered = 0
+    for _ in range(200):
+        frame = pd.DataFrame((rng.random((60, 4)) < 0.6).astype(float))
+        found = stats.bootstrap(overall, frame, n_boot=400, level=0.9, rng=rng)
+        covered += found.low <= 0.6 <= found.high
+    assert 0.9 - 3 * np.sqrt(0.09 / 200) - 0.02 < covered / 200 < 0.9 + 3 * np.sqrt(0.09 / 200)
+
+
+def test_memory_is_bounded_by_batches_that_change_nothing(answers, monkeypatch):
+    whole = stats.bootstrap(overall, answers, n_boot=300, rng=np.random.default_rng(1))
+    sizes = []
+
+    def watched(values):
+        sizes.append(values.size)
+        return overall(values)
+
+    monkeypatch.setattr(stats, "BATCH_VALUES", 50 * answers.size)
+    parts = stats.bootstrap(watched, answers, n_boot=300, rng=np.random.default_rng(1))
+    assert max(sizes) == 50 * answers.size
+    assert (parts.low, parts.high) == pytest.approx((whole.low, whole.high))
+
+
+@pytest.mark.parametrize("method", ["percentile", "BCa"])
+def test_undefined_resamples_are_counted_and_left_out(method):
+    answers = pd.DataFrame({"a": [0.0, 0, 0, 1, 1, 1], "b": [0.0, 1, 0, 1, 0, 1]})
+
+    def correlation_of_a_and_b(values):
+        return stats.spearman_many(values[..., 0], values[..., 1])
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        found = stats.bootstrap(correlation_of_a_and_b, answers, method=method, rng=np.random.default_rng(1))
+    assert found.n_undefined == pytest.approx(2000 * 4 / 2**6, rel=0.3)  # either column all alike
+    assert found.low < found.estimate < found.high
+
+
+def test_a_bootstrap_that_cannot_be_says_why(answers, rng):
+    with pytest.raises(ValueError, match="at least two"):
+        stats.bootstrap(overall, answers.iloc[:1], rng=rng)
+    with pytest.raises(ValueError, match="undefined"):
+        stats.bootstrap(lambda values: np.full(values.shape[:-2], np.nan), answers, rng=rng)
+
+
+# correlation
+
+
+@pytest.mark.parametrize("method", ["spearman", "pearson"])
+def test_correlation_and_p_equal_scipy_on_complete_pairs(method, rng):
+    x = rng.normal(size=30).round(1)
+    y = x + rng.normal(size=30).round(1)
+    x[3], y[5] = np.nan, np.nan
+    found = stats.correlation(x, y, method)
+    keep = ~np.isnan(x + y)
+    expected = {"spearman": scipy_stats.spearmanr, "pearson": scipy_stats.pearsonr}[method](x[keep], y[keep])
+    assert (found.r, found.p) == pytest.approx((expected.statistic, expected.pvalue))
+    assert (found.n, found.n_missing, found.method) == (28, 2, method)
+
+
+def test_pearson_intervals_equal_scipy(rng):
+    x, y = rng.normal(size=(2, 20))
+    found = stats.correlation(x, y, "pearson", level=0.9)
+    expected = scipy_stats.pearsonr(x, y).confidence_interval(0.9)
+    assert (found.low, found.high) == pytest.approx((expected.low, expected.high))
+
+
+def test_spearman_intervals_cover_the_truth_about_as_often_as_they_say(rng):
+    normal_r = 0.6
+    truth = 6 / np.pi * np.arcsin(normal_r / 2)  # Spearman's rho of a bivariate normal
+    draws = rng.multivariate_normal([0, 0], [[1, normal_r], [normal_r, 1]], size=(1000, 40))
+    found = [stats.correlation(draw[:, 0], draw[:, 1]) for draw in draws]
+    covered = np.mean([c.low <= truth <= c.high for c in found])
+    assert covered == pytest.approx(0.95, abs=0.02)
+
+
+def test_perfect_and_tiny_correlations_have_the_intervals_they_can_have():
+    assert stats.correlation([1, 2, 3, 4], [2, 4, 6, 8]).low == pytest.approx(1)
+    tiny = stats.correlation([1, 2, 3], [2, 1, 3])
+    assert tiny.r == pytest.approx(0.5)
+    assert np.isnan(tiny.low)
+
+
+def test_a_constant_has_no_correlation_and_a_warning_says_so():
+    with pytest.warns(RuntimeWarning, match="y is constant over the 3 pairs"):
+        found = stats.correlation([1, 2, 3, np.nan], [5, 5, 5, 6], "pearson")
+    assert np.isnan([found.r, found.p, found.low, found.high]).all()
+    assert (found.n, found.n_missing) == (3, 1)
+
+
+def test_series_are_paired_by_label():
+    x = pd.Series({"a": 1, "b": 2, "c": 3, "d": 5})
+    assert stats.correlation(x, x.iloc[::-1]).r == pytest.approx(1)
+    with pytest.raises(ValueError, match=r"same labels \(\['d'"):
+        stats.correlation(x, x.drop("d"))
+
+
+@pytest.mark.parametrize(
+    ("x", "y", "method", "message"),
+    [
+        ([1, 2, 3], [1, 2], "pearson", "one length"),
+        ([1, 2, np.nan], [1, 2, 3], "pearson", "2 of 3 are complete"),
+        ([1, 2, 3], [1, 2, 4], "kendall", "'spearman' or 'pearson'"),
+    ],
+)
+def test_bad_pairs_get_an_error_that_says_why(x, y, method, message):
+    with pytest.raises(ValueError, match=message):
+        stats.correlation(x, y, method)
+
+
+# many at once
+
+
+def test_spearman_of_many_rows_equals_scipy_row_by_row(rng):
+    X, y = rng.integers(0, 6, size=(200, 15)), rng.integers(0, 4, size=15)
+    expected = [scipy_stats.spearmanr(row, y).statistic for row in X]
+    np.testing.assert_allclose(stats.spearman_many(X, y), expected, atol=1e-12)
+
+
+def test_spearman_of_stacks_keeps_their_shape_and_takes_a_y_for_each(rng):
+    X, Y = rng.normal(size=(2, 3, 4, 10))
+    found = stats.spearman_many(X, Y)
+    assert found.shape == (3, 4)
+    assert found[1, 2] == pytest.approx(scipy_stats.spearmanr(X[1, 2], Y[1, 2]).statistic)
+
+
+def test_rows_that_are_constant_or_incomplete_are_nan():
+    found = stats.spearman_many([[1, 1, 1], [1, np.nan, 2], [1, 2, 3]], [1, 2, 3])
+    np.testing.assert_array_equal(found, [np.nan, np.nan, 1])
+    with pytest.raises(ValueError, match="one length"):
+        stats.spearman_many([[1, 2]], [1, 2, 3])
+
+
+# p-values
+
+
+@pytest.mark.parametrize("method", ["spearman", "pearson"])
+def test_permutation_p_is_exact_for_few_pairs(method):
+    x, y = np.array([1.0, 3, 2, 5, 4]), np.array([2.0, 1, 4, 8, 9])
+    of = {"spearman": scipy_stats.spearmanr, "pearson": scipy_stats.pearsonr}[method]
+    every = np.array([of(x, np.array(order)).statistic for order in permutations(y)])
+    above, below = (np.mean(side >= -1e-9) for side in (every - of(x, y).statistic, of(x, y).statistic - every))
+    found = stats.permutation_p(x, y, method, rng=np.random.default_rng(1))
+    assert found == pytest.approx(2 * min(above, below))
+
+
+def test_permutation_p_agrees_with_the_t_distribution_in_larger_samples(rng):
+    x = rng.normal(size=80)
+    y = 0.2 * x + rng.normal(size=80)
+    found = stats.permutation_p(x, y, rng=rng, n_permutations=20_000)
+    assert found == pytest.approx(stats.correlation(x, y).p, abs=0.015)
+
+
+def test_permutation_p_of_a_constant_is_nan(rng):
+    assert np.isnan(stats.permutation_p([1, 2, 3], [1, 1, 1], rng=rng))
+
+
+@pytest.mark.parametrize(("ours", "theirs"), [(stats.holm, "holm"), (stats.benjamini_hochberg, "fdr_bh")])
+def test_adjusted_p_values_equal_statsmodels_and_leave_nan_alone(ours, theirs, rng):
+    p = pd.Series(rng.random(12) ** 3, index=list("abcdefghijkl"), name="p")
+    expected = multipletests(p, method=theirs)[1]
+    np.testing.assert_allclose(ours(p), expected)
+    with_gap = pd.concat([p, pd.Series({"untested": np.nan})])
+    found = ours(with_gap)
+    assert np.isnan(found["untested"])
+    np.testing.assert_allclose(found.drop("untested"), expected)
+
+
+def test_holm_by_hand():
+    np.testing.assert_allclose(stats.holm([0.01, 0.04, 0.03]), [0.03, 0.06, 0.06])
+
+
+def test_p_values_outside_0_and_1_are_refused():
+    with pytest.raises(ValueError, match="between 0 and 1"):
+        stats.holm([0.2, 1.2])
+
+
+def test_likelihood_ratio_equals_the_chi_square_tail():
+    found = stats.likelihood_ratio(-100.0, -97.0, 2)
+    assert (found.chi2, found.df) == (6.0, 2)
+    assert found.p == pytest.approx(np.exp(-3))  # the tail of a chi-square with 2 degrees of freedom
+
+
+def test_a_larger_model_that_fits_worse_gets_a_warning_and_nothing_is_clamped():
+    with pytest.warns(RuntimeWarning, match="not converged"):
+        found = stats.likelihood_ratio(-97.0, -97.5, 1)
+    assert (found.chi2, found.p) == (-1.0, 1.0)
+    with pytest.raises(ValueError, match="swapped"):
+        stats.likelihood_ratio(-97.0, -90.0, 0)
