@@ -215,9 +215,9 @@ def compared(**number) -> comparison.Comparison:
         (0.855, "0.86", "agrees at 2 decimals"),  # a tie rounds either way
         (-0.3, "−0.30", "agrees at 2 decimals"),
         (3, 3, "agrees"),
-        (1e-7, "< .001", "no number to compare"),
-        (None, 0.5, "no number to compare"),
-        ([1, 2], 0.5, "no number to compare"),
+        (1e-7, "< .001", "not compared"),
+        (None, 0.5, "not compared"),
+        ([1, 2], 0.5, "not compared"),
     ],
 )
 def test_agreement_is_judged_at_the_decimals_that_the_paper_printed(value, published, says) -> None:
@@ -237,6 +237,11 @@ def test_a_float_that_lost_its_trailing_zero_is_judged_like_the_rest_of_its_tabl
 def test_a_number_on_simulated_data_never_agrees() -> None:
     row = compared(value=0.86, published=0.86, data="simulated")
     assert (row.verdict, row.difference, row.says) == ("simulated", "", "simulated: not compared")
+
+
+def test_a_number_of_another_kind_is_shown_beside_the_published_one_without_a_verdict() -> None:
+    row = compared(value=0.01, published=-0.14, comparable=False)
+    assert (row.published, row.verdict, row.difference) == ("−0.14", "no comparison", "")
 
 
 # running

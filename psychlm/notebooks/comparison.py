@@ -31,15 +31,14 @@ class Comparison:
         """The verdict in words."""
         if self.verdict in ("agrees", "differs") and self.decimals:
             return f"{self.verdict} at {self.decimals} decimal{'s' * (self.decimals > 1)}"
-        return {"simulated": "simulated: not compared", "no comparison": "no number to compare"}.get(
-            self.verdict, self.verdict
-        )
+        return {"simulated": "simulated: not compared", "no comparison": "not compared"}.get(self.verdict, self.verdict)
 
 
 def compare(report: dict[str, Any]) -> list[Comparison]:
     """Return the numbers of a report beside the published ones.
 
-    A number on simulated data is never said to agree: whatever it is, it does not reproduce a published one. The
+    A number on simulated data is never said to agree: whatever it is, it does not reproduce a published one. Nor is
+    one that was recorded with ``comparable=False`` (the mean of many draws, where the paper printed one of them). The
     decimals are those of the published number where it was recorded as a text. A float has lost its trailing zeros, so
     it is given the decimals of the longest one of its kind (same paper and table, last part of the key, and unit).
     """
@@ -64,6 +63,8 @@ def _compare(notebook: str, number: dict[str, Any], longest: int) -> Comparison:
     verdict: Verdict = "no comparison"
     if number.get("data") == "simulated":
         verdict, difference = "simulated", None
+    elif number.get("comparable") is False:
+        difference = None
     elif difference is not None:
         # half a unit of the last printed decimal, with room for the noise of binary floats
         verdict = "agrees" if abs(difference) <= Decimal("0.5000001").scaleb(-decimals) else "differs"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import html
+import itertools
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -46,6 +47,8 @@ TAGS = list(
     | {"h2", "h3", "h4", "h5", "h6", "hr", "i", "img", "kbd", "li", "mark", "ol", "p", "pre", "s", "small", "span"}
     | {"strong", "sub", "summary", "sup", "table", "tbody", "td", "tfoot", "th", "thead", "tr", "u", "ul"}
 )
+# What a cell of a table holds if its column is one of numbers.
+NUMBER = re.compile(r"[<>≈~]?\s*[-−+]?[\d.,\s]*(?:[eE][-+]?\d+)?\s*%?|nan|NaN|None|-?inf|[–—]")
 ATTRIBUTES = {
     "*": ["class", "colspan", "rowspan", "scope", "title", "alt"],
     "a": ["href"],
@@ -142,8 +145,29 @@ def output_html(source: str) -> Markup:
     """
     source = re.sub(r"<style\b[^>]*>.*?</style\s*>", "", source, flags=re.DOTALL | re.IGNORECASE)
     clean = SanitizeHTML(tags=TAGS, attributes=ATTRIBUTES).sanitize_html_tags(source)
-    clean = re.sub(r"<td>(?=[^<]*[^\W\d_]{3})", '<td class="text">', clean)
-    return Markup(re.sub(r"(<table\b.*?</table>)", r'<div class="scroll">\1</div>', clean, flags=re.DOTALL))
+    clean = re.sub(r"<img\b(?![^>]*\bsrc=)[^>]*>", "", clean)  # its source was elsewhere
+    tables = re.compile(r"<table\b.*?</table>", flags=re.DOTALL)
+    return Markup(tables.sub(lambda table: f'<div class="scroll">{_aligned(table[0])}</div>', clean))
+
+
+def _aligned(table: str) -> str:
+    """Mark the columns of a table that hold text, heading and cells, so that they are set flush left."""
+    cell = re.compile(r"<(t[hd])\b([^>]*)>(.*?)</\1>", flags=re.DOTALL)
+    rows = re.findall(r"<tr\b.*?</tr>", table, flags=re.DOTALL)
+    texts = {
+        column
+        for row in rows
+        for column, (kind, _, content) in enumerate(cell.findall(row))
+        if kind == "td" and not NUMBER.fullmatch(html.unescape(re.sub(r"<[^>]*>", "", content)).strip())
+    }
+
+    def marked(row: re.Match[str]) -> str:
+        columns = itertools.count()
+        return cell.sub(lambda c: f'<{c[1]} class="text">{c[3]}</{c[1]}>' if next(columns) in texts else c[0], row[0])
+
+    if re.search(r"\b(?:row|col)span=", table):  # there a cell's place in its row does not tell its column
+        return table
+    return re.sub(r"<tr\b.*?</tr>", marked, table, flags=re.DOTALL)
 
 
 def image_uri(data: str, mime: str) -> str:
