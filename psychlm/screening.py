@@ -51,8 +51,8 @@ def screen(
         Graded attention checks of the same persons; needed where a score lies between the two thresholds.
     persons : DataFrame, optional
         ``person`` (the index of ``responses``), ``worker``, ``address`` and ``submitted`` (time or number). Without it
-        duplicates are not looked for. A missing or empty worker or address matches nobody; submissions of the same time stand
-        in the order of this frame.
+        duplicates are not looked for. A missing or empty worker or address matches nobody; submissions of the same
+        time stand in the order of this frame.
     justifications : DataFrame, shape (n_persons, n_items), optional
         What each person wrote on each question; NaN where nothing was asked for, "" where nothing was written.
     questions : Series, item -> text, optional

@@ -194,6 +194,20 @@ def test_a_text_from_another_question_is_not_copied_from_its_own():
     assert decide(responses, justifications=written, questions=PREMISE).loc["mixed", "flags"] == ""
 
 
+def test_one_justification_alone_repeats_nothing():
+    responses, written = justified(once=["because", np.nan, np.nan, np.nan])
+    assert screen(responses, justifications=written)["flags"].tolist() == [""]
+
+
+def test_exactly_the_share_of_ngrams_asked_for_is_copied():
+    responses, written = justified(person=[*HONEST[:3], "I say the water is too hot"])  # 2 of its 4 word 4-grams
+    flags = {
+        share: screen(responses, justifications=written, questions=PREMISE, containment=share)["flags"][0]
+        for share in (0.5, 0.51)
+    }
+    assert flags == {0.5: "copied", 0.51: ""}
+
+
 def test_the_share_that_raises_a_flag_is_an_argument():
     responses, written = justified(person=["good", *HONEST[1:]])
     flags = {share: screen(responses, justifications=written, flag_share=share)["flags"][0] for share in (0.25, 0.5)}
