@@ -1,0 +1,325 @@
+"""From a variable to the columns of a model matrix, in coordinates where every penalty is diagonal.
+
+mgcv's penalised functions f(x) = sum_k b_k B_k(x) cost lambda b'Sb. An eigenvalue decomposition S = U diag(d) U' turns
+b into coordinates g = U'b, in which the penalty is a sum of squares lambda sum_k d_k g_k^2. For tensor products of cubic
+regression splines the marginal penalties S1 x I and I x S2 commute, so one change of coordinates makes both diagonal. The
+constant function lies in every null space and is one of the coordinates; it is left out and the other columns are
+centred, which is mgcv's sum-to-zero constraint. Neither step changes a fitted value, an edf or the restricted likelihood
+(beyond a constant): a smooth is the same object, written so that hundreds of models can be solved at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+from scipy.interpolate import CubicSpline
+from scipy.linalg import null_space
+from scipy.sparse.linalg import eigsh
+
+from psychlm.frames import FrameError
+from psychlm.reading.formula import Smooth
+
+Floats = NDArray[np.float64]
+Data = Mapping[str, pd.Series] | pd.DataFrame
+MAX_THIN_PLATE_KNOTS = (
+    2000  # mgcv's; above it, it samples the unique values at random, and this module takes every m-th
+)
+
+
+class Term(Protocol):
+    """Some columns of a model matrix."""
+
+    label: str
+    variables: tuple[str, ...]
+    names: tuple[str, ...]
+    penalties: Floats  # n_penalties x n_columns, the d of each penalty; no rows for linear terms
+
+    def columns(self, data: Data) -> Floats:
+        """Return the columns, neither centred nor scaled, for new values of the variables."""
+        ...
+
+
+@dataclass(frozen=True)
+class Linear:
+    """A linear term or an interaction; text and categories become R's treatment contrasts, booleans ``nameTRUE``.
+
+    ``levels`` holds, for each variable that is no number, its levels but the first, which is the reference.
+    """
+
+    variables: tuple[str, ...]
+    levels: tuple[tuple[object, ...] | None, ...]
+
+    @property
+    def label(self) -> str:
+        """Return R's name of the term."""
+        return ":".join(self.variables)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Return R's names of the columns."""
+        names = [""]
+        for variable, levels in zip(self.variables, self.levels, strict=True):
+            parts = [variable] if levels is None else [f"{variable}{_in_r(level)}" for level in levels]
+            names = [f"{name}:{part}" if name else part for part in parts for name in names]
+        return tuple(names)
+
+    @property
+    def penalties(self) -> Floats:
+        """Return no penalties."""
+        return np.zeros((0, len(self.names)))
+
+    def columns(self, data: Data) -> Floats:
+        """Return the products of the variables, shape (n, n_columns)."""
+        result = np.ones((len(data[self.variables[0]]), 1))
+        for variable, levels in zip(self.variables, self.levels, strict=True):
+            values = data[variable]
+            part = (
+                values.to_numpy(np.float64)[:, None]
+                if levels is None
+                else np.stack([(values == level).to_numpy(np.float64) for level in levels], axis=1)
+            )
+            result = (part[:, :, None] * result[:, None, :]).reshape(len(part), -1)
+        return result
+
+
+def _in_r(level: object) -> str:
+    return str(level).upper() if isinstance(level, bool | np.bool_) else str(level)
+
+
+def linear(variables: tuple[str, ...], data: Data) -> Linear:
+    """Make a linear term: find the levels of its categorical variables."""
+    levels: list[tuple[object, ...] | None] = []
+    for variable in variables:
+        values = data[variable]
+        if pd.api.types.is_bool_dtype(values):
+            levels.append((True,))
+        elif pd.api.types.is_numeric_dtype(values):
+            levels.append(None)
+        else:
+            levels.append(tuple(_categories(values)[1:]))
+    return Linear(variables, tuple(levels))
+
+
+def _categories(values: pd.Series) -> list[object]:
+    """Return the levels of a factor in R's order: that of the categories, or sorted."""
+    if isinstance(values.dtype, pd.CategoricalDtype):
+        present = set(values.unique())
+        return [level for level in values.cat.categories if level in present]
+    return sorted(values.unique())
+
+
+@dataclass(frozen=True)
+class CubicMargin:
+    """A cubic regression spline in one variable, its coordinates rotated so that its penalty is ``diag(d)``.
+
+    The coefficients b are the values at the knots and S = integral B''B''' (Wood 2017, section 5.3.1); the rotation is
+    orthogonal, and its first coordinate is the constant, the second the straight line.
+    """
+
+    spline: CubicSpline
+    rotation: Floats
+    d: Floats
+
+    def columns(self, x: Floats) -> Floats:
+        """Return shape (n, k); outside the knots the function goes on as a straight line."""
+        first, last = self.spline.x[0], self.spline.x[-1]
+        inside = np.clip(x, first, last)
+        values = self.spline(inside)
+        beyond = x != inside
+        if beyond.any():
+            values[beyond] += (x - inside)[beyond, None] * self.spline(inside[beyond], 1)
+        return values @ self.rotation
+
+
+def cubic_margin(x: Floats, k: int, label: str) -> CubicMargin:
+    """Place k knots at quantiles of the unique values, as mgcv does."""
+    unique = np.unique(x)
+    _enough_values(len(unique), k, label)
+    knots = np.quantile(unique, np.linspace(0, 1, k))
+    spline = CubicSpline(knots, np.eye(k), bc_type="natural")
+    curvature, h = spline(knots, 2), np.diff(knots)  # second derivatives are linear between knots
+    gram = np.diag(np.r_[h, 0] / 3 + np.r_[0, h] / 3) + np.diag(h / 6, 1) + np.diag(h / 6, -1)
+    penalty = curvature.T @ gram @ curvature
+    straight = np.linalg.qr(np.stack([np.ones(k), knots - knots.mean()], axis=1))[0]
+    d, vectors = np.linalg.eigh(penalty)
+    # The two smallest eigenvalues are zero; their space is exactly the straight lines.
+    return CubicMargin(spline, np.hstack([straight, vectors[:, 2:]]), np.r_[0.0, 0.0, d[2:] / d[-1]])
+
+
+def _enough_values(n_unique: int, k: int, label: str) -> None:
+    if n_unique < k:
+        raise FrameError(
+            f"{label} has {n_unique} unique values, too few for a basis of dimension {k}; give a smaller k "
+            f"({label[:-1]}, k={max(3, n_unique)})) or enter the variable as a linear term"
+        )
+
+
+@dataclass(frozen=True)
+class TensorSmooth:
+    """A smooth of one variable (one margin) or a tensor product of several, in cubic regression splines."""
+
+    label: str
+    variables: tuple[str, ...]
+    margins: tuple[CubicMargin, ...]
+    shear: Floats  # n_columns x n_columns, see upright()
+
+    @property
+    def penalties(self) -> Floats:
+        """Return the d of each margin's penalty, shape (n_margins, n_columns)."""
+        grids = np.meshgrid(*(margin.d for margin in self.margins), indexing="ij")
+        return np.stack([grid.ravel()[1:] for grid in grids])
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Return ``label.1``, ``label.2`` ..."""
+        return tuple(f"{self.label}.{i + 1}" for i in range(self.penalties.shape[1]))
+
+    def columns(self, data: Data) -> Floats:
+        """Return shape (n, prod(k) - 1): row-wise Kronecker products without the constant."""
+        result = np.ones((len(data[self.variables[0]]), 1))
+        for variable, margin in zip(self.variables, self.margins, strict=True):
+            values, inverse = np.unique(data[variable].to_numpy(np.float64), return_inverse=True)
+            part = margin.columns(values)[inverse]
+            result = (result[:, :, None] * part[:, None, :]).reshape(len(part), -1)
+        return result[:, 1:] @ self.shear
+
+
+def upright(smooth: TensorSmooth, data: Data, weights: Floats | None) -> TensorSmooth:
+    """Make the penalised columns orthogonal, among coefficients that sum to zero, to the free ones.
+
+    ML maximises over the free functions and integrates the others out, so it depends on which functions count as the
+    others; mgcv takes those orthogonal to the free ones in its own, constrained coefficients, and so does this. REML
+    integrates both and is the same with any choice.
+    """
+    constant = np.prod([len(margin.d) for margin in smooth.margins]) ** -0.5  # the column that was left out
+    means = np.average(smooth.columns(data), axis=0, weights=weights) / constant
+    free = smooth.penalties.sum(axis=0) == 0
+    shear = np.eye(len(means))
+    shear[np.ix_(free, ~free)] = -np.outer(means[free], means[~free]) / (1 + means[free] @ means[free])
+    return replace(smooth, shear=shear)
+
+
+@dataclass(frozen=True)
+class ThinPlate:
+    """A thin-plate spline of one variable, truncated to its k largest eigenvectors (Wood 2003).
+
+    With E_ij = |x_i - x_j|^3 / 12 over the unique values and its k largest eigenvectors U, f(x) = E(x) U Z g + straight
+    line, where Z spans what is orthogonal to straight lines; the last rotation makes the penalty diagonal.
+    """
+
+    label: str
+    variables: tuple[str, ...]
+    knots: Floats
+    centre: float
+    scale: float
+    weights: Floats  # U Z V: n_knots x (k - 2)
+    d: Floats
+
+    @property
+    def penalties(self) -> Floats:
+        """Return shape (1, k - 1); the straight line comes first and is free."""
+        return np.r_[0.0, self.d][None, :]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Return ``label.1``, ``label.2`` ..."""
+        return tuple(f"{self.label}.{i + 1}" for i in range(len(self.d) + 1))
+
+    def columns(self, data: Data) -> Floats:
+        """Return shape (n, k - 1)."""
+        values, inverse = np.unique(data[self.variables[0]].to_numpy(np.float64), return_inverse=True)
+        x = (values - self.centre) / self.scale
+        return np.column_stack([x, _radial(x, self.knots) @ self.weights])[inverse]
+
+
+def _radial(x: Floats, knots: Floats) -> Floats:
+    return np.abs(x[:, None] - knots[None, :]) ** 3 / 12
+
+
+def thin_plate(smooth: Smooth, data: Data) -> ThinPlate:
+    """Build the basis at the unique values of the variable (at every m-th of them where there are too many)."""
+    unique = np.unique(data[smooth.variables[0]].to_numpy(np.float64))
+    k = smooth.k[0]
+    _enough_values(len(unique), k, smooth.label)
+    if len(unique) > MAX_THIN_PLATE_KNOTS:
+        unique = unique[np.linspace(0, len(unique) - 1, MAX_THIN_PLATE_KNOTS).round().astype(int)]
+    centre, scale = float(unique.mean()), float(unique.std())
+    knots = (unique - centre) / scale
+    radial = _radial(knots, knots)
+    if len(knots) > 4 * k:
+        values, vectors = eigsh(radial, k=k, which="LM", v0=np.ones(len(knots)))
+    else:
+        values, vectors = np.linalg.eigh(radial)
+        largest = np.argsort(-np.abs(values))[:k]
+        values, vectors = values[largest], vectors[:, largest]
+    free = null_space(np.stack([np.ones_like(knots), knots]) @ vectors)
+    d, rotation = np.linalg.eigh(free.T @ (values[:, None] * free))
+    return ThinPlate(smooth.label, smooth.variables, knots, centre, scale, vectors @ free @ rotation, d / d[-1])
+
+
+@dataclass(frozen=True)
+class RandomEffect:
+    """Independent normal intercepts (or slopes) of the levels of a factor: ``s(subject, bs="re")``."""
+
+    label: str
+    variables: tuple[str, ...]
+    factors: tuple[tuple[object, ...] | None, ...]  # levels of each variable; None for a number
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Return ``label.level``."""
+        names = [""]
+        for levels in self.factors:
+            names = [f"{name}.{level}" for name in names for level in levels] if levels is not None else names
+        return tuple(f"{self.label}{name}" for name in names)
+
+    @property
+    def penalties(self) -> Floats:
+        """Return ones, shape (1, n_levels)."""
+        return np.ones((1, len(self.names)))
+
+    def columns(self, data: Data) -> Floats:
+        """Return indicators of the levels times the numbers; a level not seen in the fit has the mean effect, 0."""
+        n = len(data[self.variables[0]])
+        code, factor, width, known = np.zeros(n, dtype=np.int64), np.ones(n), 1, np.ones(n, dtype=bool)
+        for variable, levels in zip(self.variables, self.factors, strict=True):
+            if levels is None:
+                factor = factor * data[variable].to_numpy(np.float64)
+                continue
+            index = pd.Index(levels).get_indexer(pd.Index(data[variable]))
+            known &= index >= 0
+            code, width = code * len(levels) + index, width * len(levels)
+        result = np.zeros((n, width))
+        rows = np.flatnonzero(known)
+        result[rows, code[rows]] = factor[rows]
+        return result
+
+
+def random_effect(smooth: Smooth, data: Data) -> RandomEffect:
+    """Find the levels; whatever is no number is a factor."""
+    factors = tuple(
+        None
+        if pd.api.types.is_numeric_dtype(data[name]) and not pd.api.types.is_bool_dtype(data[name])
+        else tuple(_categories(data[name]))
+        for name in smooth.variables
+    )
+    return RandomEffect(smooth.label, smooth.variables, factors)
+
+
+def smooth_term(smooth: Smooth, data: Data, weights: Floats | None = None) -> Term:
+    """Build the basis of a smooth from the values of its variables; ``weights`` are the readings that each row stands for."""
+    if smooth.basis == "re":
+        return random_effect(smooth, data)
+    if smooth.basis == "tp":
+        return thin_plate(smooth, data)
+    margins = tuple(
+        cubic_margin(data[name].to_numpy(np.float64), k, smooth.label)
+        for name, k in zip(smooth.variables, smooth.k, strict=True)
+    )
+    shear = np.eye(int(np.prod(smooth.k)) - 1)
+    return upright(TensorSmooth(smooth.label, smooth.variables, margins, shear), data, weights)
