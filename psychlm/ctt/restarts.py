@@ -20,8 +20,8 @@ def cluster_items_by_restarts(
 
     For every k from 2 to n - 2 the medoids start at random, items go to the nearest medoid, each cluster takes its
     most central item as medoid, and so on until nothing changes. Alternating stops at many local optima, and the
-    silhouette chooses among all of them, over all k: with FasterPAM (:func:`psychlm.ctt.cluster_items`), which finds
-    the optimum of each k, it chooses among n - 3 partitions.
+    silhouette chooses among all of them, over all k: with FasterPAM (:func:`psychlm.ctt.cluster_items`), which gives
+    one good partition for each k, it chooses among these few.
 
     Parameters
     ----------
