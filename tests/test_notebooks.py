@@ -23,7 +23,7 @@ from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
 import psychlm
 from psychlm import notebooks
-from psychlm.notebooks import collection, comparison, fingerprint, storage
+from psychlm.notebooks import collection, comparison, fingerprint, processes, storage
 
 REAL = sorted((ROOT / "notebooks").glob("[0-9]*_*.ipynb"))
 BEGIN = "from psychlm import report\nreport.begin('{name}', draws=draws)"
@@ -195,6 +195,14 @@ def test_a_write_that_fails_leaves_the_old_file_and_nothing_beside_it(tmp_path, 
 def test_a_second_run_on_the_same_reports_is_refused(three, tmp_path) -> None:
     with storage.locked(tmp_path / "reports"), pytest.raises(notebooks.RunLockedError, match="another run is at work"):
         notebooks.run(root=tmp_path, reports=tmp_path / "reports")
+
+
+def test_notebooks_that_run_side_by_side_share_the_cores_unless_the_user_says_otherwise(tmp_path, monkeypatch) -> None:
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    monkeypatch.setenv("MKL_NUM_THREADS", "7")
+    shared = processes.environment(tmp_path / "a", "quick", jobs=64)
+    assert (shared["OMP_NUM_THREADS"], shared["MKL_NUM_THREADS"]) == ("1", "7")
+    assert "OMP_NUM_THREADS" not in processes.environment(tmp_path / "b", "quick", jobs=1)
 
 
 # ours beside the published
