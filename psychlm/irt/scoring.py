@@ -1,0 +1,179 @@
+"""Abilities from answers, with known items: EAP, MAP, ML and WLE, each with its standard error.
+
+A saved fit scores new persons: ``IRTFit.from_json(path).score(responses)``. Items that a person was not asked are
+simply not there, so a frame may hold some of the items only.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pandas as pd
+import torch
+from torch import Tensor
+
+from psychlm.frames import FrameError, _some
+from psychlm.irt.answers import Answers, read_answers
+from psychlm.irt.likelihood import Parameters, node_loglik, resolved_posterior, right_answer, wrong_answer
+from psychlm.irt.quadrature import fine_posterior, lattice
+
+if TYPE_CHECKING:
+    from psychlm.irt.result import IRTFit
+
+METHODS = ("eap", "map", "ml", "wle")
+ENDLESS = 20.0  # standard deviations: a guessed 3PL pattern whose likelihood still rises there has no finite maximum
+SCORING_STEPS = 200
+LARGEST_STEP = 1.0  # standard deviations of ability, of one scoring step
+TOLERANCE = 1e-8
+
+
+@dataclass(frozen=True)
+class AbilityPosterior:
+    """Posterior probabilities of ability on a lattice."""
+
+    persons: pd.Index  # (n_persons,)
+    nodes: np.ndarray  # (n_nodes,), logits
+    prior: np.ndarray  # (n_nodes,), sums to 1
+    weights: np.ndarray  # (n_persons, n_nodes), rows sum to 1
+    loglik: np.ndarray  # (n_persons,), log P(answers), nats
+
+
+def ability_posterior(fit: IRTFit, responses: pd.DataFrame) -> AbilityPosterior:
+    """Return every person's posterior, on 61 nodes or as many more as the narrowest of them needs."""
+    answers, parameters = _prepared(fit, responses)
+    on, at_nodes, _ = resolved_posterior(answers, parameters, lattice(device=answers.device))
+    found = fine_posterior(at_nodes, on)
+    return AbilityPosterior(
+        persons=answers.persons,
+        nodes=fit.ability_sd * on.fine.cpu().numpy(),
+        prior=on.log_weights.exp().cpu().numpy(),
+        weights=found.weights.cpu().numpy()[answers.row],
+        loglik=found.loglik.cpu().numpy()[answers.row],
+    )
+
+
+def score(fit: IRTFit, responses: pd.DataFrame, method: str = "eap") -> pd.DataFrame:
+    """Return abilities and their standard errors, in logits, for persons old or new.
+
+    Parameters
+    ----------
+    fit : IRTFit
+        Items with known parameters.
+    responses : DataFrame, shape (n_persons, n_items)
+        A responses frame; its items may be some of the fitted ones.
+    method : str
+        "eap": posterior mean and standard deviation. "map": posterior mode (Lalor 2020, section 1.3.2). "ml": maximum
+        likelihood (section 1.3.7), infinite for who got everything right, or wrong. "wle": weighted likelihood (Warm
+        1989), without ML's outward bias, and finite but for patterns that carry no information.
+
+    Returns
+    -------
+    DataFrame, indexed by person
+        ``theta`` and ``se``, logits. The standard error of an infinite ability is NaN.
+
+    Raises
+    ------
+    FrameError
+        If responses are malformed or hold items that the fit does not know.
+    """
+    if method.lower() not in METHODS:
+        raise ValueError(f"method {method!r} is not one of {METHODS}")
+    answers, parameters = _prepared(fit, responses)
+    on, at_nodes, found = resolved_posterior(answers, parameters, lattice(device=answers.device))
+    if method.lower() == "eap":
+        theta, se = found.mean, found.variance.sqrt()
+    elif method.lower() == "map":
+        theta, se = _map(answers, parameters, found.mean)
+    else:
+        theta, se = _likelihood_score(answers, parameters, weighted=method.lower() == "wle")
+    table = fit.ability_sd * torch.stack([theta, se], 1).cpu().numpy()[answers.row]
+    return pd.DataFrame(table, index=answers.persons, columns=["theta", "se"])
+
+
+def _prepared(fit: IRTFit, responses: pd.DataFrame) -> tuple[Answers, Parameters]:
+    """Return the answers and the parameters of their items in standard-normal units of ability."""
+    answers = read_answers(responses, torch.device("cpu"))
+    unknown = answers.items.difference(fit.items.index)
+    if len(unknown):
+        raise FrameError(f"items {_some(unknown)} are not in the fit; drop them, or fit the model with them")
+    items = fit.items.loc[answers.items]
+    a, d, c = (torch.tensor(items[name].to_numpy(float)) for name in "adc")
+    return answers, Parameters(a * fit.ability_sd, d, c)
+
+
+@dataclass(frozen=True)
+class _Curvature:
+    """Derivatives of every row's log-likelihood at its ability, in standard-normal units."""
+
+    gradient: Tensor
+    observed: Tensor  # minus the second derivative
+    expected: Tensor  # Fisher information
+    bias: Tensor  # sum of P' P'' / (P Q), Warm's J
+
+
+def _curvature(answers: Answers, parameters: Parameters, ability: Tensor) -> _Curvature:
+    gradient, observed, expected, bias = (torch.zeros_like(ability) for _ in range(4))
+    for block in answers.blocks():
+        part = parameters[block.items]
+        a, c = part.slope, part.guessing
+        z = torch.outer(ability, a) + part.intercept
+        right, off = right_answer(z, c), wrong_answer(z, c)
+        answered = torch.ones_like(z) if block.answered is None else block.answered
+        wrong = answered - block.correct
+        gradient += (block.correct * right.z + wrong * off.z) @ a
+        observed -= (block.correct * right.zz + wrong * off.zz) @ a**2
+        information = -answered * right.z * off.z * a**2  # P'^2 / (P Q) = -(log P)' (log Q)'
+        expected += information.sum(1)
+        bias += (information * (1 - 2 * torch.sigmoid(z))) @ a
+    return _Curvature(gradient, observed, expected, bias)
+
+
+def _map(answers: Answers, parameters: Parameters, start: Tensor) -> tuple[Tensor, Tensor]:
+    """Climb to every posterior's mode, by Fisher scoring from its mean."""
+    ability = start
+    for _ in range(SCORING_STEPS):
+        at = _curvature(answers, parameters, ability)
+        step = ((at.gradient - ability) / (at.expected + 1)).clamp(-LARGEST_STEP, LARGEST_STEP)
+        ability = ability + step
+        if step.abs().max() < TOLERANCE:
+            break
+    return ability, (_curvature(answers, parameters, ability).observed + 1).rsqrt()
+
+
+def _likelihood_score(answers: Answers, parameters: Parameters, weighted: bool) -> tuple[Tensor, Tensor]:
+    """Climb to the maximum of the likelihood, or of Warm's weighted likelihood, from the best node of a wide lattice."""
+    wide = lattice(span=ENDLESS).nodes
+    at_nodes = node_loglik(answers, parameters, wide)
+    if weighted:
+        inner = wide.abs() <= 6
+        ability = wide[inner][at_nodes[:, inner].argmax(1)]
+    else:
+        ability = wide[at_nodes.argmax(1)]
+    endless = torch.zeros_like(ability) if weighted else _endless(answers, parameters, ability)
+    finite = endless == 0
+    for _ in range(SCORING_STEPS):
+        at = _curvature(answers, parameters, ability)
+        gradient = at.gradient + at.bias / (2 * at.expected) if weighted else at.gradient
+        step = torch.where(finite, gradient / at.expected, 0.0).clamp(-LARGEST_STEP, LARGEST_STEP)
+        ability = ability + step
+        if step.abs().max() < TOLERANCE:
+            break
+    se = _curvature(answers, parameters, ability).expected.rsqrt()
+    return torch.where(finite, ability, endless * torch.inf), torch.where(finite, se, torch.nan)
+
+
+def _endless(answers: Answers, parameters: Parameters, best: Tensor) -> Tensor:
+    """Return 1 or -1 where the likelihood rises without end towards high or low ability, else 0."""
+    against_high, against_low = torch.zeros_like(best), torch.zeros_like(best)
+    for block in answers.blocks():
+        slope = parameters.slope[block.items]
+        wrong = (1 if block.answered is None else block.answered) - block.correct
+        rising, falling = (slope > 0).to(best.dtype), (slope < 0).to(best.dtype)
+        against_high += wrong @ rising + block.correct @ falling
+        against_low += block.correct @ rising + wrong @ falling
+    guessed = (parameters.guessing > 0).any()
+    high = (against_high == 0) | (guessed & (best >= ENDLESS))
+    low = (against_low == 0) | (guessed & (best <= -ENDLESS))
+    return high.to(best.dtype) - low.to(best.dtype)
