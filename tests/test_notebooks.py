@@ -19,6 +19,8 @@ from pathlib import Path
 import nbformat
 import pytest
 from conftest import IN_CI, ROOT, SHARE, absent
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
 import psychlm
@@ -182,6 +184,27 @@ def test_a_report_that_is_truncated_or_none_is_broken_rather_than_an_error(tmp_p
     (tmp_path / "10_items.json").write_bytes(content.encode("latin-1"))
     report = storage.read(tmp_path / "10_items.json")
     assert report and report["status"] == "broken" and report["notebook"] == "10_items"
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.text(max_size=3), inner, max_size=2),
+    max_leaves=4,
+)
+FIELDS = ["error", "seconds", "headline", "profile", "provenance", "title", "finished"]
+NUMBER_FIELDS = ["key", "value", "published", "unit", "source", "data", "comparable"]
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@given(
+    report=st.fixed_dictionaries({}, optional=dict.fromkeys(FIELDS, json_values)),
+    number=st.fixed_dictionaries({}, optional=dict.fromkeys(NUMBER_FIELDS, json_values)),
+)
+def test_the_index_is_built_whatever_a_report_holds(tmp_path, report, number) -> None:
+    (tmp_path / "notebooks").mkdir(exist_ok=True)
+    content = {"status": "complete", "numbers": [{"key": "paper.r", **number}], **report}
+    (tmp_path / "10_items.json").write_text(json.dumps(content))
+    assert "10" in notebooks.build_index(tmp_path, tmp_path).read_text()
 
 
 def test_a_write_that_fails_leaves_the_old_file_and_nothing_beside_it(tmp_path, monkeypatch) -> None:

@@ -35,7 +35,7 @@ def of_code(notebook: Notebook, root: Path, profile: str, parameters: Mapping[st
 
 def data_unchanged(report: Mapping[str, Any]) -> bool:
     """Say whether the data a report rests on are today what they were when it was made (absent ones still absent)."""
-    asked = report.get("provenance", {}).get("data", {})
+    asked = report["provenance"].get("data") or {}
     return data.fingerprint(asked) == asked
 
 

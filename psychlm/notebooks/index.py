@@ -95,7 +95,7 @@ def _card(name: str, notebook: Notebook | None, report: dict[str, Any] | None, r
 def _error(report: dict[str, Any]) -> str:
     error = report.get("error") or {}
     where = f"cell {error['cell']}: " if error.get("cell") else ""
-    return where + error.get("message", "")
+    return where + (error.get("message") or "")
 
 
 def _picture(report: dict[str, Any], reports: Path) -> tuple[str, str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,25 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from psychlm.notebooks.collection import NotebookError
+
+
+# the types of the fields that the runner and the pages rely on
+TEXT, COUNT = str | None, float | int | None
+REPORT = {
+    "status": str,
+    "numbers": list,
+    "provenance": dict,
+    "error": dict | None,
+    "headline": dict | None,
+    "seconds": COUNT,
+    "profile": TEXT,
+    "title": TEXT,
+    "question": TEXT,
+    "finished": TEXT,
+}
+NUMBER = {"key": str, "unit": TEXT, "source": TEXT, "data": TEXT}
+ERROR = {"message": TEXT, "cell": int | None}
+STAMP = {"data": dict | None, "parameters": dict | None, "versions": dict | None, "profile": TEXT, "seconds": COUNT}
 
 
 class RunLockedError(NotebookError):
@@ -26,14 +45,21 @@ def read(file: Path) -> dict[str, Any] | None:
         return None
     except (OSError, ValueError) as error:
         return _broken(file, f"{type(error).__name__}: {error}")
-    if not isinstance(content, dict) or not isinstance(content.get("status"), str):
-        return _broken(file, "it is JSON, but no report: it has no status")
-    numbers, provenance = content.get("numbers", []), content.get("provenance", {})
-    if not isinstance(provenance, dict) or not isinstance(numbers, list):
-        return _broken(file, "its provenance or its numbers are not of the form that psychlm.report writes")
-    if not all(isinstance(number, dict) and isinstance(number.get("key"), str) for number in numbers):
-        return _broken(file, "one of its numbers has no key")
-    return {**content, "notebook": file.stem, "numbers": numbers, "provenance": provenance}
+    wrong = _misshapen(content, REPORT) or next(filter(None, (_misshapen(n, NUMBER) for n in content["numbers"])), None)
+    wrong = wrong or _misshapen(content.get("error") or {}, ERROR) or _misshapen(content["provenance"], STAMP)
+    if wrong:
+        return _broken(file, f"it is JSON, but no report: {wrong}")
+    return {**content, "notebook": file.stem}
+
+
+def _misshapen(content: Any, shape: Mapping[str, Any]) -> str | None:
+    """Say which field is not of the type that the rest of this room relies on."""
+    if not isinstance(content, dict):
+        return f"{content!r:.40} stands where an object should"
+    for field, kind in shape.items():
+        if not isinstance(content.get(field), kind):
+            return f"its {field} is {content.get(field)!r:.40}"
+    return None
 
 
 def _broken(file: Path, why: str) -> dict[str, Any]:
