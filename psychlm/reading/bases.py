@@ -1,16 +1,16 @@
 """From a variable to the columns of a model matrix, in coordinates where every penalty is diagonal.
 
 mgcv's penalised functions f(x) = sum_k b_k B_k(x) cost lambda b'Sb. An eigenvalue decomposition S = U diag(d) U' turns
-b into coordinates g = U'b, in which the penalty is a sum of squares lambda sum_k d_k g_k^2. For tensor products of cubic
-regression splines the marginal penalties S1 x I and I x S2 commute, so one change of coordinates makes both diagonal. The
-constant function lies in every null space and is one of the coordinates; it is left out and the other columns are
-centred, which is mgcv's sum-to-zero constraint. Neither step changes a fitted value, an edf or the restricted likelihood
-(beyond a constant): a smooth is the same object, written so that hundreds of models can be solved at once.
+b into coordinates g = U'b, in which the penalty is a sum of squares lambda sum_k d_k g_k^2. For tensor products of
+cubic regression splines the marginal penalties S1 x I and I x S2 commute, so one change of coordinates makes both
+diagonal. The constant function lies in every null space and is one of the coordinates; it is left out and the other
+columns are centred, which is mgcv's sum-to-zero constraint. Neither step changes a fitted value, an edf or the
+restricted likelihood (beyond a constant): a smooth is the same object, written so that hundreds of models can be solved
+at once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -25,7 +25,6 @@ from psychlm.frames import FrameError
 from psychlm.reading.formula import Smooth
 
 Floats = NDArray[np.float64]
-Data = Mapping[str, pd.Series] | pd.DataFrame
 MAX_THIN_PLATE_KNOTS = (
     2000  # mgcv's; above it, it samples the unique values at random, and this module takes every m-th
 )
@@ -34,14 +33,24 @@ MAX_THIN_PLATE_KNOTS = (
 class Term(Protocol):
     """Some columns of a model matrix."""
 
-    label: str
-    variables: tuple[str, ...]
-    names: tuple[str, ...]
-    penalties: Floats  # n_penalties x n_columns, the d of each penalty; no rows for linear terms
+    @property
+    def label(self) -> str:
+        """Return R's name of the term."""
 
-    def columns(self, data: Data) -> Floats:
+    @property
+    def variables(self) -> tuple[str, ...]:
+        """Return the predictors it is made of."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Return the names of its columns."""
+
+    @property
+    def penalties(self) -> Floats:
+        """Return the diagonals d of its penalties, shape (n_penalties, n_columns); no rows for linear terms."""
+
+    def columns(self, data: pd.DataFrame) -> Floats:
         """Return the columns, neither centred nor scaled, for new values of the variables."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -73,7 +82,7 @@ class Linear:
         """Return no penalties."""
         return np.zeros((0, len(self.names)))
 
-    def columns(self, data: Data) -> Floats:
+    def columns(self, data: pd.DataFrame) -> Floats:
         """Return the products of the variables, shape (n, n_columns)."""
         result = np.ones((len(data[self.variables[0]]), 1))
         for variable, levels in zip(self.variables, self.levels, strict=True):
@@ -91,7 +100,7 @@ def _in_r(level: object) -> str:
     return str(level).upper() if isinstance(level, bool | np.bool_) else str(level)
 
 
-def linear(variables: tuple[str, ...], data: Data) -> Linear:
+def linear(variables: tuple[str, ...], data: pd.DataFrame) -> Linear:
     """Make a linear term: find the levels of its categorical variables."""
     levels: list[tuple[object, ...] | None] = []
     for variable in variables:
@@ -179,7 +188,7 @@ class TensorSmooth:
         """Return ``label.1``, ``label.2`` ..."""
         return tuple(f"{self.label}.{i + 1}" for i in range(self.penalties.shape[1]))
 
-    def columns(self, data: Data) -> Floats:
+    def columns(self, data: pd.DataFrame) -> Floats:
         """Return shape (n, prod(k) - 1): row-wise Kronecker products without the constant."""
         result = np.ones((len(data[self.variables[0]]), 1))
         for variable, margin in zip(self.variables, self.margins, strict=True):
@@ -189,7 +198,7 @@ class TensorSmooth:
         return result[:, 1:] @ self.shear
 
 
-def upright(smooth: TensorSmooth, data: Data, weights: Floats | None) -> TensorSmooth:
+def upright(smooth: TensorSmooth, data: pd.DataFrame, weights: Floats | None) -> TensorSmooth:
     """Make the penalised columns orthogonal, among coefficients that sum to zero, to the free ones.
 
     ML maximises over the free functions and integrates the others out, so it depends on which functions count as the
@@ -230,7 +239,7 @@ class ThinPlate:
         """Return ``label.1``, ``label.2`` ..."""
         return tuple(f"{self.label}.{i + 1}" for i in range(len(self.d) + 1))
 
-    def columns(self, data: Data) -> Floats:
+    def columns(self, data: pd.DataFrame) -> Floats:
         """Return shape (n, k - 1)."""
         values, inverse = np.unique(data[self.variables[0]].to_numpy(np.float64), return_inverse=True)
         x = (values - self.centre) / self.scale
@@ -241,7 +250,7 @@ def _radial(x: Floats, knots: Floats) -> Floats:
     return np.abs(x[:, None] - knots[None, :]) ** 3 / 12
 
 
-def thin_plate(smooth: Smooth, data: Data) -> ThinPlate:
+def thin_plate(smooth: Smooth, data: pd.DataFrame) -> ThinPlate:
     """Build the basis at the unique values of the variable (at every m-th of them where there are too many)."""
     unique = np.unique(data[smooth.variables[0]].to_numpy(np.float64))
     k = smooth.k[0]
@@ -283,7 +292,7 @@ class RandomEffect:
         """Return ones, shape (1, n_levels)."""
         return np.ones((1, len(self.names)))
 
-    def columns(self, data: Data) -> Floats:
+    def columns(self, data: pd.DataFrame) -> Floats:
         """Return indicators of the levels times the numbers; a level not seen in the fit has the mean effect, 0."""
         n = len(data[self.variables[0]])
         code, factor, width, known = np.zeros(n, dtype=np.int64), np.ones(n), 1, np.ones(n, dtype=bool)
@@ -300,7 +309,7 @@ class RandomEffect:
         return result
 
 
-def random_effect(smooth: Smooth, data: Data) -> RandomEffect:
+def random_effect(smooth: Smooth, data: pd.DataFrame) -> RandomEffect:
     """Find the levels; whatever is no number is a factor."""
     factors = tuple(
         None
@@ -311,8 +320,8 @@ def random_effect(smooth: Smooth, data: Data) -> RandomEffect:
     return RandomEffect(smooth.label, smooth.variables, factors)
 
 
-def smooth_term(smooth: Smooth, data: Data, weights: Floats | None = None) -> Term:
-    """Build the basis of a smooth from the values of its variables; ``weights`` are the readings that each row stands for."""
+def smooth_term(smooth: Smooth, data: pd.DataFrame, weights: Floats | None = None) -> Term:
+    """Build the basis of a smooth from its variables; ``weights`` are the numbers of readings that the rows stand for."""
     if smooth.basis == "re":
         return random_effect(smooth, data)
     if smooth.basis == "tp":

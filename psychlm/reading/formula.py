@@ -1,8 +1,9 @@
 """Formulas in mgcv's words: ``gaze_ms ~ surprisal_bits + te(length_chars, log_frequency) + s(subject, bs="re")``.
 
 A formula has a response, linear terms (``a``, ``a:b``, ``a*b``, ``(a + b + c)^2``) and smooths: ``s(x)`` with the bases
-``"tp"`` (thin plate, the default) and ``"cr"`` (cubic regression), random intercepts ``s(subject, bs="re")`` and slopes
-``s(subject, x, bs="re")``, and tensor products ``te(x, z)``. It does not compute: ``log(x)`` is a column to be made first.
+``"tp"`` (thin plate, the default) and ``"cr"`` (cubic regression), random intercepts ``s(subject, bs="re")`` and
+slopes ``s(subject, x, bs="re")``, and tensor products ``te(x, z)``. It does not compute: ``log(x)`` is a column to be
+made first.
 """
 
 from __future__ import annotations

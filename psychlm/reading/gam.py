@@ -168,10 +168,8 @@ def _result(
     slopes = first(solution.beta) / scale
     # Smooths are centred in R as here; linear terms and random effects are not, so the intercept takes up their means.
     spans = layout.slices()
-    centred_in_r = {
-        term.label for term, smooth in zip(layout.terms[len(layout.formula.linear) :], layout.formula.smooths, strict=True)
-        if smooth.basis != "re"
-    }  # fmt: skip
+    smooths = zip(layout.terms[len(layout.formula.linear) :], layout.formula.smooths, strict=True)
+    centred_in_r = {term.label for term, smooth in smooths if smooth.basis != "re"}
     shift = np.concatenate([[0.0], *(centre[span] * (label not in centred_in_r) for label, span in spans.items())])
     at_zero = np.r_[1.0, -shift[1:]]
     linear = [

@@ -10,7 +10,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from psychlm.frames import FrameError
-from psychlm.reading.bases import Data, RandomEffect, Term, linear, smooth_term
+from psychlm.reading.bases import RandomEffect, Term, linear, smooth_term
 from psychlm.reading.formula import Formula
 
 Floats = NDArray[np.float64]
@@ -44,14 +44,16 @@ class Layout:
         ends = 1 + np.cumsum([len(term.names) for term in self.terms])
         return {term.label: slice(end - len(term.names), end) for term, end in zip(self.terms, ends, strict=True)}
 
-    def matrix(self, data: Data) -> Floats:
+    def matrix(self, data: pd.DataFrame) -> Floats:
         """Return the model matrix with its intercept, neither centred nor scaled, shape (n, p)."""
         n = len(data[self.terms[0].variables[0]]) if self.terms else len(data)
         return np.hstack([np.ones((n, 1)), *(term.columns(data) for term in self.terms)])
 
 
-def build(formula: Formula, data: pd.DataFrame) -> Layout:
+def build(formula: Formula, data: pd.DataFrame, weights: Floats | None = None) -> Layout:
     """Place the bases of a formula's smooths at the rows of ``data``, which must be complete.
+
+    ``weights`` are the numbers of readings that the rows stand for; one each unless given.
 
     Raises
     ------
@@ -61,7 +63,7 @@ def build(formula: Formula, data: pd.DataFrame) -> Layout:
     """
     check_predictors(formula, data)
     terms: list[Term] = [linear(variables, data) for variables in formula.linear]
-    terms += [smooth_term(smooth, data) for smooth in formula.smooths]
+    terms += [smooth_term(smooth, data, weights) for smooth in formula.smooths]
     for term in terms:
         if isinstance(term, RandomEffect):
             _check_random_effect(term, data)
@@ -87,7 +89,7 @@ def check_predictors(formula: Formula, data: pd.DataFrame) -> None:
         values = data[name]
         if (n_missing := int(values.isna().sum())) > 0:
             raise FrameError(
-                f"predictor {name!r} is missing in {n_missing} of {len(data)} rows; leave them out for every model alike: "
+                f"predictor {name!r} is missing in {n_missing} of {len(data)} rows; leave them out for all models: "
                 f"readings.dropna(subset=[{name!r}]) (a lagged predictor has no value at the first word of a text)"
             )
         numeric = pd.api.types.is_numeric_dtype(values)
@@ -111,7 +113,7 @@ def _check_random_effect(term: RandomEffect, data: pd.DataFrame) -> None:
         single = counts.index[counts == 1]
         if len(single):
             warnings.warn(
-                f"{term.label}: {list(single[:5])} ({len(single)} of {len(counts)} levels of {name!r}) have a single row, "
+                f"{term.label}: {list(single[:5])} ({len(single)} of {len(counts)} levels of {name!r}) have one row, "
                 "so their effects are shrunk to almost nothing; check their ids or leave them out",
                 RuntimeWarning, stacklevel=4,
             )  # fmt: skip
@@ -137,7 +139,7 @@ def check_response(data: pd.DataFrame, response: str) -> None:
     median = float(np.nanmedian(values))
     if response.endswith("_ms") and 0 < median < FASTEST_MS:
         warnings.warn(
-            f"{response!r} has a median of {median:.3g}, which looks like seconds; the contract is ms: multiply by 1000",
+            f"{response!r} has a median of {median:.3g}, which looks like seconds; it should be ms: multiply by 1000",
             RuntimeWarning, stacklevel=3,
         )  # fmt: skip
 
@@ -158,6 +160,6 @@ def check_collinear(correlation: Floats, names: tuple[str, ...], free: NDArray[n
         if block[i, i] < COLLINEAR:
             others = [names[j] for j in index[:i] if abs(correlation[index[i], j]) > 0.1]
             raise FrameError(
-                f"{names[index[i]]!r} is a linear combination of predictors before it (see {others[:5]}); drop it or them"
+                f"{names[index[i]]!r} is a combination of predictors before it (see {others[:5]}); drop one"
             )
         block[i + 1 :, i + 1 :] -= np.outer(block[i + 1 :, i], block[i, i + 1 :]) / block[i, i]

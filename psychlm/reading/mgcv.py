@@ -33,7 +33,7 @@ function(formula, data, method, discrete) {
     if (discrete) mgcv::bam(model, data = data, method = "fREML", discrete = TRUE)
     else mgcv::gam(model, data = data, method = method),
     warning = listen), error = function(e) conditionMessage(e))
-  if (is.character(fit)) return(list(error = fit))
+  if (is.character(fit)) return(list(refused = fit))
   linear <- seq_len(fit$nsdf)
   list(fit = fit, warnings = heard, loglik = as.numeric(stats::logLik(fit)), edf = sum(fit$edf), scale = fit$sig2,
        estimate = unname(stats::coef(fit)[linear]), error = sqrt(unname(diag(fit$Vp))[linear]),
@@ -95,10 +95,10 @@ def to_r(data: pd.DataFrame, columns: list[str]) -> Any:
             values = data[name]
             if pd.api.types.is_bool_dtype(values):
                 block = np.ascontiguousarray(values.to_numpy(), dtype=np.int32)
-                made[name] = robjects.vectors.BoolVector(rinterface.BoolSexpVector.from_memoryview(memoryview(block)))
+                made[name] = robjects.vectors.BoolVector(rinterface.BoolSexpVector.from_memoryview(block.data))
             elif pd.api.types.is_numeric_dtype(values):
                 block = np.ascontiguousarray(values.to_numpy(dtype=np.float64, na_value=np.nan))
-                made[name] = robjects.vectors.FloatVector(rinterface.FloatSexpVector.from_memoryview(memoryview(block)))
+                made[name] = robjects.vectors.FloatVector(rinterface.FloatSexpVector.from_memoryview(block.data))
             else:
                 made[name] = _factor(values, robjects, rinterface)
         return robjects.DataFrame(made)
@@ -111,7 +111,7 @@ def _factor(values: pd.Series, robjects: Any, rinterface: Any) -> Any:
     else:
         codes, levels = pd.factorize(values, sort=True)
     whole = np.where(codes < 0, np.iinfo(np.int32).min, codes + 1).astype(np.int32)  # R's NA is the smallest integer
-    vector = robjects.vectors.IntVector(rinterface.IntSexpVector.from_memoryview(memoryview(whole)))
+    vector = robjects.vectors.IntVector(rinterface.IntSexpVector.from_memoryview(whole.data))
     vector.do_slot_assign("levels", robjects.StrVector([str(level) for level in levels]))
     vector.do_slot_assign("class", robjects.StrVector(["factor"]))
     return vector
@@ -136,7 +136,7 @@ def fit(
     """
     if discrete and method != "REML":
         raise ValueError("bam(discrete=TRUE) knows REML only; choose method='REML' or discrete=False")
-    with _in_r() as robjects:
+    with _in_r():
         variables = list(_function(_VARIABLES)(formula))
         absent = [name for name in variables if name not in data.columns]
         if absent:
@@ -145,8 +145,8 @@ def fit(
             )
         found = _function(_FIT)(formula, to_r(data, variables), method, discrete)
         part = dict(zip(found.names, found, strict=True))
-        if "error" in part:
-            raise FrameError(f"mgcv refused {formula!r}: {part['error'][0]}")
+        if "refused" in part:
+            raise FrameError(f"mgcv refused {formula!r}: {part['refused'][0]}")
         numbers = {name: float(part[name][0]) for name in ("loglik", "edf", "scale")}
         for message in part["warnings"]:
             warnings.warn(f"mgcv: {message}", RuntimeWarning, stacklevel=3)

@@ -1,13 +1,13 @@
 """Smoothing by REML or ML for many Gaussian additive models at once, from their cross-products alone.
 
-Wood (2011): with penalties S = sum_j lambda_j diag(d_j), A = X'X + S, D = min_b |y - Xb|^2 + b'Sb and the scale profiled
-out, minus twice the restricted log-likelihood is, up to a constant,
+Wood (2011): with penalties S = sum_j lambda_j diag(d_j), A = X'X + S, D = min_b |y - Xb|^2 + b'Sb and the scale
+profiled out, minus twice the restricted log-likelihood is, up to a constant,
 
     (n - M) log D + log|A| - log|S|+          M unpenalised coefficients, |S|+ over the penalised ones
 
-and minus twice the likelihood (ML) is n log D + log|A_pp| - log|S|+, A_pp being A's penalised block. Newton's method in
-rho = log lambda uses exact first and second derivatives. Since every penalty is diagonal (see ``bases``), the derivative
-of S is diagonal too and all traces are sums over coefficients; models are a batch dimension throughout.
+and minus twice the likelihood (ML) is n log D + log|A_pp| - log|S|+, A_pp being A's penalised block. Newton's method
+in rho = log lambda uses exact first and second derivatives. Since every penalty is diagonal (see ``bases``), the
+derivative of S is diagonal too and all traces are sums over coefficients; models are a batch dimension throughout.
 """
 
 from __future__ import annotations
