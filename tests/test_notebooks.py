@@ -1,15 +1,13 @@
 """The runner: what is run, what is not, and what is left behind when a run dies.
 
 References: the modules that Python itself loads (for the closure of imports), the process table (for what a killed
-run leaves), and the anatomy that the README promises (for the notebooks in git).
+run leaves).
 """
 
 from __future__ import annotations
 
-import ast
 import json
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -18,7 +16,7 @@ from pathlib import Path
 
 import nbformat
 import pytest
-from conftest import IN_CI, ROOT, SHARE, absent
+from conftest import ROOT
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
@@ -27,7 +25,6 @@ import psychlm
 from psychlm import notebooks
 from psychlm.notebooks import collection, comparison, fingerprint, processes, storage
 
-REAL = sorted((ROOT / "notebooks").glob("[0-9]*_*.ipynb"))
 BEGIN = "from psychlm import report\nreport.begin('{name}', draws=draws)"
 RECORD = "report.record('paper.table1.r', draws / 100, published=0.5, source='Table 1')"
 
@@ -383,55 +380,3 @@ def test_a_run_that_dies_leaves_nothing_that_looks_done_and_the_next_one_goes_on
     assert [outcome.status for outcome in outcomes] == ["unchanged", "done"]
     assert read_json(reports, "20_slow")["numbers"][0]["value"] == 0.5
     assert not list(reports.glob(".staging-*"))
-
-
-# the notebooks in git
-
-
-def cells_of(path: Path, kind: str) -> list[nbformat.NotebookNode]:
-    return [cell for cell in nbformat.read(path, as_version=4).cells if cell.cell_type == kind]
-
-
-@pytest.mark.parametrize("path", REAL, ids=lambda path: path.stem)
-def test_a_notebook_in_git_has_no_outputs(path: Path) -> None:
-    assert all(not cell.outputs and cell.execution_count is None for cell in cells_of(path, "code"))
-
-
-@pytest.mark.parametrize("path", REAL, ids=lambda path: path.stem)
-def test_a_notebook_has_its_anatomy(path: Path) -> None:
-    notebook, code = collection.read(path), cells_of(path, "code")
-    tags = [cell.metadata.get("tags", []) for cell in code]
-    assert notebook.question, "its first cell asks **Question.** ..."
-    assert re.match(rf"#\s+{notebook.number}\b", notebook.cells[0]), "its title begins with its number"
-    assert "parameters" in tags[0], "its first code cell is tagged parameters"
-    assert "setup" in tags[1], "its second code cell is tagged setup"
-    assert sum("headline" in tag for tag in tags) == 1, "one code cell is tagged headline: its picture is on the index"
-    for statement in ast.parse(code[0].source).body:
-        assert isinstance(statement, (ast.Assign, ast.AnnAssign)), "parameters are assignments of literals"
-    assert "report.finish()" in code[-1].source
-
-
-@pytest.mark.parametrize("path", REAL, ids=lambda path: path.stem)
-def test_the_code_cells_of_a_notebook_are_short_and_hide_nothing(path: Path) -> None:
-    for cell in cells_of(path, "code"):
-        assert len(cell.source.splitlines()) <= 15, cell.source
-        assert not re.search(r"^\s*[!%].*\bpip\b", cell.source, flags=re.MULTILINE), cell.source
-        assert not re.search(r"filterwarnings|simplefilter|catch_warnings", cell.source), cell.source
-
-
-@pytest.fixture(scope="session")
-def smoke_reports(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("reports")
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("path", REAL, ids=lambda path: path.stem)
-def test_a_notebook_runs_in_the_smoke_profile_and_leaves_a_complete_report(path: Path, smoke_reports: Path) -> None:
-    if IN_CI and not (SHARE / "data").is_dir():
-        absent("the data share")
-    (outcome,) = notebooks.run([path.stem], profile="smoke", root=ROOT, reports=smoke_reports)
-    assert outcome.status == "done", f"cell {outcome.cell}: {outcome.error}"
-    report = read_json(smoke_reports, path.stem)
-    assert report["status"] == "complete" and report["notebook"] == path.stem
-    assert report["numbers"], "it records at least one number"
-    assert report["provenance"]["seconds"] < 30

@@ -13,7 +13,6 @@ from filelock import FileLock, Timeout
 
 from psychlm.notebooks.collection import NotebookError
 
-
 # the types of the fields that the runner and the pages rely on
 TEXT, COUNT = str | None, float | int | None
 REPORT = {
