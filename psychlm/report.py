@@ -131,7 +131,8 @@ def record(
     data : "real", "simulated" or "published", optional
         What this number rests on, where it differs from the rest of the notebook.
     **beside
-        Further numbers that belong to it: ``p=0.003, low=0.1, high=0.8, n=15``.
+        Further numbers that belong to it: ``p=0.003, low=0.1, high=0.8, n=15``. ``comparable=False`` shows the
+        published value without a verdict: the median of many random draws beside the paper's single one, say.
 
     Raises
     ------
@@ -164,11 +165,9 @@ def banner(kind: DataKind, how: str) -> Any:
     return Markdown(f"> **These are {kind} data.** No number below is a finding. To get the real ones: {how}")
 
 
-def finish() -> Path:
-    """End the report: mark it complete, write it, and return its path."""
-    run = _running()
-    run.write("complete")
-    return run.path
+def finish() -> None:
+    """End the report: mark it complete and write it."""
+    _running().write("complete")
 
 
 def provenance(run: Report) -> dict[str, Any]:
