@@ -247,7 +247,8 @@ class ThinPlate:
 
 
 def _radial(x: Floats, knots: Floats) -> Floats:
-    return np.abs(x[:, None] - knots[None, :]) ** 3 / 12
+    distance = np.abs(x[:, None] - knots[None, :])
+    return distance * distance * distance / 12  # numpy's power of 3 takes ten times as long
 
 
 def thin_plate(smooth: Smooth, data: pd.DataFrame) -> ThinPlate:

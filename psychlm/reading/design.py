@@ -21,7 +21,7 @@ from torch import Tensor
 
 from psychlm.frames import FrameError
 from psychlm.reading.formula import Formula
-from psychlm.reading.layout import Layout, build, check_collinear, check_predictors
+from psychlm.reading.layout import COLLINEAR, Layout, build, check_collinear, check_predictors
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
@@ -143,8 +143,9 @@ def _split(formula: Formula, data: pd.DataFrame, starts: Integers, counts: Integ
 def _standardise(matrix: Floats, weights: NDArray[np.generic], keep_first: bool = False) -> Floats:
     """Centre and scale columns in place, with weights; returns the scales. The intercept stays as it is."""
     columns = matrix[:, 1:] if keep_first else matrix
-    columns -= np.average(columns, axis=0, weights=weights)
-    scale = np.sqrt(np.average(np.square(columns), axis=0, weights=weights))
+    share = weights / weights.sum()
+    columns -= share @ columns
+    scale = np.sqrt(share @ np.square(columns))
     scale[scale == 0] = 1
     columns /= scale
     return np.r_[1.0, scale] if keep_first else scale
@@ -186,13 +187,13 @@ def extend(design: Design, columns: Tensor, models: Sequence[str]) -> tuple[Unit
     Parameters
     ----------
     columns : Tensor, shape (B, q, n_words)
-        Surprisal of each word, of the word before it, and so on; centred and scaled in place.
+        Surprisal of each word, of the word before it, and so on.
     models : sequence of str, length B
         Their names, for messages.
 
     Returns
     -------
-    UnitMoments of p + q columns, and the scales of the new ones, shape (B, q)
+    UnitMoments of p + q columns, the new ones centred and scaled too, and their scales, shape (B, q)
 
     Raises
     ------
@@ -200,39 +201,48 @@ def extend(design: Design, columns: Tensor, models: Sequence[str]) -> tuple[Unit
         If a model's surprisals have gaps, are constant, or are a combination of the other predictors.
     """
     n_models, q, n_words = columns.shape
-    flat = columns.reshape(n_models * q, n_words)
-    n = design.counts.sum()
-    mean = flat @ design.counts / n
-    _refuse(~torch.isfinite(mean), models, q, "has gaps or infinities among the words that were read")
-    flat -= mean[:, None]
-    scale = (flat.square() @ design.counts / n).sqrt()
-    _refuse(scale <= 1e-10 * (1 + mean.abs()), models, q, "gives every word the same surprisal")
-    flat /= scale[:, None]
-    p, m, base = len(design.names), design.y_sums.shape[1], design.base
+    flat, p, m, base = columns.view(n_models * q, n_words), len(design.names), design.y_sums.shape[1], design.base
     n_units = len(base.n)
     xx = flat.new_empty((n_units, n_models, p + q, p + q))
     xy = flat.new_empty((n_units, n_models, p + q, m))
     xx[:, :, :p, :p], xy[:, :, :p] = base.xx, base.xy
     for u in range(n_units):
         here = slice(design.bounds[u], design.bounds[u + 1])
-        part = flat[:, here]
-        border = (part @ design.sums[here]).view(n_models, q, p)
+        part = columns[:, :, here]
+        border = (flat[:, here] @ design.sums[here]).view(n_models, q, p)
         xx[u, :, p:, :p], xx[u, :, :p, p:] = border, border.mT
-        weighted = columns[:, :, here] * design.counts[here]
-        xx[u, :, p:, p:] = weighted @ columns[:, :, here].mT
-        xy[u, :, p:] = (part @ design.y_sums[here]).view(n_models, q, m)
+        xx[u, :, p:, p:] = (part * design.counts[here]) @ part.mT
+        xy[u, :, p:] = (flat[:, here] @ design.y_sums[here]).view(n_models, q, m)
+    scale = _standardise_last(xx, xy, base.n, q)
+    _refuse(~torch.isfinite(scale), models, "has gaps or infinities among the words that were read")
+    _refuse(scale == 0, models, "gives every word the same surprisal")
     free = torch.nonzero(design.penalties.sum(dim=0) == 0).squeeze(1)
-    total = xx.sum(dim=0) / n
+    total = xx.sum(dim=0) / base.n.sum()
     border = total[:, free, p:]
     left = total[:, p:, p:] - border.mT @ torch.linalg.solve(total[:, free][:, :, free], border)
-    pivots = torch.linalg.ldl_factor(left)[0].diagonal(dim1=1, dim2=2)
-    _refuse((pivots < 1e-9).flatten(), models, q, "is a linear combination of the other predictors")
-    return UnitMoments(xx, xy, base.yy, base.n), scale.view(n_models, q)
+    pivots = torch.stack([torch.linalg.det(left[:, :i, :i]) for i in range(1, q + 1)], dim=1)
+    _refuse(pivots < COLLINEAR, models, "is a combination of the other predictors")
+    return UnitMoments(xx, xy, base.yy, base.n), scale
 
 
-def _refuse(wrong: Tensor, models: Sequence[str], q: int, why: str) -> None:
+def _standardise_last(xx: Tensor, xy: Tensor, n: Tensor, q: int) -> Tensor:
+    """Centre and scale the last q columns of cross-products in place; returns the scales, shape (n_models, q).
+
+    Column 0 is the intercept, so its products with the others are their sums. A scale is 0 where a column is constant.
+    """
+    total, n_total = xx.sum(dim=0), n.sum()
+    mean = total[:, 0, -q:] / n_total
+    variance = total.diagonal(dim1=1, dim2=2)[:, -q:] / n_total - mean.square()
+    scale = torch.where(variance > 1e-14 * mean.square(), variance, 0).sqrt() + 0 * mean
+    change = torch.eye(xx.shape[-1], dtype=xx.dtype, device=xx.device).repeat(len(mean), 1, 1)
+    change[:, 0, -q:] = -mean / scale
+    change.diagonal(dim1=1, dim2=2)[:, -q:] = 1 / scale
+    xx.copy_(change.mT @ xx @ change)
+    xy.copy_(change.mT @ xy)
+    return scale
+
+
+def _refuse(wrong: Tensor, models: Sequence[str], why: str) -> None:
     if wrong.any():
-        culprits = sorted({models[i // q] for i in torch.nonzero(wrong).flatten().tolist()})
-        raise FrameError(
-            f"surprisal of {culprits[:5]} ({len(culprits)} of {len(models)} models) {why}; mend or drop it"
-        )
+        culprits = [models[i] for i in torch.nonzero(wrong.any(dim=1)).flatten().tolist()]
+        raise FrameError(f"surprisal of {culprits[:5]} ({len(culprits)} of {len(models)} models) {why}; mend or drop it")

@@ -12,7 +12,9 @@ derivative of S is diagonal too and all traces are sums over coefficients; model
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Literal
 
 import torch
@@ -21,7 +23,8 @@ from torch import Tensor
 Method = Literal["REML", "ML"]
 MAX_STEP = 5.0  # in log lambda, as mgcv's newton()
 MAX_LOG_LAMBDA = 40.0
-TOLERANCE = 1e-7  # nats of the criterion that another Newton step promises
+MAX_HEAD_START = 7.0  # of a start above balance, in log lambda: further out the criterion is too flat to come back from
+TOLERANCE = 1e-5  # nats that a Newton step promises, when it is the last (it is still taken)
 
 
 @dataclass(frozen=True)
@@ -100,37 +103,56 @@ def solve(
     start : Tensor, shape (n_penalties,) or (B, n_penalties), optional
         First log lambda; else the penalties begin as heavy as the data.
     """
-    size, n_penalties = len(moments), len(penalties)
-    if n_penalties == 0:
-        rho = moments.yy.new_zeros((size, 0))
-        return _solution(moments, penalties, rho, torch.ones(size, dtype=torch.bool, device=rho.device), 0)
-    rho = _begin(moments, penalties) if start is None else start.expand(size, n_penalties).clone()
-    step = torch.zeros_like(rho)
-    converged = torch.zeros(size, dtype=torch.bool, device=rho.device)
-    best: _Point | None = None
-    iteration = 0
-    while iteration < max_iter and not converged.all():
-        iteration += 1
+    n_penalties = len(penalties)
+    with _one_thread():
+        if n_penalties == 0:
+            nothing, done = moments.yy.new_zeros((len(moments), 0)), torch.ones_like(moments.yy, dtype=torch.bool)
+            return _solution(moments, penalties, nothing, done, 0)
+        balance = _balance(moments, penalties)
+        rho = balance if start is None else torch.minimum(start.expand_as(balance), balance + MAX_HEAD_START)
+        rho, converged, n_iterations = _minimise(moments, penalties, rho.clone(), method, max_iter)
+        return _solution(moments, penalties, rho, converged, n_iterations)
+
+
+def _minimise(
+    moments: Moments, penalties: Tensor, rho: Tensor, method: Method, max_iter: int
+) -> tuple[Tensor, Tensor, int]:
+    """Walk down the criterion by Newton's method; models that have arrived drop out of the batch."""
+    best = _criterion(moments, penalties, rho, method)
+    step, promised = _newton_step(best.gradient, best.hessian)
+    converged = promised < TOLERANCE
+    n_iterations = 1
+    while n_iterations < max_iter and not converged.all():
+        n_iterations += 1
         active = torch.nonzero(~converged).squeeze(1)
-        part = moments if len(active) == size else moments[active]
         trial = (rho[active] + step[active]).clamp(-MAX_LOG_LAMBDA, MAX_LOG_LAMBDA)
-        here = _criterion(part, penalties, trial, method)
-        if best is None:
-            best = here
-        better = here.value <= best.value[active] + 1e-10 * best.value[active].abs()
+        here = _criterion(moments[active], penalties, trial, method)
+        better = here.value <= best.value[active] + 1e-12 * best.value[active].abs()
         moved = active[better]
         rho[moved] = trial[better]
         for old, new in zip(vars(best).values(), vars(here).values(), strict=True):
             old[moved] = new[better]
-        step[active[~better]] /= 2  # Newton overshot: try half as far
+        step[active[~better]] /= 2  # it overshot: try half as far
         step[moved], promised = _newton_step(best.gradient[moved], best.hessian[moved])
         converged[moved] = promised < TOLERANCE
-        converged |= (step.abs().amax(dim=1) < 1e-9) & (best.gradient.abs().amax(dim=1) < 1e-2)
-    return _solution(moments, penalties, rho, converged, iteration)
+        converged[active[~better]] = step[active[~better]].abs().amax(dim=1) < 1e-6
+    last = torch.where(converged[:, None], step.clamp(-1, 1), 0)
+    return (rho + last).clamp(-MAX_LOG_LAMBDA, MAX_LOG_LAMBDA), converged, n_iterations
 
 
-def _begin(moments: Moments, penalties: Tensor) -> Tensor:
-    """Begin where each penalty weighs as much as the data on its own columns (mgcv's initial.sp does so too)."""
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """Keep batches of small matrices on one thread: several only wait for each other."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+
+
+def _balance(moments: Moments, penalties: Tensor) -> Tensor:
+    """Return the log lambda where each penalty weighs as much as the data on its own columns (mgcv's initial.sp does so too)."""
     information = moments.xx.diagonal(dim1=1, dim2=2)
     used = (penalties > 0).to(information)
     return torch.log((information @ used.T) / (penalties.sum(dim=1)))
@@ -200,11 +222,3 @@ def _solution(moments: Moments, penalties: Tensor, rho: Tensor, converged: Tenso
     n = moments.n
     loglik = -n / 2 * (torch.log(2 * torch.pi * rss / n) + 1)
     return Solution(beta, edf, inverse, rho, rss, n, rss / (n - edf.sum(dim=1)), loglik, converged, n_iterations)
-
-
-def join(parts: list[Solution]) -> Solution:
-    """Put solutions of several batches together."""
-    columns = {
-        name: torch.cat([getattr(part, name) for part in parts]) for name in vars(parts[0]) if name != "n_iterations"
-    }
-    return replace(parts[0], **columns, n_iterations=max(part.n_iterations for part in parts))

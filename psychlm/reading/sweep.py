@@ -29,7 +29,8 @@ BASELINE = (
     "te(length_chars, log_frequency) + te(prev_length_chars, prev_log_frequency) + s(position) + prev_fixated"
     ' + s(subject, bs="re")'
 )  # Hao et al. (2020), section 2.2, with random intercepts of subjects
-CHUNK_BYTES = 256 * 2**20  # of the largest array that grows with the number of models solved together
+# Bytes of the largest array that grows with the number of models solved together: a CPU's cache, or what fills a GPU.
+CHUNK_BYTES = {"cpu": 16 * 2**20, "cuda": 2**30}
 
 Integers = NDArray[np.int64]
 
@@ -102,6 +103,8 @@ def delta_loglik(
     FrameError
         If the frames do not fit each other or a predictor cannot be used; the message says which, why, what to do.
     """
+    if lags < 0:
+        raise ValueError(f"lags is {lags}; it counts the previous words whose surprisal is added, 0 or more")
     generator = np.random.default_rng(rng)
     measures = [measure] if isinstance(measure, str) else list(measure)
     options = _Options(method, level, folds, n_bootstrap, n_permutations, torch_device(device))
@@ -247,8 +250,8 @@ def _sweep(
         fold = fold.to(options.device)
         base_held, _ = heldout.logliks(design.base, fold, design.penalties, base, options.method)
     penalties = torch.nn.functional.pad(design.penalties, (0, q))
-    per_model = 8 * max(len(design.base.n) * (p + q) ** 2, q * len(design.words), 4 * m * (p + q) ** 2)
-    size = max(1, CHUNK_BYTES // per_model)
+    per_model = 8 * max((len(design.base.n) + m) * (p + q) ** 2, q * len(design.words))
+    size = max(1, CHUNK_BYTES[options.device.type] // per_model)
     rows, gains = [], []
     for begin in range(0, len(names), size):
         chunk = names[begin : begin + size]
