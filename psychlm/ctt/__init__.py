@@ -9,6 +9,7 @@ Sources: Lord & Novick (1968), *Statistical Theories of Mental Test Scores*; Cro
 Laverghetta et al. (2021), section 5.1.
 """
 
+from psychlm.ctt.agreement import fleiss_kappa
 from psychlm.ctt.clusters import ClusterAgreement, ItemClusters, cluster_agreement, cluster_items
 from psychlm.ctt.items import (
     average_inter_item_correlation,
@@ -37,5 +38,6 @@ __all__ = [
     "ItemClusters",
     "cluster_agreement",
     "cluster_items",
+    "fleiss_kappa",
     "cluster_items_by_restarts",
 ]
