@@ -188,7 +188,7 @@ def _words(
     values = np.full((n_words, len(COLUMNS)), np.nan)
     log_p, first = rows[:-1, LOG_P], np.searchsorted(tokens.word, np.arange(n_words))
     counted = ~tokens.trailing if begins is not None else np.ones(len(log_p), dtype=bool)
-    nats = np.bincount(tokens.word[counted], weights=log_p[counted], minlength=n_words)
+    nats = np.bincount(tokens.word[counted], weights=log_p[counted], minlength=n_words).astype(np.float64)
     if begins is not None:
         boundary = _boundaries(document, tokens, rows, begins, first)
         nats = nats + boundary[1:] - boundary[:-1]
