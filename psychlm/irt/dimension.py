@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
 
 from psychlm.frames import check_responses
+from psychlm.irt.fitting import fit
 from psychlm.irt.goodness import likelihood_ratio
+from psychlm.irt.result import IRTFit
 from psychlm.irt.tetrachoric import tetrachoric
 from psychlm.irt.two_factor import TwoFactorFit, two_factor
-
-if TYPE_CHECKING:
-    from psychlm.irt.result import IRTFit
 
 LEAST_RATIO = 3.0  # first to second eigenvalue of an essentially unidimensional test (Slocum-Gori & Zumbo 2011)
 
@@ -156,9 +154,7 @@ def unidimensionality(
     ----------
     Lalor (2020), sections 1.3.4 and 1.3.5.
     """
-    from psychlm import irt
-
-    one = irt.fit(responses, model)
+    one = fit(responses, model, standard_errors=False)
     two = two_factor(responses, model=model)
     criteria = ["loglik", "n_parameters", "aic", "bic", "sabic"]
     models = pd.DataFrame(

@@ -31,7 +31,9 @@ class ModelTables:
     weights: np.ndarray  # (n_nodes,), summing to 1
     guess_is_free: np.ndarray  # (n_items,), bool
     slope_is: str = "free"  # "free" (2PL, 3PL), "common" (1PL) or "fixed" (Rasch)
-    sd_is_free: bool = False  # the ability's spread was estimated (Rasch)
+    intercept_is_free: bool = True  # False where items are held at earlier estimates
+    mean_is_free: bool = False  # the ability's mean was estimated (new persons, old items)
+    sd_is_free: bool = False  # the ability's spread was estimated (Rasch, or new persons)
 
     @classmethod
     def from_fit(cls, fit: IRTFit) -> ModelTables:
@@ -40,11 +42,10 @@ class ModelTables:
         mean, sd = fit.ability_mean, fit.ability_sd
         nodes = mean + sd * np.linspace(-GRID_SPAN_SD, GRID_SPAN_SD, GRID_POINTS)
         weights = normal_weights(nodes, mean, sd)
-        a = items["a"].to_numpy(float)
         return cls(
             items=items.index,
-            slope=a,
-            intercept=-a * items["b"].to_numpy(float) if "d" not in items else items["d"].to_numpy(float),
+            slope=items["a"].to_numpy(float),
+            intercept=items["d"].to_numpy(float),
             guess=items["c"].to_numpy(float),
             nodes=nodes,
             weights=weights,
@@ -66,13 +67,18 @@ class ModelTables:
     @property
     def n_free_by_item(self) -> np.ndarray:
         """Number of free parameters that bear on each item (a common one counts for each, as mirt has it)."""
-        return 1 + (self.slope_is != "fixed") + self.sd_is_free + self.guess_is_free.astype(int)
+        shared = self.intercept_is_free + (self.slope_is != "fixed") + self.mean_is_free + self.sd_is_free
+        return shared + self.guess_is_free.astype(int)
 
     def posterior_mean(self, x: np.ndarray) -> np.ndarray:
         """Return the expected ability of every person, shape (n_persons,), given answers x with NaN for not asked."""
+        return self.posterior(x) @ self.nodes
+
+    def posterior(self, x: np.ndarray) -> np.ndarray:
+        """Return the probability of every node for every person, shape (n_persons, n_nodes)."""
         right, wrong = (x == 1).astype(float), (x == 0).astype(float)
         log_post = right @ np.log(self.probability) + wrong @ np.log1p(-self.probability) + np.log(self.weights)
-        return np.exp(log_post - logsumexp(log_post, axis=1, keepdims=True)) @ self.nodes
+        return np.exp(log_post - logsumexp(log_post, axis=1, keepdims=True))
 
 
 def normal_weights(nodes: np.ndarray, mean: float = 0.0, sd: float = 1.0) -> np.ndarray:

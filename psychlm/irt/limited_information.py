@@ -144,14 +144,17 @@ def _jacobian(tables: ModelTables, margins: np.ndarray) -> np.ndarray:
     """Return the derivatives of the expected margins by every free parameter, shape (n_margins, n_parameters)."""
     logistic = expit(np.multiply.outer(tables.slope, tables.nodes) + tables.intercept[:, None])
     by_intercept = (1 - tables.guess[:, None]) * logistic * (1 - logistic)
-    columns = [_by_item(tables, by_intercept)]
+    columns = [_by_item(tables, by_intercept)] if tables.intercept_is_free else []
     if tables.slope_is != "fixed":
         by_slope = _by_item(tables, by_intercept * tables.nodes)
         columns.append(by_slope if tables.slope_is == "free" else by_slope.sum(axis=1, keepdims=True))
     if tables.guess_is_free.any():
         columns.append(_by_item(tables, 1 - logistic)[:, tables.guess_is_free])
+    from_mean = tables.nodes - tables.weights @ tables.nodes
+    if tables.mean_is_free:
+        columns.append((margins @ (tables.weights * from_mean))[:, None])
     if tables.sd_is_free:
-        squared = (tables.nodes - tables.weights @ tables.nodes) ** 2
+        squared = from_mean**2
         columns.append((margins @ (tables.weights * (squared - tables.weights @ squared)))[:, None])
     return np.hstack(columns)
 
