@@ -322,7 +322,7 @@ def random_effect(smooth: Smooth, data: pd.DataFrame) -> RandomEffect:
 
 
 def smooth_term(smooth: Smooth, data: pd.DataFrame, weights: Floats | None = None) -> Term:
-    """Build the basis of a smooth from its variables; ``weights`` are the numbers of readings that the rows stand for."""
+    """Build the basis of a smooth from its variables; ``weights`` are the readings that each row stands for."""
     if smooth.basis == "re":
         return random_effect(smooth, data)
     if smooth.basis == "tp":

@@ -1,9 +1,9 @@
 """The design that a sweep over language models shares, and the cross-products that are all it needs of the data.
 
 Rows of a readings frame are words x people, and most predictors belong to the word. So the design splits into columns
-that are computed once a word (W, with c readings of each word) and columns that differ between readings of the same word
-(R: subjects, whether the previous word was fixated). With G holding the sums over a word's readings of all columns, the
-cross-products of a surprisal column z (a number a word) with the whole design are G'z: no reading is touched again.
+that are computed once a word (W, with c readings of each word) and columns that differ between readings of the same
+word (R: subjects, whether the previous word was fixated). With G the sums over a word's readings of all columns, the
+ cross-products of a surprisal column z (a number a word) with the whole design are G'z: no reading is touched again.
 
 Sums are kept apart by *unit* (a text, or a sentence), so that any fold's cross-products are a difference of sums.
 """
@@ -103,15 +103,15 @@ def share(
     y = data[list(measures)].to_numpy(np.float64)
     y = y - y.mean(axis=0)
     r_sums = np.add.reduceat(r, starts, axis=0) if r.shape[1] else np.zeros((len(starts), 0))
-    tensors = [torch.from_numpy(x).to(device) for x in (w, r, y, counts.astype(np.float64), r_sums)]
+    W, R, Y, c, R_sums = (torch.from_numpy(x).to(device) for x in (w, r, y, counts.astype(np.float64), r_sums))
     unit_of_word = unit[starts]
     bounds = np.r_[np.flatnonzero(np.r_[True, np.diff(unit_of_word) != 0]), len(starts)]
-    base = _unit_moments(*tensors, bounds, np.r_[starts, len(word)][bounds])
+    base = _unit_moments(W, R, Y, c, R_sums, bounds, np.r_[starts, len(word)][bounds])
     design = Design(
         names=(*words_layout.names, *rows_layout.names[1:]),
         penalties=torch.from_numpy(_penalties(words_layout, rows_layout, np.r_[w_scale, r_scale])).to(device),
-        sums=torch.cat([tensors[0] * tensors[3][:, None], tensors[4]], dim=1),
-        counts=tensors[3],
+        sums=torch.cat([W * c[:, None], R_sums], dim=1),
+        counts=c,
         y_sums=torch.from_numpy(np.add.reduceat(y, starts, axis=0)).to(device),
         words=word[starts],
         bounds=bounds,
@@ -245,4 +245,6 @@ def _standardise_last(xx: Tensor, xy: Tensor, n: Tensor, q: int) -> Tensor:
 def _refuse(wrong: Tensor, models: Sequence[str], why: str) -> None:
     if wrong.any():
         culprits = [models[i] for i in torch.nonzero(wrong.any(dim=1)).flatten().tolist()]
-        raise FrameError(f"surprisal of {culprits[:5]} ({len(culprits)} of {len(models)} models) {why}; mend or drop it")
+        raise FrameError(
+            f"surprisal of {culprits[:5]} ({len(culprits)} of {len(models)} models) {why}; mend or drop it"
+        )

@@ -1,9 +1,9 @@
 """Gains on words that the model has not seen: K-fold over texts or sentences, the same folds for every model.
 
-In-sample gains flatter models with much surprisal variance to spare; these do not. Each fold's cross-products are the
-sum over its units, so a training set is a subtraction, and the held-out squared error is a quadratic form: no reading is
-touched. A unit's gain is the sum over its readings of log N(y; mean, RSS/n of the training set) for the model minus the
-same for the baseline. Units, not words, are resampled and permuted, since words of a text are not independent.
+In-sample gains flatter; these do not. Each fold's cross-products are the sum over its units, so a training set is a
+subtraction, and the held-out squared error is a quadratic form: no reading is touched. A unit's gain is the sum over
+its readings of log N(y; mean, RSS/n of the training set) for the model minus the same for the baseline. Units, not
+words, are resampled and permuted, since words of a text are not independent.
 """
 
 from __future__ import annotations

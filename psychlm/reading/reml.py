@@ -152,7 +152,7 @@ def _one_thread() -> Iterator[None]:
 
 
 def _balance(moments: Moments, penalties: Tensor) -> Tensor:
-    """Return the log lambda where each penalty weighs as much as the data on its own columns (mgcv's initial.sp does so too)."""
+    """Return the log lambda where each penalty weighs as much as the data on its columns, as mgcv's initial.sp."""
     information = moments.xx.diagonal(dim1=1, dim2=2)
     used = (penalties > 0).to(information)
     return torch.log((information @ used.T) / (penalties.sum(dim=1)))

@@ -171,8 +171,8 @@ def _match_words(readings: pd.DataFrame, table: pd.DataFrame) -> Integers:
     if absent.any():
         examples = readings.loc[absent, ["text_id", "word_id"]].drop_duplicates()
         raise FrameError(
-            f"{len(examples)} words that were read are not in the surprisals, first {examples.iloc[0].tolist()} (text_id, "
-            "word_id); score the same texts, or leave those readings out"
+            f"{len(examples)} words that were read are not in the surprisals, first {examples.iloc[0].tolist()} "
+            "(text_id, word_id); score the same texts, or leave those readings out"
         )
     if "word" in readings.columns and "word" in table.columns:
         other = readings["word"].to_numpy() != table["word"].to_numpy()[position]
@@ -181,7 +181,7 @@ def _match_words(readings: pd.DataFrame, table: pd.DataFrame) -> Integers:
             raise FrameError(
                 f"the surprisals do not match the words: {int(other.sum())} readings differ, first text_id "
                 f"{readings['text_id'].iloc[first]!r}, word_id {readings['word_id'].iloc[first]}: read "
-                f"{readings['word'].iloc[first]!r}, scored {table['word'].iloc[position[first]]!r}; is one table shifted?"
+                f"{readings['word'].iloc[first]!r}, scored {table['word'].iloc[position[first]]!r}; is one shifted?"
             )
     return position
 
@@ -203,8 +203,8 @@ def _require_previous(positions: Integers, table: pd.DataFrame) -> None:
     if first.any():
         example = table.loc[positions[0, first][0], ["text_id", "word_id"]].tolist()
         raise FrameError(
-            f"{int(first.sum())} words have no previous word in the surprisals, first {example} (text_id, word_id); leave "
-            "out the first words of texts (corpora.exclude does), or set lags=0"
+            f"{int(first.sum())} words have no previous word in the surprisals, first {example} (text_id, word_id); "
+            "leave out the first words of texts (corpora.exclude does), or set lags=0"
         )
 
 
