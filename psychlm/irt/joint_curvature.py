@@ -1,20 +1,26 @@
 r"""Standard errors of many items from few persons: the joint curvature in item parameters and abilities.
 
-With the abilities at their posterior modes, the negative log posterior of parameters :math:`\beta` and abilities has the
-curvature
+With the abilities at their posterior modes, the negative log posterior of parameters :math:`\beta` and abilities has
+the curvature
 
 .. math:: \begin{pmatrix} D & B \\ B^T & H \end{pmatrix},
 
-D block diagonal (an item a block), H diagonal (a person a row). By Laplace's approximation its Schur complement
-:math:`D - B H^{-1} B^T` is the observed information of the marginal likelihood; the error is of the order of the
-posterior variances, small where persons answered many items. Its inverse needs one matrix of n_persons squared (Woodbury):
-:math:`D^{-1} + D^{-1} B (H - B^T D^{-1} B)^{-1} B^T D^{-1}`. A shift or stretch of ability moves nothing but the prior, in
-this form to the last digit, which an expansion of the missing information would have to resolve.
+D block diagonal (an item a block), H diagonal (a person a row). Laplace's approximation makes of its Schur complement
+:math:`A = D - B H^{-1} B^T` the observed information of the marginal likelihood; the error is of the order of the
+posterior variances, small where persons answered many items. Its inverse needs one matrix of n_persons squared
+(Woodbury): :math:`D^{-1} + D^{-1} B (H - B^T D^{-1} B)^{-1} B^T D^{-1}`.
+
+In two directions that error is not small: a shift and a stretch of ability leave all answers' probabilities as they
+are, so that what little information there is comes from the prior and from the posteriors' widths. There the product Y
+of the exact information with the directions V is taken from differences of the marginal likelihood's gradient, and
+:math:`A^{-1}` is corrected to map Y to V, by the update of Broyden, Fletcher, Goldfarb and Shanno (Nocedal and Wright
+2006, equation 6.17, for two directions at once): it stays positive definite, and changes nothing else more than it must.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -22,47 +28,123 @@ from torch import Tensor
 from torch.linalg import cholesky, solve_triangular
 
 from psychlm.irt.answers import Answers, Block
-from psychlm.irt.likelihood import CellDerivatives, Design, Parameters, right_answer, wrong_answer
+from psychlm.irt.likelihood import CellDerivatives, Design, Parameters, node_loglik, right_answer, wrong_answer
+from psychlm.irt.quadrature import Lattice, posterior
 
 MODE_STEPS = 20
 MODE_TOLERANCE = 1e-8  # standard deviations of ability
+DIFFERENCE = 1e-3  # shift and stretch of ability in the gradient's differences
+
+
+@dataclass(frozen=True)
+class _Directions:
+    """Two directions in the space of all parameters, or what a matrix makes of them."""
+
+    items: Tensor  # (n_items, 3, 2)
+    common: Tensor  # (1, 2), the common slope's part; zero where slopes are the items' own
 
 
 def joint_variances(
-    answers: Answers, design: Design, parameters: Parameters, ability: Tensor, free: Tensor
+    answers: Answers, design: Design, parameters: Parameters, on: Lattice, free: Tensor
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """Return the variances of slopes, intercepts and guessing, and the covariance of slope and intercept, by item.
 
     Parameters
     ----------
-    ability : Tensor, shape (n_persons,)
-        Posterior means, from which the modes are sought.
     free : Tensor, shape (3, n_items)
         Which parameters are estimated; others get NaN.
     """
-    ability = _modes(answers, parameters, ability)
-    dense = _dense(answers, design, parameters, ability)
-    for root, cross in _item_factors(answers, design, parameters, ability, free):
+    ability = _modes(answers, parameters, posterior(node_loglik(answers, parameters, on.nodes), on).mean)
+    mask = free.T.to(torch.float64).clone()
+    if design.common_slope:
+        mask[:, 0] = 0
+    directions, images = _scale_directions(answers, design, parameters, on, mask)
+    dense, right_side = _dense(answers, design, parameters, ability)
+    if design.common_slope:
+        right_side[-1] = images.common
+    for items, root, cross in _item_factors(answers, design, parameters, ability, mask):
         flat = solve_triangular(root, cross, upper=False).flatten(0, 1)
         dense.addmm_(flat.T, flat, alpha=-1)
+        right_side -= flat.T @ solve_triangular(root, images.items[items], upper=False).flatten(0, 1)
     dense_root = cholesky(dense)
-    parts = []
-    for root, cross in _item_factors(answers, design, parameters, ability, free):
+    dense_solution = torch.cholesky_solve(right_side, dense_root)
+    covariance, solved = [], []
+    for items, root, cross in _item_factors(answers, design, parameters, ability, mask):
         flat = solve_triangular(root, cross, upper=False).flatten(0, 1)
         spread = solve_triangular(dense_root, flat.T, upper=False).T.view_as(cross)
         inner = torch.eye(3, dtype=torch.float64, device=root.device) + spread @ spread.transpose(1, 2)
         half = solve_triangular(root.transpose(1, 2), cholesky(inner), upper=True)
-        parts.append(half @ half.transpose(1, 2))
-    covariance = torch.cat(parts)
-    variances = covariance.diagonal(dim1=1, dim2=2).T.clone()
-    cross_term = covariance[:, 0, 1]
+        covariance.append(half @ half.transpose(1, 2))
+        solved.append(torch.cholesky_solve(images.items[items] - cross @ dense_solution, root))
+    solution = _Directions(torch.cat(solved), dense_solution[-1:] if design.common_slope else 0 * images.common)
+    correction = _secant_correction(directions, images, solution)
+    blocks = torch.cat(covariance) + correction(directions.items, solution.items)
+    variances, covariances = blocks.diagonal(dim1=1, dim2=2).T.clone(), blocks[:, 0, 1]
     if design.common_slope:  # the last row of the dense part
-        last = torch.zeros(len(dense), 1, dtype=torch.float64, device=dense.device)
-        last[-1] = 1.0
-        variances[0] = torch.cholesky_solve(last, dense_root)[-1]
-        cross_term = torch.full_like(cross_term, torch.nan)
+        unit = torch.eye(len(dense), dtype=torch.float64, device=dense.device)[:, -1:]
+        variances[0] = torch.cholesky_solve(unit, dense_root)[-1] + correction(directions.common, solution.common)
+        covariances = torch.full_like(covariances, torch.nan)
     variances[~free] = torch.nan
-    return (*variances.cpu().numpy(), cross_term.cpu().numpy())  # type: ignore[return-value]
+    return (*variances.cpu().numpy(), covariances.cpu().numpy())  # type: ignore[return-value]
+
+
+def _secant_correction(
+    directions: _Directions, images: _Directions, solution: _Directions
+) -> Callable[[Tensor, Tensor], Tensor]:
+    """Return the function of rows of V and of A^-1 Y that gives those rows' block of the correction to A^-1."""
+
+    def inner(left: _Directions, right: _Directions) -> Tensor:
+        return torch.einsum("jpm,jpn->mn", left.items, right.items) + left.common.T @ right.common
+
+    rho = torch.linalg.inv(inner(directions, images))
+    middle = rho @ inner(images, solution) @ rho + rho
+
+    def correction(v: Tensor, p: Tensor) -> Tensor:
+        mixed = v @ rho @ p.mT
+        return v @ middle @ v.mT - mixed - mixed.mT
+
+    return correction
+
+
+def _scale_directions(
+    answers: Answers, design: Design, parameters: Parameters, on: Lattice, mask: Tensor
+) -> tuple[_Directions, _Directions]:
+    """Return a shift and a stretch of ability as directions, and the exact information's products with them."""
+    slope, zero = parameters.slope, torch.zeros_like(parameters.slope)
+    moves = [Parameters(zero, slope, zero), Parameters(slope, zero, zero)]
+    images = []
+    for move in moves:
+        ahead, behind = (
+            _gradient(answers, design, Parameters.of(parameters.vector() + h * move.vector()), on)
+            for h in (DIFFERENCE, -DIFFERENCE)
+        )
+        images.append((behind - ahead) / (2 * DIFFERENCE))
+    direction = torch.stack([move.vector().view(3, -1).T for move in moves], 2) * mask[..., None]
+    image = torch.stack(images, 2)
+    common = torch.zeros(2, 1, 2, dtype=torch.float64, device=slope.device)
+    if design.common_slope:
+        common[0, 0, 1], common[1, 0] = slope[0], image[:, 0].sum(0)
+    return _Directions(direction, common[0]), _Directions(image * mask[..., None], common[1])
+
+
+def _gradient(answers: Answers, design: Design, parameters: Parameters, on: Lattice) -> Tensor:
+    """Return the gradient of the marginal log-likelihood plus log prior by slope, intercept and guessing (n_items, 3)."""
+    weights = posterior(node_loglik(answers, parameters, on.nodes), on).weights * answers.count[:, None]
+    parts = []
+    for block in answers.blocks():
+        part = parameters[block.items]
+        z, c = torch.outer(part.slope, on.nodes) + part.intercept[:, None], part.guessing[:, None]
+        right, off = right_answer(z, c), wrong_answer(z, c)
+        correct = block.correct.T @ weights
+        wrong = (weights.sum(0) if block.answered is None else block.answered.T @ weights) - correct
+        by_logit = correct * right.z + wrong * off.z
+        by_guessing = correct * right.c + wrong * off.c
+        parts.append(torch.stack([by_logit @ on.nodes, by_logit.sum(1), by_guessing.sum(1)], 1))
+    gradient = torch.cat(parts)
+    for column, (name, value) in enumerate(vars(parameters).items()):
+        if name in design.priors:
+            gradient[:, column] += design.priors[name].derivatives(value)[0]
+    return gradient
 
 
 def _cells(block: Block, parameters: Parameters, ability: Tensor) -> CellDerivatives:
@@ -92,8 +174,8 @@ def _modes(answers: Answers, parameters: Parameters, start: Tensor) -> Tensor:
     return ability
 
 
-def _dense(answers: Answers, design: Design, parameters: Parameters, ability: Tensor) -> Tensor:
-    """Return H: one row a person, and a last one for a slope common to all items."""
+def _dense(answers: Answers, design: Design, parameters: Parameters, ability: Tensor) -> tuple[Tensor, Tensor]:
+    """Return H, one row a person and a last one for a slope common to all items, and zeros for two right-hand sides."""
     n = len(ability) + design.common_slope
     dense = torch.eye(n, dtype=torch.float64, device=ability.device)
     if design.common_slope:
@@ -107,16 +189,13 @@ def _dense(answers: Answers, design: Design, parameters: Parameters, ability: Te
             dense[-1, :-1] += with_ability
             dense[:-1, -1] += with_ability
             diagonal[-1] -= (cells.zz.sum(1) * ability**2).sum()
-    return dense
+    return dense, torch.zeros(n, 2, dtype=torch.float64, device=ability.device)
 
 
 def _item_factors(
-    answers: Answers, design: Design, parameters: Parameters, ability: Tensor, free: Tensor
-) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield, block by block, the Cholesky factors of D (n, 3, 3) and B (n, 3, n_dense), fixed parameters masked."""
-    mask = free.T.to(torch.float64).clone()
-    if design.common_slope:
-        mask[:, 0] = 0
+    answers: Answers, design: Design, parameters: Parameters, ability: Tensor, mask: Tensor
+) -> Iterator[tuple[slice, Tensor, Tensor]]:
+    """Yield the items of a block, the Cholesky factors of D (n, 3, 3) and B (n, 3, n_dense), fixed parameters masked."""
     squares = torch.stack([ability**2, ability, torch.ones_like(ability)])
     for block in answers.blocks():
         chosen, slope, cells = mask[block.items], parameters.slope[block.items], _cells(block, parameters, ability)
@@ -131,4 +210,4 @@ def _item_factors(
         cross = cross.permute(2, 0, 1)
         if design.common_slope:
             cross = torch.cat([cross, -torch.stack([zz[0], zz[1], zc[1]], 1)[..., None]], 2)
-        yield cholesky(inner), cross * chosen[:, :, None]
+        yield block.items, cholesky(inner), cross * chosen[:, :, None]

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from psychlm.irt.answers import Answers
 from psychlm.irt.likelihood import Design, Parameters, node_loglik, rescaled, resolved_posterior
+from psychlm.irt.local_maxima import better_items
 from psychlm.irt.mstep import maximise
 from psychlm.irt.quadrature import STEP, Lattice, Posterior, lattice, posterior
 
@@ -93,6 +94,9 @@ def estimate(answers: Answers, design: Design, start: Parameters, settings: Sett
     while True:
         parameters, converged = _accelerated(em, parameters)
         found, objective = em.expect(parameters)
+        if converged and (other := _escaped(em, parameters, found, objective)) is not None:
+            parameters = other
+            continue
         error = abs(_finer_objective(em, parameters) - objective)
         if error < LATTICE_ERROR or em.lattice.step <= SMALLEST_STEP or em.n_steps >= settings.max_iterations:
             break
@@ -101,6 +105,16 @@ def estimate(answers: Answers, design: Design, start: Parameters, settings: Sett
     sd = _sd_check(em)
     parameters = _oriented(answers, parameters, found)
     return Estimate(parameters, found, em.lattice, loglik, converged, em.n_steps, error, sd)
+
+
+def _escaped(em: EM, parameters: Parameters, found: Posterior, objective: float) -> Parameters | None:
+    """Return parameters of a higher likelihood, where other starts of guessing lead to some, else None."""
+    if not em.design.guessing_free.any() or em.n_steps >= em.settings.max_iterations:
+        return None
+    other = better_items(em.answers, em.design, parameters, found, em.lattice.nodes)
+    if other is None or em.expect(other)[1] <= objective + LOGLIK_TOLERANCE:
+        return None
+    return other
 
 
 def _oriented(answers: Answers, parameters: Parameters, found: Posterior) -> Parameters:

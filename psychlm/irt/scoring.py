@@ -27,6 +27,7 @@ ENDLESS = 20.0  # standard deviations: a guessed 3PL pattern whose likelihood st
 SCORING_STEPS = 200
 LARGEST_STEP = 1.0  # standard deviations of ability, of one scoring step
 TOLERANCE = 1e-8
+DIFFERENCE = 1e-4  # standard deviations of ability, for the curvature of the weighted likelihood
 
 
 @dataclass(frozen=True)
@@ -65,13 +66,14 @@ def score(fit: IRTFit, responses: pd.DataFrame, method: str = "eap") -> pd.DataF
         A responses frame; its items may be some of the fitted ones.
     method : str
         "eap": posterior mean and standard deviation. "map": posterior mode (Lalor 2020, section 1.3.2). "ml": maximum
-        likelihood (section 1.3.7), infinite for who got everything right, or wrong. "wle": weighted likelihood (Warm
-        1989), without ML's outward bias, and finite but for patterns that carry no information.
+        likelihood (section 1.3.7), infinite for who got everything right, or wrong. "wle": the maximum of likelihood
+        times the root of the information, without ML's outward bias and finite (Warm 1989; with guessing Warm's weight
+        is another, and this one is R mirt's).
 
     Returns
     -------
     DataFrame, indexed by person
-        ``theta`` and ``se``, logits. The standard error of an infinite ability is NaN.
+        ``theta`` and ``se``, logits; se from the observed curvature, NaN where an ability is infinite.
 
     Raises
     ------
@@ -86,8 +88,10 @@ def score(fit: IRTFit, responses: pd.DataFrame, method: str = "eap") -> pd.DataF
         theta, se = found.mean, found.variance.sqrt()
     elif method.lower() == "map":
         theta, se = _map(answers, parameters, found.mean)
+    elif method.lower() == "ml":
+        theta, se = _ml(answers, parameters)
     else:
-        theta, se = _likelihood_score(answers, parameters, weighted=method.lower() == "wle")
+        theta, se = _wle(answers, parameters, found.mean)
     table = fit.ability_sd * torch.stack([theta, se], 1).cpu().numpy()[answers.row]
     return pd.DataFrame(table, index=answers.persons, columns=["theta", "se"])
 
@@ -110,11 +114,11 @@ class _Curvature:
     gradient: Tensor
     observed: Tensor  # minus the second derivative
     expected: Tensor  # Fisher information
-    bias: Tensor  # sum of P' P'' / (P Q), Warm's J
+    weighted: Tensor  # gradient of log-likelihood + log(information) / 2
 
 
 def _curvature(answers: Answers, parameters: Parameters, ability: Tensor) -> _Curvature:
-    gradient, observed, expected, bias = (torch.zeros_like(ability) for _ in range(4))
+    gradient, observed, expected, change = (torch.zeros_like(ability) for _ in range(4))
     for block in answers.blocks():
         part = parameters[block.items]
         a, c = part.slope, part.guessing
@@ -124,10 +128,9 @@ def _curvature(answers: Answers, parameters: Parameters, ability: Tensor) -> _Cu
         wrong = answered - block.correct
         gradient += (block.correct * right.z + wrong * off.z) @ a
         observed -= (block.correct * right.zz + wrong * off.zz) @ a**2
-        information = -answered * right.z * off.z * a**2  # P'^2 / (P Q) = -(log P)' (log Q)'
-        expected += information.sum(1)
-        bias += (information * (1 - 2 * torch.sigmoid(z))) @ a
-    return _Curvature(gradient, observed, expected, bias)
+        expected -= (answered * right.z * off.z) @ a**2  # P'^2 / (P Q) = -(log P)' (log Q)'
+        change -= (answered * (right.zz * off.z + right.z * off.zz)) @ a**3
+    return _Curvature(gradient, observed, expected, gradient + change / (2 * expected))
 
 
 def _map(answers: Answers, parameters: Parameters, start: Tensor) -> tuple[Tensor, Tensor]:
@@ -142,26 +145,33 @@ def _map(answers: Answers, parameters: Parameters, start: Tensor) -> tuple[Tenso
     return ability, (_curvature(answers, parameters, ability).observed + 1).rsqrt()
 
 
-def _likelihood_score(answers: Answers, parameters: Parameters, weighted: bool) -> tuple[Tensor, Tensor]:
-    """Climb to the maximum of the likelihood, or of Warm's weighted likelihood, from the best node of a wide lattice."""
+def _ml(answers: Answers, parameters: Parameters) -> tuple[Tensor, Tensor]:
+    """Climb to the maximum of the likelihood from the best node of a wide lattice."""
     wide = lattice(span=ENDLESS).nodes
-    at_nodes = node_loglik(answers, parameters, wide)
-    if weighted:
-        inner = wide.abs() <= 6
-        ability = wide[inner][at_nodes[:, inner].argmax(1)]
-    else:
-        ability = wide[at_nodes.argmax(1)]
-    endless = torch.zeros_like(ability) if weighted else _endless(answers, parameters, ability)
-    finite = endless == 0
+    ability = wide[node_loglik(answers, parameters, wide).argmax(1)]
+    endless = _endless(answers, parameters, ability)
     for _ in range(SCORING_STEPS):
         at = _curvature(answers, parameters, ability)
-        gradient = at.gradient + at.bias / (2 * at.expected) if weighted else at.gradient
-        step = torch.where(finite, gradient / at.expected, 0.0).clamp(-LARGEST_STEP, LARGEST_STEP)
+        step = torch.where(endless == 0, at.gradient / at.expected, 0.0).clamp(-LARGEST_STEP, LARGEST_STEP)
         ability = ability + step
         if step.abs().max() < TOLERANCE:
             break
-    se = _curvature(answers, parameters, ability).expected.rsqrt()
+    se = _curvature(answers, parameters, ability).observed.rsqrt()
+    finite = endless == 0
     return torch.where(finite, ability, endless * torch.inf), torch.where(finite, se, torch.nan)
+
+
+def _wle(answers: Answers, parameters: Parameters, start: Tensor) -> tuple[Tensor, Tensor]:
+    """Climb to the maximum of the likelihood times the root of the information, from the posterior's mean."""
+    ability = start
+    for _ in range(SCORING_STEPS):
+        at = _curvature(answers, parameters, ability)
+        step = (at.weighted / at.expected).clamp(-LARGEST_STEP, LARGEST_STEP)
+        ability = ability + step
+        if step.abs().max() < TOLERANCE:
+            break
+    above, below = (_curvature(answers, parameters, ability + h).weighted for h in (DIFFERENCE, -DIFFERENCE))
+    return ability, ((below - above) / (2 * DIFFERENCE)).rsqrt()
 
 
 def _endless(answers: Answers, parameters: Parameters, best: Tensor) -> Tensor:

@@ -23,7 +23,7 @@ from torch import Tensor
 from psychlm.irt.answers import Answers, Block
 from psychlm.irt.joint_curvature import joint_variances
 from psychlm.irt.likelihood import Design, Parameters, node_loglik, right_answer, wrong_answer
-from psychlm.irt.quadrature import Lattice, fine_posterior, posterior
+from psychlm.irt.quadrature import Lattice, fine_posterior
 
 EXACT_PARAMETERS = 1000  # up to so many the information matrix is always built whole
 POLYNOMIALS = 24
@@ -52,9 +52,7 @@ def standard_errors(answers: Answers, design: Design, parameters: Parameters, on
     free = free_parameters(design, parameters)
     n_free = int(free.sum()) - design.common_slope * (answers.n_items - 1)
     if n_free > max(EXACT_PARAMETERS, answers.n_persons):
-        slope, intercept, guessing, cross = joint_variances(
-            answers, design, parameters, _means(answers, parameters, on), free
-        )
+        slope, intercept, guessing, cross = joint_variances(answers, design, parameters, on, free)
         return StandardErrors(slope**0.5, intercept**0.5, guessing**0.5, cross, None)
     information = observed_information(answers, design, parameters, on)
     kinds = len(information) // answers.n_items
@@ -123,10 +121,6 @@ def observed_information(answers: Answers, design: Design, parameters: Parameter
         if size <= NEGLIGIBLE * first:
             break
     return information
-
-
-def _means(answers: Answers, parameters: Parameters, on: Lattice) -> Tensor:
-    return posterior(node_loglik(answers, parameters, on.nodes), on).mean
 
 
 def _at_nodes(fine: Tensor, on: Lattice) -> Tensor:
