@@ -1,9 +1,9 @@
 """From a bank of items to a scale: which items one ability explains, and which of them tell persons apart.
 
 The procedure is that of Lalor (2020), sections 1.3.4 to 1.3.6 and 2.2.4. First, for the whole set: is there one
-ability, and do some items need a guessing parameter? Then, round by round, items go that are too flat, fit badly, or depend on
-others beyond the ability, and the model is fitted anew, until no item goes. What was decided, why and when stands in a
-table. The authors also used their eyes; where a rule and their judgment part, the table shows by how much.
+ability, and do some items need a guessing parameter? Then, round by round, items go that are too flat, fit badly, or
+depend on others beyond the ability, and the model is fitted anew, until no item goes. What was decided, why and when
+stands in a table. The authors also used their eyes; where a rule and their judgment part, the table shows by how much.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ def select_items(
     min_slope, min_communality : float
     guessing : bool
         Whether to compare the 3PL with the 2PL by AIC and, if it is better, to test every guessing parameter (Wald
-        test, two-sided, corrected by Holm's method); items whose test is not significant are fitted as 2PL from there on.
+        test, two-sided, corrected by Holm's method); items whose test is not significant are fitted as 2PL from then.
     least_ratio : float
         If the first eigenvalue of the tetrachoric correlations is less than so many times the second, one ability does
         not describe the items, and none is retained. 0 goes on in any case.
