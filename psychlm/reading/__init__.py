@@ -2,6 +2,7 @@
 
 from psychlm.reading.formula import FormulaError
 from psychlm.reading.gam import GAMFit, fit
+from psychlm.reading.simulated import simulate
 from psychlm.reading.sweep import BASELINE, delta_loglik
 
-__all__ = ["BASELINE", "FormulaError", "GAMFit", "delta_loglik", "fit"]
+__all__ = ["BASELINE", "FormulaError", "GAMFit", "delta_loglik", "fit", "simulate"]

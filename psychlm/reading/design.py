@@ -3,7 +3,7 @@
 Rows of a readings frame are words x people, and most predictors belong to the word. So the design splits into columns
 that are computed once a word (W, with c readings of each word) and columns that differ between readings of the same
 word (R: subjects, whether the previous word was fixated). With G the sums over a word's readings of all columns, the
- cross-products of a surprisal column z (a number a word) with the whole design are G'z: no reading is touched again.
+cross-products of a surprisal column z (a number a word) with the whole design are G'z: no reading is touched again.
 
 Sums are kept apart by *unit* (a text, or a sentence), so that any fold's cross-products are a difference of sums.
 """

@@ -24,14 +24,17 @@ INSTALL = (
     "environment.yml has both), then: pip install 'psychlm[r]'. The native backend needs none of them"
 )
 
+TOLERANCE = 1e-6  # mgcv's own
+
 _FIT = """
-function(formula, data, method, discrete) {
+function(formula, data, method, discrete, tolerance) {
   heard <- character()
   listen <- function(w) { heard <<- c(heard, conditionMessage(w)); invokeRestart("muffleWarning") }
   model <- stats::as.formula(formula, env = globalenv())
   fit <- tryCatch(withCallingHandlers(
     if (discrete) mgcv::bam(model, data = data, method = "fREML", discrete = TRUE)
-    else mgcv::gam(model, data = data, method = method),
+    else mgcv::gam(model, data = data, method = method,
+                   control = mgcv::gam.control(newton = list(conv.tol = tolerance))),
     warning = listen), error = function(e) conditionMessage(e))
   if (is.character(fit)) return(list(refused = fit))
   linear <- seq_len(fit$nsdf)
@@ -43,6 +46,7 @@ function(formula, data, method, discrete) {
 }
 """
 _PREDICT = "function(fit, data) as.numeric(stats::predict(fit, newdata = data))"
+_TO_FACTOR = "function(codes, levels) structure(codes, levels = levels, class = 'factor')"
 _VARIABLES = "function(formula) all.vars(stats::as.formula(formula))"
 
 
@@ -111,16 +115,23 @@ def _factor(values: pd.Series, robjects: Any, rinterface: Any) -> Any:
     else:
         codes, levels = pd.factorize(values, sort=True)
     whole = np.where(codes < 0, np.iinfo(np.int32).min, codes + 1).astype(np.int32)  # R's NA is the smallest integer
-    vector = robjects.vectors.IntVector(rinterface.IntSexpVector.from_memoryview(whole.data))
-    vector.do_slot_assign("levels", robjects.StrVector([str(level) for level in levels]))
-    vector.do_slot_assign("class", robjects.StrVector(["factor"]))
-    return vector
+    block = robjects.vectors.IntVector(rinterface.IntSexpVector.from_memoryview(whole.data))
+    return _function(_TO_FACTOR)(block, robjects.StrVector([str(level) for level in levels]))
 
 
 def fit(
-    data: pd.DataFrame, formula: str, *, method: str = "REML", discrete: bool = False, n_missing: int = 0
+    data: pd.DataFrame,
+    formula: str,
+    *,
+    method: str = "REML",
+    discrete: bool = False,
+    tolerance: float = TOLERANCE,
+    n_missing: int = 0,
 ) -> GAMFit:
     """Fit by ``gam``, or by ``bam(discrete=TRUE)`` with fREML.
+
+    ``tolerance`` is the gradient, as a share of the criterion, at which ``gam`` stops. With mgcv's default a smooth
+    that would best be a straight line keeps some wiggle, the more the more rows there are.
 
     Raises
     ------
@@ -143,7 +154,7 @@ def fit(
             raise FrameError(
                 f"the formula names {absent}, which are no columns of the frame; it has {list(data.columns)}"
             )
-        found = _function(_FIT)(formula, to_r(data, variables), method, discrete)
+        found = _function(_FIT)(formula, to_r(data, variables), method, discrete, tolerance)
         part = dict(zip(found.names, found, strict=True))
         if "refused" in part:
             raise FrameError(f"mgcv refused {formula!r}: {part['refused'][0]}")
