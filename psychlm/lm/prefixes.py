@@ -23,9 +23,9 @@ def families(texts: Sequence[NDArray[np.int64]]) -> list[list[int]]:
     order = sorted(range(len(texts)), key=lambda i: texts[i].astype(">u4").tobytes())
     groups: list[list[int]] = []
     size = 0
-    for previous, this in zip([-1, *order[:-1]], order, strict=True):
+    for i, this in enumerate(order):
         n_tokens = len(texts[this])
-        shared = common_beginning(texts[previous], texts[this]) if previous >= 0 else 0
+        shared = common_beginning(texts[order[i - 1]], texts[this]) if i else 0
         fresh = n_tokens - shared
         if shared > max(1, LEAST_SHARED * n_tokens) and size + fresh <= LARGEST_FAMILY:
             groups[-1].append(this)
