@@ -1,4 +1,4 @@
-"""The command ``psychlm``: run the notebooks, look after the data."""
+"""The command ``psychlm``: run the notebooks, look after the data, fit and score tests."""
 
 from __future__ import annotations
 
@@ -120,3 +120,51 @@ def data_where(name: str) -> None:
 
     with _plain_errors():
         click.echo(data.path(name))
+
+
+@main.group(name="irt")
+def irt_group() -> None:
+    """Fit item response models to persons x items tables, and score persons with them."""
+
+
+@irt_group.command(name="fit")
+@click.argument("responses", type=click.Path())
+@click.option("--model", type=click.Choice(["1PL", "Rasch", "2PL", "3PL"], case_sensitive=False), default="2PL",
+              show_default=True, help="Common slope, slopes of 1, a slope each, or guessing too.")  # fmt: skip
+@click.option("--guessing-prior", type=float, nargs=2, metavar="A B", help="Beta(A, B) prior on guessing, as 5 17.")
+@click.option("--out", type=click.Path(dir_okay=False), required=True, help="Where the fit goes, as JSON.")
+@click.option("--max-iterations", default=2000, show_default=True, help="EM steps at most.")
+def irt_fit(
+    responses: str, model: str, guessing_prior: tuple[float, float] | None, out: str, max_iterations: int
+) -> None:
+    """Fit a model to RESPONSES (CSV or Parquet: persons in rows, 0, 1 or empty; the first column names them)."""
+    with _plain_errors():
+        from psychlm import frames, irt
+
+        priors = {"guessing": irt.Beta(*guessing_prior)} if guessing_prior else None
+        fit = irt.fit(frames.read_responses(responses), model, priors=priors, max_iterations=max_iterations)
+        fit.to_json(out)
+    click.echo(fit.items.drop(columns="c_is_free", errors="ignore").round(3).to_string())
+    click.echo(
+        f"\n{fit.model}, {fit.n_persons} persons: log-likelihood {fit.loglik:.3f} nats, AIC {fit.aic:.1f}, "
+        f"BIC {fit.bic:.1f}, {fit.n_iterations} EM steps, {'converged' if fit.converged else 'NOT converged'}; {out}"
+    )
+    sys.exit(0 if fit.converged else 1)
+
+
+@irt_group.command(name="score")
+@click.argument("fit", type=click.Path())
+@click.argument("responses", type=click.Path())
+@click.option("--method", type=click.Choice(["eap", "map", "ml", "wle"]), default="eap", show_default=True)
+@click.option("--out", type=click.Path(dir_okay=False), help="A CSV or Parquet file; the screen unless given.")
+def irt_score(fit: str, responses: str, method: str, out: str | None) -> None:
+    """Score the persons of RESPONSES with FIT, a file that `psychlm irt fit` wrote."""
+    with _plain_errors():
+        from psychlm import frames, irt
+
+        abilities = irt.IRTFit.from_json(fit).score(frames.read_responses(responses), method)
+        if out and out.endswith(".parquet"):
+            abilities.to_parquet(out)
+        else:
+            text = abilities.to_csv(out)
+    click.echo(out if out else text, nl=bool(out))

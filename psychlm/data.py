@@ -246,7 +246,7 @@ def published(name: str) -> pd.DataFrame:
     file = folder / f"{name}.csv"
     if not file.is_file():
         raise DataError(f"no published table {name!r}; there are {sorted(p.stem for p in folder.glob('*.csv'))}")
-    table = pd.read_csv(file, comment="#")
+    table = pd.read_csv(file)
     if "source" not in table.columns:
         raise FrameError(f"{file} has no column 'source'; every published number names its table and page")
     return table

@@ -8,6 +8,7 @@ Each ``check_*`` function returns the frame it was given, made canonical (index 
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -56,6 +57,29 @@ def check_responses(responses: pd.DataFrame) -> pd.DataFrame:
                 f"for instance responses.loc[{selection}.duplicated()]"
             )
     return _zeros_and_ones(responses)
+
+
+def read_responses(path: str | Path) -> pd.DataFrame:
+    """Read a responses frame from CSV or Parquet: the first column, or a named index, holds the persons.
+
+    Raises
+    ------
+    FrameError
+        If the file cannot be read as a table, or the table is no responses frame; the message names the file.
+    """
+    file = Path(path)
+    try:
+        table = pd.read_parquet(file) if file.suffix == ".parquet" else pd.read_csv(file, dtype={0: str})
+    except FileNotFoundError:
+        raise FrameError(f"{file} is not there; name a CSV or Parquet file of persons x items") from None
+    except (ValueError, OSError) as error:  # pandas' parser errors are ValueErrors, Arrow's OSErrors or ValueErrors
+        raise FrameError(f"{file} cannot be read as a table ({error}); it should be CSV or Parquet") from error
+    if table.index.name is None and table.shape[1]:
+        table = table.set_index(table.columns[0])
+    try:
+        return check_responses(table)
+    except FrameError as error:
+        raise FrameError(f"{file}: {error}") from None
 
 
 def _zeros_and_ones(responses: pd.DataFrame) -> pd.DataFrame:
