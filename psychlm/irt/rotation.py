@@ -38,6 +38,7 @@ def target_rotation(loadings: pd.DataFrame, target: pd.DataFrame | np.ndarray, *
     loadings : DataFrame, shape (n_items, n_factors)
     target : DataFrame or ndarray, shape (n_items, n_factors)
         NaN where anything will do (a partially specified target); usually 0 for the loadings that ought to vanish.
+        A factor whose target holds only zeros and NaN is turned so that its loadings sum to a positive number.
     oblique : bool
         Whether the factors may correlate.
 
@@ -61,7 +62,7 @@ def target_rotation(loadings: pd.DataFrame, target: pd.DataFrame | np.ndarray, *
         difference = np.where(given, rotated - goal, 0.0)
         return 0.5 * float((difference**2).sum()), difference
 
-    return _best_rotation(loadings, criterion, oblique)
+    return _upright(_best_rotation(loadings, criterion, oblique), ~(given & (goal != 0)).any(axis=0))
 
 
 def oblimin(loadings: pd.DataFrame, *, oblique: bool = True) -> Rotation:
@@ -91,11 +92,7 @@ def oblimin(loadings: pd.DataFrame, *, oblique: bool = True) -> Rotation:
         cross = rotated**2 @ others
         return 0.25 * float((rotated**2 * cross).sum()), rotated * cross
 
-    found = _best_rotation(loadings, criterion, oblique)
-    sign = np.where(found.loadings.sum() < 0, -1.0, 1.0)
-    return Rotation(
-        found.loadings * sign, found.factor_correlation * np.outer(sign, sign), found.criterion, found.converged
-    )
+    return _upright(_best_rotation(loadings, criterion, oblique), np.full(n_factors, True))
 
 
 def _best_rotation(loadings: pd.DataFrame, criterion: Criterion, oblique: bool) -> Rotation:
@@ -103,7 +100,9 @@ def _best_rotation(loadings: pd.DataFrame, criterion: Criterion, oblique: bool) 
     unrotated = loadings.to_numpy(dtype=float)
     n_factors = unrotated.shape[1]
     turns = np.random.default_rng(0).standard_normal((N_STARTS - 1, n_factors, n_factors))
-    starts = [np.eye(n_factors), *(np.linalg.qr(turn)[0] for turn in turns)]
+    turns = np.linalg.qr(turns)[0]
+    turns[::2, :, -1] *= -1  # the orthogonal matrices fall in two parts, with and without a reflection: search both
+    starts = [np.eye(n_factors), *turns]
     runs = [_gradient_projection(unrotated, criterion, oblique, start) for start in starts]
     value, turn, converged = min(runs, key=lambda run: run[0])
     names = [f"F{k + 1}" for k in range(n_factors)]
@@ -113,6 +112,13 @@ def _best_rotation(loadings: pd.DataFrame, criterion: Criterion, oblique: bool) 
         criterion=value,
         converged=converged,
     )
+
+
+def _upright(found: Rotation, free: np.ndarray) -> Rotation:
+    """Reflect those factors, of the ones free to be, whose loadings sum to a negative number."""
+    sign = np.where(free & (found.loadings.sum().to_numpy() < 0), -1.0, 1.0)
+    correlation = found.factor_correlation * np.outer(sign, sign)
+    return Rotation(found.loadings * sign, correlation, found.criterion, found.converged)
 
 
 def _rotated(unrotated: np.ndarray, turn: np.ndarray, oblique: bool) -> np.ndarray:

@@ -232,7 +232,8 @@ def _dependent(fitted: IRTFit, responses: pd.DataFrame, criteria: Criteria) -> p
     worst = summary.sort_values(["n_pairs", "total"]).index[-1]
     goes = (summary.index == worst) & (summary["n_pairs"] > 0)
     partners = by_item[by_item["significant"]].groupby("item_1")["item_2"]
-    note = partners.agg(lambda items: "with " + ", ".join(map(str, items))).reindex(summary.index).fillna("")
+    named = partners.agg(lambda items: "with " + ", ".join(map(str, items))).to_dict()
+    note = summary.index.map(lambda item: named.get(item, ""))
     n_pairs, p = summary["n_pairs"].to_numpy(), summary["p"].to_numpy()
     verdict = np.where(goes, "remove", "keep")
     return _rows(summary.index, "n_dependent_pairs", n_pairs, criteria.alpha, p, verdict, note.to_numpy())
