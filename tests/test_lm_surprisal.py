@@ -16,6 +16,7 @@ from psychlm.frames import FrameError
 from psychlm.lm import alignment, batching, output_layer, prefixes, scoring
 from psychlm.lm.boundaries import begins_with_space
 
+VOCABULARY = ["the", "old", "man", "boat", "horse", "sea", "and", "a", "tea", "talking", "India", "she", "said"]
 LEFT_TO_RIGHT = ["gpt2", "gpt_neox", "opt", "llama", "mamba", "xlnet"]
 TEXTS = [
     "The old man the boat.", "She wound up talking to Barry about her time in India, she said.",
@@ -362,9 +363,7 @@ def test_which_tokens_begin_a_word_is_read_off_the_tokenizer(family, models):
 @pytest.mark.parametrize(("family", "stride"), [("gpt2", 16), ("gpt2", 40), ("llama", None), ("xlnet", 8)])
 def test_every_word_of_a_long_text_has_its_context(family, stride, models, rng):
     model = models(family)
-    text = " ".join(
-        rng.choice(["the", "old", "man", "boat", "horse", "sea", "and", "a", "tea", "talking", "she", "said"], size=150)
-    )
+    text = " ".join(rng.choice(VOCABULARY, size=150))
     words = lm.surprisal(text, model, correction=None, stride=stride, context=48)
     assert (words["reason"] == "").all()
     room = 47
