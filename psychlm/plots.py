@@ -79,3 +79,25 @@ def heat_map(table: pd.DataFrame, *, label: str, limit: float | None = None, ax:
     ax.tick_params(length=0)
     ax.tick_params(axis="y", rotation=0)
     return ax
+
+
+def wright_map(theta: pd.Series, difficulty: pd.Series, *, ax: Axes | None = None) -> Axes:
+    """Draw persons and items on one scale: how many persons have an ability, and where each item lies (Wright 1977).
+
+    Parameters
+    ----------
+    theta : Series, by person
+        Abilities in logits.
+    difficulty : Series, by item
+        Difficulties in logits.
+    """
+    ax = ax or plt.gca()
+    ax.hist(theta, bins=30, orientation="horizontal", color=POPULATION_COLOURS["human"], alpha=0.35)
+    ax.set(xlabel="persons", ylabel="ability, difficulty (logits)")
+    ticks = ax.twiny()
+    ticks.plot(np.zeros(len(difficulty)), difficulty, "_", color=POPULATION_COLOURS["transformer"], ms=18, mew=1.5)
+    ticks.set(xlim=(1, -0.08), xticks=[])
+    ticks.grid(visible=False)
+    colour = POPULATION_COLOURS["transformer"]
+    ax.annotate("items", (1, 1), xycoords="axes fraction", ha="right", va="bottom", color=colour)
+    return ax
