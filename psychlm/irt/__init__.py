@@ -1,8 +1,8 @@
 """Item response theory: 1PL, Rasch, 2PL and 3PL models by marginal maximum likelihood, from tests to machine learning.
 
 ``fit`` estimates items, ``IRTFit.score`` persons; ``curves`` draws what was fitted. ``s_x2``, ``ld_x2``, ``q3``, ``m2``
-and ``person_fit`` test it. ``tetrachoric``, ``parallel_analysis``, ``two_factor`` and the rotations ask how many abilities
-there are; ``select_items`` makes a scale of a bank of items, and ``confirm`` tries it on new persons.
+and ``person_fit`` test it. ``tetrachoric``, ``parallel_analysis``, ``two_factor`` and the rotations ask how many
+abilities there are; ``select_items`` makes a scale of a bank of items, and ``confirm`` tries it on new persons.
 """
 
 from psychlm.irt.confirm import confirm
