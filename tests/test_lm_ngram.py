@@ -16,6 +16,7 @@ import pandas as pd
 import pytest
 from tiny_words import words_frame
 
+from psychlm.frames import FrameError
 from psychlm.lm import lmplz, ngram, word_tokens
 
 SMALL = [line.split() for line in ("the cat sat on the mat", "the dog sat", "a cat saw the dog", "the mat") * 3]
@@ -162,3 +163,12 @@ def test_printed_words_become_the_tokens_of_their_corpus(
     style: word_tokens.Tokenize, word: str, tokens: list[str]
 ) -> None:
     assert style(word) == tokens
+
+
+def test_words_without_any_token_have_no_surprisal_and_texts_of_nothing_else_are_refused() -> None:
+    tokens = word_tokens.tokens_frame(words := words_frame({"a": "well -- then"}), word_tokens.ptb)
+    scored = word_tokens.joined(words, tokens, np.array([1.0, 2.0]), np.array([False, True]))
+    np.testing.assert_array_equal(scored["surprisal_bits"], [1.0, np.nan, 2.0])
+    assert scored["n_unknown"].tolist() == [0, 0, 1]
+    with pytest.raises(FrameError, match="no word has a token"):
+        word_tokens.tokens_frame(words_frame({"a": "-- --"}), word_tokens.ptb)

@@ -67,6 +67,15 @@ def test_surprisals_are_those_of_one_plain_forward_pass(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
+def test_texts_do_not_depend_on_the_texts_beside_them(kind: str) -> None:
+    model, rng = untrained(kind), np.random.default_rng(4)
+    texts = {f"t{i}": " ".join(rng.choice(VOCABULARY.words[2:], rng.integers(1, 60))) for i in range(70)}
+    together = model.surprisal(words_frame(texts))["surprisal_bits"]
+    alone = pd.concat([model.surprisal(words_frame({k: v})) for k, v in texts.items()])["surprisal_bits"]
+    np.testing.assert_allclose(together, alone, rtol=1e-4)
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_a_word_does_not_depend_on_the_words_after_it(kind: str) -> None:
     model = untrained(kind, span=12)
     one, two = model.surprisal(words_frame({"a": "the cat sat on"})), model.surprisal(words_frame({"a": "the cat a a"}))
@@ -74,11 +83,11 @@ def test_a_word_does_not_depend_on_the_words_after_it(kind: str) -> None:
 
 
 def test_an_lstm_reads_on_from_part_to_part_of_a_long_text() -> None:
-    model, text = untrained("lstm"), " ".join(np.random.default_rng(1).choice(VOCABULARY.words[2:], 1300))
+    model, text = untrained("lstm"), " ".join(np.random.default_rng(1).choice(VOCABULARY.words[2:], 5000))
     numbers = torch.tensor([[0, *VOCABULARY.numbers(text.split())]])
     with torch.inference_mode():
         nats = -torch.log_softmax(model.network(numbers)[0], -1)[0]
-    expected = nats[torch.arange(1300), numbers[0, 1:]].numpy() / math.log(2)
+    expected = nats[torch.arange(5000), numbers[0, 1:]].numpy() / math.log(2)
     np.testing.assert_allclose(model.surprisal(words_frame({"a": text}))["surprisal_bits"], expected, rtol=1e-4)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal
@@ -25,7 +25,8 @@ from psychlm.lm.word_tokens import UNKNOWN, Tokenize, joined, plain, tokens_fram
 END = "<eos>"
 LSTM_SIZES = (200, 425, 650, 1100)  # Hao et al. 2020, section 3.1
 TRANSFORMER_SIZES = (200, 424, 650, 1100)
-ROWS_AT_ONCE = 32
+ROWS_AT_ONCE = 32  # texts, or windows of one
+WORDS_AT_ONCE = 4096  # all rows together: bounds the memory that logits take
 
 State = tuple[Tensor, ...]
 
@@ -161,34 +162,24 @@ class WordModel:
         place = np.arange(len(tokens)) + np.cumsum(begins)  # where tokens stand once the sentence ends are put in
         read = np.zeros(len(tokens) + begins.sum(), dtype=np.int64)
         read[place] = number
-        text_begins = np.flatnonzero(tokens["text"].ne(tokens["text"].shift()).to_numpy())
-        texts = np.split(read, place[text_begins][1:] - 1)
-        bits = np.concatenate([self._bits(text) for text in texts])
-        scored = np.delete(np.arange(len(read)), place[text_begins] - 1)
-        of_place = np.full(len(read), np.nan)
-        of_place[scored] = bits
-        return joined(words, tokens, of_place[place], number == 1)
+        text_begins = place[tokens["text"].ne(tokens["text"].shift()).to_numpy()] - 1
+        return joined(words, tokens, self._bits(read, text_begins)[place], number == 1)
 
     @torch.inference_mode()
-    def _bits(self, text: np.ndarray) -> np.ndarray:
-        """Return the (n - 1,) surprisals in bits of a text's tokens after its first, which opens it."""
+    def _bits(self, read: np.ndarray, begins: np.ndarray) -> np.ndarray:
+        """Return the (n,) surprisals in bits of numbers of words, NaN for those that begin a text at ``begins``."""
         self.network.eval()
         device = self.network.embedding.weight.device
-        numbers = torch.from_numpy(text).to(device)
-        span = self.network.architecture.span
-        nats = []
-        if self.network.architecture.kind == "lstm":
-            state: State | None = None
-            for start in range(0, len(numbers) - 1, 512):
-                part = numbers[start : start + 513]
-                logits, state = self.network(part[None, :-1], state)
-                nats.append(nn.functional.cross_entropy(logits[0], part[1:], reduction="none"))
-        else:
-            for inputs, targets, fresh in _windows(numbers, span):
-                logits, _ = self.network(inputs)
-                loss = nn.functional.cross_entropy(logits.mT, targets, reduction="none")
-                nats.append(loss[fresh])
-        return torch.cat(nats).cpu().numpy().astype(np.float64) / np.log(2)
+        numbers, bits = torch.from_numpy(read).to(device), np.full(len(read), np.nan)
+        state: State | None = None
+        ends, made = np.append(begins[1:], len(read)) - 1, self.network.architecture
+        passes = _side_by_side(begins, ends) if made.kind == "lstm" else _windows(begins, ends, made.span)
+        for at, new, goes_on in passes:
+            logits, state = self.network(numbers[torch.from_numpy(at)], state if goes_on else None)
+            targets = numbers[torch.from_numpy(at + 1)]
+            nats = nn.functional.cross_entropy(logits.mT, targets, reduction="none").cpu().numpy()
+            bits[at[new] + 1] = nats[new] / math.log(2)
+        return bits
 
     def save(self, folder: str | Path) -> None:
         """Write ``model.safetensors`` and ``model.json`` (architecture and vocabulary) into a folder."""
@@ -199,23 +190,39 @@ class WordModel:
         (folder / "model.json").write_text(json.dumps(said, ensure_ascii=False), encoding="utf-8")
 
 
-def _windows(numbers: Tensor, span: int) -> Iterable[tuple[Tensor, Tensor, Tensor]]:
-    """Yield batches of (inputs, targets, which targets are new): windows of ``span`` words that overlap by half.
+Pass = tuple[np.ndarray, np.ndarray, bool]  # places to read (rows, n), which are new, whether the state goes on
 
-    The first window's targets are all new; of each later one's, those of its second half.
+
+def _side_by_side(begins: np.ndarray, ends: np.ndarray) -> Iterator[Pass]:
+    """Yield the passes in which an LSTM reads texts of like lengths side by side.
+
+    Short rows are filled with their last place, which no word of theirs can see.
     """
-    n = len(numbers) - 1
+    order = np.argsort(ends - begins, kind="stable")
+    for rows in np.split(order, range(ROWS_AT_ONCE, len(order), ROWS_AT_ONCE)):
+        first, last = begins[rows, None], ends[rows, None]
+        longest, step = int((last - first).max()), WORDS_AT_ONCE // len(rows)
+        for start in range(0, longest, step):
+            places = first + np.arange(start, min(start + step, longest))
+            yield np.minimum(places, last - 1), places < last, start > 0
+
+
+def _windows(begins: np.ndarray, ends: np.ndarray, span: int) -> Iterator[Pass]:
+    """Yield the passes in which a Transformer reads windows of ``span`` words that overlap by half.
+
+    All words of a text's first window are new, and of later ones those that no window before them had.
+    """
     stride = span // 2
-    starts = torch.arange(0, max(n - span, 0) + stride, stride)
-    starts = starts[(starts == 0) | (starts + span - stride < n)]
-    places = starts[:, None] + torch.arange(min(span, n))
-    inside = places < n
-    fresh = inside & ((places >= starts[:, None] + span - stride) | (starts[:, None] == 0))
-    places = places.clamp(max=n - 1)
-    for rows in range(0, len(starts), ROWS_AT_ONCE):
-        part = slice(rows, rows + ROWS_AT_ONCE)
-        at = places[part].to(numbers.device)
-        yield numbers[at], numbers[at + 1], fresh[part].to(numbers.device)
+    starts = [np.arange(b, max(e - span + stride, b + 1), stride) for b, e in zip(begins, ends, strict=True)]
+    sizes = [len(s) for s in starts]
+    first, last = np.concatenate(starts)[:, None], np.repeat(ends, sizes)[:, None]
+    opening = first == np.repeat(begins, sizes)[:, None]
+    steps = np.arange(min(span, int((ends - begins).max())))
+    for i in range(0, len(first), ROWS_AT_ONCE):
+        rows = slice(i, i + ROWS_AT_ONCE)
+        places = first[rows] + steps
+        new = (places < last[rows]) & ((steps >= span - stride) | opening[rows])
+        yield np.minimum(places, last[rows] - 1), new, False
 
 
 def load(folder: str | Path, device: str = "cpu") -> WordModel:

@@ -56,6 +56,11 @@ def tokens_frame(words: pd.DataFrame, tokenize: Tokenize) -> pd.DataFrame:
     -------
     DataFrame
         ``row`` (position in ``words``), ``token``, ``text`` and ``sentence`` (running numbers).
+
+    Raises
+    ------
+    FrameError
+        If words break their contract, or none of them has a token.
     """
     words = frames.check_words(words)
     keys = ["text_id", "sentence_id"] if "sentence_id" in words.columns else ["text_id"]
@@ -68,7 +73,10 @@ def tokens_frame(words: pd.DataFrame, tokenize: Tokenize) -> pd.DataFrame:
             "sentence": words.groupby(keys, sort=False).ngroup().to_numpy()[order],
         }
     )
-    return table.explode("token").dropna(subset=["token"]).reset_index(drop=True)
+    table = table.explode("token").dropna(subset=["token"]).reset_index(drop=True)
+    if table.empty:
+        raise frames.FrameError(f"no word has a token in this style (such as {words['word'].iloc[0]!r}); take another")
+    return table
 
 
 def joined(words: pd.DataFrame, tokens: pd.DataFrame, bits: np.ndarray, unknown: np.ndarray) -> pd.DataFrame:
