@@ -155,8 +155,9 @@ def equal_items(answers: Answers) -> list[list]:
     for block in answers.blocks():
         mark = block.correct if block.answered is None else block.correct + 2 * (1 - block.answered)
         key[block.items] = (exact @ mark).cpu().numpy()
-    shared = pd.Series(np.arange(len(key))).groupby(key).agg(list)
-    groups = [g for g in shared if len(g) > 1]
+    _, first, times = np.unique(key, return_inverse=True, return_counts=True)
+    shared = np.flatnonzero(times[first] > 1)
+    groups = pd.Series(shared).groupby(first[shared]).agg(list)
     return [
         [answers.items[i] for i in group if np.array_equal(answers.values[:, i], answers.values[:, group[0]])]
         for group in groups

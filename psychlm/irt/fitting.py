@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -20,8 +21,8 @@ from psychlm.irt.standard_errors import StandardErrors, no_standard_errors
 from psychlm.irt.standard_errors import standard_errors as errors_of
 
 MODELS = {"1PL": "1PL", "RASCH": "Rasch", "2PL": "2PL", "3PL": "3PL"}
-START_GUESSING = 0.1
-RUNAWAY_SLOPE = 30.0  # per standard deviation of ability: a step, not a curve
+START_GUESSING = 0.02
+ROUGH = 0.01  # tolerance, in logits, of the 2PL from which a 3PL starts
 
 
 class IRTWarning(UserWarning):
@@ -98,12 +99,12 @@ def fit(
     kind, design, fixed = _design(answers, model, guessing, check_priors(priors))
     _check_items(answers, kind, design)
     settings = mml.Settings(tolerance, max_iterations, progress)
-    found = mml.estimate(answers, design, _start(answers, design, fixed, start), settings)
+    found = mml.estimate(answers, design, _start(answers, design, fixed, start, settings), settings)
     if standard_errors:
         errors = errors_of(answers, design, found.parameters, found.lattice)
     else:
         errors = no_standard_errors(answers.n_items)
-    runaway = (found.parameters.slope.abs() > RUNAWAY_SLOPE).cpu().numpy()
+    runaway = (found.parameters.slope.abs() > mml.RUNAWAY_SLOPE).cpu().numpy()
     _warn(answers, found, errors if standard_errors else None, runaway, settings)
     return _result(answers, kind, design, found, errors, not runaway.any())
 
@@ -172,22 +173,27 @@ def _check_items(answers: Answers, kind: str, design: Design) -> None:
         )  # fmt: skip
 
 
-def _start(answers: Answers, design: Design, fixed: Tensor, start: pd.DataFrame | None) -> Parameters:
-    """Return where EM begins: unit slopes and difficulties from the shares of right answers, or an earlier fit."""
-    guess = torch.where(design.guessing_free, START_GUESSING, fixed)
+def _start(
+    answers: Answers, design: Design, fixed: Tensor, start: pd.DataFrame | None, settings: mml.Settings
+) -> Parameters:
+    """Return where EM begins: an earlier fit; for a 3PL, the model without guessing; else the shares of right answers."""
     if start is not None:
         missing = answers.items.difference(start.index)
         if len(missing):
             raise FrameError(f"start has no items {_some(missing)}; give the items of an earlier fit, or start=None")
-        a, d, c = (
-            torch.tensor(start.loc[answers.items, name].to_numpy(float), device=answers.device) for name in "adc"
-        )
+        a, d, c = (torch.tensor(start.loc[answers.items, n].to_numpy(float), device=answers.device) for n in "adc")
         return Parameters(
-            a.mean().expand_as(a).clone() if design.common_slope else a, d, torch.where(design.guessing_free, c, guess)
+            a.mean().repeat(len(a)) if design.common_slope else a, d, torch.where(fixed.isnan(), c, fixed)
         )
+    guess = fixed.nan_to_num(0.0)
     share = (answers.n_correct + 0.5) / (answers.n_answered + 1)
-    above = ((share - guess) / (1 - guess)).clamp(0.02, 0.98) if (guess > 0).any() else share
-    return Parameters(torch.ones_like(share), 1.2 * torch.logit(above), guess)  # 1.2: logits at ability 0 spread more
+    above = torch.where(guess > 0, ((share - guess) / (1 - guess)).clamp(0.02, 0.98), share)
+    plain = Parameters(torch.ones_like(share), 1.2 * torch.logit(above), guess)  # 1.2: ability spreads the logits
+    if not design.guessing_free.any():
+        return plain
+    without = Design(design.common_slope, torch.zeros_like(design.guessing_free), design.priors)
+    rough = mml.estimate(answers, without, plain, replace(settings, tolerance=ROUGH)).parameters
+    return replace(rough, guessing=torch.where(design.guessing_free, START_GUESSING, rough.guessing))
 
 
 def _warn(
@@ -196,7 +202,7 @@ def _warn(
     """Say what a reader of the estimates must know."""
     if runaway.any():
         _say(
-            f"items {_some(answers.items[runaway])} have slopes beyond {RUNAWAY_SLOPE:g}: right and wrong answers are "
+            f"items {_some(answers.items[runaway])} have slopes beyond {mml.RUNAWAY_SLOPE:g}: right and wrong answers are "
             "separated by ability, and the likelihood has no finite maximum there; drop them, or give a prior: "
             'priors={"slope": LogNormal(0, 0.5)}'
         )

@@ -22,6 +22,9 @@ from psychlm.irt.quadrature import STEP, Lattice, Posterior, lattice, posterior
 
 LATTICE_ERROR = 0.01  # nats: a log-likelihood that moves less when the lattice is made twice as fine is taken
 SMALLEST_STEP = STEP / 16
+RUNAWAY_SLOPE = 30.0  # per standard deviation of ability: a step, not a curve, and on its way to infinity
+LARGEST_LEAP = 2.0  # of a slope, in one extrapolation
+ABSORPTION_STEPS = 5
 SD_STEPS = 100
 LOGLIK_TOLERANCE = 1e-5  # nats, gained by the last EM step
 
@@ -68,15 +71,29 @@ class EM:
         found, objective = self.expect(parameters)
         better = maximise(self.answers, self.design, parameters, found, self.lattice.nodes, self.accuracy)
         self.n_steps += 1
-        return self._absorb(better, found), objective
+        better = self._absorb(better, found)
+        fixed = (parameters.slope.abs() > RUNAWAY_SLOPE).repeat(3)  # no maximum to go to; reported after the fit
+        return Parameters.of(torch.where(fixed, parameters.vector(), better.vector())), objective
 
     def _absorb(self, parameters: Parameters, found: Posterior) -> Parameters:
-        """Let ability's mean and spread move, and keep it N(0, 1); a prior on slopes or intercepts pins the scale."""
+        """Let ability's mean and spread move, and keep it N(0, 1): priors on slopes and intercepts have their say."""
         mean, sd = ability_moments(found, self.answers.count)
-        if "intercept" in self.design.priors:
-            mean = torch.zeros_like(mean)
-        if "slope" in self.design.priors:
-            sd = torch.ones_like(sd)
+        n, priors = self.answers.n_persons, self.design.priors
+        if "intercept" in priors:
+            a, d = parameters.slope, parameters.intercept
+            target, mean = mean, torch.zeros_like(mean)
+            for _ in range(ABSORPTION_STEPS):
+                first, second = priors["intercept"].derivatives(d + a * mean)
+                mean = mean + (n * (target - mean) + first @ a) / (n - second @ a**2)
+        if "slope" in priors:
+            square, log_sd = sd**2, torch.zeros_like(sd)  # the posteriors' spread; Newton's method in log sd
+            for _ in range(ABSORPTION_STEPS):
+                a = parameters.slope * log_sd.exp()
+                first, second = priors["slope"].derivatives(a)
+                pull = n * square * (-2 * log_sd).exp()
+                curvature = 2 * pull - (second @ a**2 + first @ a)
+                log_sd = log_sd + ((pull - n + first @ a) / curvature.clamp_min(1.0)).clamp(-0.5, 0.5)
+            sd = log_sd.exp()
         return rescaled(parameters, mean, sd)
 
 
@@ -153,7 +170,10 @@ def _finer_objective(em: EM, parameters: Parameters) -> float:
 
 
 def _accelerated(em: EM, parameters: Parameters) -> tuple[Parameters, bool]:
-    """Run SQUAREM cycles of two EM steps and an extrapolation; return the parameters and whether they converged."""
+    """Run SQUAREM cycles of two EM steps and an extrapolation; return the parameters and whether they converged.
+
+    Items whose slopes run away are left out of the judgment; the caller reports them.
+    """
     reached, safe, stride = -float("inf"), parameters, 1.0
     while em.n_steps < em.settings.max_iterations:
         first, objective = em.step(parameters)
@@ -161,21 +181,25 @@ def _accelerated(em: EM, parameters: Parameters) -> tuple[Parameters, bool]:
             parameters, stride = safe, 1.0
             first, objective = em.step(parameters)
         second, reached = em.step(first)
+        settled = (second.slope.abs() < RUNAWAY_SLOPE).to(torch.float64).repeat(3)
         start, once, twice = parameters.vector(), first.vector(), second.vector()
-        step, curvature = once - start, twice - 2 * once + start
-        length = float(step.norm() / curvature.norm().clamp_min(1e-300))  # about 1 / (1 - EM's rate)
-        change = float((twice - once).abs().max()) * max(length, 1.0)
+        step, curvature, last = once - start, twice - 2 * once + start, (twice - once) * settled
+        length = float((step * settled).norm() / (curvature * settled).norm().clamp_min(1e-300))  # 1 / (1 - EM's rate)
+        change = float(last.abs().max()) * max(length, 1.0)
         if em.settings.progress:
             print(f"EM step {em.n_steps}: {reached:.4f} nats, predicted change {change:.2g}", file=sys.stderr)
         if change < em.settings.tolerance and reached - objective < LOGLIK_TOLERANCE:
             return second, True
-        em.accuracy = min(em.accuracy, 0.1 * float((twice - once).abs().max()))
+        em.accuracy = max(min(em.accuracy, 0.1 * float(last.abs().max())), 0.01 * em.settings.tolerance)
         length, stride = min(max(length, 1.0), stride), stride * 4 if length >= stride else stride
         safe = second
-        parameters = _inside(Parameters.of(start + 2 * length * step + length**2 * curvature))
+        parameters = _proposal(start + 2 * length * step + length**2 * curvature, second)
     return safe, False
 
 
-def _inside(parameters: Parameters) -> Parameters:
-    """Bring an extrapolation of guessing back into [0, 1): it is only a proposal."""
-    return replace(parameters, guessing=parameters.guessing.clamp(0, 1 - 1e-6))
+def _proposal(vector: Tensor, safe: Parameters) -> Parameters:
+    """Return an extrapolation, but the safe parameters of items that it would send off, and guessing within [0, 1)."""
+    far = (Parameters.of(vector).slope - safe.slope).abs() > LARGEST_LEAP
+    far |= (safe.slope.abs() > RUNAWAY_SLOPE) | (Parameters.of(vector).slope * safe.slope < 0)
+    proposed = Parameters.of(torch.where(far.repeat(3), safe.vector(), vector))
+    return replace(proposed, guessing=proposed.guessing.clamp(0, 1 - 1e-6))

@@ -8,11 +8,12 @@ from torch.nn.functional import logsigmoid
 
 from psychlm.irt.answers import Answers
 from psychlm.irt.likelihood import Design, Parameters, log_probabilities, right_answer, wrong_answer
+from psychlm.irt.priors import LogNormal
 from psychlm.irt.quadrature import Posterior
 
 LARGEST_STEP = 2.0  # logits; a curb on single steps, not on where they lead
-SCORING_STEPS = 20
-HALVINGS = 20
+SCORING_STEPS = 6  # in one M-step; the next goes on where it stopped
+HALVINGS = 8
 
 
 def maximise(
@@ -89,7 +90,7 @@ def _with_guessing(
             trial = beta + fraction[:, None] * step
             trial[:, 2].clamp_(min=0.0)  # the edge of the parameter space, where a maximum may lie
             reached = _expected_loglik(trial, correct, wrong, nodes, free, design)
-            worse = ~(reached >= value - 1e-12 * value.abs())
+            worse = ~(reached >= value - 1e-12 * value.abs()) & (step.abs().amax(1) > tolerance)
             if not worse.any():
                 break
             fraction[worse] *= 0.5
@@ -145,4 +146,7 @@ def _newton_step(beta: Tensor, gradient: Tensor, information: Tensor, free: Tens
     diagonal += (1 - mask) + 1e-10 * diagonal + 1e-300
     step = torch.linalg.solve_ex(information, (gradient * mask)[..., None]).result.squeeze(-1)
     largest = step[:, :2].abs().amax(1, keepdim=True)
-    return step * (LARGEST_STEP / largest.clamp_min(LARGEST_STEP))
+    step = step * (LARGEST_STEP / largest.clamp_min(LARGEST_STEP))
+    if isinstance(design.priors.get("slope"), LogNormal):  # whose slopes are positive: at most half the way to 0
+        step[:, 0] = torch.maximum(step[:, 0], -0.5 * beta[:, 0])
+    return step
