@@ -5,9 +5,10 @@ and ``person_fit`` test it. ``tetrachoric``, ``parallel_analysis``, ``two_factor
 abilities there are; ``select_items`` makes a scale of a bank of items, and ``confirm`` tries it on new persons.
 """
 
+from psychlm.irt.choices import IRTWarning
 from psychlm.irt.confirm import confirm
 from psychlm.irt.dimension import eigenvalues, parallel_analysis, unidimensionality
-from psychlm.irt.fitting import IRTWarning, fit
+from psychlm.irt.fitting import fit
 from psychlm.irt.goodness import ld_x2, likelihood_ratio, person_fit, q3, s_x2
 from psychlm.irt.limited_information import m2
 from psychlm.irt.priors import Beta, LogNormal, Normal

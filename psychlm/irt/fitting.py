@@ -14,19 +14,15 @@ from torch import Tensor
 from psychlm.frames import FrameError, _some
 from psychlm.irt import mml
 from psychlm.irt.answers import Answers, equal_items, read_answers
+from psychlm.irt.choices import MODELS, IRTWarning, pick_device
 from psychlm.irt.likelihood import Design, Parameters, parameter_frame
 from psychlm.irt.priors import Prior, check_priors
 from psychlm.irt.result import IRTFit
 from psychlm.irt.standard_errors import StandardErrors, no_standard_errors
 from psychlm.irt.standard_errors import standard_errors as errors_of
 
-MODELS = {"1PL": "1PL", "RASCH": "Rasch", "2PL": "2PL", "3PL": "3PL"}
 START_GUESSING = 0.02
 ROUGH = 0.01  # tolerance, in logits, of the 2PL from which a 3PL starts
-
-
-class IRTWarning(UserWarning):
-    """A fit that needs a second look: what happened, to which items, and what to do."""
 
 
 def fit(
@@ -55,15 +51,15 @@ def fit(
         "1PL" (one common slope, ability N(0, 1)), "Rasch" (slopes 1, ability variance free), "2PL" or "3PL"; or "2PL"
         and "3PL" item by item.
     method : str
-        "mml"; "vi" is variational inference.
+        "mml", or "vi" for :func:`psychlm.irt.vi.infer` as it comes (Rasch, 1PL, 2PL), which has settings of its own.
     device : str
         "auto" (a CUDA device for more than ten million answers, if there is one), "cpu", "cuda", "cuda:1".
     guessing : float or Series by item, optional
         Fixes the guessing parameter, of the items named only if it is a Series.
     priors : dict, optional
         Densities on "slope" (LogNormal, Normal), "intercept" (Normal) and "guessing" (Beta), off by default.
-        ``{"guessing": Beta(5, 17)}`` keeps a 3PL from running away; ``{"intercept": Normal(0, 3)}`` keeps items that all
-        answered alike finite.
+        ``{"guessing": Beta(5, 17)}`` keeps a 3PL from running away; ``{"intercept": Normal(0, 3)}`` keeps items finite
+        that all answered alike.
     start : DataFrame, optional
         Items with a, d and c of an earlier fit, to begin from: a refit after dropping an item takes a few steps.
     standard_errors : bool
@@ -93,8 +89,10 @@ def fit(
     ----------
     Bock and Aitkin (1981), Psychometrika 46, 443-459. Lalor (2020), sections 1.3.1 and 1.3.2.
     """
+    if method == "vi":
+        return _variational(responses, model, device, item_names, guessing=guessing, priors=priors, start=start)
     if method != "mml":
-        raise ValueError(f"method {method!r} is not 'mml'")
+        raise ValueError(f"method {method!r} is neither 'mml' nor 'vi'")
     answers = read_answers(responses, pick_device(device, responses.size), item_names)
     kind, design, fixed = _design(answers, model, guessing, check_priors(priors))
     _check_items(answers, kind, design)
@@ -109,13 +107,22 @@ def fit(
     return _result(answers, kind, design, found, errors, not runaway.any())
 
 
-def pick_device(device: str, n_answers: int) -> torch.device:
-    """Return the device; "auto" is a GPU where there is one and the data are worth the transfer."""
-    if device == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() and n_answers > 10_000_000 else "cpu")
-    if device.startswith("cuda") and not torch.cuda.is_available():
-        raise RuntimeError(f'device={device!r} was asked for, and torch sees no GPU here; use device="cpu" or "auto"')
-    return torch.device(device)
+def _variational(
+    responses: pd.DataFrame | np.ndarray,
+    model: str | Mapping | pd.Series,
+    device: str,
+    item_names: Sequence[str] | pd.Index | None,
+    **mml_only: object,
+) -> IRTFit:
+    """Fit by variational inference, and refuse what only maximum likelihood knows."""
+    from psychlm.irt.vi import infer  # only those who ask for it load it
+
+    given = [name for name, value in mml_only.items() if value is not None]
+    if given or not isinstance(model, str):
+        raise ValueError(
+            f"method='vi' takes one model for all items and no {given or 'models item by item'}; use 'mml'"
+        )
+    return infer(responses, model, device=device, item_names=item_names).fit
 
 
 def _design(
@@ -176,7 +183,7 @@ def _check_items(answers: Answers, kind: str, design: Design) -> None:
 def _start(
     answers: Answers, design: Design, fixed: Tensor, start: pd.DataFrame | None, settings: mml.Settings
 ) -> Parameters:
-    """Return where EM begins: an earlier fit; for a 3PL, the model without guessing; else the shares of right answers."""
+    """Return where EM begins: an earlier fit; for a 3PL, the model without guessing; else the shares correct."""
     if start is not None:
         missing = answers.items.difference(start.index)
         if len(missing):
@@ -202,13 +209,13 @@ def _warn(
     """Say what a reader of the estimates must know."""
     if runaway.any():
         _say(
-            f"items {_some(answers.items[runaway])} have slopes beyond {mml.RUNAWAY_SLOPE:g}: right and wrong answers are "
-            "separated by ability, and the likelihood has no finite maximum there; drop them, or give a prior: "
+            f"items {_some(answers.items[runaway])} have slopes beyond {mml.RUNAWAY_SLOPE:g}: right and wrong answers "
+            "are separated by ability, and the likelihood has no finite maximum there; drop them, or give a prior: "
             'priors={"slope": LogNormal(0, 0.5)}'
         )
     elif not found.converged:
         _say(
-            f"no convergence in {found.n_iterations} EM steps; raise max_iterations (now {settings.max_iterations}), or "
+            f"no convergence in {found.n_iterations} EM steps; raise max_iterations ({settings.max_iterations}), or "
             'give a 3PL a prior: priors={"guessing": Beta(5, 17)}'
         )
     if found.loglik_error > mml.LATTICE_ERROR:

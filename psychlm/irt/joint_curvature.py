@@ -14,7 +14,7 @@ In two directions that error is not small: a shift and a stretch of ability leav
 are, so that what little information there is comes from the prior and from the posteriors' widths. There the product Y
 of the exact information with the directions V is taken from differences of the marginal likelihood's gradient, and
 :math:`A^{-1}` is corrected to map Y to V, by the update of Broyden, Fletcher, Goldfarb and Shanno (Nocedal and Wright
-2006, equation 6.17, for two directions at once): it stays positive definite, and changes nothing else more than it must.
+2006, equation 6.17, for two directions at once): it stays positive definite, and changes as little else as may be.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def joint_variances(
         variances[0] = torch.cholesky_solve(unit, dense_root)[-1] + correction(directions.common, solution.common)
         covariances = torch.full_like(covariances, torch.nan)
     variances[~free] = torch.nan
-    return (*variances.cpu().numpy(), covariances.cpu().numpy())  # type: ignore[return-value]
+    return (*variances.cpu().numpy(), covariances.cpu().numpy())
 
 
 def _secant_correction(
@@ -128,7 +128,7 @@ def _scale_directions(
 
 
 def _gradient(answers: Answers, design: Design, parameters: Parameters, on: Lattice) -> Tensor:
-    """Return the gradient of the marginal log-likelihood plus log prior by slope, intercept and guessing (n_items, 3)."""
+    """Return the gradient of log-likelihood plus log prior by slope, intercept and guessing, shape (n_items, 3)."""
     weights = posterior(node_loglik(answers, parameters, on.nodes), on).weights * answers.count[:, None]
     parts = []
     for block in answers.blocks():
@@ -195,7 +195,7 @@ def _dense(answers: Answers, design: Design, parameters: Parameters, ability: Te
 def _item_factors(
     answers: Answers, design: Design, parameters: Parameters, ability: Tensor, mask: Tensor
 ) -> Iterator[tuple[slice, Tensor, Tensor]]:
-    """Yield the items of a block, the Cholesky factors of D (n, 3, 3) and B (n, 3, n_dense), fixed parameters masked."""
+    """Yield a block's items, the Cholesky factors of D (n, 3, 3) and B (n, 3, n_dense), fixed parameters masked."""
     squares = torch.stack([ability**2, ability, torch.ones_like(ability)])
     for block in answers.blocks():
         chosen, slope, cells = mask[block.items], parameters.slope[block.items], _cells(block, parameters, ability)

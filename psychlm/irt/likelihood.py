@@ -1,9 +1,10 @@
 r"""Log-likelihoods of answers at the nodes of a lattice, as matrix products over blocks of items.
 
-Slope-intercept inside: with :math:`z = a\theta + d` and :math:`P = c + (1 - c)\,\sigma(z)` a person's log-likelihood is
-:math:`\sum_j x_j (\log P_j - \log Q_j) + \sum_j \log Q_j`. Without guessing :math:`\log P - \log Q = z`, and the first sum is
-:math:`\theta \sum_j x_j a_j + \sum_j x_j d_j`: two numbers a person, however fine the lattice; and where nobody skipped an
-item the second sum is the same for everyone. The 2PL on complete answers therefore costs no product of three sizes.
+Slope-intercept inside: with :math:`z = a\theta + d` and :math:`P = c + (1 - c)\,\sigma(z)` a person's
+log-likelihood is :math:`\sum_j x_j (\log P_j - \log Q_j) + \sum_j \log Q_j`. Without guessing
+:math:`\log P - \log Q = z`, and the first sum is :math:`\theta \sum_j x_j a_j + \sum_j x_j d_j`: two numbers a person,
+however fine the lattice; and where nobody skipped an item the second sum is the same for everyone. The 2PL on complete
+answers therefore costs no product of three sizes.
 """
 
 from __future__ import annotations
@@ -81,7 +82,7 @@ def node_loglik(answers: Answers, parameters: Parameters, nodes: Tensor) -> Tens
 
 
 def resolved_posterior(answers: Answers, parameters: Parameters, on: Lattice) -> tuple[Lattice, Tensor, Posterior]:
-    """Return all posteriors, on a lattice widened and refined until it resolves each, with the log-likelihoods on it."""
+    """Return all posteriors, on a lattice widened and refined until it resolves each, and log-likelihoods on it."""
     at_nodes = node_loglik(answers, parameters, on.nodes)
     found = posterior(at_nodes, on)
     while (wanted := better_lattice(on, found)) is not on:

@@ -62,7 +62,7 @@ class EM:
         self.at_nodes = torch.empty(0)  # log-likelihoods (n_rows, n_nodes) of the last E-step
 
     def expect(self, parameters: Parameters) -> tuple[Posterior, float]:
-        """E-step: the posteriors and the log-likelihood plus log prior; widens or refines the lattice as they ask for it."""
+        """E-step: the posteriors, and log-likelihood plus log prior; widens or refines the lattice where they ask."""
         self.lattice, self.at_nodes, found = resolved_posterior(self.answers, parameters, self.lattice)
         return found, float(found.loglik @ self.answers.count) + self.design.log_prior(parameters)
 

@@ -1,4 +1,4 @@
-"""The M-step: Newton's method (Fisher scoring, with guessing) on every item at once, given expected counts at the nodes."""
+"""The M-step: Newton's method (with guessing: Fisher scoring) on all items at once, given expected counts at nodes."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ Items, though, stay as smooth as they were: a person's log-likelihood is a sum o
 1 / slope. So the items are evaluated at the lattice's *item nodes* only, and the sums are carried to a finer lattice
 by local polynomial interpolation (8 points, degree 7), there exponentiated and normalised. The way back, from the fine
 posterior to weights at the item nodes, is the transpose of the same matrix: expected counts stay exact for every
-function that the interpolation reproduces. With a refinement of 1 the two lattices are one, and nothing is interpolated.
+function that the interpolation reproduces. With a refinement of 1 the two lattices are one: nothing is interpolated.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ class Posterior:
 
 
 def posterior(node_loglik: Tensor, on: Lattice) -> Posterior:
-    """Return every person's posterior from the log-likelihoods (n_persons, n_nodes) of their answers at the item nodes."""
+    """Return every person's posterior, from log-likelihoods (n_persons, n_nodes) of the answers at the item nodes."""
     fine = fine_posterior(node_loglik, on)
     weights = fine.weights
     mean = weights @ on.fine

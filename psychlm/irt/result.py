@@ -6,13 +6,12 @@ import json
 import math
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
-if TYPE_CHECKING:
-    from psychlm.irt.scoring import AbilityPosterior
+from psychlm.irt.scoring import AbilityPosterior, ability_posterior, score
 
 FORMAT = "psychlm.irt.fit/1"
 
@@ -58,15 +57,11 @@ class IRTFit:
 
     def score(self, responses: pd.DataFrame, method: str = "eap") -> pd.DataFrame:
         """Return ability and its standard error for every person; see :func:`psychlm.irt.scoring.score`."""
-        from psychlm.irt.scoring import score  # here, since scoring needs this class
-
-        return score(self, responses, method)
+        return score(self.items, responses, method, ability_sd=self.ability_sd)
 
     def posterior(self, responses: pd.DataFrame) -> AbilityPosterior:
         """Return every person's posterior on a lattice; see :func:`psychlm.irt.scoring.ability_posterior`."""
-        from psychlm.irt.scoring import ability_posterior
-
-        return ability_posterior(self, responses)
+        return ability_posterior(self.items, responses, ability_sd=self.ability_sd)
 
     def to_json(self, path: str | Path) -> None:
         """Write the fit as JSON, from which :meth:`from_json` gives an equal fit, to the last digit."""
@@ -89,7 +84,7 @@ class IRTFit:
         if not isinstance(content, dict) or content.pop("format", None) != FORMAT:
             raise ValueError(f"{path} is not a fit in the format {FORMAT!r}; write one with IRTFit.to_json")
         items, covariance = content.pop("items"), content.pop("covariance")
-        numbers = {name: np.nan if value is None else value for name, value in content.items()}
+        numbers: dict[str, Any] = {name: np.nan if value is None else value for name, value in content.items()}
         return cls(items=_item_frame(items), covariance=_covariance_frame(covariance), **numbers)
 
 

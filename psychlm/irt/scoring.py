@@ -7,7 +7,6 @@ simply not there, so a frame may hold some of the items only.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
@@ -18,9 +17,6 @@ from psychlm.frames import FrameError, _some
 from psychlm.irt.answers import Answers, read_answers
 from psychlm.irt.likelihood import Parameters, node_loglik, resolved_posterior, right_answer, wrong_answer
 from psychlm.irt.quadrature import fine_posterior, lattice
-
-if TYPE_CHECKING:
-    from psychlm.irt.result import IRTFit
 
 METHODS = ("eap", "map", "ml", "wle")
 ENDLESS = 20.0  # standard deviations: a guessed 3PL pattern whose likelihood still rises there has no finite maximum
@@ -41,34 +37,39 @@ class AbilityPosterior:
     loglik: np.ndarray  # (n_persons,), log P(answers), nats
 
 
-def ability_posterior(fit: IRTFit, responses: pd.DataFrame) -> AbilityPosterior:
-    """Return every person's posterior, on 61 nodes or as many more as the narrowest of them needs."""
-    answers, parameters = _prepared(fit, responses)
+def ability_posterior(items: pd.DataFrame, responses: pd.DataFrame, *, ability_sd: float = 1.0) -> AbilityPosterior:
+    """Return every person's posterior, on 61 nodes or as many more as the narrowest of them needs; as :func:`score`."""
+    answers, parameters = _prepared(items, responses, ability_sd)
     on, at_nodes, _ = resolved_posterior(answers, parameters, lattice(device=answers.device))
     found = fine_posterior(at_nodes, on)
     return AbilityPosterior(
         persons=answers.persons,
-        nodes=fit.ability_sd * on.fine.cpu().numpy(),
+        nodes=ability_sd * on.fine.cpu().numpy(),
         prior=on.log_weights.exp().cpu().numpy(),
         weights=found.weights.cpu().numpy()[answers.row],
         loglik=found.loglik.cpu().numpy()[answers.row],
     )
 
 
-def score(fit: IRTFit, responses: pd.DataFrame, method: str = "eap") -> pd.DataFrame:
+def score(
+    items: pd.DataFrame, responses: pd.DataFrame, method: str = "eap", *, ability_sd: float = 1.0
+) -> pd.DataFrame:
     """Return abilities and their standard errors, in logits, for persons old or new.
 
     Parameters
     ----------
-    fit : IRTFit
-        Items with known parameters.
+    items : DataFrame, indexed by item
+        Known parameters: a, b (or d) and c, as ``IRTFit.items`` has them.
     responses : DataFrame, shape (n_persons, n_items)
-        A responses frame; its items may be some of the fitted ones.
+        A responses frame; its items may be some of those known.
     method : str
         "eap": posterior mean and standard deviation. "map": posterior mode (Lalor 2020, section 1.3.2). "ml": maximum
         likelihood (section 1.3.7), infinite for who got everything right, or wrong. "wle": the maximum of likelihood
         times the root of the information, without ML's outward bias and finite (Warm 1989; with guessing Warm's weight
         is another, and this one is R mirt's).
+
+    ability_sd : float
+        Standard deviation of ability in the population, for EAP and MAP: ``IRTFit.ability_sd``; 1 unless Rasch.
 
     Returns
     -------
@@ -78,11 +79,11 @@ def score(fit: IRTFit, responses: pd.DataFrame, method: str = "eap") -> pd.DataF
     Raises
     ------
     FrameError
-        If responses are malformed or hold items that the fit does not know.
+        If responses are malformed or hold items whose parameters are not given.
     """
     if method.lower() not in METHODS:
         raise ValueError(f"method {method!r} is not one of {METHODS}")
-    answers, parameters = _prepared(fit, responses)
+    answers, parameters = _prepared(items, responses, ability_sd)
     on, at_nodes, found = resolved_posterior(answers, parameters, lattice(device=answers.device))
     if method.lower() == "eap":
         theta, se = found.mean, found.variance.sqrt()
@@ -92,19 +93,21 @@ def score(fit: IRTFit, responses: pd.DataFrame, method: str = "eap") -> pd.DataF
         theta, se = _ml(answers, parameters)
     else:
         theta, se = _wle(answers, parameters, found.mean)
-    table = fit.ability_sd * torch.stack([theta, se], 1).cpu().numpy()[answers.row]
+    table = ability_sd * torch.stack([theta, se], 1).cpu().numpy()[answers.row]
     return pd.DataFrame(table, index=answers.persons, columns=["theta", "se"])
 
 
-def _prepared(fit: IRTFit, responses: pd.DataFrame) -> tuple[Answers, Parameters]:
+def _prepared(items: pd.DataFrame, responses: pd.DataFrame, ability_sd: float) -> tuple[Answers, Parameters]:
     """Return the answers and the parameters of their items in standard-normal units of ability."""
     answers = read_answers(responses, torch.device("cpu"))
-    unknown = answers.items.difference(fit.items.index)
+    unknown = answers.items.difference(items.index)
     if len(unknown):
-        raise FrameError(f"items {_some(unknown)} are not in the fit; drop them, or fit the model with them")
-    items = fit.items.loc[answers.items]
-    a, d, c = (torch.tensor(items[name].to_numpy(float)) for name in "adc")
-    return answers, Parameters(a * fit.ability_sd, d, c)
+        raise FrameError(f"items {_some(unknown)} have no parameters; drop them, or fit a model with them")
+    known = items.loc[answers.items]
+    a = known["a"].to_numpy(float)
+    d = known["d"].to_numpy(float) if "d" in known else -a * known["b"].to_numpy(float)
+    c = known["c"].to_numpy(float) if "c" in known else np.zeros(len(known))
+    return answers, Parameters(*(torch.tensor(value) for value in (a * ability_sd, d, c)))
 
 
 @dataclass(frozen=True)

@@ -66,7 +66,8 @@ def standard_errors(answers: Answers, design: Design, parameters: Parameters, on
     variances[:kinds] = torch.stack([whole[k, :, k].diagonal() for k in range(kinds)]).cpu()
     variances[~free.cpu()] = torch.nan
     labelled = _labelled(covariance, free, design, answers.items) if n_free <= EXACT_PARAMETERS else None
-    return StandardErrors(*variances.sqrt().numpy(), whole[0, :, 1].diagonal().cpu().numpy(), labelled)
+    a, d, c = variances.sqrt().numpy()
+    return StandardErrors(a, d, c, whole[0, :, 1].diagonal().cpu().numpy(), labelled)
 
 
 def free_parameters(design: Design, parameters: Parameters) -> Tensor:
@@ -140,16 +141,16 @@ def _orthonormal_polynomials(weights: Tensor, nodes: Tensor) -> Iterator[Tensor]
 
 
 def _expected_scores(block: Block, parameters: Parameters, weights: Tensor, nodes: Tensor, kinds: int) -> Tensor:
-    """Return sum_k weights_ik dloglik_ij(theta_k) by slope, intercept (and guessing): (kinds, n_rows, n_block_items)."""
+    """Return sum_k weights_ik dloglik_ij(theta_k) by slope, intercept (and guessing), (kinds, n_rows, n_items)."""
     part = parameters[block.items]
     z = torch.outer(part.slope, nodes) + part.intercept[:, None]
     c = part.guessing[:, None]
     right, off = right_answer(z, c), wrong_answer(z, c)
     tables = [(right.z * nodes, off.z * nodes), (right.z, off.z), (right.c, off.c)]
-    return torch.stack([
-        (block.correct * (weights @ (yes - no).T)).add_((weights @ no.T) * (1 if block.answered is None else block.answered))
-        for yes, no in tables[:kinds]
-    ])  # fmt: skip
+    asked = 1 if block.answered is None else block.answered
+    return torch.stack(
+        [asked * (weights @ no.T) + block.correct * (weights @ (yes - no).T) for yes, no in tables[:kinds]]
+    )
 
 
 def _complete_information(
