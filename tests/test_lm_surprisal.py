@@ -59,7 +59,7 @@ def log_probabilities(model, text):
 # What words are worth
 
 
-@pytest.mark.parametrize("family", LEFT_TO_RIGHT)
+@pytest.mark.parametrize("family", [*LEFT_TO_RIGHT, "gpt_neo"])
 def test_a_text_is_worth_what_plain_transformers_says(family, models):
     model = models(family)
     words = lm.surprisal(TEXTS, model, correction=None)
@@ -228,7 +228,10 @@ def test_values_do_not_depend_on_the_order_of_rows(models, rng):
 
 def test_texts_that_begin_alike_are_read_once_and_worth_the_same(models, monkeypatch):
     pairs = [f"the old man and the sea {verb} talking to Barry{end}" for verb in ("is", "are") for end in ("", ".")] * 2
-    shared = {family: lm.surprisal(pairs, models(family)) for family in ("gpt2", "gpt_neox", "opt", "llama", "mamba")}
+    shared = {
+        family: lm.surprisal(pairs, models(family))
+        for family in ("gpt2", "gpt_neox", "gpt_neo", "opt", "llama", "mamba")
+    }
     n_read = read_tokens(models("gpt2"), pairs)
     monkeypatch.setattr(prefixes, "LEAST_SHARED", 2.0)
     assert n_read < 0.5 * read_tokens(models("gpt2"), pairs)
@@ -243,11 +246,12 @@ def read_tokens(model, texts):
 
 
 def test_which_families_share_prefixes_is_tried_out(models):
-    from psychlm.lm.network import shares_prefixes
+    from psychlm.lm.network import largest_family
 
-    said = {family: shares_prefixes(models(family)) for family in [*LEFT_TO_RIGHT, "bert"]}
-    assert said == {"gpt2": True, "gpt_neox": True, "opt": True, "llama": True,
-                    "mamba": False, "xlnet": False, "bert": False}  # fmt: skip
+    said = {family: largest_family(models(family)) for family in [*LEFT_TO_RIGHT, "gpt_neo", "bert"]}
+    largest = prefixes.LARGEST_FAMILY
+    assert said == {"gpt2": largest, "gpt_neox": largest, "opt": largest, "llama": largest, "gpt_neo": 8,
+                    "mamba": 0, "xlnet": 0, "bert": 0}  # fmt: skip
 
 
 def test_the_blocks_of_the_vocabulary_leave_no_trace(models, monkeypatch):

@@ -9,6 +9,8 @@ from transformers import (
     BertForMaskedLM,
     GPT2Config,
     GPT2LMHeadModel,
+    GPTNeoConfig,
+    GPTNeoForCausalLM,
     GPTNeoXConfig,
     GPTNeoXForCausalLM,
     LlamaConfig,
@@ -110,10 +112,13 @@ def network(family: str, tokenizer: PreTrainedTokenizerFast) -> torch.nn.Module:
     xlm = {"vocab_size": n, "emb_dim": 32, "n_layers": 2, "n_heads": 2, "max_position_embeddings": CONTEXT,
            "bos_index": 0, "eos_index": 1, "pad_index": 2, "unk_index": 3, "mask_index": 4, "mask_token_id": 4,
            "n_langs": 2, "use_lang_emb": True, "lang2id": {"de": 0, "en": 1}}  # fmt: skip
+    neo = {"vocab_size": n, "hidden_size": 32, "num_layers": 2, "num_heads": 2, "bos_token_id": 0, "eos_token_id": 0,
+           "max_position_embeddings": CONTEXT, "attention_types": [[["global", "local"], 1]], "window_size": 8}  # fmt: skip
     torch.manual_seed(1)
     makers = {
         "gpt2": lambda: GPT2LMHeadModel(GPT2Config(**gpt2)),
         "gpt_neox": lambda: GPTNeoXForCausalLM(GPTNeoXConfig(**plain | {"vocab_size": n + 13})),
+        "gpt_neo": lambda: GPTNeoForCausalLM(GPTNeoConfig(**neo)),
         "opt": lambda: OPTForCausalLM(OPTConfig(**plain, ffn_dim=64, word_embed_proj_dim=16, pad_token_id=1)),
         "llama": lambda: LlamaForCausalLM(LlamaConfig(**plain, num_key_value_heads=1, pad_token_id=None)),
         "mamba": lambda: MambaForCausalLM(MambaConfig(vocab_size=n, hidden_size=32, num_hidden_layers=2, state_size=4)),

@@ -13,7 +13,7 @@ import torch
 
 from psychlm.lm.load import LanguageModel
 from psychlm.lm.passes import Pass
-from psychlm.lm.prefixes import ancestors
+from psychlm.lm.prefixes import LARGEST_FAMILY, ancestors
 
 
 def network_inputs(model: LanguageModel, batch: Sequence[Pass]) -> dict[str, Any]:
@@ -41,7 +41,7 @@ def _padding(model: LanguageModel) -> int:
     """Return the padding token; causal models get any other one, lest they warn of padding they cannot see."""
     padding = model.tokenizer.pad_token_id
     if model.kind == "causal":
-        return 0 if model.network.config.get_text_config().pad_token_id != 0 else 1
+        return 1 if getattr(model.network.config.get_text_config(), "pad_token_id", None) == 0 else 0
     return 0 if padding is None else int(padding)
 
 
@@ -103,12 +103,12 @@ def _hook(layer: torch.nn.Module, catch: Callable[..., Any]) -> Iterator[None]:
         handle.remove()
 
 
-def _once_per_model(test: Callable[[LanguageModel], bool]) -> Callable[[LanguageModel], bool]:
+def _once_per_model(test: Callable[[LanguageModel], int]) -> Callable[[LanguageModel], int]:
     """Remember the answer for as long as the model is in memory, and no longer."""
-    answers: WeakKeyDictionary[LanguageModel, bool] = WeakKeyDictionary()
+    answers: WeakKeyDictionary[LanguageModel, int] = WeakKeyDictionary()
 
     @wraps(test)
-    def ask(model: LanguageModel) -> bool:
+    def ask(model: LanguageModel) -> int:
         if model not in answers:
             answers[model] = test(model)
         return answers[model]
@@ -141,10 +141,14 @@ def reads_output_layer(model: LanguageModel) -> bool:
 
 @_once_per_model
 @torch.inference_mode()
-def shares_prefixes(model: LanguageModel) -> bool:
-    """Whether a model follows the mask and the places of a tree: tried out, for recurrent models and others do not."""
+def largest_family(model: LanguageModel) -> int:
+    """Return how many tokens a tree of texts may have, 0 where a model does not follow its mask and places.
+
+    Whether it does is tried out on a small tree: recurrent models do not. A model that attends to its last tokens only
+    counts them in the order of the input, so a tree must not outgrow that window.
+    """
     if model.kind != "causal" or not reads_output_layer(model):
-        return False
+        return 0
     ids, none = _probe(model), np.array([], dtype=np.int64)
     tree = Pass(  # texts 0 1 2 and 0 3 4 5
         ids, none, none, none, depth=np.array([0, 1, 2, 1, 2, 3]), parent=np.array([-1, 0, 1, 0, 3, 4])
@@ -153,7 +157,11 @@ def shares_prefixes(model: LanguageModel) -> bool:
     try:
         together = hidden_states(model, network_inputs(model, [tree]))[0][[0, 3, 4, 5]]
     except (RuntimeError, TypeError, ValueError, AttributeError, IndexError):
-        return False
+        return 0
     careless = hidden_states(model, network_inputs(model, [Pass(ids, none, none, none)]))[0][[0, 3, 4, 5]]
     error = (together.float() - alone.float()).abs().max()
-    return bool(error <= 0.02 * (careless.float() - alone.float()).abs().max())
+    if not error <= 0.02 * (careless.float() - alone.float()).abs().max():
+        return 0
+    config = model.network.config.get_text_config()
+    windows = (getattr(config, name, None) for name in ("sliding_window", "window_size", "attention_chunk_size"))
+    return min([LARGEST_FAMILY, *(size for size in windows if isinstance(size, int))])

@@ -18,21 +18,24 @@ LEAST_SHARED = 0.25  # of a text's tokens: less would not repay the mask
 LARGEST_FAMILY = 512  # tokens: the mask has the square of them
 
 
-def families(texts: Sequence[NDArray[np.int64]]) -> list[list[int]]:
-    """Group texts that begin alike; each family is in the order of its tokens, most texts are families of one."""
+def families(texts: Sequence[NDArray[np.int64]], largest: int = LARGEST_FAMILY) -> list[list[int]]:
+    """Group texts that begin alike, in families of at most ``largest`` tokens.
+
+    Each family is in the order of its tokens; most texts are families of one.
+    """
     order = sorted(range(len(texts)), key=lambda i: texts[i].astype(">u4").tobytes())
     groups: list[list[int]] = []
-    size = 0
+    size = 1  # the start token
     for i, this in enumerate(order):
         n_tokens = len(texts[this])
         shared = common_beginning(texts[order[i - 1]], texts[this]) if i else 0
         fresh = n_tokens - shared
-        if shared > max(1, LEAST_SHARED * n_tokens) and size + fresh <= LARGEST_FAMILY:
+        if shared > max(1, LEAST_SHARED * n_tokens) and size + fresh <= largest:
             groups[-1].append(this)
             size += fresh
         else:
             groups.append([this])
-            size = n_tokens
+            size = 1 + n_tokens
     return groups
 
 

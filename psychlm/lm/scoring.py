@@ -15,10 +15,10 @@ from psychlm.lm.batching import run
 from psychlm.lm.boundaries import begins_with_space, boundary_sets
 from psychlm.lm.load import LanguageModel, ModelError
 from psychlm.lm.masked import both_sides, left_side
-from psychlm.lm.network import shares_prefixes
+from psychlm.lm.network import largest_family
 from psychlm.lm.output_layer import ENTROPY, LOG_END, LOG_INSIDE, LOG_P, N_VALUES, RANK, Wanted
 from psychlm.lm.passes import Frame, Pass
-from psychlm.lm.prefixes import families, family_pass
+from psychlm.lm.prefixes import LARGEST_FAMILY, families, family_pass
 from psychlm.lm.windows import any_order, left_to_right
 
 Correction = Literal["pimentel-meister"] | None
@@ -166,10 +166,10 @@ def _with_families(
 ) -> list[Pass]:
     """Return the passes of a causal model, texts that begin alike in one where the model allows it."""
     short = [number for number in known if len(tokens[number].ids) < frame.context_tokens]
-    groups = [[short[i] for i in group] for group in families([tokens[number].ids for number in short])]
-    shared = [group for group in groups if len(group) > 1]
-    if not shared or not shares_prefixes(model):
-        shared = []
+    ids = [tokens[number].ids for number in short]
+    shared = [[short[i] for i in group] for group in families(ids) if len(group) > 1]
+    if shared and (largest := largest_family(model)) < LARGEST_FAMILY:
+        shared = [[short[i] for i in group] for group in families(ids, largest) if len(group) > 1] if largest else []
     alone = set(known) - {number for group in shared for number in group}
     passes = [
         family_pass([tokens[i].ids for i in group], [int(first_rows[i]) for i in group], frame) for group in shared

@@ -1,0 +1,151 @@
+"""Words per second of word surprisal, beside the limit and beside minicons where it is installed.
+
+The limit is a bare forward pass over the same tokens: sorted by length, batched without padding, log-softmax, gather.
+The model has GPT-2 small's size and random weights, the text is James Joyce's *Dubliners*; times are those of one
+thread of the processor, so that other work on the machine does not show. ``PSYCHLM_BENCH_SCALE`` (1 unless set) scales
+the number of texts.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+
+import numpy as np
+import pytest
+import torch
+from tokenizers import Tokenizer, decoders, pre_tokenizers, trainers
+from tokenizers.models import BPE
+from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
+
+from psychlm import data, lm
+from psychlm.lm import alignment, scoring
+
+SCALE = float(os.environ.get("PSYCHLM_BENCH_SCALE", "1"))
+CONTEXT = 1024
+
+pytestmark = [pytest.mark.needs_share, pytest.mark.benchmark(timer=time.process_time, warmup=False, disable_gc=True)]
+
+
+@pytest.fixture(scope="session")
+def novel():
+    return data.path("lm/novels/Dubliners").read_text(encoding="utf-8")
+
+
+@pytest.fixture(scope="session")
+def model(novel):
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    tokenizer = Tokenizer(BPE())
+    tokenizer.pre_tokenizer, tokenizer.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(vocab_size=20_000, special_tokens=["<|endoftext|>"], show_progress=False)
+    tokenizer.train_from_iterator([novel], trainer)
+    end = "<|endoftext|>"
+    fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, bos_token=end, eos_token=end, pad_token=end)
+    fast.model_max_length = CONTEXT
+    loaded = lm.wrap(GPT2LMHeadModel(GPT2Config(bos_token_id=0, eos_token_id=0)), fast, name="random gpt2")
+    lm.surprisal("a first call pays for imports", loaded)
+    return loaded
+
+
+@pytest.fixture(scope="session")
+def sentences(novel):
+    """500 sentences of 6 to 25 words, in random order."""
+    found = [" ".join(sentence.split()) for sentence in re.split(r"(?<=[.?!])\s+", novel)]
+    found = [sentence for sentence in found if 6 <= len(sentence.split()) <= 25]
+    return np.random.default_rng(0).permutation(found)[: int(500 * SCALE)].tolist()
+
+
+@pytest.fixture(scope="session")
+def documents(novel):
+    """20 documents of 2,000 words (as many as the novel has, and the scale asks for)."""
+    words = novel.split()
+    return [" ".join(words[i : i + 2000]) for i in range(0, len(words) - 2000, 2000)][: max(1, int(20 * SCALE))]
+
+
+@pytest.fixture(scope="session")
+def pairs():
+    """1,000 minimal pairs: sentences that agree up to the verb, and in it differ by its number."""
+    rng = np.random.default_rng(0)
+    nouns = ["man", "boat", "horse", "girl", "table", "letter", "street", "window", "priest", "sister"]
+    heads, others = rng.choice(nouns, 1000), rng.choice(nouns, (1000, 2))
+    stems = [f"The {a} with the {b} near the old {c}s that they saw" for a, (b, c) in zip(heads, others, strict=True)]
+    numbered = [f"{stem} {i} times" for i, stem in enumerate(stems)][: int(1000 * SCALE)]
+    return [f"{stem} {verb} gone." for stem in numbered for verb in ("is", "are")]
+
+
+@torch.inference_mode()
+def bare_forward(model, rows, batch=64):
+    """The limit: the log-probability of every token, for rows of token ids that begin with the start token."""
+    by_length = {}
+    for row in rows:
+        by_length.setdefault(len(row), []).append(row)
+    for length in sorted(by_length):
+        same = by_length[length]
+        step = max(1, min(batch, 2048 // length))
+        for first in range(0, len(same), step):
+            ids = torch.tensor(np.array(same[first : first + step]))
+            log_p = torch.log_softmax(model.network(ids).logits[:, :-1], dim=-1)
+            log_p.gather(2, ids[:, 1:, None])
+
+
+def rows_of(model, texts):
+    return [[0, *ids] for ids in model.tokenizer(texts)["input_ids"]]
+
+
+def measure(benchmark, call, texts):
+    benchmark.pedantic(call, rounds=1, iterations=1)
+    n_words = sum(len(text.split()) for text in texts)
+    benchmark.extra_info |= {"words": n_words, "words_per_cpu_second": n_words / benchmark.stats["min"]}
+
+
+@pytest.mark.benchmark(group="500 sentences")
+def test_sentences_limit(benchmark, model, sentences):
+    rows = rows_of(model, sentences)
+    measure(benchmark, lambda: bare_forward(model, rows), sentences)
+
+
+@pytest.mark.benchmark(group="500 sentences")
+@pytest.mark.parametrize("correction", ["pimentel-meister", None])
+def test_sentences(benchmark, model, sentences, correction):
+    measure(benchmark, lambda: lm.surprisal(sentences, model, correction=correction), sentences)
+
+
+@pytest.mark.benchmark(group="500 sentences")
+def test_sentences_minicons(benchmark, model, sentences):
+    scorer = pytest.importorskip("minicons.scorer", reason="minicons is not installed")
+    peer = scorer.IncrementalLMScorer(model.network, "cpu", tokenizer=model.tokenizer)
+
+    def score():  # in batches of 10, as its documentation shows
+        for first in range(0, len(sentences), 10):
+            peer.token_score(sentences[first : first + 10], surprisal=True, base_two=True, bos_token=True)
+
+    measure(benchmark, score, sentences)
+
+
+@pytest.mark.benchmark(group="20 documents")
+def test_documents_limit(benchmark, model, documents):
+    """The windows that the stride asks for, one by one, without any other work."""
+    how = scoring.scheme(model, None, CONTEXT // 2, "auto", None, False, False)
+    tokens = alignment.tokenize(alignment.documents(lm.words_of(documents)), model.tokenizer)
+    first_rows = np.cumsum([0] + [len(one.ids) + 1 for one in tokens])
+    rows = [one.ids for one in scoring.plan(tokens, first_rows, model, how)]
+    measure(benchmark, lambda: bare_forward(model, rows), documents)
+
+
+@pytest.mark.benchmark(group="20 documents")
+@pytest.mark.parametrize("correction", ["pimentel-meister", None])
+def test_documents(benchmark, model, documents, correction):
+    measure(benchmark, lambda: lm.surprisal(documents, model, correction=correction, stride=CONTEXT // 2), documents)
+
+
+@pytest.mark.benchmark(group="1,000 minimal pairs")
+def test_pairs_limit(benchmark, model, pairs):
+    rows = rows_of(model, pairs)
+    measure(benchmark, lambda: bare_forward(model, rows), pairs)
+
+
+@pytest.mark.benchmark(group="1,000 minimal pairs")
+def test_pairs(benchmark, model, pairs):
+    measure(benchmark, lambda: lm.surprisal(pairs, model), pairs)
