@@ -275,7 +275,8 @@ def holm(p: ArrayLike) -> Any:
 
     NaN stay NaN and are not counted as tests; a Series comes back as a Series with its labels.
     """
-    return _adjusted(p, "holm")
+    # statsmodels' multipletests collects the whole process's garbage at each call, which a selection makes hundreds of
+    return _adjusted(p, _holm)
 
 
 def benjamini_hochberg(p: ArrayLike) -> Any:
@@ -283,19 +284,23 @@ def benjamini_hochberg(p: ArrayLike) -> Any:
 
     NaN stay NaN and are not counted as tests; a Series comes back as a Series with its labels.
     """
-    return _adjusted(p, "fdr_bh")
+    return _adjusted(p, stats.false_discovery_control)
 
 
-def _adjusted(p: ArrayLike, method: str) -> Any:
-    from statsmodels.stats.multitest import multipletests  # takes most of a second to import
+def _holm(p: NDArray[np.float64]) -> NDArray[np.float64]:
+    order = np.argsort(p)
+    stepped = np.maximum.accumulate(p[order] * np.arange(len(p), 0, -1))
+    return np.minimum(stepped, 1)[np.argsort(order)]
 
+
+def _adjusted(p: ArrayLike, method: Callable[[NDArray[np.float64]], NDArray[np.float64]]) -> Any:
     values = np.asarray(p, dtype=np.float64)
     if (values < 0).any() or (values > 1).any():
         raise ValueError(f"p-values lie between 0 and 1; these run from {np.nanmin(values)} to {np.nanmax(values)}")
     adjusted = np.full(values.shape, np.nan)
     defined = ~np.isnan(values)
     if defined.any():
-        adjusted[defined] = multipletests(values[defined], method=method)[1]
+        adjusted[defined] = method(values[defined])
     return pd.Series(adjusted, index=p.index, name=p.name) if isinstance(p, pd.Series) else adjusted
 
 

@@ -9,7 +9,7 @@ from scipy.special import expit
 
 from psychlm.frames import FrameError
 from psychlm.irt.confirm import confirm
-from psychlm.irt.select import Criteria, adjusted, select_items
+from psychlm.irt.select import Criteria, select_items
 
 N_GOOD = 16
 
@@ -188,12 +188,6 @@ def test_an_item_that_changed_is_seen_by_the_confirmation(rng):
 
 
 # Corrections and bad input
-
-
-def test_corrections_are_those_of_the_textbooks():
-    p = np.array([0.01, np.nan, 0.04, 0.03])
-    np.testing.assert_allclose(adjusted(p, "holm"), [0.03, np.nan, 0.06, 0.06])
-    np.testing.assert_allclose(adjusted(p, "bh"), [0.03, np.nan, 0.04, 0.04])
 
 
 def test_a_communality_of_15_per_cent_is_a_slope_of_about_071():

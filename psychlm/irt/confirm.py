@@ -11,7 +11,7 @@ from psychlm.irt.expected import GRID_POINTS, GRID_SPAN_SD, ModelTables, answers
 from psychlm.irt.goodness import ld_x2, s_x2
 from psychlm.irt.limited_information import M2Fit, m2
 from psychlm.irt.result import IRTFit
-from psychlm.irt.select import adjusted
+from psychlm.irt.select import CORRECTIONS
 
 MAX_STEPS = 500
 
@@ -73,7 +73,7 @@ def confirm(
     """
     tables = _for_new_persons(ModelTables.from_fit(fit), responses)
     items, pairs = s_x2(tables, responses), ld_x2(tables, responses)
-    items["p"], pairs["p"] = adjusted(items["p"], correction), adjusted(pairs["p"], correction)
+    items["p"], pairs["p"] = CORRECTIONS[correction](items["p"]), CORRECTIONS[correction](pairs["p"])
     items["verdict"] = np.where(items["p"] < alpha, "misfits", "fits")
     pairs["verdict"] = np.where(pairs["p"] < alpha, "dependent", "independent")
     mean = float(tables.weights @ tables.nodes)

@@ -13,8 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
-from scipy import stats
-from statsmodels.stats.multitest import multipletests
+from scipy.stats import norm
 
 from psychlm.frames import FrameError, check_responses
 from psychlm.irt.dimension import LEAST_RATIO, eigenvalues
@@ -22,8 +21,9 @@ from psychlm.irt.fitting import fit
 from psychlm.irt.goodness import ld_x2, s_x2
 from psychlm.irt.result import IRTFit
 from psychlm.irt.two_factor import LOGISTIC_TO_NORMAL
+from psychlm.stats import benjamini_hochberg, holm
 
-CORRECTIONS = {"holm": "holm", "bh": "fdr_bh"}
+CORRECTIONS = {"holm": holm, "bh": benjamini_hochberg}
 COLUMNS = ["round", "step", "item", "statistic", "value", "threshold", "p", "verdict", "note"]
 EVERYTHING = "(all items)"
 
@@ -185,7 +185,7 @@ def _choose_model(responses: pd.DataFrame, alpha: float) -> tuple[pd.Series, lis
     log = [_whole("guessing", 0, "aic_gain", gain, 0, verdict, "AIC of the 2PL minus that of the 3PL")]
     if gain > 0:
         z = (big.items["c"] / big.items["se_c"]).where(big.items["c"] > 0)
-        p = adjusted(2 * stats.norm.sf(z), "holm")
+        p = holm(2 * norm.sf(z))
         model[p < alpha] = "3PL"
         rows = _rows(model.index, "wald_z", z.to_numpy(), alpha, p, model.to_numpy())
         log.append(rows.assign(round=0, step="guessing"))
@@ -213,7 +213,7 @@ def _flat(fitted: IRTFit, responses: pd.DataFrame, criteria: Criteria) -> pd.Dat
 def _misfitting(fitted: IRTFit, responses: pd.DataFrame, criteria: Criteria) -> pd.DataFrame:
     """Which items' curves miss the answers?"""
     found = s_x2(fitted, responses)
-    p = adjusted(found["p"], criteria.correction)
+    p = CORRECTIONS[criteria.correction](found["p"].to_numpy())
     verdict = np.where(p < criteria.alpha, "remove", "keep")
     note = np.where(found["df"] == 0, "no degrees of freedom", "")
     return _rows(found.index, "s_x2", found["s_x2"].to_numpy(), criteria.alpha, p, verdict, note)
@@ -222,7 +222,7 @@ def _misfitting(fitted: IRTFit, responses: pd.DataFrame, criteria: Criteria) -> 
 def _dependent(fitted: IRTFit, responses: pd.DataFrame, criteria: Criteria) -> pd.DataFrame:
     """Which item hangs together with most others beyond what ability explains?"""
     pairs = ld_x2(fitted, responses)
-    pairs["p"] = adjusted(pairs["p"], criteria.correction)
+    pairs["p"] = CORRECTIONS[criteria.correction](pairs["p"].to_numpy())
     swapped = pairs.rename(columns={"item_1": "item_2", "item_2": "item_1"})
     by_item = pd.concat([pairs, swapped]).assign(significant=lambda rows: rows["p"] < criteria.alpha)
     summary = by_item.groupby("item_1", sort=False).agg(
@@ -240,23 +240,6 @@ def _dependent(fitted: IRTFit, responses: pd.DataFrame, criteria: Criteria) -> p
 
 
 STEPS = {"slope": _flat, "fit": _misfitting, "dependence": _dependent}
-
-
-def adjusted(p: pd.Series | np.ndarray, correction: str) -> np.ndarray:
-    """Return p values corrected for their number; NaN (not testable) stays, and does not count.
-
-    Parameters
-    ----------
-    p : array, shape (n_tests,)
-    correction : {"holm", "bh"}
-        Holm (1979) bounds the chance of any false alarm; Benjamini & Hochberg (1995) the share of false alarms.
-    """
-    p = np.asarray(p, dtype=float)
-    corrected = np.full(p.shape, np.nan)
-    known = np.isfinite(p)
-    if known.any():
-        corrected[known] = multipletests(p[known], method=CORRECTIONS[correction])[1]
-    return corrected
 
 
 def _rows(
