@@ -18,7 +18,6 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 from scipy.interpolate import CubicSpline
-from scipy.linalg import null_space
 from scipy.sparse.linalg import eigsh
 
 from psychlm.frames import FrameError
@@ -51,6 +50,16 @@ class Term(Protocol):
 
     def columns(self, data: pd.DataFrame) -> Floats:
         """Return the columns, neither centred nor scaled, for new values of the variables."""
+
+
+class Smoother(Term, Protocol):
+    """Columns with penalties."""
+
+    def diagonals(self, mean: Floats, xx: Floats) -> tuple[Floats, Floats]:
+        """Return the diagonals of X'X / n and of each penalty in mgcv's own coefficients (:func:`first_smoothing`).
+
+        ``mean`` and ``xx`` are the means and mean cross-products of the columns, centred but for random effects.
+        """
 
 
 @dataclass(frozen=True)
@@ -197,6 +206,22 @@ class TensorSmooth:
             result = (result[:, :, None] * part[:, None, :]).reshape(len(part), -1)
         return result[:, 1:] @ self.shear
 
+    def diagonals(self, mean: Floats, xx: Floats) -> tuple[Floats, Floats]:
+        """Return the diagonals of X'X and the penalties where mgcv has them: values at knots that sum to zero."""
+        rotation = np.eye(1)
+        for margin in self.margins:
+            rotation = np.asarray(np.kron(rotation, margin.rotation))
+        upright = np.linalg.inv(self.shear)
+        sums = rotation @ np.r_[len(rotation) ** -0.5, mean @ upright]
+        constrained = np.linalg.qr(sums[:, None], mode="complete")[0][:, 1:]
+        change = upright @ (rotation.T @ constrained)[1:]
+        return _diagonal(change, xx), np.stack([_diagonal(change, np.diag(d)) for d in self.penalties])
+
+
+def _diagonal(change: Floats, matrix: Floats) -> Floats:
+    """Return the diagonal of change' matrix change."""
+    return np.einsum("ij,ik,kj->j", change, matrix, change, optimize=True)
+
 
 def upright(smooth: TensorSmooth, data: pd.DataFrame, weights: Floats | None) -> TensorSmooth:
     """Make the penalised columns orthogonal, among coefficients that sum to zero, to the free ones.
@@ -228,6 +253,7 @@ class ThinPlate:
     scale: float
     weights: Floats  # U Z V: n_knots x (k - 2)
     d: Floats
+    turn: Floats  # V': from mgcv's coefficients to these
 
     @property
     def penalties(self) -> Floats:
@@ -244,6 +270,17 @@ class ThinPlate:
         values, inverse = np.unique(data[self.variables[0]].to_numpy(np.float64), return_inverse=True)
         x = (values - self.centre) / self.scale
         return np.column_stack([x, _radial(x, self.knots) @ self.weights])[inverse]
+
+    def diagonals(self, mean: Floats, xx: Floats) -> tuple[Floats, Floats]:
+        """Return the diagonals of X'X and the penalty for columns of unit size that sum to zero, as mgcv has them."""
+        k = len(mean) + 1
+        change = np.zeros((k - 1, k))  # from mgcv's columns (curves, constant, line) to these (line, curves)
+        change[1:, : k - 2], change[0, -1] = self.turn, 1
+        means = np.r_[mean[1:] @ self.turn, 1.0, 0.0]
+        size = np.sqrt(_diagonal(change, xx) + means**2)
+        constrained = np.linalg.qr((means / size)[:, None], mode="complete")[0][:, 1:]
+        change = change / size @ constrained
+        return _diagonal(change, xx), _diagonal(change, np.diag(self.penalties[0]))[None, :]
 
 
 def _radial(x: Floats, knots: Floats) -> Floats:
@@ -265,11 +302,26 @@ def thin_plate(smooth: Smooth, data: pd.DataFrame) -> ThinPlate:
         values, vectors = eigsh(radial, k=k, which="LM", v0=np.ones(len(knots)))
     else:
         values, vectors = np.linalg.eigh(radial)
-        largest = np.argsort(-np.abs(values))[:k]
-        values, vectors = values[largest], vectors[:, largest]
-    free = null_space(np.stack([np.ones_like(knots), knots]) @ vectors)
+    order = np.argsort(-np.abs(values))[:k]
+    order = np.r_[order[values[order] > 0], order[values[order] < 0]]  # mgcv's: it shapes where the search begins
+    values, vectors = values[order], vectors[:, order]
+    free = _orthogonal_to(np.stack([knots, np.ones_like(knots)]) @ vectors)
     d, rotation = np.linalg.eigh(free.T @ (values[:, None] * free))
-    return ThinPlate(smooth.label, smooth.variables, knots, centre, scale, vectors @ free @ rotation, d / d[-1])
+    weights = vectors @ free @ rotation
+    return ThinPlate(smooth.label, smooth.variables, knots, centre, scale, weights, d / d[-1], rotation.T)
+
+
+def _orthogonal_to(rows: Floats) -> Floats:
+    """Return an orthonormal basis of what is orthogonal to the rows, made as in mgcv by Householder reflections."""
+    left, basis = rows.copy(), np.eye(rows.shape[1])
+    for i in range(len(rows)):
+        last = rows.shape[1] - i
+        mirror = left[i, :last].copy()
+        mirror[-1] += np.copysign(np.linalg.norm(mirror), mirror[-1])
+        mirror /= np.linalg.norm(mirror)
+        for matrix in (left, basis):
+            matrix[:, :last] -= 2 * np.outer(matrix[:, :last] @ mirror, mirror)
+    return basis[:, : rows.shape[1] - len(rows)]
 
 
 @dataclass(frozen=True)
@@ -309,6 +361,10 @@ class RandomEffect:
         result[rows, code[rows]] = factor[rows]
         return result
 
+    def diagonals(self, mean: Floats, xx: Floats) -> tuple[Floats, Floats]:
+        """Return the diagonals of X'X, which is not centred, and the penalty."""
+        return np.diag(xx), self.penalties
+
 
 def random_effect(smooth: Smooth, data: pd.DataFrame) -> RandomEffect:
     """Find the levels; whatever is no number is a factor."""
@@ -321,7 +377,7 @@ def random_effect(smooth: Smooth, data: pd.DataFrame) -> RandomEffect:
     return RandomEffect(smooth.label, smooth.variables, factors)
 
 
-def smooth_term(smooth: Smooth, data: pd.DataFrame, weights: Floats | None = None) -> Term:
+def smooth_term(smooth: Smooth, data: pd.DataFrame, weights: Floats | None = None) -> Smoother:
     """Build the basis of a smooth from its variables; ``weights`` are the readings that each row stands for."""
     if smooth.basis == "re":
         return random_effect(smooth, data)
@@ -333,3 +389,33 @@ def smooth_term(smooth: Smooth, data: pd.DataFrame, weights: Floats | None = Non
     )
     shear = np.eye(int(np.prod(smooth.k)) - 1)
     return upright(TensorSmooth(smooth.label, smooth.variables, margins, shear), data, weights)
+
+
+def first_smoothing(diagonals: list[tuple[Floats, Floats]], n: int) -> Floats:
+    """Return the log lambda of all penalties where mgcv's search begins (its ``initial.sp``).
+
+    Each penalty weighs as much as the data on the coefficients that it touches; then all together are made ten times
+    heavier or lighter until the data make up 0.4 of the sum.
+
+    Parameters
+    ----------
+    diagonals : list of (ndarray, shape (k,); ndarray, shape (n_penalties, k))
+        For each smooth, what :meth:`Smoother.diagonals` gives.
+    n : int
+        Rows.
+    """
+    if not diagonals:
+        return np.zeros(0)
+    parts, information, weight = [], [], []
+    for xx, penalties in diagonals:
+        touched = penalties > 1e-12 * penalties.max(axis=1, keepdims=True)
+        start = np.array([n * xx[t].mean() / s[t].mean() for s, t in zip(penalties, touched, strict=True)])
+        parts.append(start)
+        information.append(n * xx[touched.any(axis=0)])
+        weight.append((start @ penalties)[touched.any(axis=0)])
+    x, w, factor = np.concatenate(information), np.concatenate(weight), 1.0
+    while (x / (x + factor * w)).mean() > 0.4:
+        factor *= 10
+    while (x / (x + factor * w)).mean() < 0.4:
+        factor /= 10
+    return np.log(factor * np.concatenate(parts))

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from psychlm.frames import FrameError
+from psychlm.reading.bases import first_smoothing
 from psychlm.reading.formula import Formula
 from psychlm.reading.layout import COLLINEAR, Layout, build, check_collinear, check_predictors
 
@@ -67,6 +68,8 @@ class Design:
         Where each unit's words begin.
     base : UnitMoments
         Of the design without any surprisal (B = 1).
+    start : Tensor, shape (n_penalties,)
+        The log lambda at which the search for smoothing begins.
     """
 
     names: tuple[str, ...]
@@ -77,6 +80,7 @@ class Design:
     words: Integers
     bounds: Integers
     base: UnitMoments
+    start: Tensor
 
 
 def share(
@@ -98,8 +102,8 @@ def share(
     words_layout = build(by_word, data.iloc[starts], counts.astype(np.float64))
     rows_layout = build(by_row, data)
     w, r = words_layout.matrix(data.iloc[starts]), rows_layout.matrix(data)[:, 1:]
-    w_scale = _standardise(w, counts, keep_first=True)
-    r_scale = _standardise(r, np.ones(len(r)))
+    w_mean, w_scale = _standardise(w, counts, words_layout.centred)
+    r_mean, r_scale = _standardise(r, np.ones(len(r)), rows_layout.centred[1:])
     y = data[list(measures)].to_numpy(np.float64)
     y = y - y.mean(axis=0)
     r_sums = np.add.reduceat(r, starts, axis=0) if r.shape[1] else np.zeros((len(starts), 0))
@@ -107,17 +111,23 @@ def share(
     unit_of_word = unit[starts]
     bounds = np.r_[np.flatnonzero(np.r_[True, np.diff(unit_of_word) != 0]), len(starts)]
     base = _unit_moments(W, R, Y, c, R_sums, bounds, np.r_[starts, len(word)][bounds])
+    scale, width = np.r_[w_scale, r_scale], w.shape[1]
+    correlation = (base.xx.sum(dim=0)[0] / len(word)).cpu().numpy()
+    covariance = correlation * np.outer(scale, scale)
+    diagonals = words_layout.diagonals(w_mean, covariance[:width, :width])
+    behind = np.pad(covariance[width:, width:], ((1, 0), (1, 0)))  # the rows' part has no intercept of its own
+    diagonals += rows_layout.diagonals(np.r_[0.0, r_mean], behind)
     design = Design(
         names=(*words_layout.names, *rows_layout.names[1:]),
-        penalties=torch.from_numpy(_penalties(words_layout, rows_layout, np.r_[w_scale, r_scale])).to(device),
+        penalties=torch.from_numpy(_penalties(words_layout, rows_layout, scale)).to(device),
         sums=torch.cat([W * c[:, None], R_sums], dim=1),
         counts=c,
         y_sums=torch.from_numpy(np.add.reduceat(y, starts, axis=0)).to(device),
         words=word[starts],
         bounds=bounds,
         base=base,
+        start=torch.from_numpy(first_smoothing(diagonals, len(word))).to(device),
     )
-    correlation = (base.xx.sum(dim=0)[0] / len(word)).cpu().numpy()
     check_collinear(correlation, design.names, (design.penalties.sum(dim=0) == 0).cpu().numpy())
     return design
 
@@ -140,15 +150,15 @@ def _split(formula: Formula, data: pd.DataFrame, starts: Integers, counts: Integ
     return part(True), part(False)
 
 
-def _standardise(matrix: Floats, weights: NDArray[np.generic], keep_first: bool = False) -> Floats:
-    """Centre and scale columns in place, with weights; returns the scales. The intercept stays as it is."""
-    columns = matrix[:, 1:] if keep_first else matrix
+def _standardise(matrix: Floats, weights: NDArray[np.generic], centred: NDArray[np.bool_]) -> tuple[Floats, Floats]:
+    """Centre (some) and scale columns in place, with weights; returns means and scales."""
     share = weights / weights.sum()
-    columns -= share @ columns
-    scale = np.sqrt(share @ np.square(columns))
+    mean = np.where(centred, share @ matrix, 0)
+    matrix -= mean
+    scale = np.sqrt(share @ np.square(matrix))
     scale[scale == 0] = 1
-    columns /= scale
-    return np.r_[1.0, scale] if keep_first else scale
+    matrix /= scale
+    return mean, scale
 
 
 def _penalties(words: Layout, rows: Layout, scale: Floats) -> Floats:

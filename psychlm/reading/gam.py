@@ -14,8 +14,9 @@ from torch import Tensor
 
 from psychlm.frames import FrameError
 from psychlm.reading import formula as formulas
+from psychlm.reading.bases import first_smoothing
 from psychlm.reading.layout import Layout, build, check_collinear, check_predictors, check_response
-from psychlm.reading.reml import Method, Moments, Solution, solve
+from psychlm.reading.reml import TOLERANCE, Method, Moments, Solution, solve
 
 Backend = Literal["native", "mgcv", "pygam"]
 
@@ -77,6 +78,7 @@ def fit(
     method: Method = "REML",
     device: str = "auto",
     discrete: bool = False,
+    tolerance: float = TOLERANCE,
 ) -> GAMFit:
     """Fit a Gaussian additive model to reading times.
 
@@ -96,6 +98,9 @@ def fit(
         ``"cpu"``, ``"cuda"``, or ``"auto"``: a GPU where there is one (native only).
     discrete : bool
         ``bam(discrete=TRUE)`` rather than ``gam`` (mgcv only).
+    tolerance : float
+        When smoothing counts as optimal: mgcv's ``conv.tol``, a share of the criterion. With its default a smooth that
+        would best be a straight line keeps some wiggle (a few hundredths of a degree of freedom); 1e-9 removes it.
 
     Raises
     ------
@@ -113,14 +118,14 @@ def fit(
     if backend == "mgcv":
         from psychlm.reading import mgcv
 
-        return mgcv.fit(complete, formula, method=method, discrete=discrete, n_missing=n_missing)
+        return mgcv.fit(complete, formula, method=method, discrete=discrete, tolerance=tolerance, n_missing=n_missing)
     parsed = formulas.parse(formula)
     if backend == "pygam":
         from psychlm.reading import splines
 
         check_predictors(parsed, complete)
         return splines.fit(complete, parsed, n_missing=n_missing)
-    return _native(complete, parsed, method, torch_device(device), n_missing)
+    return _native(complete, parsed, method, torch_device(device), tolerance, n_missing)
 
 
 def torch_device(device: str) -> torch.device:
@@ -131,14 +136,18 @@ def torch_device(device: str) -> torch.device:
 
 
 def _native(
-    data: pd.DataFrame, formula: formulas.Formula, method: Method, device: torch.device, n_missing: int
+    data: pd.DataFrame,
+    formula: formulas.Formula,
+    method: Method,
+    device: torch.device,
+    tolerance: float,
+    n_missing: int,
 ) -> GAMFit:
     layout = build(formula, data)
     y = data[formula.response].to_numpy(np.float64)
     matrix = layout.matrix(data)
     centre, scale = matrix.mean(axis=0), matrix.std(axis=0)
-    centre[0], scale[0] = 0, 1
-    scale[scale == 0] = 1
+    centre[~layout.centred], scale[scale == 0] = 0, 1
     matrix -= centre
     matrix /= scale
     free = layout.penalties.sum(axis=0) == 0
@@ -151,7 +160,9 @@ def _native(
     ones = torch.ones(1, dtype=torch.float64, device=device)
     moments = Moments(xx[None], (x.T @ centred)[None], (centred @ centred) * ones, len(y) * ones)
     penalties = torch.from_numpy(layout.penalties / scale**2).to(device)
-    solution = solve(moments, penalties, method=method)
+    covariance = (xx / len(y)).cpu().numpy() * np.outer(scale, scale)
+    start = torch.from_numpy(first_smoothing(layout.diagonals(centre, covariance), len(y))).to(device)
+    solution = solve(moments, penalties, start, method=method, tolerance=tolerance)
     return _result(layout, solution, centre, scale, level, method, n_missing)
 
 
@@ -166,15 +177,13 @@ def _result(
     variance, edf = float(solution.scale), first(solution.edf)
     covariance = first(solution.inverse) * variance / np.outer(scale, scale)
     slopes = first(solution.beta) / scale
-    # Smooths are centred in R as here; linear terms and random effects are not, so the intercept takes up their means.
+    # Smooths are centred in R as here; linear terms are not, so the intercept takes up their means.
     spans = layout.slices()
-    smooths = zip(layout.terms[len(layout.formula.linear) :], layout.formula.smooths, strict=True)
-    centred_in_r = {term.label for term, smooth in smooths if smooth.basis != "re"}
-    shift = np.concatenate([[0.0], *(centre[span] * (label not in centred_in_r) for label, span in spans.items())])
-    at_zero = np.r_[1.0, -shift[1:]]
-    linear = [
-        i for term in layout.terms[: len(layout.formula.linear)] for i in range(*spans[term.label].indices(len(edf)))
-    ]
+    at_zero = np.zeros(len(edf))
+    at_zero[0] = 1
+    for term in layout.linear:
+        at_zero[spans[term.label]] = -centre[spans[term.label]]
+    linear = [i for term in layout.linear for i in range(*spans[term.label].indices(len(edf)))]
     estimate = np.r_[level + at_zero @ slopes, slopes[linear]]
     error = np.sqrt(np.r_[at_zero @ covariance @ at_zero, np.diag(covariance)[linear]])
     n = int(solution.n)

@@ -74,7 +74,7 @@ def logliks(
     converged = torch.ones(n_models * m, dtype=torch.bool, device=result.device)
     for k in range(int(fold.max()) + 1):
         held = torch.nonzero(fold == k).squeeze(1)
-        trained = solve(_pooled(units, (fold != k).to(units.n)), penalties, method=method, start=full.log_lambda)
+        trained = solve(_pooled(units, (fold != k).to(units.n)), penalties, full.log_lambda, method=method)
         converged &= trained.converged
         beta = trained.beta.view(n_models, m, p)
         squares = torch.einsum("bmp,ubpm->ubm", beta, _gradient(units, held, beta)) + units.yy[held][:, None, :]

@@ -10,7 +10,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from psychlm.frames import FrameError
-from psychlm.reading.bases import RandomEffect, Term, linear, smooth_term
+from psychlm.reading.bases import Linear, RandomEffect, Smoother, Term, linear, smooth_term
 from psychlm.reading.formula import Formula
 
 Floats = NDArray[np.float64]
@@ -24,8 +24,8 @@ class Layout:
 
     Attributes
     ----------
-    terms : tuple of Term
-        Linear terms first, then smooths; the intercept, column 0, belongs to none.
+    linear, smooths : tuple of Linear, tuple of Smoother
+        Their columns stand in this order; the intercept, column 0, belongs to none.
     names : tuple of str, length p
     penalties : ndarray, shape (n_penalties, p)
         Diagonals of the penalties, on the columns as they come from :meth:`Term.columns`.
@@ -34,10 +34,30 @@ class Layout:
     """
 
     formula: Formula
-    terms: tuple[Term, ...]
+    linear: tuple[Linear, ...]
+    smooths: tuple[Smoother, ...]
     names: tuple[str, ...]
     penalties: Floats
     penalty_names: tuple[str, ...]
+
+    @property
+    def terms(self) -> tuple[Term, ...]:
+        """Return all terms in the order of their columns."""
+        return (*self.linear, *self.smooths)
+
+    @property
+    def centred(self) -> NDArray[np.bool_]:
+        """Return which columns are centred: as in mgcv, neither the intercept nor random effects."""
+        result = np.ones(len(self.names), dtype=bool)
+        result[0] = False
+        for term in self.smooths:
+            result[self.slices()[term.label]] = not isinstance(term, RandomEffect)
+        return result
+
+    def diagonals(self, mean: Floats, covariance: Floats) -> list[tuple[Floats, Floats]]:
+        """Return what :func:`psychlm.reading.bases.first_smoothing` needs of each smooth."""
+        spans = self.slices()
+        return [x.diagonals(mean[spans[x.label]], covariance[spans[x.label], spans[x.label]]) for x in self.smooths]
 
     def slices(self) -> dict[str, slice]:
         """Return the columns of each term, by its label."""
@@ -62,8 +82,9 @@ def build(formula: Formula, data: pd.DataFrame, weights: Floats | None = None) -
         unique values for its basis; or if a random effect has a single level or a level for every row.
     """
     check_predictors(formula, data)
-    terms: list[Term] = [linear(variables, data) for variables in formula.linear]
-    terms += [smooth_term(smooth, data, weights) for smooth in formula.smooths]
+    lines = tuple(linear(variables, data) for variables in formula.linear)
+    smooths = tuple(smooth_term(smooth, data, weights) for smooth in formula.smooths)
+    terms: tuple[Term, ...] = (*lines, *smooths)
     for term in terms:
         if isinstance(term, RandomEffect):
             _check_random_effect(term, data)
@@ -76,7 +97,7 @@ def build(formula: Formula, data: pd.DataFrame, weights: Floats | None = None) -
             penalty_names.append(term.label)
         start += len(term.names)
     penalties = np.stack(rows) if rows else np.zeros((0, len(names)))
-    return Layout(formula, tuple(terms), names, penalties, tuple(penalty_names))
+    return Layout(formula, lines, smooths, names, penalties, tuple(penalty_names))
 
 
 def check_predictors(formula: Formula, data: pd.DataFrame) -> None:

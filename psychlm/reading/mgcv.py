@@ -18,13 +18,12 @@ import pandas as pd
 
 from psychlm.frames import FrameError
 from psychlm.reading.gam import GAMFit, coefficient_table
+from psychlm.reading.reml import TOLERANCE
 
 INSTALL = (
     "install R with mgcv (Debian, Ubuntu: apt-get install r-base-core r-cran-mgcv; macOS: brew install r; conda: "
     "environment.yml has both), then: pip install 'psychlm[r]'. The native backend needs none of them"
 )
-
-TOLERANCE = 1e-6  # mgcv's own
 
 _FIT = """
 function(formula, data, method, discrete, tolerance) {
@@ -129,9 +128,6 @@ def fit(
     n_missing: int = 0,
 ) -> GAMFit:
     """Fit by ``gam``, or by ``bam(discrete=TRUE)`` with fREML.
-
-    ``tolerance`` is the gradient, as a share of the criterion, at which ``gam`` stops. With mgcv's default a smooth
-    that would best be a straight line keeps some wiggle, the more the more rows there are.
 
     Raises
     ------

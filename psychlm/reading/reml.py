@@ -1,17 +1,19 @@
 """Smoothing by REML or ML for many Gaussian additive models at once, from their cross-products alone.
 
-Wood (2011): with penalties S = sum_j lambda_j diag(d_j), A = X'X + S, D = min_b |y - Xb|^2 + b'Sb and the scale
-profiled out, minus twice the restricted log-likelihood is, up to a constant,
+Wood (2011): with penalties S = sum_j lambda_j diag(d_j), A = X'X + S, D = min_b |y - Xb|^2 + b'Sb and residual variance
+v, the negative restricted log-likelihood is, up to a constant,
 
-    (n - M) log D + log|A| - log|S|+          M unpenalised coefficients, |S|+ over the penalised ones
+    D / 2v + (n - M)/2 log(2 pi v) + log|A|/2 - log|S|+/2     M unpenalised coefficients, |S|+ over the penalised ones
 
-and minus twice the likelihood (ML) is n log D + log|A_pp| - log|S|+, A_pp being A's penalised block. Newton's method
-in rho = log lambda uses exact first and second derivatives. Since every penalty is diagonal (see ``bases``), the
-derivative of S is diagonal too and all traces are sums over coefficients; models are a batch dimension throughout.
+and the negative likelihood (ML) has n for n - M and A's penalised block for A. Newton's method in log lambda and log v
+uses exact derivatives; since every penalty is diagonal (see ``bases``), the derivative of S is diagonal too and all
+traces are sums over coefficients. Models are a batch dimension throughout. Where the criterion has several minima or is
+all but flat, the answer depends on where one starts and stops; both are mgcv's.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -21,10 +23,12 @@ import torch
 from torch import Tensor
 
 Method = Literal["REML", "ML"]
-MAX_STEP = 5.0  # in log lambda, as mgcv's newton()
-MAX_LOG_LAMBDA = 40.0
-MAX_HEAD_START = 7.0  # of a start above balance, in log lambda: further out the criterion is too flat to come back from
-TOLERANCE = 1e-5  # nats that a Newton step promises, when it is the last (it is still taken)
+MAX_STEP = 5.0  # in log lambda; this and what follows as in mgcv's newton()
+MAX_DESCENT = 2.0
+MAX_HALVINGS = 30
+TRUST = 0.8  # relative error of the predicted decrease above which a step is halved
+TOLERANCE = 1e-6  # of the criterion: gradients below five times it count as zero ...
+MAX_TOLERANCE = 0.01  # ... or below this, in nats: mgcv's tolerance grows with the data, here only so far
 
 
 @dataclass(frozen=True)
@@ -83,61 +87,114 @@ class Solution:
 
 @dataclass(frozen=True)
 class _Point:
-    """The criterion (in nats) at some log lambda, with its derivatives."""
+    """The criterion (in nats) at some log lambda and log v, with its derivatives."""
 
     value: Tensor
     gradient: Tensor
     hessian: Tensor
 
+    def __getitem__(self, rows: Tensor) -> _Point:
+        return _Point(self.value[rows], self.gradient[rows], self.hessian[rows])
+
+    def put(self, rows: Tensor, other: _Point) -> None:
+        """Overwrite some rows."""
+        self.value[rows], self.gradient[rows], self.hessian[rows] = other.value, other.gradient, other.hessian
+
 
 def solve(
-    moments: Moments, penalties: Tensor, *, method: Method = "REML", start: Tensor | None = None, max_iter: int = 200
+    moments: Moments,
+    penalties: Tensor,
+    start: Tensor,
+    *,
+    method: Method = "REML",
+    tolerance: float = TOLERANCE,
+    max_iter: int = 200,
 ) -> Solution:
     """Fit B models that share their penalties.
 
     Parameters
     ----------
     moments : Moments of B models
+        The first column of their designs is the intercept, which no penalty touches; y is centred.
     penalties : Tensor, shape (n_penalties, p)
         The diagonals d_j.
-    start : Tensor, shape (n_penalties,) or (B, n_penalties), optional
-        First log lambda; else the penalties begin as heavy as the data.
+    start : Tensor, shape (n_penalties,) or (B, n_penalties)
+        First log lambda.
     """
-    n_penalties = len(penalties)
     with _one_thread():
-        if n_penalties == 0:
+        if len(penalties) == 0:
             nothing, done = moments.yy.new_zeros((len(moments), 0)), torch.ones_like(moments.yy, dtype=torch.bool)
             return _solution(moments, penalties, nothing, done, 0)
-        balance = _balance(moments, penalties)
-        rho = balance if start is None else torch.minimum(start.expand_as(balance), balance + MAX_HEAD_START)
-        rho, converged, n_iterations = _minimise(moments, penalties, rho.clone(), method, max_iter)
-        return _solution(moments, penalties, rho, converged, n_iterations)
+        log_variance = torch.log(moments.yy / moments.n / 10)
+        theta = torch.cat([start.expand(len(moments), len(penalties)), log_variance[:, None]], dim=1)
+        theta, converged, n_iterations = _minimise(moments, penalties, theta, method, tolerance, max_iter)
+        return _solution(moments, penalties, theta[:, :-1], converged, n_iterations)
 
 
 def _minimise(
-    moments: Moments, penalties: Tensor, rho: Tensor, method: Method, max_iter: int
+    moments: Moments, penalties: Tensor, theta: Tensor, method: Method, tolerance: float, max_iter: int
 ) -> tuple[Tensor, Tensor, int]:
-    """Walk down the criterion by Newton's method; models that have arrived drop out of the batch."""
-    best = _criterion(moments, penalties, rho, method)
-    step, promised = _newton_step(best.gradient, best.hessian)
-    converged = promised < TOLERANCE
-    n_iterations = 1
+    """Walk down the criterion as mgcv's newton() does; models that have arrived drop out of the batch."""
+    best = _criterion(moments, penalties, theta, method)
+    precision = _precision(best, theta, tolerance)
+    step, definite = _newton_step(best, best.gradient.abs() > precision[:, None])
+    converged, halvings, n_iterations = torch.zeros_like(definite), torch.zeros_like(best.value), 1
     while n_iterations < max_iter and not converged.all():
         n_iterations += 1
         active = torch.nonzero(~converged).squeeze(1)
-        trial = (rho[active] + step[active]).clamp(-MAX_LOG_LAMBDA, MAX_LOG_LAMBDA)
-        here = _criterion(moments[active], penalties, trial, method)
-        better = here.value <= best.value[active] + 1e-12 * best.value[active].abs()
-        moved = active[better]
-        rho[moved] = trial[better]
-        for old, new in zip(vars(best).values(), vars(here).values(), strict=True):
-            old[moved] = new[better]
-        step[active[~better]] /= 2  # it overshot: try half as far
-        step[moved], promised = _newton_step(best.gradient[moved], best.hessian[moved])
-        converged[moved] = promised < TOLERANCE
-        converged[active[~better]] = step[active[~better]].abs().amax(dim=1) < 1e-6
-    last = torch.where(converged[:, None], step.clamp(-1, 1), 0)
-    return (rho + last).clamp(-MAX_LOG_LAMBDA, MAX_LOG_LAMBDA), converged, n_iterations
+        part, old, trial = moments[active], best[active], theta[active] + step[active]
+        here = _criterion(part, penalties, trial, method)
+        better = _trusted(old, here, step[active], precision[active]) | (~definite[active] & (here.value < old.value))
+        shaky = torch.nonzero(~definite[active] & (halvings[active] == 0)).squeeze(1)
+        for length in (1.0, 0.5) if len(shaky) else ():
+            steepest = theta[active[shaky]] + length * _steepest(old[shaky])
+            there = _criterion(part[shaky], penalties, steepest, method)
+            lower = ~(there.value >= torch.where(better, here.value, old.value)[shaky])
+            here.put(shaky[lower], there[lower])
+            trial[shaky[lower]], better[shaky[lower]] = steepest[lower], True
+        moved, stuck = active[better], active[~better]
+        theta[moved] = trial[better]
+        best.put(moved, here[better])
+        halvings[stuck] += 1
+        step[stuck] /= 2
+        turn = stuck[halvings[stuck] == 4]
+        step[turn] = _shortened(_steepest(best[turn]), 16 * step[turn])
+        precision[moved] = _precision(best[moved], theta[moved], tolerance)
+        limit, slope = precision[moved, None], best.gradient[moved].abs()
+        arrived = (slope <= 5 * limit).all(dim=1)
+        settled = (old.value - here.value).abs()[better] <= precision[moved]
+        converged[moved] = arrived & settled
+        converged[stuck] = halvings[stuck] > MAX_HALVINGS
+        curved = best.hessian[moved].diagonal(dim1=1, dim2=2).abs()
+        open_ = (slope > limit / 10) | (curved > limit / 10) | (arrived & ~settled)[:, None]
+        step[moved], definite[moved] = _newton_step(best[moved], open_)
+        halvings[moved] = 0
+    return theta, converged, n_iterations
+
+
+def _precision(point: _Point, theta: Tensor, tolerance: float) -> Tensor:
+    """Return the gradient that counts as zero, in nats: a share of the criterion."""
+    return (tolerance * (point.value.abs() + theta[:, -1].abs())).clamp(max=MAX_TOLERANCE)
+
+
+def _trusted(old: _Point, new: _Point, step: Tensor, precision: Tensor) -> Tensor:
+    """Whether the criterion fell, and about as far as its quadratic approximation had promised."""
+    change = new.value - old.value
+    curvature = (step[:, None, :] @ old.hessian @ step[:, :, None]).flatten()
+    promised = (old.gradient * step).sum(dim=1) + curvature / 2
+    error = (promised - change).abs() / (torch.maximum(promised.abs(), change.abs()) + precision)
+    return (change < 0) & (error < TRUST)
+
+
+def _steepest(point: _Point) -> Tensor:
+    """Return the downhill direction, its largest component 1."""
+    return -point.gradient / point.gradient.abs().amax(dim=1, keepdim=True).clamp_min(1e-300)
+
+
+def _shortened(direction: Tensor, step: Tensor) -> Tensor:
+    """Return the direction at the length of a step, at most MAX_DESCENT."""
+    length = step.norm(dim=1, keepdim=True).clamp(max=MAX_DESCENT)
+    return direction * length / direction.norm(dim=1, keepdim=True).clamp_min(1e-300)
 
 
 @contextmanager
@@ -151,71 +208,72 @@ def _one_thread() -> Iterator[None]:
         torch.set_num_threads(threads)
 
 
-def _balance(moments: Moments, penalties: Tensor) -> Tensor:
-    """Return the log lambda where each penalty weighs as much as the data on its columns, as mgcv's initial.sp."""
-    information = moments.xx.diagonal(dim1=1, dim2=2)
-    used = (penalties > 0).to(information)
-    return torch.log((information @ used.T) / (penalties.sum(dim=1)))
-
-
-def _factor(moments: Moments, weights: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the Cholesky factor of A, its inverse's, and A^-1."""
+def _factor(moments: Moments, weights: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the Cholesky factor of A, and A^-1."""
     factor = torch.linalg.cholesky(moments.xx + torch.diag_embed(weights))
     identity = torch.eye(factor.shape[-1], dtype=factor.dtype, device=factor.device)
     half = torch.linalg.solve_triangular(factor, identity.expand_as(factor), upper=False)
-    return factor, half, half.mT @ half
+    return factor, half.mT @ half
 
 
-def _criterion(moments: Moments, penalties: Tensor, rho: Tensor, method: Method) -> _Point:
-    """Evaluate half of the criterion in the module's docstring, with derivatives with respect to rho."""
-    each = rho.exp()[:, :, None] * penalties  # B x J x p: lambda_j d_j
-    weights = each.sum(dim=1)
+def _criterion(moments: Moments, penalties: Tensor, theta: Tensor, method: Method) -> _Point:
+    """Evaluate the criterion in the module's docstring, with derivatives with respect to log lambda and log v."""
+    each = theta[:, :-1].exp()[:, :, None] * penalties  # B x J x p: lambda_j d_j
+    weights, precision = each.sum(dim=1), torch.exp(-theta[:, -1])
     penalised = penalties.sum(dim=0) > 0
-    factor, _, inverse = _factor(moments, weights)
+    factor, inverse = _factor(moments, weights)
     beta = (inverse @ moments.xy[:, :, None]).squeeze(2)
-    deviance = moments.yy - (beta * moments.xy).sum(dim=1)
+    misfit = precision * (moments.yy - (beta * moments.xy).sum(dim=1)) / 2  # D / 2v
     if method == "REML":
         dof, spread = moments.n - int((~penalised).sum()), inverse
-        log_det = 2 * factor.diagonal(dim1=1, dim2=2).log().sum(dim=1)
     else:
-        dof = moments.n
         index = torch.nonzero(penalised).squeeze(1)
         block = Moments(moments.xx[:, index][:, :, index], moments.xy[:, index], moments.yy, moments.n)
-        block_factor, _, block_inverse = _factor(block, weights[:, index])
-        log_det = 2 * block_factor.diagonal(dim1=1, dim2=2).log().sum(dim=1)
-        spread = torch.zeros_like(inverse)
+        factor, block_inverse = _factor(block, weights[:, index])
+        dof, spread = moments.n, torch.zeros_like(inverse)
         spread[:, index[:, None], index] = block_inverse
+    log_det = 2 * factor.diagonal(dim1=1, dim2=2).log().sum(dim=1) - weights[:, penalised].log().sum(dim=1)
+    value = misfit + dof / 2 * (math.log(2 * math.pi) + theta[:, -1]) + log_det / 2
 
     share = each[:, :, penalised] / weights[:, None, penalised]  # of each penalty in a coefficient's weight
     pull = each * beta[:, None, :]
-    d_deviance = (pull * beta[:, None, :]).sum(dim=2)
+    d_misfit = precision[:, None] * (pull * beta[:, None, :]).sum(dim=2) / 2
     d_det = (each * spread.diagonal(dim1=1, dim2=2)[:, None, :]).sum(dim=2)
     d_pen = share.sum(dim=2)
-    relative = d_deviance / deviance[:, None]
-    gradient = (dof[:, None] * relative + d_det - d_pen) / 2
-    dd_deviance = torch.diag_embed(d_deviance) - 2 * pull @ inverse @ pull.mT
-    dd_det = torch.diag_embed(d_det) - each @ spread.square() @ each.mT
-    dd_pen = torch.diag_embed(d_pen) - share @ share.mT
-    curvature = dd_deviance / deviance[:, None, None] - relative[:, :, None] * relative[:, None, :]
-    hessian = (dof[:, None, None] * curvature + dd_det - dd_pen) / 2
-    value = (dof * deviance.log() + log_det - weights[:, penalised].log().sum(dim=1)) / 2
+    gradient = torch.cat([d_misfit + (d_det - d_pen) / 2, (dof / 2 - misfit)[:, None]], dim=1)
+    hessian = gradient.new_empty((*gradient.shape, gradient.shape[1]))
+    hessian[:, :-1, :-1] = (
+        torch.diag_embed(d_misfit + (d_det - d_pen) / 2)
+        - precision[:, None, None] * (pull @ inverse @ pull.mT)
+        - (each @ spread.square() @ each.mT - share @ share.mT) / 2
+    )
+    hessian[:, -1, :-1] = hessian[:, :-1, -1] = -d_misfit
+    hessian[:, -1, -1] = misfit
     return _Point(value, gradient, hessian)
 
 
-def _newton_step(gradient: Tensor, hessian: Tensor) -> tuple[Tensor, Tensor]:
-    """Return a downhill step and the decrease it promises; directions of negative curvature are turned round."""
+def _newton_step(point: _Point, open_: Tensor) -> tuple[Tensor, Tensor]:
+    """Return a downhill step in the parameters that have not arrived, and whether the curvature was positive there.
+
+    Directions of negative curvature are turned round.
+    """
+    still = ~open_.any(dim=1, keepdim=True)
+    open_ = open_ | (still & (point.gradient.abs() == point.gradient.abs().amax(dim=1, keepdim=True)))
+    hessian = torch.where(open_[:, :, None] & open_[:, None, :], point.hessian, 0)
+    size = hessian.abs().amax(dim=(1, 2))
+    hessian = hessian + torch.diag_embed(torch.where(open_, 0, size[:, None]))
     values, vectors = torch.linalg.eigh(hessian)
-    along = (vectors.mT @ gradient[:, :, None]).squeeze(2)
-    curvature = values.abs().clamp_min(1e-7 * values.abs().amax(dim=1, keepdim=True)).clamp_min(1e-12)
-    step = -(vectors @ (along / curvature)[:, :, None]).squeeze(2)
-    promised = (along.square() / curvature).sum(dim=1) / 2
-    return step * (MAX_STEP / step.abs().amax(dim=1, keepdim=True).clamp_min(MAX_STEP)), promised
+    along = (vectors.mT @ torch.where(open_, point.gradient, 0)[:, :, None]).squeeze(2)
+    least = values.abs().amax(dim=1, keepdim=True) * torch.finfo(values.dtype).eps ** 0.7
+    definite = (values >= least).all(dim=1)
+    step = -(vectors @ (along / values.abs().clamp_min(least))[:, :, None]).squeeze(2)
+    return step * (MAX_STEP / step.abs().amax(dim=1, keepdim=True).clamp_min(MAX_STEP)), definite
 
 
 def _solution(moments: Moments, penalties: Tensor, rho: Tensor, converged: Tensor, n_iterations: int) -> Solution:
     """Gather what is known of the models at their optimal smoothing."""
     weights = rho.exp() @ penalties
-    _, _, inverse = _factor(moments, weights)
+    _, inverse = _factor(moments, weights)
     beta = (inverse @ moments.xy[:, :, None]).squeeze(2)
     edf = 1 - weights * inverse.diagonal(dim1=1, dim2=2)  # diag of A^-1 X'X, since A^-1 A = 1
     rss = moments.yy - (beta * moments.xy).sum(dim=1) - (weights * beta.square()).sum(dim=1)

@@ -49,7 +49,7 @@ def simulate(
 ) -> Simulated:
     """Draw reading times of words by people, smooth in length, frequency and position, linear in surprisal.
 
-    A time that would fall below 1 ms is 1 ms: a few in a million at the defaults.
+    A time that would fall below 1 ms is 1 ms.
 
     Parameters
     ----------

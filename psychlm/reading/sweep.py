@@ -244,7 +244,7 @@ def _sweep(
         )
     if fold is None:  # nothing asks for the units apart
         design = _as_one_unit(design)
-    base = solve(heldout.regressions(design.base), design.penalties, method=options.method)
+    base = solve(heldout.regressions(design.base), design.penalties, design.start, method=options.method)
     base_held = None
     if fold is not None:
         fold = fold.to(options.device)
@@ -258,8 +258,7 @@ def _sweep(
         values = np.ascontiguousarray(table[chunk].to_numpy(np.float64).T)
         columns = np.stack([values[:, position] for position in positions], axis=1)
         units, scale = extend(design, torch.from_numpy(columns).to(options.device), chunk)
-        start = base.log_lambda.repeat(len(chunk), 1)
-        full = solve(heldout.regressions(units), penalties, method=options.method, start=start)
+        full = solve(heldout.regressions(units), penalties, design.start, method=options.method)
         converged = full.converged
         if fold is not None and base_held is not None:
             held, steady = heldout.logliks(units, fold, penalties, full, options.method)
