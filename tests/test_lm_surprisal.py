@@ -398,6 +398,36 @@ def test_every_word_of_a_long_text_has_its_context(family, stride, models, rng):
         np.testing.assert_allclose(words["surprisal_bits"].to_numpy()[word[0] : word[-1] + 1], expected, atol=1e-4)
 
 
+@pytest.mark.parametrize("family", ["gpt2", "llama", "xlnet", "mamba"])
+@pytest.mark.parametrize("bos", ["auto", None])
+def test_windows_meet_without_a_gap_at_every_length(family, bos, models):
+    """What fits into the first window is worth what it is worth in a larger one; nothing is left without a value."""
+    model, words = models(family), ["the", "old", "man", "and", "the", "sea", "she", "said"] * 5
+    texts = [" ".join(words[:n]) for n in range(1, len(words))]
+    narrow, wide = (lm.surprisal(texts, model, context=context, bos=bos) for context in (16, 64))
+    first = narrow["word_id"] == 1
+    assert (narrow.loc[~first, "reason"] == "").all()
+    assert (narrow.loc[first, "reason"] == ("" if bos else scoring.NO_CONTEXT)).all()
+    early = narrow["word_id"].between(2, 4)
+    np.testing.assert_allclose(narrow.loc[early, "surprisal_bits"], wide.loc[early, "surprisal_bits"], atol=1e-5)
+    late = narrow["word_id"] > 30
+    assert (narrow.loc[late, "surprisal_bits"] - wide.loc[late, "surprisal_bits"]).abs().max() > 1e-3
+
+
+def test_no_table_of_logits_is_ever_whole(models, monkeypatch):
+    sizes, real = [], output_layer._float32
+    monkeypatch.setattr(output_layer, "ROWS_AT_ONCE", 32)
+    monkeypatch.setattr(output_layer, "VOCABULARY_AT_ONCE", 128)
+
+    def watched(*given):
+        sizes.append((logits := real(*given)).numel())
+        return logits
+
+    monkeypatch.setattr(output_layer, "_float32", watched)
+    lm.surprisal([f"the old man and the sea {'she said ' * n}" for n in range(20)], models("gpt2"))
+    assert max(sizes) <= 32 * 128 and len(sizes) > 10
+
+
 def test_a_stride_that_does_not_fit_says_what_does(models):
     with pytest.raises(lm.ModelError, match="choose 1 to 62"):
         lm.surprisal("the old man", models("gpt2"), stride=63)
@@ -572,9 +602,10 @@ def test_a_broken_cache_costs_a_warning_and_no_result(saved, tmp_path):
 # Beside a peer
 
 
-def test_sums_equal_those_of_minicons(models):
+def test_sums_equal_those_of_minicons():
     scorer = pytest.importorskip("minicons.scorer", reason="minicons is not installed")
-    model = models("gpt2")
+    tokenizer = tiny_models.byte_level()
+    model = lm.wrap(tiny_models.network("gpt2", tokenizer), tokenizer)
     peer = scorer.IncrementalLMScorer(model.network, "cpu", tokenizer=model.tokenizer)
     for text in ("The old man the boat.", "She wound up talking to Barry."):
         ours = lm.surprisal(text, model, correction=None)["surprisal_bits"].sum()

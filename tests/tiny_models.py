@@ -112,8 +112,9 @@ def network(family: str, tokenizer: PreTrainedTokenizerFast) -> torch.nn.Module:
     xlm = {"vocab_size": n, "emb_dim": 32, "n_layers": 2, "n_heads": 2, "max_position_embeddings": CONTEXT,
            "bos_index": 0, "eos_index": 1, "pad_index": 2, "unk_index": 3, "mask_index": 4, "mask_token_id": 4,
            "n_langs": 2, "use_lang_emb": True, "lang2id": {"de": 0, "en": 1}}  # fmt: skip
-    neo = {"vocab_size": n, "hidden_size": 32, "num_layers": 2, "num_heads": 2, "bos_token_id": 0, "eos_token_id": 0,
-           "max_position_embeddings": CONTEXT, "attention_types": [[["global", "local"], 1]], "window_size": 8}  # fmt: skip
+    layers = {"attention_types": [[["global", "local"], 1]], "window_size": 8}
+    neo = {"vocab_size": n, "hidden_size": 32, "num_layers": 2, "num_heads": 2, "max_position_embeddings": CONTEXT,
+           "bos_token_id": 0, "eos_token_id": 0} | layers  # fmt: skip
     torch.manual_seed(1)
     makers = {
         "gpt2": lambda: GPT2LMHeadModel(GPT2Config(**gpt2)),
