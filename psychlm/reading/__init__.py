@@ -1,7 +1,8 @@
 """Reading-time models: additive models equal to mgcv's, one at a time or for hundreds of language models at once."""
 
 from psychlm.reading.formula import FormulaError
-from psychlm.reading.gam import GAMFit, fit
+from psychlm.reading.gam import fit
+from psychlm.reading.result import GAMFit
 from psychlm.reading.simulated import simulate
 from psychlm.reading.sweep import BASELINE, delta_loglik
 

@@ -17,8 +17,8 @@ import numpy as np
 import pandas as pd
 
 from psychlm.frames import FrameError
-from psychlm.reading.gam import GAMFit, coefficient_table
 from psychlm.reading.reml import TOLERANCE
+from psychlm.reading.result import GAMFit, coefficient_table
 
 INSTALL = (
     "install R with mgcv (Debian, Ubuntu: apt-get install r-base-core r-cran-mgcv; macOS: brew install r; conda: "

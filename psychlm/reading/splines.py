@@ -12,7 +12,7 @@ import pandas as pd
 
 from psychlm.frames import FrameError
 from psychlm.reading.formula import Formula, Smooth
-from psychlm.reading.gam import GAMFit, coefficient_table
+from psychlm.reading.result import GAMFit, coefficient_table
 
 SMOOTHING = np.logspace(-3, 4, 8)  # one penalty for all terms is chosen from these
 

@@ -8,7 +8,7 @@ texts. All models share one design (see :mod:`psychlm.reading.design`).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pandas as pd
@@ -151,9 +151,14 @@ def _surprisal_table(surprisals: pd.DataFrame, models: Sequence[str] | None) -> 
     )
     twice = table.duplicated(["text_id", "word_id"])
     if twice.any():
-        first = table.loc[twice, ["text_id", "word_id"]].iloc[0].tolist()
-        raise FrameError(f"{int(twice.sum())} words stand more than once in the surprisals, first {first}; keep one")
+        raise FrameError(
+            f"{int(twice.sum())} words stand more than once in the surprisals, first {_first(table[twice])}; keep one"
+        )
     return table.reset_index(drop=True), names
+
+
+def _first(words: pd.DataFrame) -> str:
+    return f"({words['text_id'].iloc[0]!r}, {int(words['word_id'].iloc[0])})"
 
 
 def _match_words(readings: pd.DataFrame, table: pd.DataFrame) -> Integers:
@@ -171,7 +176,7 @@ def _match_words(readings: pd.DataFrame, table: pd.DataFrame) -> Integers:
     if absent.any():
         examples = readings.loc[absent, ["text_id", "word_id"]].drop_duplicates()
         raise FrameError(
-            f"{len(examples)} words that were read are not in the surprisals, first {examples.iloc[0].tolist()} "
+            f"{len(examples)} words that were read are not in the surprisals, first {_first(examples)} "
             "(text_id, word_id); score the same texts, or leave those readings out"
         )
     if "word" in readings.columns and "word" in table.columns:
@@ -201,7 +206,7 @@ def _previous_words(table: pd.DataFrame, lags: int) -> list[Integers]:
 def _require_previous(positions: Integers, table: pd.DataFrame) -> None:
     first = (positions < 0).any(axis=0)
     if first.any():
-        example = table.loc[positions[0, first][0], ["text_id", "word_id"]].tolist()
+        example = _first(table.iloc[positions[0, first][:1]])
         raise FrameError(
             f"{int(first.sum())} words have no previous word in the surprisals, first {example} (text_id, word_id); "
             "leave out the first words of texts (corpora.exclude does), or set lags=0"
@@ -284,10 +289,8 @@ def _sweep(
 
 
 def _as_one_unit(design: Design) -> Design:
-    from dataclasses import replace
-
     base = design.base
-    whole = type(base)(*(getattr(base, name).sum(dim=0, keepdim=True) for name in ("xx", "xy", "yy", "n")))
+    whole = type(base)(*(getattr(base, name).sum(dim=0, keepdim=True) for name in vars(base)))
     return replace(design, base=whole, bounds=design.bounds[[0, -1]])
 
 

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -205,7 +204,7 @@ def dundee(folder: str | Path) -> Corpus:
     events = {(name[:2], name[2:4]): file for name, file in files.items() if re.fullmatch(r"s[a-z]\d\dma1p\.dat", name)}
     if not texts or not events:
         raise FrameError(
-            f"{folder} holds {len(texts)} files tx??wrdp.dat and {len(events)} files s???ma1p.dat; the corpus has 20 and "
+            f"{folder} holds {len(texts)} files tx??wrdp.dat and {len(events)} s???ma1p.dat; the corpus has 20 and "
             "200. Name the folder that holds both"
         )
     strays = sorted({text for _, text in events} - set(texts))
@@ -301,16 +300,15 @@ def from_csv(words: str | Path, readings: str | Path) -> Corpus:
         If a column is missing, a row stands twice, or a word was read that is not among the words.
     """
     text = {"text_id": str, "word": str, "subject": str}
-    tables = [
-        pd.read_csv(path, dtype=text, keep_default_na=False, na_values=_Empty(text)) for path in (words, readings)
-    ]
+    tables = [pd.read_csv(path, dtype=text, keep_default_na=False, na_values=[""]) for path in (words, readings)]
     corpus = _checked(*tables)
     known = pd.MultiIndex.from_frame(corpus.words[["text_id", "word_id"]])
     asked = pd.MultiIndex.from_frame(corpus.readings[["text_id", "word_id"]])
     strange = ~asked.isin(known)
     if strange.any():
+        text_id, word_id = asked[strange][0]
         raise FrameError(
-            f"{int(strange.sum())} readings are of words that {words} does not have, first {asked[strange][0]} "
+            f"{int(strange.sum())} readings are of words that {words} does not have, first ({text_id!r}, {word_id}) "
             "(text_id, word_id); do both files count words from 1 in each text?"
         )
     table = corpus.words
@@ -319,13 +317,3 @@ def from_csv(words: str | Path, readings: str | Path) -> Corpus:
     if "length_chars" not in table:
         table = table.assign(length_chars=table["word"].str.count(r"[^\W_]"))
     return Corpus(table, corpus.readings)
-
-
-class _Empty(dict[str, list[str]]):
-    """pandas' ``na_values``: an empty cell is missing in every column but those that hold text."""
-
-    def __init__(self, text: Iterable[str]) -> None:
-        super().__init__({name: [] for name in text})
-
-    def __missing__(self, name: str) -> list[str]:
-        return [""]
