@@ -1,4 +1,4 @@
-"""The command ``psychlm``: run the notebooks, look after the data, fit and score tests."""
+"""The command ``psychlm``: run the notebooks, look after the data, score words, fit and score tests."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import Literal
 import click
 
 from psychlm import __version__
+from psychlm.lm.command import surprisal
 
 Profile = Literal["smoke", "quick", "full"]
 
@@ -168,3 +169,6 @@ def irt_score(fit: str, responses: str, method: str, out: str | None) -> None:
         else:
             text = abilities.to_csv(out)
     click.echo(out if out else text, nl=bool(out))
+
+
+main.add_command(surprisal)

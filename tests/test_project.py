@@ -12,7 +12,7 @@ from conftest import ROOT
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-CONDA_NAME = {"torch": "pytorch"}
+CONDA_NAME = {"torch": "pytorch", "huggingface-hub": "huggingface_hub"}
 CONDA_ONLY = {"python", "pip", "r-base", "r-mgcv", "pandoc"}
 TOP_LEVEL = {"notebooks", "psychlm", "data", "reports", "tests", "environment.yml", "README.md"}
 CONFIGURATION = {"Makefile", "pyproject.toml", "constraints.txt", "LICENSE", "CITATION.cff", "CHANGELOG.md"}
