@@ -6,6 +6,7 @@ simply not there, so a frame may hold some of the items only.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -136,44 +137,56 @@ def _curvature(answers: Answers, parameters: Parameters, ability: Tensor) -> _Cu
     return _Curvature(gradient, observed, expected, gradient + change / (2 * expected))
 
 
-def _map(answers: Answers, parameters: Parameters, start: Tensor) -> tuple[Tensor, Tensor]:
-    """Climb to every posterior's mode, by Fisher scoring from its mean."""
-    ability = start
+def _climb(ascent: Callable[[Tensor], tuple[Tensor, Tensor]], start: Tensor) -> Tensor:
+    """Climb by steps gradient / information; where the gradient changes its sign, the longest step is halved."""
+    ability, before = start, torch.zeros_like(start)
+    longest = torch.full_like(start, LARGEST_STEP)
     for _ in range(SCORING_STEPS):
-        at = _curvature(answers, parameters, ability)
-        step = ((at.gradient - ability) / (at.expected + 1)).clamp(-LARGEST_STEP, LARGEST_STEP)
-        ability = ability + step
+        gradient, information = ascent(ability)
+        longest = torch.where(gradient * before < 0, longest / 2, longest)
+        step = torch.minimum(torch.maximum(gradient / information, -longest), longest)
+        ability, before = ability + step, gradient
         if step.abs().max() < TOLERANCE:
             break
+    return ability
+
+
+def _map(answers: Answers, parameters: Parameters, start: Tensor) -> tuple[Tensor, Tensor]:
+    """Climb to every posterior's mode from its mean."""
+
+    def ascent(ability: Tensor) -> tuple[Tensor, Tensor]:
+        at = _curvature(answers, parameters, ability)
+        return at.gradient - ability, at.expected + 1
+
+    ability = _climb(ascent, start)
     return ability, (_curvature(answers, parameters, ability).observed + 1).rsqrt()
 
 
 def _ml(answers: Answers, parameters: Parameters) -> tuple[Tensor, Tensor]:
     """Climb to the maximum of the likelihood from the best node of a wide lattice."""
     wide = lattice(span=ENDLESS).nodes
-    ability = wide[node_loglik(answers, parameters, wide).argmax(1)]
-    endless = _endless(answers, parameters, ability)
-    for _ in range(SCORING_STEPS):
-        at = _curvature(answers, parameters, ability)
-        step = torch.where(endless == 0, at.gradient / at.expected, 0.0).clamp(-LARGEST_STEP, LARGEST_STEP)
-        ability = ability + step
-        if step.abs().max() < TOLERANCE:
-            break
-    se = _curvature(answers, parameters, ability).observed.rsqrt()
+    start = wide[node_loglik(answers, parameters, wide).argmax(1)]
+    endless = _endless(answers, parameters, start)
     finite = endless == 0
+
+    def ascent(ability: Tensor) -> tuple[Tensor, Tensor]:
+        at = _curvature(answers, parameters, ability)
+        return torch.where(finite, at.gradient, 0.0), torch.where(finite, at.expected, 1.0)
+
+    ability = _climb(ascent, start)
+    se = _curvature(answers, parameters, ability).observed.rsqrt()
     return torch.where(finite, ability, endless * torch.inf), torch.where(finite, se, torch.nan)
 
 
 def _wle(answers: Answers, parameters: Parameters, start: Tensor) -> tuple[Tensor, Tensor]:
     """Climb to the maximum of the likelihood times the root of the information, from the posterior's mean."""
-    ability = start
-    for _ in range(SCORING_STEPS):
+
+    def ascent(ability: Tensor) -> tuple[Tensor, Tensor]:
         at = _curvature(answers, parameters, ability)
-        step = (at.weighted / at.expected).clamp(-LARGEST_STEP, LARGEST_STEP)
-        ability = ability + step
-        if step.abs().max() < TOLERANCE:
-            break
-    above, below = (_curvature(answers, parameters, ability + h).weighted for h in (DIFFERENCE, -DIFFERENCE))
+        return at.weighted, at.expected
+
+    ability = _climb(ascent, start)
+    above, below = (ascent(ability + h)[0] for h in (DIFFERENCE, -DIFFERENCE))
     return ability, ((below - above) / (2 * DIFFERENCE)).rsqrt()
 
 
