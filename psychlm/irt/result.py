@@ -25,9 +25,9 @@ class IRTFit:
 
     items: pd.DataFrame  # by item: a, b, c, d (= -a b), their standard errors se_*, and c_is_free
     model: str  # "1PL", "Rasch", "2PL", "3PL", or "mixed" (2PL and 3PL items)
-    method: str  # "mml"
+    method: str  # "mml" or "vi"
     loglik: float  # marginal log-likelihood, nats
-    log_prior: float  # log density of the priors at the estimates, nats; 0 where there are none
+    log_prior: float  # log density of the priors at the estimates, nats; 0 where there are none, NaN by "vi"
     n_parameters: int
     n_persons: int
     converged: bool  # on the parameters and on the log-likelihood; never with an item whose slope runs away
