@@ -183,3 +183,14 @@ def test_a_model_that_repeats_a_predictor_is_named(simulated):
     table = simulated.surprisals.merge(words, how="left").fillna({"log_frequency": 3.0})
     with pytest.raises(FrameError, match="\\['log_frequency'\\].*combination of the other predictors"):
         reading.delta_loglik(simulated.readings, table, "gaze_ms", "log_frequency + length_chars")
+
+
+@pytest.mark.needs_share
+def test_a_corpus_whose_measures_are_not_in_ms_is_swept_too():
+    corpus = corpora.provo()
+    words, _ = corpora.exclude(corpora.add_lags(corpus.words, ["length_chars"]))
+    readings = corpora.join(corpus.readings, words)
+    rng = np.random.default_rng(0)
+    surprisals = corpus.words[["text_id", "word_id"]].assign(noise=rng.normal(8, 3, len(corpus.words)))
+    table = reading.delta_loglik(readings, surprisals, "total_scaled", "te(length_chars, prev_length_chars)", folds=5)
+    assert table["heldout_low"].iloc[0] < 0  # noise gains nothing

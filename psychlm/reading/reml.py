@@ -121,7 +121,7 @@ def solve(
     start : Tensor, shape (n_penalties,) or (B, n_penalties)
         First log lambda.
     """
-    with _one_thread():
+    with one_thread():
         if len(penalties) == 0:
             nothing, done = moments.yy.new_zeros((len(moments), 0)), torch.ones_like(moments.yy, dtype=torch.bool)
             return _solution(moments, penalties, nothing, done, 0)
@@ -198,7 +198,7 @@ def _shortened(direction: Tensor, step: Tensor) -> Tensor:
 
 
 @contextmanager
-def _one_thread() -> Iterator[None]:
+def one_thread() -> Iterator[None]:
     """Keep batches of small matrices on one thread: several only wait for each other."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)

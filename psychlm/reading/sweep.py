@@ -8,6 +8,7 @@ texts. All models share one design (see :mod:`psychlm.reading.design`).
 from __future__ import annotations
 
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -23,7 +24,7 @@ from psychlm.reading.design import Design, extend, share
 from psychlm.reading.formula import parse
 from psychlm.reading.gam import torch_device
 from psychlm.reading.layout import check_response
-from psychlm.reading.reml import Method, Solution, solve
+from psychlm.reading.reml import Method, Solution, one_thread, solve
 
 BASELINE = (
     "te(length_chars, log_frequency) + te(prev_length_chars, prev_log_frequency) + s(position) + prev_fixated"
@@ -108,7 +109,7 @@ def delta_loglik(
     generator = np.random.default_rng(rng)
     measures = [measure] if isinstance(measure, str) else list(measure)
     options = _Options(method, level, folds, n_bootstrap, n_permutations, torch_device(device))
-    readings = frames.check_readings(readings)
+    readings = _check(readings)
     for name in measures:
         check_response(readings, name)
     table, names = _surprisal_table(surprisals, models)
@@ -129,6 +130,13 @@ def delta_loglik(
     result = pd.concat(tables, ignore_index=True)
     result["measure"] = pd.Categorical(result["measure"], measures)
     return result.sort_values("measure", kind="stable", ignore_index=True).astype({"measure": "str"})
+
+
+def _check(readings: pd.DataFrame) -> pd.DataFrame:
+    """Check a readings frame; one whose measures are all on another scale than ms (logarithms, say) will do too."""
+    if any(name.endswith("_ms") for name in readings.columns):
+        return frames.check_readings(readings)
+    return frames.check_readings(readings.assign(none_ms=np.nan)).drop(columns="none_ms")
 
 
 def _surprisal_table(surprisals: pd.DataFrame, models: Sequence[str] | None) -> tuple[pd.DataFrame, list[str]]:
@@ -230,6 +238,45 @@ def _same_rows(readings: pd.DataFrame, measures: Sequence[str]) -> list[list[str
     return list(groups.values())
 
 
+@dataclass(frozen=True)
+class _Shared:
+    """What the language models of a sweep have in common; ``fold`` and ``base_held`` only with held-out gains."""
+
+    design: Design
+    base: Solution
+    base_held: torch.Tensor | None
+    fold: torch.Tensor | None
+    table: pd.DataFrame
+    positions: Integers
+    measures: list[str]
+    options: _Options
+
+    def chunk_size(self) -> int:
+        """Return how many models fit in the largest array."""
+        columns, q = len(self.design.names) + len(self.positions), len(self.positions)
+        per_model = 8 * max((len(self.design.base.n) + len(self.measures)) * columns**2, q * len(self.design.words))
+        return max(1, CHUNK_BYTES[self.options.device.type] // per_model)
+
+    def solve(self, models: list[str]) -> tuple[pd.DataFrame, np.ndarray | None]:
+        """Return one row a model and measure, and their held-out gains by unit, shape (n_units, n_rows)."""
+        values = np.ascontiguousarray(self.table[models].to_numpy(np.float64).T)
+        columns = np.stack([values[:, position] for position in self.positions], axis=1)
+        units, scale = extend(self.design, torch.from_numpy(columns).to(self.options.device), models)
+        penalties = torch.nn.functional.pad(self.design.penalties, (0, len(self.positions)))
+        full = solve(heldout.regressions(units), penalties, self.design.start, method=self.options.method)
+        converged, gains, m = full.converged, None, len(self.measures)
+        if self.fold is not None and self.base_held is not None:
+            held, steady = heldout.logliks(units, self.fold, penalties, full, self.options.method)
+            gains = (held - self.base_held.repeat(1, len(models))).cpu().numpy()
+            converged = converged & steady
+        frame = _effects(full, scale.repeat_interleave(m, dim=0), len(self.design.names), self.options.level)
+        frame["gain"] = (full.loglik - self.base.loglik.repeat(len(models))).cpu().numpy()
+        frame["converged"] = converged.cpu().numpy()
+        frame.insert(0, "measure", self.measures * len(models))
+        frame.insert(0, "model", np.repeat(models, m))
+        return frame, gains
+
+
 def _sweep(
     design: Design,
     table: pd.DataFrame,
@@ -240,51 +287,32 @@ def _sweep(
     seed: int,
 ) -> pd.DataFrame:
     """Solve the baseline, then the models in chunks, and gather one row a model and measure."""
-    rng = np.random.default_rng(seed)
-    n_units, q, p, m = len(design.base.n), len(positions), len(design.names), len(measures)
-    fold = None if options.folds is None else torch.from_numpy(heldout.folds(n_units, options.folds, rng))
-    if options.folds is not None and (options.folds < 2 or n_units < 2):
-        raise FrameError(
-            f"held-out gains need at least two folds and two units, and there are {n_units} units; folds=None"
-        )
-    if fold is None:  # nothing asks for the units apart
+    rng, n_units = np.random.default_rng(seed), len(design.base.n)
+    fold = base_held = None
+    if options.folds is None:  # nothing asks for the units apart
         design = _as_one_unit(design)
+    elif options.folds < 2 or n_units < 2:
+        raise FrameError(f"held-out gains need two folds and two units, and there are {n_units} units; folds=None")
     base = solve(heldout.regressions(design.base), design.penalties, design.start, method=options.method)
-    base_held = None
-    if fold is not None:
-        fold = fold.to(options.device)
+    if options.folds is not None:
+        fold = torch.from_numpy(heldout.folds(n_units, options.folds, rng)).to(options.device)
         base_held, _ = heldout.logliks(design.base, fold, design.penalties, base, options.method)
-    penalties = torch.nn.functional.pad(design.penalties, (0, q))
-    per_model = 8 * max((len(design.base.n) + m) * (p + q) ** 2, q * len(design.words))
-    size = max(1, CHUNK_BYTES[options.device.type] // per_model)
-    rows, gains = [], []
-    for begin in range(0, len(names), size):
-        chunk = names[begin : begin + size]
-        values = np.ascontiguousarray(table[chunk].to_numpy(np.float64).T)
-        columns = np.stack([values[:, position] for position in positions], axis=1)
-        units, scale = extend(design, torch.from_numpy(columns).to(options.device), chunk)
-        full = solve(heldout.regressions(units), penalties, design.start, method=options.method)
-        converged = full.converged
-        if fold is not None and base_held is not None:
-            held, steady = heldout.logliks(units, fold, penalties, full, options.method)
-            gains.append((held.view(n_units, -1, m) - base_held[:, None, :]).reshape(n_units, -1).cpu().numpy())
-            converged = converged & steady
-        frame = _effects(full, scale.repeat_interleave(m, dim=0), p, options.level)
-        frame["gain"] = (full.loglik - base.loglik.repeat(len(chunk))).cpu().numpy()
-        frame["converged"] = converged.cpu().numpy()
-        frame.insert(0, "measure", measures * len(chunk))
-        frame.insert(0, "model", np.repeat(chunk, m))
-        rows.append(frame)
-    result = pd.concat(rows, ignore_index=True)
-    if gains:
-        held_gains = heldout.summarise(
+    shared = _Shared(design, base, base_held, fold, table, positions, measures, options)
+    size = shared.chunk_size()
+    chunks = [names[begin : begin + size] for begin in range(0, len(names), size)]
+    workers = torch.get_num_threads() if options.device.type == "cpu" else 1
+    with one_thread(), ThreadPoolExecutor(workers) as pool:  # a thread a chunk, since threads within one only wait
+        frames_, gains = zip(*pool.map(shared.solve, chunks), strict=True)
+    result = pd.concat(frames_, ignore_index=True)
+    order = ["model", "measure", "n", "loglik", "gain", *(c for c in result if "effect" in c), "edf"]
+    if fold is not None:
+        found = heldout.summarise(
             np.concatenate(gains, axis=1), design.base.n.cpu().numpy(), rng, n_bootstrap=options.n_bootstrap,
             n_permutations=options.n_permutations, level=options.level,
         )  # fmt: skip
-        result["heldout_gain"], result["heldout_p"] = held_gains.gain, held_gains.p_value
-        result["heldout_low"], result["heldout_high"] = held_gains.low, held_gains.high
-    order = ["model", "measure", "n", "loglik", "gain", *(c for c in result if "effect" in c), "edf"]
-    order += [c for c in ("heldout_gain", "heldout_low", "heldout_high", "heldout_p") if c in result]
+        held = {"heldout_gain": found.gain, "heldout_low": found.low, "heldout_high": found.high}
+        result = result.assign(**held, heldout_p=found.p_value)
+        order += [*held, "heldout_p"]
     return result[[*order, "converged"]]
 
 

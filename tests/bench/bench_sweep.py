@@ -1,0 +1,86 @@
+"""A sweep over language models beside R's bam(discrete=TRUE), at the size of the Dundee Corpus: 500,000 readings.
+
+Everything from the frame to the table of gains is timed. A bam fit is timed with its columns handed over one by one;
+the time of as many bam fits as the sweep makes is that of three (one a measure), times their number over three.
+"""
+
+import os
+import resource
+import time
+
+import numpy as np
+import pytest
+import torch
+
+from psychlm import reading
+from psychlm.reading import mgcv
+from psychlm.text import corpora
+
+MEASURES = ["first_fixation_ms", "gaze_ms", "total_ms"]
+N_WORDS, N_SUBJECTS = int(os.environ.get("BENCH_WORDS", 50_000)), 10
+
+
+def simulated(n_models):
+    noise = np.linspace(0.5, 8, n_models)
+    return reading.simulate(np.random.default_rng(1), n_words=N_WORDS, n_subjects=N_SUBJECTS, noise_bits=noise)
+
+
+@pytest.fixture(scope="module")
+def seconds_a_bam_fit():
+    try:
+        mgcv.version()
+    except mgcv.RMissingError as error:
+        pytest.skip(str(error))
+    data = simulated(1)
+    bits = corpora.add_lags(data.surprisals.rename(columns={"model-001": "bits"}).assign(word="w"), ["bits"])
+    frame = corpora.join(data.readings, bits[["text_id", "word_id", "bits", "prev_bits"]])
+    begin, cpu = time.perf_counter(), time.process_time()
+    for measure in MEASURES:
+        reading.fit(frame, f"{measure} ~ bits + prev_bits + {reading.BASELINE}", backend="mgcv", discrete=True)
+    print(f"\na bam fit takes {(time.process_time() - cpu) / len(MEASURES):.2f} s of a CPU")
+    return (time.perf_counter() - begin) / len(MEASURES)
+
+
+def run(benchmark, n_models, device, folds=None):
+    data = simulated(n_models)
+    reading.delta_loglik(data.readings, data.surprisals, "gaze_ms", folds=None, models=["model-001"], device=device)
+    before = time.process_time()
+    table = benchmark.pedantic(
+        reading.delta_loglik,
+        args=(data.readings, data.surprisals, MEASURES),
+        kwargs={"folds": folds, "device": device},
+        rounds=1,
+    )
+    assert table["converged"].all()
+    assert len(table) == n_models * len(MEASURES)
+    benchmark.extra_info |= {
+        "fits": len(table),
+        "readings": len(data.readings),
+        "cpu_seconds": time.process_time() - before,
+        "load": os.getloadavg()[0],
+        "peak_gb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20,
+    }
+    return benchmark.stats.stats.mean
+
+
+@pytest.mark.parametrize(("n_models", "seconds", "times"), [(30, 6, 10), (1000, 30, 50)])
+def test_sweep_beside_bam(benchmark, seconds_a_bam_fit, n_models, seconds, times):
+    taken = run(benchmark, n_models, "cpu")
+    fits = n_models * len(MEASURES)
+    ratio = seconds_a_bam_fit * fits / taken
+    benchmark.extra_info |= {"seconds_a_bam_fit": seconds_a_bam_fit, "times_faster": ratio, "target_seconds": seconds}
+    print(print(f"\n{fits} fits: {taken:.1f} s, {ratio:.0f} times faster than bam; {benchmark.extra_info}"))
+    assert ratio >= times
+    assert benchmark.extra_info["peak_gb"] < 6
+
+
+def test_sweep_with_heldout_gains(benchmark):
+    taken = run(benchmark, 30, "cpu", folds=10)
+    print(f"\n90 fits and 900 fits of ten folds: {taken:.1f} s; {benchmark.extra_info}")
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here")
+@pytest.mark.parametrize("n_models", [30, 1000])
+def test_sweep_on_a_gpu(benchmark, n_models):
+    taken = run(benchmark, n_models, "cuda")
+    print(f"\n{3 * n_models} fits on a GPU: {taken:.1f} s; {benchmark.extra_info}")
