@@ -14,7 +14,7 @@ all but flat, the answer depends on where one starts and stops; both are mgcv's.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Literal
@@ -135,7 +135,11 @@ def _minimise(
     moments: Moments, penalties: Tensor, theta: Tensor, method: Method, tolerance: float, max_iter: int
 ) -> tuple[Tensor, Tensor, int]:
     """Walk down the criterion as mgcv's newton() does; models that have arrived drop out of the batch."""
-    best = _criterion(moments, penalties, theta, method)
+
+    def evaluate(part: Moments, at: Tensor) -> _Point:
+        return _criterion(part, penalties, at, method)
+
+    best = evaluate(moments, theta)
     precision = _precision(best, theta, tolerance)
     step, definite = _newton_step(best, best.gradient.abs() > precision[:, None])
     converged, halvings, n_iterations = torch.zeros_like(definite), torch.zeros_like(best.value), 1
@@ -143,15 +147,14 @@ def _minimise(
         n_iterations += 1
         active = torch.nonzero(~converged).squeeze(1)
         part, old, trial = moments[active], best[active], theta[active] + step[active]
-        here = _criterion(part, penalties, trial, method)
-        better = _trusted(old, here, step[active], precision[active]) | (~definite[active] & (here.value < old.value))
+        here = evaluate(part, trial)
+        better = _trusted(old, here, step[active], precision[active]) & (here.value < old.value)
         shaky = torch.nonzero(~definite[active] & (halvings[active] == 0)).squeeze(1)
-        for length in (1.0, 0.5) if len(shaky) else ():
-            steepest = theta[active[shaky]] + length * _steepest(old[shaky])
-            there = _criterion(part[shaky], penalties, steepest, method)
-            lower = ~(there.value >= torch.where(better, here.value, old.value)[shaky])
-            here.put(shaky[lower], there[lower])
-            trial[shaky[lower]], better[shaky[lower]] = steepest[lower], True
+        if len(shaky):
+            rows = active[shaky]
+            trial[shaky], found = _descend(part[shaky], old[shaky], theta[rows], step[rows], precision[rows], evaluate)
+            here.put(shaky, found)
+            better[shaky] = found.value < old.value[shaky]
         moved, stuck = active[better], active[~better]
         theta[moved] = trial[better]
         best.put(moved, here[better])
@@ -172,18 +175,54 @@ def _minimise(
     return theta, converged, n_iterations
 
 
+def _descend(
+    moments: Moments,
+    old: _Point,
+    theta: Tensor,
+    step: Tensor,
+    precision: Tensor,
+    evaluate: Callable[[Moments, Tensor], _Point],
+) -> tuple[Tensor, _Point]:
+    """Where the curvature is not positive, take the better of a Newton step and a step of steepest descent.
+
+    Newton's is halved until it is trusted, steepest descent while that helps.
+    """
+    chosen, at = evaluate(moments, theta + step), theta + step
+    open_ = ~(_trusted(old, chosen, step, precision) & (chosen.value < old.value))
+    for halving in (0.5, 0.25, 0.125):
+        if open_.any():
+            here = evaluate(moments, theta + halving * step)
+            good = open_ & _trusted(old, here, halving * step, precision) & (here.value < old.value)
+            chosen.put(good, here[good])
+            at[good], open_ = (theta + halving * step)[good], open_ & ~good
+    chosen.value[open_] = torch.inf
+    length, direction = 1.0, _steepest(old)
+    lowest, lowest_at = evaluate(moments, theta + direction), theta + direction
+    open_ = torch.ones_like(open_)
+    while open_.any() and length > 2.0**-20:
+        length /= 2
+        here = evaluate(moments, theta + length * direction)
+        lower = open_ & (here.value <= lowest.value) & _trusted(old, here, length * direction, precision)
+        open_ &= ~((lowest.value < old.value) & (here.value > lowest.value))
+        lowest.put(lower, here[lower])
+        lowest_at[lower] = (theta + length * direction)[lower]
+    steeper = lowest.value < chosen.value
+    chosen.put(steeper, lowest[steeper])
+    at[steeper] = lowest_at[steeper]
+    return at, chosen
+
+
 def _precision(point: _Point, theta: Tensor, tolerance: float) -> Tensor:
     """Return the gradient that counts as zero, in nats: a share of the criterion."""
     return (tolerance * (point.value.abs() + theta[:, -1].abs())).clamp(max=MAX_TOLERANCE)
 
 
 def _trusted(old: _Point, new: _Point, step: Tensor, precision: Tensor) -> Tensor:
-    """Whether the criterion fell, and about as far as its quadratic approximation had promised."""
+    """Whether the criterion changed about as far as its quadratic approximation had promised."""
     change = new.value - old.value
     curvature = (step[:, None, :] @ old.hessian @ step[:, :, None]).flatten()
     promised = (old.gradient * step).sum(dim=1) + curvature / 2
-    error = (promised - change).abs() / (torch.maximum(promised.abs(), change.abs()) + precision)
-    return (change < 0) & (error < TRUST)
+    return (promised - change).abs() < TRUST * (torch.maximum(promised.abs(), change.abs()) + precision)
 
 
 def _steepest(point: _Point) -> Tensor:
