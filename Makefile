@@ -7,6 +7,7 @@ PYTHON ?= python3.11
 TORCH ?= torch==2.13.0
 VENV := .venv
 BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 PROFILE ?= quick
 JOBS ?= 2
 
@@ -14,15 +15,16 @@ JOBS ?= 2
 help: ## List these targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
 
-# R first: rpy2 builds only where R is.
+# The system's part first: rpy2 builds only where R is, KenLM where a compiler is. Both are optional.
 $(VENV)/.installed: pyproject.toml constraints.txt
-	@bash .ci/install_r
+	@bash .ci/install_system
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) || python3 -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check "$(TORCH)"
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev]"
-	@if command -v Rscript > /dev/null; then \
-	  $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[r]" \
-	  || echo "psychlm: rpy2 could not be built, so models fitted by R's mgcv are left out (it needs R's headers and a C compiler)"; fi
+	$(PIP) "$(TORCH)"
+	$(PIP) -c constraints.txt -e ".[dev]"
+	@if command -v Rscript > /dev/null; then $(PIP) -c constraints.txt -e ".[r]" \
+	  || echo "psychlm: rpy2 was not built (it needs R's headers and a C compiler): models fitted by mgcv are left out"; fi
+	@$(PIP) -c constraints.txt -e ".[words]" \
+	  || echo "psychlm: kenlm was not built (it needs cmake and a C++ compiler): n-gram models are left out"
 	@touch $@
 
 .PHONY: setup

@@ -27,7 +27,8 @@ def test_environment_and_pyproject_name_the_same_packages_and_bounds() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     wanted = dict(map(split, project["dependencies"] + sum(project["optional-dependencies"].values(), [])))
     environment = yaml.safe_load((ROOT / "environment.yml").read_text())
-    conda = dict(map(split, environment["dependencies"]))
+    *packages, by_pip = environment["dependencies"]
+    conda = dict(map(split, packages + by_pip["pip"]))
     assert {CONDA_NAME.get(name, name): bounds for name, bounds in wanted.items()} == {
         name: bounds for name, bounds in conda.items() if name not in CONDA_ONLY
     }
