@@ -9,7 +9,7 @@ import torch
 
 from psychlm import data, reading
 from psychlm.frames import FrameError
-from psychlm.reading import bases, formula, reml
+from psychlm.reading import cubic, formula, reml
 from psychlm.text import corpora
 
 
@@ -122,7 +122,7 @@ def test_derivatives_of_the_criterion_equal_finite_differences(method):
 
 
 def test_cubic_basis_interpolates_and_its_penalty_is_the_integrated_squared_second_derivative(rng):
-    margin = bases.cubic_margin(rng.uniform(0, 10, 300), 6, "s(x)")
+    margin = cubic.cubic_margin(rng.uniform(0, 10, 300), 6, "s(x)")
     grid = np.linspace(margin.spline.x[0], margin.spline.x[-1], 20001)
     curvature = np.gradient(np.gradient(margin.columns(grid), grid, axis=0), grid, axis=0)
     integral = np.trapezoid(curvature[:, :, None] * curvature[:, None, :], grid, axis=0)

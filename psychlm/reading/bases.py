@@ -17,11 +17,10 @@ from typing import Protocol
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
-from scipy.interpolate import CubicSpline
-from scipy.sparse.linalg import eigsh
 
-from psychlm.frames import FrameError
+from psychlm.reading.cubic import CubicMargin, cubic_margin, diagonal
 from psychlm.reading.formula import Smooth
+from psychlm.reading.thin_plate import thin_plate
 
 Floats = NDArray[np.float64]
 MAX_THIN_PLATE_KNOTS = (
@@ -132,52 +131,6 @@ def _categories(values: pd.Series) -> list[object]:
 
 
 @dataclass(frozen=True)
-class CubicMargin:
-    """A cubic regression spline in one variable, its coordinates rotated so that its penalty is ``diag(d)``.
-
-    The coefficients b are the values at the knots and S = integral B''B''' (Wood 2017, section 5.3.1); the rotation is
-    orthogonal, and its first coordinate is the constant, the second the straight line.
-    """
-
-    spline: CubicSpline
-    rotation: Floats
-    d: Floats
-
-    def columns(self, x: Floats) -> Floats:
-        """Return shape (n, k); outside the knots the function goes on as a straight line."""
-        first, last = self.spline.x[0], self.spline.x[-1]
-        inside = np.clip(x, first, last)
-        values = self.spline(inside)
-        beyond = x != inside
-        if beyond.any():
-            values[beyond] += (x - inside)[beyond, None] * self.spline(inside[beyond], 1)
-        return values @ self.rotation
-
-
-def cubic_margin(x: Floats, k: int, label: str) -> CubicMargin:
-    """Place k knots at quantiles of the unique values, as mgcv does."""
-    unique = np.unique(x)
-    _enough_values(len(unique), k, label)
-    knots = np.quantile(unique, np.linspace(0, 1, k))
-    spline = CubicSpline(knots, np.eye(k), bc_type="natural")
-    curvature, h = spline(knots, 2), np.diff(knots)  # second derivatives are linear between knots
-    gram = np.diag(np.r_[h, 0] / 3 + np.r_[0, h] / 3) + np.diag(h / 6, 1) + np.diag(h / 6, -1)
-    penalty = curvature.T @ gram @ curvature
-    straight = np.linalg.qr(np.stack([np.ones(k), knots - knots.mean()], axis=1))[0]
-    d, vectors = np.linalg.eigh(penalty)
-    # The two smallest eigenvalues are zero; their space is exactly the straight lines.
-    return CubicMargin(spline, np.hstack([straight, vectors[:, 2:]]), np.r_[0.0, 0.0, d[2:] / d[-1]])
-
-
-def _enough_values(n_unique: int, k: int, label: str) -> None:
-    if n_unique < k:
-        raise FrameError(
-            f"{label} has {n_unique} unique values, too few for a basis of dimension {k}; give a smaller k "
-            f"({label[:-1]}, k={max(3, n_unique)})) or enter the variable as a linear term"
-        )
-
-
-@dataclass(frozen=True)
 class TensorSmooth:
     """A smooth of one variable (one margin) or a tensor product of several, in cubic regression splines."""
 
@@ -215,12 +168,7 @@ class TensorSmooth:
         sums = rotation @ np.r_[len(rotation) ** -0.5, mean @ upright]
         constrained = np.linalg.qr(sums[:, None], mode="complete")[0][:, 1:]
         change = upright @ (rotation.T @ constrained)[1:]
-        return _diagonal(change, xx), np.stack([_diagonal(change, np.diag(d)) for d in self.penalties])
-
-
-def _diagonal(change: Floats, matrix: Floats) -> Floats:
-    """Return the diagonal of change' matrix change."""
-    return np.einsum("ij,ik,kj->j", change, matrix, change, optimize=True)
+        return diagonal(change, xx), np.stack([diagonal(change, np.diag(d)) for d in self.penalties])
 
 
 def upright(smooth: TensorSmooth, data: pd.DataFrame, weights: Floats | None) -> TensorSmooth:
@@ -236,92 +184,6 @@ def upright(smooth: TensorSmooth, data: pd.DataFrame, weights: Floats | None) ->
     shear = np.eye(len(means))
     shear[np.ix_(free, ~free)] = -np.outer(means[free], means[~free]) / (1 + means[free] @ means[free])
     return replace(smooth, shear=shear)
-
-
-@dataclass(frozen=True)
-class ThinPlate:
-    """A thin-plate spline of one variable, truncated to its k largest eigenvectors (Wood 2003).
-
-    With E_ij = |x_i - x_j|^3 / 12 over the unique values and its k largest eigenvectors U, f(x) = E(x) U Z g + straight
-    line, where Z spans what is orthogonal to straight lines; the last rotation makes the penalty diagonal.
-    """
-
-    label: str
-    variables: tuple[str, ...]
-    knots: Floats
-    centre: float
-    scale: float
-    weights: Floats  # U Z V: n_knots x (k - 2)
-    d: Floats
-    turn: Floats  # V': from mgcv's coefficients to these
-
-    @property
-    def penalties(self) -> Floats:
-        """Return shape (1, k - 1); the straight line comes first and is free."""
-        return np.r_[0.0, self.d][None, :]
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """Return ``label.1``, ``label.2`` ..."""
-        return tuple(f"{self.label}.{i + 1}" for i in range(len(self.d) + 1))
-
-    def columns(self, data: pd.DataFrame) -> Floats:
-        """Return shape (n, k - 1)."""
-        values, inverse = np.unique(data[self.variables[0]].to_numpy(np.float64), return_inverse=True)
-        x = (values - self.centre) / self.scale
-        return np.column_stack([x, _radial(x, self.knots) @ self.weights])[inverse]
-
-    def diagonals(self, mean: Floats, xx: Floats) -> tuple[Floats, Floats]:
-        """Return the diagonals of X'X and the penalty for columns of unit size that sum to zero, as mgcv has them."""
-        k = len(mean) + 1
-        change = np.zeros((k - 1, k))  # from mgcv's columns (curves, constant, line) to these (line, curves)
-        change[1:, : k - 2], change[0, -1] = self.turn, 1
-        means = np.r_[mean[1:] @ self.turn, 1.0, 0.0]
-        size = np.sqrt(_diagonal(change, xx) + means**2)
-        constrained = np.linalg.qr((means / size)[:, None], mode="complete")[0][:, 1:]
-        change = change / size @ constrained
-        return _diagonal(change, xx), _diagonal(change, np.diag(self.penalties[0]))[None, :]
-
-
-def _radial(x: Floats, knots: Floats) -> Floats:
-    distance = np.abs(x[:, None] - knots[None, :])
-    return distance * distance * distance / 12  # numpy's power of 3 takes ten times as long
-
-
-def thin_plate(smooth: Smooth, data: pd.DataFrame) -> ThinPlate:
-    """Build the basis at the unique values of the variable (at every m-th of them where there are too many)."""
-    unique = np.unique(data[smooth.variables[0]].to_numpy(np.float64))
-    k = smooth.k[0]
-    _enough_values(len(unique), k, smooth.label)
-    if len(unique) > MAX_THIN_PLATE_KNOTS:
-        unique = unique[np.linspace(0, len(unique) - 1, MAX_THIN_PLATE_KNOTS).round().astype(int)]
-    centre, scale = float(unique.mean()), float(unique.std())
-    knots = (unique - centre) / scale
-    radial = _radial(knots, knots)
-    if len(knots) > 4 * k:
-        values, vectors = eigsh(radial, k=k, which="LM", v0=np.ones(len(knots)))
-    else:
-        values, vectors = np.linalg.eigh(radial)
-    order = np.argsort(-np.abs(values))[:k]
-    order = np.r_[order[values[order] > 0], order[values[order] < 0]]  # mgcv's: it shapes where the search begins
-    values, vectors = values[order], vectors[:, order]
-    free = _orthogonal_to(np.stack([knots, np.ones_like(knots)]) @ vectors)
-    d, rotation = np.linalg.eigh(free.T @ (values[:, None] * free))
-    weights = vectors @ free @ rotation
-    return ThinPlate(smooth.label, smooth.variables, knots, centre, scale, weights, d / d[-1], rotation.T)
-
-
-def _orthogonal_to(rows: Floats) -> Floats:
-    """Return an orthonormal basis of what is orthogonal to the rows, made as in mgcv by Householder reflections."""
-    left, basis = rows.copy(), np.eye(rows.shape[1])
-    for i in range(len(rows)):
-        last = rows.shape[1] - i
-        mirror = left[i, :last].copy()
-        mirror[-1] += np.copysign(np.linalg.norm(mirror), mirror[-1])
-        mirror /= np.linalg.norm(mirror)
-        for matrix in (left, basis):
-            matrix[:, :last] -= 2 * np.outer(matrix[:, :last] @ mirror, mirror)
-    return basis[:, : rows.shape[1] - len(rows)]
 
 
 @dataclass(frozen=True)

@@ -35,6 +35,24 @@ class Simulated:
     prev_effect_ms_per_bit: dict[str, float]
 
 
+def _words(rng: np.random.Generator, per_text: int, n_texts: int) -> pd.DataFrame:
+    """Draw words whose frequency falls with their length and whose true surprisal falls with their frequency."""
+    length = 1 + rng.poisson(3.7, per_text * n_texts)
+    frequency = np.round(14 - 3 * np.log(length) + rng.normal(0, 2, len(length)), 2)
+    bits = 14 - 0.6 * frequency + rng.normal(0, 3, len(length)).clip(-4)
+    words = pd.DataFrame(
+        {
+            "text_id": np.repeat([f"{text + 1:02d}" for text in range(n_texts)], per_text),
+            "word_id": np.tile(np.arange(1, per_text + 1), n_texts),
+            "length_chars": length,
+            "log_frequency": frequency,
+            "true": bits,
+        }
+    )
+    words["position"] = words["word_id"]
+    return add_lags(words.assign(word="w"), ["length_chars", "log_frequency", "true"]).drop(columns="word")
+
+
 def simulate(
     rng: np.random.Generator,
     *,
@@ -65,21 +83,8 @@ def simulate(
     skipped : float
         Share of readings that are missing in all measures.
     """
-    per_text = n_words // n_texts
-    length = 1 + rng.poisson(3.7, per_text * n_texts)
-    frequency = np.round(14 - 3 * np.log(length) + rng.normal(0, 2, len(length)), 2)
-    bits = 14 - 0.6 * frequency + rng.normal(0, 3, len(length)).clip(-4)
-    words = pd.DataFrame(
-        {
-            "text_id": np.repeat([f"{text + 1:02d}" for text in range(n_texts)], per_text),
-            "word_id": np.tile(np.arange(1, per_text + 1), n_texts),
-            "length_chars": length,
-            "log_frequency": frequency,
-            "true": bits,
-        }
-    )
-    words["position"] = words["word_id"]
-    words = add_lags(words.assign(word="w"), ["length_chars", "log_frequency", "true"]).drop(columns="word")
+    words = _words(rng, n_words // n_texts, n_texts)
+    per_text, bits = n_words // n_texts, words["true"].to_numpy()
     surprisals = words[["text_id", "word_id"]].copy()
     noisy = bits[:, None] + rng.normal(size=(len(bits), len(noise_bits))) * np.asarray(noise_bits)
     names = [f"model-{i + 1:03d}" for i in range(len(noise_bits))]
