@@ -56,11 +56,12 @@ def exact_loglik(fit, responses, step=0.002):
     return logsumexp(joint, axis=1).sum()
 
 
-def simulated(n_persons, n_items, model, seed, missing=0.0):
+def simulated(n_persons, n_items, model, seed, missing=0.0, rarest=0.0):
+    """Draw answers; items that fewer than the share `rarest` got right or wrong are left out, as are silent persons."""
     rng = np.random.default_rng(seed)
     items = simulate.items(n_items, rng, model)
-    answered = simulate.responses(rng.normal(size=n_persons), items, rng, missing=missing)
-    varied = answered.nunique() > 1
+    answered = simulate.responses(rng.normal(size=n_persons), items, rng, missing=missing).dropna(how="all")
+    varied = (answered.nunique() > 1) & answered.mean().between(rarest, 1 - rarest)
     return items[varied.to_numpy()], answered.loc[:, varied]
 
 
@@ -103,7 +104,7 @@ def test_3pl_reaches_the_likelihood_that_mirt_reaches(dataset, reference_dir):
 def test_well_identified_3pl_items_meet_mirt(reference_dir):
     fit = irt.fit(responses_of("4GS_entailment", reference_dir), "3PL")
     mirt = reference(reference_dir, "items", "4GS_entailment", "3PL").sort_values("index")
-    known = (mirt["se_c"] < 0.05).to_numpy() & (mirt["c"] > 0.02).to_numpy()
+    known = (mirt["se_c"] < 0.08).to_numpy() & (mirt["c"] > 0.02).to_numpy()
     assert known.sum() >= 5
     np.testing.assert_allclose(fit.items["c"][known], mirt["c"][known], atol=0.005)
     np.testing.assert_allclose(fit.items["a"][known], mirt["a"][known], rtol=0.01)
@@ -113,7 +114,7 @@ def test_well_identified_3pl_items_meet_mirt(reference_dir):
 def test_1pl_meets_ltm(reference_dir):
     lsat = pd.read_csv(reference_dir / "irt" / "data_LSAT_ltm.csv")
     ltm = json.loads((reference_dir / "irt" / "ltm_LSAT.json").read_text())
-    free = next(value for key, value in ltm.items() if key.startswith("rasch") and "free" in key)
+    free = ltm["rasch_unconstrained"]
     fit = irt.fit(lsat, "1PL")
     assert abs(fit.loglik - free["logLik"]) < 0.01
     coefficients = {row["_row"]: row["value"] for row in free["coefficients"]}
@@ -132,7 +133,7 @@ def test_rasch_and_1pl_are_one_model_on_two_scales(reference_dir):
 
 @pytest.mark.parametrize(("n_persons", "n_items"), [(400, 60), (200, 600), (100, 3000)])
 def test_the_reported_loglik_is_the_exact_one_and_ability_keeps_its_scale(n_persons, n_items):
-    _, answered = simulated(n_persons, n_items, "2PL", seed=n_items)
+    _, answered = simulated(n_persons, n_items, "2PL", seed=n_items, rarest=0.1)
     fit = irt.fit(answered, "2PL", standard_errors=False)
     assert fit.converged
     assert abs(fit.loglik - exact_loglik(fit, answered)) < 0.05
@@ -140,7 +141,7 @@ def test_the_reported_loglik_is_the_exact_one_and_ability_keeps_its_scale(n_pers
 
 
 def test_the_exact_loglik_holds_for_guessing_and_missing_answers():
-    _, answered = simulated(200, 300, "3PL", seed=2, missing=0.2)
+    _, answered = simulated(200, 150, "3PL", seed=2, missing=0.2, rarest=0.1)
     fit = irt.fit(answered, "3PL", standard_errors=False, priors={"guessing": irt.Beta(5, 17)})
     assert abs(fit.loglik - exact_loglik(fit, answered)) < 0.05
 
@@ -160,7 +161,7 @@ def test_interpolated_and_plain_lattices_give_the_same_posteriors():
 
 
 def test_a_fit_on_a_fine_lattice_without_interpolation_gives_the_same_parameters(monkeypatch):
-    _, answered = simulated(200, 200, "2PL", seed=4)
+    _, answered = simulated(200, 200, "2PL", seed=4, rarest=0.1)
     adaptive = irt.fit(answered, "2PL", standard_errors=False)
     assert "interpolated" in adaptive.quadrature
     monkeypatch.setattr(mml, "lattice", lambda *args, **kwargs: quadrature.lattice(0.025))
@@ -204,8 +205,6 @@ def test_3pl_parameters_recover_within_two_standard_errors_where_they_are_identi
 )
 def test_whatever_the_shape_the_loglik_is_exact_and_convergence_is_honest(n_persons, n_items, missing, model, seed):
     _, answered = simulated(n_persons, n_items, model, seed, missing)
-    answered = answered.dropna(how="all")
-    answered = answered.loc[:, answered.nunique() > 1]
     if answered.shape[1] < 3:
         return
     with warnings.catch_warnings():
@@ -259,7 +258,7 @@ def _hessian(function, point, h=1e-3):
 
 @pytest.mark.parametrize("model", ["1PL", "2PL"])
 def test_standard_errors_from_the_joint_curvature_are_close_to_the_exact_ones(model):
-    _, answered = simulated(150, 400, model, seed=6)
+    _, answered = simulated(150, 400, model, seed=6, rarest=0.1)
     read = answers.read_answers(answered, torch.device("cpu"))
     design = likelihood.Design(model == "1PL", torch.zeros(read.n_items, dtype=torch.bool), {})
     start = likelihood.Parameters(
@@ -276,7 +275,7 @@ def test_standard_errors_from_the_joint_curvature_are_close_to_the_exact_ones(mo
 
 
 def test_a_matrix_and_a_memory_map_give_what_the_frame_gives(tmp_path):
-    _, answered = simulated(80, 90, "2PL", seed=5, missing=0.1)
+    _, answered = simulated(80, 90, "2PL", seed=5, missing=0.1, rarest=0.2)
     matrix = answered.fillna(255).to_numpy().astype(np.uint8)
     path = tmp_path / "answers.u8"
     matrix.tofile(path)
@@ -291,8 +290,8 @@ def test_a_matrix_and_a_memory_map_give_what_the_frame_gives(tmp_path):
 
 
 def test_blocks_of_items_change_nothing(monkeypatch):
-    _, answered = simulated(60, 100, "3PL", seed=9)
-    options = {"priors": {"guessing": irt.Beta()}, "standard_errors": False}
+    _, answered = simulated(60, 60, "2PL", seed=9, rarest=0.2)
+    options = {"priors": {"guessing": irt.Beta(), "slope": irt.LogNormal()}, "standard_errors": False}
     whole = irt.fit(answered, "3PL", **options)
     monkeypatch.setattr(answers, "BLOCK_CELLS", 60 * 7)
     monkeypatch.setattr(answers, "KEPT_CELLS", 0)
@@ -409,7 +408,7 @@ def test_items_that_stand_twice_are_named():
 
 
 def test_a_separated_item_is_named_and_the_fit_does_not_claim_to_have_converged():
-    _, answered = simulated(120, 200, "2PL", seed=2)
+    _, answered = simulated(120, 200, "2PL", seed=2, rarest=0.15)
     answered["separated"] = (answered.mean(axis=1) > 0.6).astype(float)
     with pytest.warns(irt.IRTWarning, match="'separated'.*separated by ability"):
         fit = irt.fit(answered, "2PL", max_iterations=500)

@@ -198,7 +198,8 @@ def _start(
     plain = Parameters(torch.ones_like(share), 1.2 * torch.logit(above), guess)  # 1.2: ability spreads the logits
     if not design.guessing_free.any():
         return plain
-    without = Design(design.common_slope, torch.zeros_like(design.guessing_free), design.priors)
+    priors = {name: prior for name, prior in design.priors.items() if name != "guessing"}
+    without = Design(design.common_slope, torch.zeros_like(design.guessing_free), priors)
     rough = mml.estimate(answers, without, plain, replace(settings, tolerance=ROUGH)).parameters
     return replace(rough, guessing=torch.where(design.guessing_free, START_GUESSING, rough.guessing))
 

@@ -28,7 +28,15 @@ from torch import Tensor
 from torch.linalg import cholesky, solve_triangular
 
 from psychlm.irt.answers import Answers, Block
-from psychlm.irt.likelihood import CellDerivatives, Design, Parameters, node_loglik, right_answer, wrong_answer
+from psychlm.irt.likelihood import (
+    CellDerivatives,
+    Design,
+    Parameters,
+    gradient,
+    node_loglik,
+    right_answer,
+    wrong_answer,
+)
 from psychlm.irt.quadrature import Lattice, posterior
 
 MODE_STEPS = 20
@@ -115,7 +123,7 @@ def _scale_directions(
     images = []
     for move in moves:
         ahead, behind = (
-            _gradient(answers, design, Parameters.of(parameters.vector() + h * move.vector()), on)
+            gradient(answers, design, Parameters.of(parameters.vector() + h * move.vector()), on)
             for h in (DIFFERENCE, -DIFFERENCE)
         )
         images.append((behind - ahead) / (2 * DIFFERENCE))
@@ -125,26 +133,6 @@ def _scale_directions(
     if design.common_slope:
         common[0, 0, 1], common[1, 0] = slope[0], image[:, 0].sum(0)
     return _Directions(direction, common[0]), _Directions(image * mask[..., None], common[1])
-
-
-def _gradient(answers: Answers, design: Design, parameters: Parameters, on: Lattice) -> Tensor:
-    """Return the gradient of log-likelihood plus log prior by slope, intercept and guessing, shape (n_items, 3)."""
-    weights = posterior(node_loglik(answers, parameters, on.nodes), on).weights * answers.count[:, None]
-    parts = []
-    for block in answers.blocks():
-        part = parameters[block.items]
-        z, c = torch.outer(part.slope, on.nodes) + part.intercept[:, None], part.guessing[:, None]
-        right, off = right_answer(z, c), wrong_answer(z, c)
-        correct = block.correct.T @ weights
-        wrong = (weights.sum(0) if block.answered is None else block.answered.T @ weights) - correct
-        by_logit = correct * right.z + wrong * off.z
-        by_guessing = correct * right.c + wrong * off.c
-        parts.append(torch.stack([by_logit @ on.nodes, by_logit.sum(1), by_guessing.sum(1)], 1))
-    gradient = torch.cat(parts)
-    for column, (name, value) in enumerate(vars(parameters).items()):
-        if name in design.priors:
-            gradient[:, column] += design.priors[name].derivatives(value)[0]
-    return gradient
 
 
 def _cells(block: Block, parameters: Parameters, ability: Tensor) -> CellDerivatives:

@@ -125,6 +125,27 @@ def wrong_answer(z: Tensor, c: Tensor) -> CellDerivatives:
     return CellDerivatives(-s, by_c, -s * torch.sigmoid(-z), torch.zeros_like(s), -(by_c**2))
 
 
+def gradient(answers: Answers, design: Design, parameters: Parameters, on: Lattice) -> Tensor:
+    """Return the gradient of log-likelihood plus log prior by slope, intercept and guessing, shape (n_items, 3)."""
+    weights = posterior(node_loglik(answers, parameters, on.nodes), on).weights * answers.count[:, None]
+    parts = []
+    for block in answers.blocks():
+        part = parameters[block.items]
+        z, c = torch.outer(part.slope, on.nodes) + part.intercept[:, None], part.guessing[:, None]
+        right, off = right_answer(z, c), wrong_answer(z, c)
+        correct = block.correct.T @ weights
+        wrong = (weights.sum(0) if block.answered is None else block.answered.T @ weights) - correct
+        by_logit = correct * right.z + wrong * off.z
+        by_guessing = correct * right.c + wrong * off.c
+        parts.append(torch.stack([by_logit @ on.nodes, by_logit.sum(1), by_guessing.sum(1)], 1))
+    result = torch.cat(parts)
+    for column, (name, value) in enumerate(vars(parameters).items()):
+        if name in design.priors:
+            free = design.guessing_free if name == "guessing" else torch.ones_like(design.guessing_free)
+            result[free, column] += design.priors[name].derivatives(value[free])[0]
+    return result
+
+
 def parameter_frame(parameters: Parameters, names: pd.Index) -> pd.DataFrame:
     """Return a, b, c and d by item."""
     a, d, c = (value.cpu().numpy() for value in (parameters.slope, parameters.intercept, parameters.guessing))

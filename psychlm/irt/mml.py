@@ -18,7 +18,9 @@ from psychlm.irt.answers import Answers
 from psychlm.irt.likelihood import Design, Parameters, node_loglik, rescaled, resolved_posterior
 from psychlm.irt.local_maxima import better_items
 from psychlm.irt.mstep import maximise
+from psychlm.irt.polish import newton
 from psychlm.irt.quadrature import STEP, Lattice, Posterior, lattice, posterior
+from psychlm.irt.standard_errors import EXACT_PARAMETERS
 
 LATTICE_ERROR = 0.01  # nats: a log-likelihood that moves less when the lattice is made twice as fine is taken
 SMALLEST_STEP = STEP / 16
@@ -26,6 +28,7 @@ RUNAWAY_SLOPE = 30.0  # per standard deviation of ability: a step, not a curve, 
 LARGEST_LEAP = 2.0  # of a slope, in one extrapolation
 ABSORPTION_STEPS = 5
 SD_STEPS = 100
+ROUGH = 0.01  # logits: where EM hands over to Newton's method
 LOGLIK_TOLERANCE = 1e-5  # nats, gained by the last EM step
 
 
@@ -109,7 +112,7 @@ def estimate(answers: Answers, design: Design, start: Parameters, settings: Sett
     em = EM(answers, design, lattice(device=answers.device), settings)
     parameters = start
     while True:
-        parameters, converged = _accelerated(em, parameters)
+        parameters, converged = _climbed(em, parameters)
         found, objective = em.expect(parameters)
         if converged and (other := _escaped(em, parameters, found, objective)) is not None:
             parameters = other
@@ -122,6 +125,25 @@ def estimate(answers: Answers, design: Design, start: Parameters, settings: Sett
     sd = _sd_check(em)
     parameters = _oriented(answers, parameters, found)
     return Estimate(parameters, found, em.lattice, loglik, converged, em.n_steps, error, sd)
+
+
+def _climbed(em: EM, parameters: Parameters) -> tuple[Parameters, bool]:
+    """Climb by EM; with guessing by EM and Newton's method in turn, since EM's small steps there prove nothing."""
+    settings = em.settings
+    if not em.design.guessing_free.any() or 3 * em.answers.n_items > EXACT_PARAMETERS:
+        return _accelerated(em, parameters, settings.tolerance)
+    tolerance = ROUGH
+    while True:
+        parameters, near = _accelerated(em, parameters, tolerance)
+        if not near:
+            return parameters, False
+        parameters, converged, n_steps = newton(
+            em.answers, em.design, parameters, em.lattice, lambda at: em.expect(at)[1], settings.tolerance
+        )
+        em.n_steps += n_steps
+        if converged or tolerance < settings.tolerance:
+            return parameters, converged
+        tolerance /= 10
 
 
 def _escaped(em: EM, parameters: Parameters, found: Posterior, objective: float) -> Parameters | None:
@@ -169,7 +191,7 @@ def _finer_objective(em: EM, parameters: Parameters) -> float:
     return float(found.loglik @ em.answers.count) + em.design.log_prior(parameters)
 
 
-def _accelerated(em: EM, parameters: Parameters) -> tuple[Parameters, bool]:
+def _accelerated(em: EM, parameters: Parameters, tolerance: float) -> tuple[Parameters, bool]:
     """Run SQUAREM cycles of two EM steps and an extrapolation; return the parameters and whether they converged.
 
     Items whose slopes run away are left out of the judgment; the caller reports them.
@@ -188,9 +210,9 @@ def _accelerated(em: EM, parameters: Parameters) -> tuple[Parameters, bool]:
         change = float(last.abs().max()) * max(length, 1.0)
         if em.settings.progress:
             print(f"EM step {em.n_steps}: {reached:.4f} nats, predicted change {change:.2g}", file=sys.stderr)
-        if change < em.settings.tolerance and reached - objective < LOGLIK_TOLERANCE:
+        if change < tolerance and reached - objective < LOGLIK_TOLERANCE * tolerance / em.settings.tolerance:
             return second, True
-        em.accuracy = max(min(em.accuracy, 0.1 * float(last.abs().max())), 0.01 * em.settings.tolerance)
+        em.accuracy = max(min(em.accuracy, 0.1 * float(last.abs().max())), 0.01 * tolerance)
         length, stride = min(max(length, 1.0), stride), stride * 4 if length >= stride else stride
         safe = second
         parameters = _proposal(start + 2 * length * step + length**2 * curvature, second)

@@ -56,12 +56,12 @@ def standard_errors(answers: Answers, design: Design, parameters: Parameters, on
         return StandardErrors(slope**0.5, intercept**0.5, guessing**0.5, cross, None)
     information = observed_information(answers, design, parameters, on)
     kinds = len(information) // answers.n_items
-    merged = _merged(free[:kinds], design)
-    root, failed = torch.linalg.cholesky_ex(merged.T @ information @ merged)
+    basis = merged(free[:kinds], design)
+    root, failed = torch.linalg.cholesky_ex(basis.T @ information @ basis)
     if failed:
         return no_standard_errors(answers.n_items)
     covariance = torch.cholesky_inverse(root)
-    whole = (merged @ covariance @ merged.T).view(kinds, answers.n_items, kinds, answers.n_items)
+    whole = (basis @ covariance @ basis.T).view(kinds, answers.n_items, kinds, answers.n_items)
     variances = torch.full((3, answers.n_items), torch.nan, dtype=torch.float64)
     variances[:kinds] = torch.stack([whole[k, :, k].diagonal() for k in range(kinds)]).cpu()
     variances[~free.cpu()] = torch.nan
@@ -77,7 +77,7 @@ def free_parameters(design: Design, parameters: Parameters) -> Tensor:
     return free
 
 
-def _merged(free: Tensor, design: Design) -> Tensor:
+def merged(free: Tensor, design: Design) -> Tensor:
     """Return the 0/1 matrix that maps the estimates to all items' parameters: a common slope stands for all slopes."""
     selected = torch.eye(free.numel(), dtype=torch.float64, device=free.device)[:, free.flatten()]
     if not design.common_slope:
