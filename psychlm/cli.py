@@ -141,8 +141,9 @@ def irt_fit(
     """Fit a model to RESPONSES (CSV or Parquet: persons in rows, 0, 1 or empty; the first column names them)."""
     with _plain_errors():
         from psychlm import frames, irt
+        from psychlm.irt.priors import Prior
 
-        priors = {"guessing": irt.Beta(*guessing_prior)} if guessing_prior else None
+        priors: dict[str, Prior] | None = {"guessing": irt.Beta(*guessing_prior)} if guessing_prior else None
         fit = irt.fit(frames.read_responses(responses), model, priors=priors, max_iterations=max_iterations)
         fit.to_json(out)
     click.echo(fit.items.drop(columns="c_is_free", errors="ignore").round(3).to_string())

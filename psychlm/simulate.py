@@ -1,4 +1,4 @@
-"""Responses (and, later, reading times) from known parameters: what every estimate in the house is tried on.
+"""Responses from known parameters: what every estimate in the house is tried on (readings: psychlm.reading.simulate).
 
 Everything takes a :class:`numpy.random.Generator`, so that a seed fixes the data.
 """
