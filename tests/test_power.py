@@ -1,4 +1,4 @@
-"""Perplexity against the product in the paper's formula, and the PNC against scipy on the UCL corpus."""
+"""Perplexity against the paper's product, the PNC against scipy on the UCL corpus, relations on the paper's Table 2."""
 
 import numpy as np
 import pandas as pd
@@ -6,7 +6,14 @@ import pytest
 from scipy import stats
 
 from psychlm.frames import FrameError
-from psychlm.reading.power import perplexity, predictability_norm_correlation
+from psychlm.reading.power import (
+    dataset_size_against_gain,
+    perplexity,
+    perplexity_against_gain,
+    pnc_against_gain,
+    predictability_norm_correlation,
+    quality,
+)
 
 
 @pytest.fixture
@@ -70,3 +77,77 @@ def test_the_pnc_of_the_released_models_is_scipys_correlation():
 def test_a_word_that_nobody_said_must_be_smoothed():
     with pytest.raises(ValueError, match="cloze_surprisal is infinite for 1 words"):
         predictability_norm_correlation([1, 2, 3, 4], [1, 2, 3, np.inf])
+
+
+@pytest.fixture(scope="module")
+def table2():
+    """Table 2 of Hao et al. (2020), one row a model and measure."""
+    from psychlm import data
+
+    table = data.published("hao2020.table2").merge(data.published("hao2020.datasets").drop(columns="source"))
+    return table.drop(columns="source").melt(
+        ["model", "family", "dataset", "perplexity", "pnc", "size_mb", "vocabulary"], var_name="measure",
+        value_name="gain",
+    )  # fmt: skip
+
+
+def test_table_2_says_what_the_papers_text_says_of_it(table2):
+    one = table2[table2["measure"] == "gaze_ms"].set_index("model")
+    assert len(one) == 32
+    assert one["perplexity"].idxmin() == one["pnc"].idxmax() == "GPT-2" and one["pnc"].idxmin() == "XLM"
+    pretrained = one[one["family"] == "pre-trained"]
+    assert pretrained["perplexity"].idxmax() == "XLNet"
+    for _, rows in table2.groupby("measure"):
+        best = rows[rows["family"] == "pre-trained"].set_index("model")["gain"].nlargest(2)
+        assert list(best.index) == ["GPT-2", "XLNet"] and rows["gain"].max() == best.iloc[0]
+        means = rows.groupby(["dataset", "family"])["gain"].mean()
+        assert means["Penn Treebank", "LSTM"] > means["Penn Treebank", "Transformer"]
+        assert means["WikiText-2", "Transformer"] > means["WikiText-2", "LSTM"]
+        trigrams = rows[(rows["dataset"] == "LM1B") & (rows["model"] != "2-Gram")]["gain"]
+        assert (trigrams > rows.set_index("model").loc["Transformer-XL", "gain"]).all()
+    assert stats.pearsonr(one["perplexity"], one["pnc"]).statistic == pytest.approx(0.222, abs=5e-4)
+
+
+def test_relations_with_the_gain_are_scipys(table2):
+    found = pnc_against_gain(table2, at_least=0.4).set_index("measure")
+    for measure, rows in table2[table2["pnc"] >= 0.4].groupby("measure"):
+        line = stats.linregress(rows["pnc"], rows["gain"])
+        expected = [line.rvalue, line.pvalue, line.slope, line.intercept]
+        assert found.loc[measure, ["r", "p", "slope", "intercept"]].to_list() == pytest.approx(expected)
+        assert found.loc[measure, "n"] == 19 and found.loc[measure, "low"] < line.rvalue < found.loc[measure, "high"]
+    assert (pnc_against_gain(table2)["n"] == 32).all()
+
+
+def test_perplexities_are_compared_within_a_vocabulary(table2):
+    found = perplexity_against_gain(table2, within="dataset").set_index(["measure", "dataset"])
+    rows = table2[(table2["measure"] == "total_ms") & (table2["dataset"] == "Penn Treebank")]
+    line = stats.linregress(rows["perplexity"], rows["gain"])
+    assert found.loc[("total_ms", "Penn Treebank"), ["r", "slope"]].to_list() == pytest.approx([line[2], line[0]])
+    assert found.loc[("total_ms", "WebText")].drop("n").isna().all()  # GPT-2 is alone with its vocabulary
+    assert len(perplexity_against_gain(table2)) == 3
+
+
+def test_gains_are_averaged_over_the_models_of_a_dataset(table2):
+    found = dataset_size_against_gain(table2).set_index(["measure", "dataset"])
+    lm1b = [86.9, 122.1, 130.5, 131.3]
+    assert found.loc[("first_fixation_ms", "LM1B")].to_list() == pytest.approx([4000, np.mean(lm1b), 4])
+    assert list(found.loc["gaze_ms"].index[:4]) == ["WikiText-103", "LM1B", "WebText", "XLNet's corpus"]
+    assert found.loc["gaze_ms", "size_mb"].isna().sum() == 3
+    with pytest.raises(FrameError, match="WebText.*more than one size_mb"):
+        dataset_size_against_gain(table2.assign(size_mb=np.arange(len(table2)) * (table2["dataset"] == "WebText")))
+
+
+def test_quality_is_pnc_and_perplexity_per_word(words):
+    rng = np.random.default_rng(0)
+    norms = words.assign(cloze_surprisal_bits=rng.exponential(size=5))
+    bits = words[["text_id", "word_id"]].assign(one=words["surprisal_bits"], two=rng.exponential(size=5))
+    found = quality(norms, bits.sample(frac=1, random_state=0)).set_index("model")
+    assert list(found.index) == ["one", "two"]
+    assert found.loc["one", "perplexity"] == pytest.approx(perplexity(words).per_word)
+    assert found.loc["two", "pnc"] == pytest.approx(stats.pearsonr(bits["two"], norms["cloze_surprisal_bits"])[0])
+    with pytest.raises(FrameError, match="4 .text_id, word_id. in common"):
+        quality(norms, bits.iloc[1:])
+    with pytest.raises(FrameError, match="surprisals have no columns .'three'."):
+        quality(norms, bits, models=["three"])
+    with pytest.raises(FrameError, match="gains have no columns .'pnc'."):
+        pnc_against_gain(pd.DataFrame({"measure": ["gaze_ms"], "gain": [1.0]}))

@@ -2,8 +2,21 @@
 
 from psychlm.reading.formula import FormulaError
 from psychlm.reading.gam import fit
+from psychlm.reading.power import (
+    Perplexity,
+    dataset_size_against_gain,
+    perplexity,
+    perplexity_against_gain,
+    pnc_against_gain,
+    predictability_norm_correlation,
+    quality,
+)
 from psychlm.reading.result import GAMFit
 from psychlm.reading.simulated import simulate
 from psychlm.reading.sweep import BASELINE, delta_loglik
 
-__all__ = ["BASELINE", "FormulaError", "GAMFit", "delta_loglik", "fit", "simulate"]
+__all__ = [
+    "BASELINE", "FormulaError", "GAMFit", "Perplexity", "dataset_size_against_gain", "delta_loglik", "fit",
+    "perplexity", "perplexity_against_gain", "pnc_against_gain", "predictability_norm_correlation", "quality",
+    "simulate",
+]  # fmt: skip

@@ -1,12 +1,14 @@
-"""How good a language model is, by what it finds surprising: perplexity, and the predictability norm correlation.
+"""How good a language model is, by what it finds surprising, and whether better models gain more on reading times.
 
 Perplexity per token compares models that share a vocabulary, and no others (Hao et al. 2020, section 3.3.1); per word
 or per character it compares models that do not. The predictability norm correlation asks instead whether a model finds
-difficult to predict what people find so (section 3.3.2).
+difficult to predict what people find so (section 3.3.2). Either is set against the gain that
+:func:`psychlm.reading.delta_loglik` finds, as is the size of the training data (their Figures 1 and 2).
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -115,3 +117,172 @@ def predictability_norm_correlation(
                 "(a word that nobody said is not impossible), or set these words to NaN to leave them out"
             )
     return correlation(surprisal_bits, cloze_surprisal, method="pearson", level=level)
+
+
+def quality(
+    words: pd.DataFrame,
+    surprisals: pd.DataFrame,
+    *,
+    models: Sequence[str] | None = None,
+    cloze: str = "cloze_surprisal_bits",
+    level: float = 0.95,
+) -> pd.DataFrame:
+    """Return PNC and perplexity of many language models on the same words: one row a model.
+
+    Parameters
+    ----------
+    words : DataFrame
+        A words frame with the surprisal of each word for people in a cloze task.
+    surprisals : DataFrame
+        ``text_id``, ``word_id`` and one column of surprisals (bits) for each language model.
+    models : list of str, optional
+        Columns of ``surprisals``; unless given, all but ``text_id``, ``word_id`` and ``word``.
+    cloze : str
+        The column of ``words`` with people's surprisal.
+    level : float
+        Coverage of the PNC's interval (Fisher's).
+
+    Returns
+    -------
+    DataFrame
+        ``model``, ``pnc``, ``pnc_low``, ``pnc_high``, ``n_words`` (behind the PNC) and ``perplexity`` (per word, which
+        models of different vocabularies share).
+
+    Raises
+    ------
+    FrameError
+        If a column is missing, or the two frames do not hold the same words.
+    """
+    keys = ["text_id", "word_id"]
+    names = [c for c in surprisals.columns if c not in (*keys, "word")] if models is None else list(models)
+    _require(words, [*keys, cloze], "words")
+    _require(surprisals, [*keys, *names], "surprisals")
+    both = words[[*keys, "word", cloze]].merge(surprisals[[*keys, *names]], on=keys, validate="one_to_one")
+    if len(both) < max(len(words), len(surprisals)):
+        raise FrameError(
+            f"{len(words)} words and {len(surprisals)} surprisals have {len(both)} (text_id, word_id) in common; "
+            "score the same words, and no others"
+        )
+    rows = []
+    for name in names:
+        pnc = predictability_norm_correlation(both[name], both[cloze], level=level)
+        rows.append((name, pnc.r, pnc.low, pnc.high, pnc.n, perplexity(both, name).per_word))
+    return pd.DataFrame(rows, columns=["model", "pnc", "pnc_low", "pnc_high", "n_words", "perplexity"])
+
+
+def pnc_against_gain(
+    gains: pd.DataFrame, *, gain: str = "gain", at_least: float | None = None, level: float = 0.95
+) -> pd.DataFrame:
+    """Return how the gain rises with the PNC over language models: one row a measure (Hao et al. 2020, section 4.2).
+
+    Parameters
+    ----------
+    gains : DataFrame
+        One row a model and measure: ``measure``, ``pnc`` and the gain, for instance what
+        :func:`psychlm.reading.delta_loglik` returns, joined with :func:`quality` on ``model``.
+    gain : str
+        The column of gains: ``"gain"`` (nats, in sample) or ``"heldout_gain"`` (nats per reading).
+    at_least : float, optional
+        Leave out models with a lower PNC (the paper sees one line above 0.4).
+    level : float
+        Coverage of the intervals (Fisher's, which takes the models for independent draws).
+
+    Returns
+    -------
+    DataFrame
+        ``measure``, Pearson's ``r`` with ``low``, ``high`` and ``p``, ``n`` (models), and the least-squares line:
+        ``slope`` (gain per unit of PNC) and ``intercept``. NaN where there are fewer than three models.
+
+    Raises
+    ------
+    FrameError
+        If a column is missing.
+    """
+    _require(gains, ["measure", "pnc", gain], "gains")
+    kept = gains if at_least is None else gains[gains["pnc"] >= at_least]
+    return _relations(kept, "pnc", gain, ["measure"], level)
+
+
+def perplexity_against_gain(
+    gains: pd.DataFrame, *, gain: str = "gain", within: str | None = None, level: float = 0.95
+) -> pd.DataFrame:
+    """Return how the gain falls with perplexity over language models (Hao et al. 2020, section 4.1; their Figure 1).
+
+    Parameters
+    ----------
+    gains : DataFrame
+        One row a model and measure: ``measure``, ``perplexity`` and the gain.
+    gain : str
+        The column of gains.
+    within : str, optional
+        A column that tells which models share a vocabulary (or training data): perplexities per token compare those
+        and no others, so that each group gets rows of its own. Leave it out for perplexities per word.
+    level : float
+        Coverage of the intervals.
+
+    Returns
+    -------
+    DataFrame
+        As :func:`pnc_against_gain`, one row a measure (and group); ``slope`` is the gain per unit of perplexity.
+
+    Raises
+    ------
+    FrameError
+        If a column is missing.
+    """
+    groups = ["measure"] if within is None else ["measure", within]
+    _require(gains, [*groups, "perplexity", gain], "gains")
+    return _relations(gains, "perplexity", gain, groups, level)
+
+
+def dataset_size_against_gain(
+    gains: pd.DataFrame, *, gain: str = "gain", size: str = "size_mb", dataset: str = "dataset"
+) -> pd.DataFrame:
+    """Return the mean gain of the models trained on each dataset, beside its size (Hao et al. 2020, Figure 2).
+
+    Parameters
+    ----------
+    gains : DataFrame
+        One row a model and measure: ``measure``, the gain, the dataset's name and its size (NaN if it is not known).
+    gain, size, dataset : str
+        The columns that hold them.
+
+    Returns
+    -------
+    DataFrame
+        ``measure``, the dataset, its size, the mean gain and ``n_models``; smallest datasets first, those of unknown
+        size last.
+
+    Raises
+    ------
+    FrameError
+        If a column is missing, or a dataset has two sizes.
+    """
+    _require(gains, ["measure", dataset, size, gain], "gains")
+    sizes = gains.groupby(dataset)[size].nunique(dropna=False)
+    if (sizes > 1).any():
+        raise FrameError(f"datasets {list(sizes.index[sizes > 1])} have more than one {size}; give each a single one")
+    means = gains.groupby(["measure", dataset, size], as_index=False, dropna=False, sort=False)
+    found = means.agg(**{gain: (gain, "mean"), "n_models": (gain, "size")})
+    return found.sort_values(["measure", size], ignore_index=True)
+
+
+def _require(frame: pd.DataFrame, columns: Sequence[str], what: str) -> None:
+    missing = [name for name in columns if name not in frame.columns]
+    if missing:
+        raise FrameError(f"the {what} have no columns {missing}; there are {list(frame.columns)}")
+
+
+def _relations(gains: pd.DataFrame, predictor: str, gain: str, groups: list[str], level: float) -> pd.DataFrame:
+    """Return correlation and least-squares line of the gain on a predictor, one row a group."""
+    rows = []
+    for key, part in gains.groupby(groups, sort=False):
+        x, y = part[predictor].to_numpy(np.float64), part[gain].to_numpy(np.float64)
+        known = ~(np.isnan(x) | np.isnan(y))
+        if known.sum() < 3:
+            rows.append((*key, np.nan, np.nan, np.nan, np.nan, int(known.sum()), np.nan, np.nan))
+            continue
+        found = correlation(x, y, method="pearson", level=level)
+        slope, intercept = np.polynomial.Polynomial.fit(x[known], y[known], 1).convert().coef[::-1]
+        rows.append((*key, found.r, found.low, found.high, found.p, found.n, slope, intercept))
+    return pd.DataFrame(rows, columns=[*groups, "r", "low", "high", "p", "n", "slope", "intercept"])
