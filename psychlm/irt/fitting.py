@@ -22,6 +22,7 @@ from psychlm.irt.standard_errors import StandardErrors, no_standard_errors
 from psychlm.irt.standard_errors import standard_errors as errors_of
 
 START_GUESSING = 0.02
+TWINS_DIFFER = 10  # that the same few persons failed two easy items is no news; of ten persons it is
 ROUGH = 0.01  # tolerance, in logits, of the 2PL from which a 3PL starts
 
 
@@ -170,9 +171,11 @@ def _check_items(answers: Answers, kind: str, design: Design) -> None:
             "drop them with frames.drop_constant(responses), or give a prior, such as "
             'priors={"intercept": Normal(0, 3)} with the Rasch model'
         )
-    twins = equal_items(answers)
+    rarer = torch.minimum(answers.n_correct, answers.n_answered - answers.n_correct).cpu().numpy()
+    common = dict(zip(answers.items, rarer >= TWINS_DIFFER, strict=True))
+    twins = [group for group in equal_items(answers) if common[group[0]]]
     if twins:
-        shown = "; ".join(_some(group) for group in twins[:5])
+        shown = "; ".join(_some(pd.Index(group)) for group in twins[:5])
         warnings.warn(
             f"{sum(map(len, twins))} items were answered alike by every person, in {len(twins)} groups ({shown}); if "
             "they are one item under several names, keep one: copies count its answers twice",
@@ -221,8 +224,13 @@ def _warn(
         )
     if found.loglik_error > mml.LATTICE_ERROR:
         _say(f"the log-likelihood moves by {found.loglik_error:.3g} nats on a finer lattice than {found.lattice}")
-    if errors is not None and errors.covariance is None and np.isnan(errors.intercept).all():
+    if errors is None:
+        return
+    without = np.isnan(errors.intercept) & ~runaway
+    if without.all():
         _say("the observed information is not positive definite at the estimates, so there are no standard errors")
+    elif without.any():
+        _say(f"items {_some(answers.items[without])} lie too near a ridge of the likelihood to have standard errors")
 
 
 def _say(message: str) -> None:
@@ -238,7 +246,7 @@ def _result(
     items["se_a"], items["se_d"], items["se_c"] = errors.slope, errors.intercept, errors.guessing
     # b = -d / a, so db = -(dd + b da) / a
     variance = errors.intercept**2 + 2 * b * errors.slope_intercept + (b * errors.slope) ** 2
-    items["se_b"] = np.sqrt(variance) / np.abs(a)
+    items["se_b"] = np.sqrt(np.where(variance >= 0, variance, np.nan)) / np.abs(a)
     sd, se_variance, covariance = 1.0, np.nan, errors.covariance
     if kind == "Rasch":
         sd = float(a[0])

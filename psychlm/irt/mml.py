@@ -20,11 +20,10 @@ from psychlm.irt.local_maxima import better_items
 from psychlm.irt.mstep import maximise
 from psychlm.irt.polish import newton
 from psychlm.irt.quadrature import STEP, Lattice, Posterior, lattice, posterior
-from psychlm.irt.standard_errors import EXACT_PARAMETERS
+from psychlm.irt.standard_errors import EXACT_PARAMETERS, RUNAWAY_SLOPE
 
 LATTICE_ERROR = 0.01  # nats: a log-likelihood that moves less when the lattice is made twice as fine is taken
 SMALLEST_STEP = STEP / 16
-RUNAWAY_SLOPE = 30.0  # per standard deviation of ability: a step, not a curve, and on its way to infinity
 LARGEST_LEAP = 2.0  # of a slope, in one extrapolation
 ABSORPTION_STEPS = 5
 SD_STEPS = 100

@@ -25,6 +25,7 @@ from psychlm.irt.joint_curvature import joint_variances
 from psychlm.irt.likelihood import Design, Parameters, node_loglik, right_answer, wrong_answer
 from psychlm.irt.quadrature import Lattice, fine_posterior
 
+RUNAWAY_SLOPE = 30.0  # per standard deviation of ability: a step, not a curve, and on its way to infinity
 EXACT_PARAMETERS = 1000  # up to so many the information matrix is always built whole
 POLYNOMIALS = 24
 NEGLIGIBLE = 1e-10  # share of the missing information at which the sum over polynomials ends
@@ -52,8 +53,12 @@ def standard_errors(answers: Answers, design: Design, parameters: Parameters, on
     free = free_parameters(design, parameters)
     n_free = int(free.sum()) - design.common_slope * (answers.n_items - 1)
     if n_free > max(EXACT_PARAMETERS, answers.n_persons):
-        slope, intercept, guessing, cross = joint_variances(answers, design, parameters, on, free)
-        return StandardErrors(slope**0.5, intercept**0.5, guessing**0.5, cross, None)
+        try:
+            slope, intercept, guessing, cross = joint_variances(answers, design, parameters, on, free)
+        except torch.linalg.LinAlgError:  # as below: not at a maximum
+            return no_standard_errors(answers.n_items)
+        with np.errstate(invalid="ignore"):  # a negative variance is no variance: NaN, and reported after the fit
+            return StandardErrors(slope**0.5, intercept**0.5, guessing**0.5, cross, None)
     information = observed_information(answers, design, parameters, on)
     kinds = len(information) // answers.n_items
     basis = merged(free[:kinds], design)
@@ -71,9 +76,14 @@ def standard_errors(answers: Answers, design: Design, parameters: Parameters, on
 
 
 def free_parameters(design: Design, parameters: Parameters) -> Tensor:
-    """Return which of (slope, intercept, guessing) are estimated, shape (3, n_items); guessing not at its edge 0."""
+    """Return which of (slope, intercept, guessing) are estimated, shape (3, n_items); guessing not at its edge 0.
+
+    Of an item whose slope runs away nothing is: it is a step at a fixed place, given which the others have errors.
+    """
     free = torch.ones(3, len(parameters.slope), dtype=torch.bool, device=parameters.slope.device)
     free[2] = design.guessing_free & (parameters.guessing > 0)
+    if not design.common_slope:
+        free &= parameters.slope.abs() <= RUNAWAY_SLOPE
     return free
 
 
