@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import re
 import subprocess
+import sys
 import tomllib
 
 import pandas as pd
+import pytest
 import yaml
 from conftest import ROOT
 from packaging.requirements import Requirement
@@ -70,3 +72,16 @@ def test_every_make_target_documents_itself() -> None:
     phony = re.findall(r"^\.PHONY: (.+)$", makefile, flags=re.M)
     for target in " ".join(phony).split():
         assert re.search(rf"^{target}:.*## \w", makefile, flags=re.M), target
+
+
+@pytest.mark.needs_share
+def test_the_readmes_python_runs() -> None:
+    block = re.search(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), flags=re.S)
+    assert block is not None
+    subprocess.run([sys.executable, "-W", "ignore", "-c", block[1]], cwd=ROOT, check=True, timeout=300)
+
+
+def test_the_readme_names_every_notebook() -> None:
+    table = (ROOT / "README.md").read_text()
+    for notebook in (ROOT / "notebooks").glob("[0-9][0-9]_*.ipynb"):
+        assert f"`{notebook.stem}`" in table
