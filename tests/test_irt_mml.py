@@ -16,6 +16,7 @@ from scipy.special import expit, logsumexp
 from psychlm import data, irt, simulate
 from psychlm.frames import FrameError
 from psychlm.irt import answers, joint_curvature, likelihood, mml, quadrature, standard_errors
+from psychlm.text import response_sets
 
 SMALL = ["LSAT6", "LSAT7"]
 LARGE = ["5GS_contradiction", "5GS_entailment", "5GS_neutral", "4GS_contradiction", "4GS_entailment"]
@@ -142,7 +143,8 @@ def test_the_reported_loglik_is_the_exact_one_and_ability_keeps_its_scale(n_pers
 
 def test_the_exact_loglik_holds_for_guessing_and_missing_answers():
     _, answered = simulated(200, 150, "3PL", seed=2, missing=0.2, rarest=0.1)
-    fit = irt.fit(answered, "3PL", standard_errors=False, priors={"guessing": irt.Beta(5, 17)})
+    priors = {"guessing": irt.Beta(5, 17), "slope": irt.LogNormal(0, 0.5)}
+    fit = irt.fit(answered, "3PL", standard_errors=False, priors=priors)
     assert abs(fit.loglik - exact_loglik(fit, answered)) < 0.05
 
 
@@ -445,3 +447,16 @@ def test_an_unknown_model_is_refused():
         irt.fit(answered, "4PL")
     with pytest.raises(FrameError, match="neither"):
         irt.fit(answered, {answered.columns[0]: "3PL"})
+
+
+@pytest.mark.needs_share
+def test_items_that_separate_persons_are_named_and_the_others_keep_their_errors() -> None:
+    models = response_sets.laverghetta2021().models  # 240 language models, many of them checkpoints of one run
+    with pytest.warns(irt.IRTWarning, match="have slopes beyond 30") as said:
+        fit = irt.fit(models, "2PL")
+    assert not fit.converged
+    away = fit.items["a"].abs() > 30
+    assert 0 < away.sum() < 40
+    assert fit.items.loc[away, "se_a"].isna().all()
+    assert fit.items.loc[~away, "se_a"].notna().mean() > 0.9
+    assert not [one for one in said if issubclass(one.category, RuntimeWarning)]

@@ -66,7 +66,9 @@ class Answers:
             yield block
 
     def _block(self, items: slice) -> Block:
-        raw = torch.from_numpy(np.array(self.values[:, items])).to(self.device)  # a copy: memory maps may be read-only
+        raw = torch.from_numpy(np.array(self.values[:, items], order="C")).to(
+            self.device
+        )  # a copy: memory maps may be read-only
         if self.complete:
             return Block(items, raw.to(torch.float64), None)
         return Block(items, (raw == 1).to(torch.float64), (raw != MISSING).to(torch.float64))

@@ -40,7 +40,7 @@ from psychlm.irt.likelihood import (
 from psychlm.irt.quadrature import Lattice, posterior
 
 MODE_STEPS = 20
-MODE_TOLERANCE = 1e-8  # standard deviations of ability
+MODE_TOLERANCE = 1e-7  # standard deviations of ability
 DIFFERENCE = 1e-3  # shift and stretch of ability in the gradient's differences
 
 
@@ -48,7 +48,7 @@ DIFFERENCE = 1e-3  # shift and stretch of ability in the gradient's differences
 class _Directions:
     """Two directions in the space of all parameters, or what a matrix makes of them."""
 
-    items: Tensor  # (n_items, 3, 2)
+    items: Tensor  # (n_items, kinds, 2)
     common: Tensor  # (1, 2), the common slope's part; zero where slopes are the items' own
 
 
@@ -63,7 +63,8 @@ def joint_variances(
         Which parameters are estimated; others get NaN.
     """
     ability = _modes(answers, parameters, posterior(node_loglik(answers, parameters, on.nodes), on).mean)
-    mask = free.T.to(torch.float64).clone()
+    kinds = 3 if free[2].any() else 2  # slope, intercept and, where any is free, guessing
+    mask = free[:kinds].T.to(torch.float64).clone()
     if design.common_slope:
         mask[:, 0] = 0
     directions, images = _scale_directions(answers, design, parameters, on, mask)
@@ -80,14 +81,15 @@ def joint_variances(
     for items, root, cross in _item_factors(answers, design, parameters, ability, mask):
         flat = solve_triangular(root, cross, upper=False).flatten(0, 1)
         spread = solve_triangular(dense_root, flat.T, upper=False).T.view_as(cross)
-        inner = torch.eye(3, dtype=torch.float64, device=root.device) + spread @ spread.transpose(1, 2)
+        inner = torch.eye(kinds, dtype=torch.float64, device=root.device) + spread @ spread.transpose(1, 2)
         half = solve_triangular(root.transpose(1, 2), cholesky(inner), upper=True)
         covariance.append(half @ half.transpose(1, 2))
         solved.append(torch.cholesky_solve(images.items[items] - cross @ dense_solution, root))
     solution = _Directions(torch.cat(solved), dense_solution[-1:] if design.common_slope else 0 * images.common)
     correction = _secant_correction(directions, images, solution)
     blocks = torch.cat(covariance) + correction(directions.items, solution.items)
-    variances, covariances = blocks.diagonal(dim1=1, dim2=2).T.clone(), blocks[:, 0, 1]
+    variances, covariances = torch.full_like(free, torch.nan, dtype=torch.float64), blocks[:, 0, 1]
+    variances[:kinds] = blocks.diagonal(dim1=1, dim2=2).T
     if design.common_slope:  # the last row of the dense part
         unit = torch.eye(len(dense), dtype=torch.float64, device=dense.device)[:, -1:]
         variances[0] = torch.cholesky_solve(unit, dense_root)[-1] + correction(directions.common, solution.common)
@@ -127,8 +129,8 @@ def _scale_directions(
             for h in (DIFFERENCE, -DIFFERENCE)
         )
         images.append((behind - ahead) / (2 * DIFFERENCE))
-    direction = torch.stack([move.vector().view(3, -1).T for move in moves], 2) * mask[..., None]
-    image = torch.stack(images, 2)
+    direction = torch.stack([move.vector().view(3, -1).T for move in moves], 2)[:, : mask.shape[1]] * mask[..., None]
+    image = torch.stack(images, 2)[:, : mask.shape[1]]
     common = torch.zeros(2, 1, 2, dtype=torch.float64, device=slope.device)
     if design.common_slope:
         common[0, 0, 1], common[1, 0] = slope[0], image[:, 0].sum(0)
@@ -139,6 +141,10 @@ def _cells(block: Block, parameters: Parameters, ability: Tensor) -> CellDerivat
     """Return the derivatives of every answer's log-likelihood at the persons' abilities, 0 where there is no answer."""
     part = parameters[block.items]
     z = torch.outer(ability, part.slope) + part.intercept
+    if not (part.guessing > 0).any():  # nothing depends on the answer but the first derivative
+        p = torch.sigmoid(z) if block.answered is None else torch.sigmoid(z) * block.answered
+        zero = torch.zeros(1, 1, dtype=z.dtype, device=z.device).expand_as(z)
+        return CellDerivatives(block.correct - p, zero, p * torch.sigmoid(z).sub_(1), zero, zero)
     right, off = right_answer(z, part.guessing), wrong_answer(z, part.guessing)
     wrong = (1 if block.answered is None else block.answered) - block.correct
     return CellDerivatives(*(
@@ -183,19 +189,22 @@ def _dense(answers: Answers, design: Design, parameters: Parameters, ability: Te
 def _item_factors(
     answers: Answers, design: Design, parameters: Parameters, ability: Tensor, mask: Tensor
 ) -> Iterator[tuple[slice, Tensor, Tensor]]:
-    """Yield a block's items, the Cholesky factors of D (n, 3, 3) and B (n, 3, n_dense), fixed parameters masked."""
+    """Yield a block's items, Cholesky roots of D (n, kinds, kinds), and B (n, kinds, n_dense), fixed ones masked."""
+    kinds = mask.shape[1]
     squares = torch.stack([ability**2, ability, torch.ones_like(ability)])
     for block in answers.blocks():
         chosen, slope, cells = mask[block.items], parameters.slope[block.items], _cells(block, parameters, ability)
         zz, zc, cc = squares @ cells.zz, squares @ cells.zc, cells.cc.sum(0)
         inner = -torch.stack([zz[0], zz[1], zc[1], zz[1], zz[2], zc[2], zc[1], zc[2], cc], 1).view(-1, 3, 3)
-        for column, (name, value) in enumerate(vars(parameters[block.items]).items()):
+        inner = inner[:, :kinds, :kinds]
+        for column, (name, value) in enumerate(list(vars(parameters[block.items]).items())[:kinds]):
             if name in design.priors:
                 curvature = design.priors[name].derivatives(value)[1]
                 inner[:, column, column] -= torch.where(chosen[:, column] > 0, curvature, 0.0)
         inner = inner * chosen[:, :, None] * chosen[:, None, :] + torch.diag_embed(1 - chosen)
-        cross = -torch.stack([cells.z + ability[:, None] * cells.zz * slope, cells.zz * slope, cells.zc * slope])
-        cross = cross.permute(2, 0, 1)
+        by_logit = cells.zz * slope
+        rows = [cells.z + ability[:, None] * by_logit, by_logit, cells.zc * slope]
+        cross = -torch.stack(rows[:kinds]).permute(2, 0, 1)
         if design.common_slope:
-            cross = torch.cat([cross, -torch.stack([zz[0], zz[1], zc[1]], 1)[..., None]], 2)
+            cross = torch.cat([cross, -torch.stack([zz[0], zz[1], zc[1]][:kinds], 1)[..., None]], 2)
         yield block.items, cholesky(inner), cross * chosen[:, :, None]

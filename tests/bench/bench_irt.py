@@ -1,0 +1,116 @@
+"""2PL estimation from test scale to machine-learning scale: time and peak memory, beside peers that are installed.
+
+Answers are simulated (lognormal slopes, abilities N(0, 1)). Every estimate is judged by one yardstick, the exact
+marginal log-likelihood, integrated per person on a lattice far finer than any posterior; it stands in ``extra_info``
+beside peak memory (of the process so far) and the machine. Times are those of one thread of the processor, so that
+other work on the machine does not show; on a GPU, wall times. ``PSYCHLM_BENCH_SCALE`` below 1 shrinks the items.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import resource
+import time
+
+import numpy as np
+import pytest
+import torch
+
+from psychlm import irt
+from psychlm.irt.answers import read_answers
+from psychlm.irt.likelihood import Parameters, node_loglik
+from psychlm.irt.quadrature import lattice, posterior
+
+SCALE = float(os.environ.get("PSYCHLM_BENCH_SCALE", "1"))
+SIZES = [(1000, 50), (1000, 1000), (200, 10_000), (1000, 100_000)]
+PEER_SIZES = SIZES[:2]  # beyond them peers take minutes, or all memory
+ON_GPU = torch.cuda.is_available()
+
+pytestmark = pytest.mark.benchmark(
+    timer=time.perf_counter if ON_GPU else time.process_time, warmup=False, disable_gc=True, group="2PL"
+)
+
+
+@pytest.fixture(autouse=True)
+def _one_thread():
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def answers_of(n_persons, n_items):
+    """Draw a uint8 matrix row by row: 550,000 items take 0.5 GB, where a frame would take 4.4."""
+    rng = np.random.default_rng(n_items)
+    n_items = max(50, int(n_items * SCALE))
+    slope, difficulty = rng.lognormal(0, 0.5, n_items), rng.normal(size=n_items)
+    matrix = np.empty((n_persons, n_items), np.uint8)
+    for row, theta in zip(matrix, rng.normal(size=n_persons), strict=True):
+        row[:] = rng.random(n_items) < 1 / (1 + np.exp(-slope * (theta - difficulty)))
+    share = matrix.mean(axis=0)
+    return np.ascontiguousarray(matrix[:, (share > 0) & (share < 1)])
+
+
+def exact_loglik(matrix, slope, intercept):
+    read = read_answers(matrix, torch.device("cpu"))
+    at = Parameters(torch.tensor(slope), torch.tensor(intercept), torch.zeros(len(slope), dtype=torch.float64))
+    on = lattice(step=0.025, refinement=8, span=8)
+    return float(posterior(node_loglik(read, at, on.nodes), on).loglik @ read.count)
+
+
+def record(benchmark, matrix, slope, intercept, **more):
+    benchmark.extra_info |= {
+        "n_persons": matrix.shape[0],
+        "n_items": matrix.shape[1],
+        "exact_loglik": exact_loglik(matrix, slope, intercept),
+        "peak_memory_gb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20,
+        "processor": platform.processor() or platform.machine(),
+        "gpu": torch.cuda.get_device_name() if ON_GPU else None,
+        **more,
+    }
+
+
+@pytest.mark.parametrize("standard_errors", [False, True], ids=["estimates", "with-errors"])
+@pytest.mark.parametrize("size", SIZES, ids=lambda size: f"{size[0]}x{size[1]}")
+def test_psychlm(benchmark, size, standard_errors):
+    matrix = answers_of(*size)
+    rounds = 5 if matrix.size < 10**7 else 1
+    fit = benchmark.pedantic(
+        irt.fit, (matrix, "2PL"), {"standard_errors": standard_errors, "device": "cpu"}, rounds=rounds
+    )
+    record(
+        benchmark, matrix, fit.items["a"].to_numpy(), fit.items["d"].to_numpy(),
+        loglik=fit.loglik, ability_sd=fit.ability_sd_check, n_iterations=fit.n_iterations, converged=fit.converged,
+    )  # fmt: skip
+
+
+@pytest.mark.skipif(not ON_GPU, reason="needs a GPU")
+def test_psychlm_on_a_gpu(benchmark):
+    matrix = answers_of(1000, 550_000)
+    fit = benchmark.pedantic(irt.fit, (matrix, "2PL"), {"standard_errors": False, "device": "cuda"}, rounds=1)
+    record(benchmark, matrix, fit.items["a"].to_numpy(), fit.items["d"].to_numpy(), loglik=fit.loglik)
+
+
+@pytest.mark.parametrize("size", PEER_SIZES, ids=lambda size: f"{size[0]}x{size[1]}")
+def test_girth(benchmark, size):
+    girth = pytest.importorskip("girth", reason="girth is not installed: pip install girth")
+    matrix = answers_of(*size)
+    found = benchmark.pedantic(girth.twopl_mml, (matrix.T.astype(int),), rounds=1)
+    slope = np.asarray(found["Discrimination"], float)
+    record(benchmark, matrix, slope, -slope * np.asarray(found["Difficulty"], float))
+
+
+@pytest.mark.parametrize("size", PEER_SIZES, ids=lambda size: f"{size[0]}x{size[1]}")
+def test_r_mirt(benchmark, size):
+    robjects = pytest.importorskip("rpy2.robjects", reason="rpy2 is not installed")
+    packages = pytest.importorskip("rpy2.robjects.packages")
+    if not packages.isinstalled("mirt"):
+        pytest.skip("R has no mirt here: install.packages('mirt')")
+    matrix = answers_of(*size)
+    flat = robjects.IntVector(matrix.T.ravel().tolist())
+    call = robjects.r(
+        "function(x, n) coef(mirt::mirt(as.data.frame(matrix(x, n)), 1, verbose = FALSE), simplify = TRUE)$items"
+    )
+    found = np.array(benchmark.pedantic(call, (flat, len(matrix)), rounds=1)).reshape(matrix.shape[1], -1, order="F")
+    record(benchmark, matrix, np.ascontiguousarray(found[:, 0]), np.ascontiguousarray(found[:, 1]))
