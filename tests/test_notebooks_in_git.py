@@ -63,4 +63,3 @@ def test_a_notebook_runs_in_the_smoke_profile_and_leaves_a_complete_report(path:
     report = json.loads((smoke_reports / f"{path.stem}.json").read_text())
     assert report["status"] == "complete" and report["notebook"] == path.stem
     assert report["numbers"], "it records at least one number"
-    assert report["provenance"]["seconds"] < 30
