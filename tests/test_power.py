@@ -6,6 +6,7 @@ import pytest
 from scipy import stats
 
 from psychlm.frames import FrameError
+from psychlm.reading import delta_loglik, simulate_corpus
 from psychlm.reading.power import (
     dataset_size_against_gain,
     perplexity,
@@ -14,6 +15,7 @@ from psychlm.reading.power import (
     predictability_norm_correlation,
     quality,
 )
+from psychlm.text import corpora
 
 
 @pytest.fixture
@@ -151,3 +153,16 @@ def test_quality_is_pnc_and_perplexity_per_word(words):
         quality(norms, bits, models=["three"])
     with pytest.raises(FrameError, match="gains have no columns .'pnc'."):
         pnc_against_gain(pd.DataFrame({"measure": ["gaze_ms"], "gain": [1.0]}))
+
+
+def test_a_corpus_that_stands_in_for_a_real_one_can_be_analysed_in_its_place():
+    corpus = simulate_corpus(
+        np.random.default_rng(0), measures=["gaze_ms", "self_paced_ms"], models=["good", "fair", "poor"], n_words=2000,
+        n_texts=100,
+    )  # fmt: skip
+    words = corpora.add_lags(corpus.words, ["length_chars", "log_frequency"])
+    readings = corpora.join(corpus.readings, words).dropna()
+    gains = delta_loglik(readings, corpus.surprisals, ["gaze_ms", "self_paced_ms"], "length_chars * log_frequency")
+    both = gains.merge(quality(corpus.words, corpus.surprisals))
+    assert both["pnc"][:3].is_monotonic_decreasing and (both["gain"] > 0).all()
+    assert (pnc_against_gain(both)["r"] > 0.8).all() and (perplexity_against_gain(both)["n"] == 3).all()

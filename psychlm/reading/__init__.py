@@ -12,11 +12,11 @@ from psychlm.reading.power import (
     quality,
 )
 from psychlm.reading.result import GAMFit
-from psychlm.reading.simulated import simulate
+from psychlm.reading.simulated import simulate, simulate_corpus
 from psychlm.reading.sweep import BASELINE, delta_loglik
 
 __all__ = [
     "BASELINE", "FormulaError", "GAMFit", "Perplexity", "dataset_size_against_gain", "delta_loglik", "fit",
     "perplexity", "perplexity_against_gain", "pnc_against_gain", "predictability_norm_correlation", "quality",
-    "simulate",
+    "simulate", "simulate_corpus",
 ]  # fmt: skip

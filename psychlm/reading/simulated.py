@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
+from psychlm.text.corpora import MEAN_READER, Corpus
 from psychlm.text.exclusions import add_lags
 
 MEASURES = {"first_fixation_ms": 0.6, "gaze_ms": 1.0, "total_ms": 1.5}  # and the size of effects on each
@@ -112,3 +113,39 @@ def simulate(
         {measure: size * effect for measure, size in MEASURES.items()},
         {measure: size * prev_effect for measure, size in MEASURES.items()},
     )  # fmt: skip
+
+
+def simulate_corpus(
+    rng: np.random.Generator, *, measures: Sequence[str], models: Sequence[str], n_words: int, n_texts: int
+) -> Corpus:
+    """Draw a corpus in the form of those of :mod:`psychlm.text.corpora`, to stand in where one cannot be had.
+
+    Parameters
+    ----------
+    rng : Generator
+    measures : sequence of str
+        Names of the times of the mean reader; each is gaze duration (:func:`simulate`) with noise of its own.
+    models : sequence of str
+        Names of the language models, from the one with least noise (1 bit) to the one with most (5 bits).
+    n_words, n_texts : int
+        Size; first words of texts have no times and are left out.
+
+    Returns
+    -------
+    Corpus
+        ``words`` with ``position``, ``length_chars``, ``log_frequency`` and ``cloze_surprisal_bits`` (the true
+        surprisal and noise of 2 bits).
+    """
+    drawn = simulate(
+        rng, n_words=n_words, n_subjects=1, n_texts=n_texts, noise_bits=np.linspace(1, 5, len(models)), residual_ms=30
+    )
+    read, keys = drawn.readings, ["text_id", "word_id"]
+    truth = drawn.surprisals[keys].assign(true=drawn.true_surprisal_bits)
+    words = read[[*keys, "position", "length_chars", "log_frequency"]].merge(truth, on=keys)
+    words["cloze_surprisal_bits"] = words.pop("true") + rng.normal(0, 2, len(words))
+    words.insert(2, "word", ["w" * length for length in words["length_chars"]])
+    readings = words[keys].assign(
+        subject=MEAN_READER, **{name: read["gaze_ms"] + rng.normal(0, 10, len(read)) for name in measures}
+    )
+    surprisals = words[keys].merge(drawn.surprisals, on=keys).set_axis([*keys, *models], axis=1)
+    return Corpus(words, readings, surprisals, ("simulated",))
