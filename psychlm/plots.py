@@ -5,7 +5,7 @@ Every function draws on the ``ax`` it is given (the current one unless given) an
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
 import matplotlib.pyplot as plt
@@ -15,6 +15,7 @@ import seaborn as sns
 from matplotlib.axes import Axes
 
 POPULATION_COLOURS = {"human": "#444444", "transformer": "#0072B2", "lstm": "#D55E00", "random": "#999999"}
+CATEGORIES = ("#444444", "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00")  # Okabe and Ito's, in no order
 
 
 def use_style() -> None:
@@ -100,4 +101,26 @@ def wright_map(theta: pd.Series, difficulty: pd.Series, *, ax: Axes | None = Non
     ticks.grid(visible=False)
     colour = POPULATION_COLOURS["transformer"]
     ax.annotate("items", (1, 1), xycoords="axes fraction", ha="right", va="bottom", color=colour)
+    return ax
+
+
+def word_by_word(
+    words: pd.DataFrame, *, y: str = "surprisal_bits", marked: Collection[int] = (), ax: Axes | None = None
+) -> Axes:
+    """Draw one text word by word: a bar a word, the words below.
+
+    Parameters
+    ----------
+    words : DataFrame
+        The words frame of one text, in order, with ``y`` (surprisal in bits).
+    marked : collection of int
+        The ``word_id`` of words to be told apart by colour: where a garden path ends, say.
+    """
+    ax = ax or plt.gca()
+    at = np.arange(len(words))
+    here = words["word_id"].isin(marked).to_numpy()
+    ax.bar(at, words[y], color=np.where(here, POPULATION_COLOURS["lstm"], POPULATION_COLOURS["random"]), width=0.7)
+    ax.set(ylabel="surprisal (bits)", ylim=(0, None))
+    ax.set_xticks(at, words["word"])
+    ax.grid(axis="x", visible=False)
     return ax
