@@ -120,7 +120,7 @@ def word_by_word(
     at = np.arange(len(words))
     here = words["word_id"].isin(marked).to_numpy()
     ax.bar(at, words[y], color=np.where(here, POPULATION_COLOURS["lstm"], POPULATION_COLOURS["random"]), width=0.7)
-    ax.set(ylabel="surprisal (bits)", ylim=(0, None))
+    ax.set_ylabel("surprisal (bits)")
     ax.set_xticks(at, words["word"])
     ax.grid(axis="x", visible=False)
     return ax
