@@ -43,7 +43,7 @@ test: $(VENV)/.installed ## Lint, check types, run every test and every notebook
 
 .PHONY: bench
 bench: $(VENV)/.installed ## Measure speed and memory beside the peers that are installed
-	$(BIN)/python -m pytest tests/bench -o python_files='bench_*.py' --benchmark-only
+	$(BIN)/python -m pytest tests/bench -o python_files='bench_*.py' --benchmark-only --benchmark-json=reports/bench/.raw.json
 
 .PHONY: lab
 lab: $(VENV)/.installed ## Open JupyterLab on the notebooks

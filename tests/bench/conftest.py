@@ -1,0 +1,41 @@
+"""What `make bench` leaves: one small JSON file a module under reports/bench/, with the machine it ran on."""
+
+from __future__ import annotations
+
+import json
+import platform
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+FOLDER = Path(__file__).resolve().parents[2] / "reports" / "bench"
+
+
+def machine(info: dict[str, Any]) -> dict[str, Any]:
+    """Describe the machine without its name: processor, cores, system, Python, and the accelerator if there is one."""
+    import torch
+
+    return {
+        "processor": info.get("cpu", {}).get("brand_raw", platform.processor()),
+        "cores": info.get("cpu", {}).get("count"),
+        "accelerator": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
+        "system": f"{platform.system()} {platform.machine()}",
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+    }
+
+
+@pytest.hookimpl
+def pytest_benchmark_update_json(config: pytest.Config, benchmarks: list, output_json: dict[str, Any]) -> None:
+    """Write each module's benchmarks: the fastest of the rounds in seconds, and what the benchmark noted."""
+    modules: dict[str, list[dict[str, Any]]] = {}
+    for row in output_json["benchmarks"]:
+        module = Path(row["fullname"].split("::")[0]).stem.removeprefix("bench_")
+        kept = {"name": row["name"], "seconds": row["stats"]["min"], "rounds": row["stats"]["rounds"]}
+        modules.setdefault(module, []).append(kept | row["extra_info"])
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    for module, rows in modules.items():
+        content = {"date": f"{datetime.now(UTC):%Y-%m-%d}", "machine": machine(output_json["machine_info"])}
+        (FOLDER / f"{module}.json").write_text(json.dumps(content | {"benchmarks": rows}, indent=1) + "\n")
