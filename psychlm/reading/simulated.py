@@ -137,7 +137,12 @@ def simulate_corpus(
         surprisal and noise of 2 bits).
     """
     drawn = simulate(
-        rng, n_words=n_words, n_subjects=1, n_texts=n_texts, noise_bits=np.linspace(1, 5, len(models)), residual_ms=30
+        rng,
+        n_words=n_words,
+        n_subjects=1,
+        n_texts=n_texts,
+        noise_bits=np.linspace(1, 5, len(models)).tolist(),
+        residual_ms=30,
     )
     read, keys = drawn.readings, ["text_id", "word_id"]
     truth = drawn.surprisals[keys].assign(true=drawn.true_surprisal_bits)
