@@ -74,11 +74,14 @@ def environment(staging: Path, profile: str, jobs: int) -> dict[str, str]:
     threads = str(max(1, cores // max(1, jobs)))
     shared = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), threads)
     path = [str(fingerprint.PACKAGE.parent)] if fingerprint.PACKAGE.parent.name != "site-packages" else []
+    # tqdm asks kernels without ipywidgets to install them, which is nothing to a reader of the report
+    quiet = ",".join(filter(None, [os.environ.get("PYTHONWARNINGS"), "ignore:IProgress not found"]))
     return {
         **(shared if jobs > 1 else {}),
         **os.environ,
         "PSYCHLM_REPORTS": str(staging),
         "PSYCHLM_PROFILE": profile,
+        "PYTHONWARNINGS": quiet,
         "PYTHONPATH": os.pathsep.join([*path, *filter(None, [os.environ.get("PYTHONPATH")])]),
         "JUPYTER_PATH": str(staging / "jupyter"),
         "JUPYTER_RUNTIME_DIR": str(staging / "jupyter" / "runtime"),
