@@ -19,7 +19,7 @@ help: ## List these targets
 $(VENV)/.installed: pyproject.toml constraints.txt
 	@bash .ci/install_system
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) || python3 -m venv $(VENV)
-	$(PIP) "$(TORCH)"
+	$(PIP) $(TORCH)
 	$(PIP) -c constraints.txt -e ".[dev]"
 	@if command -v Rscript > /dev/null; then $(PIP) -c constraints.txt -e ".[r]" \
 	  || echo "psychlm: rpy2 was not built (it needs R's headers and a C compiler): models fitted by mgcv are left out"; fi
