@@ -5,7 +5,7 @@ import threading
 
 import numpy as np
 import pytest
-from conftest import absent
+from conftest import SHARE, absent
 
 from psychlm import reading
 from psychlm.frames import FrameError
@@ -25,6 +25,8 @@ def r():
 
 @pytest.fixture(scope="module")
 def ucl():
+    if not (SHARE / "data").is_dir():  # fixtures of a module come before the mark on its tests is looked at
+        absent("the data share")
     corpus = corpora.ucl()
     words = corpora.add_lags(corpus.words, ["length_chars", "log_frequency"])
     surprisals = corpora.add_lags(corpus.surprisals.assign(word="w"), ["GPT-2", "RNN"])

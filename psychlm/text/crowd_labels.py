@@ -96,7 +96,8 @@ def _simulated(rng: np.random.Generator, n_persons: int = 980, per_label: int = 
     names = [f"pair-{i + 1:02d}{label[0]}" for label in NLI_LABELS for i in range(per_label)]
     key = pd.Series(np.repeat(NLI_LABELS, per_label), index=names)
     parameters = simulate.items(len(names), rng, names=names)
-    parameters["b"] = rng.normal(-1.2, 0.7, len(names))
+    # the ranges of Lalor's scales: no item so easy and steep that a handful of errors leave its slope without a maximum
+    parameters["a"], parameters["b"] = rng.uniform(0.8, 2.5, len(names)), rng.uniform(-2.0, 0.5, len(names))
     right = simulate.responses(rng.normal(size=n_persons), parameters, rng)
     wrong = key.map(lambda label: [other for other in NLI_LABELS if other != label])
     other = rng.integers(0, 2, size=right.shape)
