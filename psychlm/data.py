@@ -208,7 +208,7 @@ def _download(name: str, url: str, file: Path, download: Callable[[str, Path], N
     archive = file.with_name(Path(address).name)
     try:
         download(address, archive)
-    except RequestException as error:
+    except (RequestException, ImportError) as error:  # a Python without ssl raises the second
         raise DataMissingError(
             f"{name!r} is not on this machine and {address} did not answer ({type(error).__name__}); check the "
             f"network, or put {_entry(name)['file']} into data/raw/ or a folder named by PSYCHLM_DATA"

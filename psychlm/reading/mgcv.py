@@ -7,6 +7,7 @@ only module that imports rpy2.
 
 from __future__ import annotations
 
+import os
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -56,10 +57,16 @@ class RMissingError(RuntimeError):
 @cache
 def _start() -> Any:
     """Start R, once, and check that it has mgcv; returns rpy2's robjects."""
+    libraries = os.environ.get("LD_LIBRARY_PATH")
     try:
         import rpy2.robjects as robjects
     except Exception as error:  # rpy2 raises many kinds where R is absent or of the wrong version
         raise RMissingError(f"R cannot be started from Python ({type(error).__name__}: {error}); {INSTALL}") from error
+    finally:
+        # R's libraries stay R's: a Python started later from here would load its ssl against the wrong ones
+        os.environ.pop("LD_LIBRARY_PATH", None)
+        if libraries is not None:
+            os.environ["LD_LIBRARY_PATH"] = libraries
     with robjects.conversion.localconverter(robjects.default_converter):
         if not robjects.r('nzchar(system.file(package = "mgcv"))')[0]:
             raise RMissingError(f"R is here, but its package mgcv is not; {INSTALL}")
