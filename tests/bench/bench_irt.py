@@ -23,8 +23,10 @@ from psychlm.irt.likelihood import Parameters, node_loglik
 from psychlm.irt.quadrature import lattice, posterior
 
 SCALE = float(os.environ.get("PSYCHLM_BENCH_SCALE", "1"))
-SIZES = [(1000, 50), (1000, 1000), (200, 10_000), (1000, 100_000)]
-PEER_SIZES = SIZES[:2]  # beyond them peers take minutes, or all memory
+SIZES = [(1000, 50), (1000, 1000), (200, 10_000), (1000, 100_000), (1000, 550_000)]
+GIRTH_SIZES = SIZES[:1]  # it takes ten minutes for the next one
+MIRT_SIZES = SIZES[:3]  # Python's mirt takes all memory beyond them
+R_SIZES = SIZES[:2]  # R's mirt fails on more items than it can integrate over
 ON_GPU = torch.cuda.is_available()
 
 pytestmark = pytest.mark.benchmark(
@@ -92,7 +94,7 @@ def test_psychlm_on_a_gpu(benchmark):
     record(benchmark, matrix, fit.items["a"].to_numpy(), fit.items["d"].to_numpy(), loglik=fit.loglik)
 
 
-@pytest.mark.parametrize("size", PEER_SIZES, ids=lambda size: f"{size[0]}x{size[1]}")
+@pytest.mark.parametrize("size", GIRTH_SIZES, ids=lambda size: f"{size[0]}x{size[1]}")
 def test_girth(benchmark, size):
     girth = pytest.importorskip("girth", reason="girth is not installed: pip install girth")
     matrix = answers_of(*size)
@@ -101,7 +103,17 @@ def test_girth(benchmark, size):
     record(benchmark, matrix, slope, -slope * np.asarray(found["Difficulty"], float))
 
 
-@pytest.mark.parametrize("size", PEER_SIZES, ids=lambda size: f"{size[0]}x{size[1]}")
+@pytest.mark.parametrize("size", MIRT_SIZES, ids=lambda size: f"{size[0]}x{size[1]}")
+def test_python_mirt(benchmark, size):
+    mirt = pytest.importorskip("mirt", reason="Python's mirt is not installed: pip install mirt")
+    matrix = answers_of(*size)
+    options = {"n_quadpts": 61, "compute_standard_errors": False}
+    fit = benchmark.pedantic(mirt.fit_mirt, (matrix.astype(int), "2PL"), options, rounds=1)
+    slope, difficulty = (fit.model.parameters[name] for name in ("discrimination", "difficulty"))
+    record(benchmark, matrix, slope, -slope * difficulty, loglik=fit.log_likelihood, converged=bool(fit.converged))
+
+
+@pytest.mark.parametrize("size", R_SIZES, ids=lambda size: f"{size[0]}x{size[1]}")
 def test_r_mirt(benchmark, size):
     robjects = pytest.importorskip("rpy2.robjects", reason="rpy2 is not installed")
     packages = pytest.importorskip("rpy2.robjects.packages")
