@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Sized
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -18,10 +19,11 @@ ENOUGH_TOKENS = {"cpu": 256, "cuda": 8192}  # a batch of so many need not take l
 LOGITS_AT_ONCE = 2**26  # numbers; bounds the batches of models that only give whole tables of logits (256 MB)
 
 Batch = list[Pass]
+Sequences = TypeVar("Sequences", bound=Sized)
 
 
-def batches(passes: Sequence[Pass], most: int, enough: int) -> Iterator[Batch]:
-    """Yield passes in batches, the longest first, so that too little memory shows at once.
+def batches(passes: Sequence[Sequences], most: int, enough: int) -> Iterator[list[Sequences]]:
+    """Yield passes (or whatever has a length) in batches, the longest first, so that too little memory shows at once.
 
     Parameters
     ----------
@@ -30,7 +32,7 @@ def batches(passes: Sequence[Pass], most: int, enough: int) -> Iterator[Batch]:
     enough : int
         Tokens at which a batch closes before a shorter pass, which it would only pad.
     """
-    batch: Batch = []
+    batch: list[Sequences] = []
     for one in sorted(passes, key=len, reverse=True):
         held = len(batch) * len(batch[0]) if batch else 0
         if batch and (held + len(batch[0]) > most or (held >= enough and len(one) < len(batch[0]))):
@@ -65,7 +67,7 @@ def run(
         try:
             yield batch, _values(model, batch, wanted)
         except (RuntimeError, MemoryError) as error:
-            if not _out_of_memory(error):
+            if not out_of_memory(error):
                 raise
             if place == "cuda":
                 torch.cuda.empty_cache()
@@ -81,7 +83,8 @@ def run(
                 waiting.append(batch)
 
 
-def _out_of_memory(error: BaseException) -> bool:
+def out_of_memory(error: BaseException) -> bool:
+    """Whether an error says that memory ran out, in torch's words or Python's."""
     texts = ("out of memory", "can't allocate memory", "not enough memory")
     return isinstance(error, (torch.OutOfMemoryError, MemoryError)) or any(text in str(error) for text in texts)
 

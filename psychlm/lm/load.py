@@ -92,18 +92,20 @@ def load(
         If the model, its revision or its tokenizer cannot be had; it has no language-model head; it would need code
         from the checkpoint; or it has no safetensors.
     """
-    name, revision, folder = _place(str(name_or_path), revision)
-    where = _torch_device(device)
+    name, revision, folder = place(str(name_or_path), revision)
+    where = torch_device(device)
     if folder is None:
-        revision = _commit(name, revision)
+        revision = commit(name, revision)
     source: dict[str, Any] = {"trust_remote_code": False} | ({"revision": revision} if folder is None else {})
     address = str(folder or name)
-    with _plain_errors(name):
-        from transformers import AutoConfig, AutoTokenizer
+    with plain_errors(name):
+        from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForMaskedLM, AutoTokenizer
 
         config = AutoConfig.from_pretrained(address, **source)
         kind = kind or _kind(config, name)
-        network = _network(address, name, config, kind, source | {"dtype": _dtype(dtype, where)}, allow_pickle)
+        opener: Any = AutoModelForMaskedLM if kind == "masked" else AutoModelForCausalLM
+        options = source | {"dtype": dtype_of(dtype, where)}
+        network = open_weights(opener, address, name, config, options, allow_pickle)
         tokenizer = AutoTokenizer.from_pretrained(address, **source)
     return wrap(
         network.to(where), tokenizer, name=name, revision=fingerprint(folder) if folder else revision, kind=kind
@@ -128,10 +130,10 @@ def wrap(
         raise ModelError(
             f"the tokenizer of {name} has {len(tokenizer)} tokens, the model {n}: they do not belong together"
         )
-    return LanguageModel(network, tokenizer, name, revision, kind, _context_tokens(network, tokenizer))
+    return LanguageModel(network, tokenizer, name, revision, kind, context_tokens(network, tokenizer))
 
 
-def _place(name: str, revision: str | None) -> tuple[str, str | None, Path | None]:
+def place(name: str, revision: str | None) -> tuple[str, str | None, Path | None]:
     """Return the model's name, its revision, and its folder where it has one."""
     if name == "default":
         if not (DEFAULT_FOLDER / "config.json").is_file():
@@ -155,7 +157,8 @@ def _place(name: str, revision: str | None) -> tuple[str, str | None, Path | Non
     return name, revision or tagged or None, None
 
 
-def _torch_device(device: str) -> torch.device:
+def torch_device(device: str) -> torch.device:
+    """Return where to compute; a GPU that is asked for must be there."""
     if device == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     if device.startswith("cuda") and not torch.cuda.is_available():
@@ -165,7 +168,8 @@ def _torch_device(device: str) -> torch.device:
     return torch.device(device)
 
 
-def _dtype(dtype: str | None, device: torch.device) -> Any:
+def dtype_of(dtype: str | None, device: torch.device) -> Any:
+    """Return the number type of the weights."""
     if dtype is None:
         return torch.float32 if device.type == "cpu" else "auto"
     if dtype not in ("float32", "bfloat16", "float16"):
@@ -173,7 +177,7 @@ def _dtype(dtype: str | None, device: torch.device) -> Any:
     return getattr(torch, dtype)
 
 
-def _commit(name: str, revision: str | None) -> str:
+def commit(name: str, revision: str | None) -> str:
     """Resolve a revision on the hub to its commit; without a network, to the one in the local cache."""
     from huggingface_hub import HfApi, snapshot_download
     from huggingface_hub.errors import (
@@ -242,11 +246,11 @@ def _kind(config: Any, name: str) -> Kind:
     raise ModelError(f"{name} is of the family {family!r}, for which transformers has no language-model head")
 
 
-def _network(address: str, name: str, config: Any, kind: Kind, options: dict[str, Any], allow_pickle: bool) -> Any:
-    """Open the weights; every one of them must be in the checkpoint."""
-    from transformers import AutoModelForCausalLM, AutoModelForMaskedLM
-
-    opener: Any = AutoModelForMaskedLM if kind == "masked" else AutoModelForCausalLM
+def open_weights(
+    opener: Any, address: str, name: str, config: Any, options: dict[str, Any], allow_pickle: bool,
+    head: str = "language-model head",
+) -> Any:  # fmt: skip
+    """Open the weights with one of transformers' auto classes; every one of them must be in the checkpoint."""
     try:
         network, report = opener.from_pretrained(
             address, config=config, output_loading_info=True, use_safetensors=None if allow_pickle else True, **options
@@ -261,14 +265,15 @@ def _network(address: str, name: str, config: Any, kind: Kind, options: dict[str
     lacking = sorted(report["missing_keys"]) + [str(key) for key in report["mismatched_keys"]]
     if lacking:
         raise ModelError(
-            f"{name} has no language-model head: {type(network).__name__} needs {lacking[:4]}, which the checkpoint "
-            "does not hold and which would be random; use the pre-trained model it was made from"
+            f"{name} has no {head}: {type(network).__name__} needs {lacking[:4]}, which the checkpoint does not hold "
+            "and which would be random; use "
+            + ("the pre-trained model it was made from" if "language" in head else "a model fine-tuned for the task")
         )
     return network
 
 
 @contextmanager
-def _plain_errors(name: str) -> Iterator[None]:
+def plain_errors(name: str) -> Iterator[None]:
     """Say in the user's words what transformers could not do; its bar for every load stays quiet."""
     from transformers.utils import logging
 
@@ -293,7 +298,7 @@ def _plain_errors(name: str) -> Iterator[None]:
             logging.enable_progress_bar()
 
 
-def _context_tokens(network: Any, tokenizer: Any) -> int:
+def context_tokens(network: Any, tokenizer: Any) -> int:
     """Return the longest input: the positions a model has learned, where it has learned positions."""
     config = network.config.get_text_config()
     stated = (getattr(config, name, None) for name in ("max_position_embeddings", "n_positions", "n_ctx"))

@@ -1,0 +1,267 @@
+"""The log-probability that a model gives each choice of an item, and how many tokens the choice has.
+
+Three kinds of model, one result. A classifier gives the choices the probabilities of its labels; a multiple-choice head
+scores each choice by itself, and the scores of an item are normalised to probabilities; a language model gives the
+probability of the choice's tokens after the prompt (causal models: left to right; masked models: each token with the
+rest of its word masked, as in :mod:`psychlm.lm.masked`). Language models read a prompt once for all its choices.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from scipy.special import log_softmax, logsumexp
+
+from psychlm.lm.alignment import UNKNOWN, Document, Tokens, tokenize
+from psychlm.lm.answerers import Answerer
+from psychlm.lm.batching import BATCH_TOKENS, ENOUGH_TOKENS, batches, out_of_memory, run
+from psychlm.lm.labels import outputs_of
+from psychlm.lm.load import LanguageModel, ModelError
+from psychlm.lm.output_layer import LOG_P, Wanted
+from psychlm.lm.passes import Pass
+from psychlm.lm.scoring import plan, scheme
+
+N_COLUMNS = 4
+NATS, N_TOKENS, TRUNCATED, UNKNOWN_TOKENS = range(N_COLUMNS)  # columns of the scores of a choice; the last two 0 or 1
+
+Scores = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Question:
+    """What a model reads of an item."""
+
+    item: Hashable  # for errors
+    prompt: str
+    choices: tuple[str, ...]
+    hypothesis: str | None = None  # second sentence of a pair
+
+    def __len__(self) -> int:
+        return len(self.prompt) + len(self.hypothesis or "") + max(map(len, self.choices))
+
+
+@dataclass(frozen=True, eq=False)
+class _Input:
+    """One tokenised input of a classifier or a head."""
+
+    item: Hashable
+    row: int
+    ids: list[int]
+    types: list[int] | None  # which sentence each token belongs to, for models that ask
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+
+def scores(
+    model: Answerer | LanguageModel, questions: Sequence[Question], batch_tokens: int | None = None
+) -> list[Scores]:
+    """Return for each question the scores of its choices.
+
+    Returns
+    -------
+    list of ndarray, shape (n_choices, 4)
+        Columns: log-probability in nats, tokens it sums over (0 for classifiers and heads), whether the prompt had to
+        be cut to fit the model, whether the tokenizer did not know a character of the choice.
+
+    Raises
+    ------
+    ModelError
+        If the choices do not match a classifier's labels, a choice does not fit the model or memory, or a score is
+        not a finite number; the message names the item.
+    """
+    if isinstance(model, LanguageModel):
+        found = _language_scores(model, questions, batch_tokens)
+    elif model.task == "classifier":
+        found = _classifier_scores(model, questions, batch_tokens)
+    else:
+        found = _head_scores(model, questions, batch_tokens)
+    for question, rows in zip(questions, found, strict=True):
+        if not np.isfinite(rows[:, NATS]).all():
+            raise ModelError(
+                f"{model.name} gives item {question.item!r} the log-probabilities {rows[:, NATS].tolist()}: NaN or "
+                "infinity, as diverged weights do; train it again, or open it with dtype='float32'"
+            )
+    return found
+
+
+def _classifier_scores(model: Answerer, questions: Sequence[Question], batch_tokens: int | None) -> list[Scores]:
+    texts = [(question.prompt, question.hypothesis) for question in questions]
+    inputs, cut = _encoded(model, [question.item for question in questions], texts)
+    log_p = log_softmax(_logits(model, inputs, batch_tokens, lambda x: model.network(**x).logits), axis=1)
+    outputs = {q.choices: outputs_of(q.choices, model.labels, model.name) for q in questions}
+    found = []
+    for i, question in enumerate(questions):
+        rows = np.zeros((len(question.choices), N_COLUMNS))
+        rows[:, NATS] = [logsumexp(log_p[i, own]) for own in outputs[question.choices]]
+        rows[:, TRUNCATED] = cut[i]
+        found.append(rows)
+    return found
+
+
+def _head_scores(model: Answerer, questions: Sequence[Question], batch_tokens: int | None) -> list[Scores]:
+    contexts = [" ".join(filter(None, (question.prompt, question.hypothesis))) for question in questions]
+    pairs = [(context, c) for context, q in zip(contexts, questions, strict=True) for c in q.choices]
+    inputs, cut = _encoded(model, [q.item for q in questions for _ in q.choices], pairs)
+
+    def alone(tensors: dict[str, torch.Tensor]) -> torch.Tensor:  # every choice as an item of one choice
+        return model.network(**{name: tensor[:, None] for name, tensor in tensors.items()}).logits
+
+    logits = _logits(model, inputs, batch_tokens, alone)[:, 0]
+    found, first = [], 0
+    for question in questions:
+        own = slice(first, first + len(question.choices))
+        rows = np.zeros((len(question.choices), N_COLUMNS))
+        rows[:, NATS], rows[:, TRUNCATED] = log_softmax(logits[own]), cut[own].any()
+        found.append(rows)
+        first = own.stop
+    return found
+
+
+def _encoded(
+    model: Answerer, items: Sequence[Hashable], texts: Sequence[tuple[str, str | None]]
+) -> tuple[list[_Input], NDArray[np.bool_]]:
+    """Tokenise texts and pairs; the longer part of what does not fit is cut at its end, and told."""
+    cut = np.zeros(len(texts), dtype=bool)
+    inputs: list[_Input | None] = [None] * len(texts)
+    for paired in (False, True):
+        rows = [i for i, (_, second) in enumerate(texts) if (second is not None) == paired]
+        if not rows:
+            continue
+        both = [[texts[i][0] for i in rows]] + ([[texts[i][1] for i in rows]] if paired else [])
+        encoded = model.tokenizer(*both, return_attention_mask=False, verbose=False)
+        long = [k for k, ids in enumerate(encoded["input_ids"]) if len(ids) > model.context_tokens]
+        if long:
+            cut[[rows[k] for k in long]] = True
+            shorter = model.tokenizer(
+                *[[part[k] for k in long] for part in both],
+                return_attention_mask=False, truncation="longest_first", max_length=model.context_tokens,
+            )  # fmt: skip
+        types = encoded.get("token_type_ids")
+        for k, i in enumerate(rows):
+            source, place = (shorter, long.index(k)) if cut[i] else (encoded, k)
+            own_types = None if types is None else source["token_type_ids"][place]
+            inputs[i] = _Input(items[i], i, source["input_ids"][place], own_types)
+    return [one for one in inputs if one is not None], cut
+
+
+@torch.inference_mode()
+def _logits(
+    model: Answerer,
+    inputs: Sequence[_Input],
+    batch_tokens: int | None,
+    forward: Callable[[dict[str, torch.Tensor]], torch.Tensor],
+) -> Scores:
+    """Return the outputs for every input, shape (n_inputs, n_outputs); a batch that memory does not hold is halved."""
+    device = "cuda" if model.device.type == "cuda" else "cpu"
+    most = batch_tokens or BATCH_TOKENS[device]
+    if model.network.config.get_text_config().pad_token_id is None:
+        most = 1  # a model that cannot tell padding from text reads its texts one by one
+    waiting = list(batches(inputs, most, min(ENOUGH_TOKENS[device], most)))[::-1]
+    values: Scores | None = None
+    while waiting:
+        batch = waiting.pop()
+        try:
+            logits = forward(_padded(model, batch)).double().cpu().numpy()
+        except (RuntimeError, MemoryError) as error:
+            if not out_of_memory(error):
+                raise
+            if len(batch) == 1:
+                raise ModelError(
+                    f"out of memory with item {batch[0].item!r} by itself ({len(batch[0])} tokens) in {model.name}; "
+                    "use a smaller model, or a device with more memory"
+                ) from error
+            waiting += [batch[len(batch) // 2 :], batch[: len(batch) // 2]]
+            continue
+        values = np.empty((len(inputs), logits.shape[1])) if values is None else values
+        values[[one.row for one in batch]] = logits
+    return values if values is not None else np.empty((0, 0))
+
+
+def _padded(model: Answerer, batch: Sequence[_Input]) -> dict[str, torch.Tensor]:
+    """Return the tensors of a batch, padded on the side on which the tokenizer pads."""
+    tokenizer, length = model.tokenizer, max(map(len, batch))
+    left = tokenizer.padding_side == "left"
+    ids = np.full((len(batch), length), tokenizer.pad_token_id or 0, dtype=np.int64)
+    types, mask = np.full_like(ids, tokenizer.pad_token_type_id), np.zeros_like(ids)
+    for i, one in enumerate(batch):
+        own = slice(length - len(one), length) if left else slice(0, len(one))
+        ids[i, own], mask[i, own] = one.ids, 1
+        if one.types is not None:
+            types[i, own] = one.types
+    tensors = {"input_ids": ids, "attention_mask": mask} | ({} if batch[0].types is None else {"token_type_ids": types})
+    return {name: torch.from_numpy(tensor).to(model.device) for name, tensor in tensors.items()}
+
+
+def _language_scores(model: LanguageModel, questions: Sequence[Question], batch_tokens: int | None) -> list[Scores]:
+    how = scheme(model, None, None, "auto", None, False, False)
+    texts = [_document(question.prompt, choice) for question in questions for choice in question.choices]
+    n_before = [len(re.findall(r"\S+", question.prompt)) for question in questions for _ in question.choices]
+    first_text = np.cumsum([0] + [len(question.choices) for question in questions])
+    tokens = tokenize(texts, model.tokenizer)
+    stop = model.kind == "masked" and model.tokenizer.sep_token_id is not None
+    room = how.context_tokens - (how.bos is not None) - stop
+    kept = list(tokens)
+    cut = np.zeros(len(texts))
+    for number, question in enumerate(questions):
+        own = range(first_text[number], first_text[number + 1])
+        drop = _too_many([tokens[i] for i in own], [n_before[i] for i in own], room, question, model)
+        for i, n in zip(own, drop, strict=True):
+            kept[i] = replace(tokens[i], ids=tokens[i].ids[n:], word=tokens[i].word[n:])
+            cut[i] = n > 0
+    first_rows = np.concatenate([[0], np.cumsum([len(one.ids) + 1 for one in kept])])
+    owner = np.repeat(np.arange(len(kept)), np.diff(first_rows))
+    chosen = np.concatenate([np.append(one.word >= n, False) for one, n in zip(kept, n_before, strict=True)])
+    nats = np.full(len(chosen), np.nan)
+    passes = [part for one in plan(kept, first_rows, model, how) if (part := _only(one, chosen)) is not None]
+    for batch, values in run(model, passes, Wanted(None), batch_tokens):
+        if values is None:
+            item = questions[int(np.searchsorted(first_text, owner[batch[0].row[0]], side="right")) - 1].item
+            raise ModelError(f"out of memory with item {item!r} by itself in {model.name}; use a smaller model")
+        nats[np.concatenate([one.row for one in batch])] = values[:, LOG_P]
+    columns = np.zeros((len(kept), N_COLUMNS))
+    columns[:, NATS] = np.bincount(owner[chosen], weights=nats[chosen], minlength=len(kept))
+    columns[:, N_TOKENS] = np.bincount(owner[chosen], minlength=len(kept))
+    columns[:, TRUNCATED] = cut
+    columns[:, UNKNOWN_TOKENS] = [
+        any(k >= n and why == UNKNOWN for k, why in one.reasons.items()) for one, n in zip(kept, n_before, strict=True)
+    ]
+    return [columns[a:b] for a, b in zip(first_text[:-1], first_text[1:], strict=True)]
+
+
+def _document(prompt: str, choice: str) -> Document:
+    """Return a prompt and a choice as one text, in which no word belongs to both."""
+    found = [(m.start(), m.end()) for m in re.finditer(r"\S+", prompt)]
+    found += [(m.start() + len(prompt), m.end() + len(prompt)) for m in re.finditer(r"\S+", choice)]
+    starts, ends = np.array(found, dtype=np.int64).reshape(-1, 2).T
+    none: Any = np.zeros(len(starts), dtype=np.int64)
+    return Document(prompt + choice, starts, ends, none, none.astype(bool))
+
+
+def _too_many(
+    tokens: Sequence[Tokens], n_before: Sequence[int], room: int, question: Question, model: LanguageModel
+) -> list[int]:
+    """Return how many tokens each text loses at its beginning, so that all choices follow the same prompt."""
+    n_prompt = [int((one.word < n).sum()) for one, n in zip(tokens, n_before, strict=True)]
+    n_choice = [len(one.ids) - n for one, n in zip(tokens, n_prompt, strict=True)]
+    for choice, n in zip(question.choices, n_choice, strict=True):
+        if n == 0 or n > room:
+            raise ModelError(
+                f"choice {choice!r} of item {question.item!r} has {n} tokens in {model.name}, which takes 1 to {room}; "
+                "leave the item out, or use another model"
+            )
+    return [max(0, n - (room - max(n_choice))) for n in n_prompt]
+
+
+def _only(one: Pass, wanted: NDArray[np.bool_]) -> Pass | None:
+    """Return a pass that gives the wanted rows only, or None where it gives none of them."""
+    keep = wanted[one.row]
+    if not keep.any():
+        return None
+    return replace(one, position=one.position[keep], target=one.target[keep], row=one.row[keep])
