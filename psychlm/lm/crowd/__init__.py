@@ -1,0 +1,28 @@
+"""Artificial crowds: many small models trained as one (Lalor 2020, section 5.2.4)."""
+
+from __future__ import annotations
+
+from psychlm.lm.crowd.answers import logprobs, respond
+from psychlm.lm.crowd.encode import Encoded, Vocabulary, encode_images, encode_pairs, encode_texts
+from psychlm.lm.crowd.members import Member, draw_members
+from psychlm.lm.crowd.networks import Network, forward, initial
+from psychlm.lm.crowd.training import Lesson, Scores, TrainedCrowd, train
+
+__all__ = [
+    "Encoded",
+    "Lesson",
+    "Member",
+    "Network",
+    "Scores",
+    "TrainedCrowd",
+    "Vocabulary",
+    "draw_members",
+    "encode_images",
+    "encode_pairs",
+    "encode_texts",
+    "forward",
+    "initial",
+    "logprobs",
+    "respond",
+    "train",
+]
