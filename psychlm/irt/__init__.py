@@ -3,10 +3,12 @@
 ``fit`` estimates items, ``IRTFit.score`` persons; ``curves`` draws what was fitted. ``s_x2``, ``ld_x2``, ``q3``, ``m2``
 and ``person_fit`` test it. ``tetrachoric``, ``parallel_analysis``, ``two_factor`` and the rotations ask how many
 abilities there are; ``select_items`` makes a scale of a bank of items, and ``confirm`` tries it on new persons.
+``mantel_haenszel`` and ``dif_likelihood_ratio`` ask whether items work alike in two groups, such as people and models.
 """
 
 from psychlm.irt.choices import IRTWarning
 from psychlm.irt.confirm import confirm
+from psychlm.irt.dif import LikelihoodRatioDIF, MantelHaenszel, dif_likelihood_ratio, mantel_haenszel
 from psychlm.irt.dimension import eigenvalues, parallel_analysis, unidimensionality
 from psychlm.irt.fitting import fit
 from psychlm.irt.goodness import ld_x2, likelihood_ratio, person_fit, q3, s_x2
@@ -23,14 +25,18 @@ __all__ = [
     "Beta",
     "IRTFit",
     "IRTWarning",
+    "LikelihoodRatioDIF",
     "LogNormal",
+    "MantelHaenszel",
     "Normal",
     "confirm",
+    "dif_likelihood_ratio",
     "eigenvalues",
     "fit",
     "ld_x2",
     "likelihood_ratio",
     "m2",
+    "mantel_haenszel",
     "oblimin",
     "parallel_analysis",
     "person_fit",
