@@ -56,10 +56,11 @@ lab: $(VENV)/.installed ## Open JupyterLab on the notebooks
 	$(BIN)/jupyter lab --notebook-dir=notebooks
 
 .PHONY: format
-format: $(VENV)/.installed ## Sort imports, format, strip the notebooks' outputs
+format: $(VENV)/.installed ## Sort imports, format, strip the notebooks' outputs, renew the README's table
 	$(BIN)/ruff check --fix --quiet .
 	$(BIN)/ruff format --quiet .
 	$(BIN)/nbstripout notebooks/*.ipynb
+	$(BIN)/python -m psychlm.notebooks.overview
 
 .PHONY: clean
 clean: ## Remove what was built (reports, caches, .venv); data/raw stays

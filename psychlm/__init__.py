@@ -4,10 +4,12 @@ A map of the house. Imports go down this list of floors, never up (``tests/test_
 
     4  cli                     the command ``psychlm``
     3  notebooks               run the numbered notebooks, render HTML, build the index
+    3  doctor                  which optional parts are on this machine, and what each adds
     2  lm                      models that read text and answer items
     2  ctt  screening          classical test theory; which participants to keep
     2  irt                     item response theory on torch
     2  reading                 reading-time models
+    2  confidence              how sure of its choice a model is, and when it should not be
     1  text                    where words, items and responses come from
     0  frames                  the contracts of the frames that flow through the house
     0  data                    dataset name -> verified local path; published tables

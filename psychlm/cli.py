@@ -53,6 +53,38 @@ def run(notebooks: tuple[str, ...], profile: Profile, parameters: tuple[str, ...
         sys.exit(1)
 
 
+@main.command()
+@click.argument("title")
+@click.option("--number", type=int, help="Its place in the collection; the next free one unless given.")
+def new(title: str, number: int | None) -> None:
+    """Write a numbered notebook called TITLE with the anatomy in place; it runs as it is."""
+    from psychlm import data
+    from psychlm.notebooks import new as builder
+    from psychlm.notebooks import overview
+
+    with _plain_errors():
+        path = builder.new(title, root=data.root(), number=number)
+        overview.write(data.root())
+    click.echo(f"{path}\nnext: psychlm run {path.stem[:2]}, look at reports/{path.stem}.html, and make it yours")
+
+
+@main.command()
+def doctor() -> None:
+    """Say which optional parts are on this machine (GPU, R, WordNet, data ...), and what each would add."""
+    from rich.console import Console
+    from rich.table import Table
+
+    from psychlm import doctor as parts
+
+    table = Table("", "part", "found, or how to get it", "what it adds", box=None, header_style="bold")
+    found = []
+    for part in parts.examine():
+        found.append(part.found)
+        table.add_row("[green]yes[/]" if part.found else "[yellow]no[/]", part.name, part.what, part.adds)
+    Console().print(table)
+    click.echo(f"\n{sum(found)} of {len(found)} optional parts are here; nothing needs any of them.")
+
+
 @main.group(name="data")
 def data_group() -> None:
     """List, fetch and verify the datasets of data/registry.csv."""

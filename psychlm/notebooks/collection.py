@@ -34,6 +34,7 @@ class Notebook:
     parameters_at: int | None  # where that cell stands, counted from 0
     code: tuple[str, ...]  # the sources of its code cells, but for empty ones
     cells: tuple[str, ...]  # the sources of all its cells
+    reproduces: str  # whose tables and figures, as Markdown: `psychlm.reproduces` in its metadata
 
     @property
     def name(self) -> str:
@@ -65,7 +66,8 @@ def find(root: Path) -> list[Notebook]:
 def read(path: Path) -> Notebook:
     """Read one notebook: its title, its question, its parameters and its sources."""
     try:
-        cells = [dict(cell, source=_joined(cell["source"])) for cell in json.loads(path.read_bytes())["cells"]]
+        content = json.loads(path.read_bytes())
+        cells = [dict(cell, source=_joined(cell["source"])) for cell in content["cells"]]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise NotebookError(f"{path} is no readable notebook ({error}); restore it from git") from error
     head = next((cell["source"] for cell in cells if cell["cell_type"] == "markdown"), "")
@@ -80,6 +82,7 @@ def read(path: Path) -> Notebook:
         parameters_at=tagged[0] if tagged else None,
         code=tuple(cell["source"] for cell in cells if cell["cell_type"] == "code" and cell["source"].strip()),
         cells=tuple(cell["source"] for cell in cells),
+        reproduces=str(content.get("metadata", {}).get("psychlm", {}).get("reproduces", "")),
     )
 
 
