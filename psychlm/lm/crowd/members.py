@@ -23,7 +23,7 @@ class Member:
     def __post_init__(self) -> None:
         if not (0 < self.share <= 1 and 0 <= self.flipped <= 1):
             raise ValueError(
-                f"member {self.seed} has a share of {self.share} of the data with {self.flipped} of its labels flipped; "
+                f"member {self.seed} has a share of {self.share} of the data and {self.flipped} of its labels flipped; "
                 "both lie between 0 and 1, and the first above 0"
             )
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor, nn
@@ -64,7 +64,7 @@ class Network:
         return (2 if self.kind.startswith("nli-") else 1) if self.reads_text else 0
 
     @classmethod
-    def reading(cls, kind: Kind, inputs: Inputs, classes: int, **sizes: int) -> Network:
+    def reading(cls, kind: Kind, inputs: Inputs, classes: int, **sizes: Any) -> Network:
         """Return the network of this kind that fits the inputs.
 
         Raises

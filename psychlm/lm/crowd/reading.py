@@ -34,7 +34,9 @@ def logits(network: Network, weights: Weights, inputs: Inputs) -> Tensor:
         for block in _blocks(network, n_models, inputs):
             found[:, block] = forward(network, weights, inputs[block])
         return found
-    order = torch.argsort(sum(lengths for _, lengths in inputs.segments))  # like lengths together: less padding
+    order = torch.argsort(
+        torch.stack([lengths for _, lengths in inputs.segments]).sum(0)
+    )  # like lengths together: less padding
     for block in _blocks(network, n_models, inputs):
         at = order[block]
         parts = tuple((n[at][:, : max(int(k[at].max()), 1)].long(), k[at]) for n, k in inputs.segments)

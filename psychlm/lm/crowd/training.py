@@ -193,12 +193,9 @@ class _Run:
         self.best_epoch, self.diverged = np.zeros(n_models, np.int64), np.zeros(n_models, bool)
         self.stale = np.zeros(n_models, np.int64)
         self.kept: Weights = {}
-        lengths = torch.stack([length for _, length in self.inputs.segments]).amax(0) if self._recurrent else None
-        self.lengths = None if lengths is None else lengths.cpu().numpy()
-
-    @property
-    def _recurrent(self) -> bool:
-        return "lstm" in self.network.kind
+        self.lengths = None  # bags read words, however long the texts around them are
+        if isinstance(self.inputs, Encoded) and "lstm" in self.network.kind:
+            self.lengths = torch.stack([length for _, length in self.inputs.segments]).amax(0).cpu().numpy()
 
     def epoch(self, epoch: int, lesson: Lesson | None) -> None:
         """Train every active member for an epoch, then look who goes on."""
