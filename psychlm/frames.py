@@ -145,24 +145,61 @@ def _require_unique(frame: pd.DataFrame, key: list[str], kind: str) -> None:
 def check_items(items: pd.DataFrame) -> pd.DataFrame:
     """Return an items frame: one row per item, with ``item_id``, ``prompt``, ``choices`` (list of str), ``answer``.
 
+    Every item has at least two choices, all different and none empty, and exactly one of them is right: ``answer`` is
+    its place, counted from 0. Answers become int64.
+
     Raises
     ------
     FrameError
-        If a column is missing, an item stands twice, has fewer than two choices, or its answer (0-based) is not one
-        of them.
+        If a column is missing; an item stands twice; a prompt is no text; choices are no list of text, fewer than two,
+        empty or alike; or an item has no right answer, several, or one that is not among its choices.
     """
     _require_columns(items, ["item_id", "prompt", "choices", "answer"], "items")
     _require_unique(items, ["item_id"], "items")
-    n_choices = items["choices"].map(len)
-    if (n_choices < 2).any():
-        raise FrameError(f"items {_some(items.loc[n_choices < 2, 'item_id'])} have fewer than two choices")
-    outside = (items["answer"] < 0) | (items["answer"] >= n_choices)
-    if outside.any():
-        raise FrameError(
-            f"items {_some(items.loc[outside, 'item_id'])} name an answer that is not among their choices; "
-            "answers count from 0"
-        )
-    return items
+    kinds, distinct = pd.factorize(items["choices"].map(_choices_as_tuple))  # label words are the same for all items
+    flaws = np.array([_choices_flaw(choices) for choices in distinct])[kinds]
+    textless = ~items["prompt"].map(lambda prompt: isinstance(prompt, str))
+    n_choices = np.array([len(choices) for choices in distinct])[kinds]
+    for wrong, what in (
+        (textless, "have a prompt that is not text"),
+        *((flaws == flaw, flaw) for flaw in sorted(set(flaws) - {""})),
+        *_answer_flaws(items["answer"], n_choices),
+    ):
+        if wrong.any():
+            raise FrameError(f"items {_some(items.loc[wrong, 'item_id'])} {what}")
+    return items.assign(answer=pd.to_numeric(items["answer"]).astype(np.int64))
+
+
+def _choices_as_tuple(choices: object) -> tuple:
+    return tuple(choices) if isinstance(choices, list | tuple | np.ndarray) else ()
+
+
+def _choices_flaw(choices: tuple) -> str:
+    """Say what is wrong with the choices of an item; empty where nothing is."""
+    if len(choices) < 2:
+        return "have fewer than two choices, or choices that are no list of text"
+    if not all(isinstance(choice, str) for choice in choices):
+        return "have a choice that is not text; missing choices are left out, the lists need not be equally long"
+    stripped = [choice.strip() for choice in choices]
+    if not all(stripped):
+        return "have an empty choice; leave the choice out (and count answers anew), or the item"
+    if len(set(stripped)) < len(stripped):
+        return "have duplicate choices, so that two answers are right or wrong alike; leave the items out"
+    return ""
+
+
+def _answer_flaws(answers: pd.Series, n_choices: np.ndarray) -> list[tuple[pd.Series, str]]:
+    """Return which answers are not one place among the choices, and what is wrong with them."""
+    several = answers.map(lambda answer: isinstance(answer, list | tuple | set | np.ndarray))
+    number = pd.to_numeric(answers.mask(several), errors="coerce")
+    none = answers.mask(several, 0).isna()
+    return [
+        (several, "name several right answers, and may have one; leave them out, or make them items of their own"),
+        (none, "have no right answer, the whole number of a choice; leave them out: items.dropna(subset='answer')"),
+        (number.isna(), "name an answer that is no number; it is the place of the right choice, counted from 0"),
+        (number % 1 != 0, "name an answer that is no whole number; it is the place of the right choice, from 0"),
+        ((number < 0) | (number >= n_choices), "name an answer that is not among their choices; answers count from 0"),
+    ]
 
 
 def check_words(words: pd.DataFrame) -> pd.DataFrame:
