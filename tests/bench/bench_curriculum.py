@@ -1,0 +1,97 @@
+"""What a curriculum costs: an ability over a whole training set, and DDaCLAE beside plain training.
+
+Abilities of 1 and 5 models on 550,000 items (SNLI's training set), once predictions are there; and an epoch of training
+with DDaCLAE that is offered all examples (its floor is 1), so that it does the work of plain training and a forward
+pass over the training set, which is measured by itself. Times are those of one thread of the processor.
+``PSYCHLM_BENCH_SCALE`` (1 unless set) scales the number of items and of examples.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from scipy.special import expit
+
+from psychlm.irt.rescoring import KnownItems
+from psychlm.lm import crowd, curriculum
+from psychlm.lm.crowd.reading import logits
+
+SCALE = float(os.environ.get("PSYCHLM_BENCH_SCALE", "1"))
+ITEMS, EXAMPLES, SEEDS, EPOCHS = int(550_000 * SCALE), int(20_000 * SCALE), 5, 3
+
+pytestmark = pytest.mark.benchmark(timer=time.process_time, warmup=False, disable_gc=True)
+
+
+@pytest.fixture(autouse=True)
+def _one_thread():
+    torch.set_num_threads(1)
+
+
+@pytest.mark.parametrize("model", ["Rasch", "2PL"])
+@pytest.mark.parametrize("n_models", [1, SEEDS])
+@pytest.mark.benchmark(group="ability on 550,000 items")
+def test_ability(benchmark, model, n_models):
+    rng = np.random.default_rng(0)
+    b = rng.normal(size=ITEMS)
+    a = np.ones(ITEMS) if model == "Rasch" else rng.lognormal(0, 0.5, ITEMS)
+    theta = rng.normal(size=n_models)
+    items = KnownItems(pd.DataFrame({"a": a, "b": b}))
+    answers = rng.integers(0, 3, ITEMS)
+    right = rng.random((n_models, ITEMS)) < expit(a * (theta[:, None] - b))
+    predictions = np.eye(3, dtype=np.float32)[np.where(right, answers, (answers + 1) % 3)]
+    found = benchmark.pedantic(curriculum.estimate, (items, predictions, answers), rounds=3, iterations=1)
+    assert (np.abs(found["theta"] - theta) < 5 * found["se"]).all()
+    benchmark.extra_info |= {"items": ITEMS, "models": n_models, "largest_error_logits": float(
+        np.abs(found["theta"] - theta).max())}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def task():
+    """Sentences of 5 to 25 words out of 2,000, with two classes and difficulties."""
+    rng = np.random.default_rng(1)
+    answers = rng.integers(0, 2, EXAMPLES)
+    lengths = rng.integers(5, 26, EXAMPLES)
+    texts = [
+        " ".join(f"w{w}" for w in rng.integers(k * 1000, k * 1000 + 1200, n))
+        for k, n in zip(answers, lengths, strict=True)
+    ]
+    return crowd.encode_texts(texts), answers, pd.Series(rng.normal(size=EXAMPLES))
+
+
+def learn(task, lesson):
+    inputs, answers, _ = task
+    how = {"n_models": SEEDS, "seed": 1, "epochs": EPOCHS, "patience": EPOCHS, "lesson": lesson}
+    return crowd.train("lstm", inputs, answers, **how)
+
+
+@pytest.mark.benchmark(group="three epochs of five LSTMs")
+def test_plain_training(benchmark, task):
+    benchmark.pedantic(lambda: learn(task, None), rounds=2, iterations=1)
+
+
+@pytest.mark.benchmark(group="three epochs of five LSTMs")
+def test_ddaclae(benchmark, task):
+    _, answers, b = task
+    trained = benchmark.pedantic(
+        lambda: learn(task, curriculum.ddaclae(b, answers, floor=1).lesson), rounds=2, iterations=1
+    )
+    assert (trained.history["n_examples"] == EXAMPLES).all()
+
+
+@pytest.mark.benchmark(group="three epochs of five LSTMs")
+def test_forward_passes(benchmark, task):
+    """As many passes over the training set as DDaCLAE takes: what it should cost more than plain training."""
+    inputs, answers, _ = task
+    network = crowd.Network.reading("lstm", inputs, 2)
+    weights = crowd.initial(network, range(SEEDS))
+
+    def passes():
+        for _ in range(EPOCHS):
+            logits(network, weights, inputs).log_softmax(2)
+
+    benchmark.pedantic(passes, rounds=2, iterations=1)
