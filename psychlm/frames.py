@@ -142,11 +142,16 @@ def _require_unique(frame: pd.DataFrame, key: list[str], kind: str) -> None:
         raise FrameError(f"{kind} rows {_some(rows)} ({', '.join(key)}) stand more than once; keep one of each")
 
 
-def check_items(items: pd.DataFrame) -> pd.DataFrame:
+def check_items(items: pd.DataFrame, *, distinct: bool = True) -> pd.DataFrame:
     """Return an items frame: one row per item, with ``item_id``, ``prompt``, ``choices`` (list of str), ``answer``.
 
     Every item has at least two choices, all different and none empty, and exactly one of them is right: ``answer`` is
     its place, counted from 0. Answers become int64.
+
+    Parameters
+    ----------
+    distinct : bool
+        Refuse duplicate choices; False lets them pass, for those who count such items themselves.
 
     Raises
     ------
@@ -156,10 +161,10 @@ def check_items(items: pd.DataFrame) -> pd.DataFrame:
     """
     _require_columns(items, ["item_id", "prompt", "choices", "answer"], "items")
     _require_unique(items, ["item_id"], "items")
-    kinds, distinct = pd.factorize(items["choices"].map(_choices_as_tuple))  # label words are the same for all items
-    flaws = np.array([_choices_flaw(choices) for choices in distinct])[kinds]
+    kinds, kept = pd.factorize(items["choices"].map(_choices_as_tuple))  # label words are the same for all items
+    flaws = np.array([_choices_flaw(choices, distinct) for choices in kept])[kinds]
     textless = ~items["prompt"].map(lambda prompt: isinstance(prompt, str))
-    n_choices = np.array([len(choices) for choices in distinct])[kinds]
+    n_choices = np.array([len(choices) for choices in kept])[kinds]
     for wrong, what in (
         (textless, "have a prompt that is not text"),
         *((flaws == flaw, flaw) for flaw in sorted(set(flaws) - {""})),
@@ -174,7 +179,7 @@ def _choices_as_tuple(choices: object) -> tuple:
     return tuple(choices) if isinstance(choices, list | tuple | np.ndarray) else ()
 
 
-def _choices_flaw(choices: tuple) -> str:
+def _choices_flaw(choices: tuple, distinct: bool) -> str:
     """Say what is wrong with the choices of an item; empty where nothing is."""
     if len(choices) < 2:
         return "have fewer than two choices, or choices that are no list of text"
@@ -183,7 +188,7 @@ def _choices_flaw(choices: tuple) -> str:
     stripped = [choice.strip() for choice in choices]
     if not all(stripped):
         return "have an empty choice; leave the choice out (and count answers anew), or the item"
-    if len(set(stripped)) < len(stripped):
+    if distinct and len(set(stripped)) < len(stripped):
         return "have duplicate choices, so that two answers are right or wrong alike; leave the items out"
     return ""
 

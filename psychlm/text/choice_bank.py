@@ -64,7 +64,7 @@ def read(items: pd.DataFrame) -> Bank:
     FrameError
         If the items break their contract, or hold something else than lists of text and whole numbers.
     """
-    frames.check_items(items)
+    frames.check_items(items, distinct=False)
     items = items.reset_index(drop=True)
     listed = items["choices"].map(lambda choices: isinstance(choices, list | tuple | np.ndarray))
     whole = pd.to_numeric(items["answer"], errors="coerce").mod(1) == 0
