@@ -97,7 +97,7 @@ def test_logits_are_those_of_transformers_own_heads(bert, tmp_path):
                 second = [item.hypothesis] if make is pairs else item.choices
                 given = tokenizer([item.prompt] * len(second), second, return_tensors="pt", padding=True)
                 given = given if make is pairs else {name: value[None] for name, value in given.items()}
-                torch.testing.assert_close(row[None], network(**given).logits, atol=1e-5, rtol=1e-5)
+                torch.testing.assert_close(row[row.isfinite()][None], network(**given).logits, atol=1e-5, rtol=1e-5)
 
 
 def test_the_same_seed_gives_the_same_weights_and_another_seed_others(bert, tmp_path):

@@ -238,7 +238,7 @@ class FrozenStates:
         states = nn.utils.rnn.pad_sequence([self.kept[name][row] for row in batch.rows], batch_first=True)
         said = (states,) if self.in_tuples else states
         for layer in self.frozen:
-            layer.forward = lambda *_given, **_options: said  # type: ignore[method-assign]
+            layer.forward = lambda *_given, **_options: said
         try:
             yield
         finally:

@@ -259,6 +259,8 @@ def agreement(predicted: np.ndarray, examples: Examples) -> tuple[float, float]:
     chosen: with k choices an item, (accuracy - 1/k) / (1 - 1/k).
     """
     accuracy = float(np.mean(predicted == examples.target))
+    if examples.labels and len(np.union1d(examples.target, predicted)) == 1:
+        return 0.0, accuracy  # one class, and nothing else predicted: not defined, which counts as nothing learned
     if examples.labels:
         return float(matthews_corrcoef(examples.target, predicted)), accuracy
     right, chosen = np.zeros((2, examples.first[-1]), dtype=bool)
