@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 PROBES = ("no-question", "wrong-question", "no-right-answer", "more-choices")  # confusion.PROBES, without its imports
 
@@ -31,7 +35,7 @@ def confuse(items: Path, probe: str, out: Path, seed: int, extra: int, drop_unfi
             original, left_out = confusion.drop_unfit(original)
             for name, reason in left_out.items():
                 click.echo(f"left out {name}: {reason}", err=True)
-        perturbed = confusion.perturb(original, probe, seed=seed, n_extra=extra)
+        perturbed = confusion.perturb(original, probe, seed=seed, n_extra=extra)  # type: ignore[arg-type]  # click checked it
         perturbed.to_json(out, orient="records", lines=True, force_ascii=False)
     except (ValueError, OSError) as error:
         click.echo(f"psychlm: {error}", err=True)
@@ -40,7 +44,7 @@ def confuse(items: Path, probe: str, out: Path, seed: int, extra: int, drop_unfi
     click.echo(f"{len(perturbed)} items under {perturbed['probe'].iloc[0]}, seed {seed}: {right}; {out}")
 
 
-def _read(path: Path):  # type: ignore[no-untyped-def]  # pandas is imported where it is needed
+def _read(path: Path) -> pd.DataFrame:
     import pandas as pd
 
     from psychlm.frames import FrameError
