@@ -175,6 +175,7 @@ def test_items_of_unequal_numbers_of_choices_are_perturbed_side_by_side():
     [
         (lambda t: t.assign(choices=[["only"], *t["choices"][1:]]), "fewer than two choices"),
         (lambda t: t.assign(choices=[["a", "b", " A"], *t["choices"][1:]]), r"\['q0'\].*duplicate choices.*drop_unfit"),
+        (lambda t: t.assign(choices=[["a", "b", "a"], *t["choices"][1:]]), r"\['q0'\].*duplicate choices.*drop_unfit"),
         (lambda t: t.assign(answer=[3, *t["answer"][1:]]), r"'q0'.*answers count from 0"),
         (lambda t: t.assign(answer=[-1, *t["answer"][1:]]), r"'q0'.*answers count from 0"),
         (lambda t: t.assign(answer=[0.5, *t["answer"][1:]]), r"'q0'.*whole number"),
