@@ -14,13 +14,16 @@ import pandas as pd
 import seaborn as sns
 from matplotlib.axes import Axes
 
+from psychlm import figures
+
 POPULATION_COLOURS = {"human": "#444444", "transformer": "#0072B2", "lstm": "#D55E00", "random": "#999999"}
 CATEGORIES = ("#444444", "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00")  # Okabe and Ito's, in no order
 
 
 def use_style() -> None:
-    """Use the house style for every figure of this session."""
+    """Use the house style for every figure of this session; in a notebook, figures carry their SVG and numbers."""
     plt.style.use(Path(__file__).with_name("psychlm.mplstyle"))
+    figures.offer()
 
 
 def intervals(
@@ -123,4 +126,26 @@ def word_by_word(
     ax.set_ylabel("surprisal (bits)")
     ax.set_xticks(at, words["word"])
     ax.grid(axis="x", visible=False)
+    return ax
+
+
+def ability_over_training(history: pd.DataFrame, *, hue: str | None = None, ax: Axes | None = None) -> Axes:
+    """Draw ability over the epochs of training, with 95 % of its standard error as a band.
+
+    Parameters
+    ----------
+    history : DataFrame
+        ``epoch``, ``ability`` and ``se`` (logits), as ``AbilityCallback.history`` has them.
+    hue : str, optional
+        Column that tells several runs apart.
+    """
+    ax = ax or plt.gca()
+    runs = [(None, history)] if hue is None else history.groupby(hue, sort=False)
+    for (name, run), colour in zip(runs, CATEGORIES[1:] + CATEGORIES[:1], strict=False):
+        half = 1.96 * run["se"]
+        ax.fill_between(run["epoch"], run["ability"] - half, run["ability"] + half, color=colour, alpha=0.2, lw=0)
+        ax.plot(run["epoch"], run["ability"], "o-", color=colour, label=name)
+    ax.set(xlabel="epoch", ylabel="ability θ (logits)")
+    if hue is not None:
+        ax.legend(title=hue)
     return ax

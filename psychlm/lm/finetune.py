@@ -43,6 +43,7 @@ class FineTuned:
     seconds: float  # of training and evaluation, all sessions together
     labels: tuple[str, ...]  # by output of the network; none for multiple choice
     n_truncated: int  # texts for training that were longer than max_tokens
+    watched: pd.DataFrame  # epoch, step, and what ``watch`` returned then
 
 
 def finetune(
@@ -81,7 +82,7 @@ def finetune(
         A run keeps where it is after every evaluation, and every so many seconds between two.
     watch : callable, optional
         Called with the network, the tokenizer, the epoch and the step before training and after every evaluation:
-        an :class:`~psychlm.lm.ability_callback.AbilityCallback`, say.
+        an :class:`~psychlm.lm.ability_callback.AbilityCallback`, say. The numbers it returns are kept in ``watched``.
     **recipe
         The fields of :class:`~psychlm.lm.finetune_run.Recipe`: ``seed``, ``epochs``, ``learning_rate``, ...
 
@@ -102,7 +103,7 @@ def finetune(
     items, task = check_trainable(items, task)
     items, development = _split(items, development, task, how.seed)
     source = locate(encoder, revision)
-    identity = _identity(items, development, task, source, how)
+    identity = _identity(items, development, task, source, how, watch)
     folder = _place_for(out, identity)
     if resume and (done := _finished(folder, identity)) is not None:
         return done
@@ -132,12 +133,13 @@ def _split(
 
 
 def _identity(
-    items: pd.DataFrame, development: pd.DataFrame | None, task: Task, source: Source, how: Recipe
+    items: pd.DataFrame, development: pd.DataFrame | None, task: Task, source: Source, how: Recipe, watch: Watch | None
 ) -> Identity:
     """Return all that a result depends on."""
     held = None if development is None else digest(development)
     made = {"task": task, "encoder": source.name, "revision": source.revision, "recipe": asdict(how)}
-    return made | {"items": digest(items), "development": held}
+    watched = None if watch is None else getattr(watch, "identity", True)
+    return made | {"items": digest(items), "development": held, "watch": watched}
 
 
 def _place_for(out: str | Path | None, identity: Identity) -> Path:
@@ -168,7 +170,8 @@ def _finished(folder: Path, identity: Identity) -> FineTuned | None:
     if known != identity:
         raise other_run(folder, known, identity)
     history = pd.DataFrame(said.pop("history"), columns=list(COLUMNS))
-    return FineTuned(folder, history, **{name: _number(value) for name, value in said.items()})
+    watched = pd.DataFrame(said.pop("watched"))
+    return FineTuned(folder, history, watched=watched, **{name: _number(value) for name, value in said.items()})
 
 
 def _number(value: Any) -> Any:
@@ -186,10 +189,11 @@ def _finish(run: Run, folder: Path, identity: Identity) -> FineTuned:
     best = history.iloc[run.at.best_at] if len(history) else pd.Series(math.nan, index=list(COLUMNS))
     result = FineTuned(
         folder, history, float(best["epoch"]), float(best["mcc"]), float(best["accuracy"]), run.at.seconds,
-        run.labels, run.items.n_truncated,
+        run.labels, run.items.n_truncated, pd.DataFrame(run.at.watched),
     )  # fmt: skip
-    said = {name: _plain(value) for name, value in vars(result).items() if name not in ("folder", "history")}
+    said = {name: _plain(value) for name, value in vars(result).items() if name not in ("folder", "history", "watched")}
     said["history"] = [[_plain(value) for value in row] for row in run.at.history]
+    said["watched"] = [{name: _plain(value) for name, value in row.items()} for row in run.at.watched]
     fresh = folder / f"{MARK}.writing"
     fresh.write_text(json.dumps({"identity": identity, "result": said}, indent=1), encoding="utf-8")
     fresh.replace(folder / MARK)

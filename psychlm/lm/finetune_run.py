@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,7 @@ CLIP = 1.0  # largest norm of the gradient (Devlin et al. 2019)
 STEPS_APART = 1_000_003  # a prime: the seeds of two runs' steps do not meet
 COLUMNS = ("epoch", "step", "learning_rate", "loss", "mcc", "accuracy")
 
-Watch = Callable[[Any, Any, float, int], None]
+Watch = Callable[[Any, Any, float, int], Mapping[str, float] | None]
 Identity = dict[str, Any]  # all that a result depends on
 
 
@@ -59,6 +59,7 @@ class _Progress:
     stale: int = 0
     seconds: float = 0.0
     history: list[tuple[float, int, float, float, float, float]] = field(default_factory=list)
+    watched: list[dict[str, float]] = field(default_factory=list)  # what watch returned
 
 
 def other_run(folder: Path, known: Identity, identity: Identity) -> ModelError:
@@ -136,7 +137,10 @@ class Run:
 
     def _show(self, watch: Watch) -> None:
         self.network.eval()
-        watch(self.network, self.tokenizer, self.at.step / self.steps_an_epoch, self.at.step)
+        epoch, step = self.at.step / self.steps_an_epoch, self.at.step
+        said = watch(self.network, self.tokenizer, epoch, step)
+        if said is not None:
+            self.at.watched.append({"epoch": epoch, "step": step} | dict(said))
 
     def _rest_of_epoch(self) -> list[np.ndarray]:
         """Return the batches of this epoch that are still to come."""
