@@ -3,7 +3,8 @@
 ``fit`` estimates items, ``IRTFit.score`` persons; ``curves`` draws what was fitted. ``s_x2``, ``ld_x2``, ``q3``, ``m2``
 and ``person_fit`` test it. ``tetrachoric``, ``parallel_analysis``, ``two_factor`` and the rotations ask how many
 abilities there are; ``select_items`` makes a scale of a bank of items, and ``confirm`` tries it on new persons.
-``mantel_haenszel`` and ``dif_likelihood_ratio`` ask whether items work alike in two groups, such as people and models.
+``mantel_haenszel`` and ``dif_likelihood_ratio`` ask whether items work alike in two groups, such as people and models;
+``lltm`` explains difficulties by features of the items.
 """
 
 from psychlm.irt.choices import IRTWarning
@@ -13,6 +14,7 @@ from psychlm.irt.dimension import eigenvalues, parallel_analysis, unidimensional
 from psychlm.irt.fitting import fit
 from psychlm.irt.goodness import ld_x2, likelihood_ratio, person_fit, q3, s_x2
 from psychlm.irt.limited_information import m2
+from psychlm.irt.lltm import LLTMFit, lltm
 from psychlm.irt.priors import Beta, LogNormal, Normal
 from psychlm.irt.result import IRTFit
 from psychlm.irt.rotation import oblimin, target_rotation
@@ -25,6 +27,7 @@ __all__ = [
     "Beta",
     "IRTFit",
     "IRTWarning",
+    "LLTMFit",
     "LikelihoodRatioDIF",
     "LogNormal",
     "MantelHaenszel",
@@ -35,6 +38,7 @@ __all__ = [
     "fit",
     "ld_x2",
     "likelihood_ratio",
+    "lltm",
     "m2",
     "mantel_haenszel",
     "oblimin",

@@ -255,15 +255,22 @@ def _split(answers: pd.DataFrame, focal: pd.Series, freed: pd.Series) -> Answers
     mine = np.where(is_focal & freed.to_numpy(), np.nan, values)
     theirs = np.where(is_focal, values[:, freed], np.nan)
     matrix = np.concatenate([mine, theirs], axis=1)
-    coded = np.where(np.isnan(matrix), MISSING, matrix).astype(np.uint8)
-    device = torch.device("cpu")
-    counts = [torch.as_tensor((coded == 1).sum(0), dtype=torch.float64)]
-    counts.append(torch.as_tensor((coded != MISSING).sum(0), dtype=torch.float64))
+    return answers_as_rows(matrix, answers.index)
+
+
+def answers_as_rows(values: np.ndarray, persons: pd.Index) -> Answers:
+    """Return answers (0, 1, NaN) with a row for every person, equal ones too, and items numbered from 0.
+
+    Unlike :func:`psychlm.irt.answers.read_answers` this merges nothing and refuses nothing: equal answers from two
+    groups are not the same evidence, and a resample may hold a person without answers.
+    """
+    coded = np.where(np.isnan(values), MISSING, values).astype(np.uint8)
+    right, asked = coded == 1, coded != MISSING
     return Answers(
-        # rows are not collapsed: equal answers of two groups are not the same evidence
-        coded, answers.index, pd.RangeIndex(coded.shape[1]), np.arange(len(coded)),
-        torch.ones(len(coded), dtype=torch.float64), device, complete=bool((coded != MISSING).all()),
-        n_correct=counts[0], n_answered=counts[1],
+        coded, persons, pd.RangeIndex(coded.shape[1]), np.arange(len(coded)),
+        torch.ones(len(coded), dtype=torch.float64), torch.device("cpu"), complete=bool(asked.all()),
+        n_correct=torch.as_tensor(right.sum(0), dtype=torch.float64),
+        n_answered=torch.as_tensor(asked.sum(0), dtype=torch.float64),
     )  # fmt: skip
 
 
