@@ -176,7 +176,7 @@ def test_what_is_no_file_and_no_json_is_named(tmp_path) -> None:
         banks.read(broken)
 
 
-# How many items a bank has, as its makers count them (SNLI: as the share's README counts its part), and how many of them
+# How many items a bank has, as its makers count them (SNLI: as the share counts its part), and how many of them
 # cannot be asked: no gold label, or the same choice twice (counted in the raw files, not with the readers).
 SIZES = {
     "snli/snli_1.0_dev": (1289, 16), "snli/snli_1.0_test": (1277, 23),

@@ -65,7 +65,7 @@ def nli_items():
 def questions():
     return pd.DataFrame({
         "item_id": [11, 12, 13, 14],
-        "prompt": ["What fell?", "Who sat down with a cup of tea and a sandwich?", "What costs 3,000 dollars?", "He did"],
+        "prompt": ["What fell?", "Who sat down with a cup of tea and a sandwich?", "What costs 3,000 dollars?", "He"],
         "choices": [["the horse", "the old barn"], ["Maria", "Barry", "she and the horse"],
                     ["a naïve plan", "a café", "the sea", "time in India"], ["sat", "fell"]],
         "answer": [0, 0, 1, 1],
@@ -147,3 +147,216 @@ def test_a_masked_model_gives_the_pseudo_log_likelihood_of_the_choice(wordpiece,
             assert found.loc[item.item_id, k] == pytest.approx(
                 masked_alone(network, wordpiece, item.prompt, f" {choice}"), abs=1e-4
             )
+
+
+def test_a_verbaliser_stands_for_the_labels_and_fills_a_mask(wordpiece, nli_items) -> None:
+    network = tiny.network("bert", wordpiece)
+    words = Template("{prompt} {hypothesis}", words={"entailment": "and", "neutral": "a", "contradiction": "the"})
+    found = choice_logprobs(nli_items, wrap_language_model(network, wordpiece), template=words)
+    expected = masked_alone(network, wordpiece, "The old man the boat. A man is old.", " the")
+    assert found.loc["a", 2] == pytest.approx(expected, abs=1e-4)
+
+
+def test_a_swapped_order_of_labels_gives_the_same_graded_answers(wordpiece, nli_items) -> None:
+    network = bert(BertForSequenceClassification, wordpiece, **labelled(NLI))
+    order = [2, 0, 1]
+    swapped = bert(BertForSequenceClassification, wordpiece, **labelled(["CONTRADICT", "Entail", "neither"]))
+    swapped.load_state_dict(network.state_dict())
+    with torch.no_grad():
+        swapped.classifier.weight.copy_(network.classifier.weight[order])
+        swapped.classifier.bias.copy_(network.classifier.bias[order])
+    graded = responses(nli_items, {
+        "as trained": answerers.wrap(network, wordpiece), "swapped": answerers.wrap(swapped, wordpiece),
+    })  # fmt: skip
+    assert graded.loc["as trained"].tolist() == graded.loc["swapped"].tolist()
+    careless = responses(nli_items, answerers.wrap(swapped, wordpiece, labels=NLI))
+    assert careless.iloc[0].tolist() != graded.loc["swapped"].tolist()
+
+
+def test_two_way_items_take_neutral_and_contradiction_together(wordpiece, nli_items) -> None:
+    model = answerers.wrap(bert(BertForSequenceClassification, wordpiece, **labelled(NLI)), wordpiece)
+    three = np.exp(choice_logprobs(nli_items, model))
+    two_way = nli_items.assign(choices=[["entailment", "not_entailment"]] * 4, answer=[0, 1, 1, 1])
+    two = np.exp(choice_logprobs(two_way, model))
+    np.testing.assert_allclose(two[1], three[1] + three[2], atol=1e-12)
+
+
+def test_choices_that_no_label_means_are_named(wordpiece, questions) -> None:
+    model = answerers.wrap(bert(BertForSequenceClassification, wordpiece, **labelled(NLI)), wordpiece, name="nli model")
+    with pytest.raises(
+        ModelError, match=r"no label of nli model, .*means the choice '(Maria|the horse)'.*pass labels="
+    ):
+        choice_logprobs(questions, model)
+
+
+def test_an_order_of_rows_or_size_of_batch_changes_nothing(wordpiece, nli_items) -> None:
+    model = answerers.wrap(bert(BertForSequenceClassification, wordpiece, **labelled(NLI)), wordpiece)
+    one_by_one = choice_logprobs(nli_items, model, batch_tokens=1)
+    turned = choice_logprobs(nli_items[::-1], model)
+    np.testing.assert_allclose(one_by_one, turned.loc[one_by_one.index], atol=1e-6)
+
+
+@pytest.mark.parametrize("pad", [None, 5])
+def test_a_decoder_classifies_by_its_last_token_and_not_by_padding(nli_items, pad) -> None:
+    tokenizer = tiny.byte_level()
+    network = noisy(GPT2ForSequenceClassification(GPT2Config(
+        vocab_size=len(tokenizer), n_embd=32, n_layer=2, n_head=2, n_positions=64, pad_token_id=pad, **labelled(NLI),
+    )))  # fmt: skip
+    if pad is not None:
+        tokenizer.pad_token = tokenizer.convert_ids_to_tokens(pad)
+    found = choice_logprobs(nli_items, answerers.wrap(network, tokenizer))
+    np.testing.assert_allclose(found, classifier_alone(network, tokenizer, nli_items), atol=1e-4)
+
+
+def test_a_long_prompt_loses_its_beginning_in_a_language_model_and_is_reported(questions) -> None:
+    tokenizer = tiny.byte_level()
+    model = wrap_language_model(tiny.network("gpt2", tokenizer), tokenizer)
+    long = questions.assign(prompt=["the old man and the sea " * 40, *questions["prompt"][1:]])
+    with pytest.warns(RuntimeWarning, match=r"1 of 4 items are longer than .*\(64 tokens\), and lost their beginning"):
+        found = choice_logprobs(long, model)
+    assert found.attrs["truncated"] == [11]
+    choices = questions["choices"][0]
+    ids = tokenizer("Question: " + "the old man and the sea " * 39 + "the old man and the sea\nAnswer:")["input_ids"]
+    own = [tokenizer(f" {choice}")["input_ids"] for choice in choices]
+    before = ids[-(63 - max(map(len, own))) :]
+    for k, end in enumerate(own):
+        read = [0, *before, *end]
+        with torch.inference_mode():
+            log_p = torch.log_softmax(model.network(torch.tensor([read])).logits[0].double(), dim=-1)
+        expected = sum(float(log_p[i - 1, read[i]]) for i in range(len(read) - len(end), len(read)))
+        assert found.loc[11, k] == pytest.approx(expected, abs=1e-4)
+
+
+def test_a_long_prompt_is_cut_in_a_classifier_and_is_reported(wordpiece, nli_items) -> None:
+    model = answerers.wrap(bert(BertForSequenceClassification, wordpiece, **labelled(NLI)), wordpiece, name="short")
+    long = nli_items.assign(prompt=["the horse and the boat " * 40, *nli_items["prompt"][1:]])
+    with pytest.warns(RuntimeWarning, match="1 of 4 items are longer than short takes"):
+        said = answers(long, model)
+    assert said.truncated["short"] == 1
+    cut = wordpiece(long["prompt"][0], long["hypothesis"][0], truncation=True, max_length=64, return_tensors="pt")
+    with torch.inference_mode():
+        expected = torch.log_softmax(model.network(**cut).logits[0].double(), 0)
+    np.testing.assert_allclose(said.logprobs.loc[("short", "a")], expected, atol=1e-4)
+
+
+def test_a_choice_longer_than_the_model_is_named(questions) -> None:
+    tokenizer = tiny.byte_level()
+    model = wrap_language_model(tiny.network("gpt2", tokenizer), tokenizer)
+    long = questions.assign(choices=[["the sea " * 80, "no"], *questions["choices"][1:]])
+    with pytest.raises(ModelError, match=r"choice .* of item 11 has \d+ tokens in in memory, which takes 1 to 63"):
+        choice_logprobs(long, model)
+
+
+def test_characters_that_the_tokenizer_does_not_know_are_reported(wordpiece, questions) -> None:
+    model = wrap_language_model(tiny.network("bert", wordpiece), wordpiece)
+    strange = questions.assign(choices=[["the ☃", "no"], *questions["choices"][1:]])
+    with pytest.warns(RuntimeWarning, match="1 of 4 items have choices with characters"):
+        assert choice_logprobs(strange, model).attrs["unknown"] == [11]
+
+
+def test_a_model_that_gives_nan_is_an_error_that_names_the_item(wordpiece, nli_items, questions) -> None:
+    network = bert(BertForSequenceClassification, wordpiece, **labelled(NLI))
+    with torch.no_grad():
+        network.classifier.weight[0, 0] = torch.nan
+    with pytest.raises(ModelError, match=r"broken gives item '[abcd]' the log-probabilities .*nan.*diverged"):
+        choice_logprobs(nli_items, answerers.wrap(network, wordpiece, name="broken"))
+    tokenizer = tiny.byte_level()
+    network = tiny.network("gpt2", tokenizer)
+    with torch.no_grad():
+        network.transformer.wte.weight[:] = torch.nan
+    with pytest.raises(ModelError, match=r"gives item 1\d the log-probabilities"):
+        choice_logprobs(questions, wrap_language_model(network, tokenizer))
+
+
+def test_what_was_scored_is_in_the_cache_and_an_interrupted_run_goes_on(
+    monkeypatch, tmp_path, questions, wordpiece
+) -> None:
+    from psychlm.lm import logprobs
+
+    monkeypatch.setenv("PSYCHLM_CACHE", str(tmp_path / "cache"))
+    folder = tiny.save(tmp_path / "gpt2", "gpt2")
+    calls = []
+    whole = logprobs.scores
+
+    def counted(model, asked, batch_tokens):
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        calls.append([question.item for question in asked])
+        return whole(model, asked, batch_tokens)
+
+    monkeypatch.setattr(logprobs, "scores", counted)
+    monkeypatch.setattr(logprobs, "QUESTIONS_AT_ONCE", 1)
+    with pytest.raises(KeyboardInterrupt):
+        choice_logprobs(questions, folder)
+    done = {item for asked in calls for item in asked}
+    calls.clear()
+    calls.append("so that only one more may be asked")
+    with pytest.raises(KeyboardInterrupt):
+        choice_logprobs(questions, folder)
+    assert calls[1][0] not in done
+    monkeypatch.setattr(logprobs, "scores", whole)
+    first = choice_logprobs(questions, folder)
+    monkeypatch.setattr(logprobs, "scores", lambda *_: pytest.fail("everything is in the cache"))
+    pd.testing.assert_frame_equal(choice_logprobs(questions, folder), first)
+    pd.testing.assert_frame_equal(choice_logprobs(questions, folder, normalise="token", progress=True) < 0, first < 0)
+    monkeypatch.setattr(logprobs, "scores", whole)
+    pd.testing.assert_frame_equal(choice_logprobs(questions, folder, cache=False), first)
+
+
+def test_many_models_answer_in_one_call_each_loaded_once(monkeypatch, tmp_path, wordpiece, questions) -> None:
+    monkeypatch.setenv("PSYCHLM_CACHE", str(tmp_path / "cache"))
+    head = bert(BertForMultipleChoice, wordpiece)
+    head.save_pretrained(tmp_path / "head")
+    wordpiece.save_pretrained(tmp_path / "head")
+    paths = {"lm": tiny.save(tmp_path / "gpt2", "gpt2"), "mlm": tiny.save(tmp_path / "bert", "bert"),
+             "head": tmp_path / "head"}  # fmt: skip
+    opened = []
+    load = answerers.load
+    monkeypatch.setattr(answerers, "load", lambda name, *a: opened.append(name) or load(name, *a))
+    said = answers(questions, paths)
+    assert opened == list(paths.values())
+    assert said.responses.shape == (3, 4)
+    assert said.responses.index.name == "person" and said.responses.columns.name == "item"
+    right = questions.set_index("item_id")["answer"]
+    for person in paths:
+        own = said.logprobs.loc[person]
+        expected = [float(np.nanargmax(own.loc[item]) == right[item]) for item in questions["item_id"]]
+        assert said.responses.loc[person].tolist() == expected
+        assert said.predictions.loc[person].tolist() == [np.nanargmax(own.loc[item]) for item in questions["item_id"]]
+    with pytest.raises(FrameError, match="two models are named"):
+        responses(questions, [paths["lm"], paths["lm"]])
+
+
+def test_ties_are_reported_and_confidences_sum_to_one() -> None:
+    scores = pd.DataFrame([[-1.0, -1.0, np.nan], [-2.0, -1.0, -3.0]], index=pd.Index(["a", "b"], name="item"))
+    with pytest.warns(RuntimeWarning, match=r"1 of 2 items have several likeliest choices \('a', say\)"):
+        assert predictions(scores).tolist() == [0, 1]
+    shares = confidences(scores)
+    np.testing.assert_allclose(shares.sum(axis=1), 1)
+    assert np.isnan(shares.loc["a", 2])
+    assert shares.loc["a", 0] == 0.5
+
+
+def test_the_template_follows_the_items_unless_it_is_named(nli_items, questions) -> None:
+    from psychlm.lm.templates import rendered
+
+    assert rendered(nli_items[:1], "auto") == [
+        ("The old man the boat.\nQuestion: A man is old. True, False, or Neither?\nAnswer:", (" True", " Neither",
+         " False"), "Answer:"),
+    ]  # fmt: skip
+    story = questions.assign(template="continuation")[:1]
+    assert rendered(story, "auto") == [("What fell?", (" the horse", " the old barn"), "")]
+    sentiment = questions.assign(choices=[["negative", "positive"]] * 4)[:1]
+    assert rendered(sentiment, "auto")[0][0] == "Review: What fell?\nSentiment:"
+    with pytest.raises(FrameError, match=r"asks for the column 'hypothesis', and the items have"):
+        rendered(questions, "nli")
+    with pytest.raises(FrameError, match="no template 'zero-shot'; there are .*question"):
+        rendered(questions, "zero-shot")
+    with pytest.raises(FrameError, match="needs its place"):
+        Template("{prompt}", choice=" answer")
+    assert set(TEMPLATES) >= {"question", "nli", "sentiment", "continuation"}
+
+
+def test_an_unknown_option_is_named(questions, wordpiece) -> None:
+    with pytest.raises(ModelError, match="normalise='mean' is unknown"):
+        choice_logprobs(questions, wrap_language_model(tiny.network("bert", wordpiece), wordpiece), normalise="mean")

@@ -92,10 +92,10 @@ def scores(
 
 
 def _classifier_scores(model: Answerer, questions: Sequence[Question], batch_tokens: int | None) -> list[Scores]:
+    outputs = {q.choices: outputs_of(q.choices, model.labels, model.name) for q in questions}
     texts = [(question.prompt, question.hypothesis) for question in questions]
     inputs, cut = _encoded(model, [question.item for question in questions], texts)
     log_p = log_softmax(_logits(model, inputs, batch_tokens, lambda x: model.network(**x).logits), axis=1)
-    outputs = {q.choices: outputs_of(q.choices, model.labels, model.name) for q in questions}
     found = []
     for i, question in enumerate(questions):
         rows = np.zeros((len(question.choices), N_COLUMNS))
