@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from psychlm.lm.crowd.answers import logprobs, respond
+from psychlm.lm.crowd.chunks import Crowd, build
 from psychlm.lm.crowd.encode import Encoded, Vocabulary, encode_images, encode_pairs, encode_texts
 from psychlm.lm.crowd.members import Member, draw_members
 from psychlm.lm.crowd.networks import Network, forward, initial
 from psychlm.lm.crowd.training import Lesson, Scores, TrainedCrowd, train
 
 __all__ = [
+    "Crowd",
     "Encoded",
     "Lesson",
     "Member",
@@ -16,6 +18,7 @@ __all__ = [
     "Scores",
     "TrainedCrowd",
     "Vocabulary",
+    "build",
     "draw_members",
     "encode_images",
     "encode_pairs",

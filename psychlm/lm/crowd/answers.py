@@ -13,6 +13,11 @@ from psychlm.lm.crowd.reading import logits
 from psychlm.lm.crowd.training import TrainedCrowd
 
 
+def names_of_members(n_models: int) -> pd.Index:
+    """Return the names that members carry in responses: model0000, model0001, ..."""
+    return pd.Index([f"model{i:04d}" for i in range(n_models)], name="person")
+
+
 def logprobs(trained: TrainedCrowd, inputs: Inputs) -> NDArray[np.float32]:
     """Return the (models, n, classes) natural log-probabilities; NaN for members that diverged."""
     device = str(trained.weights["out.bias"].device)
@@ -54,5 +59,4 @@ def respond(trained: TrainedCrowd, inputs: Inputs, answers: ArrayLike | pd.Serie
     found = logprobs(trained, inputs)
     graded = np.where(trained.diverged[:, None], np.nan, found.argmax(2) == gold)
     names = answers.index if isinstance(answers, pd.Series) else [f"item{i}" for i in range(len(gold))]
-    persons = pd.Index([f"model{i:04d}" for i in range(len(graded))], name="person")
-    return pd.DataFrame(graded, index=persons, columns=pd.Index(names, name="item"))
+    return pd.DataFrame(graded, index=names_of_members(len(graded)), columns=pd.Index(names, name="item"))

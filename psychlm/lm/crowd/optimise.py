@@ -51,36 +51,33 @@ class Optimiser:
         self.steps[:n] += 1
         for name, gradient in gradients.items():
             if name != EMBEDDING:
-                rate, root = self._rates(slice(n), gradient.ndim)
+                rate, root = self._rates(n, gradient.ndim)
                 held = [kind[name][:n] for kind in (self.weights, self.mean, self.square) if kind]
                 self._move(*held, gradient=gradient, rate=rate, root=root)
         if rows is None:
             return
-        vocabulary = self.weights[EMBEDDING].shape[1]
-        rate, root = self._rates(rows // vocabulary, 2)
+        member = rows // self.weights[EMBEDDING].shape[1]
+        rate, root = (each.index_select(0, member) for each in self._rates(n, 2))
         tables = [kind[EMBEDDING].flatten(0, 1) for kind in (self.weights, self.mean, self.square) if kind]
-        held = [table[rows] for table in tables]
+        held = [table.index_select(0, rows) for table in tables]
         self._move(*held, gradient=gradients[EMBEDDING], rate=rate, root=root)
         for table, moved in zip(tables, held, strict=True):
-            table[rows] = moved
+            table.index_copy_(0, rows, moved)
 
-    def _rates(self, members: Tensor | slice, axes: int) -> tuple[Tensor | float, Tensor | float]:
-        """Return the size of a step and the root of the second moment's correction, one per member."""
-        if self.rule == "sgd":
-            return self.learning_rate, 1.0
-        steps = self.steps[members].double()
-        rate = self.learning_rate / (1 - BETA1**steps)
+    def _rates(self, n: int, axes: int) -> tuple[Tensor, Tensor]:
+        """Return (n, 1, ...) sizes of a step and roots of the second moment's correction of the first members."""
+        steps = self.steps[:n].double()
+        adam = self.rule == "adam"
+        rate = self.learning_rate / (1 - BETA1**steps if adam else torch.ones_like(steps))
         root = (1 - BETA2**steps).sqrt()
         shape = (-1, *([1] * (axes - 1)))
         return rate.float().view(shape), root.float().view(shape)
 
-    def _move(
-        self, weight: Tensor, *moments: Tensor, gradient: Tensor, rate: Tensor | float, root: Tensor | float
-    ) -> None:
+    def _move(self, weight: Tensor, *moments: Tensor, gradient: Tensor, rate: Tensor, root: Tensor) -> None:
         if not moments:
-            weight.sub_(gradient * rate)
+            weight.addcmul_(gradient, rate, value=-1)
             return
         mean, square = moments
         mean.lerp_(gradient, 1 - BETA1)
         square.mul_(BETA2).addcmul_(gradient, gradient, value=1 - BETA2)
-        weight.sub_(mean / (square.sqrt().div_(root).add_(EPSILON)) * rate)
+        weight.addcmul_(mean / square.sqrt().div_(root).add_(EPSILON), rate, value=-1)

@@ -297,16 +297,17 @@ class _Run:
         for numbers, lengths in self.inputs.segments:
             own = torch.where(examples >= 0, lengths[at], 0)
             longest = max(int(own.max()), 1)
-            segments.append((numbers[:, :longest][at] + first, own))
+            read = numbers[:, :longest].index_select(0, at.flatten()).view(*at.shape, longest)
+            segments.append((read + first, own))
         table = self.optimiser.weights[EMBEDDING].flatten(0, 1)
-        read = torch.zeros(len(table), dtype=torch.bool, device=self.device)
+        read = torch.zeros(len(examples) * self.network.vocabulary, dtype=torch.bool, device=self.device)
         for places, _ in segments:
-            read[places] = True
+            read[places.flatten()] = True
         rows = read.nonzero()[:, 0]
-        place = torch.empty(len(table), dtype=torch.int64, device=self.device)
+        place = torch.empty(len(read), dtype=torch.int64, device=self.device)
         place[rows] = torch.arange(len(rows), device=self.device)
-        compact = table[rows].requires_grad_()
-        return TextBatch(compact, tuple((place[places], own) for places, own in segments)), rows
+        compact = table.index_select(0, rows).requires_grad_()
+        return TextBatch(compact, tuple((place.take(places), own) for places, own in segments)), rows
 
     def _end(
         self, epoch: int, at: NDArray[np.int64], losses: NDArray[np.float64], n_examples: NDArray[np.int64]
