@@ -6,7 +6,7 @@ those who answered both items, and a person's score is the proportion correct am
 complete responses these are the textbook quantities on sum scores.
 
 Sources: Lord & Novick (1968), *Statistical Theories of Mental Test Scores*; Cronbach (1951); the clusters follow
-Laverghetta et al. (2021), section 5.1.
+Laverghetta et al. (2021), section 5.1. ``smallest_subset`` asks how few persons or models show the same.
 """
 
 from psychlm.ctt.agreement import fleiss_kappa
@@ -21,6 +21,7 @@ from psychlm.ctt.items import (
 )
 from psychlm.ctt.reliability import alpha_if_deleted, cronbach_alpha, kr20, split_half, standard_error_of_measurement
 from psychlm.ctt.restarts import cluster_items_by_restarts
+from psychlm.ctt.subset import GreedySubset, SmallestSubset, greedy_subset, smallest_subset, subset_agreement
 
 __all__ = [
     "average_inter_item_correlation",
@@ -40,4 +41,9 @@ __all__ = [
     "cluster_items",
     "fleiss_kappa",
     "cluster_items_by_restarts",
+    "GreedySubset",
+    "SmallestSubset",
+    "greedy_subset",
+    "smallest_subset",
+    "subset_agreement",
 ]

@@ -107,12 +107,14 @@ def lltm(
     ``coefficients`` take the features for all there is to difficulty: where the test against free difficulties
     (``p``) says that they are not, their standard errors are too small, and those of ``two_step``, a random-effects
     regression with the errors of the difficulties known and the residual variance estimated by restricted maximum
-    likelihood, are the ones to read.
+    likelihood, are the ones to read. The intervals take persons and items as drawn at random, both at once, and are
+    wide rather than narrow (Owen 2007).
 
     References
     ----------
     Fischer (1973), Acta Psychologica 37, 359-374; Embretson (1983), Psychological Bulletin 93, 179-197 (the share on
-    the log-likelihood); De Boeck (2008), Psychometrika 73, 533-559 (random residuals); Raudenbush (2009), in Cooper,
+    the log-likelihood); De Boeck (2008), Psychometrika 73, 533-559 (random residuals); Owen (2007), Annals of
+    Applied Statistics 1, 386-411 (resampling rows and columns); Raudenbush (2009), in Cooper,
     Hedges & Valentine (eds.), Handbook of Research Synthesis, 295-315 (explained share of true variance).
     """
     asked = check_responses(responses)
@@ -300,7 +302,7 @@ def _resampled(values: Array, x: Array, rasch: IRTFit, n_boot: int, rng: np.rand
     draws, lost = np.full((n_boot, 2), np.nan), 0
     n_persons, n_items = values.shape
     for number in range(n_boot):
-        columns = rng.choice(n_items, size=n_items)
+        columns = np.asarray(rng.integers(n_items, size=n_items))
         drawn = values[rng.integers(n_persons, size=n_persons)]
         right, wrong = (drawn[:, columns] == 1).any(axis=0), (drawn[:, columns] == 0).any(axis=0)
         lost += int((~(right & wrong)).sum())
