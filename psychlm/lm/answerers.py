@@ -104,6 +104,7 @@ def load(
         config = AutoConfig.from_pretrained(address, **source)
         task = task or _task(config)
         if task == "language-model":
+            _no_labels(labels, name)
             return load_language_model(
                 name_or_path if folder else name, device, revision=revision, dtype=dtype, allow_pickle=allow_pickle
             )
@@ -136,12 +137,21 @@ def wrap(
     """
     task = _task(network.config, type(network).__name__)
     if task == "language-model":
+        _no_labels(labels, name)
         return wrap_language_model(network, tokenizer, name=name, revision=revision)
     network.eval().requires_grad_(False)
     named: tuple[str, ...] = ()
     if task == "classifier":
         named = _labels(network.config, labels, name)
     return Answerer(network, tokenizer, name, revision, task, named, context_tokens(network, tokenizer))
+
+
+def _no_labels(labels: Sequence[str] | None, name: str) -> None:
+    if labels is not None:
+        raise ModelError(
+            f"{name} is a language model, which has no labels; leave labels={list(labels)} out, or say what stands for "
+            "each choice with a Template(words={...})"
+        )
 
 
 def _task(config: Any, architecture: str | None = None) -> Task:
