@@ -56,15 +56,6 @@ def test_each_step_takes_the_best_person(population: pd.DataFrame, criterion: st
         assert found.agreement.loc[n + 1].tolist() == pytest.approx(table.loc[found.order[n]].tolist())
 
 
-def test_greedy_subsets_find_the_informative_models(rng: np.random.Generator) -> None:
-    items = simulate.items(60, rng, "1PL")
-    able = simulate.responses(rng.normal(0.5, 1, 20), items, rng)
-    coins = pd.DataFrame(rng.integers(0, 2, (60, 60)).astype(float), columns=items.index)
-    everyone = pd.concat([able, coins.rename(index=lambda i: f"coin-{i}")])
-    chosen = ctt.greedy_subset(everyone, 10, criterion="inter_item").order
-    assert sum(not str(name).startswith("coin") for name in chosen) >= 6  # of 10; by chance 2.5
-
-
 def test_on_held_out_items_greedy_subsets_beat_random_ones_at_what_they_were_chosen_for(
     rng: np.random.Generator,
 ) -> None:
