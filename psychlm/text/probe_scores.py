@@ -67,7 +67,7 @@ def _joined(items: pd.DataFrame, correct: pd.Series, columns: Sequence[str]) -> 
     if unknown.any():
         example = items.loc[unknown, "item_id"].iloc[0]
         raise FrameError(
-            f"{unknown.sum()} items have no grade, {example!r} among them; grade all items, or select those that were asked"
+            f"{unknown.sum()} items have no grade, {example!r} among them; grade all of them, or select those asked"
         )
     if correct.index.has_duplicates:
         raise FrameError("a question is graded more than once; grade one model at a time")
@@ -125,7 +125,7 @@ def instance_accuracy(
     with np.errstate(divide="ignore", invalid="ignore"):
         variance = table["q"].to_numpy() / n**2 * g / (g - 1)
         effective = np.where((p == 0) | (p == 1) | (g == 1) | (variance == 0), g, p * (1 - p) / variance)
-    low, high = wilson(p, effective, level)
+    low, high = wilson(p, np.minimum(effective, n), level)
     return table[["n_questions", "n_clusters"]].assign(accuracy=p, low=low, high=high)
 
 
