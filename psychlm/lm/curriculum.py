@@ -57,6 +57,7 @@ class Curriculum:
     answers: np.ndarray  # (n_examples,) int, gold labels
     rule: Callable[[int, Scores], Selection]  # epoch (from 1), log-probabilities when asked for
     _record: list[pd.DataFrame] = field(default_factory=list, repr=False)
+    _warned: bool = field(default=False, repr=False)
 
     def lesson(self, epoch: int, scores: Scores) -> Lesson:
         """Return what an epoch (counted from 1) trains on, and record it.
@@ -70,7 +71,8 @@ class Curriculum:
         Warns
         -----
         RuntimeWarning
-            If what a model trains on holds one class only; ``balanced=True`` takes the easiest of every class.
+            The first time that what a model trains on holds one class only; ``balanced=True`` takes the easiest of
+            every class. The record counts all such times.
         """
         chosen = self.rule(epoch, scores)
         members = np.asarray(scores.members)
@@ -84,7 +86,8 @@ class Curriculum:
         row = {name: np.broadcast_to(np.asarray(values), len(members)) for name, values in columns.items()}
         self._record.append(pd.DataFrame(row))
         narrow = members[row["classes"] < 2].tolist()
-        if narrow:
+        if narrow and not self._warned:
+            self._warned = True
             warnings.warn(
                 f"epoch {epoch}: members {_some(narrow)} train on examples of one class only, and learn to answer "
                 "nothing else; pass balanced=True, or a higher floor",
