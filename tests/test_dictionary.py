@@ -165,7 +165,8 @@ def test_no_distractor_is_the_answer_or_comes_from_a_sense_without_an_example(pa
     chosen = probe.items["choices"]
     assert chosen.map(lambda choices: len(set(choices))).eq(5).all()
     assert all(set(choices) <= with_examples for choices in chosen)
-    long = probe.items.explode(["choices", "distractor_types"])
+    wrong = [[c for c in choices if c != choices[a]] for choices, a in zip(chosen, probe.items["answer"], strict=True)]
+    long = probe.items.assign(choices=wrong).explode(["choices", "distractor_types"])
     of = part.entries.assign(cluster=part.entries["word"].str.lower()).groupby("definition")["cluster"].agg(set)
     own = np.array([word in of[choice] for word, choice in zip(long["cluster"], long["choices"], strict=True)])
     assert own[(long["distractor_types"] == "sense").to_numpy()].all()

@@ -112,8 +112,9 @@ class EncoderReader:
                 {name: [values[row] for row in rows] for name, values in coded.items()}, return_tensors="pt"
             )
             mask = padded["attention_mask"].to(self.device)
+            types = padded.get("token_type_ids")
             states = network.embeddings(
-                padded["input_ids"].to(self.device), token_type_ids=padded["token_type_ids"].to(self.device)
+                padded["input_ids"].to(self.device), token_type_ids=None if types is None else types.to(self.device)
             )
             for layer in frozen:
                 states = run_layer(layer, states, mask.bool())

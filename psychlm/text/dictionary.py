@@ -74,8 +74,8 @@ def build(
     DictionaryProbe
         ``items`` has ``item_id``, ``prompt``, ``choices`` (five), ``answer``, ``cluster`` (the word), ``word``,
         ``pos``, ``probe`` ("dictionary"), ``hops`` and ``distractor_distance`` (0: a dictionary has no graph),
-        ``distractor_set`` ("sense" where a distractor is one of the word's, else "random"), ``distractor_types`` (per
-        choice; "answer" for the right one), ``n_senses`` (distractors that are senses of the word) and ``split``.
+        ``distractor_set`` ("sense" where a distractor is one of the word's, else "random"), ``distractor_types`` (of the
+        four distractors, in the order of the choices), ``n_senses`` (distractors that are senses of the word) and ``split``.
 
     Raises
     ------
@@ -210,7 +210,7 @@ def _items(golds: pd.DataFrame, distractors: pd.DataFrame, rng: np.random.Genera
     texts = np.column_stack([golds["definition"], by_gold["text"].to_numpy().reshape(-1, N_CHOICES - 1)])
     types = np.column_stack([np.full(len(golds), "answer"), by_gold["type"].to_numpy().reshape(-1, N_CHOICES - 1)])
     order = rng.permuted(np.tile(np.arange(N_CHOICES), (len(golds), 1)), axis=1)
-    n_senses = (types == "sense").sum(axis=1)
+    n_senses, placed = (types == "sense").sum(axis=1), np.take_along_axis(types, order, axis=1)
     told = zip(golds["example"], golds["shown"], strict=True)
     return pd.DataFrame(
         {
@@ -225,7 +225,7 @@ def _items(golds: pd.DataFrame, distractors: pd.DataFrame, rng: np.random.Genera
             "hops": 0,
             "distractor_set": np.where(n_senses > 0, "sense", "random"),
             "distractor_distance": 0,
-            "distractor_types": np.take_along_axis(types, order, axis=1).tolist(),
+            "distractor_types": placed[placed != "answer"].reshape(-1, N_CHOICES - 1).tolist(),
             "n_senses": n_senses,
         }
     )
