@@ -14,7 +14,7 @@ A map of the house. Imports go down this list of floors, never up (``tests/test_
     0  frames                  the contracts of the frames that flow through the house
     0  data                    dataset name -> verified local path; published tables
     0  stats  simulate         intervals and correlations; data from known parameters
-    0  report  plots           numbers beside the published ones; tidy frame + axes -> axes
+    0  report  plots  figures  numbers beside the published ones; tidy frame + axes -> axes; a figure's numbers
 
 Nothing happens at import: neither torch nor transformers is loaded until a room that needs it is entered.
 """

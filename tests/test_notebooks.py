@@ -320,7 +320,7 @@ def test_a_kernel_that_dies_is_a_failure_that_names_its_cell(ran) -> None:
 
 def test_nothing_but_reports_and_the_lock_is_left_in_the_folder(ran) -> None:
     left = {file.suffix or file.name for file in (ran[0] / "reports").iterdir()}
-    assert left <= {".json", ".html", ".lock"}
+    assert left <= {".json", ".html", ".ipynb", ".lock"}
 
 
 def test_what_did_not_change_is_not_run_again_unless_forced_and_a_change_is_run(ran) -> None:

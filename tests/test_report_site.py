@@ -30,6 +30,7 @@ CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shuti
 EVIL = "<script>alert(1)</script>"
 PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
 WIDE_SVG = '<svg xmlns="http://www.w3.org/2000/svg" width="2000" height="500"><rect width="2000" height="500"/></svg>'
+TABLE = "panel,x\n1,0.25\n"
 PAGES = ["index.html", "10_items.html", "20_fails.html"]
 
 
@@ -56,7 +57,8 @@ def notebook_with_everything() -> nbformat.NotebookNode:
             shown({"text/markdown": f"An item reads {EVIL} and [a link](javascript:alert(4))."}),
             shown({"text/plain": f"'{EVIL}' " + "long " * 100}),
             shown({"image/svg+xml": WIDE_SVG}, psychlm={"alt": "A wide bar", "caption": "A bar, $2000$ wide."}),
-            shown({"image/png": PIXEL}, tags=["headline"], psychlm={"alt": f"A point {EVIL}"}),
+            shown({"image/png": PIXEL, "text/csv": TABLE}, tags=["headline"], psychlm={"alt": f"A point {EVIL}"}),
+            shown({"text/markdown": f"It holds **twice**. {EVIL}"}),
             shown({"text/latex": "$\\displaystyle \\sigma^2$"}),
             new_code_cell("print()", outputs=[new_output("stream", name="stderr", text=f"\x1b[31m{EVIL}\x1b[0m\n")]),
             new_code_cell(
@@ -104,7 +106,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (reports / f"{report['notebook']}.html").write_text(page.html)
         if page.picture and report["status"] == "complete":
             (reports / page.picture.file).write_bytes(page.picture.content)
-            report["headline"] = {"file": page.picture.file, "alt": page.picture.alt}
+            report["headline"] = {"file": page.picture.file, "alt": page.picture.alt, "finding": page.finding}
         (reports / f"{report['notebook']}.json").write_text(json.dumps(report))
     (reports / "30_truncated.json").write_text('{"status": "complete", "numbers": [{"ke')
     notebooks.build_index(root, reports)
@@ -237,7 +239,8 @@ def test_a_page_opens_without_complaint_and_fits_its_window(site, chromium, page
 def test_text_from_data_shows_as_text_and_nothing_in_it_runs(site, chromium, page) -> None:
     chromium.open(site / page)
     assert EVIL in chromium.says("document.body.innerText")
-    foreign = "script:not(:last-child), [onclick], [onerror], a[href^=javascript], img:not([src^='data:'])"
+    foreign = "script:not(:last-child, [type='application/json']), [onclick], [onerror], a[href^=javascript]"
+    foreign += ", img:not([src^='data:'])"
     assert chromium.says(f'document.querySelectorAll("{foreign}").length') == 0
     assert chromium.complaints() == []
 
@@ -249,7 +252,7 @@ def test_a_report_shows_math_figures_captions_and_folded_code(site, chromium) ->
     assert chromium.says("[...document.images].every(i => i.complete && i.naturalWidth > 0 && i.alt)")
     assert chromium.says("document.querySelector('figcaption').innerText").startswith("A bar")
     assert (
-        chromium.says("[...document.querySelectorAll('details.code')].filter(d => !d.open).length") == 8
+        chromium.says("[...document.querySelectorAll('details.code')].filter(d => !d.open).length") == 9
     )  # but the one that failed
     plate = chromium.says("getComputedStyle(document.querySelector('.plate')).backgroundColor")
     assert brightness(plate) > 0.9, "a figure lies on a light plate in the dark"
@@ -301,9 +304,35 @@ def test_the_table_can_be_sorted_and_filtered(site, chromium) -> None:
     ]
     assert chromium.says(f"document.querySelectorAll('thead button')[1].click(), {ours}")[-1] == "0.1200"
     typed = "(i => {i.value = 'table1.mn'; i.dispatchEvent(new Event('input', {bubbles: true}))})"
-    assert chromium.says(f"{typed}(document.querySelector('input')), {ours}") == ["0.1200"]
-    assert chromium.says("document.querySelector('output').value") == "1 of 3"
+    assert chromium.says(f"{typed}(document.querySelector('.filter input')), {ours}") == ["0.1200"]
+    assert chromium.says("document.querySelector('.filter output').value") == "1 of 3"
     assert chromium.complaints() == []
+
+
+def test_a_search_finds_the_notebooks_whose_prose_holds_every_word(site, chromium) -> None:
+    chromium.open(site / "index.html")
+    typed = "((text, i = document.querySelector('.search input')) => {i.value = text; i.dispatchEvent(new Event('input', {bubbles: true}))})"  # noqa: E501
+    cards = "[...document.querySelectorAll('li.card:not([hidden])')].map(card => card.dataset.name)"
+    assert chromium.says(f"{typed}('TRUNCATED question'), {cards}") == ["30_truncated"]
+    assert chromium.says("document.querySelector('.search output').value") == "1 of 4"
+    assert chromium.says(f"{typed}('no such word'), {cards}") == []
+    assert len(chromium.says(f"{typed}(''), {cards}")) == 4
+    assert chromium.complaints() == []
+
+
+def test_a_figure_can_be_taken_as_picture_drawing_and_numbers(site, chromium) -> None:
+    chromium.open(site / "10_items.html")
+    links = "[...document.querySelectorAll('.downloads a')].map(a => [a.innerText, a.download])"
+    assert [word for word, _ in chromium.says(links)] == ["SVG", "PNG", "CSV"]
+    assert all(file.startswith("10_items-figure-") for _, file in chromium.says(links))
+    numbers = "document.querySelector('.downloads a[download$=csv]').href"
+    assert base64.b64decode(chromium.says(numbers).partition(",")[2]).decode() == TABLE
+    assert "A bar" in chromium.says("document.querySelector('figcaption').innerText")
+
+
+def test_the_front_page_says_what_a_notebook_found(site) -> None:
+    page = (site / "index.html").read_text()
+    assert '<div class="finding"><p>It holds <strong>twice</strong>' in page
 
 
 # what needs no browser

@@ -34,6 +34,7 @@ class Notebook:
     parameters_at: int | None  # where that cell stands, counted from 0
     code: tuple[str, ...]  # the sources of its code cells, but for empty ones
     cells: tuple[str, ...]  # the sources of all its cells
+    prose: tuple[str, ...]  # the sources of its Markdown cells
     reproduces: str  # whose tables and figures, as Markdown: `psychlm.reproduces` in its metadata
 
     @property
@@ -82,6 +83,7 @@ def read(path: Path) -> Notebook:
         parameters_at=tagged[0] if tagged else None,
         code=tuple(cell["source"] for cell in cells if cell["cell_type"] == "code" and cell["source"].strip()),
         cells=tuple(cell["source"] for cell in cells),
+        prose=tuple(cell["source"] for cell in cells if cell["cell_type"] == "markdown"),
         reproduces=str(content.get("metadata", {}).get("psychlm", {}).get("reproduces", "")),
     )
 

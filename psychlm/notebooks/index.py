@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import json
 import mimetypes
 from collections import Counter
 from dataclasses import dataclass
@@ -33,6 +34,7 @@ class Card:
     link: str
     picture: str  # a data URI
     alt: str
+    finding: str  # what its headline figure shows, in the sentence that was computed for it; Markdown
 
 
 def build_index(root: Path, reports: Path) -> Path:
@@ -61,6 +63,7 @@ def build_index(root: Path, reports: Path) -> Path:
             statuses=Counter(card.status for card in cards),
             verdicts=Counter(row.verdict for row in rows),
             script=Markup(script),
+            texts=Markup(_texts(cards, notebooks)),
             script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
         )
     )
@@ -89,7 +92,17 @@ def _card(name: str, notebook: Notebook | None, report: dict[str, Any] | None, r
         link=f"{name}.html" if status != "not run" and (reports / f"{name}.html").is_file() else "",
         picture=picture,
         alt=alt,
+        finding=str((known.get("headline") or {}).get("finding", "")) if status == "done" else "",
     )
+
+
+def _texts(cards: list[Card], notebooks: dict[str, Notebook]) -> str:
+    """Return what a search looks through, as JSON that cannot end its element: each notebook's prose and finding."""
+    found = {
+        card.name: " ".join([card.name, card.title, card.finding, *getattr(notebooks.get(card.name), "prose", ())])
+        for card in cards
+    }
+    return json.dumps({name: " ".join(text.lower().split()) for name, text in found.items()}).replace("<", "\\u003c")
 
 
 def _error(report: dict[str, Any]) -> str:

@@ -21,6 +21,7 @@ from nbconvert.filters.markdown_mistune import IPythonRenderer, MarkdownWithMath
 from nbconvert.preprocessors import CoalesceStreamsPreprocessor
 from nbconvert.preprocessors.sanitize import SanitizeHTML
 
+from psychlm import data
 from psychlm.notebooks.comparison import compare
 
 TEMPLATES = Path(__file__).parent / "templates"
@@ -71,6 +72,7 @@ class Page:
 
     html: str
     picture: Picture | None
+    finding: str  # the sentence that was computed for the headline figure, as Markdown
 
 
 @dataclass
@@ -176,6 +178,15 @@ def image_uri(data: str, mime: str) -> str:
     return f"data:{mime};base64,{encoded}"
 
 
+def downloads(data: dict[str, str], name: str) -> list[tuple[str, str, str]]:
+    """Return what a figure can be saved as: a word for it, its file name, and the file as a data URI."""
+    found = [(suffix.upper(), f"{name}.{suffix}", image_uri(data[m], m)) for m, suffix in IMAGES.items() if m in data]
+    if "text/csv" in data:
+        table = base64.b64encode(data["text/csv"].encode()).decode()
+        found.append(("CSV", f"{name}.csv", f"data:text/csv;charset=utf-8;base64,{table}"))
+    return found
+
+
 def style() -> Markup:
     """Return the style sheet of all pages."""
     return Markup((TEMPLATES / "style.css").read_text(encoding="utf-8"))
@@ -232,6 +243,8 @@ def report_page(notebook: Path, report: dict[str, Any]) -> Page:
     exporter.environment.globals.update(
         style=style(),
         image_uri=image_uri,
+        downloads=downloads,
+        addresses=_addresses(report),
         images=list(IMAGES),
         report=report,
         numbers=compare(report),
@@ -239,7 +252,14 @@ def report_page(notebook: Path, report: dict[str, Any]) -> Page:
         contents=markdown.contents,  # fills while the cells are rendered
     )
     page, _ = exporter.from_notebook_node(content)
-    return Page(page, _headline(content, report["notebook"]))
+    return Page(page, _headline(content, report["notebook"]), _finding(content))
+
+
+def _addresses(report: dict[str, Any]) -> dict[str, str]:
+    """Return where the datasets that a run asked for can be had, of those that have an address."""
+    registry = data.registry()
+    asked = [name for name in report["provenance"].get("data") or {} if name in registry.index]
+    return {name: url for name, url in registry.loc[asked, "url"].items() if str(url).startswith("https://")}
 
 
 def _display_math(latex: str) -> str:
@@ -264,6 +284,16 @@ def _headline(notebook: nbformat.NotebookNode, name: str) -> Picture | None:
                     alt = described.get("alt") or described.get("caption") or "The headline figure"
                     return Picture(f"{name}.{suffix}", content, alt)
     return None
+
+
+def _finding(notebook: nbformat.NotebookNode) -> str:
+    """Return the first Markdown that was computed in the cell tagged ``headline`` or after it."""
+    tagged = [at for at, cell in enumerate(notebook.cells) if "headline" in _tags(cell)]
+    for cell in notebook.cells[tagged[0] :] if tagged else []:
+        for output in cell.get("outputs", []):
+            if text := output.get("data", {}).get("text/markdown", "").strip():
+                return text
+    return ""
 
 
 def environment(folder: Path) -> jinja2.Environment:

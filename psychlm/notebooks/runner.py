@@ -261,11 +261,14 @@ def _publish(task: _Task, execution: _Execution) -> Outcome:
         "fingerprint": task.fingerprint,
     }
     executed = task.staging / f"{task.name}.ipynb"
-    source = executed if executed.is_file() else task.notebook.path
+    report["executed"] = executed.is_file()
+    source = executed if report["executed"] else task.notebook.path
     page = render.report_page(source, report)
     if page.picture:
         storage.write(task.reports / page.picture.file, page.picture.content)
-        report["headline"] = {"file": page.picture.file, "alt": page.picture.alt}
+        report["headline"] = {"file": page.picture.file, "alt": page.picture.alt, "finding": page.finding}
+    if report["executed"]:
+        storage.write(task.reports / executed.name, executed.read_bytes())
     content = json.dumps(report, indent=1, ensure_ascii=False) + "\n"
     publications = [(task.html, page.html), (task.reports / f"{task.name}.json", content)]
     for file, content in publications[::-1] if execution.error else publications:
