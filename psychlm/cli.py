@@ -1,4 +1,4 @@
-"""The command ``psychlm``: run the notebooks, look after the data, score words, fit and score tests."""
+"""The command ``psychlm``: notebooks, data, surprisal, answers, probes, tests; what is on this machine."""
 
 from __future__ import annotations
 
@@ -12,6 +12,9 @@ import click
 
 from psychlm import __version__
 from psychlm.lm.command import surprisal
+from psychlm.lm.responses_command import responses
+from psychlm.text.confusion_command import confuse
+from psychlm.text.probes_command import probes
 
 Profile = Literal["smoke", "quick", "full"]
 
@@ -204,4 +207,6 @@ def irt_score(fit: str, responses: str, method: str, out: str | None) -> None:
     click.echo(out if out else text, nl=bool(out))
 
 
-main.add_command(surprisal)
+probes.add_command(confuse)
+for command in (surprisal, responses, probes):
+    main.add_command(command)
