@@ -88,7 +88,9 @@ def test_every_probe_keeps_its_invariants(items, probe, seed):
         assert new.answer == new.pseudo_answer and new.source_item_id == old.item_id
         assert sum(place == old.answer for place in new.order) == 1, "exactly one pseudo-correct choice"
         assert new.order[new.pseudo_answer] == old.answer
-        kept = [choice for choice, place in zip(new.choices, new.order, strict=True) if place not in (-1, old.answer)]
+        kept = [
+            choice for choice, place in zip(new.choices, new.order, strict=True) if place >= 0 and place != old.answer
+        ]
         assert sorted(kept) == sorted(set(old.choices) - {correct}), "the other choices stay"
         right_now = rights.get(fold(new.prompt), set()) & set(texts)
         if probe == "more-choices":
@@ -111,7 +113,7 @@ def test_more_choices_are_nested_over_their_number(items, seed):
 def test_what_is_borrowed_comes_from_wrong_choices_of_the_donors_named():
     perturbed = confusion.more_choices(bank_of(20), 4, seed=3)
     for row in perturbed.itertuples():
-        borrowed = {text for text, place in zip(row.choices, row.order, strict=True) if place == -1}
+        borrowed = {text for text, place in zip(row.choices, row.order, strict=True) if place < 0}
         assert all(text.startswith("wrong") for text in borrowed)
         assert sorted(f"q{text.split('-')[1]}" for text in borrowed) == sorted(row.donors)
         assert row.source_item_id not in row.donors
@@ -139,7 +141,7 @@ def test_the_pseudo_correct_choice_of_shuffled_items_stands_anywhere_equally_oft
     still = confusion.no_right_answer(items, shuffle=False)
     assert (still["pseudo_answer"] == 0).all()
     last = confusion.more_choices(items, 2, shuffle=False)
-    assert (last["order"].map(tuple) == (0, 1, 2, 3, -1, -1)).all()
+    assert (last["order"].map(tuple) == (0, 1, 2, 3, -1, -2)).all()
 
 
 def test_scores_come_back_in_the_order_of_the_source(rng):
@@ -151,6 +153,9 @@ def test_scores_come_back_in_the_order_of_the_source(rng):
     for row, old in zip(extra.itertuples(), items.itertuples(), strict=True):
         by_text = dict(zip(row.choices, scores.loc[row.item_id], strict=True))
         assert [by_text[text] for text in old.choices] == list(back.loc[old.item_id])[:3]
+        drawn = [f"wrong-{donor[1:]}" for donor in row.donors]
+        added = {value: text for text, value in by_text.items()}
+        assert [added[value].rsplit("-", 1)[0] for value in back.loc[old.item_id][3:]] == drawn
     swapped = confusion.no_right_answer(items, seed=1)
     scores = pd.DataFrame(rng.normal(size=(50, 3)), index=swapped["item_id"])
     back = confusion.in_source_order(scores, swapped).to_numpy()

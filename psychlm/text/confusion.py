@@ -18,8 +18,8 @@ Every probe returns an items frame that keeps its contract, with these columns b
 ``has_right_answer``
     True in *more choices* only: a grade of the other probes counts pseudo-correct choices, not right ones.
 ``order``
-    For each choice its place among the source's choices, or the place of the choice that it replaces; -1 where it came
-    in addition. :func:`in_source_order` reads it.
+    For each choice its place among the source's choices, or the place of the choice that it replaces; -1, -2 ... for
+    the choices that came in addition, in the order in which they were drawn. :func:`in_source_order` reads it.
 ``donors``
     The ``item_id`` of the instances from which prompt or choices were borrowed, in the order in which they were drawn.
 
@@ -221,7 +221,8 @@ def _perturbed(
     rank = np.random.default_rng([seed, 2]).random(chosen.shape) if shuffle else np.zeros(chosen.shape)
     order = np.argsort(np.where(there, rank, 2), axis=1, kind="stable")  # those that are not there go last
     size = there.sum(axis=1).tolist()
-    source = np.where(np.arange(chosen.shape[1]) < bank.own.shape[1], np.arange(chosen.shape[1]), -1)
+    column = np.arange(chosen.shape[1])
+    source = np.where(column < bank.own.shape[1], column, bank.own.shape[1] - column - 1)
     texts = np.take_along_axis(bank.text[chosen], order, axis=1).tolist()
     sources = source[order].tolist()
     pseudo = (order == bank.answer[:, None]).argmax(axis=1)
@@ -268,7 +269,7 @@ def in_source_order(scores: pd.DataFrame, perturbed: pd.DataFrame) -> pd.DataFra
     values = scores.loc[perturbed["item_id"]].to_numpy(np.float64)
     order = np.full(values.shape, np.nan)
     order[np.arange(values.shape[1]) < perturbed["order"].map(len).to_numpy()[:, None]] = perturbed["order"].explode()
-    place = np.where(order < 0, values.shape[1], order)  # those added go behind, in the order in which they stand
+    place = np.where(order < 0, values.shape[1] - order, order)  # those added go behind, the first drawn first
     by_place = np.argsort(place, axis=1, kind="stable")  # NaN, where there is no choice, goes last
     index = pd.Index(perturbed["source_item_id"], name="item")
     return pd.DataFrame(np.take_along_axis(values, by_place, axis=1), index=index, columns=scores.columns)
