@@ -53,31 +53,33 @@ class Optimiser:
             if name != EMBEDDING:
                 rate, root = self._rates(n, gradient.ndim)
                 held = [kind[name][:n] for kind in (self.weights, self.mean, self.square) if kind]
-                self._move(*held, gradient=gradient, rate=rate, root=root)
-        if rows is None:
+                _move(*held, gradient=gradient, rate=rate, floor=EPSILON * root)
+        if rows is None or EMBEDDING not in gradients:
             return
         member = rows // self.weights[EMBEDDING].shape[1]
-        rate, root = (each.index_select(0, member) for each in self._rates(n, 2))
         tables = [kind[EMBEDDING].flatten(0, 1) for kind in (self.weights, self.mean, self.square) if kind]
         held = [table.index_select(0, rows) for table in tables]
-        self._move(*held, gradient=gradients[EMBEDDING], rate=rate, root=root)
+        rate = self._rates(n, 2)[0].index_select(0, member)
+        _move(*held, gradient=gradients[EMBEDDING], rate=rate, floor=EPSILON)  # SparseAdam does not correct it
         for table, moved in zip(tables, held, strict=True):
             table.index_copy_(0, rows, moved)
 
     def _rates(self, n: int, axes: int) -> tuple[Tensor, Tensor]:
-        """Return (n, 1, ...) sizes of a step and roots of the second moment's correction of the first members."""
-        steps = self.steps[:n].double()
-        adam = self.rule == "adam"
-        rate = self.learning_rate / (1 - BETA1**steps if adam else torch.ones_like(steps))
+        """Return (n, 1, ...) sizes of the first members' steps, and roots of their second moment's correction."""
+        shape = (n, *([1] * (axes - 1)))
+        if self.rule == "sgd":
+            one = torch.ones(shape, device=self.steps.device)
+            return one * self.learning_rate, one
+        steps = self.steps[:n].double().view(shape)
         root = (1 - BETA2**steps).sqrt()
-        shape = (-1, *([1] * (axes - 1)))
-        return rate.float().view(shape), root.float().view(shape)
+        return (self.learning_rate * root / (1 - BETA1**steps)).float(), root.float()
 
-    def _move(self, weight: Tensor, *moments: Tensor, gradient: Tensor, rate: Tensor, root: Tensor) -> None:
-        if not moments:
-            weight.addcmul_(gradient, rate, value=-1)
-            return
-        mean, square = moments
-        mean.lerp_(gradient, 1 - BETA1)
-        square.mul_(BETA2).addcmul_(gradient, gradient, value=1 - BETA2)
-        weight.addcmul_(mean / square.sqrt().div_(root).add_(EPSILON), rate, value=-1)
+
+def _move(weight: Tensor, *moments: Tensor, gradient: Tensor, rate: Tensor, floor: Tensor | float) -> None:
+    if not moments:
+        weight.addcmul_(gradient, rate, value=-1)
+        return
+    mean, square = moments
+    mean.lerp_(gradient, 1 - BETA1)
+    square.mul_(BETA2).addcmul_(gradient, gradient, value=1 - BETA2)
+    weight.addcmul_(mean / square.sqrt().add_(floor), rate, value=-1)

@@ -17,7 +17,7 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
-from psychlm.lm.crowd.encode import Encoded, Inputs, on_device
+from psychlm.lm.crowd.encode import PAD, Encoded, Inputs, on_device
 from psychlm.lm.crowd.members import Member, batches_of_epoch, draw_members
 from psychlm.lm.crowd.networks import EMBEDDING, Kind, Network, TextBatch, Weights, classify, initial
 from psychlm.lm.crowd.optimise import Optimiser, Rule
@@ -298,7 +298,8 @@ class _Run:
             own = torch.where(examples >= 0, lengths[at], 0)
             longest = max(int(own.max()), 1)
             read = numbers[:, :longest].index_select(0, at.flatten()).view(*at.shape, longest)
-            segments.append((read + first, own))
+            # what no one reads is padding, so that no word moves on account of it
+            segments.append((torch.where(examples[..., None] >= 0, read, PAD) + first, own))
         table = self.optimiser.weights[EMBEDDING].flatten(0, 1)
         read = torch.zeros(len(examples) * self.network.vocabulary, dtype=torch.bool, device=self.device)
         for places, _ in segments:
