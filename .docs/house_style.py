@@ -1,7 +1,7 @@
 """Griffe extension: what the house writes in docstrings and comments, as Markdown.
 
 Roles such as :func:`psychlm.lm.load` become links where the page has such a heading, and code where it has not; the
-comment behind a dataclass's field, where units stand, becomes the field's description.
+comments behind a class's fields, where units stand, become its table of attributes.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 import griffe
 
 ROLE = re.compile(r":(?:func|class|mod|data|meth|attr):`(~?)([\w.]+)`")
-COMMENT = re.compile(r"^\s+\w+: .*?[^'\"]  # (?!noqa|type:|fmt:)(?P<said>.+)$")
+FIELD = re.compile(r"^\s+(?P<name>[a-z]\w*): (?P<type>.+?)(?: = .+?)?  # (?!noqa|type:|fmt:)(?P<said>.+)$")
 
 
 def _link(match: re.Match[str]) -> str:
@@ -22,17 +22,18 @@ def _link(match: re.Match[str]) -> str:
 
 
 class HouseStyle(griffe.Extension):
-    """Rewrites docstrings when a module has been read."""
+    """Rewrites docstrings as modules are read."""
 
     def on_object(self, *, obj: griffe.Object, **kwargs: Any) -> None:
         """Turn the roles of a docstring into links."""
         if obj.docstring:
             obj.docstring.value = ROLE.sub(_link, obj.docstring.value)
 
-    def on_attribute_instance(self, *, attr: griffe.Attribute, **kwargs: Any) -> None:
-        """Describe a field by the comment behind it."""
-        if attr.docstring or attr.lineno is None or attr.parent is None or not attr.parent.is_class:
+    def on_class_members(self, *, cls: griffe.Class, **kwargs: Any) -> None:
+        """Describe the fields of a class by the comments behind them."""
+        if not cls.docstring or "\nAttributes\n" in cls.docstring.value:
             return
-        lines = attr.lines_collection[attr.filepath]  # type: ignore[index]
-        if found := COMMENT.match(lines[attr.lineno - 1]):
-            attr.docstring = griffe.Docstring(found["said"], lineno=attr.lineno, parent=attr)
+        fields = [FIELD.match(line) for line in cls.lines]
+        rows = [f"{found['name']} : {found['type']}\n    {found['said']}" for found in fields if found]
+        if rows:
+            cls.docstring.value += "\n\nAttributes\n----------\n" + "\n".join(rows)
