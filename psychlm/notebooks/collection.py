@@ -35,6 +35,7 @@ class Notebook:
     code: tuple[str, ...]  # the sources of its code cells, but for empty ones
     cells: tuple[str, ...]  # the sources of all its cells
     prose: tuple[str, ...]  # the sources of its Markdown cells
+    reads_reports: bool  # it reads what the others found (`psychlm.reads_reports` in its metadata), so it runs last
     reproduces: str  # whose tables and figures, as Markdown: `psychlm.reproduces` in its metadata
 
     @property
@@ -69,6 +70,7 @@ def read(path: Path) -> Notebook:
     try:
         content = json.loads(path.read_bytes())
         cells = [dict(cell, source=_joined(cell["source"])) for cell in content["cells"]]
+        said = content.get("metadata", {}).get("psychlm", {})
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise NotebookError(f"{path} is no readable notebook ({error}); restore it from git") from error
     head = next((cell["source"] for cell in cells if cell["cell_type"] == "markdown"), "")
@@ -84,7 +86,8 @@ def read(path: Path) -> Notebook:
         code=tuple(cell["source"] for cell in cells if cell["cell_type"] == "code" and cell["source"].strip()),
         cells=tuple(cell["source"] for cell in cells),
         prose=tuple(cell["source"] for cell in cells if cell["cell_type"] == "markdown"),
-        reproduces=str(content.get("metadata", {}).get("psychlm", {}).get("reproduces", "")),
+        reads_reports=bool(said.get("reads_reports")),
+        reproduces=str(said.get("reproduces", "")),
     )
 
 

@@ -11,13 +11,18 @@ from typing import Any
 
 import psychlm
 from psychlm import data
+from psychlm.notebooks import storage
 from psychlm.notebooks.collection import Notebook
 
 PACKAGE = Path(psychlm.__file__).parent
 
 
-def of_code(notebook: Notebook, root: Path, profile: str, parameters: Mapping[str, Any]) -> str:
+def of_code(
+    notebook: Notebook, root: Path, profile: str, parameters: Mapping[str, Any], reports: Path | None = None
+) -> str:
     """Hash a notebook's cells, parameters and profile, the modules it imports, and the published tables it cites.
+
+    For a notebook that reads what the others found, their numbers in the folder ``reports`` are part of it.
 
     Returns
     -------
@@ -30,6 +35,10 @@ def of_code(notebook: Notebook, root: Path, profile: str, parameters: Mapping[st
     for file in [*imported(notebook.code), *_published(root, source)]:
         digest.update(f"{file.name}\0".encode())
         digest.update(file.read_bytes())
+    if notebook.reads_reports and reports is not None:
+        for file in sorted(reports.glob("[0-9]*_*.json")):
+            found = (storage.read(file) or {}) if file.stem != notebook.name else {}
+            digest.update(json.dumps([file.stem, found.get("status"), found.get("numbers")]).encode())
     return digest.hexdigest()
 
 

@@ -63,7 +63,7 @@ class Workers:
             process.stdin.close()  # type: ignore[union-attr]
 
 
-def environment(staging: Path, profile: str, jobs: int) -> dict[str, str]:
+def environment(staging: Path, reports: Path, profile: str, jobs: int) -> dict[str, str]:
     """Return the environment of workers and kernels: this interpreter, this package, no one's start-up files."""
     kernel = staging / "jupyter" / "kernels" / "python3"
     kernel.mkdir(parents=True)
@@ -80,6 +80,7 @@ def environment(staging: Path, profile: str, jobs: int) -> dict[str, str]:
         **(shared if jobs > 1 else {}),
         **os.environ,
         "PSYCHLM_REPORTS": str(staging),
+        "PSYCHLM_FINISHED_REPORTS": str(reports),
         "PSYCHLM_PROFILE": profile,
         "PYTHONWARNINGS": quiet,
         "PYTHONPATH": os.pathsep.join([*path, *filter(None, [os.environ.get("PYTHONPATH")])]),

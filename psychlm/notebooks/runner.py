@@ -142,20 +142,19 @@ def run(
     chosen = collection.select(collection.find(root), select)
     given = collection.profile_parameters(root, chosen, profile, parameters)
     with _staged(folder) as staging:
-        tasks = [
-            _Task(
-                notebook,
-                profile,
-                given[notebook.name],
-                fingerprint.of_code(notebook, root, profile, given[notebook.name]),
-                folder,
-                staging,
-            )
-            for notebook in chosen
-        ]
+
+        def task(notebook: Notebook) -> _Task:
+            own = given[notebook.name]
+            digest = fingerprint.of_code(notebook, root, profile, own, folder)
+            return _Task(notebook, profile, own, digest, folder, staging)
+
         console = Console(stderr=True, highlight=False, markup=False, soft_wrap=True)
+        workers = Workers(environment(staging, folder, profile, jobs))
+        outcomes = []
         try:
-            outcomes = _run_all(tasks, jobs, force, Workers(environment(staging, profile, jobs)), console)
+            for reads_reports in (False, True):  # those that read what the others found come when these are done
+                wave = [task(notebook) for notebook in chosen if notebook.reads_reports == reads_reports]
+                outcomes += _run_all(wave, jobs, force, workers, console) if wave else []
         except KeyboardInterrupt:
             console.print("interrupted: the notebooks that were done stay done, and the next run goes on from there")
             raise

@@ -1,0 +1,66 @@
+"""What all notebooks found: every number of every report in one frame, beside the published one."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import asdict
+from pathlib import Path
+
+import pandas as pd
+
+from psychlm import data
+from psychlm.notebooks import storage
+from psychlm.notebooks.comparison import compare
+
+COLUMNS = ["notebook", "key", "value", "published_value", "difference_value", "decimals", "verdict", "unit", "data",
+           "source", "ours", "published"]  # fmt: skip
+
+
+def reports_folder() -> Path:
+    """Return where finished reports lie: told by the runner, else ``$PSYCHLM_REPORTS``, else the checkout's."""
+    told = os.environ.get("PSYCHLM_FINISHED_REPORTS") or os.environ.get("PSYCHLM_REPORTS")
+    return Path(told) if told else data.root() / "reports"
+
+
+def numbers(reports: Path | None = None) -> pd.DataFrame:
+    """Return the numbers of all whole reports in a folder.
+
+    Parameters
+    ----------
+    reports : Path, optional
+        :func:`reports_folder` unless given.
+
+    Returns
+    -------
+    DataFrame
+        One row a number: ``notebook``, ``key``, ``value``, ``published_value`` and ``difference_value`` (floats,
+        missing where there is none), ``decimals`` of the published number, ``verdict`` (agrees, differs, simulated,
+        no comparison), ``unit``, ``data`` (real, simulated, published), ``source``, and both numbers as texts.
+    """
+    rows = []
+    for file in sorted((reports or reports_folder()).glob("[0-9]*_*.json")):
+        report = storage.read(file)
+        if report and report["status"] == "complete":
+            for row in compare(report):
+                value, published, difference = row.order
+                beside = {"value": value, "published_value": published, "difference_value": difference}
+                rows.append(asdict(row) | beside)
+    return pd.DataFrame(rows, columns=COLUMNS).astype(
+        {"value": float, "published_value": float, "difference_value": float}
+    )
+
+
+def stamps(reports: Path | None = None) -> pd.DataFrame:
+    """Return one row a report, whole or not: ``notebook``, ``status``, ``profile``, ``seconds``, and its numbers' data.
+
+    ``real``, ``simulated`` and ``published`` count the report's numbers of each kind.
+    """
+    rows = []
+    for file in sorted((reports or reports_folder()).glob("[0-9]*_*.json")):
+        report = storage.read(file) or {"status": "broken", "numbers": [], "provenance": {}}
+        kinds = pd.Series([number.get("data") for number in report["numbers"]], dtype=object).value_counts()
+        counted = {kind: int(kinds.get(kind, 0)) for kind in ("real", "simulated", "published")}
+        told = {"notebook": file.stem, "status": report["status"], "profile": report.get("profile")}
+        rows.append(told | {"title": report.get("title"), "seconds": report.get("seconds")} | counted)
+    columns = ["notebook", "status", "profile", "title", "seconds", "real", "simulated", "published"]
+    return pd.DataFrame(rows, columns=columns)
