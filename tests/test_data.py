@@ -202,4 +202,8 @@ def test_the_command_lists_verifies_and_finds(checkout: Path) -> None:
 def test_every_file_of_the_share_is_the_registered_one() -> None:
     states = list(data.state())
     assert not [row["error"] for row in states if row["error"]]
-    assert all(row["state"] == "verified" for row in states)
+    registry = data.registry()
+    # what was released once, and not in a repository, is fetched when somebody wants it
+    shared = [row for row in states if not registry.loc[row["name"], "note"].startswith("released once")]
+    assert len(shared) >= 96
+    assert all(row["state"] == "verified" for row in shared)

@@ -62,8 +62,9 @@ def test_registry_names_files_addresses_and_checksums() -> None:
     assert registry["name"].is_unique
     assert registry["file"].is_unique
     assert registry["sha256"].str.fullmatch("[0-9a-f]{64}").all()
-    # an address pins a commit; what has none says what it was made from
-    assert (registry["url"].str.contains(r"/[0-9a-f]{40}/") | registry["note"].str.startswith("made from")).all()
+    # an address pins a commit, or holds a file that was released once; what has none says what it was made from
+    noted = registry["note"].str.startswith(("made from", "released once"))
+    assert (registry["url"].str.contains(r"/[0-9a-f]{40}/") | noted).all()
     assert (registry[["licence", "citation"]] != "").all().all()
 
 

@@ -96,12 +96,13 @@ def _classifier_scores(model: Answerer, questions: Sequence[Question], batch_tok
     texts = [(question.prompt, question.hypothesis) for question in questions]
     inputs, cut = _encoded(model, [question.item for question in questions], texts)
     log_p = log_softmax(_logits(model, inputs, batch_tokens, lambda x: model.network(**x).logits), axis=1)
-    found = []
-    for i, question in enumerate(questions):
-        rows = np.zeros((len(question.choices), N_COLUMNS))
-        rows[:, NATS] = [logsumexp(log_p[i, own]) for own in outputs[question.choices]]
-        rows[:, TRUNCATED] = cut[i]
-        found.append(rows)
+    found: list[Scores] = [np.zeros((len(question.choices), N_COLUMNS)) for question in questions]
+    asked = np.array([list(outputs).index(question.choices) for question in questions])
+    for kind, own in enumerate(outputs.values()):
+        rows = np.flatnonzero(asked == kind)
+        nats = np.stack([logsumexp(log_p[rows][:, some], axis=1) for some in own], axis=1)
+        for row, values in zip(rows, nats, strict=True):
+            found[row][:, NATS], found[row][:, TRUNCATED] = values, cut[row]
     return found
 
 
