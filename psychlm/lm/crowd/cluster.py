@@ -11,7 +11,11 @@ from contextlib import contextmanager
 from typing import Any
 
 ANSWER_SECONDS = 5  # that a scheduler, and then a first worker, has to answer
-ROUNDS = 3  # times that a lost piece is handed out anew
+_TAKEN_DOWN = (
+    "chunk {} took down its workers one after the other, most likely out of memory; lower models_at_once, or give the "
+    "workers more (the cluster's logs say what ended them)"
+)
+ROUNDS = 2  # times that pieces are handed out if all workers that held their data are lost
 
 
 @contextmanager
@@ -54,9 +58,9 @@ def results(client: Any, work: Callable[[Any, Any], Any], shared: Any, pieces: S
     Raises
     ------
     ConnectionError
-        If no scheduler answers within seconds, it has no worker, or pieces are lost over and over.
+        If no scheduler answers within seconds, or it has no worker.
     MemoryError
-        If a piece takes its workers down, or does not fit in their memory.
+        If a piece does not fit in a worker's memory, or takes down worker after worker.
     """
     if isinstance(client, str):
         with _connected(client) as opened:
@@ -75,7 +79,7 @@ def results(client: Any, work: Callable[[Any, Any], Any], shared: Any, pieces: S
         left = [number for number in left if number not in done]
         if not left:
             return
-    raise ConnectionError(f"{len(left)} chunks were lost {ROUNDS} times with their workers; look at the cluster's logs")
+    raise MemoryError(_TAKEN_DOWN.format(left[0]))
 
 
 @contextmanager
@@ -106,8 +110,5 @@ def _one_round(client: Any, work: Callable[[Any, Any], Any], shared: Any, pieces
         try:
             found = future.result()
         except (KilledWorker, MemoryError) as error:
-            raise MemoryError(
-                f"chunk {futures[future]} took down its workers one after the other, most likely out of memory; lower "
-                "models_at_once, or give the workers more"
-            ) from error
+            raise MemoryError(_TAKEN_DOWN.format(futures[future])) from error
         yield futures[future], found
