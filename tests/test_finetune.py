@@ -15,7 +15,13 @@ import pytest
 import tiny_models
 import torch
 from safetensors.torch import load_file
-from transformers import AutoModelForMultipleChoice, AutoModelForSequenceClassification, AutoTokenizer
+from transformers import (
+    AutoConfig,
+    AutoModel,
+    AutoModelForMultipleChoice,
+    AutoModelForSequenceClassification,
+    AutoTokenizer,
+)
 
 from psychlm.frames import FrameError
 from psychlm.lm.answerers import load as open_answerer
@@ -76,8 +82,8 @@ def test_the_task_is_read_from_the_items():
 
 @pytest.mark.parametrize("make", [pairs, sentences, questions])
 def test_each_task_is_learned_and_opens_as_a_checkpoint_that_answers(make, bert, tmp_path):
-    how = QUICK | {"epochs": 10, "learning_rate": 5e-3, "patience": 10}
-    done = finetune(make(96), bert, development=make(40, seed=1), out=tmp_path, **how)
+    how = QUICK | {"epochs": 8, "learning_rate": 5e-3, "patience": 8}
+    done = finetune(make(64), bert, development=make(24, seed=1), out=tmp_path, **how)
     assert done.accuracy > 0.9
     assert done.mcc == done.history["mcc"].max() and done.history["step"].is_monotonic_increasing
     opened = open_answerer(tmp_path, device="cpu")
@@ -215,6 +221,51 @@ def test_frozen_layers_are_skipped_once_their_states_are_kept(bert, tmp_path, mo
     assert upper >= 40 and lower <= 8
 
 
+SIZE = {"vocab_size": 120, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64,
+        "max_position_embeddings": 64, "pad_token_id": 0}  # fmt: skip
+FAMILIES = {  # those of Laverghetta et al. (2021) that have heads for pairs, and two of later years
+    "roberta": SIZE,
+    "electra": SIZE | {"embedding_size": 16},
+    "albert": SIZE | {"embedding_size": 16},
+    "deberta-v2": SIZE | {"relative_attention": True, "pos_att_type": ["c2p", "p2c"], "norm_rel_ebd": "layer_norm"},
+    "convbert": SIZE | {"embedding_size": 32},
+    "longformer": SIZE | {"attention_window": 8},
+    "xlnet": {"vocab_size": 120, "d_model": 32, "n_layer": 2, "n_head": 2, "d_inner": 64, "pad_token_id": 0},
+    "distilbert": {"vocab_size": 120, "dim": 32, "n_layers": 2, "n_heads": 2, "hidden_dim": 64},
+    "modernbert": SIZE | {"cls_token_id": 2, "sep_token_id": 3, "bos_token_id": 2, "eos_token_id": 3},
+}
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_other_families_are_trained_alike_with_and_without_kept_states(family, tmp_path, monkeypatch):
+    config = AutoConfig.for_model(family, **FAMILIES[family])
+    torch.manual_seed(0)
+    tokenizer = tiny_models.wordpiece()
+    AutoModel.from_config(config).save_pretrained(tmp_path / "encoder")
+    tokenizer.save_pretrained(tmp_path / "encoder")
+    how = QUICK | {"epochs": 1, "trainable_layers": 1}
+    kept = finetune(pairs(16), tmp_path / "encoder", out=tmp_path / "kept", **how)
+    monkeypatch.setattr("psychlm.lm.finetune_network.LARGEST_STORE", 0)
+    whole = finetune(pairs(16), tmp_path / "encoder", out=tmp_path / "whole", **how)
+    after, other = weights(kept.folder), weights(whole.folder)
+    assert after.keys() == other.keys()
+    for name in after:
+        torch.testing.assert_close(after[name], other[name], atol=1e-4, rtol=1e-3)
+
+
+def test_a_network_that_computes_in_bfloat16_keeps_its_weights_in_float32(bert, tmp_path, monkeypatch):
+    monkeypatch.setattr("psychlm.lm.finetune_run.precision", lambda _: "bf16")
+    half = finetune(sentences(64), bert, development=sentences(16, 1), out=tmp_path, **QUICK | {"learning_rate": 5e-3})
+    assert half.accuracy > 0.9
+    assert {weight.dtype for weight in weights(half.folder).values()} == {torch.float32}
+
+
+def test_label_words_are_matched_by_what_they_mean(bert, tmp_path):
+    other = sentences(24, 1).assign(choices=[["POS", "neg"]] * 24, answer=1 - sentences(24, 1)["answer"])
+    done = finetune(sentences(64), bert, development=other, out=tmp_path, **QUICK | {"learning_rate": 5e-3})
+    assert done.accuracy > 0.9
+
+
 def test_a_checkpoints_own_labels_keep_their_order(bert, tmp_path):
     first = finetune(pairs(24), bert, out=tmp_path / "first", **QUICK)
     turned = pairs(24).assign(choices=[NLI[::-1]] * 24, answer=2 - pairs(24)["answer"])
@@ -284,6 +335,12 @@ def test_a_language_model_with_no_encoder_of_that_kind_is_refused(bert, tmp_path
     tokenizer.save_pretrained(broken)
     with pytest.raises(ModelError, match="lacks weights.*which would be random"):
         finetune(sentences(16), broken, out=tmp_path / "out", **QUICK)
+
+
+def test_a_family_without_a_head_for_the_task_is_refused(tmp_path):
+    gpt2 = tiny_models.save(tmp_path / "gpt2", "gpt2")
+    with pytest.raises(ModelError, match="no head for the task 'multiple-choice' on a gpt2"):
+        finetune(questions(8), gpt2, out=tmp_path / "out", **QUICK)
 
 
 def test_a_causal_language_model_can_be_fine_tuned_too(tmp_path):

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from psychlm.frames import FrameError, _some, check_items
+from psychlm.lm.labels import meaning
 from psychlm.lm.load import ModelError
 
 Task = Literal["pair", "single", "multiple-choice"]
@@ -184,15 +185,15 @@ def encode(
 
 
 def _targets(items: pd.DataFrame, labels: tuple[str, ...]) -> NDArray[np.int64]:
-    """Return the outputs of the right answers; labels are matched by their words, never by their order."""
-    place = {word: i for i, word in enumerate(labels)}
-    strange = items["choices"].map(lambda words: not set(words) <= set(place))
+    """Return the outputs of the right answers; labels are matched by what they mean, never by their order."""
+    place = {meaning(word): i for i, word in enumerate(labels)}
+    strange = items["choices"].map(lambda words: not set(map(meaning, words)) <= set(place))
     if strange.any():
         raise FrameError(
             f"items {_some(items.loc[strange, 'item_id'])} have label words other than {list(labels)}; give training "
             "and development items the same words"
         )
-    return np.array([place[word] for word in _answers(items)], dtype=np.int64)
+    return np.array([place[meaning(word)] for word in _answers(items)], dtype=np.int64)
 
 
 def batches(n_items: int, batch_size: int, rng: np.random.Generator | None = None) -> Iterator[NDArray[np.int64]]:

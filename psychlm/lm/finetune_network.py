@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from psychlm.lm.finetune_data import Batch, Examples, Task, batches, padded
+from psychlm.lm.labels import meaning
 from psychlm.lm.load import ModelError, commit, fingerprint, place, plain_errors
 
 LARGEST_STORE = 2**31  # bytes of frozen states that are kept; beyond, they are computed anew in every epoch
@@ -97,8 +98,8 @@ def open_network(
         config = AutoConfig.from_pretrained(source.address, **source.options)
         tokenizer = padded(AutoTokenizer.from_pretrained(source.address, **source.options), source.name)
         own = tuple(config.id2label[i] for i in sorted(config.id2label))
-        if labels and {word.lower() for word in own} == {word.lower() for word in labels}:
-            labels = tuple(next(word for word in labels if word.lower() == mine.lower()) for mine in own)
+        if {meaning(word) for word in own} == {meaning(word) for word in labels}:
+            labels = tuple(next(word for word in labels if meaning(word) == meaning(mine)) for mine in own)
         if labels:
             config.num_labels = len(labels)
             config.id2label, config.label2id = dict(enumerate(labels)), {word: i for i, word in enumerate(labels)}
@@ -111,6 +112,10 @@ def _with_head(source: Source, task: Task, config: Any, pretrained: bool) -> Any
     from transformers import AutoModelForMultipleChoice, AutoModelForSequenceClassification
 
     opener: Any = AutoModelForMultipleChoice if task == "multiple-choice" else AutoModelForSequenceClassification
+    if type(config) not in opener._model_mapping:
+        raise ModelError(
+            f"transformers has no head for the task {task!r} on a {config.model_type} ({source.name}); name another"
+        )
     if not pretrained:
         return opener.from_config(config, trust_remote_code=False)
     network, report = opener.from_pretrained(
@@ -148,6 +153,8 @@ def freeze(network: Any, trainable_layers: int | None) -> list[nn.Module]:
     """
     if trainable_layers is None:
         return []
+    if getattr(network.config, "is_encoder_decoder", False):
+        raise ModelError(f"{type(network).__name__} has an encoder and a decoder; leave trainable_layers out")
     layers = list(_stack(network))
     if not 0 <= trainable_layers <= len(layers):
         raise ModelError(f"{trainable_layers} layers are to learn, and {type(network).__name__} has {len(layers)}")
@@ -182,7 +189,8 @@ class FrozenStates:
     def keep(self, name: str, examples: Examples, batch_size: int, device: torch.device) -> None:
         """Compute the states of some examples once, where that can be done and fits in memory."""
         size = 4 * sum(map(len, examples.ids)) * getattr(self.network.config, "hidden_size", LARGEST_STORE)
-        if not self.frozen or size > LARGEST_STORE:
+        pads_by_itself = hasattr(self.network.config, "attention_window")  # Longformer: its states are longer
+        if not self.frozen or pads_by_itself or size > LARGEST_STORE:
             return
         self.network.eval()
         probe = examples.batch(np.arange(min(len(examples), batch_size)), device)
@@ -213,10 +221,11 @@ class FrozenStates:
         return caught
 
     def _fixed(self, batch: Batch) -> bool:
-        """Whether no weight that learns has a part in what the frozen layers say."""
+        """Whether the frozen layers say one thing of each token, in which no weight that learns has a part."""
         with torch.enable_grad():
             seen = self._seen(batch)
-        return len(seen) == 1 and not seen[0].requires_grad
+        a_state_a_token = len(seen) == 1 and seen[0].shape[:2] == batch.inputs["input_ids"].shape
+        return a_state_a_token and not seen[0].requires_grad
 
     def _same(self, name: str, batch: Batch) -> bool:
         """Whether the network gives the same logits from kept states as from the texts."""

@@ -245,15 +245,18 @@ class Run:
         self.network.eval()
 
 
+def precision(device: torch.device) -> str:
+    """Return in which numbers the passes compute: bfloat16 where a GPU has it, else float32 ("no" mixture)."""
+    return "bf16" if device.type == "cuda" and torch.cuda.is_bf16_supported() else "no"
+
+
 def _accelerator(device: torch.device) -> Any:
-    """Return an accelerator for the device: bfloat16 where a GPU has it."""
+    """Return an accelerator for the device."""
     from accelerate import Accelerator
     from accelerate.state import AcceleratorState
 
     AcceleratorState._reset_state(reset_partial_state=True)  # as the Trainer does: a session may run several
-    on_gpu = device.type == "cuda"
-    precision = "bf16" if on_gpu and torch.cuda.is_bf16_supported() else "no"
-    return Accelerator(mixed_precision=precision, cpu=not on_gpu, device_placement=False)
+    return Accelerator(mixed_precision=precision(device), cpu=device.type != "cuda", device_placement=False)
 
 
 def agreement(predicted: np.ndarray, examples: Examples) -> tuple[float, float]:
