@@ -16,7 +16,7 @@ from transformers import (
 )
 
 from psychlm.frames import FrameError
-from psychlm.lm import answerers
+from psychlm.lm import answerers, surprisal
 from psychlm.lm.load import ModelError
 from psychlm.lm.load import wrap as wrap_language_model
 from psychlm.lm.responses import answers, choice_logprobs, confidences, predictions, responses
@@ -149,6 +149,20 @@ def test_a_masked_model_gives_the_pseudo_log_likelihood_of_the_choice(wordpiece,
             )
 
 
+@pytest.mark.filterwarnings("ignore:.*does not know")
+@pytest.mark.parametrize("family", ["gpt2", "llama", "xlnet", "xlm", "bert"])
+def test_a_choice_has_the_surprisal_of_its_words_whatever_the_kind_of_model(family, questions) -> None:
+    tokenizer = tiny.TOKENIZERS.get(family, tiny.byte_level)()
+    model = wrap_language_model(tiny.network(family, tokenizer), tokenizer)
+    found = choice_logprobs(questions, model, template="continuation")
+    for item in questions.itertuples():
+        for k, choice in enumerate(item.choices):
+            words = surprisal(f"{item.prompt} {choice}", model, correction=None)
+            nats = -np.log(2) * words["surprisal_bits"].tail(len(choice.split())).sum()
+            if words["reason"].eq("").all():  # else the tokenizer does not know a word
+                assert found.loc[item.item_id, k] == pytest.approx(nats, abs=1e-4)
+
+
 def test_a_verbaliser_stands_for_the_labels_and_fills_a_mask(wordpiece, nli_items) -> None:
     network = tiny.network("bert", wordpiece)
     words = Template("{prompt} {hypothesis}", words={"entailment": "and", "neutral": "a", "contradiction": "the"})
@@ -243,7 +257,7 @@ def test_a_choice_longer_than_the_model_is_named(questions) -> None:
     tokenizer = tiny.byte_level()
     model = wrap_language_model(tiny.network("gpt2", tokenizer), tokenizer)
     long = questions.assign(choices=[["the sea " * 80, "no"], *questions["choices"][1:]])
-    with pytest.raises(ModelError, match=r"choice .* of item 11 has \d+ tokens in in memory, which takes 1 to 63"):
+    with pytest.raises(ModelError, match=r"1 items, \[11\], have a choice .* more than the 63 that in memory takes"):
         choice_logprobs(long, model)
 
 
@@ -285,7 +299,7 @@ def test_what_was_scored_is_in_the_cache_and_an_interrupted_run_goes_on(
         return whole(model, asked, batch_tokens)
 
     monkeypatch.setattr(logprobs, "scores", counted)
-    monkeypatch.setattr(logprobs, "QUESTIONS_AT_ONCE", 1)
+    monkeypatch.setattr(logprobs, "QUESTIONS_AT_ONCE", {"cpu": 1})
     with pytest.raises(KeyboardInterrupt):
         choice_logprobs(questions, folder)
     done = {item for asked in calls for item in asked}

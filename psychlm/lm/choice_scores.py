@@ -204,18 +204,10 @@ def _language_scores(model: LanguageModel, questions: Sequence[Question], batch_
     how = scheme(model, None, None, "auto", None, False, False)
     texts = [_document(question.prompt, choice) for question in questions for choice in question.choices]
     n_before = [len(re.findall(r"\S+", question.prompt)) for question in questions for _ in question.choices]
-    first_text = np.cumsum([0] + [len(question.choices) for question in questions])
     tokens = tokenize(texts, model.tokenizer)
     stop = model.kind == "masked" and model.tokenizer.sep_token_id is not None
     room = how.context_tokens - (how.bos is not None) - stop
-    kept = list(tokens)
-    cut = np.zeros(len(texts))
-    for number, question in enumerate(questions):
-        own = range(first_text[number], first_text[number + 1])
-        drop = _too_many([tokens[i] for i in own], [n_before[i] for i in own], room, question, model)
-        for i, n in zip(own, drop, strict=True):
-            kept[i] = replace(tokens[i], ids=tokens[i].ids[n:], word=tokens[i].word[n:])
-            cut[i] = n > 0
+    kept, cut = _fitted(tokens, n_before, questions, room, model)
     first_rows = np.concatenate([[0], np.cumsum([len(one.ids) + 1 for one in kept])])
     owner = np.repeat(np.arange(len(kept)), np.diff(first_rows))
     chosen = np.concatenate([np.append(one.word >= n, False) for one, n in zip(kept, n_before, strict=True)])
@@ -223,7 +215,7 @@ def _language_scores(model: LanguageModel, questions: Sequence[Question], batch_
     passes = [part for one in plan(kept, first_rows, model, how) if (part := _only(one, chosen)) is not None]
     for batch, values in run(model, passes, Wanted(None), batch_tokens):
         if values is None:
-            item = questions[int(np.searchsorted(first_text, owner[batch[0].row[0]], side="right")) - 1].item
+            item = [question.item for question in questions for _ in question.choices][owner[batch[0].row[0]]]
             raise ModelError(f"out of memory with item {item!r} by itself in {model.name}; use a smaller model")
         nats[np.concatenate([one.row for one in batch])] = values[:, LOG_P]
     columns = np.zeros((len(kept), N_COLUMNS))
@@ -233,7 +225,7 @@ def _language_scores(model: LanguageModel, questions: Sequence[Question], batch_
     columns[:, UNKNOWN_TOKENS] = [
         any(k >= n and why == UNKNOWN for k, why in one.reasons.items()) for one, n in zip(kept, n_before, strict=True)
     ]
-    return [columns[a:b] for a, b in zip(first_text[:-1], first_text[1:], strict=True)]
+    return np.split(columns, np.cumsum([len(question.choices) for question in questions])[:-1])
 
 
 def _document(prompt: str, choice: str) -> Document:
@@ -245,19 +237,25 @@ def _document(prompt: str, choice: str) -> Document:
     return Document(prompt + choice, starts, ends, none, none.astype(bool))
 
 
-def _too_many(
-    tokens: Sequence[Tokens], n_before: Sequence[int], room: int, question: Question, model: LanguageModel
-) -> list[int]:
-    """Return how many tokens each text loses at its beginning, so that all choices follow the same prompt."""
-    n_prompt = [int((one.word < n).sum()) for one, n in zip(tokens, n_before, strict=True)]
-    n_choice = [len(one.ids) - n for one, n in zip(tokens, n_prompt, strict=True)]
-    for choice, n in zip(question.choices, n_choice, strict=True):
-        if n == 0 or n > room:
-            raise ModelError(
-                f"choice {choice!r} of item {question.item!r} has {n} tokens in {model.name}, which takes 1 to {room}; "
-                "leave the item out, or use another model"
-            )
-    return [max(0, n - (room - max(n_choice))) for n in n_prompt]
+def _fitted(
+    tokens: Sequence[Tokens], n_before: Sequence[int], questions: Sequence[Question], room: int, model: LanguageModel
+) -> tuple[list[Tokens], NDArray[np.bool_]]:
+    """Cut texts at their beginning to fit the model, all choices of an item after the same prompt; say which were."""
+    counts = np.array([len(question.choices) for question in questions])
+    first = np.cumsum(counts) - counts
+    n_prompt = np.array([int((one.word < n).sum()) for one, n in zip(tokens, n_before, strict=True)])
+    n_choice = np.array([len(one.ids) for one in tokens]) - n_prompt
+    longest = np.maximum.reduceat(n_choice, first)
+    unfit = (np.minimum.reduceat(n_choice, first) == 0) | (longest > room)
+    if unfit.any():
+        names = [question.item for question, wrong in zip(questions, unfit, strict=True) if wrong]
+        raise ModelError(
+            f"{len(names)} items, {names[:5]}, have a choice of no tokens or of more than the {room} that {model.name} "
+            "takes; leave them out, or use another model"
+        )
+    drop = np.maximum(0, n_prompt - np.repeat(room - longest, counts))
+    kept = [replace(one, ids=one.ids[n:], word=one.word[n:]) if n else one for one, n in zip(tokens, drop, strict=True)]
+    return kept, drop > 0
 
 
 def _only(one: Pass, wanted: NDArray[np.bool_]) -> Pass | None:

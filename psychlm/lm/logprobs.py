@@ -23,7 +23,7 @@ from psychlm.lm.scoring import scheme
 from psychlm.lm.templates import Template, rendered
 
 SCHEME = 1  # raised whenever the scores of a question would change
-QUESTIONS_AT_ONCE = 256  # scored between two writes to the cache
+QUESTIONS_AT_ONCE = {"cpu": 256, "cuda": 4096}  # scored between two writes to the cache
 
 Normalise = Literal["sum", "token", "character", "unconditional"]
 Model = LanguageModel | Answerer
@@ -184,7 +184,7 @@ def _scored(
         found = {} if store is None else {name: own for name, (own, _) in store.get(keys, N_COLUMNS).items()}
         missing = {name: question for name, question in zip(keys, questions, strict=True) if name not in found}
         waiting = sorted(missing, key=lambda name: len(missing[name]), reverse=True)
-        for some in _with_bar(waiting, model.name, progress):
+        for some in _with_bar(waiting, model, progress):
             fresh = dict(zip(some, scores(model, [missing[name] for name in some], batch_tokens), strict=True))
             if store is not None:
                 store.put((name, rows, {}) for name, rows in fresh.items())
@@ -205,9 +205,10 @@ def _identity(model: Model) -> str:
     return json.dumps(said, sort_keys=True)
 
 
-def _with_bar(waiting: Sequence[str], name: str, progress: bool) -> Iterator[Sequence[str]]:
+def _with_bar(waiting: Sequence[str], model: Model, progress: bool) -> Iterator[Sequence[str]]:
     """Yield the keys of the questions piece by piece, moving a bar where one is wanted."""
-    pieces = [waiting[i : i + QUESTIONS_AT_ONCE] for i in range(0, len(waiting), QUESTIONS_AT_ONCE)]
+    size = QUESTIONS_AT_ONCE["cuda" if model.device.type == "cuda" else "cpu"]
+    pieces = [waiting[i : i + size] for i in range(0, len(waiting), size)]
     if not (progress and pieces):
         yield from pieces
         return
@@ -216,7 +217,7 @@ def _with_bar(waiting: Sequence[str], name: str, progress: bool) -> Iterator[Seq
 
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=Console(stderr=True)) as bar:
-        task = bar.add_task(f"items through {name}", total=len(waiting))
+        task = bar.add_task(f"items through {model.name}", total=len(waiting))
         for piece in pieces:
             yield piece
             bar.advance(task, len(piece))
