@@ -7,7 +7,7 @@ new examples) and B3 (every label of the crowd an example of its own).
 
     label_counts, soft_labels            from a crowd's labels to distributions
     gold_probability, entropy            how sure the crowd is, and whether of the gold label (Figure 4.1, equation 4.4)
-    divergence_by_workers, _by_labels    how many labels are enough (Figure 4.2)
+    divergence_by_workers, _by_labels    how many labels are enough (Figure 4.2); draw_labels
     interspersed, sequential             SLMG-I and SLMG-S: which examples an epoch trains on (Algorithms 1 and 2)
     baseline_b1, baseline_b2, baseline_b3
 """
@@ -140,19 +140,18 @@ def divergence_by_workers(
     return _divergences(counts, taken, sizes, smoothing)
 
 
-def divergence_by_labels(
-    counts: pd.DataFrame,
-    sizes: Sequence[int],
-    *,
-    rng: np.random.Generator,
-    runs: int = 5,
-    smoothing: float = 1.0,
-    replace: bool = False,
-) -> pd.DataFrame:
-    """Return the same where only counts are known: labels are drawn for each item by itself.
+def draw_labels(
+    counts: pd.DataFrame, sizes: Sequence[int], *, rng: np.random.Generator, runs: int = 5, replace: bool = False
+) -> np.ndarray:
+    """Draw so many of the labels of each item, each item by itself: (runs, sizes, items, classes) counts.
 
-    Without replacement they are multivariate hypergeometric, what random workers of one crowd would have said;
-    with it multinomial, as many workers of an endless crowd like this one. See :func:`divergence_by_workers`.
+    Without replacement they are multivariate hypergeometric, what random workers of this crowd said of the item; with
+    it multinomial, what as many workers of an endless crowd like it would say.
+
+    Raises
+    ------
+    ValueError
+        If an item has fewer labels than are to be drawn without replacement.
     """
     _check_sizes(sizes, np.inf if replace else int(counts.sum(axis=1).min()))
     values, wanted = counts.to_numpy(), np.asarray(sizes)[None, :, None]
@@ -166,7 +165,20 @@ def divergence_by_labels(
         else:
             taken[..., k] = rng.hypergeometric(here, others, left)
         left, rest = left - taken[..., k], others
-    return _divergences(counts, taken, sizes, smoothing)
+    return taken
+
+
+def divergence_by_labels(
+    counts: pd.DataFrame,
+    sizes: Sequence[int],
+    *,
+    rng: np.random.Generator,
+    runs: int = 5,
+    smoothing: float = 1.0,
+    replace: bool = False,
+) -> pd.DataFrame:
+    """Return :func:`divergence_by_workers` where only counts are known: labels come from :func:`draw_labels`."""
+    return _divergences(counts, draw_labels(counts, sizes, rng=rng, runs=runs, replace=replace), sizes, smoothing)
 
 
 def _check_sizes(sizes: Sequence[int], most: float) -> None:
