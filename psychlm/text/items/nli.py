@@ -12,6 +12,7 @@ from psychlm.text.items.sources import NO_LABEL, Source, finished, lines, number
 NLI_LABELS = ["entailment", "neutral", "contradiction"]
 BINARY_LABELS = ["entailment", "not_entailment"]
 _SPELLINGS = {"e": "entailment", "n": "neutral", "c": "contradiction"}
+_PARSES = {f"sentence{i}_{kind}" for i in (1, 2) for kind in ("parse", "binary_parse")}
 _KEPT = ("category", "genre", "annotator_labels", "round")
 
 
@@ -36,7 +37,7 @@ def nli(source: Source) -> pd.DataFrame:
     DataError
         If the source has another layout, or a label that is none of the three.
     """
-    rows = records(source)
+    rows = records(source, without=_PARSES)
     if rows and "context" in rows[0]:
         frame = table(rows, ["uid", "context", "hypothesis", "label"], source).rename(
             columns={"uid": "pairID", "context": "sentence1", "hypothesis": "sentence2", "label": "gold_label"}

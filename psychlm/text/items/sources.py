@@ -5,7 +5,7 @@ from __future__ import annotations
 import bz2
 import json
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -72,8 +72,13 @@ def _bytes(file: Path, member: str) -> bytes:
         return archive.read(found[0])
 
 
-def records(source: Source) -> list[dict[str, Any]]:
+def records(source: Source, without: Collection[str] = ()) -> list[dict[str, Any]]:
     """Return the objects of a JSONL source (or of one JSON list).
+
+    Parameters
+    ----------
+    without : collection of str
+        Keys that are dropped as soon as they are read: the parses of half a million pairs fill memory.
 
     Raises
     ------
@@ -91,7 +96,7 @@ def records(source: Source) -> list[dict[str, Any]]:
             raise DataError(f"line {number} of {source} is no JSON ({error.msg}: {line[:60]!r})") from error
         if not isinstance(record, dict):
             raise DataError(f"line {number} of {source} is no JSON object, but {line[:60]!r}")
-        found.append(record)
+        found.append({name: value for name, value in record.items() if name not in without} if without else record)
     return found
 
 
