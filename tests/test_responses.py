@@ -374,3 +374,38 @@ def test_the_template_follows_the_items_unless_it_is_named(nli_items, questions)
 def test_an_unknown_option_is_named(questions, wordpiece) -> None:
     with pytest.raises(ModelError, match="normalise='mean' is unknown"):
         choice_logprobs(questions, wrap_language_model(tiny.network("bert", wordpiece), wordpiece), normalise="mean")
+
+
+@pytest.mark.parametrize("most", [3, 0])
+def test_a_batch_that_memory_does_not_hold_is_halved_and_an_item_that_it_does_not_hold_is_named(
+    monkeypatch, wordpiece, nli_items, most
+) -> None:
+    network = bert(BertForSequenceClassification, wordpiece, **labelled(NLI))
+    model = answerers.wrap(network, wordpiece)
+    whole, sizes = network.forward, []
+
+    def small(input_ids, **others):
+        sizes.append(len(input_ids))
+        if len(input_ids) > most:
+            raise torch.OutOfMemoryError("out of memory")
+        return whole(input_ids, **others)
+
+    same = nli_items.assign(prompt="The boat.", hypothesis="A man.")
+    expected = choice_logprobs(same, model)
+    monkeypatch.setattr(network, "forward", small)
+    if most:
+        np.testing.assert_allclose(choice_logprobs(same.assign(prompt="the boat."), model), expected, atol=1e-6)
+        assert max(sizes) <= 4
+    else:
+        with pytest.raises(ModelError, match=r"out of memory with item '[abcd]' by itself \(\d+ tokens\)"):
+            choice_logprobs(nli_items, model)
+
+
+def test_a_language_model_that_memory_does_not_hold_names_the_item(monkeypatch, questions) -> None:
+    from psychlm.lm import choice_scores
+
+    tokenizer = tiny.byte_level()
+    model = wrap_language_model(tiny.network("gpt2", tokenizer), tokenizer)
+    monkeypatch.setattr(choice_scores, "run", lambda model, passes, *_: iter([([passes[-1]], None)]))
+    with pytest.raises(ModelError, match=r"out of memory with item 1\d by itself"):
+        choice_logprobs(questions, model)
