@@ -45,7 +45,7 @@ def length_biased_responder(
     items : DataFrame
         An items frame.
     nats_per_sd : float
-        What a choice gains that is longer by one standard deviation of all choices' lengths in characters; negative
+        What a choice gains that is longer by one standard deviation, within items, of lengths in characters; negative
         for a responder that likes short ones.
     spread : float
         Standard deviation in nats of what is drawn by lot.
@@ -56,10 +56,11 @@ def length_biased_responder(
         As :func:`random_responder`.
     """
     lengths, index = _matrix(items)
-    sd = np.nanstd(lengths)
+    centred = lengths - np.nanmean(lengths, axis=1, keepdims=True)
+    sd = np.nanstd(centred)
     if sd == 0:
-        raise frames.FrameError("all choices have one length: nothing for a bias towards length to hold on to")
-    return _normalised(nats_per_sd * lengths / sd + spread * rng.normal(size=lengths.shape), index)
+        raise frames.FrameError("the choices of each item have one length: nothing for a bias to hold on to")
+    return _normalised(nats_per_sd * centred / sd + spread * rng.normal(size=lengths.shape), index)
 
 
 def _normalised(values: np.ndarray, index: pd.Index) -> pd.DataFrame:
