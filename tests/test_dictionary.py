@@ -9,7 +9,7 @@ import pytest
 from conftest import absent
 
 from psychlm import data
-from psychlm.text import dictionary, gcide
+from psychlm.text import dictionary, gcide, made_up_probes
 
 DIGITS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
 
@@ -229,3 +229,17 @@ def test_definitions_without_examples_are_told_from_the_others_by_their_choices_
     noise = np.sqrt(0.2 * 0.8 / len(test))
     assert accuracy[False] < 0.2 + 3 * noise
     assert accuracy[True] > 0.2 + 4 * noise
+
+
+def test_the_first_records_can_be_read_alone(tmp_path):
+    folder = written(tmp_path, [BANK, EMBANK])
+    assert gcide.read(folder, first=1).entries["pos"].unique().tolist() == ["noun"]
+
+
+def test_a_made_up_probe_has_the_columns_of_a_real_one_and_follows_from_its_seed(rng):
+    items = made_up_probes.isa(200, rng)
+    assert len(items) == 200
+    assert items.groupby("cluster")["split"].nunique().eq(1).all()
+    assert set(items["hops"]) == {1, 2, 3, 4}
+    assert items["choices"].map(lambda choices: len(set(choices))).eq(5).all()
+    pd.testing.assert_frame_equal(items, made_up_probes.isa(200, np.random.default_rng(20211108)))

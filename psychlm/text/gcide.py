@@ -99,13 +99,15 @@ def find(path: str | Path | None = None) -> Path:
     )
 
 
-def read(path: str | Path | None = None) -> Dictionary:
+def read(path: str | Path | None = None, *, first: int | None = None) -> Dictionary:
     """Read the dictionary into one row per sense.
 
     Parameters
     ----------
     path : str or Path, optional
         ``gcide.dict.dz``, or its folder; the system's own unless given. ``gcide.index`` lies beside it.
+    first : int, optional
+        Read only so many records, from A on: for a quick look.
 
     Returns
     -------
@@ -121,6 +123,7 @@ def read(path: str | Path | None = None) -> Dictionary:
     """
     file = find(path)
     raw, bounds, n_broken = _raw(file)
+    bounds = bounds[:first]
     broken: Counter[str] = Counter({"broken index row": n_broken} if n_broken else {})
     rows: list[tuple[str | None, ...]] = []
     for offset, length in bounds:
