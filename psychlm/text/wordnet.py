@@ -33,7 +33,8 @@ HOW_TO_GET = (
     "`python -m nltk.downloader wordnet`, or name a folder that holds data.noun, index.noun and the like "
     "(an argument, `--wordnet` on the shell, or the variable PSYCHLM_WORDNET)"
 )
-_NEEDED = tuple(f"{kind}.{part}" for kind in ("data", "index") for part in ("noun", "verb", "adj", "adv"))
+_PARTS = ("noun", "verb", "adj", "adv")
+_NEEDED = (*(f"{kind}.{part}" for kind in ("data", "index") for part in _PARTS), *(f"{part}.exc" for part in _PARTS))
 # the 45 lexicographer files in the order of their numbers (lexnames(5WN)); Debian ships no list of them
 _NOUN_FILES = (
     "Tops",
@@ -239,7 +240,8 @@ def load(path: str | Path | None = None, *, pos: str = "nvar") -> WordNet:
                 "gloss": [_AFTER_QUOTE.sub("", s.definition()).strip(" ;,:") for s in synsets],
             }
         )
-        words = [(node, lemma.replace("_", " ")) for node, s in enumerate(synsets) for lemma in s.lemma_names()]
+        _nothing_missing(reader, pos, at, folder)
+        words = [(node, lemma.replace("_", " ")) for node, s in enumerate(synsets) for lemma in _distinct(s)]
         return WordNet(
             version=str(reader.get_version()),
             folder=str(folder),
@@ -249,6 +251,24 @@ def load(path: str | Path | None = None, *, pos: str = "nvar") -> WordNet:
             isa=_links(synsets, at, "@"),
             instance_of=_links(synsets, at, "@i"),
             examples=np.array([len(s.examples()) for s in synsets], dtype=np.int64),
+        )
+
+
+def _distinct(synset: Any) -> list[str]:
+    """Return a concept's words, each once: a few stand there twice, with a capital and without."""
+    return list({lemma.lower(): lemma for lemma in reversed(synset.lemma_names())}.values())[::-1]
+
+
+def _nothing_missing(reader: Any, pos: str, at: dict[tuple[str, int], int], folder: Path) -> None:
+    """Compare the concepts read with those of the index: a file cut off at its end is read without complaint."""
+    offsets = reader._lemma_pos_offset_map.values()
+    named = {(part, offset) for of in offsets for part in set(pos) & set(of) for offset in of[part]}
+    missing = named - set(at)
+    if missing:
+        part, offset = min(missing)
+        raise DataError(
+            f"WordNet in {folder} cannot be read: its index names {len(missing)} concepts that the data files do not "
+            f"hold (the first: {part}, {offset:08d}), so they are cut off or of different versions; {HOW_TO_GET}"
         )
 
 

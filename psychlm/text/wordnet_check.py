@@ -109,8 +109,8 @@ def _below(graph: Graph, concept: Ints, asked: Ints, other: Ints) -> np.ndarray:
 
 def _texts_agree(items: pd.DataFrame, wordnet: WordNet, answer: Ints, other: Ints) -> np.ndarray:
     """Tell where the choices are the texts of the key and of the distractors, each at its place."""
-    words = shown_words(wordnet).to_numpy()
-    gloss, pos = wordnet.concepts["gloss"].to_numpy(), wordnet.concepts["pos"].to_numpy()
+    gloss, pos = (wordnet.concepts[column].to_numpy(dtype=object) for column in ("gloss", "pos"))
+    words = shown_words(wordnet)
 
     def text(probe: str, node: int) -> str:
         return choice(probe, words[node], gloss[node], pos[node])

@@ -40,7 +40,9 @@ class Asked:
     word_stems : Lists
         Stems of that word; in synonymy, of the definition.
     question_stems : Lists
-        Stems of the whole question.
+        Stems of the whole question, those of the template among them.
+    template : int array
+        Which template words the question.
     """
 
     probe: str
@@ -51,6 +53,7 @@ class Asked:
     word: Ints
     word_stems: Lists
     question_stems: Lists
+    template: Ints
 
     def __len__(self) -> int:
         return len(self.concept)
@@ -64,12 +67,9 @@ class Asked:
     def take(self, rows: Bools) -> Asked:
         """Return those questions for which ``rows`` is true."""
         at = np.flatnonzero(rows)
-        lists = []
-        for stems in (self.word_stems, self.question_stems):
-            row, value = stems.expand(at)
-            lists.append(Lists.of(row, value, len(at)))
+        words, questions = (Lists.of(*stems.expand(at), len(at)) for stems in (self.word_stems, self.question_stems))
         arrays = (self.concept[at], self.answer[at], self.hops[at], self.context[at], self.word[at])
-        return Asked(self.probe, *arrays, *lists)
+        return Asked(self.probe, *arrays, words, questions, self.template[at])
 
 
 @dataclass(frozen=True)

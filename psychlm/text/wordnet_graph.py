@@ -153,6 +153,7 @@ class Graph:
         self.pos = np.array(["nvar".index(part) for part in wordnet.concepts["pos"]], dtype=np.int64)
         self.parents = Lists.of(self.isa[:, 0], self.isa[:, 1], self.n)
         self.up = closure(self.isa, self.n)
+        self._made: dict[tuple[str, int], Lists] = {}
 
     @cached_property
     def loose(self) -> Closure:
@@ -176,13 +177,19 @@ class Graph:
 
     def above(self, hops: int) -> Lists:
         """Return, for every concept, the concepts exactly so many hops above it."""
-        here = self.up.hops == hops
-        return Lists.of(self.up.below[here], self.up.above[here], self.n)
+        return self._families("above", hops)
 
     def under(self, hops: int) -> Lists:
         """Return, for every concept, the concepts exactly so many hops below it."""
-        here = self.up.hops == hops
-        return Lists.of(self.up.above[here], self.up.below[here], self.n)
+        return self._families("under", hops)
+
+    def _families(self, way: str, hops: int) -> Lists:
+        if (way, hops) not in self._made:
+            here = self.up.hops == hops
+            below, above = self.up.below[here], self.up.above[here]
+            pair = (below, above) if way == "above" else (above, below)
+            self._made[way, hops] = Lists.of(*pair, self.n)
+        return self._made[way, hops]
 
     @cached_property
     def _depth_keys(self) -> tuple[Ints, Ints]:

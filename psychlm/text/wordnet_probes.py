@@ -10,6 +10,7 @@ Nothing about a question is left to trust: :func:`violations` looks every one up
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Sequence
 
@@ -25,6 +26,8 @@ from psychlm.text.wordnet_recipe import Probes, Recipe, split_by_concept
 from psychlm.text.wordnet_templates import PROBES, choice, templates
 from psychlm.text.wordnet_wording import Wording, shown_words, wording
 
+_BRACES = re.compile(r"{\w+}")
+
 
 class Builder:
     """Builds probes from one WordNet; its arrays are computed once and serve every recipe."""
@@ -36,8 +39,10 @@ class Builder:
         has_context = np.zeros(self.graph.n, dtype=bool)
         has_context[wordnet.contexts["node"]] = True
         self.rules = Rules(self.graph, self.wording, has_context)
-        self.names = wordnet.concepts["name"].to_numpy()
-        self.choices_of = shown_words(wordnet).to_numpy()
+        self.names, self.pos, self.gloss = (
+            wordnet.concepts[column].to_numpy(dtype=object) for column in ("name", "pos", "gloss")
+        )
+        self.choices_of = shown_words(wordnet)
 
     def build(self, recipe: Recipe | None = None, probes: Sequence[str] = PROBES) -> Probes:
         """Build probes.
@@ -88,7 +93,8 @@ class Builder:
             kept = np.isin(concept, rng.choice(np.unique(concept), recipe.max_concepts, replace=False))
             concept, context = concept[kept], context[kept]
         at, answer, hops = self._keys(probe, concept, recipe, rng)
-        asked = self._in_words(probe, concept[at], answer, hops, context[at])
+        template = rng.integers(0, len(templates(probe, "n")), len(at))
+        asked = self._in_words(probe, concept[at], answer, hops, context[at], template)
         counts["keys: drawn"] += len(asked)
         return self._sound_keys(asked, recipe, counts)
 
@@ -114,20 +120,24 @@ class Builder:
         at, answer, hops_of = (np.concatenate(part) for part in zip(*found, strict=True))
         return at, answer, hops_of
 
-    def _in_words(self, probe: str, concept: Ints, answer: Ints, hops: Ints, context: Ints) -> Asked:
+    def _in_words(self, probe: str, concept: Ints, answer: Ints, hops: Ints, context: Ints, template: Ints) -> Asked:
         """Set beside each question the stems of the word asked about and of the whole question."""
         stemmer = self.wording.stemmer
+        ways = {pos: [_BRACES.sub(" ", form) for form in templates(probe, pos)] for pos in "nvar"}
+        forms = [ways[pos][t] for pos, t in zip(self.pos[concept], template, strict=True)]
         if probe == "synonymy":
             row, stem = self.wording.gloss.expand(concept)
             stems = Lists.of(row, stem, len(concept))
-            return Asked(probe, concept, answer, hops, context, np.full(len(concept), -1), stems, stems)
+            questions = stemmer.lists(f"{a} {b}" for a, b in zip(forms, self.gloss[concept], strict=True))
+            return Asked(probe, concept, answer, hops, context, np.full(len(concept), -1), stems, questions, template)
         rows = self.wordnet.contexts.iloc[context]
-        pos = self.wordnet.concepts["pos"].to_numpy()[concept]
-        lemmas = rows["lemma"].str.lower().to_numpy()
-        word = np.array([self.graph.word_number[f"{w}/{p}"] for w, p in zip(lemmas, pos, strict=True)], dtype=np.int64)
+        lemmas = rows["lemma"].str.lower().to_numpy(dtype=object)
+        keys = (f"{word}/{pos}" for word, pos in zip(lemmas, self.pos[concept], strict=True))
+        word = np.array([self.graph.word_number[key] for key in keys], dtype=np.int64)
         words = stemmer.lists(f"{a} {b}" for a, b in zip(rows["word"], lemmas, strict=True))
-        questions = stemmer.lists(f"{a} {b}" for a, b in zip(rows["sentence"], lemmas, strict=True))
-        return Asked(probe, concept, answer, hops, context, word, words, questions)
+        whole = zip(forms, rows["sentence"], lemmas, strict=True)
+        questions = stemmer.lists(" ".join(parts) for parts in whole)
+        return Asked(probe, concept, answer, hops, context, word, words, questions, template)
 
     def _sound_keys(self, asked: Asked, recipe: Recipe, counts: Counter[str]) -> Asked:
         """Leave out keys that share their definition with another concept, and those that the question gives away."""
@@ -151,21 +161,19 @@ class Builder:
         sets = [("random", 0)]
         for kind in ways.get(asked.probe, KINDS[1:]):
             sets += [(kind, distance) for distance in range(1, recipe.max_distance + 1)]
-        template = rng.integers(0, len(templates(asked.probe, "n")), len(asked))
         frames = []
         for kind, distance in sets:
             chosen = drawer.four(kind, distance, rng, top_up=recipe.top_up)
-            frames.append(self._frame(asked, chosen, template, kind, distance, rng))
+            frames.append(self._frame(asked, chosen, kind, distance, rng))
         frame = pd.concat(frames, ignore_index=True)
         if not recipe.perturbations:
             frame = frame.iloc[_some_of_each(frame["_question"].to_numpy(), 1, rng)]
-        without = len(asked) - frame["_question"].nunique()
-        counts["questions: without four distractors of any set"] += without
+        counts["keys: without four distractors of any set"] += len(asked) - frame["_question"].nunique()
+        skipped = len(np.unique(asked.concept)) - frame["concept"].nunique()
+        counts["concepts: skipped, fewer than four distractors"] += skipped
         return frame.sort_values("_question", kind="stable", ignore_index=True).drop(columns="_question")
 
-    def _frame(
-        self, asked: Asked, chosen: Chosen, template: Ints, kind: str, distance: int, rng: np.random.Generator
-    ) -> pd.DataFrame:
+    def _frame(self, asked: Asked, chosen: Chosen, kind: str, distance: int, rng: np.random.Generator) -> pd.DataFrame:
         """Write questions out as an items frame; the key stands at a random place."""
         row, n = chosen.row, len(chosen.row)
         concept, answer = asked.concept[row], asked.answer[row]
@@ -175,14 +183,14 @@ class Builder:
         np.put_along_axis(nodes, order, np.column_stack([answer, chosen.nodes]), axis=1)
         probe, names = asked.probe, self.names
         text = self._choice_texts(probe, nodes)
-        prompts, words, lemmas = self._prompts(asked, row, template)
+        prompts, words, lemmas = self._prompts(asked, row)
         ids = [
             f"{probe}:{c}:{context}:{a}:{kind}{distance or ''}"
             for c, context, a in zip(names[concept], asked.context[row].tolist(), names[answer], strict=True)
         ]
         columns = {
             "item_id": ids, "prompt": prompts, "choices": text, "answer": place, "probe": probe,
-            "concept": names[concept], "pos": self.wordnet.concepts["pos"].to_numpy()[concept],
+            "concept": names[concept], "pos": self.pos[concept],
             "word": words, "lemma": lemmas, "answer_concept": names[answer], "hops": asked.hops[row],
             "cluster": [f"{probe}:{name}" for name in names[concept]],
             "distractor_set": kind, "distractor_distance": distance,
@@ -193,17 +201,16 @@ class Builder:
         return pd.DataFrame(columns)
 
     def _choice_texts(self, probe: str, nodes: Ints) -> list[list[str]]:
-        gloss, pos = self.wordnet.concepts["gloss"].to_numpy(), self.wordnet.concepts["pos"].to_numpy()
         distinct, place = np.unique(nodes, return_inverse=True)
-        texts = [choice(probe, self.choices_of[node], gloss[node], pos[node]) for node in distinct]
+        texts = [choice(probe, self.choices_of[node], self.gloss[node], self.pos[node]) for node in distinct]
         return np.array(texts, dtype=object)[place.reshape(nodes.shape)].tolist() if len(nodes) else []
 
-    def _prompts(self, asked: Asked, row: Ints, template: Ints) -> tuple[list[str], list[str], list[str]]:
-        concepts = self.wordnet.concepts.iloc[asked.concept[row]]
+    def _prompts(self, asked: Asked, row: Ints) -> tuple[list[str], list[str], list[str]]:
+        concept = asked.concept[row]
         ways = {pos: templates(asked.probe, pos) for pos in "nvar"}
-        forms = [ways[pos][t] for pos, t in zip(concepts["pos"], template[row], strict=True)]
+        forms = [ways[pos][t] for pos, t in zip(self.pos[concept], asked.template[row], strict=True)]
         if asked.probe == "synonymy":
-            prompts = [form.format(gloss=gloss) for form, gloss in zip(forms, concepts["gloss"], strict=True)]
+            prompts = [form.format(gloss=gloss) for form, gloss in zip(forms, self.gloss[concept], strict=True)]
             return prompts, [""] * len(row), [""] * len(row)
         context = self.wordnet.contexts.iloc[asked.context[row]]
         words = context["word"].tolist()

@@ -55,6 +55,17 @@ class Recipe:
     max_train: int = 3000
     dev_share: float = 0.2
 
+    def __post_init__(self) -> None:
+        """Say which number makes no sense."""
+        least = {"answers_per_hop": 1, "contexts_per_concept": 1, "max_distance": 1, "max_train": 0}
+        for name, low in least.items():
+            if getattr(self, name) < low:
+                raise ValueError(f"{name} is {getattr(self, name)}; it must be {low} or more")
+        if any(value is not None and value < 1 for value in (self.max_hops, self.max_concepts)):
+            raise ValueError("max_hops and max_concepts count from 1; None means all of them")
+        if not 0 <= self.dev_share <= 1:
+            raise ValueError(f"dev_share is {self.dev_share}; it is a share, between 0 and 1")
+
 
 @dataclass(frozen=True)
 class Probes:
@@ -98,7 +109,13 @@ class Probes:
 
     def header(self) -> dict[str, Any]:
         """Return what a file of these questions says about itself."""
-        return {"source": f"WordNet {self.wordnet_version}", "recipe": asdict(self.recipe)}
+        left_out = self.counts.groupby("probe", observed=True)[["what", "n"]]
+        return {
+            "source": f"WordNet {self.wordnet_version}",
+            "seed": self.recipe.seed,
+            "recipe": asdict(self.recipe),
+            "left_out": {probe: dict(rows.itertuples(index=False)) for probe, rows in left_out},
+        }
 
 
 def split_by_concept(items: pd.DataFrame, recipe: Recipe) -> pd.Series:

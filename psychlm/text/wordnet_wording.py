@@ -11,9 +11,10 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 
 import numpy as np
-import pandas as pd
+from numpy.typing import NDArray
 from scipy import sparse
 
 from psychlm.text.wordnet import WordNet
@@ -115,10 +116,13 @@ class Wording:
         return Pairs(np.concatenate([first, second]), np.concatenate([second, first]), len(self.sound))
 
 
-def shown_words(wordnet: WordNet) -> pd.Series:
+def shown_words(wordnet: WordNet) -> NDArray[np.object_]:
     """Return the first :data:`SHOWN_WORDS` words of every concept, by node, as lists."""
-    first = wordnet.lemmas[wordnet.lemmas.groupby("node").cumcount() < SHOWN_WORDS]
-    return first.groupby("node")["lemma"].agg(list).reindex(range(len(wordnet.concepts)))
+    words = wordnet.lemmas["lemma"].to_numpy(dtype=object)
+    starts = np.searchsorted(wordnet.lemmas["node"], np.arange(len(wordnet.concepts) + 1)).tolist()
+    shown = np.empty(len(wordnet.concepts), dtype=object)
+    shown[:] = [words[a : min(a + SHOWN_WORDS, b)].tolist() for a, b in pairwise(starts)]
+    return shown
 
 
 def wording(wordnet: WordNet) -> Wording:

@@ -1,0 +1,47 @@
+"""All of WordNetQA, from WordNet's files to files in the layout of ARC: under three minutes and 3 GB on two cores.
+
+PSYCHLM_BENCH_SCALE=0.05 takes a twentieth of the concepts. The child process makes its peak memory its own.
+"""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from psychlm.data import DataMissingError
+from psychlm.text import wordnet
+
+SCALE = float(os.environ.get("PSYCHLM_BENCH_SCALE", 1))
+SYNONYMY_CONCEPTS = 53_784  # the probe with most of them, so that a scale of 1 leaves nothing out
+BUILD = """
+import json, resource, sys, time
+from psychlm.text import probe_files, wordnet
+from psychlm.text.wordnet_probes import Builder
+from psychlm.text.wordnet_recipe import Recipe
+concepts, folder = int(sys.argv[1]) or None, sys.argv[2]
+built = Builder(wordnet.load()).build(Recipe(max_concepts=concepts))
+probe_files.write(built.items, folder, built.header())
+peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6
+print(json.dumps({"questions": len(built.items), "cpu_seconds": time.process_time(), "peak_gb": round(peak, 2)}))
+"""
+
+
+def test_all_probes_with_perturbations(benchmark, tmp_path):
+    try:
+        wordnet.find()
+    except DataMissingError as error:
+        pytest.skip(str(error))
+    concepts = 0 if SCALE >= 1 else int(SCALE * SYNONYMY_CONCEPTS)
+    command = [sys.executable, "-c", BUILD, str(concepts), str(tmp_path)]
+    done = benchmark.pedantic(
+        subprocess.run, args=(command,), kwargs={"check": True, "capture_output": True, "text": True}, rounds=1
+    )
+    found = json.loads(done.stdout)
+    benchmark.extra_info |= found | {"scale": SCALE, "load": os.getloadavg()[0]}
+    print(f"\n{found}")
+    if SCALE >= 1:
+        assert found["questions"] > 300_000
+        assert found["cpu_seconds"] < 2 * 180
+        assert found["peak_gb"] < 3
