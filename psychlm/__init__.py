@@ -12,7 +12,7 @@ A map of the house. Imports go down this list of floors, never up (``tests/test_
     2  confidence              how sure of its choice a model is, and when it should not be
     1  text                    where words, items and responses come from
     0  frames                  the contracts of the frames that flow through the house
-    0  data                    dataset name -> verified local path; published tables
+    0  data  files             dataset name -> verified local path; published tables; files written whole
     0  stats  simulate         intervals and correlations; data from known parameters
     0  report  plots  figures  numbers beside the published ones; tidy frame + axes -> axes; a figure's numbers
 

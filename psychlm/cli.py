@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import re
 import sys
 from collections import Counter
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
-from typing import Literal
+from collections.abc import Iterable
+from typing import Any, Literal
 
 import click
 
@@ -19,19 +20,34 @@ from psychlm.text.probes_command import probes
 Profile = Literal["smoke", "quick", "full"]
 
 
-@contextmanager
-def _plain_errors() -> Iterator[None]:
-    """Turn the package's own errors into one line and exit code 1; a traceback is for defects of ours."""
-    from psychlm.data import DataError
+class _PlainErrors(click.Group):
+    """Commands whose expected failures are one line and exit code 1; a traceback is for defects of ours."""
 
-    try:
-        yield
-    except (DataError, ValueError, FileNotFoundError) as error:
-        click.echo(f"psychlm: {error}", err=True)
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run a command; ``PSYCHLM_TRACEBACK=1`` shows where an error came from."""
+        try:
+            return super().invoke(ctx)
+        except (click.ClickException, click.exceptions.Exit, click.Abort, BrokenPipeError):
+            raise
+        except Exception as error:
+            said = _in_a_line(error)
+            if said is None or os.environ.get("PSYCHLM_TRACEBACK"):
+                raise
+        click.echo(f"psychlm: {said}", err=True)
         sys.exit(1)
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+def _in_a_line(error: Exception) -> str | None:
+    """Return what to tell of an error that is no defect of ours: bad input, a missing part, a full disk, no memory."""
+    no_memory = isinstance(error, MemoryError) or re.search("(alloc|out of) ?memory|not enough memory", str(error))
+    if no_memory:
+        return f"memory does not suffice ({str(error).strip() or 'none was left'}); give fewer rows at a time"
+    if isinstance(error, (ValueError, OSError)) or type(error).__module__.startswith("psychlm"):
+        return str(error)
+    return None
+
+
+@click.group(cls=_PlainErrors, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__)
 def main() -> None:
     """Do language models find difficult what people find difficult?"""
@@ -48,10 +64,9 @@ def run(notebooks: tuple[str, ...], profile: Profile, parameters: tuple[str, ...
     """Run the notebooks (all, or those named by number or name) and write reports/index.html."""
     from psychlm import notebooks as runner
 
-    with _plain_errors():
-        outcomes = runner.run(
-            notebooks, profile=profile, parameters=runner.parse_parameters(parameters), jobs=jobs, force=force
-        )
+    outcomes = runner.run(
+        notebooks, profile=profile, parameters=runner.parse_parameters(parameters), jobs=jobs, force=force
+    )
     if any(outcome.status == "failed" for outcome in outcomes):
         sys.exit(1)
 
@@ -65,9 +80,8 @@ def new(title: str, number: int | None) -> None:
     from psychlm.notebooks import new as builder
     from psychlm.notebooks import overview
 
-    with _plain_errors():
-        path = builder.new(title, root=data.root(), number=number)
-        overview.write(data.root())
+    path = builder.new(title, root=data.root(), number=number)
+    overview.write(data.root())
     click.echo(f"{path}\nnext: psychlm run {path.stem[:2]}, look at reports/{path.stem}.html, and make it yours")
 
 
@@ -102,10 +116,9 @@ def data_list() -> None:
     from psychlm import data
 
     table = Table("name", "state", "place", "size", box=None, header_style="bold")
-    with _plain_errors():
-        for row in data.state():
-            size = f"{int(str(row['bytes'])) / 1e6:.2f} MB"
-            table.add_row(str(row["name"]), str(row["state"]), str(row["place"]), size)
+    for row in data.state():
+        size = f"{int(str(row['bytes'])) / 1e6:.2f} MB"
+        table.add_row(str(row["name"]), str(row["state"]), str(row["place"]), size)
     Console().print(table)
 
 
@@ -115,8 +128,7 @@ def data_pull(names: tuple[str, ...]) -> None:
     """Fetch datasets into data/raw/ (all that have an address and are not here, unless some are named)."""
     from psychlm import data
 
-    with _plain_errors():
-        wanted = names or [name for name in data.registry().index if data.registry().loc[name, "url"]]
+    wanted = names or [name for name in data.registry().index if data.registry().loc[name, "url"]]
     failed = False
     for name in wanted:
         try:
@@ -134,8 +146,7 @@ def data_verify(names: tuple[str, ...]) -> None:
     """Check the SHA-256 of every dataset on this machine; exit 1 where one is corrupt."""
     from psychlm import data
 
-    with _plain_errors():
-        rows = list(data.state(names or None))
+    rows = list(data.state(names or None))
     for row in rows:
         if row["error"]:
             click.echo(f"psychlm: {row['error']}", err=True)
@@ -154,8 +165,7 @@ def data_where(name: str) -> None:
     """Print the verified local path of a dataset, fetching it where it is not here."""
     from psychlm import data
 
-    with _plain_errors():
-        click.echo(data.path(name))
+    click.echo(data.path(name))
 
 
 @main.group(name="irt")
@@ -174,13 +184,12 @@ def irt_fit(
     responses: str, model: str, guessing_prior: tuple[float, float] | None, out: str, max_iterations: int
 ) -> None:
     """Fit a model to RESPONSES (CSV or Parquet: persons in rows, 0, 1 or empty; the first column names them)."""
-    with _plain_errors():
-        from psychlm import frames, irt
-        from psychlm.irt.priors import Prior
+    from psychlm import frames, irt
+    from psychlm.irt.priors import Prior
 
-        priors: dict[str, Prior] | None = {"guessing": irt.Beta(*guessing_prior)} if guessing_prior else None
-        fit = irt.fit(frames.read_responses(responses), model, priors=priors, max_iterations=max_iterations)
-        fit.to_json(out)
+    priors: dict[str, Prior] | None = {"guessing": irt.Beta(*guessing_prior)} if guessing_prior else None
+    fit = irt.fit(frames.read_responses(responses), model, priors=priors, max_iterations=max_iterations)
+    fit.to_json(out)
     click.echo(fit.items.drop(columns="c_is_free", errors="ignore").round(3).to_string())
     click.echo(
         f"\n{fit.model}, {fit.n_persons} persons: log-likelihood {fit.loglik:.3f} nats, AIC {fit.aic:.1f}, "
@@ -196,14 +205,13 @@ def irt_fit(
 @click.option("--out", type=click.Path(dir_okay=False), help="A CSV or Parquet file; the screen unless given.")
 def irt_score(fit: str, responses: str, method: str, out: str | None) -> None:
     """Score the persons of RESPONSES with FIT, a file that `psychlm irt fit` wrote."""
-    with _plain_errors():
-        from psychlm import frames, irt
+    from psychlm import frames, irt
 
-        abilities = irt.IRTFit.from_json(fit).score(frames.read_responses(responses), method)
-        if out and out.endswith(".parquet"):
-            abilities.to_parquet(out)
-        else:
-            text = abilities.to_csv(out)
+    abilities = irt.IRTFit.from_json(fit).score(frames.read_responses(responses), method)
+    if out and out.endswith(".parquet"):
+        abilities.to_parquet(out)
+    else:
+        text = abilities.to_csv(out)
     click.echo(out if out else text, nl=bool(out))
 
 

@@ -27,7 +27,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from psychlm import __version__, data
+from psychlm import __version__, data, files
 
 DataKind = Literal["real", "simulated", "published"]
 _STAMPED = ("torch", "transformers", "numpy", "pandas", "scipy", "statsmodels", "rpy2")
@@ -58,9 +58,9 @@ class Report:
             "numbers": list(self.numbers.values()),
         }
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        fresh = self.path.with_name(f".{self.path.name}.{os.getpid()}")
-        fresh.write_text(json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False) + "\n", encoding="utf-8")
-        os.replace(fresh, self.path)
+        with files.whole(self.path) as fresh:
+            text = json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+            fresh.write_text(text, encoding="utf-8")
 
 
 _current: Report | None = None

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from psychlm import files
 from psychlm.irt.scoring import AbilityPosterior, ability_posterior, score
 
 FORMAT = "psychlm.irt.fit/1"
@@ -69,7 +70,8 @@ class IRTFit:
         for field in fields(self):
             value = getattr(self, field.name)
             content[field.name] = _plain(value) if isinstance(value, pd.DataFrame) else _finite(value)
-        Path(path).write_text(json.dumps(content, allow_nan=False), encoding="utf-8")
+        with files.whole(path) as part:
+            part.write_text(json.dumps(content, allow_nan=False), encoding="utf-8")
 
     @classmethod
     def from_json(cls, path: str | Path) -> IRTFit:
@@ -80,7 +82,10 @@ class IRTFit:
         ValueError
             If the file is not such a fit.
         """
-        content = json.loads(Path(path).read_text(encoding="utf-8"))
+        try:
+            content = json.loads(Path(path).read_text(encoding="utf-8"))
+        except ValueError as error:  # neither UTF-8 nor JSON: truncated, perhaps
+            raise ValueError(f"{path} is no JSON ({error}); write a fit with IRTFit.to_json") from None
         if not isinstance(content, dict) or content.pop("format", None) != FORMAT:
             raise ValueError(f"{path} is not a fit in the format {FORMAT!r}; write one with IRTFit.to_json")
         items, covariance = content.pop("items"), content.pop("covariance")

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from psychlm import files
+
 if TYPE_CHECKING:
     import pandas as pd
 
@@ -104,15 +106,11 @@ def read(source: str, *, lines: bool = False) -> pd.DataFrame:
 def write(scored: pd.DataFrame, out: Path) -> None:
     """Write the scored words; the file is there whole or not at all."""
     out.parent.mkdir(parents=True, exist_ok=True)
-    part = out.with_name(f".{out.name}.part")
-    try:
+    with files.whole(out) as part:
         if out.suffix == ".parquet":
             scored.to_parquet(part, index=False)
         else:
             scored.to_csv(part, index=False, sep="," if out.suffix == ".csv" else "\t")
-        part.replace(out)
-    finally:
-        part.unlink(missing_ok=True)
 
 
 def report(scored: pd.DataFrame, out: Path | None) -> None:

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from psychlm import files
+
 if TYPE_CHECKING:
     import pandas as pd
 
@@ -85,15 +87,11 @@ def _answers(
 def _write(frame: pd.DataFrame, out: Path) -> None:
     """Write a frame; the file is there whole or not at all."""
     out.parent.mkdir(parents=True, exist_ok=True)
-    part = out.with_name(f".{out.name}.part")
-    try:
+    with files.whole(out) as part:
         if out.suffix == ".parquet":
             frame.rename(columns=str).to_parquet(part)
         else:
             frame.to_csv(part)
-        part.replace(out)
-    finally:
-        part.unlink(missing_ok=True)
 
 
 def _report(items: pd.DataFrame, said: Answers) -> None:

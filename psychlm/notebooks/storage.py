@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
+from psychlm import files
 from psychlm.notebooks.collection import NotebookError
 
 # the types of the fields that the runner and the pages rely on
@@ -67,12 +67,8 @@ def _broken(file: Path, why: str) -> dict[str, Any]:
 
 def write(file: Path, content: str | bytes) -> None:
     """Write a file under a temporary name and move it into place: a reader sees the old one or the new one, whole."""
-    fresh = file.with_name(f".{file.name}.{os.getpid()}")
-    try:
+    with files.whole(file) as fresh:
         fresh.write_bytes(content.encode("utf-8") if isinstance(content, str) else content)
-        os.replace(fresh, file)
-    finally:
-        fresh.unlink(missing_ok=True)
 
 
 @contextmanager

@@ -1,0 +1,202 @@
+"""A hard life: killed, starved of disk and memory, fed with garbage. Reference: what an undisturbed run gives.
+
+What is tested beside its module instead: datasets (interrupted and corrupt downloads, ``test_data``), training
+(``test_lm_recurrent``, ``test_crowd_build``, ``test_finetune``), surprisal (``test_lm_surprisal``), pickles
+(``test_lm_load``, ``test_answerers``), a full disk while fetching (``test_data``), two runs at once (``test_notebooks``).
+"""
+
+from __future__ import annotations
+
+import http.server
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from click.testing import CliRunner
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from test_notebooks import read_json, write_notebook
+
+from psychlm import cli, simulate
+
+LIMITED = """\
+import resource, sys
+from psychlm import cli, frames, irt  # what they take is not what is tested
+import io, pandas
+table = io.BytesIO()
+pandas.DataFrame({"a": [0.5]}).to_parquet(table)
+pandas.read_parquet(table)  # it starts its threads
+irt.fit(pandas.DataFrame({"a": [0, 1, 0, 1], "b": [0, 1, 1, 0], "c": [1, 0, 1, 0]}), standard_errors=False)
+kind, allowance = sys.argv.pop(1), int(sys.argv.pop(1))
+used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize() if kind == "AS" else 0
+resource.setrlimit(getattr(resource, f"RLIMIT_{kind}"), (used + allowance,) * 2)
+cli.main()
+"""
+
+
+def psychlm(*arguments: str, limit: tuple[str, int] | None = None, **environment: str) -> subprocess.CompletedProcess:
+    """Run the command in a process of its own, perhaps with a limit (RLIMIT name without its prefix, bytes)."""
+    start = ["-c", LIMITED, limit[0], str(limit[1])] if limit else ["-c", "from psychlm import cli; cli.main()"]
+    return subprocess.run(
+        [sys.executable, *start, *arguments],
+        env=os.environ | {"OMP_NUM_THREADS": "1"} | environment, capture_output=True, text=True, timeout=300,
+    )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def answers(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    rng = np.random.default_rng(0)
+    file = tmp_path_factory.mktemp("answers") / "answers.csv"
+    simulate.responses(rng.normal(size=200), simulate.items(10, rng), rng).to_csv(file)
+    return file
+
+
+# killed
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [0])
+def test_a_run_killed_at_a_random_moment_resumes_to_the_same_numbers(tmp_path: Path, seed: int) -> None:
+    work = "import time\ntime.sleep(0.7)\nreport.record('paper.table1.r', draws / 7)"
+    for name in ("10_items", "20_people"):
+        write_notebook(tmp_path, name, work, "report.finish()")
+    run = f"from pathlib import Path; from psychlm import notebooks; notebooks.run(root=Path({str(tmp_path)!r}))"
+    started = subprocess.Popen([sys.executable, "-c", run], stderr=subprocess.DEVNULL)
+    time.sleep(float(np.random.default_rng(seed).uniform(1, 6)))
+    started.send_signal(signal.SIGKILL)
+    started.wait()
+    for file in (tmp_path / "reports").glob("[0-9]*.json"):
+        assert json.loads(file.read_text())["status"] == "complete", "what is published is whole"
+    subprocess.run([sys.executable, "-c", run], check=True, capture_output=True, timeout=200)
+    for name in ("10_items", "20_people"):
+        assert read_json(tmp_path / "reports", name)["numbers"][0]["value"] == 50 / 7
+    assert not list((tmp_path / "reports").glob(".staging-*"))
+
+
+class _Slow(http.server.BaseHTTPRequestHandler):
+    """A server that sends half of what it promised, and then nothing."""
+
+    def do_GET(self) -> None:
+        self.send_response(200)
+        self.send_header("Content-Length", "100000")
+        self.end_headers()
+        self.wfile.write(b"x" * 50_000)
+        self.wfile.flush()
+        time.sleep(30)
+
+    def log_message(self, *_: object) -> None:
+        """Say nothing."""
+
+
+def test_a_pull_killed_in_the_middle_leaves_nothing_that_is_taken_for_the_data(tmp_path: Path) -> None:
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), _Slow)
+    server.daemon_threads = True
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    (tmp_path / "data").mkdir()
+    row = {"name": "toy", "file": "toy.txt", "url": f"http://127.0.0.1:{server.server_port}/toy.txt",
+           "sha256": "0" * 64, "bytes": 100_000, "member": "", "licence": "MIT", "citation": "none", "note": ""}  # fmt: skip
+    pd.DataFrame([row]).to_csv(tmp_path / "data" / "registry.csv", index=False)
+    pull = [sys.executable, "-c", "from psychlm import cli; cli.main()", "data", "pull", "toy"]
+    started = subprocess.Popen(pull, env=os.environ | {"PSYCHLM_ROOT": str(tmp_path)}, stderr=subprocess.DEVNULL)
+    deadline = time.monotonic() + 60
+    while not any(file.stat().st_size for file in (tmp_path / "data").rglob("*") if file.name != "registry.csv"):
+        assert time.monotonic() < deadline and started.poll() is None, "the download begins"
+        time.sleep(0.05)
+    started.kill()
+    started.wait()
+    server.shutdown()
+    assert not (tmp_path / "data" / "raw" / "toy.txt").exists()
+    verified = psychlm("data", "verify", PSYCHLM_ROOT=str(tmp_path))
+    assert verified.returncode == 0 and "1 can be fetched" in verified.stdout
+
+
+# starved
+
+
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="needs Linux's account of memory")
+def test_too_little_memory_is_an_error_and_no_hang(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    table = pd.DataFrame(rng.random((4000, 4000)) < 0.5).rename(columns=str)
+    table.insert(0, "person", [f"p{i}" for i in range(len(table))])
+    table.to_parquet(tmp_path / "answers.parquet")
+    out = tmp_path / "fit.json"
+    done = psychlm("irt", "fit", str(tmp_path / "answers.parquet"), "--out", str(out), limit=("AS", 200_000_000))
+    assert done.returncode == 1, done.stderr
+    assert "psychlm: memory does not suffice" in done.stderr and "Traceback" not in done.stderr
+    assert not out.exists()
+
+
+def test_a_full_disk_is_named_and_leaves_no_half_of_a_fit(answers: Path, tmp_path: Path) -> None:
+    out = tmp_path / "fit.json"
+    done = psychlm("irt", "fit", str(answers), "--out", str(out), limit=("FSIZE", 500))
+    assert done.returncode == 1 and "File too large" in done.stderr and "Traceback" not in done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_without_a_home_that_can_be_written_surprisal_is_computed_and_not_kept() -> None:
+    nowhere = {name: "/dev/null/nowhere" for name in ("HOME", "XDG_CACHE_HOME", "HF_HOME")}
+    done = psychlm("surprisal", "The old man the boat.", **nowhere)
+    assert done.returncode == 0, done.stderr
+    assert "boat." in done.stdout and "results are not cached" in done.stderr and "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("garbage", [b"", b"no database", b"SQLite format 3\0" + bytes(200)])
+def test_a_corrupted_cache_costs_a_warning_and_no_result(tmp_path: Path, garbage: bytes) -> None:
+    (tmp_path / "surprisal.sqlite").write_bytes(garbage)
+    done = psychlm("surprisal", "The old man the boat.", PSYCHLM_CACHE=str(tmp_path))
+    assert done.returncode == 0 and "boat." in done.stdout and "Traceback" not in done.stderr, done.stderr
+
+
+# fed with garbage
+
+
+def refused(arguments: list[str]) -> str:
+    """Return what a command says that must end with code 1 or 2 and without a traceback."""
+    done = CliRunner().invoke(cli.main, arguments)
+    assert done.exit_code in (1, 2) and isinstance(done.exception, SystemExit), (done.output, done.exception)
+    return done.output
+
+
+@pytest.mark.parametrize("share", [0.0, 0.3, 0.9])
+def test_truncated_files_are_named(answers: Path, tmp_path: Path, share: float) -> None:
+    parquet, fit = tmp_path / "answers.parquet", tmp_path / "fit.json"
+    pd.read_csv(answers, index_col=0).to_parquet(parquet)
+    assert CliRunner().invoke(cli.main, ["irt", "fit", str(answers), "--out", str(fit)]).exit_code == 0
+    for file in (parquet, fit):
+        whole = file.read_bytes()
+        file.write_bytes(whole[: int(share * len(whole))])
+        arguments = ["irt", "fit", str(file), "--out", str(tmp_path / "out.json")]
+        assert file.name in refused(["irt", "score", str(fit), str(answers)] if file == fit else arguments)
+        file.write_bytes(whole)
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.one_of(st.binary(max_size=300), st.text(alphabet='01,\n"x. NaN;\t-', max_size=200).map(str.encode)))
+def test_no_table_whatever_brings_a_traceback(tmp_path: Path, content: bytes) -> None:
+    file = tmp_path / "answers.csv"
+    file.write_bytes(content)
+    done = CliRunner().invoke(cli.main, ["irt", "fit", str(file), "--out", str(tmp_path / "fit.json")])
+    assert done.exception is None or isinstance(done.exception, SystemExit), (content, done.exc_info)
+
+
+@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.one_of(st.binary(max_size=200), st.text(alphabet='{}[]":,ab01 \n', max_size=120).map(str.encode)))
+def test_no_items_whatever_bring_a_traceback(tmp_path: Path, content: bytes) -> None:
+    file = tmp_path / "items.jsonl"
+    file.write_bytes(content)
+    out = str(tmp_path / "out.jsonl")
+    refused(["probes", "confuse", str(file), "--probe", "no-question", "--out", out])
+
+
+def test_a_missing_or_unknown_thing_is_one_line() -> None:
+    assert "nowhere.csv is not there" in refused(["irt", "fit", "nowhere.csv", "--out", "fit.json"])
+    assert "no dataset is named 'nothing'" in refused(["data", "where", "nothing"])
+    assert "no notebook is 'zz'" in refused(["run", "zz"])
