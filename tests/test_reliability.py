@@ -2,7 +2,8 @@
 
 What is tested beside its module instead: datasets (interrupted and corrupt downloads, ``test_data``), training
 (``test_lm_recurrent``, ``test_crowd_build``, ``test_finetune``), surprisal (``test_lm_surprisal``), pickles
-(``test_lm_load``, ``test_answerers``), a full disk while fetching (``test_data``), two runs at once (``test_notebooks``).
+(``test_lm_load``, ``test_answerers``), a full disk while fetching (``test_data``), two runs at once
+(``test_notebooks``).
 """
 
 from __future__ import annotations
@@ -101,8 +102,8 @@ def test_a_pull_killed_in_the_middle_leaves_nothing_that_is_taken_for_the_data(t
     server.daemon_threads = True
     threading.Thread(target=server.serve_forever, daemon=True).start()
     (tmp_path / "data").mkdir()
-    row = {"name": "toy", "file": "toy.txt", "url": f"http://127.0.0.1:{server.server_port}/toy.txt",
-           "sha256": "0" * 64, "bytes": 100_000, "member": "", "licence": "MIT", "citation": "none", "note": ""}  # fmt: skip
+    row = {"name": "toy", "file": "toy.txt", "url": f"http://127.0.0.1:{server.server_port}/toy.txt"}
+    row |= {"sha256": "0" * 64, "bytes": 100_000, "member": "", "licence": "MIT", "citation": "none", "note": ""}
     pd.DataFrame([row]).to_csv(tmp_path / "data" / "registry.csv", index=False)
     pull = [sys.executable, "-c", "from psychlm import cli; cli.main()", "data", "pull", "toy"]
     started = subprocess.Popen(pull, env=os.environ | {"PSYCHLM_ROOT": str(tmp_path)}, stderr=subprocess.DEVNULL)
@@ -142,7 +143,7 @@ def test_a_full_disk_is_named_and_leaves_no_half_of_a_fit(answers: Path, tmp_pat
 
 
 def test_without_a_home_that_can_be_written_surprisal_is_computed_and_not_kept() -> None:
-    nowhere = {name: "/dev/null/nowhere" for name in ("HOME", "XDG_CACHE_HOME", "HF_HOME")}
+    nowhere = dict.fromkeys(("HOME", "XDG_CACHE_HOME", "HF_HOME"), "/dev/null/nowhere")
     done = psychlm("surprisal", "The old man the boat.", **nowhere)
     assert done.returncode == 0, done.stderr
     assert "boat." in done.stdout and "results are not cached" in done.stderr and "Traceback" not in done.stderr
