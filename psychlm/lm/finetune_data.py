@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
@@ -19,6 +19,9 @@ from psychlm.lm.labels import meaning
 from psychlm.lm.load import ModelError
 
 Task = Literal["pair", "single", "multiple-choice"]
+
+BATCHES_SORTED = 8  # on 600 pairs of SNLI in batches of 32 this saves 30 % of the tokens
+ALIKE = 8  # tokens; finer sorting would make batches of one class where a label's texts are a word longer
 
 
 def task_of(items: pd.DataFrame, task: Task | None = None) -> Task:
@@ -100,6 +103,11 @@ class Examples:
 
     def __len__(self) -> int:
         return len(self.target)
+
+    @property
+    def lengths(self) -> NDArray[np.int64]:
+        """Tokens of every item's longest sequence, shape (n_items,)."""
+        return np.maximum.reduceat(np.array([len(ids) for ids in self.ids]), self.first[:-1])
 
     def sequences(self, batch: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the numbers of these items' sequences, in order."""
@@ -196,11 +204,23 @@ def _targets(items: pd.DataFrame, labels: tuple[str, ...]) -> NDArray[np.int64]:
     return np.array([place[meaning(word)] for word in _answers(items)], dtype=np.int64)
 
 
-def batches(n_items: int, batch_size: int, rng: np.random.Generator | None = None) -> Iterator[NDArray[np.int64]]:
-    """Go through the items once, shuffled where there is a generator."""
-    order = np.arange(n_items) if rng is None else rng.permutation(n_items)
-    for begin in range(0, n_items, batch_size):
-        yield order[begin : begin + batch_size]
+def batches(
+    lengths: NDArray[np.int64], batch_size: int, rng: np.random.Generator | None = None
+) -> list[NDArray[np.int64]]:
+    """Return the items of each batch of one pass through them, those of like length together, to save padding.
+
+    Without a generator they are sorted by length. With one they are shuffled, then sorted, roughly, within every
+    :data:`BATCHES_SORTED` batches' worth, and the batches are shuffled.
+    """
+    n = len(lengths)
+    order = np.arange(n) if rng is None else rng.permutation(n)
+    together = n if rng is None else BATCHES_SORTED * batch_size
+    found = []
+    for begin in range(0, n, together):
+        some = order[begin : begin + together]
+        some = some[np.argsort(lengths[some] // (1 if rng is None else ALIKE), kind="stable")]
+        found += [some[i : i + batch_size] for i in range(0, len(some), batch_size)]
+    return found if rng is None else [found[i] for i in rng.permutation(len(found))]
 
 
 def digest(items: pd.DataFrame) -> str:

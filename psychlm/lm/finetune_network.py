@@ -197,7 +197,7 @@ class FrozenStates:
         if not self._fixed(probe):
             return
         kept: list[Tensor] = [torch.empty(0)] * len(examples.ids)
-        for some in batches(len(examples), batch_size):
+        for some in batches(examples.lengths, batch_size):
             batch = examples.batch(some, device)
             for row, state in zip(batch.rows, self._seen(batch)[0], strict=True):
                 kept[row] = state[: len(examples.ids[row])].clone()

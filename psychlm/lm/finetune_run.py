@@ -146,7 +146,7 @@ class Run:
         """Return the batches of this epoch that are still to come."""
         epoch, done = divmod(self.at.step, self.steps_an_epoch)
         order = np.random.default_rng([self.how.seed, epoch])
-        return list(batches(len(self.items), self.how.batch_size, order))[done:]
+        return batches(self.items.lengths, self.how.batch_size, order)[done:]
 
     def _rate(self) -> float:
         """Return the learning rate of the step that is next."""
@@ -192,13 +192,13 @@ class Run:
     def predict(self, examples: Examples, name: str) -> np.ndarray:
         """Return the output with the highest score for every item."""
         self.network.eval()
-        best = []
+        best = np.empty(len(examples), dtype=np.int64)
         with torch.inference_mode():
-            for some in batches(len(examples), self.how.batch_size):
+            for some in batches(examples.lengths, self.how.batch_size):
                 batch = examples.batch(some, self.device)
                 with self.accelerator.autocast(), self.states.given(name, batch):
-                    best.append(batch.logits(self.network).argmax(1).cpu().numpy())
-        return np.concatenate(best)
+                    best[some] = batch.logits(self.network).argmax(1).cpu().numpy()
+        return best
 
     def save(self, path: Path, identity: Identity) -> None:
         """Write the checkpoint beside its place, then move it there."""
