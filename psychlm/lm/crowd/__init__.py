@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from psychlm.lm.crowd.answers import logprobs, respond
 from psychlm.lm.crowd.chunks import Crowd, build
-from psychlm.lm.crowd.encode import Encoded, Vocabulary, encode_images, encode_pairs, encode_texts
+from psychlm.lm.crowd.encode import Encoded, Vocabulary, encode_images, encode_pairs, encode_texts, take
 from psychlm.lm.crowd.members import Member, draw_members
 from psychlm.lm.crowd.networks import Network, forward, initial
 from psychlm.lm.crowd.training import Lesson, Scores, TrainedCrowd, train
@@ -27,5 +27,6 @@ __all__ = [
     "initial",
     "logprobs",
     "respond",
+    "take",
     "train",
 ]

@@ -81,6 +81,13 @@ def on_device(inputs: Inputs, device: str) -> Inputs:
     return inputs.to(device)
 
 
+def take(inputs: Inputs, rows: ArrayLike | slice) -> Inputs:
+    """Return some of the texts or images, by their numbers or a mask."""
+    if isinstance(inputs, Encoded):
+        return inputs.take(np.arange(len(inputs))[rows])
+    return inputs[torch.from_numpy(np.arange(len(inputs))[rows])]
+
+
 def encode_texts(
     texts: Sequence[str], vocabulary: Vocabulary | None = None, *, max_tokens: int = 64, min_count: int = 2
 ) -> Encoded:

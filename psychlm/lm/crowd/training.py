@@ -135,7 +135,7 @@ def train(
     run.batch_size, run.loss, run.patience = batch_size, loss, patience
     run.optimiser = Optimiser(initial(network, [m.seed for m in chosen], device), learning_rate, rule)
     if development is not None:
-        run.development = on_device(development[0], device), torch.as_tensor(np.asarray(development[1]), device=device)
+        run.development = on_device(development[0], device), torch.tensor(np.asarray(development[1]), device=device)
     for epoch in range(1, epochs + 1):
         if not len(run.active):
             break
