@@ -120,7 +120,12 @@ def constant_items(responses: pd.DataFrame) -> pd.Index:
 
 
 def drop_constant(responses: pd.DataFrame) -> tuple[pd.DataFrame, pd.Index]:
-    """Return the responses without the items that were answered alike by everyone, and the names of those items."""
+    """Return the responses without the items that were answered alike by everyone, and the names of those items.
+
+    >>> kept, constant = drop_constant(pd.DataFrame({"q1": [0, 1], "q2": [1, 1]}))
+    >>> list(kept), list(constant)
+    (['q1'], ['q2'])
+    """
     constant = constant_items(responses)
     return responses.drop(columns=constant), constant
 

@@ -274,6 +274,9 @@ def holm(p: ArrayLike) -> Any:
     """Return p-values adjusted by Holm (1979), which bounds the chance of any false finding.
 
     NaN stay NaN and are not counted as tests; a Series comes back as a Series with its labels.
+
+    >>> holm([0.01, 0.02, 0.03])
+    array([0.03, 0.04, 0.04])
     """
     # statsmodels' multipletests collects the whole process's garbage at each call, which a selection makes hundreds of
     return _adjusted(p, _holm)
@@ -283,6 +286,9 @@ def benjamini_hochberg(p: ArrayLike) -> Any:
     """Return p-values adjusted by Benjamini & Hochberg (1995), which bounds the share of false findings.
 
     NaN stay NaN and are not counted as tests; a Series comes back as a Series with its labels.
+
+    >>> benjamini_hochberg([0.01, 0.02, 0.03])
+    array([0.03, 0.03, 0.03])
     """
     return _adjusted(p, stats.false_discovery_control)
 

@@ -12,7 +12,11 @@ from psychlm.frames import FrameError, check_responses
 
 
 def difficulty(responses: pd.DataFrame) -> pd.Series:
-    """Return the proportion correct of every item (high means easy), among those who answered it."""
+    """Return the proportion correct of every item (high means easy), among those who answered it.
+
+    >>> difficulty(pd.DataFrame({"q1": [0, 1], "q2": [1, np.nan]})).to_dict()
+    {'q1': 0.5, 'q2': 1.0}
+    """
     return check_responses(responses).mean().rename("difficulty")
 
 

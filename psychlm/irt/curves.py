@@ -35,6 +35,11 @@ def probability(theta: ArrayLike, items: pd.DataFrame) -> np.ndarray:
     References
     ----------
     Birnbaum (1968); Lalor (2020), equations 1.5 and 1.7; Barton and Lord (1981) for the upper asymptote.
+
+    Examples
+    --------
+    >>> probability([0.5], pd.DataFrame({"a": [1.0, 2.0], "b": [0.5, 0.5], "c": [0.0, 0.2]}))
+    array([[0.5, 0.6]])
     """
     logistic, lower, upper, _ = _curve(theta, items)
     return lower + (upper - lower) * logistic

@@ -34,6 +34,13 @@ def task_of(items: pd.DataFrame, task: Task | None = None) -> Task:
     ------
     FrameError
         If the task is unknown, or the frame cannot be read as that task.
+
+    Examples
+    --------
+    >>> task_of(pd.DataFrame({"choices": [["negative", "positive"], ["negative", "positive"]]}))
+    'single'
+    >>> task_of(pd.DataFrame({"choices": [["a dog", "a plant"], ["cold", "warm"]]}))
+    'multiple-choice'
     """
     alike = items["choices"].map(frozenset).nunique() == 1
     task = task or ("pair" if "hypothesis" in items else "single" if alike else "multiple-choice")

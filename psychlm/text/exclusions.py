@@ -12,7 +12,11 @@ from psychlm.frames import FrameError
 
 
 def log_frequency(words: pd.Series, counts: Mapping[str, float]) -> pd.Series:
-    """Return the natural logarithm of the count of each word, bare and in lower case; NaN where it has none."""
+    """Return the natural logarithm of the count of each word, bare and in lower case; NaN where it has none.
+
+    >>> log_frequency(pd.Series(["The", "sea,", "selkie"]), {"the": 1, "sea": 1}).tolist()
+    [0.0, 0.0, nan]
+    """
     bare = words.str.replace(r"^[\W_]+|[\W_]+$", "", regex=True).str.lower()
     return np.log(bare.map(counts).where(lambda count: count > 0)).rename("log_frequency")
 
