@@ -17,7 +17,7 @@ from scipy import stats as scipy_stats
 from psychlm import frames, stats
 from psychlm.confidence.scores import Values, check_scores, confidence_in, n_choices, places
 
-TOLERANCE = 1e-12  # smaller differences come of rounding
+TOLERANCE = 1e-6  # differences of confidence that networks in single precision make when batches differ
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ def choice_paralysis(
         that answers by lot has c - r = 0 on average. ``equal_draw`` is c - c / (1 + m (1 - c)/(n - 1)) for m choices
         added to n, beside which to see whether those added draw more or less than the item's own incorrect ones; it has
         no test, since it is exact for an item, not for a mean of items whose choices draw unequally.
-        A test of differences that are all zero has p = 1.
+        Differences below 1e-6 count as none; where all are, p = 1.
 
     Raises
     ------
@@ -121,9 +121,15 @@ def _mean(stack: Values) -> Values:
 
 
 def _signed(differences: pd.Series) -> float:
-    """Return Wilcoxon's two-sided p-value; differences of rounding size are none."""
-    values = np.where(differences.abs() < TOLERANCE, 0.0, differences)
-    return float(scipy_stats.wilcoxon(values).pvalue) if values.any() else 1.0
+    """Return Wilcoxon's two-sided p-value: differences of rounding size are none, and left out; without any, 1.
+
+    Exact for up to 50 differences without ties, as R's wilcox.test, else by the normal approximation.
+    """
+    values = differences[differences.abs() >= TOLERANCE]
+    if values.empty:
+        return 1.0
+    exact = len(values) <= 50 and not values.abs().duplicated().any()
+    return float(scipy_stats.wilcoxon(values, method="exact" if exact else "asymptotic").pvalue)
 
 
 def paralysis_by_number(
