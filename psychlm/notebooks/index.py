@@ -45,7 +45,7 @@ def build_index(root: Path, reports: Path) -> Path:
     Path
         The page.
     """
-    from psychlm.notebooks import render
+    from psychlm.notebooks import benchmarks, render
 
     notebooks = {notebook.name: notebook for notebook in collection.find(root)}
     names = sorted(notebooks.keys() | {file.stem for file in reports.glob("[0-9]*_*.json")})
@@ -62,6 +62,7 @@ def build_index(root: Path, reports: Path) -> Path:
             rows=rows,
             statuses=Counter(card.status for card in cards),
             verdicts=Counter(row.verdict for row in rows),
+            speed=benchmarks.write_page(reports),
             script=Markup(script),
             texts=Markup(_texts(cards, notebooks)),
             script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
