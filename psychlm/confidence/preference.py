@@ -62,7 +62,8 @@ def prior_bias(
     ----------
     *presentations : DataFrame, shape (n_items, most choices)
         Scores of the same choices, in the same order (``confusion.in_source_order``), under prompts to which none is
-        right: no question, or wrong ones drawn with several seeds. One frame gives spreads only.
+        right: no question, or wrong ones drawn with several seeds. One frame gives spreads only. Shuffle
+        each: in one order, a liking for a place cannot be told from one for what stands there.
     rng : Generator
         Of permutations and bootstrap resamples.
     n_permutations, n_boot : int
