@@ -17,13 +17,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
 import torch
 
-from psychlm.frames import FrameError
 from psychlm.lm import cache
-from psychlm.lm.finetune_data import Task, check_trainable, digest
+from psychlm.lm.finetune_data import Task, check_trainable, digest, hold_out
 from psychlm.lm.finetune_network import Source, locate, quiet
 from psychlm.lm.finetune_run import CHECKPOINT, COLUMNS, Identity, Recipe, Run, Watch, other_run
 from psychlm.lm.load import torch_device
@@ -101,7 +99,7 @@ def finetune(
     """
     how = Recipe(**recipe)
     items, task = check_trainable(items, task)
-    items, development = _split(items, development, task, how.seed)
+    items, development = hold_out(items, development, task, how.seed)
     source = locate(encoder, revision)
     identity = _identity(items, development, task, source, how, watch)
     folder = _place_for(out, identity)
@@ -114,22 +112,6 @@ def finetune(
         run.train(folder, identity, checkpoint_seconds, watch)
     run.keep_best()
     return _finish(run, folder, identity)
-
-
-def _split(
-    items: pd.DataFrame, development: pd.DataFrame | float | None, task: Task, seed: int
-) -> tuple[pd.DataFrame, pd.DataFrame | None]:
-    """Return the items to learn from and the items to stop by."""
-    if development is None:
-        return items, None
-    if isinstance(development, pd.DataFrame):
-        check_trainable(development, task)
-        return items, development
-    held = round(development * len(items))
-    if not 0 < held < len(items):
-        raise FrameError(f"a share of {development} of {len(items)} items holds out {held}; take one between 0 and 1")
-    order = np.random.default_rng(seed).permutation(len(items))
-    return check_trainable(items.iloc[order[held:]], task)[0], items.iloc[order[:held]]
 
 
 def _identity(

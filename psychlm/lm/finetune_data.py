@@ -91,6 +91,22 @@ def check_trainable(items: pd.DataFrame, task: Task | None = None) -> tuple[pd.D
     return items, task
 
 
+def hold_out(
+    items: pd.DataFrame, development: pd.DataFrame | float | None, task: Task, seed: int
+) -> tuple[pd.DataFrame, pd.DataFrame | None]:
+    """Return the items to learn from and the items to stop by."""
+    if development is None:
+        return items, None
+    if isinstance(development, pd.DataFrame):
+        check_trainable(development, task)
+        return items, development
+    held = round(development * len(items))
+    if not 0 < held < len(items):
+        raise FrameError(f"a share of {development} of {len(items)} items holds out {held}; take one between 0 and 1")
+    order = np.random.default_rng(seed).permutation(len(items))
+    return check_trainable(items.iloc[order[held:]], task)[0], items.iloc[order[:held]]
+
+
 def _answers(items: pd.DataFrame) -> list[str]:
     """Return the words of the right answers."""
     return [words[answer] for words, answer in zip(items["choices"], items["answer"].astype(int), strict=True)]
@@ -178,7 +194,7 @@ def encode(
     else:
         n_choices = np.ones(len(items), np.int64)
         texts, seconds = items["prompt"].tolist(), items["hypothesis"].tolist() if task == "pair" else None
-        target = _targets(items, labels) if graded else np.zeros(len(items), np.int64)
+        target = targets_of(items, labels) if graded else np.zeros(len(items), np.int64)
     found = tokenizer(texts, seconds, verbose=False)
     too_long = sum(len(ids) > max_tokens for ids in found["input_ids"])
     if too_long:
@@ -199,7 +215,7 @@ def encode(
     )
 
 
-def _targets(items: pd.DataFrame, labels: tuple[str, ...]) -> NDArray[np.int64]:
+def targets_of(items: pd.DataFrame, labels: tuple[str, ...]) -> NDArray[np.int64]:
     """Return the outputs of the right answers; labels are matched by what they mean, never by their order."""
     place = {meaning(word): i for i, word in enumerate(labels)}
     strange = items["choices"].map(lambda words: not set(map(meaning, words)) <= set(place))
