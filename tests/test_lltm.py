@@ -163,7 +163,7 @@ def test_residual_variance_is_zero_where_errors_explain_all(rng: np.random.Gener
 
 def test_intervals_hold_the_estimate_and_the_truth_and_follow_the_seed(rng: np.random.Generator) -> None:
     responses, design = explained_items(rng, n_items=50, n_persons=100, residual=0.4)
-    one, two = (lltm(responses, design, n_boot=60, rng=4) for _ in range(2))
+    one, two = (lltm(responses, design, n_boot=40, rng=4) for _ in range(2))
     true = 1 - 0.16 / (0.16 + (design.astype(float) @ pd.Series(ETA)).var())
     for found in (one.r2_likelihood, one.r2_difficulty):
         assert found.low < found.estimate < found.high
@@ -175,7 +175,7 @@ def test_intervals_hold_the_estimate_and_the_truth_and_follow_the_seed(rng: np.r
 
 def test_features_without_a_bearing_explain_nothing(rng: np.random.Generator) -> None:
     responses, design = explained_items(rng, n_items=60, n_persons=150)
-    fit = lltm(responses, design[[]].assign(noise=rng.normal(size=60)), n_boot=60)
+    fit = lltm(responses, design[[]].assign(noise=rng.normal(size=60)), n_boot=40)
     assert abs(fit.r2_difficulty.estimate) < 0.1
     assert fit.r2_difficulty.low < 0.05
 

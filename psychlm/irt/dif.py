@@ -125,7 +125,8 @@ def mantel_haenszel(
     Notes
     -----
     The continuity correction takes at most the whole difference: where the observed and the expected count are less
-    than one half apart, chi2 is 0.
+    than one half apart, chi2 is 0. An odds ratio of 0 or infinity, where a group has no right or no wrong answer, has
+    no standard error to test a large difference by: such an item is of class A or B.
 
     References
     ----------
