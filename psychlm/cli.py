@@ -125,10 +125,14 @@ def data_list() -> None:
 @data_group.command(name="pull")
 @click.argument("names", nargs=-1)
 def data_pull(names: tuple[str, ...]) -> None:
-    """Fetch datasets into data/raw/ (all that have an address and are not here, unless some are named)."""
+    """Fetch datasets into data/raw/ (all that have an address and are not here, unless some are named).
+
+    Whole training banks (SNLI, MNLI ...: hundreds of megabytes, for the full profile) come only by name.
+    """
     from psychlm import data
 
-    wanted = names or [name for name in data.registry().index if data.registry().loc[name, "url"]]
+    known = data.registry()
+    wanted = names or list(known.index[(known["url"] != "") & ~known["note"].str.startswith("released once")])
     failed = False
     for name in wanted:
         try:

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import matplotlib as mpl
+import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
@@ -133,9 +134,18 @@ def offer() -> None:
         print_method = ObjectName("_repr_csv_")
 
     formatters = shell.display_formatter.formatters
-    formatters.setdefault("text/csv", _Csv(parent=shell.display_formatter))
-    formatters["text/csv"].for_type(Figure, _csv_if_small)
-    formatters["image/svg+xml"].for_type(Figure, _svg_if_small)
+    if "text/csv" in formatters:
+        return
+    formatters["text/csv"] = _Csv(parent=shell.display_formatter)
+
+    def register(*_: Any) -> None:
+        formatters["text/csv"].for_type(Figure, _csv_if_small)
+        formatters["image/svg+xml"].for_type(Figure, _svg_if_small)
+
+    # the backend for notebooks clears what is registered for figures when it is chosen, so it is chosen first
+    plt.switch_backend(mpl.get_backend())
+    register()
+    shell.events.register("pre_run_cell", register)
 
 
 def _csv_if_small(figure: Figure) -> str | None:

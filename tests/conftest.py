@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 if "PYTEST_XDIST_WORKER" in os.environ:  # workers share the cores: one thread each, set before torch and BLAS start
@@ -11,6 +13,7 @@ if "PYTEST_XDIST_WORKER" in os.environ:  # workers share the cores: one thread e
 
 import numpy as np
 import pytest
+from browser import CHROMIUM, Chromium
 
 ROOT = Path(__file__).resolve().parents[1]
 SHARE = ROOT.parent / "shared"
@@ -43,3 +46,16 @@ def reference_dir() -> Path:
 def rng() -> np.random.Generator:
     """Return a generator whose seed is fixed, so that a failure can be repeated."""
     return np.random.default_rng(20211108)
+
+
+@pytest.fixture(scope="module")
+def chromium() -> Iterator[Chromium]:
+    """Yield a tab of a headless Chromium; skip without one, or fail where CI requires it."""
+    if CHROMIUM is None:
+        if IN_CI:
+            pytest.fail("no Chromium is installed, and PSYCHLM_REQUIRE_DATA is set; apt-get install chromium")
+        pytest.skip("no Chromium is installed; apt-get install chromium")
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile:
+        browser = Chromium(Path(profile))
+        yield browser
+        browser.close()

@@ -8,25 +8,16 @@ from __future__ import annotations
 
 import base64
 import json
-import shutil
-import subprocess
-import tempfile
-import time
-import urllib.request
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import nbformat
 import pytest
-import websocket
-from conftest import IN_CI
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
 from psychlm import notebooks
 from psychlm.notebooks import render
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 EVIL = "<script>alert(1)</script>"
 PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
 WIDE_SVG = '<svg xmlns="http://www.w3.org/2000/svg" width="2000" height="500"><rect width="2000" height="500"/></svg>'
@@ -111,99 +102,6 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (reports / "30_truncated.json").write_text('{"status": "complete", "numbers": [{"ke')
     notebooks.build_index(root, reports)
     return reports
-
-
-# the browser
-
-
-class Chromium:
-    """A tab of a headless Chromium, spoken to through the DevTools protocol."""
-
-    def __init__(self, profile: Path) -> None:
-        quiet = ["--disable-background-networking", "--disable-component-update", "--disable-sync"]
-        flags = ["--headless", "--no-sandbox", "--disable-gpu", *quiet, "--no-first-run", "--remote-allow-origins=*"]
-        assert CHROMIUM
-        self.process = subprocess.Popen(
-            [CHROMIUM, *flags, "--remote-debugging-port=0", f"--user-data-dir={profile}", "about:blank"],
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-        )
-        self.events: list[dict[str, Any]] = []
-        self._count = 0
-        port = self._wait_for(profile / "DevToolsActivePort")
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/json") as answer:
-            tab = next(target for target in json.load(answer) if target["type"] == "page")
-        self._socket = websocket.create_connection(tab["webSocketDebuggerUrl"], timeout=30)
-        for domain in ("Page", "Runtime", "Log", "Network"):
-            self.call(f"{domain}.enable")
-
-    @staticmethod
-    def _wait_for(file: Path) -> str:
-        deadline = time.monotonic() + 60
-        while not (file.is_file() and file.read_text()):
-            assert time.monotonic() < deadline, "Chromium did not start within a minute"
-            time.sleep(0.05)
-        return file.read_text().split()[0]
-
-    def call(self, method: str, **parameters: Any) -> dict[str, Any]:
-        """Call a method of the protocol and return its result; the events that come meanwhile are kept."""
-        self._count += 1
-        self._socket.send(json.dumps({"id": self._count, "method": method, "params": parameters}))
-        while True:
-            message = json.loads(self._socket.recv())
-            if message.get("id") == self._count:
-                assert "error" not in message, message
-                return message["result"]
-            self.events.append(message)
-
-    def open(self, page: Path, width: int = 1280, dark: bool = False) -> None:
-        """Open a page in a window of a width, in light or dark, and wait until it has loaded."""
-        self.call(
-            "Emulation.setDeviceMetricsOverride", width=width, height=900, deviceScaleFactor=1, mobile=width < 500
-        )
-        scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
-        self.call("Emulation.setEmulatedMedia", features=[scheme])
-        for url in ("about:blank", page.as_uri()):  # a blank page first, so that nothing of the last one is left
-            self.events.clear()
-            self.call("Page.navigate", url=url)
-            while not any(event["method"] == "Page.loadEventFired" for event in self.events):
-                self.events.append(json.loads(self._socket.recv()))
-
-    def says(self, expression: str) -> Any:
-        """Evaluate JavaScript in the page and return its value."""
-        result = self.call("Runtime.evaluate", expression=expression, returnByValue=True)
-        assert "exceptionDetails" not in result, result
-        return result["result"].get("value")
-
-    def complaints(self) -> list[dict[str, Any]]:
-        """Return what the page logged, threw, asked or requested from elsewhere since it was opened."""
-        loud = ("Log.entryAdded", "Runtime.consoleAPICalled", "Runtime.exceptionThrown", "Page.javascriptDialogOpening")
-        own = ("file:", "data:", "about:")
-        return [
-            event
-            for event in self.events
-            if event["method"] in loud
-            or event["method"] == "Network.requestWillBeSent"
-            and not event["params"]["request"]["url"].startswith(own)
-        ]
-
-    def close(self) -> None:
-        """End the browser."""
-        self.call("Browser.close")
-        self._socket.close()
-        self.process.wait(timeout=30)
-
-
-@pytest.fixture(scope="module")
-def chromium() -> Iterator[Chromium]:
-    if CHROMIUM is None:
-        if IN_CI:
-            pytest.fail("no Chromium is installed, and PSYCHLM_REQUIRE_DATA is set; apt-get install chromium")
-        pytest.skip("no Chromium is installed; apt-get install chromium")
-    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile:
-        browser = Chromium(Path(profile))
-        yield browser
-        browser.close()
 
 
 def brightness(colour: str) -> float:

@@ -3,6 +3,9 @@
     load         a Hugging Face checkpoint (hub name or folder), pinned, without pickles and without remote code
     surprisal    words + model -> words with ``surprisal_bits``
     words_of     a text -> its words, from which the text can be put together again
+    answers      items + models -> choice log-probabilities, predictions, graded responses
+    finetune     items + an encoder -> a classifier or a multiple-choice model (module ``finetune``)
+    crowd        many small models trained as one: artificial crowds (package ``crowd``)
 
 Nothing heavy is imported before a name is asked for: ``psychlm.lm.load`` brings torch and transformers with it.
 """
@@ -16,19 +19,48 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from psychlm.lm.alignment import words_of
+    from psychlm.lm.answerers import Answerer, bundled_encoder
     from psychlm.lm.load import LanguageModel, ModelError, load, wrap
+    from psychlm.lm.logprobs import choice_logprobs, confidences, predictions
+    from psychlm.lm.responses import Answers, answers, responses
     from psychlm.lm.surprisal import surprisal
+    from psychlm.lm.templates import Template
 
 _HOME = {
+    "Answerer": "answerers",
+    "Answers": "responses",
     "LanguageModel": "load",
     "ModelError": "load",
+    "Template": "templates",
+    "answers": "responses",
+    "bundled_encoder": "answerers",
+    "choice_logprobs": "logprobs",
+    "confidences": "logprobs",
     "load": "load",
+    "predictions": "logprobs",
+    "responses": "responses",
     "surprisal": "surprisal",
     "words_of": "alignment",
     "wrap": "load",
 }
 
-__all__ = ["LanguageModel", "ModelError", "load", "surprisal", "words_of", "wrap"]
+__all__ = [
+    "Answerer",
+    "Answers",
+    "LanguageModel",
+    "ModelError",
+    "Template",
+    "answers",
+    "bundled_encoder",
+    "choice_logprobs",
+    "confidences",
+    "load",
+    "predictions",
+    "responses",
+    "surprisal",
+    "words_of",
+    "wrap",
+]
 
 
 class _Room(ModuleType):
