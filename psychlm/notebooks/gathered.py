@@ -13,7 +13,7 @@ from psychlm.notebooks import storage
 from psychlm.notebooks.comparison import compare
 
 COLUMNS = ["notebook", "key", "value", "published_value", "difference_value", "decimals", "verdict", "unit", "data",
-           "source", "ours", "published"]  # fmt: skip
+           "source", "ours", "published", "low", "high", "n"]  # fmt: skip
 
 
 def reports_folder() -> Path:
@@ -35,25 +35,29 @@ def numbers(reports: Path | None = None) -> pd.DataFrame:
     DataFrame
         One row a number: ``notebook``, ``key``, ``value``, ``published_value`` and ``difference_value`` (floats,
         missing where there is none), ``decimals`` of the published number, ``verdict`` (agrees, differs, simulated,
-        no comparison), ``unit``, ``data`` (real, simulated, published), ``source``, and both numbers as texts.
+        no comparison), ``unit``, ``data`` (real, simulated, published), ``source``, both numbers as texts, and the
+        interval ``low`` to ``high`` and size ``n`` (floats) where the notebook recorded them.
     """
     rows = []
     for file in sorted((reports or reports_folder()).glob("[0-9]*_*.json")):
         report = storage.read(file)
         if report and report["status"] == "complete":
-            for row in compare(report):
+            for row, number in zip(compare(report), report["numbers"], strict=True):
                 value, published, difference = row.order
                 beside = {"value": value, "published_value": published, "difference_value": difference}
+                beside |= {name: number.get(name) for name in ("low", "high", "n")}
                 rows.append(asdict(row) | beside)
-    return pd.DataFrame(rows, columns=COLUMNS).astype(
-        {"value": float, "published_value": float, "difference_value": float}
-    )
+    found = pd.DataFrame(rows, columns=COLUMNS)
+    for name in ("value", "published_value", "difference_value", "low", "high", "n"):
+        found[name] = pd.to_numeric(found[name], errors="coerce").astype(float)
+    return found
 
 
 def stamps(reports: Path | None = None) -> pd.DataFrame:
     """Return one row a report, whole or not: ``notebook``, ``status``, ``profile``, ``seconds``, and its numbers' data.
 
-    ``real``, ``simulated`` and ``published`` count the report's numbers of each kind.
+    ``real``, ``simulated`` and ``published`` count the report's numbers of each kind; ``absent`` lists the datasets
+    that the notebook asked for and did not get.
     """
     rows = []
     for file in sorted((reports or reports_folder()).glob("[0-9]*_*.json")):
@@ -61,6 +65,8 @@ def stamps(reports: Path | None = None) -> pd.DataFrame:
         kinds = pd.Series([number.get("data") for number in report["numbers"]], dtype=object).value_counts()
         counted = {kind: int(kinds.get(kind, 0)) for kind in ("real", "simulated", "published")}
         told = {"notebook": file.stem, "status": report["status"], "profile": report.get("profile")}
+        asked = report["provenance"].get("data") or {}
+        told["absent"] = [name for name, sha in asked.items() if not sha]
         rows.append(told | {"title": report.get("title"), "seconds": report.get("seconds")} | counted)
-    columns = ["notebook", "status", "profile", "title", "seconds", "real", "simulated", "published"]
+    columns = ["notebook", "status", "profile", "title", "seconds", "real", "simulated", "published", "absent"]
     return pd.DataFrame(rows, columns=columns)
