@@ -34,17 +34,24 @@ def test_partitions_are_those_of_the_paper():
 def made(bert, tmp_path_factory):
     out = tmp_path_factory.mktemp("regimes")
     parts = training_partitions({"small": pairs(32), "large": pairs(64, 1)})
-    return regimes(pairs(30, 9), {k: parts[k] for k in ("small", "small+large")}, bert, seeds=(0, 1), out=out, **HOW)
+    return regimes(pairs(30, 9), {k: parts[k] for k in ("small", "small+large")}, bert, out=out, **HOW)
 
 
 def test_every_regime_partition_and_seed_is_a_person(made):
-    assert made.responses.shape == (2 * (1 + 1 + 2 + 2), 30)
+    assert made.responses.shape == (1 + 1 + 2 + 2, 30)
     assert made.responses.index.equals(made.persons.index)
-    assert "tiny-pretrain-finetune-small+large-seed1" in made.persons.index
+    assert "tiny-pretrain-finetune-small+large-seed0" in made.persons.index
     assert "tiny-nopretrain-nofinetune-seed0" in made.persons.index
     counts = made.persons.groupby("regime").size()
-    assert counts.to_dict() == {"zero shot": 2, "pre-train only": 2, "fine-tune only": 4, "both": 4}
+    assert counts.to_dict() == {"zero shot": 1, "pre-train only": 1, "fine-tune only": 2, "both": 2}
     assert (made.persons["finetuned"].isna() == made.persons["regime"].isin(["zero shot", "pre-train only"])).all()
+
+
+def test_every_seed_is_a_person_of_its_own(bert, tmp_path):
+    made = regimes(pairs(12, 9), {"small": pairs(8)}, bert, seeds=(3, 4), which=["zero shot"], out=tmp_path, **HOW)
+    assert made.persons["seed"].tolist() == [3, 4]
+    one, other = (weights(folder)["classifier.weight"] for folder in made.persons["folder"])
+    assert not (one == other).any()
 
 
 def test_only_what_is_fine_tuned_knows_the_labels(made):
