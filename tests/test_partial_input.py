@@ -8,15 +8,13 @@ from torch import nn
 
 from psychlm.frames import FrameError
 from psychlm.lm import ModelError, partial_input
-from psychlm.lm.choice_model import Inputs, Recipe
+from psychlm.lm.choice_model import Inputs, Recipe, masked_max, masked_mean
 from psychlm.lm.choice_networks import (
     Attention,
     BiLSTM,
     ChoiceNetwork,
     Lexicon,
     WordReader,
-    masked_max,
-    masked_mean,
     soft_alignment,
     untrained,
 )

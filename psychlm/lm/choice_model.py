@@ -39,6 +39,17 @@ class Inputs:
     choices_mask: Tensor | None = None  # (n, N, T)
 
 
+def masked_max(states: Tensor, mask: Tensor) -> Tensor:
+    """Return the element-wise maximum over the tokens of each row, (rows, d); zero for a row without tokens."""
+    largest = states.masked_fill(~mask[..., None], -torch.inf).amax(dim=1)
+    return largest.masked_fill(~mask.any(dim=1, keepdim=True), 0.0)
+
+
+def masked_mean(states: Tensor, mask: Tensor) -> Tensor:
+    """Return the mean over the tokens of each row, (rows, d); zero for a row without tokens."""
+    return (states * mask[..., None]).sum(dim=1) / mask.sum(dim=1, keepdim=True).clamp(min=1)
+
+
 class Texts:
     """Texts encoded once each, and put side by side on demand.
 

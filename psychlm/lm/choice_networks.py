@@ -28,7 +28,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from psychlm.lm.choice_model import ChoiceModel, Inputs, Texts
+from psychlm.lm.choice_model import ChoiceModel, Inputs, Texts, masked_max, masked_mean
 from psychlm.lm.load import ModelError
 
 Kind = Literal["choice-only", "choice-to-choice", "question-to-choice", "esim"]
@@ -157,17 +157,6 @@ class BiLSTM(nn.Module):
         back = self.backward(torch.take_along_dim(vectors, mirror[..., None], dim=1))[0]
         back = torch.take_along_dim(back, mirror[..., None], dim=1)
         return torch.cat([self.onward(vectors)[0], back], dim=2) * mask[..., None]
-
-
-def masked_max(states: Tensor, mask: Tensor) -> Tensor:
-    """Return the element-wise maximum over the tokens of each row, (rows, d); zero for a row without tokens."""
-    largest = states.masked_fill(~mask[..., None], -torch.inf).amax(dim=1)
-    return largest.masked_fill(~mask.any(dim=1, keepdim=True), 0.0)
-
-
-def masked_mean(states: Tensor, mask: Tensor) -> Tensor:
-    """Return the mean over the tokens of each row, (rows, d); zero for a row without tokens."""
-    return (states * mask[..., None]).sum(dim=1) / mask.sum(dim=1, keepdim=True).clamp(min=1)
 
 
 def soft_alignment(a: Tensor, b: Tensor, a_mask: Tensor, b_mask: Tensor) -> tuple[Tensor, Tensor]:
