@@ -79,7 +79,7 @@ class Lexicon:
         from psychlm.lm.choice_encoder import open_encoder
 
         network, tokenizer = open_encoder(encoder)
-        return cls({}, network.get_input_embeddings().weight.detach().numpy(), tokenizer)
+        return cls({}, network.get_input_embeddings().weight.detach().cpu().numpy(), tokenizer)
 
     @classmethod
     def of_file(cls, path: str | Path) -> Lexicon:

@@ -126,7 +126,7 @@ def _dictionary(seed: int, records: int | None, most: int | None, wrong: bool) -
 
 
 def science(n: int, *, seed: int) -> pd.DataFrame:
-    """Return n science questions of OpenBookQA, ARC and SciQ, equally many of each file, in random order.
+    """Return n science questions drawn at random from the training files of OpenBookQA and ARC and from SciQ.
 
     Raises
     ------
@@ -135,16 +135,16 @@ def science(n: int, *, seed: int) -> pd.DataFrame:
     FrameError
         If there are fewer.
     """
-    rng, share = np.random.default_rng(seed), -(-n // len(SCIENCE))
-    parts = []
-    for name in SCIENCE:
-        found = items.sciq(name) if "sciq" in name else items.read_arc(name)
-        if len(found) < share:
-            raise FrameError(f"{share} questions of {name} are asked for, and it has {len(found)}; ask for fewer")
-        chosen = found.iloc[rng.permutation(len(found))[:share]]
-        parts.append(chosen[["item_id", "prompt", "choices", "answer"]].assign(source=name))
+    parts = [
+        (items.sciq(name) if "sciq" in name else items.read_arc(name)).assign(source=name)[
+            ["item_id", "prompt", "choices", "answer", "source"]
+        ]
+        for name in SCIENCE
+    ]
     together = pd.concat(parts, ignore_index=True)
-    together = together.iloc[rng.permutation(len(together))[:n]].reset_index(drop=True)
+    if len(together) < n:
+        raise FrameError(f"{n} science questions are asked for, and there are {len(together)}; ask for fewer")
+    together = together.iloc[np.random.default_rng(seed).permutation(len(together))[:n]].reset_index(drop=True)
     return together.assign(item_id=together["source"] + ":" + together["item_id"].astype(str))
 
 
