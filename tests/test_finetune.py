@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -187,6 +188,37 @@ def test_a_damaged_checkpoint_or_mark_is_noticed(bert, tmp_path):
     mark.write_text(mark.read_text()[:50])
     assert equal(weights(finetune(sentences(16), bert, out=tmp_path, **QUICK).folder), weights(done.folder))
     assert json.loads(mark.read_text())["result"]["labels"] == ["negative", "positive"]
+
+
+def test_a_full_disk_is_explained_and_the_run_goes_on_when_there_is_room(bert, tmp_path, monkeypatch):
+    from psychlm.lm import finetune_run
+
+    write, written = finetune_run.save_file, []
+
+    def full(*given):
+        if written:
+            raise OSError(28, "No space left on device")
+        written.append(write(*given))
+
+    monkeypatch.setattr(finetune_run, "save_file", full)
+    with pytest.raises(ModelError, match="cannot be written.*No space left.*make room"):
+        finetune(sentences(16), bert, out=tmp_path / "full", **QUICK)
+    monkeypatch.setattr(finetune_run, "save_file", write)
+    done = finetune(sentences(16), bert, out=tmp_path / "full", **QUICK)
+    straight = finetune(sentences(16), bert, out=tmp_path / "straight", **QUICK)
+    assert equal(weights(done.folder), weights(straight.folder))
+
+
+def test_two_calls_at_once_train_once(bert, tmp_path, monkeypatch):
+    from psychlm.lm import finetune_run
+
+    step, steps = finetune_run.Run._step, []
+    monkeypatch.setattr(finetune_run.Run, "_step", lambda run, some: (steps.append(1), step(run, some)))
+    with ThreadPoolExecutor(2) as pool:
+        calls = [pool.submit(finetune, sentences(16), bert, out=tmp_path, **QUICK) for _ in range(2)]
+        one, other = (call.result() for call in calls)
+    assert len(steps) == 6  # two batches, three epochs
+    pd.testing.assert_frame_equal(one.history, other.history)
 
 
 def test_training_stops_when_the_matthews_correlation_no_longer_rises(bert, tmp_path):

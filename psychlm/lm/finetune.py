@@ -19,14 +19,25 @@ from typing import Any
 
 import pandas as pd
 import torch
+from filelock import FileLock
 
 from psychlm.lm import cache
 from psychlm.lm.finetune_data import Task, check_trainable, digest, hold_out
 from psychlm.lm.finetune_network import Source, locate, quiet
-from psychlm.lm.finetune_run import CHECKPOINT, COLUMNS, Identity, Recipe, Run, Watch, other_run
+from psychlm.lm.finetune_run import (
+    CHECKPOINT,
+    COLUMNS,
+    Identity,
+    Recipe,
+    Run,
+    Watch,
+    other_run,
+    plain_write_errors,
+)  # fmt: skip
 from psychlm.lm.load import torch_device
 
 MARK = "finetuned.json"  # written last: a folder that has it is complete
+LOCK = "finetune.lock"
 
 
 @dataclass(frozen=True, eq=False)
@@ -93,7 +104,7 @@ def finetune(
     FrameError
         If items have no answer, an empty text, one class only, or labels that are not those of the development items.
     ModelError
-        If the encoder cannot be had, or the folder holds another run.
+        If the encoder cannot be had, the folder holds another run, or it cannot be written (a full disk, say).
     FloatingPointError
         If the loss is no longer finite: the rate is too high.
     """
@@ -105,13 +116,18 @@ def finetune(
     folder = _place_for(out, identity)
     if resume and (done := _finished(folder, identity)) is not None:
         return done
-    with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
-        run = Run(items, development, task, source, how, torch_device(device))
-        if resume:
-            run.resume(folder / CHECKPOINT, identity)
-        run.train(folder, identity, checkpoint_seconds, watch)
-    run.keep_best()
-    return _finish(run, folder, identity)
+    with plain_write_errors(folder):
+        lock = FileLock(folder / LOCK).acquire()  # the same call at the same time waits, and reads what this one wrote
+    with lock:
+        if resume and (done := _finished(folder, identity)) is not None:
+            return done
+        with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
+            run = Run(items, development, task, source, how, torch_device(device))
+            if resume:
+                run.resume(folder / CHECKPOINT, identity)
+            run.train(folder, identity, checkpoint_seconds, watch)
+        run.keep_best()
+        return _finish(run, folder, identity)
 
 
 def _identity(
@@ -151,8 +167,8 @@ def _finished(folder: Path, identity: Identity) -> FineTuned | None:
         return None  # cut short: the weights beside it are written anew
     if known != identity:
         raise other_run(folder, known, identity)
-    history = pd.DataFrame(said.pop("history"), columns=list(COLUMNS))
-    watched = pd.DataFrame(said.pop("watched"))
+    history = pd.DataFrame(said.pop("history"), columns=list(COLUMNS)).apply(pd.to_numeric)
+    watched = pd.DataFrame(said.pop("watched")).apply(pd.to_numeric)
     return FineTuned(folder, history, watched=watched, **{name: _number(value) for name, value in said.items()})
 
 
@@ -164,7 +180,7 @@ def _number(value: Any) -> Any:
 def _finish(run: Run, folder: Path, identity: Identity) -> FineTuned:
     """Write the network as a Hugging Face checkpoint, and then the mark that it is complete."""
     (folder / MARK).unlink(missing_ok=True)
-    with quiet():
+    with quiet(), plain_write_errors(folder):
         run.network.save_pretrained(folder)
         run.tokenizer.save_pretrained(folder)
     history = pd.DataFrame(run.at.history, columns=list(COLUMNS))

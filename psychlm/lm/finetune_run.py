@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -69,6 +70,18 @@ def other_run(folder: Path, known: Identity, identity: Identity) -> ModelError:
         f"{folder} holds another run (other {', '.join(differing)}); give this one a folder of its own, or say "
         "resume=False to write over it"
     )
+
+
+@contextmanager
+def plain_write_errors(folder: Path) -> Iterator[None]:
+    """Say in the user's words that a folder cannot be written; what it held before stands."""
+    try:
+        yield
+    except (OSError, SafetensorError) as error:
+        raise ModelError(
+            f"{folder} cannot be written ({error}); make room or name another out=, and call again: the run goes on "
+            "from its last checkpoint"
+        ) from error
 
 
 class Run:
@@ -208,8 +221,9 @@ class Run:
             tensors |= {f"adam.{number}.{name}": value for name, value in state.items()}
         fresh = path.with_suffix(".writing")
         said = {"identity": json.dumps(identity), "progress": json.dumps(asdict(self.at))}
-        save_file({name: value.contiguous() for name, value in tensors.items()}, str(fresh), said)
-        fresh.replace(path)
+        with plain_write_errors(path.parent):
+            save_file({name: value.contiguous() for name, value in tensors.items()}, str(fresh), said)
+            fresh.replace(path)
 
     def resume(self, path: Path, identity: Identity) -> None:
         """Go on from a checkpoint of the same run, if there is one."""
