@@ -25,6 +25,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from psychlm.data import DataError, DataMissingError
+from psychlm.report import DataKind
 
 DEBIAN = Path("/usr/share/wordnet")
 ENVIRONMENT = ("PSYCHLM_WORDNET", "WNSEARCHDIR")  # ours, and the one WordNet's own programs read (wnintro(5WN))
@@ -112,6 +113,7 @@ class WordNet:
         Child and parent: "a dog is a canine", and "Paris is an instance of a city", which is no type of city.
     examples : int array of shape (n,)
         How many example sentences a concept has.
+    kind : "real" or "simulated"
     """
 
     version: str
@@ -122,6 +124,7 @@ class WordNet:
     isa: NDArray[np.int64]
     instance_of: NDArray[np.int64]
     examples: NDArray[np.int64]
+    kind: DataKind = "real"
 
     def triples(self) -> pd.DataFrame:
         """Return the graph as triples: ``relation`` (def, ext, lemma, isa-up, isa-down), ``source``, ``target``."""
