@@ -81,7 +81,7 @@ def new(title: str, number: int | None) -> None:
     from psychlm.notebooks import overview
 
     path = builder.new(title, root=data.root(), number=number)
-    overview.write(data.root())
+    overview.write(data.root(), "notebooks", overview.table(data.root()))
     click.echo(f"{path}\nnext: psychlm run {path.stem[:2]}, look at reports/{path.stem}.html, and make it yours")
 
 

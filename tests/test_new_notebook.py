@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 
@@ -68,7 +69,20 @@ def test_every_notebook_says_what_it_reproduces() -> None:
     assert all(notebook.reproduces for notebook in collection.find(ROOT))
 
 
+def test_results_count_what_was_compared_paper_by_paper(tmp_path: Path) -> None:
+    number = {"value": 0.5, "published": 0.5, "source": "Table", "unit": None, "data": "real"}
+    cells = {"a": {}, "b": {"value": 0.9}, "c": {"data": "simulated"}}
+    numbers = [number | {"key": f"lalor2020.table2_1.{cell}"} | more for cell, more in cells.items()]
+    numbers.append(number | {"key": "lsat6.alpha"})
+    whole = {"status": "complete", "numbers": numbers, "provenance": {}, "error": None, "headline": None,
+             "seconds": 1, "profile": "quick", "title": "A", "question": "", "finished": ""}  # fmt: skip
+    (tmp_path / "10_a.json").write_text(json.dumps(whole))
+    *_, lalor, lsat = overview.results_table(tmp_path).splitlines()
+    assert lalor == "| Lalor (2020) | `table2_1` | 2 | 1 | 0.4 |"
+    assert lsat == "| reference programs and data | `lsat6` | 1 | 1 | 0 |"
+
+
 def test_a_readme_without_its_marks_is_named(checkout: Path) -> None:
     (checkout / "README.md").write_text("nothing\n")
     with pytest.raises(NotebookError, match="<!-- notebooks -->"):
-        overview.write(checkout)
+        overview.write(checkout, "notebooks", "")

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import ast
 import json
+import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import nbformat
@@ -63,3 +66,20 @@ def test_a_notebook_runs_in_the_smoke_profile_and_leaves_a_complete_report(path:
     report = json.loads((smoke_reports / f"{path.stem}.json").read_text())
     assert report["status"] == "complete" and report["notebook"] == path.stem
     assert report["numbers"], "it records at least one number"
+
+
+@pytest.mark.parametrize("path", REAL, ids=lambda path: path.stem)
+def test_every_figure_has_a_caption_and_words_for_who_cannot_see_it(path: Path) -> None:
+    for cell in cells_of(path, "code"):
+        if re.search(r"plt\.(subplots|figure|subplot_mosaic)\(|sns\.(relplot|catplot|displot|lmplot)\(", cell.source):
+            described = cell.metadata.get("psychlm", {})
+            assert described.get("caption") and described.get("alt"), cell.source
+
+
+@pytest.mark.slow
+def test_papermill_runs_a_notebook_from_any_working_directory(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "papermill", str(ROOT / "notebooks" / "00_start_here.ipynb"), "out.ipynb"]
+    command += ["-p", "n_sets", "2", "-p", "n_boot", "200", "--no-progress-bar"]
+    environment = os.environ | {"PSYCHLM_REPORTS": str(tmp_path)}
+    subprocess.run(command, cwd=tmp_path, env=environment, check=True, capture_output=True, timeout=300)
+    assert json.loads((tmp_path / "00_start_here.json").read_text())["status"] == "complete"

@@ -17,7 +17,15 @@ from packaging.utils import canonicalize_name
 CONDA_NAME = {"torch": "pytorch", "huggingface-hub": "huggingface_hub"}
 CONDA_ONLY = {"python", "pip", "r-base", "r-mgcv", "pandoc"}
 TOP_LEVEL = {"notebooks", "psychlm", "data", "reports", "tests", "environment.yml", "README.md"}
-CONFIGURATION = {"Makefile", "pyproject.toml", "constraints.txt", "LICENSE", "CITATION.cff", "CHANGELOG.md"}
+CONFIGURATION = {
+    "Makefile",
+    "mkdocs.yml",
+    "pyproject.toml",
+    "constraints.txt",
+    "LICENSE",
+    "CITATION.cff",
+    "CHANGELOG.md",
+}
 
 
 def split(requirement: str) -> tuple[str, str]:
@@ -77,9 +85,21 @@ def test_every_make_target_documents_itself() -> None:
 
 @pytest.mark.needs_share
 def test_the_readmes_python_runs() -> None:
-    block = re.search(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), flags=re.S)
-    assert block is not None
-    subprocess.run([sys.executable, "-W", "ignore", "-c", block[1]], cwd=ROOT, check=True, timeout=300)
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), flags=re.S)
+    assert len(blocks) == 2
+    subprocess.run([sys.executable, "-W", "ignore", "-c", "\n".join(blocks)], cwd=ROOT, check=True, timeout=300)
+
+
+def test_every_promise_in_the_readme_names_a_test_that_is_there() -> None:
+    promised = re.findall(r"`(test_\w+)::(test_\w+)`", (ROOT / "README.md").read_text())
+    assert len(promised) > 15
+    for module, test in promised:
+        assert f"def {test}(" in (ROOT / "tests" / f"{module}.py").read_text(), f"{module}::{test}"
+
+
+def test_the_readmes_pictures_are_there() -> None:
+    for picture in re.findall(r"!\[[^]]*\]\(([^)]+)\)", (ROOT / "README.md").read_text()):
+        assert (ROOT / picture).is_file(), picture
 
 
 def test_the_readme_names_every_notebook() -> None:
