@@ -97,17 +97,16 @@ class Rules:
         self.has_context = has_context
         self.has_synonyms = np.bincount(self.has_word.keys // len(graph.words), minlength=graph.n) > 1
 
-    def may_answer(self, probe: str) -> Bools:
+    def may_answer(self, probe: str, *, filter_leaks: bool = False) -> Bools:
         """Tell which concepts could be the key of some question of a probe; its distractors are drawn from these only.
 
         Richardson & Sabharwal found (sections 3.2 and 5) that definitions of entries with and without examples can be
-        told apart without the question.
+        told apart without the question. So can words that stand in their own definition, which no key does.
         """
-        if probe == "definitions":
-            return self.wording.alone & self.has_context
-        if probe == "synonymy":
-            return self.wording.alone & self.has_synonyms
-        return self.wording.sound
+        if probe not in ("definitions", "synonymy"):
+            return self.wording.sound
+        able = self.wording.alone & (self.has_context if probe == "definitions" else self.has_synonyms)
+        return able & ~self.wording.names_itself if filter_leaks else able
 
     def alike(self, first: Ints, second: Ints) -> Bools:
         """Tell which two concepts cannot both be choices: the same, with a word in common, or nearly one gloss."""
@@ -145,11 +144,11 @@ class Rules:
 
     def fit(self, asked: Asked, row: Ints, node: Ints, filter_leaks: bool, counts: Counter[str]) -> Bools:
         """Tell which candidates may stand as distractors; ``counts`` learns how many were struck out, and why."""
-        keep = self.may_answer(asked.probe)[node]
+        keep = self.may_answer(asked.probe, filter_leaks=filter_leaks)[node]
         reasons = (
-            [("right_after_all", self.right), ("leak", self.leaks)]
+            [("right after all", self.right), ("leak", self.leaks)]
             if filter_leaks
-            else [("right_after_all", self.right)]
+            else [("right after all", self.right)]
         )
         for reason, unfit in reasons:
             left = np.flatnonzero(keep)

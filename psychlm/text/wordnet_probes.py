@@ -145,7 +145,8 @@ class Builder:
         counts["keys: definition of several concepts"] += int((~sound).sum())
         asked = asked.take(sound)
         if recipe.filter_leaks:
-            leaks = self.rules.leaks(asked, np.arange(len(asked)), asked.answer)
+            able = self.rules.may_answer(asked.probe, filter_leaks=True)[asked.answer]
+            leaks = self.rules.leaks(asked, np.arange(len(asked)), asked.answer) | ~able
             counts["keys: answer word in question"] += int(leaks.sum())
             asked = asked.take(~leaks)
         return asked

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from psychlm.text.wordnet import WordNet
-from psychlm.text.wordnet_graph import Ints, Lists, Pairs
+from psychlm.text.wordnet_graph import Ints, Lists, Pairs, any_of
 
 NEARLY_THE_SAME = 0.8
 SHOWN_WORDS = 3  # of a concept in a choice: "sit (or sit down)", as many as the paper's released questions show
@@ -102,6 +102,12 @@ class Wording:
         alone = self.sound.copy()
         alone[self.near.keys // len(alone)] = False
         return alone
+
+    @cached_property
+    def names_itself(self) -> np.ndarray:
+        """Tell which concepts show a word that stands in their own definition: "apple tree", a tree with apples."""
+        at, stem = self.shown.expand(np.arange(len(self.sound)))
+        return any_of(at, self.gloss_has.have(at, stem), len(self.sound))
 
     def _pairs(self, *lists: Lists) -> Pairs:
         everything = np.arange(len(self.sound))
