@@ -78,15 +78,15 @@ def _package(name: str, get: str) -> str:
 
 
 def _wordnet() -> str:
-    from psychlm.text import wordnet
+    from psychlm.text.wordnet import find
 
-    return str(wordnet.find())
+    return str(find())
 
 
 def _gcide() -> str:
-    from psychlm.text import dictionary
+    from psychlm.text.gcide import find
 
-    return str(dictionary.find())
+    return str(find())
 
 
 def _encoder() -> str:

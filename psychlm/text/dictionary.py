@@ -74,8 +74,9 @@ def build(
     DictionaryProbe
         ``items`` has ``item_id``, ``prompt``, ``choices`` (five), ``answer``, ``cluster`` (the word), ``word``,
         ``pos``, ``probe`` ("dictionary"), ``hops`` and ``distractor_distance`` (0: a dictionary has no graph),
-        ``distractor_set`` ("sense" where a distractor is one of the word's, else "random"), ``distractor_types`` (of the
-        four distractors, in the order of the choices), ``n_senses`` (distractors that are senses of the word) and ``split``.
+        ``distractor_set`` ("sense" where a distractor is one of the word's, else "random"), ``distractor_types`` (of
+        the four distractors, in the order of the choices), ``n_senses`` (distractors that are senses of the word) and
+        ``split``.
 
     Raises
     ------

@@ -83,9 +83,8 @@ def on_device(inputs: Inputs, device: str) -> Inputs:
 
 def take(inputs: Inputs, rows: ArrayLike | slice) -> Inputs:
     """Return some of the texts or images, by their numbers or a mask."""
-    if isinstance(inputs, Encoded):
-        return inputs.take(np.arange(len(inputs))[rows])
-    return inputs[torch.from_numpy(np.arange(len(inputs))[rows])]
+    numbers = np.arange(len(inputs))[rows if isinstance(rows, slice) else np.asarray(rows)]
+    return inputs.take(numbers) if isinstance(inputs, Encoded) else inputs[torch.from_numpy(numbers)]
 
 
 def encode_texts(
