@@ -77,10 +77,12 @@ def _forward(table: Tensor, places: Tensor, inward: Tensor, bias: Tensor) -> lis
     """Return, per word: it and the state before it, gates, cells before it, and tanh of the cells after it."""
     n_words, n_models, n_texts = places.shape
     hidden, size = inward.shape[2] // 4, table.shape[1]
-    seen = table.new_zeros(n_words + 1, n_models, n_texts, size + hidden)
+    seen = table.new_empty(n_words + 1, n_models, n_texts, size + hidden)
+    seen[0, ..., size:] = 0
     seen[:-1, ..., :size] = table.index_select(0, places.flatten()).view(n_words, n_models, n_texts, size)
     gates = table.new_empty(n_words, n_models, n_texts, 4 * hidden)
-    cells = table.new_zeros(n_words + 1, n_models, n_texts, hidden)
+    cells = table.new_empty(n_words + 1, n_models, n_texts, hidden)
+    cells[0] = 0
     squashed = table.new_empty(n_words, n_models, n_texts, hidden)
     for t in range(n_words):
         i, f, g, o = torch.baddbmm(bias, seen[t], inward, out=gates[t]).sigmoid_().chunk(4, dim=2)

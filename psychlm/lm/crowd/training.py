@@ -339,6 +339,10 @@ class _Run:
             self._keep(np.flatnonzero(goes_on))
 
     def _store(self, at: NDArray[np.int64], better: NDArray[np.bool_]) -> None:
+        if not self.kept and better.all() and len(at) == len(self.members):
+            rank = torch.as_tensor(np.argsort(at), device=self.device)
+            self.kept = {name: value[rank] for name, value in self.optimiser.weights.items()}
+            return
         if not self.kept:
             self.kept = {
                 name: torch.full((len(self.members), *value.shape[1:]), torch.nan, device=self.device)
