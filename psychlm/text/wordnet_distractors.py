@@ -197,13 +197,17 @@ class Drawer:
     ) -> None:
         self.rules, self.asked, self.graph = rules, asked, rules.graph
         self.max_distance, self.filter_leaks, self.counts = max_distance, filter_leaks, counts
-        kind = self.graph.pos[asked.answer]
-        self.pools = Lists.of(kind, asked.answer, int(self.graph.pos.max(initial=0)) + 1)
+        isa = asked.probe in ("hypernymy", "hyponymy")
+        able = asked.answer if isa else np.flatnonzero(rules.may_answer(asked.probe, filter_leaks=filter_leaks))
+        self.pools = Lists.of(self.graph.pos[able], able, int(self.graph.pos.max(initial=0)) + 1)
 
     def near_by(self, kind: str, distance: int, rows: Ints, rng: np.random.Generator) -> tuple[Ints, Ints]:
         """Return candidates of one kind and distance that fit."""
         concept = self.asked.concept[rows]
-        if kind == "random":  # from the keys of the probe's other questions, so that keys and random ones look alike
+        # Random ones look like keys: in ISA probes they are other questions' keys, as often as these are keys; in the
+        # others any concept that could be one. There each concept is the key of its own questions only, all in one
+        # split: drawn from the keys at hand, test keys would be known from training as wrong, and the reverse.
+        if kind == "random":
             row, node = draw(None, self.pools, self.graph.pos[concept], rng)
             far = self.unrelated(concept[row], node)
             row, node = row[far], node[far]
