@@ -127,6 +127,7 @@ def mathml(latex: str, display: str = "block") -> str:
     latex = re.sub(
         r"\{(align|gather|equation)(ed)?\*?\}", lambda m: "{gather*}" if m[1] == "gather" else "{align*}", latex
     )
+    latex = re.sub(r"\\arg\s*\\?(max|min)", r"\\mathrm{arg\\,\1}", latex)  # the converter does not know \arg
     try:
         found = latex_to_mathml(latex.strip(), display=display)
     except Exception:  # the converter has no common base for its errors
