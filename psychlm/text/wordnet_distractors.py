@@ -190,23 +190,18 @@ def draw(owners: Lists | None, families: Lists, concepts: Ints, rng: np.random.G
 
 
 class Drawer:
-    """Distractors for the questions of one probe."""
+    """Distractors for the questions of one probe; the random ones come from ``pool``."""
 
     def __init__(
-        self, rules: Rules, asked: Asked, *, max_distance: int, filter_leaks: bool, counts: Counter[str]
+        self, rules: Rules, asked: Asked, pool: Ints, *, max_distance: int, filter_leaks: bool, counts: Counter[str]
     ) -> None:
         self.rules, self.asked, self.graph = rules, asked, rules.graph
         self.max_distance, self.filter_leaks, self.counts = max_distance, filter_leaks, counts
-        isa = asked.probe in ("hypernymy", "hyponymy")
-        able = asked.answer if isa else np.flatnonzero(rules.may_answer(asked.probe, filter_leaks=filter_leaks))
-        self.pools = Lists.of(self.graph.pos[able], able, int(self.graph.pos.max(initial=0)) + 1)
+        self.pools = Lists.of(self.graph.pos[pool], pool, int(self.graph.pos.max(initial=0)) + 1)
 
     def near_by(self, kind: str, distance: int, rows: Ints, rng: np.random.Generator) -> tuple[Ints, Ints]:
         """Return candidates of one kind and distance that fit."""
         concept = self.asked.concept[rows]
-        # Random ones look like keys: in ISA probes they are other questions' keys, as often as these are keys; in the
-        # others any concept that could be one. There each concept is the key of its own questions only, all in one
-        # split: drawn from the keys at hand, test keys would be known from training as wrong, and the reverse.
         if kind == "random":
             row, node = draw(None, self.pools, self.graph.pos[concept], rng)
             far = self.unrelated(concept[row], node)

@@ -13,6 +13,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -26,6 +27,7 @@ from psychlm.text.wordnet_recipe import Probes, Recipe, split_by_concept
 from psychlm.text.wordnet_templates import PROBES, choice, templates
 from psychlm.text.wordnet_wording import Wording, shown_words, wording
 
+_POOLED = 20  # concepts that might have been the key, for each that is, among which random distractors are drawn
 _BRACES = re.compile(r"{\w+}")
 
 
@@ -151,13 +153,25 @@ class Builder:
             asked = asked.take(~leaks)
         return asked
 
+    def _like_keys(self, asked: Asked, recipe: Recipe, rng: np.random.Generator) -> Ints:
+        """Return the concepts that random distractors come from: such as could be keys, and far more than are.
+
+        Drawn from the keys themselves, test keys would be known from training as wrong choices, and training keys
+        stand as wrong choices in tests: a model that sees only choices and memorises would fall far below guessing.
+        """
+        if asked.probe in ("hypernymy", "hyponymy"):
+            more = replace(recipe, answers_per_hop=_POOLED * recipe.answers_per_hop)
+            return self._keys(asked.probe, np.unique(asked.concept), more, rng)[1]
+        return np.flatnonzero(self.rules.may_answer(asked.probe, filter_leaks=recipe.filter_leaks))
+
     def _with_distractors(
         self, asked: Asked, recipe: Recipe, rng: np.random.Generator, counts: Counter[str]
     ) -> pd.DataFrame:
         """Give every question each set of distractors that its concept has."""
         drawer = Drawer(
-            self.rules, asked, max_distance=recipe.max_distance, filter_leaks=recipe.filter_leaks, counts=counts
-        )
+            self.rules, asked, self._like_keys(asked, recipe, rng), max_distance=recipe.max_distance,
+            filter_leaks=recipe.filter_leaks, counts=counts,
+        )  # fmt: skip
         ways = {"hypernymy": ("sister", "hyponym"), "hyponymy": ("sister", "hypernym")}
         sets = [("random", 0)]
         for kind in ways.get(asked.probe, KINDS[1:]):
