@@ -3,8 +3,8 @@
 The loop is PyTorch plainly written: ``nn.EmbeddingBag`` or ``nn.LSTM`` with a linear layer, Adam, batches padded to
 their longest text. As a second rival, bags whose embeddings have sparse gradients and ``SparseAdam``. The crowd
 trains all models for an epoch; the loop trains a few of them, and its time is multiplied. ``extra_info`` holds both,
-for one epoch of all models with what sets them up, as wall and as processor time; ``PSYCHLM_BENCH_SCALE`` below 1 shrinks the texts. Threads:
-as torch was told (``OMP_NUM_THREADS``).
+for one epoch of all models and what sets them up, as wall and as processor time. ``PSYCHLM_BENCH_SCALE`` below 1
+shrinks the texts, not the vocabulary. Threads: as torch was told (``OMP_NUM_THREADS``).
 """
 
 from __future__ import annotations
