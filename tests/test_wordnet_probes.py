@@ -111,9 +111,9 @@ def test_thousands_of_keys_stand_in_the_relation_and_no_distractor_does(built, r
                 assert high not in higher(low, True), q.item_id
 
 
-def test_thousands_of_definitions_and_synonyms_have_one_right_choice(built, reader):
+def test_a_thousand_definitions_and_synonyms_have_one_right_choice(built, reader):
     items = built.items[built.items["probe"].isin(["definitions", "synonymy"])]
-    assert len(items) > 1000
+    assert len(items) > 900
     for q in items.itertuples():
         own = reader.synset(q.concept)
         for other in map(reader.synset, q.distractor_concepts):
