@@ -5,6 +5,7 @@ A source that is not installed is no error here: it is named in ``notes``, and t
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,7 +18,7 @@ import pandas as pd
 
 from psychlm.data import DataError
 from psychlm.frames import FrameError
-from psychlm.text import dictionary, items, made_up_probes, probe_files, wordnet, wordnet_probes
+from psychlm.text import dictionary, gcide, items, made_up_probes, probe_files, wordnet, wordnet_probes
 from psychlm.text.wordnet_recipe import Recipe
 
 SCIENCE = ("mcqa/openbookqa/train", "mcqa/arc/ARC-Easy-Train", "mcqa/arc/ARC-Challenge-Train", "mcqa/sciq/valid")
@@ -74,9 +75,8 @@ def gather(
     biased, made_up = pd.DataFrame(columns=[*COLUMNS, "split"]), not real
     if real:
         try:
-            found, about["wordnet"] = _kept(
-                folder / f"wordnet-{seed}-{n_concepts}", partial(_wordnet, seed, n_concepts)
-            )
+            place = folder / f"wordnet-{seed}-{n_concepts}-{_built_by(wordnet.find())}"
+            found, about["wordnet"] = _kept(place, partial(_wordnet, seed, n_concepts))
             parts.append(found)
         except DataError as error:
             notes.append(f"{error}. A made-up taxonomy stands in for WordNet.")
@@ -85,16 +85,26 @@ def gather(
         parts.append(made_up_probes.isa(MADE_UP_PER_CONCEPT * n_concepts, np.random.default_rng(seed)))
     try:
         for wrong in (False, True):
-            place = folder / f"dictionary-{seed}-{records or 'all'}-{most or 'all'}{'-biased' * wrong}"
-            found, about["biased" if wrong else "dictionary"] = _kept(
-                place, partial(_dictionary, seed, records, most, wrong)
-            )
+            kind = f"dictionary-{seed}-{records or 'all'}-{most or 'all'}{'-biased' * wrong}"
+            place = folder / f"{kind}-{_built_by(gcide.find())}"
+            made = partial(_dictionary, seed, records, most, wrong)
+            found, about["biased" if wrong else "dictionary"] = _kept(place, made)
             biased = found if wrong else biased
             parts += [] if wrong else [found]
     except DataError as error:
         notes.append(f"{error}. The dictionary's probe is left out.")
     together = pd.concat([part[[*COLUMNS, "split"]] for part in parts], ignore_index=True)
     return Gathered(together, biased, about, tuple(notes), made_up)
+
+
+def _built_by(source: Path) -> str:
+    """Return twelve digits that change with the code that builds probes and with the files that they are built from."""
+    digest = hashlib.sha256()
+    for module in sorted(Path(__file__).parent.glob("*.py")):
+        digest.update(module.read_bytes())
+    for file in sorted(source.glob("data.*")) if source.is_dir() else [source]:
+        digest.update(f"{file} {file.stat().st_size}".encode())
+    return digest.hexdigest()[:12]
 
 
 def _kept(folder: Path, make: Callable[[], tuple[pd.DataFrame, dict[str, Any]]]) -> tuple[pd.DataFrame, dict[str, Any]]:
