@@ -149,6 +149,37 @@ def test_choice_only_finds_a_planted_artefact(rng):
     assert found.chance == pytest.approx(0.2)
 
 
+def test_choices_that_are_known_to_be_wrong_are_flagged_as_those_known_to_be_right(rng):
+    """Training keys carry a mark that in the test only wrong choices carry: what was learnt is never right."""
+    train, test = (questions(rng, n, choices_give_away=1.0) for n in (300, 200))
+    turned = [(answer + 1) % 5 for answer in test["answer"]]
+    found = partial_input.judge("choice-only", train, test.assign(answer=turned), seed=1, **SMALL)
+    assert found.high < found.chance - found.margin
+    assert found.below_chance
+    assert not found.beats_chance
+    assert found.flags
+    row = partial_input.table([found]).iloc[0]
+    assert (row["beats_chance"], row["below_chance"], row["flags"]) == (False, True, True)
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "above", "below"),
+    [
+        (0.26, 0.4, True, False),
+        (0.24, 0.4, False, False),
+        (0.06, 0.16, False, False),
+        (0.06, 0.14, False, True),
+        (0.1, 0.3, False, False),
+    ],
+)
+def test_both_directions_ask_for_the_margin_and_flag_only_what_never_sees_the_question(low, high, above, below):
+    for baseline in partial_input.BASELINES:
+        nothing = pd.DataFrame()
+        said = partial_input.Verdict(baseline, "learned", 0.2, low, high, 0.95, 0.2, 0.05, 9, 9, 9, nothing)
+        assert (said.beats_chance, said.below_chance) == (above, below)
+        assert said.flags == ((above or below) and baseline in ("choice-only", "choice-to-choice"))
+
+
 def test_clean_random_sets_are_hardly_ever_flagged():
     """Twenty sets without any artefact: even one flag would be rare at 95 % intervals and a margin of five points."""
     rng = np.random.default_rng(4)

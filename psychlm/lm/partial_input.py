@@ -3,7 +3,8 @@
 A probe is built by rules, and rules leave traces. A model that sees only the choices must not beat chance; nor should
 one that reads questions and choices but brings no knowledge do well (Richardson & Sabharwal 2020, section 4.1). Each
 baseline is trained on the probe itself, on questions about other concepts, and its accuracy comes with an interval that
-respects clusters; where the whole interval lies above chance by a margin, the probe is flagged.
+respects clusters; where the whole interval lies above chance by a margin, or below it (choices that are never right
+are known too), the probe is flagged.
 """
 
 from __future__ import annotations
@@ -52,9 +53,14 @@ class Verdict:
         return self.low > self.chance + self.margin
 
     @property
+    def below_chance(self) -> bool:
+        """Whether the whole interval lies below chance by the margin: what is wrong shows, and guessing does better."""
+        return self.high < self.chance - self.margin
+
+    @property
     def flags(self) -> bool:
-        """Whether this is an artefact: a baseline that never sees the question beats chance."""
-        return self.beats_chance and self.baseline in PARTIAL
+        """Whether this is an artefact: a baseline that never sees the question is surely not at chance."""
+        return (self.beats_chance or self.below_chance) and self.baseline in PARTIAL
 
 
 def judge(
@@ -154,7 +160,11 @@ def judge_all(
 
 
 def table(verdicts: Iterable[Verdict]) -> pd.DataFrame:
-    """Return verdicts as a table, one row each, without their scores."""
+    """Return verdicts as a table, one row each, without their scores.
+
+    ``beats_chance`` and ``below_chance`` say on which side of chance a baseline surely is; ``flags``, that it is so
+    without seeing the question.
+    """
     fields = (
         "baseline",
         "embeddings",
@@ -163,6 +173,7 @@ def table(verdicts: Iterable[Verdict]) -> pd.DataFrame:
         "high",
         "chance",
         "beats_chance",
+        "below_chance",
         "flags",
         "n_train",
         "n_test",
