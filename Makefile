@@ -44,12 +44,13 @@ test: $(VENV)/.installed ## Lint, check types, run every test and every notebook
 	$(BIN)/pytest -n $(JOBS) --dist loadgroup
 
 .PHONY: bench
-bench: $(VENV)/.installed ## Measure speed and memory beside the peers that are installed
+bench: $(VENV)/.installed ## Measure speed and memory beside the peers installed; write reports/benchmarks.html and the README's table
 	$(BIN)/python -m pytest tests/bench -o python_files='bench_*.py' --benchmark-only --benchmark-json=reports/bench/.raw.json
+	$(BIN)/python -m psychlm.notebooks.benchmarks
 
 .PHONY: docs
 docs: $(VENV)/.installed ## Build the documentation into reports/docs/
-	$(BIN)/mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 .PHONY: lab
 lab: $(VENV)/.installed ## Open JupyterLab on the notebooks

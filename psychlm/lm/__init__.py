@@ -4,8 +4,15 @@
     surprisal    words + model -> words with ``surprisal_bits``
     words_of     a text -> its words, from which the text can be put together again
     answers      items + models -> choice log-probabilities, predictions, graded responses
-    finetune     items + an encoder -> a classifier or a multiple-choice model (module ``finetune``)
-    crowd        many small models trained as one: artificial crowds (package ``crowd``)
+
+Rooms of their own, imported by their names (``from psychlm.lm.finetune import finetune``)::
+
+    finetune           items + an encoder -> a classifier or a multiple-choice model
+    regimes            the four regimes of Laverghetta et al. (2021); ``lstm_baseline`` beside them
+    ability_callback   ability during training, for the Transformers Trainer and for ``finetune``
+    crowd              many small models trained as one: artificial crowds
+    soft_labels        learning what a crowd said (SLMG); ``curriculum``: DDaCLAE and its rivals
+    partial_input      what a part of the question gives away; ``inoculation``: a little training, and its cost
 
 Nothing heavy is imported before a name is asked for: ``psychlm.lm.load`` brings torch and transformers with it.
 """
