@@ -9,7 +9,10 @@ from click.testing import CliRunner
 from psychlm import cli, doctor
 
 
-def parts() -> dict[str, doctor.Part]:
+def parts(monkeypatch=None, *only: str) -> dict[str, doctor.Part]:
+    """Examine all parts, or only some: R, once started without its PATH, starts no more in this process."""
+    if only:
+        monkeypatch.setattr(doctor, "_PARTS", {name: doctor._PARTS[name] for name in only})
     return {part.name: part for part in doctor.examine()}
 
 
@@ -22,7 +25,7 @@ def test_every_part_is_found_or_says_how_to_get_it() -> None:
 
 def test_a_missing_program_is_named_with_the_way_to_it(monkeypatch) -> None:
     monkeypatch.setenv("PATH", "/nonexistent")
-    found = parts()
+    found = parts(monkeypatch, "R", "Chromium")
     assert not found["R"].found and "apt-get install r-base-core" in found["R"].what
     assert not found["Chromium"].found and "apt-get install chromium" in found["Chromium"].what
 
@@ -30,10 +33,10 @@ def test_a_missing_program_is_named_with_the_way_to_it(monkeypatch) -> None:
 def test_missing_and_corrupt_data_are_told_apart(monkeypatch) -> None:
     rows = [{"name": "a", "place": "", "state": "can be fetched"}, {"name": "b", "place": "", "state": "corrupt"}]
     monkeypatch.setattr(doctor.data, "state", lambda: iter(rows[:1]))
-    assert "psychlm data pull" in parts()["data"].what
+    assert "psychlm data pull" in parts(monkeypatch, "data")["data"].what
     rows[1]["place"] = "data/raw"
     monkeypatch.setattr(doctor.data, "state", lambda: iter(rows))
-    assert "['b'] have the wrong checksum" in parts()["data"].what
+    assert "['b'] have the wrong checksum" in parts(monkeypatch, "data")["data"].what
 
 
 def test_the_command_ends_well_whatever_is_missing(monkeypatch) -> None:
