@@ -10,6 +10,7 @@ gloss, ``ext`` to its example sentences, ``lemma`` to its words, and ``isa-up`` 
 
 from __future__ import annotations
 
+import gc
 import io
 import os
 import re
@@ -211,6 +212,18 @@ def _reader(folder: Path) -> Iterator[Any]:
         nltk.data.path.remove(str(shelf))
 
 
+@contextmanager
+def _without_collecting() -> Iterator[None]:
+    """Pause the garbage collector: NLTK makes a million objects that all stay, and looking through them takes long."""
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collecting:
+            gc.enable()
+
+
 def load(path: str | Path | None = None, *, pos: str = "nvar") -> WordNet:
     """Read WordNet.
 
@@ -232,7 +245,7 @@ def load(path: str | Path | None = None, *, pos: str = "nvar") -> WordNet:
     if unknown or not pos:
         raise ValueError(f"parts of speech {unknown or 'none'} do not exist here; choose among n, v, a, r")
     folder = find(path)
-    with _reader(folder) as reader:
+    with _reader(folder) as reader, _without_collecting():
         synsets = [synset for part in dict.fromkeys(pos) for synset in reader.all_synsets(part)]
         at = {("a" if s.pos() == "s" else s.pos(), s.offset()): node for node, s in enumerate(synsets)}
         concepts = pd.DataFrame(
