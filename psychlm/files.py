@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,7 +16,7 @@ def whole(path: str | Path) -> Iterator[Path]:
     A reader sees the old file or the new one; whatever goes wrong (a full disk, an interrupt), no half of one is left.
     """
     path = Path(path)
-    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    part = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
     try:
         yield part
         os.replace(part, path)

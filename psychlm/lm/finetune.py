@@ -21,6 +21,7 @@ import pandas as pd
 import torch
 from filelock import FileLock
 
+from psychlm import files
 from psychlm.lm import cache
 from psychlm.lm.finetune_data import Task, check_trainable, digest, hold_out
 from psychlm.lm.finetune_network import Source, locate, quiet
@@ -192,9 +193,8 @@ def _finish(run: Run, folder: Path, identity: Identity) -> FineTuned:
     said = {name: _plain(value) for name, value in vars(result).items() if name not in ("folder", "history", "watched")}
     said["history"] = [[_plain(value) for value in row] for row in run.at.history]
     said["watched"] = [{name: _plain(value) for name, value in row.items()} for row in run.at.watched]
-    fresh = folder / f"{MARK}.writing"
-    fresh.write_text(json.dumps({"identity": identity, "result": said}, indent=1), encoding="utf-8")
-    fresh.replace(folder / MARK)
+    with files.whole(folder / MARK) as part:
+        part.write_text(json.dumps({"identity": identity, "result": said}, indent=1), encoding="utf-8")
     (folder / CHECKPOINT).unlink(missing_ok=True)
     return result
 

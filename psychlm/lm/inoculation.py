@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import tempfile
 import warnings
 from collections.abc import Callable, Sequence
@@ -30,6 +29,7 @@ from typing import Any, Protocol, TypeVar
 import numpy as np
 import pandas as pd
 
+from psychlm import files
 from psychlm.frames import FrameError, check_items
 from psychlm.lm.choice_model import Recipe
 from psychlm.lm.finetune_data import digest
@@ -237,9 +237,8 @@ def _keep(file: Path | None, cell: _Cell, found: dict[str, Any]) -> None:
     if file is None:
         return
     file.parent.mkdir(parents=True, exist_ok=True)
-    fresh = file.with_name(f".{file.name}.{os.getpid()}")
-    fresh.write_text(json.dumps({"cell": asdict(cell), **found}), encoding="utf-8")
-    os.replace(fresh, file)
+    with files.whole(file) as part:
+        part.write_text(json.dumps({"cell": asdict(cell), **found}), encoding="utf-8")
 
 
 def _gathered(

@@ -7,8 +7,6 @@ trained in any order, on any machine, or left to a later run.
 from __future__ import annotations
 
 import hashlib
-import os
-import tempfile
 import zipfile
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
@@ -19,6 +17,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 
+from psychlm import files
 from psychlm.lm.crowd import cluster
 from psychlm.lm.crowd.answers import names_of_members, respond
 from psychlm.lm.crowd.encode import Encoded, Inputs
@@ -236,6 +235,5 @@ class _Store:
         path = self._path(span)
         if path is None:
             return
-        with tempfile.NamedTemporaryFile(dir=path.parent, suffix=".writing", delete=False) as fresh:
-            np.savez_compressed(fresh, **chunk)
-        os.replace(fresh.name, path)
+        with files.whole(path) as part, part.open("wb") as out:
+            np.savez_compressed(out, **chunk)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from psychlm import frames
+from psychlm import files, frames
 from psychlm.frames import FrameError
 from psychlm.text.items.sources import NO_LABEL, Source, finished, records, table, unique_ids
 
@@ -66,14 +66,9 @@ def write_arc(items: pd.DataFrame, path: str | Path) -> Path:
     items = frames.check_items(items)
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(f".{path.name}.part")
-    try:
-        with part.open("w", encoding="utf-8") as out:
-            for item in items.to_dict("records"):
-                out.write(json.dumps(_record(item), ensure_ascii=False, default=_plain) + "\n")
-        part.replace(path)
-    finally:
-        part.unlink(missing_ok=True)
+    with files.whole(path) as part, part.open("w", encoding="utf-8") as out:
+        for item in items.to_dict("records"):
+            out.write(json.dumps(_record(item), ensure_ascii=False, default=_plain) + "\n")
     return path
 
 
