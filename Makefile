@@ -46,7 +46,7 @@ test: $(VENV)/.installed ## Lint, check types, run every test and every notebook
 .PHONY: bench
 bench: $(VENV)/.installed ## Measure speed and memory beside the peers installed; write reports/benchmarks.html and the README's table
 	$(BIN)/python -m pytest tests/bench -o python_files='bench_*.py' --benchmark-only --benchmark-json=reports/bench/.raw.json
-	$(BIN)/python -m psychlm.notebooks.benchmarks
+	$(BIN)/python -m psychlm.site.benchmarks
 
 .PHONY: docs
 docs: $(VENV)/.installed ## Build the documentation into reports/docs/
@@ -61,7 +61,7 @@ format: $(VENV)/.installed ## Sort imports, format, strip the notebooks' outputs
 	$(BIN)/ruff check --fix --quiet .
 	$(BIN)/ruff format --quiet .
 	$(BIN)/nbstripout notebooks/*.ipynb
-	$(BIN)/python -m psychlm.notebooks.overview
+	$(BIN)/python -m psychlm.site.overview
 
 .PHONY: clean
 clean: ## Remove what was built (reports, caches, .venv); data/raw stays

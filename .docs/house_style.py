@@ -12,7 +12,9 @@ from typing import Any
 import griffe
 
 ROLE = re.compile(r":(?:func|class|mod|data|meth|attr):`(~?)([\w.]+)`")
-FIELD = re.compile(r"^\s+(?P<name>[a-z]\w*): (?P<type>.+?)(?: = .+?)?  # (?!noqa|type:|fmt:)(?P<said>.+)$")
+FIELD = re.compile(
+    r"^\s+(?P<name>[a-z]\w*): (?P<type>.+?)(?: = .+?)?  # (?!noqa|type:|fmt:)(?P<said>.+)$"
+)
 
 
 def _link(match: re.Match[str]) -> str:
@@ -34,6 +36,8 @@ class HouseStyle(griffe.Extension):
         if not cls.docstring or "\nAttributes\n" in cls.docstring.value:
             return
         fields = [FIELD.match(line) for line in cls.lines]
-        rows = [f"{found['name']} : {found['type']}\n    {found['said']}" for found in fields if found]
+        rows = [
+            f"{found['name']} : {found['type']}\n    {found['said']}" for found in fields if found
+        ]
         if rows:
             cls.docstring.value += "\n\nAttributes\n----------\n" + "\n".join(rows)

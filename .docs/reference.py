@@ -40,7 +40,10 @@ def offered(room: str) -> set[str]:
 def page(room: str, modules: list[str]) -> str:
     """Return the Markdown of a room's page."""
     shown = offered(modules[0])
-    blocks = [f"# psychlm.{room}", f"::: {modules[0]}\n    options:\n      show_root_heading: false"]
+    blocks = [
+        f"# psychlm.{room}",
+        f"::: {modules[0]}\n    options:\n      show_root_heading: false",
+    ]
     hidden = ", ".join(f'"!^{name}$"' for name in sorted(shown))
     for module in modules[1:]:
         filters = f'["!^_"{", " + hidden if hidden else ""}]'
@@ -52,7 +55,10 @@ def on_config(config: Any) -> Any:
     """Put the rooms into the navigation."""
     for entry in config.nav:
         if "Reference" in entry:
-            entry["Reference"] = ["reference/index.md", *({room: f"reference/{room}.md"} for room in rooms())]
+            entry["Reference"] = [
+                "reference/index.md",
+                *({room: f"reference/{room}.md"} for room in rooms()),
+            ]
     return config
 
 

@@ -12,10 +12,10 @@ from typing import Any, Literal
 import click
 
 from psychlm import __version__
-from psychlm.lm.command import surprisal
-from psychlm.lm.responses_command import responses
-from psychlm.text.confusion_command import confuse
-from psychlm.text.probes_command import probes
+from psychlm.cli_confuse import confuse
+from psychlm.cli_probes import probes
+from psychlm.cli_responses import responses
+from psychlm.cli_surprisal import surprisal
 
 Profile = Literal["smoke", "quick", "full"]
 
@@ -39,7 +39,9 @@ class _PlainErrors(click.Group):
 
 def _in_a_line(error: Exception) -> str | None:
     """Return what to tell of an error that is no defect of ours: bad input, a missing part, a full disk, no memory."""
-    no_memory = isinstance(error, MemoryError) or re.search("(alloc|out of) ?memory|not enough memory", str(error))
+    no_memory = isinstance(error, MemoryError) or re.search(
+        "(alloc|out of) ?memory|not enough memory", str(error)
+    )
     if no_memory:
         return f"memory does not suffice ({str(error).strip() or 'none was left'}); give fewer rows at a time"
     if isinstance(error, (ValueError, OSError)) or type(error).__module__.startswith("psychlm"):
@@ -55,17 +57,39 @@ def main() -> None:
 
 @main.command()
 @click.argument("notebooks", nargs=-1)
-@click.option("--profile", type=click.Choice(["smoke", "quick", "full"]), default="quick", show_default=True,
-              help="Which sizes: the tests' (smoke), a few minutes (quick), the papers' (full).")  # fmt: skip
-@click.option("-p", "--parameter", "parameters", multiple=True, metavar="NAME=VALUE", help="Set a notebook parameter.")
+@click.option(
+    "--profile",
+    type=click.Choice(["smoke", "quick", "full"]),
+    default="quick",
+    show_default=True,
+    help="Which sizes: the tests' (smoke), a few minutes (quick), the papers' (full).",
+)
+@click.option(
+    "-p",
+    "--parameter",
+    "parameters",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="Set a notebook parameter.",
+)
 @click.option("--jobs", default=1, show_default=True, help="How many notebooks run at once.")
 @click.option("--force", is_flag=True, help="Run notebooks even where nothing changed.")
-def run(notebooks: tuple[str, ...], profile: Profile, parameters: tuple[str, ...], jobs: int, force: bool) -> None:
+def run(
+    notebooks: tuple[str, ...],
+    profile: Profile,
+    parameters: tuple[str, ...],
+    jobs: int,
+    force: bool,
+) -> None:
     """Run the notebooks (all, or those named by number or name) and write reports/index.html."""
-    from psychlm import notebooks as runner
+    from psychlm import site as runner
 
     outcomes = runner.run(
-        notebooks, profile=profile, parameters=runner.parse_parameters(parameters), jobs=jobs, force=force
+        notebooks,
+        profile=profile,
+        parameters=runner.parse_parameters(parameters),
+        jobs=jobs,
+        force=force,
     )
     if any(outcome.status == "failed" for outcome in outcomes):
         sys.exit(1)
@@ -73,16 +97,20 @@ def run(notebooks: tuple[str, ...], profile: Profile, parameters: tuple[str, ...
 
 @main.command()
 @click.argument("title")
-@click.option("--number", type=int, help="Its place in the collection; the next free one unless given.")
+@click.option(
+    "--number", type=int, help="Its place in the collection; the next free one unless given."
+)
 def new(title: str, number: int | None) -> None:
     """Write a numbered notebook called TITLE with the anatomy in place; it runs as it is."""
     from psychlm import data
-    from psychlm.notebooks import new as builder
-    from psychlm.notebooks import overview
+    from psychlm.site import new as builder
+    from psychlm.site import overview
 
     path = builder.new(title, root=data.root(), number=number)
     overview.write(data.root(), "notebooks", overview.table(data.root()))
-    click.echo(f"{path}\nnext: psychlm run {path.stem[:2]}, look at reports/{path.stem}.html, and make it yours")
+    click.echo(
+        f"{path}\nnext: psychlm run {path.stem[:2]}, look at reports/{path.stem}.html, and make it yours"
+    )
 
 
 @main.command()
@@ -93,13 +121,19 @@ def doctor() -> None:
 
     from psychlm import doctor as parts
 
-    table = Table("", "part", "found, or how to get it", "what it adds", box=None, header_style="bold")
+    table = Table(
+        "", "part", "found, or how to get it", "what it adds", box=None, header_style="bold"
+    )
     found = []
     for part in parts.examine():
         found.append(part.found)
-        table.add_row("[green]yes[/]" if part.found else "[yellow]no[/]", part.name, part.what, part.adds)
+        table.add_row(
+            "[green]yes[/]" if part.found else "[yellow]no[/]", part.name, part.what, part.adds
+        )
     Console().print(table)
-    click.echo(f"\n{sum(found)} of {len(found)} optional parts are here; nothing needs any of them.")
+    click.echo(
+        f"\n{sum(found)} of {len(found)} optional parts are here; nothing needs any of them."
+    )
 
 
 @main.group(name="data")
@@ -132,11 +166,15 @@ def data_pull(names: tuple[str, ...]) -> None:
     from psychlm import data
 
     known = data.registry()
-    wanted = names or list(known.index[(known["url"] != "") & ~known["note"].str.startswith("released once")])
+    wanted = names or list(
+        known.index[(known["url"] != "") & ~known["note"].str.startswith("released once")]
+    )
     failed = False
     for name in wanted:
         try:
-            path = (None if names else data.verify(name)) or data.fetch(name, progress=sys.stderr.isatty())
+            path = (None if names else data.verify(name)) or data.fetch(
+                name, progress=sys.stderr.isatty()
+            )
             click.echo(f"{name}: {path}")
         except data.DataError as error:
             click.echo(f"psychlm: {error}", err=True)
@@ -179,20 +217,41 @@ def irt_group() -> None:
 
 @irt_group.command(name="fit")
 @click.argument("responses", type=click.Path())
-@click.option("--model", type=click.Choice(["1PL", "Rasch", "2PL", "3PL"], case_sensitive=False), default="2PL",
-              show_default=True, help="Common slope, slopes of 1, a slope each, or guessing too.")  # fmt: skip
-@click.option("--guessing-prior", type=float, nargs=2, metavar="A B", help="Beta(A, B) prior on guessing, as 5 17.")
-@click.option("--out", type=click.Path(dir_okay=False), required=True, help="Where the fit goes, as JSON.")
+@click.option(
+    "--model",
+    type=click.Choice(["1PL", "Rasch", "2PL", "3PL"], case_sensitive=False),
+    default="2PL",
+    show_default=True,
+    help="Common slope, slopes of 1, a slope each, or guessing too.",
+)
+@click.option(
+    "--guessing-prior",
+    type=float,
+    nargs=2,
+    metavar="A B",
+    help="Beta(A, B) prior on guessing, as 5 17.",
+)
+@click.option(
+    "--out", type=click.Path(dir_okay=False), required=True, help="Where the fit goes, as JSON."
+)
 @click.option("--max-iterations", default=2000, show_default=True, help="EM steps at most.")
 def irt_fit(
-    responses: str, model: str, guessing_prior: tuple[float, float] | None, out: str, max_iterations: int
+    responses: str,
+    model: str,
+    guessing_prior: tuple[float, float] | None,
+    out: str,
+    max_iterations: int,
 ) -> None:
     """Fit a model to RESPONSES (CSV or Parquet: persons in rows, 0, 1 or empty; the first column names them)."""
     from psychlm import frames, irt
     from psychlm.irt.priors import Prior
 
-    priors: dict[str, Prior] | None = {"guessing": irt.Beta(*guessing_prior)} if guessing_prior else None
-    fit = irt.fit(frames.read_responses(responses), model, priors=priors, max_iterations=max_iterations)
+    priors: dict[str, Prior] | None = (
+        {"guessing": irt.Beta(*guessing_prior)} if guessing_prior else None
+    )
+    fit = irt.fit(
+        frames.read_responses(responses), model, priors=priors, max_iterations=max_iterations
+    )
     fit.to_json(out)
     click.echo(fit.items.drop(columns="c_is_free", errors="ignore").round(3).to_string())
     click.echo(
@@ -205,8 +264,12 @@ def irt_fit(
 @irt_group.command(name="score")
 @click.argument("fit", type=click.Path())
 @click.argument("responses", type=click.Path())
-@click.option("--method", type=click.Choice(["eap", "map", "ml", "wle"]), default="eap", show_default=True)
-@click.option("--out", type=click.Path(dir_okay=False), help="A CSV or Parquet file; the screen unless given.")
+@click.option(
+    "--method", type=click.Choice(["eap", "map", "ml", "wle"]), default="eap", show_default=True
+)
+@click.option(
+    "--out", type=click.Path(dir_okay=False), help="A CSV or Parquet file; the screen unless given."
+)
 def irt_score(fit: str, responses: str, method: str, out: str | None) -> None:
     """Score the persons of RESPONSES with FIT, a file that `psychlm irt fit` wrote."""
     from psychlm import frames, irt

@@ -62,7 +62,9 @@ def _entry(name: str) -> pd.Series:
         import difflib
 
         near = difflib.get_close_matches(name, registry().index, n=3, cutoff=0.4)
-        raise DataError(f"no dataset is named {name!r}; near it: {near}. `psychlm data list` shows all of them")
+        raise DataError(
+            f"no dataset is named {name!r}; near it: {near}. `psychlm data list` shows all of them"
+        )
     return registry().loc[name]
 
 
@@ -90,7 +92,9 @@ def _sha256(path: Path) -> str:
         with path.open("rb") as handle:
             return hashlib.file_digest(handle, "sha256").hexdigest()
     except OSError as error:
-        raise DataError(f"{path} cannot be read ({error.strerror}); mend its permissions") from error
+        raise DataError(
+            f"{path} cannot be read ({error.strerror}); mend its permissions"
+        ) from error
 
 
 def verify(name: str) -> Path | None:
@@ -155,7 +159,9 @@ def fingerprint(names: Iterable[str]) -> dict[str, str | None]:
     return {name: _sha256(place[1]) if place else None for name, place in found.items()}
 
 
-def fetch(name: str, *, progress: bool = False, download: Callable[[str, Path], None] | None = None) -> Path:
+def fetch(
+    name: str, *, progress: bool = False, download: Callable[[str, Path], None] | None = None
+) -> Path:
     """Fetch a dataset from its address into ``data/raw/``, verify it, and only then move it into place.
 
     Parameters
@@ -245,10 +251,14 @@ def published(name: str) -> pd.DataFrame:
     folder = root() / "data" / "published"
     file = folder / f"{name}.csv"
     if not file.is_file():
-        raise DataError(f"no published table {name!r}; there are {sorted(p.stem for p in folder.glob('*.csv'))}")
+        raise DataError(
+            f"no published table {name!r}; there are {sorted(p.stem for p in folder.glob('*.csv'))}"
+        )
     table = pd.read_csv(file)
     if "source" not in table.columns:
-        raise FrameError(f"{file} has no column 'source'; every published number names its table and page")
+        raise FrameError(
+            f"{file} has no column 'source'; every published number names its table and page"
+        )
     return table
 
 
@@ -264,7 +274,11 @@ def state(names: Iterable[str] | None = None) -> Iterator[dict[str, object]]:
         }
         try:
             verify(name)
-            row["state"] = "verified" if found else ("can be fetched" if entry["url"] else "only from a lab share")
+            row["state"] = (
+                "verified"
+                if found
+                else ("can be fetched" if entry["url"] else "only from a lab share")
+            )
             row["error"] = ""
         except DataError as error:
             row["state"], row["error"] = "corrupt", str(error)

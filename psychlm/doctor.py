@@ -31,7 +31,9 @@ def examine() -> Iterator[Part]:
     for name, (look, adds) in _PARTS.items():
         try:
             yield Part(name, True, look(), adds)
-        except Exception as error:  # whatever stops a part from working is what its user needs to read
+        except (
+            Exception
+        ) as error:  # whatever stops a part from working is what its user needs to read
             yield Part(name, False, " ".join(str(error).split()) or type(error).__name__, adds)
 
 
@@ -56,7 +58,7 @@ def _r() -> str:
 
 
 def _mgcv() -> str:
-    from psychlm.reading import mgcv
+    from psychlm.reading_times import mgcv
 
     return " ".join(f"{name} {found}" for name, found in mgcv.version().items())
 
@@ -78,13 +80,13 @@ def _package(name: str, get: str) -> str:
 
 
 def _wordnet() -> str:
-    from psychlm.text.wordnet import find
+    from psychlm.probes.wordnet import find
 
     return str(find())
 
 
 def _gcide() -> str:
-    from psychlm.text.gcide import find
+    from psychlm.probes.gcide import find
 
     return str(find())
 
@@ -108,11 +110,15 @@ def _share() -> str:
     rows = list(data.state())
     here = [row for row in rows if row["place"]]
     if not here:
-        raise _MissingError("none of the datasets is here; `psychlm data pull` fetches those that have an address")
+        raise _MissingError(
+            "none of the datasets is here; `psychlm data pull` fetches those that have an address"
+        )
     corrupt = [str(row["name"]) for row in rows if row["state"] == "corrupt"]
     told = f"{len(here)} of {len(rows)} datasets, each with the right checksum"
     if corrupt:
-        raise _MissingError(f"{corrupt} have the wrong checksum; `psychlm data pull {corrupt[0]}` fetches it anew")
+        raise _MissingError(
+            f"{corrupt} have the wrong checksum; `psychlm data pull {corrupt[0]}` fetches it anew"
+        )
     return told
 
 
@@ -122,7 +128,10 @@ _PARTS: dict[str, tuple[Callable[[], str], str]] = {
     "mgcv (through rpy2)": (_mgcv, "reading-time models by R beside ours: backend='mgcv'"),
     "lmplz": (_lmplz, "training n-gram models (notebook 10)"),
     "kenlm": (_kenlm, "asking n-gram models (notebook 10)"),
-    "WordNet": (_wordnet, "probes of definitions, hypernymy, hyponymy, synonymy (notebooks 40, 41)"),
+    "WordNet": (
+        _wordnet,
+        "probes of definitions, hypernymy, hyponymy, synonymy (notebooks 40, 41)",
+    ),
     "GCIDE": (_gcide, "probes of word senses from a dictionary (notebook 41)"),
     "pre-trained encoder": (_encoder, "fine-tuning without a hub (notebooks 41, 50)"),
     "distributed": (_cluster, "artificial crowds trained by several processes or machines"),

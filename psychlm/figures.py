@@ -17,7 +17,13 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
-from matplotlib.collections import Collection, LineCollection, PathCollection, PolyCollection, QuadMesh
+from matplotlib.collections import (
+    Collection,
+    LineCollection,
+    PathCollection,
+    PolyCollection,
+    QuadMesh,
+)
 from matplotlib.colors import to_hex, to_rgba_array
 from matplotlib.container import BarContainer
 from matplotlib.figure import Figure
@@ -61,7 +67,11 @@ def _marks(ax: Axes) -> Iterator[tuple[str, str, Any, Any, Any]]:
             middle = [(b.x0 + b.x1) / 2 if upright else (b.y0 + b.y1) / 2 for b in boxes]
             length = [b.y1 if upright else b.x1 for b in boxes]
             label = _label(container, container[0].get_facecolor() if len(container) else None)
-            yield ("bar", label, middle, length, np.nan) if upright else ("bar", label, length, middle, np.nan)
+            yield (
+                ("bar", label, middle, length, np.nan)
+                if upright
+                else ("bar", label, length, middle, np.nan)
+            )
     named = {part: container for container in ax.containers for part in container.get_children()}
     for line in ax.get_lines():
         x, y = (np.asarray(along) for along in line.get_data(orig=False))
@@ -86,10 +96,20 @@ def _of_collection(collection: Collection, named: Any) -> Iterator[tuple[str, st
         yield "cell", "", column.ravel() + 0.5, row.ravel() + 0.5, cells.ravel()
     elif isinstance(collection, PathCollection):
         points, value = np.ma.filled(collection.get_offsets(), np.nan), collection.get_array()
-        yield "point", label, points[:, 0], points[:, 1], np.nan if value is None else np.asarray(value, float)
+        yield (
+            "point",
+            label,
+            points[:, 0],
+            points[:, 1],
+            np.nan if value is None else np.asarray(value, float),
+        )
     elif isinstance(collection, (LineCollection, PolyCollection)):
         kind = "segment" if isinstance(collection, LineCollection) else "area"
-        corners = [np.asarray(path.vertices) for path in collection.get_paths() if path.vertices is not None]
+        corners = [
+            np.asarray(path.vertices)
+            for path in collection.get_paths()
+            if path.vertices is not None
+        ]
         if corners:
             x, y = np.concatenate(corners).T
             yield kind, label, x, y, np.nan
@@ -121,7 +141,7 @@ def svg_of(figure: Figure) -> str:
     return out.getvalue()
 
 
-def offer() -> None:
+def register_figure() -> None:
     """In a notebook's kernel, have every figure that is shown carry its SVG and its numbers; elsewhere, do nothing."""
     shell = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
     if shell is None or not hasattr(shell, "kernel"):

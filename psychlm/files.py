@@ -10,7 +10,7 @@ from pathlib import Path
 
 
 @contextmanager
-def whole(path: str | Path) -> Iterator[Path]:
+def atomic_write(path: str | Path) -> Iterator[Path]:
     """Yield a temporary name beside ``path``, and move it into place when the block ends well.
 
     A reader sees the old file or the new one; whatever goes wrong (a full disk, an interrupt), no half of one is left.

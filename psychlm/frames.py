@@ -20,7 +20,7 @@ class FrameError(ValueError):
     """A frame breaks its contract: the message says which part, why, and what to do."""
 
 
-def _some(names: Iterable[Hashable], limit: int = 5) -> str:
+def format_names(names: Iterable[Hashable], limit: int = 5) -> str:
     """Name the first few culprits and count the others."""
     names = list(names)
     shown = ", ".join(repr(name) for name in names[:limit])
@@ -42,7 +42,9 @@ def check_responses(responses: pd.DataFrame) -> pd.DataFrame:
         or a person or an item has no answers at all.
     """
     if not isinstance(responses, pd.DataFrame):
-        raise FrameError(f"responses are a {type(responses).__name__}, not a DataFrame; wrap them: pd.DataFrame(...)")
+        raise FrameError(
+            f"responses are a {type(responses).__name__}, not a DataFrame; wrap them: pd.DataFrame(...)"
+        )
     if responses.shape[0] == 0 or responses.shape[1] == 0:
         raise FrameError(
             f"responses are empty (shape {responses.shape}: persons x items); check the filter that selected them"
@@ -53,7 +55,7 @@ def check_responses(responses: pd.DataFrame) -> pd.DataFrame:
     ):
         if labels.has_duplicates:
             raise FrameError(
-                f"{what} {_some(labels[labels.duplicated()].unique())} stand more than once; keep one of each, "
+                f"{what} {format_names(labels[labels.duplicated()].unique())} stand more than once; keep one of each, "
                 f"for instance responses.loc[{selection}.duplicated()]"
             )
     return _zeros_and_ones(responses)
@@ -69,11 +71,22 @@ def read_responses(path: str | Path) -> pd.DataFrame:
     """
     file = Path(path)
     try:
-        table = pd.read_parquet(file) if file.suffix == ".parquet" else pd.read_csv(file, dtype={0: str})
+        table = (
+            pd.read_parquet(file)
+            if file.suffix == ".parquet"
+            else pd.read_csv(file, dtype={0: str})
+        )
     except FileNotFoundError:
-        raise FrameError(f"{file} is not there; name a CSV or Parquet file of persons x items") from None
-    except (ValueError, OSError) as error:  # pandas' parser errors are ValueErrors, Arrow's OSErrors or ValueErrors
-        raise FrameError(f"{file} cannot be read as a table ({error}); it should be CSV or Parquet") from error
+        raise FrameError(
+            f"{file} is not there; name a CSV or Parquet file of persons x items"
+        ) from None
+    except (
+        ValueError,
+        OSError,
+    ) as error:  # pandas' parser errors are ValueErrors, Arrow's OSErrors or ValueErrors
+        raise FrameError(
+            f"{file} cannot be read as a table ({error}); it should be CSV or Parquet"
+        ) from error
     if table.index.name is None and table.shape[1]:
         table = table.set_index(table.columns[0])
     try:
@@ -88,7 +101,7 @@ def _zeros_and_ones(responses: pd.DataFrame) -> pd.DataFrame:
     text = responses.columns[[not n for n in numeric]]
     if len(text):
         raise FrameError(
-            f"items {_some(text)} hold text or objects where 0, 1 or NaN is due; grade them first, or move columns "
+            f"items {format_names(text)} hold text or objects where 0, 1 or NaN is due; grade them first, or move columns "
             "that describe persons into the index or a persons frame"
         )
     values = responses.to_numpy(dtype=np.float64, na_value=np.nan)
@@ -96,22 +109,24 @@ def _zeros_and_ones(responses: pd.DataFrame) -> pd.DataFrame:
     if wrong.any():
         row, column = np.argwhere(wrong)[0]
         raise FrameError(
-            f"items {_some(responses.columns[wrong.any(axis=0)])} hold values other than 0, 1 or NaN (person "
+            f"items {format_names(responses.columns[wrong.any(axis=0)])} hold values other than 0, 1 or NaN (person "
             f"{responses.index[row]!r} has {values[row, column]:g} on item {responses.columns[column]!r}); "
             "grade the answers as right (1) or wrong (0), NaN where an item was not asked"
         )
     silent_persons, silent_items = np.isnan(values).all(axis=1), np.isnan(values).all(axis=0)
     if silent_persons.any():
         raise FrameError(
-            f"persons {_some(responses.index[silent_persons])} answered no item at all; "
+            f"persons {format_names(responses.index[silent_persons])} answered no item at all; "
             "leave them out: responses.dropna(how='all')"
         )
     if silent_items.any():
         raise FrameError(
-            f"items {_some(responses.columns[silent_items])} were answered by nobody; "
+            f"items {format_names(responses.columns[silent_items])} were answered by nobody; "
             "leave them out: responses.dropna(axis=1, how='all')"
         )
-    return pd.DataFrame(values, index=responses.index.rename("person"), columns=responses.columns.rename("item"))
+    return pd.DataFrame(
+        values, index=responses.index.rename("person"), columns=responses.columns.rename("item")
+    )
 
 
 def constant_items(responses: pd.DataFrame) -> pd.Index:
@@ -144,7 +159,9 @@ def _require_unique(frame: pd.DataFrame, key: list[str], kind: str) -> None:
     twice = frame.duplicated(key)
     if twice.any():
         rows = frame.loc[twice, key].drop_duplicates().itertuples(index=False, name=None)
-        raise FrameError(f"{kind} rows {_some(rows)} ({', '.join(key)}) stand more than once; keep one of each")
+        raise FrameError(
+            f"{kind} rows {format_names(rows)} ({', '.join(key)}) stand more than once; keep one of each"
+        )
 
 
 def check_items(items: pd.DataFrame, *, distinct: bool = True) -> pd.DataFrame:
@@ -166,7 +183,9 @@ def check_items(items: pd.DataFrame, *, distinct: bool = True) -> pd.DataFrame:
     """
     _require_columns(items, ["item_id", "prompt", "choices", "answer"], "items")
     _require_unique(items, ["item_id"], "items")
-    kinds, kept = pd.factorize(items["choices"].map(_choices_as_tuple))  # label words are the same for all items
+    kinds, kept = pd.factorize(
+        items["choices"].map(_choices_as_tuple)
+    )  # label words are the same for all items
     flaws = np.array([_choices_flaw(choices, distinct) for choices in kept])[kinds]
     textless = ~items["prompt"].map(lambda prompt: isinstance(prompt, str))
     n_choices = np.array([len(choices) for choices in kept])[kinds]
@@ -176,7 +195,7 @@ def check_items(items: pd.DataFrame, *, distinct: bool = True) -> pd.DataFrame:
         *_answer_flaws(items["answer"], n_choices),
     ):
         if wrong.any():
-            raise FrameError(f"items {_some(items.loc[wrong, 'item_id'])} {what}")
+            raise FrameError(f"items {format_names(items.loc[wrong, 'item_id'])} {what}")
     return items.assign(answer=pd.to_numeric(items["answer"]).astype(np.int64))
 
 
@@ -204,11 +223,26 @@ def _answer_flaws(answers: pd.Series, n_choices: np.ndarray) -> list[tuple[pd.Se
     number = pd.to_numeric(answers.mask(several), errors="coerce")
     none = answers.mask(several, 0).isna()
     return [
-        (several, "name several right answers, and may have one; leave them out, or make them items of their own"),
-        (none, "have no right answer, the whole number of a choice; leave them out: items.dropna(subset='answer')"),
-        (number.isna(), "name an answer that is no number; it is the place of the right choice, counted from 0"),
-        (number % 1 != 0, "name an answer that is no whole number; it is the place of the right choice, from 0"),
-        ((number < 0) | (number >= n_choices), "name an answer that is not among their choices; answers count from 0"),
+        (
+            several,
+            "name several right answers, and may have one; leave them out, or make them items of their own",
+        ),
+        (
+            none,
+            "have no right answer, the whole number of a choice; leave them out: items.dropna(subset='answer')",
+        ),
+        (
+            number.isna(),
+            "name an answer that is no number; it is the place of the right choice, counted from 0",
+        ),
+        (
+            number % 1 != 0,
+            "name an answer that is no whole number; it is the place of the right choice, from 0",
+        ),
+        (
+            (number < 0) | (number >= n_choices),
+            "name an answer that is not among their choices; answers count from 0",
+        ),
     ]
 
 
@@ -226,7 +260,7 @@ def check_words(words: pd.DataFrame) -> pd.DataFrame:
     if wordless.any():
         rows = words.loc[wordless, ["text_id", "word_id"]].itertuples(index=False, name=None)
         raise FrameError(
-            f"words {_some(rows)} (text_id, word_id) are empty or not text; a reader of CSV files needs "
+            f"words {format_names(rows)} (text_id, word_id) are empty or not text; a reader of CSV files needs "
             "keep_default_na=False, or the word 'None' becomes a missing value"
         )
     return words.assign(text_id=words["text_id"].astype(str))
@@ -244,8 +278,12 @@ def check_readings(readings: pd.DataFrame) -> pd.DataFrame:
     _require_unique(readings, ["subject", "text_id", "word_id"], "readings")
     measures = [column for column in readings.columns if column.endswith("_ms")]
     if not measures:
-        raise FrameError(f"a readings frame needs a measure in ms, such as {list(READING_MEASURES)}")
+        raise FrameError(
+            f"a readings frame needs a measure in ms, such as {list(READING_MEASURES)}"
+        )
     negative = [measure for measure in measures if (readings[measure] < 0).any()]
     if negative:
-        raise FrameError(f"measures {negative} hold negative times; NaN stands for a word that was skipped")
+        raise FrameError(
+            f"measures {negative} hold negative times; NaN stands for a word that was skipped"
+        )
     return readings.assign(text_id=readings["text_id"].astype(str))

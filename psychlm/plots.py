@@ -16,14 +16,26 @@ from matplotlib.axes import Axes
 
 from psychlm import figures
 
-POPULATION_COLOURS = {"human": "#444444", "transformer": "#0072B2", "lstm": "#D55E00", "random": "#999999"}
-CATEGORIES = ("#444444", "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00")  # Okabe and Ito's, in no order
+POPULATION_COLOURS = {
+    "human": "#444444",
+    "transformer": "#0072B2",
+    "lstm": "#D55E00",
+    "random": "#999999",
+}
+CATEGORIES = (
+    "#444444",
+    "#0072B2",
+    "#D55E00",
+    "#009E73",
+    "#CC79A7",
+    "#E69F00",
+)  # Okabe and Ito's, in no order
 
 
 def use_style() -> None:
     """Use the house style for every figure of this session; in a notebook, figures carry their SVG and numbers."""
     plt.style.use(Path(__file__).with_name("psychlm.mplstyle"))
-    figures.offer()
+    figures.register_figure()
 
 
 def intervals(
@@ -64,7 +76,9 @@ def intervals(
     return ax
 
 
-def heat_map(table: pd.DataFrame, *, label: str, limit: float | None = None, ax: Axes | None = None) -> Axes:
+def heat_map(
+    table: pd.DataFrame, *, label: str, limit: float | None = None, ax: Axes | None = None
+) -> Axes:
     """Draw a table of signed numbers as a heat map centred on zero, each cell with its value.
 
     Parameters
@@ -77,9 +91,18 @@ def heat_map(table: pd.DataFrame, *, label: str, limit: float | None = None, ax:
     ax = ax or plt.gca()
     limit = limit or float(np.nanmax(np.abs(table.to_numpy(dtype=float))))
     sns.heatmap(
-        table, vmin=-limit, vmax=limit, center=0, cmap="vlag", annot=True, fmt="+.2f", linewidths=1.5,
-        annot_kws={"size": 9}, cbar_kws={"label": label}, ax=ax,
-    )  # fmt: skip
+        table,
+        vmin=-limit,
+        vmax=limit,
+        center=0,
+        cmap="vlag",
+        annot=True,
+        fmt="+.2f",
+        linewidths=1.5,
+        annot_kws={"size": 9},
+        cbar_kws={"label": label},
+        ax=ax,
+    )
     ax.tick_params(length=0)
     ax.tick_params(axis="y", rotation=0)
     return ax
@@ -99,7 +122,14 @@ def wright_map(theta: pd.Series, difficulty: pd.Series, *, ax: Axes | None = Non
     ax.hist(theta, bins=30, orientation="horizontal", color=POPULATION_COLOURS["human"], alpha=0.35)
     ax.set(xlabel="persons", ylabel="ability, difficulty (logits)")
     ticks = ax.twiny()
-    ticks.plot(np.zeros(len(difficulty)), difficulty, "_", color=POPULATION_COLOURS["transformer"], ms=18, mew=1.5)
+    ticks.plot(
+        np.zeros(len(difficulty)),
+        difficulty,
+        "_",
+        color=POPULATION_COLOURS["transformer"],
+        ms=18,
+        mew=1.5,
+    )
     ticks.set(xlim=(1, -0.08), xticks=[])
     ticks.grid(visible=False)
     colour = POPULATION_COLOURS["transformer"]
@@ -108,7 +138,11 @@ def wright_map(theta: pd.Series, difficulty: pd.Series, *, ax: Axes | None = Non
 
 
 def word_by_word(
-    words: pd.DataFrame, *, y: str = "surprisal_bits", marked: Collection[int] = (), ax: Axes | None = None
+    words: pd.DataFrame,
+    *,
+    y: str = "surprisal_bits",
+    marked: Collection[int] = (),
+    ax: Axes | None = None,
 ) -> Axes:
     """Draw one text word by word: a bar a word, the words below.
 
@@ -122,14 +156,21 @@ def word_by_word(
     ax = ax or plt.gca()
     at = np.arange(len(words))
     here = words["word_id"].isin(marked).to_numpy()
-    ax.bar(at, words[y], color=np.where(here, POPULATION_COLOURS["lstm"], POPULATION_COLOURS["random"]), width=0.7)
+    ax.bar(
+        at,
+        words[y],
+        color=np.where(here, POPULATION_COLOURS["lstm"], POPULATION_COLOURS["random"]),
+        width=0.7,
+    )
     ax.set_ylabel("surprisal (bits)")
     ax.set_xticks(at, words["word"])
     ax.grid(axis="x", visible=False)
     return ax
 
 
-def ability_over_training(history: pd.DataFrame, *, hue: str | None = None, ax: Axes | None = None) -> Axes:
+def ability_over_training(
+    history: pd.DataFrame, *, hue: str | None = None, ax: Axes | None = None
+) -> Axes:
     """Draw ability over the epochs of training, with 95 % of its standard error as a band.
 
     Parameters
@@ -143,7 +184,14 @@ def ability_over_training(history: pd.DataFrame, *, hue: str | None = None, ax: 
     runs = [(None, history)] if hue is None else history.groupby(hue, sort=False)
     for (name, run), colour in zip(runs, CATEGORIES[1:] + CATEGORIES[:1], strict=False):
         half = 1.96 * run["se"]
-        ax.fill_between(run["epoch"], run["ability"] - half, run["ability"] + half, color=colour, alpha=0.2, lw=0)
+        ax.fill_between(
+            run["epoch"],
+            run["ability"] - half,
+            run["ability"] + half,
+            color=colour,
+            alpha=0.2,
+            lw=0,
+        )
         ax.plot(run["epoch"], run["ability"], "o-", color=colour, label=name)
     ax.set(xlabel="epoch", ylabel="ability θ (logits)")
     if hue is not None:

@@ -58,7 +58,7 @@ class Report:
             "numbers": list(self.numbers.values()),
         }
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        with files.whole(self.path) as fresh:
+        with files.atomic_write(self.path) as fresh:
             text = json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
             fresh.write_text(text, encoding="utf-8")
 
@@ -83,14 +83,16 @@ def begin(notebook: str, *, data_kind: DataKind = "real", **parameters: Any) -> 
     _current = Report(notebook, parameters, data_kind)
 
 
-def rests_on(kind: DataKind) -> None:
+def set_data_kind(kind: DataKind) -> None:
     """Say what the numbers recorded from here on rest on, once the notebook knows which data it got."""
     _running().data = kind
 
 
 def _running() -> Report:
     if _current is None:
-        raise RuntimeError("no report has begun; call report.begin('NN_slug', ...) in the notebook's setup cell")
+        raise RuntimeError(
+            "no report has begun; call report.begin('NN_slug', ...) in the notebook's setup cell"
+        )
     return _current
 
 
@@ -143,7 +145,9 @@ def record(
     """
     run = _running()
     if published is not None and source is None:
-        raise ValueError(f"{key}: a published value names its source, for instance source='Table 1, p. 6'")
+        raise ValueError(
+            f"{key}: a published value names its source, for instance source='Table 1, p. 6'"
+        )
     number = {"key": key, "value": value, "published": published, "unit": unit, "source": source}
     number |= {"data": data or run.data, **beside}
     run.numbers[key] = {name: _plain(entry) for name, entry in number.items()}
@@ -162,7 +166,9 @@ def banner(kind: DataKind, how: str) -> Any:
 
     if kind == "real":
         return Markdown("")
-    return Markdown(f"> **These are {kind} data.** No number below is a finding. To get the real ones: {how}")
+    return Markdown(
+        f"> **These are {kind} data.** No number below is a finding. To get the real ones: {how}"
+    )
 
 
 def finish() -> None:
@@ -227,11 +233,19 @@ def _r_versions() -> dict[str, str]:
     )
     try:
         answer = subprocess.run(
-            ["Rscript", "--vanilla", "-e", ask], capture_output=True, text=True, timeout=20, check=True
+            ["Rscript", "--vanilla", "-e", ask],
+            capture_output=True,
+            text=True,
+            timeout=20,
+            check=True,
         )
     except (OSError, subprocess.SubprocessError):
         return {}
-    return {name: found for name, found in zip(("R", "mgcv"), answer.stdout.split(), strict=False) if found}
+    return {
+        name: found
+        for name, found in zip(("R", "mgcv"), answer.stdout.split(), strict=False)
+        if found
+    }
 
 
 def _device() -> str:

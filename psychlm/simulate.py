@@ -1,4 +1,4 @@
-"""Responses from known parameters: what every estimate in the house is tried on (readings: psychlm.reading.simulate).
+"""Responses from known parameters: what every estimate in the house is tried on (readings: psychlm.reading_times.simulate).
 
 Everything takes a :class:`numpy.random.Generator`, so that a seed fixes the data.
 """
@@ -13,7 +13,11 @@ from scipy.special import expit
 
 
 def items(
-    n_items: int, rng: np.random.Generator, model: str = "2PL", *, names: Sequence[str] | None = None
+    n_items: int,
+    rng: np.random.Generator,
+    model: str = "2PL",
+    *,
+    names: Sequence[str] | None = None,
 ) -> pd.DataFrame:
     """Draw item parameters of a 1PL, Rasch, 2PL or 3PL model.
 
@@ -29,7 +33,11 @@ def items(
     if kind not in ("1PL", "RASCH", "2PL", "3PL"):
         raise ValueError(f"model {model!r} is not one of '1PL', 'Rasch', '2PL', '3PL'")
     free_slopes = kind in ("2PL", "3PL")
-    labels = list(names) if names is not None else [f"item-{i + 1:0{len(str(n_items))}d}" for i in range(n_items)]
+    labels = (
+        list(names)
+        if names is not None
+        else [f"item-{i + 1:0{len(str(n_items))}d}" for i in range(n_items)]
+    )
     return pd.DataFrame(
         {
             "a": rng.lognormal(0, 0.5, n_items) if free_slopes else np.ones(n_items),
@@ -41,7 +49,11 @@ def items(
 
 
 def responses(
-    theta: np.ndarray | pd.Series, items: pd.DataFrame, rng: np.random.Generator, *, missing: float = 0.0
+    theta: np.ndarray | pd.Series,
+    items: pd.DataFrame,
+    rng: np.random.Generator,
+    *,
+    missing: float = 0.0,
 ) -> pd.DataFrame:
     """Draw graded responses of persons with known ability to items with known parameters.
 
@@ -61,10 +73,16 @@ def responses(
         A responses frame: 0, 1 or NaN.
     """
     ability = np.asarray(theta, dtype=float)
-    persons = theta.index if isinstance(theta, pd.Series) else [f"person-{i + 1}" for i in range(len(ability))]
+    persons = (
+        theta.index
+        if isinstance(theta, pd.Series)
+        else [f"person-{i + 1}" for i in range(len(ability))]
+    )
     a, b, c = (items[name].to_numpy() for name in "abc")
     probability = c + (1 - c) * expit(a * (ability[:, None] - b))
     drawn = (rng.random(probability.shape) < probability).astype(float)
     if missing:
         drawn[rng.random(drawn.shape) < missing] = np.nan
-    return pd.DataFrame(drawn, index=pd.Index(persons, name="person"), columns=items.index.rename("item"))
+    return pd.DataFrame(
+        drawn, index=pd.Index(persons, name="person"), columns=items.index.rename("item")
+    )

@@ -19,7 +19,9 @@ from scipy import stats
 
 Method = Literal["spearman", "pearson"]
 
-BATCH_VALUES = 2**22  # resampled values held at once (32 MB of float64), so that memory does not grow with n_boot
+BATCH_VALUES = (
+    2**22
+)  # resampled values held at once (32 MB of float64), so that memory does not grow with n_boot
 
 
 @dataclass(frozen=True)
@@ -31,7 +33,9 @@ class Interval:
     high: float
     level: float  # coverage aimed at, 0..1
     n_boot: int  # resamples drawn
-    n_undefined: int = 0  # resamples in which the statistic was NaN; the interval rests on the others
+    n_undefined: int = (
+        0  # resamples in which the statistic was NaN; the interval rests on the others
+    )
 
 
 @dataclass(frozen=True)
@@ -103,23 +107,37 @@ def bootstrap(
     """
     sizes = [len(frame) for frame in responses]
     if not sizes or min(sizes) < 2:
-        raise ValueError(f"a bootstrap over persons needs at least two of them in each frame, and has {sizes}")
+        raise ValueError(
+            f"a bootstrap over persons needs at least two of them in each frame, and has {sizes}"
+        )
     options: dict[str, Any] = {
-        "confidence_level": level, "method": method, "vectorized": vectorized, "axis": -1, "rng": rng,
+        "confidence_level": level,
+        "method": method,
+        "vectorized": vectorized,
+        "axis": -1,
+        "rng": rng,
         "batch": max(1, BATCH_VALUES // sum(frame.size for frame in responses)),
-    }  # fmt: skip
+    }
     on_rows = _statistic_of_rows(statistic, responses, vectorized)
     rows = [np.arange(size) for size in sizes]
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", stats.DegenerateDataWarning)  # undefined resamples are counted below
+        warnings.simplefilter(
+            "ignore", stats.DegenerateDataWarning
+        )  # undefined resamples are counted below
         result = stats.bootstrap(rows, on_rows, n_resamples=n_boot, **options)
         undefined = np.isnan(result.bootstrap_distribution)
         if undefined.all():
-            raise ValueError("the statistic is undefined (NaN) in every resample; look at it on the frame itself first")
+            raise ValueError(
+                "the statistic is undefined (NaN) in every resample; look at it on the frame itself first"
+            )
         if undefined.any():
             result.bootstrap_distribution = result.bootstrap_distribution[~undefined]
-            result = stats.bootstrap(rows, on_rows, n_resamples=0, bootstrap_result=result, **options)
-    estimate = float(statistic(*(frame.to_numpy(np.float64) if vectorized else frame for frame in responses)))
+            result = stats.bootstrap(
+                rows, on_rows, n_resamples=0, bootstrap_result=result, **options
+            )
+    estimate = float(
+        statistic(*(frame.to_numpy(np.float64) if vectorized else frame for frame in responses))
+    )
     low, high = result.confidence_interval
     return Interval(estimate, float(low), float(high), level, n_boot, int(undefined.sum()))
 
@@ -137,12 +155,19 @@ def _statistic_of_rows(
         return of_stacks
 
     def of_frames(*rows: NDArray[np.intp]) -> Any:
-        return statistic(*(frame.iloc[row].reset_index(drop=True) for frame, row in zip(responses, rows, strict=True)))
+        return statistic(
+            *(
+                frame.iloc[row].reset_index(drop=True)
+                for frame, row in zip(responses, rows, strict=True)
+            )
+        )
 
     return of_frames
 
 
-def correlation(x: ArrayLike, y: ArrayLike, method: Method = "spearman", *, level: float = 0.95) -> Correlation:
+def correlation(
+    x: ArrayLike, y: ArrayLike, method: Method = "spearman", *, level: float = 0.95
+) -> Correlation:
     """Return the correlation of two sets of numbers, with p-value and confidence interval.
 
     Parameters
@@ -176,8 +201,10 @@ def correlation(x: ArrayLike, y: ArrayLike, method: Method = "spearman", *, leve
     if constant:
         warnings.warn(
             f"{' and '.join(constant)} {'are' if len(constant) > 1 else 'is'} constant over the {len(a)} pairs, "
-            "so the correlation is undefined (NaN)", RuntimeWarning, stacklevel=2,
-        )  # fmt: skip
+            "so the correlation is undefined (NaN)",
+            RuntimeWarning,
+            stacklevel=2,
+        )
         return Correlation(np.nan, np.nan, np.nan, np.nan, len(a), method, n_missing, level)
     r, p = _function(method)(a, b)
     low, high = _fisher_interval(float(r), len(a), method, level)
@@ -186,11 +213,15 @@ def correlation(x: ArrayLike, y: ArrayLike, method: Method = "spearman", *, leve
 
 def _function(method: Method) -> Callable[..., Any]:
     if method not in ("spearman", "pearson"):
-        raise ValueError(f"correlation method {method!r} is unknown; choose 'spearman' or 'pearson'")
+        raise ValueError(
+            f"correlation method {method!r} is unknown; choose 'spearman' or 'pearson'"
+        )
     return stats.spearmanr if method == "spearman" else stats.pearsonr
 
 
-def _complete_pairs(x: ArrayLike, y: ArrayLike) -> tuple[NDArray[np.float64], NDArray[np.float64], int]:
+def _complete_pairs(
+    x: ArrayLike, y: ArrayLike
+) -> tuple[NDArray[np.float64], NDArray[np.float64], int]:
     """Return the pairs without NaN and the number of those left out; Series are matched by label."""
     if isinstance(x, pd.Series) and isinstance(y, pd.Series):
         odd = x.index.symmetric_difference(y.index)
@@ -202,7 +233,9 @@ def _complete_pairs(x: ArrayLike, y: ArrayLike) -> tuple[NDArray[np.float64], ND
         y = y.reindex(x.index)
     a, b = np.asarray(x, dtype=np.float64), np.asarray(y, dtype=np.float64)
     if a.shape != b.shape or a.ndim != 1:
-        raise ValueError(f"x and y must be vectors of one length, and have shapes {a.shape} and {b.shape}")
+        raise ValueError(
+            f"x and y must be vectors of one length, and have shapes {a.shape} and {b.shape}"
+        )
     complete = ~(np.isnan(a) | np.isnan(b))
     if complete.sum() < 3:
         raise ValueError(
@@ -238,9 +271,13 @@ def spearman_many(X: ArrayLike, y: ArrayLike) -> NDArray[np.float64]:
     """
     a, b = np.asarray(X, dtype=np.float64), np.asarray(y, dtype=np.float64)
     if a.shape[-1:] != b.shape[-1:] or a.shape[-1] < 2:
-        raise ValueError(f"the rows of X and y must have one length of at least 2; shapes are {a.shape} and {b.shape}")
+        raise ValueError(
+            f"the rows of X and y must have one length of at least 2; shapes are {a.shape} and {b.shape}"
+        )
     a, b = (stats.rankdata(values, axis=-1, nan_policy="propagate") for values in (a, b))
-    middle = (a.shape[-1] + 1) / 2  # the mean rank, with or without ties: exact, so constant rows give exactly zero
+    middle = (
+        a.shape[-1] + 1
+    ) / 2  # the mean rank, with or without ties: exact, so constant rows give exactly zero
     a, b = a - middle, b - middle
     norms = np.sqrt((a**2).sum(axis=-1) * (b**2).sum(axis=-1))
     with np.errstate(invalid="ignore", divide="ignore"):
@@ -265,9 +302,15 @@ def permutation_p(
     _function(method)
     if np.ptp(a) == 0 or np.ptp(b) == 0:
         return np.nan
-    if method == "spearman":  # Spearman's is Pearson's on ranks, and permuting ranks is permuting pairs
+    if (
+        method == "spearman"
+    ):  # Spearman's is Pearson's on ranks, and permuting ranks is permuting pairs
         a, b = stats.rankdata(a), stats.rankdata(b)
-    return float(stats.pearsonr(a, b, method=stats.PermutationMethod(n_resamples=n_permutations, rng=rng)).pvalue)
+    return float(
+        stats.pearsonr(
+            a, b, method=stats.PermutationMethod(n_resamples=n_permutations, rng=rng)
+        ).pvalue
+    )
 
 
 def holm(p: ArrayLike) -> Any:
@@ -302,7 +345,9 @@ def _holm(p: NDArray[np.float64]) -> NDArray[np.float64]:
 def _adjusted(p: ArrayLike, method: Callable[[NDArray[np.float64]], NDArray[np.float64]]) -> Any:
     values = np.asarray(p, dtype=np.float64)
     if (values < 0).any() or (values > 1).any():
-        raise ValueError(f"p-values lie between 0 and 1; these run from {np.nanmin(values)} to {np.nanmax(values)}")
+        raise ValueError(
+            f"p-values lie between 0 and 1; these run from {np.nanmin(values)} to {np.nanmax(values)}"
+        )
     adjusted = np.full(values.shape, np.nan)
     defined = ~np.isnan(values)
     if defined.any():
@@ -327,11 +372,15 @@ def likelihood_ratio(loglik0: float, loglik1: float, df: int) -> LikelihoodRatio
         chi2 is returned as it is, with p = 1.
     """
     if df < 1:
-        raise ValueError(f"the larger model needs at least one parameter more, and df is {df}; are the models swapped?")
+        raise ValueError(
+            f"the larger model needs at least one parameter more, and df is {df}; are the models swapped?"
+        )
     chi2 = 2 * (float(loglik1) - float(loglik0))
     if chi2 < 0:
         warnings.warn(
             f"the larger model fits worse (log-likelihood {loglik1:.4f} against {loglik0:.4f}): one of the two has not "
-            "converged, or they are swapped; fit with a smaller tolerance", RuntimeWarning, stacklevel=2,
-        )  # fmt: skip
+            "converged, or they are swapped; fit with a smaller tolerance",
+            RuntimeWarning,
+            stacklevel=2,
+        )
     return LikelihoodRatio(chi2, int(df), float(stats.chi2.sf(chi2, df)))

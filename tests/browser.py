@@ -12,7 +12,9 @@ from typing import Any
 
 import websocket
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+CHROMIUM = (
+    shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+)
 
 
 class Chromium:
@@ -20,10 +22,23 @@ class Chromium:
 
     def __init__(self, profile: Path) -> None:
         quiet = ["--disable-background-networking", "--disable-component-update", "--disable-sync"]
-        flags = ["--headless", "--no-sandbox", "--disable-gpu", *quiet, "--no-first-run", "--remote-allow-origins=*"]
+        flags = [
+            "--headless",
+            "--no-sandbox",
+            "--disable-gpu",
+            *quiet,
+            "--no-first-run",
+            "--remote-allow-origins=*",
+        ]
         assert CHROMIUM
         self.process = subprocess.Popen(
-            [CHROMIUM, *flags, "--remote-debugging-port=0", f"--user-data-dir={profile}", "about:blank"],
+            [
+                CHROMIUM,
+                *flags,
+                "--remote-debugging-port=0",
+                f"--user-data-dir={profile}",
+                "about:blank",
+            ],
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
         )
@@ -58,12 +73,19 @@ class Chromium:
     def open(self, page: Path | str, width: int = 1280, dark: bool = False) -> None:
         """Open a file or an address in a window of a width, in light or dark, and wait until it has loaded."""
         self.call(
-            "Emulation.setDeviceMetricsOverride", width=width, height=900, deviceScaleFactor=1, mobile=width < 500
+            "Emulation.setDeviceMetricsOverride",
+            width=width,
+            height=900,
+            deviceScaleFactor=1,
+            mobile=width < 500,
         )
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         self.call("Emulation.setEmulatedMedia", features=[scheme])
         address = page.as_uri() if isinstance(page, Path) else page
-        for url in ("about:blank", address):  # a blank page first, so that nothing of the last one is left
+        for url in (
+            "about:blank",
+            address,
+        ):  # a blank page first, so that nothing of the last one is left
             self.events.clear()
             self.call("Page.navigate", url=url)
             while not any(event["method"] == "Page.loadEventFired" for event in self.events):
@@ -71,13 +93,20 @@ class Chromium:
 
     def says(self, expression: str) -> Any:
         """Evaluate JavaScript in the page and return its value, that of a promise when it is kept."""
-        result = self.call("Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True)
+        result = self.call(
+            "Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True
+        )
         assert "exceptionDetails" not in result, result
         return result["result"].get("value")
 
     def complaints(self) -> list[dict[str, Any]]:
         """Return what the page logged, threw, asked or requested from elsewhere since it was opened."""
-        loud = ("Log.entryAdded", "Runtime.consoleAPICalled", "Runtime.exceptionThrown", "Page.javascriptDialogOpening")
+        loud = (
+            "Log.entryAdded",
+            "Runtime.consoleAPICalled",
+            "Runtime.exceptionThrown",
+            "Page.javascriptDialogOpening",
+        )
         own = ("file:", "data:", "about:")
         return [
             event

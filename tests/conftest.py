@@ -7,7 +7,9 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-if "PYTEST_XDIST_WORKER" in os.environ:  # workers share the cores: one thread each, set before torch and BLAS start
+if (
+    "PYTEST_XDIST_WORKER" in os.environ
+):  # workers share the cores: one thread each, set before torch and BLAS start
     for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
         os.environ.setdefault(variable, "1")
 
@@ -53,7 +55,9 @@ def chromium() -> Iterator[Chromium]:
     """Yield a tab of a headless Chromium; skip without one, or fail where CI requires it."""
     if CHROMIUM is None:
         if IN_CI:
-            pytest.fail("no Chromium is installed, and PSYCHLM_REQUIRE_DATA is set; apt-get install chromium")
+            pytest.fail(
+                "no Chromium is installed, and PSYCHLM_REQUIRE_DATA is set; apt-get install chromium"
+            )
         pytest.skip("no Chromium is installed; apt-get install chromium")
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile:
         browser = Chromium(Path(profile))

@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from psychlm import cli, data, irt
-from psychlm.text import response_sets
+from psychlm.corpora import response_sets
 
 
 @pytest.fixture(scope="module")
@@ -20,7 +20,16 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     answers.astype(int).to_csv(where / "answers.csv")
     answers.to_parquet(where / "answers.parquet")
     done = CliRunner().invoke(
-        cli.main, ["irt", "fit", str(where / "answers.csv"), "--model", "1pl", "--out", str(where / "fit.json")]
+        cli.main,
+        [
+            "irt",
+            "fit",
+            str(where / "answers.csv"),
+            "--model",
+            "1pl",
+            "--out",
+            str(where / "fit.json"),
+        ],
     )
     assert done.exit_code == 0, done.output
     assert "log-likelihood -2466.938 nats" in done.output
@@ -38,18 +47,30 @@ def test_a_fit_on_disk_is_ltms(folder: Path) -> None:
 def test_persons_are_scored_from_either_format(folder: Path, suffix: str) -> None:
     out = folder / f"abilities.{suffix}"
     done = CliRunner().invoke(
-        cli.main, ["irt", "score", str(folder / "fit.json"), str(folder / f"answers.{suffix}"), "--out", str(out)]
+        cli.main,
+        [
+            "irt",
+            "score",
+            str(folder / "fit.json"),
+            str(folder / f"answers.{suffix}"),
+            "--out",
+            str(out),
+        ],
     )
     assert done.exit_code == 0, done.output
     abilities = pd.read_csv(out) if suffix == "csv" else pd.read_parquet(out)
     assert len(abilities) == 1000
     by_score = abilities["theta"].groupby(response_sets.lsat6().sum(axis=1).to_numpy())
-    assert by_score.agg(lambda theta: theta.round(9).nunique()).eq(1).all()  # in the 1PL the sum score says it all
+    assert (
+        by_score.agg(lambda theta: theta.round(9).nunique()).eq(1).all()
+    )  # in the 1PL the sum score says it all
     assert by_score.first().is_monotonic_increasing
 
 
 def test_scores_go_to_the_screen_unless_a_file_is_named(folder: Path) -> None:
-    done = CliRunner().invoke(cli.main, ["irt", "score", str(folder / "fit.json"), str(folder / "answers.csv")])
+    done = CliRunner().invoke(
+        cli.main, ["irt", "score", str(folder / "fit.json"), str(folder / "answers.csv")]
+    )
     assert done.output.startswith("person,theta,se\n0,")
 
 
@@ -63,9 +84,13 @@ def test_scores_go_to_the_screen_unless_a_file_is_named(folder: Path) -> None:
         ("person,q1,q2,q3\na,1,1,0\nb,1,0,1\n", "answered alike"),
     ],
 )
-def test_a_malformed_table_is_named_without_a_traceback(tmp_path: Path, content: str, says: str) -> None:
+def test_a_malformed_table_is_named_without_a_traceback(
+    tmp_path: Path, content: str, says: str
+) -> None:
     (tmp_path / "bad.csv").write_text(content)
-    done = CliRunner().invoke(cli.main, ["irt", "fit", str(tmp_path / "bad.csv"), "--out", str(tmp_path / "fit.json")])
+    done = CliRunner().invoke(
+        cli.main, ["irt", "fit", str(tmp_path / "bad.csv"), "--out", str(tmp_path / "fit.json")]
+    )
     assert done.exit_code == 1
     assert says in done.output
     assert isinstance(done.exception, SystemExit)

@@ -30,11 +30,20 @@ def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     }
     registry = pd.DataFrame(
         [
-            {"name": name, "file": file, "url": url, "sha256": hashlib.sha256(CONTENT).hexdigest(),
-             "bytes": len(CONTENT), "licence": "MIT", "citation": "us", "what": "toy", "note": "made from toys"}
+            {
+                "name": name,
+                "file": file,
+                "url": url,
+                "sha256": hashlib.sha256(CONTENT).hexdigest(),
+                "bytes": len(CONTENT),
+                "licence": "MIT",
+                "citation": "us",
+                "what": "toy",
+                "note": "made from toys",
+            }
             for name, (file, url) in rows.items()
         ]
-    )  # fmt: skip
+    )
     root = tmp_path / "checkout"
     (root / "data" / "published").mkdir(parents=True)
     registry.to_csv(root / "data" / "registry.csv", index=False)
@@ -61,7 +70,9 @@ def leftovers(root: Path) -> list[Path]:
     return [path for path in (root / "data" / "raw").rglob("*") if path.is_file()]
 
 
-def test_places_are_looked_into_in_their_order(checkout: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_places_are_looked_into_in_their_order(
+    checkout: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     shared = put(checkout.parent / "shared" / "data")
     assert data.path("toy/answers") == shared
     raw = put(checkout / "data" / "raw")
@@ -75,7 +86,9 @@ def test_a_changed_file_is_refused_on_every_read(checkout: Path) -> None:
     file = put(checkout / "data" / "raw")
     data.path("toy/answers")
     file.write_bytes(CONTENT + b"2,0\n")
-    with pytest.raises(ChecksumError, match=r"expected [0-9a-f]{64}, found [0-9a-f]{64}.*Delete or replace.*pull"):
+    with pytest.raises(
+        ChecksumError, match=r"expected [0-9a-f]{64}, found [0-9a-f]{64}.*Delete or replace.*pull"
+    ):
         data.path("toy/answers")
     assert data.asked()["toy/answers"] is None
 
@@ -128,7 +141,9 @@ def test_no_network_is_a_missing_dataset_with_what_to_do(checkout: Path) -> None
     def fails(url: str, file: Path) -> None:
         raise NoAnswer("unreachable")
 
-    with pytest.raises(DataMissingError, match="did not answer.*data/raw/ or a folder named by PSYCHLM_DATA"):
+    with pytest.raises(
+        DataMissingError, match="did not answer.*data/raw/ or a folder named by PSYCHLM_DATA"
+    ):
         data.fetch("toy/answers", download=fails)
     assert not leftovers(checkout)
 
@@ -149,7 +164,9 @@ def test_a_full_disk_leaves_nothing_half_written(checkout: Path) -> None:
 
 
 def test_a_cache_that_cannot_be_written_is_named(checkout: Path) -> None:
-    (checkout / "data" / "raw").write_text("a file where a folder is due")  # root may write to any folder
+    (checkout / "data" / "raw").write_text(
+        "a file where a folder is due"
+    )  # root may write to any folder
     with pytest.raises(DataError, match="cannot be stored under .*raw.*PSYCHLM_DATA"):
         data.fetch("toy/answers", download=gives(CONTENT))
 
@@ -191,7 +208,11 @@ def test_the_command_lists_verifies_and_finds(checkout: Path) -> None:
     assert run(cli.main, ["data", "where", "toy/answers"]).output.strip() == str(file)
     assert run(cli.main, ["data", "verify"]).exit_code == 0
     file.write_bytes(b"spoilt")
-    for words in (["data", "verify"], ["data", "where", "toy/answers"], ["data", "pull", "toy/shelf"]):
+    for words in (
+        ["data", "verify"],
+        ["data", "where", "toy/answers"],
+        ["data", "pull", "toy/shelf"],
+    ):
         spoilt = run(cli.main, words)
         assert spoilt.exit_code == 1
         assert "psychlm: " in spoilt.output
@@ -204,6 +225,8 @@ def test_every_file_of_the_share_is_the_registered_one() -> None:
     assert not [row["error"] for row in states if row["error"]]
     registry = data.registry()
     # what was released once, and not in a repository, is fetched when somebody wants it
-    shared = [row for row in states if not registry.loc[row["name"], "note"].startswith("released once")]
+    shared = [
+        row for row in states if not registry.loc[row["name"], "note"].startswith("released once")
+    ]
     assert len(shared) >= 96
     assert all(row["state"] == "verified" for row in shared)

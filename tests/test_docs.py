@@ -21,7 +21,9 @@ PAGES = sorted((ROOT / ".docs").glob("*.md"))
 BLOCK = re.compile(r"^```python\n(.*?)^```$", flags=re.M | re.S)
 PACKAGE = Path(psychlm.__file__).parent
 WITH_EXAMPLES = sorted(
-    ".".join(("psychlm", *file.relative_to(PACKAGE).with_suffix("").parts)).removesuffix(".__init__")
+    ".".join(("psychlm", *file.relative_to(PACKAGE).with_suffix("").parts)).removesuffix(
+        ".__init__"
+    )
     for file in PACKAGE.rglob("*.py")
     if ">>> " in file.read_text(encoding="utf-8")
 )
@@ -58,7 +60,11 @@ class Requests(HTMLParser):
         given = dict(attrs)
         if tag in ("script", "img", "iframe", "source") and given.get("src"):
             self.found.append(given["src"])
-        if tag == "link" and given.get("rel") not in ("canonical", "prev", "next") and given.get("href"):
+        if (
+            tag == "link"
+            and given.get("rel") not in ("canonical", "prev", "next")
+            and given.get("href")
+        ):
             self.found.append(given["href"])
 
 
@@ -67,11 +73,18 @@ def site(tmp_path_factory):
     if shutil.which("mkdocs", path=Path(sys.executable).parent) is None:
         absent("mkdocs, of the extra 'docs',")
     folder = tmp_path_factory.mktemp("site")
-    no_network = {"http_proxy": "http://127.0.0.1:9", "https_proxy": "http://127.0.0.1:9", "NO_MKDOCS_2_WARNING": "1"}
+    no_network = {
+        "http_proxy": "http://127.0.0.1:9",
+        "https_proxy": "http://127.0.0.1:9",
+        "NO_MKDOCS_2_WARNING": "1",
+    }
     built = subprocess.run(
         [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(folder)],
-        cwd=ROOT, env=os.environ | no_network, capture_output=True, text=True,
-    )  # fmt: skip
+        cwd=ROOT,
+        env=os.environ | no_network,
+        capture_output=True,
+        text=True,
+    )
     assert built.returncode == 0, built.stderr
     return folder
 
@@ -83,21 +96,31 @@ def test_the_site_asks_nothing_of_the_network(site):
         requests.feed(page.read_text(encoding="utf-8"))
         assert not [address for address in requests.found if "//" in address], page
     for sheet in site.rglob("*.css"):
-        assert not re.findall(r"(?:url\(|@import )[\"']?(?:https?:)?//", sheet.read_text(encoding="utf-8")), sheet
+        assert not re.findall(
+            r"(?:url\(|@import )[\"']?(?:https?:)?//", sheet.read_text(encoding="utf-8")
+        ), sheet
 
 
 @ONE_WORKER
 def test_every_public_module_with_something_to_say_is_in_the_reference(site):
     said = "".join(page.read_text(encoding="utf-8") for page in (site / "reference").glob("*.html"))
-    for name in ("psychlm.lm.load.load", "psychlm.irt.score", "psychlm.ctt.difficulty", "psychlm.frames.check_items"):
+    for name in (
+        "psychlm.lm.load.load",
+        "psychlm.irt.score",
+        "psychlm.ctt.difficulty",
+        "psychlm.frames.check_items",
+    ):
         assert f'id="{name}"' in said
     assert ":func:`" not in said and ":class:`" not in said  # roles became links
-    assert "commit of the hub, " in said  # the comment behind a field of LanguageModel is its description
+    assert (
+        "commit of the hub, " in said
+    )  # the comment behind a field of LanguageModel is its description
 
 
 @ONE_WORKER
 def test_links_between_docstrings_lead_somewhere(site):
-    linked = re.findall(r'class="autorefs[^"]*"[^>]*href="([^"]+)"|href="([^"]+)"[^>]*class="autorefs', "".join(
-        page.read_text(encoding="utf-8") for page in (site / "reference").glob("*.html")
-    ))  # fmt: skip
+    linked = re.findall(
+        r'class="autorefs[^"]*"[^>]*href="([^"]+)"|href="([^"]+)"[^>]*class="autorefs',
+        "".join(page.read_text(encoding="utf-8") for page in (site / "reference").glob("*.html")),
+    )
     assert len(linked) > 20

@@ -31,7 +31,10 @@ def test_a_missing_program_is_named_with_the_way_to_it(monkeypatch) -> None:
 
 
 def test_missing_and_corrupt_data_are_told_apart(monkeypatch) -> None:
-    rows = [{"name": "a", "place": "", "state": "can be fetched"}, {"name": "b", "place": "", "state": "corrupt"}]
+    rows = [
+        {"name": "a", "place": "", "state": "can be fetched"},
+        {"name": "b", "place": "", "state": "corrupt"},
+    ]
     monkeypatch.setattr(doctor.data, "state", lambda: iter(rows[:1]))
     assert "psychlm data pull" in parts(monkeypatch, "data")["data"].what
     rows[1]["place"] = "data/raw"

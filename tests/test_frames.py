@@ -13,10 +13,14 @@ from psychlm import frames
 from psychlm.frames import FrameError
 
 
-def table(values: list[list[object]], persons: list[str] | None = None, items: list[str] | None = None) -> pd.DataFrame:
+def table(
+    values: list[list[object]], persons: list[str] | None = None, items: list[str] | None = None
+) -> pd.DataFrame:
     rows, columns = len(values), len(values[0])
     return pd.DataFrame(
-        values, index=persons or [f"p{i}" for i in range(rows)], columns=items or [f"q{i}" for i in range(columns)]
+        values,
+        index=persons or [f"p{i}" for i in range(rows)],
+        columns=items or [f"q{i}" for i in range(columns)],
     )
 
 
@@ -26,8 +30,14 @@ def table(values: list[list[object]], persons: list[str] | None = None, items: l
         (table([[0, 1], [2, 1]]), r"\['q0'\].*other than 0, 1 or NaN.*'p1' has 2.*grade"),
         (table([[0, 1], [0.5, 1]]), r"'q0'.*0\.5"),
         (table([[0, 1], [np.inf, 1]]), r"'q0'.*inf"),
-        (table([[0, 1], [1, 1]], persons=["ann", "ann"]), r"persons \['ann'\] stand more than once.*~responses\.index"),
-        (table([[0, 1], [1, 1]], items=["q", "q"]), r"items \['q'\] stand more than once.*~responses\.columns"),
+        (
+            table([[0, 1], [1, 1]], persons=["ann", "ann"]),
+            r"persons \['ann'\] stand more than once.*~responses\.index",
+        ),
+        (
+            table([[0, 1], [1, 1]], items=["q", "q"]),
+            r"items \['q'\] stand more than once.*~responses\.columns",
+        ),
         (table([[0, 1], [np.nan, np.nan]]), r"persons \['p1'\] answered no item.*dropna"),
         (table([[np.nan, 1], [np.nan, 0]]), r"items \['q0'\] were answered by nobody.*dropna"),
         (table([[0, "yes"], [1, "no"]]), r"items \['q1'\] hold text.*grade"),
@@ -50,7 +60,13 @@ def test_many_culprits_are_counted() -> None:
         frames.check_responses(table([["a"] * 8, ["b"] * 8]))
 
 
-@given(hnp.arrays(float, hnp.array_shapes(min_dims=2, max_dims=2, max_side=6), elements=st.sampled_from([0.0, 1.0])))
+@given(
+    hnp.arrays(
+        float,
+        hnp.array_shapes(min_dims=2, max_dims=2, max_side=6),
+        elements=st.sampled_from([0.0, 1.0]),
+    )
+)
 def test_sound_responses_pass_unchanged(values: np.ndarray) -> None:
     checked = frames.check_responses(pd.DataFrame(values))
     np.testing.assert_array_equal(checked.to_numpy(), values)
@@ -58,7 +74,9 @@ def test_sound_responses_pass_unchanged(values: np.ndarray) -> None:
 
 
 def test_booleans_and_nullable_integers_become_floats() -> None:
-    checked = frames.check_responses(pd.DataFrame({"q0": [True, False], "q1": pd.array([1, pd.NA], dtype="Int64")}))
+    checked = frames.check_responses(
+        pd.DataFrame({"q0": [True, False], "q1": pd.array([1, pd.NA], dtype="Int64")})
+    )
     assert checked.loc[0, "q0"] == 1.0
     assert np.isnan(checked.loc[1, "q1"])
 

@@ -31,19 +31,39 @@ def jupyterlab(tmp_path: Path) -> Iterator[str]:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     options = {
-        "ServerApp.port": port, "ServerApp.token": "", "ServerApp.password": "", "ServerApp.root_dir": tmp_path,
-        "ServerApp.allow_root": True, "ServerApp.open_browser": False, "ServerApp.disable_check_xsrf": True,
-        "LabApp.expose_app_in_browser": True, "LabApp.check_for_updates_class": "jupyterlab.NeverCheckForUpdate",
-    }  # fmt: skip
-    command = [sys.executable, "-m", "jupyterlab", *(f"--{name}={value}" for name, value in options.items())]
-    own = {name: str(tmp_path / name) for name in ("JUPYTER_CONFIG_DIR", "JUPYTER_RUNTIME_DIR", "JUPYTER_DATA_DIR")}
-    environment = os.environ | own | {"PSYCHLM_REPORTS": str(tmp_path), "JUPYTERLAB_SETTINGS_DIR": str(tmp_path / "s")}
+        "ServerApp.port": port,
+        "ServerApp.token": "",
+        "ServerApp.password": "",
+        "ServerApp.root_dir": tmp_path,
+        "ServerApp.allow_root": True,
+        "ServerApp.open_browser": False,
+        "ServerApp.disable_check_xsrf": True,
+        "LabApp.expose_app_in_browser": True,
+        "LabApp.check_for_updates_class": "jupyterlab.NeverCheckForUpdate",
+    }
+    command = [
+        sys.executable,
+        "-m",
+        "jupyterlab",
+        *(f"--{name}={value}" for name, value in options.items()),
+    ]
+    own = {
+        name: str(tmp_path / name)
+        for name in ("JUPYTER_CONFIG_DIR", "JUPYTER_RUNTIME_DIR", "JUPYTER_DATA_DIR")
+    }
+    environment = (
+        os.environ
+        | own
+        | {"PSYCHLM_REPORTS": str(tmp_path), "JUPYTERLAB_SETTINGS_DIR": str(tmp_path / "s")}
+    )
     with (tmp_path / "server.log").open("w") as log:
         server = subprocess.Popen(command, cwd=tmp_path, env=environment, stdout=log, stderr=log)
         address = f"http://127.0.0.1:{port}"
         deadline = time.monotonic() + 120
         while not answers(f"{address}/api"):
-            assert server.poll() is None and time.monotonic() < deadline, (tmp_path / "server.log").read_text()
+            assert server.poll() is None and time.monotonic() < deadline, (
+                tmp_path / "server.log"
+            ).read_text()
             time.sleep(0.2)
         yield address
         server.terminate()
@@ -65,14 +85,24 @@ def wait_for(chromium: Chromium, expression: str, seconds: float = 240) -> None:
 
 
 @pytest.mark.slow
-def test_a_notebook_runs_from_top_to_bottom_in_jupyterlab(jupyterlab: str, chromium: Chromium, tmp_path: Path) -> None:
+def test_a_notebook_runs_from_top_to_bottom_in_jupyterlab(
+    jupyterlab: str, chromium: Chromium, tmp_path: Path
+) -> None:
     chromium.open(f"{jupyterlab}/lab/tree/{NOTEBOOK}.ipynb?reset")
-    chromium.call("Emulation.setFocusEmulationEnabled", enabled=True)  # a headless tab has no focus of its own
-    panel = "[...jupyterapp.shell.widgets('main')].find(widget => widget.content?.model?.sharedModel)"
-    wait_for(chromium, f"!!window.jupyterapp?.shell && !!{panel} && {panel}.content.widgets.length > 10")
+    chromium.call(
+        "Emulation.setFocusEmulationEnabled", enabled=True
+    )  # a headless tab has no focus of its own
+    panel = (
+        "[...jupyterapp.shell.widgets('main')].find(widget => widget.content?.model?.sharedModel)"
+    )
+    wait_for(
+        chromium, f"!!window.jupyterapp?.shell && !!{panel} && {panel}.content.widgets.length > 10"
+    )
     chromium.says(f"jupyterapp.shell.activateById({panel}.id)")
     wait_for(chromium, f"{panel}.sessionContext.session?.kernel?.status === 'idle'")
-    chromium.call("Runtime.evaluate", expression="jupyterapp.commands.execute('notebook:run-all-cells')")
+    chromium.call(
+        "Runtime.evaluate", expression="jupyterapp.commands.execute('notebook:run-all-cells')"
+    )
     code = f"{panel}.content.model.sharedModel.cells.filter(c => c.cell_type === 'code')"
     wait_for(chromium, f"{code}.every(c => c.execution_count !== null)")
     wait_for(chromium, f"{panel}.sessionContext.session.kernel.status === 'idle'")
@@ -82,5 +112,9 @@ def test_a_notebook_runs_from_top_to_bottom_in_jupyterlab(jupyterlab: str, chrom
     figures = chromium.says(shown)
     assert figures and all("image/svg+xml" in kinds and "text/csv" in kinds for kinds in figures)
     chromium.says(f"{panel}.content.scrollToItem({panel}.content.widgets.length - 1)")
-    wait_for(chromium, "[...document.querySelectorAll('.jp-OutputArea img')].some(i => i.naturalWidth > 100)", 60)
+    wait_for(
+        chromium,
+        "[...document.querySelectorAll('.jp-OutputArea img')].some(i => i.naturalWidth > 100)",
+        60,
+    )
     assert (tmp_path / f"{NOTEBOOK}.json").is_file(), "it wrote its numbers"

@@ -1,4 +1,4 @@
-"""The floors of the house: imports go down, never up, never in a circle. Reference: the map in psychlm/__init__.py."""
+"""Imports follow the layers that the docstring of psychlm/__init__.py lists. Reference: that list."""
 
 from __future__ import annotations
 
@@ -11,25 +11,26 @@ from pathlib import Path
 import psychlm
 
 PACKAGE = Path(psychlm.__file__).parent
-SOLE_IMPORTERS = {
-    "papermill": {"notebooks"},
-    "nbconvert": {"notebooks"},
-    "transformers": {"lm"},
-    "rpy2": {"reading"},
+ONLY_IMPORTED_BY = {
+    "papermill": {"site"},
+    "nbconvert": {"site"},
+    "transformers": {"lm", "crowds", "papers"},
+    "rpy2": {"reading_times"},
 }
+FILES = [file for file in sorted(PACKAGE.rglob("*.py")) if file != PACKAGE / "__init__.py"]
 
 
-def floors() -> dict[str, int]:
-    """Read the map: each line names a floor and the rooms on it."""
-    rooms = {}
+def layers() -> dict[str, int]:
+    """Return the layer of each module or sub-package, as the package's docstring lists them."""
+    found = {}
     for line in re.findall(r"^    (\d  .*)$", psychlm.__doc__ or "", flags=re.M):
-        floor, names = re.match(r"(\d)  ((?:\w+ {1,2})+)", line + " ").groups()  # type: ignore[union-attr]
-        rooms |= {name: int(floor) for name in names.split()}
-    return rooms
+        layer, names = re.match(r"(\d)  ((?:\w+ {1,2})+)", line + " ").groups()  # type: ignore[union-attr]
+        found |= {name: int(layer) for name in names.split()}
+    return found
 
 
 def imported(file: Path) -> set[str]:
-    """Return the full names of all modules that a file imports, those inside functions too."""
+    """Return the full names of all modules that a file imports, inside functions too."""
     names: set[str] = set()
     for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
@@ -40,45 +41,53 @@ def imported(file: Path) -> set[str]:
     return names
 
 
-def room_of(file: Path) -> str:
-    return file.relative_to(PACKAGE).with_suffix("").parts[0]
+def part_of(file: Path) -> str:
+    """Return the top-level module or sub-package that a file belongs to."""
+    return file.relative_to(PACKAGE).with_suffix("").parts[0].lstrip("_")
 
 
-FILES = [file for file in sorted(PACKAGE.rglob("*.py")) if file != PACKAGE / "__init__.py"]
+def test_every_module_has_a_layer() -> None:
+    assert {part_of(file) for file in FILES} <= set(layers())
 
 
-def test_every_room_stands_on_the_map() -> None:
-    assert {room_of(file) for file in FILES} <= set(floors())
-
-
-def test_imports_only_go_down() -> None:
-    rising = []
+def test_imports_go_to_the_same_or_a_lower_layer() -> None:
+    wrong = []
     for file in FILES:
-        here = room_of(file)
+        here = part_of(file)
         for name in imported(file):
             target = name.split(".")[1] if name.startswith("psychlm.") else None
-            if target not in floors() or target == here:
+            if target not in layers() or target == here:
                 continue
-            asks_for_an_ability = file.name in ("curriculum.py", "ability_callback.py") and target == "irt"
-            same_low_floor = floors()[here] == floors()[target] == 0
-            if floors()[target] >= floors()[here] and not (same_low_floor or asks_for_an_ability):
-                rising.append(f"{file.name} ({here}) imports {name}")
-    assert not rising
+            if layers()[target] > layers()[here]:
+                wrong.append(f"{file.relative_to(PACKAGE)} imports {name}")
+    assert not wrong
 
 
-def test_no_circle_among_modules() -> None:
+def test_irt_ctt_and_reading_times_know_no_language_model() -> None:
+    wrong = [
+        f"{file.relative_to(PACKAGE)} imports {name}"
+        for file in FILES
+        if part_of(file) in ("irt", "ctt", "reading_times")
+        for name in imported(file)
+        if name.startswith(("psychlm.lm", "psychlm.crowds", "psychlm.probes"))
+    ]
+    assert not wrong
+
+
+def test_no_import_cycle_among_modules() -> None:
     graph = {}
     for file in FILES:
-        module = ".".join(("psychlm", *file.relative_to(PACKAGE).with_suffix("").parts)).removesuffix(".__init__")
+        parts = file.relative_to(PACKAGE).with_suffix("").parts
+        module = ".".join(("psychlm", *parts)).removesuffix(".__init__")
         graph[module] = {name for name in imported(file) if name.startswith("psychlm")}
     done: set[str] = set()
 
     def visit(module: str, path: tuple[str, ...]) -> None:
-        assert module not in path, f"circle: {' -> '.join((*path, module))}"
+        assert module not in path, f"cycle: {' -> '.join((*path, module))}"
         if module in done:
             return
         for target in graph.get(module, set()) & set(graph):
-            if target != module.rpartition(".")[0]:  # a room's __init__ may gather what its modules define
+            if target != module.rpartition(".")[0]:  # a package's __init__ may import its modules
                 visit(target, (*path, module))
         done.add(module)
 
@@ -86,24 +95,50 @@ def test_no_circle_among_modules() -> None:
         visit(module, ())
 
 
-def test_heavy_libraries_have_one_door() -> None:
-    strangers = [
+def test_other_subpackages_are_imported_by_their_public_names() -> None:
+    """Outside a sub-package, import what its ``__init__`` names in ``__all__``, or a public module."""
+    wrong = []
+    for file in FILES:
+        for name in imported(file):
+            parts = name.split(".")
+            private = [part for part in parts[2:] if part.startswith("_")]
+            if parts[0] == "psychlm" and len(parts) > 1 and parts[1] != part_of(file) and private:
+                wrong.append(f"{file.relative_to(PACKAGE)} imports {name}")
+    assert not wrong
+
+
+def test_no_module_shares_its_name_with_a_function_of_its_package() -> None:
+    wrong = []
+    for init in PACKAGE.rglob("__init__.py"):
+        modules = {f"psychlm.{init.parent.name}.{file.stem}" for file in init.parent.glob("*.py")}
+        tree = ast.parse(init.read_text(encoding="utf-8"))
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ImportFrom) and node.module in modules:
+                stem = node.module.rpartition(".")[2]
+                wrong += [
+                    f"{node.module}.{a.name}" for a in node.names if (a.asname or a.name) == stem
+                ]
+    assert not wrong
+
+
+def test_heavy_libraries_are_imported_in_one_place() -> None:
+    wrong = [
         f"{file.name} imports {name}"
         for file in FILES
         for name in imported(file)
-        for library, rooms in SOLE_IMPORTERS.items()
-        if name.split(".")[0] == library and room_of(file) not in rooms
+        for library, parts in ONLY_IMPORTED_BY.items()
+        if name.split(".")[0] == library and part_of(file) not in parts
     ]
-    assert not strangers
+    assert not wrong
 
 
 def test_import_is_fast_and_loads_nothing_heavy() -> None:
     code = (
-        "import sys, time; start = time.perf_counter(); import psychlm; seconds = time.perf_counter() - start; "
+        "import sys, time; start = time.perf_counter(); import psychlm; "
+        "seconds = time.perf_counter() - start; "
         "print(seconds, *(m for m in ('torch', 'transformers', 'pandas') if m in sys.modules))"
     )
-    seconds, *loaded = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True
-    ).stdout.split()
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    seconds, *loaded = run.stdout.split()
     assert float(seconds) < 0.3
     assert not loaded

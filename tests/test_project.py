@@ -35,7 +35,9 @@ def split(requirement: str) -> tuple[str, str]:
 
 def test_environment_and_pyproject_name_the_same_packages_and_bounds() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    wanted = dict(map(split, project["dependencies"] + sum(project["optional-dependencies"].values(), [])))
+    wanted = dict(
+        map(split, project["dependencies"] + sum(project["optional-dependencies"].values(), []))
+    )
     environment = yaml.safe_load((ROOT / "environment.yml").read_text())
     *packages, by_pip = environment["dependencies"]
     conda = dict(map(split, packages + by_pip["pip"]))
@@ -49,17 +51,23 @@ def test_environment_and_pyproject_name_the_same_packages_and_bounds() -> None:
 def test_constraints_pin_every_dependency_within_its_bounds() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     pins = dict(
-        line.split("==") for line in (ROOT / "constraints.txt").read_text().splitlines() if re.match(r"\w", line)
+        line.split("==")
+        for line in (ROOT / "constraints.txt").read_text().splitlines()
+        if re.match(r"\w", line)
     )
     pins = {canonicalize_name(name): version for name, version in pins.items()}
     for requirement in project["dependencies"] + sum(project["optional-dependencies"].values(), []):
         name, _ = split(requirement)
         if name != "torch":  # the Makefile chooses it
-            assert Requirement(requirement).specifier.contains(pins[canonicalize_name(name)]), requirement
+            assert Requirement(requirement).specifier.contains(pins[canonicalize_name(name)]), (
+                requirement
+            )
 
 
 def test_top_level_holds_what_the_user_fixed() -> None:
-    tracked = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    tracked = subprocess.run(
+        ["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout
     top = {line.split("/")[0] for line in tracked.splitlines()}
     assert {name for name in top if not name.startswith(".")} <= TOP_LEVEL | CONFIGURATION
     assert top >= TOP_LEVEL
@@ -87,7 +95,9 @@ def test_every_make_target_documents_itself() -> None:
 def test_the_readmes_python_runs() -> None:
     blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), flags=re.S)
     assert len(blocks) == 2
-    subprocess.run([sys.executable, "-W", "ignore", "-c", "\n".join(blocks)], cwd=ROOT, check=True, timeout=300)
+    subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", "\n".join(blocks)], cwd=ROOT, check=True, timeout=300
+    )
 
 
 def test_every_promise_in_the_readme_names_a_test_that_is_there() -> None:

@@ -43,13 +43,22 @@ cli.main()
 """
 
 
-def psychlm(*arguments: str, limit: tuple[str, int] | None = None, **environment: str) -> subprocess.CompletedProcess:
+def psychlm(
+    *arguments: str, limit: tuple[str, int] | None = None, **environment: str
+) -> subprocess.CompletedProcess:
     """Run the command in a process of its own, perhaps with a limit (RLIMIT name without its prefix, bytes)."""
-    start = ["-c", LIMITED, limit[0], str(limit[1])] if limit else ["-c", "from psychlm import cli; cli.main()"]
+    start = (
+        ["-c", LIMITED, limit[0], str(limit[1])]
+        if limit
+        else ["-c", "from psychlm import cli; cli.main()"]
+    )
     return subprocess.run(
         [sys.executable, *start, *arguments],
-        env=os.environ | {"OMP_NUM_THREADS": "1"} | environment, capture_output=True, text=True, timeout=300,
-    )  # fmt: skip
+        env=os.environ | {"OMP_NUM_THREADS": "1"} | environment,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
 
 
 @pytest.fixture(scope="module")
@@ -65,7 +74,9 @@ def answers(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", [0])
-def test_a_run_killed_at_a_random_moment_resumes_to_the_same_numbers(tmp_path: Path, seed: int) -> None:
+def test_a_run_killed_at_a_random_moment_resumes_to_the_same_numbers(
+    tmp_path: Path, seed: int
+) -> None:
     work = "import time\ntime.sleep(0.7)\nreport.record('paper.table1.r', draws / 7)"
     for name in ("10_items", "20_people"):
         write_notebook(tmp_path, name, work, "report.finish()")
@@ -97,18 +108,37 @@ class _Slow(http.server.BaseHTTPRequestHandler):
         """Say nothing."""
 
 
-def test_a_pull_killed_in_the_middle_leaves_nothing_that_is_taken_for_the_data(tmp_path: Path) -> None:
+def test_a_pull_killed_in_the_middle_leaves_nothing_that_is_taken_for_the_data(
+    tmp_path: Path,
+) -> None:
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), _Slow)
     server.daemon_threads = True
     threading.Thread(target=server.serve_forever, daemon=True).start()
     (tmp_path / "data").mkdir()
-    row = {"name": "toy", "file": "toy.txt", "url": f"http://127.0.0.1:{server.server_port}/toy.txt"}
-    row |= {"sha256": "0" * 64, "bytes": 100_000, "member": "", "licence": "MIT", "citation": "none", "note": ""}
+    row = {
+        "name": "toy",
+        "file": "toy.txt",
+        "url": f"http://127.0.0.1:{server.server_port}/toy.txt",
+    }
+    row |= {
+        "sha256": "0" * 64,
+        "bytes": 100_000,
+        "member": "",
+        "licence": "MIT",
+        "citation": "none",
+        "note": "",
+    }
     pd.DataFrame([row]).to_csv(tmp_path / "data" / "registry.csv", index=False)
     pull = [sys.executable, "-c", "from psychlm import cli; cli.main()", "data", "pull", "toy"]
-    started = subprocess.Popen(pull, env=os.environ | {"PSYCHLM_ROOT": str(tmp_path)}, stderr=subprocess.DEVNULL)
+    started = subprocess.Popen(
+        pull, env=os.environ | {"PSYCHLM_ROOT": str(tmp_path)}, stderr=subprocess.DEVNULL
+    )
     deadline = time.monotonic() + 60
-    while not any(file.stat().st_size for file in (tmp_path / "data").rglob("*") if file.name != "registry.csv"):
+    while not any(
+        file.stat().st_size
+        for file in (tmp_path / "data").rglob("*")
+        if file.name != "registry.csv"
+    ):
         assert time.monotonic() < deadline and started.poll() is None, "the download begins"
         time.sleep(0.05)
     started.kill()
@@ -129,7 +159,14 @@ def test_too_little_memory_is_an_error_and_no_hang(tmp_path: Path) -> None:
     table.insert(0, "person", [f"p{i}" for i in range(len(table))])
     table.to_parquet(tmp_path / "answers.parquet")
     out = tmp_path / "fit.json"
-    done = psychlm("irt", "fit", str(tmp_path / "answers.parquet"), "--out", str(out), limit=("AS", 200_000_000))
+    done = psychlm(
+        "irt",
+        "fit",
+        str(tmp_path / "answers.parquet"),
+        "--out",
+        str(out),
+        limit=("AS", 200_000_000),
+    )
     assert done.returncode == 1, done.stderr
     assert "psychlm: memory does not suffice" in done.stderr and "Traceback" not in done.stderr
     assert not out.exists()
@@ -138,7 +175,9 @@ def test_too_little_memory_is_an_error_and_no_hang(tmp_path: Path) -> None:
 def test_a_full_disk_is_named_and_leaves_no_half_of_a_fit(answers: Path, tmp_path: Path) -> None:
     out = tmp_path / "fit.json"
     done = psychlm("irt", "fit", str(answers), "--out", str(out), limit=("FSIZE", 500))
-    assert done.returncode == 1 and "File too large" in done.stderr and "Traceback" not in done.stderr
+    assert (
+        done.returncode == 1 and "File too large" in done.stderr and "Traceback" not in done.stderr
+    )
     assert list(tmp_path.iterdir()) == []
 
 
@@ -146,14 +185,20 @@ def test_without_a_home_that_can_be_written_surprisal_is_computed_and_not_kept()
     nowhere = dict.fromkeys(("HOME", "XDG_CACHE_HOME", "HF_HOME"), "/dev/null/nowhere")
     done = psychlm("surprisal", "The old man the boat.", **nowhere)
     assert done.returncode == 0, done.stderr
-    assert "boat." in done.stdout and "results are not cached" in done.stderr and "Traceback" not in done.stderr
+    assert (
+        "boat." in done.stdout
+        and "results are not cached" in done.stderr
+        and "Traceback" not in done.stderr
+    )
 
 
 @pytest.mark.parametrize("garbage", [b"", b"no database", b"SQLite format 3\0" + bytes(200)])
 def test_a_corrupted_cache_costs_a_warning_and_no_result(tmp_path: Path, garbage: bytes) -> None:
     (tmp_path / "surprisal.sqlite").write_bytes(garbage)
     done = psychlm("surprisal", "The old man the boat.", PSYCHLM_CACHE=str(tmp_path))
-    assert done.returncode == 0 and "boat." in done.stdout and "Traceback" not in done.stderr, done.stderr
+    assert done.returncode == 0 and "boat." in done.stdout and "Traceback" not in done.stderr, (
+        done.stderr
+    )
 
 
 # fed with garbage
@@ -162,7 +207,10 @@ def test_a_corrupted_cache_costs_a_warning_and_no_result(tmp_path: Path, garbage
 def refused(arguments: list[str]) -> str:
     """Return what a command says that must end with code 1 or 2 and without a traceback."""
     done = CliRunner().invoke(cli.main, arguments)
-    assert done.exit_code in (1, 2) and isinstance(done.exception, SystemExit), (done.output, done.exception)
+    assert done.exit_code in (1, 2) and isinstance(done.exception, SystemExit), (
+        done.output,
+        done.exception,
+    )
     return done.output
 
 
@@ -170,26 +218,47 @@ def refused(arguments: list[str]) -> str:
 def test_truncated_files_are_named(answers: Path, tmp_path: Path, share: float) -> None:
     parquet, fit = tmp_path / "answers.parquet", tmp_path / "fit.json"
     pd.read_csv(answers, index_col=0).to_parquet(parquet)
-    assert CliRunner().invoke(cli.main, ["irt", "fit", str(answers), "--out", str(fit)]).exit_code == 0
+    assert (
+        CliRunner().invoke(cli.main, ["irt", "fit", str(answers), "--out", str(fit)]).exit_code == 0
+    )
     for file in (parquet, fit):
         whole = file.read_bytes()
         file.write_bytes(whole[: int(share * len(whole))])
         arguments = ["irt", "fit", str(file), "--out", str(tmp_path / "out.json")]
-        assert file.name in refused(["irt", "score", str(fit), str(answers)] if file == fit else arguments)
+        assert file.name in refused(
+            ["irt", "score", str(fit), str(answers)] if file == fit else arguments
+        )
         file.write_bytes(whole)
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(st.one_of(st.binary(max_size=300), st.text(alphabet='01,\n"x. NaN;\t-', max_size=200).map(str.encode)))
+@settings(
+    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(
+    st.one_of(
+        st.binary(max_size=300), st.text(alphabet='01,\n"x. NaN;\t-', max_size=200).map(str.encode)
+    )
+)
 def test_no_table_whatever_brings_a_traceback(tmp_path: Path, content: bytes) -> None:
     file = tmp_path / "answers.csv"
     file.write_bytes(content)
-    done = CliRunner().invoke(cli.main, ["irt", "fit", str(file), "--out", str(tmp_path / "fit.json")])
-    assert done.exception is None or isinstance(done.exception, SystemExit), (content, done.exc_info)
+    done = CliRunner().invoke(
+        cli.main, ["irt", "fit", str(file), "--out", str(tmp_path / "fit.json")]
+    )
+    assert done.exception is None or isinstance(done.exception, SystemExit), (
+        content,
+        done.exc_info,
+    )
 
 
-@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(st.one_of(st.binary(max_size=200), st.text(alphabet='{}[]":,ab01 \n', max_size=120).map(str.encode)))
+@settings(
+    max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(
+    st.one_of(
+        st.binary(max_size=200), st.text(alphabet='{}[]":,ab01 \n', max_size=120).map(str.encode)
+    )
+)
 def test_no_items_whatever_bring_a_traceback(tmp_path: Path, content: bytes) -> None:
     file = tmp_path / "items.jsonl"
     file.write_bytes(content)

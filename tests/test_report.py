@@ -26,8 +26,14 @@ def test_a_number_stands_beside_the_published_one(folder: Path) -> None:
     report.record("toy.r", np.float64(0.8561), published=0.86, source="Table 1", p=np.float32(0.5))
     number = read(folder)["numbers"][0]
     assert number == {
-        "key": "toy.r", "value": 0.8561, "published": 0.86, "unit": None, "source": "Table 1", "data": "real", "p": 0.5
-    }  # fmt: skip
+        "key": "toy.r",
+        "value": 0.8561,
+        "published": 0.86,
+        "unit": None,
+        "source": "Table 1",
+        "data": "real",
+        "p": 0.5,
+    }
     assert read(folder)["status"] == "running"
     report.finish()
     assert read(folder)["status"] == "complete"
@@ -46,7 +52,7 @@ def test_the_stamp_says_code_parameters_data_versions_and_seed(folder: Path) -> 
 
 def test_what_numbers_rest_on_is_said(folder: Path) -> None:
     report.begin("99_toy")
-    report.rests_on("simulated")
+    report.set_data_kind("simulated")
     report.record("toy.a", 1)
     report.record("toy.b", 2, data="published")
     assert [number["data"] for number in read(folder)["numbers"]] == ["simulated", "published"]
@@ -63,8 +69,14 @@ def test_numbers_that_json_cannot_hold_become_null(folder: Path) -> None:
     report.begin("99_toy")
     report.record("toy.a", float("nan"), low=-np.inf)
     assert read(folder)["numbers"][0] | {"key": 0} == {
-        "key": 0, "value": None, "published": None, "unit": None, "source": None, "data": "real", "low": None
-    }  # fmt: skip
+        "key": 0,
+        "value": None,
+        "published": None,
+        "unit": None,
+        "source": None,
+        "data": "real",
+        "low": None,
+    }
 
 
 def test_a_published_value_names_its_source(folder: Path) -> None:

@@ -28,10 +28,17 @@ def overall(values):
 
 @pytest.mark.parametrize("method", ["percentile", "BCa"])
 def test_bootstrap_of_a_mean_over_persons_equals_scipy_on_their_scores(method, answers):
-    ours = stats.bootstrap(overall, answers, n_boot=999, method=method, rng=np.random.default_rng(1))
+    ours = stats.bootstrap(
+        overall, answers, n_boot=999, method=method, rng=np.random.default_rng(1)
+    )
     scores = answers.mean(axis=1).to_numpy()
     theirs = scipy_stats.bootstrap(
-        (scores,), np.mean, n_resamples=999, method=method, batch=2**22 // answers.size, rng=np.random.default_rng(1)
+        (scores,),
+        np.mean,
+        n_resamples=999,
+        method=method,
+        batch=2**22 // answers.size,
+        rng=np.random.default_rng(1),
     ).confidence_interval
     assert (ours.low, ours.high) == pytest.approx((theirs.low, theirs.high))
     assert ours.estimate == pytest.approx(scores.mean())
@@ -41,9 +48,15 @@ def test_bootstrap_of_a_mean_over_persons_equals_scipy_on_their_scores(method, a
 def test_bootstrap_of_frames_equals_bootstrap_of_stacks(answers):
     stacks = stats.bootstrap(overall, answers, n_boot=200, rng=np.random.default_rng(1))
     frames = stats.bootstrap(
-        lambda frame: frame.to_numpy().mean(), answers, n_boot=200, vectorized=False, rng=np.random.default_rng(1)
+        lambda frame: frame.to_numpy().mean(),
+        answers,
+        n_boot=200,
+        vectorized=False,
+        rng=np.random.default_rng(1),
     )
-    assert (frames.estimate, frames.low, frames.high) == pytest.approx((stacks.estimate, stacks.low, stacks.high))
+    assert (frames.estimate, frames.low, frames.high) == pytest.approx(
+        (stacks.estimate, stacks.low, stacks.high)
+    )
 
 
 def test_bootstrap_takes_any_measure_of_a_responses_frame(answers):
@@ -51,13 +64,17 @@ def test_bootstrap_takes_any_measure_of_a_responses_frame(answers):
         assert frame.index.is_unique  # resampled persons are persons of their own
         return frame.sum(axis=1).var()
 
-    found = stats.bootstrap(spread, answers, n_boot=100, vectorized=False, rng=np.random.default_rng(1))
+    found = stats.bootstrap(
+        spread, answers, n_boot=100, vectorized=False, rng=np.random.default_rng(1)
+    )
     assert found.low < found.estimate < found.high
 
 
 def test_bootstrap_resamples_two_populations_independently(answers, rng):
     models = pd.DataFrame(rng.integers(0, 2, size=(25, 6)).astype(float))
-    found = stats.bootstrap(lambda people, machines: overall(people) - overall(machines), answers, models, rng=rng)
+    found = stats.bootstrap(
+        lambda people, machines: overall(people) - overall(machines), answers, models, rng=rng
+    )
     people, machines = answers.mean(axis=1), models.mean(axis=1)
     error = np.sqrt(people.var(ddof=0) / 40 + machines.var(ddof=0) / 25)
     assert found.estimate == pytest.approx(people.mean() - machines.mean())
@@ -96,7 +113,9 @@ def test_undefined_resamples_are_counted_and_left_out(method):
 
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        found = stats.bootstrap(correlation_of_a_and_b, answers, method=method, rng=np.random.default_rng(1))
+        found = stats.bootstrap(
+            correlation_of_a_and_b, answers, method=method, rng=np.random.default_rng(1)
+        )
     assert found.n_undefined == pytest.approx(2000 * 4 / 2**6, rel=0.3)  # either column all alike
     assert found.low < found.estimate < found.high
 
@@ -118,7 +137,9 @@ def test_correlation_and_p_equal_scipy_on_complete_pairs(method, rng):
     x[3], y[5] = np.nan, np.nan
     found = stats.correlation(x, y, method)
     keep = ~np.isnan(x + y)
-    expected = {"spearman": scipy_stats.spearmanr, "pearson": scipy_stats.pearsonr}[method](x[keep], y[keep])
+    expected = {"spearman": scipy_stats.spearmanr, "pearson": scipy_stats.pearsonr}[method](
+        x[keep], y[keep]
+    )
     assert (found.r, found.p) == pytest.approx((expected.statistic, expected.pvalue))
     assert (found.n, found.n_missing, found.method) == (28, 2, method)
 
@@ -204,7 +225,9 @@ def test_permutation_p_is_exact_for_few_pairs(method):
     x, y = np.array([1.0, 3, 2, 5, 4]), np.array([2.0, 1, 4, 8, 9])
     of = {"spearman": scipy_stats.spearmanr, "pearson": scipy_stats.pearsonr}[method]
     every = np.array([of(x, np.array(order)).statistic for order in permutations(y)])
-    above, below = (np.mean(side >= -1e-9) for side in (every - of(x, y).statistic, of(x, y).statistic - every))
+    above, below = (
+        np.mean(side >= -1e-9) for side in (every - of(x, y).statistic, of(x, y).statistic - every)
+    )
     found = stats.permutation_p(x, y, method, rng=np.random.default_rng(1))
     assert found == pytest.approx(2 * min(above, below))
 
@@ -220,7 +243,9 @@ def test_permutation_p_of_a_constant_is_nan(rng):
     assert np.isnan(stats.permutation_p([1, 2, 3], [1, 1, 1], rng=rng))
 
 
-@pytest.mark.parametrize(("ours", "theirs"), [(stats.holm, "holm"), (stats.benjamini_hochberg, "fdr_bh")])
+@pytest.mark.parametrize(
+    ("ours", "theirs"), [(stats.holm, "holm"), (stats.benjamini_hochberg, "fdr_bh")]
+)
 def test_adjusted_p_values_equal_statsmodels_and_leave_nan_alone(ours, theirs, rng):
     p = pd.Series(rng.random(12) ** 3, index=list("abcdefghijkl"), name="p")
     expected = multipletests(p, method=theirs)[1]
@@ -243,7 +268,9 @@ def test_p_values_outside_0_and_1_are_refused():
 def test_likelihood_ratio_equals_the_chi_square_tail():
     found = stats.likelihood_ratio(-100.0, -97.0, 2)
     assert (found.chi2, found.df) == (6.0, 2)
-    assert found.p == pytest.approx(np.exp(-3))  # the tail of a chi-square with 2 degrees of freedom
+    assert found.p == pytest.approx(
+        np.exp(-3)
+    )  # the tail of a chi-square with 2 degrees of freedom
 
 
 def test_a_larger_model_that_fits_worse_gets_a_warning_and_nothing_is_clamped():

@@ -14,7 +14,10 @@ def write(folder: Path, concepts: dict[str, dict]) -> Path:
     for pos, part in PART.items():
         mine = {key: c for key, c in concepts.items() if c.get("pos", "n") == pos}
         at, place = {}, len(HEADER.encode())
-        for key, concept in mine.items():  # offsets have a fixed width, so that lengths are known before they are
+        for (
+            key,
+            concept,
+        ) in mine.items():  # offsets have a fixed width, so that lengths are known before they are
             at[key] = place
             place += len(_line(concept, pos, 0, dict.fromkeys(mine, 0)).encode())
         lines = [_line(concept, pos, at[key], at) for key, concept in mine.items()]
@@ -34,7 +37,9 @@ def write(folder: Path, concepts: dict[str, dict]) -> Path:
 
 def _line(concept: dict, pos: str, offset: int, at: dict[str, int]) -> str:
     words = concept["words"]
-    links = [("@", key) for key in concept.get("up", ())] + [("@i", key) for key in concept.get("instance_of", ())]
+    links = [("@", key) for key in concept.get("up", ())] + [
+        ("@i", key) for key in concept.get("instance_of", ())
+    ]
     pointers = "".join(f"{symbol} {at[key]:08d} {pos} 0000 " for symbol, key in links)
     named = " ".join(f"{word} 0" for word in words)
     frames = "01 + 08 00 " if pos == "v" else ""
@@ -42,16 +47,59 @@ def _line(concept: dict, pos: str, offset: int, at: dict[str, int]) -> str:
 
 
 BIRDS = {
-    "animal": {"words": ["animal", "beast"], "gloss": 'a living creature; "every animal in the wood"'},
-    "bird": {"words": ["bird"], "gloss": 'warm-blooded egg-layer with feathers; "a bird sang"', "up": ["animal"]},
-    "goose": {"words": ["goose"], "gloss": 'web-footed swimmer with a long neck; "two geese flew by"', "up": ["bird"]},
-    "duck": {"words": ["duck"], "gloss": 'small web-footed swimmer; "a duck quacked"', "up": ["bird"]},
-    "hawk": {"words": ["hawk"], "gloss": 'diurnal hunter with short rounded wings; "the hawk circled"', "up": ["bird"]},
-    "owl": {"words": ["owl", "hooter"], "gloss": 'nocturnal hunter with large eyes; "an owl cried"', "up": ["bird"]},
-    "wren": {"words": ["wren", "jenny_wren"], "gloss": 'little brown singer; "the wren nests here"', "up": ["bird"]},
-    "fish": {"words": ["fish"], "gloss": 'cold-blooded creature with gills; "the fish bit"', "up": ["animal"]},
-    "carp": {"words": ["carp"], "gloss": 'pond dweller with one dorsal fin; "a fat carp"', "up": ["fish"]},
-    "pike": {"words": ["pike"], "gloss": 'voracious freshwater hunter; "he caught a pike"', "up": ["fish"]},
-    "hedwig": {"words": ["Hedwig"], "gloss": 'a famous snowy messenger; "Hedwig came back"', "instance_of": ["owl"]},
+    "animal": {
+        "words": ["animal", "beast"],
+        "gloss": 'a living creature; "every animal in the wood"',
+    },
+    "bird": {
+        "words": ["bird"],
+        "gloss": 'warm-blooded egg-layer with feathers; "a bird sang"',
+        "up": ["animal"],
+    },
+    "goose": {
+        "words": ["goose"],
+        "gloss": 'web-footed swimmer with a long neck; "two geese flew by"',
+        "up": ["bird"],
+    },
+    "duck": {
+        "words": ["duck"],
+        "gloss": 'small web-footed swimmer; "a duck quacked"',
+        "up": ["bird"],
+    },
+    "hawk": {
+        "words": ["hawk"],
+        "gloss": 'diurnal hunter with short rounded wings; "the hawk circled"',
+        "up": ["bird"],
+    },
+    "owl": {
+        "words": ["owl", "hooter"],
+        "gloss": 'nocturnal hunter with large eyes; "an owl cried"',
+        "up": ["bird"],
+    },
+    "wren": {
+        "words": ["wren", "jenny_wren"],
+        "gloss": 'little brown singer; "the wren nests here"',
+        "up": ["bird"],
+    },
+    "fish": {
+        "words": ["fish"],
+        "gloss": 'cold-blooded creature with gills; "the fish bit"',
+        "up": ["animal"],
+    },
+    "carp": {
+        "words": ["carp"],
+        "gloss": 'pond dweller with one dorsal fin; "a fat carp"',
+        "up": ["fish"],
+    },
+    "pike": {
+        "words": ["pike"],
+        "gloss": 'voracious freshwater hunter; "he caught a pike"',
+        "up": ["fish"],
+    },
+    "hedwig": {
+        "words": ["Hedwig"],
+        "gloss": 'a famous snowy messenger; "Hedwig came back"',
+        "instance_of": ["owl"],
+    },
     "hood": {"words": ["hood", "owl"], "gloss": 'a cap worn by scholars; "put on the hood"'},
 }

@@ -1,7 +1,7 @@
 """Measures on the confidences of models that choose: prior bias, chance, choice paralysis, calibration, controls.
 
 Everything takes *scores*: a frame items x choices of natural logarithms, as ``lm.choice_logprobs`` returns it. After
-Shen & Kejriwal (2022), with the perturbed items of ``psychlm.text.confusion``.
+Shen & Kejriwal (2022), with the perturbed items of ``psychlm.probes.confusion``.
 """
 
 from psychlm.confidence.calibration import Calibration, calibration
@@ -20,8 +20,28 @@ from psychlm.confidence.scores import check_scores, confidence_in, confidences, 
 from psychlm.confidence.table import by_benchmark
 
 __all__ = [
-    "AccuracyChange", "Association", "BiasParts", "Calibration", "ChanceTest", "Paralysis", "PriorBias",
-    "accuracy_change", "against_chance", "association", "bias_parts", "by_benchmark", "calibration", "check_scores",
-    "choice_features", "choice_paralysis", "confidence_in", "confidences", "grades",
-    "length_biased_responder", "paralysis_by_number", "picks_by_place", "prior_bias", "random_responder",
-]  # fmt: skip
+    "AccuracyChange",
+    "Association",
+    "BiasParts",
+    "Calibration",
+    "ChanceTest",
+    "Paralysis",
+    "PriorBias",
+    "accuracy_change",
+    "against_chance",
+    "association",
+    "bias_parts",
+    "by_benchmark",
+    "calibration",
+    "check_scores",
+    "choice_features",
+    "choice_paralysis",
+    "confidence_in",
+    "confidences",
+    "grades",
+    "length_biased_responder",
+    "paralysis_by_number",
+    "picks_by_place",
+    "prior_bias",
+    "random_responder",
+]

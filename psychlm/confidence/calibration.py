@@ -61,16 +61,27 @@ def calibration(
     n = np.bincount(bin_of, minlength=n_bins)
     with np.errstate(invalid="ignore"):
         table = pd.DataFrame(
-            {"low": np.arange(n_bins) / n_bins, "high": np.arange(1, n_bins + 1) / n_bins, "n": n,
-             "confidence": np.bincount(bin_of, sure, n_bins) / n, "accuracy": np.bincount(bin_of, right, n_bins) / n}
-        )  # fmt: skip
-    gaps = pd.DataFrame(np.where(bin_of[:, None] == np.arange(n_bins), (right - sure)[:, None], 0.0))
+            {
+                "low": np.arange(n_bins) / n_bins,
+                "high": np.arange(1, n_bins + 1) / n_bins,
+                "n": n,
+                "confidence": np.bincount(bin_of, sure, n_bins) / n,
+                "accuracy": np.bincount(bin_of, right, n_bins) / n,
+            }
+        )
+    gaps = pd.DataFrame(
+        np.where(bin_of[:, None] == np.arange(n_bins), (right - sure)[:, None], 0.0)
+    )
     error = stats.bootstrap(_error, gaps, rng=rng, n_boot=n_boot, level=level)
-    return Calibration(error, float(right.mean()), float(sure.mean()), table.rename_axis("bin"), len(sure))
+    return Calibration(
+        error, float(right.mean()), float(sure.mean()), table.rename_axis("bin"), len(sure)
+    )
 
 
 def _bin(sure: Values, n_bins: int) -> np.ndarray:
-    return np.searchsorted(np.linspace(0, 1, n_bins + 1)[1:-1], sure)  # an edge belongs to the bin below it
+    return np.searchsorted(
+        np.linspace(0, 1, n_bins + 1)[1:-1], sure
+    )  # an edge belongs to the bin below it
 
 
 def _error(gaps: Values) -> Values:

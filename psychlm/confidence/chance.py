@@ -31,7 +31,9 @@ class ChanceTest:
     smallest_expected: float  # the least expected count; below 5 trust p rather than p_chi2
 
 
-def against_chance(scores: pd.DataFrame, answer: pd.Series | ArrayLike, *, level: float = 0.95) -> ChanceTest:
+def against_chance(
+    scores: pd.DataFrame, answer: pd.Series | ArrayLike, *, level: float = 0.95
+) -> ChanceTest:
     """Test how often the pseudo-correct choice is picked against chance, 1/n for an item of n choices.
 
     Items may have different numbers of choices. The count of picks is then a sum of binomial counts, one for each
@@ -64,15 +66,26 @@ def against_chance(scores: pd.DataFrame, answer: pd.Series | ArrayLike, *, level
     chi2 = float(((np.column_stack([hits, total - hits]) - expected) ** 2 / expected).sum())
     low, high = stats.binomtest(k, n).proportion_ci(level, method="wilson")
     return ChanceTest(
-        k / n, float(low), float(high), level, float((1 / size).mean()), n, int(tied.sum()),
-        _two_sided(k, total, 1 / sizes), chi2, len(sizes), float(stats.chi2.sf(chi2, len(sizes))),
+        k / n,
+        float(low),
+        float(high),
+        level,
+        float((1 / size).mean()),
+        n,
+        int(tied.sum()),
+        _two_sided(k, total, 1 / sizes),
+        chi2,
+        len(sizes),
+        float(stats.chi2.sf(chi2, len(sizes))),
         float(expected.min()),
-    )  # fmt: skip
+    )
 
 
 def _two_sided(k: int, n: NDArray[np.intp], p: NDArray[np.float64]) -> float:
     """Sum the probabilities of all counts no likelier than k; the tolerance is that of scipy's binomtest."""
-    pmf = reduce(np.convolve, [stats.binom.pmf(np.arange(m + 1), m, q) for m, q in zip(n, p, strict=True)])
+    pmf = reduce(
+        np.convolve, [stats.binom.pmf(np.arange(m + 1), m, q) for m, q in zip(n, p, strict=True)]
+    )
     return float(min(1.0, pmf[pmf <= pmf[k] * (1 + 1e-7)].sum()))
 
 
@@ -99,5 +112,7 @@ def picks_by_place(scores: pd.DataFrame) -> tuple[pd.DataFrame, float, float]:
     for n in np.unique(size):
         observed, expected = best[size == n][:, :n].sum(axis=0), (size == n).sum() / n
         chi2, df = chi2 + float(((observed - expected) ** 2 / expected).sum()), df + int(n) - 1
-    table = pd.DataFrame({"picked": best.sum(axis=0), "expected": (there / size[:, None]).sum(axis=0)})
+    table = pd.DataFrame(
+        {"picked": best.sum(axis=0), "expected": (there / size[:, None]).sum(axis=0)}
+    )
     return table.rename_axis("place"), chi2, float(stats.chi2.sf(chi2, df)) if df else float("nan")

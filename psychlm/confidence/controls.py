@@ -16,7 +16,9 @@ def _matrix(items: pd.DataFrame) -> tuple[np.ndarray, pd.Index]:
     return lengths, pd.Index(items["item_id"], name="item")
 
 
-def random_responder(items: pd.DataFrame, *, rng: np.random.Generator, spread: float = 1.0) -> pd.DataFrame:
+def random_responder(
+    items: pd.DataFrame, *, rng: np.random.Generator, spread: float = 1.0
+) -> pd.DataFrame:
     """Return scores drawn by lot, whatever prompt and choices say: the responder without a prior bias.
 
     Parameters
@@ -32,7 +34,9 @@ def random_responder(items: pd.DataFrame, *, rng: np.random.Generator, spread: f
         As ``lm.choice_logprobs``: the logarithms of probabilities over the item's choices.
     """
     lengths, index = _matrix(items)
-    return _normalised(np.where(np.isnan(lengths), np.nan, spread * rng.normal(size=lengths.shape)), index)
+    return _normalised(
+        np.where(np.isnan(lengths), np.nan, spread * rng.normal(size=lengths.shape)), index
+    )
 
 
 def length_biased_responder(
@@ -59,10 +63,14 @@ def length_biased_responder(
     centred = lengths - np.nanmean(lengths, axis=1, keepdims=True)
     sd = np.nanstd(centred)
     if sd == 0:
-        raise frames.FrameError("the choices of each item have one length: nothing for a bias to hold on to")
+        raise frames.FrameError(
+            "the choices of each item have one length: nothing for a bias to hold on to"
+        )
     return _normalised(nats_per_sd * centred / sd + spread * rng.normal(size=lengths.shape), index)
 
 
 def _normalised(values: np.ndarray, index: pd.Index) -> pd.DataFrame:
     top = np.nanmax(values, axis=1, keepdims=True)
-    return pd.DataFrame(values - top - np.log(np.nansum(np.exp(values - top), axis=1, keepdims=True)), index=index)
+    return pd.DataFrame(
+        values - top - np.log(np.nansum(np.exp(values - top), axis=1, keepdims=True)), index=index
+    )

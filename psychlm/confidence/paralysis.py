@@ -17,7 +17,9 @@ from scipy import stats as scipy_stats
 from psychlm import frames, stats
 from psychlm.confidence.scores import Values, check_scores, confidence_in, n_choices, places
 
-TOLERANCE = 1e-6  # differences of confidence that networks in single precision make when batches differ
+TOLERANCE = (
+    1e-6  # differences of confidence that networks in single precision make when batches differ
+)
 
 
 @dataclass(frozen=True)
@@ -27,11 +29,17 @@ class Paralysis:
     drop: stats.Interval  # mean over items of confidence before less after
     effect: float  # mean of the drops over their standard deviation (Cohen's d for pairs)
     p: float  # Wilcoxon's signed-rank test of the drops, two-sided
-    own: stats.Interval  # the part of the drop within the item's own choices, those added left out: a change of mind
+    own: (
+        stats.Interval
+    )  # the part of the drop within the item's own choices, those added left out: a change of mind
     own_effect: float
     p_own: float  # Wilcoxon's test of that part
-    renormalisation: stats.Interval  # the other part, drop less own: what renormalising over more choices takes away
-    equal_draw: stats.Interval  # the drop if every added choice drew as much as the item's mean incorrect one does
+    renormalisation: (
+        stats.Interval
+    )  # the other part, drop less own: what renormalising over more choices takes away
+    equal_draw: (
+        stats.Interval
+    )  # the drop if every added choice drew as much as the item's mean incorrect one does
     n_extra: float  # choices added, on average
     n_items: int
     items: pd.DataFrame  # by item: before, after, drop, own, renormalisation, equal_draw
@@ -86,25 +94,42 @@ def choice_paralysis(
     """
     before, after = check_scores(before), check_scores(after)
     if not before.index.equals(after.index):
-        raise frames.FrameError("before and after hold different items, or another order; align them by item")
+        raise frames.FrameError(
+            "before and after hold different items, or another order; align them by item"
+        )
     n, m = n_choices(before), n_choices(after) - n_choices(before)
     if (m < 1).any():
-        raise frames.FrameError(f"items {list(before.index[m < 1][:5])} have no more choices after than before")
+        raise frames.FrameError(
+            f"items {list(before.index[m < 1][:5])} have no more choices after than before"
+        )
     place = places(answer, before)
     c, d = confidence_in(before, place), confidence_in(after, place)
     mine = after.where(np.arange(after.shape[1]) < n[:, None])
     own = c - confidence_in(mine, place)
     items = pd.DataFrame(
-        {"before": c, "after": d, "drop": c - d, "own": own, "renormalisation": c - d - own,
-         "equal_draw": c - c / (1 + m * (1 - c) / (n - 1))}
-    )  # fmt: skip
+        {
+            "before": c,
+            "after": d,
+            "drop": c - d,
+            "own": own,
+            "renormalisation": c - d - own,
+            "equal_draw": c - c / (1 + m * (1 - c) / (n - 1)),
+        }
+    )
     of = {name: _interval(items[name], rng, n_boot, level) for name in list(items)[2:]}
     return Paralysis(
-        drop=of["drop"], effect=_effect(items["drop"]), p=_signed(items["drop"]),
-        own=of["own"], own_effect=_effect(items["own"]), p_own=_signed(items["own"]),
-        renormalisation=of["renormalisation"], equal_draw=of["equal_draw"],
-        n_extra=float(m.mean()), n_items=len(items), items=items,
-    )  # fmt: skip
+        drop=of["drop"],
+        effect=_effect(items["drop"]),
+        p=_signed(items["drop"]),
+        own=of["own"],
+        own_effect=_effect(items["own"]),
+        p_own=_signed(items["own"]),
+        renormalisation=of["renormalisation"],
+        equal_draw=of["equal_draw"],
+        n_extra=float(m.mean()),
+        n_items=len(items),
+        items=items,
+    )
 
 
 def _effect(differences: pd.Series) -> float:
@@ -112,7 +137,9 @@ def _effect(differences: pd.Series) -> float:
     return float(differences.mean() / spread) if spread > TOLERANCE else float("nan")
 
 
-def _interval(values: pd.Series, rng: np.random.Generator, n_boot: int, level: float) -> stats.Interval:
+def _interval(
+    values: pd.Series, rng: np.random.Generator, n_boot: int, level: float
+) -> stats.Interval:
     return stats.bootstrap(_mean, values.to_frame(), rng=rng, n_boot=n_boot, level=level)
 
 
@@ -158,18 +185,31 @@ def paralysis_by_number(
     for number, scores in after.items():
         found = choice_paralysis(before, scores, answer, rng=rng, n_boot=n_boot, level=level)
         rows[number] = {
-            "before": found.items["before"].mean(), "after": found.items["after"].mean(), "drop": found.drop.estimate,
-            "low": found.drop.low, "high": found.drop.high, "effect": found.effect, "p": found.p,
-            "own": found.own.estimate, "own_effect": found.own_effect, "p_own": found.p_own,
-            "renormalisation": found.renormalisation.estimate, "equal_draw": found.equal_draw.estimate,
-        }  # fmt: skip
+            "before": found.items["before"].mean(),
+            "after": found.items["after"].mean(),
+            "drop": found.drop.estimate,
+            "low": found.drop.low,
+            "high": found.drop.high,
+            "effect": found.effect,
+            "p": found.p,
+            "own": found.own.estimate,
+            "own_effect": found.own_effect,
+            "p_own": found.p_own,
+            "renormalisation": found.renormalisation.estimate,
+            "equal_draw": found.equal_draw.estimate,
+        }
     table = pd.DataFrame.from_dict(rows, orient="index").rename_axis("n_extra")
     table.insert(table.columns.get_loc("p") + 1, "p_holm", stats.holm(table["p"]))
     return table
 
 
 def accuracy_change(
-    before: pd.Series, after: pd.Series, *, rng: np.random.Generator, n_boot: int = 2000, level: float = 0.95
+    before: pd.Series,
+    after: pd.Series,
+    *,
+    rng: np.random.Generator,
+    n_boot: int = 2000,
+    level: float = 0.95,
 ) -> AccuracyChange:
     """Compare the grades of the same items before and after (``grades``), with intervals over items.
 
@@ -179,7 +219,9 @@ def accuracy_change(
         If the items differ.
     """
     if not before.index.equals(after.index):
-        raise frames.FrameError("the grades before and after are those of different items; align them by item")
+        raise frames.FrameError(
+            "the grades before and after are those of different items; align them by item"
+        )
     change = after - before
     rose, changed = int((change > 0).sum()), int((change != 0).sum())
     p = float(scipy_stats.binomtest(rose, changed).pvalue) if changed else 1.0

@@ -36,7 +36,9 @@ WORD = re.compile(r"\w+")
 class BiasParts:
     """A prior bias split into what is known of the choices and what is not."""
 
-    coefficients: pd.DataFrame  # by feature: nats per standard deviation, se, low, high, z, p; sd of the feature
+    coefficients: (
+        pd.DataFrame
+    )  # by feature: nats per standard deviation, se, low, high, z, p; sd of the feature
     shares: pd.Series  # of the variance of scores within items: the features, "choice" (u) and "noise" (e); sum to 1
     choice_sd: float  # sigma_u, nats
     noise_sd: float  # sigma_e, nats
@@ -69,9 +71,14 @@ def choice_features(items: pd.DataFrame, word_counts: pd.Series | None = None) -
     log_count = np.log10(words.explode().map(word_counts).fillna(0).astype(float) + 1)
     log_count[words.explode().isna()] = 0.0
     return pd.DataFrame(
-        {"item": flat["item_id"], "place": flat.groupby("item_id", sort=False).cumcount(), "text": flat["choices"],
-         "length_chars": flat["choices"].str.len(), "log_frequency": log_count.groupby(level=0).mean()}
-    )  # fmt: skip
+        {
+            "item": flat["item_id"],
+            "place": flat.groupby("item_id", sort=False).cumcount(),
+            "text": flat["choices"],
+            "length_chars": flat["choices"].str.len(),
+            "log_frequency": log_count.groupby(level=0).mean(),
+        }
+    )
 
 
 def bias_parts(
@@ -110,7 +117,9 @@ def bias_parts(
         from the others, or the scores do not differ between presentations, so that there is no noise to compare with.
     """
     if len(presentations) < 2:
-        raise ValueError("one presentation cannot tell a choice's own appeal from noise; ask another wrong question")
+        raise ValueError(
+            "one presentation cannot tell a choice's own appeal from noise; ask another wrong question"
+        )
     long = _long(presentations, word_counts, features)
     y, x, groups = _contrasts(long, features)
     n_presentations = len(presentations)
@@ -122,12 +131,16 @@ def bias_parts(
     sd = np.sqrt((x**2).mean(axis=0))
     if not sd.all() or np.linalg.matrix_rank(x / sd) < len(sd):
         same = [name for name, value in zip(features, sd, strict=True) if value == 0]
-        raise ValueError(f"features {same or list(features)} do not vary within items, or follow from one another")
+        raise ValueError(
+            f"features {same or list(features)} do not vary within items, or follow from one another"
+        )
     return _fit(y, x / sd, groups, pd.Series(sd, index=list(features)), n_presentations, level)
 
 
 def _long(
-    presentations: Sequence[tuple[pd.DataFrame, pd.DataFrame]], word_counts: pd.Series | None, features: Sequence[str]
+    presentations: Sequence[tuple[pd.DataFrame, pd.DataFrame]],
+    word_counts: pd.Series | None,
+    features: Sequence[str],
 ) -> pd.DataFrame:
     """Return one row a choice and presentation, sorted by item, choice (its place in the source) and presentation."""
     parts = []
@@ -135,17 +148,23 @@ def _long(
         checked = check_scores(scores)
         missing = items["item_id"][~items["item_id"].isin(checked.index)]
         if len(missing):
-            raise frames.FrameError(f"items {list(missing[:5])} have no scores; score the perturbed items themselves")
+            raise frames.FrameError(
+                f"items {list(missing[:5])} have no scores; score the perturbed items themselves"
+            )
         values = checked.loc[items["item_id"]].to_numpy()
         rows = choice_features(items, word_counts)
         own = [name for name in features if name not in rows]
         rows = rows.assign(
             source=items["source_item_id"].repeat(items["choices"].map(len)).to_numpy(),
-            choice=items["order"].explode().to_numpy(int), presentation=number, score=values[~np.isnan(values)],
+            choice=items["order"].explode().to_numpy(int),
+            presentation=number,
+            score=values[~np.isnan(values)],
             **{name: items[name].explode().to_numpy(float) for name in own},
-        )  # fmt: skip
+        )
         parts.append(rows)
-    long = pd.concat(parts, ignore_index=True).sort_values(["source", "choice", "presentation"], kind="stable")
+    long = pd.concat(parts, ignore_index=True).sort_values(
+        ["source", "choice", "presentation"], kind="stable"
+    )
     each = long.groupby(["source", "choice"])
     if (each.size() != len(parts)).any() or (each["text"].nunique() != 1).any():
         raise frames.FrameError(
@@ -154,13 +173,17 @@ def _long(
     return long
 
 
-def _contrasts(long: pd.DataFrame, features: Sequence[str]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _contrasts(
+    long: pd.DataFrame, features: Sequence[str]
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return scores (N,) and features (N, p) as contrasts within items, and which contrast of which item each is."""
     k = long["presentation"].nunique()
     size = long.groupby("source", sort=False)["choice"].transform("size") // k
     columns, groups, last = [], [], 0
     for n, rows in long.groupby(size, sort=True):
-        stack = rows[["score", *features]].to_numpy(float).reshape(-1, int(n), k * (1 + len(features)))
+        stack = (
+            rows[["score", *features]].to_numpy(float).reshape(-1, int(n), k * (1 + len(features)))
+        )
         turned = np.einsum("cj,ijv->icv", helmert(int(n)), stack).reshape(-1, 1 + len(features))
         columns.append(turned)
         groups.append(last + np.repeat(np.arange(len(turned) // k), k))
@@ -170,11 +193,18 @@ def _contrasts(long: pd.DataFrame, features: Sequence[str]) -> tuple[np.ndarray,
 
 
 def _fit(
-    y: np.ndarray, x: np.ndarray, groups: np.ndarray, sd: pd.Series, n_presentations: int, level: float
+    y: np.ndarray,
+    x: np.ndarray,
+    groups: np.ndarray,
+    sd: pd.Series,
+    n_presentations: int,
+    level: float,
 ) -> BiasParts:
     from statsmodels.regression.mixed_linear_model import MixedLM
 
-    with warnings.catch_warnings():  # a variance at its boundary, and convergence, are told in the result
+    with (
+        warnings.catch_warnings()
+    ):  # a variance at its boundary, and convergence, are told in the result
         warnings.simplefilter("ignore")
         fit = MixedLM(y, x, groups=groups).fit(reml=True)
     beta, se = fit.fe_params, fit.bse_fe
@@ -183,10 +213,23 @@ def _fit(
     shares = pd.Series([*predicted, choice, noise], index=[*sd.index, "choice", "noise"])
     half = scipy_stats.norm.ppf((1 + level) / 2) * se
     coefficients = pd.DataFrame(
-        {"nats_per_sd": beta, "se": se, "low": beta - half, "high": beta + half, "z": beta / se,
-         "p": 2 * scipy_stats.norm.sf(np.abs(beta / se)), "sd": sd.to_numpy()}, index=sd.index.rename("feature"),
-    )  # fmt: skip
+        {
+            "nats_per_sd": beta,
+            "se": se,
+            "low": beta - half,
+            "high": beta + half,
+            "z": beta / se,
+            "p": 2 * scipy_stats.norm.sf(np.abs(beta / se)),
+            "sd": sd.to_numpy(),
+        },
+        index=sd.index.rename("feature"),
+    )
     return BiasParts(
-        coefficients, shares / shares.sum(), choice**0.5, noise**0.5, len(np.unique(groups)), n_presentations,
+        coefficients,
+        shares / shares.sum(),
+        choice**0.5,
+        noise**0.5,
+        len(np.unique(groups)),
+        n_presentations,
         bool(fit.converged),
-    )  # fmt: skip
+    )

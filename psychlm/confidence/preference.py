@@ -32,7 +32,9 @@ class PriorBias:
     instances: pd.DataFrame  # by item: spread, relative_spread, lasting_variance, p
     spread: stats.Interval  # mean over instances of the standard deviation of the confidences
     relative_spread: stats.Interval  # the same, 1 where all confidence lies in one choice
-    lasting_share: stats.Interval | None  # share of the variance that returns in every presentation; None for one
+    lasting_share: (
+        stats.Interval | None
+    )  # share of the variance that returns in every presentation; None for one
     p: float  # of the lasting variance, over the whole benchmark; NaN for one presentation
     n_items: int
     n_presentations: int
@@ -93,7 +95,9 @@ def prior_bias(
     if k > 1:
         lasting = _lasting(centred, variance, n)
         p_items, p = _permute(centred, n, lasting, rng, n_permutations)
-    instances = pd.DataFrame(columns | {"lasting_variance": lasting, "p": p_items}, index=sure[0].index)
+    instances = pd.DataFrame(
+        columns | {"lasting_variance": lasting, "p": p_items}, index=sure[0].index
+    )
     intervals = [
         stats.bootstrap(_mean, instances[[name]], rng=rng, n_boot=n_boot, level=level)
         for name in ("spread", "relative_spread")
@@ -102,7 +106,9 @@ def prior_bias(
     if k > 1 and variance.any():
         parts = pd.DataFrame({"lasting": lasting, "variance": variance.mean(axis=0)})
         share = stats.bootstrap(_ratio, parts, rng=rng, n_boot=n_boot, level=level)
-    return PriorBias(instances, intervals[0], intervals[1], share, p, len(n), k, n_permutations if k > 1 else 0)
+    return PriorBias(
+        instances, intervals[0], intervals[1], share, p, len(n), k, n_permutations if k > 1 else 0
+    )
 
 
 def _together(presentations: tuple[pd.DataFrame, ...]) -> list[pd.DataFrame]:
@@ -134,13 +140,19 @@ def _lasting(centred: Values, variance: Values, n: NDArray[np.intp]) -> Values:
 
 
 def _permute(
-    centred: Values, n: NDArray[np.intp], observed: Values, rng: np.random.Generator, n_permutations: int
+    centred: Values,
+    n: NDArray[np.intp],
+    observed: Values,
+    rng: np.random.Generator,
+    n_permutations: int,
 ) -> tuple[Values, float]:
     """Return p-values of the lasting variance, by item and of their mean (Phipson & Smyth 2010)."""
     variance = (centred**2).sum(axis=2) / n
     as_high, mean_as_high = np.zeros(len(n)), 0
     for _ in range(n_permutations):
-        moved = np.concatenate([centred[:1], shuffle_within(centred[1:], n, rng)])  # the first may stay where it is
+        moved = np.concatenate(
+            [centred[:1], shuffle_within(centred[1:], n, rng)]
+        )  # the first may stay where it is
         drawn = _lasting(moved, variance, n)
         as_high += drawn >= observed - TOLERANCE
         mean_as_high += drawn.mean() >= observed.mean() - TOLERANCE
@@ -188,7 +200,9 @@ def association(
     n, there = n_choices(sure), sure.notna().to_numpy()
     values = feature.reindex(index=sure.index, columns=sure.columns).to_numpy(np.float64)
     if np.isnan(values[there]).any():
-        raise frames.FrameError("the feature lacks items or choices that have scores; give a value for each choice")
+        raise frames.FrameError(
+            "the feature lacks items or choices that have scores; give a value for each choice"
+        )
     values = np.where(there, values, 0.0)
     x = np.where(there, values - values.sum(axis=1, keepdims=True) / n[:, None], 0.0)
     c = np.nan_to_num(sure.to_numpy() - 1 / n[:, None])
@@ -199,10 +213,15 @@ def association(
         )
     observed = abs((x * c).sum())
     drawn = np.array([abs((x * shuffle_within(c, n, rng)).sum()) for _ in range(n_permutations)])
-    sums = pd.DataFrame({"xc": (x * c).sum(axis=1), "xx": (x**2).sum(axis=1), "cc": (c**2).sum(axis=1)})
+    sums = pd.DataFrame(
+        {"xc": (x * c).sum(axis=1), "xx": (x**2).sum(axis=1), "cc": (c**2).sum(axis=1)}
+    )
     r = stats.bootstrap(_within_r, sums, rng=rng, n_boot=n_boot, level=level)
     return Association(
-        r, float((1 + (drawn >= observed - TOLERANCE).sum()) / (1 + n_permutations)), len(n), n_permutations
+        r,
+        float((1 + (drawn >= observed - TOLERANCE).sum()) / (1 + n_permutations)),
+        len(n),
+        n_permutations,
     )
 
 

@@ -28,7 +28,9 @@ def check_scores(scores: pd.DataFrame) -> pd.DataFrame:
         raise frames.FrameError("scores are a DataFrame of items x choices with one item at least")
     if scores.index.has_duplicates:
         twice = list(scores.index[scores.index.duplicated()][:5])
-        raise frames.FrameError(f"items {twice} are scored more than once; score each probe in a frame of its own")
+        raise frames.FrameError(
+            f"items {twice} are scored more than once; score each probe in a frame of its own"
+        )
     values = scores.to_numpy(np.float64, na_value=np.nan)
     there = ~np.isnan(values)
     gap = (there[:, 1:] & ~there[:, :-1]).any(axis=1)
@@ -82,7 +84,9 @@ def places(answer: pd.Series | ArrayLike, scores: pd.DataFrame) -> NDArray[np.in
         answer = answer.loc[scores.index]
     place = np.asarray(answer, dtype=np.float64)
     if place.shape != (len(scores),):
-        raise frames.FrameError(f"there are {len(scores)} items and answers of shape {place.shape}; give one an item")
+        raise frames.FrameError(
+            f"there are {len(scores)} items and answers of shape {place.shape}; give one an item"
+        )
     outside = ~((place >= 0) & (place < n_choices(scores)) & (place % 1 == 0))
     if outside.any():
         raise frames.FrameError(
@@ -94,7 +98,11 @@ def places(answer: pd.Series | ArrayLike, scores: pd.DataFrame) -> NDArray[np.in
 def confidence_in(scores: pd.DataFrame, answer: pd.Series | ArrayLike) -> pd.Series:
     """Return the confidence in one choice of every item, the (pseudo-)correct one, by item."""
     sure = confidences(scores)
-    return pd.Series(sure.to_numpy()[np.arange(len(sure)), places(answer, sure)], index=sure.index, name="confidence")
+    return pd.Series(
+        sure.to_numpy()[np.arange(len(sure)), places(answer, sure)],
+        index=sure.index,
+        name="confidence",
+    )
 
 
 def grades(scores: pd.DataFrame, answer: pd.Series | ArrayLike) -> pd.Series:

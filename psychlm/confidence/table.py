@@ -47,9 +47,16 @@ def _row(result: Result) -> dict[str, object]:
             AccuracyChange: lambda r: ("change in accuracy", r.change),
         }[type(result)](result)
         nan = float("nan")
-        estimate, low, high = (interval.estimate, interval.low, interval.high) if interval else (nan, nan, nan)
+        estimate, low, high = (
+            (interval.estimate, interval.low, interval.high) if interval else (nan, nan, nan)
+        )
         null = 0.0
     return {
-        "measure": measure, "estimate": estimate, "low": low, "high": high, "null": null, "n_items": result.n_items,
+        "measure": measure,
+        "estimate": estimate,
+        "low": low,
+        "high": high,
+        "null": null,
+        "n_items": result.n_items,
         "p": result.p,
-    }  # fmt: skip
+    }

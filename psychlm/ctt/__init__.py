@@ -19,9 +19,21 @@ from psychlm.ctt.items import (
     item_rest_correlation,
     item_total_correlation,
 )
-from psychlm.ctt.reliability import alpha_if_deleted, cronbach_alpha, kr20, split_half, standard_error_of_measurement
+from psychlm.ctt.reliability import (
+    alpha_if_deleted,
+    cronbach_alpha,
+    kr20,
+    split_half,
+    standard_error_of_measurement,
+)
 from psychlm.ctt.restarts import cluster_items_by_restarts
-from psychlm.ctt.subset import GreedySubset, SmallestSubset, greedy_subset, smallest_subset, subset_agreement
+from psychlm.ctt.subset import (
+    GreedySubset,
+    SmallestSubset,
+    greedy_subset,
+    smallest_subset,
+    subset_agreement,
+)
 
 __all__ = [
     "average_inter_item_correlation",

@@ -33,12 +33,18 @@ def fleiss_kappa(labels: pd.DataFrame) -> pd.Series:
     counts = labels.apply(pd.Series.value_counts).fillna(0).T.sort_index(axis=1)
     answers = counts.sum(axis=1)
     if (answers < 2).any():
-        raise FrameError(f"items {list(counts.index[answers < 2])[:5]} have fewer than two answers; leave them out")
+        raise FrameError(
+            f"items {list(counts.index[answers < 2])[:5]} have fewer than two answers; leave them out"
+        )
     if counts.shape[1] < 2:
-        raise FrameError(f"everyone said {list(counts.columns)}: with one label there is no agreement to measure")
+        raise FrameError(
+            f"everyone said {list(counts.columns)}: with one label there is no agreement to measure"
+        )
     share = counts.sum() / counts.to_numpy().sum()
     chance = share * (1 - share)
-    disagreement = (counts * (-counts).add(answers, axis=0)).div(answers * (answers - 1), axis=0).mean()
+    disagreement = (
+        (counts * (-counts).add(answers, axis=0)).div(answers * (answers - 1), axis=0).mean()
+    )
     kappa = 1 - disagreement / chance
     kappa["overall"] = np.average(kappa, weights=chance)
     return kappa.rename("kappa")

@@ -78,7 +78,9 @@ def cluster_items(
     np.fill_diagonal(distance, 0)
     tried = range(2, largest + 1) if k == "silhouette" else [k]
     fits = {n: fasterpam(distance, n, init="build", n_cpu=1) for n in tried}
-    width = pd.Series({n: silhouette_score(distance, fit.labels, metric="precomputed") for n, fit in fits.items()})
+    width = pd.Series(
+        {n: silhouette_score(distance, fit.labels, metric="precomputed") for n, fit in fits.items()}
+    )
     best = list(fits)[int(width.to_numpy().argmax())]
     codes, order = pd.factorize(np.asarray(fits[best].labels))
     return ItemClusters(
@@ -103,7 +105,11 @@ class ClusterAgreement:
 
 
 def cluster_agreement(
-    labels_a: pd.Series, labels_b: pd.Series, *, n_permutations: int = 0, rng: np.random.Generator | None = None
+    labels_a: pd.Series,
+    labels_b: pd.Series,
+    *,
+    n_permutations: int = 0,
+    rng: np.random.Generator | None = None,
 ) -> ClusterAgreement:
     """Correlate "i and j are in the same cluster" over the pairs of items that both clusterings label.
 
@@ -135,13 +141,19 @@ def cluster_agreement(
 
     items = labels_a.index.intersection(labels_b.index, sort=False)
     if len(items) < 3:
-        raise FrameError(f"the two clusterings have {len(items)} items in common, and agreement over pairs needs 3")
+        raise FrameError(
+            f"the two clusterings have {len(items)} items in common, and agreement over pairs needs 3"
+        )
     codes_a, codes_b = (pd.factorize(labels.loc[items])[0] for labels in (labels_a, labels_b))
     i, j = np.triu_indices(len(items), k=1)
     same_a, same_b = codes_a[i] == codes_a[j], codes_b[i] == codes_b[j]
     for name, same in (("first", same_a), ("second", same_b)):
         if same.all() or not same.any():
-            how = "all items into one cluster" if same.all() else "every item into a cluster of its own"
+            how = (
+                "all items into one cluster"
+                if same.all()
+                else "every item into a cluster of its own"
+            )
             reason = f"the {name} clustering puts {how}, so nothing varies over pairs"
             return ClusterAgreement(np.nan, np.nan, len(items), len(i), reason)
     r, p = pearsonr(same_a.astype(float), same_b.astype(float))

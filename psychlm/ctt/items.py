@@ -38,7 +38,9 @@ def discrimination_index(responses: pd.DataFrame, fraction: float = 0.27) -> pd.
         weight), which is the mean over all ways of breaking the tie, and does not depend on the order of the rows.
     """
     if not 0 < fraction <= 0.5:
-        raise ValueError(f"each group takes a share of the persons above 0 and at most 0.5, and fraction is {fraction}")
+        raise ValueError(
+            f"each group takes a share of the persons above 0 and at most 0.5, and fraction is {fraction}"
+        )
     answers = several_items(responses, 1)
     score = answers.mean(axis=1).to_numpy()
     size = max(1, round(fraction * len(score)))
@@ -91,7 +93,9 @@ def _columnwise_correlation(x: Array, y: Array) -> Array:
     x, y = (np.where(asked, values - np.nansum(values, axis=0) / n, 0) for values in (x, y))
     norms = np.linalg.norm(x, axis=0) * np.linalg.norm(y, axis=0)
     with np.errstate(invalid="ignore"):
-        return np.where(norms > 1e-10, (x * y).sum(axis=0) / norms, np.nan)  # rounding leaves constants near 1e-15
+        return np.where(
+            norms > 1e-10, (x * y).sum(axis=0) / norms, np.nan
+        )  # rounding leaves constants near 1e-15
 
 
 def inter_item_correlation(responses: pd.DataFrame) -> pd.DataFrame:
@@ -109,14 +113,18 @@ def inter_item_correlation(responses: pd.DataFrame) -> pd.DataFrame:
     n, right, both = pair_counts(answers)
     spread = right * (n - right)
     with np.errstate(invalid="ignore", divide="ignore"):
-        phi = np.where(spread * spread.T > 0, (n * both - right * right.T) / np.sqrt(spread * spread.T), np.nan)
+        phi = np.where(
+            spread * spread.T > 0, (n * both - right * right.T) / np.sqrt(spread * spread.T), np.nan
+        )
     return pd.DataFrame(phi, index=answers.columns, columns=answers.columns.rename("other_item"))
 
 
 Undefined = Literal["drop", "zero", "error"]
 
 
-def average_inter_item_correlation(responses: pd.DataFrame, *, undefined: Undefined = "error") -> float:
+def average_inter_item_correlation(
+    responses: pd.DataFrame, *, undefined: Undefined = "error"
+) -> float:
     """Return the mean correlation over all pairs of items.
 
     ``undefined`` says what becomes of items that everyone answered alike, which have no correlation: ``"error"``
@@ -141,7 +149,9 @@ def defined_correlations(responses: pd.DataFrame, undefined: Undefined) -> pd.Da
         )
     r = r.drop(index=constant, columns=constant)
     if len(r) < 2:
-        raise FrameError(f"fewer than 2 items are left when the constant ones ({list(constant)}) are dropped")
+        raise FrameError(
+            f"fewer than 2 items are left when the constant ones ({list(constant)}) are dropped"
+        )
     if r.isna().to_numpy().any():
         one, other = np.argwhere(r.isna().to_numpy())[0]
         raise FrameError(

@@ -26,7 +26,9 @@ def _covariances(answers: pd.DataFrame, ddof: int = 1) -> Array:
 def _alpha(covariances: Array) -> float:
     n_items, total = len(covariances), covariances.sum()
     if total <= 1e-12:
-        raise FrameError("the total score has no variance, so reliability is undefined; persons must differ")
+        raise FrameError(
+            "the total score has no variance, so reliability is undefined; persons must differ"
+        )
     return float(n_items / (n_items - 1) * (1 - np.trace(covariances) / total))
 
 
@@ -60,7 +62,11 @@ def alpha_if_deleted(responses: pd.DataFrame) -> pd.Series:
     own, n_items = np.diag(covariances), len(covariances)
     total = covariances.sum() - 2 * covariances.sum(axis=0) + own
     with np.errstate(invalid="ignore", divide="ignore"):
-        alpha = (n_items - 1) / (n_items - 2) * (1 - (own.sum() - own) / np.where(total > 1e-12, total, np.nan))
+        alpha = (
+            (n_items - 1)
+            / (n_items - 2)
+            * (1 - (own.sum() - own) / np.where(total > 1e-12, total, np.nan))
+        )
     return pd.Series(alpha, index=answers.columns, name="alpha_if_deleted")
 
 
@@ -106,12 +112,16 @@ def split_half(
     covariances, second = _covariances(answers), 1 - first
     one, other = (((half @ covariances) * half).sum(axis=1) for half in (first, second))
     if min(one.min(), other.min()) <= 1e-12:
-        raise FrameError("a half of the test has no variance, so its reliability is undefined; drop constant items")
+        raise FrameError(
+            "a half of the test has no variance, so its reliability is undefined; drop constant items"
+        )
     r = ((first @ covariances) * second).sum(axis=1) / np.sqrt(one * other)
     return float(np.mean(2 * r / (1 + r)))
 
 
-def standard_error_of_measurement(responses: pd.DataFrame, reliability: float | None = None) -> float:
+def standard_error_of_measurement(
+    responses: pd.DataFrame, reliability: float | None = None
+) -> float:
     """Return s √(1 - reliability) in points of the sum score; reliability is Cronbach's alpha unless given.
 
     s is the standard deviation of the sum score, from pairwise covariances.

@@ -47,7 +47,9 @@ def cluster_items_by_restarts(
     r = inter_item_correlation(responses).fillna(0)
     distance, n_items = 1 - r.to_numpy(), len(r)
     if n_items < 4:
-        raise FrameError(f"the search tries 2 to n - 2 clusters, and the responses have {n_items} items")
+        raise FrameError(
+            f"the search tries 2 to n - 2 clusters, and the responses have {n_items} items"
+        )
     widths, found = {}, {}
     for k in range(2, n_items - 1):
         medoids, labels = _alternate(distance, _random_medoids(n_items, k, restarts, rng))
@@ -79,7 +81,9 @@ def _alternate(distance: Array, medoids: Labels) -> tuple[Labels, Labels]:
         # the cost of an item as medoid of a cluster; only members stand for election
         cost = member @ distance
         centre = np.where(member, cost, np.inf).argmin(axis=2)
-        gain = np.take_along_axis(cost, centre[..., None], 2) < np.take_along_axis(cost, medoids[..., None], 2)
+        gain = np.take_along_axis(cost, centre[..., None], 2) < np.take_along_axis(
+            cost, medoids[..., None], 2
+        )
         elected = np.where(gain[..., 0] & member.any(axis=2), centre, medoids)
         moving = bool((elected != medoids).any())
         medoids = elected
@@ -98,7 +102,9 @@ def _silhouette_width(distance: Array, labels: Labels, k: int) -> Array:
     own_size = np.take_along_axis(size, labels, 1)
     with np.errstate(invalid="ignore", divide="ignore"):
         inside = own / (own_size - 1)
-        others = np.where(member | (size == 0)[..., None], np.inf, towards / size[..., None]).min(axis=1)
+        others = np.where(member | (size == 0)[..., None], np.inf, towards / size[..., None]).min(
+            axis=1
+        )
         width = (others - inside) / np.maximum(inside, others)
     width = np.where(own_size > 1, width, 0)  # Rousseeuw's convention for an item alone
     return np.where((size > 0).sum(axis=1) > 1, width.mean(axis=1), -np.inf)

@@ -19,7 +19,7 @@ import numpy as np
 import pandas as pd
 
 from psychlm.ctt.pairs import Array, several_items
-from psychlm.frames import FrameError, _some
+from psychlm.frames import FrameError, format_names
 from psychlm.stats import spearman_many
 
 PROPERTIES = ("difficulty", "reliability", "inter_item")
@@ -31,7 +31,9 @@ class GreedySubset:
     """Persons in the order in which they were chosen."""
 
     order: pd.Index  # the first k make the subset of size k
-    agreement: pd.DataFrame  # by size: difficulty, reliability, inter_item, with the population, on these items
+    agreement: (
+        pd.DataFrame
+    )  # by size: difficulty, reliability, inter_item, with the population, on these items
     criterion: str
 
 
@@ -40,7 +42,9 @@ class SmallestSubset:
     """How subsets of growing size agree with the population on items they were not chosen on."""
 
     curve: pd.DataFrame  # by property, selection ("greedy", "random") and size: mean, low, high
-    smallest: pd.DataFrame  # by property: greedy, random: the least size from which on the mean keeps to the threshold
+    smallest: (
+        pd.DataFrame
+    )  # by property: greedy, random: the least size from which on the mean keeps to the threshold
     chosen: GreedySubset  # chosen on all items
     threshold: float
     level: float  # of low..high: percentiles over splits (greedy), over splits and draws (random)
@@ -72,14 +76,22 @@ def subset_agreement(responses: pd.DataFrame, persons: Sequence | pd.Index) -> p
     answers = _complete(responses)
     unknown = pd.Index(persons).difference(answers.index)
     if len(unknown):
-        raise FrameError(f"persons {_some(unknown)} of the subset are not among the responses")
+        raise FrameError(
+            f"persons {format_names(unknown)} of the subset are not among the responses"
+        )
     rows = answers.index.get_indexer(pd.Index(persons))
     if len(rows) < 2:
-        raise FrameError("a subset of fewer than two persons has neither reliability nor correlations")
-    return pd.Series(_judged(answers.to_numpy(), rows[None])[0], index=list(PROPERTIES), name="agreement")
+        raise FrameError(
+            "a subset of fewer than two persons has neither reliability nor correlations"
+        )
+    return pd.Series(
+        _judged(answers.to_numpy(), rows[None])[0], index=list(PROPERTIES), name="agreement"
+    )
 
 
-def greedy_subset(responses: pd.DataFrame, size: int | None = None, *, criterion: str = "all") -> GreedySubset:
+def greedy_subset(
+    responses: pd.DataFrame, size: int | None = None, *, criterion: str = "all"
+) -> GreedySubset:
     """Choose persons one by one, each time the one whose addition agrees best with the population.
 
     Parameters
@@ -99,7 +111,9 @@ def greedy_subset(responses: pd.DataFrame, size: int | None = None, *, criterion
     """
     answers = _complete(responses)
     if criterion not in ("all", *PROPERTIES):
-        raise ValueError(f"criterion {criterion!r} is unknown; choose one of {['all', *PROPERTIES]}")
+        raise ValueError(
+            f"criterion {criterion!r} is unknown; choose one of {['all', *PROPERTIES]}"
+        )
     wanted = len(answers) if size is None else size
     if not 2 <= wanted <= len(answers):
         raise ValueError(f"size {wanted} lies outside 2..{len(answers)}, the number of persons")
@@ -116,7 +130,9 @@ def greedy_subset(responses: pd.DataFrame, size: int | None = None, *, criterion
         found.append(agreement[best])
         candidates.choose(best)
     sizes = pd.RangeIndex(1, wanted + 1, name="size")
-    return GreedySubset(answers.index[order], pd.DataFrame(found, sizes, list(PROPERTIES)), criterion)
+    return GreedySubset(
+        answers.index[order], pd.DataFrame(found, sizes, list(PROPERTIES)), criterion
+    )
 
 
 def smallest_subset(
@@ -163,29 +179,51 @@ def smallest_subset(
     n_persons, n_items = answers.shape
     n_judging = round(held_out * n_items)
     if min(n_judging, n_items - n_judging) < 3:
-        raise FrameError(f"held_out={held_out} leaves a side of the {n_items} items with fewer than three")
-    grid = np.unique(np.geomspace(3, n_persons, 12).astype(int)) if sizes is None else np.unique(sizes)
+        raise FrameError(
+            f"held_out={held_out} leaves a side of the {n_items} items with fewer than three"
+        )
+    grid = (
+        np.unique(np.geomspace(3, n_persons, 12).astype(int)) if sizes is None else np.unique(sizes)
+    )
     if grid[0] < 2 or grid[-1] > n_persons:
-        raise ValueError(f"sizes {grid.tolist()} reach outside 2..{n_persons}, the number of persons")
+        raise ValueError(
+            f"sizes {grid.tolist()} reach outside 2..{n_persons}, the number of persons"
+        )
     x, rows = answers.to_numpy(), []
     for split in range(n_splits):
         shuffled = rng.permutation(n_items)
-        order = greedy_subset(answers.iloc[:, shuffled[n_judging:]], int(grid[-1]), criterion=criterion).order
+        order = greedy_subset(
+            answers.iloc[:, shuffled[n_judging:]], int(grid[-1]), criterion=criterion
+        ).order
         greedy = answers.index.get_indexer(order)
         random = rng.permuted(np.tile(np.arange(n_persons), (n_random, 1)), axis=1)
         for size in grid:
-            judged = _judged(x[:, shuffled[:n_judging]], np.vstack([greedy[None, :size], random[:, :size]]))
+            judged = _judged(
+                x[:, shuffled[:n_judging]], np.vstack([greedy[None, :size], random[:, :size]])
+            )
             names = ["greedy"] + ["random"] * n_random
-            rows += [(split, name, int(size), *values) for name, values in zip(names, judged, strict=True)]
+            rows += [
+                (split, name, int(size), *values)
+                for name, values in zip(names, judged, strict=True)
+            ]
     table = pd.DataFrame(rows, columns=["split", "selection", "size", *PROPERTIES])
     long = table.melt(["split", "selection", "size"], var_name="property", value_name="agreement")
     grouped = long.groupby(["property", "selection", "size"])["agreement"]
     tails = {"low": (1 - level) / 2, "high": (1 + level) / 2}
-    curve = grouped.mean().to_frame("mean").assign(**{name: grouped.quantile(q) for name, q in tails.items()})
+    curve = (
+        grouped.mean()
+        .to_frame("mean")
+        .assign(**{name: grouped.quantile(q) for name, q in tails.items()})
+    )
     return SmallestSubset(
-        curve.reset_index(), _least(curve["mean"], threshold),
-        greedy_subset(answers, int(grid[-1]), criterion=criterion), threshold, level, n_splits, n_random,
-    )  # fmt: skip
+        curve.reset_index(),
+        _least(curve["mean"], threshold),
+        greedy_subset(answers, int(grid[-1]), criterion=criterion),
+        threshold,
+        level,
+        n_splits,
+        n_random,
+    )
 
 
 def _complete(responses: pd.DataFrame) -> pd.DataFrame:
@@ -193,7 +231,7 @@ def _complete(responses: pd.DataFrame) -> pd.DataFrame:
     holes = answers.columns[answers.isna().any()]
     if len(holes):
         raise FrameError(
-            f"items {_some(holes)} lack answers of some persons, and subsets are compared on the same items; "
+            f"items {format_names(holes)} lack answers of some persons, and subsets are compared on the same items; "
             "keep the items that all were asked, responses.dropna(axis=1), or grade what is missing"
         )
     return answers
@@ -204,7 +242,9 @@ def _least(mean: pd.Series, threshold: float) -> pd.DataFrame:
     table = mean.unstack("size")
     kept = (table >= threshold).to_numpy()
     from_here = np.logical_and.accumulate(kept[:, ::-1], axis=1)[:, ::-1]
-    first = np.where(from_here.any(axis=1), table.columns.to_numpy(float)[from_here.argmax(axis=1)], np.nan)
+    first = np.where(
+        from_here.any(axis=1), table.columns.to_numpy(float)[from_here.argmax(axis=1)], np.nan
+    )
     return pd.Series(first, index=table.index).unstack("selection").loc[list(PROPERTIES)]
 
 
@@ -247,7 +287,9 @@ class _Candidates:
         n, right = self.n + 1, self.right + self.x
         difficulty = spearman_many(right, goal.right)
         alpha = _alpha(n, right, self.sum + self.total, self.square + self.total**2)
-        return np.stack([difficulty, 1 - np.abs(alpha - goal.alpha), self._inter_item(n, right, goal)], 1)
+        return np.stack(
+            [difficulty, 1 - np.abs(alpha - goal.alpha), self._inter_item(n, right, goal)], 1
+        )
 
     def _inter_item(self, n: int, right: Array, goal: _Population) -> Array:
         """Correlate phi coefficients with the population's, by quadratic forms instead of a matrix a candidate.
@@ -270,14 +312,21 @@ class _Candidates:
         w2, wx, wt = w**2, w**2 * x, w**2 * right
         square = form(w2, (n * self.both) ** 2) + n**2 * wx.sum(1) ** 2 + (wt * right).sum(1) ** 2
         square += (
-            2 * n**2 * form(wx, self.both) - 2 * n * form(wt, self.both) - 2 * n * (wx * right).sum(1) ** 2 - known
+            2 * n**2 * form(wx, self.both)
+            - 2 * n * form(wt, self.both)
+            - 2 * n * (wx * right).sum(1) ** 2
+            - known
         )
         return _correlation(product, square - total**2 / n_pairs, goal.norm)
 
 
 def _correlation(product: Array, square: Array, norm: float) -> Array:
     with np.errstate(invalid="ignore", divide="ignore"):
-        return np.where((square > 1e-9) & (norm > 1e-9), product / (np.sqrt(np.maximum(square, 0)) * norm), np.nan)
+        return np.where(
+            (square > 1e-9) & (norm > 1e-9),
+            product / (np.sqrt(np.maximum(square, 0)) * norm),
+            np.nan,
+        )
 
 
 def _alpha(n: int, right: Array, total: Array, square: Array) -> Array:
@@ -294,7 +343,11 @@ def _phi(x: Array) -> Array:
     n, right = x.shape[1], x.sum(axis=1)
     spread = right * (n - right)
     w = np.where(spread > 0, 1 / np.sqrt(np.where(spread > 0, spread, 1.0)), 0.0)
-    phi = (n * (x.transpose(0, 2, 1) @ x) - right[:, :, None] * right[:, None]) * w[:, :, None] * w[:, None]
+    phi = (
+        (n * (x.transpose(0, 2, 1) @ x) - right[:, :, None] * right[:, None])
+        * w[:, :, None]
+        * w[:, None]
+    )
     phi[:, np.arange(x.shape[2]), np.arange(x.shape[2])] = 0.0
     return phi
 
@@ -312,5 +365,9 @@ def _judged(x: Array, subsets: Array) -> Array:
         sums = phi.sum(axis=(1, 2))
         square = (phi**2).sum(axis=(1, 2)) - sums**2 / (n_items * (n_items - 1))
         agreement = _correlation((phi * goal.centred).sum(axis=(1, 2)), square, goal.norm)
-        parts.append(np.stack([spearman_many(right, goal.right), 1 - np.abs(alpha - goal.alpha), agreement], 1))
+        parts.append(
+            np.stack(
+                [spearman_many(right, goal.right), 1 - np.abs(alpha - goal.alpha), agreement], 1
+            )
+        )
     return np.concatenate(parts)

@@ -9,7 +9,12 @@ abilities there are; ``select_items`` makes a scale of a bank of items, and ``co
 
 from psychlm.irt.choices import IRTWarning
 from psychlm.irt.confirm import confirm
-from psychlm.irt.dif import LikelihoodRatioDIF, MantelHaenszel, dif_likelihood_ratio, mantel_haenszel
+from psychlm.irt.dif import (
+    LikelihoodRatioDIF,
+    MantelHaenszel,
+    dif_likelihood_ratio,
+    mantel_haenszel,
+)
 from psychlm.irt.dimension import eigenvalues, parallel_analysis, unidimensionality
 from psychlm.irt.fitting import fit
 from psychlm.irt.goodness import ld_x2, likelihood_ratio, person_fit, q3, s_x2

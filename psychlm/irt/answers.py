@@ -10,7 +10,7 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from psychlm.frames import FrameError, _some, check_responses
+from psychlm.frames import FrameError, check_responses, format_names
 
 MISSING = 255  # in a uint8 matrix: not asked
 BLOCK_CELLS = 2**22  # answers turned into float64 at a time: 32 MiB
@@ -24,7 +24,9 @@ class Block:
 
     items: slice
     correct: Tensor  # (n_rows, n_items) float64, 1 where the answer is right
-    answered: Tensor | None  # (n_rows, n_items) float64, 1 where there is an answer; None where all are there
+    answered: (
+        Tensor | None
+    )  # (n_rows, n_items) float64, 1 where there is an answer; None where all are there
 
 
 @dataclass(frozen=True)
@@ -75,7 +77,9 @@ class Answers:
 
 
 def read_answers(
-    responses: pd.DataFrame | np.ndarray, device: torch.device, item_names: Sequence[str] | pd.Index | None = None
+    responses: pd.DataFrame | np.ndarray,
+    device: torch.device,
+    item_names: Sequence[str] | pd.Index | None = None,
 ) -> Answers:
     """Take responses as a frame (0, 1, NaN) or as a uint8 matrix (0, 1, 255), which may be a memory map.
 
@@ -92,15 +96,29 @@ def read_answers(
     else:
         matrix = _check_matrix(responses)
         persons = pd.RangeIndex(len(matrix), name="person")
-        items = pd.RangeIndex(matrix.shape[1], name="item") if item_names is None else pd.Index(item_names, name="item")
+        items = (
+            pd.RangeIndex(matrix.shape[1], name="item")
+            if item_names is None
+            else pd.Index(item_names, name="item")
+        )
         if len(items) != matrix.shape[1] or items.has_duplicates:
-            raise FrameError(f"{items.nunique()} distinct item names for {matrix.shape[1]} columns; give one for each")
+            raise FrameError(
+                f"{items.nunique()} distinct item names for {matrix.shape[1]} columns; give one for each"
+            )
     return _counted(matrix, persons, items, device)
 
 
 def _check_matrix(responses: np.ndarray) -> np.ndarray:
-    if not isinstance(responses, np.ndarray) or responses.ndim != 2 or responses.dtype not in (np.uint8, np.bool_):
-        kind = f"{responses.dtype} array of shape {responses.shape}" if hasattr(responses, "dtype") else type(responses)
+    if (
+        not isinstance(responses, np.ndarray)
+        or responses.ndim != 2
+        or responses.dtype not in (np.uint8, np.bool_)
+    ):
+        kind = (
+            f"{responses.dtype} array of shape {responses.shape}"
+            if hasattr(responses, "dtype")
+            else type(responses)
+        )
         raise FrameError(
             f"responses are a {kind}; give a DataFrame of 0, 1 and NaN (persons x items), or a uint8 matrix of 0, 1 "
             f"and {MISSING} (not asked)"
@@ -110,28 +128,41 @@ def _check_matrix(responses: np.ndarray) -> np.ndarray:
     return responses.view(np.uint8)
 
 
-def _counted(matrix: np.ndarray, persons: pd.Index, items: pd.Index, device: torch.device) -> Answers:
+def _counted(
+    matrix: np.ndarray, persons: pd.Index, items: pd.Index, device: torch.device
+) -> Answers:
     """Count right answers in blocks of rows, check what the frame's check did not see, and collapse equal rows."""
     n_correct, n_answered = np.zeros(len(items), np.int64), np.zeros(len(items), np.int64)
     for start in range(0, len(matrix), rows := max(1, BLOCK_CELLS * 4 // len(items))):
         part = matrix[start : start + rows]
         correct, answered = part == 1, part != MISSING
         if (part[answered] > 1).any():
-            raise FrameError(f"the uint8 matrix holds values other than 0, 1 and {MISSING} (not asked)")
+            raise FrameError(
+                f"the uint8 matrix holds values other than 0, 1 and {MISSING} (not asked)"
+            )
         silent = ~answered.any(axis=1)
         if silent.any():
-            raise FrameError(f"persons {_some(persons[start : start + rows][silent])} answered no item; leave them out")
+            raise FrameError(
+                f"persons {format_names(persons[start : start + rows][silent])} answered no item; leave them out"
+            )
         n_correct += correct.sum(axis=0)
         n_answered += answered.sum(axis=0)
     if (n_answered == 0).any():
-        raise FrameError(f"items {_some(items[n_answered == 0])} were answered by nobody; leave them out")
+        raise FrameError(
+            f"items {format_names(items[n_answered == 0])} were answered by nobody; leave them out"
+        )
     values, row, count = _distinct_rows(matrix)
     return Answers(
-        values, persons, items, row, torch.as_tensor(count, dtype=torch.float64, device=device), device,
+        values,
+        persons,
+        items,
+        row,
+        torch.as_tensor(count, dtype=torch.float64, device=device),
+        device,
         complete=bool((n_answered == len(matrix)).all()),
         n_correct=torch.as_tensor(n_correct, dtype=torch.float64, device=device),
         n_answered=torch.as_tensor(n_answered, dtype=torch.float64, device=device),
-    )  # fmt: skip
+    )
 
 
 def _distinct_rows(matrix: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -141,8 +172,10 @@ def _distinct_rows(matrix: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarr
         return matrix, everyone, np.ones(n)
     _, first, row, count = np.unique(
         np.ascontiguousarray(matrix).view(f"V{matrix.shape[1]}").ravel(),
-        return_index=True, return_inverse=True, return_counts=True,
-    )  # fmt: skip
+        return_index=True,
+        return_inverse=True,
+        return_counts=True,
+    )
     if len(first) > 0.8 * n:
         return matrix, everyone, np.ones(n)
     return np.ascontiguousarray(matrix[first]), row, count
@@ -151,7 +184,9 @@ def _distinct_rows(matrix: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarr
 def equal_items(answers: Answers) -> list[list]:
     """Return the groups of items that all persons answered alike, found by exact integer sums of random weights."""
     n_rows = len(answers.values)
-    weight = np.random.default_rng(0).integers(1, 2**52 // (2 * n_rows), n_rows)  # sums stay exact in float64
+    weight = np.random.default_rng(0).integers(
+        1, 2**52 // (2 * n_rows), n_rows
+    )  # sums stay exact in float64
     key = np.empty(answers.n_items)
     exact = torch.as_tensor(weight, dtype=torch.float64, device=answers.device)
     for block in answers.blocks():
@@ -161,6 +196,10 @@ def equal_items(answers: Answers) -> list[list]:
     shared = np.flatnonzero(times[first] > 1)
     groups = pd.Series(shared).groupby(first[shared]).agg(list)
     return [
-        [answers.items[i] for i in group if np.array_equal(answers.values[:, i], answers.values[:, group[0]])]
+        [
+            answers.items[i]
+            for i in group
+            if np.array_equal(answers.values[:, i], answers.values[:, group[0]])
+        ]
         for group in groups
     ]

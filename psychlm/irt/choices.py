@@ -21,7 +21,11 @@ def pick_device(device: str, n_answers: int) -> torch.device:
         If a GPU is asked for and absent.
     """
     if device == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() and n_answers > WORTH_A_GPU else "cpu")
+        return torch.device(
+            "cuda" if torch.cuda.is_available() and n_answers > WORTH_A_GPU else "cpu"
+        )
     if device.startswith("cuda") and not torch.cuda.is_available():
-        raise RuntimeError(f'device={device!r} was asked for, and torch sees no GPU here; use device="cpu" or "auto"')
+        raise RuntimeError(
+            f'device={device!r} was asked for, and torch sees no GPU here; use device="cpu" or "auto"'
+        )
     return torch.device(device)

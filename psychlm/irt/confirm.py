@@ -37,7 +37,12 @@ class Confirmation:
 
 
 def confirm(
-    fit: IRTFit, responses: pd.DataFrame, *, correction: str = "holm", alpha: float = 0.05, max_rmsea: float = 0.05
+    fit: IRTFit,
+    responses: pd.DataFrame,
+    *,
+    correction: str = "holm",
+    alpha: float = 0.05,
+    max_rmsea: float = 0.05,
 ) -> Confirmation:
     """Check a calibrated scale on the responses of new persons.
 
@@ -73,7 +78,10 @@ def confirm(
     """
     tables = _for_new_persons(ModelTables.from_fit(fit), responses)
     items, pairs = s_x2(tables, responses), ld_x2(tables, responses)
-    items["p"], pairs["p"] = CORRECTIONS[correction](items["p"]), CORRECTIONS[correction](pairs["p"])
+    items["p"], pairs["p"] = (
+        CORRECTIONS[correction](items["p"]),
+        CORRECTIONS[correction](pairs["p"]),
+    )
     items["verdict"] = np.where(items["p"] < alpha, "misfits", "fits")
     pairs["verdict"] = np.where(pairs["p"] < alpha, "dependent", "independent")
     mean = float(tables.weights @ tables.nodes)

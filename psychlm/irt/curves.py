@@ -67,7 +67,9 @@ def test_information(theta: ArrayLike, items: pd.DataFrame) -> np.ndarray:
 test_information.__test__ = False  # type: ignore[attr-defined]  # pytest collects names that begin with "test"
 
 
-def empirical_curve(theta: ArrayLike, answers: ArrayLike, at: ArrayLike, *, n_groups: int = 20) -> np.ndarray:
+def empirical_curve(
+    theta: ArrayLike, answers: ArrayLike, at: ArrayLike, *, n_groups: int = 20
+) -> np.ndarray:
     """Return the share of right answers as a smooth function of ability, with no item response model behind it.
 
     Persons are put into groups of like ability, and a cubic smoothing spline goes through the groups' shares, with the
@@ -89,7 +91,9 @@ def empirical_curve(theta: ArrayLike, answers: ArrayLike, at: ArrayLike, *, n_gr
     FrameError
         If abilities fall into fewer than five groups, too few for a spline.
     """
-    frame = pd.DataFrame({"theta": np.asarray(theta, float), "answer": np.asarray(answers, float)}).dropna()
+    frame = pd.DataFrame(
+        {"theta": np.asarray(theta, float), "answer": np.asarray(answers, float)}
+    ).dropna()
     groups = frame.groupby(pd.qcut(frame["theta"], n_groups, duplicates="drop"), observed=True)
     table = groups.agg(theta=("theta", "mean"), share=("answer", "mean"), n=("answer", "size"))
     if len(table) < 5:
@@ -100,13 +104,19 @@ def empirical_curve(theta: ArrayLike, answers: ArrayLike, at: ArrayLike, *, n_gr
     spline = make_smoothing_spline(table["theta"], table["share"], w=table["n"])
     at = np.asarray(at, float)
     inside = (at >= table["theta"].iloc[0]) & (at <= table["theta"].iloc[-1])
-    return np.where(inside, np.clip(spline(at), 0, 1), np.nan)  # a share lies in [0, 1]; a cubic may leave it
+    return np.where(
+        inside, np.clip(spline(at), 0, 1), np.nan
+    )  # a share lies in [0, 1]; a cubic may leave it
 
 
-def _curve(theta: ArrayLike, items: pd.DataFrame) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+def _curve(
+    theta: ArrayLike, items: pd.DataFrame
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """Return the logistic part (n_theta, n_items), lower and upper asymptotes and slopes (n_items,)."""
     if "a" not in items or not ({"b", "d"} & set(items.columns)):
-        raise FrameError(f"an item frame needs the columns a and b (or d), and has {list(items.columns)}")
+        raise FrameError(
+            f"an item frame needs the columns a and b (or d), and has {list(items.columns)}"
+        )
     slope = items["a"].to_numpy(float)
     intercept = items["d"].to_numpy(float) if "d" in items else -slope * items["b"].to_numpy(float)
     lower = items["c"].to_numpy(float) if "c" in items else np.zeros(len(items))

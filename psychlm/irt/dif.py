@@ -20,13 +20,15 @@ import pandas as pd
 from scipy import stats
 from scipy.special import expit
 
-from psychlm.frames import FrameError, _some
+from psychlm.frames import FrameError, format_names
 from psychlm.irt.choices import IRTWarning
 from psychlm.irt.two_groups import TwoGroupFit, constant_by_group, fit_two_groups, two_groups
 from psychlm.stats import benjamini_hochberg, holm
 
 CORRECTIONS: dict[str, Callable[[Any], Any]] = {"holm": holm, "bh": benjamini_hochberg}
-DELTA_PER_LOGIT = -2.35  # the delta scale of the Educational Testing Service (Holland & Thayer 1988)
+DELTA_PER_LOGIT = (
+    -2.35
+)  # the delta scale of the Educational Testing Service (Holland & Thayer 1988)
 SMALL, LARGE = 1.0, 1.5  # in delta: the edges of the classes A, B and C (Zieky 1993)
 QUADRATURE_SD = 6.0
 QUADRATURE_NODES = 121
@@ -146,7 +148,9 @@ def mantel_haenszel(
         )
     while True:
         score = _scores(x[used], in_matching, matching, missing)
-        items = _test(x[used], is_focal[used], _strata(score, n_strata), alpha).set_index(answers.columns)
+        items = _test(x[used], is_focal[used], _strata(score, n_strata), alpha).set_index(
+            answers.columns
+        )
         n_rounds += 1
         clean = ~items["ets"].isin(["B", "C"]).to_numpy()
         settled |= bool((clean == in_matching).all())
@@ -156,13 +160,18 @@ def mantel_haenszel(
     if not settled:
         warnings.warn(
             f"the matching score did not settle in {n_rounds} rounds; its items are those of the last round",
-            IRTWarning, stacklevel=2,
-        )  # fmt: skip
+            IRTWarning,
+            stacklevel=2,
+        )
     items.insert(items.columns.get_loc("p") + 1, "p_adjusted", CORRECTIONS[correction](items["p"]))
     return MantelHaenszel(
-        items.assign(in_matching=in_matching), int((~is_focal[used]).sum()), int(is_focal[used].sum()),
-        int((~used).sum()), n_rounds, settled,
-    )  # fmt: skip
+        items.assign(in_matching=in_matching),
+        int((~is_focal[used]).sum()),
+        int(is_focal[used].sum()),
+        int((~used).sum()),
+        n_rounds,
+        settled,
+    )
 
 
 def _check_matching(matching: str, missing: str, n_strata: int | None, correction: str) -> None:
@@ -171,7 +180,9 @@ def _check_matching(matching: str, missing: str, n_strata: int | None, correctio
     if missing not in ("drop", "wrong", "share"):
         raise ValueError(f"missing={missing!r} is unknown; choose 'drop', 'wrong' or 'share'")
     if missing == "share" and n_strata is None:
-        raise ValueError("missing='share' matches persons by shares, hardly two of which are equal; give n_strata")
+        raise ValueError(
+            "missing='share' matches persons by shares, hardly two of which are equal; give n_strata"
+        )
     if n_strata is not None and n_strata < 1:
         raise ValueError(f"n_strata={n_strata}: persons are matched in at least one stratum")
     if correction not in CORRECTIONS:
@@ -181,8 +192,12 @@ def _check_matching(matching: str, missing: str, n_strata: int | None, correctio
 def _scores(x: Array, in_matching: Array, matching: str, missing: str) -> Array:
     """Return every person's matching score for every item, shape (n_persons, n_items)."""
     right, asked = np.nan_to_num(x), ~np.isnan(x)
-    total, n_asked = (values[:, in_matching].sum(axis=1, keepdims=True) for values in (right, asked))
-    own = (~in_matching).astype(int) if matching == "total" else -in_matching.astype(int)  # what the item adds
+    total, n_asked = (
+        values[:, in_matching].sum(axis=1, keepdims=True) for values in (right, asked)
+    )
+    own = (
+        (~in_matching).astype(int) if matching == "total" else -in_matching.astype(int)
+    )  # what the item adds
     score = total + own * right
     if missing != "share":
         return score
@@ -208,7 +223,9 @@ def _test(x: Array, is_focal: Array, strata: Array, alpha: float) -> pd.DataFram
         share_right = np.where(told, c / focal - a / reference, 0.0)
         favour, against = (np.where(total > 0, pair / total, 0.0) for pair in (a * d, b * c))
         expected = np.where(total > 0, reference * right / total, 0.0)
-        variance = np.where(total > 1, reference * focal * right * wrong / (total**2 * (total - 1)), 0.0)
+        variance = np.where(
+            total > 1, reference * focal * right * wrong / (total**2 * (total - 1)), 0.0
+        )
         log_odds = np.log(favour.sum(1) / against.sum(1))
         gap = np.maximum(np.abs((a - expected).sum(1)) - 0.5, 0.0)
         chi2 = gap**2 / variance.sum(1)
@@ -220,12 +237,20 @@ def _test(x: Array, is_focal: Array, strata: Array, alpha: float) -> pd.DataFram
     telling = told & (right > 0) & (wrong > 0)
     return pd.DataFrame(
         {
-            "odds_ratio": np.exp(log_odds), "log_odds": log_odds, "se": se, "delta": delta, "se_delta": se_delta,
-            "chi2": chi2, "p": p, "std_p_dif": std_p_dif, "ets": _ets_class(delta, se_delta, p, alpha),
-            "n_reference": (reference * telling).sum(1).astype(int), "n_focal": (focal * telling).sum(1).astype(int),
+            "odds_ratio": np.exp(log_odds),
+            "log_odds": log_odds,
+            "se": se,
+            "delta": delta,
+            "se_delta": se_delta,
+            "chi2": chi2,
+            "p": p,
+            "std_p_dif": std_p_dif,
+            "ets": _ets_class(delta, se_delta, p, alpha),
+            "n_reference": (reference * telling).sum(1).astype(int),
+            "n_focal": (focal * telling).sum(1).astype(int),
             "n_strata": telling.sum(1),
         }
-    )  # fmt: skip
+    )
 
 
 def _tables(x: Array, is_focal: Array, strata: Array) -> tuple[Array, Array, Array, Array]:
@@ -233,7 +258,11 @@ def _tables(x: Array, is_focal: Array, strata: Array) -> tuple[Array, Array, Arr
     n_items, n_strata = x.shape[1], int(strata.max()) + 1
     asked = ~np.isnan(x)
     cell = (np.arange(n_items) * n_strata + strata) * 4 + 2 * is_focal[:, None] + (x == 0)
-    counts = np.bincount(cell[asked], minlength=4 * n_items * n_strata).reshape(n_items, n_strata, 4).astype(float)
+    counts = (
+        np.bincount(cell[asked], minlength=4 * n_items * n_strata)
+        .reshape(n_items, n_strata, 4)
+        .astype(float)
+    )
     return counts[..., 0], counts[..., 1], counts[..., 2], counts[..., 3]
 
 
@@ -252,7 +281,9 @@ def _ets_class(delta: Array, se: Array, p: Array, alpha: float) -> Array:
     with np.errstate(invalid="ignore"):
         beyond_one = (size - SMALL) / se > stats.norm.isf(alpha)
     significant = p < alpha
-    classes = np.where((size < SMALL) | ~significant, "A", np.where((size >= LARGE) & beyond_one, "C", "B"))
+    classes = np.where(
+        (size < SMALL) | ~significant, "A", np.where((size >= LARGE) & beyond_one, "C", "B")
+    )
     return np.where(np.isnan(delta), "", classes)
 
 
@@ -336,18 +367,23 @@ def dif_likelihood_ratio(
 
 
 def _tested(
-    answers: pd.DataFrame, focal: pd.Series, anchors: Sequence | pd.Index | None, items: Sequence | pd.Index | None
+    answers: pd.DataFrame,
+    focal: pd.Series,
+    anchors: Sequence | pd.Index | None,
+    items: Sequence | pd.Index | None,
 ) -> tuple[pd.Index, pd.Index]:
     """Return the items to test, and those of them that cannot be."""
     asked_for = answers.columns if items is None else pd.Index(items)
     fixed = pd.Index([]) if anchors is None else pd.Index(anchors)
     unknown = asked_for.union(fixed, sort=False).difference(answers.columns)
     if len(unknown):
-        raise FrameError(f"items {_some(unknown)} are not among the responses")
+        raise FrameError(f"items {format_names(unknown)} are not among the responses")
     chosen = asked_for.difference(fixed, sort=False)
     alike = constant_by_group(answers, focal).any(axis=1).loc[chosen]
     if anchors is not None and not len(fixed):
-        raise FrameError("there are no anchors to tie the groups together; name at least one, or give anchors=None")
+        raise FrameError(
+            "there are no anchors to tie the groups together; name at least one, or give anchors=None"
+        )
     if alike.all():
         raise FrameError(
             "no item is left to test: all are anchors, or a group answered them all alike (or was not asked them)"
@@ -362,7 +398,9 @@ def _comparison(item: object, constrained: TwoGroupFit, freed: TwoGroupFit) -> d
     offsets = np.linspace(-QUADRATURE_SD, QUADRATURE_SD, QUADRATURE_NODES)
     weight = stats.norm.pdf(offsets) / stats.norm.pdf(offsets).sum()
     theta = freed.focal_mean + freed.focal_sd * offsets
-    theirs, ours = (expit(own[f"a_{who}"] * (theta - own[f"b_{who}"])) for who in ("focal", "reference"))
+    theirs, ours = (
+        expit(own[f"a_{who}"] * (theta - own[f"b_{who}"])) for who in ("focal", "reference")
+    )
     return own.to_dict() | {
         "b_difference": own["b_focal"] - own["b_reference"],
         "p_difference": float(weight @ (theirs - ours)),

@@ -17,7 +17,9 @@ from psychlm.irt.two_factor import TwoFactorFit, two_factor
 LEAST_RATIO = 3.0  # first to second eigenvalue of an essentially unidimensional test (Slocum-Gori & Zumbo 2011)
 
 
-def eigenvalues(responses: pd.DataFrame, *, correct: float = 0.5, smooth: bool = False) -> pd.Series:
+def eigenvalues(
+    responses: pd.DataFrame, *, correct: float = 0.5, smooth: bool = False
+) -> pd.Series:
     """Return the eigenvalues of the tetrachoric correlation matrix, largest first, indexed 1, 2, ...
 
     Parameters
@@ -32,7 +34,9 @@ def eigenvalues(responses: pd.DataFrame, *, correct: float = 0.5, smooth: bool =
 
 def _eigenvalues(matrix: pd.DataFrame) -> pd.Series:
     values = np.linalg.eigvalsh(matrix.to_numpy())[::-1]
-    return pd.Series(values, index=pd.RangeIndex(1, len(values) + 1, name="factor"), name="eigenvalue")
+    return pd.Series(
+        values, index=pd.RangeIndex(1, len(values) + 1, name="factor"), name="eigenvalue"
+    )
 
 
 @dataclass(frozen=True)
@@ -77,7 +81,9 @@ def parallel_analysis(
     Horn (1965), Psychometrika 30, 179-185; Buja & Eyuboglu (1992) for the shuffling.
     """
     if n_draws < 1 or not 0 < quantile < 1:
-        raise ValueError(f"n_draws is {n_draws} and quantile {quantile}; take at least 1 draw and a quantile in (0, 1)")
+        raise ValueError(
+            f"n_draws is {n_draws} and quantile {quantile}; take at least 1 draw and a quantile in (0, 1)"
+        )
     responses = check_responses(responses)
     rng = np.random.default_rng(rng)
     observed = eigenvalues(responses, correct=correct)
@@ -104,7 +110,9 @@ def _shuffled(x: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     keys = np.where(np.isnan(x), np.inf, rng.random(x.shape))
     asked_first = np.argsort(np.isnan(x), axis=0, kind="stable")
     shuffled = np.full_like(x, np.nan)
-    np.put_along_axis(shuffled, asked_first, np.take_along_axis(x, np.argsort(keys, axis=0), axis=0), axis=0)
+    np.put_along_axis(
+        shuffled, asked_first, np.take_along_axis(x, np.argsort(keys, axis=0), axis=0), axis=0
+    )
     return shuffled
 
 
@@ -136,7 +144,11 @@ class Unidimensionality:
 
 
 def unidimensionality(
-    responses: pd.DataFrame, *, model: str = "2PL", correct: float = 0.5, least_ratio: float = LEAST_RATIO
+    responses: pd.DataFrame,
+    *,
+    model: str = "2PL",
+    correct: float = 0.5,
+    least_ratio: float = LEAST_RATIO,
 ) -> Unidimensionality:
     """Gather the evidence for a single ability: eigenvalues, and models with one factor and with two.
 

@@ -37,7 +37,9 @@ class Site:
 
     def around(self, mean: Tensor) -> Natural:
         """Return the natural parameters of a Gaussian with these derivatives at the means (n, k)."""
-        return Natural(self.precision, self.gradient + torch.einsum("nij,nj->ni", self.precision, mean))
+        return Natural(
+            self.precision, self.gradient + torch.einsum("nij,nj->ni", self.precision, mean)
+        )
 
 
 @dataclass(frozen=True)
@@ -64,7 +66,12 @@ class Beliefs:
     def slopes(self) -> Iterator[tuple[float, Tensor, Tensor, Tensor]]:
         """Yield nodes of the slopes: weight, slope, and the intercept's mean and variance given it; each (n_items,)."""
         if self.item.shape[1] == 1:
-            yield 1.0, torch.ones_like(self.item[:, 0]), self.item[:, 0], self.item_covariance[:, 0, 0]
+            yield (
+                1.0,
+                torch.ones_like(self.item[:, 0]),
+                self.item[:, 0],
+                self.item_covariance[:, 0, 0],
+            )
             return
         (slope, intercept), covariance = self.item.T, self.item_covariance
         sd, by_slope = covariance[:, 0, 0].sqrt(), covariance[:, 0, 1] / covariance[:, 0, 0]
@@ -123,7 +130,9 @@ def item_site(cells: Cells, beliefs: Beliefs, count: Tensor) -> Site:
             m0, m1, m2, m3 = _moments(mean, sd, 3)
             lift = s2 * slope / sd  # theta given z is m + lift t, with variance s2 - lift^2
             once, twice = (m2 - m0) / sd, (m3 - 2 * m1) / sd  # E[t sigma'], E[t^2 sigma']
-            gradient[:, 0] += weight * (count @ (m * cells.correct - cells.asked(m * m0 + lift * m1)))
+            gradient[:, 0] += weight * (
+                count @ (m * cells.correct - cells.asked(m * m0 + lift * m1))
+            )
             precision[:, 0, 1] += weight * (count @ cells.asked(m * m1 / sd + lift * once))
             squared = (m**2 + s2 - lift**2) * m1 / sd + 2 * m * lift * once + lift**2 * twice
             precision[:, 0, 0] += weight * (count @ cells.asked(squared))

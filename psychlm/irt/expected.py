@@ -15,7 +15,9 @@ from psychlm.frames import FrameError, check_responses
 if TYPE_CHECKING:
     from psychlm.irt.result import IRTFit
 
-GRID_POINTS = 61  # mirt's default for one factor: equally spaced over six standard deviations either side
+GRID_POINTS = (
+    61  # mirt's default for one factor: equally spaced over six standard deviations either side
+)
 GRID_SPAN_SD = 6.0
 
 
@@ -67,7 +69,12 @@ class ModelTables:
     @property
     def n_free_by_item(self) -> np.ndarray:
         """Number of free parameters that bear on each item (a common one counts for each, as mirt has it)."""
-        shared = self.intercept_is_free + (self.slope_is != "fixed") + self.mean_is_free + self.sd_is_free
+        shared = (
+            self.intercept_is_free
+            + (self.slope_is != "fixed")
+            + self.mean_is_free
+            + self.sd_is_free
+        )
         return shared + self.guess_is_free.astype(int)
 
     def posterior_mean(self, x: np.ndarray) -> np.ndarray:
@@ -77,7 +84,11 @@ class ModelTables:
     def posterior(self, x: np.ndarray) -> np.ndarray:
         """Return the probability of every node for every person, shape (n_persons, n_nodes)."""
         right, wrong = (x == 1).astype(float), (x == 0).astype(float)
-        log_post = right @ np.log(self.probability) + wrong @ np.log1p(-self.probability) + np.log(self.weights)
+        log_post = (
+            right @ np.log(self.probability)
+            + wrong @ np.log1p(-self.probability)
+            + np.log(self.weights)
+        )
         return np.exp(log_post - logsumexp(log_post, axis=1, keepdims=True))
 
 

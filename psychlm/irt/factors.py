@@ -56,7 +56,9 @@ class Population:
     def log_precision(self) -> float:
         """E[log u]."""
         if self.kind == "hierarchical":
-            return float(torch.digamma(torch.tensor(self.shape, dtype=torch.float64))) - math.log(self.rate)
+            return float(torch.digamma(torch.tensor(self.shape, dtype=torch.float64))) - math.log(
+                self.rate
+            )
         return math.log(self.precision)
 
     def learnt(self, mean: Tensor, variance: Tensor, weight: Tensor) -> Population:
@@ -66,7 +68,9 @@ class Population:
             return self
         if self.kind == "estimated":
             centre = total / n
-            return replace(self, mean=centre, precision=n / float(weight @ (variance + (mean - centre) ** 2)))
+            return replace(
+                self, mean=centre, precision=n / float(weight @ (variance + (mean - centre) ** 2))
+            )
         known = 1 / MEAN_VARIANCE + n * self.precision
         centre = self.precision * total / known
         spread = float(weight @ (variance + (mean - centre) ** 2)) + n / known
@@ -78,19 +82,27 @@ class Population:
         if self.kind == "fixed":
             return -0.5 * self.precision * (squares - 2 * self.mean * total + n * self.mean**2)
         spread = squares - total**2 / n
-        return -(1 + n / 2) * math.log(1 + spread / 2) if self.kind == "hierarchical" else -n / 2 * math.log(spread)
+        return (
+            -(1 + n / 2) * math.log(1 + spread / 2)
+            if self.kind == "hierarchical"
+            else -n / 2 * math.log(spread)
+        )
 
     def bound(self, mean: Tensor, variance: Tensor, weight: Tensor) -> float:
         """Return the expected log density of units, minus the divergence of the population's own factors, in nats."""
         n = float(weight.sum())
         spread = float(weight @ (variance + (mean - self.mean) ** 2)) + n * self.mean_variance
-        of_units = 0.5 * n * (self.log_precision - math.log(2 * math.pi)) - 0.5 * self.precision * spread
+        of_units = (
+            0.5 * n * (self.log_precision - math.log(2 * math.pi)) - 0.5 * self.precision * spread
+        )
         if self.kind != "hierarchical":
             return of_units
         second = (self.mean**2 + self.mean_variance) / MEAN_VARIANCE
         of_mean = 0.5 * (1 + math.log(self.mean_variance / MEAN_VARIANCE) - second)
         digamma = self.log_precision + math.log(self.rate)
-        entropy = self.shape - math.log(self.rate) + math.lgamma(self.shape) + (1 - self.shape) * digamma
+        entropy = (
+            self.shape - math.log(self.rate) + math.lgamma(self.shape) + (1 - self.shape) * digamma
+        )
         return of_units + of_mean + entropy - self.precision  # log Gamma(u; 1, 1) = -u
 
 
@@ -106,7 +118,11 @@ class Factor:
     def update(self, at: slice, sites: Natural) -> None:
         """Combine what the answers say of some units with their population; means move by ``LARGEST_STEP`` at most."""
         prior, centre = (
-            torch.tensor([getattr(p, name) for p in self.populations], dtype=torch.float64, device=self.mean.device)
+            torch.tensor(
+                [getattr(p, name) for p in self.populations],
+                dtype=torch.float64,
+                device=self.mean.device,
+            )
             for name in ("precision", "mean")
         )
         covariance = torch.linalg.inv(sites.precision + torch.diag(prior))
@@ -127,13 +143,17 @@ class Factor:
         """Update the populations."""
         variances = self.variances()
         self.populations = [
-            p.learnt(self.mean[:, k], variances[:, k], self.weight) for k, p in enumerate(self.populations)
+            p.learnt(self.mean[:, k], variances[:, k], self.weight)
+            for k, p in enumerate(self.populations)
         ]
 
     def bound(self) -> float:
         """Return this factor's part of the evidence lower bound, in nats: minus its divergence from the prior."""
         variances = self.variances()
-        prior = sum(p.bound(self.mean[:, k], variances[:, k], self.weight) for k, p in enumerate(self.populations))
+        prior = sum(
+            p.bound(self.mean[:, k], variances[:, k], self.weight)
+            for k, p in enumerate(self.populations)
+        )
         entropy = 0.5 * torch.logdet(2 * math.pi * math.e * self.covariance)
         return prior + float(self.weight @ entropy)
 
@@ -147,7 +167,9 @@ def best_scale(persons: Factor, items: Factor) -> tuple[Affine, Affine]:
     """
     n, n_items, free = float(persons.weight.sum()), len(items.mean), items.mean.shape[1] == 2
     total, squares = _sums(persons)
-    second = (items.covariance + items.mean[:, :, None] * items.mean[:, None, :]).sum(0).cpu().numpy()
+    second = (
+        (items.covariance + items.mean[:, :, None] * items.mean[:, None, :]).sum(0).cpu().numpy()
+    )
     first = items.mean.sum(0).cpu().numpy()
     if not free:  # slopes of 1
         second = np.array([[n_items, first[0]], [first[0], second[0, 0]]])
@@ -156,9 +178,13 @@ def best_scale(persons: Factor, items: Factor) -> tuple[Affine, Affine]:
     def objective(move: np.ndarray) -> float:
         mu, log_sd = move[0], move[1] if free else 0.0
         sd = math.exp(log_sd)
-        value = persons.populations[0].profile(n, (total - n * mu) / sd, (squares - 2 * mu * total + n * mu**2) / sd**2)
+        value = persons.populations[0].profile(
+            n, (total - n * mu) / sd, (squares - 2 * mu * total + n * mu**2) / sd**2
+        )
         value += items.populations[-1].profile(
-            n_items, first[1] + mu * first[0], second[1, 1] + 2 * mu * second[0, 1] + mu**2 * second[0, 0]
+            n_items,
+            first[1] + mu * first[0],
+            second[1, 1] + 2 * mu * second[0, 1] + mu**2 * second[0, 0],
         )
         if free:
             value += items.populations[0].profile(n_items, sd * first[0], sd**2 * second[0, 0])
@@ -168,7 +194,11 @@ def best_scale(persons: Factor, items: Factor) -> tuple[Affine, Affine]:
     mu, log_sd = (*minimize(objective, np.zeros(2 if free else 1)).x, 0.0)[:2]
     sd = math.exp(log_sd)
     move = partial(torch.tensor, dtype=torch.float64, device=items.mean.device)
-    of_items = Affine(move([[sd, 0.0], [mu, 1.0]]), move([0.0, 0.0])) if free else Affine(move([[1.0]]), move([mu]))
+    of_items = (
+        Affine(move([[sd, 0.0], [mu, 1.0]]), move([0.0, 0.0]))
+        if free
+        else Affine(move([[1.0]]), move([mu]))
+    )
     return Affine(move([[1 / sd]]), move([-mu / sd])), of_items
 
 

@@ -15,7 +15,11 @@ STRATEGIES: tuple[Strategy, ...] = get_args(Strategy)
 
 
 def keep(
-    strategy: Strategy, values: ArrayLike, *, threshold: float | None = None, share: float | None = None
+    strategy: Strategy,
+    values: ArrayLike,
+    *,
+    threshold: float | None = None,
+    share: float | None = None,
 ) -> NDArray[np.bool_]:
     """Return which examples a strategy keeps, by a threshold d or by how many are to be left.
 
@@ -50,8 +54,12 @@ def keep(
     if (threshold is None) == (share is None):
         raise ValueError("give either a threshold or a share to keep, not both and not neither")
     found = np.asarray(values, dtype=np.float64)
-    if strategy.startswith("PC") and (np.nanmin(found, initial=0) < 0 or np.nanmax(found, initial=1) > 1):
-        raise FrameError(f"{strategy} asks for proportions correct between 0 and 1; for difficulties take 'UB' or 'LB'")
+    if strategy.startswith("PC") and (
+        np.nanmin(found, initial=0) < 0 or np.nanmax(found, initial=1) > 1
+    ):
+        raise FrameError(
+            f"{strategy} asks for proportions correct between 0 and 1; for difficulties take 'UB' or 'LB'"
+        )
     size = np.abs(found) if strategy.startswith("AV") else found
     low_first = strategy in ("AVI", "UB", "PCUB")
     if threshold is not None:
@@ -59,7 +67,9 @@ def keep(
     if not 0 <= share <= 1:  # type: ignore[operator]
         raise ValueError(f"the share to keep lies between 0 and 1, and is {share}")
     known = np.isfinite(size)
-    order = pd.Series(size if low_first else -size)[known].sort_values(kind="stable").index.to_numpy()
+    order = (
+        pd.Series(size if low_first else -size)[known].sort_values(kind="stable").index.to_numpy()
+    )
     kept = np.zeros(len(size), dtype=bool)
     kept[order[: round(share * known.sum())]] = True
     return kept

@@ -11,7 +11,7 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from psychlm.frames import FrameError, _some
+from psychlm.frames import FrameError, format_names
 from psychlm.irt import mml
 from psychlm.irt.answers import Answers, equal_items, read_answers
 from psychlm.irt.choices import MODELS, IRTWarning, pick_device
@@ -22,7 +22,9 @@ from psychlm.irt.standard_errors import StandardErrors, no_standard_errors
 from psychlm.irt.standard_errors import standard_errors as errors_of
 
 START_GUESSING = 0.02
-TWINS_DIFFER = 10  # that the same few persons failed two easy items is no news; of ten persons it is
+TWINS_DIFFER = (
+    10  # that the same few persons failed two easy items is no news; of ten persons it is
+)
 ROUGH = 0.01  # tolerance, in logits, of the 2PL from which a 3PL starts
 
 
@@ -91,7 +93,9 @@ def fit(
     Bock and Aitkin (1981), Psychometrika 46, 443-459. Lalor (2020), sections 1.3.1 and 1.3.2.
     """
     if method == "vi":
-        return _variational(responses, model, device, item_names, guessing=guessing, priors=priors, start=start)
+        return _variational(
+            responses, model, device, item_names, guessing=guessing, priors=priors, start=start
+        )
     if method != "mml":
         raise ValueError(f"method {method!r} is neither 'mml' nor 'vi'")
     answers = read_answers(responses, pick_device(device, responses.size), item_names)
@@ -127,22 +131,31 @@ def _variational(
 
 
 def _design(
-    answers: Answers, model: str | Mapping | pd.Series, guessing: float | pd.Series | None, priors: dict[str, Prior]
+    answers: Answers,
+    model: str | Mapping | pd.Series,
+    guessing: float | pd.Series | None,
+    priors: dict[str, Prior],
 ) -> tuple[str, Design, Tensor]:
     """Return the model's name, what is free in it, and the guessing parameters that are fixed (NaN: free)."""
     kind, has_guessing = _kinds(model, answers.items)
     fixed = pd.Series(np.where(has_guessing, np.nan, 0.0), index=answers.items)
     if guessing is not None:
-        given = guessing if isinstance(guessing, pd.Series) else pd.Series(guessing, index=answers.items)
+        given = (
+            guessing
+            if isinstance(guessing, pd.Series)
+            else pd.Series(guessing, index=answers.items)
+        )
         unknown = given.index.difference(answers.items)
         if len(unknown) or not given.between(0, 1, inclusive="left").all():
             raise FrameError(
-                f"guessing must lie in [0, 1), for items that are there; it names {_some(unknown)} besides"
+                f"guessing must lie in [0, 1), for items that are there; it names {format_names(unknown)} besides"
             )
         fixed.update(given)
     values = torch.tensor(fixed.to_numpy(), dtype=torch.float64, device=answers.device)
     if kind in ("1PL", "Rasch") and "slope" in priors:
-        raise FrameError(f"the {kind} model has no slopes of its own for a prior; drop it or fit a 2PL")
+        raise FrameError(
+            f"the {kind} model has no slopes of its own for a prior; drop it or fit a 2PL"
+        )
     return kind, Design(kind in ("1PL", "Rasch"), values.isnan(), priors), values
 
 
@@ -155,7 +168,9 @@ def _kinds(model: str | Mapping | pd.Series, items: pd.Index) -> tuple[str, np.n
     named = pd.Series(model).reindex(items)
     wrong = ~named.isin(["2PL", "3PL"])
     if wrong.any():
-        raise FrameError(f'items {_some(items[wrong])} have no model, or one that is neither "2PL" nor "3PL"')
+        raise FrameError(
+            f'items {format_names(items[wrong])} have no model, or one that is neither "2PL" nor "3PL"'
+        )
     three = (named == "3PL").to_numpy()
     return "3PL" if three.all() else "mixed" if three.any() else "2PL", three
 
@@ -163,11 +178,15 @@ def _kinds(model: str | Mapping | pd.Series, items: pd.Index) -> tuple[str, np.n
 def _check_items(answers: Answers, kind: str, design: Design) -> None:
     """Refuse data from which no parameters follow; warn of items that stand twice."""
     if answers.n_items < 3:
-        raise FrameError(f"{answers.n_items} items do not identify a {kind} model; it takes at least 3")
-    constant = ((answers.n_correct == 0) | (answers.n_correct == answers.n_answered)).cpu().numpy()
-    if constant.any() and not ("intercept" in design.priors and (design.common_slope or "slope" in design.priors)):
         raise FrameError(
-            f"items {_some(answers.items[constant])} were answered alike by everyone, so their difficulty is infinite; "
+            f"{answers.n_items} items do not identify a {kind} model; it takes at least 3"
+        )
+    constant = ((answers.n_correct == 0) | (answers.n_correct == answers.n_answered)).cpu().numpy()
+    if constant.any() and not (
+        "intercept" in design.priors and (design.common_slope or "slope" in design.priors)
+    ):
+        raise FrameError(
+            f"items {format_names(answers.items[constant])} were answered alike by everyone, so their difficulty is infinite; "
             "drop them with frames.drop_constant(responses), or give a prior, such as "
             'priors={"intercept": Normal(0, 3)} with the Rasch model'
         )
@@ -175,45 +194,65 @@ def _check_items(answers: Answers, kind: str, design: Design) -> None:
     common = dict(zip(answers.items, rarer >= TWINS_DIFFER, strict=True))
     twins = [group for group in equal_items(answers) if common[group[0]]]
     if twins:
-        shown = "; ".join(_some(pd.Index(group)) for group in twins[:5])
+        shown = "; ".join(format_names(pd.Index(group)) for group in twins[:5])
         warnings.warn(
             f"{sum(map(len, twins))} items were answered alike by every person, in {len(twins)} groups ({shown}); if "
             "they are one item under several names, keep one: copies count its answers twice",
-            IRTWarning, stacklevel=3,
-        )  # fmt: skip
+            IRTWarning,
+            stacklevel=3,
+        )
 
 
 def _start(
-    answers: Answers, design: Design, fixed: Tensor, start: pd.DataFrame | None, settings: mml.Settings
+    answers: Answers,
+    design: Design,
+    fixed: Tensor,
+    start: pd.DataFrame | None,
+    settings: mml.Settings,
 ) -> Parameters:
     """Return where EM begins: an earlier fit; for a 3PL, the model without guessing; else the shares correct."""
     if start is not None:
         missing = answers.items.difference(start.index)
         if len(missing):
-            raise FrameError(f"start has no items {_some(missing)}; give the items of an earlier fit, or start=None")
-        a, d, c = (torch.tensor(start.loc[answers.items, n].to_numpy(float), device=answers.device) for n in "adc")
+            raise FrameError(
+                f"start has no items {format_names(missing)}; give the items of an earlier fit, or start=None"
+            )
+        a, d, c = (
+            torch.tensor(start.loc[answers.items, n].to_numpy(float), device=answers.device)
+            for n in "adc"
+        )
         return Parameters(
-            a.mean().repeat(len(a)) if design.common_slope else a, d, torch.where(fixed.isnan(), c, fixed)
+            a.mean().repeat(len(a)) if design.common_slope else a,
+            d,
+            torch.where(fixed.isnan(), c, fixed),
         )
     guess = fixed.nan_to_num(0.0)
     share = (answers.n_correct + 0.5) / (answers.n_answered + 1)
     above = torch.where(guess > 0, ((share - guess) / (1 - guess)).clamp(0.02, 0.98), share)
-    plain = Parameters(torch.ones_like(share), 1.2 * torch.logit(above), guess)  # 1.2: ability spreads the logits
+    plain = Parameters(
+        torch.ones_like(share), 1.2 * torch.logit(above), guess
+    )  # 1.2: ability spreads the logits
     if not design.guessing_free.any():
         return plain
     priors = {name: prior for name, prior in design.priors.items() if name != "guessing"}
     without = Design(design.common_slope, torch.zeros_like(design.guessing_free), priors)
     rough = mml.estimate(answers, without, plain, replace(settings, tolerance=ROUGH)).parameters
-    return replace(rough, guessing=torch.where(design.guessing_free, START_GUESSING, rough.guessing))
+    return replace(
+        rough, guessing=torch.where(design.guessing_free, START_GUESSING, rough.guessing)
+    )
 
 
 def _warn(
-    answers: Answers, found: mml.Estimate, errors: StandardErrors | None, runaway: np.ndarray, settings: mml.Settings
+    answers: Answers,
+    found: mml.Estimate,
+    errors: StandardErrors | None,
+    runaway: np.ndarray,
+    settings: mml.Settings,
 ) -> None:
     """Say what a reader of the estimates must know."""
     if runaway.any():
         _say(
-            f"items {_some(answers.items[runaway])} have slopes beyond {mml.RUNAWAY_SLOPE:g}: right and wrong answers "
+            f"items {format_names(answers.items[runaway])} have slopes beyond {mml.RUNAWAY_SLOPE:g}: right and wrong answers "
             "are separated by ability, and the likelihood has no finite maximum there; drop them, or give a prior: "
             'priors={"slope": LogNormal(0, 0.5)}'
         )
@@ -223,14 +262,20 @@ def _warn(
             'give a 3PL a prior: priors={"guessing": Beta(5, 17)}'
         )
     if found.loglik_error > mml.LATTICE_ERROR:
-        _say(f"the log-likelihood moves by {found.loglik_error:.3g} nats on a finer lattice than {found.lattice}")
+        _say(
+            f"the log-likelihood moves by {found.loglik_error:.3g} nats on a finer lattice than {found.lattice}"
+        )
     if errors is None:
         return
     without = np.isnan(errors.intercept) & ~runaway
     if without.all():
-        _say("the observed information is not positive definite at the estimates, so there are no standard errors")
+        _say(
+            "the observed information is not positive definite at the estimates, so there are no standard errors"
+        )
     elif without.any():
-        _say(f"items {_some(answers.items[without])} lie too near a ridge of the likelihood to have standard errors")
+        _say(
+            f"items {format_names(answers.items[without])} lie too near a ridge of the likelihood to have standard errors"
+        )
 
 
 def _say(message: str) -> None:
@@ -238,7 +283,12 @@ def _say(message: str) -> None:
 
 
 def _result(
-    answers: Answers, kind: str, design: Design, found: mml.Estimate, errors: StandardErrors, sound: bool
+    answers: Answers,
+    kind: str,
+    design: Design,
+    found: mml.Estimate,
+    errors: StandardErrors,
+    sound: bool,
 ) -> IRTFit:
     """Put the estimates on the model's own scale, with a, b, c outside."""
     items = parameter_frame(found.parameters, answers.items)
@@ -251,7 +301,12 @@ def _result(
     if kind == "Rasch":
         sd = float(a[0])
         se_variance = float(2 * sd * errors.slope[0])
-        items["a"], items["b"], items["se_a"], items["se_b"] = 1.0, -items["d"], np.nan, items["se_d"]
+        items["a"], items["b"], items["se_a"], items["se_b"] = (
+            1.0,
+            -items["d"],
+            np.nan,
+            items["se_d"],
+        )
         covariance = None if covariance is None else _rasch_covariance(covariance, sd)
     items["c_is_free"] = design.guessing_free.cpu().numpy()
     n_slopes = 1 if design.common_slope else answers.n_items
@@ -279,5 +334,9 @@ def _rasch_covariance(covariance: pd.DataFrame, sd: float) -> pd.DataFrame:
     """Replace the common slope, which is ability's standard deviation, by the variance of ability."""
     scale = np.ones(len(covariance))
     scale[0] = 2 * sd
-    labels = pd.MultiIndex.from_tuples([("ability", "variance"), *covariance.index[1:]], names=covariance.index.names)
-    return pd.DataFrame(covariance.to_numpy() * np.outer(scale, scale), index=labels, columns=labels)
+    labels = pd.MultiIndex.from_tuples(
+        [("ability", "variance"), *covariance.index[1:]], names=covariance.index.names
+    )
+    return pd.DataFrame(
+        covariance.to_numpy() * np.outer(scale, scale), index=labels, columns=labels
+    )

@@ -54,7 +54,9 @@ def select_by_topic(answers: Mapping[str, pd.DataFrame], **options: Any) -> Bank
     for topic, responses in answers.items():
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always", IRTWarning)
-            selection = select_items(responses, set_aside=list(constant_items(responses)), **options)
+            selection = select_items(
+                responses, set_aside=list(constant_items(responses)), **options
+            )
         heard += [(topic, str(warning.message)) for warning in caught]
         removed.append(selection.removed.assign(topic=topic))
         if selection.fit is not None:
@@ -74,7 +76,9 @@ def mean_information(items: pd.DataFrame, low: float, high: float) -> pd.Series:
         Parameters as :func:`psychlm.irt.curves.item_information` takes them.
     """
     at = np.linspace(low, high, 201)
-    return pd.Series(item_information(at, items).mean(axis=0), index=items.index, name="mean_information")
+    return pd.Series(
+        item_information(at, items).mean(axis=0), index=items.index, name="mean_information"
+    )
 
 
 def choose(items: pd.DataFrame, size: int, low: float, high: float) -> pd.Index:
@@ -100,11 +104,15 @@ def choose(items: pd.DataFrame, size: int, low: float, high: float) -> pd.Index:
         If there are fewer items than the form wants.
     """
     if not 0 < size <= len(items):
-        raise FrameError(f"a form of {size} items cannot be made of {len(items)}; ask for fewer, or retain more")
+        raise FrameError(
+            f"a form of {size} items cannot be made of {len(items)}; ask for fewer, or retain more"
+        )
     information = mean_information(items, low, high)
     ranks = items["a"].rank(ascending=False) + information.rank(ascending=False)
     best = (
-        pd.DataFrame({"ranks": ranks, "information": -information}).sort_values(["ranks", "information"]).index[:size]
+        pd.DataFrame({"ranks": ranks, "information": -information})
+        .sort_values(["ranks", "information"])
+        .index[:size]
     )
     return items.index[items.index.isin(best)]
 

@@ -23,11 +23,17 @@ from psychlm.irt.tetrachoric import pair_tables
 if TYPE_CHECKING:
     from psychlm.irt.result import IRTFit
 
-LARGEST_MEAN_SQUARE_SD = 1.4142  # beyond it the cube-root transformation of infit and outfit breaks down; as mirt
+LARGEST_MEAN_SQUARE_SD = (
+    1.4142  # beyond it the cube-root transformation of infit and outfit breaks down; as mirt
+)
 
 
 def s_x2(
-    fit: IRTFit | ModelTables, responses: pd.DataFrame, *, minimum_expected: float = 1.0, min_persons: int = 20
+    fit: IRTFit | ModelTables,
+    responses: pd.DataFrame,
+    *,
+    minimum_expected: float = 1.0,
+    min_persons: int = 20,
 ) -> pd.DataFrame:
     r"""Test each item's fit by comparing its answers with those expected at every number-right score.
 
@@ -66,7 +72,9 @@ def s_x2(
     statistic, n_groups, n_persons = np.zeros(n_items), np.zeros(n_items), np.zeros(n_items)
     for asked, rows in _booklets(x, min_persons):
         here = np.flatnonzero(asked)
-        observed, expected = _score_tables(x[np.ix_(rows, here)], tables.probability[here], tables.weights)
+        observed, expected = _score_tables(
+            x[np.ix_(rows, here)], tables.probability[here], tables.weights
+        )
         n_persons[here] += len(rows)
         for k, item in enumerate(here):
             o, e = collapse_sparse(observed[k], expected[k], minimum_expected)
@@ -88,7 +96,9 @@ def s_x2(
 
 def _booklets(x: np.ndarray, min_persons: int) -> list[tuple[np.ndarray, np.ndarray]]:
     """Return every set of items that enough persons were asked, as a mask, with the rows of those persons."""
-    patterns, which, counts = np.unique(~np.isnan(x), axis=0, return_inverse=True, return_counts=True)
+    patterns, which, counts = np.unique(
+        ~np.isnan(x), axis=0, return_inverse=True, return_counts=True
+    )
     large = np.flatnonzero((counts >= min_persons) & (patterns.sum(axis=1) > 1))
     if not len(large):
         raise FrameError(
@@ -106,7 +116,9 @@ def _booklets(x: np.ndarray, min_persons: int) -> list[tuple[np.ndarray, np.ndar
     return [(patterns[k], np.flatnonzero(which.ravel() == k)) for k in large]
 
 
-def _score_tables(x: np.ndarray, probability: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _score_tables(
+    x: np.ndarray, probability: np.ndarray, weights: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
     """Return observed and expected counts (wrong, right) by score, both of shape (n_items, n_items - 1, 2).
 
     Scores of 0 and of everything say nothing of an item, and have no row.
@@ -233,7 +245,9 @@ class HasLikelihood(Protocol):
         """Number of free parameters."""
 
 
-def likelihood_ratio(fit_small: HasLikelihood, fit_big: HasLikelihood, *, on_boundary: bool = False) -> LikelihoodRatio:
+def likelihood_ratio(
+    fit_small: HasLikelihood, fit_big: HasLikelihood, *, on_boundary: bool = False
+) -> LikelihoodRatio:
     """Test whether the bigger of two nested models, fitted to the same responses, fits better than chance.
 
     Parameters
@@ -269,7 +283,9 @@ def likelihood_ratio(fit_small: HasLikelihood, fit_big: HasLikelihood, *, on_bou
         )
     statistic = max(2 * gain, 0.0)
     p = float(stats.chi2.sf(statistic, df))
-    return LikelihoodRatio(statistic=statistic, df=df, p=p / 2 if on_boundary and statistic > 0 else p)
+    return LikelihoodRatio(
+        statistic=statistic, df=df, p=p / 2 if on_boundary and statistic > 0 else p
+    )
 
 
 def person_fit(fit: IRTFit | ModelTables, responses: pd.DataFrame) -> pd.DataFrame:

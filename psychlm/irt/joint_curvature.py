@@ -62,7 +62,9 @@ def joint_variances(
     free : Tensor, shape (3, n_items)
         Which parameters are estimated; others get NaN.
     """
-    ability = _modes(answers, parameters, posterior(node_loglik(answers, parameters, on.nodes), on).mean)
+    ability = _modes(
+        answers, parameters, posterior(node_loglik(answers, parameters, on.nodes), on).mean
+    )
     kinds = 3 if free[2].any() else 2  # slope, intercept and, where any is free, guessing
     mask = free[:kinds].T.to(torch.float64).clone()
     if design.common_slope:
@@ -74,25 +76,33 @@ def joint_variances(
     for items, root, cross in _item_factors(answers, design, parameters, ability, mask):
         flat = solve_triangular(root, cross, upper=False).flatten(0, 1)
         dense.addmm_(flat.T, flat, alpha=-1)
-        right_side -= flat.T @ solve_triangular(root, images.items[items], upper=False).flatten(0, 1)
+        right_side -= flat.T @ solve_triangular(root, images.items[items], upper=False).flatten(
+            0, 1
+        )
     dense_root = cholesky(dense)
     dense_solution = torch.cholesky_solve(right_side, dense_root)
     covariance, solved = [], []
     for items, root, cross in _item_factors(answers, design, parameters, ability, mask):
         flat = solve_triangular(root, cross, upper=False).flatten(0, 1)
         spread = solve_triangular(dense_root, flat.T, upper=False).T.view_as(cross)
-        inner = torch.eye(kinds, dtype=torch.float64, device=root.device) + spread @ spread.transpose(1, 2)
+        inner = torch.eye(
+            kinds, dtype=torch.float64, device=root.device
+        ) + spread @ spread.transpose(1, 2)
         half = solve_triangular(root.transpose(1, 2), cholesky(inner), upper=True)
         covariance.append(half @ half.transpose(1, 2))
         solved.append(torch.cholesky_solve(images.items[items] - cross @ dense_solution, root))
-    solution = _Directions(torch.cat(solved), dense_solution[-1:] if design.common_slope else 0 * images.common)
+    solution = _Directions(
+        torch.cat(solved), dense_solution[-1:] if design.common_slope else 0 * images.common
+    )
     correction = _secant_correction(directions, images, solution)
     blocks = torch.cat(covariance) + correction(directions.items, solution.items)
     variances, covariances = torch.full_like(free, torch.nan, dtype=torch.float64), blocks[:, 0, 1]
     variances[:kinds] = blocks.diagonal(dim1=1, dim2=2).T
     if design.common_slope:  # the last row of the dense part
         unit = torch.eye(len(dense), dtype=torch.float64, device=dense.device)[:, -1:]
-        variances[0] = torch.cholesky_solve(unit, dense_root)[-1] + correction(directions.common, solution.common)
+        variances[0] = torch.cholesky_solve(unit, dense_root)[-1] + correction(
+            directions.common, solution.common
+        )
         covariances = torch.full_like(covariances, torch.nan)
     variances[~free] = torch.nan
     return (*variances.cpu().numpy(), covariances.cpu().numpy())
@@ -129,7 +139,10 @@ def _scale_directions(
             for h in (DIFFERENCE, -DIFFERENCE)
         )
         images.append((behind - ahead) / (2 * DIFFERENCE))
-    direction = torch.stack([move.vector().view(3, -1).T for move in moves], 2)[:, : mask.shape[1]] * mask[..., None]
+    direction = (
+        torch.stack([move.vector().view(3, -1).T for move in moves], 2)[:, : mask.shape[1]]
+        * mask[..., None]
+    )
     image = torch.stack(images, 2)[:, : mask.shape[1]]
     common = torch.zeros(2, 1, 2, dtype=torch.float64, device=slope.device)
     if design.common_slope:
@@ -147,9 +160,12 @@ def _cells(block: Block, parameters: Parameters, ability: Tensor) -> CellDerivat
         return CellDerivatives(block.correct - p, zero, p * torch.sigmoid(z).sub_(1), zero, zero)
     right, off = right_answer(z, part.guessing), wrong_answer(z, part.guessing)
     wrong = (1 if block.answered is None else block.answered) - block.correct
-    return CellDerivatives(*(
-        block.correct * yes + wrong * no for yes, no in zip(vars(right).values(), vars(off).values(), strict=True)
-    ))  # fmt: skip
+    return CellDerivatives(
+        *(
+            block.correct * yes + wrong * no
+            for yes, no in zip(vars(right).values(), vars(off).values(), strict=True)
+        )
+    )
 
 
 def _modes(answers: Answers, parameters: Parameters, start: Tensor) -> Tensor:
@@ -168,7 +184,9 @@ def _modes(answers: Answers, parameters: Parameters, start: Tensor) -> Tensor:
     return ability
 
 
-def _dense(answers: Answers, design: Design, parameters: Parameters, ability: Tensor) -> tuple[Tensor, Tensor]:
+def _dense(
+    answers: Answers, design: Design, parameters: Parameters, ability: Tensor
+) -> tuple[Tensor, Tensor]:
     """Return H, one row a person and a last one for a slope common to all items, and zeros for two right-hand sides."""
     n = len(ability) + design.common_slope
     dense = torch.eye(n, dtype=torch.float64, device=ability.device)
@@ -193,9 +211,15 @@ def _item_factors(
     kinds = mask.shape[1]
     squares = torch.stack([ability**2, ability, torch.ones_like(ability)])
     for block in answers.blocks():
-        chosen, slope, cells = mask[block.items], parameters.slope[block.items], _cells(block, parameters, ability)
+        chosen, slope, cells = (
+            mask[block.items],
+            parameters.slope[block.items],
+            _cells(block, parameters, ability),
+        )
         zz, zc, cc = squares @ cells.zz, squares @ cells.zc, cells.cc.sum(0)
-        inner = -torch.stack([zz[0], zz[1], zc[1], zz[1], zz[2], zc[2], zc[1], zc[2], cc], 1).view(-1, 3, 3)
+        inner = -torch.stack([zz[0], zz[1], zc[1], zz[1], zz[2], zc[2], zc[1], zc[2], cc], 1).view(
+            -1, 3, 3
+        )
         inner = inner[:, :kinds, :kinds]
         for column, (name, value) in enumerate(list(vars(parameters[block.items]).items())[:kinds]):
             if name in design.priors:

@@ -57,7 +57,9 @@ class Design:
             "intercept": parameters.intercept,
             "guessing": parameters.guessing[self.guessing_free],
         }
-        return float(sum(prior.log_density(values[name]).sum() for name, prior in self.priors.items()))
+        return float(
+            sum(prior.log_density(values[name]).sum() for name, prior in self.priors.items())
+        )
 
 
 def node_loglik(answers: Answers, parameters: Parameters, nodes: Tensor) -> Tensor:
@@ -81,7 +83,9 @@ def node_loglik(answers: Answers, parameters: Parameters, nodes: Tensor) -> Tens
     return total.addmm_(sums, torch.stack([nodes, torch.ones_like(nodes)])).add_(shared)
 
 
-def resolved_posterior(answers: Answers, parameters: Parameters, on: Lattice) -> tuple[Lattice, Tensor, Posterior]:
+def resolved_posterior(
+    answers: Answers, parameters: Parameters, on: Lattice
+) -> tuple[Lattice, Tensor, Posterior]:
     """Return all posteriors, on a lattice widened and refined until it resolves each, and log-likelihoods on it."""
     at_nodes = node_loglik(answers, parameters, on.nodes)
     found = posterior(at_nodes, on)
@@ -115,7 +119,9 @@ def right_answer(z: Tensor, c: Tensor) -> CellDerivatives:
     p = c + (1 - c) * s
     by_c = rest / p
     by_z = (1 - c) * s * by_c
-    return CellDerivatives(by_z, by_c, by_z * (rest - s) - by_z**2, -s * by_c - by_z * by_c, -(by_c**2))
+    return CellDerivatives(
+        by_z, by_c, by_z * (rest - s) - by_z**2, -s * by_c - by_z * by_c, -(by_c**2)
+    )
 
 
 def wrong_answer(z: Tensor, c: Tensor) -> CellDerivatives:
@@ -127,7 +133,9 @@ def wrong_answer(z: Tensor, c: Tensor) -> CellDerivatives:
 
 def gradient(answers: Answers, design: Design, parameters: Parameters, on: Lattice) -> Tensor:
     """Return the gradient of log-likelihood plus log prior by slope, intercept and guessing, shape (n_items, 3)."""
-    weights = posterior(node_loglik(answers, parameters, on.nodes), on).weights * answers.count[:, None]
+    weights = (
+        posterior(node_loglik(answers, parameters, on.nodes), on).weights * answers.count[:, None]
+    )
     parts = []
     for block in answers.blocks():
         part = parameters[block.items]
@@ -141,18 +149,29 @@ def gradient(answers: Answers, design: Design, parameters: Parameters, on: Latti
     result = torch.cat(parts)
     for column, (name, value) in enumerate(vars(parameters).items()):
         if name in design.priors:
-            free = design.guessing_free if name == "guessing" else torch.ones_like(design.guessing_free)
+            free = (
+                design.guessing_free
+                if name == "guessing"
+                else torch.ones_like(design.guessing_free)
+            )
             result[free, column] += design.priors[name].derivatives(value[free])[0]
     return result
 
 
 def parameter_frame(parameters: Parameters, names: pd.Index) -> pd.DataFrame:
     """Return a, b, c and d by item."""
-    a, d, c = (value.cpu().numpy() for value in (parameters.slope, parameters.intercept, parameters.guessing))
+    a, d, c = (
+        value.cpu().numpy()
+        for value in (parameters.slope, parameters.intercept, parameters.guessing)
+    )
     b = (-parameters.intercept / parameters.slope).cpu().numpy()
     return pd.DataFrame({"a": a, "b": b, "c": c, "d": d}, index=names)
 
 
 def rescaled(parameters: Parameters, mean: Tensor, sd: Tensor) -> Parameters:
     """Return the same curves on an ability scale whose N(mean, sd^2) has become N(0, 1)."""
-    return replace(parameters, slope=parameters.slope * sd, intercept=parameters.intercept + parameters.slope * mean)
+    return replace(
+        parameters,
+        slope=parameters.slope * sd,
+        intercept=parameters.intercept + parameters.slope * mean,
+    )

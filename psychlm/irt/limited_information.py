@@ -147,7 +147,9 @@ def _jacobian(tables: ModelTables, margins: np.ndarray) -> np.ndarray:
     columns = [_by_item(tables, by_intercept)] if tables.intercept_is_free else []
     if tables.slope_is != "fixed":
         by_slope = _by_item(tables, by_intercept * tables.nodes)
-        columns.append(by_slope if tables.slope_is == "free" else by_slope.sum(axis=1, keepdims=True))
+        columns.append(
+            by_slope if tables.slope_is == "free" else by_slope.sum(axis=1, keepdims=True)
+        )
     if tables.guess_is_free.any():
         columns.append(_by_item(tables, 1 - logistic)[:, tables.guess_is_free])
     from_mean = tables.nodes - tables.weights @ tables.nodes
@@ -188,7 +190,9 @@ def _independence(tables: ModelTables, x: np.ndarray) -> ModelTables:
     )
 
 
-def _rmsea_interval(statistic: float, df: int, n_persons: int, level: float = 0.9) -> tuple[float, float]:
+def _rmsea_interval(
+    statistic: float, df: int, n_persons: int, level: float = 0.9
+) -> tuple[float, float]:
     """Return the limits of the RMSEA's interval from those of the noncentrality (Browne & Cudeck 1992, equation 7)."""
 
     def limit(tail: float) -> float:
@@ -197,7 +201,9 @@ def _rmsea_interval(statistic: float, df: int, n_persons: int, level: float = 0.
         largest = 2 * statistic + 100
         return optimize.brentq(lambda nc: stats.ncx2.cdf(statistic, df, nc) - tail, 1e-12, largest)
 
-    low, high = (np.sqrt(limit(tail) / (df * (n_persons - 1))) for tail in ((1 + level) / 2, (1 - level) / 2))
+    low, high = (
+        np.sqrt(limit(tail) / (df * (n_persons - 1))) for tail in ((1 + level) / 2, (1 - level) / 2)
+    )
     return float(low), float(high)
 
 

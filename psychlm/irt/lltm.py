@@ -23,7 +23,7 @@ import torch
 from scipy import optimize, stats
 from torch import Tensor
 
-from psychlm.frames import FrameError, _some, check_responses
+from psychlm.frames import FrameError, check_responses, format_names
 from psychlm.irt import mml
 from psychlm.irt.answers import Answers, read_answers
 from psychlm.irt.choices import IRTWarning
@@ -48,8 +48,12 @@ Array = np.ndarray
 class LLTMFit:
     """A fitted linear logistic test model; logits, slopes 1, ability N(0, ability_sd^2)."""
 
-    coefficients: pd.DataFrame  # by feature: eta (above 0: harder), se, z, p; errors hold if the features say it all
-    two_step: pd.DataFrame  # by feature: the same by regression of Rasch difficulties, with what features leave over
+    coefficients: (
+        pd.DataFrame
+    )  # by feature: eta (above 0: harder), se, z, p; errors hold if the features say it all
+    two_step: (
+        pd.DataFrame
+    )  # by feature: the same by regression of Rasch difficulties, with what features leave over
     items: pd.DataFrame  # by item: b and se_b (Rasch), b_explained (by the features), residual
     loglik: float  # nats
     n_parameters: int
@@ -68,7 +72,12 @@ class LLTMFit:
 
 
 def lltm(
-    responses: pd.DataFrame, design: pd.DataFrame, *, n_boot: int = 200, level: float = 0.95, rng: Any = 0
+    responses: pd.DataFrame,
+    design: pd.DataFrame,
+    *,
+    n_boot: int = 200,
+    level: float = 0.95,
+    rng: Any = 0,
 ) -> LLTMFit:
     r"""Explain the difficulties of items by their features.
 
@@ -127,18 +136,29 @@ def lltm(
     em, parameters, loglik, converged = _climb(answers, x, start, TOLERANCE)
     null = _climb(answers, x[:, :1], _begin(rasch.ability_sd, b.to_numpy(), x[:, :1]), TOLERANCE)[2]
     if not (converged and rasch.converged):
-        warnings.warn(f"no convergence in {em.n_steps} EM steps; read no tests off this fit", IRTWarning, stacklevel=2)
+        warnings.warn(
+            f"no convergence in {em.n_steps} EM steps; read no tests off this fit",
+            IRTWarning,
+            stacklevel=2,
+        )
     regression = _random_effects(b.to_numpy(), se.to_numpy() ** 2, x)
-    estimates = np.array([_share(loglik, null, rasch.loglik), _explained(b.to_numpy(), se.to_numpy() ** 2, x)])
+    estimates = np.array(
+        [_share(loglik, null, rasch.loglik), _explained(b.to_numpy(), se.to_numpy() ** 2, x)]
+    )
     draws, lost = _resampled(asked.to_numpy(), x, rasch, n_boot, np.random.default_rng(rng))
-    r2 = [_interval(value, column, level, n_boot) for value, column in zip(estimates, draws.T, strict=True)]
+    r2 = [
+        _interval(value, column, level, n_boot)
+        for value, column in zip(estimates, draws.T, strict=True)
+    ]
     coefficients = _coefficients(answers, x, parameters, em.lattice)
     explained = x @ coefficients["eta"].to_numpy()
     df, chi2 = len(b) - x.shape[1], max(2 * (rasch.loglik - loglik), 0.0)
     return LLTMFit(
         coefficients=coefficients.set_index(features.columns),
         two_step=_table(regression[0], regression[1]).set_index(features.columns),
-        items=pd.DataFrame({"b": b, "se_b": se, "b_explained": explained, "residual": b - explained}),
+        items=pd.DataFrame(
+            {"b": b, "se_b": se, "b_explained": explained, "residual": b - explained}
+        ),
         loglik=loglik,
         n_parameters=x.shape[1] + 1,
         n_persons=len(asked),
@@ -160,27 +180,33 @@ def _checked_design(design: pd.DataFrame, items: pd.Index) -> pd.DataFrame:
     """Return the constant and the features of the items, in their order, float64."""
     absent = items.difference(design.index)
     if len(absent):
-        raise FrameError(f"items {_some(absent)} have no features; the design has a row for every item, by its name")
+        raise FrameError(
+            f"items {format_names(absent)} have no features; the design has a row for every item, by its name"
+        )
     if design.index.has_duplicates or design.columns.has_duplicates or CONSTANT in design.columns:
-        raise FrameError(f"an item or a feature stands twice in the design, or a feature is called {CONSTANT!r}")
+        raise FrameError(
+            f"an item or a feature stands twice in the design, or a feature is called {CONSTANT!r}"
+        )
     chosen = design.loc[items]
     text = [name for name in chosen if not pd.api.types.is_numeric_dtype(chosen[name])]
     if text:
         raise FrameError(
-            f"features {_some(text)} are not numeric; turn categories into indicators: "
+            f"features {format_names(text)} are not numeric; turn categories into indicators: "
             "pd.get_dummies(design, drop_first=True)"
         )
     values = chosen.astype(float)
     holes = values.columns[~np.isfinite(values).all()]
     if len(holes):
-        raise FrameError(f"features {_some(holes)} are missing or infinite for some items; complete or drop them")
+        raise FrameError(
+            f"features {format_names(holes)} are missing or infinite for some items; complete or drop them"
+        )
     values.insert(0, CONSTANT, 1.0)
     scaled = values.to_numpy() / np.linalg.norm(values, axis=0).clip(1e-300)
     size = np.abs(np.diag(np.linalg.qr(scaled, mode="r")))
     dependent = values.columns[: len(size)][size < 1e-8].append(values.columns[len(size) :])
     if len(dependent):
         raise FrameError(
-            f"features {_some(dependent)} follow from the constant and the features before them, on these items; "
+            f"features {format_names(dependent)} follow from the constant and the features before them, on these items; "
             "drop them"
         )
     return values
@@ -193,28 +219,46 @@ class _LinearEM(mml.EM):
         free = torch.zeros(answers.n_items, dtype=torch.bool)
         settings = mml.Settings(TOLERANCE, MAX_ITERATIONS, False)
         super().__init__(answers, Design(True, free, {}), lattice(device=answers.device), settings)
-        self.basis = None if x is None else torch.from_numpy(np.linalg.qr(x)[0])  # None: every difficulty is free
+        self.basis = (
+            None if x is None else torch.from_numpy(np.linalg.qr(x)[0])
+        )  # None: every difficulty is free
 
     def step(self, parameters: Parameters) -> tuple[Parameters, float]:
         """One EM step: better parameters, and the log-likelihood of those that were given."""
         found, objective = self.expect(parameters)
-        better = Parameters(parameters.slope, self._intercepts(parameters, found), parameters.guessing)
+        better = Parameters(
+            parameters.slope, self._intercepts(parameters, found), parameters.guessing
+        )
         self.n_steps += 1
         return self._absorb(better, found), objective
 
     def _intercepts(self, parameters: Parameters, found: Posterior) -> Tensor:
         """M-step: Newton's method, in the coordinates of the basis."""
-        weights, basis, intercept = found.weights * self.answers.count[:, None], self.basis, parameters.intercept
+        weights, basis, intercept = (
+            found.weights * self.answers.count[:, None],
+            self.basis,
+            parameters.intercept,
+        )
         everyone = weights.sum(0, keepdim=True)
-        total = torch.cat([everyone if b.answered is None else b.answered.T @ weights for b in self.answers.blocks()])
+        total = torch.cat(
+            [
+                everyone if b.answered is None else b.answered.T @ weights
+                for b in self.answers.blocks()
+            ]
+        )
         slopes = torch.outer(parameters.slope, self.lattice.nodes)
         for _ in range(SCORING_STEPS):
             p = torch.sigmoid(slopes + intercept[:, None])
-            uphill, information = self.answers.n_correct - (total * p).sum(1), (total * p * (1 - p)).sum(1)
+            uphill, information = (
+                self.answers.n_correct - (total * p).sum(1),
+                (total * p * (1 - p)).sum(1),
+            )
             if basis is None:
                 step = uphill / information
             else:
-                step = basis @ torch.linalg.solve(basis.T @ (information[:, None] * basis), basis.T @ uphill)
+                step = basis @ torch.linalg.solve(
+                    basis.T @ (information[:, None] * basis), basis.T @ uphill
+                )
             intercept = intercept + step / (step.abs().max() / mml.LARGEST_LEAP).clamp_min(1.0)
             if float(step.abs().max()) < self.accuracy:
                 break
@@ -258,7 +302,9 @@ def _coefficients(answers: Answers, x: Array, parameters: Parameters, on: Lattic
 
 
 def _table(eta: Array, se: Array) -> pd.DataFrame:
-    return pd.DataFrame({"eta": eta, "se": se, "z": eta / se, "p": 2 * stats.norm.sf(np.abs(eta / se))})
+    return pd.DataFrame(
+        {"eta": eta, "se": se, "z": eta / se, "p": 2 * stats.norm.sf(np.abs(eta / se))}
+    )
 
 
 def _random_effects(y: Array, variance: Array, x: Array) -> tuple[Array, Array, float]:
@@ -279,7 +325,9 @@ def _random_effects(y: Array, variance: Array, x: Array) -> tuple[Array, Array, 
 
     largest = float(np.var(y)) * len(y) / max(len(y) - x.shape[1], 1) + 1e-12
     least = 1e-10 * largest  # where all variances are 0, the likelihood has a pole at 0
-    found = optimize.minimize_scalar(negative, bounds=(least, 2 * largest), method="bounded", options={"xatol": least})
+    found = optimize.minimize_scalar(
+        negative, bounds=(least, 2 * largest), method="bounded", options={"xatol": least}
+    )
     tau2 = float(found.x) if negative(least) > found.fun else 0.0
     beta, inverse, _ = weighted(max(tau2, least))
     return beta, np.sqrt(np.diag(inverse)), tau2
@@ -297,7 +345,9 @@ def _share(loglik: float, null: float, saturated: float) -> float:
     return (loglik - null) / (saturated - null) if saturated > null else math.nan
 
 
-def _resampled(values: Array, x: Array, rasch: IRTFit, n_boot: int, rng: np.random.Generator) -> tuple[Array, float]:
+def _resampled(
+    values: Array, x: Array, rasch: IRTFit, n_boot: int, rng: np.random.Generator
+) -> tuple[Array, float]:
     """Return both shares in resamples of persons and items, shape (n_boot, 2), and the items that each lost."""
     draws, lost = np.full((n_boot, 2), np.nan), 0
     n_persons, n_items = values.shape
@@ -331,6 +381,8 @@ def _interval(estimate: float, draws: Array, level: float, n_boot: int) -> Inter
     if not len(kept) or math.isnan(estimate):
         return Interval(float(estimate), math.nan, math.nan, level, n_boot, len(draws) - len(kept))
     below = np.clip((kept < estimate).mean(), 0.5 / len(kept), 1 - 0.5 / len(kept))
-    tails = stats.norm.cdf(2 * stats.norm.ppf(below) + stats.norm.ppf([(1 - level) / 2, (1 + level) / 2]))
+    tails = stats.norm.cdf(
+        2 * stats.norm.ppf(below) + stats.norm.ppf([(1 - level) / 2, (1 + level) / 2])
+    )
     low, high = (float(np.quantile(kept, tail)) for tail in tails)
     return Interval(float(estimate), low, high, level, n_boot, len(draws) - len(kept))

@@ -28,18 +28,26 @@ def better_items(
     for guessing in OTHER_STARTS:
         start = Parameters(
             parameters.slope.sign() * torch.ones_like(parameters.slope),
-            torch.logit(((answers.n_correct / answers.n_answered - guessing) / (1 - guessing)).clamp(0.02, 0.98)),
+            torch.logit(
+                ((answers.n_correct / answers.n_answered - guessing) / (1 - guessing)).clamp(
+                    0.02, 0.98
+                )
+            ),
             torch.where(design.guessing_free, guessing, parameters.guessing),
         )
         trial = maximise(answers, design, start, found, nodes, tolerance=1e-4)
         gained = _gain(answers, parameters, trial, found, nodes)
         gained[~design.guessing_free] = 0
-        vector = torch.where(gained > best, torch.stack([trial.slope, trial.intercept, trial.guessing]), vector)
+        vector = torch.where(
+            gained > best, torch.stack([trial.slope, trial.intercept, trial.guessing]), vector
+        )
         best = torch.maximum(best, gained)
     return Parameters(*vector) if (best > WORTHWHILE).any() else None
 
 
-def _gain(answers: Answers, old: Parameters, new: Parameters, found: Posterior, nodes: Tensor) -> Tensor:
+def _gain(
+    answers: Answers, old: Parameters, new: Parameters, found: Posterior, nodes: Tensor
+) -> Tensor:
     """Return what the log-likelihood gains from each item's exchange alone, in nats, shape (n_items,)."""
     gains = []
     for block in answers.blocks():
@@ -47,7 +55,9 @@ def _gain(answers: Answers, old: Parameters, new: Parameters, found: Posterior, 
         for part in (old[block.items], new[block.items]):
             z = torch.outer(part.slope, nodes) + part.intercept[:, None]
             tables.append(log_probabilities(z, logsigmoid(-z), part.guessing[:, None]))
-        right, wrong = (found.weights @ (after - before).exp().T for before, after in zip(*tables, strict=True))
+        right, wrong = (
+            found.weights @ (after - before).exp().T for before, after in zip(*tables, strict=True)
+        )
         ratio = torch.where(block.correct > 0, right, wrong)
         if block.answered is not None:
             ratio = torch.where(block.answered > 0, ratio, 1.0)

@@ -22,7 +22,9 @@ from psychlm.irt.polish import newton
 from psychlm.irt.quadrature import STEP, Lattice, Posterior, lattice, posterior
 from psychlm.irt.standard_errors import EXACT_PARAMETERS, RUNAWAY_SLOPE
 
-LATTICE_ERROR = 0.01  # nats: a log-likelihood that moves less when the lattice is made twice as fine is taken
+LATTICE_ERROR = (
+    0.01  # nats: a log-likelihood that moves less when the lattice is made twice as fine is taken
+)
 SMALLEST_STEP = STEP / 16
 LARGEST_LEAP = 2.0  # of a slope, in one extrapolation
 ABSORPTION_STEPS = 5
@@ -65,16 +67,22 @@ class EM:
 
     def expect(self, parameters: Parameters) -> tuple[Posterior, float]:
         """E-step: the posteriors, and log-likelihood plus log prior; widens or refines the lattice where they ask."""
-        self.lattice, self.at_nodes, found = resolved_posterior(self.answers, parameters, self.lattice)
+        self.lattice, self.at_nodes, found = resolved_posterior(
+            self.answers, parameters, self.lattice
+        )
         return found, float(found.loglik @ self.answers.count) + self.design.log_prior(parameters)
 
     def step(self, parameters: Parameters) -> tuple[Parameters, float]:
         """One EM step: better parameters, and the objective of those that were given."""
         found, objective = self.expect(parameters)
-        better = maximise(self.answers, self.design, parameters, found, self.lattice.nodes, self.accuracy)
+        better = maximise(
+            self.answers, self.design, parameters, found, self.lattice.nodes, self.accuracy
+        )
         self.n_steps += 1
         better = self._absorb(better, found)
-        fixed = (parameters.slope.abs() > RUNAWAY_SLOPE).repeat(3)  # no maximum to go to; reported after the fit
+        fixed = (parameters.slope.abs() > RUNAWAY_SLOPE).repeat(
+            3
+        )  # no maximum to go to; reported after the fit
         return Parameters.of(torch.where(fixed, parameters.vector(), better.vector())), objective
 
     def _absorb(self, parameters: Parameters, found: Posterior) -> Parameters:
@@ -88,13 +96,18 @@ class EM:
                 first, second = priors["intercept"].derivatives(d + a * mean)
                 mean = mean + (n * (target - mean) + first @ a) / (n - second @ a**2)
         if "slope" in priors:
-            square, log_sd = sd**2, torch.zeros_like(sd)  # the posteriors' spread; Newton's method in log sd
+            square, log_sd = (
+                sd**2,
+                torch.zeros_like(sd),
+            )  # the posteriors' spread; Newton's method in log sd
             for _ in range(ABSORPTION_STEPS):
                 a = parameters.slope * log_sd.exp()
                 first, second = priors["slope"].derivatives(a)
                 pull = n * square * (-2 * log_sd).exp()
                 curvature = 2 * pull - (second @ a**2 + first @ a)
-                log_sd = log_sd + ((pull - n + first @ a) / curvature.clamp_min(1.0)).clamp(-0.5, 0.5)
+                log_sd = log_sd + ((pull - n + first @ a) / curvature.clamp_min(1.0)).clamp(
+                    -0.5, 0.5
+                )
             sd = log_sd.exp()
         return rescaled(parameters, mean, sd)
 
@@ -117,7 +130,11 @@ def estimate(answers: Answers, design: Design, start: Parameters, settings: Sett
             parameters = other
             continue
         error = abs(_finer_objective(em, parameters) - objective)
-        if error < LATTICE_ERROR or em.lattice.step <= SMALLEST_STEP or em.n_steps >= settings.max_iterations:
+        if (
+            error < LATTICE_ERROR
+            or em.lattice.step <= SMALLEST_STEP
+            or em.n_steps >= settings.max_iterations
+        ):
             break
         em.lattice = _halved(em.lattice)
     loglik = float(found.loglik @ answers.count)
@@ -137,7 +154,12 @@ def _climbed(em: EM, parameters: Parameters) -> tuple[Parameters, bool]:
         if not near:
             return parameters, False
         parameters, converged, n_steps = newton(
-            em.answers, em.design, parameters, em.lattice, lambda at: em.expect(at)[1], settings.tolerance
+            em.answers,
+            em.design,
+            parameters,
+            em.lattice,
+            lambda at: em.expect(at)[1],
+            settings.tolerance,
         )
         em.n_steps += n_steps
         if converged or tolerance < settings.tolerance:
@@ -145,7 +167,9 @@ def _climbed(em: EM, parameters: Parameters) -> tuple[Parameters, bool]:
         tolerance /= 10
 
 
-def _escaped(em: EM, parameters: Parameters, found: Posterior, objective: float) -> Parameters | None:
+def _escaped(
+    em: EM, parameters: Parameters, found: Posterior, objective: float
+) -> Parameters | None:
     """Return parameters of a higher likelihood, where other starts of guessing lead to some, else None."""
     if not em.design.guessing_free.any() or em.n_steps >= em.settings.max_iterations:
         return None
@@ -160,7 +184,11 @@ def _oriented(answers: Answers, parameters: Parameters, found: Posterior) -> Par
     share = answers.n_correct / answers.n_answered
     more_right = torch.zeros_like(found.mean)
     for block in answers.blocks():
-        expected = share[block.items].sum() if block.answered is None else block.answered @ share[block.items]
+        expected = (
+            share[block.items].sum()
+            if block.answered is None
+            else block.answered @ share[block.items]
+        )
         more_right += block.correct.sum(1) - expected
     if float((more_right * found.mean) @ answers.count) < 0:
         return replace(parameters, slope=-parameters.slope)
@@ -173,7 +201,9 @@ def _sd_check(em: EM) -> float:
     mean, sd = torch.zeros((), device=count.device), torch.ones((), device=count.device)
     for _ in range(SD_STEPS):
         weights = -0.5 * ((on.fine - mean) / sd) ** 2
-        found = posterior(em.at_nodes, replace(on, log_weights=weights - torch.logsumexp(weights, 0)))
+        found = posterior(
+            em.at_nodes, replace(on, log_weights=weights - torch.logsumexp(weights, 0))
+        )
         before, (mean, sd) = sd, ability_moments(found, count)
         if abs(float(sd - before)) < 1e-5:
             break
@@ -205,11 +235,19 @@ def _accelerated(em: EM, parameters: Parameters, tolerance: float) -> tuple[Para
         settled = (second.slope.abs() < RUNAWAY_SLOPE).to(torch.float64).repeat(3)
         start, once, twice = parameters.vector(), first.vector(), second.vector()
         step, curvature, last = once - start, twice - 2 * once + start, (twice - once) * settled
-        length = float((step * settled).norm() / (curvature * settled).norm().clamp_min(1e-300))  # 1 / (1 - EM's rate)
+        length = float(
+            (step * settled).norm() / (curvature * settled).norm().clamp_min(1e-300)
+        )  # 1 / (1 - EM's rate)
         change = float(last.abs().max()) * max(length, 1.0)
         if em.settings.progress:
-            print(f"EM step {em.n_steps}: {reached:.4f} nats, predicted change {change:.2g}", file=sys.stderr)
-        if change < tolerance and reached - objective < LOGLIK_TOLERANCE * tolerance / em.settings.tolerance:
+            print(
+                f"EM step {em.n_steps}: {reached:.4f} nats, predicted change {change:.2g}",
+                file=sys.stderr,
+            )
+        if (
+            change < tolerance
+            and reached - objective < LOGLIK_TOLERANCE * tolerance / em.settings.tolerance
+        ):
             return second, True
         em.accuracy = max(min(em.accuracy, 0.1 * float(last.abs().max())), 0.01 * tolerance)
         length, stride = min(max(length, 1.0), stride), stride * 4 if length >= stride else stride

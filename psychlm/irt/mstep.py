@@ -17,7 +17,12 @@ HALVINGS = 8
 
 
 def maximise(
-    answers: Answers, design: Design, parameters: Parameters, posterior: Posterior, nodes: Tensor, tolerance: float
+    answers: Answers,
+    design: Design,
+    parameters: Parameters,
+    posterior: Posterior,
+    nodes: Tensor,
+    tolerance: float,
 ) -> Parameters:
     """Return the item parameters that maximise the expected complete-data log-likelihood, a common slope held.
 
@@ -29,13 +34,24 @@ def maximise(
     parts = []
     for block in answers.blocks():
         part = parameters[block.items]
-        total = weights.sum(0, keepdim=True) if block.answered is None else block.answered.T @ weights
+        total = (
+            weights.sum(0, keepdim=True) if block.answered is None else block.answered.T @ weights
+        )
         if guessing[block.items].any():
-            parts.append(_with_guessing(part, block.correct.T @ weights, total, nodes, design, block.items, tolerance))
+            parts.append(
+                _with_guessing(
+                    part, block.correct.T @ weights, total, nodes, design, block.items, tolerance
+                )
+            )
         else:
             sums = torch.stack([ability @ block.correct, answers.n_correct[block.items]], 1)
             parts.append(_without_guessing(part, sums, total, nodes, design, tolerance))
-    return Parameters(*(torch.cat([getattr(p, name) for p in parts]) for name in ("slope", "intercept", "guessing")))
+    return Parameters(
+        *(
+            torch.cat([getattr(p, name) for p in parts])
+            for name in ("slope", "intercept", "guessing")
+        )
+    )
 
 
 def _without_guessing(
@@ -67,7 +83,13 @@ def _without_guessing(
 
 
 def _with_guessing(
-    start: Parameters, correct: Tensor, total: Tensor, nodes: Tensor, design: Design, items: slice, tolerance: float
+    start: Parameters,
+    correct: Tensor,
+    total: Tensor,
+    nodes: Tensor,
+    design: Design,
+    items: slice,
+    tolerance: float,
 ) -> Parameters:
     """Fisher scoring with step halving for items that may be guessed; guessing itself stays within [0, 1).
 
@@ -116,20 +138,30 @@ def _expected_loglik(
     return torch.where((beta[:, 2] < 1), value, -torch.inf)
 
 
-def _scores(beta: Tensor, correct: Tensor, wrong: Tensor, total: Tensor, nodes: Tensor) -> tuple[Tensor, Tensor]:
+def _scores(
+    beta: Tensor, correct: Tensor, wrong: Tensor, total: Tensor, nodes: Tensor
+) -> tuple[Tensor, Tensor]:
     """Return gradient (n_items, 3) and expected information (n_items, 3, 3) in slope, intercept and guessing."""
     a, d, c = beta.T[:, :, None]
     z = a * nodes + d
     right, off = right_answer(z, c), wrong_answer(z, c)
-    by_logit, by_guessing = (correct * u + wrong * v for u, v in ((right.z, off.z), (right.c, off.c)))
+    by_logit, by_guessing = (
+        correct * u + wrong * v for u, v in ((right.z, off.z), (right.c, off.c))
+    )
     gradient = torch.stack([by_logit @ nodes, by_logit.sum(1), by_guessing.sum(1)], 1)
     p = c + (1 - c) * torch.sigmoid(z)
-    root = (total * p / (1 - p).clamp_min(1e-300)).clamp_min(0).sqrt()  # P' / sqrt(P Q) = (log P)' sqrt(P / Q)
-    derivatives = torch.stack([root * right.z * nodes, root * right.z, root * right.c], 1)  # (n_items, 3, n_nodes)
+    root = (
+        (total * p / (1 - p).clamp_min(1e-300)).clamp_min(0).sqrt()
+    )  # P' / sqrt(P Q) = (log P)' sqrt(P / Q)
+    derivatives = torch.stack(
+        [root * right.z * nodes, root * right.z, root * right.c], 1
+    )  # (n_items, 3, n_nodes)
     return gradient, derivatives @ derivatives.transpose(1, 2)
 
 
-def _newton_step(beta: Tensor, gradient: Tensor, information: Tensor, free: Tensor, design: Design) -> Tensor:
+def _newton_step(
+    beta: Tensor, gradient: Tensor, information: Tensor, free: Tensor, design: Design
+) -> Tensor:
     """Return the curbed Newton step of every item, zero in fixed parameters and against the edge guessing = 0."""
     for column, name in enumerate(("slope", "intercept", "guessing")):
         if name in design.priors:
@@ -147,6 +179,8 @@ def _newton_step(beta: Tensor, gradient: Tensor, information: Tensor, free: Tens
     step = torch.linalg.solve_ex(information, (gradient * mask)[..., None]).result.squeeze(-1)
     largest = step[:, :2].abs().amax(1, keepdim=True)
     step = step * (LARGEST_STEP / largest.clamp_min(LARGEST_STEP))
-    if isinstance(design.priors.get("slope"), LogNormal):  # whose slopes are positive: at most half the way to 0
+    if isinstance(
+        design.priors.get("slope"), LogNormal
+    ):  # whose slopes are positive: at most half the way to 0
         step[:, 0] = torch.maximum(step[:, 0], -0.5 * beta[:, 0])
     return step

@@ -49,7 +49,9 @@ def newton(
             return parameters, True, n_steps
         step = step * (LARGEST_STEP / step.abs().max().clamp_min(LARGEST_STEP))
         for halvings in range(HALVINGS):
-            trial = Parameters.of((parameters.vector().view(3, -1) + 0.5**halvings * step).flatten())
+            trial = Parameters.of(
+                (parameters.vector().view(3, -1) + 0.5**halvings * step).flatten()
+            )
             trial = Parameters(trial.slope, trial.intercept, trial.guessing.clamp(0, 1 - 1e-9))
             value = objective(trial)
             if value >= reached:
@@ -60,7 +62,9 @@ def newton(
     return parameters, False, NEWTON_STEPS
 
 
-def _step(answers: Answers, design: Design, parameters: Parameters, on: Lattice) -> tuple[Tensor, float]:
+def _step(
+    answers: Answers, design: Design, parameters: Parameters, on: Lattice
+) -> tuple[Tensor, float]:
     """Return Newton's step (3, n_items), turned uphill where the information is not positive, and the nats it promises.
 
     Guessing at or near its edge 0 goes there if the gradient points outwards.

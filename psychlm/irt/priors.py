@@ -26,7 +26,9 @@ class Beta:
 
     def log_density(self, x: Tensor) -> Tensor:
         """Return the log density, in nats."""
-        constant = math.lgamma(self.alpha + self.beta) - math.lgamma(self.alpha) - math.lgamma(self.beta)
+        constant = (
+            math.lgamma(self.alpha + self.beta) - math.lgamma(self.alpha) - math.lgamma(self.beta)
+        )
         return constant + (self.alpha - 1) * x.log() + (self.beta - 1) * torch.log1p(-x)
 
     def derivatives(self, x: Tensor) -> tuple[Tensor, Tensor]:
@@ -44,7 +46,11 @@ class Normal:
 
     def log_density(self, x: Tensor) -> Tensor:
         """Return the log density, in nats."""
-        return -0.5 * ((x - self.mean) / self.sd) ** 2 - math.log(self.sd) - 0.5 * math.log(2 * math.pi)
+        return (
+            -0.5 * ((x - self.mean) / self.sd) ** 2
+            - math.log(self.sd)
+            - 0.5 * math.log(2 * math.pi)
+        )
 
     def derivatives(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Return the first and second derivative of the log density."""
@@ -70,14 +76,20 @@ class LogNormal:
 
 
 Prior = Beta | Normal | LogNormal
-ALLOWED: dict[str, tuple[type, ...]] = {"slope": (Normal, LogNormal), "intercept": (Normal,), "guessing": (Beta,)}
+ALLOWED: dict[str, tuple[type, ...]] = {
+    "slope": (Normal, LogNormal),
+    "intercept": (Normal,),
+    "guessing": (Beta,),
+}
 
 
 def check_priors(priors: dict[str, Prior] | None) -> dict[str, Prior]:
     """Return the priors, or raise a FrameError that names what is wrong with them."""
     for name, prior in (priors or {}).items():
         if name not in ALLOWED or not isinstance(prior, ALLOWED[name]):
-            known = {key: " or ".join(kind.__name__ for kind in kinds) for key, kinds in ALLOWED.items()}
+            known = {
+                key: " or ".join(kind.__name__ for kind in kinds) for key, kinds in ALLOWED.items()
+            }
             raise FrameError(f"prior {name!r}: {prior!r} is not known; give any of {known}")
         if isinstance(prior, Beta) and min(prior.alpha, prior.beta) <= 1:
             raise FrameError(f"{prior} has its mode at 0 or 1; give alpha and beta above 1")

@@ -22,7 +22,9 @@ from torch import Tensor
 STEP = 0.2  # with SPAN it makes 61 nodes: mirt's default for one factor
 SPAN = 6.0  # in standard deviations of ability
 EDGE_MASS = 1e-5  # posterior probability at the lattice's ends above which it is widened
-COARSEST = 4 / 3  # posterior standard deviations between fine nodes; the error of a person's integral is 3e-5 there
+COARSEST = (
+    4 / 3
+)  # posterior standard deviations between fine nodes; the error of a person's integral is 3e-5 there
 STENCIL = 8  # nodes of the local polynomial
 
 
@@ -50,16 +52,24 @@ class Lattice:
     def __str__(self) -> str:
         text = f"{len(self.nodes)} equally spaced nodes on [{-self.span:g}, {self.span:g}] standard deviations"
         if self.refinement > 1:
-            text += f", log-likelihoods interpolated to {len(self.fine)} (step {self.fine_step:.2g})"
+            text += (
+                f", log-likelihoods interpolated to {len(self.fine)} (step {self.fine_step:.2g})"
+            )
         return text
 
 
-def lattice(step: float = STEP, refinement: int = 1, span: float = SPAN, device: torch.device | str = "cpu") -> Lattice:
+def lattice(
+    step: float = STEP, refinement: int = 1, span: float = SPAN, device: torch.device | str = "cpu"
+) -> Lattice:
     """Lay a lattice of item nodes ``step`` apart over [-span, span], with ``refinement`` fine nodes to each of them."""
     half = math.ceil(span / step - 1e-9)
     nodes = step * torch.arange(-half, half + 1, dtype=torch.float64, device=device)
     fine_half = half * refinement
-    fine = step / refinement * torch.arange(-fine_half, fine_half + 1, dtype=torch.float64, device=device)
+    fine = (
+        step
+        / refinement
+        * torch.arange(-fine_half, fine_half + 1, dtype=torch.float64, device=device)
+    )
     log_weights = -0.5 * fine**2
     log_weights = log_weights - torch.logsumexp(log_weights, 0)
     interpolation = _lagrange(len(nodes), refinement, device) if refinement > 1 else None
@@ -77,7 +87,9 @@ def _lagrange(n_nodes: int, refinement: int, device: torch.device | str) -> Tens
     for m in range(STENCIL):
         others = offset != m
         basis[:, m] = (distance[:, others] / (offset[m] - offset[others])).prod(1)
-    return torch.zeros(n_fine, n_nodes, dtype=torch.float64, device=device).scatter_(1, first[:, None] + offset, basis)
+    return torch.zeros(n_fine, n_nodes, dtype=torch.float64, device=device).scatter_(
+        1, first[:, None] + offset, basis
+    )
 
 
 @dataclass(frozen=True)
@@ -85,9 +97,7 @@ class Posterior:
     """What the answers say about every person's ability (standard-normal units)."""
 
     loglik: Tensor  # (n_persons,), marginal log-likelihoods, nats
-    weights: (
-        Tensor  # (n_persons, n_nodes), at the item nodes; rows sum to 1 (single ones may be negative, if interpolated)
-    )
+    weights: Tensor  # (n_persons, n_nodes), at the item nodes; rows sum to 1 (single ones may be negative, if interpolated)
     mean: Tensor  # (n_persons,)
     variance: Tensor  # (n_persons,)
     edge: Tensor  # (n_persons,), probability at the two outermost nodes: near 0, or the lattice is too short
@@ -100,7 +110,9 @@ def posterior(node_loglik: Tensor, on: Lattice) -> Posterior:
     mean = weights @ on.fine
     variance = weights @ on.fine**2 - mean**2
     coarse = weights if on.interpolation is None else weights @ on.interpolation
-    return Posterior(fine.loglik, coarse, mean, variance.clamp_min(0), weights[:, 0] + weights[:, -1])
+    return Posterior(
+        fine.loglik, coarse, mean, variance.clamp_min(0), weights[:, 0] + weights[:, -1]
+    )
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from psychlm.frames import FrameError, _some
+from psychlm.frames import FrameError, format_names
 from psychlm.irt import scoring
 
 BLOCK_CELLS = 2**21  # probabilities held at once: 16 MiB
@@ -68,8 +68,14 @@ class KnownItems:
         """
         correct = np.atleast_2d(np.asarray(correct, dtype=bool))
         if correct.shape[1] != len(self.items):
-            raise FrameError(f"answers to {correct.shape[1]} items, and {len(self.items)} items are known; align them")
-        names = pd.RangeIndex(len(correct), name="person") if persons is None else persons.rename("person")
+            raise FrameError(
+                f"answers to {correct.shape[1]} items, and {len(self.items)} items are known; align them"
+            )
+        names = (
+            pd.RangeIndex(len(correct), name="person")
+            if persons is None
+            else persons.rename("person")
+        )
         if (self.items["c"] > 0).any():
             frame = pd.DataFrame(correct.astype(float), names, self.items.index)
             return scoring.score(self.items, frame, "ml")
@@ -86,17 +92,22 @@ class KnownItems:
 
         def ascent(ability: Tensor) -> tuple[Tensor, Tensor]:
             expected, information = self._curve(ability)
-            return torch.where(finite, scores - expected, 0.0), torch.where(finite, information, 1.0)
+            return torch.where(finite, scores - expected, 0.0), torch.where(
+                finite, information, 1.0
+            )
 
         share = ((scores - lowest) / (highest - lowest)).clamp(0.01, 0.99)
         steepness = (total.abs().sum() / self._count.sum()).clamp(min=1e-3)
-        start = (self._difficulty * self._count).sum() / self._count.sum() + share.logit() / steepness
+        start = (
+            self._difficulty * self._count
+        ).sum() / self._count.sum() + share.logit() / steepness
         ability = scoring._climb(ascent, start)
         se = self._curve(ability)[1].rsqrt()
         endless = high.to(ability.dtype) - low.to(ability.dtype)
-        return torch.stack([
-            torch.where(finite, ability, endless * torch.inf), torch.where(finite, se, torch.nan)
-        ], dim=1)  # fmt: skip
+        return torch.stack(
+            [torch.where(finite, ability, endless * torch.inf), torch.where(finite, se, torch.nan)],
+            dim=1,
+        )
 
     def _curve(self, ability: Tensor) -> tuple[Tensor, Tensor]:
         """Return the expected weighted score and the information at each ability, (n_persons,) each."""
@@ -116,12 +127,14 @@ def _checked(items: pd.DataFrame) -> pd.DataFrame:
     if missing:
         raise FrameError(f"known items need the columns {missing}; they have {list(items.columns)}")
     if items.index.has_duplicates:
-        raise FrameError(f"items {_some(items.index[items.index.duplicated()])} stand more than once; keep one of each")
+        raise FrameError(
+            f"items {format_names(items.index[items.index.duplicated()])} stand more than once; keep one of each"
+        )
     table = items.reindex(columns=["a", "b", "c"], fill_value=0.0).astype(float)
     unknown = ~np.isfinite(table.to_numpy()).all(axis=1)
     if unknown.any():
         raise FrameError(
-            f"{unknown.sum()} of {len(table)} items {_some(table.index[unknown])} have parameters that are missing or "
+            f"{unknown.sum()} of {len(table)} items {format_names(table.index[unknown])} have parameters that are missing or "
             "infinite; leave them out, or fit them with a prior"
         )
     return table

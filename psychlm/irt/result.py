@@ -37,9 +37,13 @@ class IRTFit:
     ability_sd: float  # logits; fixed at 1, but estimated for the Rasch model
     se_ability_variance: float  # of ability_sd^2; NaN where the variance is fixed
     ability_sd_check: float  # ratio of the sd re-estimated after the fit, items held, to ability_sd: 1 if all is well
-    loglik_error: float  # nats: how far the log-likelihood moved when the lattice was made twice as fine
+    loglik_error: (
+        float  # nats: how far the log-likelihood moved when the lattice was made twice as fine
+    )
     quadrature: str  # the lattice, in words
-    covariance: pd.DataFrame | None  # of the free parameters, labelled (item, "a" | "d" | "c"); None for long tests
+    covariance: (
+        pd.DataFrame | None
+    )  # of the free parameters, labelled (item, "a" | "d" | "c"); None for long tests
 
     @property
     def aic(self) -> float:
@@ -69,8 +73,10 @@ class IRTFit:
         content: dict[str, Any] = {"format": FORMAT}
         for field in fields(self):
             value = getattr(self, field.name)
-            content[field.name] = _plain(value) if isinstance(value, pd.DataFrame) else _finite(value)
-        with files.whole(path) as part:
+            content[field.name] = (
+                _plain(value) if isinstance(value, pd.DataFrame) else _finite(value)
+            )
+        with files.atomic_write(path) as part:
             part.write_text(json.dumps(content, allow_nan=False), encoding="utf-8")
 
     @classmethod
@@ -85,11 +91,17 @@ class IRTFit:
         try:
             content = json.loads(Path(path).read_text(encoding="utf-8"))
         except ValueError as error:  # neither UTF-8 nor JSON: truncated, perhaps
-            raise ValueError(f"{path} is no JSON ({error}); write a fit with IRTFit.to_json") from None
+            raise ValueError(
+                f"{path} is no JSON ({error}); write a fit with IRTFit.to_json"
+            ) from None
         if not isinstance(content, dict) or content.pop("format", None) != FORMAT:
-            raise ValueError(f"{path} is not a fit in the format {FORMAT!r}; write one with IRTFit.to_json")
+            raise ValueError(
+                f"{path} is not a fit in the format {FORMAT!r}; write one with IRTFit.to_json"
+            )
         items, covariance = content.pop("items"), content.pop("covariance")
-        numbers: dict[str, Any] = {name: np.nan if value is None else value for name, value in content.items()}
+        numbers: dict[str, Any] = {
+            name: np.nan if value is None else value for name, value in content.items()
+        }
         return cls(items=_item_frame(items), covariance=_covariance_frame(covariance), **numbers)
 
 
@@ -106,11 +118,17 @@ def _label(label: Any) -> Any:
 def _plain(frame: pd.DataFrame) -> dict[str, Any]:
     """Turn a frame into lists; infinities become text, since JSON has none."""
     columns = {
-        name: [repr(v) if isinstance(v, float) and math.isinf(v) else _finite(v) for v in frame[name].tolist()]
+        name: [
+            repr(v) if isinstance(v, float) and math.isinf(v) else _finite(v)
+            for v in frame[name].tolist()
+        ]
         for name in frame
     }
     if isinstance(frame.index, pd.MultiIndex):
-        return {"index": [list(map(_label, label)) for label in frame.index], "rows": list(columns.values())}
+        return {
+            "index": [list(map(_label, label)) for label in frame.index],
+            "rows": list(columns.values()),
+        }
     return {"index": [_label(label) for label in frame.index], "columns": columns}
 
 
@@ -128,5 +146,9 @@ def _item_frame(plain: dict[str, Any]) -> pd.DataFrame:
 def _covariance_frame(plain: dict[str, Any] | None) -> pd.DataFrame | None:
     if plain is None:
         return None
-    labels = pd.MultiIndex.from_tuples([tuple(label) for label in plain["index"]], names=["item", "parameter"])
-    return pd.DataFrame(np.array([_numbers(row) for row in plain["rows"]]).T, index=labels, columns=labels)
+    labels = pd.MultiIndex.from_tuples(
+        [tuple(label) for label in plain["index"]], names=["item", "parameter"]
+    )
+    return pd.DataFrame(
+        np.array([_numbers(row) for row in plain["rows"]]).T, index=labels, columns=labels
+    )

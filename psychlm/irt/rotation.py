@@ -28,7 +28,9 @@ class Rotation:
     converged: bool
 
 
-def target_rotation(loadings: pd.DataFrame, target: pd.DataFrame | np.ndarray, *, oblique: bool = False) -> Rotation:
+def target_rotation(
+    loadings: pd.DataFrame, target: pd.DataFrame | np.ndarray, *, oblique: bool = False
+) -> Rotation:
     r"""Rotate loadings towards a target, minimising the squared differences where the target says something.
 
     .. math:: f(L) = \tfrac12 \sum_{ik: t_{ik}\,\text{given}} (\lambda_{ik} - t_{ik})^2
@@ -53,16 +55,22 @@ def target_rotation(loadings: pd.DataFrame, target: pd.DataFrame | np.ndarray, *
     """
     goal = np.asarray(target, dtype=float)
     if goal.shape != loadings.shape:
-        raise ValueError(f"the target has shape {goal.shape} and the loadings {loadings.shape}; they must be alike")
+        raise ValueError(
+            f"the target has shape {goal.shape} and the loadings {loadings.shape}; they must be alike"
+        )
     given = ~np.isnan(goal)
     if not given.any(axis=0).all():
-        raise ValueError("a factor's target is NaN throughout, so it may turn freely; specify some of its loadings")
+        raise ValueError(
+            "a factor's target is NaN throughout, so it may turn freely; specify some of its loadings"
+        )
 
     def criterion(rotated: np.ndarray) -> tuple[float, np.ndarray]:
         difference = np.where(given, rotated - goal, 0.0)
         return 0.5 * float((difference**2).sum()), difference
 
-    return _upright(_best_rotation(loadings, criterion, oblique), ~(given & (goal != 0)).any(axis=0))
+    return _upright(
+        _best_rotation(loadings, criterion, oblique), ~(given & (goal != 0)).any(axis=0)
+    )
 
 
 def oblimin(loadings: pd.DataFrame, *, oblique: bool = True) -> Rotation:
@@ -101,13 +109,17 @@ def _best_rotation(loadings: pd.DataFrame, criterion: Criterion, oblique: bool) 
     n_factors = unrotated.shape[1]
     turns = np.random.default_rng(0).standard_normal((N_STARTS - 1, n_factors, n_factors))
     turns = np.linalg.qr(turns)[0]
-    turns[::2, :, -1] *= -1  # the orthogonal matrices fall in two parts, with and without a reflection: search both
+    turns[
+        ::2, :, -1
+    ] *= -1  # the orthogonal matrices fall in two parts, with and without a reflection: search both
     starts = [np.eye(n_factors), *turns]
     runs = [_gradient_projection(unrotated, criterion, oblique, start) for start in starts]
     value, turn, converged = min(runs, key=lambda run: run[0])
     names = [f"F{k + 1}" for k in range(n_factors)]
     return Rotation(
-        loadings=pd.DataFrame(_rotated(unrotated, turn, oblique), index=loadings.index, columns=names),
+        loadings=pd.DataFrame(
+            _rotated(unrotated, turn, oblique), index=loadings.index, columns=names
+        ),
         factor_correlation=pd.DataFrame(turn.T @ turn, index=names, columns=names),
         criterion=value,
         converged=converged,

@@ -14,9 +14,15 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from psychlm.frames import FrameError, _some
+from psychlm.frames import FrameError, format_names
 from psychlm.irt.answers import Answers, read_answers
-from psychlm.irt.likelihood import Parameters, node_loglik, resolved_posterior, right_answer, wrong_answer
+from psychlm.irt.likelihood import (
+    Parameters,
+    node_loglik,
+    resolved_posterior,
+    right_answer,
+    wrong_answer,
+)
 from psychlm.irt.quadrature import fine_posterior, lattice
 
 METHODS = ("eap", "map", "ml", "wle")
@@ -38,7 +44,9 @@ class AbilityPosterior:
     loglik: np.ndarray  # (n_persons,), log P(answers), nats
 
 
-def ability_posterior(items: pd.DataFrame, responses: pd.DataFrame, *, ability_sd: float = 1.0) -> AbilityPosterior:
+def ability_posterior(
+    items: pd.DataFrame, responses: pd.DataFrame, *, ability_sd: float = 1.0
+) -> AbilityPosterior:
     """Return every person's posterior, on 61 nodes or as many more as the narrowest of them needs; as :func:`score`."""
     answers, parameters = _prepared(items, responses, ability_sd)
     on, at_nodes, _ = resolved_posterior(answers, parameters, lattice(device=answers.device))
@@ -98,12 +106,16 @@ def score(
     return pd.DataFrame(table, index=answers.persons, columns=["theta", "se"])
 
 
-def _prepared(items: pd.DataFrame, responses: pd.DataFrame, ability_sd: float) -> tuple[Answers, Parameters]:
+def _prepared(
+    items: pd.DataFrame, responses: pd.DataFrame, ability_sd: float
+) -> tuple[Answers, Parameters]:
     """Return the answers and the parameters of their items in standard-normal units of ability."""
     answers = read_answers(responses, torch.device("cpu"))
     unknown = answers.items.difference(items.index)
     if len(unknown):
-        raise FrameError(f"items {_some(unknown)} have no parameters; drop them, or fit a model with them")
+        raise FrameError(
+            f"items {format_names(unknown)} have no parameters; drop them, or fit a model with them"
+        )
     known = items.loc[answers.items]
     a = known["a"].to_numpy(float)
     d = known["d"].to_numpy(float) if "d" in known else -a * known["b"].to_numpy(float)

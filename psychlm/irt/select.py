@@ -32,8 +32,14 @@ EVERYTHING = "(all items)"
 class Criteria:
     """What makes an item go. The defaults are the dissertation's where it names them."""
 
-    order: tuple[str, ...] = ("slope", "fit", "dependence")  # the first that finds a culprit ends a round
-    correction: str = "holm"  # of p values over items, or pairs of items: "holm" or "bh" (Benjamini-Hochberg)
+    order: tuple[str, ...] = (
+        "slope",
+        "fit",
+        "dependence",
+    )  # the first that finds a culprit ends a round
+    correction: str = (
+        "holm"  # of p values over items, or pairs of items: "holm" or "bh" (Benjamini-Hochberg)
+    )
     alpha: float = 0.05  # level of every family of tests
     min_slope: float = 0.71  # per logit
     min_communality: float = 0.15  # share of variance that ability explains of the latent answer
@@ -120,13 +126,25 @@ def select_items(
     log.append(_one_ability(spectrum, least_ratio))
     if (log[-1]["verdict"] == "reject").any():
         return Selection(_table(log), kept.columns[:0], None, spectrum)
-    model, model_log = _choose_model(kept, alpha) if guessing else (pd.Series("2PL", index=kept.columns), [])
+    model, model_log = (
+        _choose_model(kept, alpha) if guessing else (pd.Series("2PL", index=kept.columns), [])
+    )
     log += model_log
     fitted, number = fit(kept, model.to_dict(), standard_errors=False), 1
     while len(going := _round(fitted, kept, criteria, number, log)):
         kept = kept.drop(columns=going)
         if kept.shape[1] < 4:
-            log.append(_whole("refit", number, "n_items", kept.shape[1], 4, "reject", "too few items are left to fit"))
+            log.append(
+                _whole(
+                    "refit",
+                    number,
+                    "n_items",
+                    kept.shape[1],
+                    4,
+                    "reject",
+                    "too few items are left to fit",
+                )
+            )
             return Selection(_table(log), kept.columns[:0], None, spectrum)
         kept = _who_answered(kept, number, log)
         fitted = fit(kept, model[kept.columns].to_dict(), start=fitted.items, standard_errors=False)
@@ -143,7 +161,9 @@ def _check(criteria: Criteria) -> None:
         raise ValueError(f"correction is {criteria.correction!r}; take one of {list(CORRECTIONS)}")
 
 
-def _without(responses: pd.DataFrame, set_aside: Sequence) -> tuple[list[pd.DataFrame], pd.DataFrame]:
+def _without(
+    responses: pd.DataFrame, set_aside: Sequence
+) -> tuple[list[pd.DataFrame], pd.DataFrame]:
     """Leave out the items set aside by inspection, and say so."""
     absent = [item for item in set_aside if item not in responses.columns]
     if absent:
@@ -153,7 +173,15 @@ def _without(responses: pd.DataFrame, set_aside: Sequence) -> tuple[list[pd.Data
         raise FrameError(f"{kept.shape[1]} items are too few to select from; bring at least 4")
     if not len(set_aside):
         return [], kept
-    rows = _rows(pd.Index(set_aside), "inspection", np.nan, np.nan, np.nan, "remove", "set aside by the caller")
+    rows = _rows(
+        pd.Index(set_aside),
+        "inspection",
+        np.nan,
+        np.nan,
+        np.nan,
+        "remove",
+        "set aside by the caller",
+    )
     log = [rows.assign(round=0, step="inspection")]
     return log, _who_answered(kept, 0, log)
 
@@ -164,7 +192,15 @@ def _who_answered(responses: pd.DataFrame, number: int, log: list[pd.DataFrame])
     n_silent = len(responses) - len(kept)
     if n_silent:
         log.append(
-            _whole("persons", number, "n_left_out", n_silent, 0, "remark", "persons asked none of the items left")
+            _whole(
+                "persons",
+                number,
+                "n_left_out",
+                n_silent,
+                0,
+                "remark",
+                "persons asked none of the items left",
+            )
         )
     return kept
 
@@ -182,7 +218,9 @@ def _choose_model(responses: pd.DataFrame, alpha: float) -> tuple[pd.Series, lis
     small, big = fit(responses, "2PL", standard_errors=False), fit(responses, "3PL")
     gain = small.aic - big.aic
     verdict = "3PL" if gain > 0 else "2PL"
-    log = [_whole("guessing", 0, "aic_gain", gain, 0, verdict, "AIC of the 2PL minus that of the 3PL")]
+    log = [
+        _whole("guessing", 0, "aic_gain", gain, 0, verdict, "AIC of the 2PL minus that of the 3PL")
+    ]
     if gain > 0:
         z = (big.items["c"] / big.items["se_c"]).where(big.items["c"] > 0)
         p = holm(2 * norm.sf(z))
@@ -192,7 +230,13 @@ def _choose_model(responses: pd.DataFrame, alpha: float) -> tuple[pd.Series, lis
     return model, log
 
 
-def _round(fitted: IRTFit, responses: pd.DataFrame, criteria: Criteria, number: int, log: list[pd.DataFrame]) -> list:
+def _round(
+    fitted: IRTFit,
+    responses: pd.DataFrame,
+    criteria: Criteria,
+    number: int,
+    log: list[pd.DataFrame],
+) -> list:
     """Ask the questions in their order until one removes items; return those, and add all answers to the log."""
     for step in criteria.order:
         rows = STEPS[step](fitted, responses, criteria)
@@ -224,7 +268,9 @@ def _dependent(fitted: IRTFit, responses: pd.DataFrame, criteria: Criteria) -> p
     pairs = ld_x2(fitted, responses)
     pairs["p"] = CORRECTIONS[criteria.correction](pairs["p"].to_numpy())
     swapped = pairs.rename(columns={"item_1": "item_2", "item_2": "item_1"})
-    by_item = pd.concat([pairs, swapped]).assign(significant=lambda rows: rows["p"] < criteria.alpha)
+    by_item = pd.concat([pairs, swapped]).assign(
+        significant=lambda rows: rows["p"] < criteria.alpha
+    )
     summary = by_item.groupby("item_1", sort=False).agg(
         n_pairs=("significant", "sum"), total=("ld_x2", "sum"), p=("p", "min")
     )
@@ -236,7 +282,9 @@ def _dependent(fitted: IRTFit, responses: pd.DataFrame, criteria: Criteria) -> p
     note = summary.index.map(lambda item: named.get(item, ""))
     n_pairs, p = summary["n_pairs"].to_numpy(), summary["p"].to_numpy()
     verdict = np.where(goes, "remove", "keep")
-    return _rows(summary.index, "n_dependent_pairs", n_pairs, criteria.alpha, p, verdict, note.to_numpy())
+    return _rows(
+        summary.index, "n_dependent_pairs", n_pairs, criteria.alpha, p, verdict, note.to_numpy()
+    )
 
 
 STEPS = {"slope": _flat, "fit": _misfitting, "dependence": _dependent}
@@ -252,7 +300,14 @@ def _rows(
     note: np.ndarray | str = "",
 ) -> pd.DataFrame:
     """Return one row per item of the table of decisions, but for its round and step."""
-    columns = {"statistic": statistic, "value": value, "threshold": threshold, "p": p, "verdict": verdict, "note": note}
+    columns = {
+        "statistic": statistic,
+        "value": value,
+        "threshold": threshold,
+        "p": p,
+        "verdict": verdict,
+        "note": note,
+    }
     return pd.DataFrame({"item": items, **columns})
 
 

@@ -25,7 +25,9 @@ from psychlm.irt.joint_curvature import joint_variances
 from psychlm.irt.likelihood import Design, Parameters, node_loglik, right_answer, wrong_answer
 from psychlm.irt.quadrature import Lattice, fine_posterior
 
-RUNAWAY_SLOPE = 30.0  # per standard deviation of ability: a step, not a curve, and on its way to infinity
+RUNAWAY_SLOPE = (
+    30.0  # per standard deviation of ability: a step, not a curve, and on its way to infinity
+)
 EXACT_PARAMETERS = 1000  # up to so many the information matrix is always built whole
 POLYNOMIALS = 24
 NEGLIGIBLE = 1e-10  # share of the missing information at which the sum over polynomials ends
@@ -48,16 +50,22 @@ def no_standard_errors(n_items: int) -> StandardErrors:
     return StandardErrors(unknown, unknown, unknown, unknown, None)
 
 
-def standard_errors(answers: Answers, design: Design, parameters: Parameters, on: Lattice) -> StandardErrors:
+def standard_errors(
+    answers: Answers, design: Design, parameters: Parameters, on: Lattice
+) -> StandardErrors:
     """Return the standard errors of the estimates, all NaN where the observed information is not positive definite."""
     free = free_parameters(design, parameters)
     n_free = int(free.sum()) - design.common_slope * (answers.n_items - 1)
     if n_free > max(EXACT_PARAMETERS, answers.n_persons):
         try:
-            slope, intercept, guessing, cross = joint_variances(answers, design, parameters, on, free)
+            slope, intercept, guessing, cross = joint_variances(
+                answers, design, parameters, on, free
+            )
         except torch.linalg.LinAlgError:  # as below: not at a maximum
             return no_standard_errors(answers.n_items)
-        with np.errstate(invalid="ignore"):  # a negative variance is no variance: NaN, and reported after the fit
+        with np.errstate(
+            invalid="ignore"
+        ):  # a negative variance is no variance: NaN, and reported after the fit
             return StandardErrors(slope**0.5, intercept**0.5, guessing**0.5, cross, None)
     information = observed_information(answers, design, parameters, on)
     kinds = len(information) // answers.n_items
@@ -70,7 +78,9 @@ def standard_errors(answers: Answers, design: Design, parameters: Parameters, on
     variances = torch.full((3, answers.n_items), torch.nan, dtype=torch.float64)
     variances[:kinds] = torch.stack([whole[k, :, k].diagonal() for k in range(kinds)]).cpu()
     variances[~free.cpu()] = torch.nan
-    labelled = _labelled(covariance, free, design, answers.items) if n_free <= EXACT_PARAMETERS else None
+    labelled = (
+        _labelled(covariance, free, design, answers.items) if n_free <= EXACT_PARAMETERS else None
+    )
     a, d, c = variances.sqrt().numpy()
     return StandardErrors(a, d, c, whole[0, :, 1].diagonal().cpu().numpy(), labelled)
 
@@ -101,14 +111,18 @@ def _labelled(covariance: Tensor, free: Tensor, design: Design, items: pd.Index)
     labels = [
         (item, name)
         for name, row in zip("adc", free.tolist(), strict=True)
-        for item, is_free in zip(["all"] if name == "a" and design.common_slope else items, row, strict=False)
+        for item, is_free in zip(
+            ["all"] if name == "a" and design.common_slope else items, row, strict=False
+        )
         if is_free
     ]
     index = pd.MultiIndex.from_tuples(labels, names=["item", "parameter"])
     return pd.DataFrame(covariance.cpu().numpy(), index=index, columns=index)
 
 
-def observed_information(answers: Answers, design: Design, parameters: Parameters, on: Lattice) -> Tensor:
+def observed_information(
+    answers: Answers, design: Design, parameters: Parameters, on: Lattice
+) -> Tensor:
     """Return the observed information in all slopes, intercepts and, if any is free, guessing parameters.
 
     Slopes are taken as free here, one by one, and fixed guessing parameters have their rows too.
@@ -123,7 +137,11 @@ def observed_information(answers: Answers, design: Design, parameters: Parameter
     for polynomial in _orthonormal_polynomials(found.weights, on.fine):
         weights = _at_nodes(found.weights * polynomial, on)
         scores = torch.cat(
-            [_expected_scores(block, parameters, weights, on.nodes, kinds) for block in answers.blocks()], 2
+            [
+                _expected_scores(block, parameters, weights, on.nodes, kinds)
+                for block in answers.blocks()
+            ],
+            2,
         )
         scores = scores.permute(1, 0, 2).reshape(len(weights), -1) * answers.count.sqrt()[:, None]
         information -= scores.T @ scores
@@ -140,7 +158,10 @@ def _at_nodes(fine: Tensor, on: Lattice) -> Tensor:
 
 def _orthonormal_polynomials(weights: Tensor, nodes: Tensor) -> Iterator[Tensor]:
     """Yield the polynomials orthonormal under every row's weights, from degree 1 on, by Stieltjes's recurrence."""
-    before, norm = torch.zeros_like(weights), torch.zeros(len(weights), 1, dtype=weights.dtype, device=weights.device)
+    before, norm = (
+        torch.zeros_like(weights),
+        torch.zeros(len(weights), 1, dtype=weights.dtype, device=weights.device),
+    )
     current = torch.ones_like(weights)
     for _ in range(POLYNOMIALS):
         centre = (weights * nodes * current**2).sum(1, keepdim=True)
@@ -150,7 +171,9 @@ def _orthonormal_polynomials(weights: Tensor, nodes: Tensor) -> Iterator[Tensor]
         yield current
 
 
-def _expected_scores(block: Block, parameters: Parameters, weights: Tensor, nodes: Tensor, kinds: int) -> Tensor:
+def _expected_scores(
+    block: Block, parameters: Parameters, weights: Tensor, nodes: Tensor, kinds: int
+) -> Tensor:
     """Return sum_k weights_ik dloglik_ij(theta_k) by slope, intercept (and guessing), (kinds, n_rows, n_items)."""
     part = parameters[block.items]
     z = torch.outer(part.slope, nodes) + part.intercept[:, None]
@@ -159,7 +182,10 @@ def _expected_scores(block: Block, parameters: Parameters, weights: Tensor, node
     tables = [(right.z * nodes, off.z * nodes), (right.z, off.z), (right.c, off.c)]
     asked = 1 if block.answered is None else block.answered
     return torch.stack(
-        [asked * (weights @ no.T) + block.correct * (weights @ (yes - no).T) for yes, no in tables[:kinds]]
+        [
+            asked * (weights @ no.T) + block.correct * (weights @ (yes - no).T)
+            for yes, no in tables[:kinds]
+        ]
     )
 
 
@@ -179,7 +205,8 @@ def _complete_information(
         correct = block.correct.T @ weights
         wrong = (weights.sum(0) if block.answered is None else block.answered.T @ weights) - correct
         zz, zc, cc = (
-            -(correct * u + wrong * v) for u, v in ((right.zz, off.zz), (right.zc, off.zc), (right.cc, off.cc))
+            -(correct * u + wrong * v)
+            for u, v in ((right.zz, off.zz), (right.zc, off.zc), (right.cc, off.cc))
         )
         cells = {
             (0, 0): zz * on.nodes**2,

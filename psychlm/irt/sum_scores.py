@@ -36,7 +36,9 @@ def add_items(scores: np.ndarray, probability: np.ndarray) -> np.ndarray:
     return scores
 
 
-def expected_correct_by_score(probability: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def expected_correct_by_score(
+    probability: np.ndarray, weights: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
     r"""Return P(score) of the whole test, and P(item correct | score) for every item.
 
     .. math:: E_{is} = \int P_i f^{-i}_{s-1} \phi \, / \int f_s \phi
@@ -74,7 +76,9 @@ def expected_correct_by_score(probability: np.ndarray, weights: np.ndarray) -> t
     return joint[0], with_item / joint
 
 
-def collapse_sparse(observed: np.ndarray, expected: np.ndarray, minimum: float = 1.0) -> tuple[np.ndarray, np.ndarray]:
+def collapse_sparse(
+    observed: np.ndarray, expected: np.ndarray, minimum: float = 1.0
+) -> tuple[np.ndarray, np.ndarray]:
     """Merge neighbouring score groups of one item until every expected count reaches the minimum.
 
     The rule is mirt's for dichotomous items: empty groups go; a group of one person joins the next one up (the last
@@ -110,7 +114,9 @@ def collapse_sparse(observed: np.ndarray, expected: np.ndarray, minimum: float =
             partner = below if groups[below][0].sum() <= groups[above][0].sum() else above
         groups[partner] = _together(groups[partner], groups[sparse])
         del groups[sparse]
-    return np.array([o for o, _ in groups]).reshape(-1, 2), np.array([e for _, e in groups]).reshape(-1, 2)
+    return np.array([o for o, _ in groups]).reshape(-1, 2), np.array(
+        [e for _, e in groups]
+    ).reshape(-1, 2)
 
 
 def _together(one: tuple, other: tuple) -> tuple:

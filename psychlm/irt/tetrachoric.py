@@ -13,12 +13,18 @@ from scipy.special import ndtr, ndtri
 
 from psychlm.frames import FrameError, check_responses, constant_items
 
-INTEGRATION_POINTS = 48  # Gauss-Legendre; cell probabilities good to 1e-9 or better for correlations within +-0.999
+INTEGRATION_POINTS = (
+    48  # Gauss-Legendre; cell probabilities good to 1e-9 or better for correlations within +-0.999
+)
 MAX_STEPS = 80  # enough to bisect the whole range to the last digit
-PAIRS_PER_BLOCK = 50_000  # bounds memory: a block holds this many pairs x INTEGRATION_POINTS doubles
+PAIRS_PER_BLOCK = (
+    50_000  # bounds memory: a block holds this many pairs x INTEGRATION_POINTS doubles
+)
 
 
-def tetrachoric(responses: pd.DataFrame, *, correct: float = 0.5, smooth: bool = False) -> pd.DataFrame:
+def tetrachoric(
+    responses: pd.DataFrame, *, correct: float = 0.5, smooth: bool = False
+) -> pd.DataFrame:
     """Return the matrix of tetrachoric correlations between items.
 
     Parameters
@@ -46,7 +52,9 @@ def tetrachoric(responses: pd.DataFrame, *, correct: float = 0.5, smooth: bool =
         If ``correct`` is negative.
     """
     if correct < 0:
-        raise ValueError(f"correct is {correct}, and an empty cell cannot count less than 0; R's psych takes 0.5")
+        raise ValueError(
+            f"correct is {correct}, and an empty cell cannot count less than 0; R's psych takes 0.5"
+        )
     responses = check_responses(responses)
     constant = constant_items(responses)
     if len(constant):
@@ -79,7 +87,9 @@ def _correlation_matrix(x: np.ndarray, correct: float, names: list) -> np.ndarra
     for start in range(0, len(i), PAIRS_PER_BLOCK):
         block = slice(start, start + PAIRS_PER_BLOCK)
         here, there = i[block], j[block]
-        rho[here, there] = rho[there, here] = _most_likely(tables[:, block], threshold[here], threshold[there])
+        rho[here, there] = rho[there, here] = _most_likely(
+            tables[:, block], threshold[here], threshold[there]
+        )
     return rho
 
 
@@ -139,7 +149,9 @@ def _most_likely(tables: np.ndarray, h: np.ndarray, k: np.ndarray) -> np.ndarray
 def _density(angle: np.ndarray, h: np.ndarray, k: np.ndarray) -> np.ndarray:
     """Return the derivative of P(X>h, Y>k) with respect to the arcsine of the correlation."""
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-        return np.exp(-(h**2 + k**2 - 2 * h * k * np.sin(angle)) / (2 * np.cos(angle) ** 2)) / (2 * np.pi)
+        return np.exp(-(h**2 + k**2 - 2 * h * k * np.sin(angle)) / (2 * np.cos(angle) ** 2)) / (
+            2 * np.pi
+        )
 
 
 def cell_probabilities(angle: np.ndarray, h: np.ndarray, k: np.ndarray) -> np.ndarray:
@@ -159,5 +171,7 @@ def cell_probabilities(angle: np.ndarray, h: np.ndarray, k: np.ndarray) -> np.nd
     t = np.multiply.outer((node + 1) / 2, angle)
     shift = (weight @ _density(t, h, k)) * angle / 2
     both = ndtr(-h) * ndtr(-k) + shift
-    cells = np.stack([ndtr(h) * ndtr(k) + shift, ndtr(h) * ndtr(-k) - shift, ndtr(-h) * ndtr(k) - shift, both])
+    cells = np.stack(
+        [ndtr(h) * ndtr(k) + shift, ndtr(h) * ndtr(-k) - shift, ndtr(-h) * ndtr(k) - shift, both]
+    )
     return np.maximum(cells, 1e-300)

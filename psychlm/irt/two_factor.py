@@ -25,14 +25,18 @@ from psychlm.irt.tetrachoric import tetrachoric
 
 LARGEST_GUESS = 0.99
 POINTS_PER_AXIS = 31  # mirt's default for two factors, from -6 to 6
-LOGISTIC_TO_NORMAL = 1.702  # the slope at which a logistic curve is closest to a normal one (mirt's, Camilli 1994)
+LOGISTIC_TO_NORMAL = (
+    1.702  # the slope at which a logistic curve is closest to a normal one (mirt's, Camilli 1994)
+)
 
 
 @dataclass(frozen=True)
 class TwoFactorFit:
     """A two-factor model's estimates."""
 
-    items: pd.DataFrame  # by item: a1, a2 (slopes per logit, principal axes), d (intercept, logits), c (guessing)
+    items: (
+        pd.DataFrame
+    )  # by item: a1, a2 (slopes per logit, principal axes), d (intercept, logits), c (guessing)
     loglik: float  # marginal log-likelihood, nats
     n_parameters: int
     n_persons: int
@@ -68,7 +72,11 @@ class TwoFactorFit:
 
 
 def two_factor(
-    responses: pd.DataFrame, *, model: str = "2PL", max_iterations: int = 500, tolerance: float = 0.01
+    responses: pd.DataFrame,
+    *,
+    model: str = "2PL",
+    max_iterations: int = 500,
+    tolerance: float = 0.01,
 ) -> TwoFactorFit:
     """Fit a two-factor 2PL or 3PL model.
 
@@ -119,7 +127,8 @@ def two_factor(
     return TwoFactorFit(
         items=_to_principal_axes(found.x.reshape(n_items, 4), responses.columns),
         loglik=-float(found.fun),
-        n_parameters=n_items * (4 if model == "3PL" else 3) - 1,  # one for the free turn of the axes
+        n_parameters=n_items * (4 if model == "3PL" else 3)
+        - 1,  # one for the free turn of the axes
         n_persons=n_persons,
         n_iterations=int(found.nit),
         converged=bool(found.success),
@@ -157,9 +166,13 @@ class _MarginalLikelihood:
         logistic = expit(linear)
         p = np.maximum(guess + (1 - guess) * logistic, np.finfo(float).tiny)
         log_wrong = np.log1p(-guess) - np.logaddexp(0, linear)
-        log_right = np.where(guess > 0, np.log(p), linear + log_wrong)  # exact in the tail where P underflows
+        log_right = np.where(
+            guess > 0, np.log(p), linear + log_wrong
+        )  # exact in the tail where P underflows
         joint = self.right @ (log_right - log_wrong)
-        joint += (log_wrong.sum(axis=0) if self.complete else self.asked @ log_wrong) + self.log_weights
+        joint += (
+            log_wrong.sum(axis=0) if self.complete else self.asked @ log_wrong
+        ) + self.log_weights
         largest = joint.max(axis=1, keepdims=True)
         joint -= largest
         posterior = np.exp(joint, out=joint)
@@ -168,7 +181,9 @@ class _MarginalLikelihood:
         loglik = float((np.log(total) + largest).sum())
         n_right = self.right.T @ posterior
         n_asked = posterior.sum(axis=0)[None] if self.complete else self.asked.T @ posterior
-        surplus = (n_right - n_asked * p) / p  # of right answers; P'/(P(1 - P)) by the linear predictor is logistic/P
+        surplus = (
+            n_right - n_asked * p
+        ) / p  # of right answers; P'/(P(1 - P)) by the linear predictor is logistic/P
         gradient = np.empty_like(parameters)
         gradient[:, :3] = (surplus * logistic) @ self.design
         gradient[:, 3] = (surplus / (1 - guess)).sum(axis=1) if self.guessing else 0.0
@@ -191,7 +206,13 @@ def _maximise(
         jac=True,
         method="L-BFGS-B",
         bounds=[(None, None), (None, None), (None, None), guess_range] * len(start),
-        options={"maxiter": max_iterations, "maxfun": 10 * max_iterations, "maxcor": 40, "ftol": 0, "gtol": tolerance},
+        options={
+            "maxiter": max_iterations,
+            "maxfun": 10 * max_iterations,
+            "maxcor": 40,
+            "ftol": 0,
+            "gtol": tolerance,
+        },
     )
 
 

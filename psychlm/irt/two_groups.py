@@ -19,7 +19,7 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from psychlm.frames import FrameError, _some, check_responses
+from psychlm.frames import FrameError, check_responses, format_names
 from psychlm.irt import mml
 from psychlm.irt.answers import MISSING, Answers
 from psychlm.irt.choices import IRTWarning
@@ -69,18 +69,24 @@ def two_groups(
     """
     answers = check_responses(responses)
     if group.index.has_duplicates:
-        raise FrameError(f"persons {_some(group.index[group.index.duplicated()].unique())} have more than one group")
+        raise FrameError(
+            f"persons {format_names(group.index[group.index.duplicated()].unique())} have more than one group"
+        )
     labels = group.reindex(answers.index)
     if labels.isna().any():
         raise FrameError(
-            f"persons {_some(labels.index[labels.isna()])} have no group; give each one, or leave them out"
+            f"persons {format_names(labels.index[labels.isna()])} have no group; give each one, or leave them out"
         )
     names = list(dict.fromkeys(labels))
     if len(names) != 2:
-        raise FrameError(f"differential functioning compares two groups, and these are {len(names)}: {_some(names)}")
+        raise FrameError(
+            f"differential functioning compares two groups, and these are {len(names)}: {format_names(names)}"
+        )
     first = names[0] if reference is None else reference
     if first not in names:
-        raise FrameError(f"the reference group {reference!r} is none of the groups {_some(names)}")
+        raise FrameError(
+            f"the reference group {reference!r} is none of the groups {format_names(names)}"
+        )
     return answers, (labels != first).rename("focal")
 
 
@@ -134,7 +140,9 @@ def fit_two_groups(
         raise ValueError(f"model {model!r} is neither '1PL' nor '2PL', the models for two groups")
     freed = _checked_free(answers, focal, free)
     begin = start or _start(answers, model)
-    em = _TwoGroupEM(_split(answers, focal, freed), focal, model, mml.Settings(tolerance, max_iterations, False))
+    em = _TwoGroupEM(
+        _split(answers, focal, freed), focal, model, mml.Settings(tolerance, max_iterations, False)
+    )
     em.mean, em.sd = begin.focal_mean, begin.focal_sd
     parameters, converged = mml._accelerated(em, _begin(begin, freed), tolerance)
     _, loglik = em.expect(parameters)
@@ -142,9 +150,14 @@ def fit_two_groups(
     if runaway or not converged:
         warnings.warn(
             f"the two-group {model} with {int(freed.sum())} free items did not converge in {em.n_steps} EM steps"
-            + (": a slope runs away; use the 1PL, or leave the item out" if runaway else "; raise max_iterations"),
-            IRTWarning, stacklevel=2,
-        )  # fmt: skip
+            + (
+                ": a slope runs away; use the 1PL, or leave the item out"
+                if runaway
+                else "; raise max_iterations"
+            ),
+            IRTWarning,
+            stacklevel=2,
+        )
     n_items, n_free = len(freed), int(freed.sum())
     return TwoGroupFit(
         items=_item_frame(parameters, freed),
@@ -163,7 +176,9 @@ def fit_two_groups(
 class _TwoGroupEM(mml.EM):
     """The EM map of two groups: priors by group, the focal one profiled out at every E-step."""
 
-    def __init__(self, answers: Answers, focal: pd.Series, model: str, settings: mml.Settings) -> None:
+    def __init__(
+        self, answers: Answers, focal: pd.Series, model: str, settings: mml.Settings
+    ) -> None:
         design = Design(model == "1PL", torch.zeros(answers.n_items, dtype=torch.bool), {})
         super().__init__(answers, design, lattice(device=answers.device), settings)
         self.is_focal = torch.tensor(focal.to_numpy(), device=answers.device)
@@ -186,7 +201,9 @@ class _TwoGroupEM(mml.EM):
     def _prior(self, on: Lattice) -> Lattice:
         """Return the lattice with a row of log weights for each person, after their group."""
         theirs = _normal(on.fine, self.mean, self.sd)
-        return replace(on, log_weights=torch.where(self.is_focal[:, None], theirs, _normal(on.fine, 0.0, 1.0)))
+        return replace(
+            on, log_weights=torch.where(self.is_focal[:, None], theirs, _normal(on.fine, 0.0, 1.0))
+        )
 
     def _profile(self) -> None:
         """Set the focal group's mean and spread to their most likely values, the items held.
@@ -198,11 +215,15 @@ class _TwoGroupEM(mml.EM):
         everyone = torch.ones_like(at_nodes[:, 0])
         for _ in range(PROFILE_STEPS):
             found = posterior(
-                at_nodes, replace(self.lattice, log_weights=_normal(self.lattice.fine, self.mean, self.sd))
+                at_nodes,
+                replace(self.lattice, log_weights=_normal(self.lattice.fine, self.mean, self.sd)),
             )
             mean, sd = (float(value) for value in mml.ability_moments(found, everyone))
             reliability = max(1 - float(found.variance.mean()) / self.sd**2, LEAST_RELIABILITY)
-            by_mean, by_log_sd = (mean - self.mean) / reliability, math.log(sd / self.sd) / reliability**2
+            by_mean, by_log_sd = (
+                (mean - self.mean) / reliability,
+                math.log(sd / self.sd) / reliability**2,
+            )
             self.mean += min(max(by_mean, -1.0), 1.0)
             self.sd *= math.exp(min(max(by_log_sd, -0.5), 0.5))
             if abs(by_mean) + abs(by_log_sd) < PROFILE_TOLERANCE:
@@ -212,7 +233,11 @@ class _TwoGroupEM(mml.EM):
         """Let the reference group's mean and spread move, and keep it N(0, 1); the focal group moves along."""
         ours = ~self.is_focal
         theirs = Posterior(
-            found.loglik[ours], found.weights[ours], found.mean[ours], found.variance[ours], found.edge[ours]
+            found.loglik[ours],
+            found.weights[ours],
+            found.mean[ours],
+            found.variance[ours],
+            found.edge[ours],
         )
         mean, sd = mml.ability_moments(theirs, torch.ones_like(theirs.mean))
         self.mean, self.sd = (self.mean - float(mean)) / float(sd), self.sd / float(sd)
@@ -228,15 +253,17 @@ def _checked_free(answers: pd.DataFrame, focal: pd.Series, free: Sequence | pd.I
     """Return which items are free, having refused data from which their parameters do not follow."""
     unknown = pd.Index(free).difference(answers.columns)
     if len(unknown):
-        raise FrameError(f"free items {_some(unknown)} are not among the responses")
+        raise FrameError(f"free items {format_names(unknown)} are not among the responses")
     freed = pd.Series(answers.columns.isin(free), index=answers.columns)
     if freed.all():
-        raise FrameError("all items are free, so nothing ties the groups' scales together; leave at least one anchor")
+        raise FrameError(
+            "all items are free, so nothing ties the groups' scales together; leave at least one anchor"
+        )
     alike = constant_by_group(answers, focal)
     unusable = (alike.all(axis=1) & (answers.nunique() < 2)) | (freed & alike.any(axis=1))
     if unusable.any():
         raise FrameError(
-            f"items {_some(unusable.index[unusable])} were answered alike by everyone, or are free and were answered "
+            f"items {format_names(unusable.index[unusable])} were answered alike by everyone, or are free and were answered "
             "alike by everyone of a group (or by nobody of it), so a difficulty is infinite; leave them out"
         )
     return freed
@@ -245,7 +272,9 @@ def _checked_free(answers: pd.DataFrame, focal: pd.Series, free: Sequence | pd.I
 def constant_by_group(answers: pd.DataFrame, focal: pd.Series) -> pd.DataFrame:
     """Return, by item, whether all of the reference and all of the focal group who answered it answered alike."""
     sides = {"reference": ~focal, "focal": focal}
-    return pd.DataFrame({name: answers[side.to_numpy()].nunique() < 2 for name, side in sides.items()})
+    return pd.DataFrame(
+        {name: answers[side.to_numpy()].nunique() < 2 for name, side in sides.items()}
+    )
 
 
 def _split(answers: pd.DataFrame, focal: pd.Series, freed: pd.Series) -> Answers:
@@ -267,34 +296,49 @@ def answers_as_rows(values: np.ndarray, persons: pd.Index) -> Answers:
     coded = np.where(np.isnan(values), MISSING, values).astype(np.uint8)
     right, asked = coded == 1, coded != MISSING
     return Answers(
-        coded, persons, pd.RangeIndex(coded.shape[1]), np.arange(len(coded)),
-        torch.ones(len(coded), dtype=torch.float64), torch.device("cpu"), complete=bool(asked.all()),
+        coded,
+        persons,
+        pd.RangeIndex(coded.shape[1]),
+        np.arange(len(coded)),
+        torch.ones(len(coded), dtype=torch.float64),
+        torch.device("cpu"),
+        complete=bool(asked.all()),
         n_correct=torch.as_tensor(right.sum(0), dtype=torch.float64),
         n_answered=torch.as_tensor(asked.sum(0), dtype=torch.float64),
-    )  # fmt: skip
+    )
 
 
 def _start(answers: pd.DataFrame, model: str) -> TwoGroupFit:
     """Return the model of one group, as the place to begin from."""
     one = fit(answers, model, standard_errors=False, tolerance=0.01)
     a, b = one.items["a"], one.items["b"]
-    items = pd.DataFrame({"a_reference": a, "b_reference": b, "a_focal": a, "b_focal": b, "free": False})
-    return TwoGroupFit(items, model, one.loglik, one.n_parameters, 0.0, 1.0, 0, 0, one.converged, one.n_iterations)
+    items = pd.DataFrame(
+        {"a_reference": a, "b_reference": b, "a_focal": a, "b_focal": b, "free": False}
+    )
+    return TwoGroupFit(
+        items, model, one.loglik, one.n_parameters, 0.0, 1.0, 0, 0, one.converged, one.n_iterations
+    )
 
 
 def _begin(begin: TwoGroupFit, freed: pd.Series) -> Parameters:
     known = begin.items.reindex(freed.index)
     if known[["a_reference", "b_reference"]].isna().any(axis=None):
-        raise FrameError("start is a fit to other items; begin from a fit to these, or give start=None")
+        raise FrameError(
+            "start is a fit to other items; begin from a fit to these, or give start=None"
+        )
     a = np.concatenate([known["a_reference"], known.loc[freed, "a_focal"]])
     b = np.concatenate([known["b_reference"], known.loc[freed, "b_focal"]])
-    return Parameters(torch.tensor(a), torch.tensor(-a * b), torch.zeros(len(a), dtype=torch.float64))
+    return Parameters(
+        torch.tensor(a), torch.tensor(-a * b), torch.zeros(len(a), dtype=torch.float64)
+    )
 
 
 def _item_frame(parameters: Parameters, freed: pd.Series) -> pd.DataFrame:
     a, d = parameters.slope.numpy(), parameters.intercept.numpy()
     n_items = len(freed)
-    items = pd.DataFrame({"a_reference": a[:n_items], "b_reference": -d[:n_items] / a[:n_items]}, index=freed.index)
+    items = pd.DataFrame(
+        {"a_reference": a[:n_items], "b_reference": -d[:n_items] / a[:n_items]}, index=freed.index
+    )
     items = items.assign(a_focal=items["a_reference"], b_focal=items["b_reference"], free=freed)
     items.loc[freed, "a_focal"] = a[n_items:]
     items.loc[freed, "b_focal"] = -d[n_items:] / a[n_items:]

@@ -32,7 +32,9 @@ from psychlm.irt.quadrature import lattice
 from psychlm.irt.result import IRTFit
 
 PRIORS = ("hierarchical", "vague")
-BATCH_CELLS = 2**16  # answers in a minibatch unless told: float64 copies of it stay in the processor's cache
+BATCH_CELLS = (
+    2**16
+)  # answers in a minibatch unless told: float64 copies of it stay in the processor's cache
 START_VARIANCE = 0.1
 VAGUE_PRECISION = 1e-3  # Lalor (2020), section 1.3.3: N(0, 10^3)
 
@@ -42,7 +44,9 @@ class Variational:
     """A variational fit: the point estimates as an IRTFit, and what only this method gives."""
 
     fit: IRTFit  # posterior means and standard deviations of the items, on the model's own scale
-    abilities: pd.DataFrame  # by person: theta, se (logits), mean and standard deviation of the Gaussian
+    abilities: (
+        pd.DataFrame
+    )  # by person: theta, se (logits), mean and standard deviation of the Gaussian
     elbo: float  # the evidence lower bound, nats: below log P(answers), with items and populations integrated out
     priors: str  # "hierarchical" or "vague"
 
@@ -97,17 +101,23 @@ def infer(
     """
     kind = MODELS.get(str(model).upper())
     if kind not in ("Rasch", "1PL", "2PL"):
-        raise ValueError(f"variational inference knows Rasch, 1PL and 2PL, not {model!r}; use method='mml'")
+        raise ValueError(
+            f"variational inference knows Rasch, 1PL and 2PL, not {model!r}; use method='mml'"
+        )
     if priors not in PRIORS:
         raise ValueError(f"priors are {priors!r}; take one of {PRIORS}")
     answers = read_answers(responses, pick_device(device, responses.size), item_names)
     if answers.n_items < 3:
-        raise FrameError(f"{answers.n_items} items do not identify a {kind} model; it takes at least 3")
+        raise FrameError(
+            f"{answers.n_items} items do not identify a {kind} model; it takes at least 3"
+        )
     search = _Search(answers, kind, priors, batch, seed)
     converged, n_sweeps = search.run(max_iterations, tolerance)
     if not converged:
         warnings.warn(
-            f"no convergence in {n_sweeps} passes over the answers; raise max_iterations", IRTWarning, stacklevel=2
+            f"no convergence in {n_sweeps} passes over the answers; raise max_iterations",
+            IRTWarning,
+            stacklevel=2,
         )
     return search.result(converged, n_sweeps)
 
@@ -115,7 +125,9 @@ def infer(
 class _Search:
     """The factors of one data set, and the passes that improve them."""
 
-    def __init__(self, answers: Answers, kind: str, priors: str, batch: int | None, seed: int) -> None:
+    def __init__(
+        self, answers: Answers, kind: str, priors: str, batch: int | None, seed: int
+    ) -> None:
         self.answers, self.kind, self.priors = answers, kind, priors
         self.rng = np.random.default_rng(seed)
         n_rows, n_items = answers.values.shape
@@ -124,7 +136,9 @@ class _Search:
         size = batch or max(1, BATCH_CELLS // other)
         self.batches = [slice(start, min(start + size, length)) for start in range(0, length, size)]
         self.persons, self.items = self._starting_persons(), self._starting_items()
-        self.moves_scale = kind == "2PL" or priors == "vague"  # else the populations' means and variances are free to
+        self.moves_scale = (
+            kind == "2PL" or priors == "vague"
+        )  # else the populations' means and variances are free to
         self.shares: dict[int, Natural] = {}  # by batch: its share of the global side's sites
         k = 1 if self.wide else self.items.mean.shape[1]
         zeros = torch.zeros(other, k, k, dtype=torch.float64, device=answers.device)
@@ -134,11 +148,19 @@ class _Search:
         """Begin with slopes of 1 and intercepts from the shares of right answers."""
         share = (self.answers.n_correct + 0.5) / (self.answers.n_answered + 1)
         intercept = 1.2 * torch.logit(share)  # 1.2: logits at ability 0 spread more
-        mean = torch.stack([torch.ones_like(share), intercept], 1) if self.kind == "2PL" else intercept[:, None]
+        mean = (
+            torch.stack([torch.ones_like(share), intercept], 1)
+            if self.kind == "2PL"
+            else intercept[:, None]
+        )
         n, k = mean.shape
-        covariance = START_VARIANCE * torch.eye(k, dtype=torch.float64, device=mean.device).repeat(n, 1, 1)
+        covariance = START_VARIANCE * torch.eye(k, dtype=torch.float64, device=mean.device).repeat(
+            n, 1, 1
+        )
         population = (
-            Population("hierarchical") if self.priors == "hierarchical" else Population("fixed", 0.0, VAGUE_PRECISION)
+            Population("hierarchical")
+            if self.priors == "hierarchical"
+            else Population("fixed", 0.0, VAGUE_PRECISION)
         )
         return Factor(mean, covariance, torch.ones_like(share), [population] * k)
 
@@ -159,7 +181,9 @@ class _Search:
         # With vague priors a free scale of ability stands for the 1PL's common slope, whose prior is as good as flat.
         vague = "estimated" if self.kind == "1PL" else "fixed"
         population = Population("hierarchical" if self.priors == "hierarchical" else vague)
-        return Factor(ability, torch.full_like(ability, START_VARIANCE)[:, :, None], count, [population])
+        return Factor(
+            ability, torch.full_like(ability, START_VARIANCE)[:, :, None], count, [population]
+        )
 
     def run(self, max_iterations: int, tolerance: float) -> tuple[bool, int]:
         """Pass over the answers until the items rest; return whether they do, and the number of passes."""
@@ -203,7 +227,9 @@ class _Search:
             self.persons.update(rows, self._of_persons(cells, rows, columns))
             share = self._of_items(cells, rows, columns)
         stale = self.shares.get(b, Natural(*map(torch.zeros_like, share)))
-        self.total = Natural(*(whole + new - old for whole, new, old in zip(self.total, share, stale, strict=True)))
+        self.total = Natural(
+            *(whole + new - old for whole, new, old in zip(self.total, share, stale, strict=True))
+        )
         self.shares[b] = share
         (self.persons if self.wide else self.items).update(slice(None), self.total)
 
@@ -211,16 +237,20 @@ class _Search:
         return (slice(None), self.batches[b]) if self.wide else (self.batches[b], slice(None))
 
     def _cells(self, rows: slice, columns: slice) -> Cells:
-        raw = torch.from_numpy(np.ascontiguousarray(self.answers.values[rows, columns])).to(self.answers.device)
+        raw = torch.from_numpy(np.ascontiguousarray(self.answers.values[rows, columns])).to(
+            self.answers.device
+        )
         if self.answers.complete:
             return Cells(raw.to(torch.float64), None)
         return Cells((raw == 1).to(torch.float64), (raw != MISSING).to(torch.float64))
 
     def _beliefs(self, rows: slice, columns: slice) -> Beliefs:
         return Beliefs(
-            self.persons.mean[rows, 0], self.persons.covariance[rows, 0, 0],
-            self.items.mean[columns], self.items.covariance[columns],
-        )  # fmt: skip
+            self.persons.mean[rows, 0],
+            self.persons.covariance[rows, 0, 0],
+            self.items.mean[columns],
+            self.items.covariance[columns],
+        )
 
     def _of_persons(self, cells: Cells, rows: slice, columns: slice) -> Natural:
         site = ability_site(cells, self._beliefs(rows, columns))
@@ -254,17 +284,28 @@ class _Search:
     def result(self, converged: bool, n_sweeps: int) -> Variational:
         """Put the estimates on the model's own scale."""
         mean, sd = self._scale()
-        unit = 1.0 if self.kind == "Rasch" else sd  # what one unit of the reported ability measures here
-        theta = torch.stack([self.persons.mean[:, 0] - mean, self.persons.covariance[:, 0, 0].sqrt()], 1) / unit
-        abilities = pd.DataFrame(theta.cpu().numpy()[self.answers.row], self.answers.persons, ["theta", "se"])
+        unit = (
+            1.0 if self.kind == "Rasch" else sd
+        )  # what one unit of the reported ability measures here
+        theta = (
+            torch.stack(
+                [self.persons.mean[:, 0] - mean, self.persons.covariance[:, 0, 0].sqrt()], 1
+            )
+            / unit
+        )
+        abilities = pd.DataFrame(
+            theta.cpu().numpy()[self.answers.row], self.answers.persons, ["theta", "se"]
+        )
         return Variational(self._fit(converged, n_sweeps), abilities, self.elbo(), self.priors)
 
     def _fit(self, converged: bool, n_sweeps: int) -> IRTFit:
         parameters = self.parameters()
         found = mml.EM(
-            self.answers, Design(self.kind != "2PL", torch.zeros_like(parameters.slope, dtype=torch.bool), {}),
-            lattice(device=self.answers.device), mml.Settings(0, 0, progress=False),
-        )  # fmt: skip
+            self.answers,
+            Design(self.kind != "2PL", torch.zeros_like(parameters.slope, dtype=torch.bool), {}),
+            lattice(device=self.answers.device),
+            mml.Settings(0, 0, progress=False),
+        )
         _, loglik = found.expect(parameters)
         sd = self._scale()[1]
         rasch = self.kind == "Rasch"
@@ -274,7 +315,8 @@ class _Search:
             method="vi",
             loglik=loglik,
             log_prior=np.nan,
-            n_parameters=self.answers.n_items * (2 if self.kind == "2PL" else 1) + (self.kind != "2PL"),
+            n_parameters=self.answers.n_items * (2 if self.kind == "2PL" else 1)
+            + (self.kind != "2PL"),
             n_persons=self.answers.n_persons,
             converged=converged,
             n_iterations=n_sweeps,
@@ -296,9 +338,15 @@ class _Search:
         if self.kind == "2PL":
             var_a, cov = covariance[:, 0, 0], covariance[:, 0, 1]
             a, b = items["a"], items["b"]
-            var_d, cov, var_a = var_d + 2 * mean * cov + mean**2 * var_a, sd * (cov + mean * var_a), sd**2 * var_a
+            var_d, cov, var_a = (
+                var_d + 2 * mean * cov + mean**2 * var_a,
+                sd * (cov + mean * var_a),
+                sd**2 * var_a,
+            )
             items["se_a"] = np.sqrt(var_a)
-            items["se_b"] = np.sqrt(var_d + 2 * b * cov + b**2 * var_a) / a.abs()  # db = -(dd + b da) / a
+            items["se_b"] = (
+                np.sqrt(var_d + 2 * b * cov + b**2 * var_a) / a.abs()
+            )  # db = -(dd + b da) / a
         else:
             if self.kind == "Rasch":
                 items["a"], items["b"] = 1.0, -items["d"]

@@ -15,7 +15,7 @@ import numpy as np
 import pandas as pd
 from transformers import TrainerCallback
 
-from psychlm.frames import FrameError, _some, check_items
+from psychlm.frames import FrameError, check_items, format_names
 from psychlm.irt.scoring import METHODS, score
 from psychlm.lm.answerers import wrap
 from psychlm.lm.load import ModelError
@@ -82,14 +82,23 @@ class AbilityCallback(TrainerCallback):
     @property
     def identity(self) -> str:
         """The test by its items, parameters and method: two callbacks with the same identity record the same."""
-        said = self.items.to_json(orient="values") + self.parameters.to_json(double_precision=15) + self.method
+        said = (
+            self.items.to_json(orient="values")
+            + self.parameters.to_json(double_precision=15)
+            + self.method
+        )
         return hashlib.sha256(said.encode("utf-8", "surrogatepass")).hexdigest()
 
     def __call__(self, network: Any, tokenizer: Any, epoch: float, step: int) -> dict[str, float]:
         """Let a network take the test, keep the row and return it."""
         answers = self._answers(network, self.tokenizer if tokenizer is None else tokenizer)
         found = score(self.parameters, answers, self.method).iloc[0]
-        row = {"epoch": float(epoch), "step": int(step), "ability": float(found["theta"]), "se": float(found["se"])}
+        row = {
+            "epoch": float(epoch),
+            "step": int(step),
+            "ability": float(found["theta"]),
+            "se": float(found["se"]),
+        }
         row |= {"n_items": answers.shape[1], "accuracy": float(answers.to_numpy().mean())}
         self._rows = [kept for kept in self._rows if kept["step"] != step] + [row]
         return row
@@ -104,7 +113,9 @@ class AbilityCallback(TrainerCallback):
                 raise ModelError(
                     "the test cannot be read without a tokenizer; give AbilityCallback(..., tokenizer=...)"
                 )
-            return responses(self.items, {"model": wrap(network, tokenizer, labels=self.labels)}, cache=False)
+            return responses(
+                self.items, {"model": wrap(network, tokenizer, labels=self.labels)}, cache=False
+            )
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **given: Any) -> None:
         """Take back the rows of a run that is resumed, or let the model take the test before it is trained."""
@@ -118,22 +129,32 @@ class AbilityCallback(TrainerCallback):
         self._log(state, given)
 
     def _log(self, state: Any, given: dict[str, Any]) -> None:
-        row = self(given["model"], given.get("processing_class"), state.epoch or 0.0, state.global_step)
+        row = self(
+            given["model"], given.get("processing_class"), state.epoch or 0.0, state.global_step
+        )
         if state.is_world_process_zero:
             state.log_history.append(row | {"kind": KIND})
 
 
 def _parameters(items: pd.DataFrame, difficulties: pd.Series | pd.DataFrame) -> pd.DataFrame:
     """Return slope, difficulty and guessing of every item."""
-    known = difficulties.to_frame("b").assign(a=1.0) if isinstance(difficulties, pd.Series) else difficulties
+    known = (
+        difficulties.to_frame("b").assign(a=1.0)
+        if isinstance(difficulties, pd.Series)
+        else difficulties
+    )
     missing = pd.Index(items["item_id"]).difference(known.index)
     if len(missing):
-        raise FrameError(f"items {_some(missing)} have no difficulty; leave them out, or estimate it with irt.fit")
-    known = known.loc[items["item_id"], [name for name in ("a", "b", "d", "c") if name in known]].astype(float)
+        raise FrameError(
+            f"items {format_names(missing)} have no difficulty; leave them out, or estimate it with irt.fit"
+        )
+    known = known.loc[
+        items["item_id"], [name for name in ("a", "b", "d", "c") if name in known]
+    ].astype(float)
     endless = ~np.isfinite(known).all(axis=1)
     if endless.any():
         raise FrameError(
-            f"items {_some(known.index[endless])} have parameters that are not finite; leave them out (an item that "
+            f"items {format_names(known.index[endless])} have parameters that are not finite; leave them out (an item that "
             "everyone answered alike has no difficulty)"
         )
     return known

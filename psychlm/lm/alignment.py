@@ -68,7 +68,11 @@ def words_of(texts: str | Iterable[str] | Mapping[str, str]) -> pd.DataFrame:
     """
     if isinstance(texts, str):
         texts = [texts]
-    named = texts if isinstance(texts, Mapping) else {str(i): text for i, text in enumerate(texts, start=1)}
+    named = (
+        texts
+        if isinstance(texts, Mapping)
+        else {str(i): text for i, text in enumerate(texts, start=1)}
+    )
     frames = [_split(str(text_id), text) for text_id, text in named.items()]
     if not frames:
         raise FrameError("no text was given")
@@ -78,10 +82,17 @@ def words_of(texts: str | Iterable[str] | Mapping[str, str]) -> pd.DataFrame:
 def _split(text_id: str, text: str) -> pd.DataFrame:
     pieces = re.findall(r"(\S+)(\s*)", text)
     if not pieces:
-        raise FrameError(f"text {text_id!r} holds no word ({len(text)} characters, all white space); leave it out")
+        raise FrameError(
+            f"text {text_id!r} holds no word ({len(text)} characters, all white space); leave it out"
+        )
     words, gaps = zip(*pieces, strict=True)
     before = [text[: len(text) - len(text.lstrip())]] + [""] * (len(words) - 1)
-    columns = {"word_id": range(1, len(words) + 1), "word": words, "space_before": before, "space_after": gaps}
+    columns = {
+        "word_id": range(1, len(words) + 1),
+        "word": words,
+        "space_before": before,
+        "space_after": gaps,
+    }
     return pd.DataFrame({"text_id": text_id} | columns)
 
 
@@ -101,15 +112,20 @@ def documents(words: pd.DataFrame, context_sentences: int | None = None) -> list
     FrameError
         If the frame breaks its contract, or its spaces are neither white space nor booleans.
     """
-    ordered = check_words(words).reset_index(drop=True).sort_values(["text_id", "word_id"], kind="stable")
+    ordered = (
+        check_words(words).reset_index(drop=True).sort_values(["text_id", "word_id"], kind="stable")
+    )
     spaced = ordered.assign(
-        space_before=_spaces(ordered, "space_before", ""), space_after=_spaces(ordered, "space_after", " ")
+        space_before=_spaces(ordered, "space_before", ""),
+        space_after=_spaces(ordered, "space_after", " "),
     )
     texts = [part for _, part in spaced.groupby("text_id", sort=False)]
     if context_sentences is None:
         return [_document(part, np.ones(len(part), dtype=bool)) for part in texts]
     if "sentence_id" not in words.columns:
-        raise FrameError("context_sentences needs a column sentence_id in words, which tells the sentences of a text")
+        raise FrameError(
+            "context_sentences needs a column sentence_id in words, which tells the sentences of a text"
+        )
     return [document for part in texts for document in _sentences(part, context_sentences)]
 
 
@@ -125,14 +141,23 @@ def _spaces(words: pd.DataFrame, column: str, default: str) -> pd.Series:
                 "keep_default_na=False)"
             )
         return spaces
-    given = words[column].to_numpy(bool) if column in words.columns else np.full(len(words), default == " ")
+    given = (
+        words[column].to_numpy(bool)
+        if column in words.columns
+        else np.full(len(words), default == " ")
+    )
     last = ~words.duplicated("text_id", keep="last").to_numpy() & (column == "space_after")
     return pd.Series(np.where(given & ~last, " ", ""), index=words.index)
 
 
 def _document(part: pd.DataFrame, scored: NDArray[np.bool_]) -> Document:
-    word, before, after = (part[column].tolist() for column in ("word", "space_before", "space_after"))
-    lengths = np.array([[len(a), len(b), len(c)] for a, b, c in zip(before, word, after, strict=True)], dtype=np.int64)
+    word, before, after = (
+        part[column].tolist() for column in ("word", "space_before", "space_after")
+    )
+    lengths = np.array(
+        [[len(a), len(b), len(c)] for a, b, c in zip(before, word, after, strict=True)],
+        dtype=np.int64,
+    )
     starts = lengths.sum(axis=1).cumsum() - lengths[:, 1] - lengths[:, 2]
     text = "".join(a + b + c for a, b, c in zip(before, word, after, strict=True))
     return Document(text, starts, starts + lengths[:, 1], part.index.to_numpy(np.int64), scored)
@@ -141,12 +166,16 @@ def _document(part: pd.DataFrame, scored: NDArray[np.bool_]) -> Document:
 def _sentences(part: pd.DataFrame, context_sentences: int) -> Iterable[Document]:
     """Yield one document per sentence of a text: the sentences before it as context, then itself."""
     if context_sentences < 0:
-        raise FrameError(f"context_sentences is {context_sentences}; 0 reads each sentence by itself")
+        raise FrameError(
+            f"context_sentences is {context_sentences}; 0 reads each sentence by itself"
+        )
     number = part["sentence_id"].ne(part["sentence_id"].shift()).cumsum().to_numpy()
     for sentence in range(1, int(number[-1]) + 1):
         window = (number >= sentence - context_sentences) & (number <= sentence)
         document = _document(part[window], number[window] == sentence)
-        yield replace(document, text=document.text[: document.ends[-1]])  # the space after it belongs to the next
+        yield replace(
+            document, text=document.text[: document.ends[-1]]
+        )  # the space after it belongs to the next
 
 
 def tokenize(texts: list[Document], tokenizer: Any) -> list[Tokens]:
@@ -154,30 +183,53 @@ def tokenize(texts: list[Document], tokenizer: Any) -> list[Tokens]:
     tokens = []
     for first in range(0, len(texts), TEXTS_AT_ONCE):
         some = texts[first : first + TEXTS_AT_ONCE]
-        pieces = _fast(some, tokenizer) if getattr(tokenizer, "is_fast", False) else _word_by_word(some, tokenizer)
-        tokens += [_assign(document, *piece, tokenizer) for document, piece in zip(some, pieces, strict=True)]
+        pieces = (
+            _fast(some, tokenizer)
+            if getattr(tokenizer, "is_fast", False)
+            else _word_by_word(some, tokenizer)
+        )
+        tokens += [
+            _assign(document, *piece, tokenizer)
+            for document, piece in zip(some, pieces, strict=True)
+        ]
     return tokens
 
 
-def _fast(texts: list[Document], tokenizer: Any) -> list[tuple[NDArray[np.int64], NDArray[np.int64]]]:
+def _fast(
+    texts: list[Document], tokenizer: Any
+) -> list[tuple[NDArray[np.int64], NDArray[np.int64]]]:
     """Return the ids and character spans that a tokenizer of the tokenizers library gives."""
     encoded = _encode([document.text for document in texts], tokenizer)
     unknown = tokenizer.unk_token_id
     for i, (ids, spans) in enumerate(encoded):
         text = texts[i].text
-        if any(token == unknown and text[a:b].isspace() for token, (a, b) in zip(ids, spans, strict=True)):
-            encoded[i] = _encode([text.translate(SPACES)], tokenizer)[0]  # a newline, say, that it knows only as space
-    return [(np.array(ids, np.int64), np.array(spans, np.int64).reshape(-1, 2)) for ids, spans in encoded]
+        if any(
+            token == unknown and text[a:b].isspace()
+            for token, (a, b) in zip(ids, spans, strict=True)
+        ):
+            encoded[i] = _encode([text.translate(SPACES)], tokenizer)[
+                0
+            ]  # a newline, say, that it knows only as space
+    return [
+        (np.array(ids, np.int64), np.array(spans, np.int64).reshape(-1, 2))
+        for ids, spans in encoded
+    ]
 
 
 def _encode(texts: list[str], tokenizer: Any) -> list[tuple[list[int], list[tuple[int, int]]]]:
     encoded = tokenizer(
-        texts, add_special_tokens=False, return_offsets_mapping=True, return_attention_mask=False, verbose=False
+        texts,
+        add_special_tokens=False,
+        return_offsets_mapping=True,
+        return_attention_mask=False,
+        verbose=False,
     )
     return list(zip(encoded["input_ids"], encoded["offset_mapping"], strict=True))
 
 
-def _word_by_word(texts: list[Document], tokenizer: Any) -> list[tuple[NDArray[np.int64], NDArray[np.int64]]]:
+def _word_by_word(
+    texts: list[Document], tokenizer: Any
+) -> list[tuple[NDArray[np.int64], NDArray[np.int64]]]:
     """Tokenize each word with the space before it: for tokenizers in pure Python, which tell no positions (XLM's)."""
     pieces = []
     for document in texts:
@@ -192,7 +244,9 @@ def _word_by_word(texts: list[Document], tokenizer: Any) -> list[tuple[NDArray[n
     return pieces
 
 
-def _assign(document: Document, ids: NDArray[np.int64], spans: NDArray[np.int64], tokenizer: Any) -> Tokens:
+def _assign(
+    document: Document, ids: NDArray[np.int64], spans: NDArray[np.int64], tokenizer: Any
+) -> Tokens:
     """Give each token to the word that holds its last character, and note the words that cannot have a value."""
     starts, stops = spans[:, 0], spans[:, 1]
     n_words, last = len(document.ends), np.maximum(starts, stops - 1)

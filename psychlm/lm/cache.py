@@ -60,8 +60,10 @@ class ResultStore:
         self._connection = None
         warnings.warn(
             f"results are not cached: {self.path} cannot be used ({error}); delete it, or set PSYCHLM_CACHE to a "
-            "folder that can be written", RuntimeWarning, stacklevel=4,
-        )  # fmt: skip
+            "folder that can be written",
+            RuntimeWarning,
+            stacklevel=4,
+        )
 
     def get(self, keys: list[str], n_columns: int) -> dict[str, tuple[Scores, dict[int, str]]]:
         """Return what is stored under these keys: scores, shape (n_words, n_columns), and words without a value."""
@@ -75,7 +77,10 @@ class ResultStore:
                 query = f"SELECT key, scores, reasons FROM results WHERE key IN ({marks})"
                 for name, scores, reasons in self._connection.execute(query, some):
                     values = np.frombuffer(zlib.decompress(scores)).reshape(-1, n_columns)
-                    found[name] = values, {int(word): why for word, why in json.loads(reasons).items()}
+                    found[name] = (
+                        values,
+                        {int(word): why for word, why in json.loads(reasons).items()},
+                    )
         except (sqlite3.Error, zlib.error, ValueError) as error:
             self._give_up(error)
             return {}
@@ -85,10 +90,15 @@ class ResultStore:
         """Store results, and have them on disk before anything else happens."""
         if self._connection is None:
             return
-        rows = [(name, zlib.compress(scores.tobytes(), 1), json.dumps(reasons)) for name, scores, reasons in results]
+        rows = [
+            (name, zlib.compress(scores.tobytes(), 1), json.dumps(reasons))
+            for name, scores, reasons in results
+        ]
         try:
             with self._connection:
-                self._connection.executemany("INSERT OR REPLACE INTO results VALUES (?, ?, ?)", rows)
+                self._connection.executemany(
+                    "INSERT OR REPLACE INTO results VALUES (?, ?, ?)", rows
+                )
         except sqlite3.Error as error:
             self._give_up(error)
 

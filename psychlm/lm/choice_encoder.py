@@ -53,7 +53,9 @@ def open_encoder(encoder: str | Path = "bundled") -> tuple[Any, Any]:
     with plain_errors(source.name), quiet():
         from transformers import AutoModel, AutoTokenizer
 
-        network = AutoModel.from_pretrained(source.address, use_safetensors=True, dtype=torch.float32, **source.options)
+        network = AutoModel.from_pretrained(
+            source.address, use_safetensors=True, dtype=torch.float32, **source.options
+        )
         tokenizer = AutoTokenizer.from_pretrained(source.address, **source.options)
     if network.config.model_type != "bert":
         raise ModelError(
@@ -84,12 +86,16 @@ class EncoderReader:
         place = np.full((len(items), counts.max()), -1)
         there = np.arange(counts.max()) < counts[:, None]
         asked = [
-            (prompt, choice) for prompt, row in zip(items["prompt"], items["choices"], strict=True) for choice in row
+            (prompt, choice)
+            for prompt, row in zip(items["prompt"], items["choices"], strict=True)
+            for choice in row
         ]
         if self.reading == "joint":
             place[there] = self.texts.rows(asked)
             return _EncoderBatches(self.texts, None, place, self.trained_layers > 0)
-        rows = self.texts.rows([*items["prompt"], *(choice for _, choice in asked)])  # one pass for both: like lengths
+        rows = self.texts.rows(
+            [*items["prompt"], *(choice for _, choice in asked)]
+        )  # one pass for both: like lengths
         place[there] = rows[len(items) :]
         return _EncoderBatches(self.texts, rows[: len(items)], place, self.trained_layers > 0)
 
@@ -100,20 +106,26 @@ class EncoderReader:
         network = network.to(self.device)
         pairs = self.reading == "joint"
         coded = tokenizer(
-            [text[0] for text in texts] if pairs else list(texts), [text[1] for text in texts] if pairs else None,
-            truncation="longest_first", max_length=self.max_tokens,
-        )  # fmt: skip
+            [text[0] for text in texts] if pairs else list(texts),
+            [text[1] for text in texts] if pairs else None,
+            truncation="longest_first",
+            max_length=self.max_tokens,
+        )
         lengths = np.array([len(ids) for ids in coded["input_ids"]])
-        frozen = network.encoder.layer[: (self.n_layers or len(network.encoder.layer)) - self.trained_layers]
+        frozen = network.encoder.layer[
+            : (self.n_layers or len(network.encoder.layer)) - self.trained_layers
+        ]
         found: list[NDArray] = [np.empty(0)] * len(texts)
         for rows in _like_lengths(lengths):
             padded = tokenizer.pad(
-                {name: [values[row] for row in rows] for name, values in coded.items()}, return_tensors="pt"
+                {name: [values[row] for row in rows] for name, values in coded.items()},
+                return_tensors="pt",
             )
             mask = padded["attention_mask"].to(self.device)
             types = padded.get("token_type_ids")
             states = network.embeddings(
-                padded["input_ids"].to(self.device), token_type_ids=None if types is None else types.to(self.device)
+                padded["input_ids"].to(self.device),
+                token_type_ids=None if types is None else types.to(self.device),
             )
             for layer in frozen:
                 states = run_layer(layer, states, mask.bool())
@@ -122,7 +134,9 @@ class EncoderReader:
                 for row, values in zip(rows, kept, strict=True):
                     found[row] = values
             else:
-                half = states.half().cpu().numpy()  # half the memory; a thousandth of a state's size is lost
+                half = (
+                    states.half().cpu().numpy()
+                )  # half the memory; a thousandth of a state's size is lost
                 for row, values in zip(rows, half, strict=True):
                     found[row] = values[: lengths[row]]
         return found
@@ -164,24 +178,33 @@ class _EncoderBatches:
         asked = None if self.question is None else self.question[rows]
         if not self.by_token:
             question = None if asked is None else self.texts.stacked(asked)
-            return Inputs(question, self.texts.stacked(filled.ravel()).reshape(*place.shape, -1), there)
+            return Inputs(
+                question, self.texts.stacked(filled.ravel()).reshape(*place.shape, -1), there
+            )
         choices, mask = self.texts.padded(filled.ravel())
         question, q_mask = (None, None) if asked is None else self.texts.padded(asked)
         return Inputs(
-            question, choices.reshape(*place.shape, *choices.shape[1:]), there, q_mask,
+            question,
+            choices.reshape(*place.shape, *choices.shape[1:]),
+            there,
+            q_mask,
             mask.reshape(*place.shape, -1),
-        )  # fmt: skip
+        )
 
 
 class EncoderHead(nn.Module):
     """The layers that learn, and the head above them."""
 
-    def __init__(self, reading: Reading, size: int, layers: Sequence[nn.Module], hidden: int = 64) -> None:
+    def __init__(
+        self, reading: Reading, size: int, layers: Sequence[nn.Module], hidden: int = 64
+    ) -> None:
         super().__init__()
         self.layers = nn.ModuleList(copy.deepcopy(layer).requires_grad_(True) for layer in layers)
         self.reading = reading
         if reading == "joint":
-            self.head = nn.Sequential(nn.Linear(size, size), nn.Tanh(), nn.Dropout(0.1), nn.Linear(size, 1))
+            self.head = nn.Sequential(
+                nn.Linear(size, size), nn.Tanh(), nn.Dropout(0.1), nn.Linear(size, 1)
+            )
             return
         self.similarity = nn.Parameter(torch.eye(size))
         self.compare, self.score = nn.Linear(4 * size, hidden), nn.Linear(hidden, 1, bias=False)
@@ -205,7 +228,9 @@ class EncoderHead(nn.Module):
             scores = self.head(choices).squeeze(-1)
         else:
             c = nn.functional.normalize(choices, dim=-1)
-            q = nn.functional.normalize(self._pooled(inputs.question, inputs.question_mask), dim=-1)[:, None]
+            q = nn.functional.normalize(
+                self._pooled(inputs.question, inputs.question_mask), dim=-1
+            )[:, None]
             both = torch.cat([q.expand_as(c), c, (q - c).abs(), q * c], dim=-1)
             scores = TEMPERATURE * ((q @ self.similarity) * c).sum(dim=-1) + self.score(
                 self.compare(both).relu()
@@ -248,12 +273,20 @@ def encoder_model(
     network, _ = open_encoder(encoder)
     layers = list(network.encoder.layer)[:n_layers]
     if n_layers is not None and not 0 < n_layers <= len(network.encoder.layer):
-        raise ModelError(f"n_layers={n_layers}, and the encoder has {len(network.encoder.layer)} layers")
+        raise ModelError(
+            f"n_layers={n_layers}, and the encoder has {len(network.encoder.layer)} layers"
+        )
     if not 0 <= trained_layers <= len(layers):
-        raise ModelError(f"trained_layers={trained_layers}, and {len(layers)} layers of the encoder are in use")
+        raise ModelError(
+            f"trained_layers={trained_layers}, and {len(layers)} layers of the encoder are in use"
+        )
     with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
         torch.manual_seed(seed)
-        head = EncoderHead(reading, network.config.hidden_size, layers[len(layers) - trained_layers :])
+        head = EncoderHead(
+            reading, network.config.hidden_size, layers[len(layers) - trained_layers :]
+        )
     where = torch.device(device)
     reader = EncoderReader(encoder, reading, trained_layers, max_tokens, where, n_layers)
-    return ChoiceModel(head.to(where), reader, f"{encoder} ({reading}, {trained_layers} layers learn)")
+    return ChoiceModel(
+        head.to(where), reader, f"{encoder} ({reading}, {trained_layers} layers learn)"
+    )

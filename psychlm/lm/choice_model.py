@@ -32,7 +32,9 @@ WEIGHT_DECAY = 0.01
 class Inputs:
     """Some items as a network reads them: n items, N choices at most, T tokens, d numbers a token or text."""
 
-    question: Tensor | None  # (n, T) word numbers, (n, T, d) vectors or (n, d) texts; None where choices hold it
+    question: (
+        Tensor | None
+    )  # (n, T) word numbers, (n, T, d) vectors or (n, d) texts; None where choices hold it
     choices: Tensor  # (n, N, T), (n, N, T, d) or (n, N, d)
     there: Tensor  # (n, N) bool: whether the item has that choice
     question_mask: Tensor | None = None  # (n, T) bool: whether there is a token
@@ -68,7 +70,9 @@ class Texts:
         """Return the numbers of texts; those not met before are encoded."""
         fresh = [text for text in dict.fromkeys(texts) if text not in self._row]
         if fresh:
-            self._row.update(zip(fresh, range(len(self._row), len(self._row) + len(fresh)), strict=True))
+            self._row.update(
+                zip(fresh, range(len(self._row), len(self._row) + len(fresh)), strict=True)
+            )
             self._values.extend(self.encode(fresh))
         return np.array([self._row[text] for text in texts], dtype=np.int64)
 
@@ -110,7 +114,9 @@ class Recipe:
     learning_rate: float = 1e-3
     epochs: int = 10
     batch_size: int = 32  # items
-    patience: int | None = 3  # epochs without a better development accuracy before training ends; None: never
+    patience: int | None = (
+        3  # epochs without a better development accuracy before training ends; None: never
+    )
 
 
 @dataclass(frozen=True, eq=False)
@@ -120,7 +126,9 @@ class ChoiceModel:
     network: nn.Module
     reader: Reader
     name: str
-    history: pd.DataFrame = field(default_factory=lambda: pd.DataFrame(columns=["epoch", "loss", "accuracy"]))
+    history: pd.DataFrame = field(
+        default_factory=lambda: pd.DataFrame(columns=["epoch", "loss", "accuracy"])
+    )
 
     @property
     def device(self) -> torch.device:
@@ -137,7 +145,12 @@ class ChoiceModel:
         return digest.hexdigest()
 
     def trained(
-        self, items: pd.DataFrame, recipe: Recipe, *, seed: int, development: pd.DataFrame | None = None
+        self,
+        items: pd.DataFrame,
+        recipe: Recipe,
+        *,
+        seed: int,
+        development: pd.DataFrame | None = None,
     ) -> ChoiceModel:
         """Return a copy that has gone on learning; this one stays as it is.
 
@@ -157,7 +170,11 @@ class ChoiceModel:
         """
         network = copy.deepcopy(self.network)
         batches, answer = self.reader.read(check_items(items)), _answers(items, self.device)
-        judge = None if development is None else _Judge(self.reader.read(check_items(development)), development)
+        judge = (
+            None
+            if development is None
+            else _Judge(self.reader.read(check_items(development)), development)
+        )
         with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
             torch.manual_seed(seed)
             history = _train(network, batches, answer, recipe, np.random.default_rng(seed), judge)
@@ -202,7 +219,9 @@ def _scores(network: nn.Module, batches: Batches) -> Tensor:
         for at in range(0, len(batches), ITEMS_AT_ONCE)
     ]
     widest = max(part.shape[1] for part in parts)
-    filled = [nn.functional.pad(part, (0, widest - part.shape[1]), value=-torch.inf) for part in parts]
+    filled = [
+        nn.functional.pad(part, (0, widest - part.shape[1]), value=-torch.inf) for part in parts
+    ]
     return torch.cat(filled).float()
 
 
@@ -215,7 +234,12 @@ def _on(inputs: Inputs, device: torch.device) -> Inputs:
 
 
 def _train(
-    network: nn.Module, batches: Batches, answer: Tensor, recipe: Recipe, rng: np.random.Generator, judge: _Judge | None
+    network: nn.Module,
+    batches: Batches,
+    answer: Tensor,
+    recipe: Recipe,
+    rng: np.random.Generator,
+    judge: _Judge | None,
 ) -> pd.DataFrame:
     """Train a network in place and return its history; the best epoch's weights stay where there is a judge."""
     weights = [weight for weight in network.parameters() if weight.requires_grad]
@@ -238,9 +262,14 @@ def _train(
 
 
 def _epoch(
-    network: nn.Module, batches: Batches, answer: Tensor, size: int, rng: np.random.Generator, optimiser: Any,
+    network: nn.Module,
+    batches: Batches,
+    answer: Tensor,
+    size: int,
+    rng: np.random.Generator,
+    optimiser: Any,
     weights: list[nn.Parameter],
-) -> float:  # fmt: skip
+) -> float:
     """Train one epoch and return its mean loss in nats."""
     network.train()
     order, total = rng.permutation(len(batches)), 0.0

@@ -58,9 +58,14 @@ class Lexicon:
     def encode(self, texts: Sequence[str]) -> list[NDArray]:
         """Return each text as (T,) numbers, or as (T, d) vectors where they are given."""
         if self.tokenizer is None:
-            coded = [np.array([self.numbers.get(t, UNKNOWN) for t in _tokens(text)], dtype=np.int64) for text in texts]
+            coded = [
+                np.array([self.numbers.get(t, UNKNOWN) for t in _tokens(text)], dtype=np.int64)
+                for text in texts
+            ]
         else:
-            ids = self.tokenizer(list(texts), add_special_tokens=False, truncation=True, max_length=LONGEST_TOKENS)
+            ids = self.tokenizer(
+                list(texts), add_special_tokens=False, truncation=True, max_length=LONGEST_TOKENS
+            )
             coded = [np.array(row, dtype=np.int64) for row in ids["input_ids"]]
         return coded if self.vectors is None else [self.vectors[row] for row in coded]
 
@@ -91,10 +96,14 @@ class Lexicon:
             If the file is missing, or its lines do not hold a word and equally many numbers.
         """
         try:
-            table = pd.read_csv(path, sep=" ", header=None, quoting=3, keep_default_na=False, na_filter=False)
+            table = pd.read_csv(
+                path, sep=" ", header=None, quoting=3, keep_default_na=False, na_filter=False
+            )
             vectors = table.iloc[:, 1:].to_numpy(dtype=np.float32)
         except (OSError, ValueError) as error:
-            raise ModelError(f"{path} holds no word vectors ({error}); a line is a word and its numbers") from error
+            raise ModelError(
+                f"{path} holds no word vectors ({error}); a line is a word and its numbers"
+            ) from error
         if vectors.shape[1] < 2:
             raise ModelError(
                 f"{path} holds no word vectors: a line is a word and its numbers, with blanks between them"
@@ -117,7 +126,9 @@ class WordReader:
         """Read items; texts that were met before cost nothing."""
         counts = items["choices"].map(len).to_numpy()
         place = np.full((len(items), counts.max()), -1)
-        place[np.arange(counts.max()) < counts[:, None]] = self.texts.rows([c for row in items["choices"] for c in row])
+        place[np.arange(counts.max()) < counts[:, None]] = self.texts.rows(
+            [c for row in items["choices"] for c in row]
+        )
         return _WordBatches(self.texts, self.texts.rows(items["prompt"].tolist()), place)
 
 
@@ -133,13 +144,18 @@ class _WordBatches:
     def take(self, rows: NDArray[np.int64]) -> Inputs:
         question, question_mask = self.texts.padded(self.question[rows])
         place = self.choices[rows]
-        choices, mask = self.texts.padded(np.where(place >= 0, place, self.question[rows, None]).ravel())
+        choices, mask = self.texts.padded(
+            np.where(place >= 0, place, self.question[rows, None]).ravel()
+        )
         there = torch.from_numpy(place >= 0)
         shape = (*place.shape, mask.shape[1])
         return Inputs(
-            question, choices.reshape(*shape, *choices.shape[2:]), there, question_mask,
+            question,
+            choices.reshape(*shape, *choices.shape[2:]),
+            there,
+            question_mask,
             mask.reshape(shape) & there[..., None],
-        )  # fmt: skip
+        )
 
 
 class BiLSTM(nn.Module):
@@ -153,7 +169,9 @@ class BiLSTM(nn.Module):
         """Return states (rows, T, 2h) of vectors (rows, T, d), zero where there is no token."""
         length = mask.sum(dim=1, keepdim=True)
         place = torch.arange(mask.shape[1], device=mask.device)
-        mirror = torch.where(place < length, length - 1 - place, place)  # the row reversed, its padding left behind
+        mirror = torch.where(
+            place < length, length - 1 - place, place
+        )  # the row reversed, its padding left behind
         back = self.backward(torch.take_along_dim(vectors, mirror[..., None], dim=1))[0]
         back = torch.take_along_dim(back, mirror[..., None], dim=1)
         return torch.cat([self.onward(vectors)[0], back], dim=2) * mask[..., None]
@@ -205,15 +223,26 @@ class ChoiceNetwork(nn.Module):
         h, states of the LSTM in each direction.
     """
 
-    def __init__(self, kind: Kind, lexicon: Lexicon, *, size: int = 64, hidden: int = 64, dropout: float = 0.2) -> None:
+    def __init__(
+        self,
+        kind: Kind,
+        lexicon: Lexicon,
+        *,
+        size: int = 64,
+        hidden: int = 64,
+        dropout: float = 0.2,
+    ) -> None:
         super().__init__()
         if kind not in get_args(Kind):
-            raise ModelError(f"no choice network is named {kind!r}; there are {list(get_args(Kind))}")
+            raise ModelError(
+                f"no choice network is named {kind!r}; there are {list(get_args(Kind))}"
+            )
         self.kind, wide = kind, 2 * hidden
         self.embedding: nn.Module = (
             nn.Embedding(lexicon.n_words, size, padding_idx=0)
-            if lexicon.vectors is None else nn.Linear(lexicon.vectors.shape[1], size)
-        )  # fmt: skip
+            if lexicon.vectors is None
+            else nn.Linear(lexicon.vectors.shape[1], size)
+        )
         self.drop, self.reading = nn.Dropout(dropout), BiLSTM(size, hidden)
         if kind == "choice-only":
             self.score: nn.Module = nn.Linear(wide, 1)
@@ -228,18 +257,28 @@ class ChoiceNetwork(nn.Module):
 
     def forward(self, inputs: Inputs) -> Tensor:
         """Return scores (n, N), minus infinity where there is no choice."""
-        assert inputs.choices_mask is not None and inputs.question is not None and inputs.question_mask is not None
+        assert (
+            inputs.choices_mask is not None
+            and inputs.question is not None
+            and inputs.question_mask is not None
+        )
         n, most = inputs.there.shape
         mask = inputs.choices_mask.flatten(0, 1)
         states = self.reading(self.drop(self.embedding(inputs.choices.flatten(0, 1))), mask)
         if self.kind == "choice-only":
             scores = self.score(masked_max(states, mask)).reshape(n, most)
         elif self.kind == "choice-to-choice":
-            scores = self._against_each_other(masked_max(states, mask).reshape(n, most, -1), inputs.there)
+            scores = self._against_each_other(
+                masked_max(states, mask).reshape(n, most, -1), inputs.there
+            )
         else:
-            question = self.reading(self.drop(self.embedding(inputs.question)), inputs.question_mask)
+            question = self.reading(
+                self.drop(self.embedding(inputs.question)), inputs.question_mask
+            )
             if self.kind == "esim":
-                scores = self._aligned(question, states, inputs.question_mask, mask, most).reshape(n, most)
+                scores = self._aligned(question, states, inputs.question_mask, mask, most).reshape(
+                    n, most
+                )
             else:
                 asked = masked_max(question, inputs.question_mask)[:, None].expand(-1, most, -1)
                 scores = self.score(asked, masked_max(states, mask).reshape(n, most, -1))
@@ -247,24 +286,41 @@ class ChoiceNetwork(nn.Module):
 
     def _against_each_other(self, kept: Tensor, there: Tensor) -> Tensor:
         n, most, size = kept.shape
-        pairs = self.score(kept[:, :, None].expand(n, most, most, size), kept[:, None].expand(n, most, most, size))
+        pairs = self.score(
+            kept[:, :, None].expand(n, most, most, size), kept[:, None].expand(n, most, most, size)
+        )
         others = there[:, None, :] & ~torch.eye(most, dtype=torch.bool, device=there.device)
         return (pairs * others).sum(dim=2) / others.sum(dim=2).clamp(min=1)
 
-    def _aligned(self, question: Tensor, choice: Tensor, q_mask: Tensor, c_mask: Tensor, most: int) -> Tensor:
+    def _aligned(
+        self, question: Tensor, choice: Tensor, q_mask: Tensor, c_mask: Tensor, most: int
+    ) -> Tensor:
         """Score by ESIM: alignment, difference and product, a second LSTM, mean and maximum (sections 3.2, 3.3)."""
-        question, q_mask = question.repeat_interleave(most, dim=0), q_mask.repeat_interleave(most, dim=0)
+        question, q_mask = (
+            question.repeat_interleave(most, dim=0),
+            q_mask.repeat_interleave(most, dim=0),
+        )
         sides = ((question, q_mask), (choice, c_mask))
         parts = []
-        for (own, mask), aligned in zip(sides, soft_alignment(question, choice, q_mask, c_mask), strict=True):
-            compared = self.projection(torch.cat([own, aligned, own - aligned, own * aligned], dim=2))
+        for (own, mask), aligned in zip(
+            sides, soft_alignment(question, choice, q_mask, c_mask), strict=True
+        ):
+            compared = self.projection(
+                torch.cat([own, aligned, own - aligned, own * aligned], dim=2)
+            )
             composed = self.composition(self.drop(compared), mask)
             parts += [masked_mean(composed, mask), masked_max(composed, mask)]
         return self.score(torch.cat(parts, dim=1))
 
 
 def untrained(
-    kind: Kind, lexicon: Lexicon, *, seed: int, size: int = 64, hidden: int = 64, device: str | torch.device = "cpu"
+    kind: Kind,
+    lexicon: Lexicon,
+    *,
+    seed: int,
+    size: int = 64,
+    hidden: int = 64,
+    device: str | torch.device = "cpu",
 ) -> ChoiceModel:
     """Return a choice network whose weights are drawn with ``seed``; its method ``trained`` makes it learn."""
     with torch.random.fork_rng(devices=range(torch.cuda.device_count())):

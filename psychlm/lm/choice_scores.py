@@ -28,7 +28,9 @@ from psychlm.lm.passes import Pass
 from psychlm.lm.scoring import plan, scheme
 
 N_COLUMNS = 4
-NATS, N_TOKENS, TRUNCATED, UNKNOWN_TOKENS = range(N_COLUMNS)  # columns of the scores of a choice; the last two 0 or 1
+NATS, N_TOKENS, TRUNCATED, UNKNOWN_TOKENS = range(
+    N_COLUMNS
+)  # columns of the scores of a choice; the last two 0 or 1
 
 Scores = NDArray[np.float64]
 
@@ -91,11 +93,15 @@ def scores(
     return found
 
 
-def _classifier_scores(model: Answerer, questions: Sequence[Question], batch_tokens: int | None) -> list[Scores]:
+def _classifier_scores(
+    model: Answerer, questions: Sequence[Question], batch_tokens: int | None
+) -> list[Scores]:
     outputs = {q.choices: outputs_of(q.choices, model.labels, model.name) for q in questions}
     texts = [(question.prompt, question.hypothesis) for question in questions]
     inputs, cut = _encoded(model, [question.item for question in questions], texts)
-    log_p = log_softmax(_logits(model, inputs, batch_tokens, lambda x: model.network(**x).logits), axis=1)
+    log_p = log_softmax(
+        _logits(model, inputs, batch_tokens, lambda x: model.network(**x).logits), axis=1
+    )
     found: list[Scores] = [np.zeros((len(question.choices), N_COLUMNS)) for question in questions]
     asked = np.array([list(outputs).index(question.choices) for question in questions])
     for kind, own in enumerate(outputs.values()):
@@ -106,12 +112,20 @@ def _classifier_scores(model: Answerer, questions: Sequence[Question], batch_tok
     return found
 
 
-def _head_scores(model: Answerer, questions: Sequence[Question], batch_tokens: int | None) -> list[Scores]:
-    contexts = [" ".join(filter(None, (question.prompt, question.hypothesis))) for question in questions]
-    pairs = [(context, c) for context, q in zip(contexts, questions, strict=True) for c in q.choices]
+def _head_scores(
+    model: Answerer, questions: Sequence[Question], batch_tokens: int | None
+) -> list[Scores]:
+    contexts = [
+        " ".join(filter(None, (question.prompt, question.hypothesis))) for question in questions
+    ]
+    pairs = [
+        (context, c) for context, q in zip(contexts, questions, strict=True) for c in q.choices
+    ]
     inputs, cut = _encoded(model, [q.item for q in questions for _ in q.choices], pairs)
 
-    def alone(tensors: dict[str, torch.Tensor]) -> torch.Tensor:  # every choice as an item of one choice
+    def alone(
+        tensors: dict[str, torch.Tensor],
+    ) -> torch.Tensor:  # every choice as an item of one choice
         return model.network(**{name: tensor[:, None] for name, tensor in tensors.items()}).logits
 
     logits = _logits(model, inputs, batch_tokens, alone)[:, 0]
@@ -142,8 +156,10 @@ def _encoded(
             cut[[rows[k] for k in long]] = True
             shorter = model.tokenizer(
                 *[[part[k] for k in long] for part in both],
-                return_attention_mask=False, truncation="longest_first", max_length=model.context_tokens,
-            )  # fmt: skip
+                return_attention_mask=False,
+                truncation="longest_first",
+                max_length=model.context_tokens,
+            )
         types = encoded.get("token_type_ids")
         for k, i in enumerate(rows):
             source, place = (shorter, long.index(k)) if cut[i] else (encoded, k)
@@ -196,34 +212,53 @@ def _padded(model: Answerer, batch: Sequence[_Input]) -> dict[str, torch.Tensor]
         ids[i, own], mask[i, own] = one.ids, 1
         if one.types is not None:
             types[i, own] = one.types
-    tensors = {"input_ids": ids, "attention_mask": mask} | ({} if batch[0].types is None else {"token_type_ids": types})
+    tensors = {"input_ids": ids, "attention_mask": mask} | (
+        {} if batch[0].types is None else {"token_type_ids": types}
+    )
     return {name: torch.from_numpy(tensor).to(model.device) for name, tensor in tensors.items()}
 
 
-def _language_scores(model: LanguageModel, questions: Sequence[Question], batch_tokens: int | None) -> list[Scores]:
+def _language_scores(
+    model: LanguageModel, questions: Sequence[Question], batch_tokens: int | None
+) -> list[Scores]:
     how = scheme(model, None, None, "auto", None, False, False)
-    texts = [_document(question.prompt, choice) for question in questions for choice in question.choices]
-    n_before = [len(re.findall(r"\S+", question.prompt)) for question in questions for _ in question.choices]
+    texts = [
+        _document(question.prompt, choice) for question in questions for choice in question.choices
+    ]
+    n_before = [
+        len(re.findall(r"\S+", question.prompt)) for question in questions for _ in question.choices
+    ]
     tokens = tokenize(texts, model.tokenizer)
     stop = model.kind == "masked" and model.tokenizer.sep_token_id is not None
     room = how.context_tokens - (how.bos is not None) - stop
     kept, cut = _fitted(tokens, n_before, questions, room, model)
     first_rows = np.concatenate([[0], np.cumsum([len(one.ids) + 1 for one in kept])])
     owner = np.repeat(np.arange(len(kept)), np.diff(first_rows))
-    chosen = np.concatenate([np.append(one.word >= n, False) for one, n in zip(kept, n_before, strict=True)])
+    chosen = np.concatenate(
+        [np.append(one.word >= n, False) for one, n in zip(kept, n_before, strict=True)]
+    )
     nats = np.full(len(chosen), np.nan)
-    passes = [part for one in plan(kept, first_rows, model, how) if (part := _only(one, chosen)) is not None]
+    passes = [
+        part
+        for one in plan(kept, first_rows, model, how)
+        if (part := _only(one, chosen)) is not None
+    ]
     for batch, values in run(model, passes, Wanted(None), batch_tokens):
         if values is None:
-            item = [question.item for question in questions for _ in question.choices][owner[batch[0].row[0]]]
-            raise ModelError(f"out of memory with item {item!r} by itself in {model.name}; use a smaller model")
+            item = [question.item for question in questions for _ in question.choices][
+                owner[batch[0].row[0]]
+            ]
+            raise ModelError(
+                f"out of memory with item {item!r} by itself in {model.name}; use a smaller model"
+            )
         nats[np.concatenate([one.row for one in batch])] = values[:, LOG_P]
     columns = np.zeros((len(kept), N_COLUMNS))
     columns[:, NATS] = np.bincount(owner[chosen], weights=nats[chosen], minlength=len(kept))
     columns[:, N_TOKENS] = np.bincount(owner[chosen], minlength=len(kept))
     columns[:, TRUNCATED] = cut
     columns[:, UNKNOWN_TOKENS] = [
-        any(k >= n and why == UNKNOWN for k, why in one.reasons.items()) for one, n in zip(kept, n_before, strict=True)
+        any(k >= n and why == UNKNOWN for k, why in one.reasons.items())
+        for one, n in zip(kept, n_before, strict=True)
     ]
     return np.split(columns, np.cumsum([len(question.choices) for question in questions])[:-1])
 
@@ -238,12 +273,18 @@ def _document(prompt: str, choice: str) -> Document:
 
 
 def _fitted(
-    tokens: Sequence[Tokens], n_before: Sequence[int], questions: Sequence[Question], room: int, model: LanguageModel
+    tokens: Sequence[Tokens],
+    n_before: Sequence[int],
+    questions: Sequence[Question],
+    room: int,
+    model: LanguageModel,
 ) -> tuple[list[Tokens], NDArray[np.bool_]]:
     """Cut texts at their beginning to fit the model, all choices of an item after the same prompt; say which were."""
     counts = np.array([len(question.choices) for question in questions])
     first = np.cumsum(counts) - counts
-    n_prompt = np.array([int((one.word < n).sum()) for one, n in zip(tokens, n_before, strict=True)])
+    n_prompt = np.array(
+        [int((one.word < n).sum()) for one, n in zip(tokens, n_before, strict=True)]
+    )
     n_choice = np.array([len(one.ids) for one in tokens]) - n_prompt
     longest = np.maximum.reduceat(n_choice, first)
     unfit = (np.minimum.reduceat(n_choice, first) == 0) | (longest > room)
@@ -254,7 +295,10 @@ def _fitted(
             "takes; leave them out, or use another model"
         )
     drop = np.maximum(0, n_prompt - np.repeat(room - longest, counts))
-    kept = [replace(one, ids=one.ids[n:], word=one.word[n:]) if n else one for one, n in zip(tokens, drop, strict=True)]
+    kept = [
+        replace(one, ids=one.ids[n:], word=one.word[n:]) if n else one
+        for one, n in zip(tokens, drop, strict=True)
+    ]
     return kept, drop > 0
 
 

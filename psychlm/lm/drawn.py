@@ -12,9 +12,9 @@ import numpy as np
 import pandas as pd
 import torch
 
+from psychlm.corpora.norms import Norms, is_bare, split_sentences
 from psychlm.lm.load import load
 from psychlm.lm.surprisal import surprisal
-from psychlm.text.norms import Norms, is_bare, split_sentences
 
 LONGEST_PIECES = 40
 CLOZE_PEOPLE = 100
@@ -28,9 +28,14 @@ def sentences(n: int, seed: int) -> list[str]:
     with torch.random.fork_rng(devices=[]), torch.inference_mode():
         torch.manual_seed(seed)
         pieces = model.network.generate(
-            opening, attention_mask=torch.ones_like(opening), do_sample=True, top_k=0, use_cache=True,
-            max_new_tokens=LONGEST_PIECES, pad_token_id=model.tokenizer.eos_token_id,
-        )  # fmt: skip
+            opening,
+            attention_mask=torch.ones_like(opening),
+            do_sample=True,
+            top_k=0,
+            use_cache=True,
+            max_new_tokens=LONGEST_PIECES,
+            pad_token_id=model.tokenizer.eos_token_id,
+        )
     written = model.tokenizer.batch_decode(pieces, skip_special_tokens=True)
     found = (ENDED.match(" ".join(text.split())) for text in written)
     return [match[0] for match in found if match and len(match[0].split()) > 3]

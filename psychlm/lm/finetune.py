@@ -34,7 +34,7 @@ from psychlm.lm.finetune_run import (
     Watch,
     other_run,
     plain_write_errors,
-)  # fmt: skip
+)
 from psychlm.lm.load import torch_device
 
 MARK = "finetuned.json"  # written last: a folder that has it is complete
@@ -46,7 +46,9 @@ class FineTuned:
     """A fine-tuned network on disk, and how it came to be."""
 
     folder: Path  # a Hugging Face checkpoint: config, safetensors, tokenizer
-    history: pd.DataFrame  # epoch, step, learning_rate, loss (nats), mcc, accuracy (on the development items)
+    history: (
+        pd.DataFrame
+    )  # epoch, step, learning_rate, loss (nats), mcc, accuracy (on the development items)
     best_epoch: float  # whose weights these are; NaN where nothing was trained
     mcc: float  # Matthews correlation on the development items; NaN without them
     accuracy: float  # on the development items; NaN without them
@@ -118,7 +120,9 @@ def finetune(
     if resume and (done := _finished(folder, identity)) is not None:
         return done
     with plain_write_errors(folder):
-        lock = FileLock(folder / LOCK).acquire()  # the same call at the same time waits, and reads what this one wrote
+        lock = FileLock(
+            folder / LOCK
+        ).acquire()  # the same call at the same time waits, and reads what this one wrote
     with lock:
         if resume and (done := _finished(folder, identity)) is not None:
             return done
@@ -132,11 +136,21 @@ def finetune(
 
 
 def _identity(
-    items: pd.DataFrame, development: pd.DataFrame | None, task: Task, source: Source, how: Recipe, watch: Watch | None
+    items: pd.DataFrame,
+    development: pd.DataFrame | None,
+    task: Task,
+    source: Source,
+    how: Recipe,
+    watch: Watch | None,
 ) -> Identity:
     """Return all that a result depends on."""
     held = None if development is None else digest(development)
-    made = {"task": task, "encoder": source.name, "revision": source.revision, "recipe": asdict(how)}
+    made = {
+        "task": task,
+        "encoder": source.name,
+        "revision": source.revision,
+        "recipe": asdict(how),
+    }
     watched = None if watch is None else getattr(watch, "identity", True)
     return made | {"items": digest(items), "development": held, "watch": watched}
 
@@ -152,7 +166,10 @@ def _place_for(out: str | Path | None, identity: Identity) -> Path:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        warnings.warn(f"{folder} cannot be made ({error}); the network goes to a temporary folder", stacklevel=3)
+        warnings.warn(
+            f"{folder} cannot be made ({error}); the network goes to a temporary folder",
+            stacklevel=3,
+        )
         folder = Path(tempfile.mkdtemp(prefix="psychlm-"))
     return folder
 
@@ -170,7 +187,9 @@ def _finished(folder: Path, identity: Identity) -> FineTuned | None:
         raise other_run(folder, known, identity)
     history = pd.DataFrame(said.pop("history"), columns=list(COLUMNS)).apply(pd.to_numeric)
     watched = pd.DataFrame(said.pop("watched")).apply(pd.to_numeric)
-    return FineTuned(folder, history, watched=watched, **{name: _number(value) for name, value in said.items()})
+    return FineTuned(
+        folder, history, watched=watched, **{name: _number(value) for name, value in said.items()}
+    )
 
 
 def _number(value: Any) -> Any:
@@ -185,16 +204,33 @@ def _finish(run: Run, folder: Path, identity: Identity) -> FineTuned:
         run.network.save_pretrained(folder)
         run.tokenizer.save_pretrained(folder)
     history = pd.DataFrame(run.at.history, columns=list(COLUMNS))
-    best = history.iloc[run.at.best_at] if len(history) else pd.Series(math.nan, index=list(COLUMNS))
+    best = (
+        history.iloc[run.at.best_at] if len(history) else pd.Series(math.nan, index=list(COLUMNS))
+    )
     result = FineTuned(
-        folder, history, float(best["epoch"]), float(best["mcc"]), float(best["accuracy"]), run.at.seconds,
-        run.labels, run.items.n_truncated, pd.DataFrame(run.at.watched),
-    )  # fmt: skip
-    said = {name: _plain(value) for name, value in vars(result).items() if name not in ("folder", "history", "watched")}
+        folder,
+        history,
+        float(best["epoch"]),
+        float(best["mcc"]),
+        float(best["accuracy"]),
+        run.at.seconds,
+        run.labels,
+        run.items.n_truncated,
+        pd.DataFrame(run.at.watched),
+    )
+    said = {
+        name: _plain(value)
+        for name, value in vars(result).items()
+        if name not in ("folder", "history", "watched")
+    }
     said["history"] = [[_plain(value) for value in row] for row in run.at.history]
-    said["watched"] = [{name: _plain(value) for name, value in row.items()} for row in run.at.watched]
-    with files.whole(folder / MARK) as part:
-        part.write_text(json.dumps({"identity": identity, "result": said}, indent=1), encoding="utf-8")
+    said["watched"] = [
+        {name: _plain(value) for name, value in row.items()} for row in run.at.watched
+    ]
+    with files.atomic_write(folder / MARK) as part:
+        part.write_text(
+            json.dumps({"identity": identity, "result": said}, indent=1), encoding="utf-8"
+        )
     (folder / CHECKPOINT).unlink(missing_ok=True)
     return result
 

@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from psychlm.frames import FrameError, _some, check_items
+from psychlm.frames import FrameError, check_items, format_names
 from psychlm.lm.labels import meaning
 from psychlm.lm.load import ModelError
 
@@ -47,7 +47,9 @@ def task_of(items: pd.DataFrame, task: Task | None = None) -> Task:
     if task not in get_args(Task):
         raise FrameError(f"task {task!r} is unknown; choose one of {list(get_args(Task))}")
     if task == "pair" and "hypothesis" not in items:
-        raise FrameError("task 'pair' needs a column 'hypothesis' beside 'prompt' (the premise); add it")
+        raise FrameError(
+            "task 'pair' needs a column 'hypothesis' beside 'prompt' (the premise); add it"
+        )
     if task != "multiple-choice" and not alike:
         raise FrameError(
             f"task {task!r} needs the same label words as choices of every item, and these items have "
@@ -71,16 +73,20 @@ def check_trainable(items: pd.DataFrame, task: Task | None = None) -> tuple[pd.D
     """
     if "answer" in items and (unlabelled := items["answer"].isna() | (items["answer"] == -1)).any():
         raise FrameError(
-            f"items {_some(items.loc[unlabelled, 'item_id'])} have no answer to learn from; leave them out "
+            f"items {format_names(items.loc[unlabelled, 'item_id'])} have no answer to learn from; leave them out "
             "(SNLI marks with '-' the pairs on which its annotators did not agree)"
         )
     items = check_items(items)
     task = task_of(items, task)
     texts = ["prompt", "hypothesis"] if task == "pair" else ["prompt"]
     empty = ~items[texts].map(lambda text: isinstance(text, str) and text.strip() != "").all(axis=1)
-    empty |= ~items["choices"].map(lambda words: all(isinstance(word, str) and word.strip() != "" for word in words))
+    empty |= ~items["choices"].map(
+        lambda words: all(isinstance(word, str) and word.strip() != "" for word in words)
+    )
     if empty.any():
-        raise FrameError(f"items {_some(items.loc[empty, 'item_id'])} have an empty text or choice; mend or drop them")
+        raise FrameError(
+            f"items {format_names(items.loc[empty, 'item_id'])} have an empty text or choice; mend or drop them"
+        )
     if task != "multiple-choice":
         used = set(_answers(items))
         if len(used) == 1:
@@ -102,14 +108,19 @@ def hold_out(
         return items, development
     held = round(development * len(items))
     if not 0 < held < len(items):
-        raise FrameError(f"a share of {development} of {len(items)} items holds out {held}; take one between 0 and 1")
+        raise FrameError(
+            f"a share of {development} of {len(items)} items holds out {held}; take one between 0 and 1"
+        )
     order = np.random.default_rng(seed).permutation(len(items))
     return check_trainable(items.iloc[order[held:]], task)[0], items.iloc[order[:held]]
 
 
 def _answers(items: pd.DataFrame) -> list[str]:
     """Return the words of the right answers."""
-    return [words[answer] for words, answer in zip(items["choices"], items["answer"].astype(int), strict=True)]
+    return [
+        words[answer]
+        for words, answer in zip(items["choices"], items["answer"].astype(int), strict=True)
+    ]
 
 
 @dataclass(frozen=True, eq=False)
@@ -117,10 +128,14 @@ class Examples:
     """Items as tokens: one sequence an item, or one a choice where the choices are texts of their own."""
 
     ids: list[NDArray[np.int64]]  # (n_sequences,) of (n_tokens,)
-    types: list[NDArray[np.int64]] | None  # which of the two texts a token is of, where the tokenizer says
+    types: (
+        list[NDArray[np.int64]] | None
+    )  # which of the two texts a token is of, where the tokenizer says
     first: NDArray[np.int64]  # (n_items + 1,), where an item's sequences begin
     target: NDArray[np.int64]  # (n_items,), the label or the choice that is right
-    labels: tuple[str, ...]  # label words in the order of the network's outputs; none for multiple choice
+    labels: tuple[
+        str, ...
+    ]  # label words in the order of the network's outputs; none for multiple choice
     n_truncated: int  # sequences that were longer than the network reads
     padding: int  # the token that fills short sequences
 
@@ -147,12 +162,16 @@ class Examples:
             ids[at, :n], mask[at, :n] = self.ids[row], 1
             if self.types is not None:
                 types[at, :n] = self.types[row]
-        inputs = {"input_ids": ids, "attention_mask": mask} | ({} if self.types is None else {"token_type_ids": types})
+        inputs = {"input_ids": ids, "attention_mask": mask} | (
+            {} if self.types is None else {"token_type_ids": types}
+        )
         n_choices = self.first[batch + 1] - self.first[batch]
         return Batch(
             {name: torch.from_numpy(value).to(device) for name, value in inputs.items()},
             torch.from_numpy(self.target[batch]).to(device),
-            None if self.labels else torch.from_numpy(np.arange(n_choices.max()) < n_choices[:, None]).to(device),
+            None
+            if self.labels
+            else torch.from_numpy(np.arange(n_choices.max()) < n_choices[:, None]).to(device),
             rows,
         )
 
@@ -163,20 +182,30 @@ class Batch:
 
     inputs: dict[str, Tensor]  # (n_sequences, n_tokens)
     target: Tensor  # (n_items,)
-    there: Tensor | None  # (n_items, most choices), whether an item has that choice; None for label tasks
+    there: (
+        Tensor | None
+    )  # (n_items, most choices), whether an item has that choice; None for label tasks
     rows: NDArray[np.int64]  # the sequences' numbers among all
 
     def logits(self, network: Any) -> Tensor:
         """Return the network's scores, (n_items, n_labels or most choices); minus infinity where there is no choice."""
         if self.there is None:
             return network(**self.inputs).logits.float()
-        one_each = {name: value.unsqueeze(1) for name, value in self.inputs.items()}  # items may differ in choices
+        one_each = {
+            name: value.unsqueeze(1) for name, value in self.inputs.items()
+        }  # items may differ in choices
         scores = network(**one_each).logits.float().squeeze(1)
         return scores.new_full(self.there.shape, -torch.inf).masked_scatter(self.there, scores)
 
 
 def encode(
-    items: pd.DataFrame, tokenizer: Any, task: Task, labels: tuple[str, ...], max_tokens: int, *, graded: bool = True
+    items: pd.DataFrame,
+    tokenizer: Any,
+    task: Task,
+    labels: tuple[str, ...],
+    max_tokens: int,
+    *,
+    graded: bool = True,
 ) -> Examples:
     """Turn items into tokens; what is longer than ``max_tokens`` is cut, counted, and warned of.
 
@@ -188,20 +217,27 @@ def encode(
     if task == "multiple-choice":
         n_choices = items["choices"].map(len).to_numpy()
         texts = items["prompt"].repeat(n_choices).tolist()
-        seconds: Sequence[str] | None = [choice for choices in items["choices"] for choice in choices]
+        seconds: Sequence[str] | None = [
+            choice for choices in items["choices"] for choice in choices
+        ]
         target = items["answer"].to_numpy(np.int64)
         labels = ()
     else:
         n_choices = np.ones(len(items), np.int64)
-        texts, seconds = items["prompt"].tolist(), items["hypothesis"].tolist() if task == "pair" else None
+        texts, seconds = (
+            items["prompt"].tolist(),
+            items["hypothesis"].tolist() if task == "pair" else None,
+        )
         target = targets_of(items, labels) if graded else np.zeros(len(items), np.int64)
     found = tokenizer(texts, seconds, verbose=False)
     too_long = sum(len(ids) > max_tokens for ids in found["input_ids"])
     if too_long:
         warnings.warn(
             f"{too_long} of {len(texts)} texts are longer than {max_tokens} tokens and were cut (the longer of "
-            "two first); raise max_tokens if the network reads more", UserWarning, stacklevel=4,
-        )  # fmt: skip
+            "two first); raise max_tokens if the network reads more",
+            UserWarning,
+            stacklevel=4,
+        )
         found = tokenizer(texts, seconds, truncation="longest_first", max_length=max_tokens)
     types = found.get("token_type_ids")
     return Examples(
@@ -221,7 +257,7 @@ def targets_of(items: pd.DataFrame, labels: tuple[str, ...]) -> NDArray[np.int64
     strange = items["choices"].map(lambda words: not set(map(meaning, words)) <= set(place))
     if strange.any():
         raise FrameError(
-            f"items {_some(items.loc[strange, 'item_id'])} have label words other than {list(labels)}; give training "
+            f"items {format_names(items.loc[strange, 'item_id'])} have label words other than {list(labels)}; give training "
             "and development items the same words"
         )
     return np.array([place[meaning(word)] for word in _answers(items)], dtype=np.int64)
@@ -249,7 +285,9 @@ def batches(
 def digest(items: pd.DataFrame) -> str:
     """Return the SHA-256 of what is learned from items: texts, choices and answers, in their order."""
     columns = [name for name in ("prompt", "hypothesis", "choices", "answer") if name in items]
-    return hashlib.sha256(items[columns].to_json(orient="values").encode("utf-8", "surrogatepass")).hexdigest()
+    return hashlib.sha256(
+        items[columns].to_json(orient="values").encode("utf-8", "surrogatepass")
+    ).hexdigest()
 
 
 def padded(tokenizer: Any, name: str) -> Any:
@@ -262,6 +300,8 @@ def padded(tokenizer: Any, name: str) -> Any:
     """
     if tokenizer.pad_token_id is None:
         if tokenizer.eos_token_id is None:
-            raise ModelError(f"the tokenizer of {name} has neither a padding nor an end token; set tokenizer.pad_token")
+            raise ModelError(
+                f"the tokenizer of {name} has neither a padding nor an end token; set tokenizer.pad_token"
+            )
         tokenizer.pad_token = tokenizer.eos_token
     return tokenizer

@@ -21,7 +21,9 @@ from psychlm.lm.finetune_data import Batch, Examples, Task, batches, padded
 from psychlm.lm.labels import meaning
 from psychlm.lm.load import ModelError, commit, fingerprint, place, plain_errors
 
-LARGEST_STORE = 2**31  # bytes of frozen states that are kept; beyond, they are computed anew in every epoch
+LARGEST_STORE = (
+    2**31
+)  # bytes of frozen states that are kept; beyond, they are computed anew in every epoch
 SAME = 1e-4  # largest difference in logits of a network cut at its frozen layers, relative to their spread
 
 
@@ -96,13 +98,20 @@ def open_network(
         from transformers import AutoConfig, AutoTokenizer
 
         config = AutoConfig.from_pretrained(source.address, **source.options)
-        tokenizer = padded(AutoTokenizer.from_pretrained(source.address, **source.options), source.name)
+        tokenizer = padded(
+            AutoTokenizer.from_pretrained(source.address, **source.options), source.name
+        )
         own = tuple(config.id2label[i] for i in sorted(config.id2label))
         if {meaning(word) for word in own} == {meaning(word) for word in labels}:
-            labels = tuple(next(word for word in labels if meaning(word) == meaning(mine)) for mine in own)
+            labels = tuple(
+                next(word for word in labels if meaning(word) == meaning(mine)) for mine in own
+            )
         if labels:
             config.num_labels = len(labels)
-            config.id2label, config.label2id = dict(enumerate(labels)), {word: i for i, word in enumerate(labels)}
+            config.id2label, config.label2id = (
+                dict(enumerate(labels)),
+                {word: i for i, word in enumerate(labels)},
+            )
         config.pad_token_id = tokenizer.pad_token_id
         return _with_head(source, task, config, pretrained), tokenizer, labels
 
@@ -111,7 +120,11 @@ def _with_head(source: Source, task: Task, config: Any, pretrained: bool) -> Any
     """Open the weights, or draw all of them; whatever is not in the checkpoint must belong to the head."""
     from transformers import AutoModelForMultipleChoice, AutoModelForSequenceClassification
 
-    opener: Any = AutoModelForMultipleChoice if task == "multiple-choice" else AutoModelForSequenceClassification
+    opener: Any = (
+        AutoModelForMultipleChoice
+        if task == "multiple-choice"
+        else AutoModelForSequenceClassification
+    )
     if type(config) not in opener._model_mapping:
         raise ModelError(
             f"transformers has no head for the task {task!r} on a {config.model_type} ({source.name}); name another"
@@ -119,11 +132,20 @@ def _with_head(source: Source, task: Task, config: Any, pretrained: bool) -> Any
     if not pretrained:
         return opener.from_config(config, trust_remote_code=False)
     network, report = opener.from_pretrained(
-        source.address, config=config, use_safetensors=True, output_loading_info=True,
-        ignore_mismatched_sizes=True, dtype=torch.float32, **source.options,
-    )  # fmt: skip
+        source.address,
+        config=config,
+        use_safetensors=True,
+        output_loading_info=True,
+        ignore_mismatched_sizes=True,
+        dtype=torch.float32,
+        **source.options,
+    )
     lacking = [*report["missing_keys"], *(str(key[0]) for key in report["mismatched_keys"])]
-    body = [key for key in lacking if key.startswith(f"{network.base_model_prefix}.") and "pool" not in key]
+    body = [
+        key
+        for key in lacking
+        if key.startswith(f"{network.base_model_prefix}.") and "pool" not in key
+    ]
     if body:
         raise ModelError(
             f"{source.name} lacks weights of a {type(network).__name__}, {sorted(body)[:3]} among them, which would be "
@@ -135,11 +157,14 @@ def _with_head(source: Source, task: Task, config: Any, pretrained: bool) -> Any
 def _stack(network: Any) -> nn.ModuleList:
     """Return the layers of an encoder: the longest list of modules of one kind in its body."""
     lists = [
-        module for module in network.base_model.modules()
+        module
+        for module in network.base_model.modules()
         if isinstance(module, nn.ModuleList) and len({type(layer) for layer in module}) == 1
-    ]  # fmt: skip
+    ]
     if not lists:
-        raise ModelError(f"{type(network).__name__} has no list of layers to freeze; leave trainable_layers out")
+        raise ModelError(
+            f"{type(network).__name__} has no list of layers to freeze; leave trainable_layers out"
+        )
     return max(lists, key=len)
 
 
@@ -154,10 +179,14 @@ def freeze(network: Any, trainable_layers: int | None) -> list[nn.Module]:
     if trainable_layers is None:
         return []
     if getattr(network.config, "is_encoder_decoder", False):
-        raise ModelError(f"{type(network).__name__} has an encoder and a decoder; leave trainable_layers out")
+        raise ModelError(
+            f"{type(network).__name__} has an encoder and a decoder; leave trainable_layers out"
+        )
     layers = list(_stack(network))
     if not 0 <= trainable_layers <= len(layers):
-        raise ModelError(f"{trainable_layers} layers are to learn, and {type(network).__name__} has {len(layers)}")
+        raise ModelError(
+            f"{trainable_layers} layers are to learn, and {type(network).__name__} has {len(layers)}"
+        )
     frozen = layers[: len(layers) - trainable_layers]
     below = {id(weight) for layer in frozen for weight in layer.parameters()}
     named = list(network.base_model.named_parameters())
@@ -182,14 +211,22 @@ class FrozenStates:
 
     network: Any
     frozen: list[nn.Module]
-    kept: dict[str, list[Tensor]] = field(default_factory=dict)  # by name of the examples: (n_tokens, n_hidden) each
+    kept: dict[str, list[Tensor]] = field(
+        default_factory=dict
+    )  # by name of the examples: (n_tokens, n_hidden) each
     in_tuples: bool = False  # whether a layer of this network returns a tuple, the states first
 
     @torch.no_grad()
     def keep(self, name: str, examples: Examples, batch_size: int, device: torch.device) -> None:
         """Compute the states of some examples once, where that can be done and fits in memory."""
-        size = 4 * sum(map(len, examples.ids)) * getattr(self.network.config, "hidden_size", LARGEST_STORE)
-        pads_by_itself = hasattr(self.network.config, "attention_window")  # Longformer: its states are longer
+        size = (
+            4
+            * sum(map(len, examples.ids))
+            * getattr(self.network.config, "hidden_size", LARGEST_STORE)
+        )
+        pads_by_itself = hasattr(
+            self.network.config, "attention_window"
+        )  # Longformer: its states are longer
         if not self.frozen or pads_by_itself or size > LARGEST_STORE:
             return
         self.network.eval()
@@ -244,7 +281,9 @@ class FrozenStates:
         if name not in self.kept:
             yield
             return
-        states = nn.utils.rnn.pad_sequence([self.kept[name][row] for row in batch.rows], batch_first=True)
+        states = nn.utils.rnn.pad_sequence(
+            [self.kept[name][row] for row in batch.rows], batch_first=True
+        )
         said = (states,) if self.in_tuples else states
         for layer in self.frozen:
             layer.forward = lambda *_given, **_options: said

@@ -38,14 +38,24 @@ class Recipe:
 
     seed: int = 0
     epochs: int = 10
-    learning_rate: float = 5e-5  # at its highest; Laverghetta et al. (2021, section 3) take 1e-5 for 500,000 pairs
+    learning_rate: float = (
+        5e-5  # at its highest; Laverghetta et al. (2021, section 3) take 1e-5 for 500,000 pairs
+    )
     batch_size: int = 32  # items
     max_tokens: int = 175  # longest text or pair of texts (Laverghetta et al. 2021, section 3)
-    patience: int = 3  # evaluations in a row without a higher Matthews correlation before training ends
-    evaluate_every: int | None = None  # steps; every epoch unless given (15,000 in Laverghetta et al. 2021)
-    warmup: float = 0.1  # share of all steps over which the rate rises; then it falls in a line to zero
+    patience: int = (
+        3  # evaluations in a row without a higher Matthews correlation before training ends
+    )
+    evaluate_every: int | None = (
+        None  # steps; every epoch unless given (15,000 in Laverghetta et al. 2021)
+    )
+    warmup: float = (
+        0.1  # share of all steps over which the rate rises; then it falls in a line to zero
+    )
     weight_decay: float = 0.01
-    trainable_layers: int | None = None  # how many layers learn, from the top; all and the embeddings unless given
+    trainable_layers: int | None = (
+        None  # how many layers learn, from the top; all and the embeddings unless given
+    )
     pretrained: bool = True  # False: every weight is drawn anew
 
 
@@ -88,23 +98,36 @@ class Run:
     """One run: the network, its items, where it is, and its checkpoint."""
 
     def __init__(
-        self, items: pd.DataFrame, development: pd.DataFrame | None, task: Task, source: Source, how: Recipe,
+        self,
+        items: pd.DataFrame,
+        development: pd.DataFrame | None,
+        task: Task,
+        source: Source,
+        how: Recipe,
         device: torch.device,
-    ) -> None:  # fmt: skip
+    ) -> None:
         torch.manual_seed(how.seed)
         self.how, self.device = how, device
         words = () if task == "multiple-choice" else labels_of(items)
-        self.network, self.tokenizer, self.labels = open_network(source, task, words, pretrained=how.pretrained)
+        self.network, self.tokenizer, self.labels = open_network(
+            source, task, words, pretrained=how.pretrained
+        )
         longest = min(how.max_tokens, context_tokens(self.network, self.tokenizer))
         self.items = encode(items, self.tokenizer, task, self.labels, longest)
-        self.development = None if development is None else encode(
-            development, self.tokenizer, task, self.labels, longest
-        )  # fmt: skip
+        self.development = (
+            None
+            if development is None
+            else encode(development, self.tokenizer, task, self.labels, longest)
+        )
         self.frozen = freeze(self.network, how.trainable_layers)
         self.accelerator = _accelerator(device)
         self.network.to(device)
-        self.learning = {name: weight for name, weight in self.network.named_parameters() if weight.requires_grad}
-        self.optimizer = torch.optim.AdamW(self.learning.values(), lr=how.learning_rate, weight_decay=how.weight_decay)
+        self.learning = {
+            name: weight for name, weight in self.network.named_parameters() if weight.requires_grad
+        }
+        self.optimizer = torch.optim.AdamW(
+            self.learning.values(), lr=how.learning_rate, weight_decay=how.weight_decay
+        )
         self.states = FrozenStates(self.network, self.frozen)
         self.at, self.best = _Progress(), self._copy()
 
@@ -119,9 +142,14 @@ class Run:
     @property
     def ended(self) -> bool:
         """Whether all epochs are done, or the development items say that it is enough."""
-        return self.at.step >= self.how.epochs * self.steps_an_epoch or self.at.stale >= self.how.patience
+        return (
+            self.at.step >= self.how.epochs * self.steps_an_epoch
+            or self.at.stale >= self.how.patience
+        )
 
-    def train(self, folder: Path, identity: Identity, checkpoint_seconds: float, watch: Watch | None) -> None:
+    def train(
+        self, folder: Path, identity: Identity, checkpoint_seconds: float, watch: Watch | None
+    ) -> None:
         """Take the steps that are left."""
         began = saved = time.monotonic()
         before = self.at.seconds
@@ -166,10 +194,14 @@ class Run:
         total = self.how.epochs * self.steps_an_epoch
         rising = max(1, round(self.how.warmup * total))
         done = self.at.step + 1
-        return self.how.learning_rate * min(done / rising, (total - done + 1) / max(1, total - rising + 1))
+        return self.how.learning_rate * min(
+            done / rising, (total - done + 1) / max(1, total - rising + 1)
+        )
 
     def _step(self, some: np.ndarray) -> None:
-        torch.manual_seed(self.how.seed * STEPS_APART + self.at.step)  # dropout: a resumed run draws the same
+        torch.manual_seed(
+            self.how.seed * STEPS_APART + self.at.step
+        )  # dropout: a resumed run draws the same
         train_mode(self.network, self.frozen)
         for group in self.optimizer.param_groups:
             group["lr"] = self._rate()
@@ -192,10 +224,14 @@ class Run:
         """Write a row of history; keep the weights if the Matthews correlation is the highest so far."""
         mcc = accuracy = math.nan
         if self.development is not None:
-            mcc, accuracy = agreement(self.predict(self.development, "development"), self.development)
+            mcc, accuracy = agreement(
+                self.predict(self.development, "development"), self.development
+            )
         rate = self.optimizer.param_groups[0]["lr"]
         loss, self.at.losses = float(np.mean(self.at.losses)), []
-        self.at.history.append((self.at.step / self.steps_an_epoch, self.at.step, rate, loss, mcc, accuracy))
+        self.at.history.append(
+            (self.at.step / self.steps_an_epoch, self.at.step, rate, loss, mcc, accuracy)
+        )
         if self.development is None or mcc > self.at.best:
             self.at.best, self.at.best_at, self.at.stale = mcc, len(self.at.history) - 1, 0
             self.best = self._copy()
@@ -222,7 +258,9 @@ class Run:
         fresh = path.with_suffix(".writing")
         said = {"identity": json.dumps(identity), "progress": json.dumps(asdict(self.at))}
         with plain_write_errors(path.parent):
-            save_file({name: value.contiguous() for name, value in tensors.items()}, str(fresh), said)
+            save_file(
+                {name: value.contiguous() for name, value in tensors.items()}, str(fresh), said
+            )
             fresh.replace(path)
 
     def resume(self, path: Path, identity: Identity) -> None:
@@ -234,7 +272,9 @@ class Run:
                 said = held.metadata()
                 tensors = {name: held.get_tensor(name) for name in held.keys()}  # noqa: SIM118 (not a dict)
         except SafetensorError as error:
-            raise ModelError(f"{path} is damaged ({error}); delete it, and the run begins anew") from error
+            raise ModelError(
+                f"{path} is damaged ({error}); delete it, and the run begins anew"
+            ) from error
         if json.loads(said["identity"]) != identity:
             raise other_run(path.parent, json.loads(said["identity"]), identity)
         progress = json.loads(said["progress"])
@@ -248,8 +288,12 @@ class Run:
             if name.startswith("adam."):
                 _, number, which = name.split(".")
                 value = tensors[name]
-                moments.setdefault(int(number), {})[which] = value.cpu() if which == "step" else value
-        self.optimizer.load_state_dict({"state": moments, "param_groups": self.optimizer.state_dict()["param_groups"]})
+                moments.setdefault(int(number), {})[which] = (
+                    value.cpu() if which == "step" else value
+                )
+        self.optimizer.load_state_dict(
+            {"state": moments, "param_groups": self.optimizer.state_dict()["param_groups"]}
+        )
 
     def keep_best(self) -> None:
         """Take back the weights of the best evaluation."""
@@ -269,8 +313,12 @@ def _accelerator(device: torch.device) -> Any:
     from accelerate import Accelerator
     from accelerate.state import AcceleratorState
 
-    AcceleratorState._reset_state(reset_partial_state=True)  # as the Trainer does: a session may run several
-    return Accelerator(mixed_precision=precision(device), cpu=device.type != "cuda", device_placement=False)
+    AcceleratorState._reset_state(
+        reset_partial_state=True
+    )  # as the Trainer does: a session may run several
+    return Accelerator(
+        mixed_precision=precision(device), cpu=device.type != "cuda", device_placement=False
+    )
 
 
 def agreement(predicted: np.ndarray, examples: Examples) -> tuple[float, float]:
@@ -281,7 +329,10 @@ def agreement(predicted: np.ndarray, examples: Examples) -> tuple[float, float]:
     """
     accuracy = float(np.mean(predicted == examples.target))
     if examples.labels and len(np.union1d(examples.target, predicted)) == 1:
-        return 0.0, accuracy  # one class, and nothing else predicted: not defined, which counts as nothing learned
+        return (
+            0.0,
+            accuracy,
+        )  # one class, and nothing else predicted: not defined, which counts as nothing learned
     if examples.labels:
         return float(matthews_corrcoef(examples.target, predicted)), accuracy
     right, chosen = np.zeros((2, examples.first[-1]), dtype=bool)

@@ -53,7 +53,9 @@ def program(name: str = "lmplz", *, build_missing: bool = True) -> Path:
     if found:
         return Path(found)
     if not build_missing:
-        raise KenlmError(f"KenLM's {name} is neither on PATH nor in {built()}; psychlm.lm.lmplz.build() builds it")
+        raise KenlmError(
+            f"KenLM's {name} is neither on PATH nor in {built()}; psychlm.lm.lmplz.build() builds it"
+        )
     return build() / name
 
 
@@ -66,7 +68,9 @@ def build(source: Path | None = None) -> Path:
         A ``kenlm-0.3.0.tar.gz`` that is here already; fetched with pip unless given.
     """
     if shutil.which("cmake") is None or shutil.which("c++") is None:
-        raise KenlmError(f"lmplz needs cmake and a C++ compiler to be built; on Debian: apt-get install {PACKAGES}")
+        raise KenlmError(
+            f"lmplz needs cmake and a C++ compiler to be built; on Debian: apt-get install {PACKAGES}"
+        )
     target = built()
     target.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=target.parent, prefix=".building-") as folder:
@@ -74,13 +78,21 @@ def build(source: Path | None = None) -> Path:
         archive = source or _fetch(work)
         found = hashlib.sha256(archive.read_bytes()).hexdigest()
         if found != SHA256:
-            raise KenlmError(f"{archive.name} is not kenlm {VERSION} (SHA-256 expected {SHA256}, found {found})")
+            raise KenlmError(
+                f"{archive.name} is not kenlm {VERSION} (SHA-256 expected {SHA256}, found {found})"
+            )
         with tarfile.open(archive) as opened:
             opened.extractall(work, filter="data")
         code, binaries = work / f"kenlm-{VERSION}", work / "build"
-        _run(["cmake", "-S", str(code), "-B", str(binaries), "-DCMAKE_BUILD_TYPE=Release"], "configure")
+        _run(
+            ["cmake", "-S", str(code), "-B", str(binaries), "-DCMAKE_BUILD_TYPE=Release"],
+            "configure",
+        )
         jobs = str(os.cpu_count() or 1)
-        _run(["cmake", "--build", str(binaries), "--parallel", jobs, "--target", *PROGRAMS], "compile")
+        _run(
+            ["cmake", "--build", str(binaries), "--parallel", jobs, "--target", *PROGRAMS],
+            "compile",
+        )
         if not target.exists():  # another process may have been faster
             (binaries / "bin").rename(target)
     return target
@@ -89,7 +101,10 @@ def build(source: Path | None = None) -> Path:
 def _fetch(folder: Path) -> Path:
     """Let pip fetch the source distribution."""
     options = ["--no-deps", "--no-binary", "kenlm", "--quiet", "--dest", str(folder)]
-    _run([sys.executable, "-m", "pip", "download", *options, f"kenlm=={VERSION}"], "fetch the source of")
+    _run(
+        [sys.executable, "-m", "pip", "download", *options, f"kenlm=={VERSION}"],
+        "fetch the source of",
+    )
     return folder / f"kenlm-{VERSION}.tar.gz"
 
 

@@ -18,7 +18,9 @@ from typing import Any, Literal, get_args
 import torch
 
 DEFAULT_FOLDER = Path(__file__).parent / "default"
-UNBOUNDED_WINDOW = 2048  # tokens; for models without a limit of their own (Mamba, XLNet): a window, not a limit
+UNBOUNDED_WINDOW = (
+    2048  # tokens; for models without a limit of their own (Mamba, XLNet): a window, not a limit
+)
 
 Kind = Literal["causal", "permutation", "masked", "left-masked"]
 
@@ -38,7 +40,9 @@ class LanguageModel:
     network: Any  # a transformers model, in evaluation mode
     tokenizer: Any
     name: str  # hub name or folder
-    revision: str | None  # commit of the hub, "sha256:..." of a folder, None where it is not known (then no cache)
+    revision: (
+        str | None
+    )  # commit of the hub, "sha256:..." of a folder, None where it is not known (then no cache)
     kind: Kind  # how it predicts: see surprisal
     context_tokens: int  # longest input in tokens, special ones counted
 
@@ -96,10 +100,17 @@ def load(
     where = torch_device(device)
     if folder is None:
         revision = commit(name, revision)
-    source: dict[str, Any] = {"trust_remote_code": False} | ({"revision": revision} if folder is None else {})
+    source: dict[str, Any] = {"trust_remote_code": False} | (
+        {"revision": revision} if folder is None else {}
+    )
     address = str(folder or name)
     with plain_errors(name):
-        from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForMaskedLM, AutoTokenizer
+        from transformers import (
+            AutoConfig,
+            AutoModelForCausalLM,
+            AutoModelForMaskedLM,
+            AutoTokenizer,
+        )
 
         config = AutoConfig.from_pretrained(address, **source)
         kind = kind or _kind(config, name)
@@ -108,12 +119,21 @@ def load(
         network = open_weights(opener, address, name, config, options, allow_pickle)
         tokenizer = AutoTokenizer.from_pretrained(address, **source)
     return wrap(
-        network.to(where), tokenizer, name=name, revision=fingerprint(folder) if folder else revision, kind=kind
+        network.to(where),
+        tokenizer,
+        name=name,
+        revision=fingerprint(folder) if folder else revision,
+        kind=kind,
     )
 
 
 def wrap(
-    network: Any, tokenizer: Any, *, name: str = "in memory", revision: str | None = None, kind: Kind | None = None
+    network: Any,
+    tokenizer: Any,
+    *,
+    name: str = "in memory",
+    revision: str | None = None,
+    kind: Kind | None = None,
 ) -> LanguageModel:
     """Make a language model of a transformers model and tokenizer that are already in memory.
 
@@ -122,15 +142,21 @@ def wrap(
     if kind is not None and kind not in get_args(Kind):
         raise ModelError(f"kind {kind!r} is unknown; choose one of {list(get_args(Kind))}")
     network.eval().requires_grad_(False)
-    network.config.get_text_config().use_cache = False  # nothing is generated: past keys and values would be waste
+    network.config.get_text_config().use_cache = (
+        False  # nothing is generated: past keys and values would be waste
+    )
     kind = kind or _kind(network.config, name)
     if kind.endswith("masked") and tokenizer.mask_token_id is None:
-        raise ModelError(f"{name} predicts masked tokens, but its tokenizer has no mask token; use its own tokenizer")
+        raise ModelError(
+            f"{name} predicts masked tokens, but its tokenizer has no mask token; use its own tokenizer"
+        )
     if len(tokenizer) > (n := int(network.config.get_text_config().vocab_size)):
         raise ModelError(
             f"the tokenizer of {name} has {len(tokenizer)} tokens, the model {n}: they do not belong together"
         )
-    return LanguageModel(network, tokenizer, name, revision, kind, context_tokens(network, tokenizer))
+    return LanguageModel(
+        network, tokenizer, name, revision, kind, context_tokens(network, tokenizer)
+    )
 
 
 def place(name: str, revision: str | None) -> tuple[str, str | None, Path | None]:
@@ -145,15 +171,23 @@ def place(name: str, revision: str | None) -> tuple[str, str | None, Path | None
     folder = Path(name).expanduser()
     if folder.is_dir():
         if not (folder / "config.json").is_file():
-            raise ModelError(f"{folder} holds no config.json, so it is no checkpoint; save one with save_pretrained")
+            raise ModelError(
+                f"{folder} holds no config.json, so it is no checkpoint; save one with save_pretrained"
+            )
         if revision is not None:
-            raise ModelError(f"{folder} is a folder, which has no revisions; leave revision={revision!r} out")
+            raise ModelError(
+                f"{folder} is a folder, which has no revisions; leave revision={revision!r} out"
+            )
         return name, None, folder
     if folder.is_absolute() or name.startswith((".", "~")):
-        raise ModelError(f"there is no folder {folder}; check the path, or give the name of a model on the hub")
+        raise ModelError(
+            f"there is no folder {folder}; check the path, or give the name of a model on the hub"
+        )
     name, _, tagged = name.partition("@")
     if tagged and revision not in (None, tagged):
-        raise ModelError(f"{name} is asked for at two revisions, {tagged!r} and {revision!r}; give one")
+        raise ModelError(
+            f"{name} is asked for at two revisions, {tagged!r} and {revision!r}; give one"
+        )
     return name, revision or tagged or None, None
 
 
@@ -205,13 +239,23 @@ def commit(name: str, revision: str | None) -> str:
         raise ModelError(
             f"{name!r} is neither a folder here nor a public model on the hub; check its spelling"
         ) from error
-    except (OSError, RuntimeError):  # no network, or told to stay off it: perhaps it was fetched before
+    except (
+        OSError,
+        RuntimeError,
+    ):  # no network, or told to stay off it: perhaps it was fetched before
         pass
     except Exception as error:  # the HTTP library's own errors derive from Exception
-        if type(error).__module__.partition(".")[0] not in ("httpx", "httpx2", "requests", "huggingface_hub"):
+        if type(error).__module__.partition(".")[0] not in (
+            "httpx",
+            "httpx2",
+            "requests",
+            "huggingface_hub",
+        ):
             raise
     try:
-        cached = snapshot_download(name, revision=revision, local_files_only=True, allow_patterns="config.json")
+        cached = snapshot_download(
+            name, revision=revision, local_files_only=True, allow_patterns="config.json"
+        )
     except (LocalEntryNotFoundError, FileNotFoundError) as error:
         raise ModelError(
             f"the hub cannot be reached, and {name} was never fetched to this machine; check the network, give the "
@@ -229,7 +273,9 @@ def _kind(config: Any, name: str) -> Kind:
 
     architecture, family = (config.architectures or [""])[0], config.model_type
     if _HEADLESS.search(architecture):
-        raise ModelError(f"{name} is a {architecture}: it has no language-model head; use the model it was made from")
+        raise ModelError(
+            f"{name} is a {architecture}: it has no language-model head; use the model it was made from"
+        )
     if getattr(config, "is_encoder_decoder", False):
         raise ModelError(
             f"{name} is an encoder-decoder ({family}), which predicts no text by itself; use a causal model"
@@ -238,22 +284,35 @@ def _kind(config: Any, name: str) -> Kind:
         return "permutation"
     if family in ("xlm", "flaubert"):
         return "causal" if config.causal else "left-masked"
-    autoregressive = architecture.endswith(("LMHeadModel", "ForCausalLM")) or getattr(config, "is_decoder", False)
+    autoregressive = architecture.endswith(("LMHeadModel", "ForCausalLM")) or getattr(
+        config, "is_decoder", False
+    )
     if family in MODEL_FOR_MASKED_LM_MAPPING_NAMES and not autoregressive:
         return "masked"
     if family in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES:
         return "causal"
-    raise ModelError(f"{name} is of the family {family!r}, for which transformers has no language-model head")
+    raise ModelError(
+        f"{name} is of the family {family!r}, for which transformers has no language-model head"
+    )
 
 
 def open_weights(
-    opener: Any, address: str, name: str, config: Any, options: dict[str, Any], allow_pickle: bool,
+    opener: Any,
+    address: str,
+    name: str,
+    config: Any,
+    options: dict[str, Any],
+    allow_pickle: bool,
     head: str = "language-model head",
-) -> Any:  # fmt: skip
+) -> Any:
     """Open the weights with one of transformers' auto classes; every one of them must be in the checkpoint."""
     try:
         network, report = opener.from_pretrained(
-            address, config=config, output_loading_info=True, use_safetensors=None if allow_pickle else True, **options
+            address,
+            config=config,
+            output_loading_info=True,
+            use_safetensors=None if allow_pickle else True,
+            **options,
         )
     except OSError as error:
         if "safetensors" not in str(error) or allow_pickle:
@@ -267,7 +326,11 @@ def open_weights(
         raise ModelError(
             f"{name} has no {head}: {type(network).__name__} needs {lacking[:4]}, which the checkpoint does not hold "
             "and which would be random; use "
-            + ("the pre-trained model it was made from" if "language" in head else "a model fine-tuned for the task")
+            + (
+                "the pre-trained model it was made from"
+                if "language" in head
+                else "a model fine-tuned for the task"
+            )
         )
     return network
 
@@ -292,7 +355,9 @@ def plain_errors(name: str) -> Iterator[None]:
             raise ModelError(
                 f"{name} brings its own code, which psychlm never runs; use a model that transformers knows"
             ) from error
-        raise ModelError(f"{name} cannot be opened: {str(error).strip().splitlines()[0]}") from error
+        raise ModelError(
+            f"{name} cannot be opened: {str(error).strip().splitlines()[0]}"
+        ) from error
     finally:
         if noisy:
             logging.enable_progress_bar()
@@ -301,13 +366,18 @@ def plain_errors(name: str) -> Iterator[None]:
 def context_tokens(network: Any, tokenizer: Any) -> int:
     """Return the longest input: the positions a model has learned, where it has learned positions."""
     config = network.config.get_text_config()
-    stated = (getattr(config, name, None) for name in ("max_position_embeddings", "n_positions", "n_ctx"))
+    stated = (
+        getattr(config, name, None) for name in ("max_position_embeddings", "n_positions", "n_ctx")
+    )
     limits = [limit for limit in stated if isinstance(limit, int) and limit > 0]
     if not limits:
         return UNBOUNDED_WINDOW
     limit = limits[0]
     for module_name, module in network.named_modules():
-        if module_name.endswith("position_embeddings") and getattr(module, "padding_idx", None) is not None:
+        if (
+            module_name.endswith("position_embeddings")
+            and getattr(module, "padding_idx", None) is not None
+        ):
             limit -= module.padding_idx + 1  # RoBERTa's positions start after the padding index
     return int(min(limit, tokenizer.model_max_length))
 
@@ -318,5 +388,7 @@ def fingerprint(folder: Path) -> str:
     kinds = (".json", ".safetensors", ".bin", ".txt", ".model")
     for file in sorted(file for file in folder.iterdir() if file.suffix in kinds):
         with file.open("rb") as handle:
-            digest.update(f"{file.name}:{hashlib.file_digest(handle, 'sha256').hexdigest()}\n".encode())
+            digest.update(
+                f"{file.name}:{hashlib.file_digest(handle, 'sha256').hexdigest()}\n".encode()
+            )
     return f"sha256:{digest.hexdigest()}"

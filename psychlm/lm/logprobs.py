@@ -17,7 +17,16 @@ from psychlm.frames import check_items
 from psychlm.lm import answerers
 from psychlm.lm.answerers import Answerer
 from psychlm.lm.cache import ResultStore, folder, key
-from psychlm.lm.choice_scores import N_COLUMNS, N_TOKENS, NATS, TRUNCATED, UNKNOWN_TOKENS, Question, Scores, scores
+from psychlm.lm.choice_scores import (
+    N_COLUMNS,
+    N_TOKENS,
+    NATS,
+    TRUNCATED,
+    UNKNOWN_TOKENS,
+    Question,
+    Scores,
+    scores,
+)
 from psychlm.lm.load import LanguageModel, ModelError
 from psychlm.lm.scoring import scheme
 from psychlm.lm.templates import Template, rendered
@@ -87,26 +96,41 @@ def choice_logprobs(
     """
     items = check_items(items)
     if normalise not in get_args(Normalise):
-        raise ModelError(f"normalise={normalise!r} is unknown; choose one of {list(get_args(Normalise))}")
+        raise ModelError(
+            f"normalise={normalise!r} is unknown; choose one of {list(get_args(Normalise))}"
+        )
     model = answerers.load(model, device) if isinstance(model, (str, Path)) else model
     ids = items["item_id"].tolist()
     if isinstance(model, LanguageModel):
         texts = rendered(items, template)
-        questions = [Question(name, prompt, choices) for name, (prompt, choices, _) in zip(ids, texts, strict=True)]
+        questions = [
+            Question(name, prompt, choices)
+            for name, (prompt, choices, _) in zip(ids, texts, strict=True)
+        ]
     else:
         questions = _fields(items)
     found = _scored(questions, model, batch_tokens, cache, progress)
     values = [rows[:, NATS] for rows in found]
     if isinstance(model, LanguageModel) and normalise != "sum":
         if normalise == "unconditional":
-            neutral = [(name, after, choices) for name, (_, choices, after) in zip(ids, texts, strict=True)]
+            neutral = [
+                (name, after, choices) for name, (_, choices, after) in zip(ids, texts, strict=True)
+            ]
             less = _unconditional(neutral, model, batch_tokens, cache, progress)
             values = [own - bare for own, bare in zip(values, less, strict=True)]
         else:
-            values = [own / n for own, n in zip(values, _lengths(questions, found, normalise), strict=True)]
+            values = [
+                own / n
+                for own, n in zip(values, _lengths(questions, found, normalise), strict=True)
+            ]
     frame = pd.DataFrame(_ragged(values), index=pd.Index(ids, name="item"))
     frame.columns.name = "choice"
-    frame.attrs = {"model": model.name, "revision": model.revision, "normalise": normalise, "template": str(template)}
+    frame.attrs = {
+        "model": model.name,
+        "revision": model.revision,
+        "normalise": normalise,
+        "template": str(template),
+    }
     frame.attrs |= _reported(ids, found, model)
     return frame
 
@@ -124,8 +148,10 @@ def predictions(logprobs: pd.DataFrame) -> pd.Series:
     if tied.any():
         warnings.warn(
             f"{tied.sum()} of {len(tied)} items have several likeliest choices ({logprobs.index[tied][0]!r}, say); the "
-            "first of each is taken", RuntimeWarning, stacklevel=2,
-        )  # fmt: skip
+            "first of each is taken",
+            RuntimeWarning,
+            stacklevel=2,
+        )
     return pd.Series(values.argmax(axis=1), index=logprobs.index, name="prediction")
 
 
@@ -144,7 +170,11 @@ def confidences(logprobs: pd.DataFrame) -> pd.DataFrame:
 
 def _fields(items: pd.DataFrame) -> list[Question]:
     """Return what classifiers and heads read: the item's own fields."""
-    second = items["hypothesis"] if "hypothesis" in items.columns else pd.Series(None, index=items.index, dtype=object)
+    second = (
+        items["hypothesis"]
+        if "hypothesis" in items.columns
+        else pd.Series(None, index=items.index, dtype=object)
+    )
     return [
         Question(name, prompt, tuple(choices), hypothesis if isinstance(hypothesis, str) else None)
         for name, prompt, choices, hypothesis in zip(
@@ -153,17 +183,24 @@ def _fields(items: pd.DataFrame) -> list[Question]:
     ]
 
 
-def _lengths(questions: Sequence[Question], found: Sequence[Scores], normalise: Normalise) -> list[np.ndarray]:
+def _lengths(
+    questions: Sequence[Question], found: Sequence[Scores], normalise: Normalise
+) -> list[np.ndarray]:
     """Return by what each choice's score is divided: its tokens, or its characters without the space before it."""
     if normalise == "token":
         return [rows[:, N_TOKENS] for rows in found]
-    return [np.array([len(choice.strip()) for choice in question.choices]) for question in questions]
+    return [
+        np.array([len(choice.strip()) for choice in question.choices]) for question in questions
+    ]
 
 
 def _unconditional(
-    asked: Sequence[tuple[object, str, tuple[str, ...]]], model: LanguageModel, batch_tokens: int | None, cache: bool,
+    asked: Sequence[tuple[object, str, tuple[str, ...]]],
+    model: LanguageModel,
+    batch_tokens: int | None,
+    cache: bool,
     progress: bool,
-) -> list[np.ndarray]:  # fmt: skip
+) -> list[np.ndarray]:
     """Return the log-probability of each choice after its neutral prompt; equal choices are read once."""
     bare = {(after, choice): name for name, after, choices in asked for choice in choices}
     questions = [Question(str(name), after, (choice,)) for (after, choice), name in bare.items()]
@@ -173,7 +210,11 @@ def _unconditional(
 
 
 def _scored(
-    questions: Sequence[Question], model: Model, batch_tokens: int | None, cache: bool, progress: bool
+    questions: Sequence[Question],
+    model: Model,
+    batch_tokens: int | None,
+    cache: bool,
+    progress: bool,
 ) -> list[Scores]:
     """Take from disk what is there, compute the rest, the longest first, and store it piece by piece."""
     identity = _identity(model)
@@ -181,11 +222,23 @@ def _scored(
     keys = [key(identity, json.dumps([q.prompt, q.hypothesis, q.choices]), none) for q in questions]
     store = ResultStore(folder() / "responses.sqlite") if cache and model.revision else None
     try:
-        found = {} if store is None else {name: own for name, (own, _) in store.get(keys, N_COLUMNS).items()}
-        missing = {name: question for name, question in zip(keys, questions, strict=True) if name not in found}
+        found = (
+            {}
+            if store is None
+            else {name: own for name, (own, _) in store.get(keys, N_COLUMNS).items()}
+        )
+        missing = {
+            name: question
+            for name, question in zip(keys, questions, strict=True)
+            if name not in found
+        }
         waiting = sorted(missing, key=lambda name: len(missing[name]), reverse=True)
         for some in _with_bar(waiting, model, progress):
-            fresh = dict(zip(some, scores(model, [missing[name] for name in some], batch_tokens), strict=True))
+            fresh = dict(
+                zip(
+                    some, scores(model, [missing[name] for name in some], batch_tokens), strict=True
+                )
+            )
             if store is not None:
                 store.put((name, rows, {}) for name, rows in fresh.items())
             found |= fresh
@@ -201,7 +254,11 @@ def _identity(model: Model) -> str:
     if isinstance(model, LanguageModel):
         said |= {"kind": model.kind} | asdict(scheme(model, None, None, "auto", None, False, False))
     else:
-        said |= {"task": model.task, "labels": json.dumps(model.labels), "context_tokens": str(model.context_tokens)}
+        said |= {
+            "task": model.task,
+            "labels": json.dumps(model.labels),
+            "context_tokens": str(model.context_tokens),
+        }
     return json.dumps(said, sort_keys=True)
 
 
@@ -213,9 +270,20 @@ def _with_bar(waiting: Sequence[str], model: Model, progress: bool) -> Iterator[
         yield from pieces
         return
     from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeRemainingColumn,
+    )
 
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+    )
     with Progress(*columns, console=Console(stderr=True)) as bar:
         task = bar.add_task(f"items through {model.name}", total=len(waiting))
         for piece in pieces:
@@ -231,7 +299,9 @@ def _ragged(values: Sequence[np.ndarray]) -> np.ndarray:
     return table
 
 
-def _reported(ids: Sequence[object], found: Sequence[Scores], model: Model) -> dict[str, list[object]]:
+def _reported(
+    ids: Sequence[object], found: Sequence[Scores], model: Model
+) -> dict[str, list[object]]:
     """Return the items whose scores say less than they seem to, and warn of them."""
     kinds = {"truncated": TRUNCATED, "unknown": UNKNOWN_TOKENS}
     said = {
@@ -246,6 +316,8 @@ def _reported(ids: Sequence[object], found: Sequence[Scores], model: Model) -> d
     for name, culprits in said.items():
         if culprits:
             warnings.warn(
-                f"{len(culprits)} of {len(ids)} items {why[name]}: {culprits[:5]}", RuntimeWarning, stacklevel=4
+                f"{len(culprits)} of {len(ids)} items {why[name]}: {culprits[:5]}",
+                RuntimeWarning,
+                stacklevel=4,
             )
     return said

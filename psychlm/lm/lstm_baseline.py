@@ -1,7 +1,7 @@
 """The LSTM baseline of natural language inference: no pre-training, trained on the partitions of the transformers.
 
 Laverghetta et al. (2021, appendix A) draw 57 LSTMs from PyTorch's example for SNLI, with GloVe vectors. Here they are
-crowds of :mod:`psychlm.lm.crowd` (an LSTM a text, three tanh layers, softmax) without GloVe: words are learned too.
+crowds of :mod:`psychlm.crowds` (an LSTM a text, three tanh layers, softmax) without GloVe: words are learned too.
 """
 
 from __future__ import annotations
@@ -13,8 +13,7 @@ import numpy as np
 import pandas as pd
 from sklearn.metrics import matthews_corrcoef
 
-from psychlm.frames import FrameError
-from psychlm.lm.crowd import (
+from psychlm.crowds import (
     Encoded,
     Member,
     TrainedCrowd,
@@ -25,6 +24,7 @@ from psychlm.lm.crowd import (
     respond,
     train,
 )
+from psychlm.frames import FrameError
 from psychlm.lm.finetune_data import check_trainable, hold_out, labels_of, targets_of
 from psychlm.lm.regimes import RegimeResponses
 
@@ -46,7 +46,7 @@ def lstm_baseline(
     partitions, development, seeds
         As :func:`psychlm.lm.regimes.regimes` takes them; the LSTMs of a partition are trained as one.
     **training
-        Of :func:`psychlm.lm.crowd.train`: ``epochs``, ``learning_rate``, ``patience``, ``size``, ``hidden``, ...
+        Of :func:`psychlm.crowds.train`: ``epochs``, ``learning_rate``, ``patience``, ``size``, ``hidden``, ...
 
     Returns
     -------
@@ -64,23 +64,33 @@ def lstm_baseline(
         stop = development[partition] if isinstance(development, Mapping) else development
         train_items, task = check_trainable(given)
         if task == "multiple-choice":
-            raise FrameError("the LSTM reads pairs or single texts with labels, and these items are multiple choice")
+            raise FrameError(
+                "the LSTM reads pairs or single texts with labels, and these items are multiple choice"
+            )
         train_items, held = hold_out(train_items, stop, task, members[0].seed)
         if held is None:
-            raise FrameError("the LSTMs stop by development items, and there are none; give a frame or a share")
+            raise FrameError(
+                "the LSTMs stop by development items, and there are none; give a frame or a share"
+            )
         labels = labels_of(train_items)
         inputs = _encoded(train_items, None)
         reading = (_encoded(held, inputs.vocabulary), targets_of(held, labels))
         trained = train(
-            "nli-lstm" if task == "pair" else "lstm", inputs, targets_of(train_items, labels), members=members,
-            development=reading, classes=len(labels), **training,
-        )  # fmt: skip
+            "nli-lstm" if task == "pair" else "lstm",
+            inputs,
+            targets_of(train_items, labels),
+            members=members,
+            development=reading,
+            classes=len(labels),
+            **training,
+        )
         names = [f"lstm-nopretrain-finetune-{partition}-seed{member.seed}" for member in members]
         key = pd.Series(targets_of(items, labels), index=items["item_id"])
         answered.append(respond(trained, _encoded(items, inputs.vocabulary), key).set_axis(names))
         described.append(_who(trained, reading, partition).set_axis(names))
     return RegimeResponses(
-        pd.concat(answered).rename_axis(index="person", columns="item"), pd.concat(described).rename_axis("person")
+        pd.concat(answered).rename_axis(index="person", columns="item"),
+        pd.concat(described).rename_axis("person"),
     )
 
 
@@ -90,7 +100,9 @@ def _encoded(items: pd.DataFrame, vocabulary: Vocabulary | None) -> Encoded:
     return encode_texts(items["prompt"].tolist(), vocabulary)
 
 
-def _who(trained: TrainedCrowd, reading: tuple[Encoded, np.ndarray], partition: str) -> pd.DataFrame:
+def _who(
+    trained: TrainedCrowd, reading: tuple[Encoded, np.ndarray], partition: str
+) -> pd.DataFrame:
     """Describe the LSTMs of a partition, with their Matthews correlation on the development items."""
     predicted = logprobs(trained, reading[0]).argmax(axis=2)
     return pd.DataFrame(
@@ -100,7 +112,9 @@ def _who(trained: TrainedCrowd, reading: tuple[Encoded, np.ndarray], partition: 
             "pretrained": False,
             "finetuned": partition,
             "seed": [member.seed for member in trained.members],
-            "mcc": np.where(trained.diverged, np.nan, [matthews_corrcoef(reading[1], own) for own in predicted]),
+            "mcc": np.where(
+                trained.diverged, np.nan, [matthews_corrcoef(reading[1], own) for own in predicted]
+            ),
             "best_epoch": trained.best_epoch.astype(float),
         }
     )

@@ -17,7 +17,9 @@ from numpy.typing import NDArray
 from psychlm.lm.passes import Frame, Pass
 
 
-def both_sides(ids: NDArray[np.int64], word: NDArray[np.int64], first_row: int, frame: Frame) -> Iterator[Pass]:
+def both_sides(
+    ids: NDArray[np.int64], word: NDArray[np.int64], first_row: int, frame: Frame
+) -> Iterator[Pass]:
     """Yield one pass per token, with the token and the rest of its word masked; a long text is cut around the word."""
     read, before = _framed(ids, frame)
     n_tokens, room = len(ids), frame.context_tokens - (len(read) - len(ids))
@@ -34,13 +36,17 @@ def both_sides(ids: NDArray[np.int64], word: NDArray[np.int64], first_row: int, 
         yield _one(text, here, ids[token], first_row + token, (here, here + end - token))
 
 
-def left_side(ids: NDArray[np.int64], word: NDArray[np.int64], first_row: int, frame: Frame) -> Iterator[Pass]:
+def left_side(
+    ids: NDArray[np.int64], word: NDArray[np.int64], first_row: int, frame: Frame
+) -> Iterator[Pass]:
     """Yield one pass per token: the tokens before it, as many as fit, and a mask."""
     read, before = _framed(ids, frame)
     room = frame.context_tokens - before
     for token in range(len(ids)):
         begin = max(0, token + 1 - room)
-        text = read[: before + token + 1] if begin == 0 else _framed(ids[begin : token + 1], frame)[0]
+        text = (
+            read[: before + token + 1] if begin == 0 else _framed(ids[begin : token + 1], frame)[0]
+        )
         here = before + token - begin
         yield _one(text[: here + 1], here, ids[token], first_row + token, (here, here + 1))
 
@@ -52,5 +58,7 @@ def _framed(ids: NDArray[np.int64], frame: Frame) -> tuple[NDArray[np.int64], in
     return np.concatenate([start, ids, stop]).astype(np.int64), len(start)
 
 
-def _one(text: NDArray[np.int64], here: int, target: int, row: int, masked: tuple[int, int]) -> Pass:
+def _one(
+    text: NDArray[np.int64], here: int, target: int, row: int, masked: tuple[int, int]
+) -> Pass:
     return Pass(text, np.array([here]), np.array([target]), np.array([row]), masked)

@@ -41,7 +41,9 @@ def _padding(model: LanguageModel) -> int:
     """Return the padding token; causal models get any other one, lest they warn of padding they cannot see."""
     padding = model.tokenizer.pad_token_id
     if model.kind == "causal":
-        return 1 if getattr(model.network.config.get_text_config(), "pad_token_id", None) == 0 else 0
+        return (
+            1 if getattr(model.network.config.get_text_config(), "pad_token_id", None) == 0 else 0
+        )
     return 0 if padding is None else int(padding)
 
 
@@ -64,7 +66,9 @@ def _language(model: LanguageModel, ids: torch.Tensor) -> dict[str, torch.Tensor
     return {"langs": torch.full_like(ids, number)}
 
 
-def _tree_inputs(model: LanguageModel, batch: Sequence[Pass], length: int) -> dict[str, torch.Tensor]:
+def _tree_inputs(
+    model: LanguageModel, batch: Sequence[Pass], length: int
+) -> dict[str, torch.Tensor]:
     """Return the places and the mask of passes in which texts share tokens; padding sees itself, at place 0."""
     seen = np.tile(np.eye(length, dtype=bool), (len(batch), 1, 1))
     depth = np.zeros((len(batch), length), dtype=np.int64)
@@ -74,7 +78,9 @@ def _tree_inputs(model: LanguageModel, batch: Sequence[Pass], length: int) -> di
         seen[i, :n, :n] = ancestors(parent)
         depth[i, :n] = np.arange(n) if one.depth is None else one.depth
     dtype = model.network.dtype
-    mask = torch.zeros(seen.shape, dtype=dtype).masked_fill_(torch.from_numpy(~seen), torch.finfo(dtype).min)
+    mask = torch.zeros(seen.shape, dtype=dtype).masked_fill_(
+        torch.from_numpy(~seen), torch.finfo(dtype).min
+    )
     return {
         "attention_mask": mask[:, None].to(model.device),
         "position_ids": torch.from_numpy(depth).to(model.device),
@@ -151,17 +157,29 @@ def largest_family(model: LanguageModel) -> int:
         return 0
     ids, none = _probe(model), np.array([], dtype=np.int64)
     tree = Pass(  # texts 0 1 2 and 0 3 4 5
-        ids, none, none, none, depth=np.array([0, 1, 2, 1, 2, 3]), parent=np.array([-1, 0, 1, 0, 3, 4])
-    )  # fmt: skip
-    alone = hidden_states(model, network_inputs(model, [Pass(ids[[0, 3, 4, 5]], none, none, none)]))[0]
+        ids,
+        none,
+        none,
+        none,
+        depth=np.array([0, 1, 2, 1, 2, 3]),
+        parent=np.array([-1, 0, 1, 0, 3, 4]),
+    )
+    alone = hidden_states(
+        model, network_inputs(model, [Pass(ids[[0, 3, 4, 5]], none, none, none)])
+    )[0]
     try:
         together = hidden_states(model, network_inputs(model, [tree]))[0][[0, 3, 4, 5]]
     except (RuntimeError, TypeError, ValueError, AttributeError, IndexError):
         return 0
-    careless = hidden_states(model, network_inputs(model, [Pass(ids, none, none, none)]))[0][[0, 3, 4, 5]]
+    careless = hidden_states(model, network_inputs(model, [Pass(ids, none, none, none)]))[0][
+        [0, 3, 4, 5]
+    ]
     error = (together.float() - alone.float()).abs().max()
     if not error <= 0.02 * (careless.float() - alone.float()).abs().max():
         return 0
     config = model.network.config.get_text_config()
-    windows = (getattr(config, name, None) for name in ("sliding_window", "window_size", "attention_chunk_size"))
+    windows = (
+        getattr(config, name, None)
+        for name in ("sliding_window", "window_size", "attention_chunk_size")
+    )
     return min([LARGEST_FAMILY, *(size for size in windows if isinstance(size, int))])

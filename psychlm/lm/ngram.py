@@ -58,7 +58,9 @@ class NgramModel:
         """
         known = [token if token in self._scorer else UNKNOWN_WORD for token in sentence]
         log10, _, missing = zip(*self._scorer.full_scores(" ".join(known)), strict=True)
-        unknown = np.array(missing) | np.array([a != b for a, b in zip(sentence, known, strict=True)] + [False])
+        unknown = np.array(missing) | np.array(
+            [a != b for a, b in zip(sentence, known, strict=True)] + [False]
+        )
         return -BITS_PER_LOG10 * np.array(log10), unknown
 
     def surprisal(self, words: pd.DataFrame, tokenize: Tokenize = plain) -> pd.DataFrame:
@@ -77,7 +79,9 @@ class NgramModel:
             ``words`` with ``surprisal_bits``, ``n_tokens`` and ``n_unknown``.
         """
         tokens = tokens_frame(words, tokenize)
-        scored = [self.token_scores(list(s)) for _, s in tokens.groupby("sentence", sort=False)["token"]]
+        scored = [
+            self.token_scores(list(s)) for _, s in tokens.groupby("sentence", sort=False)["token"]
+        ]
         bits = np.concatenate([b[:-1] for b, _ in scored])
         return joined(words, tokens, bits, np.concatenate([u[:-1] for _, u in scored]))
 
@@ -109,7 +113,8 @@ class _Unigrams:
 
     def full_scores(self, text: str) -> list[tuple[float, int, bool]]:
         return [
-            (self._log10.get(token, self._log10[UNKNOWN]), 1, token not in self) for token in [*text.split(), "</s>"]
+            (self._log10.get(token, self._log10[UNKNOWN]), 1, token not in self)
+            for token in [*text.split(), "</s>"]
         ]
 
 
@@ -131,7 +136,9 @@ def load(path: str | Path) -> NgramModel:
     try:
         import kenlm  # type: ignore[import-not-found, unused-ignore]
     except ImportError as error:
-        raise KenlmError("n-gram models are asked through the module kenlm; pip install kenlm (needs g++)") from error
+        raise KenlmError(
+            "n-gram models are asked through the module kenlm; pip install kenlm (needs g++)"
+        ) from error
     try:
         config = kenlm.Config()
         config.show_progress = False
@@ -173,15 +180,31 @@ def train(
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     unfinished = path.with_name(f".{path.name}.writing")
-    command = [str(program("lmplz")), "-o", str(order), "-S", memory, "-T", str(path.parent), "--arpa", str(unfinished)]
+    command = [
+        str(program("lmplz")),
+        "-o",
+        str(order),
+        "-S",
+        memory,
+        "-T",
+        str(path.parent),
+        "--arpa",
+        str(unfinished),
+    ]
     command += ["--discount_fallback"] if discount_fallback else []
     text = "".join(f"{_trainable(sentence)}\n" for sentence in sentences)
     done = subprocess.run(command, input=text.encode(), capture_output=True, check=False)
     if done.returncode:
         unfinished.unlink(missing_ok=True)
         said = done.stderr.decode(errors="replace")
-        why = next((line for line in said.splitlines() if "exception" in line.lower()), said[-400:].strip())
-        hint = "; the text is too small for its discounts: discount_fallback=True" if "BadDiscount" in said else ""
+        why = next(
+            (line for line in said.splitlines() if "exception" in line.lower()), said[-400:].strip()
+        )
+        hint = (
+            "; the text is too small for its discounts: discount_fallback=True"
+            if "BadDiscount" in said
+            else ""
+        )
         raise KenlmError(f"lmplz could not train order {order}{hint}. It says: {why}")
     unfinished.replace(path)
     return load(path)
@@ -190,8 +213,12 @@ def train(
 def _trainable(sentence: Sequence[str]) -> str:
     """Return a sentence as a line that lmplz reads as these very tokens."""
     if any(token in RESERVED for token in sentence):
-        raise KenlmError(f"the sentence {list(sentence)[:8]} holds <s> or </s>, which KenLM sets itself; take them out")
+        raise KenlmError(
+            f"the sentence {list(sentence)[:8]} holds <s> or </s>, which KenLM sets itself; take them out"
+        )
     line = " ".join(UNKNOWN_WORD if token == UNKNOWN else token for token in sentence)
     if len(line.split()) != len(sentence):
-        raise KenlmError(f"a token of {list(sentence)[:8]} is empty or holds white space; split it first")
+        raise KenlmError(
+            f"a token of {list(sentence)[:8]} is empty or holds white space; split it first"
+        )
     return line

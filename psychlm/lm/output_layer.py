@@ -17,7 +17,9 @@ ROWS_AT_ONCE = 512
 VOCABULARY_AT_ONCE = 4096
 
 N_VALUES = 5
-LOG_P, LOG_END, LOG_INSIDE, ENTROPY, RANK = range(N_VALUES)  # columns of the values of a row; nats, RANK from 1
+LOG_P, LOG_END, LOG_INSIDE, ENTROPY, RANK = range(
+    N_VALUES
+)  # columns of the values of a row; nats, RANK from 1
 
 Blocks = Callable[[slice], Iterator[tuple[int, torch.Tensor]]]
 
@@ -26,7 +28,9 @@ Blocks = Callable[[slice], Iterator[tuple[int, torch.Tensor]]]
 class Wanted:
     """What is asked of every row beside the probability of its token."""
 
-    sets: torch.Tensor | None  # (n_vocabulary, 3), see boundaries.boundary_sets; None without correction
+    sets: (
+        torch.Tensor | None
+    )  # (n_vocabulary, 3), see boundaries.boundary_sets; None without correction
     entropy: bool = False
     rank: bool = False
 
@@ -64,7 +68,9 @@ def _float32(hidden: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | No
     return product if bias is None else product + bias.float()
 
 
-def row_values(blocks: Blocks, node: torch.Tensor, target: torch.Tensor, n_nodes: int, wanted: Wanted) -> torch.Tensor:
+def row_values(
+    blocks: Blocks, node: torch.Tensor, target: torch.Tensor, n_nodes: int, wanted: Wanted
+) -> torch.Tensor:
     """Return the values of every row.
 
     Parameters
@@ -82,28 +88,40 @@ def row_values(blocks: Blocks, node: torch.Tensor, target: torch.Tensor, n_nodes
         Columns as named in this module; NaN where nothing was asked.
     """
     values = torch.full((len(node), N_VALUES), torch.nan, dtype=torch.float64, device=node.device)
-    edges = torch.searchsorted(node, torch.arange(0, n_nodes + ROWS_AT_ONCE, ROWS_AT_ONCE, device=node.device)).tolist()
+    edges = torch.searchsorted(
+        node, torch.arange(0, n_nodes + ROWS_AT_ONCE, ROWS_AT_ONCE, device=node.device)
+    ).tolist()
     for i, (low, high) in enumerate(zip(edges[:-1], edges[1:], strict=True)):
         if low < high:
             rows = slice(i * ROWS_AT_ONCE, min(n_nodes, (i + 1) * ROWS_AT_ONCE))
-            values[low:high] = _some_rows(blocks, rows, node[low:high] - rows.start, target[low:high], wanted)
+            values[low:high] = _some_rows(
+                blocks, rows, node[low:high] - rows.start, target[low:high], wanted
+            )
     return values
 
 
-def _some_rows(blocks: Blocks, rows: slice, node: torch.Tensor, target: torch.Tensor, wanted: Wanted) -> torch.Tensor:
+def _some_rows(
+    blocks: Blocks, rows: slice, node: torch.Tensor, target: torch.Tensor, wanted: Wanted
+) -> torch.Tensor:
     """Fold the blocks of a few rows into running sums of exp(logit - largest so far)."""
     n, device = rows.stop - rows.start, node.device
     largest = torch.full((n, 1), torch.finfo(torch.float32).min, device=device)
     mass = torch.zeros(n, 1 if wanted.sets is None else wanted.sets.shape[1], device=device)
-    spread = torch.zeros(n, 1, device=device)  # sum of (largest - logit) exp(logit - largest), for the entropy
+    spread = torch.zeros(
+        n, 1, device=device
+    )  # sum of (largest - logit) exp(logit - largest), for the entropy
     own = torch.full((len(node),), torch.nan, device=device)
     for start, logits in blocks(rows):
         _keep_targets(own, logits, node, target, start)
         larger = torch.maximum(largest, logits.amax(dim=1, keepdim=True))
         shrink = torch.exp(largest - larger)
-        weights = logits.sub_(larger).exp_() if not wanted.entropy else torch.exp(logits.sub_(larger))
+        weights = (
+            logits.sub_(larger).exp_() if not wanted.entropy else torch.exp(logits.sub_(larger))
+        )
         if wanted.entropy:
-            spread = shrink * (spread + mass[:, :1] * (larger - largest)) + torch.special.entr(weights).sum(1, True)
+            spread = shrink * (spread + mass[:, :1] * (larger - largest)) + torch.special.entr(
+                weights
+            ).sum(1, True)
         parts = (
             weights.sum(dim=1, keepdim=True)
             if wanted.sets is None

@@ -24,8 +24,12 @@ class Pass:
     target: NDArray[np.int64]  # (n_wanted,) token whose probability is wanted, or NO_TARGET
     row: NDArray[np.int64]  # (n_wanted,) row it fills
     masked: tuple[int, int] = (0, 0)  # tokens of the input that the mask token stands for
-    depth: NDArray[np.int64] | None = None  # (n_tokens,) place of each token in its own text, where texts share tokens
-    parent: NDArray[np.int64] | None = None  # (n_tokens,) the token before it in its own text, -1 for the first
+    depth: NDArray[np.int64] | None = (
+        None  # (n_tokens,) place of each token in its own text, where texts share tokens
+    )
+    parent: NDArray[np.int64] | None = (
+        None  # (n_tokens,) the token before it in its own text, -1 for the first
+    )
 
     def __len__(self) -> int:
         return len(self.ids)

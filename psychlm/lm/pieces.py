@@ -11,7 +11,10 @@ import pandas as pd
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 BOS = "<|endoftext|>"  # the first piece of the vocabulary, number 0
-HELD_OUT_EVERY, HELD_OUT_BLOCK = 60, 50  # of every 60 blocks of 50 paragraphs, one is for the perplexity
+HELD_OUT_EVERY, HELD_OUT_BLOCK = (
+    60,
+    50,
+)  # of every 60 blocks of 50 paragraphs, one is for the perplexity
 
 
 @dataclass(frozen=True)
@@ -40,7 +43,9 @@ def train_tokenizer(texts: list[str], vocabulary: int) -> Tokenizer:
     return tokenizer
 
 
-def prepare(folder: Path, paragraphs: Iterable[tuple[str, bool]], vocabulary: int) -> tuple[Tokenizer, Text]:
+def prepare(
+    folder: Path, paragraphs: Iterable[tuple[str, bool]], vocabulary: int
+) -> tuple[Tokenizer, Text]:
     """Tokenise and split a text; what was prepared before is read back from the folder.
 
     Parameters
@@ -53,11 +58,15 @@ def prepare(folder: Path, paragraphs: Iterable[tuple[str, bool]], vocabulary: in
     store, tokenizer_file = folder / "text.npz", folder / "tokenizer.json"
     if store.is_file() and tokenizer_file.is_file():
         with np.load(store) as held:
-            return Tokenizer.from_file(str(tokenizer_file)), Text(**{k: held[k][()] for k in held.files})
+            return Tokenizer.from_file(str(tokenizer_file)), Text(
+                **{k: held[k][()] for k in held.files}
+            )
     marked = list(paragraphs)
     texts = [paragraph for paragraph, clean in marked if clean]
     tokenizer = train_tokenizer(texts, vocabulary)
-    pieces = [np.array(e.ids, dtype=np.uint16) for e in tokenizer.encode_batch([f"{t}\n" for t in texts])]
+    pieces = [
+        np.array(e.ids, dtype=np.uint16) for e in tokenizer.encode_batch([f"{t}\n" for t in texts])
+    ]
     aside = (np.arange(len(texts)) // HELD_OUT_BLOCK) % HELD_OUT_EVERY == 0
     stream = np.concatenate([p for p, out in zip(pieces, aside, strict=True) if not out])
     held_out = np.concatenate([p for p, out in zip(pieces, aside, strict=True) if out])
@@ -95,7 +104,9 @@ def _sentence_starts(stream: np.ndarray, tokenizer: Tokenizer) -> np.ndarray:
     return np.concatenate([[0], 1 + np.flatnonzero(begins)])
 
 
-def rows_at(stream: np.ndarray, starts: np.ndarray, at: np.ndarray, openers: np.ndarray, context: int) -> np.ndarray:
+def rows_at(
+    stream: np.ndarray, starts: np.ndarray, at: np.ndarray, openers: np.ndarray, context: int
+) -> np.ndarray:
     """Return (len(at), context) rows: the beginning-of-text piece, then text from the first sentence from ``at`` on."""
     begin = starts[np.minimum(np.searchsorted(starts, at), len(starts) - 1)]
     begin = np.minimum(begin, len(stream) - context)

@@ -46,7 +46,9 @@ def common_beginning(a: NDArray[np.int64], b: NDArray[np.int64]) -> int:
     return int(differs.argmax()) if differs.any() else n
 
 
-def family_pass(texts: Sequence[NDArray[np.int64]], first_rows: Sequence[int], frame: Frame) -> Pass:
+def family_pass(
+    texts: Sequence[NDArray[np.int64]], first_rows: Sequence[int], frame: Frame
+) -> Pass:
     """Return the one pass that reads a family (in the order that :func:`families` gives), start token included.
 
     Parameters
@@ -75,9 +77,13 @@ def family_pass(texts: Sequence[NDArray[np.int64]], first_rows: Sequence[int], f
         previous, n_nodes = seen, n_nodes + len(fresh)
     places, targets, rows = (np.concatenate(part) for part in (position, target, row))
     return Pass(
-        np.concatenate(ids).astype(np.int64), places, targets, rows,
-        depth=np.concatenate(depth), parent=np.concatenate(parent),
-    )  # fmt: skip
+        np.concatenate(ids).astype(np.int64),
+        places,
+        targets,
+        rows,
+        depth=np.concatenate(depth),
+        parent=np.concatenate(parent),
+    )
 
 
 def ancestors(parent: NDArray[np.int64]) -> NDArray[np.bool_]:

@@ -43,7 +43,9 @@ class Vocabulary:
     @classmethod
     def of(cls, sentences: Iterable[Sequence[str]], *, min_count: int = 1) -> Vocabulary:
         """Collect the words of a training text that stand in it at least ``min_count`` times, frequent ones first."""
-        counted = pd.Series([word for sentence in sentences for word in sentence], dtype=object).value_counts()
+        counted = pd.Series(
+            [word for sentence in sentences for word in sentence], dtype=object
+        ).value_counts()
         kept = counted[counted >= min_count].index
         return cls((END, UNKNOWN, *(word for word in kept if word not in (END, UNKNOWN))))
 
@@ -73,10 +75,14 @@ class Architecture:
 
     def __post_init__(self) -> None:
         if self.kind not in ("lstm", "transformer"):
-            raise ValueError(f"no architecture is named {self.kind!r}; there are 'lstm' and 'transformer'")
+            raise ValueError(
+                f"no architecture is named {self.kind!r}; there are 'lstm' and 'transformer'"
+            )
         step = math.lcm(2, self.heads)  # sines and cosines come in pairs
         if self.kind == "transformer" and self.size % step:
-            raise ValueError(f"a Transformer of {self.heads} heads needs a multiple of {step} units, not {self.size}")
+            raise ValueError(
+                f"a Transformer of {self.heads} heads needs a multiple of {step} units, not {self.size}"
+            )
 
 
 class WordNetwork(nn.Module):
@@ -103,7 +109,9 @@ class WordNetwork(nn.Module):
         if architecture.kind == "lstm":
             self.body = nn.LSTM(size, size, layers, dropout=dropout, batch_first=True)
         else:
-            block = nn.TransformerEncoderLayer(size, architecture.heads, size, dropout, batch_first=True)
+            block = nn.TransformerEncoderLayer(
+                size, architecture.heads, size, dropout, batch_first=True
+            )
             self.body = nn.TransformerEncoder(block, layers, enable_nested_tensor=False)
             self.register_buffer("positions", _sinusoids(architecture.span, size), persistent=False)
         self.decoder = nn.Linear(size, n_words)
@@ -159,7 +167,9 @@ class WordModel:
         tokens = tokens_frame(words, tokenize)
         number = self.vocabulary.numbers(tokens["token"].tolist())
         begins = tokens["sentence"].ne(tokens["sentence"].shift()).to_numpy()
-        place = np.arange(len(tokens)) + np.cumsum(begins)  # where tokens stand once the sentence ends are put in
+        place = np.arange(len(tokens)) + np.cumsum(
+            begins
+        )  # where tokens stand once the sentence ends are put in
         read = np.zeros(len(tokens) + begins.sum(), dtype=np.int64)
         read[place] = number
         text_begins = place[tokens["text"].ne(tokens["text"].shift()).to_numpy()] - 1
@@ -173,7 +183,11 @@ class WordModel:
         numbers, bits = torch.from_numpy(read).to(device), np.full(len(read), np.nan)
         state: State | None = None
         ends, made = np.append(begins[1:], len(read)) - 1, self.network.architecture
-        passes = _side_by_side(begins, ends) if made.kind == "lstm" else _windows(begins, ends, made.span)
+        passes = (
+            _side_by_side(begins, ends)
+            if made.kind == "lstm"
+            else _windows(begins, ends, made.span)
+        )
         for at, new, goes_on in passes:
             logits, state = self.network(numbers[torch.from_numpy(at)], state if goes_on else None)
             targets = numbers[torch.from_numpy(at + 1)]
@@ -186,11 +200,16 @@ class WordModel:
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
         save_model(self.network, str(folder / "model.safetensors"))
-        said = {"architecture": asdict(self.network.architecture), "vocabulary": self.vocabulary.words}
+        said = {
+            "architecture": asdict(self.network.architecture),
+            "vocabulary": self.vocabulary.words,
+        }
         (folder / "model.json").write_text(json.dumps(said, ensure_ascii=False), encoding="utf-8")
 
 
-Pass = tuple[np.ndarray, np.ndarray, bool]  # places to read (rows, n), which are new, whether the state goes on
+Pass = tuple[
+    np.ndarray, np.ndarray, bool
+]  # places to read (rows, n), which are new, whether the state goes on
 
 
 def _side_by_side(begins: np.ndarray, ends: np.ndarray) -> Iterator[Pass]:
@@ -213,7 +232,10 @@ def _windows(begins: np.ndarray, ends: np.ndarray, span: int) -> Iterator[Pass]:
     All words of a text's first window are new, and of later ones those that no window before them had.
     """
     stride = span // 2
-    starts = [np.arange(b, max(e - span + stride, b + 1), stride) for b, e in zip(begins, ends, strict=True)]
+    starts = [
+        np.arange(b, max(e - span + stride, b + 1), stride)
+        for b, e in zip(begins, ends, strict=True)
+    ]
     sizes = [len(s) for s in starts]
     first, last = np.concatenate(starts)[:, None], np.repeat(ends, sizes)[:, None]
     opening = first == np.repeat(begins, sizes)[:, None]
@@ -228,9 +250,13 @@ def _windows(begins: np.ndarray, ends: np.ndarray, span: int) -> Iterator[Pass]:
 def load(folder: str | Path, device: str = "cpu") -> WordModel:
     """Read back what :meth:`WordModel.save` wrote."""
     folder = Path(folder)
-    missing = [name for name in ("model.json", "model.safetensors") if not (folder / name).is_file()]
+    missing = [
+        name for name in ("model.json", "model.safetensors") if not (folder / name).is_file()
+    ]
     if missing:
-        raise FileNotFoundError(f"{folder} holds no word-level language model ({missing} are missing); train one first")
+        raise FileNotFoundError(
+            f"{folder} holds no word-level language model ({missing} are missing); train one first"
+        )
     said = json.loads((folder / "model.json").read_text(encoding="utf-8"))
     vocabulary = Vocabulary(tuple(said["vocabulary"]))
     network = WordNetwork(Architecture(**said["architecture"]), len(vocabulary.words))

@@ -67,7 +67,9 @@ def rows_of(stream: Tensor, n_rows: int) -> Tensor:
     """Cut a (n,) text into (n_rows, n // n_rows) rows that are read in parallel; the rest at its end is left out."""
     length = len(stream) // n_rows
     if length < 2:
-        raise ValueError(f"a text of {len(stream)} words cannot be cut into {n_rows} rows; take a smaller batch_size")
+        raise ValueError(
+            f"a text of {len(stream)} words cannot be cut into {n_rows} rows; take a smaller batch_size"
+        )
     return stream[: length * n_rows].view(n_rows, length)
 
 
@@ -87,21 +89,30 @@ def perplexity(model: WordModel, stream: Tensor) -> float:
     nats, state = 0.0, None
     for inputs, targets in _spans(rows, model.network.architecture.span):
         logits, state = model.network(inputs, state)
-        nats += float(nn.functional.cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction="sum"))
+        nats += float(
+            nn.functional.cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction="sum")
+        )
     mean = nats / (rows.numel() - len(rows))
-    return math.exp(mean) if mean < LARGEST_NATS else math.inf  # no number counts as infinite: it is never the best
+    return (
+        math.exp(mean) if mean < LARGEST_NATS else math.inf
+    )  # no number counts as infinite: it is never the best
 
 
 def _spans(rows: Tensor, span: int) -> list[tuple[Tensor, Tensor]]:
     """Return (inputs, targets) of consecutive spans of the rows."""
     ends = rows.shape[1] - 1
-    return [(rows[:, i : min(i + span, ends)], rows[:, i + 1 : min(i + span, ends) + 1]) for i in range(0, ends, span)]
+    return [
+        (rows[:, i : min(i + span, ends)], rows[:, i + 1 : min(i + span, ends) + 1])
+        for i in range(0, ends, span)
+    ]
 
 
 class _Run:
     """One training run: network, place in the text, and its checkpoint."""
 
-    def __init__(self, text: Tensor, vocabulary: Vocabulary, made: Architecture, how: Training, device: str) -> None:
+    def __init__(
+        self, text: Tensor, vocabulary: Vocabulary, made: Architecture, how: Training, device: str
+    ) -> None:
         torch.manual_seed(how.seed)
         self.how, self.device = how, device
         self.network = WordNetwork(made, len(vocabulary.words), how.dropout).to(device)
@@ -147,9 +158,13 @@ class _Run:
         tensors["random"] = torch.get_rng_state()
         if self.device.startswith("cuda"):
             tensors["random_cuda"] = torch.cuda.get_rng_state(self.device)
-        copies = {name: value.clone().contiguous() for name, value in tensors.items()}  # tied weights share memory
+        copies = {
+            name: value.clone().contiguous() for name, value in tensors.items()
+        }  # tied weights share memory
         fresh = path.with_suffix(".writing")
-        save_file(copies, str(fresh), {"identity": identity, "progress": json.dumps(asdict(self.at))})
+        save_file(
+            copies, str(fresh), {"identity": identity, "progress": json.dumps(asdict(self.at))}
+        )
         fresh.replace(path)
 
     def resume(self, path: Path, identity: str) -> None:
@@ -210,8 +225,14 @@ def train(
         If no epoch gave a finite perplexity: the rate is too high.
     """
     run = _Run(text, vocabulary, architecture, training, device)
-    said = {"architecture": asdict(architecture), "training": asdict(training), "words": len(vocabulary.words)}
-    identity = json.dumps(said | {"text": [len(text), int(text.sum()), int(validation.sum())]}, sort_keys=True)
+    said = {
+        "architecture": asdict(architecture),
+        "training": asdict(training),
+        "words": len(vocabulary.words),
+    }
+    identity = json.dumps(
+        said | {"text": [len(text), int(text.sum()), int(validation.sum())]}, sort_keys=True
+    )
     path = None if folder is None else Path(folder) / "checkpoint.safetensors"
     if path is not None:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -234,7 +255,9 @@ def train(
 
 def _finished(run: _Run, vocabulary: Vocabulary) -> TrainedWordModel:
     if not math.isfinite(run.at.best):
-        raise FloatingPointError(f"no epoch gave a finite perplexity at the rate {run.how.rate:g}; lower it")
+        raise FloatingPointError(
+            f"no epoch gave a finite perplexity at the rate {run.how.rate:g}; lower it"
+        )
     run.network.load_state_dict(run.best)
     history = pd.DataFrame(run.at.history, columns=["epoch", "rate", "validation_perplexity"])
     return TrainedWordModel(WordModel(run.network.eval(), vocabulary), history, run.at.best)
@@ -246,7 +269,9 @@ class Tuned:
 
     training: Training
     validation_perplexity: float
-    trials: pd.DataFrame  # number, batch_size, dropout, rate, validation_perplexity (inf where training diverged)
+    trials: (
+        pd.DataFrame
+    )  # number, batch_size, dropout, rate, validation_perplexity (inf where training diverged)
 
 
 def tune(
@@ -282,7 +307,9 @@ def tune(
     try:
         import optuna
     except ImportError as error:
-        raise ImportError("tuning needs Optuna, which psychlm does not install: pip install 'optuna>=4.2'") from error
+        raise ImportError(
+            "tuning needs Optuna, which psychlm does not install: pip install 'optuna>=4.2'"
+        ) from error
     middle = 20.0 if architecture.kind == "lstm" else 5.0
 
     def objective(trial: optuna.Trial) -> float:
@@ -300,10 +327,16 @@ def tune(
 
     sampler = optuna.samplers.GPSampler(seed=training.seed, n_startup_trials=random_trials)
     name = f"{architecture.kind}-{architecture.size}{'-tied' * architecture.tied}"
-    study = optuna.create_study(study_name=name, storage=storage, sampler=sampler, load_if_exists=True)
+    study = optuna.create_study(
+        study_name=name, storage=storage, sampler=sampler, load_if_exists=True
+    )
     study.optimize(objective, n_trials=max(random_trials + model_trials - len(study.trials), 0))
     rows = [
-        {"number": t.number, **t.params, "validation_perplexity": math.inf if t.value is None else math.exp(t.value)}
+        {
+            "number": t.number,
+            **t.params,
+            "validation_perplexity": math.inf if t.value is None else math.exp(t.value),
+        }
         for t in study.trials
     ]
     best = replace(training, **study.best_params)

@@ -31,7 +31,9 @@ class RegimeResponses:
     """What the models of all regimes answered, and who they are."""
 
     responses: pd.DataFrame  # persons x items
-    persons: pd.DataFrame  # by person: architecture, regime, pretrained, finetuned (the partition), seed, mcc, ...
+    persons: (
+        pd.DataFrame
+    )  # by person: architecture, regime, pretrained, finetuned (the partition), seed, mcc, ...
 
 
 def training_partitions(banks: Mapping[str, pd.DataFrame]) -> dict[str, pd.DataFrame]:
@@ -50,10 +52,16 @@ def training_partitions(banks: Mapping[str, pd.DataFrame]) -> dict[str, pd.DataF
     """
     if not banks:
         raise FrameError("there is no bank of items to train on; give banks={'snli': items, ...}")
-    named = {bank: check_items(items).assign(item_id=_within(bank, items)) for bank, items in banks.items()}
+    named = {
+        bank: check_items(items).assign(item_id=_within(bank, items))
+        for bank, items in banks.items()
+    }
     alone = {bank: named[bank] for bank in list(named)[:2]}
     together = list(accumulate(named, lambda before, bank: f"{before}+{bank}"))[1:]
-    return alone | {name: pd.concat([named[bank] for bank in name.split("+")], ignore_index=True) for name in together}
+    return alone | {
+        name: pd.concat([named[bank] for bank in name.split("+")], ignore_index=True)
+        for name in together
+    }
 
 
 def _within(bank: str, items: pd.DataFrame) -> pd.Series:
@@ -107,7 +115,9 @@ def regimes(
     """
     plan = _plan(partitions, encoders, list(seeds), list(which))
     if isinstance(development, Mapping) and (lacking := set(partitions) - set(development)):
-        raise FrameError(f"there are no development items for the partitions {sorted(lacking)}; add them")
+        raise FrameError(
+            f"there are no development items for the partitions {sorted(lacking)}; add them"
+        )
     answered, described = [], {}
     for person, who, source in plan:
         partition = who["finetuned"]
@@ -126,7 +136,12 @@ def regimes(
 
 
 def _outcome(done: FineTuned) -> dict[str, Any]:
-    return {"mcc": done.mcc, "best_epoch": done.best_epoch, "seconds": done.seconds, "folder": str(done.folder)}
+    return {
+        "mcc": done.mcc,
+        "best_epoch": done.best_epoch,
+        "seconds": done.seconds,
+        "folder": str(done.folder),
+    }
 
 
 def _plan(
@@ -142,12 +157,21 @@ def _plan(
         raise FrameError("there is no partition to train on; give partitions={'snli': items, ...}")
     if isinstance(encoders, (str, Path)):
         encoders = [encoders]
-    named = encoders if isinstance(encoders, Mapping) else {Path(encoder).name: encoder for encoder in encoders}
+    named = (
+        encoders
+        if isinstance(encoders, Mapping)
+        else {Path(encoder).name: encoder for encoder in encoders}
+    )
     found = []
     for (name, encoder), regime, seed in product(named.items(), which, seeds):
         pretrained, tuned = REGIMES[regime]
         for partition in partitions if tuned else [None]:
             said = f"{'' if pretrained else 'no'}pretrain-{f'finetune-{partition}' if tuned else 'nofinetune'}"
-            who = {"architecture": name, "regime": regime, "pretrained": pretrained, "finetuned": partition}
+            who = {
+                "architecture": name,
+                "regime": regime,
+                "pretrained": pretrained,
+                "finetuned": partition,
+            }
             found.append((f"{name}-{said}-seed{seed}", who | {"seed": seed}, encoder))
     return found

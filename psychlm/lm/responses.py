@@ -40,7 +40,9 @@ class Answers:
 
 
 def responses(
-    items: pd.DataFrame, models: ModelLike | Iterable[ModelLike] | Mapping[str, ModelLike], **options: object
+    items: pd.DataFrame,
+    models: ModelLike | Iterable[ModelLike] | Mapping[str, ModelLike],
+    **options: object,
 ) -> pd.DataFrame:
     """Let models answer items, and grade them.
 
@@ -94,11 +96,19 @@ def answers(
     logprobs, chosen, truncated = {}, {}, {}
     for person, model in _named(models):
         if person in logprobs:
-            raise FrameError(f"two models are named {person!r}; name them: responses(items, {{'a': ..., 'b': ...}})")
+            raise FrameError(
+                f"two models are named {person!r}; name them: responses(items, {{'a': ..., 'b': ...}})"
+            )
         one = choice_logprobs(
-            items, model, normalise=normalise, template=template, device=device, batch_tokens=batch_tokens,
-            cache=cache, progress=progress,
-        )  # fmt: skip
+            items,
+            model,
+            normalise=normalise,
+            template=template,
+            device=device,
+            batch_tokens=batch_tokens,
+            cache=cache,
+            progress=progress,
+        )
         truncated[person] = len(one.attrs["truncated"])
         logprobs[person], chosen[person] = _without_attrs(one), predictions(one)
     if not logprobs:
@@ -106,10 +116,17 @@ def answers(
     predicted = pd.DataFrame(chosen).T.rename_axis("person")
     right = predicted.eq(items.set_index("item_id")["answer"], axis=1)
     counts = pd.Series(truncated, name="truncated").rename_axis("person")
-    return Answers(pd.concat(logprobs, names=["person"]), predicted, check_responses(right.astype(float)), counts)
+    return Answers(
+        pd.concat(logprobs, names=["person"]),
+        predicted,
+        check_responses(right.astype(float)),
+        counts,
+    )
 
 
-def _named(models: ModelLike | Iterable[ModelLike] | Mapping[str, ModelLike]) -> Iterator[tuple[str, ModelLike]]:
+def _named(
+    models: ModelLike | Iterable[ModelLike] | Mapping[str, ModelLike],
+) -> Iterator[tuple[str, ModelLike]]:
     if isinstance(models, Mapping):
         yield from models.items()
         return

@@ -48,7 +48,9 @@ class Scheme:
         said = {"model": model.name, "revision": model.revision, "kind": model.kind, "base": 2}
         dtype = str(model.network.dtype).removeprefix("torch.")
         return (
-            said | {"dtype": dtype} | {name: value for name, value in asdict(self).items() if name not in COLUMNS[2:]}
+            said
+            | {"dtype": dtype}
+            | {name: value for name, value in asdict(self).items() if name not in COLUMNS[2:]}
         )
 
     def identity(self, model: LanguageModel) -> str:
@@ -57,9 +59,14 @@ class Scheme:
 
 
 def scheme(
-    model: LanguageModel, correction: Correction, stride: int | None, bos: str | None, context: int | None,
-    entropy: bool, rank: bool,
-) -> Scheme:  # fmt: skip
+    model: LanguageModel,
+    correction: Correction,
+    stride: int | None,
+    bos: str | None,
+    context: int | None,
+    entropy: bool,
+    rank: bool,
+) -> Scheme:
     """Settle the options of :func:`psychlm.lm.surprisal` for a model."""
     if correction not in ("pimentel-meister", None):
         raise ModelError(f"correction {correction!r} is unknown; choose 'pimentel-meister' or None")
@@ -69,8 +76,18 @@ def scheme(
     start = _start_token(model, bos)
     room = tokens - (start is not None)
     if room < 2:
-        raise ModelError(f"context={context} leaves no room for a text; the model takes {model.context_tokens} tokens")
-    return Scheme(correction, start, _adds_start_token(model, start), tokens, stride or room // 2, entropy, rank)
+        raise ModelError(
+            f"context={context} leaves no room for a text; the model takes {model.context_tokens} tokens"
+        )
+    return Scheme(
+        correction,
+        start,
+        _adds_start_token(model, start),
+        tokens,
+        stride or room // 2,
+        entropy,
+        rank,
+    )
 
 
 def _start_token(model: LanguageModel, bos: str | None) -> str | None:
@@ -80,7 +97,9 @@ def _start_token(model: LanguageModel, bos: str | None) -> str | None:
         own = tokenizer.cls_token if model.kind == "masked" else None
         return own or tokenizer.bos_token or tokenizer.eos_token or tokenizer.cls_token
     if bos is not None and bos not in tokenizer.get_vocab():
-        raise ModelError(f"bos={bos!r} is no token of {model.name}; its own are {tokenizer.all_special_tokens}")
+        raise ModelError(
+            f"bos={bos!r} is no token of {model.name}; its own are {tokenizer.all_special_tokens}"
+        )
     return bos
 
 
@@ -124,7 +143,9 @@ def score(
 
     def done(number: int) -> tuple[int, WordScores]:
         own = rows[first_rows[number] : first_rows[number + 1]]
-        return number, _words(texts[number], tokens[number], own, begins, how, number in lacking_memory)
+        return number, _words(
+            texts[number], tokens[number], own, begins, how, number in lacking_memory
+        )
 
     yield [done(int(number)) for number in np.flatnonzero(waiting == 0)], 0
     for batch, values in run(model, passes, wanted, batch_tokens):
@@ -139,7 +160,9 @@ def score(
         yield [done(number) for number in finished], sum(map(len, batch))
 
 
-def plan(tokens: list[Tokens], first_rows: NDArray[np.int64], model: LanguageModel, how: Scheme) -> list[Pass]:
+def plan(
+    tokens: list[Tokens], first_rows: NDArray[np.int64], model: LanguageModel, how: Scheme
+) -> list[Pass]:
     """Return the passes in which a model reads its documents."""
     find = model.tokenizer.convert_tokens_to_ids
     start = None if how.bos is None else int(find(how.bos))
@@ -149,7 +172,9 @@ def plan(tokens: list[Tokens], first_rows: NDArray[np.int64], model: LanguageMod
     known = [number for number, one in enumerate(tokens) if len(one.ids)]
     if model.kind == "causal" and start is not None:
         return _with_families(tokens, first_rows, model, frame, known)
-    one_text: Any = {"causal": left_to_right, "masked": both_sides, "left-masked": left_side}.get(model.kind)
+    one_text: Any = {"causal": left_to_right, "masked": both_sides, "left-masked": left_side}.get(
+        model.kind
+    )
     extra: tuple[int, ...] = ()
     if model.kind == "permutation":
         blank = model.tokenizer.mask_token_id
@@ -157,38 +182,57 @@ def plan(tokens: list[Tokens], first_rows: NDArray[np.int64], model: LanguageMod
     return [
         one
         for number in known
-        for one in one_text(tokens[number].ids, tokens[number].word, int(first_rows[number]), frame, *extra)
+        for one in one_text(
+            tokens[number].ids, tokens[number].word, int(first_rows[number]), frame, *extra
+        )
     ]
 
 
 def _with_families(
-    tokens: list[Tokens], first_rows: NDArray[np.int64], model: LanguageModel, frame: Frame, known: list[int]
+    tokens: list[Tokens],
+    first_rows: NDArray[np.int64],
+    model: LanguageModel,
+    frame: Frame,
+    known: list[int],
 ) -> list[Pass]:
     """Return the passes of a causal model, texts that begin alike in one where the model allows it."""
     short = [number for number in known if len(tokens[number].ids) < frame.context_tokens]
     ids = [tokens[number].ids for number in short]
     shared = [[short[i] for i in group] for group in families(ids) if len(group) > 1]
     if shared and (largest := largest_family(model)) < LARGEST_FAMILY:
-        shared = [[short[i] for i in group] for group in families(ids, largest) if len(group) > 1] if largest else []
+        shared = (
+            [[short[i] for i in group] for group in families(ids, largest) if len(group) > 1]
+            if largest
+            else []
+        )
     alone = set(known) - {number for group in shared for number in group}
     passes = [
-        family_pass([tokens[i].ids for i in group], [int(first_rows[i]) for i in group], frame) for group in shared
+        family_pass([tokens[i].ids for i in group], [int(first_rows[i]) for i in group], frame)
+        for group in shared
     ]
     for number in sorted(alone):
-        passes += left_to_right(tokens[number].ids, tokens[number].word, int(first_rows[number]), frame)
+        passes += left_to_right(
+            tokens[number].ids, tokens[number].word, int(first_rows[number]), frame
+        )
     return passes
 
 
 def _words(
-    document: Document, tokens: Tokens, rows: NDArray[np.float64], begins: NDArray[np.bool_] | None, how: Scheme,
+    document: Document,
+    tokens: Tokens,
+    rows: NDArray[np.float64],
+    begins: NDArray[np.bool_] | None,
+    how: Scheme,
     lacked_memory: bool,
-) -> WordScores:  # fmt: skip
+) -> WordScores:
     """Sum the rows of a document's tokens over its words, with the correction where it is wanted."""
     n_words = len(document.ends)
     values = np.full((n_words, len(COLUMNS)), np.nan)
     log_p, first = rows[:-1, LOG_P], np.searchsorted(tokens.word, np.arange(n_words))
     counted = ~tokens.trailing if begins is not None else np.ones(len(log_p), dtype=bool)
-    nats = np.bincount(tokens.word[counted], weights=log_p[counted], minlength=n_words).astype(np.float64)
+    nats = np.bincount(tokens.word[counted], weights=log_p[counted], minlength=n_words).astype(
+        np.float64
+    )
     if begins is not None:
         boundary = _boundaries(document, tokens, rows, begins, first)
         nats = nats + boundary[1:] - boundary[:-1]
@@ -212,7 +256,11 @@ def _why(word: int, how: Scheme, lacked_memory: bool) -> str:
 
 
 def _boundaries(
-    document: Document, tokens: Tokens, rows: NDArray[np.float64], begins: NDArray[np.bool_], first: NDArray[np.int64]
+    document: Document,
+    tokens: Tokens,
+    rows: NDArray[np.float64],
+    begins: NDArray[np.bool_],
+    first: NDArray[np.int64],
 ) -> NDArray[np.float64]:
     """Return log p(a word ends here | what stands before) for each end of a word, nats, shape (n_words + 1,).
 

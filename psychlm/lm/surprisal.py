@@ -11,7 +11,16 @@ import pandas as pd
 from psychlm.lm.alignment import Document, documents, words_of
 from psychlm.lm.cache import ResultStore, key
 from psychlm.lm.load import LanguageModel, load
-from psychlm.lm.scoring import COLUMNS, NO_MEMORY, NOT_A_NUMBER, Correction, Scheme, WordScores, scheme, score
+from psychlm.lm.scoring import (
+    COLUMNS,
+    NO_MEMORY,
+    NOT_A_NUMBER,
+    Correction,
+    Scheme,
+    WordScores,
+    scheme,
+    score,
+)
 
 
 def surprisal(
@@ -98,7 +107,11 @@ def surprisal(
 
 
 def _fresh(
-    texts: list[Document], model: LanguageModel, how: Scheme, batch_tokens: int | None, progress: bool
+    texts: list[Document],
+    model: LanguageModel,
+    how: Scheme,
+    batch_tokens: int | None,
+    progress: bool,
 ) -> list[WordScores]:
     results: dict[int, WordScores] = {}
     for finished in _with_bar(texts, model, how, batch_tokens, progress):
@@ -107,22 +120,33 @@ def _fresh(
 
 
 def _cached(
-    texts: list[Document], model: LanguageModel, how: Scheme, batch_tokens: int | None, progress: bool
+    texts: list[Document],
+    model: LanguageModel,
+    how: Scheme,
+    batch_tokens: int | None,
+    progress: bool,
 ) -> list[WordScores]:
     """Take from disk what is there, compute the rest, and store each batch as soon as it is done."""
     identity = how.identity(model)
     keys = [key(identity, text.text, np.concatenate([text.starts, text.ends])) for text in texts]
     store = ResultStore()
     try:
-        results = {name: WordScores(*found) for name, found in store.get(keys, len(COLUMNS)).items()}
-        missing = {name: number for number, name in enumerate(keys) if name not in results}  # equal texts once
+        results = {
+            name: WordScores(*found) for name, found in store.get(keys, len(COLUMNS)).items()
+        }
+        missing = {
+            name: number for number, name in enumerate(keys) if name not in results
+        }  # equal texts once
         numbers = list(missing.values())
-        for finished in _with_bar([texts[number] for number in numbers], model, how, batch_tokens, progress):
+        for finished in _with_bar(
+            [texts[number] for number in numbers], model, how, batch_tokens, progress
+        ):
             fresh = {keys[numbers[i]]: scores for i, scores in finished}
             store.put(
                 (name, scores.values, scores.reasons)
                 for name, scores in fresh.items()
-                if not {NO_MEMORY, NOT_A_NUMBER} & set(scores.reasons.values())  # another run may do better
+                if not {NO_MEMORY, NOT_A_NUMBER}
+                & set(scores.reasons.values())  # another run may do better
             )
             results |= fresh
     finally:
@@ -131,7 +155,11 @@ def _cached(
 
 
 def _with_bar(
-    texts: list[Document], model: LanguageModel, how: Scheme, batch_tokens: int | None, progress: bool
+    texts: list[Document],
+    model: LanguageModel,
+    how: Scheme,
+    batch_tokens: int | None,
+    progress: bool,
 ) -> Iterator[list[tuple[int, WordScores]]]:
     """Yield what every batch finished, moving a bar where one is wanted."""
     if not texts:
@@ -142,9 +170,20 @@ def _with_bar(
         yield from (finished for finished, _ in batches)
         return
     from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeRemainingColumn,
+    )
 
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+    )
     with Progress(*columns, console=Console(stderr=True)) as bar:
         task = bar.add_task(f"tokens through {model.name}", total=n_tokens)
         for finished, n_read in batches:
@@ -153,7 +192,11 @@ def _with_bar(
 
 
 def _joined(
-    words: pd.DataFrame, texts: list[Document], results: list[WordScores], model: LanguageModel, how: Scheme
+    words: pd.DataFrame,
+    texts: list[Document],
+    results: list[WordScores],
+    model: LanguageModel,
+    how: Scheme,
 ) -> pd.DataFrame:
     """Put the values beside their words."""
     values = np.full((len(words), len(COLUMNS)), np.nan)
@@ -165,9 +208,15 @@ def _joined(
                 reasons[text.rows[word]] = why
     said = how.describe(model)
     asked = [c for c, ask in zip(COLUMNS, (True, True, how.entropy, how.rank), strict=True) if ask]
-    new = pd.DataFrame(values, columns=list(COLUMNS), index=words.index)[asked].astype({"n_tokens": np.int64})
+    new = pd.DataFrame(values, columns=list(COLUMNS), index=words.index)[asked].astype(
+        {"n_tokens": np.int64}
+    )
     label = "; ".join(f"{name}={value}" for name, value in said.items())
-    new = new.assign(reason=reasons, scored_by=pd.Categorical.from_codes(np.zeros(len(words), int), [label]))
-    joined = pd.concat([words.drop(columns=[c for c in new.columns if c in words.columns]), new], axis=1)
+    new = new.assign(
+        reason=reasons, scored_by=pd.Categorical.from_codes(np.zeros(len(words), int), [label])
+    )
+    joined = pd.concat(
+        [words.drop(columns=[c for c in new.columns if c in words.columns]), new], axis=1
+    )
     joined.attrs |= {"surprisal": said}
     return joined

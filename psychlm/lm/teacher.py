@@ -35,9 +35,13 @@ class TrigramTeacher:
         trigrams = (first * shift + second) * shift + third
         kinds, counts = np.unique(trigrams, return_counts=True)
         self._contexts, rows = np.unique(kinds // shift, return_inverse=True)
-        self._seen, self._backoff = self._discounted(counts, rows, kinds % shift, len(self._contexts))
+        self._seen, self._backoff = self._discounted(
+            counts, rows, kinds % shift, len(self._contexts)
+        )
 
-        begun = openings[:, 0].astype(np.int64) * shift + openings[:, 1]  # nothing precedes these: plain counts
+        begun = (
+            openings[:, 0].astype(np.int64) * shift + openings[:, 1]
+        )  # nothing precedes these: plain counts
         follows = np.concatenate([kinds % shift**2, begun])
         pairs, continuations = np.unique(follows, return_counts=True)
         bigram, backoff = self._discounted(continuations, pairs // shift, pairs % shift, vocabulary)
@@ -77,5 +81,7 @@ class TrigramTeacher:
         backoff[known] = self._backoff[found[known]]
         dense = self.bigram[last] * backoff[:, None]
         seen = self._seen[found[known]].tocoo()
-        dense[known[seen.row], seen.col] += seen.data  # no (row, column) twice: the counts were of distinct trigrams
+        dense[known[seen.row], seen.col] += (
+            seen.data
+        )  # no (row, column) twice: the counts were of distinct trigrams
         return dense

@@ -39,7 +39,9 @@ class Template:
 
     def __post_init__(self) -> None:
         if "{choice}" not in self.choice:
-            raise FrameError(f"the choice of a template needs its place: ' {{choice}}', not {self.choice!r}")
+            raise FrameError(
+                f"the choice of a template needs its place: ' {{choice}}', not {self.choice!r}"
+            )
 
     def prompt_of(self, item: Mapping[str, Any]) -> str:
         """Return the text before the choice."""
@@ -71,10 +73,14 @@ TEMPLATES = {
     # the choice goes on where the prompt stops: HellaSwag, aNLI, fill-ins
     "continuation": Template("{prompt}", neutral=""),
 }
-SENTIMENT = {word for word in SYNONYMS if word.split()[-1] in ("negative", "positive")} | {"neutral"}
+SENTIMENT = {word for word in SYNONYMS if word.split()[-1] in ("negative", "positive")} | {
+    "neutral"
+}
 
 
-def rendered(items: pd.DataFrame, template: str | Template) -> list[tuple[str, tuple[str, ...], str]]:
+def rendered(
+    items: pd.DataFrame, template: str | Template
+) -> list[tuple[str, tuple[str, ...], str]]:
     """Return for each item its prompt, what is added for each choice, and the prompt that says nothing of it.
 
     Parameters
@@ -91,9 +97,13 @@ def rendered(items: pd.DataFrame, template: str | Template) -> list[tuple[str, t
     texts = []
     for item in items.to_dict("records"):
         chosen = (
-            template if isinstance(template, Template) else _named(_fitting(item) if template == "auto" else template)
+            template
+            if isinstance(template, Template)
+            else _named(_fitting(item) if template == "auto" else template)
         )
-        texts.append((chosen.prompt_of(item).rstrip(), chosen.choices_of(item["choices"]), chosen.neutral))
+        texts.append(
+            (chosen.prompt_of(item).rstrip(), chosen.choices_of(item["choices"]), chosen.neutral)
+        )
     return texts
 
 
@@ -108,7 +118,9 @@ def _fitting(item: Mapping[Any, Any]) -> str:
 
 def _named(name: str) -> Template:
     if name not in TEMPLATES:
-        raise FrameError(f"there is no template {name!r}; there are {sorted(TEMPLATES)}, or pass a Template(...)")
+        raise FrameError(
+            f"there is no template {name!r}; there are {sorted(TEMPLATES)}, or pass a Template(...)"
+        )
     return TEMPLATES[name]
 
 

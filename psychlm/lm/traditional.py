@@ -15,12 +15,12 @@ from typing import Literal
 import pandas as pd
 from torch import Tensor
 
+from psychlm.corpora.text import WordCorpus
 from psychlm.lm import ngram, recurrent_training
 from psychlm.lm.lmplz import KenlmError, program
 from psychlm.lm.ngram import NgramModel
 from psychlm.lm.recurrent import Architecture, Vocabulary, WordModel
 from psychlm.lm.recurrent_training import Training
-from psychlm.lm.word_corpora import WordCorpus
 
 LARGEST_TUNED = 650  # larger ones take over what was found for it (section 3.1)
 KIND: dict[str, Literal["lstm", "transformer"]] = {"LSTM": "lstm", "Transformer": "transformer"}
@@ -65,7 +65,11 @@ def kenlm_missing(*, build_missing: bool) -> str:
         program("lmplz", build_missing=build_missing)
     except KenlmError as error:
         return str(error)
-    return "" if find_spec("kenlm") else "the module kenlm is not installed; pip install kenlm (needs g++)"
+    return (
+        ""
+        if find_spec("kenlm")
+        else "the module kenlm is not installed; pip install kenlm (needs g++)"
+    )
 
 
 def ngrams(corpus: WordCorpus, orders: Sequence[int], folder: str | Path) -> Iterator[Trained]:
@@ -84,7 +88,9 @@ def ngrams(corpus: WordCorpus, orders: Sequence[int], folder: str | Path) -> Ite
     for order in orders:
         file = Path(folder) / f"{corpus.name}.{order}.arpa"
         model = ngram.train(corpus.train, order, file, discount_fallback=True)
-        yield Trained("n-gram", order, corpus, model, model.perplexity(corpus.test).including_unknown)
+        yield Trained(
+            "n-gram", order, corpus, model, model.perplexity(corpus.test).including_unknown
+        )
 
 
 def networks(
@@ -110,15 +116,21 @@ def networks(
         Where checkpoints and trials are kept, so that a run that was killed goes on.
     """
     vocabulary = Vocabulary.of(corpus.train)
-    train, validation, test = (vocabulary.stream(part) for part in (corpus.train, corpus.validation, corpus.test))
+    train, validation, test = (
+        vocabulary.stream(part) for part in (corpus.train, corpus.validation, corpus.test)
+    )
     how = replace(training, rate=FIRST_RATE[family])
     for size in sorted(sizes):
         made = Architecture(KIND[family], size)
         place = None if folder is None else Path(folder) / f"{corpus.name}.{family}.{size}"
         if sum(trials) and size <= LARGEST_TUNED:
             how = _tuned(train, validation, vocabulary, made, how, trials, place, device)
-        done = recurrent_training.train(train, validation, vocabulary, made, how, folder=place, device=device)
-        yield Trained(family, size, corpus, done.model, recurrent_training.perplexity(done.model, test), how)
+        done = recurrent_training.train(
+            train, validation, vocabulary, made, how, folder=place, device=device
+        )
+        yield Trained(
+            family, size, corpus, done.model, recurrent_training.perplexity(done.model, test), how
+        )
 
 
 def _tuned(
@@ -137,6 +149,13 @@ def _tuned(
         place.mkdir(parents=True, exist_ok=True)
         storage = f"sqlite:///{place / 'trials.db'}"
     return recurrent_training.tune(
-        train, validation, vocabulary, made, how,
-        random_trials=trials[0], model_trials=trials[1], storage=storage, device=device,
-    ).training  # fmt: skip
+        train,
+        validation,
+        vocabulary,
+        made,
+        how,
+        random_trials=trials[0],
+        model_trials=trials[1],
+        storage=storage,
+        device=device,
+    ).training

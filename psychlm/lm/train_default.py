@@ -91,8 +91,12 @@ def optimisers(model: Any, recipe: Recipe) -> list[torch.optim.Optimizer]:
     held = {id(p) for p in matrices}
     rest = [p for p in model.parameters() if id(p) not in held]
     return [
-        torch.optim.Muon(matrices, lr=recipe.rate_matrices, weight_decay=0.01, adjust_lr_fn="match_rms_adamw"),
-        torch.optim.AdamW(rest, lr=recipe.rate_vectors, betas=(0.9, 0.98), weight_decay=0.01, fused=True),
+        torch.optim.Muon(
+            matrices, lr=recipe.rate_matrices, weight_decay=0.01, adjust_lr_fn="match_rms_adamw"
+        ),
+        torch.optim.AdamW(
+            rest, lr=recipe.rate_vectors, betas=(0.9, 0.98), weight_decay=0.01, fused=True
+        ),
     ]
 
 
@@ -141,12 +145,17 @@ def ucl_correlations(model: Any, tokenizer: Tokenizer) -> dict[str, float]:
     encoded = tokenizer.encode_batch(sentences)
     pieces = np.zeros((len(encoded), 1 + max(len(e.ids) for e in encoded)), dtype=np.int64)
     for row, e in zip(pieces, encoded, strict=True):
-        row[1 : 1 + len(e.ids)] = e.ids  # what pads a row stands after its words and cannot reach them
+        row[1 : 1 + len(e.ids)] = (
+            e.ids
+        )  # what pads a row stands after its words and cannot reach them
     ids = torch.from_numpy(pieces).to(model.device)
     logits = model(ids[:, :-1]).logits.float()
     nats = torch.nn.functional.cross_entropy(logits.mT, ids[:, 1:], reduction="none").cpu().numpy()
     words = [np.cumsum([t.startswith("Ġ") for t in e.tokens]) for e in encoded]
-    ours = {s: np.bincount(w, weights=n[: len(w)]) for s, w, n in zip(sentences, words, nats, strict=True)}
+    ours = {
+        s: np.bincount(w, weights=n[: len(w)])
+        for s, w, n in zip(sentences, words, nats, strict=True)
+    }
     positions = table["item"].str.split().str.len()
     table["ours"] = [ours[s][i] for s, i in zip(table["sentence"], positions, strict=True)]
     plain = table[table["word"].map(lambda w: bool(re.fullmatch("[A-Za-z]+", w)))]
@@ -199,7 +208,11 @@ class Run:
 
         A level rate lets a run be cut short or drawn out: only the last part knows where the end is.
         """
-        return min((self.step + 1) / self.recipe.warm_up, 1.0, (steps - self.step) / (steps * self.recipe.cool_down))
+        return min(
+            (self.step + 1) / self.recipe.warm_up,
+            1.0,
+            (steps - self.step) / (steps * self.recipe.cool_down),
+        )
 
     def one_step(self, steps: int) -> float:
         """Take one of so many steps; return its loss in nats a piece."""
@@ -268,9 +281,18 @@ def export(run: Run, folder: Path, figures: dict[str, float]) -> None:
 def main(arguments: list[str] | None = None) -> None:
     """Train, export and say what was reached."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--steps", type=int, default=2400, help="steps in all, over every resumption")
-    parser.add_argument("--folder", type=Path, default=Path("data/derived/default-model"), help="checkpoint and text")
-    parser.add_argument("--out", type=Path, default=HERE / "default", help="where the finished model goes")
+    parser.add_argument(
+        "--steps", type=int, default=2400, help="steps in all, over every resumption"
+    )
+    parser.add_argument(
+        "--folder",
+        type=Path,
+        default=Path("data/derived/default-model"),
+        help="checkpoint and text",
+    )
+    parser.add_argument(
+        "--out", type=Path, default=HERE / "default", help="where the finished model goes"
+    )
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--threads", type=int, default=2, help="CPU threads")
     asked = parser.parse_args(arguments)

@@ -14,9 +14,16 @@ from collections.abc import Iterable, Iterator
 
 from psychlm import data
 
-STRAIGHT = str.maketrans({"“": '"', "”": '"', "‘": "'", "’": "'", "\u00a0": " ", "—": "--", "–": "-", "…": "..."})
+STRAIGHT = str.maketrans(
+    {"“": '"', "”": '"', "‘": "'", "’": "'", "\u00a0": " ", "—": "--", "–": "-", "…": "..."}
+)
 NLTK = ("brown", "movie_reviews", "state_union", "abc", "inaugural", "webtext", "treebank")
-SPOKEN = ("grail.txt", "overheard.txt", "pirates.txt", "wine.txt")  # the rest of webtext is bug titles and adverts
+SPOKEN = (
+    "grail.txt",
+    "overheard.txt",
+    "pirates.txt",
+    "wine.txt",
+)  # the rest of webtext is bug titles and adverts
 OVERLAP_WORDS = 7  # a run this long shared with a test sentence counts as the same sentence
 
 
@@ -47,7 +54,12 @@ def _novel(text: str) -> Iterator[str]:
 def _nltk(corpus: str, member: str, archive: zipfile.ZipFile) -> Iterator[str]:
     """Return the paragraphs of one file of an NLTK archive; files that hold no running text give none."""
     name = member.rsplit("/", 1)[-1]
-    if not name or name.isupper() or name.startswith(".") or (corpus == "webtext" and name not in SPOKEN):
+    if (
+        not name
+        or name.isupper()
+        or name.startswith(".")
+        or (corpus == "webtext" and name not in SPOKEN)
+    ):
         return
     if corpus == "treebank" and "/raw/" not in member:
         return
@@ -59,14 +71,18 @@ def _nltk(corpus: str, member: str, archive: zipfile.ZipFile) -> Iterator[str]:
         yield " ".join(_sentence_case(detokenise(line)) for line in lines)
     elif corpus != "brown" and corpus != "movie_reviews":
         blocks = text.split("\n\n") if corpus == "treebank" else text.split("\n")
-        plain = (re.sub(r"\s+", " ", b.replace(".START", "")).translate(STRAIGHT).strip() for b in blocks)
+        plain = (
+            re.sub(r"\s+", " ", b.replace(".START", "")).translate(STRAIGHT).strip() for b in blocks
+        )
         yield from (re.sub(r"\s*--+\s*", " -- ", p) for p in plain if p and "<" not in p)
 
 
 def _brown(text: str) -> Iterator[str]:
     """Take the tags off Brown's ``word/tag`` lines and join the sentences of a paragraph."""
     for block in re.split(r"\n\s*\n\s*\n", text):
-        sentences = [[token.rsplit("/", 1)[0] for token in line.split()] for line in block.splitlines()]
+        sentences = [
+            [token.rsplit("/", 1)[0] for token in line.split()] for line in block.splitlines()
+        ]
         if any(sentences):
             yield " ".join(detokenise(" ".join(s)) for s in sentences if s)
 
@@ -84,7 +100,9 @@ def detokenise(tokens: str) -> str:
     text = re.sub(r' " (.*?) " ', r' "\1" ', text)
     text = re.sub(r" ([?!]) (?=\1 )", " ", text)  # Brown doubles them
     text = re.sub(r"([;:]) \1(?= )", r"\1", text)
-    text = re.sub(r" ([,.;:?!%)\]}]|\.\.\.|n't|'(?:s|m|d|re|ve|ll)\b)(?=[\s\"'),.;:?!])", r"\1", text)
+    text = re.sub(
+        r" ([,.;:?!%)\]}]|\.\.\.|n't|'(?:s|m|d|re|ve|ll)\b)(?=[\s\"'),.;:?!])", r"\1", text
+    )
     text = re.sub(r"([(\[{$]) ", r"\1", text)
     return re.sub(r"\s+", " ", re.sub(r"\s*--+\s*", " -- ", text)).strip()
 
@@ -95,7 +113,9 @@ def _sentence_case(sentence: str) -> str:
     return re.sub(r"^([^a-zA-Z]*)([a-z])", lambda m: m[1] + m[2].upper(), sentence)
 
 
-def without(sentences: Iterable[str], texts: Iterable[tuple[str, str]]) -> Iterator[tuple[str, str, bool]]:
+def without(
+    sentences: Iterable[str], texts: Iterable[tuple[str, str]]
+) -> Iterator[tuple[str, str, bool]]:
     """Mark the paragraphs that share a sentence with a test corpus.
 
     Parameters
@@ -113,10 +133,13 @@ def without(sentences: Iterable[str], texts: Iterable[tuple[str, str]]) -> Itera
     for words in map(bare_words, sentences):
         size = min(len(words), OVERLAP_WORDS)
         if size > 3:
-            runs.setdefault(size, set()).update(zip(*(words[i:] for i in range(size)), strict=False))
+            runs.setdefault(size, set()).update(
+                zip(*(words[i:] for i in range(size)), strict=False)
+            )
     for source, paragraph in texts:
         words = bare_words(paragraph)
         shared = any(
-            not held.isdisjoint(zip(*(words[i:] for i in range(size)), strict=False)) for size, held in runs.items()
+            not held.isdisjoint(zip(*(words[i:] for i in range(size)), strict=False))
+            for size, held in runs.items()
         )
         yield source, paragraph, not shared

@@ -16,7 +16,9 @@ from psychlm.lm.load import ModelError
 from psychlm.lm.passes import NO_TARGET, Frame, Pass
 
 
-def left_to_right(ids: NDArray[np.int64], word: NDArray[np.int64], first_row: int, frame: Frame) -> Iterator[Pass]:
+def left_to_right(
+    ids: NDArray[np.int64], word: NDArray[np.int64], first_row: int, frame: Frame
+) -> Iterator[Pass]:
     """Yield the passes of a causal model over one text.
 
     Parameters
@@ -30,7 +32,9 @@ def left_to_right(ids: NDArray[np.int64], word: NDArray[np.int64], first_row: in
         read, n_start = _started(ids[begin : high - 1], frame, begin)
         wanted = np.arange(low, high)
         position = wanted - begin - 1 + n_start
-        visible = position >= 0  # the first token has nothing before it, unless a start token stands there
+        visible = (
+            position >= 0
+        )  # the first token has nothing before it, unless a start token stands there
         target = np.append(ids, NO_TARGET)[wanted]
         yield Pass(read, position[visible], target[visible], first_row + wanted[visible])
 
@@ -47,7 +51,9 @@ def any_order(
         read, n_start = _started(np.append(ids, blank)[begin:high], frame, begin)
         wanted = np.arange(low, high)
         position = wanted - begin + n_start
-        visible = position >= 1  # with nothing before it to attend to, its output would be meaningless
+        visible = (
+            position >= 1
+        )  # with nothing before it to attend to, its output would be meaningless
         target = np.append(ids, NO_TARGET)[wanted]
         yield Pass(read, position[visible], target[visible], first_row + wanted[visible])
 
@@ -67,7 +73,9 @@ def spans(word: NDArray[np.int64], frame: Frame, ahead: int) -> Iterator[tuple[i
     n_rows = len(word) + frame.ends
     room = frame.context_tokens - (frame.start is not None)
     if frame.stride < 1 or frame.stride >= room:
-        raise ModelError(f"stride={frame.stride} does not fit a window of {room} tokens; choose 1 to {room - 1}")
+        raise ModelError(
+            f"stride={frame.stride} does not fit a window of {room} tokens; choose 1 to {room - 1}"
+        )
     if n_rows <= room + ahead:
         yield 0, 0, n_rows
         return

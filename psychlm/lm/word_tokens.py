@@ -64,7 +64,9 @@ def tokens_frame(words: pd.DataFrame, tokenize: Tokenize) -> pd.DataFrame:
     """
     words = frames.check_words(words)
     keys = ["text_id", "sentence_id"] if "sentence_id" in words.columns else ["text_id"]
-    order = np.lexsort([words["word_id"].to_numpy(), words.groupby("text_id", sort=False).ngroup().to_numpy()])
+    order = np.lexsort(
+        [words["word_id"].to_numpy(), words.groupby("text_id", sort=False).ngroup().to_numpy()]
+    )
     table = pd.DataFrame(
         {
             "row": order,
@@ -75,11 +77,15 @@ def tokens_frame(words: pd.DataFrame, tokenize: Tokenize) -> pd.DataFrame:
     )
     table = table.explode("token").dropna(subset=["token"]).reset_index(drop=True)
     if table.empty:
-        raise frames.FrameError(f"no word has a token in this style (such as {words['word'].iloc[0]!r}); take another")
+        raise frames.FrameError(
+            f"no word has a token in this style (such as {words['word'].iloc[0]!r}); take another"
+        )
     return table
 
 
-def joined(words: pd.DataFrame, tokens: pd.DataFrame, bits: np.ndarray, unknown: np.ndarray) -> pd.DataFrame:
+def joined(
+    words: pd.DataFrame, tokens: pd.DataFrame, bits: np.ndarray, unknown: np.ndarray
+) -> pd.DataFrame:
     """Return the words with their tokens' surprisals summed.
 
     Returns
@@ -97,7 +103,9 @@ def joined(words: pd.DataFrame, tokens: pd.DataFrame, bits: np.ndarray, unknown:
 
 def counts(sentences: Iterable[Sequence[str]]) -> pd.Series:
     """Return how often each token stands in a text, the most frequent first."""
-    return pd.Series([token for sentence in sentences for token in sentence], dtype=object).value_counts()
+    return pd.Series(
+        [token for sentence in sentences for token in sentence], dtype=object
+    ).value_counts()
 
 
 def log_frequency(words: pd.Series, counted: pd.Series, tokenize: Tokenize = plain) -> np.ndarray:

@@ -17,8 +17,8 @@ import pytest
 import torch
 from torch import nn
 
+from psychlm import crowds as crowd
 from psychlm import data
-from psychlm.lm import crowd
 
 SCALE = float(os.environ.get("PSYCHLM_BENCH_SCALE", "1"))
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -27,7 +27,9 @@ N_TEXTS = max(round(6920 * SCALE), 64)
 N_ALONE = 2  # models of the loop that are timed
 SIZE, BATCH = 32, 16
 
-pytestmark = pytest.mark.benchmark(timer=time.perf_counter, warmup=False, disable_gc=True, group="crowd")
+pytestmark = pytest.mark.benchmark(
+    timer=time.perf_counter, warmup=False, disable_gc=True, group="crowd"
+)
 
 
 @pytest.fixture(scope="module")
@@ -36,13 +38,17 @@ def sentences():
     with open(data.path("sst/stsa.binary.train"), encoding="utf-8") as handle:
         rows = [line.rstrip("\n").split(" ", 1) for line in handle]
     encoded = crowd.encode_texts([text for _, text in rows], min_count=1)
-    return crowd.take(encoded, slice(N_TEXTS)), np.array([int(label) for label, _ in rows[:N_TEXTS]])
+    return crowd.take(encoded, slice(N_TEXTS)), np.array(
+        [int(label) for label, _ in rows[:N_TEXTS]]
+    )
 
 
 class Bag(nn.Module):
     def __init__(self, vocabulary, sparse=False):
         super().__init__()
-        self.embedding = nn.EmbeddingBag(vocabulary, SIZE, mode="mean", padding_idx=0, sparse=sparse)
+        self.embedding = nn.EmbeddingBag(
+            vocabulary, SIZE, mode="mean", padding_idx=0, sparse=sparse
+        )
         self.out = nn.Linear(SIZE, 2)
 
     def forward(self, numbers, lengths):
@@ -88,13 +94,17 @@ def loop_seconds(kind, encoded, labels):
     vocabulary = len(encoded.vocabulary)
     spent = []
     for _ in range(N_ALONE + 1):
-        network = (Recurrent(vocabulary) if kind == "lstm" else Bag(vocabulary, kind == "sparse bag")).to(DEVICE)
+        network = (
+            Recurrent(vocabulary) if kind == "lstm" else Bag(vocabulary, kind == "sparse bag")
+        ).to(DEVICE)
         if kind == "sparse bag":
             sparse = torch.optim.SparseAdam(network.embedding.parameters(), lr=0.01)
             optimisers = [sparse, torch.optim.Adam(network.out.parameters(), lr=0.01)]
         else:
             optimisers = [torch.optim.Adam(network.parameters(), lr=0.01)]
-        spent.append(seconds(lambda: epoch_alone(network, optimisers, numbers.int(), lengths, wanted)))  # noqa: B023
+        spent.append(
+            seconds(lambda: epoch_alone(network, optimisers, numbers.int(), lengths, wanted))
+        )  # noqa: B023
     return N_MODELS * np.mean(spent[1:], axis=0)
 
 
@@ -114,10 +124,14 @@ def test_crowd_against_a_loop(benchmark, sentences, kind):
         }
         spent.append(seconds(lambda: crowd.train(kind, encoded, labels, **options)))
 
-    crowd.train(kind, encoded, labels, n_models=2, epochs=1, batch_size=BATCH, device=DEVICE)  # warms up
+    crowd.train(
+        kind, encoded, labels, n_models=2, epochs=1, batch_size=BATCH, device=DEVICE
+    )  # warms up
     benchmark.pedantic(train, rounds=1)
     wall, processor = spent[-1]
-    rivals = {"loop": kind} | ({"loop with sparse gradients": "sparse bag"} if kind == "bag" else {})
+    rivals = {"loop": kind} | (
+        {"loop with sparse gradients": "sparse bag"} if kind == "bag" else {}
+    )
     for name, rival in rivals.items():
         loop_wall, loop_processor = loop_seconds(rival, encoded, labels)
         benchmark.extra_info |= {

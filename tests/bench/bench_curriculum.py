@@ -17,9 +17,10 @@ import pytest
 import torch
 from scipy.special import expit
 
+from psychlm import crowds as crowd
+from psychlm.crowds.reading import logits
 from psychlm.irt.rescoring import KnownItems
-from psychlm.lm import crowd, curriculum
-from psychlm.lm.crowd.reading import logits
+from psychlm.papers import lalor2020_curriculum as curriculum
 
 SCALE = float(os.environ.get("PSYCHLM_BENCH_SCALE", "1"))
 ITEMS, EXAMPLES, SEEDS, EPOCHS = int(550_000 * SCALE), int(20_000 * SCALE), 5, 3
@@ -44,10 +45,15 @@ def test_ability(benchmark, model, n_models):
     answers = rng.integers(0, 3, ITEMS)
     right = rng.random((n_models, ITEMS)) < expit(a * (theta[:, None] - b))
     predictions = np.eye(3, dtype=np.float32)[np.where(right, answers, (answers + 1) % 3)]
-    found = benchmark.pedantic(curriculum.estimate, (items, predictions, answers), rounds=3, iterations=1)
+    found = benchmark.pedantic(
+        curriculum.estimate, (items, predictions, answers), rounds=3, iterations=1
+    )
     assert (np.abs(found["theta"] - theta) < 5 * found["se"]).all()
-    benchmark.extra_info |= {"items": ITEMS, "models": n_models, "largest_error_logits": float(
-        np.abs(found["theta"] - theta).max())}  # fmt: skip
+    benchmark.extra_info |= {
+        "items": ITEMS,
+        "models": n_models,
+        "largest_error_logits": float(np.abs(found["theta"] - theta).max()),
+    }
 
 
 @pytest.fixture(scope="module")

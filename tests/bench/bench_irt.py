@@ -30,7 +30,10 @@ R_SIZES = SIZES[:2]  # R's mirt fails on more items than it can integrate over
 ON_GPU = torch.cuda.is_available()
 
 pytestmark = pytest.mark.benchmark(
-    timer=time.perf_counter if ON_GPU else time.process_time, warmup=False, disable_gc=True, group="2PL"
+    timer=time.perf_counter if ON_GPU else time.process_time,
+    warmup=False,
+    disable_gc=True,
+    group="2PL",
 )
 
 
@@ -56,7 +59,9 @@ def answers_of(n_persons, n_items):
 
 def exact_loglik(matrix, slope, intercept):
     read = read_answers(matrix, torch.device("cpu"))
-    at = Parameters(torch.tensor(slope), torch.tensor(intercept), torch.zeros(len(slope), dtype=torch.float64))
+    at = Parameters(
+        torch.tensor(slope), torch.tensor(intercept), torch.zeros(len(slope), dtype=torch.float64)
+    )
     on = lattice(step=0.025, refinement=8, span=8)
     return float(posterior(node_loglik(read, at, on.nodes), on).loglik @ read.count)
 
@@ -79,19 +84,32 @@ def test_psychlm(benchmark, size, standard_errors):
     matrix = answers_of(*size)
     rounds = 5 if matrix.size < 10**7 else 1
     fit = benchmark.pedantic(
-        irt.fit, (matrix, "2PL"), {"standard_errors": standard_errors, "device": "cpu"}, rounds=rounds
+        irt.fit,
+        (matrix, "2PL"),
+        {"standard_errors": standard_errors, "device": "cpu"},
+        rounds=rounds,
     )
     record(
-        benchmark, matrix, fit.items["a"].to_numpy(), fit.items["d"].to_numpy(),
-        loglik=fit.loglik, ability_sd=fit.ability_sd_check, n_iterations=fit.n_iterations, converged=fit.converged,
-    )  # fmt: skip
+        benchmark,
+        matrix,
+        fit.items["a"].to_numpy(),
+        fit.items["d"].to_numpy(),
+        loglik=fit.loglik,
+        ability_sd=fit.ability_sd_check,
+        n_iterations=fit.n_iterations,
+        converged=fit.converged,
+    )
 
 
 @pytest.mark.skipif(not ON_GPU, reason="needs a GPU")
 def test_psychlm_on_a_gpu(benchmark):
     matrix = answers_of(1000, 550_000)
-    fit = benchmark.pedantic(irt.fit, (matrix, "2PL"), {"standard_errors": False, "device": "cuda"}, rounds=1)
-    record(benchmark, matrix, fit.items["a"].to_numpy(), fit.items["d"].to_numpy(), loglik=fit.loglik)
+    fit = benchmark.pedantic(
+        irt.fit, (matrix, "2PL"), {"standard_errors": False, "device": "cuda"}, rounds=1
+    )
+    record(
+        benchmark, matrix, fit.items["a"].to_numpy(), fit.items["d"].to_numpy(), loglik=fit.loglik
+    )
 
 
 @pytest.mark.parametrize("size", GIRTH_SIZES, ids=lambda size: f"{size[0]}x{size[1]}")
@@ -110,7 +128,14 @@ def test_python_mirt(benchmark, size):
     options = {"n_quadpts": 61, "compute_standard_errors": False}
     fit = benchmark.pedantic(mirt.fit_mirt, (matrix.astype(int), "2PL"), options, rounds=1)
     slope, difficulty = (fit.model.parameters[name] for name in ("discrimination", "difficulty"))
-    record(benchmark, matrix, slope, -slope * difficulty, loglik=fit.log_likelihood, converged=bool(fit.converged))
+    record(
+        benchmark,
+        matrix,
+        slope,
+        -slope * difficulty,
+        loglik=fit.log_likelihood,
+        converged=bool(fit.converged),
+    )
 
 
 @pytest.mark.parametrize("size", R_SIZES, ids=lambda size: f"{size[0]}x{size[1]}")
@@ -124,5 +149,7 @@ def test_r_mirt(benchmark, size):
     call = robjects.r(
         "function(x, n) coef(mirt::mirt(as.data.frame(matrix(x, n)), 1, verbose = FALSE), simplify = TRUE)$items"
     )
-    found = np.array(benchmark.pedantic(call, (flat, len(matrix)), rounds=1)).reshape(matrix.shape[1], -1, order="F")
+    found = np.array(benchmark.pedantic(call, (flat, len(matrix)), rounds=1)).reshape(
+        matrix.shape[1], -1, order="F"
+    )
     record(benchmark, matrix, np.ascontiguousarray(found[:, 0]), np.ascontiguousarray(found[:, 1]))

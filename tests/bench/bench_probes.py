@@ -11,15 +11,15 @@ import sys
 import pytest
 
 from psychlm.data import DataMissingError
-from psychlm.text import wordnet
+from psychlm.probes import wordnet
 
 SCALE = float(os.environ.get("PSYCHLM_BENCH_SCALE", 1))
 SYNONYMY_CONCEPTS = 53_784  # the probe with most of them, so that a scale of 1 leaves nothing out
 BUILD = """
 import json, resource, sys, time
-from psychlm.text import probe_files, wordnet
-from psychlm.text.wordnet_probes import Builder
-from psychlm.text.wordnet_recipe import Recipe
+from psychlm.probes import probe_files, wordnet
+from psychlm.probes.wordnet_probes import Builder
+from psychlm.probes.wordnet_recipe import Recipe
 concepts, folder = int(sys.argv[1]) or None, sys.argv[2]
 built = Builder(wordnet.load()).build(Recipe(max_concepts=concepts))
 probe_files.write(built.items, folder, built.header())
@@ -36,7 +36,10 @@ def test_all_probes_with_perturbations(benchmark, tmp_path):
     concepts = 0 if SCALE >= 1 else int(SCALE * SYNONYMY_CONCEPTS)
     command = [sys.executable, "-c", BUILD, str(concepts), str(tmp_path)]
     done = benchmark.pedantic(
-        subprocess.run, args=(command,), kwargs={"check": True, "capture_output": True, "text": True}, rounds=1
+        subprocess.run,
+        args=(command,),
+        kwargs={"check": True, "capture_output": True, "text": True},
+        rounds=1,
     )
     found = json.loads(done.stdout)
     benchmark.extra_info |= found | {"scale": SCALE, "load": os.getloadavg()[0]}

@@ -15,7 +15,15 @@ import time
 import numpy as np
 import pytest
 import torch
-from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
+from tokenizers import (
+    Tokenizer,
+    decoders,
+    models,
+    normalizers,
+    pre_tokenizers,
+    processors,
+    trainers,
+)
 from transformers import (
     BertConfig,
     BertForMultipleChoice,
@@ -26,15 +34,18 @@ from transformers import (
 )
 
 from psychlm import lm
+from psychlm.corpora import item_banks as banks
 from psychlm.lm import answerers
 from psychlm.lm.batching import BATCH_TOKENS, ENOUGH_TOKENS, batches
 from psychlm.lm.responses import choice_logprobs
 from psychlm.lm.templates import rendered
-from psychlm.text import items as banks
 
 SCALE = float(os.environ.get("PSYCHLM_BENCH_SCALE", "1"))
 
-pytestmark = [pytest.mark.needs_share, pytest.mark.benchmark(timer=time.process_time, warmup=False, disable_gc=True)]
+pytestmark = [
+    pytest.mark.needs_share,
+    pytest.mark.benchmark(timer=time.process_time, warmup=False, disable_gc=True),
+]
 
 
 def some(items, n):
@@ -55,29 +66,53 @@ def questions():
 def wordpiece(pairs, questions):
     torch.set_num_threads(1)
     tokenizer = Tokenizer(models.WordPiece(unk_token="[UNK]"))
-    tokenizer.normalizer, tokenizer.pre_tokenizer = normalizers.BertNormalizer(), pre_tokenizers.BertPreTokenizer()
+    tokenizer.normalizer, tokenizer.pre_tokenizer = (
+        normalizers.BertNormalizer(),
+        pre_tokenizers.BertPreTokenizer(),
+    )
     special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
-    texts = [*pairs["prompt"], *pairs["hypothesis"], *questions["prompt"], *questions["choices"].explode()]
-    trainer = trainers.WordPieceTrainer(vocab_size=8000, special_tokens=special, show_progress=False)
+    texts = [
+        *pairs["prompt"],
+        *pairs["hypothesis"],
+        *questions["prompt"],
+        *questions["choices"].explode(),
+    ]
+    trainer = trainers.WordPieceTrainer(
+        vocab_size=8000, special_tokens=special, show_progress=False
+    )
     tokenizer.train_from_iterator(texts, trainer)
     tokenizer.post_processor = processors.BertProcessing(("[SEP]", 3), ("[CLS]", 2))
     return PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer, unk_token="[UNK]", pad_token="[PAD]", cls_token="[CLS]", sep_token="[SEP]",
-        mask_token="[MASK]", model_max_length=512,
-    )  # fmt: skip
+        tokenizer_object=tokenizer,
+        unk_token="[UNK]",
+        pad_token="[PAD]",
+        cls_token="[CLS]",
+        sep_token="[SEP]",
+        mask_token="[MASK]",
+        model_max_length=512,
+    )
 
 
 def minilm(head, tokenizer, **options):
     torch.manual_seed(0)
-    return head(BertConfig(
-        vocab_size=len(tokenizer), hidden_size=384, num_hidden_layers=6, num_attention_heads=12,
-        intermediate_size=1536, **options,
-    )).eval()  # fmt: skip
+    return head(
+        BertConfig(
+            vocab_size=len(tokenizer),
+            hidden_size=384,
+            num_hidden_layers=6,
+            num_attention_heads=12,
+            intermediate_size=1536,
+            **options,
+        )
+    ).eval()
 
 
 @pytest.fixture(scope="session")
 def classifier(wordpiece):
-    labels = {"id2label": dict(enumerate(banks.NLI_LABELS)), "label2id": {w: i for i, w in enumerate(banks.NLI_LABELS)}}
+    labels = {
+        "id2label": dict(enumerate(banks.NLI_LABELS)),
+        "label2id": {w: i for i, w in enumerate(banks.NLI_LABELS)},
+    }
     return answerers.wrap(minilm(BertForSequenceClassification, wordpiece, **labels), wordpiece)
 
 
@@ -91,13 +126,22 @@ def language_model(questions):
     torch.set_num_threads(1)
     torch.manual_seed(0)
     tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer, tokenizer.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
+    tokenizer.pre_tokenizer, tokenizer.decoder = (
+        pre_tokenizers.ByteLevel(add_prefix_space=False),
+        decoders.ByteLevel(),
+    )
     end = "<|endoftext|>"
     alphabet = pre_tokenizers.ByteLevel.alphabet()
-    trainer = trainers.BpeTrainer(vocab_size=8000, special_tokens=[end], initial_alphabet=alphabet, show_progress=False)
+    trainer = trainers.BpeTrainer(
+        vocab_size=8000, special_tokens=[end], initial_alphabet=alphabet, show_progress=False
+    )
     tokenizer.train_from_iterator([*questions["prompt"], *questions["choices"].explode()], trainer)
-    fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, bos_token=end, eos_token=end, model_max_length=1024)
-    config = GPT2Config(vocab_size=len(fast), n_layer=6, n_embd=512, n_head=8, bos_token_id=0, eos_token_id=0)
+    fast = PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, bos_token=end, eos_token=end, model_max_length=1024
+    )
+    config = GPT2Config(
+        vocab_size=len(fast), n_layer=6, n_embd=512, n_head=8, bos_token_id=0, eos_token_id=0
+    )
     return lm.wrap(GPT2LMHeadModel(config), fast, name="random gpt2")
 
 
@@ -114,14 +158,21 @@ def bare_forward(rows, forward):
 
 def measure(benchmark, call, items):
     found = benchmark.pedantic(call, rounds=3, iterations=1)
-    benchmark.extra_info |= {"items": len(items), "items_per_cpu_second": len(items) / benchmark.stats["min"]}
+    benchmark.extra_info |= {
+        "items": len(items),
+        "items_per_cpu_second": len(items) / benchmark.stats["min"],
+    }
     return found
 
 
 @pytest.mark.benchmark(group="classifier, 500 pairs")
 def test_classifier_limit(benchmark, classifier, pairs):
     rows = classifier.tokenizer(pairs["prompt"].tolist(), pairs["hypothesis"].tolist())["input_ids"]
-    measure(benchmark, lambda: bare_forward(rows, lambda x, m: classifier.network(x, attention_mask=m)), pairs)
+    measure(
+        benchmark,
+        lambda: bare_forward(rows, lambda x, m: classifier.network(x, attention_mask=m)),
+        pairs,
+    )
 
 
 @pytest.mark.benchmark(group="classifier, 500 pairs")
@@ -148,7 +199,9 @@ def test_head(benchmark, head, questions):
 
 @pytest.mark.benchmark(group="language model, 150 questions")
 def test_language_model_limit(benchmark, language_model, questions):
-    texts = [prompt + choice for prompt, choices, _ in rendered(questions, "auto") for choice in choices]
+    texts = [
+        prompt + choice for prompt, choices, _ in rendered(questions, "auto") for choice in choices
+    ]
     rows = [[0, *ids[:-1]] for ids in language_model.tokenizer(texts)["input_ids"]]
 
     def forward(ids, _):
@@ -160,4 +213,8 @@ def test_language_model_limit(benchmark, language_model, questions):
 @pytest.mark.benchmark(group="language model, 150 questions")
 @pytest.mark.parametrize("normalise", ["sum", "unconditional"])
 def test_language_model(benchmark, language_model, questions, normalise):
-    measure(benchmark, lambda: choice_logprobs(questions, language_model, normalise=normalise), questions)
+    measure(
+        benchmark,
+        lambda: choice_logprobs(questions, language_model, normalise=normalise),
+        questions,
+    )

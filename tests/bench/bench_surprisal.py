@@ -25,7 +25,10 @@ from psychlm.lm import alignment, scoring
 SCALE = float(os.environ.get("PSYCHLM_BENCH_SCALE", "1"))
 CONTEXT = 1024
 
-pytestmark = [pytest.mark.needs_share, pytest.mark.benchmark(timer=time.process_time, warmup=False, disable_gc=True)]
+pytestmark = [
+    pytest.mark.needs_share,
+    pytest.mark.benchmark(timer=time.process_time, warmup=False, disable_gc=True),
+]
 
 
 @pytest.fixture(scope="session")
@@ -38,13 +41,22 @@ def model(novel):
     torch.set_num_threads(1)
     torch.manual_seed(0)
     tokenizer = Tokenizer(BPE())
-    tokenizer.pre_tokenizer, tokenizer.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
-    trainer = trainers.BpeTrainer(vocab_size=20_000, special_tokens=["<|endoftext|>"], show_progress=False)
+    tokenizer.pre_tokenizer, tokenizer.decoder = (
+        pre_tokenizers.ByteLevel(add_prefix_space=False),
+        decoders.ByteLevel(),
+    )
+    trainer = trainers.BpeTrainer(
+        vocab_size=20_000, special_tokens=["<|endoftext|>"], show_progress=False
+    )
     tokenizer.train_from_iterator([novel], trainer)
     end = "<|endoftext|>"
-    fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, bos_token=end, eos_token=end, pad_token=end)
+    fast = PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, bos_token=end, eos_token=end, pad_token=end
+    )
     fast.model_max_length = CONTEXT
-    loaded = lm.wrap(GPT2LMHeadModel(GPT2Config(bos_token_id=0, eos_token_id=0)), fast, name="random gpt2")
+    loaded = lm.wrap(
+        GPT2LMHeadModel(GPT2Config(bos_token_id=0, eos_token_id=0)), fast, name="random gpt2"
+    )
     lm.surprisal("a first call pays for imports", loaded)
     return loaded
 
@@ -61,16 +73,32 @@ def sentences(novel):
 def documents(novel):
     """20 documents of 2,000 words (as many as the novel has, and the scale asks for)."""
     words = novel.split()
-    return [" ".join(words[i : i + 2000]) for i in range(0, len(words) - 2000, 2000)][: max(1, int(20 * SCALE))]
+    return [" ".join(words[i : i + 2000]) for i in range(0, len(words) - 2000, 2000)][
+        : max(1, int(20 * SCALE))
+    ]
 
 
 @pytest.fixture(scope="session")
 def pairs():
     """1,000 minimal pairs: sentences that agree up to the verb, and in it differ by its number."""
     rng = np.random.default_rng(0)
-    nouns = ["man", "boat", "horse", "girl", "table", "letter", "street", "window", "priest", "sister"]
+    nouns = [
+        "man",
+        "boat",
+        "horse",
+        "girl",
+        "table",
+        "letter",
+        "street",
+        "window",
+        "priest",
+        "sister",
+    ]
     heads, others = rng.choice(nouns, 1000), rng.choice(nouns, (1000, 2))
-    stems = [f"The {a} with the {b} near the old {c}s that they saw" for a, (b, c) in zip(heads, others, strict=True)]
+    stems = [
+        f"The {a} with the {b} near the old {c}s that they saw"
+        for a, (b, c) in zip(heads, others, strict=True)
+    ]
     numbered = [f"{stem} {i} times" for i, stem in enumerate(stems)][: int(1000 * SCALE)]
     return [f"{stem} {verb} gone." for stem in numbered for verb in ("is", "are")]
 
@@ -97,7 +125,10 @@ def rows_of(model, texts):
 def measure(benchmark, call, texts, rounds=1):
     benchmark.pedantic(call, rounds=rounds, iterations=1)
     n_words = sum(len(text.split()) for text in texts)
-    benchmark.extra_info |= {"words": n_words, "words_per_cpu_second": n_words / benchmark.stats["min"]}
+    benchmark.extra_info |= {
+        "words": n_words,
+        "words_per_cpu_second": n_words / benchmark.stats["min"],
+    }
 
 
 @pytest.mark.benchmark(group="500 sentences")
@@ -109,7 +140,12 @@ def test_sentences_limit(benchmark, model, sentences):
 @pytest.mark.benchmark(group="500 sentences")
 @pytest.mark.parametrize("correction", ["pimentel-meister", None])
 def test_sentences(benchmark, model, sentences, correction):
-    measure(benchmark, lambda: lm.surprisal(sentences, model, correction=correction), sentences, rounds=3)
+    measure(
+        benchmark,
+        lambda: lm.surprisal(sentences, model, correction=correction),
+        sentences,
+        rounds=3,
+    )
 
 
 @pytest.mark.benchmark(group="500 sentences")
@@ -119,7 +155,9 @@ def test_sentences_minicons(benchmark, model, sentences):
 
     def score():  # in batches of 10, as its documentation shows
         for first in range(0, len(sentences), 10):
-            peer.token_score(sentences[first : first + 10], surprisal=True, base_two=True, bos_token=True)
+            peer.token_score(
+                sentences[first : first + 10], surprisal=True, base_two=True, bos_token=True
+            )
 
     measure(benchmark, score, sentences)
 
@@ -137,7 +175,11 @@ def test_documents_limit(benchmark, model, documents):
 @pytest.mark.benchmark(group="20 documents")
 @pytest.mark.parametrize("correction", ["pimentel-meister", None])
 def test_documents(benchmark, model, documents, correction):
-    measure(benchmark, lambda: lm.surprisal(documents, model, correction=correction, stride=CONTEXT // 2), documents)
+    measure(
+        benchmark,
+        lambda: lm.surprisal(documents, model, correction=correction, stride=CONTEXT // 2),
+        documents,
+    )
 
 
 @pytest.mark.benchmark(group="1,000 minimal pairs")

@@ -28,14 +28,25 @@ def machine(info: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.hookimpl
-def pytest_benchmark_update_json(config: pytest.Config, benchmarks: list, output_json: dict[str, Any]) -> None:
+def pytest_benchmark_update_json(
+    config: pytest.Config, benchmarks: list, output_json: dict[str, Any]
+) -> None:
     """Write each module's benchmarks: the fastest of the rounds in seconds, and what the benchmark noted."""
     modules: dict[str, list[dict[str, Any]]] = {}
     for row in output_json["benchmarks"]:
         module = Path(row["fullname"].split("::")[0]).stem.removeprefix("bench_")
-        kept = {"name": row["name"], "seconds": row["stats"]["min"], "rounds": row["stats"]["rounds"]}
+        kept = {
+            "name": row["name"],
+            "seconds": row["stats"]["min"],
+            "rounds": row["stats"]["rounds"],
+        }
         modules.setdefault(module, []).append(kept | row["extra_info"])
     FOLDER.mkdir(parents=True, exist_ok=True)
     for module, rows in modules.items():
-        content = {"date": f"{datetime.now(UTC):%Y-%m-%d}", "machine": machine(output_json["machine_info"])}
-        (FOLDER / f"{module}.json").write_text(json.dumps(content | {"benchmarks": rows}, indent=1) + "\n")
+        content = {
+            "date": f"{datetime.now(UTC):%Y-%m-%d}",
+            "machine": machine(output_json["machine_info"]),
+        }
+        (FOLDER / f"{module}.json").write_text(
+            json.dumps(content | {"benchmarks": rows}, indent=1) + "\n"
+        )

@@ -1,0 +1,1 @@
+"""Readers of public data: reading times, responses, item banks, text."""

@@ -1,0 +1,1 @@
+"""Analyses that only one paper needs."""

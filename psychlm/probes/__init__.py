@@ -1,0 +1,1 @@
+"""Probes of knowledge: WordNet, dictionary and confusion probes, and their scores."""

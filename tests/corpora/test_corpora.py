@@ -1,0 +1,198 @@
+"""The corpora's readers against what their makers say of them, a Dundee Corpus of twelve words written here, and
+exclusions counted by hand."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from psychlm import data, frames
+from psychlm.corpora import reading_times as corpora
+from psychlm.frames import FrameError
+
+WORDS = ["The", "old", "man,", "who", "had", "3", "cats", "doesn't", "sleep.", "He", "reads", "on"]
+
+
+@pytest.fixture
+def words():
+    return pd.DataFrame(
+        {"text_id": "1", "word_id": range(1, len(WORDS) + 1), "word": WORDS, "log_frequency": 5.0}
+    )
+
+
+@pytest.mark.needs_share
+def test_the_ucl_corpus_has_its_sentences_words_and_models():
+    corpus = corpora.ucl()
+    assert len(corpus.words) == len(corpus.readings) == 1726
+    assert corpus.words["text_id"].nunique() == 205
+    assert list(corpus.surprisals.columns[2:]) == list(corpora.UCL_MODELS.values())
+    assert {
+        "first_fixation_ms",
+        "gaze_ms",
+        "right_bounded_ms",
+        "go_past_ms",
+        "self_paced_ms",
+    } <= set(corpus.readings)
+
+
+@pytest.mark.needs_share
+def test_natural_stories_give_every_word_its_time_and_surprisal():
+    corpus = corpora.natural_stories()
+    assert len(corpus.words) == len(corpus.readings) == len(corpus.surprisals) == 10256
+    bits = corpus.surprisals["GPT-3 davinci"]
+    assert bits.isna().sum() == 10  # the first word of each story
+    tokens = pd.read_csv(
+        data.path("naturalstories/all_stories_gpt3"),
+        keep_default_na=False,
+        na_values={"logprob": [""]},
+    )
+    first = tokens.groupby("story").head(
+        3
+    )  # the first word and what its missing surprisal takes with it
+    whole = -tokens["logprob"].sum() / np.log(2)
+    assert 0 <= whole - bits.sum() <= -first["logprob"].sum() / np.log(2)
+    # "moors" is two tokens: -5.148232 and -0.001676 nats
+    place = corpus.words["word"].eq("moors") & corpus.words["text_id"].eq("1")
+    assert bits[place].iloc[0] == pytest.approx((5.148232 + 0.001676) / np.log(2), abs=1e-5)
+
+
+@pytest.mark.needs_share
+def test_provo_is_found_in_its_passages():
+    corpus = corpora.provo()
+    assert corpus.words["text_id"].nunique() == 55
+    assert len(corpus.readings) > 2640
+    assert "measured words" in corpus.notes[0]
+    assert not [name for name in corpus.readings if name.endswith("_ms")]  # they are scaled, not ms
+
+
+def test_exclusions_are_named_and_counted(words):
+    kept, table = corpora.exclude(
+        words.assign(log_frequency=words["log_frequency"].where(words["word"] != "reads"))
+    )
+    assert kept["word"].tolist() == ["had"]
+    assert table.set_index("step")["removed"].to_dict() == {
+        "first word of a text": 1,  # The
+        "last word of a text": 1,  # on
+        "first word of a line": 0,
+        "last word of a line": 0,
+        "before punctuation": 2,  # man, sleep.
+        "not alphabetic": 2,  # 3 doesn't
+        "no frequency": 1,  # reads
+        "after one of these": 4,  # old, who, cats, He
+    }
+    assert table["left"].iloc[-1] == len(kept)
+    assert (table["removed"].sum() + len(kept)) == len(words)
+
+
+def test_lines_are_excluded_where_they_are_known(words):
+    lines = words.assign(line=[1] * 6 + [2] * (len(words) - 6))
+    _, table = corpora.exclude(lines, and_the_next=False)
+    assert table.set_index("step").loc[
+        ["first word of a line", "last word of a line"], "flagged"
+    ].tolist() == [2, 2]
+
+
+def test_lags_never_cross_a_text_or_a_gap():
+    table = pd.DataFrame(
+        {"text_id": list("aaabb"), "word_id": [1, 2, 4, 1, 2], "word": "w", "x": [1.0, 2, 3, 4, 5]}
+    )
+    lagged = corpora.add_lags(table.sample(frac=1, random_state=0), ["x"], lags=2).sort_index()
+    assert lagged["prev_x"].fillna(-1).tolist() == [-1, 1, -1, -1, 4]
+    assert (
+        lagged["prev2_x"].fillna(-1).tolist() == [-1, -1, 2, -1, -1]
+        or lagged["prev2_x"].isna().all()
+    )
+
+
+def test_log_frequency_looks_words_up_bare_and_in_lower_case():
+    found = corpora.log_frequency(
+        pd.Series(["The", "cat,", "'cat", "dog"]), {"the": 100, "cat": 10}
+    )
+    assert found.tolist()[:3] == pytest.approx(np.log([100, 10, 10]))
+    assert np.isnan(found.iloc[3])
+
+
+def dundee_files(folder):
+    """Write one text of six words on two lines, read by one person, in the original layout."""
+    rows = [
+        ("Are", 1, 1),
+        ("tourists", 1, 2),
+        ("enticed", 1, 3),
+        ("by", 2, 1),
+        ("these", 2, 2),
+        ('"ads?"', 2, 3),
+    ]
+    lines = [
+        f"{word:<20} 1 1 {line} {place} {i + 1} {10 * i} {len(word)} {len(word)} 0 0 0 {i + 1} 1"
+        for i, (word, line, place) in enumerate(rows)
+    ]
+    (folder / "tx01wrdp.dat").write_text("\n".join(lines), encoding="latin-1")
+    fixations = [
+        (1, 200),
+        (2, 180),
+        (2, 90),
+        ("*Blink", 60),
+        (4, 210),
+        (3, 150),
+        (4, 120),
+        (6, 250),
+        (6, 30),
+    ]
+    head = "WORD TEXT LINE OLEN WLEN XPOS WNUM FDUR OBLP WDLP LAUN TXFR"
+    body = [
+        f"{where} -99 -99 -99 -99 -99 -99 {ms} -99 -99 -99 -99"
+        if isinstance(where, str)
+        else f"{rows[where - 1][0]} 1 {rows[where - 1][1]} 3 3 12 {where} {ms} 1 1 -99 4"
+        for where, ms in fixations
+    ]
+    (folder / "sa01ma1p.dat").write_text("\n".join([head, *body]), encoding="latin-1")
+
+
+def test_the_dundee_layout_gives_first_fixations_gazes_and_totals(tmp_path):
+    dundee_files(tmp_path)
+    corpus = corpora.dundee(tmp_path)
+    assert corpus.words["word"].tolist() == ["Are", "tourists", "enticed", "by", "these", '"ads?"']
+    assert corpus.words["line"].nunique() == 2
+    found = corpus.readings.set_index("word_id")
+    assert found["first_fixation_ms"].to_dict() == {1: 200, 2: 180, 3: 150, 4: 210, 6: 250}
+    assert found["gaze_ms"].to_dict() == {1: 200, 2: 270, 3: 150, 4: 210, 6: 280}
+    assert found["total_ms"].to_dict() == {1: 200, 2: 270, 3: 150, 4: 330, 6: 280}
+    assert found["prev_fixated"].to_dict() == {1: False, 2: True, 3: True, 4: False, 6: False}
+    assert found["first_pass"].to_dict() == {1: True, 2: True, 3: False, 4: True, 6: True}
+
+
+def test_a_folder_without_the_dundee_files_says_what_it_needs(tmp_path):
+    with pytest.raises(FrameError, match="0 files tx..wrdp.dat.*Name the folder"):
+        corpora.dundee(tmp_path)
+    dundee_files(tmp_path)
+    (tmp_path / "tx01wrdp.dat").rename(tmp_path / "tx02wrdp.dat")
+    with pytest.raises(FrameError, match="fixations of texts \\['01'\\]"):
+        corpora.dundee(tmp_path)
+
+
+def test_two_csv_files_are_a_corpus(tmp_path):
+    words, readings = tmp_path / "words.csv", tmp_path / "readings.csv"
+    words.write_text(
+        'text_id,word_id,word,log_frequency\n01,1,None,\n01,2,"so,",3.5\n', encoding="utf-8"
+    )
+    readings.write_text(
+        "subject,text_id,word_id,gaze_ms\n007,01,1,250\n007,01,2,\n", encoding="utf-8"
+    )
+    corpus = corpora.from_csv(words, readings)
+    assert corpus.words["word"].tolist() == ["None", "so,"]
+    assert corpus.words["length_chars"].tolist() == [4, 2]
+    assert corpus.words["log_frequency"].isna().tolist() == [True, False]
+    assert corpus.readings["subject"].tolist() == ["007", "007"]
+    assert corpus.readings["gaze_ms"].isna().tolist() == [False, True]
+    joined = corpora.join(corpus.readings, corpus.words)
+    assert len(frames.check_readings(joined)) == 2
+    readings.write_text("subject,text_id,word_id,gaze_ms\n007,01,5,250\n", encoding="utf-8")
+    with pytest.raises(
+        FrameError, match="1 readings are of words that .* does not have, first \\('01', 5\\)"
+    ):
+        corpora.from_csv(words, readings)
+
+
+def test_columns_in_both_frames_are_refused(words):
+    readings = words.assign(subject="a", gaze_ms=1.0)
+    with pytest.raises(FrameError, match="stand in both"):
+        corpora.join(readings, words)

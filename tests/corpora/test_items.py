@@ -1,0 +1,328 @@
+"""Item banks as frames. References: counts printed in the datasets' papers or counted line by line; hand-made files."""
+
+from __future__ import annotations
+
+import bz2
+import json
+import zipfile
+
+import pandas as pd
+import pytest
+
+from psychlm.corpora import item_banks as banks
+from psychlm.corpora import response_sets
+from psychlm.data import DataError, DataMissingError
+from psychlm.frames import FrameError, check_items
+
+NLI = ["entailment", "neutral", "contradiction"]
+
+
+def jsonl(path, rows):
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return path
+
+
+def pair(number, label, **others):
+    return {
+        "pairID": str(number),
+        "sentence1": f"P{number}",
+        "sentence2": f"H{number}",
+        "gold_label": label,
+    } | others
+
+
+def test_pairs_without_a_gold_label_are_left_out_and_counted(tmp_path) -> None:
+    file = jsonl(
+        tmp_path / "pairs.jsonl",
+        [pair(1, "neutral"), pair(2, "-"), pair(3, "entailment"), pair(4, "-")],
+    )
+    items = banks.nli(file)
+    assert items["item_id"].tolist() == ["1", "3"]
+    assert items["answer"].tolist() == [1, 0]
+    assert items["choices"].tolist() == [NLI, NLI]
+    assert items["hypothesis"].tolist() == ["H1", "H3"]
+    assert items.attrs["left_out"] == {"no gold label": 2}
+
+
+def test_an_unknown_label_is_named(tmp_path) -> None:
+    file = jsonl(tmp_path / "pairs.jsonl", [pair(1, "neutral"), pair(2, "maybe")])
+    with pytest.raises(DataError, match=r"labels \['maybe'\], which are none of"):
+        banks.nli(file)
+
+
+def test_anli_is_read_from_inside_its_archive(tmp_path) -> None:
+    row = {"uid": "u1", "context": "P", "hypothesis": "H", "label": "c", "reason": "r"}
+    with zipfile.ZipFile(tmp_path / "anli.zip", "w") as archive:
+        archive.writestr("anli_v0.1/R1/dev.jsonl", json.dumps(row) + "\n")
+        archive.writestr("anli_v0.1/R2/dev.jsonl", json.dumps(row | {"uid": "u2"}) + "\n")
+        archive.writestr("__MACOSX/anli_v0.1/R1/dev.jsonl", "rubbish")
+    items = banks.nli(f"{tmp_path / 'anli.zip'}#R2/dev.jsonl")
+    assert items[["item_id", "prompt", "hypothesis", "answer"]].to_numpy().tolist() == [
+        ["u2", "P", "H", 2]
+    ]
+    for member in ("", "#dev.jsonl", "#R9/dev.jsonl"):
+        with pytest.raises(DataError, match=r"holds \d files named .*R1/dev.jsonl"):
+            banks.nli(f"{tmp_path / 'anli.zip'}{member}")
+
+
+def arc(key="B", labels="ABC", **others):
+    choices = [{"text": f"choice {label}", "label": label} for label in labels]
+    return {
+        "id": "q1",
+        "question": {"stem": "What?", "choices": choices},
+        "answerKey": key,
+    } | others
+
+
+@pytest.mark.parametrize(
+    ("row", "says"),
+    [
+        (arc(key="D"), r"\['q1'\] .*have a key that labels none of their choices"),
+        (arc(labels="ABB"), r"\['q1'\] .*the same label, so that both may be right"),
+    ],
+)
+def test_an_item_with_no_or_two_right_answers_is_named(tmp_path, row, says) -> None:
+    with pytest.raises(FrameError, match=says):
+        banks.read_arc(jsonl(tmp_path / "arc.jsonl", [row]))
+
+
+def test_items_whose_key_is_hidden_are_left_out_and_counted(tmp_path) -> None:
+    hidden = arc() | {"id": "q2"}
+    del hidden["answerKey"]
+    items = banks.read_arc(jsonl(tmp_path / "arc.jsonl", [arc(labels="123", key="3"), hidden]))
+    assert items["item_id"].tolist() == ["q1"]
+    assert items["answer"].tolist() == [2]
+    assert items.attrs["left_out"] == {"no gold label": 1}
+
+
+def test_what_is_written_in_arcs_layout_is_read_again(tmp_path) -> None:
+    items = pd.DataFrame(
+        {
+            "item_id": ["a", "b"],
+            "prompt": ["Ça va?", "?"],
+            "choices": [["x", "y"], ["1", "2", "3"]],
+            "answer": [1, 2],
+            "hops": [1, 3],
+            "cluster": ["dog.n.01", None],
+            "distractor_types": [["sister", "answer"], ["r", "r", "answer"]],
+        }
+    )
+    again = banks.read_arc(banks.write_arc(items, tmp_path / "folder" / "probe.jsonl"))
+    pd.testing.assert_frame_equal(
+        again[items.columns.drop("cluster")], items.drop(columns="cluster")
+    )
+    assert again["cluster"][0] == "dog.n.01"
+    assert pd.isna(again["cluster"][1])
+    assert [file.name for file in (tmp_path / "folder").iterdir()] == ["probe.jsonl"]
+
+
+def test_more_choices_than_letters_are_numbered(tmp_path) -> None:
+    items = pd.DataFrame(
+        {
+            "item_id": ["a"],
+            "prompt": ["?"],
+            "choices": [[f"c{i}" for i in range(40)]],
+            "answer": [39],
+        }
+    )
+    assert banks.read_arc(banks.write_arc(items, tmp_path / "many.jsonl"))["answer"].tolist() == [
+        39
+    ]
+
+
+SCIQ = [
+    {
+        "question": f"Q{i}",
+        "correct_answer": "right",
+        "distractor1": "a",
+        "distractor2": "b",
+        "distractor3": "c",
+    }
+    for i in range(200)
+]
+
+
+def test_sciq_is_shuffled_the_same_way_every_time_and_keeps_its_answers(tmp_path) -> None:
+    file = jsonl(tmp_path / "sciq.jsonl", [*SCIQ, SCIQ[0] | {"distractor2": "right "}])
+    items = banks.sciq(file)
+    pd.testing.assert_frame_equal(items, banks.sciq(file))
+    assert {choices[k] for choices, k in zip(items["choices"], items["answer"], strict=True)} == {
+        "right"
+    }
+    assert set(items["answer"]) == {0, 1, 2, 3}
+    assert not items["answer"].equals(banks.sciq(file, seed=1)["answer"])
+    assert items.attrs["left_out"] == {"duplicate choices": 1}
+
+
+def test_social_iqa_and_piqa_and_anli_find_the_labels_beside_the_items(tmp_path) -> None:
+    social = {
+        "context": "Kai left.",
+        "question": "Why?",
+        "answerA": "a",
+        "answerB": "b",
+        "answerC": "c",
+    }
+    jsonl(tmp_path / "dev.jsonl", [social, social])
+    (tmp_path / "dev-labels.lst").write_text("3\n1\n")
+    items = banks.social_iqa(tmp_path / "dev.jsonl")
+    assert items["answer"].tolist() == [2, 0]
+    assert items["prompt"][0] == "Kai left. Why?"
+    jsonl(tmp_path / "dev.jsonl", [{"goal": "g", "sol1": "s", "sol2": "t"}] * 2)
+    with pytest.raises(FrameError, match="not among their choices"):
+        banks.piqa(tmp_path / "dev.jsonl")  # labels from 1 to 3 are not PIQA's
+    jsonl(tmp_path / "dev.jsonl", [{"goal": "g", "sol1": "s", "sol2": "t"}])
+    with pytest.raises(DataError, match="2 labels for the 1 items"):
+        banks.piqa(tmp_path / "dev.jsonl")
+    jsonl(
+        tmp_path / "dev.jsonl",
+        [{"obs1": "It rained.", "obs2": "She fell.", "hyp1": "h.", "hyp2": "i."}],
+    )
+    (tmp_path / "dev-labels.lst").write_text("2\n")
+    items = banks.abductive_nli(tmp_path / "dev.jsonl")
+    assert items["choices"][0] == ["h. She fell.", "i. She fell."]
+    assert items["answer"].tolist() == [1]
+
+
+def test_hellaswag_is_read_packed_and_as_released(tmp_path) -> None:
+    packed = tmp_path / "hellaswag.txt.bz2"
+    packed.write_bytes(bz2.compress("\n".join(["Roof: he", "3", "a", "b", "c", "d"] * 2).encode()))
+    row = {"activity_label": "Roof", "ctx": "he", "endings": ["a", "b", "c", "d"], "label": 3}
+    released = jsonl(tmp_path / "hellaswag.jsonl", [row, row | {"label": ""}])
+    columns = ["prompt", "choices", "answer", "template"]
+    pd.testing.assert_frame_equal(
+        banks.hellaswag(packed)[columns][:1], banks.hellaswag(released)[columns]
+    )
+    assert banks.hellaswag(released).attrs["left_out"] == {"no gold label": 1}
+    packed.write_bytes(bz2.compress(b"Roof: he\n3\na\nb\nc"))
+    with pytest.raises(DataError, match="blocks of six lines"):
+        banks.hellaswag(packed)
+
+
+def test_sentiment_labels_outside_the_scale_are_refused(tmp_path) -> None:
+    file = tmp_path / "reviews.txt"
+    file.write_text("0 bad .\n4 great .\n")
+    assert banks.sentiment(file)["choices"][0][4] == "very positive"
+    with pytest.raises(DataError, match="the label 4"):
+        banks.sentiment(file, fine=False)
+    file.write_text("0 bad .\n\nnone at all\n")
+    with pytest.raises(DataError, match="line 2 of .* does not give a label"):
+        banks.sentiment(file)
+
+
+def test_what_is_no_file_and_no_json_is_named(tmp_path) -> None:
+    with pytest.raises(DataMissingError, match="no file"):
+        banks.nli(tmp_path / "nowhere.jsonl")
+    with pytest.raises(DataError, match=r"near it: \['snli/snli_1\.0_"):
+        banks.nli("snli/snli_1.0_deev")
+    broken = tmp_path / "broken.jsonl"
+    broken.write_text('{"id": 1}\n{"id": \n')
+    with pytest.raises(DataError, match="line 2 of .* is no JSON"):
+        banks.read(broken)
+    with pytest.raises(DataError, match="another layout"):
+        banks.nli(jsonl(tmp_path / "other.jsonl", [arc()]))
+    with pytest.raises(DataError, match="no layout that is known"):
+        banks.read(jsonl(tmp_path / "other.jsonl", [{"a": 1}]))
+    broken.write_bytes(b'{"id": "caf\xe9"}\n')
+    with pytest.raises(DataError, match="not UTF-8"):
+        banks.read(broken)
+
+
+# How many items a bank has, as its makers count them (SNLI: as the share counts its part), and how many of them
+# cannot be asked: no gold label, or the same choice twice (counted in the raw files, not with the readers).
+SIZES = {
+    "snli/snli_1.0_dev": (1289, 16),
+    "snli/snli_1.0_test": (1277, 23),
+    "semantic_fragments/breaking_nli_dataset": (8193, 0),
+    "semantic_fragments/boolean/challenge_train": (3000, 0),
+    "semantic_fragments/monotonicity_hard/challenge_dev": (1000, 0),
+    "mcqa/ax_b": (1104, 0),
+    "sst/stsa.binary.train": (6920, 0),
+    "sst/stsa.binary.dev": (872, 0),
+    "sst/stsa.binary.test": (1821, 0),
+    "sst/stsa.fine.train": (8544, 0),
+    "sst/stsa.fine.dev": (1101, 0),
+    "sst/stsa.fine.test": (2210, 0),
+    "sst/sst2_phrases_train": (60614, 0),
+    "mcqa/openbookqa/train": (4957, 3),
+    "mcqa/openbookqa/dev": (500, 0),
+    "mcqa/openbookqa/test": (500, 0),
+    "mcqa/arc/ARC-Easy-Train": (2251, 0),
+    "mcqa/arc/ARC-Easy-Test": (2376, 0),
+    "mcqa/arc/ARC-Challenge-Train": (1119, 0),
+    "mcqa/arc/ARC-Challenge-Test": (1172, 0),
+    "mcqa/sciq/valid": (1000, 2),
+    "mcqa/sciq/test": (1000, 9),
+    "mcqa/piqa/valid": (1838, 0),
+    "mcqa/socialiqa/dev": (1954, 5),
+    "mcqa/hellaswag/hellaswag_val_full": (10042, 0),
+}
+
+
+@pytest.mark.needs_share
+@pytest.mark.parametrize("source", SIZES)
+def test_every_bank_has_its_published_size(source) -> None:
+    n_items, n_left_out = SIZES[source]
+    items = banks.read(source)
+    assert sum(items.attrs["left_out"].values()) == n_left_out
+    assert len(items) == n_items - n_left_out
+    check_items(items)
+
+
+@pytest.mark.needs_share
+def test_known_items_have_their_known_answers() -> None:
+    def right(source, item_id):
+        item = banks.read(source).set_index("item_id").loc[item_id]
+        return item["choices"][item["answer"]]
+
+    assert right("mcqa/openbookqa/dev", "8-376") == "Deep sea animals"
+    assert (
+        right("mcqa/arc/ARC-Easy-Dev", "Mercury_7057260") == "Do algae use sunlight to make food?"
+    )
+    assert (
+        right("mcqa/hellaswag/hellaswag_val_full", "hellaswag_val_full-1")
+        == "starts pulling up roofing on a roof."
+    )
+    assert right("mcqa/socialiqa/dev", "dev-1") == "Find somewhere to go"
+    assert right("mcqa/sciq/valid", "valid-1") == "darwin"
+    assert right("sst/stsa.binary.dev", "stsa.binary.dev-1") == "negative"
+    assert "paper strips" in right("mcqa/piqa/valid", "valid-1")
+    assert right("mcqa/ax_b", 1) == "not_entailment"
+
+
+@pytest.mark.needs_share
+def test_the_diagnostic_of_one_category_is_that_of_laverghetta_2021() -> None:
+    ours = banks.single_category(banks.glue_diagnostic("mcqa/ax_b")).set_index("item_id")
+    theirs = banks.glue_diagnostic("laverghetta2021/diagnostic_results").set_index("item_id")
+    assert len(theirs) == 812
+    assert theirs["category"].nunique() == 20
+    pd.testing.assert_series_equal(ours["category"], theirs["category"].sort_index())
+    entailed = theirs["answer"].sort_index() == 0
+    assert ((ours["answer"] == 0) == entailed).all()
+
+
+@pytest.mark.needs_share
+def test_the_diagnostic_has_the_items_of_the_response_set() -> None:
+    study = response_sets.laverghetta2021()
+    theirs = banks.glue_diagnostic("laverghetta2021/diagnostic_results")
+    assert set(study.models.columns) == set(theirs["item_id"])
+    joined = study.items.merge(theirs, on="item_id", validate="one_to_one")
+    assert (joined["prompt_x"] == joined["prompt_y"] + "\n" + joined["hypothesis"]).all()
+    assert (joined["answer_x"] == joined["answer_y"]).all()
+
+
+def test_the_diagnostic_of_gluebenchmark_has_three_labels(tmp_path) -> None:
+    header = "Lexical Semantics\tPredicate-Argument Structure\tLogic\tKnowledge\tDomain\tPremise\tHypothesis\tLabel"
+    rows = [
+        '\t\tNegation\t\tArtificial\tThe "cat" sat.\tThe cat did not sit.\tcontradiction',
+        "Named entities\t\t\tWorld knowledge\tNews\tA\tB\tneutral",
+        "Factivity\t\tNegation;Conditionals\t\tNews\tC\tD\tentailment",
+    ]
+    file = tmp_path / "diagnostic-full.tsv"
+    file.write_text("\n".join([header, *rows]) + "\n")
+    items = banks.glue_diagnostic(file)
+    assert items["prompt"][0] == 'The "cat" sat.'
+    assert items["answer"].tolist() == [2, 1, 0]
+    assert items["categories"][2] == ["Factivity", "Negation", "Conditionals"]
+    single = banks.single_category(items)
+    assert single["category"].tolist() == ["Propositional structure", "Named entities"]
+    assert single.attrs["left_out"] == {"no tag, or several": 1}

@@ -1,0 +1,96 @@
+"""Corpora, norms and the traditional models of notebook 10.
+
+A Markov chain's perplexity is compared with the entropy counted from its own text; norms with the released sentences.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from psychlm import data
+from psychlm.corpora import norms
+from psychlm.corpora import text as word_corpora
+from psychlm.lm import traditional
+from psychlm.lm.recurrent_training import Training
+
+
+@pytest.fixture
+def nothing_at_hand(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(name: str) -> Path:
+        raise data.DataMissingError(name)
+
+    monkeypatch.setattr(data, "path", missing)
+
+
+def test_the_perplexity_of_a_markov_chain_is_that_of_its_own_transitions() -> None:
+    chain, best = word_corpora.markov(100_000, 6, seed=3)
+    stream = pd.Series([token for sentence in chain.train for token in [*sentence, "."]])
+    pairs = pd.crosstab(stream.shift(fill_value="."), stream)
+    conditional = pairs.div(pairs.sum(axis=1), axis=0).to_numpy()
+    bits = -(pairs.to_numpy() * np.log2(np.where(conditional > 0, conditional, 1))).sum() / len(
+        stream
+    )
+    assert 2**bits == pytest.approx(best, rel=0.03)
+
+
+def test_words_that_training_does_not_hold_are_unknown_in_all_parts() -> None:
+    train, validation, test = word_corpora._closed([["a", "b", "a"]], [["b", "c"]], [["a", "d"]], 2)
+    assert (train, validation, test) == (
+        [["a", "<unk>", "a"]],
+        [["<unk>", "<unk>"]],
+        [["a", "<unk>"]],
+    )
+
+
+def test_a_corpus_that_is_not_known_is_named() -> None:
+    with pytest.raises(ValueError, match=r"no corpus is named \['ptb'\]"):
+        word_corpora.read(["ptb"], 100, seed=1)
+
+
+def test_networks_are_named_as_in_the_paper_and_learn() -> None:
+    chain, best = word_corpora.markov(2000, 5, seed=2)
+    sizes = [8, 4]
+    trained = list(
+        traditional.networks(chain, "Transformer", sizes, Training(epochs=2, batch_size=5))
+    )
+    assert [model.name for model in trained] == ["Transformer-4", "Transformer-8"]
+    assert trained[0].key == "markov.transformer-4"
+    assert all(0.9 * best < model.perplexity < 6.5 for model in trained)
+
+
+@pytest.mark.usefixtures("nothing_at_hand")
+def test_where_nothing_is_at_hand_the_default_model_writes_and_the_result_is_called_simulated() -> (
+    None
+):
+    (corpus,) = word_corpora.read(["Penn Treebank"], 300, seed=1).values()
+    assert corpus.kind == "simulated"
+    assert min(corpus.n_words.values()) > 0
+    drawn = word_corpora.norms(seed=1, n_drawn=30)
+    assert drawn.kind == "simulated"
+    bare = drawn.table[drawn.table["bare"]]
+    assert bare["cloze_surprisal_bits"].corr(bare["the truth"]) > 0.5
+
+
+@pytest.mark.needs_share
+def test_norms_stand_at_their_words_in_the_whole_sentences() -> None:
+    ucl = norms.ucl_norms()
+    both = ucl.table.merge(ucl.sentences, on=["text_id", "word_id"], suffixes=("", "_read"))
+    assert len(both) == len(ucl.table)
+    assert (both["word"] == both["word_read"]).all()
+    assert len(ucl.released) == 7
+    assert not ucl.table.loc[ucl.table["bare"], "word"].str.contains(r"[^A-Za-z]").any()
+
+
+@pytest.mark.needs_share
+def test_parts_of_the_novels_hold_different_sentences() -> None:
+    corpus = word_corpora.novels(20_000, seed=1)
+    long = [
+        {" ".join(s) for s in part if len(s) > 12}
+        for part in (corpus.train, corpus.validation, corpus.test)
+    ]
+    assert not (long[0] & long[1] or long[0] & long[2] or long[1] & long[2])
+    assert corpus.n_words["train"] == pytest.approx(20_000, rel=0.02)

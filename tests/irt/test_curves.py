@@ -1,0 +1,78 @@
+"""Curves beside their closed forms, mirt's test information, and numerical derivatives."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+from test_fit import SMALL, reference
+
+from psychlm.frames import FrameError
+from psychlm.irt import curves
+
+ITEMS = pd.DataFrame(
+    {"a": [1.0, 2.0, 0.7], "b": [0.0, 1.0, -1.0], "c": [0.0, 0.2, 0.1], "u": [1.0, 1.0, 0.9]}
+)
+
+
+def test_difficulty_lies_half_way_between_the_asymptotes():
+    p = np.array([curves.probability(b, ITEMS)[0, i] for i, b in enumerate(ITEMS["b"])])
+    np.testing.assert_allclose(p, (ITEMS["c"] + ITEMS["u"]) / 2)
+
+
+def test_asymptotes_are_guessing_and_the_upper_one():
+    np.testing.assert_allclose(
+        curves.probability([-100, 100], ITEMS), [ITEMS["c"], ITEMS["u"]], atol=1e-12
+    )
+
+
+def test_an_item_without_guessing_needs_only_a_and_b():
+    np.testing.assert_allclose(
+        curves.probability([0.0], pd.DataFrame({"a": [1.0], "b": [0.0]})), [[0.5]]
+    )
+
+
+def test_the_intercept_serves_flat_items_whose_difficulty_is_infinite():
+    flat = pd.DataFrame({"a": [0.0], "b": [np.inf], "d": [1.0]})
+    np.testing.assert_allclose(curves.probability([-2.0, 2.0], flat), 1 / (1 + np.exp(-1)))
+
+
+def test_information_is_the_squared_derivative_over_the_variance():
+    theta, h = np.linspace(-3, 3, 13), 1e-5
+    p = curves.probability(theta, ITEMS)
+    slope = (curves.probability(theta + h, ITEMS) - curves.probability(theta - h, ITEMS)) / (2 * h)
+    np.testing.assert_allclose(
+        curves.item_information(theta, ITEMS), slope**2 / (p * (1 - p)), rtol=1e-6
+    )
+
+
+@pytest.mark.parametrize("model", ["2PL", "Rasch"])
+@pytest.mark.parametrize("dataset", SMALL)
+def test_test_information_is_mirts(dataset, model, reference_dir):
+    items = reference(reference_dir, "items", dataset, model)
+    mirt = reference(reference_dir, "test_information", dataset, model)
+    found = curves.test_information(
+        mirt["theta"], items.assign(d=items["intercept_d"])[["a", "b", "c", "d"]]
+    )
+    np.testing.assert_allclose(found, mirt["test_information"], rtol=1e-4)
+
+
+def test_the_empirical_curve_follows_the_curve_that_made_the_answers(rng):
+    theta = rng.normal(size=20_000)
+    item = pd.DataFrame({"a": [1.5], "b": [0.3]})
+    answered = (rng.random(len(theta)) < curves.probability(theta, item)[:, 0]).astype(float)
+    at = np.linspace(-1.5, 1.5, 7)
+    np.testing.assert_allclose(
+        curves.empirical_curve(theta, answered, at), curves.probability(at, item)[:, 0], atol=0.03
+    )
+    assert np.isnan(curves.empirical_curve(theta, answered, [9.0])).all()
+
+
+def test_too_few_groups_for_a_spline_are_refused():
+    with pytest.raises(FrameError, match="at least 5"):
+        curves.empirical_curve([0.0, 1.0, 2.0], [0, 1, 1], [0.5])
+
+
+def test_items_without_slopes_are_refused():
+    with pytest.raises(FrameError, match="columns a and b"):
+        curves.probability(0.0, pd.DataFrame({"b": [0.0]}))

@@ -1,0 +1,310 @@
+"""Differential item functioning: Mantel-Haenszel and likelihood-ratio tests between two groups.
+
+References: statsmodels' StratifiedTable and R's mantelhaen.test on the same tables; for the two-group model, one-group
+fits of psychlm.irt (themselves checked against R's mirt), to which it reduces with one anchor item, and a direct
+optimisation of the marginal likelihood by scipy; known parameters.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy import optimize, stats
+from scipy.special import log_expit, logsumexp
+from statsmodels.stats.contingency_tables import StratifiedTable
+
+from psychlm import irt, simulate
+from psychlm.frames import FrameError
+from psychlm.irt.dif import dif_likelihood_ratio, mantel_haenszel
+from psychlm.irt.two_groups import fit_two_groups
+
+
+def two_populations(
+    rng: np.random.Generator,
+    *,
+    n: int = 300,
+    n_items: int = 12,
+    shifts: dict[int, float] | None = None,
+    model: str = "2PL",
+) -> tuple[pd.DataFrame, pd.Series]:
+    """Draw people (N(0, 1)) and models (N(0.6, 1.3)) who answer items, some of them shifted for the models."""
+    items = simulate.items(n_items, rng, model)
+    shifted = items.copy()
+    for position, shift in (shifts or {}).items():
+        shifted.iloc[position, shifted.columns.get_loc("b")] += shift
+    theta = pd.Series(
+        np.r_[rng.normal(0, 1, n), rng.normal(0.6, 1.3, n)],
+        index=[f"{who}-{i}" for who in "hm" for i in range(n)],
+    )
+    group = pd.Series(["human"] * n + ["model"] * n, index=theta.index)
+    answers = [
+        simulate.responses(theta[:n], items, rng),
+        simulate.responses(theta[n:], shifted, rng),
+    ]
+    return pd.concat(answers), group
+
+
+def tables_of(
+    responses: pd.DataFrame, group: pd.Series, item: str, score: pd.Series
+) -> list[np.ndarray]:
+    """Build the 2 x 2 tables of an item stratum by stratum, as a reader would."""
+    human, right = group == "human", responses[item] == 1
+    tables = []
+    for value in sorted(score.unique()):
+        here = (score == value) & responses[item].notna()
+        rows = [
+            [(here & side & right).sum(), (here & side & ~right).sum()] for side in (human, ~human)
+        ]
+        if np.sum(rows) > 1:
+            tables.append(np.array(rows, dtype=float))
+    return tables
+
+
+@pytest.mark.parametrize("matching", ["total", "rest"])
+def test_mantel_haenszel_equals_statsmodels_on_every_item(
+    rng: np.random.Generator, matching: str
+) -> None:
+    responses, group = two_populations(rng, shifts={3: 1.5})
+    ours = mantel_haenszel(
+        responses, group, reference="human", matching=matching, purify=False
+    ).items
+    for item in responses:
+        score = responses.sum(axis=1) - (responses[item] if matching == "rest" else 0)
+        theirs = StratifiedTable(tables_of(responses, group, item, score))
+        assert ours.loc[item, "log_odds"] == pytest.approx(theirs.logodds_pooled)
+        assert ours.loc[item, "se"] == pytest.approx(theirs.logodds_pooled_se)
+        assert ours.loc[item, "delta"] == pytest.approx(-2.35 * theirs.logodds_pooled)
+        difference = np.sqrt(theirs.test_null_odds(correction=False).statistic)
+        corrected = theirs.test_null_odds(correction=True)
+        if (
+            ours.loc[item, "chi2"] > 0
+        ):  # with less than half an answer between the two, the correction takes all
+            assert ours.loc[item, ["chi2", "p"]].tolist() == pytest.approx(
+                [corrected.statistic, corrected.pvalue]
+            )
+        else:
+            assert corrected.statistic >= difference**2 or difference < 0.5
+
+
+@pytest.mark.skipif(shutil.which("Rscript") is None, reason="R is not installed")
+def test_mantel_haenszel_equals_r(rng: np.random.Generator) -> None:
+    responses, group = two_populations(rng, shifts={0: 1.0})
+    item = responses.columns[0]
+    tables = tables_of(responses, group, item, responses.sum(axis=1))
+    numbers = ",".join(
+        str(int(v)) for table in tables for v in table.T.ravel()
+    )  # R fills by column
+    asked = f"x <- array(c({numbers}), c(2, 2, {len(tables)})); t <- mantelhaen.test(x); "
+    asked += "cat(format(c(t$estimate, t$statistic, t$p.value, t$conf.int), digits = 15))"
+    done = subprocess.run(
+        ["Rscript", "--vanilla", "-e", asked], capture_output=True, text=True, check=True
+    )
+    ratio, chi2, p, low, high = (float(word) for word in done.stdout.split())
+    ours = mantel_haenszel(responses, group, purify=False).items.loc[item]
+    assert ours[["odds_ratio", "chi2", "p"]].tolist() == pytest.approx([ratio, chi2, p], rel=1e-9)
+    half = stats.norm.ppf(0.975) * ours["se"]
+    assert np.exp([ours["log_odds"] - half, ours["log_odds"] + half]) == pytest.approx(
+        [low, high], rel=1e-9
+    )
+
+
+def test_standardised_difference_equals_its_definition(rng: np.random.Generator) -> None:
+    responses, group = two_populations(rng)
+    item, score, human = responses.columns[4], responses.sum(axis=1), group == "human"
+    gap, weight = 0.0, 0
+    for value in score.unique():
+        ours, theirs = (responses.loc[side & (score == value), item] for side in (human, ~human))
+        if len(ours) and len(theirs):
+            gap, weight = gap + len(theirs) * (theirs.mean() - ours.mean()), weight + len(theirs)
+    found = mantel_haenszel(responses, group, purify=False).items.loc[item, "std_p_dif"]
+    assert found == pytest.approx(gap / weight)
+
+
+def test_swapping_the_groups_turns_the_sign() -> None:
+    responses, group = two_populations(np.random.default_rng(3), shifts={1: 1.2})
+    one = mantel_haenszel(responses, group, reference="human").items
+    other = mantel_haenszel(responses, group, reference="model").items
+    assert other["log_odds"].to_numpy() == pytest.approx(-one["log_odds"].to_numpy())
+    assert other["ets"].tolist() == one["ets"].tolist()
+
+
+def test_ets_classes_follow_size_and_significance(rng: np.random.Generator) -> None:
+    responses, group = two_populations(rng, n=1500, n_items=20, shifts={2: 3.0, 5: -3.0})
+    found = mantel_haenszel(responses, group, reference="human")
+    items = found.items
+    assert items["ets"].iloc[[2, 5]].tolist() == ["C", "C"]
+    assert (
+        items["delta"].iloc[2] < -1.5 < 1.5 < items["delta"].iloc[5]
+    )  # harder for models; easier for models
+    small = (items["delta"].abs() < 1) | (items["p"] >= 0.05)
+    assert (items["ets"].eq("A") == small).all()
+    large = (items["delta"].abs() >= 1.5) & (
+        (items["delta"].abs() - 1) / items["se_delta"] > stats.norm.ppf(0.95)
+    )
+    assert (items["ets"].eq("C") == large & ~small).all()
+
+
+def test_purification_takes_biased_items_out_of_the_score(rng: np.random.Generator) -> None:
+    shifts = dict.fromkeys(
+        range(6), 1.5
+    )  # six of twenty items are harder for models: the raw score is biased
+    responses, group = two_populations(rng, n=800, n_items=20, shifts=shifts)
+    raw = mantel_haenszel(responses, group, purify=False)
+    pure = mantel_haenszel(responses, group)
+    fair = responses.columns[6:]
+    assert pure.settled
+    assert pure.n_rounds > 1
+    assert set(pure.anchors) == set(pure.items.index[pure.items["ets"] == "A"])
+    assert abs(pure.items.loc[fair, "log_odds"].mean()) < 0.5 * abs(
+        raw.items.loc[fair, "log_odds"].mean()
+    )
+
+
+def test_missing_answers_follow_the_stated_rule(rng: np.random.Generator) -> None:
+    responses, group = two_populations(rng, n=400)
+    holed = responses.mask(rng.random(responses.shape) < 0.03)
+    complete = holed.dropna()
+    dropped = mantel_haenszel(holed, group, purify=False)
+    assert dropped.n_set_aside == len(holed) - len(complete)
+    expected = mantel_haenszel(complete, group, purify=False).items
+    pd.testing.assert_frame_equal(dropped.items, expected)
+    wrong = mantel_haenszel(holed, group, purify=False, missing="wrong")
+    item = holed.columns[0]
+    theirs = StratifiedTable(tables_of(holed, group, item, holed.fillna(0).sum(axis=1)))
+    assert wrong.items.loc[item, "log_odds"] == pytest.approx(theirs.logodds_pooled)
+    share = mantel_haenszel(holed, group, purify=False, missing="share", n_strata=8)
+    assert share.n_set_aside == 0
+    assert share.items["n_strata"].max() <= 8
+
+
+def test_false_alarms_of_mantel_haenszel_keep_to_the_level_and_power_rises_with_the_shift() -> None:
+    rng = np.random.default_rng(11)
+    alarms, hits = [], []
+    for _ in range(60):
+        responses, group = two_populations(rng, n=250, n_items=20, shifts={0: 1.2}, model="1PL")
+        p = mantel_haenszel(responses, group, purify=False).items["p"]
+        hits.append(p.iloc[0] < 0.05)
+        alarms += (p.iloc[1:] < 0.05).tolist()
+    assert (
+        0.01 < np.mean(alarms) < 0.07
+    )  # 1,140 tests at 0.05; the continuity correction makes them somewhat shy
+    assert np.mean(hits) > 0.9
+
+
+def test_with_one_anchor_the_two_group_model_is_two_fits() -> None:
+    responses, group = two_populations(np.random.default_rng(5))
+    human = group == "human"
+    apart = [irt.fit(responses[side], "2PL", standard_errors=False) for side in (human, ~human)]
+    together = fit_two_groups(responses, group, free=responses.columns[1:])
+    assert together.converged
+    assert together.loglik == pytest.approx(sum(fit.loglik for fit in apart), abs=1e-3)
+    assert together.n_parameters == sum(fit.n_parameters for fit in apart)
+    # the models' own scale is N(0, 1): carried to the people's by the mean and spread that the anchor gives
+    theirs = apart[1].items["b"] * together.focal_sd + together.focal_mean
+    assert together.items["b_focal"].to_numpy() == pytest.approx(theirs.to_numpy(), abs=0.01)
+    assert together.items["b_reference"].to_numpy() == pytest.approx(
+        apart[0].items["b"].to_numpy(), abs=0.01
+    )
+
+
+def test_the_two_group_model_equals_a_direct_optimisation() -> None:
+    responses, group = two_populations(np.random.default_rng(6), n=120, n_items=5)
+    x, human = responses.to_numpy(), (group == "human").to_numpy()
+    nodes, weights = np.polynomial.hermite_e.hermegauss(61)
+    log_weights = np.log(weights / weights.sum())
+
+    def negative(v: np.ndarray) -> float:
+        a, d, mean, sd = v[:5], v[5:10], v[10], np.exp(v[11])
+        value = 0.0
+        for side, theta in ((human, nodes), (~human, mean + sd * nodes)):
+            z = np.multiply.outer(theta, a) + d
+            value += logsumexp(
+                x[side] @ log_expit(z).T + (1 - x[side]) @ log_expit(-z).T + log_weights, axis=1
+            ).sum()
+        return -value
+
+    bounds = [(0, 5)] * 5 + [(-6, 6)] * 5 + [(-3, 3), (-2, 2)]
+    start = np.r_[np.ones(5), np.zeros(7)]
+    best = optimize.minimize(
+        negative, start, method="L-BFGS-B", bounds=bounds, options={"ftol": 1e-13}
+    )
+    fit = fit_two_groups(responses, group)
+    assert fit.loglik == pytest.approx(-best.fun, abs=5e-3)
+    assert [fit.focal_mean, np.log(fit.focal_sd)] == pytest.approx(best.x[10:], abs=0.01)
+
+
+@pytest.mark.parametrize(("model", "df"), [("2PL", 2), ("1PL", 1)])
+def test_likelihood_ratios_find_the_shifted_item_and_its_size(model: str, df: int) -> None:
+    rng = np.random.default_rng(8)
+    responses, group = two_populations(rng, n=700, n_items=10, shifts={4: 1.0}, model="1PL")
+    item = responses.columns[4]
+    found = dif_likelihood_ratio(responses, group, reference="human", model=model)
+    assert (found.items["df"] == df).all()
+    assert found.items["converged"].all()
+    assert found.items["p_adjusted"].idxmin() == item
+    assert found.items.loc[item, "p_adjusted"] < 1e-4
+    if model == "1PL":  # in the 2PL the shift is shared between difficulty and slope
+        assert found.items.loc[item, "b_difference"] == pytest.approx(1.0, abs=0.35)
+    without_model = mantel_haenszel(responses, group, reference="human").items.loc[
+        item, "std_p_dif"
+    ]
+    assert found.items.loc[item, "p_difference"] == pytest.approx(without_model, abs=0.03)
+    assert found.baseline.focal_mean == pytest.approx(0.6, abs=0.25)
+
+
+def test_statistics_are_gains_between_two_fits_both_ways() -> None:
+    responses, group = two_populations(np.random.default_rng(9), n_items=8)
+    item, anchors = responses.columns[7], responses.columns[:7]
+    together = fit_two_groups(responses, group)
+    freed = fit_two_groups(responses, group, free=[item])
+    expected = 2 * (freed.loglik - together.loglik)
+    by_all_others = dif_likelihood_ratio(responses, group, items=[item]).items.loc[item]
+    by_anchors = dif_likelihood_ratio(responses, group, anchors=anchors).items.loc[item]
+    for found in (
+        by_all_others,
+        by_anchors,
+    ):  # with one item that is no anchor, both designs are one
+        assert found["statistic"] == pytest.approx(expected, abs=1e-3)
+        assert found["p"] == pytest.approx(stats.chi2.sf(expected, 2), abs=1e-3)
+
+
+def test_false_alarms_of_likelihood_ratios_keep_to_the_level() -> None:
+    rng = np.random.default_rng(12)
+    p = []
+    for _ in range(6):
+        responses, group = two_populations(rng, n=250, n_items=8)
+        p += dif_likelihood_ratio(responses, group, tolerance=1e-3).items["p"].tolist()
+    assert np.sum(np.array(p) < 0.05) <= 7  # of 48 tests: 2.4 expected
+    assert stats.kstest(p, "uniform").pvalue > 0.001
+
+
+def test_an_item_that_a_group_answered_alike_is_not_tested_and_counted() -> None:
+    responses, group = two_populations(np.random.default_rng(13), n_items=6)
+    item = responses.columns[2]
+    responses.loc[group == "model", item] = 1.0
+    found = dif_likelihood_ratio(responses, group, model="1PL")
+    assert found.n_untested == 1
+    assert np.isnan(found.items.loc[item, "p"])
+    assert found.items.drop(item)["p"].notna().all()
+    with pytest.raises(FrameError, match="free and were answered"):
+        fit_two_groups(responses, group, free=[item])
+
+
+def test_malformed_groups_are_refused_by_name() -> None:
+    responses, group = two_populations(np.random.default_rng(14), n=20, n_items=4)
+    with pytest.raises(FrameError, match="have no group"):
+        mantel_haenszel(responses, group.iloc[1:])
+    with pytest.raises(FrameError, match="these are 3"):
+        mantel_haenszel(responses, group.where(group.index != "h-0", "other"))
+    with pytest.raises(FrameError, match="none of the groups"):
+        mantel_haenszel(responses, group, reference="people")
+    with pytest.raises(FrameError, match="at least one anchor"):
+        fit_two_groups(responses, group, free=responses.columns)
+    with pytest.raises(FrameError, match="not among the responses"):
+        dif_likelihood_ratio(responses, group, anchors=["item-99"])
+    with pytest.raises(ValueError, match="give n_strata"):
+        mantel_haenszel(responses, group, missing="share")

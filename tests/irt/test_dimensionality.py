@@ -1,0 +1,289 @@
+"""Dimensionality against R's psych (tetrachoric correlations, eigenvalues) and mirt (two factors, oblimin), scipy's
+bivariate normal, statsmodels' rotations, numerical derivatives and simulated structure."""
+
+import warnings
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy import stats
+from scipy.special import expit
+from statsmodels.multivariate.factor_rotation import rotate_factors
+
+from psychlm.frames import FrameError
+from psychlm.irt.dimension import eigenvalues, parallel_analysis, unidimensionality
+from psychlm.irt.rotation import oblimin, target_rotation
+from psychlm.irt.tetrachoric import cell_probabilities, pair_tables, tetrachoric
+from psychlm.irt.two_factor import _MarginalLikelihood, two_factor
+
+SNLI = ["4GS_contradiction", "4GS_entailment", "5GS_contradiction", "5GS_entailment", "5GS_neutral"]
+SETS = ["LSAT6", "LSAT7", *(pytest.param(name, marks=pytest.mark.needs_share) for name in SNLI)]
+
+
+def responses_of(reference_dir, dataset):
+    if dataset.startswith("LSAT"):
+        return pd.read_csv(reference_dir / "irt" / f"data_{dataset}.csv")
+    from psychlm import data
+
+    items = pd.read_csv(reference_dir / "irt" / "items.csv")
+    chosen = (items.dataset == dataset) & (items.model == "2PL") & (items.fit == "tight_TOL1e-6")
+    everyone = pd.read_csv(data.path(f"lalor2016/irt_file_{dataset[0]}_coded"), index_col=0)
+    return everyone[items[chosen].sort_values("index")["item"]]
+
+
+def two_clusters(rng, n_persons=1200, slope=1.8, correlation=0.3):
+    """Ten items: the first five measure one ability, the others another."""
+    covariance = [[1, correlation], [correlation, 1]]
+    theta = rng.multivariate_normal([0, 0], covariance, n_persons)
+    linear = slope * np.repeat(theta, 5, axis=1) + np.tile(np.linspace(-1, 1, 5), 2)
+    right = rng.random(linear.shape) < expit(linear)
+    return pd.DataFrame(
+        right * 1.0, columns=[f"{ability}{k}" for ability in "ab" for k in range(5)]
+    )
+
+
+# Tetrachoric correlations
+
+
+@pytest.mark.parametrize("rho", [-0.99, -0.5, 0.0, 0.3, 0.9, 0.99])
+def test_quadrants_of_the_bivariate_normal_equal_scipy(rho):
+    h, k = np.array([0.5, -1.5, 2.0, 1.3, -2.2]), np.array([0.2, -1.2, -1.0, 1.35, 1.0])
+    ours = cell_probabilities(np.full(5, np.arcsin(rho)), h, k)
+    both = [
+        stats.multivariate_normal.cdf([-a, -b], cov=[[1, rho], [rho, 1]])
+        for a, b in zip(h, k, strict=True)
+    ]
+    np.testing.assert_allclose(ours[3], both, atol=1e-7)
+    np.testing.assert_allclose(ours.sum(axis=0), 1, atol=1e-12)
+
+
+@pytest.mark.parametrize("correct", [0.5, 0.0])
+@pytest.mark.parametrize("dataset", SETS)
+def test_correlations_and_eigenvalues_equal_psych(dataset, correct, reference_dir):
+    """psych stops its search at about 1e-4 of the interval, so four digits are all that can agree."""
+    responses = responses_of(reference_dir, dataset)
+    rho = pd.read_csv(reference_dir / "irt" / "tetrachoric_rho.csv")
+    rho = rho[(rho.dataset == dataset) & (rho.correct == correct)]
+    found = tetrachoric(responses, correct=correct, smooth=True).to_numpy()
+    np.testing.assert_allclose(found[rho.i - 1, rho.j - 1], rho.rho, atol=1e-4)
+    expected = pd.read_csv(reference_dir / "irt" / "tetrachoric_eigenvalues.csv")
+    expected = expected[(expected.dataset == dataset) & (expected.correct == correct)].sort_values(
+        "k"
+    )
+    values = eigenvalues(responses, correct=correct, smooth=True)
+    np.testing.assert_allclose(values, expected.eigenvalue, atol=2e-4)
+
+
+def test_where_no_cell_is_empty_the_correlation_gives_the_table_back(reference_dir):
+    responses = responses_of(reference_dir, "LSAT7")
+    found = tetrachoric(responses).to_numpy()
+    tables = pair_tables(responses.to_numpy(float))
+    h = -stats.norm.ppf(responses.mean().to_numpy())
+    i, j = np.triu_indices(5, 1)
+    cells = cell_probabilities(np.arcsin(found[i, j]), h[i], h[j])
+    np.testing.assert_allclose(cells, tables[:, i, j] / len(responses), atol=1e-10)
+
+
+def test_correlations_of_cut_normals_are_recovered_with_gaps(rng):
+    truth = np.array([[1, 0.6, -0.3], [0.6, 1, 0.1], [-0.3, 0.1, 1]])
+    latent = rng.multivariate_normal(np.zeros(3), truth, 40_000)
+    cut = (
+        pd.DataFrame((latent > [0.5, -1.0, 0.0]) * 1.0)
+        .mask(rng.random(latent.shape) < 0.3)
+        .dropna(how="all")
+    )
+    np.testing.assert_allclose(tetrachoric(cut), truth, atol=0.04)
+
+
+def test_an_empty_cell_counts_as_asked_for():
+    responses = pd.DataFrame({"a": [0] * 20 + [1] * 30, "b": [0] * 15 + [1] * 35}, dtype=float)
+    assert tetrachoric(responses, correct=0).loc["a", "b"] == pytest.approx(1, abs=1e-6)
+    corrected = [tetrachoric(responses, correct=c).loc["a", "b"] for c in (0.1, 0.5, 1.0)]
+    assert 1 > corrected[0] > corrected[1] > corrected[2] > 0.8
+
+
+def test_items_without_variance_or_common_persons_are_refused_by_name():
+    with pytest.raises(FrameError, match=r"'a'.*drop_constant"):
+        tetrachoric(pd.DataFrame({"a": [1.0, 1, 1], "b": [0.0, 1, 0]}))
+    apart = pd.DataFrame({"a": [1.0, 0, np.nan, np.nan], "b": [np.nan, np.nan, 0, 1]})
+    with pytest.raises(FrameError, match="never answered by the same person"):
+        tetrachoric(apart)
+
+
+# Parallel analysis
+
+
+def test_parallel_analysis_counts_the_abilities(rng):
+    assert parallel_analysis(two_clusters(rng), n_draws=20, rng=1).n_factors == 2
+    assert parallel_analysis(two_clusters(rng, correlation=0.999), n_draws=20, rng=1).n_factors == 1
+
+
+def test_parallel_analysis_repeats_for_a_seed_and_keeps_the_gaps(rng):
+    gappy = two_clusters(rng, 300).mask(rng.random((300, 10)) < 0.2)
+    one, two = (parallel_analysis(gappy, n_draws=3, rng=5).table for _ in range(2))
+    pd.testing.assert_frame_equal(one, two)
+    noise = pd.DataFrame((rng.random((2000, 10)) < 0.5) * 1.0)
+    assert parallel_analysis(noise, n_draws=20, quantile=0.99, rng=1).n_factors == 0
+
+
+# Two factors
+
+
+def test_the_gradient_is_that_of_the_likelihood(rng):
+    x = two_clusters(rng, 60).mask(rng.random((60, 10)) < 0.1).to_numpy()
+    likelihood = _MarginalLikelihood(x, guessing=True)
+    at = np.column_stack([rng.normal(1, 0.3, (10, 3)), rng.uniform(0.05, 0.3, 10)])
+    _, gradient = likelihood(at)
+    for place in [(0, 0), (3, 1), (5, 2), (9, 3)]:
+        step = np.zeros_like(at)
+        step[place] = 1e-5
+        numerical = (likelihood(at + step)[0] - likelihood(at - step)[0]) / 2e-5
+        assert gradient[place] == pytest.approx(numerical, rel=1e-5, abs=1e-6)
+
+
+@pytest.mark.needs_share
+def test_the_two_factor_2pl_equals_mirt_or_is_better(reference_dir):
+    responses = responses_of(reference_dir, "5GS_contradiction")
+    responses = responses.drop(columns=responses.columns[[21, 25]])
+    expected = pd.read_csv(reference_dir / "irt" / "two_factor_2PL_fit.csv").iloc[0]
+    items = (
+        pd.read_csv(reference_dir / "irt" / "two_factor_2PL_items.csv")
+        .set_index("item")
+        .loc[responses.columns]
+    )
+    found = two_factor(responses)
+    assert found.converged
+    assert found.n_parameters == expected["n_par"]
+    assert -1e-3 < found.loglik - expected["logLik"] < 0.02
+    np.testing.assert_allclose(found.sabic, expected["SABIC"], atol=0.04)
+    np.testing.assert_allclose(found.items["d"], items["d"], atol=0.01)
+    np.testing.assert_allclose(found.communality, items["h2"], atol=0.002)
+    rotated = oblimin(found.loadings)
+    ours, theirs = rotated.loadings.to_numpy(), items[["oblimin.F1", "oblimin.F2"]].to_numpy()
+    if np.abs(ours - theirs).max() > np.abs(ours[:, ::-1] - theirs).max():
+        ours = ours[:, ::-1]
+    np.testing.assert_allclose(ours, theirs, atol=0.005)
+
+
+def test_two_clusters_come_apart_after_rotation(rng):
+    responses = two_clusters(rng)
+    loadings = two_factor(responses).loadings
+    target = np.full((10, 2), np.nan)
+    target[:5, 1] = target[5:, 0] = 0
+    rotated = target_rotation(loadings, target, oblique=True)
+    assert np.abs(rotated.loadings.to_numpy()[target == 0]).max() < 0.12
+    assert rotated.loadings.to_numpy()[np.isnan(target)].min() > 0.5
+    assert rotated.factor_correlation.iloc[0, 1] == pytest.approx(0.3, abs=0.12)
+
+
+def test_a_3pl_finds_what_guessing_adds(rng):
+    responses = two_clusters(rng, 1000, slope=2.5)
+    guessed = responses.mask(rng.random(responses.shape) < 0.25, 1.0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        two, three = two_factor(guessed), two_factor(guessed, model="3PL")
+    assert three.n_parameters == two.n_parameters + 10
+    assert three.loglik > two.loglik + 8
+    assert three.items["c"].mean() == pytest.approx(0.25, abs=0.1)
+
+
+def test_too_few_steps_are_admitted(rng):
+    with pytest.warns(UserWarning, match="did not converge"):
+        found = two_factor(two_clusters(rng, 300), max_iterations=2)
+    assert not found.converged
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda x: x.iloc[:, :3], "at least 4 items"),
+        (lambda x: x.assign(a0=1.0), "'a0'"),
+    ],
+)
+def test_what_two_factors_cannot_be_fitted_to_is_refused(change, message, rng):
+    with pytest.raises(FrameError, match=message):
+        two_factor(change(two_clusters(rng, 100)))
+    with pytest.raises(ValueError, match="'2PL' or '3PL'"):
+        two_factor(two_clusters(rng, 100), model="1PL")
+
+
+# Rotations
+
+
+@pytest.fixture
+def loadings(rng):
+    return pd.DataFrame(rng.uniform(-0.8, 0.8, (12, 3)), columns=["F1", "F2", "F3"])
+
+
+@pytest.mark.parametrize("oblique", [False, True])
+def test_target_rotation_equals_statsmodels(loadings, oblique, rng):
+    target = rng.uniform(-1, 1, (12, 3))
+    kind = "oblique" if oblique else "orthogonal"
+    expected, _ = rotate_factors(
+        loadings.to_numpy(), "target", target, kind, max_tries=5000, tol=1e-8
+    )
+    found = target_rotation(loadings, target, oblique=oblique)
+    assert found.converged
+    assert found.criterion <= 0.5 * ((expected - target) ** 2).sum() + 1e-9
+    ours = found.loadings.to_numpy()
+    if 0.5 * ((expected - target) ** 2).sum() < found.criterion + 1e-9:
+        np.testing.assert_allclose(ours, expected, atol=1e-5)
+
+
+def test_a_full_orthogonal_target_is_the_procrustes_solution(loadings, rng):
+    target = rng.uniform(-1, 1, (12, 3))
+    left, _, right = np.linalg.svd(loadings.to_numpy().T @ target)
+    found = target_rotation(loadings, target)
+    np.testing.assert_allclose(found.loadings, loadings.to_numpy() @ left @ right, atol=1e-6)
+
+
+def test_a_partial_target_is_hit_exactly_where_that_is_possible(loadings):
+    turn = np.linalg.qr(np.random.default_rng(3).standard_normal((3, 3)))[0]
+    target = np.full((12, 3), np.nan)
+    target[:4] = (loadings.to_numpy() @ turn)[:4]
+    found = target_rotation(loadings, target)
+    assert found.criterion < 1e-12
+    np.testing.assert_allclose(found.loadings, loadings.to_numpy() @ turn, atol=1e-5)
+
+
+def test_oblimin_is_at_least_as_simple_as_statsmodels(loadings):
+    expected, _ = rotate_factors(loadings.to_numpy(), "quartimin", max_tries=5000, tol=1e-8)
+    squares = expected**2
+    simple = 0.25 * (squares * (squares @ (np.ones((3, 3)) - np.eye(3)))).sum()
+    found = oblimin(loadings)
+    assert found.converged
+    assert found.criterion <= simple + 1e-9
+    assert (found.loadings.sum() >= 0).all()
+
+
+def test_rotation_leaves_the_common_part_as_it_is(loadings):
+    found = oblimin(loadings)
+    common = found.loadings @ found.factor_correlation @ found.loadings.T
+    np.testing.assert_allclose(common, loadings @ loadings.T, atol=1e-10)
+    np.testing.assert_allclose(np.diag(found.factor_correlation), 1, atol=1e-12)
+
+
+def test_targets_that_say_too_little_are_refused(loadings):
+    with pytest.raises(ValueError, match="shape"):
+        target_rotation(loadings, np.zeros((3, 3)))
+    with pytest.raises(ValueError, match="turn freely"):
+        target_rotation(loadings, np.where(np.arange(3) == 1, np.nan, np.zeros((12, 3))))
+
+
+# The evidence together
+
+
+def test_two_abilities_are_told_from_one(rng):
+    one = unidimensionality(two_clusters(rng, 800, correlation=0.999))
+    two = unidimensionality(two_clusters(rng, 800, correlation=0.2))
+    assert one.is_unidimensional and not two.is_unidimensional
+    assert two.lr_df == one.lr_df == 9
+    assert two.lr_p < 1e-10 < one.lr_p
+    assert two.models["bic"].idxmin() == 2 and one.models["bic"].idxmin() == 1
+
+
+@pytest.mark.needs_share
+def test_the_set_that_the_dissertation_rejected_has_a_second_ability(reference_dir):
+    ratio = {name: eigenvalues(responses_of(reference_dir, name)) for name in SNLI}
+    ratio = {name: values[1] / values[2] for name, values in ratio.items()}
+    assert ratio.pop("4GS_entailment") < 3 < min(ratio.values())

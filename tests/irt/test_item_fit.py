@@ -1,0 +1,425 @@
+"""Fit statistics against R's mirt at mirt's own parameters (so no fitter of ours is involved), and against brute force:
+sums over all response patterns, numerical derivatives, statistics computed person by person."""
+
+from itertools import product
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy import stats
+
+from psychlm.frames import FrameError
+from psychlm.irt.expected import ModelTables, normal_weights
+from psychlm.irt.goodness import LikelihoodRatio, ld_x2, likelihood_ratio, person_fit, q3, s_x2
+from psychlm.irt.limited_information import _jacobian, _margins, m2
+from psychlm.irt.sum_scores import add_items, collapse_sparse, expected_correct_by_score
+
+MODELS = ["2PL", "3PL", "Rasch"]
+LSAT = ["LSAT6", "LSAT7"]
+SNLI = [
+    f"{group}GS_{label}" for group in (4, 5) for label in ("contradiction", "entailment", "neutral")
+]
+SNLI.remove("4GS_neutral")  # mirt's fits of that set are not among the references
+MIRT_SMALLEST_VARIANCE = np.sqrt(1e-5)  # to which mirt lifts item variances in infit and outfit
+
+
+def reference(reference_dir, name, dataset, model):
+    table = pd.read_csv(reference_dir / "irt" / name)
+    return table[
+        (table.dataset == dataset) & (table.model == model) & (table.fit == "tight_TOL1e-6")
+    ]
+
+
+def responses_of(reference_dir, dataset):
+    if dataset in LSAT:
+        return pd.read_csv(reference_dir / "irt" / f"data_{dataset}.csv")
+    from psychlm import data
+
+    items = reference(reference_dir, "items.csv", dataset, "2PL").sort_values("index")["item"]
+    everyone = pd.read_csv(data.path(f"lalor2016/irt_file_{dataset[0]}_coded"), index_col=0)
+    return everyone[items]
+
+
+def mirt_tables(reference_dir, dataset, model, items):
+    """Return mirt's parameters on mirt's grid."""
+    table = reference(reference_dir, "items.csv", dataset, model).sort_values("index")
+    nodes = np.linspace(-6, 6, 61)
+    sd = 1.0
+    if model == "Rasch":
+        variances = pd.read_csv(reference_dir / "irt" / "rasch_variance.csv").set_index("dataset")
+        sd = np.sqrt(variances.loc[dataset, "latent_var"])
+    return ModelTables(
+        items=items,
+        slope=table["a"].to_numpy(),
+        intercept=table["intercept_d"].to_numpy(),
+        guess=table["c"].to_numpy(),
+        nodes=nodes,
+        weights=normal_weights(nodes, 0, sd),
+        guess_is_free=np.full(len(items), model == "3PL"),
+        slope_is="fixed" if model == "Rasch" else "free",
+        sd_is_free=model == "Rasch",
+    )
+
+
+@pytest.fixture
+def tables(rng):
+    """A 3PL of seven items."""
+    nodes = np.linspace(-6, 6, 61)
+    return ModelTables(
+        items=pd.Index([f"q{k}" for k in range(7)], name="item"),
+        slope=rng.uniform(0.8, 2, 7),
+        intercept=rng.normal(size=7),
+        guess=rng.uniform(0, 0.3, 7),
+        nodes=nodes,
+        weights=normal_weights(nodes),
+        guess_is_free=np.ones(7, dtype=bool),
+    )
+
+
+def simulated(tables, n_persons, rng):
+    theta = rng.standard_normal(n_persons)
+    return pd.DataFrame(
+        (rng.random((n_persons, len(tables.items))) < tables.at(theta).T) * 1.0,
+        columns=tables.items,
+    )
+
+
+# The score distribution against all response patterns
+
+
+def test_score_distribution_equals_the_sum_over_all_patterns(tables):
+    p, w = tables.probability, tables.weights
+    score, correct = np.zeros(8), np.zeros((7, 8))
+    for pattern in product([0, 1], repeat=7):
+        x = np.array(pattern)
+        probability = w @ np.where(x[:, None] == 1, p, 1 - p).prod(axis=0)
+        score[x.sum()] += probability
+        correct[:, x.sum()] += probability * x
+    ours, ours_correct = expected_correct_by_score(p, w)
+    np.testing.assert_allclose(ours, score, rtol=1e-12)
+    np.testing.assert_allclose(ours_correct, correct / score, rtol=1e-12, atol=1e-15)
+
+
+def test_scores_of_five_hundred_items_neither_underflow_nor_leave_the_unit_interval(rng):
+    p = rng.uniform(0.2, 0.9, (500, 5))
+    scores = add_items(np.ones((1, 5)), p)
+    np.testing.assert_allclose(scores.sum(axis=0), 1, rtol=1e-12)
+    np.testing.assert_allclose(np.arange(501) @ scores, p.sum(axis=0), rtol=1e-12)
+
+
+def test_collapsing_keeps_the_totals_and_reaches_the_minimum(rng):
+    expected = rng.uniform(0, 3, (20, 2))
+    observed = rng.integers(0, 4, (20, 2)).astype(float)
+    o, e = collapse_sparse(observed, expected)
+    assert (e >= 1).all() and len(o) == len(e) > 1
+    assert o.sum() == observed.sum()
+
+
+def test_a_table_too_thin_for_a_single_group_collapses_to_none():
+    o, e = collapse_sparse(np.array([[1.0, 1.0], [2.0, 0.0]]), np.array([[0.2, 1.8], [0.3, 1.7]]))
+    assert o.shape == e.shape == (0, 2)
+
+
+# S-X2, LD-X2, person fit and M2 against mirt
+
+
+@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize(
+    "dataset", LSAT + [pytest.param(name, marks=pytest.mark.needs_share) for name in SNLI]
+)
+def test_s_x2_equals_mirt(dataset, model, reference_dir):
+    responses = responses_of(reference_dir, dataset)
+    expected = reference(reference_dir, "items.csv", dataset, model).sort_values("index")
+    found = s_x2(mirt_tables(reference_dir, dataset, model, responses.columns), responses)
+    np.testing.assert_allclose(found["s_x2"], expected["S_X2"], rtol=1e-8)
+    np.testing.assert_array_equal(found["df"], expected["S_X2_df"])
+    np.testing.assert_allclose(found["rmsea"], expected["S_X2_RMSEA"], rtol=1e-8, atol=1e-10)
+    np.testing.assert_allclose(found["p"], expected["S_X2_p"], rtol=1e-6, atol=1e-12)
+
+
+@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize(
+    "dataset", LSAT + [pytest.param(name, marks=pytest.mark.needs_share) for name in SNLI]
+)
+def test_ld_x2_and_its_sign_equal_mirt(dataset, model, reference_dir):
+    responses = responses_of(reference_dir, dataset)
+    expected = reference(reference_dir, "ld_x2.csv", dataset, model)
+    found = ld_x2(mirt_tables(reference_dir, dataset, model, responses.columns), responses)
+    np.testing.assert_allclose(found["ld_x2"], expected["LD_X2"], rtol=1e-8)
+    np.testing.assert_allclose(found["cramers_v"], expected["signed_cramerV"], rtol=1e-8)
+    np.testing.assert_allclose(found["p"], expected["p"], rtol=1e-6, atol=1e-12)
+
+
+@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize(
+    "dataset", LSAT + [pytest.param(name, marks=pytest.mark.needs_share) for name in SNLI]
+)
+def test_person_fit_equals_mirt(dataset, model, reference_dir):
+    responses = responses_of(reference_dir, dataset)
+    tables = mirt_tables(reference_dir, dataset, model, responses.columns)
+    expected = reference(reference_dir, "personfit_first20.csv", dataset, model).sort_values(
+        "person"
+    )
+    found = person_fit(tables, responses).iloc[:20]
+    np.testing.assert_allclose(found["zh"], expected["Zh"], atol=1e-3)
+    p = tables.at(found["theta"].to_numpy()).T
+    untouched = (p * (1 - p)).min(axis=1) > MIRT_SMALLEST_VARIANCE
+    for ours, mirts in {
+        "outfit": "outfit",
+        "infit": "infit",
+        "z_outfit": "z.outfit",
+        "z_infit": "z.infit",
+    }.items():
+        np.testing.assert_allclose(found[ours][untouched], expected[mirts][untouched], atol=1e-3)
+
+
+@pytest.mark.needs_share
+def test_mirts_outfit_follows_when_small_variances_are_lifted_as_it_does(reference_dir):
+    responses = responses_of(reference_dir, "5GS_neutral")
+    tables = mirt_tables(reference_dir, "5GS_neutral", "2PL", responses.columns)
+    expected = reference(reference_dir, "personfit_first20.csv", "5GS_neutral", "2PL").sort_values(
+        "person"
+    )
+    found = person_fit(tables, responses).iloc[:20]
+    p = tables.at(found["theta"].to_numpy()).T
+    lifted = np.maximum(p * (1 - p), MIRT_SMALLEST_VARIANCE)
+    residual = responses.to_numpy()[:20] - p
+    assert np.abs(found["outfit"] - expected["outfit"].to_numpy()).max() > 1e-4
+    np.testing.assert_allclose((residual**2 / lifted).mean(axis=1), expected["outfit"], atol=5e-5)
+    np.testing.assert_allclose(
+        (residual**2).sum(axis=1) / lifted.sum(axis=1), expected["infit"], atol=1e-4
+    )
+
+
+M2_CASES = [*product(["LSAT6", "LSAT7"], ["2PL", "Rasch"])]
+M2_SHARE = [
+    pytest.param(*case, marks=pytest.mark.needs_share) for case in product(SNLI, ["2PL", "Rasch"])
+]
+
+
+@pytest.mark.parametrize(("dataset", "model"), M2_CASES + M2_SHARE)
+def test_m2_and_its_indices_equal_mirt(dataset, model, reference_dir):
+    responses = responses_of(reference_dir, dataset)
+    expected = reference(reference_dir, "m2.csv", dataset, model).iloc[0]
+    found = m2(mirt_tables(reference_dir, dataset, model, responses.columns), responses)
+    # mirt differentiates by the Rasch model's variance numerically, which costs it up to 0.11 per cent of M2
+    np.testing.assert_allclose(found.m2, expected["M2"], rtol=1e-6 if model == "2PL" else 2e-3)
+    assert found.df == expected["df"]
+    for ours, mirts in {"rmsea": "RMSEA", "rmsea_low": "RMSEA_5", "rmsea_high": "RMSEA_95"}.items():
+        np.testing.assert_allclose(getattr(found, ours), expected[mirts], rtol=2e-3, atol=1e-9)
+    for ours, mirts in {"srmsr": "SRMSR", "tli": "TLI", "cfi": "CFI"}.items():
+        np.testing.assert_allclose(getattr(found, ours), expected[mirts], rtol=1e-3)
+
+
+def test_the_derivatives_in_m2_are_those_of_the_margins(tables):
+    """The reason to differ from mirt in the next test: numerical differentiation agrees with ours."""
+    analytic = _jacobian(tables, _margins(tables.probability))
+    step = 1e-6
+    for block, name in enumerate(["intercept", "slope", "guess"]):
+        for k in range(7):
+            moved = []
+            for sign in (1, -1):
+                values = {n: getattr(tables, n).copy() for n in ("intercept", "slope", "guess")}
+                values[name][k] += sign * step
+                shifted = ModelTables(
+                    tables.items,
+                    **values,
+                    nodes=tables.nodes,
+                    weights=tables.weights,
+                    guess_is_free=tables.guess_is_free,
+                )
+                moved.append(_margins(shifted.probability) @ tables.weights)
+            np.testing.assert_allclose(
+                (moved[0] - moved[1]) / (2 * step), analytic[:, 7 * block + k], atol=1e-9
+            )
+
+
+@pytest.mark.needs_share
+@pytest.mark.parametrize("dataset", SNLI)
+def test_m2_of_the_3pl_differs_from_mirt_by_its_derivative_alone(
+    dataset, reference_dir, monkeypatch
+):
+    """mirt 1.45 takes P(1 - P), with guessing inside P, for the derivative of P: with that, its values follow."""
+    from psychlm.irt import limited_information
+
+    responses = responses_of(reference_dir, dataset)
+    tables = mirt_tables(reference_dir, dataset, "3PL", responses.columns)
+    expected = reference(reference_dir, "m2.csv", dataset, "3PL").iloc[0]
+    ours = m2(tables, responses)
+    assert ours.df == expected["df"]
+    np.testing.assert_allclose(ours.srmsr, expected["SRMSR"], rtol=1e-8)
+    assert 0 < ours.m2 / expected["M2"] - 1 < 0.05
+    right = limited_information._jacobian
+
+    def as_mirt(tables, margins):
+        p, by_item = tables.probability, limited_information._by_item
+        above_guess = (1 - p) / (1 - tables.guess[:, None])
+        columns = [p * (1 - p), p * (1 - p) * tables.nodes, above_guess]
+        return np.hstack([by_item(tables, column) for column in columns])
+
+    monkeypatch.setattr(
+        limited_information, "_jacobian", lambda t, m: as_mirt(t, m) if t is tables else right(t, m)
+    )
+    np.testing.assert_allclose(m2(tables, responses).m2, expected["M2"], rtol=1e-4)
+
+
+# Missing answers
+
+
+def test_booklets_sum_what_each_gives_alone(tables, rng):
+    responses = simulated(tables, 900, rng)
+    responses.iloc[:450, :2] = np.nan
+    responses.iloc[450:, 5:] = np.nan
+    together = s_x2(tables, responses)
+    shorter = [tables.items[2:], tables.items[:5]]
+    alone = []
+    for names, rows in zip(shorter, (slice(0, 450), slice(450, 900)), strict=True):
+        where = tables.items.get_indexer(names)
+        part = ModelTables(
+            items=names,
+            slope=tables.slope[where],
+            intercept=tables.intercept[where],
+            guess=tables.guess[where],
+            nodes=tables.nodes,
+            weights=tables.weights,
+            guess_is_free=np.zeros(len(names), dtype=bool),
+            slope_is="fixed",
+        )
+        alone.append(s_x2(part, responses.iloc[rows][names])["s_x2"])
+    expected = alone[0].add(alone[1], fill_value=0)[tables.items]
+    np.testing.assert_allclose(together["s_x2"], expected, rtol=1e-10)
+    assert together["n_persons"].tolist() == [450, 450, 900, 900, 900, 450, 450]
+
+
+def test_statistics_with_missing_answers_keep_their_nominal_level(tables, rng):
+    """At the true parameters M2 and LD-X2 have no parameter to spend: their means are their degrees of freedom."""
+    held = ModelTables(
+        tables.items,
+        tables.slope,
+        tables.intercept,
+        tables.guess,
+        tables.nodes,
+        tables.weights,
+        guess_is_free=np.zeros(7, dtype=bool),
+        slope_is="fixed",
+        intercept_is_free=False,
+        mean_is_free=True,
+    )
+    statistics = []
+    for _ in range(60):
+        responses = simulated(tables, 600, rng)
+        responses.iloc[:200, :2] = np.nan
+        responses.iloc[200:400, 5:] = np.nan
+        statistics.append([m2(held, responses).m2, ld_x2(held, responses)["ld_x2"].mean()])
+    mean_m2, mean_ld = np.mean(statistics, axis=0)
+    assert abs(mean_m2 - 27) < 4 * np.sqrt(2 * 27 / 60)
+    assert (
+        0.8 < mean_ld < 3.5
+    )  # the marginal means add up to two more degrees to the one of association
+
+
+def test_scattered_gaps_leave_no_score_groups_and_say_so(tables, rng):
+    responses = simulated(tables, 60, rng).mask(rng.random((60, 7)) < 0.4).dropna(how="all")
+    with pytest.raises(FrameError, match="use ld_x2 or q3"):
+        s_x2(tables, responses, min_persons=30)
+
+
+def test_persons_of_rare_patterns_are_counted_out_aloud(tables, rng):
+    responses = simulated(tables, 300, rng)
+    responses.iloc[0, 0] = np.nan
+    with pytest.warns(UserWarning, match="1 of 300 persons"):
+        found = s_x2(tables, responses)
+    assert (found["n_persons"] == 299).all()
+
+
+def test_person_fit_sums_over_the_answered_items(tables, rng):
+    responses = simulated(tables, 50, rng).mask(rng.random((50, 7)) < 0.3)
+    responses = responses[responses.notna().sum(axis=1) > 2]
+    found = person_fit(tables, responses)
+    for person in responses.index[:10]:
+        x = responses.loc[person].dropna()
+        p = pd.Series(tables.at(np.array([found.loc[person, "theta"]]))[:, 0], index=tables.items)[
+            x.index
+        ]
+        outfit = ((x - p) ** 2 / (p * (1 - p))).mean()
+        assert found.loc[person, "outfit"] == pytest.approx(outfit)
+        log_odds = np.log(p / (1 - p))
+        zh = ((x - p) * log_odds).sum() / np.sqrt((p * (1 - p) * log_odds**2).sum())
+        assert found.loc[person, "zh"] == pytest.approx(zh)
+
+
+# Q3 and likelihood ratios
+
+
+def test_q3_shows_the_pair_that_copies_and_lies_near_its_expectation_elsewhere(tables, rng):
+    responses = simulated(tables, 3000, rng)
+    copied = rng.random(3000) < 0.4
+    responses["q1"] = responses["q1"].where(~copied, responses["q0"])
+    found = q3(tables, responses).to_numpy()
+    assert found[0, 1] > 0.2
+    others = np.delete(found[np.triu_indices(7, 1)], 0)
+    assert abs(others.mean() + 1 / 6) < 0.1
+
+
+class Fit:
+    def __init__(self, loglik, n_parameters):
+        self.loglik, self.n_parameters = loglik, n_parameters
+
+
+def test_likelihood_ratio_is_the_textbook_one():
+    found = likelihood_ratio(Fit(-105.0, 4), Fit(-100.0, 7))
+    assert found == LikelihoodRatio(statistic=10.0, df=3, p=stats.chi2.sf(10.0, 3))
+
+
+def test_a_parameter_at_its_boundary_halves_p():
+    free, at_edge = (
+        likelihood_ratio(Fit(-101.0, 4), Fit(-100.0, 5), on_boundary=edge).p
+        for edge in (False, True)
+    )
+    assert at_edge == pytest.approx(free / 2)
+    assert likelihood_ratio(Fit(-100.0, 4), Fit(-100.0, 5), on_boundary=True).p == 1
+
+
+@pytest.mark.parametrize(
+    ("small", "big", "message"),
+    [
+        (Fit(-100, 5), Fit(-99, 5), "give the small"),
+        (Fit(-100, 5), Fit(-101, 6), "lower by 1.000 nats"),
+    ],
+)
+def test_models_that_are_not_nested_are_refused(small, big, message):
+    with pytest.raises(ValueError, match=message):
+        likelihood_ratio(small, big)
+
+
+# Bad input
+
+
+def test_responses_without_an_item_of_the_model_are_refused_by_name(tables, rng):
+    with pytest.raises(FrameError, match="q3"):
+        s_x2(tables, simulated(tables, 50, rng).drop(columns="q3"))
+
+
+def test_m2_without_degrees_of_freedom_says_how_many_items_it_takes(reference_dir):
+    responses = responses_of(reference_dir, "LSAT7")
+    tables = mirt_tables(reference_dir, "LSAT7", "3PL", responses.columns)
+    with pytest.raises(ValueError, match="a 3PL 6"):
+        m2(tables, responses)
+
+
+def test_a_fit_and_its_tables_give_the_same_statistics(tables, rng):
+    from psychlm import irt
+
+    responses = simulated(tables, 400, rng)
+    fitted = irt.fit(responses, "2PL", standard_errors=False)
+    by_hand = ModelTables(
+        items=fitted.items.index,
+        slope=fitted.items["a"].to_numpy(),
+        intercept=fitted.items["d"].to_numpy(),
+        guess=np.zeros(7),
+        nodes=np.linspace(-6, 6, 61),
+        weights=normal_weights(np.linspace(-6, 6, 61)),
+        guess_is_free=np.zeros(7, dtype=bool),
+    )
+    pd.testing.assert_frame_equal(s_x2(fitted, responses), s_x2(by_hand, responses))
+    assert m2(fitted, responses).m2 == pytest.approx(m2(by_hand, responses).m2)

@@ -1,0 +1,225 @@
+"""The linear logistic test model.
+
+References: a direct optimisation of the marginal likelihood by scipy; R's lme4 (glmer with 25 adaptive quadrature
+points), where it is installed; psychlm.irt's Rasch model, to which a saturated design leads; statsmodels' OLS, to which
+the two-step regression reduces without errors in the difficulties; known coefficients.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import statsmodels.api as sm
+from scipy import optimize
+from scipy.special import log_expit, logsumexp
+
+from psychlm import irt, simulate
+from psychlm.frames import FrameError
+from psychlm.irt.lltm import _explained, _random_effects, lltm
+
+ETA = {"hops": 0.5, "distance": 0.4, "kind": -0.3}
+
+
+def explained_items(
+    rng: np.random.Generator,
+    *,
+    n_items: int = 40,
+    n_persons: int = 200,
+    residual: float = 0.0,
+    sd: float = 1.2,
+) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Draw responses to items whose difficulties are -1 + design @ ETA + N(0, residual^2)."""
+    design = pd.DataFrame(
+        {
+            "hops": rng.integers(1, 5, n_items),
+            "distance": rng.normal(size=n_items),
+            "kind": rng.integers(0, 2, n_items).astype(bool),
+        },
+        index=[f"item-{i}" for i in range(n_items)],
+    )
+    b = -1 + design.astype(float) @ pd.Series(ETA) + rng.normal(0, residual, n_items)
+    items = pd.DataFrame({"a": 1.0, "b": b, "c": 0.0})
+    return simulate.responses(rng.normal(0, sd, n_persons), items, rng), design
+
+
+@pytest.mark.parametrize("missing", [0.0, 0.2])
+def test_the_fit_equals_a_direct_optimisation(rng: np.random.Generator, missing: float) -> None:
+    responses, design = explained_items(rng, n_items=8, n_persons=150)
+    responses = responses.mask(rng.random(responses.shape) < missing).dropna(how="all")
+    x, q = responses.to_numpy(), np.column_stack([np.ones(8), design.astype(float)])
+    right, wrong = (x == 1).astype(float), (x == 0).astype(float)
+    nodes, weights = np.polynomial.hermite_e.hermegauss(61)
+
+    def negative(v: np.ndarray) -> float:
+        z = np.exp(v[-1]) * nodes[:, None] - q @ v[:-1]
+        at_nodes = right @ log_expit(z).T + wrong @ log_expit(-z).T
+        return -logsumexp(at_nodes + np.log(weights / weights.sum()), axis=1).sum()
+
+    best = optimize.minimize(negative, np.zeros(5), method="BFGS", options={"gtol": 1e-6})
+    fit = lltm(responses, design, n_boot=0)
+    assert fit.converged
+    assert fit.loglik == pytest.approx(-best.fun, abs=1e-3)
+    assert fit.coefficients["eta"].to_numpy() == pytest.approx(best.x[:-1], abs=2e-3)
+    assert np.log(fit.ability_sd) == pytest.approx(best.x[-1], abs=2e-3)
+    hessian = _numerical_hessian(negative, best.x)
+    assert fit.coefficients["se"].to_numpy() == pytest.approx(
+        np.sqrt(np.diag(np.linalg.inv(hessian)))[:-1], rel=0.01
+    )
+
+
+def _numerical_hessian(function, at: np.ndarray, step: float = 1e-3) -> np.ndarray:  # type: ignore[no-untyped-def]
+    moves = step * np.eye(len(at))
+    return np.array(
+        [
+            [
+                (
+                    function(at + i + j)
+                    - function(at + i - j)
+                    - function(at - i + j)
+                    + function(at - i - j)
+                )
+                / (4 * step**2)
+                for j in moves
+            ]
+            for i in moves
+        ]
+    )
+
+
+def has_lme4() -> bool:
+    if shutil.which("Rscript") is None:
+        return False
+    asked = [
+        "Rscript",
+        "--vanilla",
+        "-e",
+        "quit(status = !requireNamespace('lme4', quietly = TRUE))",
+    ]
+    return subprocess.run(asked, capture_output=True).returncode == 0
+
+
+def test_the_fit_equals_lme4(rng: np.random.Generator, tmp_path: Path) -> None:
+    if not has_lme4():
+        pytest.skip("R's lme4 is not installed (Debian: r-cran-lme4)")
+    responses, design = explained_items(rng, n_items=12, n_persons=120)
+    long = responses.rename_axis(columns="item").stack().rename("right").reset_index()
+    long.merge(design.astype(float), left_on="item", right_index=True).to_csv(
+        tmp_path / "long.csv", index=False
+    )
+    script = (
+        f"x <- read.csv('{tmp_path / 'long.csv'}'); "
+        "f <- lme4::glmer(right ~ hops + distance + kind + (1 | person), x, binomial, nAGQ = 25); "
+        "cat(format(c(-lme4::fixef(f), sqrt(diag(as.matrix(vcov(f)))), attr(lme4::VarCorr(f)$person, 'stddev')), "
+        "digits = 15))"
+    )
+    done = subprocess.run(
+        ["Rscript", "--vanilla", "-e", script], capture_output=True, text=True, check=True
+    )
+    theirs = [float(word) for word in done.stdout.split()]
+    ours = lltm(responses, design, n_boot=0)
+    assert ours.coefficients["eta"].tolist() == pytest.approx(theirs[:4], abs=2e-3)
+    assert ours.coefficients["se"].tolist() == pytest.approx(theirs[4:8], rel=0.01)
+    assert ours.ability_sd == pytest.approx(theirs[8], abs=2e-3)
+
+
+def test_a_saturated_design_is_the_rasch_model(rng: np.random.Generator) -> None:
+    responses, _ = explained_items(rng, n_items=15)
+    indicators = pd.get_dummies(
+        pd.Series(responses.columns, index=responses.columns), drop_first=True
+    )
+    fit, rasch = lltm(responses, indicators, n_boot=0), irt.fit(responses, "Rasch")
+    assert fit.loglik == pytest.approx(rasch.loglik, abs=1e-4)
+    assert fit.n_parameters == rasch.n_parameters
+    assert fit.items["b_explained"].to_numpy() == pytest.approx(
+        rasch.items["b"].to_numpy(), abs=1e-3
+    )
+    assert fit.coefficients["se"].iloc[0] == pytest.approx(rasch.items["se_b"].iloc[0], rel=0.01)
+    assert fit.r2_likelihood.estimate == pytest.approx(1)
+    assert fit.df == 0
+    assert np.isnan(fit.p)
+
+
+def test_coefficients_recover_within_their_errors(rng: np.random.Generator) -> None:
+    responses, design = explained_items(rng, n_items=60, n_persons=400)
+    fit = lltm(responses, design, n_boot=0)
+    true = pd.Series({"(constant)": -1.0} | ETA)
+    assert ((fit.coefficients["eta"] - true).abs() < 3 * fit.coefficients["se"]).all()
+    assert fit.coefficients["se"].max() < 0.2
+    assert fit.p > 0.001  # the features do say it all
+    assert fit.r2_difficulty.estimate > 0.97
+
+
+def test_what_features_leave_over_is_estimated_without_the_errors_of_difficulties(
+    rng: np.random.Generator,
+) -> None:
+    gaps, raw_gaps = [], []
+    for _ in range(12):
+        responses, design = explained_items(rng, n_items=100, n_persons=40, residual=0.5)
+        fit = lltm(responses, design, n_boot=0)
+        true = 1 - 0.25 / (0.25 + (design.astype(float) @ pd.Series(ETA)).var())
+        gaps.append(fit.r2_difficulty.estimate - true)
+        raw_gaps.append(
+            sm.OLS(fit.items["b"], sm.add_constant(design.astype(float))).fit().rsquared_adj - true
+        )
+    assert abs(np.mean(gaps)) < 0.06
+    assert np.mean(raw_gaps) < -0.1
+    assert fit.residual_sd == pytest.approx(0.5, abs=0.15)
+    assert fit.p < 1e-6
+    assert (fit.two_step["se"] > 1.3 * fit.coefficients["se"]).loc[list(ETA)].all()
+
+
+def test_without_errors_the_regression_is_ordinary_least_squares(rng: np.random.Generator) -> None:
+    x = sm.add_constant(rng.normal(size=(30, 3)))
+    y = x @ [0.5, 1, -1, 0] + rng.normal(0, 0.7, 30)
+    theirs = sm.OLS(y, x).fit()
+    beta, se, residual = _random_effects(y, np.zeros(30), x)
+    assert beta == pytest.approx(theirs.params)
+    assert se == pytest.approx(theirs.bse, rel=1e-4)
+    assert residual == pytest.approx(theirs.mse_resid, rel=1e-4)
+    assert _explained(y, np.zeros(30), x) == pytest.approx(theirs.rsquared_adj, rel=1e-4)
+
+
+def test_residual_variance_is_zero_where_errors_explain_all(rng: np.random.Generator) -> None:
+    x = sm.add_constant(rng.normal(size=(30, 1)))
+    y = x @ [0.0, 1.0] + rng.normal(0, 0.1, 30)
+    assert _random_effects(y, np.full(30, 0.25), x)[2] == 0
+
+
+def test_intervals_hold_the_estimate_and_the_truth_and_follow_the_seed(
+    rng: np.random.Generator,
+) -> None:
+    responses, design = explained_items(rng, n_items=50, n_persons=100, residual=0.4)
+    one, two = (lltm(responses, design, n_boot=40, rng=4) for _ in range(2))
+    true = 1 - 0.16 / (0.16 + (design.astype(float) @ pd.Series(ETA)).var())
+    for found in (one.r2_likelihood, one.r2_difficulty):
+        assert found.low < found.estimate < found.high
+        assert 0.1 < found.high - found.low < 0.7
+    assert one.r2_difficulty.low < true < one.r2_difficulty.high
+    assert one.r2_difficulty == two.r2_difficulty
+    assert one.r2_likelihood == two.r2_likelihood
+
+
+def test_features_without_a_bearing_explain_nothing(rng: np.random.Generator) -> None:
+    responses, design = explained_items(rng, n_items=60, n_persons=150)
+    fit = lltm(responses, design[[]].assign(noise=rng.normal(size=60)), n_boot=40)
+    assert abs(fit.r2_difficulty.estimate) < 0.1
+    assert fit.r2_difficulty.low < 0.05
+
+
+def test_a_design_that_does_not_fit_the_items_is_refused_by_name(rng: np.random.Generator) -> None:
+    responses, design = explained_items(rng, n_items=10, n_persons=50)
+    with pytest.raises(FrameError, match="'item-0'.*have no features"):
+        lltm(responses, design.iloc[1:])
+    with pytest.raises(FrameError, match="'double'.*follow from"):
+        lltm(responses, design.assign(double=2 * design["hops"] - 1))
+    with pytest.raises(FrameError, match="'name'.*get_dummies"):
+        lltm(responses, design.assign(name="x"))
+    with pytest.raises(FrameError, match="'distance'.*missing"):
+        lltm(responses, design.assign(distance=np.nan))
+    with pytest.raises(FrameError, match="answered alike"):
+        lltm(responses.assign(**{"item-3": 1.0}), design)

@@ -1,0 +1,151 @@
+"""Abilities beside R's mirt, and beside maxima found by a general optimiser."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy.optimize import minimize_scalar
+from test_fit import DATASETS, reference, responses_of
+
+from psychlm import irt, simulate
+from psychlm.frames import FrameError
+from psychlm.irt import curves, scoring
+
+METHODS = ["EAP", "MAP", "ML", "WLE"]
+
+
+def from_mirt(reference_dir, dataset, model, responses):
+    items = reference(reference_dir, "items", dataset, model).sort_values("index")
+    return pd.DataFrame(
+        {
+            "a": items["a"].to_numpy(),
+            "d": items["intercept_d"].to_numpy(),
+            "c": items["c"].to_numpy(),
+        },
+        index=pd.Index(responses.columns, name="item"),
+    )
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("model", ["2PL", "3PL"])
+@pytest.mark.parametrize("dataset", DATASETS)
+def test_scores_with_mirts_items_are_mirts_scores(dataset, model, method, reference_dir):
+    responses = responses_of(dataset, reference_dir)
+    expected = reference(reference_dir, "theta_first20", dataset, model).sort_values("person")
+    if expected.empty:
+        pytest.skip(f"mirt's scores of {dataset} are not among the references")
+    found = irt.score(
+        from_mirt(reference_dir, dataset, model, responses), responses.iloc[: len(expected)], method
+    )
+    theirs = expected[method].to_numpy(float)
+    finite = np.isfinite(theirs) & (np.abs(theirs) < 15)
+    np.testing.assert_allclose(found["theta"][finite], theirs[finite], atol=0.005)
+    np.testing.assert_allclose(found["se"][finite], expected[f"SE_{method}"][finite], rtol=0.01)
+
+
+@pytest.mark.parametrize("dataset", DATASETS)
+def test_rasch_eap_meets_mirt_on_a_grid_wide_enough(dataset, reference_dir):
+    responses = responses_of(dataset, reference_dir)
+    wide = pd.read_csv(reference_dir / "irt" / "rasch_wide_items.csv")
+    expected = wide[wide["dataset"] == dataset].sort_values("index")
+    found = irt.fit(responses, "Rasch").score(responses.iloc[: len(expected)])
+    np.testing.assert_allclose(found["theta"], expected["EAP_person_same_index"], atol=0.005)
+    np.testing.assert_allclose(found["se"], expected["SE_EAP_person_same_index"], rtol=0.01)
+
+
+def test_2pl_scores_of_our_own_fit_are_within_a_two_hundredth_of_mirts(reference_dir):
+    responses = responses_of("LSAT7", reference_dir)
+    expected = reference(reference_dir, "theta_first20", "LSAT7", "2PL").sort_values("person")
+    fit = irt.fit(responses, "2PL")
+    for method in METHODS:
+        theirs = expected[method].to_numpy(float)
+        finite = np.isfinite(theirs)
+        np.testing.assert_allclose(
+            fit.score(responses.iloc[:20], method)["theta"][finite], theirs[finite], atol=0.005
+        )
+
+
+def test_perfect_and_zero_patterns_have_infinite_ml_and_finite_other_scores():
+    items = simulate.items(10, np.random.default_rng(0))
+    extreme = pd.DataFrame(
+        np.outer([1.0, 0.0], np.ones(10)), index=["all", "none"], columns=items.index
+    )
+    ml = scoring.score(items, extreme, "ml")
+    assert ml["theta"].tolist() == [np.inf, -np.inf]
+    assert ml["se"].isna().all()
+    for method in ("eap", "map", "wle"):
+        found = scoring.score(items, extreme, method)
+        assert np.isfinite(found).all(axis=None)
+        assert found.loc["all", "theta"] > 0 > found.loc["none", "theta"]
+
+
+@pytest.mark.parametrize("method", ["map", "ml"])
+def test_modes_are_where_a_general_optimiser_finds_them(method):
+    rng = np.random.default_rng(3)
+    items = simulate.items(25, rng, "3PL")
+    answered = simulate.responses(rng.normal(size=15), items, rng, missing=0.2)
+    found = scoring.score(items, answered, method)
+    for person, row in answered.iterrows():
+        asked = row.notna().to_numpy()
+
+        def negative(theta, row=row, asked=asked):
+            p = curves.probability(theta, items)[0][asked]
+            x = row[asked].to_numpy()
+            return -(x * np.log(p) + (1 - x) * np.log1p(-p)).sum() + (
+                theta**2 / 2 if method == "map" else 0
+            )
+
+        if np.isfinite(found.loc[person, "theta"]):
+            best = minimize_scalar(
+                negative, bounds=(-8, 8), method="bounded", options={"xatol": 1e-9}
+            )
+            assert negative(found.loc[person, "theta"]) <= best.fun + 1e-6
+
+
+def test_thousands_of_items_do_not_underflow_and_narrow_the_error():
+    rng = np.random.default_rng(1)
+    items = simulate.items(20_000, rng)
+    theta = pd.Series([-2.0, 0.0, 1.5], index=["low", "middle", "high"])
+    answered = simulate.responses(theta, items, rng)
+    for method in ("eap", "map", "ml", "wle"):
+        found = scoring.score(items, answered, method)
+        assert (found["se"] < 0.05).all()
+        assert (np.abs(found["theta"] - theta) < 4 * found["se"]).all()
+
+
+def test_new_persons_may_be_asked_some_of_the_items_only():
+    rng = np.random.default_rng(2)
+    items = simulate.items(12, rng)
+    answered = simulate.responses(rng.normal(size=5), items, rng)
+    some = answered.iloc[:, :7]
+    masked = answered.copy()
+    masked.iloc[:, 7:] = np.nan
+    pd.testing.assert_frame_equal(
+        scoring.score(items, some),
+        scoring.score(items, masked.dropna(axis=1, how="all")),
+        check_exact=False,
+    )
+    with pytest.raises(FrameError, match="'unheard of'"):
+        scoring.score(items, answered.assign(**{"unheard of": 1.0}))
+
+
+def test_an_unknown_method_is_refused():
+    items = simulate.items(4, np.random.default_rng(2))
+    with pytest.raises(ValueError, match="mle"):
+        scoring.score(items, simulate.responses([0.0], items, np.random.default_rng(2)), "mle")
+
+
+def test_the_posterior_of_a_fit_has_the_scores_mean_and_spread():
+    rng = np.random.default_rng(2)
+    items = simulate.items(40, rng, "Rasch")
+    answered = simulate.responses(2 * rng.normal(size=200), items, rng)
+    fit = irt.fit(answered, "Rasch", standard_errors=False)
+    posterior, eap = fit.posterior(answered), fit.score(answered)
+    mean = posterior.weights @ posterior.nodes
+    np.testing.assert_allclose(mean, eap["theta"], atol=1e-10)
+    np.testing.assert_allclose(
+        np.sqrt(posterior.weights @ posterior.nodes**2 - mean**2), eap["se"], atol=1e-8
+    )
+    assert posterior.loglik.sum() == pytest.approx(fit.loglik, abs=0.01)
+    assert np.sqrt(posterior.prior @ posterior.nodes**2) == pytest.approx(fit.ability_sd, rel=1e-3)

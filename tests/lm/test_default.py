@@ -1,0 +1,255 @@
+"""The model that ships: small, safe, offline and meaningful; and the script that trains it.
+
+Its surprisals are compared with those released for GPT-2 and for people's cloze answers on the UCL corpus (de Varda et
+al. 2023); the trigram that teaches it with Kneser and Ney's equations written out in loops.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from tiny_words import words_frame
+
+from psychlm import data, lm
+from psychlm.lm import pieces, train_default, training_text
+from psychlm.lm.teacher import TrigramTeacher
+
+FOLDER = Path(lm.__file__).parent / "default"
+MEBIBYTES = 2**20
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _one_thread() -> Iterator[None]:
+    """Tiny matrices are slower in threads."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="module")
+def record() -> dict[str, dict[str, float]]:
+    return json.loads((FOLDER / "training.json").read_text())
+
+
+def test_the_default_model_is_small_and_holds_no_pickles() -> None:
+    weights = [p for p in FOLDER.iterdir() if p.suffix in (".safetensors", ".bin", ".pt")]
+    assert [p.name for p in weights] == ["model.safetensors"]
+    assert weights[0].stat().st_size <= 8 * MEBIBYTES
+
+
+def test_the_default_model_reads_without_a_network(monkeypatch: pytest.MonkeyPatch) -> None:
+    import socket
+
+    def refused(*_: object) -> None:
+        raise OSError("no network in this test")
+
+    monkeypatch.setattr(socket.socket, "connect", refused)
+    scored = lm.surprisal("The old man the boat.", cache=False)
+    assert scored["word"].tolist() == ["The", "old", "man", "the", "boat."]
+    assert scored["surprisal_bits"].between(0, 40).all()
+
+
+@pytest.mark.parametrize(
+    ("likely", "unlikely"),
+    [
+        (
+            "He put his hands in his pockets and went out of the room.",
+            "He put his room in his went and the hands.",
+        ),
+        ("She sat down at the table.", "She sat down at the mountain."),
+        ("He had never seen her before.", "He had never saw her before."),
+        ("They were going to the house.", "They was going to the house."),
+    ],
+)
+def test_surprisals_mean_something(likely: str, unlikely: str) -> None:
+    bits = (
+        lm.surprisal([likely, unlikely], cache=False)
+        .groupby("text_id", sort=False)["surprisal_bits"]
+        .mean()
+    )
+    assert bits.iloc[0] < bits.iloc[1]
+
+
+@pytest.mark.needs_share
+@pytest.mark.parametrize("correction", ["pimentel-meister", None])
+def test_surprisals_go_with_gpt2s_and_with_peoples_on_the_ucl_corpus(
+    correction: str | None,
+) -> None:
+    table = pd.read_csv(data.path("ucl2023/all_measures"), keep_default_na=False, na_values=[""])
+    words = words_frame({s: s for s in table["sentence"].unique()})
+    scored = lm.surprisal(words, correction=correction, cache=False)  # type: ignore[arg-type]
+    table["word_id"] = 1 + table["item"].str.split().str.len()
+    both = table.merge(
+        scored,
+        left_on=["sentence", "word_id"],
+        right_on=["text_id", "word_id"],
+        suffixes=("", "_ours"),
+    )
+    assert len(both) == len(table)
+    assert (both["word"] == both["word_ours"]).all()
+    plain = both[both["word"].str.fullmatch("[A-Za-z]+")]
+    assert plain["surprisal_bits"].corr(plain["s_GPT2"]) >= 0.78
+    assert plain["surprisal_bits"].corr(plain["cloze_s"]) >= 0.60
+
+
+def test_the_card_says_what_was_measured(record: dict[str, dict[str, float]]) -> None:
+    card, measured = (FOLDER / "README.md").read_text(), record["measured"]
+    for figure in (
+        f"{measured['perplexity']:.1f}",
+        f"{measured['r_gpt2']:.3f}",
+        f"{measured['r_cloze']:.3f}",
+    ):
+        assert f"| {figure} |" in card
+    assert f"{measured['training_pieces']:,} pieces" in card
+
+
+def test_the_teacher_is_kneser_and_neys_trigram(rng: np.random.Generator) -> None:
+    v, stream = 12, np.minimum(rng.zipf(1.5, 400), 11)
+    openings = np.array([[0, 3, 4], [0, 3, 5], [0, 7, 1]])
+    teacher = TrigramTeacher(stream, openings, v)
+    trigrams = Counter(zip(stream, stream[1:], stream[2:], strict=False)) + Counter(
+        map(tuple, openings)
+    )
+    pairs = Counter((b, c) for _, b, c in trigrams) + Counter((a, b) for a, b, _ in openings)
+    singles = np.array([sum(1 for pair in pairs if pair[1] == w) + 0.5 for w in range(v)])
+
+    def discount(counted: Counter) -> float:
+        once, twice = (sum(1 for n in counted.values() if n == k) for k in (1, 2))
+        return once / (once + 2 * twice)
+
+    def after(context: tuple[int, ...], counted: Counter, lower: np.ndarray) -> np.ndarray:
+        seen = {kind[-1]: n for kind, n in counted.items() if kind[:-1] == context}
+        total = sum(seen.values())
+        if not total:
+            return lower
+        kept = np.array([max(seen.get(w, 0) - discount(counted), 0) / total for w in range(v)])
+        return kept + (1 - kept.sum()) * lower
+
+    contexts = [(1, 2), (1, 1), (0, 3), (2, 11), (11, 11)]
+    ours = teacher(np.array([a for a, _ in contexts]), np.array([b for _, b in contexts]))
+    theirs = [after(c, trigrams, after(c[1:], pairs, singles / singles.sum())) for c in contexts]
+    np.testing.assert_allclose(ours, theirs, rtol=1e-4)
+    np.testing.assert_allclose(ours.sum(axis=1), 1, rtol=1e-5)
+    np.testing.assert_allclose(teacher(np.array([-1]), np.array([3]))[0], teacher.bigram[3])
+
+
+@pytest.fixture
+def small_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> train_default.Run:
+    story = [
+        "He went out. She saw him go, and said nothing. Then it rained.",
+        '"Well," he said, "it rains."',
+    ] * 800
+    monkeypatch.setattr(
+        train_default,
+        "training_paragraphs",
+        lambda: ((text, i != 7) for i, text in enumerate(story)),
+    )
+    monkeypatch.setattr(train_default, "ucl_correlations", lambda *_: {})
+    monkeypatch.setattr(
+        torch, "compile", lambda function: function
+    )  # compiling takes longer than the test
+    recipe = train_default.Recipe(
+        vocabulary=320, width=16, feed_forward=16, heads=2, context=16, rows=4, warm_up=2
+    )
+    return train_default.Run(tmp_path, recipe, "cpu")
+
+
+def test_rows_begin_with_sentences_and_a_paragraph_of_the_test_corpus_is_left_out(
+    small_run: train_default.Run,
+) -> None:
+    text, recipe = small_run.text, small_run.recipe
+    assert text.n_left_out == 1
+    assert 0 < len(text.held_out) < len(text.stream) / 20
+    rows = np.concatenate(
+        [pieces.batch(text, step, 4, recipe.context, recipe.seed) for step in range(40)]
+    )
+    begun = {small_run.tokenizer.decode(list(row[1:])).split()[0] for row in rows}
+    assert begun == {"He", "She", "Then", '"Well,"'}
+    assert (rows[:, 0] == small_run.tokenizer.token_to_id(pieces.BOS)).all()
+
+
+def test_training_resumes_where_it_was_stopped(small_run: train_default.Run) -> None:
+    for _ in range(3):
+        small_run.one_step(6)
+    small_run.save()
+    resumed = train_default.Run(small_run.folder, small_run.recipe, "cpu")
+    figures = small_run.train(6)
+    again = resumed.train(6)
+    assert again == figures
+    assert figures["step"] == 6
+    for name, value in small_run.average.state_dict().items():
+        torch.testing.assert_close(resumed.average.state_dict()[name], value, rtol=0, atol=0)
+
+
+def test_what_is_exported_opens_as_the_default_does(
+    small_run: train_default.Run, tmp_path: Path
+) -> None:
+    figures = small_run.train(4) | {"r_gpt2": 0.5, "r_cloze": 0.25, "r_cloze_of_gpt2": 0.75}
+    train_default.export(small_run, tmp_path / "out", figures)
+    scored = lm.surprisal(
+        "He went out. Then it rained.", tmp_path / "out", correction=None, cache=False
+    )
+    rows = torch.tensor([[0, *small_run.tokenizer.encode("He went out. Then it rained.").ids]])
+    with torch.inference_mode():
+        nats = float(small_run.average(rows, labels=rows).loss) * (rows.shape[1] - 1)
+    assert scored["surprisal_bits"].sum() == pytest.approx(nats / np.log(2), rel=1e-2)  # float16
+    assert "| 0.500 |" in (tmp_path / "out" / "README.md").read_text()
+
+
+@pytest.mark.parametrize(
+    ("tokens", "printed"),
+    [
+        ("it 's only a movie , is n't it ?", "it's only a movie, isn't it?"),
+        ("`` Well '' , he said .", '"Well", he said.'),
+        ('the " best " of ( all ) worlds', 'the "best" of (all) worlds'),
+        ("He did not -- or could not -- say ; ;", "He did not -- or could not -- say;"),
+    ],
+)
+def test_tokenised_text_is_put_back_into_print(tokens: str, printed: str) -> None:
+    assert training_text.detokenise(tokens) == printed
+
+
+def test_a_paragraph_that_holds_a_test_sentence_is_marked() -> None:
+    sentences = [
+        "The truck was an older version of the ones the others drove.",
+        "He was there.",
+        "Emma put it down!",
+    ]
+    texts = [
+        ("a", "He said the TRUCK was an older version, of the kind."),
+        ("b", "The truck was an older kind of thing."),
+        ("c", "So Emma -- put it down. And left."),
+        ("d", "He was there."),
+    ]
+    assert [clean for _, _, clean in training_text.without(sentences, texts)] == [
+        False,
+        True,
+        False,
+        True,
+    ]
+
+
+@pytest.mark.needs_share
+def test_novels_are_unwrapped_and_brown_loses_its_tags() -> None:
+    found: dict[str, list[str]] = {}
+    for source, paragraph in training_text.paragraphs():
+        found.setdefault(source, []).append(paragraph)
+        if source == "movie_reviews":
+            break
+    assert (
+        "The mist took pity on the fretted structures of earlier generations: the Post Office"
+        in " ".join(found["novels"])
+    )
+    assert not any("\n" in p or "Produced by" in p for p in found["novels"])
+    assert any(
+        p.startswith("Dan Morgan told himself he would forget Ann Turner. He was")
+        for p in found["brown"]
+    )

@@ -1,0 +1,296 @@
+"""Word-level LSTM and Transformer models: against a forward pass written out, PyTorch's own modules, and themselves.
+
+Training is compared with PyTorch's SGD and its rate schedule written out; a killed run with one that was not.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from tiny_words import words_frame
+
+from psychlm.lm import recurrent, recurrent_training
+from psychlm.lm.recurrent import Architecture, Vocabulary, WordModel, WordNetwork
+from psychlm.lm.recurrent_training import Training
+
+TEXT = [
+    line.split()
+    for line in ("the cat sat on the mat", "a dog saw the cat", "the dog sat", "a cat saw a mat")
+    * 6
+]
+KINDS = ("lstm", "transformer")
+VOCABULARY = Vocabulary.of(TEXT)
+STREAM = VOCABULARY.stream(TEXT)
+QUICK = Training(rate=1.0, batch_size=4, epochs=3)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _one_thread() -> Iterator[None]:
+    """Tiny matrices are slower in threads."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def small(kind: str, **other: object) -> Architecture:
+    return Architecture(kind, 8, **{"span": 7} | other)  # type: ignore[arg-type]
+
+
+def untrained(kind: str, **other: object) -> WordModel:
+    torch.manual_seed(3)
+    network = WordNetwork(small(kind, **other), len(VOCABULARY.words))
+    with torch.no_grad():
+        network.decoder.weight.mul_(20)  # else every word is as likely as the next
+    return WordModel(network.eval(), VOCABULARY)
+
+
+def test_a_vocabulary_counts_frequent_words_first_and_knows_what_it_does_not_know() -> None:
+    vocabulary = Vocabulary.of([["b", "a", "a"], ["<unk>", "c", "a", "b"]], min_count=2)
+    assert vocabulary.words == ("<eos>", "<unk>", "a", "b")
+    assert vocabulary.stream([["a", "c"], ["b"]]).tolist() == [2, 1, 0, 3, 0]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_surprisals_are_those_of_one_plain_forward_pass(kind: str) -> None:
+    model = untrained(kind, span=12)
+    numbers = torch.tensor([[0, *VOCABULARY.numbers(["the", "cat", "sat", "on", "a", "mat"])]])
+    with torch.inference_mode():
+        nats = -torch.log_softmax(model.network(numbers)[0], -1)[0]
+    expected = nats[torch.arange(6), numbers[0, 1:]].numpy() / math.log(2)
+    scored = model.surprisal(words_frame({"a": "the cat sat on a mat", "b": "the cat"}))
+    np.testing.assert_allclose(scored["surprisal_bits"], [*expected, *expected[:2]], rtol=1e-5)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_texts_do_not_depend_on_the_texts_beside_them(kind: str) -> None:
+    model, rng = untrained(kind), np.random.default_rng(4)
+    texts = {
+        f"t{i}": " ".join(rng.choice(VOCABULARY.words[2:], rng.integers(1, 60))) for i in range(70)
+    }
+    together = model.surprisal(words_frame(texts))["surprisal_bits"]
+    alone = pd.concat([model.surprisal(words_frame({k: v})) for k, v in texts.items()])[
+        "surprisal_bits"
+    ]
+    np.testing.assert_allclose(together, alone, rtol=1e-4)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_word_does_not_depend_on_the_words_after_it(kind: str) -> None:
+    model = untrained(kind, span=12)
+    one, two = (
+        model.surprisal(words_frame({"a": "the cat sat on"})),
+        model.surprisal(words_frame({"a": "the cat a a"})),
+    )
+    np.testing.assert_allclose(one["surprisal_bits"][:2], two["surprisal_bits"][:2], rtol=1e-6)
+
+
+def test_an_lstm_reads_on_from_part_to_part_of_a_long_text() -> None:
+    model, text = (
+        untrained("lstm"),
+        " ".join(np.random.default_rng(1).choice(VOCABULARY.words[2:], 5000)),
+    )
+    numbers = torch.tensor([[0, *VOCABULARY.numbers(text.split())]])
+    with torch.inference_mode():
+        nats = -torch.log_softmax(model.network(numbers)[0], -1)[0]
+    expected = nats[torch.arange(5000), numbers[0, 1:]].numpy() / math.log(2)
+    np.testing.assert_allclose(
+        model.surprisal(words_frame({"a": text}))["surprisal_bits"], expected, rtol=1e-4
+    )
+
+
+@pytest.mark.parametrize("length", [1, 6, 7, 8, 9, 11, 40])
+def test_a_transformers_windows_give_every_word_once_with_half_a_window_before_it(
+    length: int,
+) -> None:
+    model = untrained("transformer")
+    text = np.random.default_rng(2).choice(VOCABULARY.words[2:], length)
+    numbers = torch.tensor([0, *VOCABULARY.numbers(text)])
+    expected = []
+    for i in range(
+        length
+    ):  # word by word; windows begin at multiples of 3, and a word is new in the first that has it
+        begin = 0 if i < 7 else 3 * math.ceil((i - 6) / 3)
+        with torch.inference_mode():
+            logits = model.network(numbers[None, begin : i + 1])[0][0, -1]
+        expected.append(-float(torch.log_softmax(logits, -1)[numbers[i + 1]]) / math.log(2))
+        assert i < 7 or i - begin >= 3
+    scored = model.surprisal(words_frame({"a": " ".join(text)}))
+    np.testing.assert_allclose(scored["surprisal_bits"], expected, rtol=1e-4)
+
+
+def test_the_end_of_a_sentence_is_read_and_not_scored() -> None:
+    model, words = (
+        untrained("lstm"),
+        words_frame({"a": "the cat sat the dog"}).assign(sentence_id=[1, 1, 1, 2, 2]),
+    )
+    numbers = torch.tensor([[0, *VOCABULARY.numbers(["the", "cat", "sat", "<eos>", "the", "dog"])]])
+    with torch.inference_mode():
+        nats = -torch.log_softmax(model.network(numbers)[0], -1)[0][
+            torch.arange(6), numbers[0, 1:]
+        ].numpy()
+    scored = model.surprisal(words.iloc[[4, 1, 0, 2, 3]]).sort_values("word_id")
+    np.testing.assert_allclose(
+        scored["surprisal_bits"], np.delete(nats, 3) / math.log(2), rtol=1e-5
+    )
+
+
+def test_punctuation_is_a_token_of_its_word_and_what_is_unknown_is_counted() -> None:
+    scored = untrained("lstm").surprisal(words_frame({"a": "the zebra, sat"}))
+    assert scored["n_tokens"].tolist() == [1, 2, 1]
+    assert scored["n_unknown"].tolist() == [0, 2, 0]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("tied", [False, True])
+def test_a_model_comes_back_from_its_folder(kind: str, tied: bool, tmp_path: Path) -> None:
+    model, words = untrained(kind, tied=tied), words_frame({"a": "the cat sat on a mat"})
+    model.save(tmp_path)
+    again = recurrent.load(tmp_path)
+    pd.testing.assert_frame_equal(model.surprisal(words), again.surprisal(words))
+    assert (again.network.decoder.weight is again.network.embedding.weight) == tied
+
+
+def test_a_folder_without_a_model_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match=r"model\.safetensors"):
+        recurrent.load(tmp_path)
+
+
+def test_the_papers_sizes_can_be_built_and_odd_ones_are_refused() -> None:
+    sizes = [("lstm", s) for s in recurrent.LSTM_SIZES] + [
+        ("transformer", s) for s in recurrent.TRANSFORMER_SIZES
+    ]
+    for kind, size in sizes:
+        with torch.device("meta"):
+            network = WordNetwork(Architecture(kind, size), 100)  # type: ignore[arg-type]
+        assert network.decoder.weight.shape == (100, size)
+    with pytest.raises(ValueError, match="multiple of 2 units, not 425"):
+        Architecture("transformer", 425)
+    with pytest.raises(ValueError, match="'gru'"):
+        Architecture("gru", 10)  # type: ignore[arg-type]
+
+
+def test_perplexity_is_that_of_the_papers_formula() -> None:
+    model, stream = untrained("lstm"), STREAM[:60]
+    rows = stream.view(10, 6)
+    with torch.inference_mode():
+        logs = torch.log_softmax(model.network(rows[:, :-1])[0], -1).gather(-1, rows[:, 1:, None])
+    assert recurrent_training.perplexity(model, stream) == pytest.approx(
+        math.exp(-float(logs.mean())), rel=1e-5
+    )
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_training_takes_the_steps_of_clipped_gradient_descent(kind: str) -> None:
+    how = replace(QUICK, epochs=1, dropout=0.0)
+    trained = recurrent_training.train(STREAM, STREAM, VOCABULARY, small(kind), how)
+    torch.manual_seed(how.seed)
+    network = WordNetwork(small(kind), len(VOCABULARY.words))
+    optimiser = torch.optim.SGD(network.parameters(), lr=how.rate)
+    rows, state = STREAM[: len(STREAM) // 4 * 4].view(4, -1), None
+    for start in range(0, rows.shape[1] - 1, 7):
+        targets = rows[:, start + 1 : start + 8]
+        state = None if state is None else tuple(part.detach() for part in state)
+        logits, state = network(rows[:, start : start + targets.shape[1]], state)
+        optimiser.zero_grad()
+        torch.nn.functional.cross_entropy(logits.flatten(0, 1), targets.flatten()).backward()
+        torch.nn.utils.clip_grad_norm_(network.parameters(), how.clip)
+        optimiser.step()
+    for name, value in trained.model.network.state_dict().items():
+        torch.testing.assert_close(value, network.state_dict()[name])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_training_learns_the_text(kind: str) -> None:
+    how = Training(rate=2.0, batch_size=4, epochs=60, patience=60, dropout=0.0)
+    trained = recurrent_training.train(
+        STREAM, STREAM, VOCABULARY, replace(small(kind), size=16), how
+    )
+    assert trained.validation_perplexity < 3 < len(VOCABULARY.words) / 3
+    assert trained.validation_perplexity == trained.history["validation_perplexity"].min()
+    assert recurrent_training.perplexity(trained.model, STREAM) == pytest.approx(
+        trained.validation_perplexity
+    )
+
+
+def test_the_rate_is_halved_without_improvement_and_training_ends_after_five_such_epochs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    reached = iter([9.0, 8.0, 8.5, 7.0, *[7.5] * 20])
+    monkeypatch.setattr(recurrent_training, "perplexity", lambda *_: next(reached))
+    trained = recurrent_training.train(
+        STREAM, STREAM, VOCABULARY, small("lstm"), replace(QUICK, epochs=50)
+    )
+    assert trained.history["rate"].tolist() == [1, 1, 1, 0.5, 0.5, 0.25, 0.125, 0.0625, 0.03125]
+    assert trained.validation_perplexity == 7.0
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("killed_after", [2, 9])
+def test_a_killed_run_resumes_to_the_same_result(
+    kind: str, killed_after: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    how, made = replace(QUICK, dropout=0.4), small(kind, tied=True)
+    whole = recurrent_training.train(STREAM, STREAM, VOCABULARY, made, how)
+    taken = recurrent_training._Run.one_span
+    left = iter([True] * killed_after)
+
+    def killed(run: recurrent_training._Run) -> None:
+        if not next(left, False):
+            sys.exit("killed")
+        taken(run)
+
+    monkeypatch.setattr(recurrent_training._Run, "one_span", killed)
+    options = {"folder": tmp_path, "checkpoint_seconds": 0.0}
+    with pytest.raises(SystemExit):
+        recurrent_training.train(STREAM, STREAM, VOCABULARY, made, how, **options)  # type: ignore[arg-type]
+    monkeypatch.undo()
+    torch.manual_seed(99)
+    again = recurrent_training.train(STREAM, STREAM, VOCABULARY, made, how, **options)  # type: ignore[arg-type]
+    pd.testing.assert_frame_equal(again.history, whole.history)
+    for name, value in whole.model.network.state_dict().items():
+        torch.testing.assert_close(again.model.network.state_dict()[name], value, rtol=0, atol=0)
+
+
+def test_the_checkpoint_of_another_run_is_refused(tmp_path: Path) -> None:
+    recurrent_training.train(
+        STREAM, STREAM, VOCABULARY, small("lstm"), replace(QUICK, epochs=1), folder=tmp_path
+    )
+    with pytest.raises(ValueError, match="another run"):
+        recurrent_training.train(STREAM, STREAM, VOCABULARY, small("lstm"), QUICK, folder=tmp_path)
+
+
+def test_a_rate_that_is_too_high_and_a_text_that_is_too_short_say_so() -> None:
+    with pytest.raises(FloatingPointError, match="lower it"):
+        how = Training(rate=1e30, batch_size=4, epochs=1, clip=1e30)
+        recurrent_training.train(STREAM, STREAM, VOCABULARY, small("lstm"), how)
+    with pytest.raises(ValueError, match="smaller batch_size"):
+        recurrent_training.train(STREAM[:20], STREAM, VOCABULARY, small("lstm"), Training())
+
+
+def test_tuning_takes_random_trials_then_proposed_ones_and_goes_on_where_it_stopped(
+    tmp_path: Path,
+) -> None:
+    pytest.importorskip("optuna", reason="Optuna is not installed (pip install optuna)")
+    how, store = replace(QUICK, epochs=1), f"sqlite:///{tmp_path / 'trials.db'}"
+    options = {"training": how, "storage": store, "random_trials": 2}
+    first = recurrent_training.tune(
+        STREAM, STREAM, VOCABULARY, small("lstm"), model_trials=0, **options
+    )
+    found = recurrent_training.tune(
+        STREAM, STREAM, VOCABULARY, small("lstm"), model_trials=2, **options
+    )
+    assert (len(first.trials), len(found.trials)) == (2, 4)
+    best = found.trials.loc[found.trials["validation_perplexity"].idxmin()]
+    assert found.training.rate == best["rate"]
+    assert found.training.epochs == 1
+    trained = recurrent_training.train(STREAM, STREAM, VOCABULARY, small("lstm"), found.training)
+    assert trained.validation_perplexity == pytest.approx(found.validation_perplexity, rel=1e-6)

@@ -1,0 +1,557 @@
+"""Models take the test. Reference: transformers called for one item and one choice at a time, without padding."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+import tiny_models as tiny
+import torch
+from transformers import (
+    BertConfig,
+    BertForMultipleChoice,
+    BertForSequenceClassification,
+    GPT2Config,
+    GPT2ForSequenceClassification,
+)
+
+from psychlm.frames import FrameError
+from psychlm.lm import answerers, surprisal
+from psychlm.lm.load import ModelError
+from psychlm.lm.load import wrap as wrap_language_model
+from psychlm.lm.responses import answers, choice_logprobs, confidences, predictions, responses
+from psychlm.lm.templates import TEMPLATES, Template
+
+NLI = ["entailment", "neutral", "contradiction"]
+
+
+def noisy(network, seed=3):
+    """Give a network weights that are large enough to tell items apart."""
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for weight in network.parameters():
+            if weight.ndim > 1:
+                weight.normal_(0, 0.3, generator=generator)
+    return network.eval()
+
+
+def bert(head, tokenizer, **options):
+    return noisy(
+        head(
+            BertConfig(
+                vocab_size=len(tokenizer),
+                hidden_size=32,
+                num_hidden_layers=2,
+                num_attention_heads=2,
+                intermediate_size=64,
+                max_position_embeddings=tiny.CONTEXT,
+                **options,
+            )
+        )
+    )
+
+
+def labelled(labels):
+    return {
+        "id2label": dict(enumerate(labels)),
+        "label2id": {name: i for i, name in enumerate(labels)},
+    }
+
+
+@pytest.fixture(scope="module")
+def wordpiece():
+    return tiny.wordpiece()
+
+
+@pytest.fixture(scope="module")
+def nli_items():
+    premises = [
+        "The old man the boat.",
+        "The horse raced past the barn fell.",
+        "She wound up talking to Barry.",
+        "Tea",
+    ]
+    hypotheses = [
+        "A man is old.",
+        "The barn fell past the horse and the boat and the sea.",
+        "Barry said.",
+        "the sea",
+    ]
+    return pd.DataFrame(
+        {
+            "item_id": ["a", "b", "c", "d"],
+            "prompt": premises,
+            "hypothesis": hypotheses,
+            "choices": [NLI] * 4,
+            "answer": [0, 2, 1, 1],
+        }
+    )
+
+
+@pytest.fixture(scope="module")
+def questions():
+    return pd.DataFrame(
+        {
+            "item_id": [11, 12, 13, 14],
+            "prompt": [
+                "What fell?",
+                "Who sat down with a cup of tea and a sandwich?",
+                "What costs 3,000 dollars?",
+                "He",
+            ],
+            "choices": [
+                ["the horse", "the old barn"],
+                ["Maria", "Barry", "she and the horse"],
+                ["a naïve plan", "a café", "the sea", "time in India"],
+                ["sat", "fell"],
+            ],
+            "answer": [0, 0, 1, 1],
+        }
+    )
+
+
+@torch.inference_mode()
+def classifier_alone(network, tokenizer, items):
+    rows = []
+    for item in items.itertuples():
+        logits = (
+            network(**tokenizer(item.prompt, item.hypothesis, return_tensors="pt"))
+            .logits[0]
+            .double()
+        )
+        rows.append(torch.log_softmax(logits, 0).numpy())
+    return np.array(rows)
+
+
+@torch.inference_mode()
+def causal_alone(network, tokenizer, prompt, choice):
+    """Log-probability and number of the tokens of a choice after the start token and a prompt."""
+    start = [tokenizer.bos_token_id]
+    before = start + tokenizer(prompt, add_special_tokens=False)["input_ids"]
+    ids = start + tokenizer(prompt + choice, add_special_tokens=False)["input_ids"]
+    assert ids[: len(before)] == before
+    log_p = torch.log_softmax(network(torch.tensor([ids])).logits[0].double(), dim=-1)
+    return sum(float(log_p[i - 1, ids[i]]) for i in range(len(before), len(ids))), len(ids) - len(
+        before
+    )
+
+
+@torch.inference_mode()
+def masked_alone(network, tokenizer, prompt, choice):
+    """Pseudo-log-likelihood of a choice: each token with itself and the later tokens of its word masked."""
+    encoded = tokenizer(prompt + choice, return_offsets_mapping=True)
+    ids, spans, words = (
+        encoded["input_ids"],
+        encoded["offset_mapping"],
+        (prompt + choice).split(" "),
+    )
+    ends = np.cumsum([len(word) + 1 for word in words]) - 1
+    word = [int(np.searchsorted(ends, b - 1, side="right")) if b else -1 for _, b in spans]
+    total = 0.0
+    for i in (i for i, (a, b) in enumerate(spans) if b > 0 and a >= len(prompt)):
+        read = [
+            tokenizer.mask_token_id if k >= i and word[k] == word[i] else token
+            for k, token in enumerate(ids)
+        ]
+        total += float(
+            torch.log_softmax(network(torch.tensor([read])).logits[0, i].double(), 0)[ids[i]]
+        )
+    return total
+
+
+def test_a_classifier_gives_each_label_the_probability_it_gives_one_item_alone(
+    wordpiece, nli_items
+) -> None:
+    network = bert(BertForSequenceClassification, wordpiece, **labelled(NLI))
+    found = choice_logprobs(nli_items, answerers.wrap(network, wordpiece), batch_tokens=40)
+    np.testing.assert_allclose(found, classifier_alone(network, wordpiece, nli_items), atol=1e-4)
+    assert found.index.tolist() == ["a", "b", "c", "d"]
+
+
+def test_a_multiple_choice_head_agrees_with_transformers_on_each_item_alone(
+    wordpiece, questions
+) -> None:
+    network = bert(BertForMultipleChoice, wordpiece)
+    found = choice_logprobs(questions, answerers.wrap(network, wordpiece))
+    for item in questions.itertuples():
+        pairs = wordpiece(
+            [item.prompt] * len(item.choices), item.choices, return_tensors="pt", padding=True
+        )
+        with torch.inference_mode():
+            logits = network(**{k: v[None] for k, v in pairs.items()}).logits[0].double()
+        expected = torch.log_softmax(logits, 0).numpy()
+        np.testing.assert_allclose(
+            found.loc[item.item_id, : len(expected) - 1], expected, atol=1e-4
+        )
+    assert found.loc[11, 2:].isna().all()
+
+
+@pytest.mark.parametrize("family", ["gpt2", "gpt_neox", "opt", "mamba"])
+@pytest.mark.parametrize("normalise", ["sum", "token", "character", "unconditional"])
+def test_a_causal_model_agrees_with_a_plain_loop(family, normalise, questions) -> None:
+    tokenizer = tiny.byte_level()
+    network = tiny.network(family, tokenizer)
+    found = choice_logprobs(questions, wrap_language_model(network, tokenizer), normalise=normalise)
+    for item in questions.itertuples():
+        for k, choice in enumerate(item.choices):
+            nats, n = causal_alone(
+                network, tokenizer, f"Question: {item.prompt}\nAnswer:", f" {choice}"
+            )
+            bare, _ = causal_alone(network, tokenizer, "Answer:", f" {choice}")
+            expected = {
+                "sum": nats,
+                "token": nats / n,
+                "character": nats / len(choice),
+                "unconditional": nats - bare,
+            }
+            assert found.loc[item.item_id, k] == pytest.approx(expected[normalise], abs=1e-4)
+
+
+def test_a_masked_model_gives_the_pseudo_log_likelihood_of_the_choice(wordpiece, questions) -> None:
+    network = tiny.network("bert", wordpiece)
+    found = choice_logprobs(
+        questions, wrap_language_model(network, wordpiece), template=Template("{prompt}")
+    )
+    for item in questions.itertuples():
+        for k, choice in enumerate(item.choices):
+            assert found.loc[item.item_id, k] == pytest.approx(
+                masked_alone(network, wordpiece, item.prompt, f" {choice}"), abs=1e-4
+            )
+
+
+@pytest.mark.filterwarnings("ignore:.*does not know")
+@pytest.mark.parametrize("family", ["gpt2", "llama", "xlnet", "xlm", "bert"])
+def test_a_choice_has_the_surprisal_of_its_words_whatever_the_kind_of_model(
+    family, questions
+) -> None:
+    tokenizer = tiny.TOKENIZERS.get(family, tiny.byte_level)()
+    model = wrap_language_model(tiny.network(family, tokenizer), tokenizer)
+    found = choice_logprobs(questions, model, template="continuation")
+    for item in questions.itertuples():
+        for k, choice in enumerate(item.choices):
+            words = surprisal(f"{item.prompt} {choice}", model, correction=None)
+            nats = -np.log(2) * words["surprisal_bits"].tail(len(choice.split())).sum()
+            if words["reason"].eq("").all():  # else the tokenizer does not know a word
+                assert found.loc[item.item_id, k] == pytest.approx(nats, abs=1e-4)
+
+
+def test_a_verbaliser_stands_for_the_labels_and_fills_a_mask(wordpiece, nli_items) -> None:
+    network = tiny.network("bert", wordpiece)
+    words = Template(
+        "{prompt} {hypothesis}", words={"entailment": "and", "neutral": "a", "contradiction": "the"}
+    )
+    found = choice_logprobs(nli_items, wrap_language_model(network, wordpiece), template=words)
+    expected = masked_alone(network, wordpiece, "The old man the boat. A man is old.", " the")
+    assert found.loc["a", 2] == pytest.approx(expected, abs=1e-4)
+
+
+def test_a_swapped_order_of_labels_gives_the_same_graded_answers(wordpiece, nli_items) -> None:
+    network = bert(BertForSequenceClassification, wordpiece, **labelled(NLI))
+    order = [2, 0, 1]
+    swapped = bert(
+        BertForSequenceClassification, wordpiece, **labelled(["CONTRADICT", "Entail", "neither"])
+    )
+    swapped.load_state_dict(network.state_dict())
+    with torch.no_grad():
+        swapped.classifier.weight.copy_(network.classifier.weight[order])
+        swapped.classifier.bias.copy_(network.classifier.bias[order])
+    graded = responses(
+        nli_items,
+        {
+            "as trained": answerers.wrap(network, wordpiece),
+            "swapped": answerers.wrap(swapped, wordpiece),
+        },
+    )
+    assert graded.loc["as trained"].tolist() == graded.loc["swapped"].tolist()
+    careless = responses(nli_items, answerers.wrap(swapped, wordpiece, labels=NLI))
+    assert careless.iloc[0].tolist() != graded.loc["swapped"].tolist()
+
+
+def test_two_way_items_take_neutral_and_contradiction_together(wordpiece, nli_items) -> None:
+    model = answerers.wrap(
+        bert(BertForSequenceClassification, wordpiece, **labelled(NLI)), wordpiece
+    )
+    three = np.exp(choice_logprobs(nli_items, model))
+    two_way = nli_items.assign(choices=[["entailment", "not_entailment"]] * 4, answer=[0, 1, 1, 1])
+    two = np.exp(choice_logprobs(two_way, model))
+    np.testing.assert_allclose(two[1], three[1] + three[2], atol=1e-12)
+
+
+def test_choices_that_no_label_means_are_named(wordpiece, questions) -> None:
+    model = answerers.wrap(
+        bert(BertForSequenceClassification, wordpiece, **labelled(NLI)), wordpiece, name="nli model"
+    )
+    with pytest.raises(
+        ModelError,
+        match=r"no label of nli model, .*means the choice '(Maria|the horse)'.*pass labels=",
+    ):
+        choice_logprobs(questions, model)
+
+
+def test_an_order_of_rows_or_size_of_batch_changes_nothing(wordpiece, nli_items) -> None:
+    model = answerers.wrap(
+        bert(BertForSequenceClassification, wordpiece, **labelled(NLI)), wordpiece
+    )
+    one_by_one = choice_logprobs(nli_items, model, batch_tokens=1)
+    turned = choice_logprobs(nli_items[::-1], model)
+    np.testing.assert_allclose(one_by_one, turned.loc[one_by_one.index], atol=1e-6)
+
+
+@pytest.mark.parametrize("pad", [None, 5])
+def test_a_decoder_classifies_by_its_last_token_and_not_by_padding(nli_items, pad) -> None:
+    tokenizer = tiny.byte_level()
+    network = noisy(
+        GPT2ForSequenceClassification(
+            GPT2Config(
+                vocab_size=len(tokenizer),
+                n_embd=32,
+                n_layer=2,
+                n_head=2,
+                n_positions=64,
+                pad_token_id=pad,
+                **labelled(NLI),
+            )
+        )
+    )
+    if pad is not None:
+        tokenizer.pad_token = tokenizer.convert_ids_to_tokens(pad)
+    found = choice_logprobs(nli_items, answerers.wrap(network, tokenizer))
+    np.testing.assert_allclose(found, classifier_alone(network, tokenizer, nli_items), atol=1e-4)
+
+
+def test_a_long_prompt_loses_its_beginning_in_a_language_model_and_is_reported(questions) -> None:
+    tokenizer = tiny.byte_level()
+    model = wrap_language_model(tiny.network("gpt2", tokenizer), tokenizer)
+    long = questions.assign(prompt=["the old man and the sea " * 40, *questions["prompt"][1:]])
+    with pytest.warns(
+        RuntimeWarning,
+        match=r"1 of 4 items are longer than .*\(64 tokens\), and lost their beginning",
+    ):
+        found = choice_logprobs(long, model)
+    assert found.attrs["truncated"] == [11]
+    choices = questions["choices"][0]
+    ids = tokenizer(
+        "Question: " + "the old man and the sea " * 39 + "the old man and the sea\nAnswer:"
+    )["input_ids"]
+    own = [tokenizer(f" {choice}")["input_ids"] for choice in choices]
+    before = ids[-(63 - max(map(len, own))) :]
+    for k, end in enumerate(own):
+        read = [0, *before, *end]
+        with torch.inference_mode():
+            log_p = torch.log_softmax(
+                model.network(torch.tensor([read])).logits[0].double(), dim=-1
+            )
+        expected = sum(float(log_p[i - 1, read[i]]) for i in range(len(read) - len(end), len(read)))
+        assert found.loc[11, k] == pytest.approx(expected, abs=1e-4)
+
+
+def test_a_long_prompt_is_cut_in_a_classifier_and_is_reported(wordpiece, nli_items) -> None:
+    model = answerers.wrap(
+        bert(BertForSequenceClassification, wordpiece, **labelled(NLI)), wordpiece, name="short"
+    )
+    long = nli_items.assign(prompt=["the horse and the boat " * 40, *nli_items["prompt"][1:]])
+    with pytest.warns(RuntimeWarning, match="1 of 4 items are longer than short takes"):
+        said = answers(long, model)
+    assert said.truncated["short"] == 1
+    cut = wordpiece(
+        long["prompt"][0],
+        long["hypothesis"][0],
+        truncation=True,
+        max_length=64,
+        return_tensors="pt",
+    )
+    with torch.inference_mode():
+        expected = torch.log_softmax(model.network(**cut).logits[0].double(), 0)
+    np.testing.assert_allclose(said.logprobs.loc[("short", "a")], expected, atol=1e-4)
+
+
+def test_a_choice_longer_than_the_model_is_named(questions) -> None:
+    tokenizer = tiny.byte_level()
+    model = wrap_language_model(tiny.network("gpt2", tokenizer), tokenizer)
+    long = questions.assign(choices=[["the sea " * 80, "no"], *questions["choices"][1:]])
+    with pytest.raises(
+        ModelError, match=r"1 items, \[11\], have a choice .* more than the 63 that in memory takes"
+    ):
+        choice_logprobs(long, model)
+
+
+def test_characters_that_the_tokenizer_does_not_know_are_reported(wordpiece, questions) -> None:
+    model = wrap_language_model(tiny.network("bert", wordpiece), wordpiece)
+    strange = questions.assign(choices=[["the ☃", "no"], *questions["choices"][1:]])
+    with pytest.warns(RuntimeWarning, match="1 of 4 items have choices with characters"):
+        assert choice_logprobs(strange, model).attrs["unknown"] == [11]
+
+
+def test_a_model_that_gives_nan_is_an_error_that_names_the_item(
+    wordpiece, nli_items, questions
+) -> None:
+    network = bert(BertForSequenceClassification, wordpiece, **labelled(NLI))
+    with torch.no_grad():
+        network.classifier.weight[0, 0] = torch.nan
+    with pytest.raises(
+        ModelError, match=r"broken gives item '[abcd]' the log-probabilities .*nan.*diverged"
+    ):
+        choice_logprobs(nli_items, answerers.wrap(network, wordpiece, name="broken"))
+    tokenizer = tiny.byte_level()
+    network = tiny.network("gpt2", tokenizer)
+    with torch.no_grad():
+        network.transformer.wte.weight[:] = torch.nan
+    with pytest.raises(ModelError, match=r"gives item 1\d the log-probabilities"):
+        choice_logprobs(questions, wrap_language_model(network, tokenizer))
+
+
+def test_what_was_scored_is_in_the_cache_and_an_interrupted_run_goes_on(
+    monkeypatch, tmp_path, questions, wordpiece
+) -> None:
+    from psychlm.lm import logprobs
+
+    monkeypatch.setenv("PSYCHLM_CACHE", str(tmp_path / "cache"))
+    folder = tiny.save(tmp_path / "gpt2", "gpt2")
+    calls = []
+    whole = logprobs.scores
+
+    def counted(model, asked, batch_tokens):
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        calls.append([question.item for question in asked])
+        return whole(model, asked, batch_tokens)
+
+    monkeypatch.setattr(logprobs, "scores", counted)
+    monkeypatch.setattr(logprobs, "QUESTIONS_AT_ONCE", {"cpu": 1})
+    with pytest.raises(KeyboardInterrupt):
+        choice_logprobs(questions, folder)
+    done = {item for asked in calls for item in asked}
+    calls.clear()
+    calls.append("so that only one more may be asked")
+    with pytest.raises(KeyboardInterrupt):
+        choice_logprobs(questions, folder)
+    assert calls[1][0] not in done
+    monkeypatch.setattr(logprobs, "scores", whole)
+    first = choice_logprobs(questions, folder)
+    monkeypatch.setattr(logprobs, "scores", lambda *_: pytest.fail("everything is in the cache"))
+    pd.testing.assert_frame_equal(choice_logprobs(questions, folder), first)
+    pd.testing.assert_frame_equal(
+        choice_logprobs(questions, folder, normalise="token", progress=True) < 0, first < 0
+    )
+    monkeypatch.setattr(logprobs, "scores", whole)
+    pd.testing.assert_frame_equal(choice_logprobs(questions, folder, cache=False), first)
+
+
+def test_many_models_answer_in_one_call_each_loaded_once(
+    monkeypatch, tmp_path, wordpiece, questions
+) -> None:
+    monkeypatch.setenv("PSYCHLM_CACHE", str(tmp_path / "cache"))
+    head = bert(BertForMultipleChoice, wordpiece)
+    head.save_pretrained(tmp_path / "head")
+    wordpiece.save_pretrained(tmp_path / "head")
+    paths = {
+        "lm": tiny.save(tmp_path / "gpt2", "gpt2"),
+        "mlm": tiny.save(tmp_path / "bert", "bert"),
+        "head": tmp_path / "head",
+    }
+    opened = []
+    load = answerers.load
+    monkeypatch.setattr(answerers, "load", lambda name, *a: opened.append(name) or load(name, *a))
+    said = answers(questions, paths)
+    assert opened == list(paths.values())
+    assert said.responses.shape == (3, 4)
+    assert said.responses.index.name == "person" and said.responses.columns.name == "item"
+    right = questions.set_index("item_id")["answer"]
+    for person in paths:
+        own = said.logprobs.loc[person]
+        expected = [
+            float(np.nanargmax(own.loc[item]) == right[item]) for item in questions["item_id"]
+        ]
+        assert said.responses.loc[person].tolist() == expected
+        assert said.predictions.loc[person].tolist() == [
+            np.nanargmax(own.loc[item]) for item in questions["item_id"]
+        ]
+    with pytest.raises(FrameError, match="two models are named"):
+        responses(questions, [paths["lm"], paths["lm"]])
+
+
+def test_ties_are_reported_and_confidences_sum_to_one() -> None:
+    scores = pd.DataFrame(
+        [[-1.0, -1.0, np.nan], [-2.0, -1.0, -3.0]], index=pd.Index(["a", "b"], name="item")
+    )
+    with pytest.warns(
+        RuntimeWarning, match=r"1 of 2 items have several likeliest choices \('a', say\)"
+    ):
+        assert predictions(scores).tolist() == [0, 1]
+    shares = confidences(scores)
+    np.testing.assert_allclose(shares.sum(axis=1), 1)
+    assert np.isnan(shares.loc["a", 2])
+    assert shares.loc["a", 0] == 0.5
+
+
+def test_the_template_follows_the_items_unless_it_is_named(nli_items, questions) -> None:
+    from psychlm.lm.templates import rendered
+
+    assert rendered(nli_items[:1], "auto") == [
+        (
+            "The old man the boat.\nQuestion: A man is old. True, False, or Neither?\nAnswer:",
+            (" True", " Neither", " False"),
+            "Answer:",
+        ),
+    ]
+    story = questions.assign(template="continuation")[:1]
+    assert rendered(story, "auto") == [("What fell?", (" the horse", " the old barn"), "")]
+    sentiment = questions.assign(choices=[["negative", "positive"]] * 4)[:1]
+    assert rendered(sentiment, "auto")[0][0] == "Review: What fell?\nSentiment:"
+    with pytest.raises(FrameError, match=r"asks for the column 'hypothesis', and the items have"):
+        rendered(questions, "nli")
+    with pytest.raises(FrameError, match="no template 'zero-shot'; there are .*question"):
+        rendered(questions, "zero-shot")
+    with pytest.raises(FrameError, match="needs its place"):
+        Template("{prompt}", choice=" answer")
+    assert set(TEMPLATES) >= {"question", "nli", "sentiment", "continuation"}
+
+
+def test_an_unknown_option_is_named(questions, wordpiece) -> None:
+    with pytest.raises(ModelError, match="normalise='mean' is unknown"):
+        choice_logprobs(
+            questions,
+            wrap_language_model(tiny.network("bert", wordpiece), wordpiece),
+            normalise="mean",
+        )
+
+
+@pytest.mark.parametrize("most", [3, 0])
+def test_a_batch_that_memory_does_not_hold_is_halved_and_an_item_that_it_does_not_hold_is_named(
+    monkeypatch, wordpiece, nli_items, most
+) -> None:
+    network = bert(BertForSequenceClassification, wordpiece, **labelled(NLI))
+    model = answerers.wrap(network, wordpiece)
+    whole, sizes = network.forward, []
+
+    def small(input_ids, **others):
+        sizes.append(len(input_ids))
+        if len(input_ids) > most:
+            raise torch.OutOfMemoryError("out of memory")
+        return whole(input_ids, **others)
+
+    same = nli_items.assign(prompt="The boat.", hypothesis="A man.")
+    expected = choice_logprobs(same, model)
+    monkeypatch.setattr(network, "forward", small)
+    if most:
+        np.testing.assert_allclose(
+            choice_logprobs(same.assign(prompt="the boat."), model), expected, atol=1e-6
+        )
+        assert max(sizes) <= 4
+    else:
+        with pytest.raises(
+            ModelError, match=r"out of memory with item '[abcd]' by itself \(\d+ tokens\)"
+        ):
+            choice_logprobs(nli_items, model)
+
+
+def test_a_language_model_that_memory_does_not_hold_names_the_item(monkeypatch, questions) -> None:
+    from psychlm.lm import choice_scores
+
+    tokenizer = tiny.byte_level()
+    model = wrap_language_model(tiny.network("gpt2", tokenizer), tokenizer)
+    monkeypatch.setattr(
+        choice_scores, "run", lambda model, passes, *_: iter([([passes[-1]], None)])
+    )
+    with pytest.raises(ModelError, match=r"out of memory with item 1\d by itself"):
+        choice_logprobs(questions, model)

@@ -1,0 +1,743 @@
+"""Word surprisal against plain transformers (one text at a time, the whole table of log-probabilities in float64),
+against probabilities worked out by hand, and against sums over all words of a closed vocabulary."""
+
+import itertools
+import subprocess
+import sys
+
+import numpy as np
+import pandas as pd
+import pytest
+import tiny_models
+import torch
+
+from psychlm import lm
+from psychlm.frames import FrameError
+from psychlm.lm import alignment, batching, output_layer, prefixes, scoring
+from psychlm.lm.boundaries import begins_with_space
+
+VOCABULARY = [
+    "the",
+    "old",
+    "man",
+    "boat",
+    "horse",
+    "sea",
+    "and",
+    "a",
+    "tea",
+    "talking",
+    "India",
+    "she",
+    "said",
+]
+LEFT_TO_RIGHT = ["gpt2", "gpt_neox", "opt", "llama", "mamba", "xlnet"]
+TEXTS = [
+    "The old man the boat.",
+    "She wound up talking to Barry about her time in India, she said.",
+    "A café,  a “naïve” plan\n\nand the the horse",
+    "the",
+    "the old man and the boats",
+    "the old man and the sea",
+]
+
+
+@pytest.fixture(scope="session")
+def models():
+    made = {}
+
+    def model(family):
+        if family not in made:
+            tokenizer = tiny_models.TOKENIZERS.get(family, tiny_models.byte_level)()
+            made[family] = lm.wrap(tiny_models.network(family, tokenizer), tokenizer)
+        return made[family]
+
+    return model
+
+
+def log_probabilities(model, text):
+    """The reference: ids after the start token, and log p of every token given those before it, in float64 nats."""
+    ids = model.tokenizer(text, add_special_tokens=False).input_ids
+    read = torch.tensor([[model.tokenizer.bos_token_id, *ids]])
+    with torch.no_grad():
+        if model.kind == "permutation":
+            tables = []
+            for here in range(
+                1, read.shape[1]
+            ):  # one target at a time; it and what follows are hidden from all
+                hidden, target = (
+                    torch.zeros(1, read.shape[1], read.shape[1]),
+                    torch.zeros(1, 1, read.shape[1]),
+                )
+                order = torch.arange(read.shape[1])
+                hidden[0] = (order[None, :] >= order[:, None]).float()
+                target[0, 0, here] = 1
+                tables.append(
+                    model.network(read, perm_mask=hidden, target_mapping=target).logits[0]
+                )
+            logits = torch.cat(tables)
+        else:
+            logits = model.network(read).logits[0]
+    return ids, torch.log_softmax(logits.double(), dim=-1).numpy()
+
+
+# What words are worth
+
+
+@pytest.mark.parametrize("family", [*LEFT_TO_RIGHT, "gpt_neo"])
+def test_a_text_is_worth_what_plain_transformers_says(family, models):
+    model = models(family)
+    words = lm.surprisal(TEXTS, model, correction=None)
+    totals = words.groupby("text_id")["surprisal_bits"].sum()
+    for text_id, text in enumerate(TEXTS, start=1):
+        ids, table = log_probabilities(
+            model, text.replace("\n", " ") if family in ("llama", "xlnet") else text
+        )
+        if (words["text_id"] == str(text_id)).sum() == (
+            words.query(f"text_id == '{text_id}'")["reason"] == ""
+        ).sum():
+            expected = -table[np.arange(len(ids)), ids].sum() / np.log(2)
+            assert totals[str(text_id)] == pytest.approx(expected, abs=1e-4)
+
+
+@pytest.mark.parametrize("family", ["gpt2", "llama"])
+def test_each_word_is_worth_its_own_tokens(family, models):
+    model, text = models(family), "She wound up talking to Barry."
+    words = lm.surprisal(text, model, correction=None)
+    ids, table = log_probabilities(model, text)
+    pieces = model.tokenizer.convert_ids_to_tokens(ids)
+    word = np.cumsum([piece[0] in "Ġ▁" for piece in pieces]) - (pieces[0][0] in "▁")
+    bits = -table[np.arange(len(ids)), ids] / np.log(2)
+    np.testing.assert_allclose(words["surprisal_bits"], np.bincount(word, weights=bits), atol=1e-4)
+    np.testing.assert_array_equal(words["n_tokens"], np.bincount(word))
+
+
+@pytest.mark.parametrize("family", ["gpt2", "llama", "xlnet"])
+def test_the_correction_moves_the_mass_of_word_ends(family, models):
+    model, text = models(family), "the old man and the sea"
+    words = lm.surprisal(text, model)
+    summed = lm.surprisal(text, model, correction=None)
+    ids, table = log_probabilities(model, text)
+    if family == "xlnet":  # the row after the last token needs a place to stand
+        table = log_probabilities(model, text + " the")[1]
+    pieces = model.tokenizer.convert_ids_to_tokens(range(len(model.tokenizer)))
+    white = (
+        "▁"
+        if family != "gpt2"
+        else [tiny_models.byte_piece(byte) for byte in b" \t\n\r\v\f\x1c\x1d\x1e\x1f"]
+    )
+    begins = np.array([piece[0] in white for piece in pieces])
+    ends = begins | (np.arange(len(pieces)) == model.tokenizer.eos_token_id)
+    log_end = np.log2(np.exp(table[:, : len(ends)])[:, ends].sum(axis=1))
+    first = [i for i, token in enumerate(ids) if begins[token]]
+    first = first if family != "gpt2" else [0, *first]
+    before = log_end[first]
+    if family == "gpt2":
+        before[0] = np.log2(np.exp(table[0])[~begins].sum())
+    after = np.append(log_end[first[1:]], log_end[len(ids)])
+    np.testing.assert_allclose(
+        words["surprisal_bits"], summed["surprisal_bits"] + before - after, atol=1e-4
+    )
+
+
+@pytest.fixture(scope="session")
+def closed():
+    """A model over the pieces a, b, each with and without a space before it: every string has one tokenization."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+    from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
+
+    vocabulary = {"<|endoftext|>": 0, "a": 1, "b": 2, "Ġa": 3, "Ġb": 4, "Ġ": 5}
+    tokenizer = Tokenizer(models.BPE(vocabulary, [("Ġ", "a"), ("Ġ", "b")]))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    fast = PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, eos_token="<|endoftext|>", bos_token="<|endoftext|>"
+    )
+    torch.manual_seed(3)
+    network = GPT2LMHeadModel(
+        GPT2Config(vocab_size=6, n_embd=16, n_layer=1, n_head=2, n_positions=32)
+    )
+    with torch.no_grad():
+        for weight in network.parameters():
+            weight.normal_(0, 0.4) if weight.ndim > 1 else None
+        network.lm_head.weight = torch.nn.Parameter(network.lm_head.weight.clone())
+    return lm.wrap(network, fast)
+
+
+@pytest.mark.parametrize("context", ["", "ab a"])
+def test_the_probabilities_of_all_words_sum_to_one(closed, context):
+    """Over the words of up to six letters, the end of the text, and the words that go on after six letters."""
+    longest = 6
+    spelled = [
+        "".join(letters)
+        for n in range(1, longest + 1)
+        for letters in itertools.product("ab", repeat=n)
+    ]
+    words = lm.surprisal([f"{context} {word}".strip() for word in spelled], closed)
+    last = words.groupby("text_id", sort=False)["surprisal_bits"].last().to_numpy()
+    summed = lm.surprisal(
+        [f"{context} {word}".strip() for word in spelled], closed, correction=None
+    )
+    uncorrected = summed.groupby("text_id", sort=False)["surprisal_bits"].last().to_numpy()
+
+    def table(text):
+        return np.exp(log_probabilities(closed, text)[1])
+
+    before = table(context)[-1]
+    # a lone space (piece 5) begins no word that these letters could go on with: it is left out of every sum below
+    share = before[[0, 3, 4, 5]].sum() if context else before[[0, 1, 2]].sum()
+    lone_space = before[5] / share if context else 0.0
+    end_of_text = before[0] / share
+    longer = 0.0
+    for word, bits in zip(spelled, uncorrected, strict=True):
+        after = table(f"{context} {word}".strip())[-1]
+        if len(word) == longest:
+            longer += 2**-bits / share * after[[1, 2]].sum()
+    assert (2**-last).sum() + end_of_text + longer + lone_space == pytest.approx(1, abs=1e-5)
+    if context:  # what the correction is for: uncorrected, a word's probability holds that of the words it begins
+        assert abs((2**-uncorrected).sum() + before[0] + before[5] - 1) > 0.05
+
+
+def test_a_model_worked_out_by_hand(closed):
+    """A network that says the same whatever it reads: p = .1 end of text, .2 a, .1 b, .3 Ġa, .2 Ġb, .1 Ġ."""
+    p = torch.tensor([0.1, 0.2, 0.1, 0.3, 0.2, 0.1])
+    network = type(closed.network)(closed.network.config)
+    with torch.no_grad():
+        network.transformer.ln_f.weight.zero_()
+        network.transformer.ln_f.bias.zero_()[0] = 1
+        network.lm_head.weight = torch.nn.Parameter(torch.zeros_like(network.lm_head.weight))
+        network.lm_head.weight[:, 0] = p.log()
+    fixed = lm.wrap(network, closed.tokenizer)
+    words = lm.surprisal("ab ba", fixed, entropy=True, rank=True)
+    ends, inside = 0.1 + 0.3 + 0.2 + 0.1, 0.1 + 0.2 + 0.1
+    expected = [-np.log2(0.2 * 0.1 * ends / inside), -np.log2(0.2 * 0.2)]
+    np.testing.assert_allclose(words["surprisal_bits"], expected, atol=1e-6)
+    np.testing.assert_allclose(words["entropy_bits"], float(-(p * p.log2()).sum()), atol=1e-6)
+    assert words["rank"].tolist() == [2, 2]
+    summed = lm.surprisal("ab ba", fixed, correction=None)
+    np.testing.assert_allclose(
+        summed["surprisal_bits"], [-np.log2(0.2 * 0.1), -np.log2(0.2 * 0.2)], atol=1e-6
+    )
+
+
+@pytest.mark.parametrize("family", ["gpt2", "llama"])
+def test_entropy_and_rank_are_those_of_the_next_token(family, models):
+    model, text = models(family), "the old man and the sea"
+    words = lm.surprisal(text, model, entropy=True, rank=True)
+    ids, table = log_probabilities(model, text)
+    pieces = model.tokenizer.convert_ids_to_tokens(ids)
+    first = [i for i, piece in enumerate(pieces) if piece[0] in "Ġ▁" or i == 0]
+    entropy = -(np.exp(table) * table).sum(axis=1)[first] / np.log(2)
+    rank = [1 + (table[i] > table[i, ids[i]]).sum() for i in first]
+    np.testing.assert_allclose(words["entropy_bits"], entropy, atol=1e-4)
+    assert words["rank"].tolist() == rank
+
+
+# What values must not depend on
+
+
+@pytest.mark.parametrize("family", [*LEFT_TO_RIGHT, "bert", "xlm"])
+def test_values_do_not_depend_on_the_batch(family, models, rng):
+    model = models(family)
+    vocabulary = [
+        "the",
+        "old",
+        "man",
+        "boat",
+        "horse",
+        "sea",
+        "and",
+        "a",
+        "tea",
+        "talking",
+        "India",
+        "she",
+        "said",
+        "plan",
+    ]
+    texts = [" ".join(rng.choice(vocabulary, size=rng.integers(1, 12))) for _ in range(64)]
+    together = lm.surprisal(texts, model)
+    alone = pd.concat([lm.surprisal([text], model) for text in texts[:8]], ignore_index=True)
+    one_by_one = lm.surprisal(texts, model, batch_tokens=1)
+    assert np.isfinite(together["surprisal_bits"]).all()
+    np.testing.assert_allclose(
+        together["surprisal_bits"][: len(alone)], alone["surprisal_bits"], atol=1e-5
+    )
+    np.testing.assert_allclose(together["surprisal_bits"], one_by_one["surprisal_bits"], atol=1e-5)
+
+
+def test_values_do_not_depend_on_the_order_of_rows(models, rng):
+    words = lm.words_of(TEXTS)
+    straight = lm.surprisal(words, models("gpt2"))
+    shuffled = words.sample(frac=1, random_state=1)
+    scored = lm.surprisal(shuffled, models("gpt2"))
+    assert scored.index.equals(shuffled.index)
+    np.testing.assert_allclose(
+        scored["surprisal_bits"].sort_index(), straight["surprisal_bits"], atol=1e-5
+    )
+
+
+def test_texts_that_begin_alike_are_read_once_and_worth_the_same(models, monkeypatch):
+    pairs = [
+        f"the old man and the sea {verb} talking to Barry{end}"
+        for verb in ("is", "are")
+        for end in ("", ".")
+    ] * 2
+    shared = {
+        family: lm.surprisal(pairs, models(family))
+        for family in ("gpt2", "gpt_neox", "gpt_neo", "opt", "llama", "mamba")
+    }
+    n_read = read_tokens(models("gpt2"), pairs)
+    monkeypatch.setattr(prefixes, "LEAST_SHARED", 2.0)
+    assert n_read < 0.5 * read_tokens(models("gpt2"), pairs)
+    for family, scored in shared.items():
+        alone = lm.surprisal(pairs, models(family), batch_tokens=1)
+        np.testing.assert_allclose(scored["surprisal_bits"], alone["surprisal_bits"], atol=1e-5)
+
+
+def read_tokens(model, texts):
+    how = scoring.scheme(model, "pimentel-meister", None, "auto", None, False, False)
+    return next(scoring.score(alignment.documents(lm.words_of(texts)), model, how))[1]
+
+
+def test_which_families_share_prefixes_is_tried_out(models):
+    from psychlm.lm.network import largest_family
+
+    said = {
+        family: largest_family(models(family)) for family in [*LEFT_TO_RIGHT, "gpt_neo", "bert"]
+    }
+    largest = prefixes.LARGEST_FAMILY
+    assert said == {
+        "gpt2": largest,
+        "gpt_neox": largest,
+        "opt": largest,
+        "llama": largest,
+        "gpt_neo": 8,
+        "mamba": 0,
+        "xlnet": 0,
+        "bert": 0,
+    }
+
+
+def test_the_blocks_of_the_vocabulary_leave_no_trace(models, monkeypatch):
+    whole = lm.surprisal(TEXTS, models("gpt2"), entropy=True, rank=True)
+    monkeypatch.setattr(output_layer, "VOCABULARY_AT_ONCE", 7)
+    monkeypatch.setattr(output_layer, "ROWS_AT_ONCE", 3)
+    blocked = lm.surprisal(TEXTS, models("gpt2"), entropy=True, rank=True)
+    for column in ("surprisal_bits", "entropy_bits", "rank"):
+        np.testing.assert_allclose(blocked[column], whole[column], atol=1e-5)
+
+
+def test_a_model_that_does_more_than_an_output_layer_is_read_through_its_logits(models):
+    from psychlm.lm.network import reads_output_layer
+
+    tokenizer = models("gpt2").tokenizer
+    network = tiny_models.network("gpt2", tokenizer)
+    network.register_forward_hook(
+        lambda _module, _given, out: setattr(out, "logits", 2 * out.logits)
+    )
+    sharper = lm.wrap(network, tokenizer)
+    assert reads_output_layer(models("gpt2")) and not reads_output_layer(sharper)
+    ids, table = log_probabilities(sharper, TEXTS[0])
+    words = lm.surprisal(TEXTS[0], sharper, correction=None)
+    expected = -table[np.arange(len(ids)), ids].sum() / np.log(2)
+    assert words["surprisal_bits"].sum() == pytest.approx(expected, abs=1e-4)
+
+
+# The reader's words
+
+
+AWKWARD = "  The  old\n\nman — “don’t!” 😀😀 e\u0301té\tthe the\u00a0boat \n"
+
+
+def test_words_of_a_text_give_the_text_back():
+    words = lm.words_of(AWKWARD)
+    assert "".join(words["space_before"] + words["word"] + words["space_after"]) == AWKWARD
+    assert words["word"].tolist() == [
+        "The",
+        "old",
+        "man",
+        "—",
+        "“don’t!”",
+        "😀😀",
+        "e\u0301té",
+        "the",
+        "the",
+        "boat",
+    ]
+    assert words["word_id"].tolist() == list(range(1, 11))
+
+
+@pytest.mark.parametrize("trim", [True, False])
+def test_no_probability_is_lost_between_words(trim):
+    """Leading, double and trailing spaces, newlines, curly quotes, words split inside a character."""
+    tokenizer = tiny_models.byte_level(trim=trim)
+    model = lm.wrap(tiny_models.network("gpt2", tokenizer), tokenizer)
+    words = lm.surprisal(AWKWARD, model, correction=None)
+    ids, table = log_probabilities(model, AWKWARD)
+    assert (words["reason"] == "").all()
+    assert words["surprisal_bits"].sum() == pytest.approx(
+        -table[np.arange(len(ids)), ids].sum() / np.log(2), abs=1e-4
+    )
+    assert words["n_tokens"].sum() == len(ids) - 2  # the trailing space and newline are no word's
+    emoji = words.loc[words["word"] == "😀😀"].iloc[0]
+    assert emoji["n_tokens"] == len(tokenizer(" 😀😀").input_ids)
+
+
+def test_spaces_come_from_columns_or_are_single(models):
+    said = lm.words_of("Don't, she said.")
+    plain = said[["text_id", "word_id", "word"]]
+    for words in (plain, plain.assign(space_after=True), plain.assign(space_after=[" ", " ", ""])):
+        scored = lm.surprisal(words, models("gpt2"))
+        np.testing.assert_allclose(
+            scored["surprisal_bits"], lm.surprisal(said, models("gpt2"))["surprisal_bits"]
+        )
+    cut = pd.DataFrame({"text_id": "1", "word_id": [1, 2, 3], "word": ["the", "boat", "."]})
+    cut["space_after"] = [True, False, True]
+    assert alignment.documents(cut)[0].text == "the boat."
+    with pytest.raises(FrameError, match="neither white space nor True or False"):
+        lm.surprisal(cut.assign(space_after=[" ", np.nan, ""]), models("gpt2"))
+
+
+def test_words_without_space_between_them_share_out_the_same_mass(models):
+    glued = pd.DataFrame(
+        {"text_id": "1", "word_id": range(1, 6), "word": ["the", "boat", ".", "A", "café"]}
+    )
+    glued["space_after"] = [True, False, True, True, True]
+    parts = lm.surprisal(glued, models("gpt2"))["surprisal_bits"]
+    whole = lm.surprisal("the boat. A café", models("gpt2"))["surprisal_bits"]
+    np.testing.assert_allclose(
+        [parts[0], parts[1] + parts[2], parts[3], parts[4]], whole, atol=1e-5
+    )
+
+
+def test_a_token_over_two_words_leaves_both_without_a_value(models):
+    cut = pd.DataFrame({"text_id": "1", "word_id": [1, 2, 3], "word": ["th", "e", "boat"]})
+    cut["space_after"] = [False, True, True]
+    scored = lm.surprisal(cut, models("gpt2"))
+    assert scored["surprisal_bits"].isna().tolist() == [True, True, False]
+    assert scored["reason"].tolist() == [alignment.SHARED, alignment.SHARED, ""]
+
+
+def test_another_script_and_tokenless_words_have_a_reason(models):
+    scored = lm.surprisal("the лодка boat", models("llama"))
+    assert scored["surprisal_bits"].isna().tolist() == [False, True, False]
+    assert scored["reason"].tolist() == ["", alignment.UNKNOWN, ""]
+    invisible = pd.DataFrame(
+        {"text_id": "1", "word_id": [1, 2, 3], "word": ["the", "\u00ad\u0000", "boat"]}
+    )
+    scored = lm.surprisal(invisible, models("bert"))
+    assert scored["reason"].tolist() == ["", alignment.TOKENLESS, ""]
+    assert scored["n_tokens"].tolist()[1] == 0 and np.isnan(scored["surprisal_bits"][1])
+    assert np.isfinite(lm.surprisal("the лодка boat", models("gpt2"))["surprisal_bits"]).all()
+
+
+def test_a_newline_that_a_tokenizer_only_knows_as_a_space_is_read_as_one(models):
+    broken = lm.surprisal("the old\nman", models("llama"))
+    np.testing.assert_allclose(
+        broken["surprisal_bits"],
+        lm.surprisal("the old man", models("llama"))["surprisal_bits"],
+        atol=1e-6,
+    )
+
+
+@pytest.mark.parametrize("family", ["gpt2", "llama"])
+def test_which_tokens_begin_a_word_is_read_off_the_tokenizer(family, models):
+    tokenizer = models(family).tokenizer
+    begins = begins_with_space(tokenizer)
+    ids = tokenizer("the old man and the sea", add_special_tokens=False).input_ids
+    assert begins[ids].sum() == 5 + (family == "llama")
+    assert begins_with_space(models("bert").tokenizer) is None
+    assert begins_with_space(models("xlm").tokenizer) is None
+
+
+# Long texts
+
+
+@pytest.mark.parametrize(
+    ("family", "stride"), [("gpt2", 16), ("gpt2", 40), ("llama", None), ("xlnet", 8)]
+)
+def test_every_word_of_a_long_text_has_its_context(family, stride, models, rng):
+    model = models(family)
+    text = " ".join(rng.choice(VOCABULARY, size=150))
+    words = lm.surprisal(text, model, correction=None, stride=stride, context=48)
+    assert (words["reason"] == "").all()
+    room = 47
+    least = min(stride or room // 2, room - (stride or room // 2))
+    ids = model.tokenizer(text, add_special_tokens=False).input_ids
+    how = scoring.scheme(model, None, stride, "auto", 48, False, False)
+    document = alignment.documents(lm.words_of(text))[0]
+    tokens = alignment.tokenize([document], model.tokenizer)
+    passes = scoring.plan(tokens, np.array([0, len(ids) + 1]), model, how)
+    assert len(passes) > 3
+    rows = np.concatenate([one.row for one in passes])
+    assert sorted(rows) == list(range(len(ids)))  # each token once
+    begun = how.bos_in_windows
+    for one in passes:
+        assert len(one) <= 48
+        seen_before = (
+            one.position + (model.kind == "causal") - begun
+        )  # tokens of the text before each
+        assert (seen_before[one.row >= len(one)] >= least).all()
+        assert len(set(tokens[0].word[one.row])) and one.row[0] == np.searchsorted(
+            tokens[0].word, tokens[0].word[one.row[0]]
+        )  # windows hand over between words
+    if model.kind == "causal":  # the reference: the window by hand
+        one = passes[2]
+        with torch.no_grad():
+            table = torch.log_softmax(
+                model.network(torch.tensor(one.ids[None])).logits[0].double(), dim=-1
+            ).numpy()
+        bits = -table[one.position, one.target] / np.log(2)
+        word = tokens[0].word[one.row]
+        expected = np.bincount(word - word[0], weights=bits)
+        np.testing.assert_allclose(
+            words["surprisal_bits"].to_numpy()[word[0] : word[-1] + 1], expected, atol=1e-4
+        )
+
+
+@pytest.mark.parametrize("family", ["gpt2", "llama", "xlnet", "mamba"])
+@pytest.mark.parametrize("bos", ["auto", None])
+def test_windows_meet_without_a_gap_at_every_length(family, bos, models):
+    """What fits into the first window is worth what it is worth in a larger one; nothing is left without a value."""
+    model, words = models(family), ["the", "old", "man", "and", "the", "sea", "she", "said"] * 5
+    texts = [" ".join(words[:n]) for n in range(1, len(words))]
+    narrow, wide = (lm.surprisal(texts, model, context=context, bos=bos) for context in (16, 64))
+    first = narrow["word_id"] == 1
+    assert (narrow.loc[~first, "reason"] == "").all()
+    assert (narrow.loc[first, "reason"] == ("" if bos else scoring.NO_CONTEXT)).all()
+    early = narrow["word_id"].between(2, 4)
+    np.testing.assert_allclose(
+        narrow.loc[early, "surprisal_bits"], wide.loc[early, "surprisal_bits"], atol=1e-5
+    )
+    late = narrow["word_id"] > 30
+    assert (
+        narrow.loc[late, "surprisal_bits"] - wide.loc[late, "surprisal_bits"]
+    ).abs().max() > 1e-3
+
+
+def test_no_table_of_logits_is_ever_whole(models, monkeypatch):
+    sizes, real = [], output_layer._float32
+    monkeypatch.setattr(output_layer, "ROWS_AT_ONCE", 32)
+    monkeypatch.setattr(output_layer, "VOCABULARY_AT_ONCE", 128)
+
+    def watched(*given):
+        sizes.append((logits := real(*given)).numel())
+        return logits
+
+    monkeypatch.setattr(output_layer, "_float32", watched)
+    lm.surprisal([f"the old man and the sea {'she said ' * n}" for n in range(20)], models("gpt2"))
+    assert max(sizes) <= 32 * 128 and len(sizes) > 10
+
+
+def test_a_stride_that_does_not_fit_says_what_does(models):
+    with pytest.raises(lm.ModelError, match="choose 1 to 62"):
+        lm.surprisal("the old man", models("gpt2"), stride=63)
+
+
+def test_sentences_can_be_read_after_a_few_others_only(models):
+    words = lm.words_of("the old man. the sea and. she said tea.")
+    words["sentence_id"] = [1, 1, 1, 2, 2, 2, 3, 3, 3]
+    scored = lm.surprisal(words, models("gpt2"), context_sentences=1)
+    last = lm.surprisal("the sea and. she said tea.", models("gpt2"))
+    np.testing.assert_allclose(scored["surprisal_bits"][6:], last["surprisal_bits"][3:], atol=1e-5)
+    by_itself = lm.surprisal(words, models("gpt2"), context_sentences=0)
+    np.testing.assert_allclose(
+        by_itself["surprisal_bits"][3:6],
+        lm.surprisal("the sea and.", models("gpt2"))["surprisal_bits"],
+        atol=1e-5,
+    )
+    with pytest.raises(FrameError, match="sentence_id"):
+        lm.surprisal(words.drop(columns="sentence_id"), models("gpt2"), context_sentences=1)
+
+
+# What results say of themselves, and what can go wrong
+
+
+def test_every_output_says_how_it_was_made(models):
+    words = lm.surprisal("the old man", models("gpt2"))
+    said = words.attrs["surprisal"]
+    assert (
+        said["base"] == 2
+        and said["correction"] == "pimentel-meister"
+        and said["bos"] == "<|endoftext|>"
+    )
+    assert said["stride"] == 31 and said["context_tokens"] == 64 and "revision" in said
+    assert "correction=pimentel-meister; bos=<|endoftext|>" in words["scored_by"].iloc[0]
+    assert lm.surprisal("the old man", models("bert")).attrs["surprisal"]["correction"] is None
+
+
+def test_bos_is_explicit(models):
+    none = lm.surprisal("the old man", models("gpt2"), bos=None, correction=None)
+    assert none["reason"].tolist() == [scoring.NO_CONTEXT, "", ""]
+    ids = models("gpt2").tokenizer("the old man").input_ids
+    with torch.no_grad():
+        table = torch.log_softmax(
+            models("gpt2").network(torch.tensor([ids])).logits[0].double(), dim=-1
+        )
+    bits = -table[np.arange(len(ids) - 1), ids[1:]].numpy() / np.log(2)
+    first = len(models("gpt2").tokenizer("the").input_ids)
+    assert none["surprisal_bits"][1:].sum() == pytest.approx(bits[first - 1 :].sum(), abs=1e-4)
+    with pytest.raises(lm.ModelError, match="is no token of"):
+        lm.surprisal("the old man", models("gpt2"), bos="<start>")
+
+
+def test_an_empty_text_is_an_error():
+    for nothing in ("", "  \n", [], {}):
+        with pytest.raises(FrameError):
+            lm.words_of(nothing)
+
+
+def test_nan_and_impossible_words_have_a_reason(models):
+    tokenizer = models("gpt2").tokenizer
+    network = tiny_models.network("gpt2", tokenizer)
+    token = tokenizer("the old", add_special_tokens=False).input_ids[-1]
+
+    def spoil(value):
+        def hook(_module, _given, out):
+            out.logits[..., token] = value
+            return out
+
+        return hook
+
+    handle = network.register_forward_hook(spoil(-torch.inf))
+    scored = lm.surprisal("the old man", lm.wrap(network, tokenizer))
+    assert scored["reason"].tolist() == ["", scoring.IMPOSSIBLE, ""] and np.isinf(
+        scored["surprisal_bits"][1]
+    )
+    handle.remove()
+    network.register_forward_hook(spoil(torch.nan))
+    scored = lm.surprisal("the old man", lm.wrap(network, tokenizer))
+    assert set(scored["reason"]) == {scoring.NOT_A_NUMBER} and scored["surprisal_bits"].isna().all()
+
+
+def test_out_of_memory_halves_the_batch_and_goes_on(models, monkeypatch):
+    texts = [f"the old man and the sea {n}" for n in range(10)]
+    monkeypatch.setattr(prefixes, "LEAST_SHARED", 2.0)
+    expected = lm.surprisal(texts, models("gpt2"))
+    real = batching._values
+
+    def small(model, batch, wanted):
+        if len(batch) > 3:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return real(model, batch, wanted)
+
+    monkeypatch.setattr(batching, "_values", small)
+    with pytest.warns(RuntimeWarning, match="going on with half of it"):
+        scored = lm.surprisal(texts, models("gpt2"))
+    np.testing.assert_allclose(scored["surprisal_bits"], expected["surprisal_bits"], atol=1e-5)
+
+
+def test_a_text_that_memory_does_not_hold_loses_no_other(models, monkeypatch):
+    real = batching._values
+
+    def small(model, batch, wanted):
+        if len(batch) * len(batch[0]) > 12:
+            raise RuntimeError(
+                "DefaultCPUAllocator: can't allocate memory: you tried to allocate 1 bytes"
+            )
+        return real(model, batch, wanted)
+
+    monkeypatch.setattr(batching, "_values", small)
+    with pytest.warns(RuntimeWarning, match="its words have no value"):
+        scored = lm.surprisal(["the old", "she said " * 20], models("gpt2"))
+    assert scored["reason"].tolist() == ["", ""] + [scoring.NO_MEMORY] * 40
+
+
+def test_other_errors_of_the_network_are_not_swallowed(models, monkeypatch):
+    monkeypatch.setattr(
+        batching, "_values", lambda *_: (_ for _ in ()).throw(RuntimeError("shapes do not match"))
+    )
+    with pytest.raises(RuntimeError, match="shapes do not match"):
+        lm.surprisal("the old man", models("gpt2"))
+
+
+@pytest.mark.parametrize("option", [{"correction": "schuler"}, {"context": 1}])
+def test_options_that_make_no_sense_are_named(option, models):
+    with pytest.raises(lm.ModelError, match=next(iter(option))):
+        lm.surprisal("the old man", models("gpt2"), **option)
+
+
+# The cache
+
+
+@pytest.fixture
+def saved(tmp_path, monkeypatch):
+    monkeypatch.setenv("PSYCHLM_CACHE", str(tmp_path / "cache"))
+    return lm.load(tiny_models.save(tmp_path / "model", "gpt2"))
+
+
+def test_a_second_run_computes_nothing(saved, monkeypatch):
+    words = lm.words_of(TEXTS)
+    first = lm.surprisal(words, saved)
+    monkeypatch.setattr(batching, "_values", lambda *_: pytest.fail("the network was run again"))
+    pd.testing.assert_frame_equal(lm.surprisal(words, saved), first)
+    pd.testing.assert_frame_equal(
+        lm.surprisal(words.sample(frac=1, random_state=0), saved).sort_index(), first
+    )
+
+
+def test_other_options_are_other_results(saved):
+    first = lm.surprisal("the old man", saved)
+    other = lm.surprisal("the old man", saved, correction=None)
+    assert not np.allclose(first["surprisal_bits"], other["surprisal_bits"])
+    assert "rank" in lm.surprisal("the old man", saved, rank=True)
+
+
+def test_an_interrupted_run_resumes(saved, monkeypatch):
+    texts = [f"the old man {'and the sea ' * n}" for n in range(6)]
+    real, n_runs = batching._values, []
+
+    def interrupted(model, batch, wanted):
+        if len(n_runs) == 3:
+            raise KeyboardInterrupt
+        n_runs.append(len(batch))
+        return real(model, batch, wanted)
+
+    monkeypatch.setattr(prefixes, "LEAST_SHARED", 2.0)
+    monkeypatch.setattr(batching, "_values", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        lm.surprisal(texts, saved, batch_tokens=1)
+    done = list(n_runs)
+    n_runs.clear()
+    monkeypatch.setattr(batching, "_values", lambda *given: n_runs.append(1) or real(*given))
+    resumed = lm.surprisal(texts, saved, batch_tokens=1)
+    assert len(done) == 3 and len(n_runs) == 3
+    monkeypatch.setattr(batching, "_values", real)
+    np.testing.assert_allclose(
+        resumed["surprisal_bits"],
+        lm.surprisal(texts, saved, cache=False)["surprisal_bits"],
+        atol=1e-5,
+    )
+
+
+def test_a_broken_cache_costs_a_warning_and_no_result(saved, tmp_path):
+    (tmp_path / "cache").mkdir()
+    (tmp_path / "cache" / "surprisal.sqlite").write_bytes(b"this is no database" * 100)
+    with pytest.warns(RuntimeWarning, match="results are not cached"):
+        scored = lm.surprisal("the old man", saved)
+    assert np.isfinite(scored["surprisal_bits"]).all()
+
+
+# Beside a peer
+
+
+def test_sums_equal_those_of_minicons():
+    scorer = pytest.importorskip("minicons.scorer", reason="minicons is not installed")
+    tokenizer = tiny_models.byte_level()
+    model = lm.wrap(tiny_models.network("gpt2", tokenizer), tokenizer)
+    peer = scorer.IncrementalLMScorer(model.network, "cpu", tokenizer=model.tokenizer)
+    for text in ("The old man the boat.", "She wound up talking to Barry."):
+        ours = lm.surprisal(text, model, correction=None)["surprisal_bits"].sum()
+        theirs = peer.sequence_score(text, reduction=lambda x: -x.sum().item(), bos_token=True)[
+            0
+        ] / np.log(2)
+        assert ours == pytest.approx(theirs, abs=1e-4)
+
+
+def test_the_room_is_entered_without_torch():
+    code = "import sys, psychlm.lm, psychlm.cli_surprisal; print([m for m in ('torch', 'transformers') if m in sys.modules])"
+    out = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    ).stdout
+    assert out.strip() == "[]"

@@ -1,0 +1,322 @@
+"""The confusion probes keep their invariants on any items, and on the benchmarks of the data share.
+
+Reference: Shen & Kejriwal (2022), section 1; each invariant is checked item by item with plain Python sets.
+"""
+
+from __future__ import annotations
+
+import bz2
+import json
+
+import numpy as np
+import pandas as pd
+import pytest
+from click.testing import CliRunner
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from psychlm import data
+from psychlm.cli_confuse import confuse
+from psychlm.frames import FrameError, check_items
+from psychlm.probes import confusion
+
+
+def bank_of(n_items, n_choices=3, same_prompt=()):
+    """Build items whose texts say what they are: right-3 is the right choice of item 3, wrong-3-0 a wrong one."""
+    return pd.DataFrame(
+        {
+            "item_id": [f"q{i}" for i in range(n_items)],
+            "prompt": [f"prompt {'same' if i in same_prompt else i}" for i in range(n_items)],
+            "choices": [[f"wrong-{i}-{j}" for j in range(n_choices - 1)] for i in range(n_items)],
+            "answer": [i % n_choices for i in range(n_items)],
+        }
+    ).assign(
+        choices=lambda t: [
+            c[:a] + [f"right-{i}"] + c[a:]
+            for i, (c, a) in enumerate(zip(t["choices"], t["answer"], strict=True))
+        ]
+    )
+
+
+def fold(text):
+    return " ".join(text.casefold().split())
+
+
+def rights_of(items):
+    rights = {}
+    for row in items.itertuples():
+        rights.setdefault(fold(row.prompt), set()).add(fold(row.choices[row.answer]))
+    return rights
+
+
+# few texts, so that items share choices and prompts, and draws are often refused
+WORDS = st.sampled_from(
+    [f"{letter}{number}" for letter in "abcdef" for number in range(4)] + ["A0", " b1 "]
+)
+
+
+@st.composite
+def item_frames(draw):
+    n = draw(st.integers(4, 12))
+    choices = [draw(st.lists(WORDS, min_size=2, max_size=4, unique_by=fold)) for _ in range(n)]
+    prompts = [f"{draw(st.sampled_from('pqrstuvwxyz'))}?" for _ in range(n)]
+    answer = [draw(st.integers(0, len(row) - 1)) for row in choices]
+    frame = pd.DataFrame(
+        {"item_id": range(n), "prompt": prompts, "choices": choices, "answer": answer}
+    )
+    return confusion.drop_unfit(frame)[0]
+
+
+def applied(items, probe, seed, n_extra=2):
+    """Apply a probe, or give up on items too few to draw from: the refusal is tested below."""
+    try:
+        return confusion.perturb(items, probe, seed=seed, n_extra=n_extra)
+    except FrameError as error:
+        assert "too few other instances" in str(error) or "empty" in str(error)
+        return None
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(item_frames(), st.sampled_from(confusion.PROBES), st.integers(0, 5))
+def test_every_probe_keeps_its_invariants(items, probe, seed):
+    before = items.copy(deep=True)
+    perturbed = applied(items, probe, seed)
+    pd.testing.assert_frame_equal(items, before)  # the function is pure
+    if perturbed is None:
+        return
+    check_items(perturbed)
+    rights = rights_of(items)
+    for old, new in zip(items.itertuples(), perturbed.itertuples(), strict=True):
+        texts = [fold(choice) for choice in new.choices]
+        correct = old.choices[old.answer]
+        assert len(set(texts)) == len(texts), "no duplicate choices"
+        assert new.answer == new.pseudo_answer and new.source_item_id == old.item_id
+        assert sum(place == old.answer for place in new.order) == 1, (
+            "exactly one pseudo-correct choice"
+        )
+        assert new.order[new.pseudo_answer] == old.answer
+        kept = [
+            choice
+            for choice, place in zip(new.choices, new.order, strict=True)
+            if place >= 0 and place != old.answer
+        ]
+        assert sorted(kept) == sorted(set(old.choices) - {correct}), "the other choices stay"
+        right_now = rights.get(fold(new.prompt), set()) & set(texts)
+        if probe == "more-choices":
+            assert (
+                new.has_right_answer
+                and new.choices[new.answer] == correct
+                and right_now == {fold(correct)}
+            )
+            assert len(new.choices) == len(old.choices) + 2
+        else:
+            assert (
+                not new.has_right_answer and not right_now and len(new.choices) == len(old.choices)
+            )
+        assert (new.prompt == old.prompt) == (probe in ("no-right-answer", "more-choices"))
+
+
+@settings(max_examples=30, deadline=None)
+@given(item_frames(), st.integers(0, 3))
+def test_more_choices_are_nested_over_their_number(items, seed):
+    two, three = (applied(items, "more-choices", seed, n) for n in (2, 3))
+    if three is not None:
+        assert all(
+            set(few) < set(many) for few, many in zip(two["choices"], three["choices"], strict=True)
+        )
+        assert all(
+            few == many[:2] for few, many in zip(two["donors"], three["donors"], strict=True)
+        )
+
+
+def test_what_is_borrowed_comes_from_wrong_choices_of_the_donors_named():
+    perturbed = confusion.more_choices(bank_of(20), 4, seed=3)
+    for row in perturbed.itertuples():
+        borrowed = {text for text, place in zip(row.choices, row.order, strict=True) if place < 0}
+        assert all(text.startswith("wrong") for text in borrowed)
+        assert sorted(f"q{text.split('-')[1]}" for text in borrowed) == sorted(row.donors)
+        assert row.source_item_id not in row.donors
+    wrong = confusion.wrong_question(bank_of(20), seed=3)
+    assert [f"prompt {donor[1:]}" for (donor,) in wrong["donors"]] == list(wrong["prompt"])
+
+
+def test_a_seed_repeats_and_another_differs():
+    items = bank_of(30)
+    for probe in ("wrong-question", "no-right-answer", "more-choices"):
+        first, again, other = (confusion.perturb(items, probe, seed=seed) for seed in (1, 1, 2))
+        pd.testing.assert_frame_equal(first, again)
+        assert not first[["prompt", "choices"]].equals(other[["prompt", "choices"]])
+
+
+def test_the_pseudo_correct_choice_of_shuffled_items_stands_anywhere_equally_often():
+    items = bank_of(3000, n_choices=4).assign(answer=0)
+    items["choices"] = [[f"right-{i}", *(f"wrong-{i}-{j}" for j in range(3))] for i in range(3000)]
+    for perturbed in (
+        confusion.no_question(items, shuffle=True),
+        confusion.no_right_answer(items),
+        confusion.more_choices(items, 1),
+    ):
+        counts = perturbed["pseudo_answer"].value_counts()
+        expected = len(items) / len(perturbed["choices"].iloc[0])
+        assert (np.abs(counts - expected) < 5 * np.sqrt(expected)).all() and len(counts) >= 4
+    still = confusion.no_right_answer(items, shuffle=False)
+    assert (still["pseudo_answer"] == 0).all()
+    last = confusion.more_choices(items, 2, shuffle=False)
+    assert (last["order"].map(tuple) == (0, 1, 2, 3, -1, -2)).all()
+
+
+def test_scores_come_back_in_the_order_of_the_source(rng):
+    items = bank_of(50, n_choices=3)
+    extra = confusion.more_choices(items, 2, seed=1)
+    scores = pd.DataFrame(rng.normal(size=(50, 5)), index=extra["item_id"])
+    back = confusion.in_source_order(scores, extra)
+    assert list(back.index) == list(items["item_id"])
+    for row, old in zip(extra.itertuples(), items.itertuples(), strict=True):
+        by_text = dict(zip(row.choices, scores.loc[row.item_id], strict=True))
+        assert [by_text[text] for text in old.choices] == list(back.loc[old.item_id])[:3]
+        drawn = [f"wrong-{donor[1:]}" for donor in row.donors]
+        added = {value: text for text, value in by_text.items()}
+        assert [added[value].rsplit("-", 1)[0] for value in back.loc[old.item_id][3:]] == drawn
+    swapped = confusion.no_right_answer(items, seed=1)
+    scores = pd.DataFrame(rng.normal(size=(50, 3)), index=swapped["item_id"])
+    back = confusion.in_source_order(scores, swapped).to_numpy()
+    assert (
+        back[range(50), items["answer"]] == scores.to_numpy()[range(50), swapped["answer"]]
+    ).all()
+    with pytest.raises(FrameError, match=r"have no scores"):
+        confusion.in_source_order(scores.iloc[1:], swapped)
+
+
+def test_items_of_unequal_numbers_of_choices_are_perturbed_side_by_side():
+    items = pd.concat([bank_of(5, 2), bank_of(5, 4).assign(item_id=list("abcde"))]).reset_index(
+        drop=True
+    )
+    items["choices"] = [
+        [f"{text}-{row}" for text in choices] for row, choices in enumerate(items["choices"])
+    ]
+    items["prompt"] = [f"{row}?" for row in range(10)]
+    perturbed = confusion.more_choices(items, 2, seed=1)
+    assert list(perturbed["choices"].map(len)) == [4] * 5 + [6] * 5
+    scores = pd.DataFrame(
+        [[*range(len(c)), *[np.nan] * (6 - len(c))] for c in perturbed["choices"]]
+    )
+    back = confusion.in_source_order(scores.set_index(perturbed["item_id"]), perturbed)
+    assert back.iloc[:5, 4:].isna().all(axis=None) and back.iloc[:5, :4].notna().all(axis=None)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda t: t.assign(choices=[["only"], *t["choices"][1:]]), "fewer than two choices"),
+        (
+            lambda t: t.assign(choices=[["a", "b", " A"], *t["choices"][1:]]),
+            r"\['q0'\].*duplicate choices.*drop_unfit",
+        ),
+        (
+            lambda t: t.assign(choices=[["a", "b", "a"], *t["choices"][1:]]),
+            r"\['q0'\].*duplicate choices.*drop_unfit",
+        ),
+        (lambda t: t.assign(answer=[3, *t["answer"][1:]]), r"'q0'.*answers count from 0"),
+        (lambda t: t.assign(answer=[-1, *t["answer"][1:]]), r"'q0'.*answers count from 0"),
+        (lambda t: t.assign(answer=[0.5, *t["answer"][1:]]), r"'q0'.*whole number"),
+        (lambda t: t.assign(answer=[np.nan, *t["answer"][1:]]), r"'q0'.*whole number"),
+        (lambda t: t.assign(choices=["a string", *t["choices"][1:]]), r"'q0'.*no list"),
+        (lambda t: t.assign(choices=[["a", 2, "c"], *t["choices"][1:]]), r"'q0'.*not text"),
+        (lambda t: t.assign(prompt=[None, *t["prompt"][1:]]), r"'q0'.*not text"),
+        (lambda t: pd.concat([t, t]), "stand more than once"),
+        (lambda t: t.iloc[:0], "empty"),
+        (lambda t: t.drop(columns="answer"), "needs the columns"),
+        (confusion.no_question, "perturb the original items"),
+    ],
+)
+def test_bad_items_are_refused_with_their_names(change, message):
+    with pytest.raises(FrameError, match=message):
+        confusion.no_question(change(bank_of(5)))
+
+
+@pytest.mark.parametrize("probe", ["wrong-question", "no-right-answer", "more-choices"])
+def test_too_few_other_instances_are_said_to_be_too_few(probe):
+    for items in (bank_of(1), bank_of(3, same_prompt=(0, 1, 2))):
+        with pytest.raises(FrameError, match=r"'q0' finds no .* too few other instances"):
+            confusion.perturb(items, probe)
+
+
+def test_a_question_whose_choices_always_answer_something_has_no_wrong_question():
+    nli = bank_of(9).assign(choices=[["entailment", "neutral", "contradiction"]] * 9)
+    with pytest.raises(FrameError, match="the same choices"):
+        confusion.wrong_question(nli)
+
+
+def test_items_that_cannot_be_perturbed_are_dropped_with_the_reason():
+    items = bank_of(6, same_prompt=(1, 2))
+    items.at[0, "choices"] = ["x", "X ", "y"]
+    items.at[1, "choices"] = ["wrong-1-0", "right-1", "right-2"]
+    kept, reasons = confusion.drop_unfit(items)
+    assert reasons.to_dict() == {
+        "q0": "duplicate choices",
+        "q1": "a second choice is right by another item",
+    }
+    assert list(kept["item_id"]) == ["q2", "q3", "q4", "q5"]
+    assert len(confusion.drop_unfit(kept)[1]) == 0
+
+
+def test_an_unknown_probe_or_no_extra_choice_is_refused():
+    with pytest.raises(ValueError, match="choose one of no-question"):
+        confusion.perturb(bank_of(5), "other")
+    with pytest.raises(ValueError, match="at least one more"):
+        confusion.more_choices(bank_of(5), 0)
+
+
+def test_the_command_writes_items_that_can_be_read_again(tmp_path):
+    source, out = tmp_path / "items.jsonl", tmp_path / "out.jsonl"
+    items = bank_of(12)
+    items.to_json(source, orient="records", lines=True)
+    run = CliRunner().invoke(
+        confuse, [str(source), "--probe", "more-choices", "--extra", "2", "--out", str(out)]
+    )
+    assert run.exit_code == 0 and "12 items under more-choices-2" in run.output
+    written = pd.DataFrame([json.loads(line) for line in out.read_text().splitlines()])
+    pd.testing.assert_frame_equal(written, confusion.more_choices(items, 2), check_dtype=False)
+
+
+def test_the_command_names_what_is_wrong(tmp_path):
+    source, out = tmp_path / "items.jsonl", tmp_path / "out.jsonl"
+    options = [str(source), "--probe", "no-right-answer", "--out", str(out)]
+    assert "is not there" in CliRunner().invoke(confuse, options).output
+    source.write_text("no json")
+    assert "one JSON object a line" in CliRunner().invoke(confuse, options).output
+    items = bank_of(12)
+    items.at[0, "choices"] = ["x", "x", "y"]
+    items.to_json(source, orient="records", lines=True)
+    run = CliRunner().invoke(confuse, options)
+    assert run.exit_code == 1 and "duplicate choices" in run.output
+    run = CliRunner().invoke(confuse, [*options, "--drop-unfit"])
+    assert (
+        run.exit_code == 0
+        and "left out q0: duplicate choices" in run.output
+        and "11 items" in run.output
+    )
+
+
+@pytest.mark.needs_share
+def test_hellaswag_under_every_probe_keeps_its_texts_and_loses_its_answers():
+    text = bz2.decompress(data.path("mcqa/hellaswag/hellaswag_val_full").read_bytes()).decode(
+        "utf-8"
+    )
+    lines = text.split("\n")[:6000]
+    items = pd.DataFrame(
+        {
+            "item_id": np.arange(1000),
+            "prompt": lines[::6],
+            "answer": [int(line) for line in lines[1::6]],
+            "choices": [lines[at + 2 : at + 6] for at in range(0, 6000, 6)],
+        }
+    )
+    rights = items.apply(lambda row: row["choices"][row["answer"]], axis=1)
+    gone = confusion.no_right_answer(items, seed=1)
+    assert not any(right in choices for right, choices in zip(rights, gone["choices"], strict=True))
+    many = confusion.more_choices(items, 8, seed=1)
+    assert [
+        choices[answer] for choices, answer in zip(many["choices"], many["answer"], strict=True)
+    ] == list(rights)
+    assert (confusion.wrong_question(items)["prompt"] != items["prompt"]).all()

@@ -1,0 +1,294 @@
+"""DictionaryQA. References: entries read by eye from GCIDE, files broken on purpose, and counts taken another way."""
+
+import gzip
+
+import numpy as np
+import pandas as pd
+import pytest
+from conftest import absent
+
+from psychlm import data
+from psychlm.probes import dictionary, gcide, made_up_probes
+
+DIGITS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
+
+BANK = r"""Bank \Bank\ (b[a^][ng]k), n. [OE. banke; akin to E. bench, and
+   prob. of Scand. origin. See {Bench}.]
+   1. A mound, pile, or ridge of earth, raised above the
+      surrounding level; as, a bank of clouds; a bank of snow.
+      [1913 Webster]
+
+            They cast up a bank against the city. --2 Sam. xx.
+                                                  15.
+      [1913 Webster]
+
+   2. (Zo["o]l.) A steep acclivity. [Obs.]
+      [1913 Webster]
+
+   3. The margin of a watercourse.
+      [1913 Webster]
+
+            Tiber trembled underneath her banks.  --Shak.
+      [1913 Webster]
+
+   Note: Not a sense.
+
+            Nor is this, on the bank, a quotation of one.
+
+   4. (Mining)
+      (a) The face of the coal.
+      (b) The ground at the top of a shaft; as, ores are brought
+          to bank.
+          [1913 Webster]
+
+   {Bank holiday}, a day off.
+"""
+EMBANK = r"""Bank \Bank\, v. t. [imp. & p. p. {Banked}(b[a^][ng]kt); p. pr. &
+   vb. n. {Banking}.]
+   To inclose with a dike. "Banked well with earth." --Holland.
+   [1913 Webster]
+"""
+UNCLOSED = 'Open \\O"pen\\, a. [Never closed\n   A definition in brackets\n'
+
+
+def written(folder, records, spoil_index=""):
+    """Write records as dictd's two files."""
+
+    def number(value):
+        digits = ""
+        while value or not digits:
+            value, rest = divmod(value, 64)
+            digits = DIGITS[rest] + digits
+        return digits
+
+    raw, rows = b"", []
+    for record in records:
+        record = record if isinstance(record, bytes) else record.encode()
+        rows.append(f"word\t{number(len(raw))}\t{number(len(record))}")
+        raw += record
+    (folder / "gcide.dict.dz").write_bytes(gzip.compress(raw))
+    (folder / "gcide.index").write_text("\n".join(rows) + "\n" + spoil_index)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def part():
+    """The words from A to C, roughly: a quarter of the dictionary, for speed."""
+    try:
+        return dictionary.read(first=30_000)
+    except data.DataError:
+        absent("the GCIDE dictionary (Debian's dict-gcide)")
+
+
+@pytest.fixture(scope="module")
+def probe(part):
+    return dictionary.build(part, np.random.default_rng(7), sizes=(500, 500))
+
+
+def test_an_entry_is_read_as_the_eye_reads_it(tmp_path):
+    read = gcide.read(written(tmp_path, [BANK, EMBANK]))
+    said = read.entries[["word", "pos", "definition", "example", "example_kind", "labels"]].astype(
+        object
+    )
+    said = said.where(said.notna(), None)
+    assert said.to_numpy().tolist() == [
+        [
+            "Bank",
+            "noun",
+            "A mound, pile, or ridge of earth, raised above the surrounding level",
+            "a bank of clouds; a bank of snow",
+            "usage",
+            None,
+        ],
+        ["Bank", "noun", "A steep acclivity", None, None, "Obs."],
+        [
+            "Bank",
+            "noun",
+            "The margin of a watercourse",
+            "Tiber trembled underneath her banks",
+            "quotation",
+            None,
+        ],
+        ["Bank", "noun", "The face of the coal", None, None, None],
+        [
+            "Bank",
+            "noun",
+            "The ground at the top of a shaft",
+            "ores are brought to bank",
+            "usage",
+            None,
+        ],
+        ["Bank", "verb", "To inclose with a dike", "Banked well with earth", "quoted", None],
+    ]
+    assert read.entries["forms"].iloc[-1] == "banked banking"
+    assert read.broken.empty
+    assert read.n_records == 2
+
+
+def test_broken_records_are_counted_by_reason_and_the_others_are_read(tmp_path):
+    latin = "Caf\xe9 \\Caf\\, n.\n   A place for coffee.\n".encode("latin-1")
+    records = [
+        BANK,
+        UNCLOSED,
+        latin,
+        "No part \\No\\\n   Of speech.\n",
+        "Empty \\Emp\\, n.\n\n   Note: Nothing.\n",
+    ]
+    read = gcide.read(written(tmp_path, records, spoil_index="far\tzzzz\tB\nodd\t$$\tB\n"))
+    assert read.broken.to_dict() == {
+        "brackets of the header never close": 1,
+        "broken index row": 2,
+        "encoding error": 1,
+        "no definition": 1,
+        "no part of speech": 1,
+    }
+    assert set(read.entries["word"]) == {"Bank"}
+
+
+def test_a_missing_dictionary_says_how_to_get_it(tmp_path):
+    with pytest.raises(data.DataError, match="apt-get install dict-gcide"):
+        dictionary.read(tmp_path)
+    (tmp_path / "gcide.dict.dz").write_bytes(b"no gzip")
+    with pytest.raises(data.DataError, match=r"no gcide\.index"):
+        dictionary.read(tmp_path)
+    (tmp_path / "gcide.index").write_text("word\tA\tB\n")
+    with pytest.raises(data.DataError, match="cannot be decompressed"):
+        dictionary.read(tmp_path / "gcide.dict.dz")
+    with pytest.raises(data.DataError, match="no dictionary entry"):
+        dictionary.read(written(tmp_path, [UNCLOSED]))
+
+
+@pytest.mark.parametrize(
+    ("word", "text", "shown"),
+    [
+        ("nestle", "The baby nestled her head", "nestled"),
+        ("plan", "Planning is all", "Planning"),
+        ("carry", "she carries on", "carries"),
+        ("Bank", "underneath her BANKS", "BANKS"),
+        ("bank", "an embankment", None),
+        ("go", "he went home", None),
+    ],
+)
+def test_a_word_is_found_in_its_regular_forms(word, text, shown):
+    assert dictionary.shows(word, text) == shown
+
+
+def test_a_word_is_found_in_the_forms_that_the_dictionary_names():
+    assert dictionary.shows("go", "he went home", "went gone going") == "went"
+
+
+def test_the_right_answer_is_the_definition_whose_example_is_shown(part, probe):
+    entries = part.entries.set_index("entry_id")
+    entry = entries.loc[probe.items["item_id"].str.removeprefix("dictionary:")]
+    answers = [
+        choices[answer]
+        for choices, answer in zip(probe.items["choices"], probe.items["answer"], strict=True)
+    ]
+    assert answers == entry["definition"].tolist()
+    assert all(
+        example in prompt
+        for example, prompt in zip(entry["example"], probe.items["prompt"], strict=True)
+    )
+
+
+def test_no_distractor_is_the_answer_or_comes_from_a_sense_without_an_example(part, probe):
+    with_examples = set(part.with_examples["definition"])
+    chosen = probe.items["choices"]
+    assert chosen.map(lambda choices: len(set(choices))).eq(5).all()
+    assert all(set(choices) <= with_examples for choices in chosen)
+    wrong = [
+        [c for c in choices if c != choices[a]]
+        for choices, a in zip(chosen, probe.items["answer"], strict=True)
+    ]
+    long = probe.items.assign(choices=wrong).explode(["choices", "distractor_types"])
+    of = (
+        part.entries.assign(cluster=part.entries["word"].str.lower())
+        .groupby("definition")["cluster"]
+        .agg(set)
+    )
+    own = np.array(
+        [word in of[choice] for word, choice in zip(long["cluster"], long["choices"], strict=True)]
+    )
+    assert own[(long["distractor_types"] == "sense").to_numpy()].all()
+    drawn = (long["distractor_types"] == "random").to_numpy()
+    same_text = (
+        own & drawn
+    )  # another word's sense may be worded alike; its own senses are never drawn at random
+    assert same_text.sum() < 0.001 * drawn.sum()
+    assert (
+        probe.items["n_senses"]
+        == probe.items["distractor_types"].map(lambda kinds: kinds.count("sense"))
+    ).all()
+
+
+def test_all_questions_on_a_word_stand_in_one_part_of_the_split(probe):
+    assert probe.items.groupby("cluster")["split"].nunique().eq(1).all()
+    sizes = probe.items["split"].value_counts()
+    assert sizes["train"] <= 500
+    assert sizes["test"] > sizes["dev"] > 480
+
+
+def test_every_sense_is_a_question_or_counted_among_those_left_out(part, probe):
+    assert probe.n_entries == len(part.entries) == len(probe.items) + probe.left_out.sum()
+
+
+def test_the_same_seed_gives_the_same_questions(part, probe):
+    again = dictionary.build(part, np.random.default_rng(7), sizes=(500, 500))
+    pd.testing.assert_frame_equal(again.items, probe.items)
+
+
+def test_a_sample_holds_whole_words(part, probe):
+    sample = dictionary.build(part, np.random.default_rng(1), n_items=300)
+    assert 250 < len(sample.items) <= 300
+    per_word = probe.items.groupby("cluster").size()
+    assert (
+        sample.items.groupby("cluster").size() == per_word[sample.items["cluster"].unique()]
+    ).all()
+
+
+def test_random_distractors_fill_up_where_a_word_has_no_other_sense(tmp_path):
+    records = [
+        f"Word{letter} \\Word{letter}\\, n.\n   The thing number {letter} of its kind; as, a word{letter} indeed.\n"
+        for letter in "abcdef"
+    ]
+    read = dictionary.read(written(tmp_path, records))
+    with pytest.raises(data.DataError, match="gives no question"):
+        dictionary.build(read, np.random.default_rng(0))
+    items = dictionary.build(read, np.random.default_rng(0), min_other_senses=0).items
+    assert len(items) == 6
+    assert items["distractor_set"].eq("random").all()
+
+
+def test_definitions_without_examples_are_told_from_the_others_by_their_choices_alone(part):
+    """An independent choice-only model, a bag of words in scikit-learn, finds the bias of the wrong way only."""
+    from sklearn.feature_extraction.text import CountVectorizer
+    from sklearn.naive_bayes import MultinomialNB
+
+    accuracy = {}
+    for wrong in (False, True):
+        built = dictionary.build(
+            part, np.random.default_rng(3), sizes=(2500, 0), distractors_without_examples=wrong
+        )
+        train, test = (built.items[built.items["split"] == name] for name in ("train", "test"))
+        counts = CountVectorizer(min_df=2, binary=True).fit(train["choices"].explode())
+        right = np.arange(5) == train["answer"].to_numpy()[:, None]
+        model = MultinomialNB().fit(counts.transform(train["choices"].explode()), right.ravel())
+        chances = model.predict_log_proba(counts.transform(test["choices"].explode())) @ [-1, 1]
+        accuracy[wrong] = (chances.reshape(-1, 5).argmax(axis=1) == test["answer"]).mean()
+    noise = np.sqrt(0.2 * 0.8 / len(test))
+    assert accuracy[False] < 0.2 + 3 * noise
+    assert accuracy[True] > 0.2 + 4 * noise
+
+
+def test_the_first_records_can_be_read_alone(tmp_path):
+    folder = written(tmp_path, [BANK, EMBANK])
+    assert gcide.read(folder, first=1).entries["pos"].unique().tolist() == ["noun"]
+
+
+def test_a_made_up_probe_has_the_columns_of_a_real_one_and_follows_from_its_seed(rng):
+    items = made_up_probes.isa(200, rng)
+    assert len(items) == 200
+    assert items.groupby("cluster")["split"].nunique().eq(1).all()
+    assert set(items["hops"]) == {1, 2, 3, 4}
+    assert items["choices"].map(lambda choices: len(set(choices))).eq(5).all()
+    pd.testing.assert_frame_equal(items, made_up_probes.isa(200, np.random.default_rng(20211108)))

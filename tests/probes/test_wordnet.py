@@ -1,0 +1,242 @@
+"""WordNet's graph and files. References: NLTK's own objects walked link by link, the statistics of wnstats(7WN), brute
+force over small random sets, and a WordNet of twelve concepts written in Princeton's format."""
+
+import zipfile
+
+import numpy as np
+import pytest
+import tiny_wordnet
+from click.testing import CliRunner
+
+from psychlm.cli_probes import probes as command
+from psychlm.data import DataError, DataMissingError
+from psychlm.probes import probe_files, wordnet
+from psychlm.probes.wordnet_graph import Lists, Pairs, closure
+from psychlm.probes.wordnet_probes import Builder
+from psychlm.probes.wordnet_recipe import Recipe
+from psychlm.probes.wordnet_wording import near_pairs
+
+
+@pytest.fixture
+def birds(tmp_path):
+    return tiny_wordnet.write(tmp_path / "wordnet", tiny_wordnet.BIRDS)
+
+
+def of(built, concept):
+    return built.items[built.items["concept"] == concept]
+
+
+# the arrays
+
+
+def test_a_circle_of_links_puts_nothing_above_itself():
+    found = closure(np.array([[0, 1], [1, 0], [1, 2]]), 3)
+    pairs = dict(
+        zip(
+            zip(found.below.tolist(), found.above.tolist(), strict=True),
+            found.hops.tolist(),
+            strict=True,
+        )
+    )
+    assert pairs == {(0, 1): 1, (1, 0): 1, (1, 2): 1, (0, 2): 2}
+
+
+def test_the_shortest_of_two_ways_up_counts():
+    found = closure(np.array([[0, 1], [1, 2], [2, 3], [0, 3]]), 4)
+    assert found.hops[(found.below == 0) & (found.above == 3)].tolist() == [1]
+
+
+def test_a_number_out_of_range_is_in_no_set_of_pairs():
+    pairs = Pairs(np.array([0, 1]), np.array([4, 0]), 5)
+    assert pairs.have(np.array([0, 1, 0]), np.array([4, 0, 5])).tolist() == [
+        True,
+        True,
+        False,
+    ]  # (0, 5) is not (1, 0)
+    assert (0, 4) in pairs
+
+
+def test_nearly_equal_sets_are_found_as_by_comparing_all(rng):
+    sets = [np.unique(rng.integers(0, 12, rng.integers(0, 7))) for _ in range(150)]
+    lists = Lists(np.concatenate([[0], np.cumsum([len(s) for s in sets])]), np.concatenate(sets))
+    found = set(zip(*(part.tolist() for part in near_pairs(lists, 12, 0.6)), strict=True))
+    together = [(i, j) for j in range(150) for i in range(j) if len(sets[i]) and len(sets[j])]
+    alike = {
+        p
+        for p in together
+        if len(np.intersect1d(*(sets[k] for k in p)))
+        >= 0.6 * len(np.union1d(*(sets[k] for k in p)))
+    }
+    assert found == alike
+    assert len(found) > 20
+
+
+# a small WordNet
+
+
+def test_words_are_found_in_their_sentences_inflected_or_not(birds):
+    read = wordnet.load(birds)
+    contexts = read.contexts.set_index("lemma")["word"]
+    assert contexts["goose"] == "geese"  # by the list of exceptions
+    assert contexts["Hedwig"] == "Hedwig"
+    assert read.version == "3.0"
+    relations = read.triples().groupby("relation").size()
+    assert relations.to_dict() == {"def": 12, "ext": 12, "lemma": 16, "isa-up": 9, "isa-down": 9}
+
+
+def test_an_instance_is_no_type_but_no_wrong_answer_either(birds):
+    built = Builder(wordnet.load(birds)).build(
+        Recipe(max_distance=2), ["definitions", "hypernymy", "hyponymy"]
+    )
+    questions = built.items[built.items["probe"] != "definitions"]
+    assert "hedwig.n.01" not in set(questions["concept"]) | set(questions["answer_concept"])
+    under_owl = built.items[
+        (built.items["probe"] == "hyponymy") & (built.items["concept"] == "owl.n.01")
+    ]
+    assert under_owl.empty
+    bird = built.items[
+        (built.items["probe"] == "hyponymy") & (built.items["concept"] == "bird.n.01")
+    ]
+    assert not any("hedwig.n.01" in names for names in bird["distractor_concepts"])
+
+
+def test_another_sense_of_the_word_is_never_a_distractor(birds):
+    built = Builder(wordnet.load(birds)).build(Recipe(max_distance=2), ["definitions"])
+    owls = of(built, "owl.n.01")
+    assert len(owls)
+    assert not any(
+        "hood.n.01" in names for names in owls["distractor_concepts"]
+    )  # "owl" is a word of both
+    assert any("hood.n.01" in names for names in of(built, "carp.n.01")["distractor_concepts"])
+
+
+def test_concepts_with_fewer_than_four_distractors_are_skipped_and_counted(birds):
+    built = Builder(wordnet.load(birds)).build(
+        Recipe(top_up=False, max_distance=2), ["definitions", "synonymy"]
+    )
+    counts = built.counts.set_index(["probe", "what"])["n"]
+    assert counts["synonymy", "concepts: skipped, fewer than four distractors"] == 4
+    assert "synonymy" not in set(built.items["probe"])
+    assert counts["definitions", "sets: fewer than four distractors (hypernym)"] > 0
+    assert {len(names) for names in built.items["distractor_concepts"]} == {4}
+
+
+def test_nothing_to_ask_is_an_error_that_says_what_was_left_out(birds):
+    with pytest.raises(ValueError, match="no question could be built.*skipped, fewer than four"):
+        Builder(wordnet.load(birds)).build(Recipe(), ["synonymy"])
+    with pytest.raises(ValueError, match="no probe is named 'antonymy'"):
+        Builder(wordnet.load(birds)).build(Recipe(), ["antonymy"])
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"max_hops": 0}, "count from 1"),
+        ({"max_distance": 0}, "max_distance is 0"),
+        ({"dev_share": 1.5}, "between 0 and 1"),
+    ],
+)
+def test_a_recipe_that_makes_no_sense_is_refused(wrong, message):
+    with pytest.raises(ValueError, match=message):
+        Recipe(**wrong)
+
+
+# files that are not there, or broken
+
+
+def test_a_missing_wordnet_is_an_error_that_says_how_to_get_it(tmp_path, monkeypatch):
+    with pytest.raises(
+        DataMissingError,
+        match=r"lacks \['data.noun'.*apt-get install wordnet-base.*nltk.downloader",
+    ):
+        wordnet.find(tmp_path)
+    monkeypatch.setenv("PSYCHLM_WORDNET", str(tmp_path / "nowhere"))
+    with pytest.raises(
+        DataMissingError, match=r"nowhere \(\$PSYCHLM_WORDNET\) is no WordNet folder"
+    ):
+        wordnet.load()
+    monkeypatch.delenv("PSYCHLM_WORDNET")
+    monkeypatch.delenv("WNSEARCHDIR", raising=False)
+    monkeypatch.setattr(wordnet, "DEBIAN", tmp_path)
+    monkeypatch.setattr("nltk.data.path", [str(tmp_path)])
+    with pytest.raises(DataMissingError, match="no WordNet on this machine.*PSYCHLM_WORDNET"):
+        wordnet.load()
+
+
+def test_a_variable_and_nltks_archive_lead_to_it(birds, tmp_path, monkeypatch):
+    monkeypatch.setenv("PSYCHLM_WORDNET", str(birds))
+    assert wordnet.find() == birds.resolve()
+    monkeypatch.delenv("PSYCHLM_WORDNET")
+    monkeypatch.delenv("WNSEARCHDIR", raising=False)
+    monkeypatch.setattr(wordnet, "DEBIAN", tmp_path)
+    monkeypatch.setattr("nltk.data.path", [str(tmp_path)])
+    (tmp_path / "corpora").mkdir()
+    with zipfile.ZipFile(tmp_path / "corpora" / "wordnet.zip", "w") as archive:
+        for file in birds.iterdir():
+            archive.write(file, f"wordnet/{file.name}")
+    assert len(wordnet.load().concepts) == len(tiny_wordnet.BIRDS)
+
+
+@pytest.mark.parametrize(
+    ("file", "breakage"),
+    [
+        (
+            "data.noun",
+            lambda text: text.replace(b" 001 @ ", b" 003 @ ", 1),
+        ),  # promises links that are not there
+        ("data.noun", lambda text: text[: len(text) // 2]),
+        ("index.noun", lambda text: text.replace(b" 1 0 1 0 ", b" 2 0 1 0 ", 1)),
+    ],
+)
+def test_broken_files_are_an_error_that_names_the_folder(birds, file, breakage):
+    whole = (birds / file).read_bytes()
+    (birds / file).write_bytes(breakage(whole))
+    assert (birds / file).read_bytes() != whole
+    with pytest.raises(
+        DataError, match=r"WordNet in .* cannot be read.*apt-get install wordnet-base"
+    ):
+        wordnet.load(birds)
+
+
+def test_files_in_another_encoding_are_an_error(birds):
+    text = (birds / "data.noun").read_bytes()
+    (birds / "data.noun").write_bytes(text.replace(b"famous", b"fam\xf6us"[:6]))
+    with pytest.raises(DataError, match="is not text in UTF-8"):
+        wordnet.load(birds)
+
+
+def test_parts_of_speech_that_do_not_exist_are_refused(birds):
+    with pytest.raises(ValueError, match="choose among n, v, a, r"):
+        wordnet.load(birds, pos="nx")
+
+
+# the shell
+
+
+def test_the_shell_writes_arc_files_and_says_what_it_left_out(birds, tmp_path):
+    arguments = [
+        "build",
+        "wordnet",
+        "--out",
+        str(tmp_path / "out"),
+        "--wordnet",
+        str(birds),
+        "--seed",
+        "3",
+    ]
+    result = CliRunner().invoke(
+        command, [*arguments, "--probe", "definitions", "--max-train", "10"]
+    )
+    assert result.exit_code == 0, result.output
+    items = probe_files.read(tmp_path / "out")
+    assert (items["split"] == "train").sum() <= 10
+    assert f"{len(items)} questions from WordNet 3.0, seed 3" in result.output
+
+
+def test_the_shell_says_in_one_line_that_wordnet_is_missing(tmp_path):
+    result = CliRunner().invoke(
+        command, ["build", "wordnet", "--out", str(tmp_path), "--wordnet", str(tmp_path)]
+    )
+    assert result.exit_code == 1
+    assert "is no WordNet folder" in result.output
+    assert "Traceback" not in result.output

@@ -1,0 +1,220 @@
+"""The additive model: formulas against R's rules, plain regression against statsmodels, the linear models released with
+the UCL corpus, and the smoothing criterion against dense matrices and numerical derivatives."""
+
+import numpy as np
+import pandas as pd
+import pytest
+import statsmodels.formula.api as smf
+import torch
+
+from psychlm import data
+from psychlm import reading_times as reading
+from psychlm.corpora import reading_times as corpora
+from psychlm.frames import FrameError
+from psychlm.reading_times import cubic, formula, reml
+
+
+@pytest.fixture(scope="module")
+def frame():
+    rng = np.random.default_rng(3)
+    n = 600
+    table = pd.DataFrame(
+        {
+            "x": rng.normal(size=n),
+            "z": rng.uniform(1, 9, n).round(1),
+            "old": rng.random(n) < 0.4,
+            "g": rng.choice(list("abc"), n),
+        }
+    )
+    table["subject"] = rng.choice([f"s{i}" for i in range(8)], n)
+    table["y_ms"] = (
+        300 + 9 * table["x"] + 20 * np.sin(table["z"]) + 15 * table["old"] + rng.normal(0, 25, n)
+    )
+    return table
+
+
+@pytest.mark.parametrize(
+    ("text", "linear"),
+    [
+        ("y ~ a + b", [("a",), ("b",)]),
+        ("y ~ a * b", [("a",), ("b",), ("a", "b")]),
+        ("y ~ a:b + a", [("a",), ("a", "b")]),
+        ("y ~ (a + b + c)^2", [("a",), ("b",), ("c",), ("a", "b"), ("a", "c"), ("b", "c")]),
+        ("y ~ a * b:c", [("a",), ("b", "c"), ("a", "b", "c")]),
+        ("y ~ 1 + `a b`", [("a b",)]),
+        ("y ~ 1", []),
+    ],
+)
+def test_linear_terms_expand_as_in_r(text, linear):
+    assert list(formula.parse(text).linear) == linear
+
+
+def test_smooths_get_the_defaults_of_mgcv():
+    parsed = formula.parse(
+        'y ~ s(a) + s(b, bs="cr", k=7) + te(c, d) + te(e, f, k=c(3, 4)) + s(g, x, bs="re")'
+    )
+    assert [(s.label, s.basis, s.k) for s in parsed.smooths] == [
+        ("s(a)", "tp", (10,)),
+        ("s(b)", "cr", (7,)),
+        ("te(c,d)", "cr", (5, 5)),
+        ("te(e,f)", "cr", (3, 4)),
+        ("s(g,x)", "re", ()),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("a + b", "no formula"),
+        ("y ~ a +", "expected a name"),
+        ("y ~ a - 1", "taken away"),
+        ("y ~ log(a)", "make a column"),
+        ('y ~ s(a, bs="gp")', "not \\['gp'\\]"),
+        ("y ~ s(a, by=b)", "options \\['by'\\]"),
+        ("y ~ s(a, b)", "te\\(x, z\\)"),
+        ("y ~ te(a)", "at least two"),
+        ("y ~ s(a) + te(a, b)", "overlap"),
+        ("y ~ s(a) + s(a, k=5)", "twice"),
+        ("y ~ s(a, k=2)", "at least 3"),
+    ],
+)
+def test_what_a_formula_may_not_say_is_named(text, says):
+    with pytest.raises(formula.FormulaError, match=says):
+        formula.parse(text)
+
+
+def test_plain_regression_equals_statsmodels(frame):
+    ours = reading.fit(frame, "y_ms ~ x * z + old + g")
+    theirs = smf.ols("y_ms ~ x * z + old + g", frame).fit()
+    assert ours.loglik == pytest.approx(theirs.llf, abs=1e-8)
+    assert ours.edf == pytest.approx(len(theirs.params))
+    assert sorted(ours.coefficients["estimate"]) == pytest.approx(sorted(theirs.params))
+    assert sorted(ours.coefficients["std_error"]) == pytest.approx(sorted(theirs.bse))
+    assert ours.predict(frame).to_numpy() == pytest.approx(theirs.predict(frame).to_numpy())
+
+
+@pytest.mark.needs_share
+def test_the_linear_models_released_with_the_ucl_corpus_are_reproduced():
+    released = data.published("devarda2023.linear")
+    corpus = corpora.ucl()
+    table = corpora.join(corpora.join(corpus.readings, corpus.words), corpus.surprisals)
+    table = table[~table["word"].str.contains("[.,']")].dropna(
+        subset=["log_frequency"]
+    )  # punctuation and clitics
+    for measure, rows in released.groupby("measure"):
+        baseline = f"{measure} ~ (log_frequency + length_chars + position)^2"
+        without = reading.fit(table, baseline).loglik
+        for row in rows.itertuples():
+            assert without == pytest.approx(row.baseline_loglik, abs=1e-6)
+            renamed = table.rename(columns={row.model: "surprisal"})
+            assert reading.fit(renamed, f"{baseline} + surprisal").loglik == pytest.approx(
+                row.loglik, abs=1e-6
+            )
+
+
+@pytest.mark.parametrize("method", ["REML", "ML"])
+def test_derivatives_of_the_criterion_equal_finite_differences(method):
+    rng = np.random.default_rng(0)
+    x = torch.from_numpy(np.c_[np.ones(50), rng.normal(size=(50, 7))])
+    y = torch.from_numpy(rng.normal(size=50))
+    moments = reml.Moments(
+        (x.T @ x)[None], (x.T @ y)[None], (y @ y)[None], torch.tensor([50.0], dtype=torch.float64)
+    )
+    penalties = torch.tensor(
+        [[0, 0, 1, 2, 0.5, 0, 0, 0], [0, 0, 0, 1, 3, 0, 1, 1]], dtype=torch.float64
+    )
+    theta, h = torch.tensor([[1.0, 2.0, 0.3]], dtype=torch.float64), 1e-5
+
+    def at(shift):
+        return reml._criterion(moments, penalties, theta + shift, method)
+
+    here = at(0)
+    for j, unit in enumerate(h * torch.eye(3, dtype=torch.float64)):
+        assert here.gradient[0, j].item() == pytest.approx(
+            ((at(unit).value - at(-unit).value) / (2 * h)).item(), abs=1e-6
+        )
+        numeric = (at(unit).gradient - at(-unit).gradient)[0] / (2 * h)
+        assert here.hessian[0, j].numpy() == pytest.approx(numeric.numpy(), abs=1e-6)
+
+
+def test_cubic_basis_interpolates_and_its_penalty_is_the_integrated_squared_second_derivative(rng):
+    margin = cubic.cubic_margin(rng.uniform(0, 10, 300), 6, "s(x)")
+    grid = np.linspace(margin.spline.x[0], margin.spline.x[-1], 20001)
+    curvature = np.gradient(np.gradient(margin.columns(grid), grid, axis=0), grid, axis=0)
+    integral = np.trapezoid(curvature[:, :, None] * curvature[:, None, :], grid, axis=0)
+    assert integral / integral.max() == pytest.approx(np.diag(margin.d), abs=2e-3)
+    assert np.ptp(margin.columns(grid)[:, 0]) < 1e-12  # the first coordinate is the constant
+
+
+def test_a_smooth_that_is_a_straight_line_gives_the_regression(frame):
+    straight = frame.assign(
+        y_ms=300 + 5 * frame["z"] + np.random.default_rng(1).normal(0, 5, len(frame))
+    )
+    smooth, line = (
+        reading.fit(straight, "y_ms ~ s(z)", tolerance=1e-9),
+        reading.fit(straight, "y_ms ~ z"),
+    )
+    assert smooth.edf == pytest.approx(2, abs=0.5)
+    assert np.abs(smooth.predict(frame) - line.predict(frame)).max() < 1.5
+
+
+def test_rows_without_a_response_are_left_out_and_counted(frame):
+    gaps = frame.assign(y_ms=frame["y_ms"].where(frame.index % 10 > 0))
+    found = reading.fit(gaps, "y_ms ~ x + s(z)")
+    assert (found.n, found.n_missing) == (540, 60)
+    assert found.loglik == reading.fit(gaps.dropna(), "y_ms ~ x + s(z)").loglik
+
+
+def test_an_unseen_person_is_predicted_as_the_average_one(frame):
+    found = reading.fit(frame, 'y_ms ~ x + s(subject, bs="re")')
+    stranger = found.predict(frame.assign(subject="nobody"))
+    assert stranger.to_numpy() == pytest.approx(
+        found.coefficients["estimate"].to_numpy() @ np.stack([np.ones(len(frame)), frame["x"]])
+    )
+
+
+def test_pygam_says_what_it_leaves_out_and_comes_near(frame):
+    with pytest.warns(RuntimeWarning, match=r"GCV.*\['s\(subject\)'\] are left out"):
+        found = reading.fit(frame, 'y_ms ~ x + s(z) + s(subject, bs="re")', backend="pygam")
+    native = reading.fit(frame, "y_ms ~ x + s(z)")
+    assert found.coefficients.loc["x", "estimate"] == pytest.approx(
+        native.coefficients.loc["x", "estimate"], abs=0.5
+    )
+    assert found.loglik == pytest.approx(native.loglik, abs=8)
+    assert np.corrcoef(found.predict(frame), native.predict(frame))[0, 1] > 0.99
+
+
+@pytest.mark.parametrize(
+    ("change", "terms", "says"),
+    [
+        ({"x": 1.0}, "x", "'x' is constant"),
+        ({"w": lambda t: 2 * t["x"] + t["z"]}, "x + z + w", "'w' is a combination of .*'x'"),
+        (
+            {"z": lambda t: t["z"].where(t.index > 2)},
+            "s(z)",
+            "'z' is missing in 3 of 600 rows.*dropna",
+        ),
+        ({"z": lambda t: np.log(t["z"].where(t.index > 0, 0))}, "s(z)", "infinities"),
+        (
+            {"z": lambda t: t["z"].round() % 3},
+            "s(z)",
+            "3 unique values, too few for a basis of dimension 10.*smaller k",
+        ),
+        ({}, "te(z, g)", "'g' is smoothed but holds"),
+        ({"subject": lambda t: t.index.astype(str)}, 's(subject, bs="re")', "has a single row"),
+        ({}, "nothing", "no columns"),
+        ({"y_ms": lambda t: t["y_ms"].astype(str)}, "x", "not numbers"),
+        ({"y_ms": np.nan}, "x", "missing in all"),
+    ],
+)
+def test_bad_input_is_named_with_what_to_do(frame, change, terms, says):
+    with pytest.raises(FrameError, match=says), np.errstate(divide="ignore"):
+        reading.fit(frame.assign(**change), f"y_ms ~ {terms}")
+
+
+def test_a_person_with_one_row_and_a_measure_in_seconds_are_warned_of(frame):
+    lonely = frame.assign(subject=frame["subject"].where(frame.index > 0, "lonely"))
+    with pytest.warns(RuntimeWarning, match="'lonely'.*have one row"):
+        reading.fit(lonely, 'y_ms ~ s(subject, bs="re")')
+    with pytest.warns(RuntimeWarning, match="looks like seconds.*1000"):
+        reading.fit(frame.assign(y_ms=frame["y_ms"] / 1000), "y_ms ~ x")

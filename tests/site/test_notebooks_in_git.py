@@ -1,0 +1,106 @@
+"""The notebooks themselves: each has the anatomy that the README promises, and runs once with small parameters."""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import nbformat
+import pytest
+from conftest import IN_CI, ROOT, SHARE, absent
+
+from psychlm import site as notebooks
+from psychlm.site import collection
+
+REAL = sorted((ROOT / "notebooks").glob("[0-9]*_*.ipynb"))
+
+
+def cells_of(path: Path, kind: str) -> list[nbformat.NotebookNode]:
+    return [cell for cell in nbformat.read(path, as_version=4).cells if cell.cell_type == kind]
+
+
+@pytest.mark.parametrize("path", REAL, ids=lambda path: path.stem)
+def test_a_notebook_in_git_has_no_outputs(path: Path) -> None:
+    assert all(not cell.outputs and cell.execution_count is None for cell in cells_of(path, "code"))
+
+
+@pytest.mark.parametrize("path", REAL, ids=lambda path: path.stem)
+def test_a_notebook_has_its_anatomy(path: Path) -> None:
+    notebook, code = collection.read(path), cells_of(path, "code")
+    tags = [cell.metadata.get("tags", []) for cell in code]
+    assert notebook.question, "its first cell asks **Question.** ..."
+    assert re.match(rf"#\s+{notebook.number}\b", notebook.cells[0]), (
+        "its title begins with its number"
+    )
+    assert "parameters" in tags[0], "its first code cell is tagged parameters"
+    assert "setup" in tags[1], "its second code cell is tagged setup"
+    assert sum("headline" in tag for tag in tags) == 1, (
+        "one code cell is tagged headline: its picture is on the index"
+    )
+    for statement in ast.parse(code[0].source).body:
+        assert isinstance(statement, (ast.Assign, ast.AnnAssign)), (
+            "parameters are assignments of literals"
+        )
+    assert "report.finish()" in code[-1].source
+
+
+@pytest.mark.parametrize("path", REAL, ids=lambda path: path.stem)
+def test_the_code_cells_of_a_notebook_are_short_and_hide_nothing(path: Path) -> None:
+    for cell in cells_of(path, "code"):
+        assert len(cell.source.splitlines()) <= 15, cell.source
+        assert not re.search(r"^\s*[!%].*\bpip\b", cell.source, flags=re.MULTILINE), cell.source
+        assert not re.search(r"filterwarnings|simplefilter|catch_warnings", cell.source), (
+            cell.source
+        )
+
+
+@pytest.fixture(scope="session")
+def smoke_reports(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("reports")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("path", REAL, ids=lambda path: path.stem)
+def test_a_notebook_runs_in_the_smoke_profile_and_leaves_a_complete_report(
+    path: Path, smoke_reports: Path
+) -> None:
+    if IN_CI and not (SHARE / "data").is_dir():
+        absent("the data share")
+    (outcome,) = notebooks.run([path.stem], profile="smoke", root=ROOT, reports=smoke_reports)
+    assert outcome.status == "done", f"cell {outcome.cell}: {outcome.error}"
+    report = json.loads((smoke_reports / f"{path.stem}.json").read_text())
+    assert report["status"] == "complete" and report["notebook"] == path.stem
+    assert report["numbers"], "it records at least one number"
+
+
+@pytest.mark.parametrize("path", REAL, ids=lambda path: path.stem)
+def test_every_figure_has_a_caption_and_words_for_who_cannot_see_it(path: Path) -> None:
+    for cell in cells_of(path, "code"):
+        if re.search(
+            r"plt\.(subplots|figure|subplot_mosaic)\(|sns\.(relplot|catplot|displot|lmplot)\(",
+            cell.source,
+        ):
+            described = cell.metadata.get("psychlm", {})
+            assert described.get("caption") and described.get("alt"), cell.source
+
+
+@pytest.mark.slow
+def test_papermill_runs_a_notebook_from_any_working_directory(tmp_path: Path) -> None:
+    command = [
+        sys.executable,
+        "-m",
+        "papermill",
+        str(ROOT / "notebooks" / "00_start_here.ipynb"),
+        "out.ipynb",
+    ]
+    command += ["-p", "n_sets", "2", "-p", "n_boot", "200", "--no-progress-bar"]
+    environment = os.environ | {"PSYCHLM_REPORTS": str(tmp_path)}
+    subprocess.run(
+        command, cwd=tmp_path, env=environment, check=True, capture_output=True, timeout=300
+    )
+    assert json.loads((tmp_path / "00_start_here.json").read_text())["status"] == "complete"
