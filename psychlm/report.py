@@ -154,6 +154,71 @@ def record(
     run.write("running")
 
 
+def record_table(
+    table: Any,
+    *,
+    prefix: str,
+    published: Any = None,
+    unit: str | None = None,
+    source: Any = None,
+    data: DataKind | None = None,
+    **beside: Any,
+) -> None:
+    """Record every cell of a table, under ``prefix.row.column`` (a Series: ``prefix.row``).
+
+    Parameters
+    ----------
+    table : DataFrame or Series
+        Values of this notebook. Labels of a MultiIndex are joined by dots.
+    prefix : str
+        First part of every key, for instance ``"laverghetta2021.table1"``.
+    published : DataFrame or Series, optional
+        The paper's values under the same labels; cells that it lacks or holds as NaN have none.
+    unit, data
+        As in :func:`record`, for all cells.
+    source : str, DataFrame or Series, optional
+        Where the published values are printed: one source for all, or one for each cell.
+    **beside : scalar, DataFrame or Series
+        Further numbers that belong to each cell, such as ``low=``, ``high=``, ``p=`` or ``n=``.
+
+    Examples
+    --------
+    >>> report.begin("00_example")  # doctest: +SKIP
+    >>> report.record_table(fit.items["b"], prefix="lsat6.2pl.b", unit="logits")  # doctest: +SKIP
+    """
+    for label, row in table.items() if table.ndim == 1 else table.iterrows():
+        cells = (
+            {(label,): row} if table.ndim == 1 else {(label, name): row[name] for name in row.index}
+        )
+        for labels, value in cells.items():
+            flat = [
+                str(part)
+                for name in labels
+                for part in (name if isinstance(name, tuple) else (name,))
+            ]
+            printed = _cell(published, labels)
+            record(
+                ".".join((prefix, *flat)),
+                value,
+                published=printed,
+                unit=unit,
+                source=None if printed is None else _cell(source, labels),
+                data=data,
+                **{name: _cell(values, labels) for name, values in beside.items()},
+            )
+
+
+def _cell(table: Any, labels: tuple) -> Any:
+    """Return the cell of a table at these labels, None where it has none; a scalar stands for all cells."""
+    if not hasattr(table, "ndim") or table.ndim == 0:
+        return table
+    rows, *columns = labels
+    if rows not in table.index or (table.ndim == 2 and columns[0] not in table.columns):
+        return None
+    value = table.loc[rows, columns[0]] if table.ndim == 2 else table.loc[rows]
+    return None if isinstance(value, float) and math.isnan(value) else value
+
+
 def banner(kind: DataKind, how: str) -> Any:
     """Return the banner that a notebook on simulated data shows at its top; an empty line where its data are real.
 
