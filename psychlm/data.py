@@ -1,19 +1,22 @@
-"""From a dataset's name to a verified local file; committed facts; the numbers that the papers printed.
+"""From a dataset's name to a verified local file; committed facts; the numbers that the papers
+printed.
 
-A read of a dataset looks in ``$PSYCHLM_DATA``, in ``data/raw/``, in a lab share ``../shared/data/`` beside the
-checkout, and then at the dataset's address in ``data/registry.csv``. A file is checked against its SHA-256 on every
-read; a download is moved into place only after it has been verified. Numbers of public studies come with the project,
-in ``data/facts/``.
+A read of a dataset looks in ``$PSYCHLM_DATA``, in ``data/raw/``, in a lab share ``../shared/data/``
+beside the checkout, and then at the dataset's address in ``data/registry.csv``. A file is checked
+against its SHA-256 on every read; a download is moved into place only after it has been verified.
+Numbers of public studies come with the project, in ``data/facts/``.
 """
 
 from __future__ import annotations
 
 import io
 import os
+import secrets
 import tarfile
 import tempfile
 import zipfile
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 
@@ -38,7 +41,7 @@ class ChecksumError(DataError):
 
 @cache
 def root() -> Path:
-    """Return the checkout: ``$PSYCHLM_ROOT``, the folder around the package, or one above the working directory."""
+    """Return the checkout: ``$PSYCHLM_ROOT``, or the folder around the package or this one."""
     candidates = [Path(__file__).resolve().parents[1], Path.cwd(), *Path.cwd().parents]
     if "PSYCHLM_ROOT" in os.environ:
         candidates = [Path(os.environ["PSYCHLM_ROOT"]).expanduser()]
@@ -46,19 +49,20 @@ def root() -> Path:
         if (candidate / "data" / "registry.csv").is_file():
             return candidate
     raise DataError(
-        f"no psychlm checkout at {[str(c) for c in candidates[:3]]} (one that holds data/registry.csv); "
+        f"no psychlm checkout at {[str(c) for c in candidates[:3]]} (one that holds "
+        "data/registry.csv); "
         "run inside a clone of the project, or set PSYCHLM_ROOT to one"
     )
 
 
 @cache
 def registry() -> pd.DataFrame:
-    """Return the registry, indexed by name: ``file``, ``url``, ``sha256``, ``bytes``, ``licence``, ``citation`` ..."""
+    """Return the registry, indexed by name: ``file``, ``url``, ``sha256``, ``licence`` ..."""
     return pd.read_csv(root() / "data" / "registry.csv", index_col="name", keep_default_na=False)
 
 
 def _entry(name: str) -> pd.Series:
-    """Return the registry's row of a dataset; the error for an unknown name suggests similar ones."""
+    """Return the registry's row of a dataset; an error suggests similar names."""
     if name not in registry().index:
         import difflib
 
@@ -70,7 +74,8 @@ def _entry(name: str) -> pd.Series:
 
 
 def places() -> dict[str, Path]:
-    """Return the folders that a read looks into, in order, each under the name that users know it by.
+    """Return the folders that a read looks into, in order, each under the name that users know it
+    by.
 
     Raises
     ------
@@ -82,14 +87,15 @@ def places() -> dict[str, Path]:
         folder = Path(named).expanduser()
         if not folder.is_dir():
             raise DataError(
-                f"PSYCHLM_DATA names {folder}, which is no folder; name the folder that holds the data, or unset it"
+                f"PSYCHLM_DATA names {folder}, which is no folder; name the folder that holds the "
+                "data, or unset it"
             )
         folders = {"PSYCHLM_DATA": folder} | folders
     return folders
 
 
 def where(name: str) -> tuple[str, Path] | None:
-    """Return the place and path of a dataset on this machine (unverified), or None where only its url is left."""
+    """Return place and path of a dataset on this machine (unverified), or None if it is absent."""
     file = _entry(name)["file"]
     for place, folder in places().items():
         if (folder / file).is_file():
@@ -110,7 +116,8 @@ def _sha256(path: Path) -> str:
 
 
 def verify(name: str) -> Path | None:
-    """Return the path of a dataset whose checksum is right, or None where it is not on this machine.
+    """Return the path of a dataset whose checksum is right, or None where it is not on this
+    machine.
 
     Raises
     ------
@@ -124,8 +131,10 @@ def verify(name: str) -> Path | None:
     actual = _sha256(file)
     if actual != entry["sha256"]:
         raise ChecksumError(
-            f"{file} (in {place}) is not the registered {name!r}: SHA-256 expected {entry['sha256']}, found {actual}; "
-            f"bytes expected {entry['bytes']}, found {file.stat().st_size}. Nothing was read. Delete or replace that "
+            f"{file} (in {place}) is not the registered {name!r}: SHA-256 expected "
+            f"{entry['sha256']}, found {actual}; "
+            f"bytes expected {entry['bytes']}, found {file.stat().st_size}. Nothing was read. "
+            "Delete or replace that "
             f"file; `psychlm data pull {name}` fetches a fresh one where it has an address"
         )
     return file
@@ -160,8 +169,9 @@ def facts(name: str) -> pd.DataFrame:
     Parameters
     ----------
     name : str
-        A file of ``data/facts/`` without its suffix, for instance ``"laverghetta2021/panel"``; see ``data/README.md``
-        for sources and licences, and :mod:`psychlm.corpora.facts` for how they were made.
+        A file of ``data/facts/`` without its suffix, for instance ``"laverghetta2021/panel"``; see
+        ``data/README.md`` for sources and licences, and :mod:`psychlm.corpora.facts` for how they
+        were made.
 
     Raises
     ------
@@ -171,19 +181,22 @@ def facts(name: str) -> pd.DataFrame:
     folder = root() / "data" / "facts"
     file = folder / f"{name}.parquet"
     if not file.is_file():
-        names = sorted(p.relative_to(folder).with_suffix("").as_posix() for p in folder.rglob("*.parquet"))
+        names = sorted(
+            p.relative_to(folder).with_suffix("").as_posix() for p in folder.rglob("*.parquet")
+        )
         raise DataError(f"no table of facts {name!r}; there are {names}")
     _asked[f"facts/{name}"] = _sha256(file)
     try:
         return pd.read_parquet(file)
     except (OSError, ValueError) as error:
         raise DataError(
-            f"{file} cannot be read ({error}); restore it: git checkout -- {file.relative_to(root())}"
+            f"{file} cannot be read ({error}); restore it: git checkout -- "
+            f"{file.relative_to(root())}"
         ) from error
 
 
 def asked() -> dict[str, str | None]:
-    """Return the datasets this process asked for, each with its SHA-256, or None where it could not be had."""
+    """Return the datasets this process asked for, with their SHA-256 (None: could not be had)."""
     return dict(_asked)
 
 
@@ -193,7 +206,7 @@ def forget_asked() -> None:
 
 
 def fingerprint(names: Iterable[str]) -> dict[str, str | None]:
-    """Return the SHA-256 that each dataset or table of facts has on this machine now, None where it is absent."""
+    """Return the present SHA-256 of each dataset or table of facts, None where it is absent."""
     hashes: dict[str, str | None] = {}
     for name in names:
         file = root() / "data" / f"{name}.parquet" if name.startswith("facts/") else None
@@ -219,8 +232,10 @@ def fetch(
     entry = _entry(name)
     if not entry["url"]:
         raise DataMissingError(
-            f"{name!r} ({entry['file']}) is in none of {', '.join(map(str, places().values()))}, and has no public "
-            f"address in this form: {entry['note']}. Copy it from a lab share, or set PSYCHLM_DATA to a folder with it"
+            f"{name!r} ({entry['file']}) is in none of {', '.join(map(str, places().values()))}, "
+            "and has no public "
+            f"address in this form: {entry['note']}. Copy it from a lab share, or set "
+            "PSYCHLM_DATA to a folder with it"
         )
     if download is None:
         import pooch
@@ -238,20 +253,24 @@ def fetch(
             actual = _sha256(fresh)
             if actual != entry["sha256"]:
                 raise ChecksumError(
-                    f"{entry['url']} gave something else than {name!r}: SHA-256 expected {entry['sha256']}, found "
-                    f"{actual}. It was thrown away; the address may answer with an error page: try it in a browser"
+                    f"{entry['url']} gave something else than {name!r}: SHA-256 expected "
+                    f"{entry['sha256']}, found "
+                    f"{actual}. It was thrown away; the address may answer with an error page: "
+                    "try it in a browser"
                 )
             os.replace(fresh, target)
     except OSError as error:
         raise DataError(
-            f"{name!r} cannot be stored under {target.parent} ({error.strerror}); nothing half-written is left there. "
-            "Free the disk or correct the permissions, or set PSYCHLM_DATA to a folder that holds the file"
+            f"{name!r} cannot be stored under {target.parent} ({error.strerror}); nothing "
+            "half-written is left there. "
+            "Free the disk or correct the permissions, or set PSYCHLM_DATA to a folder that holds "
+            "the file"
         ) from error
     return target
 
 
 def _download(name: str, file: Path, download: Callable[[str, Path], None]) -> Path:
-    """Download a dataset to a file; ``archive.zip#member`` in its address means one member of an archive."""
+    """Download a dataset to a file; ``archive.zip#member`` is one member of an archive."""
     from requests.exceptions import RequestException
 
     address, _, member = _entry(name)["url"].partition("#")
@@ -260,8 +279,10 @@ def _download(name: str, file: Path, download: Callable[[str, Path], None]) -> P
         download(address, archive)
     except (RequestException, ImportError) as error:  # a Python without ssl raises the second
         raise DataMissingError(
-            f"{name!r} is not on this machine and {address} did not answer ({type(error).__name__}); check the "
-            f"network, or put {_entry(name)['file']} into data/raw/ or a folder named by PSYCHLM_DATA"
+            f"{name!r} is not on this machine and {address} did not answer "
+            f"({type(error).__name__}); check the "
+            f"network, or put {_entry(name)['file']} into data/raw/ or a folder named by "
+            "PSYCHLM_DATA"
         ) from error
     if not member:
         return archive
@@ -282,7 +303,8 @@ def _download(name: str, file: Path, download: Callable[[str, Path], None]) -> P
 
 
 def published(name: str) -> pd.DataFrame:
-    """Return a table of numbers printed in a paper, with the table and page in its column ``source``.
+    """Return a table of numbers printed in a paper, with the table and page in its column
+    ``source``.
 
     Parameters
     ----------
@@ -304,7 +326,7 @@ def published(name: str) -> pd.DataFrame:
 
 
 def state(names: Iterable[str] | None = None) -> Iterator[dict[str, object]]:
-    """Yield for each dataset where it is and whether its checksum is right (``psychlm data list`` and ``verify``)."""
+    """Yield for each dataset where it is and whether its checksum is right."""
     for name in registry().index if names is None else names:
         entry, location = _entry(name), where(name)
         error, absent = "", "can be fetched" if entry["url"] else "only from a lab share"
@@ -321,3 +343,24 @@ def state(names: Iterable[str] | None = None) -> Iterator[dict[str, object]]:
             "state": state,
             "error": error,
         }
+
+
+@contextmanager
+def atomic_write(path: str | Path) -> Iterator[Path]:
+    """Yield a temporary path beside ``path``, and move it into place when the block succeeds.
+
+    Every file that the package writes goes through this function: a reader sees the old file or
+    the new one, and an error (a full disk, an interrupt) leaves no partial file.
+
+    Examples
+    --------
+    >>> with atomic_write("fit.json") as part:  # doctest: +SKIP
+    ...     part.write_text("{}")
+    """
+    path = Path(path)
+    part = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
+    try:
+        yield part
+        os.replace(part, path)
+    finally:
+        part.unlink(missing_ok=True)

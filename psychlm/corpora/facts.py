@@ -1,9 +1,10 @@
 """Build ``data/facts/`` from the original files: ``python -m psychlm.corpora.facts``.
 
-Facts are numbers of public studies (graded responses, ratings, reading times, lengths, frequencies, surprisals) that
-come with the project, so that a bare clone analyses real data. Wording is not among them: a word is reduced to its
-*shape*, in which every letter is "a" and every digit "0" ("Don't," is "aaa'a,"), from which lengths and exclusions
-follow. Sources and licences stand in ``data/README.md``. A test compares the tables with the originals.
+Facts are numbers of public studies (graded responses, ratings, reading times, lengths, frequencies,
+surprisals) that come with the project, so that a bare clone analyses real data. Wording is not
+among them: a word is reduced to its *shape*, in which every letter is "a" and every digit "0"
+("Don't," is "aaa'a,"), from which lengths and exclusions follow. Sources and licences stand in
+``data/README.md``. A test compares the tables with the originals.
 """
 
 from __future__ import annotations
@@ -30,9 +31,10 @@ def word_shape(words: pd.Series) -> pd.Series:
 
 
 def laverghetta2021_tables() -> Tables:
-    """Return the graded responses of people and models to GLUE's diagnostic, and what describes the items."""
+    """Return the graded responses of people and models to GLUE's diagnostic, and its items."""
     file = data.path("laverghetta2021/diagnostic_results")
-    # The second row of the file names each model's parent, the last one holds sums: neither is an item.
+    # The second row of the file names each model's parent, the last one holds sums: neither is an
+    # item.
     table = pd.read_csv(file, sep="\t", quoting=3, keep_default_na=False).iloc[1:-1]
     item_id = table["ID"].astype(int).reset_index(drop=True).rename("item_id")
     phases, panel = (
@@ -43,7 +45,9 @@ def laverghetta2021_tables() -> Tables:
         {
             "item_id": item_id,
             "answer": table["Label"].map(NLI_LABELS.index).to_numpy(),
-            "category": item_id.map(phases.drop_duplicates("item_id").set_index("item_id")["category"]),
+            "category": item_id.map(
+                phases.drop_duplicates("item_id").set_index("item_id")["category"]
+            ),
             "subcategory": table["Subcategory name"].to_numpy(),
             "domain": table["Domain"].to_numpy(),
         }
@@ -58,7 +62,7 @@ def laverghetta2021_tables() -> Tables:
 
 
 def lalor2016_tables() -> Tables:
-    """Return the labels of SNLI pairs as places in NLI_LABELS (-1: none), the gold labels in the first row."""
+    """Return labels of SNLI pairs as places in NLI_LABELS (-1: none); the first row is gold."""
     tables = {}
     for group in (4, 5):
         given = pd.read_csv(
@@ -85,7 +89,7 @@ def lalor2018_tables() -> Tables:
 
 
 def metabench_tables() -> Tables:
-    """Return the graded answers of language models to benchmark items, and their scores on the whole benchmarks."""
+    """Return graded answers of language models, and their scores on whole benchmarks."""
     names = ("arc", "gsm8k", "mmlu", "truthfulqa", "winogrande", "leaderboard")
     return {name: pd.read_parquet(data.path(f"metabench/{name}")) for name in names}
 
@@ -99,7 +103,7 @@ def sap2024_tables() -> Tables:
 
 
 def corpus_tables(name: str) -> Tables:
-    """Return the words (as shapes), reading times and released surprisals of a reading-time corpus."""
+    """Return the words (as shapes), reading times and surprisals of a reading-time corpus."""
     from psychlm.corpora import reading_times
 
     readers = {

@@ -1,12 +1,13 @@
 """Item banks as items frames: natural language inference, sentiment and multiple choice.
 
-A *source* is a dataset's name in ``data/registry.csv``, a file, or ``archive#member`` for a file inside an archive
-(``"snli/snli_1.0#snli_1.0_train.jsonl"``). Every reader returns an items frame (:func:`psychlm.frames.check_items`).
-Items that cannot be asked (no gold label, an empty choice, the same choice twice) are left out and counted in
-``items.attrs["left_out"]``. A column ``template`` names how a language model is best asked.
+A *source* is a dataset's name in ``data/registry.csv``, a file, or ``archive#member`` for a file
+inside an archive (``"snli/snli_1.0#snli_1.0_train.jsonl"``). Every reader returns an items frame
+(:func:`psychlm.frames.check_items`). Items that cannot be asked (no gold label, an empty choice,
+the same choice twice) are left out and counted in ``items.attrs["left_out"]``. A column
+``template`` names how a language model is best asked.
 
-Every reader raises :class:`psychlm.data.DataError` where the source is missing, is no text or has another layout, and
-:class:`psychlm.frames.FrameError` where its items break the contract.
+Every reader raises :class:`psychlm.data.DataError` where the source is missing, is no text or has
+another layout, and :class:`psychlm.frames.FrameError` where its items break the contract.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from psychlm import data, files, frames
+from psychlm import data, frames
 from psychlm.data import DataError, DataMissingError
 from psychlm.frames import FrameError
 
@@ -33,7 +34,7 @@ LARGEST = 2**31  # no index or count of a bank is larger; a number beyond it is 
 
 Source = str | Path
 
-# ---------------------------------------------------------------------------------------------------------------------
+# ------------------------------------------------------------
 # Reading lines and records
 
 
@@ -95,8 +96,8 @@ def read_records(source: Source, without: Collection[str] = ()) -> list[dict[str
     Raises
     ------
     DataError
-        If a line is no JSON object, or holds characters that no text file can hold (lone surrogates); the message
-        names the line.
+        If a line is no JSON object, or holds characters that no text file can hold (lone
+        surrogates); the message names the line.
     """
     lines = read_lines(source)
     if lines and lines[0].lstrip().startswith("["):
@@ -128,12 +129,13 @@ def read_records(source: Source, without: Collection[str] = ()) -> list[dict[str
 def _table(
     records: list[dict[str, Any]], columns: Mapping[Any, type | tuple[type, ...]], source: Source
 ) -> pd.DataFrame:
-    """Return records as a frame, after a check that the columns are there and hold values of their types."""
+    """Return records as a frame; check that columns are there and of the right types."""
     frame = pd.DataFrame(records)
     missing = [column for column in columns if column not in frame.columns]
     if missing:
         raise DataError(
-            f"{source} has no {missing}, but {list(frame.columns)[:12]}: another layout than this reader's"
+            f"{source} has no {missing}, but {list(frame.columns)[:12]}: another layout than this "
+            "reader's"
         )
     for column, types in columns.items():
         for number, value in enumerate(frame[column], start=1):
@@ -141,21 +143,22 @@ def _table(
             if too_large or not isinstance(value, types) or isinstance(value, bool):
                 shown = "too large" if too_large else repr(str(value)[:60])
                 raise DataError(
-                    f"record {number} of {source} has another layout than this reader's: its {column!r} is "
+                    f"record {number} of {source} has another layout than this reader's: its "
+                    f"{column!r} is "
                     f"{type(value).__name__} ({shown})"
                 )
     return frame
 
 
 def _numbered_ids(source: Source, n: int) -> list[str]:
-    """Return ids for the items of a source that has none: its name without folders and endings, and the line."""
+    """Return ids for items that have none: the source's name without endings, and the line."""
     name = str(source).replace("#", "/").rsplit("/", 1)[-1]
     stem = name.removesuffix(".bz2").rsplit(".jsonl", 1)[0]
     return [f"{stem}-{i}" for i in range(1, n + 1)]
 
 
 def _unique_ids(given: pd.Series, source: Source) -> pd.DataFrame:
-    """Return the ids of a source; where they repeat, line numbers, with the source's own as ``source_id``."""
+    """Return the ids of a source; where they repeat, line numbers beside ``source_id``."""
     if given.is_unique:
         return pd.DataFrame({"item_id": given.astype(str)})
     return pd.DataFrame(
@@ -166,7 +169,8 @@ def _unique_ids(given: pd.Series, source: Source) -> pd.DataFrame:
 def _gold_places(
     frame: pd.DataFrame, labels: Source | None, source: Source, first: int = 0
 ) -> pd.Series:
-    """Return the place of each right choice: from a column ``label``, or a file of labels that count from ``first``.
+    """Return the place of each right choice: from a column ``label``, or a file of labels that
+    count from ``first``.
 
     That file lies beside the items in AI2's layout: ``dev-labels.lst`` beside ``dev.jsonl``.
     """
@@ -177,18 +181,21 @@ def _gold_places(
     given = frame["label"].astype(str).tolist() if "label" in frame else read_lines(labels)
     if len(given) != len(frame) or not all(label.strip().isdecimal() for label in given):
         raise DataError(
-            f"{labels} holds {len(given)} labels for the {len(frame)} items of {source}; it is not theirs"
+            f"{labels} holds {len(given)} labels for the {len(frame)} items of {source}; it is "
+            "not theirs"
         )
     return pd.Series([min(int(label[:12]), LARGEST) - first for label in given], index=frame.index)
 
 
 def _finish(items: pd.DataFrame, left_out: Mapping[str, pd.Series] | None = None) -> pd.DataFrame:
-    """Leave out items that cannot be asked, count them in ``attrs["left_out"]``, and check the others.
+    """Leave out items that cannot be asked, count them in ``attrs["left_out"]``, and check the
+    others.
 
     Parameters
     ----------
     left_out : mapping of reason to bool Series
-        Rows to leave out beside those with empty or duplicate choices; each counts once, for its first reason.
+        Rows to leave out beside those with empty or duplicate choices; each counts once, for its
+        first reason.
     """
     # The same choices (label words) stand in many rows: look at each distinct list once.
     as_text = [
@@ -208,7 +215,7 @@ def _finish(items: pd.DataFrame, left_out: Mapping[str, pd.Series] | None = None
     return checked
 
 
-# ---------------------------------------------------------------------------------------------------------------------
+# ------------------------------------------------------------
 # Natural language inference: the prompt is the premise, ``hypothesis`` the sentence judged
 
 
@@ -219,13 +226,15 @@ def nli(source: Source) -> pd.DataFrame:
     ----------
     source : str or Path
         JSONL: ``"snli/snli_1.0_dev"``, ``"mnli/multinli_1.0#multinli_1.0_dev_matched.jsonl"``,
-        ``"anli/anli_v0.1#R3/test.jsonl"``, ``"semantic_fragments/breaking_nli_dataset"``, or a file.
+        ``"anli/anli_v0.1#R3/test.jsonl"``, ``"semantic_fragments/breaking_nli_dataset"``, or a
+        file.
 
     Returns
     -------
     DataFrame
-        Items with ``hypothesis``, and ``annotator_labels``, ``genre``, ``round`` or ``category`` where the source has
-        them. Pairs on which the annotators did not agree (gold label "-") are left out and counted.
+        Items with ``hypothesis``, and ``annotator_labels``, ``genre``, ``round`` or ``category``
+        where the source has them. Pairs on which the annotators did not agree (gold label "-") are
+        left out and counted.
     """
     parses = {f"sentence{i}_{kind}" for i in (1, 2) for kind in ("parse", "binary_parse")}
     rows = read_records(source, without=parses)
@@ -234,7 +243,9 @@ def nli(source: Source) -> pd.DataFrame:
         names = dict(zip(columns, ("pairID", "sentence1", "sentence2", "gold_label"), strict=True))
         frame = _table(rows, columns, source).rename(columns=names)
     else:
-        columns = dict.fromkeys(("gold_label", "sentence1", "sentence2"), str) | {"pairID": (str, int)}
+        columns = dict.fromkeys(("gold_label", "sentence1", "sentence2"), str) | {
+            "pairID": (str, int)
+        }
         frame = _table(rows, columns, source)
     spellings = {"e": "entailment", "n": "neutral", "c": "contradiction"}
     gold = frame["gold_label"].str.lower().replace(spellings)
@@ -250,7 +261,8 @@ def nli(source: Source) -> pd.DataFrame:
 
 
 def semantic_fragments(source: Source) -> pd.DataFrame:
-    """Read a semantic fragment of Richardson et al. (2020): generated pairs that turn on one logical phenomenon.
+    """Read a semantic fragment of Richardson et al. (2020): generated pairs that turn on one
+    logical phenomenon.
 
     Parameters
     ----------
@@ -260,8 +272,8 @@ def semantic_fragments(source: Source) -> pd.DataFrame:
     Returns
     -------
     DataFrame
-        Items with ``hypothesis``, ``category`` (the fragment's name) and ``source_id``; ids are line numbers, since
-        some files repeat theirs.
+        Items with ``hypothesis``, ``category`` (the fragment's name) and ``source_id``; ids are
+        line numbers, since some files repeat theirs.
     """
     rows = [dict(enumerate(line.split("\t"))) for line in read_lines(source)]
     frame = _table(rows, dict.fromkeys(range(4), str), source)
@@ -290,7 +302,8 @@ def _label_places(gold: pd.Series, source: Source) -> pd.Series:
     return places.astype(int)
 
 
-# The tags of GLUE's diagnostic in each group, where the group has more than one (Wang et al. 2019, appendix E)
+# The tags of GLUE's diagnostic in each group, where the group has more than one (Wang et al. 2019,
+# appendix E)
 TAG_GROUPS = {
     "Alternations": "Active/Passive, Datives, Genitives/Partitives, Nominalization",
     "Syntactic ambiguity": "Relative clauses, Coordination scope",
@@ -299,8 +312,9 @@ TAG_GROUPS = {
     "Monotonicity": "Upward monotone, Downward monotone, Non-monotone",
     "Richer logical structure": "Intervals/Numbers, Temporal",
 }
-# Tags that may stand beside each of these without making it another category (Laverghetta et al. 2021, appendix A).
-# "Restrictivity" is not in the appendix; the released file has 16 pairs that need it.
+# Tags that may stand beside each of these without making it another category (Laverghetta et al.
+# 2021, appendix A). "Restrictivity" is not in the appendix; the released file has 16 pairs that
+# need it.
 MERGED_TAGS = {
     "Morphological negation": {"Negation", "Double negation"},
     "Core args": {"Symmetry/Collectivity"},
@@ -316,19 +330,20 @@ def glue_diagnostic(source: Source = "mcqa/ax_b") -> pd.DataFrame:
     Parameters
     ----------
     source : str or Path
-        ``"mcqa/ax_b"``, SuperGLUE's form with two labels; ``"laverghetta2021/diagnostic_results"``, the pairs of one
-        category with three labels; or the file ``diagnostic-full.tsv`` of gluebenchmark.com: all pairs, three labels.
+        ``"mcqa/ax_b"``, SuperGLUE's form with two labels; ``"laverghetta2021/diagnostic_results"``,
+        the pairs of one category with three labels; or the file ``diagnostic-full.tsv`` of
+        gluebenchmark.com: all pairs, three labels.
 
     Returns
     -------
     DataFrame
-        Items; ``item_id`` is the pair's number from 0 (int), as in :func:`psychlm.corpora.laverghetta2021`. With
-        ``hypothesis`` and ``categories``, the pair's tags (list); the second source has ``category`` instead, and the
-        last two ``domain``.
+        Items; ``item_id`` is the pair's number from 0 (int), as in
+        :func:`psychlm.corpora.laverghetta2021`. With ``hypothesis`` and ``categories``, the pair's
+        tags (list); the second source has ``category`` instead, and the last two ``domain``.
     """
     lines = read_lines(source)
     if lines and lines[0].lstrip().startswith(("{", "[")):
-        types = dict.fromkeys(["sentence1", "sentence2", "label", "logic"], str) | {"idx": int}
+        types = dict.fromkeys(["sentence1", "sentence2", "label"], str) | {"idx": int}
         frame = _table(read_records(source), types, source)
         old = ["idx", "sentence1", "sentence2", "label"]
         frame = frame.rename(
@@ -368,9 +383,11 @@ def glue_diagnostic(source: Source = "mcqa/ax_b") -> pd.DataFrame:
 
 
 def single_category(items: pd.DataFrame) -> pd.DataFrame:
-    """Return the pairs of one category, with its name in ``category`` (Laverghetta et al. 2021, appendix A).
+    """Return the pairs of one category, with its name in ``category`` (Laverghetta et al. 2021,
+    appendix A).
 
-    Their released file has 812 pairs of 20 categories; the paper counts 811. Pairs left out are counted.
+    Their released file has 812 pairs of 20 categories; the paper counts 811. Pairs left out are
+    counted.
 
     Parameters
     ----------
@@ -383,7 +400,9 @@ def single_category(items: pd.DataFrame) -> pd.DataFrame:
         if len(tags) == 1:
             return group_of.get(tags[0], tags[0])
         merged = (
-            name for name, others in MERGED_TAGS.items() if name in tags and set(tags) - {name} <= others
+            name
+            for name, others in MERGED_TAGS.items()
+            if name in tags and set(tags) - {name} <= others
         )
         return next(merged, None)
 
@@ -393,20 +412,22 @@ def single_category(items: pd.DataFrame) -> pd.DataFrame:
     return kept
 
 
-# ---------------------------------------------------------------------------------------------------------------------
+# ------------------------------------------------------------
 # Sentiment
 
 
 def sentiment(source: Source, *, fine: bool | None = None) -> pd.DataFrame:
-    """Read the Stanford Sentiment Treebank (Socher et al. 2013): sentences or phrases of film reviews.
+    """Read the Stanford Sentiment Treebank (Socher et al. 2013): sentences or phrases of film
+    reviews.
 
     Parameters
     ----------
     source : str or Path
-        Lines of label and sentence (``"sst/stsa.binary.dev"``, ``"sst/stsa.fine.test"``), or a table of ``sentence``
-        and ``label`` (GLUE's phrases, ``"sst/sst2_phrases_train"``).
+        Lines of label and sentence (``"sst/stsa.binary.dev"``, ``"sst/stsa.fine.test"``), or a
+        table of ``sentence`` and ``label`` (GLUE's phrases, ``"sst/sst2_phrases_train"``).
     fine : bool, optional
-        Whether labels have five degrees (0 to 4) or two; inferred from the largest label unless given.
+        Whether labels have five degrees (0 to 4) or two; inferred from the largest label unless
+        given.
 
     Returns
     -------
@@ -421,7 +442,8 @@ def sentiment(source: Source, *, fine: bool | None = None) -> pd.DataFrame:
     wrong = [i for i, pair in enumerate(pairs, 1) if len(pair) != 2 or pair[0] not in set("01234")]
     if wrong or not pairs:
         raise DataError(
-            f"line {wrong[0] if wrong else 1} of {source} ({len(wrong)} in all) does not give a label from 0 to 4 "
+            f"line {wrong[0] if wrong else 1} of {source} ({len(wrong)} in all) does not give a "
+            "label from 0 to 4 "
             "and a text"
         )
     frame = pd.DataFrame(pairs, columns=["answer", "prompt"]).astype({"answer": int})
@@ -445,17 +467,19 @@ def sentiment(source: Source, *, fine: bool | None = None) -> pd.DataFrame:
     )
 
 
-# ---------------------------------------------------------------------------------------------------------------------
+# ------------------------------------------------------------
 # Multiple choice
 
 
 def read_arc(source: Source) -> pd.DataFrame:
-    """Read the layout of ARC (Clark et al. 2018) and OpenBookQA (Mihaylov et al. 2018): stem, labelled choices, key.
+    """Read the layout of ARC (Clark et al. 2018) and OpenBookQA (Mihaylov et al. 2018): stem,
+    labelled choices, key.
 
     Parameters
     ----------
     source : str or Path
-        JSONL: ``"mcqa/arc/ARC-Easy-Dev"``, ``"mcqa/openbookqa/test"``, or a file such as :func:`write_arc` writes.
+        JSONL: ``"mcqa/arc/ARC-Easy-Dev"``, ``"mcqa/openbookqa/test"``, or a file such as
+        :func:`write_arc` writes.
 
     Returns
     -------
@@ -475,7 +499,8 @@ def read_arc(source: Source) -> pd.DataFrame:
         stems = [question["stem"] for question in questions]
     except (KeyError, TypeError) as error:
         raise DataError(
-            f"{source} has another layout than ARC's: a question has a stem and choices with label and text ({error})"
+            f"{source} has another layout than ARC's: a question has a stem and choices with "
+            f"label and text ({error})"
         ) from error
     keys = frame.get("answerKey", pd.Series("", index=frame.index)).fillna("").astype(str).tolist()
     flaws = {
@@ -490,7 +515,8 @@ def read_arc(source: Source) -> pd.DataFrame:
         if any(wrong):
             names = frame["id"][wrong].tolist()
             raise FrameError(
-                f"items {names[:5]} ({len(names)} in {source}) {flaw}; correct them or leave them out"
+                f"items {names[:5]} ({len(names)} in {source}) {flaw}; correct them or leave them "
+                "out"
             )
     items = _unique_ids(frame["id"], source).assign(
         prompt=stems,
@@ -509,12 +535,13 @@ def write_arc(items: pd.DataFrame, path: str | Path) -> Path:
     items = frames.check_items(items)
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    with files.atomic_write(path) as part, part.open("w", encoding="utf-8") as out:
+    with data.atomic_write(path) as part, part.open("w", encoding="utf-8") as out:
         for item in items.to_dict("records"):
             n = len(item["choices"])
             labels = ascii_uppercase if n <= 26 else [str(i + 1) for i in range(n)]
             choices = [
-                {"text": t, "label": label} for t, label in zip(item["choices"], labels, strict=False)
+                {"text": t, "label": label}
+                for t, label in zip(item["choices"], labels, strict=False)
             ]
             record = {
                 "id": item["item_id"],
@@ -526,17 +553,16 @@ def write_arc(items: pd.DataFrame, path: str | Path) -> Path:
                 if name not in ("item_id", "prompt", "choices", "answer") and not missing:
                     record[name] = value
             # numpy's arrays and numbers have `tolist`
-            out.write(
-                json.dumps(record, ensure_ascii=False, default=lambda v: v.tolist()) + "\n"
-            )
+            out.write(json.dumps(record, ensure_ascii=False, default=lambda v: v.tolist()) + "\n")
     return path
 
 
 def question_choices_answer(source: Source) -> pd.DataFrame:
-    """Read the layout of MMLU (Hendrycks et al. 2021): ``question``, ``choices`` (list of text), ``answer``.
+    """Read the layout of MMLU (Hendrycks et al. 2021): ``question``, ``choices`` (list of text),
+    ``answer``.
 
-    The answer is the place of the right choice counted from 0, or its letter (A is the first). ``id`` and ``subject``
-    become ``item_id`` and ``category`` where they are there.
+    The answer is the place of the right choice counted from 0, or its letter (A is the first).
+    ``id`` and ``subject`` become ``item_id`` and ``category`` where they are there.
     """
     columns = {"question": str, "choices": list, "answer": (str, int)}
     frame = _table(read_records(source), columns, source)
@@ -547,7 +573,12 @@ def question_choices_answer(source: Source) -> pd.DataFrame:
     ]
     ids = frame["id"].astype(str) if "id" in frame else _numbered_ids(source, len(frame))
     items = pd.DataFrame(
-        {"item_id": ids, "prompt": frame["question"], "choices": frame["choices"], "answer": answers}
+        {
+            "item_id": ids,
+            "prompt": frame["question"],
+            "choices": frame["choices"],
+            "answer": answers,
+        }
     )
     return _finish(items.assign(category=frame["subject"]) if "subject" in frame else items)
 
@@ -611,8 +642,9 @@ def social_iqa(source: Source = "mcqa/socialiqa/dev", labels: Source | None = No
     Parameters
     ----------
     source : str or Path
-        With the answers as a list and the gold one as text (``"mcqa/socialiqa/dev"``), or as released, with labels
-        from 1 in a file of their own (``"mcqa/socialiqa/socialiqa-train-dev#train.jsonl"``).
+        With the answers as a list and the gold one as text (``"mcqa/socialiqa/dev"``), or as
+        released, with labels from 1 in a file of their own
+        (``"mcqa/socialiqa/socialiqa-train-dev#train.jsonl"``).
     labels : str or Path, optional
         As in :func:`piqa`.
 
@@ -656,8 +688,9 @@ def hellaswag(source: Source = "mcqa/hellaswag/hellaswag_val_full") -> pd.DataFr
     Parameters
     ----------
     source : str or Path
-        Blocks of six lines (beginning, number of the right ending, four endings; may be packed with bz2), or JSONL as
-        released, ``"mcqa/hellaswag/hellaswag_train"``. The released test split has no labels.
+        Blocks of six lines (beginning, number of the right ending, four endings; may be packed with
+        bz2), or JSONL as released, ``"mcqa/hellaswag/hellaswag_train"``. The released test split
+        has no labels.
     """
     lines = read_lines(source)
     if lines and lines[0].lstrip().startswith(("{", "[")):
@@ -702,8 +735,9 @@ def abductive_nli(
     Returns
     -------
     DataFrame
-        Items; the prompt is the first observation, and each choice a hypothesis followed by the second observation, so
-        that a language model scores both. ``observation`` holds the second alone.
+        Items; the prompt is the first observation, and each choice a hypothesis followed by the
+        second observation, so that a language model scores both. ``observation`` holds the second
+        alone.
     """
     columns = dict.fromkeys(["obs1", "obs2", "hyp1", "hyp2"], str)
     frame = _table(read_records(source), columns, source)
@@ -721,12 +755,12 @@ def abductive_nli(
     return _finish(items)
 
 
-# ---------------------------------------------------------------------------------------------------------------------
+# ------------------------------------------------------------
 # Any of them
 
 
 def items_frame(source: Source) -> pd.DataFrame:
-    """Read an items frame that was written as JSONL: ``item_id``, ``prompt``, ``choices``, ``answer`` and more."""
+    """Read an items frame written as JSONL: ``item_id``, ``prompt``, ``choices``, ``answer`` ..."""
     columns = {"item_id": (str, int), "prompt": str, "choices": list, "answer": (int, float, str)}
     return _finish(_table(read_records(source), columns, source))
 
@@ -777,5 +811,6 @@ def read_items(source: Source) -> pd.DataFrame:
     if len(lines) > 1 and lines[1] in set("0123"):
         return hellaswag(source)
     raise DataError(
-        f"{source} begins with {first[:60]!r}, which is no layout that is known; see psychlm.corpora.item_banks"
+        f"{source} begins with {first[:60]!r}, which is no layout that is known; see "
+        "psychlm.corpora.item_banks"
     )

@@ -1,7 +1,8 @@
 """Published responses: which person or model answered which test item how.
 
-Every reader returns real data or raises :class:`psychlm.data.DataMissingError`. Graded responses are facts that come
-with the project (``data/facts/``); the wording of items is not, so ``items`` of Laverghetta et al. needs the original.
+Every reader returns real data or raises :class:`psychlm.data.DataMissingError`. Graded responses
+are facts that come with the project (``data/facts/``); the wording of items is not, so ``items`` of
+Laverghetta et al. needs the original.
 """
 
 from __future__ import annotations
@@ -34,13 +35,16 @@ class Laverghetta2021:
     panel : DataFrame, 19 persons x 104 items
         The workers who finished every phase; the panel behind Table 1.
     phases : dict of category code -> DataFrame
-        All accepted workers of the phase that held the category, on its 14 or 15 items; persons differ between phases.
+        All accepted workers of the phase that held the category, on its 14 or 15 items; persons
+        differ between phases.
     models : DataFrame, 240 models x 811 items
     persons : DataFrame, indexed by ``person``
-        ``population`` ("human", "transformer", "lstm"), and for models ``architecture``, ``pretrained``, ``finetuned``.
+        ``population`` ("human", "transformer", "lstm"), and for models ``architecture``,
+        ``pretrained``, ``finetuned``.
     items : DataFrame
-        ``item_id``, ``answer`` (place among entailment, neutral, contradiction), ``category`` (code, where humans saw
-        the item), ``subcategory`` and ``domain``; the wording is read by :func:`laverghetta2021_items`.
+        ``item_id``, ``answer`` (place among entailment, neutral, contradiction), ``category``
+        (code, where humans saw the item), ``subcategory`` and ``domain``; the wording is read by
+        :func:`laverghetta2021_items`.
     """
 
     panel: pd.DataFrame
@@ -59,7 +63,8 @@ class Laverghetta2021:
         return self.models.loc[self.models.index.isin(members)]
 
     def wording(self) -> pd.DataFrame:
-        """Return ``items`` as an items frame, with ``prompt`` (premise, line break, hypothesis) and ``choices``.
+        """Return ``items`` as an items frame, with ``prompt`` (premise, line break, hypothesis) and
+        ``choices``.
 
         Raises
         ------
@@ -81,14 +86,17 @@ def laverghetta2021() -> Laverghetta2021:
     tables = {name: data.facts(f"laverghetta2021/{name}") for name in ("panel", "phases", "models")}
     panel, phases = (
         {
-            code: frames.check_responses(rows.pivot(index="person", columns="item_id", values="correct"))
+            code: frames.check_responses(
+                rows.pivot(index="person", columns="item_id", values="correct")
+            )
             for code, rows in tables[name].assign(**every).groupby("category", sort=False)
         }
         for name, every in (("panel", {"category": "all"}), ("phases", {}))
     )
     models = frames.check_responses(tables["models"].set_index("item_id").T)
     name = models.index.to_series()
-    # Names tell how a model was made; some runs of ConvBERT are spelled conv-bert, some SNLI runs snlli or sni.
+    # Names tell how a model was made; some runs of ConvBERT are spelled conv-bert, some SNLI runs
+    # snlli or sni.
     architecture = name.str.replace("conv-bert", "convbert").str.split("-").str[0]
     finetuned = name.str.extract(r"-fine?tune-([a-z+]+)", expand=False)
     described = pd.DataFrame(
@@ -112,16 +120,19 @@ def laverghetta2021() -> Laverghetta2021:
 
 @dataclass(frozen=True)
 class CrowdLabels:
-    """The labels that a crowd gave to items, and the same graded against a key (Lalor et al. 2016, 2018).
+    """The labels that a crowd gave to items, and the same graded against a key (Lalor et al. 2016,
+    2018).
 
     Attributes
     ----------
     labels : DataFrame, persons x items
         What each person answered; NaN where nothing was answered ("na" in the released files).
     key : Series, item -> label
-        The right answer: the gold label of the corpus, or the crowd's majority where no gold label was released.
+        The right answer: the gold label of the corpus, or the crowd's majority where no gold label
+        was released.
     graded : DataFrame, persons x items
-        A responses frame: 1 where label and key agree. A missing label counts as wrong, as its authors coded it.
+        A responses frame: 1 where label and key agree. A missing label counts as wrong, as its
+        authors coded it.
     """
 
     labels: pd.DataFrame
@@ -129,7 +140,7 @@ class CrowdLabels:
     graded: pd.DataFrame
 
     def items_keyed(self, label: str) -> pd.DataFrame:
-        """Return the graded answers to the items whose right answer is this label, in the order of the file."""
+        """Return the graded answers to the items whose right answer is this label."""
         return self.graded.loc[:, self.key[self.graded.columns] == label]
 
 
@@ -146,16 +157,18 @@ def lalor2016(group: int) -> CrowdLabels:
             f"group {group!r} does not exist; Lalor et al. (2016) asked about groups 4 and 5"
         )
     codes = data.facts(f"lalor2016/group_{group}").set_index("userid")
-    # The first row holds the gold labels; labels are coded by their place in NLI_LABELS, -1 where none was given.
+    # The first row holds the gold labels; labels are coded by their place in NLI_LABELS, -1 where
+    # none was given.
     labels = codes.apply(lambda column: column.map(dict(enumerate(NLI_LABELS))))
     return _graded(labels.drop(index="gold"), labels.loc["gold"])
 
 
 def lalor2018() -> CrowdLabels:
-    """Return what about 1,000 people said of 131 SST phrases: "positive" for ratings 3 to 5, else "negative".
+    """Return what about 1,000 people said of 131 SST phrases: "positive" for ratings 3 to 5, else
+    "negative".
 
-    Neutral counts as positive, as the dissertation bins it (Lalor 2020, section 2.3). The phrases' gold labels were
-    not released with the ratings: the key is the crowd's majority.
+    Neutral counts as positive, as the dissertation bins it (Lalor 2020, section 2.3). The phrases'
+    gold labels were not released with the ratings: the key is the crowd's majority.
     """
     ratings = lalor2018_ratings()
     words = np.where(ratings > 2, "positive", "negative")
@@ -164,7 +177,7 @@ def lalor2018() -> CrowdLabels:
 
 
 def lalor2018_ratings() -> pd.DataFrame:
-    """Return the ratings behind :func:`lalor2018`, persons x phrases: 1 (very negative) to 5 (very positive)."""
+    """Return the ratings behind :func:`lalor2018`: 1 (very negative) to 5 (very positive)."""
     return data.facts("lalor2018/ratings").set_index("uuid")
 
 
@@ -174,12 +187,14 @@ def _graded(labels: pd.DataFrame, key: pd.Series) -> CrowdLabels:
 
 
 def metabench(benchmark: str) -> pd.DataFrame:
-    """Return the graded answers of about 5,000 language models to a benchmark's items (Kipnis et al. 2025).
+    """Return the graded answers of about 5,000 language models to a benchmark's items (Kipnis et
+    al. 2025).
 
     Parameters
     ----------
     benchmark : str
-        "arc", "gsm8k", "mmlu", "truthfulqa" or "winogrande"; the items are those that metabench selected.
+        "arc", "gsm8k", "mmlu", "truthfulqa" or "winogrande"; the items are those that metabench
+        selected.
 
     Returns
     -------
@@ -190,15 +205,15 @@ def metabench(benchmark: str) -> pd.DataFrame:
 
 
 def metabench_scores() -> pd.DataFrame:
-    """Return the models' scores on the six whole benchmarks of the Open LLM Leaderboard (version 1), in per cent."""
+    """Return the models' scores on the six benchmarks of the Open LLM Leaderboard 1, in %."""
     return data.facts("metabench/leaderboard").set_index("model")
 
 
 def lsat6() -> pd.DataFrame:
     """Return the answers of 1,000 people to five items of the Law School Admission Test, section 6.
 
-    Printed as counts of answer patterns by Bock & Lieberman (1970); every program for item response theory has been
-    tried on them.
+    Printed as counts of answer patterns by Bock & Lieberman (1970); every program for item response
+    theory has been tried on them.
 
     >>> lsat6().mean().round(2).tolist()
     [0.92, 0.71, 0.55, 0.76, 0.87]

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from psychlm import files
+from psychlm.data import atomic_write
 from psychlm.irt.scoring import AbilityPosterior, ability_posterior, score
 
 FORMAT = "psychlm.irt.fit/1"
@@ -76,7 +76,7 @@ class IRTFit:
             content[field.name] = (
                 _plain(value) if isinstance(value, pd.DataFrame) else _finite(value)
             )
-        with files.atomic_write(path) as part:
+        with atomic_write(path) as part:
             part.write_text(json.dumps(content, allow_nan=False), encoding="utf-8")
 
     @classmethod
