@@ -343,7 +343,7 @@ def glue_diagnostic(source: Source = "mcqa/ax_b") -> pd.DataFrame:
     """
     lines = read_lines(source)
     if lines and lines[0].lstrip().startswith(("{", "[")):
-        types = dict.fromkeys(["sentence1", "sentence2", "label"], str) | {"idx": int}
+        types = dict.fromkeys(["sentence1", "sentence2", "label"], str) | {"idx": (int, str)}
         frame = _table(read_records(source), types, source)
         old = ["idx", "sentence1", "sentence2", "label"]
         frame = frame.rename(
