@@ -93,6 +93,29 @@ def test_a_changed_file_is_refused_on_every_read(checkout: Path) -> None:
     assert data.asked()["toy/answers"] is None
 
 
+def test_a_folder_named_by_psychlm_data_that_is_absent_is_an_error(
+    checkout: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(checkout / "data" / "raw")
+    monkeypatch.setenv("PSYCHLM_DATA", str(tmp_path / "nowhere"))
+    with pytest.raises(
+        DataError, match="PSYCHLM_DATA names .*nowhere, which is no folder"
+    ) as error:
+        data.path("toy/answers")
+    assert not isinstance(error.value, DataMissingError)  # nothing may be left out because of it
+    for words in (["data", "list"], ["data", "verify"], ["data", "where", "toy/answers"]):
+        run = CliRunner().invoke(cli.main, words)
+        assert run.exit_code == 1
+        assert "psychlm: PSYCHLM_DATA names" in run.output
+
+
+def test_a_wrong_checksum_is_not_taken_for_missing_data(checkout: Path) -> None:
+    put(checkout / "data" / "raw", b"another file")
+    with pytest.raises(ChecksumError) as error:
+        data.path("toy/answers")
+    assert not isinstance(error.value, DataMissingError)
+
+
 def test_an_unknown_name_is_answered_with_near_ones(checkout: Path) -> None:
     with pytest.raises(DataError, match=r"'toy/answer'; near it: \['toy/answers'"):
         data.path("toy/answer")

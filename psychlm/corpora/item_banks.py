@@ -178,7 +178,7 @@ def _gold_places(
         text = str(source)
         stem = text.removesuffix(".jsonl")
         labels = f"{stem}-labels.lst" if text.endswith(".jsonl") else f"{text}-labels"
-    given = frame["label"].astype(str).tolist() if "label" in frame else read_lines(labels)
+    given = list(map(str, frame["label"])) if "label" in frame else read_lines(labels)
     if len(given) != len(frame) or not all(label.strip().isdecimal() for label in given):
         raise DataError(
             f"{labels} holds {len(given)} labels for the {len(frame)} items of {source}; it is "
@@ -361,9 +361,12 @@ def glue_diagnostic(source: Source = "mcqa/ax_b") -> pd.DataFrame:
     elif not frame["Label"].isin(labels).all():
         unknown = sorted(set(frame["Label"]) - set(labels))[:5]
         raise DataError(f"{source} has the labels {unknown}, which are none of {labels}")
+    ids = frame["ID"].astype(str) if "ID" in frame else pd.Series(map(str, range(len(frame))))
+    if not ids.str.fullmatch(r"[0-9]{1,9}").all():
+        raise DataError(f"{source} has ids that are no whole numbers; another layout than GLUE's")
     items = pd.DataFrame(
         {
-            "item_id": frame["ID"].astype(int) if "ID" in frame else range(len(frame)),
+            "item_id": ids.astype(int).to_numpy(),
             "prompt": frame["Premise"],
             "choices": [labels] * len(frame),
             "answer": frame["Label"].map(labels.index),
@@ -373,7 +376,13 @@ def glue_diagnostic(source: Source = "mcqa/ax_b") -> pd.DataFrame:
     if "Subcategory name" in frame:
         items["category"] = frame["Subcategory name"]
     else:
-        tags = frame.reindex(columns=TAG_COLUMNS).fillna("").astype(str).agg(";".join, axis=1)
+        tags = (
+            frame.reindex(columns=TAG_COLUMNS)
+            .astype(object)
+            .fillna("")
+            .astype(str)
+            .agg(";".join, axis=1)
+        )
         items["categories"] = [
             [t.strip() for t in row.split(";") if t.strip()] for row in tags.tolist()
         ]

@@ -8,7 +8,7 @@ import pytest
 from sklearn.metrics import adjusted_rand_score, silhouette_score
 
 from psychlm import ctt, data, frames
-from psychlm.corpora import response_sets
+from psychlm import corpora
 from psychlm.ctt.restarts import _silhouette_width
 
 
@@ -57,7 +57,7 @@ def test_too_few_items_are_named(rng: np.random.Generator) -> None:
 
 @pytest.mark.needs_share
 def test_eleven_of_fourteen_cells_of_table_2_come_out(rng: np.random.Generator) -> None:
-    study = response_sets.laverghetta2021()
+    study = corpora.laverghetta2021()
     published = data.published("laverghetta2021.table2").set_index(["category", "population"])["r"]
     found = {}
     for code, humans in study.phases.items():
