@@ -1,4 +1,4 @@
-"""Reading data: found, verified, fetched, or refused with a clear error. Reference: hashlib's SHA-256."""
+"""Reading data: verified, fetched, or refused with a clear error. Reference: hashlib's SHA-256."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ CONTENT = b"item_id,correct\n1,1\n"
 
 @pytest.fixture
 def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Make a small checkout with a registry of two datasets: a plain file, and a member of an archive."""
+    """Make a small checkout with a registry: a plain file, and a member of an archive."""
     rows = {
         "toy/answers": ("toy/answers.csv", "https://example.org/abc/answers.csv"),
         "toy/member": ("toy/member.csv", "https://example.org/abc/toy.zip#inside/member.csv"),

@@ -33,6 +33,7 @@ NO_LABEL = "no gold label"
 LARGEST = 2**31  # no index or count of a bank is larger; a number beyond it is an error of the file
 
 Source = str | Path
+Types = dict[Any, Any]  # of a column's values: a type or a tuple of types
 
 # ------------------------------------------------------------
 # Reading lines and records
@@ -126,9 +127,7 @@ def read_records(source: Source, without: Collection[str] = ()) -> list[dict[str
     return records
 
 
-def _table(
-    records: list[dict[str, Any]], columns: Mapping[Any, type | tuple[type, ...]], source: Source
-) -> pd.DataFrame:
+def _table(records: list[dict[Any, Any]], columns: Types, source: Source) -> pd.DataFrame:
     """Return records as a frame; check that columns are there and of the right types."""
     frame = pd.DataFrame(records)
     missing = [column for column in columns if column not in frame.columns]
@@ -239,7 +238,7 @@ def nli(source: Source) -> pd.DataFrame:
     parses = {f"sentence{i}_{kind}" for i in (1, 2) for kind in ("parse", "binary_parse")}
     rows = read_records(source, without=parses)
     if rows and "context" in rows[0]:  # ANLI
-        columns = dict.fromkeys(("uid", "context", "hypothesis", "label"), str)
+        columns: Types = dict.fromkeys(("uid", "context", "hypothesis", "label"), str)
         names = dict(zip(columns, ("pairID", "sentence1", "sentence2", "gold_label"), strict=True))
         frame = _table(rows, columns, source).rename(columns=names)
     else:
@@ -275,7 +274,7 @@ def semantic_fragments(source: Source) -> pd.DataFrame:
         Items with ``hypothesis``, ``category`` (the fragment's name) and ``source_id``; ids are
         line numbers, since some files repeat theirs.
     """
-    rows = [dict(enumerate(line.split("\t"))) for line in read_lines(source)]
+    rows: list[dict[Any, Any]] = [dict(enumerate(li.split("\t"))) for li in read_lines(source)]
     frame = _table(rows, dict.fromkeys(range(4), str), source)
     parts = str(source).replace("\\", "/").split("/")
     fragment = parts[-2] if len(parts) > 1 else parts[0]
@@ -573,7 +572,7 @@ def question_choices_answer(source: Source) -> pd.DataFrame:
     The answer is the place of the right choice counted from 0, or its letter (A is the first).
     ``id`` and ``subject`` become ``item_id`` and ``category`` where they are there.
     """
-    columns = {"question": str, "choices": list, "answer": (str, int)}
+    columns: Types = {"question": str, "choices": list, "answer": (str, int)}
     frame = _table(read_records(source), columns, source)
     letters = {letter: place for place, letter in enumerate(ascii_uppercase)}
     answers = [
@@ -770,7 +769,12 @@ def abductive_nli(
 
 def items_frame(source: Source) -> pd.DataFrame:
     """Read an items frame written as JSONL: ``item_id``, ``prompt``, ``choices``, ``answer`` ..."""
-    columns = {"item_id": (str, int), "prompt": str, "choices": list, "answer": (int, float, str)}
+    columns: Types = {
+        "item_id": (str, int),
+        "prompt": str,
+        "choices": list,
+        "answer": (int, float, str),
+    }
     return _finish(_table(read_records(source), columns, source))
 
 

@@ -1,4 +1,4 @@
-"""Published responses. References: the original files of the share, and numbers printed in the papers."""
+"""Published responses. References: the original files, and numbers printed in the papers."""
 
 from __future__ import annotations
 
