@@ -35,6 +35,7 @@ from psychlm.irt.likelihood import (
     log_probabilities,
     log_q_derivatives,
     node_loglik,
+    rescaled,
     resolved_posterior,
 )
 from psychlm.irt.priors import LogNormal
@@ -115,7 +116,7 @@ class EM:
                 curvature = (2 * pull - (second @ a**2 + first @ a)).clamp_min(1.0)
                 log_sd = log_sd + ((pull - n + first @ a) / curvature).clamp(-0.5, 0.5)
             sd = log_sd.exp()
-        return parameters.rescaled(mean, sd)
+        return rescaled(parameters, mean, sd)
 
     def grid_error(self, parameters: Parameters, objective: float) -> float:
         """Return by how many nats the objective moves on a grid of half the step."""

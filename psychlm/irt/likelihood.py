@@ -165,11 +165,6 @@ class Parameters:
         z = torch.outer(self.slope, nodes) + self.intercept[:, None]
         return z, self.guessing[:, None]
 
-    def rescaled(self, mean: Tensor, sd: Tensor) -> Parameters:
-        """Return the same curves on a scale on which N(mean, sd^2) has become N(0, 1)."""
-        intercept = self.intercept + self.slope * mean
-        return replace(self, slope=self.slope * sd, intercept=intercept)
-
     def frame(self, names: pd.Index) -> pd.DataFrame:
         """Return a, b, c and d by item; b = -d / a."""
         a, d, c = self.table().cpu().numpy()
@@ -201,6 +196,12 @@ class Design:
             if name in self.priors:
                 total += float(self.priors[name].log_density(value[free]).sum())
         return total
+
+
+def rescaled(parameters: Parameters, mean: Tensor, sd: Tensor) -> Parameters:
+    """Return the same curves on a scale on which N(mean, sd^2) has become N(0, 1)."""
+    intercept = parameters.intercept + parameters.slope * mean
+    return replace(parameters, slope=parameters.slope * sd, intercept=intercept)
 
 
 def log_probabilities(z: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:

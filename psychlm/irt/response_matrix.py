@@ -164,14 +164,14 @@ def encode_responses(
             )
         n_correct += correct.sum(axis=0)
         n_answered += answered.sum(axis=0)
-        digest.update(part)
+        digest.update(part.data)
     if (n_answered == 0).any():
         raise FrameError(
             f"items {format_names(items[n_answered == 0])} were answered by nobody; leave them out"
         )
 
     # Collapse equal rows where that saves at least a fifth of them.
-    distinct, row, count = matrix, np.arange(len(matrix)), np.ones(len(matrix))
+    distinct, row, count = matrix, np.arange(len(matrix)), np.ones(len(matrix), np.int64)
     if len(items) <= COLLAPSED_ITEMS:
         as_bytes = np.ascontiguousarray(matrix).view(f"V{len(items)}").ravel()
         _, first, inverse, n_equal = np.unique(

@@ -31,6 +31,7 @@ from psychlm.irt.likelihood import (
     log_q_derivatives,
     node_loglik,
     quadrature_grid,
+    rescaled,
     resolved_posterior,
 )
 from psychlm.irt.response_matrix import ResponseMatrix, encode_responses
@@ -78,7 +79,7 @@ def known_items(
             "infinite; leave them out"
         )
     parameters = Parameters(*(torch.tensor(value) for value in values))
-    return encoded, parameters.rescaled(torch.tensor(ability_mean), torch.tensor(ability_sd))
+    return encoded, rescaled(parameters, torch.tensor(ability_mean), torch.tensor(ability_sd))
 
 
 def ability_posterior(
