@@ -293,7 +293,7 @@ class KnownItems:
         correct = np.atleast_2d(np.asarray(correct, dtype=bool))
         if correct.shape[1] != len(self.items):
             raise FrameError(
-                f"responses to {correct.shape[1]} items, and {len(self.items)} items are known; "
+                f"responses to {correct.shape[1]} items, and {len(self.items)} are known; "
                 "give one column per item"
             )
         names = pd.RangeIndex(len(correct)) if persons is None else persons
