@@ -179,6 +179,7 @@ class Design:
     common_slope: bool  # 1PL, and the Rasch model in standard-normal units
     guessing_free: Tensor  # (n_items,) bool
     priors: dict[str, Prior]
+    common_guessing: bool = False  # one free guessing parameter for all items
 
     def free(self) -> Tensor:
         """Return which of (slope, intercept, guessing) are estimated, shape (3, n_items)."""
