@@ -193,10 +193,9 @@ def _factor(code: str, text: str) -> str | Smooth:
     if kind == "te" and len(variables) < 2:
         raise FormulaError(f"{where}: te() needs at least two variables; one makes s(x)")
     k = options.get("k", [DEFAULT_K[kind]])
-    k = k * len(variables) if len(k) == 1 else k
-    if len(k) != len(variables) or not all(isinstance(value, int) and value >= 3 for value in k):
+    sizes = [value for value in k if isinstance(value, int) and value >= 3]
+    if len(sizes) < len(k) or len(sizes) not in (1, len(variables)):
         raise FormulaError(
-            f"{where}: k is {k}; give one basis dimension of at least 3 for all or for each "
-            f"variable"
+            f"{where}: k is {k}; give one basis dimension of at least 3 for all or each variable"
         )
-    return Smooth(kind, variables, basis, tuple(k))
+    return Smooth(kind, variables, basis, tuple(sizes * (len(variables) // len(sizes))))

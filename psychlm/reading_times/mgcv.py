@@ -40,15 +40,20 @@ function(formula, data, method, discrete, tolerance) {
     warning = listen), error = function(e) conditionMessage(e))
   if (is.character(fit)) return(list(refused = fit))
   linear <- seq_len(fit$nsdf)
-  list(fit = fit, warnings = heard, loglik = as.numeric(stats::logLik(fit)), edf = sum(fit$edf), scale = fit$sig2,
+  list(fit = fit, warnings = heard, loglik = as.numeric(stats::logLik(fit)), edf = sum(fit$edf),
+       scale = fit$sig2, names = names(stats::coef(fit))[linear],
        estimate = unname(stats::coef(fit)[linear]), error = sqrt(unname(diag(fit$Vp))[linear]),
-       names = names(stats::coef(fit))[linear], labels = vapply(fit$smooth, function(s) s$label, ""),
+       labels = vapply(fit$smooth, function(s) s$label, ""),
        smooth_edf = vapply(fit$smooth, function(s) sum(fit$edf[s$first.para:s$last.para]), 0),
-       converged = isTRUE(fit$converged) || isTRUE(fit$mgcv.conv) || identical(fit$outer.info$conv, "full convergence"))
+       converged = isTRUE(fit$converged) || isTRUE(fit$mgcv.conv) ||
+         identical(fit$outer.info$conv, "full convergence"))
 }
 """
 _PREDICT = "function(fit, data) as.numeric(stats::predict(fit, newdata = data))"
-_PART = "function(fit, data, label) as.numeric(stats::predict(fit, newdata = data, type = 'terms', terms = label))"
+_PART = """
+function(fit, data, label)
+  as.numeric(stats::predict(fit, newdata = data, type = "terms", terms = label))
+"""
 _TO_FACTOR = "function(codes, levels) structure(codes, levels = levels, class = 'factor')"
 _VARIABLES = "function(formula) all.vars(stats::as.formula(formula))"
 # The variables of each random effect, preceded by its label, and those of all other terms.

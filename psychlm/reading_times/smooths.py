@@ -174,9 +174,10 @@ def random_effect(smooth: Smooth, data: pd.DataFrame) -> RandomEffect:
     grouping = next((name for name, x in zip(smooth.variables, factors, strict=True) if x), None)
     if grouping is None:
         grouping = smooth.variables[0]
-        factors[0] = tuple(sorted(data[grouping].unique()))
+        labels = tuple(sorted(data[grouping].unique()))
+        factors[0] = labels
         warnings.warn(
-            f"{smooth.label}: the numbers in {grouping!r} label {len(factors[0])} groups, since "
+            f"{smooth.label}: the numbers in {grouping!r} label {len(labels)} groups, since "
             'bs="re" always has a factor; for a slope write a linear term',
             RuntimeWarning,
             stacklevel=5,

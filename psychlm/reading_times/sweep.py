@@ -174,7 +174,8 @@ def delta_loglik(
         positions = np.stack([design.words, *(lag[design.words] for lag in previous)])
         first = (positions < 0).any(axis=0)
         if first.any():
-            example = tuple(table[["text_id", "word_id"]].iloc[positions[0, first][0]])
+            words = table[["text_id", "word_id"]].iloc[positions[0, first]]
+            example = next(words.itertuples(index=False, name=None))
             raise FrameError(
                 f"{int(first.sum())} words have no previous word in the surprisals, first "
                 f"{example} (text_id, "
@@ -208,7 +209,7 @@ def match_words(readings: pd.DataFrame, table: pd.DataFrame) -> Integers:
         words = readings.loc[absent, ["text_id", "word_id"]].drop_duplicates()
         raise FrameError(
             f"{len(words)} words that were read are not in the surprisals, first "
-            f"{tuple(words.iloc[0])} (text_id, "
+            f"{next(words.itertuples(index=False, name=None))} (text_id, "
             "word_id); score the same texts, or leave those readings out"
         )
     if "word" in readings.columns and "word" in table.columns:
