@@ -1,9 +1,10 @@
 """Reading-time models: additive models equal to mgcv's, one at a time or for hundreds of language
 models at once."""
 
+from psychlm.reading_times._result import GAMFit
 from psychlm.reading_times._simulate import Simulated, simulate
 from psychlm.reading_times.formula import FormulaError
-from psychlm.reading_times.gam import GAMFit, fit
+from psychlm.reading_times.gam import fit
 from psychlm.reading_times.lm_quality import (
     Perplexity,
     gain_relation,

@@ -18,7 +18,7 @@ import numpy as np
 import pandas as pd
 
 from psychlm.frames import FrameError, format_names
-from psychlm.reading_times.gam import GAMFit, check_new_data, coefficient_table, smooth_table
+from psychlm.reading_times._result import GAMFit, check_new_data, coefficient_table, smooth_table
 from psychlm.reading_times.reml import TOLERANCE
 
 INSTALL = (

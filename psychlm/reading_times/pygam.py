@@ -12,8 +12,8 @@ import numpy as np
 import pandas as pd
 
 from psychlm.frames import FrameError
+from psychlm.reading_times._result import GAMFit, coefficient_table, smooth_table
 from psychlm.reading_times.formula import Formula
-from psychlm.reading_times.gam import GAMFit, coefficient_table, smooth_table
 
 SMOOTHING = np.logspace(-3, 4, 8)  # one penalty for all terms is chosen from these
 UNPENALISED = 1e-9
