@@ -9,7 +9,7 @@ from scipy import stats
 from sklearn.metrics import silhouette_score
 
 from psychlm import ctt, data
-from psychlm.corpora import response_sets
+from psychlm import corpora
 from psychlm.frames import FrameError
 
 
@@ -74,7 +74,7 @@ def test_an_impossible_number_of_clusters_is_refused(blocks, rng):
 
 @pytest.mark.needs_share
 def test_eleven_of_fourteen_cells_of_table_2_come_out(rng):
-    study = response_sets.laverghetta2021()
+    study = corpora.laverghetta2021()
     published = data.published("laverghetta2021.table2").set_index(["category", "population"])["r"]
     ours = {}
     for code, humans in study.phases.items():
