@@ -14,6 +14,12 @@ import pandas as pd
 from psychlm.data import atomic_write
 from psychlm.irt.scoring import AbilityPosterior, ability_posterior, score
 
+
+class IRTWarning(UserWarning):
+    """A fit that needs a second look: what happened, to which items, and what to do."""
+
+
+MODELS = {"1PL": "1PL", "RASCH": "Rasch", "2PL": "2PL", "3PL": "3PL"}
 FORMAT = "psychlm.irt.fit/1"
 
 
