@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import sys
@@ -428,22 +429,25 @@ def surprisal(
 
     scored = lm.surprisal(
         words,
-        lm.load(name, device),
+        name,
         correction=None if correction == "none" else "pimentel-meister",
         stride=stride,
         entropy=entropy,
         rank=rank,
+        device=device,
         cache=not no_cache,
         progress=sys.stderr.isatty(),
     )
     if out is None:
-        hidden = ["scored_by", "space_before", "space_after"]
-        shown = scored.drop(columns=hidden, errors="ignore")
+        shown = scored.drop(columns=["space_before", "space_after"], errors="ignore")
         click.echo(shown.to_string(index=False, float_format="{:.3f}".format))
     else:
         write_table(scored, out, index=False, spreadsheet=spreadsheet)
+        with data.atomic_write(out.with_name(f"{out.name}.json")) as part:
+            part.write_text(json.dumps(scored.attrs["surprisal"], indent=2), encoding="utf-8")
         click.echo(f"{len(scored)} words of {scored['text_id'].nunique()} texts: {out}")
-    click.echo(scored["scored_by"].iloc[0], err=True)
+    description = scored.attrs["surprisal"].items()
+    click.echo("; ".join(f"{option}={value}" for option, value in description), err=True)
     for reason, count in scored.loc[scored["reason"] != "", "reason"].value_counts().items():
         click.echo(f"psychlm: {count} words have no finite value: {reason}", err=True)
 

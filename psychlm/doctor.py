@@ -77,9 +77,9 @@ def mgcv() -> str:
 
 def lmplz() -> str:
     """Return the path of KenLM's program that trains n-gram models."""
-    from psychlm.lm import lmplz as kenlm
+    from psychlm.lm import ngram
 
-    return str(kenlm.program(build_missing=False))
+    return str(ngram.program(build_missing=False))
 
 
 def wordnet() -> str:
