@@ -30,7 +30,7 @@ from psychlm.irt.dimensionality import (
 from psychlm.irt.item_fit import ModelTables, ld_x2, likelihood_ratio, person_fit, q3, s_x2
 from psychlm.irt.multigroup import TwoGroupFit, fit_two_groups
 from psychlm.irt.priors import Beta, LogNormal, Normal
-from psychlm.irt.result import IRTFit, IRTWarning
+from psychlm.irt.result import IRTFit, IRTWarning, link
 from psychlm.irt.scoring import score
 from psychlm.irt.selection import (
     STRATEGIES,
@@ -72,6 +72,7 @@ __all__ = [
     "information_range",
     "ld_x2",
     "likelihood_ratio",
+    "link",
     "lltm",
     "m2",
     "mantel_haenszel",
