@@ -191,7 +191,8 @@ def observed_information(
             whole[row, j, column, j] = whole[column, j, row, j] = cell.sum(1)
     for row, (name, value) in enumerate(list(vars(parameters).items())[:kinds]):
         if name in design.priors:
-            whole[row, everything, row, everything] -= design.priors[name].derivatives(value)[1]
+            j = everything[design.free()[row]]  # a guessing parameter fixed at 0 has no density
+            whole[row, j, row, j] -= design.priors[name].derivatives(value[j])[1]
     information = whole.view(kinds * n, kinds * n)
 
     # Missing information: posterior covariances of the scores, one orthonormal polynomial of
