@@ -18,7 +18,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 
-from psychlm import files
+from psychlm import data
 from psychlm.crowds.networks import Encoded, Inputs, Kind, Network
 from psychlm.crowds.sampling import Member, draw_members
 from psychlm.crowds.training import train
@@ -188,8 +188,8 @@ def train_crowd(
     paths: list[Path] = []
     if folder is not None:
         Path(folder).mkdir(parents=True, exist_ok=True)
-        data = task.sha256()
-        names = [hashlib.sha256((data + repr(chunk)).encode()).hexdigest() for chunk in chunks]
+        identity = task.sha256()
+        names = [hashlib.sha256((identity + repr(chunk)).encode()).hexdigest() for chunk in chunks]
         paths = [Path(folder) / f"chunk-{name[:32]}.npz" for name in names]
         for number, path in enumerate(paths):
             try:
@@ -208,7 +208,7 @@ def train_crowd(
     for number, chunk in results:
         done[number] = chunk
         if paths:
-            with files.atomic_write(paths[number]) as temporary, temporary.open("wb") as out:
+            with data.atomic_write(paths[number]) as temporary, temporary.open("wb") as out:
                 np.savez_compressed(out, **chunk)
         n_done += len(chunk["seed"])
         if progress is not None:

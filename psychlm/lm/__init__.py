@@ -8,7 +8,7 @@
 Rooms of their own, imported by their names (``from psychlm.lm.finetune import finetune``)::
 
     finetune           items + an encoder -> a classifier or a multiple-choice model
-    regimes            the four regimes of Laverghetta et al. (2021); ``lstm_baseline`` beside them
+    regimes            the four regimes of Laverghetta et al. (2021)
     ability_callback   ability during training, for the Transformers Trainer and for ``finetune``
     crowd              many small models trained as one: artificial crowds
     soft_labels        learning what a crowd said (SLMG); ``curriculum``: DDaCLAE and its rivals

@@ -21,7 +21,7 @@ import pandas as pd
 import torch
 from filelock import FileLock
 
-from psychlm import files
+from psychlm.data import atomic_write
 from psychlm.lm import cache
 from psychlm.lm.finetune_data import Task, check_trainable, digest, hold_out
 from psychlm.lm.finetune_network import Source, locate, quiet
@@ -227,7 +227,7 @@ def _finish(run: Run, folder: Path, identity: Identity) -> FineTuned:
     said["watched"] = [
         {name: _plain(value) for name, value in row.items()} for row in run.at.watched
     ]
-    with files.atomic_write(folder / MARK) as part:
+    with atomic_write(folder / MARK) as part:
         part.write_text(
             json.dumps({"identity": identity, "result": said}, indent=1), encoding="utf-8"
         )

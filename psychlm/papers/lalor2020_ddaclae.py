@@ -28,7 +28,7 @@ import pandas as pd
 
 from psychlm.crowds import CrowdState, EpochPlan
 from psychlm.frames import FrameError, format_names
-from psychlm.irt.rescoring import KnownItems
+from psychlm.irt.scoring import KnownItems
 
 FLOOR = 0.01  # share of the examples, the easiest, that DDaCLAE always trains on; ours, not Lalor's
 INITIAL_COMPETENCE = 0.01  # c0 of Platanios et al. (2019, section 3)

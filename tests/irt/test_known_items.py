@@ -10,7 +10,7 @@ from scipy.special import expit
 
 from psychlm import irt, simulate
 from psychlm.frames import FrameError
-from psychlm.irt.rescoring import KnownItems
+from psychlm.irt.scoring import KnownItems
 
 
 def test_abilities_are_those_of_irt_score(rng):

@@ -9,12 +9,18 @@ import torch
 from scipy.special import expit, log_expit
 
 from psychlm import irt, simulate
-from psychlm.corpora import crowd_labels
+from psychlm import corpora
 from psychlm.frames import FrameError
-from psychlm.irt import vi
-from psychlm.irt.answers import read_answers
-from psychlm.irt.expectations import Beliefs, Cells, ability_site, expected_loglik, item_site
-from psychlm.irt.factors import best_scale
+from psychlm.irt import variational as vi
+from psychlm.irt.response_matrix import encode_responses
+from psychlm.irt.variational import (
+    Beliefs,
+    Cells,
+    ability_site,
+    best_scale,
+    expected_loglik,
+    item_site,
+)
 
 DRAWS = 400_000
 
@@ -85,7 +91,7 @@ def test_the_bound_lies_below_the_evidence_and_close_to_it() -> None:
 @pytest.mark.parametrize("priors", vi.PRIORS)
 @pytest.mark.parametrize("model", ["Rasch", "2PL"])
 def test_the_bound_never_falls(people: pd.DataFrame, model: str, priors: str) -> None:
-    search = vi._Search(read_answers(people, torch.device("cpu")), model, priors, None, 0)
+    search = vi._Search(encode_responses(people, torch.device("cpu")), model, priors, None, 0)
     search.sweep()
     bounds = []
     for _ in range(12):
@@ -98,7 +104,7 @@ def test_the_bound_never_falls(people: pd.DataFrame, model: str, priors: str) ->
 def test_moving_the_scale_leaves_every_expected_answer_and_raises_the_bound(
     people: pd.DataFrame,
 ) -> None:
-    search = vi._Search(read_answers(people, torch.device("cpu")), "2PL", "vague", None, 0)
+    search = vi._Search(encode_responses(people, torch.device("cpu")), "2PL", "vague", None, 0)
     search.sweep()
     everything = slice(None)
     search.persons.mean += 0.5
@@ -152,7 +158,7 @@ def test_rasch_difficulties_and_abilities_are_those_of_marginal_maximum_likeliho
 @pytest.mark.needs_share
 def test_on_real_answers_variational_and_exact_estimates_are_closer_than_published() -> None:
     """Lalor (2020), section 5.4.2: root mean squared differences of 0.158 (difficulty) and 0.154 (ability)."""
-    answers = crowd_labels.lalor2016(5).items_keyed("neutral")
+    answers = corpora.lalor2016(5).items_keyed("neutral")
     exact = irt.fit(answers, "Rasch", standard_errors=False)
     found = vi.infer(answers, "Rasch")
     assert rmsd(found.fit.items["b"], exact.items["b"]) < 0.158 / 3

@@ -9,8 +9,7 @@ import pandas as pd
 import pytest
 from scipy import stats as scipy_stats
 
-from psychlm import crowds, data
-from psychlm.corpora import crowd_labels
+from psychlm import corpora, crowds, data
 from psychlm.frames import FrameError
 from psychlm.papers import lalor2020_soft_labels as sl
 
@@ -141,7 +140,7 @@ def test_a_trained_model_takes_up_the_crowds_distribution(loss):
 
 @pytest.mark.needs_share
 def test_table_4_1_comes_out_of_the_released_responses():
-    people = crowd_labels.lalor2016(4)
+    people = corpora.lalor2016(4)
     soft = sl.soft_labels(sl.label_counts(people.labels, NLI))
     printed = data.published("lalor2020.table4_1").set_index("pair_id")
     ours = soft.loc[printed.index, NLI]
@@ -155,7 +154,7 @@ def test_table_4_1_comes_out_of_the_released_responses():
 
 @pytest.mark.needs_share
 def test_table_4_2_comes_out_of_the_released_responses():
-    ratings = pd.read_csv(data.path("lalor2018/response_patterns"), index_col="uuid")
+    ratings = corpora.lalor2018_ratings()
     printed = data.published("lalor2020.table4_2").set_index("phrase_id").drop(columns="source")
     soft = sl.soft_labels(sl.label_counts(ratings, [1, 2, 3, 4, 5]))
     soft.index = soft.index.astype(int)
