@@ -302,7 +302,7 @@ def train(
         lengths = torch.stack([n for _, n in inputs.segments]).amax(0).cpu().numpy()
     if development is not None:
         held_out = development[0].to(device)
-        held_gold = torch.as_tensor(np.asarray(development[1]), device=device)
+        held_gold = torch.tensor(np.asarray(development[1]), device=device)
 
     optimiser = LazyAdam(initial_weights(network, [m.seed for m in members], device), learning_rate)
     active = np.arange(len(members))  # members in the order of the stack
