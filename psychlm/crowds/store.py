@@ -219,10 +219,10 @@ def train_crowd(
     columns = {name: np.concatenate([chunk[name] for chunk in rows]) for name in rows[0]}
     graded = columns.pop("responses")
     persons = pd.Index([f"model{i:04d}" for i in range(n_models)], name="person")
-    items_of = answers.index if isinstance(answers, pd.Series) else range(graded.shape[1])
-    names = [item if isinstance(answers, pd.Series) else f"item{item}" for item in items_of]
+    names = pd.Index([f"item{i}" for i in range(graded.shape[1])])
+    names = answers.index if isinstance(answers, pd.Series) else names
     values = np.where(graded == NOT_ANSWERED, np.nan, graded)
-    responses = pd.DataFrame(values, persons, pd.Index(names, name="item"))
+    responses = pd.DataFrame(values, persons, names.rename("item"))
     return Crowd(responses, pd.DataFrame(columns, index=persons), n_resumed)
 
 
@@ -304,9 +304,7 @@ def run_on_cluster(
     try:
         client.wait_for_workers(1, timeout=ANSWER_SECONDS)
     except TimeoutError as error:
-        raise ConnectionError(
-            f"the cluster at {client.scheduler.address} has no worker; start one first"
-        ) from error
+        raise ConnectionError("the Dask cluster has no worker; start one first") from error
     left = dict(pieces)
     for _ in range(ROUNDS):
         everywhere = client.scatter(shared, broadcast=True, hash=False)

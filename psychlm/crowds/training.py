@@ -212,11 +212,11 @@ class LazyAdam:
         rate = self.learning_rate * root / (1 - BETA1 ** self.steps[:n])
         for name, gradient in gradients.items():
             state = [values[name] for values in (self.weights, self.mean, self.square)]
-            if name == EMBEDDING:
+            if name == EMBEDDING and rows is not None:
                 tables = [value.flatten(0, 1) for value in state]
                 weight, mean, square = (table.index_select(0, rows) for table in tables)
                 own_rate = rate.float()[rows // self.weights[EMBEDDING].shape[1], None]
-                epsilon = EPSILON  # SparseAdam does not correct it, Adam does
+                epsilon = torch.tensor(EPSILON)  # SparseAdam does not correct it, Adam does
             else:
                 weight, mean, square = (value[:n] for value in state)
                 shape = (n, *[1] * (gradient.ndim - 1))
@@ -225,7 +225,7 @@ class LazyAdam:
             mean.lerp_(gradient, 1 - BETA1)
             square.mul_(BETA2).addcmul_(gradient, gradient, value=1 - BETA2)
             weight.addcmul_(mean / square.sqrt().add_(epsilon), own_rate, value=-1)
-            if name == EMBEDDING:
+            if name == EMBEDDING and rows is not None:
                 for table, moved in zip(tables, (weight, mean, square), strict=True):
                     table.index_copy_(0, rows, moved)
 
