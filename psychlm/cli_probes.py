@@ -81,10 +81,9 @@ def wordnet(
 ) -> None:
     """Build WordNetQA: definitions, hypernymy, hyponymy and synonymy (Richardson & Sabharwal 2020)."""
     from psychlm.data import DataError
-    from psychlm.probes import probe_files
+    from psychlm.probes import question_sets
     from psychlm.probes import wordnet as source
-    from psychlm.probes.wordnet_probes import PROBES, Builder
-    from psychlm.probes.wordnet_recipe import Recipe
+    from psychlm.probes.wordnet_qa import PROBES, Builder, Recipe
 
     try:
         recipe = Recipe(
@@ -96,7 +95,7 @@ def wordnet(
             perturbations=perturbations,
         )
         built = Builder(source.load(folder)).build(recipe, names or PROBES)
-        written = probe_files.write(built.items, out, built.header())
+        written = question_sets.write(built.items, out, built.header())
     except (DataError, ValueError, OSError) as error:
         click.echo(f"psychlm: {error}", err=True)
         sys.exit(1)

@@ -86,7 +86,7 @@ def _wordnet() -> str:
 
 
 def _gcide() -> str:
-    from psychlm.probes.gcide import find
+    from psychlm.probes.dictionary import find
 
     return str(find())
 
