@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -71,7 +72,8 @@ def surprisal(
 
         scored = lm.surprisal(
             words,
-            lm.load(name, device),
+            name,
+            device=device,
             correction=None if correction == "none" else "pimentel-meister",
             stride=stride,
             entropy=entropy,
@@ -99,7 +101,7 @@ def read(source: str, *, lines: bool = False) -> pd.DataFrame:
     """
     import pandas as pd
 
-    from psychlm.lm.alignment import words_of
+    from psychlm.lm.tokens import words_of
 
     path = Path(source)
     if path.suffix.lower() not in (".txt", *READERS):
@@ -122,22 +124,25 @@ def read(source: str, *, lines: bool = False) -> pd.DataFrame:
 
 
 def write(scored: pd.DataFrame, out: Path) -> None:
-    """Write the scored words; the file is there whole or not at all."""
+    """Write the scored words, and beside them as JSON how they were scored."""
     out.parent.mkdir(parents=True, exist_ok=True)
     with atomic_write(out) as part:
         if out.suffix == ".parquet":
             scored.to_parquet(part, index=False)
         else:
             scored.to_csv(part, index=False, sep="," if out.suffix == ".csv" else "\t")
+    with atomic_write(out.with_name(f"{out.name}.json")) as part:
+        part.write_text(json.dumps(scored.attrs["surprisal"], indent=2), encoding="utf-8")
 
 
 def report(scored: pd.DataFrame, out: Path | None) -> None:
     """Print the words, or what was written; and on standard error how they were scored, and which have no value."""
-    shown = scored.drop(columns=["scored_by", "space_before", "space_after"], errors="ignore")
+    shown = scored.drop(columns=["space_before", "space_after"], errors="ignore")
     if out is None:
         click.echo(shown.to_string(index=False, float_format="{:.3f}".format))
     else:
         click.echo(f"{len(scored)} words of {scored['text_id'].nunique()} texts: {out}")
-    click.echo(scored["scored_by"].iloc[0], err=True)
+    described = scored.attrs["surprisal"].items()
+    click.echo("; ".join(f"{name}={value}" for name, value in described), err=True)
     for why, count in scored.loc[scored["reason"] != "", "reason"].value_counts().items():
         click.echo(f"psychlm: {count} words have no value or an infinite one: {why}", err=True)

@@ -64,9 +64,9 @@ def _mgcv() -> str:
 
 
 def _lmplz() -> str:
-    from psychlm.lm import lmplz
+    from psychlm.lm import ngram
 
-    return str(lmplz.program(build_missing=False))
+    return str(ngram.program(build_missing=False))
 
 
 def _kenlm() -> str:

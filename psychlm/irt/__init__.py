@@ -20,7 +20,7 @@ from psychlm.irt.goodness import ld_x2, likelihood_ratio, person_fit, q3, s_x2
 from psychlm.irt.limited_information import m2
 from psychlm.irt.lltm import LLTMFit, lltm
 from psychlm.irt.priors import Beta, LogNormal, Normal
-from psychlm.irt.result import IRTFit, IRTWarning
+from psychlm.irt.result import IRTFit, IRTWarning, link
 from psychlm.irt.rotation import oblimin, target_rotation
 from psychlm.irt.scoring import score
 from psychlm.irt.select import select_items
@@ -42,6 +42,7 @@ __all__ = [
     "fit",
     "ld_x2",
     "likelihood_ratio",
+    "link",
     "lltm",
     "m2",
     "mantel_haenszel",

@@ -1,20 +1,19 @@
-"""Language models that read: words in, surprisal per word out; and models that answer items.
+"""Language models: surprisal of words in texts, and log-probabilities of the choices of items.
 
-    load         a Hugging Face checkpoint (hub name or folder), pinned, without pickles and without remote code
-    surprisal    words + model -> words with ``surprisal_bits``
-    words_of     a text -> its words, from which the text can be put together again
-    answers      items + models -> choice log-probabilities, predictions, graded responses
+    load         open a Hugging Face checkpoint (hub name or folder), pinned, without pickles and
+    without remote code surprisal    words + model -> words with ``surprisal_bits`` words_of     a
+    text -> its words, from which the text can be put together again answers      items + models ->
+    choice log-probabilities, predictions, graded responses
 
-Rooms of their own, imported by their names (``from psychlm.lm.finetune import finetune``)::
+Modules with names of their own::
 
-    finetune           items + an encoder -> a classifier or a multiple-choice model
-    regimes            the four regimes of Laverghetta et al. (2021); ``lstm_baseline`` beside them
-    ability_callback   ability during training, for the Transformers Trainer and for ``finetune``
-    crowd              many small models trained as one: artificial crowds
-    soft_labels        learning what a crowd said (SLMG); ``curriculum``: DDaCLAE and its rivals
-    partial_input      what a part of the question gives away; ``inoculation``: a little training, and its cost
+    ngram            n-gram models with modified Kneser-Ney smoothing (KenLM)
+    word_models      word-level LSTMs and Transformers, trained as Hao et al. (2020) do
+    finetune         items + an encoder -> a classifier or a multiple-choice model
+    cache            the store of results on disk
 
-Nothing heavy is imported before a name is asked for: ``psychlm.lm.load`` brings torch and transformers with it.
+Nothing heavy is imported before a name is used: ``psychlm.lm.load`` brings torch and transformers
+with it.
 """
 
 from __future__ import annotations
@@ -25,30 +24,31 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from psychlm.lm.alignment import words_of
+    from psychlm.lm._load import LanguageModel, ModelError, fingerprint, load, wrap
+    from psychlm.lm._surprisal import surprisal
     from psychlm.lm.answerers import Answerer, bundled_encoder
-    from psychlm.lm.load import LanguageModel, ModelError, load, wrap
     from psychlm.lm.logprobs import choice_logprobs, confidences, predictions
     from psychlm.lm.responses import Answers, answers, responses
-    from psychlm.lm.surprisal import surprisal
     from psychlm.lm.templates import Template
+    from psychlm.lm.tokens import words_of
 
-_HOME = {
+_MODULES = {
     "Answerer": "answerers",
     "Answers": "responses",
-    "LanguageModel": "load",
-    "ModelError": "load",
+    "LanguageModel": "_load",
+    "ModelError": "_load",
     "Template": "templates",
     "answers": "responses",
     "bundled_encoder": "answerers",
     "choice_logprobs": "logprobs",
     "confidences": "logprobs",
-    "load": "load",
+    "fingerprint": "_load",
+    "load": "_load",
     "predictions": "logprobs",
     "responses": "responses",
-    "surprisal": "surprisal",
-    "words_of": "alignment",
-    "wrap": "load",
+    "surprisal": "_surprisal",
+    "words_of": "tokens",
+    "wrap": "_load",
 }
 
 __all__ = [
@@ -61,6 +61,7 @@ __all__ = [
     "bundled_encoder",
     "choice_logprobs",
     "confidences",
+    "fingerprint",
     "load",
     "predictions",
     "responses",
@@ -70,21 +71,21 @@ __all__ = [
 ]
 
 
-class _Room(ModuleType):
-    """A package whose functions are not shadowed by the modules that hold them (``load`` lives in ``load.py``)."""
+class _Package(ModuleType):
+    """A package whose functions are not replaced by modules of the same name."""
 
     def __setattr__(self, name: str, value: Any) -> None:
-        if not (name in _HOME and isinstance(value, ModuleType)):
+        if not (name in _MODULES and isinstance(value, ModuleType)):
             super().__setattr__(name, value)
 
 
-sys.modules[__name__].__class__ = _Room
+sys.modules[__name__].__class__ = _Package
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOME:
+    if name not in _MODULES:
         raise AttributeError(f"module 'psychlm.lm' has no attribute {name!r}")
-    value = getattr(import_module(f"psychlm.lm.{_HOME[name]}"), name)
+    value = getattr(import_module(f"psychlm.lm.{_MODULES[name]}"), name)
     globals()[name] = value
     return value
 

@@ -17,8 +17,8 @@ from transformers import TrainerCallback
 
 from psychlm.frames import FrameError, check_items, format_names
 from psychlm.irt.scoring import METHODS, score
+from psychlm.lm._load import ModelError
 from psychlm.lm.answerers import wrap
-from psychlm.lm.load import ModelError
 from psychlm.lm.responses import responses
 
 COLUMNS = ("epoch", "step", "ability", "se", "n_items", "accuracy")

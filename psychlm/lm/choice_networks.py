@@ -28,8 +28,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from psychlm.lm._load import ModelError
 from psychlm.lm.choice_model import ChoiceModel, Inputs, Texts, masked_max, masked_mean
-from psychlm.lm.load import ModelError
 
 Kind = Literal["choice-only", "choice-to-choice", "question-to-choice", "esim"]
 

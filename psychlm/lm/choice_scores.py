@@ -3,7 +3,7 @@
 Three kinds of model, one result. A classifier gives the choices the probabilities of its labels; a multiple-choice head
 scores each choice by itself, and the scores of an item are normalised to probabilities; a language model gives the
 probability of the choice's tokens after the prompt (causal models: left to right; masked models: each token with the
-rest of its word masked, as in :mod:`psychlm.lm.masked`). Language models read a prompt once for all its choices.
+rest of its word masked, as in :mod:`psychlm.lm.scoring_requests`). Language models read a prompt once for all its choices.
 """
 
 from __future__ import annotations
@@ -18,14 +18,22 @@ import torch
 from numpy.typing import NDArray
 from scipy.special import log_softmax, logsumexp
 
-from psychlm.lm.alignment import UNKNOWN, Document, Tokens, tokenize
+from psychlm.lm._load import LanguageModel, ModelError
 from psychlm.lm.answerers import Answerer
-from psychlm.lm.batching import BATCH_TOKENS, ENOUGH_TOKENS, batches, out_of_memory, run
+from psychlm.lm.forward import (
+    BATCH_TOKENS,
+    ENOUGH_TOKENS,
+    LOG_P,
+    Wanted,
+    batches,
+    out_of_memory,
+    plan_requests,
+    resolve_options,
+    run,
+)
 from psychlm.lm.labels import outputs_of
-from psychlm.lm.load import LanguageModel, ModelError
-from psychlm.lm.output_layer import LOG_P, Wanted
-from psychlm.lm.passes import Pass
-from psychlm.lm.scoring import plan, scheme
+from psychlm.lm.scoring_requests import ScoringRequest
+from psychlm.lm.tokens import UNKNOWN, Document, Tokens, tokenize
 
 N_COLUMNS = 4
 NATS, N_TOKENS, TRUNCATED, UNKNOWN_TOKENS = range(
@@ -221,7 +229,7 @@ def _padded(model: Answerer, batch: Sequence[_Input]) -> dict[str, torch.Tensor]
 def _language_scores(
     model: LanguageModel, questions: Sequence[Question], batch_tokens: int | None
 ) -> list[Scores]:
-    how = scheme(model, None, None, "auto", None, False, False)
+    options = resolve_options(model)
     texts = [
         _document(question.prompt, choice) for question in questions for choice in question.choices
     ]
@@ -230,7 +238,7 @@ def _language_scores(
     ]
     tokens = tokenize(texts, model.tokenizer)
     stop = model.kind == "masked" and model.tokenizer.sep_token_id is not None
-    room = how.context_tokens - (how.bos is not None) - stop
+    room = options.context_tokens - (options.bos is not None) - stop
     kept, cut = _fitted(tokens, n_before, questions, room, model)
     first_rows = np.concatenate([[0], np.cumsum([len(one.ids) + 1 for one in kept])])
     owner = np.repeat(np.arange(len(kept)), np.diff(first_rows))
@@ -240,7 +248,7 @@ def _language_scores(
     nats = np.full(len(chosen), np.nan)
     passes = [
         part
-        for one in plan(kept, first_rows, model, how)
+        for one in plan_requests(kept, first_rows, model, options)
         if (part := _only(one, chosen)) is not None
     ]
     for batch, values in run(model, passes, Wanted(None), batch_tokens):
@@ -302,7 +310,7 @@ def _fitted(
     return kept, drop > 0
 
 
-def _only(one: Pass, wanted: NDArray[np.bool_]) -> Pass | None:
+def _only(one: ScoringRequest, wanted: NDArray[np.bool_]) -> ScoringRequest | None:
     """Return a pass that gives the wanted rows only, or None where it gives none of them."""
     keep = wanted[one.row]
     if not keep.any():

@@ -23,6 +23,7 @@ from filelock import FileLock
 
 from psychlm.data import atomic_write
 from psychlm.lm import cache
+from psychlm.lm._load import torch_device
 from psychlm.lm.finetune_data import Task, check_trainable, digest, hold_out
 from psychlm.lm.finetune_network import Source, locate, quiet
 from psychlm.lm.finetune_run import (
@@ -35,7 +36,6 @@ from psychlm.lm.finetune_run import (
     other_run,
     plain_write_errors,
 )
-from psychlm.lm.load import torch_device
 
 MARK = "finetuned.json"  # written last: a folder that has it is complete
 LOCK = "finetune.lock"

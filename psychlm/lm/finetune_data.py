@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from psychlm.frames import FrameError, check_items, format_names
+from psychlm.lm._load import ModelError
 from psychlm.lm.labels import meaning
-from psychlm.lm.load import ModelError
 
 Task = Literal["pair", "single", "multiple-choice"]
 

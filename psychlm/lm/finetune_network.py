@@ -17,9 +17,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from psychlm.lm._load import ModelError, commit, find_checkpoint, fingerprint, plain_errors
 from psychlm.lm.finetune_data import Batch, Examples, Task, batches, padded
 from psychlm.lm.labels import meaning
-from psychlm.lm.load import ModelError, commit, fingerprint, place, plain_errors
 
 LARGEST_STORE = (
     2**31
@@ -71,7 +71,7 @@ def locate(encoder: str | Path, revision: str | None = None) -> Source:
 
         folder = bundled_encoder()
         return Source("bundled", str(folder), fingerprint(folder))
-    name, revision, found = place(str(encoder), revision)
+    name, revision, found = find_checkpoint(str(encoder), revision)
     if found is not None:
         return Source(name, str(found), fingerprint(found))
     return Source(name, name, commit(name, revision))

@@ -19,9 +19,9 @@ from safetensors.torch import save_file
 from sklearn.metrics import matthews_corrcoef
 from torch import Tensor, nn
 
+from psychlm.lm._load import ModelError, context_tokens
 from psychlm.lm.finetune_data import Examples, Task, batches, encode, labels_of
 from psychlm.lm.finetune_network import FrozenStates, Source, freeze, open_network, train_mode
-from psychlm.lm.load import ModelError, context_tokens
 
 CHECKPOINT = "resume.safetensors"
 CLIP = 1.0  # largest norm of the gradient (Devlin et al. 2019)

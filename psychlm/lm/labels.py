@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from psychlm.lm.load import ModelError
+from psychlm.lm._load import ModelError
 
 SYNONYMS = {
     "entailment": ("entail", "entails", "entailed", "e"),

@@ -15,6 +15,7 @@ from scipy.special import softmax
 
 from psychlm.frames import check_items
 from psychlm.lm import answerers
+from psychlm.lm._load import LanguageModel, ModelError
 from psychlm.lm.answerers import Answerer
 from psychlm.lm.cache import ResultStore, folder, key
 from psychlm.lm.choice_scores import (
@@ -27,8 +28,7 @@ from psychlm.lm.choice_scores import (
     Scores,
     scores,
 )
-from psychlm.lm.load import LanguageModel, ModelError
-from psychlm.lm.scoring import scheme
+from psychlm.lm.forward import resolve_options
 from psychlm.lm.templates import Template, rendered
 
 SCHEME = 1  # raised whenever the scores of a question would change
@@ -220,13 +220,10 @@ def _scored(
     identity = _identity(model)
     none = np.empty(0, dtype=np.int64)
     keys = [key(identity, json.dumps([q.prompt, q.hypothesis, q.choices]), none) for q in questions]
+    shapes = {k: (len(q.choices), N_COLUMNS) for k, q in zip(keys, questions, strict=True)}
     store = ResultStore(folder() / "responses.sqlite") if cache and model.revision else None
     try:
-        found = (
-            {}
-            if store is None
-            else {name: own for name, (own, _) in store.get(keys, N_COLUMNS).items()}
-        )
+        found = {} if store is None else {name: own for name, (own, _) in store.get(shapes).items()}
         missing = {
             name: question
             for name, question in zip(keys, questions, strict=True)
@@ -252,7 +249,7 @@ def _identity(model: Model) -> str:
     """Return a text that differs where the scores of a question could."""
     said = {"scheme": SCHEME, "revision": model.revision, "dtype": str(model.network.dtype)}
     if isinstance(model, LanguageModel):
-        said |= {"kind": model.kind} | asdict(scheme(model, None, None, "auto", None, False, False))
+        said |= {"kind": model.kind} | asdict(resolve_options(model))
     else:
         said |= {
             "task": model.task,

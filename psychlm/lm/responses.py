@@ -9,8 +9,8 @@ from pathlib import Path
 import pandas as pd
 
 from psychlm.frames import FrameError, check_items, check_responses
+from psychlm.lm._load import LanguageModel
 from psychlm.lm.answerers import Answerer
-from psychlm.lm.load import LanguageModel
 from psychlm.lm.logprobs import ModelLike, Normalise, choice_logprobs, confidences, predictions
 from psychlm.lm.templates import Template
 

@@ -310,7 +310,7 @@ class Checkpoint:
     @property
     def fingerprint(self) -> str:
         """The SHA-256 of the folder's files, and how it is trained."""
-        from psychlm.lm.load import fingerprint
+        from psychlm.lm import fingerprint
 
         return f"{fingerprint(self.folder)} {json.dumps(self.recipe, sort_keys=True)}"
 

@@ -36,7 +36,7 @@ from transformers import (
 from psychlm import lm
 from psychlm.corpora import item_banks as banks
 from psychlm.lm import answerers
-from psychlm.lm.batching import BATCH_TOKENS, ENOUGH_TOKENS, batches
+from psychlm.lm.forward import BATCH_TOKENS, ENOUGH_TOKENS, batches
 from psychlm.lm.responses import choice_logprobs
 from psychlm.lm.templates import rendered
 

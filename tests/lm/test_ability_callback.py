@@ -17,9 +17,9 @@ from transformers import (
 
 from psychlm import irt, plots
 from psychlm.frames import FrameError
+from psychlm.lm._load import ModelError
 from psychlm.lm.ability_callback import AbilityCallback
 from psychlm.lm.finetune import finetune
-from psychlm.lm.load import ModelError
 
 LABELS = ["negative", "positive"]
 

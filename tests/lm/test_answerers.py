@@ -10,9 +10,9 @@ import torch
 from transformers import BertConfig, BertForMultipleChoice, BertForSequenceClassification, BertModel
 
 from psychlm.lm import answerers
+from psychlm.lm._load import LanguageModel, ModelError
 from psychlm.lm.answerers import Answerer
 from psychlm.lm.labels import check_labels, meaning, outputs_of
-from psychlm.lm.load import LanguageModel, ModelError
 
 NLI = ["entailment", "neutral", "contradiction"]
 

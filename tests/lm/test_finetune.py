@@ -25,10 +25,10 @@ from transformers import (
 )
 
 from psychlm.frames import FrameError
+from psychlm.lm._load import ModelError
 from psychlm.lm.answerers import load as open_answerer
 from psychlm.lm.finetune import finetune
 from psychlm.lm.finetune_data import batches, encode, task_of
-from psychlm.lm.load import ModelError
 
 NLI = ["entailment", "neutral", "contradiction"]
 QUICK = {"epochs": 3, "batch_size": 8, "learning_rate": 1e-3, "device": "cpu"}

@@ -17,8 +17,8 @@ from transformers import (
 
 from psychlm.frames import FrameError
 from psychlm.lm import answerers, surprisal
-from psychlm.lm.load import ModelError
-from psychlm.lm.load import wrap as wrap_language_model
+from psychlm.lm._load import ModelError
+from psychlm.lm._load import wrap as wrap_language_model
 from psychlm.lm.responses import answers, choice_logprobs, confidences, predictions, responses
 from psychlm.lm.templates import TEMPLATES, Template
 
