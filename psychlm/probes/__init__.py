@@ -10,17 +10,6 @@ question_sets   questions on disk, and samples of whole clusters
 scores          accuracy by question, cluster, hops and kind of distractor
 """
 
-from psychlm.probes import (
-    confusion,
-    dictionary,
-    distractors,
-    isa_graph,
-    question_sets,
-    scores,
-    wordnet,
-    wordnet_qa,
-)
-
 __all__ = [
     "confusion",
     "dictionary",
