@@ -7,6 +7,7 @@ Nothing is dropped unless a caller asks for it.
 
 from __future__ import annotations
 
+import csv
 import warnings
 from collections.abc import Hashable, Iterable, Sequence
 from pathlib import Path
@@ -15,6 +16,8 @@ import numpy as np
 import pandas as pd
 
 READING_MEASURES = ("first_fixation_ms", "gaze_ms", "total_ms", "self_paced_ms")
+
+WIDE = 2000  # columns beyond which a CSV file is not read by pandas
 
 
 class FrameError(ValueError):
@@ -123,14 +126,27 @@ def read_responses(
             table = pd.read_parquet(file)
             header = table.columns
         else:
-            table = pd.read_csv(file, dtype={0: str})
-            # pandas renames duplicates ("q1.1"): the names are read once more as plain values
-            header = pd.Index(pd.read_csv(file, header=None, nrows=1, dtype=str).iloc[0].dropna())
+            with file.open(newline="", encoding="utf-8-sig") as opened:
+                header = pd.Index(next(csv.reader(opened), []))
+                rows = list(csv.reader(opened)) if len(header) > WIDE else []
+            try:
+                # pandas needs minutes for a million columns: rows of numbers become one array
+                names = np.array([row[0] for row in rows], dtype=object)
+                values = np.array(
+                    [[cell or "nan" for cell in row[1:]] for row in rows], dtype=float
+                )
+                table = pd.DataFrame(values, columns=header[1:], index=names).rename_axis("person")
+            except (ValueError, IndexError):  # few columns, text, or rows of other lengths
+                # pandas renames duplicates ("q1.1"): they are found in the header as it is
+                table = pd.read_csv(file, dtype={0: str})
+            if len(header) == 1 and ";" in str(header[0]):
+                raise ValueError("it is separated by semicolons; save it with commas")
+            header = header[header != ""]
     except FileNotFoundError:
         raise FrameError(
             f"{file} does not exist; name a CSV or Parquet file of responses"
         ) from None
-    except (ValueError, OSError) as error:  # pandas raises ValueErrors, Arrow also OSErrors
+    except (ValueError, OSError, csv.Error) as error:  # pandas: ValueErrors, Arrow: OSErrors
         raise FrameError(f"{file} cannot be read as a table in CSV or Parquet ({error})") from error
     try:
         if header.has_duplicates:

@@ -284,4 +284,3 @@ def test_definitions_without_examples_are_told_from_the_others_by_their_choices_
 def test_the_first_records_can_be_read_alone(tmp_path):
     folder = written(tmp_path, [BANK, EMBANK])
     assert dictionary.read(folder, first=1).entries["pos"].unique().tolist() == ["noun"]
-

@@ -63,9 +63,7 @@ def test_intervals_are_as_wide_as_a_bootstrap_over_clusters(rng):
 @pytest.mark.parametrize("value", [0.0, 1.0])
 def test_all_right_or_all_wrong_still_leaves_an_interval_of_clusters(value):
     items = questions(np.repeat(list("abcdefgh"), 5))
-    table = scores.instance_accuracy(items, grades(items, np.full(40, value))).loc[
-        "definitions"
-    ]
+    table = scores.instance_accuracy(items, grades(items, np.full(40, value))).loc["definitions"]
     assert (table["low"], table["high"]) == pytest.approx(
         proportion_confint(8 * value, 8, method="wilson"), abs=1e-12
     )
@@ -101,7 +99,5 @@ def test_questions_without_a_grade_are_named_and_unasked_ones_do_not_count():
         scores.cluster_accuracy(items.drop(columns="cluster"), grades(items, [1, 1, 1, 1]))
     with pytest.raises(FrameError, match="have no scores"):
         scores.graded(items, pd.DataFrame(np.zeros((1, 5)), index=["q0"]))
-    table = scores.cluster_accuracy(items, grades(items, [1, np.nan, 1, 0])).loc[
-        "definitions"
-    ]
+    table = scores.cluster_accuracy(items, grades(items, [1, np.nan, 1, 0])).loc["definitions"]
     assert (table["n_questions"], table["accuracy"]) == (3, 0.5)

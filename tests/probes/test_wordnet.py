@@ -8,7 +8,7 @@ import pytest
 import tiny_wordnet
 from click.testing import CliRunner
 
-from psychlm.cli_probes import probes as command
+from psychlm.cli import main
 from psychlm.data import DataError, DataMissingError
 from psychlm.probes import question_sets, wordnet
 from psychlm.probes.distractors import near_pairs
@@ -213,6 +213,7 @@ def test_parts_of_speech_that_do_not_exist_are_refused(birds):
 
 def test_the_shell_writes_arc_files_and_says_what_it_left_out(birds, tmp_path):
     arguments = [
+        "probes",
         "build",
         "wordnet",
         "--out",
@@ -222,9 +223,7 @@ def test_the_shell_writes_arc_files_and_says_what_it_left_out(birds, tmp_path):
         "--seed",
         "3",
     ]
-    result = CliRunner().invoke(
-        command, [*arguments, "--probe", "definitions", "--max-train", "10"]
-    )
+    result = CliRunner().invoke(main, [*arguments, "--probe", "definitions", "--max-train", "10"])
     assert result.exit_code == 0, result.output
     items = question_sets.read(tmp_path / "out")
     assert (items["split"] == "train").sum() <= 10
@@ -233,7 +232,7 @@ def test_the_shell_writes_arc_files_and_says_what_it_left_out(birds, tmp_path):
 
 def test_the_shell_says_in_one_line_that_wordnet_is_missing(tmp_path):
     result = CliRunner().invoke(
-        command, ["build", "wordnet", "--out", str(tmp_path), "--wordnet", str(tmp_path)]
+        main, ["probes", "build", "wordnet", "--out", str(tmp_path), "--wordnet", str(tmp_path)]
     )
     assert result.exit_code == 1
     assert "is no WordNet folder" in result.output
