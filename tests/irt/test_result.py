@@ -91,6 +91,13 @@ def test_fits_to_the_same_data_share_a_hash_and_others_do_not(people, fits):
         assert (hashed == fits["2PL"].data_hash) == changed.equals(people)
 
 
+def test_likelihood_ratios_of_fits_to_other_data_are_refused(people, fits):
+    assert irt.likelihood_ratio(fits["Rasch"], fits["2PL"]).df == 7
+    other = irt.fit(people.iloc[:-5], "2PL", standard_errors=False)
+    with pytest.raises(ValueError, match="different responses"):
+        irt.likelihood_ratio(fits["Rasch"], other)
+
+
 @pytest.mark.parametrize(
     ("responses", "match"),
     [
