@@ -17,7 +17,7 @@ from conftest import ROOT, absent
 import psychlm
 
 ONE_WORKER = pytest.mark.xdist_group("site")  # it is built once
-PAGES = sorted((ROOT / ".docs").glob("*.md"))
+PAGES = sorted((ROOT / "docs").glob("*.md"))
 BLOCK = re.compile(r"^```python\n(.*?)^```$", flags=re.M | re.S)
 PACKAGE = Path(psychlm.__file__).parent
 WITH_EXAMPLES = sorted(

@@ -243,7 +243,7 @@ def test_the_command_scores_texts_files_and_frames(gpt2, tmp_path, monkeypatch):
     import pandas as pd
     from click.testing import CliRunner
 
-    from psychlm.cli_surprisal import surprisal as command
+    from psychlm.cli import main as command
 
     monkeypatch.setenv("PSYCHLM_CACHE", str(tmp_path / "cache"))
     model = lm.load(gpt2)
@@ -258,17 +258,19 @@ def test_the_command_scores_texts_files_and_frames(gpt2, tmp_path, monkeypatch):
         str(tmp_path / "words.csv"),
     ):
         done = CliRunner().invoke(
-            command, [source, "--model", gpt2, "--out", str(tmp_path / "out.parquet")]
+            command, ["surprisal", source, "--model", gpt2, "--out", str(tmp_path / "out.parquet")]
         )
         assert done.exit_code == 0, done.output
         written = pd.read_parquet(tmp_path / "out.parquet")
         np.testing.assert_allclose(written["surprisal_bits"], expected["surprisal_bits"])
     assert written["text_id"].unique().tolist() == ["007"]
     printed = CliRunner().invoke(
-        command, ["The old man", "--model", gpt2, "--rank", "--correction", "none"]
+        command, ["surprisal", "The old man", "--model", gpt2, "--rank", "--correction", "none"]
     )
     assert "surprisal_bits" in printed.output and "correction=None" in printed.output
-    by_line = CliRunner().invoke(command, [str(tmp_path / "story.txt"), "--lines", "--model", gpt2])
+    by_line = CliRunner().invoke(
+        command, ["surprisal", str(tmp_path / "story.txt"), "--lines", "--model", gpt2]
+    )
     assert by_line.exit_code == 0 and "boat." in by_line.output
 
 
@@ -284,7 +286,7 @@ def test_the_command_scores_texts_files_and_frames(gpt2, tmp_path, monkeypatch):
 def test_the_command_fails_in_one_line(given, complaint, gpt2):
     from click.testing import CliRunner
 
-    from psychlm.cli_surprisal import surprisal as command
+    from psychlm.cli import main as command
 
-    done = CliRunner().invoke(command, [part.format(gpt2=gpt2) for part in given])
+    done = CliRunner().invoke(command, ["surprisal", *(part.format(gpt2=gpt2) for part in given)])
     assert done.exit_code != 0 and complaint in done.output and "Traceback" not in done.output

@@ -746,7 +746,7 @@ def test_sums_equal_those_of_minicons():
 
 
 def test_the_room_is_entered_without_torch():
-    code = "import sys, psychlm.lm, psychlm.cli_surprisal; print([m for m in ('torch', 'transformers') if m in sys.modules])"
+    code = "import sys, psychlm.lm, psychlm.cli; print([m for m in ('torch', 'transformers') if m in sys.modules])"
     out = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True
     ).stdout

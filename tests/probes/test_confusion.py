@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from psychlm import data
-from psychlm.cli_confuse import confuse
+from psychlm.cli import main
 from psychlm.frames import FrameError, check_items
 from psychlm.probes import confusion
 
@@ -272,7 +272,18 @@ def test_the_command_writes_items_that_can_be_read_again(tmp_path):
     items = bank_of(12)
     items.to_json(source, orient="records", lines=True)
     run = CliRunner().invoke(
-        confuse, [str(source), "--probe", "more-choices", "--extra", "2", "--out", str(out)]
+        main,
+        [
+            "probes",
+            "confuse",
+            str(source),
+            "--probe",
+            "more-choices",
+            "--extra",
+            "2",
+            "--out",
+            str(out),
+        ],
     )
     assert run.exit_code == 0 and "12 items under more-choices-2" in run.output
     written = pd.DataFrame([json.loads(line) for line in out.read_text().splitlines()])
@@ -282,15 +293,18 @@ def test_the_command_writes_items_that_can_be_read_again(tmp_path):
 def test_the_command_names_what_is_wrong(tmp_path):
     source, out = tmp_path / "items.jsonl", tmp_path / "out.jsonl"
     options = [str(source), "--probe", "no-right-answer", "--out", str(out)]
-    assert "is not there" in CliRunner().invoke(confuse, options).output
+    assert "does not exist" in CliRunner().invoke(main, ["probes", "confuse", *options]).output
     source.write_text("no json")
-    assert "one JSON object a line" in CliRunner().invoke(confuse, options).output
+    assert (
+        "one JSON object per line"
+        in CliRunner().invoke(main, ["probes", "confuse", *options]).output
+    )
     items = bank_of(12)
     items.at[0, "choices"] = ["x", "x", "y"]
     items.to_json(source, orient="records", lines=True)
-    run = CliRunner().invoke(confuse, options)
+    run = CliRunner().invoke(main, ["probes", "confuse", *options])
     assert run.exit_code == 1 and "duplicate choices" in run.output
-    run = CliRunner().invoke(confuse, [*options, "--drop-unfit"])
+    run = CliRunner().invoke(main, ["probes", "confuse", *options, "--drop-unfit"])
     assert (
         run.exit_code == 0
         and "left out q0: duplicate choices" in run.output

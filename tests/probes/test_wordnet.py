@@ -8,7 +8,7 @@ import pytest
 import tiny_wordnet
 from click.testing import CliRunner
 
-from psychlm.cli_probes import probes as command
+from psychlm.cli import main as command
 from psychlm.data import DataError, DataMissingError
 from psychlm.probes import probe_files, wordnet
 from psychlm.probes.wordnet_graph import Lists, Pairs, closure
@@ -225,7 +225,7 @@ def test_the_shell_writes_arc_files_and_says_what_it_left_out(birds, tmp_path):
         "3",
     ]
     result = CliRunner().invoke(
-        command, [*arguments, "--probe", "definitions", "--max-train", "10"]
+        command, ["probes", *arguments, "--probe", "definitions", "--max-train", "10"]
     )
     assert result.exit_code == 0, result.output
     items = probe_files.read(tmp_path / "out")
@@ -235,7 +235,7 @@ def test_the_shell_writes_arc_files_and_says_what_it_left_out(birds, tmp_path):
 
 def test_the_shell_says_in_one_line_that_wordnet_is_missing(tmp_path):
     result = CliRunner().invoke(
-        command, ["build", "wordnet", "--out", str(tmp_path), "--wordnet", str(tmp_path)]
+        command, ["probes", "build", "wordnet", "--out", str(tmp_path), "--wordnet", str(tmp_path)]
     )
     assert result.exit_code == 1
     assert "is no WordNet folder" in result.output
