@@ -1,7 +1,7 @@
 """Griffe extension: roles and comments of fields in docstrings, as Markdown.
 
-Roles such as :func:`psychlm.lm.load` become links where the page has such a heading, and code where it has not; the
-comments behind a class's fields, where units stand, become its table of attributes.
+Roles such as :func:`psychlm.lm.load` become links if a page has such a heading, else code; the
+comments behind a class's fields, with their units, become its table of attributes.
 """
 
 from __future__ import annotations

@@ -62,10 +62,8 @@ def main() -> None:
     """Write the page that is named on the command line."""
     root, mark = data.root(), "<!-- table -->\n"
     for page in sys.argv[1:]:
-        if page == "results":
-            made = results(root / "reports")
-        else:
-            made = speed(root / "reports" / "bench")
+        reports = root / "reports"
+        made = results(reports) if page == "results" else speed(reports / "bench")
         file = root / "docs" / f"{page}.md"
         head = file.read_text(encoding="utf-8").partition(mark)[0]
         with data.atomic_write(file) as part:

@@ -611,4 +611,6 @@ def confuse(source: Path, probe: Any, out: Path, seed: int, extra: int, drop_unf
     with data.atomic_write(out) as part:
         perturbed.to_json(part, orient="records", lines=True, force_ascii=False)
     right = "the right choice is kept" if perturbed["has_right_answer"].all() else "none is right"
-    click.echo(f"{len(perturbed)} items under {perturbed['probe'].iloc[0]}, seed {seed}: {right}; {out}")
+    click.echo(
+        f"{len(perturbed)} items under {perturbed['probe'].iloc[0]}, seed {seed}: {right}; {out}"
+    )
