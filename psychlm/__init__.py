@@ -8,7 +8,7 @@ Sub-packages, from the lowest layer to the highest. A module imports from its ow
     2  lm ctt irt reading_times probes            language models; test theory; reading times; probes
     3  crowds                                     many small models trained at once
     4  papers                                     analyses that only one paper needs
-    0  figures files                              (to be merged into the modules above)
+    0  figures                                    (to be merged into the modules above)
     2  confidence                                 (to be moved into probes and papers)
     5  site                                       run the notebooks and write the HTML reports
     5  doctor                                     optional dependencies on this machine

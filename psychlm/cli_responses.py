@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from psychlm import files
+from psychlm.data import atomic_write
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -123,7 +123,7 @@ def _answers(
 def _write(frame: pd.DataFrame, out: Path) -> None:
     """Write a frame; the file is there whole or not at all."""
     out.parent.mkdir(parents=True, exist_ok=True)
-    with files.atomic_write(out) as part:
+    with atomic_write(out) as part:
         if out.suffix == ".parquet":
             frame.rename(columns=str).to_parquet(part)
         else:

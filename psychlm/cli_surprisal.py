@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from psychlm import files
+from psychlm.data import atomic_write
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -124,7 +124,7 @@ def read(source: str, *, lines: bool = False) -> pd.DataFrame:
 def write(scored: pd.DataFrame, out: Path) -> None:
     """Write the scored words; the file is there whole or not at all."""
     out.parent.mkdir(parents=True, exist_ok=True)
-    with files.atomic_write(out) as part:
+    with atomic_write(out) as part:
         if out.suffix == ".parquet":
             scored.to_parquet(part, index=False)
         else:

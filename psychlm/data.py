@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import io
 import os
+import secrets
 import tarfile
 import tempfile
 import zipfile
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 
@@ -283,3 +285,24 @@ def state(names: Iterable[str] | None = None) -> Iterator[dict[str, object]]:
         except DataError as error:
             row["state"], row["error"] = "corrupt", str(error)
         yield row
+
+
+@contextmanager
+def atomic_write(path: str | Path) -> Iterator[Path]:
+    """Yield a temporary path beside ``path``, and move it into place when the block succeeds.
+
+    Every file that the package writes goes through this function: a reader sees the old file or
+    the new one, and an error (a full disk, an interrupt) leaves no partial file.
+
+    Examples
+    --------
+    >>> with atomic_write("fit.json") as part:  # doctest: +SKIP
+    ...     part.write_text("{}")
+    """
+    path = Path(path)
+    part = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
+    try:
+        yield part
+        os.replace(part, path)
+    finally:
+        part.unlink(missing_ok=True)

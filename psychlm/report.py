@@ -27,7 +27,8 @@ from typing import Any, Literal
 
 import numpy as np
 
-from psychlm import __version__, data, files
+from psychlm import __version__, data
+from psychlm.data import atomic_write
 
 DataKind = Literal["real", "simulated", "published"]
 _STAMPED = ("torch", "transformers", "numpy", "pandas", "scipy", "statsmodels", "rpy2")
@@ -58,7 +59,7 @@ class Report:
             "numbers": list(self.numbers.values()),
         }
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        with files.atomic_write(self.path) as fresh:
+        with atomic_write(self.path) as fresh:
             text = json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
             fresh.write_text(text, encoding="utf-8")
 

@@ -1,6 +1,8 @@
-"""The contracts: what breaks one is named, with why and what to do. Reference: the contracts in psychlm.frames."""
+"""Frames that break a contract of psychlm.frames are refused, with which rows, why, what to do."""
 
 from __future__ import annotations
+
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -32,11 +34,11 @@ def table(
         (table([[0, 1], [np.inf, 1]]), r"'q0'.*inf"),
         (
             table([[0, 1], [1, 1]], persons=["ann", "ann"]),
-            r"persons \['ann'\] stand more than once.*~responses\.index",
+            r"persons \['ann'\] occur more than once.*~responses\.index",
         ),
         (
             table([[0, 1], [1, 1]], items=["q", "q"]),
-            r"items \['q'\] stand more than once.*~responses\.columns",
+            r"items \['q'\] occur more than once.*~responses\.columns",
         ),
         (table([[0, 1], [np.nan, np.nan]]), r"persons \['p1'\] answered no item.*dropna"),
         (table([[np.nan, 1], [np.nan, 0]]), r"items \['q0'\] were answered by nobody.*dropna"),
@@ -105,7 +107,7 @@ ITEM = {"item_id": "i", "prompt": "?", "choices": ["a", "b"], "answer": 1}
         ([ITEM | {"answer": "B"}], "no number"),
         ([ITEM | {"answer": 0.5}], "no whole number"),
         ([ITEM | {"prompt": None}], "prompt that is not text"),
-        ([ITEM, ITEM], "stand more than once"),
+        ([ITEM, ITEM], "occur more than once"),
         ([{"item_id": "i"}], r"needs the columns \['prompt', 'choices', 'answer'\]"),
     ],
 )
@@ -125,10 +127,72 @@ def test_a_missing_word_names_the_reader_of_csv_files() -> None:
     [
         ({"gaze_ms": [200.0, -1.0]}, "negative times"),
         ({"gaze": [200.0, 210.0]}, "needs a measure in ms"),
-        ({"gaze_ms": [200.0, 210.0], "word_id": [1, 1]}, "stand more than once"),
+        ({"gaze_ms": [200.0, 210.0], "word_id": [1, 1]}, "occur more than once"),
     ],
 )
 def test_malformed_readings_are_named(columns: dict, says: str) -> None:
     readings = pd.DataFrame({"subject": ["s", "s"], "text_id": [1, 1], "word_id": [1, 2]} | columns)
     with pytest.raises(FrameError, match=says):
         frames.check_readings(readings)
+
+
+@pytest.mark.parametrize("word_id", [["1", "10", "11", "2"], [1.0, 10.0, 11.0, 2.0]])
+def test_word_ids_read_as_text_or_floats_sort_as_numbers(word_id: list) -> None:
+    words = pd.DataFrame({"text_id": 1.0, "word_id": word_id, "word": list("abcd")})
+    with pytest.warns(RuntimeWarning, match="missing in 1 texts.*before word_id 10 of text '1'"):
+        checked = frames.check_words(words)
+    assert checked.sort_values("word_id")["word"].tolist() == ["a", "d", "b", "c"]
+    assert checked["text_id"].unique().tolist() == ["1"]
+
+
+def test_a_gap_is_no_warning_in_selected_words(recwarn: pytest.WarningsRecorder) -> None:
+    words = pd.DataFrame({"text_id": "a", "word_id": [2, 4], "word": ["b", "d"]})
+    frames.check_words(words, whole_texts=False)
+    frames.check_words(words.assign(word_id=[1, 2]))
+    assert not recwarn.list
+
+
+@pytest.mark.parametrize("word_id", [["1", "w1"], [1, 1.5], [1, None], ["1", ""], [1, np.inf]])
+def test_word_ids_that_are_no_whole_numbers_are_refused(word_id: list) -> None:
+    words = pd.DataFrame({"text_id": "a", "word_id": word_id, "word": ["x", "y"]})
+    with pytest.raises(FrameError, match=r"word_id is .* in row 1 of the words \(1 such rows\)"):
+        frames.check_words(words)
+
+
+def test_readings_without_a_subject_are_refused_and_numbers_become_text() -> None:
+    readings = pd.DataFrame(
+        {"subject": [1, 2], "text_id": [7, 7], "word_id": ["3", "3"], "gaze_ms": 200.0}
+    )
+    checked = frames.check_readings(readings)
+    assert checked[["subject", "text_id", "word_id"]].to_numpy().tolist() == [
+        ["1", "7", 3],
+        ["2", "7", 3],
+    ]
+    with pytest.raises(FrameError, match="subject is 'nan' in row 1"):
+        frames.check_readings(readings.assign(subject=[1, np.nan]))
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("person,i0,i0\na,1,0\nb,0,1\n", r"\['i0'\] occur more than once"),
+        ("person,i0,i1\na,1,0\n,0,1\n", "persons without a name: 1, first at position 2"),
+        ("person,i0,i1\na,1,0\n  ,0,1\n", "persons without a name"),
+    ],
+)
+def test_duplicate_columns_and_blank_persons_of_a_file_are_errors(
+    tmp_path: Path, text: str, says: str
+) -> None:
+    file = tmp_path / "answers.csv"
+    file.write_text(text)
+    with pytest.raises(FrameError, match=f"answers.csv: .*{says}"):
+        frames.read_responses(file)
+
+
+def test_covariates_are_left_out_by_name(tmp_path: Path) -> None:
+    file = tmp_path / "answers.csv"
+    file.write_text("person,sex,i0,i1\na,1,1,0\nb,0,0,1\n")
+    assert list(frames.read_responses(file, drop=["sex"])) == ["i0", "i1"]
+    assert list(frames.read_responses(file, items=["i1"])) == ["i1"]
+    with pytest.raises(FrameError, match=r"no columns \['age'\]"):
+        frames.read_responses(file, drop=["age"])

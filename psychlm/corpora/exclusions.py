@@ -31,7 +31,7 @@ def add_lags(words: pd.DataFrame, columns: Sequence[str], lags: int = 1) -> pd.D
     words : DataFrame
         A words frame, whole texts (add lags before words are left out).
     """
-    frames.check_words(words)
+    words = frames.check_words(words, whole_texts=False)
     ordered = words.sort_values(["text_id", "word_id"], kind="stable")
     added: dict[str, pd.Series] = {}
     for lag in range(1, lags + 1):
@@ -97,7 +97,7 @@ def exclude(
         The words that are left; and a table, one row a step: ``flagged`` (words that the step concerns), ``removed``
         (those not removed by a step before it) and ``left``.
     """
-    frames.check_words(words)
+    words = frames.check_words(words, whole_texts=False)
     out = pd.Series(False, index=words.index)
     flags = {name: step(words).astype(bool) for name, step in steps.items()}
     if and_the_next:

@@ -224,7 +224,9 @@ def provo() -> Corpus:
 def _checked(
     words: pd.DataFrame, readings: pd.DataFrame, surprisals: pd.DataFrame | None = None
 ) -> Corpus:
-    return Corpus(frames.check_words(words), frames.check_readings(readings), surprisals)
+    return Corpus(
+        frames.check_words(words, whole_texts=False), frames.check_readings(readings), surprisals
+    )
 
 
 _DUNDEE_WORDS = [

@@ -17,13 +17,13 @@ import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 
-from psychlm import files
 from psychlm.crowds import cluster
 from psychlm.crowds.answers import names_of_members, respond
 from psychlm.crowds.encode import Encoded, Inputs
 from psychlm.crowds.members import Member, draw_members
 from psychlm.crowds.networks import Kind, Network
 from psychlm.crowds.training import train
+from psychlm.data import atomic_write
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -256,5 +256,5 @@ class _Store:
         path = self._path(span)
         if path is None:
             return
-        with files.atomic_write(path) as part, part.open("wb") as out:
+        with atomic_write(path) as part, part.open("wb") as out:
             np.savez_compressed(out, **chunk)

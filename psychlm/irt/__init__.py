@@ -7,7 +7,7 @@ abilities there are; ``select_items`` makes a scale of a bank of items, and ``co
 ``lltm`` explains difficulties by features of the items.
 """
 
-from psychlm.irt.choices import IRTWarning
+from psychlm.irt._fit import fit
 from psychlm.irt.confirm import confirm
 from psychlm.irt.dif import (
     LikelihoodRatioDIF,
@@ -16,12 +16,11 @@ from psychlm.irt.dif import (
     mantel_haenszel,
 )
 from psychlm.irt.dimension import eigenvalues, parallel_analysis, unidimensionality
-from psychlm.irt.fitting import fit
 from psychlm.irt.goodness import ld_x2, likelihood_ratio, person_fit, q3, s_x2
 from psychlm.irt.limited_information import m2
 from psychlm.irt.lltm import LLTMFit, lltm
 from psychlm.irt.priors import Beta, LogNormal, Normal
-from psychlm.irt.result import IRTFit
+from psychlm.irt.result import IRTFit, IRTWarning
 from psychlm.irt.rotation import oblimin, target_rotation
 from psychlm.irt.scoring import score
 from psychlm.irt.select import select_items

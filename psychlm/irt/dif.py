@@ -21,7 +21,7 @@ from scipy import stats
 from scipy.special import expit
 
 from psychlm.frames import FrameError, format_names
-from psychlm.irt.choices import IRTWarning
+from psychlm.irt.result import IRTWarning
 from psychlm.irt.two_groups import TwoGroupFit, constant_by_group, fit_two_groups, two_groups
 from psychlm.stats import benjamini_hochberg, holm
 

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from psychlm.frames import check_responses
-from psychlm.irt.fitting import fit
+from psychlm.irt._fit import fit
 from psychlm.irt.goodness import likelihood_ratio
 from psychlm.irt.result import IRTFit
 from psychlm.irt.tetrachoric import tetrachoric

@@ -11,8 +11,8 @@ import numpy as np
 import pandas as pd
 
 from psychlm.frames import FrameError, constant_items
-from psychlm.irt.choices import IRTWarning
 from psychlm.irt.curves import item_information, test_information
+from psychlm.irt.result import IRTWarning
 from psychlm.irt.select import select_items
 
 GRID = np.linspace(-6, 6, 1201)  # logits

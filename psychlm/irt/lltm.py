@@ -24,13 +24,18 @@ from scipy import optimize, stats
 from torch import Tensor
 
 from psychlm.frames import FrameError, check_responses, format_names
-from psychlm.irt import mml
-from psychlm.irt.answers import Answers, read_answers
-from psychlm.irt.choices import IRTWarning
-from psychlm.irt.fitting import fit
-from psychlm.irt.likelihood import Design, Parameters, gradient
-from psychlm.irt.quadrature import Lattice, Posterior, lattice
-from psychlm.irt.result import IRTFit
+from psychlm.irt._fit import fit
+from psychlm.irt.em import EM, LARGEST_LEAP, Settings, squarem
+from psychlm.irt.likelihood import (
+    Design,
+    Parameters,
+    Posterior,
+    QuadratureGrid,
+    gradient,
+    quadrature_grid,
+)
+from psychlm.irt.response_matrix import ResponseMatrix, encode_responses
+from psychlm.irt.result import IRTFit, IRTWarning
 from psychlm.irt.two_groups import answers_as_rows
 from psychlm.stats import Interval
 
@@ -129,7 +134,7 @@ def lltm(
     asked = check_responses(responses)
     features = _checked_design(design, asked.columns)
     rasch = fit(asked, "Rasch")
-    answers = read_answers(asked, torch.device("cpu"))
+    answers = encode_responses(asked, torch.device("cpu"))
     x = features.to_numpy()
     b, se = rasch.items["b"], rasch.items["se_b"]
     start = _begin(rasch.ability_sd, b.to_numpy(), x)
@@ -150,7 +155,7 @@ def lltm(
         _interval(value, column, level, n_boot)
         for value, column in zip(estimates, draws.T, strict=True)
     ]
-    coefficients = _coefficients(answers, x, parameters, em.lattice)
+    coefficients = _coefficients(answers, x, parameters, em.grid)
     explained = x @ coefficients["eta"].to_numpy()
     df, chi2 = len(b) - x.shape[1], max(2 * (rasch.loglik - loglik), 0.0)
     return LLTMFit(
@@ -212,13 +217,15 @@ def _checked_design(design: pd.DataFrame, items: pd.Index) -> pd.DataFrame:
     return values
 
 
-class _LinearEM(mml.EM):
+class _LinearEM(EM):
     """The EM map of a Rasch model whose intercepts lie in the span of a design, which holds the constant."""
 
-    def __init__(self, answers: Answers, x: Array | None) -> None:
+    def __init__(self, answers: ResponseMatrix, x: Array | None) -> None:
         free = torch.zeros(answers.n_items, dtype=torch.bool)
-        settings = mml.Settings(TOLERANCE, MAX_ITERATIONS, False)
-        super().__init__(answers, Design(True, free, {}), lattice(device=answers.device), settings)
+        settings = Settings(TOLERANCE, MAX_ITERATIONS, False)
+        super().__init__(
+            answers, Design(True, free, {}), quadrature_grid(device=answers.device), settings
+        )
         self.basis = (
             None if x is None else torch.from_numpy(np.linalg.qr(x)[0])
         )  # None: every difficulty is free
@@ -230,12 +237,12 @@ class _LinearEM(mml.EM):
             parameters.slope, self._intercepts(parameters, found), parameters.guessing
         )
         self.n_steps += 1
-        return self._absorb(better, found), objective
+        return self.absorb(better, found), objective
 
     def _intercepts(self, parameters: Parameters, found: Posterior) -> Tensor:
         """M-step: Newton's method, in the coordinates of the basis."""
         weights, basis, intercept = (
-            found.weights * self.answers.count[:, None],
+            found.weights * self.responses.count[:, None],
             self.basis,
             parameters.intercept,
         )
@@ -243,14 +250,14 @@ class _LinearEM(mml.EM):
         total = torch.cat(
             [
                 everyone if b.answered is None else b.answered.T @ weights
-                for b in self.answers.blocks()
+                for b in self.responses.blocks()
             ]
         )
-        slopes = torch.outer(parameters.slope, self.lattice.nodes)
+        slopes = torch.outer(parameters.slope, self.grid.nodes)
         for _ in range(SCORING_STEPS):
             p = torch.sigmoid(slopes + intercept[:, None])
             uphill, information = (
-                self.answers.n_correct - (total * p).sum(1),
+                self.responses.n_correct - (total * p).sum(1),
                 (total * p * (1 - p)).sum(1),
             )
             if basis is None:
@@ -259,18 +266,18 @@ class _LinearEM(mml.EM):
                 step = basis @ torch.linalg.solve(
                     basis.T @ (information[:, None] * basis), basis.T @ uphill
                 )
-            intercept = intercept + step / (step.abs().max() / mml.LARGEST_LEAP).clamp_min(1.0)
+            intercept = intercept + step / (step.abs().max() / LARGEST_LEAP).clamp_min(1.0)
             if float(step.abs().max()) < self.accuracy:
                 break
         return intercept
 
 
 def _climb(
-    answers: Answers, x: Array | None, start: Parameters, tolerance: float
+    answers: ResponseMatrix, x: Array | None, start: Parameters, tolerance: float
 ) -> tuple[_LinearEM, Parameters, float, bool]:
     """Run EM to its fixed point; return it, the parameters, their log-likelihood, and whether they converged."""
     em = _LinearEM(answers, x)
-    parameters, converged = mml._accelerated(em, start, tolerance)
+    parameters, converged = squarem(em, start, tolerance)
     return em, parameters, em.expect(parameters)[1], converged
 
 
@@ -281,7 +288,9 @@ def _begin(sd: float, b: Array, x: Array | None = None) -> Parameters:
     return Parameters(slope, -torch.tensor(near), torch.zeros_like(slope))
 
 
-def _coefficients(answers: Answers, x: Array, parameters: Parameters, on: Lattice) -> pd.DataFrame:
+def _coefficients(
+    answers: ResponseMatrix, x: Array, parameters: Parameters, grid: QuadratureGrid
+) -> pd.DataFrame:
     """Return coefficients with errors from the observed information: central differences of the exact gradient."""
     eta = np.linalg.lstsq(x, -parameters.intercept.numpy(), rcond=None)[0]
     at = np.append(eta, float(parameters.slope[0]))
@@ -290,7 +299,7 @@ def _coefficients(answers: Answers, x: Array, parameters: Parameters, on: Lattic
     def uphill(values: Array) -> Array:
         slope = torch.full((answers.n_items,), values[-1], dtype=torch.float64)
         moved = Parameters(slope, -torch.from_numpy(x @ values[:-1]), torch.zeros_like(slope))
-        by_item = gradient(answers, design, moved, on).numpy()
+        by_item = gradient(answers, design, moved, grid).numpy()
         return np.append(-x.T @ by_item[:, 1], by_item[:, 0].sum())
 
     moves = DIFFERENCE * np.diag(1 / np.append(np.abs(x).max(axis=0), 1.0))

@@ -11,9 +11,15 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from psychlm import files
+from psychlm.data import atomic_write
 from psychlm.irt.scoring import AbilityPosterior, ability_posterior, score
 
+
+class IRTWarning(UserWarning):
+    """A fit that needs a second look: what happened, to which items, and what to do."""
+
+
+MODELS = {"1PL": "1PL", "RASCH": "Rasch", "2PL": "2PL", "3PL": "3PL"}
 FORMAT = "psychlm.irt.fit/1"
 
 
@@ -76,7 +82,7 @@ class IRTFit:
             content[field.name] = (
                 _plain(value) if isinstance(value, pd.DataFrame) else _finite(value)
             )
-        with files.atomic_write(path) as part:
+        with atomic_write(path) as part:
             part.write_text(json.dumps(content, allow_nan=False), encoding="utf-8")
 
     @classmethod

@@ -15,15 +15,16 @@ import torch
 from torch import Tensor
 
 from psychlm.frames import FrameError, format_names
-from psychlm.irt.answers import Answers, read_answers
 from psychlm.irt.likelihood import (
     Parameters,
+    fine_posterior,
+    log_p_derivatives,
+    log_q_derivatives,
     node_loglik,
+    quadrature_grid,
     resolved_posterior,
-    right_answer,
-    wrong_answer,
 )
-from psychlm.irt.quadrature import fine_posterior, lattice
+from psychlm.irt.response_matrix import ResponseMatrix, encode_responses
 
 METHODS = ("eap", "map", "ml", "wle")
 ENDLESS = 20.0  # standard deviations: a guessed 3PL pattern whose likelihood still rises there has no finite maximum
@@ -49,7 +50,9 @@ def ability_posterior(
 ) -> AbilityPosterior:
     """Return every person's posterior, on 61 nodes or as many more as the narrowest of them needs; as :func:`score`."""
     answers, parameters = _prepared(items, responses, ability_sd)
-    on, at_nodes, _ = resolved_posterior(answers, parameters, lattice(device=answers.device))
+    on, at_nodes, _ = resolved_posterior(
+        answers, parameters, quadrature_grid(device=answers.device)
+    )
     found = fine_posterior(at_nodes, on)
     return AbilityPosterior(
         persons=answers.persons,
@@ -93,7 +96,9 @@ def score(
     if method.lower() not in METHODS:
         raise ValueError(f"method {method!r} is not one of {METHODS}")
     answers, parameters = _prepared(items, responses, ability_sd)
-    on, at_nodes, found = resolved_posterior(answers, parameters, lattice(device=answers.device))
+    on, at_nodes, found = resolved_posterior(
+        answers, parameters, quadrature_grid(device=answers.device)
+    )
     if method.lower() == "eap":
         theta, se = found.mean, found.variance.sqrt()
     elif method.lower() == "map":
@@ -108,9 +113,9 @@ def score(
 
 def _prepared(
     items: pd.DataFrame, responses: pd.DataFrame, ability_sd: float
-) -> tuple[Answers, Parameters]:
+) -> tuple[ResponseMatrix, Parameters]:
     """Return the answers and the parameters of their items in standard-normal units of ability."""
-    answers = read_answers(responses, torch.device("cpu"))
+    answers = encode_responses(responses, torch.device("cpu"))
     unknown = answers.items.difference(items.index)
     if len(unknown):
         raise FrameError(
@@ -133,13 +138,13 @@ class _Curvature:
     weighted: Tensor  # gradient of log-likelihood + log(information) / 2
 
 
-def _curvature(answers: Answers, parameters: Parameters, ability: Tensor) -> _Curvature:
+def _curvature(answers: ResponseMatrix, parameters: Parameters, ability: Tensor) -> _Curvature:
     gradient, observed, expected, change = (torch.zeros_like(ability) for _ in range(4))
     for block in answers.blocks():
         part = parameters[block.items]
         a, c = part.slope, part.guessing
         z = torch.outer(ability, a) + part.intercept
-        right, off = right_answer(z, c), wrong_answer(z, c)
+        right, off = log_p_derivatives(z, c), log_q_derivatives(z, c)
         answered = torch.ones_like(z) if block.answered is None else block.answered
         wrong = answered - block.correct
         gradient += (block.correct * right.z + wrong * off.z) @ a
@@ -163,7 +168,7 @@ def _climb(ascent: Callable[[Tensor], tuple[Tensor, Tensor]], start: Tensor) -> 
     return ability
 
 
-def _map(answers: Answers, parameters: Parameters, start: Tensor) -> tuple[Tensor, Tensor]:
+def _map(answers: ResponseMatrix, parameters: Parameters, start: Tensor) -> tuple[Tensor, Tensor]:
     """Climb to every posterior's mode from its mean."""
 
     def ascent(ability: Tensor) -> tuple[Tensor, Tensor]:
@@ -174,9 +179,9 @@ def _map(answers: Answers, parameters: Parameters, start: Tensor) -> tuple[Tenso
     return ability, (_curvature(answers, parameters, ability).observed + 1).rsqrt()
 
 
-def _ml(answers: Answers, parameters: Parameters) -> tuple[Tensor, Tensor]:
+def _ml(answers: ResponseMatrix, parameters: Parameters) -> tuple[Tensor, Tensor]:
     """Climb to the maximum of the likelihood from the best node of a wide lattice."""
-    wide = lattice(span=ENDLESS).nodes
+    wide = quadrature_grid(span=ENDLESS).nodes
     start = wide[node_loglik(answers, parameters, wide).argmax(1)]
     endless = _endless(answers, parameters, start)
     finite = endless == 0
@@ -190,7 +195,7 @@ def _ml(answers: Answers, parameters: Parameters) -> tuple[Tensor, Tensor]:
     return torch.where(finite, ability, endless * torch.inf), torch.where(finite, se, torch.nan)
 
 
-def _wle(answers: Answers, parameters: Parameters, start: Tensor) -> tuple[Tensor, Tensor]:
+def _wle(answers: ResponseMatrix, parameters: Parameters, start: Tensor) -> tuple[Tensor, Tensor]:
     """Climb to the maximum of the likelihood times the root of the information, from the posterior's mean."""
 
     def ascent(ability: Tensor) -> tuple[Tensor, Tensor]:
@@ -202,7 +207,7 @@ def _wle(answers: Answers, parameters: Parameters, start: Tensor) -> tuple[Tenso
     return ability, ((below - above) / (2 * DIFFERENCE)).rsqrt()
 
 
-def _endless(answers: Answers, parameters: Parameters, best: Tensor) -> Tensor:
+def _endless(answers: ResponseMatrix, parameters: Parameters, best: Tensor) -> Tensor:
     """Return 1 or -1 where the likelihood rises without end towards high or low ability, else 0."""
     against_high, against_low = torch.zeros_like(best), torch.zeros_like(best)
     for block in answers.blocks():
@@ -215,3 +220,123 @@ def _endless(answers: Answers, parameters: Parameters, best: Tensor) -> Tensor:
     high = (against_high == 0) | (guessed & (best >= ENDLESS))
     low = (against_low == 0) | (guessed & (best <= -ENDLESS))
     return high.to(best.dtype) - low.to(best.dtype)
+
+
+CURVE_CELLS = 2**21  # probabilities held at once: 16 MiB
+
+
+class KnownItems:
+    """Items whose parameters are known, made ready to score many persons, many times.
+
+    Parameters
+    ----------
+    items : DataFrame, indexed by item
+        ``a`` (slope, per logit), ``b`` (difficulty, logits) and optionally ``c`` (guessing), as ``IRTFit.items``.
+
+    Raises
+    ------
+    FrameError
+        If a column is missing, an item stands twice, or a parameter is not finite.
+    """
+
+    def __init__(self, items: pd.DataFrame) -> None:
+        self.items = _checked(items)
+        pooled = self.items.groupby(["a", "b"], sort=False).size()
+        distinct = pooled.index.to_frame().to_numpy()
+        self._slope, self._difficulty = (torch.tensor(column) for column in distinct.T)
+        self._count = torch.tensor(pooled.to_numpy(float))
+        self._weights = self.items["a"].to_numpy()
+
+    def ability(self, correct: np.ndarray, persons: pd.Index | None = None) -> pd.DataFrame:
+        """Return maximum-likelihood abilities and their standard errors, in logits.
+
+        Parameters
+        ----------
+        correct : ndarray, shape (n_persons, n_items)
+            Whether each answer is right; items in the order of ``items``.
+        persons : Index, optional
+            The persons' names; numbered from 0 unless given.
+
+        Returns
+        -------
+        DataFrame, indexed by person
+            ``theta`` and ``se``, as ``irt.score(..., method="ml")`` gives them: theta is infinite, and se NaN, for who
+            got everything right, or everything wrong. Items with guessing go through that function.
+
+        Raises
+        ------
+        FrameError
+            If the answers do not have one column an item.
+        """
+        correct = np.atleast_2d(np.asarray(correct, dtype=bool))
+        if correct.shape[1] != len(self.items):
+            raise FrameError(
+                f"answers to {correct.shape[1]} items, and {len(self.items)} items are known; align them"
+            )
+        names = (
+            pd.RangeIndex(len(correct), name="person")
+            if persons is None
+            else persons.rename("person")
+        )
+        if (self.items["c"] > 0).any():
+            frame = pd.DataFrame(correct.astype(float), names, self.items.index)
+            return score(self.items, frame, "ml")
+        table = self._ability(torch.tensor(np.stack([row @ self._weights for row in correct])))
+        return pd.DataFrame(table.numpy(), index=names, columns=["theta", "se"])
+
+    def _ability(self, scores: Tensor) -> Tensor:
+        """Return (n_persons, 2): where the expected score meets each score, and the inverse root of information."""
+        total = self._slope * self._count
+        lowest, highest = total.clamp(max=0).sum(), total.clamp(min=0).sum()
+        within = 1e-9 * (highest - lowest)  # sums of the same slopes in another order
+        low, high = scores <= lowest + within, scores >= highest - within
+        finite = ~(low | high)
+
+        def ascent(ability: Tensor) -> tuple[Tensor, Tensor]:
+            expected, information = self._curve(ability)
+            return torch.where(finite, scores - expected, 0.0), torch.where(
+                finite, information, 1.0
+            )
+
+        share = ((scores - lowest) / (highest - lowest)).clamp(0.01, 0.99)
+        steepness = (total.abs().sum() / self._count.sum()).clamp(min=1e-3)
+        start = (
+            self._difficulty * self._count
+        ).sum() / self._count.sum() + share.logit() / steepness
+        ability = _climb(ascent, start)
+        se = self._curve(ability)[1].rsqrt()
+        endless = high.to(ability.dtype) - low.to(ability.dtype)
+        return torch.stack(
+            [torch.where(finite, ability, endless * torch.inf), torch.where(finite, se, torch.nan)],
+            dim=1,
+        )
+
+    def _curve(self, ability: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the expected weighted score and the information at each ability, (n_persons,) each."""
+        expected, information = torch.zeros_like(ability), torch.zeros_like(ability)
+        width = max(1, CURVE_CELLS // len(ability))
+        for start in range(0, len(self._slope), width):
+            part = slice(start, start + width)
+            slope, weight = self._slope[part], self._slope[part] * self._count[part]
+            p = torch.sigmoid((ability[:, None] - self._difficulty[part]).mul_(slope))
+            expected += p @ weight
+            information += (p - p.square()) @ (weight * slope)
+        return expected, information
+
+
+def _checked(items: pd.DataFrame) -> pd.DataFrame:
+    missing = [column for column in ("a", "b") if column not in items]
+    if missing:
+        raise FrameError(f"known items need the columns {missing}; they have {list(items.columns)}")
+    if items.index.has_duplicates:
+        raise FrameError(
+            f"items {format_names(items.index[items.index.duplicated()])} stand more than once; keep one of each"
+        )
+    table = items.reindex(columns=["a", "b", "c"], fill_value=0.0).astype(float)
+    unknown = ~np.isfinite(table.to_numpy()).all(axis=1)
+    if unknown.any():
+        raise FrameError(
+            f"{unknown.sum()} of {len(table)} items {format_names(table.index[unknown])} have parameters that are missing or "
+            "infinite; leave them out, or fit them with a prior"
+        )
+    return table

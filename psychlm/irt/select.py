@@ -16,8 +16,8 @@ import pandas as pd
 from scipy.stats import norm
 
 from psychlm.frames import FrameError, check_responses
+from psychlm.irt._fit import fit
 from psychlm.irt.dimension import LEAST_RATIO, eigenvalues
-from psychlm.irt.fitting import fit
 from psychlm.irt.goodness import ld_x2, s_x2
 from psychlm.irt.result import IRTFit
 from psychlm.irt.two_factor import LOGISTIC_TO_NORMAL

@@ -20,13 +20,22 @@ import torch
 from torch import Tensor
 
 from psychlm.frames import FrameError, check_responses, format_names
-from psychlm.irt import mml
-from psychlm.irt.answers import MISSING, Answers
-from psychlm.irt.choices import IRTWarning
-from psychlm.irt.fitting import fit
-from psychlm.irt.likelihood import Design, Parameters, node_loglik, rescaled
-from psychlm.irt.quadrature import Lattice, Posterior, better_lattice, lattice, posterior
-from psychlm.irt.standard_errors import RUNAWAY_SLOPE
+from psychlm.irt._fit import fit
+from psychlm.irt.em import EM, Settings, ability_moments, squarem
+from psychlm.irt.likelihood import (
+    RUNAWAY_SLOPE,
+    Design,
+    Parameters,
+    Posterior,
+    QuadratureGrid,
+    integrate,
+    node_loglik,
+    quadrature_grid,
+    refined_grid,
+    rescaled,
+)
+from psychlm.irt.response_matrix import MISSING, ResponseMatrix
+from psychlm.irt.result import IRTWarning
 
 PROFILE_STEPS = 200
 PROFILE_TOLERANCE = 1e-6  # logits, of the focal group's mean and spread
@@ -141,10 +150,10 @@ def fit_two_groups(
     freed = _checked_free(answers, focal, free)
     begin = start or _start(answers, model)
     em = _TwoGroupEM(
-        _split(answers, focal, freed), focal, model, mml.Settings(tolerance, max_iterations, False)
+        _split(answers, focal, freed), focal, model, Settings(tolerance, max_iterations, False)
     )
     em.mean, em.sd = begin.focal_mean, begin.focal_sd
-    parameters, converged = mml._accelerated(em, _begin(begin, freed), tolerance)
+    parameters, converged = squarem(em, _begin(begin, freed), tolerance)
     _, loglik = em.expect(parameters)
     runaway = bool((parameters.slope.abs() > RUNAWAY_SLOPE).any())
     if runaway or not converged:
@@ -173,36 +182,37 @@ def fit_two_groups(
     )
 
 
-class _TwoGroupEM(mml.EM):
+class _TwoGroupEM(EM):
     """The EM map of two groups: priors by group, the focal one profiled out at every E-step."""
 
     def __init__(
-        self, answers: Answers, focal: pd.Series, model: str, settings: mml.Settings
+        self, answers: ResponseMatrix, focal: pd.Series, model: str, settings: Settings
     ) -> None:
         design = Design(model == "1PL", torch.zeros(answers.n_items, dtype=torch.bool), {})
-        super().__init__(answers, design, lattice(device=answers.device), settings)
+        super().__init__(answers, design, quadrature_grid(device=answers.device), settings)
         self.is_focal = torch.tensor(focal.to_numpy(), device=answers.device)
         self.mean, self.sd = 0.0, 1.0
 
     def expect(self, parameters: Parameters) -> tuple[Posterior, float]:
         """E-step: the posteriors under each group's prior, and the log-likelihood."""
-        self.at_nodes = node_loglik(self.answers, parameters, self.lattice.nodes)
+        self.at_nodes = node_loglik(self.responses, parameters, self.grid.nodes)
         while True:
             self._profile()
-            own = self._prior(self.lattice)
-            found = posterior(self.at_nodes, own)
-            wanted = better_lattice(own, found)
+            own = self._prior(self.grid)
+            found = integrate(self.at_nodes, own)
+            wanted = refined_grid(own, found)
             if wanted is own:
                 return found, float(found.loglik.sum())
-            if wanted.span > self.lattice.span:
-                self.at_nodes = node_loglik(self.answers, parameters, wanted.nodes)
-            self.lattice = wanted
+            if wanted.span > self.grid.span:
+                self.at_nodes = node_loglik(self.responses, parameters, wanted.nodes)
+            self.grid = wanted
 
-    def _prior(self, on: Lattice) -> Lattice:
+    def _prior(self, grid: QuadratureGrid) -> QuadratureGrid:
         """Return the lattice with a row of log weights for each person, after their group."""
-        theirs = _normal(on.fine, self.mean, self.sd)
+        theirs = _normal(grid.fine, self.mean, self.sd)
         return replace(
-            on, log_weights=torch.where(self.is_focal[:, None], theirs, _normal(on.fine, 0.0, 1.0))
+            grid,
+            log_weights=torch.where(self.is_focal[:, None], theirs, _normal(grid.fine, 0.0, 1.0)),
         )
 
     def _profile(self) -> None:
@@ -214,11 +224,11 @@ class _TwoGroupEM(mml.EM):
         at_nodes = self.at_nodes[self.is_focal]
         everyone = torch.ones_like(at_nodes[:, 0])
         for _ in range(PROFILE_STEPS):
-            found = posterior(
+            found = integrate(
                 at_nodes,
-                replace(self.lattice, log_weights=_normal(self.lattice.fine, self.mean, self.sd)),
+                replace(self.grid, log_weights=_normal(self.grid.fine, self.mean, self.sd)),
             )
-            mean, sd = (float(value) for value in mml.ability_moments(found, everyone))
+            mean, sd = (float(value) for value in ability_moments(found, everyone))
             reliability = max(1 - float(found.variance.mean()) / self.sd**2, LEAST_RELIABILITY)
             by_mean, by_log_sd = (
                 (mean - self.mean) / reliability,
@@ -229,7 +239,7 @@ class _TwoGroupEM(mml.EM):
             if abs(by_mean) + abs(by_log_sd) < PROFILE_TOLERANCE:
                 break
 
-    def _absorb(self, parameters: Parameters, found: Posterior) -> Parameters:
+    def absorb(self, parameters: Parameters, found: Posterior) -> Parameters:
         """Let the reference group's mean and spread move, and keep it N(0, 1); the focal group moves along."""
         ours = ~self.is_focal
         theirs = Posterior(
@@ -239,7 +249,7 @@ class _TwoGroupEM(mml.EM):
             found.variance[ours],
             found.edge[ours],
         )
-        mean, sd = mml.ability_moments(theirs, torch.ones_like(theirs.mean))
+        mean, sd = ability_moments(theirs, torch.ones_like(theirs.mean))
         self.mean, self.sd = (self.mean - float(mean)) / float(sd), self.sd / float(sd)
         return rescaled(parameters, mean, sd)
 
@@ -277,7 +287,7 @@ def constant_by_group(answers: pd.DataFrame, focal: pd.Series) -> pd.DataFrame:
     )
 
 
-def _split(answers: pd.DataFrame, focal: pd.Series, freed: pd.Series) -> Answers:
+def _split(answers: pd.DataFrame, focal: pd.Series, freed: pd.Series) -> ResponseMatrix:
     """Return the answers with each free item twice: as asked of the reference group, and (at the end) of the focal."""
     is_focal = focal.to_numpy()[:, None]
     values = answers.to_numpy()
@@ -287,15 +297,15 @@ def _split(answers: pd.DataFrame, focal: pd.Series, freed: pd.Series) -> Answers
     return answers_as_rows(matrix, answers.index)
 
 
-def answers_as_rows(values: np.ndarray, persons: pd.Index) -> Answers:
+def answers_as_rows(values: np.ndarray, persons: pd.Index) -> ResponseMatrix:
     """Return answers (0, 1, NaN) with a row for every person, equal ones too, and items numbered from 0.
 
-    Unlike :func:`psychlm.irt.answers.read_answers` this merges nothing and refuses nothing: equal answers from two
+    Unlike :func:`psychlm.irt.response_matrix.encode_responses` this merges nothing and refuses nothing: equal answers from two
     groups are not the same evidence, and a resample may hold a person without answers.
     """
     coded = np.where(np.isnan(values), MISSING, values).astype(np.uint8)
     right, asked = coded == 1, coded != MISSING
-    return Answers(
+    return ResponseMatrix(
         coded,
         persons,
         pd.RangeIndex(coded.shape[1]),

@@ -3,16 +3,11 @@
     load         a Hugging Face checkpoint (hub name or folder), pinned, without pickles and without remote code
     surprisal    words + model -> words with ``surprisal_bits``
     words_of     a text -> its words, from which the text can be put together again
-    answers      items + models -> choice log-probabilities, predictions, graded responses
+    evaluate     items + models -> log-probabilities of choices, predictions, graded responses
+    fine_tune    items + a pre-trained encoder -> a classifier or a multiple-choice model
 
-Rooms of their own, imported by their names (``from psychlm.lm.finetune import finetune``)::
-
-    finetune           items + an encoder -> a classifier or a multiple-choice model
-    regimes            the four regimes of Laverghetta et al. (2021); ``lstm_baseline`` beside them
-    ability_callback   ability during training, for the Transformers Trainer and for ``finetune``
-    crowd              many small models trained as one: artificial crowds
-    soft_labels        learning what a crowd said (SLMG); ``curriculum``: DDaCLAE and its rivals
-    partial_input      what a part of the question gives away; ``inoculation``: a little training, and its cost
+Modules with more names: ``choices`` (scores, confidences, grades), ``prompts``, ``choice_model`` (classifiers and
+multiple-choice heads), ``choice_networks`` and ``choice_encoder`` (small models that are trained), ``finetune``.
 
 Nothing heavy is imported before a name is asked for: ``psychlm.lm.load`` brings torch and transformers with it.
 """
@@ -26,47 +21,77 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from psychlm.lm.alignment import words_of
-    from psychlm.lm.answerers import Answerer, bundled_encoder
+    from psychlm.lm.choice_encoder import encoder_model
+    from psychlm.lm.choice_model import (
+        ChoiceModel,
+        bundled_encoder,
+        load_choice_model,
+        wrap_choice_model,
+    )
+    from psychlm.lm.choice_networks import ChoiceClassifier, Lexicon, partial_input_model
+    from psychlm.lm.choices import (
+        Evaluation,
+        choice_logprobs,
+        confidences,
+        evaluate,
+        grade,
+        predictions,
+    )
+    from psychlm.lm.finetune import FineTuned, fine_tune
     from psychlm.lm.load import LanguageModel, ModelError, load, wrap
-    from psychlm.lm.logprobs import choice_logprobs, confidences, predictions
-    from psychlm.lm.responses import Answers, answers, responses
+    from psychlm.lm.prompts import Prompt
     from psychlm.lm.surprisal import surprisal
-    from psychlm.lm.templates import Template
 
 _HOME = {
-    "Answerer": "answerers",
-    "Answers": "responses",
+    "ChoiceClassifier": "choice_networks",
+    "ChoiceModel": "choice_model",
+    "Evaluation": "choices",
+    "FineTuned": "finetune",
     "LanguageModel": "load",
+    "Lexicon": "choice_networks",
     "ModelError": "load",
-    "Template": "templates",
-    "answers": "responses",
-    "bundled_encoder": "answerers",
-    "choice_logprobs": "logprobs",
-    "confidences": "logprobs",
+    "Prompt": "prompts",
+    "bundled_encoder": "choice_model",
+    "choice_logprobs": "choices",
+    "confidences": "choices",
+    "encoder_model": "choice_encoder",
+    "evaluate": "choices",
+    "fine_tune": "finetune",
+    "grade": "choices",
     "load": "load",
-    "predictions": "logprobs",
-    "responses": "responses",
+    "load_choice_model": "choice_model",
+    "partial_input_model": "choice_networks",
+    "predictions": "choices",
     "surprisal": "surprisal",
     "words_of": "alignment",
     "wrap": "load",
+    "wrap_choice_model": "choice_model",
 }
 
 __all__ = [
-    "Answerer",
-    "Answers",
+    "ChoiceClassifier",
+    "ChoiceModel",
+    "Evaluation",
+    "FineTuned",
     "LanguageModel",
+    "Lexicon",
     "ModelError",
-    "Template",
-    "answers",
+    "Prompt",
     "bundled_encoder",
     "choice_logprobs",
     "confidences",
+    "encoder_model",
+    "evaluate",
+    "fine_tune",
+    "grade",
     "load",
+    "load_choice_model",
+    "partial_input_model",
     "predictions",
-    "responses",
     "surprisal",
     "words_of",
     "wrap",
+    "wrap_choice_model",
 ]
 
 

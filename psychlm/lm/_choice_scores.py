@@ -112,7 +112,9 @@ def _score_by_head(
     logits, cut = _logits(model, owners, pairs, batch_tokens)
     ends = np.cumsum([len(question.choices) for question in questions])
     scores = []
-    for own, own_cut in zip(np.split(logits[:, 0], ends[:-1]), np.split(cut, ends[:-1]), strict=True):
+    for own, own_cut in zip(
+        np.split(logits[:, 0], ends[:-1]), np.split(cut, ends[:-1]), strict=True
+    ):
         rows = np.zeros((len(own), N_COLUMNS))
         rows[:, NATS], rows[:, TRUNCATED] = log_softmax(own), own_cut.any()
         scores.append(rows)

@@ -386,7 +386,13 @@ class PartialInputNetwork(nn.Module):
     """
 
     def __init__(
-        self, kind: Kind, lexicon: Lexicon, *, size: int = 64, hidden: int = 64, dropout: float = 0.2
+        self,
+        kind: Kind,
+        lexicon: Lexicon,
+        *,
+        size: int = 64,
+        hidden: int = 64,
+        dropout: float = 0.2,
     ) -> None:
         super().__init__()
         if kind not in get_args(Kind):
@@ -436,7 +442,9 @@ class PartialInputNetwork(nn.Module):
                 asked, q_mask = (x.repeat_interleave(most, dim=0) for x in (asked, q_mask))
                 aligned = soft_alignment(asked, states, q_mask, c_mask)
                 parts = []
-                for own, other, mask in zip((asked, states), aligned, (q_mask, c_mask), strict=True):
+                for own, other, mask in zip(
+                    (asked, states), aligned, (q_mask, c_mask), strict=True
+                ):
                     compared = torch.cat([own, other, own - other, own * other], dim=2)
                     composed = self.composition(self.drop(self.projection(compared)), mask)
                     parts += [masked_mean(composed, mask), masked_max(composed, mask)]

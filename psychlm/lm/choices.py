@@ -29,16 +29,12 @@ from scipy.special import softmax
 from psychlm.frames import FrameError, check_items, check_responses, format_names
 
 if TYPE_CHECKING:
-    from psychlm.lm.choice_model import ChoiceModel
-    from psychlm.lm.load import LanguageModel
     from psychlm.lm.prompts import Prompt
 
 SCHEME = 1  # raised whenever the cached scores of a question would change
 QUESTIONS_AT_ONCE = {"cpu": 256, "cuda": 4096}  # scored between two writes to the cache
 
 Normalise = Literal["sum", "token", "character", "unconditional"]
-Model = "LanguageModel | ChoiceModel"
-ModelLike = "LanguageModel | ChoiceModel | str | Path"
 
 
 def check_scores(scores: pd.DataFrame) -> pd.DataFrame:
@@ -145,7 +141,9 @@ def predictions(scores: pd.DataFrame) -> pd.Series:
     tied = np.flatnonzero(best.sum(axis=1) > 1)
     for row in tied:
         places = np.flatnonzero(best[row])
-        predicted[row] = places[crc32(str(scores.index[row]).encode(errors="replace")) % len(places)]
+        predicted[row] = places[
+            crc32(str(scores.index[row]).encode(errors="replace")) % len(places)
+        ]
     if len(tied):
         warnings.warn(
             f"{len(tied)} of {len(best)} items, {format_names(scores.index[tied])}, have several choices with the "
@@ -343,9 +341,7 @@ def _cached_scores(
         missing = {k: q for k, q in zip(keys, questions, strict=True) if k not in scores}
         waiting = sorted(missing, key=lambda name: len(missing[name]), reverse=True)
         size = QUESTIONS_AT_ONCE["cuda" if model.device.type == "cuda" else "cpu"]
-        pieces: Iterable[list[str]] = [
-            waiting[i : i + size] for i in range(0, len(waiting), size)
-        ]
+        pieces: Iterable[list[str]] = [waiting[i : i + size] for i in range(0, len(waiting), size)]
         if progress and pieces:
             from rich.console import Console
             from rich.progress import track
@@ -455,7 +451,9 @@ def evaluate(
         )
         about, scores.attrs = scores.attrs, {}
         logprobs[person], predicted[person] = scores, predictions(scores)
-        options = {name: about[name] for name in ("model", "revision", "normalise", "prompt", "bos")}
+        options = {
+            name: about[name] for name in ("model", "revision", "normalise", "prompt", "bos")
+        }
         persons[person] = {"truncated": len(about["truncated"])} | options
     choices = pd.DataFrame(predicted).T.rename_axis("person")
     responses = choices.eq(items.set_index("item_id")["answer"], axis=1).astype(float)

@@ -34,7 +34,9 @@ class FineTuned:
     """A fine-tuned encoder on disk."""
 
     folder: Path  # a Hugging Face checkpoint: configuration, safetensors, tokenizer
-    history: pd.DataFrame  # by epoch: loss (nats, training items), mcc and accuracy (development items)
+    history: (
+        pd.DataFrame
+    )  # by epoch: loss (nats, training items), mcc and accuracy (development items)
     labels: tuple[str, ...]  # of the outputs, in their order; empty for multiple choice
     accuracy: float  # best on the development items; NaN without them
     mcc: float  # Matthews correlation there; NaN without them and for multiple choice
@@ -78,7 +80,9 @@ def encode(
     if task == "multiple-choice":
         most = items["choices"].map(len).max()
         filled = items["choices"].map(lambda choices: [*choices, *[""] * (most - len(choices))])
-        encoded = tokenizer(items["prompt"].repeat(most).tolist(), filled.explode().tolist(), **options)
+        encoded = tokenizer(
+            items["prompt"].repeat(most).tolist(), filled.explode().tolist(), **options
+        )
         rows = [slice(i * most, (i + 1) * most) for i in range(len(items))]
         targets = items["answer"].tolist()
     else:
@@ -179,7 +183,9 @@ def fine_tune(
     known = json.loads((out / RUN).read_text()) if (out / RUN).is_file() else options
     if known != options:
         differing = [key for key in options if known.get(key) != options[key]]
-        raise ModelError(f"{out} holds a run with other {', '.join(differing)}; name another folder")
+        raise ModelError(
+            f"{out} holds a run with other {', '.join(differing)}; name another folder"
+        )
     if (out / RESULT).is_file():
         result = json.loads((out / RESULT).read_text())
         history = pd.DataFrame(result.pop("history"))

@@ -27,7 +27,7 @@ import pandas as pd
 
 from psychlm.crowds.training import Lesson, Scores
 from psychlm.frames import FrameError, format_names
-from psychlm.irt.rescoring import KnownItems
+from psychlm.irt.scoring import KnownItems
 
 FLOOR = (
     0.01  # the easiest hundredth is always trained on: a model that can do nothing yet still learns
@@ -133,7 +133,7 @@ def ddaclae(
     """Return the curriculum that trains on what is not harder than the model is able (Lalor 2020, Algorithm 3).
 
     Ability is the maximum of the likelihood of all answers to the training set, given the items
-    (:mod:`psychlm.irt.rescoring`); a model that got all of them right is offered all, one that got none the floor.
+    (:mod:`psychlm.irt.scoring`); a model that got all of them right is offered all, one that got none the floor.
 
     Parameters
     ----------

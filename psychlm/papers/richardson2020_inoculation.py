@@ -29,7 +29,7 @@ from typing import Any, Protocol, TypeVar
 import numpy as np
 import pandas as pd
 
-from psychlm import files
+from psychlm.data import atomic_write
 from psychlm.frames import FrameError, check_items
 from psychlm.lm.choice_model import Recipe
 from psychlm.lm.finetune_data import digest
@@ -258,7 +258,7 @@ def _keep(file: Path | None, cell: _Cell, found: dict[str, Any]) -> None:
     if file is None:
         return
     file.parent.mkdir(parents=True, exist_ok=True)
-    with files.atomic_write(file) as part:
+    with atomic_write(file) as part:
         part.write_text(json.dumps({"cell": asdict(cell), **found}), encoding="utf-8")
 
 

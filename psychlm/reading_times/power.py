@@ -58,7 +58,7 @@ def perplexity(words: pd.DataFrame, column: str = "surprisal_bits") -> Perplexit
     An infinite surprisal gives an infinite perplexity. Characters are the words' and one space between two words,
     or the spaces that ``space_after`` states.
     """
-    checked = check_words(words)
+    checked = check_words(words, whole_texts=False)
     if column not in checked.columns:
         raise FrameError(
             f"words have no column {column!r}, but {list(words.columns)}; score them with lm.surprisal"

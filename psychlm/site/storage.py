@@ -10,7 +10,7 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
-from psychlm import files
+from psychlm.data import atomic_write
 from psychlm.site.collection import NotebookError
 
 # the types of the fields that the runner and the pages rely on
@@ -85,7 +85,7 @@ def _broken(file: Path, why: str) -> dict[str, Any]:
 
 def write(file: Path, content: str | bytes) -> None:
     """Write a file under a temporary name and move it into place: a reader sees the old one or the new one, whole."""
-    with files.atomic_write(file) as fresh:
+    with atomic_write(file) as fresh:
         fresh.write_bytes(content.encode("utf-8") if isinstance(content, str) else content)
 
 

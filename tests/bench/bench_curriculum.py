@@ -19,7 +19,7 @@ from scipy.special import expit
 
 from psychlm import crowds as crowd
 from psychlm.crowds.reading import logits
-from psychlm.irt.rescoring import KnownItems
+from psychlm.irt.scoring import KnownItems
 from psychlm.papers import lalor2020_curriculum as curriculum
 
 SCALE = float(os.environ.get("PSYCHLM_BENCH_SCALE", "1"))

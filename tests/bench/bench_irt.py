@@ -1,6 +1,6 @@
 """2PL estimation from test scale to machine-learning scale: time and peak memory, beside peers that are installed.
 
-Answers are simulated (lognormal slopes, abilities N(0, 1)). Every estimate is judged by one yardstick, the exact
+Responses are simulated (lognormal slopes, abilities N(0, 1)). Every estimate is judged by one yardstick, the exact
 marginal log-likelihood, integrated per person on a lattice far finer than any posterior; it stands in ``extra_info``
 beside peak memory (of the process so far) and the machine. Times are those of one thread of the processor, so that
 other work on the machine does not show; on a GPU, wall times. ``PSYCHLM_BENCH_SCALE`` below 1 shrinks the items.
@@ -18,9 +18,8 @@ import pytest
 import torch
 
 from psychlm import irt
-from psychlm.irt.answers import read_answers
-from psychlm.irt.likelihood import Parameters, node_loglik
-from psychlm.irt.quadrature import lattice, posterior
+from psychlm.irt.likelihood import Parameters, integrate, node_loglik, quadrature_grid
+from psychlm.irt.response_matrix import encode_responses
 
 SCALE = float(os.environ.get("PSYCHLM_BENCH_SCALE", "1"))
 SIZES = [(1000, 50), (1000, 1000), (200, 10_000), (1000, 100_000), (1000, 550_000)]
@@ -58,12 +57,12 @@ def answers_of(n_persons, n_items):
 
 
 def exact_loglik(matrix, slope, intercept):
-    read = read_answers(matrix, torch.device("cpu"))
+    read = encode_responses(matrix, torch.device("cpu"))
     at = Parameters(
         torch.tensor(slope), torch.tensor(intercept), torch.zeros(len(slope), dtype=torch.float64)
     )
-    on = lattice(step=0.025, refinement=8, span=8)
-    return float(posterior(node_loglik(read, at, on.nodes), on).loglik @ read.count)
+    on = quadrature_grid(step=0.025, refinement=8, span=8)
+    return float(integrate(node_loglik(read, at, on.nodes), on).loglik @ read.count)
 
 
 def record(benchmark, matrix, slope, intercept, **more):

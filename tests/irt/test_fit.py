@@ -16,7 +16,8 @@ from scipy.special import expit, logsumexp
 from psychlm import data, irt, simulate
 from psychlm.corpora import response_sets
 from psychlm.frames import FrameError
-from psychlm.irt import answers, joint_curvature, likelihood, mml, quadrature, standard_errors
+from psychlm.irt import _fit, likelihood, response_matrix, standard_errors
+from psychlm.irt.em import Settings
 
 SMALL = ["LSAT6", "LSAT7"]
 LARGE = [
@@ -172,14 +173,17 @@ def test_the_exact_loglik_holds_for_guessing_and_missing_answers():
 
 def test_interpolated_and_plain_lattices_give_the_same_posteriors():
     _, answered = simulated(150, 300, "2PL", seed=8)
-    read = answers.read_answers(answered, torch.device("cpu"))
+    read = response_matrix.encode_responses(answered, torch.device("cpu"))
     n = read.n_items
     at = likelihood.Parameters(
         torch.full((n,), 1.2).double(), torch.logit(read.n_correct / 150), torch.zeros(n).double()
     )
-    plain, interpolated = quadrature.lattice(0.05), quadrature.lattice(0.2, refinement=4)
+    plain, interpolated = (
+        likelihood.quadrature_grid(0.05),
+        likelihood.quadrature_grid(0.2, refinement=4),
+    )
     one, other = (
-        quadrature.posterior(likelihood.node_loglik(read, at, on.nodes), on)
+        likelihood.integrate(likelihood.node_loglik(read, at, on.nodes), on)
         for on in (plain, interpolated)
     )
     torch.testing.assert_close(one.loglik, other.loglik, atol=1e-3, rtol=0)
@@ -191,7 +195,9 @@ def test_a_fit_on_a_fine_lattice_without_interpolation_gives_the_same_parameters
     _, answered = simulated(200, 200, "2PL", seed=4, rarest=0.1)
     adaptive = irt.fit(answered, "2PL", standard_errors=False)
     assert "interpolated" in adaptive.quadrature
-    monkeypatch.setattr(mml, "lattice", lambda *args, **kwargs: quadrature.lattice(0.025))
+    monkeypatch.setattr(
+        _fit, "quadrature_grid", lambda *args, **kwargs: likelihood.quadrature_grid(0.025)
+    )
     fixed = irt.fit(answered, "2PL", standard_errors=False)
     assert "interpolated" not in fixed.quadrature
     assert abs(adaptive.loglik - fixed.loglik) < 0.01
@@ -300,19 +306,19 @@ def _hessian(function, point, h=1e-3):
 @pytest.mark.parametrize("model", ["1PL", "2PL"])
 def test_standard_errors_from_the_joint_curvature_are_close_to_the_exact_ones(model):
     _, answered = simulated(150, 400, model, seed=6, rarest=0.1)
-    read = answers.read_answers(answered, torch.device("cpu"))
+    read = response_matrix.encode_responses(answered, torch.device("cpu"))
     design = likelihood.Design(model == "1PL", torch.zeros(read.n_items, dtype=torch.bool), {})
     start = likelihood.Parameters(
         torch.ones(read.n_items).double(),
         torch.logit(read.n_correct / 150),
         torch.zeros(read.n_items).double(),
     )
-    found = mml.estimate(read, design, start, mml.Settings(1e-5, 200, False))
-    exact = standard_errors.standard_errors(read, design, found.parameters, found.lattice)
+    found = _fit.estimate(read, design, start, Settings(1e-5, 200, False))
+    exact = standard_errors.standard_errors(read, design, found.parameters, found.grid)
     assert exact.covariance is not None
     free = standard_errors.free_parameters(design, found.parameters)
-    slope, intercept, _, _ = joint_curvature.joint_variances(
-        read, design, found.parameters, found.lattice, free
+    slope, intercept, _, _ = standard_errors.joint_variances(
+        read, design, found.parameters, found.grid, free
     )
     np.testing.assert_allclose(slope**0.5, exact.slope, rtol=0.05)
     np.testing.assert_allclose(intercept**0.5, exact.intercept, rtol=0.05)
@@ -343,8 +349,8 @@ def test_blocks_of_items_change_nothing(monkeypatch):
         "standard_errors": False,
     }
     whole = irt.fit(answered, "3PL", **options)
-    monkeypatch.setattr(answers, "BLOCK_CELLS", 60 * 7)
-    monkeypatch.setattr(answers, "KEPT_CELLS", 0)
+    monkeypatch.setattr(response_matrix, "BLOCK_CELLS", 60 * 7)
+    monkeypatch.setattr(response_matrix, "KEPT_CELLS", 0)
     parts = irt.fit(answered, "3PL", **options)
     np.testing.assert_allclose(
         whole.items[["a", "d", "c"]], parts.items[["a", "d", "c"]], atol=1e-5
@@ -354,7 +360,7 @@ def test_blocks_of_items_change_nothing(monkeypatch):
 def test_collapsed_patterns_change_nothing(monkeypatch, reference_dir):
     lsat = responses_of("LSAT6", reference_dir)
     collapsed = irt.fit(lsat, "2PL")
-    monkeypatch.setattr(answers, "COLLAPSED_ITEMS", 0)
+    monkeypatch.setattr(response_matrix, "COLLAPSED_ITEMS", 0)
     one_by_one = irt.fit(lsat, "2PL")
     assert collapsed.loglik == pytest.approx(one_by_one.loglik, abs=1e-8)
     np.testing.assert_allclose(collapsed.items["se_a"], one_by_one.items["se_a"], rtol=1e-6)

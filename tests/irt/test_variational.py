@@ -11,10 +11,16 @@ from scipy.special import expit, log_expit
 from psychlm import irt, simulate
 from psychlm.corpora import crowd_labels
 from psychlm.frames import FrameError
-from psychlm.irt import vi
-from psychlm.irt.answers import read_answers
-from psychlm.irt.expectations import Beliefs, Cells, ability_site, expected_loglik, item_site
-from psychlm.irt.factors import best_scale
+from psychlm.irt import variational as vi
+from psychlm.irt.response_matrix import encode_responses
+from psychlm.irt.variational import (
+    Beliefs,
+    Cells,
+    ability_site,
+    best_scale,
+    expected_loglik,
+    item_site,
+)
 
 DRAWS = 400_000
 
@@ -85,7 +91,7 @@ def test_the_bound_lies_below_the_evidence_and_close_to_it() -> None:
 @pytest.mark.parametrize("priors", vi.PRIORS)
 @pytest.mark.parametrize("model", ["Rasch", "2PL"])
 def test_the_bound_never_falls(people: pd.DataFrame, model: str, priors: str) -> None:
-    search = vi._Search(read_answers(people, torch.device("cpu")), model, priors, None, 0)
+    search = vi._Search(encode_responses(people, torch.device("cpu")), model, priors, None, 0)
     search.sweep()
     bounds = []
     for _ in range(12):
@@ -98,7 +104,7 @@ def test_the_bound_never_falls(people: pd.DataFrame, model: str, priors: str) ->
 def test_moving_the_scale_leaves_every_expected_answer_and_raises_the_bound(
     people: pd.DataFrame,
 ) -> None:
-    search = vi._Search(read_answers(people, torch.device("cpu")), "2PL", "vague", None, 0)
+    search = vi._Search(encode_responses(people, torch.device("cpu")), "2PL", "vague", None, 0)
     search.sweep()
     everything = slice(None)
     search.persons.mean += 0.5

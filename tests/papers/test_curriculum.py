@@ -14,7 +14,7 @@ from scipy.special import expit
 from psychlm import crowds as crowd
 from psychlm import irt, simulate
 from psychlm.frames import FrameError
-from psychlm.irt.rescoring import KnownItems
+from psychlm.irt.scoring import KnownItems
 from psychlm.papers import lalor2020_curriculum as curriculum
 
 

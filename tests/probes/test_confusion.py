@@ -223,7 +223,7 @@ def test_items_of_unequal_numbers_of_choices_are_perturbed_side_by_side():
         (lambda t: t.assign(choices=["a string", *t["choices"][1:]]), r"'q0'.*no list"),
         (lambda t: t.assign(choices=[["a", 2, "c"], *t["choices"][1:]]), r"'q0'.*not text"),
         (lambda t: t.assign(prompt=[None, *t["prompt"][1:]]), r"'q0'.*not text"),
-        (lambda t: pd.concat([t, t]), "stand more than once"),
+        (lambda t: pd.concat([t, t]), "occur more than once"),
         (lambda t: t.iloc[:0], "empty"),
         (lambda t: t.drop(columns="answer"), "needs the columns"),
         (confusion.no_question, "perturb the original items"),

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from psychlm import files, frames
+from psychlm import frames
 from psychlm.corpora.item_banks.sources import (
     NO_LABEL,
     Source,
@@ -19,6 +19,7 @@ from psychlm.corpora.item_banks.sources import (
     table,
     unique_ids,
 )
+from psychlm.data import atomic_write
 from psychlm.frames import FrameError
 
 _OWN = ["item_id", "prompt", "choices", "answer"]
@@ -87,7 +88,7 @@ def write_arc(items: pd.DataFrame, path: str | Path) -> Path:
     items = frames.check_items(items)
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    with files.atomic_write(path) as part, part.open("w", encoding="utf-8") as out:
+    with atomic_write(path) as part, part.open("w", encoding="utf-8") as out:
         for item in items.to_dict("records"):
             out.write(json.dumps(_record(item), ensure_ascii=False, default=_plain) + "\n")
     return path

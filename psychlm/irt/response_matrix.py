@@ -15,6 +15,7 @@ from psychlm.frames import FrameError, check_responses, format_names
 MISSING = 255  # in a uint8 matrix: not asked
 BLOCK_CELLS = 2**22  # answers turned into float64 at a time: 32 MiB
 KEPT_CELLS = 2**24  # up to so many answers the float64 blocks are kept between passes: 128 MiB
+WORTH_A_GPU = 10_000_000  # answers
 COLLAPSED_ITEMS = 64  # beyond so many items hardly two persons answer alike
 
 
@@ -30,7 +31,7 @@ class Block:
 
 
 @dataclass(frozen=True)
-class Answers:
+class ResponseMatrix:
     """A matrix of answers, its distinct rows counted."""
 
     values: np.ndarray  # (n_rows, n_items) uint8: 0, 1, or 255 for not asked
@@ -76,11 +77,11 @@ class Answers:
         return Block(items, (raw == 1).to(torch.float64), (raw != MISSING).to(torch.float64))
 
 
-def read_answers(
+def encode_responses(
     responses: pd.DataFrame | np.ndarray,
     device: torch.device,
     item_names: Sequence[str] | pd.Index | None = None,
-) -> Answers:
+) -> ResponseMatrix:
     """Take responses as a frame (0, 1, NaN) or as a uint8 matrix (0, 1, 255), which may be a memory map.
 
     Raises
@@ -130,7 +131,7 @@ def _check_matrix(responses: np.ndarray) -> np.ndarray:
 
 def _counted(
     matrix: np.ndarray, persons: pd.Index, items: pd.Index, device: torch.device
-) -> Answers:
+) -> ResponseMatrix:
     """Count right answers in blocks of rows, check what the frame's check did not see, and collapse equal rows."""
     n_correct, n_answered = np.zeros(len(items), np.int64), np.zeros(len(items), np.int64)
     for start in range(0, len(matrix), rows := max(1, BLOCK_CELLS * 4 // len(items))):
@@ -152,7 +153,7 @@ def _counted(
             f"items {format_names(items[n_answered == 0])} were answered by nobody; leave them out"
         )
     values, row, count = _distinct_rows(matrix)
-    return Answers(
+    return ResponseMatrix(
         values,
         persons,
         items,
@@ -181,7 +182,7 @@ def _distinct_rows(matrix: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarr
     return np.ascontiguousarray(matrix[first]), row, count
 
 
-def equal_items(answers: Answers) -> list[list]:
+def identical_items(answers: ResponseMatrix) -> list[list]:
     """Return the groups of items that all persons answered alike, found by exact integer sums of random weights."""
     n_rows = len(answers.values)
     weight = np.random.default_rng(0).integers(
@@ -203,3 +204,22 @@ def equal_items(answers: Answers) -> list[list]:
         ]
         for group in groups
     ]
+
+
+def pick_device(device: str, n_answers: int) -> torch.device:
+    """Return the device; "auto" is a GPU where there is one and the answers are worth the transfer.
+
+    Raises
+    ------
+    RuntimeError
+        If a GPU is asked for and absent.
+    """
+    if device == "auto":
+        return torch.device(
+            "cuda" if torch.cuda.is_available() and n_answers > WORTH_A_GPU else "cpu"
+        )
+    if device.startswith("cuda") and not torch.cuda.is_available():
+        raise RuntimeError(
+            f'device={device!r} was asked for, and torch sees no GPU here; use device="cpu" or "auto"'
+        )
+    return torch.device(device)

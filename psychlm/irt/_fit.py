@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pandas as pd
@@ -12,16 +12,41 @@ import torch
 from torch import Tensor
 
 from psychlm.frames import FrameError, format_names
-from psychlm.irt import mml
-from psychlm.irt.answers import Answers, equal_items, read_answers
-from psychlm.irt.choices import MODELS, IRTWarning, pick_device
-from psychlm.irt.likelihood import Design, Parameters, parameter_frame
+from psychlm.irt.em import (
+    EM,
+    LATTICE_ERROR,
+    LOGLIK_TOLERANCE,
+    SMALLEST_STEP,
+    Settings,
+    ability_sd_check,
+    finer_objective,
+    halved,
+    oriented,
+    squarem,
+)
+from psychlm.irt.likelihood import (
+    RUNAWAY_SLOPE,
+    Design,
+    Parameters,
+    Posterior,
+    QuadratureGrid,
+    parameter_frame,
+    quadrature_grid,
+)
+from psychlm.irt.newton import better_items, newton
 from psychlm.irt.priors import Prior, check_priors
-from psychlm.irt.result import IRTFit
-from psychlm.irt.standard_errors import StandardErrors, no_standard_errors
+from psychlm.irt.response_matrix import (
+    ResponseMatrix,
+    encode_responses,
+    identical_items,
+    pick_device,
+)
+from psychlm.irt.result import MODELS, IRTFit, IRTWarning
+from psychlm.irt.standard_errors import EXACT_PARAMETERS, StandardErrors, no_standard_errors
 from psychlm.irt.standard_errors import standard_errors as errors_of
 
 START_GUESSING = 0.02
+NEWTON_FROM = 0.01  # logits: where EM hands over to Newton
 TWINS_DIFFER = (
     10  # that the same few persons failed two easy items is no news; of ten persons it is
 )
@@ -54,7 +79,7 @@ def fit(
         "1PL" (one common slope, ability N(0, 1)), "Rasch" (slopes 1, ability variance free), "2PL" or "3PL"; or "2PL"
         and "3PL" item by item.
     method : str
-        "mml", or "vi" for :func:`psychlm.irt.vi.infer` as it comes (Rasch, 1PL, 2PL), which has settings of its own.
+        "mml", or "vi" for :func:`psychlm.irt.variational.infer` as it comes (Rasch, 1PL, 2PL), which has settings of its own.
     device : str
         "auto" (a CUDA device for more than ten million answers, if there is one), "cpu", "cuda", "cuda:1".
     guessing : float or Series by item, optional
@@ -98,16 +123,16 @@ def fit(
         )
     if method != "mml":
         raise ValueError(f"method {method!r} is neither 'mml' nor 'vi'")
-    answers = read_answers(responses, pick_device(device, responses.size), item_names)
+    answers = encode_responses(responses, pick_device(device, responses.size), item_names)
     kind, design, fixed = _design(answers, model, guessing, check_priors(priors))
     _check_items(answers, kind, design)
-    settings = mml.Settings(tolerance, max_iterations, progress)
-    found = mml.estimate(answers, design, _start(answers, design, fixed, start, settings), settings)
+    settings = Settings(tolerance, max_iterations, progress)
+    found = estimate(answers, design, _start(answers, design, fixed, start, settings), settings)
     if standard_errors:
-        errors = errors_of(answers, design, found.parameters, found.lattice)
+        errors = errors_of(answers, design, found.parameters, found.grid)
     else:
         errors = no_standard_errors(answers.n_items)
-    runaway = (found.parameters.slope.abs() > mml.RUNAWAY_SLOPE).cpu().numpy()
+    runaway = (found.parameters.slope.abs() > RUNAWAY_SLOPE).cpu().numpy()
     _warn(answers, found, errors if standard_errors else None, runaway, settings)
     return _result(answers, kind, design, found, errors, not runaway.any())
 
@@ -120,7 +145,7 @@ def _variational(
     **mml_only: object,
 ) -> IRTFit:
     """Fit by variational inference, and refuse what only maximum likelihood knows."""
-    from psychlm.irt.vi import infer  # only those who ask for it load it
+    from psychlm.irt.variational import infer  # only those who ask for it load it
 
     given = [name for name, value in mml_only.items() if value is not None]
     if given or not isinstance(model, str):
@@ -131,7 +156,7 @@ def _variational(
 
 
 def _design(
-    answers: Answers,
+    answers: ResponseMatrix,
     model: str | Mapping | pd.Series,
     guessing: float | pd.Series | None,
     priors: dict[str, Prior],
@@ -175,7 +200,7 @@ def _kinds(model: str | Mapping | pd.Series, items: pd.Index) -> tuple[str, np.n
     return "3PL" if three.all() else "mixed" if three.any() else "2PL", three
 
 
-def _check_items(answers: Answers, kind: str, design: Design) -> None:
+def _check_items(answers: ResponseMatrix, kind: str, design: Design) -> None:
     """Refuse data from which no parameters follow; warn of items that stand twice."""
     if answers.n_items < 3:
         raise FrameError(
@@ -192,7 +217,7 @@ def _check_items(answers: Answers, kind: str, design: Design) -> None:
         )
     rarer = torch.minimum(answers.n_correct, answers.n_answered - answers.n_correct).cpu().numpy()
     common = dict(zip(answers.items, rarer >= TWINS_DIFFER, strict=True))
-    twins = [group for group in equal_items(answers) if common[group[0]]]
+    twins = [group for group in identical_items(answers) if common[group[0]]]
     if twins:
         shown = "; ".join(format_names(pd.Index(group)) for group in twins[:5])
         warnings.warn(
@@ -204,11 +229,11 @@ def _check_items(answers: Answers, kind: str, design: Design) -> None:
 
 
 def _start(
-    answers: Answers,
+    answers: ResponseMatrix,
     design: Design,
     fixed: Tensor,
     start: pd.DataFrame | None,
-    settings: mml.Settings,
+    settings: Settings,
 ) -> Parameters:
     """Return where EM begins: an earlier fit; for a 3PL, the model without guessing; else the shares correct."""
     if start is not None:
@@ -236,23 +261,23 @@ def _start(
         return plain
     priors = {name: prior for name, prior in design.priors.items() if name != "guessing"}
     without = Design(design.common_slope, torch.zeros_like(design.guessing_free), priors)
-    rough = mml.estimate(answers, without, plain, replace(settings, tolerance=ROUGH)).parameters
+    rough = estimate(answers, without, plain, replace(settings, tolerance=ROUGH)).parameters
     return replace(
         rough, guessing=torch.where(design.guessing_free, START_GUESSING, rough.guessing)
     )
 
 
 def _warn(
-    answers: Answers,
-    found: mml.Estimate,
+    answers: ResponseMatrix,
+    found: Estimate,
     errors: StandardErrors | None,
     runaway: np.ndarray,
-    settings: mml.Settings,
+    settings: Settings,
 ) -> None:
     """Say what a reader of the estimates must know."""
     if runaway.any():
         _say(
-            f"items {format_names(answers.items[runaway])} have slopes beyond {mml.RUNAWAY_SLOPE:g}: right and wrong answers "
+            f"items {format_names(answers.items[runaway])} have slopes beyond {RUNAWAY_SLOPE:g}: right and wrong answers "
             "are separated by ability, and the likelihood has no finite maximum there; drop them, or give a prior: "
             'priors={"slope": LogNormal(0, 0.5)}'
         )
@@ -261,9 +286,9 @@ def _warn(
             f"no convergence in {found.n_iterations} EM steps; raise max_iterations ({settings.max_iterations}), or "
             'give a 3PL a prior: priors={"guessing": Beta(5, 17)}'
         )
-    if found.loglik_error > mml.LATTICE_ERROR:
+    if found.loglik_error > LATTICE_ERROR:
         _say(
-            f"the log-likelihood moves by {found.loglik_error:.3g} nats on a finer lattice than {found.lattice}"
+            f"the log-likelihood moves by {found.loglik_error:.3g} nats on a finer lattice than {found.grid}"
         )
     if errors is None:
         return
@@ -283,10 +308,10 @@ def _say(message: str) -> None:
 
 
 def _result(
-    answers: Answers,
+    answers: ResponseMatrix,
     kind: str,
     design: Design,
-    found: mml.Estimate,
+    found: Estimate,
     errors: StandardErrors,
     sound: bool,
 ) -> IRTFit:
@@ -325,7 +350,7 @@ def _result(
         se_ability_variance=se_variance,
         ability_sd_check=found.ability_sd,
         loglik_error=found.loglik_error,
-        quadrature=str(found.lattice),
+        quadrature=str(found.grid),
         covariance=covariance,
     )
 
@@ -340,3 +365,79 @@ def _rasch_covariance(covariance: pd.DataFrame, sd: float) -> pd.DataFrame:
     return pd.DataFrame(
         covariance.to_numpy() * np.outer(scale, scale), index=labels, columns=labels
     )
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """Where EM came to rest, or to its last iteration."""
+
+    parameters: Parameters
+    posterior: Posterior
+    grid: QuadratureGrid
+    loglik: float  # nats
+    converged: bool
+    n_iterations: int
+    loglik_error: float  # nats, see LATTICE_ERROR
+    ability_sd: float  # re-estimated with the items held
+
+
+def estimate(
+    answers: ResponseMatrix, design: Design, start: Parameters, settings: Settings
+) -> Estimate:
+    """Run EM to its fixed point, then again on finer lattices until a finer one changes nothing."""
+    em = EM(answers, design, quadrature_grid(device=answers.device), settings)
+    parameters = start
+    while True:
+        parameters, converged = _climbed(em, parameters)
+        found, objective = em.expect(parameters)
+        if converged and (other := _escaped(em, parameters, found, objective)) is not None:
+            parameters = other
+            continue
+        error = abs(finer_objective(em, parameters) - objective)
+        if (
+            error < LATTICE_ERROR
+            or em.grid.step <= SMALLEST_STEP
+            or em.n_steps >= settings.max_iterations
+        ):
+            break
+        em.grid = halved(em.grid)
+    loglik = float(found.loglik @ answers.count)
+    sd = ability_sd_check(em)
+    parameters = oriented(answers, parameters, found)
+    return Estimate(parameters, found, em.grid, loglik, converged, em.n_steps, error, sd)
+
+
+def _climbed(em: EM, parameters: Parameters) -> tuple[Parameters, bool]:
+    """Climb by EM; with guessing by EM and Newton's method in turn, since EM's small steps there prove nothing."""
+    settings = em.settings
+    if not em.design.guessing_free.any() or 3 * em.responses.n_items > EXACT_PARAMETERS:
+        return squarem(em, parameters, settings.tolerance)
+    tolerance = NEWTON_FROM
+    while True:
+        parameters, near = squarem(em, parameters, tolerance)
+        if not near:
+            return parameters, False
+        parameters, converged, n_steps = newton(
+            em.responses,
+            em.design,
+            parameters,
+            em.grid,
+            lambda at: em.expect(at)[1],
+            settings.tolerance,
+        )
+        em.n_steps += n_steps
+        if converged or tolerance < settings.tolerance:
+            return parameters, converged
+        tolerance /= 10
+
+
+def _escaped(
+    em: EM, parameters: Parameters, found: Posterior, objective: float
+) -> Parameters | None:
+    """Return parameters of a higher likelihood, where other starts of guessing lead to some, else None."""
+    if not em.design.guessing_free.any() or em.n_steps >= em.settings.max_iterations:
+        return None
+    other = better_items(em.responses, em.design, parameters, found, em.grid.nodes)
+    if other is None or em.expect(other)[1] <= objective + LOGLIK_TOLERANCE:
+        return None
+    return other
