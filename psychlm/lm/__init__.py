@@ -1,15 +1,17 @@
 """Language models that read: words in, surprisal per word out; and models that answer items.
 
-    load         a Hugging Face checkpoint (hub name or folder), pinned, without pickles and without remote code
-    surprisal    words + model -> words with ``surprisal_bits``
-    words_of     a text -> its words, from which the text can be put together again
-    evaluate     items + models -> log-probabilities of choices, predictions, graded responses
-    fine_tune    items + a pre-trained encoder -> a classifier or a multiple-choice model
+    load         a Hugging Face checkpoint (hub name or folder), pinned, without pickles and without
+    remote code surprisal    words + model -> words with ``surprisal_bits`` words_of     a text ->
+    its words, from which the text can be put together again evaluate     items + models ->
+    log-probabilities of choices, predictions, graded responses fine_tune    items + a pre-trained
+    encoder -> a classifier or a multiple-choice model
 
-Modules with more names: ``choices`` (scores, confidences, grades), ``prompts``, ``choice_model`` (classifiers and
-multiple-choice heads), ``choice_networks`` and ``choice_encoder`` (small models that are trained), ``finetune``.
+Modules with more names: ``choices`` (scores, confidences, grades), ``prompts``, ``choice_model``
+(classifiers and multiple-choice heads), ``choice_networks`` and ``choice_encoder`` (small models
+that are trained), ``finetune``.
 
-Nothing heavy is imported before a name is asked for: ``psychlm.lm.load`` brings torch and transformers with it.
+Nothing heavy is imported before a name is asked for: ``psychlm.lm.load`` brings torch and
+transformers with it.
 """
 
 from __future__ import annotations
@@ -96,7 +98,8 @@ __all__ = [
 
 
 class _Room(ModuleType):
-    """A package whose functions are not shadowed by the modules that hold them (``load`` lives in ``load.py``)."""
+    """A package whose functions are not shadowed by the modules that hold them (``load`` lives in
+    ``load.py``)."""
 
     def __setattr__(self, name: str, value: Any) -> None:
         if not (name in _HOME and isinstance(value, ModuleType)):

@@ -1,9 +1,10 @@
 """Compute the log-probability that a model gives each choice of an item.
 
-Three kinds of model, one result. A classifier gives the choices the probabilities of its labels. A multiple-choice head
-scores each choice by itself, and the scores of an item are normalised to probabilities. A language model gives the
-probability of the choice's tokens after the prompt: from left to right, or, where it predicts masked tokens, each token
-with the rest of its word masked (:mod:`psychlm.lm.masked`); it reads a prompt once for all choices of the item.
+Three kinds of model, one result. A classifier gives the choices the probabilities of its labels. A
+multiple-choice head scores each choice by itself, and the scores of an item are normalised to
+probabilities. A language model gives the probability of the choice's tokens after the prompt: from
+left to right, or, where it predicts masked tokens, each token with the rest of its word masked
+(:mod:`psychlm.lm.masked`); it reads a prompt once for all choices of the item.
 """
 
 from __future__ import annotations
@@ -26,8 +27,9 @@ from psychlm.lm.output_layer import LOG_P, Wanted
 from psychlm.lm.prompts import outputs_of
 from psychlm.lm.scoring import plan, scheme
 
-# Columns of the scores of a choice: log-probability in nats; tokens that it sums over (0 for classifiers and heads);
-# 1 where the prompt was cut to fit the model; 1 where the tokenizer does not know a character of the choice.
+# Columns of the scores of a choice: log-probability in nats; tokens that it sums over (0 for
+# classifiers and heads); 1 where the prompt was cut to fit the model; 1 where the tokenizer does
+# not know a character of the choice.
 N_COLUMNS = 4
 NATS, N_TOKENS, TRUNCATED, UNKNOWN_TOKENS = range(N_COLUMNS)
 
@@ -58,14 +60,16 @@ def score_questions(
     Raises
     ------
     ModelError
-        If the choices do not match a classifier's labels, a choice does not fit the model or memory, the tokenizer
-        cannot read a text, or a score is not a finite number; the message names the item.
+        If the choices do not match a classifier's labels, a choice does not fit the model or
+        memory, the tokenizer cannot read a text, or a score is not a finite number; the message
+        names the item.
     """
     for question in questions:
         texts = (question.prompt, question.hypothesis or "", *question.choices)
         if any("\ud800" <= character <= "\udfff" for character in "".join(texts)):
             raise ModelError(
-                f"item {question.item!r} holds half a character (a lone surrogate), which no tokenizer reads; read "
+                f"item {question.item!r} holds half a character (a lone surrogate), which no "
+                "tokenizer reads; read "
                 "its file as UTF-8 again, or leave the item out"
             )
     if isinstance(model, LanguageModel):
@@ -77,7 +81,8 @@ def score_questions(
     for question, rows in zip(questions, scores, strict=True):
         if not np.isfinite(rows[:, NATS]).all():
             raise ModelError(
-                f"{model.name} gives item {question.item!r} the log-probabilities {rows[:, NATS].tolist()}: NaN or "
+                f"{model.name} gives item {question.item!r} the log-probabilities "
+                f"{rows[:, NATS].tolist()}: NaN or "
                 "infinity, as diverged weights do; train it again, or open it with dtype='float32'"
             )
     return scores
@@ -103,7 +108,8 @@ def _score_by_classifier(
 def _score_by_head(
     model: ChoiceModel, questions: Sequence[Question], batch_tokens: int | None
 ) -> list[Scores]:
-    """Return the log-softmax, within items, of the score that a head gives each pair of prompt and choice."""
+    """Return the log-softmax, within items, of the score that a head gives each pair of prompt and
+    choice."""
     pairs = []
     for q in questions:
         context = f"{q.prompt} {q.hypothesis}" if q.hypothesis else q.prompt
@@ -142,7 +148,8 @@ def _logits(
 ) -> tuple[Scores, NDArray[np.bool_]]:
     """Return the outputs for texts and pairs, (n_texts, n_outputs), and whether each text was cut.
 
-    The longer part of what does not fit the model is cut at its end. A batch that memory does not hold is halved.
+    The longer part of what does not fit the model is cut at its end. A batch that memory does not
+    hold is halved.
     """
     # Tokenise single texts and pairs apart: a tokenizer takes one kind in a call.
     cut = np.zeros(len(texts), dtype=bool)
@@ -163,7 +170,8 @@ def _logits(
             )
         types = encoded.get("token_type_ids") or [None] * len(rows)
         inputs += map(_Input, rows, encoded["input_ids"], types)
-    # Batches of like lengths; a model that cannot tell padding from text reads its texts one by one.
+    # Batches of like lengths; a model that cannot tell padding from text reads its texts one by
+    # one.
     device = "cuda" if model.device.type == "cuda" else "cpu"
     most = batch_tokens or BATCH_TOKENS[device]
     if model.network.config.get_text_config().pad_token_id is None:
@@ -183,7 +191,8 @@ def _logits(
                 raise
             if len(batch) == 1:
                 raise ModelError(
-                    f"out of memory with item {owners[batch[0].row]!r} by itself ({len(batch[0])} tokens) in "
+                    f"out of memory with item {owners[batch[0].row]!r} by itself ({len(batch[0])} "
+                    "tokens) in "
                     f"{model.name}; use a smaller model, or a device with more memory"
                 ) from error
             waiting += [batch[len(batch) // 2 :], batch[: len(batch) // 2]]
@@ -227,7 +236,8 @@ def _score_by_language_model(
     if len(unfit):
         names = [questions[k].item for k in unfit]
         raise ModelError(
-            f"{len(names)} items, {names[:5]}, have a choice of no tokens or of more than the {room} that "
+            f"{len(names)} items, {names[:5]}, have a choice of no tokens or of more than the "
+            f"{room} that "
             f"{model.name} takes; leave them out, or use another model"
         )
     # Cut long prompts at their beginning, all choices of an item after the same rest.

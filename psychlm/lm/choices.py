@@ -1,15 +1,17 @@
-r"""Choices: log-probabilities, confidences, predictions and grades. Every analysis grades by the functions here.
+r"""Log-probabilities of choices, confidences, predictions, and the one grader of all analyses.
 
-*Scores* are a frame of items x choices: natural logarithms, NaN behind the last choice of an item. From them,
+*Scores* are a frame of items x choices: natural logarithms, NaN behind the last choice of an item.
+From them,
 
 - the *confidence* in choice j of item i is :math:`c_{ij} = e^{s_{ij}} / \sum_k e^{s_{ik}}`;
 - the *prediction* is the choice with the highest score;
 - the *grade* is 1 where the prediction is the item's answer, else 0.
 
-**Ties.** Where m choices share the highest score the model has no preference, and one of them is taken as if by guessing:
-number ``crc32(item_id) mod m`` of them. So a tie has the same outcome in every analysis, grades are 0 or 1, a model that
-scores all choices alike is right at the rate of guessing (also in banks whose answers all come first), and the accuracy
-is always the mean of the grades. A warning counts the ties.
+**Ties.** Where m choices share the highest score the model has no preference, and one of them is
+taken as if by guessing: number ``crc32(item_id) mod m`` of them. So a tie has the same outcome in
+every analysis, grades are 0 or 1, a model that scores all choices alike is right at the rate of
+guessing (also in banks whose answers all come first), and the accuracy is always the mean of the
+grades. A warning counts the ties.
 """
 
 from __future__ import annotations
@@ -43,15 +45,16 @@ def check_scores(scores: pd.DataFrame) -> pd.DataFrame:
     Raises
     ------
     FrameError
-        If the frame is empty; an item stands twice; an item has fewer than two scores, a gap before its last one, an
-        infinite one, or no choice with a probability above zero.
+        If the frame is empty; an item stands twice; an item has fewer than two scores, a gap before
+        its last one, an infinite one, or no choice with a probability above zero.
     """
     if not isinstance(scores, pd.DataFrame) or scores.empty:
         raise FrameError("scores are a DataFrame of items x choices with one item at least")
     if scores.index.has_duplicates:
         repeated = format_names(scores.index[scores.index.duplicated()].unique())
         raise FrameError(
-            f"items {repeated} are scored more than once; keep the scores of each model and probe in a frame"
+            f"items {repeated} are scored more than once; keep the scores of each model and probe "
+            "in a frame"
         )
     values = scores.to_numpy(np.float64, na_value=np.nan)
     present = ~np.isnan(values)
@@ -69,7 +72,7 @@ def check_scores(scores: pd.DataFrame) -> pd.DataFrame:
 
 
 def confidences(scores: pd.DataFrame) -> pd.DataFrame:
-    """Return the probability of each choice among the choices of its item: the softmax of the scores.
+    """Return the softmax of the scores: the probability of each choice among those of its item.
 
     Returns
     -------
@@ -111,13 +114,15 @@ def answer_places(answers: pd.DataFrame | pd.Series, scores: pd.DataFrame) -> np
     missing = scores.index.difference(answers.index)
     if len(missing):
         raise FrameError(
-            f"items {format_names(missing)} have scores but no answer; give the items frame that was scored"
+            f"items {format_names(missing)} have scores but no answer; give the items frame that "
+            "was scored"
         )
     places = answers.loc[scores.index].to_numpy(np.float64)
     outside = ~((places >= 0) & (places < n_choices(scores)) & (places % 1 == 0))
     if outside.any():
         raise FrameError(
-            f"items {format_names(scores.index[outside])} have an answer that is not among their scores"
+            f"items {format_names(scores.index[outside])} have an answer that is not among their "
+            "scores"
         )
     return places.astype(np.intp)
 
@@ -146,8 +151,8 @@ def predictions(scores: pd.DataFrame) -> pd.Series:
         ]
     if len(tied):
         warnings.warn(
-            f"{len(tied)} of {len(best)} items, {format_names(scores.index[tied])}, have several choices with the "
-            "highest score; one of them is taken as if by guessing (see psychlm.lm.choices)",
+            f"{len(tied)} of {len(best)} items, {format_names(scores.index[tied])}, have several "
+            "choices with the highest score; one of them is taken as if by guessing",
             RuntimeWarning,
             stacklevel=2,
         )
@@ -155,7 +160,7 @@ def predictions(scores: pd.DataFrame) -> pd.Series:
 
 
 def grade(answers: pd.DataFrame | pd.Series, scores: pd.DataFrame) -> pd.Series:
-    """Return 1 where the choice with the highest score is the answer, else 0, by item; ties as the module says.
+    """Return 1 where the choice with the highest score is the answer, else 0, by item.
 
     Parameters
     ----------
@@ -170,12 +175,14 @@ def grade(answers: pd.DataFrame | pd.Series, scores: pd.DataFrame) -> pd.Series:
 
     Examples
     --------
-    >>> grade(pd.Series({"q1": 0, "q2": 0}), pd.DataFrame([[-2, -1], [-1, -3]], index=["q1", "q2"])).tolist()
+    >>> scores = pd.DataFrame([[-2.0, -1.0], [-1.0, -3.0]], index=["q1", "q2"])
+    >>> grade(pd.Series({"q1": 0, "q2": 0}), scores).tolist()
     [0.0, 1.0]
     """
     scores = check_scores(scores)
-    places = answer_places(answers, scores)
-    return predictions(scores).eq(places).astype(float).rename("correct")
+    with warnings.catch_warnings(action="ignore", category=RuntimeWarning):  # of ties
+        predicted = predictions(scores)
+    return predicted.eq(answer_places(answers, scores)).astype(float).rename("correct")
 
 
 def choice_logprobs(
@@ -195,14 +202,15 @@ def choice_logprobs(
     Parameters
     ----------
     items : DataFrame
-        An items frame. Where it has a column ``hypothesis``, classifiers read prompt and hypothesis as a pair.
+        An items frame. Where it has a column ``hypothesis``, classifiers read prompt and hypothesis
+        as a pair.
     model : LanguageModel, ChoiceModel, str or Path
         An open model, or what :func:`psychlm.lm.load_choice_model` opens.
     normalise : {"sum", "token", "character", "unconditional"}
-        Score of a choice by a language model: the log-probability of its tokens; that divided by their number, or by
-        its characters; or minus its log-probability after a neutral prompt (Brown et al. 2020, section 2.4; Holtzman
-        et al. 2021, domain-conditional PMI). Classifiers and multiple-choice heads give one probability per choice,
-        which is not normalised further.
+        Score of a choice by a language model: the log-probability of its tokens; that divided by
+        their number, or by its characters; or minus its log-probability after a neutral prompt
+        (Brown et al. 2020, section 2.4; Holtzman et al. 2021, domain-conditional PMI). Classifiers
+        and multiple-choice heads give one probability per choice, which is not normalised further.
     prompt : str or Prompt
         How an item is put to a language model: see :func:`psychlm.lm.prompts.fill_prompts`.
     bos : str, optional
@@ -212,24 +220,26 @@ def choice_logprobs(
     batch_tokens : int, optional
         Most tokens in a batch; scores do not depend on it.
     cache : bool
-        Keep scores on disk by model, revision, item and options, and reuse them. Models without a known revision are
-        not cached.
+        Keep scores on disk by model, revision, item and options, and reuse them. Models without a
+        known revision are not cached.
     progress : bool
         Show a progress bar on standard error.
 
     Returns
     -------
     DataFrame, index ``item``, columns 0 to most choices - 1
-        NaN where an item has fewer choices. ``.attrs`` holds ``model``, ``revision``, ``normalise``, ``prompt``,
-        ``bos``, and the items whose prompts were cut to fit the model (``truncated``) or whose choices hold
-        characters that its tokenizer does not know (``unknown``).
+        NaN where an item has fewer choices. ``.attrs`` holds ``model``, ``revision``,
+        ``normalise``, ``prompt``, ``bos``, and the items whose prompts were cut to fit the model
+        (``truncated``) or whose choices hold characters that its tokenizer does not know
+        (``unknown``).
 
     Raises
     ------
     FrameError
         If the items break their contract, or lack a column that the prompt has as a field.
     ModelError
-        If the model cannot be opened, its labels do not match the choices, or it gives a choice NaN or infinity.
+        If the model cannot be opened, its labels do not match the choices, or it gives a choice NaN
+        or infinity.
 
     Warns
     -----
@@ -264,7 +274,8 @@ def choice_logprobs(
             )
         ]
     scores = _cached_scores(asked, model, *options)
-    # Normalise: by tokens, by characters (without the space before a choice), or by the probability without the item.
+    # Normalise: by tokens, by characters (without the space before a choice), or by the probability
+    # without the item.
     values = [rows[:, columns.NATS] for rows in scores]
     if language and normalise == "token":
         values = [rows[:, columns.NATS] / rows[:, columns.N_TOKENS] for rows in scores]
@@ -289,7 +300,8 @@ def choice_logprobs(
         (
             "truncated",
             columns.TRUNCATED,
-            f"are longer than {model.name} takes ({model.context_tokens} tokens), and lost their {lost}",
+            f"are longer than {model.name} takes ({model.context_tokens} tokens), and lost their "
+            f"{lost}",
         ),
         (
             "unknown",
@@ -300,7 +312,8 @@ def choice_logprobs(
         table.attrs[name] = [i for i, r in zip(ids, scores, strict=True) if r[:, column].any()]
         if table.attrs[name]:
             warnings.warn(
-                f"{len(table.attrs[name])} of {len(ids)} items {reason}: {format_names(table.attrs[name])}",
+                f"{len(table.attrs[name])} of {len(ids)} items {reason}: "
+                f"{format_names(table.attrs[name])}",
                 RuntimeWarning,
                 stacklevel=2,
             )
@@ -315,7 +328,8 @@ def _cached_scores(
     cache: bool,
     progress: bool,
 ) -> list[np.ndarray]:
-    """Read scores from the cache, compute the others, the longest first, and store them piece by piece."""
+    """Read scores from the cache, compute the others, the longest first, and store them piece by
+    piece."""
     from psychlm.lm import _choice_scores as columns
     from psychlm.lm.cache import ResultStore, folder, key
     from psychlm.lm.load import LanguageModel
@@ -373,8 +387,8 @@ class Evaluation:
     responses : DataFrame, persons x items
         1 where it is the answer, else 0.
     persons : DataFrame, indexed by ``person``
-        ``accuracy``, ``truncated`` (prompts that were cut to fit the model), and how it was asked: ``model``,
-        ``revision``, ``normalise``, ``prompt``, ``bos``.
+        ``accuracy``, ``truncated`` (prompts that were cut to fit the model), and how it was asked:
+        ``model``, ``revision``, ``normalise``, ``prompt``, ``bos``.
     """
 
     logprobs: pd.DataFrame
@@ -400,14 +414,16 @@ def evaluate(
     cache: bool = True,
     progress: bool = False,
 ) -> Evaluation:
-    """Let models choose among the choices of items, and grade them; one model is in memory at a time.
+    """Let models choose among the choices of items, and grade them; one model is in memory at a
+    time.
 
     Parameters
     ----------
     items : DataFrame
         An items frame.
     models : model, or iterable or mapping of models
-        Names, folders, or models in memory; the keys of a mapping, or else the models' names, name the persons.
+        Names, folders, or models in memory; the keys of a mapping, or else the models' names, name
+        the persons.
     normalise, prompt, bos, device, batch_tokens, cache, progress
         As in :func:`choice_logprobs`.
 
@@ -420,7 +436,8 @@ def evaluate(
     FrameError
         If the items break their contract, or two models have the same name.
     ModelError
-        As :func:`choice_logprobs`. The scores of the models before are in the cache, and a second call resumes there.
+        As :func:`choice_logprobs`. The scores of the models before are in the cache, and a second
+        call resumes there.
     """
     items = check_items(items)
     if isinstance(models, (str, Path)) or hasattr(models, "network"):
@@ -430,7 +447,8 @@ def evaluate(
         names = pd.Index([str(name) for name, _ in named])
         if names.has_duplicates:
             raise FrameError(
-                f"two models are named {names[names.duplicated()][0]!r}; name them: evaluate(items, "
+                f"two models are named {names[names.duplicated()][0]!r}; name them: "
+                "evaluate(items, "
                 "{'a': ..., 'b': ...})"
             )
         models = {str(name): model for name, model in named}

