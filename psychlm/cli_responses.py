@@ -80,9 +80,9 @@ def responses(
                 f"{file.name} ends in none of {', '.join(WRITERS)}", param_hint=option
             )
     try:
-        from psychlm.corpora.item_banks import read
+        from psychlm.corpora import read_items
 
-        items = read(source)
+        items = read_items(source)
         said = _answers(items, models, normalise, template, labels, device, not no_cache)
         if out is not None:
             _write(said.responses, out)

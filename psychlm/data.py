@@ -1,8 +1,10 @@
-"""From a dataset's name to a verified local file; the numbers that the papers printed.
+"""From a dataset's name to a verified local file; committed facts; the numbers that the papers
+printed.
 
-A read looks in ``$PSYCHLM_DATA``, in ``data/raw/``, in a lab share ``../shared/data/`` beside the checkout, and then
-at the dataset's address in ``data/registry.csv``. What is found is checked against its SHA-256 on every read, and
-what is fetched is moved into place only when it has been verified: nothing half-written is ever left behind.
+A read of a dataset looks in ``$PSYCHLM_DATA``, in ``data/raw/``, in a lab share ``../shared/data/``
+beside the checkout, and then at the dataset's address in ``data/registry.csv``. A file is checked
+against its SHA-256 on every read; a download is moved into place only after it has been verified.
+Numbers of public studies come with the project, in ``data/facts/``.
 """
 
 from __future__ import annotations
@@ -30,16 +32,16 @@ class DataError(RuntimeError):
 
 
 class DataMissingError(DataError):
-    """A dataset lies nowhere on this machine and cannot be fetched."""
+    """A dataset is not on this machine and cannot be fetched."""
 
 
 class ChecksumError(DataError):
-    """A file was found, but it is not the dataset that the registry names."""
+    """A file is not the dataset that the registry names."""
 
 
 @cache
 def root() -> Path:
-    """Return the checkout: ``$PSYCHLM_ROOT``, the folder around the package, or one above the working directory."""
+    """Return the checkout: ``$PSYCHLM_ROOT``, or the folder around the package or this one."""
     candidates = [Path(__file__).resolve().parents[1], Path.cwd(), *Path.cwd().parents]
     if "PSYCHLM_ROOT" in os.environ:
         candidates = [Path(os.environ["PSYCHLM_ROOT"]).expanduser()]
@@ -47,19 +49,20 @@ def root() -> Path:
         if (candidate / "data" / "registry.csv").is_file():
             return candidate
     raise DataError(
-        f"no psychlm checkout at {[str(c) for c in candidates[:3]]} (one that holds data/registry.csv); "
+        f"no psychlm checkout at {[str(c) for c in candidates[:3]]} (one that holds "
+        "data/registry.csv); "
         "run inside a clone of the project, or set PSYCHLM_ROOT to one"
     )
 
 
 @cache
 def registry() -> pd.DataFrame:
-    """Return the registry, indexed by name: ``file``, ``url``, ``sha256``, ``bytes``, ``licence``, ``citation`` ..."""
+    """Return the registry, indexed by name: ``file``, ``url``, ``sha256``, ``licence`` ..."""
     return pd.read_csv(root() / "data" / "registry.csv", index_col="name", keep_default_na=False)
 
 
 def _entry(name: str) -> pd.Series:
-    """Return the registry's row of a dataset, or say which names come near."""
+    """Return the registry's row of a dataset; an error suggests similar names."""
     if name not in registry().index:
         import difflib
 
@@ -71,14 +74,28 @@ def _entry(name: str) -> pd.Series:
 
 
 def places() -> dict[str, Path]:
-    """Return the folders that a read looks into, in their order, each under the name users know it by."""
-    folders = {"PSYCHLM_DATA": os.environ.get("PSYCHLM_DATA"), "data/raw": root() / "data" / "raw"}
-    folders["lab share"] = root().parent / "shared" / "data"
-    return {place: Path(folder).expanduser() for place, folder in folders.items() if folder}
+    """Return the folders that a read looks into, in order, each under the name that users know it
+    by.
+
+    Raises
+    ------
+    DataError
+        If the variable PSYCHLM_DATA names a folder that is not there.
+    """
+    folders = {"data/raw": root() / "data" / "raw", "lab share": root().parent / "shared" / "data"}
+    if named := os.environ.get("PSYCHLM_DATA"):
+        folder = Path(named).expanduser()
+        if not folder.is_dir():
+            raise DataError(
+                f"PSYCHLM_DATA names {folder}, which is no folder; name the folder that holds the "
+                "data, or unset it"
+            )
+        folders = {"PSYCHLM_DATA": folder} | folders
+    return folders
 
 
 def where(name: str) -> tuple[str, Path] | None:
-    """Return the place and path of a dataset on this machine (unverified), or None where only its url is left."""
+    """Return place and path of a dataset on this machine (unverified), or None if it is absent."""
     file = _entry(name)["file"]
     for place, folder in places().items():
         if (folder / file).is_file():
@@ -87,7 +104,6 @@ def where(name: str) -> tuple[str, Path] | None:
 
 
 def _sha256(path: Path) -> str:
-    """Hash a file; one that cannot be read is a data error like any other."""
     import hashlib
 
     try:
@@ -100,30 +116,32 @@ def _sha256(path: Path) -> str:
 
 
 def verify(name: str) -> Path | None:
-    """Return the path of a dataset whose checksum is right, or None where it is not on this machine.
+    """Return the path of a dataset whose checksum is right, or None where it is not on this
+    machine.
 
     Raises
     ------
     ChecksumError
         If the file found first is not the registered one.
     """
-    found, entry = where(name), _entry(name)
-    if found is None:
+    location, entry = where(name), _entry(name)
+    if location is None:
         return None
-    place, path = found
-    actual = _sha256(path)
+    place, file = location
+    actual = _sha256(file)
     if actual != entry["sha256"]:
-        size = path.stat().st_size
         raise ChecksumError(
-            f"{path} (found in {place}) is not the registered {name!r}: SHA-256 expected {entry['sha256']}, found "
-            f"{actual}; bytes expected {entry['bytes']}, found {size}. Nothing was read. Delete or replace that file; "
-            f"`psychlm data pull {name}` fetches a fresh one where it has an address"
+            f"{file} (in {place}) is not the registered {name!r}: SHA-256 expected "
+            f"{entry['sha256']}, found {actual}; "
+            f"bytes expected {entry['bytes']}, found {file.stat().st_size}. Nothing was read. "
+            "Delete or replace that "
+            f"file; `psychlm data pull {name}` fetches a fresh one where it has an address"
         )
-    return path
+    return file
 
 
 def path(name: str) -> Path:
-    """Return the verified local path of a dataset, fetching it where it is on no shelf of this machine.
+    """Return the verified local path of a dataset; fetch it where it is not on this machine.
 
     Parameters
     ----------
@@ -140,13 +158,45 @@ def path(name: str) -> Path:
         If what was found or fetched is not the registered file.
     """
     _asked[name] = None
-    found = verify(name) or fetch(name)
+    file = verify(name) or fetch(name)
     _asked[name] = _entry(name)["sha256"]
-    return found
+    return file
+
+
+def facts(name: str) -> pd.DataFrame:
+    """Return a table of ``data/facts/``: numbers of a public study that come with the project.
+
+    Parameters
+    ----------
+    name : str
+        A file of ``data/facts/`` without its suffix, for instance ``"laverghetta2021/panel"``; see
+        ``data/README.md`` for sources and licences, and :mod:`psychlm.corpora.facts` for how they
+        were made.
+
+    Raises
+    ------
+    DataError
+        If there is no such table.
+    """
+    folder = root() / "data" / "facts"
+    file = folder / f"{name}.parquet"
+    if not file.is_file():
+        names = sorted(
+            p.relative_to(folder).with_suffix("").as_posix() for p in folder.rglob("*.parquet")
+        )
+        raise DataError(f"no table of facts {name!r}; there are {names}")
+    _asked[f"facts/{name}"] = _sha256(file)
+    try:
+        return pd.read_parquet(file)
+    except (OSError, ValueError) as error:
+        raise DataError(
+            f"{file} cannot be read ({error}); restore it: git checkout -- "
+            f"{file.relative_to(root())}"
+        ) from error
 
 
 def asked() -> dict[str, str | None]:
-    """Return the datasets this process asked for, each with its SHA-256, or None where it could not be had."""
+    """Return the datasets this process asked for, with their SHA-256 (None: could not be had)."""
     return dict(_asked)
 
 
@@ -156,15 +206,21 @@ def forget_asked() -> None:
 
 
 def fingerprint(names: Iterable[str]) -> dict[str, str | None]:
-    """Return the SHA-256 that each dataset has on this machine now, None where it is absent: no fetching, no errors."""
-    found = {name: where(name) if name in registry().index else None for name in names}
-    return {name: _sha256(place[1]) if place else None for name, place in found.items()}
+    """Return the present SHA-256 of each dataset or table of facts, None where it is absent."""
+    hashes: dict[str, str | None] = {}
+    for name in names:
+        file = root() / "data" / f"{name}.parquet" if name.startswith("facts/") else None
+        if file is None and name in registry().index:
+            location = where(name)
+            file = location[1] if location else None
+        hashes[name] = _sha256(file) if file and file.is_file() else None
+    return hashes
 
 
 def fetch(
     name: str, *, progress: bool = False, download: Callable[[str, Path], None] | None = None
 ) -> Path:
-    """Fetch a dataset from its address into ``data/raw/``, verify it, and only then move it into place.
+    """Fetch a dataset from its address into ``data/raw/``: download, verify, move into place.
 
     Parameters
     ----------
@@ -176,74 +232,79 @@ def fetch(
     entry = _entry(name)
     if not entry["url"]:
         raise DataMissingError(
-            f"{name!r} ({entry['file']}) is in none of {', '.join(map(str, places().values()))}, and has no public "
-            f"address in this form: {entry['note']}. Copy it from a lab share, or set PSYCHLM_DATA to a folder with it"
+            f"{name!r} ({entry['file']}) is in none of {', '.join(map(str, places().values()))}, "
+            "and has no public "
+            f"address in this form: {entry['note']}. Copy it from a lab share, or set "
+            "PSYCHLM_DATA to a folder with it"
         )
+    if download is None:
+        import pooch
+
+        downloader = pooch.HTTPDownloader(progressbar=progress, timeout=20)
+
+        def download(url: str, file: Path) -> None:
+            downloader(url, str(file), None)
+
     target = root() / "data" / "raw" / entry["file"]
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=target.parent, prefix=".fetching-") as folder:
-            fresh = Path(folder) / target.name
-            _download(name, entry["url"], fresh, download or _pooch_download(progress))
+            fresh = _download(name, Path(folder) / target.name, download)
             actual = _sha256(fresh)
             if actual != entry["sha256"]:
                 raise ChecksumError(
-                    f"{entry['url']} gave something else than {name!r}: SHA-256 expected {entry['sha256']}, found "
-                    f"{actual}. It was thrown away; the address may answer with an error page: try it in a browser"
+                    f"{entry['url']} gave something else than {name!r}: SHA-256 expected "
+                    f"{entry['sha256']}, found "
+                    f"{actual}. It was thrown away; the address may answer with an error page: "
+                    "try it in a browser"
                 )
             os.replace(fresh, target)
     except OSError as error:
         raise DataError(
-            f"{name!r} cannot be stored under {target.parent} ({error.strerror}); nothing half-written is left there. "
-            "Free the disk or mend the permissions, or set PSYCHLM_DATA to a folder that holds the file"
+            f"{name!r} cannot be stored under {target.parent} ({error.strerror}); nothing "
+            "half-written is left there. "
+            "Free the disk or correct the permissions, or set PSYCHLM_DATA to a folder that holds "
+            "the file"
         ) from error
     return target
 
 
-def _pooch_download(progress: bool) -> Callable[[str, Path], None]:
-    """Return pooch's HTTP downloader as a function of url and file."""
-    import pooch
-
-    downloader = pooch.HTTPDownloader(progressbar=progress, timeout=20)
-    return lambda url, file: downloader(url, str(file), None)
-
-
-def _download(name: str, url: str, file: Path, download: Callable[[str, Path], None]) -> None:
-    """Write a url to a file; ``archive.zip#member`` gives one member of an archive."""
+def _download(name: str, file: Path, download: Callable[[str, Path], None]) -> Path:
+    """Download a dataset to a file; ``archive.zip#member`` is one member of an archive."""
     from requests.exceptions import RequestException
 
-    address, _, member = url.partition("#")
+    address, _, member = _entry(name)["url"].partition("#")
     archive = file.with_name(Path(address).name)
     try:
         download(address, archive)
     except (RequestException, ImportError) as error:  # a Python without ssl raises the second
         raise DataMissingError(
-            f"{name!r} is not on this machine and {address} did not answer ({type(error).__name__}); check the "
-            f"network, or put {_entry(name)['file']} into data/raw/ or a folder named by PSYCHLM_DATA"
+            f"{name!r} is not on this machine and {address} did not answer "
+            f"({type(error).__name__}); check the "
+            f"network, or put {_entry(name)['file']} into data/raw/ or a folder named by "
+            "PSYCHLM_DATA"
         ) from error
-    if member:
-        file.write_bytes(_member(archive, member))
-    elif archive != file:
-        archive.rename(file)
-
-
-def _member(archive: Path, member: str) -> bytes:
-    """Read one member of a zip or tar archive into memory; no path inside an archive ever touches the disk."""
+    if not member:
+        return archive
+    # Members are read into memory: no path inside an archive ever reaches the disk.
     try:
         if zipfile.is_zipfile(archive):
             with zipfile.ZipFile(archive) as opened:
-                return opened.read(member)
-        with tarfile.open(archive) as opened_tar:
-            extracted = opened_tar.extractfile(member)
-            return (extracted or io.BytesIO()).read()
+                content = opened.read(member)
+        else:
+            with tarfile.open(archive) as opened_tar:
+                content = (opened_tar.extractfile(member) or io.BytesIO()).read()
     except (KeyError, tarfile.TarError, zipfile.BadZipFile) as error:
         raise DataError(
             f"{archive.name} holds no readable {member!r} ({error}); its source may have changed"
         ) from error
+    file.write_bytes(content)
+    return file
 
 
 def published(name: str) -> pd.DataFrame:
-    """Return a table of numbers printed in a paper, with the table and page in its column ``source``.
+    """Return a table of numbers printed in a paper, with the table and page in its column
+    ``source``.
 
     Parameters
     ----------
@@ -265,26 +326,23 @@ def published(name: str) -> pd.DataFrame:
 
 
 def state(names: Iterable[str] | None = None) -> Iterator[dict[str, object]]:
-    """Yield for each dataset where it is and whether its checksum is right (``psychlm data list`` and ``verify``)."""
+    """Yield for each dataset where it is and whether its checksum is right."""
     for name in registry().index if names is None else names:
-        entry, found = _entry(name), where(name)
-        row = {
+        entry, location = _entry(name), where(name)
+        error, absent = "", "can be fetched" if entry["url"] else "only from a lab share"
+        try:
+            state = "verified" if verify(name) else absent
+        except DataError as problem:
+            state, error = "corrupt", str(problem)
+        place, file = location or ("", None)
+        yield {
             "name": name,
             "bytes": int(entry["bytes"]),
-            "place": found[0] if found else "",
-            "path": found and found[1],
+            "place": place,
+            "path": file,
+            "state": state,
+            "error": error,
         }
-        try:
-            verify(name)
-            row["state"] = (
-                "verified"
-                if found
-                else ("can be fetched" if entry["url"] else "only from a lab share")
-            )
-            row["error"] = ""
-        except DataError as error:
-            row["state"], row["error"] = "corrupt", str(error)
-        yield row
 
 
 @contextmanager

@@ -179,12 +179,19 @@ def check_items(items: pd.DataFrame, *, distinct: bool = True) -> pd.DataFrame:
     FrameError
         If a column is missing, an item occurs twice, or its prompt, choices or answer are wrong.
     """
+    containers = list | tuple | set | dict | np.ndarray
+    if "item_id" in items and items["item_id"].map(lambda name: isinstance(name, containers)).any():
+        raise FrameError("items have an item_id that is a list or the like; give text or numbers")
     _check_rows(items, ["item_id"], ["prompt", "choices", "answer"], "items")
     # Choices: each distinct list is checked once, since label words are the same for many items.
     sequence = list | tuple | np.ndarray
     codes, unique = pd.factorize(
         items["choices"].map(
-            lambda choices: tuple(choices) if isinstance(choices, sequence) else ()
+            lambda choices: (
+                tuple(c if isinstance(c, str) else None for c in choices)
+                if isinstance(choices, sequence)
+                else ()
+            )
         )
     )
     flaws = []
@@ -204,8 +211,9 @@ def check_items(items: pd.DataFrame, *, distinct: bool = True) -> pd.DataFrame:
     n_choices = np.array([len(choices) for choices in unique])[codes]
     # Answers: one whole number each, a position among the choices.
     answers = items["answer"]
-    several = answers.map(lambda answer: isinstance(answer, sequence | set))
-    number = pd.to_numeric(answers.mask(several), errors="coerce")
+    several = answers.map(lambda answer: isinstance(answer, containers))
+    too_large = answers.map(lambda answer: isinstance(answer, int) and abs(answer) > 2**53)
+    number = pd.to_numeric(answers.mask(several).mask(too_large, np.inf), errors="coerce")
     textless = ~items["prompt"].map(lambda prompt: isinstance(prompt, str))
     for wrong, flaw in (
         (textless, "have a prompt that is not text"),

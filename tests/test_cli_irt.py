@@ -9,14 +9,14 @@ import pytest
 from click.testing import CliRunner
 
 from psychlm import cli, data, irt
-from psychlm.corpora import response_sets
+from psychlm import corpora
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a folder with LSAT 6 as CSV and Parquet, and a 1PL fit of it."""
     where = tmp_path_factory.mktemp("lsat")
-    answers = response_sets.lsat6()
+    answers = corpora.lsat6()
     answers.astype(int).to_csv(where / "answers.csv")
     answers.to_parquet(where / "answers.parquet")
     done = CliRunner().invoke(
@@ -60,7 +60,7 @@ def test_persons_are_scored_from_either_format(folder: Path, suffix: str) -> Non
     assert done.exit_code == 0, done.output
     abilities = pd.read_csv(out) if suffix == "csv" else pd.read_parquet(out)
     assert len(abilities) == 1000
-    by_score = abilities["theta"].groupby(response_sets.lsat6().sum(axis=1).to_numpy())
+    by_score = abilities["theta"].groupby(corpora.lsat6().sum(axis=1).to_numpy())
     assert (
         by_score.agg(lambda theta: theta.round(9).nunique()).eq(1).all()
     )  # in the 1PL the sum score says it all

@@ -10,7 +10,7 @@ import tiny_models as tiny
 from click.testing import CliRunner
 
 from psychlm.cli_responses import responses
-from psychlm.corpora.item_banks import read
+from psychlm.corpora import read_items
 from psychlm.lm.responses import choice_logprobs, predictions
 
 
@@ -60,7 +60,7 @@ def test_items_go_in_and_graded_responses_come_out(tmp_path, items, model) -> No
     assert run.exit_code == 0, run.output
     assert "of 2 items right (guessing: 0.500)" in run.output
     assert "1 items were left out: duplicate choices" in run.output
-    bank = read(items)
+    bank = read_items(items)
     expected = choice_logprobs(bank, model, normalise="token")
     right = (predictions(expected).to_numpy() == bank["answer"]).astype(float)
     written = pd.read_csv(out, index_col="person")

@@ -1,4 +1,4 @@
-"""Reading data: found, verified, fetched, or refused with a clear error. Reference: hashlib's SHA-256."""
+"""Reading data: verified, fetched, or refused with a clear error. Reference: hashlib's SHA-256."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ CONTENT = b"item_id,correct\n1,1\n"
 
 @pytest.fixture
 def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Make a small checkout with a registry of two datasets: a plain file, and a member of an archive."""
+    """Make a small checkout with a registry: a plain file, and a member of an archive."""
     rows = {
         "toy/answers": ("toy/answers.csv", "https://example.org/abc/answers.csv"),
         "toy/member": ("toy/member.csv", "https://example.org/abc/toy.zip#inside/member.csv"),
@@ -91,6 +91,29 @@ def test_a_changed_file_is_refused_on_every_read(checkout: Path) -> None:
     ):
         data.path("toy/answers")
     assert data.asked()["toy/answers"] is None
+
+
+def test_a_folder_named_by_psychlm_data_that_is_absent_is_an_error(
+    checkout: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(checkout / "data" / "raw")
+    monkeypatch.setenv("PSYCHLM_DATA", str(tmp_path / "nowhere"))
+    with pytest.raises(
+        DataError, match="PSYCHLM_DATA names .*nowhere, which is no folder"
+    ) as error:
+        data.path("toy/answers")
+    assert not isinstance(error.value, DataMissingError)  # nothing may be left out because of it
+    for words in (["data", "list"], ["data", "verify"], ["data", "where", "toy/answers"]):
+        run = CliRunner().invoke(cli.main, words)
+        assert run.exit_code == 1
+        assert "psychlm: PSYCHLM_DATA names" in run.output
+
+
+def test_a_wrong_checksum_is_not_taken_for_missing_data(checkout: Path) -> None:
+    put(checkout / "data" / "raw", b"another file")
+    with pytest.raises(ChecksumError) as error:
+        data.path("toy/answers")
+    assert not isinstance(error.value, DataMissingError)
 
 
 def test_an_unknown_name_is_answered_with_near_ones(checkout: Path) -> None:

@@ -1,7 +1,6 @@
-"""Intervals and correlations against scipy, statsmodels, exact permutations and textbook formulas."""
+"""Intervals and correlations against scipy, statsmodels and textbook formulas."""
 
 import warnings
-from itertools import permutations
 
 import numpy as np
 import pandas as pd
@@ -13,7 +12,7 @@ from psychlm import stats
 
 
 @pytest.fixture
-def answers(rng):
+def responses(rng):
     ability = rng.normal(size=(40, 1))
     right = rng.random((40, 6)) < 1 / (1 + np.exp(-ability - np.linspace(-1, 1, 6)))
     return pd.DataFrame(right.astype(float), columns=list("abcdef"))
@@ -23,21 +22,18 @@ def overall(values):
     return values.mean(axis=-1).mean(axis=-1)
 
 
-# bootstrap
-
-
 @pytest.mark.parametrize("method", ["percentile", "BCa"])
-def test_bootstrap_of_a_mean_over_persons_equals_scipy_on_their_scores(method, answers):
+def test_bootstrap_of_a_mean_over_persons_equals_scipy_on_their_scores(method, responses):
     ours = stats.bootstrap(
-        overall, answers, n_boot=999, method=method, rng=np.random.default_rng(1)
+        overall, responses, n_boot=999, method=method, rng=np.random.default_rng(1)
     )
-    scores = answers.mean(axis=1).to_numpy()
+    scores = responses.mean(axis=1).to_numpy()
     theirs = scipy_stats.bootstrap(
         (scores,),
         np.mean,
         n_resamples=999,
         method=method,
-        batch=2**22 // answers.size,
+        batch=2**22 // responses.size,
         rng=np.random.default_rng(1),
     ).confidence_interval
     assert (ours.low, ours.high) == pytest.approx((theirs.low, theirs.high))
@@ -45,11 +41,11 @@ def test_bootstrap_of_a_mean_over_persons_equals_scipy_on_their_scores(method, a
     assert (ours.level, ours.n_boot, ours.n_undefined) == (0.95, 999, 0)
 
 
-def test_bootstrap_of_frames_equals_bootstrap_of_stacks(answers):
-    stacks = stats.bootstrap(overall, answers, n_boot=200, rng=np.random.default_rng(1))
+def test_bootstrap_of_frames_equals_bootstrap_of_stacks(responses):
+    stacks = stats.bootstrap(overall, responses, n_boot=200, rng=np.random.default_rng(1))
     frames = stats.bootstrap(
         lambda frame: frame.to_numpy().mean(),
-        answers,
+        responses,
         n_boot=200,
         vectorized=False,
         rng=np.random.default_rng(1),
@@ -59,23 +55,23 @@ def test_bootstrap_of_frames_equals_bootstrap_of_stacks(answers):
     )
 
 
-def test_bootstrap_takes_any_measure_of_a_responses_frame(answers):
+def test_bootstrap_takes_any_measure_of_a_responses_frame(responses):
     def spread(frame):
         assert frame.index.is_unique  # resampled persons are persons of their own
         return frame.sum(axis=1).var()
 
     found = stats.bootstrap(
-        spread, answers, n_boot=100, vectorized=False, rng=np.random.default_rng(1)
+        spread, responses, n_boot=100, vectorized=False, rng=np.random.default_rng(1)
     )
     assert found.low < found.estimate < found.high
 
 
-def test_bootstrap_resamples_two_populations_independently(answers, rng):
+def test_bootstrap_resamples_two_populations_independently(responses, rng):
     models = pd.DataFrame(rng.integers(0, 2, size=(25, 6)).astype(float))
     found = stats.bootstrap(
-        lambda people, machines: overall(people) - overall(machines), answers, models, rng=rng
+        lambda people, machines: overall(people) - overall(machines), responses, models, rng=rng
     )
-    people, machines = answers.mean(axis=1), models.mean(axis=1)
+    people, machines = responses.mean(axis=1), models.mean(axis=1)
     error = np.sqrt(people.var(ddof=0) / 40 + machines.var(ddof=0) / 25)
     assert found.estimate == pytest.approx(people.mean() - machines.mean())
     assert (found.high - found.low) / (2 * 1.96) == pytest.approx(error, rel=0.1)
@@ -90,23 +86,9 @@ def test_intervals_cover_the_truth_about_as_often_as_they_say(rng):
     assert 0.9 - 3 * np.sqrt(0.09 / 200) - 0.02 < covered / 200 < 0.9 + 3 * np.sqrt(0.09 / 200)
 
 
-def test_memory_is_bounded_by_batches_that_change_nothing(answers, monkeypatch):
-    whole = stats.bootstrap(overall, answers, n_boot=300, rng=np.random.default_rng(1))
-    sizes = []
-
-    def watched(values):
-        sizes.append(values.size)
-        return overall(values)
-
-    monkeypatch.setattr(stats, "BATCH_VALUES", 50 * answers.size)
-    parts = stats.bootstrap(watched, answers, n_boot=300, rng=np.random.default_rng(1))
-    assert max(sizes) == 50 * answers.size
-    assert (parts.low, parts.high) == pytest.approx((whole.low, whole.high))
-
-
 @pytest.mark.parametrize("method", ["percentile", "BCa"])
 def test_undefined_resamples_are_counted_and_left_out(method):
-    answers = pd.DataFrame({"a": [0.0, 0, 0, 1, 1, 1], "b": [0.0, 1, 0, 1, 0, 1]})
+    responses = pd.DataFrame({"a": [0.0, 0, 0, 1, 1, 1], "b": [0.0, 1, 0, 1, 0, 1]})
 
     def correlation_of_a_and_b(values):
         return stats.spearman_many(values[..., 0], values[..., 1])
@@ -114,20 +96,17 @@ def test_undefined_resamples_are_counted_and_left_out(method):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         found = stats.bootstrap(
-            correlation_of_a_and_b, answers, method=method, rng=np.random.default_rng(1)
+            correlation_of_a_and_b, responses, method=method, rng=np.random.default_rng(1)
         )
     assert found.n_undefined == pytest.approx(2000 * 4 / 2**6, rel=0.3)  # either column all alike
     assert found.low < found.estimate < found.high
 
 
-def test_a_bootstrap_that_cannot_be_says_why(answers, rng):
+def test_a_bootstrap_that_cannot_be_says_why(responses, rng):
     with pytest.raises(ValueError, match="at least two"):
-        stats.bootstrap(overall, answers.iloc[:1], rng=rng)
+        stats.bootstrap(overall, responses.iloc[:1], rng=rng)
     with pytest.raises(ValueError, match="undefined"):
-        stats.bootstrap(lambda values: np.full(values.shape[:-2], np.nan), answers, rng=rng)
-
-
-# correlation
+        stats.bootstrap(lambda values: np.full(values.shape[:-2], np.nan), responses, rng=rng)
 
 
 @pytest.mark.parametrize("method", ["spearman", "pearson"])
@@ -141,7 +120,7 @@ def test_correlation_and_p_equal_scipy_on_complete_pairs(method, rng):
         x[keep], y[keep]
     )
     assert (found.r, found.p) == pytest.approx((expected.statistic, expected.pvalue))
-    assert (found.n, found.n_missing, found.method) == (28, 2, method)
+    assert (found.n, found.n_missing) == (28, 2)
 
 
 def test_pearson_intervals_equal_scipy(rng):
@@ -168,7 +147,7 @@ def test_perfect_and_tiny_correlations_have_the_intervals_they_can_have():
 
 
 def test_a_constant_has_no_correlation_and_a_warning_says_so():
-    with pytest.warns(RuntimeWarning, match="y is constant over the 3 pairs"):
+    with pytest.warns(RuntimeWarning, match="y: constant, so the correlation is undefined"):
         found = stats.correlation([1, 2, 3, np.nan], [5, 5, 5, 6], "pearson")
     assert np.isnan([found.r, found.p, found.low, found.high]).all()
     assert (found.n, found.n_missing) == (3, 1)
@@ -194,9 +173,6 @@ def test_bad_pairs_get_an_error_that_says_why(x, y, method, message):
         stats.correlation(x, y, method)
 
 
-# many at once
-
-
 def test_spearman_of_many_rows_equals_scipy_row_by_row(rng):
     X, y = rng.integers(0, 6, size=(200, 15)), rng.integers(0, 4, size=15)
     expected = [scipy_stats.spearmanr(row, y).statistic for row in X]
@@ -215,32 +191,6 @@ def test_rows_that_are_constant_or_incomplete_are_nan():
     np.testing.assert_array_equal(found, [np.nan, np.nan, 1])
     with pytest.raises(ValueError, match="one length"):
         stats.spearman_many([[1, 2]], [1, 2, 3])
-
-
-# p-values
-
-
-@pytest.mark.parametrize("method", ["spearman", "pearson"])
-def test_permutation_p_is_exact_for_few_pairs(method):
-    x, y = np.array([1.0, 3, 2, 5, 4]), np.array([2.0, 1, 4, 8, 9])
-    of = {"spearman": scipy_stats.spearmanr, "pearson": scipy_stats.pearsonr}[method]
-    every = np.array([of(x, np.array(order)).statistic for order in permutations(y)])
-    above, below = (
-        np.mean(side >= -1e-9) for side in (every - of(x, y).statistic, of(x, y).statistic - every)
-    )
-    found = stats.permutation_p(x, y, method, rng=np.random.default_rng(1))
-    assert found == pytest.approx(2 * min(above, below))
-
-
-def test_permutation_p_agrees_with_the_t_distribution_in_larger_samples(rng):
-    x = rng.normal(size=80)
-    y = 0.2 * x + rng.normal(size=80)
-    found = stats.permutation_p(x, y, rng=rng, n_permutations=20_000)
-    assert found == pytest.approx(stats.correlation(x, y).p, abs=0.015)
-
-
-def test_permutation_p_of_a_constant_is_nan(rng):
-    assert np.isnan(stats.permutation_p([1, 2, 3], [1, 1, 1], rng=rng))
 
 
 @pytest.mark.parametrize(

@@ -1,1 +1,32 @@
 """Readers of public data: reading times, responses, item banks, text."""
+
+from psychlm.corpora.item_banks import NLI_LABELS, read_arc, read_items, write_arc
+from psychlm.corpora.responses import (
+    LAVERGHETTA_CATEGORIES,
+    CrowdLabels,
+    Laverghetta2021,
+    lalor2016,
+    lalor2018,
+    lalor2018_ratings,
+    laverghetta2021,
+    lsat6,
+    metabench,
+    metabench_scores,
+)
+
+__all__ = [
+    "LAVERGHETTA_CATEGORIES",
+    "NLI_LABELS",
+    "CrowdLabels",
+    "Laverghetta2021",
+    "lalor2016",
+    "lalor2018",
+    "lalor2018_ratings",
+    "laverghetta2021",
+    "lsat6",
+    "metabench",
+    "metabench_scores",
+    "read_arc",
+    "read_items",
+    "write_arc",
+]

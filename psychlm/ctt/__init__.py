@@ -1,20 +1,23 @@
-"""Classical test theory: how hard, how telling and how alike the items of a test are.
+"""Classical test theory: difficulty, discrimination, reliability and clusters of items.
 
-Everything starts from a responses frame (persons x items; 0, 1 or NaN for an item that was not asked). Missing
-responses are handled pairwise: each mean rests on those who answered the item, each covariance or correlation on
-those who answered both items, and a person's score is the proportion correct among the items they answered. With
-complete responses these are the textbook quantities on sum scores.
+Everything starts from a responses frame (persons x items; 0, 1 or NaN where not asked). Missing
+responses are handled pairwise: each mean rests on those who answered the item, each covariance or
+correlation on those who answered both items, and a person's score is the proportion correct among
+the items they answered. With complete responses these are the textbook quantities.
 
-Sources: Lord & Novick (1968), *Statistical Theories of Mental Test Scores*; Cronbach (1951); the clusters follow
-Laverghetta et al. (2021), section 5.1. ``smallest_subset`` asks how few persons or models show the same.
+Sources: Lord & Novick (1968), *Statistical Theories of Mental Test Scores*; Cronbach (1951); the
+clusters follow Laverghetta et al. (2021), section 5.1.
 """
 
-from psychlm.ctt.agreement import fleiss_kappa
-from psychlm.ctt.clusters import ClusterAgreement, ItemClusters, cluster_agreement, cluster_items
+from psychlm.ctt.clusters import (
+    ClusterAgreement,
+    ItemClusters,
+    cluster_agreement,
+    cluster_items,
+    cluster_items_by_restarts,
+)
 from psychlm.ctt.items import (
-    average_inter_item_correlation,
     difficulty,
-    discrimination_index,
     inter_item_correlation,
     item_rest_correlation,
     item_total_correlation,
@@ -22,40 +25,27 @@ from psychlm.ctt.items import (
 from psychlm.ctt.reliability import (
     alpha_if_deleted,
     cronbach_alpha,
-    kr20,
+    fleiss_kappa,
     split_half,
     standard_error_of_measurement,
 )
-from psychlm.ctt.restarts import cluster_items_by_restarts
-from psychlm.ctt.subset import (
-    GreedySubset,
-    SmallestSubset,
-    greedy_subset,
-    smallest_subset,
-    subset_agreement,
-)
+from psychlm.ctt.subsets import SmallestSubset, smallest_subset
 
 __all__ = [
-    "average_inter_item_correlation",
+    "ClusterAgreement",
+    "ItemClusters",
+    "SmallestSubset",
+    "alpha_if_deleted",
+    "cluster_agreement",
+    "cluster_items",
+    "cluster_items_by_restarts",
+    "cronbach_alpha",
     "difficulty",
-    "discrimination_index",
+    "fleiss_kappa",
     "inter_item_correlation",
     "item_rest_correlation",
     "item_total_correlation",
-    "alpha_if_deleted",
-    "cronbach_alpha",
-    "kr20",
+    "smallest_subset",
     "split_half",
     "standard_error_of_measurement",
-    "ClusterAgreement",
-    "ItemClusters",
-    "cluster_agreement",
-    "cluster_items",
-    "fleiss_kappa",
-    "cluster_items_by_restarts",
-    "GreedySubset",
-    "SmallestSubset",
-    "greedy_subset",
-    "smallest_subset",
-    "subset_agreement",
 ]

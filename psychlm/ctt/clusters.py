@@ -1,4 +1,4 @@
-"""Which items go together in the answers, and whether two populations agree on it."""
+"""Clusters of items that are answered alike, and the agreement of two clusterings."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ from typing import Literal
 import numpy as np
 import pandas as pd
 
-from psychlm.ctt.items import Undefined, defined_correlations
-from psychlm.ctt.pairs import several_items
+from psychlm.ctt.items import check_size, inter_item_correlation
 from psychlm.frames import FrameError
 
 
@@ -28,77 +27,148 @@ def cluster_items(
     responses: pd.DataFrame,
     k: int | Literal["silhouette"] = "silhouette",
     *,
-    k_max: int | None = None,
-    undefined: Undefined = "drop",
+    undefined: Literal["drop", "zero"] = "drop",
 ) -> ItemClusters:
-    """Group items whose answers go together: k-medoids on 1 - r (Laverghetta et al. 2021, section 5.1).
+    """Group items by k-medoids on 1 - r, r the inter-item correlation.
 
     Parameters
     ----------
     responses : DataFrame, shape (n_persons, n_items)
     k : int or "silhouette"
-        Number of clusters, or the one from 2 to ``k_max`` whose mean silhouette width (Rousseeuw 1987) is largest,
-        the smaller of two equal ones.
-    k_max : int, optional
-        Largest number of clusters tried; at most, and by default, one less than the number of items.
-    undefined : {"drop", "zero", "error"}
-        What becomes of items that everyone answered alike, which have no correlation. ``"drop"``, the default, leaves
-        them out and lists them in the result: the answers say nothing on where they belong. ``"zero"`` counts their
-        correlations as 0, as if unrelated to all others. ``"error"`` names them.
-
-    Returns
-    -------
-    ItemClusters
+        Number of clusters; by default that from 2 to n_items - 1 with the largest mean silhouette
+        width (Rousseeuw 1987), the smaller of two equal ones.
+    undefined : {"drop", "zero"}
+        Items that everyone answered alike have no correlations. ``"drop"`` leaves them out and
+        lists them in the result; ``"zero"`` counts undefined correlations as 0.
 
     Raises
     ------
     FrameError
-        If fewer than three items have a correlation, or one is undefined and ``undefined`` does not allow for it.
+        If fewer than three items have correlations, a pair's correlation is undefined among items
+        that vary (with ``"drop"``), or ``k`` is impossible.
 
     Notes
     -----
-    FasterPAM (Schubert & Rousseeuw 2021) from the ``kmedoids`` package, started from PAM's BUILD, so the same
-    responses always give the same clusters. Like all k-medoids it ends in an optimum that no single swap of a medoid
-    improves, which may be local. For the search of the paper's program, which differs, see
+    Laverghetta et al. (2021), section 5.1, with FasterPAM (Schubert & Rousseeuw 2021) started from
+    PAM's BUILD, so equal responses give equal clusters. The authors' own search differs: see
     :func:`psychlm.ctt.cluster_items_by_restarts`.
     """
     from kmedoids import fasterpam
     from sklearn.metrics import silhouette_score
 
-    answers = several_items(responses)
-    r = defined_correlations(answers, undefined)
-    n_items = len(r)
-    largest = n_items - 1 if k_max is None else min(k_max, n_items - 1)
-    if largest < 2 or (k != "silhouette" and not 2 <= k < n_items):
+    r = inter_item_correlation(responses)
+    constant = r.index[np.isnan(np.diag(r))]
+    if undefined == "zero":
+        r, constant = r.fillna(0), constant[:0]
+    elif undefined != "drop":
+        raise ValueError(f"undefined={undefined!r} is unknown; choose 'drop' or 'zero'")
+    r = r.drop(index=constant, columns=constant)
+    if r.isna().any(axis=None):
+        i, j = np.argwhere(r.isna().to_numpy())[0]
         raise FrameError(
-            f"{n_items} items (after {answers.shape[1] - n_items} constant ones were dropped) make 2 to {n_items - 1} "
-            f"clusters; k={k!r} and k_max={k_max!r} ask for something else"
+            f"items {r.index[i]!r} and {r.index[j]!r} do not both vary among those who answered "
+            "both; drop one, or count such correlations as 0 with undefined='zero'"
+        )
+    n_items = len(r)
+    sizes = range(2, n_items) if k == "silhouette" else [k]
+    if n_items < 3 or not all(2 <= size < n_items for size in sizes):
+        raise FrameError(
+            f"{n_items} items (without {len(constant)} constant ones) make 2 to {n_items - 1} "
+            f"clusters, and k is {k!r}"
         )
     distance = 1 - r.to_numpy()
     np.fill_diagonal(distance, 0)
-    tried = range(2, largest + 1) if k == "silhouette" else [k]
-    fits = {n: fasterpam(distance, n, init="build", n_cpu=1) for n in tried}
-    width = pd.Series(
-        {n: silhouette_score(distance, fit.labels, metric="precomputed") for n, fit in fits.items()}
-    )
-    best = list(fits)[int(width.to_numpy().argmax())]
-    codes, order = pd.factorize(np.asarray(fits[best].labels))
+    fits = {size: fasterpam(distance, size, init="build", n_cpu=1) for size in sizes}
+    widths = {
+        size: silhouette_score(distance, fit.labels, metric="precomputed")
+        for size, fit in fits.items()
+    }
+    best = max(widths, key=widths.__getitem__)  # the first of equal widths
+    return _result(r.index, fits[best].labels, fits[best].medoids, widths, constant)
+
+
+def cluster_items_by_restarts(
+    responses: pd.DataFrame, *, rng: np.random.Generator, restarts: int = 500
+) -> ItemClusters:
+    """Group items as the program of Laverghetta et al. (2021) does: the best of many random starts.
+
+    For every k from 2 to n - 2 and every start: draw k random medoids, then alternate between
+    assigning items to the nearest medoid and moving each medoid to the most central item of its
+    cluster, until nothing changes. Of all partitions, over all k, that with the largest mean
+    silhouette width wins.
+
+    Parameters
+    ----------
+    responses : DataFrame, shape (n_persons, n_items)
+        At least four items. As in the authors' program, undefined correlations count as 0, also
+        that of a constant item with itself, which then has distance 1 from itself.
+    rng : Generator
+        Source of the starts.
+    restarts : int
+        Starts for each k (the authors': 500).
+
+    Notes
+    -----
+    The program is processHumanResults.py of the authors' repository, with the alternating method of
+    scikit-learn-extra (Park & Jun 2009). Alternating stops in many local optima, among which the
+    silhouette chooses; Table 2 of the paper depends on it.
+    """
+    r = inter_item_correlation(check_size(responses, 4)).fillna(0)
+    distance, n_items = 1 - r.to_numpy(), len(r)
+    widths, partitions = {}, {}
+    for k in range(2, n_items - 1):
+        medoids = rng.random((restarts, n_items)).argsort(axis=1)[:, :k]  # (starts, k)
+        moving = True
+        while moving:
+            # Assignment: every item joins its nearest medoid.
+            labels = distance[medoids].argmin(axis=1)  # (starts, items)
+            member = labels[:, None, :] == np.arange(k)[:, None]  # (starts, clusters, items)
+            # Update: a cluster's most central member replaces the medoid if it is more central.
+            cost = member @ distance
+            central = np.where(member, cost, np.inf).argmin(axis=2)
+            best_cost, own_cost = (
+                np.take_along_axis(cost, items[..., None], 2)[..., 0]
+                for items in (central, medoids)
+            )
+            moved = np.where((best_cost < own_cost) & member.any(axis=2), central, medoids)
+            moving = bool((moved != medoids).any())
+            medoids = moved
+        # Silhouette of every item, (b - a) / max(a, b), with a the mean distance to its own cluster
+        # and b that to the nearest other one; 0 for an item alone (Rousseeuw 1987). Scikit-learn's
+        # function refuses distances above 0 on the diagonal.
+        size = member.sum(axis=2)
+        summed = member @ distance
+        own_size = np.take_along_axis(size, labels, 1)
+        with np.errstate(invalid="ignore", divide="ignore"):
+            a = np.take_along_axis(summed, labels[:, None, :], 1)[:, 0] / (own_size - 1)
+            other = np.where(member | (size == 0)[..., None], np.inf, summed / size[..., None])
+            b = other.min(axis=1)
+            item_width = np.where(own_size > 1, (b - a) / np.maximum(a, b), 0)
+        width = np.where((size > 0).sum(axis=1) > 1, item_width.mean(axis=1), -np.inf)
+        best = int(width.argmax())
+        widths[k], partitions[k] = float(width[best]), (labels[best], medoids[best])
+    return _result(r.index, *partitions[max(widths, key=widths.__getitem__)], widths, r.index[:0])
+
+
+def _result(
+    items: pd.Index, labels: np.ndarray, medoids: np.ndarray, widths: dict, dropped: pd.Index
+) -> ItemClusters:
+    """Number the clusters in the order in which they first appear."""
+    codes, order = pd.factorize(np.asarray(labels))
+    silhouette = pd.Series(widths, name="silhouette").rename_axis("k")
+    numbered = pd.Series(codes + 1, index=items, name="cluster")
     return ItemClusters(
-        labels=pd.Series(codes + 1, index=r.index, name="cluster"),
-        medoids=r.index[np.asarray(fits[best].medoids)[order]],
-        k=best,
-        silhouette=width.rename_axis("k").rename("silhouette"),
-        dropped=answers.columns.difference(r.index, sort=False),
+        numbered, items[np.asarray(medoids)[order]], len(order), silhouette, dropped
     )
 
 
 @dataclass(frozen=True)
 class ClusterAgreement:
-    """How far two clusterings put the same pairs of items together."""
+    """Agreement of two clusterings on which pairs of items belong together."""
 
     r: float  # Pearson correlation over pairs of items of "in the same cluster"
-    p: float  # two-sided; takes pairs as independent, which they are not
-    n_items: int  # items that carry a label in both
+    p: float  # two-sided; assumes independent pairs, which they are not
+    n_items: int  # items that both clusterings label
     n_pairs: int
     reason: str | None = None  # why r is NaN, if it is
     p_permutation: float = np.nan  # two-sided, by permuting the items of one clustering
@@ -111,22 +181,21 @@ def cluster_agreement(
     n_permutations: int = 0,
     rng: np.random.Generator | None = None,
 ) -> ClusterAgreement:
-    """Correlate "i and j are in the same cluster" over the pairs of items that both clusterings label.
+    """Correlate "i and j are in the same cluster" over the pairs of items that both label.
 
     Parameters
     ----------
     labels_a, labels_b : Series, item -> cluster
-        Items that stand in one only are left out; ``n_items`` counts the common ones.
     n_permutations : int
-        Permutations for ``p_permutation``, which keeps the sizes of the clusters and, unlike the paper's p, does not
-        take the n(n - 1)/2 pairs for independent observations. 0 leaves it NaN.
+        Permutations for ``p_permutation``, which keeps the sizes of the clusters and does not
+        assume the n(n - 1)/2 pairs to be independent. 0 leaves it NaN.
     rng : Generator
         Source of the permutations; required for them.
 
     Returns
     -------
     ClusterAgreement
-        r is NaN, with the reason, where one of the clusterings puts all pairs together, or none.
+        r is NaN, with the reason, where a clustering puts all pairs together, or none.
 
     Raises
     ------
@@ -142,19 +211,17 @@ def cluster_agreement(
     items = labels_a.index.intersection(labels_b.index, sort=False)
     if len(items) < 3:
         raise FrameError(
-            f"the two clusterings have {len(items)} items in common, and agreement over pairs needs 3"
+            f"the clusterings have {len(items)} items in common; at least 3 are needed"
         )
     codes_a, codes_b = (pd.factorize(labels.loc[items])[0] for labels in (labels_a, labels_b))
     i, j = np.triu_indices(len(items), k=1)
     same_a, same_b = codes_a[i] == codes_a[j], codes_b[i] == codes_b[j]
     for name, same in (("first", same_a), ("second", same_b)):
         if same.all() or not same.any():
-            how = (
-                "all items into one cluster"
-                if same.all()
-                else "every item into a cluster of its own"
+            kind = (
+                "all items in one cluster" if same.all() else "every item in a cluster of its own"
             )
-            reason = f"the {name} clustering puts {how}, so nothing varies over pairs"
+            reason = f"the {name} clustering has {kind}, so nothing varies over pairs"
             return ClusterAgreement(np.nan, np.nan, len(items), len(i), reason)
     r, p = pearsonr(same_a.astype(float), same_b.astype(float))
     p_permutation = np.nan
@@ -163,9 +230,10 @@ def cluster_agreement(
             raise ValueError("permutations need a generator: rng=np.random.default_rng(seed)")
         shuffled = rng.permuted(np.repeat(codes_b[None], n_permutations, axis=0), axis=1)
         together = shuffled[:, i] == shuffled[:, j]
-        # the number of pairs together is the same in every permutation, so the correlation is linear in the overlap
+        # The number of pairs together is the same in every permutation, so the correlation is
+        # linear in the overlap, and the overlap can stand for it.
         expected = same_a.sum() * same_b.sum() / len(i)
         overlap, observed = together[:, same_a].sum(axis=1), (same_a & same_b).sum()
-        at_least = np.abs(overlap - expected) >= abs(observed - expected) - 1e-9
-        p_permutation = (at_least.sum() + 1) / (n_permutations + 1)
-    return ClusterAgreement(float(r), float(p), len(items), len(i), None, float(p_permutation))
+        as_extreme = np.abs(overlap - expected) >= abs(observed - expected) - 1e-9
+        p_permutation = float((as_extreme.sum() + 1) / (n_permutations + 1))
+    return ClusterAgreement(float(r), float(p), len(items), len(i), None, p_permutation)

@@ -1,4 +1,4 @@
-"""How well a test measures as a whole: alpha, KR-20, split halves, the standard error of measurement."""
+"""Reliability of tests (Cronbach's alpha, split halves) and of raters (Fleiss' kappa)."""
 
 from __future__ import annotations
 
@@ -7,67 +7,41 @@ from typing import Literal
 import numpy as np
 import pandas as pd
 
-from psychlm.ctt.pairs import Array, pair_counts, several_items
+from psychlm.ctt.items import Array, check_size, pair_counts
 from psychlm.frames import FrameError
 
 
-def _covariances(answers: pd.DataFrame, ddof: int = 1) -> Array:
-    """Return pairwise covariances of items, shape (n_items, n_items); their sum is the variance of the sum score."""
-    n, right, both = pair_counts(answers)
-    if (n <= ddof).any():
-        one, other = np.argwhere(n <= ddof)[0]
-        raise FrameError(
-            f"items {answers.columns[one]!r} and {answers.columns[other]!r} were both answered by {n[one, other]:.0f} "
-            f"persons, and a covariance needs {ddof + 1}; leave one of them out"
-        )
-    return (both - right * right.T / n) / (n - ddof)
-
-
-def _alpha(covariances: Array) -> float:
-    n_items, total = len(covariances), covariances.sum()
-    if total <= 1e-12:
-        raise FrameError(
-            "the total score has no variance, so reliability is undefined; persons must differ"
-        )
-    return float(n_items / (n_items - 1) * (1 - np.trace(covariances) / total))
-
-
 def cronbach_alpha(responses: pd.DataFrame) -> float:
-    """Return Cronbach's (1951) alpha, k/(k - 1) (1 - Σᵢ sᵢ² / s²), from pairwise covariances.
+    """Return Cronbach's (1951) alpha, k/(k - 1) (1 - sum_i s_i^2 / s^2).
 
-    s² is the sum of all covariances, the variance of the sum score. Items that everyone answered alike stay in, as
-    items without variance (R's ``psych`` drops them: so does ``frames.drop_constant``).
+    s_i^2 is the variance of item i and s^2 the variance of the sum score, the sum of all pairwise
+    covariances. Items that everyone answered alike stay in, with variance 0 (R's ``psych`` drops
+    them, as ``frames.drop_constant`` does). For complete binary responses alpha equals KR-20.
 
     Raises
     ------
     FrameError
         If there are fewer than two items, or the total score has no variance.
+
+    Examples
+    --------
+    >>> round(cronbach_alpha(pd.DataFrame({"q1": [0, 0, 1, 1], "q2": [0, 1, 1, 1]})), 4)
+    0.7273
     """
-    return _alpha(_covariances(several_items(responses)))
-
-
-def kr20(responses: pd.DataFrame) -> float:
-    """Return Kuder & Richardson's (1937) formula 20, k/(k - 1) (1 - Σᵢ pᵢ qᵢ / σ²), with population variances.
-
-    It equals :func:`cronbach_alpha` where responses are complete: the denominators n and n - 1 cancel. With missing
-    responses, whose numbers differ from pair to pair, the two part slightly.
-    """
-    return _alpha(_covariances(several_items(responses), ddof=0))
+    return _alpha(_covariances(check_size(responses)))
 
 
 def alpha_if_deleted(responses: pd.DataFrame) -> pd.Series:
     """Return Cronbach's alpha of the test without each item in turn (at least three items)."""
-    answers = several_items(responses, 3)
-    covariances = _covariances(answers)
-    own, n_items = np.diag(covariances), len(covariances)
-    total = covariances.sum() - 2 * covariances.sum(axis=0) + own
-    with np.errstate(invalid="ignore", divide="ignore"):
-        alpha = (
-            (n_items - 1)
-            / (n_items - 2)
-            * (1 - (own.sum() - own) / np.where(total > 1e-12, total, np.nan))
-        )
-    return pd.Series(alpha, index=answers.columns, name="alpha_if_deleted")
+    checked = check_size(responses, 3)
+    alphas = [_alpha(_covariances(checked.drop(columns=item))) for item in checked]
+    return pd.Series(alphas, index=checked.columns, name="alpha_if_deleted")
+
+
+def standard_error_of_measurement(responses: pd.DataFrame) -> float:
+    """Return s sqrt(1 - alpha), in points of the sum score, whose standard deviation is s."""
+    covariances = _covariances(check_size(responses))
+    return float(np.sqrt(covariances.sum() * (1 - _alpha(covariances))))
 
 
 def split_half(
@@ -83,10 +57,10 @@ def split_half(
     ----------
     responses : DataFrame, shape (n_persons, n_items)
     halves : {"odd-even", "random"}
-        Items 1, 3, 5 ... against 2, 4, 6 ... in the order of the columns, or the mean of the stepped-up values over
-        random halves (of an odd number of items one half has one more).
+        Items 1, 3, 5 ... against 2, 4, 6 ... in the order of the columns, or the mean of the
+        stepped-up values over random halves (of an odd number of items one half has one more).
     n_splits : int
-        Random halves to draw.
+        Number of random halves.
     rng : Generator
         Source of the random halves; required for them.
 
@@ -97,38 +71,86 @@ def split_half(
 
     Notes
     -----
-    r is computed from the pairwise covariances C of the items: with h = 1 for the items of one half and g = 1 - h,
-    r = h'Cg / √(h'Ch g'Cg), the correlation of the halves' sum scores where responses are complete.
+    r follows from the pairwise covariances C of the items: with h = 1 for the items of one half
+    and g = 1 - h, r = h'Cg / sqrt(h'Ch g'Cg), the correlation of the halves' sum scores.
     """
-    answers = several_items(responses)
-    n_items = answers.shape[1]
-    first = (np.arange(n_items)[None] % 2 == 0).astype(np.float64)
+    checked = check_size(responses)
+    first = (np.arange(checked.shape[1])[None] % 2 == 0).astype(np.float64)
     if halves == "random":
         if rng is None:
             raise ValueError("random halves need a generator: rng=np.random.default_rng(seed)")
         first = rng.permuted(np.repeat(first, n_splits, axis=0), axis=1)
     elif halves != "odd-even":
         raise ValueError(f"halves={halves!r} is unknown; choose 'odd-even' or 'random'")
-    covariances, second = _covariances(answers), 1 - first
-    one, other = (((half @ covariances) * half).sum(axis=1) for half in (first, second))
-    if min(one.min(), other.min()) <= 1e-12:
+    second = 1 - first
+    covariances = _covariances(checked)
+    # Quadratic forms h'Ch, g'Cg and h'Cg of all splits at once.
+    variance_1, variance_2, covariance = (
+        ((a @ covariances) * b).sum(axis=1)
+        for a, b in ((first, first), (second, second), (first, second))
+    )
+    if min(variance_1.min(), variance_2.min()) <= 1e-12:
         raise FrameError(
-            "a half of the test has no variance, so its reliability is undefined; drop constant items"
+            "a half of the test has no variance, so its reliability is undefined; "
+            "drop constant items"
         )
-    r = ((first @ covariances) * second).sum(axis=1) / np.sqrt(one * other)
+    r = covariance / np.sqrt(variance_1 * variance_2)
     return float(np.mean(2 * r / (1 + r)))
 
 
-def standard_error_of_measurement(
-    responses: pd.DataFrame, reliability: float | None = None
-) -> float:
-    """Return s √(1 - reliability) in points of the sum score; reliability is Cronbach's alpha unless given.
+def fleiss_kappa(labels: pd.DataFrame) -> pd.Series:
+    """Return Fleiss' (1971) kappa of every label, and over all labels.
 
-    s is the standard deviation of the sum score, from pairwise covariances.
+    Item i has n_i labels, n_ij of them j, and p_j is the proportion of label j overall. Then
+    kappa_j = 1 - mean_i[n_ij (n_i - n_ij) / (n_i (n_i - 1))] / (p_j (1 - p_j)), and the overall
+    kappa is the mean of these with weights p_j (1 - p_j). The n_i may differ (``statsmodels`` asks
+    for equal ones).
+
+    Parameters
+    ----------
+    labels : DataFrame, persons x items
+        The label that each person gave; NaN where none.
+
+    Returns
+    -------
+    Series
+        Indexed by label in sorted order, then "overall".
+
+    Raises
+    ------
+    FrameError
+        If an item has fewer than two labels, or only one label was ever given.
     """
-    covariances = _covariances(several_items(responses))
-    if reliability is None:
-        reliability = _alpha(covariances)
-    if not reliability <= 1:
-        raise ValueError(f"a reliability is at most 1, and this one is {reliability}")
-    return float(np.sqrt(covariances.sum() * (1 - reliability)))
+    counts = labels.apply(pd.Series.value_counts).fillna(0).T.sort_index(axis=1)
+    n = counts.sum(axis=1)
+    if (n < 2).any():
+        few = list(counts.index[n < 2])[:5]
+        raise FrameError(f"items {few} have fewer than two labels; leave them out")
+    if counts.shape[1] < 2:
+        raise FrameError(f"every label is {counts.columns[0]!r}, so agreement is undefined")
+    proportion = counts.sum() / counts.to_numpy().sum()
+    chance = proportion * (1 - proportion)
+    observed = (counts * (-counts).add(n, axis=0)).div(n * (n - 1), axis=0).mean()
+    kappa = 1 - observed / chance
+    kappa["overall"] = np.average(kappa, weights=chance)
+    return kappa.rename("kappa")
+
+
+def _covariances(responses: pd.DataFrame) -> Array:
+    """Return pairwise covariances of items; their sum is the variance of the sum score."""
+    n, right, both = pair_counts(responses)
+    if (n < 2).any():
+        i, j = np.argwhere(n < 2)[0]
+        raise FrameError(
+            f"items {responses.columns[i]!r} and {responses.columns[j]!r} were both answered by "
+            f"{n[i, j]:.0f} persons, and a covariance needs 2; leave one of them out"
+        )
+    return (both - right * right.T / n) / (n - 1)
+
+
+def _alpha(covariances: Array) -> float:
+    """Return k/(k - 1) (1 - trace(C) / sum(C))."""
+    n_items, total = len(covariances), covariances.sum()
+    if total <= 1e-12:
+        raise FrameError("the total score has no variance, so reliability is undefined")
+    return float(n_items / (n_items - 1) * (1 - np.trace(covariances) / total))

@@ -13,7 +13,7 @@ from typing import Any
 
 import pandas as pd
 
-from psychlm.corpora.item_banks.arc import read_arc, write_arc
+from psychlm.corpora import read_arc, write_arc
 from psychlm.frames import FrameError, check_items
 
 MANIFEST = "manifest.json"

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from scipy.special import expit, logsumexp
 
 from psychlm import data, irt, simulate
-from psychlm.corpora import response_sets
+from psychlm import corpora
 from psychlm.frames import FrameError
 from psychlm.irt import _fit, likelihood, response_matrix, standard_errors
 from psychlm.irt.em import Settings
@@ -514,7 +514,7 @@ def test_an_unknown_model_is_refused():
 @pytest.mark.needs_share
 def test_items_that_separate_persons_are_named_and_the_others_keep_their_errors() -> None:
     models = (
-        response_sets.laverghetta2021().models
+        corpora.laverghetta2021().models
     )  # 240 language models, many of them checkpoints of one run
     with pytest.warns(irt.IRTWarning, match="have slopes beyond 30") as said:
         fit = irt.fit(models, "2PL")

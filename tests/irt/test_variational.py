@@ -9,7 +9,7 @@ import torch
 from scipy.special import expit, log_expit
 
 from psychlm import irt, simulate
-from psychlm.corpora import crowd_labels
+from psychlm import corpora
 from psychlm.frames import FrameError
 from psychlm.irt import variational as vi
 from psychlm.irt.response_matrix import encode_responses
@@ -158,7 +158,7 @@ def test_rasch_difficulties_and_abilities_are_those_of_marginal_maximum_likeliho
 @pytest.mark.needs_share
 def test_on_real_answers_variational_and_exact_estimates_are_closer_than_published() -> None:
     """Lalor (2020), section 5.4.2: root mean squared differences of 0.158 (difficulty) and 0.154 (ability)."""
-    answers = crowd_labels.lalor2016(5).items_keyed("neutral")
+    answers = corpora.lalor2016(5).items_keyed("neutral")
     exact = irt.fit(answers, "Rasch", standard_errors=False)
     found = vi.infer(answers, "Rasch")
     assert rmsd(found.fit.items["b"], exact.items["b"]) < 0.158 / 3

@@ -11,7 +11,7 @@ from scipy import stats as scipy_stats
 
 from psychlm import crowds as crowd
 from psychlm import data
-from psychlm.corpora import crowd_labels
+from psychlm import corpora
 from psychlm.frames import FrameError
 from psychlm.papers import lalor2020_soft_labels as sl
 
@@ -218,7 +218,7 @@ def test_a_trained_model_takes_up_the_crowds_distribution():
 
 @pytest.mark.needs_share
 def test_table_4_1_comes_out_of_the_released_responses():
-    people = crowd_labels.lalor2016(4)
+    people = corpora.lalor2016(4)
     soft = sl.soft_labels(sl.label_counts(people.labels, NLI))
     printed = data.published("lalor2020.table4_1").set_index("pair_id")
     ours = soft.loc[printed.index, NLI]

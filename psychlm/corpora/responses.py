@@ -1,0 +1,224 @@
+"""Published responses: which person or model answered which test item how.
+
+Every reader returns real data or raises :class:`psychlm.data.DataMissingError`. Graded responses
+are facts that come with the project (``data/facts/``); the wording of items is not, so ``items`` of
+Laverghetta et al. needs the original.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+
+from psychlm import data, frames
+from psychlm.corpora.item_banks import NLI_LABELS, glue_diagnostic
+
+LAVERGHETTA_CATEGORIES = {
+    "MN": "morphological negation",
+    "PP": "prepositional phrases",
+    "LE": "lexical entailment",
+    "Q": "quantifiers",
+    "PS": "propositional structure",
+    "RLS": "richer logical structure",
+    "WK": "world knowledge",
+}
+
+
+@dataclass(frozen=True)
+class Laverghetta2021:
+    """Humans and language models on the GLUE diagnostic (Laverghetta et al. 2021).
+
+    Attributes
+    ----------
+    panel : DataFrame, 19 persons x 104 items
+        The workers who finished every phase; the panel behind Table 1.
+    phases : dict of category code -> DataFrame
+        All accepted workers of the phase that held the category, on its 14 or 15 items; persons
+        differ between phases.
+    models : DataFrame, 240 models x 811 items
+    persons : DataFrame, indexed by ``person``
+        ``population`` ("human", "transformer", "lstm"), and for models ``architecture``,
+        ``pretrained``, ``finetuned``.
+    items : DataFrame
+        ``item_id``, ``answer`` (place among entailment, neutral, contradiction), ``category``
+        (code, where humans saw the item), ``subcategory`` and ``domain``; the wording is read by
+        :func:`laverghetta2021_items`.
+    """
+
+    panel: pd.DataFrame
+    phases: dict[str, pd.DataFrame]
+    models: pd.DataFrame
+    persons: pd.DataFrame
+    items: pd.DataFrame
+
+    def category_items(self, code: str) -> pd.Index:
+        """Return the ids of the items of a category that humans saw, in the order of ``items``."""
+        return pd.Index(self.items.loc[self.items["category"] == code, "item_id"], name="item")
+
+    def population(self, name: str) -> pd.DataFrame:
+        """Return the responses of one population of models, ``"transformer"`` or ``"lstm"``."""
+        members = self.persons.index[self.persons["population"] == name]
+        return self.models.loc[self.models.index.isin(members)]
+
+    def wording(self) -> pd.DataFrame:
+        """Return ``items`` as an items frame, with ``prompt`` (premise, line break, hypothesis) and
+        ``choices``.
+
+        Raises
+        ------
+        DataMissingError
+            If the original file, which holds the sentences, cannot be had.
+        """
+        pairs = glue_diagnostic("laverghetta2021/diagnostic_results").set_index("item_id")
+        pairs = pairs.loc[self.items["item_id"]].reset_index()
+        prompt = pairs["prompt"] + "\n" + pairs["hypothesis"]
+        return frames.check_items(self.items.assign(prompt=prompt, choices=pairs["choices"]))
+
+
+def laverghetta2021() -> Laverghetta2021:
+    """Return the responses of Laverghetta et al. (2021).
+
+    >>> laverghetta2021().panel.shape
+    (19, 104)
+    """
+    tables = {name: data.facts(f"laverghetta2021/{name}") for name in ("panel", "phases", "models")}
+    panel, phases = (
+        {
+            code: frames.check_responses(
+                rows.pivot(index="person", columns="item_id", values="correct")
+            )
+            for code, rows in tables[name].assign(**every).groupby("category", sort=False)
+        }
+        for name, every in (("panel", {"category": "all"}), ("phases", {}))
+    )
+    models = frames.check_responses(tables["models"].set_index("item_id").T)
+    name = models.index.to_series()
+    # Names tell how a model was made; some runs of ConvBERT are spelled conv-bert, some SNLI runs
+    # snlli or sni.
+    architecture = name.str.replace("conv-bert", "convbert").str.split("-").str[0]
+    finetuned = name.str.extract(r"-fine?tune-([a-z+]+)", expand=False)
+    described = pd.DataFrame(
+        {
+            "population": np.where(name.str.contains("lstm"), "lstm", "transformer"),
+            "architecture": architecture,
+            "pretrained": ~name.str.contains("nopretrain"),
+            "finetuned": finetuned.str.replace(r"^snl?l?i", "snli", regex=True),
+        }
+    )
+    everyone = panel["all"].index.append([rows.index for rows in phases.values()]).unique()
+    humans = pd.DataFrame({"population": "human"}, index=everyone)
+    return Laverghetta2021(
+        panel=panel["all"],
+        phases=phases,
+        models=models,
+        persons=pd.concat([humans, described]).rename_axis("person"),
+        items=data.facts("laverghetta2021/items"),
+    )
+
+
+@dataclass(frozen=True)
+class CrowdLabels:
+    """The labels that a crowd gave to items, and the same graded against a key (Lalor et al. 2016,
+    2018).
+
+    Attributes
+    ----------
+    labels : DataFrame, persons x items
+        What each person answered; NaN where nothing was answered ("na" in the released files).
+    key : Series, item -> label
+        The right answer: the gold label of the corpus, or the crowd's majority where no gold label
+        was released.
+    graded : DataFrame, persons x items
+        A responses frame: 1 where label and key agree. A missing label counts as wrong, as its
+        authors coded it.
+    """
+
+    labels: pd.DataFrame
+    key: pd.Series
+    graded: pd.DataFrame
+
+    def items_keyed(self, label: str) -> pd.DataFrame:
+        """Return the graded answers to the items whose right answer is this label."""
+        return self.graded.loc[:, self.key[self.graded.columns] == label]
+
+
+def lalor2016(group: int) -> CrowdLabels:
+    """Return the labels that about 1,000 people gave to 90 SNLI pairs.
+
+    Parameters
+    ----------
+    group : 4 or 5
+        How many of SNLI's five annotators agreed on the gold label of these pairs (4GS and 5GS).
+    """
+    if group not in (4, 5):
+        raise ValueError(
+            f"group {group!r} does not exist; Lalor et al. (2016) asked about groups 4 and 5"
+        )
+    codes = data.facts(f"lalor2016/group_{group}").set_index("userid")
+    # The first row holds the gold labels; labels are coded by their place in NLI_LABELS, -1 where
+    # none was given.
+    labels = codes.apply(lambda column: column.map(dict(enumerate(NLI_LABELS))))
+    return _graded(labels.drop(index="gold"), labels.loc["gold"])
+
+
+def lalor2018() -> CrowdLabels:
+    """Return what about 1,000 people said of 131 SST phrases: "positive" for ratings 3 to 5, else
+    "negative".
+
+    Neutral counts as positive, as the dissertation bins it (Lalor 2020, section 2.3). The phrases'
+    gold labels were not released with the ratings: the key is the crowd's majority.
+    """
+    ratings = lalor2018_ratings()
+    words = np.where(ratings > 2, "positive", "negative")
+    labels = pd.DataFrame(words, ratings.index, ratings.columns)
+    return _graded(labels, labels.mode().iloc[0])
+
+
+def lalor2018_ratings() -> pd.DataFrame:
+    """Return the ratings behind :func:`lalor2018`: 1 (very negative) to 5 (very positive)."""
+    return data.facts("lalor2018/ratings").set_index("uuid")
+
+
+def _graded(labels: pd.DataFrame, key: pd.Series) -> CrowdLabels:
+    graded = (labels == key[labels.columns].to_numpy()).astype(float)
+    return CrowdLabels(labels, key.rename("label"), frames.check_responses(graded))
+
+
+def metabench(benchmark: str) -> pd.DataFrame:
+    """Return the graded answers of about 5,000 language models to a benchmark's items (Kipnis et
+    al. 2025).
+
+    Parameters
+    ----------
+    benchmark : str
+        "arc", "gsm8k", "mmlu", "truthfulqa" or "winogrande"; the items are those that metabench
+        selected.
+
+    Returns
+    -------
+    DataFrame, models x items
+        A responses frame; models by their name on the Hugging Face hub. Licence CC BY-NC-SA 4.0.
+    """
+    return frames.check_responses(data.facts(f"metabench/{benchmark}").set_index("model"))
+
+
+def metabench_scores() -> pd.DataFrame:
+    """Return the models' scores on the six benchmarks of the Open LLM Leaderboard 1, in %."""
+    return data.facts("metabench/leaderboard").set_index("model")
+
+
+def lsat6() -> pd.DataFrame:
+    """Return the answers of 1,000 people to five items of the Law School Admission Test, section 6.
+
+    Printed as counts of answer patterns by Bock & Lieberman (1970); every program for item response
+    theory has been tried on them.
+
+    >>> lsat6().mean().round(2).tolist()
+    [0.92, 0.71, 0.55, 0.76, 0.87]
+    """
+    counts = data.published("bock1970.lsat6")
+    digits = np.array([list(f"{pattern:05d}") for pattern in counts["pattern"]], dtype=float)
+    answers = np.repeat(digits, counts["persons"], axis=0)
+    return frames.check_responses(pd.DataFrame(answers, columns=[f"LSAT {i}" for i in range(1, 6)]))

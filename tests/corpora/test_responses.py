@@ -1,0 +1,121 @@
+"""Published responses. References: the original files, and numbers printed in the papers."""
+
+from __future__ import annotations
+
+import pandas as pd
+import pytest
+
+from psychlm import corpora, data
+from psychlm.corpora import facts
+
+
+@pytest.mark.needs_share
+@pytest.mark.parametrize("study", facts.STUDIES)
+def test_committed_facts_equal_the_originals(study: str) -> None:
+    for name, table in facts.STUDIES[study]().items():
+        pd.testing.assert_frame_equal(data.facts(f"{study}/{name}"), table)
+
+
+def test_facts_are_below_five_megabytes_and_hold_no_words() -> None:
+    files = list((data.root() / "data" / "facts").rglob("*.parquet"))
+    assert sum(file.stat().st_size for file in files) < 5e6
+    for file in files:
+        table = pd.read_parquet(file)
+        assert not {"word", "prompt", "sentence", "text"} & set(table.columns)
+        if "word_shape" in table:
+            assert not table["word_shape"].str.contains(r"[^\Wa0_]").any()
+
+
+def test_an_unknown_table_of_facts_is_named() -> None:
+    with pytest.raises(data.DataError, match=r"no table of facts 'x/y'; there are .*lalor2016"):
+        data.facts("x/y")
+
+
+def test_facts_that_were_read_are_listed_with_their_fingerprint() -> None:
+    data.forget_asked()
+    corpora.lalor2018()
+    assert data.asked() == data.fingerprint(["facts/lalor2018/ratings"])
+    assert None not in data.asked().values()
+
+
+def test_responses_need_neither_share_nor_network(monkeypatch: pytest.MonkeyPatch) -> None:
+    def absent(name: str) -> None:
+        raise data.DataMissingError(name)
+
+    monkeypatch.setattr(data, "path", absent)
+    study = corpora.laverghetta2021()
+    assert corpora.lalor2016(4).graded.shape == (976, 90)
+    assert corpora.metabench("arc").shape == (4280, 100)
+    with pytest.raises(data.DataMissingError):
+        study.wording()
+
+
+def test_laverghetta2021_has_its_published_sizes() -> None:
+    study = corpora.laverghetta2021()
+    assert study.panel.shape == (19, 104)
+    assert {code: rows.shape[1] for code, rows in study.phases.items()} == {
+        code: 14 if code == "LE" else 15 for code in corpora.LAVERGHETTA_CATEGORIES
+    }
+    assert study.models.shape == (240, 812)
+    assert (len(study.population("transformer")), len(study.population("lstm"))) == (183, 57)
+    items = study.category_items("MN")
+    assert len(items) == 15
+    assert set(items) <= set(study.panel.columns)
+
+
+def test_models_are_described_by_their_names() -> None:
+    persons = corpora.laverghetta2021().persons
+    models = persons[persons["population"] != "human"]
+    assert models["architecture"].nunique() < 15
+    assert "conv" not in set(models["architecture"])
+    assert not {"snlli", "sni"} & set(models["finetuned"].dropna())
+
+
+@pytest.mark.needs_share
+def test_the_wording_of_laverghetta2021_is_that_of_the_diagnostic() -> None:
+    study = corpora.laverghetta2021()
+    wording = study.wording()
+    pairs = corpora.read_items("laverghetta2021/diagnostic_results")
+    joined = wording.merge(pairs, on="item_id", validate="one_to_one")
+    assert len(joined) == len(pairs) == len(study.items)
+    assert (joined["prompt_x"] == joined["prompt_y"] + "\n" + joined["hypothesis"]).all()
+    assert (joined["answer_x"] == joined["answer_y"]).all()
+
+
+@pytest.mark.needs_share
+@pytest.mark.parametrize(("group", "n_persons"), [(4, 976), (5, 983)])
+def test_our_grading_of_lalor2016_is_the_authors_own(group: int, n_persons: int) -> None:
+    crowd = corpora.lalor2016(group)
+    coded = pd.read_csv(data.path(f"lalor2016/irt_file_{group}_coded"), index_col="userid")
+    assert crowd.graded.shape == (n_persons, 90)
+    pd.testing.assert_frame_equal(crowd.graded, coded.astype(float), check_names=False)
+
+
+def test_each_label_keys_thirty_pairs() -> None:
+    crowd = corpora.lalor2016(5)
+    assert crowd.key.value_counts().to_dict() == dict.fromkeys(corpora.NLI_LABELS, 30)
+    assert crowd.items_keyed("neutral").shape == (983, 30)
+    with pytest.raises(ValueError, match="group 3 does not exist"):
+        corpora.lalor2016(3)
+
+
+def test_ratings_become_two_labels_keyed_by_the_majority() -> None:
+    crowd = corpora.lalor2018()
+    assert crowd.graded.shape == (999, 131)
+    assert set(crowd.key) == {"positive", "negative"}
+    assert (crowd.graded.mean() >= 0.5).all()
+    assert set(corpora.lalor2018_ratings().to_numpy().ravel()) == {1, 2, 3, 4, 5}
+
+
+def test_metabench_answers_agree_with_the_scores_on_the_whole_benchmark() -> None:
+    answers, scores = corpora.metabench("gsm8k"), corpora.metabench_scores()
+    shared = answers.index.intersection(scores.index)
+    assert len(shared) > 4000
+    assert answers.loc[shared].mean(axis=1).corr(scores.loc[shared, "gsm8k"]) > 0.95
+
+
+def test_lsat6_has_its_thousand_people_and_published_margins() -> None:
+    answers = corpora.lsat6()
+    assert answers.shape == (1000, 5)
+    # proportions correct: Bock & Lieberman (1970), also in Rizopoulos (2006, section 4.1)
+    assert list(answers.mean().round(3)) == [0.924, 0.709, 0.553, 0.763, 0.870]

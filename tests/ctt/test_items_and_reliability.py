@@ -1,0 +1,134 @@
+"""Item statistics and reliability against R's psych (reference files), pandas and statsmodels."""
+
+from itertools import combinations
+
+import numpy as np
+import pandas as pd
+import pytest
+from statsmodels.stats.inter_rater import fleiss_kappa as statsmodels_kappa
+
+from psychlm import ctt, data
+from psychlm.frames import FrameError
+
+
+def compare_with_psych(responses, by_item, by_test):
+    assert ctt.cronbach_alpha(responses) == pytest.approx(by_test["alpha_raw"], abs=1e-12)
+    split_half = by_test["split_half_odd_even_SB"]
+    assert ctt.split_half(responses) == pytest.approx(split_half, abs=1e-12)
+    assert ctt.standard_error_of_measurement(responses) == pytest.approx(by_test["SEM"], abs=1e-12)
+    r = ctt.inter_item_correlation(responses).to_numpy()
+    average_r = r[np.triu_indices_from(r, 1)].mean()
+    assert average_r == pytest.approx(by_test["average_r"], abs=1e-12)
+    for ours, theirs in [
+        (ctt.difficulty, "p"),
+        (ctt.item_total_correlation, "item_total_r"),
+        (ctt.item_rest_correlation, "item_rest_r"),
+        (ctt.alpha_if_deleted, "alpha_if_deleted"),
+    ]:
+        np.testing.assert_allclose(ours(responses), by_item[theirs], rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", ["LSAT6", "LSAT7"])
+def test_items_and_reliability_of_the_lsat_equal_psych(name, reference_dir):
+    by_test = pd.read_csv(reference_dir / "irt" / "ctt_test.csv", index_col="dataset").loc[name]
+    by_item = pd.read_csv(reference_dir / "irt" / "ctt_items.csv")
+    responses = pd.read_csv(reference_dir / "irt" / f"data_{name}.csv")
+    compare_with_psych(responses, by_item[by_item["dataset"] == name], by_test)
+
+
+@pytest.mark.needs_share
+@pytest.mark.parametrize("group", [4, 5])
+def test_items_and_reliability_of_the_snli_scales_equal_psych(group, reference_dir):
+    by_item = pd.read_csv(reference_dir / "irt" / "ctt_items.csv")
+    by_test = pd.read_csv(reference_dir / "irt" / "ctt_test.csv", index_col="dataset")
+    responses = pd.read_csv(data.path(f"lalor2016/irt_file_{group}_coded"), index_col=0)
+    names = [name for name in by_test.index if name.startswith(f"{group}GS")]
+    assert names
+    for name in names:
+        expected = by_item[by_item["dataset"] == name].set_index("item")
+        test = responses[expected.index].reset_index(drop=True)
+        compare_with_psych(test, expected, by_test.loc[name])
+
+
+def test_difficulty_is_the_proportion_correct_of_those_asked():
+    responses = pd.DataFrame({"a": [1, 0, np.nan, 1], "b": [0, 0, 0, 1]})
+    assert ctt.difficulty(responses).to_dict() == {"a": 2 / 3, "b": 0.25}
+
+
+def test_inter_item_correlations_equal_pandas_with_and_without_gaps(responses, incomplete):
+    for frame in (responses, incomplete):
+        np.testing.assert_allclose(ctt.inter_item_correlation(frame), frame.corr(), atol=1e-12)
+
+
+def test_a_constant_item_has_no_correlations(responses):
+    with_easy = responses.assign(easy=1)
+    r = ctt.inter_item_correlation(with_easy)
+    assert r["easy"].isna().all()
+    assert r.drop(index="easy", columns="easy").notna().all(axis=None)
+    assert np.isnan(ctt.item_total_correlation(with_easy)["easy"])
+    assert np.isnan(ctt.item_rest_correlation(with_easy)["easy"])
+
+
+def test_item_total_and_item_rest_with_gaps_equal_a_loop_over_items(incomplete):
+    total = ctt.item_total_correlation(incomplete)
+    rest = ctt.item_rest_correlation(incomplete)
+    for item in incomplete:
+        others = incomplete.drop(columns=item)
+        asked = incomplete[item].notna() & others.notna().any(axis=1)
+        own = incomplete.loc[asked, item]
+        assert total[item] == pytest.approx(own.corr(incomplete[asked].mean(axis=1)))
+        assert rest[item] == pytest.approx(own.corr(others[asked].mean(axis=1)))
+
+
+def test_an_item_whose_rest_never_varies_has_no_item_rest_correlation():
+    responses = pd.DataFrame({"a": [0, 1, 1], "b": [1, 0, 0], "c": [1, 1, 1]})
+    r = ctt.item_rest_correlation(responses)
+    assert np.isnan(r["c"])  # a + b is 1 for everyone
+    assert r["a"] == pytest.approx(-1)
+
+
+def test_alpha_with_gaps_equals_pandas_pairwise_covariances(incomplete):
+    covariances = incomplete.cov()
+    expected = 9 / 8 * (1 - np.trace(covariances) / covariances.to_numpy().sum())
+    assert ctt.cronbach_alpha(incomplete) == pytest.approx(expected, abs=1e-12)
+
+
+def test_random_halves_average_the_correlations_of_all_halves(responses, rng):
+    test, stepped_up = responses.iloc[:, :8], []
+    for half in combinations(test.columns, 4):
+        r = test[list(half)].sum(axis=1).corr(test.drop(columns=list(half)).sum(axis=1))
+        stepped_up.append(2 * r / (1 + r))
+    ours = ctt.split_half(test, "random", n_splits=20_000, rng=rng)
+    assert ours == pytest.approx(np.mean(stepped_up), abs=5 * np.std(stepped_up) / 20_000**0.5)
+
+
+def test_overall_kappa_equals_statsmodels(rng):
+    labels = pd.DataFrame(rng.choice(["c", "e", "n"], size=(20, 15), p=[0.2, 0.5, 0.3]))
+    counts = labels.apply(pd.Series.value_counts).fillna(0).T.to_numpy()
+    expected = statsmodels_kappa(counts)
+    assert ctt.fleiss_kappa(labels)["overall"] == pytest.approx(expected, abs=1e-12)
+    against_rest = ctt.fleiss_kappa(labels.where(labels == "c", "other"))
+    assert ctt.fleiss_kappa(labels)["c"] == pytest.approx(against_rest["overall"], abs=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("measure", "responses", "message"),
+    [
+        (ctt.cronbach_alpha, {"a": [0, 1]}, "at least 2 items"),
+        (ctt.alpha_if_deleted, {"a": [0, 1], "b": [1, 0]}, "at least 3 items"),
+        (ctt.cronbach_alpha, {"a": [1, 1], "b": [0, 0]}, "no variance"),
+        (ctt.split_half, {"a": [1, 1, 1], "b": [0, 1, 0]}, "half of the test has no variance"),
+        (ctt.cronbach_alpha, {"a": [1, 0, np.nan], "b": [np.nan, 0, 1]}, "both answered by 1"),
+        (ctt.inter_item_correlation, {"a": [1], "b": [0]}, "2 persons"),
+        (ctt.fleiss_kappa, {"a": ["x", "y"], "b": ["x", np.nan]}, r"\['b'\] have fewer than two"),
+        (ctt.fleiss_kappa, {"a": ["x", "x"]}, "every label is 'x'"),
+    ],
+)
+def test_bad_responses_get_an_error_that_says_why(measure, responses, message):
+    with pytest.raises(FrameError, match=message):
+        measure(pd.DataFrame(responses))
+
+
+def test_random_halves_need_a_generator(responses):
+    with pytest.raises(ValueError, match="rng="):
+        ctt.split_half(responses, "random")

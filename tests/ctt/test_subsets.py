@@ -1,0 +1,68 @@
+"""The smallest subset of a population, against psychlm.ctt's measures and planted guessers."""
+
+import numpy as np
+import pytest
+
+from psychlm import ctt, simulate, stats
+from psychlm.frames import FrameError
+
+
+@pytest.fixture
+def population(rng):
+    return simulate.responses(rng.normal(0, 1, 40), simulate.items(24, rng), rng)
+
+
+def test_agreements_equal_the_measures_of_ctt(population):
+    # One split, and the random subset drawn from the same seed by hand.
+    curve = ctt.smallest_subset(
+        population, rng=np.random.default_rng(3), sizes=[8, 25, 40], n_splits=1, n_random=1
+    ).curve.set_index(["property", "selection", "size"])["mean"]
+    rng = np.random.default_rng(3)
+    judging = population.iloc[:, rng.permutation(24)[:12]]
+    order = rng.permuted(np.arange(40)[None], axis=1)[0]
+    above = np.triu_indices(12, 1)
+    for size in (8, 25):
+        subset = judging.iloc[order[:size]]
+        phi, goal = (
+            ctt.inter_item_correlation(r).fillna(0).to_numpy()[above] for r in (subset, judging)
+        )
+        expected = {
+            "difficulty": stats.correlation(ctt.difficulty(subset), ctt.difficulty(judging)).r,
+            "reliability": 1 - abs(ctt.cronbach_alpha(subset) - ctt.cronbach_alpha(judging)),
+            "inter_item": np.corrcoef(phi, goal)[0, 1],
+        }
+        for name, value in expected.items():
+            assert curve[name, "random", size] == pytest.approx(value)
+    assert curve.xs(40, level="size").to_numpy() == pytest.approx(1)
+
+
+def test_small_greedy_subsets_keep_the_reliability_better_than_random_ones(rng):
+    population = simulate.responses(rng.normal(0, 1, 60), simulate.items(60, rng), rng)
+    subset = ctt.smallest_subset(population, rng=rng, sizes=[5, 10], n_splits=5, n_random=10)
+    curve = subset.curve.set_index(["property", "selection", "size"])["mean"]
+    for size in (5, 10):
+        greedy = curve["reliability", "greedy", size]
+        assert greedy > curve["reliability", "random", size] + 0.02
+
+
+def test_the_smallest_size_keeps_to_the_threshold_from_there_on(population):
+    rng = np.random.default_rng(1)
+    sizes = [3, 5, 10, 20, 40]
+    subset = ctt.smallest_subset(population, rng=rng, sizes=sizes, n_splits=3, threshold=0.9)
+    curve = subset.curve.set_index(["property", "selection", "size"])["mean"].unstack("size")
+    for key, means in curve.iterrows():
+        least = subset.smallest.loc[key]
+        assert (means[means.index >= least] >= 0.9).all()
+        before = means[means.index < least]
+        assert before.empty or before.iloc[-1] < 0.9
+
+
+def test_bad_input_is_refused_by_name(population, rng):
+    incomplete = population.copy()
+    incomplete.iloc[0, 3] = np.nan
+    with pytest.raises(FrameError, match="lack responses"):
+        ctt.smallest_subset(incomplete, rng=rng, sizes=[3])
+    with pytest.raises(FrameError, match="at least 6 items"):
+        ctt.smallest_subset(population.iloc[:, :5], rng=rng, sizes=[3])
+    with pytest.raises(ValueError, match="outside"):
+        ctt.smallest_subset(population, rng=rng, sizes=[3, 99])
