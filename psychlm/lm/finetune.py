@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -200,11 +202,11 @@ def fine_tune(
         part.write_text(json.dumps(options, indent=1))
     address = str(folder or name)
     pinned = {"trust_remote_code": False} | ({} if folder else {"revision": revision})
-    with torch.random.fork_rng(devices=range(torch.cuda.device_count())), plain_errors(name):
+    pretrained = regime in ("pre-train only", "both")
+    with torch.random.fork_rng(range(torch.cuda.device_count())), quiet_transformers():
         torch.manual_seed(seed)  # of the head's weights, and of all weights where none are given
-        network, tokenizer = open_for_training(
-            address, name, labels, pinned, regime in ("pre-train only", "both")
-        )
+        with plain_errors(name):
+            network, tokenizer = open_for_training(address, name, labels, pinned, pretrained)
         features, n_cut = encode(items, tokenizer, task, labels, max_tokens)
         held = None
         if development is not None:
@@ -213,7 +215,7 @@ def fine_tune(
         if trained:
             log = run_trainer(network, tokenizer, features, held, out, options, where)
             history = pd.DataFrame(log).groupby("epoch").first().reset_index()
-            history = history.rename(columns=lambda column: column.removeprefix("eval_"))
+            history = history.rename(columns={"eval_mcc": "mcc", "eval_accuracy": "accuracy"})
             history = history.reindex(columns=["epoch", "loss", "mcc", "accuracy"])
         network.save_pretrained(out)
         tokenizer.save_pretrained(out)
@@ -224,6 +226,22 @@ def fine_tune(
     with atomic_write(out / RESULT) as part:
         part.write_text(json.dumps(result | {"history": history.to_dict("list")}, indent=1))
     return FineTuned(out, history, **result)
+
+
+@contextmanager
+def quiet_transformers() -> Iterator[None]:
+    """Suppress messages and bars of transformers: a head's weights are new on purpose."""
+    from transformers.utils import logging
+
+    level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(level)
+        if bars:
+            logging.enable_progress_bar()
 
 
 def open_for_training(
@@ -291,6 +309,7 @@ def run_trainer(
         DataCollatorForMultipleChoice,
         DataCollatorWithPadding,
         EarlyStoppingCallback,
+        PrinterCallback,
         Trainer,
         TrainingArguments,
     )
@@ -337,6 +356,7 @@ def run_trainer(
         compute_metrics=metrics,
         callbacks=stop,
     )
+    trainer.remove_callback(PrinterCallback)
     folder = out / "checkpoints"
     trainer.train(
         resume_from_checkpoint=get_last_checkpoint(str(folder)) if folder.is_dir() else None

@@ -29,43 +29,6 @@ ORDER = (
 UNDEFINED = ["n_questions", "n_clusters", "accuracy", "low", "high"]
 
 
-def graded(items: pd.DataFrame, logprobs: pd.DataFrame) -> pd.Series:
-    """Grade the choice that a model finds likeliest.
-
-    Parameters
-    ----------
-    items : DataFrame
-        An items frame.
-    logprobs : DataFrame, items x choices
-        Scores of the choices (nats), indexed by ``item_id``; NaN where an item has fewer choices.
-
-    Returns
-    -------
-    Series ``correct``, by item
-        1 where the key has the highest score, 0 elsewhere, and 1/m where m choices share the highest score and the
-        key is one of them: what guessing among them earns on average.
-
-    Raises
-    ------
-    FrameError
-        If an item has no scores.
-    """
-    missing = items.loc[~items["item_id"].isin(logprobs.index), "item_id"]
-    if len(missing):
-        raise FrameError(
-            f"{len(missing)} items have no scores, {missing.iloc[0]!r} among them; score all items first"
-        )
-    scores = logprobs.loc[items["item_id"]].to_numpy(dtype=np.float64)
-    empty = np.isnan(scores).all(axis=1)
-    if empty.any():
-        raise FrameError(
-            f"{empty.sum()} items have only missing scores, {items['item_id'][empty].iloc[0]!r} among them"
-        )
-    best = scores == np.nanmax(scores, axis=1, keepdims=True)
-    right = best[np.arange(len(items)), items["answer"].to_numpy()] / best.sum(axis=1)
-    return pd.Series(right, index=pd.Index(items["item_id"], name="item"), name="correct")
-
-
 def _joined(items: pd.DataFrame, correct: pd.Series, columns: Sequence[str]) -> pd.DataFrame:
     """Set the grades beside what is known of the questions; grades 0 to 1, NaN where a question was not asked."""
     missing = [column for column in ("item_id", "cluster", *columns) if column not in items.columns]
