@@ -1,17 +1,15 @@
 """psychlm: do language models find difficult what people find difficult?
 
-Sub-packages, from the lowest layer to the highest. A module imports from its own layer or from lower ones
-(``tests/test_layers.py`` checks this):
+Sub-packages, from the lowest layer to the highest. A module imports from its own layer or from
+lower ones (``tests/test_layers.py`` checks this):
 
     0  frames data stats simulate report plots    contracts of frames, datasets, statistics, figures
     1  corpora                                    readers of public data
-    2  lm ctt irt reading_times probes            language models; test theory; reading times; probes
+    2  lm ctt irt reading_times probes            language models, test theory, reading times
     3  crowds                                     many small models trained at once
     4  papers                                     analyses that only one paper needs
-    0  figures                                    (to be merged into the modules above)
     5  site                                       run the notebooks and write the HTML reports
     5  doctor                                     optional dependencies on this machine
-    6  cli_confuse cli_probes cli_responses cli_surprisal  (to be merged into cli)
     6  cli                                        the command ``psychlm``
 
 ``import psychlm`` loads neither torch nor transformers nor pandas.

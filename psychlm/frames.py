@@ -7,6 +7,7 @@ Nothing is dropped unless a caller asks for it.
 
 from __future__ import annotations
 
+import csv
 import warnings
 from collections.abc import Hashable, Iterable, Sequence
 from pathlib import Path
@@ -15,6 +16,8 @@ import numpy as np
 import pandas as pd
 
 READING_MEASURES = ("first_fixation_ms", "gaze_ms", "total_ms", "self_paced_ms")
+
+WIDE = 2000  # columns beyond which a CSV file is not read by pandas
 
 
 class FrameError(ValueError):
@@ -123,14 +126,27 @@ def read_responses(
             table = pd.read_parquet(file)
             header = table.columns
         else:
-            table = pd.read_csv(file, dtype={0: str})
-            # pandas renames duplicates ("q1.1"): the names are read once more as plain values
-            header = pd.Index(pd.read_csv(file, header=None, nrows=1, dtype=str).iloc[0].dropna())
+            with file.open(newline="", encoding="utf-8-sig") as opened:
+                header = pd.Index(next(csv.reader(opened), []))
+                rows = list(csv.reader(opened)) if len(header) > WIDE else []
+            try:
+                # pandas needs minutes for a million columns: rows of numbers become one array
+                names = np.array([row[0] for row in rows], dtype=object)
+                values = np.array(
+                    [[cell or "nan" for cell in row[1:]] for row in rows], dtype=float
+                )
+                table = pd.DataFrame(values, columns=header[1:], index=names).rename_axis("person")
+            except (ValueError, IndexError):  # few columns, text, or rows of other lengths
+                # pandas renames duplicates ("q1.1"): they are found in the header as it is
+                table = pd.read_csv(file, dtype={0: str})
+            if len(header) == 1 and ";" in str(header[0]):
+                raise ValueError("it is separated by semicolons; save it with commas")
+            header = header[header != ""]
     except FileNotFoundError:
         raise FrameError(
             f"{file} does not exist; name a CSV or Parquet file of responses"
         ) from None
-    except (ValueError, OSError) as error:  # pandas raises ValueErrors, Arrow also OSErrors
+    except (ValueError, OSError, csv.Error) as error:  # pandas: ValueErrors, Arrow: OSErrors
         raise FrameError(f"{file} cannot be read as a table in CSV or Parquet ({error})") from error
     try:
         if header.has_duplicates:
@@ -182,7 +198,7 @@ def check_items(items: pd.DataFrame, *, distinct: bool = True) -> pd.DataFrame:
     containers = list | tuple | set | dict | np.ndarray
     if "item_id" in items and items["item_id"].map(lambda name: isinstance(name, containers)).any():
         raise FrameError("items have an item_id that is a list or the like; give text or numbers")
-    _check_rows(items, ["item_id"], ["prompt", "choices", "answer"], "items")
+    check_rows(items, ["item_id"], ["prompt", "choices", "answer"], "items")
     # Choices: each distinct list is checked once, since label words are the same for many items.
     sequence = list | tuple | np.ndarray
     codes, unique = pd.factorize(
@@ -256,7 +272,7 @@ def check_words(words: pd.DataFrame, *, whole_texts: bool = True) -> pd.DataFram
     RuntimeWarning
         If the words of a text are not numbered 1, 2, 3, ...
     """
-    checked = _check_rows(words, ["text_id", "word_id"], ["word"], "words")
+    checked = check_rows(words, ["text_id", "word_id"], ["word"], "words")
     wordless = ~checked["word"].map(lambda word: isinstance(word, str) and word != "")
     if wordless.any():
         rows = checked.loc[wordless, ["text_id", "word_id"]].itertuples(index=False, name=None)
@@ -287,7 +303,7 @@ def check_readings(readings: pd.DataFrame) -> pd.DataFrame:
     FrameError
         If a column or an id is missing, a row occurs twice, no measure is there or one is negative.
     """
-    checked = _check_rows(readings, ["subject", "text_id", "word_id"], [], "readings")
+    checked = check_rows(readings, ["subject", "text_id", "word_id"], [], "readings")
     measures = [column for column in readings.columns if column.endswith("_ms")]
     if not measures:
         raise FrameError(f"a readings frame needs a measure in ms, such as {READING_MEASURES}")
@@ -297,8 +313,14 @@ def check_readings(readings: pd.DataFrame) -> pd.DataFrame:
     return checked
 
 
-def _check_rows(frame: pd.DataFrame, ids: list[str], others: list[str], kind: str) -> pd.DataFrame:
-    """Check that columns are there and that each row occurs once; return it with canonical ids."""
+def check_rows(frame: pd.DataFrame, ids: list[str], others: list[str], kind: str) -> pd.DataFrame:
+    """Check that columns are there and each row occurs once; return the frame with canonical ids.
+
+    Raises
+    ------
+    FrameError
+        If a column or an id is missing, a ``word_id`` is no whole number, or a row occurs twice.
+    """
     missing = [column for column in (*ids, *others) if column not in frame.columns]
     if missing:
         raise FrameError(

@@ -1,7 +1,4 @@
-"""Tidy frame and axes in, axes out; units stand on the axes.
-
-Every function draws on the ``ax`` it is given (the current one unless given) and returns it.
-"""
+"""Figures of tidy frames; every function takes ``ax`` (by default the current) and returns it."""
 
 from __future__ import annotations
 
@@ -14,7 +11,7 @@ import pandas as pd
 import seaborn as sns
 from matplotlib.axes import Axes
 
-from psychlm import figures
+from psychlm import report
 
 POPULATION_COLOURS = {
     "human": "#444444",
@@ -22,20 +19,14 @@ POPULATION_COLOURS = {
     "lstm": "#D55E00",
     "random": "#999999",
 }
-CATEGORIES = (
-    "#444444",
-    "#0072B2",
-    "#D55E00",
-    "#009E73",
-    "#CC79A7",
-    "#E69F00",
-)  # Okabe and Ito's, in no order
+# colour-blind safe: Okabe & Ito (2008)
+CATEGORIES = ("#444444", "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00")
 
 
 def use_style() -> None:
-    """Use the house style for every figure of this session; in a notebook, figures carry their SVG and numbers."""
+    """Use the package's style for all figures; in a notebook, figures also carry SVG and CSV."""
     plt.style.use(Path(__file__).with_name("psychlm.mplstyle"))
-    figures.register_figure()
+    report.register_figure()
 
 
 def intervals(
@@ -48,24 +39,25 @@ def intervals(
     colours: Mapping[str, str] = POPULATION_COLOURS,
     ax: Axes | None = None,
 ) -> Axes:
-    """Draw estimates with their intervals, grouped by category, and the published values as hollow marks.
+    """Draw estimates with their intervals, grouped, and the published values as hollow marks.
 
     Parameters
     ----------
     table : DataFrame
-        One row per category and group: ``x`` holds the estimate, ``low`` and ``high`` its interval, ``y`` the
-        category, ``hue`` the group; ``published``, if given, names the column of the published values.
+        One row per category and group: ``x`` holds the estimate, ``low`` and ``high`` its interval,
+        ``y`` the category, ``hue`` the group; ``published``, if given, names the column of the
+        published values.
     """
     ax = ax or plt.gca()
     categories = list(dict.fromkeys(table[y]))
     groups = list(dict.fromkeys(table[hue]))
     for offset, group in zip(np.linspace(0.22, -0.22, len(groups)), groups, strict=True):
         rows = table[table[hue] == group]
-        at = np.array([categories.index(category) for category in rows[y]]) - offset
-        ax.hlines(at, rows["low"], rows["high"], color=colours[group], alpha=0.45, linewidth=3)
-        ax.plot(rows[x], at, "o", color=colours[group], label=group)
+        height = np.array([categories.index(category) for category in rows[y]]) - offset
+        ax.hlines(height, rows["low"], rows["high"], color=colours[group], alpha=0.45, linewidth=3)
+        ax.plot(rows[x], height, "o", color=colours[group], label=group)
         if published is not None:
-            ax.plot(rows[published], at, "o", mfc="none", mec="black", ms=9, mew=0.9)
+            ax.plot(rows[published], height, "o", mfc="none", mec="black", ms=9, mew=0.9)
     if published is not None:
         ax.plot([], [], "o", mfc="none", mec="black", ms=9, mew=0.9, label="published")
     ax.axvline(0, color="#444444", linewidth=0.8)
@@ -84,7 +76,7 @@ def heat_map(
     Parameters
     ----------
     label : str
-        What the numbers are, with their unit: it stands beside the colour bar.
+        What the numbers are, with their unit: the label of the colour bar.
     limit : float, optional
         The colour scale runs from -limit to limit; the largest absolute value unless given.
     """
@@ -109,7 +101,7 @@ def heat_map(
 
 
 def wright_map(theta: pd.Series, difficulty: pd.Series, *, ax: Axes | None = None) -> Axes:
-    """Draw persons and items on one scale: how many persons have an ability, and where each item lies (Wright 1977).
+    """Draw the abilities of persons and the difficulties of items on one scale (Wright 1977).
 
     Parameters
     ----------
@@ -144,56 +136,25 @@ def word_by_word(
     marked: Collection[int] = (),
     ax: Axes | None = None,
 ) -> Axes:
-    """Draw one text word by word: a bar a word, the words below.
+    """Draw one text word by word: one bar per word, labelled with the word.
 
     Parameters
     ----------
     words : DataFrame
         The words frame of one text, in order, with ``y`` (surprisal in bits).
     marked : collection of int
-        The ``word_id`` of words to be told apart by colour: where a garden path ends, say.
+        The ``word_id`` of words to highlight, for instance where a garden path ends.
     """
     ax = ax or plt.gca()
-    at = np.arange(len(words))
-    here = words["word_id"].isin(marked).to_numpy()
+    place = np.arange(len(words))
+    highlighted = words["word_id"].isin(marked).to_numpy()
     ax.bar(
-        at,
+        place,
         words[y],
-        color=np.where(here, POPULATION_COLOURS["lstm"], POPULATION_COLOURS["random"]),
+        color=np.where(highlighted, POPULATION_COLOURS["lstm"], POPULATION_COLOURS["random"]),
         width=0.7,
     )
     ax.set_ylabel("surprisal (bits)")
-    ax.set_xticks(at, words["word"])
+    ax.set_xticks(place, words["word"])
     ax.grid(axis="x", visible=False)
-    return ax
-
-
-def ability_over_training(
-    history: pd.DataFrame, *, hue: str | None = None, ax: Axes | None = None
-) -> Axes:
-    """Draw ability over the epochs of training, with 95 % of its standard error as a band.
-
-    Parameters
-    ----------
-    history : DataFrame
-        ``epoch``, ``ability`` and ``se`` (logits), as ``AbilityCallback.history`` has them.
-    hue : str, optional
-        Column that tells several runs apart.
-    """
-    ax = ax or plt.gca()
-    runs = [(None, history)] if hue is None else history.groupby(hue, sort=False)
-    for (name, run), colour in zip(runs, CATEGORIES[1:] + CATEGORIES[:1], strict=False):
-        half = 1.96 * run["se"]
-        ax.fill_between(
-            run["epoch"],
-            run["ability"] - half,
-            run["ability"] + half,
-            color=colour,
-            alpha=0.2,
-            lw=0,
-        )
-        ax.plot(run["epoch"], run["ability"], "o-", color=colour, label=name)
-    ax.set(xlabel="epoch", ylabel="ability θ (logits)")
-    if hue is not None:
-        ax.legend(title=hue)
     return ax

@@ -117,4 +117,4 @@ def test_a_notebook_runs_from_top_to_bottom_in_jupyterlab(
         "[...document.querySelectorAll('.jp-OutputArea img')].some(i => i.naturalWidth > 100)",
         60,
     )
-    assert (tmp_path / f"{NOTEBOOK}.json").is_file(), "it wrote its numbers"
+    assert (tmp_path / "interactive" / f"{NOTEBOOK}.json").is_file(), "it wrote its numbers"

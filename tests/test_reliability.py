@@ -1,8 +1,8 @@
-"""A hard life: killed, starved of disk and memory, fed with garbage. Reference: what an undisturbed run gives.
+"""Killed runs, full disks, little memory, invalid input. Reference: what an undisturbed run gives.
 
 What is tested beside its module instead: datasets (interrupted and corrupt downloads, ``test_data``), training
 (``test_lm_recurrent``, ``test_crowd_build``, ``test_finetune``), surprisal (``test_lm_surprisal``), pickles
-(``test_lm_load``, ``test_answerers``), a full disk while fetching (``test_data``), two runs at once
+(``test_lm_load``, ``test_choice_model``), a full disk while fetching (``test_data``), two runs at once
 (``test_notebooks``).
 """
 
@@ -24,7 +24,7 @@ import pytest
 from click.testing import CliRunner
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from test_notebooks import read_json, write_notebook
+from test_runner import read_json, write_notebook
 
 from psychlm import cli, simulate
 
@@ -80,7 +80,7 @@ def test_a_run_killed_at_a_random_moment_resumes_to_the_same_numbers(
     work = "import time\ntime.sleep(0.7)\nreport.record('paper.table1.r', draws / 7)"
     for name in ("10_items", "20_people"):
         write_notebook(tmp_path, name, work, "report.finish()")
-    run = f"from pathlib import Path; from psychlm import notebooks; notebooks.run(root=Path({str(tmp_path)!r}))"
+    run = f"from pathlib import Path; from psychlm import site; site.run(root=Path({str(tmp_path)!r}))"
     started = subprocess.Popen([sys.executable, "-c", run], stderr=subprocess.DEVNULL)
     time.sleep(float(np.random.default_rng(seed).uniform(1, 6)))
     started.send_signal(signal.SIGKILL)
@@ -168,7 +168,7 @@ def test_too_little_memory_is_an_error_and_no_hang(tmp_path: Path) -> None:
         limit=("AS", 200_000_000),
     )
     assert done.returncode == 1, done.stderr
-    assert "psychlm: memory does not suffice" in done.stderr and "Traceback" not in done.stderr
+    assert "psychlm: out of memory" in done.stderr and "Traceback" not in done.stderr
     assert not out.exists()
 
 
@@ -267,6 +267,8 @@ def test_no_items_whatever_bring_a_traceback(tmp_path: Path, content: bytes) -> 
 
 
 def test_a_missing_or_unknown_thing_is_one_line() -> None:
-    assert "nowhere.csv is not there" in refused(["irt", "fit", "nowhere.csv", "--out", "fit.json"])
+    assert "nowhere.csv does not exist" in refused(
+        ["irt", "fit", "nowhere.csv", "--out", "fit.json"]
+    )
     assert "no dataset is named 'nothing'" in refused(["data", "where", "nothing"])
     assert "no notebook is 'zz'" in refused(["run", "zz"])

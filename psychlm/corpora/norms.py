@@ -1,14 +1,14 @@
-"""Predictability norms: how surprising people find the next word, from cloze tests, beside what models say.
+"""Predictability norms: how surprising people find the next word, from cloze tests, beside what
+models say.
 
-In a cloze test people read the beginning of a sentence and say the next word; the share of them who say the printed
-one, smoothed, is its cloze probability (Hao et al. 2020, section 3.3.2).
+In a cloze test people read the beginning of a sentence and say the next word; the share of them who
+say the printed one, smoothed, is its cloze probability (Hao et al. 2020, section 3.3.2).
 """
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Literal
 
 import pandas as pd
 
@@ -28,22 +28,20 @@ class Norms:
     sentences : DataFrame
         A words frame of the whole sentences, for language models to read.
     table : DataFrame
-        One row a normed word: ``text_id``, ``word_id``, ``word``; ``bare``, whether it is letters only, without
-        attached punctuation or clitics; ``cloze_surprisal_bits``; and the surprisals in bits of released models.
+        One row a normed word: ``text_id``, ``word_id``, ``word``; ``bare``, whether it is letters
+        only, without attached punctuation or clitics; ``cloze_surprisal_bits``; and the surprisals
+        in bits of released models.
     released : tuple of str
         The columns of ``table`` that hold released surprisals.
-    kind : str
-        "real", or "simulated" where the cloze answers were drawn from a known model.
     """
 
     sentences: pd.DataFrame
     table: pd.DataFrame
     released: tuple[str, ...]
-    kind: Literal["real", "simulated"] = "real"
 
 
 def is_bare(words: pd.Series) -> pd.Series:
-    """Say of each printed word whether it is letters only, without attached punctuation or clitics."""
+    """Return which words are letters only, without attached punctuation or clitics."""
     return words.str.fullmatch(BARE_WORD)
 
 
@@ -56,10 +54,11 @@ def split_sentences(sentences: pd.Series) -> pd.DataFrame:
 
 
 def ucl_norms() -> Norms:
-    """Read the norms of the UCL corpus: cloze answers and the surprisals of seven GPT models (de Varda et al. 2023).
+    """Read the norms of the UCL corpus: cloze answers and the surprisals of seven GPT models (de
+    Varda et al. 2023).
 
-    Surprisals were released in nats and come in bits here. A sentence's first word was not normed; its last word has
-    the full stop attached.
+    Surprisals were released in nats and come in bits here. A sentence's first word was not normed;
+    its last word has the full stop attached.
     """
     corpus = corpora.ucl()
     raw = pd.read_csv(data.path("ucl2023/all_measures"), keep_default_na=False, na_values=[""])

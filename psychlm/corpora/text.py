@@ -1,34 +1,242 @@
-"""Text for word-level language models, in training, validation and test parts with one closed vocabulary.
+"""Running text: readers of novels and corpora, tokens of printed words, word frequencies, corpora
+in three parts.
 
-What the training part holds less often than ``min_count`` is ``<unk>`` in all three, so that n-grams, LSTMs and
-Transformers share their probability among the same words and their perplexities compare (Hao et al. 2020, 3.3.1).
+Training text comes in natural casing and spacing. The sources are tokenised, tagged, wrapped or
+lower-cased, each in its own way, and a language model that is to score people's stimuli must learn
+from text as people write it: curly quotes become straight, dashes become ``--`` between words,
+tokens lose the space that tokenisation put before punctuation.
+
+A :class:`WordCorpus` is for word-level models (n-grams, LSTMs). What its training part holds less
+often than ``min_count`` is ``<unk>`` in all three parts, so that such models share their
+probability among the same words and their perplexities compare (Hao et al. 2020, 3.3.1).
 """
 
 from __future__ import annotations
 
+import io
 import re
-from collections.abc import Callable, Iterable, Sequence
+import zipfile
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
-from typing import Literal
 
 import numpy as np
+import pandas as pd
 
 from psychlm import data
-from psychlm.corpora.norms import Norms, ucl_norms
-from psychlm.lm import drawn, training_text
-from psychlm.lm.recurrent import Vocabulary
-from psychlm.lm.word_tokens import UNKNOWN, Tokenize, ptb, split_clitics
+from psychlm.corpora.norms import ucl_norms
+
+UNKNOWN = "<unk>"
+STRAIGHT = str.maketrans(
+    {"“": '"', "”": '"', "‘": "'", "’": "'", "\u00a0": " ", "—": "--", "–": "-", "…": "..."}
+)
+NLTK = ("brown", "movie_reviews", "state_union", "abc", "inaugural", "webtext", "treebank")
+# the rest of webtext is bug titles and adverts
+SPOKEN = ("grail.txt", "overheard.txt", "pirates.txt", "wine.txt")
+OVERLAP_WORDS = 7  # a run this long shared with a test sentence counts as the same sentence
+CLITIC = re.compile(r"(?i)(n't|'(?:s|m|d|re|ve|ll))$")
+PIECES = re.compile(r"\w+(?:[-'.]\w+)*|[^\w\s]")
+SENTENCE_END = re.compile(r"(?:(?<=[.!?])|(?<=[.!?][\"')]))\s+(?=[\"'(]*[A-Z])")
+BLOCK = 50  # paragraphs of a novel that stay together: parts share books, but not pages
+HELD_OUT = 0.1  # words of the validation and of the test part, each, relative to the training part
+CHAIN_LENGTH = 500  # words for which one Markov chain runs
 
 Sentences = list[list[str]]
+Tokenize = Callable[[str], list[str]]
 
-SENTENCE_END = re.compile(r"(?:(?<=[.!?])|(?<=[.!?][\"')]))\s+(?=[\"'(]*[A-Z])")
-BLOCK = (
-    50  # paragraphs that stay together when novels are dealt out: parts share books, but not pages
-)
-ASIDE = 0.1  # words of the validation and of the test part, each, as a share of the training part's
-WORDS_A_DRAWN_SENTENCE = 9
-CHAIN_LENGTH = 500  # words that one Markov chain runs for
+
+# Tokens of printed words
+
+
+def plain(word: str) -> list[str]:
+    """Split the punctuation at the edges off a printed word.
+
+    >>> plain("(don't")
+    ['(', "don't"]
+    """
+    return PIECES.findall(word.replace("’", "'"))
+
+
+def split_clitics(word: str) -> list[str]:
+    """Return tokens as the Penn Treebank separates them.
+
+    >>> split_clitics("don't,")
+    ['do', "n't", ',']
+    """
+    tokens = []
+    for token in plain(word):
+        clitic = CLITIC.search(token)
+        split = clitic is not None and clitic.start() > 0
+        tokens += [token[: clitic.start()], clitic[0]] if clitic and split else [token]
+    return tokens
+
+
+def ptb(word: str) -> list[str]:
+    """Return tokens as in Mikolov's Penn Treebank: lower case, clitics apart, numbers ``N``, no
+    punctuation.
+
+    >>> ptb("John's"), ptb("3.5")
+    (['john', "'s"], ['N'])
+    """
+    tokens = [token.lower() for token in split_clitics(word) if re.search(r"\w", token)]
+    return ["N" if re.fullmatch(r"[\d.,-]*\d[\d.,-]*", token) else token for token in tokens]
+
+
+def lower_case(word: str) -> list[str]:
+    """Return the tokens of a printed word in lower case, clitics and punctuation apart."""
+    return [token.lower() for token in split_clitics(word)]
+
+
+def counts(sentences: Iterable[Sequence[str]]) -> pd.Series:
+    """Return how often each token stands in a text, the most frequent first."""
+    tokens = [token for sentence in sentences for token in sentence]
+    return pd.Series(tokens, dtype=object).value_counts()
+
+
+def log_frequency(words: pd.Series, counted: pd.Series, tokenize: Tokenize = plain) -> np.ndarray:
+    """Return the log-frequencies (nats) that reading-time models take beside surprisal.
+
+    ``ln((c + 1) / (N + V + 1))`` of each token that is a word, with N tokens of V types and one
+    more type for what was never seen (Laplace); the logarithms of a word's tokens are added.
+    Typographic apostrophes count as straight ones.
+
+    Parameters
+    ----------
+    words : Series of str, shape (n,)
+        Printed words; punctuation at their edges does not count.
+    counted : Series
+        What :func:`counts` returned.
+
+    Returns
+    -------
+    (n,) array
+        NaN where a word is punctuation only.
+    """
+    tokens = words.reset_index(drop=True).map(tokenize).explode()
+    tokens = tokens[tokens.str.contains(r"\w", na=False)]
+    seen = tokens.map(counted).fillna(0).to_numpy(dtype=float)
+    logs = pd.Series(np.log((seen + 1) / (counted.sum() + len(counted) + 1)), index=tokens.index)
+    return logs.groupby(level=0).sum().reindex(range(len(words))).to_numpy()
+
+
+# Text as people write it
+
+
+def bare_words(text: str) -> list[str]:
+    """Return the lower-cased words of a text without its punctuation, as overlap and counts need
+    them.
+    """
+    return re.findall(r"[a-z0-9]+(?:'[a-z]+)?", text.translate(STRAIGHT).lower())
+
+
+def paragraphs() -> Iterator[tuple[str, str]]:
+    """Yield (source, paragraph) over the 20 novels and seven NLTK corpora, in a fixed order."""
+    for name in sorted(n for n in data.registry().index if n.startswith("lm/novels/")):
+        text = data.path(name).read_bytes().decode("utf-8", errors="replace")
+        # unwrap hard lines; what has no sentence end (titles, contents, credits) is left out
+        for block in re.split(r"\n\s*\n", text.replace("\r", "").translate(STRAIGHT)):
+            paragraph = re.sub(r"\s+", " ", block.replace("_", "")).strip()
+            ends = re.search(r"[.!?]['\")]*(--)?$", paragraph)
+            if ends and not paragraph.startswith("Produced by"):
+                yield "novels", re.sub(r"\s*--+\s*", " -- ", paragraph).strip()
+    for corpus in NLTK:
+        with zipfile.ZipFile(data.path(f"lm/nltk/{corpus}")) as archive:
+            for member in sorted(archive.namelist()):
+                yield from ((corpus, p) for p in _nltk(corpus, member, archive))
+
+
+def _nltk(corpus: str, member: str, archive: zipfile.ZipFile) -> Iterator[str]:
+    """Yield the paragraphs of one file of an NLTK archive; files that hold no running text give
+    none.
+    """
+    name = member.rsplit("/", 1)[-1]
+    if not name or name.isupper() or name.startswith("."):
+        return
+    if (corpus == "webtext" and name not in SPOKEN) or (
+        corpus == "treebank" and "/raw/" not in member
+    ):
+        return
+    text = io.TextIOWrapper(archive.open(member), encoding="latin-1", newline=None).read()
+    if corpus == "brown" and re.fullmatch(r"c[a-r]\d\d", name):
+        # lines of word/tag: take the tags off and join the sentences of a paragraph
+        for block in re.split(r"\n\s*\n\s*\n", text):
+            sentences = [
+                " ".join(token.rsplit("/", 1)[0] for token in line.split())
+                for line in block.splitlines()
+            ]
+            if any(sentences):
+                yield " ".join(detokenise(sentence) for sentence in sentences if sentence)
+    elif corpus == "movie_reviews" and name.endswith(".txt"):
+        lines = (detokenise(line) for line in text.translate(STRAIGHT).splitlines() if line.strip())
+        # lower-cased sentences get their first capital, and the pronoun I its own
+        lines = (re.sub(r"\bi\b(?!\.)", "I", line) for line in lines)
+        capital = re.compile(r"^([^a-zA-Z]*)([a-z])")
+        yield " ".join(capital.sub(lambda m: m[1] + m[2].upper(), line) for line in lines)
+    elif corpus not in ("brown", "movie_reviews"):
+        for block in text.split("\n\n" if corpus == "treebank" else "\n"):
+            block = re.sub(r"\s+", " ", block.replace(".START", "")).translate(STRAIGHT).strip()
+            if block and "<" not in block:
+                yield re.sub(r"\s*--+\s*", " -- ", block)
+
+
+def detokenise(tokens: str) -> str:
+    """Put a space-separated tokenisation back into print.
+
+    Parameters
+    ----------
+    tokens : str
+        One sentence, tokens between spaces, quotes as `` `` `` and ``''`` or alternating ``"``.
+
+    Examples
+    --------
+    >>> detokenise("it 's only a movie , is n't it ?")
+    "it's only a movie, isn't it?"
+    """
+    text = f" {tokens} "
+    text = re.sub(r" (``|'') ?", lambda m: ' "' if m[1] == "``" else '" ', text)
+    text = re.sub(r' " (.*?) " ', r' "\1" ', text)
+    text = re.sub(r" ([?!]) (?=\1 )", " ", text)  # Brown doubles them
+    text = re.sub(r"([;:]) \1(?= )", r"\1", text)
+    text = re.sub(
+        r" ([,.;:?!%)\]}]|\.\.\.|n't|'(?:s|m|d|re|ve|ll)\b)(?=[\s\"'),.;:?!])", r"\1", text
+    )
+    text = re.sub(r"([(\[{$]) ", r"\1", text)
+    return re.sub(r"\s+", " ", re.sub(r"\s*--+\s*", " -- ", text)).strip()
+
+
+def mark_overlap(
+    sentences: Iterable[str], texts: Iterable[tuple[str, str]]
+) -> Iterator[tuple[str, str, bool]]:
+    """Yield paragraphs with whether they are free of the sentences of a test corpus.
+
+    Parameters
+    ----------
+    sentences : iterable of str
+        The test corpus. A sentence counts as found in a paragraph when a run of seven of its words
+        is there, or all of a sentence of four to six words.
+    texts : iterable of (source, paragraph)
+
+    Yields
+    ------
+    (source, paragraph, clean) : tuple of str, str, bool
+    """
+    runs: dict[int, set[tuple[str, ...]]] = {}
+    for words in map(bare_words, sentences):
+        size = min(len(words), OVERLAP_WORDS)
+        if size > 3:
+            own = zip(*(words[i:] for i in range(size)), strict=False)
+            runs.setdefault(size, set()).update(own)
+    for source, paragraph in texts:
+        words = bare_words(paragraph)
+        clean = all(
+            known.isdisjoint(zip(*(words[i:] for i in range(size)), strict=False))
+            for size, known in runs.items()
+        )
+        yield source, paragraph, clean
+
+
+# Corpora in three parts
 
 
 @dataclass(frozen=True)
@@ -41,8 +249,6 @@ class WordCorpus:
         Sentences of tokens, unknown ones ``<unk>``.
     tokenize : callable
         How a printed word becomes this corpus's tokens, for models that read other text later.
-    kind : str
-        "real", or "simulated" where a model wrote the text.
     """
 
     name: str
@@ -50,7 +256,6 @@ class WordCorpus:
     validation: Sentences
     test: Sentences
     tokenize: Tokenize
-    kind: Literal["real", "simulated"] = "real"
 
     @property
     def n_words(self) -> dict[str, int]:
@@ -62,7 +267,7 @@ class WordCorpus:
 def read(
     names: Sequence[str], n_words: int, *, seed: int, min_count: int = 2
 ) -> dict[str, WordCorpus]:
-    """Read corpora; where one of them cannot be had, return in their place one that the default model wrote.
+    """Read corpora by name.
 
     Parameters
     ----------
@@ -70,115 +275,96 @@ def read(
     n_words : int
         Words of training text at most.
     seed : int
-        Deals out the novels, or draws the text.
+        Deals out the novels.
     min_count : int
-        Rarer words of the training part are ``<unk>``.
+        Rarer words of the training part of the novels are ``<unk>``.
 
     Raises
     ------
     ValueError
         If a name is unknown.
+    psychlm.data.DataMissingError
+        If a corpus cannot be had.
     """
-    readers: dict[str, Callable[[], WordCorpus]] = {
-        "novels": lambda: novels(n_words, seed=seed, min_count=min_count),
-        "Penn Treebank": lambda: _benchmark(
-            "Penn Treebank", "lm/ptb/ptb.valid", "lm/ptb/ptb.test", ptb, n_words
-        ),
-        "WikiText-2": lambda: _benchmark(
-            "WikiText-2", "lm/wikitext-2/valid", "lm/wikitext-2/test", split_clitics, n_words
-        ),
+    benchmarks = {
+        "Penn Treebank": ("lm/ptb/ptb.valid", "lm/ptb/ptb.test", ptb),
+        "WikiText-2": ("lm/wikitext-2/valid", "lm/wikitext-2/test", split_clitics),
     }
-    strange = sorted(set(names) - set(readers))
+    strange = sorted(set(names) - {"novels", *benchmarks})
     if strange:
-        raise ValueError(f"no corpus is named {strange}; there are {sorted(readers)}")
-    try:
-        return {name: readers[name]() for name in names}
-    except data.DataMissingError:
-        return {"drawn": from_default(n_words, seed=seed, min_count=min_count)}
-
-
-def norms(*, seed: int, n_drawn: int = 150) -> Norms:
-    """Read the norms of the UCL corpus; where they cannot be had, draw as many sentences from the default model."""
-    try:
-        return ucl_norms()
-    except data.DataMissingError:
-        return drawn.norms(n_drawn, seed)
-
-
-def lower_case(word: str) -> list[str]:
-    """Return a printed word's tokens in lower case, clitics and punctuation apart."""
-    return [token.lower() for token in split_clitics(word)]
+        raise ValueError(f"no corpus is named {strange}; there are {['novels', *benchmarks]}")
+    corpora = {}
+    for name in names:
+        if name == "novels":
+            corpora[name] = novels(n_words, seed=seed, min_count=min_count)
+            continue
+        # train on the validation text (every tenth line held out) and test on the test text; a line
+        # is a sentence
+        train_file, test_file, tokenize = benchmarks[name]
+        lines, test = (
+            [line.split() for line in data.path(file).read_text(encoding="utf-8").splitlines()]
+            for file in (train_file, test_file)
+        )
+        lines, test = [line for line in lines if line], [line for line in test if line]
+        train = _take((line for i, line in enumerate(lines) if i % 10), n_words)
+        corpora[name] = WordCorpus(name, *_close_vocabulary(train, lines[::10], test, 1), tokenize)
+    return corpora
 
 
 def novels(n_words: int, *, seed: int, min_count: int = 2) -> WordCorpus:
-    """Deal out the 20 novels, a block of 50 paragraphs at a time; what shares a sentence with the UCL corpus is out."""
-    paragraphs = [
-        p for _, p in takewhile(lambda told: told[0] == "novels", training_text.paragraphs())
-    ]
-    blocks = [paragraphs[i : i + BLOCK] for i in range(0, len(paragraphs), BLOCK)]
+    """Deal out the 20 novels in blocks of 50 paragraphs, without those that share a sentence with
+    the UCL corpus.
+    """
+    texts = [text for _, text in takewhile(lambda pair: pair[0] == "novels", paragraphs())]
+    blocks = [texts[i : i + BLOCK] for i in range(0, len(texts), BLOCK)]
     order = np.random.default_rng(seed).permutation(len(blocks))
-    mixed = (("novels", p) for i in order for p in blocks[i])
+    mixed = (("novels", text) for i in order for text in blocks[i])
     normed = ucl_norms().sentences.groupby("text_id")["word"].agg(" ".join)
-    clean = (p for _, p, ok in training_text.without(normed, mixed) if ok)
-    sentences = (s for p in clean for s in SENTENCE_END.split(p))
-    return _dealt("novels", map(_tokens, sentences), n_words, min_count, "real")
+    clean = (text for _, text, is_clean in mark_overlap(normed, mixed) if is_clean)
+    sentences = (sentence for text in clean for sentence in SENTENCE_END.split(text))
+    tokens = ([token for word in s.split() for token in lower_case(word)] for s in sentences)
+    return _deal("novels", tokens, n_words, min_count)
 
 
-def from_default(n_words: int, *, seed: int, min_count: int = 2) -> WordCorpus:
-    """Let the default model write a corpus; of at most 20,000 words, since it writes slowly."""
-    n_words = min(n_words, 20_000)
-    written = drawn.sentences(int(n_words * (1 + 2 * ASIDE)) // WORDS_A_DRAWN_SENTENCE, seed)
-    return _dealt("drawn", map(_tokens, written), n_words, min_count, "simulated")
+def markov(n_words: int, n_types: int, *, seed: int) -> tuple[WordCorpus, float]:
+    """Draw a corpus from a Markov chain of words, and return it with the perplexity that no model
+    can beat.
 
-
-def markov(n_words: int, n_kinds: int, *, seed: int) -> tuple[WordCorpus, float]:
-    """Draw a corpus from a Markov chain of words, and return it with the perplexity that no model can beat.
-
-    Each word's successors, the end of the sentence among them, have probabilities P_i ~ Dirichlet(0.3); per token the
-    entropy of the source is sum_i pi_i H(P_i), with pi the chain's stationary distribution.
+    Each word's successors, the end of the sentence among them, have probabilities P_i ~
+    Dirichlet(0.3); per token the entropy of the source is sum_i pi_i H(P_i), with pi the chain's
+    stationary distribution.
 
     Parameters
     ----------
-    n_kinds : int
+    n_types : int
         Different words.
     """
     rng = np.random.default_rng(seed)
-    chain = rng.dirichlet(
-        np.full(n_kinds + 1, 0.3), size=n_kinds + 1
-    )  # state 0 ends a sentence and begins the next
-    steps, at = [], np.zeros(max(n_words // CHAIN_LENGTH, 10), dtype=np.int64)
+    # state 0 ends a sentence and begins the next
+    chain = rng.dirichlet(np.full(n_types + 1, 0.3), size=n_types + 1)
+    steps, state = [], np.zeros(max(n_words // CHAIN_LENGTH, 10), dtype=np.int64)
     for _ in range(CHAIN_LENGTH):
-        at = (rng.random(len(at))[:, None] > chain[at].cumsum(axis=1)).sum(axis=1).clip(max=n_kinds)
-        steps.append(at)
-    text = " ".join("." if state == 0 else f"w{state}" for state in np.stack(steps, axis=1).ravel())
+        above = rng.random(len(state))[:, None] > chain[state].cumsum(axis=1)
+        state = above.sum(axis=1).clip(max=n_types)
+        steps.append(state)
+    words = [f"w{i}" if i else "." for i in np.stack(steps, axis=1).ravel()]
+    sentences = (sentence.split() for sentence in " ".join(words).split("."))
     stationary = np.linalg.matrix_power(chain, 1000)[0]
-    bits = -(
-        stationary[:, None] * chain * np.log2(chain, where=chain > 0, out=np.zeros_like(chain))
-    ).sum()
-    parts = (sentence.split() for sentence in text.split("."))
-    return _dealt("markov", parts, n_words, 1, "simulated"), float(2**bits)
+    log2 = np.log2(chain, where=chain > 0, out=np.zeros_like(chain))
+    bits = -(stationary[:, None] * chain * log2).sum()
+    return _deal("markov", sentences, n_words, 1), float(2**bits)
 
 
-def _tokens(sentence: str) -> list[str]:
-    return [token for word in sentence.split() for token in lower_case(word)]
-
-
-def _dealt(
-    name: str,
-    sentences: Iterable[list[str]],
-    n_words: int,
-    min_count: int,
-    kind: Literal["real", "simulated"],
-) -> WordCorpus:
+def _deal(name: str, sentences: Iterable[list[str]], n_words: int, min_count: int) -> WordCorpus:
     """Fill test, validation and training part, in this order, with so many words each."""
     rest = filter(None, sentences)
-    aside = int(ASIDE * n_words)
-    test, validation = _taken(rest, aside), _taken(rest, aside)
-    train = _taken(rest, n_words)
-    return WordCorpus(name, *_closed(train, validation, test, min_count), lower_case, kind)
+    n_held_out = int(HELD_OUT * n_words)
+    test, validation = _take(rest, n_held_out), _take(rest, n_held_out)
+    parts = _close_vocabulary(_take(rest, n_words), validation, test, min_count)
+    return WordCorpus(name, *parts, lower_case)
 
 
-def _taken(sentences: Iterable[list[str]], n_words: int) -> Sentences:
+def _take(sentences: Iterable[list[str]], n_words: int) -> Sentences:
     """Take sentences until they have so many words."""
     taken, total = [], 0
     for sentence in sentences:
@@ -189,26 +375,14 @@ def _taken(sentences: Iterable[list[str]], n_words: int) -> Sentences:
     return taken
 
 
-def _benchmark(name: str, train: str, test: str, tokenize: Tokenize, n_words: int) -> WordCorpus:
-    """Read a benchmark's validation text to train on (every tenth line aside) and its test text; a line a sentence."""
-    lines = _lines(train)
-    kept = _taken((line for i, line in enumerate(lines) if i % 10), n_words)
-    return WordCorpus(name, *_closed(kept, lines[::10], _lines(test), 1), tokenize)
-
-
-def _lines(name: str) -> Sentences:
-    split = (line.split() for line in data.path(name).read_text(encoding="utf-8").splitlines())
-    return [line for line in split if line]
-
-
-def _closed(
+def _close_vocabulary(
     train: Sentences, validation: Sentences, test: Sentences, min_count: int
 ) -> tuple[Sentences, Sentences, Sentences]:
     """Write ``<unk>`` for what the training part does not hold ``min_count`` times."""
-    known = set(Vocabulary.of(train, min_count=min_count).words)
-    closed = (
-        [[t if t in known else UNKNOWN for t in s] for s in part]
+    counted = Counter(token for sentence in train for token in sentence)
+    known = {token for token, count in counted.items() if count >= min_count}
+    closed = [
+        [[token if token in known else UNKNOWN for token in sentence] for sentence in part]
         for part in (train, validation, test)
-    )
-    train, validation, test = closed
-    return train, validation, test
+    ]
+    return closed[0], closed[1], closed[2]

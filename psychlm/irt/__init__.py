@@ -1,59 +1,89 @@
-"""Item response theory: 1PL, Rasch, 2PL and 3PL models by marginal maximum likelihood, from tests to machine learning.
+"""Item response theory: 1PL, Rasch, 2PL and 3PL models by marginal maximum likelihood.
 
-``fit`` estimates items, ``IRTFit.score`` persons; ``curves`` draws what was fitted. ``s_x2``, ``ld_x2``, ``q3``, ``m2``
-and ``person_fit`` test it. ``tetrachoric``, ``parallel_analysis``, ``two_factor`` and the rotations ask how many
-abilities there are; ``select_items`` makes a scale of a bank of items, and ``confirm`` tries it on new persons.
-``mantel_haenszel`` and ``dif_likelihood_ratio`` ask whether items work alike in two groups, such as people and models;
-``lltm`` explains difficulties by features of the items.
+``fit`` estimates items, ``IRTFit.score`` persons; :mod:`psychlm.irt.curves` draws what was fitted.
+``s_x2``, ``ld_x2``, ``q3``, ``m2`` and ``person_fit`` test the fit; ``tetrachoric``,
+``parallel_analysis``, ``two_factor`` and ``rotate`` the number of abilities. ``select_items`` makes
+a scale of a bank of items, and ``confirm`` tests it on new persons. ``mantel_haenszel`` and
+``dif_likelihood_ratio`` test whether items work alike in two groups; ``lltm`` explains difficulties
+by features of the items.
 """
 
 from psychlm.irt._fit import fit
-from psychlm.irt.confirm import confirm
+from psychlm.irt._lltm import LLTMFit, lltm
+from psychlm.irt._m2 import M2Fit, m2
 from psychlm.irt.dif import (
     LikelihoodRatioDIF,
     MantelHaenszel,
     dif_likelihood_ratio,
     mantel_haenszel,
 )
-from psychlm.irt.dimension import eigenvalues, parallel_analysis, unidimensionality
-from psychlm.irt.goodness import ld_x2, likelihood_ratio, person_fit, q3, s_x2
-from psychlm.irt.limited_information import m2
-from psychlm.irt.lltm import LLTMFit, lltm
+from psychlm.irt.dimensionality import (
+    ParallelAnalysis,
+    Rotation,
+    TwoFactorFit,
+    eigenvalues,
+    parallel_analysis,
+    rotate,
+    tetrachoric,
+    two_factor,
+)
+from psychlm.irt.item_fit import ModelTables, ld_x2, likelihood_ratio, person_fit, q3, s_x2
+from psychlm.irt.multigroup import TwoGroupFit, fit_two_groups
 from psychlm.irt.priors import Beta, LogNormal, Normal
-from psychlm.irt.result import IRTFit, IRTWarning
-from psychlm.irt.rotation import oblimin, target_rotation
+from psychlm.irt.result import IRTFit, IRTWarning, link
 from psychlm.irt.scoring import score
-from psychlm.irt.select import select_items
-from psychlm.irt.tetrachoric import tetrachoric
-from psychlm.irt.two_factor import two_factor
+from psychlm.irt.selection import (
+    STRATEGIES,
+    Confirmation,
+    InformationRange,
+    Selection,
+    assemble_form,
+    confirm,
+    information_range,
+    select_by_difficulty,
+    select_items,
+)
 
 __all__ = [
     "Beta",
+    "Confirmation",
     "IRTFit",
     "IRTWarning",
+    "InformationRange",
     "LLTMFit",
     "LikelihoodRatioDIF",
     "LogNormal",
+    "M2Fit",
     "MantelHaenszel",
+    "ModelTables",
     "Normal",
+    "ParallelAnalysis",
+    "Rotation",
+    "STRATEGIES",
+    "Selection",
+    "TwoFactorFit",
+    "TwoGroupFit",
+    "assemble_form",
     "confirm",
     "dif_likelihood_ratio",
     "eigenvalues",
     "fit",
+    "fit_two_groups",
+    "information_range",
     "ld_x2",
     "likelihood_ratio",
+    "link",
     "lltm",
     "m2",
     "mantel_haenszel",
-    "oblimin",
     "parallel_analysis",
     "person_fit",
     "q3",
+    "rotate",
     "s_x2",
     "score",
+    "select_by_difficulty",
     "select_items",
-    "target_rotation",
     "tetrachoric",
     "two_factor",
-    "unidimensionality",
 ]

@@ -1,4 +1,9 @@
-"""Fit an item response model: check what comes in, estimate, and say honestly what came out."""
+"""Fit an item response model: check, compress, EM, refine, standard errors, result.
+
+``fit`` reads from top to bottom. ``estimate`` is the algorithm: EM on a grid of ability
+(:mod:`psychlm.irt.em`), with guessing also Newton's method and other starts
+(:mod:`psychlm.irt.newton`), then again on finer grids until a finer one changes nothing.
+"""
 
 from __future__ import annotations
 
@@ -9,48 +14,36 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pandas as pd
 import torch
-from torch import Tensor
 
 from psychlm.frames import FrameError, format_names
-from psychlm.irt.em import (
-    EM,
-    LATTICE_ERROR,
-    LOGLIK_TOLERANCE,
-    SMALLEST_STEP,
-    Settings,
-    ability_sd_check,
-    finer_objective,
-    halved,
-    oriented,
-    squarem,
-)
+from psychlm.irt.em import EM, LOGLIK_TOLERANCE, Settings, squarem
 from psychlm.irt.likelihood import (
     RUNAWAY_SLOPE,
+    STEP,
     Design,
     Parameters,
     Posterior,
     QuadratureGrid,
-    parameter_frame,
     quadrature_grid,
 )
-from psychlm.irt.newton import better_items, newton
-from psychlm.irt.priors import Prior, check_priors
+from psychlm.irt.newton import better_starts, newton
+from psychlm.irt.priors import Beta, LogNormal, Normal, Prior
 from psychlm.irt.response_matrix import (
     ResponseMatrix,
     encode_responses,
     identical_items,
     pick_device,
 )
-from psychlm.irt.result import MODELS, IRTFit, IRTWarning
-from psychlm.irt.standard_errors import EXACT_PARAMETERS, StandardErrors, no_standard_errors
+from psychlm.irt.result import COLUMNS, MODELS, IRTFit, IRTWarning
+from psychlm.irt.standard_errors import EXACT_PARAMETERS, StandardErrors
 from psychlm.irt.standard_errors import standard_errors as errors_of
 
 START_GUESSING = 0.02
-NEWTON_FROM = 0.01  # logits: where EM hands over to Newton
-TWINS_DIFFER = (
-    10  # that the same few persons failed two easy items is no news; of ten persons it is
-)
-ROUGH = 0.01  # tolerance, in logits, of the 2PL from which a 3PL starts
+RARE = 10  # that the same few persons failed two easy items is no surprise; of ten persons it is
+ROUGH = 0.01  # logits: tolerance of the 2PL that starts a 3PL, and where EM hands over to Newton
+GRID_ERROR = 0.01  # nats: a finer grid that moves the log-likelihood by less changes nothing
+SMALLEST_STEP = STEP / 16
+PRIORS = {"slope": (Normal, LogNormal), "intercept": (Normal,), "guessing": (Beta,)}
 
 
 def fit(
@@ -68,39 +61,39 @@ def fit(
     tolerance: float = 1e-4,
     progress: bool = False,
 ) -> IRTFit:
-    """Fit a 1PL, Rasch, 2PL or 3PL model to persons x items responses by marginal maximum likelihood.
+    """Fit a 1PL, Rasch, 2PL or 3PL model to responses by marginal maximum likelihood.
 
     Parameters
     ----------
     responses : DataFrame or ndarray, shape (n_persons, n_items)
-        A responses frame (0, 1, NaN), or a uint8 matrix (0, 1, 255 for not asked), which may be a memory map: it is
-        read in blocks of items.
+        A responses frame (0, 1, NaN), or a uint8 matrix (0, 1, 255 for not asked), which may be a
+        memory map: it is read in blocks.
     model : str, or mapping from item to str
-        "1PL" (one common slope, ability N(0, 1)), "Rasch" (slopes 1, ability variance free), "2PL" or "3PL"; or "2PL"
-        and "3PL" item by item.
+        "1PL" (one common slope, ability N(0, 1)), "Rasch" (slopes 1, ability variance free), "2PL"
+        or "3PL"; or "2PL" and "3PL" item by item.
     method : str
-        "mml", or "vi" for :func:`psychlm.irt.variational.infer` as it comes (Rasch, 1PL, 2PL), which has settings of its own.
+        "mml", or "vi" for :func:`psychlm.irt.variational.infer` with its defaults.
     device : str
-        "auto" (a CUDA device for more than ten million answers, if there is one), "cpu", "cuda", "cuda:1".
+        "auto" (a GPU for over ten million responses, if there is one), "cpu", "cuda", "cuda:1".
     guessing : float or Series by item, optional
-        Fixes the guessing parameter, of the items named only if it is a Series.
+        Fixes guessing parameters: a Series, those of its items only.
     priors : dict, optional
-        Densities on "slope" (LogNormal, Normal), "intercept" (Normal) and "guessing" (Beta), off by default.
-        ``{"guessing": Beta(5, 17)}`` keeps a 3PL from running away; ``{"intercept": Normal(0, 3)}`` keeps items finite
-        that all answered alike.
+        Densities on "slope" (LogNormal, Normal), "intercept" (Normal) and "guessing" (Beta).
+        ``{"guessing": Beta(5, 17)}`` keeps a 3PL from running away; ``{"intercept": Normal(0, 3)}``
+        keeps items finite to which everyone responded alike.
     start : DataFrame, optional
-        Items with a, d and c of an earlier fit, to begin from: a refit after dropping an item takes a few steps.
+        Items with a, d and c of an earlier fit, from which a refit takes a few steps.
     standard_errors : bool
-        From the observed information.
+        Compute them, from the observed information.
     item_names : sequence, optional
         Names for the columns of a matrix.
     max_iterations : int
         EM steps; reaching them gives a warning and ``converged=False``.
     tolerance : float
-        Converged are parameters whose predicted remaining change is below it (logits), with a log-likelihood that
-        gained less than 1e-5 nats.
+        Converged are parameters whose predicted remaining change is below it (logits), with a
+        log-likelihood that gained less than 1e-5 nats.
     progress : bool
-        Write a line per EM cycle to standard error.
+        Write one line per EM cycle to standard error.
 
     Returns
     -------
@@ -109,240 +102,326 @@ def fit(
     Raises
     ------
     FrameError
-        If responses are malformed, there are fewer than 3 items, or an item was answered alike by everyone.
+        If responses are malformed, items fewer than 3, or everyone responded alike to one.
     RuntimeError
         If a device is asked for that is not there.
 
     References
     ----------
     Bock and Aitkin (1981), Psychometrika 46, 443-459. Lalor (2020), sections 1.3.1 and 1.3.2.
+
+    Examples
+    --------
+    >>> from psychlm import simulate
+    >>> rng = np.random.default_rng(0)
+    >>> fit(simulate.responses(rng.normal(size=500), simulate.items(8, rng), rng)).converged
+    True
     """
     if method == "vi":
-        return _variational(
-            responses, model, device, item_names, guessing=guessing, priors=priors, start=start
-        )
+        from psychlm.irt.variational import infer  # only for those who ask for it
+
+        refused = {"guessing": guessing, "priors": priors, "start": start}
+        given = [name for name, value in refused.items() if value is not None]
+        if given or not isinstance(model, str):
+            raise ValueError(
+                f"method='vi' takes one model for all items and no {given or 'model by item'}; "
+                "use method='mml'"
+            )
+        return infer(responses, model, device=device, item_names=item_names).fit
     if method != "mml":
         raise ValueError(f"method {method!r} is neither 'mml' nor 'vi'")
-    answers = encode_responses(responses, pick_device(device, responses.size), item_names)
-    kind, design, fixed = _design(answers, model, guessing, check_priors(priors))
-    _check_items(answers, kind, design)
+
+    # Check and compress.
+    n_responses = getattr(responses, "size", 0)
+    encoded = encode_responses(responses, pick_device(device, n_responses), item_names)
+    kind, design, fixed_guessing = design_of(encoded, model, guessing, priors or {})
+    check_items(encoded, kind, design)
+
+    # EM and refinement.
     settings = Settings(tolerance, max_iterations, progress)
-    found = estimate(answers, design, _start(answers, design, fixed, start, settings), settings)
+    begin = starting_values(encoded, design, fixed_guessing, start, settings)
+    found = estimate(encoded, design, begin, settings)
+
+    # Standard errors.
     if standard_errors:
-        errors = errors_of(answers, design, found.parameters, found.grid)
+        errors = errors_of(encoded, design, found.parameters, found.grid)
     else:
-        errors = no_standard_errors(answers.n_items)
+        errors = StandardErrors.unknown(encoded.n_items)
+
+    # Report problems, then put the estimates on the model's own scale.
     runaway = (found.parameters.slope.abs() > RUNAWAY_SLOPE).cpu().numpy()
-    _warn(answers, found, errors if standard_errors else None, runaway, settings)
-    return _result(answers, kind, design, found, errors, not runaway.any())
+    unknown = np.isnan(errors.intercept) & ~runaway if standard_errors else np.array([False])
+    for message in problems(encoded.items, found, runaway, unknown, max_iterations):
+        warnings.warn(message, IRTWarning, stacklevel=2)
+    return result_of(encoded, kind, design, found, errors, not runaway.any())
 
 
-def _variational(
-    responses: pd.DataFrame | np.ndarray,
-    model: str | Mapping | pd.Series,
-    device: str,
-    item_names: Sequence[str] | pd.Index | None,
-    **mml_only: object,
-) -> IRTFit:
-    """Fit by variational inference, and refuse what only maximum likelihood knows."""
-    from psychlm.irt.variational import infer  # only those who ask for it load it
-
-    given = [name for name, value in mml_only.items() if value is not None]
-    if given or not isinstance(model, str):
-        raise ValueError(
-            f"method='vi' takes one model for all items and no {given or 'models item by item'}; use 'mml'"
-        )
-    return infer(responses, model, device=device, item_names=item_names).fit
-
-
-def _design(
-    answers: ResponseMatrix,
+def design_of(
+    responses: ResponseMatrix,
     model: str | Mapping | pd.Series,
     guessing: float | pd.Series | None,
     priors: dict[str, Prior],
-) -> tuple[str, Design, Tensor]:
-    """Return the model's name, what is free in it, and the guessing parameters that are fixed (NaN: free)."""
-    kind, has_guessing = _kinds(model, answers.items)
-    fixed = pd.Series(np.where(has_guessing, np.nan, 0.0), index=answers.items)
-    if guessing is not None:
-        given = (
-            guessing
-            if isinstance(guessing, pd.Series)
-            else pd.Series(guessing, index=answers.items)
-        )
-        unknown = given.index.difference(answers.items)
-        if len(unknown) or not given.between(0, 1, inclusive="left").all():
-            raise FrameError(
-                f"guessing must lie in [0, 1), for items that are there; it names {format_names(unknown)} besides"
-            )
-        fixed.update(given)
-    values = torch.tensor(fixed.to_numpy(), dtype=torch.float64, device=answers.device)
-    if kind in ("1PL", "Rasch") and "slope" in priors:
-        raise FrameError(
-            f"the {kind} model has no slopes of its own for a prior; drop it or fit a 2PL"
-        )
-    return kind, Design(kind in ("1PL", "Rasch"), values.isnan(), priors), values
+) -> tuple[str, Design, pd.Series]:
+    """Return the model's name, what is free in it, and fixed guessing parameters (NaN: free)."""
+    items = responses.items
 
-
-def _kinds(model: str | Mapping | pd.Series, items: pd.Index) -> tuple[str, np.ndarray]:
-    """Return the model's name and which items have a guessing parameter of their own."""
+    # One model for all items, or 2PL and 3PL item by item.
     if isinstance(model, str):
         if model.upper() not in MODELS:
             raise ValueError(f"model {model!r} is not one of {list(MODELS.values())}")
-        return MODELS[model.upper()], np.full(len(items), model.upper() == "3PL")
-    named = pd.Series(model).reindex(items)
-    wrong = ~named.isin(["2PL", "3PL"])
-    if wrong.any():
-        raise FrameError(
-            f'items {format_names(items[wrong])} have no model, or one that is neither "2PL" nor "3PL"'
-        )
-    three = (named == "3PL").to_numpy()
-    return "3PL" if three.all() else "mixed" if three.any() else "2PL", three
+        kind, has_guessing = MODELS[model.upper()], np.full(len(items), model.upper() == "3PL")
+    else:
+        named = pd.Series(model).reindex(items)
+        wrong = ~named.isin(["2PL", "3PL"])
+        if wrong.any():
+            raise FrameError(
+                f"items {format_names(items[wrong])} have no model, or one that is neither "
+                '"2PL" nor "3PL"; name one of them for every item'
+            )
+        has_guessing = (named == "3PL").to_numpy()
+        kind = "3PL" if has_guessing.all() else "mixed" if has_guessing.any() else "2PL"
+    common_slope = kind in ("1PL", "Rasch")
+
+    # Guessing parameters that are fixed.
+    fixed = pd.Series(np.where(has_guessing, np.nan, 0.0), index=items)
+    if guessing is not None:
+        given = pd.Series(guessing, index=None if isinstance(guessing, pd.Series) else items)
+        unknown = given.index.difference(items)
+        if len(unknown) or not given.between(0, 1, inclusive="left").all():
+            raise FrameError(
+                "guessing must lie in [0, 1) and name items of the responses; "
+                f"it also names {format_names(unknown)}"
+            )
+        fixed.update(given)
+
+    # Priors of the kinds that their parameters can have.
+    for name, prior in priors.items():
+        if name not in PRIORS or not isinstance(prior, PRIORS[name]):
+            known = {key: " or ".join(k.__name__ for k in kinds) for key, kinds in PRIORS.items()}
+            raise FrameError(f"prior {name!r}: {prior!r} is not known; give any of {known}")
+        if isinstance(prior, Beta) and min(prior.alpha, prior.beta) <= 1:
+            raise FrameError(f"{prior} has its mode at 0 or 1; give alpha and beta above 1")
+    if common_slope and "slope" in priors:
+        raise FrameError(f"the {kind} model has no slopes for a prior; drop it or fit a 2PL")
+
+    free = torch.tensor(fixed.isna().to_numpy(), device=responses.device)
+    return kind, Design(common_slope, free, dict(priors)), fixed
 
 
-def _check_items(answers: ResponseMatrix, kind: str, design: Design) -> None:
+def check_items(responses: ResponseMatrix, kind: str, design: Design) -> None:
     """Refuse data from which no parameters follow; warn of items that stand twice."""
-    if answers.n_items < 3:
+    items, n_correct, n_answered = responses.items, responses.n_correct, responses.n_answered
+    if len(items) < 3:
+        raise FrameError(f"{len(items)} items do not identify a {kind} model; it takes at least 3")
+    rarer = torch.minimum(n_correct, n_answered - n_correct).cpu().numpy()
+    regular = "intercept" in design.priors and (design.common_slope or "slope" in design.priors)
+    if (rarer == 0).any() and not regular:
         raise FrameError(
-            f"{answers.n_items} items do not identify a {kind} model; it takes at least 3"
+            f"items {format_names(items[rarer == 0])} were answered alike by everyone, so their "
+            "difficulty is infinite; drop them with frames.drop_constant(responses), or give a "
+            'prior, such as priors={"intercept": Normal(0, 3)} with the Rasch model'
         )
-    constant = ((answers.n_correct == 0) | (answers.n_correct == answers.n_answered)).cpu().numpy()
-    if constant.any() and not (
-        "intercept" in design.priors and (design.common_slope or "slope" in design.priors)
-    ):
-        raise FrameError(
-            f"items {format_names(answers.items[constant])} were answered alike by everyone, so their difficulty is infinite; "
-            "drop them with frames.drop_constant(responses), or give a prior, such as "
-            'priors={"intercept": Normal(0, 3)} with the Rasch model'
-        )
-    rarer = torch.minimum(answers.n_correct, answers.n_answered - answers.n_correct).cpu().numpy()
-    common = dict(zip(answers.items, rarer >= TWINS_DIFFER, strict=True))
-    twins = [group for group in identical_items(answers) if common[group[0]]]
+    common = set(items[rarer >= RARE])
+    twins = [group for group in identical_items(responses) if group[0] in common]
     if twins:
-        shown = "; ".join(format_names(pd.Index(group)) for group in twins[:5])
+        shown = "; ".join(format_names(group) for group in twins[:5])
         warnings.warn(
-            f"{sum(map(len, twins))} items were answered alike by every person, in {len(twins)} groups ({shown}); if "
-            "they are one item under several names, keep one: copies count its answers twice",
+            f"{sum(map(len, twins))} items were answered alike by every person, in {len(twins)} "
+            f"groups ({shown}); if a group is one item under several names, keep one: "
+            "copies count its responses twice",
             IRTWarning,
             stacklevel=3,
         )
 
 
-def _start(
-    answers: ResponseMatrix,
+def starting_values(
+    responses: ResponseMatrix,
     design: Design,
-    fixed: Tensor,
+    fixed_guessing: pd.Series,
     start: pd.DataFrame | None,
     settings: Settings,
 ) -> Parameters:
-    """Return where EM begins: an earlier fit; for a 3PL, the model without guessing; else the shares correct."""
+    """Return where EM begins: an earlier fit; for a 3PL a rough 2PL; else proportions correct."""
+    fixed = torch.tensor(fixed_guessing.to_numpy(), device=responses.device)
     if start is not None:
-        missing = answers.items.difference(start.index)
+        missing = responses.items.difference(start.index)
         if len(missing):
             raise FrameError(
-                f"start has no items {format_names(missing)}; give the items of an earlier fit, or start=None"
+                f"start has no items {format_names(missing)}; give the items of an earlier fit, "
+                "or start=None"
             )
-        a, d, c = (
-            torch.tensor(start.loc[answers.items, n].to_numpy(float), device=answers.device)
-            for n in "adc"
-        )
-        return Parameters(
-            a.mean().repeat(len(a)) if design.common_slope else a,
-            d,
-            torch.where(fixed.isnan(), c, fixed),
-        )
+        values = start.loc[responses.items, list("adc")].to_numpy(float)
+        a, d, c = torch.tensor(values.T.copy(), device=responses.device)
+        slope = a.mean().repeat(len(a)) if design.common_slope else a
+        return Parameters(slope, d, torch.where(fixed.isnan(), c, fixed))
     guess = fixed.nan_to_num(0.0)
-    share = (answers.n_correct + 0.5) / (answers.n_answered + 1)
-    above = torch.where(guess > 0, ((share - guess) / (1 - guess)).clamp(0.02, 0.98), share)
-    plain = Parameters(
-        torch.ones_like(share), 1.2 * torch.logit(above), guess
-    )  # 1.2: ability spreads the logits
+    share = (responses.n_correct + 0.5) / (responses.n_answered + 1)
+    known = torch.where(guess > 0, ((share - guess) / (1 - guess)).clamp(0.02, 0.98), share)
+    # 1.2: the spread of ability makes proportions less extreme than curves at ability 0
+    plain = Parameters(torch.ones_like(share), 1.2 * torch.logit(known), guess)
     if not design.guessing_free.any():
         return plain
     priors = {name: prior for name, prior in design.priors.items() if name != "guessing"}
     without = Design(design.common_slope, torch.zeros_like(design.guessing_free), priors)
-    rough = estimate(answers, without, plain, replace(settings, tolerance=ROUGH)).parameters
-    return replace(
-        rough, guessing=torch.where(design.guessing_free, START_GUESSING, rough.guessing)
+    rough = estimate(responses, without, plain, replace(settings, tolerance=ROUGH)).parameters
+    guessing = torch.where(design.guessing_free, START_GUESSING, rough.guessing)
+    return replace(rough, guessing=guessing)
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """Where the algorithm ended: at a maximum, or at its last iteration."""
+
+    parameters: Parameters
+    posterior: Posterior
+    grid: QuadratureGrid
+    loglik: float  # nats
+    converged: bool
+    n_iterations: int
+    loglik_error: float  # nats by which the log-likelihood moves on a grid of half the step
+    ability_sd: float  # re-estimated with the items held
+
+
+def estimate(
+    responses: ResponseMatrix, design: Design, start: Parameters, settings: Settings
+) -> Estimate:
+    """Climb to a maximum of the likelihood, then again until a finer grid changes nothing."""
+    em = EM(responses, design, quadrature_grid(device=responses.device), settings)
+    parameters, has_guessing = start, bool(design.guessing_free.any())
+    while True:
+        parameters, converged = climb(em, parameters)
+        posterior, objective = em.expect(parameters)
+
+        # With guessing, try other starts; continue from any that reaches a higher likelihood.
+        if converged and has_guessing and em.n_steps < settings.max_iterations:
+            other = better_starts(em, parameters, posterior)
+            if other is not None:
+                if em.expect(other)[1] > objective + LOGLIK_TOLERANCE:
+                    parameters = other
+                    continue
+                em.expect(parameters)
+
+        # Halve the step of the grid while that still moves the log-likelihood.
+        error = em.grid_error(parameters, objective)
+        exhausted = em.grid.step <= SMALLEST_STEP or em.n_steps >= settings.max_iterations
+        if error < GRID_ERROR or exhausted:
+            break
+        em.grid = em.grid.halved()
+
+    # The likelihood knows no sign of ability: persons with more correct responses stand higher.
+    ability_sd = em.reestimated_sd()
+    share = responses.n_correct / responses.n_answered
+    surplus = torch.zeros_like(posterior.mean)
+    for block in responses.blocks():
+        part = share[block.items]
+        expected = part.sum() if block.answered is None else block.answered @ part
+        surplus += block.correct.sum(1) - expected
+    if float((surplus * posterior.mean) @ responses.count) < 0:
+        parameters = replace(parameters, slope=-parameters.slope)
+    return Estimate(
+        parameters=parameters,
+        posterior=posterior,
+        grid=em.grid,
+        loglik=float(posterior.loglik @ responses.count),
+        converged=converged,
+        n_iterations=em.n_steps,
+        loglik_error=error,
+        ability_sd=ability_sd,
     )
 
 
-def _warn(
-    answers: ResponseMatrix,
-    found: Estimate,
-    errors: StandardErrors | None,
-    runaway: np.ndarray,
-    settings: Settings,
-) -> None:
-    """Say what a reader of the estimates must know."""
+def climb(em: EM, parameters: Parameters) -> tuple[Parameters, bool]:
+    """Climb by EM; with guessing by EM and Newton's method in turn."""
+    settings = em.settings
+    if not em.design.guessing_free.any() or 3 * em.responses.n_items > EXACT_PARAMETERS:
+        return squarem(em, parameters, settings.tolerance)
+    tolerance = ROUGH
+    while True:
+        parameters, near = squarem(em, parameters, tolerance)
+        if not near:
+            return parameters, False
+        parameters, converged = newton(em, parameters, settings.tolerance)
+        if converged or tolerance < settings.tolerance:
+            return parameters, converged
+        tolerance /= 10
+
+
+def problems(
+    items: pd.Index, found: Estimate, runaway: np.ndarray, unknown: np.ndarray, max_iterations: int
+) -> list[str]:
+    """Return what a reader of the estimates must know, one message per problem.
+
+    ``runaway`` marks items whose slopes run away, ``unknown`` items without standard errors.
+    """
+    messages = []
     if runaway.any():
-        _say(
-            f"items {format_names(answers.items[runaway])} have slopes beyond {RUNAWAY_SLOPE:g}: right and wrong answers "
-            "are separated by ability, and the likelihood has no finite maximum there; drop them, or give a prior: "
-            'priors={"slope": LogNormal(0, 0.5)}'
+        messages.append(
+            f"items {format_names(items[runaway])} have slopes beyond {RUNAWAY_SLOPE:g}: correct "
+            "and wrong responses are separated by ability, and the likelihood has no finite "
+            'maximum; drop them, or give a prior: priors={"slope": LogNormal(0, 0.5)}'
         )
     elif not found.converged:
-        _say(
-            f"no convergence in {found.n_iterations} EM steps; raise max_iterations ({settings.max_iterations}), or "
-            'give a 3PL a prior: priors={"guessing": Beta(5, 17)}'
+        messages.append(
+            f"no convergence in {found.n_iterations} EM steps; raise max_iterations "
+            f'({max_iterations}), or give a 3PL a prior: priors={{"guessing": Beta(5, 17)}}'
         )
-    if found.loglik_error > LATTICE_ERROR:
-        _say(
-            f"the log-likelihood moves by {found.loglik_error:.3g} nats on a finer lattice than {found.grid}"
+    if found.loglik_error > GRID_ERROR:
+        messages.append(
+            f"the log-likelihood moves by {found.loglik_error:.3g} nats on a finer grid than "
+            f"{found.grid}"
         )
-    if errors is None:
-        return
-    without = np.isnan(errors.intercept) & ~runaway
-    if without.all():
-        _say(
-            "the observed information is not positive definite at the estimates, so there are no standard errors"
+    if unknown.all():
+        messages.append(
+            "the observed information is not positive definite at the estimates, so there are no "
+            "standard errors"
         )
-    elif without.any():
-        _say(
-            f"items {format_names(answers.items[without])} lie too near a ridge of the likelihood to have standard errors"
+    elif unknown.any():
+        messages.append(
+            f"items {format_names(items[unknown])} lie too near a ridge of the likelihood to have "
+            "standard errors"
         )
+    return messages
 
 
-def _say(message: str) -> None:
-    warnings.warn(message, IRTWarning, stacklevel=4)
-
-
-def _result(
-    answers: ResponseMatrix,
+def result_of(
+    responses: ResponseMatrix,
     kind: str,
     design: Design,
     found: Estimate,
     errors: StandardErrors,
     sound: bool,
 ) -> IRTFit:
-    """Put the estimates on the model's own scale, with a, b, c outside."""
-    items = parameter_frame(found.parameters, answers.items)
+    """Return the estimates on the model's own scale."""
+    items = found.parameters.frame(responses.items)
     a, b = items["a"].to_numpy(), items["b"].to_numpy()
     items["se_a"], items["se_d"], items["se_c"] = errors.slope, errors.intercept, errors.guessing
     # b = -d / a, so db = -(dd + b da) / a
     variance = errors.intercept**2 + 2 * b * errors.slope_intercept + (b * errors.slope) ** 2
     items["se_b"] = np.sqrt(np.where(variance >= 0, variance, np.nan)) / np.abs(a)
+    items["c_is_free"] = design.guessing_free.cpu().numpy()
+
+    # The Rasch model's slopes are 1: the common slope is ability's standard deviation instead.
     sd, se_variance, covariance = 1.0, np.nan, errors.covariance
     if kind == "Rasch":
         sd = float(a[0])
         se_variance = float(2 * sd * errors.slope[0])
-        items["a"], items["b"], items["se_a"], items["se_b"] = (
-            1.0,
-            -items["d"],
-            np.nan,
-            items["se_d"],
-        )
-        covariance = None if covariance is None else _rasch_covariance(covariance, sd)
-    items["c_is_free"] = design.guessing_free.cpu().numpy()
-    n_slopes = 1 if design.common_slope else answers.n_items
+        items["a"], items["b"] = 1.0, -items["d"]
+        items["se_a"], items["se_b"] = np.nan, items["se_d"]
+        if covariance is not None:
+            scale = np.append(2 * sd, np.ones(len(covariance) - 1))
+            labels = [("ability", "variance"), *covariance.index[1:]]
+            index = pd.MultiIndex.from_tuples(labels, names=covariance.index.names)
+            values = covariance.to_numpy() * np.outer(scale, scale)
+            covariance = pd.DataFrame(values, index=index, columns=index)
+    n_slopes = 1 if design.common_slope else responses.n_items
     return IRTFit(
-        items=items[["a", "b", "c", "d", "se_a", "se_b", "se_c", "se_d", "c_is_free"]],
+        items=items[COLUMNS],
         model=kind,
         method="mml",
         loglik=found.loglik,
         log_prior=design.log_prior(found.parameters),
-        n_parameters=n_slopes + answers.n_items + int(design.guessing_free.sum()),
-        n_persons=answers.n_persons,
+        n_parameters=n_slopes + responses.n_items + int(design.guessing_free.sum()),
+        n_persons=responses.n_persons,
         converged=found.converged and sound,
         n_iterations=found.n_iterations,
         ability_mean=0.0,
@@ -352,92 +431,5 @@ def _result(
         loglik_error=found.loglik_error,
         quadrature=str(found.grid),
         covariance=covariance,
+        data_hash=responses.data_hash,
     )
-
-
-def _rasch_covariance(covariance: pd.DataFrame, sd: float) -> pd.DataFrame:
-    """Replace the common slope, which is ability's standard deviation, by the variance of ability."""
-    scale = np.ones(len(covariance))
-    scale[0] = 2 * sd
-    labels = pd.MultiIndex.from_tuples(
-        [("ability", "variance"), *covariance.index[1:]], names=covariance.index.names
-    )
-    return pd.DataFrame(
-        covariance.to_numpy() * np.outer(scale, scale), index=labels, columns=labels
-    )
-
-
-@dataclass(frozen=True)
-class Estimate:
-    """Where EM came to rest, or to its last iteration."""
-
-    parameters: Parameters
-    posterior: Posterior
-    grid: QuadratureGrid
-    loglik: float  # nats
-    converged: bool
-    n_iterations: int
-    loglik_error: float  # nats, see LATTICE_ERROR
-    ability_sd: float  # re-estimated with the items held
-
-
-def estimate(
-    answers: ResponseMatrix, design: Design, start: Parameters, settings: Settings
-) -> Estimate:
-    """Run EM to its fixed point, then again on finer lattices until a finer one changes nothing."""
-    em = EM(answers, design, quadrature_grid(device=answers.device), settings)
-    parameters = start
-    while True:
-        parameters, converged = _climbed(em, parameters)
-        found, objective = em.expect(parameters)
-        if converged and (other := _escaped(em, parameters, found, objective)) is not None:
-            parameters = other
-            continue
-        error = abs(finer_objective(em, parameters) - objective)
-        if (
-            error < LATTICE_ERROR
-            or em.grid.step <= SMALLEST_STEP
-            or em.n_steps >= settings.max_iterations
-        ):
-            break
-        em.grid = halved(em.grid)
-    loglik = float(found.loglik @ answers.count)
-    sd = ability_sd_check(em)
-    parameters = oriented(answers, parameters, found)
-    return Estimate(parameters, found, em.grid, loglik, converged, em.n_steps, error, sd)
-
-
-def _climbed(em: EM, parameters: Parameters) -> tuple[Parameters, bool]:
-    """Climb by EM; with guessing by EM and Newton's method in turn, since EM's small steps there prove nothing."""
-    settings = em.settings
-    if not em.design.guessing_free.any() or 3 * em.responses.n_items > EXACT_PARAMETERS:
-        return squarem(em, parameters, settings.tolerance)
-    tolerance = NEWTON_FROM
-    while True:
-        parameters, near = squarem(em, parameters, tolerance)
-        if not near:
-            return parameters, False
-        parameters, converged, n_steps = newton(
-            em.responses,
-            em.design,
-            parameters,
-            em.grid,
-            lambda at: em.expect(at)[1],
-            settings.tolerance,
-        )
-        em.n_steps += n_steps
-        if converged or tolerance < settings.tolerance:
-            return parameters, converged
-        tolerance /= 10
-
-
-def _escaped(
-    em: EM, parameters: Parameters, found: Posterior, objective: float
-) -> Parameters | None:
-    """Return parameters of a higher likelihood, where other starts of guessing lead to some, else None."""
-    if not em.design.guessing_free.any() or em.n_steps >= em.settings.max_iterations:
-        return None
-    other = better_items(em.responses, em.design, parameters, found, em.grid.nodes)
-    if other is None or em.expect(other)[1] <= objective + LOGLIK_TOLERANCE:
-        return None
-    return other

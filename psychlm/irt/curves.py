@@ -1,10 +1,10 @@
-r"""Item characteristic curves and information, from the 1PL to the 4PL, on the logistic metric (D = 1).
+r"""Item characteristic curves and information of the 1PL, 2PL and 3PL, logistic metric (D = 1).
 
-.. math:: P_i(\theta) = c_i + \frac{u_i - c_i}{1 + e^{-a_i(\theta - b_i)}}
+.. math:: P_i(\theta) = c_i + \frac{1 - c_i}{1 + e^{-(a_i\theta + d_i)}}, \qquad d_i = -a_i b_i
 
-Items are a frame with the columns ``a`` (slope, per logit), ``b`` (difficulty, logits), ``c`` (guessing, default 0) and
-``u`` (upper asymptote, default 1). Where the intercept ``d`` = -a b stands beside them it is used, since b is infinite
-for a flat item and d is not.
+Items are a frame with the columns ``a`` (slope, per logit), ``d`` (intercept) or ``b`` (difficulty,
+logits), and ``c`` (guessing, 0 if absent). Slope and intercept are the source, since b is infinite
+for a flat item; where both b and d are given they must agree.
 """
 
 from __future__ import annotations
@@ -15,74 +15,120 @@ from numpy.typing import ArrayLike
 from scipy.interpolate import make_smoothing_spline
 from scipy.special import expit
 
-from psychlm.frames import FrameError
+from psychlm.frames import FrameError, format_names
+
+AGREEMENT = 1e-3  # logits, relative to the size of slope and intercept: tables of three decimals
+
+
+def item_parameters(items: pd.DataFrame) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return slopes, intercepts and guessing parameters of a table of items.
+
+    Parameters
+    ----------
+    items : DataFrame, indexed by item
+        Columns ``a``, and ``d`` or ``b`` (or both), and optionally ``c``.
+
+    Raises
+    ------
+    FrameError
+        If a column is missing or not numeric, b and d disagree, or there are upper asymptotes.
+
+    Examples
+    --------
+    >>> item_parameters(pd.DataFrame({"a": [2.0], "b": [0.5]}))
+    (array([2.]), array([-1.]), array([0.]))
+    """
+    if not isinstance(items, pd.DataFrame) or "a" not in items or not {"b", "d"} & set(items):
+        columns = list(items) if isinstance(items, pd.DataFrame) else type(items).__name__
+        raise FrameError(f"items need the columns a and b (or d), and have {columns}")
+    try:
+        known = items.reindex(columns=list("abcdu")).astype(float)
+    except (TypeError, ValueError):
+        raise FrameError("item parameters are not all numbers; clean the columns a to d") from None
+    a, b, d = (known[name].to_numpy() for name in "abd")
+    if not known["u"].isin([1.0, np.nan]).all():
+        raise FrameError(
+            "items have upper asymptotes u below 1 (4PL), which no function here supports; "
+            "drop the column u, or leave these items out"
+        )
+    if "d" not in items:
+        d = -a * b
+    elif "b" in items:
+        with np.errstate(invalid="ignore"):
+            apart = np.abs(d + a * b) > AGREEMENT * (1 + np.abs(a) + np.abs(d))
+        if (apart & np.isfinite(b)).any():
+            raise FrameError(
+                f"b and d disagree for items {format_names(items.index[apart])}: d should be -a b; "
+                "change the scale with irt.link(items, slope=, intercept=), or drop one of the two"
+            )
+    c = known["c"].fillna(0.0).to_numpy()
+    if not ((c >= 0) & (c < 1)).all():
+        wrong = items.index[~((c >= 0) & (c < 1))]
+        raise FrameError(f"items {format_names(wrong)} have a guessing parameter outside [0, 1)")
+    return a, d, c
 
 
 def probability(theta: ArrayLike, items: pd.DataFrame) -> np.ndarray:
-    """Return the probability of a right answer.
+    """Return the probability of a correct response, shape (n_theta, n_items).
 
     Parameters
     ----------
     theta : array_like, shape (n_theta,)
         Abilities in logits.
     items : DataFrame, one row per item
-        Parameters ``a`` and ``b`` (or ``d``), optionally ``c`` and ``u``.
-
-    Returns
-    -------
-    ndarray, shape (n_theta, n_items)
+        Parameters as :func:`item_parameters` takes them.
 
     References
     ----------
-    Birnbaum (1968); Lalor (2020), equations 1.5 and 1.7; Barton and Lord (1981) for the upper asymptote.
+    Birnbaum (1968); Lalor (2020), equations 1.5 and 1.7.
 
     Examples
     --------
     >>> probability([0.5], pd.DataFrame({"a": [1.0, 2.0], "b": [0.5, 0.5], "c": [0.0, 0.2]}))
     array([[0.5, 0.6]])
     """
-    logistic, lower, upper, _ = _curve(theta, items)
-    return lower + (upper - lower) * logistic
+    a, d, c = item_parameters(items)
+    return c + (1 - c) * expit(np.multiply.outer(np.atleast_1d(np.asarray(theta, float)), a) + d)
 
 
 def item_information(theta: ArrayLike, items: pd.DataFrame) -> np.ndarray:
-    """Return the Fisher information about ability, P'^2 / (P Q), in 1 / logit^2 (Birnbaum 1968, equation 20.2.3).
+    """Return the Fisher information about ability, P'^2 / (P Q), in 1 / logit^2.
 
-    Returns
-    -------
-    ndarray, shape (n_theta, n_items)
+    The shape is (n_theta, n_items); Birnbaum (1968), equation 20.2.3.
     """
-    logistic, lower, upper, slope = _curve(theta, items)
-    p = lower + (upper - lower) * logistic
-    derivative = slope * (upper - lower) * logistic * (1 - logistic)
+    a, _, c = item_parameters(items)
+    p = probability(theta, items)
+    logistic = (p - c) / (1 - c)
+    derivative = a * (1 - c) * logistic * (1 - logistic)
     pq = p * (1 - p)
     return np.divide(derivative**2, pq, out=np.zeros_like(pq), where=pq > 0)
 
 
 def test_information(theta: ArrayLike, items: pd.DataFrame) -> np.ndarray:
-    """Return the sum of the items' information, shape (n_theta,); an ability's standard error is its inverse root."""
+    """Return the test's information, (n_theta,): ability's standard error is its -1/2 power."""
     return item_information(theta, items).sum(axis=1)
 
 
-test_information.__test__ = False  # type: ignore[attr-defined]  # pytest collects names that begin with "test"
+test_information.__test__ = False  # type: ignore[attr-defined]  # not a test for pytest
 
 
 def empirical_curve(
-    theta: ArrayLike, answers: ArrayLike, at: ArrayLike, *, n_groups: int = 20
+    theta: ArrayLike, responses: ArrayLike, grid: ArrayLike, *, n_groups: int = 20
 ) -> np.ndarray:
-    """Return the share of right answers as a smooth function of ability, with no item response model behind it.
+    """Return the proportion correct as a smooth function of ability, without a response model.
 
-    Persons are put into groups of like ability, and a cubic smoothing spline goes through the groups' shares, with the
-    smoothing chosen by generalised cross-validation: what Figure 2.3 of Lalor (2020) lays over the fitted curve.
+    Persons are put into groups of similar ability, and a cubic smoothing spline goes through the
+    groups' proportions; generalised cross-validation chooses the smoothing. Figure 2.3 of Lalor
+    (2020) lays such curves over the fitted ones.
 
     Parameters
     ----------
     theta : array_like, shape (n_persons,)
         Abilities in logits, such as EAP scores.
-    answers : array_like, shape (n_persons,)
+    responses : array_like, shape (n_persons,)
         0, 1 or NaN (not asked).
-    at : array_like, shape (n_at,)
-        Abilities at which the curve is wanted; NaN is returned outside the range of the groups.
+    grid : array_like, shape (n_grid,)
+        Abilities at which to evaluate; the result is NaN outside the range of the groups.
     n_groups : int
         Groups of about equal size; fewer where abilities are tied.
 
@@ -91,35 +137,16 @@ def empirical_curve(
     FrameError
         If abilities fall into fewer than five groups, too few for a spline.
     """
-    frame = pd.DataFrame(
-        {"theta": np.asarray(theta, float), "answer": np.asarray(answers, float)}
-    ).dropna()
+    frame = pd.DataFrame({"theta": np.asarray(theta, float), "x": np.asarray(responses, float)})
+    frame = frame.dropna()
     groups = frame.groupby(pd.qcut(frame["theta"], n_groups, duplicates="drop"), observed=True)
-    table = groups.agg(theta=("theta", "mean"), share=("answer", "mean"), n=("answer", "size"))
+    table = groups.agg(theta=("theta", "mean"), correct=("x", "mean"), n=("x", "size"))
     if len(table) < 5:
         raise FrameError(
-            f"abilities of {len(frame)} persons fall into {len(table)} groups, and a spline needs at least 5; "
-            "ask for more groups or draw the groups' shares as points"
+            f"abilities of {len(frame)} persons fall into {len(table)} groups, and a spline needs "
+            "at least 5; ask for more groups, or plot the proportions of the groups as points"
         )
-    spline = make_smoothing_spline(table["theta"], table["share"], w=table["n"])
-    at = np.asarray(at, float)
-    inside = (at >= table["theta"].iloc[0]) & (at <= table["theta"].iloc[-1])
-    return np.where(
-        inside, np.clip(spline(at), 0, 1), np.nan
-    )  # a share lies in [0, 1]; a cubic may leave it
-
-
-def _curve(
-    theta: ArrayLike, items: pd.DataFrame
-) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Return the logistic part (n_theta, n_items), lower and upper asymptotes and slopes (n_items,)."""
-    if "a" not in items or not ({"b", "d"} & set(items.columns)):
-        raise FrameError(
-            f"an item frame needs the columns a and b (or d), and has {list(items.columns)}"
-        )
-    slope = items["a"].to_numpy(float)
-    intercept = items["d"].to_numpy(float) if "d" in items else -slope * items["b"].to_numpy(float)
-    lower = items["c"].to_numpy(float) if "c" in items else np.zeros(len(items))
-    upper = items["u"].to_numpy(float) if "u" in items else np.ones(len(items))
-    logits = np.multiply.outer(np.atleast_1d(np.asarray(theta, float)), slope) + intercept
-    return expit(logits), lower, upper, slope
+    spline = make_smoothing_spline(table["theta"], table["correct"], w=table["n"])
+    grid = np.asarray(grid, float)
+    inside = (grid >= table["theta"].iloc[0]) & (grid <= table["theta"].iloc[-1])
+    return np.where(inside, np.clip(spline(grid), 0, 1), np.nan)

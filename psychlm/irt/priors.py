@@ -1,4 +1,4 @@
-"""Prior densities for item parameters: off by default, and one keyword away.
+"""Prior densities for item parameters, off by default.
 
 A fit with priors maximises log-likelihood + log prior (Bayes modal estimation; Mislevy 1986).
 """
@@ -11,14 +11,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from psychlm.frames import FrameError
-
 
 @dataclass(frozen=True)
 class Beta:
-    """A beta density on (0, 1), for guessing; ``Beta(5, 17)`` has its mode at 0.2 and standard deviation 0.09.
+    """A beta density on (0, 1), for guessing; ``Beta(5, 17)`` has mode 0.2 and sd 0.09.
 
-    It counts as alpha - 1 right and beta - 1 wrong answers of persons who know nothing (Swaminathan and Gifford 1986).
+    It counts like alpha - 1 correct and beta - 1 wrong responses of persons who know nothing
+    (Swaminathan and Gifford 1986).
     """
 
     alpha: float = 5.0
@@ -26,10 +25,9 @@ class Beta:
 
     def log_density(self, x: Tensor) -> Tensor:
         """Return the log density, in nats."""
-        constant = (
-            math.lgamma(self.alpha + self.beta) - math.lgamma(self.alpha) - math.lgamma(self.beta)
-        )
-        return constant + (self.alpha - 1) * x.log() + (self.beta - 1) * torch.log1p(-x)
+        a, b = self.alpha, self.beta
+        constant = math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b)
+        return constant + (a - 1) * x.log() + (b - 1) * torch.log1p(-x)
 
     def derivatives(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Return the first and second derivative of the log density."""
@@ -39,18 +37,15 @@ class Beta:
 
 @dataclass(frozen=True)
 class Normal:
-    """A normal density, for intercepts (logits): ``Normal(0, 3)`` keeps items that all answered alike finite."""
+    """A normal density, for intercepts (logits): ``Normal(0, 3)`` keeps constant items finite."""
 
     mean: float = 0.0
     sd: float = 3.0
 
     def log_density(self, x: Tensor) -> Tensor:
         """Return the log density, in nats."""
-        return (
-            -0.5 * ((x - self.mean) / self.sd) ** 2
-            - math.log(self.sd)
-            - 0.5 * math.log(2 * math.pi)
-        )
+        z = (x - self.mean) / self.sd
+        return -0.5 * z**2 - math.log(self.sd) - 0.5 * math.log(2 * math.pi)
 
     def derivatives(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Return the first and second derivative of the log density."""
@@ -76,21 +71,3 @@ class LogNormal:
 
 
 Prior = Beta | Normal | LogNormal
-ALLOWED: dict[str, tuple[type, ...]] = {
-    "slope": (Normal, LogNormal),
-    "intercept": (Normal,),
-    "guessing": (Beta,),
-}
-
-
-def check_priors(priors: dict[str, Prior] | None) -> dict[str, Prior]:
-    """Return the priors, or raise a FrameError that names what is wrong with them."""
-    for name, prior in (priors or {}).items():
-        if name not in ALLOWED or not isinstance(prior, ALLOWED[name]):
-            known = {
-                key: " or ".join(kind.__name__ for kind in kinds) for key, kinds in ALLOWED.items()
-            }
-            raise FrameError(f"prior {name!r}: {prior!r} is not known; give any of {known}")
-        if isinstance(prior, Beta) and min(prior.alpha, prior.beta) <= 1:
-            raise FrameError(f"{prior} has its mode at 0 or 1; give alpha and beta above 1")
-    return dict(priors or {})

@@ -1,9 +1,16 @@
-"""Responses as the estimation wants them: one byte per answer, patterns counted, streamed in blocks of items."""
+"""Encode responses for estimation: one byte per response, equal rows counted, blocks of items.
+
+A fit passes over the responses many times. They are kept as a ``uint8`` matrix (0, 1, and 255 for
+not asked), which may be a memory map, and turned into ``float64`` block by block. Up to 64 items,
+persons with equal responses share one row, which is counted: LSAT6 has 1,000 persons and 30 rows.
+"""
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 import pandas as pd
@@ -12,38 +19,37 @@ from torch import Tensor
 
 from psychlm.frames import FrameError, check_responses, format_names
 
-MISSING = 255  # in a uint8 matrix: not asked
-BLOCK_CELLS = 2**22  # answers turned into float64 at a time: 32 MiB
-KEPT_CELLS = 2**24  # up to so many answers the float64 blocks are kept between passes: 128 MiB
-WORTH_A_GPU = 10_000_000  # answers
-COLLAPSED_ITEMS = 64  # beyond so many items hardly two persons answer alike
+MISSING = 255  # code of "not asked" in a uint8 matrix
+GPU_CELLS = 10_000_000  # responses from which device="auto" takes a GPU
+BLOCK_CELLS = 2**22  # responses converted to float64 at a time: 32 MiB
+KEPT_CELLS = 2**24  # up to this size the float64 blocks are kept between passes: 128 MiB
+COLLAPSED_ITEMS = 64  # with more items hardly two persons have equal responses
 
 
 @dataclass(frozen=True)
 class Block:
-    """The answers to some neighbouring items."""
+    """The responses to some neighbouring items, in float64."""
 
     items: slice
-    correct: Tensor  # (n_rows, n_items) float64, 1 where the answer is right
-    answered: (
-        Tensor | None
-    )  # (n_rows, n_items) float64, 1 where there is an answer; None where all are there
+    correct: Tensor  # (n_rows, n_items), 1 where the response is correct
+    answered: Tensor | None  # (n_rows, n_items), 1 where there is a response; None if all are there
 
 
 @dataclass(frozen=True)
 class ResponseMatrix:
-    """A matrix of answers, its distinct rows counted."""
+    """Responses of persons to items, with equal rows counted once."""
 
     values: np.ndarray  # (n_rows, n_items) uint8: 0, 1, or 255 for not asked
     persons: pd.Index  # (n_persons,)
     items: pd.Index  # (n_items,)
-    row: np.ndarray  # (n_persons,), the row of `values` that holds the person's answers
-    count: Tensor  # (n_rows,) float64, how many persons answered so
+    row: np.ndarray  # (n_persons,), the row of `values` that holds a person's responses
+    count: Tensor  # (n_rows,) float64, number of persons with these responses
     device: torch.device
-    complete: bool
-    n_correct: Tensor  # (n_items,) right answers of all persons
+    complete: bool  # every person was asked every item
+    n_correct: Tensor  # (n_items,) correct responses of all persons
     n_answered: Tensor  # (n_items,)
-    _kept: list[Block] = field(default_factory=list, repr=False, compare=False)
+    data_hash: str = ""  # of items' names and responses: fits to the same data share it
+    kept_blocks: list[Block] = field(default_factory=list, repr=False, compare=False)
 
     @property
     def n_persons(self) -> int:
@@ -56,25 +62,51 @@ class ResponseMatrix:
         return len(self.items)
 
     def blocks(self) -> Iterator[Block]:
-        """Yield the answers block by block, in float64 on the device."""
-        if self._kept:
-            yield from self._kept
+        """Yield the responses block by block; small matrices are converted only once."""
+        if self.kept_blocks:
+            yield from self.kept_blocks
             return
         keep = self.values.size <= KEPT_CELLS
         width = max(1, BLOCK_CELLS // len(self.values))
         for start in range(0, self.n_items, width):
-            block = self._block(slice(start, min(start + width, self.n_items)))
+            items = slice(start, min(start + width, self.n_items))
+            correct, answered = self.cells(slice(None), items)
+            block = Block(items, correct, answered)
             if keep:
-                self._kept.append(block)
+                self.kept_blocks.append(block)
             yield block
 
-    def _block(self, items: slice) -> Block:
-        raw = torch.from_numpy(np.array(self.values[:, items], order="C")).to(
-            self.device
-        )  # a copy: memory maps may be read-only
+    def cells(self, rows: slice, items: slice) -> tuple[Tensor, Tensor | None]:
+        """Return which responses are correct and which are there (None if all are), in float64."""
+        # a copy, since PyTorch takes no read-only memory maps
+        raw = torch.from_numpy(np.array(self.values[rows, items], order="C")).to(self.device)
         if self.complete:
-            return Block(items, raw.to(torch.float64), None)
-        return Block(items, (raw == 1).to(torch.float64), (raw != MISSING).to(torch.float64))
+            return raw.to(torch.float64), None
+        return (raw == 1).to(torch.float64), (raw != MISSING).to(torch.float64)
+
+
+def pick_device(device: str, n_responses: int) -> torch.device:
+    """Return the device; "auto" is a GPU where there is one and the data are large enough.
+
+    Raises
+    ------
+    ValueError
+        If the name is no device.
+    RuntimeError
+        If a GPU is asked for and absent.
+    """
+    if device == "auto":
+        large = torch.cuda.is_available() and n_responses > GPU_CELLS
+        return torch.device("cuda" if large else "cpu")
+    try:
+        chosen = torch.device(device)
+    except RuntimeError:
+        raise ValueError(
+            f'device {device!r} is not known; use "auto", "cpu", "cuda" or "cuda:1"'
+        ) from None
+    if chosen.type == "cuda" and not torch.cuda.is_available():
+        raise RuntimeError(f'device {device!r} needs a GPU, and there is none; use device="cpu"')
+    return chosen
 
 
 def encode_responses(
@@ -82,144 +114,104 @@ def encode_responses(
     device: torch.device,
     item_names: Sequence[str] | pd.Index | None = None,
 ) -> ResponseMatrix:
-    """Take responses as a frame (0, 1, NaN) or as a uint8 matrix (0, 1, 255), which may be a memory map.
+    """Encode a frame (0, 1, NaN), or a uint8 matrix (0, 1, 255) that may be a memory map.
 
     Raises
     ------
     FrameError
-        If values are out of range, or a person or an item has no answers at all.
+        If the type or a value is wrong, or a person or an item has no responses at all.
     """
+    # Read either form into a uint8 matrix with names.
     if isinstance(responses, pd.DataFrame):
         checked = check_responses(responses)
-        values = checked.to_numpy()
+        values, persons, items = checked.to_numpy(), checked.index, checked.columns
         matrix = np.where(np.isnan(values), MISSING, values).astype(np.uint8)
-        persons, items = checked.index, checked.columns
     else:
-        matrix = _check_matrix(responses)
+        coded = isinstance(responses, np.ndarray) and responses.dtype in (np.uint8, np.bool_)
+        if not coded or responses.ndim != 2 or 0 in responses.shape:
+            shape = f" of shape {responses.shape}" if hasattr(responses, "shape") else ""
+            raise FrameError(
+                f"responses are a {type(responses).__name__}{shape}; give a DataFrame of 0, 1 and "
+                f"NaN (persons x items), or a uint8 matrix of 0, 1 and {MISSING} (not asked)"
+            )
+        matrix = responses.view(np.uint8)
         persons = pd.RangeIndex(len(matrix), name="person")
-        items = (
-            pd.RangeIndex(matrix.shape[1], name="item")
-            if item_names is None
-            else pd.Index(item_names, name="item")
-        )
+        names = range(matrix.shape[1]) if item_names is None else item_names
+        items = pd.Index(names, name="item")
         if len(items) != matrix.shape[1] or items.has_duplicates:
             raise FrameError(
-                f"{items.nunique()} distinct item names for {matrix.shape[1]} columns; give one for each"
+                f"{items.nunique()} distinct item names for {matrix.shape[1]} columns; "
+                "give one name for each column"
             )
-    return _counted(matrix, persons, items, device)
 
-
-def _check_matrix(responses: np.ndarray) -> np.ndarray:
-    if (
-        not isinstance(responses, np.ndarray)
-        or responses.ndim != 2
-        or responses.dtype not in (np.uint8, np.bool_)
-    ):
-        kind = (
-            f"{responses.dtype} array of shape {responses.shape}"
-            if hasattr(responses, "dtype")
-            else type(responses)
-        )
-        raise FrameError(
-            f"responses are a {kind}; give a DataFrame of 0, 1 and NaN (persons x items), or a uint8 matrix of 0, 1 "
-            f"and {MISSING} (not asked)"
-        )
-    if 0 in responses.shape:
-        raise FrameError(f"responses are empty (shape {responses.shape}: persons x items)")
-    return responses.view(np.uint8)
-
-
-def _counted(
-    matrix: np.ndarray, persons: pd.Index, items: pd.Index, device: torch.device
-) -> ResponseMatrix:
-    """Count right answers in blocks of rows, check what the frame's check did not see, and collapse equal rows."""
-    n_correct, n_answered = np.zeros(len(items), np.int64), np.zeros(len(items), np.int64)
-    for start in range(0, len(matrix), rows := max(1, BLOCK_CELLS * 4 // len(items))):
-        part = matrix[start : start + rows]
+    # Count and check in blocks of rows: a memory map does not fit into memory.
+    n_correct, n_answered = np.zeros((2, len(items)), np.int64)
+    digest = hashlib.blake2b("\n".join(map(repr, items)).encode(errors="replace"), digest_size=16)
+    step = max(1, BLOCK_CELLS * 4 // len(items))
+    for start in range(0, len(matrix), step):
+        part = np.ascontiguousarray(matrix[start : start + step])
         correct, answered = part == 1, part != MISSING
         if (part[answered] > 1).any():
             raise FrameError(
-                f"the uint8 matrix holds values other than 0, 1 and {MISSING} (not asked)"
+                f"the uint8 matrix holds values other than 0, 1 and {MISSING} (not asked); "
+                "grade the responses first"
             )
         silent = ~answered.any(axis=1)
         if silent.any():
             raise FrameError(
-                f"persons {format_names(persons[start : start + rows][silent])} answered no item; leave them out"
+                f"persons {format_names(persons[start : start + step][silent])} answered no item; "
+                "leave them out"
             )
         n_correct += correct.sum(axis=0)
         n_answered += answered.sum(axis=0)
+        digest.update(part.data)
     if (n_answered == 0).any():
         raise FrameError(
             f"items {format_names(items[n_answered == 0])} were answered by nobody; leave them out"
         )
-    values, row, count = _distinct_rows(matrix)
+
+    # Collapse equal rows where that saves at least a fifth of them.
+    distinct, row, count = matrix, np.arange(len(matrix)), np.ones(len(matrix), np.int64)
+    if len(items) <= COLLAPSED_ITEMS:
+        as_bytes = np.ascontiguousarray(matrix).view(f"V{len(items)}").ravel()
+        _, first, inverse, n_equal = np.unique(
+            as_bytes, return_index=True, return_inverse=True, return_counts=True
+        )
+        if len(first) <= 0.8 * len(matrix):
+            distinct, row, count = np.ascontiguousarray(matrix[first]), inverse, n_equal
+
+    as_tensor = partial(torch.as_tensor, dtype=torch.float64, device=device)
     return ResponseMatrix(
-        values,
+        distinct,
         persons,
         items,
         row,
-        torch.as_tensor(count, dtype=torch.float64, device=device),
+        as_tensor(count),
         device,
         complete=bool((n_answered == len(matrix)).all()),
-        n_correct=torch.as_tensor(n_correct, dtype=torch.float64, device=device),
-        n_answered=torch.as_tensor(n_answered, dtype=torch.float64, device=device),
+        n_correct=as_tensor(n_correct),
+        n_answered=as_tensor(n_answered),
+        data_hash=digest.hexdigest(),
     )
 
 
-def _distinct_rows(matrix: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return the distinct rows, the row of every person, and how many persons share it."""
-    n, everyone = len(matrix), np.arange(len(matrix))
-    if matrix.shape[1] > COLLAPSED_ITEMS:
-        return matrix, everyone, np.ones(n)
-    _, first, row, count = np.unique(
-        np.ascontiguousarray(matrix).view(f"V{matrix.shape[1]}").ravel(),
-        return_index=True,
-        return_inverse=True,
-        return_counts=True,
-    )
-    if len(first) > 0.8 * n:
-        return matrix, everyone, np.ones(n)
-    return np.ascontiguousarray(matrix[first]), row, count
+def identical_items(responses: ResponseMatrix) -> list[list]:
+    """Return the groups of items to which all persons responded alike.
 
-
-def identical_items(answers: ResponseMatrix) -> list[list]:
-    """Return the groups of items that all persons answered alike, found by exact integer sums of random weights."""
-    n_rows = len(answers.values)
-    weight = np.random.default_rng(0).integers(
-        1, 2**52 // (2 * n_rows), n_rows
-    )  # sums stay exact in float64
-    key = np.empty(answers.n_items)
-    exact = torch.as_tensor(weight, dtype=torch.float64, device=answers.device)
-    for block in answers.blocks():
-        mark = block.correct if block.answered is None else block.correct + 2 * (1 - block.answered)
-        key[block.items] = (exact @ mark).cpu().numpy()
-    _, first, times = np.unique(key, return_inverse=True, return_counts=True)
-    shared = np.flatnonzero(times[first] > 1)
-    groups = pd.Series(shared).groupby(first[shared]).agg(list)
-    return [
-        [
-            answers.items[i]
-            for i in group
-            if np.array_equal(answers.values[:, i], answers.values[:, group[0]])
-        ]
-        for group in groups
-    ]
-
-
-def pick_device(device: str, n_answers: int) -> torch.device:
-    """Return the device; "auto" is a GPU where there is one and the answers are worth the transfer.
-
-    Raises
-    ------
-    RuntimeError
-        If a GPU is asked for and absent.
+    Candidates have equal sums of random integer weights over their correct responses, which are
+    exact in float64; then the columns themselves are compared.
     """
-    if device == "auto":
-        return torch.device(
-            "cuda" if torch.cuda.is_available() and n_answers > WORTH_A_GPU else "cpu"
-        )
-    if device.startswith("cuda") and not torch.cuda.is_available():
-        raise RuntimeError(
-            f'device={device!r} was asked for, and torch sees no GPU here; use device="cpu" or "auto"'
-        )
-    return torch.device(device)
+    n_rows = len(responses.values)
+    weight = np.random.default_rng(0).integers(1, 2**52 // (2 * n_rows), n_rows)
+    exact = torch.as_tensor(weight, dtype=torch.float64, device=responses.device)
+    key = np.empty(responses.n_items)
+    for block in responses.blocks():
+        missing = 0 if block.answered is None else 2 * (1 - block.answered)
+        key[block.items] = (exact @ (block.correct + missing)).cpu().numpy()
+    _, first, n_equal = np.unique(key, return_inverse=True, return_counts=True)
+    candidates = np.flatnonzero(n_equal[first] > 1)
+    values = responses.values
+    return [
+        [responses.items[i] for i in group if np.array_equal(values[:, i], values[:, group[0]])]
+        for group in pd.Series(candidates).groupby(first[candidates]).agg(list)
+    ]

@@ -1,17 +1,24 @@
-"""Language models that read: words in, surprisal per word out; and models that answer items.
+"""Language models: surprisal of words in texts, and log-probabilities of the choices of items.
 
-    load         a Hugging Face checkpoint (hub name or folder), pinned, without pickles and without
-    remote code surprisal    words + model -> words with ``surprisal_bits`` words_of     a text ->
-    its words, from which the text can be put together again evaluate     items + models ->
-    log-probabilities of choices, predictions, graded responses fine_tune    items + a pre-trained
-    encoder -> a classifier or a multiple-choice model
+    load         a Hugging Face checkpoint (hub name or folder), pinned, without remote code
+    surprisal    words + model -> words with ``surprisal_bits``
+    words_of     a text -> its words, from which the text can be put together again
+    evaluate     items + models -> log-probabilities of choices, predictions, graded responses
+    fine_tune    items + a pre-trained encoder -> a classifier or a multiple-choice model
 
-Modules with more names: ``choices`` (scores, confidences, grades), ``prompts``, ``choice_model``
-(classifiers and multiple-choice heads), ``choice_networks`` and ``choice_encoder`` (small models
-that are trained), ``finetune``.
+Modules with names of their own::
 
-Nothing heavy is imported before a name is asked for: ``psychlm.lm.load`` brings torch and
-transformers with it.
+    ngram            n-gram models with modified Kneser-Ney smoothing (KenLM)
+    word_models      word-level LSTMs and Transformers, trained as Hao et al. (2020) do
+    choices          scores of choices, confidences, and the one grader
+    prompts          prompts of language models, labels of classifiers
+    choice_model     classifiers and multiple-choice heads
+    choice_networks  small networks that score choices; choice_encoder: on a frozen encoder
+    finetune         a pre-trained encoder learns, with transformers.Trainer
+    cache            the store of results on disk
+
+Nothing heavy is imported before a name is used: ``psychlm.lm.load`` brings torch and transformers
+with it.
 """
 
 from __future__ import annotations
@@ -22,7 +29,8 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from psychlm.lm.alignment import words_of
+    from psychlm.lm._load import LanguageModel, ModelError, fingerprint, load, wrap
+    from psychlm.lm._surprisal import surprisal
     from psychlm.lm.choice_encoder import encoder_model
     from psychlm.lm.choice_model import (
         ChoiceModel,
@@ -40,18 +48,17 @@ if TYPE_CHECKING:
         predictions,
     )
     from psychlm.lm.finetune import FineTuned, fine_tune
-    from psychlm.lm.load import LanguageModel, ModelError, load, wrap
     from psychlm.lm.prompts import Prompt
-    from psychlm.lm.surprisal import surprisal
+    from psychlm.lm.tokens import words_of
 
-_HOME = {
+_MODULES = {
     "ChoiceClassifier": "choice_networks",
     "ChoiceModel": "choice_model",
     "Evaluation": "choices",
     "FineTuned": "finetune",
-    "LanguageModel": "load",
+    "LanguageModel": "_load",
     "Lexicon": "choice_networks",
-    "ModelError": "load",
+    "ModelError": "_load",
     "Prompt": "prompts",
     "bundled_encoder": "choice_model",
     "choice_logprobs": "choices",
@@ -59,14 +66,15 @@ _HOME = {
     "encoder_model": "choice_encoder",
     "evaluate": "choices",
     "fine_tune": "finetune",
+    "fingerprint": "_load",
     "grade": "choices",
-    "load": "load",
+    "load": "_load",
     "load_choice_model": "choice_model",
     "partial_input_model": "choice_networks",
     "predictions": "choices",
-    "surprisal": "surprisal",
-    "words_of": "alignment",
-    "wrap": "load",
+    "surprisal": "_surprisal",
+    "words_of": "tokens",
+    "wrap": "_load",
     "wrap_choice_model": "choice_model",
 }
 
@@ -85,6 +93,7 @@ __all__ = [
     "encoder_model",
     "evaluate",
     "fine_tune",
+    "fingerprint",
     "grade",
     "load",
     "load_choice_model",
@@ -97,22 +106,21 @@ __all__ = [
 ]
 
 
-class _Room(ModuleType):
-    """A package whose functions are not shadowed by the modules that hold them (``load`` lives in
-    ``load.py``)."""
+class _Package(ModuleType):
+    """A package whose functions are not replaced by modules of the same name."""
 
     def __setattr__(self, name: str, value: Any) -> None:
-        if not (name in _HOME and isinstance(value, ModuleType)):
+        if not (name in _MODULES and isinstance(value, ModuleType)):
             super().__setattr__(name, value)
 
 
-sys.modules[__name__].__class__ = _Room
+sys.modules[__name__].__class__ = _Package
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOME:
+    if name not in _MODULES:
         raise AttributeError(f"module 'psychlm.lm' has no attribute {name!r}")
-    value = getattr(import_module(f"psychlm.lm.{_HOME[name]}"), name)
+    value = getattr(import_module(f"psychlm.lm.{_MODULES[name]}"), name)
     globals()[name] = value
     return value
 

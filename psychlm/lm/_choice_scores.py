@@ -4,7 +4,7 @@ Three kinds of model, one result. A classifier gives the choices the probabiliti
 multiple-choice head scores each choice by itself, and the scores of an item are normalised to
 probabilities. A language model gives the probability of the choice's tokens after the prompt: from
 left to right, or, where it predicts masked tokens, each token with the rest of its word masked
-(:mod:`psychlm.lm.masked`); it reads a prompt once for all choices of the item.
+(:mod:`psychlm.lm.scoring_requests`); it reads a prompt once for all choices of the item.
 """
 
 from __future__ import annotations
@@ -19,13 +19,21 @@ import torch
 from numpy.typing import NDArray
 from scipy.special import log_softmax, logsumexp
 
-from psychlm.lm.alignment import UNKNOWN, Document, tokenize
-from psychlm.lm.batching import BATCH_TOKENS, ENOUGH_TOKENS, batches, out_of_memory, run
+from psychlm.lm._load import LanguageModel, ModelError
 from psychlm.lm.choice_model import ChoiceModel
-from psychlm.lm.load import LanguageModel, ModelError
-from psychlm.lm.output_layer import LOG_P, Wanted
+from psychlm.lm.forward import (
+    BATCH_TOKENS,
+    ENOUGH_TOKENS,
+    LOG_P,
+    Wanted,
+    batches,
+    out_of_memory,
+    plan_requests,
+    resolve_options,
+    run,
+)
 from psychlm.lm.prompts import outputs_of
-from psychlm.lm.scoring import plan, scheme
+from psychlm.lm.tokens import UNKNOWN, Document, tokenize
 
 # Columns of the scores of a choice: log-probability in nats; tokens that it sums over (0 for
 # classifiers and heads); 1 where the prompt was cut to fit the model; 1 where the tokenizer does
@@ -220,7 +228,7 @@ def _score_by_language_model(
     model: LanguageModel, questions: Sequence[Question], bos: str | None, batch_tokens: int | None
 ) -> list[Scores]:
     """Return the log-probability of each choice's tokens after its prompt."""
-    options = scheme(model, None, None, bos, None, False, False)
+    options = resolve_options(model, bos=bos)
     owner = np.repeat(np.arange(len(questions)), [len(q.choices) for q in questions])
     texts = [_document(q.prompt, choice) for q in questions for choice in q.choices]
     n_before = np.array([len(questions[k].prompt.split()) for k in owner])
@@ -253,7 +261,7 @@ def _score_by_language_model(
         [np.append(one.word >= n, False) for one, n in zip(kept, n_before, strict=True)]
     )
     passes = []
-    for one in plan(kept, first_rows, model, options):
+    for one in plan_requests(kept, first_rows, model, options):
         keep = wanted[one.row]
         if keep.any():
             rows = {name: getattr(one, name)[keep] for name in ("position", "target", "row")}

@@ -1,8 +1,9 @@
-"""Results on disk: what a model said of a text is asked once.
+"""Keep results on disk, so that a text or an item is scored once.
 
-One SQLite file in the user's cache folder (or ``$PSYCHLM_CACHE``) holds a row per text. Its key is the SHA-256 of
-everything that the numbers depend on: model, revision, number type, text, words and options. Rows are written as soon
-as a text is done, so an interrupted run resumes where it stopped. A cache that cannot be used costs a warning and time.
+One SQLite file in the user's cache folder (or ``$PSYCHLM_CACHE``) holds a row per text or item. Its
+key is the SHA-256 of everything that the numbers depend on: model, revision, number type, text,
+words and options. Rows are written as soon as a text is done, so an interrupted run resumes where
+it stopped. A cache that cannot be used costs a warning and time.
 """
 
 from __future__ import annotations
@@ -13,8 +14,9 @@ import os
 import sqlite3
 import warnings
 import zlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,73 +28,103 @@ Scores = NDArray[np.float64]
 
 
 def folder() -> Path:
-    """Return the cache folder: ``$PSYCHLM_CACHE``, or the platform's."""
-    if "PSYCHLM_CACHE" in os.environ:
+    """Return the cache folder: ``$PSYCHLM_CACHE``, or the platform's where that is not set or
+    empty.
+    """
+    if os.environ.get("PSYCHLM_CACHE"):
         return Path(os.environ["PSYCHLM_CACHE"]).expanduser()
     import pooch
 
     return Path(pooch.os_cache("psychlm"))
 
 
-def key(identity: str, text: str, places: NDArray[np.int64]) -> str:
-    """Return the key of a text read by a model under some options (``identity``), its words at these places."""
+def key(identity: str, text: str = "", places: NDArray[np.int64] | None = None) -> str:
+    """Return the key of a text scored by a model under some options (``identity``), its words at
+    these places.
+    """
     digest = hashlib.sha256(f"{SCHEME}\0{identity}\0{text}\0".encode("utf-8", "surrogatepass"))
-    digest.update(places.tobytes())
+    digest.update(b"" if places is None else places.tobytes())
     return digest.hexdigest()
 
 
 class ResultStore:
-    """The cache, open for one call; every failure turns it off with a warning and never loses a result."""
+    """The cache, open for one call; a failure turns it off with a warning."""
 
     def __init__(self, path: Path | None = None) -> None:
-        self.path = path or folder() / "surprisal.sqlite"
+        self.path = path or folder() / "results.sqlite"
         self._connection: sqlite3.Connection | None = None
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             self._connection = sqlite3.connect(self.path, timeout=30)
             self._connection.execute(
-                "CREATE TABLE IF NOT EXISTS results (key TEXT PRIMARY KEY, scores BLOB, reasons TEXT)"
+                "CREATE TABLE IF NOT EXISTS results (key TEXT PRIMARY KEY, scores BLOB, reasons "
+                "TEXT)"
             )
         except (OSError, sqlite3.Error) as error:
             self._give_up(error)
 
     def _give_up(self, error: Exception) -> None:
+        """Turn the cache off and warn."""
         self._connection = None
         warnings.warn(
-            f"results are not cached: {self.path} cannot be used ({error}); delete it, or set PSYCHLM_CACHE to a "
-            "folder that can be written",
+            f"results are not cached: {self.path} cannot be used ({error}); delete it, or set "
+            "PSYCHLM_CACHE to a folder that can be written",
             RuntimeWarning,
             stacklevel=4,
         )
 
-    def get(self, keys: list[str], n_columns: int) -> dict[str, tuple[Scores, dict[int, str]]]:
-        """Return what is stored under these keys: scores, shape (n_words, n_columns), and words without a value."""
-        found: dict[str, tuple[Scores, dict[int, str]]] = {}
+    def get(
+        self, shapes: Mapping[str, tuple[int, int]]
+    ) -> dict[str, tuple[Scores, dict[str, Any]]]:
+        """Return what is stored under some keys.
+
+        Parameters
+        ----------
+        shapes : mapping
+            Keys, and the shape that the scores under each must have. A row that is damaged or has
+            another shape counts as absent, with a warning.
+
+        Returns
+        -------
+        dict
+            Scores, and what was stored beside them: words without a value, for instance.
+        """
+        results: dict[str, tuple[Scores, dict[str, Any]]] = {}
+        keys, n_damaged = list(shapes), 0
         if self._connection is None:
-            return found
+            return results
         try:
             for first in range(0, len(keys), KEYS_AT_ONCE):
                 some = keys[first : first + KEYS_AT_ONCE]
                 marks = ",".join("?" * len(some))
                 query = f"SELECT key, scores, reasons FROM results WHERE key IN ({marks})"
-                for name, scores, reasons in self._connection.execute(query, some):
-                    values = np.frombuffer(zlib.decompress(scores)).reshape(-1, n_columns)
-                    found[name] = (
-                        values,
-                        {int(word): why for word, why in json.loads(reasons).items()},
-                    )
-        except (sqlite3.Error, zlib.error, ValueError) as error:
+                for name, blob, text in self._connection.execute(query, some):
+                    try:
+                        scores = np.frombuffer(zlib.decompress(blob)).reshape(shapes[name])
+                        beside = json.loads(text)
+                    except (zlib.error, ValueError, TypeError, RecursionError):
+                        n_damaged += 1
+                        continue
+                    if isinstance(beside, dict):
+                        results[name] = scores, beside
+        except sqlite3.Error as error:
             self._give_up(error)
             return {}
-        return found
+        if n_damaged:
+            warnings.warn(
+                f"{n_damaged} results in {self.path} are damaged and computed anew",
+                RuntimeWarning,
+                stacklevel=3,
+            )
+        return results
 
-    def put(self, results: Iterable[tuple[str, Scores, dict[int, str]]]) -> None:
+    def put(self, results: Iterable[tuple[str, Scores, Mapping[Any, Any]]]) -> None:
         """Store results, and have them on disk before anything else happens."""
         if self._connection is None:
             return
         rows = [
-            (name, zlib.compress(scores.tobytes(), 1), json.dumps(reasons))
-            for name, scores, reasons in results
+            (name, zlib.compress(scores.tobytes(), 1), json.dumps(beside))
+            for name, scores, beside in results
         ]
         try:
             with self._connection:

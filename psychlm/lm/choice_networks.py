@@ -37,8 +37,9 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from psychlm.frames import check_items
+from psychlm.lm._load import ModelError
+from psychlm.lm.choice_model import open_encoder
 from psychlm.lm.choices import grade
-from psychlm.lm.load import ModelError
 
 Kind = Literal["choice-only", "choice-to-choice", "question-to-choice", "esim"]
 
@@ -302,8 +303,6 @@ class Lexicon:
     @classmethod
     def of_encoder(cls, encoder: str | Path = "bundled") -> Lexicon:
         """Take the input embeddings of a pre-trained encoder, a vector per token."""
-        from psychlm.lm.choice_encoder import open_encoder
-
         network, tokenizer = open_encoder(encoder)
         return cls({}, network.get_input_embeddings().weight.detach().cpu().numpy(), tokenizer)
 

@@ -247,8 +247,8 @@ def choice_logprobs(
         If prompts were cut, or the tokenizer does not know characters of choices.
     """
     from psychlm.lm import _choice_scores as columns
+    from psychlm.lm._load import LanguageModel, ModelError
     from psychlm.lm.choice_model import load_choice_model
-    from psychlm.lm.load import LanguageModel, ModelError
     from psychlm.lm.prompts import fill_prompts
 
     items = check_items(items)
@@ -331,15 +331,15 @@ def _cached_scores(
     """Read scores from the cache, compute the others, the longest first, and store them piece by
     piece."""
     from psychlm.lm import _choice_scores as columns
+    from psychlm.lm._load import LanguageModel
     from psychlm.lm.cache import ResultStore, folder, key
-    from psychlm.lm.load import LanguageModel
-    from psychlm.lm.scoring import scheme
+    from psychlm.lm.forward import resolve_options
 
     # The key of a question holds all that its scores depend on.
     identity = {"scheme": SCHEME, "revision": model.revision, "dtype": str(model.network.dtype)}
     if isinstance(model, LanguageModel):
         identity |= {"kind": model.kind}
-        identity |= asdict(scheme(model, None, None, bos, None, False, False))
+        identity |= asdict(resolve_options(model, bos=bos))
     else:
         identity |= {"task": model.task, "labels": json.dumps(model.labels)}
         identity |= {"context_tokens": str(model.context_tokens)}

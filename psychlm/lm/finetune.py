@@ -21,8 +21,15 @@ import torch
 
 from psychlm.data import atomic_write
 from psychlm.frames import FrameError, check_items, format_names
+from psychlm.lm._load import (
+    ModelError,
+    commit,
+    find_checkpoint,
+    fingerprint,
+    plain_errors,
+    torch_device,
+)
 from psychlm.lm.choice_model import bundled_encoder
-from psychlm.lm.load import ModelError, commit, fingerprint, place, plain_errors, torch_device
 from psychlm.lm.prompts import meaning
 
 Task = Literal["pair", "single", "multiple-choice"]
@@ -178,7 +185,7 @@ def fine_tune(
     if labels and trained and items["answer"].nunique() < 2:
         raise FrameError(f"all {len(items)} items have the same label; add items with other labels")
     source = bundled_encoder() if str(encoder) == "bundled" else encoder
-    name, revision, folder = place(str(source), None)
+    name, revision, folder = find_checkpoint(str(source), None)
     revision = fingerprint(folder) if folder else commit(name, revision)
     # All that the result depends on; a folder with another run's files is refused.
     options: dict[str, Any] = {"task": task, "regime": regime, "revision": revision, "seed": seed}

@@ -1,14 +1,26 @@
-"""N-gram language models with modified Kneser-Ney smoothing (Heafield et al. 2013), trained and asked with KenLM.
+"""N-gram language models with modified Kneser-Ney smoothing (Heafield et al. 2013), trained and
+queried with KenLM.
 
-Hao et al. (2020) take orders 2 to 5, and order 1 for word frequencies. A sentence is a line: it begins after ``<s>``
-and ends with ``</s>``, which counts in the perplexity but belongs to no word. Text in which rare words are written
-``<unk>`` (Penn Treebank, WikiText-2) has it as a word of its own: ``lmplz`` keeps that name for what it never saw, so
-here the text's ``<unk>`` becomes ``<rare>``, and so does, when such a model is asked, every word that it does not know.
+Hao et al. (2020) take orders 2 to 5, and order 1 for word frequencies. A sentence is a line: it
+begins after ``<s>`` and ends with ``</s>``, which counts in the perplexity but belongs to no word.
+Text in which rare words are written ``<unk>`` (Penn Treebank, WikiText-2) has it as a word of its
+own. ``lmplz`` keeps that name for what it never saw, so here the text's ``<unk>`` becomes
+``<rare>``, and so does every word that such a model does not know.
+
+``pip install kenlm`` brings only the module that queries models. ``lmplz``, which trains them, and
+``query``, which checks them, come from the same source with cmake and boost; the build takes about
+a minute and is kept in the cache.
 """
 
 from __future__ import annotations
 
+import hashlib
+import os
+import shutil
 import subprocess
+import sys
+import tarfile
+import tempfile
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,12 +29,27 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from psychlm.lm.lmplz import KenlmError, program
-from psychlm.lm.word_tokens import UNKNOWN, Tokenize, joined, plain, tokens_frame
+from psychlm.corpora.text import UNKNOWN, Tokenize, plain
+from psychlm.data import atomic_write
+from psychlm.lm import cache
+from psychlm.lm.tokens import sum_over_words, word_level_tokens
 
 UNKNOWN_WORD = "<rare>"  # KenLM takes <UNK> for its own <unk>
-RESERVED = ("<s>", "</s>")
 BITS_PER_LOG10 = np.log2(10.0)
+
+VERSION = "0.3.0"
+SHA256 = "c4628bb9fb63c8a6f9240035b8b037385cfc404cb72e933cf48878291edac1e8"
+PROGRAMS = ("lmplz", "query", "build_binary")
+PACKAGES = (
+    "cmake g++ make zlib1g-dev libbz2-dev liblzma-dev libboost-program-options-dev "
+    "libboost-system-dev libboost-thread-dev libboost-test-dev"
+)
+
+
+class KenlmError(RuntimeError):
+    """KenLM is missing, cannot be built, or refused its input: the message says which, why, and
+    what to do.
+    """
 
 
 @dataclass(frozen=True)
@@ -37,14 +64,17 @@ class Perplexity:
 
 @dataclass(frozen=True, eq=False)
 class NgramModel:
-    """An n-gram model that KenLM holds in memory (its unigrams alone for order 1, which KenLM's module cannot read)."""
+    """An n-gram model that KenLM holds in memory (its unigrams alone for order 1, which KenLM's
+    module cannot read).
+    """
 
     path: Path  # the ARPA file or KenLM binary it came from
     order: int
     _scorer: Any
 
     def token_scores(self, sentence: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
-        """Return the surprisals of a sentence's tokens and of its end, in bits, and which of them are unknown.
+        """Return the surprisals of a sentence's tokens and of its end, in bits, and which of them
+        are unknown.
 
         Parameters
         ----------
@@ -58,10 +88,8 @@ class NgramModel:
         """
         known = [token if token in self._scorer else UNKNOWN_WORD for token in sentence]
         log10, _, missing = zip(*self._scorer.full_scores(" ".join(known)), strict=True)
-        unknown = np.array(missing) | np.array(
-            [a != b for a, b in zip(sentence, known, strict=True)] + [False]
-        )
-        return -BITS_PER_LOG10 * np.array(log10), unknown
+        replaced = [a != b for a, b in zip(sentence, known, strict=True)] + [False]
+        return -BITS_PER_LOG10 * np.array(log10), np.array(missing) | np.array(replaced)
 
     def surprisal(self, words: pd.DataFrame, tokenize: Tokenize = plain) -> pd.DataFrame:
         """Return words with the surprisal of each in bits.
@@ -69,24 +97,27 @@ class NgramModel:
         Parameters
         ----------
         words : DataFrame
-            ``text_id``, ``word_id``, ``word``; ``sentence_id`` where texts have more than one sentence.
+            ``text_id``, ``word_id``, ``word``; ``sentence_id`` where texts have more than one
+            sentence.
         tokenize : callable
-            How a printed word becomes the tokens that the model was trained on; their surprisals are added.
+            How a printed word becomes the tokens that the model was trained on; their surprisals
+            are added.
 
         Returns
         -------
         DataFrame
             ``words`` with ``surprisal_bits``, ``n_tokens`` and ``n_unknown``.
         """
-        tokens = tokens_frame(words, tokenize)
-        scored = [
-            self.token_scores(list(s)) for _, s in tokens.groupby("sentence", sort=False)["token"]
-        ]
-        bits = np.concatenate([b[:-1] for b, _ in scored])
-        return joined(words, tokens, bits, np.concatenate([u[:-1] for _, u in scored]))
+        tokens = word_level_tokens(words, tokenize)
+        sentences = tokens.groupby("sentence", sort=False)["token"]
+        scored = [self.token_scores(list(sentence)) for _, sentence in sentences]
+        bits, unknown = (
+            np.concatenate([part[:-1] for part in parts]) for parts in zip(*scored, strict=True)
+        )
+        return sum_over_words(words, tokens, bits, unknown)
 
     def perplexity(self, sentences: Iterable[Sequence[str]]) -> Perplexity:
-        """Return the perplexity per token, sentence ends counted, with and without unknown tokens."""
+        """Return the perplexity per token, ends of sentences counted."""
         scored = [self.token_scores(sentence) for sentence in sentences]
         bits, unknown = (np.concatenate(part) for part in zip(*scored, strict=True))
         return Perplexity(
@@ -101,12 +132,9 @@ class _Unigrams:
     """The unigrams of an ARPA file behind the two methods of ``kenlm.Model`` that are used here."""
 
     def __init__(self, path: Path) -> None:
-        self._log10: dict[str, float] = {}
-        with path.open(encoding="utf-8") as lines:
-            for line in lines:
-                fields = line.rstrip("\n").split("\t")
-                if len(fields) > 1:
-                    self._log10[fields[1]] = float(fields[0])
+        lines = path.read_text(encoding="utf-8").split("\n")
+        fields = [line.split("\t") for line in lines if "\t" in line]
+        self._log10 = {token: float(log10) for log10, token, *_ in fields}
 
     def __contains__(self, token: str) -> bool:
         return token in self._log10 and token != UNKNOWN
@@ -124,7 +152,8 @@ def load(path: str | Path) -> NgramModel:
     Raises
     ------
     KenlmError
-        If the module ``kenlm`` is not installed (orders above 1 need it) or the file is no n-gram model.
+        If the module ``kenlm`` is not installed (orders above 1 need it) or the file is no n-gram
+        model.
     """
     path = Path(path)
     if not path.is_file():
@@ -137,12 +166,13 @@ def load(path: str | Path) -> NgramModel:
         import kenlm  # type: ignore[import-not-found, unused-ignore]
     except ImportError as error:
         raise KenlmError(
-            "n-gram models are asked through the module kenlm; pip install kenlm (needs g++)"
+            "the module kenlm, which queries n-gram models, is not installed; pip install kenlm "
+            "(needs g++)"
         ) from error
+    config = kenlm.Config()
+    config.show_progress = False
+    config.arpa_complain = kenlm.ARPALoadComplain.NONE
     try:
-        config = kenlm.Config()
-        config.show_progress = False
-        config.arpa_complain = kenlm.ARPALoadComplain.NONE
         model = kenlm.Model(str(path), config)
     except OSError as error:
         raise KenlmError(f"{path} is not an n-gram model that KenLM reads: {error}") from error
@@ -157,7 +187,8 @@ def train(
     discount_fallback: bool = False,
     memory: str = "20%",
 ) -> NgramModel:
-    """Train an n-gram model with ``lmplz`` (interpolated modified Kneser-Ney), write its ARPA file and open it.
+    """Train an n-gram model with ``lmplz`` (interpolated modified Kneser-Ney), write its ARPA file
+    and open it.
 
     Parameters
     ----------
@@ -175,50 +206,106 @@ def train(
     Raises
     ------
     KenlmError
-        If ``lmplz`` is missing or refuses the text; its own words are in the message.
+        If ``lmplz`` is missing or refuses the text; its own message is in the error.
     """
+    lines = []
+    for sentence in sentences:
+        start = list(sentence[:8])
+        if "<s>" in sentence or "</s>" in sentence:
+            raise KenlmError(
+                f"the sentence {start} holds <s> or </s>, which KenLM adds itself; take them out"
+            )
+        line = " ".join(UNKNOWN_WORD if token == UNKNOWN else token for token in sentence)
+        if len(line.split()) != len(sentence):
+            raise KenlmError(f"a token of {start} is empty or holds white space; split it first")
+        lines.append(f"{line}\n")
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = path.with_name(f".{path.name}.writing")
-    command = [
-        str(program("lmplz")),
-        "-o",
-        str(order),
-        "-S",
-        memory,
-        "-T",
-        str(path.parent),
-        "--arpa",
-        str(unfinished),
-    ]
-    command += ["--discount_fallback"] if discount_fallback else []
-    text = "".join(f"{_trainable(sentence)}\n" for sentence in sentences)
-    done = subprocess.run(command, input=text.encode(), capture_output=True, check=False)
-    if done.returncode:
-        unfinished.unlink(missing_ok=True)
-        said = done.stderr.decode(errors="replace")
-        why = next(
-            (line for line in said.splitlines() if "exception" in line.lower()), said[-400:].strip()
-        )
-        hint = (
-            "; the text is too small for its discounts: discount_fallback=True"
-            if "BadDiscount" in said
-            else ""
-        )
-        raise KenlmError(f"lmplz could not train order {order}{hint}. It says: {why}")
-    unfinished.replace(path)
+    command = [program("lmplz"), "-o", order, "-S", memory, "-T", path.parent]
+    command += ["--discount_fallback"] * discount_fallback
+    with atomic_write(path) as part:
+        arguments = [str(argument) for argument in (*command, "--arpa", part)]
+        done = subprocess.run(arguments, input="".join(lines).encode(), capture_output=True)
+        if done.returncode:
+            output = done.stderr.decode(errors="replace")
+            exceptions = [line for line in output.splitlines() if "exception" in line.lower()]
+            hint = "the text is too small for its discounts, use discount_fallback=True"
+            hint = f" ({hint})" if "BadDiscount" in output else ""
+            why = (exceptions or [output[-400:].strip()])[0]
+            raise KenlmError(f"lmplz could not train order {order}{hint}: {why}")
     return load(path)
 
 
-def _trainable(sentence: Sequence[str]) -> str:
-    """Return a sentence as a line that lmplz reads as these very tokens."""
-    if any(token in RESERVED for token in sentence):
+def program(name: str = "lmplz", *, build_missing: bool = True) -> Path:
+    """Return one of KenLM's programs, from PATH, from the cache, or freshly built.
+
+    Parameters
+    ----------
+    name : {"lmplz", "query", "build_binary"}
+    build_missing : bool
+        Build it where it is not found.
+
+    Raises
+    ------
+    KenlmError
+        If it is not there and cannot be, or must not be, built.
+    """
+    folder = cache.folder() / f"kenlm-{VERSION}" / "bin"
+    path = shutil.which(name) or shutil.which(name, path=str(folder))
+    if path is not None:
+        return Path(path)
+    if not build_missing:
         raise KenlmError(
-            f"the sentence {list(sentence)[:8]} holds <s> or </s>, which KenLM sets itself; take them out"
+            f"KenLM's {name} is neither on PATH nor in {folder}; psychlm.lm.ngram.build() builds it"
         )
-    line = " ".join(UNKNOWN_WORD if token == UNKNOWN else token for token in sentence)
-    if len(line.split()) != len(sentence):
+    return build() / name
+
+
+def build(source: Path | None = None) -> Path:
+    """Build KenLM's programs from its source distribution into the cache; return their folder.
+
+    Parameters
+    ----------
+    source : Path, optional
+        A local ``kenlm-0.3.0.tar.gz``; fetched with pip unless given.
+    """
+    if shutil.which("cmake") is None or shutil.which("c++") is None:
         raise KenlmError(
-            f"a token of {list(sentence)[:8]} is empty or holds white space; split it first"
+            "lmplz needs cmake and a C++ compiler to be built; on Debian: apt-get install "
+            f"{PACKAGES}"
         )
-    return line
+    target = cache.folder() / f"kenlm-{VERSION}" / "bin"
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=target.parent, prefix=".building-") as name:
+        folder = Path(name)
+        code, binaries = folder / f"kenlm-{VERSION}", folder / "build"
+        if source is None:
+            options = ["--no-deps", "--no-binary", "kenlm", "--quiet", "--dest", str(folder)]
+            _run([sys.executable, "-m", "pip", "download", *options, f"kenlm=={VERSION}"])
+            source = folder / f"kenlm-{VERSION}.tar.gz"
+        sha256 = hashlib.sha256(source.read_bytes()).hexdigest()
+        if sha256 != SHA256:
+            raise KenlmError(
+                f"{source.name} is not kenlm {VERSION} (SHA-256 expected {SHA256}, got {sha256}); "
+                "fetch it again"
+            )
+        with tarfile.open(source) as archive:
+            archive.extractall(folder, filter="data")
+        _run(["cmake", "-S", str(code), "-B", str(binaries), "-DCMAKE_BUILD_TYPE=Release"])
+        jobs = ["--parallel", str(os.cpu_count() or 1)]
+        _run(["cmake", "--build", str(binaries), *jobs, "--target", *PROGRAMS])
+        if not target.exists():  # another process may have been faster
+            (binaries / "bin").rename(target)
+    return target
+
+
+def _run(command: list[str]) -> None:
+    """Run one step of the build, or raise its last lines."""
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode:
+        output = (done.stderr or done.stdout).strip().splitlines()[-8:]
+        raise KenlmError(
+            f"could not build KenLM: {' '.join(command[:3])} returned {done.returncode}: "
+            f"{' | '.join(output)}. On Debian its build needs: apt-get install {PACKAGES}. Or put "
+            "an lmplz on PATH"
+        )

@@ -36,12 +36,12 @@ import pandas as pd
 
 from psychlm.data import atomic_write
 from psychlm.frames import FrameError, check_items
+from psychlm.lm import fingerprint
 from psychlm.lm.choice_model import load_choice_model
 from psychlm.lm.choice_networks import Kind, Lexicon, partial_input_model
 from psychlm.lm.choices import choice_logprobs, grade, predictions
 from psychlm.lm.finetune import digest, fine_tune
-from psychlm.lm.load import fingerprint
-from psychlm.probes import probe_scores
+from psychlm.probes.scores import instance_accuracy
 
 Baseline = Literal[Kind, "vector-similarity"]
 
@@ -186,7 +186,7 @@ def partial_input_baseline(
         )
         scores, n_train = model.logprobs(test), len(train)
     all_of_it = test.assign(all="all")
-    found = probe_scores.instance_accuracy(all_of_it, grade(test, scores), by="all").iloc[0]
+    found = instance_accuracy(all_of_it, grade(test, scores), by="all").iloc[0]
     return BaselineResult(
         baseline,
         "learned" if lexicon is None else "given",

@@ -1,4 +1,4 @@
-"""The collection of numbered notebooks: which there are, what each asks, its parameters in each profile."""
+"""The numbered notebooks: titles, questions, parameters and profiles; new notebooks."""
 
 from __future__ import annotations
 
@@ -6,37 +6,39 @@ import ast
 import contextlib
 import difflib
 import fnmatch
-import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
+import nbformat
 import yaml
 
+from psychlm.data import atomic_write
+
 Profile = Literal["smoke", "quick", "full"]
-PROFILE_FILES = {"smoke": "tests/smoke.yaml", "full": "notebooks/full.yaml"}
+Kind = Literal["blank", "test", "reading-times"]
+PROFILE_FILES = {"smoke": "tests/smoke.yaml", "quick": None, "full": "notebooks/full.yaml"}
+TEMPLATES = Path(__file__).parent / "templates"
 
 
 class NotebookError(ValueError):
-    """A notebook, a profile or a parameter is not what it should be: the message says which, why, and what to do."""
+    """A notebook, a profile or a parameter is invalid; the message says which, why, what to do."""
 
 
 @dataclass(frozen=True)
 class Notebook:
-    """One notebook as it lies on disk, not yet run."""
+    """One notebook as stored, not yet run."""
 
     path: Path
     title: str  # its first heading, without the number
-    question: str  # what follows **Question.**, as Markdown
-    parameters: dict[str, Any]  # the literals of its parameters cell
-    parameters_at: int | None  # where that cell stands, counted from 0
-    code: tuple[str, ...]  # the sources of its code cells, but for empty ones
-    cells: tuple[str, ...]  # the sources of all its cells
-    prose: tuple[str, ...]  # the sources of its Markdown cells
-    reads_reports: bool  # it reads what the others found (`psychlm.reads_reports` in its metadata), so it runs last
-    reproduces: str  # whose tables and figures, as Markdown: `psychlm.reproduces` in its metadata
+    question: str  # the text after **Question.**, Markdown
+    parameters: dict[str, Any]  # the literals of the cell tagged "parameters"
+    parameters_cell: int | None  # index of that cell among all cells
+    cells: tuple[tuple[str, str], ...]  # (type, source) of every cell
+    reads_reports: bool  # it reads the other reports, so it runs after them
+    reproduces: str  # which tables and figures it reproduces, Markdown
 
     @property
     def name(self) -> str:
@@ -45,192 +47,184 @@ class Notebook:
 
     @property
     def number(self) -> str:
-        """The digits that its name begins with."""
+        """The digits at the beginning of the name."""
         return self.name.partition("_")[0]
+
+    @property
+    def code(self) -> list[str]:
+        """The sources of the code cells that are not empty."""
+        return [source for kind, source in self.cells if kind == "code" and source.strip()]
 
 
 def find(root: Path) -> list[Notebook]:
-    """Return the numbered notebooks of ``root/notebooks`` in their order.
-
-    Raises
-    ------
-    NotebookError
-        If two share a number, or one cannot be read.
-    """
-    found = [read(path) for path in sorted((root / "notebooks").glob("[0-9]*_*.ipynb"))]
-    numbers = [notebook.number for notebook in found]
-    twice = [notebook.name for notebook in found if numbers.count(notebook.number) > 1]
-    if twice:
+    """Return the numbered notebooks of ``root/notebooks`` in order; two may not share a number."""
+    notebooks = [read(path) for path in sorted((root / "notebooks").glob("[0-9]*_*.ipynb"))]
+    numbers = [notebook.number for notebook in notebooks]
+    repeated = [notebook.name for notebook in notebooks if numbers.count(notebook.number) > 1]
+    if repeated:
         raise NotebookError(
-            f"notebooks {twice} share a number; rename all but one, since numbers choose notebooks"
+            f"notebooks {repeated} share a number; rename all but one: numbers select notebooks"
         )
-    return found
+    return notebooks
 
 
 def read(path: Path) -> Notebook:
-    """Read one notebook: its title, its question, its parameters and its sources."""
+    """Read the title, question, parameters and sources of one notebook."""
     try:
-        content = json.loads(path.read_bytes())
-        cells = [dict(cell, source=_joined(cell["source"])) for cell in content["cells"]]
-        said = content.get("metadata", {}).get("psychlm", {})
-    except (OSError, ValueError, KeyError, TypeError) as error:
+        content = nbformat.read(path, as_version=4)
+        cells = tuple((cell["cell_type"], cell["source"]) for cell in content["cells"])
+        tags = [cell["metadata"].get("tags", []) for cell in content["cells"]]
+        metadata = content["metadata"].get("psychlm", {})
+    except Exception as error:  # nbformat has no common base for its errors
         raise NotebookError(
-            f"{path} is no readable notebook ({error}); restore it from git"
+            f"{path} is not a readable notebook ({error}); restore it from git"
         ) from error
-    head = next((cell["source"] for cell in cells if cell["cell_type"] == "markdown"), "")
+    head = next((source for kind, source in cells if kind == "markdown"), "")
     heading = re.search(r"^#\s+(?:\d+\s*[.:·—–-]?\s+)?(.+)$", head, re.MULTILINE)
     question = re.search(r"\*\*Question\.?\*\*\.?\s*(.+?)\s*(?:\n\s*\n|\Z)", head, re.DOTALL)
-    tagged = [
-        at
-        for at, cell in enumerate(cells)
-        if "parameters" in cell.get("metadata", {}).get("tags", [])
-    ]
-    return Notebook(
-        path=path,
-        title=heading[1].strip() if heading else path.stem,
-        question=" ".join(question[1].split()) if question else "",
-        parameters=_literals(path, cells[tagged[0]]["source"]) if tagged else {},
-        parameters_at=tagged[0] if tagged else None,
-        code=tuple(
-            cell["source"]
-            for cell in cells
-            if cell["cell_type"] == "code" and cell["source"].strip()
-        ),
-        cells=tuple(cell["source"] for cell in cells),
-        prose=tuple(cell["source"] for cell in cells if cell["cell_type"] == "markdown"),
-        reads_reports=bool(said.get("reads_reports")),
-        reproduces=str(said.get("reproduces", "")),
-    )
-
-
-def _joined(source: str | list[str]) -> str:
-    return source if isinstance(source, str) else "".join(source)
-
-
-def _literals(path: Path, source: str) -> dict[str, Any]:
-    """Return the names and values of a parameters cell, which holds assignments of literals and nothing else."""
-    found = {}
+    tagged = next((index for index, own in enumerate(tags) if "parameters" in own), None)
+    parameters = {}
     try:
-        for statement in ast.parse(source).body:
+        # the cell tagged "parameters" holds assignments of literals and nothing else
+        for statement in ast.parse(cells[tagged][1]).body if tagged is not None else []:
             if isinstance(statement, ast.Assign) and isinstance(statement.targets[0], ast.Name):
-                found[statement.targets[0].id] = ast.literal_eval(statement.value)
-            elif (
-                isinstance(statement, ast.AnnAssign)
-                and isinstance(statement.target, ast.Name)
-                and statement.value
-            ):
-                found[statement.target.id] = ast.literal_eval(statement.value)
+                parameters[statement.targets[0].id] = ast.literal_eval(statement.value)
     except (SyntaxError, ValueError) as error:
         raise NotebookError(
             f"{path.name}: its parameters cell holds more than `name = literal` ({error})"
         ) from error
-    return found
+    return Notebook(
+        path=path,
+        title=heading[1].strip() if heading else path.stem,
+        question=" ".join(question[1].split()) if question else "",
+        parameters=parameters,
+        parameters_cell=tagged,
+        cells=cells,
+        reads_reports=bool(metadata.get("reads_reports")),
+        reproduces=str(metadata.get("reproduces", "")),
+    )
 
 
-def select(notebooks: Sequence[Notebook], chosen: Sequence[str] = ()) -> list[Notebook]:
-    """Return the notebooks that names, numbers, paths or patterns choose; all of them where nothing is chosen.
-
-    Parameters
-    ----------
-    chosen : sequence of str
-        ``"20"``, ``"20_psychometric_properties"``, ``"notebooks/20_psychometric_properties.ipynb"`` or ``"2*"``.
-
-    Raises
-    ------
-    NotebookError
-        If one of them chooses nothing.
-    """
-    wanted: set[str] = set()
-    for choice in chosen:
+def select(notebooks: Sequence[Notebook], choices: Sequence[str] = ()) -> list[Notebook]:
+    """Return the notebooks selected by numbers, names, paths or patterns; all without a choice."""
+    chosen: set[str] = set()
+    known = [notebook.name for notebook in notebooks]
+    for choice in choices:
         pattern = Path(choice).name.removesuffix(".ipynb")
-        names = {
-            notebook.name
-            for notebook in notebooks
-            if pattern == notebook.number or fnmatch.fnmatchcase(notebook.name, pattern)
-        }
+        names = {n.name for n in notebooks if n.number == pattern} or set(
+            fnmatch.filter(known, pattern)
+        )
         if not names:
-            known = [notebook.name for notebook in notebooks]
             near = difflib.get_close_matches(pattern, known, n=3) or known
-            raise NotebookError(
-                f"no notebook is {choice!r}; there are {', '.join(near) or 'none at all'}"
-            )
-        wanted |= names
-    return [notebook for notebook in notebooks if notebook.name in wanted or not chosen]
+            raise NotebookError(f"no notebook is {choice!r}; there are {', '.join(near) or 'none'}")
+        chosen |= names
+    return [notebook for notebook in notebooks if notebook.name in chosen or not choices]
 
 
 def parse_parameters(assignments: Iterable[str]) -> dict[str, Any]:
-    """Turn ``["draws=500", "seed=7"]``, as given on the command line, into names and values.
+    """Turn ``["draws=500", "seed=7"]`` into names and values (YAML literals).
 
-    Raises
-    ------
-    NotebookError
-        If one is not of the form ``name=value``.
+    Examples
+    --------
+    >>> parse_parameters(["draws=500", "rate=1e-3", "models=[a, b]"])
+    {'draws': 500, 'rate': 0.001, 'models': ['a', 'b']}
     """
-    return dict(_parameter(assignment) for assignment in assignments)
+    parameters = {}
+    for assignment in assignments:
+        name, equals, text = assignment.partition("=")
+        if not equals or not name.strip().isidentifier():
+            raise NotebookError(f"a parameter is written name=value, got {assignment!r}")
+        try:
+            value = yaml.safe_load(text)
+        except yaml.YAMLError as error:
+            raise NotebookError(
+                f"the value of {assignment!r} is not a YAML literal; quote it if it is text"
+            ) from error
+        if isinstance(value, str):
+            with contextlib.suppress(ValueError):
+                value = float(value)  # YAML 1.1 reads 1e-3 as text
+        parameters[name.strip()] = value
+    return parameters
 
 
-def _parameter(assignment: str) -> tuple[str, Any]:
-    """Turn ``"draws=500"`` into its name and its value, read as a YAML literal (``1e-3`` is a number here, too)."""
-    name, equals, text = assignment.partition("=")
-    if not equals or not name.strip().isidentifier():
-        raise NotebookError(f"a parameter is written name=value, got {assignment!r}")
-    try:
-        value = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise NotebookError(
-            f"the value of {assignment!r} is no YAML literal; quote it if it is a text"
-        ) from error
-    if isinstance(value, str):
-        with contextlib.suppress(ValueError):
-            value = float(value)
-    return name.strip(), value
-
-
-def profile_parameters(
+def run_parameters(
     root: Path,
     notebooks: Sequence[Notebook],
     profile: Profile = "quick",
     given: Mapping[str, Any] | None = None,
 ) -> dict[str, dict[str, Any]]:
-    """Return for each notebook the parameters that differ from its own: those of the profile, then those given.
+    """Return for each notebook the parameters that replace its own: the profile's, then ``given``.
 
     Raises
     ------
     NotebookError
-        If a notebook has no parameter of that name, or the profile is unknown or its file malformed.
+        If a notebook has no parameter of that name, if a value has another type than the notebook's
+        own, if the profile is unknown, or if its file is malformed.
     """
-    if profile not in get_args(Profile):
+    if profile not in PROFILE_FILES:
         raise NotebookError(
-            f"no profile is named {profile!r}; there are {', '.join(get_args(Profile))}"
+            f"no profile is named {profile!r}; there are {', '.join(PROFILE_FILES)}"
         )
-    overrides = _profile(root / PROFILE_FILES[profile]) if profile in PROFILE_FILES else {}
-    chosen = {
-        notebook.name: {**overrides.get(notebook.name, {}), **(given or {})}
-        for notebook in notebooks
-    }
+    overrides: Any = {}
+    file = root / (PROFILE_FILES[profile] or "")
+    if file.is_file():
+        try:
+            overrides = yaml.safe_load(file.read_text(encoding="utf-8")) or {}
+        except yaml.YAMLError as error:
+            raise NotebookError(f"{file} is not YAML: {error}") from error
+        if not isinstance(overrides, dict) or not all(
+            isinstance(own or {}, dict) for own in overrides.values()
+        ):
+            raise NotebookError(f"{file} should map each notebook's name to its parameters")
+    chosen = {n.name: {**(overrides.get(n.name) or {}), **(given or {})} for n in notebooks}
     for notebook in notebooks:
-        unknown = sorted(set(chosen[notebook.name]) - set(notebook.parameters))
-        if unknown:
-            known = (
-                ", ".join(f"{name}={value!r}" for name, value in notebook.parameters.items())
-                or "none"
-            )
-            raise NotebookError(
-                f"{notebook.name} has no parameter {', '.join(unknown)}; its parameters are: {known}"
-            )
+        for name, value in chosen[notebook.name].items():
+            if name not in notebook.parameters:
+                own = ", ".join(f"{key}={old!r}" for key, old in notebook.parameters.items())
+                raise NotebookError(
+                    f"{notebook.name} has no parameter {name}; its parameters are: {own or 'none'}"
+                )
+            default = notebook.parameters[name]
+            # an int may stand for a float, and anything for None; True is no number
+            allowed = (int, float) if isinstance(default, float) else type(default)
+            wrong = isinstance(value, bool) and not isinstance(default, bool)
+            if default is not None and (wrong or not isinstance(value, allowed)):
+                raise NotebookError(
+                    f"{notebook.name}: {name}={value!r} should be {type(default).__name__}, "
+                    f"as {name}={default!r} in its parameters cell"
+                )
     return chosen
 
 
-def _profile(file: Path) -> dict[str, dict[str, Any]]:
-    """Read the overrides of a profile, ``{notebook: {parameter: value}}``; no file means none."""
-    if not file.is_file():
-        return {}
-    try:
-        content = yaml.safe_load(file.read_text(encoding="utf-8")) or {}
-    except yaml.YAMLError as error:
-        raise NotebookError(f"{file} is not YAML: {error}") from error
-    if not isinstance(content, dict) or not all(
-        isinstance(entry or {}, dict) for entry in content.values()
-    ):
-        raise NotebookError(f"{file} should map each notebook's name to its parameters")
-    return {str(name): entry or {} for name, entry in content.items()}
+def new(title: str, *, root: Path, kind: Kind = "blank", number: int | None = None) -> Path:
+    """Copy the template notebook of a kind; no other file is touched.
+
+    Parameters
+    ----------
+    title : str
+        The title, from which the file name is made.
+    kind : "blank", "test" or "reading-times"
+        Which analysis the template holds: none, a test (responses), or a reading-time corpus.
+    number : int, optional
+        The next free one unless given.
+    """
+    slug = re.sub(r"[^a-z0-9]+", "_", title.lower()).strip("_")
+    if not re.search("[a-z]", slug):
+        raise NotebookError(f"the title {title!r} has no Latin letter to make a file name of")
+    taken = {int(notebook.number): notebook.name for notebook in find(root)}
+    free = [candidate for candidate in range(1, 100) if candidate not in taken]
+    number = free[0] if number is None else number
+    if number not in free:
+        owner, first = (
+            taken.get(number, "not from 1 to 99"),
+            ", ".join(f"{n:02d}" for n in free[:5]),
+        )
+        raise NotebookError(f"number {number:02d} is {owner}; free are: {first} ...")
+    path = root / "notebooks" / f"{number:02d}_{slug}.ipynb"
+    notebook = nbformat.read(TEMPLATES / f"{kind}.ipynb", as_version=4)
+    for cell in notebook.cells:
+        for word, value in (("NUMBER", f"{number:02d}"), ("TITLE", title), ("NAME", path.stem)):
+            cell.source = cell.source.replace(word, value)
+    with atomic_write(path) as part:
+        nbformat.write(notebook, part)
+    return path

@@ -1,4 +1,4 @@
-"""The front page of the reports: every notebook with its question and picture, and ours beside the published."""
+"""The reports on disk, their numbers compared with the published ones, and ``index.html``."""
 
 from __future__ import annotations
 
@@ -6,127 +6,210 @@ import base64
 import hashlib
 import json
 import mimetypes
+import os
 from collections import Counter
-from dataclasses import dataclass
+from decimal import Decimal, InvalidOperation
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 from markupsafe import Markup
 
-from psychlm.site import collection, storage
-from psychlm.site.collection import Notebook
-from psychlm.site.comparison import compare
+from psychlm import data
+from psychlm.site import collection, html
+
+NUMERIC = ["value", "published_value", "difference_value", "low", "high", "n"]
+TEXT = ["notebook", "key", "ours", "published", "difference", "verdict", "says", "unit", "data"]
+COLUMNS = [*TEXT, "source", "decimals", *NUMERIC]
 
 
-@dataclass(frozen=True)
-class Card:
-    """What the index shows of one notebook."""
-
-    name: str
-    number: str
-    title: str
-    question: str
-    status: str  # done, failed, running, broken, not run
-    error: str
-    kind: str  # what its numbers rest on
-    profile: str
-    seconds: float | None
-    link: str
-    picture: str  # a data URI
-    alt: str
-    finding: (
-        str  # what its headline figure shows, in the sentence that was computed for it; Markdown
-    )
+def reports_folder() -> Path:
+    """Return the folder of finished reports: the runner's, ``$PSYCHLM_REPORTS``, the checkout's."""
+    named = os.environ.get("PSYCHLM_FINISHED_REPORTS") or os.environ.get("PSYCHLM_REPORTS")
+    return Path(named) if named else data.root() / "reports"
 
 
-def build_index(root: Path, reports: Path) -> Path:
-    """Write ``index.html`` from the notebooks of a checkout and the reports there are, whole or broken.
+def report_files(reports: Path) -> list[Path]:
+    """Return the reports of notebooks in a folder, in order."""
+    return sorted(reports.glob("[0-9]*_*.json"))
+
+
+def read_report(file: Path) -> dict[str, Any] | None:
+    """Return a report, None if there is none; an invalid one gets the status "broken"."""
+    try:
+        report = json.loads(file.read_bytes()) | {"notebook": file.stem}
+        # use every field once, as the pages do, so that an invalid one is found here
+        compare(report)
+        error, headline = report.get("error") or {}, report.get("headline") or {}
+        error.get("cell"), headline.get("file"), (report["provenance"].get("data") or {}).items()
+        html.duration(report.get("seconds"))
+        if not isinstance(report["status"], str):
+            raise TypeError(f"its status is {report['status']!r}")
+        return report
+    except FileNotFoundError:
+        return None
+    except Exception as error:
+        message = f"{type(error).__name__}: {error}"[:200]
+        broken = {"status": "broken", "numbers": [], "provenance": {}}
+        return broken | {"notebook": file.stem, "error": {"message": message}}
+
+
+def exact(value: Any) -> Decimal | None:
+    """Return a number exactly as it is written; None for a list, a truth value or "< .001"."""
+    if isinstance(value, bool) or not isinstance(value, (int, float, str)):
+        return None
+    try:
+        number = Decimal(str(value).strip().replace("−", "-"))
+    except InvalidOperation:
+        return None
+    return number if number.is_finite() else None
+
+
+def shown(value: Any, decimals: int) -> str:
+    """Return an entry as the tables show it; small numbers keep two digits."""
+    if isinstance(value, list):
+        return ", ".join(shown(entry, 4) for entry in value)
+    number = exact(value)
+    if isinstance(value, str) or number is None:
+        return "–" if value is None else str(value)
+    if isinstance(value, int):
+        return f"{value:,}".replace(",", "\u202f").replace("-", "−")
+    small = number and abs(number) < Decimal(1).scaleb(-decimals)
+    return (f"{value:.2g}" if small else f"{number:.{decimals}f}").replace("-", "−")
+
+
+def compare(report: dict[str, Any]) -> pd.DataFrame:
+    """Return the numbers of a report beside the published ones.
+
+    A number *agrees* if it is within half a unit of the last decimal printed, |d| <= 0.5 with
+    d = (ours - published) / 10^-decimals. The decimals are those of the published number if it was
+    recorded as text. A float has lost its trailing zeros: it gets the most decimals of its kind
+    (same paper and table, last part of the key, and unit). Numbers on simulated data, and those
+    recorded with ``comparable=False``, are not compared.
 
     Returns
     -------
-    Path
-        The page.
+    DataFrame
+        One row per number: ``notebook``, ``key``; ``ours``, ``published``, ``difference`` as text;
+        ``verdict`` (agrees, differs, simulated, no comparison) and ``says``, the same in words;
+        ``decimals``, ``unit``, ``data``, ``source``; ``value``, ``published_value``,
+        ``difference_value``, ``low``, ``high`` and ``n`` as floats, NaN where there is none.
     """
-    from psychlm.site import benchmarks, render
+    kinds, decimals = [], []
+    for number in report["numbers"]:
+        parts, published = number["key"].split("."), number.get("published")
+        kinds.append((*parts[:2], parts[-1], str(number.get("unit")), type(published).__name__))
+        # a float's own digits, a text's digits as printed; an int has none
+        text = str(exact(published) or "") if isinstance(published, (float, str)) else ""
+        text = text.removesuffix(".0") if isinstance(published, float) else text
+        decimals.append(len(text.partition(".")[2]))
+    rows = []
+    for number, kind, own in zip(report["numbers"], kinds, decimals, strict=True):
+        value, published = number.get("value"), number.get("published")
+        if isinstance(published, float):
+            own = max(d for other, d in zip(kinds, decimals, strict=True) if other == kind)
+        ours, theirs = exact(value), exact(published)
+        difference = None if ours is None or theirs is None else ours - theirs
+        verdict = "no comparison"
+        if number.get("data") == "simulated" or number.get("comparable") is False:
+            verdict, difference = (
+                "simulated" if number.get("data") == "simulated" else verdict,
+                None,
+            )
+        elif difference is not None:
+            # the bound leaves room for the rounding of binary floats
+            agrees = abs(difference) <= Decimal("0.5000001").scaleb(-own)
+            verdict = "agrees" if agrees else "differs"
+        at = f" at {own} decimal{'s' * (own > 1)}" if own else ""
+        row = {"notebook": report["notebook"], "key": number["key"], "verdict": verdict}
+        row["says"] = verdict + at if verdict in ("agrees", "differs") else "not compared"
+        row["ours"] = shown(value, own + 2 if published is not None else 4)
+        row["published"] = "" if published is None else shown(published, own)
+        signed = "" if difference is None else f"{difference:+.{own + 2}f}"
+        row["difference"] = (signed if difference else signed.lstrip("+-")).replace("-", "−")
+        row |= {name: str(number.get(name) or "") for name in ("unit", "data", "source")}
+        row |= {"value": ours, "published_value": theirs, "difference_value": difference}
+        row |= {name: exact(number.get(name)) for name in ("low", "high", "n")}
+        rows.append(row | {"decimals": own})
+    return pd.DataFrame(rows, columns=COLUMNS).astype(dict.fromkeys(NUMERIC, float))
 
+
+def gather_numbers(reports: Path | None = None) -> pd.DataFrame:
+    """Return the numbers of all complete reports in a folder, as :func:`compare` returns them."""
+    found = [read_report(file) for file in report_files(reports or reports_folder())]
+    tables = [compare(report) for report in found if report and report["status"] == "complete"]
+    return pd.concat(tables or [pd.DataFrame(columns=COLUMNS)], ignore_index=True)
+
+
+def gather_runs(reports: Path | None = None) -> pd.DataFrame:
+    """Return one row per report, complete or not, with counts of its numbers by data."""
+    rows = []
+    for report in filter(None, map(read_report, report_files(reports or reports_folder()))):
+        kinds = Counter(number.get("data") for number in report["numbers"])
+        row = {name: report.get(name) for name in ("notebook", "status", "profile", "seconds")}
+        row |= {kind: kinds[kind] for kind in ("real", "simulated", "published")}
+        rows.append(row | {"error": str((report.get("error") or {}).get("message") or "")})
+    columns = [
+        "notebook",
+        "status",
+        "error",
+        "profile",
+        "seconds",
+        "real",
+        "simulated",
+        "published",
+    ]
+    return pd.DataFrame(rows, columns=columns)
+
+
+def build_index(root: Path, reports: Path) -> Path:
+    """Write ``index.html`` from the notebooks of a checkout and the reports there are."""
     notebooks = {notebook.name: notebook for notebook in collection.find(root)}
-    names = sorted(notebooks.keys() | {file.stem for file in reports.glob("[0-9]*_*.json")})
-    found = {name: storage.read(reports / f"{name}.json") for name in names}
-    cards = [_card(name, notebooks.get(name), found[name], reports) for name in names]
-    whole = [report for report in found.values() if report and report["status"] == "complete"]
-    rows = [row for report in whole for row in compare(report) if row.published]
-    script = (render.TEMPLATES / "index.js").read_text(encoding="utf-8")
-    page = (
-        render.environment(reports)
-        .get_template("index.html.j2")
-        .render(
-            cards=cards,
-            rows=rows,
-            statuses=Counter(card.status for card in cards),
-            verdicts=Counter(row.verdict for row in rows),
-            speed=benchmarks.write_page(reports),
-            script=Markup(script),
-            texts=Markup(_texts(cards, notebooks)),
-            script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
+    found = {file.stem: read_report(file) or {} for file in report_files(reports)}
+    cards, texts, tables = [], {}, [pd.DataFrame(columns=COLUMNS)]
+    for name in sorted(notebooks.keys() | found.keys()):
+        notebook = notebooks.get(name)
+        report = found.get(name, {"status": "not run"})
+        status = {"complete": "done"}.get(report["status"], report["status"])
+        headline = (report.get("headline") or {}) if status == "done" else {}
+        picture = reports / Path(str(headline.get("file", "-"))).name
+        mime = mimetypes.guess_type(picture.name)[0] or ""
+        image = picture.is_file() and mime.startswith("image/")
+        error = report.get("error") or {}
+        cell = f"cell {error['cell']}: " if error.get("cell") and status == "failed" else ""
+        card = {
+            "name": name,
+            "number": name.partition("_")[0],
+            "title": notebook.title if notebook else str(report.get("title") or name[3:]),
+            "question": notebook.question if notebook else str(report.get("question") or ""),
+            "status": status,
+            "error": cell + str(error.get("message") or ""),
+            "profile": str(report.get("profile") or ""),
+            "seconds": report.get("seconds"),
+            "link": status != "not run" and (reports / f"{name}.html").is_file(),
+            "picture": html.image_uri(picture.read_bytes(), mime) if image else "",
+            "alt": str(headline.get("alt", "")),
+            "finding": str(headline.get("finding", "")),
+        }
+        cards.append(card)
+        prose = [source for kind, source in getattr(notebook, "cells", ()) if kind == "markdown"]
+        texts[name] = " ".join(
+            " ".join([name, card["title"], card["finding"], *prose]).lower().split()
         )
+        if status == "done":
+            tables.append(compare(report))
+    rows = pd.concat(tables, ignore_index=True).query("published != ''")
+    script = (html.TEMPLATES / "index.js").read_text(encoding="utf-8")
+    template = html.environment(reports).get_template("index.html.j2")
+    page = template.render(
+        cards=cards,
+        rows=rows.to_dict("records"),
+        statuses=Counter(card["status"] for card in cards),
+        verdicts=Counter(rows["verdict"]),
+        script=Markup(script),
+        script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
+        texts=Markup(json.dumps(texts).replace("<", "\\u003c")),  # it cannot end its element
     )
-    storage.write(reports / "index.html", page)
+    with data.atomic_write(reports / "index.html") as part:
+        part.write_text(page, encoding="utf-8")
     return reports / "index.html"
-
-
-def _card(
-    name: str, notebook: Notebook | None, report: dict[str, Any] | None, reports: Path
-) -> Card:
-    from psychlm.site import render
-
-    known = report or {"status": "not run", "numbers": [], "provenance": {}}
-    status = {"complete": "done"}.get(known["status"], known["status"])
-    number, _, slug = name.partition("_")
-    picture, alt = _picture(known, reports) if status == "done" else ("", "")
-    provenance = known["provenance"]
-    return Card(
-        name=name,
-        number=number,
-        title=notebook.title if notebook else str(known.get("title") or slug.replace("_", " ")),
-        question=notebook.question if notebook else str(known.get("question") or ""),
-        status=status,
-        error=_error(known),
-        kind=render.data_kind(known) if status == "done" else "",
-        profile=str(known.get("profile") or provenance.get("profile", "")),
-        seconds=known.get("seconds", provenance.get("seconds")),
-        link=f"{name}.html" if status != "not run" and (reports / f"{name}.html").is_file() else "",
-        picture=picture,
-        alt=alt,
-        finding=str((known.get("headline") or {}).get("finding", "")) if status == "done" else "",
-    )
-
-
-def _texts(cards: list[Card], notebooks: dict[str, Notebook]) -> str:
-    """Return what a search looks through, as JSON that cannot end its element: each notebook's prose and finding."""
-    found = {
-        card.name: " ".join(
-            [card.name, card.title, card.finding, *getattr(notebooks.get(card.name), "prose", ())]
-        )
-        for card in cards
-    }
-    return json.dumps(
-        {name: " ".join(text.lower().split()) for name, text in found.items()}
-    ).replace("<", "\\u003c")
-
-
-def _error(report: dict[str, Any]) -> str:
-    error = report.get("error") or {}
-    where = f"cell {error['cell']}: " if error.get("cell") else ""
-    return where + (error.get("message") or "")
-
-
-def _picture(report: dict[str, Any], reports: Path) -> tuple[str, str]:
-    """Return the headline figure as a data URI with its alternative text; empty where there is none."""
-    headline = report.get("headline") or {}
-    file = reports / Path(str(headline.get("file", "-"))).name
-    mime = mimetypes.guess_type(file.name)[0] or ""
-    if not mime.startswith("image/") or not file.is_file():
-        return "", ""
-    return f"data:{mime};base64,{base64.b64encode(file.read_bytes()).decode()}", str(
-        headline.get("alt", "")
-    )

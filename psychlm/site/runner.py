@@ -1,31 +1,39 @@
-"""Run notebooks: the chosen ones that changed, several at a time, publishing only what is whole."""
+"""Run notebooks: those that changed, several at a time; publish only complete reports."""
 
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import os
 import shutil
+import subprocess
+import sys
 import tempfile
+import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
+from filelock import FileLock, Timeout
 from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.text import Text
 
-from psychlm import data
-from psychlm.site import collection, fingerprint, storage
-from psychlm.site.collection import Notebook, Profile
-from psychlm.site.index import build_index
-from psychlm.site.processes import Workers, environment
-from psychlm.site.progress import Bar
-from psychlm.site.storage import RunLockedError
+import psychlm
+from psychlm import data, report
+from psychlm.site import collection, html, index
+from psychlm.site.collection import Notebook, NotebookError, Profile
 
-__all__ = ["Outcome", "RunLockedError", "run", "summary"]
+STYLES = {"done": "green", "unchanged": "dim", "left out": "yellow", "failed": "bold red"}
+
+
+class RunLockedError(NotebookError):
+    """Another run works on the same reports."""
 
 
 @dataclass(frozen=True)
@@ -33,62 +41,11 @@ class Outcome:
     """How one notebook ended."""
 
     notebook: str
-    status: Literal["done", "unchanged", "failed"]
-    seconds: float  # wall time, the kernel's start included; 0 where unchanged
+    status: str  # "done", "unchanged", "left out" or "failed"
+    seconds: float  # wall time with the kernel's start; 0 if unchanged
     html: Path  # its report
-    error: str | None = None
-    cell: int | None = None  # the cell that failed, counted from 1 as in the notebook's file
-
-
-@dataclass(frozen=True)
-class _Task:
-    """One notebook to run, and everything that its run depends on."""
-
-    notebook: Notebook
-    profile: Profile
-    parameters: Mapping[str, Any]  # those that differ from the notebook's own
-    fingerprint: str
-    reports: Path
-    staging: Path
-
-    @property
-    def name(self) -> str:
-        return self.notebook.name
-
-    @property
-    def html(self) -> Path:
-        return self.reports / f"{self.name}.html"
-
-    @property
-    def cells(self) -> int:
-        """The code cells that will be executed, the one that papermill injects included."""
-        return len(self.notebook.code) + bool(self.parameters)
-
-    def numbered(self, index: int | None) -> int | None:
-        """Turn the place of an executed cell into its number in the notebook's file, counted from 1."""
-        if index is None or not self.parameters or self.notebook.parameters_at is None:
-            return None if index is None else index + 1
-        return index + 1 - (index > self.notebook.parameters_at)
-
-    def unchanged(self) -> bool:
-        """Say whether the published report is whole and rests on the same code, parameters and data."""
-        report = storage.read(self.reports / f"{self.name}.json")
-        if not report or report["status"] != "complete" or not self.html.is_file():
-            return False
-        return report.get("fingerprint") == self.fingerprint and fingerprint.data_unchanged(report)
-
-
-@dataclass
-class _Execution:
-    """What the worker told of one execution."""
-
-    began: float = field(default_factory=time.monotonic)
-    at: int | None = None  # the cell that was begun last
-    error: str | None = None
-
-    @property
-    def seconds(self) -> float:
-        return time.monotonic() - self.began
+    error: str | None = None  # the error, or why it was left out
+    cell: int | None = None  # the cell that failed, counted from 1 in the notebook's file
 
 
 def run(
@@ -103,224 +60,331 @@ def run(
 ) -> list[Outcome]:
     """Run the notebooks whose code, parameters or data changed, and build the index of all.
 
-    Each is executed in a process of its own and writes into a staging folder; its JSON and its HTML are moved into
-    ``reports`` only when they are whole. Whatever interrupts a run, the notebooks that were done stay done. Progress
-    and the last lines (for a failure: the notebook, the cell, the error) are printed on standard error.
+    Each notebook is executed in a process of its own and writes into a staging folder; its JSON and
+    HTML are moved into ``reports`` when they are complete. After an interrupt, finished notebooks
+    stay finished. A notebook that ends with :class:`psychlm.data.DataMissingError` is "left out"
+    with that reason, which is no failure; any other error is.
 
     Parameters
     ----------
     select : sequence of str
-        Names, numbers, paths or patterns of notebooks; all of them where empty.
+        Names, numbers, paths or patterns of notebooks; all of them if empty.
     profile : "smoke", "quick" or "full"
-        Whose parameters: the tests' (``tests/smoke.yaml``), the notebooks' own, or the papers' sizes
+        Whose parameters: the tests' (``tests/smoke.yaml``), the notebooks' own, or the papers'
         (``notebooks/full.yaml``).
     parameters : mapping, optional
         Parameters that override those of the profile in every chosen notebook.
     jobs : int
         How many notebooks run at a time; they share the cores.
     force : bool
-        Run what has not changed, too.
-    root : Path, optional
-        The checkout, whose ``notebooks/`` are run.
-    reports : Path, optional
-        Where the reports go: ``$PSYCHLM_REPORTS`` or ``reports/`` of the checkout unless given.
-
-    Returns
-    -------
-    list of Outcome
-        One per chosen notebook, in their order.
+        Run notebooks that have not changed, too.
+    root, reports : Path, optional
+        The checkout; the folder of reports, ``$PSYCHLM_REPORTS`` or ``root/reports`` unless given.
 
     Raises
     ------
     NotebookError
-        If a notebook, a profile or a parameter is unknown; nothing has been run then.
+        If a notebook, a profile or a parameter is unknown or of the wrong type; nothing was run.
     RunLockedError
-        If another run is at work on the same reports.
+        If another run works on the same reports.
     """
     root = (root or data.root()).resolve()
-    folder = (reports or Path(os.environ.get("PSYCHLM_REPORTS", root / "reports"))).resolve()
+    folder = (reports or Path(os.environ.get("PSYCHLM_REPORTS") or root / "reports")).resolve()
     chosen = collection.select(collection.find(root), select)
-    given = collection.profile_parameters(root, chosen, profile, parameters)
-    with _staged(folder) as staging:
-
-        def task(notebook: Notebook) -> _Task:
-            own = given[notebook.name]
-            digest = fingerprint.of_code(notebook, root, profile, own, folder)
-            return _Task(notebook, profile, own, digest, folder, staging)
-
-        console = Console(stderr=True, highlight=False, markup=False, soft_wrap=True)
-        workers = Workers(environment(staging, folder, profile, jobs))
-        outcomes = []
+    given = collection.run_parameters(root, chosen, profile, parameters)
+    outcomes: list[Outcome] = []
+    with locked_staging(folder) as staging:
+        runner = Runner(root, folder, staging, profile, given, max(1, jobs))
         try:
-            for reads_reports in (
-                False,
-                True,
-            ):  # those that read what the others found come when these are done
-                wave = [
-                    task(notebook) for notebook in chosen if notebook.reads_reports == reads_reports
-                ]
-                outcomes += _run_all(wave, jobs, force, workers, console) if wave else []
+            # notebooks that read the others' reports come in a second round
+            for reads in (False, True):
+                outcomes += runner.run_all([n for n in chosen if n.reads_reports == reads], force)
         except KeyboardInterrupt:
-            console.print(
-                "interrupted: the notebooks that were done stay done, and the next run goes on from there"
-            )
+            runner.console.print("interrupted: finished notebooks stay; the next run resumes there")
             raise
         finally:
-            build_index(root, folder)
-    console.print(summary(outcomes))
+            index.build_index(root, folder)
+    runner.console.print(html.plain_text(summary(outcomes)))
     return outcomes
 
 
 @contextlib.contextmanager
-def _staged(folder: Path) -> Iterator[Path]:
-    """Hold the folder of reports and yield an empty staging folder in it; what a killed run left there goes."""
-    with storage.locked(folder):
-        for left in folder.glob(".staging-*"):
-            shutil.rmtree(left, ignore_errors=True)
-        staging = Path(tempfile.mkdtemp(prefix=".staging-", dir=folder))
-        try:
-            yield staging
-        finally:
-            shutil.rmtree(staging, ignore_errors=True)
-
-
-def _run_all(
-    tasks: Sequence[_Task], jobs: int, force: bool, workers: Workers, console: Console
-) -> list[Outcome]:
-    """Run the tasks that are due; on an interrupt end the workers first, then pass it on."""
-    due = [task for task in tasks if force or not task.unchanged()]
-    with (
-        Bar(sum(task.cells for task in due), console) as bar,
-        ThreadPoolExecutor(max_workers=max(1, jobs)) as pool,
-    ):
-        futures: dict[str, Future[Outcome]] = {
-            task.name: pool.submit(_run_one, task, workers, bar) for task in due
-        }
-        try:
-            outcomes = []
-            for task in tasks:
-                if task.name in futures:
-                    outcomes.append(futures[task.name].result())
-                else:
-                    outcomes.append(Outcome(task.name, "unchanged", 0.0, task.html))
-                    bar.end(task.name, "unchanged", 0.0, 0)
-            return outcomes
-        except BaseException:
-            pool.shutdown(wait=False, cancel_futures=True)
-            workers.stop()
-            raise
-
-
-def _run_one(task: _Task, workers: Workers, bar: Bar) -> Outcome:
-    """Execute one notebook and publish what came of it; nothing that goes wrong here stops the others."""
-    bar.begin(task.name)
-    execution = _Execution()
+def locked_staging(folder: Path) -> Iterator[Path]:
+    """Lock the folder of reports, and yield an empty staging folder in it."""
+    folder.mkdir(parents=True, exist_ok=True)
     try:
-        _execute(task, workers, bar, execution)
-        if (
-            workers.stopped
-        ):  # it did not fail: the next run has to run it, so whatever report it had stays
-            return Outcome(task.name, "failed", execution.seconds, task.html, "interrupted")
-        outcome = _publish(task, execution)
-    except Exception as error:  # a full disk, say: the outcome names it
-        message = (
-            execution.error or f"its report could not be written: {type(error).__name__}: {error}"
-        )
-        outcome = Outcome(
-            task.name, "failed", execution.seconds, task.html, message, task.numbered(execution.at)
-        )
-    bar.end(task.name, outcome.status, outcome.seconds, task.cells)
-    return outcome
+        with FileLock(folder / ".lock", timeout=0):  # it ends with the process, however that ends
+            for left in folder.glob(".staging-*"):  # of a run that was killed
+                shutil.rmtree(left, ignore_errors=True)
+            staging = Path(tempfile.mkdtemp(prefix=".staging-", dir=folder))
+            try:
+                yield staging
+            finally:
+                shutil.rmtree(staging, ignore_errors=True)
+    except Timeout:
+        raise RunLockedError(
+            f"another run is at work on {folder}; wait until it ends, or use another folder: "
+            "PSYCHLM_REPORTS=some/folder psychlm run ..."
+        ) from None
 
 
-def _execute(task: _Task, workers: Workers, bar: Bar, execution: _Execution) -> None:
-    """Have a worker execute the notebook, and follow what it tells."""
-    order = {
-        "notebook": str(task.notebook.path),
-        "executed": str(task.staging / f"{task.name}.ipynb"),
-        "parameters": dict(task.parameters),
-        "cwd": str(task.notebook.path.parent),
-    }
-    log = task.staging / f"{task.name}.log"
-    with workers.start(task.staging, log) as process:
-        assert process.stdin and process.stdout
-        with contextlib.suppress(OSError):  # a worker that died at once is told of below
-            process.stdin.write(json.dumps(order) + "\n")
-            process.stdin.flush()
-        for line in process.stdout:
-            event = json.loads(line)
-            if "begins" in event:
-                execution.at = event["begins"]
-            elif "ends" in event:
-                bar.cell(task.name)
-            elif "failed" in event:
-                execution.error, execution.at = event["failed"], event.get("cell", execution.at)
-    if process.returncode and execution.error is None:
-        last = log.read_text(errors="replace").strip().splitlines()[-1:]
-        execution.error = " ".join([f"its process ended with code {process.returncode}", *last])
+@dataclass
+class Runner:
+    """One run: its folders and parameters, the processes at work, and its progress bar."""
 
+    root: Path
+    reports: Path
+    staging: Path
+    profile: Profile
+    parameters: Mapping[str, Mapping[str, Any]]  # by notebook: those that replace its own
+    jobs: int
+    processes: dict[str, subprocess.Popen[str]] = field(default_factory=dict)
+    running: dict[str, int] = field(default_factory=dict)  # cells done, by notebook at work
+    done: int = 0  # cells done of this round
+    total: int = 0
+    stopped: bool = False
 
-def _publish(task: _Task, execution: _Execution) -> Outcome:
-    """Move the report into place, the JSON last where it says "complete", and first where it says "failed"."""
-    from psychlm.site import render
+    def __post_init__(self) -> None:
+        self.console = Console(stderr=True, highlight=False, markup=False, soft_wrap=True)
+        columns = BarColumn(24), MofNCompleteColumn(), TextColumn("cells"), TimeElapsedColumn()
+        names, hidden = TextColumn("[dim]{task.description}"), not self.console.is_terminal
+        self.bar = Progress(*columns, names, console=self.console, transient=True, disable=hidden)
+        self.task = self.bar.add_task("")
+        self.lock = threading.Lock()
+        self.environment = worker_environment(self.staging, self.reports, self.profile, self.jobs)
 
-    report = storage.read(task.staging / f"{task.name}.json")
-    if execution.error is None and (report is None or report["status"] != "complete"):
-        execution.error = "it ran through but left no complete report; its last code cell must call report.finish()"
-        execution.at = None
-    seconds, cell = execution.seconds, task.numbered(execution.at) if execution.error else None
-    report = (report or {"notebook": task.name, "provenance": {}, "numbers": []}) | {
-        "title": task.notebook.title,
-        "question": task.notebook.question,
-        "status": "failed" if execution.error else "complete",
-        "error": {"cell": cell, "message": execution.error} if execution.error else None,
-        "profile": task.profile,
-        "seconds": round(seconds, 2),
-        "finished": datetime.now(UTC).isoformat(timespec="seconds"),
-        "fingerprint": task.fingerprint,
-    }
-    executed = task.staging / f"{task.name}.ipynb"
-    report["executed"] = executed.is_file()
-    source = executed if report["executed"] else task.notebook.path
-    page = render.report_page(source, report)
-    if page.picture:
-        storage.write(task.reports / page.picture.file, page.picture.content)
-        report["headline"] = {
-            "file": page.picture.file,
-            "alt": page.picture.alt,
-            "finding": page.finding,
+    def run_all(self, notebooks: Sequence[Notebook], force: bool) -> list[Outcome]:
+        """Run the notebooks that changed; after an interrupt, end the workers first."""
+        due = [notebook for notebook in notebooks if force or not self.unchanged(notebook)]
+        self.done, self.total = 0, sum(self.n_cells(notebook) for notebook in due)
+        self.bar.update(self.task, total=self.total, completed=0)
+        outcomes = []
+        with self.bar, ThreadPoolExecutor(max_workers=self.jobs) as pool:
+            futures = {notebook.name: pool.submit(self.run_one, notebook) for notebook in due}
+            try:
+                for name in (notebook.name for notebook in notebooks):
+                    if name in futures:
+                        outcomes.append(futures[name].result())
+                    else:
+                        page = self.reports / f"{name}.html"
+                        outcomes.append(Outcome(name, "unchanged", 0.0, page))
+                        self.tell(outcomes[-1])
+            except BaseException:
+                self.stopped = True
+                pool.shutdown(wait=False, cancel_futures=True)
+                for process in list(self.processes.values()):
+                    close(process)
+                raise
+        return outcomes
+
+    def n_cells(self, notebook: Notebook) -> int:
+        """Return the number of code cells to execute, with the one that papermill injects."""
+        return len(notebook.code) + bool(self.parameters[notebook.name])
+
+    def fingerprint(self, notebook: Notebook) -> str:
+        """Hash cells, parameters, profile, cited tables, and the reports that the notebook reads.
+
+        Modules and data sets are compared by the checksums in the report's provenance.
+        """
+        own, source = dict(self.parameters[notebook.name]), "\n".join(notebook.code)
+        settings: list[Any] = [psychlm.__version__, self.profile, own, notebook.cells]
+        if notebook.reads_reports:
+            others = [f for f in index.report_files(self.reports) if f.stem != notebook.name]
+            settings += [(f.stem, (index.read_report(f) or {}).get("numbers")) for f in others]
+        digest = hashlib.sha256(json.dumps(settings, sort_keys=True, default=repr).encode())
+        for table in sorted((self.root / "data" / "published").glob("*.csv")):
+            if table.name.partition(".")[0] in source:
+                digest.update(table.name.encode() + table.read_bytes())
+        return digest.hexdigest()
+
+    def unchanged(self, notebook: Notebook) -> bool:
+        """Return whether its report is complete and rests on the same code, parameters and data."""
+        old = index.read_report(self.reports / f"{notebook.name}.json")
+        page = self.reports / f"{notebook.name}.html"
+        if not old or old["status"] != "complete" or not page.is_file():
+            return False
+        used = old["provenance"].get("data") or {}  # absent data sets must still be absent
+        modules = old["provenance"].get("modules") or {}
+        same = old.get("fingerprint") == self.fingerprint(notebook)
+        return same and report.checksums(modules) == modules and data.fingerprint(used) == used
+
+    def advance(self, name: str, cells: int = 1) -> None:
+        """Count executed cells of a notebook on the progress bar."""
+        with self.lock:
+            self.running[name] = self.running.get(name, 0) + cells
+            self.done += cells
+            names = " · ".join(f"{name} {count}" for name, count in self.running.items())
+            self.bar.update(self.task, completed=self.done, description=names)
+
+    def tell(self, outcome: Outcome) -> None:
+        """Print how a notebook ended; a line per notebook, also without a terminal."""
+        with self.lock:
+            self.running.pop(outcome.notebook, None)
+        counted = f"[{self.done:>{len(str(self.total))}}/{self.total} cells] "
+        reason = f"  {outcome.error}" if outcome.status == "left out" else ""
+        took = f"  {outcome.seconds:.1f} s" if outcome.seconds else ""
+        line = Text(counted, "dim") + Text(f"{outcome.status:<9} ", STYLES[outcome.status])
+        self.console.print(line + Text(html.plain_text(f"{outcome.notebook}{took}{reason}")))
+
+    def run_one(self, notebook: Notebook) -> Outcome:
+        """Execute one notebook and publish its report; an error here does not stop the others."""
+        name, began = notebook.name, time.monotonic()
+        self.advance(name, 0)
+        if not self.console.is_terminal:
+            self.console.print(f"begins {name}")
+        error: dict[str, Any] | None = None
+        try:
+            error = self.execute(notebook)
+            if self.stopped:  # interrupted: its old report stays, and the next run runs it
+                page = self.reports / f"{name}.html"
+                return Outcome(name, "failed", 0.0, page, "interrupted")
+            outcome = self.publish(notebook, error, time.monotonic() - began)
+        except Exception as problem:  # a full disk, for instance
+            message = f"its report could not be written: {type(problem).__name__}: {problem}"
+            page, seconds = self.reports / f"{name}.html", time.monotonic() - began
+            outcome = Outcome(name, "failed", seconds, page, (error or {}).get("message", message))
+        self.advance(name, self.n_cells(notebook) - self.running.get(name, 0))
+        self.tell(outcome)
+        return outcome
+
+    def execute(self, notebook: Notebook) -> dict[str, Any] | None:
+        """Execute the notebook in a worker; return its error (kind, message, cell), if any."""
+        name, last_cell = notebook.name, None
+        error: dict[str, Any] | None = None
+        order = {
+            "notebook": str(notebook.path),
+            "executed": str(self.staging / f"{name}.ipynb"),
+            "parameters": dict(self.parameters[name]),
+            "cwd": str(notebook.path.parent),
         }
-    if report["executed"]:
-        storage.write(task.reports / executed.name, executed.read_bytes())
-    content = json.dumps(report, indent=1, ensure_ascii=False) + "\n"
-    publications = [(task.html, page.html), (task.reports / f"{task.name}.json", content)]
-    for file, content in publications[::-1] if execution.error else publications:
-        storage.write(file, content)
-    return Outcome(
-        task.name,
-        "failed" if execution.error else "done",
-        seconds,
-        task.html,
-        execution.error,
-        cell,
-    )
+        log = self.staging / f"{name}.log"
+        with log.open("wb") as errors:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "psychlm.site.worker"],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                text=True,
+                cwd=self.staging,
+                env=self.environment,
+                start_new_session=True,  # Ctrl-C reaches the runner alone
+            )
+        self.processes[name] = process
+        assert process.stdin and process.stdout
+        with process:
+            with contextlib.suppress(OSError):  # a worker that died at once is reported below
+                process.stdin.write(json.dumps(order) + "\n")
+                process.stdin.flush()
+            if self.stopped:
+                close(process)
+            for line in process.stdout:
+                event = json.loads(line)
+                last_cell = event.get("begins", last_cell)
+                if "ends" in event:
+                    self.advance(name)
+                if "error" in event:
+                    error = {"cell": last_cell} | event
+            close(process)
+        del self.processes[name]
+        staged = index.read_report(self.staging / f"{name}.json")
+        if process.returncode and error is None:
+            last = log.read_text(errors="replace").strip().splitlines()[-1:]
+            message = " ".join([f"its process ended with code {process.returncode}", *last])
+            error = {"error": "", "message": message, "cell": last_cell}
+        elif error is None and (not staged or staged["status"] != "complete"):
+            message = "it left no complete report; its last code cell must call report.finish()"
+            error = {"error": "", "message": message, "cell": None}
+        return error
+
+    def publish(self, notebook: Notebook, error: dict[str, Any] | None, seconds: float) -> Outcome:
+        """Move the report into place: the JSON last if it is complete, first if it is not."""
+        name, status, cell, message = notebook.name, "complete", None, None
+        if error and error["error"] == "DataMissingError":
+            status, message = "left out", " ".join(error["message"].split())
+        elif error:
+            status, message = "failed", ": ".join(filter(None, (error["error"], error["message"])))
+        if error and error["cell"] is not None:
+            # from the place among the executed cells to the number in the notebook's file
+            tagged = notebook.parameters_cell
+            injected = bool(self.parameters[name]) and tagged is not None and error["cell"] > tagged
+            cell = error["cell"] + 1 - injected
+        executed = self.staging / f"{name}.ipynb"
+        staged = index.read_report(self.staging / f"{name}.json")
+        content = (staged or {"notebook": name, "provenance": {}, "numbers": []}) | {
+            "title": notebook.title,
+            "question": notebook.question,
+            "status": status,
+            "error": {"cell": cell, "message": message} if error else None,
+            "profile": self.profile,
+            "seconds": round(seconds, 2),
+            "finished": datetime.now(UTC).isoformat(timespec="seconds"),
+            "fingerprint": self.fingerprint(notebook),
+            "executed": executed.is_file(),
+        }
+        source = executed if executed.is_file() else notebook.path
+        page = html.report_page(source, content, index.compare(content))
+        files = [(executed.name, executed.read_bytes())] if executed.is_file() else []
+        if page.picture:
+            files.append((page.picture_file, page.picture))
+            headline = {"file": page.picture_file, "alt": page.alt, "finding": page.finding}
+            content["headline"] = headline
+        text = json.dumps(content, indent=1, ensure_ascii=False) + "\n"
+        last = [(f"{name}.html", page.html.encode()), (f"{name}.json", text.encode())]
+        for file, raw in files + (last[::-1] if error else last):
+            with data.atomic_write(self.reports / file) as part:
+                part.write_bytes(raw)
+        ended = "done" if status == "complete" else status
+        return Outcome(name, ended, seconds, self.reports / f"{name}.html", message, cell)
+
+
+def close(process: subprocess.Popen[str]) -> None:
+    """Close a worker's standard input: it ends, and its kernel with it."""
+    with contextlib.suppress(OSError):
+        process.stdin.close()  # type: ignore[union-attr]
+
+
+def worker_environment(staging: Path, reports: Path, profile: str, jobs: int) -> dict[str, str]:
+    """Return the environment of workers and kernels: this interpreter and package, own folders."""
+    kernel = staging / "jupyter" / "kernels" / "python3"
+    kernel.mkdir(parents=True)
+    argv = [sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}"]
+    with data.atomic_write(kernel / "kernel.json") as part:
+        content = {"argv": argv, "display_name": "Python 3", "language": "python"}
+        part.write_text(json.dumps(content))
+    affinity = getattr(os, "sched_getaffinity", None)
+    cores = len(affinity(0)) if affinity else os.cpu_count() or 1
+    threads = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+    shared = dict.fromkeys(threads, str(max(1, cores // jobs))) if jobs > 1 else {}
+    package = str(Path(psychlm.__file__).parents[1])
+    own = {
+        "PSYCHLM_REPORTS": str(staging),
+        "PSYCHLM_FINISHED_REPORTS": str(reports),
+        "PSYCHLM_PROFILE": profile,
+        "JUPYTER_PATH": str(staging / "jupyter"),
+        "JUPYTER_RUNTIME_DIR": str(staging / "jupyter" / "runtime"),
+        "IPYTHONDIR": str(staging / "ipython"),
+    }
+    # tqdm asks kernels without ipywidgets to install them, which does not help a reader
+    joined = [
+        ("PYTHONPATH", package, os.pathsep),
+        ("PYTHONWARNINGS", "ignore:IProgress not found", ","),
+    ]
+    for name, value, separator in joined:
+        own[name] = separator.join(filter(None, (value, os.environ.get(name))))
+    return shared | dict(os.environ) | own
 
 
 def summary(outcomes: Sequence[Outcome]) -> str:
-    """Return the last lines of a run: how many notebooks ended how, and for each failure the cell and the error."""
-    counts = {
-        status: sum(o.status == status for o in outcomes)
-        for status in ("done", "unchanged", "failed")
-    }
-    told = (
-        ", ".join(f"{count} {status}" for status, count in counts.items() if count)
-        or "nothing to run"
-    )
-    lines = [f"{len(outcomes)} notebook{'s' * (len(outcomes) != 1)}: {told}"]
+    """Return the last lines of a run: counts, what was left out and why, each failure's error."""
+    counts = {s: sum(outcome.status == s for outcome in outcomes) for s in STYLES}
+    counted = ", ".join(f"{n} {status}" for status, n in counts.items() if n) or "nothing to run"
+    lines = [f"{len(outcomes)} notebook{'s' * (len(outcomes) != 1)}: {counted}"]
     if outcomes:
         lines.append(f"reports: {outcomes[0].html.parent / 'index.html'}")
     for outcome in outcomes:
-        if outcome.status == "failed":
-            where = f", cell {outcome.cell}" if outcome.cell else ""
-            lines.append(f"FAILED {outcome.notebook}{where}: {outcome.error}")
+        cell = f", cell {outcome.cell}" if outcome.cell else ""
+        if outcome.status == "left out":
+            lines.append(f"left out {outcome.notebook}: {outcome.error}")
+        elif outcome.status == "failed":
+            lines.append(f"FAILED {outcome.notebook}{cell}: {outcome.error}")
     return "\n".join(lines)

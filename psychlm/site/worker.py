@@ -1,7 +1,7 @@
-"""The process that executes one notebook: ``python -m psychlm.site.worker``, its task as JSON on standard input.
+"""Execute one notebook: ``python -m psychlm.site.worker``, with the task as JSON on standard input.
 
-It says on standard output, a JSON object a line, which cell it begins and ends, and it lives only as long as its
-standard input stays open: when the runner dies, however it dies, the worker and its kernel end too.
+It prints a JSON object per line for each cell that begins and ends. It lives only as long as its
+standard input stays open: when the runner dies, the worker and its kernel end too.
 """
 
 from __future__ import annotations
@@ -10,19 +10,19 @@ import json
 import os
 import signal
 import sys
+import tempfile
 import threading
 import time
 from typing import Any
 
 
-def say(**event: Any) -> None:
-    """Tell the runner something."""
-    sys.__stdout__.write(json.dumps(event) + "\n")  # type: ignore[union-attr]
-    sys.__stdout__.flush()  # type: ignore[union-attr]
+def send(**event: Any) -> None:
+    """Send an event to the runner."""
+    print(json.dumps(event), file=sys.__stdout__, flush=True)
 
 
 def end_with_the_runner() -> None:
-    """Wait until the runner is gone, then end: first politely, so that the kernel is shut down, then at once."""
+    """Wait until the runner is gone, then end: by a signal that stops the kernel, then at once."""
     sys.stdin.read()
     os.kill(os.getpid(), signal.SIGTERM)
     time.sleep(3)
@@ -30,8 +30,9 @@ def end_with_the_runner() -> None:
 
 
 def main() -> None:
-    """Execute the notebook that the task on standard input names."""
+    """Execute the notebook of the task."""
     task = json.loads(sys.stdin.readline())
+    tempfile.tempdir = os.getcwd()  # the kernel's connection file goes where the runner cleans up
     threading.Thread(target=end_with_the_runner, daemon=True).start()
     import papermill
     from papermill.exceptions import PapermillExecutionError
@@ -45,15 +46,13 @@ def main() -> None:
             kernel_name="python3",
             language="python",
             progress_bar=False,
-            on_cell_start=lambda cell, cell_index: say(begins=cell_index),
-            on_cell_executed=lambda cell, cell_index, execute_reply: say(ends=cell_index),
+            on_cell_start=lambda cell, cell_index: send(begins=cell_index),
+            on_cell_executed=lambda cell, cell_index, execute_reply: send(ends=cell_index),
         )
     except PapermillExecutionError as error:
-        say(
-            failed=f"{error.ename}: {error.evalue}".strip().removesuffix(":"), cell=error.cell_index
-        )
-    except Exception as error:  # whatever stopped it, the runner is told rather than left to guess
-        say(failed=f"{type(error).__name__}: {error}".strip())
+        send(error=error.ename, message=error.evalue, cell=error.cell_index)
+    except Exception as error:  # a kernel that died, an unreadable notebook
+        send(error=type(error).__name__, message=str(error))
 
 
 if __name__ == "__main__":

@@ -20,7 +20,8 @@ from tokenizers.models import BPE
 from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
 
 from psychlm import data, lm
-from psychlm.lm import alignment, scoring
+from psychlm.lm import forward
+from psychlm.lm import tokens as lm_tokens
 
 SCALE = float(os.environ.get("PSYCHLM_BENCH_SCALE", "1"))
 CONTEXT = 1024
@@ -165,10 +166,11 @@ def test_sentences_minicons(benchmark, model, sentences):
 @pytest.mark.benchmark(group="20 documents")
 def test_documents_limit(benchmark, model, documents):
     """The windows that the stride asks for, one by one, without any other work."""
-    how = scoring.scheme(model, None, CONTEXT // 2, "auto", None, False, False)
-    tokens = alignment.tokenize(alignment.documents(lm.words_of(documents)), model.tokenizer)
+    options = forward.resolve_options(model, None, CONTEXT // 2)
+    prepared, _ = lm_tokens.prepare_words(lm.words_of(documents))
+    tokens = lm_tokens.tokenize(lm_tokens.documents(prepared), model.tokenizer)
     first_rows = np.cumsum([0] + [len(one.ids) + 1 for one in tokens])
-    rows = [one.ids for one in scoring.plan(tokens, first_rows, model, how)]
+    rows = [one.ids for one in forward.plan_requests(tokens, first_rows, model, options)]
     measure(benchmark, lambda: bare_forward(model, rows), documents)
 
 

@@ -14,8 +14,8 @@ import pytest
 from psychlm import data
 from psychlm.corpora import norms
 from psychlm.corpora import text as word_corpora
-from psychlm.lm import traditional
-from psychlm.lm.recurrent_training import Training
+from psychlm.lm import word_models
+from psychlm.lm.word_models import Training
 
 
 @pytest.fixture
@@ -38,7 +38,9 @@ def test_the_perplexity_of_a_markov_chain_is_that_of_its_own_transitions() -> No
 
 
 def test_words_that_training_does_not_hold_are_unknown_in_all_parts() -> None:
-    train, validation, test = word_corpora._closed([["a", "b", "a"]], [["b", "c"]], [["a", "d"]], 2)
+    train, validation, test = word_corpora._close_vocabulary(
+        [["a", "b", "a"]], [["b", "c"]], [["a", "d"]], 2
+    )
     assert (train, validation, test) == (
         [["a", "<unk>", "a"]],
         [["<unk>", "<unk>"]],
@@ -55,7 +57,7 @@ def test_networks_are_named_as_in_the_paper_and_learn() -> None:
     chain, best = word_corpora.markov(2000, 5, seed=2)
     sizes = [8, 4]
     trained = list(
-        traditional.networks(chain, "Transformer", sizes, Training(epochs=2, batch_size=5))
+        word_models.networks(chain, "Transformer", sizes, Training(epochs=2, batch_size=5))
     )
     assert [model.name for model in trained] == ["Transformer-4", "Transformer-8"]
     assert trained[0].key == "markov.transformer-4"
@@ -63,16 +65,9 @@ def test_networks_are_named_as_in_the_paper_and_learn() -> None:
 
 
 @pytest.mark.usefixtures("nothing_at_hand")
-def test_where_nothing_is_at_hand_the_default_model_writes_and_the_result_is_called_simulated() -> (
-    None
-):
-    (corpus,) = word_corpora.read(["Penn Treebank"], 300, seed=1).values()
-    assert corpus.kind == "simulated"
-    assert min(corpus.n_words.values()) > 0
-    drawn = word_corpora.norms(seed=1, n_drawn=30)
-    assert drawn.kind == "simulated"
-    bare = drawn.table[drawn.table["bare"]]
-    assert bare["cloze_surprisal_bits"].corr(bare["the truth"]) > 0.5
+def test_a_corpus_that_cannot_be_had_is_an_error() -> None:
+    with pytest.raises(data.DataMissingError):
+        word_corpora.read(["Penn Treebank"], 300, seed=1)
 
 
 @pytest.mark.needs_share

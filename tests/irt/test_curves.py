@@ -10,19 +10,17 @@ from test_fit import SMALL, reference
 from psychlm.frames import FrameError
 from psychlm.irt import curves
 
-ITEMS = pd.DataFrame(
-    {"a": [1.0, 2.0, 0.7], "b": [0.0, 1.0, -1.0], "c": [0.0, 0.2, 0.1], "u": [1.0, 1.0, 0.9]}
-)
+ITEMS = pd.DataFrame({"a": [1.0, 2.0, 0.7], "b": [0.0, 1.0, -1.0], "c": [0.0, 0.2, 0.1]})
 
 
 def test_difficulty_lies_half_way_between_the_asymptotes():
     p = np.array([curves.probability(b, ITEMS)[0, i] for i, b in enumerate(ITEMS["b"])])
-    np.testing.assert_allclose(p, (ITEMS["c"] + ITEMS["u"]) / 2)
+    np.testing.assert_allclose(p, (ITEMS["c"] + 1) / 2)
 
 
-def test_asymptotes_are_guessing_and_the_upper_one():
+def test_asymptotes_are_guessing_and_one():
     np.testing.assert_allclose(
-        curves.probability([-100, 100], ITEMS), [ITEMS["c"], ITEMS["u"]], atol=1e-12
+        curves.probability([-100, 100], ITEMS), [ITEMS["c"], np.ones(3)], atol=1e-12
     )
 
 
@@ -73,6 +71,18 @@ def test_too_few_groups_for_a_spline_are_refused():
         curves.empirical_curve([0.0, 1.0, 2.0], [0, 1, 1], [0.5])
 
 
-def test_items_without_slopes_are_refused():
-    with pytest.raises(FrameError, match="columns a and b"):
-        curves.probability(0.0, pd.DataFrame({"b": [0.0]}))
+@pytest.mark.parametrize(
+    ("change", "match"),
+    [
+        ({"a": None}, "columns a and b"),
+        ({"u": 0.9}, "upper asymptotes u below 1"),
+        ({"c": 1.2}, "outside"),
+        ({"c": "often"}, "not all numbers"),
+        ({"d": [1.0, -2.0, 0.7]}, r"b and d disagree for items \[0\].*irt.link"),
+    ],
+)
+def test_tables_that_give_no_curve_are_refused(change, match):
+    items = ITEMS.assign(**change).dropna(axis=1)
+    for function in (curves.probability, curves.item_information):
+        with pytest.raises(FrameError, match=match):
+            function(0.0, items)

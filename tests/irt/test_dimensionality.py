@@ -1,5 +1,4 @@
-"""Dimensionality against R's psych (tetrachoric correlations, eigenvalues) and mirt (two factors, oblimin), scipy's
-bivariate normal, statsmodels' rotations, numerical derivatives and simulated structure."""
+"""Dimensionality against R's psych and mirt, scipy's bivariate normal, and simulated structure."""
 
 import warnings
 
@@ -8,13 +7,19 @@ import pandas as pd
 import pytest
 from scipy import stats
 from scipy.special import expit
-from statsmodels.multivariate.factor_rotation import rotate_factors
 
+from psychlm import irt
 from psychlm.frames import FrameError
-from psychlm.irt.dimension import eigenvalues, parallel_analysis, unidimensionality
-from psychlm.irt.rotation import oblimin, target_rotation
-from psychlm.irt.tetrachoric import cell_probabilities, pair_tables, tetrachoric
-from psychlm.irt.two_factor import _MarginalLikelihood, two_factor
+from psychlm.irt.dimensionality import (
+    cell_probabilities,
+    eigenvalues,
+    parallel_analysis,
+    rotate,
+    tetrachoric,
+    two_factor,
+    two_factor_loglik,
+)
+from psychlm.irt.item_fit import pair_tables
 
 SNLI = ["4GS_contradiction", "4GS_entailment", "5GS_contradiction", "5GS_entailment", "5GS_neutral"]
 SETS = ["LSAT6", "LSAT7", *(pytest.param(name, marks=pytest.mark.needs_share) for name in SNLI)]
@@ -42,9 +47,6 @@ def two_clusters(rng, n_persons=1200, slope=1.8, correlation=0.3):
     )
 
 
-# Tetrachoric correlations
-
-
 @pytest.mark.parametrize("rho", [-0.99, -0.5, 0.0, 0.3, 0.9, 0.99])
 def test_quadrants_of_the_bivariate_normal_equal_scipy(rho):
     h, k = np.array([0.5, -1.5, 2.0, 1.3, -2.2]), np.array([0.2, -1.2, -1.0, 1.35, 1.0])
@@ -60,7 +62,7 @@ def test_quadrants_of_the_bivariate_normal_equal_scipy(rho):
 @pytest.mark.parametrize("correct", [0.5, 0.0])
 @pytest.mark.parametrize("dataset", SETS)
 def test_correlations_and_eigenvalues_equal_psych(dataset, correct, reference_dir):
-    """psych stops its search at about 1e-4 of the interval, so four digits are all that can agree."""
+    """psych stops its search at about 1e-4 of the interval, so four digits can agree."""
     responses = responses_of(reference_dir, dataset)
     rho = pd.read_csv(reference_dir / "irt" / "tetrachoric_rho.csv")
     rho = rho[(rho.dataset == dataset) & (rho.correct == correct)]
@@ -110,9 +112,6 @@ def test_items_without_variance_or_common_persons_are_refused_by_name():
         tetrachoric(apart)
 
 
-# Parallel analysis
-
-
 def test_parallel_analysis_counts_the_abilities(rng):
     assert parallel_analysis(two_clusters(rng), n_draws=20, rng=1).n_factors == 2
     assert parallel_analysis(two_clusters(rng, correlation=0.999), n_draws=20, rng=1).n_factors == 1
@@ -126,18 +125,14 @@ def test_parallel_analysis_repeats_for_a_seed_and_keeps_the_gaps(rng):
     assert parallel_analysis(noise, n_draws=20, quantile=0.99, rng=1).n_factors == 0
 
 
-# Two factors
-
-
 def test_the_gradient_is_that_of_the_likelihood(rng):
     x = two_clusters(rng, 60).mask(rng.random((60, 10)) < 0.1).to_numpy()
-    likelihood = _MarginalLikelihood(x, guessing=True)
     at = np.column_stack([rng.normal(1, 0.3, (10, 3)), rng.uniform(0.05, 0.3, 10)])
-    _, gradient = likelihood(at)
+    _, gradient = two_factor_loglik(x, at)
     for place in [(0, 0), (3, 1), (5, 2), (9, 3)]:
         step = np.zeros_like(at)
         step[place] = 1e-5
-        numerical = (likelihood(at + step)[0] - likelihood(at - step)[0]) / 2e-5
+        numerical = (two_factor_loglik(x, at + step)[0] - two_factor_loglik(x, at - step)[0]) / 2e-5
         assert gradient[place] == pytest.approx(numerical, rel=1e-5, abs=1e-6)
 
 
@@ -158,7 +153,7 @@ def test_the_two_factor_2pl_equals_mirt_or_is_better(reference_dir):
     np.testing.assert_allclose(found.sabic, expected["SABIC"], atol=0.04)
     np.testing.assert_allclose(found.items["d"], items["d"], atol=0.01)
     np.testing.assert_allclose(found.communality, items["h2"], atol=0.002)
-    rotated = oblimin(found.loadings)
+    rotated = rotate(found.loadings)
     ours, theirs = rotated.loadings.to_numpy(), items[["oblimin.F1", "oblimin.F2"]].to_numpy()
     if np.abs(ours - theirs).max() > np.abs(ours[:, ::-1] - theirs).max():
         ours = ours[:, ::-1]
@@ -168,11 +163,13 @@ def test_the_two_factor_2pl_equals_mirt_or_is_better(reference_dir):
 def test_two_clusters_come_apart_after_rotation(rng):
     responses = two_clusters(rng)
     loadings = two_factor(responses).loadings
-    target = np.full((10, 2), np.nan)
-    target[:5, 1] = target[5:, 0] = 0
-    rotated = target_rotation(loadings, target, oblique=True)
-    assert np.abs(rotated.loadings.to_numpy()[target == 0]).max() < 0.12
-    assert rotated.loadings.to_numpy()[np.isnan(target)].min() > 0.5
+    rotated = rotate(loadings)
+    own = np.repeat([True, False], 5)
+    for of_factor in (own, ~own):
+        values = rotated.loadings.loc[of_factor].to_numpy()
+        assert values.max(axis=1).min() > 0.5
+        assert np.abs(values).min(axis=1).max() < 0.15
+        assert len(set(values.argmax(axis=1))) == 1
     assert rotated.factor_correlation.iloc[0, 1] == pytest.approx(0.3, abs=0.12)
 
 
@@ -207,79 +204,55 @@ def test_what_two_factors_cannot_be_fitted_to_is_refused(change, message, rng):
         two_factor(two_clusters(rng, 100), model="1PL")
 
 
-# Rotations
-
-
 @pytest.fixture
 def loadings(rng):
     return pd.DataFrame(rng.uniform(-0.8, 0.8, (12, 3)), columns=["F1", "F2", "F3"])
 
 
-@pytest.mark.parametrize("oblique", [False, True])
-def test_target_rotation_equals_statsmodels(loadings, oblique, rng):
-    target = rng.uniform(-1, 1, (12, 3))
-    kind = "oblique" if oblique else "orthogonal"
-    expected, _ = rotate_factors(
-        loadings.to_numpy(), "target", target, kind, max_tries=5000, tol=1e-8
-    )
-    found = target_rotation(loadings, target, oblique=oblique)
-    assert found.converged
-    assert found.criterion <= 0.5 * ((expected - target) ** 2).sum() + 1e-9
-    ours = found.loadings.to_numpy()
-    if 0.5 * ((expected - target) ** 2).sum() < found.criterion + 1e-9:
-        np.testing.assert_allclose(ours, expected, atol=1e-5)
-
-
 def test_a_full_orthogonal_target_is_the_procrustes_solution(loadings, rng):
     target = rng.uniform(-1, 1, (12, 3))
     left, _, right = np.linalg.svd(loadings.to_numpy().T @ target)
-    found = target_rotation(loadings, target)
-    np.testing.assert_allclose(found.loadings, loadings.to_numpy() @ left @ right, atol=1e-6)
+    rotated = rotate(loadings, target, oblique=False)
+    np.testing.assert_allclose(rotated.loadings, loadings.to_numpy() @ left @ right, atol=1e-6)
 
 
 def test_a_partial_target_is_hit_exactly_where_that_is_possible(loadings):
     turn = np.linalg.qr(np.random.default_rng(3).standard_normal((3, 3)))[0]
     target = np.full((12, 3), np.nan)
     target[:4] = (loadings.to_numpy() @ turn)[:4]
-    found = target_rotation(loadings, target)
-    assert found.criterion < 1e-12
-    np.testing.assert_allclose(found.loadings, loadings.to_numpy() @ turn, atol=1e-5)
+    rotated = rotate(loadings, target, oblique=False)
+    np.testing.assert_allclose(rotated.loadings, loadings.to_numpy() @ turn, atol=1e-5)
 
 
-def test_oblimin_is_at_least_as_simple_as_statsmodels(loadings):
-    expected, _ = rotate_factors(loadings.to_numpy(), "quartimin", max_tries=5000, tol=1e-8)
-    squares = expected**2
-    simple = 0.25 * (squares * (squares @ (np.ones((3, 3)) - np.eye(3)))).sum()
-    found = oblimin(loadings)
-    assert found.converged
-    assert found.criterion <= simple + 1e-9
-    assert (found.loadings.sum() >= 0).all()
+def test_twenty_starts_are_at_least_as_simple_as_one(loadings):
+    def criterion(rotated):
+        squares = rotated.loadings.to_numpy() ** 2
+        return (squares * (squares.sum(axis=1, keepdims=True) - squares)).sum()
 
-
-def test_rotation_leaves_the_common_part_as_it_is(loadings):
-    found = oblimin(loadings)
-    common = found.loadings @ found.factor_correlation @ found.loadings.T
+    best = rotate(loadings)
+    assert criterion(best) <= criterion(rotate(loadings, n_starts=1)) + 1e-9
+    assert (best.loadings.sum() >= 0).all()
+    common = best.loadings @ best.factor_correlation @ best.loadings.T
     np.testing.assert_allclose(common, loadings @ loadings.T, atol=1e-10)
-    np.testing.assert_allclose(np.diag(found.factor_correlation), 1, atol=1e-12)
+    np.testing.assert_allclose(np.diag(best.factor_correlation), 1, atol=1e-12)
 
 
-def test_targets_that_say_too_little_are_refused(loadings):
+def test_targets_of_another_shape_or_partial_and_oblique_are_refused(loadings):
     with pytest.raises(ValueError, match="shape"):
-        target_rotation(loadings, np.zeros((3, 3)))
-    with pytest.raises(ValueError, match="turn freely"):
-        target_rotation(loadings, np.where(np.arange(3) == 1, np.nan, np.zeros((12, 3))))
+        rotate(loadings, np.zeros((3, 3)))
+    with pytest.raises(ValueError, match="oblique=False"):
+        rotate(loadings, np.full((12, 3), np.nan))
 
 
-# The evidence together
-
-
-def test_two_abilities_are_told_from_one(rng):
-    one = unidimensionality(two_clusters(rng, 800, correlation=0.999))
-    two = unidimensionality(two_clusters(rng, 800, correlation=0.2))
-    assert one.is_unidimensional and not two.is_unidimensional
-    assert two.lr_df == one.lr_df == 9
-    assert two.lr_p < 1e-10 < one.lr_p
-    assert two.models["bic"].idxmin() == 2 and one.models["bic"].idxmin() == 1
+def test_a_second_factor_is_significant_only_where_there_is_one(rng):
+    p = {}
+    for correlation in (0.2, 0.999):
+        responses = two_clusters(rng, 800, correlation=correlation)
+        one = irt.fit(responses, "2PL", standard_errors=False)
+        test = irt.likelihood_ratio(one, two_factor(responses))
+        assert test.df == 9
+        p[correlation] = test.p
+    assert p[0.2] < 1e-10 < p[0.999]
 
 
 @pytest.mark.needs_share

@@ -1,8 +1,8 @@
 """The linear logistic test model.
 
-References: a direct optimisation of the marginal likelihood by scipy; R's lme4 (glmer with 25 adaptive quadrature
-points), where it is installed; psychlm.irt's Rasch model, to which a saturated design leads; statsmodels' OLS, to which
-the two-step regression reduces without errors in the difficulties; known coefficients.
+References: a direct optimisation of the likelihood by scipy; R's lme4, where installed; the
+Rasch model, to which a saturated design leads; statsmodels' OLS, to which the two-step regression
+reduces without errors in the difficulties; known coefficients.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from scipy.special import log_expit, logsumexp
 
 from psychlm import irt, simulate
 from psychlm.frames import FrameError
-from psychlm.irt.lltm import _explained, _random_effects, lltm
+from psychlm.irt._lltm import explained_variance, lltm, random_effects
 
 ETA = {"hops": 0.5, "distance": 0.4, "kind": -0.3}
 
@@ -114,8 +114,8 @@ def test_the_fit_equals_lme4(rng: np.random.Generator, tmp_path: Path) -> None:
     script = (
         f"x <- read.csv('{tmp_path / 'long.csv'}'); "
         "f <- lme4::glmer(right ~ hops + distance + kind + (1 | person), x, binomial, nAGQ = 25); "
-        "cat(format(c(-lme4::fixef(f), sqrt(diag(as.matrix(vcov(f)))), attr(lme4::VarCorr(f)$person, 'stddev')), "
-        "digits = 15))"
+        "se <- sqrt(diag(as.matrix(vcov(f)))); sd <- attr(lme4::VarCorr(f)$person, 'stddev'); "
+        "cat(format(c(-lme4::fixef(f), se, sd), digits = 15))"
     )
     done = subprocess.run(
         ["Rscript", "--vanilla", "-e", script], capture_output=True, text=True, check=True
@@ -177,17 +177,17 @@ def test_without_errors_the_regression_is_ordinary_least_squares(rng: np.random.
     x = sm.add_constant(rng.normal(size=(30, 3)))
     y = x @ [0.5, 1, -1, 0] + rng.normal(0, 0.7, 30)
     theirs = sm.OLS(y, x).fit()
-    beta, se, residual = _random_effects(y, np.zeros(30), x)
+    beta, se, residual = random_effects(y, np.zeros(30), x)
     assert beta == pytest.approx(theirs.params)
     assert se == pytest.approx(theirs.bse, rel=1e-4)
     assert residual == pytest.approx(theirs.mse_resid, rel=1e-4)
-    assert _explained(y, np.zeros(30), x) == pytest.approx(theirs.rsquared_adj, rel=1e-4)
+    assert explained_variance(y, np.zeros(30), x) == pytest.approx(theirs.rsquared_adj, rel=1e-4)
 
 
 def test_residual_variance_is_zero_where_errors_explain_all(rng: np.random.Generator) -> None:
     x = sm.add_constant(rng.normal(size=(30, 1)))
     y = x @ [0.0, 1.0] + rng.normal(0, 0.1, 30)
-    assert _random_effects(y, np.full(30, 0.25), x)[2] == 0
+    assert random_effects(y, np.full(30, 0.25), x)[2] == 0
 
 
 def test_intervals_hold_the_estimate_and_the_truth_and_follow_the_seed(
@@ -213,9 +213,9 @@ def test_features_without_a_bearing_explain_nothing(rng: np.random.Generator) ->
 
 def test_a_design_that_does_not_fit_the_items_is_refused_by_name(rng: np.random.Generator) -> None:
     responses, design = explained_items(rng, n_items=10, n_persons=50)
-    with pytest.raises(FrameError, match="'item-0'.*have no features"):
+    with pytest.raises(FrameError, match="'item-0'.*have no row"):
         lltm(responses, design.iloc[1:])
-    with pytest.raises(FrameError, match="'double'.*follow from"):
+    with pytest.raises(FrameError, match="'double'.*are linear combinations"):
         lltm(responses, design.assign(double=2 * design["hops"] - 1))
     with pytest.raises(FrameError, match="'name'.*get_dummies"):
         lltm(responses, design.assign(name="x"))

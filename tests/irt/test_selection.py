@@ -1,4 +1,4 @@
-"""Item selection against the scales that Lalor, Wu & Yu (2016) published, and against flaws planted in simulation."""
+"""Item selection against published scales (Lalor, Wu & Yu 2016) and planted flaws; test forms."""
 
 import warnings
 
@@ -8,14 +8,20 @@ import pytest
 from scipy.special import expit
 
 from psychlm.frames import FrameError
-from psychlm.irt.confirm import confirm
-from psychlm.irt.select import Criteria, select_items
+from psychlm.irt import (
+    STRATEGIES,
+    assemble_form,
+    confirm,
+    information_range,
+    select_by_difficulty,
+    select_items,
+)
 
 N_GOOD = 16
 
 
 def planted(rng, n_persons=1500, mean=0.0):
-    """16 sound items, a flat one, one with a negative slope, a twin of the first, and one whose curve turns down."""
+    """16 sound items, a flat, a negative and a bent one, and a twin of one of the first."""
     theta = rng.normal(mean, 1, n_persons)
     difficulty = np.linspace(-1.5, 1.5, N_GOOD)
     slope = np.tile([1.2, 1.6, 2.0, 2.4], N_GOOD // 4)
@@ -33,7 +39,7 @@ def planted(rng, n_persons=1500, mean=0.0):
 
 
 def label_set(group, label):
-    """Return the 30 items of a gold label, numbered from 1 in file order as in the authors' scripts."""
+    """Return the 30 items of a gold label, numbered in file order as in the authors' scripts."""
     from psychlm import data
 
     gold = pd.read_csv(
@@ -46,9 +52,6 @@ def label_set(group, label):
 
 def went(selection):
     return list(zip(selection.removed["step"], selection.removed["item"], strict=True))
-
-
-# Planted flaws
 
 
 @pytest.fixture(scope="module")
@@ -131,9 +134,6 @@ def test_two_abilities_leave_no_scale_unless_asked_to_go_on(rng):
     assert len(select_items(responses, guessing=False, least_ratio=0).decisions) > 1
 
 
-# The published scales
-
-
 @pytest.mark.needs_share
 @pytest.mark.parametrize(
     ("group", "label", "options", "order_of_leaving"),
@@ -195,9 +195,6 @@ def test_where_rule_and_judgment_part_the_counts_are_those_that_mirt_gives(
         assert {item for _, item in went(found)} == {15, 23, 29}
 
 
-# The confirmatory step
-
-
 def test_a_sound_scale_holds_for_new_persons_of_another_ability(rng):
     good = [f"good{k:02d}" for k in range(N_GOOD)]
     selection = select_items(planted(rng)[good], guessing=False)
@@ -207,7 +204,7 @@ def test_a_sound_scale_holds_for_new_persons_of_another_ability(rng):
     assert found.ability_mean == pytest.approx(0.5, abs=0.15) and found.ability_sd == pytest.approx(
         1, abs=0.15
     )
-    assert (found.pairs["verdict"] == "dependent").mean() < 0.02
+    assert (found.pairs["p"] < 0.05).mean() < 0.02
 
 
 def test_an_item_that_changed_is_seen_by_the_confirmation(rng):
@@ -220,19 +217,11 @@ def test_an_item_that_changed_is_seen_by_the_confirmation(rng):
     assert found.items.loc["good05", "verdict"] == "misfits"
 
 
-# Corrections and bad input
-
-
-def test_a_communality_of_15_per_cent_is_a_slope_of_about_071():
-    assert Criteria().least_slope == pytest.approx(0.715, abs=1e-3)
-    assert Criteria(min_communality=0).least_slope == 0.71
-
-
 @pytest.mark.parametrize(
     ("options", "error", "message"),
     [
         ({"order": ("slope", "taste")}, ValueError, "taste"),
-        ({"correction": "none"}, ValueError, "'holm', 'bh'"),
+        ({"correction": "none"}, ValueError, "'none' one of"),
         ({"set_aside": ["q99"]}, FrameError, "q99"),
         ({"set_aside": [f"good{k:02d}" for k in range(16)] + ["flat"]}, FrameError, "at least 4"),
     ],
@@ -247,3 +236,62 @@ def test_no_warning_is_given_where_all_is_well(rng):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         select_items(planted(rng, 600)[good], guessing=False)
+
+
+def bank(a, b):
+    return pd.DataFrame({"a": a, "b": b, "c": 0.0}, index=[f"q{i + 1}" for i in range(len(a))])
+
+
+def test_the_information_of_one_item_is_that_of_its_formula():
+    one = information_range(bank([11.3], [-2.0]))
+    assert one.peak == pytest.approx(11.3**2 / 4)
+    assert one.peak_ability == pytest.approx(-2)
+    # a^2 p (1 - p) >= 4 where |logit p| <= 2 arcosh(a / 4)
+    half_width = 2 * np.arccosh(11.3 / 4) / 11.3
+    assert (one.low, one.high) == pytest.approx((-2 - half_width, -2 + half_width), abs=0.011)
+    assert np.isnan(information_range(bank([1.0, 1.0], [0.0, 0.0])).low)
+
+
+def test_steep_items_in_range_are_chosen_and_easy_ones_are_not():
+    items = bank([2.0, 1.9, 0.8, 2.1, 1.8], [-1.0, -1.2, -1.0, -6.0, -0.5])
+    assert list(assemble_form(items, 2, -2.8, 0.7)) == ["q1", "q2"]
+    assert list(assemble_form(items, 5, -2.8, 0.7)) == list(items.index)
+    with pytest.raises(FrameError, match="cannot be made of 5"):
+        assemble_form(items, 6, -2.8, 0.7)
+
+
+DIFFICULTIES = np.array([-3.0, -1.0, -0.5, 0.5, 1.5, 2.0])
+PRINTED = {  # Lalor (2020), section 5.3.3, with d = 1
+    "AVI": [0, 0, 1, 1, 0, 0],
+    "AVO": [1, 0, 0, 0, 1, 1],
+    "UB": [1, 1, 1, 1, 0, 0],
+    "LB": [0, 0, 0, 0, 1, 1],
+}
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_difficulty_filters_keep_what_the_section_says(strategy):
+    if strategy in PRINTED:
+        kept = select_by_difficulty(strategy, DIFFICULTIES, threshold=1)
+        assert kept.astype(int).tolist() == PRINTED[strategy]
+    else:
+        kept = select_by_difficulty(strategy, [0.1, 0.5, 0.9], threshold=0.5)
+        assert kept.tolist() == (
+            [True, False, False] if strategy == "PCUB" else [False, False, True]
+        )
+
+
+def test_a_fraction_keeps_that_many_of_the_known_ones_first_come_first():
+    values = [0.5, np.nan, -1.0, 0.5, 2.0, -0.5]
+    kept = select_by_difficulty("AVI", values, fraction=0.4)
+    assert kept.tolist() == [True, False, False, True, False, False]
+    assert not select_by_difficulty("UB", values, threshold=9)[1]
+
+
+def test_a_difficulty_filter_that_cannot_be_is_refused():
+    with pytest.raises(ValueError, match="threshold or a fraction"):
+        select_by_difficulty("UB", [1.0])
+    with pytest.raises(ValueError, match="no strategy"):
+        select_by_difficulty("BEST", [1.0], threshold=0)
+    with pytest.raises(FrameError, match="between 0 and 1"):
+        select_by_difficulty("PCUB", [-2.0, 1.0], threshold=0.5)

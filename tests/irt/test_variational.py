@@ -8,18 +8,16 @@ import pytest
 import torch
 from scipy.special import expit, log_expit
 
-from psychlm import irt, simulate
-from psychlm import corpora
+from psychlm import corpora, irt, simulate
 from psychlm.frames import FrameError
 from psychlm.irt import variational as vi
 from psychlm.irt.response_matrix import encode_responses
 from psychlm.irt.variational import (
-    Beliefs,
     Cells,
-    ability_site,
+    ability_derivatives,
     best_scale,
     expected_loglik,
-    item_site,
+    item_derivatives,
 )
 
 DRAWS = 400_000
@@ -29,10 +27,11 @@ def rmsd(x: pd.Series, y: pd.Series) -> float:
     return float(np.sqrt(((x - y) ** 2).mean()))
 
 
-def beliefs() -> Beliefs:
+def one_cell(right: float) -> Cells:
     covariance = torch.tensor([[[0.09, 0.05], [0.05, 0.2]]], dtype=torch.float64)
-    values = ([0.7], [0.3], [[1.4, -0.5]])
-    return Beliefs(*(torch.tensor(value, dtype=torch.float64) for value in values), covariance)
+    values = ([[right]], [0.7], [0.3], [[1.4, -0.5]])
+    correct, *others = (torch.tensor(value, dtype=torch.float64) for value in values)
+    return Cells(correct, None, *others, covariance)
 
 
 @pytest.fixture(scope="module")
@@ -45,26 +44,25 @@ def people() -> pd.DataFrame:
 def test_the_expectations_are_those_of_a_monte_carlo_sample(
     rng: np.random.Generator, right: float
 ) -> None:
-    at = beliefs()
+    cell, one = one_cell(right), torch.ones(1, dtype=torch.float64)
     theta = rng.normal(0.7, np.sqrt(0.3), DRAWS)
-    a, d = rng.multivariate_normal([1.4, -0.5], at.item_covariance[0].numpy(), DRAWS).T
+    a, d = rng.multivariate_normal([1.4, -0.5], cell.item_covariance[0].numpy(), DRAWS).T
     z = a * theta + d
     s = expit(z)
-    cells, one = (
-        Cells(torch.tensor([[right]], dtype=torch.float64), None),
-        torch.ones(1, dtype=torch.float64),
+    (by_ability, ability_gradient), (by_item, gradient) = (
+        ability_derivatives(cell),
+        item_derivatives(cell, one),
     )
-    person, item = ability_site(cells, at), item_site(cells, at, one)
     loglik = np.where(right, log_expit(z), log_expit(-z))
     for ours, sample in (
-        (expected_loglik(cells, at, one), loglik),
-        (person.gradient[0, 0], a * (right - s)),
-        (person.precision[0, 0, 0], a**2 * s * (1 - s)),
-        (item.gradient[0, 0], theta * (right - s)),
-        (item.gradient[0, 1], right - s),
-        (item.precision[0, 0, 0], theta**2 * s * (1 - s)),
-        (item.precision[0, 0, 1], theta * s * (1 - s)),
-        (item.precision[0, 1, 1], s * (1 - s)),
+        (expected_loglik(cell, one), loglik),
+        (ability_gradient[0, 0], a * (right - s)),
+        (by_ability[0, 0, 0], a**2 * s * (1 - s)),
+        (gradient[0, 0], theta * (right - s)),
+        (gradient[0, 1], right - s),
+        (by_item[0, 0, 0], theta**2 * s * (1 - s)),
+        (by_item[0, 0, 1], theta * s * (1 - s)),
+        (by_item[0, 1, 1], s * (1 - s)),
     ):
         assert float(ours) == pytest.approx(sample.mean(), abs=4.5 * sample.std() / np.sqrt(DRAWS))
 
@@ -91,7 +89,7 @@ def test_the_bound_lies_below_the_evidence_and_close_to_it() -> None:
 @pytest.mark.parametrize("priors", vi.PRIORS)
 @pytest.mark.parametrize("model", ["Rasch", "2PL"])
 def test_the_bound_never_falls(people: pd.DataFrame, model: str, priors: str) -> None:
-    search = vi._Search(encode_responses(people, torch.device("cpu")), model, priors, None, 0)
+    search = vi.Search(encode_responses(people, torch.device("cpu")), model, priors, None, 0)
     search.sweep()
     bounds = []
     for _ in range(12):
@@ -104,22 +102,21 @@ def test_the_bound_never_falls(people: pd.DataFrame, model: str, priors: str) ->
 def test_moving_the_scale_leaves_every_expected_answer_and_raises_the_bound(
     people: pd.DataFrame,
 ) -> None:
-    search = vi._Search(encode_responses(people, torch.device("cpu")), "2PL", "vague", None, 0)
+    search = vi.Search(encode_responses(people, torch.device("cpu")), "2PL", "vague", None, 0)
     search.sweep()
     everything = slice(None)
     search.persons.mean += 0.5
 
     def likelihood() -> float:
         return expected_loglik(
-            search._cells(everything, everything),
-            search._beliefs(everything, everything),
+            search.cells(everything, everything),
             search.persons.weight,
         )
 
     before, bound = likelihood(), search.elbo()
     of_persons, of_items = best_scale(search.persons, search.items)
-    search.persons.move(of_persons)
-    search.items.move(of_items)
+    search.persons.move(*of_persons)
+    search.items.move(*of_items)
     assert likelihood() == pytest.approx(before, abs=1e-3)  # the quadrature's own error
     assert search.elbo() > bound + 1
 

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from psychlm.lm import Lexicon, ModelError, encoder_model, partial_input_model
-from psychlm.lm.choice_encoder import open_encoder
+from psychlm.lm.choice_model import open_encoder
 from psychlm.lm.choice_networks import (
     BiLSTM,
     PartialInputNetwork,

@@ -18,8 +18,8 @@ import torch
 from tiny_words import words_frame
 
 from psychlm import data, lm
-from psychlm.lm import pieces, train_default, training_text
-from psychlm.lm.teacher import TrigramTeacher
+from psychlm.corpora.text import detokenise, mark_overlap, paragraphs
+from psychlm.lm.default import train
 
 FOLDER = Path(lm.__file__).parent / "default"
 MEBIBYTES = 2**20
@@ -114,7 +114,7 @@ def test_the_card_says_what_was_measured(record: dict[str, dict[str, float]]) ->
 def test_the_teacher_is_kneser_and_neys_trigram(rng: np.random.Generator) -> None:
     v, stream = 12, np.minimum(rng.zipf(1.5, 400), 11)
     openings = np.array([[0, 3, 4], [0, 3, 5], [0, 7, 1]])
-    teacher = TrigramTeacher(stream, openings, v)
+    teacher = train.TrigramTeacher(stream, openings, v)
     trigrams = Counter(zip(stream, stream[1:], stream[2:], strict=False)) + Counter(
         map(tuple, openings)
     )
@@ -142,45 +142,44 @@ def test_the_teacher_is_kneser_and_neys_trigram(rng: np.random.Generator) -> Non
 
 
 @pytest.fixture
-def small_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> train_default.Run:
+def small_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> train.Run:
     story = [
         "He went out. She saw him go, and said nothing. Then it rained.",
         '"Well," he said, "it rains."',
     ] * 800
     monkeypatch.setattr(
-        train_default,
+        train,
         "training_paragraphs",
         lambda: ((text, i != 7) for i, text in enumerate(story)),
     )
-    monkeypatch.setattr(train_default, "ucl_correlations", lambda *_: {})
     monkeypatch.setattr(
         torch, "compile", lambda function: function
     )  # compiling takes longer than the test
-    recipe = train_default.Recipe(
+    recipe = train.Recipe(
         vocabulary=320, width=16, feed_forward=16, heads=2, context=16, rows=4, warm_up=2
     )
-    return train_default.Run(tmp_path, recipe, "cpu")
+    return train.Run(tmp_path, recipe, "cpu")
 
 
 def test_rows_begin_with_sentences_and_a_paragraph_of_the_test_corpus_is_left_out(
-    small_run: train_default.Run,
+    small_run: train.Run,
 ) -> None:
     text, recipe = small_run.text, small_run.recipe
     assert text.n_left_out == 1
     assert 0 < len(text.held_out) < len(text.stream) / 20
     rows = np.concatenate(
-        [pieces.batch(text, step, 4, recipe.context, recipe.seed) for step in range(40)]
+        [train.batch(text, step, 4, recipe.context, recipe.seed) for step in range(40)]
     )
     begun = {small_run.tokenizer.decode(list(row[1:])).split()[0] for row in rows}
     assert begun == {"He", "She", "Then", '"Well,"'}
-    assert (rows[:, 0] == small_run.tokenizer.token_to_id(pieces.BOS)).all()
+    assert (rows[:, 0] == small_run.tokenizer.token_to_id(train.BOS)).all()
 
 
-def test_training_resumes_where_it_was_stopped(small_run: train_default.Run) -> None:
+def test_training_resumes_where_it_was_stopped(small_run: train.Run) -> None:
     for _ in range(3):
         small_run.one_step(6)
     small_run.save()
-    resumed = train_default.Run(small_run.folder, small_run.recipe, "cpu")
+    resumed = train.Run(small_run.folder, small_run.recipe, "cpu")
     figures = small_run.train(6)
     again = resumed.train(6)
     assert again == figures
@@ -189,11 +188,9 @@ def test_training_resumes_where_it_was_stopped(small_run: train_default.Run) -> 
         torch.testing.assert_close(resumed.average.state_dict()[name], value, rtol=0, atol=0)
 
 
-def test_what_is_exported_opens_as_the_default_does(
-    small_run: train_default.Run, tmp_path: Path
-) -> None:
-    figures = small_run.train(4) | {"r_gpt2": 0.5, "r_cloze": 0.25, "r_cloze_of_gpt2": 0.75}
-    train_default.export(small_run, tmp_path / "out", figures)
+def test_what_is_exported_opens_as_the_default_does(small_run: train.Run, tmp_path: Path) -> None:
+    figures = small_run.train(4)
+    train.export(small_run, tmp_path / "out", figures)
     scored = lm.surprisal(
         "He went out. Then it rained.", tmp_path / "out", correction=None, cache=False
     )
@@ -201,7 +198,8 @@ def test_what_is_exported_opens_as_the_default_does(
     with torch.inference_mode():
         nats = float(small_run.average(rows, labels=rows).loss) * (rows.shape[1] - 1)
     assert scored["surprisal_bits"].sum() == pytest.approx(nats / np.log(2), rel=1e-2)  # float16
-    assert "| 0.500 |" in (tmp_path / "out" / "README.md").read_text()
+    record = json.loads((tmp_path / "out" / "training.json").read_text())
+    assert record["measured"]["step"] == 4
 
 
 @pytest.mark.parametrize(
@@ -214,7 +212,7 @@ def test_what_is_exported_opens_as_the_default_does(
     ],
 )
 def test_tokenised_text_is_put_back_into_print(tokens: str, printed: str) -> None:
-    assert training_text.detokenise(tokens) == printed
+    assert detokenise(tokens) == printed
 
 
 def test_a_paragraph_that_holds_a_test_sentence_is_marked() -> None:
@@ -229,7 +227,7 @@ def test_a_paragraph_that_holds_a_test_sentence_is_marked() -> None:
         ("c", "So Emma -- put it down. And left."),
         ("d", "He was there."),
     ]
-    assert [clean for _, _, clean in training_text.without(sentences, texts)] == [
+    assert [clean for _, _, clean in mark_overlap(sentences, texts)] == [
         False,
         True,
         False,
@@ -240,7 +238,7 @@ def test_a_paragraph_that_holds_a_test_sentence_is_marked() -> None:
 @pytest.mark.needs_share
 def test_novels_are_unwrapped_and_brown_loses_its_tags() -> None:
     found: dict[str, list[str]] = {}
-    for source, paragraph in training_text.paragraphs():
+    for source, paragraph in paragraphs():
         found.setdefault(source, []).append(paragraph)
         if source == "movie_reviews":
             break

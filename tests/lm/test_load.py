@@ -11,6 +11,7 @@ import tiny_models
 import torch
 
 from psychlm import lm
+from psychlm.lm import _load
 
 KINDS = {
     "gpt2": "causal",
@@ -114,12 +115,7 @@ def test_a_tokenizer_of_another_model_is_noticed(gpt2):
 
 
 def test_the_default_model_opens_or_says_that_it_is_not_there(monkeypatch, tmp_path, gpt2):
-    import sys
-
-    import psychlm.lm.load  # noqa: F401  the module, which its function shades
-
-    home = sys.modules["psychlm.lm.load"]
-    monkeypatch.setattr(home, "DEFAULT_FOLDER", tmp_path)
+    monkeypatch.setattr(_load, "DEFAULT_FOLDER", tmp_path)
     with pytest.raises(lm.ModelError, match="the default model is not in"):
         lm.load("default")
     shutil.copytree(gpt2, tmp_path, dirs_exist_ok=True)
@@ -168,7 +164,11 @@ def test_half_precision_is_read_with_whole_logits(gpt2):
 def hub(monkeypatch, gpt2):
     """A hub that holds lab/tiny at one commit, the files of which are the checkpoint's."""
     import huggingface_hub
-    from huggingface_hub.errors import RepositoryNotFoundError, RevisionNotFoundError
+    from huggingface_hub.errors import (
+        EntryNotFoundError,
+        RepositoryNotFoundError,
+        RevisionNotFoundError,
+    )
     from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
     commit, asked = "c0ffee" + "0" * 34, []
@@ -185,7 +185,11 @@ def hub(monkeypatch, gpt2):
             raise refuse(RevisionNotFoundError)
         return SimpleNamespace(sha=commit)
 
+    def hf_hub_download(name, file, revision=None):
+        raise EntryNotFoundError(file)
+
     monkeypatch.setattr(huggingface_hub.HfApi, "model_info", model_info)
+    monkeypatch.setattr(huggingface_hub, "hf_hub_download", hf_hub_download)
     for opener in (AutoConfig, AutoModelForCausalLM, AutoTokenizer):
         real = opener.from_pretrained
 
@@ -205,7 +209,9 @@ def test_a_hub_name_is_resolved_to_its_commit(name, hub):
         ("lab/tiny", hub.commit, False)
     }
     assert not any(trusts for _, _, trusts in hub.asked)
-    assert hub.commit in lm.surprisal("the old man", model, cache=False)["scored_by"].iloc[0]
+    assert (
+        hub.commit in lm.surprisal("the old man", model, cache=False).attrs["surprisal"]["revision"]
+    )
 
 
 def test_a_revision_or_a_model_that_does_not_exist_is_named(hub):

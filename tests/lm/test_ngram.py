@@ -16,8 +16,10 @@ import pandas as pd
 import pytest
 from tiny_words import words_frame
 
+from psychlm.corpora import text
 from psychlm.frames import FrameError
-from psychlm.lm import lmplz, ngram, word_tokens
+from psychlm.lm import ngram
+from psychlm.lm.tokens import sum_over_words, word_level_tokens
 
 SMALL = [
     line.split()
@@ -38,8 +40,8 @@ def sentences(n: int, rng: np.random.Generator) -> list[list[str]]:
 def kenlm_here() -> None:
     pytest.importorskip("kenlm", reason="the module kenlm is not installed (pip install kenlm)")
     try:
-        lmplz.program("lmplz", build_missing=False)
-    except lmplz.KenlmError as error:
+        ngram.program("lmplz", build_missing=False)
+    except ngram.KenlmError as error:
         pytest.skip(str(error))
 
 
@@ -63,7 +65,7 @@ def test_perplexities_equal_those_of_kenlms_query_program(
     text = [*sentences(200, np.random.default_rng(2)), ["never", "seen", "w1"]]
     ours = models[order].perplexity(text)
     fed = "".join(f"{' '.join(sentence)}\n" for sentence in text)
-    command = [str(lmplz.program("query")), "-v", "summary", str(models[order].path)]
+    command = [str(ngram.program("query")), "-v", "summary", str(models[order].path)]
     said = subprocess.run(command, input=fed, capture_output=True, text=True, check=True).stdout
     theirs = {name: float(value) for name, value in re.findall(r"^(.+?):\s+([\d.]+)$", said, re.M)}
     assert ours.including_unknown == pytest.approx(theirs["Perplexity including OOVs"], rel=1e-6)
@@ -120,7 +122,7 @@ def test_the_texts_own_unk_is_a_word_and_stands_for_all_that_is_unknown(
 def test_a_small_corpus_needs_the_fallback_and_the_error_says_so(
     kenlm_here: None, tmp_path: Path
 ) -> None:
-    with pytest.raises(lmplz.KenlmError, match="discount_fallback=True"):
+    with pytest.raises(ngram.KenlmError, match="discount_fallback=True"):
         ngram.train(SMALL, 3, tmp_path / "s.arpa", memory="64M")
     assert not list(tmp_path.glob("*arpa*"))
     assert (
@@ -131,17 +133,17 @@ def test_a_small_corpus_needs_the_fallback_and_the_error_says_so(
 def test_reserved_marks_and_tokens_with_white_space_are_refused(
     kenlm_here: None, tmp_path: Path
 ) -> None:
-    with pytest.raises(lmplz.KenlmError, match="<s> or </s>"):
+    with pytest.raises(ngram.KenlmError, match="<s> or </s>"):
         ngram.train([["<s>", "a"]], 2, tmp_path / "r.arpa")
-    with pytest.raises(lmplz.KenlmError, match="white space"):
+    with pytest.raises(ngram.KenlmError, match="white space"):
         ngram.train([["w1 w2"]], 2, tmp_path / "r.arpa")
 
 
 def test_what_is_no_model_is_refused(kenlm_here: None, tmp_path: Path) -> None:
-    with pytest.raises(lmplz.KenlmError, match="no n-gram model at"):
+    with pytest.raises(ngram.KenlmError, match="no n-gram model at"):
         ngram.load(tmp_path / "absent.arpa")
     (tmp_path / "noise.arpa").write_text("nothing of the kind")
-    with pytest.raises(lmplz.KenlmError, match="is not an n-gram model"):
+    with pytest.raises(ngram.KenlmError, match="is not an n-gram model"):
         ngram.load(tmp_path / "noise.arpa")
 
 
@@ -150,55 +152,55 @@ def test_a_missing_lmplz_says_what_to_install(
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setenv("PSYCHLM_CACHE", str(tmp_path))
-    with pytest.raises(lmplz.KenlmError, match="neither on PATH nor in"):
-        lmplz.program("lmplz", build_missing=False)
-    with pytest.raises(lmplz.KenlmError, match="apt-get install cmake"):
-        lmplz.program("lmplz")
+    with pytest.raises(ngram.KenlmError, match="neither on PATH nor in"):
+        ngram.program("lmplz", build_missing=False)
+    with pytest.raises(ngram.KenlmError, match="apt-get install cmake"):
+        ngram.program("lmplz")
 
 
 def test_a_source_with_another_checksum_is_not_built(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("PSYCHLM_CACHE", str(tmp_path))
-    monkeypatch.setattr(lmplz.shutil, "which", lambda name, path=None: f"/usr/bin/{name}")
+    monkeypatch.setattr(ngram.shutil, "which", lambda name, path=None: f"/usr/bin/{name}")
     source = tmp_path / "kenlm-0.3.0.tar.gz"
     tarfile.open(source, "w:gz").close()
-    with pytest.raises(lmplz.KenlmError, match="SHA-256 expected"):
-        lmplz.build(source)
-    assert not lmplz.built().exists()
+    with pytest.raises(ngram.KenlmError, match="SHA-256 expected"):
+        ngram.build(source)
+    assert not (tmp_path / "kenlm-0.3.0" / "bin").exists()
 
 
 def test_log_frequencies_are_smoothed_counts_and_need_no_kenlm() -> None:
-    counted = word_tokens.counts([["the", "cat", ",", "the"], ["dog", "don't"]])
+    counted = text.counts([["the", "cat", ",", "the"], ["dog", "don't"]])
     words = pd.Series(["The", "the", "cat,", "unseen", "--", "dog-the", "don’t"])
     total = 6 + 5 + 1
     expected = np.log(np.array([1, 3, 2, 1, np.nan, 1, 2]) / total)
-    np.testing.assert_allclose(word_tokens.log_frequency(words, counted), expected)
+    np.testing.assert_allclose(text.log_frequency(words, counted), expected)
 
 
 @pytest.mark.parametrize(
     ("style", "word", "tokens"),
     [
-        (word_tokens.plain, "(don’t", ["(", "don't"]),
-        (word_tokens.plain, "it.", ["it", "."]),
-        (word_tokens.split_clitics, "don't,", ["do", "n't", ","]),
-        (word_tokens.split_clitics, "They’ll", ["They", "'ll"]),
-        (word_tokens.ptb, "John's", ["john", "'s"]),
-        (word_tokens.ptb, "3.5", ["N"]),
-        (word_tokens.ptb, "--", []),
-        (word_tokens.plain, "Zoë!", ["Zoë", "!"]),
+        (text.plain, "(don’t", ["(", "don't"]),
+        (text.plain, "it.", ["it", "."]),
+        (text.split_clitics, "don't,", ["do", "n't", ","]),
+        (text.split_clitics, "They’ll", ["They", "'ll"]),
+        (text.ptb, "John's", ["john", "'s"]),
+        (text.ptb, "3.5", ["N"]),
+        (text.ptb, "--", []),
+        (text.plain, "Zoë!", ["Zoë", "!"]),
     ],
 )
 def test_printed_words_become_the_tokens_of_their_corpus(
-    style: word_tokens.Tokenize, word: str, tokens: list[str]
+    style: text.Tokenize, word: str, tokens: list[str]
 ) -> None:
     assert style(word) == tokens
 
 
 def test_words_without_any_token_have_no_surprisal_and_texts_of_nothing_else_are_refused() -> None:
-    tokens = word_tokens.tokens_frame(words := words_frame({"a": "well -- then"}), word_tokens.ptb)
-    scored = word_tokens.joined(words, tokens, np.array([1.0, 2.0]), np.array([False, True]))
+    tokens = word_level_tokens(words := words_frame({"a": "well -- then"}), text.ptb)
+    scored = sum_over_words(words, tokens, np.array([1.0, 2.0]), np.array([False, True]))
     np.testing.assert_array_equal(scored["surprisal_bits"], [1.0, np.nan, 2.0])
     assert scored["n_unknown"].tolist() == [0, 0, 1]
     with pytest.raises(FrameError, match="no word has a token"):
-        word_tokens.tokens_frame(words_frame({"a": "-- --"}), word_tokens.ptb)
+        word_level_tokens(words_frame({"a": "-- --"}), text.ptb)

@@ -17,9 +17,8 @@ import pytest
 import torch
 from tiny_words import words_frame
 
-from psychlm.lm import recurrent, recurrent_training
-from psychlm.lm.recurrent import Architecture, Vocabulary, WordModel, WordNetwork
-from psychlm.lm.recurrent_training import Training
+from psychlm.lm import word_models
+from psychlm.lm.word_models import Architecture, Training, Vocabulary, WordModel, WordNetwork
 
 TEXT = [
     line.split()
@@ -149,24 +148,9 @@ def test_punctuation_is_a_token_of_its_word_and_what_is_unknown_is_counted() -> 
     assert scored["n_unknown"].tolist() == [0, 2, 0]
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("tied", [False, True])
-def test_a_model_comes_back_from_its_folder(kind: str, tied: bool, tmp_path: Path) -> None:
-    model, words = untrained(kind, tied=tied), words_frame({"a": "the cat sat on a mat"})
-    model.save(tmp_path)
-    again = recurrent.load(tmp_path)
-    pd.testing.assert_frame_equal(model.surprisal(words), again.surprisal(words))
-    assert (again.network.decoder.weight is again.network.embedding.weight) == tied
-
-
-def test_a_folder_without_a_model_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError, match=r"model\.safetensors"):
-        recurrent.load(tmp_path)
-
-
 def test_the_papers_sizes_can_be_built_and_odd_ones_are_refused() -> None:
-    sizes = [("lstm", s) for s in recurrent.LSTM_SIZES] + [
-        ("transformer", s) for s in recurrent.TRANSFORMER_SIZES
+    sizes = [("lstm", s) for s in word_models.LSTM_SIZES] + [
+        ("transformer", s) for s in word_models.TRANSFORMER_SIZES
     ]
     for kind, size in sizes:
         with torch.device("meta"):
@@ -183,7 +167,7 @@ def test_perplexity_is_that_of_the_papers_formula() -> None:
     rows = stream.view(10, 6)
     with torch.inference_mode():
         logs = torch.log_softmax(model.network(rows[:, :-1])[0], -1).gather(-1, rows[:, 1:, None])
-    assert recurrent_training.perplexity(model, stream) == pytest.approx(
+    assert word_models.perplexity(model, stream) == pytest.approx(
         math.exp(-float(logs.mean())), rel=1e-5
     )
 
@@ -191,7 +175,7 @@ def test_perplexity_is_that_of_the_papers_formula() -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_training_takes_the_steps_of_clipped_gradient_descent(kind: str) -> None:
     how = replace(QUICK, epochs=1, dropout=0.0)
-    trained = recurrent_training.train(STREAM, STREAM, VOCABULARY, small(kind), how)
+    trained = word_models.train(STREAM, STREAM, VOCABULARY, small(kind), how)
     torch.manual_seed(how.seed)
     network = WordNetwork(small(kind), len(VOCABULARY.words))
     optimiser = torch.optim.SGD(network.parameters(), lr=how.rate)
@@ -211,12 +195,10 @@ def test_training_takes_the_steps_of_clipped_gradient_descent(kind: str) -> None
 @pytest.mark.parametrize("kind", KINDS)
 def test_training_learns_the_text(kind: str) -> None:
     how = Training(rate=2.0, batch_size=4, epochs=60, patience=60, dropout=0.0)
-    trained = recurrent_training.train(
-        STREAM, STREAM, VOCABULARY, replace(small(kind), size=16), how
-    )
+    trained = word_models.train(STREAM, STREAM, VOCABULARY, replace(small(kind), size=16), how)
     assert trained.validation_perplexity < 3 < len(VOCABULARY.words) / 3
     assert trained.validation_perplexity == trained.history["validation_perplexity"].min()
-    assert recurrent_training.perplexity(trained.model, STREAM) == pytest.approx(
+    assert word_models.perplexity(trained.model, STREAM) == pytest.approx(
         trained.validation_perplexity
     )
 
@@ -225,8 +207,8 @@ def test_the_rate_is_halved_without_improvement_and_training_ends_after_five_suc
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     reached = iter([9.0, 8.0, 8.5, 7.0, *[7.5] * 20])
-    monkeypatch.setattr(recurrent_training, "perplexity", lambda *_: next(reached))
-    trained = recurrent_training.train(
+    monkeypatch.setattr(word_models, "perplexity", lambda *_: next(reached))
+    trained = word_models.train(
         STREAM, STREAM, VOCABULARY, small("lstm"), replace(QUICK, epochs=50)
     )
     assert trained.history["rate"].tolist() == [1, 1, 1, 0.5, 0.5, 0.25, 0.125, 0.0625, 0.03125]
@@ -239,41 +221,41 @@ def test_a_killed_run_resumes_to_the_same_result(
     kind: str, killed_after: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     how, made = replace(QUICK, dropout=0.4), small(kind, tied=True)
-    whole = recurrent_training.train(STREAM, STREAM, VOCABULARY, made, how)
-    taken = recurrent_training._Run.one_span
+    whole = word_models.train(STREAM, STREAM, VOCABULARY, made, how)
+    taken = word_models._Run.one_span
     left = iter([True] * killed_after)
 
-    def killed(run: recurrent_training._Run) -> None:
+    def killed(run: word_models._Run) -> None:
         if not next(left, False):
             sys.exit("killed")
         taken(run)
 
-    monkeypatch.setattr(recurrent_training._Run, "one_span", killed)
+    monkeypatch.setattr(word_models._Run, "one_span", killed)
     options = {"folder": tmp_path, "checkpoint_seconds": 0.0}
     with pytest.raises(SystemExit):
-        recurrent_training.train(STREAM, STREAM, VOCABULARY, made, how, **options)  # type: ignore[arg-type]
+        word_models.train(STREAM, STREAM, VOCABULARY, made, how, **options)  # type: ignore[arg-type]
     monkeypatch.undo()
     torch.manual_seed(99)
-    again = recurrent_training.train(STREAM, STREAM, VOCABULARY, made, how, **options)  # type: ignore[arg-type]
+    again = word_models.train(STREAM, STREAM, VOCABULARY, made, how, **options)  # type: ignore[arg-type]
     pd.testing.assert_frame_equal(again.history, whole.history)
     for name, value in whole.model.network.state_dict().items():
         torch.testing.assert_close(again.model.network.state_dict()[name], value, rtol=0, atol=0)
 
 
 def test_the_checkpoint_of_another_run_is_refused(tmp_path: Path) -> None:
-    recurrent_training.train(
+    word_models.train(
         STREAM, STREAM, VOCABULARY, small("lstm"), replace(QUICK, epochs=1), folder=tmp_path
     )
     with pytest.raises(ValueError, match="another run"):
-        recurrent_training.train(STREAM, STREAM, VOCABULARY, small("lstm"), QUICK, folder=tmp_path)
+        word_models.train(STREAM, STREAM, VOCABULARY, small("lstm"), QUICK, folder=tmp_path)
 
 
 def test_a_rate_that_is_too_high_and_a_text_that_is_too_short_say_so() -> None:
     with pytest.raises(FloatingPointError, match="lower it"):
         how = Training(rate=1e30, batch_size=4, epochs=1, clip=1e30)
-        recurrent_training.train(STREAM, STREAM, VOCABULARY, small("lstm"), how)
+        word_models.train(STREAM, STREAM, VOCABULARY, small("lstm"), how)
     with pytest.raises(ValueError, match="smaller batch_size"):
-        recurrent_training.train(STREAM[:20], STREAM, VOCABULARY, small("lstm"), Training())
+        word_models.train(STREAM[:20], STREAM, VOCABULARY, small("lstm"), Training())
 
 
 def test_tuning_takes_random_trials_then_proposed_ones_and_goes_on_where_it_stopped(
@@ -282,15 +264,11 @@ def test_tuning_takes_random_trials_then_proposed_ones_and_goes_on_where_it_stop
     pytest.importorskip("optuna", reason="Optuna is not installed (pip install optuna)")
     how, store = replace(QUICK, epochs=1), f"sqlite:///{tmp_path / 'trials.db'}"
     options = {"training": how, "storage": store, "random_trials": 2}
-    first = recurrent_training.tune(
-        STREAM, STREAM, VOCABULARY, small("lstm"), model_trials=0, **options
-    )
-    found = recurrent_training.tune(
-        STREAM, STREAM, VOCABULARY, small("lstm"), model_trials=2, **options
-    )
+    first = word_models.tune(STREAM, STREAM, VOCABULARY, small("lstm"), model_trials=0, **options)
+    found = word_models.tune(STREAM, STREAM, VOCABULARY, small("lstm"), model_trials=2, **options)
     assert (len(first.trials), len(found.trials)) == (2, 4)
     best = found.trials.loc[found.trials["validation_perplexity"].idxmin()]
     assert found.training.rate == best["rate"]
     assert found.training.epochs == 1
-    trained = recurrent_training.train(STREAM, STREAM, VOCABULARY, small("lstm"), found.training)
+    trained = word_models.train(STREAM, STREAM, VOCABULARY, small("lstm"), found.training)
     assert trained.validation_perplexity == pytest.approx(found.validation_perplexity, rel=1e-6)

@@ -13,8 +13,16 @@ import torch
 
 from psychlm import lm
 from psychlm.frames import FrameError
-from psychlm.lm import alignment, batching, output_layer, prefixes, scoring
-from psychlm.lm.boundaries import begins_with_space
+from psychlm.lm import _surprisal, forward, scoring_requests
+from psychlm.lm.tokens import (
+    SHARED,
+    TOKENLESS,
+    UNKNOWN,
+    begins_with_space,
+    documents,
+    prepare_words,
+    tokenize,
+)
 
 VOCABULARY = [
     "the",
@@ -87,7 +95,7 @@ def log_probabilities(model, text):
 @pytest.mark.parametrize("family", [*LEFT_TO_RIGHT, "gpt_neo"])
 def test_a_text_is_worth_what_plain_transformers_says(family, models):
     model = models(family)
-    words = lm.surprisal(TEXTS, model, correction=None)
+    words = lm.surprisal(TEXTS, model, correction=None, clean=False)
     totals = words.groupby("text_id")["surprisal_bits"].sum()
     for text_id, text in enumerate(TEXTS, start=1):
         ids, table = log_probabilities(
@@ -288,7 +296,7 @@ def test_texts_that_begin_alike_are_read_once_and_worth_the_same(models, monkeyp
         for family in ("gpt2", "gpt_neox", "gpt_neo", "opt", "llama", "mamba")
     }
     n_read = read_tokens(models("gpt2"), pairs)
-    monkeypatch.setattr(prefixes, "LEAST_SHARED", 2.0)
+    monkeypatch.setattr(scoring_requests, "LEAST_SHARED", 2.0)
     assert n_read < 0.5 * read_tokens(models("gpt2"), pairs)
     for family, scored in shared.items():
         alone = lm.surprisal(pairs, models(family), batch_tokens=1)
@@ -296,17 +304,17 @@ def test_texts_that_begin_alike_are_read_once_and_worth_the_same(models, monkeyp
 
 
 def read_tokens(model, texts):
-    how = scoring.scheme(model, "pimentel-meister", None, "auto", None, False, False)
-    return next(scoring.score(alignment.documents(lm.words_of(texts)), model, how))[1]
+    how = forward.resolve_options(model, "pimentel-meister")
+    return next(_surprisal.score(documents(prepare_words(lm.words_of(texts))[0]), model, how))[1]
 
 
 def test_which_families_share_prefixes_is_tried_out(models):
-    from psychlm.lm.network import largest_family
+    from psychlm.lm.forward import largest_family
 
     said = {
         family: largest_family(models(family)) for family in [*LEFT_TO_RIGHT, "gpt_neo", "bert"]
     }
-    largest = prefixes.LARGEST_FAMILY
+    largest = scoring_requests.LARGEST_FAMILY
     assert said == {
         "gpt2": largest,
         "gpt_neox": largest,
@@ -321,15 +329,15 @@ def test_which_families_share_prefixes_is_tried_out(models):
 
 def test_the_blocks_of_the_vocabulary_leave_no_trace(models, monkeypatch):
     whole = lm.surprisal(TEXTS, models("gpt2"), entropy=True, rank=True)
-    monkeypatch.setattr(output_layer, "VOCABULARY_AT_ONCE", 7)
-    monkeypatch.setattr(output_layer, "ROWS_AT_ONCE", 3)
+    monkeypatch.setattr(forward, "VOCABULARY_AT_ONCE", 7)
+    monkeypatch.setattr(forward, "ROWS_AT_ONCE", 3)
     blocked = lm.surprisal(TEXTS, models("gpt2"), entropy=True, rank=True)
     for column in ("surprisal_bits", "entropy_bits", "rank"):
         np.testing.assert_allclose(blocked[column], whole[column], atol=1e-5)
 
 
 def test_a_model_that_does_more_than_an_output_layer_is_read_through_its_logits(models):
-    from psychlm.lm.network import reads_output_layer
+    from psychlm.lm.forward import reads_output_layer
 
     tokenizer = models("gpt2").tokenizer
     network = tiny_models.network("gpt2", tokenizer)
@@ -373,7 +381,7 @@ def test_no_probability_is_lost_between_words(trim):
     """Leading, double and trailing spaces, newlines, curly quotes, words split inside a character."""
     tokenizer = tiny_models.byte_level(trim=trim)
     model = lm.wrap(tiny_models.network("gpt2", tokenizer), tokenizer)
-    words = lm.surprisal(AWKWARD, model, correction=None)
+    words = lm.surprisal(AWKWARD, model, correction=None, clean=False)
     ids, table = log_probabilities(model, AWKWARD)
     assert (words["reason"] == "").all()
     assert words["surprisal_bits"].sum() == pytest.approx(
@@ -394,7 +402,7 @@ def test_spaces_come_from_columns_or_are_single(models):
         )
     cut = pd.DataFrame({"text_id": "1", "word_id": [1, 2, 3], "word": ["the", "boat", "."]})
     cut["space_after"] = [True, False, True]
-    assert alignment.documents(cut)[0].text == "the boat."
+    assert documents(prepare_words(cut)[0])[0].text == "the boat."
     with pytest.raises(FrameError, match="neither white space nor True or False"):
         lm.surprisal(cut.assign(space_after=[" ", np.nan, ""]), models("gpt2"))
 
@@ -416,18 +424,18 @@ def test_a_token_over_two_words_leaves_both_without_a_value(models):
     cut["space_after"] = [False, True, True]
     scored = lm.surprisal(cut, models("gpt2"))
     assert scored["surprisal_bits"].isna().tolist() == [True, True, False]
-    assert scored["reason"].tolist() == [alignment.SHARED, alignment.SHARED, ""]
+    assert scored["reason"].tolist() == [SHARED, SHARED, ""]
 
 
 def test_another_script_and_tokenless_words_have_a_reason(models):
     scored = lm.surprisal("the лодка boat", models("llama"))
     assert scored["surprisal_bits"].isna().tolist() == [False, True, False]
-    assert scored["reason"].tolist() == ["", alignment.UNKNOWN, ""]
+    assert scored["reason"].tolist() == ["", UNKNOWN, ""]
     invisible = pd.DataFrame(
         {"text_id": "1", "word_id": [1, 2, 3], "word": ["the", "\u00ad\u0000", "boat"]}
     )
     scored = lm.surprisal(invisible, models("bert"))
-    assert scored["reason"].tolist() == ["", alignment.TOKENLESS, ""]
+    assert scored["reason"].tolist() == ["", TOKENLESS, ""]
     assert scored["n_tokens"].tolist()[1] == 0 and np.isnan(scored["surprisal_bits"][1])
     assert np.isfinite(lm.surprisal("the лодка boat", models("gpt2"))["surprisal_bits"]).all()
 
@@ -465,10 +473,10 @@ def test_every_word_of_a_long_text_has_its_context(family, stride, models, rng):
     room = 47
     least = min(stride or room // 2, room - (stride or room // 2))
     ids = model.tokenizer(text, add_special_tokens=False).input_ids
-    how = scoring.scheme(model, None, stride, "auto", 48, False, False)
-    document = alignment.documents(lm.words_of(text))[0]
-    tokens = alignment.tokenize([document], model.tokenizer)
-    passes = scoring.plan(tokens, np.array([0, len(ids) + 1]), model, how)
+    how = forward.resolve_options(model, None, stride, context=48)
+    document = documents(prepare_words(lm.words_of(text))[0])[0]
+    tokens = tokenize([document], model.tokenizer)
+    passes = forward.plan_requests(tokens, np.array([0, len(ids) + 1]), model, how)
     assert len(passes) > 3
     rows = np.concatenate([one.row for one in passes])
     assert sorted(rows) == list(range(len(ids)))  # each token once
@@ -505,7 +513,7 @@ def test_windows_meet_without_a_gap_at_every_length(family, bos, models):
     narrow, wide = (lm.surprisal(texts, model, context=context, bos=bos) for context in (16, 64))
     first = narrow["word_id"] == 1
     assert (narrow.loc[~first, "reason"] == "").all()
-    assert (narrow.loc[first, "reason"] == ("" if bos else scoring.NO_CONTEXT)).all()
+    assert (narrow.loc[first, "reason"] == ("" if bos else _surprisal.NO_CONTEXT)).all()
     early = narrow["word_id"].between(2, 4)
     np.testing.assert_allclose(
         narrow.loc[early, "surprisal_bits"], wide.loc[early, "surprisal_bits"], atol=1e-5
@@ -517,16 +525,16 @@ def test_windows_meet_without_a_gap_at_every_length(family, bos, models):
 
 
 def test_no_table_of_logits_is_ever_whole(models, monkeypatch):
-    sizes, real = [], output_layer._float32
-    monkeypatch.setattr(output_layer, "ROWS_AT_ONCE", 32)
-    monkeypatch.setattr(output_layer, "VOCABULARY_AT_ONCE", 128)
+    sizes, real = [], forward._float32
+    monkeypatch.setattr(forward, "ROWS_AT_ONCE", 32)
+    monkeypatch.setattr(forward, "VOCABULARY_AT_ONCE", 128)
 
     def watched(*given):
         sizes.append((logits := real(*given)).numel())
         return logits
 
-    monkeypatch.setattr(output_layer, "_float32", watched)
-    lm.surprisal([f"the old man and the sea {'she said ' * n}" for n in range(20)], models("gpt2"))
+    monkeypatch.setattr(forward, "_float32", watched)
+    lm.surprisal([f"{n} old man and the sea {'she said ' * n}" for n in range(20)], models("gpt2"))
     assert max(sizes) <= 32 * 128 and len(sizes) > 10
 
 
@@ -563,13 +571,13 @@ def test_every_output_says_how_it_was_made(models):
         and said["bos"] == "<|endoftext|>"
     )
     assert said["stride"] == 31 and said["context_tokens"] == 64 and "revision" in said
-    assert "correction=pimentel-meister; bos=<|endoftext|>" in words["scored_by"].iloc[0]
+    assert words.columns[:4].tolist() == ["text_id", "word_id", "word", "surprisal_bits"]
     assert lm.surprisal("the old man", models("bert")).attrs["surprisal"]["correction"] is None
 
 
 def test_bos_is_explicit(models):
     none = lm.surprisal("the old man", models("gpt2"), bos=None, correction=None)
-    assert none["reason"].tolist() == [scoring.NO_CONTEXT, "", ""]
+    assert none["reason"].tolist() == [_surprisal.NO_CONTEXT, "", ""]
     ids = models("gpt2").tokenizer("the old man").input_ids
     with torch.no_grad():
         table = torch.log_softmax(
@@ -602,34 +610,36 @@ def test_nan_and_impossible_words_have_a_reason(models):
 
     handle = network.register_forward_hook(spoil(-torch.inf))
     scored = lm.surprisal("the old man", lm.wrap(network, tokenizer))
-    assert scored["reason"].tolist() == ["", scoring.IMPOSSIBLE, ""] and np.isinf(
+    assert scored["reason"].tolist() == ["", _surprisal.IMPOSSIBLE, ""] and np.isinf(
         scored["surprisal_bits"][1]
     )
     handle.remove()
     network.register_forward_hook(spoil(torch.nan))
     scored = lm.surprisal("the old man", lm.wrap(network, tokenizer))
-    assert set(scored["reason"]) == {scoring.NOT_A_NUMBER} and scored["surprisal_bits"].isna().all()
+    assert (
+        set(scored["reason"]) == {_surprisal.NOT_A_NUMBER} and scored["surprisal_bits"].isna().all()
+    )
 
 
 def test_out_of_memory_halves_the_batch_and_goes_on(models, monkeypatch):
     texts = [f"the old man and the sea {n}" for n in range(10)]
-    monkeypatch.setattr(prefixes, "LEAST_SHARED", 2.0)
+    monkeypatch.setattr(scoring_requests, "LEAST_SHARED", 2.0)
     expected = lm.surprisal(texts, models("gpt2"))
-    real = batching._values
+    real = forward._values
 
     def small(model, batch, wanted):
         if len(batch) > 3:
             raise torch.OutOfMemoryError("CUDA out of memory")
         return real(model, batch, wanted)
 
-    monkeypatch.setattr(batching, "_values", small)
-    with pytest.warns(RuntimeWarning, match="going on with half of it"):
+    monkeypatch.setattr(forward, "_values", small)
+    with pytest.warns(RuntimeWarning, match="using half of it"):
         scored = lm.surprisal(texts, models("gpt2"))
     np.testing.assert_allclose(scored["surprisal_bits"], expected["surprisal_bits"], atol=1e-5)
 
 
 def test_a_text_that_memory_does_not_hold_loses_no_other(models, monkeypatch):
-    real = batching._values
+    real = forward._values
 
     def small(model, batch, wanted):
         if len(batch) * len(batch[0]) > 12:
@@ -638,15 +648,15 @@ def test_a_text_that_memory_does_not_hold_loses_no_other(models, monkeypatch):
             )
         return real(model, batch, wanted)
 
-    monkeypatch.setattr(batching, "_values", small)
+    monkeypatch.setattr(forward, "_values", small)
     with pytest.warns(RuntimeWarning, match="its words have no value"):
         scored = lm.surprisal(["the old", "she said " * 20], models("gpt2"))
-    assert scored["reason"].tolist() == ["", ""] + [scoring.NO_MEMORY] * 40
+    assert scored["reason"].tolist() == ["", ""] + [_surprisal.NO_MEMORY] * 40
 
 
 def test_other_errors_of_the_network_are_not_swallowed(models, monkeypatch):
     monkeypatch.setattr(
-        batching, "_values", lambda *_: (_ for _ in ()).throw(RuntimeError("shapes do not match"))
+        forward, "_values", lambda *_: (_ for _ in ()).throw(RuntimeError("shapes do not match"))
     )
     with pytest.raises(RuntimeError, match="shapes do not match"):
         lm.surprisal("the old man", models("gpt2"))
@@ -670,7 +680,7 @@ def saved(tmp_path, monkeypatch):
 def test_a_second_run_computes_nothing(saved, monkeypatch):
     words = lm.words_of(TEXTS)
     first = lm.surprisal(words, saved)
-    monkeypatch.setattr(batching, "_values", lambda *_: pytest.fail("the network was run again"))
+    monkeypatch.setattr(forward, "_values", lambda *_: pytest.fail("the network was run again"))
     pd.testing.assert_frame_equal(lm.surprisal(words, saved), first)
     pd.testing.assert_frame_equal(
         lm.surprisal(words.sample(frac=1, random_state=0), saved).sort_index(), first
@@ -686,7 +696,7 @@ def test_other_options_are_other_results(saved):
 
 def test_an_interrupted_run_resumes(saved, monkeypatch):
     texts = [f"the old man {'and the sea ' * n}" for n in range(6)]
-    real, n_runs = batching._values, []
+    real, n_runs = forward._values, []
 
     def interrupted(model, batch, wanted):
         if len(n_runs) == 3:
@@ -694,16 +704,16 @@ def test_an_interrupted_run_resumes(saved, monkeypatch):
         n_runs.append(len(batch))
         return real(model, batch, wanted)
 
-    monkeypatch.setattr(prefixes, "LEAST_SHARED", 2.0)
-    monkeypatch.setattr(batching, "_values", interrupted)
+    monkeypatch.setattr(scoring_requests, "LEAST_SHARED", 2.0)
+    monkeypatch.setattr(forward, "_values", interrupted)
     with pytest.raises(KeyboardInterrupt):
         lm.surprisal(texts, saved, batch_tokens=1)
     done = list(n_runs)
     n_runs.clear()
-    monkeypatch.setattr(batching, "_values", lambda *given: n_runs.append(1) or real(*given))
+    monkeypatch.setattr(forward, "_values", lambda *given: n_runs.append(1) or real(*given))
     resumed = lm.surprisal(texts, saved, batch_tokens=1)
     assert len(done) == 3 and len(n_runs) == 3
-    monkeypatch.setattr(batching, "_values", real)
+    monkeypatch.setattr(forward, "_values", real)
     np.testing.assert_allclose(
         resumed["surprisal_bits"],
         lm.surprisal(texts, saved, cache=False)["surprisal_bits"],
@@ -713,7 +723,7 @@ def test_an_interrupted_run_resumes(saved, monkeypatch):
 
 def test_a_broken_cache_costs_a_warning_and_no_result(saved, tmp_path):
     (tmp_path / "cache").mkdir()
-    (tmp_path / "cache" / "surprisal.sqlite").write_bytes(b"this is no database" * 100)
+    (tmp_path / "cache" / "results.sqlite").write_bytes(b"this is no database" * 100)
     with pytest.warns(RuntimeWarning, match="results are not cached"):
         scored = lm.surprisal("the old man", saved)
     assert np.isfinite(scored["surprisal_bits"]).all()

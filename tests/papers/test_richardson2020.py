@@ -242,7 +242,7 @@ def test_choice_only_finds_a_planted_artefact(rng):
 
 
 def test_choices_that_are_known_to_be_wrong_are_flagged_as_those_known_to_be_right(rng):
-    """Training keys carry a mark that in the test only wrong choices carry: what was learnt is never right."""
+    """In training the keys carry a mark that in the test only wrong choices carry."""
     train, test = (random_questions(rng, n, choices_give_away=1.0) for n in (300, 200))
     turned = [(answer + 1) % 5 for answer in test["answer"]]
     found = richardson2020.partial_input_baseline(
@@ -279,7 +279,7 @@ def test_both_directions_ask_for_the_margin_and_flag_only_what_never_sees_the_qu
 
 
 def test_clean_random_sets_are_hardly_ever_flagged():
-    """Twenty sets without any artefact: even one flag would be rare at 95 % intervals and a margin of five points."""
+    """Twenty sets without any artefact: one flag would be rare with 95 % intervals and a margin."""
     rng = np.random.default_rng(4)
     recipe = {"epochs": 3, "patience": 1}
     verdicts = [

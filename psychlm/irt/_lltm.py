@@ -1,0 +1,342 @@
+r"""The linear logistic test model: item difficulty explained by features (Fischer 1973)."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+import torch
+from scipy import optimize, stats
+from torch import Tensor
+
+from psychlm.frames import FrameError, check_responses, format_names
+from psychlm.irt._fit import fit
+from psychlm.irt.em import EM, LARGEST_LEAP, Settings, squarem
+from psychlm.irt.likelihood import Design, Parameters, Posterior, gradient, quadrature_grid
+from psychlm.irt.multigroup import uncompressed
+from psychlm.irt.response_matrix import ResponseMatrix, encode_responses
+from psychlm.irt.result import IRTFit, IRTWarning
+from psychlm.stats import Interval
+
+CONSTANT = "(constant)"
+MAX_ITERATIONS = 2000
+TOLERANCE, BOOT_TOLERANCE = 1e-4, 1e-2  # logits, of the estimates and of the bootstrap's refits
+SCORING_STEPS = 6
+DIFFERENCE = 1e-4  # logits, of the central differences of the gradient
+
+Array = np.ndarray
+
+
+@dataclass(frozen=True)
+class LLTMFit:
+    """A fitted linear logistic test model; logits, slopes 1, ability N(0, ability_sd^2)."""
+
+    coefficients: pd.DataFrame  # eta (above 0: harder), se, z, p; if features explain everything
+    two_step: pd.DataFrame  # the same by regression of Rasch difficulties with residual variance
+    items: pd.DataFrame  # b and se_b (Rasch), b_explained (by the features), residual
+    loglik: float  # nats
+    n_parameters: int
+    n_persons: int
+    ability_sd: float  # logits
+    residual_sd: float  # of difficulties given the features, without errors of estimation, logits
+    chi2: float  # of the features against free difficulties
+    df: int  # 0 for a saturated design
+    p: float  # NaN where df is 0
+    r2_likelihood: Interval  # (LLTM - null) / (Rasch - null), log-likelihoods
+    r2_difficulty: Interval  # 1 - residual variance / variance of difficulties, free of errors
+    n_constant: float  # mean number of items per resample left out, as all answered them alike
+    rasch: IRTFit  # free difficulties
+    converged: bool
+    n_iterations: int  # EM steps
+
+
+def lltm(
+    responses: pd.DataFrame,
+    design: pd.DataFrame,
+    *,
+    n_boot: int = 200,
+    level: float = 0.95,
+    rng: np.random.Generator | int = 0,
+) -> LLTMFit:
+    r"""Explain the difficulties of items by their features.
+
+    .. math:: P(x_{pj} = 1) = \sigma(\theta_p - b_j), \qquad b_j = \eta_0 + \sum_k q_{jk} \eta_k,
+              \qquad \theta_p \sim N(0, \sigma^2),
+
+    with :math:`q_{jk}` item j's value of feature k. How much features explain is measured in two
+    ways, each between the Rasch model of equal difficulties (0) and of free ones (1): on the
+    log-likelihood, and in the variance of Rasch difficulties, corrected for errors of estimation.
+
+    Parameters
+    ----------
+    responses : DataFrame, shape (n_persons, n_items)
+        Values 0, 1 or NaN (not asked).
+    design : DataFrame, shape (at least the items, n_features)
+        Numeric features by item; a constant is added. Categories as indicators without one
+        (``pd.get_dummies(..., drop_first=True)``).
+    n_boot : int
+        Resamples for the intervals, each with persons and items drawn anew (Owen 2007) and three
+        models refitted; 0 for none (NaN).
+    level : float
+        Coverage of the intervals, bias-corrected percentiles (Efron 1987, with a = 0).
+    rng : Generator or int
+        Source of the resamples.
+
+    Raises
+    ------
+    FrameError
+        If responses are malformed or an item was answered alike by everyone; if items lack
+        features, or features are not finite numbers or linearly dependent (with the constant).
+
+    Warns
+    -----
+    IRTWarning
+        If EM did not converge.
+
+    Notes
+    -----
+    ``coefficients`` assume that the features explain difficulty completely. Where the test against
+    free difficulties (``p``) rejects that, their standard errors are too small; read ``two_step``,
+    a random-effects regression with known errors of the difficulties and a residual variance
+    estimated by restricted maximum likelihood.
+
+    References
+    ----------
+    Fischer (1973), Acta Psychologica 37, 359-374; Embretson (1983), Psychological Bulletin 93 (the
+    share of the log-likelihood); De Boeck (2008), Psychometrika 73, 533-559 (random residuals);
+    Owen (2007), Annals of Applied Statistics 1, 386-411; Raudenbush (2009), in Cooper, Hedges &
+    Valentine (eds.), Handbook of Research Synthesis, 295-315 (explained share of true variance).
+    """
+    checked = check_responses(responses)
+    features = _check_design(design, checked.columns)
+    rasch = fit(checked, "Rasch")
+    b, se = rasch.items["b"].to_numpy(), rasch.items["se_b"].to_numpy()
+    x, sd = features.to_numpy(), rasch.ability_sd
+    coded = encode_responses(checked, torch.device("cpu"))
+    em, parameters, loglik, converged = _climb(coded, x, sd, b, TOLERANCE)
+    null_loglik = _climb(coded, x[:, :1], sd, b, TOLERANCE)[2]
+    if not (converged and rasch.converged):
+        message = f"no convergence in {em.n_steps} EM steps; the tests of this fit are not valid"
+        warnings.warn(message, IRTWarning, stacklevel=2)
+    # Shares explained, and their intervals from resamples of persons and items.
+    r2 = (_share(loglik, null_loglik, rasch.loglik), explained_variance(b, se**2, x))
+    draws, n_constant = _resample(checked.to_numpy(), x, rasch, n_boot, np.random.default_rng(rng))
+    intervals = [
+        _interval(estimate, column, level) for estimate, column in zip(r2, draws.T, strict=True)
+    ]
+    eta, se_eta = _coefficients(coded, x, parameters, em)
+    beta, se_beta, residual_variance = random_effects(b, se**2, x)
+    explained = x @ eta
+    df, chi2 = len(b) - x.shape[1], max(2 * (rasch.loglik - loglik), 0.0)
+    columns = {"b": b, "se_b": se, "b_explained": explained, "residual": b - explained}
+    return LLTMFit(
+        coefficients=_table(eta, se_eta, features.columns),
+        two_step=_table(beta, se_beta, features.columns),
+        items=pd.DataFrame(columns, index=rasch.items.index),
+        loglik=loglik,
+        n_parameters=x.shape[1] + 1,
+        n_persons=len(checked),
+        ability_sd=float(parameters.slope[0]),
+        residual_sd=math.sqrt(residual_variance),
+        chi2=chi2,
+        df=df,
+        p=float(stats.chi2.sf(chi2, df)) if df else math.nan,
+        r2_likelihood=intervals[0],
+        r2_difficulty=intervals[1],
+        n_constant=n_constant,
+        rasch=rasch,
+        converged=converged and rasch.converged,
+        n_iterations=em.n_steps,
+    )
+
+
+def _check_design(design: pd.DataFrame, items: pd.Index) -> pd.DataFrame:
+    """Return the constant and the features of the items, in their order, float64."""
+    absent = items.difference(design.index)
+    if len(absent):
+        raise FrameError(f"items {format_names(absent)} have no row in the design")
+    if design.index.has_duplicates or design.columns.has_duplicates or CONSTANT in design.columns:
+        raise FrameError(f"the design has an item or feature twice, or a feature {CONSTANT!r}")
+    chosen = design.loc[items]
+    text = [name for name in chosen if not pd.api.types.is_numeric_dtype(chosen[name])]
+    if text:
+        raise FrameError(
+            f"features {format_names(text)} are not numeric; turn categories into indicators: "
+            "pd.get_dummies(design, drop_first=True)"
+        )
+    values = chosen.astype(float)
+    missing = values.columns[~np.isfinite(values).all()]
+    if len(missing):
+        raise FrameError(f"features {format_names(missing)} are missing or infinite for some items")
+    values.insert(0, CONSTANT, 1.0)
+    # Linear dependence: a zero on the diagonal of R of the scaled columns.
+    scaled = values.to_numpy() / np.linalg.norm(values, axis=0).clip(1e-300)
+    size = np.abs(np.diag(np.linalg.qr(scaled, mode="r")))
+    dependent = values.columns[: len(size)][size < 1e-8].append(values.columns[len(size) :])
+    if len(dependent):
+        raise FrameError(
+            f"features {format_names(dependent)} are linear combinations of the constant and the "
+            "features before them, on these items; drop them"
+        )
+    return values
+
+
+class _LinearEM(EM):
+    """The EM map of a Rasch model whose intercepts are in the span of a design (None: are free)."""
+
+    def __init__(self, responses: ResponseMatrix, x: Array | None) -> None:
+        no_guessing = torch.zeros(responses.n_items, dtype=torch.bool)
+        design, settings = Design(True, no_guessing, {}), Settings(TOLERANCE, MAX_ITERATIONS, False)
+        super().__init__(responses, design, quadrature_grid(device=responses.device), settings)
+        self.basis = None if x is None else torch.from_numpy(np.linalg.qr(x)[0])
+
+    def step(self, parameters: Parameters) -> tuple[Parameters, float]:
+        """One EM step: better parameters, and the log-likelihood of those that were given."""
+        posterior, objective = self.expect(parameters)
+        intercept = self._intercepts(parameters, posterior)
+        self.n_steps += 1
+        better = Parameters(parameters.slope, intercept, parameters.guessing)
+        return self.absorb(better, posterior), objective
+
+    def _intercepts(self, parameters: Parameters, posterior: Posterior) -> Tensor:
+        """M-step by Newton's method; with X the basis, the step is X (X'WX)^-1 X'g."""
+        weights, intercept = posterior.weights * self.responses.count[:, None], parameters.intercept
+        everyone = weights.sum(0, keepdim=True)
+        # Expected number of persons who were asked each item, at each node.
+        blocks = self.responses.blocks()
+        asked = [everyone if b.answered is None else b.answered.T @ weights for b in blocks]
+        n = torch.cat(asked)
+        slopes = torch.outer(parameters.slope, self.grid.nodes)
+        for _ in range(SCORING_STEPS):
+            p = torch.sigmoid(slopes + intercept[:, None])
+            score = self.responses.n_correct - (n * p).sum(1)
+            information = (n * p * (1 - p)).sum(1)
+            if self.basis is None:
+                step = score / information
+            else:
+                hessian = self.basis.T @ (information[:, None] * self.basis)
+                step = self.basis @ torch.linalg.solve(hessian, self.basis.T @ score)
+            intercept = intercept + step / (step.abs().max() / LARGEST_LEAP).clamp_min(1.0)
+            if float(step.abs().max()) < self.accuracy:
+                break
+        return intercept
+
+
+def _climb(
+    responses: ResponseMatrix, x: Array | None, sd: float, b: Array, tolerance: float
+) -> tuple[_LinearEM, Parameters, float, bool]:
+    """Run EM from Rasch difficulties b, projected on the design, until it converges."""
+    start = b if x is None else x @ np.linalg.lstsq(x, b, rcond=None)[0]
+    slope = torch.full((len(b),), sd, dtype=torch.float64)
+    first = Parameters(slope, -torch.tensor(start), torch.zeros_like(slope))
+    em = _LinearEM(responses, x)
+    parameters, converged = squarem(em, first, tolerance)
+    return em, parameters, em.expect(parameters)[1], converged
+
+
+def _coefficients(
+    responses: ResponseMatrix, x: Array, parameters: Parameters, em: EM
+) -> tuple[Array, Array]:
+    """Return coefficients and errors, from central differences of the exact gradient."""
+    eta = np.linalg.lstsq(x, -parameters.intercept.numpy(), rcond=None)[0]
+    optimum = np.append(eta, float(parameters.slope[0]))
+
+    def score(values: Array) -> Array:
+        slope = torch.full((responses.n_items,), values[-1], dtype=torch.float64)
+        moved = Parameters(slope, -torch.from_numpy(x @ values[:-1]), torch.zeros_like(slope))
+        by_item = gradient(responses, em.design, moved, em.grid).numpy()
+        return np.append(-x.T @ by_item[:, 1], by_item[:, 0].sum())
+
+    steps = DIFFERENCE * np.diag(1 / np.append(np.abs(x).max(axis=0), 1.0))
+    columns = [(score(optimum + s) - score(optimum - s)) / (2 * s.sum()) for s in steps]
+    information = -np.stack(columns)
+    variance = np.diag(np.linalg.pinv((information + information.T) / 2))[:-1]
+    return eta, np.sqrt(np.where(variance > 0, variance, np.nan))
+
+
+def _table(eta: Array, se: Array, names: pd.Index) -> pd.DataFrame:
+    """Return a table of Wald tests."""
+    p = 2 * stats.norm.sf(np.abs(eta / se))
+    return pd.DataFrame({"eta": eta, "se": se, "z": eta / se, "p": p}, index=names)
+
+
+def random_effects(y: Array, variance: Array, x: Array) -> tuple[Array, Array, float]:
+    """Regress y, whose errors have known variances, on x, with a residual variance tau^2.
+
+    Returns coefficients, standard errors and tau^2 by restricted maximum likelihood, at least 0
+    (Raudenbush 2009, equation 16.17).
+    """
+
+    def weighted(tau2: float) -> tuple[Array, Array, Array]:
+        w = 1 / (variance + tau2)
+        inverse = np.linalg.inv((x.T * w) @ x)
+        return inverse @ (x.T @ (w * y)), inverse, w
+
+    def negative(tau2: float) -> float:
+        beta, inverse, w = weighted(tau2)
+        logdet = -np.linalg.slogdet(inverse)[1]
+        return 0.5 * float(-np.log(w).sum() + logdet + (w * (y - x @ beta) ** 2).sum())
+
+    largest = float(np.var(y)) * len(y) / max(len(y) - x.shape[1], 1) + 1e-12
+    least = 1e-10 * largest  # where all variances are 0, the likelihood has a pole at 0
+    optimum = optimize.minimize_scalar(
+        negative, bounds=(least, 2 * largest), method="bounded", options={"xatol": least}
+    )
+    tau2 = float(optimum.x) if negative(least) > optimum.fun else 0.0
+    beta, inverse, _ = weighted(max(tau2, least))
+    return beta, np.sqrt(np.diag(inverse)), tau2
+
+
+def explained_variance(y: Array, variance: Array, x: Array) -> float:
+    """Return the explained share of the variance of true difficulties; NaN where there is none."""
+    if len(y) <= x.shape[1]:
+        return 1.0
+    total = random_effects(y, variance, x[:, :1])[2]
+    return 1 - random_effects(y, variance, x)[2] / total if total > 0 else math.nan
+
+
+def _share(loglik: float, null: float, saturated: float) -> float:
+    return (loglik - null) / (saturated - null) if saturated > null else math.nan
+
+
+def _resample(
+    values: Array, x: Array, rasch: IRTFit, n_boot: int, rng: np.random.Generator
+) -> tuple[Array, float]:
+    """Return both shares in resamples of persons and items, and the mean number of items lost."""
+    draws, n_lost = np.full((n_boot, 2), np.nan), 0
+    n_persons, n_items = values.shape
+    for number in range(n_boot):
+        columns = np.asarray(rng.integers(n_items, size=n_items))
+        drawn = values[rng.integers(n_persons, size=n_persons)]
+        varied = ((drawn[:, columns] == 1).any(axis=0)) & ((drawn[:, columns] == 0).any(axis=0))
+        n_lost += int((~varied).sum())
+        columns = columns[varied]
+        features = x[columns]
+        if len(columns) <= x.shape[1] or np.linalg.matrix_rank(features) < x.shape[1]:
+            continue
+        coded = uncompressed(drawn[:, columns], pd.RangeIndex(n_persons))
+        known = rasch.items.iloc[columns]
+        fits = [
+            _climb(coded, part, rasch.ability_sd, known["b"].to_numpy(), BOOT_TOLERANCE)
+            for part in (features, features[:, :1], None)
+        ]
+        # Resampled difficulties vary about the estimates as those do about the truth: the error
+        # variance doubles.
+        b, variance = -fits[2][1].intercept.numpy(), 2 * known["se_b"].to_numpy() ** 2
+        draws[number] = _share(*(f[2] for f in fits)), explained_variance(b, variance, features)
+    return draws, n_lost / n_boot if n_boot else math.nan
+
+
+def _interval(estimate: float, draws: Array, level: float) -> Interval:
+    """Return the bias-corrected percentile interval (Efron 1987, with a = 0)."""
+    kept = draws[~np.isnan(draws)]
+    n_undefined = len(draws) - len(kept)
+    if not len(kept) or math.isnan(estimate):
+        return Interval(float(estimate), math.nan, math.nan, level, len(draws), n_undefined)
+    below = np.clip((kept < estimate).mean(), 0.5 / len(kept), 1 - 0.5 / len(kept))
+    z = stats.norm.ppf([(1 - level) / 2, (1 + level) / 2])
+    low, high = np.quantile(kept, stats.norm.cdf(2 * stats.norm.ppf(below) + z))
+    return Interval(float(estimate), float(low), float(high), level, len(draws), n_undefined)

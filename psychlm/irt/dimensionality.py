@@ -1,0 +1,449 @@
+r"""Number of abilities: tetrachoric correlations, eigenvalues, two-factor models and rotation.
+
+A two-factor model is tested against a one-factor model by :func:`psychlm.irt.likelihood_ratio`.
+"""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import pandas as pd
+from scipy import optimize
+from scipy.special import expit, ndtr, ndtri
+
+from psychlm.frames import FrameError, check_responses, constant_items
+from psychlm.irt.item_fit import normal_weights, pair_tables
+
+LEAST_RATIO = 3.0  # first to second eigenvalue of an essentially one-dimensional test
+LOGISTIC_TO_NORMAL = 1.702  # slope at which the logistic curve is closest to the normal ogive
+NODES = 48  # Gauss-Legendre; cell probabilities are good to 1e-9 for correlations within +-0.999
+PAIRS_PER_BLOCK = 50_000  # pairs of items computed at once: bounds memory
+AXIS = np.linspace(-6, 6, 31)  # nodes of each factor; mirt's default for two factors
+
+
+def tetrachoric(
+    responses: pd.DataFrame, *, correct: float = 0.5, smooth: bool = False
+) -> pd.DataFrame:
+    """Return the matrix of tetrachoric correlations between items.
+
+    A right response is a standard normal variable above the item's threshold. Thresholds are taken
+    from the proportions correct; the correlation of a pair is then the one under which the four
+    cells of its 2 x 2 table are most likely (Pearson 1900; the two-step estimator of Olsson 1979,
+    Psychometrika 44, 443-460, equation 17).
+
+    Parameters
+    ----------
+    responses : DataFrame, shape (n_persons, n_items)
+        A pair's table counts the persons who answered both; a threshold, all who answered the item.
+    correct : float
+        Count that replaces an empty cell (0.5 is the default of R's ``psych``). With 0, a pair with
+        an empty cell may have a correlation of exactly -1 or 1.
+    smooth : bool
+        Whether to raise negative eigenvalues to just above 0, as ``psych`` does by default; with a
+        few easy items this can change correlations by 0.03.
+
+    Raises
+    ------
+    FrameError
+        If the responses break their contract, an item was answered alike by everyone (it has no
+        threshold), or two items were never answered by the same person.
+    """
+    if correct < 0:
+        raise ValueError(f"correct is {correct}, and an empty cell cannot count less than 0")
+    checked = _varying(responses)
+    x, n_items = checked.to_numpy(), checked.shape[1]
+    i, j = np.triu_indices(n_items, 1)
+    tables = pair_tables(x)[:, i, j]
+    never = np.flatnonzero(tables.sum(axis=0) == 0)
+    if len(never):
+        a, b = checked.columns[i[never[0]]], checked.columns[j[never[0]]]
+        raise FrameError(
+            f"items {a!r} and {b!r} were never answered by the same person ({len(never)} such "
+            "pairs), so their correlation is unknown; analyse each booklet's items apart"
+        )
+    threshold = -ndtri(np.nanmean(x, axis=0))
+    tables = np.where(tables == 0, correct, tables)
+    rho = np.eye(n_items)
+    for start in range(0, len(i), PAIRS_PER_BLOCK):
+        pairs = slice(start, start + PAIRS_PER_BLOCK)
+        a, b = i[pairs], j[pairs]
+        rho[a, b] = rho[b, a] = _most_likely(tables[:, pairs], threshold[a], threshold[b])
+    if smooth:
+        values, vectors = np.linalg.eigh(rho)
+        if values.min() < np.finfo(float).eps:
+            raised = (vectors * np.where(values < 1e-12, 1e-10, values)) @ vectors.T
+            scale = np.sqrt(np.diag(raised))
+            rho = raised / np.outer(scale, scale)
+    return pd.DataFrame(rho, index=checked.columns, columns=checked.columns)
+
+
+def _most_likely(tables: np.ndarray, h: np.ndarray, k: np.ndarray) -> np.ndarray:
+    """Return the correlation at which each 2 x 2 table is most likely, given thresholds h and k.
+
+    On the arcsine scale t of the correlation, the derivative of the log-likelihood has the sign of
+    n00/p00 + n11/p11 - n01/p01 - n10/p10, which falls in t. Fisher scoring finds its root; a step
+    that leaves the bracket is replaced by bisection.
+    """
+    low, high, angle = np.full(h.shape, -np.pi / 2), np.full(h.shape, np.pi / 2), np.zeros(h.shape)
+    sign = np.array([1.0, -1.0, -1.0, 1.0])[:, None]
+    for _ in range(80):  # enough to bisect the whole range to the last digit
+        p = cell_probabilities(angle, h, k)
+        slope = (sign * tables / p).sum(axis=0)
+        low, high = np.where(slope > 0, angle, low), np.where(slope > 0, high, angle)
+        information = tables.sum(axis=0) * _density(angle, h, k) * (1 / p).sum(axis=0)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            step = angle + slope / information
+        inside = (step > low) & (step < high)
+        previous, angle = angle, np.where(inside, step, (low + high) / 2)
+        if np.abs(angle - previous).max() < 1e-10:
+            break
+    return np.sin(angle)
+
+
+def cell_probabilities(angle: np.ndarray, h: np.ndarray, k: np.ndarray) -> np.ndarray:
+    r"""Return quadrant probabilities of bivariate normals with correlation sin(angle), cut at h, k.
+
+    .. math:: P(X>h, Y>k) = \Phi(-h)\Phi(-k) + \frac{1}{2\pi}\int_0^{\arcsin\rho}
+              \exp\!\Big(-\frac{h^2+k^2-2hk\sin t}{2\cos^2 t}\Big)\,dt
+
+    (Drezner & Wesolowsky 1990, Journal of Statistical Computation and Simulation 35, 101-107).
+
+    Returns
+    -------
+    ndarray, shape (4, n_pairs)
+        Of (0, 0), (0, 1), (1, 0) and (1, 1); at least 1e-300.
+    """
+    node, weight = np.polynomial.legendre.leggauss(NODES)
+    integral = (weight @ _density(np.multiply.outer((node + 1) / 2, angle), h, k)) * angle / 2
+    margins = [ndtr(h) * ndtr(k), ndtr(h) * ndtr(-k), ndtr(-h) * ndtr(k), ndtr(-h) * ndtr(-k)]
+    cells = [p + sign * integral for p, sign in zip(margins, (1, -1, -1, 1), strict=True)]
+    return np.maximum(np.stack(cells), 1e-300)
+
+
+def _density(angle: np.ndarray, h: np.ndarray, k: np.ndarray) -> np.ndarray:
+    """Return the derivative of P(X>h, Y>k) by the arcsine of the correlation."""
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+        exponent = -(h**2 + k**2 - 2 * h * k * np.sin(angle)) / (2 * np.cos(angle) ** 2)
+        return np.exp(exponent) / (2 * np.pi)
+
+
+def eigenvalues(
+    responses: pd.DataFrame, *, correct: float = 0.5, smooth: bool = False
+) -> pd.Series:
+    """Return the eigenvalues of :func:`tetrachoric`'s matrix, largest first, indexed 1, 2, ...
+
+    A test is essentially one-dimensional if the first is at least three times the second
+    (Slocum-Gori & Zumbo 2011). Without smoothing, the last ones may be negative.
+    """
+    matrix = tetrachoric(responses, correct=correct, smooth=smooth)
+    values = np.linalg.eigvalsh(matrix.to_numpy())[::-1]
+    factors = pd.RangeIndex(1, len(values) + 1, name="factor")
+    return pd.Series(values, index=factors, name="eigenvalue")
+
+
+@dataclass(frozen=True)
+class ParallelAnalysis:
+    """Eigenvalues of the responses beside those of responses without any common ability."""
+
+    table: pd.DataFrame  # by factor: eigenvalue, chance_mean, chance_quantile
+    n_factors: int  # leading eigenvalues above the chance quantile
+
+
+def parallel_analysis(
+    responses: pd.DataFrame,
+    *,
+    n_draws: int = 50,
+    quantile: float = 0.95,
+    rng: np.random.Generator | int = 0,
+) -> ParallelAnalysis:
+    """Compare eigenvalues with those by chance, when every item's responses are shuffled.
+
+    Parameters
+    ----------
+    responses : DataFrame, shape (n_persons, n_items)
+        Each item's responses are shuffled among the persons who were asked it, which keeps
+        proportions correct and the pattern of missing responses.
+    n_draws : int
+        Shuffled data sets.
+    quantile : float
+        The quantile of the chance eigenvalues that a factor has to exceed.
+    rng : Generator or int
+        Source of the shuffles, or a seed.
+
+    References
+    ----------
+    Horn (1965), Psychometrika 30, 179-185; Buja & Eyuboglu (1992) for the shuffling.
+    """
+    checked, rng = check_responses(responses), np.random.default_rng(rng)
+    observed, x = eigenvalues(checked), checked.to_numpy()
+    # Rows of each column in the order: asked first; then permuted among themselves.
+    asked_first = np.argsort(np.isnan(x), axis=0, kind="stable")
+    draws = []
+    for _ in range(n_draws):
+        keys = np.where(np.isnan(x), np.inf, rng.random(x.shape))
+        shuffled = np.full_like(x, np.nan)
+        permuted = np.take_along_axis(x, np.argsort(keys, axis=0), axis=0)
+        np.put_along_axis(shuffled, asked_first, permuted, axis=0)
+        draws.append(eigenvalues(pd.DataFrame(shuffled, columns=checked.columns)))
+    chance = {
+        "chance_mean": np.mean(draws, axis=0),
+        "chance_quantile": np.quantile(draws, quantile, axis=0),
+    }
+    table = pd.DataFrame({"eigenvalue": observed, **chance})
+    exceeds = (table["eigenvalue"] > table["chance_quantile"]).to_numpy()
+    return ParallelAnalysis(table, int(np.cumprod(exceeds).sum()))
+
+
+@dataclass(frozen=True)
+class TwoFactorFit:
+    """Estimates of a two-factor model."""
+
+    items: pd.DataFrame  # a1, a2 (slopes per logit, principal axes), d (intercept), c (guessing)
+    loglik: float  # marginal log-likelihood, nats
+    n_parameters: int
+    n_persons: int
+    n_iterations: int
+    converged: bool
+
+    @property
+    def aic(self) -> float:
+        """Akaike's information criterion."""
+        return 2 * (self.n_parameters - self.loglik)
+
+    @property
+    def bic(self) -> float:
+        """Schwarz's information criterion."""
+        return np.log(self.n_persons) * self.n_parameters - 2 * self.loglik
+
+    @property
+    def sabic(self) -> float:
+        """Sample-size adjusted BIC (Sclove 1987)."""
+        return np.log((self.n_persons + 2) / 24) * self.n_parameters - 2 * self.loglik
+
+    @property
+    def loadings(self) -> pd.DataFrame:
+        """Factor loadings of the latent responses, a / sqrt(1.702^2 + a1^2 + a2^2)."""
+        slopes = self.items[["a1", "a2"]]
+        scale = np.sqrt(LOGISTIC_TO_NORMAL**2 + (slopes**2).sum(axis=1))
+        return slopes.div(scale, axis=0).set_axis(["F1", "F2"], axis=1)
+
+    @property
+    def communality(self) -> pd.Series:
+        """Share of each latent response's variance that both factors explain."""
+        return (self.loadings**2).sum(axis=1).rename("h2")
+
+
+def two_factor(
+    responses: pd.DataFrame,
+    *,
+    model: Literal["2PL", "3PL"] = "2PL",
+    max_iterations: int = 500,
+    tolerance: float = 0.01,
+) -> TwoFactorFit:
+    r"""Fit a two-factor 2PL or 3PL model by marginal maximum likelihood on a grid of 31 x 31 nodes.
+
+    .. math:: P_i(\theta) = c_i + \frac{1 - c_i}{1 + e^{-(a_{i1}\theta_1 + a_{i2}\theta_2 + d_i)}},
+              \qquad \theta \sim N(0, I)
+
+    A quasi-Newton method climbs the likelihood, whose gradient follows from the expected counts
+    that EM would use (Fisher's identity). Turning both axes leaves the likelihood unchanged; they
+    are turned to principal axes here, and by :func:`rotate` to an interpretable position.
+
+    Parameters
+    ----------
+    responses : DataFrame, shape (n_persons, n_items)
+        Values 0, 1 or NaN; missing responses drop out of the likelihood.
+    model : {"2PL", "3PL"}
+        With "3PL", every item has a free guessing parameter in [0, 0.99].
+    max_iterations : int
+        Largest number of quasi-Newton steps.
+    tolerance : float
+        Largest derivative of the log-likelihood that may remain, in nats per unit of a parameter.
+
+    Returns
+    -------
+    TwoFactorFit
+        With a warning and ``converged`` False if ``max_iterations`` did not suffice.
+
+    Raises
+    ------
+    FrameError
+        If the responses break their contract, an item was answered alike by everyone, or fewer than
+        4 items are given.
+    """
+    if model not in ("2PL", "3PL"):
+        raise ValueError(f"model is {model!r}; two factors can be fitted as '2PL' or '3PL'")
+    checked = _varying(responses)
+    n_persons, n_items = checked.shape
+    if n_items < 4:
+        raise FrameError(f"two factors need at least 4 items, and {n_items} are given")
+    guessing = model == "3PL"
+    # Start: the first two principal axes of the tetrachoric matrix, as slopes (none too steep).
+    values, vectors = np.linalg.eigh(tetrachoric(checked).to_numpy())
+    loadings = vectors[:, [-1, -2]] * np.sqrt(np.maximum(values[[-1, -2]], 0))
+    scale = LOGISTIC_TO_NORMAL / np.sqrt(np.maximum(1 - (loadings**2).sum(axis=1), 0.3))
+    intercepts = ndtri(checked.mean().to_numpy()) * scale
+    guess = np.full(n_items, 0.1 if guessing else 0.0)
+    start = np.column_stack([loadings * scale[:, None], intercepts, guess])
+
+    def negative(flat: np.ndarray) -> tuple[float, np.ndarray]:
+        loglik, gradient = two_factor_loglik(checked.to_numpy(), flat.reshape(n_items, 4))
+        if not guessing:
+            gradient[:, 3] = 0.0
+        return -loglik, -gradient.ravel()
+
+    bounds = [(None, None)] * 3 + [(0.0, 0.99 if guessing else 0.0)]
+    options = {"maxiter": max_iterations, "maxfun": 10 * max_iterations, "maxcor": 40}
+    optimum = optimize.minimize(
+        negative,
+        start.ravel(),
+        jac=True,
+        method="L-BFGS-B",
+        bounds=bounds * n_items,
+        options=options | {"ftol": 0, "gtol": tolerance},
+    )
+    if not optimum.success:
+        warnings.warn(
+            f"the two-factor {model} did not converge in {optimum.nit} steps (log-likelihood "
+            f"{-optimum.fun:.3f}); raise max_iterations, or look for runaway slopes in .items",
+            stacklevel=2,
+        )
+    # Principal axes, each pointing to where its slopes sum to a positive number.
+    parameters = optimum.x.reshape(n_items, 4)
+    slopes = parameters[:, :2] @ np.linalg.svd(parameters[:, :2], full_matrices=False)[2].T
+    slopes = slopes * np.where(slopes.sum(axis=0) < 0, -1.0, 1.0)
+    table = np.column_stack([slopes, parameters[:, 2:]])
+    return TwoFactorFit(
+        items=pd.DataFrame(table, checked.columns.rename("item"), ["a1", "a2", "d", "c"]),
+        loglik=-float(optimum.fun),
+        n_parameters=n_items * (4 if guessing else 3) - 1,  # one for the free turn of the axes
+        n_persons=n_persons,
+        n_iterations=int(optimum.nit),
+        converged=bool(optimum.success),
+    )
+
+
+def two_factor_loglik(x: np.ndarray, parameters: np.ndarray) -> tuple[float, np.ndarray]:
+    """Return the marginal log-likelihood of responses x and its gradient by (a1, a2, d, c).
+
+    Both ``parameters`` and the gradient have shape (n_items, 4); NaN in x was not asked.
+    """
+    right, asked = (x == 1).astype(float), np.isfinite(x).astype(float)
+    # The grid: (theta1, theta2, 1) at every node, and the log weights of N(0, I).
+    one, two = np.meshgrid(AXIS, AXIS, indexing="ij")
+    design = np.column_stack([one.ravel(), two.ravel(), np.ones(one.size)])
+    log_weights = np.log(np.outer(normal_weights(AXIS), normal_weights(AXIS)).ravel())
+    guess, linear = parameters[:, 3:], parameters[:, :3] @ design.T
+    logistic = expit(linear)
+    p = np.maximum(guess + (1 - guess) * logistic, np.finfo(float).tiny)
+    log_wrong = np.log1p(-guess) - np.logaddexp(0, linear)
+    log_right = np.where(guess > 0, np.log(p), linear + log_wrong)  # exact where p underflows
+    # E-step: joint log probabilities of responses and nodes, and posteriors of the nodes.
+    complete = bool(asked.all())  # then every person has the same sums, and two products are saved
+    joint = right @ (log_right - log_wrong) + log_weights
+    joint += log_wrong.sum(axis=0) if complete else asked @ log_wrong
+    largest = joint.max(axis=1, keepdims=True)
+    posterior = np.exp(joint - largest)
+    total = posterior.sum(axis=1, keepdims=True)
+    posterior /= total
+    # Fisher's identity: the gradient of the expected complete-data log-likelihood. By the linear
+    # predictor, P' / (P (1 - P)) = logistic / P, and the surplus is (n_right - n_asked P) / P.
+    n_asked = posterior.sum(axis=0)[None] if complete else asked.T @ posterior
+    surplus = (right.T @ posterior - n_asked * p) / p
+    by_guess = (surplus / (1 - guess)).sum(axis=1)
+    gradient = np.column_stack([(surplus * logistic) @ design, by_guess])
+    return float((np.log(total) + largest).sum()), gradient
+
+
+@dataclass(frozen=True)
+class Rotation:
+    """Rotated loadings and the correlations of the factors they belong to."""
+
+    loadings: pd.DataFrame  # (n_items, n_factors)
+    factor_correlation: pd.DataFrame  # (n_factors, n_factors); the identity if orthogonal
+
+
+def rotate(
+    loadings: pd.DataFrame,
+    target: pd.DataFrame | np.ndarray | None = None,
+    *,
+    oblique: bool = True,
+    n_starts: int = 20,
+) -> Rotation:
+    """Rotate loadings towards simple structure (oblimin with gamma = 0), or towards a target.
+
+    Gradient projection by ``statsmodels`` (Bernaards & Jennrich 2005) from several starts, fixed
+    ones, of which the best is kept: the criteria have local minima.
+
+    Parameters
+    ----------
+    loadings : DataFrame, shape (n_items, n_factors)
+    target : DataFrame or ndarray, shape (n_items, n_factors), optional
+        Loadings to come close to in the sense of least squares. With ``oblique=False`` NaN leaves a
+        loading free (a partially specified target).
+    oblique : bool
+        Whether the factors may correlate.
+    n_starts : int
+        Orthogonal rotations to start from; the first is no rotation.
+
+    Returns
+    -------
+    Rotation
+        Without a target, every factor is reflected so that its loadings sum to a positive number.
+    """
+    from statsmodels.multivariate.factor_rotation import rotate_factors
+
+    unrotated, n_factors = loadings.to_numpy(dtype=float), loadings.shape[1]
+    goal = None if target is None else np.asarray(target, dtype=float)
+    if goal is not None and goal.shape != loadings.shape:
+        raise ValueError(f"target and loadings have shapes {goal.shape} and {loadings.shape}")
+    if goal is not None and oblique and np.isnan(goal).any():
+        raise ValueError("a target with NaN (a partial one) needs oblique=False")
+    kind = "oblique" if oblique else "orthogonal"
+    if goal is None:
+        arguments: tuple = ("oblimin", 0, kind)
+    elif np.isnan(goal).any():
+        arguments = ("partial_target", np.nan_to_num(goal), (~np.isnan(goal)).astype(float))
+    else:
+        arguments = ("target", goal, kind)
+
+    def criterion(rotated: np.ndarray) -> float:
+        if goal is not None:
+            return float(np.nansum((rotated - goal) ** 2))
+        squares = rotated**2
+        return float((squares * (squares.sum(axis=1, keepdims=True) - squares)).sum())
+
+    # Random orthogonal starts; every second one with a reflection. Loadings turned beforehand
+    # reach the same minima as a start at that turn.
+    turns = np.linalg.qr(
+        np.random.default_rng(0).standard_normal((n_starts, n_factors, n_factors))
+    )[0]
+    turns[::2, :, -1] *= -1
+    turns[0] = np.eye(n_factors)
+    best = min(
+        (rotate_factors(unrotated @ turn, *arguments, max_tries=2000, tol=1e-8) for turn in turns),
+        key=lambda result: criterion(result[0]),
+    )
+    rotated, correlation = best[0], best[1].T @ best[1]
+    if goal is None:
+        sign = np.where(rotated.sum(axis=0) < 0, -1.0, 1.0)
+        rotated, correlation = rotated * sign, correlation * np.outer(sign, sign)
+    names = [f"F{k + 1}" for k in range(n_factors)]
+    return Rotation(
+        pd.DataFrame(rotated, loadings.index, names), pd.DataFrame(correlation, names, names)
+    )
+
+
+def _varying(responses: pd.DataFrame) -> pd.DataFrame:
+    """Return checked responses, refusing items that everyone answered alike."""
+    checked = check_responses(responses)
+    constant = constant_items(checked)
+    if len(constant):
+        raise FrameError(
+            f"items {list(constant)} were answered alike by everyone, so correlations and "
+            "parameters are undefined; drop them with frames.drop_constant(responses)"
+        )
+    return checked

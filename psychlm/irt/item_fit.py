@@ -1,0 +1,462 @@
+"""Fit of items, pairs of items and persons: S-X2, LD-X2, Q3, person fit, and nested models.
+
+Every statistic compares observed responses with those that a fitted model implies. The functions
+take an :class:`~psychlm.irt.result.IRTFit`, or :class:`ModelTables` made from the estimates of
+another program. The statistic for the model as a whole, M2, is :func:`psychlm.irt.m2`.
+"""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+import pandas as pd
+from scipy import stats
+from scipy.special import expit, logsumexp
+
+from psychlm.frames import FrameError, check_responses
+from psychlm.stats import LikelihoodRatio
+from psychlm.stats import likelihood_ratio as chi_square_test
+
+if TYPE_CHECKING:
+    from psychlm.irt.result import IRTFit
+
+STANDARD_GRID = np.linspace(-6, 6, 61)  # mirt's default nodes for one factor, in ability sds
+LARGEST_MEAN_SQUARE_SD = 1.4142  # limit of the cube-root transformation, as in mirt
+
+
+@dataclass(frozen=True)
+class ModelTables:
+    """Item parameters, the ability distribution on a grid, and which parameters were free."""
+
+    items: pd.Index
+    slope: np.ndarray  # (n_items,)
+    intercept: np.ndarray  # (n_items,), logits at ability 0
+    guess: np.ndarray  # (n_items,), probability
+    nodes: np.ndarray  # (n_nodes,), logits
+    weights: np.ndarray  # (n_nodes,), summing to 1
+    guess_is_free: np.ndarray  # (n_items,), bool
+    slope_is: str = "free"  # "free" (2PL, 3PL), "common" (1PL) or "fixed" (Rasch)
+    intercept_is_free: bool = True  # False where items are held at earlier estimates
+    mean_is_free: bool = False  # the mean of ability was estimated (new persons, old items)
+    sd_is_free: bool = False  # the standard deviation of ability was estimated
+
+    @classmethod
+    def from_fit(cls, fit: IRTFit | ModelTables) -> ModelTables:
+        """Return the tables of a fit, with ability on 61 equally spaced nodes."""
+        if isinstance(fit, ModelTables):
+            return fit
+        items = fit.items
+        nodes = fit.ability_mean + fit.ability_sd * STANDARD_GRID
+        return cls(
+            items=items.index,
+            slope=items["a"].to_numpy(float),
+            intercept=items["d"].to_numpy(float),
+            guess=items["c"].to_numpy(float),
+            nodes=nodes,
+            weights=normal_weights(nodes, fit.ability_mean, fit.ability_sd),
+            guess_is_free=items["c_is_free"].to_numpy(bool),
+            slope_is={"1PL": "common", "Rasch": "fixed"}.get(fit.model, "free"),
+            sd_is_free=fit.model == "Rasch",
+        )
+
+    def probability_at(self, theta: np.ndarray) -> np.ndarray:
+        """Return P(correct) = c + (1 - c) logistic(a theta + d), shape (n_items, n_theta)."""
+        logistic = expit(np.multiply.outer(self.slope, theta) + self.intercept[:, None])
+        return self.guess[:, None] + (1 - self.guess[:, None]) * logistic
+
+    @cached_property
+    def probability(self) -> np.ndarray:
+        """P(correct) of every item at every node, shape (n_items, n_nodes)."""
+        return self.probability_at(self.nodes)
+
+    @cached_property
+    def pair_probability(self) -> np.ndarray:
+        """P of (0,0), (0,1), (1,0), (1,1) on every pair of items, shape (4, n_items, n_items)."""
+        p, w = self.probability, self.weights
+        return np.stack([((a * w) @ b.T) for a in (1 - p, p) for b in (1 - p, p)])
+
+    @property
+    def n_free_by_item(self) -> np.ndarray:
+        """Free parameters that bear on each item; a common one counts for each, as in mirt."""
+        estimated = (self.slope_is != "fixed", self.intercept_is_free)
+        return sum(estimated) + self.mean_is_free + self.sd_is_free + self.guess_is_free.astype(int)
+
+    def posterior(self, x: np.ndarray) -> np.ndarray:
+        """Return P(node | responses) of every person, shape (n_persons, n_nodes)."""
+        right, wrong = (x == 1).astype(float), (x == 0).astype(float)
+        log_joint = right @ np.log(self.probability) + wrong @ np.log1p(-self.probability)
+        log_joint += np.log(self.weights)
+        return np.exp(log_joint - logsumexp(log_joint, axis=1, keepdims=True))
+
+    def response_array(self, responses: pd.DataFrame) -> np.ndarray:
+        """Return checked responses to the model's items in its order, NaN where not asked."""
+        absent = self.items.difference(responses.columns)
+        if len(absent):
+            raise FrameError(
+                f"responses lack {len(absent)} items of the model ({list(absent[:5])}); refit the "
+                "model to the items that were asked, or add columns of NaN"
+            )
+        return check_responses(responses[list(self.items)]).to_numpy()
+
+
+def normal_weights(nodes: np.ndarray, mean: float = 0.0, sd: float = 1.0) -> np.ndarray:
+    """Return normal densities at the nodes, scaled to sum to 1."""
+    density = np.exp(-0.5 * ((nodes - mean) / sd) ** 2)
+    return density / density.sum()
+
+
+def s_x2(
+    fit: IRTFit | ModelTables,
+    responses: pd.DataFrame,
+    *,
+    minimum_expected: float = 1.0,
+    min_persons: int = 20,
+) -> pd.DataFrame:
+    r"""Test each item's fit by its proportions correct among persons of equal number-right score.
+
+    .. math:: S\text{-}X^2_i = \sum_s N_s \frac{(O_{is} - E_{is})^2}{E_{is} (1 - E_{is})}
+
+    Parameters
+    ----------
+    fit : IRTFit or ModelTables
+    responses : DataFrame, shape (n_persons, n_items)
+        Scores can be compared only among persons who were asked the same items. Every booklet (a
+        set of items that at least ``min_persons`` persons were asked) makes its own score groups,
+        and an item's statistic sums over its booklets; other persons are left out with a warning.
+    minimum_expected : float
+        Score groups are merged until each expects so many right and wrong responses, as in mirt.
+    min_persons : int
+        The fewest persons that make a booklet.
+
+    Returns
+    -------
+    DataFrame, one row per item
+        ``s_x2``, ``df``, ``rmsea``, ``p``, ``n_persons``; NaN where no degree of freedom is left.
+
+    Raises
+    ------
+    FrameError
+        If no set of items was asked of ``min_persons`` persons.
+
+    References
+    ----------
+    Orlando & Thissen (2000), Applied Psychological Measurement 24, 50-64, equation 9.
+    """
+    tables = ModelTables.from_fit(fit)
+    x = tables.response_array(responses)
+    # Booklets: the distinct patterns of asked items, with the persons of each.
+    patterns, booklet, counts = np.unique(
+        ~np.isnan(x), axis=0, return_inverse=True, return_counts=True
+    )
+    large = np.flatnonzero((counts >= min_persons) & (patterns.sum(axis=1) > 1))
+    if not len(large):
+        raise FrameError(
+            f"no two or more items were asked of the same {min_persons} persons (at most "
+            f"{counts.max()} share their items), so there are no score groups; use ld_x2 or q3, "
+            "which need pairs of items only, or lower min_persons"
+        )
+    left_out = len(x) - counts[large].sum()
+    if left_out:
+        warnings.warn(
+            f"{left_out} of {len(x)} persons were asked sets of items that fewer than "
+            f"{min_persons} persons share, and are left out of S-X2",
+            stacklevel=2,
+        )
+    statistic, n_groups, n_persons = np.zeros((3, len(tables.items)))
+    for number in large:
+        items = np.flatnonzero(patterns[number])
+        answered = x[np.ix_(booklet.ravel() == number, items)]
+        # Observed counts of persons, and of right responses to each item, by number-right score.
+        score = answered.sum(axis=1).astype(int)
+        n_at_score = np.bincount(score, minlength=len(items) + 1).astype(float)
+        n_right = np.zeros((len(items) + 1, len(items)))
+        np.add.at(n_right, score, answered)
+        _, expected_correct = expected_correct_by_score(tables.probability[items], tables.weights)
+        observed = np.stack([n_at_score - n_right.T, n_right.T], axis=2)
+        expected = n_at_score[:, None] * np.stack([1 - expected_correct, expected_correct], axis=2)
+        n_persons[items] += len(answered)
+        for k, item in enumerate(items):
+            # Scores of zero and of everything are the same for all items, and have no group.
+            o, e = collapse_sparse(observed[k, 1:-1], expected[k, 1:-1], minimum_expected)
+            statistic[item] += ((o - e) ** 2 / e).sum()
+            n_groups[item] += len(o)
+    df = np.maximum(n_groups - tables.n_free_by_item, 0)
+    statistic[df == 0] = np.nan
+    columns = {
+        "s_x2": statistic,
+        "df": df.astype(int),
+        "rmsea": rmsea(statistic, df, n_persons),
+        "p": stats.chi2.sf(statistic, np.where(df > 0, df, np.nan)),
+        "n_persons": n_persons.astype(int),
+    }
+    return pd.DataFrame(columns, index=tables.items.rename("item"))
+
+
+def expected_correct_by_score(
+    probability: np.ndarray, weights: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    r"""Return P(score) of a test, and P(item correct | score) for every item.
+
+    .. math:: E_{is} = \int P_i f^{-i}_{s-1} \phi \, / \int f_s \phi
+
+    with :math:`f^{-i}` the score distribution of the test without item i (Orlando & Thissen 2000,
+    equation 8). Score distributions grow item by item (Lord & Wingersky 1984) without subtractions,
+    so nothing cancels. Leaving out each item in turn by halving the test shares most of the work.
+
+    Parameters
+    ----------
+    probability : ndarray, shape (n_items, n_nodes)
+        P(correct | node), strictly between 0 and 1.
+    weights : ndarray, shape (n_nodes,)
+        The distribution of ability on the nodes, summing to 1.
+
+    Returns
+    -------
+    score : ndarray, shape (n_items + 1,)
+    correct : ndarray, shape (n_items, n_items + 1)
+    """
+    n_items, n_nodes = probability.shape
+    right, wrong = np.zeros((2, n_items, n_items + 1))
+
+    def add(scores: np.ndarray, joining: np.ndarray) -> np.ndarray:
+        """f'(s) = f(s) (1 - P) + f(s - 1) P for each item that joins."""
+        for p in joining:
+            longer = np.zeros((len(scores) + 1, n_nodes))
+            longer[:-1] = scores * (1 - p)
+            longer[1:] += scores * p
+            scores = longer
+        return scores
+
+    def leave_one_out(outside: np.ndarray, first: int, last: int) -> None:
+        """Halve items first..last-1; ``outside`` already counts all items beyond them."""
+        if last - first == 1:
+            right[first, 1:] = outside @ (weights * probability[first])
+            wrong[first, :-1] = outside @ (weights * (1 - probability[first]))
+            return
+        middle = (first + last) // 2
+        leave_one_out(add(outside, probability[middle:last]), first, middle)
+        leave_one_out(add(outside, probability[first:middle]), middle, last)
+
+    leave_one_out(np.ones((1, n_nodes)), 0, n_items)
+    joint = right + wrong  # every row is P(score), up to rounding
+    return joint[0], right / joint
+
+
+def collapse_sparse(
+    observed: np.ndarray, expected: np.ndarray, minimum: float = 1.0
+) -> tuple[np.ndarray, np.ndarray]:
+    """Merge neighbouring score groups of one item until every expected count reaches the minimum.
+
+    The rule is mirt's for dichotomous items: empty groups go; a group of one person joins the next
+    one up (the last, the next one down); then, from the lowest score on, a group with too small an
+    expected count joins the neighbour with fewer persons (the lower where they tie).
+
+    Parameters
+    ----------
+    observed, expected : ndarray, shape (n_groups, 2)
+        Counts of wrong and right responses by score.
+
+    Returns
+    -------
+    observed, expected : ndarray, shape (n_kept_groups, 2)
+        No group is left where the whole table expects less than the minimum in a cell.
+    """
+    # One row per group: observed wrong and right, expected wrong and right.
+    rows = np.column_stack([observed, expected])
+    groups, carried = [], np.zeros(4)
+    for group in rows[observed.sum(axis=1) > 0]:
+        single = (group + carried)[:2].sum() == 1
+        if single:
+            carried = group + carried
+        else:
+            groups.append(group + carried)
+            carried = np.zeros(4)
+    if carried.any() and groups:
+        groups[-1] = groups[-1] + carried
+    elif carried.any():
+        groups = [carried]
+    while True:
+        sparse = next((k for k, group in enumerate(groups) if group[2:].min() < minimum), None)
+        if sparse is None:
+            break
+        group = groups.pop(sparse)
+        if not groups:
+            break
+        # After the removal the lower neighbour stands at sparse - 1, the upper one at sparse.
+        sizes = [
+            groups[k][:2].sum() if 0 <= k < len(groups) else np.inf for k in (sparse - 1, sparse)
+        ]
+        partner = sparse - 1 if sizes[0] <= sizes[1] else sparse
+        groups[partner] = groups[partner] + group
+    kept = np.array(groups).reshape(-1, 4)
+    return kept[:, :2], kept[:, 2:]
+
+
+def rmsea(statistic: np.ndarray, df: np.ndarray, n_persons: np.ndarray) -> np.ndarray:
+    """Return sqrt(max(statistic - df, 0) / (df (n - 1))) (Browne & Cudeck 1992, equation 5)."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.sqrt(np.maximum(statistic - df, 0) / (df * (n_persons - 1)))
+
+
+def pair_tables(x: np.ndarray) -> np.ndarray:
+    """Count the 2 x 2 table of every pair of items among the persons who answered both.
+
+    Returns
+    -------
+    ndarray, shape (4, n_items, n_items)
+        Counts of (0, 0), (0, 1), (1, 0) and (1, 1), the row's item first; NaN in x is not counted.
+    """
+    right, wrong = (x == 1).astype(np.float64), (x == 0).astype(np.float64)
+    return np.stack([a.T @ b for a in (wrong, right) for b in (wrong, right)])
+
+
+def ld_x2(fit: IRTFit | ModelTables, responses: pd.DataFrame) -> pd.DataFrame:
+    """Test every pair of items for dependence beyond what ability explains.
+
+    The 2 x 2 table of a pair, among the persons who answered both, is compared with the table that
+    the model implies by Pearson's chi-square with 1 degree of freedom.
+
+    Returns
+    -------
+    DataFrame, one row per pair
+        ``item_1``, ``item_2``, ``ld_x2``, ``df`` (1), ``cramers_v`` (signed: positive where the two
+        are more alike than the model implies, by Yule's Q), ``p``, ``n_persons``; NaN where nobody
+        answered both.
+
+    References
+    ----------
+    Chen & Thissen (1997), Journal of Educational and Behavioral Statistics 22, 265-289, equation 1.
+    """
+    tables = ModelTables.from_fit(fit)
+    i, j = np.triu_indices(len(tables.items), 1)
+    observed = pair_tables(tables.response_array(responses))[:, i, j]
+    n = observed.sum(axis=0)
+    expected = n * tables.pair_probability[:, i, j]
+    with np.errstate(divide="ignore", invalid="ignore"):
+        statistic = ((observed - expected) ** 2 / expected).sum(axis=0)
+        # Yule's Q = (n00 n11 - n01 n10) / (n00 n11 + n01 n10), observed and expected.
+        yule_q = [
+            (cells[0] * cells[3] - cells[1] * cells[2])
+            / (cells[0] * cells[3] + cells[1] * cells[2])
+            for cells in (observed, expected)
+        ]
+        cramers_v = np.where(yule_q[0] < yule_q[1], -1, 1) * np.sqrt(statistic / n)
+    columns = {
+        "item_1": tables.items[i],
+        "item_2": tables.items[j],
+        "ld_x2": statistic,
+        "df": 1,
+        "cramers_v": cramers_v,
+        "p": stats.chi2.sf(statistic, 1),
+        "n_persons": n.astype(int),
+    }
+    return pd.DataFrame(columns)
+
+
+def q3(fit: IRTFit | ModelTables, responses: pd.DataFrame) -> pd.DataFrame:
+    """Return the correlations between items of residuals at each person's expected ability.
+
+    Returns
+    -------
+    DataFrame, shape (n_items, n_items)
+        Over the persons who answered both. Under local independence the correlations off the
+        diagonal are near -1/(n_items - 1).
+
+    References
+    ----------
+    Yen (1984), Applied Psychological Measurement 8, 125-145, equation 8.
+    """
+    tables = ModelTables.from_fit(fit)
+    x = tables.response_array(responses)
+    residuals = x - tables.probability_at(tables.posterior(x) @ tables.nodes).T
+    return pd.DataFrame(residuals, columns=tables.items).corr(min_periods=3)
+
+
+def person_fit(fit: IRTFit | ModelTables, responses: pd.DataFrame) -> pd.DataFrame:
+    """Measure how well the model describes each person's pattern of responses.
+
+    Returns
+    -------
+    DataFrame, one row per person
+        ``theta`` (expected ability, logits), ``n_items``; ``zh`` (the standardised log-likelihood
+        lz; below about -2: an unlikely pattern); ``outfit`` and ``infit`` (mean squares with
+        expectation 1; infit weights items by their information), ``z_outfit``, ``z_infit``.
+
+    Notes
+    -----
+    mirt raises item variances below 0.0032 to that value in infit and outfit; here they stay, so
+    the two agree wherever no item is that easy or hard for the person.
+
+    References
+    ----------
+    Drasgow, Levine & Williams (1985), British Journal of Mathematical and Statistical Psychology
+    38, 67-86; Wright & Masters (1982), Rating Scale Analysis, chapter 5.
+    """
+    tables = ModelTables.from_fit(fit)
+    x = tables.response_array(responses)
+    theta = tables.posterior(x) @ tables.nodes
+    p = np.where(np.isnan(x), np.nan, tables.probability_at(theta).T)
+    n = np.isfinite(x).sum(axis=1)
+    variance, residual = p * (1 - p), x - p
+    # zh: sum of (x - p) logit(p) over its standard deviation.
+    log_odds = np.log(p) - np.log1p(-p)
+    zh = np.nansum(residual * log_odds, axis=1) / np.sqrt(np.nansum(variance * log_odds**2, axis=1))
+    # Outfit: mean of residual^2 / variance; infit: sum of residual^2 / sum of variance; their
+    # standard deviations follow from the fourth moment v (1 - 3 v) of a binary residual.
+    total = np.nansum(variance, axis=1)
+    fourth = variance * (1 - 3 * variance)
+    outfit = np.nansum(residual**2 / variance, axis=1) / n
+    infit = np.nansum(residual**2, axis=1) / total
+    outfit_sd = np.sqrt(np.nansum(fourth / variance**2, axis=1) / n**2 - 1 / n)
+    infit_sd = np.sqrt(np.nansum(fourth - variance**2, axis=1)) / total
+    columns = {"theta": theta, "n_items": n, "zh": zh}
+    for name, value, sd in (("outfit", outfit, outfit_sd), ("infit", infit, infit_sd)):
+        # The cube root of a mean square is nearly normal (Wilson & Hilferty 1931).
+        sd = np.minimum(sd, LARGEST_MEAN_SQUARE_SD)
+        columns |= {name: value, f"z_{name}": (np.cbrt(value) - 1) * (3 / sd) + sd / 3}
+    return pd.DataFrame(columns, index=responses.index.rename("person"))
+
+
+class FittedModel(Protocol):
+    """A fitted model with a log-likelihood (nats) and a number of free parameters."""
+
+    @property
+    def loglik(self) -> float:
+        """Marginal log-likelihood, nats."""
+
+    @property
+    def n_parameters(self) -> int:
+        """Number of free parameters."""
+
+
+def likelihood_ratio(fit_small: FittedModel, fit_big: FittedModel) -> LikelihoodRatio:
+    """Test a model within a larger one, both fitted to the same responses.
+
+    Returns
+    -------
+    LikelihoodRatio
+        ``chi2`` (twice the gain in log-likelihood), ``df`` and ``p``.
+
+    Raises
+    ------
+    ValueError
+        If the bigger model has no more parameters, or a log-likelihood lower by more than 0.01
+        nats: they are then not nested, were fitted to different responses, or have not converged.
+    """
+    df = fit_big.n_parameters - fit_small.n_parameters
+    if df <= 0:
+        raise ValueError(
+            f"the bigger model has {fit_big.n_parameters} parameters and the small one "
+            f"{fit_small.n_parameters}; give the small (restricted) model first"
+        )
+    gain = fit_big.loglik - fit_small.loglik
+    if gain < -0.01:
+        raise ValueError(
+            f"the bigger model's log-likelihood is lower by {-gain:.3f} nats; the models are not "
+            "nested, were fitted to different responses, or the bigger one needs more iterations"
+        )
+    return chi_square_test(0.0, max(gain, 0.0), df)

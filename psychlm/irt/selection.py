@@ -1,0 +1,404 @@
+"""From a bank of items to a test: item selection, test assembly, confirmation on new persons."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal, get_args
+
+import numpy as np
+import pandas as pd
+from numpy.typing import ArrayLike, NDArray
+from scipy.stats import norm
+
+from psychlm.frames import FrameError, check_responses
+from psychlm.irt._fit import fit
+from psychlm.irt._m2 import M2Fit, m2
+from psychlm.irt.curves import item_information, test_information
+from psychlm.irt.dif import CORRECTIONS
+from psychlm.irt.dimensionality import LEAST_RATIO, LOGISTIC_TO_NORMAL, eigenvalues
+from psychlm.irt.item_fit import STANDARD_GRID, ModelTables, ld_x2, normal_weights, s_x2
+from psychlm.irt.result import IRTFit
+
+Criterion = Literal["slope", "fit", "dependence"]
+Strategy = Literal["AVI", "AVO", "UB", "LB", "PCUB", "PCLB"]
+STRATEGIES: tuple[Strategy, ...] = get_args(Strategy)
+ABILITIES = np.linspace(-6, 6, 1201)  # logits, where a form's information is evaluated
+MAX_STEPS = 500  # of EM for the ability of new persons
+
+
+@dataclass(frozen=True)
+class Selection:
+    """The retained items, their fit, and every decision of the selection."""
+
+    # By round, step and item: statistic, its value, threshold (of p where there is one, else of the
+    # value), p (adjusted), verdict ("keep", "remove"; of guessing, the item's model), note.
+    decisions: pd.DataFrame
+    retained: pd.Index
+    fit: IRTFit | None  # of the retained items; None where none is retained
+    eigenvalues: pd.Series  # of the tetrachoric correlations of the items that entered
+
+    @property
+    def removed(self) -> pd.DataFrame:
+        """The decisions that removed an item, in their order."""
+        return self.decisions[self.decisions["verdict"] == "remove"].reset_index(drop=True)
+
+
+def select_items(
+    responses: pd.DataFrame,
+    *,
+    order: Sequence[Criterion] = ("slope", "fit", "dependence"),
+    correction: Literal["holm", "bh"] = "holm",
+    alpha: float = 0.05,
+    min_slope: float = 0.71,
+    min_communality: float = 0.15,
+    guessing: bool = True,
+    least_ratio: float = LEAST_RATIO,
+    set_aside: Sequence = (),
+) -> Selection:
+    """Select the items that make a scale of one ability.
+
+    First the whole set is examined: does one eigenvalue stand out, and do some items need a
+    guessing parameter? Then, round by round, the criteria are applied in their order; the first that removes
+    items ends the round, and the model is refitted, until no item is removed.
+
+    Parameters
+    ----------
+    responses : DataFrame, shape (n_persons, n_items)
+        Values 0, 1 or NaN.
+    order : sequence of {"slope", "fit", "dependence"}
+        "slope" removes all items with slopes below ``min_slope`` or communalities a^2 / (a^2 +
+        1.702^2) below ``min_communality``; "fit" all with significant S-X2; "dependence" the item
+        in most significant LD-X2 pairs (of several, that with the largest sum of LD-X2).
+    correction : {"holm", "bh"}
+        Of p-values, within each criterion of each round.
+    alpha : float
+        Level of every family of tests.
+    min_slope, min_communality : float
+    guessing : bool
+        Whether to compare the 3PL with the 2PL by AIC and, if it is better, to test every guessing
+        parameter (two-sided Wald tests, Holm); items without a significant one become 2PL items.
+    least_ratio : float
+        Smallest ratio of the first two eigenvalues; below it no item is retained. 0 always goes on.
+    set_aside : sequence
+        Items that are left out at the start, for reasons of their wording.
+
+    Raises
+    ------
+    FrameError
+        If an item to set aside is not there, or fewer than 4 items are left.
+
+    References
+    ----------
+    Lalor (2020), sections 1.3.4 to 1.3.6, 2.2.4 and 7.2.4; Lalor, Wu & Yu (2016). The authors also
+    judged by eye.
+    """
+    unknown = [step for step in order if step not in get_args(Criterion)]
+    if unknown or not order or correction not in CORRECTIONS:
+        raise ValueError(
+            f"order {list(order)} must name some of {list(get_args(Criterion))}, and correction "
+            f"{correction!r} one of {list(CORRECTIONS)}"
+        )
+    log: list[pd.DataFrame] = []
+
+    def record(
+        number: int, step: str, items: Any, statistic: str, value: Any, **columns: Any
+    ) -> None:
+        """Add rows to the table of decisions, one per item."""
+        row = {"threshold": np.nan, "p": np.nan, "verdict": "", "note": ""} | columns
+        first = {"round": number, "step": step, "item": items, "statistic": statistic}
+        log.append(pd.DataFrame(first | {"value": value} | row))
+
+    def drop(kept: pd.DataFrame, items: Sequence, number: int) -> pd.DataFrame:
+        """Drop items, and the persons who were asked none of the others."""
+        kept = kept.drop(columns=list(items))
+        asked = kept.dropna(how="all")
+        n_out = len(kept) - len(asked)
+        if n_out:
+            note = "persons asked none of the items left"
+            columns = {"threshold": 0, "verdict": "remark", "note": note}
+            record(number, "persons", ["(all items)"], "n_left_out", n_out, **columns)
+        return asked
+
+    kept = check_responses(responses)
+    absent = [item for item in set_aside if item not in kept.columns]
+    if absent or kept.shape[1] - len(set_aside) < 4:
+        raise FrameError(
+            f"items {absent} are to be set aside, but are not among the responses"
+            if absent
+            else f"{kept.shape[1] - len(set_aside)} items are too few to select from; at least 4"
+        )
+    if len(set_aside):
+        columns = {"verdict": "remove", "note": "set aside by the caller"}
+        record(0, "inspection", list(set_aside), "inspection", np.nan, **columns)
+        kept = drop(kept, set_aside, 0)
+
+    # One ability: the ratio of the first two eigenvalues of the tetrachoric correlations.
+    spectrum = eigenvalues(kept)
+    ratio = float(spectrum.iloc[0] / spectrum.iloc[1])
+    columns = {
+        "threshold": least_ratio,
+        "verdict": "accept" if ratio >= least_ratio else "reject",
+        "note": f"eigenvalues {', '.join(f'{value:.1f}' for value in spectrum.iloc[:3])}",
+    }
+    record(0, "dimensionality", ["(all items)"], "eigenvalue_ratio", ratio, **columns)
+    if ratio < least_ratio:
+        return Selection(pd.concat(log, ignore_index=True), kept.columns[:0], None, spectrum)
+
+    # Guessing: AIC of the whole, then a Wald test of every guessing parameter.
+    model = pd.Series("2PL", index=kept.columns)
+    if guessing:
+        small, big = fit(kept, "2PL", standard_errors=False), fit(kept, "3PL")
+        gain = small.aic - big.aic
+        note = "AIC of the 2PL minus that of the 3PL"
+        columns = {"threshold": 0, "verdict": "3PL" if gain > 0 else "2PL", "note": note}
+        record(0, "guessing", ["(all items)"], "aic_gain", gain, **columns)
+        if gain > 0:
+            z = (big.items["c"] / big.items["se_c"]).where(big.items["c"] > 0).to_numpy()
+            p = CORRECTIONS["holm"](2 * norm.sf(z))
+            model[p < alpha] = "3PL"
+            columns = {"threshold": alpha, "p": p, "verdict": model.to_numpy()}
+            record(0, "guessing", model.index, "wald_z", z, **columns)
+
+    # Rounds of removal and refitting.
+    adjust = CORRECTIONS[correction]
+    min_a = max(min_slope, LOGISTIC_TO_NORMAL * (min_communality / (1 - min_communality)) ** 0.5)
+    fitted, number, start = None, 0, None
+    while True:
+        number += 1
+        fitted = fit(kept, model[kept.columns].to_dict(), start=start, standard_errors=False)
+        removed: list = []
+        for step in order:
+            items = fitted.items.index
+            if step == "slope":
+                value = fitted.items["a"].to_numpy()
+                remove, columns = value < min_a, {"threshold": min_a}
+                record(number, step, items, "a", value, **columns, verdict=_verdict(remove))
+            elif step == "fit":
+                table = s_x2(fitted, kept)
+                p = adjust(table["p"].to_numpy())
+                remove, note = p < alpha, np.where(table["df"] == 0, "no degrees of freedom", "")
+                columns = {"threshold": alpha, "p": p, "verdict": _verdict(remove), "note": note}
+                record(number, step, items, "s_x2", table["s_x2"].to_numpy(), **columns)
+            else:
+                table = _dependent_pairs(fitted, kept, adjust, alpha)
+                worst = table.sort_values(["n_pairs", "total"]).index[-1]
+                remove = ((table.index == worst) & (table["n_pairs"] > 0)).to_numpy()
+                columns = {"threshold": alpha, "p": table["p"].to_numpy()}
+                columns |= {"verdict": _verdict(remove), "note": table["note"].to_numpy()}
+                record(
+                    number, step, items, "n_dependent_pairs", table["n_pairs"].to_numpy(), **columns
+                )
+            removed = list(items[remove])
+            if removed:
+                break
+        if not removed:
+            break
+        start = fitted.items
+        if kept.shape[1] - len(removed) < 4:
+            columns = {"threshold": 4, "verdict": "reject", "note": "too few items are left to fit"}
+            n_left = kept.shape[1] - len(removed)
+            record(number, "refit", ["(all items)"], "n_items", n_left, **columns)
+            return Selection(pd.concat(log, ignore_index=True), kept.columns[:0], None, spectrum)
+        kept = drop(kept, removed, number)
+    final = fit(kept, model[kept.columns].to_dict(), start=fitted.items)
+    return Selection(pd.concat(log, ignore_index=True), kept.columns, final, spectrum)
+
+
+def _verdict(remove: np.ndarray) -> np.ndarray:
+    return np.where(remove, "remove", "keep")
+
+
+def _dependent_pairs(
+    fitted: IRTFit, responses: pd.DataFrame, adjust: Any, alpha: float
+) -> pd.DataFrame:
+    """Return by item: significant LD-X2 pairs, the sum of LD-X2, the least p, and the partners."""
+    pairs = ld_x2(fitted, responses)
+    pairs["p"] = adjust(pairs["p"].to_numpy())
+    pairs["significant"] = pairs["p"] < alpha
+    both = pd.concat([pairs, pairs.rename(columns={"item_1": "item_2", "item_2": "item_1"})])
+    by_item = both.groupby("item_1", sort=False)
+    table = pd.DataFrame(
+        {
+            "n_pairs": by_item["significant"].sum(),
+            "total": by_item["ld_x2"].sum(),
+            "p": by_item["p"].min(),
+        }
+    ).loc[fitted.items.index]
+    partners = both[both["significant"]].groupby("item_1")["item_2"]
+    named = partners.agg(lambda items: "with " + ", ".join(map(str, items))).to_dict()
+    return table.assign(note=table.index.map(lambda item: named.get(item, "")))
+
+
+@dataclass(frozen=True)
+class Confirmation:
+    """Fit of a calibrated scale for new persons."""
+
+    items: pd.DataFrame  # S-X2 by item, with adjusted p and verdict ("fits" or "misfits")
+    pairs: pd.DataFrame  # LD-X2 by pair, with adjusted p
+    m2: M2Fit  # of the model as a whole
+    ability_mean: float  # of the new persons, logits
+    ability_sd: float
+    holds: bool  # close fit, and no item misfits; single dependent pairs do not count
+
+
+def confirm(
+    calibrated: IRTFit,
+    responses: pd.DataFrame,
+    *,
+    correction: Literal["holm", "bh"] = "holm",
+    alpha: float = 0.05,
+    max_rmsea: float = 0.05,
+) -> Confirmation:
+    """Test a calibrated scale on the responses of new persons, with the items held as they are.
+
+    The mean and standard deviation of the new persons' ability are estimated by EM; no parameter of
+    an item counts as free in the fit statistics.
+
+    Parameters
+    ----------
+    calibrated : IRTFit
+        Of the retained items, on the first persons; for instance ``select_items(...).fit``.
+    responses : DataFrame, shape (n_new_persons, at least the items of the fit)
+    correction : {"holm", "bh"}
+        Of p-values over items, and over pairs.
+    alpha : float
+    max_rmsea : float
+        Largest RMSEA of M2 that counts as close fit (Maydeu-Olivares & Joe 2014).
+
+    Raises
+    ------
+    FrameError
+        If an item of the fit is not among the responses, or they break their contract.
+    RuntimeError
+        If the new persons' ability distribution cannot be estimated.
+
+    References
+    ----------
+    Lalor (2020), section 1.3.6.
+    """
+    tables = ModelTables.from_fit(calibrated)
+    x = tables.response_array(responses)
+    no_guessing = np.zeros(len(tables.items), dtype=bool)
+    held = {"slope_is": "fixed", "guess_is_free": no_guessing, "intercept_is_free": False}
+    tables = replace(tables, **held, mean_is_free=True, sd_is_free=True)
+    mean, sd, change = float(tables.weights @ tables.nodes), 1.0, np.inf
+    for _ in range(MAX_STEPS):
+        # E-step: average posterior over persons. M-step: its mean and standard deviation.
+        nodes = mean + sd * STANDARD_GRID
+        tables = replace(tables, nodes=nodes, weights=normal_weights(nodes, mean, sd))
+        if change < 1e-6:
+            break
+        average = tables.posterior(x).mean(axis=0)
+        new_mean = float(average @ nodes)
+        new_sd = float(np.sqrt(average @ (nodes - new_mean) ** 2))
+        change, mean, sd = abs(new_mean - mean) + abs(new_sd - sd), new_mean, new_sd
+    else:
+        raise RuntimeError(
+            f"the new persons' ability distribution did not converge in {MAX_STEPS} steps (mean "
+            f"{mean:.2f}, sd {sd:.2f}); are their responses all right or all wrong?"
+        )
+    items, pairs, whole = s_x2(tables, responses), ld_x2(tables, responses), m2(tables, responses)
+    items["p"], pairs["p"] = (CORRECTIONS[correction](table["p"]) for table in (items, pairs))
+    items["verdict"] = np.where(items["p"] < alpha, "misfits", "fits")
+    holds = whole.rmsea <= max_rmsea and not (items["p"] < alpha).any()
+    return Confirmation(items, pairs, whole, mean, sd, bool(holds))
+
+
+def assemble_form(items: pd.DataFrame, size: int, low: float, high: float) -> pd.Index:
+    """Choose items for a test form by slope and mean information (Lalor 2020, section 7.2.4).
+
+    The ranks of slope and of information, averaged over abilities from ``low`` to ``high``
+    (logits), are added; of equal sums, the more informative item is chosen.
+
+    Returns
+    -------
+    Index, shape (size,)
+        In the order of the items frame.
+    """
+    if not 0 < size <= len(items):
+        raise FrameError(f"a form of {size} items cannot be made of {len(items)}; ask for fewer")
+    abilities = np.linspace(low, high, 201)
+    information = pd.Series(item_information(abilities, items).mean(axis=0), index=items.index)
+    ranks = items["a"].rank(ascending=False) + information.rank(ascending=False)
+    table = pd.DataFrame({"ranks": ranks, "information": -information})
+    best = table.sort_values(["ranks", "information"]).index[:size]
+    return items.index[items.index.isin(best)]
+
+
+@dataclass(frozen=True)
+class InformationRange:
+    """Peak and range of a form's information curve."""
+
+    peak: float  # largest test information, 1 / logit^2
+    peak_ability: float  # where, logits
+    low: float  # test information is at least ``least`` from here ...
+    high: float  # ... to here, logits; NaN where it never is
+
+
+def information_range(items: pd.DataFrame, least: float = 4.0) -> InformationRange:
+    """Return a form's largest information, and the abilities at which it is at least ``least``.
+
+    The default, 4 per square logit, is a standard error of ability of 0.5 logits, 1 / sqrt(4).
+
+    >>> items = pd.DataFrame({"a": [6.0], "b": [0.0], "c": [0.0]})
+    >>> information_range(items)
+    InformationRange(peak=9.0, peak_ability=0.0, low=-0.32, high=0.32)
+    """
+    information = test_information(ABILITIES, items)
+    enough = ABILITIES[information >= least].round(9)
+    low, high = (float(enough[0]), float(enough[-1])) if len(enough) else (np.nan, np.nan)
+    top = information.argmax()
+    return InformationRange(float(information[top]), float(ABILITIES[top]), low, high)
+
+
+def select_by_difficulty(
+    strategy: Strategy,
+    values: ArrayLike,
+    *,
+    threshold: float | None = None,
+    fraction: float | None = None,
+) -> NDArray[np.bool_]:
+    """Return which training examples a difficulty filter keeps (Lalor 2020, section 5.3.3).
+
+    Parameters
+    ----------
+    strategy : str
+        On difficulties b: "AVI" (absolute value, inner) keeps abs(b) < d, "AVO" (outer) abs(b) > d,
+        "UB" (upper bound) b < d, "LB" (lower bound) b > d. On proportions correct pc: "PCUB" keeps
+        pc < d, "PCLB" pc > d.
+    values : array_like, shape (n,)
+        Difficulties (logits), or proportions correct. NaN is never kept.
+    threshold : float
+        The bound d.
+    fraction : float
+        Keep this fraction of the examples with known values instead (0..1, rounded), those that the
+        strategy keeps longest; of equal values, the first.
+
+    Returns
+    -------
+    ndarray of bool, shape (n,)
+
+    Examples
+    --------
+    >>> select_by_difficulty("AVI", [-2.0, 0.5, 1.5], threshold=1).tolist()
+    [False, True, False]
+    """
+    if strategy not in STRATEGIES:
+        raise ValueError(f"no strategy is named {strategy!r}; there are {list(STRATEGIES)}")
+    if (threshold is None) == (fraction is None):
+        raise ValueError("give either a threshold or a fraction, and not both")
+    numbers = np.asarray(values, dtype=np.float64)
+    if strategy.startswith("PC") and ((numbers < 0) | (numbers > 1)).any():
+        raise FrameError(f"{strategy} asks for proportions correct between 0 and 1")
+    size = np.abs(numbers) if strategy.startswith("AV") else numbers
+    low_first = strategy in ("AVI", "UB", "PCUB")
+    if threshold is not None:
+        return size < threshold if low_first else size > threshold
+    if not 0 <= fraction <= 1:  # type: ignore[operator]
+        raise ValueError(f"the fraction to keep is between 0 and 1, and is {fraction}")
+    known = np.flatnonzero(np.isfinite(size))
+    order = known[np.argsort(size[known] if low_first else -size[known], kind="stable")]
+    kept = np.zeros(len(size), dtype=bool)
+    kept[order[: round(fraction * len(known))]] = True
+    return kept

@@ -1,0 +1,490 @@
+"""Open a language model by hub name or folder: pinned, safe to open, and of a known kind.
+
+Weights come from safetensors unless pickles are allowed by name; code from a checkpoint is never
+run; every weight must come from the checkpoint, so that no randomly initialised output layer ever
+gives a number. A hub name is resolved to the commit it stands for, a folder to the SHA-256 of its
+files: either is the ``revision`` that results carry.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, get_args
+
+if TYPE_CHECKING:
+    import torch
+
+DEFAULT_FOLDER = Path(__file__).parent / "default"
+# tokens; the window of models without a limit of their own (Mamba, XLNet)
+UNBOUNDED_WINDOW = 2048
+
+Kind = Literal["causal", "permutation", "masked", "left-masked"]
+
+_HEADLESS = re.compile(
+    r"For(Sequence|Token|Image|Audio)Classification|ForMultipleChoice|QuestionAnswering|NextSentence"
+)
+
+
+class ModelError(ValueError):
+    """A model cannot be opened or cannot do what is asked: the message says which, why, and what to
+    do.
+    """
+
+
+@dataclass(frozen=True, eq=False)
+class LanguageModel:
+    """A language model, its tokenizer, and what results report of them."""
+
+    network: Any  # a transformers model, in evaluation mode
+    tokenizer: Any
+    name: str  # hub name or folder
+    # commit of the hub, "sha256:..." of a folder, None where it is not known (then nothing is
+    # cached)
+    revision: str | None
+    kind: Kind  # how it predicts: see surprisal
+    context_tokens: int  # longest input in tokens, special ones counted
+
+    @property
+    def device(self) -> torch.device:
+        """Device that holds the weights."""
+        device: torch.device = next(self.network.parameters()).device
+        return device
+
+    @property
+    def n_vocabulary(self) -> int:
+        """Number of outputs of the model (a tokenizer may use fewer)."""
+        return int(self.network.config.get_text_config().vocab_size)
+
+
+def load(
+    name_or_path: str | Path = "default",
+    device: str = "auto",
+    *,
+    revision: str | None = None,
+    kind: Kind | None = None,
+    dtype: str | None = None,
+    allow_pickle: bool = False,
+) -> LanguageModel:
+    """Open a language model.
+
+    Parameters
+    ----------
+    name_or_path : str or Path
+        ``"default"`` (the small model that ships with the package), a folder, or a name on the
+        Hugging Face hub, which may carry its revision: ``"gpt2"``,
+        ``"EleutherAI/pythia-70m@step143000"``.
+    device : str
+        ``"auto"`` (a GPU if there is one), ``"cpu"``, ``"cuda"``, ``"cuda:1"``.
+    revision : str, optional
+        Branch, tag or commit on the hub. Whatever is given is resolved to a commit, which results
+        carry; give that commit to get the same weights for ever.
+    kind : {"causal", "permutation", "masked", "left-masked"}, optional
+        How the model predicts; read from the checkpoint's configuration unless given.
+    dtype : str, optional
+        ``"float32"``, ``"bfloat16"`` or ``"float16"``; by default float32 on CPU, the checkpoint's
+        own on a GPU.
+    allow_pickle : bool
+        Also open weights stored as pickles (``pytorch_model.bin``), which torch reads in its
+        restricted mode. Only for checkpoints you trust.
+
+    Returns
+    -------
+    LanguageModel
+
+    Raises
+    ------
+    ModelError
+        If the model, its revision or its tokenizer cannot be had; it has no language-model head; it
+        would need code from the checkpoint; or its weights are no safetensors inside the
+        checkpoint.
+
+    Examples
+    --------
+    >>> load("default", device="cpu").context_tokens
+    128
+    """
+    name, revision, folder = find_checkpoint(str(name_or_path), revision)
+    target = torch_device(device)
+    revision = fingerprint(folder) if folder else commit(name, revision)
+    source: dict[str, Any] = {"trust_remote_code": False}
+    if folder is None:
+        source["revision"] = revision
+    address = str(folder or name)
+    with plain_errors(name):
+        from transformers import (
+            AutoConfig,
+            AutoModelForCausalLM,
+            AutoModelForMaskedLM,
+            AutoTokenizer,
+        )
+
+        config = AutoConfig.from_pretrained(address, **source)
+        kind = kind or _kind(config, name)
+        opener: Any = AutoModelForMaskedLM if kind == "masked" else AutoModelForCausalLM
+        options = source | {"dtype": dtype_of(dtype, target)}
+        network = open_weights(opener, address, name, config, options, allow_pickle)
+        tokenizer = AutoTokenizer.from_pretrained(address, **source)
+        return wrap(network.to(target), tokenizer, name=name, revision=revision, kind=kind)
+
+
+def wrap(
+    network: Any,
+    tokenizer: Any,
+    *,
+    name: str = "in memory",
+    revision: str | None = None,
+    kind: Kind | None = None,
+) -> LanguageModel:
+    """Make a language model of a transformers model and tokenizer that are already in memory.
+
+    Results of a model without a revision are not cached, for nothing tells when it changes.
+
+    Raises
+    ------
+    ModelError
+        If the kind is unknown, or model and tokenizer do not belong together.
+    """
+    if kind is not None and kind not in get_args(Kind):
+        raise ModelError(f"kind {kind!r} is unknown; choose one of {list(get_args(Kind))}")
+    kind = kind or _kind(network.config, name)
+    network.eval().requires_grad_(False)
+    # nothing is generated, so past keys and values would be wasted memory
+    network.config.get_text_config().use_cache = False
+    if not set(tokenizer.get_vocab()) - set(tokenizer.get_added_vocab()):
+        raise ModelError(
+            f"{name} has no tokenizer (its vocabulary holds special tokens only); save the model's "
+            "own tokenizer beside it with tokenizer.save_pretrained(folder)"
+        )
+    if kind.endswith("masked") and tokenizer.mask_token_id is None:
+        raise ModelError(
+            f"{name} predicts masked tokens, but its tokenizer has no mask token; use its own "
+            "tokenizer"
+        )
+    n_outputs = int(network.config.get_text_config().vocab_size)
+    if len(tokenizer) > n_outputs:
+        raise ModelError(
+            f"the tokenizer of {name} has {len(tokenizer)} tokens, the model {n_outputs}: they do "
+            "not belong together; use the model's own tokenizer"
+        )
+    window = context_tokens(network, tokenizer)
+    return LanguageModel(network, tokenizer, name, revision, kind, window)
+
+
+def find_checkpoint(name: str, revision: str | None) -> tuple[str, str | None, Path | None]:
+    """Return the name of a model, its revision, and its folder where it has one."""
+    if name == "default":
+        if not (DEFAULT_FOLDER / "config.json").is_file():
+            raise ModelError(
+                f"the default model is not in {DEFAULT_FOLDER}; this copy of the package is "
+                "incomplete. Reinstall it, or name another model: load('gpt2')"
+            )
+        return name, None, DEFAULT_FOLDER
+    folder = Path(name).expanduser()
+    if folder.is_dir():
+        if not (folder / "config.json").is_file():
+            raise ModelError(
+                f"{folder} holds no config.json, so it is no checkpoint; save one with "
+                "save_pretrained"
+            )
+        if revision is not None:
+            raise ModelError(
+                f"{folder} is a folder, which has no revisions; leave revision={revision!r} out"
+            )
+        return name, None, folder
+    if folder.is_absolute() or name.startswith((".", "~")):
+        raise ModelError(
+            f"there is no folder {folder}; check the path, or give the name of a model on the hub"
+        )
+    name, _, tagged = name.partition("@")
+    if tagged and revision not in (None, tagged):
+        raise ModelError(
+            f"{name} is asked for at two revisions, {tagged!r} and {revision!r}; give one"
+        )
+    return name, revision or tagged or None, None
+
+
+def torch_device(device: str) -> torch.device:
+    """Return the device to compute on; a GPU that is asked for must be there."""
+    import torch
+
+    if device == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        chosen = torch.device(device)
+    except RuntimeError as error:
+        raise ModelError(
+            f"device {device!r} is unknown; choose 'auto', 'cpu', 'cuda' or 'cuda:1'"
+        ) from error
+    if chosen.type == "cuda":
+        n_gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
+        if (chosen.index or 0) >= n_gpus:
+            raise ModelError(
+                f"device {device!r} was asked for, and torch {torch.__version__} sees "
+                f"{n_gpus or 'no'} GPU; use device='cpu'"
+            )
+    return chosen
+
+
+def dtype_of(dtype: str | None, device: torch.device) -> Any:
+    """Return the number type of the weights."""
+    import torch
+
+    if dtype is None:
+        return torch.float32 if device.type == "cpu" else "auto"
+    if dtype not in ("float32", "bfloat16", "float16"):
+        raise ModelError(f"dtype {dtype!r} is unknown; choose 'float32', 'bfloat16' or 'float16'")
+    return getattr(torch, dtype)
+
+
+def commit(name: str, revision: str | None) -> str:
+    """Resolve a revision on the hub to its commit; without a network, to the one in the local
+    cache.
+    """
+    from huggingface_hub import HfApi, snapshot_download
+    from huggingface_hub.errors import (
+        GatedRepoError,
+        HFValidationError,
+        LocalEntryNotFoundError,
+        RepositoryNotFoundError,
+        RevisionNotFoundError,
+    )
+
+    if revision and re.fullmatch(r"[0-9a-f]{40}", revision):
+        return revision  # a commit already
+    try:
+        return str(HfApi().model_info(name, revision=revision, timeout=20).sha)
+    except RevisionNotFoundError as error:
+        raise ModelError(
+            f"{name} has no revision {revision!r} on the hub; see huggingface.co/{name}/commits, "
+            "or leave it out for the newest"
+        ) from error
+    except GatedRepoError as error:
+        raise ModelError(
+            f"{name} asks for consent on the hub: accept its terms there and log in (hf auth login)"
+        ) from error
+    except (RepositoryNotFoundError, HFValidationError) as error:
+        raise ModelError(
+            f"{name!r} is neither a folder here nor a public model on the hub; check its spelling"
+        ) from error
+    except (OSError, RuntimeError):  # no network, or told to stay off it: look into the local cache
+        pass
+    except Exception as error:  # the HTTP library's own errors derive from Exception
+        library = type(error).__module__.partition(".")[0]
+        if library not in ("httpx", "httpx2", "requests", "huggingface_hub"):
+            raise
+    try:
+        cached = snapshot_download(
+            name, revision=revision, local_files_only=True, allow_patterns="config.json"
+        )
+    except (LocalEntryNotFoundError, FileNotFoundError) as error:
+        raise ModelError(
+            f"the hub cannot be reached, and {name} was never fetched to this machine; check the "
+            "network, give the folder of a copy, or use load('default'), which needs no network"
+        ) from error
+    return Path(cached).name
+
+
+def _kind(config: Any, name: str) -> Kind:
+    """Read from a configuration how its model predicts."""
+    from transformers.models.auto.modeling_auto import (
+        MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
+        MODEL_FOR_MASKED_LM_MAPPING_NAMES,
+    )
+
+    architecture, family = (config.architectures or [""])[0], config.model_type
+    if _HEADLESS.search(architecture):
+        raise ModelError(
+            f"{name} is a {architecture}: it has no language-model head; use the model it was made "
+            "from"
+        )
+    if getattr(config, "is_encoder_decoder", False):
+        raise ModelError(
+            f"{name} is an encoder-decoder ({family}), which predicts no text by itself; use a "
+            "causal model"
+        )
+    if family == "xlnet":
+        return "permutation"
+    if family in ("xlm", "flaubert"):
+        return "causal" if config.causal else "left-masked"
+    autoregressive = architecture.endswith(("LMHeadModel", "ForCausalLM")) or getattr(
+        config, "is_decoder", False
+    )
+    if family in MODEL_FOR_MASKED_LM_MAPPING_NAMES and not autoregressive:
+        return "masked"
+    if family in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES:
+        return "causal"
+    raise ModelError(
+        f"{name} is of the family {family!r}, for which transformers has no language-model head"
+    )
+
+
+def open_weights(
+    opener: Any,
+    address: str,
+    name: str,
+    config: Any,
+    options: dict[str, Any],
+    allow_pickle: bool,
+    head: str = "language-model head",
+) -> Any:
+    """Open the weights with one of transformers' auto classes; every one of them must be in the
+    checkpoint.
+    """
+    _check_weight_files(address, name, config, options.get("revision"), allow_pickle)
+    try:
+        network, report = opener.from_pretrained(
+            address,
+            config=config,
+            output_loading_info=True,
+            use_safetensors=None if allow_pickle else True,
+            **options,
+        )
+    except OSError as error:
+        if "safetensors" not in str(error) or allow_pickle:
+            raise
+        raise ModelError(
+            f"{name} has no weights as safetensors (perhaps pickles, which can run code when "
+            "opened); convert it with huggingface.co/spaces/safetensors/convert, or, if you trust "
+            "its makers, load(..., allow_pickle=True)"
+        ) from error
+    lacking = sorted(report["missing_keys"]) + [str(key) for key in report["mismatched_keys"]]
+    if lacking:
+        better = "the pre-trained model it was made from"
+        if "language" not in head:
+            better = "a model fine-tuned for the task"
+        raise ModelError(
+            f"{name} has no {head}: {type(network).__name__} needs {lacking[:4]}, which the "
+            f"checkpoint does not hold and which would be random; use {better}"
+        )
+    return network
+
+
+def _check_weight_files(
+    address: str, name: str, config: Any, revision: str | None, allow_pickle: bool
+) -> None:
+    """Refuse weights that transformers would read from pickles or from outside the checkpoint.
+
+    An index (``model.safetensors.index.json``) and the configuration (``transformers_weights``) may
+    name any file; an adapter names another model.
+    """
+    folder = Path(address)
+    if folder.is_dir():
+        indices = sorted(folder.glob("*.index.json"))
+        if (folder / "adapter_config.json").exists():
+            raise ModelError(
+                f"{name} holds an adapter, which needs another model's weights; merge the two and "
+                "save the result"
+            )
+    else:
+        from huggingface_hub import hf_hub_download
+        from huggingface_hub.errors import EntryNotFoundError
+
+        try:
+            indices = [
+                Path(hf_hub_download(name, "model.safetensors.index.json", revision=revision))
+            ]
+        except (EntryNotFoundError, OSError):  # the model is one file
+            indices = []
+    kinds = (".safetensors", ".bin") if allow_pickle else (".safetensors",)
+    named = getattr(config, "transformers_weights", None)
+    if named is not None:
+        plain = isinstance(named, str) and Path(named).name == named
+        if not plain or not named.endswith((".safetensors", ".safetensors.index.json")):
+            raise ModelError(
+                f"the configuration of {name} names {named!r} as weights, which is no safetensors "
+                "file inside the checkpoint; remove that entry"
+            )
+    for index in indices:
+        if index.name.startswith("pytorch_model") and not allow_pickle:
+            continue  # not read
+        files = json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()
+        strange = [
+            file for file in files if Path(str(file)).name != file or not file.endswith(kinds)
+        ]
+        if strange:
+            raise ModelError(
+                f"{index.name} of {name} names {strange[0]!r}, which is no {' or '.join(kinds)} "
+                "file inside the checkpoint; save the model again with save_pretrained"
+            )
+
+
+@contextmanager
+def plain_errors(name: str) -> Iterator[None]:
+    """Raise a ModelError for whatever transformers could not do; its progress bar of every load
+    stays off.
+    """
+    from transformers.utils import logging
+
+    noisy = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
+    try:
+        yield
+    except ModelError:
+        raise
+    except ImportError as error:
+        raise ModelError(
+            f"{name} needs a library that is not installed: {str(error).strip().splitlines()[0]}"
+        ) from error
+    except BaseException as error:
+        # a damaged file fails in any way; the tokenizers library panics, which is no Exception
+        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+            raise
+        if "trust_remote_code" in str(error) or "custom code" in str(error):
+            raise ModelError(
+                f"{name} brings its own code, which psychlm never runs; use a model that "
+                "transformers knows"
+            ) from error
+        why = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise ModelError(
+            f"{name} cannot be opened: {why}. Perhaps a file is damaged or incomplete; fetch or "
+            "save it again"
+        ) from error
+    finally:
+        if noisy:
+            logging.enable_progress_bar()
+
+
+def context_tokens(network: Any, tokenizer: Any) -> int:
+    """Return the longest input: the positions that a model has learned, where it has any."""
+    config = network.config.get_text_config()
+    stated = (
+        getattr(config, name, None) for name in ("max_position_embeddings", "n_positions", "n_ctx")
+    )
+    limits = [limit for limit in stated if isinstance(limit, int) and limit > 0]
+    if not limits:
+        return UNBOUNDED_WINDOW
+    limit = limits[0]
+    for module_name, module in network.named_modules():
+        if (
+            module_name.endswith("position_embeddings")
+            and getattr(module, "padding_idx", None) is not None
+        ):
+            limit -= module.padding_idx + 1  # RoBERTa's positions start after the padding index
+    return int(min(limit, tokenizer.model_max_length))
+
+
+def fingerprint(folder: Path) -> str:
+    """Return ``sha256:`` and the hash of all files of a checkpoint but documentation and code,
+    which are not read.
+    """
+    digest = hashlib.sha256()
+    for file in sorted(folder.iterdir()):
+        if file.is_file() and file.suffix not in (".md", ".py") and not file.name.startswith("."):
+            state = file.stat()
+            sha256 = _file_sha256(file, state.st_size, state.st_mtime_ns)
+            digest.update(f"{file.name}:{sha256}\n".encode())
+    return f"sha256:{digest.hexdigest()}"
+
+
+@cache
+def _file_sha256(file: Path, _size: int, _mtime_ns: int) -> str:
+    """Hash a file once for as long as its size and its time of modification stay the same."""
+    with file.open("rb") as handle:
+        return hashlib.file_digest(handle, "sha256").hexdigest()

@@ -1,0 +1,402 @@
+"""Surprisal of words under a language model.
+
+With tokenizers that mark the *beginning* of a word (the space before it is the first character of
+its first token), the end of a word is predicted only by the token that follows, so the summed
+surprisal of a word's tokens lacks "it ends here" and holds "the word before it ended". With S the
+tokens that begin with white space and the end-of-text token, the probability of word w after
+context c is (Pimentel & Meister 2024, *How to compute the probability of a word*, theorem 2; Oh &
+Schuler 2024)
+
+    p(w | c) = p(tokens of w | c)  p(S | c, tokens of w) / p(S | c).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from psychlm.lm._load import LanguageModel, commit, find_checkpoint, fingerprint, load
+from psychlm.lm.cache import ResultStore, key
+from psychlm.lm.tokens import (
+    Document,
+    Tokens,
+    begins_with_space,
+    documents,
+    prepare_words,
+    tokenize,
+    words_of,
+)
+
+if TYPE_CHECKING:
+    from psychlm.lm.forward import ScoringOptions
+
+COLUMNS = ("surprisal_bits", "n_tokens", "entropy_bits", "rank")
+
+NO_CONTEXT = "nothing stands before this word (bos=None)"
+NO_MEMORY = "out of memory with this text by itself"
+NOT_A_NUMBER = "the model gave NaN"
+IMPOSSIBLE = "the model gives this word no probability at all"
+
+
+@dataclass(frozen=True, eq=False)
+class WordScores:
+    """The values of a document's words."""
+
+    values: NDArray[np.float64]  # (n_words, 4), columns as in COLUMNS
+    reasons: dict[int, str]  # words without a value, and why
+
+
+def surprisal(
+    words: pd.DataFrame | str | Iterable[str] | Mapping[str, str],
+    model: LanguageModel | str | Path = "default",
+    *,
+    correction: Literal["pimentel-meister"] | None = "pimentel-meister",
+    stride: int | None = None,
+    bos: str | None = "auto",
+    context: int | None = None,
+    context_sentences: int | None = None,
+    entropy: bool = False,
+    rank: bool = False,
+    clean: bool = True,
+    device: str = "auto",
+    batch_tokens: int | None = None,
+    cache: bool = True,
+    progress: bool = False,
+) -> pd.DataFrame:
+    """Return words with the surprisal of each under a language model, in bits.
+
+    Parameters
+    ----------
+    words : DataFrame, str, iterable of str, or mapping
+        A words frame (``text_id``, ``word_id``, ``word``; optional ``space_before`` and
+        ``space_after``, see :func:`psychlm.lm.words_of`; without them one space separates two
+        words), or plain texts, which are split at white space. The order of the rows does not
+        matter, and is kept.
+    model : LanguageModel, str or Path
+        What :func:`psychlm.lm.load` returns, or takes. A name is loaded only where a result is not
+        in the cache.
+    correction : {"pimentel-meister", None}
+        With tokenizers that mark beginnings of words (GPT-2, Llama, XLNet ...), move the
+        probability that a word ends from the token after it to the word itself, so that the
+        probabilities of all words sum to 1. None sums the surprisals of a word's tokens, as Hao et
+        al. (2020) do. Other tokenizers and masked models need none.
+    stride : int, optional
+        Texts longer than the model's window are read in windows that advance by so many tokens at
+        most, every word with at least so many tokens before it. Half a window unless given.
+    bos : str or None
+        Token before every text. ``"auto"``: the tokenizer's beginning-of-text token, or where it
+        has none its end-of-text token; None: nothing, and then the first word has no value.
+    context : int, optional
+        Longest input in tokens, where it should be shorter than the model's own.
+    context_sentences : int, optional
+        Read every sentence (column ``sentence_id``) after only so many sentences before it.
+    entropy, rank : bool
+        Also return the entropy of the next-token distribution before the word (``entropy_bits``),
+        and the rank of the word's first token in it (``rank``, 1 is the likeliest).
+    clean : bool
+        Before scoring, remove byte-order marks, make one space of other white space and compose
+        accents, see :func:`psychlm.lm.tokens.prepare_words`; what was changed is counted in
+        ``.attrs["surprisal"]["cleaned"]``.
+    device : str
+        As in :func:`psychlm.lm.load`, where ``model`` is a name.
+    batch_tokens : int, optional
+        Most tokens in one batch; values do not depend on it.
+    cache : bool
+        Keep results on disk, by model, revision, text and options, and take from there what was
+        computed before. Models without a known revision are not cached.
+    progress : bool
+        Show a progress bar on standard error.
+
+    Returns
+    -------
+    DataFrame
+        ``text_id``, ``word_id``, ``word``, ``surprisal_bits``; ``entropy_bits`` and ``rank`` where
+        asked; ``n_tokens``; ``reason``, why a value is missing (else empty); then the other columns
+        of ``words``. Columns of these names that ``words`` had are replaced.
+        ``.attrs["surprisal"]`` holds model, revision, base, correction, BOS, window, stride and
+        cleaning.
+
+    Raises
+    ------
+    FrameError
+        If words break their contract, or a text holds no word.
+    ModelError
+        If the model cannot be had, or an option does not suit it.
+
+    Notes
+    -----
+    How a word is predicted depends on the model's ``kind``. Causal models: from the words before.
+    Permutation models (XLNet): from the words before, as one factorisation order. Masked models
+    (BERT): from both sides, by pseudo-log-likelihood with the rest of the word masked (Kauf &
+    Ivanova 2023). Left-masked models (XLM): from the words before and one mask. White space counts
+    towards the word after it; at the end of a text it counts towards the last word, unless the
+    correction says already that the word ended. Without correction a text's surprisals sum to that
+    of its tokens.
+
+    Examples
+    --------
+    >>> scored = surprisal("The old man the boat.", cache=False)
+    >>> scored.columns[:4].tolist(), bool(scored["surprisal_bits"].gt(0).all())
+    (['text_id', 'word_id', 'word', 'surprisal_bits'], True)
+    """
+    is_text = not isinstance(words, pd.DataFrame)
+    frame = words if isinstance(words, pd.DataFrame) else words_of(words)
+    prepared, changes = prepare_words(frame, clean=clean)
+    if (
+        is_text
+    ):  # the words of a text are returned as they are scored, those of a frame as they are given
+        frame = prepared.sort_index()
+    texts = documents(prepared, context_sentences)
+    options = {
+        "correction": correction,
+        "stride": stride,
+        "bos": bos,
+        "context": context,
+        "entropy": entropy,
+        "rank": rank,
+    }
+    results, description = _scored(texts, model, options, device, batch_tokens, cache, progress)
+    # put the values beside their words
+    values = np.full((len(frame), len(COLUMNS)), np.nan)
+    reasons = np.full(len(frame), "", dtype=object)
+    for text, scores in zip(texts, results, strict=True):
+        values[text.rows[text.scored]] = scores.values[text.scored]
+        for word, reason in scores.reasons.items():
+            if text.scored[word]:
+                reasons[text.rows[word]] = reason
+    new = pd.DataFrame(values, columns=list(COLUMNS), index=frame.index).assign(reason=reasons)
+    new = new.astype({"n_tokens": np.int64})
+    asked = (
+        ["surprisal_bits"] + ["entropy_bits"] * entropy + ["rank"] * rank + ["n_tokens", "reason"]
+    )
+    names = ["text_id", "word_id", "word"]
+    rest = frame.drop(columns=[*names, *new.columns, "scored_by"], errors="ignore")
+    scored = pd.concat([frame[names], new[asked], rest], axis=1)
+    cleaned = changes if clean else False
+    scored.attrs = {**frame.attrs, "surprisal": description | {"cleaned": cleaned}}
+    return scored
+
+
+def _scored(
+    texts: list[Document],
+    model: LanguageModel | str | Path,
+    asked: dict[str, Any],
+    device: str,
+    batch_tokens: int | None,
+    cache: bool,
+    progress: bool,
+) -> tuple[list[WordScores], dict[str, Any]]:
+    """Take results from disk, compute the rest, and store each batch as soon as it is done.
+
+    Returns
+    -------
+    results : list of WordScores
+    description : dict
+        What the results report of themselves.
+    """
+    if isinstance(model, LanguageModel):
+        name, revision, request = model.name, model.revision, ""
+    else:
+        name, tag, folder = find_checkpoint(str(model), None)
+        revision = fingerprint(folder) if folder else commit(name, tag)
+        request = key(json.dumps([name, revision, device, asked], sort_keys=True))
+    store = ResultStore() if cache and revision else None
+    try:
+        # what a name and its options come to is stored, so that complete results need neither torch
+        # nor the model
+        description = identity = None
+        if store is not None and request:
+            _, stored = store.get({request: (0, 0)}).get(request, (None, {}))
+            description, identity = stored.get("description"), stored.get("identity")
+        if isinstance(description, dict) and isinstance(identity, str):
+            keys, results = _stored(texts, identity, store)
+            if all(name in results for name in keys):
+                return [results[name] for name in keys], description
+        if not isinstance(model, LanguageModel):
+            model = load(name, device, revision=None if folder else revision)
+        from psychlm.lm.forward import resolve_options
+
+        options = resolve_options(model, **asked)
+        description, identity = options.describe(model), options.identity(model)
+        keys, results = _stored(texts, identity, store)
+        if store is not None and request:
+            info = {"description": description, "identity": identity}
+            store.put([(request, np.empty((0, 0)), info)])
+        missing = {
+            name: i for i, name in enumerate(keys) if name not in results
+        }  # equal texts once
+        numbers = list(missing.values())
+        to_score = [texts[number] for number in numbers]
+        for finished in _with_bar(to_score, model, options, batch_tokens, progress):
+            fresh = {keys[numbers[i]]: scores for i, scores in finished}
+            results |= fresh
+            if store is not None:
+                store.put(
+                    (name, scores.values, scores.reasons)
+                    for name, scores in fresh.items()
+                    # another run may do better
+                    if not {NO_MEMORY, NOT_A_NUMBER} & set(scores.reasons.values())
+                )
+        return [results[name] for name in keys], description
+    finally:
+        if store is not None:
+            store.close()
+
+
+def _stored(
+    texts: list[Document], identity: str, store: ResultStore | None
+) -> tuple[list[str], dict[str, WordScores]]:
+    """Return the keys of texts, and the results that are stored under them."""
+    keys = [key(identity, text.text, np.concatenate([text.starts, text.ends])) for text in texts]
+    results = {}
+    if store is not None:
+        shapes = {
+            name: (len(text.ends), len(COLUMNS)) for name, text in zip(keys, texts, strict=True)
+        }
+        for name, (values, reasons) in store.get(shapes).items():
+            numbers = {int(word): reason for word, reason in reasons.items() if word.isdecimal()}
+            if all(number < len(values) for number in numbers):
+                results[name] = WordScores(values, numbers)
+    return keys, results
+
+
+def _with_bar(
+    texts: list[Document],
+    model: LanguageModel,
+    options: ScoringOptions,
+    batch_tokens: int | None,
+    progress: bool,
+) -> Iterator[list[tuple[int, WordScores]]]:
+    """Yield what every batch finished, and advance a progress bar where one is wanted."""
+    if not texts:
+        return
+    batches = score(texts, model, options, batch_tokens)
+    _, n_tokens = next(batches)
+    if not progress:
+        yield from (finished for finished, _ in batches)
+        return
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeRemainingColumn,
+    )
+
+    columns = BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
+    text = TextColumn("{task.description}")
+    with Progress(text, *columns, console=Console(stderr=True)) as bar:
+        task = bar.add_task(f"tokens through {model.name}", total=n_tokens)
+        for finished, n_read in batches:
+            bar.advance(task, n_read)
+            yield finished
+
+
+def score(
+    texts: list[Document],
+    model: LanguageModel,
+    options: ScoringOptions,
+    batch_tokens: int | None = None,
+) -> Iterator[tuple[list[tuple[int, WordScores]], int]]:
+    """Yield, batch by batch, the documents that are done, with the tokens read in that batch.
+
+    The first item yielded holds no document, and the number of tokens to read in all.
+    """
+    from psychlm.lm.forward import N_VALUES, Wanted, boundary_sets, plan_requests, run
+
+    # every token of every document has a row, and so has the end of each document
+    tokens = tokenize(texts, model.tokenizer)
+    first_rows = np.concatenate([[0], np.cumsum([len(one.ids) + 1 for one in tokens])])
+    rows = np.full((first_rows[-1], N_VALUES), np.nan)
+    requests = plan_requests(tokens, first_rows, model, options)
+    yield [], sum(map(len, requests))
+    # the documents that each request gives values to, and how many requests each document waits for
+    owners = {
+        id(one): np.unique(np.searchsorted(first_rows, one.row, side="right") - 1)
+        for one in requests
+    }
+    waiting = np.zeros(len(texts), dtype=np.int64)
+    for owner in owners.values():
+        waiting[owner] += 1
+    begins = begins_with_space(model.tokenizer) if options.correction else None
+    sets = None if begins is None else boundary_sets(model, begins)
+    out_of_memory: set[int] = set()
+
+    def word_scores(number: int) -> tuple[int, WordScores]:
+        own = rows[first_rows[number] : first_rows[number + 1]]
+        reason = NO_MEMORY if number in out_of_memory else NOT_A_NUMBER
+        no_context = options.bos is None and reason != NO_MEMORY
+        return number, _sum_over_tokens(
+            texts[number], tokens[number], own, begins, reason, no_context=no_context
+        )
+
+    yield [word_scores(int(number)) for number in np.flatnonzero(waiting == 0)], 0
+    wanted = Wanted(sets, options.entropy, options.rank)
+    for batch, values in run(model, requests, wanted, batch_tokens):
+        finished = []
+        for one in batch:
+            waiting[owners[id(one)]] -= 1
+            finished += [int(number) for number in owners[id(one)] if waiting[number] == 0]
+        if values is None:
+            out_of_memory |= {int(number) for number in owners[id(batch[0])]}
+        else:
+            rows[np.concatenate([one.row for one in batch])] = values
+        yield [word_scores(number) for number in finished], sum(map(len, batch))
+
+
+def _sum_over_tokens(
+    document: Document,
+    tokens: Tokens,
+    rows: NDArray[np.float64],
+    begins: NDArray[np.bool_] | None,
+    reason: str,
+    *,
+    no_context: bool,
+) -> WordScores:
+    """Sum the rows of a document's tokens over its words, with the correction where ``begins`` is
+    given.
+
+    ``reason`` is why a word has no value; ``no_context`` tells that the first word has nothing
+    before it.
+    """
+    from psychlm.lm.forward import ENTROPY, LOG_END, LOG_INSIDE, LOG_P, RANK
+
+    n_words = len(document.ends)
+    log_p, first = rows[:-1, LOG_P], np.searchsorted(tokens.word, np.arange(n_words))
+    counted = np.ones(len(log_p), dtype=bool) if begins is None else ~tokens.trailing
+    nats = np.bincount(tokens.word[counted], weights=log_p[counted], minlength=n_words)
+    nats = nats.astype(np.float64)
+    if begins is not None:
+        # log p(a word ends here | what stands before) at the beginning of the text and after each
+        # word, nats; 0 where no white space separates two words, which nothing in the tokens tells
+        # apart
+        boundary = np.zeros(n_words + 1)
+        gap = document.starts[1:] > document.ends[:-1]
+        boundary[1:-1] = np.where(gap, rows[first[1:], LOG_END], 0.0)
+        boundary[-1] = rows[int((~tokens.trailing).sum()), LOG_END]
+        if len(tokens.ids):
+            # where a text's first token begins without a space, the model knew that it would, and
+            # what is shared out is the mass of all such tokens
+            boundary[0] = rows[0, LOG_END if begins[tokens.ids[0]] else LOG_INSIDE]
+        nats = nats + boundary[1:] - boundary[:-1]
+    values = np.full((n_words, len(COLUMNS)), np.nan)
+    values[:, 0] = -nats / np.log(2)
+    values[:, 1] = np.bincount(tokens.word[~tokens.trailing], minlength=n_words)
+    values[:, 2], values[:, 3] = rows[first, ENTROPY] / np.log(2), rows[first, RANK]
+    # words without a value
+    reasons = dict(tokens.reasons)
+    for word in np.flatnonzero(np.isnan(values[:, 0])):
+        reasons.setdefault(int(word), NO_CONTEXT if no_context and word == 0 else reason)
+    for word in np.flatnonzero(np.isinf(values[:, 0])):
+        reasons.setdefault(int(word), IMPOSSIBLE)
+    lost = [word for word, why in reasons.items() if why != IMPOSSIBLE]
+    values[np.ix_(lost, [0, 2, 3])] = np.nan
+    return WordScores(values, reasons)

@@ -1,0 +1,549 @@
+"""Run scoring requests through a network, and turn its hidden states into log-probabilities.
+
+A plan (:func:`plan_requests`) makes requests of the tokens of documents; batches of them, sorted by
+length, bounded in tokens and halved when memory runs out, go through the network (:func:`run`);
+each wanted output becomes a row of ``N_VALUES`` numbers (:func:`row_values`). The table of logits
+(tokens x vocabulary) is the largest thing that a language model makes, and a few numbers per row
+are wanted of it. It is made in blocks of rows and of vocabulary that stay in cache, folded into
+running sums (Milakov & Gimelshein 2018, *Online normalizer calculation for softmax*) and dropped.
+"""
+
+from __future__ import annotations
+
+import json
+import warnings
+from collections.abc import Callable, Iterator, Sequence, Sized
+from dataclasses import asdict, dataclass
+from functools import wraps
+from typing import Any, Literal, TypeVar
+from weakref import WeakKeyDictionary
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch.nn import functional
+
+from psychlm.lm._load import LanguageModel, ModelError
+from psychlm.lm.scoring_requests import (
+    LARGEST_FAMILY,
+    ScoringRequest,
+    SpecialTokens,
+    any_order,
+    both_sides,
+    families,
+    left_side,
+    left_to_right,
+    shared_prefixes,
+    visible_tokens,
+)
+from psychlm.lm.tokens import Tokens, begins_with_space
+
+BATCH_TOKENS = {"cpu": 2048, "cuda": 32768}  # most tokens in a batch, padding counted
+# a batch of so many tokens closes before a shorter request, which it would only pad
+ENOUGH_TOKENS = {"cpu": 256, "cuda": 8192}
+# numbers in a whole table of logits, for models that give nothing else (256 MB)
+LOGITS_AT_ONCE = 2**26
+ROWS_AT_ONCE = 512
+VOCABULARY_AT_ONCE = 4096
+
+N_VALUES = 5
+# columns of the values of a row, in nats; RANK counts from 1
+LOG_P, LOG_END, LOG_INSIDE, ENTROPY, RANK = range(N_VALUES)
+
+Correction = Literal["pimentel-meister"] | None
+Blocks = Callable[[slice], Iterator[tuple[int, torch.Tensor]]]
+Sequences = TypeVar("Sequences", bound=Sized)
+
+
+@dataclass(frozen=True)
+class ScoringOptions:
+    """How words are scored: all that the numbers depend on beside the model and the text."""
+
+    correction: Correction  # None too where the tokenizer does not mark beginnings of words
+    bos: str | None  # token before the text
+    bos_in_windows: bool  # whether it also stands before windows inside the text
+    context_tokens: int  # longest input
+    stride: int  # tokens by which windows advance, at most, and that stand before a word, at least
+    entropy: bool
+    rank: bool
+
+    def describe(self, model: LanguageModel) -> dict[str, Any]:
+        """Return the model and the options as results report them."""
+        described = {"model": model.name, "revision": model.revision, "kind": model.kind, "base": 2}
+        described["dtype"] = str(model.network.dtype).removeprefix("torch.")
+        options = asdict(self)
+        return described | {
+            name: options[name] for name in options if name not in ("entropy", "rank")
+        }
+
+    def identity(self, model: LanguageModel) -> str:
+        """Return a text that differs where the numbers could."""
+        return json.dumps(self.describe(model) | asdict(self), sort_keys=True)
+
+
+def resolve_options(
+    model: LanguageModel,
+    correction: Correction = None,
+    stride: int | None = None,
+    bos: str | None = "auto",
+    context: int | None = None,
+    entropy: bool = False,
+    rank: bool = False,
+) -> ScoringOptions:
+    """Resolve the options of :func:`psychlm.lm.surprisal` for a model.
+
+    Raises
+    ------
+    ModelError
+        If an option does not suit the model.
+    """
+    tokenizer, masked = model.tokenizer, model.kind in ("masked", "left-masked")
+    if correction not in ("pimentel-meister", None):
+        raise ModelError(f"correction {correction!r} is unknown; choose 'pimentel-meister' or None")
+    if masked or begins_with_space(tokenizer) is None:
+        correction = None
+    # the token before a text: the one asked for, or the tokenizer's own of that role
+    if bos == "auto":
+        own = tokenizer.cls_token if model.kind == "masked" else None
+        bos = own or tokenizer.bos_token or tokenizer.eos_token or tokenizer.cls_token
+    elif bos is not None and bos not in tokenizer.get_vocab():
+        raise ModelError(
+            f"bos={bos!r} is no token of {model.name}; its own are {tokenizer.all_special_tokens}"
+        )
+    # where the tokenizer puts that token before everything, the model has never read a window
+    # without it
+    in_windows = bos is not None
+    if in_windows and not masked:
+        ids = tokenizer.encode("a")
+        in_windows = bool(ids) and ids[0] == tokenizer.convert_tokens_to_ids(bos)
+    tokens = min(context or model.context_tokens, model.context_tokens)
+    size = tokens - (bos is not None)
+    if size < 2:
+        raise ModelError(
+            f"context={context} leaves no place for a text; the model takes {model.context_tokens} "
+            "tokens"
+        )
+    return ScoringOptions(correction, bos, in_windows, tokens, stride or size // 2, entropy, rank)
+
+
+def plan_requests(
+    tokens: list[Tokens],
+    first_rows: NDArray[np.int64],
+    model: LanguageModel,
+    options: ScoringOptions,
+) -> list[ScoringRequest]:
+    """Return the requests in which a model reads documents, the first token of each in its row of
+    ``first_rows``.
+    """
+    start = None if options.bos is None else model.tokenizer.convert_tokens_to_ids(options.bos)
+    stop = model.tokenizer.sep_token_id if model.kind == "masked" else None
+    special = SpecialTokens(
+        start,
+        stop,
+        options.bos_in_windows,
+        options.context_tokens,
+        options.stride,
+        ends=options.correction is not None,
+    )
+    known = [number for number, one in enumerate(tokens) if len(one.ids)]
+    requests: list[ScoringRequest] = []
+    if model.kind == "causal" and start is not None:
+        # texts that begin alike go into one request where the model allows it
+        short = [number for number in known if len(tokens[number].ids) < options.context_tokens]
+        ids = [tokens[number].ids for number in short]
+        groups = [group for group in families(ids) if len(group) > 1]
+        if groups and (largest := largest_family(model)) < LARGEST_FAMILY:
+            groups = [group for group in families(ids, largest) if len(group) > 1]
+        for group in groups:
+            rows = [int(first_rows[short[i]]) for i in group]
+            requests.append(shared_prefixes([ids[i] for i in group], rows, special))
+        known = sorted(set(known) - {short[i] for group in groups for i in group})
+    one_text: Any = {"causal": left_to_right, "masked": both_sides, "left-masked": left_side}
+    extra: tuple[int, ...] = ()
+    if model.kind == "permutation":
+        one_text, extra = {"permutation": any_order}, (model.tokenizer.mask_token_id or 0,)
+    for number in known:
+        own, row = tokens[number], int(first_rows[number])
+        requests += one_text[model.kind](own.ids, own.word, row, special, *extra)
+    return requests
+
+
+def batches(sequences: Sequence[Sequences], most: int, enough: int) -> Iterator[list[Sequences]]:
+    """Yield sequences in batches, the longest first, so that too little memory shows at once.
+
+    Parameters
+    ----------
+    most : int
+        Tokens that a batch may hold, padding counted; a longer sequence is a batch by itself.
+    enough : int
+        Tokens at which a batch closes before a shorter sequence, which it would only pad.
+    """
+    batch: list[Sequences] = []
+    for one in sorted(sequences, key=len, reverse=True):
+        size = len(batch) * len(batch[0]) if batch else 0
+        if batch and (size + len(batch[0]) > most or (size >= enough and len(one) < len(batch[0]))):
+            yield batch
+            batch = []
+        batch.append(one)
+    if batch:
+        yield batch
+
+
+def run(
+    model: LanguageModel,
+    requests: Sequence[ScoringRequest],
+    wanted: Wanted,
+    batch_tokens: int | None = None,
+) -> Iterator[tuple[list[ScoringRequest], np.ndarray | None]]:
+    """Yield every batch with the values of its rows, shape (n_rows, 5), in the order of its
+    requests.
+
+    Where memory runs out the batch is halved, and so are those after it; None stands for the values
+    of a single request that memory does not hold.
+    """
+    if not requests:
+        return
+    device = "cuda" if model.device.type == "cuda" else "cpu"
+    most = batch_tokens or BATCH_TOKENS[device]
+    if not reads_output_layer(model):
+        most = min(most, max(1, LOGITS_AT_ONCE // model.n_vocabulary))
+    waiting = list(batches(requests, most, min(ENOUGH_TOKENS[device], most)))[::-1]
+    while waiting:
+        batch = waiting.pop()
+        size = len(batch) * len(batch[0])
+        if len(batch) > 1 and size > most:
+            waiting += [batch[len(batch) // 2 :], batch[: len(batch) // 2]]
+            continue
+        try:
+            yield batch, _values(model, batch, wanted)
+        except (RuntimeError, MemoryError) as error:
+            if not out_of_memory(error):
+                raise
+            if device == "cuda":
+                torch.cuda.empty_cache()
+            rest = "half of it" if len(batch) > 1 else "the others: its words have no value"
+            warnings.warn(
+                f"out of memory with a batch of {len(batch)} x {len(batch[0])} tokens; using {rest}",
+                RuntimeWarning,
+                stacklevel=2,
+            )
+            most = max(1, size // 2)
+            if len(batch) == 1:
+                yield batch, None
+            else:
+                waiting.append(batch)
+
+
+def out_of_memory(error: BaseException) -> bool:
+    """Return whether an error of torch or Python says that memory ran out."""
+    texts = ("out of memory", "can't allocate memory", "not enough memory")
+    is_memory_error = isinstance(error, (torch.OutOfMemoryError, MemoryError))
+    return is_memory_error or any(text in str(error) for text in texts)
+
+
+@torch.inference_mode()
+def _values(model: LanguageModel, batch: list[ScoringRequest], wanted: Wanted) -> np.ndarray:
+    """Run one batch and return the values of its rows."""
+    length = len(batch[0])
+    places = np.concatenate([i * length + one.position for i, one in enumerate(batch)])
+    # texts that share tokens read the same output more than once
+    outputs, node = np.unique(places, return_inverse=True)
+    order = np.argsort(node, kind="stable")
+    target = np.concatenate([one.target for one in batch])[order]
+    read, node_read, target_read = (
+        torch.from_numpy(x).to(model.device) for x in (outputs, node[order], target)
+    )
+    inputs = network_inputs(model, batch)
+    if reads_output_layer(model):
+        layer = model.network.get_output_embeddings()
+        blocks = blocks_of_layer(hidden_states(model, inputs).flatten(0, 1)[read], layer)
+    else:
+        blocks = blocks_of_logits(model.network(**inputs).logits.flatten(0, 1)[read])
+    values = np.empty((len(node), N_VALUES))
+    values[order] = row_values(blocks, node_read, target_read, len(outputs), wanted).cpu().numpy()
+    return values
+
+
+# Inputs and hidden states
+
+
+def network_inputs(model: LanguageModel, batch: Sequence[ScoringRequest]) -> dict[str, Any]:
+    """Return the tensors that the network takes for a batch, padded at the end to the longest
+    request.
+    """
+    lengths = np.array([len(one) for one in batch])
+    n, length = len(batch), int(lengths.max())
+    config = model.network.config.get_text_config()
+    if model.kind == "causal":
+        # any token but the padding one, of which transformers would warn; what stands after the
+        # text is not seen
+        padding = 1 if getattr(config, "pad_token_id", None) == 0 else 0
+    else:
+        padding = model.tokenizer.pad_token_id or 0
+    ids = np.full((n, length), padding, dtype=np.int64)
+    for i, one in enumerate(batch):
+        ids[i, : len(one)] = one.ids
+        if one.masked[1]:
+            ids[i, slice(*one.masked)] = model.tokenizer.mask_token_id
+    inputs = {"input_ids": torch.from_numpy(ids).to(model.device)}
+    if model.kind == "permutation":
+        # every token is predicted from those before it (Yang et al. 2019)
+        hidden = torch.ones(length, length, device=model.device).triu()
+        inputs["perm_mask"] = hidden.expand(n, length, length)
+        inputs["target_mapping"] = torch.eye(length, device=model.device).expand(n, length, length)
+    elif model.kind != "causal":
+        real = (np.arange(length) < lengths[:, None]).astype(np.int64)
+        inputs["attention_mask"] = torch.from_numpy(real).to(model.device)
+    elif any(one.parent is not None for one in batch):
+        # texts that share tokens: positions and mask of a tree; padding sees itself, at position 0
+        seen = np.tile(np.eye(length, dtype=bool), (n, 1, 1))
+        depth = np.zeros((n, length), dtype=np.int64)
+        for i, one in enumerate(batch):
+            m = len(one)
+            parent = np.arange(-1, m - 1) if one.parent is None else one.parent
+            seen[i, :m, :m] = visible_tokens(parent)
+            depth[i, :m] = np.arange(m) if one.depth is None else one.depth
+        dtype = model.network.dtype
+        lowest = torch.finfo(dtype).min
+        mask = torch.zeros(seen.shape, dtype=dtype).masked_fill_(torch.from_numpy(~seen), lowest)
+        inputs["attention_mask"] = mask[:, None].to(model.device)
+        inputs["position_ids"] = torch.from_numpy(depth).to(model.device)
+    if getattr(config, "use_lang_emb", False) and getattr(config, "n_langs", 1) > 1:
+        # a multilingual XLM reads its stated language, or English
+        number = config.lang_id if getattr(config, "lang_id", None) is not None else 0
+        number = (getattr(config, "lang2id", None) or {}).get("en", number)
+        inputs["langs"] = torch.full_like(inputs["input_ids"], number)
+    return inputs
+
+
+def hidden_states(model: LanguageModel, inputs: dict[str, Any]) -> torch.Tensor:
+    """Return the input of the output layer, shape (n, length, n_hidden); the layer itself computes
+    nothing.
+    """
+    caught: list[torch.Tensor] = []
+
+    def catch(_layer: Any, given: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor]:
+        caught.append(given[0])
+        return (given[0][..., :0, :],)
+
+    handle = model.network.get_output_embeddings().register_forward_pre_hook(catch)
+    try:
+        model.network(**inputs)
+    finally:
+        handle.remove()
+    return caught[0]
+
+
+def _once_per_model(test: Callable[[LanguageModel], int]) -> Callable[[LanguageModel], int]:
+    """Keep the result of a test for as long as the model is in memory."""
+    results: WeakKeyDictionary[LanguageModel, int] = WeakKeyDictionary()
+
+    @wraps(test)
+    def test_once(model: LanguageModel) -> int:
+        if model not in results:
+            with torch.inference_mode():
+                results[model] = test(model)
+        return results[model]
+
+    return test_once
+
+
+def _probe(model: LanguageModel, n: int = 6) -> np.ndarray:
+    """Return a few ordinary tokens on which two ways of running a model can be compared."""
+    return np.random.default_rng(0).integers(model.n_vocabulary // 4, model.n_vocabulary, size=n)
+
+
+@_once_per_model
+def reads_output_layer(model: LanguageModel) -> bool:
+    """Return whether the logits are the output layer of the hidden states (no cap, no scale, no
+    adapter).
+    """
+    layer = model.network.get_output_embeddings()
+    if type(layer) is not torch.nn.Linear:
+        return False
+    ids = _probe(model)
+    inputs = network_inputs(model, [ScoringRequest(ids, ids, ids, ids)])
+    ours = layer(hidden_states(model, inputs)).float()
+    logits = model.network(**inputs).logits.float()
+    finite = logits.isfinite()
+    if not finite.equal(ours.isfinite()):
+        return False
+    logits, ours = logits[finite], ours[finite]
+    return not finite.any() or bool((logits - ours).abs().max() <= 1e-3 * logits.abs().max() + 1e-6)
+
+
+@_once_per_model
+def largest_family(model: LanguageModel) -> int:
+    """Return how many tokens a tree of texts may have, 0 where a model does not follow its mask and
+    positions.
+
+    Whether it does is tried on a small tree: recurrent models do not. A model that attends to its
+    last tokens only counts them in the order of the input, so a tree must not outgrow that window.
+    """
+    if model.kind != "causal" or not reads_output_layer(model):
+        return 0
+    ids, path, none = _probe(model), [0, 3, 4, 5], np.array([], dtype=np.int64)
+
+    def states(tokens: np.ndarray, **tree: np.ndarray) -> torch.Tensor:
+        request = ScoringRequest(tokens, none, none, none, **tree)  # type: ignore[arg-type]
+        return hidden_states(model, network_inputs(model, [request]))[0].float()
+
+    alone, in_a_row = states(ids[path]), states(ids)[path]
+    try:  # a tree of the texts 0 1 2 and 0 3 4 5
+        depth, parent = np.array([0, 1, 2, 1, 2, 3]), np.array([-1, 0, 1, 0, 3, 4])
+        together = states(ids, depth=depth, parent=parent)[path]
+    except (RuntimeError, TypeError, ValueError, AttributeError, IndexError):
+        return 0
+    if not (together - alone).abs().max() <= 0.02 * (in_a_row - alone).abs().max():
+        return 0
+    config = model.network.config.get_text_config()
+    names = ("sliding_window", "window_size", "attention_chunk_size")
+    windows = [getattr(config, name, None) for name in names]
+    return min([LARGEST_FAMILY, *(size for size in windows if isinstance(size, int))])
+
+
+# Log-probabilities
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What is asked of every row beside the probability of its token."""
+
+    sets: torch.Tensor | None  # (n_vocabulary, 3), see boundary_sets; None without correction
+    entropy: bool = False
+    rank: bool = False
+
+
+def boundary_sets(model: LanguageModel, begins: NDArray[np.bool_]) -> torch.Tensor:
+    """Return the sets of tokens whose probability mass the correction of word probabilities takes.
+
+    Returns
+    -------
+    Tensor, shape (n_vocabulary, 3)
+        Columns of zeros and ones: all tokens; those that end a word (white space, end of text);
+        those that cannot begin after white space.
+    """
+    sets = torch.ones(model.n_vocabulary, 3)
+    spaced = torch.zeros(model.n_vocabulary, dtype=torch.bool)
+    spaced[: len(begins)] = torch.from_numpy(begins)
+    sets[:, 2] = (~spaced).float()
+    if model.tokenizer.eos_token_id is not None:
+        spaced[model.tokenizer.eos_token_id] = True
+    sets[:, 1] = spaced.float()
+    return sets.to(model.device)
+
+
+def blocks_of_layer(hidden: torch.Tensor, layer: torch.nn.Linear) -> Blocks:
+    """Return the logits of hidden states, shape (n, n_hidden), as blocks that the output layer
+    makes on demand.
+    """
+
+    def blocks(rows: slice) -> Iterator[tuple[int, torch.Tensor]]:
+        for start in range(0, layer.weight.shape[0], VOCABULARY_AT_ONCE):
+            part = slice(start, start + VOCABULARY_AT_ONCE)
+            bias = None if layer.bias is None else layer.bias[part]
+            yield start, _float32(hidden[rows], layer.weight[part], bias)
+
+    return blocks
+
+
+def blocks_of_logits(logits: torch.Tensor) -> Blocks:
+    """Return logits that a model has made already, shape (n, n_vocabulary), as blocks."""
+
+    def blocks(rows: slice) -> Iterator[tuple[int, torch.Tensor]]:
+        for start in range(0, logits.shape[1], VOCABULARY_AT_ONCE):
+            yield start, logits[rows, start : start + VOCABULARY_AT_ONCE].float().clone()
+
+    return blocks
+
+
+def _float32(hidden: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+    """Multiply with a float32 result: logits in 16 bits would be wrong by tenths of a nat."""
+    if weight.dtype == torch.float32:
+        return functional.linear(hidden, weight, bias)
+    if hidden.is_cuda:
+        product = torch.mm(hidden, weight.T, out_dtype=torch.float32)
+    else:
+        product = hidden.float() @ weight.float().T
+    return product if bias is None else product + bias.float()
+
+
+def row_values(
+    blocks: Blocks, node: torch.Tensor, target: torch.Tensor, n_nodes: int, wanted: Wanted
+) -> torch.Tensor:
+    """Return the values of every row.
+
+    With m the largest logit so far, the running sums over blocks are s_k = sum_{j in set k} exp(z_j
+    - m) and, for the entropy, t = sum_j (m - z_j) exp(z_j - m); a larger m shrinks them by
+    exp(m_old - m_new).
+
+    Parameters
+    ----------
+    blocks : callable
+        Gives the logits of some of the ``n_nodes`` outputs, block by block.
+    node : Tensor, shape (n_rows,)
+        Output that each row is read from, never decreasing.
+    target : Tensor, shape (n_rows,)
+        Token whose probability is wanted; below 0 for none.
+
+    Returns
+    -------
+    Tensor of float64, shape (n_rows, 5)
+        Columns ``LOG_P``, ``LOG_END``, ``LOG_INSIDE``, ``ENTROPY``, ``RANK``; NaN where nothing was
+        asked.
+    """
+    device = node.device
+    values = torch.full((len(node), N_VALUES), torch.nan, dtype=torch.float64, device=device)
+    firsts = torch.arange(0, n_nodes + ROWS_AT_ONCE, ROWS_AT_ONCE, device=device)
+    edges = torch.searchsorted(node, firsts).tolist()
+    for i, (low, high) in enumerate(zip(edges[:-1], edges[1:], strict=True)):
+        if low < high:
+            rows = slice(i * ROWS_AT_ONCE, min(n_nodes, (i + 1) * ROWS_AT_ONCE))
+            part = node[low:high] - rows.start
+            values[low:high] = _some_rows(blocks, rows, part, target[low:high], wanted)
+    return values
+
+
+def _some_rows(
+    blocks: Blocks, rows: slice, node: torch.Tensor, target: torch.Tensor, wanted: Wanted
+) -> torch.Tensor:
+    """Fold the blocks of a few rows into running sums, and return the values of the rows."""
+    n, device = rows.stop - rows.start, node.device
+    n_sets = 1 if wanted.sets is None else wanted.sets.shape[1]
+    largest = torch.full((n, 1), torch.finfo(torch.float32).min, device=device)  # m
+    mass = torch.zeros(n, n_sets, device=device)  # s
+    spread = torch.zeros(n, 1, device=device)  # t
+    own = torch.full((len(node),), torch.nan, device=device)  # logits of the targets
+    for start, logits in blocks(rows):
+        width = logits.shape[1]
+        here = ((target >= start) & (target < start + width)).nonzero()[:, 0]
+        own[here] = logits[node[here], target[here] - start]
+        larger = torch.maximum(largest, logits.amax(dim=1, keepdim=True))
+        shrink = torch.exp(largest - larger)
+        shifted = logits.sub_(larger)
+        if wanted.entropy:
+            weights = torch.exp(shifted)
+            added = torch.special.entr(weights).sum(1, True)
+            spread = shrink * (spread + mass[:, :1] * (larger - largest)) + added
+        else:
+            weights = shifted.exp_()
+        if wanted.sets is None:
+            added = weights.sum(dim=1, keepdim=True)
+        else:
+            added = weights @ wanted.sets[start : start + width]
+        mass, largest = shrink * mass + added, larger
+    mass, largest = mass.double(), largest.double()
+    log_mass = mass.log()
+    values = torch.full((len(node), N_VALUES), torch.nan, dtype=torch.float64, device=device)
+    values[:, LOG_P] = own.double() - (largest + log_mass[:, :1])[node, 0]
+    if wanted.sets is not None:
+        values[:, LOG_END] = (log_mass[:, 1] - log_mass[:, 0])[node]
+        values[:, LOG_INSIDE] = (log_mass[:, 2] - log_mass[:, 0])[node]
+    if wanted.entropy:
+        values[:, ENTROPY] = (log_mass[:, 0] + spread[:, 0].double() / mass[:, 0])[node]
+    if wanted.rank:  # tokens that the model finds likelier than the target: a second pass
+        likelier = torch.zeros(len(own), dtype=torch.float64, device=device)
+        for _, logits in blocks(rows):
+            likelier += (logits[node] > own[:, None]).sum(dim=1)
+        values[:, RANK] = torch.where(own.isnan(), torch.nan, 1 + likelier)
+    return values

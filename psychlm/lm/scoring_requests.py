@@ -1,0 +1,267 @@
+"""Turn tokens of texts into scoring requests: inputs of a model, and the outputs wanted of them.
+
+Every kind of model is served by the same three steps: texts become requests (this module), batches
+of requests go through the network, and each wanted output becomes one row
+(:mod:`psychlm.lm.forward`). Row i of a document belongs to its token i, the row after the last
+token to the end of the text.
+
+``left_to_right``, ``any_order``
+    Causal and permutation models. A text that fits is one request; a longer one is read through
+    overlapping windows, each of which gives values to its last tokens only: at most ``stride``,
+    from the beginning of a word to the beginning of another, so that every word is read whole with
+    at least ``stride`` tokens before it.
+``both_sides``, ``left_side``
+    Masked models: one request per token (Kauf & Ivanova 2023, *A better way to do masked language
+    model scoring*).
+``shared_prefixes``
+    Texts that begin alike (minimal pairs, factorial designs) are read once as far as they agree:
+    the tokens of a family are the nodes of a tree, each text a path from the root, and an attention
+    mask shows every token only its own path. The values are those of reading each text by itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from psychlm.lm._load import ModelError
+
+NO_TARGET = -1
+LEAST_SHARED = 0.25  # of a text's tokens: sharing fewer would not repay the mask
+LARGEST_FAMILY = 512  # tokens: the mask has the square of them
+
+Ints = NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False)
+class ScoringRequest:
+    """One input sequence, and the outputs wanted of it."""
+
+    ids: Ints  # (n_tokens,) input, before masking; a view where requests share a text
+    position: Ints  # (n_wanted,) position of the input at which the output is read
+    target: Ints  # (n_wanted,) token whose probability is wanted, or NO_TARGET
+    row: Ints  # (n_wanted,) row it fills
+    masked: tuple[int, int] = (0, 0)  # tokens of the input that the mask token replaces
+    # where texts share tokens: position of each token in its own text, and the token before it (-1
+    # for the first)
+    depth: Ints | None = None
+    parent: Ints | None = None
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+
+@dataclass(frozen=True)
+class SpecialTokens:
+    """The special tokens around a text, and the windows in which it is read."""
+
+    start: int | None  # token before the text
+    stop: int | None  # token after it (masked models)
+    every_window: bool  # whether the start token also stands before windows inside a text
+    context_tokens: int  # longest input, special tokens counted
+    stride: int  # tokens by which windows advance, at most
+    ends: bool  # whether the row after the last token is wanted
+
+
+def left_to_right(
+    ids: Ints, word: Ints, first_row: int, special: SpecialTokens
+) -> Iterator[ScoringRequest]:
+    """Yield the requests of a causal model over one text.
+
+    Parameters
+    ----------
+    ids, word : ndarray, shape (n_tokens,)
+        The tokens of the text, and the word each belongs to.
+    first_row : int
+        Row of the first token.
+    """
+    for begin, low, high in _windows(word, special, ahead=1):
+        read, n_start = _add_start(ids[begin : high - 1], special, begin)
+        wanted = np.arange(low, high)
+        position = wanted - begin - 1 + n_start
+        # the first token has nothing before it, unless a start token stands there
+        visible = position >= 0
+        target = np.append(ids, NO_TARGET)[wanted]
+        yield ScoringRequest(read, position[visible], target[visible], first_row + wanted[visible])
+
+
+def any_order(
+    ids: Ints, word: Ints, first_row: int, special: SpecialTokens, blank: int
+) -> Iterator[ScoringRequest]:
+    """Yield the requests of a permutation model (Yang et al. 2019) that factorises from left to
+    right.
+
+    Such a model predicts a token at the token's own position, which it knows though it does not see
+    the token; for the row after the last token a ``blank`` stands there.
+    """
+    for begin, low, high in _windows(word, special, ahead=0):
+        read, n_start = _add_start(np.append(ids, blank)[begin:high], special, begin)
+        wanted = np.arange(low, high)
+        position = wanted - begin + n_start
+        visible = position >= 1  # with nothing to attend to, its output would be meaningless
+        target = np.append(ids, NO_TARGET)[wanted]
+        yield ScoringRequest(read, position[visible], target[visible], first_row + wanted[visible])
+
+
+def _add_start(read: Ints, special: SpecialTokens, begin: int) -> tuple[Ints, int]:
+    """Return the tokens of a window after the start token, where one stands there, and how many it
+    adds.
+    """
+    if special.start is None or (begin > 0 and not special.every_window):
+        return read, 0
+    return np.append(special.start, read), 1
+
+
+def _windows(word: Ints, special: SpecialTokens, ahead: int) -> Iterator[tuple[int, int, int]]:
+    """Yield for each window the first token it reads and the rows, low to high, that it gives
+    values to.
+
+    A model that predicts the token after the last it reads is one row ``ahead`` of what it reads.
+    """
+    n_rows = len(word) + special.ends
+    size = special.context_tokens - (special.start is not None)
+    if not 1 <= special.stride < size:
+        raise ModelError(
+            f"stride={special.stride} does not fit a window of {size} tokens; choose 1 to "
+            f"{size - 1}"
+        )
+    if n_rows <= size + ahead:
+        yield 0, 0, n_rows
+        return
+    step = min(special.stride, size - special.stride)
+    begins_word = np.flatnonzero(np.diff(word, prepend=-1))
+    low, high = 0, size + ahead
+    while low < n_rows:
+        if high < n_rows:  # end where a word begins, unless one word is longer than the window
+            fits = begins_word[np.searchsorted(begins_word, low, "right") :]
+            fits = fits[: np.searchsorted(fits, high, "right")]
+            high = int(fits[-1]) if len(fits) else high
+        yield max(0, high - size - ahead), low, high
+        low, high = high, min(n_rows, high + step)
+
+
+def both_sides(
+    ids: Ints, word: Ints, first_row: int, special: SpecialTokens
+) -> Iterator[ScoringRequest]:
+    """Yield one request per token of a masked model (BERT), which sees both sides of a word.
+
+    The pseudo-log-likelihood of a word sums those of its tokens, each with itself and the later
+    tokens of the same word masked, so that no token is guessed from the rest of its own word. A
+    long text is cut around the word.
+    """
+    whole, before = _add_special(ids, special)
+    n_tokens, size = len(ids), special.context_tokens - (len(whole) - len(ids))
+    ends = np.searchsorted(word, word, side="right")
+    for token in range(n_tokens):
+        end = int(min(ends[token], token + size))
+        if n_tokens <= size:
+            text, begin = whole, 0
+        else:
+            middle = (token + end) // 2
+            begin = min(max(0, middle - size // 2, end - size), token, n_tokens - size)
+            text, _ = _add_special(ids[begin : begin + size], special)
+        position = token - begin + before
+        masked = (position, position + end - token)
+        wanted = np.array([[position], [ids[token]], [first_row + token]])
+        yield ScoringRequest(text, *wanted, masked)
+
+
+def left_side(
+    ids: Ints, word: Ints, first_row: int, special: SpecialTokens
+) -> Iterator[ScoringRequest]:
+    """Yield one request per token of a left-masked model (XLM, as Hao et al. 2020 use it).
+
+    It reads the tokens before, as many as fit, and one mask.
+    """
+    whole, before = _add_special(ids, special)
+    size = special.context_tokens - before
+    for token in range(len(ids)):
+        begin = max(0, token + 1 - size)
+        text = whole if begin == 0 else _add_special(ids[begin : token + 1], special)[0]
+        position = before + token - begin
+        wanted = np.array([[position], [ids[token]], [first_row + token]])
+        yield ScoringRequest(text[: position + 1], *wanted, (position, position + 1))
+
+
+def _add_special(ids: Ints, special: SpecialTokens) -> tuple[Ints, int]:
+    """Return tokens between the special ones, and how many of these stand before them."""
+    start = [] if special.start is None else [special.start]
+    stop = [] if special.stop is None else [special.stop]
+    return np.concatenate([start, ids, stop]).astype(np.int64), len(start)
+
+
+def families(texts: Sequence[Ints], largest: int = LARGEST_FAMILY) -> list[list[int]]:
+    """Group texts that begin alike, in families of at most ``largest`` tokens.
+
+    Each family is in the order of its tokens; most texts are families of one.
+    """
+    order = sorted(range(len(texts)), key=lambda i: texts[i].astype(">u4").tobytes())
+    groups: list[list[int]] = []
+    size = 1  # the start token
+    for i, text in enumerate(order):
+        n_tokens = len(texts[text])
+        shared = _n_shared(texts[order[i - 1]], texts[text]) if i else 0
+        fresh = n_tokens - shared
+        if shared > max(1, LEAST_SHARED * n_tokens) and size + fresh <= largest:
+            groups[-1].append(text)
+            size += fresh
+        else:
+            groups.append([text])
+            size = 1 + n_tokens
+    return groups
+
+
+def _n_shared(a: Ints, b: Ints) -> int:
+    """Return how many first tokens two texts share."""
+    n = min(len(a), len(b))
+    differs = a[:n] != b[:n]
+    return int(differs.argmax()) if differs.any() else n
+
+
+def shared_prefixes(
+    texts: Sequence[Ints], first_rows: Sequence[int], special: SpecialTokens
+) -> ScoringRequest:
+    """Return the one request that reads a family (in the order that :func:`families` gives).
+
+    Parameters
+    ----------
+    texts : sequence of ndarray, shape (n_tokens,)
+        Texts that fit the model's window.
+    first_rows : sequence of int
+        Row of the first token of each.
+    """
+    ids, parent, depth = [np.array([special.start])], [np.array([-1])], [np.array([0])]
+    position, target, row = [], [], []
+    path = np.zeros(1, dtype=np.int64)  # nodes of the text before, start token first
+    previous, n_nodes = texts[0][:0], 1
+    for text, first_row in zip(texts, first_rows, strict=True):
+        # the last token is read only where the row after it is wanted
+        read = text if special.ends else text[:-1]
+        shared = min(_n_shared(previous, read), len(path) - 1)
+        fresh = np.arange(n_nodes, n_nodes + len(read) - shared)
+        path = np.concatenate([path[: shared + 1], fresh])
+        ids.append(read[shared:])
+        parent.append(path[shared:-1])
+        depth.append(np.arange(shared + 1, len(read) + 1))
+        position.append(path)
+        target.append(np.append(text, NO_TARGET)[: len(path)])
+        row.append(first_row + np.arange(len(path)))
+        previous, n_nodes = read, n_nodes + len(fresh)
+    wanted = [np.concatenate(part) for part in (position, target, row)]
+    nodes = np.concatenate(ids).astype(np.int64)
+    return ScoringRequest(
+        nodes, *wanted, depth=np.concatenate(depth), parent=np.concatenate(parent)
+    )
+
+
+def visible_tokens(parent: Ints) -> NDArray[np.bool_]:
+    """Return which tokens each token of a tree sees, shape (n, n): itself and those before it in
+    its own text.
+    """
+    visible = np.eye(len(parent), dtype=bool)
+    for node in range(1, len(parent)):  # a parent stands before its children
+        visible[node] |= visible[parent[node]]
+    return visible

@@ -1,0 +1,429 @@
+"""Words of a reader and tokens of a model: put texts together, clean them, and assign every token
+to a word.
+
+A text is the concatenation of its words with the white space around them, character by character.
+Every token of the text belongs to the word that holds its last character; white space belongs to
+the word that follows it (at the end of a text, to the last word). So no token, and no probability,
+is lost between the words.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import unicodedata
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from psychlm.frames import FrameError, check_words, format_names
+
+TEXTS_AT_ONCE = 2048  # given to the tokenizer in one call
+LONGEST_WORD = 10_000  # characters; a longer "word" is a file that was not split
+SPACES = {ord(character): " " for character in map(chr, range(0x3001)) if character.isspace()}
+BYTE_ORDER_MARK = "\ufeff"
+
+SHARED = "the tokenizer joins this word with its neighbour in one token"
+TOKENLESS = "the tokenizer has no token for this word"
+UNKNOWN = "the tokenizer does not know a character of this word"
+
+
+@dataclass(frozen=True, eq=False)
+class Document:
+    """A text that is scored in one piece, and the positions of its words."""
+
+    text: str
+    starts: NDArray[np.int64]  # (n_words,) characters
+    ends: NDArray[np.int64]  # (n_words,) characters, exclusive
+    rows: NDArray[np.int64]  # (n_words,) rows of the words frame
+    scored: NDArray[np.bool_]  # (n_words,) False where a word is context only
+
+
+@dataclass(frozen=True, eq=False)
+class Tokens:
+    """The tokens of a document."""
+
+    ids: NDArray[np.int64]  # (n_tokens,)
+    word: NDArray[np.int64]  # (n_tokens,) 0-based word of each token, never decreasing
+    trailing: NDArray[np.bool_]  # (n_tokens,) white space after the last word
+    reasons: dict[int, str]  # words without a value, and why
+
+
+def words_of(texts: str | Iterable[str] | Mapping[str, str]) -> pd.DataFrame:
+    """Split texts at white space into words.
+
+    Parameters
+    ----------
+    texts : str, iterable of str, or mapping
+        One text; several, which get the ids "1", "2", ...; or ids and texts.
+
+    Returns
+    -------
+    DataFrame
+        A words frame: ``text_id``, ``word_id``, ``word`` (with its punctuation), ``space_before``
+        (white space and byte-order marks at the very beginning of the text, else empty) and
+        ``space_after``; concatenated, they are the text.
+
+    Raises
+    ------
+    FrameError
+        If a text holds no word.
+
+    Examples
+    --------
+    >>> words_of("The old  man.")[["word_id", "word", "space_after"]].to_numpy().tolist()
+    [[1, 'The', ' '], [2, 'old', '  '], [3, 'man.', '']]
+    """
+    if isinstance(texts, str):
+        texts = [texts]
+    if not isinstance(texts, Mapping):
+        texts = {str(number): text for number, text in enumerate(texts, start=1)}
+    if not texts:
+        raise FrameError("no text was given; give a text, a list of texts, or a words frame")
+    parts = []
+    for text_id, text in texts.items():
+        if not isinstance(text, str):
+            raise FrameError(f"text {text_id!r} is a {type(text).__name__}, not a str")
+        before = re.match(rf"[\s{BYTE_ORDER_MARK}]*", text)[0]  # type: ignore[index]
+        pieces = re.findall(r"(\S+)(\s*)", text[len(before) :])
+        if not pieces:
+            raise FrameError(
+                f"text {str(text_id)!r} holds no word ({len(text)} characters, all white space); "
+                "leave it out"
+            )
+        words, gaps = zip(*pieces, strict=True)
+        columns = {
+            "text_id": str(text_id),
+            "word_id": range(1, len(words) + 1),
+            "word": words,
+            "space_before": [before] + [""] * (len(words) - 1),
+            "space_after": gaps,
+        }
+        parts.append(pd.DataFrame(columns))
+    return pd.concat(parts, ignore_index=True)
+
+
+def prepare_words(
+    words: pd.DataFrame, *, clean: bool = True
+) -> tuple[pd.DataFrame, dict[str, int]]:
+    """Check a words frame, sort it by text, write its white space as text, and clean it.
+
+    Cleaning removes byte-order marks and the white space around texts, makes one space of each
+    other run of white space (line ends, tabs and no-break spaces too; a blank line between
+    paragraphs stays as two line feeds), and composes accents (Unicode normalisation form C): the
+    same text then has the same surprisal however it was stored.
+
+    Parameters
+    ----------
+    words : DataFrame
+        A words frame, in any order; ``space_after`` and ``space_before`` (white space as text, or
+        booleans) say where something else than one space separates two words.
+    clean : bool
+        False leaves every character as it is.
+
+    Returns
+    -------
+    prepared : DataFrame
+        The frame sorted by ``text_id`` and ``word_id``; its index holds the positions of the rows
+        in ``words``.
+    changes : dict
+        How many words or gaps were changed: ``byte_order_marks``, ``white_space``, ``unicode``.
+
+    Raises
+    ------
+    FrameError
+        If the frame breaks its contract, its spaces are neither white space nor booleans, or a word
+        is too long.
+    """
+    ordered = check_words(words).reset_index(drop=True)
+    ordered = ordered.sort_values(["text_id", "word_id"], kind="stable")
+    long = ordered.loc[ordered["word"].str.len() > LONGEST_WORD]
+    if len(long):
+        raise FrameError(
+            f"word {long['word_id'].iloc[0]} of text {long['text_id'].iloc[0]!r} has "
+            f"{len(long['word'].iloc[0]):,} characters, and a word may have {LONGEST_WORD:,}; "
+            "split the text into words first, for instance with psychlm.lm.words_of"
+        )
+    is_first = ~ordered.duplicated("text_id").to_numpy()
+    is_last = ~ordered.duplicated("text_id", keep="last").to_numpy()
+    before = _spaces(ordered, "space_before", np.zeros(len(ordered), dtype=bool))
+    after = _spaces(ordered, "space_after", ~is_last)
+    if not clean:
+        return ordered.assign(space_before=before, space_after=after), {}
+    # words: every distinct one once
+    codes, distinct = pd.factorize(ordered["word"])
+    unmarked = [word.replace(BYTE_ORDER_MARK, "") for word in distinct]
+    one_spaced = [" ".join(word.split()) for word in unmarked]
+    cleaned = np.array([unicodedata.normalize("NFC", word) for word in one_spaced], dtype=object)
+    cleaned = np.where(cleaned == "", distinct, cleaned)  # a word of marks only stays as it is
+    # gaps: what stands after a word and before the next is one run of white space
+    gaps = [a + b for a, b in zip(after, [*before[1:], ""], strict=True)]
+    gap_codes, distinct_gaps = pd.factorize(np.where(is_last, "", np.array(gaps, dtype=object)))
+    new_gaps = np.array([_clean_gap(gap) for gap in distinct_gaps], dtype=object)
+    edges = [before[i] for i in np.flatnonzero(is_first)]
+    edges += [after[i] for i in np.flatnonzero(is_last)]
+    marked = np.array([BYTE_ORDER_MARK in word for word in distinct])
+    respaced = np.array([a != b for a, b in zip(unmarked, one_spaced, strict=True)])
+    recomposed = np.array([a != b for a, b in zip(one_spaced, cleaned, strict=True)]) & ~marked
+    changes = {
+        "byte_order_marks": int(marked[codes].sum() + sum(BYTE_ORDER_MARK in e for e in edges)),
+        "white_space": int(
+            respaced[codes].sum()
+            + (new_gaps != distinct_gaps)[gap_codes].sum()
+            + sum(edge.replace(BYTE_ORDER_MARK, "") != "" for edge in edges)
+        ),
+        "unicode": int(recomposed[codes].sum()),
+    }
+    columns = {"word": cleaned[codes], "space_before": "", "space_after": new_gaps[gap_codes]}
+    return ordered.assign(**columns), changes
+
+
+def _clean_gap(gap: str) -> str:
+    """Return one space for a run of white space, two line feeds for a blank line."""
+    line_feeds = gap.replace("\r\n", "\n").replace("\r", "\n").count("\n")
+    return "\n\n" if line_feeds > 1 else " " * bool(gap)
+
+
+def _spaces(words: pd.DataFrame, column: str, default: NDArray[np.bool_]) -> list[str]:
+    """Return the white space beside each word as text; booleans never put a space after the last
+    word of a text.
+    """
+    if column in words.columns and not pd.api.types.is_bool_dtype(words[column]):
+        spaces = words[column].tolist()
+        wrong = [
+            not isinstance(space, str) or bool(space.replace(BYTE_ORDER_MARK, "").strip())
+            for space in spaces
+        ]
+        if any(wrong):
+            names = words.loc[wrong, ["text_id", "word_id"]].itertuples(index=False, name=None)
+            raise FrameError(
+                f"{column} of words {format_names(names)} (text_id, word_id) is neither white "
+                "space nor True or False; write '' where nothing separates two words (reading CSV "
+                "needs keep_default_na=False)"
+            )
+        return spaces
+    if column in words.columns:
+        given = words[column].to_numpy(bool)
+        default = given & default if column == "space_after" else given
+    return np.where(default, " ", "").tolist()
+
+
+def documents(prepared: pd.DataFrame, context_sentences: int | None = None) -> list[Document]:
+    """Put the texts of a frame from :func:`prepare_words` together.
+
+    Parameters
+    ----------
+    context_sentences : int, optional
+        Make a document of each sentence (column ``sentence_id``), with so many sentences before it
+        as context.
+
+    Raises
+    ------
+    FrameError
+        If sentences are asked for and the frame does not tell them apart.
+    """
+    texts = [part for _, part in prepared.groupby("text_id", sort=False)]
+    if context_sentences is None:
+        return [_document(part, np.ones(len(part), dtype=bool)) for part in texts]
+    if "sentence_id" not in prepared.columns:
+        raise FrameError("context_sentences needs a column sentence_id in words; add it")
+    if context_sentences < 0:
+        raise FrameError(
+            f"context_sentences is {context_sentences}; 0 reads each sentence by itself"
+        )
+    single = []
+    for part in texts:
+        number = part["sentence_id"].ne(part["sentence_id"].shift()).cumsum().to_numpy()
+        for sentence in range(1, int(number[-1]) + 1):
+            window = (number >= sentence - context_sentences) & (number <= sentence)
+            document = _document(part[window], number[window] == sentence)
+            # the space after a sentence belongs to the next one
+            single.append(replace(document, text=document.text[: document.ends[-1]]))
+    return single
+
+
+def _document(part: pd.DataFrame, scored: NDArray[np.bool_]) -> Document:
+    """Concatenate words and white space, and count characters."""
+    pieces = part[["space_before", "word", "space_after"]].to_numpy().ravel().tolist()
+    ends = np.cumsum([len(piece) for piece in pieces]).reshape(-1, 3)
+    return Document("".join(pieces), ends[:, 0], ends[:, 1], part.index.to_numpy(np.int64), scored)
+
+
+def tokenize(texts: list[Document], tokenizer: Any) -> list[Tokens]:
+    """Return the tokens of every document, each with the word it belongs to; no special tokens are
+    added.
+    """
+    encode = _encode if getattr(tokenizer, "is_fast", False) else _encode_by_word
+    tokens = []
+    for first in range(0, len(texts), TEXTS_AT_ONCE):
+        some = texts[first : first + TEXTS_AT_ONCE]
+        encoded = encode(some, tokenizer)
+        tokens += [
+            _assign(text, ids, spans, tokenizer)
+            for text, (ids, spans) in zip(some, encoded, strict=True)
+        ]
+    return tokens
+
+
+Encoded = list[tuple[NDArray[np.int64], NDArray[np.int64]]]  # ids, character spans (n_tokens, 2)
+
+
+def _encode(texts: list[Document], tokenizer: Any) -> Encoded:
+    """Return the ids and character spans that a tokenizer of the tokenizers library gives."""
+
+    def encode(strings: list[str]) -> list[tuple[list[int], list[tuple[int, int]]]]:
+        options = {"return_offsets_mapping": True, "return_attention_mask": False}
+        encoded = tokenizer(strings, add_special_tokens=False, verbose=False, **options)
+        return list(zip(encoded["input_ids"], encoded["offset_mapping"], strict=True))
+
+    encoded = encode([document.text for document in texts])
+    unknown = tokenizer.unk_token_id
+    for i, (ids, spans) in enumerate(encoded):
+        text = texts[i].text
+        # white space that the tokenizer knows only as a space: a line feed, for instance
+        unknown_spans = (span for token, span in zip(ids, spans, strict=True) if token == unknown)
+        if any(text[a:b].isspace() for a, b in unknown_spans):
+            encoded[i] = encode([text.translate(SPACES)])[0]
+    return [
+        (np.array(ids, np.int64), np.array(spans, np.int64).reshape(-1, 2))
+        for ids, spans in encoded
+    ]
+
+
+def _encode_by_word(texts: list[Document], tokenizer: Any) -> Encoded:
+    """Tokenize each word with the space before it: for tokenizers in pure Python, which give no
+    positions (XLM).
+    """
+    encoded = []
+    for document in texts:
+        begins = np.append(0, document.ends[:-1])
+        ids = [
+            tokenizer.encode(document.text[a:b], add_special_tokens=False)
+            for a, b in zip(begins, document.ends, strict=True)
+        ]
+        spans = np.stack([document.starts, document.ends], axis=1)
+        spans = spans.repeat([len(word) for word in ids], axis=0)
+        encoded.append((np.concatenate([np.array(word, np.int64) for word in ids]), spans))
+    return encoded
+
+
+def _assign(
+    document: Document, ids: NDArray[np.int64], spans: NDArray[np.int64], tokenizer: Any
+) -> Tokens:
+    """Assign each token to the word that holds its last character, and note the words that cannot
+    have a value.
+    """
+    n_words = len(document.ends)
+    starts, last = spans[:, 0], np.maximum(spans[:, 0], spans[:, 1] - 1)
+    word = np.searchsorted(document.ends, last, side="right")
+    trailing = word == n_words
+    first = np.minimum(np.searchsorted(document.ends, starts, side="right"), n_words - 1)
+    word = np.maximum.accumulate(np.minimum(word, n_words - 1)) if len(word) else word
+    reasons = {int(k): TOKENLESS for k in np.setdiff1d(np.arange(n_words), word[~trailing])}
+    # a token that begins in one word and ends in another
+    for token in np.flatnonzero((first < word) & ~trailing):
+        reasons |= dict.fromkeys(range(int(first[token]), int(word[token]) + 1), SHARED)
+    unknown = tokenizer.unk_token_id
+    if unknown is not None and unknown not in (tokenizer.eos_token_id, tokenizer.bos_token_id):
+        for k in np.unique(word[ids == unknown]):
+            if tokenizer.unk_token not in document.text[document.starts[k] : document.ends[k]]:
+                reasons[int(k)] = UNKNOWN
+    return Tokens(ids, word, trailing, reasons)
+
+
+def begins_with_space(tokenizer: Any) -> NDArray[np.bool_] | None:
+    """Return which tokens begin with white space, or None where the tokenizer does not mark
+    beginnings of words.
+
+    Byte-level (GPT-2) and SentencePiece (Metaspace) tokenizers mark beginnings: the space before a
+    word is the first character of its first token. WordPiece (BERT) and end-of-word (XLM)
+    tokenizers do not.
+    """
+    if not getattr(tokenizer, "is_fast", False):
+        return None
+    decoder = json.loads(tokenizer.backend_tokenizer.to_str())["decoder"] or {}
+    kinds = json.dumps(decoder, ensure_ascii=False)
+    pieces = tokenizer.convert_ids_to_tokens(range(len(tokenizer)))
+    if '"ByteLevel"' in kinds:
+        # GPT-2 writes printable bytes as themselves and the others as characters from 256 on
+        # (Radford et al. 2019)
+        printable = [*range(33, 127), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+        others = [byte for byte in range(256) if byte not in printable]
+        byte_of = {chr(byte): byte for byte in printable}
+        byte_of |= {chr(256 + i): byte for i, byte in enumerate(others)}
+
+        def first_character(piece: str) -> str:
+            spelled = bytes(byte_of.get(character, ord("?")) for character in piece[:4])
+            decoded = (spelled[:n].decode("utf-8", "ignore") for n in range(1, 5))
+            return next((text for text in decoded if text), "")
+
+    elif '"Metaspace"' in kinds or "▁" in kinds:
+
+        def first_character(piece: str) -> str:
+            if piece.startswith("<0x") and piece.endswith(">"):  # a byte, such as <0x0A>
+                return chr(int(piece[3:5], 16))
+            return piece[:1].replace("▁", " ")
+
+    else:
+        return None
+    return np.array(
+        [piece is not None and first_character(piece)[:1].isspace() for piece in pieces]
+    )
+
+
+def word_level_tokens(words: pd.DataFrame, tokenize: Callable[[str], list[str]]) -> pd.DataFrame:
+    """Return one row per token that a word-level model (n-gram, LSTM) reads, in reading order.
+
+    Parameters
+    ----------
+    words : DataFrame
+        ``text_id``, ``word_id``, ``word``; ``sentence_id`` says where sentences begin, else each
+        text is one sentence.
+    tokenize : callable
+        A printed word to its tokens, of which there may be none; see :mod:`psychlm.corpora.text`.
+
+    Returns
+    -------
+    DataFrame
+        ``row`` (position in ``words``), ``token``, ``text`` and ``sentence`` (running numbers).
+
+    Raises
+    ------
+    FrameError
+        If words break their contract, or none of them has a token.
+    """
+    words = check_words(words)
+    text = words.groupby("text_id", sort=False).ngroup().to_numpy()
+    keys = ["text_id", "sentence_id"] if "sentence_id" in words.columns else ["text_id"]
+    sentence = words.groupby(keys, sort=False).ngroup().to_numpy()
+    order = np.lexsort([words["word_id"].to_numpy(), text])
+    tokens = words["word"].iloc[order].map(tokenize).to_numpy()
+    columns = {"row": order, "token": tokens, "text": text[order], "sentence": sentence[order]}
+    table = pd.DataFrame(columns).explode("token").dropna(subset=["token"]).reset_index(drop=True)
+    if table.empty:
+        raise FrameError(
+            f"no word has a token in this style (such as {words['word'].iloc[0]!r}); take another"
+        )
+    return table
+
+
+def sum_over_words(
+    words: pd.DataFrame, tokens: pd.DataFrame, bits: NDArray[Any], unknown: NDArray[Any]
+) -> pd.DataFrame:
+    """Return the words with the surprisals of their tokens summed.
+
+    Returns
+    -------
+    DataFrame
+        ``words`` with ``surprisal_bits`` (NaN where a word has no token), ``n_tokens`` and
+        ``n_unknown``, how many of its tokens the model does not know.
+    """
+    rows, n = tokens["row"].to_numpy(dtype=np.int64), len(words)
+    count = np.bincount(rows, minlength=n)
+    total = np.where(count > 0, np.bincount(rows, weights=bits, minlength=n), np.nan)
+    n_unknown = np.bincount(rows, weights=unknown, minlength=n).astype(np.int64)
+    return words.assign(surprisal_bits=total, n_tokens=count, n_unknown=n_unknown)

@@ -1,0 +1,658 @@
+"""Word-level language models of Hao et al. (2020, section 3.1): n-grams, LSTMs and causal
+Transformers on one corpus.
+
+The networks are those of PyTorch's word language model example: an embedding as wide as the hidden
+layers, two LSTM layers or two Transformer blocks with two heads, a softmax decoder, tied to the
+embedding or not. The paper's sizes are 200, 425 (424 where two heads must share it), 650 and 1100.
+They are trained by plain stochastic gradient descent on spans of a text that is read in parallel
+rows; after an epoch that does not improve the validation perplexity the rate is halved; after
+``patience`` such epochs in a row training ends, and the weights of the best epoch are the model.
+All models of a corpus share its closed vocabulary, so that their perplexities compare.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import math
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import pandas as pd
+import torch
+from safetensors import safe_open
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+from psychlm.corpora.text import UNKNOWN, Tokenize, WordCorpus, plain
+from psychlm.data import atomic_write
+from psychlm.lm import ngram
+from psychlm.lm.tokens import sum_over_words, word_level_tokens
+
+END = "<eos>"
+LSTM_SIZES = (200, 425, 650, 1100)  # Hao et al. 2020, section 3.1
+TRANSFORMER_SIZES = (200, 424, 650, 1100)
+LARGEST_TUNED = 650  # larger ones take over what was found for it (section 3.1)
+RANDOM_TRIALS, MODEL_TRIALS = 7, 13  # section 3.1
+FIRST_RATE = {"LSTM": 20.0, "Transformer": 5.0}  # of PyTorch's word language model example
+ROWS_AT_ONCE = 32  # texts, or windows of one
+WORDS_AT_ONCE = 4096  # all rows together: bounds the memory that logits take
+EVALUATION_ROWS = 10
+LARGEST_NATS = 700.0  # a larger number has no exponential in double precision
+
+State = tuple[Tensor, ...]
+
+
+@dataclass(frozen=True)
+class Vocabulary:
+    """The words that a model knows; first the end of a sentence and the unknown word."""
+
+    words: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_index", {word: i for i, word in enumerate(self.words)})
+
+    @classmethod
+    def of(cls, sentences: Iterable[Sequence[str]], *, min_count: int = 1) -> Vocabulary:
+        """Collect the words that stand in a training text at least ``min_count`` times, frequent
+        ones first.
+        """
+        tokens = [word for sentence in sentences for word in sentence]
+        counted = pd.Series(tokens, dtype=object).value_counts()
+        kept = [word for word in counted[counted >= min_count].index if word not in (END, UNKNOWN)]
+        return cls((END, UNKNOWN, *kept))
+
+    def numbers(self, tokens: Sequence[str]) -> np.ndarray:
+        """Return the (n,) numbers of tokens, those of unknown ones 1."""
+        index: dict[str, int] = self.__dict__["_index"]
+        return np.array([index.get(token, 1) for token in tokens], dtype=np.int64)
+
+    def stream(self, sentences: Iterable[Sequence[str]]) -> Tensor:
+        """Return a text as one (n,) row of numbers, each sentence closed by its end."""
+        parts = [self.numbers([*sentence, END]) for sentence in sentences]
+        if not parts:
+            raise ValueError("the text has no sentence; give sequences of tokens")
+        return torch.from_numpy(np.concatenate(parts))
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """The shape of a network."""
+
+    kind: Literal["lstm", "transformer"]
+    size: int  # units of the embedding and of each hidden layer
+    tied: bool = False  # the decoder's weights are the embedding's
+    layers: int = 2
+    heads: int = 2  # of the Transformer
+    span: int = 35  # tokens that training carries gradients, or attention, across
+
+    def __post_init__(self) -> None:
+        if self.kind not in ("lstm", "transformer"):
+            raise ValueError(
+                f"no architecture is named {self.kind!r}; choose 'lstm' or 'transformer'"
+            )
+        step = math.lcm(2, self.heads)  # sines and cosines come in pairs
+        if self.kind == "transformer" and self.size % step:
+            raise ValueError(
+                f"a Transformer of {self.heads} heads needs a multiple of {step} units, not "
+                f"{self.size}"
+            )
+
+
+class WordNetwork(nn.Module):
+    """Map numbers of words to logits of the next word.
+
+    Parameters
+    ----------
+    architecture : Architecture
+    n_words : int
+        V, words in the vocabulary.
+    dropout : float
+        On the embedding, between layers, and before the decoder.
+    """
+
+    positions: Tensor
+
+    def __init__(self, architecture: Architecture, n_words: int, dropout: float = 0.0) -> None:
+        super().__init__()
+        self.architecture = architecture
+        size, layers, heads = architecture.size, architecture.layers, architecture.heads
+        self.embedding = nn.Embedding(n_words, size)
+        self.drop = nn.Dropout(dropout)
+        self.body: nn.Module
+        if architecture.kind == "lstm":
+            self.body = nn.LSTM(size, size, layers, dropout=dropout, batch_first=True)
+        else:
+            block = nn.TransformerEncoderLayer(size, heads, size, dropout, batch_first=True)
+            self.body = nn.TransformerEncoder(block, layers, enable_nested_tensor=False)
+            # sines and cosines of the positions (Vaswani et al. 2017, section 3.5)
+            place = torch.arange(architecture.span, dtype=torch.float32)[:, None]
+            angle = place * torch.exp(torch.arange(0, size, 2) * (-math.log(10_000.0) / size))
+            positions = torch.stack([angle.sin(), angle.cos()], dim=-1).flatten(1)
+            self.register_buffer("positions", positions, persistent=False)
+        self.decoder = nn.Linear(size, n_words)
+        nn.init.uniform_(self.embedding.weight, -0.1, 0.1)
+        nn.init.uniform_(self.decoder.weight, -0.1, 0.1)
+        nn.init.zeros_(self.decoder.bias)
+        if architecture.tied:
+            self.decoder.weight = self.embedding.weight
+
+    def forward(self, numbers: Tensor, state: State | None = None) -> tuple[Tensor, State | None]:
+        """Return logits (rows, n, V) of the words after ``numbers`` (rows, n), and an LSTM's state
+        after them.
+        """
+        embedded = self.embedding(numbers)
+        if self.architecture.kind == "lstm":
+            hidden, state = self.body(self.drop(embedded), state)
+        else:
+            n = numbers.shape[1]
+            embedded = embedded * math.sqrt(self.architecture.size) + self.positions[:n]
+            mask = torch.ones(n, n, dtype=torch.bool, device=numbers.device).triu(1)
+            hidden = self.body(self.drop(embedded), mask=mask)
+        return self.decoder(self.drop(hidden)), state
+
+
+@dataclass(frozen=True, eq=False)
+class WordModel:
+    """A word-level language model: its network and its vocabulary."""
+
+    network: WordNetwork
+    vocabulary: Vocabulary
+
+    @torch.inference_mode()
+    def surprisal(self, words: pd.DataFrame, tokenize: Tokenize = plain) -> pd.DataFrame:
+        """Return words with the surprisal of each in bits, each text read from its beginning.
+
+        Parameters
+        ----------
+        words : DataFrame
+            ``text_id``, ``word_id``, ``word``; where there is a ``sentence_id``, a sentence's end
+            is read (and not scored) before the next sentence.
+        tokenize : callable
+            How a printed word becomes the tokens that the model was trained on; their surprisals
+            are added.
+
+        Returns
+        -------
+        DataFrame
+            ``words`` with ``surprisal_bits``, ``n_tokens`` and ``n_unknown``.
+        """
+        tokens = word_level_tokens(words, tokenize)
+        number = self.vocabulary.numbers(tokens["token"].tolist())
+        # put the end of a sentence (number 0) before each sentence
+        begins = tokens["sentence"].ne(tokens["sentence"].shift()).to_numpy()
+        place = np.arange(len(tokens)) + np.cumsum(begins)
+        read = np.zeros(len(tokens) + begins.sum(), dtype=np.int64)
+        read[place] = number
+        # first and last position of each text
+        first = place[tokens["text"].ne(tokens["text"].shift()).to_numpy()] - 1
+        last = np.append(first[1:], len(read)) - 1
+        self.network.eval()
+        device = self.network.embedding.weight.device
+        numbers, bits = torch.from_numpy(read).to(device), np.full(len(read), np.nan)
+        is_lstm, span = self.network.architecture.kind == "lstm", self.network.architecture.span
+        state: State | None = None
+        for places, new, goes_on in (
+            _side_by_side(first, last) if is_lstm else _windows(first, last, span)
+        ):
+            known = state if goes_on else None
+            logits, state = self.network(numbers[torch.from_numpy(places)], known)
+            target = numbers[torch.from_numpy(places + 1)]
+            nats = nn.functional.cross_entropy(logits.mT, target, reduction="none").cpu().numpy()
+            bits[places[new] + 1] = nats[new] / math.log(2)
+        return sum_over_words(words, tokens, bits[place], number == 1)
+
+
+# positions to read (rows, n), which are new, whether the state of the batch before goes on
+Batch = tuple[np.ndarray, np.ndarray, bool]
+
+
+def _side_by_side(first: np.ndarray, last: np.ndarray) -> Iterator[Batch]:
+    """Yield the batches in which an LSTM reads texts of like lengths side by side.
+
+    Short rows are filled with their last position, which no word of theirs can see.
+    """
+    order = np.argsort(last - first, kind="stable")
+    for rows in np.split(order, range(ROWS_AT_ONCE, len(order), ROWS_AT_ONCE)):
+        begin, end = first[rows, None], last[rows, None]
+        longest, step = int((end - begin).max()), WORDS_AT_ONCE // len(rows)
+        for start in range(0, longest, step):
+            places = begin + np.arange(start, min(start + step, longest))
+            yield np.minimum(places, end - 1), places < end, start > 0
+
+
+def _windows(first: np.ndarray, last: np.ndarray, span: int) -> Iterator[Batch]:
+    """Yield the batches in which a Transformer reads windows of ``span`` words that overlap by
+    half.
+
+    All words of a text's first window are new, and of later ones those that no window before them
+    had.
+    """
+    stride = span // 2
+    starts = [
+        np.arange(a, max(b - span + stride, a + 1), stride)
+        for a, b in zip(first, last, strict=True)
+    ]
+    sizes = [len(own) for own in starts]
+    begin, end = np.concatenate(starts)[:, None], np.repeat(last, sizes)[:, None]
+    opening = begin == np.repeat(first, sizes)[:, None]
+    steps = np.arange(min(span, int((last - first).max())))
+    for i in range(0, len(begin), ROWS_AT_ONCE):
+        rows = slice(i, i + ROWS_AT_ONCE)
+        places = begin[rows] + steps
+        new = (places < end[rows]) & ((steps >= span - stride) | opening[rows])
+        yield np.minimum(places, end[rows] - 1), new, False
+
+
+# Training
+
+
+@dataclass(frozen=True)
+class Training:
+    """How a model is trained; the rates are those of PyTorch's example for LSTMs (20) and for
+    Transformers (5).
+    """
+
+    rate: float = 20.0
+    batch_size: int = 20  # rows that the text is cut into
+    dropout: float = 0.2
+    epochs: int = 50
+    patience: int = 5  # epochs without improvement before training ends
+    clip: float = 0.25  # largest norm of the gradient
+    seed: int = 0
+
+
+@dataclass(frozen=True, eq=False)
+class TrainedWordModel:
+    """A trained model and its history."""
+
+    model: WordModel
+    history: pd.DataFrame  # epoch, rate, validation_perplexity
+    validation_perplexity: float  # per word, ends of sentences counted, of the best epoch
+
+
+def train(
+    text: Tensor,
+    validation: Tensor,
+    vocabulary: Vocabulary,
+    architecture: Architecture,
+    training: Training = Training(),  # noqa: B008 (frozen)
+    *,
+    folder: str | Path | None = None,
+    checkpoint_seconds: float = 120.0,
+    device: str = "cpu",
+) -> TrainedWordModel:
+    """Train a network; where a folder holds the checkpoint of this very run, continue from it.
+
+    A checkpoint holds all that the rest of the run depends on, the random state among it, so that a
+    run that was killed and resumed gives the same weights, to the last bit on one machine.
+
+    Parameters
+    ----------
+    text, validation : (n,) int Tensor
+        ``vocabulary.stream(sentences)``.
+    folder : str or Path, optional
+        Where ``checkpoint.safetensors`` is kept, after every epoch and every ``checkpoint_seconds``
+        within one.
+    device : str
+        ``"cpu"`` or ``"cuda"``.
+
+    Raises
+    ------
+    ValueError
+        If the text is too short for ``batch_size`` rows, or the folder holds another run's
+        checkpoint.
+    FloatingPointError
+        If no epoch gave a finite perplexity: the rate is too high.
+    """
+    run = _Run(text, vocabulary, architecture, training, device)
+    settings = {
+        "architecture": asdict(architecture),
+        "training": asdict(training),
+        "words": len(vocabulary.words),
+        "text": [len(text), int(text.sum()), int(validation.sum())],
+    }
+    identity = json.dumps(settings, sort_keys=True)
+    path = None if folder is None else Path(folder) / "checkpoint.safetensors"
+    if path is not None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if path.is_file():
+            run.resume(path, identity)
+    saved, progress = time.monotonic(), run.progress
+    while progress.epoch < training.epochs and progress.stale < training.patience:
+        while progress.span < len(run.spans):
+            run.one_span()
+            if path is not None and time.monotonic() - saved > checkpoint_seconds:
+                run.save(path, identity)
+                saved = time.monotonic()
+        # keep the weights if they are the best so far, else halve the rate
+        reached = perplexity(WordModel(run.network, vocabulary), validation)
+        progress.history.append((progress.epoch, progress.rate, reached))
+        if reached < progress.best:
+            progress.best, progress.stale = reached, 0
+            run.best = copy.deepcopy(run.network.state_dict())
+        else:
+            progress.rate, progress.stale = progress.rate / 2, progress.stale + 1
+        progress.epoch, progress.span, run.state = progress.epoch + 1, 0, None
+        if path is not None:
+            run.save(path, identity)
+    if not math.isfinite(progress.best):
+        raise FloatingPointError(
+            f"no epoch gave a finite perplexity at the rate {training.rate:g}; lower it"
+        )
+    run.network.load_state_dict(run.best)
+    history = pd.DataFrame(progress.history, columns=["epoch", "rate", "validation_perplexity"])
+    return TrainedWordModel(WordModel(run.network.eval(), vocabulary), history, progress.best)
+
+
+@dataclass
+class _Progress:
+    """Everything but tensors that a checkpoint holds."""
+
+    epoch: int = 0
+    span: int = 0  # spans of this epoch done
+    rate: float = 0.0
+    stale: int = 0  # epochs since the last improvement
+    best: float = math.inf
+    history: list[tuple[int, float, float]] = field(default_factory=list)
+
+
+class _Run:
+    """One training run: network, position in the text, and its checkpoint."""
+
+    def __init__(
+        self,
+        text: Tensor,
+        vocabulary: Vocabulary,
+        architecture: Architecture,
+        training: Training,
+        device: str,
+    ) -> None:
+        torch.manual_seed(training.seed)
+        self.training, self.device = training, device
+        n_words = len(vocabulary.words)
+        self.network = WordNetwork(architecture, n_words, training.dropout).to(device)
+        self.spans = _spans(_rows(text, training.batch_size).to(device), architecture.span)
+        self.state: State | None = None
+        self.best = copy.deepcopy(self.network.state_dict())
+        self.progress = _Progress(rate=training.rate)
+
+    def one_span(self) -> None:
+        """Take a step of gradient descent on the next span."""
+        inputs, targets = self.spans[self.progress.span]
+        self.network.train()
+        self.network.zero_grad(set_to_none=True)
+        state = None if self.state is None else tuple(part.detach() for part in self.state)
+        logits, self.state = self.network(inputs, state)
+        nn.functional.cross_entropy(logits.flatten(0, 1), targets.flatten()).backward()
+        nn.utils.clip_grad_norm_(self.network.parameters(), self.training.clip)
+        with torch.no_grad():
+            for parameter in self.network.parameters():
+                if parameter.grad is not None:
+                    parameter.sub_(parameter.grad, alpha=self.progress.rate)
+        self.progress.span += 1
+
+    def save(self, path: Path, identity: str) -> None:
+        """Write the checkpoint."""
+        tensors = {f"now.{name}": value for name, value in self.network.state_dict().items()}
+        tensors |= {f"best.{name}": value for name, value in self.best.items()}
+        tensors |= {f"state.{i}": value.detach() for i, value in enumerate(self.state or ())}
+        tensors["random"] = torch.get_rng_state()
+        if self.device.startswith("cuda"):
+            tensors["random_cuda"] = torch.cuda.get_rng_state(self.device)
+        # tied weights share memory, which safetensors does not store
+        copies = {name: value.clone().contiguous() for name, value in tensors.items()}
+        about = {"identity": identity, "progress": json.dumps(asdict(self.progress))}
+        with atomic_write(path) as part:
+            save_file(copies, str(part), about)
+
+    def resume(self, path: Path, identity: str) -> None:
+        """Continue from a checkpoint of the same run."""
+        with safe_open(str(path), "pt", device=self.device) as opened:
+            about = opened.metadata()
+            if about["identity"] != identity:
+                raise ValueError(
+                    f"{path} is the checkpoint of another run (other text, architecture or "
+                    "training); delete it, or give this run a folder of its own"
+                )
+            tensors = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118 (not a dict)
+        now = {name[4:]: value for name, value in tensors.items() if name.startswith("now.")}
+        self.network.load_state_dict(now)
+        self.best = {name[5:]: value for name, value in tensors.items() if name.startswith("best.")}
+        state = sorted(name for name in tensors if name.startswith("state."))
+        self.state = tuple(tensors[name] for name in state) or None
+        torch.set_rng_state(tensors["random"].cpu())
+        if "random_cuda" in tensors:
+            torch.cuda.set_rng_state(tensors["random_cuda"].cpu(), self.device)
+        progress = json.loads(about["progress"])
+        progress["history"] = [tuple(row) for row in progress["history"]]
+        self.progress = _Progress(**progress)
+
+
+def _rows(stream: Tensor, n_rows: int) -> Tensor:
+    """Cut a (n,) text into (n_rows, n // n_rows) rows that are read in parallel; the rest at its
+    end is left out.
+    """
+    length = len(stream) // n_rows
+    if length < 2:
+        raise ValueError(
+            f"a text of {len(stream)} words cannot be cut into {n_rows} rows; take a smaller "
+            "batch_size"
+        )
+    return stream[: length * n_rows].view(n_rows, length)
+
+
+def _spans(rows: Tensor, span: int) -> list[tuple[Tensor, Tensor]]:
+    """Return (inputs, targets) of consecutive spans of the rows."""
+    n = rows.shape[1] - 1
+    ends = [(i, min(i + span, n)) for i in range(0, n, span)]
+    return [(rows[:, i:end], rows[:, i + 1 : end + 1]) for i, end in ends]
+
+
+@torch.inference_mode()
+def perplexity(model: WordModel, stream: Tensor) -> float:
+    """Return the perplexity per word of a text, ends of sentences counted (Hao et al. 2020, section
+    3.3.1).
+
+    Parameters
+    ----------
+    stream : (n,) int Tensor
+        ``model.vocabulary.stream(sentences)``; it is read in ten rows, an LSTM's state going on
+        from span to span and a Transformer beginning anew with each, as PyTorch's example
+        evaluates.
+    """
+    model.network.eval()
+    device = model.network.embedding.weight.device
+    rows = _rows(stream, min(EVALUATION_ROWS, len(stream) // 2)).to(device)
+    nats, state = 0.0, None
+    for inputs, targets in _spans(rows, model.network.architecture.span):
+        logits, state = model.network(inputs, state)
+        logits, targets = logits.flatten(0, 1), targets.flatten()
+        nats += float(nn.functional.cross_entropy(logits, targets, reduction="sum"))
+    mean = nats / (rows.numel() - len(rows))
+    # NaN counts as infinite: it is never the best
+    return math.exp(mean) if mean < LARGEST_NATS else math.inf
+
+
+@dataclass(frozen=True, eq=False)
+class Tuned:
+    """The result of a search over batch size, dropout and rate."""
+
+    training: Training
+    validation_perplexity: float
+    # number, batch_size, dropout, rate, validation_perplexity (inf where training diverged)
+    trials: pd.DataFrame
+
+
+def tune(
+    text: Tensor,
+    validation: Tensor,
+    vocabulary: Vocabulary,
+    architecture: Architecture,
+    training: Training = Training(),  # noqa: B008 (frozen)
+    *,
+    random_trials: int = RANDOM_TRIALS,
+    model_trials: int = MODEL_TRIALS,
+    storage: str | None = None,
+    device: str = "cpu",
+) -> Tuned:
+    """Search batch size, dropout and first rate: random trials, then trials that expected
+    improvement proposes.
+
+    The paper's GPEI (Snoek et al. 2012) is Optuna's Gaussian-process sampler here, which maximises
+    the logarithm of expected improvement. The paper gives no ranges; these are 10 to 80 rows,
+    dropout 0 to 0.6, and rates from an eighth to twice those of PyTorch's example (20 for LSTMs, 5
+    for Transformers).
+
+    Parameters
+    ----------
+    training : Training
+        What is not searched: epochs, patience, clip, seed.
+    storage : str, optional
+        ``"sqlite:///tuning.db"``: trials are kept there, and a search that was interrupted
+        continues.
+
+    Raises
+    ------
+    ImportError
+        If Optuna is not installed.
+    """
+    try:
+        import optuna
+    except ImportError as error:
+        raise ImportError(
+            "tuning needs Optuna, which psychlm does not install: pip install 'optuna>=4.2'"
+        ) from error
+    middle = FIRST_RATE["LSTM" if architecture.kind == "lstm" else "Transformer"]
+
+    def objective(trial: optuna.Trial) -> float:
+        proposed = replace(
+            training,
+            batch_size=trial.suggest_int("batch_size", 10, 80, log=True),
+            dropout=trial.suggest_float("dropout", 0.0, 0.6),
+            rate=trial.suggest_float("rate", middle / 8, middle * 2, log=True),
+        )
+        try:
+            done = train(text, validation, vocabulary, architecture, proposed, device=device)
+        except FloatingPointError as error:
+            raise optuna.TrialPruned(str(error)) from error
+        return math.log(done.validation_perplexity)
+
+    study = optuna.create_study(
+        study_name=f"{architecture.kind}-{architecture.size}{'-tied' * architecture.tied}",
+        sampler=optuna.samplers.GPSampler(seed=training.seed, n_startup_trials=random_trials),
+        storage=storage,
+        load_if_exists=True,
+    )
+    study.optimize(objective, n_trials=max(random_trials + model_trials - len(study.trials), 0))
+    rows = [{"number": t.number, **t.params, "log": t.value} for t in study.trials]
+    trials = pd.DataFrame(rows)
+    trials["validation_perplexity"] = np.exp(trials.pop("log").astype(float)).fillna(math.inf)
+    best = replace(training, **study.best_params)
+    return Tuned(best, math.exp(study.best_value), trials)
+
+
+# The models of the paper
+
+
+@dataclass(frozen=True, eq=False)
+class CorpusModel:
+    """A traditional language model, trained and tested on one corpus."""
+
+    family: Literal["n-gram", "LSTM", "Transformer"]
+    size: int  # the order of an n-gram, the hidden units of a network
+    corpus: WordCorpus
+    model: ngram.NgramModel | WordModel
+    perplexity: float  # per token of the test part, ends of sentences counted
+    training: Training | None = None  # of networks
+
+    @property
+    def name(self) -> str:
+        """Its name in the paper: "3-Gram", "LSTM-200", "Transformer-424"."""
+        return f"{self.size}-Gram" if self.family == "n-gram" else f"{self.family}-{self.size}"
+
+    @property
+    def key(self) -> str:
+        """Corpus and name as a report's key has them: "penn_treebank.3-gram"."""
+        return f"{self.corpus.name}.{self.name}".lower().replace(" ", "_")
+
+    def surprisal(self, words: pd.DataFrame) -> pd.DataFrame:
+        """Return printed words with ``surprisal_bits`` and ``n_unknown``, read in the corpus's own
+        tokens.
+        """
+        return self.model.surprisal(words, self.corpus.tokenize)
+
+
+def kenlm_missing(*, build_missing: bool) -> str:
+    """Return why n-grams cannot be trained here; an empty text where they can.
+
+    Parameters
+    ----------
+    build_missing : bool
+        Build KenLM's programs, which takes a minute, where they are not found.
+    """
+    try:
+        ngram.program("lmplz", build_missing=build_missing)
+    except ngram.KenlmError as error:
+        return str(error)
+    missing = "the module kenlm is not installed; pip install kenlm (needs g++)"
+    return "" if find_spec("kenlm") else missing
+
+
+def ngrams(corpus: WordCorpus, orders: Sequence[int], folder: str | Path) -> Iterator[CorpusModel]:
+    """Train n-grams, whose ARPA files go into a folder, and yield each."""
+    for order in orders:
+        file = Path(folder) / f"{corpus.name}.{order}.arpa"
+        model = ngram.train(corpus.train, order, file, discount_fallback=True)
+        reached = model.perplexity(corpus.test).including_unknown
+        yield CorpusModel("n-gram", order, corpus, model, reached)
+
+
+def networks(
+    corpus: WordCorpus,
+    family: Literal["LSTM", "Transformer"],
+    sizes: Sequence[int],
+    training: Training,
+    *,
+    trials: tuple[int, int] = (0, 0),
+    folder: str | Path | None = None,
+    device: str = "cpu",
+) -> Iterator[CorpusModel]:
+    """Train LSTMs or Transformers of several sizes, the smallest first, and yield each.
+
+    Parameters
+    ----------
+    training : Training
+        Its rate is replaced by that of PyTorch's example for this kind of model; all three tuned
+        settings are where there are trials.
+    trials : (int, int)
+        Random and model-based trials of the search for batch size, dropout and rate; the paper's
+        are 7 and 13.
+    folder : str or Path, optional
+        Where checkpoints and trials are kept, so that a run that was killed continues.
+    """
+    vocabulary = Vocabulary.of(corpus.train)
+    text, validation, test = (
+        vocabulary.stream(part) for part in (corpus.train, corpus.validation, corpus.test)
+    )
+    settings = replace(training, rate=FIRST_RATE[family])
+    kind: Literal["lstm", "transformer"] = "lstm" if family == "LSTM" else "transformer"
+    for size in sorted(sizes):
+        made = Architecture(kind, size)
+        own = None if folder is None else Path(folder) / f"{corpus.name}.{family}.{size}"
+        if sum(trials) and size <= LARGEST_TUNED:
+            storage = None
+            if own is not None:
+                own.mkdir(parents=True, exist_ok=True)
+                storage = f"sqlite:///{own / 'trials.db'}"
+            options = {"random_trials": trials[0], "model_trials": trials[1], "storage": storage}
+            tuned = tune(text, validation, vocabulary, made, settings, device=device, **options)  # type: ignore[arg-type]
+            settings = tuned.training
+        done = train(text, validation, vocabulary, made, settings, folder=own, device=device)
+        reached = perplexity(done.model, test)
+        yield CorpusModel(family, size, corpus, done.model, reached, settings)

@@ -1,0 +1,218 @@
+"""An executed notebook as one HTML file: MathML, pictures and styles inside, no script."""
+
+from __future__ import annotations
+
+import base64
+import html
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jinja2
+import nbformat
+import pandas as pd
+from latex2mathml.converter import convert as latex_to_mathml
+from markupsafe import Markup
+from nbconvert.exporters import HTMLExporter
+from nbconvert.filters import Highlight2HTML, strip_ansi
+from nbconvert.filters.markdown_mistune import IPythonRenderer, MarkdownWithMath
+from nbconvert.preprocessors.sanitize import SanitizeHTML
+
+from psychlm import data
+
+TEMPLATES = Path(__file__).parent / "templates"
+IMAGES = {"image/png": "png", "image/svg+xml": "svg", "image/jpeg": "jpg"}
+DOWNLOADS = IMAGES | {"text/csv": "csv"}
+# tags that the HTML of an output may hold; every other tag is shown as text
+TAGS = re.findall(
+    r"\w+",
+    """a abbr b blockquote br caption code col colgroup dd details div dl dt em h2 h3 h4 h5 h6 hr
+    i img kbd li mark ol p pre s small span strong sub summary sup table tbody td tfoot th thead tr
+    u ul""",
+)
+ATTRIBUTES = {
+    "*": ["class", "colspan", "rowspan", "scope", "title", "alt"],
+    "a": ["href"],
+    "img": lambda tag, name, value: name == "src" and value.startswith("data:image/"),
+}
+
+
+@dataclass(frozen=True)
+class Page:
+    """A rendered report."""
+
+    html: str
+    picture_file: str  # name of the headline figure; empty without one
+    picture: bytes
+    alt: str
+    finding: str  # the sentence computed for the headline figure, Markdown
+
+
+class _Renderer(IPythonRenderer):
+    """nbconvert's Markdown renderer, with math as MathML, scrolling tables and anchors."""
+
+    def heading(self, text: str, level: int, **attrs: Any) -> str:
+        anchor = re.sub(r"\W+", "-", html.unescape(re.sub(r"<[^>]*>", "", text)).lower()).strip("-")
+        return f'<h{level} id="{anchor or "section"}">{text}</h{level}>\n'
+
+    def table(self, text: str) -> str:
+        return f'<div class="scroll prose"><table>{text}</table></div>\n'
+
+    def inline_math(self, body: str) -> str:
+        return mathml(body, "inline")
+
+    def block_math(self, body: str) -> str:
+        return f'<span class="equation">{mathml(body, "block")}</span>'
+
+    def latex_environment(self, name: str, body: str) -> str:
+        return self.block_math(rf"\begin{{{name}}}{body}\end{{{name}}}")
+
+
+def markdown(source: str, folder: Path, trusted: bool = False, attachments: Any = None) -> Markup:
+    """Render Markdown; only what an author wrote may hold raw HTML, not what was computed."""
+    renderer = _Renderer(
+        escape=not trusted,
+        allow_harmful_protocols=False,
+        embed_images=trusted,
+        exclude_anchor_links=True,
+        path=str(folder),
+        attachments=attachments or {},
+    )
+    return Markup(MarkdownWithMath(renderer=renderer).render(source))
+
+
+def mathml(latex: str, display: str = "block") -> str:
+    """Turn LaTeX into MathML; what cannot be converted is shown as it was written."""
+    # the converter knows neither these environments nor \arg
+    latex = re.sub(r"\{(align|equation)(ed)?\*?\}", "{align*}", latex)
+    latex = re.sub(r"\{gather(ed)?\*?\}", "{gather*}", latex)
+    latex = re.sub(r"\\arg\s*\\?(max|min)", r"\\mathrm{arg\\,\1}", latex)
+    try:
+        converted = latex_to_mathml(latex.strip(), display=display)
+    except Exception:  # the converter has no common base for its errors
+        return f'<code class="latex">{html.escape(latex)}</code>'
+    # \sim is a relation, and names of functions are operators
+    converted = converted.replace("<mi>&#x0007E;</mi>", "<mo>&#x0223C;</mo>")
+    operator = r'<mo lspace="0" rspace="0.1667em">\1</mo>'
+    return re.sub(r"<mi>(log|ln|exp|min|max)</mi>", operator, converted)
+
+
+def output_html(source: str) -> Markup:
+    """Return the HTML of an output without anything that could run or ask the network.
+
+    Tables scroll in a box. Style sheets are left out: those of pandas conflict with dark mode.
+    """
+    source = re.sub(r"<style\b[^>]*>.*?</style\s*>", "", source, flags=re.DOTALL | re.IGNORECASE)
+    clean = SanitizeHTML(tags=TAGS, attributes=ATTRIBUTES).sanitize_html_tags(source)
+    clean = re.sub(r"<img\b(?![^>]*\bsrc=)[^>]*>", "", clean)  # an image from elsewhere
+    scrolling = r'<div class="scroll">\1</div>'
+    return Markup(re.sub(r"(<table\b.*?</table>)", scrolling, clean, flags=re.DOTALL))
+
+
+def image_uri(content: str | bytes, mime: str) -> str:
+    """Return a file as a data URI; text of a bitmap image is base64 already."""
+    if isinstance(content, str) and mime in ("image/png", "image/jpeg"):
+        return f"data:{mime};base64,{''.join(content.split())}"
+    raw = content.encode() if isinstance(content, str) else content
+    return f"data:{mime};base64,{base64.b64encode(raw).decode()}"
+
+
+def duration(seconds: float | None) -> str:
+    """Return a time as text.
+
+    Examples
+    --------
+    >>> duration(12), duration(185)
+    ('12 s', '3 min 05 s')
+    """
+    if seconds is None:
+        return ""
+    if seconds < 60:
+        return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"
+    return f"{seconds // 60:.0f} min {seconds % 60:02.0f} s"
+
+
+def plain_text(text: str) -> str:
+    """Return text without terminal escapes and other control characters, but tabs and newlines."""
+    return re.sub(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]", "", strip_ansi(text))
+
+
+def environment(folder: Path) -> jinja2.Environment:
+    """Return the Jinja environment of the pages, with its filters."""
+    loader = jinja2.FileSystemLoader(TEMPLATES)
+    pages = jinja2.Environment(loader=loader, autoescape=True, trim_blocks=True, lstrip_blocks=True)
+    add_filters(pages, folder)
+    return pages
+
+
+def add_filters(pages: jinja2.Environment, folder: Path) -> None:
+    """Give the filters and globals of the templates to a Jinja environment."""
+
+    def prose(source: str, trusted: bool = False, attachments: Any = None) -> Markup:
+        return markdown(source, folder, trusted, attachments)
+
+    pages.filters.update(
+        prose=prose,
+        inline=lambda source: Markup(re.sub(r"^<p>|</p>\s*$", "", prose(source).strip())),
+        duration=duration,
+        plain=plain_text,
+        output_html=output_html,
+        code=lambda source: Markup(Highlight2HTML(pygments_lexer="ipython3")(source)),
+        equation=lambda latex: Markup(_Renderer().block_math(latex.strip().strip("$"))),
+    )
+    style = (TEMPLATES / "style.css").read_text(encoding="utf-8")
+    pages.globals.update(style=Markup(style), image_uri=image_uri)
+    pages.globals.update(images=list(IMAGES), downloads=DOWNLOADS)
+
+
+def report_page(notebook: Path, report: dict[str, Any], numbers: pd.DataFrame) -> Page:
+    """Render an executed notebook and the report of its numbers.
+
+    Parameters
+    ----------
+    notebook : Path
+        The notebook with its outputs, as papermill wrote it; a failed one may stop in the middle.
+    report : dict
+        The report of :mod:`psychlm.report`, with the runner's title, question, status, error,
+        seconds and finishing time.
+    numbers : DataFrame
+        Its numbers, as :func:`psychlm.site.compare` returns them.
+    """
+    content = nbformat.read(notebook, as_version=4)
+    cells = [
+        c for c in content.cells if "papermill-error-cell-tag" not in c.metadata.get("tags", [])
+    ]
+    content.cells = cells
+    if report["status"] == "left out":  # the banner says why; a traceback adds nothing
+        for cell in cells:
+            cell["outputs"] = [o for o in cell.get("outputs", []) if o.output_type != "error"]
+    folder, used = notebook.parent, report["provenance"].get("data") or {}
+    prose = (markdown(c.source, folder, trusted=True) for c in cells if c.cell_type == "markdown")
+    headings = re.findall(r'<h2 id="(.*?)">(.*?)</h2>', "".join(prose), flags=re.DOTALL)
+    urls = data.registry()["url"].reindex(list(used)).fillna("")
+    exporter = HTMLExporter(template_paths=[str(TEMPLATES)], template_file="report.html.j2")
+    add_filters(exporter.environment, folder)
+    exporter.environment.autoescape = True
+    exporter.environment.globals.update(
+        report=report,
+        contents=[(anchor, Markup(text).striptags()) for anchor, text in headings],
+        addresses=urls[urls.str.startswith("https://")].to_dict(),
+        numbers=numbers.to_dict("records"),
+    )
+    page, _ = exporter.from_notebook_node(content)
+    # the headline: the first picture of the cell with that tag, and the first Markdown computed
+    # there or after it
+    first = next((i for i, c in enumerate(cells) if "headline" in c.metadata.get("tags", [])), None)
+    picture_file, picture, alt, finding = "", b"", "", ""
+    for number, cell in enumerate(cells[first:] if first is not None else []):
+        for shown in (output.get("data", {}) for output in cell.get("outputs", [])):
+            mime = next((mime for mime in IMAGES if mime in shown), None)
+            if mime and not picture and number == 0:
+                raw = shown[mime]
+                picture = raw.encode() if mime == "image/svg+xml" else base64.b64decode(raw)
+                picture_file = f"{report['notebook']}.{IMAGES[mime]}"
+                described = cell.metadata.get("psychlm", {})
+                alt = described.get("alt") or described.get("caption") or "The headline figure"
+            finding = finding or str(shown.get("text/markdown", "")).strip()
+    return Page(page, picture_file, picture, alt, finding)

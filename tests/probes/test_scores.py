@@ -1,0 +1,95 @@
+"""Scores of probes by clusters counted by hand, statsmodels' Wilson interval, and a bootstrap over clusters."""
+
+import numpy as np
+import pandas as pd
+import pytest
+from statsmodels.stats.proportion import proportion_confint
+
+from psychlm.frames import FrameError
+from psychlm.probes import scores
+
+
+def questions(clusters, **columns):
+    n = len(clusters)
+    frame = pd.DataFrame(
+        {"item_id": [f"q{i}" for i in range(n)], "prompt": "?", "answer": 0, "cluster": clusters}
+    )
+    frame["choices"] = [list("abcde")] * n
+    return frame.assign(**({"probe": "definitions"} | columns))
+
+
+def grades(items, values):
+    return pd.Series(np.asarray(values, dtype=float), index=items["item_id"])
+
+
+def test_a_cluster_counts_only_where_every_question_is_right():
+    items = questions(["a", "a", "b", "b", "c"])
+    table = scores.cluster_accuracy(items, grades(items, [1, 1, 1, 0, 0])).loc["definitions"]
+    assert table["accuracy"] == pytest.approx(1 / 3)
+    assert table["n_clusters"] == 3
+    assert table["questions_per_cluster"] == pytest.approx(5 / 3)
+    assert table["if_independent"] == pytest.approx((0.6**2 + 0.6**2 + 0.6) / 3)
+    assert (table["low"], table["high"]) == pytest.approx(proportion_confint(1, 3, method="wilson"))
+
+
+def test_questions_of_clusters_of_one_have_wilsons_interval():
+    items = questions([f"c{i}" for i in range(200)])
+    table = scores.instance_accuracy(items, grades(items, np.arange(200) % 4 == 0)).loc[
+        "definitions"
+    ]
+    low, high = proportion_confint(50, 200, method="wilson")
+    assert table["accuracy"] == 0.25
+    assert (table["low"], table["high"]) == pytest.approx(
+        (low, high), abs=2e-4
+    )  # n - 1 in place of n
+
+
+def test_intervals_are_as_wide_as_a_bootstrap_over_clusters(rng):
+    known = rng.random(300) < 0.6
+    size = rng.integers(1, 9, 300)
+    items = questions(np.repeat([f"c{i}" for i in range(300)], size))
+    right = np.where(
+        np.repeat(known, size), rng.random(size.sum()) < 0.9, rng.random(size.sum()) < 0.3
+    )
+    table = scores.instance_accuracy(items, grades(items, right)).loc["definitions"]
+    sums = np.add.reduceat(right.astype(float), np.cumsum(size) - size)
+    drawn = rng.integers(0, 300, (4000, 300))
+    boot = sums[drawn].sum(axis=1) / size[drawn].sum(axis=1)
+    assert table["high"] - table["low"] == pytest.approx(
+        np.diff(np.quantile(boot, [0.025, 0.975]))[0], rel=0.06
+    )
+
+
+@pytest.mark.parametrize("value", [0.0, 1.0])
+def test_all_right_or_all_wrong_still_leaves_an_interval_of_clusters(value):
+    items = questions(np.repeat(list("abcdefgh"), 5))
+    table = scores.instance_accuracy(items, grades(items, np.full(40, value))).loc["definitions"]
+    assert (table["low"], table["high"]) == pytest.approx(
+        proportion_confint(8 * value, 8, method="wilson"), abs=1e-12
+    )
+
+
+def test_figure_3_has_random_distractors_first_and_hops_down_the_side():
+    items = questions(
+        list("abcd"),
+        probe="hypernymy",
+        hops=[1, 1, 2, 2],
+        distractor_set=["sister", "random", "random", "hyponym"],
+        distractor_distance=[2, 0, 0, 1],
+    )
+    long = scores.by_hops_and_distractors(items, grades(items, [1, 0, 1, 1]))
+    table = scores.heat_map_table(long)
+    assert list(table.columns) == ["random", "sister 2", "hyponym 1"]
+    assert table.loc[("hypernymy", 1), "sister 2"] == 1
+    assert np.isnan(table.loc[("hypernymy", 1), "hyponym 1"])
+    assert scores.heat_map_table(long, min_questions=2).empty
+
+
+def test_questions_without_a_grade_are_named_and_unasked_ones_do_not_count():
+    items = questions(list("aabb"))
+    with pytest.raises(FrameError, match="1 items have no grade, 'q3' among them"):
+        scores.instance_accuracy(items, grades(items, [1, 1, 1, 1]).drop("q3"))
+    with pytest.raises(FrameError, match="lack the columns"):
+        scores.cluster_accuracy(items.drop(columns="cluster"), grades(items, [1, 1, 1, 1]))
+    table = scores.cluster_accuracy(items, grades(items, [1, np.nan, 1, 0])).loc["definitions"]
+    assert (table["n_questions"], table["accuracy"]) == (3, 0.5)

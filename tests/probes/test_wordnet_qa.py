@@ -1,0 +1,285 @@
+"""Questions drawn at random, each looked up with NLTK's own objects: links walked one by one,
+senses looked up in the index. Sizes of WordNet 3.0: wnstats(7WN). Positions of keys: the
+chi-squared test of SciPy."""
+
+import json
+import re
+from functools import cache
+
+import numpy as np
+import pandas as pd
+import pytest
+from conftest import absent
+from scipy.stats import chisquare
+
+from psychlm.corpora import read_arc
+from psychlm.data import DataMissingError
+from psychlm.frames import FrameError
+from psychlm.probes import question_sets, wordnet
+from psychlm.probes.distractors import FUNCTION_WORDS
+from psychlm.probes.wordnet_qa import PROBES, Builder, Recipe, templates
+
+pytestmark = pytest.mark.xdist_group("wordnet")  # one worker reads it, once
+RECIPE = Recipe(seed=7, max_concepts=130)
+
+
+def whole_wordnet(pos):
+    try:
+        return wordnet.load(pos=pos)
+    except DataMissingError:
+        absent("WordNet (Debian's wordnet-base)")
+
+
+@pytest.fixture(scope="module")
+def builder():
+    """Verbs only: a tenth of the concepts, and every relation that nouns have but instances."""
+    return Builder(whole_wordnet("v"))
+
+
+@pytest.fixture(scope="module")
+def built(builder):
+    return builder.build(RECIPE)
+
+
+@pytest.fixture(scope="module")
+def reader(builder):
+    with wordnet.open_reader(wordnet.find()) as nltk_reader:
+        yield nltk_reader
+
+
+@pytest.fixture(scope="module")
+def higher(reader):
+    """Return a function: how many hops each concept above one is away, link by link through NLTK."""
+
+    @cache
+    def walk(name, instances=False):
+        found, edge, hops = {}, [reader.synset(name)], 0
+        while edge:
+            hops += 1
+            edge = [
+                u
+                for s in edge
+                for u in s.hypernyms() + (s.instance_hypernyms() if instances else [])
+            ]
+            edge = [u for u in dict.fromkeys(edge) if u.name() not in found and u.name() != name]
+            found |= {u.name(): hops for u in edge}
+        return found
+
+    return walk
+
+
+@pytest.mark.slow
+def test_the_whole_of_wordnet_is_read_and_asked_about() -> None:
+    read = whole_wordnet("nvar")
+    sizes = read.concepts["pos"].value_counts()
+    assert sizes.to_dict() == {"n": 82_115, "v": 13_767, "a": 18_156, "r": 3_621}
+    senses = read.lemmas.groupby(read.concepts["pos"].to_numpy()[read.lemmas["node"]]).size()
+    assert (senses["n"], senses["v"]) == (146_312, 25_047)  # pairs of word and sense
+    assert read.version == "3.0"
+    built = Builder(read).build(RECIPE)
+    assert set(built.items["probe"]) == set(PROBES)
+    assert built.items["hops"].max() == 4
+
+
+def test_hops_are_those_of_walking_link_by_link(builder, higher, rng):
+    graph, names = builder.graph, builder.names
+    for node in rng.integers(0, graph.n, 300):
+        here = graph.up.below == node
+        mine = dict(zip(names[graph.up.above[here]], graph.up.hops[here].tolist(), strict=True))
+        assert mine == higher(names[node])
+
+
+def test_sister_families_are_those_of_walking_link_by_link(builder, reader, rng):
+    graph, names = builder.graph, builder.names
+    number = {name: node for node, name in enumerate(names)}
+    usable = np.flatnonzero(graph.parents.sizes(np.arange(graph.n)) > 0)
+    for node in rng.choice(usable, 40, replace=False):
+        synset = reader.synset(names[node])
+        own = {
+            synset,
+            *synset.closure(lambda s: s.hypernyms()),
+            *synset.closure(lambda s: s.hyponyms()),
+        }
+        edge = {child for parent in synset.hypernyms() for child in parent.hyponyms()} - {synset}
+        seen = set()
+        for depth in (1, 2, 3):
+            fresh = sorted(number[s.name()] for s in edge - seen - own)[:50]
+            if fresh:
+                assert set(graph.sister_distance(np.full(len(fresh), node), np.array(fresh))) == {
+                    depth
+                }
+            seen |= edge
+            edge = {child for s in edge for child in s.hyponyms()}
+
+
+def test_keys_stand_in_the_relation_and_no_distractor_does(built, reader, higher):
+    senses = cache(
+        lambda word, pos: [s.name() for s in reader.synsets(word.replace(" ", "_"), pos)]
+    )
+    exact = cache(lambda word, pos: [n for n in senses(word, pos) if word.lower() in lemmas(n)])
+    lemmas = cache(
+        lambda name: [w.replace("_", " ").lower() for w in reader.synset(name).lemma_names()]
+    )
+    isa = built.items[built.items["probe"].isin(["hypernymy", "hyponymy"])]
+    assert len(isa) > 1500
+    for q in isa.itertuples():
+        up = q.probe == "hypernymy"
+        below, above = (q.concept, q.answer_concept) if up else (q.answer_concept, q.concept)
+        assert higher(below)[above] == q.hops
+        for other in q.distractor_concepts:
+            words = lemmas(other)[:3]
+            pairs = [(a, b) for a in exact(q.lemma, q.pos) for w in words for b in exact(w, q.pos)]
+            for asked, shown in [*pairs, (q.concept, other)]:
+                low, high = (asked, shown) if up else (shown, asked)
+                assert low != high, q.item_id
+                assert high not in higher(low, True), q.item_id
+
+
+def test_definitions_and_synonyms_have_one_right_choice(built, reader):
+    items = built.items[built.items["probe"].isin(["definitions", "synonymy"])]
+    assert len(items) > 400
+    for q in items.itertuples():
+        own = reader.synset(q.concept)
+        for other in map(reader.synset, q.distractor_concepts):
+            assert other.definition() != own.definition()
+            folded = {word.lower() for word in other.lemma_names()}
+            if q.probe == "definitions":
+                assert q.lemma.replace(" ", "_").lower() not in folded
+            else:
+                shown = {word.lower() for word in other.lemma_names()[:3]}
+                assert not shown & {word.lower() for word in own.lemma_names()}
+
+
+def test_distractors_are_of_the_kind_and_distance_recorded(built, higher):
+    for q in built.items.sample(1000, random_state=1).itertuples():
+        for other, kind, distance in zip(
+            q.distractor_concepts, q.distractor_types, q.distractor_distances, strict=True
+        ):
+            above, below = higher(q.concept).get(other, 0), higher(other).get(q.concept, 0)
+            assert {"hypernym": above, "hyponym": below}.get(kind, 0) == (
+                distance if kind[:2] == "hy" else 0
+            )
+            if kind == "random":
+                assert distance == above == below == 0
+            assert kind in (q.distractor_set, "random")
+            assert distance in (q.distractor_distance, 0)
+
+
+def test_every_question_has_five_choices_and_its_set_has_at_least_one_distractor(built):
+    assert set(built.items["choices"].map(len)) == {5}
+    assert all(len(set(choices)) == 5 for choices in built.items["choices"])
+    assert all(
+        kind in types
+        for kind, types in zip(
+            built.items["distractor_set"], built.items["distractor_types"], strict=True
+        )
+    )
+
+
+def test_no_question_holds_a_word_of_its_key(built, builder):
+    words = dict(zip(builder.names, builder.choice_words, strict=True))
+    for q in built.items.drop_duplicates(["probe", "prompt", "answer_concept"]).itertuples():
+        prompt = f" {re.sub(r'[^a-z0-9]+', ' ', q.prompt.lower())} "
+        if q.probe != "definitions":
+            tokens = {
+                w for word in words[q.answer_concept] for w in re.findall("[a-z0-9]+", word.lower())
+            }
+            assert not (tokens - FUNCTION_WORDS) & set(prompt.split()), q.item_id
+        if q.probe != "synonymy":
+            assert (
+                f" {q.word.lower()} " not in f" {q.choices[q.answer].lower()} "
+                or q.word.lower() in FUNCTION_WORDS
+            )
+
+
+def test_the_word_asked_about_stands_in_its_sentence(built):
+    asked = built.items[built.items["probe"] != "synonymy"]
+    assert all(
+        prompt.count(word) >= 2 for word, prompt in zip(asked["word"], asked["prompt"], strict=True)
+    )
+
+
+def test_the_same_seed_gives_the_same_questions_and_each_probe_is_its_own(builder, built):
+    small = Recipe(seed=7, max_concepts=60)
+    together = builder.build(small, ["hyponymy", "synonymy"]).items
+    alone = builder.build(small, ["synonymy"]).items
+    again = together[together["probe"] == "synonymy"].reset_index(drop=True).drop(columns="split")
+    pd.testing.assert_frame_equal(alone.drop(columns="split"), again)
+    other = builder.build(Recipe(seed=8, max_concepts=60), ["synonymy"]).items
+    assert set(other["concept"]) != set(alone["concept"])
+
+
+def test_no_concept_is_in_two_splits_of_a_probe(built):
+    splits = built.items.groupby(["probe", "concept"])["split"].nunique()
+    assert splits.max() == 1
+    sizes = built.sizes()
+    assert (sizes["train"] <= RECIPE.max_train).all()
+    assert (sizes[["train", "dev", "test"]] > 0).all(axis=None)
+    assert (sizes[["train", "dev", "test"]].sum(axis=1) == sizes["with_perturbations"]).all()
+
+
+def test_perturbations_change_the_distractors_and_nothing_else(builder, built):
+    groups = built.items.groupby(["probe", "concept", "answer_concept", "prompt"])
+    per_question = groups["item_id"].size()
+    assert per_question.max() > 3
+    assert not built.items.duplicated(
+        ["probe", "concept", "answer_concept", "distractor_set", "distractor_distance"]
+    ).any()
+    plain = builder.build(Recipe(seed=7, max_concepts=60, perturbations=False), ["hypernymy"]).items
+    assert not plain.duplicated(["concept", "answer_concept"]).any()
+    assert plain["distractor_set"].nunique() > 1
+    assert (built.items["cluster"] == built.items["probe"] + ":" + built.items["concept"]).all()
+
+
+def test_keys_stand_at_every_place_alike(built):
+    assert chisquare(np.bincount(built.items["answer"], minlength=5)).pvalue > 1e-4
+
+
+def test_every_template_is_used_and_none_is_of_one_probe_only_by_chance(built):
+    for probe in PROBES:
+        assert len(templates(probe, "n")) == len(templates(probe, "v")) >= 4
+        starts = {form.split("“")[0] for pos in "nv" for form in templates(probe, pos)}
+        prompts = built.items.loc[built.items["probe"] == probe, "prompt"]
+        assert {start for start in starts if prompts.str.startswith(start).any()} == starts
+
+
+def test_hops_to_any_depth(builder):
+    deep = builder.build(
+        Recipe(max_hops=None, max_concepts=80, max_distance=1), ["hypernymy"]
+    ).items
+    assert deep["hops"].max() > 6
+
+
+def test_without_filters_leaks_come_back(builder):
+    kept = builder.build(Recipe(max_concepts=200, filter_leaks=False), ["hyponymy"])
+    leaks = builder.build(Recipe(max_concepts=200), ["hyponymy"])
+    assert len(kept.items) > len(leaks.items)
+    assert leaks.counts["what"].eq("keys: answer word in question").any()
+
+
+def test_files_are_read_by_whatever_reads_arc(built, tmp_path):
+    part = built.items.groupby(["probe", "split"]).head(20)
+    manifest, *files = question_sets.write(part, tmp_path, built.header())
+    about = json.loads(manifest.read_text())
+    assert (about["source"], about["seed"]) == ("WordNet 3.0", 7)
+    assert sum(about["questions"].values()) == len(part)
+    for file in files:
+        for line in file.read_text(encoding="utf-8").splitlines():  # what AI2's own readers ask for
+            record = json.loads(line)
+            assert record["answerKey"] in [
+                choice["label"] for choice in record["question"]["choices"]
+            ]
+            assert record["question"]["stem"]
+    back = question_sets.read(tmp_path).set_index("item_id").loc[part["item_id"]].reset_index()
+    pd.testing.assert_frame_equal(
+        back[list(part.columns)], part.reset_index(drop=True), check_dtype=False
+    )
+    assert len(read_arc(files[0])) == about["questions"][files[0].relative_to(tmp_path).as_posix()]
+    files[0].write_text(
+        "".join(files[0].read_text(encoding="utf-8").splitlines(keepends=True)[1:]),
+        encoding="utf-8",
+    )
+    with pytest.raises(FrameError, match="other numbers of questions than its manifest says"):
+        question_sets.read(tmp_path)
+    with pytest.raises(FrameError, match="no sound manifest.json"):
+        question_sets.read(tmp_path / "nowhere")

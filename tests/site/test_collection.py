@@ -1,0 +1,99 @@
+"""Which notebooks there are, and with which parameters they run. Reference: the notebooks' cells."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from test_runner import write_notebook
+
+from psychlm import site
+from psychlm.site import collection
+
+
+@pytest.fixture
+def three(tmp_path: Path) -> list[site.Notebook]:
+    for name in ("00_start", "10_items", "11_people"):
+        write_notebook(tmp_path, name)
+    return site.find(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("choices", "names"),
+    [
+        ([], ["00_start", "10_items", "11_people"]),
+        (["10"], ["10_items"]),
+        (["11_people", "00"], ["00_start", "11_people"]),
+        (["notebooks/10_items.ipynb"], ["10_items"]),
+        (["1*"], ["10_items", "11_people"]),
+    ],
+)
+def test_notebooks_are_selected_by_number_name_path_or_pattern(three, choices, names) -> None:
+    assert [notebook.name for notebook in site.select(three, choices)] == names
+
+
+def test_an_unknown_notebook_gets_an_error_with_similar_names(three) -> None:
+    with pytest.raises(site.NotebookError, match=r"10_itms.*10_items"):
+        site.select(three, ["10_itms"])
+
+
+def test_title_question_and_parameters_are_read_from_the_notebook(three) -> None:
+    assert (three[1].title, three[1].question) == ("Items", "Does it run?")
+    assert three[1].parameters == {"draws": 50}
+
+
+def test_invalid_collections_are_errors_that_name_the_notebook(tmp_path) -> None:
+    path = write_notebook(tmp_path, "10_items", parameters="draws = 2 * 50")
+    with pytest.raises(site.NotebookError, match="name = literal"):
+        site.find(tmp_path)
+    path.write_text('{"cells": [')
+    with pytest.raises(site.NotebookError, match=r"10_items\.ipynb is not a readable notebook"):
+        site.find(tmp_path)
+    write_notebook(tmp_path, "10_items"), write_notebook(tmp_path, "10_people")
+    with pytest.raises(site.NotebookError, match="share a number"):
+        site.find(tmp_path)
+
+
+def test_parameters_are_yaml_literals() -> None:
+    given = ["draws=500", "rate=1e-3", "name=null", "models=[a, b]", "flag=true", "text='1e-3 x'"]
+    expected = {"draws": 500, "rate": 1e-3, "name": None, "models": ["a", "b"], "flag": True}
+    assert site.parse_parameters(given) == expected | {"text": "1e-3 x"}
+
+
+@pytest.mark.parametrize("malformed", ["draws", "=3", "two words=3", "draws=[1"])
+def test_a_malformed_parameter_says_how_it_is_written(malformed) -> None:
+    with pytest.raises(site.NotebookError, match="name=value|YAML"):
+        site.parse_parameters([malformed])
+
+
+@pytest.mark.parametrize(
+    ("parameters", "says"),
+    [
+        ({"drows": 3}, r"00_start has no parameter drows; .* draws=50"),
+        ({"draws": "abc"}, r"00_start: draws='abc' should be int, as draws=50"),
+        ({"draws": True}, "should be int"),
+        ({"draws": [5]}, "should be int"),
+    ],
+)
+def test_a_wrong_parameter_is_refused_before_anything_runs(three, tmp_path, parameters, says):
+    with pytest.raises(site.NotebookError, match=says):
+        site.run(root=tmp_path, parameters=parameters)
+    assert not (tmp_path / "reports").exists()
+
+
+def test_given_parameters_come_after_those_of_the_profile(three, tmp_path) -> None:
+    (tmp_path / "tests").mkdir()
+    (tmp_path / "tests" / "smoke.yaml").write_text("10_items: {draws: 5}\n11_people:\n")
+    smoke = collection.run_parameters(tmp_path, three, "smoke")
+    assert smoke == {"00_start": {}, "10_items": {"draws": 5}, "11_people": {}}
+    assert collection.run_parameters(tmp_path, three, "smoke", {"draws": 7})["10_items"] == {
+        "draws": 7
+    }
+    assert collection.run_parameters(tmp_path, three, "quick")["10_items"] == {}
+
+
+def test_a_taken_number_and_an_empty_title_are_refused(three, tmp_path) -> None:
+    with pytest.raises(site.NotebookError, match="00_start; free are: 01, 02"):
+        site.new("Again", root=tmp_path, number=0)
+    with pytest.raises(site.NotebookError, match="no Latin letter"):
+        site.new("???", root=tmp_path)

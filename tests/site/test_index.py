@@ -1,0 +1,101 @@
+"""Numbers beside the published ones, and the index. Reference: decimals as the papers printed them."""
+
+from __future__ import annotations
+
+import json
+
+import pandas as pd
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from psychlm import site
+from psychlm.site import index
+
+
+def compared(**number) -> pd.Series:
+    number = {"key": "paper.table1.r", "data": "real", **number}
+    return site.compare({"notebook": "10_items", "numbers": [number]}).iloc[0]
+
+
+@pytest.mark.parametrize(
+    ("value", "published", "says"),
+    [
+        (0.8571, 0.86, "agrees at 2 decimals"),
+        (0.8549, 0.86, "differs at 2 decimals"),
+        (0.8549, 0.9, "agrees at 1 decimal"),
+        (0.8549, "0.90", "differs at 2 decimals"),
+        (0.855, "0.86", "agrees at 2 decimals"),  # a tie rounds either way
+        (-0.3, "−0.30", "agrees at 2 decimals"),
+        (3, 3, "agrees"),
+        (12.3, 12.0, "agrees"),
+        (1e-7, "< .001", "not compared"),
+        (None, 0.5, "not compared"),
+        ([1, 2], 0.5, "not compared"),
+    ],
+)
+def test_agreement_is_judged_at_the_decimals_that_the_paper_printed(value, published, says) -> None:
+    assert compared(value=value, published=published)["says"] == says
+
+
+def test_a_float_that_lost_its_trailing_zero_is_judged_like_the_rest_of_its_table() -> None:
+    numbers = [
+        {"key": f"paper.table1.{cell}.r", "value": 0.74, "published": published, "data": "real"}
+        for cell, published in [("a", 0.74), ("b", 0.7)]
+    ]
+    table = site.compare({"notebook": "10_items", "numbers": numbers})
+    assert list(table["verdict"]) == ["agrees", "differs"]
+    assert table["published"].iloc[1] == "0.70"
+
+
+def test_simulated_and_incomparable_numbers_get_no_verdict() -> None:
+    row = compared(value=0.86, published=0.86, data="simulated")
+    assert (row["verdict"], row["difference"], row["says"]) == ("simulated", "", "not compared")
+    row = compared(value=0.01, published=-0.14, comparable=False)
+    assert (row["published"], row["verdict"], row["difference"]) == ("−0.14", "no comparison", "")
+
+
+def test_numbers_of_complete_reports_are_gathered_and_runs_are_counted(tmp_path) -> None:
+    number = {"key": "a.b.c", "value": 0.5, "published": 0.5, "data": "real", "low": 0.1, "n": 7}
+    whole = {"status": "complete", "numbers": [number], "provenance": {}}
+    left_out = {"status": "left out", "numbers": [], "provenance": {}, "error": {"message": "why"}}
+    (tmp_path / "10_a.json").write_text(json.dumps(whole))
+    (tmp_path / "20_b.json").write_text(json.dumps(left_out))
+    numbers, runs = site.gather_numbers(tmp_path), site.gather_runs(tmp_path)
+    assert numbers[["verdict", "low", "n"]].to_numpy().tolist() == [["agrees", 0.1, 7.0]]
+    assert runs[["status", "error", "real"]].to_numpy().tolist() == [
+        ["complete", "", 1],
+        ["left out", "why", 0],
+    ]
+
+
+@pytest.mark.parametrize(
+    "content", ['{"status": "compl', "[]", "{}", '{"status": "complete", "numbers": [3]}', "\xff"]
+)
+def test_an_invalid_report_is_broken_rather_than_an_error(tmp_path, content) -> None:
+    (tmp_path / "10_items.json").write_bytes(content.encode("latin-1"))
+    report = index.read_report(tmp_path / "10_items.json")
+    assert report and report["status"] == "broken" and report["notebook"] == "10_items"
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: (
+        st.lists(inner, max_size=2) | st.dictionaries(st.text(max_size=3), inner, max_size=2)
+    ),
+    max_leaves=4,
+)
+FIELDS = ["error", "seconds", "headline", "profile", "provenance", "title", "finished", "status"]
+NUMBER_FIELDS = ["key", "value", "published", "unit", "source", "data", "comparable", "low"]
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@given(
+    report=st.fixed_dictionaries({}, optional=dict.fromkeys(FIELDS, json_values)),
+    number=st.fixed_dictionaries({}, optional=dict.fromkeys(NUMBER_FIELDS, json_values)),
+)
+def test_the_index_is_built_whatever_a_report_holds(tmp_path, report, number) -> None:
+    (tmp_path / "notebooks").mkdir(exist_ok=True)
+    content = {"status": "complete", "numbers": [{"key": "paper.r", **number}], **report}
+    (tmp_path / "10_items.json").write_text(json.dumps(content))
+    assert "10" in site.build_index(tmp_path, tmp_path).read_text()

@@ -1,0 +1,334 @@
+"""The pages as people see them: opened in a real browser (headless Chromium), with no network, on a phone, in the dark.
+
+The pages are made from hand-written outputs, so no kernel runs here. Reference: what Chromium itself computes, through
+its DevTools protocol: console, requests, dialogs, the width that a page takes, the colours that are painted.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from pathlib import Path
+from typing import Any
+
+import nbformat
+import pytest
+from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
+
+from psychlm import site as notebooks
+from psychlm.site import html
+
+EVIL = "<script>alert(1)</script>"
+PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
+WIDE_SVG = '<svg xmlns="http://www.w3.org/2000/svg" width="2000" height="500"><rect width="2000" height="500"/></svg>'
+TABLE = "panel,x\n1,0.25\n"
+PAGES = ["index.html", "10_items.html", "20_fails.html"]
+
+
+# the pages
+
+
+def shown(data: dict[str, str], source: str = "shown", **metadata: Any) -> nbformat.NotebookNode:
+    return new_code_cell(source, outputs=[new_output("display_data", data)], metadata=metadata)
+
+
+def notebook_with_everything() -> nbformat.NotebookNode:
+    """Return a notebook with every kind of output, each wide or hostile."""
+    header = "".join(f"<th>column_{i}</th>" for i in range(30))
+    cells = "".join(f"<td>{i / 7:.4f}</td>" for i in range(30))
+    table = f'<style>td {{ color: red }}</style><table class="dataframe"><thead><tr>{header}</tr></thead>'
+    table += f"<tbody><tr>{cells}</tr></tbody></table>"
+    hostile = (
+        f"<p onclick='alert(2)'>{EVIL}<img src='https://example.org/x.png' onerror='alert(3)'></p>"
+    )
+    return new_notebook(
+        cells=[
+            new_markdown_cell("# 10 Items\n\n**Question.** Is $x < 1$ & *readable*?"),
+            new_markdown_cell(
+                "## Data\n\n| a | b |\n|---|---|\n| 1 | 2 |\n\n$$\\theta_p = \\frac{1}{1 + e^{-x}}$$"
+            ),
+            shown({"text/html": table}),
+            shown({"text/html": hostile}),
+            shown({"text/markdown": f"An item reads {EVIL} and [a link](javascript:alert(4))."}),
+            shown({"text/plain": f"'{EVIL}' " + "long " * 100}),
+            shown(
+                {"image/svg+xml": WIDE_SVG},
+                psychlm={"alt": "A wide bar", "caption": "A bar, $2000$ wide."},
+            ),
+            shown(
+                {"image/png": PIXEL, "text/csv": TABLE},
+                tags=["headline"],
+                psychlm={"alt": f"A point {EVIL}"},
+            ),
+            shown({"text/markdown": f"It holds **twice**. {EVIL}"}),
+            shown({"text/latex": "$\\displaystyle \\sigma^2$"}),
+            new_code_cell(
+                "print()",
+                outputs=[new_output("stream", name="stderr", text=f"\x1b[31m{EVIL}\x1b[0m\n")],
+            ),
+            new_code_cell(
+                "1 / 0",
+                outputs=[
+                    new_output(
+                        "error",
+                        ename="E",
+                        evalue="x",
+                        traceback=[f"\x1b[31mE\x1b[0m: {EVIL}", "x" * 300],
+                    )
+                ],
+            ),
+        ]
+    )
+
+
+def report_of(name: str, status: str, **more: Any) -> dict[str, Any]:
+    number = {
+        "key": "paper.table1.PP.r",
+        "value": 0.861,
+        "published": 0.86,
+        "source": f"Table 1 {EVIL}",
+        "data": "real",
+    }
+    numbers = [
+        number,
+        {**number, "key": "paper.table1.MN.r", "value": 0.12},
+        {**number, "key": "paper.table1.WK.r", "data": "simulated"},
+    ]
+    made = {
+        "notebook": name,
+        "title": "Items",
+        "status": status,
+        "seconds": 83.2,
+        "finished": "2025-01-01T00:00:00",
+    }
+    return (
+        made
+        | {
+            "profile": "quick",
+            "numbers": numbers,
+            "provenance": {"data": {"x": None, EVIL: "1f" * 32}},
+        }
+        | more
+    )
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder of reports: one whole, one failed, one truncated, one of a notebook that was not run."""
+    root = tmp_path_factory.mktemp("site")
+    reports, folder = root / "reports", root / "notebooks"
+    reports.mkdir(), folder.mkdir()
+    for name in ("10_items", "20_fails", "30_truncated", "40_not_run"):
+        title = name[3:].replace("_", " ").title()
+        head = new_markdown_cell(f"# {name[:2]} {title}\n\n**Question.** Does {EVIL} show as text?")
+        nbformat.write(new_notebook(cells=[head]), folder / f"{name}.ipynb")
+    executed = root / "executed.ipynb"
+    nbformat.write(notebook_with_everything(), executed)
+    failure = {"cell": 11, "message": f"E: {EVIL}"}
+    for report in (
+        report_of("10_items", "complete"),
+        report_of("20_fails", "failed", error=failure),
+    ):
+        page = html.report_page(executed, report, notebooks.compare(report))
+        (reports / f"{report['notebook']}.html").write_text(page.html)
+        if page.picture and report["status"] == "complete":
+            (reports / page.picture_file).write_bytes(page.picture)
+            report["headline"] = {
+                "file": page.picture_file,
+                "alt": page.alt,
+                "finding": page.finding,
+            }
+        (reports / f"{report['notebook']}.json").write_text(json.dumps(report))
+    (reports / "30_truncated.json").write_text('{"status": "complete", "numbers": [{"ke')
+    notebooks.build_index(root, reports)
+    return reports
+
+
+def brightness(colour: str) -> float:
+    """Return how bright a computed ``rgb(r, g, b)`` is, from 0 to 1."""
+    red, green, blue = (float(part) for part in colour[colour.index("(") + 1 : -1].split(",")[:3])
+    return (0.299 * red + 0.587 * green + 0.114 * blue) / 255
+
+
+# what people see
+
+
+def test_the_browser_notices_scripts_requests_and_errors(tmp_path, chromium) -> None:
+    page = tmp_path / "careless.html"
+    page.write_text(
+        "<img src='https://example.invalid/x.png'><script>console.log('here'); missing()</script>"
+    )
+    chromium.open(page)
+    noticed = {event["method"] for event in chromium.complaints()}
+    assert noticed >= {
+        "Network.requestWillBeSent",
+        "Runtime.consoleAPICalled",
+        "Runtime.exceptionThrown",
+    }
+
+
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+@pytest.mark.parametrize("width", [1280, 390])
+@pytest.mark.parametrize("page", PAGES)
+def test_a_page_opens_without_complaint_and_fits_its_window(
+    site, chromium, page, width, dark
+) -> None:
+    chromium.open(site / page, width, dark)
+    assert chromium.says("document.documentElement.scrollWidth") <= width
+    assert chromium.says("innerWidth") == width
+    ground, ink = chromium.says(
+        "(s => [s.backgroundColor, s.color])(getComputedStyle(document.body))"
+    )
+    assert (
+        (brightness(ground) < 0.2 and brightness(ink) > 0.7)
+        if dark
+        else brightness(ground) > 0.9 > brightness(ink)
+    )
+    assert chromium.complaints() == []
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_text_from_data_shows_as_text_and_nothing_in_it_runs(site, chromium, page) -> None:
+    chromium.open(site / page)
+    assert EVIL in chromium.says("document.body.innerText")
+    foreign = "script:not(:last-child, [type='application/json']), [onclick], [onerror], a[href^=javascript]"
+    foreign += ", img:not([src^='data:'])"
+    assert chromium.says(f'document.querySelectorAll("{foreign}").length') == 0
+    assert chromium.complaints() == []
+
+
+def test_a_report_shows_math_figures_captions_and_folded_code(site, chromium) -> None:
+    chromium.open(site / "10_items.html", dark=True)
+    assert chromium.says("document.querySelectorAll('math').length") == 4
+    assert (
+        chromium.says(
+            "document.querySelector('math[display=block] mfrac').getBoundingClientRect().height"
+        )
+        > 20
+    )
+    assert chromium.says(
+        "[...document.images].every(i => i.complete && i.naturalWidth > 0 && i.alt)"
+    )
+    assert chromium.says("document.querySelector('figcaption').innerText").startswith("A bar")
+    assert (
+        chromium.says("[...document.querySelectorAll('details.code')].filter(d => !d.open).length")
+        == 9
+    )  # but the one that failed
+    plate = chromium.says("getComputedStyle(document.querySelector('.plate')).backgroundColor")
+    assert brightness(plate) > 0.9, "a figure lies on a light plate in the dark"
+
+
+def test_a_wide_table_scrolls_in_its_own_box(site, chromium) -> None:
+    chromium.open(site / "10_items.html", 390)
+    box = "document.querySelector('.dataframe').parentElement"
+    assert chromium.says(f"{box}.scrollWidth > {box}.clientWidth && {box}.clientWidth <= 390")
+    assert chromium.says(f"getComputedStyle({box}).overflowX") == "auto"
+
+
+def test_a_failed_report_says_so_first_and_shows_the_error(site, chromium) -> None:
+    chromium.open(site / "20_fails.html")
+    assert "failed in cell 11" in chromium.says(
+        "document.querySelector('main > :first-child').innerText"
+    )
+    assert chromium.says("document.querySelector('.traceback').innerText").startswith("E: ")
+    assert chromium.says("document.querySelector('.traceback').previousElementSibling.open")
+
+
+def test_the_index_tells_the_state_of_every_notebook(site, chromium) -> None:
+    chromium.open(site / "index.html")
+    states = chromium.says(
+        "[...document.querySelectorAll('.card .facts .chip:first-child')].map(c => c.innerText)"
+    )
+    assert states == ["done", "failed", "broken", "not run"]
+    assert "30_truncated.json is broken" in chromium.says(
+        "document.querySelector('.card.broken').innerText"
+    )
+    assert (
+        chromium.says("[...document.querySelectorAll('.card a')].map(a => a.getAttribute('href'))")
+        == PAGES[1:]
+    )
+    assert chromium.says("document.querySelector('.card.done img').alt") == f"A point {EVIL}"
+    assert "1 min 23 s" in chromium.says("document.querySelector('.card.done').innerText")
+
+
+def test_the_table_says_what_agrees_and_never_that_simulated_numbers_do(site, chromium) -> None:
+    chromium.open(site / "index.html")
+    verdicts = "Object.fromEntries([...document.querySelectorAll('table.numbers tbody tr')].map("
+    verdicts += "r => [r.cells[0].textContent.replaceAll('\\u200b', ''), r.cells[4].innerText]))"
+    assert chromium.says(verdicts) == {
+        "paper.table1.PP.r": "agrees at 2 decimals",
+        "paper.table1.MN.r": "differs at 2 decimals",
+        "paper.table1.WK.r": "not compared",
+    }
+    assert "1 of 2 published numbers" in chromium.says("document.querySelector('.tally').innerText")
+
+
+def test_the_table_can_be_sorted_and_filtered(site, chromium) -> None:
+    chromium.open(site / "index.html")
+    ours = "[...document.querySelectorAll('tbody tr:not([hidden])')].map(r => r.cells[1].innerText)"
+    assert chromium.says(f"document.querySelectorAll('thead button')[1].click(), {ours}") == [
+        "0.1200",
+        "0.8610",
+        "0.8610",
+    ]
+    assert (
+        chromium.says(f"document.querySelectorAll('thead button')[1].click(), {ours}")[-1]
+        == "0.1200"
+    )
+    typed = "(i => {i.value = 'table1.mn'; i.dispatchEvent(new Event('input', {bubbles: true}))})"
+    assert chromium.says(f"{typed}(document.querySelector('.filter input')), {ours}") == ["0.1200"]
+    assert chromium.says("document.querySelector('.filter output').value") == "1 of 3"
+    assert chromium.complaints() == []
+
+
+def test_a_search_finds_the_notebooks_whose_prose_holds_every_word(site, chromium) -> None:
+    chromium.open(site / "index.html")
+    typed = "((text, i = document.querySelector('.search input')) => {i.value = text; i.dispatchEvent(new Event('input', {bubbles: true}))})"  # noqa: E501
+    cards = "[...document.querySelectorAll('li.card:not([hidden])')].map(card => card.dataset.name)"
+    assert chromium.says(f"{typed}('TRUNCATED question'), {cards}") == ["30_truncated"]
+    assert chromium.says("document.querySelector('.search output').value") == "1 of 4"
+    assert chromium.says(f"{typed}('no such word'), {cards}") == []
+    assert len(chromium.says(f"{typed}(''), {cards}")) == 4
+    assert chromium.complaints() == []
+
+
+def test_a_figure_can_be_taken_as_picture_drawing_and_numbers(site, chromium) -> None:
+    chromium.open(site / "10_items.html")
+    links = "[...document.querySelectorAll('.downloads a')].map(a => [a.innerText, a.download])"
+    assert [word for word, _ in chromium.says(links)] == ["SVG", "PNG", "CSV"]
+    assert all(file.startswith("10_items-figure-") for _, file in chromium.says(links))
+    numbers = "document.querySelector('.downloads a[download$=csv]').href"
+    assert base64.b64decode(chromium.says(numbers).partition(",")[2]).decode() == TABLE
+    assert "A bar" in chromium.says("document.querySelector('figcaption').innerText")
+
+
+def test_the_front_page_says_what_a_notebook_found(site) -> None:
+    page = (site / "index.html").read_text()
+    assert '<div class="finding"><p>It holds <strong>twice</strong>' in page
+
+
+# what needs no browser
+
+
+def test_nothing_in_a_page_points_to_the_network(site) -> None:
+    for page in PAGES:
+        text = (site / page).read_text()
+        assert "default-src 'none'" in text
+        assert "https://" not in text.replace("https://example.org/x.png", ""), page
+
+
+@pytest.mark.parametrize(
+    ("latex", "holds"),
+    [
+        (r"\theta \sim \mathcal{N}(0, 1)", "&#x0223C;"),
+        (r"\begin{aligned} a &= b \\ c &= d \end{aligned}", "<mtable"),
+        (r"\log_2 x", 'rspace="0.1667em">log</mo>'),
+        (r"x_{", '<code class="latex">x_{</code>'),
+    ],
+)
+def test_latex_becomes_mathml_or_stays_readable(latex, holds) -> None:
+    assert holds in html.mathml(latex)
+
+
+def test_a_headline_picture_is_a_file_of_its_own(site) -> None:
+    assert (site / "10_items.png").read_bytes() == base64.b64decode(PIXEL)

@@ -1,0 +1,250 @@
+"""The runner: what is run, and what remains when a run dies. Reference: the process table, /tmp."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import nbformat
+import pytest
+from conftest import ROOT
+from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
+
+import psychlm
+from psychlm import report, site
+from psychlm.site import runner
+
+BEGIN = "from psychlm import report\nreport.begin('{name}', draws=draws)"
+RECORD = "report.record('paper.table1.r', draws / 100, published=0.5, source='Table 1')"
+RUN = "from pathlib import Path; from psychlm import site; site.run(root=Path({root!r}))"
+
+
+def write_notebook(
+    root: Path, name: str, *code: str, parameters: str = "draws = 50  # draws"
+) -> Path:
+    """Write a notebook: title, parameters, setup, and the code cells given."""
+    cells = [
+        new_markdown_cell(f"# {name[:2]} {name[3:].title()}\n\n**Question.** Does it run?"),
+        new_code_cell(parameters, metadata={"tags": ["parameters"]}),
+        new_code_cell(BEGIN.format(name=name), metadata={"tags": ["setup"]}),
+        *(new_code_cell(source) for source in code),
+    ]
+    path = root / "notebooks" / f"{name}.ipynb"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    nbformat.write(new_notebook(cells=cells), path)
+    return path
+
+
+def read_json(folder: Path, name: str) -> dict:
+    return json.loads((folder / f"{name}.json").read_text())
+
+
+@pytest.fixture(scope="module")
+def ran(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, site.Outcome], set]:
+    """Run, two at a time, notebooks that pass, fail, lack data, end early, and whose kernel dies."""
+    root = tmp_path_factory.mktemp("collection")
+    missing = "from psychlm import data\nraise data.DataMissingError('no SAP;\\n`data pull sap`')"
+    checksum = "from psychlm import data\nraise data.ChecksumError('\\x1b[31mcorrupt')"
+    write_notebook(root, "10_passes", RECORD, "report.finish();")
+    write_notebook(root, "20_fails", RECORD, "", "1 / (draws - draws)", "report.finish();")
+    write_notebook(root, "30_ends_early", RECORD)
+    write_notebook(root, "40_dies", "import os; os._exit(3)")
+    write_notebook(root, "50_lacks_data", RECORD, missing)
+    write_notebook(root, "60_corrupt_data", checksum)
+    kernels = {*Path(tempfile.gettempdir()).glob("*.json")}
+    outcomes = site.run(root=root, jobs=2, parameters={"draws": 49})
+    left = {*Path(tempfile.gettempdir()).glob("*.json")} - kernels
+    return root, {outcome.notebook: outcome for outcome in outcomes}, left
+
+
+def test_a_notebook_that_passes_leaves_its_report_with_the_parameters_given(ran) -> None:
+    root, outcomes, _ = ran
+    content = read_json(root / "reports", "10_passes")
+    assert outcomes["10_passes"].status == "done"
+    assert (content["status"], content["title"]) == ("complete", "Passes")
+    assert (content["numbers"][0]["value"], content["provenance"]["profile"]) == (0.49, "quick")
+    assert "Does it run?" in (root / "reports" / "10_passes.html").read_text()
+
+
+def test_a_failure_names_the_cell_and_the_error_while_the_others_run(ran) -> None:
+    root, outcomes, _ = ran
+    failed = outcomes["20_fails"]
+    assert (failed.status, failed.cell) == ("failed", 6)
+    assert failed.error == "ZeroDivisionError: division by zero"
+    assert read_json(root / "reports", "20_fails")["status"] == "failed"
+    page = (root / "reports" / "20_fails.html").read_text()
+    assert "This notebook failed in cell 6" in page and "ZeroDivisionError" in page
+    assert site.summary([failed]).endswith("FAILED 20_fails, cell 6: " + failed.error)
+
+
+def test_missing_data_leave_a_notebook_out_with_its_reason_and_corrupt_data_fail(ran) -> None:
+    root, outcomes, _ = ran
+    left_out, corrupt = outcomes["50_lacks_data"], outcomes["60_corrupt_data"]
+    assert (left_out.status, left_out.error) == ("left out", "no SAP; `data pull sap`")
+    assert "left out 50_lacks_data: no SAP; `data pull sap`" in site.summary([left_out])
+    page = (root / "reports" / "50_lacks_data.html").read_text()
+    assert "This notebook is left out.</strong> no SAP;" in page and "Traceback" not in page
+    index = (root / "reports" / "index.html").read_text()
+    assert "no SAP; `data pull sap`" in index and '<em class="left-out">1 left out</em>' in index
+    assert corrupt.status == "failed" and "ChecksumError" in str(corrupt.error)
+    assert "\x1b" not in (root / "reports" / "60_corrupt_data.html").read_text()
+
+
+def test_the_command_fails_for_failures_and_not_for_missing_data(ran) -> None:
+    root, _, _ = ran
+    environment = os.environ | {"PSYCHLM_ROOT": str(ROOT), "PSYCHLM_REPORTS": str(root / "r")}
+    code = f"""
+from pathlib import Path
+from psychlm import cli, data, site
+run = site.run
+site.run = lambda *a, **k: run(*a, **k, root=Path({str(root)!r}))
+cli.main()"""
+    for name, expected in (("50", 0), ("60", 1)):
+        done = subprocess.run(
+            [sys.executable, "-c", code, "run", name], env=environment, capture_output=True
+        )
+        assert done.returncode == expected, done.stderr
+        assert b"\x1b" not in done.stderr, "terminal escapes of an error are not printed"
+
+
+def test_a_notebook_that_does_not_finish_its_report_fails(ran) -> None:
+    root, outcomes, _ = ran
+    assert outcomes["30_ends_early"].status == "failed"
+    assert "report.finish()" in outcomes["30_ends_early"].error
+    assert read_json(root / "reports", "30_ends_early")["status"] == "failed"
+
+
+def test_a_kernel_that_dies_is_a_failure_that_names_its_cell(ran) -> None:
+    outcome = ran[1]["40_dies"]
+    assert (outcome.status, outcome.cell) == ("failed", 4) and "Kernel died" in outcome.error
+
+
+def test_only_reports_and_the_lock_are_left_and_no_kernel_files(ran) -> None:
+    left = {file.suffix or file.name for file in (ran[0] / "reports").iterdir()}
+    assert left <= {".json", ".html", ".ipynb", ".lock"}
+    assert not ran[2], "connection files of kernels in the temporary folder"
+
+
+def test_what_did_not_change_is_not_run_again_unless_forced_and_a_change_is_run(ran) -> None:
+    root, _, _ = ran
+
+    def again(**options) -> str:
+        return site.run(["10"], root=root, **options)[0].status
+
+    assert again(parameters={"draws": 49}) == "unchanged"
+    (root / "reports" / "10_passes.json").write_text('{"status": "complete", ')
+    assert again() == "done"
+    content = read_json(root / "reports", "10_passes")
+    assert content["numbers"][0]["value"] == 0.5
+    assert again() == "unchanged"
+    content["provenance"]["modules"]["frames.py"] = "of another version"
+    (root / "reports" / "10_passes.json").write_text(json.dumps(content))
+    assert again() == "done", "a module that the notebook loads has changed"
+    assert again(force=True) == "done"
+
+
+def test_cells_parameters_profile_cited_tables_and_data_count(tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr("psychlm.data.fingerprint", lambda names: dict.fromkeys(names, "now"))
+    path = write_notebook(tmp_path, "10_items", "data.published('paper2020.table1')")
+    table = tmp_path / "data" / "published" / "paper2020.table1.csv"
+    table.parent.mkdir(parents=True)
+
+    def digest(profile: str = "quick", text: str = "1", **parameters) -> str:
+        table.write_text(text)
+        notebook = site.find(tmp_path)[0]
+        one = runner.Runner(
+            tmp_path, tmp_path, Path(tempfile.mkdtemp()), profile, {"10_items": parameters}, 1
+        )
+        return one.fingerprint(notebook)
+
+    digests = [digest(), digest("smoke"), digest(text="2"), digest(draws=51)]
+    write_notebook(tmp_path, path.stem, "1 + 1")
+    assert len({*digests, digest()}) == 5
+    one = runner.Runner(tmp_path, tmp_path, Path(tempfile.mkdtemp()), "quick", {"10_items": {}}, 1)
+    notebook = site.find(tmp_path)[0]
+    content = {"status": "complete", "numbers": [], "fingerprint": one.fingerprint(notebook)}
+    (tmp_path / "10_items.html").touch()
+    for used, expected in (({"a": "now"}, True), ({"a": "then"}, False), ({"a": None}, False)):
+        modules = report.checksums(["data.py"])
+        stamp = {"data": used, "modules": modules}
+        (tmp_path / "10_items.json").write_text(json.dumps(content | {"provenance": stamp}))
+        assert one.unchanged(notebook) is expected
+
+
+def test_a_report_names_every_module_that_its_notebook_loaded(ran) -> None:
+    modules = read_json(ran[0] / "reports", "50_lacks_data")["provenance"]["modules"]
+    assert {"report.py", "data.py", "frames.py"} <= modules.keys()
+    assert modules == report.checksums(modules) and "cli.py" not in modules
+    assert psychlm.__file__
+
+
+def test_a_second_run_on_the_same_reports_is_refused(tmp_path) -> None:
+    write_notebook(tmp_path, "10_items")
+    with (
+        runner.locked_staging(tmp_path / "reports"),
+        pytest.raises(site.RunLockedError, match="another run is at work"),
+    ):
+        site.run(root=tmp_path, reports=tmp_path / "reports")
+
+
+def test_notebooks_that_run_side_by_side_share_the_cores(tmp_path, monkeypatch) -> None:
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    monkeypatch.setenv("MKL_NUM_THREADS", "7")
+    shared = runner.worker_environment(tmp_path / "a", tmp_path, "quick", jobs=64)
+    assert (shared["OMP_NUM_THREADS"], shared["MKL_NUM_THREADS"]) == ("1", "7")
+    alone = runner.worker_environment(tmp_path / "b", tmp_path, "quick", jobs=1)
+    assert "OMP_NUM_THREADS" not in alone
+
+
+def runs(pid: int) -> bool:
+    """Return whether a process is alive (one that waits to be collected is not)."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def wait_until(condition, seconds: float = 120.0) -> None:
+    began = time.monotonic()
+    while not condition():
+        assert time.monotonic() - began < seconds, "waited in vain"
+        time.sleep(0.05)
+
+
+@pytest.mark.skipif(not Path("/proc").is_dir(), reason="needs the process table of Linux")
+@pytest.mark.parametrize("sent", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM])
+def test_a_run_that_dies_leaves_nothing_that_looks_done_and_the_next_one_resumes(
+    tmp_path, sent
+) -> None:
+    gate, pid_file = tmp_path / "gate", tmp_path / "pid"
+    gate.touch()
+    slow = "\n".join(
+        [
+            "import os, time, pathlib",
+            f"pathlib.Path({str(pid_file)!r}).write_text(str(os.getpid()))",
+            f"while pathlib.Path({str(gate)!r}).exists(): time.sleep(0.05)",
+        ]
+    )
+    write_notebook(tmp_path, "10_quick", "report.finish();")
+    write_notebook(tmp_path, "20_slow", RECORD, slow, "report.finish();")
+    reports, command = tmp_path / "reports", RUN.format(root=str(tmp_path))
+    process = subprocess.Popen([sys.executable, "-c", command], stderr=subprocess.PIPE, text=True)
+    wait_until(lambda: pid_file.is_file() and pid_file.read_text())
+    os.kill(process.pid, sent)
+    _, printed = process.communicate(timeout=120)
+
+    assert process.returncode != 0 and (sent != signal.SIGINT or "interrupted" in printed)
+    assert read_json(reports, "10_quick")["status"] == "complete"
+    assert not list(reports.glob("20_slow*"))
+    wait_until(lambda: not runs(int(pid_file.read_text())), seconds=60)
+
+    gate.unlink()
+    assert [outcome.status for outcome in site.run(root=tmp_path)] == ["unchanged", "done"]
+    assert read_json(reports, "20_slow")["numbers"][0]["value"] == 0.5
+    assert not list(reports.glob(".staging-*"))

@@ -1,0 +1,291 @@
+"""``psychlm`` as a user types it. References: R's ltm on LSAT 6, the functions that it calls."""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pandas as pd
+import pytest
+import tiny_models as tiny
+from click.testing import CliRunner, Result
+from conftest import ROOT
+
+from psychlm import cli, corpora, data, doctor, irt
+
+
+def run(*arguments: object, text: str | None = None) -> Result:
+    """Run a command in this process; it must end by itself, not by a traceback."""
+    done = CliRunner().invoke(cli.main, [str(argument) for argument in arguments], input=text)
+    assert done.exception is None or isinstance(done.exception, SystemExit), done.exc_info
+    return done
+
+
+def refused(*arguments: object, text: str | None = None) -> str:
+    """Return what a command prints that must end with code 1 or 2."""
+    done = run(*arguments, text=text)
+    assert done.exit_code in (1, 2), done.output
+    return " ".join(done.output.split())
+
+
+@pytest.fixture(scope="module")
+def lsat(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder with LSAT 6 as CSV and Parquet, and a 1PL fit of it."""
+    folder = tmp_path_factory.mktemp("lsat")
+    responses = corpora.lsat6()
+    responses.astype(int).to_csv(folder / "answers.csv")
+    responses.to_parquet(folder / "answers.parquet")
+    done = run("irt", "fit", folder / "answers.csv", "--model", "1pl", "--out", folder / "fit.json")
+    assert done.exit_code == 0 and "log-likelihood -2466.938 nats" in done.output
+    return folder
+
+
+# item response theory
+
+
+def test_a_fit_on_disk_is_ltms(lsat) -> None:
+    printed = data.published("ltm.lsat6").set_index("key")["value"]
+    for item, b in irt.IRTFit.from_json(lsat / "fit.json").items["b"].items():
+        assert b == pytest.approx(printed[f"1pl.b.{str(item).replace(' ', '')}"], abs=0.01)
+
+
+@pytest.mark.parametrize("suffix", ["csv", "parquet"])
+def test_persons_are_scored_from_either_format(lsat, suffix) -> None:
+    out = lsat / f"abilities.{suffix}"
+    done = run("irt", "score", lsat / "fit.json", lsat / f"answers.{suffix}", "--out", out)
+    assert done.exit_code == 0, done.output
+    abilities = pd.read_csv(out) if suffix == "csv" else pd.read_parquet(out)
+    by_score = abilities["theta"].groupby(corpora.lsat6().sum(axis=1).to_numpy())
+    assert len(abilities) == 1000
+    assert by_score.agg(lambda theta: theta.round(9).nunique()).eq(1).all()  # 1PL: the sum score
+    assert by_score.first().is_monotonic_increasing
+
+
+def test_scores_are_printed_unless_a_file_is_named(lsat) -> None:
+    done = run("irt", "score", lsat / "fit.json", lsat / "answers.csv")
+    assert done.output.startswith("person,theta,se\n0,")
+
+
+def test_an_output_of_unknown_format_or_equal_to_the_input_is_refused(lsat) -> None:
+    answers, fit = lsat / "answers.csv", lsat / "fit.json"
+    before = answers.read_bytes(), fit.read_bytes()
+    assert "ends in none of .csv" in refused("irt", "score", fit, answers, "--out", "x.xlsx")
+    assert "is the input" in refused("irt", "score", fit, answers, "--out", answers)
+    assert "ends in none of .json" in refused("irt", "fit", answers, "--out", answers)
+    assert before == (answers.read_bytes(), fit.read_bytes())
+
+
+def test_priors_and_item_columns_are_options(lsat, tmp_path) -> None:
+    answers, out = lsat / "answers.csv", tmp_path / "fit.json"
+    table = corpora.lsat6()
+    first = list(table.columns)[:4]
+    arguments = ["--items", ",".join(first), "--prior", "slope=lognormal:0,0.5"]
+    assert run("irt", "fit", answers, "--out", out, *arguments).exit_code == 0
+    ours, prior = irt.IRTFit.from_json(out), {"slope": irt.LogNormal(0, 0.5)}
+    expected = irt.fit(table[first], "2PL", priors=prior)
+    assert ours.items["a"].tolist() == pytest.approx(expected.items["a"].tolist(), abs=1e-9)
+    assert run("irt", "fit", answers, "--out", out, "--drop", str(table.columns[4])).exit_code == 0
+    assert len(irt.IRTFit.from_json(out).items) == 4
+    assert "write NAME=KIND:A,B" in refused("irt", "fit", answers, "--out", out, "--prior", "b=3")
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        ("person,q1,q2\na,1,2\nb,0,1\n", "values other than 0, 1 or NaN"),
+        ("person,q1,q2\na,1,x\nb,0,y\n", "hold text"),
+        ("", "cannot be read as a table"),
+        ("person,q1,q2,q3\na,1,1,0\nb,1,0,1\n", "answered alike"),
+        ("person;q1;q2\na;1;0\nb;0;1\n", "semicolons"),
+        ("person,q1\n\xe9,1\n".encode("latin-1"), "utf-8"),
+    ],
+)
+def test_a_malformed_table_is_named_with_the_cause(tmp_path, content, says) -> None:
+    raw = content if isinstance(content, bytes) else content.encode()
+    (tmp_path / "bad.csv").write_bytes(raw)
+    printed = refused("irt", "fit", tmp_path / "bad.csv", "--out", tmp_path / "fit.json")
+    assert says in printed and "bad.csv" in printed or "alike" in printed
+
+
+def test_control_characters_of_a_file_do_not_reach_the_terminal(tmp_path) -> None:
+    (tmp_path / "bad.csv").write_text("person,\x1b]0;owned\x07q1\na,\x1b[31mx\nb,y\n")
+    printed = refused("irt", "fit", tmp_path / "bad.csv", "--out", tmp_path / "fit.json")
+    assert "\x1b" not in printed and "\x07" not in printed
+
+
+# surprisal
+
+
+def test_a_text_file_of_any_kind_is_read_and_not_scored_as_its_name(tmp_path) -> None:
+    story = tmp_path / "story.md"
+    story.write_text("The old man\n\nthe boat.", encoding="utf-8-sig")
+    assert cli.read_words(str(story))["word"].tolist() == ["The", "old", "man", "the", "boat."]
+    assert cli.read_words(str(story), lines=True)["text_id"].nunique() == 2
+    assert cli.read_words("The end.")["word"].tolist() == ["The", "end."]
+
+
+def test_standard_input_is_read(monkeypatch) -> None:
+    code = "from psychlm import cli; print(cli.read_words('-')['word'].tolist())"
+    done = subprocess.run([sys.executable, "-c", code], input=b"The boat.", capture_output=True)
+    assert done.stdout.decode().strip() == "['The', 'boat.']"
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "says"),
+    [
+        ("words.json", b'{"word": ["a"]}', "neither a text file"),
+        ("words.xlsx", b"PK", "neither a text file"),
+        ("latin.txt", b"caf\xe9", "not UTF-8 (byte 0xe9 at 3)"),
+        ("words.csv", b"text_id;word_id;word\n1;1;a\n", "separated by semicolons"),
+    ],
+)
+def test_a_file_that_cannot_be_read_as_words_is_refused(tmp_path, name, content, says) -> None:
+    (tmp_path / name).write_bytes(content)
+    assert says in refused("surprisal", tmp_path / name)
+
+
+def test_sources_and_options_that_do_not_fit_are_refused(tmp_path) -> None:
+    table = tmp_path / "words.csv"
+    table.write_text("text_id,word_id,word\n1,1,None\n")
+    assert cli.read_words(str(table))["word"].tolist() == ["None"]
+    assert "--lines is for text files" in refused("surprisal", table, "--lines")
+    assert "is the input" in refused("surprisal", table, "--out", table)
+    assert "there is no file" in refused("surprisal", tmp_path / "absent.md")
+
+
+def test_text_that_a_spreadsheet_would_run_is_escaped_on_request(tmp_path) -> None:
+    frame = pd.DataFrame({"word": ["=1+1", "+a", "@b", "-5", "plain"], "n": [-1, 2, 3, 4, 5]})
+    cli.write_table(frame, tmp_path / "a.csv", index=False)
+    assert pd.read_csv(tmp_path / "a.csv").equals(frame)
+    cli.write_table(frame, tmp_path / "b.csv", index=False, spreadsheet=True)
+    escaped = pd.read_csv(tmp_path / "b.csv")
+    assert escaped["word"].tolist() == ["'=1+1", "'+a", "'@b", "-5", "plain"]
+    assert escaped["n"].tolist() == frame["n"].tolist()
+
+
+# responses
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    return tiny.save(tmp_path_factory.mktemp("gpt2"), "gpt2")
+
+
+@pytest.fixture
+def items(tmp_path, monkeypatch):
+    monkeypatch.setenv("PSYCHLM_CACHE", str(tmp_path / "cache"))
+    lines = []
+    for i, (stem, other) in enumerate([("What fell?", "barn"), ("Who ran?", "boat")]):
+        choices = [{"text": "horse", "label": "A"}, {"text": other, "label": "B"}]
+        question = {"stem": stem, "choices": choices}
+        lines.append(json.dumps({"id": f"00{i}", "question": question, "answerKey": "AB"[i % 2]}))
+    file = tmp_path / "items.jsonl"
+    file.write_text("\n".join(lines) + "\n")
+    return file
+
+
+def test_items_go_in_and_graded_responses_come_out(tmp_path, items, model) -> None:
+    out, scores = tmp_path / "deep" / "responses.csv", tmp_path / "scores.parquet"
+    done = run("responses", items, "--model", model, "--out", out, "--logprobs", scores)
+    assert done.exit_code == 0, done.output
+    assert "of 2 items right (chance: 0.500)" in done.output
+    written = pd.read_csv(out, index_col=0)
+    assert written.columns.tolist() == ["000", "001"] and set(written.loc[model]) <= {0.0, 1.0}
+    best = pd.read_parquet(scores).loc[model, ["0", "1"]].idxmax(axis=1)
+    assert (best == ["0", "1"]).astype(float).tolist() == written.loc[model].tolist()
+
+
+def test_responses_that_cannot_be_given_are_refused_in_one_line(tmp_path, items, model) -> None:
+    assert "there is no file" in refused("responses", tmp_path / "none.jsonl", "--model", model)
+    assert "there is no folder" in refused("responses", items, "--model", tmp_path / "none")
+    assert "no template 'poem'" in refused(
+        "responses", items, "--model", model, "--template", "poem"
+    )
+    assert "ends in none of" in refused("responses", items, "--model", model, "--out", "x.xlsx")
+
+
+# what is written, and what is installed
+
+
+def unsafe_writes(source: str) -> list[int]:
+    """Return the lines that write a file outside of `with atomic_write(...)`."""
+    tree = ast.parse(source)
+    safe: set[ast.AST] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.With) and "atomic_write(" in ast.unparse(node.items[0]):
+            safe |= set(ast.walk(node))
+    lines = []
+    for node in (node for node in ast.walk(tree) if isinstance(node, ast.Call)):
+        name, first = ast.unparse(node.func).rpartition(".")[2], ast.unparse(node).partition("(")[2]
+        opened = name == "open" and re.search(r"[\"'][wax]b?\+?[\"']", first)
+        table = name in ("to_csv", "to_parquet", "to_excel", "to_feather") and node.args
+        other = name in ("write_text", "write_bytes", "savez", "savez_compressed", "dump")
+        if node not in safe and (opened or table or other):
+            lines.append(node.lineno)
+    return lines
+
+
+def test_the_search_for_unsafe_writes_finds_them() -> None:
+    assert unsafe_writes("x.write_text('a')\nopen('a', 'w')\nf.to_csv(path)\nf.to_csv()") == [
+        1,
+        2,
+        3,
+    ]
+    assert not unsafe_writes("with atomic_write(p) as part:\n    part.write_text('a')")
+
+
+def test_every_file_is_written_by_the_one_atomic_writer() -> None:
+    allowed = {"log.open('wb')"}  # what a notebook's process prints, in the folder of the run
+    found = []
+    for file in sorted((ROOT / "psychlm").rglob("*.py")):
+        source = file.read_text(encoding="utf-8")
+        for number in unsafe_writes(source):
+            line = source.splitlines()[number - 1].strip().replace('"', "'")
+            if not any(word in line for word in allowed):
+                found.append(f"{file.relative_to(ROOT)}:{number}: {line}")
+    assert not found, "write inside `with data.atomic_write(path) as part:`"
+
+
+def parts(monkeypatch, *names: str) -> dict[str, doctor.Part]:
+    monkeypatch.setattr(doctor, "PARTS", {name: doctor.PARTS[name] for name in names})
+    return {part.name: part for part in doctor.examine()}
+
+
+def test_the_doctor_tells_an_absent_r_from_an_absent_rpy2(monkeypatch) -> None:
+    monkeypatch.setattr(doctor.shutil, "which", lambda name: None)
+    found = parts(monkeypatch, "R, mgcv, rpy2", "Chromium")
+    assert "R is not here: apt-get install r-base-core" in found["R, mgcv, rpy2"].detail
+    assert not found["Chromium"].found and "install chromium" in found["Chromium"].detail
+    monkeypatch.setattr(doctor.shutil, "which", lambda name: f"/usr/bin/{name}")
+    monkeypatch.setattr(doctor, "find_spec", lambda name: None)
+    part = parts(monkeypatch, "R, mgcv, rpy2")["R, mgcv, rpy2"]
+    assert not part.found and part.detail.startswith("R is here, rpy2 is not: ")
+    assert "libblas-dev" in part.detail
+
+
+def test_the_doctor_tells_missing_from_corrupt_data(monkeypatch) -> None:
+    rows = [{"name": "a", "place": "", "state": "absent"}]
+    monkeypatch.setattr(doctor.data, "state", lambda: iter(rows))
+    assert "psychlm data pull" in parts(monkeypatch, "data")["data"].detail
+    rows.append({"name": "b", "place": "data/raw", "state": "corrupt"})
+    assert "['b'] have the wrong checksum" in parts(monkeypatch, "data")["data"].detail
+
+
+def test_the_doctor_ends_well_whatever_is_missing(monkeypatch) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    done = run("doctor")
+    assert done.exit_code == 0 and "WordNet" in done.output
+    assert "optional parts are here" in done.output
+
+
+def test_datasets_are_listed_with_their_licences(monkeypatch) -> None:
+    monkeypatch.setenv("COLUMNS", "300")
+    name, licence = data.registry()["licence"].items().__next__()
+    row = next(
+        line for line in run("data", "list").output.splitlines() if line.split()[:1] == [name]
+    )
+    assert str(licence)[:20] in row
