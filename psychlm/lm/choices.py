@@ -291,7 +291,10 @@ def choice_logprobs(
             own - np.array([nats[after, choice] for choice in choices])
             for own, (_, choices, after) in zip(values, filled, strict=True)
         ]
-    table = pd.DataFrame(values, index=pd.Index(ids, name="item")).rename_axis(columns="choice")
+    filled_up = np.full((len(values), max(map(len, values))), np.nan)
+    for row, own in enumerate(values):
+        filled_up[row, : len(own)] = own
+    table = pd.DataFrame(filled_up, index=pd.Index(ids, name="item")).rename_axis(columns="choice")
     table.attrs = {"model": model.name, "revision": model.revision, "normalise": normalise}
     table.attrs |= {"prompt": str(prompt), "bos": bos}
     # Report items whose scores rest on less than their whole text.
@@ -332,7 +335,7 @@ def _cached_scores(
     piece."""
     from psychlm.lm import _choice_scores as columns
     from psychlm.lm._load import LanguageModel
-    from psychlm.lm.cache import ResultStore, folder, key
+    from psychlm.lm.cache import ResultStore, key
     from psychlm.lm.forward import resolve_options
 
     # The key of a question holds all that its scores depend on.
@@ -346,11 +349,12 @@ def _cached_scores(
     text = json.dumps(identity, sort_keys=True)
     places = np.empty(0, dtype=np.int64)
     keys = [key(text, json.dumps([q.prompt, q.hypothesis, q.choices]), places) for q in questions]
-    store = ResultStore(folder() / "responses.sqlite") if cache and model.revision else None
+    store = ResultStore() if cache and model.revision else None
     scores: dict[str, np.ndarray] = {}
     try:
         if store is not None:
-            stored = store.get(keys, columns.N_COLUMNS)
+            sizes = [(len(q.choices), columns.N_COLUMNS) for q in questions]
+            stored = store.get(dict(zip(keys, sizes, strict=True)))
             scores = {name: own for name, (own, _) in stored.items()}
         missing = {k: q for k, q in zip(keys, questions, strict=True) if k not in scores}
         waiting = sorted(missing, key=lambda name: len(missing[name]), reverse=True)

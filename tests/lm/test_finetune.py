@@ -136,7 +136,7 @@ def test_regimes_differ_in_what_the_weights_start_from_and_whether_they_learn(
 
 
 def test_multiple_choice_items_with_different_numbers_of_choices_are_learned(bert, tmp_path):
-    options = QUICK | {"epochs": 12}
+    options = QUICK | {"epochs": 6}
     result = lm.fine_tune(questions(48), bert, out=tmp_path, **options)
     unseen = questions(30, 1)
     scores = lm.choice_logprobs(unseen, result.folder, device="cpu", cache=False)

@@ -21,7 +21,7 @@ from psychlm.papers import shen2022
 from psychlm.probes import confusion
 
 FAST = {"n_boot": 4}  # where the interval is not looked at
-N_SEEDS = 120
+N_SEEDS = 80
 
 
 def bank_of(n_items, n_choices=3, seed=0):
@@ -172,20 +172,20 @@ def test_presentations_of_other_items_are_refused(rng):
 
 
 def test_the_mixed_model_recovers_planted_place_length_and_appeal(rng):
-    items = bank_of(400)
+    items = bank_of(250)
     probes = [confusion.wrong_question(items, seed=seed, shuffle=True) for seed in range(4)]
-    appeal = dict(zip(items["choices"].explode(), rng.normal(0, 0.7, 1200), strict=True))
+    appeal = dict(zip(items["choices"].explode(), rng.normal(0, 0.7, 750), strict=True))
     answered = []
     for probe in probes:
-        place = np.tile(np.arange(3), (400, 1))
+        place = np.tile(np.arange(3), (250, 1))
         length = np.array([[len(text) for text in row] for row in probe["choices"]])
         own = np.array([[appeal[text] for text in row] for row in probe["choices"]])
         values = (
             -0.4 * place
             + 0.05 * length
             + own
-            + rng.normal(0, 1.2, size=(400, 3))
-            + rng.normal(size=(400, 1))
+            + rng.normal(0, 1.2, size=(250, 3))
+            + rng.normal(size=(250, 1))
         )
         answered.append((probe, pd.DataFrame(values, index=probe["item_id"])))
     found = shen2022.bias_decomposition(answered)
@@ -201,8 +201,8 @@ def test_the_mixed_model_recovers_planted_place_length_and_appeal(rng):
 
 
 def test_the_random_responder_has_no_parts_at_the_nominal_level_over_seeds():
-    items, p = bank_of(25), []
-    for seed in range(12):
+    items, p = bank_of(15), []
+    for seed in range(8):
         answered = presented(items, shen2022.random_responder, rng=np.random.default_rng(seed))
         p.extend(shen2022.bias_decomposition(answered).coefficients["p"])
     assert nominal(p)
