@@ -49,7 +49,7 @@ def reader(builder):
 
 @pytest.fixture(scope="module")
 def higher(reader):
-    """Return a function: how many hops each concept above one is away, link by link through NLTK."""
+    """Return a function: the hops to each concept above one, link by link through NLTK."""
 
     @cache
     def walk(name, instances=False):
