@@ -91,7 +91,7 @@ def wordnet() -> str:
 
 def gcide() -> str:
     """Return the path of the GCIDE dictionary."""
-    from psychlm.probes.gcide import find
+    from psychlm.probes.dictionary import find
 
     return str(find())
 

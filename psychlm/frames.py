@@ -198,7 +198,7 @@ def check_items(items: pd.DataFrame, *, distinct: bool = True) -> pd.DataFrame:
     containers = list | tuple | set | dict | np.ndarray
     if "item_id" in items and items["item_id"].map(lambda name: isinstance(name, containers)).any():
         raise FrameError("items have an item_id that is a list or the like; give text or numbers")
-    _check_rows(items, ["item_id"], ["prompt", "choices", "answer"], "items")
+    check_rows(items, ["item_id"], ["prompt", "choices", "answer"], "items")
     # Choices: each distinct list is checked once, since label words are the same for many items.
     sequence = list | tuple | np.ndarray
     codes, unique = pd.factorize(
@@ -272,7 +272,7 @@ def check_words(words: pd.DataFrame, *, whole_texts: bool = True) -> pd.DataFram
     RuntimeWarning
         If the words of a text are not numbered 1, 2, 3, ...
     """
-    checked = _check_rows(words, ["text_id", "word_id"], ["word"], "words")
+    checked = check_rows(words, ["text_id", "word_id"], ["word"], "words")
     wordless = ~checked["word"].map(lambda word: isinstance(word, str) and word != "")
     if wordless.any():
         rows = checked.loc[wordless, ["text_id", "word_id"]].itertuples(index=False, name=None)
@@ -303,7 +303,7 @@ def check_readings(readings: pd.DataFrame) -> pd.DataFrame:
     FrameError
         If a column or an id is missing, a row occurs twice, no measure is there or one is negative.
     """
-    checked = _check_rows(readings, ["subject", "text_id", "word_id"], [], "readings")
+    checked = check_rows(readings, ["subject", "text_id", "word_id"], [], "readings")
     measures = [column for column in readings.columns if column.endswith("_ms")]
     if not measures:
         raise FrameError(f"a readings frame needs a measure in ms, such as {READING_MEASURES}")
@@ -313,8 +313,14 @@ def check_readings(readings: pd.DataFrame) -> pd.DataFrame:
     return checked
 
 
-def _check_rows(frame: pd.DataFrame, ids: list[str], others: list[str], kind: str) -> pd.DataFrame:
-    """Check that columns are there and that each row occurs once; return it with canonical ids."""
+def check_rows(frame: pd.DataFrame, ids: list[str], others: list[str], kind: str) -> pd.DataFrame:
+    """Check that columns are there and each row occurs once; return the frame with canonical ids.
+
+    Raises
+    ------
+    FrameError
+        If a column or an id is missing, a ``word_id`` is no whole number, or a row occurs twice.
+    """
     missing = [column for column in (*ids, *others) if column not in frame.columns]
     if missing:
         raise FrameError(

@@ -30,6 +30,15 @@ def word_shape(words: pd.Series) -> pd.Series:
     return letters.str.replace(r"\d", "0", regex=True).rename("word_shape")
 
 
+def is_shape(words: pd.Series) -> bool:
+    """Return whether words are shapes: a corpus whose text is not on this machine.
+
+    >>> is_shape(pd.Series(["aaa'a,", "a"])), is_shape(pd.Series(["Don't,", "a"]))
+    (True, False)
+    """
+    return bool(words.str.fullmatch(r"(?:[\Wa_]|0)*").all()) and words.str.len().max() > 1
+
+
 def laverghetta2021_tables() -> Tables:
     """Return the graded responses of people and models to GLUE's diagnostic, and its items."""
     file = data.path("laverghetta2021/diagnostic_results")
@@ -85,7 +94,7 @@ def lalor2016_tables() -> Tables:
 def lalor2018_tables() -> Tables:
     """Return the ratings of SST phrases, 1 to 5."""
     ratings = pd.read_csv(data.path("lalor2018/response_patterns"), index_col="uuid")
-    return {"ratings": ratings.astype(np.int8).reset_index()}
+    return {"ratings": ratings.astype(np.int8).copy().reset_index()}
 
 
 def metabench_tables() -> Tables:
@@ -112,6 +121,8 @@ def corpus_tables(name: str) -> Tables:
         "provo": reading_times.provo,
     }
     corpus = readers[name]()
+    if is_shape(corpus.words["word"]):
+        raise data.DataMissingError(f"the original files of {name} cannot be had; see notes")
     words = corpus.words.assign(word=word_shape(corpus.words["word"]))
     tables = {"words": words.rename(columns={"word": "word_shape"}), "readings": corpus.readings}
     return tables | ({} if corpus.surprisals is None else {"surprisals": corpus.surprisals})

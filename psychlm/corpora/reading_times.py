@@ -1,20 +1,20 @@
-"""Reading-time corpora, and how to bring your own: who read which word for how long, as the contracts' frames.
+"""Reading-time corpora and your own experiments: who read which word for how long, as frames.
 
-Readers return a :class:`Corpus`. From there to a model of reading times it is four steps, none of which drops a word in
-silence::
+Readers return a :class:`Corpus`. From there to a model of reading times::
 
-    corpus = corpora.natural_stories()
-    words = corpora.add_lags(corpus.words, ["length_chars"])         # prev_length_chars, within a text only
-    words, removed = corpora.exclude(words)                          # Goodkind & Bicknell's steps, with their counts
-    readings = corpora.join(corpus.readings, words)                  # readings of the words that are left
+    corpus = reading_times.natural_stories()
+    words = reading_times.add_lags(corpus.words, ["length_chars"])  # prev_length_chars
+    words, removed = reading_times.exclude(words)                   # named, counted exclusions
+    readings = reading_times.join(corpus.readings, words)           # readings of the words left
 
-Your own corpus is two CSV files, see :func:`from_csv`.
+Your own data are two CSV files (:func:`from_csv`) or one long table (:func:`from_long`).
 """
 
 from __future__ import annotations
 
 import difflib
 import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,23 +22,7 @@ import numpy as np
 import pandas as pd
 
 from psychlm import data, frames
-from psychlm.corpora.exclusions import GOODKIND_BICKNELL, add_lags, exclude, join, log_frequency
-from psychlm.frames import FrameError
-
-__all__ = [
-    "GOODKIND_BICKNELL",
-    "Corpus",
-    "add_lags",
-    "dundee",
-    "exclude",
-    "from_csv",
-    "join",
-    "log_frequency",
-    "natural_stories",
-    "provo",
-    "reading_measures",
-    "ucl",
-]
+from psychlm.frames import FrameError, format_names
 
 UCL_MODELS = {
     "bigram": "2-gram",
@@ -71,11 +55,12 @@ class Corpus:
     Attributes
     ----------
     words : DataFrame
-        A words frame with ``position`` (in the text), ``length_chars`` and what else is known of the words.
+        A words frame with ``position`` (in the text), ``length_chars`` and other predictors.
     readings : DataFrame
-        Times by ``subject``, ``text_id`` and ``word_id``; ``subject`` is "mean" where only means were released.
+        Times by ``subject``, ``text_id`` and ``word_id``; ``subject`` is "mean" where only means
+        were released.
     surprisals : DataFrame or None
-        ``text_id``, ``word_id`` and one column of surprisals (bits) for each model that was released with the corpus.
+        ``text_id``, ``word_id`` and one column of surprisals (bits) per released model.
     notes : tuple of str
         What the reader left out, with counts.
     """
@@ -86,14 +71,165 @@ class Corpus:
     notes: tuple[str, ...] = ()
 
 
-def ucl() -> Corpus:
-    """Read the UCL corpus: 205 sentences from novels, mean times, and the surprisals of twelve models.
+# ---- your own data ----
 
-    Sentences are the texts; their first words were not released. ``log_frequency`` is the natural logarithm of the
-    SUBTLEX-US count (missing for 30 words), ``length_chars`` counts attached punctuation, as released. Times are means
-    over people, with 0 for those who skipped the word (Frank et al. 2013; de Varda et al. 2023).
+
+def from_long(
+    frame: pd.DataFrame,
+    *,
+    measures: Mapping[str, str],
+    subject: str = "Subject",
+    item: str = "Item",
+    word_number: str = "WordNr",
+    word: str = "Word",
+) -> Corpus:
+    """Make a corpus of the usual file of a laboratory: one row per person and word.
+
+    Columns that are the same for all readings of a word become columns of ``words``, the others
+    (trial numbers, conditions that differ between people) columns of ``readings``.
+
+    Parameters
+    ----------
+    frame : DataFrame
+    measures : mapping
+        Columns with times in ms, and their names here: ``{"RT": "self_paced_ms"}``.
+    subject, item, word_number, word : str
+        The columns that hold the person, the text (sentence), the word's number in it, from 1, and
+        the word as printed.
+
+    Returns
+    -------
+    Corpus
+        ``notes`` say which rows were dropped: those without person, item, number or word.
+
+    Raises
+    ------
+    FrameError
+        If a column is missing, a number is not whole, a person read a word twice, or two people
+        read different words at one place.
+
+    Examples
+    --------
+    >>> table = pd.DataFrame({"Subject": [1, 1, 2, 2], "Item": 7, "WordNr": [1, 2, 1, 2],
+    ...     "Word": ["Dogs", "bark."] * 2, "RT": [310, 295, 402, 377]})
+    >>> corpus = from_long(table, measures={"RT": "self_paced_ms"})
+    >>> corpus.words[["text_id", "word_id", "word", "length_chars"]].to_numpy().tolist()
+    [['7', 1, 'Dogs', 4], ['7', 2, 'bark.', 4]]
     """
-    table = pd.read_csv(data.path("ucl2023/all_measures"), keep_default_na=False, na_values=[""])
+    ids = {subject: "subject", item: "text_id", word_number: "word_id", word: "word"}
+    missing = [name for name in (*ids, *measures) if name not in frame.columns]
+    if missing:
+        raise FrameError(
+            f"columns {missing} are missing; there are {list(frame.columns)}: name yours, for "
+            f"instance subject='ID'"
+        )
+    badly_named = [name for name in measures.values() if not name.endswith("_ms")]
+    if badly_named:
+        raise FrameError(f"measures {badly_named} need names that end in _ms (and times in ms)")
+    table = frame.rename(columns=ids | dict(measures))
+    blank = table[["subject", "text_id", "word_id", "word"]].isna() | (table[["word"]] == "")
+    notes = [
+        f"{int(blank[name].sum())} of {len(table)} rows without {original!r} are dropped"
+        for original, name in ids.items()
+        if blank[name].any()
+    ]
+    table = table[~blank.any(axis=1)].reset_index(drop=True)
+    for name in measures.values():
+        times = pd.to_numeric(table[name], errors="coerce")
+        wrong = int((times.isna() & table[name].notna()).sum())
+        notes += [f"{wrong} values of {name!r} that are no numbers are missing"] if wrong else []
+        table[name] = times
+    table = frames.check_readings(table)
+
+    # Each place in a text has one word, and what is the same for all its readings belongs to it.
+    keys = ["text_id", "word_id"]
+    same = table.groupby(keys).nunique(dropna=False).le(1).all()
+    if not same["word"]:
+        places = table.groupby(keys)["word"].nunique()
+        raise FrameError(
+            f"several words stand at (text_id, word_id) "
+            f"{format_names(places.index[places > 1])}; give each version of "
+            "an item (condition, list) an id of its own, for instance Item + '-' + Condition"
+        )
+    of_words = [
+        name
+        for name in table.columns
+        if same.get(name, False) and name not in ("subject", *measures.values())
+    ]
+    words = table[[*keys, *of_words]].drop_duplicates(keys).sort_values(keys, ignore_index=True)
+    readings = table.drop(columns=of_words)
+    notes += [
+        f"{int(readings[name].isna().sum())} of {len(readings)} readings have no {name!r}"
+        for name in measures.values()
+        if readings[name].isna().any()
+    ]
+    return Corpus(_with_predictors(frames.check_words(words)), readings, None, tuple(notes))
+
+
+def from_csv(words: str | Path, readings: str | Path) -> Corpus:
+    """Read your own corpus from two CSV files.
+
+    Parameters
+    ----------
+    words : path
+        One row per word, whole texts: ``text_id``, ``word_id`` (1, 2, ... in each text), ``word``
+        (as printed, with its punctuation), and any predictors (``log_frequency``, ``line`` ...);
+        ``position`` and ``length_chars`` (letters and digits) are added where they are absent.
+    readings : path
+        One row per person and word: ``subject``, ``text_id``, ``word_id`` and at least one measure
+        in ms whose name ends in ``_ms``; an empty cell where a word was skipped. Any other columns
+        (``prev_fixated``) are kept.
+
+    Raises
+    ------
+    FrameError
+        If a column is missing, a row occurs twice, or a word was read that is not among the words.
+    """
+    text = {"text_id": str, "word": str, "subject": str}
+    word_table, reading_table = (
+        pd.read_csv(path, dtype=text, keep_default_na=False, na_values=[""])
+        for path in (words, readings)
+    )
+    # An empty cell for a space means that there is none.
+    spaces = word_table.columns.intersection(["space_before", "space_after"])
+    word_table[spaces] = word_table[spaces].astype(object).fillna("").infer_objects()
+    word_table, reading_table = frames.check_words(word_table), frames.check_readings(reading_table)
+    known, read = (
+        pd.MultiIndex.from_frame(table[["text_id", "word_id"]])
+        for table in (word_table, reading_table)
+    )
+    unknown = ~read.isin(known)
+    if unknown.any():
+        raise FrameError(
+            f"{int(unknown.sum())} readings are of words that {words} does not have, first "
+            f"{read[unknown].tolist()[0]} "
+            "(text_id, word_id); do both files count words from 1 in each text?"
+        )
+    return Corpus(_with_predictors(word_table), reading_table)
+
+
+def _with_predictors(words: pd.DataFrame) -> pd.DataFrame:
+    """Add ``position`` and ``length_chars`` (letters and digits) where they are absent."""
+    added = {"position": words["word_id"], "length_chars": words["word"].str.count(r"[^\W_]")}
+    return words.assign(**{name: x for name, x in added.items() if name not in words})
+
+
+# ---- public corpora ----
+
+
+def ucl() -> Corpus:
+    """Read the UCL corpus: 205 sentences from novels, mean times, surprisals of twelve models.
+
+    Sentences are the texts; their first words were not released. ``log_frequency`` is the natural
+    logarithm of the SUBTLEX-US count (missing for 30 words), ``length_chars`` counts attached
+    punctuation, as released. Times are means over people, with 0 for those who skipped the word
+    (Frank et al. 2013; de Varda et al. 2023).
+    """
+    try:
+        file = data.path("ucl2023/all_measures")
+    except data.DataMissingError as error:
+        return _from_facts("ucl2023", error)
+    table = pd.read_csv(file, keep_default_na=False, na_values=[""])
     table = table.sort_values(["sent_id", "context_length"], ignore_index=True)
     keys = pd.DataFrame(
         {"text_id": table["sent_id"].astype(str), "word_id": table["context_length"] + 1}
@@ -106,27 +242,28 @@ def ucl() -> Corpus:
         cloze_probability=table["cloze_p_smoothed"],
         cloze_surprisal_bits=table["cloze_s"] / np.log(2),
     )
-    readings = pd.concat(
-        [keys.assign(subject=MEAN_READER), table[list(UCL_MEASURES)].rename(columns=UCL_MEASURES)],
-        axis=1,
-    )
-    surprisals = table[list(UCL_MODELS)].rename(columns=UCL_MODELS) / np.log(2)
-    return _checked(words, readings, pd.concat([keys, surprisals], axis=1))
+    times = table[list(UCL_MEASURES)].rename(columns=UCL_MEASURES)
+    readings = pd.concat([keys.assign(subject=MEAN_READER), times], axis=1)
+    bits = table[list(UCL_MODELS)].rename(columns=UCL_MODELS) / np.log(2)
+    return _checked(words, readings, pd.concat([keys, bits], axis=1))
 
 
 def natural_stories() -> Corpus:
-    """Read the Natural Stories corpus: ten stories, mean self-paced times and GPT-3's surprisals (Futrell et al. 2021).
+    """Read the Natural Stories corpus: ten stories, mean self-paced times and GPT-3's surprisals.
 
-    ``n_readers`` counts the people behind each mean. The model's tokens are summed over the word that they begin in;
-    the first word of a story has none. The release has no word frequencies: see :func:`log_frequency`.
+    ``n_readers`` counts the people behind each mean (Futrell et al. 2021). The model's tokens are
+    summed over the word that they begin in; the first word of a story has none. The release has no
+    word frequencies: see :func:`log_frequency`.
     """
-    read = {"sep": "\t", "quoting": 3, "keep_default_na": False}
-    words = pd.read_csv(data.path("naturalstories/all_stories"), **read)
-    words = words.sort_values(["item", "zone"], ignore_index=True).rename(
-        columns={"zone": "word_id"}
-    )
-    words["text_id"] = words.pop("item").astype(str)
-    times = pd.read_csv(data.path("naturalstories/processed_wordinfo"), **read)
+    try:
+        names = ("all_stories", "processed_wordinfo", "all_stories_gpt3")
+        story_file, time_file, token_file = (data.path(f"naturalstories/{name}") for name in names)
+    except data.DataMissingError as error:
+        return _from_facts("naturalstories", error)
+    options = {"sep": "\t", "quoting": 3, "keep_default_na": False}
+    words = pd.read_csv(story_file, **options).sort_values(["item", "zone"], ignore_index=True)
+    words = words.rename(columns={"item": "text_id", "zone": "word_id"}).astype({"text_id": str})
+    times = pd.read_csv(time_file, **options)
     readings = pd.DataFrame(
         {
             "subject": MEAN_READER,
@@ -135,207 +272,166 @@ def natural_stories() -> Corpus:
             "self_paced_ms": times["meanItemRT"],
             "n_readers": times["nItem"],
         }
-    )
-    tokens = pd.read_csv(
-        data.path("naturalstories/all_stories_gpt3"),
-        keep_default_na=False,
-        na_values={"logprob": [""]},
-        quotechar='"',
-    )
-    tokens["text_id"] = (tokens["story"] + 1).astype(str)
-    surprisals = _tokens_to_words(words, tokens).rename(columns={"surprisal_bits": "GPT-3 davinci"})
+    ).sort_values(["text_id", "word_id"], ignore_index=True)
+
+    # Tokens belong to the word that they begin in: count the letters of both.
+    tokens = pd.read_csv(token_file, keep_default_na=False, na_values={"logprob": [""]})
+    parts = []
+    for text_id, of_text in words.groupby("text_id", sort=False):
+        mine = tokens[tokens["story"] + 1 == int(text_id)]
+        ends = of_text["word"].str.replace(" ", "").str.len().cumsum().to_numpy()
+        token_ends = mine["token"].str.replace(r"\s", "", regex=True).str.len().cumsum().to_numpy()
+        if len(mine) == 0 or token_ends[-1] != ends[-1]:
+            raise FrameError(f"the tokens of text {text_id!r} do not spell its words")
+        starts = np.r_[0, token_ends[:-1]]
+        place = np.searchsorted(ends, starts, side="right").clip(max=len(of_text) - 1)
+        bits = -mine["logprob"].to_numpy() / np.log(2)
+        total = pd.Series(bits).groupby(place).sum(min_count=1)
+        total[place[np.isnan(bits)]] = np.nan
+        total = total.reindex(range(len(of_text))).to_numpy()
+        parts.append(of_text[["text_id", "word_id"]].assign(**{"GPT-3 davinci": total}))
     words = words[["text_id", "word_id", "word"]].assign(
         position=words["word_id"], length_chars=words["word"].str.len()
     )
-    return _checked(
-        words, readings.sort_values(["text_id", "word_id"], ignore_index=True), surprisals
-    )
-
-
-def _tokens_to_words(words: pd.DataFrame, tokens: pd.DataFrame) -> pd.DataFrame:
-    """Sum the log-probabilities (nats) of tokens over the words that they begin in, by counting letters of a text."""
-    parts = []
-    for text_id, mine in words.groupby("text_id", sort=False):
-        theirs = tokens[tokens["text_id"] == text_id]
-        ends = mine["word"].str.replace(" ", "").str.len().cumsum().to_numpy()
-        lengths = theirs["token"].str.replace(r"\s", "", regex=True).str.len().cumsum().to_numpy()
-        if len(lengths) == 0 or lengths[-1] != ends[-1]:
-            raise FrameError(
-                f"the tokens of text {text_id!r} do not spell its words; they have another length"
-            )
-        word = np.searchsorted(ends, np.r_[0, lengths[:-1]], side="right").clip(max=len(mine) - 1)
-        bits = pd.Series(-theirs["logprob"].to_numpy() / np.log(2)).groupby(word).sum(min_count=1)
-        bits[word[np.isnan(theirs["logprob"].to_numpy())]] = np.nan
-        parts.append(
-            mine[["text_id", "word_id"]].assign(
-                surprisal_bits=bits.reindex(range(len(mine))).to_numpy()
-            )
-        )
-    return pd.concat(parts, ignore_index=True)
+    return _checked(words, readings, pd.concat(parts, ignore_index=True))
 
 
 def provo() -> Corpus:
     """Read the Provo corpus: 55 passages with eye-tracking means (Luke & Christianson 2018).
 
-    The measures come from the CMCL 2021 shared task, which scaled them: they are not in ms, and their names say
-    ``_scaled``. That release also cut the passages into sentences; its words are found in the passages by their
-    letters, and ``notes`` counts those that are not.
+    The measures come from the CMCL 2021 shared task, which scaled them: they are not in ms, and
+    their names end in ``_scaled``. That release also cut the passages into sentences; its words are
+    found in the passages by their letters, and ``notes`` counts those that are not.
     """
-    passages = pd.read_csv(data.path("provo/provo_texts"), keep_default_na=False)
-    spelled = (
-        passages["text"].str.replace("Õ", "'").str.split()
-    )  # an apostrophe in another encoding
-    words = pd.DataFrame({"text_id": passages["text_id"].astype(str), "word": spelled}).explode(
-        "word", ignore_index=True
-    )
+    try:
+        passage_file, word_file = data.path("provo/provo_texts"), data.path("provo/provo_words")
+    except data.DataMissingError as error:
+        return _from_facts("provo", error)
+    passages = pd.read_csv(passage_file, keep_default_na=False)
+    spelled = passages["text"].str.replace("Õ", "'").str.split()  # an apostrophe in Mac Roman
+    words = pd.DataFrame({"text_id": passages["text_id"].astype(str), "word": spelled})
+    words = words.explode("word", ignore_index=True)
     words["word_id"] = words.groupby("text_id").cumcount() + 1
     words = words.assign(position=words["word_id"], length_chars=words["word"].str.len())
-    table = pd.read_csv(data.path("provo/provo_words"), keep_default_na=False, na_values=[""])
+    table = pd.read_csv(word_file, keep_default_na=False, na_values=[""])
     ours, theirs = (
         [re.sub(r"\W", "", word).lower() for word in column]
         for column in (words["word"], table["word"])
     )
     blocks = difflib.SequenceMatcher(None, ours, theirs, autojunk=False).get_matching_blocks()
-    of_words = np.concatenate([np.arange(block.a, block.a + block.size) for block in blocks])
-    of_table = np.concatenate([np.arange(block.b, block.b + block.size) for block in blocks])
+    in_words = np.concatenate([np.arange(block.a, block.a + block.size) for block in blocks])
+    in_table = np.concatenate([np.arange(block.b, block.b + block.size) for block in blocks])
     measures = {
         "FFD": "first_fixation_scaled",
         "GPT": "go_past_scaled",
         "TRT": "total_scaled",
         "nFix": "n_fixations_scaled",
+        "fixProp": "fixated_percent",
     }
-    readings = pd.concat(
-        [
-            words[["text_id", "word_id"]]
-            .iloc[of_words]
-            .reset_index(drop=True)
-            .assign(subject=MEAN_READER),
-            table[[*measures, "fixProp"]]
-            .iloc[of_table]
-            .reset_index(drop=True)
-            .rename(columns=measures | {"fixProp": "fixated_percent"}),
-        ],
-        axis=1,
-    )
-    note = f"{len(table) - len(of_table)} of {len(table)} measured words are not found in the passages; left out"
+    keys = words[["text_id", "word_id"]].iloc[in_words].reset_index(drop=True)
+    times = table[list(measures)].iloc[in_table].reset_index(drop=True).rename(columns=measures)
+    readings = pd.concat([keys.assign(subject=MEAN_READER), times], axis=1)
+    n_missing = len(table) - len(in_table)
+    note = f"{n_missing} of {len(table)} measured words are not found in the passages; left out"
     return Corpus(frames.check_words(words), readings, None, (note,))
 
 
 def _checked(
     words: pd.DataFrame, readings: pd.DataFrame, surprisals: pd.DataFrame | None = None
 ) -> Corpus:
-    return Corpus(
-        frames.check_words(words, whole_texts=False), frames.check_readings(readings), surprisals
-    )
+    words = frames.check_words(words, whole_texts=False)
+    return Corpus(words, frames.check_readings(readings), surprisals)
 
 
-_DUNDEE_WORDS = [
-    "word",
-    "text",
-    "screen",
-    "line",
-    "line_position",
-    "screen_position",
-    "x",
-    "printed_chars",
-    "length_chars",
-    "punctuation",
-    "opening",
-    "closing",
-    "word_id",
-    "text_frequency",
-]
-_DUNDEE_FIXATIONS = [
-    "word",
-    "screen",
-    "line",
-    "printed_chars",
-    "length_chars",
-    "x",
-    "word_id",
-    "duration_ms",
-    "letter",
-    "word_letter",
-    "launch",
-    "text_frequency",
-]
+def _from_facts(name: str, missing: data.DataMissingError) -> Corpus:
+    """Read a corpus from committed facts, where a word is its shape ("Don't," is "aaa'a,")."""
+    try:
+        words, readings = data.facts(f"{name}/words"), data.facts(f"{name}/readings")
+    except data.DataError:
+        raise missing from None
+    try:
+        surprisals = data.facts(f"{name}/surprisals")
+    except data.DataError:
+        surprisals = None
+    note = f"words are shapes, without their letters: the texts of {name} are not at hand"
+    return Corpus(words.rename(columns={"word_shape": "word"}), readings, surprisals, (note,))
+
+
+_FIXATIONS = "word screen line printed_chars length_chars x word_id duration_ms letter word_letter"
+_WORDS = (
+    "word text screen line line_position screen_position x printed_chars length_chars punctuation "
+    "opening closing word_id text_frequency"
+)
 
 
 def dundee(folder: str | Path) -> Corpus:
-    """Read the Dundee Corpus (Kennedy 2003) from its original files; the University of Dundee licenses it.
+    """Read the Dundee Corpus (Kennedy 2003) from its original files, licensed by its university.
 
     Parameters
     ----------
     folder : path
-        Holds ``tx01wrdp.dat`` ... (the words) and ``sa01ma1p.dat`` ... (fixations in order of time: subject sa, text
-        01), in this folder or below it. Latin-1, columns separated by blanks, a header in the fixation files only.
+        Holds ``tx01wrdp.dat`` ... (the words) and ``sa01ma1p.dat`` ... (fixations in order of time:
+        subject sa, text 01), in this folder or below it. Latin-1, columns separated by blanks, a
+        header in the fixation files only.
 
     Returns
     -------
     Corpus
-        ``words`` with ``screen``, ``line`` and ``length_chars`` (without punctuation). ``readings`` hold the words
-        that were fixated: ``first_fixation_ms``, ``gaze_ms`` (from entering the word first to leaving it first),
-        ``total_ms``, ``prev_fixated`` (the word before had been fixated by then) and ``first_pass`` (no later word
-        had been).
+        ``words`` with ``screen``, ``line`` and ``length_chars`` (without punctuation). ``readings``
+        hold the words that were fixated, with the measures of :func:`reading_measures`.
     """
-    files = {file.name.lower(): file for file in sorted(Path(folder).rglob("*.dat"))}
-    texts = {
-        name[2:4]: file for name, file in files.items() if re.fullmatch(r"tx\d\dwrdp\.dat", name)
-    }
-    events = {
-        (name[:2], name[2:4]): file
-        for name, file in files.items()
-        if re.fullmatch(r"s[a-z]\d\dma1p\.dat", name)
-    }
+    names = {file.name.lower(): file for file in sorted(Path(folder).rglob("*.dat"))}
+    texts = {n[2:4]: f for n, f in names.items() if re.fullmatch(r"tx\d\dwrdp\.dat", n)}
+    events = {n[:4]: f for n, f in names.items() if re.fullmatch(r"s[a-z]\d\dma1p\.dat", n)}
     if not texts or not events:
         raise FrameError(
-            f"{folder} holds {len(texts)} files tx??wrdp.dat and {len(events)} s???ma1p.dat; the corpus has 20 and "
+            f"{folder} holds {len(texts)} files tx??wrdp.dat and {len(events)} s???ma1p.dat; "
+            f"the corpus has 20 and "
             "200. Name the folder that holds both"
         )
-    strays = sorted({text for _, text in events} - set(texts))
+    strays = sorted({name[2:] for name in events} - set(texts))
     if strays:
         raise FrameError(
-            f"there are fixations of texts {strays}, but no tx{strays[0]}wrdp.dat; copy the word files too"
+            f"there are fixations of texts {strays}, but no tx{strays[0]}wrdp.dat; copy the "
+            f"word files too"
         )
+
+    def read(file: Path, columns: str, header: int) -> pd.DataFrame:
+        """Read a table whose columns are separated by blanks; quotes are part of the words."""
+        table = pd.read_csv(
+            file,
+            sep=r"\s+",
+            names=columns.split(),
+            skiprows=header,
+            encoding="latin-1",
+            quoting=3,
+            keep_default_na=False,
+            index_col=False,
+        )
+        wrong = pd.to_numeric(table["word_id"], errors="coerce").isna()
+        if wrong.any():
+            line = int(wrong.argmax()) + header + 1
+            raise FrameError(f"{file.name}, line {line}: the word number is none; is it cut off?")
+        return table
+
     words = pd.concat(
-        [_blanks(file, _DUNDEE_WORDS, 0).assign(text_id=text) for text, file in texts.items()],
+        [read(file, _WORDS, 0).assign(text_id=text) for text, file in texts.items()],
         ignore_index=True,
     )
     words["position"] = words["word_id"]
     words["line"] = words["screen"].astype(str) + "." + words["line"].astype(str)
+    columns = _FIXATIONS + " launch text_frequency"
     fixations = pd.concat(
         [
-            _blanks(file, _DUNDEE_FIXATIONS, 1).assign(subject=who, text_id=text)
-            for (who, text), file in events.items()
+            read(file, columns, 1).assign(subject=name[:2], text_id=name[2:])
+            for name, file in events.items()
         ],
         ignore_index=True,
     )
-    on_words = ~fixations["word"].str.startswith("*") & (
-        fixations["word_id"] > 0
-    )  # *Blink, *Off-screen
-    columns = ["text_id", "word_id", "word", "position", "screen", "line", "length_chars"]
-    return _checked(words[columns], reading_measures(fixations[on_words]))
-
-
-def _blanks(file: Path, names: list[str], skip: int) -> pd.DataFrame:
-    """Read a table whose columns are separated by blanks; quotes are part of the words."""
-    table = pd.read_csv(
-        file,
-        sep=r"\s+",
-        names=names,
-        skiprows=skip,
-        encoding="latin-1",
-        quoting=3,
-        keep_default_na=False,
-        index_col=False,
-    )
-    numbers = pd.to_numeric(table["word_id"], errors="coerce")
-    if numbers.isna().any():
-        line = int(np.argmax(numbers.isna())) + skip + 1
-        raise FrameError(
-            f"{file.name}, line {line}: no word number in column {names.index('word_id') + 1}; is it cut off?"
-        )
-    return table
+    # Rows such as *Blink and *Off-screen are no words.
+    on_words = ~fixations["word"].str.startswith("*") & (fixations["word_id"] > 0)
+    kept = ["text_id", "word_id", "word", "position", "screen", "line", "length_chars"]
+    return _checked(words[kept], reading_measures(fixations[on_words]))
 
 
 def reading_measures(fixations: pd.DataFrame) -> pd.DataFrame:
@@ -349,78 +445,140 @@ def reading_measures(fixations: pd.DataFrame) -> pd.DataFrame:
     Returns
     -------
     DataFrame
-        A readings frame of the words that were fixated, with the measures that :func:`dundee` names.
+        A readings frame of the words that were fixated: ``first_fixation_ms``, ``gaze_ms`` (from
+        entering the word first to leaving it first), ``total_ms``, ``prev_fixated`` (the word
+        before had been fixated by then) and ``first_pass`` (no later word had been).
     """
     keys = ["subject", "text_id", "word_id"]
     seen = fixations[[*keys, "duration_ms"]].reset_index(drop=True)
-    within = seen.groupby(["subject", "text_id"], sort=False)
+    groups = [seen[key] for key in keys]
+    # A visit is a run of fixations on one word; gaze duration is the first visit's.
     visit = (seen[keys] != seen[keys].shift()).any(axis=1).cumsum()
-    first_visit = visit == visit.groupby([seen[key] for key in keys]).transform("min")
-    by_word = seen.groupby(keys, sort=False)["duration_ms"]
-    first = ~seen.duplicated(keys)
-    readings = seen.loc[first, keys].assign(
-        first_fixation_ms=seen["duration_ms"][first], order=np.flatnonzero(first)
+    first_visit = visit == visit.groupby(groups).transform("min")
+    gaze = seen["duration_ms"].where(first_visit, 0).groupby(groups).transform("sum")
+    furthest = seen.groupby(["subject", "text_id"], sort=False)["word_id"].cummax()
+    table = seen[keys].assign(
+        first_fixation_ms=seen["duration_ms"],
+        gaze_ms=gaze,
+        total_ms=seen.groupby(keys, sort=False)["duration_ms"].transform("sum"),
+        first_pass=seen["word_id"] >= furthest,
+        order=seen.index,
     )
-    readings["total_ms"] = by_word.transform("sum")[first]
-    gaze = (
-        seen["duration_ms"]
-        .where(first_visit, 0)
-        .groupby([seen[key] for key in keys])
-        .transform("sum")
-    )
-    readings["gaze_ms"] = gaze[first]
-    readings["first_pass"] = (seen["word_id"] >= within["word_id"].cummax())[first]
-    before = (
-        readings[[*keys, "order"]]
-        .assign(word_id=readings["word_id"] + 1)
-        .rename(columns={"order": "order_before"})
-    )
-    readings = readings.merge(before, on=keys, how="left")
-    readings["prev_fixated"] = readings["order_before"] < readings["order"]
+    table = table[~seen.duplicated(keys)]
+    before = table[[*keys, "order"]].assign(word_id=table["word_id"] + 1)
+    table = table.merge(before, on=keys, how="left", suffixes=("", "_before"))
+    table["prev_fixated"] = table["order_before"] < table["order"]
     columns = [*keys, "first_fixation_ms", "gaze_ms", "total_ms", "prev_fixated", "first_pass"]
-    return readings[columns].sort_values(keys, ignore_index=True)
+    return table[columns].sort_values(keys, ignore_index=True)
 
 
-def from_csv(words: str | Path, readings: str | Path) -> Corpus:
-    """Read your own corpus from two CSV files.
+# ---- predictors and exclusions ----
+
+
+def log_frequency(words: pd.Series, counts: Mapping[str, float]) -> pd.Series:
+    """Return the natural logarithm of the count of each word, bare and in lower case.
+
+    Words without a count have NaN. Typographic apostrophes and decomposed accents are looked up in
+    either form.
+
+    >>> log_frequency(pd.Series(["The", "sea,", "selkie"]), {"the": 1, "sea": 1}).tolist()
+    [0.0, 0.0, nan]
+    >>> log_frequency(pd.Series(["don’t"]), {"don't": 1}).tolist()
+    [0.0]
+    """
+    bare = words.str.normalize("NFC").str.replace(r"^[\W_]+|[\W_]+$", "", regex=True).str.lower()
+    straight = bare.str.replace(r"[’‘ʼ`´]", "'", regex=True)
+    count = bare.map(counts)
+    for form in (straight, straight.str.replace("'", "’")):
+        count = count.fillna(form.map(counts))
+    return np.log(count.where(count > 0)).rename("log_frequency")
+
+
+def add_lags(words: pd.DataFrame, columns: Sequence[str], lags: int = 1) -> pd.DataFrame:
+    """Add columns with the values of previous words: ``prev_length_chars``, ``prev2_...``, ...
+
+    A lag never crosses a text or a gap in ``word_id``: where there is no such word the value is
+    missing.
 
     Parameters
     ----------
-    words : path
-        One row a word, whole texts: ``text_id``, ``word_id`` (1, 2, ... in each text), ``word`` (as printed, with its
-        punctuation), and any predictors (``log_frequency``, ``line`` ...); ``position`` and ``length_chars`` (letters
-        and digits) are added where they are absent.
-    readings : path
-        One row a person and word: ``subject``, ``text_id``, ``word_id`` and at least one measure in ms whose name ends
-        in ``_ms``; an empty cell where a word was skipped. Any other columns (``prev_fixated``) are kept.
-
-    Raises
-    ------
-    FrameError
-        If a column is missing, a row stands twice, or a word was read that is not among the words.
+    words : DataFrame
+        A words frame, whole texts (add lags before words are left out).
     """
-    text = {"text_id": str, "word": str, "subject": str}
-    tables = [
-        pd.read_csv(path, dtype=text, keep_default_na=False, na_values=[""])
-        for path in (words, readings)
-    ]
-    spaces = tables[0].columns.intersection(["space_before", "space_after"])
-    tables[0][spaces] = (
-        tables[0][spaces].astype(object).fillna("").infer_objects()
-    )  # no space: not a missing value
-    corpus = _checked(*tables)
-    known = pd.MultiIndex.from_frame(corpus.words[["text_id", "word_id"]])
-    asked = pd.MultiIndex.from_frame(corpus.readings[["text_id", "word_id"]])
-    strange = ~asked.isin(known)
-    if strange.any():
-        text_id, word_id = asked[strange][0]
+    words = frames.check_words(words, whole_texts=False)
+    ordered = words.sort_values(["text_id", "word_id"], kind="stable")
+    added: dict[str, pd.Series] = {}
+    for lag in range(1, lags + 1):
+        before = ordered[["text_id", "word_id"]].shift(lag)
+        follows = before["text_id"] == ordered["text_id"]
+        follows &= before["word_id"] == ordered["word_id"] - lag
+        prefix = "prev_" if lag == 1 else f"prev{lag}_"
+        added |= {prefix + name: ordered[name].shift(lag).where(follows) for name in columns}
+    return words.assign(**added)
+
+
+def is_edge(words: pd.DataFrame, groups: list[str], edge: str) -> pd.Series:
+    """Return which words are the first (``edge="min"``) or last ("max") of each group.
+
+    None is where a column of ``groups`` is absent.
+    """
+    if not set(groups) <= set(words.columns):
+        return pd.Series(False, index=words.index)
+    return words["word_id"] == words.groupby(groups)["word_id"].transform(edge)
+
+
+Step = Callable[[pd.DataFrame], pd.Series]
+GOODKIND_BICKNELL: dict[str, Step] = {
+    "first word of a text": lambda words: is_edge(words, ["text_id"], "min"),
+    "last word of a text": lambda words: is_edge(words, ["text_id"], "max"),
+    "first word of a line": lambda words: is_edge(words, ["text_id", "line"], "min"),
+    "last word of a line": lambda words: is_edge(words, ["text_id", "line"], "max"),
+    "before punctuation": lambda words: words["word"].str.contains(r"[\W_]$"),
+    "not alphabetic": lambda words: ~words["word"].str.fullmatch(r"[\W_]*[^\W\d_]+[\W_]*"),
+    "no frequency": lambda words: words.get("log_frequency", words["word_id"]).isna(),
+}
+"""The exclusions of Goodkind & Bicknell (2018); those on lines or frequencies need such columns."""
+
+
+def exclude(
+    words: pd.DataFrame, steps: Mapping[str, Step] = GOODKIND_BICKNELL, *, and_the_next: bool = True
+) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Leave words out by named steps and count what each removed.
+
+    Parameters
+    ----------
+    words : DataFrame
+        A words frame, whole texts.
+    steps : dict of name -> function
+        Each takes the words and returns a boolean Series: which to leave out.
+    and_the_next : bool
+        Also leave out the word after each of these (its predictors hold the excluded word's).
+
+    Returns
+    -------
+    DataFrame, DataFrame
+        The words that are left; and a table, one row per step: ``flagged`` (words that the step
+        concerns), ``removed`` (those not removed by a step before it) and ``left``.
+    """
+    words = frames.check_words(words, whole_texts=False)
+    flags = {name: step(words).astype(bool) for name, step in steps.items()}
+    if and_the_next:
+        marked = words.assign(out=np.logical_or.reduce(list(flags.values())))
+        flags["after one of these"] = add_lags(marked, ["out"])["prev_out"].eq(True)
+    out, rows = pd.Series(False, index=words.index), []
+    for name, flag in flags.items():
+        removed = int((flag & ~out).sum())
+        out |= flag
+        rows.append((name, int(flag.sum()), removed, int((~out).sum())))
+    return words[~out], pd.DataFrame(rows, columns=["step", "flagged", "removed", "left"])
+
+
+def join(readings: pd.DataFrame, words: pd.DataFrame) -> pd.DataFrame:
+    """Return the readings of the given words, with the words' columns beside them."""
+    keys = ["text_id", "word_id"]
+    shared = [name for name in words.columns if name in readings.columns and name not in keys]
+    if shared:
         raise FrameError(
-            f"{int(strange.sum())} readings are of words that {words} does not have, first ({text_id!r}, {word_id}) "
-            "(text_id, word_id); do both files count words from 1 in each text?"
+            f"columns {shared} are in both the readings and the words; rename or drop them in one"
         )
-    table = corpus.words
-    if "position" not in table:
-        table = table.assign(position=table["word_id"])
-    if "length_chars" not in table:
-        table = table.assign(length_chars=table["word"].str.count(r"[^\W_]"))
-    return Corpus(table, corpus.readings)
+    return readings.merge(words, on=keys, how="inner", validate="many_to_one")

@@ -20,6 +20,8 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from psychlm.corpora.facts import is_shape
+from psychlm.data import DataMissingError
 from psychlm.frames import FrameError, check_words, format_names
 
 TEXTS_AT_ONCE = 2048  # given to the tokenizer in one call
@@ -140,6 +142,11 @@ def prepare_words(
         is too long.
     """
     ordered = check_words(words).reset_index(drop=True)
+    if is_shape(ordered["word"]):
+        raise DataMissingError(
+            "these words are shapes (every letter is 'a'): the corpus was read from committed "
+            "facts, since its text is not on this machine; see `psychlm data list`"
+        )
     ordered = ordered.sort_values(["text_id", "word_id"], kind="stable")
     long = ordered.loc[ordered["word"].str.len() > LONGEST_WORD]
     if len(long):

@@ -20,7 +20,7 @@ import torch
 from psychlm.frames import FrameError, check_items
 from psychlm.lm.choice_model import Recipe
 from psychlm.lm.choice_networks import Kind, Lexicon, untrained
-from psychlm.probes import probe_scores
+from psychlm.probes import scores as probe_scores
 
 Baseline = Literal[Kind, "vector-similarity"]
 

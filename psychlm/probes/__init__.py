@@ -1,1 +1,22 @@
-"""Probes of knowledge: WordNet, dictionary and confusion probes, and their scores."""
+"""Probes of knowledge: multiple-choice questions built by rule, and accuracy on them.
+
+wordnet         read WordNet's files into a graph of triples
+isa_graph       hops, sister families and word relations of that graph as arrays
+distractors     wrong answers close in the graph, with kind and distance
+wordnet_qa      build probes of definitions, hypernymy, hyponymy and synonymy
+dictionary      read GCIDE and build the probe of word senses
+confusion       perturb the prompt or the choices of any items
+question_sets   questions on disk, and samples of whole clusters
+scores          accuracy by question, cluster, hops and kind of distractor
+"""
+
+__all__ = [
+    "confusion",
+    "dictionary",
+    "distractors",
+    "isa_graph",
+    "question_sets",
+    "scores",
+    "wordnet",
+    "wordnet_qa",
+]

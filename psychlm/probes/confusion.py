@@ -1,103 +1,203 @@
 """The four confusion probes of Shen & Kejriwal (2022): items in, perturbed items out.
 
-Two act on the prompt and leave the choices alone (:func:`no_question`, :func:`wrong_question`), two act on the choices
-and leave the prompt alone (:func:`no_right_answer`, :func:`more_choices`). Whatever is borrowed from other instances
-comes from the items given, so hand over one benchmark at a time.
+Two change the prompt (:func:`no_question`, :func:`wrong_question`), two the choices
+(:func:`no_right_answer`, :func:`more_choices`). What is borrowed comes from the other items given,
+so pass one benchmark at a time. Texts that differ in case or white space only count as the same.
 
-Every probe returns an items frame that keeps its contract, with these columns beside those it was given:
+Every probe returns an items frame with these columns beside those it was given:
 
 ``probe``
-    Which probe it was: ``no-question``, ``wrong-question``, ``no-right-answer``, ``more-choices-4`` ...
+    ``no-question``, ``wrong-question``, ``no-right-answer``, ``more-choices-4`` ...
 ``source_item_id``
-    The item it was made of; ``item_id`` becomes ``"<source>|<probe>"``, so that probes can be stacked.
+    The item it was made of; ``item_id`` becomes ``"<source>|<probe>"``.
 ``pseudo_answer``
-    The place of the one *pseudo-correct* choice: the choice that was right before, or, where that one is gone (*no
-    right answer*), the choice that stands in its stead.
+    The position of the *pseudo-correct* choice: the choice that was right before, or, where that
+    one is gone (*no right answer*), the choice in its place.
 ``answer``
-    The same place, since an items frame needs an answer; ``has_right_answer`` says whether it is right.
+    The same position, since an items frame needs an answer.
 ``has_right_answer``
-    True in *more choices* only: a grade of the other probes counts pseudo-correct choices, not right ones.
+    Whether ``answer`` is right: in *more choices* only. A grade of the other probes counts
+    pseudo-correct choices.
 ``order``
-    For each choice its place among the source's choices, or the place of the choice that it replaces; -1, -2 ... for
-    the choices that came in addition, in the order in which they were drawn. :func:`in_source_order` reads it.
+    For each choice its position among the source's choices, or the position of the choice that it
+    replaces; -1, -2 ... for added choices, in the order in which they were drawn.
 ``donors``
-    The ``item_id`` of the instances from which prompt or choices were borrowed, in the order in which they were drawn.
-
-Two texts count as the same where they differ in case or white space only.
+    The ``item_id`` of the items from which prompt or choices were borrowed, in order of drawing.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Literal, get_args
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from psychlm import frames
-from psychlm.probes.choice_bank import Bank, draw, draw_choices, read, some, unfit
+from psychlm.frames import FrameError, check_items, format_names
 
 Probe = Literal["no-question", "wrong-question", "no-right-answer", "more-choices"]
 PROBES: tuple[Probe, ...] = get_args(Probe)
-EXTRA = (1, 2, 4, 8)  # how many choices `more_choices` usually adds
+EXTRA = (1, 2, 4, 8)  # usual numbers of added choices
+ADDED_COLUMNS = ["probe", "source_item_id", "pseudo_answer", "has_right_answer", "order", "donors"]
+MAX_ROUNDS = 30  # of drawing and rejecting, before the rows left search all donors
 
-_ADDED = ["probe", "source_item_id", "pseudo_answer", "has_right_answer", "order", "donors"]
+Ints = NDArray[np.intp]
+Bools = NDArray[np.bool_]
+
+
+class ItemArrays:
+    """Items as arrays: n items with N choices in all, equal texts with equal integer codes.
+
+    Attributes
+    ----------
+    items : DataFrame
+    text : object array, shape (N,)
+        Every choice as written.
+    code, owner : int arrays, shape (N,)
+        Code of the text; row of its item.
+    own : int array, shape (n, largest number of choices)
+        Which of the N choices each item has, -1 beyond its last.
+    prompt, answer : int arrays, shape (n,)
+        Code of the prompt; position of the right choice.
+    """
+
+    def __init__(self, items: pd.DataFrame) -> None:
+        self.items = items = check_items(items, distinct=False).reset_index(drop=True)
+        flat = items["choices"].explode()
+        self.text, self.owner = flat.to_numpy(object), flat.index.to_numpy(np.intp)
+        self.code, self.prompt = (
+            pd.factorize(texts.map(lambda text: " ".join(text.casefold().split())))[0]
+            for texts in (flat, items["prompt"])
+        )
+        size = items["choices"].map(len).to_numpy(np.intp)
+        start = np.cumsum(size) - size
+        place = np.arange(size.max())
+        self.own = np.where(place < size[:, None], start[:, None] + place, -1)
+        self.codes = np.where(self.own < 0, -1, self.code[self.own])
+        self.answer = items["answer"].to_numpy(np.intp)
+        # Pairs of prompt and text that some item calls right, as sorted keys.
+        self._right = np.unique(self._key(self.prompt, self.code[start + self.answer]))
+
+    @staticmethod
+    def _key(prompt: Ints, code: Ints) -> Ints:
+        return (prompt.astype(np.intp) << 31) | code
+
+    def is_right(self, prompt: Ints, code: Ints) -> Bools:
+        """Return whether some item calls this text right for this prompt."""
+        keys = self._key(prompt, code)
+        place = np.searchsorted(self._right, keys)
+        return self._right[np.minimum(place, len(self._right) - 1)] == keys
+
+    def unfit(self) -> pd.Series:
+        """Return why items cannot be perturbed, by row; without the rows that can be."""
+        codes = np.sort(self.codes, axis=1)
+        twice = ((codes[:, 1:] == codes[:, :-1]) & (codes[:, 1:] >= 0)).any(axis=1)
+        right = self.is_right(self.prompt[self.owner], self.code)
+        several = np.bincount(self.owner, right, len(self.items)) > 1
+        reasons = ["duplicate choices", "a second choice is right by another item"]
+        return pd.Series(np.select([twice, several], reasons, ""))[lambda reason: reason != ""]
+
+    def draw(
+        self,
+        pool: Ints,
+        allowed: Callable[[Ints, Ints], Bools],
+        rng: np.random.Generator,
+        what: str,
+    ) -> Ints:
+        """Draw a member of the pool for every item, uniformly from those allowed to it.
+
+        Raises
+        ------
+        FrameError
+            If an item is allowed none; ``what`` names what it lacks.
+        """
+        drawn, rows = np.full(len(self.items), -1), np.arange(len(self.items))
+        # Rejection sampling for all rows; the few that keep failing search the whole pool.
+        for _ in range(MAX_ROUNDS if len(pool) else 0):
+            tries = rng.choice(pool, len(rows))
+            fits = allowed(rows, tries)
+            drawn[rows[fits]] = tries[fits]
+            rows = rows[~fits]
+            if not len(rows):
+                return drawn
+        for row in rows:
+            fitting = pool[allowed(np.full(len(pool), row), pool)]
+            if not len(fitting):
+                raise FrameError(
+                    f"item {self.items['item_id'][row]!r} finds no {what} among the "
+                    f"{len(self.items)} items: there are too few other instances to draw from, or "
+                    "all have the same choices; give more items of the benchmark"
+                )
+            drawn[row] = rng.choice(fitting)
+        return drawn
+
+    def draw_choices(self, n: int, seed: int) -> Ints:
+        """Draw n different incorrect choices of other items for every item, shape (items, n).
+
+        A choice is allowed if it is none of the item's (or drawn before), comes from an item with
+        another prompt, and is right for the item's prompt by no key.
+        """
+        taken, drawn = self.codes, np.empty((len(self.items), n), np.intp)
+        right = self.own[np.arange(len(self.items)), self.answer]
+        incorrect = np.setdiff1d(np.arange(len(self.text)), right)
+        rng = np.random.default_rng([seed, 1])
+        for column in range(n):
+
+            def allowed(rows: Ints, tries: Ints, taken: Ints = taken) -> Bools:
+                fresh = (taken[rows] != self.code[tries][:, None]).all(axis=1)
+                elsewhere = self.prompt[rows] != self.prompt[self.owner[tries]]
+                return fresh & elsewhere & ~self.is_right(self.prompt[rows], self.code[tries])
+
+            drawn[:, column] = self.draw(incorrect, allowed, rng, "further incorrect choice")
+            taken = np.hstack([taken, self.code[drawn[:, [column]]]])
+        return drawn
 
 
 def drop_unfit(items: pd.DataFrame) -> tuple[pd.DataFrame, pd.Series]:
-    """Return the items that can be perturbed, and why the others cannot.
+    """Return the items that can be perturbed, and why the others cannot, by ``item_id``.
 
-    Parameters
-    ----------
-    items : DataFrame
-        An items frame.
-
-    Returns
-    -------
-    DataFrame, Series
-        The items without those that have one choice twice, or a choice beside their answer that another item with the
-        same prompt calls right; and the reason for each item left out, by ``item_id``.
+    Left out are items that have one choice twice, or a choice beside their answer that another item
+    with the same prompt calls right.
 
     Raises
     ------
     FrameError
         If the frame breaks the items contract.
     """
-    reasons = unfit(read(items))
-    out = pd.Series(
-        reasons.to_numpy(),
-        index=items["item_id"].iloc[reasons.index].rename("item_id"),
-        dtype=object,
-    )
+    reasons = ItemArrays(items).unfit()
+    index = items["item_id"].iloc[reasons.index].rename("item_id")
+    out = pd.Series(reasons.to_numpy(), index=index, dtype=object)
     return items.drop(items.index[reasons.index]), out
 
 
-def _bank(items: pd.DataFrame) -> Bank:
-    if taken := [column for column in _ADDED if column in items.columns]:
-        raise frames.FrameError(
-            f"the items hold columns {taken} already: perturb the original items"
+def _arrays(items: pd.DataFrame) -> ItemArrays:
+    """Return items as arrays; refuse items that were perturbed before or cannot be perturbed."""
+    if present := [column for column in ADDED_COLUMNS if column in items.columns]:
+        raise FrameError(f"the items hold columns {present} already: perturb the original items")
+    arrays = ItemArrays(items)
+    reasons = arrays.unfit()
+    if len(reasons):
+        first = reasons.iloc[0]
+        names = arrays.items["item_id"].iloc[reasons.index[reasons == first]]
+        raise FrameError(
+            f"items {format_names(names)} cannot be perturbed ({first}); leave them out: "
+            "confusion.drop_unfit(items)"
         )
-    bank = read(items)
-    reasons = unfit(bank)
-    for reason in reasons.unique():
-        which = bank.items["item_id"].iloc[reasons.index[reasons == reason]]
-        raise frames.FrameError(
-            f"items {some(which)} cannot be perturbed ({reason}); leave them out: confusion.drop_unfit(items)"
-        )
-    return bank
+    return arrays
 
 
 def no_question(items: pd.DataFrame, *, seed: int = 0, shuffle: bool = False) -> pd.DataFrame:
-    """Take the question away: the prompt becomes the empty string, and no choice is right any more.
+    """Remove the question: the prompt becomes the empty string, and no choice is right any more.
 
     Parameters
     ----------
     items : DataFrame
         An items frame, of one benchmark.
     seed : int
-        Fixes the order of the choices.
+        Fixes what is drawn and the order of the choices.
     shuffle : bool
-        Whether the choices are put in random order; by default they stay where they were.
+        Put the choices in random order; they keep their order by default.
 
     Returns
     -------
@@ -108,83 +208,83 @@ def no_question(items: pd.DataFrame, *, seed: int = 0, shuffle: bool = False) ->
     ------
     FrameError
         If the items break their contract, hold duplicate choices, or were perturbed before.
+
+    Examples
+    --------
+    >>> items = pd.DataFrame(
+    ...     {"item_id": ["a"], "prompt": ["2 + 2?"], "choices": [["4", "5"]], "answer": [0]}
+    ... )
+    >>> no_question(items)[["item_id", "prompt", "choices"]].values.tolist()
+    [['a|no-question', '', ['4', '5']]]
     """
-    bank = _bank(items)
-    nobody = np.empty((len(bank.items), 0), np.intp)
-    return _perturbed(bank, "no-question", bank.own, nobody, seed, shuffle, prompt="")
+    arrays = _arrays(items)
+    no_donors = np.empty((len(arrays.items), 0), np.intp)
+    return _perturbed(arrays, "no-question", arrays.own, no_donors, seed, shuffle, prompt="")
 
 
 def wrong_question(items: pd.DataFrame, *, seed: int = 0, shuffle: bool = False) -> pd.DataFrame:
-    """Ask another instance's question of the same choices, so that none of them is right.
+    """Ask another item's question of the same choices, so that none of them is right.
 
-    The prompt is drawn at random from the instances whose prompt is another one and to which none of the item's choices
-    is a right answer, by that instance's key or that of any other instance with its prompt.
-
-    Parameters, what is returned and what is raised are as in :func:`no_question`; and
+    The prompt is drawn from the items with another prompt to which none of the item's choices is a
+    right answer, by the key of any item with that prompt. Parameters and result are as in
+    :func:`no_question`.
 
     Raises
     ------
     FrameError
-        If for some item there is no such instance: in natural language inference, say, every choice answers something.
+        If for some item there is no such prompt: in natural language inference, say, every choice
+        answers some pair. Else as in :func:`no_question`.
     """
-    bank = _bank(items)
-    codes = bank.codes()
+    arrays = _arrays(items)
+    codes = arrays.codes
 
-    def allowed(rows: NDArray[np.intp], donors: NDArray[np.intp]) -> NDArray[np.bool_]:
-        asked = np.broadcast_to(bank.prompt[donors][:, None], codes[rows].shape)
-        answers = bank.is_right(asked, codes[rows]) & (codes[rows] >= 0)
-        return (bank.prompt[rows] != bank.prompt[donors]) & ~answers.any(axis=1)
+    def allowed(rows: Ints, donors: Ints) -> Bools:
+        prompts = np.broadcast_to(arrays.prompt[donors][:, None], codes[rows].shape)
+        answered = arrays.is_right(prompts, codes[rows]) & (codes[rows] >= 0)
+        return (arrays.prompt[rows] != arrays.prompt[donors]) & ~answered.any(axis=1)
 
-    rng = np.random.default_rng([seed, 0])
-    donors = draw(
-        np.arange(len(bank.items)), allowed, rng, bank, "a question that its choices do not answer"
-    )
-    prompts = bank.items["prompt"].to_numpy(object)[donors]
-    return _perturbed(
-        bank, "wrong-question", bank.own, donors[:, None], seed, shuffle, prompt=prompts
-    )
+    rng, everyone = np.random.default_rng([seed, 0]), np.arange(len(arrays.items))
+    donors = arrays.draw(everyone, allowed, rng, "a question that its choices do not answer")
+    prompt = arrays.items["prompt"].to_numpy(object)[donors]
+    name = "wrong-question"
+    return _perturbed(arrays, name, arrays.own, donors[:, None], seed, shuffle, prompt=prompt)
 
 
 def no_right_answer(items: pd.DataFrame, *, seed: int = 0, shuffle: bool = True) -> pd.DataFrame:
-    """Replace the right choice by an incorrect one from another instance, so that no choice is right.
+    """Replace the right choice by an incorrect one of another item, so that no choice is right.
 
-    The substitute, which stands for the right choice, is the pseudo-correct one. It is drawn at random from the
-    incorrect choices of instances with another prompt; it is none of the item's choices, nor right
-    for its prompt by any key.
-
-    Parameters, what is returned and what is raised are as in :func:`no_question`; choices are shuffled by default, as
-    the substitute would else stand in the right one's place; and
+    The substitute is the pseudo-correct choice. It is drawn from the incorrect choices of items
+    with another prompt; it is none of the item's choices, and right for its prompt by no key.
+    Parameters and result are as in :func:`no_question`; choices are shuffled by default, or the
+    substitute would stand in the right one's place.
 
     Raises
     ------
     FrameError
-        If for some item there is no such choice among the other instances.
+        If for some item there is no such choice. Else as in :func:`no_question`.
     """
-    bank = _bank(items)
-    substitute = draw_choices(bank, 1, seed)
-    own = bank.own.copy()
-    own[np.arange(len(own)), bank.answer] = substitute[:, 0]
-    return _perturbed(bank, "no-right-answer", own, bank.owner[substitute], seed, shuffle)
+    arrays = _arrays(items)
+    substitute = arrays.draw_choices(1, seed)
+    own = arrays.own.copy()
+    own[np.arange(len(own)), arrays.answer] = substitute[:, 0]
+    return _perturbed(arrays, "no-right-answer", own, arrays.owner[substitute], seed, shuffle)
 
 
 def more_choices(
     items: pd.DataFrame, n_extra: int = 1, *, seed: int = 0, shuffle: bool = True
 ) -> pd.DataFrame:
-    """Add incorrect choices from other instances; the right one stays and is right.
+    """Add incorrect choices of other items; the right one stays and is right.
 
-    With one seed the choices added are nested: those of ``n_extra=2`` are that of ``n_extra=1`` and another one, so
-    that confidences can be compared item by item. They are drawn as in :func:`no_right_answer`, all different.
+    Choices are drawn as in :func:`no_right_answer`, all different. With one seed they are nested:
+    those of ``n_extra=2`` are that of ``n_extra=1`` and another one, so that confidences can be
+    compared item by item.
 
     Parameters
     ----------
-    items : DataFrame
-        An items frame, of one benchmark.
     n_extra : int
-        How many choices are added, at least 1; the paper's question is how confidence falls with it (see ``EXTRA``).
-    seed : int
-        Fixes what is drawn and the order of the choices.
+        Number of added choices, at least 1 (the paper's question is how confidence falls with it).
     shuffle : bool
-        Whether the choices are put in random order; else those added stand last.
+        Put the choices in random order; else the added ones stand last.
 
     Raises
     ------
@@ -195,10 +295,10 @@ def more_choices(
     """
     if n_extra < 1:
         raise ValueError(f"n_extra is {n_extra}; more choices means at least one more")
-    bank = _bank(items)
-    extra = draw_choices(bank, n_extra, seed)
-    own = np.hstack([bank.own, extra])
-    return _perturbed(bank, f"more-choices-{n_extra}", own, bank.owner[extra], seed, shuffle)
+    arrays = _arrays(items)
+    extra = arrays.draw_choices(n_extra, seed)
+    own, donors = np.hstack([arrays.own, extra]), arrays.owner[extra]
+    return _perturbed(arrays, f"more-choices-{n_extra}", own, donors, seed, shuffle)
 
 
 def perturb(items: pd.DataFrame, probe: Probe, *, seed: int = 0, n_extra: int = 1) -> pd.DataFrame:
@@ -213,70 +313,65 @@ def perturb(items: pd.DataFrame, probe: Probe, *, seed: int = 0, n_extra: int = 
     """
     if probe == "more-choices":
         return more_choices(items, n_extra, seed=seed)
-    simple = {
-        "no-question": no_question,
-        "wrong-question": wrong_question,
-        "no-right-answer": no_right_answer,
-    }
-    if probe not in simple:
+    functions = dict(zip(PROBES, (no_question, wrong_question, no_right_answer), strict=False))
+    if probe not in functions:
         raise ValueError(f"probe {probe!r} is unknown; choose one of {', '.join(PROBES)}")
-    return simple[probe](items, seed=seed)
+    return functions[probe](items, seed=seed)
 
 
 def _perturbed(
-    bank: Bank,
+    arrays: ItemArrays,
     probe: str,
-    chosen: NDArray[np.intp],
-    donors: NDArray[np.intp],
+    chosen: Ints,
+    donors: Ints,
     seed: int,
     shuffle: bool,
     prompt: str | NDArray[np.object_] | None = None,
 ) -> pd.DataFrame:
-    """Put the frame together: ``chosen`` holds the places of the choices among all, -1 for none."""
-    there = chosen >= 0
-    rank = (
-        np.random.default_rng([seed, 2]).random(chosen.shape) if shuffle else np.zeros(chosen.shape)
-    )
-    order = np.argsort(
-        np.where(there, rank, 2), axis=1, kind="stable"
-    )  # those that are not there go last
-    size = there.sum(axis=1).tolist()
-    column = np.arange(chosen.shape[1])
-    source = np.where(column < bank.own.shape[1], column, bank.own.shape[1] - column - 1)
-    texts = np.take_along_axis(bank.text[chosen], order, axis=1).tolist()
-    sources = source[order].tolist()
-    pseudo = (order == bank.answer[:, None]).argmax(axis=1)
-    ids, items = bank.items["item_id"], bank.items
+    """Return the perturbed frame: ``chosen`` holds which of the N choices each item has now."""
+    # Random ranks order the choices; places without a choice (-1) go last.
+    present, column = chosen >= 0, np.arange(chosen.shape[1])
+    rng = np.random.default_rng([seed, 2])
+    rank = rng.random(chosen.shape) if shuffle else np.zeros(chosen.shape)
+    order = np.argsort(np.where(present, rank, 2), axis=1, kind="stable")
+    sizes = present.sum(axis=1).tolist()
+    texts = np.take_along_axis(arrays.text[chosen], order, axis=1).tolist()
+    # Positions among the source's choices, and -1, -2 ... for those added behind them.
+    n_own = arrays.own.shape[1]
+    sources = np.where(column < n_own, column, n_own - column - 1)[order].tolist()
+    pseudo = (order == arrays.answer[:, None]).argmax(axis=1)
+    ids, items = arrays.items["item_id"], arrays.items
     return items.assign(
         item_id=ids.astype(str) + f"|{probe}",
         prompt=items["prompt"] if prompt is None else prompt,
-        choices=[row[:n] for row, n in zip(texts, size, strict=True)],
+        choices=[row[:n] for row, n in zip(texts, sizes, strict=True)],
         answer=pseudo,
         probe=probe,
         source_item_id=ids,
         pseudo_answer=pseudo,
         has_right_answer=probe.startswith("more-choices"),
-        order=[row[:n] for row, n in zip(sources, size, strict=True)],
+        order=[row[:n] for row, n in zip(sources, sizes, strict=True)],
         donors=ids.to_numpy(object)[donors].tolist(),
     )
 
 
 def in_source_order(scores: pd.DataFrame, perturbed: pd.DataFrame) -> pd.DataFrame:
-    """Return the scores of perturbed items with the choices in their source's order, those borrowed behind them.
+    """Return scores of perturbed items with the choices in their source's order, added ones last.
 
-    The substitute of *no right answer* takes the place of the right choice for which it stands.
+    The substitute of *no right answer* takes the place of the right choice.
 
     Parameters
     ----------
     scores : DataFrame, shape (n_items, most choices)
-        Scores of the choices by perturbed ``item_id``, as ``lm.choice_logprobs`` gives them; NaN where there is none.
+        Scores of the choices by perturbed ``item_id``, as ``lm.choice_logprobs`` gives them; NaN
+        where there is none.
     perturbed : DataFrame
         The perturbed items.
 
     Returns
     -------
     DataFrame, shape (n_items, most choices)
-        By ``source_item_id``; the rows in the order of ``perturbed``.
+        By ``source_item_id``, in the order of ``perturbed``.
 
     Raises
     ------
@@ -285,19 +380,17 @@ def in_source_order(scores: pd.DataFrame, perturbed: pd.DataFrame) -> pd.DataFra
     """
     missing = perturbed["item_id"][~perturbed["item_id"].isin(scores.index)]
     if len(missing):
-        raise frames.FrameError(
-            f"items {some(missing)} have no scores; score the perturbed items themselves"
+        raise FrameError(
+            f"items {format_names(missing)} have no scores; score the perturbed items themselves"
         )
     values = scores.loc[perturbed["item_id"]].to_numpy(np.float64)
+    n_choices = perturbed["order"].map(len).to_numpy()
     order = np.full(values.shape, np.nan)
-    order[np.arange(values.shape[1]) < perturbed["order"].map(len).to_numpy()[:, None]] = perturbed[
-        "order"
-    ].explode()
-    place = np.where(
-        order < 0, values.shape[1] - order, order
-    )  # those added go behind, the first drawn first
-    by_place = np.argsort(place, axis=1, kind="stable")  # NaN, where there is no choice, goes last
-    index = pd.Index(perturbed["source_item_id"], name="item")
-    return pd.DataFrame(
-        np.take_along_axis(values, by_place, axis=1), index=index, columns=scores.columns
+    order[np.arange(values.shape[1]) < n_choices[:, None]] = perturbed["order"].explode()
+    # Added choices (-1, -2 ...) go last, the first drawn first; NaN, no choice, behind them.
+    by_place = np.argsort(
+        np.where(order < 0, values.shape[1] - order, order), axis=1, kind="stable"
     )
+    index = pd.Index(perturbed["source_item_id"], name="item")
+    sorted_values = np.take_along_axis(values, by_place, axis=1)
+    return pd.DataFrame(sorted_values, index=index, columns=scores.columns)

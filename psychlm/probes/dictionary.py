@@ -1,54 +1,369 @@
-"""DictionaryQA: which sense of a word does this sentence use? (Richardson & Sabharwal 2020, section 3.2)
+"""DictionaryQA: which sense of a word does this sentence use? (Richardson & Sabharwal 2020, 3.2)
 
-A question shows a word in the example of one of its senses in GCIDE; the right answer is the definition of that sense,
-the distractors are definitions of the word's other senses and, if those do not suffice, definitions drawn at random.
-**Only senses that have an example serve as distractors.** The right answer always has one, and definitions with and
-without examples are written differently enough for a model to tell them apart without reading the question: the authors
-found 56 % of answers from the choices alone before they left such distractors out.
-``distractors_without_examples=True`` builds the set the wrong way, to show it.
+A question shows a word in the example of one of its senses in GCIDE; the right answer is the
+definition of that sense, the distractors are definitions of the word's other senses and, if those
+do not suffice, definitions drawn at random. **Only senses with an example serve as distractors.**
+The right answer always has one, and definitions with and without examples are worded differently
+enough for a model to tell them apart without the question: the authors found 56 % of answers from
+the choices alone before they left such distractors out. ``distractors_without_examples=True``
+builds the set the wrong way, to show it.
 
-Two rules are stricter than the paper's: distractors share the part of speech of the right answer (or "To ..." gives
-verbs away), and definitions that name the word itself are left out.
+Two rules are stricter than the paper's: distractors share the part of speech of the right answer
+(or "To ..." gives verbs away), and definitions that name the word itself are left out.
+
+GCIDE, the GNU Collaborative International Dictionary of English, is Webster's Revised Unabridged
+Dictionary of 1913 with additions. Debian's package ``dict-gcide`` holds it as dictd's two files:
+``gcide.dict.dz`` (text, compressed so that gzip reads it) and ``gcide.index`` (headword, offset and
+length in base 64). A record reads so::
+
+    Bank \\Bank\\ (b[a^][ng]k), n. [OE. banke; akin to E. bench.]
+       1. A mound, pile, or ridge of earth; as, a bank of clouds; a bank of snow.
+          [1913 Webster]
+
+                They cast up a bank against the city. --2 Sam. xx.
+
+Every numbered or lettered definition is a sense; what follows *as,*, stands in quotes, or is
+indented below is its example. Records that cannot be read so are left out and counted by reason.
 """
 
 from __future__ import annotations
 
+import gzip
+import os
 import re
+import zlib
+from collections import Counter
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
 
-from psychlm.data import DataError
+from psychlm.data import DataError, DataMissingError
 from psychlm.frames import check_items
-from psychlm.probes.gcide import Dictionary, find, read
 
-__all__ = ["Dictionary", "DictionaryProbe", "build", "find", "read", "shows"]
-
+VARIABLE = "PSYCHLM_GCIDE"
+FOLDERS = [f"{prefix}/share/dictd" for prefix in ("/usr", "/usr/local", "/opt/homebrew")] + [
+    "/usr/lib/dict"
+]
+COLUMNS = ["word", "pos", "definition", "example", "example_kind", "labels", "forms"]
 N_CHOICES = 5
-PROMPT = "In the sentence {sentence}, the word {shown} is best defined as:"  # Table 2 of the paper, definitions
-ASKED = (
-    "noun",
-    "verb",
-    "adjective",
-    "adverb",
-)  # prepositions and their like are too few to draw distractors from
-LONGEST_WORDS = (
-    40  # words of a definition or an example: longer ones are encyclopaedia, not dictionary
+# Table 2 of the paper, definitions
+PROMPT = 'In the sentence "{sentence}", the word "{shown}" is best defined as:'
+# Prepositions and their like are too few to draw distractors from
+PARTS_ASKED = ("noun", "verb", "adjective", "adverb")
+MAX_WORDS = 40  # of a definition or an example; longer ones are encyclopaedic
+MAX_REDRAWS = 50
+MAX_HEADER_LINES = 25  # a header that has not closed its brackets by then is broken
+
+# ------------------------------------------------------------
+# Reading GCIDE
+
+PARTS_OF_SPEECH = {
+    "n": "noun",
+    "v": "verb",
+    "vb": "verb",
+    "a": "adjective",
+    "adj": "adjective",
+    "p": "adjective",
+    "adv": "adverb",
+    "prep": "preposition",
+    "conj": "conjunction",
+    "interj": "interjection",
+    "pron": "pronoun",
+}
+POS = re.compile(r"(?:^|[\\),;\s])(n|v|vb|a|adj|adv|p|prep|conj|interj|pron)\.(?:\s|$|,|;)")
+BRACKETED = re.compile(r"\[[^\[\]]*\]")
+INFLECTED = re.compile(
+    r"\[[^\[\]]*?\b(?:imp|p\. p|p\. pr|Compar|superl|pl)\b[^\[\]]*\]|;\s*pl\.[^\[]*"
 )
-REDRAWS = 50
+# Accents as GCIDE writes them: [=a], [ae], [a^], ["e]
+ACCENTED = re.compile(
+    r"\[(?:deg|[^A-Za-z0-9\]\s]{1,2}([A-Za-z]{1,2})[^A-Za-z\]\s]{0,2}"
+    r"|([A-Za-z]{1,2})[^A-Za-z\]\s.]{1,2}|(ae|oe|AE|OE))\]"
+)
+PRONOUNCED = re.compile(
+    r"\[(?:[^A-Za-z\]]{1,2}[A-Za-z]{1,2}[^A-Za-z\]]{0,2}|[A-Za-z]{1,3}[^A-Za-z\]]{0,2})\]"
+)
+# Where a paragraph comes from: [1913 Webster], [WordNet 1.5], [PJC]
+SOURCE = re.compile(
+    r"\[(?=[^\]]*(?:Webster|WordNet|PJC|Century|RDH|JCR|RP|AS|MW10|wiki|Stedman|Tolkien|\d{4}))"
+    r"[^\]]*\]"
+)
+NUMBER = re.compile(r"^ {1,5}\d+\.\s+")
+LETTER = re.compile(r"\n\s*\(([a-z])\)\s+")
+LABEL = re.compile(r"\s*\[([^\[\]]*)\]\s*\.?\s*$")
+FIELD = re.compile(  # (Zool.), "pl.:", "Hence," at the beginning of a definition
+    r"^(?:\((?:[A-Z]|a\)|derived)[^)]{0,40}\)\s*"
+    r"|(?:pl|sing|Hence|Fig|Specifically|Specif|Also)\.?[:,]\s*|[:,;.]\s*)+"
+)
+ATTRIBUTION = re.compile(r"\s*--\s?(?=[A-Z0-9(])[^\"]{1,60}$")
+QUOTED = re.compile(r'\s*"([^"]{8,})"\s*(?:--\s?[^".;]{1,40}\.?)?')
+USAGE = re.compile(r"[;:,.]?\s+as,\s+")
+SEE = re.compile(
+    r"\s*(?:(?:See|Cf\.|Compare|Called also|Also called|Opposed to|Written also|Syn\.)"
+    r"\s[^.]*\.?)+$"
+)
+
+
+@dataclass(frozen=True, eq=False)
+class Dictionary:
+    """The senses of a dictionary, and what could not be read.
+
+    Attributes
+    ----------
+    entries : DataFrame, one row per sense
+        ``entry_id``, ``word``, ``pos``, ``definition`` (without its example, labels, references),
+        ``example`` (None where there is none), ``example_kind`` ("usage", "quoted", "quotation"),
+        ``labels`` ("Obs.", "Colloq." ...), ``forms`` (inflected forms that the record names).
+    broken : Series
+        Records left out, by reason: "no part of speech", "no definition", "encoding error" ...
+    path : Path
+    n_records : int
+    """
+
+    entries: pd.DataFrame
+    broken: pd.Series
+    path: Path
+    n_records: int
+
+    @property
+    def with_examples(self) -> pd.DataFrame:
+        """The entries that have an example sentence or usage."""
+        return self.entries[self.entries["example"].notna()]
+
+
+def find(path: str | Path | None = None) -> Path:
+    """Return ``gcide.dict.dz`` (or ``gcide.dict``): the one named, a variable's, or the system's.
+
+    Raises
+    ------
+    DataMissingError
+        If it is not there; the message says how to get it.
+    """
+    named = path if path is not None else os.environ.get(VARIABLE)
+    places = [Path(named)] if named else [Path(folder) for folder in FOLDERS]
+    for place in places:
+        names = (place / "gcide.dict.dz", place / "gcide.dict") if place.is_dir() else (place,)
+        for file in names:
+            if file.is_file():
+                return file
+    raise DataMissingError(
+        f"the GCIDE dictionary is not here (looked in {', '.join(map(str, places))}); get it with "
+        "`apt-get install dict-gcide`, or name the folder that holds gcide.dict.dz and gcide.index "
+        f"(an argument, or the variable {VARIABLE})"
+    )
+
+
+def read(path: str | Path | None = None, *, first: int | None = None) -> Dictionary:
+    """Read the dictionary into one row per sense.
+
+    Parameters
+    ----------
+    path : str or Path, optional
+        ``gcide.dict.dz``, or its folder; the system's own unless given. ``gcide.index`` lies beside
+        it.
+    first : int, optional
+        Read only so many records, from A on.
+
+    Raises
+    ------
+    DataError
+        If the dictionary or its index is missing, or the file is no dictionary.
+    """
+    file = find(path)
+    raw, bounds, n_broken = _raw_records(file)
+    bounds = bounds[:first]
+    broken: Counter[str] = Counter({"broken index row": n_broken} if n_broken else {})
+    rows: list[tuple[str | None, ...]] = []
+    for offset, length in bounds:
+        try:
+            senses, problem = _senses(raw[offset : offset + length].decode("utf-8"))
+        except UnicodeDecodeError:
+            senses, problem = [], "encoding error"
+        rows += senses
+        if problem:
+            broken[problem] += 1
+    if not rows:
+        raise DataError(
+            f"{file} holds no dictionary entry that can be read ({dict(broken)}); get it anew"
+        )
+    entries = pd.DataFrame(rows, columns=COLUMNS).drop_duplicates(["word", "pos", "definition"])
+    entries.insert(0, "entry_id", [f"gcide-{i:06d}" for i in range(len(entries))])
+    counts = pd.Series(broken, name="records", dtype=int).sort_index()
+    return Dictionary(entries.reset_index(drop=True), counts, file, len(bounds))
+
+
+def _raw_records(file: Path) -> tuple[bytes, list[tuple[int, int]], int]:
+    """Return the text, offset and length of its records, and the number of broken index rows."""
+    index = file.with_name("gcide.index")
+    if not index.is_file():
+        raise DataError(
+            f"{file} has no gcide.index beside it; both come with `apt-get install dict-gcide`"
+        )
+    try:
+        raw = gzip.decompress(file.read_bytes()) if file.suffix == ".dz" else file.read_bytes()
+    except (OSError, EOFError, zlib.error) as error:
+        raise DataError(
+            f"{file} cannot be decompressed ({error}); get it anew: apt-get install dict-gcide"
+        ) from error
+    table = pd.read_csv(
+        index,
+        sep="\t",
+        names=["word", "offset", "length"],
+        quoting=3,
+        keep_default_na=False,
+        encoding="latin-1",
+        on_bad_lines="skip",
+        dtype=str,
+    )
+    table = table[~table["word"].str.startswith("00-")]
+    # dictd writes numbers in base 64; -1 stands for one that is none.
+    alphabet = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
+    digit = {letter: value for value, letter in enumerate(alphabet)}
+    numbers = []
+    for column in (table["offset"], table["length"]):
+        bad = ~column.str.fullmatch(r"[A-Za-z0-9+/]{1,8}").to_numpy(dtype=bool)
+        letters = column.where(~bad, "A").str.rjust(8, "A")
+        values = np.zeros(len(column), dtype=np.int64)
+        for place in range(8):
+            values = values * 64 + letters.str[place].map(digit).to_numpy(dtype=np.int64)
+        numbers.append(np.where(bad, -1, values))
+    offset, length = numbers
+    sound = (offset >= 0) & (length > 0) & (offset + length <= len(raw))
+    bounds = pd.MultiIndex.from_arrays([offset[sound], length[sound]]).unique().sort_values()
+    return raw, bounds.tolist(), int((~sound).sum())
+
+
+def _senses(text: str) -> tuple[list[tuple[str | None, ...]], str | None]:
+    """Return the senses of one record, or the reason why it has none."""
+    # The header ends where its brackets are closed.
+    lines = text.split("\n")
+    depth = 0
+    for i, line in enumerate(lines[:MAX_HEADER_LINES]):
+        depth += sum(line.count(a) - line.count(b) for a, b in ("[]", "()", "{}"))
+        if depth <= 0 and not line.rstrip().endswith((",", ";", "&")):
+            header = " ".join(part.strip() for part in lines[: i + 1])
+            body = "\n".join(lines[i + 1 :])
+            break
+    else:
+        return [], "brackets of the header never close"
+    # Headword, part of speech, inflected forms.
+    word = header.split("\\")[0].strip()
+    if not word or "\\" not in header:
+        return [], "no headword"
+    spoken = BRACKETED.sub(" ", BRACKETED.sub(" ", header))
+    pos = POS.search(spoken.rsplit("\\", 1)[-1])
+    if pos is None:
+        return [], "no part of speech"
+    inflected = " ".join(INFLECTED.findall(PRONOUNCED.sub("", header)))
+    forms = " ".join(dict.fromkeys(form.lower() for form in re.findall(r"\{([^{}]+)\}", inflected)))
+    # Definitions, each with the quotation that follows it (None where none does).
+    definitions: list[list] = []
+    expects_quotation = False
+    for paragraph in re.split(r"\n[ \t]*\n", body):
+        indent = len(paragraph) - len(paragraph.lstrip(" \n")) - paragraph.startswith("\n")
+        start, bare = paragraph.lstrip(), paragraph.lstrip("\n")
+        if not start or start.startswith("["):
+            continue
+        if indent >= 8:
+            if expects_quotation and definitions[-1][1] is None:
+                definitions[-1][1] = paragraph
+        elif start.startswith(("{", "Note:", "Syn:", "Usage:", "--")):
+            expects_quotation = False
+        elif NUMBER.match(bare) or not definitions:
+            numbered = NUMBER.sub("", bare)
+            lettered = LETTER.split("\n" + numbered)
+            parts = lettered[2::2] if len(lettered) > 2 else [numbered]
+            definitions += [[part, None] for part in parts]
+            expects_quotation = True
+        else:
+            expects_quotation = False
+    senses = [_sense(*pair) for pair in definitions]
+    word, part_of_speech = _plain(word), PARTS_OF_SPEECH[pos[1]]
+    rows = [(word, part_of_speech, *sense, forms) for sense in senses if sense is not None]
+    return rows, None if rows else "no definition"
+
+
+def _plain(text: str) -> str:
+    """Return text without braces, marks of accents, and repeated blanks."""
+    text = ACCENTED.sub(lambda match: next((g for g in match.groups() if g), "°"), text)
+    return " ".join(text.replace("{", "").replace("}", "").split())
+
+
+def _sense(raw: str, quotation: str | None) -> tuple[str | None, ...] | None:
+    """Return definition, example, its kind, and labels, or None where no definition is left."""
+    text = _plain(SOURCE.sub("", raw))
+    labels = []
+    while (match := LABEL.search(text)) or (match := ATTRIBUTION.search(text)):
+        if match.re is LABEL:
+            labels.append(match[1])
+        text = text[: match.start()]
+    example, kind = "", None
+    if match := USAGE.search(text):
+        text, example, kind = text[: match.start()], text[match.end() :], "usage"
+    elif match := QUOTED.search(text):
+        text, example, kind = text[: match.start()] + text[match.end() :], match[1], "quoted"
+    elif quotation is not None:  # on one line, without its author
+        line = _plain(SOURCE.sub("", quotation))
+        example = re.sub(r"\s*--\s?(?=[A-Z0-9(]).*$", "", line).replace(" . . . ", " ... ")
+        kind = "quotation"
+    bare = FIELD.sub("", ATTRIBUTION.sub("", QUOTED.sub(" ", text)))
+    definition = SEE.sub("", FIELD.sub("", BRACKETED.sub("", bare)))
+    definition = " ".join(definition.split()).strip(" .,;:-")
+    if not re.search(r"[A-Za-z]{2}", definition):
+        return None
+    example = example.split(" [")[0].strip(' .;:,"')
+    definition = definition[0].upper() + definition[1:]
+    return definition, example or None, kind if example else None, "; ".join(labels) or None
+
+
+# ------------------------------------------------------------
+# Building the probe
 
 
 @dataclass(frozen=True, eq=False)
 class DictionaryProbe:
-    """The questions, and what was left out on the way."""
+    """The questions, and what was left out on the way.
 
-    items: pd.DataFrame  # an items frame; see build
-    left_out: (
-        pd.Series
-    )  # senses that became no question, by reason, in the order in which reasons were applied
+    Attributes
+    ----------
+    items : DataFrame
+        See :func:`build`.
+    left_out : Series
+        Senses that became no question, by reason, in the order in which reasons were applied.
+    n_entries, n_with_examples : int
+    """
+
+    items: pd.DataFrame
+    left_out: pd.Series
     n_entries: int
     n_with_examples: int
+
+
+def shows(word: str, text: str, forms: str = "") -> str | None:
+    """Return the word as a text shows it ("nestled" for *nestle*), or None if it does not.
+
+    Parameters
+    ----------
+    forms : str
+        Inflected forms that the dictionary names, separated by blanks; regular endings are known.
+
+    Examples
+    --------
+    >>> shows("nestle", "The baby nestled her head")
+    'nestled'
+    """
+    stem = word.lower()
+    spellings = {stem, *forms.split()}
+    if stem.endswith("y"):
+        spellings |= {stem[:-1] + ending for ending in ("ies", "ied", "ier", "iest")}
+    base = stem.removesuffix("e")
+    doubled = stem + stem[-1] if re.search(r"[aeiou][bdgklmnprt]$", stem) else stem
+    for root in {stem, base, doubled}:
+        spellings |= {root + end for end in ("s", "es", "ed", "d", "ing", "er", "est", "eth")}
+    words = (match[0] for match in re.finditer(r"[A-Za-z][A-Za-z'-]*", text))
+    return next((shown for shown in words if shown.lower() in spellings), None)
 
 
 def build(
@@ -71,195 +386,148 @@ def build(
     n_items : int, optional
         Questions to keep, whole words at a time; all unless given.
     sizes : (int, int)
-        Most questions for training and for development; what remains is for testing. At most a third of all goes to
-        each. All questions on a word stand in one part.
+        Most questions for training and for development; the others are for testing. At most a third
+        of all goes to each. All questions on a word stand in one part.
     min_other_senses : int
-        Other senses that a word must have to be asked about: with 0, some questions have random distractors only.
+        Other senses that a word must have; with 0, some questions have random distractors only.
     distractors_without_examples : bool
-        Whether senses without an example serve as distractors: the mistake of the paper's first version.
+        Whether senses without an example serve as distractors: the mistake of the paper's first
+        version.
 
     Returns
     -------
     DictionaryProbe
-        ``items`` has ``item_id``, ``prompt``, ``choices`` (five), ``answer``, ``cluster`` (the word), ``word``,
-        ``pos``, ``probe`` ("dictionary"), ``hops`` and ``distractor_distance`` (0: a dictionary has no graph),
-        ``distractor_set`` ("sense" where a distractor is one of the word's, else "random"), ``distractor_types`` (of
-        the four distractors, in the order of the choices), ``n_senses`` (distractors that are senses of the word) and
-        ``split``.
+        ``items`` has ``item_id``, ``prompt``, ``choices`` (five), ``answer``, ``cluster`` (the
+        word), ``word``, ``pos``, ``probe`` ("dictionary"), ``hops`` and ``distractor_distance`` (0:
+        a dictionary has no graph), ``distractor_set`` ("sense" where a distractor is one of the
+        word's, else "random"), ``distractor_types`` (of the four distractors, in the order of the
+        choices), ``n_senses`` (distractors that are senses of the word) and ``split``.
 
     Raises
     ------
     DataError
         If no question can be built.
     """
-    entries = _usable(dictionary.entries)
-    golds, left_out = _golds(entries)
-    left_out = {
-        "no single content word, or definition too short or long": len(dictionary.entries)
-        - len(entries)
-    } | left_out
+    # Senses that may be choices: of single content words, with a definition not too long.
+    entries = dictionary.entries
+    n_words = entries["definition"].str.count(r"\s+") + 1
+    single = entries["word"].str.fullmatch(r"[A-Za-z]{2,}")
+    entries = entries[single & n_words.between(2, MAX_WORDS) & entries["pos"].isin(PARTS_ASKED)]
+    entries = entries.assign(cluster=entries["word"].str.lower())
+    entries = entries.drop_duplicates(["cluster", "definition"])
+    n_unfit = len(dictionary.entries) - len(entries)
+    left_out = {"no single content word, or definition too short or long": n_unfit}
+    # Senses to ask about: those whose example shows the word and whose definition does not.
+    left_out["no example"] = int(entries["example"].isna().sum())
+    golds = entries[entries["example"].notna()]
+    long = golds["example"].str.count(r"\s+") + 1 > MAX_WORDS
+    left_out["example too long"] = int(long.sum())
+    golds = golds[~long]
+    words_and_forms = list(zip(golds["cluster"], golds["forms"], strict=True))
+    shown, named = (
+        [shows(w, text, f) for (w, f), text in zip(words_and_forms, golds[column], strict=True)]
+        for column in ("example", "definition")
+    )
+    is_shown, is_named = (np.array([s is not None for s in x], dtype=bool) for x in (shown, named))
+    left_out["example does not show the word"] = int((~is_shown).sum())
+    left_out["definition names the word"] = int((is_named & is_shown).sum())
+    golds = golds.assign(shown=shown)[is_shown & ~is_named]
+    # Distractors: the word's other senses first.
     pool = entries if distractors_without_examples else entries[entries["example"].notna()]
-    other = _other_senses(golds, pool, rng)
-    n_other = other.groupby("gold").size().reindex(golds.index, fill_value=0)
+    senses = _other_senses(golds, pool, rng)
+    n_other = senses.groupby("gold").size().reindex(golds.index, fill_value=0)
     left_out["too few other senses"] = int((n_other < min_other_senses).sum())
     golds = golds[n_other >= min_other_senses]
     if golds.empty:
         raise DataError(
             f"{dictionary.path} gives no question ({left_out}); is it the whole dictionary?"
         )
-    if n_items is not None:
-        golds = _whole_words(golds, n_items, rng)
-        left_out["not in the sample"] = int((n_other >= min_other_senses).sum()) - len(golds)
-    distractors = _filled(golds, other[other["gold"].isin(golds.index)], pool, rng)
-    items = _items(golds, distractors, rng)
-    items["split"] = _split(items["cluster"], sizes, rng)
-    return DictionaryProbe(
-        check_items(items),
-        pd.Series(left_out, name="senses", dtype=int),
-        len(dictionary.entries),
-        len(dictionary.with_examples),
-    )
-
-
-def shows(word: str, text: str, forms: str = "") -> str | None:
-    """Return the word as a text shows it ("nestled" for *nestle*), or None where it does not stand there.
-
-    Parameters
-    ----------
-    forms : str
-        Inflected forms that the dictionary names, with blanks between them; regular endings are known.
-    """
-    stem = word.lower()
-    spelt = {stem, *forms.split()}
-    if stem.endswith("y"):
-        spelt |= {stem[:-1] + ending for ending in ("ies", "ied", "ier", "iest")}
-    base = stem[:-1] if stem.endswith("e") else stem
-    doubled = stem + stem[-1] if re.search(r"[aeiou][bdgklmnprt]$", stem) else stem
-    for root in {stem, base, doubled}:
-        spelt |= {root + ending for ending in ("s", "es", "ed", "d", "ing", "er", "est", "eth")}
-    found = next(
-        (match for match in re.finditer(r"[A-Za-z][A-Za-z'-]*", text) if match[0].lower() in spelt),
-        None,
-    )
-    return found[0] if found else None
-
-
-def _usable(entries: pd.DataFrame) -> pd.DataFrame:
-    """Return the senses that may stand among choices: of single content words, with a definition not too long."""
-    words = entries["definition"].str.count(r"\s+") + 1
-    single = entries["word"].str.fullmatch(r"[A-Za-z]{2,}")
-    kept = entries[single & words.between(2, LONGEST_WORDS) & entries["pos"].isin(ASKED)]
-    return kept.assign(cluster=kept["word"].str.lower()).drop_duplicates(["cluster", "definition"])
-
-
-def _golds(entries: pd.DataFrame) -> tuple[pd.DataFrame, dict[str, int]]:
-    """Return the senses to be asked about, with the word as their example shows it, and what was left out."""
-    left_out = {"no example": int(entries["example"].isna().sum())}
-    golds = entries[entries["example"].notna()]
-    long = golds["example"].str.count(r"\s+") + 1 > LONGEST_WORDS
-    left_out["example too long"] = int(long.sum())
-    golds = golds[~long]
-    told = zip(golds["cluster"], golds["example"], golds["definition"], golds["forms"], strict=True)
-    seen = [
-        (shows(word, example, forms), shows(word, definition, forms))
-        for word, example, definition, forms in told
-    ]
-    golds = golds.assign(shown=[shown for shown, _ in seen])
-    leaks = pd.Series([leak is not None for _, leak in seen], index=golds.index, dtype=bool)
-    left_out["example does not show the word"] = int(golds["shown"].isna().sum())
-    left_out["definition names the word"] = int((leaks & golds["shown"].notna()).sum())
-    return golds[golds["shown"].notna() & ~leaks], left_out
+    if n_items is not None:  # words drawn at random until there are so many questions
+        counts = golds.groupby("cluster").size()
+        counts = counts.iloc[rng.permutation(len(counts))]
+        kept_words = counts.index[counts.cumsum() <= max(n_items, counts.iloc[0])]
+        n_before, golds = len(golds), golds[golds["cluster"].isin(kept_words)]
+        left_out["not in the sample"] = n_before - len(golds)
+    distractors = _fill_up(golds, senses[senses["gold"].isin(golds.index)], pool, rng)
+    items = _items_frame(golds.sort_index(), distractors, rng)
+    # Split, whole words at a time.
+    sizes_of_words = items["cluster"].value_counts(sort=False).sort_index()
+    sizes_of_words = sizes_of_words.iloc[rng.permutation(len(sizes_of_words))]
+    n_train, n_dev = (min(size, len(items) // 3) for size in sizes)
+    up_to = sizes_of_words.cumsum()
+    parts = np.select([up_to <= n_train, up_to <= n_train + n_dev], ["train", "dev"], "test")
+    items["split"] = items["cluster"].map(pd.Series(parts, index=up_to.index)).to_numpy()
+    counts_left_out = pd.Series(left_out, name="senses", dtype=int)
+    n_entries, n_examples = len(dictionary.entries), len(dictionary.with_examples)
+    return DictionaryProbe(check_items(items), counts_left_out, n_entries, n_examples)
 
 
 def _other_senses(
     golds: pd.DataFrame, pool: pd.DataFrame, rng: np.random.Generator
 ) -> pd.DataFrame:
-    """Return up to four other senses (``entry``) of each gold sense's (``gold``) word and part of speech."""
+    """Return up to four other senses (``entry``) of each gold sense's word and part of speech."""
     left = golds[["cluster", "pos", "definition", "forms"]].rename_axis("gold").reset_index()
     right = pool[["cluster", "pos", "definition"]].rename_axis("entry").reset_index()
     pairs = left.merge(right, on=["cluster", "pos"], suffixes=("_gold", ""))
     pairs = pairs[pairs["gold"] != pairs["entry"]]
-    told = zip(pairs["cluster"], pairs["definition"], pairs["forms"], strict=True)
-    named = [shows(word, definition, forms) is not None for word, definition, forms in told]
-    pairs = pairs[
-        ~(np.array(named, dtype=bool) | _alike(pairs["definition"], pairs["definition_gold"]))
-    ]
+    # Leave out definitions that name the word, and those that share over two thirds of their words
+    # with the right one.
+    kept = []
+    columns = (pairs[name] for name in ("cluster", "definition", "definition_gold", "forms"))
+    for word, definition, gold, forms in zip(*columns, strict=True):
+        a, b = (set(re.findall(r"\w+", text.lower())) for text in (definition, gold))
+        kept.append(3 * len(a & b) <= 2 * len(a | b) and shows(word, definition, forms) is None)
+    pairs = pairs[np.array(kept, dtype=bool)]
     shuffled = pairs.iloc[rng.permutation(len(pairs))]
     return shuffled.loc[shuffled.groupby("gold").cumcount() < N_CHOICES - 1, ["gold", "entry"]]
 
 
-def _alike(one: pd.Series, other: pd.Series) -> np.ndarray:
-    """Tell which definitions share more than two thirds of their words: near-identical choices have no answer."""
-    pairs = zip(
-        one.str.lower().str.findall(r"\w+").map(set),
-        other.str.lower().str.findall(r"\w+").map(set),
-        strict=True,
-    )
-    return np.array([3 * len(a & b) > 2 * len(a | b) for a, b in pairs], dtype=bool)
-
-
-def _whole_words(golds: pd.DataFrame, n_items: int, rng: np.random.Generator) -> pd.DataFrame:
-    """Return the questions on words drawn at random until there are ``n_items``."""
-    counts = golds.groupby("cluster").size()
-    counts = counts.iloc[rng.permutation(len(counts))]
-    return golds[
-        golds["cluster"].isin(counts.index[counts.cumsum() <= max(n_items, counts.iloc[0])])
-    ]
-
-
-def _filled(
-    golds: pd.DataFrame, other: pd.DataFrame, pool: pd.DataFrame, rng: np.random.Generator
+def _fill_up(
+    golds: pd.DataFrame, senses: pd.DataFrame, pool: pd.DataFrame, rng: np.random.Generator
 ) -> pd.DataFrame:
-    """Return four distractors for each gold sense: its word's other senses, then random ones of its part of speech."""
-    n_random = N_CHOICES - 1 - other.groupby("gold").size().reindex(golds.index, fill_value=0)
-    slots = pd.DataFrame(
-        {"gold": np.repeat(golds.index.to_numpy(), n_random), "entry": -1, "type": "random"}
-    )
-    wanted = slots["gold"].map(golds["pos"])
+    """Return four distractors for each gold sense: other senses, then random ones of its pos."""
+    n_random = N_CHOICES - 1 - senses.groupby("gold").size().reindex(golds.index, fill_value=0)
+    slots = pd.DataFrame({"gold": np.repeat(golds.index.to_numpy(), n_random), "type": "random"})
+    pos_of_slot = slots["gold"].map(golds["pos"])
     by_pos = {pos: rows.index.to_numpy() for pos, rows in pool.groupby("pos")}
-    senses, entry = other.assign(type="sense"), slots["entry"].to_numpy().copy()
-    todo = np.ones(len(slots), dtype=bool)
-    for _ in range(REDRAWS):
-        for pos, rows in by_pos.items():
-            here = todo & (wanted == pos).to_numpy()
-            entry[here] = rng.choice(rows, int(here.sum()))
-        both = pd.concat([senses, slots.assign(entry=entry)], ignore_index=True)
-        both["text"] = both["entry"].map(pool["definition"])
-        own = both["entry"].map(pool["cluster"]).eq(both["gold"].map(golds["cluster"]))
-        clash = both.duplicated(["gold", "text"]) | both["text"].eq(
-            both["gold"].map(golds["definition"])
+    entry, redraw = np.full(len(slots), -1), np.ones(len(slots), dtype=bool)
+    for _ in range(MAX_REDRAWS):
+        for pos, candidates in by_pos.items():
+            here = redraw & (pos_of_slot == pos).to_numpy()
+            entry[here] = rng.choice(candidates, int(here.sum()))
+        both = pd.concat(
+            [senses.assign(type="sense"), slots.assign(entry=entry)], ignore_index=True
         )
-        todo = (clash | own).to_numpy()[len(senses) :]
-        if not todo.any():
+        both["text"] = both["entry"].map(pool["definition"])
+        # Draw again what repeats a choice, or is a sense of the word itself.
+        own = both["entry"].map(pool["cluster"]).eq(both["gold"].map(golds["cluster"]))
+        is_answer = both["text"].eq(both["gold"].map(golds["definition"]))
+        clash = both.duplicated(["gold", "text"]) | is_answer | own
+        redraw = clash.to_numpy()[len(senses) :]
+        if not redraw.any():
             return both
     raise DataError(
-        f"{int(todo.sum())} distractors could not be drawn without repeating a choice: too few definitions for some "
-        "part of speech; use the whole dictionary"
+        f"{int(redraw.sum())} distractors could not be drawn without repeating a choice: too few "
+        "definitions for some part of speech; use the whole dictionary"
     )
 
 
-def _items(
+def _items_frame(
     golds: pd.DataFrame, distractors: pd.DataFrame, rng: np.random.Generator
 ) -> pd.DataFrame:
     """Return the items frame: choices in random order."""
-    golds = golds.sort_index()
-    by_gold = distractors.sort_values("gold", kind="stable")
-    texts = np.column_stack(
-        [golds["definition"], by_gold["text"].to_numpy().reshape(-1, N_CHOICES - 1)]
-    )
-    types = np.column_stack(
-        [np.full(len(golds), "answer"), by_gold["type"].to_numpy().reshape(-1, N_CHOICES - 1)]
-    )
+    ordered, shape = distractors.sort_values("gold", kind="stable"), (-1, N_CHOICES - 1)
+    texts = np.column_stack([golds["definition"], ordered["text"].to_numpy().reshape(shape)])
+    types = ordered["type"].to_numpy().reshape(shape)
+    n_senses = (types == "sense").sum(axis=1)
     order = rng.permuted(np.tile(np.arange(N_CHOICES), (len(golds), 1)), axis=1)
-    n_senses, placed = (types == "sense").sum(axis=1), np.take_along_axis(types, order, axis=1)
-    told = zip(golds["example"], golds["shown"], strict=True)
+    types = np.column_stack([np.full(len(golds), "answer"), types])
+    placed = np.take_along_axis(types, order, axis=1)
+    examples = zip(golds["example"], golds["shown"], strict=True)
     return pd.DataFrame(
         {
             "item_id": "dictionary:" + golds["entry_id"].to_numpy(),
-            "prompt": [
-                PROMPT.format(sentence=f'"{sentence}"', shown=f'"{shown}"')
-                for sentence, shown in told
-            ],
+            "prompt": [PROMPT.format(sentence=text, shown=word) for text, word in examples],
             "choices": np.take_along_axis(texts, order, axis=1).tolist(),
             "answer": order.argmin(axis=1),
             "cluster": golds["cluster"].to_numpy(),
@@ -269,20 +537,7 @@ def _items(
             "hops": 0,
             "distractor_set": np.where(n_senses > 0, "sense", "random"),
             "distractor_distance": 0,
-            "distractor_types": placed[placed != "answer"].reshape(-1, N_CHOICES - 1).tolist(),
+            "distractor_types": placed[placed != "answer"].reshape(shape).tolist(),
             "n_senses": n_senses,
         }
     )
-
-
-def _split(clusters: pd.Series, sizes: tuple[int, int], rng: np.random.Generator) -> np.ndarray:
-    """Return train, dev or test for every item, whole clusters at a time."""
-    counts = clusters.value_counts(sort=False).sort_index()
-    counts = counts.iloc[rng.permutation(len(counts))]
-    n_train, n_dev = (min(size, len(clusters) // 3) for size in sizes)
-    upto = counts.cumsum()
-    parts = pd.Series(
-        np.select([upto <= n_train, upto <= n_train + n_dev], ["train", "dev"], "test"),
-        index=counts.index,
-    )
-    return clusters.map(parts).to_numpy()

@@ -1,11 +1,12 @@
-"""WordNet as a graph of triples: concepts with their definitions, example sentences, words and ISA links.
+"""WordNet as a graph of triples: concepts with definitions, example sentences, words, ISA links.
 
-The files are Princeton's, of Debian's package ``wordnet-base``, of NLTK's corpus, or in any folder; NLTK's reader
-parses them. What is kept are plain columns and arrays (:class:`WordNet`), so that hundreds of thousands of questions
-can be built and checked without asking the reader again.
+The files are Princeton's: of Debian's package ``wordnet-base``, of NLTK's corpus, or in any folder.
+NLTK's reader parses them; what is kept are columns and arrays (:class:`WordNet`), so that hundreds
+of thousands of questions can be built and checked without NLTK's objects.
 
-The triples are those of Richardson & Sabharwal (2020, Table 1): a concept (a synset) stands in relation ``def`` to its
-gloss, ``ext`` to its example sentences, ``lemma`` to its words, and ``isa-up`` and ``isa-down`` to other concepts.
+The triples are those of Richardson & Sabharwal (2020, Table 1): a concept (a synset) stands in
+relation ``def`` to its gloss, ``ext`` to its example sentences, ``lemma`` to its words, and
+``isa-up`` and ``isa-down`` to other concepts.
 """
 
 from __future__ import annotations
@@ -26,119 +27,73 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from psychlm.data import DataError, DataMissingError
-from psychlm.report import DataKind
 
 DEBIAN = Path("/usr/share/wordnet")
-ENVIRONMENT = (
-    "PSYCHLM_WORDNET",
-    "WNSEARCHDIR",
-)  # ours, and the one WordNet's own programs read (wnintro(5WN))
+# Ours, and the one that WordNet's own programs read (wnintro(5WN))
+VARIABLES = ("PSYCHLM_WORDNET", "WNSEARCHDIR")
 HOW_TO_GET = (
     "install it with `apt-get install wordnet-base` (Debian, Ubuntu), or fetch NLTK's copy with "
-    "`python -m nltk.downloader wordnet`, or name a folder that holds data.noun, index.noun and the like "
-    "(an argument, `--wordnet` on the shell, or the variable PSYCHLM_WORDNET)"
+    "`python -m nltk.downloader wordnet`, or name a folder that holds data.noun, index.noun and "
+    "the like (an argument, `--wordnet` on the shell, or the variable PSYCHLM_WORDNET)"
 )
-_PARTS = ("noun", "verb", "adj", "adv")
-_NEEDED = (
-    *(f"{kind}.{part}" for kind in ("data", "index") for part in _PARTS),
-    *(f"{part}.exc" for part in _PARTS),
+PARTS = ("noun", "verb", "adj", "adv")
+FILES = [
+    *(f"{kind}.{part}" for kind in ("data", "index") for part in PARTS),
+    *(f"{part}.exc" for part in PARTS),
+]
+# The lexicographer files in the order of their numbers (lexnames(5WN)); Debian ships no list
+NOUN_FILES = (
+    "Tops act animal artifact attribute body cognition communication event feeling food group "
+    "location motive object person phenomenon plant possession process quantity relation shape "
+    "state substance time"
 )
-# the 45 lexicographer files in the order of their numbers (lexnames(5WN)); Debian ships no list of them
-_NOUN_FILES = (
-    "Tops",
-    "act",
-    "animal",
-    "artifact",
-    "attribute",
-    "body",
-    "cognition",
-    "communication",
-    "event",
-    "feeling",
-    "food",
-    "group",
-    "location",
-    "motive",
-    "object",
-    "person",
-    "phenomenon",
-    "plant",
-    "possession",
-    "process",
-    "quantity",
-    "relation",
-    "shape",
-    "state",
-    "substance",
-    "time",
+VERB_FILES = (
+    "body change cognition communication competition consumption contact creation emotion motion "
+    "perception possession social stative weather"
 )
-_VERB_FILES = (
-    "body",
-    "change",
-    "cognition",
-    "communication",
-    "competition",
-    "consumption",
-    "contact",
-    "creation",
-    "emotion",
-    "motion",
-    "perception",
-    "possession",
-    "social",
-    "stative",
-    "weather",
-)
-_LEXNAMES = (
+LEXNAMES = [
     *("adj.all", "adj.pert", "adv.all"),
-    *(f"noun.{name}" for name in _NOUN_FILES),
-    *(f"verb.{name}" for name in _VERB_FILES),
+    *(f"noun.{name}" for name in NOUN_FILES.split()),
+    *(f"verb.{name}" for name in VERB_FILES.split()),
     "adj.ppl",
-)
-_TOKEN = re.compile(
-    r"[^\W_]+(?:['’.-][^\W_]+)*"
-)  # words with inner hyphens, apostrophes and points: "U.S", "9-11"
-_AFTER_QUOTE = re.compile(
-    r"[;,.]\s*-+\s*[A-Z][\w.' ]*$"
-)  # what is left of an author's name behind a quotation
+]
+# A word with inner hyphens, apostrophes and points: "U.S", "9-11"
+TOKEN = re.compile(r"[^\W_]+(?:['’.-][^\W_]+)*")
+# The rest of an author's name after a quotation
+AFTER_QUOTE = re.compile(r"[;,.]\s*-+\s*[A-Z][\w.' ]*$")
 
 
 @dataclass(frozen=True)
 class WordNet:
-    """The graph: nodes are numbered 0 to n-1 in the order of the files.
+    """The graph; concepts are numbered 0 to n-1 in the order of the files.
 
     Attributes
     ----------
     version : str
         As the files' headers have it: "3.0".
-    folder : str
-        Where they were read.
-    concepts : DataFrame, one row a concept
+    concepts : DataFrame, one row per concept
         ``name`` ("squat.v.01"), ``pos`` (n, v, a, r), ``lexname`` ("verb.motion"), ``gloss``.
     lemmas : DataFrame
-        ``node``, ``lemma`` ("get cracking"): the words of every concept, in the order of WordNet.
+        ``node``, ``lemma`` ("get cracking"): the words of every concept, in WordNet's order.
     contexts : DataFrame
-        ``node``, ``sentence``, ``word`` (as it stands in the sentence), ``lemma``: example sentences in which one of
-        the concept's own words was found. Sentences without one are not here; ``examples`` counts all.
+        ``node``, ``sentence``, ``word`` (as it stands in the sentence), ``lemma``: the example
+        sentences in which one of the concept's own words occurs.
     isa, instance_of : int arrays of shape (n_links, 2)
-        Child and parent: "a dog is a canine", and "Paris is an instance of a city", which is no type of city.
+        Child and parent: "a dog is a canine"; "Paris is an instance of a city", no type of it.
     examples : int array of shape (n,)
-        How many example sentences a concept has.
-    kind : "real" or "simulated"
+        Number of example sentences of each concept.
     """
 
     version: str
-    folder: str
     concepts: pd.DataFrame
     lemmas: pd.DataFrame
     contexts: pd.DataFrame
     isa: NDArray[np.int64]
     instance_of: NDArray[np.int64]
     examples: NDArray[np.int64]
-    kind: DataKind = "real"
 
     def triples(self) -> pd.DataFrame:
-        """Return the graph as triples: ``relation`` (def, ext, lemma, isa-up, isa-down), ``source``, ``target``."""
+        """Return the graph as triples: ``relation`` (def, ext ...), ``source``, ``target``."""
         name = self.concepts["name"].to_numpy()
         child, parent = name[self.isa[:, 0]], name[self.isa[:, 1]]
         sentences = self.contexts.drop_duplicates(["node", "sentence"])
@@ -149,76 +104,73 @@ class WordNet:
             "isa-up": (child, parent),
             "isa-down": (parent, child),
         }
-        columns = [
+        tables = [
             pd.DataFrame({"relation": relation, "source": source, "target": np.asarray(target)})
             for relation, (source, target) in parts.items()
         ]
-        return pd.concat(columns, ignore_index=True)
+        return pd.concat(tables, ignore_index=True)
 
 
 def find(path: str | Path | None = None) -> Path:
-    """Return the folder of WordNet's files: the one named, or a variable's, or Debian's, or NLTK's.
+    """Return the folder of WordNet's files: the one named, or a variable's, Debian's or NLTK's.
 
     Raises
     ------
     DataMissingError
         If there is none, or the one named lacks files; the message says how to get WordNet.
     """
-    variables = [(os.environ[name], f"${name}") for name in ENVIRONMENT if os.environ.get(name)]
-    named = [(str(path), "named")] if path is not None else variables
+    named = [(path, "named")] if path is not None else []
+    named += [(os.environ[name], f"${name}") for name in VARIABLES if os.environ.get(name)]
     if named:
-        place, how = named[0]
-        lacking = [name for name in _NEEDED if not (Path(place).expanduser() / name).is_file()]
+        folder, origin = Path(named[0][0]).expanduser(), named[0][1]
+        lacking = [name for name in FILES if not (folder / name).is_file()]
         if lacking:
             raise DataMissingError(
-                f"{place} ({how}) is no WordNet folder: it lacks {lacking[:3]}; {HOW_TO_GET}"
+                f"{folder} ({origin}) is no WordNet folder: it lacks {lacking[:3]}; {HOW_TO_GET}"
             )
-        return Path(place).expanduser().resolve()
+        return folder.resolve()
     import nltk.data
 
-    shelves = [DEBIAN, *(Path(str(shelf)) / "corpora" / "wordnet" for shelf in nltk.data.path)]
-    for folder in shelves:
-        if all((folder / name).is_file() for name in _NEEDED):
+    folders = [DEBIAN, *(Path(str(place)) / "corpora" / "wordnet" for place in nltk.data.path)]
+    for folder in folders:
+        if all((folder / name).is_file() for name in FILES):
             return folder.resolve()
         archive = folder.with_suffix(".zip")
-        if archive.is_file():  # how NLTK's downloader may leave it
+        if archive.is_file():  # NLTK's downloader may leave it packed
             return archive.resolve()
     raise DataMissingError(
-        f"no WordNet on this machine (looked in {shelves[0]} and NLTK's folders); {HOW_TO_GET}"
+        f"no WordNet on this machine (looked in {DEBIAN} and NLTK's folders); {HOW_TO_GET}"
     )
 
 
 @contextmanager
-def _reader(folder: Path) -> Iterator[Any]:
-    """Open NLTK's reader on a folder that may lack what Debian leaves out, and only for as long as it is read."""
+def open_reader(folder: Path) -> Iterator[Any]:
+    """Open NLTK's reader on a folder or archive of :func:`find`, for as long as the block runs."""
     import nltk.data
     from nltk.corpus.reader.wordnet import WordNetCorpusReader
 
     class Reader(WordNetCorpusReader):
-        """Two lists that Debian does not ship: the names of lexicographer files, and maps to other versions."""
+        """Supply two lists that Debian does not ship: lexicographer files, maps to versions."""
 
         def open(self, file: str) -> Any:
             if file == "lexnames":
-                return io.StringIO(
-                    "".join(f"{i:02d}\t{name}\t0\n" for i, name in enumerate(_LEXNAMES))
-                )
+                rows = (f"{i:02d}\t{name}\t0\n" for i, name in enumerate(LEXNAMES))
+                return io.StringIO("".join(rows))
             return super().open(file)
 
         def map_wn(self, version: str = "wordnet") -> None:
             return None
 
-    shelf = folder.parent if folder.suffix == ".zip" else folder
-    root = (
-        nltk.data.ZipFilePathPointer(str(folder), "wordnet/")
-        if folder.suffix == ".zip"
-        else str(folder)
-    )
-    nltk.data.path.append(str(shelf))  # NLTK opens no folder that is not on its path
+    packed = folder.suffix == ".zip"
+    shelf = str(folder.parent if packed else folder)
+    root = nltk.data.ZipFilePathPointer(str(folder), "wordnet/") if packed else str(folder)
+    nltk.data.path.append(shelf)  # NLTK opens no folder that is not on its path
+    # NLTK makes a million objects that all stay; the garbage collector would walk them each time.
+    collecting = gc.isenabled()
+    gc.disable()
     try:
         with warnings.catch_warnings():
-            warnings.filterwarnings(
-                "ignore", message="The multilingual functions are not available"
-            )
+            warnings.filterwarnings("ignore", message="The multilingual functions are not")
             reader = Reader(root, None)
         yield reader
     except DataError:
@@ -227,25 +179,13 @@ def _reader(folder: Path) -> Iterator[Any]:
         raise DataError(
             f"WordNet in {folder} is not text in UTF-8 ({error}); install it anew: {HOW_TO_GET}"
         ) from error
-    except (
-        Exception
-    ) as error:  # NLTK's parser stumbles over broken lines in many ways; each means the same
+    except Exception as error:  # NLTK's parser fails on broken lines in many ways
         raise DataError(
-            f"WordNet in {folder} cannot be read ({type(error).__name__}: {str(error)[:200]}); its files are broken or "
-            f"belong to different versions; {HOW_TO_GET}"
+            f"WordNet in {folder} cannot be read ({type(error).__name__}: {str(error)[:200]}); its "
+            f"files are broken or belong to different versions; {HOW_TO_GET}"
         ) from error
     finally:
-        nltk.data.path.remove(str(shelf))
-
-
-@contextmanager
-def _without_collecting() -> Iterator[None]:
-    """Pause the garbage collector: NLTK makes a million objects that all stay, and looking through them takes long."""
-    collecting = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
+        nltk.data.path.remove(shelf)
         if collecting:
             gc.enable()
 
@@ -256,9 +196,10 @@ def load(path: str | Path | None = None, *, pos: str = "nvar") -> WordNet:
     Parameters
     ----------
     path : path, optional
-        The folder of its files; looked for (:func:`find`) unless given.
+        The folder of its files; searched for (:func:`find`) unless given.
     pos : str
-        Parts of speech to read: n(ouns), v(erbs), a(djectives), (adve)r(bs). Verbs alone take a tenth of the time.
+        Parts of speech to read: n(ouns), v(erbs), a(djectives), (adve)r(bs). Verbs alone take a
+        tenth of the time.
 
     Raises
     ------
@@ -266,108 +207,97 @@ def load(path: str | Path | None = None, *, pos: str = "nvar") -> WordNet:
         If there is no WordNet here.
     DataError
         If its files are broken.
+
+    Examples
+    --------
+    >>> load(pos="v").version  # doctest: +SKIP
+    '3.0'
     """
-    unknown = sorted(set(pos) - set("nvar"))
-    if unknown or not pos:
+    if not pos or set(pos) - set("nvar"):
         raise ValueError(
-            f"parts of speech {unknown or 'none'} do not exist here; choose among n, v, a, r"
+            f"parts of speech {pos!r} do not exist here; choose among n, v, a, r (as 'nv')"
         )
     folder = find(path)
-    with _reader(folder) as reader, _without_collecting():
+    with open_reader(folder) as reader:
         synsets = [synset for part in dict.fromkeys(pos) for synset in reader.all_synsets(part)]
-        at = {
-            ("a" if s.pos() == "s" else s.pos(), s.offset()): node for node, s in enumerate(synsets)
-        }
+        # Satellite adjectives (s) stand in the files of adjectives.
+        part_of = ["a" if synset.pos() == "s" else synset.pos() for synset in synsets]
+        offsets = (synset.offset() for synset in synsets)
+        node_at = {key: node for node, key in enumerate(zip(part_of, offsets, strict=True))}
+        # Files cut off at their end are read without complaint: compare with the index.
+        senses = reader._lemma_pos_offset_map.values()
+        indexed = {(part, o) for of in senses for part in set(pos) & set(of) for o in of[part]}
+        if missing := indexed - set(node_at):
+            part, offset = min(missing)
+            raise DataError(
+                f"WordNet in {folder} cannot be read: its index names {len(missing)} concepts that "
+                f"the data files do not hold (first: {part}, {offset:08d}), so they are cut off or "
+                f"of different versions; {HOW_TO_GET}"
+            )
+        glosses = [AFTER_QUOTE.sub("", s.definition()).strip(" ;,:") for s in synsets]
         concepts = pd.DataFrame(
             {
-                "name": [s.name() for s in synsets],
-                "pos": ["a" if s.pos() == "s" else s.pos() for s in synsets],
-                "lexname": [s.lexname() for s in synsets],
-                "gloss": [_AFTER_QUOTE.sub("", s.definition()).strip(" ;,:") for s in synsets],
+                "name": [synset.name() for synset in synsets],
+                "pos": part_of,
+                "lexname": [synset.lexname() for synset in synsets],
+                "gloss": glosses,
             }
         )
-        _nothing_missing(reader, pos, at, folder)
-        words = [
-            (node, lemma.replace("_", " "))
-            for node, s in enumerate(synsets)
-            for lemma in _distinct(s)
-        ]
+        words = []
+        for node, synset in enumerate(synsets):
+            # A few words stand in a concept twice, with a capital and without: keep the first.
+            first = {lemma.lower(): lemma for lemma in reversed(synset.lemma_names())}
+            words += [(node, lemma.replace("_", " ")) for lemma in reversed(first.values())]
+
+        def links(symbol: str) -> NDArray[np.int64]:
+            # The reader's own hypernyms() builds objects, which is slow.
+            pairs = [
+                (node, node_at[target])
+                for node, synset in enumerate(synsets)
+                for target in sorted(synset._pointers.get(symbol, ()))
+            ]
+            return np.array(pairs, dtype=np.int64).reshape(-1, 2)
+
         return WordNet(
             version=str(reader.get_version()),
-            folder=str(folder),
             concepts=concepts,
             lemmas=pd.DataFrame(words, columns=["node", "lemma"]),
-            contexts=_contexts(synsets, reader),
-            isa=_links(synsets, at, "@"),
-            instance_of=_links(synsets, at, "@i"),
-            examples=np.array([len(s.examples()) for s in synsets], dtype=np.int64),
+            contexts=_contexts(synsets, part_of, reader),
+            isa=links("@"),
+            instance_of=links("@i"),
+            examples=np.array([len(synset.examples()) for synset in synsets], dtype=np.int64),
         )
 
 
-def _distinct(synset: Any) -> list[str]:
-    """Return a concept's words, each once: a few stand there twice, with a capital and without."""
-    return list({lemma.lower(): lemma for lemma in reversed(synset.lemma_names())}.values())[::-1]
-
-
-def _nothing_missing(reader: Any, pos: str, at: dict[tuple[str, int], int], folder: Path) -> None:
-    """Compare the concepts read with those of the index: a file cut off at its end is read without complaint."""
-    offsets = reader._lemma_pos_offset_map.values()
-    named = {(part, offset) for of in offsets for part in set(pos) & set(of) for offset in of[part]}
-    missing = named - set(at)
-    if missing:
-        part, offset = min(missing)
-        raise DataError(
-            f"WordNet in {folder} cannot be read: its index names {len(missing)} concepts that the data files do not "
-            f"hold (the first: {part}, {offset:08d}), so they are cut off or of different versions; {HOW_TO_GET}"
-        )
-
-
-def _links(synsets: list[Any], at: dict[tuple[str, int], int], symbol: str) -> NDArray[np.int64]:
-    """Return the links of one kind between concepts that were read."""
-    pairs = [
-        (node, at[target])
-        for node, synset in enumerate(synsets)
-        for target in sorted(
-            synset._pointers.get(symbol, ())
-        )  # the reader's own hypernyms() builds objects: slow
-    ]
-    return np.array(pairs, dtype=np.int64).reshape(-1, 2)
-
-
-def _contexts(synsets: list[Any], reader: Any) -> pd.DataFrame:
+def _contexts(synsets: list[Any], part_of: list[str], reader: Any) -> pd.DataFrame:
     """Find the words of every concept in its example sentences, inflected or not."""
-    base: dict[tuple[str, str], str | None] = {}
+    base_forms: dict[tuple[str, str], str | None] = {}
 
-    def fits(token: str, word: str, pos: str) -> bool:
+    def matches(token: str, word: str, pos: str) -> bool:
         if token == word:
             return True
-        if (token, pos) not in base:
-            base[token, pos] = reader.morphy(token, pos)
-        return base[token, pos] == word
+        if (token, pos) not in base_forms:
+            base_forms[token, pos] = reader.morphy(token, pos)
+        return base_forms[token, pos] == word
 
     rows = []
-    for node, synset in enumerate(synsets):
-        pos = "a" if synset.pos() == "s" else synset.pos()
-        lemmas = (
-            [lemma.replace("_", " ") for lemma in synset.lemma_names()] if synset.examples() else []
-        )
+    for node, (synset, pos) in enumerate(zip(synsets, part_of, strict=True)):
         for sentence in synset.examples():
-            tokens = list(_TOKEN.finditer(sentence))
+            tokens = list(TOKEN.finditer(sentence))
             folded = [token.group().lower() for token in tokens]
-            for lemma in lemmas:
-                words = [found.lower() for found in _TOKEN.findall(lemma)]
+            # One word per sentence: the first of the concept's words that occurs in it.
+            for lemma in (name.replace("_", " ") for name in synset.lemma_names()):
+                words = [word.lower() for word in TOKEN.findall(lemma)]
                 last = len(tokens) - len(words)
-                starts = range(last + 1) if words else ()
-                hit = next(
-                    (
-                        i
-                        for i in starts
-                        if all(fits(folded[i + j], w, pos) for j, w in enumerate(words))
-                    ),
-                    None,
+                hits = (
+                    start
+                    for start in (range(last + 1) if words else ())
+                    if all(matches(folded[start + j], word, pos) for j, word in enumerate(words))
                 )
-                if hit is not None:
-                    surface = sentence[tokens[hit].start() : tokens[hit + len(words) - 1].end()]
+                start = next(hits, None)
+                if start is not None:
+                    end = tokens[start + len(words) - 1].end()
+                    surface = sentence[tokens[start].start() : end]
                     rows.append((node, sentence.strip(), surface, lemma))
-                    break  # one word a sentence: the first of the concept's words that stands in it
+                    break
     return pd.DataFrame(rows, columns=["node", "sentence", "word", "lemma"])

@@ -1,18 +1,17 @@
-"""Reading-time models: additive models equal to mgcv's, one at a time or for hundreds of language models at once."""
+"""Reading-time models: additive models equal to mgcv's, one at a time or for hundreds of language
+models at once."""
 
+from psychlm.reading_times._result import GAMFit
+from psychlm.reading_times._simulate import Simulated, simulate
 from psychlm.reading_times.formula import FormulaError
 from psychlm.reading_times.gam import fit
-from psychlm.reading_times.power import (
+from psychlm.reading_times.lm_quality import (
     Perplexity,
-    dataset_size_against_gain,
+    gain_relation,
     perplexity,
-    perplexity_against_gain,
-    pnc_against_gain,
     predictability_norm_correlation,
     quality,
 )
-from psychlm.reading_times.result import GAMFit
-from psychlm.reading_times.simulated import simulate, simulate_corpus
 from psychlm.reading_times.sweep import BASELINE, delta_loglik
 
 __all__ = [
@@ -20,14 +19,12 @@ __all__ = [
     "FormulaError",
     "GAMFit",
     "Perplexity",
-    "dataset_size_against_gain",
+    "Simulated",
     "delta_loglik",
     "fit",
+    "gain_relation",
     "perplexity",
-    "perplexity_against_gain",
-    "pnc_against_gain",
     "predictability_norm_correlation",
     "quality",
     "simulate",
-    "simulate_corpus",
 ]

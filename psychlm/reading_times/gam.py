@@ -1,4 +1,5 @@
-"""The Gaussian additive model of reading times: fit one, natively or by another program, with one result type."""
+"""Gaussian additive models of reading times: one fit, natively or by another program, one
+result."""
 
 from __future__ import annotations
 
@@ -7,20 +8,23 @@ from typing import Literal
 import numpy as np
 import pandas as pd
 import torch
-from torch import Tensor
 
 from psychlm.frames import FrameError
-from psychlm.reading_times import formula as formulas
-from psychlm.reading_times.bases import first_smoothing
-from psychlm.reading_times.layout import (
-    Layout,
-    build,
+from psychlm.reading_times._result import (
+    GAMFit,
+    check_new_data,
+    coefficient_table,
+    smooth_table,
+)
+from psychlm.reading_times.formula import Formula, parse
+from psychlm.reading_times.model_matrix import (
+    build_matrix,
     check_collinear,
     check_predictors,
     check_response,
 )
-from psychlm.reading_times.reml import TOLERANCE, Method, Moments, Solution, solve
-from psychlm.reading_times.result import GAMFit, coefficient_table
+from psychlm.reading_times.reml import TOLERANCE, Method, Moments, solve
+from psychlm.reading_times.smooths import first_smoothing
 
 Backend = Literal["native", "mgcv", "pygam"]
 
@@ -40,13 +44,13 @@ def fit(
     Parameters
     ----------
     readings : DataFrame
-        One row per reading (or per word, for means over people) with the response and every predictor. Rows without
-        a response are left out and counted; a predictor must have no gaps.
+        One row per reading (or per word, for means over people) with the response and every
+        predictor. Rows without a response are left out and counted; a predictor must have no gaps.
     formula : str
-        In mgcv's words, see :mod:`psychlm.reading_times.formula`.
+        In mgcv's notation, see :mod:`psychlm.reading_times.formula`.
     backend : {"native", "mgcv", "pygam"}
-        Ours; R's mgcv (any formula it understands); or pygam, which has no random effects and no REML: it warns of
-        what it leaves out.
+        This package's; R's mgcv (any formula it understands); or pygam, which has no random effects
+        and no REML.
     method : {"REML", "ML"}
         How smoothing is chosen.
     device : str
@@ -54,13 +58,20 @@ def fit(
     discrete : bool
         ``bam(discrete=TRUE)`` rather than ``gam`` (mgcv only).
     tolerance : float
-        When smoothing counts as optimal: mgcv's ``conv.tol``, a share of the criterion. With its default a smooth that
-        would best be a straight line keeps some wiggle (a few hundredths of a degree of freedom); 1e-9 removes it.
+        When smoothing counts as optimal: mgcv's ``conv.tol``, a share of the criterion. With its
+        default a smooth that would best be a straight line keeps some wiggle (a few hundredths of a
+        degree of freedom); 1e-9 removes it.
 
     Raises
     ------
     FormulaError, FrameError
         If the formula or the frame cannot be used.
+
+    Examples
+    --------
+    >>> words = pd.DataFrame({"gaze_ms": [210.0, 250, 230, 270], "bits": [2.0, 6, 4, 8]})
+    >>> fit(words, "gaze_ms ~ bits").coefficients["estimate"].round(6).to_dict()
+    {'(Intercept)': 190.0, 'bits': 10.0}
     """
     if backend not in ("native", "mgcv", "pygam"):
         raise ValueError(f"backend {backend!r} is unknown; choose 'native', 'mgcv' or 'pygam'")
@@ -81,13 +92,13 @@ def fit(
             tolerance=tolerance,
             n_missing=n_missing,
         )
-    parsed = formulas.parse(formula)
+    parsed = parse(formula)
     if backend == "pygam":
-        from psychlm.reading_times import splines
+        from psychlm.reading_times import pygam
 
         check_predictors(parsed, complete)
-        return splines.fit(complete, parsed, n_missing=n_missing)
-    return _native(complete, parsed, method, torch_device(device), tolerance, n_missing)
+        return pygam.fit(complete, parsed, n_missing=n_missing)
+    return fit_native(complete, parsed, method, torch_device(device), tolerance, n_missing)
 
 
 def torch_device(device: str) -> torch.device:
@@ -97,101 +108,77 @@ def torch_device(device: str) -> torch.device:
     return torch.device(device)
 
 
-def _native(
+def fit_native(
     data: pd.DataFrame,
-    formula: formulas.Formula,
+    formula: Formula,
     method: Method,
     device: torch.device,
     tolerance: float,
     n_missing: int,
 ) -> GAMFit:
-    layout = build(formula, data)
+    """Fit by :func:`psychlm.reading_times.reml.solve`, in centred and scaled columns (x - m) / c.
+
+    With coefficients g of those columns, the ones of x are b = g / c and have covariance scale A^-1
+    / cc'. Smooths are centred in R too; linear terms are not, so the intercept is mean(y) - sum of
+    m b over linear terms.
+    """
+    # The model matrix, centred and scaled, and its cross-products.
+    matrix = build_matrix(formula, data)
     y = data[formula.response].to_numpy(np.float64)
-    matrix = layout.matrix(data)
-    centre, scale = matrix.mean(axis=0), matrix.std(axis=0)
-    centre[~layout.centred], scale[scale == 0] = 0, 1
-    matrix -= centre
-    matrix /= scale
-    free = layout.penalties.sum(axis=0) == 0
-    if len(y) <= free.sum():
+    n, level = len(y), float(y.mean())
+    columns = matrix.evaluate(data)
+    centre, scale = columns.mean(axis=0), columns.std(axis=0)
+    centre[~matrix.centred], scale[scale == 0] = 0, 1
+    columns -= centre
+    columns /= scale
+    free = matrix.penalties.sum(axis=0) == 0
+    if n <= free.sum():
         raise FrameError(
-            f"{len(y)} rows are too few for {int(free.sum())} unpenalised coefficients; drop some terms"
+            f"{n} rows are too few for {int(free.sum())} unpenalised coefficients; drop some terms"
         )
-    x, level = torch.from_numpy(matrix).to(device), float(y.mean())
-    centred = torch.from_numpy(y - level).to(device)
+    x, centred = (torch.from_numpy(array).to(device) for array in (columns, y - level))
     xx = x.T @ x
-    check_collinear((xx / len(y)).cpu().numpy(), layout.names, free)
+    correlation = (xx / n).cpu().numpy()
+    check_collinear(correlation, matrix.names, free)
     ones = torch.ones(1, dtype=torch.float64, device=device)
-    moments = Moments(xx[None], (x.T @ centred)[None], (centred @ centred) * ones, len(y) * ones)
-    penalties = torch.from_numpy(layout.penalties / scale**2).to(device)
-    covariance = (xx / len(y)).cpu().numpy() * np.outer(scale, scale)
-    start = torch.from_numpy(first_smoothing(layout.diagonals(centre, covariance), len(y))).to(
-        device
-    )
+    moments = Moments(xx[None], (x.T @ centred)[None], (centred @ centred) * ones, n * ones)
+
+    # Smoothing and coefficients.
+    diagonals = matrix.diagonals(centre, correlation * np.outer(scale, scale))
+    start = torch.from_numpy(first_smoothing(diagonals, n)).to(device)
+    penalties = torch.from_numpy(matrix.penalties / scale**2).to(device)
     solution = solve(moments, penalties, start, method=method, tolerance=tolerance)
-    return _result(layout, solution, centre, scale, level, method, n_missing)
+    beta, edf, inverse = (
+        values[0].cpu().numpy() for values in (solution.beta, solution.edf, solution.inverse)
+    )
+    variance, slopes = float(solution.scale), beta / scale
+    covariance = inverse * variance / np.outer(scale, scale)
 
-
-def _result(
-    layout: Layout,
-    solution: Solution,
-    centre: np.ndarray,
-    scale: np.ndarray,
-    level: float,
-    method: str,
-    n_missing: int,
-) -> GAMFit:
-    """Turn a solution in centred, scaled columns into estimates for the columns as R has them."""
-
-    def first(values: Tensor) -> np.ndarray:
-        return values[0].cpu().numpy()
-
-    variance, edf = float(solution.scale), first(solution.edf)
-    covariance = first(solution.inverse) * variance / np.outer(scale, scale)
-    slopes = first(solution.beta) / scale
-    # Smooths are centred in R as here; linear terms are not, so the intercept takes up their means.
-    spans = layout.slices()
+    # Estimates of the linear terms as R has them; the intercept is a combination of all.
+    spans = matrix.slices
+    linear = [i for term in matrix.linear for i in range(len(edf))[spans[term.label]]]
     at_zero = np.zeros(len(edf))
-    at_zero[0] = 1
-    for term in layout.linear:
-        at_zero[spans[term.label]] = -centre[spans[term.label]]
-    linear = [i for term in layout.linear for i in range(*spans[term.label].indices(len(edf)))]
+    at_zero[0], at_zero[linear] = 1, -centre[linear]
     estimate = np.r_[level + at_zero @ slopes, slopes[linear]]
     error = np.sqrt(np.r_[at_zero @ covariance @ at_zero, np.diag(covariance)[linear]])
-    n = int(solution.n)
 
-    def predict(data: pd.DataFrame) -> np.ndarray:
-        check_predictors_present(layout, data)
-        return level + (layout.matrix(data) - centre) @ slopes
+    def predict(new: pd.DataFrame) -> np.ndarray:
+        check_new_data(new, formula.variables)
+        return level + (matrix.evaluate(new) - centre) @ slopes
 
+    smooths = {smooth.label: edf[spans[smooth.label]].sum() for smooth in formula.smooths}
+    names = ["(Intercept)", *(matrix.names[i] for i in linear)]
     return GAMFit(
-        formula=layout.formula.text,
+        formula=formula.text,
         backend="native",
         method=method,
         loglik=float(solution.loglik),
         edf=float(edf.sum()),
-        coefficients=coefficient_table(
-            ["(Intercept)", *(layout.names[i] for i in linear)], estimate, error, n - edf.sum()
-        ),
-        smooths=pd.DataFrame(
-            {"edf": [edf[spans[smooth.label]].sum() for smooth in layout.formula.smooths]},
-            index=pd.Index([smooth.label for smooth in layout.formula.smooths], name="smooth"),
-        ),
+        coefficients=coefficient_table(names, estimate, error, n - edf.sum()),
+        smooths=smooth_table(smooths),
         scale=variance,
         n=n,
         n_missing=n_missing,
         converged=bool(solution.converged.all()),
         _predict=predict,
     )
-
-
-def check_predictors_present(layout: Layout, data: pd.DataFrame) -> None:
-    """Raise if new data lack a predictor or have gaps in one."""
-    absent = [name for name in layout.formula.variables if name not in data.columns]
-    gaps = [
-        name for name in layout.formula.variables if name not in absent and data[name].isna().any()
-    ]
-    if absent or gaps:
-        raise FrameError(
-            f"cannot predict: predictors {absent} are no columns, and {gaps} have gaps; fill or drop them"
-        )

@@ -1,8 +1,8 @@
-"""The same model in R's mgcv, through rpy2: the reference that the native backend is held against.
+"""The same model in R's mgcv, through rpy2: the reference for the native backend.
 
-R is started once, by the first call. Columns cross one by one as memory blocks (handing a whole frame to rpy2's pandas
-converter takes fifty times as long), text as factors, booleans as logicals. R's warnings become Python's. This is the
-only module that imports rpy2.
+R is started once, by the first call. Columns are passed one by one as memory blocks (rpy2's pandas
+converter takes fifty times as long), text as factors, booleans as logicals. R's warnings become
+Python's.
 """
 
 from __future__ import annotations
@@ -17,13 +17,15 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from psychlm.frames import FrameError
+from psychlm.frames import FrameError, format_names
+from psychlm.reading_times._result import GAMFit, check_new_data, coefficient_table, smooth_table
 from psychlm.reading_times.reml import TOLERANCE
-from psychlm.reading_times.result import GAMFit, coefficient_table
 
 INSTALL = (
-    "install R with mgcv (Debian, Ubuntu: apt-get install r-base-core r-cran-mgcv; macOS: brew install r; conda: "
-    "environment.yml has both), then: pip install 'psychlm[r]'. The native backend needs none of them"
+    "install R with mgcv (Debian, Ubuntu: apt-get install r-base-core r-cran-mgcv; macOS: brew "
+    "install r; conda: "
+    "environment.yml has both), then: pip install 'psychlm[r]'. The native backend needs none "
+    "of them"
 )
 
 _FIT = """
@@ -38,16 +40,32 @@ function(formula, data, method, discrete, tolerance) {
     warning = listen), error = function(e) conditionMessage(e))
   if (is.character(fit)) return(list(refused = fit))
   linear <- seq_len(fit$nsdf)
-  list(fit = fit, warnings = heard, loglik = as.numeric(stats::logLik(fit)), edf = sum(fit$edf), scale = fit$sig2,
+  list(fit = fit, warnings = heard, loglik = as.numeric(stats::logLik(fit)), edf = sum(fit$edf),
+       scale = fit$sig2, names = names(stats::coef(fit))[linear],
        estimate = unname(stats::coef(fit)[linear]), error = sqrt(unname(diag(fit$Vp))[linear]),
-       names = names(stats::coef(fit))[linear], labels = vapply(fit$smooth, function(s) s$label, ""),
+       labels = vapply(fit$smooth, function(s) s$label, ""),
        smooth_edf = vapply(fit$smooth, function(s) sum(fit$edf[s$first.para:s$last.para]), 0),
-       converged = isTRUE(fit$converged) || isTRUE(fit$mgcv.conv) || identical(fit$outer.info$conv, "full convergence"))
+       converged = isTRUE(fit$converged) || isTRUE(fit$mgcv.conv) ||
+         identical(fit$outer.info$conv, "full convergence"))
 }
 """
 _PREDICT = "function(fit, data) as.numeric(stats::predict(fit, newdata = data))"
+_PART = """
+function(fit, data, label)
+  as.numeric(stats::predict(fit, newdata = data, type = "terms", terms = label))
+"""
 _TO_FACTOR = "function(codes, levels) structure(codes, levels = levels, class = 'factor')"
 _VARIABLES = "function(formula) all.vars(stats::as.formula(formula))"
+# The variables of each random effect, preceded by its label, and those of all other terms.
+_RANDOM = """
+function(formula) {
+  parts <- mgcv::interpret.gam(stats::as.formula(formula))
+  random <- vapply(parts$smooth.spec, function(s) inherits(s, "re.smooth.spec"), TRUE)
+  others <- lapply(parts$smooth.spec[!random], function(s) c(s$term, all.vars(str2lang(s$by))))
+  list(random = lapply(parts$smooth.spec[random], function(s) c(s$label, s$term)),
+       fixed = as.character(c(all.vars(parts$pf)[-1], unlist(others))))
+}
+"""
 
 
 class RMissingError(RuntimeError):
@@ -56,7 +74,7 @@ class RMissingError(RuntimeError):
 
 @cache
 def _start() -> Any:
-    """Start R, once, and check that it has mgcv; returns rpy2's robjects."""
+    """Start R, once, and check that it has mgcv; return rpy2's robjects."""
     libraries = os.environ.get("LD_LIBRARY_PATH")
     try:
         import rpy2.robjects as robjects
@@ -65,7 +83,7 @@ def _start() -> Any:
             f"R cannot be started from Python ({type(error).__name__}: {error}); {INSTALL}"
         ) from error
     finally:
-        # R's libraries stay R's: a Python started later from here would load its ssl against the wrong ones
+        # R's libraries stay R's: a Python started later would load its ssl against the wrong ones
         os.environ.pop("LD_LIBRARY_PATH", None)
         if libraries is not None:
             os.environ["LD_LIBRARY_PATH"] = libraries
@@ -76,7 +94,7 @@ def _start() -> Any:
 
 
 @contextmanager
-def _in_r() -> Iterator[Any]:
+def in_r() -> Iterator[Any]:
     """Hold R's lock and rpy2's conversion rules, which a plain thread does not have."""
     robjects = _start()
     from rpy2.rinterface_lib import openrlib
@@ -92,47 +110,42 @@ def _function(code: str) -> Callable[..., Any]:
 
 def version() -> dict[str, str]:
     """Return the versions of R and mgcv."""
-    with _in_r() as robjects:
-        found = robjects.r(
-            'c(as.character(getRversion()), as.character(utils::packageVersion("mgcv")))'
-        )
-        return {"R": found[0], "mgcv": found[1]}
+    code = 'c(as.character(getRversion()), as.character(utils::packageVersion("mgcv")))'
+    with in_r() as robjects:
+        versions = robjects.r(code)
+        return {"R": versions[0], "mgcv": versions[1]}
 
 
-def to_r(data: pd.DataFrame, columns: list[str]) -> Any:
-    """Hand columns to R as a data frame, one memory block each."""
-    with _in_r() as robjects:
+def to_r(data: pd.DataFrame, columns: list[str], factors: tuple[str, ...] = ()) -> Any:
+    """Pass columns to R as a data frame, one memory block each; ``factors`` become factors even if
+    numeric."""
+    with in_r() as robjects:
         from rpy2 import rinterface
 
-        made: dict[str, Any] = {}
+        vectors, blocks = robjects.vectors, {}
         for name in columns:
             values = data[name]
             if pd.api.types.is_bool_dtype(values):
                 block = np.ascontiguousarray(values.to_numpy(), dtype=np.int32)
-                made[name] = robjects.vectors.BoolVector(
-                    rinterface.BoolSexpVector.from_memoryview(block.data)
-                )
-            elif pd.api.types.is_numeric_dtype(values):
+                vector = rinterface.BoolSexpVector.from_memoryview(block.data)
+                blocks[name] = vectors.BoolVector(vector)
+            elif pd.api.types.is_numeric_dtype(values) and name not in factors:
                 block = np.ascontiguousarray(values.to_numpy(dtype=np.float64, na_value=np.nan))
-                made[name] = robjects.vectors.FloatVector(
-                    rinterface.FloatSexpVector.from_memoryview(block.data)
-                )
+                vector = rinterface.FloatSexpVector.from_memoryview(block.data)
+                blocks[name] = vectors.FloatVector(vector)
             else:
-                made[name] = _factor(values, robjects, rinterface)
-        return robjects.DataFrame(made)
-
-
-def _factor(values: pd.Series, robjects: Any, rinterface: Any) -> Any:
-    if isinstance(values.dtype, pd.CategoricalDtype):
-        values = values.cat.remove_unused_categories()
-        codes, levels = values.cat.codes.to_numpy(), values.cat.categories
-    else:
-        codes, levels = pd.factorize(values, sort=True)
-    whole = np.where(codes < 0, np.iinfo(np.int32).min, codes + 1).astype(
-        np.int32
-    )  # R's NA is the smallest integer
-    block = robjects.vectors.IntVector(rinterface.IntSexpVector.from_memoryview(whole.data))
-    return _function(_TO_FACTOR)(block, robjects.StrVector([str(level) for level in levels]))
+                if isinstance(values.dtype, pd.CategoricalDtype):
+                    values = values.cat.remove_unused_categories()
+                    codes, levels = values.cat.codes.to_numpy(), values.cat.categories
+                else:
+                    codes, levels = pd.factorize(values, sort=True)
+                # R counts from 1, and its NA is the smallest integer
+                missing = np.iinfo(np.int32).min
+                whole = np.where(codes < 0, missing, codes + 1).astype(np.int32)
+                vector = vectors.IntVector(rinterface.IntSexpVector.from_memoryview(whole.data))
+                names = vectors.StrVector([str(level) for level in levels])
+                blocks[name] = _function(_TO_FACTOR)(vector, names)
+        return robjects.DataFrame(blocks)
 
 
 def fit(
@@ -146,12 +159,16 @@ def fit(
 ) -> GAMFit:
     """Fit by ``gam``, or by ``bam(discrete=TRUE)`` with fREML.
 
+    As in the native backend, a random effect has a grouping factor even if its ids are numbers, and
+    predictions for its unseen levels have the mean effect.
+
     Raises
     ------
     RMissingError
         If R, mgcv or rpy2 is not installed.
     FrameError
-        If the formula names columns that are not there, or R refuses the model; R's own words are in the message.
+        If the formula names columns that are not there, or R refuses the model; R's message is
+        included.
 
     Warns
     -----
@@ -159,18 +176,36 @@ def fit(
         With each warning that R gave.
     """
     if discrete and method != "REML":
-        raise ValueError(
-            "bam(discrete=TRUE) knows REML only; choose method='REML' or discrete=False"
-        )
-    with _in_r():
-        variables = list(_function(_VARIABLES)(formula))
-        absent = [name for name in variables if name not in data.columns]
+        raise ValueError("bam(discrete=TRUE) has REML only; choose method='REML' or discrete=False")
+    with in_r():
+        response, *variables = list(_function(_VARIABLES)(formula))
+        absent = [name for name in (response, *variables) if name not in data.columns]
         if absent:
             raise FrameError(
-                f"the formula names {absent}, which are no columns of the frame; it has {list(data.columns)}"
+                f"formula variables not found in the data: {absent}; it has {list(data.columns)}"
             )
-        found = _function(_FIT)(formula, to_r(data, variables), method, discrete, tolerance)
-        part = dict(zip(found.names, found, strict=True))
+        # Factors: all columns that are no numbers, and one variable of each random effect.
+        numeric = {name for name in variables if pd.api.types.is_numeric_dtype(data[name])}
+        numeric -= {name for name in numeric if pd.api.types.is_bool_dtype(data[name])}
+        random, fixed = _function(_RANDOM)(formula)
+        effects = [(str(label), [str(name) for name in names]) for label, *names in random]
+        labelled = tuple(names[0] for _, names in effects if numeric.issuperset(names))
+        for name in labelled:
+            warnings.warn(
+                f"the numbers in {name!r} label {data[name].nunique()} groups, since bs='re' "
+                f"always has a factor",
+                RuntimeWarning,
+                stacklevel=3,
+            )
+        levels = {
+            name: set(data[name].unique())
+            for name in variables
+            if name not in numeric or name in labelled
+        }
+
+        columns = to_r(data, [response, *variables], labelled)
+        result = _function(_FIT)(formula, columns, method, discrete, tolerance)
+        part = dict(zip(result.names, result, strict=True))
         if "refused" in part:
             raise FrameError(f"mgcv refused {formula!r}: {part['refused'][0]}")
         numbers = {name: float(part[name][0]) for name in ("loglik", "edf", "scale")}
@@ -179,20 +214,34 @@ def fit(
         estimate, error = np.asarray(part["estimate"]), np.asarray(part["error"])
         table = coefficient_table(list(part["names"]), estimate, error, len(data) - numbers["edf"])
         labels = [str(label) for label in part["labels"]]
-        smooths = pd.DataFrame(
-            {"edf": np.asarray(part["smooth_edf"], dtype=np.float64)},
-            index=pd.Index(labels, name="smooth"),
-        )
+        smooths = smooth_table(dict(zip(labels, np.asarray(part["smooth_edf"]), strict=True)))
         model, converged = part["fit"], bool(part["converged"][0])
-    response = variables[0]
+        in_fixed_terms = {str(name) for name in fixed}
 
     def predict(new: pd.DataFrame) -> np.ndarray:
-        with _in_r():
-            return np.asarray(
-                _function(_PREDICT)(
-                    model, to_r(new, [name for name in variables if name != response])
+        check_new_data(new, tuple(variables))
+        unseen = {name: ~new[name].isin(known).to_numpy() for name, known in levels.items()}
+        for name in in_fixed_terms.intersection(levels):
+            if unseen[name].any():
+                raise FrameError(
+                    f"factor {name!r} has levels "
+                    f"{format_names(new.loc[unseen[name], name].unique())} that were not "
+                    "in the data of the fit, so they have no coefficient; leave those rows out"
                 )
-            )
+        # An unseen level of a random effect stands in as a known one, whose effect is taken off.
+        replaced = {
+            name: new[name].mask(rows, next(iter(levels[name])))
+            for name, rows in unseen.items()
+            if rows.any()
+        }
+        with in_r():
+            frame = to_r(new.assign(**replaced), variables, labelled)
+            values = np.array(_function(_PREDICT)(model, frame))
+            for label, names in effects:
+                rows = np.any([unseen[name] for name in names if name in unseen], axis=0)
+                if rows.any():
+                    values[rows] -= np.asarray(_function(_PART)(model, frame, label))[rows]
+            return values
 
     return GAMFit(
         formula=formula,

@@ -1,8 +1,16 @@
-"""How much does each language model's surprisal add to a model of reading times? Hundreds of models at once.
+"""How much does each language model's surprisal add to a model of reading times? Hundreds of models
+at once.
 
-For every model and measure: the log-likelihood of the additive model with the surprisal of the current and the previous
-word, its gain over the same model without them (Goodkind & Bicknell 2018; Hao et al. 2020), and the gain on held-out
-texts. All models share one design (see :mod:`psychlm.reading_times.design`).
+For every model and measure: the log-likelihood of the additive model with the surprisal of the
+current and the previous word, its gain over the same model without them (Goodkind & Bicknell 2018;
+Hao et al. 2020), and the gain on held-out texts. All models share one design
+(:class:`psychlm.reading_times.model_matrix.SharedDesign`).
+
+In-sample gains are optimistic, held-out gains are not. The cross-products of a fold are the sum
+over its units, so those of a training set are a difference, and the held-out squared error is a
+quadratic form: no reading is touched. A unit's gain is the sum over its readings of log N(y; mean,
+RSS/n of the training set) for the model minus the same for the baseline. Units, not words, are
+resampled and permuted, since words of a text are not independent.
 """
 
 from __future__ import annotations
@@ -16,34 +24,31 @@ import pandas as pd
 import torch
 from numpy.typing import NDArray
 from scipy import stats
+from torch import Tensor
 
-from psychlm import frames
-from psychlm.frames import FrameError
-from psychlm.reading_times import heldout
-from psychlm.reading_times.design import Design, extend, share
+from psychlm.frames import FrameError, check_readings, check_rows
 from psychlm.reading_times.formula import parse
 from psychlm.reading_times.gam import torch_device
-from psychlm.reading_times.layout import check_response
-from psychlm.reading_times.reml import Method, Solution, one_thread, solve
+from psychlm.reading_times.model_matrix import (
+    SharedDesign,
+    UnitMoments,
+    check_response,
+    extend,
+    share_design,
+)
+from psychlm.reading_times.reml import Method, Moments, Solution, one_thread, solve
 
 BASELINE = (
-    "te(length_chars, log_frequency) + te(prev_length_chars, prev_log_frequency) + s(position) + prev_fixated"
+    "te(length_chars, log_frequency) + te(prev_length_chars, prev_log_frequency) + s(position) "
+    "+ prev_fixated"
     ' + s(subject, bs="re")'
 )  # Hao et al. (2020), section 2.2, with random intercepts of subjects
-# Bytes of the largest array that grows with the number of models solved together: a CPU's cache, or what fills a GPU.
+# Bytes of the largest array that grows with the number of models solved together: a CPU's cache, or
+# what fills a GPU.
 CHUNK_BYTES = {"cpu": 16 * 2**20, "cuda": 2**30}
 
+Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
-
-
-@dataclass(frozen=True)
-class _Options:
-    method: Method
-    level: float
-    folds: int | None
-    n_bootstrap: int
-    n_permutations: int
-    device: torch.device
 
 
 def delta_loglik(
@@ -63,27 +68,30 @@ def delta_loglik(
     rng: np.random.Generator | int = 0,
     device: str = "auto",
 ) -> pd.DataFrame:
-    """Return what each language model's surprisal adds to a model of reading times: one row a model and measure.
+    """Return what each language model's surprisal adds to a model of reading times: one row per
+    model and measure.
 
     Parameters
     ----------
     readings : DataFrame
-        A readings frame with one or more measures and the predictors of ``formula``. A row is used for a measure where
-        that measure is there; predictors must have no gaps on those rows.
+        A readings frame with one or more measures and the predictors of ``formula``. A row is used
+        for a measure where that measure is there; predictors must have no gaps on those rows.
     surprisals : DataFrame
-        ``text_id``, ``word_id`` and one column of surprisals (bits) for each language model; if both frames have a
-        column ``word`` the words are compared. It holds whole texts: the previous word is looked up here.
+        ``text_id``, ``word_id`` and one column of surprisals (bits) for each language model; if
+        both frames have a column ``word`` the words are compared. It holds whole texts: the
+        previous word is looked up here.
     measure : str or list of str
         The response, or several; those present on the same rows share their design.
     formula : str
-        The baseline: the right side of a formula (see :mod:`psychlm.reading_times.formula`), to which each model's surprisal
-        is added as linear terms.
+        The baseline: the right side of a formula (see :mod:`psychlm.reading_times.formula`), to
+        which each model's surprisal is added as linear terms.
     models : list of str, optional
         Columns of ``surprisals``; unless given, all but ``text_id``, ``word_id`` and ``word``.
     lags : int
         How many previous words' surprisals are added too (spillover).
     by : str
-        The column of ``readings`` whose values make up folds and are resampled: ``"text_id"``, or a sentence's id.
+        The column of ``readings`` whose values make up folds and are resampled: ``"text_id"``, or a
+        sentence's id.
     folds : int or None
         K of the K-fold held-out gains; None leaves them out.
     level : float
@@ -94,73 +102,40 @@ def delta_loglik(
     Returns
     -------
     DataFrame
-        ``model``, ``measure``; ``n`` (readings); ``loglik`` and ``gain`` over the baseline (nats, in sample);
-        ``effect`` of the current word's surprisal with ``effect_low`` and ``effect_high`` (in the measure's unit per
-        bit), the same as ``prev_effect...`` for the previous word (``prev2_...`` further back); ``edf``;
-        ``heldout_gain`` (nats per reading) with ``heldout_low``, ``heldout_high`` and ``heldout_p``; ``converged``.
+        ``model``, ``measure``; ``n`` (readings); ``loglik`` and ``gain`` over the baseline (nats,
+        in sample); ``effect`` of the current word's surprisal with ``effect_low`` and
+        ``effect_high`` (in the measure's unit per bit), the same as ``prev_effect...`` for the
+        previous word (``prev2_...`` further back); ``edf``; ``heldout_gain`` (nats per reading)
+        with ``heldout_low``, ``heldout_high`` and ``heldout_p``; ``converged``.
 
     Raises
     ------
     FrameError
-        If the frames do not fit each other or a predictor cannot be used; the message says which, why, what to do.
+        If the frames do not fit each other or a predictor cannot be used.
     """
     if lags < 0:
-        raise ValueError(
-            f"lags is {lags}; it counts the previous words whose surprisal is added, 0 or more"
-        )
-    generator = np.random.default_rng(rng)
+        raise ValueError(f"lags is {lags}; it counts previous words whose surprisal is added")
+    torch_dev = torch_device(device)
+    seed = int(np.random.default_rng(rng).integers(2**63))
     measures = [measure] if isinstance(measure, str) else list(measure)
-    options = _Options(method, level, folds, n_bootstrap, n_permutations, torch_device(device))
-    readings = _check(readings)
+    # Measures on another scale than ms (logarithms, say) are accepted too.
+    timed = any(name.endswith("_ms") for name in readings.columns)
+    readings = check_readings(readings if timed else readings.assign(none_ms=np.nan))
     for name in measures:
         check_response(readings, name)
-    table, names = _surprisal_table(surprisals, models)
-    word = _match_words(readings, table)
-    previous = _previous_words(table, lags)
-    unit = _units(readings, by)
-    order = np.lexsort((word, unit))
-    seed = int(generator.integers(2**63))
-    tables = []
-    for group in _same_rows(readings, measures):
-        rows = order[readings[group[0]].notna().to_numpy()[order]]
-        parsed = parse(f"{group[0]} ~ {formula}")
-        used = [
-            name for name in dict.fromkeys((*parsed.variables, *group)) if name in readings.columns
-        ]
-        design = share(
-            readings[used].iloc[rows], parsed, group, word[rows], unit[rows], options.device
-        )
-        positions = np.stack([design.words, *(lag[design.words] for lag in previous)])
-        _require_previous(positions, table)
-        tables.append(_sweep(design, table, names, positions, group, options, seed))
-    result = pd.concat(tables, ignore_index=True)
-    result["measure"] = pd.Categorical(result["measure"], measures)
-    return result.sort_values("measure", kind="stable", ignore_index=True).astype(
-        {"measure": "str"}
-    )
-
-
-def _check(readings: pd.DataFrame) -> pd.DataFrame:
-    """Check a readings frame; one whose measures are all on another scale than ms (logarithms, say) will do too."""
-    if any(name.endswith("_ms") for name in readings.columns):
-        return frames.check_readings(readings)
-    return frames.check_readings(readings.assign(none_ms=np.nan)).drop(columns="none_ms")
-
-
-def _surprisal_table(
-    surprisals: pd.DataFrame, models: Sequence[str] | None
-) -> tuple[pd.DataFrame, list[str]]:
-    """Check the table of surprisals and sort it by text and word."""
-    missing = [name for name in ("text_id", "word_id") if name not in surprisals.columns]
-    if missing:
+    if by not in readings.columns:
+        raise FrameError(f"by={by!r} is no column of the readings; name a text's or sentence's id")
+    unit = pd.factorize(readings[by])[0].astype(np.int64)
+    if (unit < 0).any():
         raise FrameError(
-            f"the surprisals have no columns {missing}; they need text_id, word_id and a column a model"
+            f"{by!r} is missing in {int((unit < 0).sum())} rows; give every reading a text or "
+            f"sentence"
         )
-    names = (
-        [c for c in surprisals.columns if c not in ("text_id", "word_id", "word")]
-        if models is None
-        else list(models)
-    )
+
+    # The words of the readings, and for each lag the word before it, as positions in the sorted
+    # table.
+    names = list(surprisals.columns.drop(["text_id", "word_id", "word"], errors="ignore"))
+    names = names if models is None else list(models)
     absent = [name for name in names if name not in surprisals.columns]
     text = [
         name
@@ -169,225 +144,289 @@ def _surprisal_table(
     ]
     if absent or text or not names:
         raise FrameError(
-            f"models {absent} are no columns of the surprisals, and {text} hold no numbers; name the columns with "
+            f"models {absent} are no columns of the surprisals, and {text} hold no numbers; "
+            f"name the columns with "
             f"models=[...] (there are {list(surprisals.columns)[:10]})"
         )
-    table = surprisals.assign(text_id=surprisals["text_id"].astype(str)).sort_values(
-        ["text_id", "word_id"], kind="stable"
-    )
-    twice = table.duplicated(["text_id", "word_id"])
-    if twice.any():
-        raise FrameError(
-            f"{int(twice.sum())} words stand more than once in the surprisals, first {_first(table[twice])}; keep one"
-        )
-    return table.reset_index(drop=True), names
+    table = check_rows(surprisals, ["text_id", "word_id"], [], "surprisals")
+    table = table.sort_values(["text_id", "word_id"], kind="stable", ignore_index=True)
+    word = match_words(readings, table)
+    text_code, word_id = pd.factorize(table["text_id"])[0], table["word_id"].to_numpy()
+    previous = []
+    for lag in range(1, lags + 1):
+        follows = (text_code[lag:] == text_code[:-lag]) & (word_id[lag:] == word_id[:-lag] + lag)
+        position = np.full(len(table), -1)
+        position[lag:][follows] = np.flatnonzero(follows)
+        previous.append(position)
+
+    # Measures that are there on the same rows are one sweep.
+    groups: dict[bytes, list[str]] = {}
+    for name in measures:
+        groups.setdefault(readings[name].notna().to_numpy().tobytes(), []).append(name)
+    order = np.lexsort((word, unit))
+    tables = []
+    for group in groups.values():
+        rows = order[readings[group[0]].notna().to_numpy()[order]]
+        parsed = parse(f"{group[0]} ~ {formula}")
+        used = [x for x in dict.fromkeys((*parsed.variables, *group)) if x in readings.columns]
+        data = readings[used].iloc[rows]
+        design = share_design(data, parsed, group, word[rows], unit[rows], torch_dev)
+        positions = np.stack([design.words, *(lag[design.words] for lag in previous)])
+        first = (positions < 0).any(axis=0)
+        if first.any():
+            words = table[["text_id", "word_id"]].iloc[positions[0, first]]
+            example = next(words.itertuples(index=False, name=None))
+            raise FrameError(
+                f"{int(first.sum())} words have no previous word in the surprisals, first "
+                f"{example} (text_id, "
+                "word_id); leave out the first words of texts (corpora.exclude does), or set lags=0"
+            )
+        values = np.ascontiguousarray(table[names].to_numpy(np.float64).T)
+        task = Sweep(design, values, positions, names, group, method, level)
+        tables.append(task.run(folds, np.random.default_rng(seed), n_bootstrap, n_permutations))
+    result = pd.concat(tables, ignore_index=True)
+    rank = result["measure"].map({name: i for i, name in enumerate(measures)})
+    return result.iloc[np.argsort(rank, kind="stable")].reset_index(drop=True)
 
 
-def _first(words: pd.DataFrame) -> str:
-    return f"({words['text_id'].iloc[0]!r}, {int(words['word_id'].iloc[0])})"
+def match_words(readings: pd.DataFrame, table: pd.DataFrame) -> Integers:
+    """Return each reading's position in the sorted table of surprisals.
 
-
-def _match_words(readings: pd.DataFrame, table: pd.DataFrame) -> Integers:
-    """Return each reading's position in the table, or say which words do not match."""
+    Raises
+    ------
+    FrameError
+        If a word is not in the table, or both frames have a column ``word`` and the words differ.
+    """
     texts = pd.Index(table["text_id"].unique())
     span = int(max(table["word_id"].max(), readings["word_id"].max())) + 1
-
-    def keys(frame: pd.DataFrame) -> Integers:
-        codes, unique = pd.factorize(frame["text_id"])
-        return texts.get_indexer(unique)[codes].astype(np.int64) * span + frame["word_id"].to_numpy(
-            np.int64
-        )
-
-    known, wanted = keys(table), keys(readings)
+    known, wanted = (
+        texts.get_indexer(frame["text_id"]) * span + frame["word_id"].to_numpy()
+        for frame in (table, readings)
+    )
     position = np.searchsorted(known, wanted).clip(max=len(known) - 1)
     absent = known[position] != wanted
     if absent.any():
-        examples = readings.loc[absent, ["text_id", "word_id"]].drop_duplicates()
+        words = readings.loc[absent, ["text_id", "word_id"]].drop_duplicates()
         raise FrameError(
-            f"{len(examples)} words that were read are not in the surprisals, first {_first(examples)} "
-            "(text_id, word_id); score the same texts, or leave those readings out"
+            f"{len(words)} words that were read are not in the surprisals, first "
+            f"{next(words.itertuples(index=False, name=None))} (text_id, "
+            "word_id); score the same texts, or leave those readings out"
         )
     if "word" in readings.columns and "word" in table.columns:
-        other = readings["word"].to_numpy() != table["word"].to_numpy()[position]
-        if other.any():
-            first = int(np.argmax(other))
+        differ = readings["word"].to_numpy() != table["word"].to_numpy()[position]
+        if differ.any():
+            read = readings.iloc[int(np.argmax(differ))]
+            scored = table["word"].iloc[position[int(np.argmax(differ))]]
             raise FrameError(
-                f"the surprisals do not match the words: {int(other.sum())} readings differ, first text_id "
-                f"{readings['text_id'].iloc[first]!r}, word_id {readings['word_id'].iloc[first]}: read "
-                f"{readings['word'].iloc[first]!r}, scored {table['word'].iloc[position[first]]!r}; is one shifted?"
+                f"the surprisals do not match the words: {int(differ.sum())} readings differ, "
+                f"first text_id "
+                f"{read['text_id']!r}, word_id {read['word_id']}: read {read['word']!r}, scored "
+                f"{scored!r}; is one shifted?"
             )
     return position
 
 
-def _previous_words(table: pd.DataFrame, lags: int) -> list[Integers]:
-    """Return, for each lag, the position of the word that many before in the same text, or -1 where there is none."""
-    text, word = pd.factorize(table["text_id"])[0], table["word_id"].to_numpy(np.int64)
-    result = []
-    for lag in range(1, lags + 1):
-        position = np.full(len(table), -1)
-        follows = (text[lag:] == text[:-lag]) & (word[lag:] == word[:-lag] + lag)
-        position[lag:][follows] = np.flatnonzero(follows)
-        result.append(position)
-    return result
-
-
-def _require_previous(positions: Integers, table: pd.DataFrame) -> None:
-    first = (positions < 0).any(axis=0)
-    if first.any():
-        example = _first(table.iloc[positions[0, first][:1]])
-        raise FrameError(
-            f"{int(first.sum())} words have no previous word in the surprisals, first {example} (text_id, word_id); "
-            "leave out the first words of texts (corpora.exclude does), or set lags=0"
-        )
-
-
-def _units(readings: pd.DataFrame, by: str) -> Integers:
-    if by not in readings.columns:
-        raise FrameError(
-            f"by={by!r} is no column of the readings; name the texts' or the sentences' id"
-        )
-    codes = pd.factorize(readings[by])[0].astype(np.int64)
-    if (codes < 0).any():
-        raise FrameError(
-            f"{by!r} is missing in {int((codes < 0).sum())} rows; give every reading a text or sentence"
-        )
-    return codes
-
-
-def _same_rows(readings: pd.DataFrame, measures: Sequence[str]) -> list[list[str]]:
-    """Group measures that are present on the same rows."""
-    groups: dict[bytes, list[str]] = {}
-    for name in measures:
-        groups.setdefault(np.packbits(readings[name].notna().to_numpy()).tobytes(), []).append(name)
-    return list(groups.values())
-
-
 @dataclass(frozen=True)
-class _Shared:
-    """What the language models of a sweep have in common; ``fold`` and ``base_held`` only with held-out gains."""
+class Sweep:
+    """Language models whose surprisals are added to one design.
 
-    design: Design
-    base: Solution
-    base_held: torch.Tensor | None
-    fold: torch.Tensor | None
-    table: pd.DataFrame
+    Attributes
+    ----------
+    design : SharedDesign
+    values : ndarray, shape (n_models, n_table)
+        Surprisals in bits.
+    positions : ndarray of int, shape (1 + lags, n_words)
+        Where the surprisals of each word, the word before it, ... stand in ``values``.
+    names, measures : list of str
+    method : {"REML", "ML"}
+    level : float
+    """
+
+    design: SharedDesign
+    values: Floats
     positions: Integers
+    names: list[str]
     measures: list[str]
-    options: _Options
+    method: Method
+    level: float
 
-    def chunk_size(self) -> int:
-        """Return how many models fit in the largest array."""
-        columns, q = len(self.design.names) + len(self.positions), len(self.positions)
-        per_model = 8 * max(
-            (len(self.design.base.n) + len(self.measures)) * columns**2, q * len(self.design.words)
+    def run(
+        self, k: int | None, rng: np.random.Generator, n_bootstrap: int, n_permutations: int
+    ) -> pd.DataFrame:
+        """Fit the baseline, then the models in chunks; return one row per model and measure."""
+        design, n_units = self.design, len(self.design.base.n)
+        if k is None:  # the units are not needed separately
+            base_sums = {
+                name: values.sum(dim=0, keepdim=True) for name, values in vars(design.base).items()
+            }
+            design = replace(design, base=UnitMoments(**base_sums), bounds=design.bounds[[0, -1]])
+        elif k < 2 or n_units < 2:
+            raise FrameError(
+                f"held-out gains need two folds and two units, and there are {n_units} units; "
+                f"folds=None"
+            )
+        device, m, q = design.sums.device, len(self.measures), len(self.positions)
+        baseline = solve(
+            pool(design.base, torch.ones_like(design.base.n)),
+            design.penalties,
+            design.start,
+            method=self.method,
         )
-        return max(1, CHUNK_BYTES[self.options.device.type] // per_model)
+        fold = torch.from_numpy(deal_folds(n_units, k, rng)).to(device) if k else None
+        base_heldout = torch.empty(0)
+        if fold is not None:
+            base_heldout, _ = heldout_logliks(
+                design.base, fold, design.penalties, baseline, self.method
+            )
+        penalties = torch.nn.functional.pad(design.penalties, (0, q))
 
-    def solve(self, models: list[str]) -> tuple[pd.DataFrame, np.ndarray | None]:
-        """Return one row a model and measure, and their held-out gains by unit, shape (n_units, n_rows)."""
-        values = np.ascontiguousarray(self.table[models].to_numpy(np.float64).T)
-        columns = np.stack([values[:, position] for position in self.positions], axis=1)
-        units, scale = extend(
-            self.design, torch.from_numpy(columns).to(self.options.device), models
-        )
-        penalties = torch.nn.functional.pad(self.design.penalties, (0, len(self.positions)))
-        full = solve(
-            heldout.regressions(units), penalties, self.design.start, method=self.options.method
-        )
-        converged, gains, m = full.converged, None, len(self.measures)
-        if self.fold is not None and self.base_held is not None:
-            held, steady = heldout.logliks(units, self.fold, penalties, full, self.options.method)
-            gains = (held - self.base_held.repeat(1, len(models))).cpu().numpy()
-            converged = converged & steady
-        frame = _effects(
-            full, scale.repeat_interleave(m, dim=0), len(self.design.names), self.options.level
-        )
-        frame["gain"] = (full.loglik - self.base.loglik.repeat(len(models))).cpu().numpy()
-        frame["converged"] = converged.cpu().numpy()
-        frame.insert(0, "measure", self.measures * len(models))
-        frame.insert(0, "model", np.repeat(models, m))
-        return frame, gains
+        def chunk(models: slice) -> tuple[pd.DataFrame, Floats | None]:
+            """Return one row per model and measure, and their held-out gains, shape (n_units,
+            n_rows)."""
+            names = self.names[models]
+            columns = np.stack([self.values[models][:, place] for place in self.positions], axis=1)
+            units, scale = extend(design, torch.from_numpy(columns).to(device), names)
+            full = solve(
+                pool(units, torch.ones_like(units.n)), penalties, design.start, method=self.method
+            )
+            frame = self.effects(full, scale.repeat_interleave(m, dim=0))
+            frame.insert(0, "measure", self.measures * len(names))
+            frame.insert(0, "model", np.repeat(names, m))
+            gain = full.loglik - baseline.loglik.repeat(len(names))
+            frame.insert(frame.columns.get_loc("loglik") + 1, "gain", gain.cpu().numpy())
+            converged, gains = full.converged, None
+            if fold is not None:
+                heldout, steady = heldout_logliks(units, fold, penalties, full, self.method)
+                gains = (heldout - base_heldout.repeat(1, len(names))).cpu().numpy()
+                converged = converged & steady
+            return frame.assign(converged=converged.cpu().numpy()), gains
+
+        # Chunks of models that fit in the largest array; one thread per chunk.
+        per_model = max((len(design.base.n) + m) * penalties.shape[1] ** 2, q * len(design.words))
+        size = max(1, CHUNK_BYTES[device.type] // (8 * per_model))
+        chunks = [slice(begin, begin + size) for begin in range(0, len(self.names), size)]
+        workers = torch.get_num_threads() if device.type == "cpu" else 1
+        with one_thread(), ThreadPoolExecutor(workers) as pool_of_threads:
+            frames, gains = zip(*pool_of_threads.map(chunk, chunks), strict=True)
+        result = pd.concat(frames, ignore_index=True)
+        if fold is not None:
+            readings = design.base.n.cpu().numpy()
+            heldout = summarise(
+                np.concatenate(gains, axis=1),
+                readings,
+                rng,
+                n_bootstrap,
+                n_permutations,
+                self.level,
+            )
+            for name, values in heldout.items():
+                result.insert(result.shape[1] - 1, name, values)
+        return result
+
+    def effects(self, full: Solution, scale: Tensor) -> pd.DataFrame:
+        """Return log-likelihood, edf and the surprisals' coefficients with intervals."""
+        p = len(self.design.names)
+        variance = full.inverse.diagonal(dim1=1, dim2=2)[:, p:] * full.scale[:, None]
+        estimate = (full.beta[:, p:] / scale).cpu().numpy()
+        error = (variance.sqrt() / scale).cpu().numpy()
+        edf, n = full.edf.sum(dim=1).cpu().numpy(), full.n.cpu().numpy()
+        reach = stats.t.ppf((1 + self.level) / 2, n - edf)[:, None] * error
+        columns = {"n": n.astype(np.int64), "loglik": full.loglik.cpu().numpy()}
+        for i in range(estimate.shape[1]):
+            name = "effect" if i == 0 else f"prev{i if i > 1 else ''}_effect"
+            columns[name] = estimate[:, i]
+            columns[f"{name}_low"] = estimate[:, i] - reach[:, i]
+            columns[f"{name}_high"] = estimate[:, i] + reach[:, i]
+        return pd.DataFrame(columns | {"edf": edf})
 
 
-def _sweep(
-    design: Design,
-    table: pd.DataFrame,
-    names: list[str],
-    positions: Integers,
-    measures: list[str],
-    options: _Options,
-    seed: int,
-) -> pd.DataFrame:
-    """Solve the baseline, then the models in chunks, and gather one row a model and measure."""
-    rng, n_units = np.random.default_rng(seed), len(design.base.n)
-    fold = base_held = None
-    if options.folds is None:  # nothing asks for the units apart
-        design = _as_one_unit(design)
-    elif options.folds < 2 or n_units < 2:
-        raise FrameError(
-            f"held-out gains need two folds and two units, and there are {n_units} units; folds=None"
-        )
-    base = solve(
-        heldout.regressions(design.base), design.penalties, design.start, method=options.method
+def pool(units: UnitMoments, weights: Tensor) -> Moments:
+    """Sum the units with weights (1 in the training set, 0 elsewhere): B = models x measures."""
+    xx, xy = torch.tensordot(weights, units.xx, 1), torch.tensordot(weights, units.xy, 1)
+    n_models, p, m = xy.shape
+    return Moments(
+        xx=xx[:, None].expand(n_models, m, p, p).reshape(-1, p, p),
+        xy=xy.mT.reshape(-1, p),
+        yy=(weights @ units.yy).expand(n_models, m).reshape(-1),
+        n=(weights @ units.n).expand(n_models * m),
     )
-    if options.folds is not None:
-        fold = torch.from_numpy(heldout.folds(n_units, options.folds, rng)).to(options.device)
-        base_held, _ = heldout.logliks(design.base, fold, design.penalties, base, options.method)
-    shared = _Shared(design, base, base_held, fold, table, positions, measures, options)
-    size = shared.chunk_size()
-    chunks = [names[begin : begin + size] for begin in range(0, len(names), size)]
-    workers = torch.get_num_threads() if options.device.type == "cpu" else 1
-    with (
-        one_thread(),
-        ThreadPoolExecutor(workers) as pool,
-    ):  # a thread a chunk, since threads within one only wait
-        frames_, gains = zip(*pool.map(shared.solve, chunks), strict=True)
-    result = pd.concat(frames_, ignore_index=True)
-    order = [
-        "model",
-        "measure",
-        "n",
-        "loglik",
-        "gain",
-        *(c for c in result if "effect" in c),
-        "edf",
-    ]
-    if fold is not None:
-        found = heldout.summarise(
-            np.concatenate(gains, axis=1),
-            design.base.n.cpu().numpy(),
-            rng,
-            n_bootstrap=options.n_bootstrap,
-            n_permutations=options.n_permutations,
-            level=options.level,
-        )
-        held = {"heldout_gain": found.gain, "heldout_low": found.low, "heldout_high": found.high}
-        result = result.assign(**held, heldout_p=found.p_value)
-        order += [*held, "heldout_p"]
-    return result[[*order, "converged"]]
 
 
-def _as_one_unit(design: Design) -> Design:
-    base = design.base
-    whole = type(base)(*(getattr(base, name).sum(dim=0, keepdim=True) for name in vars(base)))
-    return replace(design, base=whole, bounds=design.bounds[[0, -1]])
+def deal_folds(n_units: int, k: int, rng: np.random.Generator) -> Integers:
+    """Deal the units into k folds at random; return the fold of each."""
+    return rng.permutation(np.arange(n_units) % min(k, n_units))
 
 
-def _effects(full: Solution, scale: torch.Tensor, p: int, level: float) -> pd.DataFrame:
-    """Return log-likelihood, edf and the surprisals' coefficients with intervals, one row a regression."""
-    variance = full.inverse.diagonal(dim1=1, dim2=2)[:, p:] * full.scale[:, None]
-    estimate, error = (
-        (full.beta[:, p:] / scale).cpu().numpy(),
-        (variance.sqrt() / scale).cpu().numpy(),
+def heldout_logliks(
+    units: UnitMoments, fold: Tensor, penalties: Tensor, full: Solution, method: Method
+) -> tuple[Tensor, Tensor]:
+    """Fit without each fold and return the log-likelihood of its units.
+
+    With b and v = RSS/n of the training set, a unit's is -n/2 log(2 pi v) - (b'X'X b - 2 b'X'y +
+    y'y) / 2v.
+
+    Parameters
+    ----------
+    fold : Tensor of int, shape (U,)
+    full : Solution
+        The fits to all units, whose smoothing each fold's search begins at.
+
+    Returns
+    -------
+    Tensor, shape (U, models * measures), in nats; Tensor of bool, shape (models * measures,)
+        Whether every fold's smoothing converged.
+    """
+    n_models, p, m = units.xy.shape[1:]
+    result = units.yy.new_empty((len(units.n), n_models * m))
+    converged = torch.ones(n_models * m, dtype=torch.bool, device=result.device)
+    for k in range(int(fold.max()) + 1):
+        held = torch.nonzero(fold == k).squeeze(1)
+        training = pool(units, (fold != k).to(units.n))
+        trained = solve(training, penalties, full.log_lambda, method=method)
+        converged &= trained.converged
+        beta = trained.beta.view(n_models, m, p)
+        linear = units.xx[held] @ beta.mT - 2 * units.xy[held]  # X'X b - 2 X'y
+        squares = torch.einsum("bmp,ubpm->ubm", beta, linear) + units.yy[held][:, None, :]
+        variance, n = trained.rss / trained.n, units.n[held][:, None]
+        constant = -n / 2 * torch.log(2 * torch.pi * variance)
+        result[held] = constant - squares.reshape(len(held), -1) / (2 * variance)
+    return result, converged
+
+
+def summarise(
+    gains: Floats,
+    n: Floats,
+    rng: np.random.Generator,
+    n_bootstrap: int,
+    n_permutations: int,
+    level: float,
+) -> dict[str, Floats]:
+    """Turn gains by unit into gains per reading, with a paired bootstrap interval and permutation
+    test.
+
+    Parameters
+    ----------
+    gains : ndarray, shape (U, M)
+        Model minus baseline, nats, of each unit.
+    n : ndarray, shape (U,)
+        Readings of each unit.
+
+    Returns
+    -------
+    dict of ndarray, shape (M,)
+        ``heldout_gain``; ``heldout_low`` and ``heldout_high``, percentiles over resamples of the
+        units, the same for all models; ``heldout_p``, two-sided: the share of random exchanges of
+        model and baseline within units that give a total at least as far from zero, with (count +
+        1) / (n_permutations + 1) (Phipson & Smyth 2010).
+    """
+    n_units, total = len(n), gains.sum(axis=0)
+    drawn = rng.multinomial(n_units, np.full(n_units, 1 / n_units), size=n_bootstrap).astype(float)
+    resampled = (drawn @ gains) / (drawn @ n)[:, None]
+    low, high = np.quantile(resampled, [(1 - level) / 2, (1 + level) / 2], axis=0)
+    signs = rng.choice([-1.0, 1.0], size=(n_permutations, n_units))
+    extreme = (np.abs(signs @ gains) >= np.abs(total) * (1 - 1e-12)).sum(axis=0)
+    p_value = (extreme + 1) / (n_permutations + 1)
+    columns = (total / n.sum(), low, high, p_value)
+    return dict(
+        zip(["heldout_gain", "heldout_low", "heldout_high", "heldout_p"], columns, strict=True)
     )
-    edf, n = full.edf.sum(dim=1).cpu().numpy(), full.n.cpu().numpy()
-    reach = stats.t.ppf((1 + level) / 2, n - edf)[:, None] * error
-    columns = {"n": n.astype(np.int64), "loglik": full.loglik.cpu().numpy(), "edf": edf}
-    for i in range(estimate.shape[1]):
-        name = "effect" if i == 0 else f"prev{i if i > 1 else ''}_effect"
-        columns[name] = estimate[:, i]
-        columns[f"{name}_low"], columns[f"{name}_high"] = (
-            estimate[:, i] - reach[:, i],
-            estimate[:, i] + reach[:, i],
-        )
-    return pd.DataFrame(columns)

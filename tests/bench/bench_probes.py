@@ -17,12 +17,11 @@ SCALE = float(os.environ.get("PSYCHLM_BENCH_SCALE", 1))
 SYNONYMY_CONCEPTS = 53_784  # the probe with most of them, so that a scale of 1 leaves nothing out
 BUILD = """
 import json, resource, sys, time
-from psychlm.probes import probe_files, wordnet
-from psychlm.probes.wordnet_probes import Builder
-from psychlm.probes.wordnet_recipe import Recipe
+from psychlm.probes import question_sets, wordnet
+from psychlm.probes.wordnet_qa import Builder, Recipe
 concepts, folder = int(sys.argv[1]) or None, sys.argv[2]
 built = Builder(wordnet.load()).build(Recipe(max_concepts=concepts))
-probe_files.write(built.items, folder, built.header())
+question_sets.write(built.items, folder, built.header())
 peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6
 print(json.dumps({"questions": len(built.items), "cpu_seconds": time.process_time(), "peak_gb": round(peak, 2)}))
 """

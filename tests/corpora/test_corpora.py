@@ -194,5 +194,5 @@ def test_two_csv_files_are_a_corpus(tmp_path):
 
 def test_columns_in_both_frames_are_refused(words):
     readings = words.assign(subject="a", gaze_ms=1.0)
-    with pytest.raises(FrameError, match="stand in both"):
+    with pytest.raises(FrameError, match="are in both"):
         corpora.join(readings, words)

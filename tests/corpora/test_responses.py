@@ -5,8 +5,8 @@ from __future__ import annotations
 import pandas as pd
 import pytest
 
-from psychlm import corpora, data
-from psychlm.corpora import facts
+from psychlm import corpora, data, lm
+from psychlm.corpora import facts, reading_times
 
 
 @pytest.mark.needs_share
@@ -119,3 +119,28 @@ def test_lsat6_has_its_thousand_people_and_published_margins() -> None:
     assert answers.shape == (1000, 5)
     # proportions correct: Bock & Lieberman (1970), also in Rizopoulos (2006, section 4.1)
     assert list(answers.mean().round(3)) == [0.924, 0.709, 0.553, 0.763, 0.870]
+
+
+@pytest.mark.needs_share
+@pytest.mark.parametrize("reader", ["ucl", "natural_stories", "provo"])
+def test_a_corpus_without_its_text_gives_the_same_numbers_and_no_surprisal(
+    monkeypatch: pytest.MonkeyPatch, reader: str
+) -> None:
+    whole = getattr(reading_times, reader)()
+
+    def absent(name: str) -> None:
+        raise data.DataMissingError(name)
+
+    monkeypatch.setattr(data, "path", absent)
+    bare = getattr(reading_times, reader)()
+    pd.testing.assert_frame_equal(bare.readings, whole.readings)
+    if whole.surprisals is not None:
+        pd.testing.assert_frame_equal(bare.surprisals, whole.surprisals)
+    for ours, theirs in zip(
+        reading_times.exclude(bare.words), reading_times.exclude(whole.words), strict=True
+    ):
+        shared = theirs.columns.drop("word", errors="ignore")
+        pd.testing.assert_frame_equal(ours[shared], theirs[shared])
+    assert any("words are shapes" in note for note in bare.notes)
+    with pytest.raises(data.DataMissingError, match="these words are shapes"):
+        lm.surprisal(bare.words, "default")

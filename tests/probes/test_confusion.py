@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from psychlm import data
-from psychlm.cli_confuse import confuse
+from psychlm.cli import main
 from psychlm.frames import FrameError, check_items
 from psychlm.probes import confusion
 
@@ -76,7 +76,7 @@ def applied(items, probe, seed, n_extra=2):
         return None
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(item_frames(), st.sampled_from(confusion.PROBES), st.integers(0, 5))
 def test_every_probe_keeps_its_invariants(items, probe, seed):
     before = items.copy(deep=True)
@@ -116,7 +116,7 @@ def test_every_probe_keeps_its_invariants(items, probe, seed):
         assert (new.prompt == old.prompt) == (probe in ("no-right-answer", "more-choices"))
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(item_frames(), st.integers(0, 3))
 def test_more_choices_are_nested_over_their_number(items, seed):
     two, three = (applied(items, "more-choices", seed, n) for n in (2, 3))
@@ -272,25 +272,36 @@ def test_the_command_writes_items_that_can_be_read_again(tmp_path):
     items = bank_of(12)
     items.to_json(source, orient="records", lines=True)
     run = CliRunner().invoke(
-        confuse, [str(source), "--probe", "more-choices", "--extra", "2", "--out", str(out)]
+        main,
+        [
+            "probes",
+            "confuse",
+            str(source),
+            "--probe",
+            "more-choices",
+            "--extra",
+            "2",
+            "--out",
+            str(out),
+        ],
     )
-    assert run.exit_code == 0 and "12 items under more-choices-2" in run.output
+    assert run.exit_code == 0 and "12 items, probe more-choices" in run.output
     written = pd.DataFrame([json.loads(line) for line in out.read_text().splitlines()])
     pd.testing.assert_frame_equal(written, confusion.more_choices(items, 2), check_dtype=False)
 
 
 def test_the_command_names_what_is_wrong(tmp_path):
     source, out = tmp_path / "items.jsonl", tmp_path / "out.jsonl"
-    options = [str(source), "--probe", "no-right-answer", "--out", str(out)]
-    assert "is not there" in CliRunner().invoke(confuse, options).output
+    options = ["probes", "confuse", str(source), "--probe", "no-right-answer", "--out", str(out)]
+    assert "does not exist" in CliRunner().invoke(main, options).output
     source.write_text("no json")
-    assert "one JSON object a line" in CliRunner().invoke(confuse, options).output
+    assert "one JSON object per line" in CliRunner().invoke(main, options).output
     items = bank_of(12)
     items.at[0, "choices"] = ["x", "x", "y"]
     items.to_json(source, orient="records", lines=True)
-    run = CliRunner().invoke(confuse, options)
+    run = CliRunner().invoke(main, options)
     assert run.exit_code == 1 and "duplicate choices" in run.output
-    run = CliRunner().invoke(confuse, [*options, "--drop-unfit"])
+    run = CliRunner().invoke(main, [*options, "--drop-unfit"])
     assert (
         run.exit_code == 0
         and "left out q0: duplicate choices" in run.output

@@ -1,5 +1,5 @@
-"""WordNet's graph and files. References: NLTK's own objects walked link by link, the statistics of wnstats(7WN), brute
-force over small random sets, and a WordNet of twelve concepts written in Princeton's format."""
+"""WordNet's graph and files. References: brute force over small random sets, and a WordNet of
+twelve concepts written in Princeton's format."""
 
 import zipfile
 
@@ -8,13 +8,12 @@ import pytest
 import tiny_wordnet
 from click.testing import CliRunner
 
-from psychlm.cli_probes import probes as command
+from psychlm.cli import main
 from psychlm.data import DataError, DataMissingError
-from psychlm.probes import probe_files, wordnet
-from psychlm.probes.wordnet_graph import Lists, Pairs, closure
-from psychlm.probes.wordnet_probes import Builder
-from psychlm.probes.wordnet_recipe import Recipe
-from psychlm.probes.wordnet_wording import near_pairs
+from psychlm.probes import question_sets, wordnet
+from psychlm.probes.distractors import near_pairs
+from psychlm.probes.isa_graph import Lists, Pairs, closure
+from psychlm.probes.wordnet_qa import Builder, Recipe
 
 
 @pytest.fixture
@@ -48,12 +47,11 @@ def test_the_shortest_of_two_ways_up_counts():
 
 def test_a_number_out_of_range_is_in_no_set_of_pairs():
     pairs = Pairs(np.array([0, 1]), np.array([4, 0]), 5)
-    assert pairs.have(np.array([0, 1, 0]), np.array([4, 0, 5])).tolist() == [
+    assert pairs.contain(np.array([0, 1, 0]), np.array([4, 0, 5])).tolist() == [
         True,
         True,
         False,
     ]  # (0, 5) is not (1, 0)
-    assert (0, 4) in pairs
 
 
 def test_nearly_equal_sets_are_found_as_by_comparing_all(rng):
@@ -215,6 +213,7 @@ def test_parts_of_speech_that_do_not_exist_are_refused(birds):
 
 def test_the_shell_writes_arc_files_and_says_what_it_left_out(birds, tmp_path):
     arguments = [
+        "probes",
         "build",
         "wordnet",
         "--out",
@@ -224,18 +223,16 @@ def test_the_shell_writes_arc_files_and_says_what_it_left_out(birds, tmp_path):
         "--seed",
         "3",
     ]
-    result = CliRunner().invoke(
-        command, [*arguments, "--probe", "definitions", "--max-train", "10"]
-    )
+    result = CliRunner().invoke(main, [*arguments, "--probe", "definitions", "--max-train", "10"])
     assert result.exit_code == 0, result.output
-    items = probe_files.read(tmp_path / "out")
+    items = question_sets.read(tmp_path / "out")
     assert (items["split"] == "train").sum() <= 10
     assert f"{len(items)} questions from WordNet 3.0, seed 3" in result.output
 
 
 def test_the_shell_says_in_one_line_that_wordnet_is_missing(tmp_path):
     result = CliRunner().invoke(
-        command, ["build", "wordnet", "--out", str(tmp_path), "--wordnet", str(tmp_path)]
+        main, ["probes", "build", "wordnet", "--out", str(tmp_path), "--wordnet", str(tmp_path)]
     )
     assert result.exit_code == 1
     assert "is no WordNet folder" in result.output

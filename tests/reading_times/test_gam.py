@@ -11,7 +11,7 @@ from psychlm import data
 from psychlm import reading_times as reading
 from psychlm.corpora import reading_times as corpora
 from psychlm.frames import FrameError
-from psychlm.reading_times import cubic, formula, reml
+from psychlm.reading_times import formula, reml, smooths
 
 
 @pytest.fixture(scope="module")
@@ -66,7 +66,7 @@ def test_smooths_get_the_defaults_of_mgcv():
     ("text", "says"),
     [
         ("a + b", "no formula"),
-        ("y ~ a +", "expected a name"),
+        ("y ~ a +", "cannot be read"),
         ("y ~ a - 1", "taken away"),
         ("y ~ log(a)", "make a column"),
         ('y ~ s(a, bs="gp")', "not \\['gp'\\]"),
@@ -126,7 +126,7 @@ def test_derivatives_of_the_criterion_equal_finite_differences(method):
     theta, h = torch.tensor([[1.0, 2.0, 0.3]], dtype=torch.float64), 1e-5
 
     def at(shift):
-        return reml._criterion(moments, penalties, theta + shift, method)
+        return reml.criterion(moments, penalties, theta + shift, method)
 
     here = at(0)
     for j, unit in enumerate(h * torch.eye(3, dtype=torch.float64)):
@@ -138,7 +138,7 @@ def test_derivatives_of_the_criterion_equal_finite_differences(method):
 
 
 def test_cubic_basis_interpolates_and_its_penalty_is_the_integrated_squared_second_derivative(rng):
-    margin = cubic.cubic_margin(rng.uniform(0, 10, 300), 6, "s(x)")
+    margin = smooths.cubic_margin(rng.uniform(0, 10, 300), 6, "s(x)")
     grid = np.linspace(margin.spline.x[0], margin.spline.x[-1], 20001)
     curvature = np.gradient(np.gradient(margin.columns(grid), grid, axis=0), grid, axis=0)
     integral = np.trapezoid(curvature[:, :, None] * curvature[:, None, :], grid, axis=0)
@@ -202,7 +202,7 @@ def test_pygam_says_what_it_leaves_out_and_comes_near(frame):
         ),
         ({}, "te(z, g)", "'g' is smoothed but holds"),
         ({"subject": lambda t: t.index.astype(str)}, 's(subject, bs="re")', "has a single row"),
-        ({}, "nothing", "no columns"),
+        ({}, "nothing", "not found in the data"),
         ({"y_ms": lambda t: t["y_ms"].astype(str)}, "x", "not numbers"),
         ({"y_ms": np.nan}, "x", "missing in all"),
     ],

@@ -200,7 +200,7 @@ def test_warnings_of_r_come_as_warnings_of_python(r, simulated):
 def test_what_r_refuses_comes_with_its_own_words(r, simulated):
     with pytest.raises(FrameError, match="fewer unique covariate combinations"):
         reading.fit(simulated, "gaze_ms ~ s(length_chars, k=200)", backend="mgcv")
-    with pytest.raises(FrameError, match="no columns"):
+    with pytest.raises(FrameError, match="not found in the data"):
         reading.fit(simulated, "gaze_ms ~ s(nothing)", backend="mgcv")
 
 

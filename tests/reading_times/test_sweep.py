@@ -10,7 +10,7 @@ from scipy import stats
 from psychlm import reading_times as reading
 from psychlm.corpora import reading_times as corpora
 from psychlm.frames import FrameError
-from psychlm.reading_times import heldout, mgcv
+from psychlm.reading_times import mgcv, sweep
 
 MEASURES = ["first_fixation_ms", "gaze_ms", "total_ms"]
 BASELINE = (
@@ -102,7 +102,9 @@ def test_heldout_gains_equal_refits_without_each_fold(simulated):
     frame = with_surprisal(simulated, "model-001").dropna(subset=["gaze_ms"])
     texts = frame["text_id"].unique()
     seed = int(np.random.default_rng(5).integers(2**63))
-    fold = dict(zip(texts, heldout.folds(len(texts), 4, np.random.default_rng(seed)), strict=True))
+    fold = dict(
+        zip(texts, sweep.deal_folds(len(texts), 4, np.random.default_rng(seed)), strict=True)
+    )
     gain = 0.0
     for k in range(4):
         train, test = (frame[(frame["text_id"].map(fold) != k) == kept] for kept in (True, False))
@@ -181,7 +183,7 @@ def test_two_previous_words_or_none_may_enter(simulated):
 def test_the_bootstrap_interval_covers_the_mean_and_p_values_are_uniform_under_no_effect():
     rng = np.random.default_rng(2)
     units, models = 40, 400
-    gains = heldout.summarise(
+    gains = sweep.summarise(
         rng.normal(size=(units, models)),
         np.full(units, 10.0),
         rng,
@@ -189,8 +191,8 @@ def test_the_bootstrap_interval_covers_the_mean_and_p_values_are_uniform_under_n
         n_permutations=499,
         level=0.9,
     )
-    assert 0.8 < ((gains.low < 0) & (gains.high > 0)).mean() < 0.96
-    assert stats.kstest(gains.p_value, "uniform").pvalue > 0.001
+    assert 0.8 < ((gains["heldout_low"] < 0) & (gains["heldout_high"] > 0)).mean() < 0.96
+    assert stats.kstest(gains["heldout_p"], "uniform").pvalue > 0.001
 
 
 @pytest.mark.parametrize(
@@ -211,7 +213,7 @@ def test_the_bootstrap_interval_covers_the_mean_and_p_values_are_uniform_under_n
             {},
             "\\['gap'\\].*gaps",
         ),
-        ({}, lambda t: pd.concat([t, t.head(2)]), {}, "2 words stand more than once"),
+        ({}, lambda t: pd.concat([t, t.head(2)]), {}, "surprisals rows .* occur more than once"),
         ({}, lambda t: t.assign(name="x"), {}, "hold no numbers"),
         ({}, lambda t: t, {"models": ["other"]}, "'other'"),
         ({"gaze_ms": np.nan}, lambda t: t, {}, "missing in all"),

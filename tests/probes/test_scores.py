@@ -6,7 +6,7 @@ import pytest
 from statsmodels.stats.proportion import proportion_confint
 
 from psychlm.frames import FrameError
-from psychlm.probes import probe_scores
+from psychlm.probes import scores
 
 
 def questions(clusters, **columns):
@@ -24,7 +24,7 @@ def grades(items, values):
 
 def test_a_cluster_counts_only_where_every_question_is_right():
     items = questions(["a", "a", "b", "b", "c"])
-    table = probe_scores.cluster_accuracy(items, grades(items, [1, 1, 1, 0, 0])).loc["definitions"]
+    table = scores.cluster_accuracy(items, grades(items, [1, 1, 1, 0, 0])).loc["definitions"]
     assert table["accuracy"] == pytest.approx(1 / 3)
     assert table["n_clusters"] == 3
     assert table["questions_per_cluster"] == pytest.approx(5 / 3)
@@ -34,7 +34,7 @@ def test_a_cluster_counts_only_where_every_question_is_right():
 
 def test_questions_of_clusters_of_one_have_wilsons_interval():
     items = questions([f"c{i}" for i in range(200)])
-    table = probe_scores.instance_accuracy(items, grades(items, np.arange(200) % 4 == 0)).loc[
+    table = scores.instance_accuracy(items, grades(items, np.arange(200) % 4 == 0)).loc[
         "definitions"
     ]
     low, high = proportion_confint(50, 200, method="wilson")
@@ -51,7 +51,7 @@ def test_intervals_are_as_wide_as_a_bootstrap_over_clusters(rng):
     right = np.where(
         np.repeat(known, size), rng.random(size.sum()) < 0.9, rng.random(size.sum()) < 0.3
     )
-    table = probe_scores.instance_accuracy(items, grades(items, right)).loc["definitions"]
+    table = scores.instance_accuracy(items, grades(items, right)).loc["definitions"]
     sums = np.add.reduceat(right.astype(float), np.cumsum(size) - size)
     drawn = rng.integers(0, 300, (4000, 300))
     boot = sums[drawn].sum(axis=1) / size[drawn].sum(axis=1)
@@ -63,9 +63,7 @@ def test_intervals_are_as_wide_as_a_bootstrap_over_clusters(rng):
 @pytest.mark.parametrize("value", [0.0, 1.0])
 def test_all_right_or_all_wrong_still_leaves_an_interval_of_clusters(value):
     items = questions(np.repeat(list("abcdefgh"), 5))
-    table = probe_scores.instance_accuracy(items, grades(items, np.full(40, value))).loc[
-        "definitions"
-    ]
+    table = scores.instance_accuracy(items, grades(items, np.full(40, value))).loc["definitions"]
     assert (table["low"], table["high"]) == pytest.approx(
         proportion_confint(8 * value, 8, method="wilson"), abs=1e-12
     )
@@ -73,8 +71,8 @@ def test_all_right_or_all_wrong_still_leaves_an_interval_of_clusters(value):
 
 def test_the_likeliest_choice_is_graded_and_ties_earn_what_guessing_earns():
     items = questions(list("abc"))
-    scores = pd.DataFrame([[0.0, -1, -2], [-1, 0, 0], [0, 0, np.nan]], index=items["item_id"])
-    assert probe_scores.graded(items, scores).tolist() == [1.0, 0.0, 0.5]
+    logprobs = pd.DataFrame([[0.0, -1, -2], [-1, 0, 0], [0, 0, np.nan]], index=items["item_id"])
+    assert scores.graded(items, logprobs).tolist() == [1.0, 0.0, 0.5]
 
 
 def test_figure_3_has_random_distractors_first_and_hops_down_the_side():
@@ -85,23 +83,21 @@ def test_figure_3_has_random_distractors_first_and_hops_down_the_side():
         distractor_set=["sister", "random", "random", "hyponym"],
         distractor_distance=[2, 0, 0, 1],
     )
-    long = probe_scores.by_hops_and_distractors(items, grades(items, [1, 0, 1, 1]))
-    table = probe_scores.heat_map_table(long)
+    long = scores.by_hops_and_distractors(items, grades(items, [1, 0, 1, 1]))
+    table = scores.heat_map_table(long)
     assert list(table.columns) == ["random", "sister 2", "hyponym 1"]
     assert table.loc[("hypernymy", 1), "sister 2"] == 1
     assert np.isnan(table.loc[("hypernymy", 1), "hyponym 1"])
-    assert probe_scores.heat_map_table(long, min_questions=2).empty
+    assert scores.heat_map_table(long, min_questions=2).empty
 
 
 def test_questions_without_a_grade_are_named_and_unasked_ones_do_not_count():
     items = questions(list("aabb"))
     with pytest.raises(FrameError, match="1 items have no grade, 'q3' among them"):
-        probe_scores.instance_accuracy(items, grades(items, [1, 1, 1, 1]).drop("q3"))
+        scores.instance_accuracy(items, grades(items, [1, 1, 1, 1]).drop("q3"))
     with pytest.raises(FrameError, match="lack the columns"):
-        probe_scores.cluster_accuracy(items.drop(columns="cluster"), grades(items, [1, 1, 1, 1]))
+        scores.cluster_accuracy(items.drop(columns="cluster"), grades(items, [1, 1, 1, 1]))
     with pytest.raises(FrameError, match="have no scores"):
-        probe_scores.graded(items, pd.DataFrame(np.zeros((1, 5)), index=["q0"]))
-    table = probe_scores.cluster_accuracy(items, grades(items, [1, np.nan, 1, 0])).loc[
-        "definitions"
-    ]
+        scores.graded(items, pd.DataFrame(np.zeros((1, 5)), index=["q0"]))
+    table = scores.cluster_accuracy(items, grades(items, [1, np.nan, 1, 0])).loc["definitions"]
     assert (table["n_questions"], table["accuracy"]) == (3, 0.5)

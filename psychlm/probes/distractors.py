@@ -1,0 +1,412 @@
+"""Wrong answers that lie close in the graph, with kind and distance, none of them right after all.
+
+A candidate is refused where it would be right in some sense of the words it shows, where it gives
+the answer away, or where it nearly repeats another choice (Richardson & Sabharwal 2020, sections
+3.1 and 5). Words "repeat" if they have the same stem (Porter's second stemmer, Snowball);
+definitions are nearly the same if their sets of stems have a Jaccard index of
+:data:`NEARLY_THE_SAME` or more. Candidates are drawn and tested for all questions of a probe at
+once.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import sparse
+
+from psychlm.probes.isa_graph import Bools, Ints, IsaGraph, Lists, Pairs, any_by_row
+from psychlm.probes.wordnet import WordNet
+
+KINDS = ("random", "sister", "hypernym", "hyponym")
+N_DISTRACTORS = 4
+N_DRAWN = 16  # candidates drawn from a larger family; smaller ones are used whole
+NEARLY_THE_SAME = 0.8
+# Words of a concept that a choice shows: "sit (or sit down)", as in the paper's released questions
+SHOWN_WORDS = 3
+_FUNCTION_WORDS = (
+    "a about above across after against all along also am among an and any are around as at away "
+    "back be because been before behind being below between both but by can could did do does done "
+    "down during each either for forth from had has have having he her hers him his how i if in "
+    "into is it its itself me more most my near no nor not of off on one only onto or other our "
+    "out over own s she so some such t than that the their them then there these they this those "
+    "through to together too toward towards under up upon us very was we were what when where "
+    "which while who whom whose why will with within without would you your"
+)
+FUNCTION_WORDS = frozenset(_FUNCTION_WORDS.split())
+
+
+class Stemmer:
+    """Numbers for the stems of content words."""
+
+    def __init__(self) -> None:
+        from nltk.stem.snowball import SnowballStemmer
+
+        self._stem = SnowballStemmer("english").stem
+        self._number_of_word: dict[str, int] = {}
+        self._number_of_stem: dict[str, int] = {}
+
+    def __len__(self) -> int:
+        return len(self._number_of_stem)
+
+    def lists(self, texts: Iterable[str]) -> Lists:
+        """Return the distinct stems of each text, without function words, as one list per text."""
+        rows: list[list[int]] = []
+        for text in texts:
+            numbers: dict[int, None] = {}
+            for word in re.findall(r"[^\W_]+", text.lower()):
+                if word in FUNCTION_WORDS:
+                    continue
+                if word not in self._number_of_word:
+                    stem = self._stem(word)
+                    number = self._number_of_stem.setdefault(stem, len(self._number_of_stem))
+                    self._number_of_word[word] = number
+                numbers[self._number_of_word[word]] = None
+            rows.append(list(numbers))
+        sizes = np.array([len(row) for row in rows], dtype=np.int64)
+        values = np.fromiter((n for row in rows for n in row), np.int64, count=int(sizes.sum()))
+        return Lists(np.concatenate([[0], np.cumsum(sizes)]), values)
+
+
+def shown_words(wordnet: WordNet) -> NDArray[np.object_]:
+    """Return the first :data:`SHOWN_WORDS` words of every concept, by node, as lists."""
+    words = wordnet.lemmas["lemma"].to_numpy(dtype=object)
+    n = len(wordnet.concepts)
+    starts = np.searchsorted(wordnet.lemmas["node"], np.arange(n + 1)).tolist()
+    shown = np.empty(n, dtype=object)
+    shown[:] = [words[a : min(a + SHOWN_WORDS, b)].tolist() for a, b in pairwise(starts)]
+    return shown
+
+
+def near_pairs(sets: Lists, n_values: int, threshold: float) -> tuple[Ints, Ints]:
+    """Return all pairs of sets whose Jaccard index reaches a threshold.
+
+    Two such sets share one of their rarest members: of a set of n, one of the n - ceil(threshold n)
+    + 1 rarest (prefix filtering; Chaudhuri, Ganti & Kaushik 2006, A Primitive Operator for
+    Similarity Joins). Only sets that share one are compared.
+    """
+    n, size = len(sets.starts) - 1, np.diff(sets.starts)
+    rows = np.repeat(np.arange(n), size)
+    # Order the members of each set from rare to frequent, and keep the prefix.
+    counts = np.bincount(sets.values, minlength=n_values)
+    rarity = np.argsort(np.argsort(counts, kind="stable"), kind="stable")
+    order = np.lexsort((rarity[sets.values], rows))
+    place = np.arange(len(rows)) - sets.starts[rows]
+    kept = place < (size - np.ceil(threshold * size) + 1)[rows]
+
+    def matrix(rows: Ints, columns: Ints) -> sparse.csr_matrix:
+        return sparse.csr_matrix((np.ones(len(rows), np.int16), (rows, columns)), (n, n_values))
+
+    # Candidate pairs: a common member of the prefixes, and sizes that allow the threshold.
+    prefix, full = matrix(rows[kept], sets.values[order][kept]), matrix(rows, sets.values)
+    pairs = sparse.triu(prefix @ prefix.T, k=1).tocoo()
+    first, second = pairs.row.astype(np.int64), pairs.col.astype(np.int64)
+    smaller = np.minimum(size[first], size[second])
+    close = smaller >= threshold * np.maximum(size[first], size[second])
+    first, second = first[close], second[close]
+    # Jaccard index = shared / (|A| + |B| - shared), in blocks that fit in memory.
+    shared = [np.empty(0)]
+    for start in range(0, len(first), 500_000):
+        block = slice(start, start + 500_000)
+        shared.append(
+            np.asarray(full[first[block]].multiply(full[second[block]]).sum(axis=1)).ravel()
+        )
+    n_shared = np.concatenate(shared)
+    alike = n_shared >= threshold * (size[first] + size[second] - n_shared)
+    return first[alike], second[alike]
+
+
+@dataclass(frozen=True)
+class Questions:
+    """The questions and keys of a probe before they have distractors: one row per key.
+
+    Attributes
+    ----------
+    probe : str
+    concept, answer : int arrays
+        The concept in question, and the right one (the same in definitions and synonymy).
+    hops : int array
+        Hops between the two, 0 where they are the same.
+    context : int array
+        Row of ``WordNet.contexts``; -1 in synonymy.
+    word : int array
+        Number of the word in question (``IsaGraph.word_number``); -1 in synonymy.
+    word_stems : Lists
+        Stems of that word; in synonymy, of the definition.
+    question_stems : Lists
+        Stems of the whole question, those of the template among them.
+    template : int array
+        Which template words the question.
+    """
+
+    probe: str
+    concept: Ints
+    answer: Ints
+    hops: Ints
+    context: Ints
+    word: Ints
+    word_stems: Lists
+    question_stems: Lists
+    template: Ints
+
+    def __len__(self) -> int:
+        return len(self.concept)
+
+    @cached_property
+    def holds_stem(self) -> Pairs:
+        """The pairs (question, stem) of stems that stand in a question."""
+        row, stem = self.question_stems.expand(np.arange(len(self)))
+        return Pairs(row, stem, int(stem.max(initial=0)) + 1)
+
+    def take(self, keep: Bools) -> Questions:
+        """Return the questions for which ``keep`` is true."""
+        rows = np.flatnonzero(keep)
+        words, wholes = (
+            Lists.from_pairs(*stems.expand(rows), len(rows))
+            for stems in (self.word_stems, self.question_stems)
+        )
+        return Questions(
+            self.probe,
+            self.concept[rows],
+            self.answer[rows],
+            self.hops[rows],
+            self.context[rows],
+            self.word[rows],
+            words,
+            wholes,
+            self.template[rows],
+        )
+
+
+class ChoiceRules:
+    """What makes a concept unfit as a choice, tested for many pairs of question and concept.
+
+    Attributes
+    ----------
+    sound : bool array, by concept
+        False where the definition is empty, or another concept has the same one, word for word.
+    """
+
+    def __init__(self, wordnet: WordNet, graph: IsaGraph) -> None:
+        self.graph, self.stemmer = graph, Stemmer()
+        # Words: all of a concept's, and the first few that a choice shows.
+        node, word = graph.words_of.expand(np.arange(graph.n))
+        shown = np.arange(len(node)) - graph.words_of.starts[node] < SHOWN_WORDS
+        self.has_word = Pairs(node, word, graph.n_words)
+        self.shown = Lists.from_pairs(node[shown], word[shown], graph.n)
+        self.shows_word = Pairs(node[shown], word[shown], graph.n_words)
+        # Stems: of the definition, of the shown words, of both.
+        gloss = wordnet.concepts["gloss"]
+        self.gloss = self.stemmer.lists(gloss)
+        self.shown_stems = self.stemmer.lists(" ".join(words) for words in shown_words(wordnet))
+        n_stems = len(self.stemmer) + 1
+        in_gloss = self.gloss.expand(np.arange(graph.n))
+        in_shown = self.shown_stems.expand(np.arange(graph.n))
+        self.gloss_has = Pairs(*in_gloss, n_stems)
+        both = np.concatenate([in_gloss, in_shown], axis=1)
+        self.choice_has = Pairs(both[0], both[1], n_stems)
+        # Definitions: unique, unlike all others, free of the concept's own words.
+        folded = gloss.str.lower().str.replace(r"\W+", " ", regex=True).str.strip()
+        self.sound = (~folded.duplicated(keep=False) & (folded != "")).to_numpy()
+        first, second = near_pairs(self.gloss, len(self.stemmer), NEARLY_THE_SAME)
+        self.near = Pairs(np.concatenate([first, second]), np.concatenate([second, first]), graph.n)
+        self.unlike_others = self.sound.copy()
+        self.unlike_others[self.near.keys // graph.n] = False
+        self.names_itself = any_by_row(in_shown[0], self.gloss_has.contain(*in_shown), graph.n)
+        self.has_context = np.zeros(graph.n, dtype=bool)
+        self.has_context[wordnet.contexts["node"]] = True
+        self.has_synonyms = np.bincount(self.has_word.keys // graph.n_words, minlength=graph.n) > 1
+
+    def may_answer(self, probe: str, *, filter_leaks: bool = False) -> Bools:
+        """Return which concepts could be keys of a probe; its distractors are drawn from these.
+
+        Richardson & Sabharwal found (sections 3.2 and 5) that definitions of entries with and
+        without examples can be told apart without the question; so can words that stand in their
+        own definition, which no key does.
+        """
+        if probe in ("hypernymy", "hyponymy"):
+            return self.sound
+        needed = self.has_context if probe == "definitions" else self.has_synonyms
+        able = self.unlike_others & needed
+        return able & ~self.names_itself if filter_leaks else able
+
+    def alike(self, first: Ints, second: Ints) -> Bools:
+        """Return which pairs cannot both be choices: equal, a common word, near definitions."""
+        row, word = self.shown.expand(first)
+        common = any_by_row(row, self.shows_word.contain(second[row], word), len(first))
+        return (first == second) | self.near.contain(first, second) | common
+
+    def leaks(self, questions: Questions, row: Ints, node: Ints) -> Bools:
+        """Return which choices hold a content word of what is asked, or one of the question."""
+        entry, stem = self.shown_stems.expand(node)
+        in_question = any_by_row(entry, questions.holds_stem.contain(row[entry], stem), len(row))
+        if questions.probe == "synonymy":
+            return in_question
+        holds = self.gloss_has if questions.probe == "definitions" else self.choice_has
+        entry, stem = questions.word_stems.expand(row)
+        holds_word = any_by_row(entry, holds.contain(node[entry], stem), len(row))
+        return holds_word if questions.probe == "definitions" else holds_word | in_question
+
+    def right(self, questions: Questions, row: Ints, node: Ints) -> Bools:
+        """Return which concepts would be right answers too, in any sense of the words shown."""
+        concept, word = questions.concept[row], questions.word[row]
+        if questions.probe == "definitions":  # another sense of the word in question
+            return (concept == node) | self.has_word.contain(node, word)
+        entry, shown = self.shown.expand(node)
+        if questions.probe == "synonymy":  # a word of the concept itself
+            own = self.has_word.contain(concept[entry], shown)
+            return (concept == node) | any_by_row(entry, own, len(row))
+        pairs, words = (concept, node), (word[entry], shown)
+        if questions.probe == "hyponymy":
+            pairs, words = pairs[::-1], words[::-1]
+        by_word = any_by_row(entry, self.graph.word_isa.contain(*words), len(row))
+        return (concept == node) | self.graph.isa_or_instance.contain(*pairs) | by_word
+
+    def fit(
+        self, questions: Questions, row: Ints, node: Ints, filter_leaks: bool, counts: Counter[str]
+    ) -> Bools:
+        """Return which candidates may be distractors; ``counts`` gets how many were struck out."""
+        keep = self.may_answer(questions.probe, filter_leaks=filter_leaks)[node]
+
+        def near(questions: Questions, row: Ints, node: Ints) -> Bools:
+            return self.alike(node, questions.answer[row])
+
+        tests = {"right after all": self.right, "leak": self.leaks, "near the answer": near}
+        for reason, unfit in tests.items():
+            if reason != "leak" or filter_leaks:
+                left = np.flatnonzero(keep)
+                struck = unfit(questions, row[left], node[left])
+                counts[f"candidates: {reason}"] += int(struck.sum())
+                keep[left[struck]] = False
+        return keep
+
+
+def draw_candidates(
+    owners: Lists | None, families: Lists, concepts: Ints, rng: np.random.Generator
+) -> tuple[Ints, Ints]:
+    """Draw candidates for each concept from the families of its owners (its parents, or itself).
+
+    Returns
+    -------
+    row, node : int arrays
+        Position in ``concepts`` and candidate, without repetition, in random order within a row.
+    """
+    n = len(concepts)
+    of, owner = (np.arange(n), concepts) if owners is None else owners.expand(concepts)
+    sizes = families.sizes(owner)
+    ends = np.cumsum(sizes)
+    # A concept's families end to end: draw places in them, or take every place if there are few.
+    total = np.bincount(of, weights=sizes, minlength=n).astype(np.int64)
+    n_taken = np.minimum(total, N_DRAWN)
+    row = np.repeat(np.arange(n), n_taken)
+    every = np.arange(len(row)) - np.repeat(np.cumsum(n_taken) - n_taken, n_taken)
+    random = (rng.random(len(row)) * total[row]).astype(np.int64)
+    place = (np.cumsum(total) - total)[row] + np.where(total[row] > N_DRAWN, random, every)
+    family = np.searchsorted(ends, place, side="right")
+    node = families.values[families.starts[owner[family]] + place - (ends - sizes)[family]]
+    # Shuffle within rows, then keep the first of repeated candidates.
+    order = np.lexsort((rng.random(len(row)), row))
+    row, node = row[order], node[order]
+    _, first = np.unique(row * (node.max(initial=0) + 1) + node, return_index=True)
+    first.sort()
+    return row[first], node[first]
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """Distractors: ``row`` of :class:`Questions`, and four concepts, kinds, distances for each."""
+
+    row: Ints
+    nodes: Ints  # (n, 4)
+    kinds: Ints  # (n, 4), places in KINDS
+    distances: Ints  # (n, 4), 0 for random ones
+
+
+def choose_distractors(
+    rules: ChoiceRules,
+    questions: Questions,
+    pool: Ints,
+    kind: str,
+    distance: int,
+    rng: np.random.Generator,
+    *,
+    max_distance: int,
+    filter_leaks: bool,
+    top_up: bool,
+    counts: Counter[str],
+) -> Chosen:
+    """Choose four distractors for every question that has one of this kind and distance.
+
+    Parameters
+    ----------
+    pool : int array
+        Concepts that random distractors come from.
+    max_distance : int
+        Random distractors are neither above nor below the concept, nor sisters as deep as this.
+    top_up : bool
+        Fill up with random ones where there are fewer than four; else leave such questions out.
+    counts : Counter
+        Gets the numbers of candidates struck out and of questions left out, by reason.
+    """
+    graph = rules.graph
+    pools = Lists.from_pairs(graph.pos[pool], pool, int(graph.pos.max(initial=0)) + 1)
+
+    def candidates(kind: str, rows: Ints) -> tuple[Ints, Ints]:
+        concept = questions.concept[rows]
+        if kind == "random":  # of the concept's part of speech, and unrelated to it
+            row, node = draw_candidates(None, pools, graph.pos[concept], rng)
+            linked = (graph.hops(concept[row], node) > 0) | (graph.hops(node, concept[row]) > 0)
+            sister = graph.sister_distance(concept[row], node)
+            kept = ~(linked | ((sister > 0) & (sister <= max_distance)))
+        elif kind == "sister":
+            below = graph.family("below", distance)
+            row, node = draw_candidates(graph.parents, below, concept, rng)
+            kept = graph.sister_distance(concept[row], node) == distance
+        else:
+            family = graph.family("above" if kind == "hypernym" else "below", distance)
+            row, node = draw_candidates(None, family, concept, rng)
+            kept = np.ones(len(row), dtype=bool)
+        row, node = row[kept], node[kept]
+        fits = rules.fit(questions, rows[row], node, filter_leaks, counts)
+        return row[fits], node[fits]
+
+    # Candidates of the kind; questions without any are left out.
+    row, node = candidates(kind, np.arange(len(questions)))
+    has_any = np.bincount(row, minlength=len(questions)) > 0
+    name = kind if kind == "random" else f"{kind} {distance}"
+    counts[f"sets: no {name} for the concept"] += int((~has_any).sum())
+    rows = np.flatnonzero(has_any)
+    row = np.cumsum(has_any)[row] - 1
+    kind_of = np.full(len(row), KINDS.index(kind))
+    if top_up and kind != "random":  # random ones come after the others of their question
+        random_row, random_node = candidates("random", rows)
+        row, node = np.concatenate([row, random_row]), np.concatenate([node, random_node])
+        kind_of = np.concatenate([kind_of, np.zeros(len(random_node), dtype=np.int64)])
+        order = np.argsort(row, kind="stable")
+        row, node, kind_of = row[order], node[order], kind_of[order]
+    # Go through the candidates of all questions in step; take those unlike the ones taken before.
+    nodes = np.full((len(rows), N_DISTRACTORS), -1)
+    kinds, n_taken = np.zeros_like(nodes), np.zeros(len(rows), dtype=np.int64)
+    turn = np.arange(len(row)) - np.searchsorted(row, row)
+    for step in range(int(turn.max(initial=-1)) + 1):
+        here = np.flatnonzero((turn == step) & (n_taken[row] < N_DISTRACTORS))
+        clash = np.zeros(len(here), dtype=bool)
+        for slot in range(N_DISTRACTORS):
+            earlier = np.flatnonzero((n_taken[row[here]] > slot) & ~clash)
+            taken = nodes[row[here][earlier], slot]
+            clash[earlier] = rules.alike(node[here][earlier], taken)
+        counts["candidates: near another distractor"] += int(clash.sum())
+        here = here[~clash]
+        to = row[here]
+        nodes[to, n_taken[to]], kinds[to, n_taken[to]] = node[here], kind_of[here]
+        n_taken[to] += 1
+    full = n_taken == N_DISTRACTORS
+    counts[f"sets: fewer than four distractors ({kind})"] += int((~full).sum())
+    distances = np.where(kinds > 0, distance, 0)
+    return Chosen(rows[full], nodes[full], kinds[full], distances[full])

@@ -1,0 +1,221 @@
+"""Sets of questions on disk, and samples of them for training and testing.
+
+Questions are stored as JSON lines in ARC's layout, ``<probe>/<split>.jsonl``, so that other tools
+can read them; columns of their own (concept, hops, distractors ...) stand beside ARC's. Source,
+seed, recipe and what was left out stand in ``manifest.json``: a reader of ARC expects a question on
+every line.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from psychlm import data
+from psychlm.corpora import item_banks, read_arc, write_arc
+from psychlm.frames import FrameError, check_items
+from psychlm.probes import dictionary, wordnet
+from psychlm.probes.wordnet_qa import Builder, Recipe
+
+SCIENCE = (
+    "mcqa/openbookqa/train",
+    "mcqa/arc/ARC-Easy-Train",
+    "mcqa/arc/ARC-Challenge-Train",
+    "mcqa/sciq/valid",
+)
+_ITEM = ["item_id", "prompt", "choices", "answer"]
+COLUMNS = [*_ITEM, "probe", "cluster", "hops", "distractor_set", "distractor_distance", "split"]
+
+
+def write(items: pd.DataFrame, folder: str | Path, header: dict[str, Any]) -> list[Path]:
+    """Write questions to ``folder/<probe>/<split>.jsonl`` and ``folder/manifest.json``.
+
+    Parameters
+    ----------
+    items : DataFrame
+        An items frame with ``probe`` and ``split``.
+    header : dict
+        Source, version, seed ... for the manifest; numbers of questions are added.
+
+    Returns
+    -------
+    list of Path
+        The files written, the manifest first.
+    """
+    items, folder = check_items(items), Path(folder)
+    if missing := [column for column in ("probe", "split") if column not in items.columns]:
+        raise FrameError(f"the items lack {missing}, which name the files; probes have them")
+    sizes: dict[str, int] = {}
+    for (probe, split), part in items.groupby(["probe", "split"], sort=True, observed=True):
+        file = write_arc(part, folder / str(probe) / f"{split}.jsonl")
+        sizes[file.relative_to(folder).as_posix()] = len(part)
+    content = {**header, "layout": "ARC", "questions": sizes}
+    with data.atomic_write(folder / "manifest.json") as part_file:
+        text = json.dumps(content, indent=1, ensure_ascii=False)
+        part_file.write_text(text + "\n", encoding="utf-8")
+    return [folder / "manifest.json", *(folder / name for name in sizes)]
+
+
+def read(folder: str | Path) -> pd.DataFrame:
+    """Read all questions that :func:`write` wrote to a folder, as one items frame.
+
+    ``attrs["manifest"]`` holds the manifest.
+
+    Raises
+    ------
+    FrameError
+        If there is no manifest, or a file does not have the manifest's number of questions.
+    """
+    folder = Path(folder)
+    try:
+        manifest = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
+        sizes = dict(manifest["questions"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise FrameError(
+            f"{folder} has no sound manifest.json ({type(error).__name__}); `psychlm probes build "
+            f"wordnet --out {folder}` writes one, and corpora.read_arc reads a single file"
+        ) from error
+    parts = {name: read_arc(folder / name) for name in sizes}
+    wrong = [f"{name} ({len(part)} of {sizes[name]})" for name, part in parts.items()]
+    if any(len(parts[name]) != n for name, n in sizes.items()):
+        raise FrameError(
+            f"files in {folder} hold other numbers of questions than its manifest says: {wrong}"
+        )
+    items = check_items(pd.concat(parts.values(), ignore_index=True))
+    items.attrs["manifest"] = manifest
+    return items
+
+
+@dataclass(frozen=True, eq=False)
+class Gathered:
+    """Questions of WordNetQA and DictionaryQA.
+
+    Attributes
+    ----------
+    items : DataFrame
+        An items frame with ``probe``, ``cluster``, ``hops``, ``distractor_set``,
+        ``distractor_distance`` and ``split``.
+    biased : DataFrame
+        DictionaryQA built the wrong way (distractors without examples).
+    about : dict
+        The manifests: "wordnet", "dictionary", "biased".
+    """
+
+    items: pd.DataFrame
+    biased: pd.DataFrame
+    about: dict[str, dict[str, Any]]
+
+
+def gather(
+    folder: str | Path,
+    *,
+    seed: int,
+    n_concepts: int,
+    records: int | None = None,
+    most: int | None = None,
+) -> Gathered:
+    """Return the probes of WordNet and of the dictionary; keep them in ``folder`` for later calls.
+
+    Parameters
+    ----------
+    folder : path
+        Where built questions are kept; a change of the sources or of this code builds anew.
+    n_concepts : int
+        Concepts drawn for each WordNet probe.
+    records : int, optional
+        Read only so many records of the dictionary.
+    most : int, optional
+        Questions to keep of the dictionary's.
+
+    Raises
+    ------
+    DataMissingError
+        If WordNet or the dictionary is not installed.
+    """
+
+    def from_wordnet() -> tuple[pd.DataFrame, dict[str, Any]]:
+        recipe = Recipe(seed=seed, max_concepts=n_concepts, max_distance=2)
+        built = Builder(wordnet.load()).build(recipe)
+        return built.items, built.header()
+
+    def from_dictionary(biased: bool) -> tuple[pd.DataFrame, dict[str, Any]]:
+        source, rng = dictionary.read(first=records), np.random.default_rng(seed)
+        built = dictionary.build(source, rng, n_items=most, distractors_without_examples=biased)
+        return built.items, {
+            "source": "GCIDE",
+            "seed": seed,
+            "entries": built.n_entries,
+            "with_examples": built.n_with_examples,
+            "records": source.n_records,
+            "broken": source.broken.to_dict(),
+            "left_out": built.left_out.to_dict(),
+        }
+
+    def kept(name: str, source: Path, make: Callable) -> pd.DataFrame:
+        # The name ends in digits that change with this code and with the source's files.
+        digest = hashlib.sha256()
+        for module in sorted(Path(__file__).parent.glob("*.py")):
+            digest.update(module.read_bytes())
+        for file in sorted(source.glob("data.*")) if source.is_dir() else [source]:
+            digest.update(f"{file} {file.stat().st_size}".encode())
+        place = Path(folder) / f"{name}-{digest.hexdigest()[:12]}"
+        try:
+            return read(place)
+        except (FrameError, data.DataError, OSError):  # not there, or not whole
+            items, header = make()
+            write(items, place, header)
+            return read(place)
+
+    size = f"{seed}-{records or 'all'}-{most or 'all'}"
+    gcide = dictionary.find()
+    sets = {
+        "wordnet": kept(f"wordnet-{seed}-{n_concepts}", wordnet.find(), from_wordnet),
+        "dictionary": kept(f"dictionary-{size}", gcide, lambda: from_dictionary(False)),
+        "biased": kept(f"dictionary-{size}-biased", gcide, lambda: from_dictionary(True)),
+    }
+    items = pd.concat(
+        [sets[name][COLUMNS] for name in ("wordnet", "dictionary")], ignore_index=True
+    )
+    about = {name: questions.attrs["manifest"] for name, questions in sets.items()}
+    return Gathered(items, sets["biased"], about)
+
+
+def science(n: int, *, seed: int) -> pd.DataFrame:
+    """Return n science questions drawn from the training files of OpenBookQA and ARC, and SciQ.
+
+    Raises
+    ------
+    DataMissingError
+        If they cannot be had.
+    FrameError
+        If there are fewer.
+    """
+    parts = []
+    for name in SCIENCE:
+        reader = item_banks.sciq if "sciq" in name else read_arc
+        parts.append(reader(name)[_ITEM].assign(source=name))
+    together = pd.concat(parts, ignore_index=True)
+    if len(together) < n:
+        raise FrameError(f"there are {len(together)} science questions, not {n}; ask for fewer")
+    order = np.random.default_rng(seed).permutation(len(together))[:n]
+    drawn = together.iloc[order].reset_index(drop=True)
+    return drawn.assign(item_id=drawn["source"] + ":" + drawn["item_id"].astype(str))
+
+
+def whole_clusters(questions: pd.DataFrame, split: str, n: int, *, seed: int) -> pd.DataFrame:
+    """Return at most n questions of each probe in one split, whole clusters at a time.
+
+    A larger n holds the questions of a smaller one.
+    """
+    part = questions[questions["split"] == split]
+    sizes = part.groupby(["probe", "cluster"], observed=True).size().rename("size").reset_index()
+    sizes = sizes.iloc[np.random.default_rng(seed).permutation(len(sizes))]
+    kept = sizes[sizes.groupby("probe", observed=True)["size"].cumsum() <= n]
+    return part[part["cluster"].isin(kept["cluster"])].reset_index(drop=True)

@@ -1,0 +1,215 @@
+"""Accuracy on probes: by question, by cluster, by hops and kind of distractor.
+
+A probe's questions about one concept form a cluster (Richardson & Sabharwal 2020, section 3.1.1). A
+model that knows the concept answers them all, so strict cluster accuracy counts a cluster only
+where every question in it is right (section 4.3); the heat maps of their Figure 3 are accuracies by
+hops and distractors. Intervals treat clusters as what was sampled: questions about one concept
+share its word and its sentence, and are no independent draws.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pandas as pd
+
+from psychlm.frames import FrameError
+
+# Distractors in tables: the easiest first
+ORDER = ("random", "sister", "hypernym", "hyponym", "sense")
+
+
+def graded(items: pd.DataFrame, logprobs: pd.DataFrame) -> pd.Series:
+    """Grade the choice with the highest score.
+
+    Parameters
+    ----------
+    items : DataFrame
+        An items frame.
+    logprobs : DataFrame, items x choices
+        Scores of the choices (nats), by ``item_id``; NaN where an item has fewer choices.
+
+    Returns
+    -------
+    Series ``correct``, by item
+        1 where the key has the highest score, 0 elsewhere, and 1/m where m choices share the
+        highest score and the key is one of them: the expected grade of guessing among them.
+
+    Raises
+    ------
+    FrameError
+        If an item has no scores.
+    """
+    scores = logprobs.reindex(items["item_id"]).to_numpy(dtype=np.float64)
+    empty = np.isnan(scores).all(axis=1)
+    if empty.any():
+        example = items["item_id"][empty].iloc[0]
+        raise FrameError(f"{empty.sum()} items have no scores, {example!r} among them; score all")
+    best = scores == np.nanmax(scores, axis=1, keepdims=True)
+    right = best[np.arange(len(items)), items["answer"].to_numpy()] / best.sum(axis=1)
+    return pd.Series(right, index=pd.Index(items["item_id"], name="item"), name="correct")
+
+
+def _by_cluster(
+    items: pd.DataFrame, correct: pd.Series, by: str | Sequence[str]
+) -> tuple[list[str], pd.DataFrame]:
+    """Return the columns of ``by``, and sum, size and smallest grade of each cluster."""
+    keys = [by] if isinstance(by, str) else list(by)
+    columns = list(dict.fromkeys(["item_id", "cluster", *keys]))
+    if missing := [column for column in columns if column not in items.columns]:
+        raise FrameError(f"the items lack the columns {missing}; probes have them when built")
+    unknown = items.loc[~items["item_id"].isin(correct.index), "item_id"]
+    if len(unknown):
+        raise FrameError(
+            f"{len(unknown)} items have no grade, {unknown.iloc[0]!r} among them; grade all of "
+            "them, or select those asked"
+        )
+    if correct.index.has_duplicates:
+        raise FrameError("a question is graded more than once; grade one model at a time")
+    grades = correct.loc[items["item_id"]].to_numpy(dtype=np.float64)
+    if ((grades < 0) | (grades > 1)).any():
+        raise FrameError("grades lie between 0 and 1; these do not")
+    frame = items[columns].assign(correct=grades).dropna(subset="correct")
+    groups = frame.groupby([*keys, "cluster"], observed=True)["correct"]
+    return keys, groups.agg(["sum", "size", "min"]).reset_index()
+
+
+def instance_accuracy(
+    items: pd.DataFrame,
+    correct: pd.Series,
+    by: str | Sequence[str] = "probe",
+    *,
+    level: float = 0.95,
+) -> pd.DataFrame:
+    """Return the proportion of questions answered right, with an interval that respects clusters.
+
+    The variance of the accuracy p = sum(x_c) / sum(m_c) between g clusters, linearised as a ratio,
+    is ``g / (g - 1) * sum((x_c - p m_c)^2) / n^2``. The interval is Wilson's at the number of
+    independent questions with that variance, ``p (1 - p) / variance`` (Franco et al. 2019,
+    Comparative Study of Confidence Intervals for Proportions in Complex Sample Surveys); where all
+    questions are right, or all wrong, at the number of clusters.
+
+    Parameters
+    ----------
+    items : DataFrame
+        An items frame with ``cluster`` and the columns of ``by``.
+    correct : Series, by item
+        Grades 0 to 1; NaN where a question was not asked.
+    by : column or columns
+        One row of the result each.
+
+    Returns
+    -------
+    DataFrame
+        ``n_questions``, ``n_clusters``, ``accuracy``, ``low``, ``high``.
+    """
+    from statsmodels.stats.proportion import proportion_confint
+
+    keys, clusters = _by_cluster(items, correct, by)
+    columns = ["n_questions", "n_clusters", "accuracy", "low", "high"]
+    if clusters.empty:
+        return pd.DataFrame(columns=columns, dtype=float)
+    total = clusters.groupby(keys, observed=True)[["sum", "size"]].transform("sum")
+    deviation = clusters["sum"] - total["sum"] / total["size"] * clusters["size"]
+    table = (
+        clusters.assign(square=deviation**2)
+        .groupby(keys, observed=True)
+        .agg(
+            n_questions=("size", "sum"),
+            n_clusters=("size", "size"),
+            right=("sum", "sum"),
+            squares=("square", "sum"),
+        )
+    )
+    n, g = table["n_questions"], table["n_clusters"]
+    p = table["right"] / n
+    with np.errstate(divide="ignore", invalid="ignore"):
+        variance = table["squares"] / n**2 * g / (g - 1)
+        degenerate = (p == 0) | (p == 1) | (g == 1) | (variance == 0)
+        n_effective = np.minimum(np.where(degenerate, g, p * (1 - p) / variance), n)
+    low, high = proportion_confint(p * n_effective, n_effective, alpha=1 - level, method="wilson")
+    return table.assign(accuracy=p, low=low, high=high)[columns]
+
+
+def cluster_accuracy(
+    items: pd.DataFrame,
+    correct: pd.Series,
+    by: str | Sequence[str] = "probe",
+    *,
+    level: float = 0.95,
+) -> pd.DataFrame:
+    """Return the proportion of clusters with every question right (strict cluster accuracy).
+
+    Parameters
+    ----------
+    items, correct, by
+        As in :func:`instance_accuracy`. A grade below 1 makes its cluster wrong.
+
+    Returns
+    -------
+    DataFrame
+        ``n_clusters``, ``n_questions``, ``questions_per_cluster``, ``accuracy``, ``low``, ``high``
+        (Wilson), and ``if_independent``: the accuracy expected if as many right answers fell on
+        questions at random, mean over clusters of accuracy to the power of the cluster's size.
+        Above it, errors occur together.
+    """
+    from statsmodels.stats.proportion import proportion_confint
+
+    keys, clusters = _by_cluster(items, correct, by)
+    total = clusters.groupby(keys, observed=True)[["sum", "size"]].transform("sum")
+    clusters["strict"] = (clusters["min"] == 1).astype(float)
+    clusters["chance"] = (total["sum"] / total["size"]) ** clusters["size"]
+    table = clusters.groupby(keys, observed=True).agg(
+        n_clusters=("size", "size"),
+        n_questions=("size", "sum"),
+        right=("strict", "sum"),
+        accuracy=("strict", "mean"),
+        if_independent=("chance", "mean"),
+    )
+    right, n = table.pop("right"), table["n_clusters"]
+    low, high = proportion_confint(right, n, alpha=1 - level, method="wilson")
+    table.insert(2, "questions_per_cluster", table["n_questions"] / n)
+    table.insert(4, "low", low)
+    table.insert(5, "high", high)
+    return table
+
+
+def by_hops_and_distractors(items: pd.DataFrame, correct: pd.Series) -> pd.DataFrame:
+    """Return the accuracy of every probe by hops and set of distractors: Figure 3, a long table.
+
+    Returns
+    -------
+    DataFrame
+        ``probe``, ``hops``, ``distractor_set``, ``distractor_distance`` (0 for random ones),
+        ``distractors`` (both in words, an ordered category), and the columns of
+        :func:`instance_accuracy`.
+    """
+    kind = ["distractor_set", "distractor_distance"]
+    table = instance_accuracy(items, correct, ["probe", "hops", *kind]).reset_index()
+    names, distances = table["distractor_set"].astype(str), table["distractor_distance"].astype(int)
+    rank = names.map({name: place for place, name in enumerate(ORDER)}).fillna(len(ORDER))
+    table.insert(
+        4, "distractors", names + np.where(distances == 0, "", " " + distances.astype(str))
+    )
+    table["rank"] = rank
+    order = table.sort_values(["rank", *kind])["distractors"].unique()
+    table["distractors"] = pd.Categorical(table["distractors"], categories=order, ordered=True)
+    table = table.sort_values(["probe", "hops", "rank", *kind], ignore_index=True)
+    return table.drop(columns="rank")
+
+
+def heat_map_table(
+    accuracies: pd.DataFrame, value: str = "accuracy", *, min_questions: int = 1
+) -> pd.DataFrame:
+    """Pivot the table of :func:`by_hops_and_distractors`: probes and hops down, distractors across.
+
+    Parameters
+    ----------
+    value : str
+        The column that fills the cells.
+    min_questions : int
+        Cells with fewer questions are NaN.
+    """
+    enough = accuracies[accuracies["n_questions"] >= min_questions]
+    return enough.pivot(index=["probe", "hops"], columns="distractors", values=value)

@@ -1,0 +1,477 @@
+"""WordNetQA: multiple-choice probes of what a model knows of definitions, synonyms and ISA links.
+
+After Richardson & Sabharwal (2020, section 3.1). A question shows a word of a concept c in an
+example sentence (in synonymy, the definition of c). GEN makes the question and its key:
+
+- definitions: the gloss of c;  synonymy: the words of c;
+- hypernymy, hyponymy: a concept of HOPS(c, up) or HOPS(c, down).
+
+DISTR adds four wrong choices close in the graph (:mod:`psychlm.probes.distractors`). The same
+question comes with several sets of them (perturbations); all questions of a probe about one concept
+are a cluster. Concepts are split, not questions: what is asked about in training is not asked about
+in testing.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from psychlm.frames import check_items
+from psychlm.probes.distractors import (
+    KINDS,
+    N_DISTRACTORS,
+    ChoiceRules,
+    Chosen,
+    Questions,
+    choose_distractors,
+    shown_words,
+)
+from psychlm.probes.isa_graph import Ints, IsaGraph, Lists
+from psychlm.probes.wordnet import WordNet
+
+PROBES = ("definitions", "hypernymy", "hyponymy", "synonymy")
+SPLITS = ("train", "dev", "test")
+# Random distractors are drawn from so many times more concepts that might have been keys than are.
+POOLED = 20
+
+# After the kinds of Richardson & Sabharwal (2020, Table 2), in our words. A template ends where a
+# choice may follow. Verbs have their own, since an act is not "a kind of thing".
+_READ, _SAYS = "Read this sentence: “{sentence}”", "Someone says: “{sentence}”"
+_GIVEN, _TAKE = "Given the context “{sentence}”,", "Take “{word}” as it is meant in “{sentence}”"
+TEMPLATES = {
+    "definitions": (
+        f"{_READ} Which of these definitions fits “{{word}}” as it is used there?",
+        f"{_SAYS} What does “{{word}}” mean here?",
+        "As used in “{sentence}”, the expression “{word}” means",
+        "In the context “{sentence}”, the best explanation of “{word}” is",
+    ),
+    "hypernymy": (
+        "In “{sentence}”, what is called “{word}” is a kind of",
+        f"{_READ} Which of these is a more general term for “{{word}}” as it is meant there?",
+        f"{_SAYS} The concept “{{word}}” then belongs to which wider class?",
+        f"{_GIVEN} “{{word}}” is a type of",
+    ),
+    "hypernymy of verbs": (
+        "In “{sentence}”, what is called “{word}” is one way",
+        f"{_READ} Which of these is a more general term for “{{word}}” as it is meant there?",
+        f"{_SAYS} The act “{{word}}” is then a special case of which act?",
+        f"{_GIVEN} to do what “{{word}}” says is in particular",
+    ),
+    "hyponymy": (
+        f"{_TAKE} Which of these is a specific kind of it?",
+        f"{_SAYS} Which of these concepts is a special type of what “{{word}}” names here?",
+        f"{_GIVEN} a narrower term for “{{word}}” is",
+        "In the sense of “{sentence}”, an example of a kind of “{word}” is",
+    ),
+    "hyponymy of verbs": (
+        f"{_TAKE} Which of these is a specific way of doing it?",
+        f"{_SAYS} Which of these acts is a special case of what “{{word}}” names here?",
+        f"{_GIVEN} a narrower term for “{{word}}” is",
+        "In the sense of “{sentence}”, a particular manner of what “{word}” says is",
+    ),
+    "synonymy": (
+        "Which set of words has the meaning “{gloss}”?",
+        "“{gloss}”: this defines which of the following words?",
+        "The definition “{gloss}” belongs to",
+        "Someone looks for words that mean “{gloss}” Which of these should they choose?",
+    ),
+}
+
+
+def templates(probe: str, pos: str) -> tuple[str, ...]:
+    """Return the templates of a probe for a part of speech (n, v, a or r)."""
+    if probe not in PROBES:
+        raise ValueError(f"no probe is named {probe!r}; there are {list(PROBES)}")
+    return TEMPLATES.get(f"{probe} of verbs" if pos == "v" else probe, TEMPLATES[probe])
+
+
+def choice_text(probe: str, words: Sequence[str], gloss: str, pos: str) -> str:
+    """Write a concept as a choice: its definition, its words, or both.
+
+    >>> choice_text("hypernymy", ["sit", "sit down"], "be seated", "v")
+    'to sit (or sit down), meaning ‘be seated’'
+    """
+    if probe == "definitions":
+        return gloss
+    if probe == "synonymy":
+        return ", ".join(words)
+    others = f" (or {', '.join(words[1:])})" if len(words) > 1 else ""
+    return f"{'to ' if pos == 'v' else ''}{words[0]}{others}, meaning ‘{gloss}’"
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """The options of a build; the same recipe and WordNet give the same questions.
+
+    Attributes
+    ----------
+    seed : int
+    max_hops : int or None
+        The deepest HOPS(c, r) asked about; all where None. The paper's Figure 3 goes to 4.
+    answers_per_hop, contexts_per_concept : int
+        Keys drawn for a concept at each number of hops; example sentences used of a concept.
+    max_distance : int
+        Depth of sister families, and hops to hypernyms and hyponyms that are distractors.
+    perturbations : bool
+        Every question with each set of distractors; else with one, drawn at random.
+    top_up : bool
+        Random distractors where a set has fewer than four of its kind (at least one is its own),
+        as in the questions that the paper's authors released; else such sets are left out.
+    filter_leaks : bool
+        Leave out keys and distractors that repeat the word asked about or stand in the question.
+    max_concepts : int or None
+        Concepts drawn for each probe; all where None.
+    max_train : int
+        Largest number of training questions, and never more than half of all.
+    dev_share : float
+        Of the concepts outside training, the share that is for development.
+    """
+
+    seed: int = 0
+    max_hops: int | None = 4
+    answers_per_hop: int = 1
+    contexts_per_concept: int = 1
+    max_distance: int = 3
+    perturbations: bool = True
+    top_up: bool = True
+    filter_leaks: bool = True
+    max_concepts: int | None = None
+    max_train: int = 3000
+    dev_share: float = 0.2
+
+    def __post_init__(self) -> None:
+        """Check the numbers."""
+        least = {"answers_per_hop": 1, "contexts_per_concept": 1, "max_distance": 1, "max_train": 0}
+        for name, low in least.items():
+            if getattr(self, name) < low:
+                raise ValueError(f"{name} is {getattr(self, name)}; it must be {low} or more")
+        if any(value is not None and value < 1 for value in (self.max_hops, self.max_concepts)):
+            raise ValueError("max_hops and max_concepts count from 1; None means all of them")
+        if not 0 <= self.dev_share <= 1:
+            raise ValueError(f"dev_share is {self.dev_share}; it is a share, between 0 and 1")
+
+
+@dataclass(frozen=True)
+class Probes:
+    """Questions that were built, and what was left out on the way.
+
+    Attributes
+    ----------
+    items : DataFrame
+        An items frame with five choices; then ``probe``, ``concept``, ``pos``, ``word`` (as it
+        stands in the question; empty in synonymy), ``lemma``, ``answer_concept``, ``hops`` (0 where
+        question and key are of one concept), ``cluster``, ``distractor_set`` and
+        ``distractor_distance`` (0 for random ones), and for the four distractors in the order of
+        the choices ``distractor_types``, ``distractor_distances``, ``distractor_concepts``;
+        ``split``.
+    counts : DataFrame
+        ``probe``, ``what``, ``n``: what was struck out or left out, by reason.
+    recipe : Recipe
+    wordnet_version : str
+    """
+
+    items: pd.DataFrame
+    counts: pd.DataFrame
+    recipe: Recipe
+    wordnet_version: str
+
+    def sizes(self) -> pd.DataFrame:
+        """Return one row per probe: questions, concepts, mean size of a cluster, splits."""
+        unique = self.items.drop_duplicates(["probe", "prompt", "answer_concept"])
+        groups = self.items.groupby("probe", observed=True)
+        table = pd.DataFrame(
+            {
+                "unique": unique.groupby("probe", observed=True).size(),
+                "with_perturbations": groups.size(),
+                "concepts": groups["concept"].nunique(),
+                "cluster_size": groups.size() / groups["cluster"].nunique(),
+            }
+        )
+        splits = pd.crosstab(self.items["probe"], self.items["split"])
+        table = table.join(splits.reindex(columns=list(SPLITS), fill_value=0))
+        return table.reindex([probe for probe in PROBES if probe in table.index])
+
+    def header(self) -> dict[str, Any]:
+        """Return source, seed, recipe and what was left out, for the manifest beside the files."""
+        left_out = self.counts.groupby("probe", observed=True)[["what", "n"]]
+        return {
+            "source": f"WordNet {self.wordnet_version}",
+            "seed": self.recipe.seed,
+            "recipe": asdict(self.recipe),
+            "left_out": {probe: dict(rows.itertuples(index=False)) for probe, rows in left_out},
+        }
+
+
+class Builder:
+    """Builds probes from one WordNet; its arrays are computed once and serve every recipe.
+
+    Examples
+    --------
+    >>> from psychlm.probes import wordnet
+    >>> builder = Builder(wordnet.load(pos="v"))  # doctest: +SKIP
+    >>> builder.build(Recipe(max_concepts=100)).sizes()  # doctest: +SKIP
+    """
+
+    def __init__(self, wordnet: WordNet) -> None:
+        self.wordnet = wordnet
+        columns = (wordnet.concepts[name] for name in ("name", "pos", "gloss"))
+        self.names, self.pos, self.gloss = (column.to_numpy(dtype=object) for column in columns)
+        self.graph = IsaGraph(wordnet.concepts, wordnet.lemmas, wordnet.isa, wordnet.instance_of)
+        self.rules = ChoiceRules(wordnet, self.graph)
+        self.choice_words = shown_words(wordnet)
+
+    def build(self, recipe: Recipe | None = None, probes: Sequence[str] = PROBES) -> Probes:
+        """Build probes.
+
+        Parameters
+        ----------
+        recipe : Recipe, optional
+        probes : sequence of str
+            Some of definitions, hypernymy, hyponymy, synonymy. Each has its own random numbers:
+            built alone or together, a probe is the same.
+
+        Raises
+        ------
+        ValueError
+            If a probe does not exist, or no question could be built at all.
+        """
+        recipe = recipe or Recipe()
+        frames, counts = [], []
+        for probe in probes:
+            templates(probe, "n")  # raises if there is no such probe
+            rng = np.random.default_rng([recipe.seed, PROBES.index(probe)])
+            counter: Counter[str] = Counter()
+            questions = self._questions(probe, recipe, rng, counter)
+            frames.append(self._with_distractors(questions, recipe, rng, counter))
+            counts += [{"probe": probe, "what": what, "n": n} for what, n in counter.items() if n]
+        items = pd.concat(frames, ignore_index=True)
+        if items.empty:
+            raise ValueError(
+                f"no question could be built for {list(probes)}; what was left out: {counts}"
+            )
+        items = check_items(items.assign(split=split_by_concept(items, recipe)))
+        table = pd.DataFrame(counts, columns=["probe", "what", "n"])
+        return Probes(items, table, recipe, self.wordnet.version)
+
+    def _questions(
+        self, probe: str, recipe: Recipe, rng: np.random.Generator, counts: Counter[str]
+    ) -> Questions:
+        """Make the questions and keys of a probe (GEN): one row per concept, sentence and key."""
+        graph, rules, contexts = self.graph, self.rules, self.wordnet.contexts
+        # Concepts and sentences: those with a key at all, a few sentences each.
+        if probe == "synonymy":
+            concept = np.flatnonzero(rules.has_synonyms)
+            context = np.full(len(concept), -1)
+        else:
+            nodes = contexts["node"].to_numpy()
+            side = {"hypernymy": 0, "hyponymy": 1}.get(probe)
+            has_key = np.ones(graph.n, dtype=bool)
+            if side is not None:
+                has_key = np.isin(np.arange(graph.n), graph.isa[:, side])
+            usable = np.flatnonzero(has_key[nodes])
+            context = usable[_sample_groups(nodes[usable], recipe.contexts_per_concept, rng)]
+            concept = nodes[context]
+        unique = np.unique(concept)
+        counts["concepts: of the kind the probe asks about"] += len(unique)
+        if recipe.max_concepts is not None and len(unique) > recipe.max_concepts:
+            kept = np.isin(concept, rng.choice(unique, recipe.max_concepts, replace=False))
+            concept, context = concept[kept], context[kept]
+        # Keys, and a template for each.
+        position, answer, hops = self._keys(probe, concept, recipe, rng)
+        concept, context = concept[position], context[position]
+        template = rng.integers(0, len(TEMPLATES[probe]), len(position))
+        # The stems of the word in question and of the whole question, for the filter of leaks.
+        bare = {
+            pos: [re.sub(r"{\w+}", " ", form) for form in templates(probe, pos)] for pos in "nvar"
+        }
+        forms = [bare[pos][t] for pos, t in zip(self.pos[concept], template, strict=True)]
+        if probe == "synonymy":
+            word = np.full(len(concept), -1)
+            word_stems = Lists.from_pairs(*rules.gloss.expand(concept), len(concept))
+            wholes = [f"{a} {b}" for a, b in zip(forms, self.gloss[concept], strict=True)]
+        else:
+            rows = contexts.iloc[context]
+            lemmas = rows["lemma"].str.lower().tolist()
+            keys = (f"{lemma}/{pos}" for lemma, pos in zip(lemmas, self.pos[concept], strict=True))
+            word = np.array([graph.word_number[key] for key in keys], dtype=np.int64)
+            shown = zip(rows["word"], lemmas, strict=True)
+            word_stems = rules.stemmer.lists(f"{a} {b}" for a, b in shown)
+            wholes = [
+                " ".join(parts) for parts in zip(forms, rows["sentence"], lemmas, strict=True)
+            ]
+        question_stems = rules.stemmer.lists(wholes)
+        questions = Questions(
+            probe, concept, answer, hops, context, word, word_stems, question_stems, template
+        )
+        # Leave out keys that share their definition, and those that the question gives away.
+        counts["keys: drawn"] += len(questions)
+        sound = rules.may_answer(probe)[questions.answer]
+        counts["keys: definition of several concepts"] += int((~sound).sum())
+        questions = questions.take(sound)
+        if recipe.filter_leaks:
+            able = rules.may_answer(probe, filter_leaks=True)[questions.answer]
+            leaks = rules.leaks(questions, np.arange(len(questions)), questions.answer) | ~able
+            counts["keys: answer word in question"] += int(leaks.sum())
+            questions = questions.take(~leaks)
+        return questions
+
+    def _keys(
+        self, probe: str, concept: Ints, recipe: Recipe, rng: np.random.Generator
+    ) -> tuple[Ints, Ints, Ints]:
+        """Return position in ``concept``, key, hops: the concept itself, or some of HOPS(c, r)."""
+        if probe in ("definitions", "synonymy"):
+            return np.arange(len(concept)), concept, np.zeros(len(concept), dtype=np.int64)
+        deepest = int(self.graph.up.hops.max(initial=0))
+        parts = [np.empty((3, 0), dtype=np.int64)]
+        for hops in range(1, min(recipe.max_hops or deepest, deepest) + 1):
+            family = self.graph.family("above" if probe == "hypernymy" else "below", hops)
+            position, answer = family.expand(concept)
+            some = _sample_groups(position, recipe.answers_per_hop, rng)
+            parts.append(np.stack([position[some], answer[some], np.full(len(some), hops)]))
+        position, answer, hops_of_key = np.concatenate(parts, axis=1)
+        return position, answer, hops_of_key
+
+    def _with_distractors(
+        self, questions: Questions, recipe: Recipe, rng: np.random.Generator, counts: Counter[str]
+    ) -> pd.DataFrame:
+        """Give every question each set of distractors that its concept has (DISTR)."""
+        probe = questions.probe
+        # Random distractors come from concepts that could be keys, and from far more than are:
+        # drawn from the keys themselves, test keys would be known from training as wrong choices,
+        # and a model that sees only choices and memorises would fall far below guessing.
+        if probe in ("hypernymy", "hyponymy"):
+            more = replace(recipe, answers_per_hop=POOLED * recipe.answers_per_hop)
+            pool = self._keys(probe, np.unique(questions.concept), more, rng)[1]
+        else:
+            able = self.rules.may_answer(probe, filter_leaks=recipe.filter_leaks)
+            pool = np.flatnonzero(able)
+        kinds = {"hypernymy": ("sister", "hyponym"), "hyponymy": ("sister", "hypernym")}
+        distances = range(1, recipe.max_distance + 1)
+        sets = [(kind, distance) for kind in kinds.get(probe, KINDS[1:]) for distance in distances]
+        parts = []
+        for kind, distance in [("random", 0), *sets]:
+            chosen = choose_distractors(
+                self.rules,
+                questions,
+                pool,
+                kind,
+                distance,
+                rng,
+                max_distance=recipe.max_distance,
+                filter_leaks=recipe.filter_leaks,
+                top_up=recipe.top_up,
+                counts=counts,
+            )
+            parts.append(self._frame(questions, chosen, kind, distance, rng))
+        frame = pd.concat(parts, ignore_index=True)
+        if not recipe.perturbations:
+            frame = frame.iloc[_sample_groups(frame["_question"].to_numpy(), 1, rng)]
+        n_asked = frame["_question"].nunique()
+        counts["keys: without four distractors of any set"] += len(questions) - n_asked
+        n_skipped = len(np.unique(questions.concept)) - frame["concept"].nunique()
+        counts["concepts: skipped, fewer than four distractors"] += n_skipped
+        frame = frame.sort_values("_question", kind="stable", ignore_index=True)
+        return frame.drop(columns="_question")
+
+    def _frame(
+        self,
+        questions: Questions,
+        chosen: Chosen,
+        kind: str,
+        distance: int,
+        rng: np.random.Generator,
+    ) -> pd.DataFrame:
+        """Return questions as an items frame; the key stands at a random place."""
+        probe, row, n = questions.probe, chosen.row, len(chosen.row)
+        concept, answer, context = (
+            column[row] for column in (questions.concept, questions.answer, questions.context)
+        )
+        place = rng.integers(0, N_DISTRACTORS + 1, n)
+        places = np.arange(N_DISTRACTORS + 1)[None, :]
+        order = np.argsort(places != place[:, None], axis=1, kind="stable")  # the key's comes first
+        nodes = np.empty((n, N_DISTRACTORS + 1), dtype=np.int64)
+        np.put_along_axis(nodes, order, np.column_stack([answer, chosen.nodes]), axis=1)
+        # Choices: each concept is written once.
+        distinct, which = np.unique(nodes, return_inverse=True)
+        columns = (self.choice_words[distinct], self.gloss[distinct], self.pos[distinct])
+        texts = np.empty(len(distinct), dtype=object)
+        texts[:] = [choice_text(probe, *parts) for parts in zip(*columns, strict=True)]
+        # Prompts: the template with its sentence and word, or with the definition.
+        forms = [
+            templates(probe, pos)[t]
+            for pos, t in zip(self.pos[concept], questions.template[row], strict=True)
+        ]
+        shown = self.wordnet.contexts.iloc[context if probe != "synonymy" else []]
+        words, lemmas = shown["word"].tolist() or [""] * n, shown["lemma"].tolist() or [""] * n
+        sentences = shown["sentence"].tolist() or [""] * n
+        values = zip(sentences, words, self.gloss[concept], strict=True)
+        prompts = [
+            form.format(sentence=sentence, word=word, gloss=gloss)
+            for form, (sentence, word, gloss) in zip(forms, values, strict=True)
+        ]
+        ids = [
+            f"{probe}:{c}:{sentence}:{a}:{kind}{distance or ''}"
+            for c, sentence, a in zip(
+                self.names[concept], context.tolist(), self.names[answer], strict=True
+            )
+        ]
+        return pd.DataFrame(
+            {
+                "item_id": ids,
+                "prompt": prompts,
+                "choices": texts[which.reshape(nodes.shape)].tolist(),
+                "answer": place,
+                "probe": probe,
+                "concept": self.names[concept],
+                "pos": self.pos[concept],
+                "word": words,
+                "lemma": lemmas,
+                "answer_concept": self.names[answer],
+                "hops": questions.hops[row],
+                "cluster": [f"{probe}:{name}" for name in self.names[concept]],
+                "distractor_set": kind,
+                "distractor_distance": distance,
+                "distractor_types": np.array(KINDS, dtype=object)[chosen.kinds].tolist(),
+                "distractor_distances": chosen.distances.tolist(),
+                "distractor_concepts": self.names[chosen.nodes].tolist(),
+                "_question": row,
+            }
+        )
+
+
+def _sample_groups(group: Ints, n: int, rng: np.random.Generator) -> Ints:
+    """Return the positions of up to n random members of every group, in the order of the groups."""
+    order = np.lexsort((rng.random(len(group)), group))
+    ordered = group[order]
+    within = np.arange(len(group)) - np.searchsorted(ordered, ordered)
+    return order[within < n]
+
+
+def split_by_concept(items: pd.DataFrame, recipe: Recipe) -> pd.Series:
+    """Assign every question to train, dev or test, all questions about one concept to the same.
+
+    One random order of concepts serves all probes. In each probe concepts go to training as long as
+    their questions fit into ``max_train`` and half of all questions; of the others the first
+    ``dev_share`` are for development.
+    """
+    concepts = np.unique(items["concept"].to_numpy(dtype=str))
+    order = np.random.default_rng([recipe.seed, len(PROBES)]).permutation(len(concepts))
+    rank = pd.Series(order, index=concepts)
+    sizes = items.groupby(["probe", "concept"], observed=True).size().rename("n").reset_index()
+    sizes = sizes.assign(rank=rank[sizes["concept"]].to_numpy()).sort_values(["probe", "rank"])
+    n_before = sizes.groupby("probe", observed=True)["n"]
+    train = n_before.cumsum() <= np.minimum(recipe.max_train, n_before.transform("sum") // 2)
+    others = sizes.loc[~train].groupby("probe", observed=True)["n"]
+    dev = others.cumsum() <= recipe.dev_share * others.transform("sum")
+    dev = dev.reindex(sizes.index, fill_value=False)
+    sizes["split"] = np.select([train, dev], ["train", "dev"], "test")
+    split_of = sizes.set_index(["probe", "concept"])["split"]
+    keys = pd.MultiIndex.from_frame(items[["probe", "concept"]].astype(str))
+    return pd.Series(split_of.loc[keys].to_numpy(), index=items.index, name="split")

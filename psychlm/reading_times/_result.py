@@ -1,0 +1,106 @@
+"""The result of a fit, whichever program made it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+import pandas as pd
+from scipy import stats
+
+from psychlm.frames import FrameError
+
+
+@dataclass(frozen=True, repr=False)
+class GAMFit:
+    """A fitted additive model.
+
+    Attributes
+    ----------
+    formula, backend, method : str
+    loglik : float
+        Nats, -n/2 (log(2 pi RSS/n) + 1): what R's ``logLik`` gives for ``gam``.
+    edf : float
+        Effective degrees of freedom of the mean, the intercept included.
+    coefficients : DataFrame, indexed by R's names of the linear terms
+        ``estimate``, ``std_error`` (Bayesian, given the smoothing), ``low`` and ``high`` (95 %, t
+        distribution), in the response's unit per unit of the predictor.
+    smooths : DataFrame, indexed by label
+        ``edf`` of each smooth.
+    scale : float
+        Residual variance, RSS / (n - edf).
+    n, n_missing : int
+        Rows fitted, and rows left out because the response is missing (a skipped word).
+    converged : bool
+    """
+
+    formula: str
+    backend: str
+    method: str
+    loglik: float
+    edf: float
+    coefficients: pd.DataFrame
+    smooths: pd.DataFrame
+    scale: float
+    n: int
+    n_missing: int
+    converged: bool
+    _predict: Callable[[pd.DataFrame], np.ndarray] = field(repr=False, compare=False)
+
+    def predict(self, data: pd.DataFrame) -> pd.Series:
+        """Return the expected response for new rows.
+
+        A level of a random effect that was not in the fit has the mean effect, 0.
+
+        Raises
+        ------
+        FrameError
+            If a predictor is absent or has gaps, or a linear term's factor has a level that was not
+            in the fit.
+        """
+        name = self.formula.partition("~")[0].strip()
+        return pd.Series(self._predict(data), index=data.index, name=name)
+
+    def __repr__(self) -> str:
+        """Return the model and its estimates, as R's ``print`` and ``summary`` do."""
+        lines = [
+            f"{self.formula}",
+            f"{self.backend}, {self.method}{'' if self.converged else ', NOT converged'}: n = "
+            f"{self.n:,} "
+            f"({self.n_missing:,} without a response left out), log-likelihood "
+            f"{self.loglik:.2f} on {self.edf:.2f} "
+            f"degrees of freedom, residual deviation {self.scale**0.5:.4g}",
+            "",
+            self.coefficients.round(4).to_string(),
+        ]
+        return "\n".join(
+            [*lines, *(["", self.smooths.round(3).to_string()] if len(self.smooths) else [])]
+        )
+
+
+def check_new_data(data: pd.DataFrame, variables: tuple[str, ...]) -> None:
+    """Raise a :class:`FrameError` if new data lack a predictor or have gaps in one."""
+    absent = [name for name in variables if name not in data.columns]
+    gaps = [name for name in variables if name not in absent and data[name].isna().any()]
+    if absent or gaps:
+        raise FrameError(
+            f"cannot predict: predictors {absent} are no columns, and {gaps} have gaps; fill or "
+            f"drop them"
+        )
+
+
+def coefficient_table(
+    names: list[str], estimate: np.ndarray, std_error: np.ndarray, dof: float
+) -> pd.DataFrame:
+    """Return estimates with standard errors and 95 % intervals, by name."""
+    reach = stats.t.ppf(0.975, dof) * std_error
+    table = {"estimate": estimate, "std_error": std_error}
+    table |= {"low": estimate - reach, "high": estimate + reach}
+    return pd.DataFrame(table, index=pd.Index(names, name="coefficient"))
+
+
+def smooth_table(edf: dict[str, float]) -> pd.DataFrame:
+    """Return the effective degrees of freedom of smooths, by label."""
+    index = pd.Index(list(edf), name="smooth", dtype=object)
+    return pd.DataFrame({"edf": np.array(list(edf.values()), dtype=np.float64)}, index=index)

@@ -1,0 +1,214 @@
+"""How good a language model is, by what it finds surprising, and whether better models gain more on
+reading times.
+
+Perplexity per token compares only models that share a vocabulary (Hao et al. 2020, section 3.3.1);
+per word or per character it compares all. The predictability norm correlation (PNC, section 3.3.2)
+compares a model's surprisal with that of people in a cloze task. Either is set against the gain of
+:func:`psychlm.reading_times.delta_loglik`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+from numpy.typing import ArrayLike
+
+from psychlm.frames import FrameError, check_rows, check_words
+from psychlm.stats import Correlation, correlation
+
+
+@dataclass(frozen=True)
+class Perplexity:
+    """The perplexity of texts: two to the mean surprisal in bits, over tokens, words or
+    characters."""
+
+    per_token: float  # comparable between models of one vocabulary
+    per_word: float  # comparable between all models of the same words
+    per_character: float  # comparable even between splits into words; spaces between words count
+    bits: float  # surprisal of all words together
+    n_tokens: int
+    n_words: int
+    n_characters: int
+    n_missing: int  # words without a value, left out of all of the above
+
+
+def perplexity(words: pd.DataFrame, column: str = "surprisal_bits") -> Perplexity:
+    """Return the perplexity of a language model on the words it has scored.
+
+    perplexity = (prod_i P(token_i | tokens before))^(-1/N) = 2^(mean surprisal in bits), Hao et al.
+    (2020), section 3.3.1; N counts the tokens (column ``n_tokens``, which
+    :func:`psychlm.lm.surprisal` writes; without it every word is one token), the words, or the
+    characters: the words' and the spaces between them (``space_after``, or one).
+
+    Parameters
+    ----------
+    words : DataFrame
+        A words frame with surprisals. Surprisals summed over tokens (``correction=None``) give the
+        paper's perplexity; corrected ones that of word probabilities.
+    column : str
+        The surprisal, in bits.
+
+    Raises
+    ------
+    FrameError
+        If the column is missing, or holds no value.
+    """
+    checked = check_words(words, whole_texts=False)
+    if column not in checked.columns:
+        raise FrameError(
+            f"words have no column {column!r}, but {list(words.columns)}; score them with "
+            f"lm.surprisal"
+        )
+    known = checked[checked[column].notna()].sort_values(["text_id", "word_id"])
+    if known.empty:
+        raise FrameError(f"{column} is NaN for all {len(words)} words; see the column 'reason'")
+    bits, n_words = float(known[column].sum()), len(known)
+    n_tokens = int(known["n_tokens"].sum()) if "n_tokens" in known else n_words
+    n_characters = int(known["word"].str.len().sum())
+    # The last word of a text has no space after it.
+    within = known[known.duplicated("text_id", keep="last")]
+    spaces = within["space_after"] if "space_after" in within else pd.Series(True, within.index)
+    flags = pd.api.types.is_bool_dtype(spaces)
+    n_characters += int(spaces.sum() if flags else spaces.str.len().sum())
+    per_token, per_word, per_character = (
+        float(np.exp2(bits / n)) for n in (n_tokens, n_words, n_characters)
+    )
+    n_missing = len(words) - n_words
+    return Perplexity(
+        per_token, per_word, per_character, bits, n_tokens, n_words, n_characters, n_missing
+    )
+
+
+def predictability_norm_correlation(
+    surprisal_bits: ArrayLike, cloze_surprisal: ArrayLike, *, level: float = 0.95
+) -> Correlation:
+    """Return the predictability norm correlation (PNC) of a language model, with its interval.
+
+    The Pearson correlation between the surprisals of a model and those of people in a cloze task
+    (Hao et al. 2020, section 3.3.2), shape (n_words,) each. Words for which either is NaN are left
+    out and counted in ``n_missing``.
+
+    Raises
+    ------
+    ValueError
+        If a surprisal is infinite: a word that nobody said needs a smoothed cloze probability.
+    """
+    for name, values in (("surprisal_bits", surprisal_bits), ("cloze_surprisal", cloze_surprisal)):
+        n_infinite = int(np.isinf(np.asarray(values, dtype=np.float64)).sum())
+        if n_infinite:
+            raise ValueError(
+                f"{name} is infinite for {n_infinite} words, so no correlation is defined; "
+                f"smooth the probabilities "
+                "(a word that nobody said is not impossible), or set these words to NaN to "
+                "leave them out"
+            )
+    return correlation(surprisal_bits, cloze_surprisal, method="pearson", level=level)
+
+
+def quality(
+    words: pd.DataFrame,
+    surprisals: pd.DataFrame,
+    *,
+    cloze: str = "cloze_surprisal_bits",
+    level: float = 0.95,
+) -> pd.DataFrame:
+    """Return PNC and perplexity of many language models on the same words: one row per model.
+
+    Parameters
+    ----------
+    words : DataFrame
+        A words frame with the surprisal of each word for people in a cloze task (column ``cloze``).
+    surprisals : DataFrame
+        ``text_id``, ``word_id`` and one column of surprisals (bits) for each language model.
+    cloze : str
+    level : float
+        Coverage of the PNC's interval (Fisher's).
+
+    Returns
+    -------
+    DataFrame
+        ``model``, ``pnc``, ``pnc_low``, ``pnc_high``, ``n_words`` (behind the PNC) and
+        ``perplexity`` (per word).
+
+    Raises
+    ------
+    FrameError
+        If a column is missing, or the two frames do not hold the same words.
+    """
+    keys = ["text_id", "word_id"]
+    names = [c for c in surprisals.columns if c not in (*keys, "word")]
+    left = check_rows(words, keys, ["word", cloze], "words")[[*keys, "word", cloze]]
+    right = check_rows(surprisals, keys, [], "surprisals")[[*keys, *names]]
+    both = left.merge(right, on=keys, validate="one_to_one")
+    if len(both) < max(len(words), len(surprisals)):
+        raise FrameError(
+            f"{len(words)} words and {len(surprisals)} surprisals have {len(both)} (text_id, "
+            f"word_id) in common; "
+            "score the same words, and no others"
+        )
+    rows = []
+    for name in names:
+        pnc = predictability_norm_correlation(both[name], both[cloze], level=level)
+        rows.append((name, pnc.r, pnc.low, pnc.high, pnc.n, perplexity(both, name).per_word))
+    columns = ["model", "pnc", "pnc_low", "pnc_high", "n_words", "perplexity"]
+    return pd.DataFrame(rows, columns=columns)
+
+
+def gain_relation(
+    gains: pd.DataFrame,
+    predictor: str,
+    *,
+    gain: str = "gain",
+    groups: Sequence[str] = ("measure",),
+    level: float = 0.95,
+) -> pd.DataFrame:
+    """Return how the gain goes with a property of language models, over models: one row per group.
+
+    Hao et al. (2020) relate it to the PNC (section 4.2) and to perplexity (section 4.1, Figure 1).
+
+    Parameters
+    ----------
+    gains : DataFrame
+        One row per model and measure, for instance :func:`psychlm.reading_times.delta_loglik`
+        joined with :func:`quality` on ``model``.
+    predictor : str
+        The column with the property: ``"pnc"`` or ``"perplexity"``.
+    gain : str
+        The column of gains: ``"gain"`` (nats, in sample) or ``"heldout_gain"`` (nats per reading).
+    groups : sequence of str
+        Columns; models are compared only within their values. Perplexities per token need one that
+        says which models share a vocabulary.
+    level : float
+        Coverage of the intervals (Fisher's, which takes the models for independent draws).
+
+    Returns
+    -------
+    DataFrame
+        The groups, Pearson's ``r`` with ``low``, ``high`` and ``p``, ``n`` (models), and the
+        least-squares line: ``slope`` (gain per unit of the property) and ``intercept``. NaN where
+        there are fewer than three models.
+
+    Raises
+    ------
+    FrameError
+        If a column is missing.
+    """
+    missing = [name for name in (*groups, predictor, gain) if name not in gains.columns]
+    if missing:
+        raise FrameError(f"the gains have no columns {missing}; there are {list(gains.columns)}")
+    rows = []
+    for key, part in gains.groupby(list(groups), sort=False):
+        known = part[[predictor, gain]].dropna().to_numpy(np.float64)
+        row = dict(zip(groups, key, strict=True)) | {"n": len(known)}
+        if len(known) > 2:
+            x, y = known.T
+            relation = correlation(x, y, method="pearson", level=level)
+            line = np.polynomial.Polynomial.fit(x, y, 1).convert().coef
+            row |= {"r": relation.r, "low": relation.low, "high": relation.high, "p": relation.p}
+            row |= {"slope": line[1], "intercept": line[0]}
+        rows.append(row)
+    columns = [*groups, "r", "low", "high", "p", "n", "slope", "intercept"]
+    return pd.DataFrame(rows, columns=columns)

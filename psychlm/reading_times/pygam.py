@@ -1,0 +1,104 @@
+"""The nearest model that pygam has: P-splines smoothed by generalised cross-validation, without
+random effects."""
+
+from __future__ import annotations
+
+import warnings
+from functools import reduce
+from operator import add
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from psychlm.frames import FrameError
+from psychlm.reading_times._result import GAMFit, coefficient_table, smooth_table
+from psychlm.reading_times.formula import Formula
+
+SMOOTHING = np.logspace(-3, 4, 8)  # one penalty for all terms is chosen from these
+UNPENALISED = 1e-9
+
+
+def fit(data: pd.DataFrame, formula: Formula, *, n_missing: int = 0) -> GAMFit:
+    """Fit the parts of a formula that pygam has.
+
+    Raises
+    ------
+    FrameError
+        If the formula has interactions or predictors that are no numbers, or nothing but random
+        effects.
+
+    Warns
+    -----
+    RuntimeWarning
+        That smoothing is by GCV with one penalty for all terms, and which random effects are left
+        out.
+    """
+    from pygam import LinearGAM, l, s, te
+
+    left_out = [smooth.label for smooth in formula.smooths if smooth.basis == "re"]
+    warnings.warn(
+        "pygam has B-splines with one penalty for all terms, chosen by GCV, not mgcv's bases "
+        "and REML"
+        + (f"; it has no random effects, so {left_out} are left out" if left_out else ""),
+        RuntimeWarning,
+        stacklevel=3,
+    )
+    smooths = [smooth for smooth in formula.smooths if smooth.basis != "re"]
+    crossed = [":".join(term) for term in formula.linear if len(term) > 1]
+    if crossed:
+        raise FrameError(f"pygam has no interactions {crossed}; make columns of the products first")
+    terms = (*formula.linear, *(smooth.variables for smooth in smooths))
+    names = list(dict.fromkeys(name for term in terms for name in term))
+    text = [name for name in names if not pd.api.types.is_numeric_dtype(data[name])]
+    if text or not names:
+        raise FrameError(
+            f"pygam needs numbers, and {text or 'nothing but random effects'} cannot be entered"
+        )
+
+    # One term for each linear term and smooth, in this order.
+    n_linear = len(formula.linear)
+    parts: list[Any] = [l(names.index(term[0]), lam=UNPENALISED) for term in formula.linear]
+    for smooth in smooths:
+        index = [names.index(name) for name in smooth.variables]
+        one = len(index) == 1
+        parts.append(
+            s(index[0], n_splines=smooth.k[0]) if one else te(*index, n_splines=list(smooth.k))
+        )
+
+    # The fit of least generalised cross-validation score.
+    y, matrix = data[formula.response].to_numpy(np.float64), data[names].to_numpy(np.float64)
+    n_penalties = sum(len(smooth.variables) for smooth in smooths)
+    models = []
+    for penalty in SMOOTHING if smooths else SMOOTHING[:1]:
+        lam = [UNPENALISED] * n_linear + [float(penalty)] * n_penalties
+        models.append(LinearGAM(reduce(add, parts), lam=lam).fit(matrix, y))
+    model = min(models, key=lambda candidate: candidate.statistics_["GCV"])
+
+    n, edf = len(y), float(model.statistics_["edof"])
+    rss = float(((y - model.predict(matrix)) ** 2).sum())
+    index = [len(model.coef_) - 1, *range(n_linear)]  # pygam puts the intercept last
+    per_coefficient = model.statistics_["edof_per_coef"]
+    edf_of = {
+        smooth.label: per_coefficient[model.terms.get_coef_indices(n_linear + i)].sum()
+        for i, smooth in enumerate(smooths)
+    }
+    return GAMFit(
+        formula=formula.text,
+        backend="pygam",
+        method="GCV",
+        n=n,
+        n_missing=n_missing,
+        converged=True,
+        loglik=float(-n / 2 * (np.log(2 * np.pi * rss / n) + 1)),
+        edf=edf,
+        scale=rss / (n - edf),
+        coefficients=coefficient_table(
+            ["(Intercept)", *(term[0] for term in formula.linear)],
+            model.coef_[index],
+            model.statistics_["se"][index],
+            n - edf,
+        ),
+        smooths=smooth_table(edf_of),
+        _predict=lambda new: model.predict(new[names].to_numpy(np.float64)),
+    )

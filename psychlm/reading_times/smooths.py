@@ -1,0 +1,445 @@
+"""From variables to the columns of a model matrix, in coordinates where every penalty is diagonal.
+
+A penalised function f(x) = sum_k b_k B_k(x) of mgcv costs lambda b'Sb. An eigendecomposition S = U
+diag(d) U' turns b into g = U'b, in which the penalty is a sum of squares, lambda sum_k d_k g_k^2.
+The marginal penalties S1 x I and I x S2 of a tensor product commute, so that one change of
+coordinates makes both diagonal. The constant function lies in every null space and is one of the
+coordinates: it is left out and the other columns are centred, which is mgcv's sum-to-zero
+constraint. Neither step changes a fitted value, an edf, or the restricted likelihood beyond a
+constant.
+"""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+from scipy.interpolate import CubicSpline
+from scipy.sparse.linalg import eigsh
+
+from psychlm.frames import FrameError, format_names
+from psychlm.reading_times.formula import Smooth
+
+Floats = NDArray[np.float64]
+Levels = tuple[object, ...] | None  # of a factor; None for a number
+MAX_KNOTS = 2000  # of a thin plate, as in mgcv, which samples values at random; here every m-th
+
+
+@dataclass(frozen=True)
+class Term:
+    """Some columns of a model matrix.
+
+    Attributes
+    ----------
+    label : str
+        R's name of the term.
+    variables : tuple of str
+    names : tuple of str
+        R's names of the columns.
+    penalties : ndarray, shape (n_penalties, n_columns)
+        The diagonals d of the penalties; no rows for linear terms.
+    """
+
+    label: str
+    variables: tuple[str, ...]
+    names: tuple[str, ...]
+    penalties: Floats
+
+    def columns(self, data: pd.DataFrame) -> Floats:
+        """Return the columns, neither centred nor scaled, for new values of the variables."""
+        raise NotImplementedError
+
+    def diagonals(self, mean: Floats, xx: Floats) -> tuple[Floats, Floats]:
+        """Return the diagonals of X'X / n and of each penalty in mgcv's own coefficients.
+
+        ``mean`` and ``xx`` are the means and mean cross-products of the columns; all but random
+        effects are centred.
+        """
+        raise NotImplementedError
+
+
+# ---- linear terms and random effects ----
+
+
+@dataclass(frozen=True)
+class Linear(Term):
+    """A linear term or an interaction; factors have R's treatment contrasts, booleans ``nameTRUE``.
+
+    ``levels`` holds the levels of each factor, of which the first is the reference.
+    """
+
+    levels: tuple[Levels, ...]
+
+    def columns(self, data: pd.DataFrame) -> Floats:
+        """Return the products of the variables, shape (n, n_columns).
+
+        Raises
+        ------
+        FrameError
+            If a factor has a level that was not in the data of the fit, which has no coefficient.
+        """
+        result = np.ones((len(data[self.variables[0]]), 1))
+        for variable, levels in zip(self.variables, self.levels, strict=True):
+            values = data[variable]
+            if levels is None:
+                part = values.to_numpy(np.float64)[:, None]
+            else:
+                unseen = set(values.unique()) - set(levels)
+                if unseen:
+                    raise FrameError(
+                        f"factor {variable!r} has levels "
+                        f"{format_names(sorted(unseen, key=str))} that were not in the "
+                        "data of the fit, so they have no coefficient; leave those rows out"
+                    )
+                part = np.stack([(values == level).to_numpy(float) for level in levels[1:]], axis=1)
+            result = (part[:, :, None] * result[:, None, :]).reshape(len(part), -1)
+        return result
+
+
+def linear(variables: tuple[str, ...], data: pd.DataFrame) -> Linear:
+    """Make a linear term: find the levels of its factors."""
+    levels = tuple(_levels(data[variable]) for variable in variables)
+    names = [""]
+    for variable, present in zip(variables, levels, strict=True):
+        parts = [variable]
+        if present is not None:
+            # R writes TRUE for True
+            printed = [str(x).upper() if isinstance(x, bool | np.bool_) else x for x in present[1:]]
+            parts = [f"{variable}{level}" for level in printed]
+        names = [f"{name}:{part}" if name else part for part in parts for name in names]
+    return Linear(":".join(variables), variables, tuple(names), np.zeros((0, len(names))), levels)
+
+
+def _levels(values: pd.Series) -> Levels:
+    """Return the levels of a factor in R's order (that of the categories, or sorted); None for
+    numbers."""
+    if isinstance(values.dtype, pd.CategoricalDtype):
+        present = set(values.unique())
+        return tuple(level for level in values.cat.categories if level in present)
+    if pd.api.types.is_numeric_dtype(values) and not pd.api.types.is_bool_dtype(values):
+        return None
+    return tuple(sorted(values.unique()))
+
+
+@dataclass(frozen=True)
+class RandomEffect(Term):
+    """Independent normal intercepts or slopes of the levels of a factor: ``s(subject, bs="re")``.
+
+    ``factors`` holds the levels of each variable; None for the number that slopes multiply.
+    """
+
+    factors: tuple[Levels, ...]
+
+    def columns(self, data: pd.DataFrame) -> Floats:
+        """Return indicators of the levels times the numbers; an unseen level has the mean effect,
+        0."""
+        n = len(data[self.variables[0]])
+        code, width = np.zeros(n, dtype=np.int64), 1
+        number, known = np.ones(n), np.ones(n, dtype=bool)
+        for variable, levels in zip(self.variables, self.factors, strict=True):
+            if levels is None:
+                number = number * data[variable].to_numpy(np.float64)
+                continue
+            index = pd.Index(levels).get_indexer(pd.Index(data[variable]))
+            known &= index >= 0
+            code, width = code * len(levels) + index, width * len(levels)
+        result = np.zeros((n, width))
+        rows = np.flatnonzero(known)
+        result[rows, code[rows]] = number[rows]
+        return result
+
+    def diagonals(self, mean: Floats, xx: Floats) -> tuple[Floats, Floats]:
+        """Return the diagonals of X'X / n, which is not centred, and of the penalty."""
+        return np.diag(xx), self.penalties
+
+
+def random_effect(smooth: Smooth, data: pd.DataFrame) -> RandomEffect:
+    """Make a random effect: its first variable is a factor, the others are where they are no
+    numbers.
+
+    Raises
+    ------
+    FrameError
+        If every level of the grouping factor has a single row.
+
+    Warns
+    -----
+    RuntimeWarning
+        If the grouping factor holds numbers (ids), or some of its levels have a single row.
+    """
+    factors = [_levels(data[name]) for name in smooth.variables]
+    grouping = next((name for name, x in zip(smooth.variables, factors, strict=True) if x), None)
+    if grouping is None:
+        grouping = smooth.variables[0]
+        labels = tuple(sorted(data[grouping].unique()))
+        factors[0] = labels
+        warnings.warn(
+            f"{smooth.label}: the numbers in {grouping!r} label {len(labels)} groups, since "
+            'bs="re" always has a factor; for a slope write a linear term',
+            RuntimeWarning,
+            stacklevel=5,
+        )
+    counts = data[grouping].value_counts()
+    single = counts.index[counts == 1]
+    if len(single) == len(counts):
+        raise FrameError(
+            f"{smooth.label}: every level of {grouping!r} has a single row, so its effect is "
+            f"the residual; leave it out "
+            "(are these means over people?)"
+        )
+    if len(single):
+        warnings.warn(
+            f"{smooth.label}: {format_names(single)} ({len(single)} of {len(counts)} levels of "
+            f"{grouping!r}) have one "
+            "row, so their effects are shrunk to almost nothing; check their ids or leave them out",
+            RuntimeWarning,
+            stacklevel=5,
+        )
+    names = [smooth.label]
+    for levels in factors:
+        names = [f"{name}.{level}" for name in names for level in levels] if levels else names
+    ones = np.ones((1, len(names)))
+    return RandomEffect(smooth.label, smooth.variables, tuple(names), ones, tuple(factors))
+
+
+# ---- cubic regression splines and their tensor products ----
+
+
+@dataclass(frozen=True)
+class CubicMargin:
+    """A cubic regression spline of one variable, rotated so that its penalty is ``diag(d)``.
+
+    The coefficients b are the values at the knots, and S_ij = integral B_i''(x) B_j''(x) dx (Wood
+    2017, section 5.3.1). The rotation is orthogonal; its first coordinate is the constant, the
+    second the straight line.
+    """
+
+    spline: CubicSpline
+    rotation: Floats
+    d: Floats
+
+    def columns(self, x: Floats) -> Floats:
+        """Return shape (n, k); beyond the outer knots the function continues as a straight line."""
+        inside = np.clip(x, self.spline.x[0], self.spline.x[-1])
+        values = self.spline(inside)
+        beyond = x != inside
+        if beyond.any():
+            values[beyond] += (x - inside)[beyond, None] * self.spline(inside[beyond], 1)
+        return values @ self.rotation
+
+
+def cubic_margin(x: Floats, k: int, label: str) -> CubicMargin:
+    """Place k knots at quantiles of the unique values, as mgcv does."""
+    unique = np.unique(x)
+    _require_values(len(unique), k, label)
+    knots = np.quantile(unique, np.linspace(0, 1, k))
+    spline = CubicSpline(knots, np.eye(k), bc_type="natural")
+    # Second derivatives are linear between knots, so their products integrate to a tridiagonal
+    # form.
+    curvature, h = spline(knots, 2), np.diff(knots)
+    gram = np.diag(np.r_[h, 0] / 3 + np.r_[0, h] / 3) + np.diag(h / 6, 1) + np.diag(h / 6, -1)
+    penalty = curvature.T @ gram @ curvature
+    # The two smallest eigenvalues are zero; their space is exactly the straight lines.
+    straight = np.linalg.qr(np.stack([np.ones(k), knots - knots.mean()], axis=1))[0]
+    d, vectors = np.linalg.eigh(penalty)
+    rotation = np.hstack([straight, vectors[:, 2:]])
+    return CubicMargin(spline, rotation, np.r_[0.0, 0.0, d[2:] / d[-1]])
+
+
+@dataclass(frozen=True)
+class TensorSmooth(Term):
+    """A smooth of one variable (one margin), or a tensor product, in cubic regression splines.
+
+    The columns are row-wise Kronecker products of the margins' without the constant, times
+    ``shear``.
+    """
+
+    margins: tuple[CubicMargin, ...]
+    shear: Floats  # n_columns x n_columns
+
+    def columns(self, data: pd.DataFrame) -> Floats:
+        """Return shape (n, prod(k) - 1)."""
+        result = np.ones((len(data[self.variables[0]]), 1))
+        for variable, margin in zip(self.variables, self.margins, strict=True):
+            values, inverse = np.unique(data[variable].to_numpy(np.float64), return_inverse=True)
+            part = margin.columns(values)[inverse]
+            result = (result[:, :, None] * part[:, None, :]).reshape(len(part), -1)
+        return result[:, 1:] @ self.shear
+
+    def diagonals(self, mean: Floats, xx: Floats) -> tuple[Floats, Floats]:
+        """Return the diagonals where mgcv has them: for values at knots that sum to zero."""
+        rotation = np.eye(1)
+        for margin in self.margins:
+            rotation = np.asarray(np.kron(rotation, margin.rotation))
+        unsheared = np.linalg.inv(self.shear)
+        sums = rotation @ np.r_[len(rotation) ** -0.5, mean @ unsheared]
+        constrained = np.linalg.qr(sums[:, None], mode="complete")[0][:, 1:]
+        change = unsheared @ (rotation.T @ constrained)[1:]
+        penalties = [_diagonal(change, np.diag(d)) for d in self.penalties]
+        return _diagonal(change, xx), np.stack(penalties)
+
+
+def tensor(smooth: Smooth, data: pd.DataFrame, weights: Floats | None) -> TensorSmooth:
+    """Make a cubic smooth, its penalised columns orthogonal to the free ones in mgcv's
+    coefficients.
+
+    ML maximises over the free functions and integrates the others out, so it depends on which
+    functions count as the others; mgcv takes those orthogonal to the free ones among its
+    coefficients that sum to zero, and so does this. With means m = (m_f, m_p) of free and penalised
+    columns, in units of the constant, the shear adds to each penalised column the free ones times
+    -m_f m_p' / (1 + m_f'm_f). REML integrates both and does not depend on the choice.
+    """
+    margins = tuple(
+        cubic_margin(data[name].to_numpy(np.float64), k, smooth.label)
+        for name, k in zip(smooth.variables, smooth.k, strict=True)
+    )
+    grids = np.meshgrid(*(margin.d for margin in margins), indexing="ij")
+    penalties = np.stack([grid.ravel()[1:] for grid in grids])
+    size = penalties.shape[1]
+    names = tuple(f"{smooth.label}.{i + 1}" for i in range(size))
+    plain = TensorSmooth(smooth.label, smooth.variables, names, penalties, margins, np.eye(size))
+
+    constant = (size + 1) ** -0.5  # the column that was left out
+    means = np.average(plain.columns(data), axis=0, weights=weights) / constant
+    free = penalties.sum(axis=0) == 0
+    shear = np.eye(size)
+    added = -np.outer(means[free], means[~free]) / (1 + means[free] @ means[free])
+    shear[np.ix_(free, ~free)] = added
+    return replace(plain, shear=shear)
+
+
+# ---- thin-plate regression splines of one variable ----
+
+
+@dataclass(frozen=True)
+class ThinPlate(Term):
+    """A thin-plate spline of one variable, truncated to its k largest eigenvectors (Wood 2003).
+
+    With E_ij = |x_i - x_j|^3 / 12 over the unique values and its k largest eigenvectors U, f(x) =
+    E(x) U Z g + straight line, where Z spans what is orthogonal to straight lines; the last
+    rotation V makes the penalty diagonal. The straight line is the first column and is not
+    penalised.
+    """
+
+    knots: Floats
+    centre: float
+    scale: float
+    weights: Floats  # U Z V: n_knots x (k - 2)
+    rotation: Floats  # V
+
+    def columns(self, data: pd.DataFrame) -> Floats:
+        """Return shape (n, k - 1)."""
+        values, inverse = np.unique(
+            data[self.variables[0]].to_numpy(np.float64), return_inverse=True
+        )
+        x = (values - self.centre) / self.scale
+        return np.column_stack([x, _radial(x, self.knots) @ self.weights])[inverse]
+
+    def diagonals(self, mean: Floats, xx: Floats) -> tuple[Floats, Floats]:
+        """Return the diagonals for columns of unit size that sum to zero, as mgcv has them."""
+        # From mgcv's columns (curves, constant, line) to these (line, curves).
+        k = len(mean) + 1
+        change = np.zeros((k - 1, k))
+        change[1:, : k - 2], change[0, -1] = self.rotation.T, 1
+        means = np.r_[mean[1:] @ self.rotation.T, 1.0, 0.0]
+        size = np.sqrt(_diagonal(change, xx) + means**2)
+        constrained = np.linalg.qr((means / size)[:, None], mode="complete")[0][:, 1:]
+        change = change / size @ constrained
+        return _diagonal(change, xx), _diagonal(change, np.diag(self.penalties[0]))[None, :]
+
+
+def thin_plate(smooth: Smooth, data: pd.DataFrame) -> ThinPlate:
+    """Build the basis at the unique values of the variable (every m-th of them, if there are
+    many)."""
+    unique = np.unique(data[smooth.variables[0]].to_numpy(np.float64))
+    k = smooth.k[0]
+    _require_values(len(unique), k, smooth.label)
+    if len(unique) > MAX_KNOTS:
+        unique = unique[np.linspace(0, len(unique) - 1, MAX_KNOTS).round().astype(int)]
+    centre, scale = float(unique.mean()), float(unique.std())
+    knots = (unique - centre) / scale
+
+    # U: the k eigenvectors of largest absolute eigenvalue, positive ones first as in mgcv.
+    radial = _radial(knots, knots)
+    if len(knots) > 4 * k:
+        values, vectors = eigsh(radial, k=k, which="LM", v0=np.ones(len(knots)))
+    else:
+        values, vectors = np.linalg.eigh(radial)
+    order = np.argsort(-np.abs(values))[:k]
+    order = np.r_[order[values[order] > 0], order[values[order] < 0]]
+    values, vectors = values[order], vectors[:, order]
+
+    # Z: orthonormal, orthogonal to straight lines; by mgcv's Householder reflections, which keep
+    # its last rows.
+    left, z = np.stack([knots, np.ones_like(knots)]) @ vectors, np.eye(k)
+    for i, last in ((0, k), (1, k - 1)):
+        mirror = left[i, :last].copy()
+        mirror[-1] += np.copysign(np.linalg.norm(mirror), mirror[-1])
+        mirror /= np.linalg.norm(mirror)
+        for matrix in (left, z):
+            matrix[:, :last] -= 2 * np.outer(matrix[:, :last] @ mirror, mirror)
+    z = z[:, : k - 2]
+
+    # V: makes the penalty Z' diag(values) Z diagonal.
+    d, rotation = np.linalg.eigh(z.T @ (values[:, None] * z))
+    names = tuple(f"{smooth.label}.{i + 1}" for i in range(k - 1))
+    penalties = np.r_[0.0, d / d[-1]][None, :]
+    weights = vectors @ z @ rotation
+    return ThinPlate(
+        smooth.label, smooth.variables, names, penalties, knots, centre, scale, weights, rotation
+    )
+
+
+def _radial(x: Floats, knots: Floats) -> Floats:
+    distance = np.abs(x[:, None] - knots[None, :])
+    return distance * distance * distance / 12  # numpy's power of 3 takes ten times as long
+
+
+def _require_values(n_unique: int, k: int, label: str) -> None:
+    if n_unique < k:
+        raise FrameError(
+            f"{label} has {n_unique} unique values, too few for a basis of dimension {k}; give "
+            f"a smaller k "
+            f"({label[:-1]}, k={max(3, n_unique)})) or enter the variable as a linear term"
+        )
+
+
+def _diagonal(change: Floats, matrix: Floats) -> Floats:
+    """Return the diagonal of change' matrix change."""
+    return np.einsum("ij,ik,kj->j", change, matrix, change, optimize=True)
+
+
+def first_smoothing(diagonals: list[tuple[Floats, Floats]], n: int) -> Floats:
+    """Return the log lambda of all penalties where mgcv's search begins (its ``initial.sp``).
+
+    Each penalty weighs as much as the data on the coefficients that it touches, lambda_j = mean(x)
+    / mean(d_j); then all are made ten times heavier or lighter until the data make up 0.4 of the
+    sum, mean(x / (x + d)) = 0.4.
+
+    Parameters
+    ----------
+    diagonals : list of (ndarray, shape (k,); ndarray, shape (n_penalties, k))
+        For each smooth, what :meth:`Term.diagonals` gives.
+    n : int
+        Rows.
+    """
+    if not diagonals:
+        return np.zeros(0)
+    starts, information, weights = [], [], []
+    for xx, penalties in diagonals:
+        touched = penalties > 1e-12 * penalties.max(axis=1, keepdims=True)
+        start = np.array(
+            [n * xx[t].mean() / d[t].mean() for d, t in zip(penalties, touched, strict=True)]
+        )
+        starts.append(start)
+        information.append(n * xx[touched.any(axis=0)])
+        weights.append((start @ penalties)[touched.any(axis=0)])
+    x, w, factor = np.concatenate(information), np.concatenate(weights), 1.0
+    while (x / (x + factor * w)).mean() > 0.4:
+        factor *= 10
+    while (x / (x + factor * w)).mean() < 0.4:
+        factor /= 10
+    return np.log(factor * np.concatenate(starts))
