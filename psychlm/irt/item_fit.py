@@ -444,9 +444,16 @@ def likelihood_ratio(fit_small: FittedModel, fit_big: FittedModel) -> Likelihood
     Raises
     ------
     ValueError
-        If the bigger model has no more parameters, or a log-likelihood lower by more than 0.01
-        nats: they are then not nested, were fitted to different responses, or have not converged.
+        If the models were fitted to different responses, the bigger one has no more parameters, or
+        its log-likelihood is lower by more than 0.01 nats: they are then not nested, or one has
+        not converged.
     """
+    hashes = [getattr(fit, "data_hash", "") for fit in (fit_small, fit_big)]
+    if all(hashes) and hashes[0] != hashes[1]:
+        raise ValueError(
+            "the models were fitted to different responses, so their likelihoods cannot be "
+            "compared; fit both to the same persons and items"
+        )
     df = fit_big.n_parameters - fit_small.n_parameters
     if df <= 0:
         raise ValueError(
