@@ -2,38 +2,49 @@
 
 from __future__ import annotations
 
-from psychlm.crowds.answers import logprobs, respond
-from psychlm.crowds.chunks import Crowd, build
-from psychlm.crowds.encode import (
+from psychlm.crowds.networks import (
     Encoded,
+    Inputs,
+    Network,
     Vocabulary,
     encode_images,
-    encode_pairs,
     encode_texts,
-    take,
+    forward,
+    initial_weights,
+    last_states,
 )
-from psychlm.crowds.members import Member, draw_members
-from psychlm.crowds.networks import Network, forward, initial
-from psychlm.crowds.training import Lesson, Scores, TrainedCrowd, train
+from psychlm.crowds.sampling import Member, draw_members
+from psychlm.crowds.store import Crowd, local_cluster, models_that_fit, run_on_cluster, train_crowd
+from psychlm.crowds.training import (
+    CrowdState,
+    EpochPlan,
+    Loss,
+    TrainedCrowd,
+    predict_logits,
+    train,
+)
 
 __all__ = [
     "Crowd",
+    "CrowdState",
     "Encoded",
-    "Lesson",
+    "EpochPlan",
+    "Inputs",
+    "Loss",
     "Member",
     "Network",
-    "Scores",
     "TrainedCrowd",
     "Vocabulary",
-    "build",
     "draw_members",
     "encode_images",
-    "encode_pairs",
     "encode_texts",
     "forward",
-    "initial",
-    "logprobs",
-    "respond",
-    "take",
+    "initial_weights",
+    "last_states",
+    "local_cluster",
+    "models_that_fit",
+    "predict_logits",
+    "run_on_cluster",
     "train",
+    "train_crowd",
 ]

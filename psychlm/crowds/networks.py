@@ -1,246 +1,497 @@
-"""Small classifiers whose weights carry a leading model axis, so that many are one.
+"""Inputs and small classifiers of a crowd; weights have a leading model axis, so that many are one.
 
-    bag        mean of word embeddings -> tanh layers (none unless asked) -> softmax
-    lstm       the state of an LSTM after the last word -> tanh layers (none unless asked) -> softmax
-    nli-bag    both texts as in bag, side by side -> three tanh layers -> softmax
-    nli-lstm   one LSTM for the premise, one for the hypothesis, side by side -> three tanh layers -> softmax
-    mlp        image or features -> two ReLU layers -> softmax
-    cnn        two convolutions with ReLU and max-pooling -> a ReLU layer -> softmax
+==========  ==================================================================================
+bag         mean of word embeddings -> tanh layers (none by default) -> softmax
+lstm        state of an LSTM after the last word -> tanh layers (none by default) -> softmax
+nli-bag     both texts of a pair as in bag, side by side -> three tanh layers -> softmax
+nli-lstm    an LSTM for the premise and one for the hypothesis -> three tanh layers -> softmax
+mlp         image or features -> two ReLU layers -> softmax
+cnn         two convolutions with ReLU and max-pooling -> a ReLU layer -> softmax
+==========  ==================================================================================
 
-``nli-lstm`` and ``cnn`` are the classifiers of Lalor (2020, sections 5.2.4 and 5.2.1) but for the CNN's dropout.
-What member i starts from depends on its own seed and on nothing else.
+``nli-lstm`` and ``cnn`` are the classifiers of Lalor (2020, sections 5.2.4 and 5.2.1) without the
+dropout of the latter.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+import re
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args
 
+import numpy as np
 import torch
+from numpy.typing import ArrayLike
 from torch import Tensor, nn
 
-from psychlm.crowds.encode import Encoded, Inputs
-from psychlm.crowds.recurrence import last_states
+from psychlm.frames import FrameError
 
 Kind = Literal["bag", "lstm", "nli-bag", "nli-lstm", "mlp", "cnn"]
 Weights = dict[str, Tensor]  # name -> (models, ...)
-PAIR_TANH_LAYERS = 3  # Lalor 2020, section 5.2.4
 EMBEDDING = "embedding"
+PAD, UNKNOWN = 0, 1
+PAIR_TANH_LAYERS = 3  # Lalor 2020, section 5.2.4
+GATE_VALUES_AT_ONCE = 2**16  # of an LSTM on a CPU: a quarter of a megabyte, held by a core's cache
+SEGMENTS = {0: "images or features", 1: "single texts", 2: "pairs of texts"}
+
+
+def torch_device(device: str | torch.device) -> torch.device:
+    """Return a torch device; ``"auto"`` is the GPU if there is one.
+
+    Raises
+    ------
+    ValueError
+        If torch knows no such device, or it is not present.
+    """
+    if device == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        wanted = torch.device(device)
+        torch.empty(0, device=wanted)
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        reason = str(error).splitlines()[0]
+        raise ValueError(
+            f"device {str(device)!r} cannot be used: {reason}; use device='cpu' or device='auto'"
+        ) from error
+    return wanted
+
+
+# Inputs
+
+
+@dataclass(frozen=True)
+class Vocabulary:
+    """Words known to a model; word i has the number i + 2, 0 is padding and 1 any unknown word."""
+
+    words: tuple[str, ...]
+
+    def __len__(self) -> int:
+        return len(self.words) + 2
+
+    @staticmethod
+    def split(text: str) -> list[str]:
+        """Return words and marks in lower case: ``"It's bad."`` gives ``["it's", "bad", "."]``."""
+        return re.findall(r"\w+(?:[-'’]\w+)*|[^\w\s]", text.lower())
+
+    @classmethod
+    def of(cls, texts: Iterable[str], *, min_count: int = 2) -> Vocabulary:
+        """Collect the words that occur at least ``min_count`` times, frequent ones first."""
+        counts = Counter(token for text in texts for token in cls.split(text))
+        kept = [word for word, n in counts.items() if n >= min_count]
+        return cls(tuple(sorted(kept, key=lambda word: (-counts[word], word))))
+
+
+@dataclass(frozen=True, eq=False)
+class Encoded:
+    """Texts as word numbers; ``encoded[rows]`` selects texts, as indexing a tensor selects images.
+
+    Attributes
+    ----------
+    segments : tuple of (numbers, lengths)
+        One for texts, two for pairs: (n, length) int32 word numbers, and (n,) int64 lengths.
+    n_unknown, n_truncated : int
+        Tokens that the vocabulary lacks, and texts cut at ``max_tokens``, when these were encoded.
+    """
+
+    segments: tuple[tuple[Tensor, Tensor], ...]
+    vocabulary: Vocabulary
+    n_unknown: int
+    n_truncated: int
+
+    def __len__(self) -> int:
+        return len(self.segments[0][1])
+
+    def __getitem__(self, rows: Any) -> Encoded:
+        return replace(
+            self, segments=tuple((n[rows], lengths[rows]) for n, lengths in self.segments)
+        )
+
+    def to(self, device: torch.device) -> Encoded:
+        """Return the texts on a device."""
+        moved = tuple((n.to(device), lengths.to(device)) for n, lengths in self.segments)
+        return replace(self, segments=moved)
+
+
+Inputs = Encoded | Tensor
+
+
+def encode_texts(
+    *columns: Sequence[str],
+    vocabulary: Vocabulary | None = None,
+    max_tokens: int = 64,
+    min_count: int = 2,
+) -> Encoded:
+    """Return texts, or pairs of texts, as word numbers.
+
+    Parameters
+    ----------
+    *columns : sequences of str, each of length n
+        One column of texts, or two: premises and hypotheses.
+    vocabulary : Vocabulary, optional
+        Of the training texts. By default the words that occur ``min_count`` times in ``columns``.
+    max_tokens : int
+        Longer texts are cut at their end and counted in ``n_truncated``.
+
+    Raises
+    ------
+    FrameError
+        If there is no text, the columns differ in length, or an entry is not a string.
+
+    Examples
+    --------
+    >>> encode_texts(["a b a", "b"], min_count=1).segments[0][0].tolist()
+    [[2, 3, 2], [3, 0, 0]]
+    """
+    sizes = [len(column) for column in columns]
+    if not sizes or min(sizes) == 0 or len(set(sizes)) > 1 or len(sizes) > 2:
+        raise FrameError(
+            f"one or two columns of texts of equal length are needed, and these have {sizes} texts"
+        )
+    wrong = [i for texts in columns for i, text in enumerate(texts) if not isinstance(text, str)]
+    if wrong:
+        raise FrameError(
+            f"texts {wrong[:5]} (counted from 0) are not strings; drop or correct them"
+        )
+    if vocabulary is None:
+        texts = (text for column in columns for text in column)
+        vocabulary = Vocabulary.of(texts, min_count=min_count)
+    number = {word: i for i, word in enumerate(vocabulary.words, start=2)}
+    segments, n_unknown, n_truncated = [], 0, 0
+    for column in columns:
+        rows = [[number.get(word, UNKNOWN) for word in Vocabulary.split(text)] for text in column]
+        n_truncated += sum(len(row) > max_tokens for row in rows)
+        tensors = [torch.tensor(row[:max_tokens], dtype=torch.int32) for row in rows]
+        lengths = torch.tensor([len(row) for row in tensors])
+        numbers = nn.utils.rnn.pad_sequence(tensors, batch_first=True, padding_value=PAD)
+        if numbers.shape[1] == 0:  # empty texts only
+            numbers = numbers.new_zeros(len(rows), 1)
+        n_unknown += int((numbers == UNKNOWN).sum())
+        segments.append((numbers, lengths))
+    return Encoded(tuple(segments), vocabulary, n_unknown, n_truncated)
+
+
+def encode_images(images: ArrayLike) -> Tensor:
+    """Return images as float32 with a channel axis: (n, [channels,] height, width); features stay.
+
+    Raises
+    ------
+    FrameError
+        If a value is not finite, or there are fewer than two or more than four axes.
+    """
+    values = torch.as_tensor(np.asarray(images, dtype=np.float32))
+    if values.ndim not in (2, 3, 4):
+        raise FrameError(f"images have two to four axes, image first, not {tuple(values.shape)}")
+    if not torch.isfinite(values).all():
+        raise FrameError("some images have values that are not finite; correct or drop them")
+    return values[:, None] if values.ndim == 3 else values
+
+
+# Networks
 
 
 @dataclass(frozen=True)
 class Network:
-    """What every member of a crowd is made of."""
+    """Architecture of every member of a crowd.
+
+    Parameters
+    ----------
+    kind : {"bag", "lstm", "nli-bag", "nli-lstm", "mlp", "cnn"}
+    classes : int
+    vocabulary : int
+        Rows of the embedding; 0 for images.
+    shape : tuple of int
+        Of an image: (features,) or (channels, height, width).
+    size : int
+        Units of a word's embedding.
+    hidden : int
+        Units of an LSTM and of each layer, channels of a CNN's second layer (twice the first's).
+    tanh_layers : int, optional
+        Layers between the encoded text and the softmax: 3 for pairs and none for texts by default.
+    """
 
     kind: Kind
     classes: int
-    vocabulary: int = 0  # rows of the embedding; 0 for images
-    shape: tuple[int, ...] = ()  # of an image: (features,) or (channels, height, width)
-    size: int = 32  # units of a word's embedding
-    hidden: int = 32  # units of an LSTM, of a tanh or ReLU layer; half as many channels in a CNN's first layer
-    tanh_layers: int | None = (
-        None  # between encoding and softmax; by default 3 for pairs, else none
-    )
+    vocabulary: int = 0
+    shape: tuple[int, ...] = ()
+    size: int = 32
+    hidden: int = 32
+    tanh_layers: int | None = None
 
     def __post_init__(self) -> None:
         if self.kind not in get_args(Kind):
-            raise ValueError(f"no network is named {self.kind!r}; there are {list(get_args(Kind))}")
+            raise ValueError(f"unknown network {self.kind!r}; choose one of {list(get_args(Kind))}")
         if self.classes < 2:
-            raise ValueError(f"a classifier needs two classes or more, not {self.classes}")
+            raise ValueError(f"a classifier needs two or more classes, not {self.classes}")
         if self.kind == "cnn" and (len(self.shape) != 3 or min(self.shape[1:]) < 4):
             raise ValueError(
-                f"a CNN reads images of (channels, height, width) with sides of 4 or more, not {self.shape}; "
-                "take kind='mlp' for features"
+                f"a CNN reads images of (channels, height, width) with sides of 4 or more, not "
+                f"{self.shape}; use kind='mlp' for features"
             )
 
-    @property
-    def reads_text(self) -> bool:
-        """Whether inputs are texts (``Encoded``) rather than images."""
-        return self.kind not in ("mlp", "cnn")
-
-    @property
-    def segments(self) -> int:
-        """Texts an item has: 2 for pairs, 1 for texts, 0 for images."""
-        return (2 if self.kind.startswith("nli-") else 1) if self.reads_text else 0
-
     @classmethod
-    def reading(cls, kind: Kind, inputs: Inputs, classes: int, **sizes: Any) -> Network:
-        """Return the network of this kind that fits the inputs.
+    def for_inputs(cls, kind: Kind, inputs: Inputs, classes: int, **sizes: Any) -> Network:
+        """Return the network of this kind that fits the inputs; ``sizes`` are its other fields.
 
         Raises
         ------
         ValueError
-            If texts meet a network for images or the other way round, or pairs meet one for single texts.
+            If the network reads texts and the inputs are images or pairs of texts, and the like.
         """
         if isinstance(inputs, Encoded):
             network = cls(kind, classes, vocabulary=len(inputs.vocabulary), **sizes)
-            given = len(inputs.segments)
         else:
-            network, given = cls(kind, classes, shape=tuple(inputs.shape[1:]), **sizes), 0
-        if network.segments != given:
+            network = cls(kind, classes, shape=tuple(inputs.shape[1:]), **sizes)
+        n_segments = len(inputs.segments) if isinstance(inputs, Encoded) else 0
+        if network.n_segments != n_segments:
             raise ValueError(
-                f"a {kind!r} network reads {_SAID[network.segments]}, and these are {_SAID[given]}; "
-                "see encode_texts, encode_pairs and encode_images"
+                f"a {kind!r} network reads {SEGMENTS[network.n_segments]}, and the inputs are "
+                f"{SEGMENTS[n_segments]}; see encode_texts and encode_images"
             )
         return network
 
+    @property
+    def n_segments(self) -> int:
+        """Number of texts in an item: 2 for pairs, 1 for texts, 0 for images and features."""
+        return {"bag": 1, "lstm": 1, "nli-bag": 2, "nli-lstm": 2}.get(self.kind, 0)
+
     def shapes(self) -> dict[str, tuple[int, ...]]:
-        """Return the shape of every weight of one member, by name, in the order in which they are drawn."""
+        """Return the shape of each weight of one member, in the order in which they are drawn."""
         shapes: dict[str, tuple[int, ...]] = {}
-        if self.reads_text:
+        if self.n_segments:
             shapes[EMBEDDING] = (self.vocabulary, self.size)
-            if "lstm" in self.kind:
-                for i in range(self.segments):
-                    shapes |= {
-                        f"{i}.input": (self.size, 4 * self.hidden),
-                        f"{i}.state": (self.hidden, 4 * self.hidden),
-                    }
-                    shapes |= {f"{i}.bias": (4 * self.hidden,)}
-            width = self.segments * (self.hidden if "lstm" in self.kind else self.size)
-            n_layers = (
-                self.tanh_layers
-                if self.tanh_layers is not None
-                else PAIR_TANH_LAYERS * (self.segments == 2)
-            )
+            width = self.n_segments * (self.hidden if "lstm" in self.kind else self.size)
+            default = PAIR_TANH_LAYERS if self.n_segments == 2 else 0
+            n_layers = default if self.tanh_layers is None else self.tanh_layers
         else:
             width, n_layers = math.prod(self.shape), 2
-            if self.kind == "cnn":
-                first, n_layers = max(self.hidden // 2, 1), 1
-                shapes |= {"conv0.weight": (first, self.shape[0], 3, 3), "conv0.bias": (first,)}
-                shapes |= {"conv1.weight": (self.hidden, first, 3, 3), "conv1.bias": (self.hidden,)}
-                width = self.hidden * (self.shape[1] // 4) * (self.shape[2] // 4)
+        if "lstm" in self.kind:
+            for i in range(self.n_segments):
+                shapes[f"{i}.input"] = (self.size, 4 * self.hidden)
+                shapes[f"{i}.state"] = (self.hidden, 4 * self.hidden)
+                shapes[f"{i}.bias"] = (4 * self.hidden,)
+        if self.kind == "cnn":
+            first, n_layers = max(self.hidden // 2, 1), 1
+            shapes |= {"conv0.weight": (first, self.shape[0], 3, 3), "conv0.bias": (first,)}
+            shapes |= {"conv1.weight": (self.hidden, first, 3, 3), "conv1.bias": (self.hidden,)}
+            width = self.hidden * (self.shape[1] // 4) * (self.shape[2] // 4)
         for i in range(n_layers):
             shapes |= {f"layer{i}.weight": (width, self.hidden), f"layer{i}.bias": (self.hidden,)}
             width = self.hidden
         return shapes | {"out.weight": (width, self.classes), "out.bias": (self.classes,)}
 
-    @property
-    def n_weights(self) -> int:
-        """Weights of one member."""
-        return sum(math.prod(shape) for shape in self.shapes().values())
 
+def initial_weights(
+    network: Network, seeds: Sequence[int], device: str | torch.device = "cpu"
+) -> Weights:
+    """Draw the (models, ...) initial weights of members, each from its own seed.
 
-_SAID = {0: "images", 1: "single texts", 2: "pairs of texts"}
-
-
-def initial(network: Network, seeds: Sequence[int], device: str | torch.device = "cpu") -> Weights:
-    """Return the (models, ...) weights that members start from, each drawn from its own seed.
-
-    Embeddings are uniform within ±0.1, all else within ± 1/sqrt(inputs) as PyTorch's layers are (an LSTM's within
-    ± 1/sqrt(units)); the embedding of padding is zero.
+    Embeddings are uniform within ±0.1 and that of padding is zero; all other weights are uniform
+    within ±1 / sqrt(inputs), as in PyTorch's layers (an LSTM's within ±1 / sqrt(units)).
     """
-    weights: Weights = {}
     generators = [torch.Generator().manual_seed(int(seed)) for seed in seeds]
+    weights: Weights = {}
     bound = 0.1
     for name, shape in network.shapes().items():
-        part = name.split(".")[-1]
-        if part in ("input", "state"):
+        # A bias follows its weight and has the same bound.
+        if name.endswith((".input", ".state")):
             bound = 1 / math.sqrt(network.hidden)
-        elif part == "weight":
-            bound = 1 / math.sqrt(math.prod(shape[1:]) if name.startswith("conv") else shape[0])
-        drawn = torch.empty(len(generators), *shape)
-        for row, generator in zip(drawn, generators, strict=True):
+        elif name.startswith("conv") and name.endswith(".weight"):
+            bound = 1 / math.sqrt(math.prod(shape[1:]))
+        elif name.endswith(".weight"):
+            bound = 1 / math.sqrt(shape[0])
+        weights[name] = torch.empty(len(generators), *shape)
+        for row, generator in zip(weights[name], generators, strict=True):
             row.uniform_(-bound, bound, generator=generator)
-        weights[name] = drawn
-    if network.reads_text:
-        weights[EMBEDDING][:, 0] = 0
+    if EMBEDDING in weights:
+        weights[EMBEDDING][:, PAD] = 0
     return {name: value.to(device) for name, value in weights.items()}
 
 
 @dataclass(frozen=True, eq=False)
 class TextBatch:
-    """Texts that a crowd reads in one step, as places in a table of embeddings."""
+    """Texts that members read in one step, as places in a table of embeddings.
 
-    table: Tensor  # (rows, size): the embeddings of all words of the batch, of all members
-    segments: tuple[
-        tuple[Tensor, Tensor], ...
-    ]  # per segment: (models, batch, length) rows of table; lengths
+    Attributes
+    ----------
+    table : (rows, size) Tensor
+        Embeddings of all members' words.
+    segments : tuple of (places, lengths)
+        (models, batch, length) rows of ``table``, and (models, batch) lengths.
+    """
+
+    table: Tensor
+    segments: tuple[tuple[Tensor, Tensor], ...]
 
 
-Batch = TextBatch | Tensor
-
-
-def forward(
-    network: Network, weights: Weights, tokens: Inputs | tuple[tuple[Tensor, Tensor], ...]
-) -> Tensor:
+def forward(network: Network, weights: Weights, batch: TextBatch | Tensor) -> Tensor:
     """Return the (models, batch, classes) logits of a batch.
 
     Parameters
     ----------
     weights : dict
-        Name -> (models, ...), as :func:`initial` draws them.
-    tokens : Encoded, tuple of (numbers, lengths), or Tensor
-        Texts (batch, length) that all members read, or (models, batch, length) of each member's own; images
-        (batch, ...) or (models, batch, ...).
+        Name -> (models, ...). Embeddings are read from the batch's table.
+    batch : TextBatch or Tensor
+        Texts, or (models, batch, ...) images; each member has its own.
     """
-    if isinstance(tokens, Encoded):
-        tokens = tokens.segments
-    n_models = len(weights["out.bias"])
-    if isinstance(tokens, Tensor):
-        own = tokens.ndim == len(network.shape) + 2
-        return classify(
-            network, weights, tokens if own else tokens[None].expand(n_models, *tokens.shape)
-        )
-    table = weights[EMBEDDING].flatten(0, 1)
-    first = torch.arange(n_models, device=table.device)[:, None, None] * network.vocabulary
-    segments = tuple(
-        (first + numbers, lengths if lengths.ndim == 2 else lengths[None].expand(n_models, -1))
-        for numbers, lengths in tokens
-    )
-    return classify(network, weights, TextBatch(table, segments))
-
-
-def classify(network: Network, weights: Weights, batch: Batch) -> Tensor:
-    """Return the (models, batch, classes) logits; of ``weights`` the embedding is not read but the batch's table."""
+    # Encode: words or pixels -> (models, batch, features).
     if isinstance(batch, Tensor):
-        x = _convolved(weights, batch) if network.kind == "cnn" else batch.flatten(2)
-    elif "lstm" in network.kind:
-        parts = [
-            last_states(
-                batch.table,
-                places,
-                lengths,
-                *(weights[f"{i}.{part}"] for part in ("input", "state", "bias")),
-            )
-            for i, (places, lengths) in enumerate(batch.segments)
-        ]
-        x = torch.cat(parts, dim=2)
+        x = batch.flatten(2)
+        if network.kind == "cnn":
+            # The members are the groups of one grouped convolution.
+            n_models, n_images = batch.shape[:2]
+            x = batch.transpose(0, 1).flatten(1, 2)
+            for i in range(2):
+                kernel, bias = weights[f"conv{i}.weight"], weights[f"conv{i}.bias"]
+                x = nn.functional.conv2d(
+                    x, kernel.flatten(0, 1), bias.flatten(), padding=1, groups=n_models
+                )
+                x = nn.functional.max_pool2d(torch.relu(x), 2)
+            x = x.view(n_images, n_models, -1).transpose(0, 1)
     else:
-        x = torch.cat([_mean_embedding(batch.table, *segment) for segment in batch.segments], dim=2)
-    bend = torch.tanh if network.reads_text else torch.relu
+        encoded = []
+        for i, (places, lengths) in enumerate(batch.segments):
+            if "lstm" in network.kind:
+                parts = [weights[f"{i}.{part}"] for part in ("input", "state", "bias")]
+                encoded.append(last_states(batch.table, places, lengths, *parts))
+            else:
+                encoded.append(mean_embedding(batch.table, places, lengths))
+        x = torch.cat(encoded, dim=2)
+    # Classify: layers with tanh (texts) or ReLU, then a linear layer.
+    activation = torch.tanh if network.n_segments else torch.relu
     layer = 0
     while f"layer{layer}.weight" in weights:
-        x = bend(
-            torch.baddbmm(
-                weights[f"layer{layer}.bias"][:, None], x, weights[f"layer{layer}.weight"]
-            )
-        )
+        weight, bias = weights[f"layer{layer}.weight"], weights[f"layer{layer}.bias"]
+        x = activation(torch.baddbmm(bias[:, None], x, weight))
         layer += 1
     return torch.baddbmm(weights["out.bias"][:, None], x, weights["out.weight"])
 
 
-def _mean_embedding(table: Tensor, places: Tensor, lengths: Tensor) -> Tensor:
-    """Return the (models, batch, size) mean embedding of each text; that of an empty text is zero."""
+def mean_embedding(table: Tensor, places: Tensor, lengths: Tensor) -> Tensor:
+    """Return the (models, batch, size) mean embedding of each text, zero for an empty text."""
     n_models, n_texts, longest = places.shape
-    real = torch.arange(longest, device=places.device) < lengths[..., None]
-    ends = lengths.flatten().cumsum(0)
-    bags = nn.functional.embedding_bag(places[real], table, ends - lengths.flatten(), mode="mean")
+    is_word = torch.arange(longest, device=places.device) < lengths[..., None]
+    starts = lengths.flatten().cumsum(0) - lengths.flatten()
+    bags = nn.functional.embedding_bag(places[is_word], table, starts, mode="mean")
     return bags.view(n_models, n_texts, -1)
 
 
-def _convolved(weights: Weights, images: Tensor) -> Tensor:
-    """Return (models, batch, features) of images (models, batch, channels, height, width).
+def last_states(
+    table: Tensor, places: Tensor, lengths: Tensor, to_gates: Tensor, between: Tensor, bias: Tensor
+) -> Tensor:
+    """Return the (models, batch, hidden) LSTM state after each text's last word, zero for no word.
 
-    Members are the groups of one grouped convolution.
+    Parameters
+    ----------
+    table : (rows, size) Tensor
+        Embeddings.
+    places : (models, batch, length) int Tensor
+        Rows of ``table``.
+    lengths : (models, batch) int Tensor
+        Words of each text.
+    to_gates, between, bias : Tensor
+        (models, size, 4 hidden), (models, hidden, 4 hidden) and (models, 4 hidden); gates in
+        PyTorch's order (input, forget, cell, output).
     """
-    n_models, n_images = images.shape[:2]
-    x = images.transpose(0, 1).flatten(1, 2)
-    for i in range(2):
-        kernel = weights[f"conv{i}.weight"].flatten(0, 1)
-        x = nn.functional.conv2d(
-            x, kernel, weights[f"conv{i}.bias"].flatten(), padding=1, groups=n_models
-        )
-        x = nn.functional.max_pool2d(torch.relu(x), 2)
-    return x.view(n_images, n_models, -1).transpose(0, 1)
+    places = places[:, :, : max(int(lengths.max()), 1)].permute(2, 0, 1)
+    inward = torch.cat([to_gates, between], dim=1)
+    return LastStates.apply(table, places, lengths, inward, bias[:, None])
+
+
+class LastStates(torch.autograd.Function):
+    r"""LSTM states after the last word, with a backward pass of their own.
+
+    For the word embedding :math:`x_t` and :math:`u_t = [x_t, h_{t-1}]`,
+
+    .. math::
+        i, f, g, o = \sigma(u_t W + b), \quad c_t = f c_{t-1} + i (2 g - 1), \quad
+        h_t = o \tanh(c_t),
+
+    where the columns of W and b for g are doubled, since :math:`\tanh(x) = 2 \sigma(2 x) - 1`: all
+    gates pass through one sigmoid. Recorded operation by operation, autograd would keep and fill a
+    gradient of the whole text at every word. On a CPU, members are read in blocks whose gates stay
+    in the cache.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any, table: Tensor, places: Tensor, lengths: Tensor, inward: Tensor, bias: Tensor
+    ) -> Tensor:
+        """Read the texts; ``places`` is (length, models, batch)."""
+        n_words, n_models, n_texts = places.shape
+        hidden, size = inward.shape[2] // 4, table.shape[1]
+        doubled = inward.new_ones(4 * hidden)
+        doubled[2 * hidden : 3 * hidden] = 2
+        inward, bias = inward * doubled, bias * doubled
+        step = n_models
+        if table.device.type == "cpu":
+            step = max(GATE_VALUES_AT_ONCE // (n_texts * 4 * hidden), 1)
+        ctx.blocks = [slice(i, i + step) for i in range(0, n_models, step)]
+        saved, last = [], []
+        for block in ctx.blocks:
+            rows = places[:, block]
+            shape = rows.shape[1:]
+            # read: each word and the state before it; cells: before each word; squashed: tanh(c_t).
+            read = table.new_empty(n_words + 1, *shape, size + hidden)
+            read[0, ..., size:] = 0
+            words = table.index_select(0, rows.flatten())
+            read[:-1, ..., :size] = words.view(n_words, *shape, size)
+            gates = table.new_empty(n_words, *shape, 4 * hidden)
+            cells = table.new_empty(n_words + 1, *shape, hidden)
+            cells[0] = 0
+            squashed = table.new_empty(n_words, *shape, hidden)
+            for t in range(n_words):
+                product = torch.baddbmm(bias[block], read[t], inward[block], out=gates[t])
+                i, f, g, o = product.sigmoid_().chunk(4, dim=2)
+                torch.mul(g, 2, out=squashed[t]).sub_(1).mul_(i)
+                torch.addcmul(squashed[t], f, cells[t], out=cells[t + 1])
+                torch.mul(cells[t + 1], 2, out=squashed[t]).sigmoid_().mul_(2).sub_(1)
+                torch.mul(o, squashed[t], out=read[t + 1, ..., size:])
+            at_end = lengths[None, block, :, None].expand(1, -1, -1, hidden)
+            last.append(read[..., size:].gather(0, at_end)[0])
+            saved += [read, gates, cells, squashed]
+        ctx.save_for_backward(places, lengths, inward, doubled, *saved)
+        ctx.n_rows = len(table)
+        return torch.cat(last)
+
+    @staticmethod
+    def backward(ctx: Any, last: Tensor) -> tuple[Tensor | None, ...]:
+        """Go back through time; ``last`` is the gradient of the (models, batch, hidden) states."""
+        places, lengths, inward, doubled, *saved = ctx.saved_tensors
+        n_words, hidden = len(places), last.shape[2]
+        size = inward.shape[1] - hidden
+        to_table = inward.new_zeros(ctx.n_rows, size)
+        to_inward = torch.zeros_like(inward)
+        to_bias = inward.new_zeros(len(inward), 1, inward.shape[2])
+        for n, block in enumerate(ctx.blocks):
+            read, gates, cells, squashed = saved[4 * n : 4 * n + 4]
+            outward = inward[block].transpose(1, 2).contiguous()
+            to_read = torch.zeros_like(read[0])  # gradient of a word and of the state before it
+            to_words = read.new_empty(*read[1:].shape[:3], size)
+            to_cell = torch.zeros_like(last[block])
+            to_gates = torch.empty_like(gates[0])
+            to_i, to_f, to_g, to_o = to_gates.chunk(4, dim=2)
+            for t in reversed(range(n_words)):
+                i, f, g, o = gates[t].chunk(4, dim=2)
+                # The gradient of the result enters where a text ends; padding after it has none.
+                is_last = (lengths[block] == t + 1)[..., None]
+                to_state = torch.addcmul(to_read[..., size:], last[block], is_last)
+                # h = o tanh(c)
+                torch.mul(to_state, squashed[t], out=to_o)
+                to_state.mul_(o)
+                to_cell.add_(to_state).sub_(to_state.mul_(squashed[t]).mul_(squashed[t]))
+                # c = f c_before + i (2 g - 1)
+                torch.mul(g, 2, out=to_i).sub_(1).mul_(to_cell)
+                torch.mul(to_cell, cells[t], out=to_f)
+                torch.mul(to_cell, i, out=to_g).mul_(2)
+                to_cell.mul_(f)
+                # Sigmoid: s' = s (1 - s).
+                to_gates.mul_(gates[t]).addcmul_(to_gates, gates[t], value=-1)
+                to_inward[block].baddbmm_(read[t].transpose(1, 2), to_gates)
+                to_bias[block].add_(to_gates.sum(1, keepdim=True))
+                torch.bmm(to_gates, outward, out=to_read)
+                to_words[t] = to_read[..., :size]
+            to_table.index_add_(0, places[:, block].flatten(), to_words.flatten(0, 2))
+        return to_table, None, None, to_inward.mul_(doubled), to_bias.mul_(doubled)

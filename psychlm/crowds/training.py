@@ -1,85 +1,233 @@
-"""Train a crowd as one: a step moves every member that is still learning, each on its own batch.
+"""Train a crowd as one: each step moves every member that still learns, each on its own batch.
 
-Members differ in their subset of the data, their labels, the order of their batches and the epoch they stop at. Within
-an epoch they are sorted by how many batches they have left, so that those still at work are always the first ones, and
-stacked products run over them alone; a member that stopped or diverged is taken out of the stack.
+Members differ in their examples, labels, order of batches and last epoch. Within an epoch they are
+sorted by their number of batches, so that those still at work come first and stacked products run
+over them alone; a member that stopped or diverged leaves the stack.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
 import torch
 from numpy.typing import ArrayLike, NDArray
-from torch import Tensor
+from torch import Tensor, nn
 
-from psychlm.crowds.encode import PAD, Encoded, Inputs, on_device
-from psychlm.crowds.members import Member, batches_of_epoch, draw_members
-from psychlm.crowds.networks import EMBEDDING, Kind, Network, TextBatch, Weights, classify, initial
-from psychlm.crowds.optimise import Optimiser, Rule
-from psychlm.crowds.reading import logits
+from psychlm.crowds.networks import (
+    EMBEDDING,
+    PAD,
+    Encoded,
+    Inputs,
+    Kind,
+    Network,
+    TextBatch,
+    Weights,
+    forward,
+    initial_weights,
+    torch_device,
+)
+from psychlm.crowds.sampling import Member, draw_members
+from psychlm.frames import FrameError
 
 Loss = Literal["cross-entropy", "squared-error"]
+VALUES_AT_ONCE = 2**24  # numbers in the widest layer of a forward pass (64 MB)
+BETA1, BETA2, EPSILON = 0.9, 0.999, 1e-8  # Kingma & Ba 2015
 
 
 @dataclass(frozen=True, eq=False)
-class Lesson:
-    """What one epoch trains on; whatever is None is as it was set when training began."""
+class EpochPlan:
+    """What one epoch trains on; a field that is None stays as :func:`train` was told.
 
-    examples: NDArray[np.bool_] | None = None  # (n,) for all members alike, or (models, n)
-    targets: NDArray[Any] | None = (
-        None  # (n,) classes or (n, classes) probabilities, or these with models first
-    )
+    Attributes
+    ----------
+    examples : bool array, optional
+        (n,) for all members, or (active members, n); a member's own examples still hold.
+    loss : {"cross-entropy", "squared-error"}, optional
+    """
+
+    examples: NDArray[np.bool_] | None = None
     loss: Loss | None = None
 
 
-class Scores:
-    """What a lesson may ask before its epoch: what the members now make of the whole training set."""
+@dataclass(frozen=True, eq=False)
+class CrowdState:
+    """A crowd between two epochs, for an ``epoch_callback``.
 
-    def __init__(self, run: _Run) -> None:
-        self._run = run
+    Attributes
+    ----------
+    members : (n_active,) int array
+        Sorted numbers of the members that still train: the rows of plans and log-probabilities.
+    log_probabilities : callable
+        Returns the (n_active, n, classes) log-probabilities of the whole training set.
+    """
 
-    @property
-    def members(self) -> NDArray[np.int64]:
-        """Numbers of the members still training, in the order of the rows of scores and of lessons."""
-        return np.sort(self._run.active.cpu().numpy())
-
-    def __call__(self) -> NDArray[np.float32]:
-        """Return the (models, n, classes) log-probabilities, without a backward pass; stopped members are left out."""
-        run = self._run
-        order = torch.argsort(run.active)
-        return (
-            logits(run.network, run.optimiser.weights, run.inputs)
-            .log_softmax(2)[order]
-            .cpu()
-            .numpy()
-        )
+    members: NDArray[np.int64]
+    log_probabilities: Callable[[], NDArray[np.float32]]
 
 
-LessonHook = Callable[[int, Scores], Lesson | None]
+EpochCallback = Callable[[int, CrowdState], EpochPlan | None]
 
 
 @dataclass(frozen=True, eq=False)
 class TrainedCrowd:
-    """A crowd after training: of each member the weights of its best epoch (its last, without a development set)."""
+    """A trained crowd: each member's weights at its best epoch (the last, without development set).
+
+    Attributes
+    ----------
+    weights : dict
+        Name -> (models, ...).
+    history : DataFrame
+        ``epoch``, ``member``, ``loss`` (nats, or squared error), ``development_accuracy`` and
+        ``n_examples``.
+    best_epoch : (models,) int array
+        Counted from 1; 0 for a member that diverged in its first epoch.
+    diverged : (models,) bool array
+        Members whose loss was not finite; they answer nothing (NaN).
+    """
 
     network: Network
-    weights: Weights  # name -> (models, ...)
+    weights: Weights
     members: tuple[Member, ...]
-    history: (
-        pd.DataFrame
-    )  # epoch, member, loss (nats, or squared error), development_accuracy, n_examples
-    best_epoch: NDArray[np.int64]  # (models,) counted from 1; 0: the weights it started from
-    diverged: NDArray[np.bool_]  # (models,) whose loss ceased to be finite
+    history: pd.DataFrame
+    best_epoch: NDArray[np.int64]
+    diverged: NDArray[np.bool_]
 
-    @property
-    def n_diverged(self) -> int:
-        """Members whose training failed; their responses are NaN."""
-        return int(self.diverged.sum())
+    def log_probabilities(self, inputs: Inputs) -> NDArray[np.float32]:
+        """Return the (models, n, classes) log-probabilities (nats), NaN for diverged members."""
+        logits = predict_logits(self.network, self.weights, inputs)
+        values = logits.log_softmax(2).cpu()
+        values[torch.from_numpy(self.diverged)] = torch.nan
+        return values.numpy()
+
+    def responses(self, inputs: Inputs, answers: ArrayLike | pd.Series) -> pd.DataFrame:
+        """Return graded responses (models x items): 1 where the most probable class is the answer.
+
+        Parameters
+        ----------
+        inputs : Encoded or Tensor
+            n items, encoded with the vocabulary of the training texts.
+        answers : (n,) int
+            The right classes; the index of a Series names the items.
+
+        Raises
+        ------
+        FrameError
+            If there is not one answer for each item, or an answer is not a class.
+        """
+        gold = np.asarray(answers)
+        if gold.shape != (len(inputs),):
+            raise FrameError(f"{len(inputs)} items need as many answers, not {gold.shape}")
+        wrong = np.flatnonzero((gold < 0) | (gold >= self.network.classes))
+        if len(wrong):
+            raise FrameError(
+                f"the answers of items {wrong[:5].tolist()} (counted from 0) are not among the "
+                f"{self.network.classes} classes, which count from 0"
+            )
+        correct = self.log_probabilities(inputs).argmax(2) == gold
+        graded = np.where(self.diverged[:, None], np.nan, correct)
+        names = [f"item{i}" for i in range(len(gold))]
+        columns = answers.index if isinstance(answers, pd.Series) else names
+        persons = [f"model{i:04d}" for i in range(len(graded))]
+        return pd.DataFrame(graded, persons, columns).rename_axis(index="person", columns="item")
+
+
+@torch.no_grad()
+def predict_logits(network: Network, weights: Weights, inputs: Inputs) -> Tensor:
+    """Return the (models, n, classes) logits of all members for n items that all of them read.
+
+    Items are read in blocks, so that memory does not grow with their number.
+    """
+    n_models, device = len(weights["out.bias"]), weights["out.bias"].device
+    inputs = inputs.to(device)
+    logits = torch.empty(n_models, len(inputs), network.classes, device=device)
+    if isinstance(inputs, Encoded):
+        # Texts of similar length share a block, which then holds little padding.
+        lengths = torch.stack([lengths for _, lengths in inputs.segments])
+        order = torch.argsort(lengths.sum(0))
+        longest = sum(numbers.shape[1] for numbers, _ in inputs.segments)
+        width = longest * (4 * network.hidden if "lstm" in network.kind else network.size)
+        table = weights[EMBEDDING].flatten(0, 1)
+        first = torch.arange(n_models, device=device)[:, None, None] * network.vocabulary
+    else:
+        order = torch.arange(len(inputs), device=device)
+        width = network.hidden * inputs[0].numel()
+    for rows in order.split(max(VALUES_AT_ONCE // (n_models * width), 1)):
+        block = inputs[rows]
+        if isinstance(block, Encoded):
+            segments = tuple(
+                (first + numbers[:, : max(int(n.max()), 1)], n.expand(n_models, -1))
+                for numbers, n in block.segments
+            )
+            logits[:, rows] = forward(network, weights, TextBatch(table, segments))
+        else:
+            logits[:, rows] = forward(network, weights, block.expand(n_models, *block.shape))
+    return logits
+
+
+class LazyAdam:
+    r"""Adam for stacked models (Kingma & Ba 2015); embeddings move only where a batch read them.
+
+    A batch reads a few hundred of the thousands of words that a member knows. As in
+    ``torch.optim.SparseAdam``, other rows keep their moments and stay. Step t of a member is
+
+    .. math::
+        m = \beta_1 m + (1 - \beta_1) g, \quad v = \beta_2 v + (1 - \beta_2) g^2,
+
+        w = w - \eta \frac{\sqrt{1 - \beta_2^t}}{1 - \beta_1^t}
+            \frac{m}{\sqrt{v} + \epsilon}, \quad g \text{ the gradient}.
+    """
+
+    def __init__(self, weights: Weights, learning_rate: float) -> None:
+        self.weights, self.learning_rate = weights, learning_rate
+        self.mean = {name: torch.zeros_like(value) for name, value in weights.items()}
+        self.square = {name: torch.zeros_like(value) for name, value in weights.items()}
+        bias = weights["out.bias"]
+        self.steps = torch.zeros(len(bias), dtype=torch.float64, device=bias.device)
+
+    def select(self, members: Tensor) -> None:
+        """Keep these members of the stack, in this order."""
+        self.steps = self.steps[members]
+        for values in (self.weights, self.mean, self.square):
+            for name in values:
+                values[name] = values[name][members]
+
+    @torch.no_grad()
+    def step(self, gradients: Weights, rows: Tensor | None) -> None:
+        """Move the first members of the stack, as many as the gradients have.
+
+        Parameters
+        ----------
+        gradients : dict
+            Name -> (first members, ...); of the embedding (n_rows, size).
+        rows : (n_rows,) int Tensor, optional
+            Rows of the embedding that were read, counted through all members.
+        """
+        n = len(gradients["out.bias"])
+        self.steps[:n] += 1
+        root = (1 - BETA2 ** self.steps[:n]).sqrt()
+        rate = self.learning_rate * root / (1 - BETA1 ** self.steps[:n])
+        for name, gradient in gradients.items():
+            state = [values[name] for values in (self.weights, self.mean, self.square)]
+            if name == EMBEDDING and rows is not None:
+                tables = [value.flatten(0, 1) for value in state]
+                weight, mean, square = (table.index_select(0, rows) for table in tables)
+                own_rate = rate.float()[rows // self.weights[EMBEDDING].shape[1], None]
+                epsilon = torch.tensor(EPSILON)  # SparseAdam does not correct it, Adam does
+            else:
+                weight, mean, square = (value[:n] for value in state)
+                shape = (n, *[1] * (gradient.ndim - 1))
+                own_rate = rate.float().view(shape)
+                epsilon = EPSILON * root.float().view(shape)
+            mean.lerp_(gradient, 1 - BETA1)
+            square.mul_(BETA2).addcmul_(gradient, gradient, value=1 - BETA2)
+            weight.addcmul_(mean / square.sqrt().add_(epsilon), own_rate, value=-1)
+            if name == EMBEDDING and rows is not None:
+                for table, moved in zip(tables, (weight, mean, square), strict=True):
+                    table.index_copy_(0, rows, moved)
 
 
 def train(
@@ -91,40 +239,36 @@ def train(
     n_models: int = 1,
     seed: int = 0,
     development: tuple[Inputs, ArrayLike] | None = None,
-    classes: int | None = None,
     epochs: int = 20,
     batch_size: int = 32,
     learning_rate: float = 0.01,
-    rule: Rule = "adam",
     patience: int = 3,
     loss: Loss = "cross-entropy",
-    lesson: LessonHook | None = None,
-    device: str = "cpu",
-    **sizes: int,
+    epoch_callback: EpochCallback | None = None,
+    device: str | torch.device = "cpu",
+    **sizes: Any,
 ) -> TrainedCrowd:
-    """Train many small classifiers at once, each as if it were alone.
+    """Train many small classifiers at once, each exactly as if it were alone.
 
     Parameters
     ----------
     network : Network or str
-        A network, or its kind, which is then made to fit the inputs; ``sizes`` (size, hidden, tanh_layers) go to it.
+        A network, or its kind with its ``sizes`` (size, hidden, tanh_layers) as keywords.
     inputs : Encoded or Tensor
-        n training texts, pairs or images: :func:`encode_texts`, :func:`encode_pairs`, :func:`encode_images`.
+        n training items: :func:`encode_texts`, :func:`encode_images`.
     targets : (n,) int or (n, classes) float
         Classes from 0, or probabilities of the classes (soft labels).
     members : sequence of Member, optional
-        Seeds, shares of the data and of flipped labels; by default ``n_models`` on all data, drawn from ``seed``.
+        By default ``n_models`` members drawn from ``seed`` that see all data, without label noise.
     development : (inputs, classes), optional
-        Held-out items. A member stops after ``patience`` epochs without a better accuracy and keeps its best weights.
-    rule : {"adam", "sgd"}
-        Adam, lazy on embeddings, or plain gradient descent (the paper's, with a rate of 0.1).
+        Held-out items. A member stops after ``patience`` epochs without a better accuracy and keeps
+        the weights of its best epoch.
     loss : {"cross-entropy", "squared-error"}
-        In nats, or the squared difference of probabilities summed over classes; both averaged over a batch.
-    lesson : callable, optional
-        ``lesson(epoch, scores) -> Lesson | None``, asked before each epoch (counted from 1) what it trains on.
-        A member's own subset still holds.
-    device : str
-        ``"cpu"`` or ``"cuda"``.
+        In nats, or the squared difference of probabilities summed over classes; a batch's mean.
+    epoch_callback : callable, optional
+        ``epoch_callback(epoch, state) -> EpochPlan | None``, called before each epoch (from 1).
+    device : str or torch.device
+        ``"cpu"``, ``"cuda"`` or ``"auto"``.
 
     Returns
     -------
@@ -133,298 +277,215 @@ def train(
     Raises
     ------
     ValueError
-        If targets do not fit the inputs or the classes, or labels are to be flipped that are probabilities.
+        If targets do not fit the inputs, soft labels meet label noise, or a device is not present.
+
+    Examples
+    --------
+    >>> texts = encode_texts(["good film", "bad film", "good", "bad"], min_count=1)
+    >>> crowd = train("bag", texts, [1, 0, 1, 0], n_models=3, epochs=30)
+    >>> crowd.responses(texts, [1, 0, 1, 0]).shape
+    (3, 4)
     """
-    soft = np.asarray(targets).ndim == 2
-    n_classes = classes or (np.shape(targets)[1] if soft else int(np.max(np.asarray(targets))) + 1)
+    device = torch_device(device)
+    labels = np.asarray(targets)
     if not isinstance(network, Network):
-        network = Network.reading(network, inputs, n_classes, **sizes)
-    chosen = (
-        draw_members(n_models, seed, share=1.0, flipped=0.0) if members is None else list(members)
-    )
-    run = _Run(
-        network,
-        inputs,
-        _targets_of_members(targets, chosen, len(inputs), network.classes),
-        chosen,
-        device,
-    )
-    run.batch_size, run.loss, run.patience = batch_size, loss, patience
-    run.optimiser = Optimiser(
-        initial(network, [m.seed for m in chosen], device), learning_rate, rule
-    )
+        classes = labels.shape[1] if labels.ndim == 2 else int(labels.max()) + 1
+        network = Network.for_inputs(network, inputs, max(classes, 2), **sizes)
+    if members is None:
+        members = draw_members(n_models, seed, train_fraction=1.0, label_noise=0.0)
+    members = tuple(members)
+    wanted = member_targets(labels, members, len(inputs), network.classes).to(device)
+    inputs = inputs.to(device)
+    own_examples = [member.examples(len(inputs)) for member in members]
+    lengths = None  # the time of a bag does not depend on the longest text of its batch
+    if isinstance(inputs, Encoded) and "lstm" in network.kind:
+        lengths = torch.stack([n for _, n in inputs.segments]).amax(0).cpu().numpy()
     if development is not None:
-        run.development = (
-            on_device(development[0], device),
-            torch.tensor(np.asarray(development[1]), device=device),
-        )
+        held_out = development[0].to(device)
+        held_gold = torch.tensor(np.asarray(development[1]), device=device)
+
+    optimiser = LazyAdam(initial_weights(network, [m.seed for m in members], device), learning_rate)
+    active = np.arange(len(members))  # members in the order of the stack
+    best_accuracy = np.full(len(members), -np.inf)
+    best_epoch, stale = np.zeros((2, len(members)), dtype=np.int64)
+    diverged = np.zeros(len(members), dtype=bool)
+    best_weights = {name: torch.full_like(v, torch.nan) for name, v in optimiser.weights.items()}
+    history = []
     for epoch in range(1, epochs + 1):
-        if not len(run.active):
+        if not len(active):
             break
-        run.epoch(epoch, lesson(epoch, Scores(run)) if lesson else None)
-    return run.finished()
 
+        # 1. Ask what this epoch trains on.
+        plan = EpochPlan()
+        if epoch_callback is not None:
+            by_number = torch.as_tensor(np.argsort(active), device=device)
 
-def _targets_of_members(
-    targets: ArrayLike, members: Sequence[Member], n: int, classes: int
-) -> NDArray[Any]:
-    """Return (n,), (models, n), or (n, classes) targets: with flipped labels every member has its own."""
-    values = np.asarray(targets)
-    if values.shape not in ((n,), (n, classes)):
-        raise ValueError(
-            f"{n} inputs and {classes} classes need targets of the shape ({n},) or ({n}, {classes}), not {values.shape}"
-        )
-    flips = any(member.flipped for member in members)
-    if values.ndim == 2:
-        if flips:
+            def log_probabilities(by_number: Tensor = by_number) -> NDArray[np.float32]:
+                logits = predict_logits(network, optimiser.weights, inputs)
+                return logits.log_softmax(2)[by_number].cpu().numpy()
+
+            state = CrowdState(np.sort(active), log_probabilities)
+            plan = epoch_callback(epoch, state) or plan
+        chosen = np.array(True) if plan.examples is None else np.asarray(plan.examples, bool)
+        if chosen.shape not in ((), (len(inputs),), (len(active), len(inputs))):
             raise ValueError(
-                "only classes can be flipped, not probabilities; give (n,) targets or members with flipped=0"
+                f"examples of the shape {chosen.shape} for {len(active)} members and {len(inputs)} "
+                "examples; return (n,) or (members, n), see CrowdState.members"
             )
-        if not (
-            np.isfinite(values).all()
-            and (values >= 0).all()
-            and np.allclose(values.sum(1), 1, atol=1e-4)
-        ):
-            raise ValueError(
-                "soft targets are probabilities: finite, not negative, and each row adds up to 1"
-            )
-        return values.astype(np.float32)
-    if not np.issubdtype(values.dtype, np.integer) or values.min() < 0 or values.max() >= classes:
-        raise ValueError(
-            f"targets are integers from 0 to {classes - 1}; these run from {values.min()} to {values.max()}"
-        )
-    if not flips:
-        return values.astype(np.int64)
-    return np.stack(
-        [member.labels(values.astype(np.int64), member.examples(n), classes) for member in members]
-    )
+        chosen = np.broadcast_to(chosen, (len(active), len(inputs)))
 
-
-@dataclass
-class _Run:
-    """One training run: who is still in it, their weights, and what was kept of the others."""
-
-    network: Network
-    inputs: Inputs
-    targets: NDArray[Any]
-    members: list[Member]
-    device: str
-    batch_size: int = 32
-    patience: int = 3
-    loss: Loss = "cross-entropy"
-    development: tuple[Inputs, Tensor] | None = None
-    history: list[pd.DataFrame] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        self.optimiser: Optimiser
-        self.inputs = on_device(self.inputs, self.device)
-        n_models = len(self.members)
-        self.examples = [member.examples(len(self.inputs)) for member in self.members]
-        self.active = torch.arange(
-            n_models, device=self.device
-        )  # members in the order of the stack
-        self.best = np.full(n_models, -np.inf)
-        self.best_epoch, self.diverged = np.zeros(n_models, np.int64), np.zeros(n_models, bool)
-        self.stale = np.zeros(n_models, np.int64)
-        self.kept: Weights = {}
-        self.lengths = None  # bags read words, however long the texts around them are
-        if isinstance(self.inputs, Encoded) and "lstm" in self.network.kind:
-            self.lengths = (
-                torch.stack([length for _, length in self.inputs.segments]).amax(0).cpu().numpy()
-            )
-
-    def epoch(self, epoch: int, lesson: Lesson | None) -> None:
-        """Train every active member for an epoch, then look who goes on."""
-        lesson = lesson or Lesson()
-        batches = self._batches(epoch, lesson)
-        targets = (
-            self.targets
-            if lesson.targets is None
-            else self._own_targets(np.asarray(lesson.targets))
-        )
-        moved = torch.from_numpy(np.ascontiguousarray(targets)).to(self.device)
-        losses = self._steps(batches, moved, lesson.loss or self.loss)
-        at = self.active.cpu().numpy()
-        n_examples = np.array([int((b >= 0).sum()) for b in batches])
-        self._end(epoch, at, losses / np.maximum(n_examples, 1), n_examples)
-
-    def _own_targets(self, targets: NDArray[Any]) -> NDArray[Any]:
-        """Spread a lesson's targets, whose rows are the active members in order of number, over all members."""
-        soft = targets.dtype.kind == "f"
-        if targets.ndim == 1 + soft:
-            return targets
-        spread = np.zeros((len(self.members), *targets.shape[1:]), targets.dtype)
-        spread[np.sort(self.active.cpu().numpy())] = targets
-        return spread
-
-    def _batches(self, epoch: int, lesson: Lesson) -> list[NDArray[np.int64]]:
-        """Cut each member's epoch into batches and sort the stack so that longer epochs come first."""
-        at = self.active.cpu().numpy()
-        own = [self.examples[i] for i in at]
-        if lesson.examples is not None:
-            wanted = np.asarray(lesson.examples, dtype=bool)
-            if wanted.shape not in ((len(self.inputs),), (len(at), len(self.inputs))):
-                raise ValueError(
-                    f"a lesson's examples have the shape {wanted.shape}, and {len(at)} members on {len(self.inputs)} "
-                    "examples need (n,) or (members, n); see Scores.members"
-                )
-            rank = np.argsort(np.argsort(at))
-            own = [
-                e[wanted[e] if wanted.ndim == 1 else wanted[r, e]]
-                for e, r in zip(own, rank, strict=True)
-            ]
-        batches = batches_of_epoch(
-            [self.members[i] for i in at], epoch, own, self.batch_size, self.lengths
-        )
-        order = np.argsort([-len(b) for b in batches], kind="stable")
+        # 2. Cut each member's epoch into batches, and sort the stack: longer epochs come first.
+        batches = []
+        for i, row in zip(active, np.argsort(np.argsort(active)), strict=True):
+            examples = own_examples[i][chosen[row, own_examples[i]]]
+            batches.append(members[i].batches(examples, epoch, batch_size, lengths))
+        n_steps = np.array([len(rows) for rows in batches])
+        order = np.argsort(-n_steps, kind="stable")
         if (order != np.arange(len(order))).any():
-            self._keep(order)
-        return [batches[i] for i in order]
+            active, n_steps = active[order], n_steps[order]
+            optimiser.select(torch.as_tensor(order, device=device))
+        schedule = np.full((len(active), n_steps.max(), batch_size), -1)
+        for row, i in zip(schedule, order, strict=True):
+            row[: len(batches[i])] = batches[i]
 
-    def _keep(self, order: NDArray[np.int64]) -> None:
-        at = torch.as_tensor(order, device=self.device)
-        self.active = self.active[at]
-        self.optimiser.keep(at)
-
-    def _steps(
-        self, batches: list[NDArray[np.int64]], targets: Tensor, loss: Loss
-    ) -> NDArray[np.float64]:
-        """Take all steps of an epoch; return the (active,) sums of the losses of all examples."""
-        n_steps = np.array([len(b) for b in batches])
-        schedule = np.full((len(batches), int(n_steps.max(initial=0)), self.batch_size), -1)
-        for row, own in zip(schedule, batches, strict=True):
-            row[: len(own)] = own
-        plan = torch.from_numpy(schedule).to(self.device)
-        totals = torch.zeros(len(batches), dtype=torch.float64, device=self.device)
-        for step in range(plan.shape[1]):
+        # 3. Take the steps; those members that still have a batch are the first n.
+        on_device = torch.from_numpy(schedule).to(device)
+        stack = torch.as_tensor(active, device=device)[:, None]
+        losses = torch.zeros(len(active), dtype=torch.float64, device=device)
+        for step in range(schedule.shape[1]):
             n = int((n_steps > step).sum())
-            totals[:n] += self._step(
-                plan[:n, step], self._targets_at(targets, self.active[:n], plan[:n, step]), loss
+            examples = on_device[:n, step]
+            aims = wanted[stack[:n], examples.clamp(min=0)]
+            if not aims.is_floating_point():
+                aims = nn.functional.one_hot(aims, network.classes).float()
+            losses[:n] += train_step(network, optimiser, inputs, examples, aims, plan.loss or loss)
+        n_examples = (schedule >= 0).sum((1, 2))
+        mean_loss = losses.cpu().numpy() / np.maximum(n_examples, 1)
+
+        # 4. Keep the weights of members that are better than before.
+        finite = np.isfinite(mean_loss)
+        accuracy = np.full(len(active), np.nan)
+        better = finite
+        if development is not None:
+            predictions = predict_logits(network, optimiser.weights, held_out).argmax(2)
+            accuracy = (predictions == held_gold).double().mean(1).cpu().numpy()
+            better = finite & (accuracy > best_accuracy[active])
+        best_accuracy[active[better]] = accuracy[better]
+        best_epoch[active[better]] = epoch
+        from_rows, to_rows = (
+            torch.as_tensor(rows, device=device)
+            for rows in (np.flatnonzero(better), active[better])
+        )
+        for name, value in optimiser.weights.items():
+            kept = value if better.all() else value[from_rows]
+            best_weights[name][to_rows] = kept
+        columns = {"epoch": epoch, "member": active, "loss": mean_loss}
+        columns |= {"development_accuracy": accuracy, "n_examples": n_examples}
+        history.append(pd.DataFrame(columns))
+
+        # 5. Members that diverged, or got no better for some epochs, leave the stack.
+        stale[active] = np.where(better, 0, stale[active] + 1)
+        diverged[active] = ~finite
+        stays = finite & (stale[active] < patience)
+        if not stays.all():
+            active = active[stays]
+            optimiser.select(torch.as_tensor(np.flatnonzero(stays), device=device))
+    table = pd.concat(history).sort_values(["epoch", "member"], ignore_index=True)
+    return TrainedCrowd(network, best_weights, members, table, best_epoch, diverged)
+
+
+def member_targets(
+    targets: NDArray[Any], members: Sequence[Member], n: int, classes: int
+) -> Tensor:
+    """Check targets and return each member's own: (models, n) classes or (models, n, classes)."""
+    if targets.shape not in ((n,), (n, classes)):
+        raise ValueError(
+            f"{n} inputs and {classes} classes need targets of the shape ({n},) or "
+            f"({n}, {classes}), not {targets.shape}"
+        )
+    noisy = any(member.label_noise for member in members)
+    if targets.ndim == 2:
+        if noisy:
+            raise ValueError("label_noise needs classes as targets, not probabilities; set it to 0")
+        sums_to_one = np.allclose(targets.sum(1), 1, atol=1e-4)
+        if not (sums_to_one and (targets >= 0).all()):
+            raise ValueError(
+                "soft targets are probabilities: each row is not negative and sums to 1"
             )
-        return totals.cpu().numpy()
-
-    def _targets_at(self, targets: Tensor, members: Tensor, examples: Tensor) -> Tensor:
-        """Return the (members, batch, classes) probabilities that a batch is to learn."""
-        at = examples.clamp(min=0)
-        own = targets.ndim == (3 if targets.is_floating_point() else 2)
-        chosen = targets[members[:, None], at] if own else targets[at]
-        if targets.is_floating_point():
-            return chosen
-        return torch.nn.functional.one_hot(chosen, self.network.classes).float()
-
-    def _step(self, examples: Tensor, wanted: Tensor, loss: Loss) -> Tensor:
-        """Move the first members by one batch each; return the (members,) sums of its losses."""
-        n = len(examples)
-        here = {
-            name: value[:n].detach().requires_grad_()
-            for name, value in self.optimiser.weights.items()
-            if name != EMBEDDING
-        }
-        batch, rows = self._read(examples)
-        found = classify(self.network, here, batch)
-        if loss == "cross-entropy":
-            each = -(wanted * found.log_softmax(2)).sum(2)
-        else:
-            each = (found.softmax(2) - wanted).square().sum(2)
-        real = examples >= 0
-        each = torch.where(real, each, 0.0)
-        (each / real.sum(1, keepdim=True)).sum().backward()
-        gradients = {name: value.grad for name, value in here.items() if value.grad is not None}
-        if isinstance(batch, TextBatch) and batch.table.grad is not None:
-            gradients[EMBEDDING] = batch.table.grad
-        with torch.no_grad():
-            self.optimiser.step(gradients, rows)
-            return each.sum(1).double()
-
-    def _read(self, examples: Tensor) -> tuple[TextBatch | Tensor, Tensor | None]:
-        """Gather a batch: the embeddings of its words (rows of the stacked table, each once), or its images."""
-        at = examples.clamp(min=0)
-        if not isinstance(self.inputs, Encoded):
-            return self.inputs[at], None
-        first = (
-            torch.arange(len(examples), device=self.device)[:, None, None] * self.network.vocabulary
+        return torch.from_numpy(targets.astype(np.float32)).expand(len(members), -1, -1)
+    if (
+        not np.issubdtype(targets.dtype, np.integer)
+        or targets.min() < 0
+        or targets.max() >= classes
+    ):
+        raise ValueError(
+            f"targets are integers from 0 to {classes - 1}; these run from {targets.min()} to "
+            f"{targets.max()}"
         )
+    labels = targets.astype(np.int64)
+    if not noisy:
+        return torch.from_numpy(labels).expand(len(members), -1)
+    return torch.from_numpy(np.stack([m.noisy_labels(labels, classes) for m in members]))
+
+
+def train_step(
+    network: Network,
+    optimiser: LazyAdam,
+    inputs: Inputs,
+    examples: Tensor,
+    aims: Tensor,
+    loss: Loss,
+) -> Tensor:
+    """Move the first members of the stack by one batch each; return the (members,) summed losses.
+
+    Parameters
+    ----------
+    examples : (members, batch) int Tensor
+        -1 where a batch is not full.
+    aims : (members, batch, classes) Tensor
+        Probabilities that the batch is to learn.
+    """
+    n_models, is_example = len(examples), examples >= 0
+    rows = examples.clamp(min=0)
+    weights = {
+        name: value[:n_models].detach().requires_grad_()
+        for name, value in optimiser.weights.items()
+        if name != EMBEDDING
+    }
+    # Gather the batch. Of the embeddings take the words that occur, each once, as a compact table.
+    words = None
+    if isinstance(inputs, Encoded):
+        vocabulary, device = network.vocabulary, examples.device
+        first = torch.arange(n_models, device=device)[:, None, None] * vocabulary
         segments = []
-        for numbers, lengths in self.inputs.segments:
-            own = torch.where(examples >= 0, lengths[at], 0)
-            longest = max(int(own.max()), 1)
-            read = numbers[:, :longest].index_select(0, at.flatten()).view(*at.shape, longest)
-            # what no one reads is padding, so that no word moves on account of it
-            segments.append((torch.where(examples[..., None] >= 0, read, PAD) + first, own))
-        table = self.optimiser.weights[EMBEDDING].flatten(0, 1)
-        read = torch.zeros(
-            len(examples) * self.network.vocabulary, dtype=torch.bool, device=self.device
-        )
+        for numbers, lengths in inputs.segments:
+            n_words = torch.where(is_example, lengths[rows], 0)
+            longest = max(int(n_words.max()), 1)
+            read = numbers[:, :longest].index_select(0, rows.flatten()).view(*rows.shape, longest)
+            # Rows without an example become padding, so that they move no word.
+            segments.append((torch.where(is_example[..., None], read, PAD) + first, n_words))
+        occurs = torch.zeros(n_models * vocabulary, dtype=torch.bool, device=device)
         for places, _ in segments:
-            read[places.flatten()] = True
-        rows = read.nonzero()[:, 0]
-        place = torch.empty(len(read), dtype=torch.int64, device=self.device)
-        place[rows] = torch.arange(len(rows), device=self.device)
-        compact = table.index_select(0, rows).requires_grad_()
-        return TextBatch(
-            compact, tuple((place.take(places), own) for places, own in segments)
-        ), rows
-
-    def _end(
-        self,
-        epoch: int,
-        at: NDArray[np.int64],
-        losses: NDArray[np.float64],
-        n_examples: NDArray[np.int64],
-    ) -> None:
-        """Note the epoch, keep the weights of those at their best, and take out who stopped or diverged."""
-        sound = np.isfinite(losses)
-        accuracy = np.full(len(at), np.nan)
-        if self.development is not None:
-            held, gold = self.development
-            right = logits(self.network, self.optimiser.weights, held).argmax(2) == gold
-            accuracy = right.double().mean(1).cpu().numpy()
-        better = sound & (accuracy > self.best[at]) if self.development is not None else sound
-        self.best[at[better]] = accuracy[better]
-        self.best_epoch[at[better]] = epoch
-        self.stale[at] = np.where(better, 0, self.stale[at] + 1)
-        self.diverged[at] = ~sound
-        self._store(at, better)
-        made = {
-            "epoch": epoch,
-            "member": at,
-            "loss": losses,
-            "development_accuracy": accuracy,
-            "n_examples": n_examples,
-        }
-        self.history.append(pd.DataFrame(made))
-        goes_on = sound & (self.stale[at] < self.patience)
-        if not goes_on.all():
-            self._keep(np.flatnonzero(goes_on))
-
-    def _store(self, at: NDArray[np.int64], better: NDArray[np.bool_]) -> None:
-        if not self.kept and better.all() and len(at) == len(self.members):
-            rank = torch.as_tensor(np.argsort(at), device=self.device)
-            self.kept = {name: value[rank] for name, value in self.optimiser.weights.items()}
-            return
-        if not self.kept:
-            self.kept = {
-                name: torch.full(
-                    (len(self.members), *value.shape[1:]), torch.nan, device=self.device
-                )
-                for name, value in self.optimiser.weights.items()
-            }
-        for name, value in self.optimiser.weights.items():
-            if better.all():
-                self.kept[name][torch.as_tensor(at, device=self.device)] = value
-            else:
-                self.kept[name][at[better]] = value[better]
-
-    def finished(self) -> TrainedCrowd:
-        """Return what came of it."""
-        history = pd.concat(self.history, ignore_index=True).sort_values(
-            ["epoch", "member"], ignore_index=True
-        )
-        return TrainedCrowd(
-            self.network,
-            self.kept,
-            tuple(self.members),
-            history,
-            self.best_epoch.copy(),
-            self.diverged.copy(),
-        )
+            occurs[places.flatten()] = True
+        words = occurs.nonzero()[:, 0]
+        place = torch.empty(len(occurs), dtype=torch.int64, device=device)
+        place[words] = torch.arange(len(words), device=device)
+        table = optimiser.weights[EMBEDDING].flatten(0, 1).index_select(0, words).requires_grad_()
+        compact = tuple((place.take(places), n_words) for places, n_words in segments)
+        batch: TextBatch | Tensor = TextBatch(table, compact)
+    else:
+        batch = inputs[rows]
+    # Loss of each example, averaged over each member's batch; members do not share weights, so that
+    # the gradient of the sum over members is each member's own.
+    logits = forward(network, weights, batch)
+    if loss == "cross-entropy":
+        losses = -(aims * logits.log_softmax(2)).sum(2)
+    else:
+        losses = (logits.softmax(2) - aims).square().sum(2)
+    losses = torch.where(is_example, losses, 0.0)
+    (losses / is_example.sum(1, keepdim=True)).sum().backward()
+    gradients = {name: value.grad for name, value in weights.items() if value.grad is not None}
+    if words is not None and table.grad is not None:
+        gradients[EMBEDDING] = table.grad
+    optimiser.step(gradients, words)
+    return losses.detach().sum(1).double()

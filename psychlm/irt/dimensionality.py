@@ -209,7 +209,7 @@ class TwoFactorFit:
     n_persons: int
     n_iterations: int
     converged: bool
-    data_hash: str  # of the responses: fits to the same data share it
+    data_hash: str  # of the responses, as in IRTFit
 
     @property
     def aic(self) -> float:

@@ -1,15 +1,12 @@
-r"""Soft labels: what a crowd said of an example, as a distribution over labels that a model can learn from.
+r"""Soft labels: what a crowd said of an example, as a distribution over labels to learn from.
 
-Soft label memorisation-generalisation (SLMG; Lalor 2020, chapter 4) trains on many examples with one label each and on
-few with a crowd's distribution :math:`P(Y = y) = N_y / N`. An epoch on the former memorises, an epoch on the latter
-corrects. The other way to spend the same labels is in the baselines B1 (the gold labels alone), B2 (as many labels on
-new examples) and B3 (every label of the crowd an example of its own).
+Soft label memorisation-generalisation (SLMG; Lalor 2020, chapter 4) trains on many examples with
+one label each, :math:`X_{train}`, and on few with a crowd's distribution, :math:`X_{soft}`:
 
-    label_counts, soft_labels            from a crowd's labels to distributions
-    gold_probability, entropy            how sure the crowd is, and whether of the gold label (Figure 4.1, equation 4.4)
-    divergence_by_workers, _by_labels    how many labels are enough (Figure 4.2); draw_labels
-    interspersed, sequential             SLMG-I and SLMG-S: which examples an epoch trains on (Algorithms 1 and 2)
-    baseline_b1, baseline_b2, baseline_b3
+.. math:: P(Y = y) = N_y / N.
+
+Epochs on the former and the latter alternate. The same labels can be spent otherwise: on gold
+labels alone (B1), on as many new examples (B2), or on every label of the crowd as an example (B3).
 """
 
 from __future__ import annotations
@@ -21,19 +18,19 @@ import numpy as np
 import pandas as pd
 from scipy.special import rel_entr
 
-from psychlm.crowds.training import Lesson, Loss, Scores
+from psychlm.crowds import CrowdState, EpochPlan, Loss
 from psychlm.frames import FrameError, format_names
 
 
-def label_counts(labels: pd.DataFrame, classes: Sequence[str] | None = None) -> pd.DataFrame:
+def label_counts(labels: pd.DataFrame, classes: Sequence | None = None) -> pd.DataFrame:
     """Count how often each label was given to each item.
 
     Parameters
     ----------
     labels : DataFrame, persons x items
-        What each person said; NaN where nothing was said, which counts for no label.
-    classes : sequence of str, optional
-        The labels, in the order of the columns; those that occur, sorted, unless given.
+        What each person said; NaN where nothing was said.
+    classes : sequence, optional
+        The labels in the order of the columns; by default those that occur, sorted.
 
     Returns
     -------
@@ -44,35 +41,35 @@ def label_counts(labels: pd.DataFrame, classes: Sequence[str] | None = None) -> 
     FrameError
         If a label is none of the classes.
     """
-    long = labels.stack() if labels.size else pd.Series(dtype=object)
-    long = long.dropna()
-    known = sorted(long.unique()) if classes is None else list(classes)
-    strange = long[~long.isin(known)].unique()
-    if len(strange):
+    given = pd.unique(labels.to_numpy().ravel())
+    given = [label for label in given if not pd.isna(label)]
+    known = sorted(given) if classes is None else list(classes)
+    unknown = [label for label in given if label not in known]
+    if unknown:
         raise FrameError(
-            f"labels {format_names(strange)} are none of the classes {known}; name them all, or mend the labels"
+            f"labels {format_names(unknown)} are none of the classes {known}; name all classes, or "
+            "correct the labels"
         )
-    counts = {label: (labels == label).sum() for label in known}
-    return pd.DataFrame(counts, index=labels.columns.rename("item")).rename_axis(columns="label")
+    counts = pd.DataFrame({label: (labels == label).sum() for label in known})
+    return counts.rename_axis(index="item", columns="label")
 
 
 def soft_labels(counts: pd.DataFrame) -> pd.DataFrame:
-    """Return the crowd's distribution over labels, N_y / N (Lalor 2020, section 4.2.3), items x classes.
+    """Return the crowd's distribution over labels, N_y / N, items x classes (Lalor 2020, 4.2.3).
 
     Raises
     ------
     FrameError
-        If counts are negative or missing, or an item has no label at all.
+        If a count is negative or missing, or an item has no label.
     """
-    values = counts.to_numpy(float)
-    if not (np.isfinite(values).all() and (values >= 0).all()):
-        raise FrameError("label counts are finite and not negative; count with label_counts")
-    unlabelled = counts.index[values.sum(axis=1) == 0]
-    if len(unlabelled):
+    totals = counts.sum(axis=1)
+    wrong = counts.index[~(counts >= 0).all(axis=1) | (totals == 0)]
+    if len(wrong):
         raise FrameError(
-            f"items {format_names(unlabelled)} have no label at all; leave them out of the soft-labelled part"
+            f"items {format_names(wrong)} have no label at all, or counts that are negative or "
+            "missing; leave these items out"
         )
-    return counts.div(counts.sum(axis=1), axis=0)
+    return counts.div(totals, axis=0)
 
 
 def gold_probability(soft: pd.DataFrame, gold: pd.Series) -> pd.Series:
@@ -84,70 +81,55 @@ def gold_probability(soft: pd.DataFrame, gold: pd.Series) -> pd.Series:
         If an item has no gold label, or one that is no column of ``soft``.
     """
     gold = gold.reindex(soft.index)
-    lost = soft.index[~gold.isin(soft.columns)]
-    if len(lost):
+    unlabelled = soft.index[~gold.isin(soft.columns)]
+    if len(unlabelled):
         raise FrameError(
-            f"items {format_names(lost)} have no gold label among {list(soft.columns)}; mend or drop them"
+            f"items {format_names(unlabelled)} have no gold label among {list(soft.columns)}; "
+            "correct or drop them"
         )
     values = soft.to_numpy()[np.arange(len(soft)), soft.columns.get_indexer(gold)]
     return pd.Series(values, index=soft.index, name="gold_probability")
 
 
 def entropy(soft: pd.DataFrame) -> pd.Series:
-    """Return the entropy of each distribution in nats, 0 log 0 being 0 (Lalor 2020, equation 4.4)."""
-    return pd.Series(
-        -rel_entr(soft.to_numpy(float), 1.0).sum(axis=1), index=soft.index, name="entropy_nats"
-    )
+    """Return the entropy of each distribution in nats (Lalor 2020, equation 4.4)."""
+    values = -rel_entr(soft.to_numpy(float), 1.0).sum(axis=1)
+    return pd.Series(values, index=soft.index, name="entropy_nats")
 
 
 def kl_divergence(p: np.ndarray, q: np.ndarray) -> np.ndarray:
-    """Return D(p || q) = sum p log(p / q) over the last axis, in nats; infinite where q misses what p has.
+    """Return D(p || q) = sum p log(p / q) over the last axis in nats; infinite where only q is 0.
 
     Lalor (2020, section 4.4.3) prints the sum with a minus sign, which would make it negative.
     """
     return rel_entr(p, q).sum(axis=-1)
 
 
-def divergence_by_workers(
+def draw_workers(
     labels: pd.DataFrame,
     sizes: Sequence[int],
     *,
     rng: np.random.Generator,
     runs: int = 5,
-    smoothing: float = 1.0,
-    classes: Sequence[str] | None = None,
-) -> pd.DataFrame:
-    """Return how far the labels of the first workers are from the whole crowd's (Lalor 2020, Figure 4.2).
+    classes: Sequence | None = None,
+) -> np.ndarray:
+    """Count the labels of the first workers: (runs, sizes, items, classes) counts.
 
-    In each run the workers come one at a time in random order, each with all of their labels, as in the paper. It says
-    nothing of labels that nobody among the first workers gave, though their divergence is infinite: ``smoothing``
-    adds a pseudo-count to each class of the sub-sample.
+    In each run the workers come one at a time in random order, each with all of their labels, as in
+    Lalor (2020, Figure 4.2).
 
     Parameters
     ----------
     labels : DataFrame, persons x items
     sizes : sequence of int
-        Numbers of workers at which to compare.
-    runs : int
-        Random orders; the paper's 5.
-    smoothing : float
-        Pseudo-count: 1 is Laplace's, 0 none.
-
-    Returns
-    -------
-    DataFrame
-        One row a run and size: ``run``, ``n_labels``, ``divergence_nats`` D(whole || sub-sample) averaged over items,
-        and ``n_infinite``, the items at which it is infinite (only without smoothing).
+        Numbers of workers, from 1 to the number of persons.
     """
-    _check_sizes(sizes, len(labels))
-    counts = label_counts(labels, classes)
-    said = np.stack(
-        [labels.to_numpy() == label for label in counts.columns], axis=-1
-    )  # persons, items, classes
+    check_sizes(sizes, len(labels))
+    columns = label_counts(labels, classes).columns
+    given = np.stack([labels.to_numpy() == label for label in columns], axis=-1)
     order = rng.permuted(np.tile(np.arange(len(labels)), (runs, 1)), axis=1)
-    at = np.asarray(sizes) - 1
-    taken = np.stack([said[row].cumsum(axis=0, dtype=np.int32)[at] for row in order])
-    return _divergences(counts, taken, sizes, smoothing)
+    rows = np.asarray(sizes) - 1
+    return np.stack([given[run].cumsum(axis=0, dtype=np.int32)[rows] for run in order])
 
 
 def draw_labels(
@@ -158,202 +140,173 @@ def draw_labels(
     runs: int = 5,
     replace: bool = False,
 ) -> np.ndarray:
-    """Draw so many of the labels of each item, each item by itself: (runs, sizes, items, classes) counts.
+    """Draw labels of each item independently: (runs, sizes, items, classes) counts.
 
-    Without replacement they are multivariate hypergeometric, what random workers of this crowd said of the item; with
-    it multinomial, what as many workers of an endless crowd like it would say.
+    Without replacement the draws are multivariate hypergeometric, labels of random workers of this
+    crowd; with it multinomial, labels of workers of an endless crowd like it.
 
     Raises
     ------
     ValueError
         If an item has fewer labels than are to be drawn without replacement.
     """
-    _check_sizes(sizes, np.inf if replace else int(counts.sum(axis=1).min()))
-    values, wanted = counts.to_numpy(), np.asarray(sizes)[None, :, None]
+    check_sizes(sizes, np.inf if replace else int(counts.sum(axis=1).min()))
+    values, rest = counts.to_numpy(), counts.to_numpy().sum(axis=1)
     shape = (runs, len(sizes), len(counts))
-    taken = np.zeros((*shape, counts.shape[1]), dtype=np.int64)
-    left, rest = np.broadcast_to(wanted, shape).copy(), values.sum(axis=1)
-    for k in range(counts.shape[1]):  # class by class, each given those before it
-        here, others = values[:, k], rest - values[:, k]
+    drawn = np.zeros((*shape, counts.shape[1]), dtype=np.int64)
+    left = np.broadcast_to(np.asarray(sizes)[None, :, None], shape).copy()
+    for k in range(counts.shape[1]):  # class by class, given the classes before it
         if replace:
-            taken[..., k] = rng.binomial(
-                left, np.divide(here, rest, out=np.ones(len(rest)), where=rest > 0)
-            )
+            share = np.divide(values[:, k], rest, out=np.ones(len(rest)), where=rest > 0)
+            drawn[..., k] = rng.binomial(left, share)
         else:
-            taken[..., k] = rng.hypergeometric(here, others, left)
-        left, rest = left - taken[..., k], others
-    return taken
+            drawn[..., k] = rng.hypergeometric(values[:, k], rest - values[:, k], left)
+        left, rest = left - drawn[..., k], rest - values[:, k]
+    return drawn
 
 
-def divergence_by_labels(
-    counts: pd.DataFrame,
-    sizes: Sequence[int],
-    *,
-    rng: np.random.Generator,
-    runs: int = 5,
-    smoothing: float = 1.0,
-    replace: bool = False,
-) -> pd.DataFrame:
-    """Return :func:`divergence_by_workers` where only counts are known: labels come from :func:`draw_labels`."""
-    return _divergences(
-        counts, draw_labels(counts, sizes, rng=rng, runs=runs, replace=replace), sizes, smoothing
-    )
-
-
-def _check_sizes(sizes: Sequence[int], most: float) -> None:
+def check_sizes(sizes: Sequence[int], most: float) -> None:
+    """Raise a ValueError if a number of labels is not between 1 and ``most``."""
     wrong = [size for size in sizes if not 1 <= size <= most]
     if wrong or not len(sizes):
-        raise ValueError(
-            f"numbers of labels {wrong} lie outside 1 to {most}; give sizes that the crowd has"
-        )
+        raise ValueError(f"numbers of labels {wrong} lie outside 1 to {most}; the crowd has these")
 
 
-def _divergences(
-    counts: pd.DataFrame, taken: np.ndarray, sizes: Sequence[int], smoothing: float
+def divergence(
+    counts: pd.DataFrame, drawn: np.ndarray, sizes: Sequence[int], *, smoothing: float = 1.0
 ) -> pd.DataFrame:
-    """Average over items, for sub-samples of shape (runs, sizes, items, classes)."""
-    raised = taken + smoothing
-    with np.errstate(invalid="ignore", divide="ignore"):
-        each = kl_divergence(
-            soft_labels(counts).to_numpy(), raised / raised.sum(axis=-1, keepdims=True)
-        )
-    each[taken.sum(axis=-1) + smoothing == 0] = (
-        np.inf
-    )  # no label, no pseudo-count: nothing is known
-    index = pd.MultiIndex.from_product([range(len(taken)), sizes], names=["run", "n_labels"])
+    r"""Return how far sub-samples of labels are from the whole crowd (Lalor 2020, Figure 4.2).
+
+    .. math::
+        D_{KL}(P \| Q_n) = \sum_y P(y) \log \frac{P(y)}{Q_n(y)}, \quad
+        Q_n(y) = \frac{N_y^{(n)} + \alpha}{n + K \alpha}
+
+    for K classes. The paper does not say what it does with a label that the sub-sample lacks, whose
+    divergence is infinite without the pseudo-count :math:`\alpha`.
+
+    Parameters
+    ----------
+    counts : DataFrame, items x classes
+    drawn : array
+        Of :func:`draw_workers` or :func:`draw_labels`, with the same ``sizes``.
+    smoothing : float
+        The pseudo-count: 1 is Laplace's, 0 none.
+
+    Returns
+    -------
+    DataFrame
+        ``run``, ``n_labels``, ``divergence_nats`` averaged over items, and ``n_infinite``, the
+        number of items whose divergence is infinite.
+    """
+    raised = drawn + smoothing
+    totals = raised.sum(axis=-1, keepdims=True)
+    estimate = np.divide(raised, totals, out=np.zeros(raised.shape), where=totals > 0)
+    each = kl_divergence(soft_labels(counts).to_numpy(), estimate)
+    index = pd.MultiIndex.from_product([range(len(drawn)), sizes], names=["run", "n_labels"])
     columns = {
-        "divergence_nats": each.mean(axis=-1).ravel(),
-        "n_infinite": np.isinf(each).sum(axis=-1).ravel(),
+        "divergence_nats": each.mean(-1).ravel(),
+        "n_infinite": np.isinf(each).sum(-1).ravel(),
     }
-    return pd.DataFrame(columns, index=index).reset_index()
+    return pd.DataFrame(columns, index).reset_index()
 
 
 @dataclass(frozen=True, eq=False)
 class TrainingSet:
-    """Which examples are trained on, with which targets.
+    """Examples to train on, with their targets.
 
-    ``rows`` point into the examples in the order given, the hard-labelled part before the soft-labelled one, and then
-    further ones; an example stands as often as it has labels of its own.
-    """
-
-    rows: np.ndarray  # (n,) int
-    targets: np.ndarray  # (n, classes), rows sum to 1
-    soft: np.ndarray  # (n,) bool: from the soft-labelled part, with the crowd's distribution
-
-    def __len__(self) -> int:
-        return len(self.rows)
-
-
-def slmg_set(hard: np.ndarray, soft: pd.DataFrame) -> TrainingSet:
-    """Return SLMG's training set: one-hot targets for X_train, the crowd's distributions for X_soft.
-
-    Parameters
+    Attributes
     ----------
-    hard : ndarray, shape (n_train,)
-        Gold labels of X_train, as column numbers of ``soft``.
-    soft : DataFrame, n_soft x classes
-        :func:`soft_labels` of X_soft.
+    rows : (n,) int array
+        Numbers of the examples, those of X_train, X_soft and further ones in this order; an example
+        occurs as often as it has labels of its own.
+    targets : (n, classes) array
+        Rows sum to 1.
+    soft : (n,) bool array
+        Examples of X_soft with the crowd's distribution.
     """
-    targets = np.concatenate([_one_hot(hard, soft.shape[1]), soft.to_numpy(float)])
-    return TrainingSet(np.arange(len(targets)), targets, np.arange(len(targets)) >= len(hard))
+
+    rows: np.ndarray
+    targets: np.ndarray
+    soft: np.ndarray
 
 
-def baseline_b1(hard: np.ndarray, gold: np.ndarray, classes: int) -> TrainingSet:
-    """Return B1, traditional training: X_soft joins X_train with its gold labels (Lalor 2020, section 4.3.1)."""
-    return _hard_set(np.arange(len(hard) + len(gold)), np.concatenate([hard, gold]), classes)
+def hard_set(labels: np.ndarray, classes: int, rows: np.ndarray | None = None) -> TrainingSet:
+    """Return examples with one label each; without ``rows``, the first examples in their order.
 
-
-def baseline_b2(
-    hard: np.ndarray, gold: np.ndarray, extra: np.ndarray, classes: int, n_labels: int
-) -> TrainingSet:
-    """Return B2, comparable label effort: B1 and as many new examples with one label each as the crowd gave labels.
-
-    Parameters
-    ----------
-    extra : ndarray, shape (n_extra,)
-        Gold labels of further examples, which follow X_soft in the order of examples; the first ``n_labels`` are used.
-
-    Raises
-    ------
-    ValueError
-        If there are fewer further examples than labels.
+    This is B1 with the labels of X_train and X_soft, and B2 with as many further examples as the
+    crowd gave labels (Lalor 2020, section 4.3.1).
     """
-    if len(extra) < n_labels:
-        raise ValueError(
-            f"the crowd gave {n_labels} labels, and there are {len(extra)} further examples to spend them on; use the "
-            "labels of fewer workers, or find more examples"
-        )
-    labels = np.concatenate([hard, gold, extra[:n_labels]])
-    return _hard_set(np.arange(len(labels)), labels, classes)
-
-
-def baseline_b3(hard: np.ndarray, counts: pd.DataFrame) -> TrainingSet:
-    """Return B3, all in one classifier: each label of the crowd is an example of its own (Kajino et al. 2012)."""
-    times = counts.to_numpy(int)
-    items, classes = np.indices(times.shape)
-    rows = len(hard) + np.repeat(items.ravel(), times.ravel())
-    labels = np.repeat(classes.ravel(), times.ravel())
-    return _hard_set(
-        np.concatenate([np.arange(len(hard)), rows]),
-        np.concatenate([hard, labels]),
-        counts.shape[1],
-    )
-
-
-def _hard_set(rows: np.ndarray, labels: np.ndarray, classes: int) -> TrainingSet:
-    return TrainingSet(rows, _one_hot(labels, classes), np.zeros(len(rows), bool))
-
-
-def _one_hot(labels: np.ndarray, classes: int) -> np.ndarray:
     labels = np.asarray(labels)
     if labels.size and not (labels.min() >= 0 and labels.max() < classes):
         raise ValueError(
-            f"labels run from {labels.min()} to {labels.max()}, and there are {classes} classes (0-based)"
+            f"labels run from {labels.min()} to {labels.max()}, and there are {classes} classes"
         )
-    return np.eye(classes)[labels]
+    rows = np.arange(len(labels)) if rows is None else rows
+    return TrainingSet(rows, np.eye(classes)[labels], np.zeros(len(labels), bool))
+
+
+def every_label_set(hard: np.ndarray, counts: pd.DataFrame) -> TrainingSet:
+    """Return B3: X_train, and each label of the crowd as an example (Kajino et al. 2012)."""
+    times = counts.to_numpy(int)
+    items, classes = np.indices(times.shape)
+    rows = len(hard) + np.repeat(items.ravel(), times.ravel())
+    labels = np.concatenate([hard, np.repeat(classes.ravel(), times.ravel())])
+    return hard_set(labels, counts.shape[1], np.concatenate([np.arange(len(hard)), rows]))
+
+
+def slmg_set(hard: np.ndarray, soft: pd.DataFrame) -> TrainingSet:
+    """Return SLMG's training set: gold labels of X_train, the crowd's distributions of X_soft.
+
+    Parameters
+    ----------
+    hard : (n_train,) int array
+        Column numbers of ``soft``.
+    soft : DataFrame, n_soft x classes
+        Of :func:`soft_labels`.
+    """
+    targets = np.concatenate([np.eye(soft.shape[1])[np.asarray(hard)], soft.to_numpy(float)])
+    return TrainingSet(np.arange(len(targets)), targets, np.arange(len(targets)) >= len(hard))
 
 
 @dataclass(frozen=True, eq=False)
 class Schedule:
-    """SLMG's order of training: which epochs train on the soft-labelled part.
+    """SLMG's order of training: ``train(..., epochs=s.epochs, epoch_callback=s.epoch_callback)``.
 
-    The training engine follows it: ``crowd.train(..., epochs=schedule.epochs, lesson=schedule.lesson)``.
+    Attributes
+    ----------
+    soft_epochs : tuple of bool
+        Whether an epoch trains on X_soft.
+    loss : {"cross-entropy", "squared-error"}
+        Of the epochs on X_soft.
     """
 
     examples: TrainingSet
     soft_epochs: tuple[bool, ...]
-    loss: Loss
+    loss: Loss = "cross-entropy"
 
     @property
     def epochs(self) -> int:
-        """Epochs in all, on either part."""
+        """Number of epochs, on either part."""
         return len(self.soft_epochs)
 
-    def lesson(self, epoch: int, scores: Scores) -> Lesson:
-        """Return what an epoch (counted from 1) trains on: one part, with that part's loss."""
+    def epoch_callback(self, epoch: int, state: CrowdState | None) -> EpochPlan:
+        """Return what an epoch (from 1) trains on: one part, with that part's loss."""
         soft = self.soft_epochs[epoch - 1]
-        return Lesson(
-            examples=self.examples.soft == soft, loss=self.loss if soft else "cross-entropy"
-        )
+        loss = self.loss if soft else "cross-entropy"
+        return EpochPlan(examples=self.examples.soft == soft, loss=loss)
 
 
-def interspersed(examples: TrainingSet, epochs: int, *, loss: Loss = "cross-entropy") -> Schedule:
-    """Return SLMG-I (Lalor 2020, Algorithm 1): each epoch on X_train is followed by one on X_soft."""
-    return _schedule(examples, (False, True) * epochs, loss)
-
-
-def sequential(
-    examples: TrainingSet, meta_epochs: int, epochs: int, *, loss: Loss = "cross-entropy"
+def slmg(
+    examples: TrainingSet, epochs: int, *, meta_epochs: int = 0, loss: Loss = "cross-entropy"
 ) -> Schedule:
-    """Return SLMG-S (Algorithm 2): ``epochs`` on X_train, then as many on X_soft; ``meta_epochs`` times over."""
-    return _schedule(examples, ((False,) * epochs + (True,) * epochs) * meta_epochs, loss)
+    """Return the schedule of SLMG-I, or of SLMG-S if ``meta_epochs`` is given (Lalor 2020, 4.2.2).
 
-
-def _schedule(examples: TrainingSet, soft_epochs: tuple[bool, ...], loss: Loss) -> Schedule:
-    if not soft_epochs:
-        raise ValueError("a schedule has at least one epoch")
-    if not (examples.soft.any() and not examples.soft.all()):
-        raise ValueError(
-            "SLMG trains on hard and on soft labels, and one of the two parts is empty; see slmg_set"
-        )
-    return Schedule(examples, soft_epochs, loss)
+    SLMG-I (Algorithm 1) follows each epoch on X_train by one on X_soft, ``epochs`` times. SLMG-S
+    (Algorithm 2) trains ``epochs`` epochs on X_train, then as many on X_soft, and repeats both
+    ``meta_epochs`` times.
+    """
+    if examples.soft.all() or not examples.soft.any():
+        raise ValueError("SLMG needs hard and soft labels, and one part is empty; see slmg_set")
+    if meta_epochs:
+        return Schedule(examples, ((False,) * epochs + (True,) * epochs) * meta_epochs, loss)
+    return Schedule(examples, (False, True) * epochs, loss)

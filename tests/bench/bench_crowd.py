@@ -17,8 +17,7 @@ import pytest
 import torch
 from torch import nn
 
-from psychlm import crowds as crowd
-from psychlm import data
+from psychlm import crowds, data
 
 SCALE = float(os.environ.get("PSYCHLM_BENCH_SCALE", "1"))
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -37,10 +36,8 @@ def sentences():
     """Return SST's binary training sentences, encoded, and their labels; every word that stands in them is known."""
     with open(data.path("sst/stsa.binary.train"), encoding="utf-8") as handle:
         rows = [line.rstrip("\n").split(" ", 1) for line in handle]
-    encoded = crowd.encode_texts([text for _, text in rows], min_count=1)
-    return crowd.take(encoded, slice(N_TEXTS)), np.array(
-        [int(label) for label, _ in rows[:N_TEXTS]]
-    )
+    encoded = crowds.encode_texts([text for _, text in rows], min_count=1)
+    return encoded[:N_TEXTS], np.array([int(label) for label, _ in rows[:N_TEXTS]])
 
 
 class Bag(nn.Module):
@@ -122,9 +119,9 @@ def test_crowd_against_a_loop(benchmark, sentences, kind):
             "size": SIZE,
             "hidden": SIZE,
         }
-        spent.append(seconds(lambda: crowd.train(kind, encoded, labels, **options)))
+        spent.append(seconds(lambda: crowds.train(kind, encoded, labels, **options)))
 
-    crowd.train(
+    crowds.train(
         kind, encoded, labels, n_models=2, epochs=1, batch_size=BATCH, device=DEVICE
     )  # warms up
     benchmark.pedantic(train, rounds=1)

@@ -4,10 +4,9 @@ import numpy as np
 import pandas as pd
 import pytest
 import tiny_models
-from test_finetune import QUICK, pairs, questions, weights
+from test_finetune import QUICK, pairs, weights
 
 from psychlm.frames import FrameError
-from psychlm.lm.lstm_baseline import lstm_baseline
 from psychlm.lm.regimes import REGIMES, regimes, training_partitions
 
 HOW = QUICK | {"epochs": 8, "learning_rate": 5e-3, "patience": 8, "development": pairs(24, 5)}
@@ -107,35 +106,3 @@ def test_wrong_requests_are_explained(bert):
             pairs(4), {"snli": pairs(8), "mnli": pairs(8)}, bert, development={"snli": pairs(4)}
         )
     assert list(REGIMES) == ["zero shot", "pre-train only", "fine-tune only", "both"]
-
-
-def test_lstms_learn_every_partition_and_are_named_like_the_papers():
-    parts = training_partitions({"small": pairs(96), "large": pairs(96, 1)})
-    some = {name: parts[name] for name in ("small", "small+large")}
-    made = lstm_baseline(
-        pairs(30, 9),
-        some,
-        development=pairs(24, 5),
-        seeds=(0, 1),
-        epochs=20,
-        size=8,
-        hidden=8,
-        patience=20,
-    )
-    assert made.responses.shape == (4, 30) and made.responses.index.equals(made.persons.index)
-    assert made.responses.columns.tolist() == pairs(30, 9)["item_id"].tolist()
-    assert "lstm-nopretrain-finetune-small+large-seed1" in made.persons.index
-    assert (made.persons["mcc"] > 0.9).all() and (made.responses.mean(axis=1) > 0.9).all()
-
-
-def test_lstms_read_labels_by_meaning_and_no_multiple_choice():
-    turned = pairs(30, 9).assign(choices=[["contradiction", "neutral", "entailment"]] * 30)
-    turned["answer"] = 2 - turned["answer"]
-    how = {"development": pairs(24, 5), "epochs": 12, "size": 8, "hidden": 8, "patience": 12}
-    one, other = (
-        lstm_baseline(items, {"all": pairs(96)}, **how).responses
-        for items in (pairs(30, 9), turned)
-    )
-    pd.testing.assert_frame_equal(one, other)
-    with pytest.raises(FrameError, match="these items are multiple choice"):
-        lstm_baseline(questions(8), {"all": questions(20)})

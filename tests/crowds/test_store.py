@@ -1,4 +1,4 @@
-"""Crowds in chunks, on disk and on a cluster. Reference: the crowd trained in one go, in one process."""
+"""Crowds in chunks, on disk and on a cluster. Reference: the crowd trained at once, here."""
 
 from __future__ import annotations
 
@@ -14,9 +14,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from psychlm import crowds as crowd
-from psychlm import frames
-from psychlm.crowds import chunks, cluster
+from psychlm import crowds, frames
 
 WORDS = [f"w{i}" for i in range(30)]
 
@@ -24,13 +22,13 @@ WORDS = [f"w{i}" for i in range(30)]
 def problem(n_train=60, n_items=15):
     """Return the arguments of a small crowd of bags."""
     rng = np.random.default_rng(5)
-
-    def texts(labels):
-        return [" ".join([*rng.choice(WORDS, 6), f"label{label}"]) for label in labels]
-
     gold, answers = rng.integers(0, 2, n_train), rng.integers(0, 2, n_items)
-    encoded = crowd.encode_texts(texts(gold))
-    items = crowd.encode_texts(texts(answers), encoded.vocabulary)
+    train_texts, item_texts = (
+        [" ".join([*rng.choice(WORDS, 6), f"label{label}"]) for label in labels]
+        for labels in (gold, answers)
+    )
+    encoded = crowds.encode_texts(train_texts)
+    items = crowds.encode_texts(item_texts, vocabulary=encoded.vocabulary)
     named = pd.Series(answers, index=[f"q{i}" for i in range(n_items)])
     return {"network": "bag", "inputs": encoded, "targets": gold, "items": items, "answers": named}
 
@@ -40,13 +38,13 @@ OPTIONS = {"n_models": 9, "seed": 1, "epochs": 3, "batch_size": 8}
 
 @pytest.fixture(scope="module")
 def reference():
-    return crowd.build(**problem(), **OPTIONS)
+    return crowds.train_crowd(**problem(), **OPTIONS)
 
 
 @pytest.fixture(scope="module")
 def client():
     """Return a client of a real cluster of two processes."""
-    with cluster.local(2, memory_limit=700e6) as made:
+    with crowds.local_cluster(2, memory_limit=700e6) as made:
         made.wait_for_workers(2)
         yield made
 
@@ -57,41 +55,40 @@ def test_a_crowd_answers_every_item_and_says_who_its_members_are(reference):
     assert reference.responses.notna().all(axis=None)
     assert reference.responses.columns.tolist() == [f"q{i}" for i in range(15)]
     members = reference.members
-    assert (members["n_examples"] == (members["share"] * 60).round()).all()
+    assert (members["n_examples"] == (members["train_fraction"] * 60).round()).all()
     assert (members["epochs"] == 3).all() and (members["best_epoch"] == 3).all()
-    assert reference.n_diverged == 0 and len(reference.sound) == 9
+    assert not members["diverged"].any() and len(reference.valid_responses) == 9
 
 
 @pytest.mark.parametrize("models_at_once", [1, 5])
 def test_chunks_of_any_size_make_the_same_crowd(reference, models_at_once):
-    made = crowd.build(**problem(), **OPTIONS, models_at_once=models_at_once)
+    made = crowds.train_crowd(**problem(), **OPTIONS, models_at_once=models_at_once)
     pd.testing.assert_frame_equal(made.responses, reference.responses)
     pd.testing.assert_frame_equal(made.members, reference.members)
 
 
 def test_chunks_are_as_large_as_memory_allows():
-    network = crowd.Network("bag", 2, vocabulary=1000, size=32)
-    assert chunks.models_that_fit(network, 1000, memory_bytes=network.n_weights * 16 * 10) == 10
-    assert (
-        chunks.models_that_fit(network, 11, memory_bytes=network.n_weights * 16 * 10) == 6
-    )  # two of about one size
-    assert chunks.models_that_fit(network, 5, memory_bytes=1) == 1
+    network = crowds.Network("bag", 2, vocabulary=1000, size=32)
+    ten_members = 10 * 16 * (1000 * 32 + 32 * 2 + 2)  # four copies of four bytes a weight
+    assert crowds.models_that_fit(network, 1000, memory_bytes=ten_members) == 10
+    assert crowds.models_that_fit(network, 11, memory_bytes=ten_members) == 6  # two equal chunks
+    assert crowds.models_that_fit(network, 5, memory_bytes=1) == 1
 
 
 def test_finished_chunks_are_read_from_disk_and_broken_ones_trained_anew(reference, tmp_path):
-    first = crowd.build(**problem(), **OPTIONS, models_at_once=3, folder=tmp_path)
+    first = crowds.train_crowd(**problem(), **OPTIONS, models_at_once=3, folder=tmp_path)
     assert first.n_resumed == 0
     files = sorted(tmp_path.glob("chunk-*.npz"))
     assert len(files) == 3
     files[0].write_bytes(files[0].read_bytes()[:100])
     files[1].unlink()
     steps = []
-    again = crowd.build(
+    again = crowds.train_crowd(
         **problem(),
         **OPTIONS,
         models_at_once=3,
         folder=tmp_path,
-        report=lambda done, of: steps.append((done, of)),
+        progress=lambda done, of: steps.append((done, of)),
     )
     assert again.n_resumed == 3
     assert steps == [(6, 9), (9, 9)]
@@ -99,39 +96,42 @@ def test_finished_chunks_are_read_from_disk_and_broken_ones_trained_anew(referen
 
 
 def test_another_crowd_in_the_same_folder_is_not_taken_for_this_one(tmp_path):
-    crowd.build(**problem(), **OPTIONS, folder=tmp_path)
-    assert crowd.build(**problem(), **OPTIONS, folder=tmp_path).n_resumed == 9
-    assert crowd.build(**problem(), **OPTIONS | {"epochs": 2}, folder=tmp_path).n_resumed == 0
-    assert crowd.build(**problem(), **OPTIONS | {"seed": 2}, folder=tmp_path).n_resumed == 0
-    assert crowd.build(**problem(n_train=59), **OPTIONS, folder=tmp_path).n_resumed == 0
+    crowds.train_crowd(**problem(), **OPTIONS, folder=tmp_path)
+    assert crowds.train_crowd(**problem(), **OPTIONS, folder=tmp_path).n_resumed == 9
+    assert (
+        crowds.train_crowd(**problem(), **OPTIONS | {"epochs": 2}, folder=tmp_path).n_resumed == 0
+    )
+    assert crowds.train_crowd(**problem(), **OPTIONS | {"seed": 2}, folder=tmp_path).n_resumed == 0
+    assert crowds.train_crowd(**problem(n_train=59), **OPTIONS, folder=tmp_path).n_resumed == 0
 
 
 def test_a_run_killed_in_the_middle_resumes_to_the_same_crowd(reference, tmp_path):
     code = f"""
         import os, signal, sys
-        sys.path[:0] = [{os.path.dirname(__file__)!r}, {os.path.dirname(os.path.dirname(__file__))!r}]
-        from test_crowd_build import OPTIONS, problem
-        from psychlm import crowds as crowd
-        def report(done, of):
-            if done >= 4:
+        sys.path[:0] = [{os.path.dirname(__file__)!r}, {os.getcwd()!r}]
+        from test_store import OPTIONS, problem
+        from psychlm import crowds
+        def progress(n_done, n_models):
+            if n_done >= 4:
                 os.kill(os.getpid(), signal.SIGKILL)
-        crowd.build(**problem(), **OPTIONS, models_at_once=2, folder={str(tmp_path)!r}, report=report)
+        options = OPTIONS | {{"models_at_once": 2, "folder": {str(tmp_path)!r}}}
+        crowds.train_crowd(**problem(), **options, progress=progress)
     """
     ended = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True
     )
     assert ended.returncode == -signal.SIGKILL, ended.stderr
-    resumed = crowd.build(**problem(), **OPTIONS, models_at_once=2, folder=tmp_path)
+    resumed = crowds.train_crowd(**problem(), **OPTIONS, models_at_once=2, folder=tmp_path)
     assert resumed.n_resumed == 4
     pd.testing.assert_frame_equal(resumed.responses, reference.responses)
     pd.testing.assert_frame_equal(resumed.members, reference.members)
 
 
 def test_diverged_members_are_counted_and_answer_nothing():
-    made = crowd.build(**problem(), **OPTIONS, rule="sgd", learning_rate=1e38)
-    assert made.n_diverged == int(made.members["diverged"].sum()) > 0
+    made = crowds.train_crowd(**problem(), **OPTIONS, learning_rate=1e38)
+    assert made.members["diverged"].sum() > 0
     assert made.responses[made.members["diverged"]].isna().all(axis=None)
-    assert len(made.sound) == 9 - made.n_diverged
+    assert len(made.valid_responses) == 9 - made.members["diverged"].sum()
 
 
 @pytest.mark.slow
@@ -140,18 +140,18 @@ def test_a_cluster_makes_the_same_crowd_though_a_worker_is_killed(reference, cli
     assert len(set(pids.values())) == 2
     killed = []
 
-    def report(done, of):
+    def progress(done, of):
         if not killed:
             killed.append(next(iter(pids.values())))
             os.kill(killed[0], signal.SIGKILL)
 
-    options = OPTIONS | {"folder": tmp_path, "client": client, "report": report}
-    made = crowd.build(**problem(), **options, models_at_once=1)
+    options = OPTIONS | {"folder": tmp_path, "client": client, "progress": progress}
+    made = crowds.train_crowd(**problem(), **options, models_at_once=1)
     assert killed
     pd.testing.assert_frame_equal(made.responses, reference.responses)
     pd.testing.assert_frame_equal(made.members, reference.members)
     assert len(list(tmp_path.glob("chunk-*.npz"))) == 9
-    by_address = crowd.build(
+    by_address = crowds.train_crowd(
         **problem(), **OPTIONS, models_at_once=3, client=client.scheduler.address
     )
     pd.testing.assert_frame_equal(by_address.responses, reference.responses)
@@ -160,13 +160,13 @@ def test_a_cluster_makes_the_same_crowd_though_a_worker_is_killed(reference, cli
 @pytest.mark.slow
 def test_a_worker_out_of_memory_is_said_to_be(client):
     with pytest.raises(MemoryError, match="lower models_at_once"):
-        list(cluster.results(client, operator.mul, b"x", [2_000_000_000]))
+        list(crowds.run_on_cluster(client, operator.mul, b"x", {0: 2_000_000_000}))
 
 
 def test_a_cluster_that_does_not_answer_is_said_so_within_seconds():
     started = time.monotonic()
     with pytest.raises(ConnectionError, match="no dask scheduler answers at 'tcp://127.0.0.1:9'"):
-        crowd.build(**problem(), **OPTIONS, client="tcp://127.0.0.1:9")
-    with pytest.raises(ConnectionError, match="mend the address"):
-        crowd.build(**problem(), **OPTIONS, client="nowhere at all")
+        crowds.train_crowd(**problem(), **OPTIONS, client="tcp://127.0.0.1:9")
+    with pytest.raises(ConnectionError, match="correct the address"):
+        crowds.train_crowd(**problem(), **OPTIONS, client="nowhere at all")
     assert time.monotonic() - started < 20

@@ -1,0 +1,326 @@
+"""Train a crowd of any size in chunks, kept on disk, here or on a Dask cluster.
+
+A chunk is some members trained together. A member does not depend on its chunk, so that chunks can
+be trained in any order, on any machine, or left to a later run.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import zipfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import ArrayLike, NDArray
+
+from psychlm import data
+from psychlm.crowds.networks import Encoded, Inputs, Kind, Network
+from psychlm.crowds.sampling import Member, draw_members
+from psychlm.crowds.training import train
+
+if TYPE_CHECKING:
+    from distributed import Client
+
+Chunk = dict[str, NDArray[Any]]  # one row per member
+NOT_ANSWERED = 255  # code of a missing response, stored as one byte
+COPIES = 4  # of every weight: itself, the two moments of Adam, and the best so far
+MEMORY_BYTES = 2**30  # of the weights of a chunk, by default
+ANSWER_SECONDS = 5  # within which a scheduler, and then a first worker, has to answer
+ROUNDS = 2  # times that pieces are submitted if all workers that held their data are lost
+OUT_OF_MEMORY = (
+    "chunk {} took down its workers one after the other, most likely out of memory; lower "
+    "models_at_once, or give the workers more (the cluster's logs say what ended them)"
+)
+
+
+@dataclass(frozen=True, eq=False)
+class Crowd:
+    """The members of a crowd and their responses.
+
+    Attributes
+    ----------
+    responses : DataFrame, models x items
+        1 or 0; NaN for members that diverged.
+    members : DataFrame, indexed by person
+        ``seed``, ``train_fraction``, ``label_noise``, ``n_examples``, ``best_epoch``, ``epochs``,
+        ``development_accuracy`` and ``diverged``.
+    n_resumed : int
+        Members that were read from disk.
+    """
+
+    responses: pd.DataFrame
+    members: pd.DataFrame
+    n_resumed: int
+
+    @property
+    def valid_responses(self) -> pd.DataFrame:
+        """The responses of the members that did not diverge."""
+        return self.responses[~self.members["diverged"].to_numpy(bool)]
+
+
+@dataclass(frozen=True, eq=False)
+class ChunkTask:
+    """What all chunks of a crowd share: the network, the data and the options of :func:`train`."""
+
+    network: Network
+    inputs: Inputs
+    targets: NDArray[Any]
+    items: Inputs
+    answers: NDArray[np.int64]
+    development: tuple[Inputs, NDArray[np.int64]] | None
+    options: dict[str, Any]
+
+    def sha256(self) -> str:
+        """Return a hash of everything but the member that a member's responses depend on."""
+        digest = hashlib.sha256(repr((self.network, sorted(self.options.items()))).encode())
+        for part in (
+            self.inputs,
+            self.targets,
+            self.items,
+            self.answers,
+            *(self.development or ()),
+        ):
+            segments = part.segments if isinstance(part, Encoded) else [[part]]
+            for array in (np.asarray(values) for segment in segments for values in segment):
+                digest.update(repr((array.shape, array.dtype)).encode())
+                digest.update(np.ascontiguousarray(array).tobytes())
+        return digest.hexdigest()
+
+
+def train_chunk(task: ChunkTask, members: Sequence[Member]) -> Chunk:
+    """Train some members and return their responses and what :class:`Crowd` tells of them."""
+    trained = train(
+        task.network,
+        task.inputs,
+        task.targets,
+        members=members,
+        development=task.development,
+        **task.options,
+    )
+    graded = trained.responses(task.items, task.answers).to_numpy()
+    history = trained.history.set_index(["member", "epoch"])["development_accuracy"]
+    numbers = range(len(members))
+    at_best = pd.MultiIndex.from_arrays([numbers, trained.best_epoch])
+    return {
+        "responses": np.where(np.isnan(graded), NOT_ANSWERED, graded).astype(np.uint8),
+        "seed": np.array([member.seed for member in members]),
+        "train_fraction": np.array([member.train_fraction for member in members]),
+        "label_noise": np.array([member.label_noise for member in members]),
+        "n_examples": np.array([len(member.examples(len(task.inputs))) for member in members]),
+        "best_epoch": trained.best_epoch,
+        "epochs": trained.history.groupby("member")["epoch"].max().loc[numbers].to_numpy(),
+        "development_accuracy": history.reindex(at_best).to_numpy(),
+        "diverged": trained.diverged,
+    }
+
+
+def train_crowd(
+    network: Network | Kind,
+    inputs: Inputs,
+    targets: ArrayLike,
+    items: Inputs,
+    answers: ArrayLike | pd.Series,
+    *,
+    n_models: int = 1000,
+    seed: int = 0,
+    train_fraction: float | tuple[float, float] = (0.1, 1.0),
+    label_noise: float | tuple[float, float] = (0.0, 0.5),
+    development: tuple[Inputs, ArrayLike] | None = None,
+    models_at_once: int | None = None,
+    folder: str | Path | None = None,
+    client: Client | str | None = None,
+    progress: Callable[[int, int], None] | None = None,
+    **options: Any,
+) -> Crowd:
+    """Train an artificial crowd and let it answer every item (Lalor 2020, section 5.2.4).
+
+    Parameters
+    ----------
+    network : Network or str
+        A network, or its kind; its ``size``, ``hidden`` and ``tanh_layers`` are ``options``.
+    inputs, targets : Encoded or Tensor, (n,) int
+        Training data; each member sees a share of them with some labels replaced.
+    items, answers : Encoded or Tensor, (n_items,) int
+        The test that every member takes; the index of a Series names the items. It may contain the
+        training data.
+    n_models, seed, train_fraction, label_noise
+        The members: see :func:`draw_members`.
+    development : (inputs, classes), optional
+        Held-out items for early stopping.
+    models_at_once : int, optional
+        Members of a chunk; by default as many as a gigabyte of weights holds.
+    folder : str or Path, optional
+        Where finished chunks are kept. A chunk that is there is not trained again.
+    client : distributed.Client or str, optional
+        Dask client or address of a scheduler (``"tcp://head:8786"``) that trains the chunks; see
+        :func:`local_cluster`.
+    progress : callable, optional
+        ``progress(n_done, n_models)``, called after each chunk.
+    **options
+        Further arguments of :func:`train`.
+
+    Returns
+    -------
+    Crowd
+
+    Raises
+    ------
+    ConnectionError, MemoryError
+        If no cluster answers at the address, or its workers run out of memory.
+    """
+    labels = np.asarray(targets)
+    sizes = {key: options.pop(key) for key in ("size", "hidden", "tanh_layers") if key in options}
+    if not isinstance(network, Network):
+        network = Network.for_inputs(network, inputs, int(labels.max()) + 1, **sizes)
+    members = draw_members(n_models, seed, train_fraction=train_fraction, label_noise=label_noise)
+    held_out = None if development is None else (development[0], np.asarray(development[1]))
+    task = ChunkTask(network, inputs, labels, items, np.asarray(answers), held_out, options)
+
+    # Cut the crowd into chunks, each known by a hash of all that its responses depend on.
+    step = models_at_once or models_that_fit(network, n_models)
+    chunks = [members[start : start + step] for start in range(0, n_models, step)]
+    done: dict[int, Chunk] = {}
+    paths: list[Path] = []
+    if folder is not None:
+        Path(folder).mkdir(parents=True, exist_ok=True)
+        identity = task.sha256()
+        names = [hashlib.sha256((identity + repr(chunk)).encode()).hexdigest() for chunk in chunks]
+        paths = [Path(folder) / f"chunk-{name[:32]}.npz" for name in names]
+        for number, path in enumerate(paths):
+            try:
+                with np.load(path) as stored:
+                    done[number] = dict(stored)
+            except (OSError, ValueError, EOFError, zipfile.BadZipFile):
+                continue  # absent, or written by a machine that lost power: train it again
+
+    # Train what is missing, and write each chunk when it is done.
+    n_done = n_resumed = sum(len(chunk["seed"]) for chunk in done.values())
+    missing = {number: chunk for number, chunk in enumerate(chunks) if number not in done}
+    if client is None:
+        results: Any = ((number, train_chunk(task, chunk)) for number, chunk in missing.items())
+    else:
+        results = run_on_cluster(client, train_chunk, task, missing)
+    for number, chunk in results:
+        done[number] = chunk
+        if paths:
+            with data.atomic_write(paths[number]) as temporary, temporary.open("wb") as out:
+                np.savez_compressed(out, **chunk)
+        n_done += len(chunk["seed"])
+        if progress is not None:
+            progress(n_done, n_models)
+
+    # Join the chunks in the order of the members.
+    rows = [done[number] for number in range(len(chunks))]
+    columns = {name: np.concatenate([chunk[name] for chunk in rows]) for name in rows[0]}
+    graded = columns.pop("responses")
+    persons = pd.Index([f"model{i:04d}" for i in range(n_models)], name="person")
+    names = pd.Index([f"item{i}" for i in range(graded.shape[1])])
+    names = answers.index if isinstance(answers, pd.Series) else names
+    values = np.where(graded == NOT_ANSWERED, np.nan, graded)
+    responses = pd.DataFrame(values, persons, names.rename("item"))
+    return Crowd(responses, pd.DataFrame(columns, index=persons), n_resumed)
+
+
+def models_that_fit(network: Network, n_models: int, memory_bytes: int = MEMORY_BYTES) -> int:
+    """Return the members of a chunk whose weights, in all copies, take ``memory_bytes`` at most."""
+    n_weights = sum(int(np.prod(shape)) for shape in network.shapes().values())
+    fit = max(memory_bytes // (4 * COPIES * n_weights), 1)  # 4 bytes each
+    n_chunks = -(-n_models // fit)
+    return -(-n_models // n_chunks)  # chunks of about equal size
+
+
+@contextmanager
+def local_cluster(n_workers: int = 2, *, memory_limit: str | float = "auto") -> Iterator[Client]:
+    """Yield a Dask client of several processes on this machine, each with one thread.
+
+    Parameters
+    ----------
+    n_workers : int
+        Processes.
+    memory_limit : str or float
+        Of each process, in bytes or as ``"2GB"``; a process that takes more is restarted.
+
+    Notes
+    -----
+    A script that calls this needs ``if __name__ == "__main__":``, since workers import it.
+    """
+    from distributed import Client, LocalCluster
+
+    with (
+        LocalCluster(
+            n_workers=n_workers,
+            memory_limit=memory_limit,
+            threads_per_worker=1,
+            processes=True,
+            dashboard_address=None,
+        ) as cluster,
+        Client(cluster) as client,
+    ):
+        yield client
+
+
+def run_on_cluster(
+    client: Client | str, work: Callable[[Any, Any], Any], shared: Any, pieces: dict[int, Any]
+) -> Iterator[tuple[int, Any]]:
+    """Yield (number, ``work(shared, piece)``) of each piece as it is done, in any order.
+
+    A piece whose worker was lost is done again elsewhere.
+
+    Parameters
+    ----------
+    client : distributed.Client or str
+        A client, or the address of a scheduler.
+    work : callable
+        Importable where the workers are.
+    shared : object
+        Sent to every worker once.
+
+    Raises
+    ------
+    ConnectionError
+        If no scheduler answers within seconds, or it has no worker.
+    MemoryError
+        If a piece does not fit in a worker's memory, or takes down one worker after another.
+    """
+    from distributed import Client, as_completed
+    from distributed.scheduler import KilledWorker
+
+    if isinstance(client, str):
+        try:
+            opened = Client(client, timeout=ANSWER_SECONDS)
+        except (OSError, ValueError) as error:  # a TimeoutError is an OSError
+            raise ConnectionError(
+                f"no dask scheduler answers at {client!r}; start one (dask scheduler), or correct "
+                "the address, or leave out client to train on this machine"
+            ) from error
+        with opened:
+            yield from run_on_cluster(opened, work, shared, pieces)
+        return
+    try:
+        client.wait_for_workers(1, timeout=ANSWER_SECONDS)
+    except TimeoutError as error:
+        raise ConnectionError("the Dask cluster has no worker; start one first") from error
+    left = dict(pieces)
+    for _ in range(ROUNDS):
+        everywhere = client.scatter(shared, broadcast=True, hash=False)
+        futures = {
+            client.submit(work, everywhere, piece, pure=False): number
+            for number, piece in left.items()
+        }
+        for future in as_completed(list(futures)):
+            if future.status in ("cancelled", "lost"):
+                continue  # lost with all workers that held ``shared``: left for another round
+            number = futures[future]
+            try:
+                yield number, future.result()
+            except (KilledWorker, MemoryError) as error:
+                raise MemoryError(OUT_OF_MEMORY.format(number)) from error
+            del left[number]
+        if not left:
+            return
+    raise MemoryError(OUT_OF_MEMORY.format(min(left)))

@@ -1,0 +1,204 @@
+"""Many small models trained as one. References: each model alone, and PyTorch's optimisers."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from scipy.stats import spearmanr
+from torch import nn
+
+from psychlm import crowds, irt
+from psychlm.frames import FrameError
+
+WORDS = [f"w{i}" for i in range(30)]
+KINDS = ("bag", "lstm", "nli-bag", "nli-lstm", "mlp", "cnn")
+
+
+def problem(kind, rng, n=60):
+    """Return inputs, classes and held-out items of any kind."""
+    gold = rng.integers(0, 3, n)
+    if kind in ("mlp", "cnn"):
+        images = rng.normal(size=(n, 8, 8)) + gold[:, None, None] * np.eye(8)
+        inputs = crowds.encode_images(images)
+    else:
+        texts = [" ".join(rng.choice(WORDS, rng.integers(1, 9))) for _ in range(2 * n)]
+        columns = [texts[:n]] if kind.startswith("nli-") else []
+        columns += [[f"{t} label{k}" for t, k in zip(texts[n:], gold, strict=True)]]
+        inputs = crowds.encode_texts(*columns)
+    return inputs[: n - 20], gold[: n - 20], (inputs[n - 20 :], gold[n - 20 :])
+
+
+def largest_difference(one, many, member):
+    """Return how far the weights of a model are from those of a member."""
+    return max(
+        float((one.weights[k][0] - many.weights[k][member]).abs().max()) for k in many.weights
+    )
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_member_trained_alone_is_the_same_as_in_the_crowd(kind, rng):
+    inputs, gold, development = problem(kind, rng)
+    members = crowds.draw_members(6, seed=4)
+    options = {"development": development, "epochs": 6, "patience": 2, "batch_size": 8}
+    many = crowds.train(kind, inputs, gold, members=members, **options)
+    # Members stop at different epochs; otherwise the test would show little.
+    assert many.history.groupby("member")["epoch"].max().nunique() > 1
+    responses = many.responses(*development)
+    for i in (0, 3, 5):
+        alone = crowds.train(kind, inputs, gold, members=[members[i]], **options)
+        assert largest_difference(alone, many, i) < 1e-4
+        assert alone.best_epoch[0] == many.best_epoch[i]
+        assert (alone.responses(*development).iloc[0] == responses.iloc[i]).all()
+
+
+def test_training_is_that_of_pytorchs_optimisers_on_one_model(rng):
+    inputs, gold, _ = problem("bag", rng)
+    members = crowds.draw_members(3, seed=1, train_fraction=(0.5, 1), label_noise=0.2)
+    options = {"epochs": 4, "batch_size": 8, "learning_rate": 0.05}
+    many = crowds.train("bag", inputs, gold, members=members, **options)
+    start = crowds.initial_weights(many.network, [members[1].seed])
+    bag = nn.EmbeddingBag.from_pretrained(
+        start["embedding"][0], freeze=False, mode="mean", sparse=True, padding_idx=0
+    )
+    linear = nn.Linear(32, 3)
+    linear.weight.data = start["out.weight"][0].T.contiguous()
+    linear.bias.data = start["out.bias"][0]
+    lazy = torch.optim.SparseAdam(bag.parameters(), lr=0.05)
+    dense = torch.optim.Adam(linear.parameters(), lr=0.05)
+    examples = members[1].examples(len(inputs))
+    labels = torch.from_numpy(members[1].noisy_labels(gold, 3))
+    for epoch in range(1, 5):
+        for batch in members[1].batches(examples, epoch, 8):
+            rows = torch.from_numpy(batch[batch >= 0])
+            logits = linear(bag(inputs.segments[0][0][rows].long()))
+            loss = nn.functional.cross_entropy(logits, labels[rows])
+            lazy.zero_grad(), dense.zero_grad()
+            loss.backward()
+            lazy.step(), dense.step()
+    theirs = {"embedding": bag.weight.data, "out.weight": linear.weight.data.T}
+    for name, expected in theirs.items():
+        torch.testing.assert_close(many.weights[name][1], expected, atol=1e-4, rtol=0)
+
+
+def test_stopped_members_leave_the_stack_and_keep_their_best_weights(rng):
+    inputs, gold, development = problem("bag", rng)
+    sizes = []
+    trained = crowds.train(
+        "bag",
+        inputs,
+        gold,
+        members=crowds.draw_members(8, seed=2),
+        development=development,
+        epochs=12,
+        patience=1,
+        learning_rate=0.05,
+        epoch_callback=lambda _, s: sizes.append((len(s.members), s.log_probabilities().shape)),
+    )
+    assert sizes[0] == (8, (8, 40, 3))
+    assert sizes[-1][0] < 8 and sizes[-1][1] == (sizes[-1][0], 40, 3)
+    accuracy = trained.history.pivot(index="epoch", columns="member", values="development_accuracy")
+    reached = trained.responses(*development).mean(axis=1).to_numpy()
+    np.testing.assert_allclose(reached, accuracy.max())
+    assert (trained.best_epoch == accuracy.idxmax()).all()
+
+
+def test_a_callback_chooses_examples_of_each_member_whatever_the_order_of_the_stack(rng):
+    inputs, gold, _ = problem("bag", rng)
+    members = crowds.draw_members(4, seed=5, train_fraction=(0.4, 1.0), label_noise=0)
+    wanted = rng.random((4, 40)) < np.array([0.1, 0.9, 0.3, 0.6])[:, None]
+    plan = crowds.EpochPlan(examples=wanted)
+    options = {"members": members, "epochs": 2, "batch_size": 4}
+    trained = crowds.train("bag", inputs, gold, **options, epoch_callback=lambda *_: plan)
+    expected = [wanted[i][member.examples(40)].sum() for i, member in enumerate(members)]
+    for _, epoch in trained.history.groupby("epoch"):
+        assert epoch.sort_values("member")["n_examples"].tolist() == expected
+    with pytest.raises(ValueError, match=r"examples of the shape \(3, 40\) for 4 members"):
+        plan = crowds.EpochPlan(examples=wanted[:3])
+        crowds.train("bag", inputs, gold, **options, epoch_callback=lambda *_: plan)
+
+
+def test_an_epoch_without_examples_changes_nothing(rng):
+    inputs, gold, _ = problem("bag", rng)
+    nothing = crowds.EpochPlan(examples=np.zeros(40, bool))
+    trained = crowds.train("bag", inputs, gold, epochs=2, epoch_callback=lambda *_: nothing)
+    assert trained.history["n_examples"].tolist() == [0, 0]
+    initial = crowds.initial_weights(trained.network, [trained.members[0].seed])
+    assert all((trained.weights[name] == value).all() for name, value in initial.items())
+
+
+def test_losses_are_cross_entropy_or_squared_error_of_soft_labels(rng):
+    inputs, gold, _ = problem("mlp", rng)
+    soft = rng.dirichlet(np.ones(3), len(gold)).astype(np.float32)
+    network = crowds.Network.for_inputs("mlp", inputs, 3)
+    weights = crowds.initial_weights(network, [7])
+    probability = crowds.predict_logits(network, weights, inputs)[0].softmax(1)
+    aims = torch.from_numpy(soft)
+    expected = {
+        "squared-error": (probability - aims).square().sum(1).mean(),
+        "cross-entropy": -(aims * probability.log()).sum(1).mean(),
+    }
+    options = {"members": [crowds.Member(7)], "epochs": 1, "batch_size": len(gold)}
+    for loss, value in expected.items():
+        trained = crowds.train(network, inputs, soft, **options, loss=loss)
+        assert trained.history["loss"][0] == pytest.approx(float(value), rel=1e-5)
+    hard = crowds.train(network, inputs, gold, **options)
+    one_hot = crowds.train(network, inputs, np.eye(3)[gold], **options)
+    assert largest_difference(hard, one_hot, 0) < 1e-6
+
+
+def test_a_diverged_member_is_marked_and_does_not_affect_the_others(rng):
+    inputs, gold, development = problem("mlp", rng)
+    members = crowds.draw_members(4, seed=6, train_fraction=0.5, label_noise=0)
+    own = members[2].examples(40)
+    spoiled = next(i for i in own if not any(i in members[k].examples(40) for k in (0, 1, 3)))
+    inputs = inputs.clone()
+    inputs[spoiled] = torch.nan  # an image that only member 2 trains on
+    options = {"epochs": 5, "batch_size": 8}
+    trained = crowds.train("mlp", inputs, gold, members=members, **options)
+    assert trained.diverged.tolist() == [False, False, True, False]
+    responses = trained.responses(*development)
+    assert responses.isna().all(axis=1).tolist() == trained.diverged.tolist()
+    assert np.isnan(trained.log_probabilities(development[0])[2]).all()
+    alone = crowds.train("mlp", inputs, gold, members=[members[1]], **options)
+    assert largest_difference(alone, trained, 1) < 1e-4
+
+
+def test_difficulties_of_planted_easy_and_hard_items_are_recovered(rng):
+    """Items with several frequent telling words are easy, items with none are hard."""
+
+    def text(label, n_signs):
+        frequency = np.arange(20, 0, -1) / 210
+        signs = rng.choice([f"sign{label}{k}" for k in range(20)], n_signs, p=frequency)
+        return " ".join([*signs, *rng.choice(WORDS, 8)])
+
+    gold, answers = rng.integers(0, 2, 400), rng.integers(0, 2, 60)
+    n_signs = np.repeat([0, 1, 4], 20)
+    encoded = crowds.encode_texts([text(k, rng.integers(1, 4)) for k in gold], min_count=1)
+    texts = [text(k, n) for k, n in zip(answers, n_signs, strict=True)]
+    items = crowds.encode_texts(texts, vocabulary=encoded.vocabulary)
+    members = crowds.draw_members(80, 1, train_fraction=(0.05, 1.0), label_noise=(0.0, 0.45))
+    trained = crowds.train("bag", encoded, gold, members=members, epochs=6, learning_rate=0.02)
+    responses = trained.responses(items, answers)
+    responses = responses.loc[:, (responses.mean() > 0) & (responses.mean() < 1)]
+    difficulty = irt.fit(responses, "1PL").items["b"]
+    planted = dict(zip([f"item{i}" for i in range(60)], -n_signs, strict=True))
+    assert spearmanr(difficulty, difficulty.index.map(planted)).statistic > 0.6
+
+
+def test_targets_and_answers_that_do_not_fit_are_refused():
+    encoded = crowds.encode_texts(["a b a", "b a b"])
+    with pytest.raises(ValueError, match="targets of the shape"):
+        crowds.train("bag", encoded, [0, 1, 1])
+    with pytest.raises(ValueError, match="integers from 0 to 1; these run from -1 to 0"):
+        crowds.train("bag", encoded, [0, -1])
+    with pytest.raises(ValueError, match="sums to 1"):
+        crowds.train("bag", encoded, [[0.5, 0.2], [0, 1]])
+    noisy = [crowds.Member(1, label_noise=0.5)]
+    with pytest.raises(ValueError, match="label_noise needs classes"):
+        crowds.train("bag", encoded, [[0.5, 0.5], [0, 1]], members=noisy)
+    trained = crowds.train("bag", encoded, [0, 1], epochs=1)
+    with pytest.raises(FrameError, match=r"items \[1\] .* are not among the 2 classes"):
+        trained.responses(encoded, [0, 2])
+    with pytest.raises(FrameError, match="2 items need as many answers"):
+        trained.responses(encoded, [0])

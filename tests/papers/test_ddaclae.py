@@ -1,0 +1,177 @@
+"""Curricula. References: Lalor's (2020) Algorithm 3 by hand, scipy, the c(t) of Platanios et al."""
+
+from __future__ import annotations
+
+import warnings
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy import optimize
+from scipy.special import expit
+
+from psychlm import crowds
+from psychlm.frames import FrameError
+from psychlm.papers import lalor2020_ddaclae as curricula
+
+B = np.array([-2.0, -1.0, -0.5, 0.0, 0.5, 1.0, 2.0, 3.0])
+ANSWERS = np.array([0, 1, 0, 1, 0, 1, 0, 1])
+
+
+def state_of(right, answers=ANSWERS):
+    """Return the state of models that answer these examples correctly: (models, examples) bool."""
+    predictions = np.where(np.asarray(right, dtype=bool), answers, 1 - answers)
+    values = np.log(np.where(predictions[..., None] == np.arange(2), 0.9, 0.1))
+    return crowds.CrowdState(np.arange(len(values)), lambda: values)
+
+
+def never_asked(n_models):
+    """Return the state of models that a schedule must not ask."""
+    return crowds.CrowdState(np.arange(n_models), lambda: pytest.fail("a schedule asked the model"))
+
+
+def most_likely(right):
+    """Return the Rasch ability whose expected number of right answers is the observed one."""
+    return optimize.brentq(lambda theta: expit(theta - B).sum() - np.sum(right), -30, 30)
+
+
+def test_ddaclae_follows_algorithm_3_step_by_step():
+    epochs = [
+        [[1, 1, 1, 0, 0, 0, 0, 0], [0, 1, 1, 1, 1, 1, 1, 0]],  # model 0 and model 1
+        [[1, 1, 1, 1, 1, 0, 0, 0], [1, 0, 0, 1, 0, 1, 0, 0]],
+        [[1, 1, 1, 1, 1, 1, 1, 1], [1, 0, 1, 0, 0, 0, 0, 1]],
+    ]
+    curriculum = curricula.DDaCLAE(pd.Series(B), ANSWERS, floor=0)
+    for epoch, right in enumerate(epochs, start=1):
+        plan = curriculum.epoch_callback(epoch, state_of(right))
+        assert plan.loss is None
+        for examples, own in zip(plan.examples, right, strict=True):
+            theta = np.inf if all(own) else most_likely(own)
+            assert examples.tolist() == (theta >= B).tolist()
+    history = curriculum.history()
+    theta = history["theta"].to_numpy().reshape(3, 2)
+    expected = [[most_likely(own) for own in right] for right in epochs[:2]]
+    assert theta[:2] == pytest.approx(np.array(expected), abs=1e-7)
+    assert theta[2, 0] == np.inf and history["n_examples"].tolist()[4] == len(B)
+    of_model_1 = history.query("member == 1")["n_examples"].tolist()
+    assert of_model_1[1] < of_model_1[0]  # it got worse and trains on less than before
+
+
+def test_without_an_example_within_reach_the_easiest_share_is_trained_on():
+    answers = np.tile([0, 1], 50)
+    curriculum = curricula.DDaCLAE(pd.Series(np.linspace(3, 0, 100)), answers, floor=0.05)
+    for epoch in range(1, 5):
+        plan = curriculum.epoch_callback(epoch, state_of(np.zeros((1, 100)), answers))
+        assert np.flatnonzero(plan.examples).tolist() == list(range(95, 100))
+    history = curriculum.history()
+    assert history["floored"].all() and (history["theta"] == -np.inf).all()
+
+
+def test_a_floor_of_zero_keeps_one_example_and_warns_of_a_single_class():
+    curriculum = curricula.DDaCLAE(pd.Series(B), ANSWERS, floor=0)
+    with pytest.warns(RuntimeWarning, match=r"epoch 1: members \[0\] train on examples of one"):
+        plan = curriculum.epoch_callback(1, state_of(np.zeros((1, 8))))
+    assert plan.examples.tolist() == [[True] + [False] * 7]
+
+
+def test_balanced_takes_the_easiest_of_each_class():
+    answers = np.array([0] * 6 + [1] * 2)  # the easy ones are all of class 0
+    state = state_of([[1, 1, 1, 1, 0, 0, 0, 0]], answers)
+    b = pd.Series(np.arange(-3.0, 5.0))
+    plain = curricula.DDaCLAE(b, answers)
+    with pytest.warns(RuntimeWarning, match="one class"):
+        n = plain.epoch_callback(1, state).examples.sum()
+    balanced = curricula.DDaCLAE(b, answers, balanced=True)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        examples = balanced.epoch_callback(1, state).examples[0]
+    assert plain.history()["classes"].tolist() == [1]
+    assert balanced.history()["classes"].tolist() == [2]
+    first, second = (int(np.ceil(n * share)) for share in (6 / 8, 2 / 8))
+    assert np.flatnonzero(examples).tolist() == [*range(first), *range(6, 6 + second)]
+
+
+@pytest.mark.parametrize("form", ["linear", "root"])
+def test_competence_grows_as_platanios_et_al_say(form):
+    c0, full_at, n = 0.04, 7, 200
+    b, answers = np.arange(n)[::-1].astype(float), np.arange(n) % 3
+    curriculum = curricula.CompetenceBased(b, answers, form=form, full_at=full_at, c0=c0)
+    for t in range(10):
+        linear = t * (1 - c0) / full_at + c0
+        root = np.sqrt(t * (1 - c0**2) / full_at + c0**2)
+        share = min(1, linear if form == "linear" else root)
+        for examples in curriculum.epoch_callback(t + 1, never_asked(2)).examples:
+            assert examples.sum() == np.ceil(round(share * n, 9))
+            assert examples[-examples.sum() :].all()  # the easiest stand last here
+
+
+def test_the_base_curriculum_is_all_data():
+    curriculum = curricula.Curriculum(ANSWERS)
+    assert curriculum.epoch_callback(1, never_asked(3)).examples.all()
+    assert curriculum.history()["share"].tolist() == [1.0] * 3
+
+
+def test_difficulties_are_matched_to_examples_by_name_and_missing_ones_are_named():
+    answers = pd.Series(ANSWERS, index=list("abcdefgh"))
+    shuffled = pd.Series(B, index=answers.index).sample(frac=1, random_state=1)
+    assert curricula.DDaCLAE(shuffled, answers).items["b"].tolist() == B.tolist()
+    b = pd.Series(B[:6], index=list("abcdef")).replace(-0.5, np.nan)
+    message = r"3 of 8 examples \['c', 'g', 'h'\] have no difficulty.*leave them out"
+    with pytest.raises(FrameError, match=message):
+        curricula.DDaCLAE(b, answers)
+    with pytest.raises(FrameError, match=message):
+        curricula.CompetenceBased(b, answers, form="linear", full_at=3)
+    with pytest.raises(FrameError, match="an infinite one"):
+        curricula.DDaCLAE(pd.Series([-np.inf, *B[1:]]), ANSWERS)
+    with pytest.raises(FrameError, match="6 difficulties for 8 examples"):
+        curricula.DDaCLAE(b, ANSWERS)
+
+
+def test_arguments_that_make_no_curriculum_are_refused():
+    with pytest.raises(FrameError, match="two or more classes"):
+        curricula.DDaCLAE(pd.Series(B), np.zeros(8, int))
+    with pytest.raises(FrameError, match="whole numbers"):
+        curricula.Curriculum(np.linspace(0, 1, 8))
+    with pytest.raises(ValueError, match="floor is 1.5"):
+        curricula.DDaCLAE(pd.Series(B), ANSWERS, floor=1.5)
+    for wrong in ({"c0": -1}, {"full_at": 0}, {"form": "square"}):
+        with pytest.raises(ValueError, match="'linear' or 'root'"):
+            curricula.CompetenceBased(B, ANSWERS, **{"form": "root", "full_at": 3} | wrong)
+
+
+def test_examples_to_convergence_are_counted_to_the_first_best_epoch():
+    columns = {"epoch": [1, 1, 2, 2, 3, 3], "member": [0, 1] * 3}
+    columns |= {"n_examples": [10, 1, 20, 2, 40, 4]}
+    history = pd.DataFrame(columns | {"development_accuracy": [0.5, 0.6, 0.7, 0.5, 0.7, 0.9]})
+    best = curricula.convergence(history)
+    assert best["epoch"].tolist() == [2, 3] and best["n_examples"].tolist() == [30, 7]
+    with pytest.raises(FrameError, match="no development accuracy"):
+        curricula.convergence(history.assign(development_accuracy=np.nan))
+
+
+def test_discrepancies_are_differences_of_ranks():
+    b, length = pd.Series({"a": -1.0, "b": 0.0, "c": 2.0}), pd.Series({"c": 3, "b": 9, "a": 30})
+    ranks = curricula.rank_discrepancies(b, length)
+    assert ranks["delta"].to_dict() == {"a": 2.0, "c": 2.0, "b": 0.0}
+    assert ranks.loc["a", ["rank", "length_rank"]].tolist() == [1, 3]
+    with pytest.raises(FrameError, match=r"\['d'\] have only one"):
+        curricula.rank_discrepancies(b, pd.concat([length, pd.Series({"d": 2})]))
+
+
+def test_a_stack_of_seeds_trains_by_its_own_abilities(rng):
+    """Abilities rise, and the engine trains each member on what its own ability reached."""
+    b, answers = rng.normal(size=400), rng.integers(0, 2, 400)
+    x = (2 * answers - 1)[:, None] * (2 - b)[:, None] * np.ones((1, 4)) + rng.normal(size=(400, 4))
+    inputs = crowds.encode_images(x)
+    curriculum = curricula.DDaCLAE(pd.Series(b), answers)
+    options = {"n_models": 4, "seed": 3, "hidden": 8, "epochs": 6, "patience": 6, "batch_size": 16}
+    options |= {"development": (inputs, answers), "epoch_callback": curriculum.epoch_callback}
+    trained = crowds.train("mlp", inputs, answers, **options)
+    history = curriculum.history()
+    merged = history.merge(trained.history, on=["epoch", "member"], suffixes=("", "_engine"))
+    assert len(merged) == 24 and (merged["n_examples"] == merged["n_examples_engine"]).all()
+    reached = [(b <= theta).sum() for theta in history["theta"]]
+    assert (np.maximum(reached, 4) == history["n_examples"]).all()
+    theta = history.pivot(index="epoch", columns="member", values="theta")
+    assert (theta.loc[6] > theta.loc[1] + 1).all() and theta.loc[1].nunique() > 1
+    assert (curricula.convergence(trained.history)["development_accuracy"] > 0.85).all()
