@@ -23,6 +23,8 @@ from numpy.typing import NDArray
 
 SCHEME = 1  # raised whenever the numbers of a text would change
 KEYS_AT_ONCE = 500  # SQLite takes so many parameters at least
+# what SQLite raises for files that cannot be used; damaged text is a UnicodeDecodeError
+UNUSABLE = (OSError, sqlite3.Error, ValueError)
 
 Scores = NDArray[np.float64]
 
@@ -60,7 +62,7 @@ class ResultStore:
                 "CREATE TABLE IF NOT EXISTS results (key TEXT PRIMARY KEY, scores BLOB, reasons "
                 "TEXT)"
             )
-        except (OSError, sqlite3.Error) as error:
+        except UNUSABLE as error:
             self._give_up(error)
 
     def _give_up(self, error: Exception) -> None:
@@ -102,12 +104,12 @@ class ResultStore:
                     try:
                         scores = np.frombuffer(zlib.decompress(blob)).reshape(shapes[name])
                         beside = json.loads(text)
-                    except (zlib.error, ValueError, TypeError, RecursionError):
+                    except (zlib.error, KeyError, ValueError, TypeError, RecursionError):
                         n_damaged += 1
                         continue
                     if isinstance(beside, dict):
                         results[name] = scores, beside
-        except sqlite3.Error as error:
+        except UNUSABLE as error:
             self._give_up(error)
             return {}
         if n_damaged:
@@ -131,7 +133,7 @@ class ResultStore:
                 self._connection.executemany(
                     "INSERT OR REPLACE INTO results VALUES (?, ?, ?)", rows
                 )
-        except sqlite3.Error as error:
+        except UNUSABLE as error:
             self._give_up(error)
 
     def close(self) -> None:

@@ -1,16 +1,19 @@
-"""Opening language models: what is opened, pinned and refused. Checkpoints are made on the spot; the hub is played by a
-stand-in, since a test needs no network."""
+"""Opening language models: what is opened, pinned and refused. Checkpoints are made on the spot;
+the hub is played by a stand-in, since a test needs no network.
+"""
 
 import json
 import shutil
 from types import SimpleNamespace
 
 import numpy as np
+import pandas as pd
 import pytest
 import tiny_models
 import torch
+from click.testing import CliRunner
 
-from psychlm import lm
+from psychlm import cli, lm
 from psychlm.lm import _load
 
 KINDS = {
@@ -240,51 +243,18 @@ def test_without_a_network_the_error_says_what_to_do(monkeypatch, tmp_path):
 
 
 def test_the_command_scores_texts_files_and_frames(gpt2, tmp_path, monkeypatch):
-    import pandas as pd
-    from click.testing import CliRunner
-
-    from psychlm.cli_surprisal import surprisal as command
-
     monkeypatch.setenv("PSYCHLM_CACHE", str(tmp_path / "cache"))
-    model = lm.load(gpt2)
-    expected = lm.surprisal("The old man\n the boat.", model)
+    expected = lm.surprisal("The old man\n the boat.", gpt2)
     (tmp_path / "story.txt").write_text("The old man\n the boat.", encoding="utf-8")
-    expected.assign(text_id="007")[
-        ["text_id", "word_id", "word", "space_before", "space_after"]
-    ].to_csv(tmp_path / "words.csv", index=False)
-    for source in (
-        "The old man\n the boat.",
-        str(tmp_path / "story.txt"),
-        str(tmp_path / "words.csv"),
-    ):
-        done = CliRunner().invoke(
-            command, [source, "--model", gpt2, "--out", str(tmp_path / "out.parquet")]
-        )
+    columns = ["text_id", "word_id", "word", "space_before", "space_after"]
+    expected.assign(text_id="007")[columns].to_csv(tmp_path / "words.csv", index=False)
+    out = tmp_path / "out.parquet"
+    for source in ("The old man\n the boat.", tmp_path / "story.txt", tmp_path / "words.csv"):
+        arguments = ["surprisal", str(source), "--model", gpt2, "--out", str(out)]
+        done = CliRunner().invoke(cli.main, arguments)
         assert done.exit_code == 0, done.output
-        written = pd.read_parquet(tmp_path / "out.parquet")
+        written = pd.read_parquet(out)
         np.testing.assert_allclose(written["surprisal_bits"], expected["surprisal_bits"])
+        described = json.loads((tmp_path / "out.parquet.json").read_text())
+        assert described["revision"] == expected.attrs["surprisal"]["revision"]
     assert written["text_id"].unique().tolist() == ["007"]
-    printed = CliRunner().invoke(
-        command, ["The old man", "--model", gpt2, "--rank", "--correction", "none"]
-    )
-    assert "surprisal_bits" in printed.output and "correction=None" in printed.output
-    by_line = CliRunner().invoke(command, [str(tmp_path / "story.txt"), "--lines", "--model", gpt2])
-    assert by_line.exit_code == 0 and "boat." in by_line.output
-
-
-@pytest.mark.parametrize(
-    ("given", "complaint"),
-    [
-        (["", "--model", "{gpt2}"], "holds no word"),
-        (["nowhere.txt", "--model", "{gpt2}"], "there is no file nowhere.txt"),
-        (["the old man", "--model", "/no/model"], "there is no folder"),
-        (["the old man", "--model", "{gpt2}", "--out", "x.xlsx"], "ends in none of"),
-    ],
-)
-def test_the_command_fails_in_one_line(given, complaint, gpt2):
-    from click.testing import CliRunner
-
-    from psychlm.cli_surprisal import surprisal as command
-
-    done = CliRunner().invoke(command, [part.format(gpt2=gpt2) for part in given])
-    assert done.exit_code != 0 and complaint in done.output and "Traceback" not in done.output

@@ -1,4 +1,6 @@
-"""Masked and left-masked models against one hand-made input per token, run through plain transformers."""
+"""Masked and left-masked models against one hand-made input per token, run through plain
+transformers.
+"""
 
 import numpy as np
 import pytest
@@ -35,7 +37,9 @@ def log_p(model, read, place, token):
 
 
 def by_hand(model, text):
-    """Pseudo-log-likelihood, within a word from left to right (BERT); the left context and one mask (XLM)."""
+    """Pseudo-log-likelihood, within a word from left to right (BERT); the left context and one mask
+    (XLM).
+    """
     ids, word = tokens_of(model, text)
     tokenizer, nats = model.tokenizer, []
     for i, token in enumerate(ids):
@@ -64,7 +68,9 @@ def test_words_are_worth_what_their_masks_say(model):
 
 
 def test_a_word_does_not_see_its_own_tokens(model):
-    """Kauf & Ivanova (2023): with its later tokens shown, a word of several tokens would look too likely."""
+    """Kauf & Ivanova (2023): with its later tokens shown, a word of several tokens would look too
+    likely.
+    """
     if model.kind != "masked":
         pytest.skip("a left-masked model sees nothing to the right")
     words = lm.surprisal(TEXT, model)

@@ -1,6 +1,8 @@
-"""N-gram models against KenLM's own ``query`` program, sums over a closed vocabulary, and counts made by hand.
+"""N-gram models against KenLM's own ``query`` program, sums over a closed vocabulary, and counts
+made by hand.
 
-The tests that train need KenLM's programs and its module; they are skipped with a reason where these are not here.
+The tests that train need KenLM's programs and its module; they are skipped with a reason where
+these are not here.
 """
 
 from __future__ import annotations
@@ -28,7 +30,9 @@ SMALL = [
 
 
 def sentences(n: int, rng: np.random.Generator) -> list[list[str]]:
-    """Return sentences of a text with the frequencies of real ones (Zipf), in which what follows depends on before."""
+    """Return sentences of a text with the frequencies of real ones (Zipf), in which what follows
+    depends on before.
+    """
     numbers = [np.minimum(rng.zipf(1.3, size=rng.integers(3, 20)), 400) for _ in range(n)]
     return [
         [f"w{number + previous % 3}" for previous, number in pairwise([0, *line])]

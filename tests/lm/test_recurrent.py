@@ -1,6 +1,8 @@
-"""Word-level LSTM and Transformer models: against a forward pass written out, PyTorch's own modules, and themselves.
+"""Word-level LSTM and Transformer models: against a forward pass written out, PyTorch's own
+modules, and themselves.
 
-Training is compared with PyTorch's SGD and its rate schedule written out; a killed run with one that was not.
+Training is compared with PyTorch's SGD and its rate schedule written out; a killed run with one
+that was not.
 """
 
 from __future__ import annotations

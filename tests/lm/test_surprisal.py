@@ -1,5 +1,7 @@
-"""Word surprisal against plain transformers (one text at a time, the whole table of log-probabilities in float64),
-against probabilities worked out by hand, and against sums over all words of a closed vocabulary."""
+"""Word surprisal against plain transformers (one text at a time, the whole table of
+log-probabilities in float64), against probabilities worked out by hand, and against sums over all
+words of a closed vocabulary.
+"""
 
 import itertools
 import subprocess
@@ -64,7 +66,9 @@ def models():
 
 
 def log_probabilities(model, text):
-    """The reference: ids after the start token, and log p of every token given those before it, in float64 nats."""
+    """The reference: ids after the start token, and log p of every token given those before it, in
+    float64 nats.
+    """
     ids = model.tokenizer(text, add_special_tokens=False).input_ids
     read = torch.tensor([[model.tokenizer.bos_token_id, *ids]])
     with torch.no_grad():
@@ -150,7 +154,9 @@ def test_the_correction_moves_the_mass_of_word_ends(family, models):
 
 @pytest.fixture(scope="session")
 def closed():
-    """A model over the pieces a, b, each with and without a space before it: every string has one tokenization."""
+    """A model over the pieces a, b, each with and without a space before it: every string has one
+    tokenization.
+    """
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers
     from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
 
@@ -174,7 +180,9 @@ def closed():
 
 @pytest.mark.parametrize("context", ["", "ab a"])
 def test_the_probabilities_of_all_words_sum_to_one(closed, context):
-    """Over the words of up to six letters, the end of the text, and the words that go on after six letters."""
+    """Over the words of up to six letters, the end of the text, and the words that go on after six
+    letters.
+    """
     longest = 6
     spelled = [
         "".join(letters)
@@ -192,7 +200,8 @@ def test_the_probabilities_of_all_words_sum_to_one(closed, context):
         return np.exp(log_probabilities(closed, text)[1])
 
     before = table(context)[-1]
-    # a lone space (piece 5) begins no word that these letters could go on with: it is left out of every sum below
+    # a lone space (piece 5) begins no word that these letters could go on with: it is left out of
+    # every sum below
     share = before[[0, 3, 4, 5]].sum() if context else before[[0, 1, 2]].sum()
     lone_space = before[5] / share if context else 0.0
     end_of_text = before[0] / share
@@ -207,7 +216,9 @@ def test_the_probabilities_of_all_words_sum_to_one(closed, context):
 
 
 def test_a_model_worked_out_by_hand(closed):
-    """A network that says the same whatever it reads: p = .1 end of text, .2 a, .1 b, .3 Ġa, .2 Ġb, .1 Ġ."""
+    """A network that says the same whatever it reads: p = .1 end of text, .2 a, .1 b, .3 Ġa, .2 Ġb,
+    .1 Ġ.
+    """
     p = torch.tensor([0.1, 0.2, 0.1, 0.3, 0.2, 0.1])
     network = type(closed.network)(closed.network.config)
     with torch.no_grad():
@@ -507,7 +518,9 @@ def test_every_word_of_a_long_text_has_its_context(family, stride, models, rng):
 @pytest.mark.parametrize("family", ["gpt2", "llama", "xlnet", "mamba"])
 @pytest.mark.parametrize("bos", ["auto", None])
 def test_windows_meet_without_a_gap_at_every_length(family, bos, models):
-    """What fits into the first window is worth what it is worth in a larger one; nothing is left without a value."""
+    """What fits into the first window is worth what it is worth in a larger one; nothing is left
+    without a value.
+    """
     model, words = models(family), ["the", "old", "man", "and", "the", "sea", "she", "said"] * 5
     texts = [" ".join(words[:n]) for n in range(1, len(words))]
     narrow, wide = (lm.surprisal(texts, model, context=context, bos=bos) for context in (16, 64))
@@ -745,8 +758,11 @@ def test_sums_equal_those_of_minicons():
         assert ours == pytest.approx(theirs, abs=1e-4)
 
 
-def test_the_room_is_entered_without_torch():
-    code = "import sys, psychlm.lm, psychlm.cli_surprisal; print([m for m in ('torch', 'transformers') if m in sys.modules])"
+def test_importing_lm_loads_neither_torch_nor_transformers():
+    code = (
+        "import sys, psychlm.lm, psychlm.cli; "
+        "print([m for m in ('torch', 'transformers') if m in sys.modules])"
+    )
     out = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True
     ).stdout

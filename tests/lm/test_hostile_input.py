@@ -1,0 +1,313 @@
+"""Texts stored in other ways, damaged checkpoints and caches: one value or one clear error."""
+
+import json
+import shutil
+import sqlite3
+import struct
+import subprocess
+import sys
+import time
+import unicodedata
+import warnings
+import zlib
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import tiny_models
+import torch
+from safetensors.torch import save_file
+
+from psychlm import data, lm
+from psychlm.frames import FrameError
+from psychlm.lm import cache
+
+CASES = pytest.mark.parametrize(
+    "n_cases", [200, pytest.param(5000, marks=pytest.mark.slow)], ids=["200", "5000"]
+)
+
+
+@pytest.fixture(scope="module")
+def gpt2(tmp_path_factory):
+    return Path(tiny_models.save(tmp_path_factory.mktemp("gpt2"), "gpt2"))
+
+
+@pytest.fixture
+def copy(gpt2, tmp_path):
+    """A checkpoint that a test may spoil."""
+    return shutil.copytree(gpt2, tmp_path / "copy")
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("PSYCHLM_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+# Texts
+
+
+def wrapped(text):
+    """Break the lines of a text at 70 columns."""
+    lines, line = [], ""
+    for word in text.split(" "):
+        if line and len(line) + 1 + len(word) > 70:
+            lines, line = [*lines, line], word
+        else:
+            line = f"{line} {word}".strip()
+    return "\n".join([*lines, line])
+
+
+STORED = {
+    "wrapped at 70 columns": wrapped,
+    "wrapped, with CRLF": lambda text: wrapped(text).replace("\n", "\r\n") + "\r\n",
+    "two spaces after a period": lambda text: text.replace(". ", ".  "),
+    "byte-order mark": lambda text: "\ufeff" + text,
+    "no-break spaces": lambda text: text.replace(" ", "\u00a0"),
+    "decomposed accents": lambda text: unicodedata.normalize("NFD", text),
+}
+
+
+@pytest.mark.needs_share
+def test_the_55_provo_texts_score_equal_however_they_are_stored():
+    passages = pd.read_csv(data.path("provo/provo_texts"), keep_default_na=False)
+    column = next(c for c in passages.columns if passages[c].astype(str).str.len().min() > 100)
+    texts = {str(i): " ".join(t.split()) for i, t in enumerate(passages[column].unique())}
+    assert len(texts) == 55
+    plain = lm.surprisal(texts)
+    for stored, store in STORED.items():
+        other = lm.surprisal({name: store(text) for name, text in texts.items()})
+        assert other["word"].tolist() == plain["word"].tolist(), stored
+        np.testing.assert_array_equal(other["surprisal_bits"], plain["surprisal_bits"], stored)
+        assert any(other.attrs["surprisal"]["cleaned"].values()) or "accents" in stored
+
+
+def test_cleaning_is_counted_and_can_be_switched_off(gpt2):
+    model = lm.load(gpt2)
+    text = "\ufeffThe  old\r\nman the\u00a0cafe\u0301.\n\nThe boat.\n"
+    scored = lm.surprisal(text, model)
+    assert scored.attrs["surprisal"]["cleaned"] == {
+        "byte_order_marks": 1,
+        "white_space": 4,
+        "unicode": 1,
+    }
+    clean = lm.surprisal("The old man the café.\n\nThe boat.", model)
+    np.testing.assert_array_equal(scored["surprisal_bits"], clean["surprisal_bits"])
+    assert scored["word"].tolist() == clean["word"].tolist()
+    raw = lm.surprisal(text, model, clean=False)
+    assert raw.attrs["surprisal"]["cleaned"] is False
+    assert (raw["surprisal_bits"] - scored["surprisal_bits"]).abs().max() > 0.1
+
+
+def test_a_frame_keeps_its_words_as_given_and_is_scored_clean(gpt2):
+    model = lm.load(gpt2)
+    words = pd.DataFrame(
+        {"text_id": "a", "word_id": [1, 2, 3], "word": ["\ufeffThe", "cafe\u0301 ", "boat"]}
+    )
+    scored = lm.surprisal(words, model)
+    assert scored["word"].tolist() == words["word"].tolist()
+    clean = lm.surprisal("The café boat", model)
+    np.testing.assert_array_equal(scored["surprisal_bits"], clean["surprisal_bits"])
+
+
+def test_word_ids_that_are_text_count_as_numbers(gpt2):
+    model = lm.load(gpt2)
+    words = lm.words_of("the old man and the sea " * 2)
+    scored = lm.surprisal(words, model)
+    as_text = lm.surprisal(words.assign(word_id=words["word_id"].astype(str)), model)
+    np.testing.assert_array_equal(as_text["surprisal_bits"], scored["surprisal_bits"])
+    with pytest.raises(FrameError, match="w1"):
+        lm.surprisal(words.assign(word_id="w" + words["word_id"].astype(str)), model)
+
+
+def test_columns_of_an_earlier_model_do_not_stay(gpt2):
+    first = lm.surprisal("the old man", lm.load(gpt2), entropy=True, rank=True)
+    again = lm.surprisal(first.assign(scored_by="a file", region=7), "default")
+    assert not {"entropy_bits", "rank", "scored_by"} & set(again.columns)
+    assert again.columns[:4].tolist() == ["text_id", "word_id", "word", "surprisal_bits"]
+    assert (again["region"] == 7).all()
+
+
+def test_a_word_of_ten_megabytes_is_refused_at_once(gpt2):
+    begin = time.perf_counter()
+    with pytest.raises(FrameError, match="10,485,760 characters, and a word may have 10,000"):
+        lm.surprisal("x" * 10 * 2**20, lm.load(gpt2))
+    assert time.perf_counter() - begin < 5
+
+
+# Checkpoints
+
+
+def test_a_checkpoint_without_a_tokenizer_is_an_error(copy):
+    for file in ("tokenizer.json", "tokenizer_config.json"):
+        (copy / file).unlink()
+    with pytest.raises(lm.ModelError, match="has no tokenizer"):
+        lm.load(copy)
+
+
+@pytest.mark.parametrize(
+    "file", ["weights.bin", "../weights.safetensors", "/tmp/weights.safetensors"]
+)
+def test_an_index_may_name_only_safetensors_inside_the_folder(copy, file):
+    network = lm.load(copy).network
+    (copy / "model.safetensors").unlink()
+    state = {name: weight.clone() for name, weight in network.state_dict().items()}
+    if file.endswith(".bin"):
+        torch.save(state, copy / file)
+    elif file.startswith(".."):
+        save_file(state, copy / file, {"format": "pt"})
+    index = {"metadata": {}, "weight_map": dict.fromkeys(state, file)}
+    (copy / "model.safetensors.index.json").write_text(json.dumps(index))
+    with pytest.raises(lm.ModelError, match="no .safetensors file inside the checkpoint"):
+        lm.load(copy)
+
+
+@pytest.mark.parametrize("named", ["adapter_model.bin", "../model.safetensors", 7])
+def test_a_configuration_may_name_only_safetensors_inside_the_folder(copy, named):
+    config = json.loads((copy / "config.json").read_text())
+    (copy / "config.json").write_text(json.dumps(config | {"transformers_weights": named}))
+    with pytest.raises(lm.ModelError, match="no safetensors file inside the checkpoint"):
+        lm.load(copy)
+
+
+def test_an_adapter_is_refused(copy):
+    (copy / "adapter_config.json").write_text('{"base_model_name_or_path": "gpt2"}')
+    with pytest.raises(lm.ModelError, match="holds an adapter"):
+        lm.load(copy)
+
+
+@pytest.mark.parametrize("name", ["vocab.bpe", "weights.pt", "shard.safetensors", "extra.json"])
+def test_the_fingerprint_covers_every_file_that_could_be_read(copy, name):
+    before = lm.fingerprint(copy)
+    (copy / name).write_bytes(b"something")
+    changed = lm.fingerprint(copy)
+    assert changed != before
+    (copy / name).write_bytes(b"somewhere")
+    assert lm.fingerprint(copy) not in (before, changed)
+
+
+def test_truncated_weights_and_sizes_that_do_not_match_are_errors_in_one_line(copy):
+    whole = (copy / "model.safetensors").read_bytes()
+    (copy / "model.safetensors").write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(lm.ModelError, match="cannot be opened.*damaged or incomplete"):
+        lm.load(copy)
+    (copy / "model.safetensors").write_bytes(whole)
+    config = json.loads((copy / "config.json").read_text())
+    (copy / "config.json").write_text(json.dumps(config | {"n_embd": 16}))
+    with pytest.raises(lm.ModelError, match="cannot be opened|would be random"):
+        lm.load(copy)
+
+
+@pytest.mark.parametrize("device", ["gpu0", "cuda:99", ""])
+def test_a_device_that_is_not_there_is_named(gpt2, device):
+    with pytest.raises(lm.ModelError, match="device"):
+        lm.load(gpt2, device)
+
+
+def spoil(file, rng):
+    """Change a file as disks, transfers and curious hands do."""
+    content = bytearray(file.read_bytes())
+    kind = rng.integers(4)
+    if kind == 0:
+        del content[rng.integers(len(content)) :]
+    elif kind == 1:
+        for place in rng.integers(len(content), size=rng.integers(1, 8)):
+            content[place] = rng.integers(256)
+    elif kind == 2 and file.suffix == ".json":
+        parsed = json.loads(file.read_text())
+        odd = [None, -1, 0, 10**12, 0.5, "odd", [], {}, True, [[]]]
+        parsed[rng.choice(list(parsed))] = odd[rng.integers(len(odd))]
+        content = bytearray(json.dumps(parsed).encode())
+    else:  # a header that claims more than there is
+        content[:8] = struct.pack("<Q", int(rng.integers(2**62)))
+    file.write_bytes(bytes(content))
+
+
+@CASES
+def test_spoiled_checkpoints_open_or_are_one_clear_error(gpt2, tmp_path, n_cases):
+    rng = np.random.default_rng(n_cases)
+    whole = {file.name: file.read_bytes() for file in gpt2.iterdir()}
+    names = [name for name in whole if name != "generation_config.json"]
+    n_errors = 0
+    for _ in range(n_cases):
+        name = str(rng.choice(names))
+        for other, content in whole.items():
+            (tmp_path / other).write_bytes(content)
+        spoil(tmp_path / name, rng)
+        try:
+            model = lm.load(tmp_path, "cpu")
+            lm.surprisal("the old man", model, cache=False)
+        except lm.ModelError as error:
+            n_errors += 1
+            assert len(str(error).splitlines()) == 1
+    assert n_errors > n_cases / 4
+
+
+# The cache
+
+
+def test_a_cached_result_needs_neither_torch_nor_the_model():
+    code = (
+        "import sys, time; begin = time.process_time(); from psychlm import lm; "
+        "lm.surprisal('The old man the boat.'); "
+        "print(time.process_time() - begin, 'torch' in sys.modules, 'transformers' in sys.modules)"
+    )
+    runs = []
+    for _ in range(2):
+        done = subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, check=True
+        )
+        runs.append(done.stdout.split())
+    assert runs[0][1:] == ["True", "True"] and runs[1][1:] == ["False", "False"]
+    assert min(float(seconds) for seconds, *_ in runs[1:]) < 1.5
+
+
+def test_an_empty_cache_variable_is_the_platforms_folder(monkeypatch):
+    monkeypatch.setenv("PSYCHLM_CACHE", "")
+    assert cache.folder().is_absolute() and cache.folder().name == "psychlm"
+
+
+@CASES
+def test_spoiled_caches_cost_a_warning_and_never_a_value(gpt2, own_cache, n_cases):
+    texts = ["the old man", "and the sea, she said", "tea"]
+    expected = lm.surprisal(texts, gpt2)["surprisal_bits"].to_numpy()
+    file = own_cache / "results.sqlite"
+    whole, rng = file.read_bytes(), np.random.default_rng(n_cases)
+    blobs = [
+        b"",
+        b"noise",
+        zlib.compress(b"1234567"),
+        zlib.compress(np.zeros(8).tobytes()),
+        None,
+        7,
+    ]
+    texts_beside = [
+        "",
+        "[]",
+        "null",
+        "{]",
+        '{"99": "no such word"}',
+        '{"a": 1}',
+        "7",
+        None,
+        "[" * 9999,
+    ]
+    for case in range(n_cases):
+        file.write_bytes(whole)
+        if case % 4 == 0:
+            content = bytearray(whole)
+            for place in rng.integers(len(content), size=rng.integers(1, 40)):
+                content[place] = rng.integers(256)
+            file.write_bytes(content[: rng.integers(1, len(content) + 1)])
+        else:
+            column, values = [("scores", blobs), ("reasons", texts_beside)][case % 2]
+            value = values[rng.integers(len(values))]
+            with sqlite3.connect(file) as connection:
+                connection.execute(f"UPDATE results SET {column} = ?", [value])
+            connection.close()
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            scored = lm.surprisal(texts, gpt2)["surprisal_bits"].to_numpy()
+        assert all("results" in str(one.message) for one in caught)
+        np.testing.assert_allclose(scored, expected, atol=1e-5)
