@@ -1,4 +1,4 @@
-"""Scores of probes by clusters counted by hand, statsmodels' Wilson interval, and a bootstrap over clusters."""
+"""Scores of probes. References: clusters counted by hand, and a bootstrap over clusters."""
 
 import numpy as np
 import pandas as pd
