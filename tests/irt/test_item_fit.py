@@ -8,6 +8,7 @@ import pandas as pd
 import pytest
 from scipy import stats
 
+from psychlm import irt
 from psychlm.frames import FrameError
 from psychlm.irt import _m2
 from psychlm.irt.item_fit import (
