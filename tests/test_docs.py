@@ -104,7 +104,7 @@ def test_the_site_asks_nothing_of_the_network(site):
 def test_every_public_module_with_something_to_say_is_in_the_reference(site):
     said = "".join(page.read_text(encoding="utf-8") for page in (site / "reference").glob("*.html"))
     for name in (
-        "psychlm.lm.load.load",
+        "psychlm.lm.load",
         "psychlm.irt.score",
         "psychlm.ctt.difficulty",
         "psychlm.frames.check_items",

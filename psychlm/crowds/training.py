@@ -281,6 +281,7 @@ def train(
 
     Examples
     --------
+    >>> from psychlm.crowds import encode_texts, train
     >>> texts = encode_texts(["good film", "bad film", "good", "bad"], min_count=1)
     >>> crowd = train("bag", texts, [1, 0, 1, 0], n_models=3, epochs=30)
     >>> crowd.responses(texts, [1, 0, 1, 0]).shape

@@ -1,9 +1,9 @@
 """Language models: surprisal of words in texts, and log-probabilities of the choices of items.
 
-    load         open a Hugging Face checkpoint (hub name or folder), pinned, without pickles and
-    without remote code surprisal    words + model -> words with ``surprisal_bits`` words_of     a
-    text -> its words, from which the text can be put together again answers      items + models ->
-    choice log-probabilities, predictions, graded responses
+    load         open a Hugging Face checkpoint (hub name or folder), pinned, without pickles
+    surprisal    words + model -> words with ``surprisal_bits``
+    words_of     a text -> its words, from which the text can be put together again
+    answers      items + models -> log-probabilities of choices, predictions, graded responses
 
 Modules with names of their own::
 
