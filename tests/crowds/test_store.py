@@ -15,6 +15,7 @@ import pandas as pd
 import pytest
 
 from psychlm import crowds, frames
+from psychlm.crowds.store import models_that_fit, run_on_cluster
 
 WORDS = [f"w{i}" for i in range(30)]
 
@@ -70,9 +71,9 @@ def test_chunks_of_any_size_make_the_same_crowd(reference, models_at_once):
 def test_chunks_are_as_large_as_memory_allows():
     network = crowds.Network("bag", 2, vocabulary=1000, size=32)
     ten_members = 10 * 16 * (1000 * 32 + 32 * 2 + 2)  # four copies of four bytes a weight
-    assert crowds.models_that_fit(network, 1000, memory_bytes=ten_members) == 10
-    assert crowds.models_that_fit(network, 11, memory_bytes=ten_members) == 6  # two equal chunks
-    assert crowds.models_that_fit(network, 5, memory_bytes=1) == 1
+    assert models_that_fit(network, 1000, memory_bytes=ten_members) == 10
+    assert models_that_fit(network, 11, memory_bytes=ten_members) == 6  # two equal chunks
+    assert models_that_fit(network, 5, memory_bytes=1) == 1
 
 
 def test_finished_chunks_are_read_from_disk_and_broken_ones_trained_anew(reference, tmp_path):
@@ -160,7 +161,7 @@ def test_a_cluster_makes_the_same_crowd_though_a_worker_is_killed(reference, cli
 @pytest.mark.slow
 def test_a_worker_out_of_memory_is_said_to_be(client):
     with pytest.raises(MemoryError, match="lower models_at_once"):
-        list(crowds.run_on_cluster(client, operator.mul, b"x", {0: 2_000_000_000}))
+        list(run_on_cluster(client, operator.mul, b"x", {0: 2_000_000_000}))
 
 
 def test_a_cluster_that_does_not_answer_is_said_so_within_seconds():
