@@ -332,7 +332,7 @@ def spoilt(record, draw: random.Random):
 
 
 @pytest.mark.parametrize(
-    "n_cases", [200, pytest.param(5000, marks=pytest.mark.slow)], ids=["200", "5000"]
+    "n_cases", [200, pytest.param(5000, marks=pytest.mark.exhaustive)], ids=["200", "5000"]
 )
 def test_spoilt_records_are_read_or_refused_but_never_crash(tmp_path, n_cases) -> None:
     draw = random.Random(n_cases)

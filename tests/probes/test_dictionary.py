@@ -235,7 +235,7 @@ def test_random_distractors_fill_up_where_a_word_has_no_other_sense(tmp_path):
     assert items["distractor_set"].eq("random").all()
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_definitions_without_examples_are_told_from_the_others_by_their_choices_alone(part):
     """A choice-only model of scikit-learn, a bag of words, finds the bias of the wrong way only."""
     from sklearn.feature_extraction.text import CountVectorizer

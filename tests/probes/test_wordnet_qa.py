@@ -68,7 +68,7 @@ def higher(reader):
     return walk
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_the_whole_of_wordnet_is_read_and_asked_about() -> None:
     read = whole_wordnet("nvar")
     sizes = read.concepts["pos"].value_counts()
