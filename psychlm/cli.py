@@ -344,9 +344,8 @@ def read_words(source: str, *, lines: bool = False) -> pd.DataFrame:
     from psychlm.frames import FrameError
 
     path, suffix = Path(source), Path(source).suffix.lower()
-    named = bool(re.fullmatch(r"\S+\.[A-Za-z]\w{0,7}", source)) or (
-        len(source) < 1000 and path.exists()
-    )
+    named = bool(re.fullmatch(r"\S+\.[A-Za-z]\w{0,7}", source))
+    named = named or (0 < len(source) < 1000 and path.exists())
     if lines and (suffix in TABLES or not (named or source == "-")):
         raise FrameError("--lines is for text files; a table has its own text_id")
     if source != "-" and not named:
@@ -612,4 +611,6 @@ def confuse(source: Path, probe: Any, out: Path, seed: int, extra: int, drop_unf
     with data.atomic_write(out) as part:
         perturbed.to_json(part, orient="records", lines=True, force_ascii=False)
     right = "the right choice is kept" if perturbed["has_right_answer"].all() else "none is right"
-    click.echo(f"{len(perturbed)} items, probe {probe}, seed {seed}: {right}; {out}")
+    click.echo(
+        f"{len(perturbed)} items under {perturbed['probe'].iloc[0]}, seed {seed}: {right}; {out}"
+    )

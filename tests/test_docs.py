@@ -1,5 +1,4 @@
-"""The documentation: every block of code runs, every example in a docstring gives what it says, the site builds without
-a warning and asks nothing of the network. References: the pages and docstrings themselves."""
+"""The documentation: every block of code and every example runs; the site needs no network."""
 
 import doctest
 import importlib
@@ -17,7 +16,7 @@ from conftest import ROOT, absent
 import psychlm
 
 ONE_WORKER = pytest.mark.xdist_group("site")  # it is built once
-PAGES = sorted((ROOT / ".docs").glob("*.md"))
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 BLOCK = re.compile(r"^```python\n(.*?)^```$", flags=re.M | re.S)
 PACKAGE = Path(psychlm.__file__).parent
 WITH_EXAMPLES = sorted(

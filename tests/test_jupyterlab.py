@@ -108,7 +108,8 @@ def test_a_notebook_runs_from_top_to_bottom_in_jupyterlab(
     wait_for(chromium, f"{panel}.sessionContext.session.kernel.status === 'idle'")
     outputs = f"{code}.flatMap(c => c.outputs)"
     assert chromium.says(f"{outputs}.filter(o => o.output_type === 'error').length") == 0
-    shown = f"{outputs}.filter(o => o.data && ('image/png' in o.data)).map(o => Object.keys(o.data).sort().join())"
+    shown = f"{outputs}.filter(o => o.data && ('image/png' in o.data))"
+    shown += ".map(o => Object.keys(o.data).sort().join())"
     figures = chromium.says(shown)
     assert figures and all("image/svg+xml" in kinds and "text/csv" in kinds for kinds in figures)
     chromium.says(f"{panel}.content.scrollToItem({panel}.content.widgets.length - 1)")

@@ -1,10 +1,4 @@
-"""Killed runs, full disks, little memory, invalid input. Reference: what an undisturbed run gives.
-
-What is tested beside its module instead: datasets (interrupted and corrupt downloads, ``test_data``), training
-(``test_lm_recurrent``, ``test_crowd_build``, ``test_finetune``), surprisal (``test_lm_surprisal``), pickles
-(``test_lm_load``, ``test_answerers``), a full disk while fetching (``test_data``), two runs at once
-(``test_notebooks``).
-"""
+"""Killed runs, full disks, little memory, invalid input. Reference: an undisturbed run."""
 
 from __future__ import annotations
 
@@ -24,7 +18,7 @@ import pytest
 from click.testing import CliRunner
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from test_runner import read_json, write_notebook
+from test_runner import RUN, read_json, write_notebook
 
 from psychlm import cli, simulate
 
@@ -35,9 +29,11 @@ import io, pandas
 table = io.BytesIO()
 pandas.DataFrame({"a": [0.5]}).to_parquet(table)
 pandas.read_parquet(table)  # it starts its threads
-irt.fit(pandas.DataFrame({"a": [0, 1, 0, 1], "b": [0, 1, 1, 0], "c": [1, 0, 1, 0]}), standard_errors=False)
+small = pandas.DataFrame({"a": [0, 1, 0, 1], "b": [0, 1, 1, 0], "c": [1, 0, 1, 0]})
+irt.fit(small, standard_errors=False)
 kind, allowance = sys.argv.pop(1), int(sys.argv.pop(1))
-used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize() if kind == "AS" else 0
+pages = int(open("/proc/self/statm").read().split()[0]) if kind == "AS" else 0
+used = pages * resource.getpagesize()
 resource.setrlimit(getattr(resource, f"RLIMIT_{kind}"), (used + allowance,) * 2)
 cli.main()
 """
@@ -46,7 +42,7 @@ cli.main()
 def psychlm(
     *arguments: str, limit: tuple[str, int] | None = None, **environment: str
 ) -> subprocess.CompletedProcess:
-    """Run the command in a process of its own, perhaps with a limit (RLIMIT name without its prefix, bytes)."""
+    """Run the command in a process of its own; a limit is a name of RLIMIT_ and bytes."""
     start = (
         ["-c", LIMITED, limit[0], str(limit[1])]
         if limit
@@ -80,7 +76,7 @@ def test_a_run_killed_at_a_random_moment_resumes_to_the_same_numbers(
     work = "import time\ntime.sleep(0.7)\nreport.record('paper.table1.r', draws / 7)"
     for name in ("10_items", "20_people"):
         write_notebook(tmp_path, name, work, "report.finish()")
-    run = f"from pathlib import Path; from psychlm import site; site.run(root=Path({str(tmp_path)!r}))"
+    run = RUN.format(root=str(tmp_path))
     started = subprocess.Popen([sys.executable, "-c", run], stderr=subprocess.DEVNULL)
     time.sleep(float(np.random.default_rng(seed).uniform(1, 6)))
     started.send_signal(signal.SIGKILL)

@@ -127,7 +127,8 @@ def from_long(
     if badly_named:
         raise FrameError(f"measures {badly_named} need names that end in _ms (and times in ms)")
     table = frame.rename(columns=ids | dict(measures))
-    blank = table[["subject", "text_id", "word_id", "word"]].isna() | (table[["word"]] == "")
+    blank = table[list(ids.values())].isna()
+    blank["word"] |= table["word"] == ""
     notes = [
         f"{int(blank[name].sum())} of {len(table)} rows without {original!r} are dropped"
         for original, name in ids.items()

@@ -1,5 +1,5 @@
-"""The corpora's readers against what their makers say of them, a Dundee Corpus of twelve words written here, and
-exclusions counted by hand."""
+"""Readers of corpora against their makers' counts, a Dundee Corpus of six words written here,
+long tables, and exclusions counted by hand."""
 
 import numpy as np
 import pandas as pd
@@ -196,3 +196,57 @@ def test_columns_in_both_frames_are_refused(words):
     readings = words.assign(subject="a", gaze_ms=1.0)
     with pytest.raises(FrameError, match="are in both"):
         corpora.join(readings, words)
+
+
+@pytest.fixture
+def long():
+    """Two people, two sentences of three words, as a laboratory's software writes them."""
+    table = pd.DataFrame(
+        [(s, i, n) for s in (1, 2) for i in (7, 8) for n in (1, 2, 3)],
+        columns=["Subject", "Item", "WordNr"],
+    )
+    table["Word"] = table["Item"].map({7: "Dogs bark loudly.", 8: "It isn't late."}).str.split()
+    table["Word"] = [words[n - 1] for words, n in zip(table["Word"], table["WordNr"], strict=True)]
+    return table.assign(RT=np.arange(300.0, 312), condition=table["Item"] % 2, trial=range(12))
+
+
+def test_one_long_table_becomes_words_and_readings(long):
+    corpus = corpora.from_long(long, measures={"RT": "self_paced_ms"})
+    assert corpus.words["word"].tolist() == ["Dogs", "bark", "loudly.", "It", "isn't", "late."]
+    assert corpus.words["length_chars"].tolist() == [4, 4, 6, 2, 4, 4]
+    assert corpus.words["condition"].tolist() == [1, 1, 1, 0, 0, 0]
+    assert list(corpus.readings) == ["subject", "text_id", "word_id", "self_paced_ms", "trial"]
+    assert corpus.readings["self_paced_ms"].tolist() == list(range(300, 312))
+    assert corpus.notes == ()
+
+
+def test_a_long_table_says_what_it_dropped(long):
+    gaps = long.assign(Subject=long["Subject"].where(long.index > 0), RT=long["RT"].astype(object))
+    gaps.loc[5, "RT"] = "timeout"
+    corpus = corpora.from_long(gaps, measures={"RT": "self_paced_ms"})
+    assert len(corpus.readings) == 11 and set(corpus.readings["subject"]) == {"1", "2"}
+    assert corpus.notes[:2] == (
+        "1 of 12 rows without 'Subject' are dropped",
+        "1 values of 'self_paced_ms' that are no numbers are missing",
+    )
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (lambda t: t.rename(columns={"WordNr": "Nr"}), "columns \\['WordNr'\\] are missing"),
+        (lambda t: pd.concat([t, t.head(1)]), "occur more than once"),
+        (lambda t: t.assign(WordNr=t["WordNr"] + 0.5), "word_id is '1.5'.*whole numbers"),
+        (lambda t: t.assign(Word=t["Word"] + t["Subject"].astype(str)), "several words stand at"),
+        (lambda t: t.assign(RT=-t["RT"]), "negative times"),
+    ],
+)
+def test_a_long_table_that_would_give_wrong_results_is_refused(long, change, says):
+    with pytest.raises(FrameError, match=says):
+        corpora.from_long(change(long), measures={"RT": "self_paced_ms"})
+
+
+def test_frequencies_of_typographic_apostrophes_and_decomposed_accents_are_found():
+    printed = pd.Series(["don’t", "“Don't”", "cafe\u0301,", "l’a"])
+    counts = {"don't": 4, "café": 2, "l’a": 3}
+    assert np.exp(corpora.log_frequency(printed, counts)).tolist() == pytest.approx([4, 4, 2, 3])

@@ -285,7 +285,7 @@ def test_the_command_writes_items_that_can_be_read_again(tmp_path):
             str(out),
         ],
     )
-    assert run.exit_code == 0 and "12 items, probe more-choices" in run.output
+    assert run.exit_code == 0 and "12 items under more-choices" in run.output
     written = pd.DataFrame([json.loads(line) for line in out.read_text().splitlines()])
     pd.testing.assert_frame_equal(written, confusion.more_choices(items, 2), check_dtype=False)
 

@@ -1,17 +1,18 @@
-"""The additive model: formulas against R's rules, plain regression against statsmodels, the linear models released with
-the UCL corpus, and the smoothing criterion against dense matrices and numerical derivatives."""
+"""The additive model: formulas against R's rules, plain regression against statsmodels, the linear
+models released with the UCL corpus, and the smoothing criterion against numerical derivatives."""
 
 import numpy as np
 import pandas as pd
 import pytest
 import statsmodels.formula.api as smf
 import torch
+from conftest import absent
 
 from psychlm import data
 from psychlm import reading_times as reading
 from psychlm.corpora import reading_times as corpora
 from psychlm.frames import FrameError
-from psychlm.reading_times import formula, reml, smooths
+from psychlm.reading_times import formula, mgcv, reml, smooths
 
 
 @pytest.fixture(scope="module")
@@ -165,12 +166,58 @@ def test_rows_without_a_response_are_left_out_and_counted(frame):
     assert found.loglik == reading.fit(gaps.dropna(), "y_ms ~ x + s(z)").loglik
 
 
-def test_an_unseen_person_is_predicted_as_the_average_one(frame):
-    found = reading.fit(frame, 'y_ms ~ x + s(subject, bs="re")')
-    stranger = found.predict(frame.assign(subject="nobody"))
-    assert stranger.to_numpy() == pytest.approx(
-        found.coefficients["estimate"].to_numpy() @ np.stack([np.ones(len(frame)), frame["x"]])
+@pytest.fixture(params=["native", "mgcv"])
+def backend(request):
+    if request.param == "mgcv":
+        try:
+            mgcv.version()
+        except mgcv.RMissingError:
+            absent("R with mgcv")
+    return request.param
+
+
+def test_ids_that_are_numbers_are_labels_of_a_random_effect(frame, backend):
+    numbered = frame.assign(subject=frame["subject"].str[1:].astype(int))
+    formula = 'y_ms ~ x + s(subject, bs="re")'
+    with pytest.warns(RuntimeWarning, match="'subject' label 8 groups.*always has a factor"):
+        with_numbers = reading.fit(numbered, formula, backend=backend)
+    with_text = reading.fit(frame, formula, backend=backend)
+    assert with_numbers.loglik == pytest.approx(with_text.loglik, abs=1e-6)
+    assert np.allclose(with_numbers.smooths, with_text.smooths, atol=1e-6)
+
+
+def test_the_sweep_and_one_fit_are_one_model_for_ids_that_are_numbers(frame):
+    table = frame.assign(
+        subject=frame["subject"].str[1:].astype(int), text_id="t", word_id=frame.index + 1
     )
+    bits = table[["text_id", "word_id"]].assign(model=table["z"])
+    baseline = 'x + s(subject, bs="re")'
+    gain = reading.delta_loglik(table, bits, "y_ms", baseline, lags=0, folds=None)["loglik"][0]
+    with pytest.warns(RuntimeWarning, match="always has a factor"):
+        alone = reading.fit(table, f"y_ms ~ z + {baseline}").loglik
+    assert gain == pytest.approx(alone, abs=1e-6)
+
+
+def test_an_unseen_person_is_predicted_as_the_average_one(frame, backend):
+    fit = reading.fit(frame, 'y_ms ~ x + s(subject, bs="re")', backend=backend)
+    new = frame.head(20).assign(subject=["nobody", *frame["subject"][1:20]])
+    line = fit.coefficients["estimate"].to_numpy() @ [1, new["x"].iloc[0]]
+    assert fit.predict(new).iloc[0] == pytest.approx(line)
+    assert fit.predict(new).iloc[1:].to_numpy() == pytest.approx(
+        fit.predict(frame.head(20)).iloc[1:].to_numpy()
+    )
+
+
+def test_an_unseen_level_of_a_fixed_factor_is_an_error(frame, backend):
+    fit = reading.fit(frame, "y_ms ~ x + g", backend=backend)
+    with pytest.raises(FrameError, match=r"factor 'g' has levels \['d'\] that were not in"):
+        fit.predict(frame.head(3).assign(g=["a", "d", "b"]))
+
+
+def test_a_fit_prints_its_estimates(frame):
+    printed = repr(reading.fit(frame, "y_ms ~ x + s(z)"))
+    for part in ("y_ms ~ x + s(z)", "n = 600", "log-likelihood", "std_error", "edf"):
+        assert part in printed
 
 
 def test_pygam_says_what_it_leaves_out_and_comes_near(frame):

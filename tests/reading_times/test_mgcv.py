@@ -1,4 +1,4 @@
-"""The native backend against R's mgcv itself, on the UCL corpus, Natural Stories and simulated readings."""
+"""The native backend against R's mgcv, on the UCL corpus, Natural Stories and simulated readings."""
 
 import sys
 import threading

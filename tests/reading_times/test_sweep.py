@@ -1,5 +1,5 @@
-"""The sweep against the same models fitted one by one, held-out gains against refits on plain rows, and simulated
-readings whose effects are known."""
+"""The sweep against the same models fitted one by one, held-out gains against refits on plain rows,
+and simulated readings whose effects are known."""
 
 import numpy as np
 import pandas as pd

@@ -1,4 +1,4 @@
-"""Which notebooks there are, and with which parameters they run. Reference: the notebooks' cells."""
+"""Notebooks and the parameters with which they run. Reference: the notebooks' cells."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Numbers beside the published ones, and the index. Reference: decimals as the papers printed them."""
+"""Numbers beside the published ones, and the index. Reference: decimals as printed."""
 
 from __future__ import annotations
 

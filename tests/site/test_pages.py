@@ -1,7 +1,7 @@
-"""The pages as people see them: opened in a real browser (headless Chromium), with no network, on a phone, in the dark.
+"""The pages in a real browser (headless Chromium): no network, narrow windows, dark mode.
 
-The pages are made from hand-written outputs, so no kernel runs here. Reference: what Chromium itself computes, through
-its DevTools protocol: console, requests, dialogs, the width that a page takes, the colours that are painted.
+The pages are made from hand-written outputs, so no kernel runs here. Reference: what Chromium
+computes (console, requests, dialogs, widths, colours), through its DevTools protocol.
 """
 
 from __future__ import annotations
@@ -19,8 +19,10 @@ from psychlm import site as notebooks
 from psychlm.site import html
 
 EVIL = "<script>alert(1)</script>"
-PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
-WIDE_SVG = '<svg xmlns="http://www.w3.org/2000/svg" width="2000" height="500"><rect width="2000" height="500"/></svg>'
+PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk"
+PIXEL += "+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
+WIDE_SVG = '<svg xmlns="http://www.w3.org/2000/svg" width="2000" height="500">'
+WIDE_SVG += '<rect width="2000" height="500"/></svg>'
 TABLE = "panel,x\n1,0.25\n"
 PAGES = ["index.html", "10_items.html", "20_fails.html"]
 
@@ -36,7 +38,8 @@ def notebook_with_everything() -> nbformat.NotebookNode:
     """Return a notebook with every kind of output, each wide or hostile."""
     header = "".join(f"<th>column_{i}</th>" for i in range(30))
     cells = "".join(f"<td>{i / 7:.4f}</td>" for i in range(30))
-    table = f'<style>td {{ color: red }}</style><table class="dataframe"><thead><tr>{header}</tr></thead>'
+    table = '<style>td { color: red }</style><table class="dataframe">'
+    table += f"<thead><tr>{header}</tr></thead>"
     table += f"<tbody><tr>{cells}</tr></tbody></table>"
     hostile = (
         f"<p onclick='alert(2)'>{EVIL}<img src='https://example.org/x.png' onerror='alert(3)'></p>"
@@ -45,7 +48,8 @@ def notebook_with_everything() -> nbformat.NotebookNode:
         cells=[
             new_markdown_cell("# 10 Items\n\n**Question.** Is $x < 1$ & *readable*?"),
             new_markdown_cell(
-                "## Data\n\n| a | b |\n|---|---|\n| 1 | 2 |\n\n$$\\theta_p = \\frac{1}{1 + e^{-x}}$$"
+                "## Data\n\n| a | b |\n|---|---|\n| 1 | 2 |\n\n"
+                "$$\\theta_p = \\frac{1}{1 + e^{-x}}$$"
             ),
             shown({"text/html": table}),
             shown({"text/html": hostile}),
@@ -114,7 +118,7 @@ def report_of(name: str, status: str, **more: Any) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a folder of reports: one whole, one failed, one truncated, one of a notebook that was not run."""
+    """Return reports: one complete, one failed, one truncated, and a notebook not run."""
     root = tmp_path_factory.mktemp("site")
     reports, folder = root / "reports", root / "notebooks"
     reports.mkdir(), folder.mkdir()
@@ -191,8 +195,8 @@ def test_a_page_opens_without_complaint_and_fits_its_window(
 def test_text_from_data_shows_as_text_and_nothing_in_it_runs(site, chromium, page) -> None:
     chromium.open(site / page)
     assert EVIL in chromium.says("document.body.innerText")
-    foreign = "script:not(:last-child, [type='application/json']), [onclick], [onerror], a[href^=javascript]"
-    foreign += ", img:not([src^='data:'])"
+    foreign = "script:not(:last-child, [type='application/json']), [onclick], [onerror]"
+    foreign += ", a[href^=javascript], img:not([src^='data:'])"
     assert chromium.says(f'document.querySelectorAll("{foreign}").length') == 0
     assert chromium.complaints() == []
 

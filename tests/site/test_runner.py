@@ -47,7 +47,7 @@ def read_json(folder: Path, name: str) -> dict:
 
 @pytest.fixture(scope="module")
 def ran(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, site.Outcome], set]:
-    """Run, two at a time, notebooks that pass, fail, lack data, end early, and whose kernel dies."""
+    """Run, two at a time, notebooks that pass, fail, lack data, end early, or die."""
     root = tmp_path_factory.mktemp("collection")
     missing = "from psychlm import data\nraise data.DataMissingError('no SAP;\\n`data pull sap`')"
     checksum = "from psychlm import data\nraise data.ChecksumError('\\x1b[31mcorrupt')"

@@ -1,4 +1,4 @@
-"""MkDocs hook: a reference page for every room of the package, with its public modules; nothing is listed by hand."""
+"""MkDocs hook: one reference page per sub-package and module, with its public names."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from mkdocs.structure.files import File, Files
 PACKAGE = Path(__file__).resolve().parents[1] / "psychlm"
 
 
-def rooms() -> dict[str, list[str]]:
-    """Return the public modules of every room by their full names, the room itself first."""
+def sub_packages() -> dict[str, list[str]]:
+    """Return the public modules of every sub-package by full names, the package itself first."""
     found: dict[str, list[str]] = {}
     for file in sorted(PACKAGE.rglob("*.py")):
         parts = file.relative_to(PACKAGE).with_suffix("").parts
@@ -29,19 +29,19 @@ def _tree(module: str) -> ast.Module:
     return ast.parse(file.read_text(encoding="utf-8"))
 
 
-def offered(room: str) -> set[str]:
-    """Return the names that a room offers from its modules: they are shown with the room, and not again."""
-    imports = [node for node in ast.walk(_tree(room)) if isinstance(node, ast.ImportFrom)]
+def exported(package: str) -> set[str]:
+    """Return the names that a package imports from its modules; they are shown once, with it."""
+    imports = [node for node in ast.walk(_tree(package)) if isinstance(node, ast.ImportFrom)]
     names = {alias.name for node in imports for alias in node.names}
     modules = {str(node.module).rpartition(".")[2] for node in imports}
-    return names - modules  # a function called as its module is shown there
+    return names - modules
 
 
-def page(room: str, modules: list[str]) -> str:
-    """Return the Markdown of a room's page."""
-    shown = offered(modules[0])
+def page(package: str, modules: list[str]) -> str:
+    """Return the Markdown of a page."""
+    shown = exported(modules[0])
     blocks = [
-        f"# psychlm.{room}",
+        f"# psychlm.{package}",
         f"::: {modules[0]}\n    options:\n      show_root_heading: false",
     ]
     hidden = ", ".join(f'"!^{name}$"' for name in sorted(shown))
@@ -52,12 +52,12 @@ def page(room: str, modules: list[str]) -> str:
 
 
 def on_config(config: Any) -> Any:
-    """Put the rooms into the navigation."""
+    """Put the pages into the navigation."""
     for entry in config.nav:
         if "Reference" in entry:
             entry["Reference"] = [
                 "reference/index.md",
-                *({room: f"reference/{room}.md"} for room in rooms()),
+                *({name: f"reference/{name}.md"} for name in sub_packages()),
             ]
     return config
 
@@ -67,12 +67,12 @@ def on_files(files: Files, config: Any) -> Files:
     lines = [
         "# Reference",
         "",
-        "One page a room of the house; every module's docstrings, as they stand in the code.",
+        "One page per sub-package, from the docstrings in the code.",
         "",
     ]
-    for room, modules in rooms().items():
+    for name, modules in sub_packages().items():
         summary = (ast.get_docstring(_tree(modules[0])) or "").partition("\n")[0]
-        lines.append(f"- [`psychlm.{room}`]({room}.md): {summary}")
-        files.append(File.generated(config, f"reference/{room}.md", content=page(room, modules)))
+        lines.append(f"- [`psychlm.{name}`]({name}.md): {summary}")
+        files.append(File.generated(config, f"reference/{name}.md", content=page(name, modules)))
     files.append(File.generated(config, "reference/index.md", content="\n".join(lines) + "\n"))
     return files

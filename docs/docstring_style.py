@@ -1,7 +1,7 @@
-"""Griffe extension: what the house writes in docstrings and comments, as Markdown.
+"""Griffe extension: roles and comments of fields in docstrings, as Markdown.
 
-Roles such as :func:`psychlm.lm.load` become links where the page has such a heading, and code where it has not; the
-comments behind a class's fields, where units stand, become its table of attributes.
+Roles such as :func:`psychlm.lm.load` become links if a page has such a heading, else code; the
+comments behind a class's fields, with their units, become its table of attributes.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ def _link(match: re.Match[str]) -> str:
     return f'<autoref optional identifier="{name}"><code>{shown}</code></autoref>'
 
 
-class HouseStyle(griffe.Extension):
-    """Rewrites docstrings as modules are read."""
+class DocstringStyle(griffe.Extension):
+    """Rewrite docstrings as modules are read."""
 
     def on_object(self, *, obj: griffe.Object, **kwargs: Any) -> None:
         """Turn the roles of a docstring into links."""

@@ -1,0 +1,74 @@
+"""Write the tables of the documentation: ``python docs/tables.py results|speed``.
+
+``results`` counts in docs/results.md how many published numbers came out again, from the reports at
+hand; ``speed`` lists in docs/speed.md what ``make bench`` left in reports/bench/.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+from psychlm import data, site
+
+PAPERS = {
+    "laverghetta2021": "Laverghetta et al. (2021)",
+    "lalor2020": "Lalor (2020)",
+    "comprehenotes": "Lalor (2020), chapter 7",
+    "richardson2020": "Richardson & Sabharwal (2020)",
+    "hao2020": "Hao et al. (2020)",
+    "shen2022": "Shen & Kejriwal (2022)",
+}
+
+
+def results(reports: Path) -> str:
+    """Return two tables: numbers of the five papers, and numbers of programs and model cards."""
+    numbers = site.gather_numbers(reports)
+    compared = numbers[numbers["verdict"].isin(["agrees", "differs"])]
+    parts = compared["key"].str.split(".")
+    compared = compared.assign(source=parts.str[0], part=parts.str[1].fillna(""))
+    paper = compared["source"].isin(list(PAPERS))
+    lines = []
+    for title, rows in (("The five papers", compared[paper]), ("Others", compared[~paper])):
+        agree = int((rows["verdict"] == "agrees").sum())
+        lines += [f"## {title}", "", f"{agree} of {len(rows)} numbers agree.", ""]
+        lines += ["| source | table | compared | agree | largest difference |"]
+        lines += ["| --- | --- | ---: | ---: | ---: |"]
+        for (source, part), own in rows.groupby(["source", "part"], sort=True):
+            agree = int((own["verdict"] == "agrees").sum())
+            largest = own["difference_value"].abs().max()
+            name = PAPERS.get(source, source)
+            lines.append(f"| {name} | `{part}` | {len(own)} | {agree} | {largest:.2g} |")
+        lines.append("")
+    return "\n".join(lines)
+
+
+def speed(folder: Path) -> str:
+    """Return a table of all benchmarks; limits and peers of a benchmark are named after it."""
+    lines = ["| module | benchmark | seconds | machine |", "| --- | --- | ---: | --- |"]
+    for file in sorted(folder.glob("[!.]*.json")):
+        content = json.loads(file.read_text(encoding="utf-8"))
+        machine = content.get("machine") or {}
+        place = f"{machine.get('processor', '')}, {machine.get('cores', '?')} cores"
+        for row in content["benchmarks"]:
+            name = row["name"].removeprefix("test_").replace("|", "/")
+            place_and_date = f"{place}, {content.get('date', '')}"
+            lines.append(f"| `{file.stem}` | {name} | {row['seconds']:.3g} | {place_and_date} |")
+    return "\n".join(lines) + "\n"
+
+
+def main() -> None:
+    """Write the page that is named on the command line."""
+    root, mark = data.root(), "<!-- table -->\n"
+    for page in sys.argv[1:]:
+        reports = root / "reports"
+        made = results(reports) if page == "results" else speed(reports / "bench")
+        file = root / "docs" / f"{page}.md"
+        head = file.read_text(encoding="utf-8").partition(mark)[0]
+        with data.atomic_write(file) as part:
+            part.write_text(head + mark + made, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
