@@ -186,6 +186,16 @@ def _graded(labels: pd.DataFrame, key: pd.Series) -> CrowdLabels:
     return CrowdLabels(labels, key.rename("label"), frames.check_responses(graded))
 
 
+def comprehenotes() -> pd.DataFrame:
+    """Return the graded responses of 660 people to the 55 items of ComprehENotes (Lalor 2020).
+
+    >>> comprehenotes().shape
+    (660, 55)
+    """
+    table = data.facts("comprehenotes/responses").set_index("person").astype("float64")
+    return frames.check_responses(table.rename_axis(columns="item"))
+
+
 def metabench(benchmark: str) -> pd.DataFrame:
     """Return the graded answers of about 5,000 language models to a benchmark's items (Kipnis et
     al. 2025).

@@ -16,7 +16,7 @@ import pandas as pd
 import torch
 
 from psychlm.frames import FrameError, format_names
-from psychlm.irt.em import EM, LOGLIK_TOLERANCE, Settings, squarem
+from psychlm.irt.em import EM, Settings, squarem
 from psychlm.irt.likelihood import (
     RUNAWAY_SLOPE,
     STEP,
@@ -39,8 +39,11 @@ from psychlm.irt.standard_errors import EXACT_PARAMETERS, StandardErrors
 from psychlm.irt.standard_errors import standard_errors as errors_of
 
 START_GUESSING = 0.02
+START_COMMON_GUESSING = 0.15
 RARE = 10  # that the same few persons failed two easy items is no surprise; of ten persons it is
 ROUGH = 0.01  # logits: tolerance of the 2PL that starts a 3PL, and where EM hands over to Newton
+GUESSED_STEPS = 30  # EM steps after which a model with guessing goes to Newton's method
+EM_STEPS = 100  # EM steps after which any other model does
 GRID_ERROR = 0.01  # nats: a finer grid that moves the log-likelihood by less changes nothing
 SMALLEST_STEP = STEP / 16
 PRIORS = {"slope": (Normal, LogNormal), "intercept": (Normal,), "guessing": (Beta,)}
@@ -52,7 +55,7 @@ def fit(
     *,
     method: str = "mml",
     device: str = "auto",
-    guessing: float | pd.Series | None = None,
+    guessing: float | str | pd.Series | None = None,
     priors: dict[str, Prior] | None = None,
     start: pd.DataFrame | None = None,
     standard_errors: bool = True,
@@ -75,8 +78,9 @@ def fit(
         "mml", or "vi" for :func:`psychlm.irt.variational.infer` with its defaults.
     device : str
         "auto" (a GPU for over ten million responses, if there is one), "cpu", "cuda", "cuda:1".
-    guessing : float or Series by item, optional
-        Fixes guessing parameters: a Series, those of its items only.
+    guessing : float, "common", or Series by item, optional
+        A number fixes guessing parameters; a Series, those of its items only. "common" estimates
+        one guessing parameter for all items of a 3PL.
     priors : dict, optional
         Densities on "slope" (LogNormal, Normal), "intercept" (Normal) and "guessing" (Beta).
         ``{"guessing": Beta(5, 17)}`` keeps a 3PL from running away; ``{"intercept": Normal(0, 3)}``
@@ -153,13 +157,13 @@ def fit(
     unknown = np.isnan(errors.intercept) & ~runaway if standard_errors else np.array([False])
     for message in problems(encoded.items, found, runaway, unknown, max_iterations):
         warnings.warn(message, IRTWarning, stacklevel=2)
-    return result_of(encoded, kind, design, found, errors, not runaway.any())
+    return result_of(encoded, kind, design, found, errors, runaway)
 
 
 def design_of(
     responses: ResponseMatrix,
     model: str | Mapping | pd.Series,
-    guessing: float | pd.Series | None,
+    guessing: float | str | pd.Series | None,
     priors: dict[str, Prior],
 ) -> tuple[str, Design, pd.Series]:
     """Return the model's name, what is free in it, and fixed guessing parameters (NaN: free)."""
@@ -184,7 +188,15 @@ def design_of(
 
     # Guessing parameters that are fixed.
     fixed = pd.Series(np.where(has_guessing, np.nan, 0.0), index=items)
-    if guessing is not None:
+    common_guessing = isinstance(guessing, str)
+    if common_guessing:
+        large = 3 * len(items) > EXACT_PARAMETERS
+        if guessing != "common" or kind != "3PL" or "guessing" in priors or large:
+            raise FrameError(
+                f'guessing={guessing!r} is not possible here; guessing="common" takes a 3PL for all '
+                f"of at most {EXACT_PARAMETERS // 3} items, and no prior on guessing"
+            )
+    elif guessing is not None:
         given = pd.Series(guessing, index=None if isinstance(guessing, pd.Series) else items)
         unknown = given.index.difference(items)
         if len(unknown) or not given.between(0, 1, inclusive="left").all():
@@ -205,7 +217,7 @@ def design_of(
         raise FrameError(f"the {kind} model has no slopes for a prior; drop it or fit a 2PL")
 
     free = torch.tensor(fixed.isna().to_numpy(), device=responses.device)
-    return kind, Design(common_slope, free, dict(priors)), fixed
+    return kind, Design(common_slope, free, dict(priors), common_guessing), fixed
 
 
 def check_items(responses: ResponseMatrix, kind: str, design: Design) -> None:
@@ -264,7 +276,8 @@ def starting_values(
     priors = {name: prior for name, prior in design.priors.items() if name != "guessing"}
     without = Design(design.common_slope, torch.zeros_like(design.guessing_free), priors)
     rough = estimate(responses, without, plain, replace(settings, tolerance=ROUGH)).parameters
-    guessing = torch.where(design.guessing_free, START_GUESSING, rough.guessing)
+    begin = START_COMMON_GUESSING if design.common_guessing else START_GUESSING
+    guessing = torch.where(design.guessing_free, begin, rough.guessing)
     return replace(rough, guessing=guessing)
 
 
@@ -276,7 +289,7 @@ class Estimate:
     posterior: Posterior
     grid: QuadratureGrid
     loglik: float  # nats
-    converged: bool
+    item_converged: torch.Tensor  # (n_items,) bool
     n_iterations: int
     loglik_error: float  # nats by which the log-likelihood moves on a grid of half the step
     ability_sd: float  # re-estimated with the items held
@@ -287,19 +300,17 @@ def estimate(
 ) -> Estimate:
     """Climb to a maximum of the likelihood, then again until a finer grid changes nothing."""
     em = EM(responses, design, quadrature_grid(device=responses.device), settings)
-    parameters, has_guessing = start, bool(design.guessing_free.any())
+    parameters, tries_starts = start, may_use_newton(em) and has_guessing(em, start)
     while True:
-        parameters, converged = climb(em, parameters)
+        parameters, item_converged = climb(em, parameters)
         posterior, objective = em.expect(parameters)
 
         # With guessing, try other starts; continue from any that reaches a higher likelihood.
-        if converged and has_guessing and em.n_steps < settings.max_iterations:
-            other = better_starts(em, parameters, posterior)
+        if tries_starts and em.n_steps < settings.max_iterations:
+            other = better_starts(em, parameters, posterior, objective)
             if other is not None:
-                if em.expect(other)[1] > objective + LOGLIK_TOLERANCE:
-                    parameters = other
-                    continue
-                em.expect(parameters)
+                parameters = other
+                continue
 
         # Halve the step of the grid while that still moves the log-likelihood.
         error = em.grid_error(parameters, objective)
@@ -323,27 +334,36 @@ def estimate(
         posterior=posterior,
         grid=em.grid,
         loglik=float(posterior.loglik @ responses.count),
-        converged=converged,
+        item_converged=item_converged,
         n_iterations=em.n_steps,
         loglik_error=error,
         ability_sd=ability_sd,
     )
 
 
-def climb(em: EM, parameters: Parameters) -> tuple[Parameters, bool]:
-    """Climb by EM; with guessing by EM and Newton's method in turn."""
-    settings = em.settings
-    if not em.design.guessing_free.any() or 3 * em.responses.n_items > EXACT_PARAMETERS:
-        return squarem(em, parameters, settings.tolerance)
-    tolerance = ROUGH
-    while True:
-        parameters, near = squarem(em, parameters, tolerance)
-        if not near:
-            return parameters, False
-        parameters, converged = newton(em, parameters, settings.tolerance)
-        if converged or tolerance < settings.tolerance:
-            return parameters, converged
-        tolerance /= 10
+def has_guessing(em: EM, parameters: Parameters) -> bool:
+    """Return whether any item may be guessed."""
+    return bool((em.design.guessing_free | (parameters.guessing > 0)).any())
+
+
+def may_use_newton(em: EM) -> bool:
+    """Return whether the information matrix is small enough to be built whole."""
+    kinds = 3 if em.design.guessing_free.any() else 2
+    return kinds * em.responses.n_items <= EXACT_PARAMETERS
+
+
+def climb(em: EM, parameters: Parameters) -> tuple[Parameters, torch.Tensor]:
+    """Climb by EM, then by Newton's method with guessing or where EM is slow; judge each item."""
+    settings, guessed = em.settings, has_guessing(em, parameters)
+    everything = torch.ones(len(parameters.slope), dtype=torch.bool, device=parameters.slope.device)
+    if not may_use_newton(em):
+        parameters, converged = squarem(em, parameters, settings.tolerance)
+        return parameters, everything & converged
+    tolerance, limit = (ROUGH, GUESSED_STEPS) if guessed else (settings.tolerance, EM_STEPS)
+    parameters, converged = squarem(em, parameters, tolerance, limit)
+    if converged and not guessed or em.n_steps >= settings.max_iterations:
+        return parameters, everything & converged & (not guessed)
+    return newton(em, parameters)
 
 
 def problems(
@@ -360,10 +380,12 @@ def problems(
             "and wrong responses are separated by ability, and the likelihood has no finite "
             'maximum; drop them, or give a prior: priors={"slope": LogNormal(0, 0.5)}'
         )
-    elif not found.converged:
+    unsettled = ~found.item_converged.cpu().numpy() & ~runaway
+    if unsettled.any():
         messages.append(
-            f"no convergence in {found.n_iterations} EM steps; raise max_iterations "
-            f'({max_iterations}), or give a 3PL a prior: priors={{"guessing": Beta(5, 17)}}'
+            f"no convergence of {unsettled.sum()} items {format_names(items[unsettled])} in "
+            f"{found.n_iterations} steps; raise max_iterations ({max_iterations}), or give a 3PL a "
+            'prior: priors={"guessing": Beta(5, 17)}'
         )
     if found.loglik_error > GRID_ERROR:
         messages.append(
@@ -389,7 +411,7 @@ def result_of(
     design: Design,
     found: Estimate,
     errors: StandardErrors,
-    sound: bool,
+    runaway: np.ndarray,
 ) -> IRTFit:
     """Return the estimates on the model's own scale."""
     items = found.parameters.frame(responses.items)
@@ -414,15 +436,17 @@ def result_of(
             values = covariance.to_numpy() * np.outer(scale, scale)
             covariance = pd.DataFrame(values, index=index, columns=index)
     n_slopes = 1 if design.common_slope else responses.n_items
+    n_guessing = 1 if design.common_guessing else int(design.guessing_free.sum())
+    items["converged"] = found.item_converged.cpu().numpy() & ~runaway
     return IRTFit(
         items=items[COLUMNS],
         model=kind,
         method="mml",
         loglik=found.loglik,
         log_prior=design.log_prior(found.parameters),
-        n_parameters=n_slopes + responses.n_items + int(design.guessing_free.sum()),
+        n_parameters=n_slopes + responses.n_items + n_guessing,
         n_persons=responses.n_persons,
-        converged=found.converged and sound,
+        converged=bool(items["converged"].all()),
         n_iterations=found.n_iterations,
         ability_mean=0.0,
         ability_sd=sd,

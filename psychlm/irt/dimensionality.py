@@ -11,11 +11,13 @@ from typing import Literal
 
 import numpy as np
 import pandas as pd
+import torch
 from scipy import optimize
 from scipy.special import expit, ndtr, ndtri
 
 from psychlm.frames import FrameError, check_responses, constant_items
 from psychlm.irt.item_fit import normal_weights, pair_tables
+from psychlm.irt.response_matrix import encode_responses
 
 LEAST_RATIO = 3.0  # first to second eigenvalue of an essentially one-dimensional test
 LOGISTIC_TO_NORMAL = 1.702  # slope at which the logistic curve is closest to the normal ogive
@@ -207,6 +209,7 @@ class TwoFactorFit:
     n_persons: int
     n_iterations: int
     converged: bool
+    data_hash: str  # of the responses, as in IRTFit
 
     @property
     def aic(self) -> float:
@@ -323,6 +326,7 @@ def two_factor(
         n_persons=n_persons,
         n_iterations=int(optimum.nit),
         converged=bool(optimum.success),
+        data_hash=encode_responses(checked, torch.device("cpu")).data_hash,
     )
 
 

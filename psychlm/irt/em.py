@@ -146,15 +146,21 @@ def ability_moments(posterior: Posterior, count: Tensor) -> tuple[Tensor, Tensor
     return mean, variance.sqrt()
 
 
-def squarem(em: EM, parameters: Parameters, tolerance: float) -> tuple[Parameters, bool]:
+def squarem(
+    em: EM, parameters: Parameters, tolerance: float, n_steps: int | None = None
+) -> tuple[Parameters, bool]:
     """Run cycles of two EM steps and one extrapolation; return the parameters and convergence.
 
     Converged are parameters whose predicted remaining change is below the tolerance, with a gain in
-    log-likelihood below LOGLIK_TOLERANCE. Items whose slopes run away do not count.
+    log-likelihood below LOGLIK_TOLERANCE. Items whose slopes run away do not count. ``n_steps``
+    limits the EM steps.
     """
     reached, safe, stride = -float("inf"), parameters, 1.0
     loglik_tolerance = LOGLIK_TOLERANCE * tolerance / em.settings.tolerance
-    while em.n_steps < em.settings.max_iterations:
+    last_step = em.settings.max_iterations
+    if n_steps is not None:
+        last_step = min(last_step, em.n_steps + n_steps)
+    while em.n_steps < last_step:
         # Two EM steps; if the extrapolation before them went downhill, start again before it.
         first, objective = em.step(parameters)
         if objective < reached - 1e-9 * abs(reached):
@@ -203,14 +209,14 @@ def maximise(
     ability = posterior.mean * responses.count
     has_guessing = design.guessing_free | (parameters.guessing > 0)
     free = design.free()
-    if design.common_slope:
-        free[0] = False
+    free[0] &= not design.common_slope
+    free[2] &= not design.common_guessing
     tables = []
     for block in responses.blocks():
         start, is_free = parameters[block.items].table().T, free[:, block.items].T
         if has_guessing[block.items].any():
             correct, answered = expected_counts(block, weights)
-            step = _scoring_with_guessing(
+            step = scoring_with_guessing(
                 start, correct, answered, nodes, is_free, design, tolerance
             )
             tables.append(step)
@@ -235,7 +241,7 @@ def maximise(
     return Parameters(*torch.cat(tables).T.contiguous())
 
 
-def _scoring_with_guessing(
+def scoring_with_guessing(
     beta: Tensor,
     correct: Tensor,
     answered: Tensor,

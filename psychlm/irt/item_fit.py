@@ -432,6 +432,10 @@ class FittedModel(Protocol):
     def n_parameters(self) -> int:
         """Number of free parameters."""
 
+    @property
+    def data_hash(self) -> str:
+        """Hash of the responses, which fits to the same data share."""
+
 
 def likelihood_ratio(fit_small: FittedModel, fit_big: FittedModel) -> LikelihoodRatio:
     """Test a model within a larger one, both fitted to the same responses.
@@ -444,9 +448,15 @@ def likelihood_ratio(fit_small: FittedModel, fit_big: FittedModel) -> Likelihood
     Raises
     ------
     ValueError
-        If the bigger model has no more parameters, or a log-likelihood lower by more than 0.01
-        nats: they are then not nested, were fitted to different responses, or have not converged.
+        If the fits are to different responses (other persons or items); if the bigger model has
+        no more parameters, or a log-likelihood lower by more than 0.01 nats: they are then not
+        nested, or have not converged.
     """
+    if fit_small.data_hash != fit_big.data_hash:
+        raise ValueError(
+            "the two models were fitted to different responses (other persons, items, order or "
+            "values); fit both to the same frame"
+        )
     df = fit_big.n_parameters - fit_small.n_parameters
     if df <= 0:
         raise ValueError(
@@ -457,6 +467,6 @@ def likelihood_ratio(fit_small: FittedModel, fit_big: FittedModel) -> Likelihood
     if gain < -0.01:
         raise ValueError(
             f"the bigger model's log-likelihood is lower by {-gain:.3f} nats; the models are not "
-            "nested, were fitted to different responses, or the bigger one needs more iterations"
+            "nested, or the bigger one needs more iterations"
         )
     return chi_square_test(0.0, max(gain, 0.0), df)

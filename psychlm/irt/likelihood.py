@@ -65,8 +65,9 @@ class QuadratureGrid:
         return fine_weights if self.interpolation is None else fine_weights @ self.interpolation
 
     def halved(self) -> QuadratureGrid:
-        """Return a grid of the same span with half the step."""
-        return quadrature_grid(self.step / 2, self.refinement, self.span, self.nodes.device)
+        """Return a grid of the same span with half the step; the fine one is fine enough."""
+        refinement = max(1, self.refinement // 2)
+        return quadrature_grid(self.step / 2, refinement, self.span, self.nodes.device)
 
     def __str__(self) -> str:
         nodes = f"{len(self.nodes)} equally spaced nodes on [{-self.span:g}, {self.span:g}]"
@@ -179,6 +180,7 @@ class Design:
     common_slope: bool  # 1PL, and the Rasch model in standard-normal units
     guessing_free: Tensor  # (n_items,) bool
     priors: dict[str, Prior]
+    common_guessing: bool = False  # one free guessing parameter for all items
 
     def free(self) -> Tensor:
         """Return which of (slope, intercept, guessing) are estimated, shape (3, n_items)."""

@@ -17,7 +17,7 @@ from psychlm.irt.scoring import AbilityPosterior, ability_posterior, score
 
 MODELS = {"1PL": "1PL", "RASCH": "Rasch", "2PL": "2PL", "3PL": "3PL"}
 FORMAT = "psychlm.irt.fit/2"
-COLUMNS = ["a", "b", "c", "d", "se_a", "se_b", "se_c", "se_d", "c_is_free"]
+COLUMNS = ["a", "b", "c", "d", "se_a", "se_b", "se_c", "se_d", "c_is_free", "converged"]
 
 
 class IRTWarning(UserWarning):
@@ -32,7 +32,7 @@ class IRTFit:
     estimated, and for fits on another scale (:func:`psychlm.irt.link`).
     """
 
-    items: pd.DataFrame  # by item: a, b, c, d (= -a b), standard errors se_*, and c_is_free
+    items: pd.DataFrame  # by item: a, b, c, d (= -a b), standard errors se_*, c_is_free, converged
     model: str  # "1PL", "Rasch", "2PL", "3PL", or "mixed" (2PL and 3PL items)
     method: str  # "mml" or "vi"
     loglik: float  # marginal log-likelihood, nats
@@ -181,12 +181,14 @@ def _checked_content(content: dict[str, Any]) -> dict[str, Any]:
     require(labels_are_plain and len(set(index)) == len(index) > 0, "items' names are not distinct")
     shapes = [type(column) is list and len(column) == len(index) for column in columns]
     require(len(columns) == len(COLUMNS) and all(shapes), "items' columns are not complete")
-    require(all(type(free) is bool for free in columns[-1]), "c_is_free is not true or false")
+    flags = dict(zip(COLUMNS[-2:], columns[-2:], strict=True))
+    all_flags = all(type(flag) is bool for column in flags.values() for flag in column)
+    require(all_flags, "c_is_free or converged is not true or false")
     table = {
         name: [number(value, f"column {name}") for value in column]
-        for name, column in zip(COLUMNS[:-1], columns, strict=False)
+        for name, column in zip(COLUMNS[:-2], columns, strict=False)
     }
-    items = pd.DataFrame({**table, "c_is_free": columns[-1]}, index=pd.Index(index, name="item"))
+    items = pd.DataFrame({**table, **flags}, index=pd.Index(index, name="item"))
     require(np.isfinite(items[["a", "c", "d"]]).all(axis=None), "a, c or d is not finite")
     require(items["c"].between(0, 1, inclusive="left").all(), "c lies outside [0, 1)")
 

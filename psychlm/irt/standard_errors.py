@@ -82,7 +82,8 @@ def standard_errors(
     """Return standard errors, all NaN where the observed information is not positive definite."""
     n_items = responses.n_items
     free = free_parameters(design, parameters)
-    n_free = int(free.sum()) - design.common_slope * (n_items - 1)
+    n_shared = (n_items - 1) * (design.common_slope + design.common_guessing)
+    n_free = int(free.sum()) - n_shared
 
     if n_free > max(EXACT_PARAMETERS, responses.n_persons):
         try:
@@ -105,14 +106,14 @@ def standard_errors(
     variances[:kinds] = torch.stack([whole[k, :, k].diagonal() for k in range(kinds)]).cpu()
     variances[~free.cpu()] = torch.nan
 
-    # Label rows and columns (item, parameter); a common slope belongs to the item "all".
+    # Label rows and columns (item, parameter); a common parameter belongs to the item "all".
     labelled = None
     if n_free <= EXACT_PARAMETERS:
         labels = []
         for name, is_free in zip("adc", free.tolist(), strict=True):
-            common = name == "a" and design.common_slope
+            common = design.common_slope if name == "a" else name == "c" and design.common_guessing
             names = [item for item, kept in zip(responses.items, is_free, strict=True) if kept]
-            labels += [(item, name) for item in (["all"] if common else names)]
+            labels += [(item, name) for item in (["all"] if common and names else names)]
         index = pd.MultiIndex.from_tuples(labels, names=["item", "parameter"])
         labelled = pd.DataFrame(covariance.cpu().numpy(), index=index, columns=index)
     a, d, c = variances.sqrt().numpy()
@@ -129,24 +130,33 @@ def free_parameters(design: Design, parameters: Parameters) -> Tensor:
     free = design.free()
     free[2] &= parameters.guessing > 0
     if not design.common_slope:
-        free &= parameters.slope.abs() <= RUNAWAY_SLOPE
+        settled = parameters.slope.abs() <= RUNAWAY_SLOPE
+        free[:2] &= settled
+        free[2] &= settled | design.common_guessing
     return free
 
 
 def estimates_basis(free: Tensor, design: Design) -> Tensor:
     """Return the 0/1 matrix from the estimates to all items' parameters, (free.numel(), n_free).
 
-    A slope common to all items is one column, the first.
+    A slope common to all items is one column, the first; common guessing is the last.
     """
     selected = torch.eye(free.numel(), dtype=torch.float64, device=free.device)[:, free.flatten()]
-    if not design.common_slope:
-        return selected
-    n_items = free.shape[1]
-    return torch.cat([selected[:, :n_items].sum(1, keepdim=True), selected[:, n_items:]], 1)
+    parts = []
+    for kind, n_columns in enumerate(free.sum(1).tolist()):
+        start = int(free[:kind].sum())
+        columns = selected[:, start : start + n_columns]
+        common = (design.common_slope, False, design.common_guessing)[kind]
+        parts.append(columns.sum(1, keepdim=True) if common and n_columns else columns)
+    return torch.cat(parts, 1)
 
 
 def observed_information(
-    responses: ResponseMatrix, design: Design, parameters: Parameters, grid: QuadratureGrid
+    responses: ResponseMatrix,
+    design: Design,
+    parameters: Parameters,
+    grid: QuadratureGrid,
+    negligible: float = NEGLIGIBLE,
 ) -> Tensor:
     """Return the observed information in all slopes, intercepts and, if any is free, guessing.
 
@@ -181,7 +191,8 @@ def observed_information(
             whole[row, j, column, j] = whole[column, j, row, j] = cell.sum(1)
     for row, (name, value) in enumerate(list(vars(parameters).items())[:kinds]):
         if name in design.priors:
-            whole[row, everything, row, everything] -= design.priors[name].derivatives(value)[1]
+            j = everything[design.free()[row]]  # a guessing parameter fixed at 0 has no density
+            whole[row, j, row, j] -= design.priors[name].derivatives(value[j])[1]
     information = whole.view(kinds * n, kinds * n)
 
     # Missing information: posterior covariances of the scores, one orthonormal polynomial of
@@ -201,7 +212,7 @@ def observed_information(
         information -= scores.T @ scores
         size = float(scores.square().sum())
         first = first or size
-        if size <= NEGLIGIBLE * first:
+        if size <= negligible * first:
             break
     return information
 

@@ -529,6 +529,7 @@ class Search:
                 items["a"], items["b"] = 1.0, -items["d"]
             items["se_a"], items["se_b"] = np.nan, np.sqrt(var_d) / items["a"]
         items["se_c"], items["se_d"], items["c_is_free"] = np.nan, np.sqrt(var_d), False
+        items["converged"] = converged
 
         # The marginal log-likelihood at the estimates, as method="mml" would report it.
         none_free = torch.zeros_like(parameters.slope, dtype=torch.bool)

@@ -1,0 +1,175 @@
+"""Fits as results: change of scale, files that were damaged, and what is refused."""
+
+from __future__ import annotations
+
+import copy
+import json
+import warnings
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from psychlm import irt, simulate
+from psychlm.frames import FrameError
+from psychlm.irt import curves
+
+
+@pytest.fixture(scope="module")
+def people() -> pd.DataFrame:
+    rng = np.random.default_rng(5)
+    return simulate.responses(rng.normal(size=300), simulate.items(8, rng), rng, missing=0.1)
+
+
+@pytest.fixture(scope="module")
+def fits(people):
+    return {model: irt.fit(people, model) for model in ("Rasch", "2PL")}
+
+
+@pytest.mark.parametrize("model", ["Rasch", "2PL"])
+@pytest.mark.parametrize("method", ["eap", "map", "ml", "wle"])
+def test_linking_moves_scores_and_leaves_probabilities(people, fits, model, method):
+    fit = fits[model]
+    linked = irt.link(fit, slope=15, intercept=100)
+    theta = np.linspace(-3, 3, 7)
+    np.testing.assert_allclose(
+        curves.probability(100 + 15 * theta, linked.items), curves.probability(theta, fit.items)
+    )
+    before, after = fit.score(people, method), linked.score(people, method)
+    np.testing.assert_allclose(after["theta"], 100 + 15 * before["theta"], atol=1e-5)
+    np.testing.assert_allclose(after["se"], 15 * before["se"], rtol=1e-5)
+    posterior = linked.posterior(people)
+    if method == "eap":
+        np.testing.assert_allclose(posterior.weights @ posterior.nodes, after["theta"], atol=1e-8)
+
+
+def test_standard_errors_after_linking_are_those_of_the_delta_method(fits):
+    fit = fits["2PL"]
+    linked = irt.link(fit, slope=2.0, intercept=0.7)
+    for item, row in linked.items.iterrows():
+        block = fit.covariance.loc[[(item, "a"), (item, "d")], [(item, "a"), (item, "d")]]
+        jacobian = np.array([-0.7 / 2, 1.0])  # d* = d - a B / A
+        assert row["se_d"] == pytest.approx(np.sqrt(jacobian @ block.to_numpy() @ jacobian))
+    np.testing.assert_allclose(linked.items["se_b"], 2 * fit.items["se_b"])
+    back = irt.link(linked, slope=0.5, intercept=-0.35)
+    pd.testing.assert_frame_equal(back.items, fit.items)
+
+
+def test_a_shifted_difficulty_is_an_error_that_names_link(people, fits):
+    fit = fits["2PL"]
+    shifted = fit.items.assign(b=fit.items["b"] + 1)
+    with pytest.raises(FrameError, match="b and d disagree.*irt.link"):
+        irt.score(shifted, people)
+    with pytest.raises(FrameError, match="b and d disagree"):
+        replace(fit, items=shifted)
+    by_difficulty = irt.score(shifted.drop(columns="d"), people, "ml")["theta"]
+    np.testing.assert_allclose(by_difficulty, irt.score(fit.items, people, "ml")["theta"] + 1)
+
+
+def test_an_upper_asymptote_is_refused_wherever_items_are_used(people, fits):
+    items = fits["2PL"].items.assign(u=0.9)
+    for use in (
+        lambda: irt.score(items, people),
+        lambda: curves.test_information([0.0], items),
+        lambda: irt.link(items, slope=2),
+    ):
+        with pytest.raises(FrameError, match="4PL"):
+            use()
+    pd.testing.assert_frame_equal(
+        irt.score(items.assign(u=1.0), people), irt.score(items.drop(columns="u"), people)
+    )
+
+
+def test_fits_to_the_same_data_share_a_hash_and_others_do_not(people, fits):
+    assert fits["Rasch"].data_hash == fits["2PL"].data_hash
+    matrix = people.fillna(255).to_numpy().astype(np.uint8)
+    as_matrix = irt.fit(matrix, "Rasch", item_names=people.columns, standard_errors=False)
+    assert as_matrix.data_hash == fits["2PL"].data_hash
+    for changed in (people.iloc[:-1], people.iloc[:, :-1], people.rename(columns={"item-1": "x"})):
+        hashed = irt.fit(changed, "Rasch", standard_errors=False).data_hash
+        assert (hashed == fits["2PL"].data_hash) == changed.equals(people)
+
+
+def test_likelihood_ratios_of_fits_to_other_data_are_refused(people, fits):
+    assert irt.likelihood_ratio(fits["Rasch"], fits["2PL"]).df == 7
+    other = irt.fit(people.iloc[:-5], "2PL", standard_errors=False)
+    with pytest.raises(ValueError, match="different responses"):
+        irt.likelihood_ratio(fits["Rasch"], other)
+
+
+@pytest.mark.parametrize(
+    ("responses", "match"),
+    [
+        ([[0, 1, 1], [1, 0, 1]], "responses are a list"),
+        (None, "responses are a NoneType"),
+        (np.array([["0", "1"]]), "uint8 matrix"),
+    ],
+)
+def test_what_is_no_frame_is_refused_with_a_sentence(responses, match):
+    for method in ("mml", "vi"):
+        with pytest.raises(FrameError, match=match):
+            irt.fit(responses, "Rasch", method=method)
+
+
+def test_duplicate_columns_are_refused(people):
+    twice = pd.concat([people, people.iloc[:, :1]], axis=1)
+    with pytest.raises(FrameError, match="more than once"):
+        irt.fit(twice, "2PL")
+
+
+JUNK = [None, True, -1, 0, 3.5, 1e308, "", "inf", "nan", "Rasch", [], {}, [1, 2], {"a": 1}, [[]]]
+
+
+def tampered(content: dict, rng: np.random.Generator) -> dict:
+    """Return a copy with one to three random changes, anywhere in the tree."""
+    content = copy.deepcopy(content)
+    for _ in range(rng.integers(1, 4)):
+        node = content
+        for _ in range(rng.integers(0, 5)):  # walk down to a random container
+            values = node.values() if isinstance(node, dict) else node
+            inner = [value for value in values if isinstance(value, dict | list) and value]
+            if not inner:
+                break
+            node = inner[rng.integers(len(inner))]
+        keys = list(node) if isinstance(node, dict) else list(range(len(node)))
+        key = keys[rng.integers(len(keys))]
+        action = rng.integers(4)
+        if action == 0:
+            del node[key]
+        elif action == 1 and isinstance(node, list):
+            node.append(copy.deepcopy(node[key]))
+        elif action == 2 and isinstance(node[key], int | float):
+            node[key] = float(rng.choice([-1, 0, 1e-300, 1e300])) * node[key]
+        else:
+            node[key] = copy.deepcopy(JUNK[rng.integers(len(JUNK))])
+        if not content:
+            break
+    return content
+
+
+@pytest.mark.parametrize(
+    "n_cases", [200, pytest.param(5000, marks=pytest.mark.exhaustive)], ids=["quick", "long"]
+)
+def test_a_tampered_fit_file_is_refused_or_scores_without_blanks(n_cases, people, fits, tmp_path):
+    rng = np.random.default_rng(n_cases)
+    path, n_refused = tmp_path / "fit.json", 0
+    fits["2PL"].to_json(path)
+    content, text = json.loads(path.read_text()), path.read_text()
+    few = people.iloc[:3]
+    for case in range(n_cases):
+        if case % 10 == 0:  # truncated, or with a stray character
+            position = int(rng.integers(len(text)))
+            path.write_text(text[:position] + ("" if case % 20 else "\ud7ff?" + text[position:]))
+        else:
+            path.write_text(json.dumps(tampered(content, rng)))
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                abilities = irt.IRTFit.from_json(path).score(few)
+        except ValueError as error:  # FrameError is one
+            assert len(str(error)) > 20
+            n_refused += 1
+        else:
+            assert np.isfinite(abilities).all(axis=None)
+    assert n_cases * 0.3 < n_refused < n_cases
