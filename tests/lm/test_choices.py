@@ -266,36 +266,6 @@ def test_a_swapped_order_of_labels_gives_the_same_graded_answers(wordpiece, nli_
     assert careless.iloc[0].tolist() != graded.loc["swapped"].tolist()
 
 
-def test_two_way_items_take_neutral_and_contradiction_together(wordpiece, nli_items) -> None:
-    model = wrap_choice_model(
-        bert(BertForSequenceClassification, wordpiece, **labelled(NLI)), wordpiece
-    )
-    three = np.exp(choice_logprobs(nli_items, model))
-    two_way = nli_items.assign(choices=[["entailment", "not_entailment"]] * 4, answer=[0, 1, 1, 1])
-    two = np.exp(choice_logprobs(two_way, model))
-    np.testing.assert_allclose(two[1], three[1] + three[2], atol=1e-12)
-
-
-def test_choices_that_no_label_means_are_named(wordpiece, questions) -> None:
-    model = wrap_choice_model(
-        bert(BertForSequenceClassification, wordpiece, **labelled(NLI)), wordpiece, name="nli model"
-    )
-    with pytest.raises(
-        ModelError,
-        match=r"no label of nli model, .*means the choice '(Maria|the horse)'.*pass labels=",
-    ):
-        choice_logprobs(questions, model)
-
-
-def test_an_order_of_rows_or_size_of_batch_changes_nothing(wordpiece, nli_items) -> None:
-    model = wrap_choice_model(
-        bert(BertForSequenceClassification, wordpiece, **labelled(NLI)), wordpiece
-    )
-    one_by_one = choice_logprobs(nli_items, model, batch_tokens=1)
-    turned = choice_logprobs(nli_items[::-1], model)
-    np.testing.assert_allclose(one_by_one, turned.loc[one_by_one.index], atol=1e-6)
-
-
 @pytest.mark.parametrize("pad", [None, 5])
 def test_a_decoder_classifies_by_its_last_token_and_not_by_padding(nli_items, pad) -> None:
     tokenizer = tiny.byte_level()
@@ -372,13 +342,6 @@ def test_a_choice_longer_than_the_model_is_named(questions) -> None:
         ModelError, match=r"1 items, \[11\], have a choice .* more than the 63 that in memory takes"
     ):
         choice_logprobs(long, model)
-
-
-def test_characters_that_the_tokenizer_does_not_know_are_reported(wordpiece, questions) -> None:
-    model = wrap_language_model(tiny.network("bert", wordpiece), wordpiece)
-    strange = questions.assign(choices=[["the ☃", "no"], *questions["choices"][1:]])
-    with pytest.warns(RuntimeWarning, match="1 of 4 items have choices with characters"):
-        assert choice_logprobs(strange, model).attrs["unknown"] == [11]
 
 
 def test_a_model_that_gives_nan_is_an_error_that_names_the_item(
@@ -588,15 +551,3 @@ def test_a_batch_that_memory_does_not_hold_is_halved_and_an_item_that_it_does_no
             ModelError, match=r"out of memory with item '[abcd]' by itself \(\d+ tokens\)"
         ):
             choice_logprobs(nli_items, model)
-
-
-def test_a_language_model_that_memory_does_not_hold_names_the_item(monkeypatch, questions) -> None:
-    from psychlm.lm import _choice_scores
-
-    tokenizer = tiny.byte_level()
-    model = wrap_language_model(tiny.network("gpt2", tokenizer), tokenizer)
-    monkeypatch.setattr(
-        _choice_scores, "run", lambda model, passes, *_: iter([([passes[-1]], None)])
-    )
-    with pytest.raises(ModelError, match=r"out of memory with item 1\d by itself"):
-        choice_logprobs(questions, model)

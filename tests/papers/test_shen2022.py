@@ -200,14 +200,6 @@ def test_the_mixed_model_recovers_planted_place_length_and_appeal(rng):
     assert found.shares["length_chars"] > found.shares["log_frequency"]
 
 
-def test_the_random_responder_has_no_parts_at_the_nominal_level_over_seeds():
-    items, p = bank_of(15), []
-    for seed in range(8):
-        answered = presented(items, shen2022.random_responder, rng=np.random.default_rng(seed))
-        p.extend(shen2022.bias_decomposition(answered).coefficients["p"])
-    assert nominal(p)
-
-
 def test_parts_say_what_they_cannot_tell_apart(rng):
     items = bank_of(20)
     answered = presented(items, shen2022.random_responder, rng=rng)
