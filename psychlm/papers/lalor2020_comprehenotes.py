@@ -45,7 +45,7 @@ def simulate_bank(estimates: pd.DataFrame, rng: np.random.Generator) -> Bank:
     estimates : DataFrame, indexed by item
         ``a``, ``b`` and ``c`` of the 55 retained questions.
     """
-    topic = data.facts("comprehenotes/items").set_index("item")["topic"]
+    topic = pd.read_csv(data.path("comprehenotes/items")).set_index("item")["topic"]
     sound = estimates[["a", "b", "c"]].assign(topic=topic, flaw="", partner="")
     bad = []
     for name, size in TOPIC_SIZES.items():
