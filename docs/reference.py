@@ -17,7 +17,9 @@ def sub_packages() -> dict[str, list[str]]:
     for file in sorted(PACKAGE.rglob("*.py")):
         parts = file.relative_to(PACKAGE).with_suffix("").parts
         name = ".".join(("psychlm", *parts)).removesuffix(".__init__")
-        if name == "psychlm" or any(part.startswith("_") and part != "__init__" for part in parts):
+        private = any(part.startswith("_") and part != "__init__" for part in parts)
+        script = not file.with_name("__init__.py").exists()
+        if name == "psychlm" or script or private:
             continue
         found.setdefault(parts[0], []).append(name)
     return found

@@ -8,7 +8,6 @@ lower ones (``tests/test_layers.py`` checks this):
     2  lm ctt irt reading_times probes            language models, test theory, reading times
     3  crowds                                     many small models trained at once
     4  papers                                     analyses that only one paper needs
-    2  confidence                                 (to be moved into probes and papers)
     5  site                                       run the notebooks and write the HTML reports
     5  doctor                                     optional dependencies on this machine
     6  cli                                        the command ``psychlm``

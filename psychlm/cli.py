@@ -463,7 +463,8 @@ def surprisal(
     show_default=True,
     help="How a language model's log-probability of a choice is normalised.",
 )
-@click.option("--template", default="auto", show_default=True, help="The prompt's template.")
+@click.option("--prompt", default="auto", show_default=True, help="How an item is put to a model.")
+@click.option("--bos", default="auto", show_default=True, help="Token before it; 'none' for none.")
 @click.option("--labels", metavar="A,B,C", help="A classifier's labels, if it names none.")
 @click.option("--out", type=OUT, help="Write the responses, models x items.")
 @click.option("--logprobs", type=OUT, help="Write each choice's log-probability.")
@@ -474,7 +475,8 @@ def responses(
     source: str,
     models: tuple[str, ...],
     normalise: Any,
-    template: str,
+    prompt: str,
+    bos: str,
     labels: str | None,
     out: Path | None,
     logprobs: Path | None,
@@ -489,20 +491,19 @@ def responses(
     """
     check_out(out, source)
     check_out(logprobs, source)
-    from psychlm import corpora
-    from psychlm.lm import answerers
-    from psychlm.lm.responses import answers
+    from psychlm import corpora, lm
 
     items = corpora.read_items(source)
     persons: dict[str, Any] = {name: name for name in models}
     if labels is not None:
         own = labels.split(",")
-        persons = {name: answerers.load(name, device, labels=own) for name in models}
-    graded = answers(
+        persons = {name: lm.load_choice_model(name, device, labels=own) for name in models}
+    graded = lm.evaluate(
         items,
         persons,
         normalise=normalise,
-        template=template,
+        prompt=prompt,
+        bos=None if bos == "none" else bos,
         device=device,
         cache=not no_cache,
         progress=sys.stderr.isatty(),
@@ -516,7 +517,8 @@ def responses(
         click.echo(f"{person}: {row.mean():.3f} of {len(row)} items right (chance: {chance:.3f})")
     for reason, count in items.attrs.get("left_out", {}).items():
         click.echo(f"psychlm: {count} items were left out: {reason}", err=True)
-    for person, count in graded.truncated[graded.truncated > 0].items():
+    cut = graded.persons["truncated"]
+    for person, count in cut[cut > 0].items():
         click.echo(f"psychlm: {count} prompts were cut to fit {person}", err=True)
 
 

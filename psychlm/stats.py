@@ -168,7 +168,7 @@ def correlation(
 
     Examples
     --------
-    >>> correlation([1, 2, 3, 4, 5], [2, 1, 4, 3, 5]).r
+    >>> round(correlation([1, 2, 3, 4, 5], [2, 1, 4, 3, 5]).r, 3)
     0.8
     """
     if method not in ("spearman", "pearson"):

@@ -15,15 +15,12 @@ from psychlm import frames
 from psychlm.frames import FrameError
 
 
-def table(
-    values: list[list[object]], persons: list[str] | None = None, items: list[str] | None = None
-) -> pd.DataFrame:
-    rows, columns = len(values), len(values[0])
-    return pd.DataFrame(
-        values,
-        index=persons or [f"p{i}" for i in range(rows)],
-        columns=items or [f"q{i}" for i in range(columns)],
-    )
+def table(values: list, persons: list | None = None, items: list | None = None) -> pd.DataFrame:
+    index = persons or [f"p{i}" for i in range(len(values))]
+    return pd.DataFrame(values, index, items or [f"q{i}" for i in range(len(values[0]))])
+
+
+TWICE = [[0, 1], [1, 1]]
 
 
 @pytest.mark.parametrize(
@@ -32,18 +29,11 @@ def table(
         (table([[0, 1], [2, 1]]), r"\['q0'\].*other than 0, 1 or NaN.*'p1' has 2.*grade"),
         (table([[0, 1], [0.5, 1]]), r"'q0'.*0\.5"),
         (table([[0, 1], [np.inf, 1]]), r"'q0'.*inf"),
-        (
-            table([[0, 1], [1, 1]], persons=["ann", "ann"]),
-            r"persons \['ann'\] occur more than once.*~responses\.index",
-        ),
-        (
-            table([[0, 1], [1, 1]], items=["q", "q"]),
-            r"items \['q'\] occur more than once.*~responses\.columns",
-        ),
+        (table(TWICE, persons=["a", "a"]), r"persons \['a'\] occur more.*~responses\.index"),
+        (table(TWICE, items=["q", "q"]), r"items \['q'\] occur more.*~responses\.columns"),
         (table([[0, 1], [np.nan, np.nan]]), r"persons \['p1'\] answered no item.*dropna"),
         (table([[np.nan, 1], [np.nan, 0]]), r"items \['q0'\] were answered by nobody.*dropna"),
         (table([[0, "yes"], [1, "no"]]), r"items \['q1'\] hold text.*grade"),
-        (pd.DataFrame(), r"empty \(shape \(0, 0\)"),
         (pd.DataFrame(columns=["q0"]), r"empty \(shape \(0, 1\)"),
     ],
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import tomllib
+from pathlib import Path
 
 import pandas as pd
 import yaml
@@ -130,3 +131,38 @@ def test_the_readme_names_every_notebook() -> None:
     table = (ROOT / "README.md").read_text()
     for notebook in (ROOT / "notebooks").glob("[0-9][0-9]_*.ipynb"):
         assert f"`{notebook.stem}`" in table
+
+
+def test_a_part_that_does_not_build_is_named_with_the_missing_file_and_left_out(tmp_path) -> None:
+    pip = tmp_path / "pip"
+    pip.write_text(
+        """#!/usr/bin/env bash
+echo "$*" >> "$0.log"
+case "$*" in
+  *,r]*) echo "Building wheel for rpy2-rinterface"; echo "ld: cannot find -lblas: no file"; exit 1;;
+  *words*) echo "Building wheel for kenlm"; echo "fatal error: Python.h: No such file"; exit 1;;
+esac
+"""
+    )
+    pip.chmod(0o755)
+    script = str(ROOT / ".ci" / "install_python")
+    command = ["bash", script, str(pip), "torch==2.13.0", "test,words,encoder,r"]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
+    assert done.returncode == 0, done.stderr
+    assert "rpy2 is left out: cannot find -lblas (apt-get install libblas-dev" in done.stdout
+    assert "kenlm is left out: fatal error: Python.h" in done.stdout
+    calls = Path(f"{pip}.log").read_text().splitlines()
+    assert [call.split()[-1] for call in calls] == [
+        ".[test,words,encoder,r]",
+        ".[test,words,encoder]",
+        ".[test,encoder]",
+    ]
+
+
+def test_an_error_that_no_optional_part_causes_stops_the_installation(tmp_path) -> None:
+    pip = tmp_path / "pip"
+    pip.write_text("#!/usr/bin/env bash\necho no network; exit 1\n")
+    pip.chmod(0o755)
+    script = str(ROOT / ".ci" / "install_python")
+    done = subprocess.run(["bash", script, str(pip), "torch", "test,r"], capture_output=True)
+    assert done.returncode == 1 and b"no network" in done.stderr

@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-import http.server
-import json
 import os
-import signal
 import subprocess
 import sys
-import threading
-import time
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +13,6 @@ import pytest
 from click.testing import CliRunner
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from test_runner import RUN, read_json, write_notebook
 
 from psychlm import cli, simulate
 
@@ -63,86 +57,6 @@ def answers(tmp_path_factory: pytest.TempPathFactory) -> Path:
     file = tmp_path_factory.mktemp("answers") / "answers.csv"
     simulate.responses(rng.normal(size=200), simulate.items(10, rng), rng).to_csv(file)
     return file
-
-
-# killed
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("seed", [0])
-def test_a_run_killed_at_a_random_moment_resumes_to_the_same_numbers(
-    tmp_path: Path, seed: int
-) -> None:
-    work = "import time\ntime.sleep(0.7)\nreport.record('paper.table1.r', draws / 7)"
-    for name in ("10_items", "20_people"):
-        write_notebook(tmp_path, name, work, "report.finish()")
-    run = RUN.format(root=str(tmp_path))
-    started = subprocess.Popen([sys.executable, "-c", run], stderr=subprocess.DEVNULL)
-    time.sleep(float(np.random.default_rng(seed).uniform(1, 6)))
-    started.send_signal(signal.SIGKILL)
-    started.wait()
-    for file in (tmp_path / "reports").glob("[0-9]*.json"):
-        assert json.loads(file.read_text())["status"] == "complete", "what is published is whole"
-    subprocess.run([sys.executable, "-c", run], check=True, capture_output=True, timeout=200)
-    for name in ("10_items", "20_people"):
-        assert read_json(tmp_path / "reports", name)["numbers"][0]["value"] == 50 / 7
-    assert not list((tmp_path / "reports").glob(".staging-*"))
-
-
-class _Slow(http.server.BaseHTTPRequestHandler):
-    """A server that sends half of what it promised, and then nothing."""
-
-    def do_GET(self) -> None:
-        self.send_response(200)
-        self.send_header("Content-Length", "100000")
-        self.end_headers()
-        self.wfile.write(b"x" * 50_000)
-        self.wfile.flush()
-        time.sleep(30)
-
-    def log_message(self, *_: object) -> None:
-        """Say nothing."""
-
-
-def test_a_pull_killed_in_the_middle_leaves_nothing_that_is_taken_for_the_data(
-    tmp_path: Path,
-) -> None:
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), _Slow)
-    server.daemon_threads = True
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    (tmp_path / "data").mkdir()
-    row = {
-        "name": "toy",
-        "file": "toy.txt",
-        "url": f"http://127.0.0.1:{server.server_port}/toy.txt",
-    }
-    row |= {
-        "sha256": "0" * 64,
-        "bytes": 100_000,
-        "member": "",
-        "licence": "MIT",
-        "citation": "none",
-        "note": "",
-    }
-    pd.DataFrame([row]).to_csv(tmp_path / "data" / "registry.csv", index=False)
-    pull = [sys.executable, "-c", "from psychlm import cli; cli.main()", "data", "pull", "toy"]
-    started = subprocess.Popen(
-        pull, env=os.environ | {"PSYCHLM_ROOT": str(tmp_path)}, stderr=subprocess.DEVNULL
-    )
-    deadline = time.monotonic() + 60
-    while not any(
-        file.stat().st_size
-        for file in (tmp_path / "data").rglob("*")
-        if file.name != "registry.csv"
-    ):
-        assert time.monotonic() < deadline and started.poll() is None, "the download begins"
-        time.sleep(0.05)
-    started.kill()
-    started.wait()
-    server.shutdown()
-    assert not (tmp_path / "data" / "raw" / "toy.txt").exists()
-    verified = psychlm("data", "verify", PSYCHLM_ROOT=str(tmp_path))
-    assert verified.returncode == 0 and "1 can be fetched" in verified.stdout
 
 
 # starved

@@ -1,4 +1,4 @@
-"""A WordNet of a few concepts in Princeton's file format (wndb(5WN)), for tests that need one to break."""
+"""A WordNet of a few concepts in Princeton's file format (wndb(5WN)), for tests to break."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ HEADER = "  1 A little WordNet for tests. WordNet 3.0 Copyright nobody.\n"
 
 
 def write(folder: Path, concepts: dict[str, dict]) -> Path:
-    """Write concepts ({key: {"words", "gloss", "up", "instance_of", "pos"}}) as data and index files."""
+    """Write concepts ({key: {"words", "gloss", "up", "instance_of", "pos"}}) as WordNet files."""
     folder.mkdir(parents=True, exist_ok=True)
     for pos, part in PART.items():
         mine = {key: c for key, c in concepts.items() if c.get("pos", "n") == pos}
@@ -27,7 +27,8 @@ def write(folder: Path, concepts: dict[str, dict]) -> Path:
             for word in concept["words"]:
                 senses.setdefault(word.lower(), []).append(at[key])
         index = [
-            f"{word} {pos} {len(offsets)} 0 {len(offsets)} 0 {' '.join(f'{o:08d}' for o in offsets)}  \n"
+            f"{word} {pos} {len(offsets)} 0 {len(offsets)} 0 "
+            f"{' '.join(f'{o:08d}' for o in offsets)}  \n"
             for word, offsets in sorted(senses.items())
         ]
         (folder / f"index.{part}").write_text(HEADER + "".join(index), encoding="utf-8")
@@ -43,7 +44,8 @@ def _line(concept: dict, pos: str, offset: int, at: dict[str, int]) -> str:
     pointers = "".join(f"{symbol} {at[key]:08d} {pos} 0000 " for symbol, key in links)
     named = " ".join(f"{word} 0" for word in words)
     frames = "01 + 08 00 " if pos == "v" else ""
-    return f"{offset:08d} 05 {pos} {len(words):02x} {named} {len(links):03d} {pointers}{frames}| {concept['gloss']}  \n"
+    head = f"{offset:08d} 05 {pos} {len(words):02x} {named} {len(links):03d}"
+    return f"{head} {pointers}{frames}| {concept['gloss']}  \n"
 
 
 BIRDS = {

@@ -36,7 +36,8 @@ def is_shape(words: pd.Series) -> bool:
     >>> is_shape(pd.Series(["aaa'a,", "a"])), is_shape(pd.Series(["Don't,", "a"]))
     (True, False)
     """
-    return bool(words.str.fullmatch(r"(?:[\Wa_]|0)*").all()) and words.str.len().max() > 1
+    all_shapes = bool(words.str.fullmatch(r"(?:[\Wa_]|0)*").all())
+    return all_shapes and bool(words.str.len().max() > 1)
 
 
 def laverghetta2021_tables() -> Tables:

@@ -214,6 +214,15 @@ def _finish(items: pd.DataFrame, left_out: Mapping[str, pd.Series] | None = None
     return checked
 
 
+def _numbered_items(
+    source: Source, prompt: pd.Series, choices: Any, answer: Any, **columns: Any
+) -> pd.DataFrame:
+    """Assemble the items of a source without ids, and finish them; no answer (NaN): no label."""
+    parts = {"prompt": prompt, "choices": choices, "answer": answer, **columns}
+    items = pd.DataFrame({"item_id": _numbered_ids(source, len(prompt)), **parts})
+    return _finish(items, {NO_LABEL: items["answer"].isna()})
+
+
 # ------------------------------------------------------------
 # Natural language inference: the prompt is the premise, ``hypothesis`` the sentence judged
 
@@ -301,25 +310,6 @@ def _label_places(gold: pd.Series, source: Source) -> pd.Series:
     return places.astype(int)
 
 
-# The tags of GLUE's diagnostic in each group, where the group has more than one (Wang et al. 2019,
-# appendix E)
-TAG_GROUPS = {
-    "Alternations": "Active/Passive, Datives, Genitives/Partitives, Nominalization",
-    "Syntactic ambiguity": "Relative clauses, Coordination scope",
-    "Propositional structure": "Negation, Double negation, Conjunction, Disjunction, Conditionals",
-    "Quantification": "Universal, Existential",
-    "Monotonicity": "Upward monotone, Downward monotone, Non-monotone",
-    "Richer logical structure": "Intervals/Numbers, Temporal",
-}
-# Tags that may stand beside each of these without making it another category (Laverghetta et al.
-# 2021, appendix A). "Restrictivity" is not in the appendix; the released file has 16 pairs that
-# need it.
-MERGED_TAGS = {
-    "Morphological negation": {"Negation", "Double negation"},
-    "Core args": {"Symmetry/Collectivity"},
-    "Named entities": {"World knowledge"},
-    "Restrictivity": {"Non-monotone", "World knowledge", "Common sense", "Redundancy"},
-}
 TAG_COLUMNS = ["lexical-semantics", "predicate-argument-structure", "logic", "knowledge"]
 
 
@@ -390,36 +380,6 @@ def glue_diagnostic(source: Source = "mcqa/ax_b") -> pd.DataFrame:
     return _finish(items)
 
 
-def single_category(items: pd.DataFrame) -> pd.DataFrame:
-    """Return the pairs of one category, with its name in ``category`` (Laverghetta et al. 2021,
-    appendix A).
-
-    Their released file has 812 pairs of 20 categories; the paper counts 811. Pairs left out are
-    counted.
-
-    Parameters
-    ----------
-    items : DataFrame
-        From :func:`glue_diagnostic`, with ``categories``.
-    """
-    group_of = {tag: group for group, tags in TAG_GROUPS.items() for tag in tags.split(", ")}
-
-    def category(tags: list[str]) -> str | None:
-        if len(tags) == 1:
-            return group_of.get(tags[0], tags[0])
-        merged = (
-            name
-            for name, others in MERGED_TAGS.items()
-            if name in tags and set(tags) - {name} <= others
-        )
-        return next(merged, None)
-
-    categories = items["categories"].map(category)
-    kept = items[categories.notna()].assign(category=categories).reset_index(drop=True)
-    kept.attrs["left_out"] = {"no tag, or several": int(categories.isna().sum())}
-    return kept
-
-
 # ------------------------------------------------------------
 # Sentiment
 
@@ -463,16 +423,8 @@ def sentiment(source: Source, *, fine: bool | None = None) -> pd.DataFrame:
         raise DataError(
             f"{source} has the label {largest}, and two degrees are 0 and 1; pass fine=True"
         )
-    return _finish(
-        pd.DataFrame(
-            {
-                "item_id": _numbered_ids(source, len(frame)),
-                "prompt": frame["prompt"].str.strip(),
-                "choices": [labels] * len(frame),
-                "answer": frame["answer"],
-            }
-        )
-    )
+    prompt = frame["prompt"].str.strip()
+    return _numbered_items(source, prompt, [labels] * len(frame), frame["answer"])
 
 
 # ------------------------------------------------------------
@@ -610,16 +562,13 @@ def sciq(source: Source = "mcqa/sciq/valid", *, seed: int = 0) -> pd.DataFrame:
     frame = _table(read_records(source), dict.fromkeys(["question", *columns], str), source)
     order = np.random.default_rng(seed).permuted(np.tile(np.arange(4), (len(frame), 1)), axis=1)
     choices = np.take_along_axis(frame[columns].to_numpy(dtype=object), order, axis=1)
-    items = pd.DataFrame(
-        {
-            "item_id": _numbered_ids(source, len(frame)),
-            "prompt": frame["question"],
-            "choices": choices.tolist(),
-            "answer": (order == 0).argmax(axis=1),
-            "support": frame.get("support", ""),
-        }
+    return _numbered_items(
+        source,
+        frame["question"],
+        choices.tolist(),
+        (order == 0).argmax(axis=1),
+        support=frame.get("support", ""),
     )
-    return _finish(items)
 
 
 def piqa(source: Source = "mcqa/piqa/valid", labels: Source | None = None) -> pd.DataFrame:
@@ -633,15 +582,12 @@ def piqa(source: Source = "mcqa/piqa/valid", labels: Source | None = None) -> pd
         Where the gold labels are; the file beside the items (``...-labels``) unless given.
     """
     frame = _table(read_records(source), dict.fromkeys(["goal", "sol1", "sol2"], str), source)
-    items = pd.DataFrame(
-        {
-            "item_id": _numbered_ids(source, len(frame)),
-            "prompt": frame["goal"],
-            "choices": frame[["sol1", "sol2"]].to_numpy().tolist(),
-            "answer": _gold_places(frame, labels, source),
-        }
+    return _numbered_items(
+        source,
+        frame["goal"],
+        frame[["sol1", "sol2"]].to_numpy().tolist(),
+        _gold_places(frame, labels, source),
     )
-    return _finish(items)
 
 
 def social_iqa(source: Source = "mcqa/socialiqa/dev", labels: Source | None = None) -> pd.DataFrame:
@@ -679,15 +625,7 @@ def social_iqa(source: Source = "mcqa/socialiqa/dev", labels: Source | None = No
         frame = _table(rows, dict.fromkeys(["context", "question", *answers], str), source)
         choices = frame[answers].to_numpy().tolist()
         answer = _gold_places(frame, labels, source, first=1)
-    items = pd.DataFrame(
-        {
-            "item_id": _numbered_ids(source, len(frame)),
-            "prompt": frame["context"] + " " + frame["question"],
-            "choices": choices,
-            "answer": answer,
-        }
-    )
-    return _finish(items)
+    return _numbered_items(source, frame["context"] + " " + frame["question"], choices, answer)
 
 
 def hellaswag(source: Source = "mcqa/hellaswag/hellaswag_val_full") -> pd.DataFrame:
@@ -716,16 +654,7 @@ def hellaswag(source: Source = "mcqa/hellaswag/hellaswag_val_full") -> pd.DataFr
         blocks = pd.DataFrame([lines[i : i + 6] for i in range(0, len(lines), 6)])
         prompt, answer = blocks[0], blocks[1].astype(int)
         choices = blocks[[2, 3, 4, 5]].to_numpy().tolist()
-    items = pd.DataFrame(
-        {
-            "item_id": _numbered_ids(source, len(prompt)),
-            "prompt": prompt,
-            "choices": choices,
-            "answer": answer,
-            "template": "continuation",
-        }
-    )
-    return _finish(items, {NO_LABEL: items["answer"].isna()})
+    return _numbered_items(source, prompt, choices, answer, template="continuation")
 
 
 def abductive_nli(
@@ -750,17 +679,14 @@ def abductive_nli(
     columns = dict.fromkeys(["obs1", "obs2", "hyp1", "hyp2"], str)
     frame = _table(read_records(source), columns, source)
     both = [frame[name].str.strip() + " " + frame["obs2"].str.strip() for name in ("hyp1", "hyp2")]
-    items = pd.DataFrame(
-        {
-            "item_id": _numbered_ids(source, len(frame)),
-            "prompt": frame["obs1"],
-            "choices": pd.concat(both, axis=1).to_numpy().tolist(),
-            "answer": _gold_places(frame, labels, source, first=1),
-            "observation": frame["obs2"],
-            "template": "continuation",
-        }
+    return _numbered_items(
+        source,
+        frame["obs1"],
+        pd.concat(both, axis=1).to_numpy().tolist(),
+        _gold_places(frame, labels, source, first=1),
+        observation=frame["obs2"],
+        template="continuation",
     )
-    return _finish(items)
 
 
 # ------------------------------------------------------------

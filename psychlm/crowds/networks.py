@@ -18,7 +18,7 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args
 
@@ -28,6 +28,7 @@ from numpy.typing import ArrayLike
 from torch import Tensor, nn
 
 from psychlm.frames import FrameError
+from psychlm.lm.word_models import Vocabulary
 
 Kind = Literal["bag", "lstm", "nli-bag", "nli-lstm", "mlp", "cnn"]
 Weights = dict[str, Tensor]  # name -> (models, ...)
@@ -62,26 +63,13 @@ def torch_device(device: str | torch.device) -> torch.device:
 # Inputs
 
 
-@dataclass(frozen=True)
-class Vocabulary:
-    """Words known to a model; word i has the number i + 2, 0 is padding and 1 any unknown word."""
+def split_words(text: str) -> list[str]:
+    """Return words and marks in lower case.
 
-    words: tuple[str, ...]
-
-    def __len__(self) -> int:
-        return len(self.words) + 2
-
-    @staticmethod
-    def split(text: str) -> list[str]:
-        """Return words and marks in lower case: ``"It's bad."`` gives ``["it's", "bad", "."]``."""
-        return re.findall(r"\w+(?:[-'’]\w+)*|[^\w\s]", text.lower())
-
-    @classmethod
-    def of(cls, texts: Iterable[str], *, min_count: int = 2) -> Vocabulary:
-        """Collect the words that occur at least ``min_count`` times, frequent ones first."""
-        counts = Counter(token for text in texts for token in cls.split(text))
-        kept = [word for word, n in counts.items() if n >= min_count]
-        return cls(tuple(sorted(kept, key=lambda word: (-counts[word], word))))
+    >>> split_words("It's bad.")
+    ["it's", 'bad', '.']
+    """
+    return re.findall(r"\w+(?:[-'’]\w+)*|[^\w\s]", text.lower())
 
 
 @dataclass(frozen=True, eq=False)
@@ -131,7 +119,7 @@ def encode_texts(
     *columns : sequences of str, each of length n
         One column of texts, or two: premises and hypotheses.
     vocabulary : Vocabulary, optional
-        Of the training texts. By default the words that occur ``min_count`` times in ``columns``.
+        Of the training texts; by default the words that occur ``min_count`` times in ``columns``.
     max_tokens : int
         Longer texts are cut at their end and counted in ``n_truncated``.
 
@@ -155,19 +143,20 @@ def encode_texts(
         raise FrameError(
             f"texts {wrong[:5]} (counted from 0) are not strings; drop or correct them"
         )
+    tokens = [[split_words(text) for text in column] for column in columns]
     if vocabulary is None:
-        texts = (text for column in columns for text in column)
-        vocabulary = Vocabulary.of(texts, min_count=min_count)
-    number = {word: i for i, word in enumerate(vocabulary.words, start=2)}
+        counts = Counter(word for column in tokens for text in column for word in text)
+        kept = [word for word, n in counts.items() if n >= min_count]
+        kept = sorted(kept, key=lambda word: (-counts[word], word))
+        vocabulary = Vocabulary(("<pad>", "<unk>", *kept))
     segments, n_unknown, n_truncated = [], 0, 0
-    for column in columns:
-        rows = [[number.get(word, UNKNOWN) for word in Vocabulary.split(text)] for text in column]
-        n_truncated += sum(len(row) > max_tokens for row in rows)
-        tensors = [torch.tensor(row[:max_tokens], dtype=torch.int32) for row in rows]
-        lengths = torch.tensor([len(row) for row in tensors])
+    for column in tokens:
+        n_truncated += sum(len(text) > max_tokens for text in column)
+        tensors = [torch.tensor(vocabulary.numbers(text[:max_tokens])).int() for text in column]
+        lengths = torch.tensor([len(text) for text in tensors])
         numbers = nn.utils.rnn.pad_sequence(tensors, batch_first=True, padding_value=PAD)
         if numbers.shape[1] == 0:  # empty texts only
-            numbers = numbers.new_zeros(len(rows), 1)
+            numbers = numbers.new_zeros(len(column), 1)
         n_unknown += int((numbers == UNKNOWN).sum())
         segments.append((numbers, lengths))
     return Encoded(tuple(segments), vocabulary, n_unknown, n_truncated)
@@ -241,7 +230,7 @@ class Network:
             If the network reads texts and the inputs are images or pairs of texts, and the like.
         """
         if isinstance(inputs, Encoded):
-            network = cls(kind, classes, vocabulary=len(inputs.vocabulary), **sizes)
+            network = cls(kind, classes, vocabulary=len(inputs.vocabulary.words), **sizes)
         else:
             network = cls(kind, classes, shape=tuple(inputs.shape[1:]), **sizes)
         n_segments = len(inputs.segments) if isinstance(inputs, Encoded) else 0

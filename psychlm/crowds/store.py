@@ -63,46 +63,10 @@ class Crowd:
         return self.responses[~self.members["diverged"].to_numpy(bool)]
 
 
-@dataclass(frozen=True, eq=False)
-class ChunkTask:
-    """What all chunks of a crowd share: the network, the data and the options of :func:`train`."""
-
-    network: Network
-    inputs: Inputs
-    targets: NDArray[Any]
-    items: Inputs
-    answers: NDArray[np.int64]
-    development: tuple[Inputs, NDArray[np.int64]] | None
-    options: dict[str, Any]
-
-    def sha256(self) -> str:
-        """Return a hash of everything but the member that a member's responses depend on."""
-        digest = hashlib.sha256(repr((self.network, sorted(self.options.items()))).encode())
-        for part in (
-            self.inputs,
-            self.targets,
-            self.items,
-            self.answers,
-            *(self.development or ()),
-        ):
-            segments = part.segments if isinstance(part, Encoded) else [[part]]
-            for array in (np.asarray(values) for segment in segments for values in segment):
-                digest.update(repr((array.shape, array.dtype)).encode())
-                digest.update(np.ascontiguousarray(array).tobytes())
-        return digest.hexdigest()
-
-
-def train_chunk(task: ChunkTask, members: Sequence[Member]) -> Chunk:
+def train_chunk(task: dict[str, Any], members: Sequence[Member]) -> Chunk:
     """Train some members and return their responses and what :class:`Crowd` tells of them."""
-    trained = train(
-        task.network,
-        task.inputs,
-        task.targets,
-        members=members,
-        development=task.development,
-        **task.options,
-    )
-    graded = trained.responses(task.items, task.answers).to_numpy()
+    trained = train(*task["training"], members=members, **task["options"])
+    graded = trained.responses(*task["test"]).to_numpy()
     history = trained.history.set_index(["member", "epoch"])["development_accuracy"]
     numbers = range(len(members))
     at_best = pd.MultiIndex.from_arrays([numbers, trained.best_epoch])
@@ -111,7 +75,9 @@ def train_chunk(task: ChunkTask, members: Sequence[Member]) -> Chunk:
         "seed": np.array([member.seed for member in members]),
         "train_fraction": np.array([member.train_fraction for member in members]),
         "label_noise": np.array([member.label_noise for member in members]),
-        "n_examples": np.array([len(member.examples(len(task.inputs))) for member in members]),
+        "n_examples": np.array(
+            [len(member.examples(len(task["training"][1]))) for member in members]
+        ),
         "best_epoch": trained.best_epoch,
         "epochs": trained.history.groupby("member")["epoch"].max().loc[numbers].to_numpy(),
         "development_accuracy": history.reindex(at_best).to_numpy(),
@@ -178,8 +144,11 @@ def train_crowd(
     if not isinstance(network, Network):
         network = Network.for_inputs(network, inputs, int(labels.max()) + 1, **sizes)
     members = draw_members(n_models, seed, train_fraction=train_fraction, label_noise=label_noise)
-    held_out = None if development is None else (development[0], np.asarray(development[1]))
-    task = ChunkTask(network, inputs, labels, items, np.asarray(answers), held_out, options)
+    if development is not None:
+        development = (development[0], np.asarray(development[1]))
+    training, test = (network, inputs, labels), (items, np.asarray(answers))
+    options["development"] = development
+    task = {"training": training, "test": test, "options": options}
 
     # Cut the crowd into chunks, each known by a hash of all that its responses depend on.
     step = models_at_once or models_that_fit(network, n_models)
@@ -188,9 +157,17 @@ def train_crowd(
     paths: list[Path] = []
     if folder is not None:
         Path(folder).mkdir(parents=True, exist_ok=True)
-        identity = task.sha256()
-        names = [hashlib.sha256((identity + repr(chunk)).encode()).hexdigest() for chunk in chunks]
-        paths = [Path(folder) / f"chunk-{name[:32]}.npz" for name in names]
+        settings = {key: value for key, value in options.items() if key != "development"}
+        digest = hashlib.sha256(repr((network, sorted(settings.items()))).encode())
+        for part in (inputs, labels, *test, *(development or ())):
+            segments = part.segments if isinstance(part, Encoded) else [[part]]
+            for array in (np.asarray(values) for segment in segments for values in segment):
+                digest.update(repr((array.shape, array.dtype)).encode())
+                digest.update(np.ascontiguousarray(array).tobytes())
+        for chunk in chunks:
+            own = digest.copy()
+            own.update(repr(chunk).encode())
+            paths.append(Path(folder) / f"chunk-{own.hexdigest()[:32]}.npz")
         for number, path in enumerate(paths):
             try:
                 with np.load(path) as stored:

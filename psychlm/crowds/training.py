@@ -281,8 +281,9 @@ def train(
 
     Examples
     --------
-    >>> texts = encode_texts(["good film", "bad film", "good", "bad"], min_count=1)
-    >>> crowd = train("bag", texts, [1, 0, 1, 0], n_models=3, epochs=30)
+    >>> from psychlm import crowds
+    >>> texts = crowds.encode_texts(["good film", "bad film", "good", "bad"], min_count=1)
+    >>> crowd = crowds.train("bag", texts, [1, 0, 1, 0], n_models=3, epochs=30)
     >>> crowd.responses(texts, [1, 0, 1, 0]).shape
     (3, 4)
     """
@@ -295,6 +296,7 @@ def train(
         members = draw_members(n_models, seed, train_fraction=1.0, label_noise=0.0)
     members = tuple(members)
     wanted = member_targets(labels, members, len(inputs), network.classes).to(device)
+    wanted = wanted.expand(len(members), *wanted.shape[1:])  # a view: common targets stay one copy
     inputs = inputs.to(device)
     own_examples = [member.examples(len(inputs)) for member in members]
     lengths = None  # the time of a bag does not depend on the longest text of its batch
@@ -397,7 +399,10 @@ def train(
 def member_targets(
     targets: NDArray[Any], members: Sequence[Member], n: int, classes: int
 ) -> Tensor:
-    """Check targets and return each member's own: (models, n) classes or (models, n, classes)."""
+    """Check targets; return classes (models, n) or probabilities (models, n, classes).
+
+    The first axis is 1 where all members learn the same: without label noise.
+    """
     if targets.shape not in ((n,), (n, classes)):
         raise ValueError(
             f"{n} inputs and {classes} classes need targets of the shape ({n},) or "
@@ -412,7 +417,7 @@ def member_targets(
             raise ValueError(
                 "soft targets are probabilities: each row is not negative and sums to 1"
             )
-        return torch.from_numpy(targets.astype(np.float32)).expand(len(members), -1, -1)
+        return torch.from_numpy(targets.astype(np.float32))[None]
     if (
         not np.issubdtype(targets.dtype, np.integer)
         or targets.min() < 0
@@ -424,7 +429,7 @@ def member_targets(
         )
     labels = targets.astype(np.int64)
     if not noisy:
-        return torch.from_numpy(labels).expand(len(members), -1)
+        return torch.from_numpy(labels)[None]
     return torch.from_numpy(np.stack([m.noisy_labels(labels, classes) for m in members]))
 
 

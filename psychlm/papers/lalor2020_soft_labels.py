@@ -18,7 +18,8 @@ import numpy as np
 import pandas as pd
 from scipy.special import rel_entr
 
-from psychlm.crowds import CrowdState, EpochPlan, Loss
+from psychlm.crowds import CrowdState, EpochPlan
+from psychlm.crowds.training import Loss
 from psychlm.frames import FrameError, format_names
 
 

@@ -20,37 +20,6 @@ from psychlm.frames import FrameError
 ORDER = ("random", "sister", "hypernym", "hyponym", "sense")
 
 
-def graded(items: pd.DataFrame, logprobs: pd.DataFrame) -> pd.Series:
-    """Grade the choice with the highest score.
-
-    Parameters
-    ----------
-    items : DataFrame
-        An items frame.
-    logprobs : DataFrame, items x choices
-        Scores of the choices (nats), by ``item_id``; NaN where an item has fewer choices.
-
-    Returns
-    -------
-    Series ``correct``, by item
-        1 where the key has the highest score, 0 elsewhere, and 1/m where m choices share the
-        highest score and the key is one of them: the expected grade of guessing among them.
-
-    Raises
-    ------
-    FrameError
-        If an item has no scores.
-    """
-    scores = logprobs.reindex(items["item_id"]).to_numpy(dtype=np.float64)
-    empty = np.isnan(scores).all(axis=1)
-    if empty.any():
-        example = items["item_id"][empty].iloc[0]
-        raise FrameError(f"{empty.sum()} items have no scores, {example!r} among them; score all")
-    best = scores == np.nanmax(scores, axis=1, keepdims=True)
-    right = best[np.arange(len(items)), items["answer"].to_numpy()] / best.sum(axis=1)
-    return pd.Series(right, index=pd.Index(items["item_id"], name="item"), name="correct")
-
-
 def _by_cluster(
     items: pd.DataFrame, correct: pd.Series, by: str | Sequence[str]
 ) -> tuple[list[str], pd.DataFrame]:

@@ -6,9 +6,7 @@ from psychlm.reading_times._simulate import Simulated, simulate
 from psychlm.reading_times.formula import FormulaError
 from psychlm.reading_times.gam import fit
 from psychlm.reading_times.lm_quality import (
-    Perplexity,
     gain_relation,
-    perplexity,
     predictability_norm_correlation,
     quality,
 )
@@ -18,12 +16,10 @@ __all__ = [
     "BASELINE",
     "FormulaError",
     "GAMFit",
-    "Perplexity",
     "Simulated",
     "delta_loglik",
     "fit",
     "gain_relation",
-    "perplexity",
     "predictability_norm_correlation",
     "quality",
     "simulate",

@@ -2,7 +2,7 @@
 reading times.
 
 Perplexity per token compares only models that share a vocabulary (Hao et al. 2020, section 3.3.1);
-per word or per character it compares all. The predictability norm correlation (PNC, section 3.3.2)
+per word it compares all. The predictability norm correlation (PNC, section 3.3.2)
 compares a model's surprisal with that of people in a cloze task. Either is set against the gain of
 :func:`psychlm.reading_times.delta_loglik`.
 """
@@ -10,76 +10,13 @@ compares a model's surprisal with that of people in a cloze task. Either is set 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike
 
-from psychlm.frames import FrameError, check_rows, check_words
+from psychlm.frames import FrameError, check_rows
 from psychlm.stats import Correlation, correlation
-
-
-@dataclass(frozen=True)
-class Perplexity:
-    """The perplexity of texts: two to the mean surprisal in bits, over tokens, words or
-    characters."""
-
-    per_token: float  # comparable between models of one vocabulary
-    per_word: float  # comparable between all models of the same words
-    per_character: float  # comparable even between splits into words; spaces between words count
-    bits: float  # surprisal of all words together
-    n_tokens: int
-    n_words: int
-    n_characters: int
-    n_missing: int  # words without a value, left out of all of the above
-
-
-def perplexity(words: pd.DataFrame, column: str = "surprisal_bits") -> Perplexity:
-    """Return the perplexity of a language model on the words it has scored.
-
-    perplexity = (prod_i P(token_i | tokens before))^(-1/N) = 2^(mean surprisal in bits), Hao et al.
-    (2020), section 3.3.1; N counts the tokens (column ``n_tokens``, which
-    :func:`psychlm.lm.surprisal` writes; without it every word is one token), the words, or the
-    characters: the words' and the spaces between them (``space_after``, or one).
-
-    Parameters
-    ----------
-    words : DataFrame
-        A words frame with surprisals. Surprisals summed over tokens (``correction=None``) give the
-        paper's perplexity; corrected ones that of word probabilities.
-    column : str
-        The surprisal, in bits.
-
-    Raises
-    ------
-    FrameError
-        If the column is missing, or holds no value.
-    """
-    checked = check_words(words, whole_texts=False)
-    if column not in checked.columns:
-        raise FrameError(
-            f"words have no column {column!r}, but {list(words.columns)}; score them with "
-            f"lm.surprisal"
-        )
-    known = checked[checked[column].notna()].sort_values(["text_id", "word_id"])
-    if known.empty:
-        raise FrameError(f"{column} is NaN for all {len(words)} words; see the column 'reason'")
-    bits, n_words = float(known[column].sum()), len(known)
-    n_tokens = int(known["n_tokens"].sum()) if "n_tokens" in known else n_words
-    n_characters = int(known["word"].str.len().sum())
-    # The last word of a text has no space after it.
-    within = known[known.duplicated("text_id", keep="last")]
-    spaces = within["space_after"] if "space_after" in within else pd.Series(True, within.index)
-    flags = pd.api.types.is_bool_dtype(spaces)
-    n_characters += int(spaces.sum() if flags else spaces.str.len().sum())
-    per_token, per_word, per_character = (
-        float(np.exp2(bits / n)) for n in (n_tokens, n_words, n_characters)
-    )
-    n_missing = len(words) - n_words
-    return Perplexity(
-        per_token, per_word, per_character, bits, n_tokens, n_words, n_characters, n_missing
-    )
 
 
 def predictability_norm_correlation(
@@ -152,7 +89,8 @@ def quality(
     rows = []
     for name in names:
         pnc = predictability_norm_correlation(both[name], both[cloze], level=level)
-        rows.append((name, pnc.r, pnc.low, pnc.high, pnc.n, perplexity(both, name).per_word))
+        perplexity = float(np.exp2(both[name].mean()))
+        rows.append((name, pnc.r, pnc.low, pnc.high, pnc.n, perplexity))
     columns = ["model", "pnc", "pnc_low", "pnc_high", "n_words", "perplexity"]
     return pd.DataFrame(rows, columns=columns)
 

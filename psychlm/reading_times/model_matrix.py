@@ -416,8 +416,11 @@ def extend(
         Their names, for messages.
 
     Returns
-    ------- UnitMoments of p + q columns, the new ones centred and scaled too, and their scales,
-    shape (B, q)
+    -------
+    moments : UnitMoments
+        Of p + q columns; the new ones are centred and scaled, too.
+    scales : Tensor, shape (B, q)
+        The scales of the new columns.
 
     Raises
     ------

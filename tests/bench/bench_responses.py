@@ -1,10 +1,11 @@
 """Items per second of response extraction, beside the limit.
 
-The limit is a bare batched forward pass over the same token ids, made before the clock starts: sorted by length, in
-the batches that suit the device best, padded. What psychlm adds (tokenising, labels, sums, checks) counts as ours.
-The encoder has the size of all-MiniLM-L6-v2, the language model that of a 6-layer GPT-2; both have random weights.
-Items are SNLI's pairs and OpenBookQA's questions; times are CPU times of one thread. ``PSYCHLM_BENCH_SCALE`` (1 unless
-set) scales the number of items.
+The limit is a bare batched forward pass over the same token ids, made before the clock starts:
+sorted by length, in the batches that suit the device best, padded. What psychlm adds (tokenising,
+labels, sums, checks) counts as ours. The encoder has the size of all-MiniLM-L6-v2, the language
+model that of a 6-layer GPT-2; both have random weights. Items are SNLI's pairs and OpenBookQA's
+questions; times are CPU times of one thread. ``PSYCHLM_BENCH_SCALE`` (1 unless set) scales the
+number of items.
 """
 
 from __future__ import annotations
@@ -35,10 +36,9 @@ from transformers import (
 
 from psychlm import lm
 from psychlm.corpora import item_banks as banks
-from psychlm.lm import answerers
+from psychlm.lm import choice_logprobs, wrap_choice_model
 from psychlm.lm.forward import BATCH_TOKENS, ENOUGH_TOKENS, batches
-from psychlm.lm.responses import choice_logprobs
-from psychlm.lm.templates import rendered
+from psychlm.lm.prompts import fill_prompts
 
 SCALE = float(os.environ.get("PSYCHLM_BENCH_SCALE", "1"))
 
@@ -113,12 +113,12 @@ def classifier(wordpiece):
         "id2label": dict(enumerate(banks.NLI_LABELS)),
         "label2id": {w: i for i, w in enumerate(banks.NLI_LABELS)},
     }
-    return answerers.wrap(minilm(BertForSequenceClassification, wordpiece, **labels), wordpiece)
+    return wrap_choice_model(minilm(BertForSequenceClassification, wordpiece, **labels), wordpiece)
 
 
 @pytest.fixture(scope="session")
 def head(wordpiece):
-    return answerers.wrap(minilm(BertForMultipleChoice, wordpiece), wordpiece)
+    return wrap_choice_model(minilm(BertForMultipleChoice, wordpiece), wordpiece)
 
 
 @pytest.fixture(scope="session")
@@ -200,7 +200,9 @@ def test_head(benchmark, head, questions):
 @pytest.mark.benchmark(group="language model, 150 questions")
 def test_language_model_limit(benchmark, language_model, questions):
     texts = [
-        prompt + choice for prompt, choices, _ in rendered(questions, "auto") for choice in choices
+        prompt + choice
+        for prompt, choices, _ in fill_prompts(questions, "auto")
+        for choice in choices
     ]
     rows = [[0, *ids[:-1]] for ids in language_model.tokenizer(texts)["input_ids"]]
 

@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from psychlm import crowds
+from psychlm.crowds.networks import last_states
 from psychlm.frames import FrameError
 
 WORDS = [f"w{i}" for i in range(30)]
@@ -69,7 +70,7 @@ def test_gradients_of_the_recurrence_are_those_of_pytorchs_lstm(rng):
     ]
     stacked = [torch.stack(values).detach().requires_grad_() for values in weights]
     direction = torch.randn(3, 4, 7, dtype=torch.float64)
-    states = crowds.last_states(table, places, lengths, *stacked)
+    states = last_states(table, places, lengths, *stacked)
     (states * direction).sum().backward()
     their_table = table.detach().clone().requires_grad_()
     each = [lstm(their_table[rows])[0] for lstm, rows in zip(lstms, places, strict=True)]
@@ -88,8 +89,8 @@ def test_gradients_of_the_recurrence_are_those_of_pytorchs_lstm(rng):
 
 
 def test_what_encoding_loses_is_counted():
-    vocabulary = crowds.Vocabulary.of(["a b a b c", "a d"])
-    assert vocabulary.words == ("a", "b")
+    vocabulary = crowds.encode_texts(["a b a b c", "a d"]).vocabulary
+    assert vocabulary.words == ("<pad>", "<unk>", "a", "b")
     encoded = crowds.encode_texts(
         ["A b, c!", "", "a a a a a a"], vocabulary=vocabulary, max_tokens=5
     )

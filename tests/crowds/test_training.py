@@ -5,10 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from scipy.stats import spearmanr
 from torch import nn
 
-from psychlm import crowds, irt
+from psychlm import crowds
 from psychlm.frames import FrameError
 
 WORDS = [f"w{i}" for i in range(30)]
@@ -162,28 +161,6 @@ def test_a_diverged_member_is_marked_and_does_not_affect_the_others(rng):
     assert np.isnan(trained.log_probabilities(development[0])[2]).all()
     alone = crowds.train("mlp", inputs, gold, members=[members[1]], **options)
     assert largest_difference(alone, trained, 1) < 1e-4
-
-
-def test_difficulties_of_planted_easy_and_hard_items_are_recovered(rng):
-    """Items with several frequent telling words are easy, items with none are hard."""
-
-    def text(label, n_signs):
-        frequency = np.arange(20, 0, -1) / 210
-        signs = rng.choice([f"sign{label}{k}" for k in range(20)], n_signs, p=frequency)
-        return " ".join([*signs, *rng.choice(WORDS, 8)])
-
-    gold, answers = rng.integers(0, 2, 400), rng.integers(0, 2, 60)
-    n_signs = np.repeat([0, 1, 4], 20)
-    encoded = crowds.encode_texts([text(k, rng.integers(1, 4)) for k in gold], min_count=1)
-    texts = [text(k, n) for k, n in zip(answers, n_signs, strict=True)]
-    items = crowds.encode_texts(texts, vocabulary=encoded.vocabulary)
-    members = crowds.draw_members(80, 1, train_fraction=(0.05, 1.0), label_noise=(0.0, 0.45))
-    trained = crowds.train("bag", encoded, gold, members=members, epochs=6, learning_rate=0.02)
-    responses = trained.responses(items, answers)
-    responses = responses.loc[:, (responses.mean() > 0) & (responses.mean() < 1)]
-    difficulty = irt.fit(responses, "1PL").items["b"]
-    planted = dict(zip([f"item{i}" for i in range(60)], -n_signs, strict=True))
-    assert spearmanr(difficulty, difficulty.index.map(planted)).statistic > 0.6
 
 
 def test_targets_and_answers_that_do_not_fit_are_refused():

@@ -149,7 +149,7 @@ def tampered(content: dict, rng: np.random.Generator) -> dict:
 
 
 @pytest.mark.parametrize(
-    "n_cases", [200, pytest.param(5000, marks=pytest.mark.slow)], ids=["quick", "long"]
+    "n_cases", [200, pytest.param(5000, marks=pytest.mark.exhaustive)], ids=["quick", "long"]
 )
 def test_a_tampered_fit_file_is_refused_or_scores_without_blanks(n_cases, people, fits, tmp_path):
     rng = np.random.default_rng(n_cases)

@@ -24,7 +24,7 @@ from psychlm.frames import FrameError
 from psychlm.lm import cache
 
 CASES = pytest.mark.parametrize(
-    "n_cases", [200, pytest.param(5000, marks=pytest.mark.slow)], ids=["200", "5000"]
+    "n_cases", [200, pytest.param(5000, marks=pytest.mark.exhaustive)], ids=["200", "5000"]
 )
 
 

@@ -105,12 +105,6 @@ def test_competence_grows_as_platanios_et_al_say(form):
             assert examples[-examples.sum() :].all()  # the easiest stand last here
 
 
-def test_the_base_curriculum_is_all_data():
-    curriculum = curricula.Curriculum(ANSWERS)
-    assert curriculum.epoch_callback(1, never_asked(3)).examples.all()
-    assert curriculum.history()["share"].tolist() == [1.0] * 3
-
-
 def test_difficulties_are_matched_to_examples_by_name_and_missing_ones_are_named():
     answers = pd.Series(ANSWERS, index=list("abcdefgh"))
     shuffled = pd.Series(B, index=answers.index).sample(frac=1, random_state=1)
@@ -147,15 +141,6 @@ def test_examples_to_convergence_are_counted_to_the_first_best_epoch():
     assert best["epoch"].tolist() == [2, 3] and best["n_examples"].tolist() == [30, 7]
     with pytest.raises(FrameError, match="no development accuracy"):
         curricula.convergence(history.assign(development_accuracy=np.nan))
-
-
-def test_discrepancies_are_differences_of_ranks():
-    b, length = pd.Series({"a": -1.0, "b": 0.0, "c": 2.0}), pd.Series({"c": 3, "b": 9, "a": 30})
-    ranks = curricula.rank_discrepancies(b, length)
-    assert ranks["delta"].to_dict() == {"a": 2.0, "c": 2.0, "b": 0.0}
-    assert ranks.loc["a", ["rank", "length_rank"]].tolist() == [1, 3]
-    with pytest.raises(FrameError, match=r"\['d'\] have only one"):
-        curricula.rank_discrepancies(b, pd.concat([length, pd.Series({"d": 2})]))
 
 
 def test_a_stack_of_seeds_trains_by_its_own_abilities(rng):

@@ -79,18 +79,6 @@ def test_labels_drawn_for_each_item_have_the_exact_expected_divergence(replace):
     assert values.mean() == pytest.approx(exact, abs=4 * values.std() / np.sqrt(len(values)))
 
 
-def test_workers_and_labels_agree_where_items_are_independent(rng):
-    labels = pd.DataFrame(rng.choice(["a", "b", "c"], p=[0.6, 0.3, 0.1], size=(60, 5)))
-    sizes, counts = [2, 20], sl.label_counts(labels)
-    by_workers = sl.draw_workers(labels, sizes, rng=rng, runs=2000)
-    by_labels = sl.draw_labels(counts, sizes, rng=rng, runs=2000)
-    one, two = (
-        sl.divergence(counts, drawn, sizes).groupby("n_labels")["divergence_nats"].mean()
-        for drawn in (by_workers, by_labels)
-    )
-    assert one.to_numpy() == pytest.approx(two.to_numpy(), rel=0.03)
-
-
 def test_the_training_sets_hold_what_the_chapter_says():
     hard, gold = np.array([0, 1, 2, 0]), np.array([1, 2])
     counts = pd.DataFrame([[1, 2, 0], [0, 1, 2]], columns=NLI)

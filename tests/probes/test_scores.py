@@ -1,4 +1,4 @@
-"""Scores of probes by clusters counted by hand, statsmodels' Wilson interval, and a bootstrap over clusters."""
+"""Scores of probes. References: clusters counted by hand, and a bootstrap over clusters."""
 
 import numpy as np
 import pandas as pd
@@ -69,12 +69,6 @@ def test_all_right_or_all_wrong_still_leaves_an_interval_of_clusters(value):
     )
 
 
-def test_the_likeliest_choice_is_graded_and_ties_earn_what_guessing_earns():
-    items = questions(list("abc"))
-    logprobs = pd.DataFrame([[0.0, -1, -2], [-1, 0, 0], [0, 0, np.nan]], index=items["item_id"])
-    assert scores.graded(items, logprobs).tolist() == [1.0, 0.0, 0.5]
-
-
 def test_figure_3_has_random_distractors_first_and_hops_down_the_side():
     items = questions(
         list("abcd"),
@@ -97,7 +91,5 @@ def test_questions_without_a_grade_are_named_and_unasked_ones_do_not_count():
         scores.instance_accuracy(items, grades(items, [1, 1, 1, 1]).drop("q3"))
     with pytest.raises(FrameError, match="lack the columns"):
         scores.cluster_accuracy(items.drop(columns="cluster"), grades(items, [1, 1, 1, 1]))
-    with pytest.raises(FrameError, match="have no scores"):
-        scores.graded(items, pd.DataFrame(np.zeros((1, 5)), index=["q0"]))
     table = scores.cluster_accuracy(items, grades(items, [1, np.nan, 1, 0])).loc["definitions"]
     assert (table["n_questions"], table["accuracy"]) == (3, 0.5)

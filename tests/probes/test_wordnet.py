@@ -196,18 +196,6 @@ def test_broken_files_are_an_error_that_names_the_folder(birds, file, breakage):
         wordnet.load(birds)
 
 
-def test_files_in_another_encoding_are_an_error(birds):
-    text = (birds / "data.noun").read_bytes()
-    (birds / "data.noun").write_bytes(text.replace(b"famous", b"fam\xf6us"[:6]))
-    with pytest.raises(DataError, match="is not text in UTF-8"):
-        wordnet.load(birds)
-
-
-def test_parts_of_speech_that_do_not_exist_are_refused(birds):
-    with pytest.raises(ValueError, match="choose among n, v, a, r"):
-        wordnet.load(birds, pos="nx")
-
-
 # the shell
 
 
@@ -228,12 +216,3 @@ def test_the_shell_writes_arc_files_and_says_what_it_left_out(birds, tmp_path):
     items = question_sets.read(tmp_path / "out")
     assert (items["split"] == "train").sum() <= 10
     assert f"{len(items)} questions from WordNet 3.0, seed 3" in result.output
-
-
-def test_the_shell_says_in_one_line_that_wordnet_is_missing(tmp_path):
-    result = CliRunner().invoke(
-        main, ["probes", "build", "wordnet", "--out", str(tmp_path), "--wordnet", str(tmp_path)]
-    )
-    assert result.exit_code == 1
-    assert "is no WordNet folder" in result.output
-    assert "Traceback" not in result.output

@@ -12,45 +12,6 @@ from psychlm.corpora import reading_times as corpora
 from psychlm.frames import FrameError
 
 
-@pytest.fixture
-def words():
-    """Two texts, 'the old man' and 'the boats', of which the second word has two tokens."""
-    p = np.array([0.5, 0.1 * 0.2, 0.25, 0.4, 0.05])
-    table = {"text_id": list("11122"), "word_id": [1, 2, 3, 1, 2], "n_tokens": [1, 2, 1, 1, 1]}
-    words = ["the", "old", "man", "the", "boats"]
-    return pd.DataFrame(table | {"word": words, "surprisal_bits": -np.log2(p)})
-
-
-def test_perplexity_is_the_papers_product(words):
-    product = np.prod([0.5, 0.1, 0.2, 0.25, 0.4, 0.05])
-    result = reading.perplexity(words)
-    assert result.per_token == pytest.approx(product ** (-1 / 6))
-    assert result.per_word == pytest.approx(product ** (-1 / 5))
-    assert result.per_character == pytest.approx(product ** (-1 / 20))
-    counts = (result.n_tokens, result.n_words, result.n_characters, result.n_missing)
-    assert counts == (6, 5, 20, 0)
-    uniform = reading.perplexity(words.assign(surprisal_bits=np.log2(50), n_tokens=1))
-    assert uniform.per_token == pytest.approx(50)
-
-
-def test_stated_spaces_count_as_they_are(words):
-    spaced = words.assign(space_after=["", "  ", "\n", " ", ""])
-    assert reading.perplexity(spaced).n_characters == 17 + 3
-    assert reading.perplexity(spaced.sample(frac=1, random_state=0)).n_characters == 20
-    flags = words.assign(space_after=[False, True, True, True, True])
-    assert reading.perplexity(flags).n_characters == 17 + 2
-
-
-def test_missing_words_are_counted_and_infinite_ones_show(words):
-    gaps = words.assign(surprisal_bits=words["surprisal_bits"].where(words["word"] != "old"))
-    result = reading.perplexity(gaps)
-    assert (result.n_missing, result.n_tokens) == (1, 4)
-    assert result.per_token == pytest.approx((0.5 * 0.25 * 0.4 * 0.05) ** (-1 / 4))
-    assert reading.perplexity(words.assign(surprisal_bits=[np.inf, 1, 1, 1, 1])).per_word == np.inf
-    with pytest.raises(FrameError, match="NaN for all 5 words"):
-        reading.perplexity(words.assign(surprisal_bits=np.nan))
-
-
 @pytest.mark.needs_share
 def test_the_pnc_of_the_released_models_is_scipys_correlation():
     corpus = corpora.ucl()
@@ -102,14 +63,13 @@ def test_perplexities_are_compared_within_a_vocabulary(table2):
         reading.gain_relation(table2, "size")
 
 
-def test_quality_is_pnc_and_perplexity_per_word(words):
-    rng = np.random.default_rng(0)
-    norms = words.assign(cloze_surprisal_bits=rng.exponential(size=5))
-    bits = words[["text_id", "word_id"]].assign(
-        one=words["surprisal_bits"], two=rng.exponential(size=5)
-    )
+def test_quality_is_pnc_and_the_papers_perplexity_per_word():
+    rng, p = np.random.default_rng(0), np.array([0.5, 0.02, 0.25, 0.4, 0.05])
+    keys = pd.DataFrame({"text_id": list("11122"), "word_id": [1, 2, 3, 1, 2]})
+    norms = keys.assign(word="w", cloze_surprisal_bits=rng.exponential(size=5))
+    bits = keys.assign(one=-np.log2(p), two=rng.exponential(size=5))
     table = reading.quality(norms, bits.sample(frac=1, random_state=0)).set_index("model")
-    assert table.loc["one", "perplexity"] == pytest.approx(reading.perplexity(words).per_word)
+    assert table.loc["one", "perplexity"] == pytest.approx(np.prod(p) ** (-1 / 5))
     expected = stats.pearsonr(bits["two"], norms["cloze_surprisal_bits"])[0]
     assert table.loc["two", "pnc"] == pytest.approx(expected)
     with pytest.raises(FrameError, match="4 .text_id, word_id. in common"):

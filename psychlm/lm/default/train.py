@@ -27,6 +27,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from psychlm import data
 from psychlm.corpora.text import mark_overlap, paragraphs
+from psychlm.data import atomic_write
 
 BOS = "<|endoftext|>"  # the first token of the vocabulary, number 0
 HELD_OUT_EVERY, HELD_OUT_BLOCK = 60, 50  # of every 60 blocks of 50 paragraphs, one is held out
@@ -124,7 +125,8 @@ def prepare(folder: Path, vocabulary: int) -> tuple[Tokenizer, Text]:
     n_left_out = len(marked) - len(texts)
     text = Text(stream, starts, held_out, held_out_starts, openers, n_words, n_left_out)
     folder.mkdir(parents=True, exist_ok=True)
-    np.savez(store, **vars(text))
+    with atomic_write(store) as part, part.open("wb") as out:
+        np.savez(out, **vars(text))
     tokenizer.save(str(tokenizer_file))
     return tokenizer, text
 

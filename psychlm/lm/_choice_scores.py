@@ -1,0 +1,294 @@
+"""Compute the log-probability that a model gives each choice of an item.
+
+Three kinds of model, one result. A classifier gives the choices the probabilities of its labels. A
+multiple-choice head scores each choice by itself, and the scores of an item are normalised to
+probabilities. A language model gives the probability of the choice's tokens after the prompt: from
+left to right, or, where it predicts masked tokens, each token with the rest of its word masked
+(:mod:`psychlm.lm.scoring_requests`); it reads a prompt once for all choices of the item.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from scipy.special import log_softmax, logsumexp
+
+from psychlm.lm._load import LanguageModel, ModelError
+from psychlm.lm.choice_model import ChoiceModel
+from psychlm.lm.forward import (
+    BATCH_TOKENS,
+    ENOUGH_TOKENS,
+    LOG_P,
+    Wanted,
+    batches,
+    out_of_memory,
+    plan_requests,
+    resolve_options,
+    run,
+)
+from psychlm.lm.prompts import outputs_of
+from psychlm.lm.tokens import UNKNOWN, Document, tokenize
+
+# Columns of the scores of a choice: log-probability in nats; tokens that it sums over (0 for
+# classifiers and heads); 1 where the prompt was cut to fit the model; 1 where the tokenizer does
+# not know a character of the choice.
+N_COLUMNS = 4
+NATS, N_TOKENS, TRUNCATED, UNKNOWN_TOKENS = range(N_COLUMNS)
+
+Scores = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Question:
+    """What a model reads of an item."""
+
+    item: Hashable  # for error messages
+    prompt: str
+    choices: tuple[str, ...]
+    hypothesis: str | None = None  # second sentence of a pair
+
+    def __len__(self) -> int:
+        return len(self.prompt) + len(self.hypothesis or "") + max(map(len, self.choices))
+
+
+def score_questions(
+    model: ChoiceModel | LanguageModel,
+    questions: Sequence[Question],
+    bos: str | None = "auto",
+    batch_tokens: int | None = None,
+) -> list[Scores]:
+    """Return for each question the scores of its choices, shape (n_choices, 4).
+
+    Raises
+    ------
+    ModelError
+        If the choices do not match a classifier's labels, a choice does not fit the model or
+        memory, the tokenizer cannot read a text, or a score is not a finite number; the message
+        names the item.
+    """
+    for question in questions:
+        texts = (question.prompt, question.hypothesis or "", *question.choices)
+        if any("\ud800" <= character <= "\udfff" for character in "".join(texts)):
+            raise ModelError(
+                f"item {question.item!r} holds half a character (a lone surrogate), which no "
+                "tokenizer reads; read "
+                "its file as UTF-8 again, or leave the item out"
+            )
+    if isinstance(model, LanguageModel):
+        scores = _score_by_language_model(model, questions, bos, batch_tokens)
+    elif model.task == "classifier":
+        scores = _score_by_classifier(model, questions, batch_tokens)
+    else:
+        scores = _score_by_head(model, questions, batch_tokens)
+    for question, rows in zip(questions, scores, strict=True):
+        if not np.isfinite(rows[:, NATS]).all():
+            raise ModelError(
+                f"{model.name} gives item {question.item!r} the log-probabilities "
+                f"{rows[:, NATS].tolist()}: NaN or "
+                "infinity, as diverged weights do; train it again, or open it with dtype='float32'"
+            )
+    return scores
+
+
+def _score_by_classifier(
+    model: ChoiceModel, questions: Sequence[Question], batch_tokens: int | None
+) -> list[Scores]:
+    """Return log p(choice) = log of the sum of p(label) over the labels that the choice covers."""
+    outputs = {q.choices: outputs_of(q.choices, model.labels, model.name) for q in questions}
+    texts = [(question.prompt, question.hypothesis) for question in questions]
+    logits, cut = _logits(model, [q.item for q in questions], texts, batch_tokens)
+    log_p = log_softmax(logits, axis=1)
+    scores = []
+    for row, question in enumerate(questions):
+        rows = np.zeros((len(question.choices), N_COLUMNS))
+        rows[:, NATS] = [logsumexp(log_p[row, labels]) for labels in outputs[question.choices]]
+        rows[:, TRUNCATED] = cut[row]
+        scores.append(rows)
+    return scores
+
+
+def _score_by_head(
+    model: ChoiceModel, questions: Sequence[Question], batch_tokens: int | None
+) -> list[Scores]:
+    """Return the log-softmax, within items, of the score that a head gives each pair of prompt and
+    choice."""
+    pairs = []
+    for q in questions:
+        context = f"{q.prompt} {q.hypothesis}" if q.hypothesis else q.prompt
+        pairs += [(context, choice) for choice in q.choices]
+    owners = [q.item for q in questions for _ in q.choices]
+    logits, cut = _logits(model, owners, pairs, batch_tokens)
+    ends = np.cumsum([len(question.choices) for question in questions])
+    scores = []
+    for own, own_cut in zip(
+        np.split(logits[:, 0], ends[:-1]), np.split(cut, ends[:-1]), strict=True
+    ):
+        rows = np.zeros((len(own), N_COLUMNS))
+        rows[:, NATS], rows[:, TRUNCATED] = log_softmax(own), own_cut.any()
+        scores.append(rows)
+    return scores
+
+
+@dataclass(frozen=True, eq=False)
+class _Input:
+    """One tokenised input of a classifier or a head; its length is what batches are made by."""
+
+    row: int
+    ids: list[int]
+    types: list[int] | None  # which sentence each token belongs to, for models that ask
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+
+@torch.inference_mode()
+def _logits(
+    model: ChoiceModel,
+    owners: Sequence[Hashable],
+    texts: Sequence[tuple[str, str | None]],
+    batch_tokens: int | None,
+) -> tuple[Scores, NDArray[np.bool_]]:
+    """Return the outputs for texts and pairs, (n_texts, n_outputs), and whether each text was cut.
+
+    The longer part of what does not fit the model is cut at its end. A batch that memory does not
+    hold is halved.
+    """
+    # Tokenise single texts and pairs apart: a tokenizer takes one kind in a call.
+    cut = np.zeros(len(texts), dtype=bool)
+    inputs: list[_Input] = []
+    for paired in (False, True):
+        rows = [i for i, (_, second) in enumerate(texts) if (second is not None) == paired]
+        if not rows:
+            continue
+        parts = [[texts[i][part] for i in rows] for part in range(1 + paired)]
+        encoded = model.tokenizer(*parts, return_attention_mask=False, verbose=False)
+        cut[rows] = [len(ids) > model.context_tokens for ids in encoded["input_ids"]]
+        if cut[rows].any():
+            encoded = model.tokenizer(
+                *parts,
+                return_attention_mask=False,
+                truncation="longest_first",
+                max_length=model.context_tokens,
+            )
+        types = encoded.get("token_type_ids") or [None] * len(rows)
+        inputs += map(_Input, rows, encoded["input_ids"], types)
+    # Batches of like lengths; a model that cannot tell padding from text reads its texts one by
+    # one.
+    device = "cuda" if model.device.type == "cuda" else "cpu"
+    most = batch_tokens or BATCH_TOKENS[device]
+    if model.network.config.get_text_config().pad_token_id is None:
+        most = 1
+    waiting = list(batches(inputs, most, min(ENOUGH_TOKENS[device], most)))[::-1]
+    values: dict[int, NDArray] = {}
+    while waiting:
+        batch = waiting.pop()
+        try:
+            tensors = _padded(model, batch)
+            if model.task == "multiple-choice":  # every choice as an item with one choice
+                tensors = {name: tensor[:, None] for name, tensor in tensors.items()}
+            outputs = model.network(**tensors).logits.double().cpu().numpy()
+            values.update(zip((one.row for one in batch), outputs, strict=True))
+        except (RuntimeError, MemoryError) as error:
+            if not out_of_memory(error):
+                raise
+            if len(batch) == 1:
+                raise ModelError(
+                    f"out of memory with item {owners[batch[0].row]!r} by itself ({len(batch[0])} "
+                    "tokens) in "
+                    f"{model.name}; use a smaller model, or a device with more memory"
+                ) from error
+            waiting += [batch[len(batch) // 2 :], batch[: len(batch) // 2]]
+    return np.stack([values[row] for row in range(len(texts))]), cut
+
+
+def _padded(model: ChoiceModel, batch: Sequence[_Input]) -> dict[str, torch.Tensor]:
+    """Return the tensors of a batch, padded on the side on which the tokenizer pads."""
+    tokenizer, length = model.tokenizer, max(map(len, batch))
+    ids = np.full((len(batch), length), tokenizer.pad_token_id or 0, dtype=np.int64)
+    types, mask = np.full_like(ids, tokenizer.pad_token_type_id), np.zeros_like(ids)
+    for i, one in enumerate(batch):
+        left = tokenizer.padding_side == "left"
+        own = slice(length - len(one), length) if left else slice(0, len(one))
+        ids[i, own], mask[i, own] = one.ids, 1
+        if one.types is not None:
+            types[i, own] = one.types
+    arrays = {"input_ids": ids, "attention_mask": mask}
+    if batch[0].types is not None:
+        arrays["token_type_ids"] = types
+    return {name: torch.from_numpy(array).to(model.device) for name, array in arrays.items()}
+
+
+def _score_by_language_model(
+    model: LanguageModel, questions: Sequence[Question], bos: str | None, batch_tokens: int | None
+) -> list[Scores]:
+    """Return the log-probability of each choice's tokens after its prompt."""
+    options = resolve_options(model, bos=bos)
+    owner = np.repeat(np.arange(len(questions)), [len(q.choices) for q in questions])
+    texts = [_document(q.prompt, choice) for q in questions for choice in q.choices]
+    n_before = np.array([len(questions[k].prompt.split()) for k in owner])
+    tokens = tokenize(texts, model.tokenizer)
+    n_prompt = np.array([(t.word < n).sum() for t, n in zip(tokens, n_before, strict=True)])
+    n_choice = np.array([len(one.ids) for one in tokens]) - n_prompt
+    # Choices must fit the model beside its special tokens.
+    stop = model.kind == "masked" and model.tokenizer.sep_token_id is not None
+    room = options.context_tokens - (options.bos is not None) - stop
+    longest = np.zeros(len(questions), dtype=np.int64)
+    np.maximum.at(longest, owner, n_choice)
+    unfit = np.unique(owner[(n_choice == 0) | (n_choice > room)])
+    if len(unfit):
+        names = [questions[k].item for k in unfit]
+        raise ModelError(
+            f"{len(names)} items, {names[:5]}, have a choice of no tokens or of more than the "
+            f"{room} that "
+            f"{model.name} takes; leave them out, or use another model"
+        )
+    # Cut long prompts at their beginning, all choices of an item after the same rest.
+    drop = np.maximum(0, n_prompt - (room - longest[owner]))
+    kept = [
+        replace(one, ids=one.ids[n:], word=one.word[n:]) if n else one
+        for one, n in zip(tokens, drop, strict=True)
+    ]
+    # Row i of a text is its token i, and one more row its end; only rows of choices are computed.
+    first_rows = np.concatenate([[0], np.cumsum([len(one.ids) + 1 for one in kept])])
+    text_of_row = np.repeat(np.arange(len(kept)), np.diff(first_rows))
+    wanted = np.concatenate(
+        [np.append(one.word >= n, False) for one, n in zip(kept, n_before, strict=True)]
+    )
+    passes = []
+    for one in plan_requests(kept, first_rows, model, options):
+        keep = wanted[one.row]
+        if keep.any():
+            rows = {name: getattr(one, name)[keep] for name in ("position", "target", "row")}
+            passes.append(replace(one, **rows))
+    nats = np.full(len(wanted), np.nan)
+    for batch, values in run(model, passes, Wanted(None), batch_tokens):
+        if values is None:
+            item = questions[owner[text_of_row[batch[0].row[0]]]].item
+            raise ModelError(
+                f"out of memory with item {item!r} by itself in {model.name}; use a smaller model"
+            )
+        nats[np.concatenate([one.row for one in batch])] = values[:, LOG_P]
+    columns = np.zeros((len(kept), N_COLUMNS))
+    columns[:, NATS] = np.bincount(text_of_row[wanted], nats[wanted], minlength=len(kept))
+    columns[:, N_TOKENS], columns[:, TRUNCATED] = n_choice, drop > 0
+    columns[:, UNKNOWN_TOKENS] = [
+        any(word >= n and reason == UNKNOWN for word, reason in one.reasons.items())
+        for one, n in zip(kept, n_before, strict=True)
+    ]
+    return np.split(columns, np.cumsum([len(question.choices) for question in questions])[:-1])
+
+
+def _document(prompt: str, choice: str) -> Document:
+    """Return a prompt and a choice as one text, in which no word belongs to both."""
+    spans = [match.span() for match in re.finditer(r"\S+", prompt)]
+    n = len(prompt)
+    spans += [(n + match.start(), n + match.end()) for match in re.finditer(r"\S+", choice)]
+    starts, ends = np.array(spans, dtype=np.int64).reshape(-1, 2).T
+    rows: Any = np.zeros(len(starts), dtype=np.int64)
+    return Document(prompt + choice, starts, ends, rows, rows.astype(bool))

@@ -1,0 +1,486 @@
+r"""Log-probabilities of choices, confidences, predictions, and the one grader of all analyses.
+
+*Scores* are a frame of items x choices: natural logarithms, NaN behind the last choice of an item.
+From them,
+
+- the *confidence* in choice j of item i is :math:`c_{ij} = e^{s_{ij}} / \sum_k e^{s_{ik}}`;
+- the *prediction* is the choice with the highest score;
+- the *grade* is 1 where the prediction is the item's answer, else 0.
+
+**Ties.** Where m choices share the highest score the model has no preference, and one of them is
+taken as if by guessing: number ``crc32(item_id) mod m`` of them. So a tie has the same outcome in
+every analysis, grades are 0 or 1, a model that scores all choices alike is right at the rate of
+guessing (also in banks whose answers all come first), and the accuracy is always the mean of the
+grades. A warning counts the ties.
+"""
+
+from __future__ import annotations
+
+import json
+import warnings
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, get_args
+from zlib import crc32
+
+import numpy as np
+import pandas as pd
+from scipy.special import softmax
+
+from psychlm.frames import FrameError, check_items, check_responses, format_names
+
+if TYPE_CHECKING:
+    from psychlm.lm.prompts import Prompt
+
+SCHEME = 1  # raised whenever the cached scores of a question would change
+QUESTIONS_AT_ONCE = {"cpu": 256, "cuda": 4096}  # scored between two writes to the cache
+
+Normalise = Literal["sum", "token", "character", "unconditional"]
+
+
+def check_scores(scores: pd.DataFrame) -> pd.DataFrame:
+    """Return scores as float64 items x choices, the index named ``item``.
+
+    Raises
+    ------
+    FrameError
+        If the frame is empty; an item stands twice; an item has fewer than two scores, a gap before
+        its last one, an infinite one, or no choice with a probability above zero.
+    """
+    if not isinstance(scores, pd.DataFrame) or scores.empty:
+        raise FrameError("scores are a DataFrame of items x choices with one item at least")
+    if scores.index.has_duplicates:
+        repeated = format_names(scores.index[scores.index.duplicated()].unique())
+        raise FrameError(
+            f"items {repeated} are scored more than once; keep the scores of each model and probe "
+            "in a frame"
+        )
+    values = scores.to_numpy(np.float64, na_value=np.nan)
+    present = ~np.isnan(values)
+    gap = (present[:, 1:] & ~present[:, :-1]).any(axis=1)
+    impossible = (values == -np.inf).all(axis=1, where=present)
+    for wrong, reason in (
+        (gap, "a gap before their last score; NaN stands behind the last choice only"),
+        (present.sum(axis=1) < 2, "fewer than two scores"),
+        ((values == np.inf).any(axis=1), "an infinite score"),
+        (impossible, "no choice with a probability above zero"),
+    ):
+        if wrong.any():
+            raise FrameError(f"items {format_names(scores.index[wrong])} have {reason}")
+    return pd.DataFrame(values, index=scores.index.rename("item"), columns=scores.columns)
+
+
+def confidences(scores: pd.DataFrame) -> pd.DataFrame:
+    """Return the softmax of the scores: the probability of each choice among those of its item.
+
+    Returns
+    -------
+    DataFrame, items x choices
+        Rows sum to 1; NaN where an item has fewer choices.
+
+    Examples
+    --------
+    >>> confidences(pd.DataFrame([[0.0, 0.0, np.nan]], index=["q1"])).iloc[0].tolist()
+    [0.5, 0.5, nan]
+    """
+    scores = check_scores(scores)
+    values = softmax(scores.fillna(-np.inf).to_numpy(), axis=1)
+    frame = pd.DataFrame(values, index=scores.index, columns=scores.columns)
+    return frame.where(scores.notna())
+
+
+def n_choices(scores: pd.DataFrame) -> np.ndarray:
+    """Return the number of choices of every item, shape (n_items,)."""
+    return scores.notna().to_numpy().sum(axis=1)
+
+
+def answer_places(answers: pd.DataFrame | pd.Series, scores: pd.DataFrame) -> np.ndarray:
+    """Return the 0-based answer of every scored item, shape (n_items,).
+
+    Parameters
+    ----------
+    answers : DataFrame or Series
+        An items frame, or its answers by item.
+    scores : DataFrame, items x choices
+
+    Raises
+    ------
+    FrameError
+        If an item has no answer, or one that is not among its choices.
+    """
+    if isinstance(answers, pd.DataFrame):
+        answers = answers.set_index("item_id")["answer"]
+    missing = scores.index.difference(answers.index)
+    if len(missing):
+        raise FrameError(
+            f"items {format_names(missing)} have scores but no answer; give the items frame that "
+            "was scored"
+        )
+    places = answers.loc[scores.index].to_numpy(np.float64)
+    outside = ~((places >= 0) & (places < n_choices(scores)) & (places % 1 == 0))
+    if outside.any():
+        raise FrameError(
+            f"items {format_names(scores.index[outside])} have an answer that is not among their "
+            "scores"
+        )
+    return places.astype(np.intp)
+
+
+def predictions(scores: pd.DataFrame) -> pd.Series:
+    """Return the choice with the highest score, 0-based, by item; ties as the module says.
+
+    Warns
+    -----
+    RuntimeWarning
+        If choices of an item share its highest score.
+
+    Examples
+    --------
+    >>> predictions(pd.DataFrame([[-2.0, -1.0], [-1.0, -3.0]], index=["q1", "q2"])).tolist()
+    [1, 0]
+    """
+    scores = check_scores(scores)
+    best = scores.eq(scores.max(axis=1), axis=0).to_numpy()
+    predicted = best.argmax(axis=1)
+    tied = np.flatnonzero(best.sum(axis=1) > 1)
+    for row in tied:
+        places = np.flatnonzero(best[row])
+        predicted[row] = places[
+            crc32(str(scores.index[row]).encode(errors="replace")) % len(places)
+        ]
+    if len(tied):
+        warnings.warn(
+            f"{len(tied)} of {len(best)} items, {format_names(scores.index[tied])}, have several "
+            "choices with the highest score; one of them is taken as if by guessing",
+            RuntimeWarning,
+            stacklevel=2,
+        )
+    return pd.Series(predicted, index=scores.index, name="prediction")
+
+
+def grade(answers: pd.DataFrame | pd.Series, scores: pd.DataFrame) -> pd.Series:
+    """Return 1 where the choice with the highest score is the answer, else 0, by item.
+
+    Parameters
+    ----------
+    answers : DataFrame or Series
+        An items frame, or its answers by item; items without scores are not graded.
+    scores : DataFrame, items x choices
+        Natural logarithms; NaN where an item has fewer choices.
+
+    Returns
+    -------
+    Series ``correct``, by item
+
+    Examples
+    --------
+    >>> scores = pd.DataFrame([[-2.0, -1.0], [-1.0, -3.0]], index=["q1", "q2"])
+    >>> grade(pd.Series({"q1": 0, "q2": 0}), scores).tolist()
+    [0.0, 1.0]
+    """
+    scores = check_scores(scores)
+    with warnings.catch_warnings(action="ignore", category=RuntimeWarning):  # of ties
+        predicted = predictions(scores)
+    return predicted.eq(answer_places(answers, scores)).astype(float).rename("correct")
+
+
+def choice_logprobs(
+    items: pd.DataFrame,
+    model: Any,
+    *,
+    normalise: Normalise = "sum",
+    prompt: str | Prompt = "auto",
+    bos: str | None = "auto",
+    device: str = "auto",
+    batch_tokens: int | None = None,
+    cache: bool = True,
+    progress: bool = False,
+) -> pd.DataFrame:
+    """Return the log-probability that a model gives each choice of each item.
+
+    Parameters
+    ----------
+    items : DataFrame
+        An items frame. Where it has a column ``hypothesis``, classifiers read prompt and hypothesis
+        as a pair.
+    model : LanguageModel, ChoiceModel, str or Path
+        An open model, or what :func:`psychlm.lm.load_choice_model` opens.
+    normalise : {"sum", "token", "character", "unconditional"}
+        Score of a choice by a language model: the log-probability of its tokens; that divided by
+        their number, or by its characters; or minus its log-probability after a neutral prompt
+        (Brown et al. 2020, section 2.4; Holtzman et al. 2021, domain-conditional PMI). Classifiers
+        and multiple-choice heads give one probability per choice, which is not normalised further.
+    prompt : str or Prompt
+        How an item is put to a language model: see :func:`psychlm.lm.prompts.fill_prompts`.
+    bos : str, optional
+        Token before the prompt of a language model: as :func:`psychlm.lm.surprisal` has it.
+    device : str
+        Where a model given by name is loaded.
+    batch_tokens : int, optional
+        Most tokens in a batch; scores do not depend on it.
+    cache : bool
+        Keep scores on disk by model, revision, item and options, and reuse them. Models without a
+        known revision are not cached.
+    progress : bool
+        Show a progress bar on standard error.
+
+    Returns
+    -------
+    DataFrame, index ``item``, columns 0 to most choices - 1
+        NaN where an item has fewer choices. ``.attrs`` holds ``model``, ``revision``,
+        ``normalise``, ``prompt``, ``bos``, and the items whose prompts were cut to fit the model
+        (``truncated``) or whose choices hold characters that its tokenizer does not know
+        (``unknown``).
+
+    Raises
+    ------
+    FrameError
+        If the items break their contract, or lack a column that the prompt has as a field.
+    ModelError
+        If the model cannot be opened, its labels do not match the choices, or it gives a choice NaN
+        or infinity.
+
+    Warns
+    -----
+    RuntimeWarning
+        If prompts were cut, or the tokenizer does not know characters of choices.
+    """
+    from psychlm.lm import _choice_scores as columns
+    from psychlm.lm._load import LanguageModel, ModelError
+    from psychlm.lm.choice_model import load_choice_model
+    from psychlm.lm.prompts import fill_prompts
+
+    items = check_items(items)
+    if normalise not in get_args(Normalise):
+        raise ModelError(
+            f"normalise={normalise!r} is unknown; choose one of {list(get_args(Normalise))}"
+        )
+    model = load_choice_model(model, device) if isinstance(model, (str, Path)) else model
+    ids, options = items["item_id"].tolist(), (bos, batch_tokens, cache, progress)
+    language = isinstance(model, LanguageModel)
+    if language:
+        filled = fill_prompts(items, prompt)
+        asked = [
+            columns.Question(item, before, choices)
+            for item, (before, choices, _) in zip(ids, filled, strict=True)
+        ]
+    else:
+        second = items["hypothesis"] if "hypothesis" in items else [None] * len(items)
+        asked = [
+            columns.Question(item, before, tuple(choices), pair if isinstance(pair, str) else None)
+            for item, before, choices, pair in zip(
+                ids, items["prompt"], items["choices"], second, strict=True
+            )
+        ]
+    scores = _cached_scores(asked, model, *options)
+    # Normalise: by tokens, by characters (without the space before a choice), or by the probability
+    # without the item.
+    values = [rows[:, columns.NATS] for rows in scores]
+    if language and normalise == "token":
+        values = [rows[:, columns.NATS] / rows[:, columns.N_TOKENS] for rows in scores]
+    elif language and normalise == "character":
+        lengths = [np.array([len(choice.strip()) for choice in q.choices]) for q in asked]
+        values = [nats / n for nats, n in zip(values, lengths, strict=True)]
+    elif language and normalise == "unconditional":
+        bare = dict.fromkeys((after, choice) for _, choices, after in filled for choice in choices)
+        alone = [columns.Question(choice.strip(), after, (choice,)) for after, choice in bare]
+        nats_alone = _cached_scores(alone, model, *options)
+        nats = {key: r[0, columns.NATS] for key, r in zip(bare, nats_alone, strict=True)}
+        values = [
+            own - np.array([nats[after, choice] for choice in choices])
+            for own, (_, choices, after) in zip(values, filled, strict=True)
+        ]
+    filled_up = np.full((len(values), max(map(len, values))), np.nan)
+    for row, own in enumerate(values):
+        filled_up[row, : len(own)] = own
+    table = pd.DataFrame(filled_up, index=pd.Index(ids, name="item")).rename_axis(columns="choice")
+    table.attrs = {"model": model.name, "revision": model.revision, "normalise": normalise}
+    table.attrs |= {"prompt": str(prompt), "bos": bos}
+    # Report items whose scores rest on less than their whole text.
+    lost = "beginning" if language else "end"
+    for name, column, reason in (
+        (
+            "truncated",
+            columns.TRUNCATED,
+            f"are longer than {model.name} takes ({model.context_tokens} tokens), and lost their "
+            f"{lost}",
+        ),
+        (
+            "unknown",
+            columns.UNKNOWN_TOKENS,
+            f"have choices with characters that the tokenizer of {model.name} does not know",
+        ),
+    ):
+        table.attrs[name] = [i for i, r in zip(ids, scores, strict=True) if r[:, column].any()]
+        if table.attrs[name]:
+            warnings.warn(
+                f"{len(table.attrs[name])} of {len(ids)} items {reason}: "
+                f"{format_names(table.attrs[name])}",
+                RuntimeWarning,
+                stacklevel=2,
+            )
+    return table
+
+
+def _cached_scores(
+    questions: Sequence[Any],
+    model: Any,
+    bos: str | None,
+    batch_tokens: int | None,
+    cache: bool,
+    progress: bool,
+) -> list[np.ndarray]:
+    """Read scores from the cache, compute the others, the longest first, and store them piece by
+    piece."""
+    from psychlm.lm import _choice_scores as columns
+    from psychlm.lm._load import LanguageModel
+    from psychlm.lm.cache import ResultStore, key
+    from psychlm.lm.forward import resolve_options
+
+    # The key of a question holds all that its scores depend on.
+    identity = {"scheme": SCHEME, "revision": model.revision, "dtype": str(model.network.dtype)}
+    if isinstance(model, LanguageModel):
+        identity |= {"kind": model.kind}
+        identity |= asdict(resolve_options(model, bos=bos))
+    else:
+        identity |= {"task": model.task, "labels": json.dumps(model.labels)}
+        identity |= {"context_tokens": str(model.context_tokens)}
+    text = json.dumps(identity, sort_keys=True)
+    places = np.empty(0, dtype=np.int64)
+    keys = [key(text, json.dumps([q.prompt, q.hypothesis, q.choices]), places) for q in questions]
+    store = ResultStore() if cache and model.revision else None
+    scores: dict[str, np.ndarray] = {}
+    try:
+        if store is not None:
+            sizes = [(len(q.choices), columns.N_COLUMNS) for q in questions]
+            stored = store.get(dict(zip(keys, sizes, strict=True)))
+            scores = {name: own for name, (own, _) in stored.items()}
+        missing = {k: q for k, q in zip(keys, questions, strict=True) if k not in scores}
+        waiting = sorted(missing, key=lambda name: len(missing[name]), reverse=True)
+        size = QUESTIONS_AT_ONCE["cuda" if model.device.type == "cuda" else "cpu"]
+        pieces: Iterable[list[str]] = [waiting[i : i + size] for i in range(0, len(waiting), size)]
+        if progress and pieces:
+            from rich.console import Console
+            from rich.progress import track
+
+            bar = f"items through {model.name}, {size} at once"
+            pieces = track(list(pieces), bar, console=Console(stderr=True))
+        for piece in pieces:
+            rows = columns.score_questions(model, [missing[k] for k in piece], bos, batch_tokens)
+            fresh = dict(zip(piece, rows, strict=True))
+            if store is not None:
+                store.put((name, own, {}) for name, own in fresh.items())
+            scores |= fresh
+    finally:
+        if store is not None:
+            store.close()
+    return [scores[name] for name in keys]
+
+
+@dataclass(frozen=True, eq=False)
+class Evaluation:
+    """What models chose.
+
+    Attributes
+    ----------
+    logprobs : DataFrame, indexed by ``person`` and ``item``, columns 0 to most choices - 1
+        Natural logarithms, normalised as asked; NaN where an item has fewer choices.
+    predictions : DataFrame, persons x items
+        The choice with the highest score, 0-based.
+    responses : DataFrame, persons x items
+        1 where it is the answer, else 0.
+    persons : DataFrame, indexed by ``person``
+        ``accuracy``, ``truncated`` (prompts that were cut to fit the model), and how it was asked:
+        ``model``, ``revision``, ``normalise``, ``prompt``, ``bos``.
+    """
+
+    logprobs: pd.DataFrame
+    predictions: pd.DataFrame
+    responses: pd.DataFrame
+    persons: pd.DataFrame
+
+    def __repr__(self) -> str:
+        n_models, n_items = self.responses.shape
+        head = f"Evaluation of {n_models} models on {n_items} items"
+        return f"{head}\n{self.persons[['accuracy', 'truncated']].to_string()}"
+
+
+def evaluate(
+    items: pd.DataFrame,
+    models: Any,
+    *,
+    normalise: Normalise = "sum",
+    prompt: str | Prompt = "auto",
+    bos: str | None = "auto",
+    device: str = "auto",
+    batch_tokens: int | None = None,
+    cache: bool = True,
+    progress: bool = False,
+) -> Evaluation:
+    """Let models choose among the choices of items, and grade them; one model is in memory at a
+    time.
+
+    Parameters
+    ----------
+    items : DataFrame
+        An items frame.
+    models : model, or iterable or mapping of models
+        Names, folders, or models in memory; the keys of a mapping, or else the models' names, name
+        the persons.
+    normalise, prompt, bos, device, batch_tokens, cache, progress
+        As in :func:`choice_logprobs`.
+
+    Returns
+    -------
+    Evaluation
+
+    Raises
+    ------
+    FrameError
+        If the items break their contract, or two models have the same name.
+    ModelError
+        As :func:`choice_logprobs`. The scores of the models before are in the cache, and a second
+        call resumes there.
+    """
+    items = check_items(items)
+    if isinstance(models, (str, Path)) or hasattr(models, "network"):
+        models = [models]
+    if not isinstance(models, Mapping):
+        named = [(m if isinstance(m, (str, Path)) else m.name, m) for m in models]
+        names = pd.Index([str(name) for name, _ in named])
+        if names.has_duplicates:
+            raise FrameError(
+                f"two models are named {names[names.duplicated()][0]!r}; name them: "
+                "evaluate(items, "
+                "{'a': ..., 'b': ...})"
+            )
+        models = {str(name): model for name, model in named}
+    if not models:
+        raise FrameError("no model was given")
+    logprobs, predicted, persons = {}, {}, {}
+    for person, model in models.items():
+        scores = choice_logprobs(
+            items,
+            model,
+            normalise=normalise,
+            prompt=prompt,
+            bos=bos,
+            device=device,
+            batch_tokens=batch_tokens,
+            cache=cache,
+            progress=progress,
+        )
+        about, scores.attrs = scores.attrs, {}
+        logprobs[person], predicted[person] = scores, predictions(scores)
+        options = {
+            name: about[name] for name in ("model", "revision", "normalise", "prompt", "bos")
+        }
+        persons[person] = {"truncated": len(about["truncated"])} | options
+    choices = pd.DataFrame(predicted).T.rename_axis("person")
+    responses = choices.eq(items.set_index("item_id")["answer"], axis=1).astype(float)
+    described = pd.DataFrame.from_dict(persons, orient="index").rename_axis("person")
+    described.insert(0, "accuracy", responses.mean(axis=1))
+    return Evaluation(
+        pd.concat(logprobs, names=["person"]), choices, check_responses(responses), described
+    )

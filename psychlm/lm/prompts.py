@@ -1,0 +1,214 @@
+"""How an item is put to a model: prompts for language models, and label words for classifiers.
+
+A language model reads one text, and its answer depends on the wording, so the prompt is an option
+of every score and is named in the result. Classifiers read an item's own fields; their outputs are
+matched with the choices by the meaning of their labels, never by their order: MNLI models are
+published as entailment, neutral, contradiction and in reverse.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pandas as pd
+
+from psychlm.frames import FrameError
+from psychlm.lm._load import ModelError
+
+# Spellings of a label in published checkpoints, by the meaning that they share.
+SYNONYMS = {
+    "entailment": ("entail", "entails", "entailed", "e"),
+    "neutral": ("neither", "n", "neu", "3 stars"),
+    "contradiction": ("contradict", "contradicts", "contradicted", "contradictory", "c"),
+    "not entailment": (
+        "non entailment",
+        "no entailment",
+        "not entailed",
+        "notentailment",
+        "nonentailment",
+    ),
+    "negative": ("neg", "2 stars"),
+    "positive": ("pos", "4 stars"),
+    "very negative": ("very neg", "verynegative", "1 star", "1 stars"),
+    "very positive": ("very pos", "verypositive", "5 stars"),
+}
+# Labels that a choice covers as well, unless the item has a choice of that meaning.
+WIDER = {
+    "not entailment": {"neutral", "contradiction"},
+    "negative": {"very negative"},
+    "positive": {"very positive"},
+}
+_MEANING = {synonym: word for word, synonyms in SYNONYMS.items() for synonym in (word, *synonyms)}
+
+
+def meaning(label: str) -> str:
+    """Return one word for all spellings of a label, or the label itself in lower case.
+
+    >>> meaning("CONTRADICT"), meaning("not_entailment"), meaning("sports")
+    ('contradiction', 'not entailment', 'sports')
+    """
+    plain = re.sub(r"[\s_-]+", " ", str(label)).strip().casefold()
+    return _MEANING.get(plain, plain)
+
+
+def check_labels(labels: Sequence[str], name: str) -> tuple[str, ...]:
+    """Return the labels of a classifier after checking that each has a meaning of its own.
+
+    Raises
+    ------
+    ModelError
+        If they are mere numbers (``LABEL_0``), or two of them mean the same.
+    """
+    meanings = [meaning(label) for label in labels]
+    if any(re.fullmatch(r"(label )?\d+", word) for word in meanings):
+        raise ModelError(
+            f"the labels of {name} are {list(labels)}, which have no meaning; look up on its card "
+            "what its outputs "
+            "mean, and pass them in their order, such as labels=['contradiction', 'neutral', "
+            "'entailment']"
+        )
+    if len(set(meanings)) < len(meanings):
+        raise ModelError(
+            f"two of the labels of {name}, {list(labels)}, mean the same ({meanings}); pass "
+            "labels=[...] in the order "
+            "of its outputs"
+        )
+    return tuple(labels)
+
+
+def outputs_of(choices: Sequence[str], labels: Sequence[str], name: str) -> list[list[int]]:
+    """Return for each choice the outputs of a classifier whose probabilities sum to the choice's.
+
+    ``not_entailment`` is neutral and contradiction where no label names it, and binary sentiment is
+    both degrees of a five-point scale. Labels that no choice means (neutral, for binary sentiment)
+    stay out.
+
+    Raises
+    ------
+    ModelError
+        If no label has the meaning of a choice.
+
+    Examples
+    --------
+    >>> outputs_of(["entailment", "not_entailment"], ["neutral", "ENTAILS", "contradiction"], "m")
+    [[1], [0, 2]]
+    """
+    label_meanings = [meaning(label) for label in labels]
+    choice_meanings = [meaning(choice) for choice in choices]
+    outputs = []
+    for choice, word in zip(choices, choice_meanings, strict=True):
+        covered = {word} | (WIDER.get(word, set()) - set(choice_meanings))
+        outputs.append([i for i, label in enumerate(label_meanings) if label in covered])
+        if not outputs[-1]:
+            raise ModelError(
+                f"no label of {name}, {list(labels)}, means the choice {choice!r} (of "
+                f"{list(choices)}); give the "
+                "model items of its own task, or pass labels=[...] in the order of its outputs"
+            )
+    return outputs
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """A text with fields in braces, named after the columns of an items frame.
+
+    Attributes
+    ----------
+    prompt : str
+        The text before the choice, ``"Question: {prompt}\\nAnswer:"``.
+    choice : str
+        What is added for a choice; it begins with the space between both.
+    words : mapping
+        What stands for a choice, by its meaning (``{"entailment": "True"}``); other choices stand
+        for themselves.
+    neutral : str
+        A prompt without the item, after which a choice has its unconditional probability.
+    """
+
+    prompt: str
+    choice: str = " {choice}"
+    words: Mapping[str, str] = field(default_factory=dict)
+    neutral: str = "Answer:"
+
+    def __post_init__(self) -> None:
+        if "{choice}" not in self.choice:
+            raise FrameError(
+                f"the choice of a prompt needs the field '{{choice}}', as in ' {{choice}}'; it is "
+                f"{self.choice!r}"
+            )
+
+    def fill(self, item: Mapping[str, Any]) -> tuple[str, tuple[str, ...]]:
+        """Return the text before the choice, and what is added to it for each choice."""
+        fields = {k: v.strip() if isinstance(v, str) else v for k, v in item.items()}
+        try:
+            before = self.prompt.format_map(fields).rstrip()
+        except (KeyError, IndexError, ValueError, AttributeError) as error:
+            raise FrameError(
+                f"the prompt {self.prompt!r} cannot be filled ({error!r}); its fields are columns "
+                "of the items, "
+                f"{list(item)}, and braces of the text itself are doubled"
+            ) from None
+        words = [self.words.get(meaning(choice), choice).strip() for choice in item["choices"]]
+        return before, tuple(self.choice.replace("{choice}", word) for word in words)
+
+
+PROMPTS = {
+    # Brown et al. 2020, appendix G: ARC and OpenBookQA; ANLI; RTE
+    "question": Prompt("Question: {prompt}\nAnswer:"),
+    "nli": Prompt(
+        "{prompt}\nQuestion: {hypothesis} True, False, or Neither?\nAnswer:",
+        words={"entailment": "True", "neutral": "Neither", "contradiction": "False"},
+    ),
+    "binary nli": Prompt(
+        "{prompt}\nQuestion: {hypothesis} True or False?\nAnswer:",
+        words={"entailment": "True", "not entailment": "False", "contradiction": "False"},
+    ),
+    "sentiment": Prompt("Review: {prompt}\nSentiment:", neutral="Sentiment:"),
+    # the choice continues the prompt: HellaSwag, aNLI, sentences with a gap at their end
+    "continuation": Prompt("{prompt}", neutral=""),
+}
+SENTIMENT = {word for word in SYNONYMS if word.endswith(("negative", "positive"))} | {"neutral"}
+
+
+def fill_prompts(
+    items: pd.DataFrame, prompt: str | Prompt = "auto"
+) -> list[tuple[str, tuple[str, ...], str]]:
+    """Return for each item its prompt, what is added for each choice, and its neutral prompt.
+
+    Parameters
+    ----------
+    items : DataFrame
+        An items frame.
+    prompt : str or Prompt
+        A prompt, the name of one of :data:`PROMPTS`, or ``"auto"``: the one that the item's column
+        ``template`` names, else one that fits its columns and choices (a hypothesis: NLI; words for
+        feelings: sentiment; else a question).
+
+    Raises
+    ------
+    FrameError
+        If there is no such prompt, or it has a field that the items do not have.
+    """
+    filled = []
+    for item in items.to_dict("records"):
+        chosen: Any = prompt
+        if chosen == "auto":
+            meanings = {meaning(choice) for choice in item["choices"]}
+            if isinstance(item.get("template"), str):
+                chosen = item["template"]
+            elif isinstance(item.get("hypothesis"), str):
+                chosen = "nli" if "neutral" in meanings else "binary nli"
+            else:
+                chosen = "sentiment" if meanings <= SENTIMENT else "question"
+        if not isinstance(chosen, Prompt):
+            if chosen not in PROMPTS:
+                raise FrameError(
+                    f"there is no prompt {chosen!r}; there are {sorted(PROMPTS)}, or pass "
+                    "lm.Prompt('...')"
+                )
+            chosen = PROMPTS[chosen]
+        filled.append((*chosen.fill(item), chosen.neutral))
+    return filled

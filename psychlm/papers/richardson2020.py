@@ -1,0 +1,506 @@
+r"""Richardson & Sabharwal (2020): partial-input baselines of probes, and lossless inoculation.
+
+**Partial input** (section 4.1). A probe is built by rules, and rules leave traces. A model that
+sees only the choices must be at chance, and one that reads questions and choices without knowledge
+should do badly. Each baseline is trained on the probe itself, on questions about other concepts. A
+probe is flagged where the interval of a baseline that never sees the question lies above chance by
+a margin, or below it: choices that are never right are known too.
+
+**Inoculation** (section 4.2, after Liu et al. 2019). A model trained for a task goes on learning
+from k questions of a probe, under several learning rates, numbers of epochs and seeds; for each k
+the model with the best average of both
+tasks is kept,
+
+.. math:: M^k_* = \arg\max_{M \in \{M^k_1, \ldots, M^k_J\}} \tfrac12 \left(S_{new}(M) +
+S_{orig}(M)\right),
+
+both scores on development items; what it learned is read off test items that had no part in the
+choice. Its *inoculation cost* is what the score on the original task lost. *Add-some* inoculation
+trains on one (x1) or two (x2) questions of the original kind beside each of the probe's.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import tempfile
+import warnings
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from itertools import combinations, product
+from pathlib import Path
+from typing import Any, Literal, Protocol, TypeVar, get_args
+
+import numpy as np
+import pandas as pd
+
+from psychlm.data import atomic_write
+from psychlm.frames import FrameError, check_items
+from psychlm.lm import fingerprint
+from psychlm.lm.choice_model import load_choice_model
+from psychlm.lm.choice_networks import Kind, Lexicon, partial_input_model
+from psychlm.lm.choices import choice_logprobs, grade, predictions
+from psychlm.lm.finetune import digest, fine_tune
+from psychlm.probes.scores import instance_accuracy
+
+Baseline = Literal[Kind, "vector-similarity"]
+
+BASELINES: tuple[Baseline, ...] = (*get_args(Kind), "vector-similarity")
+PARTIAL: tuple[Baseline, ...] = ("choice-only", "choice-to-choice")  # never see the question
+MARGIN = 0.05
+MOST_ADDED = 3000  # questions of the original kind: "x2 matching, up to 3k" (section 4.2)
+SCHEME = 1  # raised whenever a stored cell of a sweep would change
+
+
+@dataclass(frozen=True, eq=False)
+class BaselineResult:
+    """The accuracy of a baseline on a probe.
+
+    Attributes
+    ----------
+    baseline, embeddings : str
+        Its name; word vectors ``"learned"`` or ``"given"``.
+    accuracy, low, high : float
+        On the test items, with a 95 % interval over clusters.
+    chance, margin : float
+        Mean of one over the number of choices; by how much the interval must clear it.
+    n_train, n_test : int
+    logprobs : DataFrame, test items x choices
+        Nats; cosines for vector similarity.
+    """
+
+    baseline: Baseline
+    embeddings: str
+    accuracy: float
+    low: float
+    high: float
+    chance: float
+    margin: float
+    n_train: int
+    n_test: int
+    logprobs: pd.DataFrame
+
+    @property
+    def beats_chance(self) -> bool:
+        """Whether the whole interval lies above chance by the margin."""
+        return self.low > self.chance + self.margin
+
+    @property
+    def below_chance(self) -> bool:
+        """Whether the whole interval lies below chance by the margin."""
+        return self.high < self.chance - self.margin
+
+    @property
+    def flags(self) -> bool:
+        """Whether a baseline that never sees the question is not at chance: an artefact of the
+        probe."""
+        return (self.beats_chance or self.below_chance) and self.baseline in PARTIAL
+
+
+def partial_input_baseline(
+    baseline: Baseline,
+    train: pd.DataFrame,
+    test: pd.DataFrame,
+    *,
+    development: pd.DataFrame | None = None,
+    lexicon: Lexicon | None = None,
+    size: int = 64,
+    hidden: int = 64,
+    learning_rate: float = 3e-3,
+    epochs: int = 12,
+    patience: int | None = 3,
+    seed: int = 0,
+    margin: float = MARGIN,
+    device: str = "cpu",
+) -> BaselineResult:
+    """Train a baseline on a probe and test it on questions about other concepts.
+
+    Parameters
+    ----------
+    baseline : {"choice-only", "choice-to-choice", "question-to-choice", "esim",
+    "vector-similarity"}
+        Networks of :mod:`psychlm.lm.choice_networks`, and :func:`vector_similarity`, which is not
+        trained.
+    train, test, development : DataFrame
+        Items frames. Training stops by ``development``; a fifth of the clusters of ``train`` unless
+        given.
+    lexicon : Lexicon, optional
+        Given word vectors; learned ones unless given.
+    size, hidden : int
+        d and h of the networks.
+    learning_rate, epochs, patience
+        As in :meth:`psychlm.lm.ChoiceClassifier.train`.
+    margin : float
+        By how much the interval must clear chance.
+
+    Raises
+    ------
+    FrameError
+        If items break their contract, or training and test share clusters.
+    ValueError
+        If vector similarity has no given vectors, or there is no such baseline.
+    """
+    if baseline not in BASELINES:
+        raise ValueError(f"no baseline is named {baseline!r}; there are {list(BASELINES)}")
+    parts = [check_items(items) for items in (train, test)]
+    train, test = (
+        items.assign(cluster=items["cluster" if "cluster" in items else "item_id"])
+        for items in parts
+    )
+    shared = set(train["cluster"]) & set(test["cluster"])
+    if shared:
+        raise FrameError(
+            f"{len(shared)} clusters stand in training and test, such as "
+            f"{min(map(str, shared))!r}, so that memory "
+            "would look like an artefact; split by cluster"
+        )
+    if baseline == "vector-similarity":
+        if lexicon is None or lexicon.vectors is None:
+            raise ValueError(
+                "vector similarity needs given vectors: lexicon=Lexicon.of_encoder() or "
+                "Lexicon.of_file(path)"
+            )
+        scores, n_train = vector_similarity(test, lexicon), 0
+    else:
+        if development is None:
+            clusters = train["cluster"].unique()
+            if len(clusters) < 2:
+                raise FrameError(
+                    "all training items are one cluster, and none can be held out; pass "
+                    "development items"
+                )
+            order = np.random.default_rng(seed).permutation(len(clusters))
+            held = train["cluster"].isin(clusters[order[: max(1, round(0.2 * len(clusters)))]])
+            train, development = train[~held], train[held]
+        words = lexicon or Lexicon.learned(train)
+        model = partial_input_model(
+            baseline, words, seed=seed, size=size, hidden=hidden, device=device
+        )
+        model = model.train(
+            train,
+            seed=seed,
+            learning_rate=learning_rate,
+            epochs=epochs,
+            patience=patience,
+            development=development,
+        )
+        scores, n_train = model.logprobs(test), len(train)
+    all_of_it = test.assign(all="all")
+    found = instance_accuracy(all_of_it, grade(test, scores), by="all").iloc[0]
+    return BaselineResult(
+        baseline,
+        "learned" if lexicon is None else "given",
+        *(float(found[name]) for name in ("accuracy", "low", "high")),
+        chance=float((1 / test["choices"].map(len)).mean()),
+        margin=margin,
+        n_train=n_train,
+        n_test=len(test),
+        logprobs=scores,
+    )
+
+
+def baseline_table(results: Iterable[BaselineResult]) -> pd.DataFrame:
+    """Return one row per result: its numbers, ``beats_chance``, ``below_chance`` and ``flags``."""
+    columns = ["baseline", "embeddings", "accuracy", "low", "high", "chance"]
+    columns += ["beats_chance", "below_chance", "flags", "n_train", "n_test"]
+    return pd.DataFrame([{name: getattr(one, name) for name in columns} for one in results])
+
+
+def vector_similarity(items: pd.DataFrame, lexicon: Lexicon) -> pd.DataFrame:
+    """Return the cosine of the mean word vectors of question and choice, items x choices.
+
+    NaN where an item has fewer choices; 0 where a text has no known word.
+    """
+    if lexicon.vectors is None:
+        raise ValueError("vector similarity needs a lexicon with given vectors")
+    counts = items["choices"].map(len).to_numpy()
+    texts = [*items["prompt"], *(choice for choices in items["choices"] for choice in choices)]
+    number, distinct = pd.factorize(np.array(texts, dtype=object))
+    # A unit vector per distinct text: the mean of its words' vectors.
+    zero = np.zeros((1, lexicon.vectors.shape[1]), dtype=np.float32)
+    encoded = lexicon.encode(list(distinct))
+    means = np.stack([(words if len(words) else zero).mean(axis=0) for words in encoded])
+    means /= np.maximum(np.linalg.norm(means, axis=1, keepdims=True), np.finfo(np.float32).tiny)
+    asked, offered = means[np.repeat(number[: len(items)], counts)], means[number[len(items) :]]
+    cosines = np.full((len(items), counts.max()), np.nan)
+    cosines[np.arange(counts.max()) < counts[:, None]] = (asked * offered).sum(axis=1)
+    index = pd.Index(items["item_id"], name="item")
+    return pd.DataFrame(cosines, index=index).rename_axis(columns="choice")
+
+
+Self = TypeVar("Self", bound="Inoculable")
+
+
+class Inoculable(Protocol):
+    """What a sweep needs of a model: :class:`psychlm.lm.ChoiceClassifier` and
+    :class:`FineTunedModel`."""
+
+    @property
+    def fingerprint(self) -> str:
+        """A text that differs where the model does."""
+
+    def train(
+        self: Self,
+        items: pd.DataFrame,
+        *,
+        seed: int,
+        learning_rate: float,
+        epochs: int,
+        batch_size: int,
+        patience: int | None,
+    ) -> Self:
+        """Return a copy that is trained further."""
+
+    def logprobs(self, items: pd.DataFrame) -> pd.DataFrame:
+        """Return scores of the choices, items x choices."""
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """The models of an inoculation: one for every combination of these values."""
+
+    sizes: tuple[int, ...] = (10, 100, 500, 1000, 3000)  # k, questions of the probe
+    learning_rates: tuple[float, ...] = (1e-4, 3e-4, 1e-3)
+    epochs: tuple[int, ...] = (3,)
+    seeds: tuple[int, ...] = (0, 1)  # of the questions drawn, their order, and dropout
+    add_some: tuple[int, ...] = (0,)  # questions of the original kind beside each of the probe's
+    batch_size: int = 16
+
+
+@dataclass(frozen=True, eq=False)
+class Inoculation:
+    """What inoculation with a probe did to a model.
+
+    Attributes
+    ----------
+    cells : DataFrame
+        A trained model per row: ``k``, ``learning_rate``, ``epochs``, ``seed``, ``add_some``, and
+        its accuracies ``new``, ``original`` (their ``average``) and ``test``.
+    before : Series
+        The accuracies of the model as it came.
+    best : DataFrame
+        The chosen cell for each ``add_some`` and ``k`` (0: as it came), with its ``cost``.
+    predictions : DataFrame
+        Models (index of ``cells``; -1: as it came) x test items: the choice taken, 0-based.
+    n_resumed, n_broken : int
+        Cells read from disk; files that could not be read, whose cells were computed again.
+    """
+
+    cells: pd.DataFrame
+    before: pd.Series
+    best: pd.DataFrame
+    predictions: pd.DataFrame
+    n_resumed: int
+    n_broken: int
+
+    def correct(self, test: pd.DataFrame) -> pd.DataFrame:
+        """Return the graded answers of every model, models x test items (1 right, 0 wrong)."""
+        key = test.set_index("item_id")["answer"].loc[self.predictions.columns]
+        return self.predictions.eq(key, axis=1).astype(float)
+
+
+def inoculate(
+    model: Inoculable,
+    train: pd.DataFrame,
+    new: pd.DataFrame,
+    original: pd.DataFrame,
+    test: pd.DataFrame,
+    *,
+    sweep: Sweep | None = None,
+    more: pd.DataFrame | None = None,
+    folder: str | Path | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> Inoculation:
+    """Inoculate a model with a probe, once for every combination of a sweep.
+
+    Parameters
+    ----------
+    model : Inoculable
+        Trained on the original task; it is not changed.
+    train, new, test : DataFrame
+        Items of the probe: to learn from, to choose the model by, and to report.
+    original : DataFrame
+        Development items of the original task: to choose the model by, and for its cost.
+    more : DataFrame, optional
+        Items of the original kind to add (``add_some`` above 0), none of which the model has met.
+    folder : path, optional
+        Where finished cells are kept, each under a name that depends on all that it depends on, so
+        that an interrupted sweep resumes; nowhere unless given.
+    progress : callable, optional
+        Called with the number of cells done and of all.
+
+    Raises
+    ------
+    FrameError
+        If items break their contract, parts overlap, or there are fewer of them than the sweep asks
+        for.
+    """
+    sweep = sweep or Sweep()
+    parts = {"train": train, "new": new, "original": original, "test": test}
+    parts = {name: check_items(items).reset_index(drop=True) for name, items in parts.items()}
+    more = None if more is None else check_items(more).reset_index(drop=True)
+    check_parts(parts, more, sweep)
+    identity = {name: digest(items) for name, items in parts.items()}
+    identity |= {"more": "" if more is None else digest(more), "model": model.fingerprint}
+    identity |= {"batch_size": str(sweep.batch_size), "scheme": str(SCHEME)}
+    axes = (sweep.sizes, sweep.learning_rates, sweep.epochs, sweep.seeds, sweep.add_some)
+    names = ("k", "learning_rate", "epochs", "seed", "add_some")
+    cells = [dict(zip(names, values, strict=True)) for values in product(*axes)]
+    results, n_resumed, n_broken = [accuracies(model, parts)], 0, 0
+    for n_done, cell in enumerate(cells):
+        # Read the cell from disk where it is there.
+        file, result = None, None
+        if folder is not None:
+            key = json.dumps(identity | cell, sort_keys=True)
+            file = Path(folder) / f"{hashlib.sha256(key.encode()).hexdigest()[:32]}.json"
+            if file.is_file():
+                result = read_cell(file, cell, len(test))
+                n_resumed, n_broken = n_resumed + (result is not None), n_broken + (result is None)
+        if result is None:
+            # The first k questions in an order that depends on the seed: larger k hold the smaller.
+            rng = np.random.default_rng(cell["seed"])
+            items = parts["train"].iloc[rng.permutation(len(train))[: cell["k"]]]
+            if cell["add_some"] and more is not None:
+                n_added = min(cell["add_some"] * cell["k"], MOST_ADDED)
+                added = more.iloc[rng.permutation(len(more))[:n_added]]
+                items = pd.concat([items, added], ignore_index=True)
+            trained = model.train(
+                items,
+                seed=cell["seed"],
+                learning_rate=cell["learning_rate"],
+                epochs=cell["epochs"],
+                batch_size=sweep.batch_size,
+                patience=None,
+            )
+            result = accuracies(trained, parts)
+            if file is not None:
+                file.parent.mkdir(parents=True, exist_ok=True)
+                with atomic_write(file) as part:
+                    part.write_text(json.dumps({"cell": cell, **result}), encoding="utf-8")
+        results.append(result)
+        if progress:
+            progress(n_done + 1, len(cells))
+    # Table of all cells; for each k the one with the best average, and what it cost.
+    scores = pd.DataFrame(results, columns=["new", "original", "test"])
+    scores.insert(2, "average", (scores["new"] + scores["original"]) / 2)
+    before = scores.iloc[0]
+    table = pd.DataFrame(cells).join(scores.iloc[1:].reset_index(drop=True)).rename_axis("cell")
+    chosen = table.loc[table.groupby(["add_some", "k"])["average"].idxmax()].reset_index()
+    untrained = pd.DataFrame(
+        [{"cell": -1, "k": 0, "add_some": times, **before} for times in table["add_some"].unique()]
+    )
+    best = pd.concat([untrained, chosen]).sort_values(["add_some", "k"], ignore_index=True)
+    best["cost"] = before["original"] - best["original"]
+    predicted = pd.DataFrame(
+        [result["predictions"] for result in results],
+        index=pd.RangeIndex(-1, len(cells), name="cell"),
+        columns=pd.Index(parts["test"]["item_id"], name="item"),
+    )
+    return Inoculation(table, before, best, predicted, n_resumed, n_broken)
+
+
+def check_parts(parts: dict[str, pd.DataFrame], more: pd.DataFrame | None, sweep: Sweep) -> None:
+    """Raise where a sweep has too few items, or would be scored on items that it learns from."""
+    if max(sweep.sizes) > len(parts["train"]) or min(sweep.sizes) < 1:
+        raise FrameError(f"sizes {sweep.sizes} need 1 to {len(parts['train'])} training items")
+    added = max(min(times * max(sweep.sizes), MOST_ADDED) for times in sweep.add_some)
+    if added and (more is None or len(more) < added):
+        raise FrameError(
+            f"add_some={sweep.add_some} needs {added} items of the original kind; more has "
+            f"{0 if more is None else len(more)}"
+        )
+    for first, second in combinations(("train", "new", "test"), 2):
+        clustered = all("cluster" in parts[part] for part in (first, second))
+        key = "cluster" if clustered else "item_id"
+        shared = set(parts[first][key]) & set(parts[second][key])
+        if shared:
+            raise FrameError(
+                f"{len(shared)} of {key} stand in {first} and in {second}; split by cluster"
+            )
+    if more is not None and set(more["item_id"]) & set(parts["original"]["item_id"]):
+        raise FrameError(
+            "items to add are among those of the original task by which the cost is computed; "
+            "leave them out"
+        )
+
+
+def accuracies(model: Inoculable, parts: dict[str, pd.DataFrame]) -> dict[str, Any]:
+    """Return the accuracies of a model on the parts ``new``, ``original`` and ``test``, and its
+    test predictions."""
+    results: dict[str, Any] = {}
+    for name in ("new", "original", "test"):
+        scores = model.logprobs(parts[name])
+        results[name] = float(grade(parts[name], scores).mean())
+    with warnings.catch_warnings(action="ignore", category=RuntimeWarning):  # of ties
+        return results | {"predictions": predictions(scores).tolist()}
+
+
+def read_cell(file: Path, cell: dict[str, Any], n_test: int) -> dict[str, Any] | None:
+    """Return the stored result of a cell, or None, with a warning, where the file is broken."""
+    try:
+        content = json.loads(file.read_text(encoding="utf-8"))
+        result = {name: float(content[name]) for name in ("new", "original", "test")}
+        if content["cell"] == cell and len(content["predictions"]) == n_test:
+            return result | {"predictions": content["predictions"]}
+    except (ValueError, KeyError, TypeError):
+        pass
+    warnings.warn(
+        f"{file} cannot be read as a cell of this sweep, and is computed again",
+        RuntimeWarning,
+        stacklevel=3,
+    )
+    return None
+
+
+@dataclass(frozen=True, eq=False)
+class FineTunedModel:
+    """A multiple-choice checkpoint that :func:`psychlm.lm.fine_tune` trains as a whole: slow, and
+    any encoder."""
+
+    folder: Path
+    options: dict[str, Any]  # of fine_tune, besides those that a sweep sets
+    device: str = "auto"
+    temporary: Any = None  # the temporary folder of a trained copy, removed with it
+
+    @property
+    def fingerprint(self) -> str:
+        """The SHA-256 of the folder's files, and how it is trained."""
+        return f"{fingerprint(self.folder)} {json.dumps(self.options, sort_keys=True)}"
+
+    def train(
+        self,
+        items: pd.DataFrame,
+        *,
+        seed: int,
+        learning_rate: float = 5e-5,
+        epochs: int = 3,
+        batch_size: int = 32,
+        patience: int | None = None,
+        development: pd.DataFrame | None = None,
+    ) -> FineTunedModel:
+        """Return a fine-tuned copy in a temporary folder."""
+        temporary = tempfile.TemporaryDirectory(prefix="psychlm-inoculation-")
+        result = fine_tune(
+            items,
+            self.folder,
+            out=temporary.name,
+            task="multiple-choice",
+            seed=seed,
+            learning_rate=learning_rate,
+            epochs=epochs,
+            batch_size=batch_size,
+            patience=patience or epochs,
+            development=development,
+            device=self.device,
+            **self.options,
+        )
+        return replace(self, folder=result.folder, temporary=temporary)
+
+    def logprobs(self, items: pd.DataFrame) -> pd.DataFrame:
+        """Return scores of the choices, items x choices."""
+        model = load_choice_model(self.folder, self.device)
+        return choice_logprobs(items, model, cache=False)
+
+    def accuracy(self, items: pd.DataFrame) -> float:
+        """Return the share of items answered right."""
+        return float(grade(items, self.logprobs(items)).mean())

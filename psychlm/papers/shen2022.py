@@ -1,0 +1,689 @@
+r"""Shen & Kejriwal (2022): prior bias and choice paralysis, tested on perturbed items
+(:mod:`psychlm.probes.confusion`).
+
+All functions take *scores*, items x choices, as :func:`psychlm.lm.choice_logprobs` returns them.
+Notation: n choices of an item, :math:`c_j` the confidence in choice j (the softmax of the scores),
+K presentations of the same choices.
+
+**Prior bias** (Definition 1) is the spread :math:`\sqrt{\sum_j (c_j - 1/n)^2 / n}` of the
+confidences on an instance without a right choice. A spread is never exactly zero, even of a model
+that guesses, and permuting an instance's choices does not change it. What can be tested is whether
+the *same* choice is preferred again under another question that it does not answer:
+:func:`prior_bias`. :func:`bias_decomposition` explains the preference by features of the choices.
+
+**Choice paralysis** (Definition 2) is the drop in confidence in the right choice when choices are
+added. Confidences sum to 1, so that more choices lower each by arithmetic; :func:`choice_paralysis`
+separates this from a change of mind.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import reduce
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+from scipy import stats as scipy_stats
+from scipy.linalg import helmert
+from statsmodels.stats.proportion import proportion_confint
+
+from psychlm import frames, stats
+from psychlm.lm.choices import (
+    answer_places,
+    check_scores,
+    confidences,
+    grade,
+    n_choices,
+)
+
+Values = NDArray[np.float64]
+
+FEATURES = ("place", "length_chars", "log_frequency")
+CONFIDENCE_NOISE = 1e-6  # differences of confidence that single precision makes when batches differ
+
+
+@dataclass(frozen=True)
+class ChanceTest:
+    """How often the pseudo-correct choice is picked, against chance; items with tied scores are
+    left out."""
+
+    rate: float
+    low: float  # Wilson's interval (1927)
+    high: float
+    chance: float  # mean of 1 / number of choices
+    n_items: int
+    n_tied: int
+    p: float  # two-sided, exact: a sum of binomials, one for each number of choices
+    p_chi2: float  # of a chi-square test of the same counts
+
+
+def against_chance(
+    scores: pd.DataFrame, answers: pd.DataFrame | pd.Series, *, level: float = 0.95
+) -> ChanceTest:
+    """Test how often the pseudo-correct choice is picked against 1/n for an item of n choices.
+
+    Items may have different numbers of choices. The count of picks is then a sum of binomial
+    counts, one for each number of choices; its exact distribution is their convolution, and the
+    two-sided p-value sums the probabilities of all counts that are no likelier than the observed
+    one (with equal numbers, :func:`scipy.stats.binomtest`).
+
+    Parameters
+    ----------
+    scores : DataFrame, items x choices
+    answers : DataFrame or Series
+        An items frame, or the place of the pseudo-correct choice by item.
+
+    Returns
+    -------
+    ChanceTest
+        With p-values of NaN where every item is tied: such a model prefers nothing.
+    """
+    scores = check_scores(scores)
+    tied = (scores.eq(scores.max(axis=1), axis=0).sum(axis=1) > 1).to_numpy()
+    clear = scores[~tied]
+    n, nan = len(clear), float("nan")
+    if not n:
+        return ChanceTest(nan, nan, nan, nan, 0, int(tied.sum()), nan, nan)
+    picked, size = grade(answers, clear).to_numpy(), n_choices(clear)
+    k = int(picked.sum())
+    # Counts by number of choices: exact test, and chi-square.
+    sizes, group = np.unique(size, return_inverse=True)
+    total, hits = np.bincount(group), np.bincount(group, picked)
+    pmfs = [
+        scipy_stats.binom.pmf(np.arange(m + 1), m, 1 / q) for m, q in zip(total, sizes, strict=True)
+    ]
+    pmf = reduce(np.convolve, pmfs)
+    p = float(min(1.0, pmf[pmf <= pmf[k] * (1 + 1e-7)].sum()))  # the tolerance of binomtest
+    expected = np.column_stack([total / sizes, total - total / sizes])
+    chi2 = ((np.column_stack([hits, total - hits]) - expected) ** 2 / expected).sum()
+    low, high = proportion_confint(k, n, 1 - level, method="wilson")
+    p_chi2 = float(scipy_stats.chi2.sf(chi2, len(sizes)))
+    chance = float((1 / size).mean())
+    return ChanceTest(k / n, float(low), float(high), chance, n, int(tied.sum()), p, p_chi2)
+
+
+@dataclass(frozen=True)
+class PriorBias:
+    """The spread of confidences where no choice is right, and how much of it returns with the same
+    choices."""
+
+    instances: pd.DataFrame  # by item: spread, relative_spread, lasting_variance, p
+    spread: stats.Interval  # mean over instances of the standard deviation of the confidences
+    relative_spread: stats.Interval  # the same, 1 where all confidence lies in one choice
+    lasting_share: stats.Interval | None  # of the variance, shared by presentations; None for one
+    p: float  # of the lasting variance, over the whole benchmark; NaN for one presentation
+    n_items: int
+
+
+def prior_bias(
+    *presentations: pd.DataFrame,
+    rng: np.random.Generator,
+    n_permutations: int = 999,
+    n_boot: int = 2000,
+    level: float = 0.95,
+) -> PriorBias:
+    r"""Measure the prior bias of every instance and of a benchmark.
+
+    With d the confidences of an instance less 1/n, ``spread`` is the mean over presentations of
+    :math:`\sqrt{\sum_j d_j^2 / n}`, and ``lasting_variance`` the mean over pairs k, l of
+    presentations of :math:`\sum_j d_{jk} d_{jl} / n`, an unbiased estimate of the variance of what
+    the presentations share (0 on average under the null). ``lasting_share`` is its sum over that of
+    the variances: 0 for a model that guesses, 1 for one that does not read the question. If nothing
+    about a choice matters, confidences are exchangeable among the choices of each presentation, so
+    these are permuted; p-values after Phipson & Smyth (2010). That of an item rests on at most
+    (n!)^(K-1) permutations.
+
+    Parameters
+    ----------
+    *presentations : DataFrame, items x choices
+        Scores of the same choices in the same order (``confusion.in_source_order``), under prompts
+        to which none is right: no question, or wrong ones drawn with several seeds. One frame gives
+        spreads only. Shuffle the choices of each: in one order, a preference for a place looks like
+        one for what stands there.
+
+    Raises
+    ------
+    FrameError
+        If there is no presentation, or they differ in their items or numbers of choices.
+    """
+    if not presentations:
+        raise frames.FrameError("prior bias needs the scores of one presentation at least")
+    sure = [confidences(scores) for scores in presentations]
+    for frame in sure[1:]:
+        if not frame.index.equals(sure[0].index) or not frame.notna().equals(sure[0].notna()):
+            raise frames.FrameError(
+                "the presentations differ in their items or numbers of choices; put their choices "
+                "in the source's "
+                "order with confusion.in_source_order, and leave out probes that add choices"
+            )
+    n, k = n_choices(sure[0]), len(sure)
+    centred = np.stack([np.nan_to_num(frame.to_numpy() - 1 / n[:, None]) for frame in sure])
+    variance = (centred**2).sum(axis=2) / n  # (K, n_items)
+    spread = np.sqrt(variance).mean(axis=0)
+    lasting, p_items, p = np.full(len(n), np.nan), np.full(len(n), np.nan), float("nan")
+    if k > 1:
+
+        def mean_covariance(values: Values) -> Values:
+            # All pairs at once: the square of the sum less the sum of the squares.
+            squares = (values.sum(axis=0) ** 2).sum(axis=1) / n
+            return (squares - (values**2).sum(axis=2).sum(axis=0) / n) / (k * (k - 1))
+
+        lasting = mean_covariance(centred)
+        count, mean_count = np.zeros(len(n)), 0
+        for _ in range(n_permutations):
+            # Permute the choices of every presentation but the first, which may stay where it is.
+            keys = rng.random(centred[1:].shape)
+            keys = np.where(np.arange(keys.shape[-1]) < n[:, None], keys, 2.0).argsort(axis=-1)
+            moved = np.concatenate([centred[:1], np.take_along_axis(centred[1:], keys, axis=-1)])
+            drawn = mean_covariance(moved)
+            count += drawn >= lasting - 1e-12
+            mean_count += drawn.mean() >= lasting.mean() - 1e-12
+        p_items, p = (1 + count) / (1 + n_permutations), (1 + mean_count) / (1 + n_permutations)
+    instances = pd.DataFrame(
+        {
+            "spread": spread,
+            "relative_spread": spread / np.sqrt((n - 1) / n**2),
+            "lasting_variance": lasting,
+            "p": p_items,
+        },
+        index=sure[0].index,
+    )
+    options = {"rng": rng, "n_boot": n_boot, "level": level}
+    intervals = [_mean_interval(instances[name], **options) for name in list(instances)[:2]]
+    share = None
+    if k > 1 and variance.any():
+        parts = pd.DataFrame({"lasting": lasting, "variance": variance.mean(axis=0)})
+
+        def ratio(stack: Values) -> Values:
+            total = stack.sum(axis=-2)
+            return total[..., 0] / total[..., 1]
+
+        share = stats.bootstrap(ratio, parts, **options)
+    return PriorBias(instances, intervals[0], intervals[1], share, p, len(n))
+
+
+def _mean_interval(values: pd.Series, **options: object) -> stats.Interval:
+    """Return a mean over items with its bootstrap interval."""
+    return stats.bootstrap(lambda stack: stack.mean(axis=(-2, -1)), values.to_frame(), **options)
+
+
+@dataclass(frozen=True)
+class BiasDecomposition:
+    """A prior bias split into what is known of the choices and what is not."""
+
+    coefficients: pd.DataFrame  # by feature: nats_per_sd, se, low, high, z, p; sd of the feature
+    shares: pd.Series  # of the variance of scores within items: features, "choice" (u), "noise" (e)
+    choice_sd: float  # sigma_u, nats
+    noise_sd: float  # sigma_e, nats
+    converged: bool
+
+
+def choice_features(items: pd.DataFrame, word_counts: pd.Series | None = None) -> pd.DataFrame:
+    """Return place, length and frequency of every choice, one row per choice.
+
+    Parameters
+    ----------
+    items : DataFrame
+        An items frame, perturbed or not.
+    word_counts : Series by word in lower case, optional
+        How often words occur; counted in the prompts and choices of ``items`` unless given.
+
+    Returns
+    -------
+    DataFrame
+        ``item``, ``place`` (from 0), ``text``, ``length_chars``, and ``log_frequency``: the mean
+        over the choice's words of the common logarithm of (count + 1); 0 for a choice without
+        words.
+    """
+    flat = items[["item_id", "choices"]].explode("choices").reset_index(drop=True)
+    words = flat["choices"].str.lower().str.findall(r"\w+").explode()
+    if word_counts is None:
+        prompts = items["prompt"].str.lower().str.findall(r"\w+").explode()
+        word_counts = pd.concat([prompts, words]).value_counts()
+    log_count = np.log10(words.map(word_counts).fillna(0).astype(float) + 1)
+    log_count[words.isna()] = 0.0
+    return pd.DataFrame(
+        {
+            "item": flat["item_id"],
+            "place": flat.groupby("item_id", sort=False).cumcount(),
+            "text": flat["choices"],
+            "length_chars": flat["choices"].str.len(),
+            "log_frequency": log_count.groupby(level=0).mean(),
+        }
+    )
+
+
+def bias_decomposition(
+    presentations: Sequence[tuple[pd.DataFrame, pd.DataFrame]],
+    *,
+    word_counts: pd.Series | None = None,
+    features: Sequence[str] = FEATURES,
+    level: float = 0.95,
+) -> BiasDecomposition:
+    r"""Split a prior bias into place, length and frequency of the choices, a choice's own appeal,
+    and noise.
+
+    The scores of choice j of item i in presentation k follow a linear mixed model with a random
+    intercept per choice,
+
+    .. math:: s_{ijk} = \alpha_{ik} + \beta_1\,\mathrm{place}_{ijk} + \beta_2\,\mathrm{length}_{ij}
+              + \beta_3\,\mathrm{frequency}_{ij} + u_{ij} + e_{ijk},
+              \quad u \sim N(0, \sigma^2_u),\ e \sim N(0, \sigma^2_e).
+
+    It is fitted to orthonormal (Helmert) contrasts of the choices within item and presentation:
+    confidences do not depend on :math:`\alpha_{ik}`, and such contrasts of independent errors are
+    independent, so the model holds exactly. Scores rather than picks are modelled because a pick
+    does not tell how strong a preference was.
+
+    Parameters
+    ----------
+    presentations : sequence of (items, scores)
+        At least two presentations of the same choices under prompts to which none is right: items
+        perturbed by ``confusion.no_question`` or ``wrong_question``, shuffled, and the scores of
+        these items.
+    word_counts : Series, optional
+        As :func:`choice_features` takes it.
+    features : sequence of str
+        Columns of :func:`choice_features`, or of your own that the items hold as lists, one value
+        per choice.
+
+    Returns
+    -------
+    BiasDecomposition
+        The share of a feature is its slope times its covariance with the prediction of all
+        features, over the variance of that prediction and the two random ones (Nakagawa &
+        Schielzeth 2013). It may be negative where features work against each other.
+
+    Raises
+    ------
+    FrameError
+        If presentations differ in their items or choices.
+    ValueError
+        If there are fewer than two, if a feature does not vary within items or follows from the
+        others, or if the scores do not differ between presentations, so that there is no noise to
+        compare with.
+    """
+    if (k := len(presentations)) < 2:
+        raise ValueError(
+            "one presentation cannot tell a choice's own appeal from noise; give another wrong "
+            "question"
+        )
+    # One row per choice and presentation, sorted by item, choice (its place in the source) and
+    # presentation.
+    parts = []
+    for number, (items, scores) in enumerate(presentations):
+        values = check_scores(scores).reindex(items["item_id"]).to_numpy()
+        if np.isnan(values).all(axis=1).any():
+            raise frames.FrameError("items have no scores; score the perturbed items themselves")
+        rows = choice_features(items, word_counts)
+        own = {name: items[name].explode().to_numpy(float) for name in features if name not in rows}
+        source = items["source_item_id"].repeat(items["choices"].map(len)).to_numpy()
+        place = items["order"].explode().to_numpy(int)
+        score = values[~np.isnan(values)]
+        parts.append(
+            rows.assign(source=source, choice=place, presentation=number, score=score, **own)
+        )
+    long = pd.concat(parts).sort_values(["source", "choice", "presentation"], kind="stable")
+    each = long.groupby(["source", "choice"])
+    if (each.size() != k).any() or (each["text"].nunique() != 1).any():
+        raise frames.FrameError(
+            "the presentations differ in their items or choices; give no-question and "
+            "wrong-question probes of one set"
+        )
+    # Contrasts of scores and features within items, items of equal numbers of choices at once: (N,
+    # 1 + p).
+    size = long.groupby("source", sort=False)["choice"].transform("size") // k
+    turned = []
+    for n, rows in long.groupby(size, sort=True):
+        stack = rows[["score", *features]].to_numpy(float).reshape(-1, n, k * (1 + len(features)))
+        contrasts = np.einsum("cj,ijv->icv", helmert(n), stack)
+        turned.append(contrasts.reshape(-1, 1 + len(features)))
+    table = np.concatenate(turned)
+    y, x, groups = table[:, 0], table[:, 1:], np.repeat(np.arange(len(table) // k), k)
+    if np.allclose(y.reshape(-1, k).std(axis=1), 0, atol=1e-9):
+        raise ValueError(
+            "the scores are the same in every presentation: the model does not read the question, "
+            "and there is no "
+            "noise to compare its preference with"
+        )
+    sd = np.sqrt((x**2).mean(axis=0))
+    if not sd.all() or np.linalg.matrix_rank(x / sd) < len(sd):
+        same = [name for name, value in zip(features, sd, strict=True) if value == 0]
+        raise ValueError(
+            f"features {same or list(features)} do not vary within items, or follow from one "
+            "another"
+        )
+    from statsmodels.regression.mixed_linear_model import MixedLM
+
+    with warnings.catch_warnings(action="ignore"):  # convergence is reported in the result
+        fit = MixedLM(y, x / sd, groups=groups).fit(reml=True)
+    beta, se = fit.fe_params, fit.bse_fe
+    choice, noise = float(fit.cov_re[0, 0]), float(fit.scale)
+    explained = beta * ((x / sd).T @ (x / sd) / len(x) @ beta)
+    shares = pd.Series([*explained, choice, noise], index=[*features, "choice", "noise"])
+    half = scipy_stats.norm.ppf((1 + level) / 2) * se
+    z = beta / se
+    coefficients = pd.DataFrame(
+        {"nats_per_sd": beta, "se": se, "low": beta - half, "high": beta + half, "z": z},
+        index=pd.Index(features, name="feature"),
+    ).assign(p=2 * scipy_stats.norm.sf(np.abs(z)), sd=sd)
+    shares = shares / shares.sum()
+    return BiasDecomposition(coefficients, shares, choice**0.5, noise**0.5, bool(fit.converged))
+
+
+@dataclass(frozen=True)
+class Paralysis:
+    """The drop in confidence in the right choice when choices are added; positive means less
+    confidence after."""
+
+    drop: stats.Interval  # mean over items of confidence before less after
+    effect: float  # mean of the drops over their standard deviation (Cohen's d for pairs)
+    p: float  # Wilcoxon's signed-rank test of the drops, two-sided
+    own: stats.Interval  # the part of the drop within the item's own choices: a change of mind
+    own_effect: float
+    p_own: float
+    renormalisation: stats.Interval  # the other part, taken away by renormalising over more choices
+    equal_draw: stats.Interval  # drop if an added choice drew as much as the mean incorrect one
+    n_items: int
+    items: pd.DataFrame  # by item: before, after, drop, own, renormalisation, equal_draw
+
+
+def choice_paralysis(
+    before: pd.DataFrame,
+    after: pd.DataFrame,
+    answers: pd.DataFrame | pd.Series,
+    *,
+    rng: np.random.Generator,
+    n_boot: int = 2000,
+    level: float = 0.95,
+) -> Paralysis:
+    """Compare the confidence in the right choice before and after choices were added (Definition
+    2).
+
+    With c the confidence before, d that after, and r that after among the item's own choices alone
+    (the softmax of their scores), the drop c - d is the sum of c - r (``own``) and r - d
+    (``renormalisation``). A model that scores each choice by itself has r = c: its whole drop is
+    arithmetic. ``equal_draw`` is c - c / (1 + m (1 - c)/(n - 1)) for m choices added to n: it shows
+    whether those added draw more or less than the item's own incorrect ones, and has no test, since
+    it is exact for an item but not for a mean of items.
+
+    Parameters
+    ----------
+    before : DataFrame, items x choices
+        Scores of the original items.
+    after : DataFrame, items x choices
+        Scores of the perturbed items in the source's order, those added behind
+        (``confusion.in_source_order``).
+    answers : DataFrame or Series
+        The original items, or their answers by item.
+
+    Raises
+    ------
+    FrameError
+        If the items differ, or an item has no more choices after than before.
+    """
+    before, after = check_scores(before), check_scores(after)
+    if not before.index.equals(after.index):
+        raise frames.FrameError(
+            "before and after hold different items, or another order; align them"
+        )
+    n, m = n_choices(before), n_choices(after) - n_choices(before)
+    if (m < 1).any():
+        names = frames.format_names(before.index[m < 1])
+        raise frames.FrameError(f"items {names} have no more choices after than before")
+    place = answer_places(answers, before)
+    mine = after.where(np.arange(after.shape[1]) < n[:, None])
+    rows = np.arange(len(n))
+    c, d, r = (confidences(scores).to_numpy()[rows, place] for scores in (before, after, mine))
+    items = pd.DataFrame(
+        {
+            "before": c,
+            "after": d,
+            "drop": c - d,
+            "own": c - r,
+            "renormalisation": c - d - (c - r),
+            "equal_draw": c - c / (1 + m * (1 - c) / (n - 1)),
+        },
+        index=before.index,
+    )
+    intervals = {
+        name: _mean_interval(items[name], rng=rng, n_boot=n_boot, level=level)
+        for name in ("drop", "own", "renormalisation", "equal_draw")
+    }
+    effects, p = {}, {}
+    for name in ("drop", "own"):
+        values, spread = items[name], items[name].std()
+        effects[name] = float(values.mean() / spread) if spread > CONFIDENCE_NOISE else float("nan")
+        # Differences of rounding size count as none; exact for up to 50 without ties, as R's
+        # wilcox.test.
+        values = values[values.abs() >= CONFIDENCE_NOISE]
+        exact = len(values) <= 50 and not values.abs().duplicated().any()
+        method = "exact" if exact else "asymptotic"
+        p[name] = float(scipy_stats.wilcoxon(values, method=method).pvalue) if len(values) else 1.0
+    return Paralysis(
+        **intervals,
+        effect=effects["drop"],
+        own_effect=effects["own"],
+        p=p["drop"],
+        p_own=p["own"],
+        n_items=len(items),
+        items=items,
+    )
+
+
+def paralysis_by_number(
+    before: pd.DataFrame,
+    after: Mapping[int, pd.DataFrame],
+    answers: pd.DataFrame | pd.Series,
+    *,
+    rng: np.random.Generator,
+    n_boot: int = 2000,
+    level: float = 0.95,
+) -> pd.DataFrame:
+    """Return choice paralysis as a function of the number of choices added.
+
+    Parameters
+    ----------
+    after : mapping from the number of choices added to scores in the source's order
+        As :func:`choice_paralysis` takes them.
+
+    Returns
+    -------
+    DataFrame
+        By ``n_extra``: ``before``, ``after`` (mean confidences), ``drop`` with ``low`` and
+        ``high``, ``effect``, ``p``, ``p_holm`` (over the rows), ``own``, ``own_effect``, ``p_own``,
+        ``renormalisation``, ``equal_draw``.
+    """
+    rows = {}
+    for number, scores in after.items():
+        one = choice_paralysis(before, scores, answers, rng=rng, n_boot=n_boot, level=level)
+        means = one.items[["before", "after", "drop"]].mean()
+        rows[number] = means.to_dict() | {"low": one.drop.low, "high": one.drop.high}
+        rows[number] |= {"effect": one.effect, "p": one.p, "own": one.own.estimate}
+        rows[number] |= {"own_effect": one.own_effect, "p_own": one.p_own}
+        rows[number]["renormalisation"] = one.renormalisation.estimate
+        rows[number]["equal_draw"] = one.equal_draw.estimate
+    table = pd.DataFrame.from_dict(rows, orient="index").rename_axis("n_extra")
+    table.insert(table.columns.get_loc("p") + 1, "p_holm", stats.holm(table["p"]))
+    return table
+
+
+@dataclass(frozen=True)
+class AccuracyChange:
+    """Accuracy before and after, on the same items."""
+
+    before: stats.Interval
+    after: stats.Interval
+    change: stats.Interval  # after less before
+    p: float  # McNemar's exact test: of the items whose grade changed, how many rose?
+    n_items: int
+
+
+def accuracy_change(
+    before: pd.Series,
+    after: pd.Series,
+    *,
+    rng: np.random.Generator,
+    n_boot: int = 2000,
+    level: float = 0.95,
+) -> AccuracyChange:
+    """Compare the grades of the same items before and after (:func:`psychlm.lm.grade`).
+
+    Raises
+    ------
+    FrameError
+        If the items differ.
+    """
+    if not before.index.equals(after.index):
+        raise frames.FrameError("the grades before and after are of different items; align them")
+    change = after - before
+    rose, changed = int((change > 0).sum()), int((change != 0).sum())
+    p = float(scipy_stats.binomtest(rose, changed).pvalue) if changed else 1.0
+    options = {"rng": rng, "n_boot": n_boot, "level": level}
+    intervals = [_mean_interval(values, **options) for values in (before, after, change)]
+    return AccuracyChange(*intervals, p, len(change))
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """Expected calibration error, and the reliability diagram that it sums up."""
+
+    error: stats.Interval  # mean over items of |accuracy - confidence| of their bin
+    accuracy: float
+    confidence: float  # mean confidence in the prediction
+    bins: pd.DataFrame  # low, high, n, confidence, accuracy; NaN where a bin is empty
+    n_items: int
+
+
+def calibration(
+    scores: pd.DataFrame,
+    answers: pd.DataFrame | pd.Series,
+    *,
+    rng: np.random.Generator,
+    n_bins: int = 10,
+    n_boot: int = 2000,
+    level: float = 0.95,
+) -> Calibration:
+    """Return the expected calibration error of the predictions (Guo et al. 2017, eq. 5), in equal
+    bins (low, high].
+
+    The error is biased upwards in small samples, and resamples more so: its interval may lie above
+    the zero of a perfectly calibrated model.
+    """
+    if n_bins < 1:
+        raise ValueError(f"n_bins is {n_bins}; calibration needs one bin at least")
+    sure, right = confidences(scores).max(axis=1).to_numpy(), grade(answers, scores).to_numpy()
+    edges = np.linspace(0, 1, n_bins + 1)
+    bin_of = np.searchsorted(edges[1:-1], sure)
+    n = np.bincount(bin_of, minlength=n_bins)
+    with np.errstate(invalid="ignore"):
+        means = [np.bincount(bin_of, values, n_bins) / n for values in (sure, right)]
+    table = pd.DataFrame(
+        {"low": edges[:-1], "high": edges[1:], "n": n, "confidence": means[0], "accuracy": means[1]}
+    )
+    # A column per bin: accuracy less confidence of the items in it.
+    gaps = pd.DataFrame((bin_of[:, None] == np.arange(n_bins)) * (right - sure)[:, None])
+
+    def mean_gap(stack: Values) -> Values:
+        return np.abs(stack.mean(axis=-2)).sum(axis=-1)
+
+    error = stats.bootstrap(mean_gap, gaps, rng=rng, n_boot=n_boot, level=level)
+    bins = table.rename_axis("bin")
+    return Calibration(error, float(right.mean()), float(sure.mean()), bins, len(sure))
+
+
+Result = ChanceTest | PriorBias | Paralysis | AccuracyChange
+
+
+def by_benchmark(
+    results: Mapping[tuple[str, ...], Result], names: Sequence[str] = ("benchmark", "probe")
+) -> pd.DataFrame:
+    """Return one row per test, with Holm's correction over all of them.
+
+    Parameters
+    ----------
+    results : mapping
+        From the benchmark and the probe (or whatever ``names`` says) to what a measure returned.
+
+    Returns
+    -------
+    DataFrame
+        Indexed by ``names``: ``measure``, ``estimate``, ``low``, ``high``, ``null`` (the value
+        under the null), ``n_items``, ``p``, ``p_holm``. The estimate of a prior bias is its lasting
+        share.
+    """
+    rows, nan = [], float("nan")
+    for result in results.values():
+        null = 0.0
+        if isinstance(result, ChanceTest):
+            measure, null = "pseudo-correct picked", result.chance
+            numbers = (result.rate, result.low, result.high)
+        else:
+            if isinstance(result, PriorBias):
+                measure, interval = "lasting share of variance", result.lasting_share
+            elif isinstance(result, Paralysis):
+                measure, interval = "drop in confidence", result.drop
+            else:
+                measure, interval = "change in accuracy", result.change
+            numbers = (interval.estimate, interval.low, interval.high) if interval else (nan,) * 3
+        rows.append((measure, *numbers, null, result.n_items, result.p))
+    columns = ["measure", "estimate", "low", "high", "null", "n_items", "p"]
+    index = pd.MultiIndex.from_tuples([tuple(key) for key in results], names=list(names))
+    table = pd.DataFrame(rows, index=index, columns=columns)
+    return table.assign(p_holm=stats.holm(table["p"]))
+
+
+def random_responder(
+    items: pd.DataFrame, *, rng: np.random.Generator, spread: float = 1.0
+) -> pd.DataFrame:
+    """Return random scores, whatever prompt and choices are: a responder without prior bias.
+
+    Parameters
+    ----------
+    items : DataFrame
+        An items frame.
+    spread : float
+        Standard deviation of the scores in nats.
+
+    Returns
+    -------
+    DataFrame, items x choices
+        Logarithms of probabilities over the item's choices.
+    """
+    return length_biased_responder(items, rng=rng, nats_per_sd=0.0, spread=spread)
+
+
+def length_biased_responder(
+    items: pd.DataFrame, *, rng: np.random.Generator, nats_per_sd: float = 1.0, spread: float = 1.0
+) -> pd.DataFrame:
+    """Return the scores of a responder that prefers long choices, and is random otherwise.
+
+    Parameters
+    ----------
+    items : DataFrame
+        An items frame.
+    nats_per_sd : float
+        Gain of a choice that is longer by one standard deviation, within items, of lengths in
+        characters.
+    spread : float
+        Standard deviation in nats of the random part.
+
+    Returns
+    -------
+    DataFrame, items x choices
+        As :func:`random_responder`.
+    """
+    n = frames.check_items(items)["choices"].map(len).to_numpy()
+    lengths = np.full((len(items), n.max()), np.nan)
+    lengths[np.arange(n.max()) < n[:, None]] = items["choices"].explode().str.len()
+    centred = lengths - np.nanmean(lengths, axis=1, keepdims=True)
+    sd = np.nanstd(centred)
+    if sd == 0 and nats_per_sd:
+        raise frames.FrameError("the choices of each item have one length: no length to prefer")
+    scores = nats_per_sd * centred / (sd or 1) + spread * rng.normal(size=lengths.shape)
+    top = np.nanmax(scores, axis=1, keepdims=True)
+    log_sum = top + np.log(np.nansum(np.exp(scores - top), axis=1, keepdims=True))
+    return pd.DataFrame(scores - log_sum, index=pd.Index(items["item_id"], name="item"))

@@ -1,0 +1,253 @@
+"""Networks that score choices. References: PyTorch's packed LSTM, NumPy, transformers."""
+
+import numpy as np
+import pandas as pd
+import pytest
+import tiny_models
+import torch
+from torch import nn
+
+from psychlm.lm import Lexicon, ModelError, encoder_model, partial_input_model
+from psychlm.lm.choice_model import open_encoder
+from psychlm.lm.choice_networks import (
+    BiLSTM,
+    PartialInputNetwork,
+    TextStore,
+    masked_max,
+    masked_mean,
+    soft_alignment,
+)
+
+WORDS = [f"w{i}" for i in range(60)]
+SMALL = {"size": 16, "hidden": 16}
+
+
+def questions(rng, n, *, choices_give_away=0.0, question_gives_away=False):
+    """Random questions of five choices; some right ones may carry a word of their own."""
+    texts = rng.choice(WORDS, (n, 6, 5))
+    answer = rng.integers(0, 5, n)
+    right = texts[np.arange(n), answer + 1]  # a view is no use here: fancy indexing copies
+    marked = rng.random(n) < choices_give_away
+    right[marked, rng.integers(0, 5, marked.sum())] = "tell"
+    if question_gives_away:
+        right[:, 0] = texts[:, 0, 0]
+    texts[np.arange(n), answer + 1] = right
+    return pd.DataFrame(
+        {
+            "item_id": [f"q{rng.integers(1 << 60)}" for _ in range(n)],
+            "prompt": [" ".join(words) for words in texts[:, 0]],
+            "choices": [[" ".join(words) for words in row] for row in texts[:, 1:]],
+            "answer": answer,
+        }
+    )
+
+
+def padded(rng, lengths, size):
+    mask = torch.arange(max(lengths)) < torch.tensor(lengths)[:, None]
+    values = torch.from_numpy(rng.normal(size=(*mask.shape, size)).astype(np.float32))
+    return values, mask
+
+
+def test_the_bilstm_is_pytorchs_on_packed_rows(rng):
+    values, mask = padded(rng, [7, 3, 1], 4)
+    ours, theirs = BiLSTM(4, 5), nn.LSTM(4, 5, batch_first=True, bidirectional=True)
+    with torch.no_grad():
+        for name, weight in ours.onward.named_parameters():
+            theirs.get_parameter(name).copy_(weight)
+            theirs.get_parameter(f"{name}_reverse").copy_(ours.backward.get_parameter(name))
+        packed = nn.utils.rnn.pack_padded_sequence(values, mask.sum(1), batch_first=True)
+        expected, _ = nn.utils.rnn.pad_packed_sequence(theirs(packed)[0], batch_first=True)
+        torch.testing.assert_close(ours(values, mask), expected)
+
+
+def test_pooling_leaves_padding_out_and_an_empty_text_is_zero(rng):
+    values, mask = padded(rng, [4, 2, 0], 3)
+    values, mask = values - 5, mask  # all negative: a padding zero would win the maximum
+    for pooled, by_hand in ((masked_max, np.max), (masked_mean, np.mean)):
+        said = pooled(values, mask).numpy()
+        np.testing.assert_allclose(said[0], by_hand(values[0].numpy(), axis=0), rtol=1e-6)
+        np.testing.assert_allclose(said[1], by_hand(values[1, :2].numpy(), axis=0), rtol=1e-6)
+        assert (said[2] == 0).all()
+
+
+def test_esims_soft_alignment_is_the_one_computed_by_hand(rng):
+    a, a_mask = padded(rng, [3, 1], 4)
+    b, b_mask = padded(rng, [2, 4], 4)
+    aligned_a, aligned_b = soft_alignment(a, b, a_mask, b_mask)
+    for row, (n_a, n_b) in enumerate(((3, 2), (1, 4))):
+        left, right = a[row, :n_a].numpy(), b[row, :n_b].numpy()
+        weight = np.exp(left @ right.T)
+        np.testing.assert_allclose(
+            aligned_a[row, :n_a],
+            (weight / weight.sum(1, keepdims=True)) @ right,
+            rtol=1e-4,
+            atol=1e-5,
+        )
+        np.testing.assert_allclose(
+            aligned_b[row, :n_b],
+            (weight / weight.sum(0, keepdims=True)).T @ left,
+            rtol=1e-4,
+            atol=1e-5,
+        )
+
+
+def test_alignment_with_an_empty_text_is_zero(rng):
+    a, a_mask = padded(rng, [3], 4)
+    aligned, other = soft_alignment(a, a[:, :2], a_mask, torch.zeros(1, 2, dtype=torch.bool))
+    assert (aligned == 0).all()
+    assert torch.isfinite(other).all()
+
+
+def test_choice_to_choice_takes_the_mean_over_the_choices_that_are_there(rng):
+    items = questions(rng, 3)
+    items["choices"] = [choices[:n] for choices, n in zip(items["choices"], (5, 3, 2), strict=True)]
+    items["answer"] = 0
+    model = partial_input_model("choice-to-choice", Lexicon.learned(items), seed=1, **SMALL)
+    network, inputs = model.network.eval(), model.texts.batch(*model.texts.rows(items))
+    said = network(inputs)
+    mask = inputs.choices_mask.flatten(0, 1)
+    kept = masked_max(
+        network.reading(network.embedding(inputs.choices.flatten(0, 1)), mask), mask
+    ).reshape(3, 5, -1)
+    for row, n in enumerate((5, 3, 2)):
+        for i in range(n):
+            others = [network.score(kept[row, i], kept[row, j]).item() for j in range(n) if j != i]
+            assert said[row, i].item() == pytest.approx(np.mean(others), abs=1e-5)
+    assert torch.isinf(said[2, 2:]).all()
+
+
+@pytest.mark.parametrize("kind", ["choice-only", "choice-to-choice", "question-to-choice", "esim"])
+def test_scores_do_not_depend_on_what_stands_beside_an_item(kind, rng):
+    items = questions(rng, 6)
+    items.loc[0, "prompt"] = "w1"
+    items.at[1, "choices"] = ["w1 w2 w3 w4 w5 w6 w7 w8 w9", "w3"]
+    items.loc[1, "answer"] = 1
+    model = partial_input_model(kind, Lexicon.learned(items), seed=3, **SMALL)
+    together, alone = model.logprobs(items), model.logprobs(items.iloc[[1]])
+    np.testing.assert_allclose(together.iloc[1].dropna(), alone.iloc[0].dropna(), rtol=1e-4)
+    assert together.iloc[1].notna().sum() == 2
+    np.testing.assert_allclose(np.exp(together).sum(axis=1), 1, rtol=1e-5)
+
+
+@pytest.mark.parametrize("kind", ["choice-only", "choice-to-choice"])
+def test_partial_input_models_never_see_the_question(kind, rng):
+    items = questions(rng, 8)
+    model = partial_input_model(kind, Lexicon.learned(items), seed=3, **SMALL)
+    other = items.assign(prompt=items["prompt"].sample(frac=1, random_state=1).to_numpy())
+    pd.testing.assert_frame_equal(model.logprobs(items), model.logprobs(other))
+
+
+def test_vectors_are_read_from_gloves_format(tmp_path):
+    file = tmp_path / "glove.txt"
+    file.write_text('the 0.5 -1\n" 2 3\nnull 1 1\n')
+    lexicon = Lexicon.of_file(file)
+    the, quote, null, unknown = lexicon.encode(['The " null other'])[0]
+    assert (the.tolist(), quote.tolist(), null.tolist(), unknown.tolist()) == (
+        [0.5, -1],
+        [2, 3],
+        [1, 1],
+        [0, 0],
+    )
+    file.write_text("no numbers here\n")
+    with pytest.raises(ModelError, match="holds no word vectors"):
+        Lexicon.of_file(file)
+
+
+def test_rare_words_of_training_are_unknown_ones():
+    items = pd.DataFrame(
+        {"item_id": ["a"], "prompt": ["dog dog cat"], "choices": [["cat", "emu"]], "answer": [0]}
+    )
+    lexicon = Lexicon.learned(items, min_count=2)
+    assert lexicon.numbers == {"cat": 2, "dog": 3}
+    assert lexicon.encode(["Dog, emu"])[0].tolist() == [3, 1, 1]
+
+
+def test_inputs_of_a_batch_hold_every_choice_in_its_place(rng):
+    items = questions(rng, 4)
+    lexicon = Lexicon.learned(items, min_count=1)
+    texts = TextStore(lexicon.encode)
+    prompts, choices = texts.rows(items)
+    inputs = texts.batch(prompts[[2, 0]], choices[[2, 0]])
+    words = {number: word for word, number in lexicon.numbers.items()}
+    for row, item in enumerate((2, 0)):
+        said = [" ".join(words[int(n)] for n in choice) for choice in inputs.choices[row]]
+        assert said == items["choices"][item]
+
+
+def three_questions():
+    return pd.DataFrame(
+        {
+            "item_id": ["a", "b", "c"],
+            "prompt": ["The old man the boat.", "the sea", "She wound up talking to Barry"],
+            "choices": [
+                ["the men", "a cup of tea and a sandwich"],
+                ["the sea", "the horse", "a plan"],
+                ["Maria", "tea"],
+            ],
+            "answer": [0, 2, 1],
+        }
+    )
+
+
+@pytest.fixture(scope="module")
+def bert(tmp_path_factory):
+    return tiny_models.save(tmp_path_factory.mktemp("bert"), "bert")
+
+
+def test_an_untrained_head_picks_the_most_similar_choice(bert):
+    network, tokenizer = open_encoder(bert)
+    said = encoder_model(bert).logprobs(three_questions())
+
+    def vector(text):
+        with torch.no_grad():
+            return network(**tokenizer(text, return_tensors="pt")).last_hidden_state.mean(dim=1)[0]
+
+    for row, (prompt, choices) in enumerate(
+        zip(three_questions()["prompt"], three_questions()["choices"], strict=True)
+    ):
+        cosines = [
+            float(torch.cosine_similarity(vector(prompt), vector(choice), dim=0))
+            for choice in choices
+        ]
+        expected = 20 * np.array(cosines) - np.log(np.exp(20 * np.array(cosines)).sum())
+        np.testing.assert_allclose(said.iloc[row].dropna(), expected, atol=1e-3)
+
+
+def test_a_model_on_an_encoder_learns_and_the_one_it_came_from_stays(bert):
+    model = encoder_model(bert, seed=1)
+    before, frozen = model.logprobs(three_questions()), open_encoder(bert)[0].state_dict()
+    frozen = {name: weight.clone() for name, weight in frozen.items()}
+    learned = model.train(three_questions(), learning_rate=1e-2, epochs=30, seed=1)
+    assert learned.accuracy(three_questions()) == 1
+    assert learned.history["loss"].iloc[-1] < learned.history["loss"].iloc[0]
+    pd.testing.assert_frame_equal(model.logprobs(three_questions()), before)
+    assert all(
+        torch.equal(weight, frozen[name])
+        for name, weight in open_encoder(bert)[0].state_dict().items()
+    )
+    assert learned.fingerprint != model.fingerprint
+
+
+def test_the_same_seed_trains_the_same_model(bert):
+    model = encoder_model(bert)
+    first, again, other = (
+        model.train(three_questions(), epochs=2, batch_size=1, seed=seed) for seed in (1, 1, 2)
+    )
+    assert first.fingerprint == again.fingerprint != other.fingerprint
+
+
+def test_training_keeps_the_weights_of_the_best_epoch(bert):
+    asked = three_questions()
+    model = encoder_model(bert, seed=2)
+    wrong = asked.assign(answer=[1, 0, 0])
+    kept = model.train(
+        wrong, learning_rate=3e-2, epochs=12, patience=None, seed=1, development=asked
+    )
+    assert kept.accuracy(asked) == kept.history["accuracy"].max()
+
+
+def test_unknown_networks_and_encoders_are_named():
+    with pytest.raises(ModelError, match="no choice network is named 'mlp'"):
+        PartialInputNetwork("mlp", Lexicon({}))
+    with pytest.raises(ModelError, match="no folder"):
+        encoder_model("/no/such/encoder")

@@ -1,0 +1,345 @@
+"""Partial-input baselines and inoculation. References: planted artefacts, scores by hand."""
+
+import json
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import tiny_models
+import torch
+
+from psychlm import lm
+from psychlm.frames import FrameError
+from psychlm.lm import Lexicon
+from psychlm.papers import richardson2020
+from psychlm.papers.richardson2020 import FineTunedModel, Sweep, inoculate
+
+WORDS = [f"w{i}" for i in range(60)]
+SMALL = {"size": 16, "hidden": 16}
+
+
+def items(n, name, answer=0, n_choices=3):
+    return pd.DataFrame(
+        {
+            "item_id": [f"{name}{i}" for i in range(n)],
+            "prompt": [f"the old man {i}" for i in range(n)],
+            "choices": [[f"boat {i} {c}" for c in range(n_choices)] for i in range(n)],
+            "answer": answer,
+        }
+    )
+
+
+@dataclass(frozen=True)
+class Told:
+    """A model whose share of right answers follows from how it was trained."""
+
+    new: float = 0.2
+    original: float = 0.8
+    log: tuple = ()  # what it was trained on, shared with its copies
+
+    fingerprint = "told"
+
+    def train(self, items, *, seed, learning_rate, epochs, batch_size, patience):
+        self.log.append((len(items), items["item_id"].str.startswith("more").sum(), epochs, seed))
+        strength = np.log10(1 + len(items)) * learning_rate
+        return replace(self, new=min(1.0, 0.2 + strength), original=0.8 - strength**2)
+
+    def logprobs(self, items):
+        share = self.original if items["item_id"].str.startswith("original").all() else self.new
+        right = np.arange(len(items)) < round(share * len(items))
+        scores = np.zeros((len(items), 3))
+        scores[
+            np.arange(len(items)), np.where(right, items["answer"], (items["answer"] + 1) % 3)
+        ] = 1
+        return pd.DataFrame(scores, index=items["item_id"])
+
+
+@pytest.fixture
+def parts():
+    return [
+        items(n, name) for n, name in ((100, "train"), (50, "new"), (50, "original"), (50, "test"))
+    ]
+
+
+SWEEP = Sweep(sizes=(9, 99), learning_rates=(0.1, 0.25), epochs=(1, 2), seeds=(0, 1))
+
+
+def test_the_model_kept_has_the_best_average_of_both_tasks(parts):
+    done = inoculate(Told(log=[]), *parts, sweep=SWEEP)
+    assert len(done.cells) == 2 * 2 * 2 * 2
+    expected = {0: (0.2, 0.8), 9: (0.45, 0.7375), 99: (0.7, 0.55)}
+    by_hand = {}
+    for k in (9, 99):
+        tried = [np.log10(1 + k) * rate for rate in (0.1, 0.25)]
+        averages = [(0.2 + s + 0.8 - s**2) / 2 for s in tried]
+        by_hand[k] = tried[int(np.argmax(averages))]
+        assert expected[k] == pytest.approx((0.2 + by_hand[k], 0.8 - by_hand[k] ** 2))
+    assert done.best["k"].tolist() == [0, 9, 99]
+    for row in done.best.itertuples():
+        new, original = (round(50 * value) / 50 for value in expected[row.k])
+        assert row.new == pytest.approx(new)
+        assert row.original == pytest.approx(original)
+        assert row.cost == pytest.approx(0.8 - original)
+        assert row.average == pytest.approx((new + original) / 2)
+
+
+def test_the_choice_is_blind_to_the_test_items(parts):
+    """The best cell on the test items is not the one chosen where development says otherwise."""
+
+    @dataclass(frozen=True)
+    class Lucky(Told):
+        def logprobs(self, items):
+            if items["item_id"].str.startswith("test").all():
+                return replace(self, new=1.0 - self.new).base(items)
+            return self.base(items)
+
+        def base(self, items):
+            return Told.logprobs(self, items)
+
+    done = inoculate(Lucky(log=[]), *parts, sweep=SWEEP)
+    chosen = done.cells.loc[done.best.loc[done.best["k"] == 99, "cell"]]
+    assert chosen["average"].iloc[0] == done.cells.loc[done.cells["k"] == 99, "average"].max()
+    assert chosen["test"].iloc[0] < done.cells.loc[done.cells["k"] == 99, "test"].max()
+
+
+def test_add_some_adds_once_or_twice_as_many_questions_of_the_original_kind(parts):
+    log = []
+    sweep = Sweep(
+        sizes=(10, 40), learning_rates=(0.1,), epochs=(1,), seeds=(0,), add_some=(0, 1, 2)
+    )
+    done = inoculate(Told(log=log), *parts, sweep=sweep, more=items(80, "more"))
+    assert log == [
+        (10, 0, 1, 0),
+        (20, 10, 1, 0),
+        (30, 20, 1, 0),
+        (40, 0, 1, 0),
+        (80, 40, 1, 0),
+        (120, 80, 1, 0),
+    ]
+    assert done.best.groupby("add_some")["k"].apply(list).tolist() == [[0, 10, 40]] * 3
+    with pytest.raises(FrameError, match="needs 80 items"):
+        inoculate(Told(log=[]), *parts, sweep=sweep, more=items(79, "more"))
+
+
+def test_a_killed_sweep_resumes_and_gives_what_it_would_have_given(parts, tmp_path):
+    whole = inoculate(Told(log=[]), *parts, sweep=SWEEP)
+
+    class Killed(Exception):
+        pass
+
+    def kill(done, _all):
+        if done == 5:
+            raise Killed
+
+    with pytest.raises(Killed):
+        inoculate(Told(log=[]), *parts, sweep=SWEEP, folder=tmp_path, progress=kill)
+    log = []
+    resumed = inoculate(Told(log=log), *parts, sweep=SWEEP, folder=tmp_path)
+    assert (resumed.n_resumed, len(log)) == (5, 11)
+    pd.testing.assert_frame_equal(resumed.cells, whole.cells)
+    pd.testing.assert_frame_equal(resumed.best, whole.best)
+    pd.testing.assert_frame_equal(resumed.predictions, whole.predictions)
+    assert not list(tmp_path.glob(".*"))  # nothing half-written
+
+
+def test_cells_of_other_items_or_models_are_not_taken_for_this_sweeps(parts, tmp_path):
+    inoculate(Told(log=[]), *parts, sweep=SWEEP, folder=tmp_path)
+    other = [parts[0].assign(prompt="another"), *parts[1:]]
+    assert inoculate(Told(log=[]), *other, sweep=SWEEP, folder=tmp_path).n_resumed == 0
+    assert (
+        inoculate(
+            Told(log=[]), *parts, sweep=replace(SWEEP, batch_size=4), folder=tmp_path
+        ).n_resumed
+        == 0
+    )
+    assert (
+        inoculate(Told(log=[]), *parts, sweep=replace(SWEEP, sizes=(9,)), folder=tmp_path).n_resumed
+        == 8
+    )
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", json.dumps({"cell": {}, "new": 1})])
+def test_a_broken_cell_is_said_and_computed_anew(parts, tmp_path, content):
+    whole = inoculate(Told(log=[]), *parts, sweep=SWEEP, folder=tmp_path)
+    next(iter(tmp_path.glob("*.json"))).write_text(content)
+    with pytest.warns(RuntimeWarning, match="computed again"):
+        again = inoculate(Told(log=[]), *parts, sweep=SWEEP, folder=tmp_path)
+    assert (again.n_resumed, again.n_broken) == (15, 1)
+    pd.testing.assert_frame_equal(again.cells, whole.cells)
+
+
+def test_sweeps_that_would_report_what_they_learned_from_are_refused(parts):
+    train, new, original, test = parts
+    with pytest.raises(FrameError, match="50 of item_id stand in new and in test"):
+        inoculate(Told(log=[]), train, new, original, new, sweep=SWEEP)
+    shared = (frame.assign(cluster=["c", *frame["item_id"][1:]]) for frame in (train, test))
+    with pytest.raises(FrameError, match="1 of cluster stand in train and in test"):
+        inoculate(Told(log=[]), next(shared), new, original, next(shared), sweep=SWEEP)
+    with pytest.raises(FrameError, match="1 to 100 training items"):
+        inoculate(Told(log=[]), *parts, sweep=Sweep(sizes=(101,)))
+    with pytest.raises(FrameError, match="by which the cost is computed"):
+        inoculate(
+            Told(log=[]),
+            *parts,
+            sweep=replace(SWEEP, add_some=(1,)),
+            more=pd.concat([original, items(99, "m")]),
+        )
+
+
+def test_graded_answers_of_every_cell_are_kept(parts):
+    done = inoculate(Told(log=[]), *parts, sweep=SWEEP)
+    graded = done.correct(parts[3])
+    assert graded.shape == (17, 50)
+    np.testing.assert_allclose(graded.iloc[1:].mean(axis=1), done.cells["test"])
+    assert graded.loc[-1].mean() == pytest.approx(done.before["test"])
+
+
+def test_a_fine_tuned_checkpoint_is_inoculated_as_a_whole(tmp_path):
+    bert = tiny_models.save(tmp_path / "bert", "bert")
+    parts = [items(12, name, answer=[0, 1, 2] * 4) for name in ("train", "new", "original", "test")]
+    options = {"task": "multiple-choice", "epochs": 1, "device": "cpu"}
+    science = lm.fine_tune(parts[2], bert, out=tmp_path / "science", **options)
+    model = FineTunedModel(Path(science.folder), {"max_tokens": 32}, "cpu")
+    sweep = Sweep(sizes=(3,), learning_rates=(5e-2,), epochs=(2,), seeds=(0,))
+    done = inoculate(model, *parts, sweep=sweep)
+    assert done.best["k"].tolist() == [0, 3]
+    assert done.predictions.shape == (2, 12)
+    assert done.before["test"] == model.accuracy(parts[3])
+
+
+def random_questions(rng, n, *, choices_give_away=0.0, question_gives_away=False):
+    """Random questions of five choices; some right ones may carry a word that gives them away."""
+    texts = rng.choice(WORDS, (n, 6, 5))
+    answer = rng.integers(0, 5, n)
+    right = texts[np.arange(n), answer + 1]  # a view is no use here: fancy indexing copies
+    marked = rng.random(n) < choices_give_away
+    right[marked, rng.integers(0, 5, marked.sum())] = "tell"
+    if question_gives_away:
+        right[:, 0] = texts[:, 0, 0]
+    texts[np.arange(n), answer + 1] = right
+    return pd.DataFrame(
+        {
+            "item_id": [f"q{rng.integers(1 << 60)}" for _ in range(n)],
+            "prompt": [" ".join(words) for words in texts[:, 0]],
+            "choices": [[" ".join(words) for words in row] for row in texts[:, 1:]],
+            "answer": answer,
+        }
+    )
+
+
+def test_choice_only_finds_a_planted_artefact(rng):
+    train, test = (random_questions(rng, n, choices_give_away=0.6) for n in (300, 200))
+    found = richardson2020.partial_input_baseline("choice-only", train, test, seed=1, **SMALL)
+    assert found.beats_chance
+    assert found.flags
+    assert found.accuracy == pytest.approx(
+        0.6 + 0.4 / 5, abs=0.12
+    )  # marked ones known, the others guessed
+    assert found.low < found.accuracy < found.high
+    assert found.chance == pytest.approx(0.2)
+
+
+def test_choices_that_are_known_to_be_wrong_are_flagged_as_those_known_to_be_right(rng):
+    """In training the keys carry a mark that in the test only wrong choices carry."""
+    train, test = (random_questions(rng, n, choices_give_away=1.0) for n in (300, 200))
+    turned = [(answer + 1) % 5 for answer in test["answer"]]
+    found = richardson2020.partial_input_baseline(
+        "choice-only", train, test.assign(answer=turned), seed=1, **SMALL
+    )
+    assert found.high < found.chance - found.margin
+    assert found.below_chance
+    assert not found.beats_chance
+    assert found.flags
+    row = richardson2020.baseline_table([found]).iloc[0]
+    assert (row["beats_chance"], row["below_chance"], row["flags"]) == (False, True, True)
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "above", "below"),
+    [
+        (0.26, 0.4, True, False),
+        (0.24, 0.4, False, False),
+        (0.06, 0.16, False, False),
+        (0.06, 0.14, False, True),
+        (0.1, 0.3, False, False),
+    ],
+)
+def test_both_directions_ask_for_the_margin_and_flag_only_what_never_sees_the_question(
+    low, high, above, below
+):
+    for baseline in richardson2020.BASELINES:
+        nothing = pd.DataFrame()
+        said = richardson2020.BaselineResult(
+            baseline, "learned", 0.2, low, high, 0.2, 0.05, 9, 9, nothing
+        )
+        assert (said.beats_chance, said.below_chance) == (above, below)
+        assert said.flags == ((above or below) and baseline in ("choice-only", "choice-to-choice"))
+
+
+def test_clean_random_sets_are_hardly_ever_flagged():
+    """Twenty sets without any artefact: one flag would be rare with 95 % intervals and a margin."""
+    rng = np.random.default_rng(4)
+    recipe = {"epochs": 3, "patience": 1}
+    verdicts = [
+        richardson2020.partial_input_baseline(
+            "choice-only",
+            random_questions(rng, 100),
+            random_questions(rng, 200),
+            seed=seed,
+            size=8,
+            hidden=8,
+            **recipe,
+        )
+        for seed in range(20)
+    ]
+    assert sum(verdict.flags for verdict in verdicts) == 0
+    assert np.mean([verdict.accuracy for verdict in verdicts]) == pytest.approx(
+        0.2, abs=4 * 0.4 / np.sqrt(4000)
+    )
+
+
+def test_a_word_shared_with_the_question_is_found_by_vector_similarity_and_flags_no_artefact(rng):
+    train, test = (random_questions(rng, n, question_gives_away=True) for n in (20, 200))
+    vectors = np.concatenate([np.zeros((2, 50)), rng.normal(size=(len(WORDS), 50))]).astype(
+        np.float32
+    )
+    lexicon = Lexicon({word: i for i, word in enumerate(WORDS, start=2)}, vectors)
+    found = richardson2020.partial_input_baseline("vector-similarity", train, test, lexicon=lexicon)
+    assert found.beats_chance
+    assert not found.flags  # it reads the question
+    first = test.iloc[0]
+    means = [
+        np.mean([vectors[lexicon.numbers[w]] for w in t.split()], axis=0)
+        for t in (first["prompt"], *first["choices"])
+    ]
+    by_hand = [m @ means[0] / np.linalg.norm(m) / np.linalg.norm(means[0]) for m in means[1:]]
+    np.testing.assert_allclose(found.logprobs.iloc[0], by_hand, rtol=1e-5)
+
+
+def test_the_same_seed_gives_the_same_scores_and_leaves_the_global_state_alone(rng):
+    train, test = random_questions(rng, 40), random_questions(rng, 10)
+    recipe = {"epochs": 2}
+    torch.manual_seed(0)
+    expected = torch.rand(1)
+    torch.manual_seed(0)
+    first, again, other = (
+        richardson2020.partial_input_baseline(
+            "question-to-choice", train, test, seed=seed, **recipe, **SMALL
+        ).logprobs
+        for seed in (1, 1, 2)
+    )
+    pd.testing.assert_frame_equal(first, again)
+    assert not first.equals(other)
+    assert torch.rand(1) == expected
+
+
+def test_clusters_shared_by_training_and_test_are_refused(rng):
+    items = random_questions(rng, 20)
+    with pytest.raises(FrameError, match="20 clusters stand in training and test"):
+        richardson2020.partial_input_baseline("choice-only", items, items)
+    with pytest.raises(FrameError, match="one cluster"):
+        richardson2020.partial_input_baseline(
+            "choice-only", items.assign(cluster="a"), random_questions(rng, 5)
+        )

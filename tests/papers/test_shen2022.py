@@ -1,0 +1,392 @@
+"""Prior bias and choice paralysis: exact where possible, and right about responders of known bias.
+
+References: scipy binomtest and chisquare, scikit-learn calibration_curve, statsmodels mcnemar;
+a loop over all permutations; and the parameters with which responders were simulated.
+"""
+
+from __future__ import annotations
+
+from itertools import permutations, product
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy import stats as scipy_stats
+from sklearn.calibration import calibration_curve
+from statsmodels.stats.contingency_tables import mcnemar
+
+from psychlm import lm
+from psychlm.frames import FrameError
+from psychlm.papers import shen2022
+from psychlm.probes import confusion
+
+FAST = {"n_boot": 4}  # where the interval is not looked at
+N_SEEDS = 80
+
+
+def bank_of(n_items, n_choices=3, seed=0):
+    """Build items whose choices differ in length and in the frequency of their words."""
+    rng = np.random.default_rng(seed)
+    words = np.array([f"w{i}" for i in range(300)])
+    usual = rng.dirichlet(np.full(300, 0.3))
+    texts = [
+        " ".join(rng.choice(words, rng.integers(2, 12), p=usual)) + f" {i}"
+        for i in range(n_items * n_choices)
+    ]
+    return pd.DataFrame(
+        {
+            "item_id": [f"q{i}" for i in range(n_items)],
+            "prompt": [f"prompt {i}" for i in range(n_items)],
+            "choices": [texts[at : at + n_choices] for at in range(0, len(texts), n_choices)],
+            "answer": rng.integers(n_choices, size=n_items),
+        }
+    )
+
+
+def first(scores):
+    """Return the first choice as the answer of every item."""
+    return pd.Series(0, index=scores.index)
+
+
+def presented(items, responder, n=3, **options):
+    """Present the items with wrong questions, shuffled, and let a responder answer each time."""
+    probes = [confusion.wrong_question(items, seed=seed, shuffle=True) for seed in range(n)]
+    return [(probe, responder(probe, **options)) for probe in probes]
+
+
+def aligned(answered):
+    return [confusion.in_source_order(scores, probe) for probe, scores in answered]
+
+
+def nominal(p_values, level=0.05):
+    """Whether no more p-values are below the level than chance has in 1 of 1,000 test runs."""
+    alarms = (np.asarray(p_values) <= level).sum()
+    return alarms <= scipy_stats.binom.ppf(0.999, len(p_values), level)
+
+
+def at_nominal(p_values, level=0.05):
+    alarms = (np.asarray(p_values) <= level).sum()
+    return scipy_stats.binom.ppf(0.0005, len(p_values), level) <= alarms and nominal(
+        p_values, level
+    )
+
+
+def test_the_chance_test_is_the_binomial_test_where_items_have_equal_numbers_of_choices(rng):
+    for n_choices, n in ((2, 40), (4, 75)):
+        scores = pd.DataFrame(rng.normal(size=(n, n_choices)))
+        scores.iloc[:, 0] += 0.4
+        found = shen2022.against_chance(scores, first(scores))
+        k = int((scores.to_numpy().argmax(axis=1) == 0).sum())
+        assert found.p == pytest.approx(scipy_stats.binomtest(k, n, 1 / n_choices).pvalue)
+        expected = scipy_stats.chisquare([k, n - k], [n / n_choices, n - n / n_choices])
+        assert found.p_chi2 == pytest.approx(expected.pvalue)
+        assert (found.rate, found.chance, found.n_items) == (k / n, 1 / n_choices, n)
+
+
+def test_with_unequal_numbers_of_choices_the_exact_test_is_that_of_all_outcomes(rng):
+    sizes = [2, 2, 3, 4, 5, 5, 5]
+    values = rng.normal(size=(7, 5))
+    scores = pd.DataFrame(
+        [[*row[:n], *[np.nan] * (5 - n)] for row, n in zip(values, sizes, strict=True)]
+    )
+    picked = np.nanargmax(scores.to_numpy(), axis=1) == 1
+    pmf = np.zeros(8)
+    for outcome in product((0, 1), repeat=7):  # every pattern of picks with its probability
+        pmf[sum(outcome)] += np.prod(
+            [1 / n if hit else 1 - 1 / n for hit, n in zip(outcome, sizes, strict=True)]
+        )
+    found = shen2022.against_chance(scores, first(scores) + 1)
+    assert found.p == pytest.approx(pmf[pmf <= pmf[picked.sum()] * (1 + 1e-9)].sum())
+    assert found.chance == pytest.approx(np.mean([1 / n for n in sizes]))
+
+
+def test_ties_are_left_out_of_the_chance_test_and_counted():
+    scores = pd.DataFrame([[0.0, 0.0], [1.0, 0.0], [1.0, 0.0]])
+    found = shen2022.against_chance(scores, first(scores))
+    assert (found.n_items, found.n_tied, found.rate) == (2, 1, 1.0)
+    nothing = shen2022.against_chance(scores.iloc[:1], first(scores))
+    assert nothing.n_tied == 1 and np.isnan(nothing.p)
+
+
+def test_spread_is_the_standard_deviation_of_the_confidences(rng):
+    scores = pd.DataFrame(rng.normal(size=(6, 4)))
+    scores.iloc[:3, 3] = np.nan
+    found = shen2022.prior_bias(scores, rng=rng, **FAST)
+    sure = [row.dropna().to_numpy() for _, row in lm.confidences(scores).iterrows()]
+    assert found.instances["spread"].tolist() == pytest.approx([row.std() for row in sure])
+    assert found.spread.estimate == pytest.approx(np.mean([row.std() for row in sure]))
+    certain = shen2022.prior_bias(pd.DataFrame([[0.0, -500.0, -500.0]] * 2), rng=rng, **FAST)
+    assert certain.relative_spread.estimate == pytest.approx(1)
+    assert np.isnan(found.p) and found.lasting_share is None
+
+
+def test_the_permutation_p_value_is_that_of_all_permutations(rng):
+    first, second = (pd.DataFrame(rng.normal(size=(3, 3))) for _ in range(2))
+    found = shen2022.prior_bias(first, second, rng=rng, n_permutations=4000, **FAST)
+    c, d = (lm.confidences(frame).to_numpy() - 1 / 3 for frame in (first, second))
+    ways = [
+        np.array([d[0][list(a)], d[1][list(b)], d[2][list(e)]])
+        for a in permutations(range(3))
+        for b in permutations(range(3))
+        for e in permutations(range(3))
+    ]
+    drawn = np.array([(c * way).sum() for way in ways])
+    exact = (drawn >= (c * d).sum() - 1e-12).mean()
+    assert found.p == pytest.approx(exact, abs=4 * np.sqrt(exact * (1 - exact) / 4000))
+    assert found.instances["lasting_variance"].tolist() == pytest.approx(
+        list((c * d).sum(axis=1) / 3)
+    )
+
+
+def test_the_random_responder_has_no_prior_bias_at_the_nominal_level_over_many_seeds():
+    items = bank_of(40)
+    p = []
+    for seed in range(N_SEEDS):
+        rng = np.random.default_rng(seed)
+        scores = [shen2022.random_responder(items, rng=rng, spread=2) for _ in range(2)]
+        p.append(shen2022.prior_bias(*scores, rng=rng, n_permutations=99, **FAST).p)
+    assert at_nominal(p) and scipy_stats.kstest(p, "uniform").pvalue > 0.001
+
+
+def test_the_length_biased_responder_is_found_out(rng):
+    items = bank_of(150)
+    answered = presented(items, shen2022.length_biased_responder, rng=rng, nats_per_sd=1.0)
+    found = shen2022.prior_bias(*aligned(answered), rng=rng, n_permutations=199, n_boot=200)
+    assert found.p == 1 / 200 and found.lasting_share.low > 0.1
+
+
+def test_lasting_share_is_one_for_a_responder_that_does_not_read_the_question(rng):
+    scores = pd.DataFrame(rng.normal(size=(30, 3)))
+    found = shen2022.prior_bias(scores, scores, scores, rng=rng, n_permutations=99, **FAST)
+    assert found.lasting_share.estimate == pytest.approx(1) and found.p == 0.01
+    even = shen2022.prior_bias(scores * 0, scores * 0, rng=rng, n_permutations=9, **FAST)
+    assert even.p == 1 and even.lasting_share is None and even.spread.estimate == 0
+
+
+def test_presentations_of_other_items_are_refused(rng):
+    scores = pd.DataFrame(rng.normal(size=(5, 3)))
+    with pytest.raises(FrameError, match="in_source_order"):
+        shen2022.prior_bias(scores, scores.iloc[::-1], rng=rng)
+    with pytest.raises(FrameError, match="one presentation at least"):
+        shen2022.prior_bias(rng=rng)
+
+
+def test_the_mixed_model_recovers_planted_place_length_and_appeal(rng):
+    items = bank_of(250)
+    probes = [confusion.wrong_question(items, seed=seed, shuffle=True) for seed in range(4)]
+    appeal = dict(zip(items["choices"].explode(), rng.normal(0, 0.7, 750), strict=True))
+    answered = []
+    for probe in probes:
+        place = np.tile(np.arange(3), (250, 1))
+        length = np.array([[len(text) for text in row] for row in probe["choices"]])
+        own = np.array([[appeal[text] for text in row] for row in probe["choices"]])
+        values = (
+            -0.4 * place
+            + 0.05 * length
+            + own
+            + rng.normal(0, 1.2, size=(250, 3))
+            + rng.normal(size=(250, 1))
+        )
+        answered.append((probe, pd.DataFrame(values, index=probe["item_id"])))
+    found = shen2022.bias_decomposition(answered)
+    slope = found.coefficients["nats_per_sd"] / found.coefficients["sd"]
+    error = found.coefficients["se"] / found.coefficients["sd"]
+    truth = pd.Series({"place": -0.4, "length_chars": 0.05, "log_frequency": 0.0})
+    assert found.converged and ((slope - truth).abs() < 3.5 * error).all()
+    assert found.choice_sd == pytest.approx(0.7, abs=0.12) and found.noise_sd == pytest.approx(
+        1.2, abs=0.06
+    )
+    assert found.shares.sum() == pytest.approx(1)
+    assert found.shares["length_chars"] > found.shares["log_frequency"]
+
+
+def test_parts_say_what_they_cannot_tell_apart(rng):
+    items = bank_of(20)
+    answered = presented(items, shen2022.random_responder, rng=rng)
+    with pytest.raises(ValueError, match="one presentation cannot tell"):
+        shen2022.bias_decomposition(answered[:1])
+    with pytest.raises(FrameError, match="differ in their items or choices"):
+        other = confusion.no_right_answer(items)
+        shen2022.bias_decomposition(
+            [answered[0], (other, shen2022.random_responder(other, rng=rng))]
+        )
+    with pytest.raises(FrameError, match="have no scores"):
+        shen2022.bias_decomposition([answered[0], (answered[1][0], answered[1][1].iloc[1:])])
+    still = [confusion.wrong_question(items, seed=seed) for seed in (0, 1)]
+    fixed = shen2022.random_responder(still[0], rng=rng)
+    with pytest.raises(ValueError, match="does not read the question"):
+        shen2022.bias_decomposition([(probe, fixed) for probe in still])
+    same = [probe.assign(flat=[[1, 1, 1]] * 20) for probe, _ in answered]
+    with pytest.raises(ValueError, match=r"\['flat'\] do not vary"):
+        shen2022.bias_decomposition(
+            [(probe, scores) for probe, (_, scores) in zip(same, answered, strict=True)],
+            features=["flat"],
+        )
+
+
+def test_features_are_place_length_and_mean_log_count():
+    items = pd.DataFrame(
+        {
+            "item_id": ["a"],
+            "prompt": ["The dog"],
+            "choices": [["the the", "Dog!", "..."]],
+            "answer": [0],
+        }
+    )
+    found = shen2022.choice_features(items)
+    assert found["place"].tolist() == [0, 1, 2] and found["length_chars"].tolist() == [7, 4, 3]
+    assert found["log_frequency"].tolist() == pytest.approx([np.log10(4), np.log10(3), 0])
+    given = shen2022.choice_features(items, pd.Series({"the": 9}))
+    assert given["log_frequency"].tolist() == pytest.approx([1, 0, 0])
+
+
+def more(items, responder, n_extra, **options):
+    probe = confusion.more_choices(items, n_extra, seed=1)
+    return confusion.in_source_order(responder(probe, **options), probe)
+
+
+def test_a_model_that_scores_each_choice_by_itself_has_arithmetic_only(rng):
+    before = pd.DataFrame(rng.normal(size=(50, 3)))
+    after = pd.concat(
+        [before + 7, pd.DataFrame(rng.normal(size=(50, 2)) + 7, columns=[3, 4])], axis=1
+    )
+    found = shen2022.choice_paralysis(before, after, first(before), rng=rng, n_boot=50)
+    assert found.own.estimate == pytest.approx(0) and found.p_own == 1
+    assert found.drop.estimate == pytest.approx(found.renormalisation.estimate) and found.p < 1e-6
+    c, d = lm.confidences(before)[0], lm.confidences(after)[0]
+    assert found.effect == pytest.approx((c - d).mean() / (c - d).std())
+    assert found.p == pytest.approx(scipy_stats.wilcoxon(c, d).pvalue)
+
+
+def test_equal_draw_is_exact_where_added_choices_draw_as_much_as_the_others():
+    before = pd.DataFrame([[2.0, 0.0, 0.0]] * 3)
+    after = pd.DataFrame([[2.0, 0.0, 0.0, 0.0, 0.0]] * 3)
+    found = shen2022.choice_paralysis(
+        before, after, first(before), rng=np.random.default_rng(1), n_boot=20
+    )
+    assert found.equal_draw.estimate == pytest.approx(found.drop.estimate)
+
+
+def test_a_planted_paralysis_is_found_and_the_random_responder_shows_none_at_the_nominal_level(rng):
+    items = bank_of(60)
+    p = []
+    for seed in range(N_SEEDS // 2):
+        own = np.random.default_rng(seed)
+        before = shen2022.random_responder(items, rng=own)
+        after = more(items, shen2022.random_responder, 2, rng=own)
+        p.append(shen2022.choice_paralysis(before, after, items, rng=own, **FAST).p_own)
+    assert at_nominal(p)
+    place = first(shen2022.random_responder(items, rng=rng))
+    before, after = (shen2022.random_responder(items, rng=rng, spread=0.5) for _ in range(2))
+    before[0] += 2.0
+    after[0] += 1.0  # half of the lead is lost
+    after[3] = -1.0
+    found = shen2022.choice_paralysis(before, after, place, rng=rng, n_boot=200)
+    assert found.own.low > 0 and found.p_own < 1e-4 and found.own_effect > 0.5
+
+
+def test_paralysis_grows_with_the_number_of_choices_and_holm_counts_the_numbers(rng):
+    items = bank_of(100)
+    before = shen2022.random_responder(items, rng=rng)
+    after = {
+        number: more(items, shen2022.random_responder, number, rng=rng) for number in (1, 2, 4)
+    }
+    table = shen2022.paralysis_by_number(before, after, items, rng=rng, n_boot=50)
+    assert table["drop"].is_monotonic_increasing and table.index.tolist() == [1, 2, 4]
+    assert table["after"].tolist() == pytest.approx([1 / 4, 1 / 5, 1 / 7], abs=0.05)
+    ordered = table["p"].sort_values()
+    assert table.loc[ordered.index[0], "p_holm"] == pytest.approx(min(1, 3 * ordered.iloc[0]))
+
+
+def test_paralysis_refuses_items_that_differ_or_lost_choices(rng):
+    before = pd.DataFrame(rng.normal(size=(5, 3)))
+    with pytest.raises(FrameError, match="another order"):
+        shen2022.choice_paralysis(before, before.iloc[::-1], first(before), rng=rng)
+    with pytest.raises(FrameError, match="no more choices after"):
+        shen2022.choice_paralysis(before, before, first(before), rng=rng)
+
+
+def test_the_change_in_accuracy_is_tested_as_mcnemar_does(rng):
+    before = pd.Series(rng.integers(0, 2, 80).astype(float))
+    after = before.where(rng.random(80) < 0.7, 0.0)
+    found = shen2022.accuracy_change(before, after, rng=rng, n_boot=200)
+    assert found.p == pytest.approx(
+        mcnemar(pd.crosstab(before, after).reindex(columns=[0, 1]).to_numpy()).pvalue
+    )
+    assert (
+        found.change.estimate == pytest.approx(after.mean() - before.mean())
+        and found.change.high < 0
+    )
+    assert shen2022.accuracy_change(before, before, rng=rng, **FAST).p == 1
+    with pytest.raises(FrameError, match="different items"):
+        shen2022.accuracy_change(before, after.iloc[1:], rng=rng)
+
+
+def test_expected_calibration_error_is_that_of_scikit_learns_curve(rng):
+    scores, answer = pd.DataFrame(2 * rng.normal(size=(500, 4))), pd.Series(rng.integers(0, 4, 500))
+    found = shen2022.calibration(scores, answer, rng=rng, n_boot=200)
+    sure = lm.confidences(scores).max(axis=1).to_numpy()
+    right = (scores.to_numpy().argmax(axis=1) == answer).astype(int)
+    accuracy, stated = calibration_curve(right, sure, n_bins=10)
+    n = np.histogram(sure, np.linspace(0, 1, 11))[0]
+    assert found.error.estimate == pytest.approx((n[n > 0] / 500 * np.abs(accuracy - stated)).sum())
+    assert found.bins.dropna()["accuracy"].tolist() == pytest.approx(list(accuracy))
+    assert found.error.low < found.error.estimate < found.error.high
+    assert (found.accuracy, found.confidence) == pytest.approx((right.mean(), sure.mean()))
+    with pytest.raises(ValueError, match="one bin at least"):
+        shen2022.calibration(scores, answer, rng=rng, n_bins=0)
+
+
+def test_a_calibrated_responder_has_little_error_and_a_sure_one_much(rng):
+    scores = shen2022.random_responder(bank_of(3000), rng=rng, spread=1.5)
+    sure = lm.confidences(scores).to_numpy()
+    drawn = (sure.cumsum(axis=1) < rng.random((3000, 1))).sum(axis=1).clip(max=2)
+    answer = pd.Series(drawn, index=scores.index)
+    assert shen2022.calibration(scores, answer, rng=rng, n_boot=20).error.estimate < 0.03
+    assert shen2022.calibration(scores * 5, answer, rng=rng, n_boot=20).error.estimate > 0.2
+
+
+def test_results_stand_side_by_side_with_holms_correction(rng):
+    items = bank_of(60)
+    answered = aligned(presented(items, shen2022.length_biased_responder, rng=rng))
+    before = shen2022.random_responder(items, rng=rng)
+    results = {
+        ("a", "chance"): shen2022.against_chance(before, items),
+        ("a", "bias"): shen2022.prior_bias(*answered, rng=rng, n_permutations=99, n_boot=50),
+        ("a", "one"): shen2022.prior_bias(answered[0], rng=rng, n_boot=50),
+        ("b", "more"): shen2022.choice_paralysis(
+            before,
+            more(items, shen2022.random_responder, 2, rng=rng),
+            items,
+            rng=rng,
+            n_boot=50,
+        ),
+        ("b", "grades"): shen2022.accuracy_change(
+            lm.grade(items, before),
+            lm.grade(first(before), before),
+            rng=rng,
+            n_boot=50,
+        ),
+    }
+    table = shen2022.by_benchmark(results)
+    assert table.index.names == ["benchmark", "probe"] and len(table) == 5
+    tested = table.drop(("a", "one"))
+    assert (tested["low"] <= tested["estimate"]).all() and (
+        tested["estimate"] <= tested["high"]
+    ).all()
+    assert (tested["p_holm"] >= tested["p"]).all() and np.isnan(table.loc[("a", "one"), "p_holm"])
+    assert tested["p_holm"].min() == pytest.approx(min(1, 4 * tested["p"].min()))
+    assert table.loc[("a", "chance"), "null"] == pytest.approx(1 / 3)
+
+
+def test_controls_are_scores_and_refuse_what_they_cannot_answer(rng):
+    items = bank_of(10)
+    for scores in (
+        shen2022.random_responder(items, rng=rng),
+        shen2022.length_biased_responder(items, rng=rng),
+    ):
+        assert np.exp(scores).sum(axis=1).tolist() == pytest.approx([1] * 10) and list(
+            scores.index
+        ) == list(items["item_id"])
+    with pytest.raises(FrameError, match="one length"):
+        shen2022.length_biased_responder(items.assign(choices=[["aa", "bb", "cc"]] * 10), rng=rng)
