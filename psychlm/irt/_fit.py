@@ -193,8 +193,8 @@ def design_of(
         large = 3 * len(items) > EXACT_PARAMETERS
         if guessing != "common" or kind != "3PL" or "guessing" in priors or large:
             raise FrameError(
-                f'guessing={guessing!r} is not possible here; guessing="common" takes a 3PL for all '
-                f"of at most {EXACT_PARAMETERS // 3} items, and no prior on guessing"
+                f'guessing={guessing!r} is not possible here; "common" takes a 3PL for all of '
+                f"at most {EXACT_PARAMETERS // 3} items, and no prior on guessing"
             )
     elif guessing is not None:
         given = pd.Series(guessing, index=None if isinstance(guessing, pd.Series) else items)
@@ -275,7 +275,8 @@ def starting_values(
         return plain
     priors = {name: prior for name, prior in design.priors.items() if name != "guessing"}
     without = Design(design.common_slope, torch.zeros_like(design.guessing_free), priors)
-    rough = estimate(responses, without, plain, replace(settings, tolerance=ROUGH)).parameters
+    em = EM(responses, without, quadrature_grid(device=responses.device), settings)
+    rough, _ = squarem(em, plain, ROUGH, GUESSED_STEPS)
     begin = START_COMMON_GUESSING if design.common_guessing else START_GUESSING
     guessing = torch.where(design.guessing_free, begin, rough.guessing)
     return replace(rough, guessing=guessing)
@@ -311,6 +312,7 @@ def estimate(
             if other is not None:
                 parameters = other
                 continue
+            tries_starts = False
 
         # Halve the step of the grid while that still moves the log-likelihood.
         error = em.grid_error(parameters, objective)

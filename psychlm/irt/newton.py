@@ -164,7 +164,7 @@ def better_starts(
 def exchanged_items(
     em: EM, old: Parameters, start: Parameters, posterior: Posterior
 ) -> tuple[Parameters, Tensor]:
-    """Climb from a start by EM for each item alone; return the items and each one's gain in nats."""
+    """Climb from a start by EM for each item alone; return the items and their gains in nats."""
     nodes, design, weights = em.grid.nodes, em.design, posterior.weights
     free = design.free()
     free[0] = not design.common_slope

@@ -1,0 +1,135 @@
+"""Models with guessing: likelihoods that mirt and random starts reach, common guessing, edges."""
+
+from __future__ import annotations
+
+import warnings
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy.special import expit
+from test_fit import exact_loglik, responses_of
+
+from psychlm import irt, simulate
+from psychlm.frames import FrameError
+
+
+def guessed(seed: int, n_persons: int = 800, n_items: int = 15, guessing: float | None = 0.2):
+    rng = np.random.default_rng(seed)
+    items = simulate.items(n_items, rng, "3PL")
+    items = items if guessing is None else items.assign(c=guessing)
+    return items, simulate.responses(rng.normal(size=n_persons), items, rng)
+
+
+def quiet_fit(*args, **options):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", irt.IRTWarning)
+        return irt.fit(*args, standard_errors=False, **options)
+
+
+def test_common_guessing_is_one_parameter_between_none_and_one_per_item():
+    items, answered = guessed(1, n_persons=3000, n_items=20)
+    none, common, free = (
+        quiet_fit(answered, "2PL"),
+        irt.fit(answered, "3PL", guessing="common"),
+        quiet_fit(answered, "3PL"),
+    )
+    assert common.items["c"].nunique() == 1
+    assert (none.n_parameters, common.n_parameters, free.n_parameters) == (40, 41, 60)
+    assert none.loglik < common.loglik < free.loglik
+    se = common.items["se_c"].iloc[0]
+    assert abs(common.items["c"].iloc[0] - 0.2) < 3 * se < 0.2
+    assert ("all", "c") in common.covariance.index
+    assert abs(common.loglik - exact_loglik(common, answered)) < 0.05
+
+
+def test_the_common_guessing_parameter_is_the_best_of_all_fixed_ones():
+    _, answered = guessed(2)
+    common = quiet_fit(answered, "3PL", guessing="common")
+    c = float(common.items["c"].iloc[0])
+    profile = [
+        quiet_fit(answered, "3PL", guessing=value).loglik for value in (c - 0.03, c, c + 0.03)
+    ]
+    assert profile[1] == pytest.approx(common.loglik, abs=0.01)
+    assert profile[1] > max(profile[0], profile[2])
+
+
+def test_common_guessing_that_cannot_be_is_refused():
+    _, answered = guessed(3, 100)
+    for model, options in (
+        ("2PL", {}),
+        ("3PL", {"priors": {"guessing": irt.Beta()}}),
+    ):
+        with pytest.raises(FrameError, match="takes a 3PL for all"):
+            irt.fit(answered, model, guessing="common", **options)
+    with pytest.raises(FrameError, match="guessing='rare'"):
+        irt.fit(answered, "3PL", guessing="rare")
+
+
+def test_convergence_is_reported_item_by_item():
+    _, answered = guessed(4, guessing=0.0)
+    answered["step"] = (answered.mean(axis=1) > 0.55).astype(float)
+    with pytest.warns(irt.IRTWarning, match="'step'.*slopes beyond"):
+        fit = irt.fit(answered, "3PL", guessing=0.0)
+    assert not fit.converged
+    assert not fit.items.loc["step", "converged"]
+    assert fit.items["converged"].drop("step").all()
+
+
+def test_an_item_whose_steep_solution_is_better_is_found():
+    """A flat start alone ends in a local maximum, one nat or more below."""
+    rng = np.random.default_rng(8)
+    theta = rng.normal(size=660)
+    a = np.append(rng.uniform(0.8, 2.0, 20), 12.0)
+    b = np.append(rng.uniform(-2, 1, 20), -1.9)
+    p = 0.2 + 0.8 * expit(a * (theta[:, None] - b))
+    answered = pd.DataFrame((rng.random(p.shape) < p).astype(float))
+    fit = quiet_fit(answered, "3PL", guessing=0.2)
+    truth = pd.DataFrame({"a": a, "b": b, "c": 0.2, "d": -a * b}, index=answered.columns)
+    begun_at_truth = quiet_fit(answered, "3PL", guessing=0.2, start=truth)
+    assert fit.loglik > begun_at_truth.loglik - 0.01
+
+
+@pytest.mark.needs_share
+@pytest.mark.parametrize(
+    ("options", "reached"),
+    [
+        ({"guessing": 0.1975766}, -7833.5315),
+        ({"guessing": "common"}, -7833.5315),
+        # mirt with 121 nodes reaches -7809.0148, with one slope of 191
+        ({}, -7809.03),
+    ],
+    ids=["fixed", "common", "free"],
+)
+def test_comprehenotes_reaches_what_mirt_reaches(options, reached):
+    from psychlm import data
+
+    responses = pd.read_csv(data.path("comprehenotes/responses"), index_col=0)
+    fit = quiet_fit(responses, "3PL", **options)
+    assert fit.loglik > reached
+    assert fit.items["converged"].drop("Q44").all()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dataset", ["LSAT6", "LSAT7", *range(8)])
+def test_no_random_start_ends_higher(dataset, reference_dir):
+    """Free guessing on LSAT and simulated data: 50 random starts never gain more than 0.01 nats."""
+    if isinstance(dataset, str):
+        answered = responses_of(dataset, reference_dir)
+    else:
+        _, answered = guessed(dataset, n_persons=600, n_items=12, guessing=None)
+    ours = quiet_fit(answered, "3PL")
+    rng = np.random.default_rng(0)
+    best = -np.inf
+    for _ in range(50):
+        n = answered.shape[1]
+        start = pd.DataFrame(
+            {
+                "a": rng.lognormal(0.3, 0.7, n),
+                "d": rng.normal(0.5, 1.5, n),
+                "c": rng.uniform(0, 0.5, n),
+            },
+            index=answered.columns,
+        )
+        best = max(best, quiet_fit(answered, "3PL", start=start).loglik)
+    assert best < ours.loglik + 0.01
