@@ -26,21 +26,8 @@ from psychlm.lm.tokens import (
     tokenize,
 )
 
-VOCABULARY = [
-    "the",
-    "old",
-    "man",
-    "boat",
-    "horse",
-    "sea",
-    "and",
-    "a",
-    "tea",
-    "talking",
-    "India",
-    "she",
-    "said",
-]
+_WORDS = "the old man boat horse sea and a tea talking India she said"
+VOCABULARY = _WORDS.split()
 LEFT_TO_RIGHT = ["gpt2", "gpt_neox", "opt", "llama", "mamba", "xlnet"]
 TEXTS = [
     "The old man the boat.",
@@ -258,22 +245,7 @@ def test_entropy_and_rank_are_those_of_the_next_token(family, models):
 @pytest.mark.parametrize("family", [*LEFT_TO_RIGHT, "bert", "xlm"])
 def test_values_do_not_depend_on_the_batch(family, models, rng):
     model = models(family)
-    vocabulary = [
-        "the",
-        "old",
-        "man",
-        "boat",
-        "horse",
-        "sea",
-        "and",
-        "a",
-        "tea",
-        "talking",
-        "India",
-        "she",
-        "said",
-        "plan",
-    ]
+    vocabulary = [*VOCABULARY, "plan"]
     texts = [" ".join(rng.choice(vocabulary, size=rng.integers(1, 12))) for _ in range(64)]
     together = lm.surprisal(texts, model)
     alone = pd.concat([lm.surprisal([text], model) for text in texts[:8]], ignore_index=True)
