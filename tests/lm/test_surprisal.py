@@ -198,7 +198,8 @@ def test_the_probabilities_of_all_words_sum_to_one(closed, context):
         if len(word) == longest:
             longer += 2**-bits / share * after[[1, 2]].sum()
     assert (2**-last).sum() + end_of_text + longer + lone_space == pytest.approx(1, abs=1e-5)
-    if context:  # what the correction is for: uncorrected, a word's probability holds that of the words it begins
+    # uncorrected, a word's probability holds that of the words it begins
+    if context:
         assert abs((2**-uncorrected).sum() + before[0] + before[5] - 1) > 0.05
 
 
@@ -361,7 +362,7 @@ def test_words_of_a_text_give_the_text_back():
 
 @pytest.mark.parametrize("trim", [True, False])
 def test_no_probability_is_lost_between_words(trim):
-    """Leading, double and trailing spaces, newlines, curly quotes, words split inside a character."""
+    """Leading, double and trailing spaces, newlines, quotes, words split inside a character."""
     tokenizer = tiny_models.byte_level(trim=trim)
     model = lm.wrap(tiny_models.network("gpt2", tokenizer), tokenizer)
     words = lm.surprisal(AWKWARD, model, correction=None, clean=False)
