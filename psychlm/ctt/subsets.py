@@ -73,9 +73,9 @@ def smallest_subset(
             "all were asked: responses.dropna(axis=1)"
         )
     n_persons, n_items = checked.shape
-    sizes = np.unique(sizes)
+    sizes = sorted(set(sizes))
     if sizes[0] < 2 or sizes[-1] > n_persons:
-        raise ValueError(f"sizes {sizes.tolist()} are outside 2..{n_persons}, the persons")
+        raise ValueError(f"sizes {sizes} are outside 2..{n_persons}, the persons")
     x, rows = checked.to_numpy(), []
     for split in range(n_splits):
         shuffled, n_judging = rng.permutation(n_items), round(n_items / 2)

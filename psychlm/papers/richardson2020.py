@@ -117,8 +117,8 @@ def partial_input_baseline(
 
     Parameters
     ----------
-    baseline : {"choice-only", "choice-to-choice", "question-to-choice", "esim",
-    "vector-similarity"}
+    baseline : str
+        "choice-only", "choice-to-choice", "question-to-choice", "esim" or "vector-similarity".
         Networks of :mod:`psychlm.lm.choice_networks`, and :func:`vector_similarity`, which is not
         trained.
     train, test, development : DataFrame

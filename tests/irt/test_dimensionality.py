@@ -19,7 +19,6 @@ from psychlm.irt.dimensionality import (
     two_factor,
     two_factor_loglik,
 )
-from psychlm.irt.item_fit import pair_tables
 
 SNLI = ["4GS_contradiction", "4GS_entailment", "5GS_contradiction", "5GS_entailment", "5GS_neutral"]
 SETS = ["LSAT6", "LSAT7", *(pytest.param(name, marks=pytest.mark.needs_share) for name in SNLI)]
@@ -76,16 +75,6 @@ def test_correlations_and_eigenvalues_equal_psych(dataset, correct, reference_di
     np.testing.assert_allclose(values, expected.eigenvalue, atol=2e-4)
 
 
-def test_where_no_cell_is_empty_the_correlation_gives_the_table_back(reference_dir):
-    responses = responses_of(reference_dir, "LSAT7")
-    found = tetrachoric(responses).to_numpy()
-    tables = pair_tables(responses.to_numpy(float))
-    h = -stats.norm.ppf(responses.mean().to_numpy())
-    i, j = np.triu_indices(5, 1)
-    cells = cell_probabilities(np.arcsin(found[i, j]), h[i], h[j])
-    np.testing.assert_allclose(cells, tables[:, i, j] / len(responses), atol=1e-10)
-
-
 def test_correlations_of_cut_normals_are_recovered_with_gaps(rng):
     truth = np.array([[1, 0.6, -0.3], [0.6, 1, 0.1], [-0.3, 0.1, 1]])
     latent = rng.multivariate_normal(np.zeros(3), truth, 40_000)
@@ -95,13 +84,6 @@ def test_correlations_of_cut_normals_are_recovered_with_gaps(rng):
         .dropna(how="all")
     )
     np.testing.assert_allclose(tetrachoric(cut), truth, atol=0.04)
-
-
-def test_an_empty_cell_counts_as_asked_for():
-    responses = pd.DataFrame({"a": [0] * 20 + [1] * 30, "b": [0] * 15 + [1] * 35}, dtype=float)
-    assert tetrachoric(responses, correct=0).loc["a", "b"] == pytest.approx(1, abs=1e-6)
-    corrected = [tetrachoric(responses, correct=c).loc["a", "b"] for c in (0.1, 0.5, 1.0)]
-    assert 1 > corrected[0] > corrected[1] > corrected[2] > 0.8
 
 
 def test_items_without_variance_or_common_persons_are_refused_by_name():
@@ -115,14 +97,6 @@ def test_items_without_variance_or_common_persons_are_refused_by_name():
 def test_parallel_analysis_counts_the_abilities(rng):
     assert parallel_analysis(two_clusters(rng), n_draws=20, rng=1).n_factors == 2
     assert parallel_analysis(two_clusters(rng, correlation=0.999), n_draws=20, rng=1).n_factors == 1
-
-
-def test_parallel_analysis_repeats_for_a_seed_and_keeps_the_gaps(rng):
-    gappy = two_clusters(rng, 300).mask(rng.random((300, 10)) < 0.2)
-    one, two = (parallel_analysis(gappy, n_draws=3, rng=5).table for _ in range(2))
-    pd.testing.assert_frame_equal(one, two)
-    noise = pd.DataFrame((rng.random((2000, 10)) < 0.5) * 1.0)
-    assert parallel_analysis(noise, n_draws=20, quantile=0.99, rng=1).n_factors == 0
 
 
 def test_the_gradient_is_that_of_the_likelihood(rng):
@@ -182,12 +156,6 @@ def test_a_3pl_finds_what_guessing_adds(rng):
     assert three.n_parameters == two.n_parameters + 10
     assert three.loglik > two.loglik + 8
     assert three.items["c"].mean() == pytest.approx(0.25, abs=0.1)
-
-
-def test_too_few_steps_are_admitted(rng):
-    with pytest.warns(UserWarning, match="did not converge"):
-        found = two_factor(two_clusters(rng, 300), max_iterations=2)
-    assert not found.converged
 
 
 @pytest.mark.parametrize(

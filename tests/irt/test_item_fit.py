@@ -8,7 +8,6 @@ import pandas as pd
 import pytest
 from scipy import stats
 
-from psychlm import irt
 from psychlm.frames import FrameError
 from psychlm.irt import _m2
 from psychlm.irt.item_fit import (
@@ -299,30 +298,6 @@ def test_scattered_gaps_leave_no_score_groups_and_say_so(tables, rng):
     responses = simulated(tables, 60, rng).mask(rng.random((60, 7)) < 0.4).dropna(how="all")
     with pytest.raises(FrameError, match="use ld_x2 or q3"):
         s_x2(tables, responses, min_persons=30)
-
-
-def test_persons_of_rare_patterns_are_counted_out_aloud(tables, rng):
-    responses = simulated(tables, 300, rng)
-    responses.iloc[0, 0] = np.nan
-    with pytest.warns(UserWarning, match="1 of 300 persons"):
-        found = s_x2(tables, responses)
-    assert (found["n_persons"] == 299).all()
-
-
-def test_person_fit_sums_over_the_answered_items(tables, rng):
-    responses = simulated(tables, 50, rng).mask(rng.random((50, 7)) < 0.3)
-    responses = responses[responses.notna().sum(axis=1) > 2]
-    found = person_fit(tables, responses)
-    for person in responses.index[:10]:
-        x = responses.loc[person].dropna()
-        p = pd.Series(
-            tables.probability_at(np.array([found.loc[person, "theta"]]))[:, 0], index=tables.items
-        )[x.index]
-        outfit = ((x - p) ** 2 / (p * (1 - p))).mean()
-        assert found.loc[person, "outfit"] == pytest.approx(outfit)
-        log_odds = np.log(p / (1 - p))
-        zh = ((x - p) * log_odds).sum() / np.sqrt((p * (1 - p) * log_odds**2).sum())
-        assert found.loc[person, "zh"] == pytest.approx(zh)
 
 
 def test_q3_shows_the_pair_that_copies_and_lies_near_its_expectation_elsewhere(tables, rng):

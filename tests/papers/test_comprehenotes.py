@@ -19,12 +19,14 @@ def test_the_printed_reach_follows_from_the_released_estimates(released):
     assert (round(without.peak, 1), round(without.peak_ability, 1)) == (30.6, -1.5)
 
 
+@pytest.mark.needs_share
 def test_each_person_saw_two_thirds_of_the_items(released):
     responses = corpora.comprehenotes()
     assert list(responses.columns) == list(released.index)
     assert responses.notna().sum(axis=1).isin([36, 37]).all()
 
 
+@pytest.mark.needs_share
 def test_the_released_estimates_have_the_likelihood_of_mirt(released):
     x = corpora.comprehenotes().to_numpy()
     theta = np.linspace(-6, 6, 241)
