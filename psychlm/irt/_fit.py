@@ -45,6 +45,7 @@ ROUGH = 0.01  # logits: tolerance of the 2PL that starts a 3PL, and where EM han
 GUESSED_STEPS = 30  # EM steps after which a model with guessing goes to Newton's method
 EM_STEPS = 100  # EM steps after which any other model does
 GRID_ERROR = 0.01  # nats: a finer grid that moves the log-likelihood by less changes nothing
+ROUGH_GRID_ERROR = 1.0  # nats: the same before Newton's method
 SMALLEST_STEP = STEP / 16
 PRIORS = {"slope": (Normal, LogNormal), "intercept": (Normal,), "guessing": (Beta,)}
 
@@ -363,6 +364,12 @@ def climb(em: EM, parameters: Parameters) -> tuple[Parameters, torch.Tensor]:
         return parameters, everything & converged
     tolerance, limit = (ROUGH, GUESSED_STEPS) if guessed else (settings.tolerance, EM_STEPS)
     parameters, converged = squarem(em, parameters, tolerance, limit)
+    # Newton's steps are dear: a grid too coarse for steep items is refined by EM before them.
+    while guessed and em.grid.step > SMALLEST_STEP and em.n_steps < settings.max_iterations:
+        if em.grid_error(parameters, em.expect(parameters)[1]) < ROUGH_GRID_ERROR:
+            break
+        em.grid = em.grid.halved()
+        parameters, converged = squarem(em, parameters, tolerance, limit)
     if converged and not guessed or em.n_steps >= settings.max_iterations:
         return parameters, everything & converged & (not guessed)
     return newton(em, parameters)
