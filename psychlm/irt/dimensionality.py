@@ -1,6 +1,7 @@
 r"""Number of abilities: tetrachoric correlations, eigenvalues, two-factor models and rotation.
 
-A two-factor model is tested against a one-factor model by :func:`psychlm.irt.likelihood_ratio`.
+A two-factor model is tested against a one-factor model by :func:`likelihood_ratio`, which takes all
+nested models.
 """
 
 from __future__ import annotations
@@ -18,6 +19,9 @@ from scipy.special import expit, ndtr, ndtri
 from psychlm.frames import FrameError, check_responses, constant_items
 from psychlm.irt.item_fit import normal_weights, pair_tables
 from psychlm.irt.response_matrix import encode_responses
+from psychlm.irt.result import IRTFit
+from psychlm.stats import LikelihoodRatio
+from psychlm.stats import likelihood_ratio as chi_square_test
 
 LEAST_RATIO = 3.0  # first to second eigenvalue of an essentially one-dimensional test
 LOGISTIC_TO_NORMAL = 1.702  # slope at which the logistic curve is closest to the normal ogive
@@ -346,6 +350,40 @@ def two_factor_loglik(x: np.ndarray, parameters: np.ndarray) -> tuple[float, np.
     by_guess = (surplus / (1 - guess)).sum(axis=1)
     gradient = np.column_stack([(surplus * logistic) @ design, by_guess])
     return float((np.log(total) + largest).sum()), gradient
+
+
+def likelihood_ratio(
+    fit_small: IRTFit | TwoFactorFit, fit_big: IRTFit | TwoFactorFit
+) -> LikelihoodRatio:
+    """Test a model within a larger one, both fitted to the same responses.
+
+    Returns
+    -------
+    LikelihoodRatio
+        ``chi2`` (twice the gain in log-likelihood), ``df`` and ``p``.
+
+    Raises
+    ------
+    ValueError
+        If the fits are to different responses (other persons or items); if the bigger model has
+        no more parameters, or a log-likelihood lower by more than 0.01 nats: they are then not
+        nested, or have not converged.
+    """
+    if fit_small.data_hash != fit_big.data_hash:
+        raise ValueError("the models were fitted to different responses; fit both to one frame")
+    df = fit_big.n_parameters - fit_small.n_parameters
+    if df <= 0:
+        raise ValueError(
+            f"the bigger model has {fit_big.n_parameters} parameters and the small one "
+            f"{fit_small.n_parameters}; give the small (restricted) model first"
+        )
+    gain = fit_big.loglik - fit_small.loglik
+    if gain < -0.01:
+        raise ValueError(
+            f"the bigger model's log-likelihood is lower by {-gain:.3f} nats; the models are not "
+            "nested, or the bigger one needs more iterations"
+        )
+    return chi_square_test(0.0, max(gain, 0.0), df)
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Fit of items, pairs of items and persons: S-X2, LD-X2, Q3, person fit, and nested models.
+"""Fit of items, pairs of items and persons: S-X2, LD-X2, Q3 and person fit.
 
 Every statistic compares observed responses with those that a fitted model implies. The functions
 take an :class:`~psychlm.irt.result.IRTFit`, or :class:`ModelTables` made from the estimates of
@@ -18,11 +18,8 @@ from scipy import stats
 from scipy.special import expit, logsumexp
 
 from psychlm.frames import FrameError, check_responses
-from psychlm.stats import LikelihoodRatio
-from psychlm.stats import likelihood_ratio as chi_square_test
 
 if TYPE_CHECKING:
-    from psychlm.irt.dimensionality import TwoFactorFit
     from psychlm.irt.result import IRTFit
 
 STANDARD_GRID = np.linspace(-6, 6, 61)  # mirt's default nodes for one factor, in ability sds
@@ -395,37 +392,3 @@ def person_fit(fit: IRTFit | ModelTables, responses: pd.DataFrame) -> pd.DataFra
         sd = np.minimum(sd, LARGEST_MEAN_SQUARE_SD)
         columns |= {name: value, f"z_{name}": (np.cbrt(value) - 1) * (3 / sd) + sd / 3}
     return pd.DataFrame(columns, index=responses.index.rename("person"))
-
-
-def likelihood_ratio(
-    fit_small: IRTFit | TwoFactorFit, fit_big: IRTFit | TwoFactorFit
-) -> LikelihoodRatio:
-    """Test a model within a larger one, both fitted to the same responses.
-
-    Returns
-    -------
-    LikelihoodRatio
-        ``chi2`` (twice the gain in log-likelihood), ``df`` and ``p``.
-
-    Raises
-    ------
-    ValueError
-        If the fits are to different responses (other persons or items); if the bigger model has
-        no more parameters, or a log-likelihood lower by more than 0.01 nats: they are then not
-        nested, or have not converged.
-    """
-    if fit_small.data_hash != fit_big.data_hash:
-        raise ValueError("the models were fitted to different responses; fit both to one frame")
-    df = fit_big.n_parameters - fit_small.n_parameters
-    if df <= 0:
-        raise ValueError(
-            f"the bigger model has {fit_big.n_parameters} parameters and the small one "
-            f"{fit_small.n_parameters}; give the small (restricted) model first"
-        )
-    gain = fit_big.loglik - fit_small.loglik
-    if gain < -0.01:
-        raise ValueError(
-            f"the bigger model's log-likelihood is lower by {-gain:.3f} nats; the models are not "
-            "nested, or the bigger one needs more iterations"
-        )
-    return chi_square_test(0.0, max(gain, 0.0), df)

@@ -9,13 +9,12 @@ import pytest
 from scipy import stats
 
 from psychlm.frames import FrameError
-from psychlm.irt import _m2
+from psychlm.irt import _m2, likelihood_ratio
 from psychlm.irt.item_fit import (
     ModelTables,
     collapse_sparse,
     expected_correct_by_score,
     ld_x2,
-    likelihood_ratio,
     normal_weights,
     person_fit,
     q3,
