@@ -14,9 +14,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pandas as pd
 import torch
+from scipy.stats import rankdata
 
 from psychlm.frames import FrameError, format_names
-from psychlm.irt.em import EM, Settings, squarem
+from psychlm.irt.em import EM, Settings, scoring_with_guessing, squarem
 from psychlm.irt.likelihood import (
     RUNAWAY_SLOPE,
     STEP,
@@ -24,6 +25,8 @@ from psychlm.irt.likelihood import (
     Parameters,
     Posterior,
     QuadratureGrid,
+    expected_counts,
+    log_probabilities,
     quadrature_grid,
 )
 from psychlm.irt.newton import better_starts, newton
@@ -42,6 +45,9 @@ START_GUESSING = 0.02
 START_COMMON_GUESSING = 0.15
 RARE = 10  # that the same few persons failed two easy items is no surprise; of ten persons it is
 ROUGH = 0.01  # logits: tolerance of the 2PL that starts a 3PL, and where EM hands over to Newton
+MANY_ITEMS = 50  # from which a 3PL starts at curves on persons' scores instead of a 2PL
+SCORE_STARTS = [(slope, c) for slope in (-1.0, 1.0, 3.0) for c in (0.0, START_GUESSING, 0.25)]
+SCORE_ERROR = 0.25  # standard deviations of ability
 GUESSED_STEPS = 30  # EM steps after which a model with guessing goes to Newton's method
 EM_STEPS = 100  # EM steps after which any other model does
 GRID_ERROR = 0.01  # nats: a finer grid that moves the log-likelihood by less changes nothing
@@ -274,6 +280,8 @@ def starting_values(
     plain = Parameters(torch.ones_like(share), 1.2 * torch.logit(known), guess)
     if not design.guessing_free.any():
         return plain
+    if len(share) >= MANY_ITEMS and design.guessing_free.all() and not design.common_guessing:
+        return start_from_scores(responses, design)
     priors = {name: prior for name, prior in design.priors.items() if name != "guessing"}
     without = Design(design.common_slope, torch.zeros_like(design.guessing_free), priors)
     em = EM(responses, without, quadrature_grid(device=responses.device), settings)
@@ -281,6 +289,49 @@ def starting_values(
     begin = START_COMMON_GUESSING if design.common_guessing else START_GUESSING
     guessing = torch.where(design.guessing_free, begin, rough.guessing)
     return replace(rough, guessing=guessing)
+
+
+def start_from_scores(responses: ResponseMatrix, design: Design) -> Parameters:
+    """Return for each item the best of several curves fitted to ability as scores show it.
+
+    A 2PL turns guessed responses into extreme slopes, from which a 3PL seldom returns.
+    """
+    # Score: correct responses beyond expectation, with items turned that disagree with the others.
+    share = responses.n_correct / responses.n_answered
+    blocks = list(responses.blocks())
+    residual = torch.cat(
+        [b.correct - (1 if b.answered is None else b.answered) * share[b.items] for b in blocks], 1
+    )
+    weighted = residual * responses.count[:, None]
+    agreement = weighted.T @ residual.sum(1) - (weighted * residual).sum(0)
+    score = residual @ torch.where(agreement < 0, -1.0, 1.0).double()
+    # Ability: normal quantiles of the scores' ranks, as posteriors of one width.
+    rank = torch.tensor(rankdata(score.cpu().numpy()), device=score.device) / (len(score) + 1)
+    ability = torch.special.ndtri(rank)[:, None]
+    nodes = quadrature_grid(device=score.device).nodes
+    weights = torch.softmax(-0.5 * ((nodes - ability) / SCORE_ERROR) ** 2, 1)
+    weights *= responses.count[:, None]
+
+    tables = []
+    for block in blocks:
+        correct, answered = expected_counts(block, weights)
+        answered = answered.expand_as(correct)
+        free, above = design.free()[:, block.items].T, share[block.items]
+        values, curves = [], []
+        for slope, guessing in SCORE_STARTS:
+            # An intercept that keeps the proportion correct: N(0, 1) flattens a curve of this slope
+            c = torch.full_like(above, guessing).minimum(above / 2)
+            logit = torch.logit(((above - c) / (1 - c)).clamp(0.02, 0.98))
+            intercept = logit * (1 + slope**2 / 2.9) ** 0.5
+            beta = torch.stack([torch.full_like(c, slope), intercept, c], 1)
+            for _ in range(3):
+                beta = scoring_with_guessing(beta, correct, answered, nodes, free, design, 1e-3)
+            log_p, log_q = log_probabilities(*Parameters(*beta.T).logits(nodes))
+            values.append((correct * log_p + (answered - correct) * log_q).sum(1))
+            curves.append(beta)
+        best = torch.stack(values).nan_to_num(-torch.inf).argmax(0)
+        tables.append(torch.stack(curves)[best, torch.arange(len(best), device=best.device)])
+    return Parameters(*torch.cat(tables).T.contiguous())
 
 
 @dataclass(frozen=True)

@@ -86,12 +86,14 @@ class EM:
         posterior, objective = self.expect(parameters)
         nodes, accuracy = self.grid.nodes, self.accuracy
         better = maximise(self.responses, self.design, parameters, posterior, nodes, accuracy)
-        # A slope that runs away has no maximum to go to; its curve stays and is reported after the
-        # fit. It is rescaled with the others, without which the likelihood would fall.
+        # A slope that runs away has no maximum to go to; it stays and is reported after the fit.
+        # The curve's location moves with the scale of ability, lest the likelihood fall.
         runaway = parameters.slope.abs() > RUNAWAY_SLOPE
         better = Parameters(*torch.where(runaway, parameters.table(), better.table()))
+        moved = self.absorb(better, posterior)
+        held = torch.where(runaway, moved.slope / parameters.slope, 1.0)
         self.n_steps += 1
-        return self.absorb(better, posterior), objective
+        return replace(moved, slope=moved.slope / held, intercept=moved.intercept / held), objective
 
     def absorb(self, parameters: Parameters, posterior: Posterior) -> Parameters:
         """Move ability's mean and spread, then rescale the items so that ability is N(0, 1).
@@ -276,7 +278,7 @@ def scoring_with_guessing(
         by_logit, by_guessing = correct * p.z + wrong * q.z, correct * p.c + wrong * q.c
         uphill = torch.stack([by_logit @ nodes, by_logit.sum(1), by_guessing.sum(1)], 1)
         probability = c + (1 - c) * torch.sigmoid(z)
-        # 1 - P = (1 - c) s(-z): a difference would round to 0 for steep items, far from their middle
+        # 1 - P = (1 - c) s(-z): a difference would round to 0 far from a steep middle
         odds = answered * probability / ((1 - c) * torch.sigmoid(-z)).clamp_min(1e-300)
         root = odds.clamp_min(0).sqrt()
         derivatives = torch.stack([root * p.z * nodes, root * p.z, root * p.c], 1)

@@ -7,11 +7,16 @@ import warnings
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 from scipy.special import expit
 from test_fit import exact_loglik, responses_of
 
 from psychlm import irt, simulate
 from psychlm.frames import FrameError
+from psychlm.irt._fit import start_from_scores
+from psychlm.irt.em import scoring_with_guessing
+from psychlm.irt.likelihood import Design
+from psychlm.irt.response_matrix import encode_responses
 
 
 def guessed(seed: int, n_persons: int = 800, n_items: int = 15, guessing: float | None = 0.2):
@@ -133,3 +138,26 @@ def test_no_random_start_ends_higher(dataset, reference_dir):
         )
         best = max(best, quiet_fit(answered, "3PL", start=start).loglik)
     assert best < ours.loglik + 0.01
+
+
+def test_the_m_step_of_a_steep_item_reaches_its_maximum_on_a_wide_grid():
+    # At the ends of the grid 1 - P = exp(-56), which 1 - P as a difference loses.
+    nodes = torch.linspace(-8, 8, 161, dtype=torch.float64)
+    answered = 4000 * torch.softmax(-0.5 * nodes**2, 0)[None]
+    correct = answered * (0.2 + 0.8 * torch.sigmoid(8 * nodes - 8))
+    start = torch.tensor([[7.0, -6.0, 0.35]], dtype=torch.float64)
+    design = Design(False, torch.tensor([True]), {})
+    for _ in range(3):
+        start = scoring_with_guessing(
+            start, correct, answered, nodes, design.free().T, design, 1e-6
+        )
+    assert start[0].tolist() == pytest.approx([8, -8, 0.2], abs=1e-3)
+
+
+def test_many_guessed_items_start_from_scores_with_negative_items_turned():
+    items, answered = guessed(5, n_persons=1500, n_items=60)
+    answered.iloc[:, :5] = 1 - answered.iloc[:, :5]
+    encoded = encode_responses(answered, torch.device("cpu"))
+    start = start_from_scores(encoded, Design(False, torch.ones(60, dtype=torch.bool), {}))
+    assert (start.slope[:5] < 0).all() and (start.slope[5:] > 0).all()
+    assert np.corrcoef(start.slope[5:], items["a"].iloc[5:])[0, 1] > 0.7
