@@ -412,7 +412,7 @@ def _diagonal(change: Floats, matrix: Floats) -> Floats:
     return np.einsum("ij,ik,kj->j", change, matrix, change, optimize=True)
 
 
-def first_smoothing(diagonals: list[tuple[Floats, Floats]], n: int) -> Floats:
+def start_smoothing(diagonals: list[tuple[Floats, Floats]], n: int) -> Floats:
     """Return the log lambda of all penalties where mgcv's search begins (its ``initial.sp``).
 
     Each penalty weighs as much as the data on the coefficients that it touches, lambda_j = mean(x)
