@@ -49,27 +49,14 @@ FASTEST_MS = 10.0  # a median "_ms" below it is most likely in seconds
 
 @dataclass(frozen=True)
 class ModelMatrix:
-    """The terms of a formula, their bases placed at the data of a fit.
+    """The terms of a formula, their bases placed at the data of a fit."""
 
-    Attributes
-    ----------
-    linear, smooths : tuple of Term
-        Their columns stand in this order after the intercept, column 0.
-    names : tuple of str, length p
-    slices : dict of str -> slice
-        The columns of each term, by its label.
-    centred : ndarray of bool, shape (p,)
-        As in mgcv, neither the intercept nor random effects are centred.
-    penalties : ndarray, shape (n_penalties, p)
-        Diagonals of the penalties, on the columns as :meth:`Term.columns` returns them.
-    """
-
-    linear: tuple[Linear, ...]
-    smooths: tuple[Term, ...]
-    names: tuple[str, ...]
-    slices: dict[str, slice]
-    centred: NDArray[np.bool_]
-    penalties: Floats
+    linear: tuple[Linear, ...]  # the first columns after the intercept, column 0
+    smooths: tuple[Term, ...]  # the columns after those
+    names: tuple[str, ...]  # of the p columns
+    slices: dict[str, slice]  # the columns of each term, by its label
+    centred: NDArray[np.bool_]  # (p,): not the intercept and random effects, as in mgcv
+    penalties: Floats  # (n_penalties, p): diagonals, on the columns as Term.columns returns them
 
     def evaluate(self, data: pd.DataFrame) -> Floats:
         """Return the columns for some rows, neither centred nor scaled, shape (n, p)."""
@@ -227,55 +214,27 @@ def check_collinear(correlation: Floats, names: tuple[str, ...], free: NDArray[n
 
 @dataclass(frozen=True)
 class UnitMoments:
-    """Cross-products of B designs of p columns and m measures, separately for each of U units.
+    """Cross-products of B designs of p columns and m measures, separately for each of U units."""
 
-    Attributes
-    ----------
-    xx : Tensor, shape (U, B, p, p)
-    xy : Tensor, shape (U, B, p, m)
-    yy : Tensor, shape (U, m)
-    n : Tensor, shape (U,)
-        Readings.
-    """
-
-    xx: Tensor
-    xy: Tensor
-    yy: Tensor
-    n: Tensor
+    xx: Tensor  # (U, B, p, p)
+    xy: Tensor  # (U, B, p, m)
+    yy: Tensor  # (U, m)
+    n: Tensor  # (U,): readings
 
 
 @dataclass(frozen=True)
 class SharedDesign:
-    """The design of one set of rows without any surprisal, its columns centred and scaled.
+    """The design of one set of rows without any surprisal, its columns centred and scaled."""
 
-    Attributes
-    ----------
-    names : tuple of str, length p
-    penalties : Tensor, shape (n_penalties, p)
-    sums : Tensor, shape (n_words, p)
-        G: the columns summed over the readings of each word.
-    counts : Tensor, shape (n_words,)
-        Readings of each word.
-    y_sums : Tensor, shape (n_words, m)
-        The centred measures, summed over the readings of each word.
-    words : ndarray of int, shape (n_words,)
-        Positions of the words in the table of surprisals.
-    bounds : ndarray of int, shape (U + 1,)
-        Where each unit's words begin.
-    base : UnitMoments, with B = 1
-    start : Tensor, shape (n_penalties,)
-        The log lambda at which the search for smoothing begins.
-    """
-
-    names: tuple[str, ...]
-    penalties: Tensor
-    sums: Tensor
-    counts: Tensor
-    y_sums: Tensor
-    words: Integers
-    bounds: Integers
-    base: UnitMoments
-    start: Tensor
+    names: tuple[str, ...]  # of the p columns
+    penalties: Tensor  # (n_penalties, p)
+    sums: Tensor  # (n_words, p): G, the columns summed over the readings of each word
+    counts: Tensor  # (n_words,): readings of each word
+    y_sums: Tensor  # (n_words, m): the centred measures, summed over the readings of each word
+    words: Integers  # (n_words,): positions of the words in the table of surprisals
+    bounds: Integers  # (U + 1,): where each unit's words begin
+    base: UnitMoments  # with B = 1
+    start: Tensor  # (n_penalties,): the log lambda at which the search for smoothing begins
 
 
 def share_design(
