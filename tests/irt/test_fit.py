@@ -57,7 +57,7 @@ def reference(reference_dir, table, dataset, model):
 
 
 def exact_loglik(fit, responses, step=0.002):
-    """Integrate each person's likelihood over ability, with steps far below any posterior's width."""
+    """Integrate each person's likelihood over ability in steps far below a posterior's width."""
     theta = np.arange(-7, 7 + step / 2, step)
     a, d, c = (fit.items[name].to_numpy() for name in "adc")
     p = np.clip(c + (1 - c) * expit(np.outer(theta, a) * fit.ability_sd + d), 1e-300, 1 - 1e-16)
