@@ -122,22 +122,10 @@ def corpus_tables(name: str) -> Tables:
     return tables | ({} if corpus.surprisals is None else {"surprisals": corpus.surprisals})
 
 
-def comprehenotes_tables() -> Tables:
-    """Return the graded responses to ComprehENotes' 55 items, and the items' topics."""
-    items = pd.read_csv(data.path("comprehenotes/items"))
-    responses = pd.read_csv(data.path("comprehenotes/responses"))
-    graded = responses.columns.drop("person")
-    return {
-        "responses": responses.astype(dict.fromkeys(graded, "Int8")),
-        "items": items[["item", "bank_number", "topic"]],
-    }
-
-
 STUDIES: dict[str, Callable[[], Tables]] = {
     "laverghetta2021": laverghetta2021_tables,
     "lalor2016": lalor2016_tables,
     "lalor2018": lalor2018_tables,
-    "comprehenotes": comprehenotes_tables,
     "metabench": metabench_tables,
     "sap2024": sap2024_tables,
     "ucl2023": lambda: corpus_tables("ucl2023"),

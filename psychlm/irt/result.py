@@ -17,6 +17,7 @@ from psychlm.irt.scoring import AbilityPosterior, ability_posterior, score
 
 MODELS = {"1PL": "1PL", "RASCH": "Rasch", "2PL": "2PL", "3PL": "3PL"}
 FORMAT = "psychlm.irt.fit/2"
+LARGEST = 1e6  # logits, of any parameter in a file: beyond it arithmetic overflows
 COLUMNS = ["a", "b", "c", "d", "se_a", "se_b", "se_c", "se_d", "c_is_free", "converged"]
 
 
@@ -170,8 +171,9 @@ def _checked_content(content: dict[str, Any]) -> dict[str, Any]:
     require(values["model"] in {*MODELS.values(), "mixed"}, f"model {values['model']!r} is unknown")
     require(values["method"] in ("mml", "vi"), f"method {values['method']!r} is unknown")
     require(math.isfinite(values["loglik"]), "the log-likelihood is not finite")
-    require(math.isfinite(values["ability_mean"]), "ability_mean is not finite")
-    require(0 < values["ability_sd"] < math.inf, "ability_sd is not positive and finite")
+    require(abs(values["ability_mean"]) < LARGEST, "ability_mean is not finite or far too large")
+    possible_sd = 1 / LARGEST < values["ability_sd"] < LARGEST
+    require(possible_sd, "ability_sd is not positive and finite, or far too large or small")
     require(values["n_persons"] > 0 < values["n_parameters"], "there are no persons or parameters")
 
     # The items: one label each, nine columns of equal length, parameters that make sense.
@@ -189,7 +191,8 @@ def _checked_content(content: dict[str, Any]) -> dict[str, Any]:
         for name, column in zip(COLUMNS[:-2], columns, strict=False)
     }
     items = pd.DataFrame({**table, **flags}, index=pd.Index(index, name="item"))
-    require(np.isfinite(items[["a", "c", "d"]]).all(axis=None), "a, c or d is not finite")
+    possible = items[["a", "c", "d"]].abs() < LARGEST
+    require(possible.all(axis=None), "a, c or d is not finite, or far too large")
     require(items["c"].between(0, 1, inclusive="left").all(), "c lies outside [0, 1)")
 
     # The covariance: a square table with the same labels on both sides.

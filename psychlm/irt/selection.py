@@ -59,8 +59,8 @@ def select_items(
     """Select the items that make a scale of one ability.
 
     First the whole set is examined: does one eigenvalue stand out, and do some items need a
-    guessing parameter? Then, round by round, the criteria are applied in their order; the first that removes
-    items ends the round, and the model is refitted, until no item is removed.
+    guessing parameter? Then, round by round, the criteria are applied in their order; the first
+    that removes items ends the round, and the model is refitted, until no item is removed.
 
     Parameters
     ----------
@@ -100,6 +100,7 @@ def select_items(
             f"{correction!r} one of {list(CORRECTIONS)}"
         )
     log: list[pd.DataFrame] = []
+    columns: dict[str, Any]
 
     def record(
         number: int, step: str, items: Any, statistic: str, value: Any, **columns: Any
@@ -116,8 +117,8 @@ def select_items(
         n_out = len(kept) - len(asked)
         if n_out:
             note = "persons asked none of the items left"
-            columns = {"threshold": 0, "verdict": "remark", "note": note}
-            record(number, "persons", ["(all items)"], "n_left_out", n_out, **columns)
+            remark: dict[str, Any] = {"threshold": 0, "verdict": "remark", "note": note}
+            record(number, "persons", ["(all items)"], "n_left_out", n_out, **remark)
         return asked
 
     kept = check_responses(responses)
@@ -177,8 +178,8 @@ def select_items(
             elif step == "fit":
                 table = s_x2(fitted, kept)
                 p = adjust(table["p"].to_numpy())
-                remove, note = p < alpha, np.where(table["df"] == 0, "no degrees of freedom", "")
-                columns = {"threshold": alpha, "p": p, "verdict": _verdict(remove), "note": note}
+                remove, notes = p < alpha, np.where(table["df"] == 0, "no degrees of freedom", "")
+                columns = {"threshold": alpha, "p": p, "verdict": _verdict(remove), "note": notes}
                 record(number, step, items, "s_x2", table["s_x2"].to_numpy(), **columns)
             else:
                 table = _dependent_pairs(fitted, kept, adjust, alpha)
@@ -280,7 +281,11 @@ def confirm(
     tables = ModelTables.from_fit(calibrated)
     x = tables.response_array(responses)
     no_guessing = np.zeros(len(tables.items), dtype=bool)
-    held = {"slope_is": "fixed", "guess_is_free": no_guessing, "intercept_is_free": False}
+    held: dict[str, Any] = {
+        "slope_is": "fixed",
+        "guess_is_free": no_guessing,
+        "intercept_is_free": False,
+    }
     tables = replace(tables, **held, mean_is_free=True, sd_is_free=True)
     mean, sd, change = float(tables.weights @ tables.nodes), 1.0, np.inf
     for _ in range(MAX_STEPS):
@@ -400,5 +405,5 @@ def select_by_difficulty(
     known = np.flatnonzero(np.isfinite(size))
     order = known[np.argsort(size[known] if low_first else -size[known], kind="stable")]
     kept = np.zeros(len(size), dtype=bool)
-    kept[order[: round(fraction * len(known))]] = True
+    kept[order[: round(float(fraction) * len(known))]] = True  # type: ignore[arg-type]
     return kept

@@ -223,7 +223,7 @@ def run(
                 torch.cuda.empty_cache()
             rest = "half of it" if len(batch) > 1 else "the others: its words have no value"
             warnings.warn(
-                f"out of memory with a batch of {len(batch)} x {len(batch[0])} tokens; using {rest}",
+                f"out of memory ({len(batch)} x {len(batch[0])} tokens); using {rest}",
                 RuntimeWarning,
                 stacklevel=2,
             )

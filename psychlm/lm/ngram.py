@@ -1,11 +1,11 @@
 """N-gram language models with modified Kneser-Ney smoothing (Heafield et al. 2013), trained and
 queried with KenLM.
 
-Hao et al. (2020) take orders 2 to 5, and order 1 for word frequencies. A sentence is a line: it
-begins after ``<s>`` and ends with ``</s>``, which counts in the perplexity but belongs to no word.
-Text in which rare words are written ``<unk>`` (Penn Treebank, WikiText-2) has it as a word of its
-own. ``lmplz`` keeps that name for what it never saw, so here the text's ``<unk>`` becomes
-``<rare>``, and so does every word that such a model does not know.
+Hao et al. (2020) take orders 2 to 5. A sentence is a line: it begins after ``<s>`` and ends with
+``</s>``, which counts in the perplexity but belongs to no word. Text in which rare words are
+written ``<unk>`` (Penn Treebank, WikiText-2) has it as a word of its own. ``lmplz`` keeps that name
+for what it never saw, so here the text's ``<unk>`` becomes ``<rare>``, and so does every word that
+such a model does not know.
 
 ``pip install kenlm`` brings only the module that queries models. ``lmplz``, which trains them, and
 ``query``, which checks them, come from the same source with cmake and boost; the build takes about
@@ -64,9 +64,7 @@ class Perplexity:
 
 @dataclass(frozen=True, eq=False)
 class NgramModel:
-    """An n-gram model that KenLM holds in memory (its unigrams alone for order 1, which KenLM's
-    module cannot read).
-    """
+    """An n-gram model that KenLM holds in memory."""
 
     path: Path  # the ARPA file or KenLM binary it came from
     order: int
@@ -128,40 +126,18 @@ class NgramModel:
         )
 
 
-class _Unigrams:
-    """The unigrams of an ARPA file behind the two methods of ``kenlm.Model`` that are used here."""
-
-    def __init__(self, path: Path) -> None:
-        lines = path.read_text(encoding="utf-8").split("\n")
-        fields = [line.split("\t") for line in lines if "\t" in line]
-        self._log10 = {token: float(log10) for log10, token, *_ in fields}
-
-    def __contains__(self, token: str) -> bool:
-        return token in self._log10 and token != UNKNOWN
-
-    def full_scores(self, text: str) -> list[tuple[float, int, bool]]:
-        return [
-            (self._log10.get(token, self._log10[UNKNOWN]), 1, token not in self)
-            for token in [*text.split(), "</s>"]
-        ]
-
-
 def load(path: str | Path) -> NgramModel:
     """Open an ARPA file or a KenLM binary.
 
     Raises
     ------
     KenlmError
-        If the module ``kenlm`` is not installed (orders above 1 need it) or the file is no n-gram
+        If the module ``kenlm`` is not installed or the file is no n-gram
         model.
     """
     path = Path(path)
     if not path.is_file():
         raise KenlmError(f"no n-gram model at {path}; train one with psychlm.lm.ngram.train")
-    with path.open("rb") as opened:
-        head = opened.read(200)
-    if head.startswith(b"\\data\\") and b"ngram 2=" not in head:
-        return NgramModel(path, 1, _Unigrams(path))
     try:
         import kenlm  # type: ignore[import-not-found, unused-ignore]
     except ImportError as error:
@@ -195,7 +171,7 @@ def train(
     sentences : iterable of sequences of str
         Tokens without white space; a token ``<unk>`` is a word like any other (see the module).
     order : int
-        1 to 5 (``lmplz`` as it is built takes up to 6).
+        2 to 6; KenLM's module reads no unigram models.
     path : str or Path
         Where the ARPA file goes; it is moved there when it is whole.
     discount_fallback : bool

@@ -14,6 +14,7 @@ import re
 import unicodedata
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -86,7 +87,7 @@ def words_of(texts: str | Iterable[str] | Mapping[str, str]) -> pd.DataFrame:
         texts = {str(number): text for number, text in enumerate(texts, start=1)}
     if not texts:
         raise FrameError("no text was given; give a text, a list of texts, or a words frame")
-    parts = []
+    ids, numbers, words, befores, afters = [], [], [], [], []
     for text_id, text in texts.items():
         if not isinstance(text, str):
             raise FrameError(f"text {text_id!r} is a {type(text).__name__}, not a str")
@@ -97,16 +98,13 @@ def words_of(texts: str | Iterable[str] | Mapping[str, str]) -> pd.DataFrame:
                 f"text {str(text_id)!r} holds no word ({len(text)} characters, all white space); "
                 "leave it out"
             )
-        words, gaps = zip(*pieces, strict=True)
-        columns = {
-            "text_id": str(text_id),
-            "word_id": range(1, len(words) + 1),
-            "word": words,
-            "space_before": [before] + [""] * (len(words) - 1),
-            "space_after": gaps,
-        }
-        parts.append(pd.DataFrame(columns))
-    return pd.concat(parts, ignore_index=True)
+        ids += [str(text_id)] * len(pieces)
+        numbers += range(1, len(pieces) + 1)
+        befores += [before] + [""] * (len(pieces) - 1)
+        words += [word for word, _ in pieces]
+        afters += [gap for _, gap in pieces]
+    columns = {"text_id": ids, "word_id": numbers, "word": words}
+    return pd.DataFrame(columns | {"space_before": befores, "space_after": afters})
 
 
 def prepare_words(
@@ -233,31 +231,39 @@ def documents(prepared: pd.DataFrame, context_sentences: int | None = None) -> l
     FrameError
         If sentences are asked for and the frame does not tell them apart.
     """
-    texts = [part for _, part in prepared.groupby("text_id", sort=False)]
+    # texts stand one after another; what is before, in and after each word alternates
+    begins = np.flatnonzero(~prepared.duplicated("text_id").to_numpy())
+    limits = np.append(begins, len(prepared))
+    columns = [prepared[name].tolist() for name in ("space_before", "word", "space_after")]
+    pieces = list(zip(*columns, strict=True))
+    rows = prepared.index.to_numpy(np.int64)
+
+    def document(low: int, high: int, first_scored: int) -> Document:
+        """Concatenate the words from low to high, and count characters."""
+        own = [piece for word in pieces[low:high] for piece in word]
+        ends = np.cumsum([len(piece) for piece in own]).reshape(-1, 3)
+        scored = np.arange(low, high) >= first_scored
+        return Document("".join(own), ends[:, 0], ends[:, 1], rows[low:high], scored)
+
     if context_sentences is None:
-        return [_document(part, np.ones(len(part), dtype=bool)) for part in texts]
+        return [document(low, high, low) for low, high in pairwise(limits)]
     if "sentence_id" not in prepared.columns:
         raise FrameError("context_sentences needs a column sentence_id in words; add it")
     if context_sentences < 0:
         raise FrameError(
             f"context_sentences is {context_sentences}; 0 reads each sentence by itself"
         )
+    sentence = prepared["sentence_id"]
     single = []
-    for part in texts:
-        number = part["sentence_id"].ne(part["sentence_id"].shift()).cumsum().to_numpy()
-        for sentence in range(1, int(number[-1]) + 1):
-            window = (number >= sentence - context_sentences) & (number <= sentence)
-            document = _document(part[window], number[window] == sentence)
+    for low, high in pairwise(limits):
+        own = sentence.iloc[low:high]
+        starts = low + np.flatnonzero(own.ne(own.shift()).to_numpy())
+        for number, end in enumerate([*starts[1:], high]):
+            first = starts[max(0, number - context_sentences)]
+            one = document(first, end, starts[number])
             # the space after a sentence belongs to the next one
-            single.append(replace(document, text=document.text[: document.ends[-1]]))
+            single.append(replace(one, text=one.text[: one.ends[-1]]))
     return single
-
-
-def _document(part: pd.DataFrame, scored: NDArray[np.bool_]) -> Document:
-    """Concatenate words and white space, and count characters."""
-    pieces = part[["space_before", "word", "space_after"]].to_numpy().ravel().tolist()
-    ends = np.cumsum([len(piece) for piece in pieces]).reshape(-1, 3)
-    return Document("".join(pieces), ends[:, 0], ends[:, 1], part.index.to_numpy(np.int64), scored)
 
 
 def tokenize(texts: list[Document], tokenizer: Any) -> list[Tokens]:

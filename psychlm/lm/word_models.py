@@ -2,12 +2,12 @@
 Transformers on one corpus.
 
 The networks are those of PyTorch's word language model example: an embedding as wide as the hidden
-layers, two LSTM layers or two Transformer blocks with two heads, a softmax decoder, tied to the
-embedding or not. The paper's sizes are 200, 425 (424 where two heads must share it), 650 and 1100.
-They are trained by plain stochastic gradient descent on spans of a text that is read in parallel
-rows; after an epoch that does not improve the validation perplexity the rate is halved; after
-``patience`` such epochs in a row training ends, and the weights of the best epoch are the model.
-All models of a corpus share its closed vocabulary, so that their perplexities compare.
+layers, two LSTM layers or two Transformer blocks with two heads, a softmax decoder. The paper's
+sizes are 200, 425 (424 where two heads must share it), 650 and 1100. They are trained by plain
+stochastic gradient descent on spans of a text that is read in parallel rows; after an epoch that
+does not improve the validation perplexity the rate is halved; after ``patience`` such epochs in a
+row training ends, and the weights of the best epoch are the model. All models of a corpus share its
+closed vocabulary, so that their perplexities compare.
 """
 
 from __future__ import annotations
@@ -35,10 +35,7 @@ from psychlm.lm import ngram
 from psychlm.lm.tokens import sum_over_words, word_level_tokens
 
 END = "<eos>"
-LSTM_SIZES = (200, 425, 650, 1100)  # Hao et al. 2020, section 3.1
-TRANSFORMER_SIZES = (200, 424, 650, 1100)
 LARGEST_TUNED = 650  # larger ones take over what was found for it (section 3.1)
-RANDOM_TRIALS, MODEL_TRIALS = 7, 13  # section 3.1
 FIRST_RATE = {"LSTM": 20.0, "Transformer": 5.0}  # of PyTorch's word language model example
 ROWS_AT_ONCE = 32  # texts, or windows of one
 WORDS_AT_ONCE = 4096  # all rows together: bounds the memory that logits take
@@ -86,7 +83,6 @@ class Architecture:
 
     kind: Literal["lstm", "transformer"]
     size: int  # units of the embedding and of each hidden layer
-    tied: bool = False  # the decoder's weights are the embedding's
     layers: int = 2
     heads: int = 2  # of the Transformer
     span: int = 35  # tokens that training carries gradients, or attention, across
@@ -139,8 +135,6 @@ class WordNetwork(nn.Module):
         nn.init.uniform_(self.embedding.weight, -0.1, 0.1)
         nn.init.uniform_(self.decoder.weight, -0.1, 0.1)
         nn.init.zeros_(self.decoder.bias)
-        if architecture.tied:
-            self.decoder.weight = self.embedding.weight
 
     def forward(self, numbers: Tensor, state: State | None = None) -> tuple[Tensor, State | None]:
         """Return logits (rows, n, V) of the words after ``numbers`` (rows, n), and an LSTM's state
@@ -405,11 +399,11 @@ class _Run:
         tensors["random"] = torch.get_rng_state()
         if self.device.startswith("cuda"):
             tensors["random_cuda"] = torch.cuda.get_rng_state(self.device)
-        # tied weights share memory, which safetensors does not store
-        copies = {name: value.clone().contiguous() for name, value in tensors.items()}
+        # weights of an LSTM may share storage, which safetensors does not write
+        tensors = {name: value.clone().contiguous() for name, value in tensors.items()}
         about = {"identity": identity, "progress": json.dumps(asdict(self.progress))}
         with atomic_write(path) as part:
-            save_file(copies, str(part), about)
+            save_file(tensors, str(part), about)
 
     def resume(self, path: Path, identity: str) -> None:
         """Continue from a checkpoint of the same run."""
@@ -479,16 +473,6 @@ def perplexity(model: WordModel, stream: Tensor) -> float:
     return math.exp(mean) if mean < LARGEST_NATS else math.inf
 
 
-@dataclass(frozen=True, eq=False)
-class Tuned:
-    """The result of a search over batch size, dropout and rate."""
-
-    training: Training
-    validation_perplexity: float
-    # number, batch_size, dropout, rate, validation_perplexity (inf where training diverged)
-    trials: pd.DataFrame
-
-
 def tune(
     text: Tensor,
     validation: Tensor,
@@ -496,11 +480,10 @@ def tune(
     architecture: Architecture,
     training: Training = Training(),  # noqa: B008 (frozen)
     *,
-    random_trials: int = RANDOM_TRIALS,
-    model_trials: int = MODEL_TRIALS,
+    trials: tuple[int, int] = (7, 13),
     storage: str | None = None,
     device: str = "cpu",
-) -> Tuned:
+) -> Training:
     """Search batch size, dropout and first rate: random trials, then trials that expected
     improvement proposes.
 
@@ -513,6 +496,8 @@ def tune(
     ----------
     training : Training
         What is not searched: epochs, patience, clip, seed.
+    trials : (int, int)
+        Random trials and trials that the search proposes; the paper's are 7 and 13 (section 3.1).
     storage : str, optional
         ``"sqlite:///tuning.db"``: trials are kept there, and a search that was interrupted
         continues.
@@ -544,17 +529,13 @@ def tune(
         return math.log(done.validation_perplexity)
 
     study = optuna.create_study(
-        study_name=f"{architecture.kind}-{architecture.size}{'-tied' * architecture.tied}",
-        sampler=optuna.samplers.GPSampler(seed=training.seed, n_startup_trials=random_trials),
+        study_name=f"{architecture.kind}-{architecture.size}",
+        sampler=optuna.samplers.GPSampler(seed=training.seed, n_startup_trials=trials[0]),
         storage=storage,
         load_if_exists=True,
     )
-    study.optimize(objective, n_trials=max(random_trials + model_trials - len(study.trials), 0))
-    rows = [{"number": t.number, **t.params, "log": t.value} for t in study.trials]
-    trials = pd.DataFrame(rows)
-    trials["validation_perplexity"] = np.exp(trials.pop("log").astype(float)).fillna(math.inf)
-    best = replace(training, **study.best_params)
-    return Tuned(best, math.exp(study.best_value), trials)
+    study.optimize(objective, n_trials=max(sum(trials) - len(study.trials), 0))
+    return replace(training, **study.best_params)
 
 
 # The models of the paper
@@ -650,9 +631,8 @@ def networks(
             if own is not None:
                 own.mkdir(parents=True, exist_ok=True)
                 storage = f"sqlite:///{own / 'trials.db'}"
-            options = {"random_trials": trials[0], "model_trials": trials[1], "storage": storage}
-            tuned = tune(text, validation, vocabulary, made, settings, device=device, **options)  # type: ignore[arg-type]
-            settings = tuned.training
+            options = {"trials": trials, "storage": storage, "device": device}
+            settings = tune(text, validation, vocabulary, made, settings, **options)  # type: ignore[arg-type]
         done = train(text, validation, vocabulary, made, settings, folder=own, device=device)
         reached = perplexity(done.model, test)
         yield CorpusModel(family, size, corpus, done.model, reached, settings)

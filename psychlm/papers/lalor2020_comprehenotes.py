@@ -1,8 +1,8 @@
 """Lalor (2020), chapter 7: banks of known quality, to test the selection behind ComprehENotes.
 
 The bank of 83 candidate questions was not released, only its 55 retained ones. Whether the
-selection procedure finds bad questions can be tested on simulated banks: the retained questions with their
-estimated parameters, and as many bad ones as the authors removed.
+selection procedure finds bad questions can be tested on simulated banks: the retained questions
+with their estimated parameters, and as many bad ones as the authors removed.
 """
 
 from __future__ import annotations
@@ -45,14 +45,19 @@ def simulate_bank(estimates: pd.DataFrame, rng: np.random.Generator) -> Bank:
     estimates : DataFrame, indexed by item
         ``a``, ``b`` and ``c`` of the 55 retained questions.
     """
-    topic = data.facts("comprehenotes/items").set_index("item")["topic"]
+    topic = pd.read_csv(data.path("comprehenotes/items")).set_index("item")["topic"]
     sound = estimates[["a", "b", "c"]].assign(topic=topic, flaw="", partner="")
-    bad = []
+    bad: list[dict[str, object]] = []
     for name, size in TOPIC_SIZES.items():
         partners = rng.permutation(sound.index[sound["topic"] == name])
         for number in range(size - (sound["topic"] == name).sum()):
             flaw = FLAWS[(len(bad)) % len(FLAWS)]
-            row = {"topic": name, "flaw": flaw, "partner": "", "c": sound["c"].iloc[0]}
+            row: dict[str, object] = {
+                "topic": name,
+                "flaw": flaw,
+                "partner": "",
+                "c": sound["c"].iloc[0],
+            }
             if flaw == "flat":
                 row |= {"a": rng.uniform(0.05, 0.35), "b": 0.0}
             elif flaw == "negative":

@@ -8,8 +8,7 @@ import pytest
 from scipy import stats
 from sklearn.metrics import silhouette_score
 
-from psychlm import ctt, data
-from psychlm import corpora
+from psychlm import corpora, ctt, data
 from psychlm.frames import FrameError
 
 

@@ -184,12 +184,6 @@ def test_without_errors_the_regression_is_ordinary_least_squares(rng: np.random.
     assert explained_variance(y, np.zeros(30), x) == pytest.approx(theirs.rsquared_adj, rel=1e-4)
 
 
-def test_residual_variance_is_zero_where_errors_explain_all(rng: np.random.Generator) -> None:
-    x = sm.add_constant(rng.normal(size=(30, 1)))
-    y = x @ [0.0, 1.0] + rng.normal(0, 0.1, 30)
-    assert random_effects(y, np.full(30, 0.25), x)[2] == 0
-
-
 def test_intervals_hold_the_estimate_and_the_truth_and_follow_the_seed(
     rng: np.random.Generator,
 ) -> None:
@@ -202,13 +196,6 @@ def test_intervals_hold_the_estimate_and_the_truth_and_follow_the_seed(
     assert one.r2_difficulty.low < true < one.r2_difficulty.high
     assert one.r2_difficulty == two.r2_difficulty
     assert one.r2_likelihood == two.r2_likelihood
-
-
-def test_features_without_a_bearing_explain_nothing(rng: np.random.Generator) -> None:
-    responses, design = explained_items(rng, n_items=60, n_persons=150)
-    fit = lltm(responses, design[[]].assign(noise=rng.normal(size=60)), n_boot=40)
-    assert abs(fit.r2_difficulty.estimate) < 0.1
-    assert fit.r2_difficulty.low < 0.05
 
 
 def test_a_design_that_does_not_fit_the_items_is_refused_by_name(rng: np.random.Generator) -> None:

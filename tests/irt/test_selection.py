@@ -1,7 +1,5 @@
 """Item selection against published scales (Lalor, Wu & Yu 2016) and planted flaws; test forms."""
 
-import warnings
-
 import numpy as np
 import pandas as pd
 import pytest
@@ -122,18 +120,6 @@ def test_guessing_is_tested_item_by_item(rng):
     assert set(free.index[free]) == set(chosen.index[chosen == "3PL"]) & set(found.retained)
 
 
-def test_two_abilities_leave_no_scale_unless_asked_to_go_on(rng):
-    theta = rng.standard_normal((800, 2)).repeat(5, axis=1)
-    responses = pd.DataFrame((rng.random((800, 10)) < expit(1.8 * theta)) * 1.0)
-    found = select_items(responses, guessing=False)
-    assert found.fit is None and len(found.retained) == 0
-    assert (
-        found.decisions.iloc[-1]["step"] == "dimensionality"
-        and found.decisions.iloc[-1]["verdict"] == "reject"
-    )
-    assert len(select_items(responses, guessing=False, least_ratio=0).decisions) > 1
-
-
 @pytest.mark.needs_share
 @pytest.mark.parametrize(
     ("group", "label", "options", "order_of_leaving"),
@@ -229,13 +215,6 @@ def test_an_item_that_changed_is_seen_by_the_confirmation(rng):
 def test_what_cannot_be_done_is_refused(options, error, message, rng):
     with pytest.raises(error, match=message):
         select_items(planted(rng, 100), **options)
-
-
-def test_no_warning_is_given_where_all_is_well(rng):
-    good = [f"good{k:02d}" for k in range(N_GOOD)]
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        select_items(planted(rng, 600)[good], guessing=False)
 
 
 def bank(a, b):

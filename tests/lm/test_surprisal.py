@@ -26,21 +26,8 @@ from psychlm.lm.tokens import (
     tokenize,
 )
 
-VOCABULARY = [
-    "the",
-    "old",
-    "man",
-    "boat",
-    "horse",
-    "sea",
-    "and",
-    "a",
-    "tea",
-    "talking",
-    "India",
-    "she",
-    "said",
-]
+_WORDS = "the old man boat horse sea and a tea talking India she said"
+VOCABULARY = _WORDS.split()
 LEFT_TO_RIGHT = ["gpt2", "gpt_neox", "opt", "llama", "mamba", "xlnet"]
 TEXTS = [
     "The old man the boat.",
@@ -211,7 +198,8 @@ def test_the_probabilities_of_all_words_sum_to_one(closed, context):
         if len(word) == longest:
             longer += 2**-bits / share * after[[1, 2]].sum()
     assert (2**-last).sum() + end_of_text + longer + lone_space == pytest.approx(1, abs=1e-5)
-    if context:  # what the correction is for: uncorrected, a word's probability holds that of the words it begins
+    # uncorrected, a word's probability holds that of the words it begins
+    if context:
         assert abs((2**-uncorrected).sum() + before[0] + before[5] - 1) > 0.05
 
 
@@ -258,22 +246,7 @@ def test_entropy_and_rank_are_those_of_the_next_token(family, models):
 @pytest.mark.parametrize("family", [*LEFT_TO_RIGHT, "bert", "xlm"])
 def test_values_do_not_depend_on_the_batch(family, models, rng):
     model = models(family)
-    vocabulary = [
-        "the",
-        "old",
-        "man",
-        "boat",
-        "horse",
-        "sea",
-        "and",
-        "a",
-        "tea",
-        "talking",
-        "India",
-        "she",
-        "said",
-        "plan",
-    ]
+    vocabulary = [*VOCABULARY, "plan"]
     texts = [" ".join(rng.choice(vocabulary, size=rng.integers(1, 12))) for _ in range(64)]
     together = lm.surprisal(texts, model)
     alone = pd.concat([lm.surprisal([text], model) for text in texts[:8]], ignore_index=True)
@@ -389,7 +362,7 @@ def test_words_of_a_text_give_the_text_back():
 
 @pytest.mark.parametrize("trim", [True, False])
 def test_no_probability_is_lost_between_words(trim):
-    """Leading, double and trailing spaces, newlines, curly quotes, words split inside a character."""
+    """Leading, double and trailing spaces, newlines, quotes, words split inside a character."""
     tokenizer = tiny_models.byte_level(trim=trim)
     model = lm.wrap(tiny_models.network("gpt2", tokenizer), tokenizer)
     words = lm.surprisal(AWKWARD, model, correction=None, clean=False)
