@@ -138,7 +138,8 @@ def _greedy_order(x: Array, size: int) -> Array:
     right_all, alpha_all, phi_all = _measures(x)
     centred = squareform(phi_all - phi_all.mean())  # 0 on the diagonal
     norm_all, n_pairs = np.linalg.norm(centred), 2 * len(phi_all)  # pairs in both orders
-    both, chosen = np.zeros((n_items, n_items)), []
+    both = np.zeros((n_items, n_items))
+    chosen: list[int] = []
 
     def form(vectors: Array, matrix: Array) -> Array:
         """Return v'Av for every row v."""

@@ -1,4 +1,4 @@
-"""Variational inference against brute force, marginal likelihood, and known parameters."""
+"""Variational inference against Monte Carlo, brute force, marginal likelihood and known values."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_the_expectations_are_those_of_a_monte_carlo_sample(
 
 
 def test_the_bound_lies_below_the_evidence_and_close_to_it() -> None:
-    """Brute force: two persons, three Rasch items, vague priors, on dense grids."""
+    """Two persons, three Rasch items, vague priors: the evidence on a product of dense grids."""
     right = np.array([[1, 0, 1], [0, 1, 0]])
     difficulty = np.linspace(-150, 150, 4001)
     prior = (
@@ -132,7 +132,7 @@ def test_minibatches_come_to_rest_where_full_passes_do(
     parts = vi.infer(answers, "2PL", batch=17, seed=3)
     again = vi.infer(answers, "2PL", batch=17, seed=3)
     assert whole.fit.converged and parts.fit.converged
-    # narrower batches have rules with fewer nodes, so batches agree up to the rules' error
+    # narrower batches use rules with fewer nodes, so batches agree up to the error of the rules
     pd.testing.assert_frame_equal(whole.fit.items, parts.fit.items, atol=5e-3, rtol=5e-3)
     pd.testing.assert_frame_equal(parts.fit.items, again.fit.items, atol=0, rtol=0)
     assert parts.elbo == again.elbo
