@@ -1,8 +1,4 @@
-<<<<<<< HEAD
-"""Tiny language models with random weights and small tokenizers, made on the spot."""
-=======
 """Tiny language models with random weights and small tokenizers; tests fetch nothing."""
->>>>>>> main
 
 from __future__ import annotations
 
@@ -169,11 +165,7 @@ def end_of_word() -> PreTrainedTokenizerFast:
 
 
 def network(family: str, tokenizer: PreTrainedTokenizerFast) -> torch.nn.Module:
-<<<<<<< HEAD
-    """Return a network of a family, its weights so large that its predictions differ."""
-=======
     """Return a network of a family, with weights so large that its predictions differ."""
->>>>>>> main
     n = len(tokenizer)
     plain = {
         "vocab_size": n,
