@@ -283,9 +283,18 @@ def lm_eval(
                     f"name one of its own, {sorted(sample)}"
                 )
             number = f"{sample.get('filter', 'none')}:{sample['doc_id']}".removeprefix("none:")
-            row = {"model": model, "date": date, "task": task, "item_id": f"{task}:{number}"}
-            row |= {"filter": sample.get("filter", "none"), "correct": float(sample[metric])}
-            rows.append(row | {"document": sample.get("doc_hash"), "sample": sample})
+            rows.append(
+                {
+                    "model": model,
+                    "date": date,
+                    "item_id": f"{task}:{number}",
+                    "task": task,
+                    "filter": sample.get("filter", "none"),
+                    "document": sample.get("doc_hash"),
+                    "correct": float(sample[metric]),
+                    "sample": sample,
+                }
+            )
     if not rows:
         raise frames.FrameError(
             f"{folder} holds no files samples_*.jsonl; run lm_eval with --log_samples"
