@@ -15,9 +15,9 @@ JOBS ?= 2
 help: ## List these targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
 
-# rpy2 is built only where R is; both it and KenLM are optional. One call of the resolver installs what
-# the two commands need; if an optional part does not build, a second call installs the rest without it.
-EXTRAS = test,words,encoder$(shell command -v Rscript > /dev/null && echo ,r)
+# One call of the resolver installs what the two commands need. rpy2 (only where R is) and KenLM are
+# optional; if one of them does not build, a second call installs the rest without it.
+EXTRAS = test,words,encoder,r
 $(VENV)/.installed: pyproject.toml constraints.txt
 	@PROFILE=$(PROFILE) bash .ci/install_system
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) || python3 -m venv $(VENV)
