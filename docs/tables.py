@@ -32,7 +32,14 @@ def results(reports: Path) -> str:
     lines = []
     for title, rows in (("The five papers", compared[paper]), ("Others", compared[~paper])):
         agree = int((rows["verdict"] == "agrees").sum())
-        lines += [f"## {title}", "", f"{agree} of {len(rows)} numbers agree.", ""]
+        by_paper = rows.assign(agree=rows["verdict"] == "agrees").groupby("source")["agree"]
+        each = [
+            f"{PAPERS[source]} {own.sum()} of {len(own)}"
+            for source, own in by_paper
+            if source in PAPERS
+        ]
+        counted = "; ".join([f"{agree} of {len(rows)} numbers agree", *each])
+        lines += [f"## {title}", "", f"{counted}.", ""]
         lines += ["| source | table | compared | agree | largest difference |"]
         lines += ["| --- | --- | ---: | ---: | ---: |"]
         for (source, part), own in rows.groupby(["source", "part"], sort=True):

@@ -32,10 +32,15 @@ device_option = click.option(
     "--device", default="auto", show_default=True, help="auto, cpu, cuda, cuda:1, mps."
 )
 no_cache_option = click.option("--no-cache", is_flag=True, help="Compute anew, and store nothing.")
-items_options = (
-    click.option("--items", help="The columns that are items, as q1,q2,q3; all unless given."),
-    click.option("--drop", help="Columns that are not items, as age,group."),
-)
+items_option = click.option("--items", help="The columns that are items, as q1,q2,q3; or all.")
+drop_option = click.option("--drop", help="Columns that are not items, as age,group.")
+
+
+def choice_option(name: str, choices: str, default: str | None, text: str) -> Any:
+    """Return an option that takes one of some words, which are separated by spaces here."""
+    kind, required = click.Choice(choices.split()), default is None
+    shown = {"required": True} if required else {"default": default, "show_default": True}
+    return click.option(name, type=kind, help=text, **shown)
 
 
 class PlainErrors(click.Group):
@@ -106,12 +111,8 @@ def print_table(columns: list[str], rows: list[list[str]]) -> None:
 
 @main.command()
 @click.argument("notebooks", nargs=-1)
-@click.option(
-    "--profile",
-    type=click.Choice(["smoke", "quick", "full"]),
-    default="quick",
-    show_default=True,
-    help="Sizes of the tests (smoke), of a few minutes (quick), of the papers (full).",
+@choice_option(
+    "--profile", "smoke quick full", "quick", "Sizes of the tests, of a few minutes, of the papers."
 )
 @click.option(
     "-p", "--parameter", "assignments", multiple=True, metavar="NAME=VALUE", help="A parameter."
@@ -134,13 +135,7 @@ def run(
 
 @main.command()
 @click.argument("title")
-@click.option(
-    "--kind",
-    type=click.Choice(["blank", "test", "reading-times"]),
-    default="blank",
-    show_default=True,
-    help="The analysis that it begins with.",
-)
+@choice_option("--kind", "blank test reading-times", "blank", "The analysis that it begins with.")
 @click.option("--number", type=int, help="Its number; the next free one unless given.")
 def new(title: str, kind: Any, number: int | None) -> None:
     """Write a numbered notebook called TITLE from a template that runs as it is."""
@@ -267,8 +262,8 @@ def parse_priors(assignments: tuple[str, ...]) -> dict[str, Any] | None:
     metavar="NAME=KIND:A,B",
     help="A prior on slope, intercept or guessing, as guessing=beta:5,17.",
 )
-@items_options[0]
-@items_options[1]
+@items_option
+@drop_option
 @click.option("--out", type=OUT, required=True, help="A JSON file for the fit.")
 @click.option("--max-iterations", default=2000, show_default=True, help="EM steps at most.")
 def irt_fit(
@@ -299,11 +294,9 @@ def irt_fit(
 @irt_group.command(name="score")
 @click.argument("fit", type=PATH)
 @click.argument("responses", type=PATH)
-@click.option(
-    "--method", type=click.Choice(["eap", "map", "ml", "wle"]), default="eap", show_default=True
-)
-@items_options[0]
-@items_options[1]
+@choice_option("--method", "eap map ml wle", "eap", "How abilities are estimated.")
+@items_option
+@drop_option
 @click.option("--out", type=OUT, help="A CSV, TSV or Parquet file; the screen unless given.")
 @spreadsheet_option
 def irt_score(
@@ -391,12 +384,11 @@ def read_words(source: str, *, lines: bool = False) -> pd.DataFrame:
     help="default, a folder, or a name on the Hugging Face hub: gpt2@607a30d.",
 )
 @click.option("--out", type=OUT, metavar="FILE", help="Write .parquet, .csv or .tsv; or print.")
-@click.option(
+@choice_option(
     "--correction",
-    type=click.Choice(["pimentel-meister", "none"]),
-    default="pimentel-meister",
-    show_default=True,
-    help="Whether the probability that a word ends belongs to the word.",
+    "pimentel-meister none",
+    "pimentel-meister",
+    "Whether the probability that a word ends belongs to the word.",
 )
 @click.option("--stride", type=int, help="Tokens between the windows over a long text.")
 @click.option("--lines", is_flag=True, help="Each line of a text file is a text of its own.")
@@ -410,13 +402,10 @@ def surprisal(
     name: str,
     out: Path | None,
     correction: str,
-    stride: int | None,
     lines: bool,
-    entropy: bool,
-    rank: bool,
-    device: str,
     no_cache: bool,
     spreadsheet: bool,
+    **options: Any,
 ) -> None:
     """Surprisal (bits) of every word of a TEXT, a text file, a table of words, or standard input.
 
@@ -430,12 +419,9 @@ def surprisal(
         words,
         name,
         correction=None if correction == "none" else "pimentel-meister",
-        stride=stride,
-        entropy=entropy,
-        rank=rank,
-        device=device,
         cache=not no_cache,
         progress=sys.stderr.isatty(),
+        **options,
     )
     if out is None:
         shown = scored.drop(columns=["space_before", "space_after"], errors="ignore")
@@ -456,12 +442,11 @@ def surprisal(
 @click.option(
     "--model", "models", multiple=True, required=True, help="A folder or hub name; repeatable."
 )
-@click.option(
+@choice_option(
     "--normalise",
-    type=click.Choice(["sum", "token", "character", "unconditional"]),
-    default="sum",
-    show_default=True,
-    help="How a language model's log-probability of a choice is normalised.",
+    "sum token character unconditional",
+    "sum",
+    "How a language model's log-probability of a choice is normalised.",
 )
 @click.option("--prompt", default="auto", show_default=True, help="How an item is put to a model.")
 @click.option("--bos", default="auto", show_default=True, help="A token before it, or 'none'.")
@@ -474,8 +459,6 @@ def surprisal(
 def responses(
     source: str,
     models: tuple[str, ...],
-    normalise: Any,
-    prompt: str,
     bos: str,
     labels: str | None,
     out: Path | None,
@@ -483,6 +466,7 @@ def responses(
     device: str,
     no_cache: bool,
     spreadsheet: bool,
+    **options: Any,
 ) -> None:
     """Let models answer items, and grade them.
 
@@ -501,12 +485,11 @@ def responses(
     graded = lm.evaluate(
         items,
         persons,
-        normalise=normalise,
-        prompt=prompt,
         bos=None if bos == "none" else bos,
         device=device,
         cache=not no_cache,
         progress=sys.stderr.isatty(),
+        **options,
     )
     if out is not None:
         write_table(graded.responses, out, index=True, spreadsheet=spreadsheet)
@@ -576,11 +559,11 @@ def probes_wordnet(out: Path, folder: Path | None, names: tuple[Any, ...], **set
 
 @probes.command()
 @click.argument("source", type=PATH, metavar="ITEMS.jsonl")
-@click.option(
+@choice_option(
     "--probe",
-    type=click.Choice(["no-question", "wrong-question", "no-right-answer", "more-choices"]),
-    required=True,
-    help="The change to the items.",
+    "no-question wrong-question no-right-answer more-choices",
+    None,
+    "The change to the items.",
 )
 @click.option("--out", type=OUT, required=True, help="A file of JSON lines.")
 @click.option("--seed", default=0, show_default=True, help="Fixes draws and order of choices.")

@@ -64,10 +64,9 @@ def check_responses(responses: pd.DataFrame) -> pd.DataFrame:
                 f"{int(blank.argmax()) + 1}; name or remove them"
             )
         if labels.has_duplicates:
-            twice = format_names(labels[labels.duplicated()].unique())
             raise FrameError(
-                f"{what} {twice} occur more than once; keep one of each, "
-                f"for instance responses.loc[{axis}.duplicated()]"
+                f"{what} {format_names(labels[labels.duplicated()].unique())} occur more than "
+                f"once; keep one of each: responses.loc[{axis}.duplicated()]"
             )
     # Values are 0, 1 or NaN.
     text = [n for n, dtype in responses.dtypes.items() if not pd.api.types.is_numeric_dtype(dtype)]
@@ -87,15 +86,19 @@ def check_responses(responses: pd.DataFrame) -> pd.DataFrame:
             f"{responses.columns[column]!r}); grade the answers as right (1) or wrong (0)"
         )
     # Each person answered an item, and each item was answered.
-    if (silent := missing.all(axis=1)).any():
+    silent, unanswered = (
+        responses.index[missing.all(axis=1)],
+        responses.columns[missing.all(axis=0)],
+    )
+    if len(silent):
         raise FrameError(
-            f"persons {format_names(responses.index[silent])} answered no item at all; "
-            "leave them out: responses.dropna(how='all')"
+            f"persons {format_names(silent)} answered no item at all; leave them out: "
+            "responses.dropna(how='all')"
         )
-    if (silent := missing.all(axis=0)).any():
+    if len(unanswered):
         raise FrameError(
-            f"items {format_names(responses.columns[silent])} were answered by nobody; "
-            "leave them out: responses.dropna(axis=1, how='all')"
+            f"items {format_names(unanswered)} were answered by nobody; leave them out: "
+            "responses.dropna(axis=1, how='all')"
         )
     index, columns = responses.index.rename("person"), responses.columns.rename("item")
     return pd.DataFrame(values, index=index, columns=columns)
@@ -132,9 +135,8 @@ def read_responses(
             try:
                 # pandas needs minutes for a million columns: rows of numbers become one array
                 names = np.array([row[0] for row in rows], dtype=object)
-                values = np.array(
-                    [[cell or "nan" for cell in row[1:]] for row in rows], dtype=float
-                )
+                numbers = [[cell or "nan" for cell in row[1:]] for row in rows]
+                values = np.array(numbers, dtype=float)
                 table = pd.DataFrame(values, columns=header[1:], index=names).rename_axis("person")
             except (ValueError, IndexError):  # few columns, text, or rows of other lengths
                 # pandas renames duplicates ("q1.1"): they are found in the header as it is
@@ -143,9 +145,7 @@ def read_responses(
                 raise ValueError("it is separated by semicolons; save it with commas")
             header = header[header != ""]
     except FileNotFoundError:
-        raise FrameError(
-            f"{file} does not exist; name a CSV or Parquet file of responses"
-        ) from None
+        raise FrameError(f"{file} does not exist; name a CSV or Parquet file") from None
     except (ValueError, OSError, csv.Error) as error:  # pandas: ValueErrors, Arrow: OSErrors
         raise FrameError(f"{file} cannot be read as a table in CSV or Parquet ({error})") from error
     try:
@@ -201,18 +201,12 @@ def check_items(items: pd.DataFrame, *, distinct: bool = True) -> pd.DataFrame:
     check_rows(items, ["item_id"], ["prompt", "choices", "answer"], "items")
     # Choices: each distinct list is checked once, since label words are the same for many items.
     sequence = list | tuple | np.ndarray
-    codes, unique = pd.factorize(
-        items["choices"].map(
-            lambda choices: (
-                tuple(c if isinstance(c, str) else None for c in choices)
-                if isinstance(choices, sequence)
-                else ()
-            )
-        )
-    )
+    lists = items["choices"].map(lambda value: tuple(value) if isinstance(value, sequence) else ())
+    lists = lists.map(lambda choices: tuple(c if isinstance(c, str) else None for c in choices))
+    codes, unique = pd.factorize(lists)
     flaws = []
     for choices in unique:
-        stripped = [choice.strip() for choice in choices if isinstance(choice, str)]
+        stripped = [choice.strip() for choice in choices if choice is not None]
         if len(choices) < 2:
             flaws.append("have fewer than two choices, or choices that are no list of text")
         elif len(stripped) < len(choices):
@@ -223,28 +217,23 @@ def check_items(items: pd.DataFrame, *, distinct: bool = True) -> pd.DataFrame:
             flaws.append("have duplicate choices, right or wrong alike; leave the items out")
         else:
             flaws.append("")
-    flaw_of_item = np.array(flaws)[codes]
-    n_choices = np.array([len(choices) for choices in unique])[codes]
+    flaw_of_item, n_choices = np.array(flaws)[codes], lists.map(len).to_numpy()
     # Answers: one whole number each, a position among the choices.
     answers = items["answer"]
     several = answers.map(lambda answer: isinstance(answer, containers))
     too_large = answers.map(lambda answer: isinstance(answer, int) and abs(answer) > 2**53)
     number = pd.to_numeric(answers.mask(several).mask(too_large, np.inf), errors="coerce")
     textless = ~items["prompt"].map(lambda prompt: isinstance(prompt, str))
+    gives_none = answers.mask(several, 0).isna()
+    outside = (number < 0) | (number >= n_choices)
     for wrong, flaw in (
         (textless, "have a prompt that is not text"),
         *((flaw_of_item == flaw, flaw) for flaw in sorted(set(flaws) - {""})),
         (several, "name several right answers; leave them out, or make them items of their own"),
-        (
-            answers.mask(several, 0).isna(),
-            "have no right answer, a whole number; items.dropna(subset='answer')",
-        ),
+        (gives_none, "have no right answer, a whole number; items.dropna(subset='answer')"),
         (number.isna(), "name an answer that is no number; give the choice's position, from 0"),
         (number % 1 != 0, "name an answer that is no whole number; give a position, from 0"),
-        (
-            (number < 0) | (number >= n_choices),
-            "name an answer that is not among their choices; answers count from 0",
-        ),
+        (outside, "name an answer that is not among their choices; answers count from 0"),
     ):
         if wrong.any():
             raise FrameError(f"items {format_names(items.loc[wrong, 'item_id'])} {flaw}")
@@ -324,8 +313,7 @@ def check_rows(frame: pd.DataFrame, ids: list[str], others: list[str], kind: str
     missing = [column for column in (*ids, *others) if column not in frame.columns]
     if missing:
         raise FrameError(
-            f"a {kind} frame needs the columns {missing}, and has {list(frame.columns)}; rename "
-            "or add them"
+            f"a {kind} frame needs the columns {missing}, and has {list(frame.columns)}; add them"
         )
     if frame.empty:
         raise FrameError(f"the {kind} frame is empty; check the filter that selected it")
@@ -354,7 +342,6 @@ def check_rows(frame: pd.DataFrame, ids: list[str], others: list[str], kind: str
     if twice.any():
         rows = checked.loc[twice, ids].drop_duplicates().itertuples(index=False, name=None)
         raise FrameError(
-            f"{kind} rows {format_names(rows)} ({', '.join(ids)}) occur more than once; keep one "
-            "of each"
+            f"{kind} rows {format_names(rows)} ({', '.join(ids)}) occur more than once; keep one"
         )
     return checked

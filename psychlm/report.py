@@ -335,7 +335,7 @@ def figure_data(figure: Figure) -> pd.DataFrame:
             elif isinstance(artist, LineCollection) and artist.get_segments():
                 marks.append(("segment", artist, *np.concatenate(artist.get_segments()).T, None))
             elif isinstance(artist, QuadMesh) and ax.get_label() != "<colorbar>":
-                cells = np.ma.filled(np.ma.asarray(artist.get_array(), float), np.nan)
+                cells: Any = np.ma.filled(np.ma.asarray(artist.get_array(), float), np.nan)
                 cells = cells.reshape(np.asarray(artist.get_coordinates()).shape[0] - 1, -1)
                 y, x = np.indices(cells.shape) + 0.5
                 marks.append(("cell", artist, x.ravel(), y.ravel(), cells.ravel()))
@@ -387,16 +387,3 @@ def register_figure() -> None:
         plt.switch_backend(mpl.get_backend())
         register()
         shell.events.register("pre_run_cell", register)
-
-
-def set_data_kind(kind: DataKind) -> None:
-    """Set what the numbers recorded from here on rest on."""
-    if _current is not None:
-        _current.data = kind
-
-
-def banner(kind: DataKind, how: str) -> Any:
-    """Return an empty line for real data, else a warning."""
-    from IPython.display import Markdown
-
-    return Markdown("" if kind == "real" else f"> **These are {kind} data.** {how}")

@@ -59,7 +59,6 @@ def bootstrap(
     n_boot: int = 2000,
     level: float = 0.95,
     method: Literal["percentile", "BCa"] = "percentile",
-    vectorized: bool = True,
 ) -> Interval:
     """Return a statistic of responses with its bootstrap interval over persons.
 
@@ -71,9 +70,7 @@ def bootstrap(
     ----------
     statistic : callable
         Takes one array per frame, shape (..., n_persons, n_items), and returns shape (...): for
-        instance ``lambda x: spearman_many(np.nanmean(x, axis=-2), difficulty)``. With
-        ``vectorized=False`` it takes the resampled frames (persons renumbered from 0) and returns
-        a number: slower, with one call per resample.
+        instance ``lambda x: spearman_many(np.nanmean(x, axis=-2), difficulty)``.
     *responses : DataFrame, shape (n_persons, n_items)
         One frame or several; the rows are resampled, whatever the columns hold.
     rng : Generator
@@ -84,8 +81,6 @@ def bootstrap(
         Coverage of the interval, between 0 and 1.
     method : {"percentile", "BCa"}
         Percentiles of the resampled statistic, or bias-corrected and accelerated (Efron 1987).
-    vectorized : bool
-        Whether ``statistic`` takes stacks of arrays or one frame at a time.
 
     Raises
     ------
@@ -95,19 +90,17 @@ def bootstrap(
     sizes = [len(frame) for frame in responses]
     if not sizes or min(sizes) < 2:
         raise ValueError(f"a bootstrap needs at least two persons in each frame, and has {sizes}")
-    values = [frame.to_numpy(np.float64) if vectorized else frame for frame in responses]
+    values = [frame.to_numpy(np.float64) for frame in responses]
 
-    # The statistic as a function of row numbers, the form that scipy resamples.
     def of_rows(*rows: NDArray[np.intp], axis: int = -1) -> Any:
-        pairs = zip(values, rows, strict=True)
-        if vectorized:
-            return statistic(*(value[row] for value, row in pairs))
-        return statistic(*(frame.iloc[row].reset_index(drop=True) for frame, row in pairs))
+        """Return the statistic as a function of row numbers, the form that scipy resamples."""
+        return statistic(*(value[row] for value, row in zip(values, rows, strict=True)))
 
     options: dict[str, Any] = {
+        "n_resamples": n_boot,
         "confidence_level": level,
         "method": method,
-        "vectorized": vectorized,
+        "vectorized": True,
         "axis": -1,
         "rng": rng,
         "batch": max(1, BATCH_VALUES // sum(frame.size for frame in responses)),
@@ -115,16 +108,15 @@ def bootstrap(
     rows = [np.arange(size) for size in sizes]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", stats.DegenerateDataWarning)  # undefined ones are counted
-        result = stats.bootstrap(rows, of_rows, n_resamples=n_boot, **options)
+        result = stats.bootstrap(rows, of_rows, **options)
         undefined = np.isnan(result.bootstrap_distribution)
         if undefined.all():
             raise ValueError("the statistic is undefined (NaN) in every resample")
         if undefined.any():
             # Compute the interval again from the resamples in which the statistic is defined.
             result.bootstrap_distribution = result.bootstrap_distribution[~undefined]
-            result = stats.bootstrap(
-                rows, of_rows, n_resamples=0, bootstrap_result=result, **options
-            )
+            options |= {"n_resamples": 0, "bootstrap_result": result}
+            result = stats.bootstrap(rows, of_rows, **options)
     estimate = float(statistic(*values))
     low, high = (float(limit) for limit in result.confidence_interval)
     return Interval(estimate, low, high, level, n_boot, int(undefined.sum()))
@@ -177,8 +169,8 @@ def correlation(
         labels = x.index.symmetric_difference(y.index)
         if len(labels):
             raise ValueError(
-                f"x and y do not carry the same labels ({list(labels[:5])} are in one only); "
-                "choose the common ones first, or pass arrays to pair by position"
+                f"x and y do not carry the same labels ({list(labels[:5])} are in one); choose "
+                "the common ones, or pass arrays"
             )
         y = y.reindex(x.index)
     a, b = np.asarray(x, dtype=np.float64), np.asarray(y, dtype=np.float64)
@@ -187,9 +179,7 @@ def correlation(
     complete = ~(np.isnan(a) | np.isnan(b))
     a, b, n = a[complete], b[complete], int(complete.sum())
     if n < 3:
-        raise ValueError(
-            f"a correlation needs 3 complete pairs, and {n} of {len(complete)} are complete"
-        )
+        raise ValueError(f"3 complete pairs are needed; {n} of {len(complete)} are complete")
     n_missing = len(complete) - n
     constant = [name for name, values in (("x", a), ("y", b)) if np.ptp(values) == 0]
     if constant:
@@ -229,9 +219,7 @@ def spearman_many(X: ArrayLike, y: ArrayLike) -> NDArray[np.float64]:
     """
     a, b = np.asarray(X, dtype=np.float64), np.asarray(y, dtype=np.float64)
     if a.shape[-1:] != b.shape[-1:] or a.shape[-1] < 2:
-        raise ValueError(
-            f"rows of X and y must have one length of at least 2; shapes are {a.shape}, {b.shape}"
-        )
+        raise ValueError(f"rows need one length of at least 2; shapes are {a.shape}, {b.shape}")
     # Subtracting the mean rank (n + 1)/2, not the computed mean, makes constant rows exactly zero.
     a, b = (
         stats.rankdata(values, axis=-1, nan_policy="propagate") - (values.shape[-1] + 1) / 2
@@ -275,9 +263,7 @@ def _adjusted(p: ArrayLike, method: Callable[[NDArray[np.float64]], NDArray[np.f
     """Apply a correction to the defined p-values, and keep the type of the input."""
     values = np.asarray(p, dtype=np.float64)
     if (values < 0).any() or (values > 1).any():
-        raise ValueError(
-            f"p-values lie between 0 and 1; found {np.nanmin(values)} to {np.nanmax(values)}"
-        )
+        raise ValueError(f"p-values lie between 0 and 1; found {np.nanmin(p)} to {np.nanmax(p)}")
     adjusted, defined = np.full(values.shape, np.nan), ~np.isnan(values)
     if defined.any():
         adjusted[defined] = method(values[defined])
@@ -297,14 +283,12 @@ def likelihood_ratio(loglik0: float, loglik1: float, df: int) -> LikelihoodRatio
         converged. The negative chi2 is returned as it is, with p = 1.
     """
     if df < 1:
-        raise ValueError(
-            f"the larger model needs more parameters, and df is {df}; are they swapped?"
-        )
+        raise ValueError(f"the larger model needs more parameters, but df is {df}: swapped?")
     chi2 = 2 * (float(loglik1) - float(loglik0))
     if chi2 < 0:
         warnings.warn(
-            f"the larger model fits worse (log-likelihood {loglik1:.4f} against {loglik0:.4f}): "
-            "one of the two has not converged, or they are swapped; fit with a smaller tolerance",
+            f"the larger model fits worse ({loglik1:.4f} against {loglik0:.4f} nats): one "
+            "has not converged, or they are swapped; fit with a smaller tolerance",
             RuntimeWarning,
             stacklevel=2,
         )

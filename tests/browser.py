@@ -60,7 +60,7 @@ class Chromium:
         return file.read_text().split()[0]
 
     def call(self, method: str, **parameters: Any) -> dict[str, Any]:
-        """Call a method of the protocol and return its result; the events that come meanwhile are kept."""
+        """Call a method of the protocol and return its result; keep events received meanwhile."""
         self._count += 1
         self._socket.send(json.dumps({"id": self._count, "method": method, "params": parameters}))
         while True:
@@ -71,7 +71,7 @@ class Chromium:
             self.events.append(message)
 
     def open(self, page: Path | str, width: int = 1280, dark: bool = False) -> None:
-        """Open a file or an address in a window of a width, in light or dark, and wait until it has loaded."""
+        """Open a file or an address in a window of a width, light or dark, and wait for it."""
         self.call(
             "Emulation.setDeviceMetricsOverride",
             width=width,
@@ -92,7 +92,7 @@ class Chromium:
                 self.events.append(json.loads(self._socket.recv()))
 
     def says(self, expression: str) -> Any:
-        """Evaluate JavaScript in the page and return its value, that of a promise when it is kept."""
+        """Evaluate JavaScript in the page and return its value; a promise is awaited."""
         result = self.call(
             "Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True
         )
@@ -100,7 +100,7 @@ class Chromium:
         return result["result"].get("value")
 
     def complaints(self) -> list[dict[str, Any]]:
-        """Return what the page logged, threw, asked or requested from elsewhere since it was opened."""
+        """Return what the page logged, threw or requested from elsewhere since it was opened."""
         loud = (
             "Log.entryAdded",
             "Runtime.consoleAPICalled",

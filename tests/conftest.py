@@ -1,4 +1,4 @@
-"""Fixtures and the one rule on missing data: absent data skip a test with a reason locally, and fail it in CI."""
+"""Fixtures; and absent data skip a test with a reason locally, and fail it in CI."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ IN_CI = bool(os.environ.get("PSYCHLM_REQUIRE_DATA"))
 
 
 def absent(what: str) -> None:
-    """Skip the running test, or fail it where data are required (the variable PSYCHLM_REQUIRE_DATA, set in CI)."""
+    """Skip the running test, or fail it where PSYCHLM_REQUIRE_DATA is set (as in CI)."""
     reason = f"{what} is not here (looked in {SHARE.name}/ beside the checkout)"
     if IN_CI:
         pytest.fail(f"{reason}, and PSYCHLM_REQUIRE_DATA is set")
@@ -55,9 +55,7 @@ def chromium() -> Iterator[Chromium]:
     """Yield a tab of a headless Chromium; skip without one, or fail where CI requires it."""
     if CHROMIUM is None:
         if IN_CI:
-            pytest.fail(
-                "no Chromium is installed, and PSYCHLM_REQUIRE_DATA is set; apt-get install chromium"
-            )
+            pytest.fail("no Chromium is installed, but tests require it; apt-get install chromium")
         pytest.skip("no Chromium is installed; apt-get install chromium")
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile:
         browser = Chromium(Path(profile))

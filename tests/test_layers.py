@@ -1,4 +1,4 @@
-"""Imports follow the layers that the docstring of psychlm/__init__.py lists. Reference: that list."""
+"""Imports follow the layers. Reference: the list in the docstring of psychlm/__init__.py."""
 
 from __future__ import annotations
 
@@ -24,8 +24,9 @@ def layers() -> dict[str, int]:
     """Return the layer of each module or sub-package, as the package's docstring lists them."""
     found = {}
     for line in re.findall(r"^    (\d  .*)$", psychlm.__doc__ or "", flags=re.M):
-        layer, names = re.match(r"(\d)  ((?:\w+ {1,2})+)", line + " ").groups()  # type: ignore[union-attr]
-        found |= {name: int(layer) for name in names.split()}
+        names = re.match(r"((?:\w+ {1,2})+)", line[3:] + " ")
+        assert names, f"no names in the line {line!r} of the list of layers"
+        found |= {name: int(line[0]) for name in names[1].split()}
     return found
 
 
@@ -96,7 +97,7 @@ def test_no_import_cycle_among_modules() -> None:
 
 
 def test_other_subpackages_are_imported_by_their_public_names() -> None:
-    """Outside a sub-package, import what its ``__init__`` names in ``__all__``, or a public module."""
+    """Other sub-packages import the names in ``__all__``, or a public module."""
     wrong = []
     for file in FILES:
         for name in imported(file):

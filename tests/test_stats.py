@@ -28,42 +28,12 @@ def test_bootstrap_of_a_mean_over_persons_equals_scipy_on_their_scores(method, r
         overall, responses, n_boot=999, method=method, rng=np.random.default_rng(1)
     )
     scores = responses.mean(axis=1).to_numpy()
-    theirs = scipy_stats.bootstrap(
-        (scores,),
-        np.mean,
-        n_resamples=999,
-        method=method,
-        batch=2**22 // responses.size,
-        rng=np.random.default_rng(1),
-    ).confidence_interval
+    options = {"n_resamples": 999, "method": method, "batch": 2**22 // responses.size}
+    theirs = scipy_stats.bootstrap((scores,), np.mean, rng=np.random.default_rng(1), **options)
+    theirs = theirs.confidence_interval
     assert (ours.low, ours.high) == pytest.approx((theirs.low, theirs.high))
     assert ours.estimate == pytest.approx(scores.mean())
     assert (ours.level, ours.n_boot, ours.n_undefined) == (0.95, 999, 0)
-
-
-def test_bootstrap_of_frames_equals_bootstrap_of_stacks(responses):
-    stacks = stats.bootstrap(overall, responses, n_boot=200, rng=np.random.default_rng(1))
-    frames = stats.bootstrap(
-        lambda frame: frame.to_numpy().mean(),
-        responses,
-        n_boot=200,
-        vectorized=False,
-        rng=np.random.default_rng(1),
-    )
-    assert (frames.estimate, frames.low, frames.high) == pytest.approx(
-        (stacks.estimate, stacks.low, stacks.high)
-    )
-
-
-def test_bootstrap_takes_any_measure_of_a_responses_frame(responses):
-    def spread(frame):
-        assert frame.index.is_unique  # resampled persons are persons of their own
-        return frame.sum(axis=1).var()
-
-    found = stats.bootstrap(
-        spread, responses, n_boot=100, vectorized=False, rng=np.random.default_rng(1)
-    )
-    assert found.low < found.estimate < found.high
 
 
 def test_bootstrap_resamples_two_populations_independently(responses, rng):
@@ -112,13 +82,9 @@ def test_correlation_and_p_equal_scipy_on_complete_pairs(method, rng):
     )
     assert (found.r, found.p) == pytest.approx((expected.statistic, expected.pvalue))
     assert (found.n, found.n_missing) == (28, 2)
-
-
-def test_pearson_intervals_equal_scipy(rng):
-    x, y = rng.normal(size=(2, 20))
-    found = stats.correlation(x, y, "pearson", level=0.9)
-    expected = scipy_stats.pearsonr(x, y).confidence_interval(0.9)
-    assert (found.low, found.high) == pytest.approx((expected.low, expected.high))
+    if method == "pearson":
+        interval = expected.confidence_interval(0.95)
+        assert (found.low, found.high) == pytest.approx((interval.low, interval.high))
 
 
 def test_spearman_intervals_cover_the_truth_about_as_often_as_they_say(rng):
@@ -190,10 +156,6 @@ def test_adjusted_p_values_equal_statsmodels_and_leave_nan_alone(ours, theirs, r
     np.testing.assert_allclose(found.drop("untested"), expected)
 
 
-def test_holm_by_hand():
-    np.testing.assert_allclose(stats.holm([0.01, 0.04, 0.03]), [0.03, 0.06, 0.06])
-
-
 def test_p_values_outside_0_and_1_are_refused():
     with pytest.raises(ValueError, match="between 0 and 1"):
         stats.holm([0.2, 1.2])
@@ -202,9 +164,7 @@ def test_p_values_outside_0_and_1_are_refused():
 def test_likelihood_ratio_equals_the_chi_square_tail():
     found = stats.likelihood_ratio(-100.0, -97.0, 2)
     assert (found.chi2, found.df) == (6.0, 2)
-    assert found.p == pytest.approx(
-        np.exp(-3)
-    )  # the tail of a chi-square with 2 degrees of freedom
+    assert found.p == pytest.approx(np.exp(-3))  # the tail with 2 degrees of freedom
 
 
 def test_a_larger_model_that_fits_worse_gets_a_warning_and_nothing_is_clamped():

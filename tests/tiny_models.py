@@ -1,4 +1,4 @@
-"""Tiny language models with random weights and small tokenizers, made on the spot: nothing is fetched for a test."""
+"""Tiny language models with random weights and small tokenizers; tests fetch nothing."""
 
 from __future__ import annotations
 
@@ -165,7 +165,7 @@ def end_of_word() -> PreTrainedTokenizerFast:
 
 
 def network(family: str, tokenizer: PreTrainedTokenizerFast) -> torch.nn.Module:
-    """Return a network of a family, with weights large enough to make its predictions differ from each other."""
+    """Return a network of a family, with weights so large that its predictions differ."""
     n = len(tokenizer)
     plain = {
         "vocab_size": n,

@@ -43,21 +43,19 @@ def is_shape(words: pd.Series) -> bool:
 def laverghetta2021_tables() -> Tables:
     """Return the graded responses of people and models to GLUE's diagnostic, and its items."""
     file = data.path("laverghetta2021/diagnostic_results")
-    # The second row of the file names each model's parent, the last one holds sums: neither is an
-    # item.
+    # The second row of the file names each model's parent, the last one holds sums.
     table = pd.read_csv(file, sep="\t", quoting=3, keep_default_na=False).iloc[1:-1]
     item_id = table["ID"].astype(int).reset_index(drop=True).rename("item_id")
     phases, panel = (
         pd.read_csv(data.path(f"laverghetta2021/{name}"), dtype={"person": str})
         for name in ("human_responses", "human_panel")
     )
+    category = phases.drop_duplicates("item_id").set_index("item_id")["category"]
     items = pd.DataFrame(
         {
             "item_id": item_id,
             "answer": table["Label"].map(NLI_LABELS.index).to_numpy(),
-            "category": item_id.map(
-                phases.drop_duplicates("item_id").set_index("item_id")["category"]
-            ),
+            "category": item_id.map(category),
             "subcategory": table["Subcategory name"].to_numpy(),
             "domain": table["Domain"].to_numpy(),
         }
@@ -75,20 +73,15 @@ def lalor2016_tables() -> Tables:
     """Return labels of SNLI pairs as places in NLI_LABELS (-1: none); the first row is gold."""
     tables = {}
     for group in (4, 5):
-        given = pd.read_csv(
-            data.path(f"lalor2016/irt_file_{group}"),
-            index_col="userid",
-            dtype=str,
-            keep_default_na=False,
-        )
+        options = {"index_col": "userid", "dtype": str, "keep_default_na": False}
+        given = pd.read_csv(data.path(f"lalor2016/irt_file_{group}"), **options)
         gold_file = data.path(f"lalor2016/group_{group}")
         gold = pd.read_csv(gold_file, sep=" ", header=None, index_col=0, dtype=str)[1]
         gold_row = gold.map(NLI_LABELS.index)[given.columns].to_frame("gold").T
         places = {label[0]: place for place, label in enumerate(NLI_LABELS)} | {"na": -1}
         codes = given.apply(lambda column, places=places: column.map(places))
-        tables[f"group_{group}"] = (
-            pd.concat([gold_row, codes]).astype(np.int8).rename_axis("userid").reset_index()
-        )
+        table = pd.concat([gold_row, codes]).astype(np.int8)
+        tables[f"group_{group}"] = table.rename_axis("userid").reset_index()
     return tables
 
 

@@ -24,12 +24,8 @@ import pandas as pd
 from psychlm import data, frames
 from psychlm.frames import FrameError, format_names
 
-UCL_MODELS = {
-    "bigram": "2-gram",
-    "trigram": "3-gram",
-    "tetragram": "4-gram",
-    "rnn": "RNN",
-    "psg": "PSG",
+# Columns of released surprisals, and the models that they are of.
+UCL_GPT = {
     "s_GPT2": "GPT-2",
     "s_GPT2_medium": "GPT-2 medium",
     "s_GPT2_large": "GPT-2 large",
@@ -38,6 +34,8 @@ UCL_MODELS = {
     "s_GPTNeo": "GPT-Neo 1.3B",
     "s_GPTNeo_2.7B": "GPT-Neo 2.7B",
 }
+UCL_MODELS = {"bigram": "2-gram", "trigram": "3-gram", "tetragram": "4-gram", "rnn": "RNN"}
+UCL_MODELS |= {"psg": "PSG", **UCL_GPT}
 UCL_MEASURES = {
     "RTfirstfix": "first_fixation_ms",
     "RTfirstpass": "gaze_ms",
@@ -120,8 +118,8 @@ def from_long(
     missing = [name for name in (*ids, *measures) if name not in frame.columns]
     if missing:
         raise FrameError(
-            f"columns {missing} are missing; there are {list(frame.columns)}: name yours, for "
-            f"instance subject='ID'"
+            f"columns {missing} are missing; there are {list(frame.columns)}: name yours, "
+            "for instance subject='ID'"
         )
     badly_named = [name for name in measures.values() if not name.endswith("_ms")]
     if badly_named:
@@ -148,15 +146,11 @@ def from_long(
     if not same["word"]:
         places = table.groupby(keys)["word"].nunique()
         raise FrameError(
-            f"several words stand at (text_id, word_id) "
-            f"{format_names(places.index[places > 1])}; give each version of "
-            "an item (condition, list) an id of its own, for instance Item + '-' + Condition"
+            f"several words stand at (text_id, word_id) {format_names(places.index[places > 1])}; "
+            "give each version of an item (condition) an id of its own: Item + '-' + Condition"
         )
-    of_words = [
-        name
-        for name in table.columns
-        if same.get(name, False) and name not in ("subject", *measures.values())
-    ]
+    of_readings = ("subject", *measures.values())
+    of_words = [n for n in table.columns if same.get(n, False) and n not in of_readings]
     words = table[[*keys, *of_words]].drop_duplicates(keys).sort_values(keys, ignore_index=True)
     readings = table.drop(columns=of_words)
     notes += [
@@ -199,11 +193,10 @@ def from_csv(words: str | Path, readings: str | Path) -> Corpus:
         pd.MultiIndex.from_frame(table[["text_id", "word_id"]])
         for table in (word_table, reading_table)
     )
-    unknown = ~read.isin(known)
-    if unknown.any():
+    unknown = read[~read.isin(known)].tolist()
+    if unknown:
         raise FrameError(
-            f"{int(unknown.sum())} readings are of words that {words} does not have, first "
-            f"{read[unknown].tolist()[0]} "
+            f"{len(unknown)} readings are of words that {words} does not have, first {unknown[0]} "
             "(text_id, word_id); do both files count words from 1 in each text?"
         )
     return Corpus(_with_predictors(word_table), reading_table)
@@ -232,9 +225,8 @@ def ucl() -> Corpus:
         return _from_facts("ucl2023", error)
     table = pd.read_csv(file, keep_default_na=False, na_values=[""])
     table = table.sort_values(["sent_id", "context_length"], ignore_index=True)
-    keys = pd.DataFrame(
-        {"text_id": table["sent_id"].astype(str), "word_id": table["context_length"] + 1}
-    )
+    text_id, word_id = table["sent_id"].astype(str), table["context_length"] + 1
+    keys = pd.DataFrame({"text_id": text_id, "word_id": word_id})
     words = keys.assign(
         word=table["word"],
         position=table["context_length"],
@@ -247,6 +239,38 @@ def ucl() -> Corpus:
     readings = pd.concat([keys.assign(subject=MEAN_READER), times], axis=1)
     bits = table[list(UCL_MODELS)].rename(columns=UCL_MODELS) / np.log(2)
     return _checked(words, readings, pd.concat([keys, bits], axis=1))
+
+
+@dataclass(frozen=True)
+class Norms:
+    """Sentences, and how predictable their words are to people and to released models."""
+
+    sentences: pd.DataFrame  # a words frame of the whole sentences, for language models to read
+    # One row per normed word: text_id, word_id, word; bare, whether it is letters only, without
+    # attached punctuation or clitics; cloze_surprisal_bits; surprisals (bits) of released models.
+    table: pd.DataFrame
+    released: tuple[str, ...]  # the columns of table that hold released surprisals
+
+
+def ucl_norms() -> Norms:
+    """Read the UCL corpus's cloze norms and the surprisals of seven GPT models (de Varda et al.
+    2023).
+
+    In a cloze test people read the beginning of a sentence and say the next word; the share of them
+    who say the printed one, smoothed, is its cloze probability (Hao et al. 2020, section 3.3.2). A
+    sentence's first word was not normed; its last word has the full stop attached.
+    """
+    raw = pd.read_csv(data.path("ucl2023/all_measures"), keep_default_na=False, na_values=[""])
+    sentences = raw.drop_duplicates("sent_id").set_index("sent_id")["sentence"].sort_index()
+    words = sentences.str.split().explode().rename("word").rename_axis("text_id").reset_index()
+    words["word_id"] = words.groupby("text_id").cumcount() + 1
+    corpus, keys, released = ucl(), ["text_id", "word_id"], tuple(UCL_GPT.values())
+    assert corpus.surprisals is not None  # this corpus was released with them
+    table = corpus.words[[*keys, "word", "cloze_surprisal_bits"]].merge(
+        corpus.surprisals[[*keys, *released]], on=keys, validate="one_to_one"
+    )
+    bare = table["word"].str.fullmatch("[A-Za-z]+")
+    return Norms(words.astype({"text_id": str}), table.assign(bare=bare), released)
 
 
 def natural_stories() -> Corpus:
@@ -320,15 +344,11 @@ def provo() -> Corpus:
         for column in (words["word"], table["word"])
     )
     blocks = difflib.SequenceMatcher(None, ours, theirs, autojunk=False).get_matching_blocks()
-    in_words = np.concatenate([np.arange(block.a, block.a + block.size) for block in blocks])
-    in_table = np.concatenate([np.arange(block.b, block.b + block.size) for block in blocks])
-    measures = {
-        "FFD": "first_fixation_scaled",
-        "GPT": "go_past_scaled",
-        "TRT": "total_scaled",
-        "nFix": "n_fixations_scaled",
-        "fixProp": "fixated_percent",
-    }
+    in_words, in_table = np.array(
+        [(block.a + i, block.b + i) for block in blocks for i in range(block.size)]
+    ).T
+    measures = {"FFD": "first_fixation_scaled", "GPT": "go_past_scaled", "TRT": "total_scaled"}
+    measures |= {"nFix": "n_fixations_scaled", "fixProp": "fixated_percent"}
     keys = words[["text_id", "word_id"]].iloc[in_words].reset_index(drop=True)
     times = table[list(measures)].iloc[in_table].reset_index(drop=True).rename(columns=measures)
     readings = pd.concat([keys.assign(subject=MEAN_READER), times], axis=1)
@@ -358,7 +378,11 @@ def _from_facts(name: str, missing: data.DataMissingError) -> Corpus:
     return Corpus(words.rename(columns={"word_shape": "word"}), readings, surprisals, (note,))
 
 
-_FIXATIONS = "word screen line printed_chars length_chars x word_id duration_ms letter word_letter"
+# Columns of the Dundee Corpus's files, in their order.
+_FIXATIONS = (
+    "word screen line printed_chars length_chars x word_id duration_ms letter word_letter launch "
+    "text_frequency"
+)
 _WORDS = (
     "word text screen line line_position screen_position x printed_chars length_chars punctuation "
     "opening closing word_id text_frequency"
@@ -386,49 +410,35 @@ def dundee(folder: str | Path) -> Corpus:
     events = {n[:4]: f for n, f in names.items() if re.fullmatch(r"s[a-z]\d\dma1p\.dat", n)}
     if not texts or not events:
         raise FrameError(
-            f"{folder} holds {len(texts)} files tx??wrdp.dat and {len(events)} s???ma1p.dat; "
-            f"the corpus has 20 and "
-            "200. Name the folder that holds both"
+            f"{folder} holds {len(texts)} files tx??wrdp.dat and {len(events)} s???ma1p.dat; the "
+            "corpus has 20 and 200. Name the folder that holds both"
         )
     strays = sorted({name[2:] for name in events} - set(texts))
     if strays:
         raise FrameError(
-            f"there are fixations of texts {strays}, but no tx{strays[0]}wrdp.dat; copy the "
-            f"word files too"
+            f"there are fixations of texts {strays}, but no tx{strays[0]}wrdp.dat; copy it too"
         )
 
     def read(file: Path, columns: str, header: int) -> pd.DataFrame:
         """Read a table whose columns are separated by blanks; quotes are part of the words."""
-        table = pd.read_csv(
-            file,
-            sep=r"\s+",
-            names=columns.split(),
-            skiprows=header,
-            encoding="latin-1",
-            quoting=3,
-            keep_default_na=False,
-            index_col=False,
-        )
+        layout = {"sep": r"\s+", "names": columns.split(), "skiprows": header, "index_col": False}
+        plain = {"quoting": 3, "keep_default_na": False, "encoding": "latin-1"}
+        table = pd.read_csv(file, **layout, **plain)
         wrong = pd.to_numeric(table["word_id"], errors="coerce").isna()
         if wrong.any():
             line = int(wrong.argmax()) + header + 1
             raise FrameError(f"{file.name}, line {line}: the word number is none; is it cut off?")
         return table
 
-    words = pd.concat(
-        [read(file, _WORDS, 0).assign(text_id=text) for text, file in texts.items()],
-        ignore_index=True,
-    )
+    tables = [read(file, _WORDS, 0).assign(text_id=text) for text, file in texts.items()]
+    words = pd.concat(tables, ignore_index=True)
     words["position"] = words["word_id"]
     words["line"] = words["screen"].astype(str) + "." + words["line"].astype(str)
-    columns = _FIXATIONS + " launch text_frequency"
-    fixations = pd.concat(
-        [
-            read(file, columns, 1).assign(subject=name[:2], text_id=name[2:])
-            for name, file in events.items()
-        ],
-        ignore_index=True,
-    )
+    tables = [
+        read(file, _FIXATIONS, 1).assign(subject=name[:2], text_id=name[2:])
+        for name, file in events.items()
+    ]
+    fixations = pd.concat(tables, ignore_index=True)
     # Rows such as *Blink and *Off-screen are no words.
     on_words = ~fixations["word"].str.startswith("*") & (fixations["word_id"] > 0)
     kept = ["text_id", "word_id", "word", "position", "screen", "line", "length_chars"]

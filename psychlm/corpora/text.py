@@ -25,7 +25,7 @@ import numpy as np
 import pandas as pd
 
 from psychlm import data
-from psychlm.corpora.norms import ucl_norms
+from psychlm.corpora.reading_times import ucl_norms
 
 UNKNOWN = "<unk>"
 STRAIGHT = str.maketrans(
@@ -35,7 +35,7 @@ NLTK = ("brown", "movie_reviews", "state_union", "abc", "inaugural", "webtext", 
 # the rest of webtext is bug titles and adverts
 SPOKEN = ("grail.txt", "overheard.txt", "pirates.txt", "wine.txt")
 OVERLAP_WORDS = 7  # a run this long shared with a test sentence counts as the same sentence
-CLITIC = re.compile(r"(?i)(n't|'(?:s|m|d|re|ve|ll))$")
+CLITIC = re.compile(r"(?i)(?<=.)(n't|'(?:s|m|d|re|ve|ll))$")
 PIECES = re.compile(r"\w+(?:[-'.]\w+)*|[^\w\s]")
 SENTENCE_END = re.compile(r"(?:(?<=[.!?])|(?<=[.!?][\"')]))\s+(?=[\"'(]*[A-Z])")
 BLOCK = 50  # paragraphs of a novel that stay together: parts share books, but not pages
@@ -64,12 +64,8 @@ def split_clitics(word: str) -> list[str]:
     >>> split_clitics("don't,")
     ['do', "n't", ',']
     """
-    tokens = []
-    for token in plain(word):
-        clitic = CLITIC.search(token)
-        split = clitic is not None and clitic.start() > 0
-        tokens += [token[: clitic.start()], clitic[0]] if clitic and split else [token]
-    return tokens
+    tokens = plain(word)
+    return [part for token in tokens for part in CLITIC.sub(r" \1", token).split()]
 
 
 def ptb(word: str) -> list[str]:
@@ -153,9 +149,7 @@ def _nltk(corpus: str, member: str, archive: zipfile.ZipFile) -> Iterator[str]:
     name = member.rsplit("/", 1)[-1]
     if not name or name.isupper() or name.startswith("."):
         return
-    if (corpus == "webtext" and name not in SPOKEN) or (
-        corpus == "treebank" and "/raw/" not in member
-    ):
+    if corpus == "webtext" and name not in SPOKEN or corpus == "treebank" and "/raw/" not in member:
         return
     text = io.TextIOWrapper(archive.open(member), encoding="latin-1", newline=None).read()
     if corpus == "brown" and re.fullmatch(r"c[a-r]\d\d", name):
@@ -198,9 +192,8 @@ def detokenise(tokens: str) -> str:
     text = re.sub(r' " (.*?) " ', r' "\1" ', text)
     text = re.sub(r" ([?!]) (?=\1 )", " ", text)  # Brown doubles them
     text = re.sub(r"([;:]) \1(?= )", r"\1", text)
-    text = re.sub(
-        r" ([,.;:?!%)\]}]|\.\.\.|n't|'(?:s|m|d|re|ve|ll)\b)(?=[\s\"'),.;:?!])", r"\1", text
-    )
+    closing = r" ([,.;:?!%)\]}]|\.\.\.|n't|'(?:s|m|d|re|ve|ll)\b)(?=[\s\"'),.;:?!])"
+    text = re.sub(closing, r"\1", text)  # no space before closing punctuation and clitics
     text = re.sub(r"([(\[{$]) ", r"\1", text)
     return re.sub(r"\s+", " ", re.sub(r"\s*--+\s*", " -- ", text)).strip()
 
@@ -241,21 +234,13 @@ def mark_overlap(
 
 @dataclass(frozen=True)
 class WordCorpus:
-    """A corpus of tokens in three parts.
-
-    Attributes
-    ----------
-    train, validation, test : list of list of str
-        Sentences of tokens, unknown ones ``<unk>``.
-    tokenize : callable
-        How a printed word becomes this corpus's tokens, for models that read other text later.
-    """
+    """A corpus of tokens in three parts."""
 
     name: str
-    train: Sentences
+    train: Sentences  # lists of tokens, unknown ones <unk>; so are the two others
     validation: Sentences
     test: Sentences
-    tokenize: Tokenize
+    tokenize: Tokenize  # how a printed word becomes this corpus's tokens
 
     @property
     def n_words(self) -> dict[str, int]:
@@ -298,8 +283,7 @@ def read(
         if name == "novels":
             corpora[name] = novels(n_words, seed=seed, min_count=min_count)
             continue
-        # train on the validation text (every tenth line held out) and test on the test text; a line
-        # is a sentence
+        # A line is a sentence. Train on the validation text, of which every tenth line is held out.
         train_file, test_file, tokenize = benchmarks[name]
         lines, test = (
             [line.split() for line in data.path(file).read_text(encoding="utf-8").splitlines()]

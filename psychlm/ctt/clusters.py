@@ -67,15 +67,12 @@ def cluster_items(
         i, j = np.argwhere(r.isna().to_numpy())[0]
         raise FrameError(
             f"items {r.index[i]!r} and {r.index[j]!r} do not both vary among those who answered "
-            "both; drop one, or count such correlations as 0 with undefined='zero'"
+            "both; drop one, or choose undefined='zero'"
         )
     n_items = len(r)
     sizes = range(2, n_items) if k == "silhouette" else [k]
     if n_items < 3 or not all(2 <= size < n_items for size in sizes):
-        raise FrameError(
-            f"{n_items} items (without {len(constant)} constant ones) make 2 to {n_items - 1} "
-            f"clusters, and k is {k!r}"
-        )
+        raise FrameError(f"{n_items} items that vary make 2 to {n_items - 1} clusters, not {k!r}")
     distance = 1 - r.to_numpy()
     np.fill_diagonal(distance, 0)
     fits = {size: fasterpam(distance, size, init="build", n_cpu=1) for size in sizes}
@@ -210,17 +207,13 @@ def cluster_agreement(
 
     items = labels_a.index.intersection(labels_b.index, sort=False)
     if len(items) < 3:
-        raise FrameError(
-            f"the clusterings have {len(items)} items in common; at least 3 are needed"
-        )
+        raise FrameError(f"the clusterings have {len(items)} items in common, and need 3")
     codes_a, codes_b = (pd.factorize(labels.loc[items])[0] for labels in (labels_a, labels_b))
     i, j = np.triu_indices(len(items), k=1)
     same_a, same_b = codes_a[i] == codes_a[j], codes_b[i] == codes_b[j]
     for name, same in (("first", same_a), ("second", same_b)):
         if same.all() or not same.any():
-            kind = (
-                "all items in one cluster" if same.all() else "every item in a cluster of its own"
-            )
+            kind = "all items in one cluster" if same.all() else "a cluster of its own for each"
             reason = f"the {name} clustering has {kind}, so nothing varies over pairs"
             return ClusterAgreement(np.nan, np.nan, len(items), len(i), reason)
     r, p = pearsonr(same_a.astype(float), same_b.astype(float))

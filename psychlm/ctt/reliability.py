@@ -90,10 +90,7 @@ def split_half(
         for a, b in ((first, first), (second, second), (first, second))
     )
     if min(variance_1.min(), variance_2.min()) <= 1e-12:
-        raise FrameError(
-            "a half of the test has no variance, so its reliability is undefined; "
-            "drop constant items"
-        )
+        raise FrameError("a half of the test has no variance; drop constant items")
     r = covariance / np.sqrt(variance_1 * variance_2)
     return float(np.mean(2 * r / (1 + r)))
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
+from scipy.spatial.distance import squareform
 
 from psychlm.ctt.items import Array, check_size
 from psychlm.frames import FrameError, format_names
@@ -69,28 +70,34 @@ def smallest_subset(
     incomplete = checked.columns[checked.isna().any()]
     if len(incomplete):
         raise FrameError(
-            f"items {format_names(incomplete)} lack responses of some persons; keep the items that "
-            "all were asked: responses.dropna(axis=1)"
+            f"items {format_names(incomplete)} lack responses; keep complete items: "
+            "responses.dropna(axis=1)"
         )
     n_persons, n_items = checked.shape
     sizes = sorted(set(sizes))
     if sizes[0] < 2 or sizes[-1] > n_persons:
         raise ValueError(f"sizes {sizes} are outside 2..{n_persons}, the persons")
-    x, rows = checked.to_numpy(), []
-    for split in range(n_splits):
-        shuffled, n_judging = rng.permutation(n_items), round(n_items / 2)
-        judging = _Sums(x[:, shuffled[:n_judging]])
-        greedy = _greedy_order(_Sums(x[:, shuffled[n_judging:]]), int(sizes[-1]))
-        random = rng.permuted(np.tile(np.arange(n_persons), (n_random, 1)), axis=1)
-        for size in sizes:
-            for order in (greedy, *random):
-                subset = order[:size]
-                sums = (part[..., subset].sum(axis=-1, keepdims=True) for part in judging.parts)
-                agreement = judging.agreement(int(size), *sums)[:, 0]
-                selection = "greedy" if order is greedy else "random"
-                rows.append((split, selection, int(size), *agreement))
-    table = pd.DataFrame(rows, columns=["split", "selection", "size", *PROPERTIES])
-    long = table.melt(["split", "selection", "size"], var_name="property", value_name="agreement")
+    x, tables = checked.to_numpy(), []
+    for _ in range(n_splits):
+        # One half of the items chooses persons, the other half judges all subsets at once.
+        shuffled = rng.permutation(n_items)
+        judging, choosing = np.split(x[:, shuffled], [round(n_items / 2)], axis=1)
+        orders = [_greedy_order(choosing, int(sizes[-1]))]
+        orders += list(rng.permuted(np.tile(np.arange(n_persons), (n_random, 1)), axis=1))
+        measured = [_measures(judging[order[:size]]) for size in sizes for order in orders]
+        right, alpha, phi = (np.stack(values) for values in zip(*measured, strict=True))
+        right_all, alpha_all, phi_all = _measures(judging)
+        agreement = {
+            "difficulty": spearman_many(right, right_all),
+            "reliability": 1 - np.abs(alpha - alpha_all),
+            "inter_item": _pearson(phi, phi_all),
+        }
+        selection = np.tile(["greedy"] + ["random"] * n_random, len(sizes))
+        size = np.repeat(sizes, len(orders))
+        tables.append(pd.DataFrame({"selection": selection, "size": size, **agreement}))
+    long = pd.concat(tables).melt(
+        ["selection", "size"], var_name="property", value_name="agreement"
+    )
     grouped = long.groupby(["property", "selection", "size"])["agreement"]
     curve = grouped.mean().to_frame("mean")
     curve["low"], curve["high"] = grouped.quantile(0.025), grouped.quantile(0.975)
@@ -100,59 +107,67 @@ def smallest_subset(
     return SmallestSubset(curve.reset_index(), least.astype(float), threshold)
 
 
-def _greedy_order(sums: _Sums, size: int) -> Array:
-    """Add persons one by one, each time the one whose addition agrees best with the population.
+def _measures(x: Array) -> tuple[Array, float, Array]:
+    """Return items' right responses, Cronbach's alpha, and phi of all pairs (0 if undefined)."""
+    n_items, right = x.shape[1], x.sum(axis=0)
+    covariance = len(x) * (x.T @ x) - np.outer(right, right)  # times n^2
+    spread, total = covariance.diagonal(), covariance.sum()
+    alpha = n_items / (n_items - 1) * (1 - spread.sum() / total) if total > 0 else np.nan
+    scale = 1 / np.sqrt(np.where(spread > 0, spread, np.inf))
+    phi = covariance * np.outer(scale, scale)
+    return right, alpha, phi[np.triu_indices(n_items, 1)]
+
+
+def _pearson(phi: Array, goal: Array) -> Array:
+    """Return the correlation of every row of phi with the goal, NaN where a row is constant."""
+    phi, goal = phi - phi.mean(axis=-1, keepdims=True), goal - goal.mean()
+    norm = np.sqrt((phi**2).sum(axis=-1) * (goal @ goal))
+    return np.divide(phi @ goal, norm, out=np.full(len(phi), np.nan), where=norm > 1e-9)
+
+
+def _greedy_order(x: Array, size: int) -> Array:
+    r"""Add persons one by one, each time the one whose addition agrees best with the population.
 
     The first two are chosen by difficulty, since one person has no reliability; then the mean of
-    the three agreements decides.
+    the three agreements decides. With B the counts of pairs of items both right in the subset
+    chosen so far, candidate x makes :math:`\phi_{ij} = w_i w_j (n B_{ij} + n x_i x_j - t_i t_j)`,
+    where t are its subset's right responses and :math:`w = 1/\sqrt{t(n - t)}`. Sums of phi over
+    pairs are then quadratic forms in B, for all candidates at once: no matrix for each is needed.
     """
+    n_items, score = x.shape[1], x.sum(axis=1)
+    right_all, alpha_all, phi_all = _measures(x)
+    centred = squareform(phi_all - phi_all.mean())  # 0 on the diagonal
+    norm_all, n_pairs = np.linalg.norm(centred), 2 * len(phi_all)  # pairs in both orders
+    both = np.zeros((n_items, n_items))
     chosen: list[int] = []
+
+    def form(vectors: Array, matrix: Array) -> Array:
+        """Return v'Av for every row v."""
+        return ((vectors @ matrix) * vectors).sum(axis=1)
+
     for n in range(1, size + 1):
-        subset = [part[..., chosen].sum(axis=-1, keepdims=True) for part in sums.parts]
-        candidates = (own + part for own, part in zip(subset, sums.parts, strict=True))
-        agreement = sums.agreement(n, *candidates)
-        score = agreement[0] if n <= 2 else agreement.mean(axis=0)
-        score[chosen] = -np.inf
-        chosen.append(int(np.nan_to_num(score, nan=-2.0).argmax()))
+        t = both.diagonal() + x  # right responses to each item, by candidate
+        agreement = [spearman_many(t, right_all)]
+        if n > 2:
+            spread = t * (n - t)
+            total = n * (both.sum() + score**2) - t.sum(axis=1) ** 2
+            with np.errstate(invalid="ignore", divide="ignore"):
+                alpha = n_items / (n_items - 1) * (1 - spread.sum(axis=1) / total)
+            agreement.append(np.where(total > 0, 1 - np.abs(alpha - alpha_all), np.nan))
+            # Sums over pairs of phi times the population's, of phi, and of phi squared.
+            w = 1 / np.sqrt(np.where(spread > 0, spread, np.inf))
+            v, n_varied = w**2, (spread > 0).sum(axis=1)  # phi of an item with itself is 1
+            product = form(w, n * both * centred) + n * form(w * x, centred) - form(w * t, centred)
+            phi = n * form(w, both) + n * (w * x).sum(1) ** 2 - (w * t).sum(1) ** 2 - n_varied
+            square = n**2 * (form(v, both**2) + 2 * form(v * x, both) + (v * x).sum(1) ** 2)
+            square -= 2 * n * (form(v * t, both) + (v * x * t).sum(1) ** 2) + n_varied
+            square += (v * t**2).sum(1) ** 2 - phi**2 / n_pairs
+            with np.errstate(invalid="ignore", divide="ignore"):
+                inter_item = product / (np.sqrt(square) * norm_all)
+            agreement.append(np.where(square > 1e-9, inter_item, np.nan))
+        mean = np.mean(agreement, axis=0)
+        mean[chosen] = -np.inf
+        best = int(np.nan_to_num(mean, nan=-2.0).argmax())
+        chosen.append(best)
+        both += np.outer(x[best], x[best])
     return np.array(chosen)
-
-
-class _Sums:
-    """Responses as quantities whose sums over persons determine all three agreements.
-
-    ``parts`` holds, with persons last: items right, shape (n_items, n_persons), pairs of items both
-    right (n_pairs, n_persons), the sum score and its square (n_persons,).
-    """
-
-    def __init__(self, x: Array) -> None:
-        self.i, self.j = np.triu_indices(x.shape[1], 1)
-        right, score = np.ascontiguousarray(x.T), x.sum(axis=1)
-        self.parts = (right, right[self.i] * right[self.j], score, score**2)
-        everyone = [part.sum(axis=-1, keepdims=True) for part in self.parts]
-        self.right = everyone[0][:, 0]
-        self.alpha, self.phi = self._alpha_phi(len(x), *everyone)
-
-    def agreement(self, n: int, right: Array, both: Array, score: Array, square: Array) -> Array:
-        """Return the agreements, shape (3, n_subsets), of subsets of n persons from their sums."""
-        alpha, phi = self._alpha_phi(n, right, both, score, square)
-        phi -= phi.mean(axis=0)
-        goal = self.phi[:, 0] - self.phi.mean()
-        norm = np.sqrt(np.einsum("ij,ij->j", phi, phi) * (goal @ goal))
-        with np.errstate(invalid="ignore", divide="ignore"):
-            inter_item = np.where(norm > 1e-9, goal @ phi / norm, np.nan)
-        difficulty = spearman_many(right.T, self.right)
-        return np.stack([difficulty, 1 - np.abs(alpha - self.alpha), inter_item])
-
-    def _alpha_phi(
-        self, n: int, right: Array, both: Array, score: Array, square: Array
-    ) -> tuple[Array, Array]:
-        """Return Cronbach's alpha and phi of all pairs (0 where undefined) from sums."""
-        k, spread = len(right), right * (n - right)
-        total = n * square - score**2  # like spread, a variance times n squared
-        with np.errstate(invalid="ignore", divide="ignore"):
-            alpha = np.where(total > 1e-9, k / (k - 1) * (1 - spread.sum(0) / total), np.nan)
-            w = np.where(spread > 0, 1 / np.sqrt(spread), 0.0)
-        phi = n * both - right[self.i] * right[self.j]
-        phi *= w[self.i]
-        phi *= w[self.j]
-        return alpha, phi

@@ -22,12 +22,13 @@ from psychlm.irt.dimensionality import (
     Rotation,
     TwoFactorFit,
     eigenvalues,
+    likelihood_ratio,
     parallel_analysis,
     rotate,
     tetrachoric,
     two_factor,
 )
-from psychlm.irt.item_fit import ModelTables, ld_x2, likelihood_ratio, person_fit, q3, s_x2
+from psychlm.irt.item_fit import ModelTables, ld_x2, person_fit, q3, s_x2
 from psychlm.irt.multigroup import TwoGroupFit, fit_two_groups
 from psychlm.irt.priors import Beta, LogNormal, Normal
 from psychlm.irt.result import IRTFit, IRTWarning, link

@@ -10,12 +10,11 @@ import numpy as np
 import pandas as pd
 import torch
 from scipy import optimize, stats
-from torch import Tensor
 
 from psychlm.frames import FrameError, check_responses, format_names
 from psychlm.irt._fit import fit
 from psychlm.irt.em import EM, LARGEST_LEAP, Settings, squarem
-from psychlm.irt.likelihood import Design, Parameters, Posterior, gradient, quadrature_grid
+from psychlm.irt.likelihood import Design, Parameters, gradient, quadrature_grid
 from psychlm.irt.multigroup import uncompressed
 from psychlm.irt.response_matrix import ResponseMatrix, encode_responses
 from psychlm.irt.result import IRTFit, IRTWarning
@@ -163,10 +162,8 @@ def _check_design(design: pd.DataFrame, items: pd.Index) -> pd.DataFrame:
     chosen = design.loc[items]
     text = [name for name in chosen if not pd.api.types.is_numeric_dtype(chosen[name])]
     if text:
-        raise FrameError(
-            f"features {format_names(text)} are not numeric; turn categories into indicators: "
-            "pd.get_dummies(design, drop_first=True)"
-        )
+        advice = "make indicators: pd.get_dummies(design, drop_first=True)"
+        raise FrameError(f"features {format_names(text)} are not numeric; {advice}")
     values = chosen.astype(float)
     missing = values.columns[~np.isfinite(values).all()]
     if len(missing):
@@ -178,8 +175,8 @@ def _check_design(design: pd.DataFrame, items: pd.Index) -> pd.DataFrame:
     dependent = values.columns[: len(size)][size < 1e-8].append(values.columns[len(size) :])
     if len(dependent):
         raise FrameError(
-            f"features {format_names(dependent)} are linear combinations of the constant and the "
-            "features before them, on these items; drop them"
+            f"features {format_names(dependent)} are linear combinations of those before them (or "
+            "of the constant) on these items; drop them"
         )
     return values
 
@@ -196,19 +193,14 @@ class _LinearEM(EM):
     def step(self, parameters: Parameters) -> tuple[Parameters, float]:
         """One EM step: better parameters, and the log-likelihood of those that were given."""
         posterior, objective = self.expect(parameters)
-        intercept = self._intercepts(parameters, posterior)
         self.n_steps += 1
-        better = Parameters(parameters.slope, intercept, parameters.guessing)
-        return self.absorb(better, posterior), objective
-
-    def _intercepts(self, parameters: Parameters, posterior: Posterior) -> Tensor:
-        """M-step by Newton's method; with X the basis, the step is X (X'WX)^-1 X'g."""
         weights, intercept = posterior.weights * self.responses.count[:, None], parameters.intercept
         everyone = weights.sum(0, keepdim=True)
         # Expected number of persons who were asked each item, at each node.
         blocks = self.responses.blocks()
         asked = [everyone if b.answered is None else b.answered.T @ weights for b in blocks]
         n = torch.cat(asked)
+        # M-step by Newton's method; with X the basis, the step is X (X'WX)^-1 X'g.
         slopes = torch.outer(parameters.slope, self.grid.nodes)
         for _ in range(SCORING_STEPS):
             p = torch.sigmoid(slopes + intercept[:, None])
@@ -222,7 +214,8 @@ class _LinearEM(EM):
             intercept = intercept + step / (step.abs().max() / LARGEST_LEAP).clamp_min(1.0)
             if float(step.abs().max()) < self.accuracy:
                 break
-        return intercept
+        better = Parameters(parameters.slope, intercept, parameters.guessing)
+        return self.absorb(better, posterior), objective
 
 
 def _climb(

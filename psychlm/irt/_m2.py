@@ -88,8 +88,8 @@ def m2(fit: IRTFit | ModelTables, responses: pd.DataFrame) -> M2Fit:
     )
     baseline, df_baseline = _quadratic_form(independence, x)
 
-    # Interval of the RMSEA: noncentralities at which the statistic is the 95 % and 5 % quantile.
     def limit(tail: float) -> float:
+        """Return the RMSEA at which M2 is the quantile 1 - tail of noncentral chi-square."""
         if stats.chi2.cdf(statistic, df) < tail:
             return 0.0
         largest = 2 * statistic + 100

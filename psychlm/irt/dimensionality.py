@@ -1,13 +1,14 @@
 r"""Number of abilities: tetrachoric correlations, eigenvalues, two-factor models and rotation.
 
-A two-factor model is tested against a one-factor model by :func:`psychlm.irt.likelihood_ratio`.
+A two-factor model is tested against a one-factor model by :func:`likelihood_ratio`, which takes all
+nested models.
 """
 
 from __future__ import annotations
 
 import warnings
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
@@ -18,6 +19,9 @@ from scipy.special import expit, ndtr, ndtri
 from psychlm.frames import FrameError, check_responses, constant_items
 from psychlm.irt.item_fit import normal_weights, pair_tables
 from psychlm.irt.response_matrix import encode_responses
+from psychlm.irt.result import IRTFit
+from psychlm.stats import LikelihoodRatio
+from psychlm.stats import likelihood_ratio as chi_square_test
 
 LEAST_RATIO = 3.0  # first to second eigenvalue of an essentially one-dimensional test
 LOGISTIC_TO_NORMAL = 1.702  # slope at which the logistic curve is closest to the normal ogive
@@ -26,9 +30,7 @@ PAIRS_PER_BLOCK = 50_000  # pairs of items computed at once: bounds memory
 AXIS = np.linspace(-6, 6, 31)  # nodes of each factor; mirt's default for two factors
 
 
-def tetrachoric(
-    responses: pd.DataFrame, *, correct: float = 0.5, smooth: bool = False
-) -> pd.DataFrame:
+def tetrachoric(responses: pd.DataFrame, *, correct: float = 0.5) -> pd.DataFrame:
     """Return the matrix of tetrachoric correlations between items.
 
     A right response is a standard normal variable above the item's threshold. Thresholds are taken
@@ -43,9 +45,6 @@ def tetrachoric(
     correct : float
         Count that replaces an empty cell (0.5 is the default of R's ``psych``). With 0, a pair with
         an empty cell may have a correlation of exactly -1 or 1.
-    smooth : bool
-        Whether to raise negative eigenvalues to just above 0, as ``psych`` does by default; with a
-        few easy items this can change correlations by 0.03.
 
     Raises
     ------
@@ -73,12 +72,6 @@ def tetrachoric(
         pairs = slice(start, start + PAIRS_PER_BLOCK)
         a, b = i[pairs], j[pairs]
         rho[a, b] = rho[b, a] = _most_likely(tables[:, pairs], threshold[a], threshold[b])
-    if smooth:
-        values, vectors = np.linalg.eigh(rho)
-        if values.min() < np.finfo(float).eps:
-            raised = (vectors * np.where(values < 1e-12, 1e-10, values)) @ vectors.T
-            scale = np.sqrt(np.diag(raised))
-            rho = raised / np.outer(scale, scale)
     return pd.DataFrame(rho, index=checked.columns, columns=checked.columns)
 
 
@@ -132,16 +125,13 @@ def _density(angle: np.ndarray, h: np.ndarray, k: np.ndarray) -> np.ndarray:
         return np.exp(exponent) / (2 * np.pi)
 
 
-def eigenvalues(
-    responses: pd.DataFrame, *, correct: float = 0.5, smooth: bool = False
-) -> pd.Series:
+def eigenvalues(responses: pd.DataFrame, *, correct: float = 0.5) -> pd.Series:
     """Return the eigenvalues of :func:`tetrachoric`'s matrix, largest first, indexed 1, 2, ...
 
     A test is essentially one-dimensional if the first is at least three times the second
-    (Slocum-Gori & Zumbo 2011). Without smoothing, the last ones may be negative.
+    (Slocum-Gori & Zumbo 2011). The last ones may be negative.
     """
-    matrix = tetrachoric(responses, correct=correct, smooth=smooth)
-    values = np.linalg.eigvalsh(matrix.to_numpy())[::-1]
+    values = np.linalg.eigvalsh(tetrachoric(responses, correct=correct).to_numpy())[::-1]
     factors = pd.RangeIndex(1, len(values) + 1, name="factor")
     return pd.Series(values, index=factors, name="eigenvalue")
 
@@ -362,6 +352,40 @@ def two_factor_loglik(x: np.ndarray, parameters: np.ndarray) -> tuple[float, np.
     return float((np.log(total) + largest).sum()), gradient
 
 
+def likelihood_ratio(
+    fit_small: IRTFit | TwoFactorFit, fit_big: IRTFit | TwoFactorFit
+) -> LikelihoodRatio:
+    """Test a model within a larger one, both fitted to the same responses.
+
+    Returns
+    -------
+    LikelihoodRatio
+        ``chi2`` (twice the gain in log-likelihood), ``df`` and ``p``.
+
+    Raises
+    ------
+    ValueError
+        If the fits are to different responses (other persons or items); if the bigger model has
+        no more parameters, or a log-likelihood lower by more than 0.01 nats: they are then not
+        nested, or have not converged.
+    """
+    if fit_small.data_hash != fit_big.data_hash:
+        raise ValueError("the models were fitted to different responses; fit both to one frame")
+    df = fit_big.n_parameters - fit_small.n_parameters
+    if df <= 0:
+        raise ValueError(
+            f"the bigger model has {fit_big.n_parameters} parameters and the small one "
+            f"{fit_small.n_parameters}; give the small (restricted) model first"
+        )
+    gain = fit_big.loglik - fit_small.loglik
+    if gain < -0.01:
+        raise ValueError(
+            f"the bigger model's log-likelihood is lower by {-gain:.3f} nats; the models are not "
+            "nested, or the bigger one needs more iterations"
+        )
+    return chi_square_test(0.0, max(gain, 0.0), df)
+
+
 @dataclass(frozen=True)
 class Rotation:
     """Rotated loadings and the correlations of the factors they belong to."""
@@ -370,74 +394,48 @@ class Rotation:
     factor_correlation: pd.DataFrame  # (n_factors, n_factors); the identity if orthogonal
 
 
-def rotate(
-    loadings: pd.DataFrame,
-    target: pd.DataFrame | np.ndarray | None = None,
-    *,
-    oblique: bool = True,
-    n_starts: int = 20,
-) -> Rotation:
-    """Rotate loadings towards simple structure (oblimin with gamma = 0), or towards a target.
+def rotate(loadings: pd.DataFrame, *, n_starts: int = 20) -> Rotation:
+    r"""Rotate loadings obliquely towards simple structure, by oblimin with gamma = 0.
+
+    .. math:: \min \sum_i \sum_{j \ne k} \lambda_{ij}^2 \lambda_{ik}^2
 
     Gradient projection by ``statsmodels`` (Bernaards & Jennrich 2005) from several starts, fixed
-    ones, of which the best is kept: the criteria have local minima.
+    ones, of which the best is kept: the criterion has local minima.
 
     Parameters
     ----------
     loadings : DataFrame, shape (n_items, n_factors)
-    target : DataFrame or ndarray, shape (n_items, n_factors), optional
-        Loadings to come close to in the sense of least squares. With ``oblique=False`` NaN leaves a
-        loading free (a partially specified target).
-    oblique : bool
-        Whether the factors may correlate.
     n_starts : int
         Orthogonal rotations to start from; the first is no rotation.
 
     Returns
     -------
     Rotation
-        Without a target, every factor is reflected so that its loadings sum to a positive number.
+        Every factor is reflected so that its loadings sum to a positive number.
     """
     from statsmodels.multivariate.factor_rotation import rotate_factors
 
-    unrotated, n_factors = loadings.to_numpy(dtype=float), loadings.shape[1]
-    goal = None if target is None else np.asarray(target, dtype=float)
-    if goal is not None and goal.shape != loadings.shape:
-        raise ValueError(f"target and loadings have shapes {goal.shape} and {loadings.shape}")
-    if goal is not None and oblique and np.isnan(goal).any():
-        raise ValueError("a target with NaN (a partial one) needs oblique=False")
-    kind = "oblique" if oblique else "orthogonal"
-    if goal is None:
-        arguments: tuple = ("oblimin", 0, kind)
-    elif np.isnan(goal).any():
-        arguments = ("partial_target", np.nan_to_num(goal), (~np.isnan(goal)).astype(float))
-    else:
-        arguments = ("target", goal, kind)
-
     def criterion(rotated: np.ndarray) -> float:
-        if goal is not None:
-            return float(np.nansum((rotated - goal) ** 2))
         squares = rotated**2
         return float((squares * (squares.sum(axis=1, keepdims=True) - squares)).sum())
 
     # Random orthogonal starts; every second one with a reflection. Loadings turned beforehand
     # reach the same minima as a start at that turn.
-    turns = np.linalg.qr(
-        np.random.default_rng(0).standard_normal((n_starts, n_factors, n_factors))
-    )[0]
+    n_factors, rng = loadings.shape[1], np.random.default_rng(0)
+    turns = np.linalg.qr(rng.standard_normal((n_starts, n_factors, n_factors)))[0]
     turns[::2, :, -1] *= -1
     turns[0] = np.eye(n_factors)
-    best = min(
-        (rotate_factors(unrotated @ turn, *arguments, max_tries=2000, tol=1e-8) for turn in turns),
-        key=lambda result: criterion(result[0]),
-    )
-    rotated, correlation = best[0], best[1].T @ best[1]
-    if goal is None:
-        sign = np.where(rotated.sum(axis=0) < 0, -1.0, 1.0)
-        rotated, correlation = rotated * sign, correlation * np.outer(sign, sign)
+    oblimin: dict[str, Any] = {"max_tries": 2000, "tol": 1e-8}
+    found = [
+        rotate_factors(loadings.to_numpy(float) @ t, "oblimin", 0, "oblique", **oblimin)
+        for t in turns
+    ]
+    rotated, turn = min(found, key=lambda result: criterion(result[0]))
+    sign = np.where(rotated.sum(axis=0) < 0, -1.0, 1.0)
     names = [f"F{k + 1}" for k in range(n_factors)]
+    correlation = (turn.T @ turn) * np.outer(sign, sign)
     return Rotation(
-        pd.DataFrame(rotated, loadings.index, names), pd.DataFrame(correlation, names, names)
+        pd.DataFrame(rotated * sign, loadings.index, names), pd.DataFrame(correlation, names, names)
     )
 
 
@@ -447,7 +445,7 @@ def _varying(responses: pd.DataFrame) -> pd.DataFrame:
     constant = constant_items(checked)
     if len(constant):
         raise FrameError(
-            f"items {list(constant)} were answered alike by everyone, so correlations and "
-            "parameters are undefined; drop them with frames.drop_constant(responses)"
+            f"items {list(constant)} were answered alike by everyone, so nothing can be estimated; "
+            "drop them: frames.drop_constant(responses)"
         )
     return checked

@@ -1,4 +1,4 @@
-"""Fit of items, pairs of items and persons: S-X2, LD-X2, Q3, person fit, and nested models.
+"""Fit of items, pairs of items and persons: S-X2, LD-X2, Q3 and person fit.
 
 Every statistic compares observed responses with those that a fitted model implies. The functions
 take an :class:`~psychlm.irt.result.IRTFit`, or :class:`ModelTables` made from the estimates of
@@ -10,7 +10,7 @@ from __future__ import annotations
 import warnings
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
@@ -18,8 +18,6 @@ from scipy import stats
 from scipy.special import expit, logsumexp
 
 from psychlm.frames import FrameError, check_responses
-from psychlm.stats import LikelihoodRatio
-from psychlm.stats import likelihood_ratio as chi_square_test
 
 if TYPE_CHECKING:
     from psychlm.irt.result import IRTFit
@@ -110,15 +108,13 @@ def normal_weights(nodes: np.ndarray, mean: float = 0.0, sd: float = 1.0) -> np.
 
 
 def s_x2(
-    fit: IRTFit | ModelTables,
-    responses: pd.DataFrame,
-    *,
-    minimum_expected: float = 1.0,
-    min_persons: int = 20,
+    fit: IRTFit | ModelTables, responses: pd.DataFrame, *, min_persons: int = 20
 ) -> pd.DataFrame:
     r"""Test each item's fit by its proportions correct among persons of equal number-right score.
 
     .. math:: S\text{-}X^2_i = \sum_s N_s \frac{(O_{is} - E_{is})^2}{E_{is} (1 - E_{is})}
+
+    Neighbouring scores are merged until each group expects one right and one wrong response.
 
     Parameters
     ----------
@@ -127,8 +123,6 @@ def s_x2(
         Scores can be compared only among persons who were asked the same items. Every booklet (a
         set of items that at least ``min_persons`` persons were asked) makes its own score groups,
         and an item's statistic sums over its booklets; other persons are left out with a warning.
-    minimum_expected : float
-        Score groups are merged until each expects so many right and wrong responses, as in mirt.
     min_persons : int
         The fewest persons that make a booklet.
 
@@ -155,17 +149,13 @@ def s_x2(
     large = np.flatnonzero((counts >= min_persons) & (patterns.sum(axis=1) > 1))
     if not len(large):
         raise FrameError(
-            f"no two or more items were asked of the same {min_persons} persons (at most "
-            f"{counts.max()} share their items), so there are no score groups; use ld_x2 or q3, "
-            "which need pairs of items only, or lower min_persons"
+            f"no two items were asked of the same {min_persons} persons (at most {counts.max()}), "
+            "so there are no score groups; use ld_x2 or q3, or lower min_persons"
         )
     left_out = len(x) - counts[large].sum()
     if left_out:
-        warnings.warn(
-            f"{left_out} of {len(x)} persons were asked sets of items that fewer than "
-            f"{min_persons} persons share, and are left out of S-X2",
-            stacklevel=2,
-        )
+        message = f"S-X2 leaves out {left_out} of {len(x)} persons, asked too rare sets of items"
+        warnings.warn(message, stacklevel=2)
     statistic, n_groups, n_persons = np.zeros((3, len(tables.items)))
     for number in large:
         items = np.flatnonzero(patterns[number])
@@ -181,7 +171,7 @@ def s_x2(
         n_persons[items] += len(answered)
         for k, item in enumerate(items):
             # Scores of zero and of everything are the same for all items, and have no group.
-            o, e = collapse_sparse(observed[k, 1:-1], expected[k, 1:-1], minimum_expected)
+            o, e = collapse_sparse(observed[k, 1:-1], expected[k, 1:-1])
             statistic[item] += ((o - e) ** 2 / e).sum()
             n_groups[item] += len(o)
     df = np.maximum(n_groups - tables.n_free_by_item, 0)
@@ -251,46 +241,29 @@ def collapse_sparse(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Merge neighbouring score groups of one item until every expected count reaches the minimum.
 
-    The rule is mirt's for dichotomous items: empty groups go; a group of one person joins the next
-    one up (the last, the next one down); then, from the lowest score on, a group with too small an
-    expected count joins the neighbour with fewer persons (the lower where they tie).
-
-    Parameters
-    ----------
-    observed, expected : ndarray, shape (n_groups, 2)
-        Counts of wrong and right responses by score.
-
-    Returns
-    -------
-    observed, expected : ndarray, shape (n_kept_groups, 2)
-        No group is left where the whole table expects less than the minimum in a cell.
+    Observed and expected counts of wrong and right responses by score have shape (n_groups, 2). The
+    rule is mirt's for dichotomous items: empty groups go; a group of one person joins the next one
+    up (the last, the next one down); then, from the lowest score on, a group with too small an
+    expected count joins the neighbour with fewer persons (the lower where they tie). No group is
+    left where the whole table expects less than the minimum in a cell.
     """
     # One row per group: observed wrong and right, expected wrong and right.
     rows = np.column_stack([observed, expected])
     groups, carried = [], np.zeros(4)
     for group in rows[observed.sum(axis=1) > 0]:
-        single = (group + carried)[:2].sum() == 1
-        if single:
-            carried = group + carried
-        else:
-            groups.append(group + carried)
+        carried = group + carried
+        if carried[:2].sum() > 1:
+            groups.append(carried)
             carried = np.zeros(4)
-    if carried.any() and groups:
-        groups[-1] = groups[-1] + carried
-    elif carried.any():
-        groups = [carried]
-    while True:
-        sparse = next((k for k, group in enumerate(groups) if group[2:].min() < minimum), None)
-        if sparse is None:
-            break
-        group = groups.pop(sparse)
+    if carried.any():
+        groups = [*groups[:-1], sum(groups[-1:], start=carried)]
+    while sparse := [k for k, group in enumerate(groups) if group[2:].min() < minimum]:
+        group, after = groups.pop(sparse[0]), sparse[0]
         if not groups:
             break
-        # After the removal the lower neighbour stands at sparse - 1, the upper one at sparse.
-        sizes = [
-            groups[k][:2].sum() if 0 <= k < len(groups) else np.inf for k in (sparse - 1, sparse)
-        ]
-        partner = sparse - 1 if sizes[0] <= sizes[1] else sparse
+        # After the removal the lower neighbour stands at after - 1, the upper one at after.
+        neighbours = [k for k in (after - 1, after) if 0 <= k < len(groups)]
+        partner = min(neighbours, key=lambda k: groups[k][:2].sum())
         groups[partner] = groups[partner] + group
     kept = np.array(groups).reshape(-1, 4)
     return kept[:, :2], kept[:, 2:]
@@ -419,54 +392,3 @@ def person_fit(fit: IRTFit | ModelTables, responses: pd.DataFrame) -> pd.DataFra
         sd = np.minimum(sd, LARGEST_MEAN_SQUARE_SD)
         columns |= {name: value, f"z_{name}": (np.cbrt(value) - 1) * (3 / sd) + sd / 3}
     return pd.DataFrame(columns, index=responses.index.rename("person"))
-
-
-class FittedModel(Protocol):
-    """A fitted model with a log-likelihood (nats) and a number of free parameters."""
-
-    @property
-    def loglik(self) -> float:
-        """Marginal log-likelihood, nats."""
-
-    @property
-    def n_parameters(self) -> int:
-        """Number of free parameters."""
-
-    @property
-    def data_hash(self) -> str:
-        """Hash of the responses, which fits to the same data share."""
-
-
-def likelihood_ratio(fit_small: FittedModel, fit_big: FittedModel) -> LikelihoodRatio:
-    """Test a model within a larger one, both fitted to the same responses.
-
-    Returns
-    -------
-    LikelihoodRatio
-        ``chi2`` (twice the gain in log-likelihood), ``df`` and ``p``.
-
-    Raises
-    ------
-    ValueError
-        If the fits are to different responses (other persons or items); if the bigger model has
-        no more parameters, or a log-likelihood lower by more than 0.01 nats: they are then not
-        nested, or have not converged.
-    """
-    if fit_small.data_hash != fit_big.data_hash:
-        raise ValueError(
-            "the two models were fitted to different responses (other persons, items, order or "
-            "values); fit both to the same frame"
-        )
-    df = fit_big.n_parameters - fit_small.n_parameters
-    if df <= 0:
-        raise ValueError(
-            f"the bigger model has {fit_big.n_parameters} parameters and the small one "
-            f"{fit_small.n_parameters}; give the small (restricted) model first"
-        )
-    gain = fit_big.loglik - fit_small.loglik
-    if gain < -0.01:
-        raise ValueError(
-            f"the bigger model's log-likelihood is lower by {-gain:.3f} nats; the models are not "
-            "nested, or the bigger one needs more iterations"
-        )
-    return chi_square_test(0.0, max(gain, 0.0), df)

@@ -248,8 +248,8 @@ def check_groups(
         labels = np.asarray(group)
         if labels.shape != (len(checked),):
             raise FrameError(
-                f"group has shape {labels.shape} for {len(checked)} persons; give one label for "
-                "each person, in the order of the responses, or a Series indexed by person"
+                f"group has shape {labels.shape} for {len(checked)} persons; give one each, in "
+                "their order, or a Series indexed by person"
             )
         group = pd.Series(labels, index=checked.index)
     if group.index.has_duplicates:
@@ -262,7 +262,7 @@ def check_groups(
     names = list(dict.fromkeys(labels))
     if len(names) != 2:
         raise FrameError(
-            f"two groups are compared, and these are {len(names)}: {format_names(names)}"
+            f"two groups are needed, and these are {len(names)}: {format_names(names)}"
         )
     first = names[0] if reference is None else reference
     if first not in names:
@@ -282,8 +282,7 @@ def _check_free(checked: pd.DataFrame, focal: pd.Series, free: Sequence | pd.Ind
     if constant.any():
         raise FrameError(
             f"items {format_names(constant.index[constant])} were answered alike by everyone, or "
-            "are free and were answered alike by all of a group (or nobody of it), so a difficulty "
-            "is infinite; leave them out"
+            "are free and were answered alike by a group: difficulties are infinite; leave them out"
         )
     return freed
 

@@ -100,49 +100,50 @@ def select_items(
             f"{correction!r} one of {list(CORRECTIONS)}"
         )
     log: list[pd.DataFrame] = []
-    columns: dict[str, Any]
+    whole = ["(all items)"]
 
     def record(
-        number: int, step: str, items: Any, statistic: str, value: Any, **columns: Any
+        number: int,
+        step: str,
+        items: Any,
+        statistic: str,
+        value: Any,
+        threshold: float,
+        verdict: Any,
+        note: Any = "",
+        p: Any = np.nan,
     ) -> None:
         """Add rows to the table of decisions, one per item."""
-        row = {"threshold": np.nan, "p": np.nan, "verdict": "", "note": ""} | columns
-        first = {"round": number, "step": step, "item": items, "statistic": statistic}
-        log.append(pd.DataFrame(first | {"value": value} | row))
+        row = {"round": number, "step": step, "item": items, "statistic": statistic, "value": value}
+        row |= {"threshold": threshold, "p": p, "verdict": verdict, "note": note}
+        log.append(pd.DataFrame(row))
 
     def drop(kept: pd.DataFrame, items: Sequence, number: int) -> pd.DataFrame:
         """Drop items, and the persons who were asked none of the others."""
         kept = kept.drop(columns=list(items))
         asked = kept.dropna(how="all")
-        n_out = len(kept) - len(asked)
-        if n_out:
+        if n_out := len(kept) - len(asked):
             note = "persons asked none of the items left"
-            remark: dict[str, Any] = {"threshold": 0, "verdict": "remark", "note": note}
-            record(number, "persons", ["(all items)"], "n_left_out", n_out, **remark)
+            record(number, "persons", whole, "n_left_out", n_out, 0, "remark", note)
         return asked
 
     kept = check_responses(responses)
     absent = [item for item in set_aside if item not in kept.columns]
-    if absent or kept.shape[1] - len(set_aside) < 4:
-        raise FrameError(
-            f"items {absent} are to be set aside, but are not among the responses"
-            if absent
-            else f"{kept.shape[1] - len(set_aside)} items are too few to select from; at least 4"
-        )
+    if absent:
+        raise FrameError(f"items {absent} are to be set aside, but are not among the responses")
+    if kept.shape[1] - len(set_aside) < 4:
+        raise FrameError(f"{kept.shape[1] - len(set_aside)} items are too few; give at least 4")
     if len(set_aside):
-        columns = {"verdict": "remove", "note": "set aside by the caller"}
-        record(0, "inspection", list(set_aside), "inspection", np.nan, **columns)
+        note = "set aside by the caller"
+        record(0, "inspection", list(set_aside), "inspection", np.nan, np.nan, "remove", note)
         kept = drop(kept, set_aside, 0)
 
     # One ability: the ratio of the first two eigenvalues of the tetrachoric correlations.
     spectrum = eigenvalues(kept)
     ratio = float(spectrum.iloc[0] / spectrum.iloc[1])
-    columns = {
-        "threshold": least_ratio,
-        "verdict": "accept" if ratio >= least_ratio else "reject",
-        "note": f"eigenvalues {', '.join(f'{value:.1f}' for value in spectrum.iloc[:3])}",
-    }
-    record(0, "dimensionality", ["(all items)"], "eigenvalue_ratio", ratio, **columns)
+    verdict = "accept" if ratio >= least_ratio else "reject"
+    note = f"eigenvalues {', '.join(f'{value:.1f}' for value in spectrum.iloc[:3])}"
+    record(0, "dimensionality", whole, "eigenvalue_ratio", ratio, least_ratio, verdict, note)
     if ratio < least_ratio:
         return Selection(pd.concat(log, ignore_index=True), kept.columns[:0], None, spectrum)
 
@@ -151,15 +152,13 @@ def select_items(
     if guessing:
         small, big = fit(kept, "2PL", standard_errors=False), fit(kept, "3PL")
         gain = small.aic - big.aic
-        note = "AIC of the 2PL minus that of the 3PL"
-        columns = {"threshold": 0, "verdict": "3PL" if gain > 0 else "2PL", "note": note}
-        record(0, "guessing", ["(all items)"], "aic_gain", gain, **columns)
+        note, verdict = "AIC of the 2PL minus that of the 3PL", "3PL" if gain > 0 else "2PL"
+        record(0, "guessing", whole, "aic_gain", gain, 0, verdict, note)
         if gain > 0:
             z = (big.items["c"] / big.items["se_c"]).where(big.items["c"] > 0).to_numpy()
             p = CORRECTIONS["holm"](2 * norm.sf(z))
             model[p < alpha] = "3PL"
-            columns = {"threshold": alpha, "p": p, "verdict": model.to_numpy()}
-            record(0, "guessing", model.index, "wald_z", z, **columns)
+            record(0, "guessing", model.index, "wald_z", z, alpha, model.to_numpy(), p=p)
 
     # Rounds of removal and refitting.
     adjust = CORRECTIONS[correction]
@@ -173,23 +172,21 @@ def select_items(
             items = fitted.items.index
             if step == "slope":
                 value = fitted.items["a"].to_numpy()
-                remove, columns = value < min_a, {"threshold": min_a}
-                record(number, step, items, "a", value, **columns, verdict=_verdict(remove))
+                remove = value < min_a
+                record(number, step, items, "a", value, min_a, _verdict(remove))
             elif step == "fit":
                 table = s_x2(fitted, kept)
                 p = adjust(table["p"].to_numpy())
                 remove, notes = p < alpha, np.where(table["df"] == 0, "no degrees of freedom", "")
-                columns = {"threshold": alpha, "p": p, "verdict": _verdict(remove), "note": notes}
-                record(number, step, items, "s_x2", table["s_x2"].to_numpy(), **columns)
+                value = table["s_x2"].to_numpy()
+                record(number, step, items, "s_x2", value, alpha, _verdict(remove), notes, p)
             else:
                 table = _dependent_pairs(fitted, kept, adjust, alpha)
                 worst = table.sort_values(["n_pairs", "total"]).index[-1]
                 remove = ((table.index == worst) & (table["n_pairs"] > 0)).to_numpy()
-                columns = {"threshold": alpha, "p": table["p"].to_numpy()}
-                columns |= {"verdict": _verdict(remove), "note": table["note"].to_numpy()}
-                record(
-                    number, step, items, "n_dependent_pairs", table["n_pairs"].to_numpy(), **columns
-                )
+                value, p, notes = (table[name].to_numpy() for name in ("n_pairs", "p", "note"))
+                verdicts = _verdict(remove)
+                record(number, step, items, "n_dependent_pairs", value, alpha, verdicts, notes, p)
             removed = list(items[remove])
             if removed:
                 break
@@ -197,9 +194,8 @@ def select_items(
             break
         start = fitted.items
         if kept.shape[1] - len(removed) < 4:
-            columns = {"threshold": 4, "verdict": "reject", "note": "too few items are left to fit"}
-            n_left = kept.shape[1] - len(removed)
-            record(number, "refit", ["(all items)"], "n_items", n_left, **columns)
+            n_left, note = kept.shape[1] - len(removed), "too few items are left to fit"
+            record(number, "refit", whole, "n_items", n_left, 4, "reject", note)
             return Selection(pd.concat(log, ignore_index=True), kept.columns[:0], None, spectrum)
         kept = drop(kept, removed, number)
     final = fit(kept, model[kept.columns].to_dict(), start=fitted.items)
@@ -280,13 +276,8 @@ def confirm(
     """
     tables = ModelTables.from_fit(calibrated)
     x = tables.response_array(responses)
-    no_guessing = np.zeros(len(tables.items), dtype=bool)
-    held: dict[str, Any] = {
-        "slope_is": "fixed",
-        "guess_is_free": no_guessing,
-        "intercept_is_free": False,
-    }
-    tables = replace(tables, **held, mean_is_free=True, sd_is_free=True)
+    held = replace(tables, guess_is_free=np.zeros(len(tables.items), dtype=bool), slope_is="fixed")
+    tables = replace(held, intercept_is_free=False, mean_is_free=True, sd_is_free=True)
     mean, sd, change = float(tables.weights @ tables.nodes), 1.0, np.inf
     for _ in range(MAX_STEPS):
         # E-step: average posterior over persons. M-step: its mean and standard deviation.
@@ -300,8 +291,8 @@ def confirm(
         change, mean, sd = abs(new_mean - mean) + abs(new_sd - sd), new_mean, new_sd
     else:
         raise RuntimeError(
-            f"the new persons' ability distribution did not converge in {MAX_STEPS} steps (mean "
-            f"{mean:.2f}, sd {sd:.2f}); are their responses all right or all wrong?"
+            f"the new persons' ability (mean {mean:.2f}, sd {sd:.2f}) did not converge in "
+            f"{MAX_STEPS} steps; are their responses all right or all wrong?"
         )
     items, pairs, whole = s_x2(tables, responses), ld_x2(tables, responses), m2(tables, responses)
     items["p"], pairs["p"] = (CORRECTIONS[correction](table["p"]) for table in (items, pairs))

@@ -244,7 +244,7 @@ def _score_by_language_model(
     options = resolve_options(model, bos=start_token(model, bos))
     owner = np.repeat(np.arange(len(questions)), [len(q.choices) for q in questions])
     texts = [_document(q.prompt, choice) for q in questions for choice in q.choices]
-    n_before = np.array([len(questions[k].prompt.split()) for k in owner])
+    n_before = np.array([len(questions[int(k)].prompt.split()) for k in owner])
     tokens = tokenize(texts, model.tokenizer)
     n_prompt = np.array([(t.word < n).sum() for t, n in zip(tokens, n_before, strict=True)])
     n_choice = np.array([len(one.ids) for one in tokens]) - n_prompt

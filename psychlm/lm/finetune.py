@@ -94,7 +94,7 @@ def encode(
         encoded = tokenizer(
             items["prompt"].repeat(most).tolist(), filled.explode().tolist(), **options
         )
-        rows = [slice(i * most, (i + 1) * most) for i in range(len(items))]
+        rows: list[Any] = [slice(i * most, (i + 1) * most) for i in range(len(items))]
         targets = items["answer"].tolist()
     else:
         second = items["hypothesis"].tolist() if task == "pair" else None
@@ -353,7 +353,7 @@ def run_trainer(
         report_to=[],
     )
     collate = DataCollatorForMultipleChoice if several else DataCollatorWithPadding
-    stop = [] if held is None else [EarlyStoppingCallback(options["patience"])]
+    stop: list[Any] = [] if held is None else [EarlyStoppingCallback(options["patience"])]
     trainer = Trainer(
         model=network,
         args=arguments,

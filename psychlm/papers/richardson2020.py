@@ -186,11 +186,13 @@ def partial_input_baseline(
         )
         scores, n_train = model.logprobs(test), len(train)
     all_of_it = test.assign(all="all")
-    found = instance_accuracy(all_of_it, grade(test, scores), by="all").iloc[0]
+    accuracy = instance_accuracy(all_of_it, grade(test, scores), by="all").iloc[0]
     return BaselineResult(
         baseline,
         "learned" if lexicon is None else "given",
-        *(float(found[name]) for name in ("accuracy", "low", "high")),
+        accuracy=float(accuracy["accuracy"]),
+        low=float(accuracy["low"]),
+        high=float(accuracy["high"]),
         chance=float((1 / test["choices"].map(len)).mean()),
         margin=margin,
         n_train=n_train,
@@ -345,7 +347,9 @@ def inoculate(
     identity |= {"batch_size": str(sweep.batch_size), "scheme": str(SCHEME)}
     axes = (sweep.sizes, sweep.learning_rates, sweep.epochs, sweep.seeds, sweep.add_some)
     names = ("k", "learning_rate", "epochs", "seed", "add_some")
-    cells = [dict(zip(names, values, strict=True)) for values in product(*axes)]
+    cells: list[dict[str, Any]] = [
+        dict(zip(names, values, strict=True)) for values in product(*axes)
+    ]
     results, n_resumed, n_broken = [accuracies(model, parts)], 0, 0
     for n_done, cell in enumerate(cells):
         # Read the cell from disk where it is there.

@@ -22,6 +22,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -176,8 +177,8 @@ def prior_bias(
         for _ in range(n_permutations):
             # Permute the choices of every presentation but the first, which may stay where it is.
             keys = rng.random(centred[1:].shape)
-            keys = np.where(np.arange(keys.shape[-1]) < n[:, None], keys, 2.0).argsort(axis=-1)
-            moved = np.concatenate([centred[:1], np.take_along_axis(centred[1:], keys, axis=-1)])
+            order = np.where(np.arange(keys.shape[-1]) < n[:, None], keys, 2.0).argsort(axis=-1)
+            moved = np.concatenate([centred[:1], np.take_along_axis(centred[1:], order, axis=-1)])
             drawn = mean_covariance(moved)
             count += drawn >= lasting - 1e-12
             mean_count += drawn.mean() >= lasting.mean() - 1e-12
@@ -191,7 +192,7 @@ def prior_bias(
         },
         index=sure[0].index,
     )
-    options = {"rng": rng, "n_boot": n_boot, "level": level}
+    options: dict[str, Any] = {"rng": rng, "n_boot": n_boot, "level": level}
     intervals = [_mean_interval(instances[name], **options) for name in list(instances)[:2]]
     share = None
     if k > 1 and variance.any():
@@ -205,7 +206,7 @@ def prior_bias(
     return PriorBias(instances, intervals[0], intervals[1], share, p, len(n))
 
 
-def _mean_interval(values: pd.Series, **options: object) -> stats.Interval:
+def _mean_interval(values: pd.Series, **options: Any) -> stats.Interval:
     """Return a mean over items with its bootstrap interval."""
     return stats.bootstrap(lambda stack: stack.mean(axis=(-2, -1)), values.to_frame(), **options)
 
@@ -543,8 +544,8 @@ def accuracy_change(
     rose, changed = int((change > 0).sum()), int((change != 0).sum())
     p = float(scipy_stats.binomtest(rose, changed).pvalue) if changed else 1.0
     options = {"rng": rng, "n_boot": n_boot, "level": level}
-    intervals = [_mean_interval(values, **options) for values in (before, after, change)]
-    return AccuracyChange(*intervals, p, len(change))
+    first, second, risen = (_mean_interval(grade, **options) for grade in (before, after, change))
+    return AccuracyChange(first, second, risen, p, len(change))
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -64,39 +64,39 @@ class GAMFit:
 
     def __repr__(self) -> str:
         """Return the model and its estimates, as R's ``print`` and ``summary`` do."""
-        lines = [
-            f"{self.formula}",
-            f"{self.backend}, {self.method}{'' if self.converged else ', NOT converged'}: n = "
-            f"{self.n:,} "
-            f"({self.n_missing:,} without a response left out), log-likelihood "
-            f"{self.loglik:.2f} on {self.edf:.2f} "
-            f"degrees of freedom, residual deviation {self.scale**0.5:.4g}",
-            "",
-            self.coefficients.round(4).to_string(),
-        ]
-        return "\n".join(
-            [*lines, *(["", self.smooths.round(3).to_string()] if len(self.smooths) else [])]
+        converged = "" if self.converged else ", NOT converged"
+        tables = [self.coefficients.round(4)] + [self.smooths.round(3)] * (len(self.smooths) > 0)
+        return (
+            f"{self.formula}\n{self.backend}, {self.method}{converged}: n = {self.n:,} "
+            f"({self.n_missing:,} without a response left out), log-likelihood {self.loglik:.2f} "
+            f"on {self.edf:.2f} degrees of freedom, residual deviation {self.scale**0.5:.4g}"
+        ) + "".join(f"\n\n{table.to_string()}" for table in tables)
+
+
+def require_columns(names: Iterable[str], data: pd.DataFrame) -> None:
+    """Raise a :class:`FrameError` if the data lack a variable of a formula."""
+    absent = [name for name in names if name not in data.columns]
+    if absent:
+        raise FrameError(
+            f"formula variables not found in the data: {absent}; it has {list(data.columns)}"
         )
 
 
 def check_new_data(data: pd.DataFrame, variables: tuple[str, ...]) -> None:
     """Raise a :class:`FrameError` if new data lack a predictor or have gaps in one."""
-    absent = [name for name in variables if name not in data.columns]
-    gaps = [name for name in variables if name not in absent and data[name].isna().any()]
-    if absent or gaps:
-        raise FrameError(
-            f"cannot predict: predictors {absent} are no columns, and {gaps} have gaps; fill or "
-            f"drop them"
-        )
+    require_columns(variables, data)
+    gaps = [name for name in variables if data[name].isna().any()]
+    if gaps:
+        raise FrameError(f"cannot predict: predictors {gaps} have gaps; fill or drop those rows")
 
 
 def coefficient_table(
     names: list[str], estimate: np.ndarray, std_error: np.ndarray, dof: float
 ) -> pd.DataFrame:
     """Return estimates with standard errors and 95 % intervals, by name."""
-    reach = stats.t.ppf(0.975, dof) * std_error
+    margin = stats.t.ppf(0.975, dof) * std_error
     table = {"estimate": estimate, "std_error": std_error}
-    table |= {"low": estimate - reach, "high": estimate + reach}
+    table |= {"low": estimate - margin, "high": estimate + margin}
     return pd.DataFrame(table, index=pd.Index(names, name="coefficient"))
 
 

@@ -15,25 +15,12 @@ EFFECT_SIZE = {"first_fixation_ms": 0.6, "gaze_ms": 1.0, "total_ms": 1.5}  # rel
 
 @dataclass(frozen=True)
 class Simulated:
-    """Simulated readings, with what they were drawn from.
+    """Simulated readings, with what they were drawn from."""
 
-    Attributes
-    ----------
-    readings : DataFrame
-        A readings frame with three measures and the predictors of
-        :data:`psychlm.reading_times.BASELINE`.
-    surprisals : DataFrame
-        ``text_id``, ``word_id`` and one column (bits) per language model: the true surprisal and
-        noise.
-    true_surprisal_bits : Series
-        What the reading times depend on, in the order of ``surprisals``.
-    effect_ms_per_bit, prev_effect_ms_per_bit : dict of measure -> float
-    """
-
-    readings: pd.DataFrame
-    surprisals: pd.DataFrame
-    true_surprisal_bits: pd.Series
-    effect_ms_per_bit: dict[str, float]
+    readings: pd.DataFrame  # a readings frame: three measures and the predictors of BASELINE
+    surprisals: pd.DataFrame  # text_id, word_id and one column (bits) per language model
+    true_surprisal_bits: pd.Series  # what the times depend on, in the order of surprisals
+    effect_ms_per_bit: dict[str, float]  # of each measure
     prev_effect_ms_per_bit: dict[str, float]
 
 

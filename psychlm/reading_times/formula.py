@@ -24,23 +24,12 @@ class FormulaError(ValueError):
 
 @dataclass(frozen=True)
 class Smooth:
-    """One smooth of a formula.
+    """One smooth of a formula."""
 
-    Attributes
-    ----------
-    kind : "s" or "te"
-    variables : tuple of str
-        For a random effect the grouping factors and the numbers that they multiply.
-    basis : "tp", "cr" or "re"
-    k : tuple of int
-        Basis dimension of each margin, before the identifiability constraint; empty for random
-        effects.
-    """
-
-    kind: str
-    variables: tuple[str, ...]
-    basis: str
-    k: tuple[int, ...]
+    kind: str  # "s" or "te"
+    variables: tuple[str, ...]  # of a random effect: its factors and the numbers they multiply
+    basis: str  # "tp", "cr" or "re"
+    k: tuple[int, ...]  # dimension of each margin before its constraint; none for random effects
 
     @property
     def label(self) -> str:
@@ -50,22 +39,12 @@ class Smooth:
 
 @dataclass(frozen=True)
 class Formula:
-    """A parsed formula: ``response ~ linear + smooths``, an intercept always included.
-
-    Attributes
-    ----------
-    response : str
-    linear : tuple of tuple of str
-        Variables of each linear term; several are an interaction. Main effects come first, as in R.
-    smooths : tuple of Smooth
-    text : str
-        The formula as written.
-    """
+    """A parsed formula: ``response ~ linear + smooths``, an intercept always included."""
 
     response: str
-    linear: tuple[tuple[str, ...], ...]
+    linear: tuple[tuple[str, ...], ...]  # variables of each term; main effects come first, as in R
     smooths: tuple[Smooth, ...]
-    text: str = field(compare=False, default="")
+    text: str = field(compare=False, default="")  # the formula as written
 
     @property
     def variables(self) -> tuple[str, ...]:
@@ -90,8 +69,7 @@ def parse(text: str) -> Formula:
     response, tilde, right = text.partition("~")
     if not tilde or not response.strip() or not right.strip():
         raise FormulaError(
-            f"{text!r} is no formula; write 'response ~ terms', for instance 'gaze_ms ~ "
-            f"surprisal_bits'"
+            f"{text!r} is no formula; write 'response ~ terms': 'gaze_ms ~ surprisal_bits'"
         )
     # R's ^ and `a b` in patsy's notation; the intercept always stays.
     translated = re.sub(r"`([^`]+)`", r'Q("\1")', right.strip().replace("^", "**"))
@@ -128,8 +106,8 @@ def parse(text: str) -> Formula:
             if name in smoothed:
                 raise FormulaError(
                     f"{name!r} is in both {smoothed[name]} and {smooth.label}, whose functions "
-                    f"overlap; keep the "
-                    f'tensor product alone, or fit with backend="mgcv" (formula {text!r})'
+                    "overlap; keep the tensor product alone, or fit with backend='mgcv' (formula "
+                    f"{text!r})"
                 )
             smoothed[name] = smooth.label
     name = response.strip().strip("`")
@@ -167,16 +145,14 @@ def _factor(code: str, text: str) -> str | Smooth:
         return variables[0]
     if kind not in DEFAULT_K:
         raise FormulaError(
-            f"{text!r}: {kind}() is not supported (s() and te() are); make a column of it "
-            f"first, for instance "
+            f"{text!r}: {kind}() is not supported (s() and te() are); make a column of it with "
             "readings.assign(...), and name that column"
         )
     where = f"{kind}({','.join(variables)}) in {text!r}"
     unknown = sorted(set(options) - {"bs", "k"})
     if unknown:
         raise FormulaError(
-            f"{where}: options {unknown} are not supported (bs and k are); backend='mgcv' has "
-            f"them all"
+            f"{where}: options {unknown} are not supported (bs and k are); backend='mgcv' has all"
         )
     basis, *others = set(options.get("bs", BASES[kind][:1]))
     if others or basis not in BASES[kind]:

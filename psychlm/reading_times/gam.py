@@ -10,13 +10,8 @@ import pandas as pd
 import torch
 
 from psychlm.frames import FrameError
-from psychlm.reading_times._result import (
-    GAMFit,
-    check_new_data,
-    coefficient_table,
-    smooth_table,
-)
-from psychlm.reading_times.formula import Formula, parse
+from psychlm.reading_times._result import GAMFit, check_new_data, coefficient_table, smooth_table
+from psychlm.reading_times.formula import parse
 from psychlm.reading_times.model_matrix import (
     build_matrix,
     check_collinear,
@@ -24,7 +19,7 @@ from psychlm.reading_times.model_matrix import (
     check_response,
 )
 from psychlm.reading_times.reml import TOLERANCE, Method, Moments, solve
-from psychlm.reading_times.smooths import first_smoothing
+from psychlm.reading_times.smooths import start_smoothing
 
 Backend = Literal["native", "mgcv", "pygam"]
 
@@ -40,6 +35,11 @@ def fit(
     tolerance: float = TOLERANCE,
 ) -> GAMFit:
     """Fit a Gaussian additive model to reading times.
+
+    The native backend regresses on centred and scaled columns (x - m) / c by
+    :func:`psychlm.reading_times.reml.solve`. With coefficients g of those columns, the ones of x
+    are b = g / c and have covariance scale A^-1 / cc'. Smooths are centred in R too; linear terms
+    are not, so the intercept is mean(y) - sum of m b over linear terms.
 
     Parameters
     ----------
@@ -93,64 +93,36 @@ def fit(
             n_missing=n_missing,
         )
     parsed = parse(formula)
+    check_predictors(parsed, complete)
     if backend == "pygam":
         from psychlm.reading_times import pygam
 
-        check_predictors(parsed, complete)
         return pygam.fit(complete, parsed, n_missing=n_missing)
-    return fit_native(complete, parsed, method, torch_device(device), tolerance, n_missing)
 
-
-def torch_device(device: str) -> torch.device:
-    """Return the device that a name stands for; "auto" is a GPU where there is one."""
-    if device == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    return torch.device(device)
-
-
-def fit_native(
-    data: pd.DataFrame,
-    formula: Formula,
-    method: Method,
-    device: torch.device,
-    tolerance: float,
-    n_missing: int,
-) -> GAMFit:
-    """Fit by :func:`psychlm.reading_times.reml.solve`, in centred and scaled columns (x - m) / c.
-
-    With coefficients g of those columns, the ones of x are b = g / c and have covariance scale A^-1
-    / cc'. Smooths are centred in R too; linear terms are not, so the intercept is mean(y) - sum of
-    m b over linear terms.
-    """
     # The model matrix, centred and scaled, and its cross-products.
-    matrix = build_matrix(formula, data)
-    y = data[formula.response].to_numpy(np.float64)
-    n, level = len(y), float(y.mean())
-    columns = matrix.evaluate(data)
-    centre, scale = columns.mean(axis=0), columns.std(axis=0)
-    centre[~matrix.centred], scale[scale == 0] = 0, 1
-    columns -= centre
-    columns /= scale
+    matrix = build_matrix(parsed, complete)
+    columns, centre, scale = matrix.standardise(complete)
+    y = complete[response].to_numpy(np.float64)
+    n, mean = len(y), float(y.mean())
     free = matrix.penalties.sum(axis=0) == 0
     if n <= free.sum():
         raise FrameError(
             f"{n} rows are too few for {int(free.sum())} unpenalised coefficients; drop some terms"
         )
-    x, centred = (torch.from_numpy(array).to(device) for array in (columns, y - level))
-    xx = x.T @ x
+    where = torch_device(device)
+    x, centred = (torch.from_numpy(array).to(where) for array in (columns, y - mean))
+    xx, ones = x.T @ x, torch.ones(1, dtype=torch.float64, device=where)
     correlation = (xx / n).cpu().numpy()
     check_collinear(correlation, matrix.names, free)
-    ones = torch.ones(1, dtype=torch.float64, device=device)
     moments = Moments(xx[None], (x.T @ centred)[None], (centred @ centred) * ones, n * ones)
 
-    # Smoothing and coefficients.
+    # Smoothing by REML or ML, from mgcv's first lambda, and the coefficients.
     diagonals = matrix.diagonals(centre, correlation * np.outer(scale, scale))
-    start = torch.from_numpy(first_smoothing(diagonals, n)).to(device)
-    penalties = torch.from_numpy(matrix.penalties / scale**2).to(device)
+    start = torch.from_numpy(start_smoothing(diagonals, n)).to(where)
+    penalties = torch.from_numpy(matrix.penalties / scale**2).to(where)
     solution = solve(moments, penalties, start, method=method, tolerance=tolerance)
-    beta, edf, inverse = (
-        values[0].cpu().numpy() for values in (solution.beta, solution.edf, solution.inverse)
-    )
+    solved = (solution.beta, solution.edf, solution.inverse)
+    beta, edf, inverse = (values[0].cpu().numpy() for values in solved)
     variance, slopes = float(solution.scale), beta / scale
     covariance = inverse * variance / np.outer(scale, scale)
 
@@ -159,26 +131,32 @@ def fit_native(
     linear = [i for term in matrix.linear for i in range(len(edf))[spans[term.label]]]
     at_zero = np.zeros(len(edf))
     at_zero[0], at_zero[linear] = 1, -centre[linear]
-    estimate = np.r_[level + at_zero @ slopes, slopes[linear]]
+    estimate = np.r_[mean + at_zero @ slopes, slopes[linear]]
     error = np.sqrt(np.r_[at_zero @ covariance @ at_zero, np.diag(covariance)[linear]])
 
     def predict(new: pd.DataFrame) -> np.ndarray:
-        check_new_data(new, formula.variables)
-        return level + (matrix.evaluate(new) - centre) @ slopes
+        check_new_data(new, parsed.variables)
+        return mean + (matrix.evaluate(new) - centre) @ slopes
 
-    smooths = {smooth.label: edf[spans[smooth.label]].sum() for smooth in formula.smooths}
     names = ["(Intercept)", *(matrix.names[i] for i in linear)]
     return GAMFit(
-        formula=formula.text,
+        formula=formula,
         backend="native",
         method=method,
         loglik=float(solution.loglik),
         edf=float(edf.sum()),
         coefficients=coefficient_table(names, estimate, error, n - edf.sum()),
-        smooths=smooth_table(smooths),
+        smooths=smooth_table({s.label: edf[spans[s.label]].sum() for s in parsed.smooths}),
         scale=variance,
         n=n,
         n_missing=n_missing,
         converged=bool(solution.converged.all()),
         _predict=predict,
     )
+
+
+def torch_device(device: str) -> torch.device:
+    """Return the device that a name stands for; "auto" is a GPU where there is one."""
+    if device == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    return torch.device(device)

@@ -37,10 +37,8 @@ def predictability_norm_correlation(
         n_infinite = int(np.isinf(np.asarray(values, dtype=np.float64)).sum())
         if n_infinite:
             raise ValueError(
-                f"{name} is infinite for {n_infinite} words, so no correlation is defined; "
-                f"smooth the probabilities "
-                "(a word that nobody said is not impossible), or set these words to NaN to "
-                "leave them out"
+                f"{name} is infinite for {n_infinite} words, so no correlation is defined; smooth "
+                "the probabilities, or set these words to NaN to leave them out"
             )
     return correlation(surprisal_bits, cloze_surprisal, method="pearson", level=level)
 
@@ -60,7 +58,6 @@ def quality(
         A words frame with the surprisal of each word for people in a cloze task (column ``cloze``).
     surprisals : DataFrame
         ``text_id``, ``word_id`` and one column of surprisals (bits) for each language model.
-    cloze : str
     level : float
         Coverage of the PNC's interval (Fisher's).
 
@@ -68,7 +65,7 @@ def quality(
     -------
     DataFrame
         ``model``, ``pnc``, ``pnc_low``, ``pnc_high``, ``n_words`` (behind the PNC) and
-        ``perplexity`` (per word).
+        ``perplexity`` (per word), 2 to the power of the mean surprisal.
 
     Raises
     ------
@@ -77,20 +74,18 @@ def quality(
     """
     keys = ["text_id", "word_id"]
     names = [c for c in surprisals.columns if c not in (*keys, "word")]
-    left = check_rows(words, keys, ["word", cloze], "words")[[*keys, "word", cloze]]
-    right = check_rows(surprisals, keys, [], "surprisals")[[*keys, *names]]
-    both = left.merge(right, on=keys, validate="one_to_one")
+    people = check_rows(words, keys, ["word", cloze], "words")[[*keys, cloze]]
+    models = check_rows(surprisals, keys, [], "surprisals")[[*keys, *names]]
+    both = people.merge(models, on=keys)
     if len(both) < max(len(words), len(surprisals)):
         raise FrameError(
             f"{len(words)} words and {len(surprisals)} surprisals have {len(both)} (text_id, "
-            f"word_id) in common; "
-            "score the same words, and no others"
+            "word_id) in common; score the same words, and no others"
         )
     rows = []
     for name in names:
         pnc = predictability_norm_correlation(both[name], both[cloze], level=level)
-        perplexity = float(np.exp2(both[name].mean()))
-        rows.append((name, pnc.r, pnc.low, pnc.high, pnc.n, perplexity))
+        rows.append((name, pnc.r, pnc.low, pnc.high, pnc.n, float(np.exp2(both[name].mean()))))
     columns = ["model", "pnc", "pnc_low", "pnc_high", "n_words", "perplexity"]
     return pd.DataFrame(rows, columns=columns)
 
@@ -143,10 +138,10 @@ def gain_relation(
         row = dict(zip(groups, key, strict=True)) | {"n": len(known)}
         if len(known) > 2:
             x, y = known.T
-            relation = correlation(x, y, method="pearson", level=level)
-            line = np.polynomial.Polynomial.fit(x, y, 1).convert().coef
-            row |= {"r": relation.r, "low": relation.low, "high": relation.high, "p": relation.p}
-            row |= {"slope": line[1], "intercept": line[0]}
+            r = correlation(x, y, method="pearson", level=level)
+            intercept, slope = np.polynomial.Polynomial.fit(x, y, 1).convert().coef
+            row |= {"r": r.r, "low": r.low, "high": r.high, "p": r.p}
+            row |= {"slope": slope, "intercept": intercept}
         rows.append(row)
     columns = [*groups, "r", "low", "high", "p", "n", "slope", "intercept"]
     return pd.DataFrame(rows, columns=columns)

@@ -17,30 +17,39 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from psychlm.frames import FrameError, format_names
-from psychlm.reading_times._result import GAMFit, check_new_data, coefficient_table, smooth_table
+from psychlm.frames import FrameError
+from psychlm.reading_times._result import (
+    GAMFit,
+    check_new_data,
+    coefficient_table,
+    require_columns,
+    smooth_table,
+)
 from psychlm.reading_times.reml import TOLERANCE
+from psychlm.reading_times.smooths import require_levels, warn_of_numbers
 
 INSTALL = (
     "install R with mgcv (Debian, Ubuntu: apt-get install r-base-core r-cran-mgcv; macOS: brew "
-    "install r; conda: "
-    "environment.yml has both), then: pip install 'psychlm[r]'. The native backend needs none "
-    "of them"
+    "install r; conda: environment.yml has both), then: pip install 'psychlm[r]'. The native "
+    "backend needs none of them"
 )
 
 _FIT = """
 function(formula, data, method, discrete, tolerance) {
-  heard <- character()
-  listen <- function(w) { heard <<- c(heard, conditionMessage(w)); invokeRestart("muffleWarning") }
+  messages <- character()
+  collect <- function(w) {
+    messages <<- c(messages, conditionMessage(w))
+    invokeRestart("muffleWarning")
+  }
   model <- stats::as.formula(formula, env = globalenv())
   fit <- tryCatch(withCallingHandlers(
     if (discrete) mgcv::bam(model, data = data, method = "fREML", discrete = TRUE)
     else mgcv::gam(model, data = data, method = method,
                    control = mgcv::gam.control(newton = list(conv.tol = tolerance))),
-    warning = listen), error = function(e) conditionMessage(e))
+    warning = collect), error = function(e) conditionMessage(e))
   if (is.character(fit)) return(list(refused = fit))
   linear <- seq_len(fit$nsdf)
-  list(fit = fit, warnings = heard, loglik = as.numeric(stats::logLik(fit)), edf = sum(fit$edf),
+  list(fit = fit, warnings = messages, loglik = as.numeric(stats::logLik(fit)), edf = sum(fit$edf),
        scale = fit$sig2, names = names(stats::coef(fit))[linear],
        estimate = unname(stats::coef(fit)[linear]), error = sqrt(unname(diag(fit$Vp))[linear]),
        labels = vapply(fit$smooth, function(s) s$label, ""),
@@ -179,63 +188,48 @@ def fit(
         raise ValueError("bam(discrete=TRUE) has REML only; choose method='REML' or discrete=False")
     with in_r():
         response, *variables = list(_function(_VARIABLES)(formula))
-        absent = [name for name in (response, *variables) if name not in data.columns]
-        if absent:
-            raise FrameError(
-                f"formula variables not found in the data: {absent}; it has {list(data.columns)}"
-            )
-        # Factors: all columns that are no numbers, and one variable of each random effect.
-        numeric = {name for name in variables if pd.api.types.is_numeric_dtype(data[name])}
-        numeric -= {name for name in numeric if pd.api.types.is_bool_dtype(data[name])}
+        require_columns([response, *variables], data)
+
+        # Factors are all columns that are no numbers, and one variable of each random effect.
+        numeric = {
+            name
+            for name in variables
+            if pd.api.types.is_numeric_dtype(data[name])
+            and not pd.api.types.is_bool_dtype(data[name])
+        }
         random, fixed = _function(_RANDOM)(formula)
         effects = [(str(label), [str(name) for name in names]) for label, *names in random]
         labelled = tuple(names[0] for _, names in effects if numeric.issuperset(names))
         for name in labelled:
-            warnings.warn(
-                f"the numbers in {name!r} label {data[name].nunique()} groups, since bs='re' "
-                f"always has a factor",
-                RuntimeWarning,
-                stacklevel=3,
-            )
-        levels = {
-            name: set(data[name].unique())
-            for name in variables
-            if name not in numeric or name in labelled
-        }
+            warn_of_numbers(name, data[name].nunique(), stacklevel=4)
+        factors = [name for name in variables if name not in numeric or name in labelled]
+        levels = {name: set(data[name].unique()) for name in factors}
+        in_fixed_terms = [name for name in map(str, fixed) if name in levels]
 
+        # The fit, and its statistics.
         columns = to_r(data, [response, *variables], labelled)
         result = _function(_FIT)(formula, columns, method, discrete, tolerance)
         part = dict(zip(result.names, result, strict=True))
         if "refused" in part:
             raise FrameError(f"mgcv refused {formula!r}: {part['refused'][0]}")
-        numbers = {name: float(part[name][0]) for name in ("loglik", "edf", "scale")}
         for message in part["warnings"]:
             warnings.warn(f"mgcv: {message}", RuntimeWarning, stacklevel=3)
+        numbers = {name: float(part[name][0]) for name in ("loglik", "edf", "scale")}
         estimate, error = np.asarray(part["estimate"]), np.asarray(part["error"])
         table = coefficient_table(list(part["names"]), estimate, error, len(data) - numbers["edf"])
         labels = [str(label) for label in part["labels"]]
         smooths = smooth_table(dict(zip(labels, np.asarray(part["smooth_edf"]), strict=True)))
         model, converged = part["fit"], bool(part["converged"][0])
-        in_fixed_terms = {str(name) for name in fixed}
 
     def predict(new: pd.DataFrame) -> np.ndarray:
         check_new_data(new, tuple(variables))
+        for name in in_fixed_terms:
+            require_levels(name, new[name], levels[name])
+        # An unseen level of a random effect is replaced by a known one, whose effect is subtracted.
         unseen = {name: ~new[name].isin(known).to_numpy() for name, known in levels.items()}
-        for name in in_fixed_terms.intersection(levels):
-            if unseen[name].any():
-                raise FrameError(
-                    f"factor {name!r} has levels "
-                    f"{format_names(new.loc[unseen[name], name].unique())} that were not "
-                    "in the data of the fit, so they have no coefficient; leave those rows out"
-                )
-        # An unseen level of a random effect stands in as a known one, whose effect is taken off.
-        replaced = {
-            name: new[name].mask(rows, next(iter(levels[name])))
-            for name, rows in unseen.items()
-            if rows.any()
-        }
+        known = {name: new[name].mask(unseen[name], next(iter(levels[name]))) for name in levels}
         with in_r():
-            frame = to_r(new.assign(**replaced), variables, labelled)
+            frame = to_r(new.assign(**known), variables, labelled)
             values = np.array(_function(_PREDICT)(model, frame))
             for label, names in effects:
                 rows = np.any([unseen[name] for name in names if name in unseen], axis=0)

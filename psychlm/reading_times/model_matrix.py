@@ -15,31 +15,32 @@ from __future__ import annotations
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate, pairwise
 
 import numpy as np
 import pandas as pd
 import torch
 from numpy.typing import NDArray
+from scipy.linalg import block_diag
 from torch import Tensor
 
-from psychlm.frames import FrameError
+from psychlm.frames import FrameError, format_names
+from psychlm.reading_times._result import require_columns
 from psychlm.reading_times.formula import Formula
 from psychlm.reading_times.smooths import (
     Floats,
     Linear,
     RandomEffect,
     Term,
-    first_smoothing,
     linear,
     random_effect,
+    start_smoothing,
     tensor,
     thin_plate,
 )
 
 Integers = NDArray[np.int64]
-COLLINEAR = (
-    1e-9  # share of a column's variance beside the others, below which it is their combination
-)
+COLLINEAR = 1e-9  # a column of which the others leave a smaller share is their combination
 FASTEST_MS = 10.0  # a median "_ms" below it is most likely in seconds
 
 
@@ -48,56 +49,43 @@ FASTEST_MS = 10.0  # a median "_ms" below it is most likely in seconds
 
 @dataclass(frozen=True)
 class ModelMatrix:
-    """The terms of a formula, their bases placed at the data of a fit.
+    """The terms of a formula, their bases placed at the data of a fit."""
 
-    Attributes
-    ----------
-    formula : Formula
-    linear, smooths : tuple of Term
-        Their columns stand in this order after the intercept, column 0.
-    names : tuple of str, length p
-    penalties : ndarray, shape (n_penalties, p)
-        Diagonals of the penalties, on the columns as :meth:`Term.columns` returns them.
-    """
+    linear: tuple[Linear, ...]  # the first columns after the intercept, column 0
+    smooths: tuple[Term, ...]  # the columns after those
+    names: tuple[str, ...]  # of the p columns
+    slices: dict[str, slice]  # the columns of each term, by its label
+    centred: NDArray[np.bool_]  # (p,): not the intercept and random effects, as in mgcv
+    penalties: Floats  # (n_penalties, p): diagonals, on the columns as Term.columns returns them
 
-    formula: Formula
-    linear: tuple[Linear, ...]
-    smooths: tuple[Term, ...]
-    names: tuple[str, ...]
-    penalties: Floats
+    def evaluate(self, data: pd.DataFrame) -> Floats:
+        """Return the columns for some rows, neither centred nor scaled, shape (n, p)."""
+        parts = [term.columns(data) for term in (*self.linear, *self.smooths)]
+        return np.hstack([np.ones((len(data), 1)), *parts])
 
-    @property
-    def slices(self) -> dict[str, slice]:
-        """Return the columns of each term, by its label."""
-        result, start = {}, 1
-        for term in (*self.linear, *self.smooths):
-            result[term.label] = slice(start, start + len(term.names))
-            start += len(term.names)
-        return result
+    def standardise(
+        self, data: pd.DataFrame, weights: Floats | None = None
+    ) -> tuple[Floats, Floats, Floats]:
+        """Return the columns at the data of the fit as (x - m) / c, with m and c, shape (p,) each.
 
-    @property
-    def centred(self) -> NDArray[np.bool_]:
-        """Return which columns are centred: as in mgcv, neither the intercept nor random
-        effects."""
-        result = np.ones(len(self.names), dtype=bool)
-        result[0] = False
-        for term in self.smooths:
-            result[self.slices[term.label]] = not isinstance(term, RandomEffect)
-        return result
+        The mean m is 0 for columns that are not centred, c is the weighted root mean square.
+        """
+        columns = self.evaluate(data)
+        mean = np.where(self.centred, np.average(columns, axis=0, weights=weights), 0)
+        columns -= mean
+        scale = np.sqrt(np.average(np.square(columns), axis=0, weights=weights))
+        scale[scale == 0] = 1
+        columns /= scale
+        return columns, mean, scale
 
     def diagonals(self, mean: Floats, covariance: Floats) -> list[tuple[Floats, Floats]]:
-        """Return what :func:`psychlm.reading_times.smooths.first_smoothing` needs of each
+        """Return what :func:`psychlm.reading_times.smooths.start_smoothing` needs of each
         smooth."""
         spans = [self.slices[term.label] for term in self.smooths]
         return [
             term.diagonals(mean[span], covariance[span, span])
             for term, span in zip(self.smooths, spans, strict=True)
         ]
-
-    def evaluate(self, data: pd.DataFrame) -> Floats:
-        """Return the columns for some rows, neither centred nor scaled, shape (n, p)."""
-        parts = [term.columns(data) for term in (*self.linear, *self.smooths)]
-        return np.hstack([np.ones((len(data), 1)), *parts])
 
 
 def build_matrix(
@@ -110,11 +98,9 @@ def build_matrix(
     Raises
     ------
     FrameError
-        If a predictor is absent, holds NaN or infinities, is constant, is text where a number is
-        needed, or has too few unique values for its basis; or if each level of a random effect has
-        a single row.
+        If a predictor is text where a number is needed or has too few unique values for its basis,
+        or each level of a random effect has a single row.
     """
-    check_predictors(formula, data)
     lines = tuple(linear(variables, data) for variables in formula.linear)
     smooths: list[Term] = []
     for smooth in formula.smooths:
@@ -124,51 +110,48 @@ def build_matrix(
             smooths.append(thin_plate(smooth, data))
         else:
             smooths.append(tensor(smooth, data, weights))
-    names = ("(Intercept)", *(name for term in (*lines, *smooths) for name in term.names))
-    # Each penalty touches the columns of its own smooth only.
-    penalties = np.zeros((sum(len(term.penalties) for term in smooths), len(names)))
-    row, column = 0, 1 + sum(len(term.names) for term in lines)
+
+    # Each penalty touches the columns of its own smooth only; the intercept has none.
+    terms = (*lines, *smooths)
+    penalties = block_diag(np.zeros((0, 1)), *(term.penalties for term in terms))
+    names = ("(Intercept)", *(name for term in terms for name in term.names))
+    spans = pairwise(accumulate((len(term.names) for term in terms), initial=1))
+    slices = {term.label: slice(*span) for term, span in zip(terms, spans, strict=True)}
+    centred = np.arange(len(names)) > 0
     for term in smooths:
-        height, width = term.penalties.shape
-        penalties[row : row + height, column : column + width] = term.penalties
-        row, column = row + height, column + width
-    return ModelMatrix(formula, lines, tuple(smooths), names, penalties)
+        centred[slices[term.label]] = not isinstance(term, RandomEffect)
+    return ModelMatrix(lines, tuple(smooths), names, slices, centred, penalties)
 
 
 def check_predictors(formula: Formula, data: pd.DataFrame) -> None:
-    """Raise a :class:`FrameError` that names the first predictor that cannot be used."""
-    absent = [name for name in formula.variables if name not in data.columns]
-    if absent:
-        raise FrameError(
-            f"formula variables not found in the data: {absent}; it has {list(data.columns)}"
-        )
-    smooths = [smooth for smooth in formula.smooths if smooth.basis != "re"]
-    smoothed = {name for smooth in smooths for name in smooth.variables}
+    """Check that predictors are there, complete, finite and not constant, and those smoothed
+    numeric.
+
+    Raises
+    ------
+    FrameError
+        With the first predictor that cannot be used, why, and what to do.
+    """
+    require_columns(formula.variables, data)
+    smoothed = {name for s in formula.smooths if s.basis != "re" for name in s.variables}
     for name in formula.variables:
         values = data[name]
-        if (n_missing := int(values.isna().sum())) > 0:
+        if n_missing := int(values.isna().sum()):
             raise FrameError(
-                f"predictor {name!r} is missing in {n_missing} of {len(data)} rows; leave them "
-                f"out for all models: "
-                f"readings.dropna(subset=[{name!r}]) (a lagged predictor has no value at the "
-                f"first word of a text)"
+                f"predictor {name!r} is missing in {n_missing} of {len(data)} rows; leave them out "
+                f"for all models: readings.dropna(subset=[{name!r}]) (a lagged predictor has no "
+                "value at the first word of a text)"
             )
         numeric = pd.api.types.is_numeric_dtype(values)
         if name in smoothed and (not numeric or pd.api.types.is_bool_dtype(values)):
-            raise FrameError(
-                f"{name!r} is smoothed but holds {values.dtype}, not numbers; enter it as a "
-                f"linear term"
-            )
-        if numeric and not np.isfinite(values.to_numpy(np.float64)).all():
-            raise FrameError(
-                f"predictor {name!r} holds infinities (a logarithm of 0?); replace them or "
-                f"leave out those rows"
-            )
-        if len(values) and (values == values.iloc[0]).all():
-            raise FrameError(
-                f"predictor {name!r} is constant ({values.iloc[0]!r}) in all {len(data)} rows; "
-                f"drop it"
-            )
+            flaw = f"is smoothed but holds {values.dtype}, not numbers; enter it as a linear term"
+        elif numeric and not np.isfinite(values.to_numpy(np.float64)).all():
+            flaw = "holds infinities (a logarithm of 0?); replace them or leave out those rows"
+        elif len(values) and (values == values.iloc[0]).all():
+            flaw = f"is constant ({values.iloc[0]!r}) in all {len(data)} rows; drop it"
+        else:
+            continue
+        raise FrameError(f"predictor {name!r} {flaw}")
 
 
 def check_response(data: pd.DataFrame, response: str) -> None:
@@ -179,10 +162,7 @@ def check_response(data: pd.DataFrame, response: str) -> None:
     FrameError
         If the response is absent, no number, infinite, or missing everywhere.
     """
-    if response not in data.columns:
-        raise FrameError(
-            f"the response {response!r} is no column of the frame; it has {list(data.columns)}"
-        )
+    require_columns([response], data)
     if not pd.api.types.is_numeric_dtype(data[response]):
         raise FrameError(
             f"the response {response!r} holds {data[response].dtype}, not numbers; convert it first"
@@ -198,7 +178,7 @@ def check_response(data: pd.DataFrame, response: str) -> None:
     if response.endswith("_ms") and 0 < median < FASTEST_MS:
         warnings.warn(
             f"{response!r} has a median of {median:.3g}, which looks like seconds; it should be "
-            f"ms: multiply by 1000",
+            "ms: multiply by 1000",
             RuntimeWarning,
             stacklevel=3,
         )
@@ -234,55 +214,27 @@ def check_collinear(correlation: Floats, names: tuple[str, ...], free: NDArray[n
 
 @dataclass(frozen=True)
 class UnitMoments:
-    """Cross-products of B designs of p columns and m measures, separately for each of U units.
+    """Cross-products of B designs of p columns and m measures, separately for each of U units."""
 
-    Attributes
-    ----------
-    xx : Tensor, shape (U, B, p, p)
-    xy : Tensor, shape (U, B, p, m)
-    yy : Tensor, shape (U, m)
-    n : Tensor, shape (U,)
-        Readings.
-    """
-
-    xx: Tensor
-    xy: Tensor
-    yy: Tensor
-    n: Tensor
+    xx: Tensor  # (U, B, p, p)
+    xy: Tensor  # (U, B, p, m)
+    yy: Tensor  # (U, m)
+    n: Tensor  # (U,): readings
 
 
 @dataclass(frozen=True)
 class SharedDesign:
-    """The design of one set of rows without any surprisal, its columns centred and scaled.
+    """The design of one set of rows without any surprisal, its columns centred and scaled."""
 
-    Attributes
-    ----------
-    names : tuple of str, length p
-    penalties : Tensor, shape (n_penalties, p)
-    sums : Tensor, shape (n_words, p)
-        G: the columns summed over the readings of each word.
-    counts : Tensor, shape (n_words,)
-        Readings of each word.
-    y_sums : Tensor, shape (n_words, m)
-        The centred measures, summed over the readings of each word.
-    words : ndarray of int, shape (n_words,)
-        Positions of the words in the table of surprisals.
-    bounds : ndarray of int, shape (U + 1,)
-        Where each unit's words begin.
-    base : UnitMoments, with B = 1
-    start : Tensor, shape (n_penalties,)
-        The log lambda at which the search for smoothing begins.
-    """
-
-    names: tuple[str, ...]
-    penalties: Tensor
-    sums: Tensor
-    counts: Tensor
-    y_sums: Tensor
-    words: Integers
-    bounds: Integers
-    base: UnitMoments
-    start: Tensor
+    names: tuple[str, ...]  # of the p columns
+    penalties: Tensor  # (n_penalties, p)
+    sums: Tensor  # (n_words, p): G, the columns summed over the readings of each word
+    counts: Tensor  # (n_words,): readings of each word
+    y_sums: Tensor  # (n_words, m): the centred measures, summed over the readings of each word
+    words: Integers  # (n_words,): positions of the words in the table of surprisals
+    bounds: Integers  # (U + 1,): where each unit's words begin
+    base: UnitMoments  # with B = 1
+    start: Tensor  # (n_penalties,): the log lambda at which the search for smoothing begins
 
 
 def share_design(
@@ -295,6 +247,8 @@ def share_design(
 ) -> SharedDesign:
     """Build the design of rows that are complete and sorted by unit and word.
 
+    X'X = [W' diag(c) W, W'G_R; G_R'W, R'R], with G_R the rows' columns summed over each word.
+
     Parameters
     ----------
     data : DataFrame, shape (n_rows, ...)
@@ -304,14 +258,11 @@ def share_design(
     """
     check_predictors(formula, data)
     starts = np.r_[0, np.flatnonzero(np.diff(word)) + 1]
-    counts = np.diff(np.r_[starts, len(word)])
+    repeats = np.diff(np.r_[starts, len(word)])
 
     # Terms whose variables are the same in all readings of a word are evaluated once per word.
-    same = {
-        name
-        for name in formula.variables
-        if np.array_equal(np.repeat(data[name].to_numpy()[starts], counts), data[name].to_numpy())
-    }
+    columns = {name: data[name].to_numpy() for name in formula.variables}
+    same = {n for n, x in columns.items() if np.array_equal(np.repeat(x[starts], repeats), x)}
     by_word, by_row = (
         replace(
             formula,
@@ -320,87 +271,56 @@ def share_design(
         )
         for of_words in (True, False)
     )
-    first = data.iloc[starts]
-    word_terms = build_matrix(by_word, first, counts.astype(np.float64))
-    row_terms = build_matrix(by_row, data)
-    w, r = word_terms.evaluate(first), row_terms.evaluate(data)[:, 1:]
-    w_mean, w_scale = _standardise(w, counts, word_terms.centred)
-    r_mean, r_scale = _standardise(r, np.ones(len(r)), row_terms.centred[1:])
-    y = data[list(measures)].to_numpy(np.float64)
-    y = y - y.mean(axis=0)
-    r_sums = np.add.reduceat(r, starts, axis=0) if r.shape[1] else np.zeros((len(starts), 0))
-    w_, r_, y_, counts_, r_sums_ = (
-        torch.from_numpy(x).to(device) for x in (w, r, y, counts.astype(np.float64), r_sums)
-    )
-    bounds = np.r_[np.flatnonzero(np.r_[True, np.diff(unit[starts]) != 0]), len(starts)]
-    row_bounds = np.r_[starts, len(word)][bounds]
-    base = _unit_moments(w_, r_, y_, counts_, r_sums_, bounds, row_bounds)
+    first, counts = data.iloc[starts], repeats.astype(np.float64)
+    word_terms, row_terms = build_matrix(by_word, first, counts), build_matrix(by_row, data)
+    word_columns, w_mean, w_scale = word_terms.standardise(first, counts)
+    # The intercept is among the words' columns.
+    row_columns, r_mean, r_scale = (part[..., 1:] for part in row_terms.standardise(data))
 
-    # Penalties refer to the scaled columns; the rows' part has no intercept of its own.
-    width, scale = w.shape[1], np.r_[w_scale, r_scale]
-    n_penalties = len(word_terms.penalties)
-    penalties = np.zeros((n_penalties + len(row_terms.penalties), len(scale)))
-    penalties[:n_penalties, :width] = word_terms.penalties
-    penalties[n_penalties:, width:] = row_terms.penalties[:, 1:]
-    correlation = (base.xx.sum(dim=0)[0] / len(word)).cpu().numpy()
+    # G, and the measures, as sums over the readings of each word.
+    times = data[list(measures)].to_numpy(np.float64)
+    times = times - times.mean(axis=0)
+    sums = np.hstack([word_columns * counts[:, None], np.add.reduceat(row_columns, starts, axis=0)])
+    time_sums = np.add.reduceat(times, starts, axis=0)
+    arrays = (word_columns, row_columns, times, sums, time_sums)
+    w, r, y, g, y_sums = (torch.from_numpy(array).to(device) for array in arrays)
+
+    # Cross-products of each unit: those of W from sums over words, those of R from the rows.
+    bounds = np.r_[np.flatnonzero(np.r_[True, np.diff(unit[starts]) != 0]), len(starts)]
+    n_units, width, p = len(bounds) - 1, w.shape[1], g.shape[1]
+    xx, xy = w.new_empty((n_units, 1, p, p)), w.new_empty((n_units, 1, p, y.shape[1]))
+    yy, n = w.new_empty((n_units, y.shape[1])), w.new_empty(n_units)
+    row_bounds = np.r_[starts, len(word)][bounds]
+    for u in range(n_units):
+        words, rows = slice(*bounds[u : u + 2]), slice(*row_bounds[u : u + 2])
+        xx[u, 0, :width] = w[words].T @ g[words]
+        xx[u, 0, width:, :width] = xx[u, 0, :width, width:].T
+        xx[u, 0, width:, width:] = r[rows].T @ r[rows]
+        xy[u, 0, :width], xy[u, 0, width:] = w[words].T @ y_sums[words], r[rows].T @ y[rows]
+        yy[u], n[u] = y[rows].square().sum(dim=0), rows.stop - rows.start
+
+    # Where the search for smoothing begins, from the covariances of the columns as they were.
+    scale = np.r_[w_scale, r_scale]
+    correlation = (xx.sum(dim=0)[0] / len(word)).cpu().numpy()
     covariance = correlation * np.outer(scale, scale)
     diagonals = word_terms.diagonals(w_mean, covariance[:width, :width])
     of_rows = np.pad(covariance[width:, width:], ((1, 0), (1, 0)))
     diagonals += row_terms.diagonals(np.r_[0.0, r_mean], of_rows)
 
     names = (*word_terms.names, *row_terms.names[1:])
+    penalties = block_diag(word_terms.penalties, row_terms.penalties[:, 1:])
     check_collinear(correlation, names, penalties.sum(axis=0) == 0)
     return SharedDesign(
         names=names,
-        penalties=torch.from_numpy(penalties / scale**2).to(device),
-        sums=torch.cat([w_ * counts_[:, None], r_sums_], dim=1),
-        counts=counts_,
-        y_sums=torch.from_numpy(np.add.reduceat(y, starts, axis=0)).to(device),
+        penalties=torch.from_numpy(penalties / scale**2).to(device),  # on the scaled columns
+        sums=g,
+        counts=torch.from_numpy(counts).to(device),
+        y_sums=y_sums,
         words=word[starts],
         bounds=bounds,
-        base=base,
-        start=torch.from_numpy(first_smoothing(diagonals, len(word))).to(device),
+        base=UnitMoments(xx, xy, yy, n),
+        start=torch.from_numpy(start_smoothing(diagonals, len(word))).to(device),
     )
-
-
-def _standardise(
-    matrix: Floats, weights: NDArray[np.generic], centred: NDArray[np.bool_]
-) -> tuple[Floats, Floats]:
-    """Centre (some) and scale columns in place, with weights; return means and scales."""
-    share = weights / weights.sum()
-    mean = np.where(centred, share @ matrix, 0)
-    matrix -= mean
-    scale = np.sqrt(share @ np.square(matrix))
-    scale[scale == 0] = 1
-    matrix /= scale
-    return mean, scale
-
-
-def _unit_moments(
-    w: Tensor, r: Tensor, y: Tensor, counts: Tensor, r_sums: Tensor, words: Integers, rows: Integers
-) -> UnitMoments:
-    """Sum the design's cross-products over each unit, which begin at ``words`` and ``rows``.
-
-    X'X = [W' diag(c) W, W'G_R; G_R'W, R'R], with G_R (``r_sums``) the rows' columns summed over
-    each word.
-    """
-    n_units, width, p = len(words) - 1, w.shape[1], w.shape[1] + r.shape[1]
-    xx, xy = w.new_empty((n_units, 1, p, p)), w.new_empty((n_units, 1, p, y.shape[1]))
-    yy, n = w.new_empty((n_units, y.shape[1])), w.new_empty(n_units)
-    repeats = counts.cpu().numpy().astype(np.int64)
-    index = torch.from_numpy(np.repeat(np.arange(len(w)), repeats)).to(w.device)
-    y_sums = torch.zeros((len(w), y.shape[1]), dtype=w.dtype, device=w.device)
-    y_sums.index_add_(0, index, y)
-    for u in range(n_units):
-        of_words, of_rows = slice(words[u], words[u + 1]), slice(rows[u], rows[u + 1])
-        wu, ru, yu = w[of_words], r[of_rows], y[of_rows]
-        crossed = wu.T @ r_sums[of_words]
-        xx[u, 0, :width, :width] = (wu * counts[of_words, None]).T @ wu
-        xx[u, 0, :width, width:], xx[u, 0, width:, :width] = crossed, crossed.T
-        xx[u, 0, width:, width:] = ru.T @ ru
-        xy[u, 0, :width], xy[u, 0, width:] = wu.T @ y_sums[of_words], ru.T @ yu
-        yy[u], n[u] = yu.square().sum(dim=0), len(yu)
-    return UnitMoments(xx, xy, yy, n)
 
 
 def extend(
@@ -431,18 +351,20 @@ def extend(
     n_models, q, n_words = columns.shape
     base, flat = design.base, columns.view(n_models * q, n_words)
     n_units, p, m = len(base.n), len(design.names), design.y_sums.shape[1]
+
+    # The borders that q columns z add to each unit's cross-products: z'X, z' diag(c) z and z'y.
     xx = flat.new_empty((n_units, n_models, p + q, p + q))
     xy = flat.new_empty((n_units, n_models, p + q, m))
     xx[:, :, :p, :p], xy[:, :, :p] = base.xx, base.xy
     for u in range(n_units):
-        words = slice(design.bounds[u], design.bounds[u + 1])
-        part = columns[:, :, words]
+        words = slice(*design.bounds[u : u + 2])
         border = (flat[:, words] @ design.sums[words]).view(n_models, q, p)
         xx[u, :, p:, :p], xx[u, :, :p, p:] = border, border.mT
-        xx[u, :, p:, p:] = (part * design.counts[words]) @ part.mT
+        xx[u, :, p:, p:] = (columns[:, :, words] * design.counts[words]) @ columns[:, :, words].mT
         xy[u, :, p:] = (flat[:, words] @ design.y_sums[words]).view(n_models, q, m)
 
-    # Centre and scale the new columns; column 0 is the intercept, so its products are their sums.
+    # Centre and scale the new columns, a change of coordinates T that gives T'X'X T and T'X'y.
+    # Column 0 is the intercept, so its products are sums.
     total, n_rows = xx.sum(dim=0), base.n.sum()
     mean = total[:, 0, -q:] / n_rows
     variance = total.diagonal(dim1=1, dim2=2)[:, -q:] / n_rows - mean.square()
@@ -453,21 +375,22 @@ def extend(
     xx.copy_(change.mT @ xx @ change)
     xy.copy_(change.mT @ xy)
 
-    # What the unpenalised columns leave of each surprisal must not vanish.
+    # The unpenalised columns must leave something of each surprisal: the determinants of its
+    # residual cross-products (a Schur complement) do not vanish.
     free = torch.nonzero(design.penalties.sum(dim=0) == 0).squeeze(1)
     total = xx.sum(dim=0) / n_rows
     border = total[:, free, p:]
-    left = total[:, p:, p:] - border.mT @ torch.linalg.solve(total[:, free][:, :, free], border)
-    pivots = torch.stack([torch.linalg.det(left[:, :i, :i]) for i in range(1, q + 1)], dim=1)
+    rest = total[:, p:, p:] - border.mT @ torch.linalg.solve(total[:, free][:, :, free], border)
+    pivots = torch.stack([torch.linalg.det(rest[:, :i, :i]) for i in range(1, q + 1)], dim=1)
     for wrong, flaw in (
         (~torch.isfinite(scale), "has gaps or infinities among the words that were read"),
         (scale == 0, "gives every word the same surprisal"),
         (pivots < COLLINEAR, "is a combination of the other predictors"),
     ):
         if wrong.any():
-            culprits = [models[i] for i in torch.nonzero(wrong.any(dim=1)).flatten().tolist()]
+            names = [models[i] for i in torch.nonzero(wrong.any(dim=1)).flatten().tolist()]
             raise FrameError(
-                f"surprisal of {culprits[:5]} ({len(culprits)} of {len(models)} models) {flaw}; "
-                f"correct or drop it"
+                f"surprisal of {format_names(names)} ({len(names)} of {len(models)} models) {flaw};"
+                " correct or drop it"
             )
     return UnitMoments(xx, xy, base.yy, base.n), scale

@@ -36,15 +36,14 @@ def fit(data: pd.DataFrame, formula: Formula, *, n_missing: int = 0) -> GAMFit:
     """
     from pygam import LinearGAM, l, s, te
 
+    smooths = [smooth for smooth in formula.smooths if smooth.basis != "re"]
     left_out = [smooth.label for smooth in formula.smooths if smooth.basis == "re"]
     warnings.warn(
-        "pygam has B-splines with one penalty for all terms, chosen by GCV, not mgcv's bases "
-        "and REML"
-        + (f"; it has no random effects, so {left_out} are left out" if left_out else ""),
+        "pygam has B-splines with one penalty for all terms, chosen by GCV, not mgcv's bases and "
+        f"REML; it has no random effects, so {left_out} are left out",
         RuntimeWarning,
         stacklevel=3,
     )
-    smooths = [smooth for smooth in formula.smooths if smooth.basis != "re"]
     crossed = [":".join(term) for term in formula.linear if len(term) > 1]
     if crossed:
         raise FrameError(f"pygam has no interactions {crossed}; make columns of the products first")
@@ -58,47 +57,46 @@ def fit(data: pd.DataFrame, formula: Formula, *, n_missing: int = 0) -> GAMFit:
 
     # One term for each linear term and smooth, in this order.
     n_linear = len(formula.linear)
-    parts: list[Any] = [l(names.index(term[0]), lam=UNPENALISED) for term in formula.linear]
+    parts: list[Any] = [l(names.index(term[0])) for term in formula.linear]
     for smooth in smooths:
         index = [names.index(name) for name in smooth.variables]
-        one = len(index) == 1
-        parts.append(
-            s(index[0], n_splines=smooth.k[0]) if one else te(*index, n_splines=list(smooth.k))
-        )
+        if len(index) == 1:
+            parts.append(s(index[0], n_splines=smooth.k[0]))
+        else:
+            parts.append(te(*index, n_splines=list(smooth.k)))
 
-    # The fit of least generalised cross-validation score.
+    # The fit of least generalised cross-validation score among some penalties.
     y, matrix = data[formula.response].to_numpy(np.float64), data[names].to_numpy(np.float64)
     n_penalties = sum(len(smooth.variables) for smooth in smooths)
-    models = []
-    for penalty in SMOOTHING if smooths else SMOOTHING[:1]:
-        lam = [UNPENALISED] * n_linear + [float(penalty)] * n_penalties
-        models.append(LinearGAM(reduce(add, parts), lam=lam).fit(matrix, y))
-    model = min(models, key=lambda candidate: candidate.statistics_["GCV"])
+    models = [
+        LinearGAM(reduce(add, parts), lam=[UNPENALISED] * n_linear + [penalty] * n_penalties)
+        for penalty in (SMOOTHING if smooths else SMOOTHING[:1]).tolist()
+    ]
+    fits = [model.fit(matrix, y) for model in models]
+    model = min(fits, key=lambda candidate: candidate.statistics_["GCV"])
 
+    # Its statistics: pygam puts the intercept last, and its residual sum of squares gives loglik.
     n, edf = len(y), float(model.statistics_["edof"])
     rss = float(((y - model.predict(matrix)) ** 2).sum())
-    index = [len(model.coef_) - 1, *range(n_linear)]  # pygam puts the intercept last
+    index = [len(model.coef_) - 1, *range(n_linear)]
     per_coefficient = model.statistics_["edof_per_coef"]
     edf_of = {
         smooth.label: per_coefficient[model.terms.get_coef_indices(n_linear + i)].sum()
         for i, smooth in enumerate(smooths)
     }
+    estimate, error = model.coef_[index], model.statistics_["se"][index]
+    labels = ["(Intercept)", *(term[0] for term in formula.linear)]
     return GAMFit(
         formula=formula.text,
         backend="pygam",
         method="GCV",
+        loglik=float(-n / 2 * (np.log(2 * np.pi * rss / n) + 1)),
+        edf=edf,
+        coefficients=coefficient_table(labels, estimate, error, n - edf),
+        smooths=smooth_table(edf_of),
+        scale=rss / (n - edf),
         n=n,
         n_missing=n_missing,
         converged=True,
-        loglik=float(-n / 2 * (np.log(2 * np.pi * rss / n) + 1)),
-        edf=edf,
-        scale=rss / (n - edf),
-        coefficients=coefficient_table(
-            ["(Intercept)", *(term[0] for term in formula.linear)],
-            model.coef_[index],
-            model.statistics_["se"][index],
-            n - edf,
-        ),
-        smooths=smooth_table(edf_of),
         _predict=lambda new: model.predict(new[names].to_numpy(np.float64)),
     )

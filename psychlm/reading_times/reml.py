@@ -31,62 +31,35 @@ MAX_DESCENT = 2.0
 MAX_HALVINGS = 30
 TRUST = 0.8  # relative error of the predicted decrease above which a step is halved
 TOLERANCE = 1e-6  # share of the criterion: a gradient below five times it counts as zero, ...
-MAX_TOLERANCE = (
-    0.01  # ... up to this many nats; mgcv's tolerance grows with the data without a limit
-)
+MAX_TOLERANCE = 0.01  # ... up to so many nats; mgcv's grows with the data without a limit
 
 
 @dataclass(frozen=True)
 class Moments:
-    """Cross-products of B regressions, in float64 on one device.
+    """Cross-products of B regressions of p columns, in float64 on one device."""
 
-    Attributes
-    ----------
-    xx : Tensor, shape (B, p, p)
-    xy : Tensor, shape (B, p)
-    yy, n : Tensor, shape (B,)
-        The response's sum of squares and the number of rows.
-    """
-
-    xx: Tensor
-    xy: Tensor
-    yy: Tensor
-    n: Tensor
+    xx: Tensor  # (B, p, p)
+    xy: Tensor  # (B, p)
+    yy: Tensor  # (B,): the response's sum of squares
+    n: Tensor  # (B,): the number of rows
 
     def __getitem__(self, rows: Tensor) -> Moments:
         return Moments(self.xx[rows], self.xy[rows], self.yy[rows], self.n[rows])
 
-    def __len__(self) -> int:
-        return len(self.yy)
-
 
 @dataclass(frozen=True)
 class Solution:
-    """B penalised regressions at their optimal smoothing.
+    """B penalised regressions at their optimal smoothing."""
 
-    Attributes
-    ----------
-    beta, edf : Tensor, shape (B, p)
-        Coefficients and the effective degrees of freedom that each uses.
-    inverse : Tensor, shape (B, p, p)
-        (X'X + S)^-1; times ``scale`` it is the Bayesian covariance of the coefficients.
-    log_lambda : Tensor, shape (B, n_penalties)
-    rss, n, scale, loglik : Tensor, shape (B,)
-        Residual sum of squares, rows, residual variance rss / (n - edf), and -n/2 (log(2 pi rss /
-        n) + 1), the log-likelihood that R's ``logLik`` gives for ``gam`` and ``bam``: at the fitted
-        mean, the variance maximised.
-    converged : Tensor, shape (B,)
-    """
-
-    beta: Tensor
-    edf: Tensor
-    inverse: Tensor
-    log_lambda: Tensor
-    rss: Tensor
-    n: Tensor
-    scale: Tensor
-    loglik: Tensor
-    converged: Tensor
+    beta: Tensor  # (B, p): coefficients
+    edf: Tensor  # (B, p): the effective degrees of freedom that each coefficient uses
+    inverse: Tensor  # (B, p, p): A^-1; times scale it is the coefficients' Bayesian covariance
+    log_lambda: Tensor  # (B, n_penalties)
+    rss: Tensor  # (B,): residual sum of squares
+    n: Tensor  # (B,)
+    scale: Tensor  # (B,): residual variance rss / (n - edf)
+    loglik: Tensor  # (B,): -n/2 (log(2 pi rss / n) + 1), what R's logLik gives for gam and bam
+    converged: Tensor  # (B,)
 
 
 @dataclass(frozen=True)
@@ -100,11 +73,10 @@ class Point:
     def __getitem__(self, rows: Tensor) -> Point:
         return Point(self.value[rows], self.gradient[rows], self.hessian[rows])
 
-    def put(self, rows: Tensor, other: Point) -> None:
+    def put(self, rows: Tensor, new: Point) -> None:
         """Overwrite some rows."""
-        self.value[rows] = other.value
-        self.gradient[rows] = other.gradient
-        self.hessian[rows] = other.hessian
+        self.value[rows], self.gradient[rows] = new.value, new.gradient
+        self.hessian[rows] = new.hessian
 
 
 def solve(
@@ -131,22 +103,21 @@ def solve(
         First log lambda.
     """
     with one_thread():
-        log_variance = torch.log(moments.yy / moments.n / 10)
-        theta = torch.cat(
-            [start.expand(len(moments), len(penalties)), log_variance[:, None]], dim=1
-        )
+        # The search begins where a tenth of the response's variance is residual.
+        n = moments.n
+        log_variance = torch.log(moments.yy / n / 10)[:, None]
+        theta = torch.cat([start.expand(len(n), len(penalties)), log_variance], dim=1)
         converged = torch.ones_like(moments.yy, dtype=torch.bool)
         if len(penalties):
             theta, converged = minimise(moments, penalties, theta, method, tolerance, max_iter)
-        rho, n = theta[:, :-1], moments.n
-        weights = rho.exp() @ penalties
-        _, inverse = _factor(moments, weights)
+        weights = theta[:, :-1].exp() @ penalties
+        _, inverse = _factor(moments.xx, weights)
         beta = (inverse @ moments.xy[:, :, None]).squeeze(2)
         edf = 1 - weights * inverse.diagonal(dim1=1, dim2=2)
         rss = moments.yy - (beta * moments.xy).sum(dim=1) - (weights * beta.square()).sum(dim=1)
         loglik = -n / 2 * (torch.log(2 * torch.pi * rss / n) + 1)
         scale = rss / (n - edf.sum(dim=1))
-    return Solution(beta, edf, inverse, rho, rss, n, scale, loglik, converged)
+    return Solution(beta, edf, inverse, theta[:, :-1], rss, n, scale, loglik, converged)
 
 
 @contextmanager
@@ -176,43 +147,45 @@ def criterion(moments: Moments, penalties: Tensor, theta: Tensor, method: Method
     each = theta[:, :-1].exp()[:, :, None] * penalties  # w_j: B x J x p
     weights, precision = each.sum(dim=1), torch.exp(-theta[:, -1])
     penalised = penalties.sum(dim=0) > 0
-    factor, inverse = _factor(moments, weights)
+    factor, inverse = _factor(moments.xx, weights)
     beta = (inverse @ moments.xy[:, :, None]).squeeze(2)
     misfit = precision * (moments.yy - (beta * moments.xy).sum(dim=1)) / 2  # D / 2v
+
+    # B and the determinant: of A for REML, of its penalised block for ML.
     if method == "REML":
-        dof, spread = moments.n - int((~penalised).sum()), inverse
+        dof, b_inverse = moments.n - int((~penalised).sum()), inverse
     else:
         index = torch.nonzero(penalised).squeeze(1)
-        xx = moments.xx[:, index][:, :, index]
-        block = Moments(xx, moments.xy[:, index], moments.yy, moments.n)
-        factor, block_inverse = _factor(block, weights[:, index])
-        dof, spread = moments.n, torch.zeros_like(inverse)
-        spread[:, index[:, None], index] = block_inverse
+        factor, block_inverse = _factor(moments.xx[:, index][:, :, index], weights[:, index])
+        dof, b_inverse = moments.n, torch.zeros_like(inverse)
+        b_inverse[:, index[:, None], index] = block_inverse
     log_det_a = 2 * factor.diagonal(dim1=1, dim2=2).log().sum(dim=1)
     log_det_s = weights[:, penalised].log().sum(dim=1)
     value = misfit + dof / 2 * (math.log(2 * math.pi) + theta[:, -1]) + (log_det_a - log_det_s) / 2
 
-    share = each[:, :, penalised] / weights[:, None, penalised]
-    pull = each * beta[:, None, :]
+    # First derivatives: of D / 2v, of log|A| and of log|S|+.
+    share = each[:, :, penalised] / weights[:, None, penalised]  # f_j
+    pull = each * beta[:, None, :]  # w_j b
     d_misfit = precision[:, None] * (pull * beta[:, None, :]).sum(dim=2) / 2
-    d_det = (each * spread.diagonal(dim1=1, dim2=2)[:, None, :]).sum(dim=2)
+    d_det = (each * b_inverse.diagonal(dim1=1, dim2=2)[:, None, :]).sum(dim=2)
     d_lambda = d_misfit + (d_det - share.sum(dim=2)) / 2
     gradient = torch.cat([d_lambda, (dof / 2 - misfit)[:, None]], dim=1)
 
+    # Second derivatives; the last row and column are those of log v.
     hessian = gradient.new_empty((*gradient.shape, gradient.shape[1]))
     hessian[:, :-1, :-1] = (
         torch.diag_embed(d_lambda)
         - precision[:, None, None] * (pull @ inverse @ pull.mT)
-        - (each @ spread.square() @ each.mT - share @ share.mT) / 2
+        - (each @ b_inverse.square() @ each.mT - share @ share.mT) / 2
     )
     hessian[:, -1, :-1] = hessian[:, :-1, -1] = -d_misfit
     hessian[:, -1, -1] = misfit
     return Point(value, gradient, hessian)
 
 
-def _factor(moments: Moments, weights: Tensor) -> tuple[Tensor, Tensor]:
+def _factor(xx: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
     """Return the Cholesky factor of A = X'X + diag(weights), and A^-1."""
-    factor = torch.linalg.cholesky(moments.xx + torch.diag_embed(weights))
+    factor = torch.linalg.cholesky(xx + torch.diag_embed(weights))
     identity = torch.eye(factor.shape[-1], dtype=factor.dtype, device=factor.device)
     half = torch.linalg.solve_triangular(factor, identity.expand_as(factor), upper=False)
     return factor, half.mT @ half
@@ -296,6 +269,7 @@ def _newton_step(point: Point, open_: Tensor) -> tuple[Tensor, Tensor]:
     # Where no parameter is open, the one with the largest gradient is.
     largest = point.gradient.abs() == point.gradient.abs().amax(dim=1, keepdim=True)
     open_ = open_ | (~open_.any(dim=1, keepdim=True) & largest)
+    # The Hessian of the open parameters; the diagonal of the others keeps them where they are.
     hessian = torch.where(open_[:, :, None] & open_[:, None, :], point.hessian, 0)
     size = hessian.abs().amax(dim=(1, 2))
     hessian = hessian + torch.diag_embed(torch.where(open_, 0, size[:, None]))
@@ -323,6 +297,7 @@ def _descend(
     def accepted(new: Point, change: Tensor) -> Tensor:
         return _trusted(old, new, change, limit) & (new.value < old.value)
 
+    # Newton's step, halved up to three times.
     point = theta + step
     chosen = evaluate(moments, point)
     open_ = ~accepted(chosen, step)
@@ -334,6 +309,7 @@ def _descend(
             point[good], open_ = (theta + halving * step)[good], open_ & ~good
     chosen.value[open_] = torch.inf
 
+    # Steepest descent, halved while the criterion falls.
     length, direction = 1.0, _steepest(old)
     lowest_point = theta + direction
     lowest = evaluate(moments, lowest_point)
@@ -345,6 +321,7 @@ def _descend(
         open_ &= ~((lowest.value < old.value) & (new.value > lowest.value))
         lowest.put(lower, new[lower])
         lowest_point[lower] = (theta + length * direction)[lower]
+    # The better of the two.
     steeper = lowest.value < chosen.value
     chosen.put(steeper, lowest[steeper])
     point[steeper] = lowest_point[steeper]

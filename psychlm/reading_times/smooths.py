@@ -12,6 +12,7 @@ constant.
 from __future__ import annotations
 
 import warnings
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -30,23 +31,12 @@ MAX_KNOTS = 2000  # of a thin plate, as in mgcv, which samples values at random;
 
 @dataclass(frozen=True)
 class Term:
-    """Some columns of a model matrix.
+    """Some columns of a model matrix."""
 
-    Attributes
-    ----------
-    label : str
-        R's name of the term.
-    variables : tuple of str
-    names : tuple of str
-        R's names of the columns.
-    penalties : ndarray, shape (n_penalties, n_columns)
-        The diagonals d of the penalties; no rows for linear terms.
-    """
-
-    label: str
+    label: str  # R's name of the term
     variables: tuple[str, ...]
-    names: tuple[str, ...]
-    penalties: Floats
+    names: tuple[str, ...]  # R's names of the columns
+    penalties: Floats  # (n_penalties, n_columns): the diagonals d; no rows for linear terms
 
     def columns(self, data: pd.DataFrame) -> Floats:
         """Return the columns, neither centred nor scaled, for new values of the variables."""
@@ -66,12 +56,9 @@ class Term:
 
 @dataclass(frozen=True)
 class Linear(Term):
-    """A linear term or an interaction; factors have R's treatment contrasts, booleans ``nameTRUE``.
+    """A linear term or an interaction, factors with R's treatment contrasts."""
 
-    ``levels`` holds the levels of each factor, of which the first is the reference.
-    """
-
-    levels: tuple[Levels, ...]
+    levels: tuple[Levels, ...]  # of each variable; a factor's first level is the reference
 
     def columns(self, data: pd.DataFrame) -> Floats:
         """Return the products of the variables, shape (n, n_columns).
@@ -81,22 +68,26 @@ class Linear(Term):
         FrameError
             If a factor has a level that was not in the data of the fit, which has no coefficient.
         """
-        result = np.ones((len(data[self.variables[0]]), 1))
+        result = np.ones((len(data), 1))
         for variable, levels in zip(self.variables, self.levels, strict=True):
             values = data[variable]
             if levels is None:
                 part = values.to_numpy(np.float64)[:, None]
             else:
-                unseen = set(values.unique()) - set(levels)
-                if unseen:
-                    raise FrameError(
-                        f"factor {variable!r} has levels "
-                        f"{format_names(sorted(unseen, key=str))} that were not in the "
-                        "data of the fit, so they have no coefficient; leave those rows out"
-                    )
+                require_levels(variable, values, levels)
                 part = np.stack([(values == level).to_numpy(float) for level in levels[1:]], axis=1)
             result = (part[:, :, None] * result[:, None, :]).reshape(len(part), -1)
         return result
+
+
+def require_levels(variable: str, values: pd.Series, levels: Iterable[object]) -> None:
+    """Raise a :class:`FrameError` if a linear term's factor has levels without a coefficient."""
+    unseen = set(values.unique()) - set(levels)
+    if unseen:
+        raise FrameError(
+            f"factor {variable!r} has levels {format_names(sorted(unseen, key=str))} that were not "
+            "in the data of the fit, so they have no coefficient; leave those rows out"
+        )
 
 
 def linear(variables: tuple[str, ...], data: pd.DataFrame) -> Linear:
@@ -105,10 +96,9 @@ def linear(variables: tuple[str, ...], data: pd.DataFrame) -> Linear:
     names = [""]
     for variable, present in zip(variables, levels, strict=True):
         parts = [variable]
-        if present is not None:
-            # R writes TRUE for True
-            printed = [str(x).upper() if isinstance(x, bool | np.bool_) else x for x in present[1:]]
-            parts = [f"{variable}{level}" for level in printed]
+        if present is not None:  # one column per level but the first; R writes TRUE for True
+            is_bool = isinstance(present[0], bool | np.bool_)
+            parts = [variable + (str(x).upper() if is_bool else str(x)) for x in present[1:]]
         names = [f"{name}:{part}" if name else part for part in parts for name in names]
     return Linear(":".join(variables), variables, tuple(names), np.zeros((0, len(names))), levels)
 
@@ -126,29 +116,21 @@ def _levels(values: pd.Series) -> Levels:
 
 @dataclass(frozen=True)
 class RandomEffect(Term):
-    """Independent normal intercepts or slopes of the levels of a factor: ``s(subject, bs="re")``.
+    """Independent normal intercepts or slopes of a factor's levels: ``s(subject, bs="re")``."""
 
-    ``factors`` holds the levels of each variable; None for the number that slopes multiply.
-    """
-
-    factors: tuple[Levels, ...]
+    factors: tuple[Levels, ...]  # levels of each variable; None for the number that slopes multiply
 
     def columns(self, data: pd.DataFrame) -> Floats:
         """Return indicators of the levels times the numbers; an unseen level has the mean effect,
         0."""
-        n = len(data[self.variables[0]])
-        code, width = np.zeros(n, dtype=np.int64), 1
-        number, known = np.ones(n), np.ones(n, dtype=bool)
+        result = np.ones((len(data), 1))
         for variable, levels in zip(self.variables, self.factors, strict=True):
             if levels is None:
-                number = number * data[variable].to_numpy(np.float64)
-                continue
-            index = pd.Index(levels).get_indexer(pd.Index(data[variable]))
-            known &= index >= 0
-            code, width = code * len(levels) + index, width * len(levels)
-        result = np.zeros((n, width))
-        rows = np.flatnonzero(known)
-        result[rows, code[rows]] = number[rows]
+                part = data[variable].to_numpy(np.float64)[:, None]
+            else:
+                index = pd.Index(levels).get_indexer(pd.Index(data[variable]))
+                part = (index[:, None] == np.arange(len(levels))).astype(np.float64)
+            result = (result[:, :, None] * part[:, None, :]).reshape(len(data), -1)
         return result
 
     def diagonals(self, mean: Floats, xx: Floats) -> tuple[Floats, Floats]:
@@ -176,33 +158,37 @@ def random_effect(smooth: Smooth, data: pd.DataFrame) -> RandomEffect:
         grouping = smooth.variables[0]
         labels = tuple(sorted(data[grouping].unique()))
         factors[0] = labels
-        warnings.warn(
-            f"{smooth.label}: the numbers in {grouping!r} label {len(labels)} groups, since "
-            'bs="re" always has a factor; for a slope write a linear term',
-            RuntimeWarning,
-            stacklevel=5,
-        )
+        warn_of_numbers(grouping, len(labels), stacklevel=5)
     counts = data[grouping].value_counts()
     single = counts.index[counts == 1]
     if len(single) == len(counts):
         raise FrameError(
-            f"{smooth.label}: every level of {grouping!r} has a single row, so its effect is "
-            f"the residual; leave it out "
-            "(are these means over people?)"
+            f"{smooth.label}: every level of {grouping!r} has a single row, so its effect is the "
+            "residual; leave it out (are these means over people?)"
         )
     if len(single):
         warnings.warn(
             f"{smooth.label}: {format_names(single)} ({len(single)} of {len(counts)} levels of "
-            f"{grouping!r}) have one "
-            "row, so their effects are shrunk to almost nothing; check their ids or leave them out",
+            f"{grouping!r}) have one row, so their effects are shrunk to almost nothing; check "
+            "their ids or leave them out",
             RuntimeWarning,
-            stacklevel=5,
+            stacklevel=4,
         )
     names = [smooth.label]
     for levels in factors:
         names = [f"{name}.{level}" for name in names for level in levels] if levels else names
     ones = np.ones((1, len(names)))
     return RandomEffect(smooth.label, smooth.variables, tuple(names), ones, tuple(factors))
+
+
+def warn_of_numbers(grouping: str, n_levels: int, stacklevel: int) -> None:
+    """Warn that numbers label the groups of a random effect, which are never its slope."""
+    warnings.warn(
+        f"the numbers in {grouping!r} label {n_levels} groups, since bs='re' always has a factor; "
+        "for a slope write a linear term",
+        RuntimeWarning,
+        stacklevel=stacklevel,
+    )
 
 
 # ---- cubic regression splines and their tensor products ----
@@ -224,10 +210,7 @@ class CubicMargin:
     def columns(self, x: Floats) -> Floats:
         """Return shape (n, k); beyond the outer knots the function continues as a straight line."""
         inside = np.clip(x, self.spline.x[0], self.spline.x[-1])
-        values = self.spline(inside)
-        beyond = x != inside
-        if beyond.any():
-            values[beyond] += (x - inside)[beyond, None] * self.spline(inside[beyond], 1)
+        values = self.spline(inside) + (x - inside)[:, None] * self.spline(inside, 1)
         return values @ self.rotation
 
 
@@ -262,7 +245,7 @@ class TensorSmooth(Term):
 
     def columns(self, data: pd.DataFrame) -> Floats:
         """Return shape (n, prod(k) - 1)."""
-        result = np.ones((len(data[self.variables[0]]), 1))
+        result = np.ones((len(data), 1))
         for variable, margin in zip(self.variables, self.margins, strict=True):
             values, inverse = np.unique(data[variable].to_numpy(np.float64), return_inverse=True)
             part = margin.columns(values)[inverse]
@@ -324,7 +307,7 @@ class ThinPlate(Term):
     penalised.
     """
 
-    knots: Floats
+    knots: Floats  # in units of scale, from centre
     centre: float
     scale: float
     weights: Floats  # U Z V: n_knots x (k - 2)
@@ -369,7 +352,7 @@ def thin_plate(smooth: Smooth, data: pd.DataFrame) -> ThinPlate:
     else:
         values, vectors = np.linalg.eigh(radial)
     order = np.argsort(-np.abs(values))[:k]
-    order = np.r_[order[values[order] > 0], order[values[order] < 0]]
+    order = order[np.argsort(values[order] < 0, kind="stable")]
     values, vectors = values[order], vectors[:, order]
 
     # Z: orthonormal, orthogonal to straight lines; by mgcv's Householder reflections, which keep
@@ -401,9 +384,8 @@ def _radial(x: Floats, knots: Floats) -> Floats:
 def _require_values(n_unique: int, k: int, label: str) -> None:
     if n_unique < k:
         raise FrameError(
-            f"{label} has {n_unique} unique values, too few for a basis of dimension {k}; give "
-            f"a smaller k "
-            f"({label[:-1]}, k={max(3, n_unique)})) or enter the variable as a linear term"
+            f"{label} has {n_unique} unique values, too few for a basis of dimension {k}; give a "
+            f"smaller k ({label[:-1]}, k={max(3, n_unique)})) or enter it as a linear term"
         )
 
 
@@ -412,7 +394,7 @@ def _diagonal(change: Floats, matrix: Floats) -> Floats:
     return np.einsum("ij,ik,kj->j", change, matrix, change, optimize=True)
 
 
-def first_smoothing(diagonals: list[tuple[Floats, Floats]], n: int) -> Floats:
+def start_smoothing(diagonals: list[tuple[Floats, Floats]], n: int) -> Floats:
     """Return the log lambda of all penalties where mgcv's search begins (its ``initial.sp``).
 
     Each penalty weighs as much as the data on the coefficients that it touches, lambda_j = mean(x)
@@ -430,13 +412,13 @@ def first_smoothing(diagonals: list[tuple[Floats, Floats]], n: int) -> Floats:
         return np.zeros(0)
     starts, information, weights = [], [], []
     for xx, penalties in diagonals:
+        # lambda_j = mean(x) / mean(d_j) over the coefficients that penalty j touches
         touched = penalties > 1e-12 * penalties.max(axis=1, keepdims=True)
-        start = np.array(
-            [n * xx[t].mean() / d[t].mean() for d, t in zip(penalties, touched, strict=True)]
-        )
+        start = n * (touched @ xx) / (touched * penalties).sum(axis=1)
         starts.append(start)
         information.append(n * xx[touched.any(axis=0)])
         weights.append((start @ penalties)[touched.any(axis=0)])
+    # factors of ten towards mean(x / (x + factor * d)) = 0.4
     x, w, factor = np.concatenate(information), np.concatenate(weights), 1.0
     while (x / (x + factor * w)).mean() > 0.4:
         factor *= 10

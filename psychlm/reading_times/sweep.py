@@ -40,8 +40,7 @@ from psychlm.reading_times.reml import Method, Moments, Solution, one_thread, so
 
 BASELINE = (
     "te(length_chars, log_frequency) + te(prev_length_chars, prev_log_frequency) + s(position) "
-    "+ prev_fixated"
-    ' + s(subject, bs="re")'
+    '+ prev_fixated + s(subject, bs="re")'
 )  # Hao et al. (2020), section 2.2, with random intercepts of subjects
 # Bytes of the largest array that grows with the number of models solved together: a CPU's cache, or
 # what fills a GPU.
@@ -128,36 +127,28 @@ def delta_loglik(
     unit = pd.factorize(readings[by])[0].astype(np.int64)
     if (unit < 0).any():
         raise FrameError(
-            f"{by!r} is missing in {int((unit < 0).sum())} rows; give every reading a text or "
-            f"sentence"
+            f"{by!r} is missing in {int((unit < 0).sum())} rows; give each a text or sentence"
         )
 
     # The words of the readings, and for each lag the word before it, as positions in the sorted
     # table.
     names = list(surprisals.columns.drop(["text_id", "word_id", "word"], errors="ignore"))
     names = names if models is None else list(models)
-    absent = [name for name in names if name not in surprisals.columns]
-    text = [
-        name
-        for name in names
-        if name not in absent and not pd.api.types.is_numeric_dtype(surprisals[name])
-    ]
-    if absent or text or not names:
+    numeric = surprisals.select_dtypes("number").columns
+    if not names or not set(names) <= set(numeric):
         raise FrameError(
-            f"models {absent} are no columns of the surprisals, and {text} hold no numbers; "
-            f"name the columns with "
-            f"models=[...] (there are {list(surprisals.columns)[:10]})"
+            f"models {[name for name in names if name not in numeric]} are no columns of the "
+            "surprisals, or hold no numbers; name the columns with models=[...] (there are "
+            f"{list(surprisals.columns)[:10]})"
         )
     table = check_rows(surprisals, ["text_id", "word_id"], [], "surprisals")
     table = table.sort_values(["text_id", "word_id"], kind="stable", ignore_index=True)
     word = match_words(readings, table)
     text_code, word_id = pd.factorize(table["text_id"])[0], table["word_id"].to_numpy()
-    previous = []
+    places = [np.arange(len(table))]  # position of the word itself, the word before it, ...; or -1
     for lag in range(1, lags + 1):
         follows = (text_code[lag:] == text_code[:-lag]) & (word_id[lag:] == word_id[:-lag] + lag)
-        position = np.full(len(table), -1)
-        position[lag:][follows] = np.flatnonzero(follows)
-        previous.append(position)
+        places.append(np.r_[np.full(lag, -1), np.where(follows, np.arange(len(follows)), -1)])
 
     # Measures that are there on the same rows are one sweep.
     groups: dict[bytes, list[str]] = {}
@@ -171,15 +162,15 @@ def delta_loglik(
         used = [x for x in dict.fromkeys((*parsed.variables, *group)) if x in readings.columns]
         data = readings[used].iloc[rows]
         design = share_design(data, parsed, group, word[rows], unit[rows], torch_dev)
-        positions = np.stack([design.words, *(lag[design.words] for lag in previous)])
+        positions = np.stack(places)[:, design.words]
         first = (positions < 0).any(axis=0)
         if first.any():
             words = table[["text_id", "word_id"]].iloc[positions[0, first]]
             example = next(words.itertuples(index=False, name=None))
             raise FrameError(
                 f"{int(first.sum())} words have no previous word in the surprisals, first "
-                f"{example} (text_id, "
-                "word_id); leave out the first words of texts (corpora.exclude does), or set lags=0"
+                f"{example} (text_id, word_id); leave out the first words of texts "
+                "(corpora.exclude does), or set lags=0"
             )
         values = np.ascontiguousarray(table[names].to_numpy(np.float64).T)
         task = Sweep(design, values, positions, names, group, method, level)
@@ -207,48 +198,35 @@ def match_words(readings: pd.DataFrame, table: pd.DataFrame) -> Integers:
     absent = known[position] != wanted
     if absent.any():
         words = readings.loc[absent, ["text_id", "word_id"]].drop_duplicates()
+        first = next(words.itertuples(index=False, name=None))
         raise FrameError(
-            f"{len(words)} words that were read are not in the surprisals, first "
-            f"{next(words.itertuples(index=False, name=None))} (text_id, "
+            f"{len(words)} words that were read are not in the surprisals, first {first} (text_id, "
             "word_id); score the same texts, or leave those readings out"
         )
     if "word" in readings.columns and "word" in table.columns:
         differ = readings["word"].to_numpy() != table["word"].to_numpy()[position]
         if differ.any():
-            read = readings.iloc[int(np.argmax(differ))]
-            scored = table["word"].iloc[position[int(np.argmax(differ))]]
+            row = int(np.argmax(differ))
+            read, scored = readings.iloc[row], table["word"].iloc[position[row]]
             raise FrameError(
                 f"the surprisals do not match the words: {int(differ.sum())} readings differ, "
-                f"first text_id "
-                f"{read['text_id']!r}, word_id {read['word_id']}: read {read['word']!r}, scored "
-                f"{scored!r}; is one shifted?"
+                f"first text_id {read['text_id']!r}, word_id {read['word_id']}: read "
+                f"{read['word']!r}, scored {scored!r}; is one shifted?"
             )
     return position
 
 
 @dataclass(frozen=True)
 class Sweep:
-    """Language models whose surprisals are added to one design.
-
-    Attributes
-    ----------
-    design : SharedDesign
-    values : ndarray, shape (n_models, n_table)
-        Surprisals in bits.
-    positions : ndarray of int, shape (1 + lags, n_words)
-        Where the surprisals of each word, the word before it, ... stand in ``values``.
-    names, measures : list of str
-    method : {"REML", "ML"}
-    level : float
-    """
+    """Language models whose surprisals are added to one design."""
 
     design: SharedDesign
-    values: Floats
-    positions: Integers
-    names: list[str]
+    values: Floats  # (n_models, n_table): surprisals in bits
+    positions: Integers  # (1 + lags, n_words): of each word, the word before it, ... in values
+    names: list[str]  # of the models
     measures: list[str]
     method: Method
-    level: float
+    level: float  # coverage of the intervals
 
     def run(
         self, k: int | None, rng: np.random.Generator, n_bootstrap: int, n_permutations: int
@@ -256,29 +234,24 @@ class Sweep:
         """Fit the baseline, then the models in chunks; return one row per model and measure."""
         design, n_units = self.design, len(self.design.base.n)
         if k is None:  # the units are not needed separately
-            base_sums = {
-                name: values.sum(dim=0, keepdim=True) for name, values in vars(design.base).items()
-            }
-            design = replace(design, base=UnitMoments(**base_sums), bounds=design.bounds[[0, -1]])
+            sums = (x.sum(dim=0, keepdim=True) for x in vars(design.base).values())
+            design = replace(design, base=UnitMoments(*sums), bounds=design.bounds[[0, -1]])
         elif k < 2 or n_units < 2:
             raise FrameError(
                 f"held-out gains need two folds and two units, and there are {n_units} units; "
-                f"folds=None"
+                "set folds=None"
             )
         device, m, q = design.sums.device, len(self.measures), len(self.positions)
-        baseline = solve(
-            pool(design.base, torch.ones_like(design.base.n)),
-            design.penalties,
-            design.start,
-            method=self.method,
-        )
+        everything = torch.ones_like(design.base.n)
+        moments = pool(design.base, everything)
+        baseline = solve(moments, design.penalties, design.start, method=self.method)
         fold = torch.from_numpy(deal_folds(n_units, k, rng)).to(device) if k else None
         base_heldout = torch.empty(0)
         if fold is not None:
             base_heldout, _ = heldout_logliks(
                 design.base, fold, design.penalties, baseline, self.method
             )
-        penalties = torch.nn.functional.pad(design.penalties, (0, q))
+        penalties = torch.nn.functional.pad(design.penalties, (0, q))  # surprisals have none
 
         def chunk(models: slice) -> tuple[pd.DataFrame, Floats | None]:
             """Return one row per model and measure, and their held-out gains, shape (n_units,
@@ -286,20 +259,26 @@ class Sweep:
             names = self.names[models]
             columns = np.stack([self.values[models][:, place] for place in self.positions], axis=1)
             units, scale = extend(design, torch.from_numpy(columns).to(device), names)
-            full = solve(
-                pool(units, torch.ones_like(units.n)), penalties, design.start, method=self.method
-            )
-            frame = self.effects(full, scale.repeat_interleave(m, dim=0))
-            frame.insert(0, "measure", self.measures * len(names))
-            frame.insert(0, "model", np.repeat(names, m))
+            full = solve(pool(units, everything), penalties, design.start, method=self.method)
             gain = full.loglik - baseline.loglik.repeat(len(names))
-            frame.insert(frame.columns.get_loc("loglik") + 1, "gain", gain.cpu().numpy())
             converged, gains = full.converged, None
             if fold is not None:
-                heldout, steady = heldout_logliks(units, fold, penalties, full, self.method)
+                heldout, all_converged = heldout_logliks(units, fold, penalties, full, self.method)
                 gains = (heldout - base_heldout.repeat(1, len(names))).cpu().numpy()
-                converged = converged & steady
-            return frame.assign(converged=converged.cpu().numpy()), gains
+                converged = converged & all_converged
+            frame = pd.DataFrame(
+                {
+                    "model": np.repeat(names, m),
+                    "measure": self.measures * len(names),
+                    "n": full.n.cpu().numpy().astype(np.int64),
+                    "loglik": full.loglik.cpu().numpy(),
+                    "gain": gain.cpu().numpy(),
+                    **self.effects(full, scale.repeat_interleave(m, dim=0)),
+                    "edf": full.edf.sum(dim=1).cpu().numpy(),
+                    "converged": converged.cpu().numpy(),
+                }
+            )
+            return frame, gains
 
         # Chunks of models that fit in the largest array; one thread per chunk.
         per_model = max((len(design.base.n) + m) * penalties.shape[1] ** 2, q * len(design.words))
@@ -309,35 +288,28 @@ class Sweep:
         with one_thread(), ThreadPoolExecutor(workers) as pool_of_threads:
             frames, gains = zip(*pool_of_threads.map(chunk, chunks), strict=True)
         result = pd.concat(frames, ignore_index=True)
-        if fold is not None:
-            readings = design.base.n.cpu().numpy()
-            heldout = summarise(
-                np.concatenate(gains, axis=1),
-                readings,
-                rng,
-                n_bootstrap,
-                n_permutations,
-                self.level,
-            )
-            for name, values in heldout.items():
-                result.insert(result.shape[1] - 1, name, values)
-        return result
+        if fold is None:
+            return result
+        by_unit, n = np.concatenate(gains, axis=1), design.base.n.cpu().numpy()
+        heldout = summarise(by_unit, n, rng, n_bootstrap, n_permutations, self.level)
+        converged = result.pop("converged")
+        return result.assign(**heldout, converged=converged)
 
-    def effects(self, full: Solution, scale: Tensor) -> pd.DataFrame:
-        """Return log-likelihood, edf and the surprisals' coefficients with intervals."""
+    def effects(self, full: Solution, scale: Tensor) -> dict[str, Floats]:
+        """Return the surprisals' coefficients in ms per bit with t intervals."""
         p = len(self.design.names)
         variance = full.inverse.diagonal(dim1=1, dim2=2)[:, p:] * full.scale[:, None]
         estimate = (full.beta[:, p:] / scale).cpu().numpy()
         error = (variance.sqrt() / scale).cpu().numpy()
-        edf, n = full.edf.sum(dim=1).cpu().numpy(), full.n.cpu().numpy()
-        reach = stats.t.ppf((1 + self.level) / 2, n - edf)[:, None] * error
-        columns = {"n": n.astype(np.int64), "loglik": full.loglik.cpu().numpy()}
+        dof = (full.n - full.edf.sum(dim=1)).cpu().numpy()
+        margin = stats.t.ppf((1 + self.level) / 2, dof)[:, None] * error
+        columns = {}
         for i in range(estimate.shape[1]):
-            name = "effect" if i == 0 else f"prev{i if i > 1 else ''}_effect"
+            name = ("effect", "prev_effect")[i] if i < 2 else f"prev{i}_effect"
             columns[name] = estimate[:, i]
-            columns[f"{name}_low"] = estimate[:, i] - reach[:, i]
-            columns[f"{name}_high"] = estimate[:, i] + reach[:, i]
-        return pd.DataFrame(columns | {"edf": edf})
+            columns[f"{name}_low"] = estimate[:, i] - margin[:, i]
+            columns[f"{name}_high"] = estimate[:, i] + margin[:, i]
+        return columns
 
 
 def pool(units: UnitMoments, weights: Tensor) -> Moments:
@@ -420,13 +392,13 @@ def summarise(
         1) / (n_permutations + 1) (Phipson & Smyth 2010).
     """
     n_units, total = len(n), gains.sum(axis=0)
+    # Resamples draw units with replacement: how often each is drawn weighs its gain and readings.
     drawn = rng.multinomial(n_units, np.full(n_units, 1 / n_units), size=n_bootstrap).astype(float)
     resampled = (drawn @ gains) / (drawn @ n)[:, None]
     low, high = np.quantile(resampled, [(1 - level) / 2, (1 + level) / 2], axis=0)
+    # An exchange of model and baseline turns the sign of a unit's gain.
     signs = rng.choice([-1.0, 1.0], size=(n_permutations, n_units))
     extreme = (np.abs(signs @ gains) >= np.abs(total) * (1 - 1e-12)).sum(axis=0)
     p_value = (extreme + 1) / (n_permutations + 1)
-    columns = (total / n.sum(), low, high, p_value)
-    return dict(
-        zip(["heldout_gain", "heldout_low", "heldout_high", "heldout_p"], columns, strict=True)
-    )
+    gain = {"heldout_gain": total / n.sum(), "heldout_low": low, "heldout_high": high}
+    return gain | {"heldout_p": p_value}

@@ -1,10 +1,11 @@
 """A crowd trained as one against a loop over single models, on SST sentences.
 
-The loop is PyTorch plainly written: ``nn.EmbeddingBag`` or ``nn.LSTM`` with a linear layer, Adam, batches padded to
-their longest text. As a second rival, bags whose embeddings have sparse gradients and ``SparseAdam``. The crowd
-trains all models for an epoch; the loop trains a few of them, and its time is multiplied. ``extra_info`` holds both,
-for one epoch of all models and what sets them up, as wall and as processor time. ``PSYCHLM_BENCH_SCALE`` below 1
-shrinks the texts, not the vocabulary. Threads: as torch was told (``OMP_NUM_THREADS``).
+The loop is plain PyTorch: ``nn.EmbeddingBag`` or ``nn.LSTM`` with a linear layer, Adam, batches
+padded to their longest text. A second comparison uses bags whose embeddings have sparse gradients,
+with ``SparseAdam``. The crowd trains all models for an epoch; the loop trains a few of them, and
+its time is multiplied. ``extra_info`` holds both, for one epoch of all models with their set-up, as
+wall and processor time. ``PSYCHLM_BENCH_SCALE`` below 1 shrinks the texts, not the vocabulary. The
+number of threads is torch's (``OMP_NUM_THREADS``).
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ pytestmark = pytest.mark.benchmark(
 
 @pytest.fixture(scope="module")
 def sentences():
-    """Return SST's binary training sentences, encoded, and their labels; every word that stands in them is known."""
+    """Return SST's binary training sentences, encoded with all their words, and their labels."""
     with open(data.path("sst/stsa.binary.train"), encoding="utf-8") as handle:
         rows = [line.rstrip("\n").split(" ", 1) for line in handle]
     encoded = crowds.encode_texts([text for _, text in rows], min_count=1)
@@ -85,23 +86,22 @@ def seconds(work):
 
 
 def loop_seconds(kind, encoded, labels):
-    """Return the loop's wall and processor seconds for all models, from a few timed after one that warms up."""
+    """Return the loop's wall and processor seconds for all models, from a few after a warm-up."""
     numbers, lengths = (part.to(DEVICE) for part in encoded.segments[0])
     wanted = torch.from_numpy(labels).to(DEVICE)
     vocabulary = len(encoded.vocabulary)
-    spent = []
-    for _ in range(N_ALONE + 1):
-        network = (
-            Recurrent(vocabulary) if kind == "lstm" else Bag(vocabulary, kind == "sparse bag")
-        ).to(DEVICE)
+
+    def one_model():
+        network = Recurrent(vocabulary) if kind == "lstm" else Bag(vocabulary, kind == "sparse bag")
+        network = network.to(DEVICE)
         if kind == "sparse bag":
             sparse = torch.optim.SparseAdam(network.embedding.parameters(), lr=0.01)
             optimisers = [sparse, torch.optim.Adam(network.out.parameters(), lr=0.01)]
         else:
             optimisers = [torch.optim.Adam(network.parameters(), lr=0.01)]
-        spent.append(
-            seconds(lambda: epoch_alone(network, optimisers, numbers.int(), lengths, wanted))
-        )  # noqa: B023
+        return seconds(lambda: epoch_alone(network, optimisers, numbers.int(), lengths, wanted))
+
+    spent = [one_model() for _ in range(N_ALONE + 1)]
     return N_MODELS * np.mean(spent[1:], axis=0)
 
 

@@ -1,8 +1,9 @@
 """What a curriculum costs: an ability over a whole training set, and DDaCLAE beside plain training.
 
-Abilities of 1 and 5 models on 550,000 items (SNLI's training set), once predictions are there; and an epoch of training
-with DDaCLAE that is offered all examples (its floor is 1), so that it does the work of plain training and a forward
-pass over the training set, which is measured by itself. Times are those of one thread of the processor.
+Abilities of 1 and 5 models on 550,000 items (SNLI's training set), given their predictions; and an
+epoch of training with DDaCLAE on all examples (its floor is 1), which is plain training and a
+forward pass over the training set; that pass is also measured alone. Times are processor seconds of
+one thread.
 ``PSYCHLM_BENCH_SCALE`` (1 unless set) scales the number of items and of examples.
 """
 
@@ -88,7 +89,7 @@ def test_ddaclae(benchmark, task):
 
 @pytest.mark.benchmark(group="three epochs of five LSTMs")
 def test_forward_passes(benchmark, task):
-    """As many passes over the training set as DDaCLAE takes: what it should cost more than plain training."""
+    """Time DDaCLAE's passes over the training set, its expected cost beyond plain training."""
     inputs, answers, _ = task
     network = crowds.Network.for_inputs("lstm", inputs, 2)
     weights = crowds.initial_weights(network, range(SEEDS))

@@ -1,9 +1,11 @@
-"""2PL estimation from test scale to machine-learning scale: time and peak memory, beside peers that are installed.
+"""Time and peak memory of 2PL estimation, from test scale to machine-learning scale.
 
-Responses are simulated (lognormal slopes, abilities N(0, 1)). Every estimate is judged by one yardstick, the exact
-marginal log-likelihood, integrated per person on a lattice far finer than any posterior; it stands in ``extra_info``
-beside peak memory (of the process so far) and the machine. Times are those of one thread of the processor, so that
-other work on the machine does not show; on a GPU, wall times. ``PSYCHLM_BENCH_SCALE`` below 1 shrinks the items.
+Installed peers (mirt, girth) fit the same responses, which are simulated with lognormal slopes and
+abilities from N(0, 1). All estimates are compared by the exact marginal log-likelihood, integrated
+per person on a grid far finer than any posterior; ``extra_info`` holds it with the peak memory of
+the process so far and the machine. Times are processor seconds of one thread, which other work on
+the machine does not change, or wall times on a GPU. ``PSYCHLM_BENCH_SCALE`` below 1 shrinks the
+items.
 """
 
 from __future__ import annotations
@@ -146,7 +148,8 @@ def test_r_mirt(benchmark, size):
     matrix = answers_of(*size)
     flat = robjects.IntVector(matrix.T.ravel().tolist())
     call = robjects.r(
-        "function(x, n) coef(mirt::mirt(as.data.frame(matrix(x, n)), 1, verbose = FALSE), simplify = TRUE)$items"
+        "function(x, n) coef(mirt::mirt(as.data.frame(matrix(x, n)), 1, verbose = FALSE), "
+        "simplify = TRUE)$items"
     )
     found = np.array(benchmark.pedantic(call, (flat, len(matrix)), rounds=1)).reshape(
         matrix.shape[1], -1, order="F"

@@ -1,9 +1,9 @@
 """Words per second of word surprisal, beside the limit and beside minicons where it is installed.
 
-The limit is a bare forward pass over the same tokens: sorted by length, batched without padding, log-softmax, gather.
-The model has GPT-2 small's size and random weights, the text is James Joyce's *Dubliners*; times are those of one
-thread of the processor, so that other work on the machine does not show. ``PSYCHLM_BENCH_SCALE`` (1 unless set) scales
-the number of texts.
+The limit is a bare forward pass over the same tokens: sorted by length, batched without padding,
+log-softmax, gather. The model has GPT-2 small's size and random weights, the text is James Joyce's
+*Dubliners*. Times are processor seconds of one thread, which other work on the machine does not
+change. ``PSYCHLM_BENCH_SCALE`` (1 unless set) scales the number of texts.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ def pairs():
 
 @torch.inference_mode()
 def bare_forward(model, rows, batch=64):
-    """The limit: the log-probability of every token, for rows of token ids that begin with the start token."""
+    """Return the log-probability of every token; rows of token ids begin with the start token."""
     by_length = {}
     for row in rows:
         by_length.setdefault(len(row), []).append(row)

@@ -1,4 +1,4 @@
-"""What `make bench` leaves: one small JSON file a module under reports/bench/, with the machine it ran on."""
+"""Write one small JSON file per module to reports/bench/, with the machine that it ran on."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ FOLDER = Path(__file__).resolve().parents[2] / "reports" / "bench"
 
 
 def machine(info: dict[str, Any]) -> dict[str, Any]:
-    """Describe the machine without its name: processor, cores, system, Python, and the accelerator if there is one."""
+    """Return the processor, cores, system, Python and accelerator, without the machine's name."""
     import torch
 
     return {
@@ -31,7 +31,7 @@ def machine(info: dict[str, Any]) -> dict[str, Any]:
 def pytest_benchmark_update_json(
     config: pytest.Config, benchmarks: list, output_json: dict[str, Any]
 ) -> None:
-    """Write each module's benchmarks: the fastest of the rounds in seconds, and what the benchmark noted."""
+    """Write each module's benchmarks: the fastest round in seconds, and its ``extra_info``."""
     modules: dict[str, list[dict[str, Any]]] = {}
     for row in output_json["benchmarks"]:
         module = Path(row["fullname"].split("::")[0]).stem.removeprefix("bench_")

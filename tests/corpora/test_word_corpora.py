@@ -1,7 +1,7 @@
 """Corpora, norms and the traditional models of notebook 10.
 
-A Markov chain's perplexity is compared with the entropy counted from its own text;
-norms with the released sentences.
+A Markov chain's perplexity is compared with the entropy counted from its own text; norms with the
+released sentences.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import pandas as pd
 import pytest
 
 from psychlm import data
-from psychlm.corpora import norms
+from psychlm.corpora import reading_times
 from psychlm.corpora import text as word_corpora
 from psychlm.lm import word_models
 from psychlm.lm.word_models import Training
@@ -73,7 +73,7 @@ def test_a_corpus_that_cannot_be_had_is_an_error() -> None:
 
 @pytest.mark.needs_share
 def test_norms_stand_at_their_words_in_the_whole_sentences() -> None:
-    ucl = norms.ucl_norms()
+    ucl = reading_times.ucl_norms()
     both = ucl.table.merge(ucl.sentences, on=["text_id", "word_id"], suffixes=("", "_read"))
     assert len(both) == len(ucl.table)
     assert (both["word"] == both["word_read"]).all()

@@ -1,4 +1,4 @@
-"""Item estimates beside R's mirt and ltm, beside brute-force integration, and beside the parameters data came from."""
+"""Item estimates equal those of R's mirt and ltm and brute-force integration, and recover truth."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ DATASETS = [*SMALL, *(pytest.param(name, marks=pytest.mark.needs_share) for name
 
 @pytest.fixture(autouse=True)
 def _one_thread():
-    """Small problems gain nothing from a second thread, and wait for it where tests run side by side."""
+    """Small problems gain nothing from a second thread, which delays tests that run in parallel."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
@@ -57,7 +57,7 @@ def reference(reference_dir, table, dataset, model):
 
 
 def exact_loglik(fit, responses, step=0.002):
-    """Integrate every person's likelihood over ability by brute force, with steps far below any posterior's width."""
+    """Integrate each person's likelihood over ability in steps far below a posterior's width."""
     theta = np.arange(-7, 7 + step / 2, step)
     a, d, c = (fit.items[name].to_numpy() for name in "adc")
     p = np.clip(c + (1 - c) * expit(np.outer(theta, a) * fit.ability_sd + d), 1e-300, 1 - 1e-16)
@@ -74,7 +74,7 @@ def exact_loglik(fit, responses, step=0.002):
 
 
 def simulated(n_persons, n_items, model, seed, missing=0.0, rarest=0.0):
-    """Draw answers; items that fewer than the share `rarest` got right or wrong are left out, as are silent persons."""
+    """Draw responses; drop persons without any and items with a proportion below ``rarest``."""
     rng = np.random.default_rng(seed)
     items = simulate.items(n_items, rng, model)
     answered = simulate.responses(rng.normal(size=n_persons), items, rng, missing=missing).dropna(

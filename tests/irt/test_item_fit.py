@@ -1,6 +1,6 @@
 """Fit statistics against R's mirt at mirt's own parameters, and against brute force."""
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import product
 
 import numpy as np
@@ -9,13 +9,12 @@ import pytest
 from scipy import stats
 
 from psychlm.frames import FrameError
-from psychlm.irt import _m2
+from psychlm.irt import _m2, likelihood_ratio
 from psychlm.irt.item_fit import (
     ModelTables,
     collapse_sparse,
     expected_correct_by_score,
     ld_x2,
-    likelihood_ratio,
     normal_weights,
     person_fit,
     q3,
@@ -24,29 +23,14 @@ from psychlm.irt.item_fit import (
 
 m2 = _m2.m2
 MODELS = ["2PL", "3PL", "Rasch"]
-LSAT = ["LSAT6", "LSAT7"]
-SNLI = [
-    f"{group}GS_{label}" for group in (4, 5) for label in ("contradiction", "entailment", "neutral")
-]
-SNLI.remove("4GS_neutral")  # mirt's fits of that set are not among the references
+SNLI = ["4GS_contradiction", "4GS_entailment", "5GS_contradiction", "5GS_entailment", "5GS_neutral"]
+SETS = ["LSAT6", "LSAT7", *(pytest.param(name, marks=pytest.mark.needs_share) for name in SNLI)]
 MIRT_SMALLEST_VARIANCE = np.sqrt(1e-5)  # to which mirt lifts item variances in infit and outfit
 
 
 def reference(reference_dir, name, dataset, model):
-    table = pd.read_csv(reference_dir / "irt" / name)
-    return table[
-        (table.dataset == dataset) & (table.model == model) & (table.fit == "tight_TOL1e-6")
-    ]
-
-
-def responses_of(reference_dir, dataset):
-    if dataset in LSAT:
-        return pd.read_csv(reference_dir / "irt" / f"data_{dataset}.csv")
-    from psychlm import data
-
-    items = reference(reference_dir, "items.csv", dataset, "2PL").sort_values("index")["item"]
-    everyone = pd.read_csv(data.path(f"lalor2016/irt_file_{dataset[0]}_coded"), index_col=0)
-    return everyone[items]
+    chosen = "dataset == @dataset and model == @model and fit == 'tight_TOL1e-6'"
+    return pd.read_csv(reference_dir / "irt" / name).query(chosen)
 
 
 def mirt_tables(reference_dir, dataset, model, items):
@@ -120,64 +104,37 @@ def test_a_table_too_thin_for_a_single_group_collapses_to_none():
 
 
 @pytest.mark.parametrize("model", MODELS)
-@pytest.mark.parametrize(
-    "dataset", LSAT + [pytest.param(name, marks=pytest.mark.needs_share) for name in SNLI]
-)
-def test_s_x2_equals_mirt(dataset, model, reference_dir):
-    responses = responses_of(reference_dir, dataset)
+@pytest.mark.parametrize("dataset", SETS)
+def test_s_x2_ld_x2_and_person_fit_equal_mirt(dataset, model, reference_dir, read_responses):
+    responses = read_responses(dataset)
+    tables = mirt_tables(reference_dir, dataset, model, responses.columns)
+    found = s_x2(tables, responses)
     expected = reference(reference_dir, "items.csv", dataset, model).sort_values("index")
-    found = s_x2(mirt_tables(reference_dir, dataset, model, responses.columns), responses)
-    np.testing.assert_allclose(found["s_x2"], expected["S_X2"], rtol=1e-8)
-    np.testing.assert_array_equal(found["df"], expected["S_X2_df"])
-    np.testing.assert_allclose(found["rmsea"], expected["S_X2_RMSEA"], rtol=1e-8, atol=1e-10)
+    for ours, theirs in {"s_x2": "S_X2", "df": "S_X2_df", "rmsea": "S_X2_RMSEA"}.items():
+        np.testing.assert_allclose(found[ours], expected[theirs], rtol=1e-8, atol=1e-10)
     np.testing.assert_allclose(found["p"], expected["S_X2_p"], rtol=1e-6, atol=1e-12)
 
-
-@pytest.mark.parametrize("model", MODELS)
-@pytest.mark.parametrize(
-    "dataset", LSAT + [pytest.param(name, marks=pytest.mark.needs_share) for name in SNLI]
-)
-def test_ld_x2_and_its_sign_equal_mirt(dataset, model, reference_dir):
-    responses = responses_of(reference_dir, dataset)
+    found = ld_x2(tables, responses)
     expected = reference(reference_dir, "ld_x2.csv", dataset, model)
-    found = ld_x2(mirt_tables(reference_dir, dataset, model, responses.columns), responses)
     np.testing.assert_allclose(found["ld_x2"], expected["LD_X2"], rtol=1e-8)
     np.testing.assert_allclose(found["cramers_v"], expected["signed_cramerV"], rtol=1e-8)
     np.testing.assert_allclose(found["p"], expected["p"], rtol=1e-6, atol=1e-12)
 
-
-@pytest.mark.parametrize("model", MODELS)
-@pytest.mark.parametrize(
-    "dataset", LSAT + [pytest.param(name, marks=pytest.mark.needs_share) for name in SNLI]
-)
-def test_person_fit_equals_mirt(dataset, model, reference_dir):
-    responses = responses_of(reference_dir, dataset)
-    tables = mirt_tables(reference_dir, dataset, model, responses.columns)
-    expected = reference(reference_dir, "personfit_first20.csv", dataset, model).sort_values(
-        "person"
-    )
     found = person_fit(tables, responses).iloc[:20]
+    expected = reference(reference_dir, "personfit_first20.csv", dataset, model)
+    expected = expected.sort_values("person").set_index(found.index)
     np.testing.assert_allclose(found["zh"], expected["Zh"], atol=1e-3)
     p = tables.probability_at(found["theta"].to_numpy()).T
     untouched = (p * (1 - p)).min(axis=1) > MIRT_SMALLEST_VARIANCE
-    for ours, mirts in {
-        "outfit": "outfit",
-        "infit": "infit",
-        "z_outfit": "z.outfit",
-        "z_infit": "z.infit",
-    }.items():
-        np.testing.assert_allclose(found[ours][untouched], expected[mirts][untouched], atol=1e-3)
+    for name in ("outfit", "infit", "z_outfit", "z_infit"):
+        theirs = expected.loc[untouched, name.replace("_", ".")]
+        np.testing.assert_allclose(found.loc[untouched, name], theirs, atol=1e-3)
 
 
-M2_CASES = [*product(["LSAT6", "LSAT7"], ["2PL", "Rasch"])]
-M2_SHARE = [
-    pytest.param(*case, marks=pytest.mark.needs_share) for case in product(SNLI, ["2PL", "Rasch"])
-]
-
-
-@pytest.mark.parametrize(("dataset", "model"), M2_CASES + M2_SHARE)
-def test_m2_and_its_indices_equal_mirt(dataset, model, reference_dir):
-    responses = responses_of(reference_dir, dataset)
+@pytest.mark.parametrize("model", ["2PL", "Rasch"])
+@pytest.mark.parametrize("dataset", SETS)
+def test_m2_and_its_indices_equal_mirt(dataset, model, reference_dir, read_responses):
+    responses = read_responses(dataset)
     expected = reference(reference_dir, "m2.csv", dataset, model).iloc[0]
     found = m2(mirt_tables(reference_dir, dataset, model, responses.columns), responses)
     # mirt differentiates by the Rasch variance numerically, which costs up to 0.11 % of M2
@@ -210,10 +167,10 @@ def test_the_derivatives_in_m2_are_those_of_the_margins(tables):
 @pytest.mark.needs_share
 @pytest.mark.parametrize("dataset", SNLI[:2])
 def test_m2_of_the_3pl_differs_from_mirt_by_its_derivative_alone(
-    dataset, reference_dir, monkeypatch
+    dataset, reference_dir, read_responses, monkeypatch
 ):
     """mirt 1.45 takes P(1 - P) for the derivative of P; with that, its values follow."""
-    responses = responses_of(reference_dir, dataset)
+    responses = read_responses(dataset)
     tables = mirt_tables(reference_dir, dataset, "3PL", responses.columns)
     expected = reference(reference_dir, "m2.csv", dataset, "3PL").iloc[0]
     ours = m2(tables, responses)
@@ -247,21 +204,11 @@ def test_booklets_sum_what_each_gives_alone(tables, rng):
     responses.iloc[:450, :2] = np.nan
     responses.iloc[450:, 5:] = np.nan
     together = s_x2(tables, responses)
-    shorter = [tables.items[2:], tables.items[:5]]
     alone = []
-    for names, rows in zip(shorter, (slice(0, 450), slice(450, 900)), strict=True):
-        where = tables.items.get_indexer(names)
-        part = ModelTables(
-            items=names,
-            slope=tables.slope[where],
-            intercept=tables.intercept[where],
-            guess=tables.guess[where],
-            nodes=tables.nodes,
-            weights=tables.weights,
-            guess_is_free=np.zeros(len(names), dtype=bool),
-            slope_is="fixed",
-        )
-        alone.append(s_x2(part, responses.iloc[rows][names])["s_x2"])
+    for chosen, rows in ((slice(2, 7), slice(0, 450)), (slice(0, 5), slice(450, 900))):
+        names = ["items", "slope", "intercept", "guess", "guess_is_free"]
+        part = replace(tables, **{name: getattr(tables, name)[chosen] for name in names})
+        alone.append(s_x2(part, responses.iloc[rows, chosen])["s_x2"])
     expected = alone[0].add(alone[1], fill_value=0)[tables.items]
     np.testing.assert_allclose(together["s_x2"], expected, rtol=1e-10)
     assert together["n_persons"].tolist() == [450, 450, 900, 900, 900, 450, 450]
@@ -269,18 +216,8 @@ def test_booklets_sum_what_each_gives_alone(tables, rng):
 
 def test_statistics_with_missing_answers_keep_their_nominal_level(tables, rng):
     """At the true parameters the means of M2 and LD-X2 are their degrees of freedom."""
-    held = ModelTables(
-        tables.items,
-        tables.slope,
-        tables.intercept,
-        tables.guess,
-        tables.nodes,
-        tables.weights,
-        guess_is_free=np.zeros(7, dtype=bool),
-        slope_is="fixed",
-        intercept_is_free=False,
-        mean_is_free=True,
-    )
+    held = {"slope_is": "fixed", "intercept_is_free": False, "mean_is_free": True}
+    held = replace(tables, guess_is_free=np.zeros(7, dtype=bool), **held)
     statistics = []
     for _ in range(60):
         responses = simulated(tables, 600, rng)
@@ -289,9 +226,7 @@ def test_statistics_with_missing_answers_keep_their_nominal_level(tables, rng):
         statistics.append([m2(held, responses).m2, ld_x2(held, responses)["ld_x2"].mean()])
     mean_m2, mean_ld = np.mean(statistics, axis=0)
     assert abs(mean_m2 - 27) < 4 * np.sqrt(2 * 27 / 60)
-    assert (
-        0.8 < mean_ld < 3.5
-    )  # the marginal means add up to two more degrees to the one of association
+    assert 0.8 < mean_ld < 3.5  # the marginal means add up to two degrees to that of association
 
 
 def test_scattered_gaps_leave_no_score_groups_and_say_so(tables, rng):
@@ -310,29 +245,21 @@ def test_q3_shows_the_pair_that_copies_and_lies_near_its_expectation_elsewhere(t
     assert abs(others.mean() + 1 / 6) < 0.1
 
 
+@dataclass
 class Fit:
-    data_hash = "the same"
+    loglik: float
+    n_parameters: int
+    data_hash: str = "the same"
 
-    def __init__(self, loglik, n_parameters):
-        self.loglik, self.n_parameters = loglik, n_parameters
 
-
-def test_likelihood_ratio_is_the_textbook_one():
+def test_likelihood_ratio_is_the_textbook_one_and_refuses_what_is_not_nested():
     found = likelihood_ratio(Fit(-105.0, 4), Fit(-100.0, 7))
     assert (found.chi2, found.df) == (10.0, 3)
     assert found.p == pytest.approx(stats.chi2.sf(10.0, 3))
-
-
-@pytest.mark.parametrize(
-    ("small", "big", "message"),
-    [
-        (Fit(-100, 5), Fit(-99, 5), "give the small"),
-        (Fit(-100, 5), Fit(-101, 6), "lower by 1.000 nats"),
-    ],
-)
-def test_models_that_are_not_nested_are_refused(small, big, message):
-    with pytest.raises(ValueError, match=message):
-        likelihood_ratio(small, big)
+    with pytest.raises(ValueError, match="give the small"):
+        likelihood_ratio(Fit(-100, 5), Fit(-99, 5))
+    with pytest.raises(ValueError, match=r"lower by 1.000 nats"):
+        likelihood_ratio(Fit(-100, 5), Fit(-101, 6))
 
 
 def test_responses_without_an_item_of_the_model_are_refused_by_name(tables, rng):
@@ -340,8 +267,8 @@ def test_responses_without_an_item_of_the_model_are_refused_by_name(tables, rng)
         s_x2(tables, simulated(tables, 50, rng).drop(columns="q3"))
 
 
-def test_m2_without_degrees_of_freedom_says_how_many_items_it_takes(reference_dir):
-    responses = responses_of(reference_dir, "LSAT7")
+def test_m2_without_degrees_of_freedom_says_how_many_items_it_takes(reference_dir, read_responses):
+    responses = read_responses("LSAT7")
     tables = mirt_tables(reference_dir, "LSAT7", "3PL", responses.columns)
     with pytest.raises(ValueError, match="a 3PL 6"):
         m2(tables, responses)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import shutil
 import subprocess
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -17,6 +16,7 @@ import pytest
 import statsmodels.api as sm
 from scipy import optimize
 from scipy.special import log_expit, logsumexp
+from statsmodels.tools.numdiff import approx_hess3
 
 from psychlm import irt, simulate
 from psychlm.frames import FrameError
@@ -25,14 +25,7 @@ from psychlm.irt._lltm import explained_variance, lltm, random_effects
 ETA = {"hops": 0.5, "distance": 0.4, "kind": -0.3}
 
 
-def explained_items(
-    rng: np.random.Generator,
-    *,
-    n_items: int = 40,
-    n_persons: int = 200,
-    residual: float = 0.0,
-    sd: float = 1.2,
-) -> tuple[pd.DataFrame, pd.DataFrame]:
+def explained_items(rng, *, n_items=40, n_persons=200, residual=0.0, sd=1.2):
     """Draw responses to items whose difficulties are -1 + design @ ETA + N(0, residual^2)."""
     design = pd.DataFrame(
         {
@@ -48,7 +41,7 @@ def explained_items(
 
 
 @pytest.mark.parametrize("missing", [0.0, 0.2])
-def test_the_fit_equals_a_direct_optimisation(rng: np.random.Generator, missing: float) -> None:
+def test_the_fit_equals_a_direct_optimisation(rng, missing):
     responses, design = explained_items(rng, n_items=8, n_persons=150)
     responses = responses.mask(rng.random(responses.shape) < missing).dropna(how="all")
     x, q = responses.to_numpy(), np.column_stack([np.ones(8), design.astype(float)])
@@ -66,85 +59,48 @@ def test_the_fit_equals_a_direct_optimisation(rng: np.random.Generator, missing:
     assert fit.loglik == pytest.approx(-best.fun, abs=1e-3)
     assert fit.coefficients["eta"].to_numpy() == pytest.approx(best.x[:-1], abs=2e-3)
     assert np.log(fit.ability_sd) == pytest.approx(best.x[-1], abs=2e-3)
-    hessian = _numerical_hessian(negative, best.x)
-    assert fit.coefficients["se"].to_numpy() == pytest.approx(
-        np.sqrt(np.diag(np.linalg.inv(hessian)))[:-1], rel=0.01
-    )
+    hessian = approx_hess3(best.x, negative)
+    se = np.sqrt(np.diag(np.linalg.inv(hessian)))[:-1]
+    assert fit.coefficients["se"].to_numpy() == pytest.approx(se, rel=0.01)
 
 
-def _numerical_hessian(function, at: np.ndarray, step: float = 1e-3) -> np.ndarray:  # type: ignore[no-untyped-def]
-    moves = step * np.eye(len(at))
-    return np.array(
-        [
-            [
-                (
-                    function(at + i + j)
-                    - function(at + i - j)
-                    - function(at - i + j)
-                    + function(at - i - j)
-                )
-                / (4 * step**2)
-                for j in moves
-            ]
-            for i in moves
-        ]
-    )
-
-
-def has_lme4() -> bool:
-    if shutil.which("Rscript") is None:
-        return False
-    asked = [
-        "Rscript",
-        "--vanilla",
-        "-e",
-        "quit(status = !requireNamespace('lme4', quietly = TRUE))",
-    ]
-    return subprocess.run(asked, capture_output=True).returncode == 0
-
-
-def test_the_fit_equals_lme4(rng: np.random.Generator, tmp_path: Path) -> None:
-    if not has_lme4():
+def test_the_fit_equals_lme4(rng, tmp_path):
+    is_there = "quit(status = !requireNamespace('lme4', quietly = TRUE))"
+    if not shutil.which("Rscript") or subprocess.run(["Rscript", "-e", is_there]).returncode:
         pytest.skip("R's lme4 is not installed (Debian: r-cran-lme4)")
     responses, design = explained_items(rng, n_items=12, n_persons=120)
     long = responses.rename_axis(columns="item").stack().rename("right").reset_index()
-    long.merge(design.astype(float), left_on="item", right_index=True).to_csv(
-        tmp_path / "long.csv", index=False
-    )
+    long = long.merge(design.astype(float), left_on="item", right_index=True)
+    long.to_csv(tmp_path / "long.csv", index=False)
     script = (
         f"x <- read.csv('{tmp_path / 'long.csv'}'); "
         "f <- lme4::glmer(right ~ hops + distance + kind + (1 | person), x, binomial, nAGQ = 25); "
         "se <- sqrt(diag(as.matrix(vcov(f)))); sd <- attr(lme4::VarCorr(f)$person, 'stddev'); "
         "cat(format(c(-lme4::fixef(f), se, sd), digits = 15))"
     )
-    done = subprocess.run(
-        ["Rscript", "--vanilla", "-e", script], capture_output=True, text=True, check=True
-    )
-    theirs = [float(word) for word in done.stdout.split()]
+    printed = subprocess.check_output(["Rscript", "--vanilla", "-e", script], text=True)
+    theirs = [float(word) for word in printed.split()]
     ours = lltm(responses, design, n_boot=0)
     assert ours.coefficients["eta"].tolist() == pytest.approx(theirs[:4], abs=2e-3)
     assert ours.coefficients["se"].tolist() == pytest.approx(theirs[4:8], rel=0.01)
     assert ours.ability_sd == pytest.approx(theirs[8], abs=2e-3)
 
 
-def test_a_saturated_design_is_the_rasch_model(rng: np.random.Generator) -> None:
+def test_a_saturated_design_is_the_rasch_model(rng):
     responses, _ = explained_items(rng, n_items=15)
-    indicators = pd.get_dummies(
-        pd.Series(responses.columns, index=responses.columns), drop_first=True
-    )
+    names = pd.Series(responses.columns, index=responses.columns)
+    indicators = pd.get_dummies(names, drop_first=True)
     fit, rasch = lltm(responses, indicators, n_boot=0), irt.fit(responses, "Rasch")
     assert fit.loglik == pytest.approx(rasch.loglik, abs=1e-4)
     assert fit.n_parameters == rasch.n_parameters
-    assert fit.items["b_explained"].to_numpy() == pytest.approx(
-        rasch.items["b"].to_numpy(), abs=1e-3
-    )
+    np.testing.assert_allclose(fit.items["b_explained"], rasch.items["b"], atol=1e-3)
     assert fit.coefficients["se"].iloc[0] == pytest.approx(rasch.items["se_b"].iloc[0], rel=0.01)
     assert fit.r2_likelihood.estimate == pytest.approx(1)
     assert fit.df == 0
     assert np.isnan(fit.p)
 
 
-def test_coefficients_recover_within_their_errors(rng: np.random.Generator) -> None:
+def test_coefficients_recover_within_their_errors(rng):
     responses, design = explained_items(rng, n_items=60, n_persons=400)
     fit = lltm(responses, design, n_boot=0)
     true = pd.Series({"(constant)": -1.0} | ETA)
@@ -154,18 +110,15 @@ def test_coefficients_recover_within_their_errors(rng: np.random.Generator) -> N
     assert fit.r2_difficulty.estimate > 0.97
 
 
-def test_what_features_leave_over_is_estimated_without_the_errors_of_difficulties(
-    rng: np.random.Generator,
-) -> None:
+def test_what_features_leave_over_is_estimated_without_the_errors_of_difficulties(rng):
     gaps, raw_gaps = [], []
     for _ in range(12):
         responses, design = explained_items(rng, n_items=100, n_persons=40, residual=0.5)
         fit = lltm(responses, design, n_boot=0)
         true = 1 - 0.25 / (0.25 + (design.astype(float) @ pd.Series(ETA)).var())
         gaps.append(fit.r2_difficulty.estimate - true)
-        raw_gaps.append(
-            sm.OLS(fit.items["b"], sm.add_constant(design.astype(float))).fit().rsquared_adj - true
-        )
+        raw = sm.OLS(fit.items["b"], sm.add_constant(design.astype(float))).fit()
+        raw_gaps.append(raw.rsquared_adj - true)
     assert abs(np.mean(gaps)) < 0.06
     assert np.mean(raw_gaps) < -0.1
     assert fit.residual_sd == pytest.approx(0.5, abs=0.15)
@@ -173,7 +126,7 @@ def test_what_features_leave_over_is_estimated_without_the_errors_of_difficultie
     assert (fit.two_step["se"] > 1.3 * fit.coefficients["se"]).loc[list(ETA)].all()
 
 
-def test_without_errors_the_regression_is_ordinary_least_squares(rng: np.random.Generator) -> None:
+def test_without_errors_the_regression_is_ordinary_least_squares(rng):
     x = sm.add_constant(rng.normal(size=(30, 3)))
     y = x @ [0.5, 1, -1, 0] + rng.normal(0, 0.7, 30)
     theirs = sm.OLS(y, x).fit()
@@ -184,9 +137,7 @@ def test_without_errors_the_regression_is_ordinary_least_squares(rng: np.random.
     assert explained_variance(y, np.zeros(30), x) == pytest.approx(theirs.rsquared_adj, rel=1e-4)
 
 
-def test_intervals_hold_the_estimate_and_the_truth_and_follow_the_seed(
-    rng: np.random.Generator,
-) -> None:
+def test_intervals_hold_the_estimate_and_the_truth_and_follow_the_seed(rng):
     responses, design = explained_items(rng, n_items=50, n_persons=100, residual=0.4)
     one, two = (lltm(responses, design, n_boot=40, rng=4) for _ in range(2))
     true = 1 - 0.16 / (0.16 + (design.astype(float) @ pd.Series(ETA)).var())
@@ -198,7 +149,7 @@ def test_intervals_hold_the_estimate_and_the_truth_and_follow_the_seed(
     assert one.r2_likelihood == two.r2_likelihood
 
 
-def test_a_design_that_does_not_fit_the_items_is_refused_by_name(rng: np.random.Generator) -> None:
+def test_a_design_that_does_not_fit_the_items_is_refused_by_name(rng):
     responses, design = explained_items(rng, n_items=10, n_persons=50)
     with pytest.raises(FrameError, match="'item-0'.*have no row"):
         lltm(responses, design.iloc[1:])

@@ -1,4 +1,4 @@
-"""Variational inference against Monte Carlo and brute force, marginal maximum likelihood, and known parameters."""
+"""Variational inference against Monte Carlo, brute force, marginal likelihood and known values."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_the_expectations_are_those_of_a_monte_carlo_sample(
 
 
 def test_the_bound_lies_below_the_evidence_and_close_to_it() -> None:
-    """Brute force: two persons, three Rasch items, vague priors; the evidence on a product of dense grids."""
+    """Two persons, three Rasch items, vague priors: the evidence on a product of dense grids."""
     right = np.array([[1, 0, 1], [0, 1, 0]])
     difficulty = np.linspace(-150, 150, 4001)
     prior = (
@@ -132,7 +132,7 @@ def test_minibatches_come_to_rest_where_full_passes_do(
     parts = vi.infer(answers, "2PL", batch=17, seed=3)
     again = vi.infer(answers, "2PL", batch=17, seed=3)
     assert whole.fit.converged and parts.fit.converged
-    # rules with fewer nodes serve narrower batches, so that batches agree up to the error of the rules
+    # narrower batches use rules with fewer nodes, so batches agree up to the error of the rules
     pd.testing.assert_frame_equal(whole.fit.items, parts.fit.items, atol=5e-3, rtol=5e-3)
     pd.testing.assert_frame_equal(parts.fit.items, again.fit.items, atol=0, rtol=0)
     assert parts.elbo == again.elbo
@@ -154,7 +154,7 @@ def test_rasch_difficulties_and_abilities_are_those_of_marginal_maximum_likeliho
 
 @pytest.mark.needs_share
 def test_on_real_answers_variational_and_exact_estimates_are_closer_than_published() -> None:
-    """Lalor (2020), section 5.4.2: root mean squared differences of 0.158 (difficulty) and 0.154 (ability)."""
+    """Lalor (2020), section 5.4.2: RMSD of 0.158 (difficulty) and 0.154 (ability)."""
     answers = corpora.lalor2016(5).items_keyed("neutral")
     exact = irt.fit(answers, "Rasch", standard_errors=False)
     found = vi.infer(answers, "Rasch")

@@ -52,7 +52,9 @@ def test_a_notebook_has_its_anatomy(path: Path) -> None:
 @pytest.mark.parametrize("path", REAL, ids=lambda path: path.stem)
 def test_the_code_cells_of_a_notebook_are_short_and_hide_nothing(path: Path) -> None:
     for cell in cells_of(path, "code"):
-        assert len(cell.source.splitlines()) <= 15, cell.source
+        # a step is three to eight lines; lists of parameters, imports and prose may be longer
+        limit = 28 if cell.metadata.get("tags") else 25
+        assert len(cell.source.splitlines()) <= limit, cell.source
         assert not re.search(r"^\s*[!%].*\bpip\b", cell.source, flags=re.MULTILINE), cell.source
         assert not re.search(r"filterwarnings|simplefilter|catch_warnings", cell.source), (
             cell.source
