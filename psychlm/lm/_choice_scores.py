@@ -257,7 +257,7 @@ def _score_by_language_model(
     most = room - (options.bos is None)
     unfit = np.unique(owner[(n_choice == 0) | (n_choice > most)])
     if len(unfit):
-        names = [questions[k].item for k in unfit]
+        names = [questions[int(k)].item for k in unfit]
         raise ModelError(
             f"{len(names)} items, {names[:5]}, have a choice of no tokens or of more than the "
             f"{most} that {model.name} takes; leave them out, or use another model"
