@@ -129,8 +129,8 @@ def _table(records: list[dict[Any, Any]], columns: Types, source: Source) -> pd.
             if too_large or not isinstance(value, types) or isinstance(value, bool):
                 shown = "too large" if too_large else repr(str(value)[:60])
                 raise DataError(
-                    f"{source} has another layout than this reader's: {column!r} of record "
-                    f"{number} is {type(value).__name__} ({shown})"
+                    f"{source} has another layout than this reader's: in record {number}, "
+                    f"{column!r} is {type(value).__name__} ({shown})"
                 )
     return frame
 
