@@ -234,9 +234,14 @@ def shared_prefixes(
     first_rows : sequence of int
         Row of the first token of each.
     """
-    ids, parent, depth = [np.array([special.start])], [np.array([-1])], [np.array([0])]
+    start = special.start
+    if start is None:
+        # The first token, which a family shares, is the root; nothing predicts it.
+        start, texts = int(texts[0][0]), [text[1:] for text in texts]
+        first_rows = [row + 1 for row in first_rows]
+    ids, parent, depth = [np.array([start])], [np.array([-1])], [np.array([0])]
     position, target, row = [], [], []
-    path = np.zeros(1, dtype=np.int64)  # nodes of the text before, start token first
+    path = np.zeros(1, dtype=np.int64)  # nodes of the text before, root first
     previous, n_nodes = texts[0][:0], 1
     for text, first_row in zip(texts, first_rows, strict=True):
         # the last token is read only where the row after it is wanted
