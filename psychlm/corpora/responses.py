@@ -7,7 +7,11 @@ Laverghetta et al. needs the original.
 
 from __future__ import annotations
 
+import json
+from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -234,3 +238,100 @@ def lsat6() -> pd.DataFrame:
     digits = np.array([list(f"{pattern:05d}") for pattern in counts["pattern"]], dtype=float)
     answers = np.repeat(digits, counts["persons"], axis=0)
     return frames.check_responses(pd.DataFrame(answers, columns=[f"LSAT {i}" for i in range(1, 6)]))
+
+
+def lm_eval(
+    folder: str | Path, metrics: Sequence[str] = ("acc", "exact_match")
+) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Return the answers and the items in logs of the Language Model Evaluation Harness.
+
+    Parameters
+    ----------
+    folder : path
+        The ``--output_path`` of runs with ``--log_samples``: files ``samples_<task>_<date>.jsonl``
+        in one folder per model. Of several runs of a task by a model, the latest counts.
+    metrics : sequence of str
+        Names of the grade; each item takes the first that its task has. It must be 0 or 1.
+
+    Returns
+    -------
+    responses : DataFrame, models x items
+        A responses frame; models by the name of their folder, with "/" for its "__".
+    items : DataFrame
+        ``item_id`` (``task:doc_id``, and the filter where there is one, ``task:filter:doc_id``),
+        ``task``, ``filter``, ``prompt``, ``choices``, and ``answer``. Where the choices stand
+        before a common ending (as in WinoGrande), whole texts are choices and the prompt is empty.
+        Choices are empty for generated answers, and the answer is NaN where the log does not name
+        one of the choices.
+
+    Raises
+    ------
+    FrameError
+        If there are no logs; a task has none of the metrics; or models read different documents
+        under the same number.
+    """
+    rows: list[dict[str, Any]] = []
+    for file in sorted(Path(folder).rglob("samples_*.jsonl")):
+        task, _, date = file.stem.removeprefix("samples_").rpartition("_")
+        model = file.parent.name.replace("__", "/")
+        for line in file.read_text(encoding="utf-8").splitlines():
+            sample = json.loads(line)
+            metric = next((name for name in metrics if name in sample), None)
+            if metric is None:
+                raise frames.FrameError(
+                    f"task {task!r} in {file.name} has none of the metrics {list(metrics)}; "
+                    f"name one of its own, {sorted(sample)}"
+                )
+            number = f"{sample.get('filter', 'none')}:{sample['doc_id']}".removeprefix("none:")
+            rows.append(
+                {
+                    "model": model,
+                    "date": date,
+                    "item_id": f"{task}:{number}",
+                    "task": task,
+                    "filter": sample.get("filter", "none"),
+                    "document": sample.get("doc_hash"),
+                    "correct": float(sample[metric]),
+                    "sample": sample,
+                }
+            )
+    if not rows:
+        raise frames.FrameError(
+            f"{folder} holds no files samples_*.jsonl; run lm_eval with --log_samples"
+        )
+    # One grade per model and item: that of the latest run. The log's file names sort by date.
+    table = pd.DataFrame(rows).sort_values("date", kind="stable")
+    table = table.drop_duplicates(["model", "item_id"], keep="last").sort_index()
+    documents = table.groupby("item_id")["document"].nunique()
+    if (documents > 1).any():
+        names = frames.format_names(documents.index[documents > 1])
+        raise frames.FrameError(
+            f"the models read different documents as items {names}; their runs differ in the "
+            "version or the sample of the task, and cannot be one test"
+        )
+    graded = table.pivot(index="model", columns="item_id", values="correct").rename_axis("person")
+    asked = table.drop_duplicates("item_id").reset_index(drop=True)
+    texts = pd.DataFrame([_lm_eval_texts(sample) for sample in asked["sample"]])
+    return (
+        frames.check_responses(graded[asked["item_id"]]),
+        asked[["item_id", "task", "filter"]].join(texts),
+    )
+
+
+def _lm_eval_texts(sample: dict[str, Any]) -> dict[str, Any]:
+    """Return prompt, choices and answer of a logged sample."""
+    # Requests are pairs (text before, text scored) in old logs, and mappings of such pairs today.
+    requests = sample["arguments"]
+    requests = list(requests.values()) if isinstance(requests, dict) else requests
+    pairs = [list(one.values()) if isinstance(one, dict) else list(one) for one in requests]
+    prompt = str(pairs[0][0])
+    if len(pairs) < 2 or not all(isinstance(pair[1], str) for pair in pairs):
+        return {"prompt": prompt, "choices": [], "answer": np.nan}  # generated, not chosen
+    choices = [pair[1].strip() for pair in pairs]
+    if len({pair[0] for pair in pairs}) > 1:
+        prompt, choices = "", ["".join(pair) for pair in pairs]
+    # The target is a place, counted from 0, or the text of the right choice; NaN if it may be both.
+    target = str(sample["target"]).strip()
+    places = {i for i, choice in enumerate(choices) if target in (choice, str(i))}
+    answer = places.pop() if len(places) == 1 else np.nan
+    return {"prompt": prompt, "choices": choices, "answer": answer}

@@ -1,6 +1,6 @@
 """Language models: surprisal of words in texts, and log-probabilities of the choices of items.
 
-    load         a Hugging Face checkpoint (hub name or folder), pinned, without remote code
+    load         a Hugging Face checkpoint (hub name, folder, GGUF file), without remote code
     surprisal    words + model -> words with ``surprisal_bits``
     words_of     a text -> its words, from which the text can be put together again
     evaluate     items + models -> log-probabilities of choices, predictions, graded responses
@@ -23,9 +23,7 @@ with it.
 
 from __future__ import annotations
 
-import sys
 from importlib import import_module
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -104,17 +102,6 @@ __all__ = [
     "wrap",
     "wrap_choice_model",
 ]
-
-
-class _Package(ModuleType):
-    """A package whose functions are not replaced by modules of the same name."""
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        if not (name in _MODULES and isinstance(value, ModuleType)):
-            super().__setattr__(name, value)
-
-
-sys.modules[__name__].__class__ = _Package
 
 
 def __getattr__(name: str) -> Any:

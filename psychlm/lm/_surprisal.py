@@ -149,9 +149,7 @@ def surprisal(
     is_text = not isinstance(words, pd.DataFrame)
     frame = words if isinstance(words, pd.DataFrame) else words_of(words)
     prepared, changes = prepare_words(frame, clean=clean)
-    if (
-        is_text
-    ):  # the words of a text are returned as they are scored, those of a frame as they are given
+    if is_text:  # words of a text are returned as they are scored, those of a frame as given
         frame = prepared.sort_index()
     texts = documents(prepared, context_sentences)
     options = {
@@ -372,8 +370,8 @@ def _sum_over_tokens(
     n_words = len(document.ends)
     log_p, first = rows[:-1, LOG_P], np.searchsorted(tokens.word, np.arange(n_words))
     counted = np.ones(len(log_p), dtype=bool) if begins is None else ~tokens.trailing
-    nats = np.bincount(tokens.word[counted], weights=log_p[counted], minlength=n_words)
-    nats = nats.astype(np.float64)
+    nats = np.zeros(n_words)
+    np.add.at(nats, tokens.word[counted], log_p[counted])
     if begins is not None:
         # log p(a word ends here | what stands before) at the beginning of the text and after each
         # word, nats; 0 where no white space separates two words, which nothing in the tokens tells

@@ -40,6 +40,11 @@ def folder() -> Path:
     return Path(pooch.os_cache("psychlm"))
 
 
+def converted_models() -> Path:
+    """Return the folder of models that were converted from GGUF files, each under its SHA-256."""
+    return folder() / "models"
+
+
 def key(identity: str, text: str = "", places: NDArray[np.int64] | None = None) -> str:
     """Return the key of a text scored by a model under some options (``identity``), its words at
     these places.

@@ -214,7 +214,10 @@ def choice_logprobs(
     prompt : str or Prompt
         How an item is put to a language model: see :func:`psychlm.lm.prompts.fill_prompts`.
     bos : str, optional
-        Token before the prompt of a language model: as :func:`psychlm.lm.surprisal` has it.
+        Token before the prompt of a language model. ``"auto"``: the one that a causal model's
+        tokenizer itself puts before a text, if any (as lm-evaluation-harness does), and for models
+        of other kinds as in :func:`psychlm.lm.surprisal`. None: no token. An empty prompt always
+        has a token before it, without which a choice's first token could not be predicted.
     device : str
         Where a model given by name is loaded.
     batch_tokens : int, optional
@@ -249,6 +252,7 @@ def choice_logprobs(
     from psychlm.lm import _choice_scores as columns
     from psychlm.lm._load import LanguageModel, ModelError
     from psychlm.lm.choice_model import load_choice_model
+    from psychlm.lm.forward import resolve_options
     from psychlm.lm.prompts import fill_prompts
 
     items = check_items(items)
@@ -296,7 +300,8 @@ def choice_logprobs(
         filled_up[row, : len(own)] = own
     table = pd.DataFrame(filled_up, index=pd.Index(ids, name="item")).rename_axis(columns="choice")
     table.attrs = {"model": model.name, "revision": model.revision, "normalise": normalise}
-    table.attrs |= {"prompt": str(prompt), "bos": bos}
+    start = resolve_options(model, bos=columns.start_token(model, bos)).bos if language else None
+    table.attrs |= {"prompt": str(prompt), "bos": start}
     # Report items whose scores rest on less than their whole text.
     lost = "beginning" if language else "end"
     for name, column, reason in (
@@ -342,7 +347,7 @@ def _cached_scores(
     identity = {"scheme": SCHEME, "revision": model.revision, "dtype": str(model.network.dtype)}
     if isinstance(model, LanguageModel):
         identity |= {"kind": model.kind}
-        identity |= asdict(resolve_options(model, bos=bos))
+        identity |= asdict(resolve_options(model, bos=columns.start_token(model, bos)))
     else:
         identity |= {"task": model.task, "labels": json.dumps(model.labels)}
         identity |= {"context_tokens": str(model.context_tokens)}

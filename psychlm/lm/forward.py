@@ -147,7 +147,7 @@ def plan_requests(
     )
     known = [number for number, one in enumerate(tokens) if len(one.ids)]
     requests: list[ScoringRequest] = []
-    if model.kind == "causal" and start is not None:
+    if model.kind == "causal":
         # texts that begin alike go into one request where the model allows it
         short = [number for number in known if len(tokens[number].ids) < options.context_tokens]
         ids = [tokens[number].ids for number in short]

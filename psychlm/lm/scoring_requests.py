@@ -165,8 +165,8 @@ def both_sides(
             text, _ = _add_special(ids[begin : begin + size], special)
         position = token - begin + before
         masked = (position, position + end - token)
-        wanted = np.array([[position], [ids[token]], [first_row + token]])
-        yield ScoringRequest(text, *wanted, masked)
+        place, target, row = np.array([[position], [ids[token]], [first_row + token]])
+        yield ScoringRequest(text, place, target, row, masked)
 
 
 def left_side(
@@ -182,8 +182,9 @@ def left_side(
         begin = max(0, token + 1 - size)
         text = whole if begin == 0 else _add_special(ids[begin : token + 1], special)[0]
         position = before + token - begin
-        wanted = np.array([[position], [ids[token]], [first_row + token]])
-        yield ScoringRequest(text[: position + 1], *wanted, (position, position + 1))
+        place, target, row = np.array([[position], [ids[token]], [first_row + token]])
+        masked = (position, position + 1)
+        yield ScoringRequest(text[: position + 1], place, target, row, masked)
 
 
 def _add_special(ids: Ints, special: SpecialTokens) -> tuple[Ints, int]:
@@ -233,9 +234,14 @@ def shared_prefixes(
     first_rows : sequence of int
         Row of the first token of each.
     """
-    ids, parent, depth = [np.array([special.start])], [np.array([-1])], [np.array([0])]
+    start = special.start
+    if start is None:
+        # The first token, which a family shares, is the root; nothing predicts it.
+        start, texts = int(texts[0][0]), [text[1:] for text in texts]
+        first_rows = [row + 1 for row in first_rows]
+    ids, parent, depth = [np.array([start])], [np.array([-1])], [np.array([0])]
     position, target, row = [], [], []
-    path = np.zeros(1, dtype=np.int64)  # nodes of the text before, start token first
+    path = np.zeros(1, dtype=np.int64)  # nodes of the text before, root first
     previous, n_nodes = texts[0][:0], 1
     for text, first_row in zip(texts, first_rows, strict=True):
         # the last token is read only where the row after it is wanted
@@ -250,10 +256,10 @@ def shared_prefixes(
         target.append(np.append(text, NO_TARGET)[: len(path)])
         row.append(first_row + np.arange(len(path)))
         previous, n_nodes = read, n_nodes + len(fresh)
-    wanted = [np.concatenate(part) for part in (position, target, row)]
-    nodes = np.concatenate(ids).astype(np.int64)
+    lists = (ids, position, target, row, depth, parent)
+    nodes, positions, targets, rows, depths, parents = (np.concatenate(one) for one in lists)
     return ScoringRequest(
-        nodes, *wanted, depth=np.concatenate(depth), parent=np.concatenate(parent)
+        nodes.astype(np.int64), positions, targets, rows, depth=depths, parent=parents
     )
 
 

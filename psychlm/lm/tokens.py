@@ -87,7 +87,11 @@ def words_of(texts: str | Iterable[str] | Mapping[str, str]) -> pd.DataFrame:
         texts = {str(number): text for number, text in enumerate(texts, start=1)}
     if not texts:
         raise FrameError("no text was given; give a text, a list of texts, or a words frame")
-    ids, numbers, words, befores, afters = [], [], [], [], []
+    ids: list[str] = []
+    numbers: list[int] = []
+    words: list[str] = []
+    befores: list[str] = []
+    afters: list[str] = []
     for text_id, text in texts.items():
         if not isinstance(text, str):
             raise FrameError(f"text {text_id!r} is a {type(text).__name__}, not a str")

@@ -38,7 +38,6 @@ from psychlm.frames import FrameError, check_items, format_names
 
 Probe = Literal["no-question", "wrong-question", "no-right-answer", "more-choices"]
 PROBES: tuple[Probe, ...] = get_args(Probe)
-EXTRA = (1, 2, 4, 8)  # usual numbers of added choices
 ADDED_COLUMNS = ["probe", "source_item_id", "pseudo_answer", "has_right_answer", "order", "donors"]
 MAX_ROUNDS = 30  # of drawing and rejecting, before the rows left search all donors
 
@@ -95,15 +94,13 @@ class ItemArrays:
         twice = ((codes[:, 1:] == codes[:, :-1]) & (codes[:, 1:] >= 0)).any(axis=1)
         right = self.is_right(self.prompt[self.owner], self.code)
         several = np.bincount(self.owner, right, len(self.items)) > 1
-        reasons = ["duplicate choices", "a second choice is right by another item"]
-        return pd.Series(np.select([twice, several], reasons, ""))[lambda reason: reason != ""]
+        reason = np.select(
+            [twice, several], ["duplicate choices", "a second choice is right by another item"], ""
+        )
+        return pd.Series(reason, dtype=object)[reason != ""]
 
     def draw(
-        self,
-        pool: Ints,
-        allowed: Callable[[Ints, Ints], Bools],
-        rng: np.random.Generator,
-        what: str,
+        self, pool: Ints, allowed: Callable[..., Bools], rng: np.random.Generator, what: str
     ) -> Ints:
         """Draw a member of the pool for every item, uniformly from those allowed to it.
 
@@ -125,9 +122,8 @@ class ItemArrays:
             fitting = pool[allowed(np.full(len(pool), row), pool)]
             if not len(fitting):
                 raise FrameError(
-                    f"item {self.items['item_id'][row]!r} finds no {what} among the "
-                    f"{len(self.items)} items: there are too few other instances to draw from, or "
-                    "all have the same choices; give more items of the benchmark"
+                    f"item {self.items['item_id'][row]!r} finds no {what}: there are too few other "
+                    "instances, or all have the same choices; give more items of the benchmark"
                 )
             drawn[row] = rng.choice(fitting)
         return drawn
@@ -166,9 +162,8 @@ def drop_unfit(items: pd.DataFrame) -> tuple[pd.DataFrame, pd.Series]:
         If the frame breaks the items contract.
     """
     reasons = ItemArrays(items).unfit()
-    index = items["item_id"].iloc[reasons.index].rename("item_id")
-    out = pd.Series(reasons.to_numpy(), index=index, dtype=object)
-    return items.drop(items.index[reasons.index]), out
+    reasons.index = pd.Index(items["item_id"].iloc[reasons.index], name="item_id")
+    return items[~items["item_id"].isin(reasons.index)], reasons
 
 
 def _arrays(items: pd.DataFrame) -> ItemArrays:
@@ -313,7 +308,11 @@ def perturb(items: pd.DataFrame, probe: Probe, *, seed: int = 0, n_extra: int = 
     """
     if probe == "more-choices":
         return more_choices(items, n_extra, seed=seed)
-    functions = dict(zip(PROBES, (no_question, wrong_question, no_right_answer), strict=False))
+    functions = {
+        "no-question": no_question,
+        "wrong-question": wrong_question,
+        "no-right-answer": no_right_answer,
+    }
     if probe not in functions:
         raise ValueError(f"probe {probe!r} is unknown; choose one of {', '.join(PROBES)}")
     return functions[probe](items, seed=seed)
@@ -388,9 +387,8 @@ def in_source_order(scores: pd.DataFrame, perturbed: pd.DataFrame) -> pd.DataFra
     order = np.full(values.shape, np.nan)
     order[np.arange(values.shape[1]) < n_choices[:, None]] = perturbed["order"].explode()
     # Added choices (-1, -2 ...) go last, the first drawn first; NaN, no choice, behind them.
-    by_place = np.argsort(
-        np.where(order < 0, values.shape[1] - order, order), axis=1, kind="stable"
-    )
+    place = np.where(order < 0, values.shape[1] - order, order)
+    by_place = np.argsort(place, axis=1, kind="stable")
     index = pd.Index(perturbed["source_item_id"], name="item")
     sorted_values = np.take_along_axis(values, by_place, axis=1)
     return pd.DataFrame(sorted_values, index=index, columns=scores.columns)

@@ -43,9 +43,12 @@ from psychlm.data import DataError, DataMissingError
 from psychlm.frames import check_items
 
 VARIABLE = "PSYCHLM_GCIDE"
-FOLDERS = [f"{prefix}/share/dictd" for prefix in ("/usr", "/usr/local", "/opt/homebrew")] + [
-    "/usr/lib/dict"
-]
+FOLDERS = (
+    "/usr/share/dictd",
+    "/usr/local/share/dictd",
+    "/opt/homebrew/share/dictd",
+    "/usr/lib/dict",
+)
 COLUMNS = ["word", "pos", "definition", "example", "example_kind", "labels", "forms"]
 N_CHOICES = 5
 # Table 2 of the paper, definitions
@@ -59,20 +62,12 @@ MAX_HEADER_LINES = 25  # a header that has not closed its brackets by then is br
 # ------------------------------------------------------------
 # Reading GCIDE
 
-PARTS_OF_SPEECH = {
-    "n": "noun",
-    "v": "verb",
-    "vb": "verb",
-    "a": "adjective",
-    "adj": "adjective",
-    "p": "adjective",
-    "adv": "adverb",
-    "prep": "preposition",
-    "conj": "conjunction",
-    "interj": "interjection",
-    "pron": "pronoun",
-}
-POS = re.compile(r"(?:^|[\\),;\s])(n|v|vb|a|adj|adv|p|prep|conj|interj|pron)\.(?:\s|$|,|;)")
+_PARTS = (
+    "n noun, v verb, vb verb, a adjective, adj adjective, p adjective, adv adverb, "
+    "prep preposition, conj conjunction, interj interjection, pron pronoun"
+)
+PARTS_OF_SPEECH = dict(part.split(" ") for part in _PARTS.split(", "))
+POS = re.compile(rf"(?:^|[\\),;\s])({'|'.join(PARTS_OF_SPEECH)})\.(?:\s|$|,|;)")
 BRACKETED = re.compile(r"\[[^\[\]]*\]")
 INFLECTED = re.compile(
     r"\[[^\[\]]*?\b(?:imp|p\. p|p\. pr|Compar|superl|pl)\b[^\[\]]*\]|;\s*pl\.[^\[]*"
@@ -172,30 +167,6 @@ def read(path: str | Path | None = None, *, first: int | None = None) -> Diction
         If the dictionary or its index is missing, or the file is no dictionary.
     """
     file = find(path)
-    raw, bounds, n_broken = _raw_records(file)
-    bounds = bounds[:first]
-    broken: Counter[str] = Counter({"broken index row": n_broken} if n_broken else {})
-    rows: list[tuple[str | None, ...]] = []
-    for offset, length in bounds:
-        try:
-            senses, problem = _senses(raw[offset : offset + length].decode("utf-8"))
-        except UnicodeDecodeError:
-            senses, problem = [], "encoding error"
-        rows += senses
-        if problem:
-            broken[problem] += 1
-    if not rows:
-        raise DataError(
-            f"{file} holds no dictionary entry that can be read ({dict(broken)}); get it anew"
-        )
-    entries = pd.DataFrame(rows, columns=COLUMNS).drop_duplicates(["word", "pos", "definition"])
-    entries.insert(0, "entry_id", [f"gcide-{i:06d}" for i in range(len(entries))])
-    counts = pd.Series(broken, name="records", dtype=int).sort_index()
-    return Dictionary(entries.reset_index(drop=True), counts, file, len(bounds))
-
-
-def _raw_records(file: Path) -> tuple[bytes, list[tuple[int, int]], int]:
-    """Return the text, offset and length of its records, and the number of broken index rows."""
     index = file.with_name("gcide.index")
     if not index.is_file():
         raise DataError(
@@ -207,32 +178,43 @@ def _raw_records(file: Path) -> tuple[bytes, list[tuple[int, int]], int]:
         raise DataError(
             f"{file} cannot be decompressed ({error}); get it anew: apt-get install dict-gcide"
         ) from error
-    table = pd.read_csv(
-        index,
-        sep="\t",
-        names=["word", "offset", "length"],
-        quoting=3,
-        keep_default_na=False,
-        encoding="latin-1",
-        on_bad_lines="skip",
-        dtype=str,
-    )
-    table = table[~table["word"].str.startswith("00-")]
-    # dictd writes numbers in base 64; -1 stands for one that is none.
-    alphabet = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
-    digit = {letter: value for value, letter in enumerate(alphabet)}
-    numbers = []
-    for column in (table["offset"], table["length"]):
-        bad = ~column.str.fullmatch(r"[A-Za-z0-9+/]{1,8}").to_numpy(dtype=bool)
-        letters = column.where(~bad, "A").str.rjust(8, "A")
-        values = np.zeros(len(column), dtype=np.int64)
-        for place in range(8):
-            values = values * 64 + letters.str[place].map(digit).to_numpy(dtype=np.int64)
-        numbers.append(np.where(bad, -1, values))
-    offset, length = numbers
-    sound = (offset >= 0) & (length > 0) & (offset + length <= len(raw))
-    bounds = pd.MultiIndex.from_arrays([offset[sound], length[sound]]).unique().sort_values()
-    return raw, bounds.tolist(), int((~sound).sum())
+    # The index: headword, offset and length, in dictd's base 64. Headwords that begin with 00- are
+    # dictd's own notes. Several headwords may lead to one record, which is read once.
+    letters = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
+    digit = {letter: value for value, letter in enumerate(letters)}
+    broken: Counter[str] = Counter()
+    bounds: set[tuple[int, int]] = set()
+    for line in index.read_text(encoding="latin-1").split("\n"):
+        if not line or line.startswith("00-"):
+            continue
+        try:
+            offset, length = (
+                sum(64**place * digit[letter] for place, letter in enumerate(reversed(number)))
+                for number in line.split("\t")[1:]
+            )
+        except (KeyError, ValueError):  # a letter that is no digit; more or fewer than two numbers
+            offset, length = -1, 0
+        if length > 0 and offset + length <= len(raw):
+            bounds.add((offset, length))
+        else:
+            broken["broken index row"] += 1
+    # The records, in the order of the file.
+    selected = sorted(bounds)[:first]
+    rows: list[tuple[str | None, ...]] = []
+    for offset, length in selected:
+        try:
+            senses, problem = _senses(raw[offset : offset + length].decode("utf-8"))
+        except UnicodeDecodeError:
+            senses, problem = [], "encoding error"
+        rows += senses
+        if problem:
+            broken[problem] += 1
+    if not rows:
+        raise DataError(f"{file} holds no dictionary entry that can be read ({dict(broken)})")
+    entries = pd.DataFrame(rows, columns=COLUMNS).drop_duplicates(["word", "pos", "definition"])
+    entries.insert(0, "entry_id", [f"gcide-{i:06d}" for i in range(len(entries))])
+    counts = pd.Series(broken, name="records", dtype=int).sort_index()
+    return Dictionary(entries.reset_index(drop=True), counts, file, len(selected))
 
 
 def _senses(text: str) -> tuple[list[tuple[str | None, ...]], str | None]:
@@ -372,10 +354,9 @@ def build(
     *,
     n_items: int | None = None,
     sizes: tuple[int, int] = (3000, 3000),
-    min_other_senses: int = 1,
     distractors_without_examples: bool = False,
 ) -> DictionaryProbe:
-    """Build DictionaryQA.
+    """Build DictionaryQA: a question for each sense with an example, of words with other senses.
 
     Parameters
     ----------
@@ -388,8 +369,6 @@ def build(
     sizes : (int, int)
         Most questions for training and for development; the others are for testing. At most a third
         of all goes to each. All questions on a word stand in one part.
-    min_other_senses : int
-        Other senses that a word must have; with 0, some questions have random distractors only.
     distractors_without_examples : bool
         Whether senses without an example serve as distractors: the mistake of the paper's first
         version.
@@ -419,29 +398,25 @@ def build(
     left_out = {"no single content word, or definition too short or long": n_unfit}
     # Senses to ask about: those whose example shows the word and whose definition does not.
     left_out["no example"] = int(entries["example"].isna().sum())
-    golds = entries[entries["example"].notna()]
-    long = golds["example"].str.count(r"\s+") + 1 > MAX_WORDS
+    with_examples = entries[entries["example"].notna()]
+    long = with_examples["example"].str.count(r"\s+") + 1 > MAX_WORDS
     left_out["example too long"] = int(long.sum())
-    golds = golds[~long]
-    words_and_forms = list(zip(golds["cluster"], golds["forms"], strict=True))
+    golds = with_examples[~long]
     shown, named = (
-        [shows(w, text, f) for (w, f), text in zip(words_and_forms, golds[column], strict=True)]
+        pd.Series(map(shows, golds["cluster"], golds[column], golds["forms"]), golds.index, object)
         for column in ("example", "definition")
     )
-    is_shown, is_named = (np.array([s is not None for s in x], dtype=bool) for x in (shown, named))
-    left_out["example does not show the word"] = int((~is_shown).sum())
-    left_out["definition names the word"] = int((is_named & is_shown).sum())
-    golds = golds.assign(shown=shown)[is_shown & ~is_named]
+    left_out["example does not show the word"] = int(shown.isna().sum())
+    left_out["definition names the word"] = int((named.notna() & shown.notna()).sum())
+    golds = golds.assign(shown=shown)[shown.notna() & named.isna()]
     # Distractors: the word's other senses first.
-    pool = entries if distractors_without_examples else entries[entries["example"].notna()]
+    pool = entries if distractors_without_examples else with_examples
     senses = _other_senses(golds, pool, rng)
     n_other = senses.groupby("gold").size().reindex(golds.index, fill_value=0)
-    left_out["too few other senses"] = int((n_other < min_other_senses).sum())
-    golds = golds[n_other >= min_other_senses]
+    left_out["too few other senses"] = int((n_other == 0).sum())
+    golds = golds[n_other > 0]
     if golds.empty:
-        raise DataError(
-            f"{dictionary.path} gives no question ({left_out}); is it the whole dictionary?"
-        )
+        raise DataError(f"{dictionary.path} gives no question ({left_out}); read all of it")
     if n_items is not None:  # words drawn at random until there are so many questions
         counts = golds.groupby("cluster").size()
         counts = counts.iloc[rng.permutation(len(counts))]
@@ -449,7 +424,32 @@ def build(
         n_before, golds = len(golds), golds[golds["cluster"].isin(kept_words)]
         left_out["not in the sample"] = n_before - len(golds)
     distractors = _fill_up(golds, senses[senses["gold"].isin(golds.index)], pool, rng)
-    items = _items_frame(golds.sort_index(), distractors, rng)
+    # Choices in random order: column 0 of ``texts`` and ``types`` is the right answer.
+    golds, ordered = golds.sort_index(), distractors.sort_values("gold", kind="stable")
+    texts, types = (
+        np.column_stack([first, ordered[name].to_numpy().reshape(-1, N_CHOICES - 1)])
+        for name, first in (("text", golds["definition"]), ("type", ["answer"] * len(golds)))
+    )
+    n_senses = (types == "sense").sum(axis=1)
+    order = rng.permuted(np.tile(np.arange(N_CHOICES), (len(golds), 1)), axis=1)
+    placed = np.take_along_axis(types, order, axis=1)
+    items = golds[["cluster", "word", "pos"]].reset_index(drop=True)
+    items = items.assign(
+        probe="dictionary",
+        hops=0,
+        distractor_set=np.where(n_senses > 0, "sense", "random"),
+        distractor_distance=0,
+        distractor_types=placed[placed != "answer"].reshape(-1, N_CHOICES - 1).tolist(),
+        n_senses=n_senses,
+    )
+    examples = zip(golds["example"], golds["shown"], strict=True)
+    front = {
+        "item_id": "dictionary:" + golds["entry_id"].to_numpy(),
+        "prompt": [PROMPT.format(sentence=text, shown=word) for text, word in examples],
+        "choices": np.take_along_axis(texts, order, axis=1).tolist(),
+        "answer": order.argmin(axis=1),
+    }
+    items = pd.concat([pd.DataFrame(front), items], axis=1)
     # Split, whole words at a time.
     sizes_of_words = items["cluster"].value_counts(sort=False).sort_index()
     sizes_of_words = sizes_of_words.iloc[rng.permutation(len(sizes_of_words))]
@@ -509,35 +509,4 @@ def _fill_up(
     raise DataError(
         f"{int(redraw.sum())} distractors could not be drawn without repeating a choice: too few "
         "definitions for some part of speech; use the whole dictionary"
-    )
-
-
-def _items_frame(
-    golds: pd.DataFrame, distractors: pd.DataFrame, rng: np.random.Generator
-) -> pd.DataFrame:
-    """Return the items frame: choices in random order."""
-    ordered, shape = distractors.sort_values("gold", kind="stable"), (-1, N_CHOICES - 1)
-    texts = np.column_stack([golds["definition"], ordered["text"].to_numpy().reshape(shape)])
-    types = ordered["type"].to_numpy().reshape(shape)
-    n_senses = (types == "sense").sum(axis=1)
-    order = rng.permuted(np.tile(np.arange(N_CHOICES), (len(golds), 1)), axis=1)
-    types = np.column_stack([np.full(len(golds), "answer"), types])
-    placed = np.take_along_axis(types, order, axis=1)
-    examples = zip(golds["example"], golds["shown"], strict=True)
-    return pd.DataFrame(
-        {
-            "item_id": "dictionary:" + golds["entry_id"].to_numpy(),
-            "prompt": [PROMPT.format(sentence=text, shown=word) for text, word in examples],
-            "choices": np.take_along_axis(texts, order, axis=1).tolist(),
-            "answer": order.argmin(axis=1),
-            "cluster": golds["cluster"].to_numpy(),
-            "word": golds["word"].to_numpy(),
-            "pos": golds["pos"].to_numpy(),
-            "probe": "dictionary",
-            "hops": 0,
-            "distractor_set": np.where(n_senses > 0, "sense", "random"),
-            "distractor_distance": 0,
-            "distractor_types": placed[placed != "answer"].reshape(shape).tolist(),
-            "n_senses": n_senses,
-        }
     )

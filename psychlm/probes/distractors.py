@@ -13,9 +13,10 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass
-from functools import cached_property
-from itertools import pairwise
+from dataclasses import dataclass, fields, replace
+from functools import cache, cached_property
+from itertools import chain, pairwise
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -43,34 +44,30 @@ FUNCTION_WORDS = frozenset(_FUNCTION_WORDS.split())
 
 
 class Stemmer:
-    """Numbers for the stems of content words."""
+    """Numbers for the stems of content words, given in the order in which stems are first seen."""
 
     def __init__(self) -> None:
         from nltk.stem.snowball import SnowballStemmer
 
-        self._stem = SnowballStemmer("english").stem
-        self._number_of_word: dict[str, int] = {}
         self._number_of_stem: dict[str, int] = {}
+        stem = SnowballStemmer("english").stem
+        # The cache holds every word seen, since texts repeat the same words.
+        self._number = cache(
+            lambda word: self._number_of_stem.setdefault(stem(word), len(self._number_of_stem))
+        )
 
     def __len__(self) -> int:
         return len(self._number_of_stem)
 
     def lists(self, texts: Iterable[str]) -> Lists:
         """Return the distinct stems of each text, without function words, as one list per text."""
-        rows: list[list[int]] = []
-        for text in texts:
-            numbers: dict[int, None] = {}
-            for word in re.findall(r"[^\W_]+", text.lower()):
-                if word in FUNCTION_WORDS:
-                    continue
-                if word not in self._number_of_word:
-                    stem = self._stem(word)
-                    number = self._number_of_stem.setdefault(stem, len(self._number_of_stem))
-                    self._number_of_word[word] = number
-                numbers[self._number_of_word[word]] = None
-            rows.append(list(numbers))
+        words = (re.findall(r"[^\W_]+", text.lower()) for text in texts)
+        rows = [
+            list(dict.fromkeys(self._number(word) for word in own if word not in FUNCTION_WORDS))
+            for own in words
+        ]
         sizes = np.array([len(row) for row in rows], dtype=np.int64)
-        values = np.fromiter((n for row in rows for n in row), np.int64, count=int(sizes.sum()))
+        values = np.fromiter(chain.from_iterable(rows), np.int64, count=int(sizes.sum()))
         return Lists(np.concatenate([[0], np.cumsum(sizes)]), values)
 
 
@@ -100,24 +97,20 @@ def near_pairs(sets: Lists, n_values: int, threshold: float) -> tuple[Ints, Ints
     place = np.arange(len(rows)) - sets.starts[rows]
     kept = place < (size - np.ceil(threshold * size) + 1)[rows]
 
-    def matrix(rows: Ints, columns: Ints) -> sparse.csr_matrix:
-        return sparse.csr_matrix((np.ones(len(rows), np.int16), (rows, columns)), (n, n_values))
-
+    full, prefix = (
+        sparse.csr_matrix((np.ones(len(own), np.int16), (own, members)), (n, n_values))
+        for own, members in ((rows, sets.values), (rows[kept], sets.values[order][kept]))
+    )
     # Candidate pairs: a common member of the prefixes, and sizes that allow the threshold.
-    prefix, full = matrix(rows[kept], sets.values[order][kept]), matrix(rows, sets.values)
-    pairs = sparse.triu(prefix @ prefix.T, k=1).tocoo()
-    first, second = pairs.row.astype(np.int64), pairs.col.astype(np.int64)
+    first, second = sparse.triu(prefix @ prefix.T, k=1).nonzero()
     smaller = np.minimum(size[first], size[second])
     close = smaller >= threshold * np.maximum(size[first], size[second])
-    first, second = first[close], second[close]
+    first, second = first[close].astype(np.int64), second[close].astype(np.int64)
     # Jaccard index = shared / (|A| + |B| - shared), in blocks that fit in memory.
-    shared = [np.empty(0)]
+    n_shared = np.zeros(len(first))
     for start in range(0, len(first), 500_000):
         block = slice(start, start + 500_000)
-        shared.append(
-            np.asarray(full[first[block]].multiply(full[second[block]]).sum(axis=1)).ravel()
-        )
-    n_shared = np.concatenate(shared)
+        n_shared[block] = full[first[block]].multiply(full[second[block]]).sum(axis=1).ravel()
     alike = n_shared >= threshold * (size[first] + size[second] - n_shared)
     return first[alike], second[alike]
 
@@ -167,21 +160,8 @@ class Questions:
     def take(self, keep: Bools) -> Questions:
         """Return the questions for which ``keep`` is true."""
         rows = np.flatnonzero(keep)
-        words, wholes = (
-            Lists.from_pairs(*stems.expand(rows), len(rows))
-            for stems in (self.word_stems, self.question_stems)
-        )
-        return Questions(
-            self.probe,
-            self.concept[rows],
-            self.answer[rows],
-            self.hops[rows],
-            self.context[rows],
-            self.word[rows],
-            words,
-            wholes,
-            self.template[rows],
-        )
+        names = [field.name for field in fields(self) if field.name != "probe"]
+        return replace(self, **{name: getattr(self, name).take(rows) for name in names})
 
 
 class ChoiceRules:
@@ -209,8 +189,8 @@ class ChoiceRules:
         in_gloss = self.gloss.expand(np.arange(graph.n))
         in_shown = self.shown_stems.expand(np.arange(graph.n))
         self.gloss_has = Pairs(*in_gloss, n_stems)
-        both = np.concatenate([in_gloss, in_shown], axis=1)
-        self.choice_has = Pairs(both[0], both[1], n_stems)
+        node, stem = np.concatenate([in_gloss, in_shown], axis=1)
+        self.choice_has = Pairs(node, stem, n_stems)
         # Definitions: unique, unlike all others, free of the concept's own words.
         folded = gloss.str.lower().str.replace(r"\W+", " ", regex=True).str.strip()
         self.sound = (~folded.duplicated(keep=False) & (folded != "")).to_numpy()
@@ -273,17 +253,19 @@ class ChoiceRules:
     ) -> Bools:
         """Return which candidates may be distractors; ``counts`` gets how many were struck out."""
         keep = self.may_answer(questions.probe, filter_leaks=filter_leaks)[node]
-
-        def near(questions: Questions, row: Ints, node: Ints) -> Bools:
-            return self.alike(node, questions.answer[row])
-
-        tests = {"right after all": self.right, "leak": self.leaks, "near the answer": near}
+        tests = {
+            "right after all": self.right,
+            "leak": self.leaks,
+            "near the answer": lambda asked, row, node: self.alike(node, asked.answer[row]),
+        }
+        if not filter_leaks:
+            del tests["leak"]
+        # Each test sees only the candidates that the tests before it left.
         for reason, unfit in tests.items():
-            if reason != "leak" or filter_leaks:
-                left = np.flatnonzero(keep)
-                struck = unfit(questions, row[left], node[left])
-                counts[f"candidates: {reason}"] += int(struck.sum())
-                keep[left[struck]] = False
+            left = np.flatnonzero(keep)
+            struck = unfit(questions, row[left], node[left])
+            counts[f"candidates: {reason}"] += int(struck.sum())
+            keep[left[struck]] = False
         return keep
 
 
@@ -318,8 +300,7 @@ def draw_candidates(
     return row[first], node[first]
 
 
-@dataclass(frozen=True)
-class Chosen:
+class Chosen(NamedTuple):
     """Distractors: ``row`` of :class:`Questions`, and four concepts, kinds, distances for each."""
 
     row: Ints
@@ -338,10 +319,12 @@ def choose_distractors(
     *,
     max_distance: int,
     filter_leaks: bool,
-    top_up: bool,
     counts: Counter[str],
 ) -> Chosen:
     """Choose four distractors for every question that has one of this kind and distance.
+
+    Random ones fill up where there are fewer than four of the kind, as in the questions that the
+    paper's authors released.
 
     Parameters
     ----------
@@ -349,8 +332,6 @@ def choose_distractors(
         Concepts that random distractors come from.
     max_distance : int
         Random distractors are neither above nor below the concept, nor sisters as deep as this.
-    top_up : bool
-        Fill up with random ones where there are fewer than four; else leave such questions out.
     counts : Counter
         Gets the numbers of candidates struck out and of questions left out, by reason.
     """
@@ -384,7 +365,7 @@ def choose_distractors(
     rows = np.flatnonzero(has_any)
     row = np.cumsum(has_any)[row] - 1
     kind_of = np.full(len(row), KINDS.index(kind))
-    if top_up and kind != "random":  # random ones come after the others of their question
+    if kind != "random":  # random ones come after the others of their question
         random_row, random_node = candidates("random", rows)
         row, node = np.concatenate([row, random_row]), np.concatenate([node, random_node])
         kind_of = np.concatenate([kind_of, np.zeros(len(random_node), dtype=np.int64)])

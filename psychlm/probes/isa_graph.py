@@ -45,6 +45,10 @@ class Lists:
         within = np.arange(len(position)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
         return position, self.values[self.starts[rows][position] + within]
 
+    def take(self, rows: Ints) -> Lists:
+        """Return the lists of these rows."""
+        return Lists.from_pairs(*self.expand(rows), len(rows))
+
     def row(self, row: int) -> Ints:
         """Return one list."""
         return self.values[self.starts[row] : self.starts[row + 1]]

@@ -57,9 +57,9 @@ def write(items: pd.DataFrame, folder: str | Path, header: dict[str, Any]) -> li
         file = write_arc(part, folder / str(probe) / f"{split}.jsonl")
         sizes[file.relative_to(folder).as_posix()] = len(part)
     content = {**header, "layout": "ARC", "questions": sizes}
+    text = json.dumps(content, indent=1, ensure_ascii=False) + "\n"
     with data.atomic_write(folder / "manifest.json") as part_file:
-        text = json.dumps(content, indent=1, ensure_ascii=False)
-        part_file.write_text(text + "\n", encoding="utf-8")
+        part_file.write_text(text, encoding="utf-8")
     return [folder / "manifest.json", *(folder / name for name in sizes)]
 
 
@@ -79,14 +79,15 @@ def read(folder: str | Path) -> pd.DataFrame:
         sizes = dict(manifest["questions"])
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise FrameError(
-            f"{folder} has no sound manifest.json ({type(error).__name__}); `psychlm probes build "
-            f"wordnet --out {folder}` writes one, and corpora.read_arc reads a single file"
+            f"{folder} has no sound manifest.json ({type(error).__name__}); "
+            "`psychlm probes build wordnet --out ...` writes one"
         ) from error
     parts = {name: read_arc(folder / name) for name in sizes}
-    wrong = [f"{name} ({len(part)} of {sizes[name]})" for name, part in parts.items()]
-    if any(len(parts[name]) != n for name, n in sizes.items()):
+    wrong = {name: len(part) for name, part in parts.items() if len(part) != sizes[name]}
+    if wrong:
         raise FrameError(
-            f"files in {folder} hold other numbers of questions than its manifest says: {wrong}"
+            f"files in {folder} hold other numbers of questions than its manifest says: {wrong}; "
+            "build them anew"
         )
     items = check_items(pd.concat(parts.values(), ignore_index=True))
     items.attrs["manifest"] = manifest
@@ -180,9 +181,8 @@ def gather(
         "dictionary": kept(f"dictionary-{size}", gcide, lambda: from_dictionary(False)),
         "biased": kept(f"dictionary-{size}-biased", gcide, lambda: from_dictionary(True)),
     }
-    items = pd.concat(
-        [sets[name][COLUMNS] for name in ("wordnet", "dictionary")], ignore_index=True
-    )
+    items = pd.concat([sets[name][COLUMNS] for name in ("wordnet", "dictionary")])
+    items = items.reset_index(drop=True)
     about = {name: questions.attrs["manifest"] for name, questions in sets.items()}
     return Gathered(items, sets["biased"], about)
 

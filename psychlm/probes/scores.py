@@ -23,7 +23,11 @@ ORDER = ("random", "sister", "hypernym", "hyponym", "sense")
 def _by_cluster(
     items: pd.DataFrame, correct: pd.Series, by: str | Sequence[str]
 ) -> tuple[list[str], pd.DataFrame]:
-    """Return the columns of ``by``, and sum, size and smallest grade of each cluster."""
+    """Return the columns of ``by``, and one row per cluster.
+
+    A row holds ``sum``, ``size`` and ``min`` of the cluster's grades, and ``rate``, the accuracy of
+    all questions of its group.
+    """
     keys = [by] if isinstance(by, str) else list(by)
     columns = list(dict.fromkeys(["item_id", "cluster", *keys]))
     if missing := [column for column in columns if column not in items.columns]:
@@ -31,8 +35,7 @@ def _by_cluster(
     unknown = items.loc[~items["item_id"].isin(correct.index), "item_id"]
     if len(unknown):
         raise FrameError(
-            f"{len(unknown)} items have no grade, {unknown.iloc[0]!r} among them; grade all of "
-            "them, or select those asked"
+            f"{len(unknown)} items have no grade, {unknown.iloc[0]!r} among them; grade all items"
         )
     if correct.index.has_duplicates:
         raise FrameError("a question is graded more than once; grade one model at a time")
@@ -41,15 +44,15 @@ def _by_cluster(
         raise FrameError("grades lie between 0 and 1; these do not")
     frame = items[columns].assign(correct=grades).dropna(subset="correct")
     groups = frame.groupby([*keys, "cluster"], observed=True)["correct"]
-    return keys, groups.agg(["sum", "size", "min"]).reset_index()
+    clusters = groups.agg(["sum", "size", "min"]).reset_index()
+    total = clusters.groupby(keys, observed=True)[["sum", "size"]].transform("sum")
+    return keys, clusters.assign(rate=total["sum"] / total["size"])
 
 
 def instance_accuracy(
     items: pd.DataFrame,
     correct: pd.Series,
     by: str | Sequence[str] = "probe",
-    *,
-    level: float = 0.95,
 ) -> pd.DataFrame:
     """Return the proportion of questions answered right, with an interval that respects clusters.
 
@@ -79,17 +82,13 @@ def instance_accuracy(
     columns = ["n_questions", "n_clusters", "accuracy", "low", "high"]
     if clusters.empty:
         return pd.DataFrame(columns=columns, dtype=float)
-    total = clusters.groupby(keys, observed=True)[["sum", "size"]].transform("sum")
-    deviation = clusters["sum"] - total["sum"] / total["size"] * clusters["size"]
-    table = (
-        clusters.assign(square=deviation**2)
-        .groupby(keys, observed=True)
-        .agg(
-            n_questions=("size", "sum"),
-            n_clusters=("size", "size"),
-            right=("sum", "sum"),
-            squares=("square", "sum"),
-        )
+    deviation = clusters["sum"] - clusters["rate"] * clusters["size"]
+    groups = clusters.assign(square=deviation**2).groupby(keys, observed=True)
+    table = groups.agg(
+        n_questions=("size", "sum"),
+        n_clusters=("size", "size"),
+        right=("sum", "sum"),
+        squares=("square", "sum"),
     )
     n, g = table["n_questions"], table["n_clusters"]
     p = table["right"] / n
@@ -97,7 +96,7 @@ def instance_accuracy(
         variance = table["squares"] / n**2 * g / (g - 1)
         degenerate = (p == 0) | (p == 1) | (g == 1) | (variance == 0)
         n_effective = np.minimum(np.where(degenerate, g, p * (1 - p) / variance), n)
-    low, high = proportion_confint(p * n_effective, n_effective, alpha=1 - level, method="wilson")
+    low, high = proportion_confint(p * n_effective, n_effective, method="wilson")
     return table.assign(accuracy=p, low=low, high=high)[columns]
 
 
@@ -105,8 +104,6 @@ def cluster_accuracy(
     items: pd.DataFrame,
     correct: pd.Series,
     by: str | Sequence[str] = "probe",
-    *,
-    level: float = 0.95,
 ) -> pd.DataFrame:
     """Return the proportion of clusters with every question right (strict cluster accuracy).
 
@@ -126,9 +123,8 @@ def cluster_accuracy(
     from statsmodels.stats.proportion import proportion_confint
 
     keys, clusters = _by_cluster(items, correct, by)
-    total = clusters.groupby(keys, observed=True)[["sum", "size"]].transform("sum")
     clusters["strict"] = (clusters["min"] == 1).astype(float)
-    clusters["chance"] = (total["sum"] / total["size"]) ** clusters["size"]
+    clusters["chance"] = clusters["rate"] ** clusters["size"]
     table = clusters.groupby(keys, observed=True).agg(
         n_clusters=("size", "size"),
         n_questions=("size", "sum"),
@@ -137,7 +133,7 @@ def cluster_accuracy(
         if_independent=("chance", "mean"),
     )
     right, n = table.pop("right"), table["n_clusters"]
-    low, high = proportion_confint(right, n, alpha=1 - level, method="wilson")
+    low, high = proportion_confint(right, n, method="wilson")
     table.insert(2, "questions_per_cluster", table["n_questions"] / n)
     table.insert(4, "low", low)
     table.insert(5, "high", high)
@@ -157,11 +153,10 @@ def by_hops_and_distractors(items: pd.DataFrame, correct: pd.Series) -> pd.DataF
     kind = ["distractor_set", "distractor_distance"]
     table = instance_accuracy(items, correct, ["probe", "hops", *kind]).reset_index()
     names, distances = table["distractor_set"].astype(str), table["distractor_distance"].astype(int)
-    rank = names.map({name: place for place, name in enumerate(ORDER)}).fillna(len(ORDER))
-    table.insert(
-        4, "distractors", names + np.where(distances == 0, "", " " + distances.astype(str))
-    )
-    table["rank"] = rank
+    labels = names + np.where(distances == 0, "", " " + distances.astype(str))
+    table.insert(4, "distractors", labels)
+    # Order: as in ORDER, other sets last; then by distance.
+    table["rank"] = names.map({name: place for place, name in enumerate(ORDER)}).fillna(len(ORDER))
     order = table.sort_values(["rank", *kind])["distractors"].unique()
     table["distractors"] = pd.Categorical(table["distractors"], categories=order, ordered=True)
     table = table.sort_values(["probe", "hops", "rank", *kind], ignore_index=True)

@@ -19,6 +19,7 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -119,10 +120,10 @@ def find(path: str | Path | None = None) -> Path:
     DataMissingError
         If there is none, or the one named lacks files; the message says how to get WordNet.
     """
-    named = [(path, "named")] if path is not None else []
-    named += [(os.environ[name], f"${name}") for name in VARIABLES if os.environ.get(name)]
-    if named:
-        folder, origin = Path(named[0][0]).expanduser(), named[0][1]
+    variable = next((name for name in VARIABLES if os.environ.get(name)), "")
+    named = path if path is not None else os.environ.get(variable)
+    if named is not None:
+        folder, origin = Path(named).expanduser(), "named" if path is not None else f"${variable}"
         lacking = [name for name in FILES if not (folder / name).is_file()]
         if lacking:
             raise DataMissingError(
@@ -214,9 +215,7 @@ def load(path: str | Path | None = None, *, pos: str = "nvar") -> WordNet:
     '3.0'
     """
     if not pos or set(pos) - set("nvar"):
-        raise ValueError(
-            f"parts of speech {pos!r} do not exist here; choose among n, v, a, r (as 'nv')"
-        )
+        raise ValueError(f"parts of speech {pos!r} do not exist; choose among n, v, a, r (as 'nv')")
     folder = find(path)
     with open_reader(folder) as reader:
         synsets = [synset for part in dict.fromkeys(pos) for synset in reader.all_synsets(part)]
@@ -234,13 +233,12 @@ def load(path: str | Path | None = None, *, pos: str = "nvar") -> WordNet:
                 f"the data files do not hold (first: {part}, {offset:08d}), so they are cut off or "
                 f"of different versions; {HOW_TO_GET}"
             )
-        glosses = [AFTER_QUOTE.sub("", s.definition()).strip(" ;,:") for s in synsets]
         concepts = pd.DataFrame(
             {
                 "name": [synset.name() for synset in synsets],
                 "pos": part_of,
                 "lexname": [synset.lexname() for synset in synsets],
-                "gloss": glosses,
+                "gloss": [AFTER_QUOTE.sub("", s.definition()).strip(" ;,:") for s in synsets],
             }
         )
         words = []
@@ -271,14 +269,11 @@ def load(path: str | Path | None = None, *, pos: str = "nvar") -> WordNet:
 
 def _contexts(synsets: list[Any], part_of: list[str], reader: Any) -> pd.DataFrame:
     """Find the words of every concept in its example sentences, inflected or not."""
-    base_forms: dict[tuple[str, str], str | None] = {}
+    base_form = cache(reader.morphy)  # morphy("geese", "n") is "goose"
 
-    def matches(token: str, word: str, pos: str) -> bool:
-        if token == word:
-            return True
-        if (token, pos) not in base_forms:
-            base_forms[token, pos] = reader.morphy(token, pos)
-        return base_forms[token, pos] == word
+    def matches(tokens: list[str], words: list[str], pos: str) -> bool:
+        pairs = zip(tokens, words, strict=True)
+        return all(token == word or base_form(token, pos) == word for token, word in pairs)
 
     rows = []
     for node, (synset, pos) in enumerate(zip(synsets, part_of, strict=True)):
@@ -288,16 +283,12 @@ def _contexts(synsets: list[Any], part_of: list[str], reader: Any) -> pd.DataFra
             # One word per sentence: the first of the concept's words that occurs in it.
             for lemma in (name.replace("_", " ") for name in synset.lemma_names()):
                 words = [word.lower() for word in TOKEN.findall(lemma)]
-                last = len(tokens) - len(words)
-                hits = (
-                    start
-                    for start in (range(last + 1) if words else ())
-                    if all(matches(folded[start + j], word, pos) for j, word in enumerate(words))
-                )
+                n = len(words)
+                starts = range(len(tokens) - n + 1 if n else 0)
+                hits = (i for i in starts if matches(folded[i : i + n], words, pos))
                 start = next(hits, None)
                 if start is not None:
-                    end = tokens[start + len(words) - 1].end()
-                    surface = sentence[tokens[start].start() : end]
+                    surface = sentence[tokens[start].start() : tokens[start + n - 1].end()]
                     rows.append((node, sentence.strip(), surface, lemma))
                     break
     return pd.DataFrame(rows, columns=["node", "sentence", "word", "lemma"])

@@ -17,7 +17,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -33,13 +33,14 @@ from psychlm.probes.distractors import (
     choose_distractors,
     shown_words,
 )
-from psychlm.probes.isa_graph import Ints, IsaGraph, Lists
+from psychlm.probes.isa_graph import Ints, IsaGraph
 from psychlm.probes.wordnet import WordNet
 
 PROBES = ("definitions", "hypernymy", "hyponymy", "synonymy")
 SPLITS = ("train", "dev", "test")
-# Random distractors are drawn from so many times more concepts that might have been keys than are.
-POOLED = 20
+# Keys drawn for a concept at each number of hops, for questions and for the pool of distractors
+ASKED, POOLED = 1, 20
+DEV_SHARE = 0.2  # of the concepts outside training, those for development
 
 # After the kinds of Richardson & Sabharwal (2020, Table 2), in our words. A template ends where a
 # choice may follow. Verbs have their own, since an act is not "a kind of thing".
@@ -115,47 +116,33 @@ class Recipe:
     seed : int
     max_hops : int or None
         The deepest HOPS(c, r) asked about; all where None. The paper's Figure 3 goes to 4.
-    answers_per_hop, contexts_per_concept : int
-        Keys drawn for a concept at each number of hops; example sentences used of a concept.
     max_distance : int
         Depth of sister families, and hops to hypernyms and hyponyms that are distractors.
     perturbations : bool
         Every question with each set of distractors; else with one, drawn at random.
-    top_up : bool
-        Random distractors where a set has fewer than four of its kind (at least one is its own),
-        as in the questions that the paper's authors released; else such sets are left out.
     filter_leaks : bool
         Leave out keys and distractors that repeat the word asked about or stand in the question.
     max_concepts : int or None
         Concepts drawn for each probe; all where None.
     max_train : int
         Largest number of training questions, and never more than half of all.
-    dev_share : float
-        Of the concepts outside training, the share that is for development.
     """
 
     seed: int = 0
     max_hops: int | None = 4
-    answers_per_hop: int = 1
-    contexts_per_concept: int = 1
     max_distance: int = 3
     perturbations: bool = True
-    top_up: bool = True
     filter_leaks: bool = True
     max_concepts: int | None = None
     max_train: int = 3000
-    dev_share: float = 0.2
 
     def __post_init__(self) -> None:
         """Check the numbers."""
-        least = {"answers_per_hop": 1, "contexts_per_concept": 1, "max_distance": 1, "max_train": 0}
+        least = {"max_hops": 1, "max_concepts": 1, "max_distance": 1, "max_train": 0}
         for name, low in least.items():
-            if getattr(self, name) < low:
-                raise ValueError(f"{name} is {getattr(self, name)}; it must be {low} or more")
-        if any(value is not None and value < 1 for value in (self.max_hops, self.max_concepts)):
-            raise ValueError("max_hops and max_concepts count from 1; None means all of them")
-        if not 0 <= self.dev_share <= 1:
-            raise ValueError(f"dev_share is {self.dev_share}; it is a share, between 0 and 1")
+            value = getattr(self, name)
+            if value is not None and value < low:
+                raise ValueError(f"{name} is {value}; it must be {low} or more")
 
 
 @dataclass(frozen=True)
@@ -205,7 +192,7 @@ class Probes:
             "source": f"WordNet {self.wordnet_version}",
             "seed": self.recipe.seed,
             "recipe": asdict(self.recipe),
-            "left_out": {probe: dict(rows.itertuples(index=False)) for probe, rows in left_out},
+            "left_out": {probe: dict(rows.to_numpy().tolist()) for probe, rows in left_out},
         }
 
 
@@ -265,18 +252,17 @@ class Builder:
     ) -> Questions:
         """Make the questions and keys of a probe (GEN): one row per concept, sentence and key."""
         graph, rules, contexts = self.graph, self.rules, self.wordnet.contexts
-        # Concepts and sentences: those with a key at all, a few sentences each.
+        # Concepts and sentences: those with a key at all, one sentence each.
         if probe == "synonymy":
             concept = np.flatnonzero(rules.has_synonyms)
             context = np.full(len(concept), -1)
         else:
             nodes = contexts["node"].to_numpy()
-            side = {"hypernymy": 0, "hyponymy": 1}.get(probe)
-            has_key = np.ones(graph.n, dtype=bool)
-            if side is not None:
-                has_key = np.isin(np.arange(graph.n), graph.isa[:, side])
-            usable = np.flatnonzero(has_key[nodes])
-            context = usable[_sample_groups(nodes[usable], recipe.contexts_per_concept, rng)]
+            context = np.arange(len(nodes))
+            if probe != "definitions":  # below something, or above something
+                with_links = graph.isa[:, 0 if probe == "hypernymy" else 1]
+                context = np.flatnonzero(np.isin(nodes, with_links))
+            context = context[_sample_groups(nodes[context], 1, rng)]
             concept = nodes[context]
         unique = np.unique(concept)
         counts["concepts: of the kind the probe asks about"] += len(unique)
@@ -284,29 +270,26 @@ class Builder:
             kept = np.isin(concept, rng.choice(unique, recipe.max_concepts, replace=False))
             concept, context = concept[kept], context[kept]
         # Keys, and a template for each.
-        position, answer, hops = self._keys(probe, concept, recipe, rng)
+        position, answer, hops = self._keys(probe, concept, recipe.max_hops, ASKED, rng)
         concept, context = concept[position], context[position]
         template = rng.integers(0, len(TEMPLATES[probe]), len(position))
         # The stems of the word in question and of the whole question, for the filter of leaks.
         bare = {
             pos: [re.sub(r"{\w+}", " ", form) for form in templates(probe, pos)] for pos in "nvar"
         }
-        forms = [bare[pos][t] for pos, t in zip(self.pos[concept], template, strict=True)]
+        pos = self.pos[concept]
+        texts = [bare[part][number] for part, number in zip(pos, template, strict=True)]
         if probe == "synonymy":
             word = np.full(len(concept), -1)
-            word_stems = Lists.from_pairs(*rules.gloss.expand(concept), len(concept))
-            wholes = [f"{a} {b}" for a, b in zip(forms, self.gloss[concept], strict=True)]
+            word_stems = rules.gloss.take(concept)
+            texts = [f"{a} {b}" for a, b in zip(texts, self.gloss[concept], strict=True)]
         else:
             rows = contexts.iloc[context]
-            lemmas = rows["lemma"].str.lower().tolist()
-            keys = (f"{lemma}/{pos}" for lemma, pos in zip(lemmas, self.pos[concept], strict=True))
-            word = np.array([graph.word_number[key] for key in keys], dtype=np.int64)
-            shown = zip(rows["word"], lemmas, strict=True)
-            word_stems = rules.stemmer.lists(f"{a} {b}" for a, b in shown)
-            wholes = [
-                " ".join(parts) for parts in zip(forms, rows["sentence"], lemmas, strict=True)
-            ]
-        question_stems = rules.stemmer.lists(wholes)
+            lemmas = rows["lemma"].str.lower()
+            word = (lemmas + "/" + pos).map(graph.word_number).to_numpy(dtype=np.int64)
+            word_stems = rules.stemmer.lists(rows["word"] + " " + lemmas)
+            texts = [" ".join(parts) for parts in zip(texts, rows["sentence"], lemmas, strict=True)]
+        question_stems = rules.stemmer.lists(texts)
         questions = Questions(
             probe, concept, answer, hops, context, word, word_stems, question_stems, template
         )
@@ -323,20 +306,22 @@ class Builder:
         return questions
 
     def _keys(
-        self, probe: str, concept: Ints, recipe: Recipe, rng: np.random.Generator
-    ) -> tuple[Ints, Ints, Ints]:
-        """Return position in ``concept``, key, hops: the concept itself, or some of HOPS(c, r)."""
+        self, probe: str, concept: Ints, max_hops: int | None, n: int, rng: np.random.Generator
+    ) -> Ints:
+        """Return rows of position in ``concept``, key and hops, shape (3, number of keys).
+
+        The key is the concept itself, or up to n of HOPS(c, r) for each r.
+        """
         if probe in ("definitions", "synonymy"):
-            return np.arange(len(concept)), concept, np.zeros(len(concept), dtype=np.int64)
+            return np.stack([np.arange(len(concept)), concept, np.zeros_like(concept)])
         deepest = int(self.graph.up.hops.max(initial=0))
         parts = [np.empty((3, 0), dtype=np.int64)]
-        for hops in range(1, min(recipe.max_hops or deepest, deepest) + 1):
+        for hops in range(1, min(max_hops or deepest, deepest) + 1):
             family = self.graph.family("above" if probe == "hypernymy" else "below", hops)
             position, answer = family.expand(concept)
-            some = _sample_groups(position, recipe.answers_per_hop, rng)
+            some = _sample_groups(position, n, rng)
             parts.append(np.stack([position[some], answer[some], np.full(len(some), hops)]))
-        position, answer, hops_of_key = np.concatenate(parts, axis=1)
-        return position, answer, hops_of_key
+        return np.concatenate(parts, axis=1)
 
     def _with_distractors(
         self, questions: Questions, recipe: Recipe, rng: np.random.Generator, counts: Counter[str]
@@ -347,11 +332,10 @@ class Builder:
         # drawn from the keys themselves, test keys would be known from training as wrong choices,
         # and a model that sees only choices and memorises would fall far below guessing.
         if probe in ("hypernymy", "hyponymy"):
-            more = replace(recipe, answers_per_hop=POOLED * recipe.answers_per_hop)
-            pool = self._keys(probe, np.unique(questions.concept), more, rng)[1]
+            unique = np.unique(questions.concept)
+            pool = self._keys(probe, unique, recipe.max_hops, POOLED, rng)[1]
         else:
-            able = self.rules.may_answer(probe, filter_leaks=recipe.filter_leaks)
-            pool = np.flatnonzero(able)
+            pool = np.flatnonzero(self.rules.may_answer(probe, filter_leaks=recipe.filter_leaks))
         kinds = {"hypernymy": ("sister", "hyponym"), "hyponymy": ("sister", "hypernym")}
         distances = range(1, recipe.max_distance + 1)
         sets = [(kind, distance) for kind in kinds.get(probe, KINDS[1:]) for distance in distances]
@@ -366,7 +350,6 @@ class Builder:
                 rng,
                 max_distance=recipe.max_distance,
                 filter_leaks=recipe.filter_leaks,
-                top_up=recipe.top_up,
                 counts=counts,
             )
             parts.append(self._frame(questions, chosen, kind, distance, rng))
@@ -388,39 +371,36 @@ class Builder:
         distance: int,
         rng: np.random.Generator,
     ) -> pd.DataFrame:
-        """Return questions as an items frame; the key stands at a random place."""
+        """Return questions with their distractors as an items frame."""
         probe, row, n = questions.probe, chosen.row, len(chosen.row)
         concept, answer, context = (
             column[row] for column in (questions.concept, questions.answer, questions.context)
         )
+        # The key stands at a random place, the distractors in their order around it.
         place = rng.integers(0, N_DISTRACTORS + 1, n)
-        places = np.arange(N_DISTRACTORS + 1)[None, :]
-        order = np.argsort(places != place[:, None], axis=1, kind="stable")  # the key's comes first
-        nodes = np.empty((n, N_DISTRACTORS + 1), dtype=np.int64)
-        np.put_along_axis(nodes, order, np.column_stack([answer, chosen.nodes]), axis=1)
+        is_key = np.arange(N_DISTRACTORS + 1) == place[:, None]
+        nodes = np.empty(is_key.shape, dtype=np.int64)
+        nodes[is_key], nodes[~is_key] = answer, chosen.nodes.ravel()
         # Choices: each concept is written once.
         distinct, which = np.unique(nodes, return_inverse=True)
         columns = (self.choice_words[distinct], self.gloss[distinct], self.pos[distinct])
         texts = np.empty(len(distinct), dtype=object)
         texts[:] = [choice_text(probe, *parts) for parts in zip(*columns, strict=True)]
         # Prompts: the template with its sentence and word, or with the definition.
-        forms = [
-            templates(probe, pos)[t]
-            for pos, t in zip(self.pos[concept], questions.template[row], strict=True)
-        ]
-        shown = self.wordnet.contexts.iloc[context if probe != "synonymy" else []]
-        words, lemmas = shown["word"].tolist() or [""] * n, shown["lemma"].tolist() or [""] * n
-        sentences = shown["sentence"].tolist() or [""] * n
-        values = zip(sentences, words, self.gloss[concept], strict=True)
+        shown = pd.DataFrame("", index=range(n), columns=["sentence", "word", "lemma"])
+        if probe != "synonymy":
+            shown = self.wordnet.contexts.iloc[context]
+        names, key_names, pos = self.names[concept], self.names[answer], self.pos[concept]
+        values = (pos, questions.template[row], shown["sentence"], shown["word"])
         prompts = [
-            form.format(sentence=sentence, word=word, gloss=gloss)
-            for form, (sentence, word, gloss) in zip(forms, values, strict=True)
+            templates(probe, part)[template].format(sentence=sentence, word=word, gloss=gloss)
+            for part, template, sentence, word, gloss in zip(
+                *values, self.gloss[concept], strict=True
+            )
         ]
         ids = [
-            f"{probe}:{c}:{sentence}:{a}:{kind}{distance or ''}"
-            for c, sentence, a in zip(
-                self.names[concept], context.tolist(), self.names[answer], strict=True
-            )
+            f"{probe}:{name}:{sentence}:{key_name}:{kind}{distance or ''}"
+            for name, sentence, key_name in zip(names, context, key_names, strict=True)
         ]
         return pd.DataFrame(
             {
@@ -429,13 +409,13 @@ class Builder:
                 "choices": texts[which.reshape(nodes.shape)].tolist(),
                 "answer": place,
                 "probe": probe,
-                "concept": self.names[concept],
-                "pos": self.pos[concept],
-                "word": words,
-                "lemma": lemmas,
-                "answer_concept": self.names[answer],
+                "concept": names,
+                "pos": pos,
+                "word": shown["word"].to_numpy(),
+                "lemma": shown["lemma"].to_numpy(),
+                "answer_concept": key_names,
                 "hops": questions.hops[row],
-                "cluster": [f"{probe}:{name}" for name in self.names[concept]],
+                "cluster": f"{probe}:" + names,
                 "distractor_set": kind,
                 "distractor_distance": distance,
                 "distractor_types": np.array(KINDS, dtype=object)[chosen.kinds].tolist(),
@@ -459,19 +439,18 @@ def split_by_concept(items: pd.DataFrame, recipe: Recipe) -> pd.Series:
 
     One random order of concepts serves all probes. In each probe concepts go to training as long as
     their questions fit into ``max_train`` and half of all questions; of the others the first
-    ``dev_share`` are for development.
+    :data:`DEV_SHARE` are for development.
     """
     concepts = np.unique(items["concept"].to_numpy(dtype=str))
     order = np.random.default_rng([recipe.seed, len(PROBES)]).permutation(len(concepts))
     rank = pd.Series(order, index=concepts)
     sizes = items.groupby(["probe", "concept"], observed=True).size().rename("n").reset_index()
-    sizes = sizes.assign(rank=rank[sizes["concept"]].to_numpy()).sort_values(["probe", "rank"])
+    sizes = sizes.assign(rank=sizes["concept"].map(rank)).sort_values(["probe", "rank"])
     n_before = sizes.groupby("probe", observed=True)["n"]
     train = n_before.cumsum() <= np.minimum(recipe.max_train, n_before.transform("sum") // 2)
     others = sizes.loc[~train].groupby("probe", observed=True)["n"]
-    dev = others.cumsum() <= recipe.dev_share * others.transform("sum")
+    dev = others.cumsum() <= DEV_SHARE * others.transform("sum")
     dev = dev.reindex(sizes.index, fill_value=False)
     sizes["split"] = np.select([train, dev], ["train", "dev"], "test")
     split_of = sizes.set_index(["probe", "concept"])["split"]
-    keys = pd.MultiIndex.from_frame(items[["probe", "concept"]].astype(str))
-    return pd.Series(split_of.loc[keys].to_numpy(), index=items.index, name="split")
+    return items[["probe", "concept"]].join(split_of, on=["probe", "concept"])["split"]

@@ -1,7 +1,7 @@
 """Corpora, norms and the traditional models of notebook 10.
 
-A Markov chain's perplexity is compared with the entropy counted from its own text;
-norms with the released sentences.
+A Markov chain's perplexity is compared with the entropy counted from its own text; norms with the
+released sentences.
 """
 
 from __future__ import annotations

@@ -133,9 +133,9 @@ def classifier_alone(network, tokenizer, items):
 
 
 @torch.inference_mode()
-def causal_alone(network, tokenizer, prompt, choice):
-    """Log-probability and number of the tokens of a choice after the start token and a prompt."""
-    start = [tokenizer.bos_token_id]
+def causal_alone(network, tokenizer, prompt, choice, start=()):
+    """Log-probability and number of the tokens of a choice after start tokens and a prompt."""
+    start = list(start)
     before = start + tokenizer(prompt, add_special_tokens=False)["input_ids"]
     ids = start + tokenizer(prompt + choice, add_special_tokens=False)["input_ids"]
     assert ids[: len(before)] == before
@@ -216,6 +216,34 @@ def test_a_causal_model_agrees_with_a_plain_loop(family, normalise, questions) -
             assert found.loc[item.item_id, k] == pytest.approx(expected[normalise], abs=1e-4)
 
 
+@pytest.mark.parametrize("bos", ["auto", None, "<|endoftext|>"])
+def test_a_start_token_stands_before_prompts_only_if_asked_or_if_the_tokenizer_adds_it(
+    bos, questions
+) -> None:
+    tokenizer = tiny.byte_level()
+    network = noisy(tiny.network("gpt2", tokenizer))
+    model = wrap_language_model(network, tokenizer)
+    long = "the old man and the boat and the sea and the horse"  # choices share one request
+    items = questions.assign(prompt=[long, long, "", "He"])
+    found = choice_logprobs(items, model, prompt=Prompt("{prompt}"), bos=bos)
+    assert found.attrs["bos"] == (None if bos == "auto" else bos)
+    assert tokenizer("a")["input_ids"][0] != tokenizer.bos_token_id
+    for item in items.itertuples():
+        start = [tokenizer.bos_token_id] if bos == "<|endoftext|>" or not item.prompt else []
+        for k, choice in enumerate(item.choices):
+            nats, _ = causal_alone(network, tokenizer, item.prompt, f" {choice}", start)
+            assert found.loc[item.item_id, k] == pytest.approx(nats, abs=1e-4)
+
+
+def test_a_tokenizer_that_adds_a_start_token_keeps_it_in_prompts(questions) -> None:
+    tokenizer = tiny.metaspace()
+    network = noisy(tiny.network("llama", tokenizer))
+    start = tokenizer("a")["input_ids"][:1]
+    found = choice_logprobs(questions, wrap_language_model(network, tokenizer))
+    assert start == [tokenizer.bos_token_id]
+    assert found.attrs["bos"] == tokenizer.bos_token
+
+
 def test_a_masked_model_gives_the_pseudo_log_likelihood_of_the_choice(wordpiece, questions) -> None:
     network = tiny.network("bert", wordpiece)
     found = choice_logprobs(
@@ -238,9 +266,10 @@ def test_a_choice_has_the_surprisal_of_its_words_whatever_the_kind_of_model(
     found = choice_logprobs(questions, model, prompt="continuation")
     for item in questions.itertuples():
         for k, choice in enumerate(item.choices):
-            words = surprisal(f"{item.prompt} {choice}", model, correction=None)
+            text = f"{item.prompt} {choice}"
+            words = surprisal(text, model, correction=None, bos=found.attrs["bos"])
             nats = -np.log(2) * words["surprisal_bits"].tail(len(choice.split())).sum()
-            if words["reason"].eq("").all():  # else the tokenizer does not know a word
+            if words["reason"].iloc[1:].eq("").all():  # else the tokenizer does not know a word
                 assert found.loc[item.item_id, k] == pytest.approx(nats, abs=1e-4)
 
 
@@ -303,9 +332,9 @@ def test_a_long_prompt_loses_its_beginning_in_a_language_model_and_is_reported(q
         "Question: " + "the old man and the sea " * 39 + "the old man and the sea\nAnswer:"
     )["input_ids"]
     own = [tokenizer(f" {choice}")["input_ids"] for choice in choices]
-    before = ids[-(63 - max(map(len, own))) :]
+    before = ids[-(64 - max(map(len, own))) :]
     for k, end in enumerate(own):
-        read = [0, *before, *end]
+        read = [*before, *end]
         with torch.inference_mode():
             log_p = torch.log_softmax(
                 model.network(torch.tensor([read])).logits[0].double(), dim=-1

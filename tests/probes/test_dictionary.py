@@ -55,11 +55,7 @@ def written(folder, records, spoil_index=""):
     """Write records as dictd's two files."""
 
     def number(value):
-        digits = ""
-        while value or not digits:
-            value, rest = divmod(value, 64)
-            digits = DIGITS[rest] + digits
-        return digits
+        return DIGITS[value // 4096] + DIGITS[value // 64 % 64] + DIGITS[value % 64]
 
     raw, rows = b"", []
     for record in records:
@@ -154,16 +150,11 @@ def test_a_word_is_found_in_its_regular_forms(word, text, shown):
 
 def test_the_right_answer_is_the_definition_whose_example_is_shown(part, probe):
     entries = part.entries.set_index("entry_id")
-    entry = entries.loc[probe.items["item_id"].str.removeprefix("dictionary:")]
-    answers = [
-        choices[answer]
-        for choices, answer in zip(probe.items["choices"], probe.items["answer"], strict=True)
-    ]
+    items, entry = probe.items, entries.loc[probe.items["item_id"].str.removeprefix("dictionary:")]
+    answers = [row[answer] for row, answer in zip(items["choices"], items["answer"], strict=True)]
     assert answers == entry["definition"].tolist()
-    assert all(
-        example in prompt
-        for example, prompt in zip(entry["example"], probe.items["prompt"], strict=True)
-    )
+    pairs = zip(entry["example"], items["prompt"], strict=True)
+    assert all(example in prompt for example, prompt in pairs)
 
 
 def test_no_distractor_is_the_answer_or_comes_from_a_sense_without_an_example(part, probe):
@@ -172,28 +163,18 @@ def test_no_distractor_is_the_answer_or_comes_from_a_sense_without_an_example(pa
     assert chosen.map(lambda choices: len(set(choices))).eq(5).all()
     assert all(set(choices) <= with_examples for choices in chosen)
     wrong = [
-        [c for c in choices if c != choices[a]]
-        for choices, a in zip(chosen, probe.items["answer"], strict=True)
+        choices[:answer] + choices[answer + 1 :]
+        for choices, answer in zip(chosen, probe.items["answer"], strict=True)
     ]
     long = probe.items.assign(choices=wrong).explode(["choices", "distractor_types"])
-    of = (
-        part.entries.assign(cluster=part.entries["word"].str.lower())
-        .groupby("definition")["cluster"]
-        .agg(set)
-    )
-    own = np.array(
-        [word in of[choice] for word, choice in zip(long["cluster"], long["choices"], strict=True)]
-    )
-    assert own[(long["distractor_types"] == "sense").to_numpy()].all()
-    drawn = (long["distractor_types"] == "random").to_numpy()
-    same_text = (
-        own & drawn
-    )  # another word's sense may be worded alike; its own senses are never drawn at random
-    assert same_text.sum() < 0.001 * drawn.sum()
-    assert (
-        probe.items["n_senses"]
-        == probe.items["distractor_types"].map(lambda kinds: kinds.count("sense"))
-    ).all()
+    words = part.entries["word"].str.lower().groupby(part.entries["definition"]).agg(set)
+    pairs = zip(long["cluster"], long["choices"], strict=True)
+    own = pd.Series([word in words[choice] for word, choice in pairs], long.index)
+    assert own[long["distractor_types"] == "sense"].all()
+    # Another word's sense may be worded alike; the word's own senses are never drawn at random.
+    assert own[long["distractor_types"] == "random"].mean() < 0.001
+    counted = probe.items["distractor_types"].map(lambda kinds: kinds.count("sense"))
+    assert (probe.items["n_senses"] == counted).all()
 
 
 def test_all_questions_on_a_word_stand_in_one_part_of_the_split(probe):
@@ -215,24 +196,26 @@ def test_the_same_seed_gives_the_same_questions(part, probe):
 def test_a_sample_holds_whole_words(part, probe):
     sample = dictionary.build(part, np.random.default_rng(1), n_items=300)
     assert 250 < len(sample.items) <= 300
-    per_word = probe.items.groupby("cluster").size()
-    assert (
-        sample.items.groupby("cluster").size() == per_word[sample.items["cluster"].unique()]
-    ).all()
+    sizes, per_word = sample.items["cluster"].value_counts(), probe.items["cluster"].value_counts()
+    assert (sizes == per_word[sizes.index]).all()
 
 
-def test_random_distractors_fill_up_where_a_word_has_no_other_sense(tmp_path):
+def test_random_distractors_fill_up_where_a_word_has_few_other_senses(tmp_path):
+    senses = {"a": ["tall", "wide"], "b": ["thin", "fast"], "c": ["blunt", "dark"], "d": ["lone"]}
     records = [
-        f"Word{letter} \\Word{letter}\\, n.\n   The thing number {letter} of its kind; as, a "
-        f"word{letter} indeed.\n"
-        for letter in "abcdef"
+        f"Word{x} \\Word{x}\\, n.\n"
+        + "\n".join(
+            f"   {i}. The {kind} thing; as, a word{x} indeed.\n" for i, kind in enumerate(kinds)
+        )
+        for x, kinds in senses.items()
     ]
-    read = dictionary.read(written(tmp_path, records))
+    built = dictionary.build(dictionary.read(written(tmp_path, records)), np.random.default_rng(0))
+    assert set(built.items["word"]) == {"Worda", "Wordb", "Wordc"}
+    assert built.items["n_senses"].eq(1).all()
+    assert built.left_out["too few other senses"] == 1
+    alone = dictionary.read(written(tmp_path, records[3:]))
     with pytest.raises(data.DataError, match="gives no question"):
-        dictionary.build(read, np.random.default_rng(0))
-    items = dictionary.build(read, np.random.default_rng(0), min_other_senses=0).items
-    assert len(items) == 6
-    assert items["distractor_set"].eq("random").all()
+        dictionary.build(alone, np.random.default_rng(0))
 
 
 @pytest.mark.exhaustive

@@ -21,23 +21,13 @@ def birds(tmp_path):
     return tiny_wordnet.write(tmp_path / "wordnet", tiny_wordnet.BIRDS)
 
 
-def of(built, concept):
-    return built.items[built.items["concept"] == concept]
-
-
 # the arrays
 
 
 def test_a_circle_of_links_puts_nothing_above_itself():
     found = closure(np.array([[0, 1], [1, 0], [1, 2]]), 3)
-    pairs = dict(
-        zip(
-            zip(found.below.tolist(), found.above.tolist(), strict=True),
-            found.hops.tolist(),
-            strict=True,
-        )
-    )
-    assert pairs == {(0, 1): 1, (1, 0): 1, (1, 2): 1, (0, 2): 2}
+    pairs = zip(found.below.tolist(), found.above.tolist(), found.hops.tolist(), strict=True)
+    assert set(pairs) == {(0, 1, 1), (1, 0, 1), (1, 2, 1), (0, 2, 2)}
 
 
 def test_the_shortest_of_two_ways_up_counts():
@@ -47,11 +37,8 @@ def test_the_shortest_of_two_ways_up_counts():
 
 def test_a_number_out_of_range_is_in_no_set_of_pairs():
     pairs = Pairs(np.array([0, 1]), np.array([4, 0]), 5)
-    assert pairs.contain(np.array([0, 1, 0]), np.array([4, 0, 5])).tolist() == [
-        True,
-        True,
-        False,
-    ]  # (0, 5) is not (1, 0)
+    # (0, 5) is not (1, 0)
+    assert pairs.contain(np.array([0, 1, 0]), np.array([4, 0, 5])).tolist() == [True, True, False]
 
 
 def test_nearly_equal_sets_are_found_as_by_comparing_all(rng):
@@ -59,12 +46,11 @@ def test_nearly_equal_sets_are_found_as_by_comparing_all(rng):
     lists = Lists(np.concatenate([[0], np.cumsum([len(s) for s in sets])]), np.concatenate(sets))
     found = set(zip(*(part.tolist() for part in near_pairs(lists, 12, 0.6)), strict=True))
     together = [(i, j) for j in range(150) for i in range(j) if len(sets[i]) and len(sets[j])]
-    alike = {
-        p
-        for p in together
-        if len(np.intersect1d(*(sets[k] for k in p)))
-        >= 0.6 * len(np.union1d(*(sets[k] for k in p)))
-    }
+    alike = set()
+    for i, j in together:
+        shared = len(np.intersect1d(sets[i], sets[j]))
+        if shared >= 0.6 * len(np.union1d(sets[i], sets[j])):
+            alike.add((i, j))
     assert found == alike
     assert len(found) > 20
 
@@ -83,39 +69,30 @@ def test_words_are_found_in_their_sentences_inflected_or_not(birds):
 
 
 def test_an_instance_is_no_type_but_no_wrong_answer_either(birds):
-    built = Builder(wordnet.load(birds)).build(
-        Recipe(max_distance=2), ["definitions", "hypernymy", "hyponymy"]
-    )
-    questions = built.items[built.items["probe"] != "definitions"]
+    probes = ["definitions", "hypernymy", "hyponymy"]
+    items = Builder(wordnet.load(birds)).build(Recipe(max_distance=2), probes).items
+    questions = items[items["probe"] != "definitions"]
     assert "hedwig.n.01" not in set(questions["concept"]) | set(questions["answer_concept"])
-    under_owl = built.items[
-        (built.items["probe"] == "hyponymy") & (built.items["concept"] == "owl.n.01")
-    ]
-    assert under_owl.empty
-    bird = built.items[
-        (built.items["probe"] == "hyponymy") & (built.items["concept"] == "bird.n.01")
-    ]
-    assert not any("hedwig.n.01" in names for names in bird["distractor_concepts"])
+    below = items[items["probe"] == "hyponymy"]
+    assert "owl.n.01" not in set(below["concept"])
+    birds_below = below[below["concept"] == "bird.n.01"]
+    assert "hedwig.n.01" not in set(birds_below["distractor_concepts"].explode())
 
 
 def test_another_sense_of_the_word_is_never_a_distractor(birds):
     built = Builder(wordnet.load(birds)).build(Recipe(max_distance=2), ["definitions"])
-    owls = of(built, "owl.n.01")
+    concepts = built.items.set_index("concept")["distractor_concepts"]
+    owls = concepts.loc[["owl.n.01"]].explode()
     assert len(owls)
-    assert not any(
-        "hood.n.01" in names for names in owls["distractor_concepts"]
-    )  # "owl" is a word of both
-    assert any("hood.n.01" in names for names in of(built, "carp.n.01")["distractor_concepts"])
+    assert "hood.n.01" not in set(owls)  # "owl" is a word of both
+    assert "hood.n.01" in set(concepts.loc[["carp.n.01"]].explode())
 
 
 def test_concepts_with_fewer_than_four_distractors_are_skipped_and_counted(birds):
-    built = Builder(wordnet.load(birds)).build(
-        Recipe(top_up=False, max_distance=2), ["definitions", "synonymy"]
-    )
+    built = Builder(wordnet.load(birds)).build(Recipe(max_distance=2), ["definitions", "synonymy"])
     counts = built.counts.set_index(["probe", "what"])["n"]
     assert counts["synonymy", "concepts: skipped, fewer than four distractors"] == 4
     assert "synonymy" not in set(built.items["probe"])
-    assert counts["definitions", "sets: fewer than four distractors (hypernym)"] > 0
     assert {len(names) for names in built.items["distractor_concepts"]} == {4}
 
 
@@ -129,9 +106,8 @@ def test_nothing_to_ask_is_an_error_that_says_what_was_left_out(birds):
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        ({"max_hops": 0}, "count from 1"),
+        ({"max_hops": 0}, "max_hops is 0"),
         ({"max_distance": 0}, "max_distance is 0"),
-        ({"dev_share": 1.5}, "between 0 and 1"),
     ],
 )
 def test_a_recipe_that_makes_no_sense_is_refused(wrong, message):
@@ -143,15 +119,11 @@ def test_a_recipe_that_makes_no_sense_is_refused(wrong, message):
 
 
 def test_a_missing_wordnet_is_an_error_that_says_how_to_get_it(tmp_path, monkeypatch):
-    with pytest.raises(
-        DataMissingError,
-        match=r"lacks \['data.noun'.*apt-get install wordnet-base.*nltk.downloader",
-    ):
+    message = r"lacks \['data.noun'.*apt-get install wordnet-base.*nltk.downloader"
+    with pytest.raises(DataMissingError, match=message):
         wordnet.find(tmp_path)
     monkeypatch.setenv("PSYCHLM_WORDNET", str(tmp_path / "nowhere"))
-    with pytest.raises(
-        DataMissingError, match=r"nowhere \(\$PSYCHLM_WORDNET\) is no WordNet folder"
-    ):
+    with pytest.raises(DataMissingError, match=r"nowhere \(\$PSYCHLM_WORDNET\) is no WordNet"):
         wordnet.load()
     monkeypatch.delenv("PSYCHLM_WORDNET")
     monkeypatch.delenv("WNSEARCHDIR", raising=False)
@@ -178,10 +150,8 @@ def test_a_variable_and_nltks_archive_lead_to_it(birds, tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("file", "breakage"),
     [
-        (
-            "data.noun",
-            lambda text: text.replace(b" 001 @ ", b" 003 @ ", 1),
-        ),  # promises links that are not there
+        # The first line promises links that are not there.
+        ("data.noun", lambda text: text.replace(b" 001 @ ", b" 003 @ ", 1)),
         ("data.noun", lambda text: text[: len(text) // 2]),
         ("index.noun", lambda text: text.replace(b" 1 0 1 0 ", b" 2 0 1 0 ", 1)),
     ],
@@ -190,9 +160,7 @@ def test_broken_files_are_an_error_that_names_the_folder(birds, file, breakage):
     whole = (birds / file).read_bytes()
     (birds / file).write_bytes(breakage(whole))
     assert (birds / file).read_bytes() != whole
-    with pytest.raises(
-        DataError, match=r"WordNet in .* cannot be read.*apt-get install wordnet-base"
-    ):
+    with pytest.raises(DataError, match=r"WordNet in .* cannot be read.*apt-get install wordnet"):
         wordnet.load(birds)
 
 
@@ -200,17 +168,8 @@ def test_broken_files_are_an_error_that_names_the_folder(birds, file, breakage):
 
 
 def test_the_shell_writes_arc_files_and_says_what_it_left_out(birds, tmp_path):
-    arguments = [
-        "probes",
-        "build",
-        "wordnet",
-        "--out",
-        str(tmp_path / "out"),
-        "--wordnet",
-        str(birds),
-        "--seed",
-        "3",
-    ]
+    arguments = ["probes", "build", "wordnet", "--out", str(tmp_path / "out"), "--seed", "3"]
+    arguments += ["--wordnet", str(birds)]
     result = CliRunner().invoke(main, [*arguments, "--probe", "definitions", "--max-train", "10"])
     assert result.exit_code == 0, result.output
     items = question_sets.read(tmp_path / "out")

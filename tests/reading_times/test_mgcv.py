@@ -85,19 +85,12 @@ def compare_optimum(frame, formula, method="REML"):
 
 
 @pytest.mark.needs_share
-@pytest.mark.parametrize("measure", ["first_fixation_ms", "self_paced_ms"])
-def test_measures_of_the_ucl_corpus_agree_with_gam(ucl, measure):
-    tensors = "te(length_chars, log_frequency) + te(prev_length_chars, prev_log_frequency)"
-    compare(ucl, f"{measure} ~ {tensors} + s(position)", "gpt2 + prev_gpt2")
-
-
-@pytest.mark.needs_share
 @pytest.mark.parametrize(
     "smooths",
     [
         's(length_chars, bs="cr", k=6) + s(log_frequency)',
         's(log_frequency, bs="cr", k=20)',
-        "te(length_chars, log_frequency, k=c(4, 7))",
+        "te(length_chars, log_frequency, k=c(4, 7)) + s(position)",
         "te(length_chars, log_frequency, position, k=3)",
         "length_chars * log_frequency + s(position, k=5)",
     ],

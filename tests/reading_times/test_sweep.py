@@ -4,13 +4,12 @@ and simulated readings whose effects are known."""
 import numpy as np
 import pandas as pd
 import pytest
-from conftest import absent
 from scipy import stats
 
 from psychlm import reading_times as reading
 from psychlm.corpora import reading_times as corpora
 from psychlm.frames import FrameError
-from psychlm.reading_times import mgcv, sweep
+from psychlm.reading_times import sweep
 
 MEASURES = ["first_fixation_ms", "gaze_ms", "total_ms"]
 SMOOTHS = "te(length_chars, log_frequency, k=4) + s(position, k=6)"
@@ -56,20 +55,6 @@ def test_the_sweep_gives_what_each_model_gives_alone(simulated, method):
         assert found == pytest.approx(now, rel=1e-3, abs=1e-3)
         previous = full.coefficients.loc["prev_bits", "estimate"]
         assert row.prev_effect == pytest.approx(previous, rel=1e-3, abs=1e-3)
-
-
-def test_gains_agree_with_mgcv(simulated):
-    try:
-        mgcv.version()
-    except mgcv.RMissingError:
-        absent("R with mgcv")
-    frame = with_surprisal(simulated, "model-002")
-    base, full = (
-        reading.fit(frame, f"gaze_ms ~ {terms}{BASELINE}", backend="mgcv").loglik
-        for terms in ("", "bits + prev_bits + ")
-    )
-    gain = gains_of(simulated).set_index("model").loc["model-002", "gain"]
-    assert gain == pytest.approx(full - base, abs=0.05)
 
 
 def test_gains_fall_with_the_noise_of_the_model_and_the_effects_are_recovered(simulated):
