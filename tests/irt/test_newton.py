@@ -115,7 +115,7 @@ def test_comprehenotes_reaches_what_mirt_reaches(options, reached):
     assert fit.items["converged"].drop("Q44").all()
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("dataset", ["LSAT6", "LSAT7", *range(8)])
 def test_no_random_start_ends_higher(dataset, reference_dir):
     """Free guessing on LSAT and simulated data: 50 random starts never gain more than 0.01 nats."""
