@@ -104,7 +104,7 @@ def test_a_folder_named_by_psychlm_data_that_is_absent_is_an_error(
     ) as error:
         data.path("toy/answers")
     assert not isinstance(error.value, DataMissingError)  # nothing may be left out because of it
-    for words in (["data", "list"], ["data", "verify"], ["data", "where", "toy/answers"]):
+    for words in (["data", "list"], ["data", "where", "toy/answers"], ["run", "00"]):
         run = CliRunner().invoke(cli.main, words)
         assert run.exit_code == 1
         assert "psychlm: PSYCHLM_DATA names" in run.output

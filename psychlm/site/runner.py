@@ -87,8 +87,11 @@ def run(
         If a notebook, a profile or a parameter is unknown or of the wrong type; nothing was run.
     RunLockedError
         If another run works on the same reports.
+    DataError
+        If the variable PSYCHLM_DATA names a folder that is not there.
     """
     root = (root or data.root()).resolve()
+    data.places()  # a wrong PSYCHLM_DATA stops the run here, also where facts would be enough
     folder = (reports or Path(os.environ.get("PSYCHLM_REPORTS") or root / "reports")).resolve()
     chosen = collection.select(collection.find(root), select)
     given = collection.run_parameters(root, chosen, profile, parameters)
