@@ -244,7 +244,8 @@ def fetch(
                     "data/raw/ or a folder named by PSYCHLM_DATA"
                 ) from error
             if member:
-                fresh.write_bytes(_read_member(fresh, member))
+                with atomic_write(fresh) as part:
+                    part.write_bytes(_read_member(fresh, member))
             actual = _sha256(fresh)
             if actual != entry["sha256"]:
                 raise ChecksumError(
