@@ -1,5 +1,5 @@
-"""A sweep over language models, with the 500,000 readings of Dundee, and single fits to 2,000 people,
-beside R's bam(discrete=TRUE).
+"""A sweep over language models with Dundee's 500,000 readings, and fits to 2,000 people, beside R's
+bam(discrete=TRUE).
 
 Everything from the frame to the table of gains is timed. Three bam fits (one per measure) are timed
 with their columns already in R; their time is scaled to the number of fits that the sweep makes.
