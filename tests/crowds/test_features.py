@@ -82,7 +82,9 @@ def test_heads_on_stored_features_know_the_tasks():
     assert head.score(features[held_out], answers[held_out]) > 0.68
     items, features = crowds.item_features("sst")
     train, test = ((items["part"] == part) & (items["answer"] != 2) for part in ("train", "test"))
-    head = LogisticRegression(C=0.01).fit(features[train.to_numpy(copy=True)], items["answer"][train] > 2)
+    head = LogisticRegression(C=0.01).fit(
+        features[train.to_numpy(copy=True)], items["answer"][train] > 2
+    )
     assert head.score(features[test.to_numpy(copy=True)], items["answer"][test] > 2) > 0.78
 
 
