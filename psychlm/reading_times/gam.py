@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 import torch
 
+from psychlm.device import torch_device
 from psychlm.frames import FrameError
 from psychlm.reading_times._result import GAMFit, check_new_data, coefficient_table, smooth_table
 from psychlm.reading_times.formula import parse
@@ -153,10 +154,3 @@ def fit(
         converged=bool(solution.converged.all()),
         _predict=predict,
     )
-
-
-def torch_device(device: str) -> torch.device:
-    """Return the device that a name stands for; "auto" is a GPU where there is one."""
-    if device == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    return torch.device(device)
