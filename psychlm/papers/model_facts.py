@@ -117,7 +117,7 @@ def choice_scores(
 
     def ordered(scores: pd.DataFrame) -> pd.Series:
         back = confusion.in_source_order(scores, asked) if "order" in asked else scores
-        return back.rename_axis(columns="choice").stack()
+        return back.rename_axis(columns="choice").stack().dropna()
 
     for model in models:
         nats, mean = (
