@@ -135,7 +135,7 @@ def record(
     RuntimeError
         If no report has begun.
     ValueError
-        If a published value comes without its source.
+        If a published value comes without its source, or is neither a number nor text.
     """
     if _current is None:
         raise RuntimeError(
@@ -144,6 +144,10 @@ def record(
     if published is not None and source is None:
         raise ValueError(
             f"{key}: a published value needs its source, for instance source='Table 1, p. 6'"
+        )
+    if not isinstance(published, (int, float, np.number, str, type(None))):
+        raise ValueError(
+            f"{key}: published should be one number or a text, got {type(published).__name__}"
         )
     number = {"key": key, "value": value, "published": published, "unit": unit, "source": source}
     number |= {"data": data or _current.data, **beside}
@@ -169,8 +173,9 @@ def record_table(
         Values of this notebook. Labels of a MultiIndex are joined by dots.
     prefix : str
         First part of every key, for instance ``"laverghetta2021.table1"``.
-    published : DataFrame or Series, optional
-        The paper's values under the same labels; cells that it lacks or holds as NaN have none.
+    published : DataFrame, Series or dict, optional
+        The paper's values under the same labels (a dict: by row); cells that it lacks or holds
+        as NaN have none.
     unit, data
         As in :func:`record`, for all cells.
     source : str, DataFrame or Series, optional
@@ -186,6 +191,8 @@ def record_table(
 
     def cell(values: Any, row: Any, column: Any) -> Any:
         """Return the cell at these labels, None if there is none; a scalar is for all cells."""
+        if isinstance(values, dict):
+            return values.get(row)
         if not getattr(values, "ndim", 0):
             return values
         if row not in values.index or (values.ndim == 2 and column not in values.columns):

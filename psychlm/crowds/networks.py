@@ -5,6 +5,7 @@ bag         mean of word embeddings -> tanh layers (none by default) -> softmax
 lstm        state of an LSTM after the last word -> tanh layers (none by default) -> softmax
 nli-bag     both texts of a pair as in bag, side by side -> three tanh layers -> softmax
 nli-lstm    an LSTM for the premise and one for the hypothesis -> three tanh layers -> softmax
+encoder     features of a frozen encoder -> tanh layers (none by default) -> softmax
 mlp         image or features -> two ReLU layers -> softmax
 cnn         two convolutions with ReLU and max-pooling -> a ReLU layer -> softmax
 ==========  ==================================================================================
@@ -30,7 +31,7 @@ from torch import Tensor, nn
 from psychlm.frames import FrameError
 from psychlm.lm.word_models import Vocabulary
 
-Kind = Literal["bag", "lstm", "nli-bag", "nli-lstm", "mlp", "cnn"]
+Kind = Literal["bag", "lstm", "nli-bag", "nli-lstm", "encoder", "mlp", "cnn"]
 Weights = dict[str, Tensor]  # name -> (models, ...)
 EMBEDDING = "embedding"
 PAD, UNKNOWN = 0, 1
@@ -142,7 +143,9 @@ def encode_texts(
 
 
 def encode_images(images: ArrayLike) -> Tensor:
-    """Return images as float32 with a channel axis: (n, [channels,] height, width); features stay.
+    """Return images as float32 with a channel axis, (n, [channels,] height, width).
+
+    Features, (n, k), stay as they are.
 
     Raises
     ------
@@ -166,7 +169,7 @@ class Network:
 
     Parameters
     ----------
-    kind : {"bag", "lstm", "nli-bag", "nli-lstm", "mlp", "cnn"}
+    kind : {"bag", "lstm", "nli-bag", "nli-lstm", "encoder", "mlp", "cnn"}
     classes : int
     vocabulary : int
         Rows of the embedding; 0 for images.
@@ -177,7 +180,8 @@ class Network:
     hidden : int
         Units of an LSTM and of each layer, channels of a CNN's second layer (twice the first's).
     tanh_layers : int, optional
-        Layers between the encoded text and the softmax: 3 for pairs and none for texts by default.
+        Layers between the encoded text and the softmax: 3 for pairs and none for texts and for
+        features of an encoder by default.
     """
 
     kind: Kind
@@ -235,6 +239,8 @@ class Network:
             n_layers = default if self.tanh_layers is None else self.tanh_layers
         else:
             width, n_layers = math.prod(self.shape), 2
+            if self.kind == "encoder":
+                n_layers = self.tanh_layers or 0
         if "lstm" in self.kind:
             for i in range(self.n_segments):
                 shapes[f"{i}.input"] = (self.size, 4 * self.hidden)
@@ -327,8 +333,8 @@ def forward(network: Network, weights: Weights, batch: TextBatch | Tensor) -> Te
             else:
                 encoded.append(mean_embedding(batch.table, places, lengths))
         x = torch.cat(encoded, dim=2)
-    # Classify: layers with tanh (texts) or ReLU, then a linear layer.
-    activation = torch.tanh if network.n_segments else torch.relu
+    # Classify: layers with tanh (texts) or ReLU (images), then a linear layer.
+    activation = torch.relu if network.kind in ("mlp", "cnn") else torch.tanh
     layer = 0
     while f"layer{layer}.weight" in weights:
         weight, bias = weights[f"layer{layer}.weight"], weights[f"layer{layer}.bias"]
