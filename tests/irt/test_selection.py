@@ -108,7 +108,6 @@ def test_guessing_is_tested_item_by_item(rng):
     assert set(free.index[free]) == set(chosen.index[chosen == "3PL"]) & set(found.retained)
 
 
-@pytest.mark.needs_share
 @pytest.mark.parametrize(
     ("group", "label", "options", "order_of_leaving"),
     [
@@ -139,7 +138,6 @@ def test_four_published_scales_are_found_item_by_item(
     np.testing.assert_allclose(items["b"], published.sort_index()["b"], rtol=0.01, atol=0.01)
 
 
-@pytest.mark.needs_share
 @pytest.mark.parametrize(
     ("group", "label", "options", "n_retained"),
     [
