@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 from statsmodels.stats.inter_rater import fleiss_kappa as statsmodels_kappa
 
-from psychlm import ctt
+from psychlm import corpora, ctt
 from psychlm.frames import FrameError
 
 
