@@ -5,6 +5,7 @@ import pandas as pd
 import pytest
 from scipy.special import expit
 
+from psychlm import corpora
 from psychlm.frames import FrameError
 from psychlm.irt import (
     STRATEGIES,
@@ -38,12 +39,7 @@ def planted(rng, n_persons=1500, mean=0.0):
 
 def label_set(group, label):
     """Return the 30 items of a gold label, numbered in file order as in the authors' scripts."""
-    from psychlm import data
-
-    file = data.path(f"lalor2016/group_{group}")
-    gold = pd.read_csv(file, sep=" ", header=None, names=["item", "label"])
-    everyone = pd.read_csv(data.path(f"lalor2016/irt_file_{group}_coded"), index_col=0)
-    chosen = everyone[gold.loc[gold["label"] == label, "item"]]
+    chosen = corpora.lalor2016(group).items_keyed(label)
     return chosen.set_axis(range(1, 31), axis=1), dict(enumerate(chosen.columns, start=1))
 
 
