@@ -19,7 +19,7 @@ import numpy as np
 import pandas as pd
 
 from psychlm.frames import FrameError, check_responses, format_names
-from psychlm.irt.curves import item_information, probability
+from psychlm.irt.curves import item_information, item_parameters, log_probabilities
 
 Rule = Literal["information", "posterior", "stratified", "random"]
 GRID = np.linspace(-6, 6, 121)  # logits
@@ -115,11 +115,11 @@ def adaptive_test(
     given, n_persons, n_bank = graded.to_numpy(float), len(graded), len(bank)
     n_steps = min(n_items, n_bank)
 
-    # Tables on the grid: P (nodes x items), its logarithms, and Fisher information.
-    p = probability(GRID, bank).clip(1e-12, 1 - 1e-12)  # no logarithm of 0 at steep items
-    log_right, log_wrong = np.log(p), np.log1p(-p)
+    # Tables on the grid, nodes x items: log P, log(1 - P) and Fisher information.
+    a, d, c = item_parameters(bank)
+    log_right, log_wrong = log_probabilities(np.multiply.outer(GRID, a) + d, c)
     information = item_information(GRID, bank)
-    expected_score = p.mean(axis=1)
+    expected_score = np.exp(log_right).mean(axis=1)
     log_posterior = np.tile(-(GRID**2) / 2, (n_persons, 1))
 
     areas = np.zeros(n_bank, dtype=int)
