@@ -40,27 +40,6 @@ GATE_VALUES_AT_ONCE = 2**16  # of an LSTM on a CPU: a quarter of a megabyte, hel
 SEGMENTS = {0: "images or features", 1: "single texts", 2: "pairs of texts"}
 
 
-def torch_device(device: str | torch.device) -> torch.device:
-    """Return a torch device; ``"auto"`` is the GPU if there is one.
-
-    Raises
-    ------
-    ValueError
-        If torch knows no such device, or it is not present.
-    """
-    if device == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        wanted = torch.device(device)
-        torch.empty(0, device=wanted)
-    except (RuntimeError, AssertionError, NotImplementedError) as error:
-        reason = str(error).splitlines()[0]
-        raise ValueError(
-            f"device {str(device)!r} cannot be used: {reason}; use device='cpu' or device='auto'"
-        ) from error
-    return wanted
-
-
 # Inputs
 
 

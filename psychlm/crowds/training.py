@@ -28,9 +28,9 @@ from psychlm.crowds.networks import (
     Weights,
     forward,
     initial_weights,
-    torch_device,
 )
 from psychlm.crowds.sampling import Member, draw_members
+from psychlm.device import torch_device
 from psychlm.frames import FrameError
 
 Loss = Literal["cross-entropy", "squared-error"]

@@ -10,6 +10,7 @@ import pandas as pd
 import torch
 from scipy.linalg import block_diag
 
+from psychlm.device import torch_device
 from psychlm.frames import FrameError
 from psychlm.reading_times._result import GAMFit, check_new_data, coefficient_tables, smooth_table
 from psychlm.reading_times.formula import Formula, parse
@@ -191,10 +192,3 @@ def _fit_native(
         converged=bool(solution.converged.all()),
         _predict=predict,
     )
-
-
-def torch_device(device: str) -> torch.device:
-    """Return the device that a name stands for; "auto" is a GPU where there is one."""
-    if device == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    return torch.device(device)

@@ -26,9 +26,9 @@ from numpy.typing import NDArray
 from scipy import stats
 from torch import Tensor
 
+from psychlm.device import torch_device
 from psychlm.frames import FrameError, check_readings, check_rows
 from psychlm.reading_times.formula import parse
-from psychlm.reading_times.gam import torch_device
 from psychlm.reading_times.model_matrix import (
     SharedDesign,
     UnitMoments,
