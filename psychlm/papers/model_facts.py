@@ -14,6 +14,7 @@ import json
 import platform
 from collections.abc import Callable
 from datetime import UTC, datetime
+from string import ascii_letters
 from typing import Any
 
 import numpy as np
@@ -75,7 +76,12 @@ def presentations(
         changed[f"wrong question {number}"] = wrong
     changed["no right answer"] = confusion.no_right_answer(asked, seed=seed)
     changed["more choices"] = confusion.more_choices(asked, n_extra, seed=seed)
-    return changed | {"listed": asked}
+    return changed | {"listed": asked, "listed, more choices": changed["more choices"]}
+
+
+def with_options(asked: pd.DataFrame) -> pd.DataFrame:
+    """Return items with a column ``options``, all choices as one text, for the prompt LISTED."""
+    return asked.assign(options=asked["choices"].map("; ".join))
 
 
 def wordnet_questions() -> pd.DataFrame:
@@ -109,7 +115,7 @@ def choice_scores(
     """
     columns: dict[str, pd.Series] = {}
     described: dict[str, dict[str, object]] = {}
-    put = asked.assign(options=asked["choices"].map("; ".join)) if listed else asked
+    put = with_options(asked) if listed else asked
     options: dict[str, Any] = {"prompt": LISTED if listed else "auto", "cache": cache}
     source = asked.rename(columns={"item_id": "source_item_id"} if "order" not in asked else {})
     lengths = pd.DataFrame(
@@ -140,6 +146,109 @@ def choice_scores(
     answers = pd.Series(np.asarray(place), index=source["source_item_id"])
     table["right"] = table["choice"].to_numpy() == answers.loc[table["item_id"]].to_numpy()
     return table, described
+
+
+def scores(stored: pd.DataFrame, model: str, normalise: str = "sum") -> pd.DataFrame:
+    """Return stored scores as :func:`psychlm.lm.choice_logprobs` returns them, items x choices.
+
+    Parameters
+    ----------
+    stored : DataFrame
+        Rows of a table of choices, about one bank and one presentation.
+    model : str
+        One of :data:`MODELS`.
+    normalise : {"sum", "token", "character"}
+        By what the log-probability of a choice is divided.
+
+    Examples
+    --------
+    >>> stored = pd.DataFrame({"item_id": ["a", "a"], "choice": [0, 1], "default": [-6.0, -4.0]})
+    >>> scores(stored.assign(n_chars=[6, 2]), "default", "character").values.tolist()
+    [[-1.0, -2.0]]
+    """
+    divisor = {"sum": None, "token": f"{model}_tokens", "character": "n_chars"}[normalise]
+    values = stored[model].astype(np.float64) / (stored[divisor] if divisor else 1)
+    table = stored.assign(score=values).pivot(index="item_id", columns="choice", values="score")
+    table = table.loc[stored["item_id"].unique()]
+    return table.rename_axis(index="item", columns="choice")
+
+
+def shapes(stored: pd.DataFrame) -> pd.DataFrame:
+    """Return an items frame without texts: choices of letters, as long as the originals.
+
+    It is used for the items where their texts are not on this machine: numbers of choices, their
+    lengths and the right one are those of the benchmark.
+    """
+    rows = stored.groupby("item_id", sort=False)
+    return pd.DataFrame(
+        {
+            "item_id": list(rows.groups),
+            "prompt": "",
+            "choices": [
+                [("a" * n)[1:] + ascii_letters[place] for place, n in enumerate(own)]
+                for own in rows["n_chars"].agg(list)
+            ],
+            "answer": [int(np.argmax(own)) for own in rows["right"].agg(list)],
+        }
+    )
+
+
+def as_presented(in_order: pd.DataFrame, perturbed: pd.DataFrame) -> pd.DataFrame:
+    """Return scores in a perturbed frame's order of choices: undo ``confusion.in_source_order``."""
+    n_own = int(in_order.notna().sum(axis=1).max())
+    rows = {}
+    for item, source, order in zip(
+        perturbed["item_id"], perturbed["source_item_id"], perturbed["order"], strict=True
+    ):
+        own = in_order.loc[source].dropna().to_numpy()
+        n_source = len(own) - sum(place < 0 for place in order)
+        place = [k if k >= 0 else n_source - k - 1 for k in order]
+        rows[item] = np.pad(own[place], (0, n_own - len(place)), constant_values=np.nan)
+    return pd.DataFrame.from_dict(rows, orient="index").rename_axis(index="item", columns="choice")
+
+
+def recompute_choices(
+    stored: pd.DataFrame,
+    asked: pd.DataFrame,
+    model: str = "smollm2",
+    *,
+    n: int = 20,
+    listed: bool = False,
+    seed: int = 0,
+) -> pd.Series:
+    """Score the choices of randomly drawn items again and compare them with the stored scores.
+
+    Parameters
+    ----------
+    stored : DataFrame
+        Rows of a table of choices, about the presentation of ``asked``.
+    asked : DataFrame
+        The items with their texts, perturbed or not.
+    n : int
+        Items to compare.
+
+    Returns
+    -------
+    Series
+        ``n``, the items compared, and ``max_difference`` in nats.
+
+    Raises
+    ------
+    ValueError
+        If an item has no stored scores, or a difference exceeds :data:`TOLERANCE`.
+    """
+    drawn = asked.sample(min(n, len(asked)), random_state=seed)
+    live, _ = choice_scores(drawn, (model,), listed=listed, cache=False)
+    keys = ["item_id", "choice"]
+    both = live.merge(stored[[*keys, model]], on=keys, suffixes=("", "_stored"))
+    if len(both) < len(live):
+        raise ValueError(
+            f"{len(live) - len(both)} choices have no stored score: the items were drawn or built "
+            "in another way. Compute the facts again with `python -m psychlm.papers.model_facts`"
+        )
+    compared = _compared(both[model], both[f"{model}_stored"], f"choices scored by {model}")
+    compared["n"] = len(drawn)
+    return compared
 
 
 def surprisal(corpus: str) -> pd.DataFrame:
@@ -276,7 +385,7 @@ def compute_confusion() -> None:
     parts: dict[tuple[str, ...], pd.DataFrame] = {}
     for bank in CONFUSED:
         for name, changed in presentations(items(bank, N_PROBED)).items():
-            parts[bank, name], described = choice_scores(changed, listed=name == "listed")
+            parts[bank, name], described = choice_scores(changed, listed=name.startswith("listed"))
         _write("confusion", _stacked(parts, ["bank", "presentation"]), described)
 
 

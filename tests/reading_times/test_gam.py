@@ -92,7 +92,6 @@ def test_plain_regression_equals_statsmodels(frame):
     assert ours.predict(frame).to_numpy() == pytest.approx(theirs.predict(frame).to_numpy())
 
 
-@pytest.mark.needs_share
 def test_the_linear_models_released_with_the_ucl_corpus_are_reproduced():
     corpus = corpora.ucl()
     table = corpora.join(corpora.join(corpus.readings, corpus.words), corpus.surprisals)
