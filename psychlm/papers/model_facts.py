@@ -32,6 +32,7 @@ WORDS: dict[str, Callable[[], pd.DataFrame]] = {
     "ucl2023": lambda: reading_times.ucl_norms().sentences,
     "naturalstories": lambda: reading_times.natural_stories().words,
     "provo": lambda: reading_times.provo().words,
+    "sap2024": lambda: reading_times.sap().words,
 }
 BANKS: dict[str, Callable[[], pd.DataFrame]] = {
     "OpenBookQA": lambda: read_arc("mcqa/openbookqa/test"),
@@ -255,7 +256,7 @@ def surprisal(corpus: str) -> pd.DataFrame:
 
     Parameters
     ----------
-    corpus : {"ucl2023", "naturalstories", "provo"}
+    corpus : {"ucl2023", "naturalstories", "provo", "sap2024"}
 
     Returns
     -------
@@ -280,7 +281,7 @@ def recompute_surprisal(
 
     Parameters
     ----------
-    corpus : {"ucl2023", "naturalstories", "provo"}
+    corpus : {"ucl2023", "naturalstories", "provo", "sap2024"}
     words : DataFrame
         The words frame of the corpus, with its texts.
     model : str

@@ -66,6 +66,7 @@ def compare(frame, baseline, surprisal, method="REML"):
         assert list(ours.smooths.index) == list(theirs.smooths.index)
         assert list(ours.coefficients.index) == list(theirs.coefficients.index)
         assert np.allclose(ours.coefficients, theirs.coefficients, rtol=0.01, atol=0.01)
+        assert np.allclose(ours.covariance, theirs.covariance, rtol=0.02, atol=0.02)
         gap = ours.predict(frame) - theirs.predict(frame)
         assert np.sqrt((gap**2).mean()) < PREDICTION * deviation
         logliks.append((ours.loglik, theirs.loglik))
