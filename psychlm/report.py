@@ -135,8 +135,21 @@ def record(
     RuntimeError
         If no report has begun.
     ValueError
-        If a published value comes without its source.
+        If a published value comes without its source, or is neither a number nor text.
     """
+    _add(key, value, published, unit, source, data, beside).write("running")
+
+
+def _add(
+    key: str,
+    value: Any,
+    published: Any,
+    unit: str | None,
+    source: str | None,
+    data: DataKind | None,
+    beside: dict[str, Any],
+) -> Report:
+    """Check a number and add it to the current report, which is returned unwritten."""
     if _current is None:
         raise RuntimeError(
             "no report has begun; call report.begin('NN_slug', ...) in the notebook's setup cell"
@@ -145,10 +158,14 @@ def record(
         raise ValueError(
             f"{key}: a published value needs its source, for instance source='Table 1, p. 6'"
         )
+    if not isinstance(published, (int, float, np.number, str, type(None))):
+        raise ValueError(
+            f"{key}: published should be one number or a text, got {type(published).__name__}"
+        )
     number = {"key": key, "value": value, "published": published, "unit": unit, "source": source}
     number |= {"data": data or _current.data, **beside}
     _current.numbers[key] = {name: plain(entry) for name, entry in number.items()}
-    _current.write("running")
+    return _current
 
 
 def record_table(
@@ -169,8 +186,9 @@ def record_table(
         Values of this notebook. Labels of a MultiIndex are joined by dots.
     prefix : str
         First part of every key, for instance ``"laverghetta2021.table1"``.
-    published : DataFrame or Series, optional
-        The paper's values under the same labels; cells that it lacks or holds as NaN have none.
+    published : DataFrame, Series or dict, optional
+        The paper's values under the same labels (a dict: by row); cells that it lacks or holds
+        as NaN have none.
     unit, data
         As in :func:`record`, for all cells.
     source : str, DataFrame or Series, optional
@@ -186,6 +204,8 @@ def record_table(
 
     def cell(values: Any, row: Any, column: Any) -> Any:
         """Return the cell at these labels, None if there is none; a scalar is for all cells."""
+        if isinstance(values, dict):
+            return values.get(row)
         if not getattr(values, "ndim", 0):
             return values
         if row not in values.index or (values.ndim == 2 and column not in values.columns):
@@ -201,15 +221,17 @@ def record_table(
                 p for label in labels for p in (label if isinstance(label, tuple) else (label,))
             ]
             printed = cell(published, row, column)
-            record(
+            current = _add(
                 ".".join([prefix, *map(str, parts)]),
                 table.iloc[place] if column is None else table.iloc[place, number],
-                published=printed,
-                unit=unit,
-                source=None if printed is None else cell(source, row, column),
-                data=data,
-                **{name: cell(values, row, column) for name, values in beside.items()},
+                printed,
+                unit,
+                None if printed is None else cell(source, row, column),
+                data,
+                {name: cell(values, row, column) for name, values in beside.items()},
             )
+    if table.size:
+        current.write("running")
 
 
 def finish() -> None:

@@ -92,11 +92,11 @@ def test_every_make_target_documents_itself() -> None:
         assert re.search(rf"^{target}:.*## \w", makefile, flags=re.M), target
 
 
-def test_every_promise_names_a_test_that_exists() -> None:
-    promised = re.findall(r"`(test_\w+)::(test_\w+)`", (ROOT / "docs" / "promises.md").read_text())
-    assert len(promised) > 25
+def test_the_robustness_page_names_tests_that_exist() -> None:
+    named = re.findall(r"`(test_\w+)::(test_\w+)`", (ROOT / "docs" / "robustness.md").read_text())
+    assert len(named) > 25
     files = {file.stem: file.read_text() for file in (ROOT / "tests").rglob("test_*.py")}
-    for module, test in promised:
+    for module, test in named:
         assert f"def {test}(" in files.get(module, ""), f"{module}::{test}"
 
 

@@ -84,6 +84,15 @@ def test_a_table_is_recorded_cell_by_cell_beside_the_published_one(folder: Path)
     assert numbers["toy.MN.n"] | {"value": 4, "low": 3} == numbers["toy.MN.n"]
 
 
+def test_published_values_of_a_table_may_be_a_dict_and_one_value_must_be_scalar(folder) -> None:
+    report.begin("99_toy")
+    table = pd.Series({"a": 1.0, "b": 2.0})
+    report.record_table(table, prefix="toy", published={"b": 2.1}, source="Table 1")
+    assert [n["published"] for n in read(folder)["numbers"]] == [None, 2.1]
+    with pytest.raises(ValueError, match=r"toy\.a: published should be one number"):
+        report.record("toy.a", 1.0, published={"a": 1.0}, source="Table 1")
+
+
 def test_mgcv_is_stamped_only_if_it_ran(folder: Path) -> None:
     code = "from psychlm import report; print(report.r_versions())"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

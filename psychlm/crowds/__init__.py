@@ -2,6 +2,14 @@
 
 from __future__ import annotations
 
+from psychlm.crowds.features import (
+    item_features,
+    pair_features,
+    project,
+    recompute,
+    task_texts,
+    text_features,
+)
 from psychlm.crowds.networks import Encoded, Network, encode_images, encode_texts, initial_weights
 from psychlm.crowds.sampling import Member, draw_members
 from psychlm.crowds.store import Crowd, local_cluster, train_crowd
@@ -19,8 +27,14 @@ __all__ = [
     "encode_images",
     "encode_texts",
     "initial_weights",
+    "item_features",
     "local_cluster",
+    "pair_features",
     "predict_logits",
+    "project",
+    "recompute",
+    "task_texts",
+    "text_features",
     "train",
     "train_crowd",
 ]

@@ -5,6 +5,7 @@ bag         mean of word embeddings -> tanh layers (none by default) -> softmax
 lstm        state of an LSTM after the last word -> tanh layers (none by default) -> softmax
 nli-bag     both texts of a pair as in bag, side by side -> three tanh layers -> softmax
 nli-lstm    an LSTM for the premise and one for the hypothesis -> three tanh layers -> softmax
+encoder     features of a frozen encoder -> tanh layers (none by default) -> softmax
 mlp         image or features -> two ReLU layers -> softmax
 cnn         two convolutions with ReLU and max-pooling -> a ReLU layer -> softmax
 ==========  ==================================================================================
@@ -30,34 +31,13 @@ from torch import Tensor, nn
 from psychlm.frames import FrameError
 from psychlm.lm.word_models import Vocabulary
 
-Kind = Literal["bag", "lstm", "nli-bag", "nli-lstm", "mlp", "cnn"]
+Kind = Literal["bag", "lstm", "nli-bag", "nli-lstm", "encoder", "mlp", "cnn"]
 Weights = dict[str, Tensor]  # name -> (models, ...)
 EMBEDDING = "embedding"
 PAD, UNKNOWN = 0, 1
 PAIR_TANH_LAYERS = 3  # Lalor 2020, section 5.2.4
 GATE_VALUES_AT_ONCE = 2**16  # of an LSTM on a CPU: a quarter of a megabyte, held by a core's cache
 SEGMENTS = {0: "images or features", 1: "single texts", 2: "pairs of texts"}
-
-
-def torch_device(device: str | torch.device) -> torch.device:
-    """Return a torch device; ``"auto"`` is the GPU if there is one.
-
-    Raises
-    ------
-    ValueError
-        If torch knows no such device, or it is not present.
-    """
-    if device == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        wanted = torch.device(device)
-        torch.empty(0, device=wanted)
-    except (RuntimeError, AssertionError, NotImplementedError) as error:
-        reason = str(error).splitlines()[0]
-        raise ValueError(
-            f"device {str(device)!r} cannot be used: {reason}; use device='cpu' or device='auto'"
-        ) from error
-    return wanted
 
 
 # Inputs
@@ -163,7 +143,9 @@ def encode_texts(
 
 
 def encode_images(images: ArrayLike) -> Tensor:
-    """Return images as float32 with a channel axis: (n, [channels,] height, width); features stay.
+    """Return images as float32 with a channel axis, (n, [channels,] height, width).
+
+    Features, (n, k), stay as they are.
 
     Raises
     ------
@@ -187,7 +169,7 @@ class Network:
 
     Parameters
     ----------
-    kind : {"bag", "lstm", "nli-bag", "nli-lstm", "mlp", "cnn"}
+    kind : {"bag", "lstm", "nli-bag", "nli-lstm", "encoder", "mlp", "cnn"}
     classes : int
     vocabulary : int
         Rows of the embedding; 0 for images.
@@ -198,7 +180,8 @@ class Network:
     hidden : int
         Units of an LSTM and of each layer, channels of a CNN's second layer (twice the first's).
     tanh_layers : int, optional
-        Layers between the encoded text and the softmax: 3 for pairs and none for texts by default.
+        Layers between the encoded text and the softmax: 3 for pairs and none for texts and for
+        features of an encoder by default.
     """
 
     kind: Kind
@@ -256,6 +239,8 @@ class Network:
             n_layers = default if self.tanh_layers is None else self.tanh_layers
         else:
             width, n_layers = math.prod(self.shape), 2
+            if self.kind == "encoder":
+                n_layers = self.tanh_layers or 0
         if "lstm" in self.kind:
             for i in range(self.n_segments):
                 shapes[f"{i}.input"] = (self.size, 4 * self.hidden)
@@ -348,8 +333,8 @@ def forward(network: Network, weights: Weights, batch: TextBatch | Tensor) -> Te
             else:
                 encoded.append(mean_embedding(batch.table, places, lengths))
         x = torch.cat(encoded, dim=2)
-    # Classify: layers with tanh (texts) or ReLU, then a linear layer.
-    activation = torch.tanh if network.n_segments else torch.relu
+    # Classify: layers with tanh (texts) or ReLU (images), then a linear layer.
+    activation = torch.relu if network.kind in ("mlp", "cnn") else torch.tanh
     layer = 0
     while f"layer{layer}.weight" in weights:
         weight, bias = weights[f"layer{layer}.weight"], weights[f"layer{layer}.bias"]

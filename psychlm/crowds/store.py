@@ -150,24 +150,14 @@ def train_crowd(
     options["development"] = development
     task = {"training": training, "test": test, "options": options}
 
-    # Cut the crowd into chunks, each known by a hash of all that its responses depend on.
+    # Cut the crowd into chunks, and read those that are already on disk.
     step = models_at_once or models_that_fit(network, n_models)
     chunks = [members[start : start + step] for start in range(0, n_models, step)]
     done: dict[int, Chunk] = {}
     paths: list[Path] = []
     if folder is not None:
         Path(folder).mkdir(parents=True, exist_ok=True)
-        settings = {key: value for key, value in options.items() if key != "development"}
-        digest = hashlib.sha256(repr((network, sorted(settings.items()))).encode())
-        for part in (inputs, labels, *test, *(development or ())):
-            segments = part.segments if isinstance(part, Encoded) else [[part]]
-            for array in (np.asarray(values) for segment in segments for values in segment):
-                digest.update(repr((array.shape, array.dtype)).encode())
-                digest.update(np.ascontiguousarray(array).tobytes())
-        for chunk in chunks:
-            own = digest.copy()
-            own.update(repr(chunk).encode())
-            paths.append(Path(folder) / f"chunk-{own.hexdigest()[:32]}.npz")
+        paths = chunk_paths(Path(folder), task, chunks)
         for number, path in enumerate(paths):
             try:
                 with np.load(path) as stored:
@@ -201,6 +191,24 @@ def train_crowd(
     values = np.where(graded == NOT_ANSWERED, np.nan, graded)
     responses = pd.DataFrame(values, persons, names.rename("item"))
     return Crowd(responses, pd.DataFrame(columns, index=persons), n_resumed)
+
+
+def chunk_paths(folder: Path, task: dict[str, Any], chunks: Sequence[list[Member]]) -> list[Path]:
+    """Return the file of each chunk, named by a hash of all that its responses depend on."""
+    network, inputs, labels = task["training"]
+    settings = {key: value for key, value in task["options"].items() if key != "development"}
+    digest = hashlib.sha256(repr((network, sorted(settings.items()))).encode())
+    for part in (inputs, labels, *task["test"], *(task["options"]["development"] or ())):
+        segments = part.segments if isinstance(part, Encoded) else [[part]]
+        for array in (np.asarray(values) for segment in segments for values in segment):
+            digest.update(repr((array.shape, array.dtype)).encode())
+            digest.update(np.ascontiguousarray(array).tobytes())
+    names = []
+    for chunk in chunks:
+        own = digest.copy()
+        own.update(repr(chunk).encode())
+        names.append(f"chunk-{own.hexdigest()[:32]}.npz")
+    return [folder / name for name in names]
 
 
 def models_that_fit(network: Network, n_models: int, memory_bytes: int = MEMORY_BYTES) -> int:

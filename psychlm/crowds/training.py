@@ -28,9 +28,9 @@ from psychlm.crowds.networks import (
     Weights,
     forward,
     initial_weights,
-    torch_device,
 )
 from psychlm.crowds.sampling import Member, draw_members
+from psychlm.device import torch_device
 from psychlm.frames import FrameError
 
 Loss = Literal["cross-entropy", "squared-error"]
@@ -298,7 +298,6 @@ def train(
     wanted = member_targets(labels, members, len(inputs), network.classes).to(device)
     wanted = wanted.expand(len(members), *wanted.shape[1:])  # a view: common targets stay one copy
     inputs = inputs.to(device)
-    own_examples = [member.examples(len(inputs)) for member in members]
     lengths = None  # the time of a bag does not depend on the longest text of its batch
     if isinstance(inputs, Encoded) and "lstm" in network.kind:
         lengths = torch.stack([n for _, n in inputs.segments]).amax(0).cpu().numpy()
@@ -317,40 +316,19 @@ def train(
         if not len(active):
             break
 
-        # 1. Ask what this epoch trains on.
+        # 1. Cut what this epoch trains on into batches; members with more batches come first.
         plan = EpochPlan()
         if epoch_callback is not None:
-            by_number = torch.as_tensor(np.argsort(active), device=device)
-
-            def log_probabilities(by_number: Tensor = by_number) -> NDArray[np.float32]:
-                logits = predict_logits(network, optimiser.weights, inputs)
-                return logits.log_softmax(2)[by_number].cpu().numpy()
-
-            state = CrowdState(np.sort(active), log_probabilities)
+            state = crowd_state(network, optimiser.weights, inputs, active)
             plan = epoch_callback(epoch, state) or plan
-        chosen = np.array(True) if plan.examples is None else np.asarray(plan.examples, bool)
-        if chosen.shape not in ((), (len(inputs),), (len(active), len(inputs))):
-            raise ValueError(
-                f"examples of the shape {chosen.shape} for {len(active)} members and {len(inputs)} "
-                "examples; return (n,) or (members, n), see CrowdState.members"
-            )
-        chosen = np.broadcast_to(chosen, (len(active), len(inputs)))
-
-        # 2. Cut each member's epoch into batches, and sort the stack: longer epochs come first.
-        batches = []
-        for i, row in zip(active, np.argsort(np.argsort(active)), strict=True):
-            examples = own_examples[i][chosen[row, own_examples[i]]]
-            batches.append(members[i].batches(examples, epoch, batch_size, lengths))
-        n_steps = np.array([len(rows) for rows in batches])
-        order = np.argsort(-n_steps, kind="stable")
+        order, schedule, n_steps = schedule_epoch(
+            members, active, plan, epoch, batch_size, len(inputs), lengths
+        )
         if (order != np.arange(len(order))).any():
-            active, n_steps = active[order], n_steps[order]
+            active = active[order]
             optimiser.select(torch.as_tensor(order, device=device))
-        schedule = np.full((len(active), n_steps.max(), batch_size), -1)
-        for row, i in zip(schedule, order, strict=True):
-            row[: len(batches[i])] = batches[i]
 
-        # 3. Take the steps; those members that still have a batch are the first n.
+        # 2. Take the steps; those members that still have a batch are the first n.
         on_device = torch.from_numpy(schedule).to(device)
         stack = torch.as_tensor(active, device=device)[:, None]
         losses = torch.zeros(len(active), dtype=torch.float64, device=device)
@@ -364,7 +342,7 @@ def train(
         n_examples = (schedule >= 0).sum((1, 2))
         mean_loss = losses.cpu().numpy() / np.maximum(n_examples, 1)
 
-        # 4. Keep the weights of members that are better than before.
+        # 3. Keep the weights of members that are better than before.
         finite = np.isfinite(mean_loss)
         accuracy = np.full(len(active), np.nan)
         better = finite
@@ -385,7 +363,7 @@ def train(
         columns |= {"development_accuracy": accuracy, "n_examples": n_examples}
         history.append(pd.DataFrame(columns))
 
-        # 5. Members that diverged, or got no better for some epochs, leave the stack.
+        # 4. Members that diverged, or got no better for some epochs, leave the stack.
         stale[active] = np.where(better, 0, stale[active] + 1)
         diverged[active] = ~finite
         stays = finite & (stale[active] < patience)
@@ -394,6 +372,81 @@ def train(
             optimiser.select(torch.as_tensor(np.flatnonzero(stays), device=device))
     table = pd.concat(history).sort_values(["epoch", "member"], ignore_index=True)
     return TrainedCrowd(network, best_weights, members, table, best_epoch, diverged)
+
+
+def crowd_state(
+    network: Network, weights: Weights, inputs: Inputs, active: NDArray[np.int64]
+) -> CrowdState:
+    """Return what an ``epoch_callback`` learns: members by number, whatever their place in a stack.
+
+    Parameters
+    ----------
+    active : (n_active,) int array
+        Numbers of the members, in the order of the stack.
+    """
+
+    def log_probabilities() -> NDArray[np.float32]:
+        values = predict_logits(network, weights, inputs).log_softmax(2).cpu().numpy()
+        return values[np.argsort(active)]
+
+    return CrowdState(np.sort(active), log_probabilities)
+
+
+def schedule_epoch(
+    members: Sequence[Member],
+    active: NDArray[np.int64],
+    plan: EpochPlan,
+    epoch: int,
+    batch_size: int,
+    n: int,
+    lengths: NDArray[np.int64] | None,
+) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+    """Cut the examples of an epoch into the batches of each active member.
+
+    Parameters
+    ----------
+    active : (n_active,) int array
+        Numbers of the members that still train, in the order of the stack.
+    plan : EpochPlan
+        Examples of the epoch; each member trains on those that are among its own.
+    n : int
+        Number of training items.
+    lengths : (n,) int array, optional
+        See :meth:`Member.batches`.
+
+    Returns
+    -------
+    order : (n_active,) int array
+        New order of the stack: members with more batches first.
+    schedule : (n_active, steps, batch_size) int array
+        Examples in the new order, -1 where there is none.
+    n_steps : (n_active,) int array
+        Batches of each member in the new order.
+
+    Raises
+    ------
+    ValueError
+        If the plan's examples have another shape than (n,) or (n_active, n).
+    """
+    chosen = np.array(True) if plan.examples is None else np.asarray(plan.examples, bool)
+    if chosen.shape not in ((), (n,), (len(active), n)):
+        raise ValueError(
+            f"examples of the shape {chosen.shape} for {len(active)} members and {n} examples; "
+            "return (n,) or (members, n), see CrowdState.members"
+        )
+    chosen = np.broadcast_to(chosen, (len(active), n))
+    batches = []
+    for i, row in zip(active, np.argsort(np.argsort(active)), strict=True):
+        examples = members[i].examples(n)
+        batches.append(
+            members[i].batches(examples[chosen[row, examples]], epoch, batch_size, lengths)
+        )
+    n_steps = np.array([len(rows) for rows in batches])
+    order = np.argsort(-n_steps, kind="stable")
+    schedule = np.full((len(active), n_steps.max(), batch_size), -1)
+    for row, i in zip(schedule, order, strict=True):
+        row[: len(batches[i])] = batches[i]
+    return order, schedule, n_steps[order]
 
 
 def member_targets(

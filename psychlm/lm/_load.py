@@ -23,6 +23,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
+from psychlm.device import torch_device
 from psychlm.lm.cache import converted_models
 
 if TYPE_CHECKING:
@@ -225,28 +226,6 @@ def find_checkpoint(name: str, revision: str | None) -> tuple[str, str | None, P
             f"{name} is asked for at two revisions, {tagged!r} and {revision!r}; give one"
         )
     return name, revision or tagged or None, None
-
-
-def torch_device(device: str) -> torch.device:
-    """Return the device to compute on; a GPU that is asked for must be there."""
-    import torch
-
-    if device == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        chosen = torch.device(device)
-    except RuntimeError as error:
-        raise ModelError(
-            f"device {device!r} is unknown; choose 'auto', 'cpu', 'cuda' or 'cuda:1'"
-        ) from error
-    if chosen.type == "cuda":
-        n_gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
-        if (chosen.index or 0) >= n_gpus:
-            raise ModelError(
-                f"device {device!r} was asked for, and torch {torch.__version__} sees "
-                f"{n_gpus or 'no'} GPU; use device='cpu'"
-            )
-    return chosen
 
 
 def dtype_of(dtype: str | None, device: torch.device) -> Any:

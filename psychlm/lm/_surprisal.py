@@ -92,7 +92,8 @@ def surprisal(
         most, every word with at least so many tokens before it. Half a window unless given.
     bos : str or None
         Token before every text. ``"auto"``: the tokenizer's beginning-of-text token, or where it
-        has none its end-of-text token; None: nothing, and then the first word has no value.
+        has none its end-of-text token (``<|endoftext|>`` where these two mark the turns of a
+        dialogue); None: nothing, and then the first word has no value.
     context : int, optional
         Longest input in tokens, where it should be shorter than the model's own.
     context_sentences : int, optional

@@ -18,6 +18,7 @@ from typing import Any, Literal, get_args
 
 import torch
 
+from psychlm.device import torch_device
 from psychlm.lm._load import (
     LanguageModel,
     ModelError,
@@ -28,7 +29,6 @@ from psychlm.lm._load import (
     fingerprint,
     open_weights,
     plain_errors,
-    torch_device,
 )
 from psychlm.lm._load import load as load_language_model
 from psychlm.lm._load import wrap as wrap_language_model

@@ -20,6 +20,7 @@ import pandas as pd
 import torch
 
 from psychlm.data import atomic_write
+from psychlm.device import torch_device
 from psychlm.frames import FrameError, check_items, format_names
 from psychlm.lm._load import (
     ModelError,
@@ -27,7 +28,6 @@ from psychlm.lm._load import (
     find_checkpoint,
     fingerprint,
     plain_errors,
-    torch_device,
 )
 from psychlm.lm.choice_model import bundled_encoder
 from psychlm.lm.prompts import meaning

@@ -81,6 +81,9 @@ class ScoringOptions:
         return json.dumps(self.describe(model) | asdict(self), sort_keys=True)
 
 
+TURN_MARKS, DOCUMENT_MARK = ("<|im_start|>", "<|im_end|>"), "<|endoftext|>"
+
+
 def resolve_options(
     model: LanguageModel,
     correction: Correction = None,
@@ -106,6 +109,10 @@ def resolve_options(
     if bos == "auto":
         own = tokenizer.cls_token if model.kind == "masked" else None
         bos = own or tokenizer.bos_token or tokenizer.eos_token or tokenizer.cls_token
+        # Models tuned for dialogue may name the marks of a turn there, which no plain text begins
+        # with; the mark between documents of their pre-training is kept in the vocabulary.
+        if bos in TURN_MARKS and DOCUMENT_MARK in tokenizer.get_vocab():
+            bos = DOCUMENT_MARK
     elif bos is not None and bos not in tokenizer.get_vocab():
         raise ModelError(
             f"bos={bos!r} is no token of {model.name}; its own are {tokenizer.all_special_tokens}"

@@ -8,15 +8,18 @@ from typing import Literal
 import numpy as np
 import pandas as pd
 import torch
+from scipy.linalg import block_diag
 
+from psychlm.device import torch_device
 from psychlm.frames import FrameError
-from psychlm.reading_times._result import GAMFit, check_new_data, coefficient_table, smooth_table
-from psychlm.reading_times.formula import parse
+from psychlm.reading_times._result import GAMFit, check_new_data, coefficient_tables, smooth_table
+from psychlm.reading_times.formula import Formula, parse
 from psychlm.reading_times.model_matrix import (
     build_matrix,
     check_collinear,
     check_predictors,
     check_response,
+    group_random_effects,
 )
 from psychlm.reading_times.reml import TOLERANCE, Method, Moments, solve
 from psychlm.reading_times.smooths import start_smoothing
@@ -99,64 +102,93 @@ def fit(
 
         return pygam.fit(complete, parsed, n_missing=n_missing)
 
-    # The model matrix, centred and scaled, and its cross-products.
-    matrix = build_matrix(parsed, complete)
-    columns, centre, scale = matrix.standardise(complete)
-    y = complete[response].to_numpy(np.float64)
+    return _fit_native(complete, parsed, method, device, tolerance, n_missing)
+
+
+def _fit_native(
+    data: pd.DataFrame,
+    formula: Formula,
+    method: Method,
+    device: str,
+    tolerance: float,
+    n_missing: int,
+) -> GAMFit:
+    """Fit by this package's REML or ML to rows without gaps."""
+    # The dense columns, centred and scaled; the random effects of one factor stay apart.
+    dense_formula, grouped = group_random_effects(formula, data)
+    matrix = build_matrix(dense_formula, data)
+    columns, centre, scale = matrix.standardise(data)
+    y = data[formula.response].to_numpy(np.float64)
     n, mean = len(y), float(y.mean())
     free = matrix.penalties.sum(axis=0) == 0
     if n <= free.sum():
         raise FrameError(
             f"{n} rows are too few for {int(free.sum())} unpenalised coefficients; drop some terms"
         )
+
+    # Cross-products.
     where = torch_device(device)
-    x, centred = (torch.from_numpy(array).to(where) for array in (columns, y - mean))
+    of_groups = grouped.moments(data, columns, y - mean)
+    x, centred, *group_sums = (
+        torch.from_numpy(array).to(where) for array in (columns, y - mean, *of_groups)
+    )
     xx, ones = x.T @ x, torch.ones(1, dtype=torch.float64, device=where)
     correlation = (xx / n).cpu().numpy()
     check_collinear(correlation, matrix.names, free)
-    moments = Moments(xx[None], (x.T @ centred)[None], (centred @ centred) * ones, n * ones)
+    moments = Moments(
+        xx[None],
+        (x.T @ centred)[None],
+        (centred @ centred) * ones,
+        n * ones,
+        *(sums[None] for sums in group_sums),
+    )
 
-    # Smoothing by REML or ML, from mgcv's first lambda, and the coefficients.
+    # Smoothing by REML or ML, from mgcv's first lambda, and the coefficients. A random effect has
+    # one penalty; those of the grouped ones come last.
     diagonals = matrix.diagonals(centre, correlation * np.outer(scale, scale))
+    group_spans, information = grouped.slices, np.einsum("gaa->ga", of_groups[0]) / n
+    for span in group_spans.values():
+        of_term = information[:, span].ravel()
+        diagonals.append((of_term, np.ones((1, len(of_term)))))
+    group_penalties = [np.ones((1, span.stop - span.start)) for span in group_spans.values()]
     start = torch.from_numpy(start_smoothing(diagonals, n)).to(where)
-    penalties = torch.from_numpy(matrix.penalties / scale**2).to(where)
-    solution = solve(moments, penalties, start, method=method, tolerance=tolerance)
-    solved = (solution.beta, solution.edf, solution.inverse)
-    beta, edf, inverse = (values[0].cpu().numpy() for values in solved)
+    penalties = block_diag(matrix.penalties / scale**2, *group_penalties)
+    solution = solve(
+        moments, torch.from_numpy(penalties).to(where), start, method=method, tolerance=tolerance
+    )
+    solved = (solution.beta, solution.group_beta, solution.edf, solution.inverse)
+    beta, group_beta, edf, inverse = (values[0].cpu().numpy() for values in solved)
     variance, slopes = float(solution.scale), beta / scale
     covariance = inverse * variance / np.outer(scale, scale)
 
     # Estimates of the linear terms as R has them; the intercept is a combination of all.
-    spans = matrix.slices
-    linear = [i for term in matrix.linear for i in range(len(edf))[spans[term.label]]]
-    at_zero = np.zeros(len(edf))
-    at_zero[0], at_zero[linear] = 1, -centre[linear]
-    estimate = np.r_[mean + at_zero @ slopes, slopes[linear]]
-    error = np.sqrt(np.r_[at_zero @ covariance @ at_zero, np.diag(covariance)[linear]])
+    q, spans = len(slopes), matrix.slices
+    linear = [i for term in matrix.linear for i in range(q)[spans[term.label]]]
+    chosen = np.eye(q)[[0, *linear]]
+    chosen[0, linear] = -centre[linear]
+    estimate = chosen @ slopes
+    estimate[0] += mean
 
     def predict(new: pd.DataFrame) -> np.ndarray:
-        check_new_data(new, parsed.variables)
-        return mean + (matrix.evaluate(new) - centre) @ slopes
+        check_new_data(new, formula.variables)
+        level, z = grouped.rows(new)
+        # The last row is for levels that were not in the fit.
+        effects = np.vstack([group_beta, np.zeros((1, z.shape[1]))])[level]
+        return mean + (matrix.evaluate(new) - centre) @ slopes + (z * effects).sum(axis=1)
 
     names = ["(Intercept)", *(matrix.names[i] for i in linear)]
+    spans = spans | {name: slice(q + s.start, q + s.stop) for name, s in group_spans.items()}
     return GAMFit(
-        formula=formula,
+        formula=formula.text,
         backend="native",
         method=method,
         loglik=float(solution.loglik),
         edf=float(edf.sum()),
-        coefficients=coefficient_table(names, estimate, error, n - edf.sum()),
-        smooths=smooth_table({s.label: edf[spans[s.label]].sum() for s in parsed.smooths}),
+        **coefficient_tables(names, estimate, chosen @ covariance @ chosen.T, n - edf.sum()),
+        smooths=smooth_table({s.label: edf[spans[s.label]].sum() for s in formula.smooths}),
         scale=variance,
         n=n,
         n_missing=n_missing,
         converged=bool(solution.converged.all()),
         _predict=predict,
     )
-
-
-def torch_device(device: str) -> torch.device:
-    """Return the device that a name stands for; "auto" is a GPU where there is one."""
-    if device == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    return torch.device(device)

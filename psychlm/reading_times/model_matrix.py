@@ -21,6 +21,7 @@ import numpy as np
 import pandas as pd
 import torch
 from numpy.typing import NDArray
+from scipy import sparse
 from scipy.linalg import block_diag
 from torch import Tensor
 
@@ -32,6 +33,7 @@ from psychlm.reading_times.smooths import (
     Linear,
     RandomEffect,
     Term,
+    factor_levels,
     linear,
     random_effect,
     start_smoothing,
@@ -121,6 +123,65 @@ def build_matrix(
     for term in smooths:
         centred[slices[term.label]] = not isinstance(term, RandomEffect)
     return ModelMatrix(lines, tuple(smooths), names, slices, centred, penalties)
+
+
+@dataclass(frozen=True)
+class GroupedEffects:
+    """The random effects of the factor with the most levels, which :mod:`reml` eliminates.
+
+    A reading has one level, and r values that are multiplied by its level's coefficients: 1 for an
+    intercept, a number for a slope, indicators for another factor within the level.
+    """
+
+    factor: str
+    levels: tuple[object, ...]
+    terms: tuple[RandomEffect, ...]
+
+    @property
+    def slices(self) -> dict[str, slice]:
+        """Return the places of each term among the r values."""
+        widths = [len(term.names) // len(self.levels) for term in self.terms]
+        spans = pairwise(accumulate(widths, initial=0))
+        return {term.label: slice(*span) for term, span in zip(self.terms, spans, strict=True)}
+
+    def rows(self, data: pd.DataFrame) -> tuple[Integers, Floats]:
+        """Return the place of each row's level, -1 if it was not in the fit, and its r values."""
+        if not self.terms:
+            return np.zeros(len(data), dtype=np.int64), np.zeros((len(data), 0))
+        level = pd.Index(self.levels).get_indexer(pd.Index(data[self.factor]))
+        values = [term.columns(data, without=self.factor) for term in self.terms]
+        return level.astype(np.int64), np.hstack(values)
+
+    def moments(self, data: pd.DataFrame, x: Floats, y: Floats) -> tuple[Floats, Floats, Floats]:
+        """Return the sums z'z, z'x and z'y of each level, shapes (G, r, r), (G, r, q), (G, r)."""
+        level, z = self.rows(data)
+        n, r = z.shape
+        shape = (len(self.levels), r)
+        zz, zx, zy = (np.zeros((*shape, *last)) for last in ((r,), x.shape[1:], ()))
+        for i in range(r):
+            # (G, n), one number per row: z_i where the reading is of the level
+            sums = sparse.csr_array((z[:, i], (level, np.arange(n))), shape=(shape[0], n))
+            zz[:, i], zx[:, i], zy[:, i] = sums @ z, sums @ x, sums @ y
+        return zz, zx, zy
+
+
+def group_random_effects(formula: Formula, data: pd.DataFrame) -> tuple[Formula, GroupedEffects]:
+    """Take the random effects of the factor with the most levels out of a formula."""
+    random = [smooth for smooth in formula.smooths if smooth.basis == "re"]
+    sizes: dict[str, int] = {}
+    for smooth in random:
+        found = {name: factor_levels(data[name]) for name in smooth.variables}
+        counts = {name: len(levels) for name, levels in found.items() if levels is not None}
+        # Ids that are numbers label groups, too (see random_effect).
+        sizes |= counts or {smooth.variables[0]: data[smooth.variables[0]].nunique()}
+    if not sizes:
+        return formula, GroupedEffects("", (), ())
+    factor = max(sizes, key=lambda name: sizes[name])
+    chosen = [smooth for smooth in random if factor in smooth.variables]
+    terms = tuple(random_effect(smooth, data) for smooth in chosen)
+    levels = terms[0].factors[terms[0].variables.index(factor)] or ()
+    others = tuple(smooth for smooth in formula.smooths if smooth not in chosen)
+    return replace(formula, smooths=others), GroupedEffects(factor, levels, terms)
 
 
 def check_predictors(formula: Formula, data: pd.DataFrame) -> None:

@@ -12,6 +12,11 @@ log lambda and log v uses exact derivatives; since every penalty is diagonal (se
 derivative of S is diagonal too and all traces are sums over coefficients. Models are a batch
 dimension throughout. Where the criterion has several minima or is almost flat, the answer depends
 on where the search begins and stops; both are mgcv's.
+
+Random effects of a factor with many levels (people) are *grouped* coefficients: each reading has
+one level g of G, so that the coefficients of different levels meet only through the other, dense
+columns. With r effects per level, A has G blocks of r x r, which are eliminated: the cost grows
+with G r^2 q^2 instead of (G r + q)^3, and no array has G x G entries (see :class:`Inverse`).
 """
 
 from __future__ import annotations
@@ -19,7 +24,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
@@ -36,30 +41,113 @@ MAX_TOLERANCE = 0.01  # ... up to so many nats; mgcv's grows with the data witho
 
 @dataclass(frozen=True)
 class Moments:
-    """Cross-products of B regressions of p columns, in float64 on one device."""
+    """Cross-products of B regressions, in float64 on one device.
 
-    xx: Tensor  # (B, p, p)
-    xy: Tensor  # (B, p)
+    There are q dense columns x, and r grouped columns z, which have a coefficient of their own in
+    each of G groups of rows; G = r = 0 where nothing is grouped.
+    """
+
+    xx: Tensor  # (B, q, q)
+    xy: Tensor  # (B, q)
     yy: Tensor  # (B,): the response's sum of squares
     n: Tensor  # (B,): the number of rows
+    zz: Tensor  # (B, G, r, r): z'z of each group
+    zx: Tensor  # (B, G, r, q)
+    zy: Tensor  # (B, G, r)
+
+    @classmethod
+    def dense(cls, xx: Tensor, xy: Tensor, yy: Tensor, n: Tensor) -> Moments:
+        """Return the moments of regressions without grouped columns."""
+        batch, q = xy.shape
+        empty = xy.new_zeros
+        return cls(xx, xy, yy, n, empty(batch, 0, 0, 0), empty(batch, 0, 0, q), empty(batch, 0, 0))
 
     def __getitem__(self, rows: Tensor) -> Moments:
-        return Moments(self.xx[rows], self.xy[rows], self.yy[rows], self.n[rows])
+        return Moments(*(value[rows] for value in vars(self).values()))
+
+    def columns(self, index: Tensor) -> Moments:
+        """Keep some of the dense columns."""
+        xx, xy = self.xx[:, index][:, :, index], self.xy[:, index]
+        return replace(self, xx=xx, xy=xy, zx=self.zx[..., index])
 
 
 @dataclass(frozen=True)
 class Solution:
     """B penalised regressions at their optimal smoothing."""
 
-    beta: Tensor  # (B, p): coefficients
-    edf: Tensor  # (B, p): the effective degrees of freedom that each coefficient uses
-    inverse: Tensor  # (B, p, p): A^-1; times scale it is the coefficients' Bayesian covariance
+    beta: Tensor  # (B, q): coefficients of dense columns
+    group_beta: Tensor  # (B, G, r): of grouped columns
+    edf: Tensor  # (B, q + r): the effective degrees of freedom of each column, summed over groups
+    inverse: Tensor  # (B, q, q): A^-1; times scale it is the coefficients' Bayesian covariance
     log_lambda: Tensor  # (B, n_penalties)
     rss: Tensor  # (B,): residual sum of squares
     n: Tensor  # (B,)
     scale: Tensor  # (B,): residual variance rss / (n - edf)
     loglik: Tensor  # (B,): -n/2 (log(2 pi rss / n) + 1), what R's logLik gives for gam and bam
     converged: Tensor  # (B,)
+
+
+@dataclass(frozen=True)
+class Inverse:
+    """The inverse of A = X'X + S, from its blocks.
+
+    With A_g = Z_g'Z_g + S_r of group g, C_g = Z_g'X, V_g = A_g^-1 and E_g = V_g C_g,
+
+        T = (X'X + S_q - sum_g C_g'E_g)^-1     the dense block of A^-1 (a Schur complement)
+        -E_g T                                 its block of group g and the dense columns
+        V_g [g = h] + E_g T E_h'               its block of groups g and h
+        log|A| = sum_g log|A_g| - log|T|
+    """
+
+    dense: Tensor  # (B, q, q): T
+    within: Tensor  # (B, G, r, r): V_g
+    border: Tensor  # (B, G, r, q): E_g
+    log_det: Tensor  # (B,): log|A|
+
+    @classmethod
+    def of(cls, moments: Moments, weights: Tensor) -> Inverse:
+        """Invert X'X + S, the diagonal of S being ``weights``, shape (B, q + r)."""
+        q = moments.xy.shape[1]
+        within, group_log_det = _invert(moments.zz + torch.diag_embed(weights[:, None, q:]))
+        border = within @ moments.zx
+        schur = moments.xx + torch.diag_embed(weights[:, :q])
+        schur = schur - (moments.zx.flatten(1, 2).mT @ border.flatten(1, 2))
+        dense, log_det = _invert(schur)
+        return cls(dense, within, border, log_det + group_log_det.sum(dim=1))
+
+    def solve(self, x: Tensor, z: Tensor) -> tuple[Tensor, Tensor]:
+        """Return A^-1 times a vector with dense part x, (B, q), and grouped part z, (B, G, r)."""
+        local = (self.within @ z[..., None]).squeeze(3)
+        total = torch.einsum("bgrq,bgr->bq", self.border, z)
+        beta = (self.dense @ (x - total)[:, :, None]).squeeze(2)
+        return beta, local - torch.einsum("bgrq,bq->bgr", self.border, beta)
+
+    def reduced(self) -> tuple[Tensor, Tensor]:
+        """Return the diagonal of A^-1 and its squared elements, summed over the groups.
+
+        With M_a = sum_g e_ga e_ga' of the a-th rows of E_g, the sums over all pairs of groups are
+        sum_gh (e_ga' T e_hc)^2 = tr(T M_a T M_c): nothing of size G x G is formed.
+
+        Returns
+        -------
+        Tensor, shape (B, q + r); Tensor, shape (B, q + r, q + r)
+        """
+        dense, border = self.dense, self.border
+        if not border.shape[2]:
+            return dense.diagonal(dim1=1, dim2=2), dense.square()
+        q = dense.shape[1]
+        by_column = border.transpose(1, 2)
+        tm = dense[:, None] @ (by_column.mT @ by_column)  # T M_a: (B, r, q, q)
+        weighted = (border.flatten(1, 2) @ dense).view_as(border)
+        between = weighted @ border.mT  # E_g T E_g'
+        local = self.within * (self.within + 2 * between)
+        squares = dense.new_empty((len(dense), q + len(tm[0]), q + len(tm[0])))
+        squares[:, :q, :q] = dense.square()
+        squares[:, q:, :q] = (tm @ dense[:, None]).diagonal(dim1=2, dim2=3)
+        squares[:, :q, q:] = squares[:, q:, :q].mT
+        squares[:, q:, q:] = local.sum(dim=1) + torch.einsum("baij,bcji->bac", tm, tm)
+        grouped = (self.within + between).sum(dim=1).diagonal(dim1=1, dim2=2)
+        return torch.cat([dense.diagonal(dim1=1, dim2=2), grouped], dim=1), squares
 
 
 @dataclass(frozen=True)
@@ -97,8 +185,8 @@ def solve(
     ----------
     moments : Moments of B models
         The first column of their designs is the intercept, which no penalty touches; y is centred.
-    penalties : Tensor, shape (n_penalties, p)
-        The diagonals d_j.
+    penalties : Tensor, shape (n_penalties, q + r)
+        The diagonals d_j, of the dense and then the grouped columns; all of the latter have one.
     start : Tensor, shape (n_penalties,) or (B, n_penalties)
         First log lambda.
     """
@@ -111,13 +199,31 @@ def solve(
         if len(penalties):
             theta, converged = minimise(moments, penalties, theta, method, tolerance, max_iter)
         weights = theta[:, :-1].exp() @ penalties
-        _, inverse = _factor(moments.xx, weights)
-        beta = (inverse @ moments.xy[:, :, None]).squeeze(2)
-        edf = 1 - weights * inverse.diagonal(dim1=1, dim2=2)
-        rss = moments.yy - (beta * moments.xy).sum(dim=1) - (weights * beta.square()).sum(dim=1)
+        inverse = Inverse.of(moments, weights)
+        beta, group_beta = inverse.solve(moments.xy, moments.zy)
+        edf = _counts(moments) - weights * inverse.reduced()[0]
+        explained, squares = _products(moments, beta, group_beta)
+        rss = moments.yy - explained - (weights * squares).sum(dim=1)
         loglik = -n / 2 * (torch.log(2 * torch.pi * rss / n) + 1)
         scale = rss / (n - edf.sum(dim=1))
-    return Solution(beta, edf, inverse, theta[:, :-1], rss, n, scale, loglik, converged)
+    log_lambda = theta[:, :-1]
+    return Solution(
+        beta, group_beta, edf, inverse.dense, log_lambda, rss, n, scale, loglik, converged
+    )
+
+
+def _counts(moments: Moments) -> Tensor:
+    """Return how many coefficients each column has, shape (q + r,): 1, or G of grouped ones."""
+    q, (n_groups, r) = moments.xy.shape[1], moments.zy.shape[1:]
+    ones = moments.xy.new_ones(q + r)
+    ones[q:] = n_groups
+    return ones
+
+
+def _products(moments: Moments, beta: Tensor, group_beta: Tensor) -> tuple[Tensor, Tensor]:
+    """Return b'X'y, shape (B,), and the squared coefficients, summed over groups, (B, q + r)."""
+    explained = (beta * moments.xy).sum(dim=1) + (group_beta * moments.zy).sum(dim=(1, 2))
+    return explained, torch.cat([beta.square(), group_beta.square().sum(dim=1)], dim=1)
 
 
 @contextmanager
@@ -144,51 +250,60 @@ def criterion(moments: Moments, penalties: Tensor, theta: Tensor, method: Method
                                           by element
         d2V/dlog lambda_j dlog v = -sum w_j b^2 / 2v,      d2V/dlog v^2 = D/2v
     """
-    each = theta[:, :-1].exp()[:, :, None] * penalties  # w_j: B x J x p
+    each = theta[:, :-1].exp()[:, :, None] * penalties  # w_j: B x J x (q + r)
     weights, precision = each.sum(dim=1), torch.exp(-theta[:, -1])
-    penalised = penalties.sum(dim=0) > 0
-    factor, inverse = _factor(moments.xx, weights)
-    beta = (inverse @ moments.xy[:, :, None]).squeeze(2)
-    misfit = precision * (moments.yy - (beta * moments.xy).sum(dim=1)) / 2  # D / 2v
+    q, counts, penalised = moments.xy.shape[1], _counts(moments), penalties.sum(dim=0) > 0
+    inverse = Inverse.of(moments, weights)
+    beta, group_beta = inverse.solve(moments.xy, moments.zy)
+    explained, squares = _products(moments, beta, group_beta)
+    misfit = precision * (moments.yy - explained) / 2  # D / 2v
 
-    # B and the determinant: of A for REML, of its penalised block for ML.
+    # The determinant, diagonal and squared elements of A^-1 (REML), or of its penalised block (ML).
+    dof, log_det_a = moments.n - int((~penalised).sum()), inverse.log_det
     if method == "REML":
-        dof, b_inverse = moments.n - int((~penalised).sum()), inverse
+        diagonal, b_squared = inverse.reduced()
+        of_b = each
     else:
-        index = torch.nonzero(penalised).squeeze(1)
-        factor, block_inverse = _factor(moments.xx[:, index][:, :, index], weights[:, index])
-        dof, b_inverse = moments.n, torch.zeros_like(inverse)
-        b_inverse[:, index[:, None], index] = block_inverse
-    log_det_a = 2 * factor.diagonal(dim1=1, dim2=2).log().sum(dim=1)
-    log_det_s = weights[:, penalised].log().sum(dim=1)
+        kept = torch.nonzero(penalised[:q]).squeeze(1)
+        block = Inverse.of(moments.columns(kept), weights[:, penalised])
+        diagonal, b_squared = block.reduced()
+        dof, log_det_a, of_b = moments.n, block.log_det, each[:, :, penalised]
+    log_det_s = (counts * weights.log())[:, penalised].sum(dim=1)
     value = misfit + dof / 2 * (math.log(2 * math.pi) + theta[:, -1]) + (log_det_a - log_det_s) / 2
 
     # First derivatives: of D / 2v, of log|A| and of log|S|+.
     share = each[:, :, penalised] / weights[:, None, penalised]  # f_j
-    pull = each * beta[:, None, :]  # w_j b
-    d_misfit = precision[:, None] * (pull * beta[:, None, :]).sum(dim=2) / 2
-    d_det = (each * b_inverse.diagonal(dim1=1, dim2=2)[:, None, :]).sum(dim=2)
-    d_lambda = d_misfit + (d_det - share.sum(dim=2)) / 2
+    d_misfit = precision[:, None] * (each @ squares[:, :, None]).squeeze(2) / 2
+    d_det = (of_b @ diagonal[:, :, None]).squeeze(2)
+    d_lambda = d_misfit + (d_det - share @ counts[penalised]) / 2
     gradient = torch.cat([d_lambda, (dof / 2 - misfit)[:, None]], dim=1)
+
+    # (w_j b)' A^-1 (w_k b): with the grouped part z of w_j b eliminated, the dense part becomes
+    # w_j b - sum_g E_g' z_g, and z_g' V_g z_g is added.
+    grouped = each[:, :, q:]
+    carried = torch.einsum("bgrq,bgr->brq", inverse.border, group_beta)
+    local = torch.einsum("bgr,bgrs,bgs->brs", group_beta, inverse.within, group_beta)
+    pull = each[:, :, :q] * beta[:, None, :] - grouped @ carried
+    curvature = pull @ inverse.dense @ pull.mT + grouped @ local @ grouped.mT
 
     # Second derivatives; the last row and column are those of log v.
     hessian = gradient.new_empty((*gradient.shape, gradient.shape[1]))
     hessian[:, :-1, :-1] = (
         torch.diag_embed(d_lambda)
-        - precision[:, None, None] * (pull @ inverse @ pull.mT)
-        - (each @ b_inverse.square() @ each.mT - share @ share.mT) / 2
+        - precision[:, None, None] * curvature
+        - (of_b @ b_squared @ of_b.mT - (share * counts[penalised]) @ share.mT) / 2
     )
     hessian[:, -1, :-1] = hessian[:, :-1, -1] = -d_misfit
     hessian[:, -1, -1] = misfit
     return Point(value, gradient, hessian)
 
 
-def _factor(xx: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the Cholesky factor of A = X'X + diag(weights), and A^-1."""
-    factor = torch.linalg.cholesky(xx + torch.diag_embed(weights))
+def _invert(matrix: Tensor) -> tuple[Tensor, Tensor]:
+    """Return inverses of positive definite matrices and the logarithms of their determinants."""
+    factor = torch.linalg.cholesky(matrix)
     identity = torch.eye(factor.shape[-1], dtype=factor.dtype, device=factor.device)
     half = torch.linalg.solve_triangular(factor, identity.expand_as(factor), upper=False)
-    return factor, half.mT @ half
+    return half.mT @ half, 2 * factor.diagonal(dim1=-2, dim2=-1).log().sum(dim=-1)
 
 
 def minimise(
@@ -229,8 +344,9 @@ def minimise(
         indefinite = torch.nonzero(~definite[active] & (halvings[active] == 0)).squeeze(1)
         if len(indefinite):
             rows = active[indefinite]
+            first = part[indefinite], old[indefinite], new[indefinite]
             trial[indefinite], lowest = _descend(
-                part[indefinite], old[indefinite], theta[rows], step[rows], limit[rows], evaluate
+                *first, theta[rows], step[rows], limit[rows], evaluate
             )
             new.put(indefinite, lowest)
             better[indefinite] = lowest.value < old.value[indefinite]
@@ -284,12 +400,13 @@ def _newton_step(point: Point, open_: Tensor) -> tuple[Tensor, Tensor]:
 def _descend(
     moments: Moments,
     old: Point,
+    chosen: Point,
     theta: Tensor,
     step: Tensor,
     limit: Tensor,
     evaluate: Callable[[Moments, Tensor], Point],
 ) -> tuple[Tensor, Point]:
-    """Return the better of a Newton step and a step of steepest descent.
+    """Return the better of a Newton step, whose end is ``chosen``, and one of steepest descent.
 
     Newton's is halved until it is trusted, steepest descent while that helps.
     """
@@ -299,7 +416,6 @@ def _descend(
 
     # Newton's step, halved up to three times.
     point = theta + step
-    chosen = evaluate(moments, point)
     open_ = ~accepted(chosen, step)
     for halving in (0.5, 0.25, 0.125):
         if open_.any():
@@ -309,13 +425,18 @@ def _descend(
             point[good], open_ = (theta + halving * step)[good], open_ & ~good
     chosen.value[open_] = torch.inf
 
-    # Steepest descent, halved while the criterion falls.
-    length, direction = 1.0, _steepest(old)
-    lowest_point = theta + direction
+    # Steepest descent: steps of 1, 1/2, 1/4, ... while the criterion falls. It rises far beyond the
+    # minimum of its quadratic approximation, so that steps of eight times that length are left out.
+    direction = _steepest(old)
+    slope = -(old.gradient * direction).sum(dim=1)
+    curvature = (direction[:, None, :] @ old.hessian @ direction[:, :, None]).flatten()
+    best_length = torch.where(curvature > 0, slope / curvature, 1).clamp(2.0**-20, 0.125)
+    length = torch.exp2(torch.ceil(torch.log2(8 * best_length)))[:, None]
+    lowest_point = theta + length * direction
     lowest = evaluate(moments, lowest_point)
     open_ = torch.ones_like(open_)
-    while open_.any() and length > 2.0**-20:
-        length /= 2
+    while open_.any() and length.max() > 2.0**-20:
+        length = length / 2
         new = evaluate(moments, theta + length * direction)
         lower = (new.value <= lowest.value) & _trusted(old, new, length * direction, limit) & open_
         open_ &= ~((lowest.value < old.value) & (new.value > lowest.value))

@@ -92,7 +92,7 @@ def require_levels(variable: str, values: pd.Series, levels: Iterable[object]) -
 
 def linear(variables: tuple[str, ...], data: pd.DataFrame) -> Linear:
     """Make a linear term: find the levels of its factors."""
-    levels = tuple(_levels(data[variable]) for variable in variables)
+    levels = tuple(factor_levels(data[variable]) for variable in variables)
     names = [""]
     for variable, present in zip(variables, levels, strict=True):
         parts = [variable]
@@ -103,7 +103,7 @@ def linear(variables: tuple[str, ...], data: pd.DataFrame) -> Linear:
     return Linear(":".join(variables), variables, tuple(names), np.zeros((0, len(names))), levels)
 
 
-def _levels(values: pd.Series) -> Levels:
+def factor_levels(values: pd.Series) -> Levels:
     """Return the levels of a factor in R's order (that of the categories, or sorted); None for
     numbers."""
     if isinstance(values.dtype, pd.CategoricalDtype):
@@ -120,11 +120,13 @@ class RandomEffect(Term):
 
     factors: tuple[Levels, ...]  # levels of each variable; None for the number that slopes multiply
 
-    def columns(self, data: pd.DataFrame) -> Floats:
+    def columns(self, data: pd.DataFrame, without: str | None = None) -> Floats:
         """Return indicators of the levels times the numbers; an unseen level has the mean effect,
-        0."""
+        0. The factor ``without`` is left out: what a reading contributes in its level."""
         result = np.ones((len(data), 1))
         for variable, levels in zip(self.variables, self.factors, strict=True):
+            if variable == without:
+                continue
             if levels is None:
                 part = data[variable].to_numpy(np.float64)[:, None]
             else:
@@ -152,7 +154,7 @@ def random_effect(smooth: Smooth, data: pd.DataFrame) -> RandomEffect:
     RuntimeWarning
         If the grouping factor holds numbers (ids), or some of its levels have a single row.
     """
-    factors = [_levels(data[name]) for name in smooth.variables]
+    factors = [factor_levels(data[name]) for name in smooth.variables]
     grouping = next((name for name, x in zip(smooth.variables, factors, strict=True) if x), None)
     if grouping is None:
         grouping = smooth.variables[0]

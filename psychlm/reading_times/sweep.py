@@ -26,9 +26,9 @@ from numpy.typing import NDArray
 from scipy import stats
 from torch import Tensor
 
+from psychlm.device import torch_device
 from psychlm.frames import FrameError, check_readings, check_rows
 from psychlm.reading_times.formula import parse
-from psychlm.reading_times.gam import torch_device
 from psychlm.reading_times.model_matrix import (
     SharedDesign,
     UnitMoments,
@@ -316,7 +316,7 @@ def pool(units: UnitMoments, weights: Tensor) -> Moments:
     """Sum the units with weights (1 in the training set, 0 elsewhere): B = models x measures."""
     xx, xy = torch.tensordot(weights, units.xx, 1), torch.tensordot(weights, units.xy, 1)
     n_models, p, m = xy.shape
-    return Moments(
+    return Moments.dense(
         xx=xx[:, None].expand(n_models, m, p, p).reshape(-1, p, p),
         xy=xy.mT.reshape(-1, p),
         yy=(weights @ units.yy).expand(n_models, m).reshape(-1),

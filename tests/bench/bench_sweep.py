@@ -1,4 +1,5 @@
-"""A sweep over language models beside R's bam(discrete=TRUE), with the 500,000 readings of Dundee.
+"""A sweep over language models with Dundee's 500,000 readings, and fits to 2,000 people, beside R's
+bam(discrete=TRUE).
 
 Everything from the frame to the table of gains is timed. Three bam fits (one per measure) are timed
 with their columns already in R; their time is scaled to the number of fits that the sweep makes.
@@ -12,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 
+from psychlm import data
 from psychlm import reading_times as reading
 from psychlm.corpora import reading_times as corpora
 from psychlm.reading_times import mgcv
@@ -93,6 +95,34 @@ def test_sweep_beside_bam(benchmark, seconds_a_bam_fit, n_models, seconds, times
 def test_sweep_with_heldout_gains(benchmark):
     taken = run(benchmark, 30, "cpu", folds=10)
     print(f"\n90 fits and 900 fits of ten folds: {taken:.1f} s; {benchmark.extra_info}")
+
+
+@pytest.mark.parametrize("fit", ["intercepts", "slopes", "bam_intercepts"])
+def test_two_thousand_readers(benchmark, fit):
+    readings, words = (data.facts(f"sap2024/{name}") for name in ("readings", "sentences"))
+    words["length"] = words["word_shape"].str.len()
+    frame = readings.merge(words, on=["sentence_id", "word_position"])
+    frame = frame.query("100 < self_paced_ms < 3000").astype({"item": str})
+    terms = 's(length, k=6) + s(trial) + s(participant, bs="re") + s(item, bs="re")'
+    if fit == "slopes":
+        terms += ' + s(participant, length, bs="re") + s(item, length, bs="re")'
+    options = {"backend": "mgcv", "discrete": True} if fit.startswith("bam") else {}
+    before, rounds = time.process_time(), 1 if options else 3
+    found = benchmark.pedantic(
+        reading.fit,
+        args=(frame, f"self_paced_ms ~ {terms}"),
+        kwargs=options,
+        rounds=rounds,
+    )
+    benchmark.extra_info |= {
+        "readings": len(frame),
+        "loglik": found.loglik,
+        "edf": found.edf,
+        "cpu_seconds": (time.process_time() - before) / rounds,
+        "load": os.getloadavg()[0],
+    }
+    print(f"\n{fit}: {benchmark.extra_info}")
+    assert found.converged
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here")

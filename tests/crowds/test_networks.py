@@ -43,6 +43,25 @@ def test_a_crowd_reads_texts_as_pytorchs_layers_do(rng):
             torch.testing.assert_close(bag_logits[m, row], expected)
 
 
+@pytest.mark.parametrize("tanh_layers", [0, 1])
+def test_heads_on_features_are_linear_layers_and_tanh(rng, tanh_layers):
+    features = crowds.encode_images(rng.normal(size=(6, 9)))
+    sizes = {"hidden": 4, "tanh_layers": tanh_layers}
+    network = crowds.Network.for_inputs("encoder", features, 3, **sizes)
+    weights = crowds.initial_weights(network, [1, 2])
+    logits = crowds.predict_logits(network, weights, features)
+    for m in range(2):
+        layers = [
+            nn.Linear(*weights[f"{name}.weight"][m].shape)
+            for name in [f"layer{i}" for i in range(tanh_layers)] + ["out"]
+        ]
+        for layer, name in zip(layers, ["layer0"][:tanh_layers] + ["out"], strict=True):
+            layer.weight.data = weights[f"{name}.weight"][m].T
+            layer.bias.data = weights[f"{name}.bias"][m]
+        hidden = [module for layer in layers[:-1] for module in (layer, nn.Tanh())]
+        torch.testing.assert_close(logits[m], nn.Sequential(*hidden, layers[-1])(features))
+
+
 def test_a_crowd_reads_images_as_pytorchs_layers_do(rng):
     images = crowds.encode_images(rng.normal(size=(4, 8, 8)))
     network = crowds.Network.for_inputs("cnn", images, 3, hidden=6)

@@ -11,7 +11,7 @@ from psychlm import crowds
 from psychlm.frames import FrameError
 
 WORDS = [f"w{i}" for i in range(30)]
-KINDS = ("bag", "lstm", "nli-bag", "nli-lstm", "mlp", "cnn")
+KINDS = ("bag", "lstm", "nli-bag", "nli-lstm", "encoder", "mlp", "cnn")
 
 
 def problem(kind, rng, n=60):
@@ -20,6 +20,8 @@ def problem(kind, rng, n=60):
     if kind in ("mlp", "cnn"):
         images = rng.normal(size=(n, 8, 8)) + gold[:, None, None] * np.eye(8)
         inputs = crowds.encode_images(images)
+    elif kind == "encoder":
+        inputs = crowds.encode_images(rng.normal(size=(n, 5)) + np.eye(3, 5)[gold])
     else:
         texts = [" ".join(rng.choice(WORDS, rng.integers(1, 9))) for _ in range(2 * n)]
         columns = [texts[:n]] if kind.startswith("nli-") else []

@@ -120,8 +120,8 @@ def answers_of_language_models(benchmark: str) -> pd.DataFrame:
 
 @pytest.mark.needs_share
 @pytest.mark.parametrize("bank", ["arc", "gsm8k"])
-def test_a_2pl_of_thousands_of_language_models_is_above_mirt(bank, reference_dir):
-    folder = reference_dir / "irt" / "metabench"
+def test_a_2pl_of_thousands_of_language_models_is_above_mirt(bank, shared_reference_dir):
+    folder = shared_reference_dir / "irt" / "metabench"
     fits = pd.read_csv(folder / "mirt_fits.csv", index_col="benchmark")
     released = pd.read_csv(folder / f"{bank}_items.csv", index_col=0)
     fit = quiet_fit(answers_of_language_models(bank), "2PL")

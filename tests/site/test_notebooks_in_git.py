@@ -14,7 +14,7 @@ import nbformat
 import pytest
 from conftest import IN_CI, ROOT, SHARE, absent
 
-from psychlm import site
+from psychlm import data, site
 from psychlm.site import collection
 
 REAL = sorted((ROOT / "notebooks").glob("[0-9]*_*.ipynb"))
@@ -91,6 +91,18 @@ def test_every_figure_has_a_caption_and_words_for_who_cannot_see_it(path: Path) 
         ):
             described = cell.metadata.get("psychlm", {})
             assert described.get("caption") and described.get("alt"), cell.source
+
+
+def test_each_experiment_of_the_papers_names_keys_of_its_notebook_or_a_reason() -> None:
+    numbered = {path.stem[:2]: path.read_text(encoding="utf-8") for path in REAL}
+    for _, row in data.published("experiments").fillna({"keys": "", "why": ""}).iterrows():
+        keys = [key.removesuffix(".*").removesuffix("*") for key in row["keys"].split(";") if key]
+        assert (row["data"] in ("own", "other", "simulated")) == bool(keys), row["experiment"]
+        assert keys or row["why"], f"{row['experiment']} is not repeated, and no reason is given"
+        for key in keys:
+            assert key.split(".")[-1] in numbered[f"{int(row['notebook']):02d}"], (
+                f"{row['experiment']}: {key}"
+            )
 
 
 @pytest.mark.slow

@@ -1,0 +1,349 @@
+r"""Features of texts and of sentence pairs from a frozen encoder: the inputs of kind ``encoder``.
+
+The encoder reads every text once. What a crowd trains are many small heads on these features, so
+that a crowd that has some knowledge of language costs no more than one that has none.
+
+A text is the mean of its states, as a unit vector (as all-MiniLM-L6-v2 was trained). A pair is
+compared word by word, as in decomposable attention (Parikh et al. 2016) with nothing to learn: with
+:math:`p_j` and :math:`h_i` the states of premise and hypothesis,
+
+.. math::
+    s_{ij} = \cos(h_i, p_j), \qquad d_i = h_i - \sum_j \mathrm{softmax}_j(10\, s_{ij})\, p_j .
+
+The features of the stored items, reduced to a few dimensions, are facts
+(``data/facts/models/encoder_*.parquet``), so that crowds train on them without encoder and texts.
+``python -m psychlm.crowds.features`` makes them anew; :func:`recompute` compares a sample.
+
+References
+----------
+Parikh, A., Täckström, O., Das, D., & Uszkoreit, J. (2016). A decomposable attention model for
+natural language inference. *EMNLP*.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import pandas as pd
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from psychlm import data
+from psychlm.corpora import laverghetta2021
+from psychlm.corpora.item_banks import NLI_LABELS, nli, sentiment
+from psychlm.frames import FrameError
+from psychlm.lm.choice_model import open_encoder
+
+SHARPNESS = 10.0  # of the softmax that aligns words; cosines of unrelated words lie near 0.2
+TEXTS_AT_ONCE = 64  # in one pass of the encoder
+PAIRS_AT_ONCE = 4096  # whose states are kept at a time: about 100 MB
+Task = Literal["snli", "sst"]
+TASKS: dict[Task, tuple[int, ...]] = {
+    "snli": (40, 40),
+    "sst": (48,),
+}  # task -> dimensions kept of each block of states
+
+
+@torch.inference_mode()
+def token_states(
+    texts: Sequence[str], encoder: str | Path = "bundled", *, max_tokens: int = 128
+) -> list[NDArray[np.float32]]:
+    """Return the last layer's states of each text, as arrays (tokens, d), special tokens included.
+
+    Parameters
+    ----------
+    texts : sequence of str
+    encoder : str or Path
+        ``"bundled"``, a folder, or a hub name: see :func:`psychlm.lm.open_encoder`.
+    max_tokens : int
+        Longer texts are cut at their end.
+
+    Raises
+    ------
+    ModelError
+        If the encoder cannot be opened.
+    """
+    network, tokenizer = open_encoder(encoder)
+    ids = tokenizer(list(texts), truncation=True, max_length=max_tokens)["input_ids"]
+    # Texts of similar length share a batch, which then holds little padding.
+    order = np.argsort([len(row) for row in ids], kind="stable")
+    states: list[NDArray[np.float32]] = [np.empty(0, np.float32)] * len(ids)
+    for start in range(0, len(order), TEXTS_AT_ONCE):
+        rows = order[start : start + TEXTS_AT_ONCE]
+        batch = tokenizer.pad({"input_ids": [ids[row] for row in rows]}, return_tensors="pt")
+        hidden = network(**batch).last_hidden_state.numpy()
+        for row, values in zip(rows, hidden, strict=True):
+            states[row] = values[: len(ids[row])]
+    return states
+
+
+def text_features(texts: Sequence[str], encoder: str | Path = "bundled") -> NDArray[np.float32]:
+    """Return the (n, d) unit vectors of texts: the mean of their states.
+
+    Raises
+    ------
+    ModelError
+        If the encoder cannot be opened.
+
+    Examples
+    --------
+    >>> text_features(["A fine film.", "A dull film."]).shape  # doctest: +SKIP
+    (2, 384)
+    """
+    means = [
+        states.mean(0)
+        for start in range(0, len(texts), PAIRS_AT_ONCE)
+        for states in token_states(texts[start : start + PAIRS_AT_ONCE], encoder)
+    ]
+    return _unit(np.array(means))
+
+
+def pair_features(
+    premises: Sequence[str], hypotheses: Sequence[str], encoder: str | Path = "bundled"
+) -> NDArray[np.float32]:
+    r"""Return the (n, 2 d + 7) features of sentence pairs.
+
+    They are, in this order, the unit vector of the hypothesis (d); the difference :math:`d_i` of
+    the hypothesis' word that the premise covers least, :math:`\min_i \max_j s_{ij}` (d); the least
+    and the mean of :math:`\max_j s_{ij}` over the hypothesis' words, and of :math:`\max_i s_{ij}`
+    over the premise's; the logarithms of both lengths in tokens; and the cosine of both unit
+    vectors.
+
+    Raises
+    ------
+    FrameError
+        If there are not as many hypotheses as premises.
+    ModelError
+        If the encoder cannot be opened.
+
+    Examples
+    --------
+    >>> pair_features(["A man sleeps."], ["A person rests."]).shape  # doctest: +SKIP
+    (1, 775)
+    """
+    if len(premises) != len(hypotheses):
+        raise FrameError(
+            f"{len(premises)} premises and {len(hypotheses)} hypotheses are no pairs; pass one "
+            "hypothesis for each premise"
+        )
+    rows = []
+    for start in range(0, len(premises), PAIRS_AT_ONCE):
+        part = slice(start, start + PAIRS_AT_ONCE)
+        both = zip(
+            token_states(premises[part], encoder),
+            token_states(hypotheses[part], encoder),
+            strict=True,
+        )
+        for premise, hypothesis in both:
+            u, v = _unit(premise.mean(0)), _unit(hypothesis.mean(0))
+            # Words without the special tokens at both ends; an empty text keeps its first token.
+            p = premise[1:-1] if len(premise) > 2 else premise[:1]
+            h = hypothesis[1:-1] if len(hypothesis) > 2 else hypothesis[:1]
+            similarity = _unit(h) @ _unit(p).T
+            covered, used = similarity.max(1), similarity.max(0)
+            # Align the word covered least with a weighted mean of the premise's words.
+            least = covered.argmin()
+            weights = np.exp(SHARPNESS * (similarity[least] - covered[least]))
+            difference = h[least] - weights @ p / weights.sum()
+            numbers = [covered.min(), covered.mean(), used.min(), used.mean()]
+            numbers += [np.log(len(p)), np.log(len(h)), u @ v]
+            rows.append(np.concatenate([v, difference, numbers]))
+    return np.array(rows, dtype=np.float32)
+
+
+def _unit(states: NDArray[np.float32]) -> NDArray[np.float32]:
+    return states / np.linalg.norm(states, axis=-1, keepdims=True)
+
+
+def item_features(task: Task, encoder: str | Path = "stored") -> tuple[pd.DataFrame, Tensor]:
+    """Return the items of a task, as numbers without wording, and their features.
+
+    Parameters
+    ----------
+    task : {"snli", "sst"}
+        The SNLI pairs of the share's development and test parts and the pairs of GLUE's diagnostic,
+        or the sentences of the Stanford Sentiment Treebank.
+    encoder : str or Path
+        ``"stored"`` reads the features of all-MiniLM-L6-v2 that come with the project. Another
+        encoder reads the texts now: see :func:`token_states`.
+
+    Returns
+    -------
+    items : DataFrame
+        ``item_id`` and ``part`` ("dev", "test", "diagnostic"; for SST "train", "dev", "test"),
+        ``answer`` (place of the gold label; for SST the degree from 0, very negative, to 4),
+        ``n_words`` of the text or premise. For pairs also ``premise`` (a number for each premise)
+        and the annotators' votes for each label (0 in the diagnostic).
+    features : (n, k) float32 Tensor
+        Standardised principal components; inputs of a network of the kind ``"encoder"``.
+
+    Raises
+    ------
+    DataMissingError, ModelError
+        If another encoder is named, and it or the texts are not on this machine.
+
+    Examples
+    --------
+    >>> items, features = item_features("snli")
+    >>> items["part"].value_counts().to_dict(), features.shape[1]
+    ({'dev': 1273, 'test': 1254, 'diagnostic': 812}, 87)
+    """
+    if str(encoder) == "stored":
+        table = data.facts(f"models/encoder_{task}")
+        columns = table.columns[table.columns.str.fullmatch(r"f\d+")]
+        return table.drop(columns=columns), torch.tensor(table[columns].to_numpy(np.float32))
+    items, features, affine = _read_task(task, encoder)
+    return items, torch.from_numpy(features @ affine[:-1] + affine[-1])
+
+
+def _read_task(
+    task: Task, encoder: str | Path
+) -> tuple[pd.DataFrame, NDArray[np.float32], NDArray[np.float32]]:
+    """Return the items of a task without wording, their features (n, d) and a projection."""
+    texts = task_texts(task)
+    features = task_features(texts, encoder)
+    # Only the first part, without its labels, decides on the projection.
+    first = texts["part"] == texts["part"].iloc[0]
+    width = open_encoder(encoder)[0].config.hidden_size
+    affine = fit_projection(features[first], TASKS[task], width)
+    return texts.drop(columns=["prompt", "hypothesis"], errors="ignore"), features, affine
+
+
+def task_texts(task: Task) -> pd.DataFrame:
+    """Return the items of a task with their wording, in the order of :func:`item_features`.
+
+    Returns
+    -------
+    DataFrame
+        The columns of :func:`item_features`, ``prompt``, and for pairs ``hypothesis``.
+
+    Raises
+    ------
+    DataMissingError
+        If the texts are not on this machine and cannot be fetched.
+    """
+    if task == "sst":
+        parts = {part: sentiment(f"sst/stsa.fine.{part}") for part in ("train", "dev", "test")}
+    else:
+        parts = {part: nli(f"snli/snli_1.0_{part}") for part in ("dev", "test")}
+        wording = laverghetta2021().wording()
+        halves = wording["prompt"].str.split("\n", n=1, expand=True)
+        parts["diagnostic"] = wording.assign(prompt=halves[0], hypothesis=halves[1])
+    items = pd.concat(parts, names=["part", None]).reset_index("part").reset_index(drop=True)
+    items["item_id"] = items["item_id"].astype(str)
+    items["n_words"] = items["prompt"].str.split().str.len()
+    columns = ["item_id", "part", "answer", "n_words"]
+    if task == "snli":
+        items["premise"] = pd.factorize(items["prompt"])[0]
+        votes = items["annotator_labels"].explode()
+        counts = pd.crosstab(votes.index, votes).reindex(items.index, fill_value=0)
+        items[NLI_LABELS] = counts[NLI_LABELS]
+        columns += ["premise", *NLI_LABELS]
+    return items[[*columns, *(name for name in ("prompt", "hypothesis") if name in items)]]
+
+
+def task_features(texts: pd.DataFrame, encoder: str | Path = "bundled") -> NDArray[np.float32]:
+    """Return the features of texts (column ``prompt``) or of pairs (also ``hypothesis``)."""
+    if "hypothesis" in texts:
+        return pair_features(texts["prompt"].tolist(), texts["hypothesis"].tolist(), encoder)
+    return text_features(texts["prompt"].tolist(), encoder)
+
+
+def project(features: NDArray[np.float32], task: Task) -> NDArray[np.float32]:
+    """Return features in the stored dimensions of a task: their principal components, standardised.
+
+    Parameters
+    ----------
+    features : (n, d) array
+        Of :func:`text_features` for SST, or of :func:`pair_features` for SNLI.
+
+    Returns
+    -------
+    (n, k) array
+        ``features @ W + b``, with W (d, k) and b (the last row) of the stored projection.
+    """
+    affine = data.facts(f"models/encoder_{task}_projection").to_numpy(np.float32)
+    return features @ affine[:-1] + affine[-1]
+
+
+def fit_projection(
+    features: NDArray[np.float32], sizes: Sequence[int], width: int
+) -> NDArray[np.float32]:
+    """Return the (d + 1, k) projection on the first principal components, each of variance 1.
+
+    Parameters
+    ----------
+    features : (n, d) array
+        Blocks of encoder states, then numbers that are only standardised.
+    sizes : sequence of int
+        Components kept of each block.
+    width : int
+        Columns of a block.
+    """
+    from sklearn.decomposition import PCA
+
+    n_states = width * len(sizes)
+    weights = np.zeros((features.shape[1], sum(sizes) + features.shape[1] - n_states))
+    for i, size in enumerate(sizes):
+        rows, first = slice(i * width, (i + 1) * width), sum(sizes[:i])
+        found = PCA(size, random_state=0).fit(features[:, rows])
+        scale = np.sqrt(found.explained_variance_)
+        weights[rows, first : first + size] = found.components_.T / scale
+    weights[n_states:, sum(sizes) :] = np.diag(1 / features[:, n_states:].std(0))
+    return np.vstack([weights, -features.mean(0) @ weights]).astype(np.float32)
+
+
+def recompute(task: Task, n: int = 20, *, seed: int = 0) -> float:
+    """Return the largest difference (SD) of a random sample of stored features, computed anew.
+
+    Parameters
+    ----------
+    n : int
+        Items of the sample.
+    seed : int
+        Of the sample.
+
+    Raises
+    ------
+    DataMissingError, ModelError
+        If the texts or the encoder are not on this machine.
+    """
+    items, stored = item_features(task)
+    rows = np.random.default_rng(seed).choice(len(items), n, replace=False)
+    texts = task_texts(task).iloc[rows]
+    if texts["item_id"].tolist() != items["item_id"].iloc[rows].tolist():
+        raise data.DataError(
+            f"the texts of {task!r} are not those of the stored features; make the features anew "
+            "with `python -m psychlm.crowds.features`"
+        )
+    again = project(task_features(texts), task)
+    return float(np.abs(again - stored[rows].numpy()).max())
+
+
+def main() -> None:
+    """Write the features and projections of all tasks to ``data/facts/models/``."""
+    for task in TASKS:
+        items, features, affine = _read_task(task, "bundled")
+        names = [f"f{i}" for i in range(affine.shape[1])]
+        values = (features @ affine[:-1] + affine[-1]).astype(np.float16)
+        counts = items.columns.difference(["item_id", "part"])
+        numbers = items.astype(dict.fromkeys(counts, np.int16))
+        tables = {
+            f"encoder_{task}": numbers.join(pd.DataFrame(values, columns=names)),
+            f"encoder_{task}_projection": pd.DataFrame(affine, columns=names),
+        }
+        for name, table in tables.items():
+            file = data.root() / "data" / "facts" / "models" / f"{name}.parquet"
+            file.parent.mkdir(parents=True, exist_ok=True)
+            with data.atomic_write(file) as part:
+                options = {"compression": "zstd", "compression_level": 19, "use_dictionary": False}
+                table.to_parquet(part, index=False, **options)
+            print(f"{file.stat().st_size / 1e3:8.1f} kB  models/{name}")
+
+
+if __name__ == "__main__":
+    main()

