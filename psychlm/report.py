@@ -137,6 +137,19 @@ def record(
     ValueError
         If a published value comes without its source, or is neither a number nor text.
     """
+    _add(key, value, published, unit, source, data, beside).write("running")
+
+
+def _add(
+    key: str,
+    value: Any,
+    published: Any,
+    unit: str | None,
+    source: str | None,
+    data: DataKind | None,
+    beside: dict[str, Any],
+) -> Report:
+    """Check a number and add it to the current report, which is returned unwritten."""
     if _current is None:
         raise RuntimeError(
             "no report has begun; call report.begin('NN_slug', ...) in the notebook's setup cell"
@@ -152,7 +165,7 @@ def record(
     number = {"key": key, "value": value, "published": published, "unit": unit, "source": source}
     number |= {"data": data or _current.data, **beside}
     _current.numbers[key] = {name: plain(entry) for name, entry in number.items()}
-    _current.write("running")
+    return _current
 
 
 def record_table(
@@ -208,15 +221,17 @@ def record_table(
                 p for label in labels for p in (label if isinstance(label, tuple) else (label,))
             ]
             printed = cell(published, row, column)
-            record(
+            current = _add(
                 ".".join([prefix, *map(str, parts)]),
                 table.iloc[place] if column is None else table.iloc[place, number],
-                published=printed,
-                unit=unit,
-                source=None if printed is None else cell(source, row, column),
-                data=data,
-                **{name: cell(values, row, column) for name, values in beside.items()},
+                printed,
+                unit,
+                None if printed is None else cell(source, row, column),
+                data,
+                {name: cell(values, row, column) for name, values in beside.items()},
             )
+    if table.size:
+        current.write("running")
 
 
 def finish() -> None:

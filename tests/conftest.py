@@ -38,7 +38,13 @@ def _share_or_skip(request: pytest.FixtureRequest) -> None:
 
 @pytest.fixture(scope="session")
 def reference_dir() -> Path:
-    """Return the folder of what the reference programs (R's mirt, ltm, psych, mgcv) gave."""
+    """Return the folder of the committed results of R's mirt, ltm and psych."""
+    return ROOT / "tests" / "reference"
+
+
+@pytest.fixture(scope="session")
+def shared_reference_dir() -> Path:
+    """Return the reference results that only the data share holds: those of restricted data."""
     if not (SHARE / "reference").is_dir():
         absent("the reference results")
     return SHARE / "reference"

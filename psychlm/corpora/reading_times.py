@@ -357,6 +357,47 @@ def provo() -> Corpus:
     return Corpus(frames.check_words(words), readings, None, (note,))
 
 
+def sap() -> Corpus:
+    """Read the agreement and NP/Z part of the SAP Benchmark: single self-paced times of 2,000
+    people (Huang et al. 2024).
+
+    Twenty-four items. In the difficult version of each a word forbids what the words before it
+    suggest: a verb after what looked like the object (``construction`` "NP/Z": "Because the suspect
+    changed the file deserved ..."), or a verb that does not agree with its subject ("agreement").
+    The easy version has a comma, or the right number. Sentences are the texts; six words of each
+    were timed, at ``region`` -3 to 2 from that verb.
+
+    Returns
+    -------
+    Corpus
+        ``words`` of whole sentences; ``readings`` with ``item``, ``construction``, ``difficult``,
+        ``region``, ``trial`` and ``question_correct``; surprisals of GPT-2, an LSTM and an RNNG.
+    """
+    try:
+        sentences = pd.read_csv(data.path("sap2024/sentences"), keep_default_na=False)
+    except data.DataMissingError:
+        sentences = data.facts("sap2024/sentences").rename(columns={"word_shape": "word"})
+    readings = data.facts("sap2024/readings")
+    ids = {"sentence_id": "text_id", "word_position": "word_id", "participant": "subject"}
+    names = {"gpt2_bits": "GPT-2", "lstm_bits": "LSTM", "rnng_bits": "RNNG"}
+    sentences = sentences.rename(columns=ids | names)
+    sentences[list(names.values())] = sentences[list(names.values())].apply(pd.to_numeric)
+    # One sentence was released without its words.
+    known = sentences[sentences["GPT-2"].notna()].reset_index(drop=True)
+    readings = readings.rename(columns=ids)
+    there = readings["text_id"].isin(known["text_id"])
+    note = f"{int((~there).sum())} of {len(readings)} readings are of a sentence without words"
+    readings = readings[there].assign(
+        construction=readings["construction"].map({"NPZ": "NP/Z", "NP/Z Agreement": "agreement"}),
+        difficult=readings["grammaticality"] == "U",
+        item=readings["item"].map("{:02d}".format),
+    )
+    readings = readings.drop(columns=["grammaticality", "ambiguity"])
+    words = _with_predictors(frames.check_words(known[["text_id", "word_id", "word"]]))
+    surprisals = words[["text_id", "word_id"]].join(known[list(names.values())])
+    return Corpus(words, frames.check_readings(readings), surprisals, (note,))
+
+
 def _checked(
     words: pd.DataFrame, readings: pd.DataFrame, surprisals: pd.DataFrame | None = None
 ) -> Corpus:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from psychlm.crowds.features import (
+    item_features,
     pair_features,
     project,
     recompute,
-    stored_features,
     task_texts,
     text_features,
 )
@@ -27,12 +27,12 @@ __all__ = [
     "encode_images",
     "encode_texts",
     "initial_weights",
+    "item_features",
     "local_cluster",
     "pair_features",
     "predict_logits",
     "project",
     "recompute",
-    "stored_features",
     "task_texts",
     "text_features",
     "train",

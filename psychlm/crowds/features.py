@@ -159,14 +159,17 @@ def _unit(states: NDArray[np.float32]) -> NDArray[np.float32]:
     return states / np.linalg.norm(states, axis=-1, keepdims=True)
 
 
-def stored_features(task: Task) -> tuple[pd.DataFrame, Tensor]:
-    """Return the items of a task, as numbers without wording, and their stored features.
+def item_features(task: Task, encoder: str | Path = "stored") -> tuple[pd.DataFrame, Tensor]:
+    """Return the items of a task, as numbers without wording, and their features.
 
     Parameters
     ----------
     task : {"snli", "sst"}
         The SNLI pairs of the share's development and test parts and the pairs of GLUE's diagnostic,
         or the sentences of the Stanford Sentiment Treebank.
+    encoder : str or Path
+        ``"stored"`` reads the features of all-MiniLM-L6-v2 that come with the project. Another
+        encoder reads the texts now: see :func:`token_states`.
 
     Returns
     -------
@@ -176,27 +179,47 @@ def stored_features(task: Task) -> tuple[pd.DataFrame, Tensor]:
         ``n_words`` of the text or premise. For pairs also ``premise`` (a number for each premise)
         and the annotators' votes for each label (0 in the diagnostic).
     features : (n, k) float32 Tensor
-        Standardised; inputs of a network of the kind ``"encoder"``.
+        Standardised principal components; inputs of a network of the kind ``"encoder"``.
+
+    Raises
+    ------
+    DataMissingError, ModelError
+        If another encoder is named, and it or the texts are not on this machine.
 
     Examples
     --------
-    >>> items, features = stored_features("snli")
+    >>> items, features = item_features("snli")
     >>> items["part"].value_counts().to_dict(), features.shape[1]
     ({'dev': 1273, 'test': 1254, 'diagnostic': 812}, 87)
     """
-    table = data.facts(f"models/encoder_{task}")
-    columns = table.columns[table.columns.str.fullmatch(r"f\d+")]
-    features = torch.tensor(table[columns].to_numpy(np.float32))
-    return table.drop(columns=columns), features
+    if str(encoder) == "stored":
+        table = data.facts(f"models/encoder_{task}")
+        columns = table.columns[table.columns.str.fullmatch(r"f\d+")]
+        return table.drop(columns=columns), torch.tensor(table[columns].to_numpy(np.float32))
+    items, features, affine = _read_task(task, encoder)
+    return items, torch.from_numpy(features @ affine[:-1] + affine[-1])
+
+
+def _read_task(
+    task: Task, encoder: str | Path
+) -> tuple[pd.DataFrame, NDArray[np.float32], NDArray[np.float32]]:
+    """Return the items of a task without wording, their features (n, d) and a projection."""
+    texts = task_texts(task)
+    features = task_features(texts, encoder)
+    # Only the first part, without its labels, decides on the projection.
+    first = texts["part"] == texts["part"].iloc[0]
+    width = open_encoder(encoder)[0].config.hidden_size
+    affine = fit_projection(features[first], TASKS[task], width)
+    return texts.drop(columns=["prompt", "hypothesis"], errors="ignore"), features, affine
 
 
 def task_texts(task: Task) -> pd.DataFrame:
-    """Return the items of a task with their wording, in the order of :func:`stored_features`.
+    """Return the items of a task with their wording, in the order of :func:`item_features`.
 
     Returns
     -------
     DataFrame
-        The columns of :func:`stored_features`, ``prompt``, and for pairs ``hypothesis``.
+        The columns of :func:`item_features`, ``prompt``, and for pairs ``hypothesis``.
 
     Raises
     ------
@@ -217,7 +240,8 @@ def task_texts(task: Task) -> pd.DataFrame:
     if task == "snli":
         items["premise"] = pd.factorize(items["prompt"])[0]
         votes = items["annotator_labels"].explode()
-        items[NLI_LABELS] = pd.crosstab(votes.index, votes).reindex(items.index, fill_value=0)
+        counts = pd.crosstab(votes.index, votes).reindex(items.index, fill_value=0)
+        items[NLI_LABELS] = counts[NLI_LABELS]
         columns += ["premise", *NLI_LABELS]
     return items[[*columns, *(name for name in ("prompt", "hypothesis") if name in items)]]
 
@@ -288,7 +312,7 @@ def recompute(task: Task, n: int = 20, *, seed: int = 0) -> float:
     DataMissingError, ModelError
         If the texts or the encoder are not on this machine.
     """
-    items, stored = stored_features(task)
+    items, stored = item_features(task)
     rows = np.random.default_rng(seed).choice(len(items), n, replace=False)
     texts = task_texts(task).iloc[rows]
     if texts["item_id"].tolist() != items["item_id"].iloc[rows].tolist():
@@ -302,17 +326,12 @@ def recompute(task: Task, n: int = 20, *, seed: int = 0) -> float:
 
 def main() -> None:
     """Write the features and projections of all tasks to ``data/facts/models/``."""
-    for task, sizes in TASKS.items():
-        items = task_texts(task)
-        features = task_features(items)
-        # Only the first part, without its labels, decides on the projection.
-        first = items["part"] == items["part"].iloc[0]
-        affine = fit_projection(features[first], sizes, open_encoder()[0].config.hidden_size)
+    for task in TASKS:
+        items, features, affine = _read_task(task, "bundled")
         names = [f"f{i}" for i in range(affine.shape[1])]
         values = (features @ affine[:-1] + affine[-1]).astype(np.float16)
-        numbers = items.drop(columns=["prompt", "hypothesis"], errors="ignore")
-        counts = numbers.columns.difference(["item_id", "part"])
-        numbers = numbers.astype(dict.fromkeys(counts, np.int16))
+        counts = items.columns.difference(["item_id", "part"])
+        numbers = items.astype(dict.fromkeys(counts, np.int16))
         tables = {
             f"encoder_{task}": numbers.join(pd.DataFrame(values, columns=names)),
             f"encoder_{task}_projection": pd.DataFrame(affine, columns=names),

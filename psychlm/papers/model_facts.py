@@ -35,6 +35,7 @@ WORDS: dict[str, Callable[[], pd.DataFrame]] = {
     "ucl2023": lambda: reading_times.ucl_norms().sentences,
     "naturalstories": lambda: reading_times.natural_stories().words,
     "provo": lambda: reading_times.provo().words,
+    "sap2024": lambda: reading_times.sap().words,
 }
 BANKS: dict[str, Callable[[], pd.DataFrame]] = {
     "OpenBookQA": lambda: read_arc("mcqa/openbookqa/test"),
@@ -262,7 +263,7 @@ def surprisal(corpus: str) -> pd.DataFrame:
 
     Parameters
     ----------
-    corpus : {"ucl2023", "naturalstories", "provo"}
+    corpus : {"ucl2023", "naturalstories", "provo", "sap2024"}
 
     Returns
     -------
@@ -287,7 +288,7 @@ def recompute_surprisal(
 
     Parameters
     ----------
-    corpus : {"ucl2023", "naturalstories", "provo"}
+    corpus : {"ucl2023", "naturalstories", "provo", "sap2024"}
     words : DataFrame
         The words frame of the corpus, with its texts.
     model : str
@@ -430,9 +431,13 @@ def compute_inoculation() -> None:
     seed = GATHERED["seed"]
     learn, check, spare = science_questions()
     untrained = lm.encoder_model("bundled", seed=seed)
-    rates = {"learning_rate": 1e-3, "epochs": 8, "patience": 3}
+    rates: dict[str, Any] = {"learning_rate": 1e-3, "epochs": 8, "patience": 3}
     trained = untrained.train(learn, seed=seed, development=check, **rates)
-    about = {"revision": untrained.fingerprint, "encoder": "all-MiniLM-L6-v2", **rates}
+    about: dict[str, Any] = {
+        "revision": f"sha256:{untrained.fingerprint}",
+        "encoder": "all-MiniLM-L6-v2",
+        **rates,
+    }
     about |= {"n_science": len(learn), "n_check": len(check), "n_spare": len(spare)}
     weights = {
         name: value.numpy().ravel().astype(np.float16)
@@ -451,14 +456,14 @@ def compute_inoculation() -> None:
     tables: dict[tuple[str, ...], pd.DataFrame] = {}
     answers: dict[tuple[str, ...], pd.DataFrame] = {}
     for probe in parts["test"]["probe"].unique():
-        own = [parts[part][parts[part]["probe"] == probe] for part in ("train", "dev")]
-        sizes = tuple(min(k, len(own[0])) for k in SIZES)
+        train, dev = (parts[part][parts[part]["probe"] == probe] for part in ("train", "dev"))
+        sizes = tuple(min(k, len(train)) for k in SIZES)
         sweep = richardson2020.Sweep(
             sizes=sizes, learning_rates=(1e-4, 1e-3), epochs=(3,), seeds=(0,), add_some=(0, 1)
         )
         folder = cache_folder() / "inoculation"
         done = richardson2020.inoculate(
-            model, *own, check, parts["test"], sweep=sweep, more=spare, folder=folder
+            model, train, dev, check, parts["test"], sweep=sweep, more=spare, folder=folder
         )
         as_it_came = pd.DataFrame([{"cell": -1, "k": 0, **done.before}])
         cells = pd.concat([as_it_came, done.cells.reset_index()])

@@ -26,6 +26,8 @@ class GAMFit:
     coefficients : DataFrame, indexed by R's names of the linear terms
         ``estimate``, ``std_error`` (Bayesian, given the smoothing), ``low`` and ``high`` (95 %, t
         distribution), in the response's unit per unit of the predictor.
+    covariance : DataFrame, the same labels in rows and columns
+        Bayesian covariance of the linear terms' estimates, as R's ``vcov``.
     smooths : DataFrame, indexed by label
         ``edf`` of each smooth.
     scale : float
@@ -41,6 +43,7 @@ class GAMFit:
     loglik: float
     edf: float
     coefficients: pd.DataFrame
+    covariance: pd.DataFrame
     smooths: pd.DataFrame
     scale: float
     n: int
@@ -90,14 +93,18 @@ def check_new_data(data: pd.DataFrame, variables: tuple[str, ...]) -> None:
         raise FrameError(f"cannot predict: predictors {gaps} have gaps; fill or drop those rows")
 
 
-def coefficient_table(
-    names: list[str], estimate: np.ndarray, std_error: np.ndarray, dof: float
-) -> pd.DataFrame:
-    """Return estimates with standard errors and 95 % intervals, by name."""
+def coefficient_tables(
+    names: list[str], estimate: np.ndarray, covariance: np.ndarray, dof: float
+) -> dict[str, pd.DataFrame]:
+    """Return ``coefficients`` (with 95 % intervals) and ``covariance`` of a fit, by name."""
+    std_error, index = np.sqrt(np.diag(covariance)), pd.Index(names, name="coefficient")
     margin = stats.t.ppf(0.975, dof) * std_error
     table = {"estimate": estimate, "std_error": std_error}
     table |= {"low": estimate - margin, "high": estimate + margin}
-    return pd.DataFrame(table, index=pd.Index(names, name="coefficient"))
+    return {
+        "coefficients": pd.DataFrame(table, index=index),
+        "covariance": pd.DataFrame(covariance, index=index, columns=index),
+    }
 
 
 def smooth_table(edf: dict[str, float]) -> pd.DataFrame:

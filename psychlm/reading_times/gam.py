@@ -12,7 +12,7 @@ from scipy.linalg import block_diag
 
 from psychlm.device import torch_device
 from psychlm.frames import FrameError
-from psychlm.reading_times._result import GAMFit, check_new_data, coefficient_table, smooth_table
+from psychlm.reading_times._result import GAMFit, check_new_data, coefficient_tables, smooth_table
 from psychlm.reading_times.formula import Formula, parse
 from psychlm.reading_times.model_matrix import (
     build_matrix,
@@ -164,10 +164,10 @@ def _fit_native(
     # Estimates of the linear terms as R has them; the intercept is a combination of all.
     q, spans = len(slopes), matrix.slices
     linear = [i for term in matrix.linear for i in range(q)[spans[term.label]]]
-    at_zero = np.zeros(q)
-    at_zero[0], at_zero[linear] = 1, -centre[linear]
-    estimate = np.r_[mean + at_zero @ slopes, slopes[linear]]
-    error = np.sqrt(np.r_[at_zero @ covariance @ at_zero, np.diag(covariance)[linear]])
+    chosen = np.eye(q)[[0, *linear]]
+    chosen[0, linear] = -centre[linear]
+    estimate = chosen @ slopes
+    estimate[0] += mean
 
     def predict(new: pd.DataFrame) -> np.ndarray:
         check_new_data(new, formula.variables)
@@ -184,7 +184,7 @@ def _fit_native(
         method=method,
         loglik=float(solution.loglik),
         edf=float(edf.sum()),
-        coefficients=coefficient_table(names, estimate, error, n - edf.sum()),
+        **coefficient_tables(names, estimate, chosen @ covariance @ chosen.T, n - edf.sum()),
         smooths=smooth_table({s.label: edf[spans[s.label]].sum() for s in formula.smooths}),
         scale=variance,
         n=n,

@@ -21,7 +21,7 @@ from psychlm.frames import FrameError
 from psychlm.reading_times._result import (
     GAMFit,
     check_new_data,
-    coefficient_table,
+    coefficient_tables,
     require_columns,
     smooth_table,
 )
@@ -51,7 +51,7 @@ function(formula, data, method, discrete, tolerance) {
   linear <- seq_len(fit$nsdf)
   list(fit = fit, warnings = messages, loglik = as.numeric(stats::logLik(fit)), edf = sum(fit$edf),
        scale = fit$sig2, names = names(stats::coef(fit))[linear],
-       estimate = unname(stats::coef(fit)[linear]), error = sqrt(unname(diag(fit$Vp))[linear]),
+       estimate = unname(stats::coef(fit)[linear]), covariance = unname(fit$Vp[linear, linear]),
        labels = vapply(fit$smooth, function(s) s$label, ""),
        smooth_edf = vapply(fit$smooth, function(s) sum(fit$edf[s$first.para:s$last.para]), 0),
        converged = isTRUE(fit$converged) || isTRUE(fit$mgcv.conv) ||
@@ -215,8 +215,10 @@ def fit(
         for message in part["warnings"]:
             warnings.warn(f"mgcv: {message}", RuntimeWarning, stacklevel=3)
         numbers = {name: float(part[name][0]) for name in ("loglik", "edf", "scale")}
-        estimate, error = np.asarray(part["estimate"]), np.asarray(part["error"])
-        table = coefficient_table(list(part["names"]), estimate, error, len(data) - numbers["edf"])
+        estimate = np.asarray(part["estimate"])
+        covariance = np.asarray(part["covariance"]).reshape(len(estimate), -1)
+        dof = len(data) - numbers["edf"]
+        tables = coefficient_tables(list(part["names"]), estimate, covariance, dof)
         labels = [str(label) for label in part["labels"]]
         smooths = smooth_table(dict(zip(labels, np.asarray(part["smooth_edf"]), strict=True)))
         model, converged = part["fit"], bool(part["converged"][0])
@@ -241,7 +243,7 @@ def fit(
         formula=formula,
         backend="mgcv",
         method=method,
-        coefficients=table,
+        **tables,
         smooths=smooths,
         n=len(data),
         n_missing=n_missing,

@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 
 from psychlm.frames import FrameError
-from psychlm.reading_times._result import GAMFit, coefficient_table, smooth_table
+from psychlm.reading_times._result import GAMFit, coefficient_tables, smooth_table
 from psychlm.reading_times.formula import Formula
 
 SMOOTHING = np.logspace(-3, 4, 8)  # one penalty for all terms is chosen from these
@@ -84,7 +84,7 @@ def fit(data: pd.DataFrame, formula: Formula, *, n_missing: int = 0) -> GAMFit:
         smooth.label: per_coefficient[model.terms.get_coef_indices(n_linear + i)].sum()
         for i, smooth in enumerate(smooths)
     }
-    estimate, error = model.coef_[index], model.statistics_["se"][index]
+    estimate, covariance = model.coef_[index], model.statistics_["cov"][np.ix_(index, index)]
     labels = ["(Intercept)", *(term[0] for term in formula.linear)]
     return GAMFit(
         formula=formula.text,
@@ -92,7 +92,7 @@ def fit(data: pd.DataFrame, formula: Formula, *, n_missing: int = 0) -> GAMFit:
         method="GCV",
         loglik=float(-n / 2 * (np.log(2 * np.pi * rss / n) + 1)),
         edf=edf,
-        coefficients=coefficient_table(labels, estimate, error, n - edf),
+        **coefficient_tables(labels, estimate, covariance, n - edf),
         smooths=smooth_table(edf_of),
         scale=rss / (n - edf),
         n=n,

@@ -138,7 +138,8 @@ class Inverse:
         q = dense.shape[1]
         by_column = border.transpose(1, 2)
         tm = dense[:, None] @ (by_column.mT @ by_column)  # T M_a: (B, r, q, q)
-        between = border @ dense[:, None] @ border.mT  # E_g T E_g'
+        weighted = (border.flatten(1, 2) @ dense).view_as(border)
+        between = weighted @ border.mT  # E_g T E_g'
         local = self.within * (self.within + 2 * between)
         squares = dense.new_empty((len(dense), q + len(tm[0]), q + len(tm[0])))
         squares[:, :q, :q] = dense.square()
@@ -343,8 +344,9 @@ def minimise(
         indefinite = torch.nonzero(~definite[active] & (halvings[active] == 0)).squeeze(1)
         if len(indefinite):
             rows = active[indefinite]
+            first = part[indefinite], old[indefinite], new[indefinite]
             trial[indefinite], lowest = _descend(
-                part[indefinite], old[indefinite], theta[rows], step[rows], limit[rows], evaluate
+                *first, theta[rows], step[rows], limit[rows], evaluate
             )
             new.put(indefinite, lowest)
             better[indefinite] = lowest.value < old.value[indefinite]
@@ -398,12 +400,13 @@ def _newton_step(point: Point, open_: Tensor) -> tuple[Tensor, Tensor]:
 def _descend(
     moments: Moments,
     old: Point,
+    chosen: Point,
     theta: Tensor,
     step: Tensor,
     limit: Tensor,
     evaluate: Callable[[Moments, Tensor], Point],
 ) -> tuple[Tensor, Point]:
-    """Return the better of a Newton step and a step of steepest descent.
+    """Return the better of a Newton step, whose end is ``chosen``, and one of steepest descent.
 
     Newton's is halved until it is trusted, steepest descent while that helps.
     """
@@ -413,7 +416,6 @@ def _descend(
 
     # Newton's step, halved up to three times.
     point = theta + step
-    chosen = evaluate(moments, point)
     open_ = ~accepted(chosen, step)
     for halving in (0.5, 0.25, 0.125):
         if open_.any():
@@ -423,13 +425,18 @@ def _descend(
             point[good], open_ = (theta + halving * step)[good], open_ & ~good
     chosen.value[open_] = torch.inf
 
-    # Steepest descent, halved while the criterion falls.
-    length, direction = 1.0, _steepest(old)
-    lowest_point = theta + direction
+    # Steepest descent: steps of 1, 1/2, 1/4, ... while the criterion falls. It rises far beyond the
+    # minimum of its quadratic approximation, so that steps of eight times that length are left out.
+    direction = _steepest(old)
+    slope = -(old.gradient * direction).sum(dim=1)
+    curvature = (direction[:, None, :] @ old.hessian @ direction[:, :, None]).flatten()
+    best_length = torch.where(curvature > 0, slope / curvature, 1).clamp(2.0**-20, 0.125)
+    length = torch.exp2(torch.ceil(torch.log2(8 * best_length)))[:, None]
+    lowest_point = theta + length * direction
     lowest = evaluate(moments, lowest_point)
     open_ = torch.ones_like(open_)
-    while open_.any() and length > 2.0**-20:
-        length /= 2
+    while open_.any() and length.max() > 2.0**-20:
+        length = length / 2
         new = evaluate(moments, theta + length * direction)
         lower = (new.value <= lowest.value) & _trusted(old, new, length * direction, limit) & open_
         open_ &= ~((lowest.value < old.value) & (new.value > lowest.value))

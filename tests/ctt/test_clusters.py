@@ -71,7 +71,6 @@ def test_an_impossible_number_of_clusters_is_refused(blocks, rng):
         ctt.cluster_items_by_restarts(blocks.iloc[:, :3], rng=rng)
 
 
-@pytest.mark.needs_share
 def test_eleven_of_fourteen_cells_of_table_2_come_out(rng):
     study = corpora.laverghetta2021()
     published = data.published("laverghetta2021.table2").set_index(["category", "population"])["r"]

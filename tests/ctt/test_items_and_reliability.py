@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 from statsmodels.stats.inter_rater import fleiss_kappa as statsmodels_kappa
 
-from psychlm import ctt, data
+from psychlm import corpora, ctt
 from psychlm.frames import FrameError
 
 
@@ -36,12 +36,11 @@ def test_items_and_reliability_of_the_lsat_equal_psych(name, reference_dir):
     compare_with_psych(responses, by_item[by_item["dataset"] == name], by_test)
 
 
-@pytest.mark.needs_share
 @pytest.mark.parametrize("group", [4, 5])
 def test_items_and_reliability_of_the_snli_scales_equal_psych(group, reference_dir):
     by_item = pd.read_csv(reference_dir / "irt" / "ctt_items.csv")
     by_test = pd.read_csv(reference_dir / "irt" / "ctt_test.csv", index_col="dataset")
-    responses = pd.read_csv(data.path(f"lalor2016/irt_file_{group}_coded"), index_col=0)
+    responses = corpora.lalor2016(group).graded
     names = [name for name in by_test.index if name.startswith(f"{group}GS")]
     assert names
     for name in names:

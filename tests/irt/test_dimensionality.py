@@ -21,7 +21,7 @@ from psychlm.irt.dimensionality import (
 )
 
 SNLI = ["4GS_contradiction", "4GS_entailment", "5GS_contradiction", "5GS_entailment", "5GS_neutral"]
-SETS = ["LSAT6", "LSAT7", *(pytest.param(name, marks=pytest.mark.needs_share) for name in SNLI)]
+SETS = ["LSAT6", "LSAT7", *SNLI]
 
 
 def two_clusters(rng, n_persons=1200, slope=1.8, correlation=0.3):
@@ -106,7 +106,6 @@ def test_the_gradient_is_that_of_the_likelihood(rng):
         assert gradient[place] == pytest.approx(numerical, rel=1e-5, abs=1e-6)
 
 
-@pytest.mark.needs_share
 def test_the_two_factor_2pl_equals_mirt_or_is_better(reference_dir, read_responses):
     responses = read_responses("5GS_contradiction")
     responses = responses.drop(columns=responses.columns[[21, 25]])
@@ -197,7 +196,6 @@ def test_a_second_factor_is_significant_only_where_there_is_one(rng):
     assert p[0.2] < 1e-10 < p[0.999]
 
 
-@pytest.mark.needs_share
 def test_the_set_that_the_dissertation_rejected_has_a_second_ability(read_responses):
     ratio = {name: eigenvalues(read_responses(name)) for name in SNLI}
     ratio = {name: values[1] / values[2] for name, values in ratio.items()}

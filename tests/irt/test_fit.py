@@ -13,20 +13,20 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from scipy.special import expit, logsumexp
 
-from psychlm import corpora, data, irt, simulate
+from psychlm import corpora, irt, simulate
 from psychlm.frames import FrameError
 from psychlm.irt import _fit, likelihood, response_matrix, standard_errors
 from psychlm.irt.em import Settings
 
 SMALL = ["LSAT6", "LSAT7"]
-LARGE = [
+DATASETS = [
+    *SMALL,
     "5GS_contradiction",
     "5GS_entailment",
     "5GS_neutral",
     "4GS_contradiction",
     "4GS_entailment",
 ]
-DATASETS = [*SMALL, *(pytest.param(name, marks=pytest.mark.needs_share) for name in LARGE)]
 
 
 @pytest.fixture(autouse=True)
@@ -41,12 +41,7 @@ def _one_thread():
 def responses_of(dataset, reference_dir):
     if dataset in SMALL:
         return pd.read_csv(reference_dir / "irt" / f"data_{dataset}.csv")
-    group, label = dataset[0], dataset[4:]
-    gold = pd.read_csv(
-        data.path(f"lalor2016/group_{group}"), sep=" ", header=None, names=["item", "label"]
-    )
-    everyone = pd.read_csv(data.path(f"lalor2016/irt_file_{group}_coded"), index_col="userid")
-    return everyone[gold.loc[gold["label"] == label, "item"]]
+    return corpora.lalor2016(int(dataset[0])).items_keyed(dataset[4:])
 
 
 def reference(reference_dir, table, dataset, model):
@@ -123,7 +118,6 @@ def test_3pl_reaches_the_likelihood_that_mirt_reaches(dataset, reference_dir):
     assert fit.loglik > reference(reference_dir, "fits", dataset, "3PL")["logLik"].iloc[0] - 0.01
 
 
-@pytest.mark.needs_share
 def test_well_identified_3pl_items_meet_mirt(reference_dir):
     fit = irt.fit(responses_of("4GS_entailment", reference_dir), "3PL")
     mirt = reference(reference_dir, "items", "4GS_entailment", "3PL").sort_values("index")
@@ -510,7 +504,6 @@ def test_an_unknown_model_is_refused():
         irt.fit(answered, {answered.columns[0]: "3PL"})
 
 
-@pytest.mark.needs_share
 def test_items_that_separate_persons_are_named_and_the_others_keep_their_errors() -> None:
     models = (
         corpora.laverghetta2021().models

@@ -24,7 +24,7 @@ from psychlm.irt.item_fit import (
 m2 = _m2.m2
 MODELS = ["2PL", "3PL", "Rasch"]
 SNLI = ["4GS_contradiction", "4GS_entailment", "5GS_contradiction", "5GS_entailment", "5GS_neutral"]
-SETS = ["LSAT6", "LSAT7", *(pytest.param(name, marks=pytest.mark.needs_share) for name in SNLI)]
+SETS = ["LSAT6", "LSAT7", *SNLI]
 MIRT_SMALLEST_VARIANCE = np.sqrt(1e-5)  # to which mirt lifts item variances in infit and outfit
 
 
@@ -164,7 +164,6 @@ def test_the_derivatives_in_m2_are_those_of_the_margins(tables):
             np.testing.assert_allclose(numerical, analytic[:, 7 * block + k], atol=1e-9)
 
 
-@pytest.mark.needs_share
 @pytest.mark.parametrize("dataset", SNLI[:2])
 def test_m2_of_the_3pl_differs_from_mirt_by_its_derivative_alone(
     dataset, reference_dir, read_responses, monkeypatch

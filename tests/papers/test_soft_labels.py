@@ -126,7 +126,6 @@ def test_a_trained_model_takes_up_the_crowds_distribution(loss):
     assert (p[:, 0, 0] > 0.9).all() and (p[:, 1, 1] > 0.9).all()
 
 
-@pytest.mark.needs_share
 def test_table_4_1_comes_out_of_the_released_responses():
     people = corpora.lalor2016(4)
     soft = sl.soft_labels(sl.label_counts(people.labels, NLI))
@@ -140,7 +139,6 @@ def test_table_4_1_comes_out_of_the_released_responses():
     assert sl.entropy(ours).iloc[:2].to_numpy() == pytest.approx(printed_entropy, abs=5e-4)
 
 
-@pytest.mark.needs_share
 def test_table_4_2_comes_out_of_the_released_responses():
     ratings = corpora.lalor2018_ratings()
     printed = data.published("lalor2020.table4_2").set_index("phrase_id").drop(columns="source")

@@ -85,10 +85,13 @@ def test_plain_regression_equals_statsmodels(frame):
     assert ours.edf == pytest.approx(len(theirs.params))
     assert sorted(ours.coefficients["estimate"]) == pytest.approx(sorted(theirs.params))
     assert sorted(ours.coefficients["std_error"]) == pytest.approx(sorted(theirs.bse))
+    renamed = {"(Intercept)": "Intercept", "oldTRUE": "old[T.True]"}
+    renamed |= {"gb": "g[T.b]", "gc": "g[T.c]"}
+    covariance = ours.covariance.rename(index=renamed, columns=renamed)
+    assert (covariance - theirs.cov_params()).abs().max(axis=None) < 1e-6
     assert ours.predict(frame).to_numpy() == pytest.approx(theirs.predict(frame).to_numpy())
 
 
-@pytest.mark.needs_share
 def test_the_linear_models_released_with_the_ucl_corpus_are_reproduced():
     corpus = corpora.ucl()
     table = corpora.join(corpora.join(corpus.readings, corpus.words), corpus.surprisals)

@@ -12,7 +12,6 @@ from psychlm.corpora import reading_times as corpora
 from psychlm.frames import FrameError
 
 
-@pytest.mark.needs_share
 def test_the_pnc_of_the_released_models_is_scipys_correlation():
     corpus = corpora.ucl()
     table = reading.quality(corpus.words, corpus.surprisals).set_index("model")

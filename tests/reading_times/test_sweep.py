@@ -161,7 +161,6 @@ def test_a_model_that_repeats_a_predictor_is_named(simulated):
         reading.delta_loglik(simulated.readings, table, "gaze_ms", "log_frequency + length_chars")
 
 
-@pytest.mark.needs_share
 def test_a_corpus_whose_measures_are_not_in_ms_is_swept_too():
     corpus = corpora.provo()
     words, _ = corpora.exclude(corpora.add_lags(corpus.words, ["length_chars"]))
