@@ -5,12 +5,13 @@
 ``parallel_analysis``, ``two_factor`` and ``rotate`` the number of abilities. ``select_items`` makes
 a scale of a bank of items, and ``confirm`` tests it on new persons. ``mantel_haenszel`` and
 ``dif_likelihood_ratio`` test whether items work alike in two groups; ``lltm`` explains difficulties
-by features of the items.
+by features of the items. ``adaptive_test`` replays a computerised adaptive test.
 """
 
 from psychlm.irt._fit import fit
 from psychlm.irt._lltm import LLTMFit, lltm
 from psychlm.irt._m2 import M2Fit, m2
+from psychlm.irt.adaptive import AdaptiveTest, adaptive_test
 from psychlm.irt.dif import (
     LikelihoodRatioDIF,
     MantelHaenszel,
@@ -46,6 +47,7 @@ from psychlm.irt.selection import (
 )
 
 __all__ = [
+    "AdaptiveTest",
     "Beta",
     "Confirmation",
     "IRTFit",
@@ -64,6 +66,7 @@ __all__ = [
     "Selection",
     "TwoFactorFit",
     "TwoGroupFit",
+    "adaptive_test",
     "assemble_form",
     "confirm",
     "dif_likelihood_ratio",

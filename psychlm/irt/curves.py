@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike
 from scipy.interpolate import make_smoothing_spline
-from scipy.special import expit
+from scipy.special import expit, log_expit
 
 from psychlm.frames import FrameError, format_names
 
@@ -89,6 +89,20 @@ def probability(theta: ArrayLike, items: pd.DataFrame) -> np.ndarray:
     """
     a, d, c = item_parameters(items)
     return c + (1 - c) * expit(np.multiply.outer(np.atleast_1d(np.asarray(theta, float)), a) + d)
+
+
+def log_probabilities(linear: np.ndarray, guess: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return log P and log(1 - P), given a theta + d and c; neither P nor 1 - P is rounded to 0.
+
+    Examples
+    --------
+    >>> log_probabilities(np.array([0.0, 800.0]), np.zeros(2))[1].round(3).tolist()
+    [-0.693, -800.0]
+    """
+    log_not_guessed = np.log1p(-guess)
+    with np.errstate(divide="ignore"):  # log 0, where there is no guessing
+        log_right = np.logaddexp(np.log(guess), log_not_guessed + log_expit(linear))
+    return log_right, log_not_guessed + log_expit(-linear)
 
 
 def item_information(theta: ArrayLike, items: pd.DataFrame) -> np.ndarray:

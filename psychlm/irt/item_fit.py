@@ -18,6 +18,7 @@ from scipy import stats
 from scipy.special import expit, logsumexp
 
 from psychlm.frames import FrameError, check_responses
+from psychlm.irt.curves import log_probabilities
 
 if TYPE_CHECKING:
     from psychlm.irt.result import IRTFit
@@ -66,6 +67,11 @@ class ModelTables:
         logistic = expit(np.multiply.outer(self.slope, theta) + self.intercept[:, None])
         return self.guess[:, None] + (1 - self.guess[:, None]) * logistic
 
+    def log_probabilities_at(self, theta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return log P and log(1 - P), each of shape (n_items, n_theta)."""
+        linear = np.multiply.outer(self.slope, theta) + self.intercept[:, None]
+        return log_probabilities(linear, self.guess[:, None])
+
     @cached_property
     def probability(self) -> np.ndarray:
         """P(correct) of every item at every node, shape (n_items, n_nodes)."""
@@ -85,8 +91,8 @@ class ModelTables:
 
     def posterior(self, x: np.ndarray) -> np.ndarray:
         """Return P(node | responses) of every person, shape (n_persons, n_nodes)."""
-        right, wrong = (x == 1).astype(float), (x == 0).astype(float)
-        log_joint = right @ np.log(self.probability) + wrong @ np.log1p(-self.probability)
+        log_right, log_wrong = self.log_probabilities_at(self.nodes)
+        log_joint = (x == 1).astype(float) @ log_right + (x == 0).astype(float) @ log_wrong
         log_joint += np.log(self.weights)
         return np.exp(log_joint - logsumexp(log_joint, axis=1, keepdims=True))
 
@@ -372,20 +378,26 @@ def person_fit(fit: IRTFit | ModelTables, responses: pd.DataFrame) -> pd.DataFra
     tables = ModelTables.from_fit(fit)
     x = tables.response_array(responses)
     theta = tables.posterior(x) @ tables.nodes
-    p = np.where(np.isnan(x), np.nan, tables.probability_at(theta).T)
+    log_right, log_wrong = (
+        np.where(np.isnan(x), np.nan, log_p.T) for log_p in tables.log_probabilities_at(theta)
+    )
     n = np.isfinite(x).sum(axis=1)
-    variance, residual = p * (1 - p), x - p
+    # From logarithms, since steep items have P within rounding of 0 or 1.
+    variance = np.exp(log_right + log_wrong)
+    residual = np.where(x == 1, np.exp(log_wrong), -np.exp(log_right))
     # zh: sum of (x - p) logit(p) over its standard deviation.
-    log_odds = np.log(p) - np.log1p(-p)
+    log_odds = log_right - log_wrong
     zh = np.nansum(residual * log_odds, axis=1) / np.sqrt(np.nansum(variance * log_odds**2, axis=1))
     # Outfit: mean of residual^2 / variance; infit: sum of residual^2 / sum of variance; their
     # standard deviations follow from the fourth moment v (1 - 3 v) of a binary residual.
     total = np.nansum(variance, axis=1)
-    fourth = variance * (1 - 3 * variance)
-    outfit = np.nansum(residual**2 / variance, axis=1) / n
+    with np.errstate(over="ignore"):  # infinite for an answer that the model rules out
+        squares = np.exp(np.where(x == 1, -log_odds, log_odds))  # residual^2 / variance
+        inverse = np.exp(-log_right - log_wrong)  # 1 / variance
+    outfit = np.nansum(squares, axis=1) / n
     infit = np.nansum(residual**2, axis=1) / total
-    outfit_sd = np.sqrt(np.nansum(fourth / variance**2, axis=1) / n**2 - 1 / n)
-    infit_sd = np.sqrt(np.nansum(fourth - variance**2, axis=1)) / total
+    outfit_sd = np.sqrt(np.nansum(inverse - 3, axis=1) / n**2 - 1 / n)
+    infit_sd = np.sqrt(np.nansum(variance * (1 - 4 * variance), axis=1)) / total
     columns = {"theta": theta, "n_items": n, "zh": zh}
     for name, value, sd in (("outfit", outfit, outfit_sd), ("infit", infit, infit_sd)):
         # The cube root of a mean square is nearly normal (Wilson & Hilferty 1931).

