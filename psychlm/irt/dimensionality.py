@@ -425,6 +425,7 @@ def rotate(loadings: pd.DataFrame, *, n_starts: int = 20) -> Rotation:
     turns = np.linalg.qr(rng.standard_normal((n_starts, n_factors, n_factors)))[0]
     turns[::2, :, -1] *= -1
     turns[0] = np.eye(n_factors)
+
     def descend(turned: np.ndarray, tolerance: float) -> tuple[np.ndarray, np.ndarray]:
         return rotate_factors(turned, "oblimin", 0, "oblique", max_tries=2000, tol=tolerance)
 
