@@ -8,7 +8,6 @@ from pathlib import Path
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
-import seaborn as sns
 from matplotlib.axes import Axes
 
 from psychlm import report
@@ -80,6 +79,8 @@ def heat_map(
     limit : float, optional
         The colour scale runs from -limit to limit; the largest absolute value unless given.
     """
+    import seaborn as sns  # here, since it takes a second to import
+
     ax = ax or plt.gca()
     limit = limit or float(np.nanmax(np.abs(table.to_numpy(dtype=float))))
     sns.heatmap(

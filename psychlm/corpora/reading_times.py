@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,7 +22,35 @@ import numpy as np
 import pandas as pd
 
 from psychlm import data, frames
+from psychlm.corpora._predictors import (
+    GOODKIND_BICKNELL,
+    add_lags,
+    exclude,
+    join,
+    log_frequency,
+)
 from psychlm.frames import FrameError, format_names
+
+__all__ = [
+    "GOODKIND_BICKNELL",
+    "UCL_MEASURES",
+    "UCL_MODELS",
+    "Corpus",
+    "Norms",
+    "add_lags",
+    "dundee",
+    "exclude",
+    "from_csv",
+    "from_long",
+    "join",
+    "log_frequency",
+    "natural_stories",
+    "provo",
+    "reading_measures",
+    "sap",
+    "ucl",
+    "ucl_norms",
+]
 
 # Columns of released surprisals, and the models that they are of.
 UCL_GPT = {
@@ -361,30 +389,22 @@ def sap() -> Corpus:
     """Read the agreement and NP/Z part of the SAP Benchmark: single self-paced times of 2,000
     people (Huang et al. 2024).
 
-    Twenty-four items. In the difficult version of each a word forbids what the words before it
-    suggest: a verb after what looked like the object (``construction`` "NP/Z": "Because the suspect
-    changed the file deserved ..."), or a verb that does not agree with its subject ("agreement").
-    The easy version has a comma, or the right number. Sentences are the texts; six words of each
-    were timed, at ``region`` -3 to 2 from that verb.
-
-    Returns
-    -------
-    Corpus
-        ``words`` of whole sentences; ``readings`` with ``item``, ``construction``, ``difficult``,
-        ``region``, ``trial`` and ``question_correct``; surprisals of GPT-2, an LSTM and an RNNG.
+    In the difficult version of an item a verb follows what looked like an object (``construction``
+    "NP/Z": "Because the suspect changed the file deserved ..."), or does not agree with its subject
+    ("agreement"); the easy version has a comma, or the right number. Sentences are the texts; six
+    words of each were timed, at ``region`` -3 to 2 from that verb.
     """
     try:
         sentences = pd.read_csv(data.path("sap2024/sentences"), keep_default_na=False)
     except data.DataMissingError:
         sentences = data.facts("sap2024/sentences").rename(columns={"word_shape": "word"})
-    readings = data.facts("sap2024/readings")
     ids = {"sentence_id": "text_id", "word_position": "word_id", "participant": "subject"}
     names = {"gpt2_bits": "GPT-2", "lstm_bits": "LSTM", "rnng_bits": "RNNG"}
-    sentences = sentences.rename(columns=ids | names)
-    sentences[list(names.values())] = sentences[list(names.values())].apply(pd.to_numeric)
+    sentences = sentences.rename(columns=ids)
+    bits = sentences[list(names)].apply(pd.to_numeric).rename(columns=names)
     # One sentence was released without its words.
-    known = sentences[sentences["GPT-2"].notna()].reset_index(drop=True)
-    readings = readings.rename(columns=ids)
+    known = sentences.join(bits)[bits["GPT-2"].notna()].reset_index(drop=True)
+    readings = data.facts("sap2024/readings").rename(columns=ids)
     there = readings["text_id"].isin(known["text_id"])
     note = f"{int((~there).sum())} of {len(readings)} readings are of a sentence without words"
     readings = readings[there].assign(
@@ -409,12 +429,9 @@ def _from_facts(name: str, missing: data.DataMissingError) -> Corpus:
     """Read a corpus from committed facts, where a word is its shape ("Don't," is "aaa'a,")."""
     try:
         words, readings = data.facts(f"{name}/words"), data.facts(f"{name}/readings")
+        surprisals = data.facts(f"{name}/surprisals") if name != "provo" else None
     except data.DataError:
         raise missing from None
-    try:
-        surprisals = data.facts(f"{name}/surprisals")
-    except data.DataError:
-        surprisals = None
     note = f"words are shapes, without their letters: the texts of {name} are not at hand"
     return Corpus(words.rename(columns={"word_shape": "word"}), readings, surprisals, (note,))
 
@@ -522,115 +539,3 @@ def reading_measures(fixations: pd.DataFrame) -> pd.DataFrame:
     table["prev_fixated"] = table["order_before"] < table["order"]
     columns = [*keys, "first_fixation_ms", "gaze_ms", "total_ms", "prev_fixated", "first_pass"]
     return table[columns].sort_values(keys, ignore_index=True)
-
-
-# ---- predictors and exclusions ----
-
-
-def log_frequency(words: pd.Series, counts: Mapping[str, float]) -> pd.Series:
-    """Return the natural logarithm of the count of each word, bare and in lower case.
-
-    Words without a count have NaN. Typographic apostrophes and decomposed accents are looked up in
-    either form.
-
-    >>> log_frequency(pd.Series(["The", "sea,", "selkie"]), {"the": 1, "sea": 1}).tolist()
-    [0.0, 0.0, nan]
-    >>> log_frequency(pd.Series(["don’t"]), {"don't": 1}).tolist()
-    [0.0]
-    """
-    bare = words.str.normalize("NFC").str.replace(r"^[\W_]+|[\W_]+$", "", regex=True).str.lower()
-    straight = bare.str.replace(r"[’‘ʼ`´]", "'", regex=True)
-    count = bare.map(counts)
-    for form in (straight, straight.str.replace("'", "’")):
-        count = count.fillna(form.map(counts))
-    return np.log(count.where(count > 0)).rename("log_frequency")
-
-
-def add_lags(words: pd.DataFrame, columns: Sequence[str], lags: int = 1) -> pd.DataFrame:
-    """Add columns with the values of previous words: ``prev_length_chars``, ``prev2_...``, ...
-
-    A lag never crosses a text or a gap in ``word_id``: where there is no such word the value is
-    missing.
-
-    Parameters
-    ----------
-    words : DataFrame
-        A words frame, whole texts (add lags before words are left out).
-    """
-    words = frames.check_words(words, whole_texts=False)
-    ordered = words.sort_values(["text_id", "word_id"], kind="stable")
-    added: dict[str, pd.Series] = {}
-    for lag in range(1, lags + 1):
-        before = ordered[["text_id", "word_id"]].shift(lag)
-        follows = before["text_id"] == ordered["text_id"]
-        follows &= before["word_id"] == ordered["word_id"] - lag
-        prefix = "prev_" if lag == 1 else f"prev{lag}_"
-        added |= {prefix + name: ordered[name].shift(lag).where(follows) for name in columns}
-    return words.assign(**added)
-
-
-def is_edge(words: pd.DataFrame, groups: list[str], edge: str) -> pd.Series:
-    """Return which words are the first (``edge="min"``) or last ("max") of each group.
-
-    None is where a column of ``groups`` is absent.
-    """
-    if not set(groups) <= set(words.columns):
-        return pd.Series(False, index=words.index)
-    return words["word_id"] == words.groupby(groups)["word_id"].transform(edge)
-
-
-Step = Callable[[pd.DataFrame], pd.Series]
-GOODKIND_BICKNELL: dict[str, Step] = {
-    "first word of a text": lambda words: is_edge(words, ["text_id"], "min"),
-    "last word of a text": lambda words: is_edge(words, ["text_id"], "max"),
-    "first word of a line": lambda words: is_edge(words, ["text_id", "line"], "min"),
-    "last word of a line": lambda words: is_edge(words, ["text_id", "line"], "max"),
-    "before punctuation": lambda words: words["word"].str.contains(r"[\W_]$"),
-    "not alphabetic": lambda words: ~words["word"].str.fullmatch(r"[\W_]*[^\W\d_]+[\W_]*"),
-    "no frequency": lambda words: words.get("log_frequency", words["word_id"]).isna(),
-}
-"""The exclusions of Goodkind & Bicknell (2018); those on lines or frequencies need such columns."""
-
-
-def exclude(
-    words: pd.DataFrame, steps: Mapping[str, Step] = GOODKIND_BICKNELL, *, and_the_next: bool = True
-) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Leave words out by named steps and count what each removed.
-
-    Parameters
-    ----------
-    words : DataFrame
-        A words frame, whole texts.
-    steps : dict of name -> function
-        Each takes the words and returns a boolean Series: which to leave out.
-    and_the_next : bool
-        Also leave out the word after each of these (its predictors hold the excluded word's).
-
-    Returns
-    -------
-    DataFrame, DataFrame
-        The words that are left; and a table, one row per step: ``flagged`` (words that the step
-        concerns), ``removed`` (those not removed by a step before it) and ``left``.
-    """
-    words = frames.check_words(words, whole_texts=False)
-    flags = {name: step(words).astype(bool) for name, step in steps.items()}
-    if and_the_next:
-        marked = words.assign(out=np.logical_or.reduce(list(flags.values())))
-        flags["after one of these"] = add_lags(marked, ["out"])["prev_out"].eq(True)
-    out, rows = pd.Series(False, index=words.index), []
-    for name, flag in flags.items():
-        removed = int((flag & ~out).sum())
-        out |= flag
-        rows.append((name, int(flag.sum()), removed, int((~out).sum())))
-    return words[~out], pd.DataFrame(rows, columns=["step", "flagged", "removed", "left"])
-
-
-def join(readings: pd.DataFrame, words: pd.DataFrame) -> pd.DataFrame:
-    """Return the readings of the given words, with the words' columns beside them."""
-    keys = ["text_id", "word_id"]
-    shared = [name for name in words.columns if name in readings.columns and name not in keys]
-    if shared:
-        raise FrameError(
-            f"columns {shared} are in both the readings and the words; rename or drop them in one"
-        )
-    return readings.merge(words, on=keys, how="inner", validate="many_to_one")

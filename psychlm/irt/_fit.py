@@ -1,8 +1,8 @@
 """Fit an item response model: check, compress, EM, refine, standard errors, result.
 
-``fit`` reads from top to bottom. ``estimate`` is the algorithm: EM on a grid of ability
-(:mod:`psychlm.irt.em`), with guessing also Newton's method and other starts
-(:mod:`psychlm.irt.newton`), then again on finer grids until a finer one changes nothing.
+``fit`` reads from top to bottom. ``estimate`` is the algorithm: EM on a coarse grid of ability
+(:mod:`psychlm.irt.em`), then Newton's method and, with guessing, other starts of single items
+(:mod:`psychlm.irt.newton`), again on finer grids until a finer one changes nothing.
 """
 
 from __future__ import annotations
@@ -14,22 +14,21 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pandas as pd
 import torch
-from scipy.stats import rankdata
 
 from psychlm.frames import FrameError, format_names
-from psychlm.irt.em import EM, Settings, scoring_with_guessing, squarem
+from psychlm.irt.em import EM, Settings, squarem
 from psychlm.irt.likelihood import (
-    RUNAWAY_SLOPE,
+    LARGEST_SLOPE,
+    QUADRATURE_ERROR,
     STEP,
     Design,
     Parameters,
     Posterior,
     QuadratureGrid,
-    expected_counts,
-    log_probabilities,
+    bounded,
     quadrature_grid,
 )
-from psychlm.irt.newton import better_starts, newton
+from psychlm.irt.newton import better_starts, newton, start_from_scores
 from psychlm.irt.priors import Beta, LogNormal, Normal, Prior
 from psychlm.irt.response_matrix import (
     ResponseMatrix,
@@ -41,17 +40,17 @@ from psychlm.irt.result import COLUMNS, MODELS, IRTFit, IRTWarning
 from psychlm.irt.standard_errors import EXACT_PARAMETERS, StandardErrors
 from psychlm.irt.standard_errors import standard_errors as errors_of
 
+RARE = 10  # that the same few persons failed two easy items is no surprise; of ten persons it is
+ROUGH = 0.01  # logits: tolerance of the EM steps before Newton's method
 START_GUESSING = 0.02
 START_COMMON_GUESSING = 0.15
-RARE = 10  # that the same few persons failed two easy items is no surprise; of ten persons it is
-ROUGH = 0.01  # logits: tolerance of the 2PL that starts a 3PL, and where EM hands over to Newton
-MANY_ITEMS = 100  # from which a 3PL starts at curves on scores; for fewer a 2PL starts as well
-SCORE_STARTS = [(slope, c) for slope in (-1.0, 1.0, 3.0) for c in (0.0, START_GUESSING, 0.25)]
-SCORE_ERROR = 0.25  # standard deviations of ability
-GUESSED_STEPS = 30  # EM steps after which a model with guessing goes to Newton's method
-EM_STEPS = 100  # EM steps after which any other model does
+FIRST_STEPS = 20  # EM steps before Newton's method
+ROUGH_GAIN = 0.5  # nats: error of the grid of the first steps, and what they leave to gain
+ROUGH_SLOPE = 30.0  # bound on slopes meanwhile, so that a grid with steps of 0.1 resolves them
+CLOSE = 5.0  # nats between rough maxima of which either may be the higher one
+HOPELESS = 50.0  # nats below another start's maximum, after the first steps
+SMALL_GAIN = 1e-3  # nats, that another start must gain at the end
 GRID_ERROR = 0.01  # nats: a finer grid that moves the log-likelihood by less changes nothing
-ROUGH_GRID_ERROR = 1.0  # nats: the same before Newton's method
 SMALLEST_STEP = STEP / 16
 PRIORS = {"slope": (Normal, LogNormal), "intercept": (Normal,), "guessing": (Beta,)}
 
@@ -150,8 +149,8 @@ def fit(
 
     # EM and refinement.
     settings = Settings(tolerance, max_iterations, progress)
-    begin = starting_values(encoded, design, fixed_guessing, start, settings)
-    found = estimate(encoded, design, begin, settings)
+    starts = starting_values(encoded, design, fixed_guessing, start, settings)
+    found = estimate(encoded, design, starts, settings)
 
     # Standard errors.
     if standard_errors:
@@ -160,7 +159,7 @@ def fit(
         errors = StandardErrors.unknown(encoded.n_items)
 
     # Report problems, then put the estimates on the model's own scale.
-    runaway = (found.parameters.slope.abs() > RUNAWAY_SLOPE).cpu().numpy()
+    runaway = (found.parameters.slope.abs() >= LARGEST_SLOPE).cpu().numpy()
     unknown = np.isnan(errors.intercept) & ~runaway if standard_errors else np.array([False])
     for message in problems(encoded.items, found, runaway, unknown, max_iterations):
         warnings.warn(message, IRTWarning, stacklevel=2)
@@ -259,8 +258,12 @@ def starting_values(
     fixed_guessing: pd.Series,
     start: pd.DataFrame | None,
     settings: Settings,
-) -> Parameters:
-    """Return where EM begins: an earlier fit; for a 3PL a rough 2PL; else proportions correct."""
+) -> list[Parameters]:
+    """Return where to begin: an earlier fit, or proportions correct; with guessing two starts.
+
+    A 2PL turns guessed responses into extreme slopes, from which a 3PL seldom returns; curves on
+    scores see guessing where there is none. The better maximum is kept.
+    """
     fixed = torch.tensor(fixed_guessing.to_numpy(), device=responses.device)
     if start is not None:
         missing = responses.items.difference(start.index)
@@ -272,66 +275,27 @@ def starting_values(
         values = start.loc[responses.items, list("adc")].to_numpy(float)
         a, d, c = torch.tensor(values.T.copy(), device=responses.device)
         slope = a.mean().repeat(len(a)) if design.common_slope else a
-        return Parameters(slope, d, torch.where(fixed.isnan(), c, fixed))
+        return [Parameters(slope, d, torch.where(fixed.isnan(), c, fixed))]
     guess = fixed.nan_to_num(0.0)
     share = (responses.n_correct + 0.5) / (responses.n_answered + 1)
     known = torch.where(guess > 0, ((share - guess) / (1 - guess)).clamp(0.02, 0.98), share)
     # 1.2: the spread of ability makes proportions less extreme than curves at ability 0
     plain = Parameters(torch.ones_like(share), 1.2 * torch.logit(known), guess)
     if not design.guessing_free.any():
-        return plain
-    if len(share) >= MANY_ITEMS and design.guessing_free.all() and not design.common_guessing:
-        return start_from_scores(responses, design)
+        return [plain]
     priors = {name: prior for name, prior in design.priors.items() if name != "guessing"}
-    without = Design(design.common_slope, torch.zeros_like(design.guessing_free), priors)
-    em = EM(responses, without, quadrature_grid(device=responses.device), settings)
-    rough, _ = squarem(em, plain, ROUGH, GUESSED_STEPS)
-    begin = START_COMMON_GUESSING if design.common_guessing else START_GUESSING
-    guessing = torch.where(design.guessing_free, begin, rough.guessing)
-    return replace(rough, guessing=guessing)
-
-
-def start_from_scores(responses: ResponseMatrix, design: Design) -> Parameters:
-    """Return for each item the best of several curves fitted to ability as scores show it.
-
-    A 2PL turns guessed responses into extreme slopes, from which a 3PL seldom returns.
-    """
-    # Score: correct responses beyond expectation, with items turned that disagree with the others.
-    share = responses.n_correct / responses.n_answered
-    blocks = list(responses.blocks())
-    residual = torch.cat(
-        [b.correct - (1 if b.answered is None else b.answered) * share[b.items] for b in blocks], 1
+    without = replace(
+        design,
+        guessing_free=torch.zeros_like(design.guessing_free),
+        priors=priors,
+        common_guessing=False,
+        largest_slope=ROUGH_SLOPE,
     )
-    weighted = residual * responses.count[:, None]
-    agreement = weighted.T @ residual.sum(1) - (weighted * residual).sum(0)
-    score = residual @ torch.where(agreement < 0, -1.0, 1.0).double()
-    # Ability: normal quantiles of the scores' ranks, as posteriors of one width.
-    rank = torch.tensor(rankdata(score.cpu().numpy()), device=score.device) / (len(score) + 1)
-    ability = torch.special.ndtri(rank)[:, None]
-    nodes = quadrature_grid(device=score.device).nodes
-    weights = torch.softmax(-0.5 * ((nodes - ability) / SCORE_ERROR) ** 2, 1)
-    weights *= responses.count[:, None]
-
-    tables = []
-    for block in blocks:
-        correct, answered = expected_counts(block, weights)
-        answered = answered.expand_as(correct)
-        free, above = design.free()[:, block.items].T, share[block.items]
-        values, curves = [], []
-        for slope, guessing in SCORE_STARTS:
-            # An intercept that keeps the proportion correct: N(0, 1) flattens a curve of this slope
-            c = torch.full_like(above, guessing).minimum(above / 2)
-            logit = torch.logit(((above - c) / (1 - c)).clamp(0.02, 0.98))
-            intercept = logit * (1 + slope**2 / 2.9) ** 0.5
-            beta = torch.stack([torch.full_like(c, slope), intercept, c], 1)
-            for _ in range(3):
-                beta = scoring_with_guessing(beta, correct, answered, nodes, free, design, 1e-3)
-            log_p, log_q = log_probabilities(*Parameters(*beta.T).logits(nodes))
-            values.append((correct * log_p + (answered - correct) * log_q).sum(1))
-            curves.append(beta)
-        best = torch.stack(values).nan_to_num(-torch.inf).argmax(0)
-        tables.append(torch.stack(curves)[best, torch.arange(len(best), device=best.device)])
-    return Parameters(*torch.cat(tables).T.contiguous())
+    em = EM(responses, without, quadrature_grid(device=responses.device), settings)
+    rough, _ = squarem(em, plain, ROUGH, FIRST_STEPS)
+    begin = START_COMMON_GUESSING if design.common_guessing else START_GUESSING
+    rough = replace(rough, guessing=torch.where(design.guessing_free, begin, guess))
+    return [start_from_scores(responses, design, guess), rough]
 
 
 @dataclass(frozen=True)
@@ -349,29 +313,24 @@ class Estimate:
 
 
 def estimate(
-    responses: ResponseMatrix, design: Design, start: Parameters, settings: Settings
+    responses: ResponseMatrix, design: Design, starts: list[Parameters], settings: Settings
 ) -> Estimate:
-    """Climb to a maximum of the likelihood, then again until a finer grid changes nothing."""
+    """Climb from every start, roughly at first; go on from the best, and from those close to it."""
     em = EM(responses, design, quadrature_grid(device=responses.device), settings)
-    parameters, tries_starts = start, may_use_newton(em) and has_guessing(em, start)
-    while True:
-        parameters, item_converged = climb(em, parameters)
-        posterior, objective = em.expect(parameters)
-
-        # With guessing, try other starts; continue from any that reaches a higher likelihood.
-        if tries_starts and em.n_steps < settings.max_iterations:
-            other = better_starts(em, parameters, posterior, objective)
-            if other is not None:
-                parameters = other
-                continue
-            tries_starts = False
-
-        # Halve the step of the grid while that still moves the log-likelihood.
-        error = em.grid_error(parameters, objective)
-        exhausted = em.grid.step <= SMALLEST_STEP or em.n_steps >= settings.max_iterations
-        if error < GRID_ERROR or exhausted:
-            break
-        em.grid = em.grid.halved()
+    guessed = bool((design.guessing_free | (starts[0].guessing > 0)).any())
+    # Newton's method builds the information matrix whole, which is possible for so many items.
+    newtonian = (3 if guessed else 2) * responses.n_items <= EXACT_PARAMETERS
+    if newtonian:
+        best, approached = -np.inf, []
+        for start in starts:
+            parameters, value = approach(em, design, start, guessed, best)
+            approached.append((parameters, value))
+            best = max(best, value)
+        starts = [parameters for parameters, value in approached if value > best - CLOSE]
+    ends = [finish(em, design, start, guessed, newtonian) for start in starts]
+    parameters, converged, grid, error = max(ends, key=lambda end: end[-1])[:4]
+    em.grid = grid
+    posterior, _ = em.expect(parameters)
 
     # The likelihood knows no sign of ability: persons with more correct responses stand higher.
     ability_sd = em.reestimated_sd()
@@ -388,42 +347,64 @@ def estimate(
         posterior=posterior,
         grid=em.grid,
         loglik=float(posterior.loglik @ responses.count),
-        item_converged=item_converged,
+        item_converged=converged,
         n_iterations=em.n_steps,
         loglik_error=error,
         ability_sd=ability_sd,
     )
 
 
-def has_guessing(em: EM, parameters: Parameters) -> bool:
-    """Return whether any item may be guessed."""
-    return bool((em.design.guessing_free | (parameters.guessing > 0)).any())
+def approach(
+    em: EM, design: Design, start: Parameters, guessed: bool, best: float
+) -> tuple[Parameters, float]:
+    """Return parameters near a maximum, and log-likelihood plus log prior, on a coarse grid.
+
+    Such a grid resolves no steep slopes, which are held at a bound. With guessing Newton's method
+    follows, unless an earlier climb reached far more, ``best``.
+    """
+    em.design, em.quadrature_error = replace(design, largest_slope=ROUGH_SLOPE), ROUGH_GAIN
+    em.grid = quadrature_grid(device=em.responses.device)
+    parameters, _ = squarem(em, bounded(start, ROUGH_SLOPE), ROUGH, FIRST_STEPS)
+    value = em.expect(parameters)[1]
+    if guessed and value > best - HOPELESS:
+        parameters, _ = newton(em, parameters, ROUGH_GAIN)
+        value = em.expect(parameters)[1]
+    return parameters, value
 
 
-def may_use_newton(em: EM) -> bool:
-    """Return whether the information matrix is small enough to be built whole."""
-    kinds = 3 if em.design.guessing_free.any() else 2
-    return kinds * em.responses.n_items <= EXACT_PARAMETERS
+def finish(
+    em: EM, design: Design, parameters: Parameters, guessed: bool, newtonian: bool
+) -> tuple[Parameters, torch.Tensor, QuadratureGrid, float, float]:
+    """Climb to a maximum, on finer grids while the log-likelihood moves.
 
+    With guessing, other starts of single items are tried, and the climb goes on from what gains.
 
-def climb(em: EM, parameters: Parameters) -> tuple[Parameters, torch.Tensor]:
-    """Climb by EM, then by Newton's method with guessing or where EM is slow; judge each item."""
-    settings, guessed = em.settings, has_guessing(em, parameters)
-    everything = torch.ones(len(parameters.slope), dtype=torch.bool, device=parameters.slope.device)
-    if not may_use_newton(em):
-        parameters, converged = squarem(em, parameters, settings.tolerance)
-        return parameters, everything & converged
-    tolerance, limit = (ROUGH, GUESSED_STEPS) if guessed else (settings.tolerance, EM_STEPS)
-    parameters, converged = squarem(em, parameters, tolerance, limit)
-    # Newton's steps are dear: a grid too coarse for steep items is refined by EM before them.
-    while guessed and em.grid.step > SMALLEST_STEP and em.n_steps < settings.max_iterations:
-        if em.grid_error(parameters, em.expect(parameters)[1]) < ROUGH_GRID_ERROR:
-            break
+    Returns parameters, which items have converged, the grid, by how much a finer one would move the
+    log-likelihood, and log-likelihood plus log prior.
+    """
+    em.design, em.quadrature_error = design, QUADRATURE_ERROR
+    settings, tries_starts = em.settings, guessed and newtonian
+    while True:
+        # With guessing EM's steps become so small that they look like convergence.
+        converged = torch.zeros_like(parameters.slope, dtype=torch.bool)
+        if not (guessed and newtonian):
+            limit = FIRST_STEPS if newtonian else None
+            parameters, done = squarem(em, parameters, settings.tolerance, limit)
+            converged |= done
+        if newtonian and not converged.all() and em.n_steps < settings.max_iterations:
+            parameters, converged = newton(em, parameters)
+        _, objective = em.expect(parameters)
+        exhausted = em.n_steps >= settings.max_iterations
+        if tries_starts and not exhausted:
+            other = better_starts(em, parameters, SMALL_GAIN)
+            if other is not None:
+                parameters = other
+                continue
+            tries_starts = False
+        error = em.grid_error(parameters, objective)
+        if error < GRID_ERROR or em.grid.step <= SMALLEST_STEP or exhausted:
+            return parameters, converged, em.grid, error, objective
         em.grid = em.grid.halved()
-        parameters, converged = squarem(em, parameters, tolerance, limit)
-    if converged and not guessed or em.n_steps >= settings.max_iterations:
-        return parameters, everything & converged & (not guessed)
-    return newton(em, parameters)
 
 
 def problems(
@@ -436,9 +417,9 @@ def problems(
     messages = []
     if runaway.any():
         messages.append(
-            f"items {format_names(items[runaway])} have slopes beyond {RUNAWAY_SLOPE:g}: correct "
-            "and wrong responses are separated by ability, and the likelihood has no finite "
-            'maximum; drop them, or give a prior: priors={"slope": LogNormal(0, 0.5)}'
+            f"items {format_names(items[runaway])} have slopes at the bound, {LARGEST_SLOPE:g}: "
+            "correct and wrong responses are separated by ability, and the likelihood may have no "
+            'finite maximum; drop them, or give a prior: priors={"slope": LogNormal(0, 0.5)}'
         )
     unsettled = ~found.item_converged.cpu().numpy() & ~runaway
     if unsettled.any():

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import pandas as pd
@@ -425,12 +425,14 @@ def rotate(loadings: pd.DataFrame, *, n_starts: int = 20) -> Rotation:
     turns = np.linalg.qr(rng.standard_normal((n_starts, n_factors, n_factors)))[0]
     turns[::2, :, -1] *= -1
     turns[0] = np.eye(n_factors)
-    oblimin: dict[str, Any] = {"max_tries": 2000, "tol": 1e-8}
-    found = [
-        rotate_factors(loadings.to_numpy(float) @ t, "oblimin", 0, "oblique", **oblimin)
-        for t in turns
-    ]
-    rotated, turn = min(found, key=lambda result: criterion(result[0]))
+
+    def descend(turned: np.ndarray, tolerance: float) -> tuple[np.ndarray, np.ndarray]:
+        return rotate_factors(turned, "oblimin", 0, "oblique", max_tries=2000, tol=tolerance)
+
+    # Every start is followed roughly, the best one to the end.
+    unrotated = loadings.to_numpy(float)
+    rough = [criterion(descend(unrotated @ turn, 1e-2)[0]) for turn in turns]
+    rotated, turn = descend(unrotated @ turns[int(np.argmin(rough))], 1e-8)
     sign = np.where(rotated.sum(axis=0) < 0, -1.0, 1.0)
     names = [f"F{k + 1}" for k in range(n_factors)]
     correlation = (turn.T @ turn) * np.outer(sign, sign)

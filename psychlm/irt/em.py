@@ -24,11 +24,12 @@ import torch
 from torch import Tensor
 
 from psychlm.irt.likelihood import (
-    RUNAWAY_SLOPE,
+    QUADRATURE_ERROR,
     Design,
     Parameters,
     Posterior,
     QuadratureGrid,
+    bounded,
     expected_counts,
     integrate,
     log_p_derivatives,
@@ -71,12 +72,13 @@ class EM:
         self.responses, self.design, self.grid, self.settings = responses, design, grid, settings
         self.n_steps = 0
         self.accuracy = 1e-2  # logits, of the next M-step
+        self.quadrature_error = QUADRATURE_ERROR  # nats, of the grid
         self.at_nodes = torch.empty(0)  # log-likelihoods (n_rows, n_nodes) of the last E-step
 
     def expect(self, parameters: Parameters) -> tuple[Posterior, float]:
         """Return posteriors and log-likelihood plus log prior; refine the grid where needed."""
         self.grid, self.at_nodes, posterior = resolved_posterior(
-            self.responses, parameters, self.grid
+            self.responses, parameters, self.grid, self.quadrature_error
         )
         loglik = float(posterior.loglik @ self.responses.count)
         return posterior, loglik + self.design.log_prior(parameters)
@@ -86,14 +88,9 @@ class EM:
         posterior, objective = self.expect(parameters)
         nodes, accuracy = self.grid.nodes, self.accuracy
         better = maximise(self.responses, self.design, parameters, posterior, nodes, accuracy)
-        # A slope that runs away has no maximum to go to; it stays and is reported after the fit.
-        # The curve's location moves with the scale of ability, lest the likelihood fall.
-        runaway = parameters.slope.abs() > RUNAWAY_SLOPE
-        better = Parameters(*torch.where(runaway, parameters.table(), better.table()))
-        moved = self.absorb(better, posterior)
-        held = torch.where(runaway, moved.slope / parameters.slope, 1.0)
         self.n_steps += 1
-        return replace(moved, slope=moved.slope / held, intercept=moved.intercept / held), objective
+        better = self.absorb(better, posterior)
+        return bounded(better, self.design.largest_slope), objective
 
     def absorb(self, parameters: Parameters, posterior: Posterior) -> Parameters:
         """Move ability's mean and spread, then rescale the items so that ability is N(0, 1).
@@ -154,8 +151,8 @@ def squarem(
     """Run cycles of two EM steps and one extrapolation; return the parameters and convergence.
 
     Converged are parameters whose predicted remaining change is below the tolerance, with a gain in
-    log-likelihood below LOGLIK_TOLERANCE. Items whose slopes run away do not count. ``n_steps``
-    limits the EM steps.
+    log-likelihood below LOGLIK_TOLERANCE. Items with slopes at their bound do not count.
+    ``n_steps`` limits the EM steps.
     """
     reached, safe, stride = -float("inf"), parameters, 1.0
     loglik_tolerance = LOGLIK_TOLERANCE * tolerance / em.settings.tolerance
@@ -171,7 +168,7 @@ def squarem(
         second, reached = em.step(first)
 
         # Predict the remaining change: EM converges linearly at the rate 1 - 1 / length.
-        settled = second.slope.abs() < RUNAWAY_SLOPE
+        settled = second.slope.abs() < em.design.largest_slope
         start, once, twice = parameters.table(), first.table(), second.table()
         step, curvature, last = once - start, twice - 2 * once + start, (twice - once) * settled
         bend = (curvature * settled).norm().clamp_min(1e-300)
@@ -191,7 +188,9 @@ def squarem(
         far = (proposed[0] - second.slope).abs() > LARGEST_LEAP
         far |= ~settled | (proposed[0] * second.slope < 0)
         slope, intercept, guessing = torch.where(far, twice, proposed)
-        safe, parameters = second, Parameters(slope, intercept, guessing.clamp(0, 1 - 1e-6))
+        safe = second
+        parameters = Parameters(slope, intercept, guessing.clamp(0, 1 - 1e-6))
+        parameters = bounded(parameters, em.design.largest_slope)
     return safe, False
 
 
@@ -251,6 +250,7 @@ def scoring_with_guessing(
     free: Tensor,
     design: Design,
     tolerance: float,
+    n_steps: int = SCORING_STEPS,
 ) -> Tensor:
     """Return slopes, intercepts and guessing (n_items, 3) by Fisher scoring with step halving.
 
@@ -270,7 +270,7 @@ def scoring_with_guessing(
         return torch.where(beta[:, 2] < 1, value, -torch.inf)
 
     value = expected_loglik(beta)
-    for _ in range(SCORING_STEPS):
+    for _ in range(n_steps):
         # Gradient, and expected information from P' / sqrt(P Q) = (log P)' sqrt(P / Q).
         a, d, c = beta.T[:, :, None]
         z = a * nodes + d
@@ -306,7 +306,7 @@ def scoring_with_guessing(
 def _curbed_newton_step(
     beta: Tensor, uphill: Tensor, information: Tensor, free: Tensor, design: Design
 ) -> Tensor:
-    """Return each item's Newton step with priors: 0 in fixed parameters and beyond the edge c = 0.
+    """Return each item's Newton step with priors: 0 in fixed parameters and out of bounds.
 
     ``uphill`` is the gradient (n_items, k), ``information`` its negative derivative.
     """
@@ -316,8 +316,9 @@ def _curbed_newton_step(
             chosen = free[:, column]
             uphill[:, column] += torch.where(chosen, first, 0.0)
             information[:, column, column] += torch.where(chosen, (-second).clamp_min(0), 0.0)
+    free = free.clone()
+    free[:, 0] &= (beta[:, 0].abs() < design.largest_slope) | (uphill[:, 0] * beta[:, 0] < 0)
     if beta.shape[1] == 3:
-        free = free.clone()
         free[:, 2] &= (beta[:, 2] > 0) | (uphill[:, 2] > 0)
     mask = free.to(beta.dtype)
     information = information * mask[:, :, None] * mask[:, None, :]

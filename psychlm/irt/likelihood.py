@@ -38,10 +38,12 @@ from psychlm.irt.response_matrix import Block, ResponseMatrix
 STEP = 0.2  # with SPAN it makes 61 nodes: mirt's default for one factor
 SPAN = 6.0  # in standard deviations of ability
 EDGE_MASS = 1e-5  # posterior probability at the ends of the grid above which it is widened
-# Posterior standard deviations between fine nodes: a person's integral is off by 3e-5 there.
-COARSEST = 4 / 3
+QUADRATURE_ERROR = 5e-3  # nats, of the log-likelihood, from posteriors that are narrow
+FINEST_STEP = STEP / 2**11
+DIRECT_ITEMS = 300
+STEEPEST = 3.0  # largest slope times step: a curve's integral is then off by exp(-2 pi^2 / 3)
 STENCIL = 8  # nodes of the local polynomial
-RUNAWAY_SLOPE = 30.0  # per standard deviation of ability: a step rather than a curve
+LARGEST_SLOPE = 50.0  # bound, per standard deviation of ability: a step rather than a curve
 
 
 @dataclass(frozen=True)
@@ -137,11 +139,27 @@ def integrate(node_loglik: Tensor, grid: QuadratureGrid) -> Posterior:
     return Posterior(loglik, grid.at_nodes(weights), mean, variance, edge)
 
 
-def refined_grid(grid: QuadratureGrid, posterior: Posterior) -> QuadratureGrid:
-    """Return a wider or finer grid where a posterior asks for one, else the same grid."""
+def refined_grid(
+    grid: QuadratureGrid,
+    posterior: Posterior,
+    count: Tensor,
+    n_items: int,
+    tolerance: float = QUADRATURE_ERROR,
+) -> QuadratureGrid:
+    """Return a wider or finer grid where posteriors ask for one, else the same grid.
+
+    The rectangle rule with step h is off by about 2 exp(-2 pi^2 sd^2 / h^2) for a posterior of
+    standard deviation sd; summed over persons the log-likelihood may be off by ``tolerance`` nats.
+    Up to DIRECT_ITEMS items are evaluated at all nodes; more of them are interpolated, which takes
+    less time.
+    """
     if float(posterior.edge.max()) > EDGE_MASS:
         return quadrature_grid(grid.step, grid.refinement, grid.span + 2, grid.nodes.device)
-    if float(posterior.variance.min()) ** 0.5 * COARSEST < grid.step / grid.refinement:
+    fine_step = grid.step / grid.refinement
+    error = 2 * torch.exp(-2 * math.pi**2 * posterior.variance / fine_step**2)
+    if float(error @ count) > tolerance and fine_step > FINEST_STEP:
+        if n_items <= DIRECT_ITEMS and grid.refinement == 1:
+            return grid.halved()
         return quadrature_grid(grid.step, grid.refinement * 2, grid.span, grid.nodes.device)
     return grid
 
@@ -181,6 +199,7 @@ class Design:
     guessing_free: Tensor  # (n_items,) bool
     priors: dict[str, Prior]
     common_guessing: bool = False  # one free guessing parameter for all items
+    largest_slope: float = LARGEST_SLOPE  # bound on slopes of either sign
 
     def free(self) -> Tensor:
         """Return which of (slope, intercept, guessing) are estimated, shape (3, n_items)."""
@@ -198,6 +217,13 @@ class Design:
             if name in self.priors:
                 total += float(self.priors[name].log_density(value[free]).sum())
         return total
+
+
+def bounded(parameters: Parameters, largest: float) -> Parameters:
+    """Return the parameters with no slope beyond the largest; curves keep their location."""
+    factor = (largest / parameters.slope.abs()).clamp(max=1.0)
+    slope = parameters.slope.clamp(-largest, largest)
+    return replace(parameters, slope=slope, intercept=parameters.intercept * factor)
 
 
 def rescaled(parameters: Parameters, mean: Tensor, sd: Tensor) -> Parameters:
@@ -262,14 +288,27 @@ def node_loglik(responses: ResponseMatrix, parameters: Parameters, nodes: Tensor
     return total.addmm_(sums, torch.stack([nodes, torch.ones_like(nodes)])).add_(shared)
 
 
+def steep_enough(grid: QuadratureGrid, parameters: Parameters) -> QuadratureGrid:
+    """Return a grid on which no curve is a step between two nodes, whose place would not matter."""
+    steepest = float(parameters.slope.abs().max())
+    while grid.step * steepest > STEEPEST:
+        grid = grid.halved()
+    return grid
+
+
 def resolved_posterior(
-    responses: ResponseMatrix, parameters: Parameters, grid: QuadratureGrid
+    responses: ResponseMatrix,
+    parameters: Parameters,
+    grid: QuadratureGrid,
+    tolerance: float = QUADRATURE_ERROR,
 ) -> tuple[QuadratureGrid, Tensor, Posterior]:
     """Return a grid that resolves every posterior, log-likelihoods at its nodes, and posteriors."""
+    grid = steep_enough(grid, parameters)
     at_nodes = node_loglik(responses, parameters, grid.nodes)
     posterior = integrate(at_nodes, grid)
-    while (better := refined_grid(grid, posterior)) is not grid:
-        if better.span > grid.span:
+    count, n_items = responses.count, responses.n_items
+    while (better := refined_grid(grid, posterior, count, n_items, tolerance)) is not grid:
+        if len(better.nodes) > len(grid.nodes):
             at_nodes = node_loglik(responses, parameters, better.nodes)
         grid, posterior = better, integrate(at_nodes, better)
     return grid, at_nodes, posterior
@@ -287,15 +326,21 @@ def expected_counts(block: Block, weights: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def gradient(
-    responses: ResponseMatrix, design: Design, parameters: Parameters, grid: QuadratureGrid
+    responses: ResponseMatrix,
+    design: Design,
+    parameters: Parameters,
+    grid: QuadratureGrid,
+    posterior: Posterior | None = None,
 ) -> Tensor:
     r"""Return the gradient of log-likelihood plus log prior by all parameters, (n_items, 3).
 
     By Fisher's identity it is the expected gradient of the complete data's log-likelihood:
     :math:`\sum_k r_{jk}\,\partial \log P_{jk} + (n_{jk} - r_{jk})\,\partial \log Q_{jk}`
-    with r and n the expected counts of correct responses and of responses at node k.
+    with r and n the expected counts of correct responses and of responses at node k. Posteriors
+    at these parameters on this grid may be given.
     """
-    posterior = integrate(node_loglik(responses, parameters, grid.nodes), grid)
+    if posterior is None:
+        posterior = integrate(node_loglik(responses, parameters, grid.nodes), grid)
     weights = posterior.weights * responses.count[:, None]
     by_item = []
     for block in responses.blocks():

@@ -23,7 +23,7 @@ from psychlm.frames import FrameError, check_responses, format_names
 from psychlm.irt._fit import fit
 from psychlm.irt.em import EM, Settings, ability_moments, squarem
 from psychlm.irt.likelihood import (
-    RUNAWAY_SLOPE,
+    LARGEST_SLOPE,
     Design,
     Parameters,
     Posterior,
@@ -124,7 +124,7 @@ def fit_two_groups(
     em = _TwoGroupEM(uncompressed(matrix, checked.index), focal, model, settings, mean, sd)
     parameters, converged = squarem(em, first, tolerance)
     _, loglik = em.expect(parameters)
-    runaway = bool((parameters.slope.abs() > RUNAWAY_SLOPE).any())
+    runaway = bool((parameters.slope.abs() >= LARGEST_SLOPE).any())
     if runaway or not converged:
         advice = "a slope runs away; use the 1PL, or leave the item out"
         warnings.warn(
@@ -182,10 +182,10 @@ class _TwoGroupEM(EM):
             )
             by_person = replace(self.grid, log_weights=prior)
             posterior = integrate(self.at_nodes, by_person)
-            grid = refined_grid(by_person, posterior)
+            grid = refined_grid(by_person, posterior, self.responses.count, self.responses.n_items)
             if grid is by_person:
                 return posterior, float(posterior.loglik.sum())
-            if grid.span > self.grid.span:
+            if len(grid.nodes) > len(self.grid.nodes):
                 self.at_nodes = node_loglik(self.responses, parameters, grid.nodes)
             self.grid = grid
 

@@ -2,10 +2,11 @@ r"""Newton's method on the marginal likelihood, and other starts for items that 
 
 **Newton.** The 3PL likelihood has flat ridges (slope, intercept and guessing of an easy item hardly
 change its curve), on which EM's steps become so small that they look like convergence. The observed
-information sees the ridge. Its missing part is summed over fewer polynomials than for standard
-errors, which costs a fifth and makes the method quasi-Newton. With gradient g and information H the
-step :math:`H^{-1} g` promises :math:`g^T H^{-1} g / 2` nats; below 1e-6 nats every parameter is
-within 0.0014 of its own standard errors of the maximum, and the estimates have converged.
+information sees the ridge. A rough one, whose missing part is summed over a few polynomials of
+ability, is computed once in several steps; between them the gradients' changes correct it (L-BFGS).
+With gradient g and information H the step :math:`H^{-1} g` promises :math:`g^T H^{-1} g / 2` nats;
+below 1e-6 nats every parameter is within 0.0014 of its own standard errors of the maximum, and the
+estimates have converged.
 
 **Other starts.** With guessing the likelihood has local maxima, whether guessing is free, common or
 fixed: a flat item, or a steep one whose lower half is guessed. Every item is tried from flat and
@@ -20,21 +21,32 @@ needs matrix products only, for all items at once. What gains is confirmed on th
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import sys
+from dataclasses import dataclass
 
 import torch
+from scipy.stats import rankdata
 from torch import Tensor
 
 from psychlm.irt.em import EM, LOGLIK_TOLERANCE, scoring_with_guessing
 from psychlm.irt.likelihood import (
+    Design,
     Parameters,
-    Posterior,
+    QuadratureGrid,
+    bounded,
+    expected_counts,
     gradient,
+    integrate,
     log_probabilities,
+    node_loglik,
+    quadrature_grid,
+    steep_enough,
 )
-from psychlm.irt.standard_errors import estimates_basis, free_parameters, observed_information
+from psychlm.irt.response_matrix import ResponseMatrix
+from psychlm.irt.standard_errors import estimates_basis, observed_information
 
-NEWTON_STEPS = 100
+NEWTON_STEPS = 200
+REUSED = 10  # steps that use one information matrix
 LARGEST_STEP = 1.0  # logits
 LARGEST_GUESSING_STEP = 0.2
 LEAST_DAMPING = 1e-6  # of eigenvalues of the information, scaled to a unit diagonal
@@ -42,155 +54,276 @@ MOST_DAMPING = 1e4
 FLATTEST = 1e-8  # smallest eigenvalue of the information, scaled to a unit diagonal
 EDGE = 1e-3  # guessing parameters as small as that may be set to 0
 PROMISE = 1e-6  # nats that a last step may still promise
-ROUGH_MISSING = 1e-3  # share of the missing information that Newton's method neglects
+LARGEST_RATIO = 80.0  # nats, of two probabilities: its exponential is a float32
 STARTS = ((0.7, 0.0), (2.0, 0.2), (3.0, 0.5), (8.0, 0.0), (8.0, 0.2))  # slope, and guessing if free
 ITEM_STEPS = 8  # EM steps of one item with the others held
-WORTHWHILE = 1e-3  # nats
+SCORE_STARTS = [(slope, c) for slope in (-1.0, 1.0, 3.0) for c in (0.0, 0.02, 0.25)]
+START_COMMON_GUESSING = 0.15
+LEAST_RELIABILITY, MOST_RELIABILITY = 0.3, 0.95
 
 
-def newton(em: EM, parameters: Parameters) -> tuple[Parameters, Tensor]:
+def newton(em: EM, parameters: Parameters, enough: float = PROMISE) -> tuple[Parameters, Tensor]:
     """Climb to a maximum of log-likelihood plus log prior; return it and which items are there.
 
-    Steps are damped as far as needed to stay within a trust region and to go uphill (Levenberg and
-    Marquardt; Nocedal and Wright 2006, chapter 4). Items whose slopes run away are held.
+    Quasi-Newton steps (L-BFGS; Nocedal and Wright 2006, algorithm 7.4) start from the rough
+    information, which is computed again after REUSED steps or where the steps do not fit it. They
+    are damped as far as needed to stay within a trust region and to go uphill. Slopes and guessing
+    parameters at their bounds stay there unless the gradient points inwards. The climb ends where
+    a step promises fewer than ``enough`` nats.
     """
-    _, reached = em.expect(parameters)
-    damping = 0.0
-    for _ in range(NEWTON_STEPS):
-        damping, solve = damping / 10, newton_system(em, parameters)
+    settings, design, responses = em.settings, em.design, em.responses
+    posterior, value = em.expect(parameters)
+    uphill = gradient(responses, design, parameters, em.grid, posterior).T
+    system: NewtonSystem | None = None
+    pairs: list[tuple[Tensor, Tensor]] = []
+    damping, last = 0.0, em.n_steps + NEWTON_STEPS
+    while True:
+        if system is None:
+            system, pairs = newton_system(em, parameters, uphill), []
+            fresh = True
         # A logit at most, more for steep items, and 0.2 of guessing.
         limit = (parameters.slope.abs() / 2).clamp_min(LARGEST_STEP)
         limits = torch.stack([limit, limit, torch.full_like(limit, LARGEST_GUESSING_STEP)])
-        while True:
-            step, promise = solve(damping)
-            if (step.abs() > limits).any():
-                damping = max(4 * damping, LEAST_DAMPING)
+        step = system.step(uphill, pairs, damping)
+        excess = (step.abs() / limits).amax(0)
+        if design.common_guessing:
+            excess[:] = excess.max()
+        step = step / excess.clamp_min(1.0)
+        promise = (uphill * step).sum(0)
+        if 0 <= float(promise.sum()) < enough:
+            if fresh:
+                return parameters, torch.ones_like(promise, dtype=torch.bool)
+            system = None
+            continue
+        table = parameters.table() + step
+        table[2].clamp_(0, 1 - 1e-9)
+        trial, grid = bounded(Parameters(*table), design.largest_slope), em.grid
+        posterior, trial_value = em.expect(trial)
+        if em.grid is not grid:  # it was refined: values on two grids cannot be compared
+            _, value = em.expect(parameters)
+        if trial_value <= value:
+            if pairs:  # the curvature seen on the way misleads: compute it anew
+                system = None
                 continue
-            at_rest = promise.abs() < PROMISE
-            if float(promise.sum()) < PROMISE:
-                return parameters, torch.ones_like(at_rest)
-            slope, intercept, guessing = parameters.table() + step
-            trial = Parameters(slope, intercept, guessing.clamp(0, 1 - 1e-9))
-            _, value = em.expect(trial)
-            if value > reached:
-                break
             damping = max(4 * damping, LEAST_DAMPING)
             if damping > MOST_DAMPING:  # no step uphill: rounding decides
                 em.expect(parameters)
-                return parameters, at_rest
-        parameters, reached = trial, value
+                return parameters, promise.abs() < enough
+            continue
+
+        # Accept the step, and keep what it shows of the curvature.
+        before, uphill = uphill, gradient(responses, design, trial, em.grid, posterior).T
+        pairs.append((trial.table() - parameters.table(), before - uphill))
+        at_bound = system.free[2] & (trial.guessing <= 0)
+        at_bound |= system.free[0] & (trial.slope.abs() >= design.largest_slope)
+        if settings.progress:
+            text = f"Newton step {em.n_steps}: {trial_value:.4f} nats, damping {damping:.2g}"
+            print(text, file=sys.stderr)
+        # Where the likelihood rose far less than a quadratic function would, damp the next step.
+        gain = trial_value - value
+        fits = gain > 0.1 * float(promise.sum())
+        damping = damping / 10 if fits else max(10 * damping, LEAST_DAMPING)
+        parameters, value, fresh = trial, trial_value, False
         em.n_steps += 1
-        if em.n_steps >= em.settings.max_iterations:
-            break
-    return parameters, at_rest
+        done = enough > PROMISE and gain < 0.1 * enough  # not if it must have converged
+        if done or em.n_steps >= min(settings.max_iterations, last):
+            return parameters, promise.abs() < enough
 
 
-def newton_system(em: EM, parameters: Parameters) -> Callable[[float], tuple[Tensor, Tensor]]:
-    """Return the function from damping to Newton's step (3, n_items) and its promise by item.
+@dataclass(frozen=True)
+class NewtonSystem:
+    """The rough information in the space of the estimates, by its eigenvectors."""
+
+    free: Tensor  # (3, n_items) bool
+    basis: Tensor  # (kinds n_items, n_free), from the estimates to all parameters
+    directions: Tensor  # (n_free, n_free), eigenvectors times the estimates' scale
+    curvature: Tensor  # (n_free,)
+    to_edge: Tensor  # (n_items,) steps of guessing to its edge 0
+
+    def step(self, uphill: Tensor, pairs: list[tuple[Tensor, Tensor]], damping: float) -> Tensor:
+        """Return the step (3, n_items) to which gradient and earlier (step, change) pairs lead."""
+        kinds = len(self.basis) // uphill.shape[1]
+        q = self.basis.T @ uphill[:kinds].flatten()
+        history = []
+        for step, change in pairs:
+            s = self.basis.T @ step[:kinds].flatten() / self.basis.sum(0)
+            y = self.basis.T @ change[:kinds].flatten()
+            if float(s @ y) > 1e-10 * float(y @ y):
+                history.append((s, y, 1 / (s @ y)))
+        removed = []
+        for s, y, rho in reversed(history):
+            removed.append(rho * (s @ q))
+            q = q - removed[-1] * y
+        q = self.directions @ ((self.directions.T @ q) / (self.curvature + damping))
+        for (s, y, rho), part in zip(history, reversed(removed), strict=True):
+            q = q + (part - rho * (y @ q)) * s
+        result = torch.zeros_like(uphill)
+        result[:kinds] = (self.basis @ q).view(kinds, -1)
+        result[2] += self.to_edge
+        return result
+
+
+def newton_system(em: EM, parameters: Parameters, uphill: Tensor) -> NewtonSystem:
+    """Return the rough information at these parameters, where ``uphill`` is the gradient.
 
     Where the information is not positive the step is turned uphill, by absolute eigenvalues.
     Guessing at or near its edge 0 goes there if the step points outwards.
     """
     design, guessing = em.design, parameters.guessing
-    uphill = gradient(em.responses, design, parameters, em.grid).T
-    information = observed_information(
-        em.responses, design, parameters, em.grid, negligible=ROUGH_MISSING
-    )
+    grid = rough_grid(em, parameters)
+    information = observed_information(em.responses, design, parameters, grid, rough=True)
     kinds = len(information) // len(guessing)
-    free = free_parameters(design, parameters)
+    free = design.free()
+    at_bound = parameters.slope.abs() >= design.largest_slope
+    free[0] &= ~at_bound | (uphill[0] * parameters.slope < 0)
     inwards = uphill[2].sum() > 0 if design.common_guessing else uphill[2] > 0
-    free[2] = design.free()[2] & (free[0] | design.common_guessing)
     free[2] &= (guessing > EDGE) | inwards
     while True:
         # Solve in the space of the estimates, scaled to a unit diagonal.
         basis = estimates_basis(free[:kinds], design)
         reduced = basis.T @ information @ basis
         scale = reduced.diagonal().abs().clamp_min(1e-12).rsqrt()
-        eigenvalues, directions = torch.linalg.eigh(reduced * scale * scale[:, None])
-        curvature = eigenvalues.abs().clamp_min(FLATTEST)
-        along = directions.T @ (scale * (basis.T @ uphill[:kinds].flatten()))
-        step = (basis @ (scale * (directions @ (along / curvature)))).view(kinds, -1)
-        if kinds == 2:
-            break
-        outwards = free[2] & (guessing <= EDGE) & (step[2] < 0)
-        if not outwards.any():
-            break
+        eigenvalues, vectors = torch.linalg.eigh(reduced * scale * scale[:, None])
+        curvature, directions = eigenvalues.abs().clamp_min(FLATTEST), scale[:, None] * vectors
+        to_edge = -guessing.clamp(max=EDGE) * (design.guessing_free & ~free[2] & (guessing <= EDGE))
+        system = NewtonSystem(free, basis, directions, curvature, to_edge)
+        outwards = free[2] & (guessing <= EDGE) & (system.step(uphill, [], 0.0)[2] < 0)
+        if kinds == 2 or not outwards.any():
+            return system
         free[2] &= ~outwards
 
-    to_edge = -guessing.clamp(max=EDGE) * (design.guessing_free & ~free[2] & (guessing <= EDGE))
 
-    def solve(damping: float) -> tuple[Tensor, Tensor]:
-        step = torch.zeros_like(uphill)
-        damped = directions @ (along / (curvature + damping))
-        step[:kinds] = (basis @ (scale * damped)).view(kinds, -1)
-        step[2] += to_edge
-        return step, (uphill * step).sum(0)
-
-    return solve
+def rough_grid(em: EM, parameters: Parameters) -> QuadratureGrid:
+    """Return the coarsest grid that resolves the curves; it may be too coarse for posteriors."""
+    grid = quadrature_grid(span=em.grid.span, device=em.grid.nodes.device)
+    grid = steep_enough(grid, parameters)
+    return grid if grid.step > em.grid.step else em.grid
 
 
-def better_starts(
-    em: EM, parameters: Parameters, posterior: Posterior, objective: float
-) -> Parameters | None:
-    """Return parameters with the items exchanged that another start improves, or None."""
+def start_from_scores(responses: ResponseMatrix, design: Design, guessing: Tensor) -> Parameters:
+    """Return for each item the best of several curves fitted to ability as scores show it.
+
+    A 2PL turns guessed responses into extreme slopes, from which a 3PL seldom returns. ``guessing``
+    holds the fixed parameters, shape (n_items,).
+    """
+    # Score: correct responses beyond expectation, with items turned that disagree with the others.
+    share = responses.n_correct / responses.n_answered
+    count, blocks = responses.count[:, None], list(responses.blocks())
+    residual = torch.cat(
+        [b.correct - (1 if b.answered is None else b.answered) * share[b.items] for b in blocks], 1
+    )
+    weighted = residual * count
+    agreement = weighted.T @ residual.sum(1) - (weighted * residual).sum(0)
+    sign = torch.where(agreement < 0, -1.0, 1.0).double()
+    score = residual @ sign
+    # Reliability of the scores (KR-20): what is left of their variance without the items' own.
+    total, n = float(count[:, 0] @ score**2), responses.n_items
+    reliability = n / (n - 1) * (1 - float((weighted * residual).sum()) / total)
+    reliability = min(max(reliability, LEAST_RELIABILITY), MOST_RELIABILITY)
+    # Ability: normal quantiles of the scores' ranks, as posteriors with the error of the scores.
+    rank = torch.tensor(rankdata(score.cpu().numpy()), device=score.device) / (len(score) + 1)
+    ability = reliability**0.5 * torch.special.ndtri(rank)[:, None]
+    nodes = quadrature_grid(device=score.device).nodes
+    weights = torch.softmax(-0.5 * (nodes - ability) ** 2 / (1 - reliability), 1) * count
+
+    free = design.free()
+    free[2] &= not design.common_guessing
+    own = free[2]
+    fixed = torch.where(design.guessing_free, START_COMMON_GUESSING, guessing)
+    tables = []
+    for block in blocks:
+        correct, answered = expected_counts(block, weights)
+        answered = answered.expand_as(correct)
+        values, curves = [], []
+        for slope, guess in SCORE_STARTS:
+            above, is_free = share[block.items], free[:, block.items].T
+            c = torch.where(own[block.items], (above / 2).clamp(max=guess), fixed[block.items])
+            beta = level_curve(above, torch.full_like(c, slope), c).table().T
+            for _ in range(3):
+                beta = scoring_with_guessing(beta, correct, answered, nodes, is_free, design, 1e-3)
+            log_p, log_q = log_probabilities(*Parameters(*beta.T).logits(nodes))
+            values.append((correct * log_p + (answered - correct) * log_q).sum(1))
+            curves.append(beta)
+        best = torch.stack(values).nan_to_num(-torch.inf).argmax(0)
+        tables.append(torch.stack(curves)[best, torch.arange(len(best), device=best.device)])
+    return bounded(Parameters(*torch.cat(tables).T.contiguous()), design.largest_slope)
+
+
+def level_curve(share: Tensor, slope: Tensor, guessing: Tensor) -> Parameters:
+    """Return curves of these slopes that keep the proportions correct, all (n_items,)."""
+    above = ((share - guessing) / (1 - guessing)).clamp(0.02, 0.98)
+    # N(0, 1) flattens a curve of this slope
+    return Parameters(slope, torch.logit(above) * (1 + slope**2 / 2.9).sqrt(), guessing)
+
+
+def better_starts(em: EM, parameters: Parameters, worthwhile: float) -> Parameters | None:
+    """Return parameters with the items exchanged that another start improves, or None.
+
+    Each exchange gains at least ``worthwhile`` nats by itself.
+    """
+    _, objective = em.expect(parameters)
+    grid = rough_grid(em, parameters)
+    posterior = integrate(node_loglik(em.responses, parameters, grid.nodes), grid)
     responses, design = em.responses, em.design
     guessable = design.guessing_free | (parameters.guessing > 0)
     own_guessing = design.guessing_free & (not design.common_guessing)
-    held = parameters.guessing
     share = (responses.n_correct + 0.5) / (responses.n_answered + 1)
-    table, best = parameters.table(), torch.full_like(share, WORTHWHILE)
+    table, best = parameters.table(), torch.full_like(share, worthwhile)
     starts = STARTS if own_guessing.any() else sorted({(slope, 0.0) for slope, _ in STARTS})
     for slope, guessing in starts:
-        # An intercept that keeps the proportion correct: N(0, 1) flattens a curve of this slope.
-        c = torch.where(own_guessing, guessing, held)
-        above = ((share - c) / (1 - c)).clamp(0.02, 0.98)
-        intercept = torch.logit(above) * (1 + slope**2 / 2.9) ** 0.5
-        start = Parameters(slope * parameters.slope.sign(), intercept, c)
-        trial, gain = exchanged_items(em, parameters, start, posterior)
+        c = torch.where(own_guessing, guessing, parameters.guessing)
+        start = level_curve(share, slope * parameters.slope.sign(), c)
+        trial, gain = exchanged_items(em, parameters, start, posterior.weights, grid.nodes)
         improved = guessable & (gain > best)
         table = torch.where(improved, trial.table(), table)
         best = torch.where(improved, gain, best)
 
-    # Confirm on the full likelihood: all improved items together, else the best of them alone.
-    for chosen in (best > WORTHWHILE, (best > WORTHWHILE) & (best == best.max())):
-        if chosen.any():
-            trial = Parameters(*torch.where(chosen, table, parameters.table()))
-            if em.expect(trial)[1] > objective + LOGLIK_TOLERANCE:
-                return trial
+    # Confirm on the full likelihood: all improved items together, else the better half of them.
+    order = best.argsort(descending=True)[: int((best > worthwhile).sum())]
+    while len(order):
+        chosen = torch.zeros_like(guessable)
+        chosen[order] = True
+        trial = Parameters(*torch.where(chosen, table, parameters.table()))
+        if em.expect(trial)[1] > objective + LOGLIK_TOLERANCE:
+            return trial
+        order = order[: len(order) // 2]
     em.expect(parameters)
     return None
 
 
 def exchanged_items(
-    em: EM, old: Parameters, start: Parameters, posterior: Posterior
+    em: EM, old: Parameters, start: Parameters, weights: Tensor, nodes: Tensor
 ) -> tuple[Parameters, Tensor]:
     """Climb from a start by EM for each item alone; return the items and their gains in nats."""
-    nodes, design, weights = em.grid.nodes, em.design, posterior.weights
+    design, weights = em.design, weights.float()
     free = design.free()
     free[0] = not design.common_slope
     free[2] &= not design.common_guessing
-    count, tables, gains = em.responses.count[:, None], [], []
+    count, tables, gains = em.responses.count[:, None].float(), [], []
     for block in em.responses.blocks():
         before = log_probabilities(*old[block.items].logits(nodes))
-        wrong = (1 if block.answered is None else block.answered) - block.correct
+        is_correct = block.correct.float()
+        is_wrong = (1 if block.answered is None else block.answered.float()) - is_correct
         beta = start[block.items].table().T
         for step in range(ITEM_STEPS + 1):
             after = log_probabilities(*Parameters(*beta.T).logits(nodes))
             of_correct, of_wrong = (
-                (new_log - old_log).clamp(max=500).exp()
+                (new_log - old_log).clamp(max=LARGEST_RATIO).exp().float()
                 for old_log, new_log in zip(before, after, strict=True)
             )
             # sum_k w_ik R_ik for a correct and for a wrong response, each (n_rows, n_items)
-            if_correct = (weights @ of_correct.T).clamp_min(1e-300)
-            if_wrong = (weights @ of_wrong.T).clamp_min(1e-300)
+            if_correct = (weights @ of_correct.T).clamp_min(1e-30)
+            if_wrong = (weights @ of_wrong.T).clamp_min(1e-30)
             if step == ITEM_STEPS:
                 break
-            correct = ((block.correct * count / if_correct).T @ weights) * of_correct
-            answered = correct + ((wrong * count / if_wrong).T @ weights) * of_wrong
+            correct = ((is_correct * count / if_correct).T @ weights) * of_correct
+            wrong = ((is_wrong * count / if_wrong).T @ weights) * of_wrong
+            correct, wrong = correct.double(), wrong.double()
             beta = scoring_with_guessing(
-                beta, correct, answered, nodes, free[:, block.items].T, design, 1e-3
+                beta, correct, correct + wrong, nodes, free[:, block.items].T, design, 1e-2, 2
             )
-        gain = block.correct * if_correct.log() + wrong * if_wrong.log()
-        gains.append((count * gain).sum(0))
+            beta = bounded(Parameters(*beta.T), design.largest_slope).table().T
+        gain = is_correct * if_correct.log() + is_wrong * if_wrong.log()
+        gains.append((count * gain).sum(0, dtype=torch.float64))
         tables.append(beta)
     return Parameters(*torch.cat(tables).T.contiguous()), torch.cat(gains)

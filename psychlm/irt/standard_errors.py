@@ -36,7 +36,7 @@ from torch import Tensor
 from torch.linalg import cholesky, solve_triangular
 
 from psychlm.irt.likelihood import (
-    RUNAWAY_SLOPE,
+    LARGEST_SLOPE,
     CellDerivatives,
     Design,
     Parameters,
@@ -56,6 +56,7 @@ POLYNOMIALS = 24
 NEGLIGIBLE = 1e-10  # share of the missing information at which the sum over polynomials ends
 MODE_STEPS = 20
 MODE_TOLERANCE = 1e-7  # standard deviations of ability
+ROUGH_POLYNOMIALS = 4
 DIFFERENCE = 1e-3  # shift and stretch of ability in the gradient's differences
 
 
@@ -124,13 +125,13 @@ def standard_errors(
 def free_parameters(design: Design, parameters: Parameters) -> Tensor:
     """Return which of (slope, intercept, guessing) have errors, shape (3, n_items).
 
-    Guessing at its edge 0 has none, and an item whose slope runs away has none at all: it is a step
-    at a fixed place, given which the other items have errors.
+    Guessing at its edge 0 has none, and an item whose slope is at its bound has none at all: it is
+    a step at a fixed place, given which the other items have errors.
     """
     free = design.free()
     free[2] &= parameters.guessing > 0
     if not design.common_slope:
-        settled = parameters.slope.abs() <= RUNAWAY_SLOPE
+        settled = parameters.slope.abs() < LARGEST_SLOPE
         free[:2] &= settled
         free[2] &= settled | design.common_guessing
     return free
@@ -156,11 +157,17 @@ def observed_information(
     design: Design,
     parameters: Parameters,
     grid: QuadratureGrid,
-    negligible: float = NEGLIGIBLE,
+    rough: bool = False,
 ) -> Tensor:
     """Return the observed information in all slopes, intercepts and, if any is free, guessing.
 
     Slopes are taken as free here, one by one, and fixed guessing parameters have their rows too.
+
+    Parameters
+    ----------
+    rough : bool
+        Sum the missing information of pairs of items over ROUGH_POLYNOMIALS only, in single
+        precision; the blocks of single items stay exact. For steps of Newton's method.
 
     Returns
     -------
@@ -168,11 +175,14 @@ def observed_information(
     """
     n, nodes = responses.n_items, grid.nodes
     kinds = 3 if design.guessing_free.any() else 2
+    dtype = torch.float32 if rough else torch.float64
     at_nodes = node_loglik(responses, parameters, nodes)
     _, weights = fine_posterior(at_nodes, grid)
 
     # Expected complete information: one (kinds, kinds) block per item, minus the prior's curvature.
+    # For the rough sum also the expected squares of the scores.
     whole = torch.zeros(kinds, n, kinds, n, dtype=torch.float64, device=responses.device)
+    squares = torch.zeros(kinds, kinds, n, dtype=torch.float64, device=responses.device)
     everything = torch.arange(n, device=responses.device)
     coarse = grid.at_nodes(weights) * responses.count[:, None]
     for block in responses.blocks():
@@ -189,6 +199,11 @@ def observed_information(
         j = everything[block.items]
         for (row, column), cell in cells.items():
             whole[row, j, column, j] = whole[column, j, row, j] = cell.sum(1)
+        if rough:
+            of_p = torch.stack([p.z * nodes, p.z, p.c][:kinds])
+            of_q = torch.stack([q.z * nodes, q.z, q.c][:kinds])
+            squares[:, :, j] = torch.einsum("ajk,bjk,jk->abj", of_p, of_p, correct)
+            squares[:, :, j] += torch.einsum("ajk,bjk,jk->abj", of_q, of_q, wrong)
     for row, (name, value) in enumerate(list(vars(parameters).items())[:kinds]):
         if name in design.priors:
             j = everything[design.free()[row]]  # a guessing parameter fixed at 0 has no density
@@ -196,24 +211,33 @@ def observed_information(
     information = whole.view(kinds * n, kinds * n)
 
     # Missing information: posterior covariances of the scores, one orthonormal polynomial of
-    # ability at a time (Stieltjes's recurrence, for every person's posterior by itself).
+    # ability at a time (Stieltjes's recurrence, for every person's posterior by itself). The
+    # polynomial of degree 0 gives expected scores, which only the rough sum needs.
     before, norm = torch.zeros_like(weights), torch.zeros_like(weights[:, :1])
     current, first = torch.ones_like(weights), 0.0
-    for _ in range(POLYNOMIALS):
-        centre = (weights * grid.fine * current**2).sum(1, keepdim=True)
-        following = (grid.fine - centre) * current - norm * before
-        norm = (weights * following**2).sum(1, keepdim=True).sqrt()
-        before, current = current, following / norm.clamp_min(1e-150)
-        projected = grid.at_nodes(weights * current)
+    root_count = responses.count.sqrt()[:, None].to(dtype)
+    for degree in range(ROUGH_POLYNOMIALS + 1 if rough else POLYNOMIALS):
+        if degree or not rough:
+            centre = (weights * grid.fine * current**2).sum(1, keepdim=True)
+            following = (grid.fine - centre) * current - norm * before
+            norm = (weights * following**2).sum(1, keepdim=True).sqrt()
+            before, current = current, following / norm.clamp_min(1e-150)
+        projected = grid.at_nodes(weights * current).to(dtype)
         scores = torch.cat(
             [expected_scores(b, parameters, projected, nodes, kinds) for b in responses.blocks()], 2
         )
-        scores = scores.permute(1, 0, 2).reshape(len(weights), -1) * responses.count.sqrt()[:, None]
-        information -= scores.T @ scores
-        size = float(scores.square().sum())
-        first = first or size
-        if size <= negligible * first:
-            break
+        scores *= root_count
+        if rough:
+            squares -= torch.einsum("aij,bij->abj", scores, scores)
+        if degree or not rough:
+            scores = scores.permute(1, 0, 2).reshape(len(weights), -1)
+            information -= scores.T @ scores
+            size = float(scores.square().sum())
+            first = first or size
+            if size <= NEGLIGIBLE * first:
+                break
+    if rough:  # what the sum left out in the blocks of single items
+        whole[:, everything, :, everything] -= squares.permute(2, 0, 1)
     return information
 
 
@@ -226,14 +250,14 @@ def expected_scores(
     """
     z, c = parameters[block.items].logits(nodes)
     p, q = log_p_derivatives(z, c), log_q_derivatives(z, c)
-    tables = [(p.z * nodes, q.z * nodes), (p.z, q.z), (p.c, q.c)]
-    asked = 1 if block.answered is None else block.answered
-    return torch.stack(
-        [
-            asked * (weights @ wrong.T) + block.correct * (weights @ (correct - wrong).T)
-            for correct, wrong in tables[:kinds]
-        ]
-    )
+    dtype, scores = weights.dtype, []
+    correct = block.correct.to(dtype)
+    for of_correct, of_wrong in [(p.z * nodes, q.z * nodes), (p.z, q.z), (p.c, q.c)][:kinds]:
+        score = weights @ of_wrong.T.to(dtype)
+        if block.answered is not None:
+            score *= block.answered
+        scores.append(score.addcmul_(correct, weights @ (of_correct - of_wrong).T.to(dtype)))
+    return torch.stack(scores)
 
 
 def joint_variances(

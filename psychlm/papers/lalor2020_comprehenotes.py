@@ -1,4 +1,4 @@
-"""Lalor (2020), chapter 7: banks of known quality, to test the selection behind ComprehENotes.
+"""Lalor (2020), chapter 7: item analysis of ComprehENotes, and banks of known quality.
 
 The bank of 83 candidate questions was not released, only its 55 retained ones. Whether the
 selection procedure finds bad questions can be tested on simulated banks: the retained questions
@@ -7,10 +7,12 @@ with their estimated parameters, and as many bad ones as the authors removed.
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
+from scipy.special import softmax
 
 from psychlm import data, frames, irt, simulate
 
@@ -102,3 +104,127 @@ def select_by_topic(bank: Bank, **options: object) -> pd.DataFrame:
     swapped = pairs[~removed[pairs.index] & removed[pairs].to_numpy()]
     removed[swapped.to_numpy()], removed[swapped.index] = False, True
     return pd.DataFrame({"flaw": bank.items["flaw"], "removed": removed})
+
+
+def marginal_residuals(items: pd.DataFrame, responses: pd.DataFrame, size: int) -> pd.DataFrame:
+    r"""Compare counts of response patterns to pairs or triplets of items with the model's.
+
+    .. math:: r = \frac{(O - E)^2}{E}, \qquad
+        E = N \int \prod_j P_j(\theta)^{x_j} (1 - P_j(\theta))^{1 - x_j} \, \phi(\theta)\, d\theta
+
+    with N the persons who saw all items of the subset. R's ``ltm::margins`` calls residuals above
+    3.5 large (Bartholomew and Knott 1999). Patterns with an expected count below 5 are left out,
+    since one person makes their residuals large.
+
+    Parameters
+    ----------
+    items : DataFrame, indexed by item
+        ``a``, ``b`` and ``c``; ability is N(0, 1).
+    responses : DataFrame, shape (n_persons, n_items)
+    size : int
+        2 for pairs, 3 for triplets.
+
+    Returns
+    -------
+    DataFrame, one row per subset that is not left out, largest residual first
+        ``items`` (their names), ``pattern`` (such as "01"), ``observed``, ``expected`` and
+        ``residual`` of the cell that fits worst.
+    """
+    theta = np.linspace(-6, 6, 241)
+    weights = np.exp(-(theta**2) / 2)
+    weights /= weights.sum()
+    correct = irt.curves.probability(theta, items)  # (n_nodes, n_items)
+    probability = (1 - correct, correct)
+    x = responses[items.index].to_numpy(float)
+    observed_cells = ((x == 0).astype(float), (x == 1).astype(float))
+    asked = observed_cells[0] + observed_cells[1]
+    rows = []
+    # Products over the first items of a subset are formed one by one, over the last two at once.
+    for first in itertools.combinations(range(len(items)), size - 2):
+        later = np.arange(first[-1] + 1 if first else 0, len(items))
+        j, k = (later[index] for index in np.triu_indices(len(later), 1))
+        n = ((asked[:, first].prod(axis=1)[:, None] * asked).T @ asked)[j, k]
+        tables = {}
+        for pattern in itertools.product((0, 1), repeat=size):
+            *fixed, second, third = pattern
+            persons, share = np.ones(len(x)), weights.copy()
+            for item, value in zip(first, fixed, strict=True):
+                persons *= observed_cells[value][:, item]
+                share *= probability[value][:, item]
+            observed = (observed_cells[second] * persons[:, None]).T @ observed_cells[third]
+            expected = (probability[second] * share[:, None]).T @ probability[third]
+            tables["".join(map(str, pattern))] = np.stack([observed[j, k], n * expected[j, k]])
+        counts = np.stack(list(tables.values()))  # (n_patterns, 2, n_subsets)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            residual = (counts[:, 0] - counts[:, 1]) ** 2 / counts[:, 1]
+        residual[counts[:, 1] < 5] = -1
+        worst = residual.argmax(axis=0)
+        subset = np.arange(len(j))
+        names = [tuple(items.index[[*first, *pair]]) for pair in zip(j, k, strict=True)]
+        rows.append(
+            pd.DataFrame(
+                {
+                    "items": names,
+                    "pattern": np.array(list(tables))[worst],
+                    "observed": counts[worst, 0, subset],
+                    "expected": counts[worst, 1, subset],
+                    "residual": residual[worst, subset],
+                }
+            )
+        )
+    table = pd.concat(rows).query("residual >= 0")
+    return table.sort_values("residual", ascending=False, ignore_index=True)
+
+
+def slope_profile(
+    items: pd.DataFrame, responses: pd.DataFrame, item: str, slopes: np.ndarray
+) -> pd.Series:
+    """Return the log-likelihood by slope of one item, at its best difficulty, others held (nats).
+
+    Differences below 1.92 nats make a 95 % interval (half a chi-squared quantile).
+
+    Parameters
+    ----------
+    items : DataFrame, indexed by item
+        ``a``, ``b`` and ``c``; ability is N(0, 1).
+    responses : DataFrame, shape (n_persons, n_items)
+    item : str
+    slopes : ndarray
+        Per logit.
+    """
+    theta = np.linspace(-6, 6, 1201)
+    others = items.drop(index=item)
+    x = responses[others.index].to_numpy(float)
+    p = irt.curves.probability(theta, others).clip(1e-15, 1 - 1e-15)
+    at_nodes = np.nan_to_num(x) @ np.log(p).T + np.where(np.isnan(x), 0, 1 - x) @ np.log1p(-p).T
+    posterior = softmax(at_nodes - theta**2 / 2, axis=1)  # given the other items
+    own = responses[item].to_numpy(float)
+    best = {}
+    for slope in slopes:
+        # Difficulties so close together that even the steepest curve is not skipped over.
+        difficulty = items.loc[item, "b"] + np.linspace(-0.5, 0.5, 101)
+        curves = pd.DataFrame({"a": slope, "b": difficulty, "c": items.loc[item, "c"]})
+        correct = posterior @ irt.curves.probability(theta, curves)  # (n_persons, n_difficulties)
+        likelihood = np.where((own == 1)[:, None], correct, 1 - correct)
+        best[slope] = np.log(likelihood[~np.isnan(own)]).sum(axis=0).max()
+    return pd.Series(best, name="loglik").rename_axis("slope")
+
+
+def shortest_form(items: pd.DataFrame, low: float, high: float) -> pd.Series:
+    """Add one item at a time, that which lowers the mean standard error most.
+
+    Returns
+    -------
+    Series, in the order of the choice
+        By item: the mean of 1 / sqrt(information + 1) over abilities from ``low`` to ``high``
+        (logits), with the prior's information, 1.
+    """
+    information = irt.curves.item_information(np.linspace(low, high, 101), items)
+    total, chosen = np.ones(len(information)), {}
+    remaining = list(range(len(items)))
+    while remaining:
+        errors = ((total[:, None] + information[:, remaining]) ** -0.5).mean(axis=0)
+        best = remaining.pop(int(errors.argmin()))
+        chosen[items.index[best]] = errors.min()
+        total = total + information[:, best]
+    return pd.Series(chosen, name="mean_se")

@@ -11,11 +11,11 @@ import torch
 from scipy.special import expit
 from test_fit import exact_loglik, responses_of
 
-from psychlm import irt, simulate
+from psychlm import data, irt, simulate
 from psychlm.frames import FrameError
-from psychlm.irt._fit import start_from_scores
 from psychlm.irt.em import scoring_with_guessing
-from psychlm.irt.likelihood import Design
+from psychlm.irt.likelihood import LARGEST_SLOPE, Design
+from psychlm.irt.newton import start_from_scores
 from psychlm.irt.response_matrix import encode_responses
 
 
@@ -74,7 +74,7 @@ def test_common_guessing_that_cannot_be_is_refused():
 def test_convergence_is_reported_item_by_item():
     _, answered = guessed(4, guessing=0.0)
     answered["step"] = (answered.mean(axis=1) > 0.55).astype(float)
-    with pytest.warns(irt.IRTWarning, match="'step'.*slopes beyond"):
+    with pytest.warns(irt.IRTWarning, match="'step'.*slopes at the bound"):
         fit = irt.fit(answered, "3PL", guessing=0.0)
     assert not fit.converged
     assert not fit.items.loc["step", "converged"]
@@ -102,17 +102,47 @@ def test_an_item_whose_steep_solution_is_better_is_found():
         ({"guessing": 0.1975766}, -7833.5315),
         ({"guessing": "common"}, -7833.5315),
         # mirt with 121 nodes reaches -7809.0148, with one slope of 191
-        ({}, -7809.03),
+        ({}, -7809.0148),
     ],
     ids=["fixed", "common", "free"],
 )
 def test_comprehenotes_reaches_what_mirt_reaches(options, reached):
-    from psychlm import data
-
     responses = pd.read_csv(data.path("comprehenotes/responses"), index_col=0)
     fit = quiet_fit(responses, "3PL", **options)
     assert fit.loglik > reached
     assert fit.items["converged"].drop("Q44").all()
+
+
+def answers_of_language_models(benchmark: str) -> pd.DataFrame:
+    """Read the graded answers of metabench (Kipnis et al. 2025), models by items."""
+    return pd.read_parquet(data.path(f"metabench/{benchmark}")).set_index("model")
+
+
+@pytest.mark.needs_share
+@pytest.mark.parametrize("bank", ["arc", "gsm8k"])
+def test_a_2pl_of_thousands_of_language_models_is_above_mirt(bank, shared_reference_dir):
+    folder = shared_reference_dir / "irt" / "metabench"
+    fits = pd.read_csv(folder / "mirt_fits.csv", index_col="benchmark")
+    released = pd.read_csv(folder / f"{bank}_items.csv", index_col=0)
+    fit = quiet_fit(answers_of_language_models(bank), "2PL")
+    assert fit.converged
+    assert fit.loglik > fits.loc[bank, "loglik"]
+    assert fit.loglik_error < 0.01
+    assert np.corrcoef(fit.items["a"], released["a"])[0, 1] > 0.98
+
+
+@pytest.mark.exhaustive
+@pytest.mark.needs_share
+def test_a_3pl_of_mmlu_converges_to_its_exact_likelihood_far_above_the_2pl():
+    """Items that separate the models perfectly stay at the bound; all others converge."""
+    answered = answers_of_language_models("mmlu")
+    without, fit = quiet_fit(answered, "2PL"), quiet_fit(answered, "3PL")
+    assert without.converged
+    at_bound = fit.items["a"].abs() >= LARGEST_SLOPE
+    assert at_bound.sum() < 8
+    assert fit.items["converged"][~at_bound].all()
+    assert abs(fit.loglik - exact_loglik(fit, answered)) < 0.05
+    assert fit.loglik > without.loglik + 6600  # what mirt's 3PL gains over a 2PL
 
 
 @pytest.mark.exhaustive
@@ -158,6 +188,7 @@ def test_many_guessed_items_start_from_scores_with_negative_items_turned():
     items, answered = guessed(5, n_persons=1500, n_items=60)
     answered.iloc[:, :5] = 1 - answered.iloc[:, :5]
     encoded = encode_responses(answered, torch.device("cpu"))
-    start = start_from_scores(encoded, Design(False, torch.ones(60, dtype=torch.bool), {}))
+    design = Design(False, torch.ones(60, dtype=torch.bool), {})
+    start = start_from_scores(encoded, design, torch.zeros(60, dtype=torch.float64))
     assert (start.slope[:5] < 0).all() and (start.slope[5:] > 0).all()
     assert np.corrcoef(start.slope[5:], items["a"].iloc[5:])[0, 1] > 0.7

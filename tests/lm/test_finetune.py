@@ -159,7 +159,7 @@ def test_items_and_encoders_that_cannot_be_used_are_named(bert, tmp_path):
         lm.fine_tune(items, bert, out=tmp_path / "b", development=other, device="cpu")
     with pytest.raises(lm.ModelError, match="regime 'half' is unknown"):
         lm.fine_tune(items, bert, out=tmp_path / "c", regime="half")
-    with pytest.raises(lm.ModelError, match="device"):
+    with pytest.raises(ValueError, match="device .gpu0. cannot be used"):
         lm.fine_tune(items, bert, out=tmp_path / "d", device="gpu0")
     folder = shutil.copytree(bert, tmp_path / "cut")
     config = json.loads((folder / "config.json").read_text())

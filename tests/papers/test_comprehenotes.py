@@ -1,14 +1,14 @@
-"""ComprehENotes: printed numbers from the authors' estimates, their likelihood; planted flaws."""
+"""ComprehENotes: printed numbers from the authors' estimates, likelihood, flaws; enumeration."""
+
+import itertools
 
 import numpy as np
 import pandas as pd
 import pytest
 from scipy.special import log_expit, logsumexp
 
-from psychlm import corpora, irt
+from psychlm import corpora, irt, simulate
 from psychlm.papers import lalor2020_comprehenotes as comprehenotes
-
-pytestmark = pytest.mark.needs_share
 
 
 @pytest.fixture(scope="module")
@@ -48,3 +48,51 @@ def test_planted_flat_and_negative_items_are_removed(released):
     graded = comprehenotes.select_by_topic(bank, **rules)
     assert graded.loc[graded["flaw"].isin(["flat", "negative"]), "removed"].mean() > 0.9
     assert graded.loc[graded["flaw"] == "", "removed"].mean() < 0.3
+
+
+def test_marginal_residuals_are_those_of_counting_one_subset_at_a_time():
+    rng = np.random.default_rng(7)
+    items = simulate.items(5, rng, "3PL").assign(c=0.2)
+    responses = simulate.responses(rng.normal(size=800), items, rng, missing=0.2)
+    theta, patterns = np.linspace(-6, 6, 241), {}
+    weights = np.exp(-(theta**2) / 2) / np.exp(-(theta**2) / 2).sum()
+    p = irt.curves.probability(theta, items)
+    for subset in itertools.combinations(range(5), 3):
+        seen = responses.iloc[:, list(subset)].dropna()
+        for pattern in itertools.product((0, 1), repeat=3):
+            share = np.prod(
+                [p[:, j] if v else 1 - p[:, j] for j, v in zip(subset, pattern, strict=True)], 0
+            )
+            expected = len(seen) * (share @ weights)
+            observed = (seen == list(pattern)).all(axis=1).sum()
+            if expected >= 5:
+                residual = (observed - expected) ** 2 / expected
+                key = tuple(items.index[list(subset)])
+                patterns[key] = max(patterns.get(key, 0), residual)
+    table = comprehenotes.marginal_residuals(items, responses, 3).set_index("items")["residual"]
+    assert len(table) == len(patterns) == 10
+    assert table.to_dict() == pytest.approx(patterns)
+
+
+def test_the_slope_profile_is_highest_at_the_estimate():
+    rng = np.random.default_rng(3)
+    items = simulate.items(12, rng, "2PL")
+    responses = simulate.responses(rng.normal(size=1500), items, rng)
+    fit = irt.fit(responses, "2PL")
+    item = fit.items["se_a"].idxmin()
+    slopes = fit.items.loc[item, "a"] + fit.items.loc[item, "se_a"] * np.array([-2, -1, 0, 1, 2])
+    profile = comprehenotes.slope_profile(fit.items, responses, item, slopes)
+    assert profile.idxmax() == slopes[2]
+    # one standard error costs half a nat where the other items are held, or less
+    assert profile.max() - profile.iloc[3] == pytest.approx(0.5, abs=0.2)
+
+
+def test_the_greedy_form_lowers_the_error_with_every_item_and_begins_with_the_best():
+    items = simulate.items(20, np.random.default_rng(5), "2PL")
+    errors = comprehenotes.shortest_form(items, -2, 2)
+    assert (errors.diff().dropna() < 0).all()
+    information = irt.curves.item_information(np.linspace(-2, 2, 101), items)
+    alone = (1 + information) ** -0.5
+    assert errors.iloc[0] == pytest.approx(alone.mean(axis=0).min())
+    whole = ((1 + information.sum(axis=1)) ** -0.5).mean()
+    assert errors.iloc[-1] == pytest.approx(whole)
