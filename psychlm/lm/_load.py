@@ -379,15 +379,25 @@ def _check_weight_files(
                 "save the result"
             )
     else:
-        from huggingface_hub import hf_hub_download
-        from huggingface_hub.errors import EntryNotFoundError
+        from huggingface_hub import hf_hub_download, try_to_load_from_cache
+        from huggingface_hub.errors import EntryNotFoundError, LocalEntryNotFoundError
 
+        indices = []
         try:
-            indices = [
-                Path(hf_hub_download(name, "model.safetensors.index.json", revision=revision))
-            ]
-        except (EntryNotFoundError, OSError):  # the model is one file
-            indices = []
+            file = hf_hub_download(name, "model.safetensors.index.json", revision=revision)
+            indices = [Path(file)]
+        except (EntryNotFoundError, OSError) as error:
+            # Where the hub answers that there is no index, the model is one file. Without an
+            # answer, that is so if the one file is here; else files would be read unchecked.
+            absent = isinstance(error, EntryNotFoundError)
+            absent = absent and not isinstance(error, LocalEntryNotFoundError)
+            cached = try_to_load_from_cache(name, "model.safetensors", revision=revision)
+            if not (absent or isinstance(cached, str) or allow_pickle):
+                raise ModelError(
+                    f"the list of weight files of {name} could not be fetched "
+                    f"({type(error).__name__}), so they cannot be checked; try again, or give the "
+                    "folder of a copy"
+                ) from error
     kinds = (".safetensors", ".bin") if allow_pickle else (".safetensors",)
     named = getattr(config, "transformers_weights", None)
     if named is not None:

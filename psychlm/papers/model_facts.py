@@ -426,6 +426,39 @@ def science_model() -> lm.ChoiceClassifier:
     return model
 
 
+def inoculations() -> dict[str, richardson2020.Inoculation]:
+    """Return the stored inoculations of the science model, by probe."""
+    tables, predictions = (
+        data.facts(f"models/{name}") for name in ("inoculation", "inoculation_predictions")
+    )
+    items = data.facts("models/inoculation_items")
+    order = items.loc[items["probe"].isin(tables["probe"].unique()), "item_id"]
+    done = {}
+    for probe, rows in tables.groupby("probe", sort=False):
+        rows = rows.drop(columns="probe").set_index("cell")
+        before, cells = rows.loc[-1, ["new", "original", "average", "test"]], rows.drop(-1)
+        cells = cells.astype(dict.fromkeys(("k", "epochs", "seed", "add_some"), int))
+        own = predictions[predictions["probe"] == probe]
+        predicted = own.pivot(index="cell", columns="item_id", values="prediction")[order]
+        best = richardson2020.best_cells(cells, before)
+        done[str(probe)] = richardson2020.Inoculation(cells, before, best, predicted, len(cells), 0)
+    return done
+
+
+def recompute_science(check: pd.DataFrame, *, n: int = 20, seed: int = 0) -> pd.Series:
+    """Answer randomly drawn science questions again with the stored head, and compare the grades.
+
+    Returns
+    -------
+    Series
+        ``n``, the questions compared, and ``max_difference`` of the grades (0 or 1).
+    """
+    drawn = check.sample(n, random_state=seed)
+    stored = data.facts("models/science_check").set_index("item_id")["trained"]
+    right = lm.grade(drawn, science_model().logprobs(drawn))
+    return _compared(right, stored.loc[right.index].astype(float), "grades of the science model")
+
+
 def compute_inoculation() -> None:
     """Train the science model, inoculate it with every probe, and write heads and answers."""
     seed = GATHERED["seed"]

@@ -384,23 +384,40 @@ def inoculate(
         results.append(result)
         if progress:
             progress(n_done + 1, len(cells))
-    # Table of all cells; for each k the one with the best average, and what it cost.
     scores = pd.DataFrame(results, columns=["new", "original", "test"])
     scores.insert(2, "average", (scores["new"] + scores["original"]) / 2)
     before = scores.iloc[0]
     table = pd.DataFrame(cells).join(scores.iloc[1:].reset_index(drop=True)).rename_axis("cell")
-    chosen = table.loc[table.groupby(["add_some", "k"])["average"].idxmax()].reset_index()
-    untrained = pd.DataFrame(
-        [{"cell": -1, "k": 0, "add_some": times, **before} for times in table["add_some"].unique()]
-    )
-    best = pd.concat([untrained, chosen]).sort_values(["add_some", "k"], ignore_index=True)
-    best["cost"] = before["original"] - best["original"]
     predicted = pd.DataFrame(
         [result["predictions"] for result in results],
         index=pd.RangeIndex(-1, len(cells), name="cell"),
         columns=pd.Index(parts["test"]["item_id"], name="item"),
     )
-    return Inoculation(table, before, best, predicted, n_resumed, n_broken)
+    return Inoculation(table, before, best_cells(table, before), predicted, n_resumed, n_broken)
+
+
+def best_cells(cells: pd.DataFrame, before: pd.Series) -> pd.DataFrame:
+    """Return for each ``add_some`` and k the cell with the best average of both tasks.
+
+    Parameters
+    ----------
+    cells : DataFrame, indexed by ``cell``
+        As :class:`Inoculation` holds them.
+    before : Series
+        The accuracies of the model as it came, which is the row of k = 0.
+
+    Returns
+    -------
+    DataFrame
+        The chosen rows with their ``cost``, the loss of accuracy on the original task.
+    """
+    chosen = cells.loc[cells.groupby(["add_some", "k"])["average"].idxmax()].reset_index()
+    untrained = pd.DataFrame(
+        [{"cell": -1, "k": 0, "add_some": times, **before} for times in cells["add_some"].unique()]
+    )
+    best = pd.concat([untrained, chosen]).sort_values(["add_some", "k"], ignore_index=True)
+    best["cost"] = before["original"] - best["original"]
+    return best
 
 
 def check_parts(parts: dict[str, pd.DataFrame], more: pd.DataFrame | None, sweep: Sweep) -> None:

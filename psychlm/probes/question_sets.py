@@ -139,6 +139,8 @@ def gather(
     ------
     DataMissingError
         If WordNet or the dictionary is not installed.
+    FrameError
+        If a probe has no questions for training, development or test.
     """
 
     def from_wordnet() -> tuple[pd.DataFrame, dict[str, Any]]:
@@ -155,6 +157,7 @@ def gather(
             "entries": built.n_entries,
             "with_examples": built.n_with_examples,
             "records": source.n_records,
+            "example_kinds": source.with_examples["example_kind"].value_counts().to_dict(),
             "broken": source.broken.to_dict(),
             "left_out": built.left_out.to_dict(),
         }
@@ -183,6 +186,12 @@ def gather(
     }
     items = pd.concat([sets[name][COLUMNS] for name in ("wordnet", "dictionary")])
     items = items.reset_index(drop=True)
+    sizes = items.groupby(["probe", "split"], observed=True).size().unstack(fill_value=0)
+    if (empty := sizes.eq(0).any(axis=1)).any():
+        raise FrameError(
+            f"n_concepts={n_concepts} leaves {list(sizes.index[empty])} without questions in one "
+            f"of {list(sizes.columns)}; ask for more concepts"
+        )
     about = {name: questions.attrs["manifest"] for name, questions in sets.items()}
     return Gathered(items, sets["biased"], about)
 

@@ -146,13 +146,9 @@ def _fit_native(
     # Smoothing by REML or ML, from mgcv's first lambda, and the coefficients. A random effect has
     # one penalty; those of the grouped ones come last.
     diagonals = matrix.diagonals(centre, correlation * np.outer(scale, scale))
-    group_spans, information = grouped.slices, np.einsum("gaa->ga", of_groups[0]) / n
-    for span in group_spans.values():
-        of_term = information[:, span].ravel()
-        diagonals.append((of_term, np.ones((1, len(of_term)))))
-    group_penalties = [np.ones((1, span.stop - span.start)) for span in group_spans.values()]
+    diagonals += grouped.diagonals(of_groups[0], n)
     start = torch.from_numpy(start_smoothing(diagonals, n)).to(where)
-    penalties = block_diag(matrix.penalties / scale**2, *group_penalties)
+    penalties = block_diag(matrix.penalties / scale**2, *grouped.penalties)
     solution = solve(
         moments, torch.from_numpy(penalties).to(where), start, method=method, tolerance=tolerance
     )
@@ -177,7 +173,7 @@ def _fit_native(
         return mean + (matrix.evaluate(new) - centre) @ slopes + (z * effects).sum(axis=1)
 
     names = ["(Intercept)", *(matrix.names[i] for i in linear)]
-    spans = spans | {name: slice(q + s.start, q + s.stop) for name, s in group_spans.items()}
+    spans = spans | {name: slice(q + s.start, q + s.stop) for name, s in grouped.slices.items()}
     return GAMFit(
         formula=formula.text,
         backend="native",

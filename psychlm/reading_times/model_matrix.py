@@ -42,6 +42,7 @@ from psychlm.reading_times.smooths import (
 )
 
 Integers = NDArray[np.int64]
+MANY_LEVELS = 100  # a sweep eliminates random effects from here on; few are faster as columns
 COLLINEAR = 1e-9  # a column of which the others leave a smaller share is their combination
 FASTEST_MS = 10.0  # a median "_ms" below it is most likely in seconds
 
@@ -144,6 +145,17 @@ class GroupedEffects:
         spans = pairwise(accumulate(widths, initial=0))
         return {term.label: slice(*span) for term, span in zip(self.terms, spans, strict=True)}
 
+    @property
+    def penalties(self) -> list[Floats]:
+        """Return the penalty of each term, which touches its values alone, shape (1, width)."""
+        return [np.ones((1, span.stop - span.start)) for span in self.slices.values()]
+
+    def diagonals(self, zz: Floats, n: int) -> list[tuple[Floats, Floats]]:
+        """Return what ``start_smoothing`` needs of each term, from z'z of each level."""
+        information = np.einsum("gaa->ga", zz) / n
+        of_terms = [information[:, span].ravel() for span in self.slices.values()]
+        return [(of_term, np.ones((1, len(of_term)))) for of_term in of_terms]
+
     def rows(self, data: pd.DataFrame) -> tuple[Integers, Floats]:
         """Return the place of each row's level, -1 if it was not in the fit, and its r values."""
         if not self.terms:
@@ -165,8 +177,13 @@ class GroupedEffects:
         return zz, zx, zy
 
 
-def group_random_effects(formula: Formula, data: pd.DataFrame) -> tuple[Formula, GroupedEffects]:
-    """Take the random effects of the factor with the most levels out of a formula."""
+def group_random_effects(
+    formula: Formula, data: pd.DataFrame, at_least: int = 1
+) -> tuple[Formula, GroupedEffects]:
+    """Take the random effects of the factor with the most levels out of a formula.
+
+    None are taken where there are fewer than ``at_least`` levels.
+    """
     random = [smooth for smooth in formula.smooths if smooth.basis == "re"]
     sizes: dict[str, int] = {}
     for smooth in random:
@@ -174,7 +191,7 @@ def group_random_effects(formula: Formula, data: pd.DataFrame) -> tuple[Formula,
         counts = {name: len(levels) for name, levels in found.items() if levels is not None}
         # Ids that are numbers label groups, too (see random_effect).
         sizes |= counts or {smooth.variables[0]: data[smooth.variables[0]].nunique()}
-    if not sizes:
+    if max(sizes.values(), default=0) < at_least:
         return formula, GroupedEffects("", (), ())
     factor = max(sizes, key=lambda name: sizes[name])
     chosen = [smooth for smooth in random if factor in smooth.variables]
@@ -281,6 +298,9 @@ class UnitMoments:
     xy: Tensor  # (U, B, p, m)
     yy: Tensor  # (U, m)
     n: Tensor  # (U,): readings
+    zz: Tensor  # (U, G, r, r): of the grouped random effects
+    zx: Tensor  # (U, B, G, r, p)
+    zy: Tensor  # (U, G, r, m)
 
 
 @dataclass(frozen=True)
@@ -288,10 +308,11 @@ class SharedDesign:
     """The design of one set of rows without any surprisal, its columns centred and scaled."""
 
     names: tuple[str, ...]  # of the p columns
-    penalties: Tensor  # (n_penalties, p)
+    penalties: Tensor  # (n_penalties, p + r): of the p columns and the r grouped random effects
     sums: Tensor  # (n_words, p): G, the columns summed over the readings of each word
     counts: Tensor  # (n_words,): readings of each word
     y_sums: Tensor  # (n_words, m): the centred measures, summed over the readings of each word
+    z_sums: Tensor  # (r, G, n_words): values of random effects, summed over a level's readings
     words: Integers  # (n_words,): positions of the words in the table of surprisals
     bounds: Integers  # (U + 1,): where each unit's words begin
     base: UnitMoments  # with B = 1
@@ -308,7 +329,8 @@ def share_design(
 ) -> SharedDesign:
     """Build the design of rows that are complete and sorted by unit and word.
 
-    X'X = [W' diag(c) W, W'G_R; G_R'W, R'R], with G_R the rows' columns summed over each word.
+    X'X = [W' diag(c) W, W'G_R; G_R'W, R'R], with G_R the rows' columns summed over each word. The
+    random effects of a factor with many levels are no columns; see :mod:`reml`.
 
     Parameters
     ----------
@@ -322,6 +344,7 @@ def share_design(
     repeats = np.diff(np.r_[starts, len(word)])
 
     # Terms whose variables are the same in all readings of a word are evaluated once per word.
+    formula, grouped = group_random_effects(formula, data, MANY_LEVELS)
     columns = {name: data[name].to_numpy() for name in formula.variables}
     same = {n for n, x in columns.items() if np.array_equal(np.repeat(x[starts], repeats), x)}
     by_word, by_row = (
@@ -352,6 +375,16 @@ def share_design(
     xx, xy = w.new_empty((n_units, 1, p, p)), w.new_empty((n_units, 1, p, y.shape[1]))
     yy, n = w.new_empty((n_units, y.shape[1])), w.new_empty(n_units)
     row_bounds = np.r_[starts, len(word)][bounds]
+    level, z = grouped.rows(data)
+    n_levels, n_effects = len(grouped.levels), z.shape[1]
+    place = np.repeat(np.arange(len(starts)), repeats)
+    summed = np.zeros((n_effects, n_levels, len(starts)))
+    for i in range(n_effects):
+        np.add.at(summed[i], (level, place), z[:, i])
+    z_sums = torch.from_numpy(summed).to(device)
+    zx = w.new_empty((n_units, 1, n_levels, n_effects, p))
+    zz = w.new_empty((n_units, n_levels, n_effects, n_effects))
+    zy = w.new_empty((n_units, n_levels, n_effects, y.shape[1]))
     for u in range(n_units):
         words, rows = slice(*bounds[u : u + 2]), slice(*row_bounds[u : u + 2])
         xx[u, 0, :width] = w[words].T @ g[words]
@@ -359,27 +392,39 @@ def share_design(
         xx[u, 0, width:, width:] = r[rows].T @ r[rows]
         xy[u, 0, :width], xy[u, 0, width:] = w[words].T @ y_sums[words], r[rows].T @ y[rows]
         yy[u], n[u] = y[rows].square().sum(dim=0), rows.stop - rows.start
+        zx[u, 0, ..., :width] = (z_sums[:, :, words] @ w[words]).transpose(0, 1)
+        for i in range(n_effects):
+            indicator = sparse.csr_array(
+                (z[rows, i], (level[rows], np.arange(rows.stop - rows.start))),
+                shape=(n_levels, rows.stop - rows.start),
+            )
+            parts = (indicator @ values[rows] for values in (row_columns, times, z))
+            of_rows, of_times, of_effects = (torch.from_numpy(part).to(device) for part in parts)
+            zx[u, 0, :, i, width:], zy[u, :, i], zz[u, :, i] = of_rows, of_times, of_effects
 
     # Where the search for smoothing begins, from the covariances of the columns as they were.
     scale = np.r_[w_scale, r_scale]
     correlation = (xx.sum(dim=0)[0] / len(word)).cpu().numpy()
     covariance = correlation * np.outer(scale, scale)
     diagonals = word_terms.diagonals(w_mean, covariance[:width, :width])
-    of_rows = np.pad(covariance[width:, width:], ((1, 0), (1, 0)))
-    diagonals += row_terms.diagonals(np.r_[0.0, r_mean], of_rows)
+    padded = np.pad(covariance[width:, width:], ((1, 0), (1, 0)))
+    diagonals += row_terms.diagonals(np.r_[0.0, r_mean], padded)
+    diagonals += grouped.diagonals(zz.sum(dim=0).cpu().numpy(), len(word))
 
     names = (*word_terms.names, *row_terms.names[1:])
     penalties = block_diag(word_terms.penalties, row_terms.penalties[:, 1:])
+    of_groups = block_diag(penalties / scale**2, *grouped.penalties)  # on the scaled columns
     check_collinear(correlation, names, penalties.sum(axis=0) == 0)
     return SharedDesign(
         names=names,
-        penalties=torch.from_numpy(penalties / scale**2).to(device),  # on the scaled columns
+        penalties=torch.from_numpy(of_groups).to(device),
         sums=g,
         counts=torch.from_numpy(counts).to(device),
         y_sums=y_sums,
+        z_sums=z_sums,
         words=word[starts],
         bounds=bounds,
-        base=UnitMoments(xx, xy, yy, n),
+        base=UnitMoments(xx, xy, yy, n, zz, zx, zy),
         start=torch.from_numpy(start_smoothing(diagonals, len(word))).to(device),
     )
 
@@ -417,12 +462,17 @@ def extend(
     xx = flat.new_empty((n_units, n_models, p + q, p + q))
     xy = flat.new_empty((n_units, n_models, p + q, m))
     xx[:, :, :p, :p], xy[:, :, :p] = base.xx, base.xy
+    n_effects, n_levels = design.z_sums.shape[:2]
+    zx = flat.new_empty((n_units, n_models, n_levels, n_effects, p + q))
+    zx[..., :p] = base.zx
     for u in range(n_units):
         words = slice(*design.bounds[u : u + 2])
         border = (flat[:, words] @ design.sums[words]).view(n_models, q, p)
         xx[u, :, p:, :p], xx[u, :, :p, p:] = border, border.mT
         xx[u, :, p:, p:] = (columns[:, :, words] * design.counts[words]) @ columns[:, :, words].mT
         xy[u, :, p:] = (flat[:, words] @ design.y_sums[words]).view(n_models, q, m)
+        of_levels = design.z_sums[:, :, words] @ flat[:, words].mT
+        zx[u, ..., p:] = of_levels.view(n_effects, n_levels, n_models, q).permute(2, 1, 0, 3)
 
     # Centre and scale the new columns, a change of coordinates T that gives T'X'X T and T'X'y.
     # Column 0 is the intercept, so its products are sums.
@@ -435,10 +485,11 @@ def extend(
     change.diagonal(dim1=1, dim2=2)[:, -q:] = 1 / scale
     xx.copy_(change.mT @ xx @ change)
     xy.copy_(change.mT @ xy)
+    zx.copy_(zx @ change[:, None])
 
     # The unpenalised columns must leave something of each surprisal: the determinants of its
     # residual cross-products (a Schur complement) do not vanish.
-    free = torch.nonzero(design.penalties.sum(dim=0) == 0).squeeze(1)
+    free = torch.nonzero(design.penalties[:, :p].sum(dim=0) == 0).squeeze(1)
     total = xx.sum(dim=0) / n_rows
     border = total[:, free, p:]
     rest = total[:, p:, p:] - border.mT @ torch.linalg.solve(total[:, free][:, :, free], border)
@@ -454,4 +505,4 @@ def extend(
                 f"surprisal of {format_names(names)} ({len(names)} of {len(models)} models) {flaw};"
                 " correct or drop it"
             )
-    return UnitMoments(xx, xy, base.yy, base.n), scale
+    return UnitMoments(xx, xy, base.yy, base.n, base.zz, zx, base.zy), scale

