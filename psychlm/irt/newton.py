@@ -4,9 +4,9 @@ r"""Newton's method on the marginal likelihood, and other starts for items that 
 change its curve), on which EM's steps become so small that they look like convergence. The observed
 information sees the ridge. A rough one, whose missing part is summed over a few polynomials of
 ability, is computed once in several steps; between them the gradients' changes correct it (L-BFGS).
-With gradient g and information H the step :math:`H^{-1} g` promises :math:`g^T H^{-1} g / 2` nats;
-below 1e-6 nats every parameter is within 0.0014 of its own standard errors of the maximum, and the
-estimates have converged.
+With gradient g and information H the step :math:`H^{-1} g` is expected to gain
+:math:`g^T H^{-1} g / 2` nats; below 1e-6 nats every parameter is within 0.0014 of its own standard
+errors of the maximum, and the estimates have converged.
 
 **Other starts.** With guessing the likelihood has local maxima, whether guessing is free, common or
 fixed: a flat item, or a steep one whose lower half is guessed. Every item is tried from flat and
@@ -53,7 +53,7 @@ LEAST_DAMPING = 1e-6  # of eigenvalues of the information, scaled to a unit diag
 MOST_DAMPING = 1e4
 FLATTEST = 1e-8  # smallest eigenvalue of the information, scaled to a unit diagonal
 EDGE = 1e-3  # guessing parameters as small as that may be set to 0
-PROMISE = 1e-6  # nats that a last step may still promise
+LEAST_GAIN = 1e-6  # nats that a step is expected to gain at the end
 LARGEST_RATIO = 80.0  # nats, of two probabilities: its exponential is a float32
 STARTS = ((0.7, 0.0), (2.0, 0.2), (3.0, 0.5), (8.0, 0.0), (8.0, 0.2))  # slope, and guessing if free
 ITEM_STEPS = 8  # EM steps of one item with the others held
@@ -62,14 +62,14 @@ START_COMMON_GUESSING = 0.15
 LEAST_RELIABILITY, MOST_RELIABILITY = 0.3, 0.95
 
 
-def newton(em: EM, parameters: Parameters, enough: float = PROMISE) -> tuple[Parameters, Tensor]:
+def newton(em: EM, parameters: Parameters, enough: float = LEAST_GAIN) -> tuple[Parameters, Tensor]:
     """Climb to a maximum of log-likelihood plus log prior; return it and which items are there.
 
     Quasi-Newton steps (L-BFGS; Nocedal and Wright 2006, algorithm 7.4) start from the rough
     information, which is computed again after REUSED steps or where the steps do not fit it. They
     are damped as far as needed to stay within a trust region and to go uphill. Slopes and guessing
     parameters at their bounds stay there unless the gradient points inwards. The climb ends where
-    a step promises fewer than ``enough`` nats.
+    a step is expected to gain fewer than ``enough`` nats.
     """
     settings, design, responses = em.settings, em.design, em.responses
     posterior, value = em.expect(parameters)
@@ -89,10 +89,10 @@ def newton(em: EM, parameters: Parameters, enough: float = PROMISE) -> tuple[Par
         if design.common_guessing:
             excess[:] = excess.max()
         step = step / excess.clamp_min(1.0)
-        promise = (uphill * step).sum(0)
-        if 0 <= float(promise.sum()) < enough:
+        expected_gain = (uphill * step).sum(0)
+        if 0 <= float(expected_gain.sum()) < enough:
             if fresh:
-                return parameters, torch.ones_like(promise, dtype=torch.bool)
+                return parameters, torch.ones_like(expected_gain, dtype=torch.bool)
             system = None
             continue
         table = parameters.table() + step
@@ -102,16 +102,16 @@ def newton(em: EM, parameters: Parameters, enough: float = PROMISE) -> tuple[Par
         if em.grid is not grid:  # it was refined: values on two grids cannot be compared
             _, value = em.expect(parameters)
         if not trial_value > value:  # or not a number
-            if pairs:  # the curvature seen on the way misleads: compute it anew
+            if pairs:  # the estimated curvature is wrong: compute it anew
                 system = None
                 continue
             damping = max(4 * damping, LEAST_DAMPING)
             if damping > MOST_DAMPING:  # no step uphill: rounding decides
                 em.expect(parameters)
-                return parameters, promise.abs() < enough
+                return parameters, expected_gain.abs() < enough
             continue
 
-        # Accept the step, and keep what it shows of the curvature.
+        # Accept the step, and keep what it tells of the curvature.
         before, uphill = uphill, gradient(responses, design, trial, em.grid, posterior).T
         pairs.append((trial.table() - parameters.table(), before - uphill))
         at_bound = system.free[2] & (trial.guessing <= 0)
@@ -121,13 +121,13 @@ def newton(em: EM, parameters: Parameters, enough: float = PROMISE) -> tuple[Par
             print(text, file=sys.stderr)
         # Where the likelihood rose far less than a quadratic function would, damp the next step.
         gain = trial_value - value
-        fits = gain > 0.1 * float(promise.sum())
+        fits = gain > 0.1 * float(expected_gain.sum())
         damping = damping / 10 if fits else max(10 * damping, LEAST_DAMPING)
         parameters, value, fresh = trial, trial_value, False
         em.n_steps += 1
-        done = enough > PROMISE and gain < 0.1 * enough  # not if it must have converged
+        done = enough > LEAST_GAIN and gain < 0.1 * enough  # not if it must have converged
         if done or em.n_steps >= min(settings.max_iterations, last):
-            return parameters, promise.abs() < enough
+            return parameters, expected_gain.abs() < enough
 
 
 @dataclass(frozen=True)
