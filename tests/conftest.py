@@ -51,6 +51,17 @@ def shared_reference_dir() -> Path:
 
 
 @pytest.fixture
+def one_thread() -> Iterator[None]:
+    """Use one thread: small problems gain nothing from a second, which delays parallel tests."""
+    import torch  # not for tests of what needs no model
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture
 def rng() -> np.random.Generator:
     """Return a generator whose seed is fixed, so that a failure can be repeated."""
     return np.random.default_rng(20211108)

@@ -101,7 +101,7 @@ def newton(em: EM, parameters: Parameters, enough: float = PROMISE) -> tuple[Par
         posterior, trial_value = em.expect(trial)
         if em.grid is not grid:  # it was refined: values on two grids cannot be compared
             _, value = em.expect(parameters)
-        if trial_value <= value:
+        if not trial_value > value:  # or not a number
             if pairs:  # the curvature seen on the way misleads: compute it anew
                 system = None
                 continue

@@ -147,18 +147,10 @@ def select_items(
     if ratio < least_ratio:
         return Selection(pd.concat(log, ignore_index=True), kept.columns[:0], None, spectrum)
 
-    # Guessing: AIC of the whole, then a Wald test of every guessing parameter.
     model = pd.Series("2PL", index=kept.columns)
     if guessing:
-        small, big = fit(kept, "2PL", standard_errors=False), fit(kept, "3PL")
-        gain = small.aic - big.aic
-        note, verdict = "AIC of the 2PL minus that of the 3PL", "3PL" if gain > 0 else "2PL"
-        record(0, "guessing", whole, "aic_gain", gain, 0, verdict, note)
-        if gain > 0:
-            z = (big.items["c"] / big.items["se_c"]).where(big.items["c"] > 0).to_numpy()
-            p = CORRECTIONS["holm"](2 * norm.sf(z))
-            model[p < alpha] = "3PL"
-            record(0, "guessing", model.index, "wald_z", z, alpha, model.to_numpy(), p=p)
+        model, decisions = _guessed_items(kept, alpha)
+        log.append(decisions)
 
     # Rounds of removal and refitting.
     adjust = CORRECTIONS[correction]
@@ -169,25 +161,9 @@ def select_items(
         fitted = fit(kept, model[kept.columns].to_dict(), start=start, standard_errors=False)
         removed: list = []
         for step in order:
-            items = fitted.items.index
-            if step == "slope":
-                value = fitted.items["a"].to_numpy()
-                remove = value < min_a
-                record(number, step, items, "a", value, min_a, _verdict(remove))
-            elif step == "fit":
-                table = s_x2(fitted, kept)
-                p = adjust(table["p"].to_numpy())
-                remove, notes = p < alpha, np.where(table["df"] == 0, "no degrees of freedom", "")
-                value = table["s_x2"].to_numpy()
-                record(number, step, items, "s_x2", value, alpha, _verdict(remove), notes, p)
-            else:
-                table = _dependent_pairs(fitted, kept, adjust, alpha)
-                worst = table.sort_values(["n_pairs", "total"]).index[-1]
-                remove = ((table.index == worst) & (table["n_pairs"] > 0)).to_numpy()
-                value, p, notes = (table[name].to_numpy() for name in ("n_pairs", "p", "note"))
-                verdicts = _verdict(remove)
-                record(number, step, items, "n_dependent_pairs", value, alpha, verdicts, notes, p)
-            removed = list(items[remove])
+            decisions = _judge(step, fitted, kept, adjust, alpha, min_a)
+            log.append(decisions.assign(round=number, step=step))
+            removed = list(decisions.loc[decisions["verdict"] == "remove", "item"])
             if removed:
                 break
         if not removed:
@@ -202,8 +178,48 @@ def select_items(
     return Selection(pd.concat(log, ignore_index=True), kept.columns, final, spectrum)
 
 
-def _verdict(remove: np.ndarray) -> np.ndarray:
-    return np.where(remove, "remove", "keep")
+def _guessed_items(kept: pd.DataFrame, alpha: float) -> tuple[pd.Series, pd.DataFrame]:
+    """Compare 3PL and 2PL by AIC, then test every guessing parameter (Wald); return the models."""
+    model = pd.Series("2PL", index=kept.columns)
+    small, big = fit(kept, "2PL", standard_errors=False), fit(kept, "3PL")
+    gain = small.aic - big.aic
+    row: dict[str, Any] = {"round": 0, "step": "guessing", "item": ["(all items)"]}
+    row |= {"statistic": "aic_gain", "value": gain, "threshold": 0, "p": np.nan}
+    row |= {"verdict": "3PL" if gain > 0 else "2PL", "note": "AIC of the 2PL minus that of the 3PL"}
+    decisions = [pd.DataFrame(row)]
+    if gain > 0:
+        z = (big.items["c"] / big.items["se_c"]).where(big.items["c"] > 0).to_numpy()
+        p = CORRECTIONS["holm"](2 * norm.sf(z))
+        model[p < alpha] = "3PL"
+        row |= {"item": model.index, "statistic": "wald_z", "value": z, "threshold": alpha, "p": p}
+        decisions.append(pd.DataFrame(row | {"verdict": model.to_numpy(), "note": ""}))
+    return model, pd.concat(decisions)
+
+
+def _judge(
+    step: str, fitted: IRTFit, kept: pd.DataFrame, adjust: Any, alpha: float, min_a: float
+) -> pd.DataFrame:
+    """Apply one criterion to every item; return the rows of the table of decisions."""
+    row: dict[str, Any] = {"item": fitted.items.index, "note": "", "p": np.nan}
+    if step == "slope":
+        value = fitted.items["a"].to_numpy()
+        remove = value < min_a
+        row |= {"statistic": "a", "value": value, "threshold": min_a}
+    elif step == "fit":
+        table = s_x2(fitted, kept)
+        p = adjust(table["p"].to_numpy())
+        remove = p < alpha
+        note = np.where(table["df"] == 0, "no degrees of freedom", "")
+        row |= {"statistic": "s_x2", "value": table["s_x2"].to_numpy(), "threshold": alpha}
+        row |= {"note": note, "p": p}
+    else:
+        table = _dependent_pairs(fitted, kept, adjust, alpha)
+        worst = table.sort_values(["n_pairs", "total"]).index[-1]
+        remove = ((table.index == worst) & (table["n_pairs"] > 0)).to_numpy()
+        value = table["n_pairs"].to_numpy()
+        row |= {"statistic": "n_dependent_pairs", "value": value, "threshold": alpha}
+        row |= {"note": table["note"].to_numpy(), "p": table["p"].to_numpy()}
+    return pd.DataFrame(row | {"verdict": np.where(remove, "remove", "keep")})
 
 
 def _dependent_pairs(

@@ -1,4 +1,4 @@
-"""Time and peak memory of 2PL estimation, from test scale to machine-learning scale.
+"""Time and peak memory of 2PL and 3PL estimation, from test scale to machine-learning scale.
 
 Installed peers (mirt, girth) fit the same responses, which are simulated with lognormal slopes and
 abilities from N(0, 1). All estimates are compared by the exact marginal log-likelihood, integrated
@@ -14,15 +14,18 @@ import os
 import platform
 import resource
 import time
+from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 
-from psychlm import irt
+from psychlm import corpora, data, irt, simulate
 from psychlm.irt.likelihood import Parameters, integrate, node_loglik, quadrature_grid
 from psychlm.irt.response_matrix import encode_responses
 
+REFERENCE = Path(__file__).parents[1] / "reference"
 SCALE = float(os.environ.get("PSYCHLM_BENCH_SCALE", "1"))
 SIZES = [(1000, 50), (1000, 1000), (200, 10_000), (1000, 100_000), (1000, 550_000)]
 GIRTH_SIZES = SIZES[:1]  # it takes ten minutes for the next one
@@ -30,20 +33,15 @@ MIRT_SIZES = SIZES[:3]  # Python's mirt takes all memory beyond them
 R_SIZES = SIZES[:2]  # R's mirt fails on more items than it can integrate over
 ON_GPU = torch.cuda.is_available()
 
-pytestmark = pytest.mark.benchmark(
-    timer=time.perf_counter if ON_GPU else time.process_time,
-    warmup=False,
-    disable_gc=True,
-    group="2PL",
-)
-
-
-@pytest.fixture(autouse=True)
-def _one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = [
+    pytest.mark.usefixtures("one_thread"),
+    pytest.mark.benchmark(
+        timer=time.perf_counter if ON_GPU else time.process_time,
+        warmup=False,
+        disable_gc=True,
+        group="2PL",
+    ),
+]
 
 
 def answers_of(n_persons, n_items):
@@ -58,20 +56,19 @@ def answers_of(n_persons, n_items):
     return np.ascontiguousarray(matrix[:, (share > 0) & (share < 1)])
 
 
-def exact_loglik(matrix, slope, intercept):
+def exact_loglik(matrix, slope, intercept, guessing=None):
     read = encode_responses(matrix, torch.device("cpu"))
-    at = Parameters(
-        torch.tensor(slope), torch.tensor(intercept), torch.zeros(len(slope), dtype=torch.float64)
-    )
+    guessing = np.zeros(len(slope)) if guessing is None else guessing
+    at = Parameters(*(torch.tensor(np.array(x, float)) for x in (slope, intercept, guessing)))
     on = quadrature_grid(step=0.025, refinement=8, span=8)
     return float(integrate(node_loglik(read, at, on.nodes), on).loglik @ read.count)
 
 
-def record(benchmark, matrix, slope, intercept, **more):
+def record(benchmark, matrix, slope, intercept, guessing=None, **more):
     benchmark.extra_info |= {
         "n_persons": matrix.shape[0],
         "n_items": matrix.shape[1],
-        "exact_loglik": exact_loglik(matrix, slope, intercept),
+        "exact_loglik": exact_loglik(matrix, slope, intercept, guessing),
         "peak_memory_gb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20,
         "processor": platform.processor() or platform.machine(),
         "gpu": torch.cuda.get_device_name() if ON_GPU else None,
@@ -155,3 +152,51 @@ def test_r_mirt(benchmark, size):
         matrix.shape[1], -1, order="F"
     )
     record(benchmark, matrix, np.ascontiguousarray(found[:, 0]), np.ascontiguousarray(found[:, 1]))
+
+
+def guessed_answers(name):
+    """Return the graded answers of a set for the 3PL as a uint8 matrix, 255 where not asked."""
+    if name == "LSAT7":
+        frame = pd.read_csv(REFERENCE / "irt" / "data_LSAT7.csv")
+    elif name == "comprehenotes":
+        frame = corpora.comprehenotes()
+    elif name.startswith("lalor2016"):
+        frame = corpora.lalor2016(5).items_keyed(name.split()[1])
+    elif name.startswith("simulated"):
+        n_persons, n_items = map(int, name.split()[1].split("x"))
+        rng = np.random.default_rng(n_items)
+        items = simulate.items(n_items, rng, "3PL")
+        frame = simulate.responses(rng.normal(size=n_persons), items, rng)
+    else:
+        frame = pd.read_parquet(data.path(f"metabench/{name}")).set_index("model")
+    return frame.fillna(255).to_numpy().astype(np.uint8)
+
+
+GUESSED = ["LSAT7", "lalor2016 entailment", "simulated 1000x50", "simulated 5000x100"]
+SHARED = ["comprehenotes", "mmlu", "winogrande"]
+
+
+@pytest.mark.benchmark(group="3PL")
+@pytest.mark.parametrize(
+    "name", GUESSED + [pytest.param(name, marks=pytest.mark.needs_share) for name in SHARED]
+)
+def test_psychlm_3pl(benchmark, name):
+    matrix = guessed_answers(name)
+    fit = benchmark.pedantic(
+        irt.fit, (matrix, "3PL"), {"standard_errors": False, "device": "cpu"}, rounds=1
+    )
+    converged = {"loglik": fit.loglik, "items_converged": int(fit.items["converged"].sum())}
+    record(benchmark, matrix, fit.items["a"], fit.items["d"], fit.items["c"], **converged)
+
+
+@pytest.mark.benchmark(group="3PL")
+@pytest.mark.parametrize("name", GUESSED)
+def test_python_mirt_3pl(benchmark, name):
+    mirt = pytest.importorskip("mirt", reason="Python's mirt is not installed: pip install mirt")
+    matrix = guessed_answers(name)
+    options = {"n_quadpts": 61, "compute_standard_errors": False}
+    fit = benchmark.pedantic(mirt.fit_mirt, (matrix.astype(int), "3PL"), options, rounds=1)
+    slope, difficulty, guessing = (
+        fit.model.parameters[key] for key in ("discrimination", "difficulty", "guessing")
+    )
+    record(benchmark, matrix, slope, -slope * difficulty, guessing, loglik=fit.log_likelihood)

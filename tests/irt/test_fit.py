@@ -29,13 +29,7 @@ DATASETS = [
 ]
 
 
-@pytest.fixture(autouse=True)
-def _one_thread():
-    """Small problems gain nothing from a second thread, which delays tests that run in parallel."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def responses_of(dataset, reference_dir):
