@@ -9,6 +9,7 @@ import pandas as pd
 import pytest
 import tiny_models
 import torch
+from tiny_questions import WORDS, questions
 
 from psychlm import lm
 from psychlm.frames import FrameError
@@ -16,7 +17,6 @@ from psychlm.lm import Lexicon
 from psychlm.papers import richardson2020
 from psychlm.papers.richardson2020 import FineTunedModel, Sweep, inoculate
 
-WORDS = [f"w{i}" for i in range(60)]
 SMALL = {"size": 16, "hidden": 16}
 
 
@@ -209,28 +209,8 @@ def test_a_fine_tuned_checkpoint_is_inoculated_as_a_whole(tmp_path):
     assert done.before["test"] == model.accuracy(parts[3])
 
 
-def random_questions(rng, n, *, choices_give_away=0.0, question_gives_away=False):
-    """Random questions of five choices; some right ones may carry a word that gives them away."""
-    texts = rng.choice(WORDS, (n, 6, 5))
-    answer = rng.integers(0, 5, n)
-    right = texts[np.arange(n), answer + 1]  # a view is no use here: fancy indexing copies
-    marked = rng.random(n) < choices_give_away
-    right[marked, rng.integers(0, 5, marked.sum())] = "tell"
-    if question_gives_away:
-        right[:, 0] = texts[:, 0, 0]
-    texts[np.arange(n), answer + 1] = right
-    return pd.DataFrame(
-        {
-            "item_id": [f"q{rng.integers(1 << 60)}" for _ in range(n)],
-            "prompt": [" ".join(words) for words in texts[:, 0]],
-            "choices": [[" ".join(words) for words in row] for row in texts[:, 1:]],
-            "answer": answer,
-        }
-    )
-
-
 def test_choice_only_finds_a_planted_artefact(rng):
-    train, test = (random_questions(rng, n, choices_give_away=0.6) for n in (300, 200))
+    train, test = (questions(rng, n, choices_give_away=0.6) for n in (300, 200))
     found = richardson2020.partial_input_baseline("choice-only", train, test, seed=1, **SMALL)
     assert found.beats_chance
     assert found.flags
@@ -243,7 +223,7 @@ def test_choice_only_finds_a_planted_artefact(rng):
 
 def test_choices_that_are_known_to_be_wrong_are_flagged_as_those_known_to_be_right(rng):
     """In training the keys carry a mark that in the test only wrong choices carry."""
-    train, test = (random_questions(rng, n, choices_give_away=1.0) for n in (300, 200))
+    train, test = (questions(rng, n, choices_give_away=1.0) for n in (300, 200))
     turned = [(answer + 1) % 5 for answer in test["answer"]]
     found = richardson2020.partial_input_baseline(
         "choice-only", train, test.assign(answer=turned), seed=1, **SMALL
@@ -285,8 +265,8 @@ def test_clean_random_sets_are_hardly_ever_flagged():
     verdicts = [
         richardson2020.partial_input_baseline(
             "choice-only",
-            random_questions(rng, 100),
-            random_questions(rng, 200),
+            questions(rng, 100),
+            questions(rng, 200),
             seed=seed,
             size=8,
             hidden=8,
@@ -301,7 +281,7 @@ def test_clean_random_sets_are_hardly_ever_flagged():
 
 
 def test_a_word_shared_with_the_question_is_found_by_vector_similarity_and_flags_no_artefact(rng):
-    train, test = (random_questions(rng, n, question_gives_away=True) for n in (20, 200))
+    train, test = (questions(rng, n, question_gives_away=True) for n in (20, 200))
     vectors = np.concatenate([np.zeros((2, 50)), rng.normal(size=(len(WORDS), 50))]).astype(
         np.float32
     )
@@ -319,7 +299,7 @@ def test_a_word_shared_with_the_question_is_found_by_vector_similarity_and_flags
 
 
 def test_the_same_seed_gives_the_same_scores_and_leaves_the_global_state_alone(rng):
-    train, test = random_questions(rng, 40), random_questions(rng, 10)
+    train, test = questions(rng, 40), questions(rng, 10)
     recipe = {"epochs": 2}
     torch.manual_seed(0)
     expected = torch.rand(1)
@@ -336,10 +316,10 @@ def test_the_same_seed_gives_the_same_scores_and_leaves_the_global_state_alone(r
 
 
 def test_clusters_shared_by_training_and_test_are_refused(rng):
-    items = random_questions(rng, 20)
+    items = questions(rng, 20)
     with pytest.raises(FrameError, match="20 clusters stand in training and test"):
         richardson2020.partial_input_baseline("choice-only", items, items)
     with pytest.raises(FrameError, match="one cluster"):
         richardson2020.partial_input_baseline(
-            "choice-only", items.assign(cluster="a"), random_questions(rng, 5)
+            "choice-only", items.assign(cluster="a"), questions(rng, 5)
         )
