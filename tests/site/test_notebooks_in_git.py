@@ -97,7 +97,8 @@ def test_each_experiment_of_the_papers_names_keys_of_its_notebook_or_a_reason() 
     numbered = {path.stem[:2]: path.read_text(encoding="utf-8") for path in REAL}
     for _, row in data.published("experiments").fillna({"keys": "", "why": ""}).iterrows():
         keys = [key.removesuffix(".*").removesuffix("*") for key in row["keys"].split(";") if key]
-        assert (row["data"] in ("own", "other", "simulated")) == bool(keys), row["experiment"]
+        assert (row["data"] != "none") == bool(keys), row["experiment"]
+        assert row["data"] in ("own", "published", "other", "simulated", "none")
         assert keys or row["why"], f"{row['experiment']} is not repeated, and no reason is given"
         for key in keys:
             assert key.split(".")[-1] in numbered[f"{int(row['notebook']):02d}"], (
