@@ -452,7 +452,7 @@ def read_arc(source: Source) -> pd.DataFrame:
 
 
 def write_arc(items: pd.DataFrame, path: str | Path) -> Path:
-    """Write items in ARC's layout, one JSON object per line; other columns stand beside ARC's.
+    """Write items in ARC's layout, one JSON object per line; other columns follow ARC's.
 
     Choices are labelled A to Z, or with numbers where there are more.
     """

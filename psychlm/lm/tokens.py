@@ -90,8 +90,8 @@ def words_of(texts: str | Iterable[str] | Mapping[str, str]) -> pd.DataFrame:
     ids: list[str] = []
     numbers: list[int] = []
     words: list[str] = []
-    befores: list[str] = []
-    afters: list[str] = []
+    preceding: list[str] = []
+    following: list[str] = []
     for text_id, text in texts.items():
         if not isinstance(text, str):
             raise FrameError(f"text {text_id!r} is a {type(text).__name__}, not a str")
@@ -104,11 +104,11 @@ def words_of(texts: str | Iterable[str] | Mapping[str, str]) -> pd.DataFrame:
             )
         ids += [str(text_id)] * len(pieces)
         numbers += range(1, len(pieces) + 1)
-        befores += [before] + [""] * (len(pieces) - 1)
+        preceding += [before] + [""] * (len(pieces) - 1)
         words += [word for word, _ in pieces]
-        afters += [gap for _, gap in pieces]
+        following += [gap for _, gap in pieces]
     columns = {"text_id": ids, "word_id": numbers, "word": words}
-    return pd.DataFrame(columns | {"space_before": befores, "space_after": afters})
+    return pd.DataFrame(columns | {"space_before": preceding, "space_after": following})
 
 
 def prepare_words(

@@ -1,7 +1,7 @@
 """Sets of questions on disk, and samples of them for training and testing.
 
 Questions are stored as JSON lines in ARC's layout, ``<probe>/<split>.jsonl``, so that other tools
-can read them; columns of their own (concept, hops, distractors ...) stand beside ARC's. Source,
+can read them; further columns (concept, hops, distractors ...) follow ARC's. Source,
 seed, recipe and what was left out stand in ``manifest.json``: a reader of ARC expects a question on
 every line.
 """
