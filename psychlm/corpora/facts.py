@@ -9,6 +9,7 @@ among them: a word is reduced to its *shape*, in which every letter is "a" and e
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 
 import numpy as np
@@ -107,7 +108,7 @@ def sap2024_tables() -> Tables:
 
 def corpus_tables(name: str) -> Tables:
     """Return the words (as shapes), reading times and surprisals of a reading-time corpus."""
-    from psychlm.corpora import reading_times
+    from psychlm.corpora import reading_times, text
 
     readers = {
         "ucl2023": reading_times.ucl,
@@ -119,6 +120,11 @@ def corpus_tables(name: str) -> Tables:
         raise data.DataMissingError(f"the original files of {name} cannot be had; see notes")
     words = corpus.words.assign(word=word_shape(corpus.words["word"]))
     tables = {"words": words.rename(columns={"word": "word_shape"}), "readings": corpus.readings}
+    if "log_frequency" not in words:  # the release has no frequencies: count words in the novels
+        novels = (paragraph for source, paragraph in text.paragraphs() if source == "novels")
+        counts = Counter(word for paragraph in novels for word in text.bare_words(paragraph))
+        frequency = reading_times.log_frequency(corpus.words["word"], counts)
+        tables["frequency"] = words[["text_id", "word_id"]].assign(log_frequency=frequency)
     return tables | ({} if corpus.surprisals is None else {"surprisals": corpus.surprisals})
 
 
