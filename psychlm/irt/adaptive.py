@@ -5,8 +5,8 @@ After :math:`t` items a person's ability has the posterior
 .. math:: p(\theta \mid u_1, \dots, u_t) \propto \phi(\theta) \prod_{k=1}^{t} P_k(\theta)^{u_k}
    (1 - P_k(\theta))^{1 - u_k},
 
-here on a fixed grid. The next item is the one with the largest Fisher information
-:math:`I_i(\hat\theta)` at the current estimate, or with the largest posterior mean of
+here on a grid that resolves the steepest item. The next item is the one with the largest Fisher
+information :math:`I_i(\hat\theta)` at the current estimate, or with the largest posterior mean of
 :math:`I_i(\theta)` (van der Linden 1998).
 """
 
@@ -22,7 +22,8 @@ from psychlm.frames import FrameError, check_responses, format_names
 from psychlm.irt.curves import item_information, item_parameters, log_probabilities
 
 Rule = Literal["information", "posterior", "stratified", "random"]
-GRID = np.linspace(-6, 6, 121)  # logits
+LIMIT = 6.0  # logits: abilities from -LIMIT to LIMIT
+MOST_NODES = 2401
 
 
 @dataclass(frozen=True)
@@ -115,19 +116,17 @@ def adaptive_test(
     given, n_persons, n_bank = graded.to_numpy(float), len(graded), len(bank)
     n_steps = min(n_items, n_bank)
 
-    # Tables on the grid, nodes x items: log P, log(1 - P) and Fisher information.
+    # Tables on the grid, nodes x items: log P, log(1 - P) and Fisher information. The nodes are at
+    # most 0.1 logits apart, and half the width 1 / a of the steepest curve.
     a, d, c = item_parameters(bank)
-    log_right, log_wrong = log_probabilities(np.multiply.outer(GRID, a) + d, c)
-    information = item_information(GRID, bank)
+    n_nodes = np.clip(4 * LIMIT * np.abs(a).max(), 20 * LIMIT, MOST_NODES - 1)
+    grid = np.linspace(-LIMIT, LIMIT, int(n_nodes) + 1)
+    log_right, log_wrong = log_probabilities(np.multiply.outer(grid, a) + d, c)
+    information = item_information(grid, bank)
     expected_score = np.exp(log_right).mean(axis=1)
-    log_posterior = np.tile(-(GRID**2) / 2, (n_persons, 1))
+    log_posterior = np.tile(-(grid**2) / 2, (n_persons, 1))
 
-    areas = np.zeros(n_bank, dtype=int)
-    if content is not None:
-        known = content.reindex(bank.index)
-        if known.isna().any():
-            raise FrameError(f"no content area for items {format_names(bank.index[known.isna()])}")
-        areas = pd.factorize(known)[0]
+    areas = content_areas(bank, content)
     in_area = areas == np.arange(areas.max() + 1)[:, None]  # areas x items
     share = in_area.mean(axis=1)
     # The difficulty of an item is where it is most informative; strata hold equally many items.
@@ -172,9 +171,9 @@ def adaptive_test(
         weight = np.exp(log_posterior[row])
         weight /= weight.sum(axis=1, keepdims=True)
         posterior[row] = weight
-        mean = weight @ GRID
-        sd = np.sqrt(np.maximum(weight @ GRID**2 - mean**2, 0))
-        estimate[row] = mean if method == "eap" else GRID[weight.argmax(axis=1)]
+        mean = weight @ grid
+        sd = np.sqrt(np.maximum(weight @ grid**2 - mean**2, 0))
+        estimate[row] = mean if method == "eap" else grid[weight.argmax(axis=1)]
         theta[row, step], se[row, step] = estimate[row], sd
         score[row, step] = weight @ expected_score
         if stop_se is not None:
@@ -191,3 +190,13 @@ def adaptive_test(
         n_asked=pd.Series((asked >= 0).sum(axis=1), index=graded.index, name="n_asked"),
         **frames,
     )
+
+
+def content_areas(bank: pd.DataFrame, content: pd.Series | None) -> np.ndarray:
+    """Return the number of each item's content area; one area for all items without ``content``."""
+    if content is None:
+        return np.zeros(len(bank), dtype=int)
+    known = content.reindex(bank.index)
+    if known.isna().any():
+        raise FrameError(f"no content area for items {format_names(bank.index[known.isna()])}")
+    return pd.factorize(known)[0]

@@ -195,8 +195,10 @@ def slope_profile(
     theta = np.linspace(-6, 6, 1201)
     others = items.drop(index=item)
     x = responses[others.index].to_numpy(float)
-    p = irt.curves.probability(theta, others).clip(1e-15, 1 - 1e-15)
-    at_nodes = np.nan_to_num(x) @ np.log(p).T + np.where(np.isnan(x), 0, 1 - x) @ np.log1p(-p).T
+    slope, intercept, guess = irt.curves.item_parameters(others)
+    linear = np.multiply.outer(theta, slope) + intercept
+    log_right, log_wrong = irt.curves.log_probabilities(linear, guess)
+    at_nodes = (x == 1).astype(float) @ log_right.T + (x == 0).astype(float) @ log_wrong.T
     posterior = softmax(at_nodes - theta**2 / 2, axis=1)  # given the other items
     own = responses[item].to_numpy(float)
     best = {}

@@ -330,7 +330,7 @@ def share_design(
     """Build the design of rows that are complete and sorted by unit and word.
 
     X'X = [W' diag(c) W, W'G_R; G_R'W, R'R], with G_R the rows' columns summed over each word. The
-    random effects of a factor with many levels are no columns; see :mod:`reml`.
+    random effects of a factor with many levels are not among the columns; see :mod:`reml`.
 
     Parameters
     ----------
