@@ -54,12 +54,7 @@ def models(
     kenlm_here: None, tmp_path_factory: pytest.TempPathFactory
 ) -> dict[int, ngram.NgramModel]:
     folder, text = tmp_path_factory.mktemp("ngram"), sentences(3000, np.random.default_rng(1))
-    return {
-        order: ngram.train(
-            text, order, folder / f"{order}.arpa", memory="64M", discount_fallback=True
-        )
-        for order in (2, 3, 5)
-    }
+    return {order: ngram.train(text, order, folder / f"{order}.arpa") for order in (2, 3, 5)}
 
 
 @pytest.mark.parametrize("order", [2, 3, 5])
@@ -115,23 +110,12 @@ def test_the_texts_own_unk_is_a_word_and_stands_for_all_that_is_unknown(
     kenlm_here: None, tmp_path: Path
 ) -> None:
     text = [["the", "<unk>", "sat"], *SMALL]
-    model = ngram.train(text, 2, tmp_path / "u.arpa", discount_fallback=True, memory="64M")
+    model = ngram.train(text, 2, tmp_path / "u.arpa")
     bits, unknown = model.token_scores(["the", "<unk>", "sat"])
     other, also = model.token_scores(["the", "zebra", "sat"])
     np.testing.assert_array_equal(bits, other)
     assert unknown.tolist() == also.tolist() == [False, True, False, False]
     assert model.perplexity([["the", "zebra"]]).n_unknown == 1
-
-
-def test_a_small_corpus_needs_the_fallback_and_the_error_says_so(
-    kenlm_here: None, tmp_path: Path
-) -> None:
-    with pytest.raises(ngram.KenlmError, match="discount_fallback=True"):
-        ngram.train(SMALL, 3, tmp_path / "s.arpa", memory="64M")
-    assert not list(tmp_path.glob("*arpa*"))
-    assert (
-        ngram.train(SMALL, 3, tmp_path / "s.arpa", discount_fallback=True, memory="64M").order == 3
-    )
 
 
 def test_reserved_marks_and_tokens_with_white_space_are_refused(
