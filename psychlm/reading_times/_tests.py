@@ -22,10 +22,10 @@ def exceedance(weights: Floats, statistic: float, dof: float) -> float:
 
     Y / dof is the estimate of the residual variance as a share of the true one; it is 1 where
     ``dof`` is infinite. Imhof's (1961) integral of the characteristic function; small
-    probabilities by Lugannani and Rice's saddlepoint approximation, to about 1 %.
+    probabilities by Lugannani and Rice's saddlepoint approximation, to about 10 %.
 
     >>> round(exceedance(np.ones(3), 3 * 2.6, 20), 4), round(float(stats.f.sf(2.6, 3, 20)), 4)
-    (0.0804, 0.0804)
+    (0.0806, 0.0806)
     """
     if statistic <= 0 or not len(weights):
         return 1.0
