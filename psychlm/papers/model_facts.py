@@ -12,7 +12,7 @@ from __future__ import annotations
 import argparse
 import json
 import platform
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import cache
@@ -271,24 +271,32 @@ def recompute_choices(
     return compared
 
 
-def surprisal(corpus: str) -> pd.DataFrame:
-    """Return the stored surprisals of a corpus's words.
+def surprisal(corpus: str, models: Sequence[str] = MODELS) -> pd.DataFrame:
+    """Return the surprisals of a corpus's words, the stored ones where a model has them.
 
     Parameters
     ----------
     corpus : {"ucl2023", "naturalstories", "provo", "sap2024"}
+    models : sequence of str
+        :data:`MODELS`, and folders or hub names, whose surprisals are computed.
 
     Returns
     -------
     DataFrame
-        ``text_id``, ``word_id``, and one column per model of :data:`MODELS`, in bits.
+        ``text_id``, ``word_id``, and one column per model, in bits.
 
     Examples
     --------
     >>> surprisal("provo").columns.tolist()
     ['text_id', 'word_id', 'smollm2', 'default']
     """
-    return data.facts(f"models/surprisal_{corpus}")
+    keys = ["text_id", "word_id"]
+    table = data.facts(f"models/surprisal_{corpus}")
+    for name in models:
+        if name not in table:
+            live = lm.surprisal(WORDS[corpus](), name)[[*keys, "surprisal_bits"]]
+            table = table.merge(live.rename(columns={"surprisal_bits": name}), on=keys)
+    return table[[*keys, *models]]
 
 
 def recompute_surprisal(
