@@ -345,16 +345,11 @@ def train(
             better = finite & (accuracy > best_accuracy[active])
         best_accuracy[active[better]] = accuracy[better]
         best_epoch[active[better]] = epoch
-        from_rows, to_rows = (
-            torch.as_tensor(rows, device=device)
-            for rows in (np.flatnonzero(better), active[better])
-        )
+        rows = torch.as_tensor(np.flatnonzero(better), device=device)
         for name, value in optimiser.weights.items():
-            kept = value if better.all() else value[from_rows]
-            best_weights[name][to_rows] = kept
-        columns = {"epoch": epoch, "member": active, "loss": mean_loss}
-        columns |= {"development_accuracy": accuracy, "n_examples": n_examples}
-        history.append(pd.DataFrame(columns))
+            best_weights[name][torch.as_tensor(active[better], device=device)] = value[rows]
+        row = {"epoch": epoch, "member": active, "loss": mean_loss, "n_examples": n_examples}
+        history.append(pd.DataFrame(row | {"development_accuracy": accuracy}))
 
         # 4. Members that diverged, or got no better for some epochs, leave the stack.
         stale[active] = np.where(better, 0, stale[active] + 1)

@@ -76,8 +76,7 @@ def score_questions(
         if any("\ud800" <= character <= "\udfff" for character in "".join(texts)):
             raise ModelError(
                 f"item {question.item!r} holds half a character (a lone surrogate), which no "
-                "tokenizer reads; read "
-                "its file as UTF-8 again, or leave the item out"
+                "tokenizer reads; read its file as UTF-8 again, or leave the item out"
             )
     if isinstance(model, LanguageModel):
         scores = _score_by_language_model(model, questions, bos, batch_tokens)

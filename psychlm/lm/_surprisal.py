@@ -22,14 +22,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from psychlm.lm._load import (
-    LanguageModel,
-    ModelError,
-    commit,
-    find_checkpoint,
-    fingerprint,
-    load,
-)
+from psychlm.lm._load import LanguageModel, ModelError, commit, find_checkpoint, fingerprint, load
 from psychlm.lm.cache import ResultStore, key
 from psychlm.lm.tokens import (
     Document,
@@ -179,26 +172,28 @@ def surprisal(
         opened = model if isinstance(model, LanguageModel) else load(model, device)
         return _by_token(frame, texts, opened, options | {"correction": None}, batch_tokens)
     results, description = _scored(texts, model, options, device, batch_tokens, cache, progress)
-    # put the values beside their words
-    values = np.full((len(frame), len(COLUMNS)), np.nan)
-    reasons = np.full(len(frame), "", dtype=object)
-    for text, scores in zip(texts, results, strict=True):
-        values[text.rows] = scores.values
-        for word, reason in scores.reasons.items():
-            reasons[text.rows[word]] = reason
-    new = pd.DataFrame(values, columns=list(COLUMNS), index=frame.index).assign(reason=reasons)
-    new = new.astype({"n_tokens": np.int64})
-    asked = (
-        ["surprisal_bits"] + ["entropy_bits"] * entropy + ["rank"] * rank + ["n_tokens", "reason"]
-    )
-    names = ["text_id", "word_id"]
-    rest = frame.drop(columns=["word", *names, *new.columns, "scored_by"], errors="ignore")
-    scored = pd.concat([frame["word"], new[asked], frame[names], rest], axis=1)
+    asked = ["entropy_bits"] * entropy + ["rank"] * rank
+    scored = _by_word(frame, texts, results, ["surprisal_bits", *asked, "n_tokens", "reason"])
     if unit == "sentence":
         scored = _by_sentence(scored)
     cleaned = changes if clean else False
     scored.attrs = {**frame.attrs, "surprisal": description | {"cleaned": cleaned}}
     return scored
+
+
+def _by_word(
+    frame: pd.DataFrame, texts: list[Document], results: list[WordScores], asked: list[str]
+) -> pd.DataFrame:
+    """Return the words with the values asked for; columns of these names are replaced."""
+    values = np.full((len(frame), len(COLUMNS)), np.nan)
+    reasons = np.full(len(frame), "", dtype=object)
+    for text, scores in zip(texts, results, strict=True):
+        values[text.rows] = scores.values
+        reasons[text.rows[list(scores.reasons)]] = list(scores.reasons.values())
+    new = pd.DataFrame(values, columns=list(COLUMNS), index=frame.index).assign(reason=reasons)
+    new, names = new.astype({"n_tokens": np.int64}), ["text_id", "word_id"]
+    rest = frame.drop(columns=["word", *names, *new.columns, "scored_by"], errors="ignore")
+    return pd.concat([frame["word"], new[asked], frame[names], rest], axis=1)
 
 
 def _by_token(

@@ -562,7 +562,7 @@ def ngrams(corpus: WordCorpus, orders: Sequence[int], folder: str | Path) -> Ite
     for order in orders:
         file = Path(folder) / f"{corpus.name}.{order}.arpa"
         model = ngram.train(corpus.train, order, file)
-        reached = model.perplexity(corpus.test).including_unknown
+        reached = model.perplexity(corpus.test)
         yield CorpusModel("n-gram", order, corpus, model, reached)
 
 
