@@ -181,10 +181,10 @@ def worth_in_people(
         panel = x[order[:n_held]].mean(axis=0)
         orders = rng.permuted(np.tile(order[n_held:], (n_orders, 1)), axis=1)[:, : tried[-1]]
         right = np.cumsum(x[orders], axis=1)[:, tried - 1]  # (n_orders, n_sizes, n_items)
-        curve = np.nanmean(spearman_many(right, panel), axis=0)
-        agreement = spearman_many(known.T, panel)
-        # No people agree by 0; the mean over orders may fall a little by chance.
-        rising = np.maximum.accumulate(np.r_[0.0, curve])
+        # Somebody with every item right orders nothing: an undefined correlation counts as 0.
+        curve = np.nan_to_num(spearman_many(right, panel)).mean(axis=0)
+        agreement = np.nan_to_num(spearman_many(known.T, panel))
+        rising = np.maximum.accumulate(np.r_[0.0, curve])  # nobody agrees by 0
         worth = np.interp(agreement, rising, np.r_[0, tried], right=np.inf)
         curves.append(curve)
         agreements.append(agreement)
