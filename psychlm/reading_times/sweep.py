@@ -117,6 +117,7 @@ def delta_loglik(
     torch_dev = torch_device(device)
     seed = int(np.random.default_rng(rng).integers(2**63))
     measures = [measure] if isinstance(measure, str) else list(measure)
+    readings = parse(f"{measures[0]} ~ {formula}").compute(readings, {})
     # Measures on another scale than ms (logarithms, say) are accepted too.
     timed = any(name.endswith("_ms") for name in readings.columns)
     readings = check_readings(readings if timed else readings.assign(none_ms=np.nan))
@@ -303,7 +304,7 @@ class Sweep:
     def effects(self, full: Solution, scale: Tensor) -> dict[str, Floats]:
         """Return the surprisals' coefficients in ms per bit with t intervals."""
         p = len(self.design.names)
-        variance = full.inverse.diagonal(dim1=1, dim2=2)[:, p:] * full.scale[:, None]
+        variance = full.inverse.dense.diagonal(dim1=1, dim2=2)[:, p:] * full.scale[:, None]
         estimate = (full.beta[:, p:] / scale).cpu().numpy()
         error = (variance.sqrt() / scale).cpu().numpy()
         dof = (full.n - full.edf.sum(dim=1)).cpu().numpy()
