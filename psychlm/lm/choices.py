@@ -20,6 +20,7 @@ import json
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 from zlib import crc32
@@ -289,7 +290,8 @@ def choice_logprobs(
             own - np.array([nats[after, choice] for choice in choices])
             for own, (_, choices, after) in zip(values, filled, strict=True)
         ]
-    table = pd.DataFrame(map(list, values), index=pd.Index(ids, name="item"), dtype=np.float64)
+    padded = list(zip_longest(*values, fillvalue=np.nan))  # choices x items
+    table = pd.DataFrame(np.array(padded).T, index=pd.Index(ids, name="item"))
     table = table.rename_axis(columns="choice")
     table.attrs = {"model": model.name, "revision": model.revision, "normalise": normalise}
     start = resolve_options(model, bos=columns.start_token(model, bos)).bos if language else None
