@@ -7,11 +7,14 @@ hand; ``speed`` lists in docs/speed.md what ``make bench`` left in reports/bench
 from __future__ import annotations
 
 import json
+import re
 import sys
 from pathlib import Path
 
 from psychlm import data, site
 
+# names of benchmarks that measure another program, or work that no program could leave out
+PEERS = re.compile("limit|mirt|girth|minicons|bam_|plain_training")
 PAPERS = {
     "laverghetta2021": "Laverghetta et al. (2021)",
     "lalor2020": "Lalor (2020)",
@@ -52,16 +55,31 @@ def results(reports: Path) -> str:
 
 
 def speed(folder: Path) -> str:
-    """Return a table of all benchmarks; limits and peers of a benchmark are named after it."""
-    lines = ["| module | benchmark | seconds | machine |", "| --- | --- | ---: | --- |"]
+    """Return a table of all benchmarks, each beside the limit or the peers of its group.
+
+    A group's limits and peers have their name in ``PEERS``; one with a size in brackets, as
+    ``girth[1000x50]``, stands beside the rows of that size. The ratio is the peer's time by ours.
+    """
+    lines = ["| module | benchmark | seconds | times faster than | machine |"]
+    lines += ["| --- | --- | ---: | --- | --- |"]
     for file in sorted(folder.glob("[!.]*.json")):
         content = json.loads(file.read_text(encoding="utf-8"))
         machine = content.get("machine") or {}
         place = f"{machine.get('processor', '')}, {machine.get('cores', '?')} cores"
-        for row in content["benchmarks"]:
-            name = row["name"].removeprefix("test_").replace("|", "/")
-            place_and_date = f"{place}, {content.get('date', '')}"
-            lines.append(f"| `{file.stem}` | {name} | {row['seconds']:.3g} | {place_and_date} |")
+        rows = content["benchmarks"]
+        names = [row["name"].removeprefix("test_").replace("|", "/") for row in rows]
+        peers = {name: row for name, row in zip(names, rows, strict=True) if PEERS.search(name)}
+        for name, row in zip(names, rows, strict=True):
+            size, beside = name.partition("[")[2].rstrip("]"), []
+            for other, peer in peers.items() if name not in peers else ():
+                peer_size = other.partition("[")[2].rstrip("]")
+                if peer.get("group") == row.get("group") and size.startswith(peer_size):
+                    ratio = peer["seconds"] / row["seconds"]
+                    beside.append(f"{other.partition('[')[0]}: {ratio:.2g}")
+            ratios = {k: v for k, v in row.items() if k.startswith("times faster than")}
+            beside += [f"{k.split(' than ')[1]}: {v:.2g}" for k, v in ratios.items()]
+            cells = [f"`{file.stem}`", name, f"{row['seconds']:.3g}", "; ".join(beside)]
+            lines.append("| " + " | ".join([*cells, f"{place}, {content.get('date', '')}"]) + " |")
     return "\n".join(lines) + "\n"
 
 

@@ -133,13 +133,10 @@ def test_heavy_libraries_are_imported_in_one_place() -> None:
     assert not wrong
 
 
-def test_import_is_fast_and_loads_nothing_heavy() -> None:
+def test_import_loads_nothing_heavy() -> None:
     code = (
-        "import sys, time; start = time.perf_counter(); import psychlm; "
-        "seconds = time.perf_counter() - start; "
-        "print(seconds, *(m for m in ('torch', 'transformers', 'pandas') if m in sys.modules))"
+        "import sys, psychlm; "
+        "print(*(m for m in ('torch', 'transformers', 'pandas', 'numpy') if m in sys.modules))"
     )
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    seconds, *loaded = run.stdout.split()
-    assert float(seconds) < 0.3
-    assert not loaded
+    assert not run.stdout.split()

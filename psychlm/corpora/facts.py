@@ -9,7 +9,6 @@ among them: a word is reduced to its *shape*, in which every letter is "a" and e
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable
 
 import numpy as np
@@ -121,9 +120,7 @@ def corpus_tables(name: str) -> Tables:
     words = corpus.words.assign(word=word_shape(corpus.words["word"]))
     tables = {"words": words.rename(columns={"word": "word_shape"}), "readings": corpus.readings}
     if "log_frequency" not in words:  # the release has no frequencies: count words in the novels
-        novels = (paragraph for source, paragraph in text.paragraphs() if source == "novels")
-        counts = Counter(word for paragraph in novels for word in text.bare_words(paragraph))
-        frequency = reading_times.log_frequency(corpus.words["word"], counts)
+        frequency = reading_times.log_frequency(corpus.words["word"], text.novel_counts())
         tables["frequency"] = words[["text_id", "word_id"]].assign(log_frequency=frequency)
     return tables | ({} if corpus.surprisals is None else {"surprisals": corpus.surprisals})
 

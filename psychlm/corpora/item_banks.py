@@ -1,10 +1,10 @@
 """Item banks as items frames: natural language inference, sentiment and multiple choice.
 
 A *source* is a dataset's name in ``data/registry.csv``, a file, or ``archive#member`` for a file
-inside an archive (``"snli/snli_1.0#snli_1.0_train.jsonl"``). Every reader returns an items frame
-(:func:`psychlm.frames.check_items`). Items that cannot be asked (no gold label, an empty choice,
-the same choice twice) are left out and counted in ``items.attrs["left_out"]``. A column
-``template`` names how a language model is best asked.
+inside an archive (``"snli/snli_1.0#snli_1.0_train.jsonl"``). :func:`read_items` tells the layouts
+apart and returns an items frame (:func:`psychlm.frames.check_items`). Items that cannot be asked
+(no gold label, an empty choice, the same choice twice) are left out and counted in
+``items.attrs["left_out"]``. A column ``template`` names how a language model is best asked.
 
 Every reader raises :class:`psychlm.data.DataError` where the source is missing, is no text or has
 another layout, and :class:`psychlm.frames.FrameError` where its items break the contract.
@@ -15,7 +15,7 @@ from __future__ import annotations
 import bz2
 import json
 import zipfile
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from string import ascii_uppercase
 from typing import Any
@@ -150,18 +150,15 @@ def _unique_ids(given: pd.Series, source: Source) -> pd.DataFrame:
     return pd.DataFrame({"item_id": ids, "source_id": given.astype(str)})
 
 
-def _gold_places(
-    frame: pd.DataFrame, labels: Source | None, source: Source, first: int = 0
-) -> pd.Series:
+def _gold_places(frame: pd.DataFrame, source: Source, first: int = 0) -> pd.Series:
     """Return the place of each right choice: from a column ``label``, or from a file of labels.
 
     Labels count from ``first``. The file lies beside the items in AI2's layout:
     ``dev-labels.lst`` beside ``dev.jsonl``.
     """
-    if labels is None:
-        text = str(source)
-        stem = text.removesuffix(".jsonl")
-        labels = f"{stem}-labels.lst" if text.endswith(".jsonl") else f"{text}-labels"
+    name = str(source)
+    stem = name.removesuffix(".jsonl")
+    labels = f"{stem}-labels.lst" if name != stem else f"{name}-labels"
     given = list(map(str, frame["label"])) if "label" in frame else read_lines(labels)
     if len(given) != len(frame) or not all(label.strip().isdecimal() for label in given):
         raise DataError(
@@ -196,15 +193,6 @@ def _finish(items: pd.DataFrame, left_out: Mapping[str, pd.Series] | None = None
     return checked
 
 
-def _numbered_items(
-    source: Source, prompt: pd.Series, choices: Any, answer: Any, **columns: Any
-) -> pd.DataFrame:
-    """Assemble the items of a source without ids, and finish them; no answer (NaN): no label."""
-    parts = {"prompt": prompt, "choices": choices, "answer": answer, **columns}
-    items = pd.DataFrame({"item_id": _numbered_ids(source, len(prompt)), **parts})
-    return _finish(items, {NO_LABEL: items["answer"].isna()})
-
-
 # ------------------------------------------------------------
 # Natural language inference: the prompt is the premise, ``hypothesis`` the sentence judged
 
@@ -236,58 +224,22 @@ def nli(source: Source) -> pd.DataFrame:
     else:
         types = dict.fromkeys(("gold_label", "sentence1", "sentence2"), str)
         frame = _table(rows, types | {"pairID": (str, int)}, source)
-    spellings = {"e": "entailment", "n": "neutral", "c": "contradiction"}
-    gold = frame["gold_label"].str.lower().replace(spellings)
+    # Labels are words or first letters; "-" where annotators did not agree.
+    places = {name: place for place, name in enumerate(NLI_LABELS)} | {"-": -1}
+    gold = frame["gold_label"].str.lower()
+    answer = gold.map(places | {name[0]: place for name, place in places.items()})
+    if answer.isna().any():
+        unknown = sorted(gold[answer.isna()].unique())[:5]
+        raise DataError(f"{source} has the labels {unknown}, which are none of {NLI_LABELS}")
     items = _unique_ids(frame["pairID"], source).assign(
         prompt=frame["sentence1"],
         choices=[NLI_LABELS] * len(frame),
-        answer=_label_places(gold, source),
+        answer=answer.astype(int),
         hypothesis=frame["sentence2"],
     )
     kept = [name for name in ("category", "genre", "annotator_labels", "round") if name in frame]
     items[kept] = frame[kept]
     return _finish(items, {NO_LABEL: items["answer"] < 0})
-
-
-def semantic_fragments(source: Source) -> pd.DataFrame:
-    """Read a fragment of Richardson et al. (2020): generated pairs on one logical phenomenon.
-
-    Parameters
-    ----------
-    source : str or Path
-        Tab-separated: ``"semantic_fragments/monotonicity_hard/challenge_dev"`` and the like.
-
-    Returns
-    -------
-    DataFrame
-        Items with ``hypothesis``, ``category`` (the fragment's name) and ``source_id``; ids are
-        line numbers, since some files repeat theirs.
-    """
-    rows: list[dict[Any, Any]] = [dict(enumerate(li.split("\t"))) for li in read_lines(source)]
-    frame = _table(rows, dict.fromkeys(range(4), str), source)
-    parts = str(source).replace("\\", "/").split("/")
-    fragment = parts[-2] if len(parts) > 1 else parts[0]
-    items = pd.DataFrame(
-        {
-            "item_id": [f"{fragment}-{name}" for name in _numbered_ids(source, len(frame))],
-            "source_id": frame[0],
-            "prompt": frame[1],
-            "choices": [NLI_LABELS] * len(frame),
-            "answer": _label_places(frame[3].str.strip().str.lower(), source),
-            "hypothesis": frame[2],
-            "category": fragment,
-        }
-    )
-    return _finish(items, {NO_LABEL: items["answer"] < 0})
-
-
-def _label_places(gold: pd.Series, source: Source) -> pd.Series:
-    """Return the place of each gold label among :data:`NLI_LABELS`, -1 for "-" (no agreement)."""
-    places = gold.map({name: i for i, name in enumerate(NLI_LABELS)} | {"-": -1})
-    if places.isna().any():
-        unknown = sorted(gold[places.isna()].unique())[:5]
-        raise DataError(f"{source} has the labels {unknown}, which are none of {NLI_LABELS}")
-    return places.astype(int)
 
 
 TAG_COLUMNS = ["lexical-semantics", "predicate-argument-structure", "logic", "knowledge"]
@@ -391,8 +343,8 @@ def sentiment(source: Source, *, fine: bool | None = None) -> pd.DataFrame:
         labels = ["very negative", "negative", "neutral", "positive", "very positive"]
     if largest >= len(labels):
         raise DataError(f"{source} has the label {largest}, beyond 0 and 1; pass fine=True")
-    prompt = frame["prompt"].str.strip()
-    return _numbered_items(source, prompt, [labels] * len(frame), frame["answer"])
+    ids, prompt = _numbered_ids(source, len(frame)), frame["prompt"].str.strip()
+    return _finish(frame.assign(item_id=ids, prompt=prompt, choices=[labels] * len(frame)))
 
 
 # ------------------------------------------------------------
@@ -478,187 +430,121 @@ def write_arc(items: pd.DataFrame, path: str | Path) -> Path:
     return path
 
 
-def question_choices_answer(source: Source) -> pd.DataFrame:
-    """Read the layout of MMLU (Hendrycks et al. 2021): ``question``, ``choices``, ``answer``.
+# ------------------------------------------------------------
+# Layouts of multiple choice: what records must hold, and how they become prompt, choices, answer
 
-    The answer is the place of the right choice counted from 0, or its letter (A is the first).
-    ``id`` and ``subject`` become ``item_id`` and ``category`` where they are there.
-    """
-    columns: Types = {"question": str, "choices": list, "answer": (str, int)}
-    frame = _table(read_records(source), columns, source)
+
+def _columns(frame: pd.DataFrame, *names: str | int) -> list[list[Any]]:
+    return frame[list(names)].to_numpy(dtype=object).tolist()
+
+
+def _mmlu(frame: pd.DataFrame, source: Source) -> dict[str, Any]:
+    """MMLU (Hendrycks et al. 2021): the answer is a place from 0, or its letter."""
     letters = {letter: place for place, letter in enumerate(ascii_uppercase)}
-    answers = [
+    answer = [
         letters.get(answer.strip().upper(), -1) if isinstance(answer, str) else answer
         for answer in frame["answer"]
     ]
-    ids = frame["id"].astype(str) if "id" in frame else _numbered_ids(source, len(frame))
-    items = frame[["question", "choices"]].rename(columns={"question": "prompt"})
-    items = items.assign(item_id=ids, answer=answers)[["item_id", "prompt", "choices", "answer"]]
-    return _finish(items.assign(category=frame["subject"]) if "subject" in frame else items)
+    others = {"category": frame["subject"]} if "subject" in frame else {}
+    return {"prompt": frame["question"], "choices": frame["choices"], "answer": answer} | others
 
 
-def sciq(source: Source = "mcqa/sciq/valid", *, seed: int = 0) -> pd.DataFrame:
-    """Read SciQ (Welbl et al. 2017): science questions with three distractors.
+def _sciq(frame: pd.DataFrame, source: Source) -> dict[str, Any]:
+    """SciQ (Welbl et al. 2017): choices are put in random order; ``support`` is a paragraph."""
+    given = _columns(frame, "correct_answer", "distractor1", "distractor2", "distractor3")
+    order = np.random.default_rng(0).permuted(np.tile(np.arange(4), (len(frame), 1)), axis=1)
+    choices = [[row[place] for place in places] for row, places in zip(given, order, strict=True)]
+    support = {"support": frame.get("support", "")}
+    answer = (order == 0).argmax(axis=1)
+    return {"prompt": frame["question"], "choices": choices, "answer": answer} | support
 
-    Parameters
-    ----------
-    source : str or Path
-        ``"mcqa/sciq/valid"``, ``"mcqa/sciq/test"``, ``"mcqa/sciq/SciQ#train.json"``, or a file.
-    seed : int
-        Of the order of the choices: the file has the answer in a column of its own.
 
-    Returns
-    -------
-    DataFrame
-        Items with ``support``, the paragraph that the question was written from (may be empty).
+def _piqa(frame: pd.DataFrame, source: Source) -> dict[str, Any]:
+    """PIQA (Bisk et al. 2020): a goal, and two ways to reach it."""
+    choices, answer = _columns(frame, "sol1", "sol2"), _gold_places(frame, source)
+    return {"prompt": frame["goal"], "choices": choices, "answer": answer}
+
+
+def _social_iqa(frame: pd.DataFrame, source: Source) -> dict[str, Any]:
+    """Social IQA (Sap et al. 2019) as released: three answers, labels from 1 in a file."""
+    prompt = frame["context"] + " " + frame["question"]
+    choices = _columns(frame, "answerA", "answerB", "answerC")
+    return {"prompt": prompt, "choices": choices, "answer": _gold_places(frame, source, first=1)}
+
+
+def _social_iqa_options(frame: pd.DataFrame, source: Source) -> dict[str, Any]:
+    """Social IQA with the answers as a list and the right one as text."""
+    choices = [[str(choice).strip() for choice in own] for own in frame["options"]]
+    pairs = list(zip(frame["answer"].str.strip(), choices, strict=True))
+    for number, (text, own) in enumerate(pairs, start=1):
+        if text not in own:
+            raise DataError(f"line {number} of {source}: its answer is none of its options")
+    prompt = frame["context"] + " " + frame["question"]
+    answer = [own.index(text) for text, own in pairs]
+    return {"prompt": prompt, "choices": frame["options"], "answer": answer}
+
+
+def _hellaswag(frame: pd.DataFrame, source: Source) -> dict[str, Any]:
+    """HellaSwag (Zellers et al. 2019): a story's beginning, four endings; test has no labels."""
+    label = frame["label"].astype(str) if "label" in frame else pd.Series("", index=frame.index)
+    answer = label.map({str(place): place for place in range(4)})
+    prompt = frame["activity_label"] + ": " + frame["ctx"]
+    story = {"prompt": prompt, "choices": frame["endings"], "answer": answer}
+    return story | {"template": "continuation"}
+
+
+def _abductive_nli(frame: pd.DataFrame, source: Source) -> dict[str, Any]:
+    """Abductive NLI (Bhagavatula et al. 2020): what happened between two observations?
+
+    Each choice is a hypothesis followed by the second observation, so that a language model scores
+    both; ``observation`` holds the second alone.
     """
-    columns = ["correct_answer", "distractor1", "distractor2", "distractor3"]
-    frame = _table(read_records(source), dict.fromkeys(["question", *columns], str), source)
-    order = np.random.default_rng(seed).permuted(np.tile(np.arange(4), (len(frame), 1)), axis=1)
-    choices = np.take_along_axis(frame[columns].to_numpy(dtype=object), order, axis=1).tolist()
-    answer, support = (order == 0).argmax(axis=1), frame.get("support", "")
-    return _numbered_items(source, frame["question"], choices, answer, support=support)
-
-
-def piqa(source: Source = "mcqa/piqa/valid", labels: Source | None = None) -> pd.DataFrame:
-    """Read PIQA (Bisk et al. 2020): a goal, and two ways to reach it.
-
-    Parameters
-    ----------
-    source : str or Path
-        ``"mcqa/piqa/valid"``, ``"mcqa/piqa/physicaliqa-train-dev#train.jsonl"``, or a file.
-    labels : str or Path, optional
-        Where the gold labels are; the file beside the items (``...-labels``) unless given.
-    """
-    frame = _table(read_records(source), dict.fromkeys(["goal", "sol1", "sol2"], str), source)
-    choices, answer = frame[["sol1", "sol2"]], _gold_places(frame, labels, source)
-    return _numbered_items(source, frame["goal"], choices.to_numpy().tolist(), answer)
-
-
-def social_iqa(source: Source = "mcqa/socialiqa/dev", labels: Source | None = None) -> pd.DataFrame:
-    """Read Social IQA (Sap et al. 2019): a situation, a question about it, and three answers.
-
-    Parameters
-    ----------
-    source : str or Path
-        With the answers as a list and the gold one as text (``"mcqa/socialiqa/dev"``), or as
-        released, with labels from 1 in a file of their own
-        (``"mcqa/socialiqa/socialiqa-train-dev#train.jsonl"``).
-    labels : str or Path, optional
-        As in :func:`piqa`.
-
-    Returns
-    -------
-    DataFrame
-        Items; the prompt is the situation and the question.
-    """
-    rows = read_records(source)
-    if rows and "options" in rows[0]:
-        columns = {"context": str, "question": str, "options": list, "answer": str}
-        frame = _table(rows, columns, source)
-        choices = frame["options"].tolist()
-        stripped = [[str(choice).strip() for choice in own] for own in choices]
-        pairs = list(zip(frame["answer"].str.strip(), stripped, strict=True))
-        for number, (text, own) in enumerate(pairs, start=1):
-            if text not in own:
-                raise DataError(f"line {number} of {source}: its answer is none of its options")
-        answer = [own.index(text) for text, own in pairs]
-    else:
-        answers = ["answerA", "answerB", "answerC"]
-        frame = _table(rows, dict.fromkeys(["context", "question", *answers], str), source)
-        choices = frame[answers].to_numpy().tolist()
-        answer = _gold_places(frame, labels, source, first=1)
-    return _numbered_items(source, frame["context"] + " " + frame["question"], choices, answer)
-
-
-def hellaswag(source: Source = "mcqa/hellaswag/hellaswag_val_full") -> pd.DataFrame:
-    """Read HellaSwag (Zellers et al. 2019): the beginning of a story, and four continuations.
-
-    Parameters
-    ----------
-    source : str or Path
-        Blocks of six lines (beginning, number of the right ending, four endings; may be packed with
-        bz2), or JSONL as released, ``"mcqa/hellaswag/hellaswag_train"``. The released test split
-        has no labels.
-    """
-    lines = read_lines(source)
-    if lines and lines[0].lstrip().startswith(("{", "[")):
-        columns = {"activity_label": str, "ctx": str, "endings": list}
-        frame = _table(read_records(source), columns, source)
-        prompt, choices = frame["activity_label"] + ": " + frame["ctx"], frame["endings"]
-        labels = frame["label"].astype(str) if "label" in frame else ""
-        answer = pd.Series(labels, index=frame.index).map({str(i): i for i in range(4)})
-    else:
-        labels = [lines[i] for i in range(1, len(lines), 6)]
-        if not lines or len(lines) % 6 or not set(labels) <= set("0123"):
-            raise DataError(
-                f"{source} is not made of blocks of six lines: a beginning, 0 to 3, four endings"
-            )
-        blocks = pd.DataFrame([lines[i : i + 6] for i in range(0, len(lines), 6)])
-        prompt, answer = blocks[0], blocks[1].astype(int)
-        choices = blocks[[2, 3, 4, 5]].to_numpy().tolist()
-    return _numbered_items(source, prompt, choices, answer, template="continuation")
-
-
-def abductive_nli(
-    source: Source = "mcqa/alphanli/alphanli-train-dev#dev.jsonl", labels: Source | None = None
-) -> pd.DataFrame:
-    """Read abductive NLI (Bhagavatula et al. 2020): what happened between two observations?
-
-    Parameters
-    ----------
-    source : str or Path
-        JSONL of ``obs1``, ``obs2``, ``hyp1`` and ``hyp2``.
-    labels : str or Path, optional
-        As in :func:`piqa`; they count from 1.
-
-    Returns
-    -------
-    DataFrame
-        Items; the prompt is the first observation, and each choice a hypothesis followed by the
-        second observation, so that a language model scores both. ``observation`` holds the second
-        alone.
-    """
-    columns = dict.fromkeys(["obs1", "obs2", "hyp1", "hyp2"], str)
-    frame = _table(read_records(source), columns, source)
     both = [frame[name].str.strip() + " " + frame["obs2"].str.strip() for name in ("hyp1", "hyp2")]
-    return _numbered_items(
-        source,
-        frame["obs1"],
-        pd.concat(both, axis=1).to_numpy().tolist(),
-        _gold_places(frame, labels, source, first=1),
-        observation=frame["obs2"],
-        template="continuation",
-    )
+    choices = pd.concat(both, axis=1).to_numpy().tolist()
+    answer = _gold_places(frame, source, first=1)
+    told = {"observation": frame["obs2"], "template": "continuation"}
+    return {"prompt": frame["obs1"], "choices": choices, "answer": answer} | told
 
 
-# ------------------------------------------------------------
-# Any of them
+def _items(frame: pd.DataFrame, source: Source) -> dict[str, Any]:
+    """An items frame written as records."""
+    return {str(name): frame[name] for name in frame}
 
 
-def items_frame(source: Source) -> pd.DataFrame:
-    """Read an items frame written as JSONL: ``item_id``, ``prompt``, ``choices``, ``answer`` ..."""
-    types = {"item_id": (str, int), "prompt": str, "choices": list, "answer": (int, float, str)}
-    return _finish(_table(read_records(source), types, source))
+def _strings(*names: str) -> Types:
+    return dict.fromkeys(names, str)
 
 
-READERS_BY_KEYS = [  # the first reader whose keys the records have reads them
-    ({"item_id", "prompt", "choices", "answer"}, items_frame),
-    ({"question", "choices", "answer"}, question_choices_answer),
+# What records must hold, with types for those that a function above builds items of; names alone
+# for a reader of its own. The first layout whose columns are there reads the source.
+LAYOUTS: list[tuple[Types | set[str], Callable[..., Any]]] = [
+    (
+        _strings("prompt") | {"item_id": (str, int), "choices": list, "answer": (int, float, str)},
+        _items,
+    ),
+    (_strings("question") | {"choices": list, "answer": (str, int)}, _mmlu),
     ({"id", "question"}, read_arc),
     ({"gold_label", "sentence1"}, nli),
     ({"uid", "context", "hypothesis"}, nli),
     ({"idx", "sentence1", "logic"}, glue_diagnostic),
-    ({"question", "correct_answer"}, sciq),
-    ({"goal", "sol1"}, piqa),
-    ({"context", "question"}, social_iqa),
-    ({"activity_label", "endings"}, hellaswag),
-    ({"obs1", "hyp1"}, abductive_nli),
+    (_strings("question", "correct_answer", "distractor1", "distractor2", "distractor3"), _sciq),
+    (_strings("goal", "sol1", "sol2"), _piqa),
+    (_strings("context", "question", "answer") | {"options": list}, _social_iqa_options),
+    (_strings("context", "question", "answerA", "answerB", "answerC"), _social_iqa),
+    (_strings("activity_label", "ctx") | {"endings": list}, _hellaswag),
+    (_strings("obs1", "obs2", "hyp1", "hyp2"), _abductive_nli),
 ]
 
 
 def read_items(source: Source) -> pd.DataFrame:
-    """Read any of the item banks above, told apart by the keys of the records or the first line.
+    """Read an item bank, told apart by the keys of its records or by its first line.
+
+    Known are an items frame as JSONL (``item_id``, ``prompt``, ``choices``, ``answer``), MMLU, ARC
+    and OpenBookQA (:func:`read_arc`), SNLI, MNLI and ANLI (:func:`nli`), GLUE's diagnostic
+    (:func:`glue_diagnostic`), SciQ, PIQA, Social IQA, HellaSwag (as released, or blocks of six
+    lines: beginning, number of the right ending, four endings), abductive NLI, and the Stanford
+    Sentiment Treebank (:func:`sentiment`). Labels in a file of their own lie beside the items
+    (``dev-labels.lst`` beside ``dev.jsonl``).
 
     >>> read_items("items.jsonl")  # doctest: +SKIP
 
@@ -669,25 +555,38 @@ def read_items(source: Source) -> pd.DataFrame:
     """
     lines = read_lines(source)
     first = lines[0] if lines else ""
-    if first.lstrip().startswith(("{", "[")):
-        keys = set().union(*(record.keys() for record in read_records(source)[:50]))
-        for needed, reader in READERS_BY_KEYS:
-            if needed <= keys:
-                return reader(source)
-        raise DataError(
-            f"{source} has records of {sorted(keys)[:12]}, which is no layout that is known; see "
-            "psychlm.corpora.item_banks"
-        )
-    columns = first.split("\t")
-    if "Premise" in columns:
-        return glue_diagnostic(source)
-    if columns == ["sentence", "label"] or first[:2] in {f"{degree} " for degree in range(5)}:
-        return sentiment(source)
-    if len(columns) == 4 and columns[3].strip().lower() in NLI_LABELS:
-        return semantic_fragments(source)
-    if len(lines) > 1 and lines[1] in set("0123"):
-        return hellaswag(source)
+    if not first.lstrip().startswith(("{", "[")):
+        columns = first.split("\t")
+        if "Premise" in columns:
+            return glue_diagnostic(source)
+        if columns == ["sentence", "label"] or first[:2] in {f"{degree} " for degree in range(5)}:
+            return sentiment(source)
+        labels = lines[1::6]
+        if len(lines) < 2 or lines[1] not in set("0123"):
+            raise DataError(
+                f"{source} begins with {first[:60]!r}, which is no layout that is known; see "
+                "psychlm.corpora.read_items"
+            )
+        if len(lines) % 6 or not set(labels) <= set("0123"):
+            raise DataError(
+                f"{source} is not made of blocks of six lines: a beginning, 0 to 3, four endings"
+            )
+        blocks = pd.DataFrame([lines[i : i + 6] for i in range(0, len(lines), 6)])
+        told = {"prompt": blocks[0], "choices": _columns(blocks, *[2, 3, 4, 5])}
+        told |= {"answer": blocks[1].astype(int), "template": "continuation"}
+        return _finish(pd.DataFrame({"item_id": _numbered_ids(source, len(blocks))} | told))
+    records = read_records(source)
+    keys = set().union(*(record.keys() for record in records[:50]))
+    for needed, build in LAYOUTS:
+        if isinstance(needed, set) and needed <= keys:
+            return build(source)
+        if isinstance(needed, dict) and set(needed) <= keys:
+            frame = _table(records, needed, source)
+            ids = next((frame[name] for name in ("item_id", "id") if name in frame), None)
+            parts = {"item_id": _numbered_ids(source, len(frame)) if ids is None else ids}
+            items = pd.DataFrame(parts | build(frame, source), index=frame.index)
+            return _finish(items, {NO_LABEL: items["answer"].isna()})
     raise DataError(
-        f"{source} begins with {first[:60]!r}, which is no layout that is known; see "
-        "psychlm.corpora.item_banks"
+        f"{source} has records of {sorted(keys)[:12]}, which is no layout that is known; see "
+        "psychlm.corpora.read_items"
     )

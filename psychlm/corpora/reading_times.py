@@ -33,6 +33,7 @@ from psychlm.frames import FrameError, format_names
 
 __all__ = [
     "GOODKIND_BICKNELL",
+    "PYMOVEMENTS",
     "UCL_MEASURES",
     "UCL_MODELS",
     "Corpus",
@@ -42,6 +43,7 @@ __all__ = [
     "exclude",
     "from_csv",
     "from_long",
+    "from_pymovements",
     "join",
     "log_frequency",
     "natural_stories",
@@ -228,6 +230,107 @@ def from_csv(words: str | Path, readings: str | Path) -> Corpus:
             "(text_id, word_id); do both files count words from 1 in each text?"
         )
     return Corpus(_with_predictors(word_table), reading_table)
+
+
+# Word-level columns of the corpora that pymovements names: person, text, number of the word, word;
+# then first fixation, gaze duration (first pass), go-past (regression path) and total time.
+PYMOVEMENTS = {
+    "CopCo": "part speechId+paragraphId wordId word "
+    "word_first_fix_dur word_first_pass_dur word_go_past_time word_total_fix_dur",
+    "EMTeC": "subject_id item_id+model+decoding_strategy word_id word FFD FPRT RPD_inc TFT",
+    "MECOL2W1": "uniform_id itemid ianum ia firstfix.dur firstrun.dur firstrun.gopast dur",
+    "MECOL2W2": "uniform_id itemid ianum ia firstfix.dur firstrun.dur firstrun.gopast dur",
+    "OneStop": "participant_id unique_paragraph_id IA_ID IA_LABEL IA_FIRST_FIXATION_DURATION "
+    "IA_FIRST_RUN_DWELL_TIME IA_REGRESSION_PATH_DURATION IA_DWELL_TIME",
+    "PoTeC": "reader_id text_id word_index_in_text word FFD FPRT RPD_inc TFT",
+}
+PYMOVEMENTS_MEASURES = ("first_fixation_ms", "gaze_ms", "go_past_ms", "total_ms")
+
+
+def from_pymovements(
+    name: str, folder: str | Path, *, columns: str | None = None, query: str | None = None
+) -> Corpus:
+    """Read the precomputed reading measures of a corpus that the library pymovements knows.
+
+    Download it with that library first: ``pymovements.Dataset("PoTeC", folder).download()``.
+
+    Parameters
+    ----------
+    name : str
+        A name of ``pymovements.DatasetLibrary.names()``: "PoTeC", "OneStop", "MECOL2W1" ...
+    folder : path
+        The dataset's folder; the measures lie in its ``precomputed_reading_measures``.
+    columns : str, optional
+        For a corpus that :data:`PYMOVEMENTS` does not list, or another release of one: the names
+        of the columns with person, text (several joined by "+"), number of the word, word, first
+        fixation, gaze duration, go-past and total time, in this order, separated by blanks.
+    query : str, optional
+        Rows to read, for :meth:`pandas.DataFrame.query`: OneStop has "not repeated_reading_trial".
+
+    Returns
+    -------
+    Corpus
+        Times of 0 ms (the word was not fixated, or not in the first pass) are missing. The file
+        names' parts (``subject_id``) may serve as columns.
+
+    Raises
+    ------
+    ImportError
+        If pymovements is not installed.
+    FrameError
+        If the layout is not known, a column is missing, or a person read a word twice.
+
+    Examples
+    --------
+    >>> from_pymovements("PoTeC", "data/raw/potec").readings  # doctest: +SKIP
+    """
+    try:
+        import pymovements
+    except ImportError as error:
+        raise ImportError(
+            "reading such a corpus needs pymovements: pip install 'psychlm[eyetracking]'"
+        ) from error
+    dataset = pymovements.Dataset(name, path=Path(folder))
+    kind = "precomputed_reading_measures"
+    if columns is None and name not in PYMOVEMENTS:
+        raise FrameError(
+            f"the columns of {name!r} are not known; name them with columns='person text number "
+            f"word first_fixation gaze go_past total' (known: {sorted(PYMOVEMENTS)})"
+        )
+    dataset.definition.resources = dataset.definition.resources.filter(kind)
+    dataset.scan()
+    dataset.load_precomputed_reading_measures()
+    # One frame per file; what a file's name tells (subject_id) joins its rows.
+    parts = []
+    for about, part in zip(
+        dataset.fileinfo[kind].to_dicts(), dataset.precomputed_reading_measures, strict=True
+    ):
+        frame = part.frame.to_pandas()
+        told = {key: value for key, value in about.items() if key not in frame}
+        parts.append(frame.assign(**told))
+    table = pd.concat(parts, ignore_index=True)
+    if query is not None:
+        table = table.query(query)
+    subject, text, number, word, *times = (columns or PYMOVEMENTS[name]).split()
+    needed = [subject, *text.split("+"), number, word, *times]
+    if missing := [column for column in needed if column not in table.columns]:
+        raise FrameError(
+            f"{name} in {folder} has no columns {missing}, but {list(table.columns)}; name its "
+            "columns with columns='...'"
+        )
+    ids = table[text.split("+")].astype(str).agg("-".join, axis=1)
+    values = table[times].apply(pd.to_numeric, errors="coerce")
+    table = (
+        values.mask(values == 0)
+        .set_axis(PYMOVEMENTS_MEASURES, axis=1)
+        .assign(
+            Subject=table[subject],
+            Item=ids,
+            WordNr=table[number] + (table[number].min() == 0),  # some count from 0
+            Word=table[word].astype("string").str.strip().astype(object),
+        )
+    )
+    return from_long(table, measures={measure: measure for measure in PYMOVEMENTS_MEASURES})
 
 
 def _with_predictors(words: pd.DataFrame) -> pd.DataFrame:

@@ -174,6 +174,12 @@ def _nltk(corpus: str, member: str, archive: zipfile.ZipFile) -> Iterator[str]:
                 yield re.sub(r"\s*--+\s*", " -- ", block)
 
 
+def novel_counts() -> Counter[str]:
+    """Return how often each word stands in the 20 novels, bare and in lower case."""
+    novels = takewhile(lambda pair: pair[0] == "novels", paragraphs())
+    return Counter(word for _, paragraph in novels for word in bare_words(paragraph))
+
+
 def detokenise(tokens: str) -> str:
     """Put a space-separated tokenisation back into print.
 
@@ -256,13 +262,14 @@ def read(
 
     Parameters
     ----------
-    names : sequence of {"novels", "Penn Treebank", "WikiText-2"}
+    names : sequence of {"novels", "all texts", "Penn Treebank", "WikiText-2"}
+        All texts are the novels and seven corpora of NLTK.
     n_words : int
         Words of training text at most.
     seed : int
         Deals out the novels.
     min_count : int
-        Rarer words of the training part of the novels are ``<unk>``.
+        Rarer words of the training part of novels or all texts are ``<unk>``.
 
     Raises
     ------
@@ -275,13 +282,14 @@ def read(
         "Penn Treebank": ("lm/ptb/ptb.valid", "lm/ptb/ptb.test", ptb),
         "WikiText-2": ("lm/wikitext-2/valid", "lm/wikitext-2/test", split_clitics),
     }
-    strange = sorted(set(names) - {"novels", *benchmarks})
+    known = ["novels", "all texts", *benchmarks]
+    strange = sorted(set(names) - set(known))
     if strange:
-        raise ValueError(f"no corpus is named {strange}; there are {['novels', *benchmarks]}")
+        raise ValueError(f"no corpus is named {strange}; there are {known}")
     corpora = {}
     for name in names:
-        if name == "novels":
-            corpora[name] = novels(n_words, seed=seed, min_count=min_count)
+        if name not in benchmarks:
+            corpora[name] = prose(name, n_words, seed=seed, min_count=min_count)
             continue
         # A line is a sentence. Train on the validation text, of which every tenth line is held out.
         train_file, test_file, tokenize = benchmarks[name]
@@ -295,19 +303,22 @@ def read(
     return corpora
 
 
-def novels(n_words: int, *, seed: int, min_count: int = 2) -> WordCorpus:
-    """Deal out the 20 novels in blocks of 50 paragraphs, without those that share a sentence with
-    the UCL corpus.
+def prose(name: str, n_words: int, *, seed: int, min_count: int = 2) -> WordCorpus:
+    """Deal out novels ("novels"), or these and all other running text ("all texts"), in blocks of
+    50 paragraphs, without those that share a sentence with the UCL corpus.
     """
-    texts = [text for _, text in takewhile(lambda pair: pair[0] == "novels", paragraphs())]
+    source = paragraphs()
+    if name == "novels":
+        source = takewhile(lambda pair: pair[0] == "novels", source)
+    texts = [text for _, text in source]
     blocks = [texts[i : i + BLOCK] for i in range(0, len(texts), BLOCK)]
     order = np.random.default_rng(seed).permutation(len(blocks))
-    mixed = (("novels", text) for i in order for text in blocks[i])
+    mixed = ((name, text) for i in order for text in blocks[i])
     normed = ucl_norms().sentences.groupby("text_id")["word"].agg(" ".join)
     clean = (text for _, text, is_clean in mark_overlap(normed, mixed) if is_clean)
     sentences = (sentence for text in clean for sentence in SENTENCE_END.split(text))
     tokens = ([token for word in s.split() for token in lower_case(word)] for s in sentences)
-    return _deal("novels", tokens, n_words, min_count)
+    return _deal(name, tokens, n_words, min_count)
 
 
 def markov(n_words: int, n_types: int, *, seed: int) -> tuple[WordCorpus, float]:

@@ -21,7 +21,7 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, get_args
+from typing import Any, Literal, TypeAlias, get_args
 
 import numpy as np
 import torch
@@ -83,7 +83,7 @@ class Encoded:
         return replace(self, segments=moved)
 
 
-Inputs = Encoded | Tensor
+Inputs: TypeAlias = Encoded | Tensor
 
 
 def encode_texts(

@@ -47,6 +47,7 @@ ROUGH = 0.01  # logits: tolerance of the EM steps before Newton's method
 START_GUESSING = 0.02
 START_COMMON_GUESSING = 0.15
 FIRST_STEPS = 20  # EM steps before Newton's method
+GUESSED_STEPS = 10  # the same with guessing, where EM soon stops gaining
 ROUGH_GAIN = 0.5  # nats: error of the grid of the first steps, and what they leave to gain
 ROUGH_SLOPE = 30.0  # bound on slopes meanwhile, so that a grid with steps of 0.1 resolves them
 CLOSE = 5.0  # nats between rough maxima of which either may be the higher one
@@ -411,7 +412,8 @@ def approach(
     """
     em.design, em.quadrature_error = replace(design, largest_slope=ROUGH_SLOPE), ROUGH_GAIN
     em.grid = quadrature_grid(device=em.responses.device)
-    parameters, _ = squarem(em, bounded(start, ROUGH_SLOPE), ROUGH, FIRST_STEPS)
+    n_steps = GUESSED_STEPS if guessed else FIRST_STEPS
+    parameters, _ = squarem(em, bounded(start, ROUGH_SLOPE), ROUGH, n_steps)
     value = em.expect(parameters)[1]
     if guessed and value > best - HOPELESS:
         parameters, _ = newton(em, parameters, ROUGH_GAIN)

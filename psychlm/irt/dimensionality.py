@@ -394,46 +394,70 @@ class Rotation:
     factor_correlation: pd.DataFrame  # (n_factors, n_factors); the identity if orthogonal
 
 
-def rotate(loadings: pd.DataFrame, *, n_starts: int = 20) -> Rotation:
-    r"""Rotate loadings obliquely towards simple structure, by oblimin with gamma = 0.
+def rotate(
+    loadings: pd.DataFrame, *, target: pd.DataFrame | None = None, n_starts: int = 20
+) -> Rotation:
+    r"""Rotate loadings obliquely towards simple structure, or towards a target.
 
     .. math:: \min \sum_i \sum_{j \ne k} \lambda_{ij}^2 \lambda_{ik}^2
+              \qquad \text{or} \qquad \min \sum_{ij\ \text{specified}} (\lambda_{ij} - t_{ij})^2
 
-    Gradient projection by ``statsmodels`` (Bernaards & Jennrich 2005) from several starts, fixed
-    ones, of which the best is kept: the criterion has local minima.
+    The first is oblimin with gamma = 0 (Jennrich and Sampson 1966), the second a partially
+    specified target (Browne 2001, Multivariate Behavioral Research 36, 111-150). With zeros as the
+    target of the second of two factors it gives principal axes: the second factor as small as the
+    loadings allow.
 
     Parameters
     ----------
     loadings : DataFrame, shape (n_items, n_factors)
+    target : DataFrame, shape (n_items, n_factors), optional
+        Wanted loadings, by item; NaN where a loading is free.
     n_starts : int
-        Orthogonal rotations to start from; the first is no rotation.
+        Orthogonal rotations to start from, of which the best is kept: the criteria have local
+        minima. The first start is no rotation.
 
     Returns
     -------
     Rotation
-        Every factor is reflected so that its loadings sum to a positive number.
+        Every factor is reflected so that its loadings sum to a positive number, unless a target
+        other than 0 decides.
     """
-    from statsmodels.multivariate.factor_rotation import rotate_factors
+    unrotated, n_factors = loadings.to_numpy(float), loadings.shape[1]
+    wanted = None if target is None else target.loc[loadings.index].to_numpy(float)
 
-    def criterion(rotated: np.ndarray) -> float:
-        squares = rotated**2
-        return float((squares * (squares.sum(axis=1, keepdims=True) - squares)).sum())
+    def criterion(flat: np.ndarray) -> tuple[float, np.ndarray]:
+        """Return the criterion and its gradient by the factors' directions, of any length."""
+        columns = flat.reshape(n_factors, n_factors)
+        length = np.linalg.norm(columns, axis=0)
+        turn = columns / length
+        inverse = np.linalg.inv(turn).T
+        rotated = unrotated @ inverse
+        if wanted is None:
+            squares = rotated**2
+            others = squares.sum(axis=1, keepdims=True) - squares
+            value, by_loading = (squares * others).sum(), 4 * rotated * others
+        else:
+            apart = np.nan_to_num(rotated - wanted)
+            value, by_loading = (apart**2).sum(), 2 * apart
+        by_turn = -inverse @ by_loading.T @ rotated
+        by_column = (by_turn - turn * (turn * by_turn).sum(axis=0)) / length
+        return float(value), by_column.ravel()
 
-    # Random orthogonal starts; every second one with a reflection. Loadings turned beforehand
-    # reach the same minima as a start at that turn.
-    n_factors, rng = loadings.shape[1], np.random.default_rng(0)
-    turns = np.linalg.qr(rng.standard_normal((n_starts, n_factors, n_factors)))[0]
-    turns[::2, :, -1] *= -1
-    turns[0] = np.eye(n_factors)
-
-    def descend(turned: np.ndarray, tolerance: float) -> tuple[np.ndarray, np.ndarray]:
-        return rotate_factors(turned, "oblimin", 0, "oblique", max_tries=2000, tol=tolerance)
-
-    # Every start is followed roughly, the best one to the end.
-    unrotated = loadings.to_numpy(float)
-    rough = [criterion(descend(unrotated @ turn, 1e-2)[0]) for turn in turns]
-    rotated, turn = descend(unrotated @ turns[int(np.argmin(rough))], 1e-8)
-    sign = np.where(rotated.sum(axis=0) < 0, -1.0, 1.0)
+    # Random orthogonal starts; every second one with a reflection.
+    starts = np.linalg.qr(
+        np.random.default_rng(0).standard_normal((n_starts, n_factors, n_factors))
+    )[0]
+    starts[::2, :, -1] *= -1
+    starts[0] = np.eye(n_factors)
+    ends = [
+        optimize.minimize(criterion, start.ravel(), jac=True, options={"gtol": 1e-9})
+        for start in starts
+    ]
+    turn = min(ends, key=lambda end: end.fun).x.reshape(n_factors, n_factors)
+    turn /= np.linalg.norm(turn, axis=0)
+    rotated = unrotated @ np.linalg.inv(turn).T
+    decided = wanted is not None and np.nan_to_num(wanted).any()
+    sign = np.where((rotated.sum(axis=0) < 0) & (not decided), -1.0, 1.0)
     names = [f"F{k + 1}" for k in range(n_factors)]
     correlation = (turn.T @ turn) * np.outer(sign, sign)
     return Rotation(

@@ -551,6 +551,7 @@ class CorpusModel:
     model: ngram.NgramModel | WordModel
     perplexity: float  # per token of the test part, ends of sentences counted
     training: Training | None = None  # of networks
+    history: pd.DataFrame | None = None  # of networks: epoch, rate, validation_perplexity
 
     @property
     def name(self) -> str:
@@ -635,4 +636,4 @@ def networks(
             settings = tune(text, validation, vocabulary, made, settings, **options)  # type: ignore[arg-type]
         done = train(text, validation, vocabulary, made, settings, folder=own, device=device)
         reached = perplexity(done.model, test)
-        yield CorpusModel(family, size, corpus, done.model, reached, settings)
+        yield CorpusModel(family, size, corpus, done.model, reached, settings, done.history)

@@ -23,7 +23,7 @@ import pandas as pd
 import torch
 
 from psychlm import data, lm
-from psychlm.corpora import item_banks, read_arc, reading_times
+from psychlm.corpora import read_arc, read_items, reading_times
 from psychlm.lm.cache import folder as cache_folder
 from psychlm.papers import richardson2020
 from psychlm.probes import confusion, question_sets, wordnet
@@ -41,10 +41,10 @@ BANKS: dict[str, Callable[[], pd.DataFrame]] = {
     "OpenBookQA": lambda: read_arc("mcqa/openbookqa/test"),
     "ARC-Easy": lambda: read_arc("mcqa/arc/ARC-Easy-Test"),
     "ARC-Challenge": lambda: read_arc("mcqa/arc/ARC-Challenge-Test"),
-    "SciQ": lambda: item_banks.sciq("mcqa/sciq/test"),
-    "HellaSwag": item_banks.hellaswag,
-    "PIQA": item_banks.piqa,
-    "Social IQA": item_banks.social_iqa,
+    "SciQ": lambda: read_items("mcqa/sciq/test"),
+    "HellaSwag": lambda: read_items("mcqa/hellaswag/hellaswag_val_full"),
+    "PIQA": lambda: read_items("mcqa/piqa/valid"),
+    "Social IQA": lambda: read_items("mcqa/socialiqa/dev"),
 }
 CONFUSED = ("Social IQA", "ARC-Easy", "PIQA")  # banks that the confusion probes change
 LISTED = lm.Prompt("{prompt}\nOptions: {options}.\nAnswer:")

@@ -25,7 +25,7 @@ from scipy import sparse
 from psychlm.probes.isa_graph import Bools, Ints, IsaGraph, Lists, Pairs, any_by_row
 from psychlm.probes.wordnet import WordNet
 
-KINDS = ("random", "sister", "hypernym", "hyponym")
+KINDS = ("random", "sister", "hypernym", "hyponym", "matched")
 N_DISTRACTORS = 4
 N_DRAWN = 16  # candidates drawn from a larger family; smaller ones are used whole
 NEARLY_THE_SAME = 0.8
@@ -336,12 +336,16 @@ def choose_distractors(
         Gets the numbers of candidates struck out and of questions left out, by reason.
     """
     graph = rules.graph
-    pools = Lists.from_pairs(graph.pos[pool], pool, int(graph.pos.max(initial=0)) + 1)
+    # How general a concept is: its part of speech, and the power of two of those below it.
+    level = 4 * np.log2(1 + np.bincount(graph.up.above, minlength=graph.n)).astype(int) + graph.pos
 
     def candidates(kind: str, rows: Ints) -> tuple[Ints, Ints]:
         concept = questions.concept[rows]
-        if kind == "random":  # of the concept's part of speech, and unrelated to it
-            row, node = draw_candidates(None, pools, graph.pos[concept], rng)
+        if kind in ("random", "matched"):  # of its part of speech, and unrelated to it
+            group = graph.pos if kind == "random" else level
+            drawn_from = Lists.from_pairs(group[pool], pool, int(group.max(initial=0)) + 1)
+            of = concept if kind == "random" else questions.answer[rows]
+            row, node = draw_candidates(None, drawn_from, group[of], rng)
             linked = (graph.hops(concept[row], node) > 0) | (graph.hops(node, concept[row]) > 0)
             sister = graph.sister_distance(concept[row], node)
             kept = ~(linked | ((sister > 0) & (sister <= max_distance)))

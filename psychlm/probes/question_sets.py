@@ -19,7 +19,7 @@ import numpy as np
 import pandas as pd
 
 from psychlm import data
-from psychlm.corpora import item_banks, read_arc, write_arc
+from psychlm.corpora import read_arc, read_items, write_arc
 from psychlm.frames import FrameError, check_items
 from psychlm.probes import dictionary, wordnet
 from psychlm.probes.wordnet_qa import Builder, Recipe
@@ -208,8 +208,7 @@ def science(n: int, *, seed: int) -> pd.DataFrame:
     """
     parts = []
     for name in SCIENCE:
-        reader = item_banks.sciq if "sciq" in name else read_arc
-        parts.append(reader(name)[_ITEM].assign(source=name))
+        parts.append(read_items(name)[_ITEM].assign(source=name))
     together = pd.concat(parts, ignore_index=True)
     if len(together) < n:
         raise FrameError(f"there are {len(together)} science questions, not {n}; ask for fewer")

@@ -118,6 +118,10 @@ class Recipe:
         The deepest HOPS(c, r) asked about; all where None. The paper's Figure 3 goes to 4.
     max_distance : int
         Depth of sister families, and hops to hypernyms and hyponyms that are distractors.
+    as_general : bool
+        Distractors of hypernymy and hyponymy stand above about as many concepts as the key (the
+        same power of two), instead of being relatives of the concept. The paper's are not so: a
+        hypernym stands above the concept's sisters and hyponyms, and its wording shows it.
     perturbations : bool
         Every question with each set of distractors; else with one, drawn at random.
     filter_leaks : bool
@@ -131,6 +135,7 @@ class Recipe:
     seed: int = 0
     max_hops: int | None = 4
     max_distance: int = 3
+    as_general: bool = False
     perturbations: bool = True
     filter_leaks: bool = True
     max_concepts: int | None = None
@@ -338,9 +343,10 @@ class Builder:
             pool = np.flatnonzero(self.rules.may_answer(probe, filter_leaks=recipe.filter_leaks))
         kinds = {"hypernymy": ("sister", "hyponym"), "hyponymy": ("sister", "hypernym")}
         distances = range(1, recipe.max_distance + 1)
-        sets = [(kind, distance) for kind in kinds.get(probe, KINDS[1:]) for distance in distances]
+        sets = [(kind, distance) for kind in kinds.get(probe, KINDS[1:4]) for distance in distances]
+        sets = [("matched", 0)] if recipe.as_general and probe in kinds else [("random", 0), *sets]
         parts = []
-        for kind, distance in [("random", 0), *sets]:
+        for kind, distance in sets:
             chosen = choose_distractors(
                 self.rules,
                 questions,

@@ -3,7 +3,10 @@
 A formula has a response, linear terms (``a``, ``a:b``, ``a*b``, ``(a + b + c)^2``) and smooths:
 ``s(x)`` with the bases "tp" (thin plate, the default) and "cr" (cubic regression), random
 intercepts ``s(subject, bs="re")`` and slopes ``s(subject, x, bs="re")``, and tensor products
-``te(x, z)``. Functions are not evaluated: ``log(x)`` has to be a column.
+``te(x, z)``; ``by=`` gives a smooth for each level of a factor, or one that a number multiplies.
+Variables may be expressions: ``log(x)``, ``sqrt(x)``, ``exp(x)``, ``I(x^2)``, ``scale(x)`` and, in
+linear terms, ``poly(x, 2)``. Means, deviations and orthogonal polynomials are those of the data of
+the fit, also in predictions.
 """
 
 from __future__ import annotations
@@ -11,11 +14,23 @@ from __future__ import annotations
 import ast
 import re
 from dataclasses import dataclass, field
+from itertools import product
 
+import numpy as np
+import pandas as pd
 from patsy import ModelDesc, PatsyError
+
+from psychlm.reading_times._result import Floats, require_columns
+
+State = dict[str, tuple[float, float, Floats]]  # mean, deviation and powers' weights, by expression
 
 DEFAULT_K = {"s": 10, "te": 5}  # mgcv's basis dimensions, for te() that of each margin
 BASES = {"s": ("tp", "cr", "re"), "te": ("cr",)}
+FUNCTIONS = {"I": np.asarray} | {
+    name: getattr(np, name) for name in ("log", "log2", "log10", "log1p", "sqrt", "exp", "abs")
+}
+OF_THE_FIT = {"scale": 1, "poly": 2}  # transformations that depend on the data; their arguments
+ALLOWED = (ast.BinOp, ast.UnaryOp, ast.Call, ast.Name, ast.Constant, ast.operator, ast.unaryop)
 
 
 class FormulaError(ValueError):
@@ -30,11 +45,56 @@ class Smooth:
     variables: tuple[str, ...]  # of a random effect: its factors and the numbers they multiply
     basis: str  # "tp", "cr" or "re"
     k: tuple[int, ...]  # dimension of each margin before its constraint; none for random effects
+    by: str = ""  # the factor with a smooth for each level, or the number that multiplies it
 
     @property
     def label(self) -> str:
         """Return the name that mgcv prints: ``te(length_chars,log_frequency)``."""
-        return f"{self.kind}({','.join(self.variables)})"
+        return f"{self.kind}({','.join(self.variables)})" + (f":{self.by}" if self.by else "")
+
+    @property
+    def all_variables(self) -> tuple[str, ...]:
+        """Return the variables, with that of ``by``."""
+        return (*self.variables, self.by) if self.by else self.variables
+
+
+@dataclass(frozen=True)
+class Expression:
+    """A variable that is computed from columns: ``log(x)``, ``scale(x)``, ``poly(x, 2)``."""
+
+    name: str  # as R writes it
+    code: str  # in Python, without the outer scale() or poly()
+    columns: tuple[str, ...]
+    outer: str = ""  # "scale", "poly" or nothing
+    degree: int = 0  # of poly()
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Return the names of its values: of polynomials one for each power."""
+        powers = range(1, self.degree + 1)
+        return tuple(f"{self.name}{power}" for power in powers) or (self.name,)
+
+    def evaluate(self, data: pd.DataFrame, state: State) -> dict[str, Floats]:
+        """Return the values, by name; ``state`` keeps what the first evaluation finds."""
+        require_columns(self.columns, data)
+        columns = {name: data[name].to_numpy(np.float64) for name in self.columns}
+        with np.errstate(divide="ignore", invalid="ignore"):  # infinities are named later
+            x = np.asarray(eval(self.code, {"__builtins__": {}}, {**FUNCTIONS, **columns}))
+        if not self.outer:
+            return {self.name: x}
+        if self.name not in state:
+            known = x[np.isfinite(x)]
+            mean, deviation = known.mean(), known.std(ddof=1)
+            # Orthonormal polynomials are powers times the inverse of R in their QR decomposition.
+            upper = np.linalg.qr(np.vander((known - mean) / deviation, self.degree + 1, True))[1]
+            signed = upper * np.sign(np.diag(upper))[:, None]
+            state[self.name] = (mean, deviation, np.linalg.inv(signed))
+        mean, deviation, inverse = state[self.name]
+        standard = (x - mean) / deviation
+        if self.outer == "scale":
+            return {self.name: standard}
+        values = np.vander(standard, self.degree + 1, True) @ inverse
+        return dict(zip(self.names, values.T[1:], strict=True))
 
 
 @dataclass(frozen=True)
@@ -45,13 +105,24 @@ class Formula:
     linear: tuple[tuple[str, ...], ...]  # variables of each term; main effects come first, as in R
     smooths: tuple[Smooth, ...]
     text: str = field(compare=False, default="")  # the formula as written
+    expressions: tuple[Expression, ...] = ()
 
     @property
     def variables(self) -> tuple[str, ...]:
         """Return the predictors in the order of their first appearance."""
         names = [name for term in self.linear for name in term]
-        names += [name for smooth in self.smooths for name in smooth.variables]
+        names += [name for smooth in self.smooths for name in smooth.all_variables]
         return tuple(dict.fromkeys(names))
+
+    def columns(self, variables: tuple[str, ...]) -> tuple[str, ...]:
+        """Return the columns of the data that variables are, or are computed from."""
+        computed = {name: e.columns for e in self.expressions for name in e.names}
+        return tuple(dict.fromkeys(c for name in variables for c in computed.get(name, (name,))))
+
+    def compute(self, data: pd.DataFrame, state: State) -> pd.DataFrame:
+        """Add the values of expressions to the data; an empty ``state`` is filled."""
+        parts = [expression.evaluate(data, state) for expression in self.expressions]
+        return data.assign(**{name: x for part in parts for name, x in part.items()})
 
 
 def parse(text: str) -> Formula:
@@ -60,6 +131,8 @@ def parse(text: str) -> Formula:
     >>> parsed = parse('gaze_ms ~ bits * old + s(length) + s(subject, bs="re")')
     >>> parsed.linear, [smooth.label for smooth in parsed.smooths]
     ((('bits',), ('old',), ('bits', 'old')), ['s(length)', 's(subject)'])
+    >>> parse("log(gaze_ms) ~ scale(bits) + poly(length, 2)").variables
+    ('scale(bits)', 'poly(length, 2)1', 'poly(length, 2)2')
 
     Raises
     ------
@@ -73,7 +146,10 @@ def parse(text: str) -> Formula:
         )
     # R's ^ and `a b` in patsy's notation; the intercept always stays.
     translated = re.sub(r"`([^`]+)`", r'Q("\1")', right.strip().replace("^", "**"))
-    if re.search(r"-|(^|\+)\s*0\b", re.sub(r"\"[^\"]*\"|'[^']*'", "", translated)):
+    outside = re.sub(r"\"[^\"]*\"|'[^']*'", "", translated)
+    for _ in range(3):  # without the arguments of functions, the inner ones first
+        outside = re.sub(r"\w\([^()]*\)", "", outside)
+    if re.search(r"-|(^|\+)\s*0\b", outside):
         raise FormulaError(
             f"{text!r}: terms cannot be taken away (the intercept stays); name those you want"
         )
@@ -84,11 +160,12 @@ def parse(text: str) -> Formula:
 
     linear: list[tuple[str, ...]] = []
     smooths: list[Smooth] = []
+    expressions: dict[str, Expression] = {}
     for term in terms:
-        factors = [_factor(factor.code, text) for factor in term.factors]
-        names = tuple(factor for factor in factors if isinstance(factor, str))
+        factors = [_factor(factor.code, text, expressions) for factor in term.factors]
+        names = [factor for factor in factors if isinstance(factor, tuple)]
         if len(names) == len(factors):
-            linear += [names] if names else []
+            linear += [found[::-1] for found in product(*names[::-1]) if found]
         elif len(factors) == 1:
             smooths += [factor for factor in factors if isinstance(factor, Smooth)]
         else:
@@ -98,40 +175,67 @@ def parse(text: str) -> Formula:
     unique = dict.fromkeys(tuple(sorted(set(term), key=order.index)) for term in linear)
 
     # mgcv constrains smooths of shared variables further (gam.side), which is not done here.
-    smoothed: dict[str, str] = {}
+    smoothed: dict[tuple[str, str], str] = {}
     for i, smooth in enumerate(smooths):
         if smooth.label in [earlier.label for earlier in smooths[:i]]:
             raise FormulaError(f"{text!r} has the smooth {smooth.label} twice; keep one")
         for name in smooth.variables if smooth.basis != "re" else ():
-            if name in smoothed:
+            if (name, smooth.by) in smoothed:
                 raise FormulaError(
-                    f"{name!r} is in both {smoothed[name]} and {smooth.label}, whose functions "
-                    "overlap; keep the tensor product alone, or fit with backend='mgcv' (formula "
-                    f"{text!r})"
+                    f"{name!r} is in both {smoothed[name, smooth.by]} and {smooth.label}, whose "
+                    "functions overlap; keep the tensor product alone, or fit with backend='mgcv' "
+                    f"(formula {text!r})"
                 )
-            smoothed[name] = smooth.label
-    name = response.strip().strip("`")
-    return Formula(name, tuple(sorted(unique, key=len)), tuple(smooths), text)
+            smoothed[name, smooth.by] = smooth.label
+    (name,) = _variable(response.strip(), text, expressions)
+    computed = tuple(expressions.values())
+    return Formula(name, tuple(sorted(unique, key=len)), tuple(smooths), text, computed)
 
 
-def _factor(code: str, text: str) -> str | Smooth:
-    """Read one factor of a term: the name of a column, or a smooth with its arguments."""
-    if re.fullmatch(r"[A-Za-z_.][\w.]*", code):
-        return code
+def _variable(code: str, text: str, expressions: dict[str, Expression]) -> tuple[str, ...]:
+    """Return the name of a column, or the names of an expression's values, which is noted."""
+    code = re.sub(r"^(?:Q\((['\"])(.+)\1\)|`(.+)`)$", r"\2\3", code)
+    if re.fullmatch(r"[A-Za-z_.][\w.]*|[^()*+/^-]+", code):
+        return (code,)
+    try:
+        tree = ast.parse(code.replace("^", "**"), mode="eval").body
+    except SyntaxError:
+        raise FormulaError(f"{text!r} cannot be read at {code!r}") from None
+    name, outer, degree = ast.unparse(tree).replace(" ** ", "^"), "", 0
+    if isinstance(tree, ast.Call) and getattr(tree.func, "id", "") in OF_THE_FIT:
+        outer, given = ast.unparse(tree.func), [*tree.args, *(k.value for k in tree.keywords)]
+        if len(given) != OF_THE_FIT[outer]:
+            raise FormulaError(f"{text!r}: write scale(x) or poly(x, 2), not {name}")
+        tree = given[0]
+        if outer == "poly":
+            value = given[1].value if isinstance(given[1], ast.Constant) else 0
+            degree = value if isinstance(value, int) else 0
+            if degree < 1:
+                raise FormulaError(f"{text!r}: poly(x, 2) needs a whole number of powers")
+    called = {ast.unparse(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)}
+    kinds = [n for n in ast.walk(tree) if not isinstance(n, (*ALLOWED, ast.expr_context))]
+    if kinds or not called <= set(FUNCTIONS):
+        raise FormulaError(
+            f"{text!r}: {code} is not supported (smooths s(), te(), and {', '.join(FUNCTIONS)}, "
+            "scale, poly are); make a column of it with readings.assign(...), and name that column"
+        )
+    named = {n.id for n in ast.walk(tree) if isinstance(n, ast.Name)} - set(FUNCTIONS)
+    expression = Expression(name, ast.unparse(tree), tuple(sorted(named)), outer, degree)
+    expressions[name] = expression
+    return expression.names
+
+
+def _factor(code: str, text: str, expressions: dict[str, Expression]) -> tuple[str, ...] | Smooth:
+    """Read one factor of a term: the names of variables, or a smooth with its arguments."""
+    kind = code.partition("(")[0]
+    if kind not in DEFAULT_K:
+        return _variable(code, text, expressions)
     try:
         call = ast.parse(code, mode="eval").body
-        if not (isinstance(call, ast.Call) and isinstance(call.func, ast.Name)):
+        if not isinstance(call, ast.Call):
             raise ValueError
-        kind = call.func.id
-        # Arguments are names, or Q("a b"); options are literals, or c(5, 5)
-        variables = tuple(
-            str(ast.literal_eval(argument.args[0]))
-            if isinstance(argument, ast.Call)
-            else str(argument.value)
-            if isinstance(argument, ast.Constant)
-            else ast.unparse(argument)
-            for argument in call.args
-        )
+        arguments = [_variable(ast.unparse(x), text, expressions) for x in call.args]
+        # Options are literals, names, or c(5, 5).
         options = {}
         for option in call.keywords:
             values = option.value.args if isinstance(option.value, ast.Call) else [option.value]
@@ -139,20 +243,17 @@ def _factor(code: str, text: str) -> str | Smooth:
                 value.value if isinstance(value, ast.Constant) else ast.unparse(value)
                 for value in values
             ]
-    except (SyntaxError, ValueError, IndexError):
+    except (SyntaxError, ValueError):
         raise FormulaError(f"{text!r} cannot be read at {code!r}") from None
-    if kind == "Q" and len(variables) == 1:
-        return variables[0]
-    if kind not in DEFAULT_K:
-        raise FormulaError(
-            f"{text!r}: {kind}() is not supported (s() and te() are); make a column of it with "
-            "readings.assign(...), and name that column"
-        )
+    variables = tuple(name for names in arguments for name in names)
     where = f"{kind}({','.join(variables)}) in {text!r}"
-    unknown = sorted(set(options) - {"bs", "k"})
+    if len(variables) > len(arguments):
+        raise FormulaError(f"{where}: poly() makes several variables; smooth one")
+    unknown = sorted(set(options) - {"bs", "k", "by"})
     if unknown:
         raise FormulaError(
-            f"{where}: options {unknown} are not supported (bs and k are); backend='mgcv' has all"
+            f"{where}: options {unknown} are not supported (bs, k and by are); backend='mgcv' has "
+            "all"
         )
     basis, *others = set(options.get("bs", BASES[kind][:1]))
     if others or basis not in BASES[kind]:
@@ -160,9 +261,13 @@ def _factor(code: str, text: str) -> str | Smooth:
             f"{where}: {kind}() has the bases {BASES[kind]}, not {options['bs']}; "
             f"backend='mgcv' has more"
         )
+    by = str(options["by"][0]) if "by" in options else ""
     if basis == "re":
-        if not variables:
-            raise FormulaError(f'{where}: a random effect needs a factor, s(subject, bs="re")')
+        if not variables or by:
+            raise FormulaError(
+                f'{where}: a random effect needs a factor, s(subject, bs="re"), and a slope is '
+                's(subject, x, bs="re")'
+            )
         return Smooth(kind, variables, basis, ())
     if kind == "s" and len(variables) != 1:
         raise FormulaError(f"{where}: s() smooths one variable; several make te(x, z)")
@@ -174,4 +279,4 @@ def _factor(code: str, text: str) -> str | Smooth:
         raise FormulaError(
             f"{where}: k is {k}; give one basis dimension of at least 3 for all or each variable"
         )
-    return Smooth(kind, variables, basis, tuple(sizes * (len(variables) // len(sizes))))
+    return Smooth(kind, variables, basis, tuple(sizes * (len(variables) // len(sizes))), by)

@@ -1,28 +1,15 @@
-"""Gaussian additive models of reading times: one fit, natively or by another program, one
-result."""
+"""Additive models of reading times: one fit, natively or by another program, one result."""
 
 from __future__ import annotations
 
 from typing import Literal
 
-import numpy as np
 import pandas as pd
-import torch
-from scipy.linalg import block_diag
 
-from psychlm.device import torch_device
-from psychlm.frames import FrameError
-from psychlm.reading_times._result import GAMFit, check_new_data, coefficient_tables, smooth_table
-from psychlm.reading_times.formula import Formula, parse
-from psychlm.reading_times.model_matrix import (
-    build_matrix,
-    check_collinear,
-    check_predictors,
-    check_response,
-    group_random_effects,
-)
-from psychlm.reading_times.reml import TOLERANCE, Method, Moments, solve
-from psychlm.reading_times.smooths import start_smoothing
+from psychlm.reading_times._result import GAMFit
+from psychlm.reading_times.formula import State, parse
+from psychlm.reading_times.model_matrix import check_predictors, check_response
+from psychlm.reading_times.reml import TOLERANCE, Method
 
 Backend = Literal["native", "mgcv", "pygam"]
 
@@ -34,13 +21,15 @@ def fit(
     backend: Backend = "native",
     method: Method = "REML",
     device: str = "auto",
+    family: str = "gaussian",
     discrete: bool = False,
+    r_arguments: str = "",
     tolerance: float = TOLERANCE,
 ) -> GAMFit:
-    """Fit a Gaussian additive model to reading times.
+    """Fit an additive model to reading times.
 
-    The native backend regresses on centred and scaled columns (x - m) / c by
-    :func:`psychlm.reading_times.reml.solve`. With coefficients g of those columns, the ones of x
+    The native backend, for Gaussian responses, regresses on centred and scaled columns (x - m) / c
+    by :func:`psychlm.reading_times.reml.solve`. With coefficients g of those columns, the ones of x
     are b = g / c and have covariance scale A^-1 / cc'. Smooths are centred in R too; linear terms
     are not, so the intercept is mean(y) - sum of m b over linear terms.
 
@@ -52,14 +41,22 @@ def fit(
     formula : str
         In mgcv's notation, see :mod:`psychlm.reading_times.formula`.
     backend : {"native", "mgcv", "pygam"}
-        This package's; R's mgcv (any formula it understands); or pygam, which has no random effects
-        and no REML.
+        This package's; R's mgcv, with any formula, smooth and family that it has; or pygam, which
+        has no random effects and no REML.
     method : {"REML", "ML"}
         How smoothing is chosen.
     device : str
         ``"cpu"``, ``"cuda"``, or ``"auto"``: a GPU where there is one (native only).
+    family : str
+        ``"gaussian"``; with mgcv any of its families as R writes it: ``"Gamma(link='log')"``,
+        ``"inverse.gaussian(link='log')"``, ``"scat()"``.
     discrete : bool
         ``bam(discrete=TRUE)`` rather than ``gam`` (mgcv only).
+    r_arguments : str
+        More arguments of ``gam`` in R's notation, in which columns of the readings are variables
+        (mgcv only): ``"weights=n, select=TRUE"``. With ``rho``, ``bam`` is called: ``"rho=0.3,
+        AR.start=first"`` for residuals of autocorrelation 0.3 that starts anew where the column
+        ``first`` is true.
     tolerance : float
         When smoothing counts as optimal: mgcv's ``conv.tol``, a share of the criterion. With its
         default a smooth that would best be a straight line keeps some wiggle (a few hundredths of a
@@ -80,111 +77,39 @@ def fit(
         raise ValueError(f"backend {backend!r} is unknown; choose 'native', 'mgcv' or 'pygam'")
     if method not in ("REML", "ML"):
         raise ValueError(f"method {method!r} is unknown; choose 'REML' or 'ML'")
-    response = formula.partition("~")[0].strip().strip("`")
-    check_response(readings, response)
-    complete = readings.loc[readings[response].notna()]
-    n_missing = len(readings) - len(complete)
+    if backend != "mgcv" and (family != "gaussian" or discrete or r_arguments):
+        raise ValueError(
+            f"family, discrete and r_arguments are mgcv's, and backend={backend!r} has none of "
+            "them; set backend='mgcv'"
+        )
     if backend == "mgcv":
         from psychlm.reading_times import mgcv
 
+        response = mgcv.response_of(formula)
+        check_response(readings, response)
         return mgcv.fit(
-            complete,
+            readings.loc[readings[response].notna()],
             formula,
             method=method,
+            family=family,
             discrete=discrete,
+            r_arguments=r_arguments,
             tolerance=tolerance,
-            n_missing=n_missing,
+            n_missing=int(readings[response].isna().sum()),
         )
-    parsed = parse(formula)
+
+    parsed, state = parse(formula), State()
+    (response,) = parsed.columns((parsed.response,))
+    check_response(readings, response)
+    complete = readings.loc[readings[response].notna()]
+    complete = parsed.compute(complete, state)
+    check_response(complete, parsed.response)
     check_predictors(parsed, complete)
+    n_missing = len(readings) - len(complete)
     if backend == "pygam":
         from psychlm.reading_times import pygam
 
         return pygam.fit(complete, parsed, n_missing=n_missing)
+    from psychlm.reading_times import native
 
-    return _fit_native(complete, parsed, method, device, tolerance, n_missing)
-
-
-def _fit_native(
-    data: pd.DataFrame,
-    formula: Formula,
-    method: Method,
-    device: str,
-    tolerance: float,
-    n_missing: int,
-) -> GAMFit:
-    """Fit by this package's REML or ML to rows without gaps."""
-    # The dense columns, centred and scaled; the random effects of one factor stay apart.
-    dense_formula, grouped = group_random_effects(formula, data)
-    matrix = build_matrix(dense_formula, data)
-    columns, centre, scale = matrix.standardise(data)
-    y = data[formula.response].to_numpy(np.float64)
-    n, mean = len(y), float(y.mean())
-    free = matrix.penalties.sum(axis=0) == 0
-    if n <= free.sum():
-        raise FrameError(
-            f"{n} rows are too few for {int(free.sum())} unpenalised coefficients; drop some terms"
-        )
-
-    # Cross-products.
-    where = torch_device(device)
-    of_groups = grouped.moments(data, columns, y - mean)
-    x, centred, *group_sums = (
-        torch.from_numpy(array).to(where) for array in (columns, y - mean, *of_groups)
-    )
-    xx, ones = x.T @ x, torch.ones(1, dtype=torch.float64, device=where)
-    correlation = (xx / n).cpu().numpy()
-    check_collinear(correlation, matrix.names, free)
-    moments = Moments(
-        xx[None],
-        (x.T @ centred)[None],
-        (centred @ centred) * ones,
-        n * ones,
-        *(sums[None] for sums in group_sums),
-    )
-
-    # Smoothing by REML or ML, from mgcv's first lambda, and the coefficients. A random effect has
-    # one penalty; those of the grouped ones come last.
-    diagonals = matrix.diagonals(centre, correlation * np.outer(scale, scale))
-    diagonals += grouped.diagonals(of_groups[0], n)
-    start = torch.from_numpy(start_smoothing(diagonals, n)).to(where)
-    penalties = block_diag(matrix.penalties / scale**2, *grouped.penalties)
-    solution = solve(
-        moments, torch.from_numpy(penalties).to(where), start, method=method, tolerance=tolerance
-    )
-    solved = (solution.beta, solution.group_beta, solution.edf, solution.inverse)
-    beta, group_beta, edf, inverse = (values[0].cpu().numpy() for values in solved)
-    variance, slopes = float(solution.scale), beta / scale
-    covariance = inverse * variance / np.outer(scale, scale)
-
-    # Estimates of the linear terms as R has them; the intercept is a combination of all.
-    q, spans = len(slopes), matrix.slices
-    linear = [i for term in matrix.linear for i in range(q)[spans[term.label]]]
-    chosen = np.eye(q)[[0, *linear]]
-    chosen[0, linear] = -centre[linear]
-    estimate = chosen @ slopes
-    estimate[0] += mean
-
-    def predict(new: pd.DataFrame) -> np.ndarray:
-        check_new_data(new, formula.variables)
-        level, z = grouped.rows(new)
-        # The last row is for levels that were not in the fit.
-        effects = np.vstack([group_beta, np.zeros((1, z.shape[1]))])[level]
-        return mean + (matrix.evaluate(new) - centre) @ slopes + (z * effects).sum(axis=1)
-
-    names = ["(Intercept)", *(matrix.names[i] for i in linear)]
-    spans = spans | {name: slice(q + s.start, q + s.stop) for name, s in grouped.slices.items()}
-    return GAMFit(
-        formula=formula.text,
-        backend="native",
-        method=method,
-        loglik=float(solution.loglik),
-        edf=float(edf.sum()),
-        **coefficient_tables(names, estimate, chosen @ covariance @ chosen.T, n - edf.sum()),
-        smooths=smooth_table({s.label: edf[spans[s.label]].sum() for s in formula.smooths}),
-        scale=variance,
-        n=n,
-        n_missing=n_missing,
-        converged=bool(solution.converged.all()),
-        _predict=predict,
-    )
+    return native.fit(complete, parsed, state, method, device, tolerance, n_missing)

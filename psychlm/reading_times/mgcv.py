@@ -8,9 +8,11 @@ Python's.
 from __future__ import annotations
 
 import os
+import re
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
@@ -19,7 +21,10 @@ import pandas as pd
 
 from psychlm.frames import FrameError
 from psychlm.reading_times._result import (
+    Floats,
     GAMFit,
+    Model,
+    Part,
     check_new_data,
     coefficient_tables,
     require_columns,
@@ -35,36 +40,83 @@ INSTALL = (
 )
 
 _FIT = """
-function(formula, data, method, discrete, tolerance) {
+function(formula, data, method, family, bam, discrete, tolerance, arguments) {
   messages <- character()
   collect <- function(w) {
     messages <<- c(messages, conditionMessage(w))
     invokeRestart("muffleWarning")
   }
-  model <- stats::as.formula(formula, env = globalenv())
+  # The names of a call's arguments are mgcv's functions and these.
+  place <- list2env(list(model = stats::as.formula(formula, env = globalenv()), data = data,
+                         method = if (bam) "fREML" else method, tolerance = tolerance),
+                    parent = asNamespace("mgcv"))
+  how <- if (!bam) "gam(%s, control = gam.control(newton = list(conv.tol = tolerance))%s)"
+         else if (discrete) "bam(%s, discrete = TRUE%s)" else "bam(%s%s)"
+  common <- paste0("model, data = data, method = method, family = ", family)
+  more <- if (nzchar(arguments)) paste0(", ", arguments) else ""
   fit <- tryCatch(withCallingHandlers(
-    if (discrete) mgcv::bam(model, data = data, method = "fREML", discrete = TRUE)
-    else mgcv::gam(model, data = data, method = method,
-                   control = mgcv::gam.control(newton = list(conv.tol = tolerance))),
+    eval(parse(text = sprintf(how, common, more)), place),
     warning = collect), error = function(e) conditionMessage(e))
   if (is.character(fit)) return(list(refused = fit))
   linear <- seq_len(fit$nsdf)
+  random <- vapply(fit$smooth, function(s) inherits(s, "random.effect"), TRUE)
+  # Deviations of random effects: penalties as mgcv scales them, undone.
+  deviation <- function(s) sqrt(fit$sig2 * s$S.scale[1] / fit$sp[s$first.sp])
+  w <- sqrt(fit$prior.weights)
+  errors <- w * (fit$y - fit$fitted.values)
   list(fit = fit, warnings = messages, loglik = as.numeric(stats::logLik(fit)), edf = sum(fit$edf),
        scale = fit$sig2, names = names(stats::coef(fit))[linear],
        estimate = unname(stats::coef(fit)[linear]), covariance = unname(fit$Vp[linear, linear]),
-       labels = vapply(fit$smooth, function(s) s$label, ""),
+       dof = if (fit$scale.estimated) fit$df.residual else Inf,
+       labels = vapply(fit$smooth, function(s) s$label, ""), random = random,
        smooth_edf = vapply(fit$smooth, function(s) sum(fit$edf[s$first.para:s$last.para]), 0),
+       components = vapply(fit$smooth[random], deviation, 0),
+       r_squared = 1 - stats::var(errors) * (length(w) - 1) /
+         (stats::var(w * (fit$y - stats::weighted.mean(fit$y, w))) * fit$df.residual),
+       deviance_explained = 1 - fit$deviance / fit$null.deviance, criterion = fit$gcv.ubre[[1]],
+       aic = fit$aic, linear = attr(fit$pterms, "term.labels"),
+       variables = c(lapply(attr(fit$pterms, "term.labels"), function(t) all.vars(str2lang(t))),
+                     lapply(fit$smooth[!random], function(s) unlist(lapply(s$term, function(t)
+                       all.vars(str2lang(t)))))),
+       by = vapply(fit$smooth[!random], function(s) s$by, ""),
+       levels = vapply(fit$smooth[!random], function(s) paste0("", s$by.level), ""),
        converged = isTRUE(fit$converged) || isTRUE(fit$mgcv.conv) ||
          identical(fit$outer.info$conv, "full convergence"))
 }
 """
-_PREDICT = "function(fit, data) as.numeric(stats::predict(fit, newdata = data))"
-_PART = """
-function(fit, data, label)
-  as.numeric(stats::predict(fit, newdata = data, type = "terms", terms = label))
+_PREDICT = """
+function(fit, data, exclude, se) {
+  found <- stats::predict(fit, newdata = data, type = "response", exclude = exclude, se.fit = se,
+                          discrete = FALSE)
+  if (se) c(found$fit, found$se.fit) else as.numeric(found)
+}
+"""
+_EFFECT = """
+function(fit, data, label) {
+  found <- stats::predict(fit, newdata = data, type = "terms", terms = label, se.fit = TRUE,
+                          discrete = FALSE)
+  c(found$fit, found$se.fit)
+}
+"""
+_TESTS = "function(fit) unname(summary(fit)$s.table)"
+_RESIDUALS = "function(fit) as.numeric(stats::residuals(fit))"
+# Levels of random effects, in the order of their coefficients; and their estimates and errors.
+_RANDOM_EFFECTS = """
+function(fit) {
+  random <- Filter(function(s) inherits(s, "random.effect"), fit$smooth)
+  names <- lapply(random, function(s) {
+    levels <- Filter(Negate(is.null), lapply(fit$model[s$term], levels))
+    do.call(paste, c(expand.grid(levels), sep = "."))
+  })
+  places <- unlist(lapply(random, function(s) s$first.para:s$last.para))
+  list(term = rep(vapply(random, function(s) s$label, ""), lengths(names)), level = unlist(names),
+       estimate = unname(stats::coef(fit)[places]), std_error = unname(sqrt(diag(fit$Vp)[places])))
+}
 """
 _TO_FACTOR = "function(codes, levels) structure(codes, levels = levels, class = 'factor')"
 _VARIABLES = "function(formula) all.vars(stats::as.formula(formula))"
+_RESPONSE = "function(formula) all.vars(stats::as.formula(formula)[[2]])"
+_ARGUMENTS = "function(text) all.vars(str2lang(paste0('list(', text, ')')))"
 # The variables of each random effect, preceded by its label, and those of all other terms.
 _RANDOM = """
 function(formula) {
@@ -157,16 +209,98 @@ def to_r(data: pd.DataFrame, columns: list[str], factors: tuple[str, ...] = ()) 
         return robjects.DataFrame(blocks)
 
 
+def response_of(formula: str) -> str:
+    """Return the column that the left side of a formula depends on."""
+    with in_r():
+        try:
+            return str(_function(_RESPONSE)(formula)[0])
+        except Exception as error:
+            raise FrameError(f"R cannot read {formula!r}: {str(error).strip()}") from None
+
+
+@dataclass(frozen=True)
+class Fitted(Model):
+    """A fit in R, with what its predictions need."""
+
+    labels: list[str]  # of all smooths
+    parts: dict[str, Part]
+    effects: dict[str, list[str]]  # variables of each random effect, by label
+    variables: list[str]
+    labelled: tuple[str, ...]  # numbers that are labels of a random effect
+    levels: dict[str, set[Any]]  # of the factors
+    in_fixed_terms: list[str]  # factors that need a coefficient
+    r_object: Any
+
+    @property
+    def random(self) -> tuple[str, ...]:  # type: ignore[override]
+        """Return the labels of random effects."""
+        return tuple(self.effects)
+
+    def predict(
+        self, data: pd.DataFrame, exclude: Sequence[str], se: bool
+    ) -> tuple[Floats, Floats | None]:
+        """Return the expected response and its standard error."""
+        check_new_data(data, tuple(self.variables))
+        for name in self.in_fixed_terms:
+            require_levels(name, data[name], self.levels[name])
+        # An unseen level of a random effect is replaced by a known one, whose effect is left out.
+        unseen = {n: ~data[n].isin(known).to_numpy() for n, known in self.levels.items()}
+        known = {n: data[n].mask(unseen[n], next(iter(self.levels[n]))) for n in self.levels}
+        left_out = np.zeros((len(data), len(self.effects)), dtype=bool)
+        for i, names in enumerate(self.effects.values()):
+            for name in names:
+                left_out[:, i] |= unseen.get(name, False)
+        found = np.empty((1 + se, len(data)))
+        with in_r() as robjects:
+            for pattern in np.unique(left_out, axis=0):
+                rows = (left_out == pattern).all(axis=1)
+                more = [label for label, out in zip(self.effects, pattern, strict=True) if out]
+                names = robjects.StrVector([*exclude, *more])
+                frame = to_r(data.assign(**known)[rows], self.variables, self.labelled)
+                values = _function(_PREDICT)(self.r_object, frame, names, se)
+                found[:, rows] = np.asarray(values).reshape(1 + se, -1)
+        return found[0], found[1] if se else None
+
+    def effect(self, label: str, data: pd.DataFrame) -> tuple[Floats, Floats]:
+        """Return what one term adds, and its standard error."""
+        with in_r():
+            frame = to_r(data, self.variables, self.labelled)
+            values = np.asarray(_function(_EFFECT)(self.r_object, frame, label))
+        fit, error = values.reshape(2, -1)
+        return fit, error
+
+    def residuals(self) -> Floats:
+        """Return deviance residuals."""
+        with in_r():
+            return np.array(_function(_RESIDUALS)(self.r_object))
+
+    def tests(self) -> pd.DataFrame:
+        """Return the tests of R's ``summary``."""
+        with in_r():
+            values = np.array(_function(_TESTS)(self.r_object)) if self.labels else np.empty((0, 4))
+        index = pd.Index(self.labels, name="smooth", dtype=object)
+        return pd.DataFrame(values, index, ["edf", "ref_df", "F", "p"])
+
+    def random_effects(self) -> pd.DataFrame:
+        """Return all random effects; those of a level with another factor are named 'a.b'."""
+        with in_r():
+            found = _function(_RANDOM_EFFECTS)(self.r_object)
+            parts = zip(found.names, found, strict=True)
+            return pd.DataFrame({name: list(values) for name, values in parts})
+
+
 def fit(
     data: pd.DataFrame,
     formula: str,
     *,
     method: str = "REML",
+    family: str = "gaussian",
     discrete: bool = False,
+    r_arguments: str = "",
     tolerance: float = TOLERANCE,
     n_missing: int = 0,
 ) -> GAMFit:
-    """Fit by ``gam``, or by ``bam(discrete=TRUE)`` with fREML.
+    """Fit by ``gam``, or by ``bam`` with fREML if ``discrete`` or ``rho`` is among the arguments.
 
     As in the native backend, a random effect has a grouping factor even if its ids are numbers, and
     predictions for its unseen levels have the mean effect.
@@ -184,11 +318,14 @@ def fit(
     RuntimeWarning
         With each warning that R gave.
     """
-    if discrete and method != "REML":
-        raise ValueError("bam(discrete=TRUE) has REML only; choose method='REML' or discrete=False")
+    bam = discrete or re.search(r"\brho\s*=", r_arguments) is not None
+    if bam and method != "REML":
+        raise ValueError("bam has REML only; choose method='REML', and neither discrete nor rho")
     with in_r():
         response, *variables = list(_function(_VARIABLES)(formula))
         require_columns([response, *variables], data)
+        named = [str(x) for x in _function(_ARGUMENTS)(r_arguments)] if r_arguments else []
+        more = [name for name in dict.fromkeys(named) if name in data and name not in variables]
 
         # Factors are all columns that are no numbers, and one variable of each random effect.
         numeric = {
@@ -207,47 +344,58 @@ def fit(
         in_fixed_terms = [name for name in map(str, fixed) if name in levels]
 
         # The fit, and its statistics.
-        columns = to_r(data, [response, *variables], labelled)
-        result = _function(_FIT)(formula, columns, method, discrete, tolerance)
+        columns = to_r(data, [response, *variables, *more], labelled)
+        result = _function(_FIT)(
+            formula, columns, method, family, bam, discrete, tolerance, r_arguments
+        )
         part = dict(zip(result.names, result, strict=True))
         if "refused" in part:
             raise FrameError(f"mgcv refused {formula!r}: {part['refused'][0]}")
         for message in part["warnings"]:
             warnings.warn(f"mgcv: {message}", RuntimeWarning, stacklevel=3)
-        numbers = {name: float(part[name][0]) for name in ("loglik", "edf", "scale")}
+        scalars = "loglik", "edf", "scale", "r_squared", "deviance_explained", "criterion", "aic"
+        numbers = {name: float(part[name][0]) for name in scalars}
         estimate = np.asarray(part["estimate"])
         covariance = np.asarray(part["covariance"]).reshape(len(estimate), -1)
-        dof = len(data) - numbers["edf"]
-        tables = coefficient_tables(list(part["names"]), estimate, covariance, dof)
+        tables = coefficient_tables(
+            list(part["names"]), estimate, covariance, float(part["dof"][0])
+        )
         labels = [str(label) for label in part["labels"]]
         smooths = smooth_table(dict(zip(labels, np.asarray(part["smooth_edf"]), strict=True)))
-        model, converged = part["fit"], bool(part["converged"][0])
-
-    def predict(new: pd.DataFrame) -> np.ndarray:
-        check_new_data(new, tuple(variables))
-        for name in in_fixed_terms:
-            require_levels(name, new[name], levels[name])
-        # An unseen level of a random effect is replaced by a known one, whose effect is subtracted.
-        unseen = {name: ~new[name].isin(known).to_numpy() for name, known in levels.items()}
-        known = {name: new[name].mask(unseen[name], next(iter(levels[name]))) for name in levels}
-        with in_r():
-            frame = to_r(new.assign(**known), variables, labelled)
-            values = np.array(_function(_PREDICT)(model, frame))
-            for label, names in effects:
-                rows = np.any([unseen[name] for name in names if name in unseen], axis=0)
-                if rows.any():
-                    values[rows] -= np.asarray(_function(_PART)(model, frame, label))[rows]
-            return values
+        is_random = dict(zip(labels, part["random"], strict=True))
+        components = [*part["components"], numbers["scale"] ** 0.5]
+        index = [*(label for label in labels if is_random[label]), "residual"]
+        # What the linear terms and smooths depend on.
+        shown = [*map(str, part["linear"]), *(label for label in labels if not is_random[label])]
+        by = ["NA"] * len(part["linear"]) + [str(name) for name in part["by"]]
+        of_level = [""] * len(part["linear"]) + [str(level) for level in part["levels"]]
+        parts = {}
+        for label, names, name, level in zip(shown, part["variables"], by, of_level, strict=True):
+            fixed_by: dict[str, object] = {} if name == "NA" else {name: level or 1.0}
+            parts[label] = Part(tuple(dict.fromkeys(map(str, names))), fixed_by)
+        model = Fitted(
+            labels,
+            parts,
+            dict(effects),
+            variables,
+            labelled,
+            levels,
+            in_fixed_terms,
+            part["fit"],
+        )
 
     return GAMFit(
         formula=formula,
         backend="mgcv",
-        method=method,
+        method="REML" if bam else method,
+        family=family,
         **tables,
         smooths=smooths,
+        variance_components=pd.Series(components, index, name="std_dev"),
         n=len(data),
         n_missing=n_missing,
-        converged=converged,
-        _predict=predict,
+        converged=bool(part["converged"][0]),
+        data=data[list(dict.fromkeys([response, *variables, *more]))],
+        model=model,
         **numbers,
     )

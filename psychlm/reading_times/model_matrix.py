@@ -26,19 +26,18 @@ from scipy.linalg import block_diag
 from torch import Tensor
 
 from psychlm.frames import FrameError, format_names
-from psychlm.reading_times._result import require_columns
+from psychlm.reading_times._result import Floats, require_columns
 from psychlm.reading_times.formula import Formula
 from psychlm.reading_times.smooths import (
-    Floats,
+    By,
     Linear,
     RandomEffect,
     Term,
     factor_levels,
     linear,
+    place_smooth,
     random_effect,
     start_smoothing,
-    tensor,
-    thin_plate,
 )
 
 Integers = NDArray[np.int64]
@@ -58,7 +57,7 @@ class ModelMatrix:
     smooths: tuple[Term, ...]  # the columns after those
     names: tuple[str, ...]  # of the p columns
     slices: dict[str, slice]  # the columns of each term, by its label
-    centred: NDArray[np.bool_]  # (p,): not the intercept and random effects, as in mgcv
+    centred: NDArray[np.bool_]  # (p,): not the intercept, random effects and by=, as in mgcv
     penalties: Floats  # (n_penalties, p): diagonals, on the columns as Term.columns returns them
 
     def evaluate(self, data: pd.DataFrame) -> Floats:
@@ -105,14 +104,7 @@ def build_matrix(
         or each level of a random effect has a single row.
     """
     lines = tuple(linear(variables, data) for variables in formula.linear)
-    smooths: list[Term] = []
-    for smooth in formula.smooths:
-        if smooth.basis == "re":
-            smooths.append(random_effect(smooth, data))
-        elif smooth.basis == "tp":
-            smooths.append(thin_plate(smooth, data))
-        else:
-            smooths.append(tensor(smooth, data, weights))
+    smooths = [t for smooth in formula.smooths for t in place_smooth(smooth, data, weights)]
 
     # Each penalty touches the columns of its own smooth only; the intercept has none.
     terms = (*lines, *smooths)
@@ -122,7 +114,7 @@ def build_matrix(
     slices = {term.label: slice(*span) for term, span in zip(terms, spans, strict=True)}
     centred = np.arange(len(names)) > 0
     for term in smooths:
-        centred[slices[term.label]] = not isinstance(term, RandomEffect)
+        centred[slices[term.label]] = not isinstance(term, RandomEffect | By)
     return ModelMatrix(lines, tuple(smooths), names, slices, centred, penalties)
 
 
@@ -351,7 +343,9 @@ def share_design(
         replace(
             formula,
             linear=tuple(t for t in formula.linear if same.issuperset(t) == of_words),
-            smooths=tuple(s for s in formula.smooths if same.issuperset(s.variables) == of_words),
+            smooths=tuple(
+                s for s in formula.smooths if same.issuperset(s.all_variables) == of_words
+            ),
         )
         for of_words in (True, False)
     )

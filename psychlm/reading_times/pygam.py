@@ -4,6 +4,8 @@ random effects."""
 from __future__ import annotations
 
 import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import reduce
 from operator import add
 from typing import Any
@@ -12,11 +14,37 @@ import numpy as np
 import pandas as pd
 
 from psychlm.frames import FrameError
-from psychlm.reading_times._result import GAMFit, coefficient_tables, smooth_table
+from psychlm.reading_times._result import (
+    Floats,
+    GAMFit,
+    Model,
+    Part,
+    check_new_data,
+    coefficient_tables,
+    smooth_table,
+)
 from psychlm.reading_times.formula import Formula
 
 SMOOTHING = np.logspace(-3, 4, 8)  # one penalty for all terms is chosen from these
 UNPENALISED = 1e-9
+
+
+@dataclass(frozen=True)
+class Splines(Model):
+    """A fit by pygam, which predicts; standard errors and tests are mgcv's and the native ones."""
+
+    model: Any
+    names: list[str]
+    parts: dict[str, Part]
+
+    def predict(
+        self, data: pd.DataFrame, exclude: Sequence[str], se: bool
+    ) -> tuple[Floats, Floats | None]:
+        """Return the expected response."""
+        if se or exclude:
+            raise ValueError("pygam predicts without se and exclude; fit natively or by mgcv")
+        check_new_data(data, tuple(self.names))
+        return self.model.predict(data[self.names].to_numpy(np.float64)), None
 
 
 def fit(data: pd.DataFrame, formula: Formula, *, n_missing: int = 0) -> GAMFit:
@@ -98,5 +126,6 @@ def fit(data: pd.DataFrame, formula: Formula, *, n_missing: int = 0) -> GAMFit:
         n=n,
         n_missing=n_missing,
         converged=True,
-        _predict=lambda new: model.predict(new[names].to_numpy(np.float64)),
+        data=data[[formula.response, *names]],
+        model=Splines(model, names, dict.fromkeys(labels[1:], Part(()))),
     )

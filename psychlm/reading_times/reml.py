@@ -78,7 +78,7 @@ class Solution:
     beta: Tensor  # (B, q): coefficients of dense columns
     group_beta: Tensor  # (B, G, r): of grouped columns
     edf: Tensor  # (B, q + r): the effective degrees of freedom of each column, summed over groups
-    inverse: Tensor  # (B, q, q): A^-1; times scale it is the coefficients' Bayesian covariance
+    inverse: Inverse  # of A; times scale it is the coefficients' Bayesian covariance
     log_lambda: Tensor  # (B, n_penalties)
     rss: Tensor  # (B,): residual sum of squares
     n: Tensor  # (B,)
@@ -207,9 +207,7 @@ def solve(
         loglik = -n / 2 * (torch.log(2 * torch.pi * rss / n) + 1)
         scale = rss / (n - edf.sum(dim=1))
     log_lambda = theta[:, :-1]
-    return Solution(
-        beta, group_beta, edf, inverse.dense, log_lambda, rss, n, scale, loglik, converged
-    )
+    return Solution(beta, group_beta, edf, inverse, log_lambda, rss, n, scale, loglik, converged)
 
 
 def _counts(moments: Moments) -> Tensor:

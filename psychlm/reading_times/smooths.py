@@ -17,14 +17,13 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 from scipy.interpolate import CubicSpline
 from scipy.sparse.linalg import eigsh
 
 from psychlm.frames import FrameError, format_names
+from psychlm.reading_times._result import Floats
 from psychlm.reading_times.formula import Smooth
 
-Floats = NDArray[np.float64]
 Levels = tuple[object, ...] | None  # of a factor; None for a number
 MAX_KNOTS = 2000  # of a thin plate, as in mgcv, which samples values at random; here every m-th
 
@@ -38,17 +37,38 @@ class Term:
     names: tuple[str, ...]  # R's names of the columns
     penalties: Floats  # (n_penalties, n_columns): the diagonals d; no rows for linear terms
 
+    @property
+    def smooth(self) -> str:
+        """Return the label of the formula's smooth that the term is of, without a level."""
+        return self.label
+
     def columns(self, data: pd.DataFrame) -> Floats:
         """Return the columns, neither centred nor scaled, for new values of the variables."""
         raise NotImplementedError
+
+    def unconstrained(self, mean: Floats, xx: Floats) -> Floats:
+        """Return what turns mgcv's coefficients into these, before they are constrained.
+
+        ``mean`` and ``xx`` are the means and covariances of the k columns; the matrix is (k + 1) x
+        (k + 1), its first row for the constant.
+        """
+        raise NotImplementedError
+
+    def change(self, mean: Floats, xx: Floats) -> Floats:
+        """Return what turns mgcv's coefficients, whose functions sum to zero, into these."""
+        unconstrained = self.unconstrained(mean, xx)
+        sums = np.r_[1.0, mean] @ unconstrained
+        return unconstrained[1:] @ np.linalg.qr(sums[:, None], mode="complete")[0][:, 1:]
 
     def diagonals(self, mean: Floats, xx: Floats) -> tuple[Floats, Floats]:
         """Return the diagonals of X'X / n and of each penalty in mgcv's own coefficients.
 
         ``mean`` and ``xx`` are the means and mean cross-products of the columns; all but random
-        effects are centred.
+        effects and those with ``by`` are centred.
         """
-        raise NotImplementedError
+        change = self.change(mean, xx)
+        penalties = [_diagonal(change, np.diag(d)) for d in self.penalties]
+        return _diagonal(change, xx), np.stack(penalties)
 
 
 # ---- linear terms and random effects ----
@@ -254,20 +274,18 @@ class TensorSmooth(Term):
             result = (result[:, :, None] * part[:, None, :]).reshape(len(part), -1)
         return result[:, 1:] @ self.shear
 
-    def diagonals(self, mean: Floats, xx: Floats) -> tuple[Floats, Floats]:
-        """Return the diagonals where mgcv has them: for values at knots that sum to zero."""
+    def unconstrained(self, mean: Floats, xx: Floats) -> Floats:
+        """Return what turns values at the knots, mgcv's coefficients, into these."""
         rotation = np.eye(1)
         for margin in self.margins:
             rotation = np.asarray(np.kron(rotation, margin.rotation))
-        unsheared = np.linalg.inv(self.shear)
-        sums = rotation @ np.r_[len(rotation) ** -0.5, mean @ unsheared]
-        constrained = np.linalg.qr(sums[:, None], mode="complete")[0][:, 1:]
-        change = unsheared @ (rotation.T @ constrained)[1:]
-        penalties = [_diagonal(change, np.diag(d)) for d in self.penalties]
-        return _diagonal(change, xx), np.stack(penalties)
+        constant, others = rotation.T[:1], rotation.T[1:]
+        return np.vstack([constant * len(rotation) ** -0.5, np.linalg.inv(self.shear) @ others])
 
 
-def tensor(smooth: Smooth, data: pd.DataFrame, weights: Floats | None) -> TensorSmooth:
+def tensor(
+    smooth: Smooth, data: pd.DataFrame, weights: Floats | None, *, constrained: bool = True
+) -> TensorSmooth:
     """Make a cubic smooth, its penalised columns orthogonal to the free ones in mgcv's
     coefficients.
 
@@ -275,7 +293,8 @@ def tensor(smooth: Smooth, data: pd.DataFrame, weights: Floats | None) -> Tensor
     functions count as the others; mgcv takes those orthogonal to the free ones among its
     coefficients that sum to zero, and so does this. With means m = (m_f, m_p) of free and penalised
     columns, in units of the constant, the shear adds to each penalised column the free ones times
-    -m_f m_p' / (1 + m_f'm_f). REML integrates both and does not depend on the choice.
+    -m_f m_p' / (1 + m_f'm_f). REML integrates both and does not depend on the choice. Without the
+    constraint (``by`` a number) there is no shear.
     """
     margins = tuple(
         cubic_margin(data[name].to_numpy(np.float64), k, smooth.label)
@@ -286,7 +305,8 @@ def tensor(smooth: Smooth, data: pd.DataFrame, weights: Floats | None) -> Tensor
     size = penalties.shape[1]
     names = tuple(f"{smooth.label}.{i + 1}" for i in range(size))
     plain = TensorSmooth(smooth.label, smooth.variables, names, penalties, margins, np.eye(size))
-
+    if not constrained:
+        return plain
     constant = (size + 1) ** -0.5  # the column that was left out
     means = np.average(plain.columns(data), axis=0, weights=weights) / constant
     free = penalties.sum(axis=0) == 0
@@ -323,17 +343,17 @@ class ThinPlate(Term):
         x = (values - self.centre) / self.scale
         return np.column_stack([x, _radial(x, self.knots) @ self.weights])[inverse]
 
-    def diagonals(self, mean: Floats, xx: Floats) -> tuple[Floats, Floats]:
-        """Return the diagonals for columns of unit size that sum to zero, as mgcv has them."""
-        # From mgcv's columns (curves, constant, line) to these (line, curves).
+    def unconstrained(self, mean: Floats, xx: Floats) -> Floats:
+        """Return what turns mgcv's coefficients, of columns of unit size, into these."""
+        # From mgcv's columns (curves, constant, line less its mean) to these (constant, line,
+        # curves).
         k = len(mean) + 1
-        change = np.zeros((k - 1, k))
-        change[1:, : k - 2], change[0, -1] = self.rotation.T, 1
-        means = np.r_[mean[1:] @ self.rotation.T, 1.0, 0.0]
-        size = np.sqrt(_diagonal(change, xx) + means**2)
-        constrained = np.linalg.qr((means / size)[:, None], mode="complete")[0][:, 1:]
-        change = change / size @ constrained
-        return _diagonal(change, xx), _diagonal(change, np.diag(self.penalties[0]))[None, :]
+        change = np.zeros((k, k))
+        change[0, -2:], change[1, -1], change[2:, :-2] = [1, -mean[0]], 1, self.rotation.T
+        means = np.r_[1.0, mean]
+        second = np.outer(means, means)
+        second[1:, 1:] += xx
+        return change / np.sqrt(_diagonal(change, second))
 
 
 def thin_plate(smooth: Smooth, data: pd.DataFrame) -> ThinPlate:
@@ -376,6 +396,74 @@ def thin_plate(smooth: Smooth, data: pd.DataFrame) -> ThinPlate:
     return ThinPlate(
         smooth.label, smooth.variables, names, penalties, knots, centre, scale, weights, rotation
     )
+
+
+# ---- smooths for each level of a factor, or multiplied by a number ----
+
+
+@dataclass(frozen=True)
+class By(Term):
+    """A smooth for the rows of one level of a factor, or a smooth times a number.
+
+    As in mgcv, the functions of a level sum to zero over all rows, whatever their level, and those
+    that a number multiplies are not constrained: the constant is among them.
+    """
+
+    base: Term
+    by: str
+    level: object  # None for a number
+    levels: Levels
+    mean: Floats  # of the base's columns
+    to_mgcv: Floats  # the base's change of coefficients
+
+    @property
+    def smooth(self) -> str:
+        """Return the label of the formula's smooth, without the level."""
+        return self.base.label
+
+    def columns(self, data: pd.DataFrame) -> Floats:
+        """Return the base's columns times an indicator of the level, or times the number."""
+        columns = self.base.columns(data)
+        if self.level is None:
+            columns = np.hstack([np.ones((len(data), 1)), columns])
+            return columns * data[self.by].to_numpy(np.float64)[:, None]
+        require_levels(self.by, data[self.by], self.levels or ())
+        return (columns - self.mean) * (data[self.by] == self.level).to_numpy()[:, None]
+
+    def change(self, mean: Floats, xx: Floats) -> Floats:
+        """Return what turns mgcv's coefficients into these."""
+        return self.to_mgcv
+
+
+def place_smooth(smooth: Smooth, data: pd.DataFrame, weights: Floats | None) -> list[Term]:
+    """Place a smooth's basis at the data: one term, or one for each level of ``by``."""
+    if smooth.basis == "re":
+        return [random_effect(smooth, data)]
+    is_number = bool(smooth.by) and pd.api.types.is_numeric_dtype(data[smooth.by])
+    if smooth.basis == "tp":
+        base: Term = thin_plate(smooth, data)
+    else:
+        base = tensor(smooth, data, weights, constrained=not is_number)
+    if not smooth.by:
+        return [base]
+    columns = base.columns(data)
+    mean = np.average(columns, axis=0, weights=weights)
+    centred = columns - mean
+    xx = centred.T @ (centred if weights is None else centred * weights[:, None])
+    moments = mean, xx / (len(data) if weights is None else weights.sum())
+    if is_number:
+        change = base.unconstrained(*moments)
+        names = tuple(f"{smooth.label}.{i + 1}" for i in range(len(change)))
+        padded = np.hstack([np.zeros((len(base.penalties), 1)), base.penalties])
+        of_number = padded, base, smooth.by, None, None, mean, change
+        return [By(smooth.label, smooth.all_variables, names, *of_number)]
+    levels, found = factor_levels(data[smooth.by]) or (), list[Term]()
+    for level in levels:
+        label = f"{smooth.label}{level}"
+        names = tuple(f"{label}.{i + 1}" for i in range(len(mean)))
+        about = base.penalties, base, smooth.by, level, levels, mean, base.change(*moments)
+        found.append(By(label, smooth.all_variables, names, *about))
+    return found
 
 
 def _radial(x: Floats, knots: Floats) -> Floats:

@@ -44,7 +44,7 @@ BASELINE = (
 )  # Hao et al. (2020), section 2.2, with random intercepts of subjects
 # Bytes of the largest array that grows with the number of models solved together: a CPU's cache, or
 # what fills a GPU.
-CHUNK_BYTES = {"cpu": 16 * 2**20, "cuda": 2**30}
+CHUNK_BYTES, CHUNK_BYTES_GPU = 16 * 2**20, 2**30
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
@@ -117,6 +117,7 @@ def delta_loglik(
     torch_dev = torch_device(device)
     seed = int(np.random.default_rng(rng).integers(2**63))
     measures = [measure] if isinstance(measure, str) else list(measure)
+    readings = parse(f"{measures[0]} ~ {formula}").compute(readings, {})
     # Measures on another scale than ms (logarithms, say) are accepted too.
     timed = any(name.endswith("_ms") for name in readings.columns)
     readings = check_readings(readings if timed else readings.assign(none_ms=np.nan))
@@ -286,7 +287,8 @@ class Sweep:
         # Chunks of models that fit in the largest array; one thread per chunk.
         width = p + q + design.z_sums.shape[0] * design.z_sums.shape[1]
         per_model = max((len(design.base.n) + m) * width * (p + q), q * len(design.words))
-        size = max(1, CHUNK_BYTES[device.type] // (8 * per_model))
+        largest = CHUNK_BYTES if device.type == "cpu" else CHUNK_BYTES_GPU
+        size = max(1, largest // (8 * per_model))
         chunks = [slice(begin, begin + size) for begin in range(0, len(self.names), size)]
         workers = torch.get_num_threads() if device.type == "cpu" else 1
         with one_thread(), ThreadPoolExecutor(workers) as pool_of_threads:
@@ -302,7 +304,7 @@ class Sweep:
     def effects(self, full: Solution, scale: Tensor) -> dict[str, Floats]:
         """Return the surprisals' coefficients in ms per bit with t intervals."""
         p = len(self.design.names)
-        variance = full.inverse.diagonal(dim1=1, dim2=2)[:, p:] * full.scale[:, None]
+        variance = full.inverse.dense.diagonal(dim1=1, dim2=2)[:, p:] * full.scale[:, None]
         estimate = (full.beta[:, p:] / scale).cpu().numpy()
         error = (variance.sqrt() / scale).cpu().numpy()
         dof = (full.n - full.edf.sum(dim=1)).cpu().numpy()

@@ -7,9 +7,27 @@ html          an executed notebook -> one HTML file that needs no network
 index         the reports on disk, compared with the published numbers -> ``index.html``
 """
 
-from psychlm.site.collection import Notebook, NotebookError, find, new, parse_parameters, select
-from psychlm.site.index import build_index, compare, gather_numbers, gather_runs, reports_folder
-from psychlm.site.runner import Outcome, RunLockedError, run, summary
+import sys
+
+# nbformat imports jsonschema, which would compile a grammar of IRIs, for 1.2 s; notebooks have none
+sys.modules.setdefault("rfc3987_syntax", None)  # type: ignore[arg-type]
+
+from psychlm.site.collection import (  # noqa: E402
+    Notebook,
+    NotebookError,
+    find,
+    new,
+    parse_parameters,
+    select,
+)
+from psychlm.site.index import (  # noqa: E402
+    build_index,
+    compare,
+    gather_numbers,
+    gather_runs,
+    reports_folder,
+)
+from psychlm.site.runner import Outcome, RunLockedError, run, summary  # noqa: E402
 
 __all__ = [
     "Notebook",

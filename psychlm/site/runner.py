@@ -263,7 +263,7 @@ class Runner:
         log = self.staging / f"{name}.log"
         with log.open("wb") as errors:
             process = subprocess.Popen(
-                [sys.executable, "-m", "psychlm.site.worker"],
+                [sys.executable, "-P", str(Path(__file__).with_name("worker.py"))],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=errors,

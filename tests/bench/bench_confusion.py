@@ -1,4 +1,4 @@
-"""Perturb 10,000 four-choice items under each probe, frame in, frame out; the target is 2 s.
+"""Perturb 10,000 four-choice items under each probe, frame in, frame out.
 
 Times are those of one thread of the processor. ``PSYCHLM_BENCH_SCALE`` below 1 shrinks the items.
 """

@@ -125,7 +125,7 @@ def test_crowd_against_a_loop(benchmark, sentences, kind):
         kind, encoded, labels, n_models=2, epochs=1, batch_size=BATCH, device=DEVICE
     )  # warms up
     benchmark.pedantic(train, rounds=1)
-    wall, processor = spent[-1]
+    _, processor = spent[-1]
     rivals = {"loop": kind} | (
         {"loop with sparse gradients": "sparse bag"} if kind == "bag" else {}
     )
@@ -134,8 +134,7 @@ def test_crowd_against_a_loop(benchmark, sentences, kind):
         benchmark.extra_info |= {
             f"{name}, wall s": loop_wall,
             f"{name}, processor s": loop_processor,
-            f"times faster than the {name}, wall": loop_wall / wall,
-            f"times faster than the {name}, processor": loop_processor / processor,
+            f"times faster than the {name}": loop_processor / processor,
         }
     benchmark.extra_info |= {
         "n_models": N_MODELS,

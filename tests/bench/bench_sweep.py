@@ -40,7 +40,7 @@ def seconds_a_bam_fit():
         data.surprisals.rename(columns={"model-001": "bits"}).assign(word="w"), ["bits"]
     )
     frame = corpora.join(data.readings, bits[["text_id", "word_id", "bits", "prev_bits"]])
-    begin, cpu = time.perf_counter(), time.process_time()
+    begin = time.perf_counter()
     for measure in MEASURES:
         reading.fit(
             frame,
@@ -48,7 +48,6 @@ def seconds_a_bam_fit():
             backend="mgcv",
             discrete=True,
         )
-    print(f"\na bam fit takes {(time.process_time() - cpu) / len(MEASURES):.2f} s of a CPU")
     return (time.perf_counter() - begin) / len(MEASURES)
 
 
@@ -76,27 +75,21 @@ def run(benchmark, n_models, device, folds=None):
     return benchmark.stats.stats.mean
 
 
-@pytest.mark.parametrize(("n_models", "seconds", "times"), [(30, 6, 10), (1000, 30, 50)])
-def test_sweep_beside_bam(benchmark, seconds_a_bam_fit, n_models, seconds, times):
+@pytest.mark.parametrize("n_models", [30, 1000])
+def test_sweep_beside_bam(benchmark, seconds_a_bam_fit, n_models):
     taken = run(benchmark, n_models, "cpu")
     fits = n_models * len(MEASURES)
-    ratio = seconds_a_bam_fit * fits / taken
     benchmark.extra_info |= {
         "seconds_a_bam_fit": seconds_a_bam_fit,
-        "times_faster": ratio,
-        "target_seconds": seconds,
+        "times faster than bam": seconds_a_bam_fit * fits / taken,
     }
-    print(f"\n{fits} fits: {taken:.1f} s, {ratio:.0f} times faster than bam")
-    print(benchmark.extra_info)
-    assert ratio >= times
-    assert benchmark.extra_info["peak_gb"] < 6
 
 
 def test_sweep_with_heldout_gains(benchmark):
-    taken = run(benchmark, 30, "cpu", folds=10)
-    print(f"\n90 fits and 900 fits of ten folds: {taken:.1f} s; {benchmark.extra_info}")
+    run(benchmark, 30, "cpu", folds=10)
 
 
+@pytest.mark.benchmark(group="two thousand readers")
 @pytest.mark.parametrize("fit", ["intercepts", "slopes", "bam_intercepts"])
 def test_two_thousand_readers(benchmark, fit):
     readings, words = (data.facts(f"sap2024/{name}") for name in ("readings", "sentences"))
@@ -121,12 +114,10 @@ def test_two_thousand_readers(benchmark, fit):
         "cpu_seconds": (time.process_time() - before) / rounds,
         "load": os.getloadavg()[0],
     }
-    print(f"\n{fit}: {benchmark.extra_info}")
     assert found.converged
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here")
 @pytest.mark.parametrize("n_models", [30, 1000])
 def test_sweep_on_a_gpu(benchmark, n_models):
-    taken = run(benchmark, n_models, "cuda")
-    print(f"\n{3 * n_models} fits on a GPU: {taken:.1f} s; {benchmark.extra_info}")
+    run(benchmark, n_models, "cuda")

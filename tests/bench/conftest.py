@@ -39,6 +39,7 @@ def pytest_benchmark_update_json(
             "name": row["name"],
             "seconds": row["stats"]["min"],
             "rounds": row["stats"]["rounds"],
+            "group": row["group"] or "",
         }
         modules.setdefault(module, []).append(kept | row["extra_info"])
     FOLDER.mkdir(parents=True, exist_ok=True)

@@ -189,6 +189,39 @@ def test_a_long_table_that_would_give_wrong_results_is_refused(long, change, say
         corpora.from_long(change(long), measures={"RT": "self_paced_ms"})
 
 
+def potec_files(folder):
+    """Write two readers of one text as PoTeC's release has them, in pymovements' folders."""
+    files = folder / "precomputed_reading_measures"
+    files.mkdir()
+    head = "word\tword_index_in_text\tFFD\tFPRT\tRPD_inc\tTFT\ttext_id\treader_id\n"
+    rows = {
+        0: "Das 1 0 0 0 210, Licht 2 180 240 240 300",
+        1: "Das 1 150 150 150 150, Licht 2 . . . .",
+    }
+    for reader, text in rows.items():
+        lines = ("\t".join([*row.split(), "b0", str(reader)]) for row in text.split(", "))
+        (files / f"reader{reader}_b0_merged.tsv").write_text(head + "\n".join(lines) + "\n")
+
+
+def test_a_corpus_of_pymovements_is_read_by_its_own_definition(tmp_path):
+    pytest.importorskip("pymovements")
+    potec_files(tmp_path)
+    corpus = corpora.from_pymovements("PoTeC", tmp_path)
+    assert corpus.words[["text_id", "word_id", "word"]].to_numpy().tolist() == [
+        ["b0", 1, "Das"],
+        ["b0", 2, "Licht"],
+    ]
+    times = corpus.readings.set_index(["subject", "word_id"])[list(corpora.PYMOVEMENTS_MEASURES)]
+    nan = np.nan  # not fixated (in the first pass), which the release writes as 0 or "."
+    found = times.loc[[("0", 1), ("0", 2), ("1", 1), ("1", 2)]].to_numpy()
+    expected = [[nan, nan, nan, 210], [180, 240, 240, 300], [150] * 4, [nan] * 4]
+    np.testing.assert_array_equal(found, expected)
+    with pytest.raises(FrameError, match="no columns \\['speech', 'a'"):
+        corpora.from_pymovements("PoTeC", tmp_path, columns="speech text_id a word FFD b c TFT")
+    with pytest.raises(FrameError, match="'GazeBase' are not known"):
+        corpora.from_pymovements("GazeBase", tmp_path)
+
+
 def test_frequencies_of_typographic_apostrophes_and_decomposed_accents_are_found():
     printed = pd.Series(["don’t", "“Don't”", "cafe\u0301,", "l’a"])
     counts = {"don't": 4, "café": 2, "l’a": 3}

@@ -83,7 +83,7 @@ def test_norms_stand_at_their_words_in_the_whole_sentences() -> None:
 
 @pytest.mark.needs_share
 def test_parts_of_the_novels_hold_different_sentences() -> None:
-    corpus = word_corpora.novels(20_000, seed=1)
+    corpus = word_corpora.prose("novels", 20_000, seed=1)
     long = [
         {" ".join(s) for s in part if len(s) > 12}
         for part in (corpus.train, corpus.validation, corpus.test)

@@ -185,6 +185,22 @@ def test_twenty_starts_are_at_least_as_simple_as_one(loadings):
     np.testing.assert_allclose(np.diag(best.factor_correlation), 1, atol=1e-12)
 
 
+def test_a_target_of_zeros_gives_principal_axes_and_recovers_a_known_pattern(loadings, rng):
+    """The closed form of two factors, and loadings of three correlated ones with known zeros."""
+    two = loadings[["F1", "F2"]] + [0.5, 0]
+    zeros = pd.DataFrame({"F1": np.nan, "F2": 0.0}, index=two.index)
+    second = rotate(two, target=zeros).loadings["F2"].abs()
+    axes = np.linalg.svd(two.to_numpy(), full_matrices=False)
+    np.testing.assert_allclose(second, np.abs(axes.U[:, 1] * axes.S[1]), atol=1e-6)
+    of_factor = np.arange(12)[:, None] % 3 == np.arange(3)
+    known = np.where(of_factor, rng.uniform(0.4, 0.9, (12, 3)), 0)
+    correlation = np.full((3, 3), 0.4) + 0.6 * np.eye(3)
+    turned = pd.DataFrame(known @ np.linalg.cholesky(correlation))
+    found = rotate(turned, target=pd.DataFrame(np.where(of_factor, np.nan, 0.0)))
+    np.testing.assert_allclose(found.loadings, known, atol=1e-6)
+    np.testing.assert_allclose(found.factor_correlation, correlation, atol=1e-6)
+
+
 def test_a_second_factor_is_significant_only_where_there_is_one(rng):
     p = {}
     for correlation in (0.2, 0.999):

@@ -273,3 +273,21 @@ def test_every_choice_is_the_text_of_its_concept_and_the_word_stands_in_the_ques
             node = number[q.answer_concept if place == q.answer else next(wrong)]
             words, gloss = builder.choice_words[node], builder.gloss[node]
             assert text == choice_text(q.probe, words, gloss, builder.pos[node])
+
+
+def test_distractors_as_general_as_the_key_stand_above_about_as_many_concepts(builder, higher):
+    recipe = Recipe(seed=7, max_concepts=130, as_general=True)
+    items = builder.build(recipe, ["hypernymy"]).items
+    n_below = np.bincount(builder.graph.up.above, minlength=builder.graph.n)
+    below = dict(zip(builder.names, n_below, strict=True))
+    keys = items["answer_concept"].map(below)
+    others = np.array([[below[name] for name in names] for names in items["distractor_concepts"]])
+    kinds = np.array(items["distractor_types"].tolist())
+    level = np.log2(1 + others).astype(int)
+    same = level == np.log2(1 + keys.to_numpy()).astype(int)[:, None]
+    assert (same | (kinds == "random")).all()  # random ones fill up small groups
+    assert (kinds == "matched").mean() > 0.5
+    # The most general choice is the key about as often as any other choice.
+    assert (others < keys.to_numpy()[:, None]).all(axis=1).mean() < 0.35
+    for row in items.head(50).itertuples():
+        assert not set(row.distractor_concepts) & set(higher(row.concept))

@@ -9,15 +9,16 @@ import subprocess
 import sys
 import tempfile
 import time
+from functools import partial
 from pathlib import Path
 
 import nbformat
 import pytest
-from conftest import ROOT
+from click.testing import CliRunner
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
 import psychlm
-from psychlm import report, site
+from psychlm import cli, report, site
 from psychlm.site import runner
 
 BEGIN = "from psychlm import report\nreport.begin('{name}', draws=draws)"
@@ -57,9 +58,11 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, site.
     write_notebook(root, "40_dies", "import os; os._exit(3)")
     write_notebook(root, "50_lacks_data", RECORD, missing)
     write_notebook(root, "60_corrupt_data", checksum)
-    kernels = {*Path(tempfile.gettempdir()).glob("*.json")}
-    outcomes = site.run(root=root, jobs=2, parameters={"draws": 49})
-    left = {*Path(tempfile.gettempdir()).glob("*.json")} - kernels
+    temporary = tmp_path_factory.mktemp("temporary")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TMPDIR", str(temporary))
+        outcomes = site.run(root=root, jobs=2, parameters={"draws": 49})
+    left = {*temporary.rglob("*.json")}
     return root, {outcome.notebook: outcome for outcome in outcomes}, left
 
 
@@ -96,21 +99,14 @@ def test_missing_data_leave_a_notebook_out_with_its_reason_and_corrupt_data_fail
     assert "\x1b" not in (root / "reports" / "60_corrupt_data.html").read_text()
 
 
-def test_the_command_fails_for_failures_and_not_for_missing_data(ran) -> None:
+def test_the_command_fails_for_failures_and_not_for_missing_data(ran, monkeypatch) -> None:
     root, _, _ = ran
-    environment = os.environ | {"PSYCHLM_ROOT": str(ROOT), "PSYCHLM_REPORTS": str(root / "r")}
-    code = f"""
-from pathlib import Path
-from psychlm import cli, data, site
-run = site.run
-site.run = lambda *a, **k: run(*a, **k, root=Path({str(root)!r}))
-cli.main()"""
+    monkeypatch.setenv("PSYCHLM_REPORTS", str(root / "r"))
+    monkeypatch.setattr(site, "run", partial(site.run, root=root))
     for name, expected in (("50", 0), ("60", 1)):
-        done = subprocess.run(
-            [sys.executable, "-c", code, "run", name], env=environment, capture_output=True
-        )
-        assert done.returncode == expected, done.stderr
-        assert b"\x1b" not in done.stderr, "terminal escapes of an error are not printed"
+        done = CliRunner().invoke(cli.main, ["run", name])
+        assert done.exit_code == expected, done.output
+        assert "\x1b" not in done.output, "terminal escapes of an error are not printed"
 
 
 def test_a_notebook_that_does_not_finish_its_report_fails(ran) -> None:
@@ -218,10 +214,7 @@ def wait_until(condition, seconds: float = 120.0) -> None:
 
 
 @pytest.mark.skipif(not Path("/proc").is_dir(), reason="needs the process table of Linux")
-@pytest.mark.parametrize("sent", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM])
-def test_a_run_that_dies_leaves_nothing_that_looks_done_and_the_next_one_resumes(
-    tmp_path, sent
-) -> None:
+def test_a_run_that_dies_leaves_nothing_that_looks_done_and_the_next_one_resumes(tmp_path) -> None:
     gate, pid_file = tmp_path / "gate", tmp_path / "pid"
     gate.touch()
     slow = "\n".join(
@@ -234,15 +227,18 @@ def test_a_run_that_dies_leaves_nothing_that_looks_done_and_the_next_one_resumes
     write_notebook(tmp_path, "10_quick", "report.finish();")
     write_notebook(tmp_path, "20_slow", RECORD, slow, "report.finish();")
     reports, command = tmp_path / "reports", RUN.format(root=str(tmp_path))
-    process = subprocess.Popen([sys.executable, "-c", command], stderr=subprocess.PIPE, text=True)
-    wait_until(lambda: pid_file.is_file() and pid_file.read_text())
-    os.kill(process.pid, sent)
-    _, printed = process.communicate(timeout=120)
-
-    assert process.returncode != 0 and (sent != signal.SIGINT or "interrupted" in printed)
-    assert read_json(reports, "10_quick")["status"] == "complete"
-    assert not list(reports.glob("20_slow*"))
-    wait_until(lambda: not runs(int(pid_file.read_text())), seconds=60)
+    for sent in (signal.SIGKILL, signal.SIGINT, signal.SIGTERM):  # each run resumes the last
+        pid_file.unlink(missing_ok=True)
+        process = subprocess.Popen(
+            [sys.executable, "-c", command], stderr=subprocess.PIPE, text=True
+        )
+        wait_until(lambda: pid_file.is_file() and pid_file.read_text())
+        os.kill(process.pid, sent)
+        _, printed = process.communicate(timeout=120)
+        assert process.returncode != 0 and (sent != signal.SIGINT or "interrupted" in printed)
+        assert read_json(reports, "10_quick")["status"] == "complete"
+        assert not list(reports.glob("20_slow*"))
+        wait_until(lambda: not runs(int(pid_file.read_text())), seconds=60)
 
     gate.unlink()
     assert [outcome.status for outcome in site.run(root=tmp_path)] == ["unchanged", "done"]

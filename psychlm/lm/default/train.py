@@ -275,8 +275,8 @@ class Run:
         muon = {"lr": recipe.rate_matrices, "adjust_lr_fn": "match_rms_adamw"}
         adamw = {"lr": recipe.rate_vectors, "betas": (0.9, 0.98), "fused": True}
         self.optimisers: list[Any] = [
-            torch.optim.Muon(matrices, weight_decay=0.01, **muon),  # type: ignore[arg-type]
-            torch.optim.AdamW(rest, weight_decay=0.01, **adamw),  # type: ignore[arg-type]
+            torch.optim.Muon(matrices, weight_decay=0.01, **muon),
+            torch.optim.AdamW(rest, weight_decay=0.01, **adamw),
         ]
         self.loss = torch.compile(taught_loss)
         self.step = 0

@@ -1,0 +1,358 @@
+"""The native fit of one Gaussian additive model, and what its coefficients answer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from itertools import product
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+from scipy.linalg import block_diag
+
+from psychlm.device import torch_device
+from psychlm.frames import FrameError
+from psychlm.reading_times._result import (
+    Floats,
+    GAMFit,
+    Model,
+    Part,
+    check_new_data,
+    coefficient_tables,
+    smooth_table,
+)
+from psychlm.reading_times._tests import test_random, test_smooth
+from psychlm.reading_times.formula import Formula, State
+from psychlm.reading_times.model_matrix import (
+    GroupedEffects,
+    ModelMatrix,
+    build_matrix,
+    check_collinear,
+    group_random_effects,
+)
+from psychlm.reading_times.reml import Inverse, Method, Moments, Solution, criterion, solve
+from psychlm.reading_times.smooths import By, Linear, RandomEffect, Term, start_smoothing
+
+MAX_TESTED = 6000  # coefficients of a model whose random effects are tested
+
+
+@dataclass(frozen=True)
+class Native(Model):
+    """A native fit: the coefficients of centred and scaled columns, and what they rest on."""
+
+    formula: Formula
+    state: State  # of its expressions
+    matrix: ModelMatrix
+    grouped: GroupedEffects
+    centre: Floats  # (q,)
+    scale: Floats  # (q,)
+    response: Floats  # of the rows fitted
+    data: pd.DataFrame  # those rows
+    solution: Solution  # on the CPU
+    penalty: Floats  # (q + r,): the diagonal of S at the optimum
+    moments: Moments
+
+    @property
+    def parts(self) -> dict[str, Part]:  # type: ignore[override]
+        """Return the linear terms and smooths without random effects."""
+        found = {}
+        for term in (*self.matrix.linear, *self.matrix.smooths):
+            if isinstance(term, RandomEffect):
+                continue
+            level: dict[str, object] = {}
+            variables = term.variables
+            if isinstance(term, By):
+                variables = variables[:-1]
+                level = {term.by: 1.0 if term.level is None else term.level}
+            found[self._label(term)] = Part(self.formula.columns(variables), level)
+        return found
+
+    def _label(self, term: Term) -> str:
+        """Return R's label of a term: all powers of a polynomial are one."""
+        whole = {name: e.name for e in self.formula.expressions for name in e.names}
+        if isinstance(term, Linear):
+            return ":".join(whole.get(name, name) for name in term.variables)
+        return term.label
+
+    @property
+    def random(self) -> tuple[str, ...]:  # type: ignore[override]
+        """Return the labels of random effects."""
+        return tuple(s.label for s in self.formula.smooths if s.basis == "re")
+
+    def _evaluate(
+        self, data: pd.DataFrame, chosen: set[str], se: bool, constant: bool
+    ) -> tuple[Floats, Floats | None]:
+        """Return the sum of the chosen terms, with the intercept or without, and its error.
+
+        With u = x - E_g'z of a row, z its values of the grouped effects, the variance is scale *
+        (u'Tu + z'V_g z); see :class:`psychlm.reading_times.reml.Inverse`.
+        """
+        columns = self.matrix.evaluate(data)
+        x = np.zeros_like(columns)
+        x[:, 0] = constant
+        for term in (*self.matrix.linear, *self.matrix.smooths):
+            span, kept = self.matrix.slices[term.label], self._label(term) in chosen
+            if isinstance(term, Linear):  # R's linear terms are not centred
+                x[:, span] = columns[:, span] * kept - self.centre[span] * constant
+            elif kept:
+                x[:, span] = columns[:, span] - self.centre[span]
+        x /= self.scale
+        level, z = self.grouped.rows(data)
+        for label, span in self.grouped.slices.items():
+            z[:, span] *= label in chosen
+        z[level < 0] = 0
+        solved, inverse = self.solution, self.solution.inverse
+        fit = x @ solved.beta[0].numpy() + constant * self.response.mean()
+        if z.shape[1]:
+            fit += (z * solved.group_beta[0].numpy()[level]).sum(axis=1)
+        if not se:
+            return fit, None
+        if z.shape[1]:
+            x = x - np.einsum("nr,nrq->nq", z, inverse.border[0].numpy()[level])
+        variance = np.einsum("nq,qp,np->n", x, inverse.dense[0].numpy(), x, optimize=True)
+        if z.shape[1]:
+            variance += np.einsum("nr,nrs,ns->n", z, inverse.within[0].numpy()[level], z)
+        return fit, np.sqrt(variance * float(solved.scale))
+
+    def predict(
+        self, data: pd.DataFrame, exclude: Sequence[str], se: bool
+    ) -> tuple[Floats, Floats | None]:
+        """Return the expected response and its standard error."""
+        check_new_data(data, self.formula.columns(self.formula.variables))
+        computed = self.formula.compute(data, self.state)
+        return self._evaluate(computed, {*self.parts, *self.random} - {*exclude}, se, True)
+
+    def effect(self, label: str, data: pd.DataFrame) -> tuple[Floats, Floats]:
+        """Return what one term adds, and its standard error."""
+        fit, error = self._evaluate(
+            self.formula.compute(data, self.state), {label}, se=True, constant=False
+        )
+        return fit, np.asarray(error)
+
+    def residuals(self) -> Floats:
+        """Return response minus fit."""
+        return self.response - self.predict(self.data, (), se=False)[0]
+
+    @property
+    def spans(self) -> dict[str, slice]:
+        """Return the columns of each smooth, the grouped ones after the q others."""
+        q = len(self.scale)
+        grouped = {k: slice(q + s.start, q + s.stop) for k, s in self.grouped.slices.items()}
+        every = self.matrix.slices | grouped
+        order = [smooth.label for smooth in self.formula.smooths]
+        terms = (*self.matrix.smooths, *self.grouped.terms)
+        placed = sorted(terms, key=lambda term: order.index(term.smooth))
+        return {term.label: every[term.label] for term in placed}
+
+    def tests(self) -> pd.DataFrame:
+        """Return the tests of :mod:`psychlm.reading_times._tests`, NaN for random effects if the
+        model has more than ``MAX_TESTED`` coefficients."""
+        solved, scale = self.solution, float(self.solution.scale)
+        q, n_groups = len(self.scale), len(self.grouped.levels)
+        beta, edf = solved.beta[0].numpy(), solved.edf[0].numpy()
+        dof = max(1.0, np.round(float(solved.n) - edf.sum()))
+        # The diagonal of 2F - FF = 1 - (A^-1 S)(A^-1 S), where S is diagonal.
+        squares = solved.inverse.reduced()[1][0].numpy()
+        counts = np.r_[np.ones(q), np.full(len(edf) - q, n_groups)]
+        edf1 = counts - self.penalty * (squares @ self.penalty)
+        xx, every = self.moments.xx[0].numpy(), None
+        rows = {}
+        for label, span in self.spans.items():
+            if label not in self.random:
+                covariance = solved.inverse.dense[0].numpy()[span, span] * scale
+                rank = min(edf1[span].sum(), span.stop - span.start)
+                test = test_smooth(beta[span], covariance, xx[span, span], rank, dof)
+            elif counts.sum() > MAX_TESTED:
+                test = (np.nan, np.nan, np.nan)
+            else:
+                every = every or self._all_columns()
+                test = test_random(*every, label, scale, dof)
+            rows[label] = (edf[span].sum(), *test)
+        index = pd.Index(list(rows), name="smooth", dtype=object)
+        columns = ["edf", "ref_df", "F", "p"]
+        return pd.DataFrame(list(rows.values()), index, columns, dtype=np.float64)
+
+    def _all_columns(self) -> tuple[Floats, Floats, Floats, np.ndarray]:
+        """Return coefficients, cross-products and penalty of all columns, the grouped ones level by
+        level, and the random effect that each belongs to."""
+        q, m = len(self.scale), self.moments
+        n_groups, r = m.zy.shape[1:]
+        zx = m.zx[0].reshape(n_groups * r, q).numpy()
+        xx = np.block(
+            [[m.xx[0].numpy(), zx.T], [zx, block_diag(*m.zz[0].numpy(), np.zeros((0, 0)))]]
+        )
+        owner = np.full(q + r, "", dtype=object)
+        for label in self.random:
+            owner[self.spans[label]] = label
+        beta = np.r_[self.solution.beta[0].numpy(), self.solution.group_beta[0].numpy().ravel()]
+        penalty, owners = (np.r_[x[:q], np.tile(x[q:], n_groups)] for x in (self.penalty, owner))
+        return beta, xx, penalty, owners
+
+    def random_effects(self) -> pd.DataFrame:
+        """Return all random effects; those of a level with another factor are named 'a.b'."""
+        solved, inverse, frames = self.solution, self.solution.inverse, []
+        dense = np.sqrt(inverse.dense[0].diagonal().numpy() * float(solved.scale)) / self.scale
+        border, dense_inverse = inverse.border[0].numpy(), inverse.dense[0].numpy()
+        between = np.einsum("grq,qp,grp->gr", border, dense_inverse, border, optimize=True)
+        within = inverse.within[0].diagonal(dim1=1, dim2=2).numpy()
+        grouped = np.sqrt((within + between) * float(solved.scale))
+        terms = {t.label: t for t in (*self.matrix.smooths, *self.grouped.terms)}
+        for label in self.random:
+            term = terms[label]
+            assert isinstance(term, RandomEffect)
+            factors = {v: x for v, x in zip(term.variables, term.factors, strict=True) if x}
+            order = list(factors)
+            if label in self.matrix.slices:
+                span = self.matrix.slices[label]
+                estimate = solved.beta[0].numpy()[span] / self.scale[span]
+                error = dense[span]
+            else:  # level by level of the grouping factor
+                order.sort(key=lambda name: name != self.grouped.factor)
+                span = self.grouped.slices[label]
+                estimate = solved.group_beta[0].numpy()[:, span].ravel()
+                error = grouped[:, span].ravel()
+            found = [
+                dict(zip(order, x, strict=True)) for x in product(*(factors[v] for v in order))
+            ]
+            names = [".".join(str(levels[name]) for name in factors) for levels in found]
+            table = {"term": label, "level": names, "estimate": estimate, "std_error": error}
+            frames.append(pd.DataFrame(table))
+        columns = ["term", "level", "estimate", "std_error"]
+        return pd.concat(frames, ignore_index=True) if frames else pd.DataFrame(columns=columns)
+
+
+def _null_space(matrix: ModelMatrix, centre: Floats, covariance: Floats, scale: Floats) -> float:
+    """Return what mgcv's coordinates add to the restricted likelihood of these, in nats.
+
+    REML integrates the unpenalised coefficients with respect to their own scale. With the change C
+    from mgcv's coefficients of a smooth to these and W the columns of C^-1 for those that are not
+    penalised, log|A| - log|S|+ of mgcv's is that of these less log|W'W|.
+    """
+    free = matrix.penalties.sum(axis=0) == 0
+    added = float(np.log(scale[free]).sum())
+    for term in matrix.smooths:
+        span = matrix.slices[term.label]
+        if not isinstance(term, RandomEffect) and free[span].any():
+            change = term.change(centre[span], covariance[span, span])
+            w = np.linalg.inv(change)[:, free[span]]
+            added -= float(np.linalg.slogdet(w.T @ w)[1]) / 2
+    return added
+
+
+def fit(
+    data: pd.DataFrame,
+    formula: Formula,
+    state: State,
+    method: Method,
+    device: str,
+    tolerance: float,
+    n_missing: int,
+) -> GAMFit:
+    """Fit by REML or ML to rows without gaps, the values of expressions among them."""
+    # The dense columns, centred and scaled; the random effects of one factor stay apart.
+    dense_formula, grouped = group_random_effects(formula, data)
+    matrix = build_matrix(dense_formula, data)
+    columns, centre, scale = matrix.standardise(data)
+    y = data[formula.response].to_numpy(np.float64)
+    n, mean = len(y), float(y.mean())
+    free = matrix.penalties.sum(axis=0) == 0
+    if n <= free.sum():
+        raise FrameError(
+            f"{n} rows are too few for {int(free.sum())} unpenalised coefficients; drop some terms"
+        )
+
+    # Cross-products.
+    where = torch_device(device)
+    of_groups = grouped.moments(data, columns, y - mean)
+    x, centred, *group_sums = (
+        torch.from_numpy(array).to(where) for array in (columns, y - mean, *of_groups)
+    )
+    xx, ones = x.T @ x, torch.ones(1, dtype=torch.float64, device=where)
+    correlation = (xx / n).cpu().numpy()
+    check_collinear(correlation, matrix.names, free)
+    moments = Moments(
+        xx[None],
+        (x.T @ centred)[None],
+        (centred @ centred) * ones,
+        n * ones,
+        *(sums[None] for sums in group_sums),
+    )
+
+    # Smoothing by REML or ML, from mgcv's first lambda, and the coefficients. A random effect has
+    # one penalty; those of the grouped ones come last.
+    covariances = correlation * np.outer(scale, scale)
+    diagonals = matrix.diagonals(centre, covariances)
+    diagonals += grouped.diagonals(of_groups[0], n)
+    start = torch.from_numpy(start_smoothing(diagonals, n)).to(where)
+    penalties = block_diag(matrix.penalties / scale**2, *grouped.penalties)
+    solution = solve(
+        moments, torch.from_numpy(penalties).to(where), start, method=method, tolerance=tolerance
+    )
+    solution, moments = _to_cpu(solution), _to_cpu(moments)
+    weights = solution.log_lambda[0].exp().numpy() @ penalties
+    used = data[list(formula.columns((*formula.variables, formula.response)))]
+    model = Native(
+        formula, state, matrix, grouped, centre, scale, y, used, solution, weights, moments
+    )
+    beta, edf = solution.beta[0].numpy(), solution.edf[0].numpy()
+    variance, slopes = float(solution.scale), beta / scale
+    covariance = solution.inverse.dense[0].numpy() * variance / np.outer(scale, scale)
+
+    # Estimates of the linear terms as R has them; the intercept is a combination of all.
+    q = len(slopes)
+    linear = [i for term in matrix.linear for i in range(q)[matrix.slices[term.label]]]
+    chosen = np.eye(q)[[0, *linear]]
+    chosen[0, linear] = -centre[linear]
+    estimate = chosen @ slopes
+    estimate[0] += mean
+
+    # The criterion at the optimum, where the residual variance has its best value.
+    penalised = float((weights[:q] * beta**2).sum())
+    penalised += float((weights[q:] * solution.group_beta[0].numpy() ** 2).sum())
+    unpenalised = int(free.sum()) if method == "REML" else 0
+    best = (float(solution.rss) + penalised) / (n - unpenalised)
+    theta = torch.cat([solution.log_lambda, torch.full((1, 1), best).double().log()], dim=1)
+    value = float(criterion(moments, torch.from_numpy(penalties), theta, method).value)
+    if method == "REML":
+        value += _null_space(matrix, centre, covariances, scale)
+
+    # Random effects have one penalty each, 1 on their coefficients.
+    owners = [term.label for term in (*matrix.smooths, *grouped.terms) for _ in term.penalties]
+    lambdas = dict(zip(owners, solution.log_lambda[0].exp().tolist(), strict=True))
+    components = {label: (variance / lambdas[label]) ** 0.5 for label in model.random}
+    total = float(np.square(y - mean).sum())
+    loglik = float(solution.loglik)
+    return GAMFit(
+        formula=formula.text,
+        backend="native",
+        method=method,
+        loglik=loglik,
+        edf=float(edf.sum()),
+        **coefficient_tables(
+            ["(Intercept)", *(matrix.names[i] for i in linear)],
+            estimate,
+            chosen @ covariance @ chosen.T,
+            n - edf.sum(),
+        ),
+        smooths=smooth_table({label: edf[span].sum() for label, span in model.spans.items()}),
+        scale=variance,
+        n=n,
+        n_missing=n_missing,
+        converged=bool(solution.converged.all()),
+        data=used,
+        model=model,
+        variance_components=pd.Series({**components, "residual": variance**0.5}, name="std_dev"),
+        r_squared=1 - variance * (n - 1) / total,
+        deviance_explained=1 - float(solution.rss) / total,
+        criterion=value,
+        aic=-2 * loglik + 2 * (float(edf.sum()) + 1),
+    )
+
+
+def _to_cpu(values: Any) -> Any:
+    """Move a solution or moments to the CPU."""
+    parts = {field.name: getattr(values, field.name) for field in fields(values)}
+    moved = {n: _to_cpu(x) if isinstance(x, Inverse) else x.cpu() for n, x in parts.items()}
+    return type(values)(**moved)

@@ -1,0 +1,72 @@
+"""The paper's analysis on a generated Dundee Corpus: gains are those of two fits by hand."""
+
+import numpy as np
+import pytest
+
+from psychlm import reading_times as reading
+from psychlm.corpora import reading_times as corpora
+from psychlm.papers import hao2020
+
+N_WORDS = 240
+VOCABULARY = ["sun", "garden", "a", "window", "the", "tree", "understand", "river", "of", "letter"]
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """Two texts read by three people, who look longer at longer words, in the original layout."""
+    rng = np.random.default_rng(5)
+    head = "WORD TEXT LINE OLEN WLEN XPOS WNUM FDUR OBLP WDLP LAUN TXFR"
+    for text in ("01", "02"):
+        drawn = rng.choice(VOCABULARY, N_WORDS)
+        rows = [
+            f"{word} 1 1 {i // 8} {i % 8} {i} {i} {len(word)} {len(word)} 0 0 0 {i + 1} 1"
+            for i, word in enumerate(drawn)
+        ]
+        (tmp_path / f"tx{text}wrdp.dat").write_text("\n".join(rows), encoding="latin-1")
+        for person in ("sa", "sb", "sc"):
+            times = 180 + 8 * np.array([len(word) for word in drawn]) + rng.normal(0, 20, N_WORDS)
+            rows = [
+                f"{word} 1 1 {len(word)} {len(word)} 0 {i + 1} {ms:.0f} 1 1 -99 1"
+                for i, (word, ms) in enumerate(zip(drawn, times, strict=True))
+                if rng.random() < 0.8
+            ]
+            file = tmp_path / f"{person}{text}ma1p.dat"
+            file.write_text("\n".join([head, *rows]), encoding="latin-1")
+    return tmp_path
+
+
+def test_the_papers_analysis_of_a_dundee_folder_equals_two_fits_by_hand(folder):
+    counts = {word: 3 * place + 2 for place, word in enumerate(VOCABULARY)}
+    table = hao2020.dundee(folder, ["default"], counts=counts, folds=None)
+    assert table["measure"].tolist() == hao2020.MEASURES
+    corpus = corpora.dundee(folder)
+    frequency = corpora.log_frequency(corpus.words["word"], counts)
+    bits = hao2020.lm.surprisal(corpus.words, hao2020.lm.load("default"))["surprisal_bits"]
+    words = corpus.words.assign(log_frequency=frequency, bits=bits.to_numpy())
+    words = corpora.add_lags(words, ["length_chars", "log_frequency", "bits"])
+    rows = corpora.join(corpus.readings, corpora.exclude(words)[0])
+    loglik = [
+        reading.fit(rows, f"gaze_ms ~ {terms}").loglik
+        for terms in (f"bits + prev_bits + {reading.BASELINE}", reading.BASELINE)
+    ]
+    gaze = table.set_index("measure").loc["gaze_ms"]
+    assert gaze["n"] == len(rows)
+    assert gaze["gain"] == pytest.approx(loglik[0] - loglik[1], abs=1e-3)
+    unique = rows.drop_duplicates(hao2020.KEYS)
+    assert gaze["perplexity"] == pytest.approx(2 ** unique["bits"].mean())
+
+
+def test_a_reading_without_one_of_the_measures_is_left_out(folder):
+    corpus = corpora.dundee(folder)
+    readings = corpus.readings.assign(
+        gaze_ms=corpus.readings["gaze_ms"].where(corpus.readings.index > 9)
+    )
+    corpus = corpora.Corpus(corpus.words, readings)
+    bits = corpus.words[hao2020.KEYS].assign(model=np.random.default_rng(1).random(2 * N_WORDS))
+    options = {"log_frequency": corpus.words["length_chars"].to_numpy(float), "folds": None}
+    terms = "length_chars + prev_length_chars"
+    both, first = (
+        hao2020.chain(corpus, bits, names, terms, **options)["n"].iloc[0]
+        for names in (["first_fixation_ms", "gaze_ms"], ["first_fixation_ms"])
+    )
+    assert 0 < first - both <= 10
