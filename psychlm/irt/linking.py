@@ -103,7 +103,8 @@ def linking_constants(source: IRTFit | pd.DataFrame, target: IRTFit | pd.DataFra
     Examples
     --------
     >>> old = pd.DataFrame({"a": [1.0, 1.5, 0.8], "b": [-1.0, 0.0, 1.0]}, list("xyz"))
-    >>> linking_constants(old, link(old, slope=2, intercept=1)).loc["Haebara", "slope"].round(4)
+    >>> found = linking_constants(old, link(old, slope=2, intercept=1))
+    >>> float(found.loc["Haebara", "slope"].round(4))
     2.0
     """
     tables = [each.items if isinstance(each, IRTFit) else each for each in (source, target)]

@@ -105,6 +105,8 @@ def test_4pl_with_fixed_asymptotes_equals_mirt(mirt):
     fit = irt.s_x2(both, data)  # S-X2 takes upper asymptotes
     assert fit["p"].min() > 1e-4
     assert (fit["df"] > 10).all()
+    with pytest.raises(ValueError, match="M2 of items with upper asymptotes"):
+        irt.m2(both, data)
 
 
 def test_4pl_with_priors_recovers_known_parameters():
