@@ -122,7 +122,8 @@ def to_bambi(readings: pd.DataFrame, formula: str) -> tuple[str, pd.DataFrame]:
     Random effects become ``(1|subject)`` and ``(0 + x|subject)``; smooths become Gaussian processes
     in ``hsgp`` with as many basis functions per variable as the smooth has, those with ``by`` a
     factor one per level; expressions become columns. Priors are bambi's unless its ``priors`` says
-    otherwise. Install it with ``pip install 'psychlm[bayes]'``.
+    otherwise. bambi is no dependency: ``pip install bambi``, in an environment of its own where its
+    plots want an older matplotlib.
 
     Raises
     ------
@@ -134,7 +135,7 @@ def to_bambi(readings: pd.DataFrame, formula: str) -> tuple[str, pd.DataFrame]:
     --------
     >>> words = pd.DataFrame({"y": [1.0, 2, 4, 3], "x": [1.0, 2, 3, 4], "p": list("aabb")})
     >>> to_bambi(words, 'y ~ log(x) + s(x, k=4) + s(p, bs="re") + s(p, x, bs="re")')[0]
-    'y ~ log_x + hsgp(x, m=[4], c=1.5) + (1|p) + (0 + x|p)'
+    'y ~ log_x + hsgp(x, m=4, c=1.5) + (1|p) + (0 + x|p)'
     """
     parsed, state = parse(formula), State()
     (response,) = parsed.columns((parsed.response,))
@@ -156,7 +157,7 @@ def to_bambi(readings: pd.DataFrame, formula: str) -> tuple[str, pd.DataFrame]:
             raise FormulaError(f"{smooth.label}: bambi has no smooth that a number multiplies")
         else:
             by = f", by={short[smooth.by]}" if smooth.by else ""
-            terms.append(f"hsgp({', '.join(names)}{by}, m={[*smooth.k]}, c=1.5)")
+            terms.append(f"hsgp({', '.join(names)}{by}, m={max(smooth.k)}, c=1.5)")
     return f"{short[parsed.response]} ~ {' + '.join(terms) or 1}", data[[*short]].rename(
         columns=short
     )
