@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from pathlib import Path
+from typing import Any
 
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
+from scipy import stats
+from scipy.spatial import cKDTree
 
 from psychlm import report
 
@@ -158,4 +161,98 @@ def word_by_word(
     ax.set_ylabel("surprisal (bits)")
     ax.set_xticks(place, words["word"])
     ax.grid(axis="x", visible=False)
+    return ax
+
+
+def partial_effect(
+    fit: Any, term: str, *, level: float = 0.95, rug: bool = True, ax: Axes | None = None
+) -> Axes:
+    """Draw what a smooth or linear term of a reading-time model adds, with its pointwise band.
+
+    Parameters
+    ----------
+    fit : GAMFit
+        Of :func:`psychlm.reading_times.fit`, by either backend.
+    term : str
+        The label of a term of one variable: ``"s(position)"``, ``"bits"``.
+    level : float
+        Coverage of the band.
+    rug : bool
+        Mark the values of the data at the lower edge, at most 1,000 of them.
+    """
+    ax = ax or plt.gca()
+    table = fit.effect(term, level=level)
+    if table.shape[1] != 5:
+        raise ValueError(f"{term} has several variables; draw it with plots.effect_surface")
+    x, colour = table.columns[0], POPULATION_COLOURS["transformer"]
+    if table[x].dtype == object or len(table) < 10:
+        errors = [table["effect"] - table["low"], table["high"] - table["effect"]]
+        ax.errorbar(table[x].astype(str), table["effect"], errors, fmt="o", color=colour, capsize=3)
+    else:
+        ax.fill_between(table[x], table["low"], table["high"], color=colour, alpha=0.2, lw=0)
+        ax.plot(table[x], table["effect"], color=colour)
+        if rug:
+            values = fit.data[x].drop_duplicates().to_numpy()
+            values = values[:: max(1, len(values) // 1000)]
+            height = np.zeros(len(values))
+            ax.plot(values, height, "|", color="#444444", ms=5, transform=ax.get_xaxis_transform())
+    edf = f", {fit.smooths['edf'][term]:.1f} edf" if term in fit.smooths.index else ""
+    ax.set(xlabel=x, ylabel=f"effect, {term}{edf}")
+    return ax
+
+
+def effect_surface(fit: Any, term: str, *, ax: Axes | None = None) -> Axes:
+    """Draw a tensor product of two variables as a map of its contours.
+
+    Parameters
+    ----------
+    fit : GAMFit
+        Of :func:`psychlm.reading_times.fit`, by either backend.
+    term : str
+        The label of a smooth of two variables: ``"te(length_chars,log_frequency)"``.
+
+    Points of the grid farther from any data than a tenth of the plot are left empty.
+    """
+    ax = ax or plt.gca()
+    table = fit.effect(term, n=40)
+    if table.shape[1] != 6:
+        raise ValueError(f"{term} has not two variables; draw it with plots.partial_effect")
+    names = list(table.columns[:2])
+    low, span = fit.data[names].min(), np.ptp(fit.data[names], axis=0)
+    known = ((fit.data[names] - low) / span).drop_duplicates()
+    points = (table[names] - low) / span
+    distance = cKDTree(known.to_numpy()).query(points.to_numpy())[0]
+    z = table["effect"].where(distance < 0.1).to_numpy().reshape(40, 40)
+    x, y = (np.unique(table[name]) for name in names)
+    limit = float(np.nanmax(np.abs(z)))
+    shades = ax.pcolormesh(x, y, z.T, cmap="RdBu_r", vmin=-limit, vmax=limit, shading="nearest")
+    lines = ax.contour(x, y, z.T, colors="#444444", linewidths=0.7)
+    ax.clabel(lines, fmt="%g", fontsize=8)
+    ax.figure.colorbar(shades, ax=ax, label=f"effect, {term}")
+    ax.set(xlabel=names[0], ylabel=names[1])
+    ax.grid(visible=False)
+    return ax
+
+
+def residual_qq(fit: Any, *, ax: Axes | None = None) -> Axes:
+    """Draw standardised residuals of a fit against the quantiles of the normal distribution."""
+    ax = ax or plt.gca()
+    residuals = np.sort(fit.residuals.to_numpy())
+    theory = stats.norm.ppf((np.arange(len(residuals)) + 0.5) / len(residuals))
+    shown = np.unique(np.linspace(0, len(theory) - 1, 5000).round().astype(int))
+    standard = residuals / residuals.std()
+    ax.plot(theory[shown], standard[shown], ".", color=POPULATION_COLOURS["transformer"], ms=4)
+    ax.axline((0, 0), slope=1, color="#444444", linewidth=0.8)
+    ax.set(xlabel="normal quantile", ylabel="residual (standard deviations)")
+    return ax
+
+
+def residuals_by_fit(fit: Any, *, ax: Axes | None = None) -> Axes:
+    """Draw the residuals of a fit against its expected values, as counts of a hexagonal grid."""
+    ax = ax or plt.gca()
+    fitted = fit.predict(fit.data)
+    cells = ax.hexbin(fitted, fit.residuals, gridsize=40, cmap="Blues", mincnt=1, bins="log")
+    ax.axhline(0, color="#444444", linewidth=0.8)
+    ax.figure.colorbar(cells, ax=ax, label="readings")
+    ax.set(xlabel="expected value", ylabel="residual")
     return ax

@@ -122,6 +122,31 @@ def bootstrap(
     return Interval(estimate, low, high, level, n_boot, int(undefined.sum()))
 
 
+def draw_groups(groups: ArrayLike, rng: np.random.Generator) -> NDArray[np.intp]:
+    """Return row numbers of one bootstrap sample of whole groups.
+
+    Rows of a group are relatives: versions of one language model, items about one text. Drawing
+    groups with replacement, and all their rows, keeps their likeness within each sample, which
+    drawing rows would break up.
+
+    Parameters
+    ----------
+    groups : array_like, shape (n_rows,)
+        The group of each row; as many groups are drawn as there are.
+    rng : Generator
+
+    Examples
+    --------
+    >>> rows = draw_groups(["bert", "bert", "t5"], np.random.default_rng(0))
+    >>> set(rows.tolist()) in ({0, 1}, {2}, {0, 1, 2})
+    True
+    """
+    _, codes = np.unique(np.asarray(groups), return_inverse=True)
+    order = np.argsort(codes, kind="stable")
+    members = np.split(order, np.flatnonzero(np.diff(codes[order])) + 1)
+    return np.concatenate([members[k] for k in rng.integers(len(members), size=len(members))])
+
+
 def correlation(
     x: ArrayLike,
     y: ArrayLike,

@@ -78,7 +78,7 @@ def r_environment(name: str):
     from psychlm.reading_times import mgcv
 
     with mgcv.in_r() as robjects:
-        place = robjects.r("new.env()")
+        place = robjects.r("grDevices::pdf(NULL); new.env()")  # plots are drawn nowhere
         d = namespace(name)["d"]
         place["d"] = mgcv.to_r(d, [column for column in d.columns if column != "word"])
         robjects.r["eval"](robjects.r["parse"](text=sections()[name]["r"]), place)

@@ -70,6 +70,15 @@ def test_a_bootstrap_that_cannot_be_says_why(responses, rng):
         stats.bootstrap(lambda values: np.full(values.shape[:-2], np.nan), responses, rng=rng)
 
 
+def test_samples_of_whole_groups_have_the_standard_error_of_group_means(rng):
+    """Closed form: the mean of g equal groups, sd of the group means over sqrt(g)."""
+    groups = np.repeat([3, 1, 2, 0, 4], 4)[rng.permutation(20)]
+    values = rng.normal(size=5)[groups] + 0.1 * rng.normal(size=20)
+    drawn = [values[stats.draw_groups(groups, rng)].mean() for _ in range(4000)]
+    means = pd.Series(values).groupby(groups).mean()
+    assert np.std(drawn) == pytest.approx(means.std(ddof=0) / np.sqrt(5), rel=0.05)
+
+
 @pytest.mark.parametrize("method", ["spearman", "pearson"])
 def test_correlation_and_p_equal_scipy_on_complete_pairs(method, rng):
     x = rng.normal(size=30).round(1)

@@ -29,12 +29,13 @@ from psychlm.ctt.reliability import (
     split_half,
     standard_error_of_measurement,
 )
-from psychlm.ctt.subsets import SmallestSubset, smallest_subset
+from psychlm.ctt.subsets import SmallestSubset, WorthInPeople, smallest_subset, worth_in_people
 
 __all__ = [
     "ClusterAgreement",
     "ItemClusters",
     "SmallestSubset",
+    "WorthInPeople",
     "alpha_if_deleted",
     "cluster_agreement",
     "cluster_items",
@@ -48,4 +49,5 @@ __all__ = [
     "smallest_subset",
     "split_half",
     "standard_error_of_measurement",
+    "worth_in_people",
 ]

@@ -1,4 +1,4 @@
-"""Smallest subset of persons (or models) that keeps the psychometric properties of a population."""
+"""How many persons or models are enough, and how many persons an estimate is worth."""
 
 from __future__ import annotations
 
@@ -105,6 +105,104 @@ def smallest_subset(
     kept = (curve["mean"].unstack("size") >= threshold).iloc[:, ::-1].cummin(axis=1).iloc[:, ::-1]
     least = kept.idxmax(axis=1).where(kept.any(axis=1)).unstack("selection").loc[PROPERTIES]
     return SmallestSubset(curve.reset_index(), least.astype(float), threshold)
+
+
+@dataclass(frozen=True)
+class WorthInPeople:
+    """Agreement of people and of other estimates with held-out panels of people."""
+
+    curve: pd.DataFrame  # by number of people: agreement (mean), low, high
+    estimates: pd.DataFrame  # by estimate: agreement, its low, high; worth, worth_low, worth_high
+
+
+def worth_in_people(
+    people: pd.DataFrame,
+    estimates: pd.DataFrame,
+    *,
+    rng: np.random.Generator,
+    sizes: Sequence[int] | None = None,
+    n_panels: int = 200,
+    n_orders: int = 20,
+) -> WorthInPeople:
+    """Find how many people predict a held-out panel as well as other estimates of difficulty do.
+
+    Half of the people are held out as a panel. The proportions correct of n of the others
+    correlate with the panel's (Spearman), more so with growing n; an estimate is worth the n at
+    which this curve reaches the estimate's own correlation with the panel, interpolated.
+
+    Parameters
+    ----------
+    people : DataFrame, shape (n_persons, n_items)
+        A responses frame without missing responses.
+    estimates : DataFrame, indexed by item
+        One estimate per column, larger for easier items: proportions correct of models, say.
+    rng : Generator
+        Source of the panels and of the orders of people.
+    sizes : sequence of int, optional
+        The n to try; by default all up to half of the people.
+    n_panels, n_orders : int
+        Held-out panels; random orders of the others for each.
+
+    Returns
+    -------
+    WorthInPeople
+        ``low`` and ``high`` are 2.5 and 97.5 % quantiles over panels. ``worth`` is a median: 0
+        where an estimate does not agree at all, infinite where it agrees better than all sizes.
+
+    Raises
+    ------
+    FrameError
+        If responses are malformed or incomplete, or items lack an estimate.
+
+    Examples
+    --------
+    >>> from psychlm import simulate
+    >>> rng = np.random.default_rng(0)
+    >>> items = simulate.items(100, rng)
+    >>> answers = simulate.responses(rng.normal(size=60), items, rng)
+    >>> worth = worth_in_people(answers, -items[["b"]], rng=rng, n_panels=20).estimates["worth"]
+    >>> bool(worth["b"] > 20)
+    True
+    """
+    checked = check_size(people)
+    known = estimates.reindex(checked.columns).to_numpy(float)
+    if checked.isna().any(axis=None) or np.isnan(known).any():
+        raise FrameError(
+            "responses or estimates are missing; keep persons who answered every item, and items "
+            "that have an estimate"
+        )
+    x, n_held = checked.to_numpy(), len(checked) // 2
+    tried = np.arange(1, n_held + 1) if sizes is None else np.array(sorted(sizes))
+    if tried[0] < 1 or tried[-1] > len(x) - n_held:
+        raise ValueError(f"sizes {list(tried)} are outside 1..{len(x) - n_held}, half the people")
+    curves, agreements, worths = [], [], []
+    for _ in range(n_panels):
+        order = rng.permutation(len(x))
+        panel = x[order[:n_held]].mean(axis=0)
+        orders = rng.permuted(np.tile(order[n_held:], (n_orders, 1)), axis=1)[:, : tried[-1]]
+        right = np.cumsum(x[orders], axis=1)[:, tried - 1]  # (n_orders, n_sizes, n_items)
+        # Somebody with every item right orders nothing: an undefined correlation counts as 0.
+        curve = np.nan_to_num(spearman_many(right, panel)).mean(axis=0)
+        agreement = np.nan_to_num(spearman_many(known.T, panel))
+        rising = np.maximum.accumulate(np.r_[0.0, curve])  # nobody agrees by 0
+        worth = np.interp(agreement, rising, np.r_[0, tried], right=np.inf)
+        curves.append(curve)
+        agreements.append(agreement)
+        worths.append(worth)
+
+    def summary(draws: list[Array], centre: Array) -> list[Array]:
+        return [centre, *np.quantile(draws, [0.025, 0.975], axis=0, method="nearest")]
+
+    curve = np.transpose(summary(curves, np.mean(curves, axis=0)))
+    table = summary(agreements, np.mean(agreements, axis=0))
+    table += summary(worths, np.quantile(worths, 0.5, axis=0, method="nearest"))
+    names = ["agreement", "low", "high"]
+    return WorthInPeople(
+        pd.DataFrame(curve, pd.Index(tried, name="people"), names),
+        pd.DataFrame(
+            np.transpose(table), estimates.columns, [*names, "worth", "worth_low", "worth_high"]
+        ),
+    )
 
 
 def _measures(x: Array) -> tuple[Array, float, Array]:

@@ -4,7 +4,7 @@ models at once."""
 from psychlm.reading_times._result import GAMFit
 from psychlm.reading_times._simulate import Simulated, simulate
 from psychlm.reading_times.formula import FormulaError
-from psychlm.reading_times.gam import fit
+from psychlm.reading_times.gam import fit, to_bambi
 from psychlm.reading_times.lm_quality import (
     gain_relation,
     predictability_norm_correlation,
@@ -25,4 +25,5 @@ __all__ = [
     "predictability_norm_correlation",
     "quality",
     "simulate",
+    "to_bambi",
 ]

@@ -195,12 +195,10 @@ class GAMFit:
         for name in part.variables:
             values = self.data[name]
             if pd.api.types.is_numeric_dtype(values) and not pd.api.types.is_bool_dtype(values):
-                axes.append(np.linspace(values.min(), values.max(), n))
+                axes.append(pd.Series(np.linspace(values.min(), values.max(), n)))
             else:
-                axes.append(np.array(sorted(values.unique()), dtype=object))
+                axes.append(values.drop_duplicates().sort_values())
         grid = pd.MultiIndex.from_product(axes, names=part.variables).to_frame(index=False)
-        for name in part.variables:  # a level of a factor is none of an object column in R
-            grid[name] = grid[name].astype(self.data[name].dtype, errors="ignore")
         others = self.data.iloc[[0] * len(grid)].reset_index(drop=True)
         effect, error = self.model.effect(term, others.assign(**grid, **part.level))
         margin = stats.norm.ppf((1 + level) / 2) * error

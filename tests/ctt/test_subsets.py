@@ -66,3 +66,18 @@ def test_bad_input_is_refused_by_name(population, rng):
         ctt.smallest_subset(population.iloc[:, :5], rng=rng, sizes=[3])
     with pytest.raises(ValueError, match="outside"):
         ctt.smallest_subset(population, rng=rng, sizes=[3, 99])
+
+
+def test_the_answers_of_eight_other_people_are_worth_eight_people(rng):
+    """Recovery: an estimate that is made of eight people of the same population."""
+    items = simulate.items(300, rng)
+    people, eight = (simulate.responses(rng.normal(size=n), items, rng) for n in (60, 8))
+    other = simulate.items(300, rng)["b"].to_numpy()
+    estimates = ctt.difficulty(eight).to_frame("eight").assign(unrelated=other, same=-items["b"])
+    found = ctt.worth_in_people(people, estimates, rng=rng, n_panels=20, n_orders=5)
+    assert found.estimates.loc["eight", "worth"] == pytest.approx(8, abs=2)
+    assert found.estimates.loc["unrelated", "worth"] < 0.5
+    assert found.estimates.loc["same", "worth"] > 25
+    assert found.curve["agreement"].is_monotonic_increasing
+    with pytest.raises(FrameError, match="items that have an estimate"):
+        ctt.worth_in_people(people, estimates.iloc[1:], rng=rng)

@@ -3,6 +3,7 @@ models released with the UCL corpus, the smoothing criterion against numerical d
 2,000 readers against mgcv 1.8-41's ``bam(method="fREML", discrete=TRUE)``, stored since it takes a
 minute."""
 
+import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 import pytest
@@ -10,7 +11,7 @@ import statsmodels.formula.api as smf
 import torch
 from conftest import absent
 
-from psychlm import data
+from psychlm import data, plots
 from psychlm import reading_times as reading
 from psychlm.corpora import reading_times as corpora
 from psychlm.frames import FrameError
@@ -214,6 +215,38 @@ def test_rows_without_a_response_are_left_out_and_counted(frame):
     assert fit.loglik == reading.fit(gaps.dropna(), "y_ms ~ x + s(z)").loglik
     for part in ("y_ms ~ x + s(z)", "n = 540 (60", "log-likelihood", "std_error", "edf"):
         assert part in repr(fit)
+
+
+def test_plots_show_the_effects_and_residuals_of_a_fit(frame):
+    fit = reading.fit(frame, "y_ms ~ g + te(x, z, k=4)")
+    figure, axes = plt.subplots(1, 4)
+    plots.partial_effect(fit, "g", ax=axes[0])
+    drawn = axes[0].lines[0].get_ydata()
+    assert drawn == pytest.approx(np.r_[0, fit.coefficients.loc[["gb", "gc"], "estimate"]])
+    plots.effect_surface(fit, "te(x,z)", ax=axes[1])
+    mesh = axes[1].collections[0].get_array()
+    whole = fit.effect("te(x,z)", n=40)["effect"].to_numpy().reshape(40, 40).T
+    assert 0.3 < np.mean(~mesh.mask) < 1  # points far from the data are left empty
+    assert np.allclose(mesh.compressed(), whole[~mesh.mask])
+    plots.residual_qq(fit, ax=axes[2])
+    drawn = axes[2].lines[0].get_ydata()
+    assert drawn == pytest.approx(np.sort(fit.residuals) / fit.residuals.std(ddof=0))
+    assert plots.residuals_by_fit(fit, ax=axes[3]) is axes[3]
+    with pytest.raises(ValueError, match="effect_surface"):
+        plots.partial_effect(fit, "te(x,z)", ax=axes[0])
+    plt.close(figure)
+
+
+def test_what_only_mgcv_has_is_refused_elsewhere(frame):
+    with pytest.raises(ValueError, match="set backend='mgcv'"):
+        reading.fit(frame, "y_ms ~ x", family="Gamma(link='log')")
+    fit = reading.fit(frame, 'y_ms ~ x + s(z, by=g) + s(subject, bs="re")')
+    with pytest.raises(ValueError, match=r"no terms of the model.*'s\(z\):ga'"):
+        fit.predict(frame, exclude=["s(z)"])
+    with pytest.raises(ValueError, match="random_effects"):
+        fit.effect("s(subject)")
+    with pytest.raises(FrameError, match="factor 'g' has levels"):
+        fit.predict(frame.head(2).assign(g="d"))
 
 
 @pytest.fixture(params=["native", "mgcv"])
