@@ -10,6 +10,7 @@ from psychlm.reading_times.lm_quality import (
     predictability_norm_correlation,
     quality,
 )
+from psychlm.reading_times.power import power_curve
 from psychlm.reading_times.sweep import BASELINE, delta_loglik
 
 __all__ = [
@@ -20,6 +21,7 @@ __all__ = [
     "delta_loglik",
     "fit",
     "gain_relation",
+    "power_curve",
     "predictability_norm_correlation",
     "quality",
     "simulate",

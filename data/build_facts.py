@@ -1,4 +1,4 @@
-"""Build ``data/facts/`` from the original files: ``python -m psychlm.corpora.facts``.
+"""Build ``data/facts/`` from the original files: ``python data/build_facts.py``.
 
 Facts are numbers of public studies (graded responses, ratings, reading times, lengths, frequencies,
 surprisals) that come with the project, so that a bare clone analyses real data. Wording is not
@@ -15,29 +15,10 @@ import numpy as np
 import pandas as pd
 
 from psychlm import data
-from psychlm.corpora.item_banks import NLI_LABELS
+from psychlm.corpora import NLI_LABELS, reading_times, text
+from psychlm.frames import is_shape, word_shape
 
 Tables = dict[str, pd.DataFrame]
-
-
-def word_shape(words: pd.Series) -> pd.Series:
-    """Return words with every letter as "a" and every digit as "0".
-
-    >>> word_shape(pd.Series(["Don't,", "1984."])).tolist()
-    ["aaa'a,", '0000.']
-    """
-    letters = words.str.replace(r"[^\W\d_]", "a", regex=True)
-    return letters.str.replace(r"\d", "0", regex=True).rename("word_shape")
-
-
-def is_shape(words: pd.Series) -> bool:
-    """Return whether words are shapes: a corpus whose text is not on this machine.
-
-    >>> is_shape(pd.Series(["aaa'a,", "a"])), is_shape(pd.Series(["Don't,", "a"]))
-    (True, False)
-    """
-    all_shapes = bool(words.str.fullmatch(r"(?:[\Wa_]|0)*").all())
-    return all_shapes and bool(words.str.len().max() > 1)
 
 
 def laverghetta2021_tables() -> Tables:
@@ -107,8 +88,6 @@ def sap2024_tables() -> Tables:
 
 def corpus_tables(name: str) -> Tables:
     """Return the words (as shapes), reading times and surprisals of a reading-time corpus."""
-    from psychlm.corpora import reading_times, text
-
     readers = {
         "ucl2023": reading_times.ucl,
         "naturalstories": reading_times.natural_stories,
