@@ -1,7 +1,12 @@
-"""Write the tables of the documentation: ``python docs/tables.py results|speed``.
+"""Write the numbers of the documentation: ``python docs/tables.py results|speed``.
 
 ``results`` counts in docs/results.md how many published numbers came out again, from the reports at
-hand; ``speed`` lists in docs/speed.md what ``make bench`` left in reports/bench/.
+hand, and writes the numbers of README's findings anew; ``speed`` lists in docs/speed.md what ``make
+bench`` left in reports/bench/.
+
+A number in README stands between comments that say where it comes from,
+``<!--=KEY|HOW|FORMAT-->0.70<!--/-->``: the key of a recorded number or a pattern of keys, a name in
+``HOW``, and a format.
 """
 
 from __future__ import annotations
@@ -9,12 +14,18 @@ from __future__ import annotations
 import json
 import re
 import sys
+from fnmatch import fnmatchcase
 from pathlib import Path
+
+import pandas as pd
 
 from psychlm import data, site
 
 # names of benchmarks that measure another program, or work that no program could leave out
 PEERS = re.compile("limit|mirt|girth|minicons|bam_|plain_training")
+HOW = {"mean": pd.Series.mean, "min": pd.Series.min, "max": pd.Series.max, "n": pd.Series.count}
+HOW |= {"rest": lambda values: 1 - values.mean(), "drop": lambda values: -values.mean() / 100}
+MARKED = re.compile(r"<!--=([^|>]+)\|(\w+)\|([^|>]+)-->(.*?)<!--/-->")
 PAPERS = {
     "laverghetta2021": "Laverghetta et al. (2021)",
     "lalor2020": "Lalor (2020)",
@@ -52,6 +63,23 @@ def results(reports: Path) -> str:
             lines.append(f"| {name} | `{part}` | {len(own)} | {agree} | {largest:.2g} |")
         lines.append("")
     return "\n".join(lines)
+
+
+def fill(text: str, numbers: pd.DataFrame) -> str:
+    """Return a text with its marked numbers computed from records; without any, they stay.
+
+    >>> numbers = pd.DataFrame({"key": ["a.x", "a.y"], "value": [0.25, 0.75]})
+    >>> fill("up to <!--=a.*|max|.0%-->1 %<!--/-->", numbers)
+    'up to <!--=a.*|max|.0%-->75%<!--/-->'
+    """
+
+    def computed(match: re.Match[str]) -> str:
+        pattern, how, form, before = match.groups()
+        values = numbers.loc[[fnmatchcase(key, pattern) for key in numbers["key"]], "value"]
+        written = format(HOW[how](values), form) if len(values) else before
+        return f"<!--={pattern}|{how}|{form}-->{written}<!--/-->"
+
+    return MARKED.sub(computed, text)
 
 
 def speed(folder: Path) -> str:
@@ -93,6 +121,11 @@ def main() -> None:
         head = file.read_text(encoding="utf-8").partition(mark)[0]
         with data.atomic_write(file) as part:
             part.write_text(head + mark + made, encoding="utf-8")
+        if page == "results":
+            readme = root / "README.md"
+            text = fill(readme.read_text(encoding="utf-8"), site.gather_numbers(reports))
+            with data.atomic_write(readme) as part:
+                part.write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":

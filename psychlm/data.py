@@ -161,7 +161,7 @@ def facts(name: str) -> pd.DataFrame:
     ----------
     name : str
         A file of ``data/facts/`` without its suffix, for instance ``"laverghetta2021/panel"``; see
-        ``data/README.md`` for sources and licences, and :mod:`psychlm.corpora.facts` for how they
+        ``data/README.md`` for sources and licences, and ``data/build_facts.py`` for how they
         were made.
 
     Raises

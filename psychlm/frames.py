@@ -345,3 +345,23 @@ def check_rows(frame: pd.DataFrame, ids: list[str], others: list[str], kind: str
             f"{kind} rows {format_names(rows)} ({', '.join(ids)}) occur more than once; keep one"
         )
     return checked
+
+
+def word_shape(words: pd.Series) -> pd.Series:
+    """Return words with every letter as "a" and every digit as "0".
+
+    >>> word_shape(pd.Series(["Don't,", "1984."])).tolist()
+    ["aaa'a,", '0000.']
+    """
+    letters = words.str.replace(r"[^\W\d_]", "a", regex=True)
+    return letters.str.replace(r"\d", "0", regex=True).rename("word_shape")
+
+
+def is_shape(words: pd.Series) -> bool:
+    """Return whether words are shapes: a corpus whose text is not on this machine.
+
+    >>> is_shape(pd.Series(["aaa'a,", "a"])), is_shape(pd.Series(["Don't,", "a"]))
+    (True, False)
+    """
+    all_shapes = bool(words.str.fullmatch(r"(?:[\Wa_]|0)*").all())
+    return all_shapes and bool(words.str.len().max() > 1)

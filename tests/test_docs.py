@@ -4,12 +4,14 @@ import doctest
 import importlib
 import os
 import re
+import runpy
 import shutil
 import subprocess
 import sys
 from html.parser import HTMLParser
 from pathlib import Path
 
+import pandas as pd
 import pytest
 from conftest import ROOT, absent
 
@@ -122,3 +124,16 @@ def test_links_between_docstrings_lead_somewhere(site):
         "".join(page.read_text(encoding="utf-8") for page in (site / "reference").glob("*.html")),
     )
     assert len(linked) > 20
+
+
+def test_numbers_in_the_readme_are_written_from_records():
+    tables = runpy.run_path(str(ROOT / "docs" / "tables.py"))
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    marks = tables["MARKED"].findall(text)
+    assert len(marks) == text.count("<!--=") > 5
+    numbers = pd.DataFrame({"key": [pattern for pattern, *_ in marks], "value": 0.5})
+    filled = tables["fill"](text, numbers)
+    assert tables["MARKED"].sub("", filled) == tables["MARKED"].sub("", text)
+    for pattern, how, form, written in tables["MARKED"].findall(filled):
+        known = numbers.loc[numbers["key"] == pattern, "value"]
+        assert written == format(tables["HOW"][how](known), form)

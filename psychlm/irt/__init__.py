@@ -1,11 +1,13 @@
-"""Item response theory: 1PL, Rasch, 2PL and 3PL models by marginal maximum likelihood.
+"""Item response theory: 1PL to 4PL, Rasch, graded and partial-credit models, in one or more groups.
 
-``fit`` estimates items, ``IRTFit.score`` persons; :mod:`psychlm.irt.curves` draws what was fitted.
-``s_x2``, ``ld_x2``, ``q3``, ``m2`` and ``person_fit`` test the fit; ``tetrachoric``,
+``fit`` estimates items by marginal maximum likelihood, ``IRTFit.score`` persons;
+:mod:`psychlm.irt.curves` and :mod:`psychlm.plots` draw what was fitted. ``s_x2``, ``ld_x2``,
+``q3``, ``m2``, ``infit_outfit`` and ``person_fit`` test the fit; ``tetrachoric``,
 ``parallel_analysis``, ``two_factor`` and ``rotate`` the number of abilities. ``select_items`` makes
-a scale of a bank of items, and ``confirm`` tests it on new persons. ``mantel_haenszel`` and
-``dif_likelihood_ratio`` test whether items work alike in two groups; ``lltm`` explains difficulties
-by features of the items. ``adaptive_test`` replays a computerised adaptive test.
+a scale of a bank of items, and ``confirm`` tests it on new persons; ``linking_constants`` finds the
+change of scale between two fits. ``mantel_haenszel``, ``dif_logistic`` and ``dif_likelihood_ratio``
+test whether items work alike in two groups; ``lltm`` explains difficulties by features of the
+items. ``adaptive_test`` replays a computerised adaptive test.
 """
 
 from psychlm.irt._fit import fit
@@ -16,6 +18,7 @@ from psychlm.irt.dif import (
     LikelihoodRatioDIF,
     MantelHaenszel,
     dif_likelihood_ratio,
+    dif_logistic,
     mantel_haenszel,
 )
 from psychlm.irt.dimensionality import (
@@ -29,10 +32,10 @@ from psychlm.irt.dimensionality import (
     tetrachoric,
     two_factor,
 )
-from psychlm.irt.item_fit import ModelTables, ld_x2, person_fit, q3, s_x2
-from psychlm.irt.multigroup import TwoGroupFit, fit_two_groups
+from psychlm.irt.item_fit import ModelTables, infit_outfit, ld_x2, person_fit, q3, s_x2
+from psychlm.irt.linking import link, linking_constants
 from psychlm.irt.priors import Beta, LogNormal, Normal
-from psychlm.irt.result import IRTFit, IRTWarning, link
+from psychlm.irt.result import IRTFit, IRTWarning
 from psychlm.irt.scoring import score
 from psychlm.irt.selection import (
     STRATEGIES,
@@ -65,18 +68,19 @@ __all__ = [
     "STRATEGIES",
     "Selection",
     "TwoFactorFit",
-    "TwoGroupFit",
     "adaptive_test",
     "assemble_form",
     "confirm",
     "dif_likelihood_ratio",
+    "dif_logistic",
     "eigenvalues",
     "fit",
-    "fit_two_groups",
+    "infit_outfit",
     "information_range",
     "ld_x2",
     "likelihood_ratio",
     "link",
+    "linking_constants",
     "lltm",
     "m2",
     "mantel_haenszel",

@@ -10,13 +10,15 @@ from __future__ import annotations
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import pandas as pd
 import torch
 
 from psychlm.frames import FrameError, format_names
-from psychlm.irt.em import EM, Settings, squarem
+from psychlm.irt._general import Names, fit_general
+from psychlm.irt.em import EM, Settings, reestimated_sd, squarem
 from psychlm.irt.likelihood import (
     LARGEST_SLOPE,
     QUADRATURE_ERROR,
@@ -63,24 +65,33 @@ def fit(
     method: str = "mml",
     device: str = "auto",
     guessing: float | str | pd.Series | None = None,
+    upper: float | pd.Series | None = None,
     priors: dict[str, Prior] | None = None,
-    start: pd.DataFrame | None = None,
+    equal: Mapping[str, Any] | None = None,
+    group: pd.Series | Sequence | None = None,
+    reference: object = None,
+    free: Names | Mapping[str, Names] = (),
+    start: pd.DataFrame | IRTFit | None = None,
     standard_errors: bool = True,
     item_names: Sequence[str] | pd.Index | None = None,
     max_iterations: int = 2000,
     tolerance: float = 1e-4,
     progress: bool = False,
 ) -> IRTFit:
-    """Fit a 1PL, Rasch, 2PL or 3PL model to responses by marginal maximum likelihood.
+    """Fit an item response model to responses by marginal maximum likelihood.
 
     Parameters
     ----------
     responses : DataFrame or ndarray, shape (n_persons, n_items)
         A responses frame (0, 1, NaN), or a uint8 matrix (0, 1, 255 for not asked), which may be a
-        memory map: it is read in blocks.
+        memory map: it is read in blocks. For "graded" and "gpcm" a frame of numbers such as ratings
+        from 1 to 5; each item's different answers, in their order, are its categories.
     model : str, or mapping from item to str
-        "1PL" (one common slope, ability N(0, 1)), "Rasch" (slopes 1, ability variance free), "2PL"
-        or "3PL"; or "2PL" and "3PL" item by item.
+        "1PL" (one common slope, ability N(0, 1)), "Rasch" (slopes 1, ability variance free), "2PL",
+        "3PL" or "4PL" (with a free upper asymptote); or "2PL" and "3PL" item by item. "graded"
+        (Samejima 1969): P(x >= k) is logistic with difficulty b_k. "gpcm" (generalised partial
+        credit; Muraki 1992): so is x = k among the answers k - 1 and k. Nominal, bifactor and
+        exploratory models beyond two factors are not built; R's mirt has them.
     method : str
         "mml", or "vi" for :func:`psychlm.irt.variational.infer` with its defaults.
     device : str
@@ -88,12 +99,27 @@ def fit(
     guessing : float, "common", or Series by item, optional
         A number fixes guessing parameters; a Series, those of its items only. "common" estimates
         one guessing parameter for all items of a 3PL.
+    upper : float or Series by item, optional
+        Fixed upper asymptotes, for any dichotomous model; in a 4PL the others are free.
     priors : dict, optional
         Densities on "slope" (LogNormal, Normal), "intercept" (Normal) and "guessing" (Beta).
         ``{"guessing": Beta(5, 17)}`` keeps a 3PL from running away; ``{"intercept": Normal(0, 3)}``
-        keeps items finite to which everyone responded alike.
-    start : DataFrame, optional
-        Items with a, d and c of an earlier fit, from which a refit takes a few steps.
+        keeps items finite to which everyone responded alike. In a 4PL also on "upper", and then
+        Normal is the density of an asymptote's logit, as in mirt.
+    equal : mapping, optional
+        Items that share a parameter: ``{"slope": ["i1", "i2"], "guessing": "all"}``, or a list of
+        such lists. With the intercepts of polytomous items all their thresholds are equal.
+    group : Series by person, or sequence in the order of persons, optional
+        Two or more groups: ability is N(0, 1) in the reference group, and its mean and variance are
+        free in the others (``fit.groups``, ``fit.in_group(label)``), as far as items that are not
+        free tell them.
+    reference : label, optional
+        The reference group; by default that of the first person.
+    free : sequence of items, "all", or mapping from parameter to these
+        What differs between groups: ``["i3"]``, or ``{"intercept": "all"}``.
+    start : DataFrame or IRTFit, optional
+        Items with a, d and c of an earlier fit, from which a refit takes a few steps; an IRTFit
+        where there are groups.
     standard_errors : bool
         Compute them, from the observed information.
     item_names : sequence, optional
@@ -131,7 +157,8 @@ def fit(
     if method == "vi":
         from psychlm.irt.variational import infer  # only for those who ask for it
 
-        refused = {"guessing": guessing, "priors": priors, "start": start}
+        refused = {"guessing": guessing, "upper": upper, "priors": priors, "equal": equal}
+        refused |= {"group": group, "start": start}
         given = [name for name, value in refused.items() if value is not None]
         if given or not isinstance(model, str):
             raise ValueError(
@@ -142,6 +169,27 @@ def fit(
     if method != "mml":
         raise ValueError(f"method {method!r} is neither 'mml' nor 'vi'")
 
+    settings = Settings(tolerance, max_iterations, progress)
+    general = isinstance(model, str) and model.upper() in ("4PL", "GRADED", "GPCM")
+    if general or upper is not None or equal is not None or group is not None:
+        return fit_general(
+            responses,
+            model,
+            guessing=guessing,
+            upper=upper,
+            priors=priors or {},
+            equal=equal,
+            group=group,
+            reference=reference,
+            free=free,
+            start=start,
+            standard_errors=standard_errors,
+            item_names=item_names,
+            settings=settings,
+        )
+    if len(free) or isinstance(start, IRTFit):
+        raise ValueError("free= and start=IRTFit take groups: give group=, or start=fit.items")
+
     # Check and compress.
     n_responses = getattr(responses, "size", 0)
     encoded = encode_responses(responses, pick_device(device, n_responses), item_names)
@@ -149,7 +197,6 @@ def fit(
     check_items(encoded, kind, design)
 
     # EM and refinement.
-    settings = Settings(tolerance, max_iterations, progress)
     starts = starting_values(encoded, design, fixed_guessing, start, settings)
     found = estimate(encoded, design, starts, settings)
 
@@ -334,7 +381,7 @@ def estimate(
     posterior, _ = em.expect(parameters)
 
     # The likelihood knows no sign of ability: persons with more correct responses stand higher.
-    ability_sd = em.reestimated_sd()
+    ability_sd = reestimated_sd(em.grid, em.at_nodes, responses.count)
     share = responses.n_correct / responses.n_answered
     surplus = torch.zeros_like(posterior.mean)
     for block in responses.blocks():

@@ -15,8 +15,7 @@ from psychlm.frames import FrameError, check_responses, format_names
 from psychlm.irt._fit import fit
 from psychlm.irt.em import EM, LARGEST_LEAP, Settings, squarem
 from psychlm.irt.likelihood import Design, Parameters, gradient, quadrature_grid
-from psychlm.irt.multigroup import uncompressed
-from psychlm.irt.response_matrix import ResponseMatrix, encode_responses
+from psychlm.irt.response_matrix import ResponseMatrix, encode_responses, uncompressed
 from psychlm.irt.result import IRTFit, IRTWarning
 from psychlm.stats import Interval
 

@@ -67,6 +67,8 @@ def m2(fit: IRTFit | ModelTables, responses: pd.DataFrame) -> M2Fit:
     TLI and CFI; Browne & Cudeck (1992), equation 7, for the interval of the RMSEA.
     """
     tables = ModelTables.from_fit(fit)
+    if np.any(np.asarray(tables.upper) < 1):
+        raise ValueError("M2 of items with upper asymptotes (4PL) is not built; use s_x2 or ld_x2")
     x = tables.response_array(responses)
     n, n_items = x.shape
     statistic, df = _quadratic_form(tables, x)

@@ -1,10 +1,10 @@
-r"""Item characteristic curves and information of the 1PL, 2PL and 3PL, logistic metric (D = 1).
+r"""Item characteristic curves and information of dichotomous items, logistic metric (D = 1).
 
-.. math:: P_i(\theta) = c_i + \frac{1 - c_i}{1 + e^{-(a_i\theta + d_i)}}, \qquad d_i = -a_i b_i
+.. math:: P_i(\theta) = c_i + \frac{u_i - c_i}{1 + e^{-(a_i\theta + d_i)}}, \qquad d_i = -a_i b_i
 
 Items are a frame with the columns ``a`` (slope, per logit), ``d`` (intercept) or ``b`` (difficulty,
-logits), and ``c`` (guessing, 0 if absent). Slope and intercept are the source, since b is infinite
-for a flat item; where both b and d are given they must agree.
+logits), ``c`` (guessing, 0 if absent) and ``u`` (upper asymptote, 1 if absent). Slope and intercept
+are the source, since b is infinite for a flat item; where both b and d are given they must agree.
 """
 
 from __future__ import annotations
@@ -21,23 +21,44 @@ AGREEMENT = 1e-3  # logits, relative to the size of slope and intercept: tables 
 
 
 def item_parameters(items: pd.DataFrame) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return slopes, intercepts and guessing parameters of a table of items.
+    """Return slopes, intercepts and guessing parameters of items without upper asymptotes.
 
-    Parameters
-    ----------
-    items : DataFrame, indexed by item
-        Columns ``a``, and ``d`` or ``b`` (or both), and optionally ``c``.
-
-    Raises
-    ------
-    FrameError
-        If a column is missing or not numeric, b and d disagree, or there are upper asymptotes.
+    As :func:`four_parameters`, which it calls; refuses items whose ``u`` is below 1.
 
     Examples
     --------
     >>> item_parameters(pd.DataFrame({"a": [2.0], "b": [0.5]}))
     (array([2.]), array([-1.]), array([0.]))
     """
+    a, d, c, u = four_parameters(items)
+    if (u < 1).any():
+        raise FrameError(
+            "items have upper asymptotes u below 1 (4PL), which this function does not support; "
+            "drop the column u, or leave these items out"
+        )
+    return a, d, c
+
+
+def four_parameters(
+    items: pd.DataFrame,
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Return slopes, intercepts, lower and upper asymptotes of a table of items.
+
+    Parameters
+    ----------
+    items : DataFrame, indexed by item
+        Columns ``a``, and ``d`` or ``b`` (or both), and optionally ``c`` (0) and ``u`` (1).
+
+    Raises
+    ------
+    FrameError
+        If a column is missing or not numeric, b and d disagree, or c and u are not 0 <= c < u <= 1.
+    """
+    if isinstance(items, pd.DataFrame) and "d1" in items:
+        raise FrameError(
+            "items have several categories, and this function takes dichotomous ones; use the "
+            "methods of the fit (score, probability, information), or grade the answers"
+        )
     if not isinstance(items, pd.DataFrame) or "a" not in items or not {"b", "d"} & set(items):
         columns = list(items) if isinstance(items, pd.DataFrame) else type(items).__name__
         raise FrameError(f"items need the columns a and b (or d), and have {columns}")
@@ -46,11 +67,6 @@ def item_parameters(items: pd.DataFrame) -> tuple[np.ndarray, np.ndarray, np.nda
     except (TypeError, ValueError):
         raise FrameError("item parameters are not all numbers; clean the columns a to d") from None
     a, b, d = (known[name].to_numpy() for name in "abd")
-    if not known["u"].isin([1.0, np.nan]).all():
-        raise FrameError(
-            "items have upper asymptotes u below 1 (4PL), which no function here supports; "
-            "drop the column u, or leave these items out"
-        )
     if "d" not in items:
         d = -a * b
     elif "b" in items:
@@ -61,11 +77,14 @@ def item_parameters(items: pd.DataFrame) -> tuple[np.ndarray, np.ndarray, np.nda
                 f"b and d disagree for items {format_names(items.index[apart])}: d should be -a b; "
                 "change the scale with irt.link(items, slope=, intercept=), or drop one of the two"
             )
-    c = known["c"].fillna(0.0).to_numpy()
-    if not ((c >= 0) & (c < 1)).all():
-        wrong = items.index[~((c >= 0) & (c < 1))]
-        raise FrameError(f"items {format_names(wrong)} have a guessing parameter outside [0, 1)")
-    return a, d, c
+    c, u = known["c"].fillna(0.0).to_numpy(), known["u"].fillna(1.0).to_numpy()
+    wrong = ~((c >= 0) & (c < u) & (u <= 1))
+    if wrong.any():
+        raise FrameError(
+            f"items {format_names(items.index[wrong])} have a guessing parameter outside [0, 1), "
+            "or an upper asymptote that is not above it and at most 1"
+        )
+    return a, d, c, u
 
 
 def probability(theta: ArrayLike, items: pd.DataFrame) -> np.ndarray:
@@ -87,8 +106,8 @@ def probability(theta: ArrayLike, items: pd.DataFrame) -> np.ndarray:
     >>> probability([0.5], pd.DataFrame({"a": [1.0, 2.0], "b": [0.5, 0.5], "c": [0.0, 0.2]}))
     array([[0.5, 0.6]])
     """
-    a, d, c = item_parameters(items)
-    return c + (1 - c) * expit(np.multiply.outer(np.atleast_1d(np.asarray(theta, float)), a) + d)
+    a, d, c, u = four_parameters(items)
+    return c + (u - c) * expit(np.multiply.outer(np.atleast_1d(np.asarray(theta, float)), a) + d)
 
 
 def log_probabilities(linear: np.ndarray, guess: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -110,10 +129,10 @@ def item_information(theta: ArrayLike, items: pd.DataFrame) -> np.ndarray:
 
     The shape is (n_theta, n_items); Birnbaum (1968), equation 20.2.3.
     """
-    a, _, c = item_parameters(items)
+    a, _, c, u = four_parameters(items)
     p = probability(theta, items)
-    logistic = (p - c) / (1 - c)
-    derivative = a * (1 - c) * logistic * (1 - logistic)
+    logistic = (p - c) / (u - c)
+    derivative = a * (u - c) * logistic * (1 - logistic)
     pq = p * (1 - p)
     return np.divide(derivative**2, pq, out=np.zeros_like(pq), where=pq > 0)
 

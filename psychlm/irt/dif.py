@@ -1,7 +1,8 @@
 r"""Differential item functioning: items harder for one group than for another of the same ability.
 
 Mantel and Haenszel's test compares the groups' odds of a right response among persons of equal
-score; it needs no model and few persons. The likelihood-ratio test frees an item's parameters in
+score; it needs no model and few persons. Logistic regression on the score also sees differences
+that change with ability. The likelihood-ratio test frees an item's parameters in
 one group of a two-group model; it estimates by how much they differ. A difference in ability
 between the groups, as between people and models, is allowed for by both.
 """
@@ -16,23 +17,20 @@ from typing import Any, Literal
 import numpy as np
 import pandas as pd
 from scipy import stats
-from scipy.special import expit
+from scipy.special import expit, log_expit
 
-from psychlm.frames import FrameError, format_names
+from psychlm.frames import FrameError, check_responses, format_names
+from psychlm.irt._fit import fit
+from psychlm.irt._general import check_groups
+from psychlm.irt.curves import probability
 from psychlm.irt.item_fit import STANDARD_GRID, normal_weights
-from psychlm.irt.multigroup import (
-    ESTIMATES,
-    TwoGroupFit,
-    check_groups,
-    constant_in_a_group,
-    fit_two_groups,
-)
-from psychlm.irt.result import IRTWarning
+from psychlm.irt.result import IRTFit, IRTWarning
 from psychlm.stats import benjamini_hochberg, holm, likelihood_ratio
 
 CORRECTIONS: dict[str, Callable[[Any], Any]] = {"holm": holm, "bh": benjamini_hochberg}
 DELTA_PER_LOGIT = -2.35  # the delta scale of ETS (Holland & Thayer 1988)
 MAX_ROUNDS = 10  # of purification
+SMALL_TO_LARGE_R2 = (0.035, 0.070)  # Jodoin & Gierl (2001)
 
 
 @dataclass(frozen=True)
@@ -52,8 +50,21 @@ class LikelihoodRatioDIF:
     """Likelihood-ratio tests of every item between two groups."""
 
     items: pd.DataFrame  # by item, see dif_likelihood_ratio
-    baseline: TwoGroupFit  # the model with which each item's is compared
+    baseline: IRTFit  # the model with which each item's is compared
     n_untested: int  # items answered alike by all of a group, whose parameters would be infinite
+
+
+def two_groups(
+    responses: pd.DataFrame, group: pd.Series | Sequence, reference: object = None
+) -> tuple[pd.DataFrame, pd.Series]:
+    """Return checked responses and, by person, whether they belong to the focal group."""
+    checked = check_responses(responses)
+    names, member = check_groups(checked.index, group, reference)
+    if len(names) != 2:
+        raise FrameError(
+            f"two groups are needed, and these are {len(names)}: {format_names(names)}"
+        )
+    return checked, pd.Series(member == 1, checked.index, name="focal")
 
 
 def mantel_haenszel(
@@ -114,7 +125,7 @@ def mantel_haenszel(
     (1988), in Wainer & Braun (eds.), Test Validity; Zieky (1993), in Holland & Wainer (eds.),
     Differential Item Functioning, for the classes.
     """
-    checked, focal = check_groups(responses, group, reference=reference)
+    checked, focal = two_groups(responses, group, reference)
     complete = checked.notna().all(axis=1)
     x, is_focal = checked[complete].to_numpy(), focal[complete].to_numpy()
     if is_focal.all() or not is_focal.any():
@@ -202,6 +213,96 @@ def _statistics(
     return pd.DataFrame(columns)
 
 
+def dif_logistic(
+    responses: pd.DataFrame,
+    group: pd.Series | Sequence,
+    *,
+    reference: object = None,
+    anchors: Sequence | pd.Index | None = None,
+    correction: Literal["holm", "bh"] = "holm",
+    alpha: float = 0.05,
+) -> pd.DataFrame:
+    r"""Test items between two groups by logistic regression on the score.
+
+    .. math:: \operatorname{logit} P = \beta_0 + \beta_1 score + \beta_2 focal
+              + \beta_3 score \times focal
+
+    Parameters
+    ----------
+    responses : DataFrame, shape (n_persons, n_items)
+        Persons with missing responses are left out.
+    group, reference
+        As in :func:`mantel_haenszel`.
+    anchors : sequence of items, optional
+        Items that count in the score; by default all. The studied item counts in its own score.
+    correction : {"holm", "bh"}
+        Of p-values over items.
+    alpha : float
+        Level of the classes' tests.
+
+    Returns
+    -------
+    DataFrame, one row per item
+        ``chi2``, ``p`` and ``p_adjusted`` of both kinds of DIF together (2 degrees of freedom),
+        ``p_uniform`` (group) and ``p_nonuniform`` (its interaction with the score); ``log_odds`` of
+        the focal group without interaction, and ``se``; ``delta_r2``, the gain in Nagelkerke's R^2,
+        with its ``class``: A (not significant or below 0.035), B or C (at least 0.070). NaN where
+        an item is answered alike by all, or separated by the score.
+
+    References
+    ----------
+    Swaminathan & Rogers (1990), Journal of Educational Measurement 27, 361-370; Jodoin & Gierl
+    (2001), Applied Measurement in Education 14, 329-349, for the classes.
+    """
+    checked, focal = two_groups(responses, group, reference)
+    complete = checked.notna().all(axis=1)
+    x, of_focal = checked[complete].to_numpy(), focal[complete].to_numpy(float)
+    if not 0 < of_focal.sum() < len(x):
+        raise FrameError("every person of a group has missing responses; choose complete items")
+    counts = np.ones(x.shape[1], bool) if anchors is None else checked.columns.isin(anchors)
+    if not counts.any():
+        raise FrameError(f"none of the anchors {format_names(anchors or [])} is an item")
+    rows = []
+    for item, right in zip(checked.columns, x.T, strict=True):
+        score = x[:, counts].sum(axis=1) + (0 if counts[checked.columns == item][0] else right)
+        z = (score - score.mean()) / max(score.std(), 1e-12)
+        columns = np.column_stack([np.ones_like(z), z, of_focal, z * of_focal])
+        values = [_logistic_regression(columns[:, :k], right) for k in (1, 2, 3, 4)]
+        (null, *_), (one, *_), (two, beta, se), (both, *_) = values
+        # Nagelkerke's R^2 of the models without and with the group.
+        scale = 1 - np.exp(2 * null / len(right))
+        r2 = [(1 - np.exp(2 * (null - value) / len(right))) / scale for value in (one, both)]
+        p = [
+            stats.chi2.sf(2 * max(gain, 0.0), df) if np.isfinite(gain) else np.nan
+            for gain, df in ((both - one, 2), (two - one, 1), (both - two, 1))
+        ]
+        rows.append([2 * (both - one), *p, beta[2], se[2], r2[1] - r2[0]])
+    names = ["chi2", "p", "p_uniform", "p_nonuniform", "log_odds", "se", "delta_r2"]
+    table = pd.DataFrame(rows, checked.columns, names)
+    table.insert(2, "p_adjusted", CORRECTIONS[correction](table["p"]))
+    size = np.searchsorted(SMALL_TO_LARGE_R2, table["delta_r2"], side="right")
+    table["class"] = np.where(table["p"] < alpha, np.array(["A", "B", "C"])[size.clip(0, 2)], "A")
+    table.loc[table["p"].isna(), "class"] = ""
+    return table
+
+
+def _logistic_regression(x: np.ndarray, y: np.ndarray) -> tuple[float, np.ndarray, np.ndarray]:
+    """Return log-likelihood, coefficients and standard errors; NaN where they are not finite."""
+    beta = np.zeros(x.shape[1])
+    for _ in range(50):
+        p = expit(x @ beta)
+        information = (x * (p * (1 - p))[:, None]).T @ x
+        if np.linalg.cond(information) > 1e12:
+            break
+        step = np.linalg.solve(information, x.T @ (y - p))
+        beta += step
+        if np.abs(step).max() < 1e-10:
+            z = x @ beta
+            loglik = float(y @ log_expit(z) + (1 - y) @ log_expit(-z))
+            return loglik, beta, np.sqrt(np.linalg.inv(information).diagonal())
+    return np.nan, beta * np.nan, beta * np.nan
+
+
 def dif_likelihood_ratio(
     responses: pd.DataFrame,
     group: pd.Series | Sequence,
@@ -251,13 +352,15 @@ def dif_likelihood_ratio(
     ----------
     Thissen, Steinberg & Wainer (1993), in Holland & Wainer (eds.), Differential Item Functioning.
     """
-    checked, focal = check_groups(responses, group, reference=reference)
-    settings: dict[str, Any] = {"reference": False, "model": model}
+    checked, focal = two_groups(responses, group, reference)
+    if model not in ("1PL", "2PL"):
+        raise ValueError(f"model {model!r} is neither '1PL' nor '2PL', the models for two groups")
     fixed = pd.Index([] if anchors is None else anchors)
     unknown = fixed.difference(checked.columns)
     if len(unknown) or (anchors is not None and not len(fixed)):
         raise FrameError(f"anchors {format_names(unknown)} are not among the responses, or none is")
-    constant = constant_in_a_group(checked, focal)
+    sides = [checked[side.to_numpy()].nunique() < 2 for side in (focal, ~focal)]
+    constant = sides[0] | sides[1]  # all of a group who answered it answered alike (or nobody did)
     studied = checked.columns.difference(fixed, sort=False)
     untested = studied[constant[studied]]
     tested = studied.difference(untested, sort=False)
@@ -267,23 +370,29 @@ def dif_likelihood_ratio(
     free = pd.Index([])
     if anchors is not None:
         checked, free = checked.drop(columns=untested), tested
-    baseline = fit_two_groups(checked, focal, free=free, **settings)
+    names = focal.map({False: "reference", True: "focal"})
+    settings: dict[str, Any] = {"group": names, "reference": "reference", "standard_errors": False}
+    baseline = fit(checked, model, free=free, **settings)
     rows = {}
     for item in tested:
         changed = free.union([item]) if anchors is None else free.drop(item)
-        other = fit_two_groups(checked, focal, free=changed, start=baseline, **settings)
+        other = fit(checked, model, free=changed, start=baseline, **settings)
         constrained, freed = (baseline, other) if anchors is None else (other, baseline)
-        own = freed.items.loc[item, ESTIMATES].astype(float)
+        reference_items, focal_group = freed.items.loc[[item]], freed.in_group("focal")
+        focal_items = focal_group.items.loc[[item]]
+        own = {
+            f"{name}_{of}": float(table[name].iloc[0])
+            for of, table in (("reference", reference_items), ("focal", focal_items))
+            for name in "ab"
+        }
         df = freed.n_parameters - constrained.n_parameters
         test = likelihood_ratio(0.0, max(freed.loglik - constrained.loglik, 0.0), df)
         # Curves of both groups at the focal group's abilities.
-        theta = freed.focal_mean + freed.focal_sd * STANDARD_GRID
-        curves = [
-            expit(own[f"a_{name}"] * (theta - own[f"b_{name}"])) for name in ("focal", "reference")
-        ]
-        rows[item] = own.to_dict() | {
+        theta = focal_group.ability_mean + focal_group.ability_sd * STANDARD_GRID
+        gap = (probability(theta, focal_items) - probability(theta, reference_items))[:, 0]
+        rows[item] = own | {
             "b_difference": own["b_focal"] - own["b_reference"],
-            "p_difference": float(normal_weights(STANDARD_GRID) @ (curves[0] - curves[1])),
+            "p_difference": float(normal_weights(STANDARD_GRID) @ gap),
             "statistic": test.chi2,
             "df": df,
             "p": test.p,

@@ -124,17 +124,17 @@ class EM:
         finer_loglik = float(posterior.loglik @ self.responses.count)
         return abs(finer_loglik + self.design.log_prior(parameters) - objective)
 
-    def reestimated_sd(self) -> float:
-        """Return ability's standard deviation with the items held: 1 if the scale is right."""
-        grid, count = self.grid, self.responses.count
-        mean, sd = count.new_zeros(()), count.new_ones(())
-        for _ in range(SD_STEPS):
-            log_weights = torch.log_softmax(-0.5 * ((grid.fine - mean) / sd) ** 2, 0)
-            posterior = integrate(self.at_nodes, replace(grid, log_weights=log_weights))
-            before, (mean, sd) = sd, ability_moments(posterior, count)
-            if abs(float(sd - before)) < 1e-5:
-                break
-        return float(sd)
+
+def reestimated_sd(grid: QuadratureGrid, at_nodes: Tensor, count: Tensor) -> float:
+    """Return ability's standard deviation with the items held: 1 if the scale is right."""
+    mean, sd = count.new_zeros(()), count.new_ones(())
+    for _ in range(SD_STEPS):
+        log_weights = torch.log_softmax(-0.5 * ((grid.fine - mean) / sd) ** 2, 0)
+        posterior = integrate(at_nodes, replace(grid, log_weights=log_weights))
+        before, (mean, sd) = sd, ability_moments(posterior, count)
+        if abs(float(sd - before)) < 1e-5:
+            break
+    return float(sd)
 
 
 def ability_moments(posterior: Posterior, count: Tensor) -> tuple[Tensor, Tensor]:

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 from scipy import stats
-from scipy.special import expit, logsumexp
+from scipy.special import expit, log_expit, logsumexp
 
 from psychlm.frames import FrameError, check_responses
-from psychlm.irt.curves import log_probabilities
+from psychlm.irt.curves import four_parameters, log_probabilities
 
 if TYPE_CHECKING:
     from psychlm.irt.result import IRTFit
@@ -42,35 +42,48 @@ class ModelTables:
     intercept_is_free: bool = True  # False where items are held at earlier estimates
     mean_is_free: bool = False  # the mean of ability was estimated (new persons, old items)
     sd_is_free: bool = False  # the standard deviation of ability was estimated
+    upper: np.ndarray | float = 1.0  # (n_items,), probability
+    upper_is_free: np.ndarray | bool = False  # (n_items,)
 
     @classmethod
     def from_fit(cls, fit: IRTFit | ModelTables) -> ModelTables:
         """Return the tables of a fit, with ability on 61 equally spaced nodes."""
         if isinstance(fit, ModelTables):
             return fit
-        items = fit.items
+        items, (a, d, c, u) = fit.items, four_parameters(fit.items)
         nodes = fit.ability_mean + fit.ability_sd * STANDARD_GRID
         return cls(
             items=items.index,
-            slope=items["a"].to_numpy(float),
-            intercept=items["d"].to_numpy(float),
-            guess=items["c"].to_numpy(float),
+            slope=a,
+            intercept=d,
+            guess=c,
             nodes=nodes,
             weights=normal_weights(nodes, fit.ability_mean, fit.ability_sd),
             guess_is_free=items["c_is_free"].to_numpy(bool),
             slope_is={"1PL": "common", "Rasch": "fixed"}.get(fit.model, "free"),
             sd_is_free=fit.model == "Rasch",
+            upper=u if (u < 1).any() else 1.0,
+            upper_is_free=items["u_is_free"].to_numpy(bool) if "u_is_free" in items else False,
         )
 
     def probability_at(self, theta: np.ndarray) -> np.ndarray:
         """Return P(correct) = c + (1 - c) logistic(a theta + d), shape (n_items, n_theta)."""
         logistic = expit(np.multiply.outer(self.slope, theta) + self.intercept[:, None])
-        return self.guess[:, None] + (1 - self.guess[:, None]) * logistic
+        guess = self.guess[:, None]
+        return guess + (np.atleast_1d(self.upper)[:, None] - guess) * logistic
 
     def log_probabilities_at(self, theta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return log P and log(1 - P), each of shape (n_items, n_theta)."""
         linear = np.multiply.outer(self.slope, theta) + self.intercept[:, None]
-        return log_probabilities(linear, self.guess[:, None])
+        guess, upper = self.guess[:, None], np.atleast_1d(self.upper)[:, None]
+        if (upper == 1).all():
+            return log_probabilities(linear, guess)
+        with np.errstate(divide="ignore"):  # log 0, of an asymptote at 0 or 1
+            log_guess, log_miss, log_span = np.log(guess), np.log1p(-upper), np.log(upper - guess)
+        return (
+            np.logaddexp(log_guess, log_span + log_expit(linear)),
+            np.logaddexp(log_miss, log_span + log_expit(-linear)),
+        )
 
     @cached_property
     def probability(self) -> np.ndarray:
@@ -87,7 +100,13 @@ class ModelTables:
     def n_free_by_item(self) -> np.ndarray:
         """Free parameters that bear on each item; a common one counts for each, as in mirt."""
         estimated = (self.slope_is != "fixed", self.intercept_is_free)
-        return sum(estimated) + self.mean_is_free + self.sd_is_free + self.guess_is_free.astype(int)
+        return (
+            sum(estimated)
+            + self.mean_is_free
+            + self.sd_is_free
+            + self.guess_is_free.astype(int)
+            + self.upper_is_free
+        )
 
     def posterior(self, x: np.ndarray) -> np.ndarray:
         """Return P(node | responses) of every person, shape (n_persons, n_nodes)."""
@@ -388,19 +407,54 @@ def person_fit(fit: IRTFit | ModelTables, responses: pd.DataFrame) -> pd.DataFra
     # zh: sum of (x - p) logit(p) over its standard deviation.
     log_odds = log_right - log_wrong
     zh = np.nansum(residual * log_odds, axis=1) / np.sqrt(np.nansum(variance * log_odds**2, axis=1))
+    columns = {"theta": theta, "n_items": n, "zh": zh} | _mean_squares(x, log_right, log_wrong, 1)
+    return pd.DataFrame(columns, index=responses.index.rename("person"))
+
+
+def infit_outfit(fit: IRTFit | ModelTables, responses: pd.DataFrame) -> pd.DataFrame:
+    """Measure how well the model describes the responses to each item, by mean squares.
+
+    Returns
+    -------
+    DataFrame, one row per item
+        ``outfit`` and ``infit``, mean squares with expectation 1 (above about 1.3: noise; below
+        0.7: too regular), over persons at their expected abilities; ``z_outfit``, ``z_infit``,
+        ``n_persons``.
+
+    References
+    ----------
+    Wright & Masters (1982), Rating Scale Analysis, chapter 5.
+    """
+    tables = ModelTables.from_fit(fit)
+    x = tables.response_array(responses)
+    logs = (log_p.T for log_p in tables.log_probabilities_at(tables.posterior(x) @ tables.nodes))
+    log_right, log_wrong = (np.where(np.isnan(x), np.nan, log_p) for log_p in logs)
+    columns = _mean_squares(x, log_right, log_wrong, 0)
+    columns["n_persons"] = (~np.isnan(x)).sum(axis=0)
+    return pd.DataFrame(columns, index=tables.items.rename("item"))
+
+
+def _mean_squares(
+    x: np.ndarray, log_right: np.ndarray, log_wrong: np.ndarray, axis: int
+) -> dict[str, np.ndarray]:
+    """Return outfit and infit with their z, of persons (axis 1) or items (axis 0)."""
     # Outfit: mean of residual^2 / variance; infit: sum of residual^2 / sum of variance; their
     # standard deviations follow from the fourth moment v (1 - 3 v) of a binary residual.
-    total = np.nansum(variance, axis=1)
+    n = np.isfinite(x).sum(axis=axis)
+    variance = np.exp(log_right + log_wrong)
+    residual = np.where(x == 1, np.exp(log_wrong), -np.exp(log_right))
+    residual[np.isnan(x)] = np.nan
+    log_odds, total = log_right - log_wrong, np.nansum(variance, axis=axis)
     with np.errstate(over="ignore"):  # infinite for an answer that the model rules out
         squares = np.exp(np.where(x == 1, -log_odds, log_odds))  # residual^2 / variance
         inverse = np.exp(-log_right - log_wrong)  # 1 / variance
-    outfit = np.nansum(squares, axis=1) / n
-    infit = np.nansum(residual**2, axis=1) / total
-    outfit_sd = np.sqrt(np.nansum(inverse - 3, axis=1) / n**2 - 1 / n)
-    infit_sd = np.sqrt(np.nansum(variance * (1 - 4 * variance), axis=1)) / total
-    columns = {"theta": theta, "n_items": n, "zh": zh}
+    outfit = np.nansum(squares, axis=axis) / n
+    infit = np.nansum(residual**2, axis=axis) / total
+    outfit_sd = np.sqrt(np.nansum(inverse - 3, axis=axis) / n**2 - 1 / n)
+    infit_sd = np.sqrt(np.nansum(variance * (1 - 4 * variance), axis=axis)) / total
+    columns: dict[str, np.ndarray] = {}
     for name, value, sd in (("outfit", outfit, outfit_sd), ("infit", infit, infit_sd)):
         # The cube root of a mean square is nearly normal (Wilson & Hilferty 1931).
         sd = np.minimum(sd, LARGEST_MEAN_SQUARE_SD)
         columns |= {name: value, f"z_{name}": (np.cbrt(value) - 1) * (3 / sd) + sd / 3}
-    return pd.DataFrame(columns, index=responses.index.rename("person"))
+    return columns

@@ -195,6 +195,26 @@ def encode_responses(
     )
 
 
+def uncompressed(values: np.ndarray, persons: pd.Index) -> ResponseMatrix:
+    """Return responses (0, 1, NaN) with one row for every person, also for equal ones.
+
+    Unlike :func:`encode_responses` this merges and refuses nothing:
+    equal responses of two groups have different priors, and a resample may hold an empty row.
+    """
+    coded = np.where(np.isnan(values), MISSING, values).astype(np.uint8)
+    return ResponseMatrix(
+        coded,
+        persons,
+        pd.RangeIndex(coded.shape[1]),
+        np.arange(len(coded)),
+        torch.ones(len(coded), dtype=torch.float64),
+        torch.device("cpu"),
+        complete=bool((coded != MISSING).all()),
+        n_correct=torch.as_tensor((coded == 1).sum(0), dtype=torch.float64),
+        n_answered=torch.as_tensor((coded != MISSING).sum(0), dtype=torch.float64),
+    )
+
+
 def identical_items(responses: ResponseMatrix) -> list[list]:
     """Return the groups of items to which all persons responded alike.
 

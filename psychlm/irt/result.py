@@ -6,18 +6,25 @@ import json
 import math
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import pandas as pd
+import torch
+from numpy.typing import ArrayLike
 
 from psychlm.data import atomic_write
-from psychlm.irt.curves import item_parameters
+from psychlm.irt.categories import category_items
+from psychlm.irt.curves import four_parameters
 from psychlm.irt.scoring import AbilityPosterior, ability_posterior, score
 
-MODELS = {"1PL": "1PL", "RASCH": "Rasch", "2PL": "2PL", "3PL": "3PL"}
+MODELS = {"1PL": "1PL", "RASCH": "Rasch", "2PL": "2PL", "3PL": "3PL", "4PL": "4PL"}
+MODELS |= {"GRADED": "graded", "GPCM": "gpcm"}
+POLYTOMOUS = ("graded", "gpcm")
 FORMAT = "psychlm.irt.fit/2"
 LARGEST = 1e6  # logits, of any parameter in a file: beyond it arithmetic overflows
+FOUR_PARAMETERS = [*"abcdu", *(f"se_{name}" for name in "abcdu"), "c_is_free", "u_is_free"]
+FOUR_PARAMETERS.append("converged")
 COLUMNS = ["a", "b", "c", "d", "se_a", "se_b", "se_c", "se_d", "c_is_free", "converged"]
 
 
@@ -27,14 +34,16 @@ class IRTWarning(UserWarning):
 
 @dataclass(frozen=True)
 class IRTFit:
-    """A fitted 1PL, Rasch, 2PL or 3PL model; logistic metric (D = 1), ability in logits.
+    """A fitted model; logistic metric (D = 1), ability in logits.
 
     Ability is N(0, 1), except for the Rasch model, whose slopes are 1 and whose ability variance is
     estimated, and for fits on another scale (:func:`psychlm.irt.link`).
     """
 
-    items: pd.DataFrame  # by item: a, b, c, d (= -a b), standard errors se_*, c_is_free, converged
-    model: str  # "1PL", "Rasch", "2PL", "3PL", or "mixed" (2PL and 3PL items)
+    # By item: a, b, c, d (= -a b), standard errors se_*, c_is_free, converged; with upper
+    # asymptotes u, se_u and u_is_free; of polytomous items a, b1, b2, ..., d1, d2, ... and errors.
+    items: pd.DataFrame
+    model: str  # "1PL", "Rasch", "2PL", "3PL", "4PL", "graded", "gpcm", or "mixed" (2PL and 3PL)
     method: str  # "mml" or "vi"
     loglik: float  # marginal log-likelihood, nats
     log_prior: float  # log density of the priors, nats; 0 where there are none, NaN by "vi"
@@ -50,9 +59,13 @@ class IRTFit:
     quadrature: str  # the grid, in words
     covariance: pd.DataFrame | None  # of the free parameters, (item, "a" | "d" | "c"); or None
     data_hash: str  # of the responses: fits to the same data share it
+    groups: pd.DataFrame | None = None  # by group: mean, sd of ability, se_mean, se_sd, n_persons
+    group_items: pd.DataFrame | None = None  # by group and item; ``items`` is the reference group's
+    levels: dict | None = None  # of polytomous items: their answers in the order of the categories
 
     def __post_init__(self) -> None:
-        item_parameters(self.items)  # b and d must agree
+        if self.model not in POLYTOMOUS:
+            four_parameters(self.items)  # b and d must agree
 
     def __repr__(self) -> str:
         """Return what one looks at first: model, size, log-likelihood, convergence."""
@@ -78,15 +91,87 @@ class IRTFit:
         """Sample-size adjusted BIC, -2 loglik + p log((n_persons + 2) / 24) (Sclove 1987)."""
         return -2 * self.loglik + self.n_parameters * math.log((self.n_persons + 2) / 24)
 
+    @property
+    def _known(self) -> dict[str, Any]:
+        """What scoring needs beside the items."""
+        known: dict[str, Any] = {"ability_sd": self.ability_sd, "ability_mean": self.ability_mean}
+        if self.model in POLYTOMOUS:
+            known |= {"form": self.model, "levels": self.levels}
+        return known
+
     def score(self, responses: pd.DataFrame, method: str = "eap") -> pd.DataFrame:
         """Return ability and its standard error by person; see :func:`psychlm.irt.score`."""
-        sd, mean = self.ability_sd, self.ability_mean
-        return score(self.items, responses, method, ability_sd=sd, ability_mean=mean)
+        return score(self.items, responses, method, **self._known)
 
     def posterior(self, responses: pd.DataFrame) -> AbilityPosterior:
         """Return every person's posterior of ability on a grid."""
-        sd, mean = self.ability_sd, self.ability_mean
-        return ability_posterior(self.items, responses, ability_sd=sd, ability_mean=mean)
+        return ability_posterior(self.items, responses, **self._known)
+
+    def in_group(self, label: Any) -> IRTFit:
+        """Return the fit as it holds in one group: its items, and its mean and sd of ability."""
+        if self.groups is None or self.group_items is None or label not in self.groups.index:
+            known = [] if self.groups is None else list(self.groups.index)
+            raise KeyError(f"no group {label!r}; the groups are {known}")
+        moments = self.groups[self.groups.index == label].iloc[0]
+        items = self.group_items.xs(label, level="group")
+        alone: dict[str, Any] = {"groups": None, "group_items": None, "covariance": None}
+        mean, sd = float(moments["mean"]), float(moments["sd"])
+        return replace(self, items=items, ability_mean=mean, ability_sd=sd, **alone)
+
+    def probability(self, theta: ArrayLike) -> np.ndarray:
+        """Return the probability of every category, (n_theta, n_items, n_categories).
+
+        Of two categories the last is "correct"; categories that an item lacks have 0.
+        """
+        curves = category_items(self.items, self.model)
+        log_p = curves.log_probability(torch.tensor(np.atleast_1d(theta), dtype=torch.float64))
+        return log_p.exp().permute(2, 0, 1).numpy()
+
+    def information(self, theta: ArrayLike) -> np.ndarray:
+        """Return the items' Fisher information about ability, (n_theta, n_items), 1 / logit^2.
+
+        Its sum over items is the test's information, whose -1/2 power is ability's standard error.
+        """
+        curves = category_items(self.items, self.model)
+        at = torch.tensor(np.atleast_1d(theta), dtype=torch.float64)
+        return curves.information(at).numpy()
+
+    def reliability(self, responses: pd.DataFrame | None = None) -> pd.Series:
+        r"""Return the reliability of EAP scores: ``marginal`` and, of given persons, ``empirical``.
+
+        .. math:: \int \frac{I(\theta)}{I(\theta) + 1 / \sigma^2} \phi(\theta)\, d\theta,
+                  \qquad \frac{\operatorname{var}(\hat\theta)}{\operatorname{var}(\hat\theta)
+                  + \overline{se^2}}
+
+        with I the test's information and sigma the standard deviation of ability (Green, Bock,
+        Humphreys, Linn & Reckase 1984; Adams 2005). They agree where persons are those of the fit
+        and answered every item.
+        """
+        z = np.linspace(-8, 8, 321)
+        weights = np.exp(-0.5 * z**2) / np.exp(-0.5 * z**2).sum()
+        information = self.information(self.ability_mean + self.ability_sd * z).sum(axis=1)
+        result = {"marginal": weights @ (information / (information + self.ability_sd**-2))}
+        if responses is not None:
+            scores = self.score(responses)
+            variance = scores["theta"].var()
+            result["empirical"] = variance / (variance + (scores["se"] ** 2).mean())
+        return pd.Series(result, name="reliability")
+
+    def plausible_values(
+        self, responses: pd.DataFrame, n: int = 5, *, seed: int | np.random.Generator = 0
+    ) -> pd.DataFrame:
+        """Return draws from every person's posterior of ability, shape (n_persons, n), logits.
+
+        Unlike EAP scores they spread as ability does: analyse each column by itself and combine the
+        results (Mislevy 1991). Draws are uniform within a step of the posterior's grid.
+        """
+        rng, posterior = np.random.default_rng(seed), self.posterior(responses)
+        cumulative = posterior.weights.cumsum(axis=1)
+        drawn = rng.random((len(posterior.persons), n)) * cumulative[:, -1:]
+        place = np.stack([np.searchsorted(*row) for row in zip(cumulative, drawn, strict=True)])
+        step = posterior.nodes[1] - posterior.nodes[0]
+        theta = posterior.nodes[place] + step * (rng.random(place.shape) - 0.5)
+        return pd.DataFrame(theta, posterior.persons, pd.RangeIndex(1, n + 1, name="draw"))
 
     def to_json(self, path: str | Path) -> None:
         """Write the fit as JSON, from which :meth:`from_json` gives an equal fit.
@@ -101,8 +186,14 @@ class IRTFit:
                 return None if math.isnan(value) else repr(value)
             return value
 
-        content: dict[str, Any] = {"format": FORMAT}
+        if self.groups is not None:
+            raise ValueError("a fit of several groups is saved group by group: fit.in_group(label)")
+        content: dict[str, Any] = {"format": FORMAT, "names": list(self.items)}
+        if self.levels is not None:
+            content["levels"] = [[plain(level) for level in row] for row in self.levels.values()]
         for field in fields(self):
+            if field.name in ("groups", "group_items", "levels"):
+                continue
             value = getattr(self, field.name)
             if isinstance(value, pd.DataFrame):
                 # labels of the covariance are tuples (item, parameter)
@@ -161,6 +252,8 @@ def _checked_content(content: dict[str, Any]) -> dict[str, Any]:
     values: dict[str, Any] = {}
     kinds = {field.name: field.type for field in fields(IRTFit)}
     for name, kind in kinds.items():
+        if name in ("groups", "group_items", "levels"):
+            continue
         value = content[name]
         if kind == "float":
             values[name] = number(value, name)
@@ -182,18 +275,39 @@ def _checked_content(content: dict[str, Any]) -> dict[str, Any]:
     labels_are_plain = all(type(label) in (str, int, float, bool) for label in index)
     require(labels_are_plain and len(set(index)) == len(index) > 0, "items' names are not distinct")
     shapes = [type(column) is list and len(column) == len(index) for column in columns]
-    require(len(columns) == len(COLUMNS) and all(shapes), "items' columns are not complete")
-    flags = dict(zip(COLUMNS[-2:], columns[-2:], strict=True))
+    polytomous, named = values["model"] in POLYTOMOUS, content.get("names", COLUMNS)
+    steps = range(1, len([name for name in named if str(name)[:4] == "se_d"]) + 1)
+    possible_names = [COLUMNS, FOUR_PARAMETERS]
+    if polytomous:
+        estimates = ["a", *(f"{name}{k}" for name in "bd" for k in steps)]
+        possible_names = [[*estimates, *(f"se_{name}" for name in estimates), "converged"]]
+    require(named in possible_names, "items' columns are not those of the model")
+    require(len(columns) == len(named) and all(shapes), "items' columns are not complete")
+    is_flag = [name == "converged" or name.endswith("_is_free") for name in named]
+    flags = {
+        name: column for name, column, flag in zip(named, columns, is_flag, strict=True) if flag
+    }
     all_flags = all(type(flag) is bool for column in flags.values() for flag in column)
     require(all_flags, "c_is_free or converged is not true or false")
     table = {
         name: [number(value, f"column {name}") for value in column]
-        for name, column in zip(COLUMNS[:-2], columns, strict=False)
+        for name, column, flag in zip(named, columns, is_flag, strict=True)
+        if not flag
     }
     items = pd.DataFrame({**table, **flags}, index=pd.Index(index, name="item"))
-    possible = items[["a", "c", "d"]].abs() < LARGEST
+    possible = items[["a", "d1"] if polytomous else ["a", "c", "d"]].abs() < LARGEST
     require(possible.all(axis=None), "a, c or d is not finite, or far too large")
-    require(items["c"].between(0, 1, inclusive="left").all(), "c lies outside [0, 1)")
+    if polytomous:
+        answers = content["levels"]
+        n_steps = items.filter(regex=r"^d\d+$").notna().sum(axis=1)
+        require(len(answers) == len(index), "levels are not those of the items")
+        answers = [[number(x, "levels") for x in row] for row in answers]
+        levels = dict(zip(index, answers, strict=True))
+        fits = [len(set(row)) == n + 1 for row, n in zip(levels.values(), n_steps, strict=True)]
+        require(all(fits), "levels and difficulties do not agree")
+        values["levels"] = levels
+    else:
+        require(items["c"].between(0, 1, inclusive="left").all(), "c lies outside [0, 1)")
 
     # The covariance: a square table with the same labels on both sides.
     covariance = content["covariance"]
@@ -206,55 +320,3 @@ def _checked_content(content: dict[str, Any]) -> dict[str, Any]:
         both = pd.MultiIndex.from_tuples(labels, names=["item", "parameter"])
         covariance = pd.DataFrame(np.array(cells).T, index=both, columns=both)
     return {**values, "items": items, "covariance": covariance}
-
-
-FitOrItems = TypeVar("FitOrItems", IRTFit, pd.DataFrame)
-
-
-def link(fit_or_items: FitOrItems, *, slope: float = 1.0, intercept: float = 0.0) -> FitOrItems:
-    r"""Return a fit or items on another scale of ability, theta* = slope theta + intercept.
-
-    .. math:: a^* = a / A, \qquad b^* = A b + B, \qquad d^* = d - a B / A
-
-    leaves every probability as it is (Kolen and Brennan 2014, section 6.2). Scores and standard
-    errors follow; a linked fit has no covariance matrix.
-
-    Parameters
-    ----------
-    fit_or_items : IRTFit or DataFrame
-        A fit, or items with a, b or d, and optionally c and standard errors.
-    slope, intercept : float
-        A > 0 and B, in units of the new scale: for example the standard deviation and mean of the
-        fit's reference group on the new scale.
-
-    Examples
-    --------
-    >>> link(pd.DataFrame({"a": [1.0], "b": [0.0]}), slope=2, intercept=1).round(2).to_dict("list")
-    {'a': [0.5], 'b': [1.0], 'd': [-0.5]}
-    """
-    if not (math.isfinite(slope) and math.isfinite(intercept) and slope > 0):
-        raise ValueError(f"slope {slope} must be positive, and both it and {intercept} be finite")
-    if isinstance(fit_or_items, IRTFit):
-        fit = fit_or_items
-        return replace(
-            fit,
-            items=link(fit.items, slope=slope, intercept=intercept),
-            ability_mean=slope * fit.ability_mean + intercept,
-            ability_sd=slope * fit.ability_sd,
-            se_ability_variance=slope**2 * fit.se_ability_variance,
-            covariance=None,
-        )
-    old = fit_or_items
-    a, d, _ = item_parameters(old)
-    items, shift = old.copy(), intercept / slope
-    items["a"], items["d"] = a / slope, d - a * shift
-    items["b"] = slope * (old["b"] if "b" in old else -d / a) + intercept
-    if {"se_a", "se_b", "se_d"} <= set(old):
-        # se_b comes from var(d) + 2 b cov(a, d) + b^2 var(a), divided by a^2: solve for cov(a, d).
-        var_a, var_d = old["se_a"].fillna(0) ** 2, old["se_d"] ** 2
-        with np.errstate(divide="ignore", invalid="ignore"):
-            cov = ((a * old["se_b"]) ** 2 - var_d - old["b"] ** 2 * var_a) / (2 * old["b"])
-        cov = cov.where(old["se_a"].notna(), 0.0)
-        items["se_a"], items["se_b"] = old["se_a"] / slope, old["se_b"] * slope
-        items["se_d"] = np.sqrt(var_d - 2 * shift * cov + shift**2 * var_a)
-    return items

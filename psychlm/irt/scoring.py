@@ -14,7 +14,7 @@ the test characteristic curve and the test's information (Birnbaum 1968; Lalor 2
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -23,9 +23,12 @@ import torch
 from torch import Tensor
 
 from psychlm.frames import FrameError, format_names
-from psychlm.irt.curves import item_parameters
+from psychlm.irt.categories import Answers, CategoryItems, category_items, coded
+from psychlm.irt.curves import four_parameters, item_parameters
 from psychlm.irt.likelihood import (
     Parameters,
+    Posterior,
+    QuadratureGrid,
     fine_posterior,
     log_p_derivatives,
     log_q_derivatives,
@@ -59,11 +62,23 @@ class AbilityPosterior:
 
 
 def known_items(
-    items: pd.DataFrame, responses: pd.DataFrame, ability_sd: float, ability_mean: float
-) -> tuple[ResponseMatrix, Parameters]:
-    """Return encoded responses, and their items on the scale on which ability is N(0, 1)."""
-    encoded = encode_responses(responses, torch.device("cpu"))
-    unknown = encoded.items.difference(items.index)
+    items: pd.DataFrame,
+    responses: pd.DataFrame,
+    ability_sd: float,
+    ability_mean: float,
+    form: str = "logistic",
+    levels: Mapping | None = None,
+) -> tuple[ResponseMatrix | Answers, Parameters | CategoryItems, pd.Index, np.ndarray]:
+    """Return encoded responses, their items on the scale on which ability is N(0, 1), and persons.
+
+    Items of several categories or with upper asymptotes are :class:`CategoryItems`. The last value
+    is the row of every person's responses.
+    """
+    encoded = None
+    if levels is None:
+        encoded = encode_responses(responses, torch.device("cpu"))
+    names = responses.columns if encoded is None else encoded.items
+    unknown = names.difference(items.index)
     if len(unknown):
         raise FrameError(
             f"items {format_names(unknown)} have no parameters; drop them, or fit a model with them"
@@ -71,15 +86,37 @@ def known_items(
     if items.index.has_duplicates:
         twice = items.index[items.index.duplicated()].unique()
         raise FrameError(f"items {format_names(twice)} have two rows of parameters; keep one each")
-    values = item_parameters(items.loc[encoded.items])
-    bad = ~np.isfinite(np.array(values)).all(axis=0)
+    known = items.loc[names]
+    plain = encoded is not None and ("u" not in known or known["u"].isin([1.0, np.nan]).all())
+    finite = known[["a", "d1"]] if levels is not None else pd.DataFrame(four_parameters(known)).T
+    bad = ~np.isfinite(finite.to_numpy(float)).all(axis=1)
     if bad.any():
         raise FrameError(
-            f"items {format_names(encoded.items[bad])} have parameters that are missing or "
+            f"items {format_names(names[bad])} have parameters that are missing or "
             "infinite; leave them out"
         )
-    parameters = Parameters(*(torch.tensor(value) for value in values))
-    return encoded, rescaled(parameters, torch.tensor(ability_mean), torch.tensor(ability_sd))
+    if encoded is not None and plain:
+        parameters = Parameters(*(torch.tensor(value) for value in item_parameters(known)))
+        moments = torch.tensor(ability_mean), torch.tensor(ability_sd)
+        return encoded, rescaled(parameters, *moments), encoded.persons, encoded.row
+    curves = category_items(known, form).rescaled(ability_mean, ability_sd)
+    persons = responses.index.rename("person")
+    values = encoded.values if encoded is not None else coded(responses, levels or {})
+    row = encoded.row if encoded is not None else np.arange(len(values))
+    n_categories = 2 if encoded is not None else len(curves.values)
+    ones = torch.ones(len(values), dtype=torch.float64)
+    return Answers(values, ones, ones.long() * 0, n_categories), curves, persons, row
+
+
+def resolved(
+    answers: ResponseMatrix | Answers, items: Parameters | CategoryItems
+) -> tuple[QuadratureGrid, Tensor, Posterior]:
+    """Return a grid that resolves every posterior, log-likelihoods at its nodes, and posteriors."""
+    if isinstance(answers, Answers):
+        assert isinstance(items, CategoryItems)
+        return answers.resolved_posterior(items, quadrature_grid())
+    assert isinstance(items, Parameters)
+    return resolved_posterior(answers, items, quadrature_grid())
 
 
 def ability_posterior(
@@ -88,17 +125,21 @@ def ability_posterior(
     *,
     ability_sd: float = 1.0,
     ability_mean: float = 0.0,
+    form: str = "logistic",
+    levels: Mapping | None = None,
 ) -> AbilityPosterior:
     """Return every person's posterior on a grid that resolves the narrowest; as :func:`score`."""
-    encoded, parameters = known_items(items, responses, ability_sd, ability_mean)
-    grid, at_nodes, _ = resolved_posterior(encoded, parameters, quadrature_grid())
+    answers, known, persons, row = known_items(
+        items, responses, ability_sd, ability_mean, form, levels
+    )
+    grid, at_nodes, _ = resolved(answers, known)
     loglik, weights = fine_posterior(at_nodes, grid)
     return AbilityPosterior(
-        persons=encoded.persons,
+        persons=persons,
         nodes=ability_mean + ability_sd * grid.fine.numpy(),
         prior=grid.log_weights.exp().numpy(),
-        weights=weights.numpy()[encoded.row],
-        loglik=loglik.numpy()[encoded.row],
+        weights=weights.numpy()[row],
+        loglik=loglik.numpy()[row],
     )
 
 
@@ -109,13 +150,15 @@ def score(
     *,
     ability_sd: float = 1.0,
     ability_mean: float = 0.0,
+    form: str = "logistic",
+    levels: Mapping | None = None,
 ) -> pd.DataFrame:
     """Return abilities and their standard errors, in logits, for persons old or new.
 
     Parameters
     ----------
     items : DataFrame, indexed by item
-        Known parameters: a, b or d, and c, as ``IRTFit.items`` has them.
+        Known parameters: a, b or d, c and u, as ``IRTFit.items`` has them.
     responses : DataFrame, shape (n_persons, n_items)
         A responses frame; its items may be some of those known.
     method : str
@@ -126,6 +169,9 @@ def score(
         which is R mirt's).
     ability_sd, ability_mean : float
         Of ability in the population, logits: for EAP and MAP. 1 and 0 unless a Rasch or linked fit.
+    form, levels
+        Of polytomous items, as ``IRTFit.score`` passes them: "graded" or "gpcm", and the answers
+        that are their categories.
 
     Returns
     -------
@@ -139,10 +185,15 @@ def score(
     """
     if method.lower() not in METHODS:
         raise ValueError(f"method {method!r} is not one of {METHODS}")
-    encoded, parameters = known_items(items, responses, ability_sd, ability_mean)
-    _, _, posterior = resolved_posterior(encoded, parameters, quadrature_grid())
+    encoded, parameters, persons, row = known_items(
+        items, responses, ability_sd, ability_mean, form, levels
+    )
+    _, _, posterior = resolved(encoded, parameters)
     if method.lower() == "eap":
         theta, se = posterior.mean, posterior.variance.sqrt()
+    elif isinstance(encoded, Answers) or isinstance(parameters, CategoryItems):
+        assert isinstance(encoded, Answers) and isinstance(parameters, CategoryItems)
+        theta, se = _category_mode(encoded, parameters, posterior.mean, method.lower())
     elif method.lower() == "map":
         theta, se = _map(encoded, parameters, posterior.mean)
     elif method.lower() == "ml":
@@ -150,7 +201,7 @@ def score(
     else:
         theta, se = _wle(encoded, parameters, posterior.mean)
     table = torch.stack([ability_mean + ability_sd * theta, ability_sd * se], 1)
-    return pd.DataFrame(table.numpy()[encoded.row], encoded.persons, ["theta", "se"])
+    return pd.DataFrame(table.numpy()[row], persons, ["theta", "se"])
 
 
 def curvature(
@@ -188,6 +239,29 @@ def climb(ascent: Callable[[Tensor], tuple[Tensor, Tensor]], start: Tensor) -> T
         if step.abs().max() < TOLERANCE:
             break
     return ability
+
+
+def _category_mode(
+    answers: Answers, items: CategoryItems, start: Tensor, method: str
+) -> tuple[Tensor, Tensor]:
+    """Climb to the mode of posterior ("map") or likelihood ("ml") of polytomous or 4PL items."""
+    if method == "wle":
+        raise ValueError('method "wle" takes dichotomous items without upper asymptotes; use "map"')
+    prior, limit = float(method == "map"), torch.zeros_like(start)
+    if method == "ml":
+        wide = quadrature_grid(span=UNBOUNDED).nodes
+        best = answers.node_loglik(items, wide).argmax(1)
+        start = wide[best]
+        limit[best == 0], limit[best == len(wide) - 1] = -torch.inf, torch.inf
+    finite = limit == 0
+
+    def ascent(ability: Tensor) -> tuple[Tensor, Tensor]:
+        gradient, _, expected = answers.by_ability(items, ability)
+        return torch.where(finite, gradient - prior * ability, 0.0), expected + prior + 1e-12
+
+    ability = climb(ascent, start)
+    se = (answers.by_ability(items, ability)[1] + prior).rsqrt()
+    return torch.where(finite, ability, limit), torch.where(finite, se, torch.nan)
 
 
 def _map(responses: ResponseMatrix, parameters: Parameters, start: Tensor) -> tuple[Tensor, Tensor]:

@@ -211,25 +211,20 @@ def observed_information(
     information = whole.view(kinds * n, kinds * n)
 
     # Missing information: posterior covariances of the scores, one orthonormal polynomial of
-    # ability at a time (Stieltjes's recurrence, for every person's posterior by itself). The
-    # polynomial of degree 0 gives expected scores, which only the rough sum needs.
-    before, norm = torch.zeros_like(weights), torch.zeros_like(weights[:, :1])
-    current, first = torch.ones_like(weights), 0.0
-    root_count = responses.count.sqrt()[:, None].to(dtype)
-    for degree in range(ROUGH_POLYNOMIALS + 1 if rough else POLYNOMIALS):
-        if degree or not rough:
-            centre = (weights * grid.fine * current**2).sum(1, keepdim=True)
-            following = (grid.fine - centre) * current - norm * before
-            norm = (weights * following**2).sum(1, keepdim=True).sqrt()
-            before, current = current, following / norm.clamp_min(1e-150)
-        projected = grid.at_nodes(weights * current).to(dtype)
+    # ability at a time. That of degree 0 gives expected scores, which only the rough sum needs.
+    first, root_count = 0.0, responses.count.sqrt()[:, None].to(dtype)
+    n_polynomials = ROUGH_POLYNOMIALS if rough else POLYNOMIALS
+    for degree, weighted in enumerate(orthonormal_polynomials(weights, grid.fine, n_polynomials)):
+        if degree == 0 and not rough:
+            continue
+        projected = grid.at_nodes(weighted).to(dtype)
         scores = torch.cat(
             [expected_scores(b, parameters, projected, nodes, kinds) for b in responses.blocks()], 2
         )
         scores *= root_count
         if rough:
             squares -= torch.einsum("aij,bij->abj", scores, scores)
-        if degree or not rough:
+        if degree:
             scores = scores.permute(1, 0, 2).reshape(len(weights), -1)
             information -= scores.T @ scores
             size = float(scores.square().sum())
@@ -239,6 +234,22 @@ def observed_information(
     if rough:  # what the sum left out in the blocks of single items
         whole[:, everything, :, everything] -= squares.permute(2, 0, 1)
     return information
+
+
+def orthonormal_polynomials(weights: Tensor, fine: Tensor, n_polynomials: int) -> Iterator[Tensor]:
+    """Yield weights (n_rows, n_fine) times polynomials that are orthonormal under them.
+
+    Degrees rise from 0 to ``n_polynomials``, by Stieltjes's recurrence, for every row by itself.
+    """
+    before, norm = torch.zeros_like(weights), torch.zeros_like(weights[:, :1])
+    current = torch.ones_like(weights)
+    yield weights
+    for _ in range(n_polynomials):
+        centre = (weights * fine * current**2).sum(1, keepdim=True)
+        following = (fine - centre) * current - norm * before
+        norm = (weights * following**2).sum(1, keepdim=True).sqrt()
+        before, current = current, following / norm.clamp_min(1e-150)
+        yield weights * current
 
 
 def expected_scores(

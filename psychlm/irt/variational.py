@@ -39,7 +39,7 @@ from torch import Tensor
 from torch.nn.functional import softplus
 
 from psychlm.frames import FrameError
-from psychlm.irt.em import EM, Settings
+from psychlm.irt.em import EM, Settings, reestimated_sd
 from psychlm.irt.likelihood import Design, Parameters, quadrature_grid
 from psychlm.irt.response_matrix import ResponseMatrix, encode_responses, pick_device
 from psychlm.irt.result import COLUMNS, MODELS, IRTFit, IRTWarning
@@ -550,7 +550,7 @@ class Search:
             ability_mean=0.0,
             ability_sd=sd if kind == "Rasch" else 1.0,
             se_ability_variance=np.nan,
-            ability_sd_check=em.reestimated_sd(),
+            ability_sd_check=reestimated_sd(em.grid, em.at_nodes, em.responses.count),
             loglik_error=em.grid_error(parameters, loglik),
             quadrature=str(em.grid),
             covariance=None,

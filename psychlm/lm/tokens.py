@@ -21,9 +21,8 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from psychlm.corpora.facts import is_shape
 from psychlm.data import DataMissingError
-from psychlm.frames import FrameError, check_words, format_names
+from psychlm.frames import FrameError, check_words, format_names, is_shape
 
 TEXTS_AT_ONCE = 2048  # given to the tokenizer in one call
 LONGEST_WORD = 10_000  # characters; a longer "word" is a file that was not split

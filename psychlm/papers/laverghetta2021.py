@@ -13,19 +13,17 @@ def screen(
     *,
     attention: pd.DataFrame | None = None,
     persons: pd.DataFrame | None = None,
-    justifications: pd.DataFrame | None = None,
-    questions: pd.Series | None = None,
     reject_below: float = 0.40,
     accept_above: float = 0.60,
     attention_needed: float = 0.75,
 ) -> pd.DataFrame:
-    """Decide in three stages whether to accept each submission, and give the reason.
+    """Decide whether to accept each submission, and give the reason.
 
     1. Of several submissions by one worker or from one address, only the first is kept.
     2. A score below 40 % is rejected and one above 60 % accepted; between them (both included) a
        person needs 75 % of the attention checks.
-    3. Justifications that are missing, all the same, or copied from the question are flagged for a
-       person to look at. Whether one is relevant is not judged.
+
+    The paper's third stage, reading the justifications that people wrote, is left to people.
 
     Parameters
     ----------
@@ -35,10 +33,6 @@ def screen(
         Graded attention checks. Without them, scores between the thresholds are for "review".
     persons : DataFrame, indexed by person, optional
         ``worker``, ``address`` and ``submitted`` (time or number); missing values match nobody.
-    justifications : DataFrame, shape (n_persons, n_items), optional
-        Texts by item; NaN where none was asked for.
-    questions : Series, item -> text, optional
-        The questions; without them copied justifications are not looked for.
     reject_below, accept_above, attention_needed : float
         The paper's thresholds.
 
@@ -72,45 +66,19 @@ def screen(
         again = in_time.apply(pd.Series.duplicated) & known
         repeated = again.any(axis=1).reindex(score.index)
 
-    # Stage 3: justifications compared as lower-case words; stages 1 and 2 take precedence below.
-    flags = pd.Series("", index=score.index)
-    if justifications is not None:
-        texts = justifications.reindex(score.index).apply(_plain)
-        copied = pd.DataFrame(False, index=texts.index, columns=texts.columns)
-        if questions is not None:
-            for item, question in _plain(questions.reindex(texts.columns)).items():
-                long = texts[item].str.count(" ") >= 3  # a quoted detail is no copy
-                inside = texts[item].map(lambda text, q=question: str(text) in str(q))
-                copied[item] = long & inside
-        n_texts = (texts.fillna("") != "").sum(axis=1)
-        raised = {
-            "missing": n_texts == 0,
-            "same": (texts.nunique(axis=1) == 1) & (n_texts > 1),
-            "copied": copied.sum(axis=1) > 0.25 * n_texts,
-        }
-        for flag, rows in raised.items():
-            flags = flags.where(~rows, flags + f" {flag}")
-
     between = (score >= reject_below) & (score <= accept_above)
     percent = (100 * score).map("{:.0f} % correct".format)
     checks = percent + (100 * attentive).map(", {:.0f} % of the attention checks".format)
-    last = 2 if justifications is None else 3
     cases = [  # (condition, decision, stage, reason): the first that holds decides
         (repeated, "reject", 1, "not the first submission of this worker or address"),
         (score < reject_below, "reject", 2, percent),
         (between & attentive.isna(), "review", 2, percent + ", no attention checks"),
         (between & (attentive < attention_needed), "reject", 2, checks),
-        (flags != "", "review", 3, "justifications:" + flags),
-        (between, "accept", last, checks),
-        (score > accept_above, "accept", last, percent),
+        (between, "accept", 2, checks),
+        (score > accept_above, "accept", 2, percent),
     ]
     result = pd.DataFrame(index=score.index, columns=["decision", "stage", "reason"], dtype=object)
     for condition, decision, stage, reason in reversed(cases):
         result.loc[condition, ["decision", "stage"]] = [decision, stage]
         result["reason"] = result["reason"].mask(condition, reason)
     return result.assign(score=score, attention_score=attentive)
-
-
-def _plain(texts: pd.Series) -> pd.Series:
-    """Return texts as lower-case words with single spaces; NaN stays."""
-    return texts.str.lower().str.replace(r"[\W_]+", " ", regex=True).str.strip()

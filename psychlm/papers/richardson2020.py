@@ -29,7 +29,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from itertools import combinations, product
 from pathlib import Path
-from typing import Any, Literal, Protocol, TypeVar, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 import pandas as pd
@@ -227,33 +227,6 @@ def vector_similarity(items: pd.DataFrame, lexicon: Lexicon) -> pd.DataFrame:
     return pd.DataFrame(cosines, index=index).rename_axis(columns="choice")
 
 
-Self = TypeVar("Self", bound="Inoculable")
-
-
-class Inoculable(Protocol):
-    """What a sweep needs of a model: :class:`psychlm.lm.ChoiceClassifier` and
-    :class:`FineTunedModel`."""
-
-    @property
-    def fingerprint(self) -> str:
-        """A text that differs where the model does."""
-
-    def train(
-        self: Self,
-        items: pd.DataFrame,
-        *,
-        seed: int,
-        learning_rate: float,
-        epochs: int,
-        batch_size: int,
-        patience: int | None,
-    ) -> Self:
-        """Return a copy that is trained further."""
-
-    def logprobs(self, items: pd.DataFrame) -> pd.DataFrame:
-        """Return scores of the choices, items x choices."""
-
-
 @dataclass(frozen=True)
 class Sweep:
     """The models of an inoculation: one for every combination of these values."""
@@ -299,7 +272,7 @@ class Inoculation:
 
 
 def inoculate(
-    model: Inoculable,
+    model: Any,
     train: pd.DataFrame,
     new: pd.DataFrame,
     original: pd.DataFrame,
@@ -314,7 +287,7 @@ def inoculate(
 
     Parameters
     ----------
-    model : Inoculable
+    model : ChoiceClassifier or FineTunedModel
         Trained on the original task; it is not changed.
     train, new, test : DataFrame
         Items of the probe: to learn from, to choose the model by, and to report.
@@ -442,7 +415,7 @@ def check_parts(parts: dict[str, pd.DataFrame], more: pd.DataFrame | None, sweep
         )
 
 
-def accuracies(model: Inoculable, parts: dict[str, pd.DataFrame]) -> dict[str, Any]:
+def accuracies(model: Any, parts: dict[str, pd.DataFrame]) -> dict[str, Any]:
     """Return the accuracies of a model on the parts ``new``, ``original`` and ``test``, and its
     test predictions."""
     results: dict[str, Any] = {}

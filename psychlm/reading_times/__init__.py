@@ -4,12 +4,13 @@ models at once."""
 from psychlm.reading_times._result import GAMFit
 from psychlm.reading_times._simulate import Simulated, simulate
 from psychlm.reading_times.formula import FormulaError
-from psychlm.reading_times.gam import fit
+from psychlm.reading_times.gam import fit, to_bambi
 from psychlm.reading_times.lm_quality import (
     gain_relation,
     predictability_norm_correlation,
     quality,
 )
+from psychlm.reading_times.power import power_curve
 from psychlm.reading_times.sweep import BASELINE, delta_loglik
 
 __all__ = [
@@ -20,7 +21,9 @@ __all__ = [
     "delta_loglik",
     "fit",
     "gain_relation",
+    "power_curve",
     "predictability_norm_correlation",
     "quality",
     "simulate",
+    "to_bambi",
 ]

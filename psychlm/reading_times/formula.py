@@ -194,7 +194,9 @@ def parse(text: str) -> Formula:
 
 def _variable(code: str, text: str, expressions: dict[str, Expression]) -> tuple[str, ...]:
     """Return the name of a column, or the names of an expression's values, which is noted."""
-    code = re.sub(r"^(?:Q\((['\"])(.+)\1\)|`(.+)`)$", r"\2\3", code)
+    quoted = re.fullmatch(r"Q\((['\"])(.+)\1\)|`(.+)`", code)
+    if quoted:  # a column, whatever stands in its name
+        return (quoted[2] or quoted[3],)
     if re.fullmatch(r"[A-Za-z_.][\w.]*|[^()*+/^-]+", code):
         return (code,)
     try:

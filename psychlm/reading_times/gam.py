@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from typing import Literal
 
 import pandas as pd
 
 from psychlm.reading_times._result import GAMFit
-from psychlm.reading_times.formula import State, parse
+from psychlm.reading_times.formula import FormulaError, State, parse
 from psychlm.reading_times.model_matrix import check_predictors, check_response
 from psychlm.reading_times.reml import TOLERANCE, Method
 
@@ -113,3 +114,50 @@ def fit(
     from psychlm.reading_times import native
 
     return native.fit(complete, parsed, state, method, device, tolerance, n_missing)
+
+
+def to_bambi(readings: pd.DataFrame, formula: str) -> tuple[str, pd.DataFrame]:
+    """Return the formula and the data of a model for ``bambi.Model``, which samples its posterior.
+
+    Random effects become ``(1|subject)`` and ``(0 + x|subject)``; smooths become Gaussian processes
+    in ``hsgp`` with as many basis functions per variable as the smooth has, those with ``by`` a
+    factor one per level; expressions become columns. Priors are bambi's unless its ``priors`` says
+    otherwise. bambi is no dependency: ``pip install bambi``, in an environment of its own where its
+    plots want an older matplotlib.
+
+    Raises
+    ------
+    FormulaError, FrameError
+        If the formula or the frame cannot be used; a smooth that a number multiplies has no
+        counterpart.
+
+    Examples
+    --------
+    >>> words = pd.DataFrame({"y": [1.0, 2, 4, 3], "x": [1.0, 2, 3, 4], "p": list("aabb")})
+    >>> to_bambi(words, 'y ~ log(x) + s(x, k=4) + s(p, bs="re") + s(p, x, bs="re")')[0]
+    'y ~ log_x + hsgp(x, m=4, c=1.5) + (1|p) + (0 + x|p)'
+    """
+    parsed, state = parse(formula), State()
+    (response,) = parsed.columns((parsed.response,))
+    check_response(readings, response)
+    data = parsed.compute(readings.loc[readings[response].notna()], state)
+    check_predictors(parsed, data)
+    used = (parsed.response, *parsed.variables)
+    short = {name: re.sub(r"\W+", "_", name).strip("_") for name in used}
+    terms = [":".join(short[name] for name in term) for term in parsed.linear]
+    for smooth in parsed.smooths:
+        names = [short[name] for name in smooth.variables]
+        is_factor = {name: not pd.api.types.is_numeric_dtype(data[name]) for name in used}
+        if smooth.basis == "re":
+            groups = [n for n in smooth.variables if is_factor[n]] or [smooth.variables[0]]
+            slopes = [short[n] for n in smooth.variables if n not in groups]
+            inner = f"0 + {':'.join(slopes)}" if slopes else "1"
+            terms.append(f"({inner}|{':'.join(short[name] for name in groups)})")
+        elif smooth.by and not is_factor[smooth.by]:
+            raise FormulaError(f"{smooth.label}: bambi has no smooth that a number multiplies")
+        else:
+            by = f", by={short[smooth.by]}" if smooth.by else ""
+            terms.append(f"hsgp({', '.join(names)}{by}, m={max(smooth.k)}, c=1.5)")
+    return f"{short[parsed.response]} ~ {' + '.join(terms) or 1}", data[[*short]].rename(
+        columns=short
+    )

@@ -75,7 +75,7 @@ def test_too_few_groups_for_a_spline_are_refused():
     ("change", "match"),
     [
         ({"a": None}, "columns a and b"),
-        ({"u": 0.9}, "upper asymptotes u below 1"),
+        ({"u": 1.2}, "upper asymptote"),
         ({"c": 1.2}, "outside"),
         ({"c": "often"}, "not all numbers"),
         ({"d": [1.0, -2.0, 0.7]}, r"b and d disagree for items \[0\].*irt.link"),

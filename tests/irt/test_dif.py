@@ -15,7 +15,7 @@ from statsmodels.stats.contingency_tables import StratifiedTable
 
 from psychlm import irt, simulate
 from psychlm.frames import FrameError
-from psychlm.irt import dif_likelihood_ratio, fit_two_groups, mantel_haenszel
+from psychlm.irt import dif_likelihood_ratio, mantel_haenszel
 
 
 def two_populations(rng, *, n=300, n_items=12, shifts=None, model="2PL"):
@@ -119,16 +119,15 @@ def test_with_one_anchor_the_two_group_model_is_two_fits():
     responses, group = two_populations(np.random.default_rng(5))
     human = group == "human"
     apart = [irt.fit(responses[side], "2PL", standard_errors=False) for side in (human, ~human)]
-    together = fit_two_groups(responses, group, free=responses.columns[1:])
+    together = irt.fit(responses, "2PL", group=group, free=responses.columns[1:])
     assert together.converged
     assert together.loglik == pytest.approx(sum(fit.loglik for fit in apart), abs=1e-3)
     assert together.n_parameters == sum(fit.n_parameters for fit in apart)
     # The models' own scale is N(0, 1); the anchor's mean and sd carry it to the people's.
-    theirs = apart[1].items["b"] * together.focal_sd + together.focal_mean
-    assert together.items["b_focal"].to_numpy() == pytest.approx(theirs.to_numpy(), abs=0.01)
-    assert together.items["b_reference"].to_numpy() == pytest.approx(
-        apart[0].items["b"].to_numpy(), abs=0.01
-    )
+    models = together.in_group("model")
+    theirs = apart[1].items["b"] * models.ability_sd + models.ability_mean
+    assert models.items["b"].to_numpy() == pytest.approx(theirs.to_numpy(), abs=0.01)
+    assert together.items["b"].to_numpy() == pytest.approx(apart[0].items["b"].to_numpy(), abs=0.01)
 
 
 def test_the_two_group_model_equals_a_direct_optimisation():
@@ -152,9 +151,10 @@ def test_the_two_group_model_equals_a_direct_optimisation():
     best = optimize.minimize(
         negative, start, method="L-BFGS-B", bounds=bounds, options={"ftol": 1e-13}
     )
-    fit = fit_two_groups(responses, group)
+    fit = irt.fit(responses, "2PL", group=group)
     assert fit.loglik == pytest.approx(-best.fun, abs=5e-3)
-    assert [fit.focal_mean, np.log(fit.focal_sd)] == pytest.approx(best.x[10:], abs=0.01)
+    mean, sd = fit.groups.loc["model", ["mean", "sd"]]
+    assert [mean, np.log(sd)] == pytest.approx(best.x[10:], abs=0.01)
 
 
 @pytest.mark.parametrize(("model", "df"), [("2PL", 2), ("1PL", 1)])
@@ -171,14 +171,14 @@ def test_likelihood_ratios_find_the_shifted_item_and_its_size(model, df):
         assert found.items.loc[item, "b_difference"] == pytest.approx(1.0, abs=0.35)
     without_model = mantel_haenszel(responses, group, reference="human").items["std_p_dif"]
     assert found.items.loc[item, "p_difference"] == pytest.approx(without_model[item], abs=0.03)
-    assert found.baseline.focal_mean == pytest.approx(0.6, abs=0.25)
+    assert found.baseline.in_group("focal").ability_mean == pytest.approx(0.6, abs=0.25)
 
 
 def test_statistics_are_gains_between_two_fits_both_ways():
     responses, group = two_populations(np.random.default_rng(9), n_items=8)
     item, anchors = responses.columns[7], responses.columns[:7]
-    together = fit_two_groups(responses, group)
-    freed = fit_two_groups(responses, group, free=[item])
+    together = irt.fit(responses, "2PL", group=group)
+    freed = irt.fit(responses, "2PL", group=group, free=[item])
     expected = 2 * (freed.loglik - together.loglik)
     by_all_others = dif_likelihood_ratio(responses, group).items.loc[item]
     by_anchors = dif_likelihood_ratio(responses, group, anchors=anchors).items.loc[item]
@@ -196,7 +196,7 @@ def test_an_item_that_a_group_answered_alike_is_not_tested_and_counted():
     assert np.isnan(found.items.loc[item, "p"])
     assert found.items.drop(item)["p"].notna().all()
     with pytest.raises(FrameError, match="free and were answered"):
-        fit_two_groups(responses, group, free=[item])
+        irt.fit(responses, "2PL", group=group, free=[item])
 
 
 def test_malformed_groups_are_refused_by_name():
@@ -207,8 +207,6 @@ def test_malformed_groups_are_refused_by_name():
         mantel_haenszel(responses, group.where(group.index != "h-0", "other"))
     with pytest.raises(FrameError, match="none of the groups"):
         mantel_haenszel(responses, group, reference="people")
-    with pytest.raises(FrameError, match="leave an anchor"):
-        fit_two_groups(responses, group, free=responses.columns)
     with pytest.raises(FrameError, match="not among the responses"):
         dif_likelihood_ratio(responses, group, anchors=["item-99"])
     with pytest.raises(FrameError, match=r"shape \(3,\) for 40 persons"):

@@ -492,8 +492,8 @@ def test_a_gpu_gives_what_the_processor_gives():
 
 def test_an_unknown_model_is_refused():
     _, answered = simulated(50, 5, "2PL", seed=2)
-    with pytest.raises(ValueError, match="4PL"):
-        irt.fit(answered, "4PL")
+    with pytest.raises(ValueError, match="5PL"):
+        irt.fit(answered, "5PL")
     with pytest.raises(FrameError, match="neither"):
         irt.fit(answered, {answered.columns[0]: "3PL"})
 

@@ -67,15 +67,10 @@ def test_a_shifted_difficulty_is_an_error_that_names_link(people, fits):
     np.testing.assert_allclose(by_difficulty, irt.score(fit.items, people, "ml")["theta"] + 1)
 
 
-def test_an_upper_asymptote_is_refused_wherever_items_are_used(people, fits):
+def test_an_upper_asymptote_is_refused_where_it_is_not_supported(people, fits):
     items = fits["2PL"].items.assign(u=0.9)
-    for use in (
-        lambda: irt.score(items, people),
-        lambda: curves.test_information([0.0], items),
-        lambda: irt.link(items, slope=2),
-    ):
-        with pytest.raises(FrameError, match="4PL"):
-            use()
+    with pytest.raises(FrameError, match="4PL"):
+        irt.adaptive_test(items, people)
     pd.testing.assert_frame_equal(
         irt.score(items.assign(u=1.0), people), irt.score(items.drop(columns="u"), people)
     )

@@ -3,8 +3,11 @@
 import numpy as np
 import pytest
 
+from psychlm import data
 from psychlm import reading_times as reading
 from psychlm.corpora import reading_times as corpora
+from psychlm.corpora import text as running_text
+from psychlm.lm import word_models
 from psychlm.papers import hao2020
 
 N_WORDS = 240
@@ -70,3 +73,27 @@ def test_a_reading_without_one_of_the_measures_is_left_out(folder):
         for names in (["first_fixation_ms", "gaze_ms"], ["first_fixation_ms"])
     )
     assert 0 < first - both <= 10
+
+
+@pytest.mark.needs_share
+def test_stored_surprisals_are_those_of_an_n_gram_trained_again(tmp_path):
+    if missing := word_models.kenlm_missing(build_missing=False):
+        pytest.skip(missing)
+    corpus = running_text.read(["Penn Treebank"], 10**9, seed=2020)["Penn Treebank"]
+    (model,) = word_models.ngrams(corpus, [2], tmp_path)
+    stored = data.facts("hao2020/models").set_index("model")
+    assert model.perplexity == pytest.approx(stored["test_perplexity"][model.key], rel=1e-6)
+    sentences = corpora.ucl_norms().sentences.query("text_id in ['1', '2', '3']")
+    again = model.surprisal(sentences)["surprisal_bits"].to_numpy()
+    facts = data.facts("hao2020/surprisals_ucl2023").merge(sentences[hao2020.KEYS])
+    np.testing.assert_allclose(again, facts[model.key], rtol=1e-5)
+
+
+def test_the_stored_lstm_is_below_the_5_gram_on_the_treebank_as_in_the_paper():
+    stored = data.facts("hao2020/models").set_index("model")["test_perplexity"]
+    assert stored["penn_treebank.lstm-200"] < stored["penn_treebank.5-gram"]
+    printed = data.published("hao2020.table1").query("dataset == 'Penn Treebank'")
+    printed = printed.set_index("model")["perplexity"]
+    assert printed["LSTM-200"] < printed["5-Gram"]
+    curve = data.facts("hao2020/curves")["validation_perplexity"]
+    assert curve.iloc[-1] == pytest.approx(curve.min(), rel=0.005)  # it levelled off

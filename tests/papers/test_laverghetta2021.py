@@ -50,23 +50,6 @@ def test_only_the_first_submission_in_time_of_a_worker_or_address_is_kept():
     assert result["stage"].tolist() == [1, 2, 2, 1, 2]
 
 
-def test_missing_repeated_and_copied_justifications_are_flagged_for_review():
-    questions = pd.Series({"q0": "The cat sat on the mat in the hall.", "q1": "He left."})
-    justifications = pd.DataFrame(
-        [
-            ["because a mat lies there", "he has gone"],
-            ["good", "Good!"],
-            ["The cat, sat on THE mat", "it says so"],
-            ["", np.nan],
-        ],
-        index=[f"p{i}" for i in range(4)],
-        columns=["q0", "q1"],
-    )
-    result = screen(graded([20] * 4), justifications=justifications, questions=questions)
-    assert result["decision"].tolist() == ["accept", "review", "review", "review"]
-    assert result["reason"].str.split().str[-1].tolist()[1:] == ["same", "copied", "missing"]
-
-
 def test_frames_of_other_persons_are_refused():
     with pytest.raises(FrameError, match="attention and responses must have the same persons"):
         screen(graded([10, 10]), attention=graded([4], 4))

@@ -1,0 +1,515 @@
+r"""Items of several categories, upper asymptotes, equal parameters and groups, by the same EM.
+
+An item is a function that gives the log probabilities of its categories at ability :math:`\theta`:
+
+.. math::
+    \text{graded:}\quad & P(x \ge k) = \sigma(a\theta + d_k), \qquad d_1 > d_2 > \dots \\
+    \text{gpcm:}\quad & \log P(x = k) / P(x = k - 1) = a\theta + d_k \\
+    \text{4PL:}\quad & P(x = 1) = c + (u - c)\,\sigma(a\theta + d), \qquad
+        c, u \text{ as logits}
+
+(Samejima 1969; Muraki 1992; Barton & Lord 1981); difficulties are :math:`b_k = -d_k / a`. E-step,
+quadrature and the observed information (Louis 1982) are those of dichotomous items. Every cell of
+the table of parameters names the estimate that it equals, which makes items share slopes,
+asymptotes or all parameters, and groups share items.
+
+**Steps** are Newton's, damped (Levenberg 1944; Marquardt 1963) in the metric of the information of
+complete data: a heavily damped one is a short step of EM's gradient version (Lange 1995).
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import pandas as pd
+import torch
+from torch import Tensor
+from torch.nn.functional import logsigmoid, one_hot, pad
+
+from psychlm.frames import FrameError, format_names
+from psychlm.irt.curves import four_parameters
+from psychlm.irt.em import Settings
+from psychlm.irt.likelihood import (
+    LARGEST_SLOPE,
+    STEEPEST,
+    Posterior,
+    QuadratureGrid,
+    fine_posterior,
+    integrate,
+    quadrature_grid,
+    refined_grid,
+)
+from psychlm.irt.priors import Beta, Prior
+from psychlm.irt.response_matrix import BLOCK_CELLS, KEPT_CELLS, MISSING
+from psychlm.irt.standard_errors import NEGLIGIBLE, POLYNOMIALS, orthonormal_polynomials
+
+BEFORE, AFTER = (0, 0, 0, 0, 1, 0), (0, 0, 0, 0, 0, 1)  # pads the first of three dimensions
+ABSENT = -1000.0  # logits, times k: threshold k of an item that has fewer of them
+NO_ASYMPTOTE = 700.0  # logits: exp(-700) is the smallest probability of a float
+ASYMPTOTE_LIMIT = 13.8  # logits: estimated asymptotes stay 1e-6 away from 0 and 1
+LARGEST_STEP = 2.0  # of any estimate in one step
+LEAST_DAMPING, MOST_DAMPING = 1e-3, 1e8  # of curvatures, scaled by complete data's information
+FLATTEST = 1e-10
+ENOUGH = 1e-7  # nats that a step is expected to gain at the end
+ROUNDING = 1e-5
+STEP_POLYNOMIALS = 6
+
+
+@dataclass(frozen=True)
+class CategoryItems:
+    """Items of one form; the rows of ``values`` are slope, intercepts (and asymptotes' logits)."""
+
+    form: str  # "graded", "gpcm" or "logistic"
+    values: Tensor  # (n_kinds, n_items)
+
+    def __getitem__(self, items: slice) -> CategoryItems:
+        return CategoryItems(self.form, self.values[:, items])
+
+    def logits(self, theta: Tensor) -> Tensor:
+        """Return a theta + d_k of every intercept, (n_intercepts, n_items, n_theta)."""
+        d = self.values[1:2] if self.form == "logistic" else self.values[1:]
+        return self.values[0, :, None] * theta + d[..., None]
+
+    def log_probability(self, theta: Tensor) -> Tensor:
+        """Return log P of every category, (n_items, n_categories, n_theta)."""
+        z = self.logits(theta)
+        if self.form == "gpcm":
+            return pad(z.cumsum(0), BEFORE).log_softmax(0).transpose(0, 1)
+        if self.form == "graded":
+            # s(x) - s(y) = s(x) s(-y) (1 - exp(y - x)): nothing cancels
+            d = self.values[1:, :, None]
+            between = torch.log1p(-(d[1:] - d[:-1]).exp())
+            above, below = pad(logsigmoid(z), BEFORE), pad(logsigmoid(-z), AFTER)
+            return (above + below + pad(between, (0, 0, 0, 0, 1, 1))).transpose(0, 1)
+        low, high = self.values[2:, :, None]
+        span = logsigmoid(high) + logsigmoid(-low) + torch.log1p(-(low - high).exp())
+        log_q = torch.logaddexp(logsigmoid(-high), span + logsigmoid(-z[0]))
+        log_p = torch.logaddexp(logsigmoid(low), span + logsigmoid(z[0]))
+        return torch.stack([log_q, log_p], 1)
+
+    def by_logits(self, theta: Tensor) -> tuple[Tensor, Tensor]:
+        """Return first and second derivatives of log P by the logits, and by those of asymptotes.
+
+        Shapes (n_items, n_categories, n_theta, n_kinds - 1), and with n_kinds - 1 once more.
+        """
+        z = self.logits(theta)
+        s, rest = z.sigmoid(), (-z).sigmoid()
+        n, k = len(self.values) - 1, torch.arange(len(self.values) - 1)
+        if self.form == "logistic":
+            # P = c + (u - c) s: derivatives of P, then those of log P and of log(1 - P).
+            (c, u), (not_c, not_u) = (
+                self.values[2:, :, None].sigmoid(),
+                (-self.values[2:, :, None]).sigmoid(),
+            )
+            of_c, of_u, bell = c * not_c, u * not_u, (s * rest)[0]
+            one = torch.stack([(u - c) * bell, of_c * rest[0], of_u * s[0]], -1)
+            two = torch.zeros(*one.shape, 3, dtype=z.dtype)
+            two[..., 0, 0] = (u - c) * bell * (rest - s)[0]
+            two[..., 0, 1] = two[..., 1, 0] = -of_c * bell
+            two[..., 0, 2] = two[..., 2, 0] = of_u * bell
+            two[..., 1, 1] = of_c * (not_c - c) * rest[0]
+            two[..., 2, 2] = of_u * (not_u - u) * s[0]
+            log_q, log_p = self.log_probability(theta).unbind(1)
+            inverse = torch.stack([-(-log_q).exp(), (-log_p).exp()], 1)[..., None]
+            first = inverse * one[:, None]
+            return first, inverse[..., None] * two[:, None] - outer(first)
+        size = (n + 1, z.shape[1], len(theta), n)
+        first, second = torch.zeros(size, dtype=z.dtype), torch.zeros(*size, n, dtype=z.dtype)
+        if self.form == "gpcm":
+            # The derivative by step k is whether x >= k, less its probability.
+            above = self.log_probability(theta).exp().transpose(0, 1).flip(0).cumsum(0).flip(0)[1:]
+            first[:] = (torch.arange(n + 1)[:, None] > k).double()[:, None, None] - above.permute(
+                1, 2, 0
+            )
+            later = torch.maximum(k, k[:, None])
+            second[:] = outer(above.permute(1, 2, 0)) - above.permute(1, 2, 0)[..., later]
+        else:
+            first[k + 1, ..., k] = rest
+            first[k, ..., k] = -s
+            second[k + 1, ..., k, k] = second[k, ..., k, k] = -s * rest
+            ratio = (self.values[2:] - self.values[1:-1]).exp()[..., None].expand_as(z[1:])
+            ratio = ratio / (1 - ratio)
+            curve, low, high = ratio * (1 + ratio), k[:-1], k[1:]
+            first[high, ..., low] += ratio
+            first[high, ..., high] -= ratio
+            second[high, ..., low, low] -= curve
+            second[high, ..., high, high] -= curve
+            second[high, ..., low, high] += curve
+            second[high, ..., high, low] += curve
+        return first.transpose(0, 1), second.transpose(0, 1)
+
+    def by_parameters(self, theta: Tensor) -> tuple[Tensor, Tensor]:
+        """Return first and second derivatives of log P by the parameters.
+
+        Shapes (n_items, n_categories, n_theta, n_kinds), and with n_kinds once more.
+        """
+        one, two = self.by_logits(theta)
+        logits = slice(1 if self.form == "logistic" else None)  # those that the slope is part of
+        first = torch.cat([(theta * one[..., logits].sum(-1))[..., None], one], -1)
+        of_slope = theta[:, None] * two[..., logits, :].sum(-2)
+        corner = (theta * of_slope[..., logits].sum(-1))[..., None]
+        top = torch.cat([corner, of_slope], -1)[..., None, :]
+        return first, torch.cat([top, torch.cat([of_slope[..., None], two], -1)], -2)
+
+    def by_ability(self, theta: Tensor) -> tuple[Tensor, Tensor]:
+        """Return first and second derivatives of log P by theta, (n_items, n_categories, n)."""
+        one, two = self.by_logits(theta)
+        logits, a = slice(1 if self.form == "logistic" else None), self.values[0, :, None, None]
+        return a * one[..., logits].sum(-1), a**2 * two[..., logits, logits].sum((-1, -2))
+
+    def information(self, theta: Tensor) -> Tensor:
+        """Return the Fisher information about ability, (n_theta, n_items), in 1 / logit^2."""
+        first, _ = self.by_ability(theta)
+        return (self.log_probability(theta).exp() * first**2).sum(1).T
+
+    def rescaled(self, mean: float, sd: float) -> CategoryItems:
+        """Return the same curves on a scale on which N(mean, sd^2) has become N(0, 1)."""
+        values = self.values.clone()
+        last = 2 if self.form == "logistic" else len(values)
+        values[1:last] += values[0] * mean
+        values[0] *= sd
+        return replace(self, values=values)
+
+
+def outer(x: Tensor) -> Tensor:
+    """Return products of all pairs along the last dimension."""
+    return x[..., :, None] * x[..., None, :]
+
+
+def category_items(items: pd.DataFrame, model: str) -> CategoryItems:
+    """Return a table of items, as in ``IRTFit.items``, with its response functions."""
+    if model in ("graded", "gpcm"):
+        d = items.filter(regex=r"^d\d+$").to_numpy(float).T
+        absent = ABSENT * np.arange(1, len(d) + 1)[:, None]
+        values = np.vstack([items["a"].to_numpy(float), np.where(np.isnan(d), absent, d)])
+        return CategoryItems(model, torch.tensor(values))
+    a, d, c, u = four_parameters(items)
+    with np.errstate(divide="ignore"):
+        logits = np.log([c, u]) - np.log1p([-c, -u])
+    asymptotes = logits.clip(-NO_ASYMPTOTE, NO_ASYMPTOTE)
+    return CategoryItems("logistic", torch.tensor(np.vstack([a, d, asymptotes])))
+
+
+def coded(ratings: pd.DataFrame, levels: Mapping) -> np.ndarray:
+    """Return the categories' numbers, 255 for not asked; refuse persons without answers."""
+    silent = ratings.isna().all(axis=1)
+    if silent.any():
+        names = format_names(ratings.index[silent])
+        raise FrameError(f"persons {names} answered no item; leave them out")
+    codes = np.full(ratings.shape, MISSING, np.uint8)
+    for place, item in enumerate(ratings.columns):
+        answers, known = ratings[item].to_numpy(float), np.asarray(levels[item], float)
+        new = ~np.isnan(answers) & ~np.isin(answers, known)
+        if new.any():
+            raise FrameError(
+                f"item {item!r} has answers {sorted(set(answers[new]))[:5]} that nobody gave when "
+                f"the model was fitted ({known.tolist()}); recode them, or fit again"
+            )
+        asked = ~np.isnan(answers)
+        codes[asked, place] = np.searchsorted(known, answers[asked])
+    return codes
+
+
+@dataclass(frozen=True)
+class Answers:
+    """Answers of persons, or of groups of persons who answered alike."""
+
+    values: np.ndarray  # (n_rows, n_items) uint8: the category, or 255 for not asked
+    count: Tensor  # (n_rows,) persons
+    group: Tensor  # (n_rows,) number of their group
+    n_categories: int
+    kept_blocks: list[tuple[slice, Tensor]] = field(default_factory=list, repr=False)
+
+    @property
+    def n_items(self) -> int:
+        """Number of items."""
+        return self.values.shape[1]
+
+    def blocks(self) -> Iterator[tuple[slice, Tensor]]:
+        """Yield items and their answers, one-hot in float64, (n_rows, n_items * n_categories)."""
+        if self.kept_blocks:
+            yield from self.kept_blocks
+            return
+        width = max(1, BLOCK_CELLS // (len(self.values) * self.n_categories))
+        for start in range(0, self.n_items, width):
+            items = slice(start, min(start + width, self.n_items))
+            part = torch.from_numpy(np.ascontiguousarray(self.values[:, items])).long()
+            hot = (part[:, :, None] == torch.arange(self.n_categories)).flatten(1).double()
+            if self.values.size * self.n_categories <= KEPT_CELLS:
+                self.kept_blocks.append((items, hot))
+            yield items, hot
+
+    def by_ability(self, items: CategoryItems, theta: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return derivatives of every row's log-likelihood by ability, at its ability (n_rows,).
+
+        They are the gradient, and the observed and the expected information.
+        """
+        gradient, observed, expected = torch.zeros(3, len(theta), dtype=torch.float64)
+        for part, hot in self.blocks():
+            first, second = (x.flatten(0, 1).T for x in items[part].by_ability(theta))
+            asked = hot.view(len(hot), -1, self.n_categories).sum(2)
+            gradient += (hot * first).sum(1)
+            observed -= (hot * second).sum(1)
+            expected += (asked * items[part].information(theta)).sum(1)
+        return gradient, observed, expected
+
+    def node_loglik(self, items: CategoryItems, nodes: Tensor) -> Tensor:
+        """Return log P(answers | node) for every row, (n_rows, n_nodes), in nats."""
+        total = torch.zeros(len(self.values), len(nodes), dtype=torch.float64)
+        for part, hot in self.blocks():
+            total.addmm_(hot, items[part].log_probability(nodes).flatten(0, 1))
+        return total
+
+    def own_grid(
+        self, grid: QuadratureGrid, mean: Tensor | None = None, sd: Tensor | None = None
+    ) -> QuadratureGrid:
+        """Return the grid with every row's own weights, those of its group's normal density."""
+        if mean is None or sd is None:
+            return grid
+        log_density = -0.5 * ((grid.fine - mean[:, None]) / sd[:, None]) ** 2
+        return replace(grid, log_weights=log_density.log_softmax(1)[self.group])
+
+    def resolved_posterior(
+        self,
+        items: CategoryItems,
+        grid: QuadratureGrid,
+        mean: Tensor | None = None,
+        sd: Tensor | None = None,
+    ) -> tuple[QuadratureGrid, Tensor, Posterior]:
+        """Return a grid that resolves every posterior, log-likelihoods at its nodes, posteriors.
+
+        Means and standard deviations are the groups'; without them ability is N(0, 1).
+        """
+        while grid.step * float(items.values[0].abs().max()) > STEEPEST:
+            grid = grid.halved()
+        at_nodes = self.node_loglik(items, grid.nodes)
+        while True:
+            posterior = integrate(at_nodes, self.own_grid(grid, mean, sd))
+            finer = refined_grid(grid, posterior, self.count, self.n_items)
+            if finer is grid:
+                return grid, at_nodes, posterior
+            if len(finer.nodes) > len(grid.nodes):
+                at_nodes = self.node_loglik(items, finer.nodes)
+            grid = finer
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Which estimate every parameter equals, and where estimates begin and may go.
+
+    Parameters ("cells") are the items' values, row by row, then every group's mean of ability, then
+    the logarithms of their standard deviations.
+    """
+
+    form: str
+    fixed: Tensor  # (n_cells,) values of the cells, used where they equal no estimate
+    label: Tensor  # (n_cells,) number of the estimate, or -1
+    n_kinds: int  # rows of the items' values
+    n_groups: int
+    prior: list[Prior | None]  # by kind
+
+    @property
+    def n_estimates(self) -> int:
+        """Number of free parameters."""
+        return int(self.label.max()) + 1
+
+    @property
+    def kind(self) -> Tensor:
+        """Row of the items' values of every estimate; n_kinds for means and n_kinds + 1 for sds."""
+        n_items = (len(self.label) - 2 * self.n_groups) // self.n_kinds
+        sizes = torch.tensor([n_items] * self.n_kinds + [self.n_groups] * 2)
+        of_cell = torch.arange(self.n_kinds + 2).repeat_interleave(sizes)
+        kinds = torch.zeros(self.n_estimates, dtype=torch.long)
+        kinds[self.label[self.label >= 0]] = of_cell[self.label >= 0]
+        return kinds
+
+    @property
+    def limits(self) -> Tensor:
+        """Bound of every estimate, of either sign."""
+        bound = torch.full((self.n_kinds + 2,), torch.inf, dtype=torch.float64)
+        bound[0] = LARGEST_SLOPE
+        if self.form == "logistic":
+            bound[2:4] = ASYMPTOTE_LIMIT
+        return bound[self.kind]
+
+    def unpack(self, estimates: Tensor) -> tuple[CategoryItems, Tensor, Tensor]:
+        """Return items, and the groups' means and standard deviations of ability, (n_groups,)."""
+        cells = torch.where(self.label >= 0, estimates[self.label], self.fixed)
+        items, mean, log_sd = cells.split(
+            [len(cells) - 2 * self.n_groups, self.n_groups, self.n_groups]
+        )
+        return CategoryItems(self.form, items.view(self.n_kinds, -1)), mean, log_sd.exp()
+
+    def averaged(self, cells: Tensor) -> Tensor:
+        """Return estimates as means of the cells that equal them."""
+        sums = torch.zeros(self.n_estimates + 1, dtype=cells.dtype)
+        counts = torch.bincount(self.label + 1, minlength=self.n_estimates + 1)
+        return (sums.index_add_(0, self.label + 1, cells) / counts)[1:]
+
+    def log_prior(self, estimates: Tensor) -> tuple[float, Tensor, Tensor]:
+        """Return the priors' log density with its first and second derivatives by the estimates.
+
+        A beta density is that of an asymptote; a normal density of an asymptote is that of its
+        logit, as in mirt.
+        """
+        value, first, second = 0.0, torch.zeros_like(estimates), torch.zeros_like(estimates)
+        kind = self.kind
+        for row, prior in enumerate(self.prior):
+            if prior is None:
+                continue
+            chosen = kind == row
+            x = estimates[chosen]
+            if isinstance(prior, Beta):
+                p, slope = x.sigmoid(), x.sigmoid() * (-x).sigmoid()
+                one, two = prior.derivatives(p)
+                one, two = one * slope, two * slope**2 + one * slope * (1 - 2 * p)
+                value += float(prior.log_density(p).sum())
+            else:
+                one, two = prior.derivatives(x)
+                value += float(prior.log_density(x).sum())
+            first[chosen], second[chosen] = one, two
+        return value, first, second
+
+
+class CategoryEM:
+    """The E-step with one distribution of ability per group, and derivatives at its posteriors."""
+
+    def __init__(self, answers: Answers, layout: Layout, settings: Settings) -> None:
+        self.at_nodes = torch.empty(0)  # log-likelihoods (n_rows, n_nodes) of the last E-step
+        self.answers, self.layout, self.settings = answers, layout, settings
+        self.grid, self.n_steps = quadrature_grid(), 0
+
+    def expect(self, estimates: Tensor) -> tuple[Posterior, float]:
+        """Return posteriors and log-likelihood plus log prior; refine the grid where needed."""
+        items, *moments = self.layout.unpack(estimates)
+        self.grid, self.at_nodes, posterior = self.answers.resolved_posterior(
+            items, self.grid, *moments
+        )
+        loglik = float(posterior.loglik @ self.answers.count)
+        return posterior, loglik + self.layout.log_prior(estimates)[0]
+
+    def grid_error(self, estimates: Tensor, objective: float) -> float:
+        """Return by how many nats the objective moves on a grid of half the step."""
+        items, *moments = self.layout.unpack(estimates)
+        finer = self.grid.halved()
+        at_nodes = self.answers.node_loglik(items, finer.nodes)
+        posterior = integrate(at_nodes, self.answers.own_grid(finer, *moments))
+        loglik = float(posterior.loglik @ self.answers.count)
+        return abs(loglik + self.layout.log_prior(estimates)[0] - objective)
+
+    def derivatives(
+        self, estimates: Tensor, n_polynomials: int = POLYNOMIALS
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Return gradient, information of complete data and observed one, in the estimates.
+
+        Call :meth:`expect` at the same estimates first. Few polynomials leave out some of the
+        missing information.
+        """
+        layout, answers, grid = self.layout, self.answers, self.grid
+        items, mean, sd = layout.unpack(estimates)
+        n_kinds, n_groups, n_items = layout.n_kinds, layout.n_groups, answers.n_items
+        basis = torch.zeros(len(layout.label), layout.n_estimates, dtype=torch.float64)
+        free = (layout.label >= 0).nonzero().squeeze(1)
+        basis[free, layout.label[free]] = 1
+        of_items = basis[: n_kinds * n_items].view(n_kinds, n_items, -1)
+        own_grid = answers.own_grid(grid, mean, sd)
+        _, weights = fine_posterior(self.at_nodes, own_grid)
+        count = answers.count[:, None]
+        tables = [
+            (part, hot, *items[part].by_parameters(grid.nodes)) for part, hot in answers.blocks()
+        ]
+
+        # Complete data: expected counts times derivatives, and times squares of first derivatives,
+        # which is the information that never has the wrong sign.
+        _, uphill, curvature = layout.log_prior(estimates)
+        uphill, observed = uphill.clone(), torch.diag(-curvature)
+        complete = torch.diag((-curvature).clamp_min(0))
+        at_nodes = grid.at_nodes(weights) * count
+        for part, hot, first, second in tables:
+            expected = (hot.T @ at_nodes).view(-1, answers.n_categories, len(grid.nodes))
+            uphill += torch.einsum("jcn,jcnk,kje->e", expected, first, of_items[:, part])
+            half = of_items[:, part].flatten(0, 1)
+            for matrix, inner in (
+                (observed, -torch.einsum("jcn,jcnkl->jkl", expected, second)),
+                (complete, torch.einsum("jcn,jcnk,jcnl->jkl", expected, first, first)),
+            ):
+                matrix += half.T @ torch.einsum("jkl,lje->kje", inner, of_items[:, part]).flatten(
+                    0, 1
+                )
+
+        # Abilities: derivatives of the groups' normal log densities by mean and log sd.
+        z = (grid.fine - mean[answers.group, None]) / sd[answers.group, None]
+        member = one_hot(answers.group, n_groups).double()
+        of_mean, of_sd = (basis[-k * n_groups :][:n_groups] for k in (2, 1))
+        scores = torch.stack([z / sd[answers.group, None], z**2 - 1])
+        totals = (scores * (weights * count)).sum(2) @ member
+        uphill += totals[0] @ of_mean + totals[1] @ of_sd
+        size = member.T @ answers.count
+        for of_moment, information in ((of_mean, size / sd**2), (of_sd, 2 * size)):
+            inner = of_moment.T @ (of_moment * information[:, None])
+            complete, observed = complete + inner, observed + inner
+
+        # Missing information: posterior covariances of the scores, by orthonormal polynomials.
+        largest = 0.0
+        polynomials = orthonormal_polynomials(weights, grid.fine, n_polynomials)
+        for degree, weighted in enumerate(polynomials):
+            if degree == 0:
+                continue
+            projected = grid.at_nodes(weighted)
+            total = torch.zeros(len(weights), layout.n_estimates, dtype=torch.float64)
+            for part, hot, first, _ in tables:
+                by_node = first.permute(3, 0, 1, 2).flatten(1, 2)  # (n_kinds, n_items n_cat, n)
+                for kind in range(n_kinds):
+                    score = (projected @ by_node[kind].T).mul_(hot)
+                    score = score.view(len(hot), -1, answers.n_categories).sum(2)
+                    total += score @ of_items[kind, part]
+            by_mean, by_sd = (scores * weighted).sum(2)
+            total += (by_mean[:, None] * member) @ of_mean + (by_sd[:, None] * member) @ of_sd
+            total *= count.sqrt()
+            observed -= total.T @ total
+            size_now = float(total.square().sum())
+            largest = largest or size_now
+            if size_now <= NEGLIGIBLE * largest:
+                break
+        return uphill, complete, observed
+
+
+def climb(em: CategoryEM, estimates: Tensor) -> tuple[Tensor, float, bool]:
+    """Climb to a maximum; return it, log-likelihood plus log prior, and whether it is one."""
+    limits, damping = em.layout.limits, 1.0
+    _, value = em.expect(estimates)
+    while em.n_steps < em.settings.max_iterations:
+        uphill, complete, observed = em.derivatives(estimates, STEP_POLYNOMIALS)
+        # Estimates at their bounds stay there unless the gradient points inwards.
+        moves = ~((estimates.abs() >= limits) & (uphill * estimates > 0))
+        scale = moves * complete.diagonal().clamp_min(FLATTEST).rsqrt()
+        curvature, vectors = torch.linalg.eigh(observed * scale * scale[:, None])
+        # Where the information is not positive the step is turned uphill.
+        curvature, vectors = curvature.abs().clamp_min(FLATTEST), scale[:, None] * vectors
+        along = vectors.T @ uphill
+        if float((along**2 / curvature).sum()) / 2 < ENOUGH:
+            return estimates, value, True
+        while True:
+            step = vectors @ (along / (curvature + damping))
+            trial = estimates + step.clamp(-LARGEST_STEP, LARGEST_STEP)
+            trial = torch.minimum(torch.maximum(trial, -limits), limits)
+            grid = em.grid
+            _, reached = em.expect(trial)
+            if em.grid is not grid:  # it was refined: values on two grids cannot be compared
+                _, value = em.expect(estimates)
+                _, reached = em.expect(trial)
+            if reached > value:  # and a number
+                break
+            damping = max(4 * damping, LEAST_DAMPING)
+            if damping > MOST_DAMPING:  # rounding decides
+                em.expect(estimates)
+                return estimates, value, float(uphill @ step) < ROUNDING
+        damping = damping / 10 if damping > LEAST_DAMPING else 0.0
+        estimates, value = trial, reached
+        em.n_steps += 1
+        if em.settings.progress:
+            print(f"step {em.n_steps}: {value:.4f} nats, damping {damping:.2g}", file=sys.stderr)
+    return estimates, value, False

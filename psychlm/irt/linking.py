@@ -1,0 +1,152 @@
+"""Put items and abilities on another scale, which common items of two fits may tell."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import TypeVar
+
+import numpy as np
+import pandas as pd
+from scipy import optimize
+
+from psychlm.frames import FrameError
+from psychlm.irt.curves import four_parameters, probability
+from psychlm.irt.item_fit import STANDARD_GRID, normal_weights
+from psychlm.irt.result import IRTFit
+
+FitOrItems = TypeVar("FitOrItems", IRTFit, pd.DataFrame)
+
+
+def link(fit_or_items: FitOrItems, *, slope: float = 1.0, intercept: float = 0.0) -> FitOrItems:
+    r"""Return a fit or items on another scale of ability, theta* = slope theta + intercept.
+
+    .. math:: a^* = a / A, \qquad b^* = A b + B, \qquad d^* = d - a B / A
+
+    leaves every probability as it is (Kolen and Brennan 2014, section 6.2). Scores and standard
+    errors follow; a linked fit has no covariance matrix.
+
+    Parameters
+    ----------
+    fit_or_items : IRTFit or DataFrame
+        A fit, or items with a, b or d, and optionally c and standard errors.
+    slope, intercept : float
+        A > 0 and B, in units of the new scale: for example the standard deviation and mean of the
+        fit's reference group on the new scale.
+
+    Examples
+    --------
+    >>> link(pd.DataFrame({"a": [1.0], "b": [0.0]}), slope=2, intercept=1).round(2).to_dict("list")
+    {'a': [0.5], 'b': [1.0], 'd': [-0.5]}
+    """
+    if not (math.isfinite(slope) and math.isfinite(intercept) and slope > 0):
+        raise ValueError(f"slope {slope} must be positive, and both it and {intercept} be finite")
+    if isinstance(fit_or_items, IRTFit):
+        fit = fit_or_items
+        return replace(
+            fit,
+            items=link(fit.items, slope=slope, intercept=intercept),
+            ability_mean=slope * fit.ability_mean + intercept,
+            ability_sd=slope * fit.ability_sd,
+            se_ability_variance=slope**2 * fit.se_ability_variance,
+            covariance=None,
+        )
+    old = fit_or_items
+    items, shift = old.copy(), intercept / slope
+    tags = [name[1:] for name in old if name[0] == "d" and (name == "d" or name[1:].isdigit())]
+    if not tags or tags == [""]:  # dichotomous: b and d must agree, and one may be missing
+        tags = [""]
+        a, d, _, _ = four_parameters(old)
+        items = items.assign(a=a, d=d, b=old["b"] if "b" in old else -d / a)
+    before = items.copy()
+    items["a"] = before["a"] / slope
+    if "se_a" in old:
+        items["se_a"] = old["se_a"] / slope
+    for tag in tags:
+        a, b, d = (before[name] for name in ("a", f"b{tag}", f"d{tag}"))
+        items[f"d{tag}"], items[f"b{tag}"] = d - a * shift, slope * b + intercept
+        if {"se_a", f"se_b{tag}", f"se_d{tag}"} <= set(old):
+            # se_b comes from var(d) + 2 b cov(a, d) + b^2 var(a), over a^2: solve for cov(a, d).
+            var_a, var_d = old["se_a"].fillna(0) ** 2, old[f"se_d{tag}"] ** 2
+            with np.errstate(divide="ignore", invalid="ignore"):
+                cov = ((a * old[f"se_b{tag}"]) ** 2 - var_d - b**2 * var_a) / (2 * b)
+            cov = cov.where(old["se_a"].notna(), 0.0)
+            items[f"se_b{tag}"] = old[f"se_b{tag}"] * slope
+            items[f"se_d{tag}"] = np.sqrt(var_d - 2 * shift * cov + shift**2 * var_a)
+    return items
+
+
+def linking_constants(source: IRTFit | pd.DataFrame, target: IRTFit | pd.DataFrame) -> pd.DataFrame:
+    r"""Find the scale's change from the items that two calibrations share.
+
+    .. math:: \theta_{target} = A \theta_{source} + B
+
+    Parameters
+    ----------
+    source, target : IRTFit or DataFrame
+        Two fits, or tables of dichotomous items, with at least two items in common; only those are
+        compared.
+
+    Returns
+    -------
+    DataFrame, by method
+        ``slope`` A and ``intercept`` B for :func:`link`, and ``criterion``, the smallest weighted
+        squared difference: of item curves ("Haebara"), or of test curves ("Stocking-Lord"), over
+        N(0, 1) on the target's scale. "mean/sigma" and "mean/mean" equate moments of difficulties,
+        or of slopes, and have none.
+
+    References
+    ----------
+    Haebara (1980), Japanese Psychological Research 22, 144-149; Stocking & Lord (1983), Applied
+    Psychological Measurement 7, 201-210; Kolen & Brennan (2014), chapter 6.
+
+    Examples
+    --------
+    >>> old = pd.DataFrame({"a": [1.0, 1.5, 0.8], "b": [-1.0, 0.0, 1.0]}, list("xyz"))
+    >>> found = linking_constants(old, link(old, slope=2, intercept=1))
+    >>> float(found.loc["Haebara", "slope"].round(4))
+    2.0
+    """
+    tables = [each.items if isinstance(each, IRTFit) else each for each in (source, target)]
+    common = tables[0].index.intersection(tables[1].index)
+    if len(common) < 2:
+        raise FrameError(f"{len(common)} items are common to both; linking takes at least 2")
+    old, new = (
+        replace(each, items=table.loc[common]) if isinstance(each, IRTFit) else table.loc[common]
+        for each, table in zip((source, target), tables, strict=True)
+    )
+
+    def curves(items: IRTFit | pd.DataFrame) -> np.ndarray:
+        """Return the probability of every category but the first, (n_theta, n_items, n)."""
+        if isinstance(items, IRTFit):
+            return items.probability(STANDARD_GRID)[..., 1:]
+        return probability(STANDARD_GRID, items)[..., None]
+
+    # Moments of difficulties (all thresholds) and slopes.
+    b_old, b_new = (table.loc[common].filter(regex=r"^b\d*$").to_numpy(float) for table in tables)
+    a_old, a_new = (table.loc[common, "a"].to_numpy(float) for table in tables)
+    rows = {}
+    for name, slope in (
+        ("mean/sigma", np.nanstd(b_new) / np.nanstd(b_old)),
+        ("mean/mean", a_old.mean() / a_new.mean()),
+    ):
+        rows[name] = [slope, np.nanmean(b_new) - slope * np.nanmean(b_old), np.nan]
+
+    # Curves: search from there.
+    wanted, weights = curves(new), normal_weights(STANDARD_GRID)
+    score = np.arange(1, wanted.shape[2] + 1)
+    for name in ("Haebara", "Stocking-Lord"):
+
+        def distance(constants: np.ndarray, name: str = name) -> float:
+            linked = link(old, slope=math.exp(constants[0]), intercept=constants[1])
+            gap = curves(linked) - wanted
+            if name == "Stocking-Lord":
+                return float(weights @ (gap @ score).sum(1) ** 2)
+            return float(weights @ (gap**2).sum((1, 2)))
+
+        start = [math.log(rows["mean/sigma"][0]), rows["mean/sigma"][1]]
+        options = {"xatol": 1e-7, "fatol": 1e-13}
+        best = optimize.minimize(distance, start, method="Nelder-Mead", options=options)
+        rows[name] = [math.exp(best.x[0]), best.x[1], best.fun]
+    columns = ["slope", "intercept", "criterion"]
+    return pd.DataFrame.from_dict(rows, orient="index", columns=columns).rename_axis("method")

@@ -1,0 +1,182 @@
+"""Power of a planned reading study to tell two language models apart."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+from scipy import stats
+from statsmodels.stats.proportion import proportion_confint
+
+from psychlm.frames import FrameError
+
+Floats = NDArray[np.float64]
+
+
+def power_curve(
+    words: pd.DataFrame,
+    expected: str,
+    first: Sequence[str],
+    second: Sequence[str],
+    baseline: Sequence[str],
+    *,
+    readers: Sequence[int],
+    texts: Sequence[int],
+    sd_residual: float,
+    sd_word: float = 0.0,
+    sd_rate: float = 0.0,
+    folds: int = 10,
+    n_simulations: int = 500,
+    level: float = 0.95,
+    rng: np.random.Generator | int = 0,
+) -> pd.DataFrame:
+    """Return how often a study of each size finds that the first model predicts times better.
+
+    A simulated study draws texts from those of a pilot (with replacement where it needs more of
+    them). The mean time of a word over R readers is
+
+        y = expected + word + rate * x + residual,
+
+    with normal deviations of the word (``sd_word``), of the readers' mean rate per unit of x, the
+    first column of ``first`` (``sd_rate / sqrt(R)``), and of the readings
+    (``sd_residual / sqrt(R)``). The study regresses y on the baseline and on each model's columns,
+    leaves out one part of the texts at a time, and compares the models' log-likelihoods of the
+    texts left out by a paired t test over texts. Fits to overlapping texts make that test
+    conservative where gains are small.
+
+    Parameters
+    ----------
+    words : DataFrame
+        The words of the pilot's texts: ``text_id`` and the columns named below, without gaps.
+    expected : str
+        Column of the time (ms) that the pilot's fit expects of the average reader.
+    first, second, baseline : sequences of str
+        Predictors of the two models, and those that both have beside them.
+    readers, texts : sequences of int
+        The sizes to try; every pair of them is one study.
+    sd_residual, sd_word, sd_rate : float
+        Standard deviations (ms, and ms per unit of x), as ``GAMFit.variance_components`` has them.
+    folds : int
+        Parts of the texts.
+    n_simulations : int
+        Simulated studies of each size.
+    level : float
+        1 - the level of the test, and coverage of the interval of power.
+
+    Returns
+    -------
+    DataFrame
+        One row per size: ``n_readers``, ``n_texts``, ``gain`` (difference of the held-out
+        log-likelihoods, nats per study, mean), ``gain_sd``, ``power`` with ``low`` and ``high``
+        (Wilson), and ``n_simulations``.
+
+    Raises
+    ------
+    FrameError
+        If columns are absent or have gaps.
+    ValueError
+        If a size is too small for the folds.
+
+    Examples
+    --------
+    >>> rng = np.random.default_rng(1)
+    >>> words = pd.DataFrame(rng.normal(size=(400, 2)), columns=["a", "b"])
+    >>> words = words.assign(text_id=np.repeat(range(40), 10), one=1.0, ms=300 + 5 * words["a"])
+    >>> found = power_curve(
+    ...     words, "ms", ["a"], ["b"], ["one"], readers=[4, 64], texts=[40], sd_residual=60,
+    ...     n_simulations=50,
+    ... )
+    >>> found["power"].round(1).tolist()
+    [0.2, 1.0]
+    """
+    rng = np.random.default_rng(rng)
+    names = list(dict.fromkeys([*baseline, *first, *second]))
+    absent = [name for name in ("text_id", expected, *names) if name not in words]
+    gaps = [name for name in (expected, *names) if name in words and words[name].isna().any()]
+    if absent or gaps:
+        raise FrameError(
+            f"words lack the columns {absent}, and have gaps in {gaps}; the words of a pilot need "
+            "all predictors: leave out those without"
+        )
+    if min(texts) < 2 * folds or min(readers) < 1:
+        raise ValueError(
+            f"studies of {min(texts)} texts and {min(readers)} readers; {folds} folds need "
+            f"{2 * folds} texts or more, and a study needs a reader"
+        )
+    words = words.sort_values("text_id", kind="stable")
+    # centred and scaled columns with an intercept; fits do not depend on it
+    raw = words[names].to_numpy(np.float64)
+    spread = raw.std(axis=0)
+    scaled = (raw - raw.mean(axis=0)) / np.where(spread > 0, spread, 1)
+    columns = np.column_stack([np.ones(len(words)), scaled[:, spread > 0]])
+    kept = [name for name, varies in zip(names, spread > 0, strict=True) if varies]
+    parts = [
+        [0, *(1 + kept.index(name) for name in [*baseline, *model] if name in kept)]
+        for model in (first, second)
+    ]
+    begins = np.flatnonzero(np.r_[True, np.diff(pd.factorize(words["text_id"])[0]) != 0])
+    rows_of = np.split(np.arange(len(words)), begins[1:])
+    products = np.add.reduceat(columns[:, :, None] * columns[:, None, :], begins)  # X'X by text
+    mean, rate = words[expected].to_numpy(np.float64), words[first[0]].to_numpy(np.float64)
+
+    results = []
+    for n_readers in readers:
+        for n_texts in texts:
+            gains, found = np.empty(n_simulations), 0
+            critical = stats.t.ppf((1 + level) / 2, n_texts - 1)
+            for study in range(n_simulations):
+                again = n_texts > len(rows_of)
+                chosen = rng.choice(len(rows_of), n_texts, replace=again)
+                rows = np.concatenate([rows_of[text] for text in chosen])
+                sizes = np.array([len(rows_of[text]) for text in chosen])
+                noise = rng.normal(0, np.hypot(sd_word, sd_residual / n_readers**0.5), len(rows))
+                slope = rng.normal(0, sd_rate / n_readers**0.5)
+                y = mean[rows] + slope * rate[rows] + noise
+                fold = rng.permutation(n_texts) % folds
+                first_rows = np.r_[0, np.cumsum(sizes)[:-1]]
+                xx, yy = products[chosen], np.add.reduceat(y**2, first_rows)
+                xy = np.add.reduceat(columns[rows] * y[:, None], first_rows)
+                by_text = [
+                    heldout_loglik(xx[:, part][:, :, part], xy[:, part], yy, sizes, fold)
+                    for part in parts
+                ]
+                difference = by_text[0] - by_text[1]
+                gains[study] = difference.sum()
+                error = difference.std(ddof=1) / n_texts**0.5
+                found += difference.mean() > critical * error
+            low, high = proportion_confint(found, n_simulations, 1 - level, method="wilson")
+            row = {"n_readers": n_readers, "n_texts": n_texts, "gain": gains.mean()}
+            row |= {"gain_sd": gains.std(ddof=1), "power": found / n_simulations}
+            results.append(row | {"low": low, "high": high, "n_simulations": n_simulations})
+    return pd.DataFrame(results)
+
+
+def heldout_loglik(
+    xx: Floats, xy: Floats, yy: Floats, sizes: NDArray[np.int64], fold: NDArray[np.int64]
+) -> Floats:
+    """Return each text's log-likelihood under a regression on the texts of the other folds.
+
+    Parameters
+    ----------
+    xx, xy, yy : (n_texts, p, p), (n_texts, p) and (n_texts,) arrays
+        X'X, X'y and y'y of each text.
+    sizes, fold : (n_texts,) int arrays
+        The texts' numbers of words, and the fold in which each is left out.
+
+    Returns
+    -------
+    (n_texts,) array
+        Nats, with the training texts' maximum-likelihood variance.
+    """
+    # the sums over the texts that are not in a fold: all, less those in it
+    inside = (fold == np.unique(fold)[:, None]).astype(float)
+    train_xx = xx.sum(axis=0) - np.einsum("ft,tij->fij", inside, xx)
+    beta = np.linalg.solve(train_xx, (xy.sum(axis=0) - inside @ xy)[:, :, None])[:, :, 0]
+    # residual sum of squares of every text under every fold's fit: y'y - 2 b'X'y + b'X'Xb
+    rss = yy - 2 * beta @ xy.T + np.einsum("tij,fi,fj->ft", xx, beta, beta, optimize=True)
+    variance = ((1 - inside) * rss).sum(axis=1) / ((1 - inside) @ sizes)
+    of_text = inside.argmax(axis=0)
+    left_out = rss[of_text, np.arange(len(sizes))] / variance[of_text]
+    return -(sizes * np.log(2 * np.pi * variance[of_text]) + left_out) / 2

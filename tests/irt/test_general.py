@@ -1,0 +1,240 @@
+"""Graded, partial-credit and 4PL items, groups, linking, reliability, against mirt and equateIRT.
+
+References: mirt 1.45.1 (tests/reference/irt/more), equateIRT for linking constants, statsmodels for
+logistic DIF; known parameters where no program gives them.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+import statsmodels.api as sm
+
+from psychlm import corpora, irt, simulate
+from psychlm.frames import FrameError
+
+
+@pytest.fixture(scope="module")
+def mirt(reference_dir):
+    """Read a table of mirt's results, by its name."""
+    return lambda name, **kwargs: pd.read_csv(reference_dir / "irt/more" / f"{name}.csv", **kwargs)
+
+
+@pytest.fixture(scope="module")
+def science(mirt):
+    data = mirt("data_Science")
+    return data, {model: irt.fit(data, model) for model in ("graded", "gpcm")}
+
+
+@pytest.fixture(scope="module")
+def two_groups(mirt):
+    data = mirt("data_two_groups")
+    return data.drop(columns="group"), data["group"]
+
+
+@pytest.mark.parametrize("model", ["graded", "gpcm"])
+def test_polytomous_fits_scores_information_and_reliability_equal_mirt(model, science, mirt):
+    data, fit = science[0], science[1][model]
+    assert fit.converged
+    loglik = mirt("polytomous_fits", index_col="model").loc[f"Science_{model}", "logLik"]
+    assert fit.loglik == pytest.approx(loglik, abs=1e-3)
+    theirs = mirt(f"items_Science_{model}", index_col="item")
+    # Of gpcm's first step mirt's standard error leaves out the covariance with the slope.
+    names = ["a", "b1", "b2", "b3", "se_a", "se_b2", "se_b3"]
+    pd.testing.assert_frame_equal(fit.items[names], theirs[names], atol=1e-3, rtol=1e-3)
+    eap, score = mirt("eap_first20_Science"), fit.score(data.iloc[:20])
+    assert score["theta"].to_numpy() == pytest.approx(eap[f"EAP_{model}"].to_numpy(), abs=1e-3)
+    assert score["se"].to_numpy() == pytest.approx(eap[f"se_{model}"].to_numpy(), abs=1e-3)
+    curve = mirt("test_information_Science")
+    information = fit.information(curve["theta"].to_numpy()).sum(axis=1)
+    assert information == pytest.approx(curve[model].to_numpy(), abs=1e-3)
+    theirs = mirt("polytomous_reliability", index_col="model").loc[f"Science_{model}"]
+    assert fit.reliability(data).to_numpy() == pytest.approx(theirs.to_numpy()[::-1], abs=1e-3)
+
+
+@pytest.mark.parametrize("model", ["graded", "gpcm"])
+def test_ratings_of_lalor_2018_and_missing_answers_equal_mirt(model, mirt):
+    fits = mirt("polytomous_fits", index_col="model")
+    columns = mirt("lalor2018_first25_columns", dtype=str)["column"]
+    ratings = irt.fit(corpora.lalor2018_ratings()[columns], model, standard_errors=False)
+    expected = fits.loc[f"lalor2018_first25_{model}", "logLik"]
+    assert ratings.loglik == pytest.approx(expected, abs=1e-3)
+    theirs = mirt(f"items_lalor2018_first25_{model}", index_col="item")
+    assert ratings.items["a"].abs().to_numpy() == pytest.approx(
+        theirs["a"].abs().to_numpy(), abs=1e-3
+    )
+    gaps = irt.fit(mirt("data_Science_missing10").dropna(how="all"), model)
+    assert gaps.loglik == pytest.approx(fits.loc[f"Science_missing10_{model}", "logLik"], abs=1e-3)
+    names = ["a", "b1", "b2", "b3"]
+    theirs = mirt(f"items_Science_missing10_{model}", index_col="item")
+    pd.testing.assert_frame_equal(gaps.items[names], theirs[names], atol=1e-3)
+
+
+def test_a_graded_model_of_two_categories_is_the_2pl_and_gpcm_with_equal_slopes_the_1pl():
+    data = corpora.lsat6()
+    two, graded = irt.fit(data, "2PL"), irt.fit(data, "graded")
+    assert graded.loglik == pytest.approx(two.loglik, abs=1e-5)
+    assert graded.items["se_b1"].to_numpy() == pytest.approx(two.items["se_b"].to_numpy(), rel=1e-2)
+    for method in ("eap", "map", "ml"):
+        ours, theirs = (fit.score(data.iloc[:50], method) for fit in (graded, two))
+        np.testing.assert_allclose(ours["theta"], theirs["theta"], atol=2e-3)
+    one = irt.fit(data, "1PL")
+    for tied in (
+        irt.fit(data, "2PL", equal={"slope": "all"}),
+        irt.fit(data, "gpcm", equal={"slope": list(data.columns)}),
+    ):
+        assert tied.loglik == pytest.approx(one.loglik, abs=1e-5)
+        assert tied.n_parameters == one.n_parameters == 6
+    some = irt.fit(data, "2PL", equal={"slope": [data.columns[:2], data.columns[2:4]]})
+    assert some.n_parameters == 8
+    assert one.loglik < some.loglik < two.loglik
+
+
+def test_4pl_with_fixed_asymptotes_equals_mirt(mirt):
+    data, truth = mirt("data_4PL"), mirt("truth_4PL", index_col="item")
+    both = irt.fit(data, "2PL", guessing=truth["c"], upper=truth["u"])
+    theirs = mirt("items_4PL_fixed_true_asymptotes", index_col="item")
+    names = ["a", "b", "d", "se_a", "se_d"]
+    pd.testing.assert_frame_equal(both.items[names], theirs[names], atol=1e-3)
+    with pytest.warns(irt.IRTWarning, match="asymptotes of items"):
+        lower = irt.fit(data, "3PL", upper=0.95, standard_errors=False)
+    theirs = mirt("items_4PL_fixed_upper0.95_lower_free", index_col="item")
+    found = lower.items[["a", "b", "c"]].rename(columns={"c": "g"})
+    pd.testing.assert_frame_equal(found, theirs[["a", "b", "g"]], atol=1e-3)
+    fit = irt.s_x2(both, data)  # S-X2 takes upper asymptotes
+    assert fit["p"].min() > 1e-4
+    assert (fit["df"] > 10).all()
+    with pytest.raises(ValueError, match="M2 of items with upper asymptotes"):
+        irt.m2(both, data)
+
+
+def test_4pl_with_priors_recovers_known_parameters():
+    rng = np.random.default_rng(1)
+    known = simulate.items(15, rng, "2PL").assign(c=0.15, u=0.9)
+    theta = rng.normal(size=4000)
+    p = irt.curves.probability(theta, known)
+    data = pd.DataFrame((rng.random(p.shape) < p).astype(float), columns=known.index)
+    priors = {"guessing": irt.Beta(15, 85), "upper": irt.Beta(90, 10)}
+    fit = irt.fit(data, "4PL", priors=priors, standard_errors=False)
+    assert fit.converged
+    grid = np.linspace(-2, 2, 41)
+    gap = fit.probability(grid)[..., 1] - irt.curves.probability(grid, known)
+    assert np.abs(gap).max() < 0.07
+    assert np.sqrt((gap**2).mean()) < 0.02
+
+
+def test_groups_with_free_means_and_variances_equal_mirt(two_groups, mirt):
+    responses, group = two_groups
+    logliks = mirt("groups_fits", index_col="model")["logLik"]
+    parameters = mirt("groups_items").set_index(["model", "group", "item"])
+    moments = mirt("groups_moments").set_index(["model", "group"])
+    for model, free in (
+        ("configural", "all"),
+        ("metric_variance_free", {"intercept": "all"}),
+        ("scalar_mean_variance_free", ()),
+        ("partial_scalar_i04_i11_free", ["i04", "i11"]),
+    ):
+        fit = irt.fit(responses, "2PL", group=group, free=free)
+        assert fit.loglik == pytest.approx(logliks[model], abs=1e-3)
+        theirs, names = parameters.loc[model], ["a", "b", "d", "se_a", "se_d"]
+        pd.testing.assert_frame_equal(fit.group_items[names], theirs[names], atol=1e-3)
+        assert fit.groups["mean"].to_numpy() == pytest.approx(
+            moments.loc[model, "mean"].to_numpy(), abs=1e-3
+        )
+        variance = fit.groups["sd"] ** 2
+        assert variance.to_numpy() == pytest.approx(
+            moments.loc[model, "variance"].to_numpy(), abs=2e-3
+        )
+    theirs = moments.loc[(model, "g2")]
+    se = fit.groups.loc["g2", ["se_mean", "se_sd"]] * [1, 2 * fit.groups.loc["g2", "sd"]]
+    assert se.to_numpy() == pytest.approx(theirs[["se_mean", "se_variance"]].to_numpy(), rel=1e-2)
+
+
+def test_linking_constants_equal_equate_irt(mirt):
+    forms = [mirt(f"items_form_{name}", index_col="item") for name in "BA"]
+    expected = mirt("linking_constants").query("source.str.startswith('equateIRT')")
+    expected = expected.set_index(expected["method"].str.replace("mean-sigma", "mean/sigma"))
+    found = irt.linking_constants(*forms)
+    for method in ("mean/sigma", "Haebara", "Stocking-Lord"):
+        theirs = expected.loc[method, ["A", "K"]].to_numpy(float)
+        assert found.loc[method, ["slope", "intercept"]].to_numpy() == pytest.approx(
+            theirs, abs=1e-4
+        )
+
+
+def test_linking_undoes_a_change_of_scale_of_polytomous_fits(science):
+    fit = science[1]["graded"]
+    moved = irt.link(fit, slope=1.5, intercept=-0.5)
+    grid = np.linspace(-3, 3, 7)
+    np.testing.assert_allclose(moved.probability(1.5 * grid - 0.5), fit.probability(grid))
+    found = irt.linking_constants(fit, moved)[["slope", "intercept"]]
+    np.testing.assert_allclose(found.loc["Stocking-Lord"], [1.5, -0.5], atol=1e-3)
+    assert moved.score(science[0].iloc[:5])["theta"].to_numpy() == pytest.approx(
+        1.5 * fit.score(science[0].iloc[:5])["theta"].to_numpy() - 0.5, abs=1e-5
+    )
+
+
+def test_reliability_and_plausible_values_equal_mirt(reference_dir, mirt):
+    data = pd.read_csv(reference_dir / "irt/data_LSAT7.csv")
+    fit = irt.fit(data, "2PL")
+    theirs = mirt("reliability_LSAT7", index_col="model").loc["LSAT7_2PL"]
+    found = fit.reliability(data)
+    assert found["marginal"] == pytest.approx(theirs["marginal_rxx"], abs=1e-3)
+    assert found["empirical"] == pytest.approx(theirs["empirical_rxx_EAP"], abs=1e-3)
+    draws = fit.plausible_values(data, 40, seed=1)
+    score = fit.score(data)
+    z = (draws.mean(axis=1) - score["theta"]) / (score["se"] / np.sqrt(40))
+    assert z.std() == pytest.approx(1, abs=0.1)
+    assert draws.var().mean() == pytest.approx(theirs["plausible_values_mean_variance"], abs=0.03)
+    pd.testing.assert_frame_equal(draws, fit.plausible_values(data, 40, seed=1))
+
+
+def test_infit_and_outfit_equal_their_definitions():
+    data = corpora.lsat6()
+    fit = irt.fit(data, "2PL", standard_errors=False)
+    p = irt.curves.probability(fit.score(data)["theta"], fit.items)
+    x, v = data.to_numpy(), p * (1 - p)
+    found = irt.infit_outfit(fit, data)
+    np.testing.assert_allclose(found["outfit"], ((x - p) ** 2 / v).mean(axis=0), rtol=1e-3)
+    np.testing.assert_allclose(
+        found["infit"], ((x - p) ** 2).sum(axis=0) / v.sum(axis=0), rtol=1e-3
+    )
+
+
+def test_logistic_dif_equals_statsmodels_and_finds_a_shifted_item():
+    rng = np.random.default_rng(2)
+    known = simulate.items(12, rng, "1PL")
+    shifted = known.assign(b=known["b"] + 1.2 * (known.index == known.index[4]))
+    sides = [simulate.responses(rng.normal(size=400), k, rng) for k in (known, shifted)]
+    data = pd.concat(sides, ignore_index=True).rename_axis("person")
+    focal = np.repeat([0.0, 1.0], 400)
+    found = irt.dif_logistic(data, np.where(focal, "focal", "reference"))
+    score = data.sum(axis=1).to_numpy()
+    columns = np.column_stack([np.ones_like(score), score, focal, score * focal])
+    item = data.columns[4]
+    fits = [sm.Logit(data[item], columns[:, :k]).fit(disp=0) for k in (1, 2, 3, 4)]
+    assert found.loc[item, "chi2"] == pytest.approx(2 * (fits[3].llf - fits[1].llf), rel=1e-6)
+    assert found.loc[item, "log_odds"] == pytest.approx(fits[2].params.iloc[2], rel=1e-6)
+    assert found.loc[item, "se"] == pytest.approx(fits[2].bse.iloc[2], rel=1e-6)
+    assert found["p_adjusted"].idxmin() == item
+    assert found.loc[item, "log_odds"] < 0  # harder for the focal group
+    null = fits[0].llnull
+    r2 = [(1 - np.exp(2 * (null - fits[k].llf) / 800)) / (1 - np.exp(null / 400)) for k in (1, 3)]
+    assert found.loc[item, "delta_r2"] == pytest.approx(r2[1] - r2[0], rel=1e-5)
+    assert (found["class"] == np.where(found["delta_r2"] < 0.035, "A", "B")).all()
+
+
+def test_polytomous_fits_are_saved_and_what_has_no_answer_is_refused(science, tmp_path):
+    data, fits = science
+    fits["gpcm"].to_json(tmp_path / "fit.json")
+    again = irt.IRTFit.from_json(tmp_path / "fit.json")
+    pd.testing.assert_frame_equal(again.score(data), fits["gpcm"].score(data))
+    with pytest.raises(FrameError, match="answers .* that nobody gave"):
+        fits["gpcm"].score(data + 7)
+    with pytest.raises(FrameError, match="several categories"):
+        irt.s_x2(fits["gpcm"], data)
+    with pytest.raises(FrameError, match="no asymptotes"):
+        irt.fit(data, "graded", upper=0.9)
+    with pytest.raises(ValueError, match="take groups"):
+        irt.fit(corpora.lsat6(), "2PL", free=["item-1"])

@@ -1,0 +1,66 @@
+"""Power of reading studies. References: OLS and power of t tests in statsmodels, the level."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy import stats
+from statsmodels.regression.linear_model import OLS
+from statsmodels.stats.power import TTestPower
+
+from psychlm import reading_times as reading
+from psychlm.frames import FrameError
+from psychlm.reading_times.power import heldout_loglik
+
+
+@pytest.fixture(scope="module")
+def words() -> pd.DataFrame:
+    rng = np.random.default_rng(3)
+    frame = pd.DataFrame(rng.normal(size=(600, 3)), columns=["a", "b", "length"])
+    frame["text_id"] = np.repeat([f"t{i:02d}" for i in range(60)], 10)
+    return frame.assign(flat=300.0, ms=300 + 4 * frame["a"] + 6 * frame["length"])
+
+
+def test_heldout_logliks_equal_those_of_statsmodels_fits(words, rng) -> None:
+    x = np.column_stack([np.ones(len(words)), words[["a", "length"]]])
+    y = words["ms"].to_numpy() + rng.normal(0, 20, len(words))
+    fold = rng.permutation(60) % 5
+    texts, times = x.reshape(60, 10, 3), y.reshape(60, 10)
+    moments = np.einsum("twi,twj->tij", texts, texts), np.einsum("twi,tw->ti", texts, times)
+    found = heldout_loglik(*moments, (times**2).sum(axis=1), np.full(60, 10), fold)
+    of_word = np.repeat(fold, 10)
+    for left_out in range(5):
+        test = of_word == left_out
+        fit = OLS(y[~test], x[~test]).fit()
+        density = stats.norm.logpdf(y[test], fit.predict(x[test]), (fit.ssr / fit.nobs) ** 0.5)
+        np.testing.assert_allclose(found[fold == left_out], density.reshape(-1, 10).sum(1))
+
+
+def test_power_is_that_of_a_t_test_of_the_simulated_gains(words) -> None:
+    found = reading.power_curve(
+        words, "ms", ["a"], ["b"], ["length"], readers=[12, 30], texts=[40], sd_residual=60, rng=1
+    )
+    # over texts, the gain has a mean and a standard deviation; the t test's power follows where
+    # the model is clearly there (below, fits of overlapping texts make the test conservative)
+    effect = found["gain"] / found["gain_sd"] / 40**0.5
+    expected = [TTestPower().power(size, 40, 0.05) for size in effect]
+    np.testing.assert_allclose(found["power"], expected, atol=0.07)
+    assert found["power"].is_monotonic_increasing and found["gain"].is_monotonic_increasing
+
+
+def test_without_an_effect_the_test_keeps_its_level_and_rates_that_vary_cost_power(words) -> None:
+    size = {"readers": [10], "texts": [60], "sd_residual": 60, "rng": 2, "n_simulations": 200}
+    none = reading.power_curve(words, "flat", ["a"], ["b"], ["length"], **size)
+    assert none["power"].item() < 0.05
+    sure = reading.power_curve(words, "ms", ["a"], ["b"], ["length"], **size)
+    varied = reading.power_curve(words, "ms", ["a"], ["b"], ["length"], sd_rate=12, **size)
+    assert none["low"].item() < sure["low"].item() and varied["power"].item() < sure["power"].item()
+
+
+def test_gaps_and_too_few_texts_are_errors(words) -> None:
+    options = {"readers": [2], "sd_residual": 60}
+    with pytest.raises(FrameError, match=r"lack the columns \['c'\]"):
+        reading.power_curve(words, "ms", ["a"], ["c"], ["length"], texts=[40], **options)
+    with pytest.raises(ValueError, match="10 folds need 20 texts"):
+        reading.power_curve(words, "ms", ["a"], ["b"], ["length"], texts=[12], **options)
