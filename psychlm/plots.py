@@ -263,16 +263,21 @@ def item_fit(table: pd.DataFrame, *, alpha: float = 0.05, ax: Axes | None = None
     ax, place = ax or plt.gca(), np.arange(len(table))
     if "s_x2" in table:
         misfit = (holm(table["p"]) < alpha).to_numpy()
-        colour = np.where(misfit, CATEGORIES[2], CATEGORIES[1])
-        ax.scatter(table["rmsea"], place, c=np.where(misfit, colour, "none"), edgecolors=colour)
-        ax.scatter([], [], c=CATEGORIES[2], label=f"misfit (Holm, {alpha:g})")
-        ax.scatter([], [], c="none", edgecolors=CATEGORIES[1], label="no evidence of misfit")
+        found, others = table["rmsea"][misfit], table["rmsea"][~misfit]
+        ax.scatter(found, place[misfit], c=CATEGORIES[2], label=f"misfit (Holm, {alpha:g})")
+        ax.scatter(
+            others,
+            place[~misfit],
+            c="none",
+            edgecolors=CATEGORIES[1],
+            label="no evidence of misfit",
+        )
         ax.set(xlabel="RMSEA of S-X\u00b2", xlim=(-0.002, None))
     else:
         ax.axvspan(0.7, 1.3, color="#eeeeee", zorder=0)
         ax.axvline(1, color="#444444", linewidth=0.8)
-        for name, mark, colour in (("infit", "o", CATEGORIES[1]), ("outfit", "^", CATEGORIES[2])):
-            ax.plot(table[name], place, mark, color=colour, label=name)
+        for name, mark, shade in (("infit", "o", CATEGORIES[1]), ("outfit", "^", CATEGORIES[2])):
+            ax.plot(table[name], place, mark, color=shade, label=name)
         ax.set(xlabel="mean square (expected: 1)")
     return _items_down(ax, table.index)
 
