@@ -9,14 +9,17 @@ among them: a word is reduced to its *shape*, in which every letter is "a" and e
 
 from __future__ import annotations
 
+import difflib
+import re
 from collections.abc import Callable
 
 import numpy as np
 import pandas as pd
 
-from psychlm import data
+from psychlm import data, frames
 from psychlm.corpora import NLI_LABELS, reading_times, text
-from psychlm.frames import is_shape, word_shape
+from psychlm.corpora.reading_times import Corpus
+from psychlm.frames import FrameError, word_shape
 
 Tables = dict[str, pd.DataFrame]
 
@@ -86,16 +89,107 @@ def sap2024_tables() -> Tables:
     return {"readings": pd.read_parquet(data.path("sap2024/readings")), "sentences": sentences}
 
 
+def checked(
+    words: pd.DataFrame, readings: pd.DataFrame, surprisals: pd.DataFrame | None = None
+) -> Corpus:
+    """Return a corpus whose frames keep their contracts."""
+    words = frames.check_words(words, whole_texts=False)
+    return Corpus(words, frames.check_readings(readings), surprisals)
+
+
+def ucl() -> Corpus:
+    """Read the UCL corpus; times are means over people, surprisals in nats as released."""
+    file = data.path("ucl2023/all_measures")
+    table = pd.read_csv(file, keep_default_na=False, na_values=[""])
+    table = table.sort_values(["sent_id", "context_length"], ignore_index=True)
+    text_id, word_id = table["sent_id"].astype(str), table["context_length"] + 1
+    keys = pd.DataFrame({"text_id": text_id, "word_id": word_id})
+    words = keys.assign(
+        word=table["word"],
+        position=table["context_length"],
+        length_chars=table["length"],
+        log_frequency=table["Subtlex_log10"],
+        cloze_probability=table["cloze_p_smoothed"],
+        cloze_surprisal_bits=table["cloze_s"] / np.log(2),
+    )
+    times = table[list(reading_times.UCL_MEASURES)].rename(columns=reading_times.UCL_MEASURES)
+    readings = pd.concat([keys.assign(subject=reading_times.MEAN_READER), times], axis=1)
+    bits = table[list(reading_times.UCL_MODELS)].rename(columns=reading_times.UCL_MODELS) / np.log(
+        2
+    )
+    return checked(words, readings, pd.concat([keys, bits], axis=1))
+
+
+def natural_stories() -> Corpus:
+    """Read Natural Stories; tokens of GPT-3 are summed over the word that they begin in."""
+    names = ("all_stories", "processed_wordinfo", "all_stories_gpt3")
+    story_file, time_file, token_file = (data.path(f"naturalstories/{name}") for name in names)
+    options = {"sep": "\t", "quoting": 3, "keep_default_na": False}
+    words = pd.read_csv(story_file, **options).sort_values(["item", "zone"], ignore_index=True)
+    words = words.rename(columns={"item": "text_id", "zone": "word_id"}).astype({"text_id": str})
+    times = pd.read_csv(time_file, **options)
+    readings = pd.DataFrame(
+        {
+            "subject": reading_times.MEAN_READER,
+            "text_id": times["item"].astype(str),
+            "word_id": times["zone"],
+            "self_paced_ms": times["meanItemRT"],
+            "n_readers": times["nItem"],
+        }
+    ).sort_values(["text_id", "word_id"], ignore_index=True)
+
+    # Tokens belong to the word that they begin in: count the letters of both.
+    tokens = pd.read_csv(token_file, keep_default_na=False, na_values={"logprob": [""]})
+    parts = []
+    for text_id, of_text in words.groupby("text_id", sort=False):
+        mine = tokens[tokens["story"] + 1 == int(text_id)]
+        ends = of_text["word"].str.replace(" ", "").str.len().cumsum().to_numpy()
+        token_ends = mine["token"].str.replace(r"\s", "", regex=True).str.len().cumsum().to_numpy()
+        if len(mine) == 0 or token_ends[-1] != ends[-1]:
+            raise FrameError(f"the tokens of text {text_id!r} do not spell its words")
+        starts = np.r_[0, token_ends[:-1]]
+        place = np.searchsorted(ends, starts, side="right").clip(max=len(of_text) - 1)
+        bits = -mine["logprob"].to_numpy() / np.log(2)
+        total = pd.Series(bits).groupby(place).sum(min_count=1)
+        total[place[np.isnan(bits)]] = np.nan
+        total = total.reindex(range(len(of_text))).to_numpy()
+        parts.append(of_text[["text_id", "word_id"]].assign(**{"GPT-3 davinci": total}))
+    words = words[["text_id", "word_id", "word"]].assign(
+        position=words["word_id"], length_chars=words["word"].str.len()
+    )
+    return checked(words, readings, pd.concat(parts, ignore_index=True))
+
+
+def provo() -> Corpus:
+    """Read Provo: the shared task's words are found in the passages by their letters."""
+    passage_file, word_file = data.path("provo/provo_texts"), data.path("provo/provo_words")
+    passages = pd.read_csv(passage_file, keep_default_na=False)
+    spelled = passages["text"].str.replace("Õ", "'").str.split()  # an apostrophe in Mac Roman
+    words = pd.DataFrame({"text_id": passages["text_id"].astype(str), "word": spelled})
+    words = words.explode("word", ignore_index=True)
+    words["word_id"] = words.groupby("text_id").cumcount() + 1
+    words = words.assign(position=words["word_id"], length_chars=words["word"].str.len())
+    table = pd.read_csv(word_file, keep_default_na=False, na_values=[""])
+    ours, theirs = (
+        [re.sub(r"\W", "", word).lower() for word in column]
+        for column in (words["word"], table["word"])
+    )
+    blocks = difflib.SequenceMatcher(None, ours, theirs, autojunk=False).get_matching_blocks()
+    in_words, in_table = np.array(
+        [(block.a + i, block.b + i) for block in blocks for i in range(block.size)]
+    ).T
+    measures = {"FFD": "first_fixation_scaled", "GPT": "go_past_scaled", "TRT": "total_scaled"}
+    measures |= {"nFix": "n_fixations_scaled", "fixProp": "fixated_percent"}
+    keys = words[["text_id", "word_id"]].iloc[in_words].reset_index(drop=True)
+    times = table[list(measures)].iloc[in_table].reset_index(drop=True).rename(columns=measures)
+    readings = pd.concat([keys.assign(subject=reading_times.MEAN_READER), times], axis=1)
+    print(f"{len(table) - len(in_table)} of {len(table)} words are not found in the passages")
+    return Corpus(frames.check_words(words), readings)
+
+
 def corpus_tables(name: str) -> Tables:
     """Return the words (as shapes), reading times and surprisals of a reading-time corpus."""
-    readers = {
-        "ucl2023": reading_times.ucl,
-        "naturalstories": reading_times.natural_stories,
-        "provo": reading_times.provo,
-    }
-    corpus = readers[name]()
-    if is_shape(corpus.words["word"]):
-        raise data.DataMissingError(f"the original files of {name} cannot be had; see notes")
+    corpus = {"ucl2023": ucl, "naturalstories": natural_stories, "provo": provo}[name]()
     words = corpus.words.assign(word=word_shape(corpus.words["word"]))
     tables = {"words": words.rename(columns={"word": "word_shape"}), "readings": corpus.readings}
     if "log_frequency" not in words:  # the release has no frequencies: count words in the novels

@@ -204,14 +204,14 @@ def partial_effect(
 def effect_surface(fit: Any, term: str, *, ax: Axes | None = None) -> Axes:
     """Draw a tensor product of two variables as a map of its contours.
 
+    Points of the grid farther from any data than a tenth of the plot are left empty.
+
     Parameters
     ----------
     fit : GAMFit
         Of :func:`psychlm.reading_times.fit`, by either backend.
     term : str
         The label of a smooth of two variables: ``"te(length_chars,log_frequency)"``.
-
-    Points of the grid farther from any data than a tenth of the plot are left empty.
     """
     ax = ax or plt.gca()
     table = fit.effect(term, n=40)

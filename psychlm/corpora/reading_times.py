@@ -12,13 +12,11 @@ Your own data are two CSV files (:func:`from_csv`) or one long table (:func:`fro
 
 from __future__ import annotations
 
-import difflib
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
 import pandas as pd
 
 from psychlm import data, frames
@@ -350,26 +348,14 @@ def ucl() -> Corpus:
     punctuation, as released. Times are means over people, with 0 for those who skipped the word
     (Frank et al. 2013; de Varda et al. 2023).
     """
-    try:
-        file = data.path("ucl2023/all_measures")
-    except data.DataMissingError as error:
-        return _from_facts("ucl2023", error)
-    table = pd.read_csv(file, keep_default_na=False, na_values=[""])
-    table = table.sort_values(["sent_id", "context_length"], ignore_index=True)
-    text_id, word_id = table["sent_id"].astype(str), table["context_length"] + 1
-    keys = pd.DataFrame({"text_id": text_id, "word_id": word_id})
-    words = keys.assign(
-        word=table["word"],
-        position=table["context_length"],
-        length_chars=table["length"],
-        log_frequency=table["Subtlex_log10"],
-        cloze_probability=table["cloze_p_smoothed"],
-        cloze_surprisal_bits=table["cloze_s"] / np.log(2),
-    )
-    times = table[list(UCL_MEASURES)].rename(columns=UCL_MEASURES)
-    readings = pd.concat([keys.assign(subject=MEAN_READER), times], axis=1)
-    bits = table[list(UCL_MODELS)].rename(columns=UCL_MODELS) / np.log(2)
-    return _checked(words, readings, pd.concat([keys, bits], axis=1))
+
+    def words() -> pd.Series:
+        table = pd.read_csv(
+            data.path("ucl2023/all_measures"), keep_default_na=False, na_values=[""]
+        )
+        return table.sort_values(["sent_id", "context_length"])["word"]
+
+    return _from_facts("ucl2023", words)
 
 
 @dataclass(frozen=True)
@@ -411,45 +397,13 @@ def natural_stories() -> Corpus:
     summed over the word that they begin in; the first word of a story has none. The release has no
     word frequencies: see :func:`log_frequency`.
     """
-    try:
-        names = ("all_stories", "processed_wordinfo", "all_stories_gpt3")
-        story_file, time_file, token_file = (data.path(f"naturalstories/{name}") for name in names)
-    except data.DataMissingError as error:
-        return _from_facts("naturalstories", error)
-    options = {"sep": "\t", "quoting": 3, "keep_default_na": False}
-    words = pd.read_csv(story_file, **options).sort_values(["item", "zone"], ignore_index=True)
-    words = words.rename(columns={"item": "text_id", "zone": "word_id"}).astype({"text_id": str})
-    times = pd.read_csv(time_file, **options)
-    readings = pd.DataFrame(
-        {
-            "subject": MEAN_READER,
-            "text_id": times["item"].astype(str),
-            "word_id": times["zone"],
-            "self_paced_ms": times["meanItemRT"],
-            "n_readers": times["nItem"],
-        }
-    ).sort_values(["text_id", "word_id"], ignore_index=True)
 
-    # Tokens belong to the word that they begin in: count the letters of both.
-    tokens = pd.read_csv(token_file, keep_default_na=False, na_values={"logprob": [""]})
-    parts = []
-    for text_id, of_text in words.groupby("text_id", sort=False):
-        mine = tokens[tokens["story"] + 1 == int(text_id)]
-        ends = of_text["word"].str.replace(" ", "").str.len().cumsum().to_numpy()
-        token_ends = mine["token"].str.replace(r"\s", "", regex=True).str.len().cumsum().to_numpy()
-        if len(mine) == 0 or token_ends[-1] != ends[-1]:
-            raise FrameError(f"the tokens of text {text_id!r} do not spell its words")
-        starts = np.r_[0, token_ends[:-1]]
-        place = np.searchsorted(ends, starts, side="right").clip(max=len(of_text) - 1)
-        bits = -mine["logprob"].to_numpy() / np.log(2)
-        total = pd.Series(bits).groupby(place).sum(min_count=1)
-        total[place[np.isnan(bits)]] = np.nan
-        total = total.reindex(range(len(of_text))).to_numpy()
-        parts.append(of_text[["text_id", "word_id"]].assign(**{"GPT-3 davinci": total}))
-    words = words[["text_id", "word_id", "word"]].assign(
-        position=words["word_id"], length_chars=words["word"].str.len()
-    )
-    return _checked(words, readings, pd.concat(parts, ignore_index=True))
+    def words() -> pd.Series:
+        options = {"sep": "\t", "quoting": 3, "keep_default_na": False}
+        table = pd.read_csv(data.path("naturalstories/all_stories"), **options)
+        return table.sort_values(["item", "zone"])["word"]
+
+    return _from_facts("naturalstories", words)
 
 
 def provo() -> Corpus:
@@ -457,35 +411,15 @@ def provo() -> Corpus:
 
     The measures come from the CMCL 2021 shared task, which scaled them: they are not in ms, and
     their names end in ``_scaled``. That release also cut the passages into sentences; its words are
-    found in the passages by their letters, and ``notes`` counts those that are not.
+    found in the passages by their letters, and those that are not are left out.
     """
-    try:
-        passage_file, word_file = data.path("provo/provo_texts"), data.path("provo/provo_words")
-    except data.DataMissingError as error:
-        return _from_facts("provo", error)
-    passages = pd.read_csv(passage_file, keep_default_na=False)
-    spelled = passages["text"].str.replace("Õ", "'").str.split()  # an apostrophe in Mac Roman
-    words = pd.DataFrame({"text_id": passages["text_id"].astype(str), "word": spelled})
-    words = words.explode("word", ignore_index=True)
-    words["word_id"] = words.groupby("text_id").cumcount() + 1
-    words = words.assign(position=words["word_id"], length_chars=words["word"].str.len())
-    table = pd.read_csv(word_file, keep_default_na=False, na_values=[""])
-    ours, theirs = (
-        [re.sub(r"\W", "", word).lower() for word in column]
-        for column in (words["word"], table["word"])
-    )
-    blocks = difflib.SequenceMatcher(None, ours, theirs, autojunk=False).get_matching_blocks()
-    in_words, in_table = np.array(
-        [(block.a + i, block.b + i) for block in blocks for i in range(block.size)]
-    ).T
-    measures = {"FFD": "first_fixation_scaled", "GPT": "go_past_scaled", "TRT": "total_scaled"}
-    measures |= {"nFix": "n_fixations_scaled", "fixProp": "fixated_percent"}
-    keys = words[["text_id", "word_id"]].iloc[in_words].reset_index(drop=True)
-    times = table[list(measures)].iloc[in_table].reset_index(drop=True).rename(columns=measures)
-    readings = pd.concat([keys.assign(subject=MEAN_READER), times], axis=1)
-    n_missing = len(table) - len(in_table)
-    note = f"{n_missing} of {len(table)} measured words are not found in the passages; left out"
-    return Corpus(frames.check_words(words), readings, None, (note,))
+
+    def words() -> pd.Series:
+        passages = pd.read_csv(data.path("provo/provo_texts"), keep_default_na=False)
+        # An apostrophe was Mac Roman.
+        return passages["text"].str.replace("Õ", "'").str.split().explode()
+
+    return _from_facts("provo", words)
 
 
 def sap() -> Corpus:
@@ -528,15 +462,22 @@ def _checked(
     return Corpus(words, frames.check_readings(readings), surprisals)
 
 
-def _from_facts(name: str, missing: data.DataMissingError) -> Corpus:
-    """Read a corpus from committed facts, where a word is its shape ("Don't," is "aaa'a,")."""
+def _from_facts(name: str, printed: Callable[[], pd.Series]) -> Corpus:
+    """Read a corpus from committed facts, with its words as printed where the text is at hand.
+
+    Else a word is its shape: "Don't," is "aaa'a,".
+    """
+    words, readings = data.facts(f"{name}/words"), data.facts(f"{name}/readings")
+    words = words.rename(columns={"word_shape": "word"})
+    surprisals = data.facts(f"{name}/surprisals") if name != "provo" else None
     try:
-        words, readings = data.facts(f"{name}/words"), data.facts(f"{name}/readings")
-        surprisals = data.facts(f"{name}/surprisals") if name != "provo" else None
-    except data.DataError:
-        raise missing from None
-    note = f"words are shapes, without their letters: the texts of {name} are not at hand"
-    return Corpus(words.rename(columns={"word_shape": "word"}), readings, surprisals, (note,))
+        texts = printed().reset_index(drop=True)
+    except data.DataMissingError:
+        note = f"words are shapes, without their letters: the texts of {name} are not at hand"
+        return Corpus(words, readings, surprisals, (note,))
+    if not frames.word_shape(texts).eq(words["word"]).all():
+        raise FrameError(f"the text of {name} is another than that of its stored times")
+    return Corpus(words.assign(word=texts), readings, surprisals)
 
 
 # Columns of the Dundee Corpus's files, in their order.

@@ -44,7 +44,6 @@ def test_provo_is_found_in_its_passages():
     corpus = corpora.provo()
     assert corpus.words["text_id"].nunique() == 55
     assert len(corpus.readings) > 2640
-    assert "measured words" in corpus.notes[0]
     assert not [name for name in corpus.readings if name.endswith("_ms")]  # they are scaled, not ms
 
 

@@ -50,8 +50,8 @@ def test_surprisals_computed_again_equal_the_stored_ones(model: str) -> None:
 @pytest.mark.needs_share
 def test_a_stored_value_that_is_wrong_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     stored = model_facts.surprisal("ucl2023").assign(default=lambda t: t["default"] + 0.01)
-    monkeypatch.setattr(data, "facts", lambda name: stored)
     words = model_facts.WORDS["ucl2023"]()
+    monkeypatch.setattr(data, "facts", lambda name: stored)
     with pytest.raises(ValueError, match="differ from the stored ones by up to 0.01"):
         model_facts.recompute_surprisal("ucl2023", words, "default")
 
