@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, overload
 
 import numpy as np
 import pandas as pd
@@ -14,6 +13,7 @@ from scipy import stats
 from psychlm.frames import FrameError
 
 Floats = NDArray[np.float64]
+ONLY_PREDICTS = "pygam's fits only predict; fit natively or with backend='mgcv'"
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,10 @@ class Part:
 
 
 class Model:
-    """A fitted model as its program holds it: what the methods of :class:`GAMFit` ask."""
+    """A fitted model as its program holds it: what the methods of :class:`GAMFit` ask.
+
+    pygam's has predictions only; the rest raises.
+    """
 
     parts: dict[str, Part]  # linear terms and smooths without random effects, by label
     random: tuple[str, ...] = ()  # labels of random effects
@@ -35,23 +38,23 @@ class Model:
         self, data: pd.DataFrame, exclude: Sequence[str], se: bool
     ) -> tuple[Floats, Floats | None]:
         """Return the expected response and its standard error."""
-        raise NotImplementedError
+        raise NotImplementedError(ONLY_PREDICTS)
 
     def effect(self, label: str, data: pd.DataFrame) -> tuple[Floats, Floats]:
         """Return what one term adds to the linear predictor, and its standard error."""
-        raise NotImplementedError
+        raise NotImplementedError(ONLY_PREDICTS)
 
     def residuals(self) -> Floats:
         """Return the residuals at the rows of the fit."""
-        raise NotImplementedError
+        raise NotImplementedError(ONLY_PREDICTS)
 
     def tests(self) -> pd.DataFrame:
         """Return ``edf``, ``ref_df``, ``F`` and ``p`` of each smooth."""
-        raise NotImplementedError
+        raise NotImplementedError(ONLY_PREDICTS)
 
     def random_effects(self) -> pd.DataFrame:
         """Return ``term``, ``level``, ``estimate`` and ``std_error`` of all random effects."""
-        raise NotImplementedError
+        raise NotImplementedError(ONLY_PREDICTS)
 
 
 @dataclass(frozen=True, repr=False)
@@ -125,16 +128,6 @@ class GAMFit:
         """Return the residuals of the rows fitted (for other families than gaussian, deviance
         residuals)."""
         return pd.Series(self.model.residuals(), index=self.data.index, name="residual")
-
-    @overload
-    def predict(
-        self, data: pd.DataFrame, *, se: Literal[False] = False, exclude: Sequence[str] = ()
-    ) -> pd.Series: ...
-
-    @overload
-    def predict(
-        self, data: pd.DataFrame, *, se: Literal[True], exclude: Sequence[str] = ()
-    ) -> pd.DataFrame: ...
 
     def predict(
         self, data: pd.DataFrame, *, se: bool = False, exclude: Sequence[str] = ()

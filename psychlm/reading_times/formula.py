@@ -20,6 +20,7 @@ import numpy as np
 import pandas as pd
 from patsy import ModelDesc, PatsyError
 
+from psychlm.frames import FrameError
 from psychlm.reading_times._result import Floats, require_columns
 
 State = dict[str, tuple[float, float, Floats]]  # mean, deviation and powers' weights, by expression
@@ -77,9 +78,18 @@ class Expression:
     def evaluate(self, data: pd.DataFrame, state: State) -> dict[str, Floats]:
         """Return the values, by name; ``state`` keeps what the first evaluation finds."""
         require_columns(self.columns, data)
+        text = [n for n in self.columns if not pd.api.types.is_numeric_dtype(data[n])]
+        if text:
+            raise FrameError(f"{self.name} needs numbers, and {text} hold none; convert them first")
         columns = {name: data[name].to_numpy(np.float64) for name in self.columns}
-        with np.errstate(divide="ignore", invalid="ignore"):  # infinities are named later
+        with np.errstate(divide="ignore", invalid="ignore"):
             x = np.asarray(eval(self.code, {"__builtins__": {}}, {**FUNCTIONS, **columns}))
+        known = np.all([np.isfinite(values) for values in columns.values()], axis=0)
+        if undefined := int((known & ~np.isfinite(x)).sum()):
+            raise FrameError(
+                f"{self.name} has no finite value in {undefined} of {len(data)} rows (a logarithm "
+                "of 0?); leave those rows out"
+            )
         if not self.outer:
             return {self.name: x}
         if self.name not in state:

@@ -109,7 +109,8 @@ function(fit) {
     do.call(paste, c(expand.grid(levels), sep = "."))
   })
   places <- unlist(lapply(random, function(s) s$first.para:s$last.para))
-  list(term = rep(vapply(random, function(s) s$label, ""), lengths(names)), level = unlist(names),
+  list(term = rep(vapply(random, function(s) s$label, ""), lengths(names)),
+       level = as.character(unlist(names)),
        estimate = unname(stats::coef(fit)[places]), std_error = unname(sqrt(diag(fit$Vp)[places])))
 }
 """

@@ -141,10 +141,11 @@ class Native(Model):
         q = len(self.scale)
         grouped = {k: slice(q + s.start, q + s.stop) for k, s in self.grouped.slices.items()}
         every = self.matrix.slices | grouped
-        order = [smooth.label for smooth in self.formula.smooths]
-        terms = (*self.matrix.smooths, *self.grouped.terms)
-        placed = sorted(terms, key=lambda term: order.index(term.smooth))
-        return {term.label: every[term.label] for term in placed}
+        found: dict[str, slice] = {}
+        for smooth in self.formula.smooths:  # "s(x):g" has the terms "s(x):ga", "s(x):gb"
+            of_levels = [label for label in every if smooth.by and label.startswith(smooth.label)]
+            found |= {label: every[label] for label in of_levels or [smooth.label]}
+        return found
 
     def tests(self) -> pd.DataFrame:
         """Return the tests of :mod:`psychlm.reading_times._tests`, NaN for random effects if the

@@ -15,6 +15,7 @@ import pandas as pd
 
 from psychlm.frames import FrameError
 from psychlm.reading_times._result import (
+    ONLY_PREDICTS,
     Floats,
     GAMFit,
     Model,
@@ -31,7 +32,7 @@ UNPENALISED = 1e-9
 
 @dataclass(frozen=True)
 class Splines(Model):
-    """A fit by pygam, which predicts; standard errors and tests are mgcv's and the native ones."""
+    """A fit by pygam, which predicts."""
 
     model: Any
     names: list[str]
@@ -42,7 +43,7 @@ class Splines(Model):
     ) -> tuple[Floats, Floats | None]:
         """Return the expected response."""
         if se or exclude:
-            raise ValueError("pygam predicts without se and exclude; fit natively or by mgcv")
+            raise NotImplementedError(ONLY_PREDICTS)
         check_new_data(data, tuple(self.names))
         return self.model.predict(data[self.names].to_numpy(np.float64)), None
 

@@ -37,11 +37,6 @@ class Term:
     names: tuple[str, ...]  # R's names of the columns
     penalties: Floats  # (n_penalties, n_columns): the diagonals d; no rows for linear terms
 
-    @property
-    def smooth(self) -> str:
-        """Return the label of the formula's smooth that the term is of, without a level."""
-        return self.label
-
     def columns(self, data: pd.DataFrame) -> Floats:
         """Return the columns, neither centred nor scaled, for new values of the variables."""
         raise NotImplementedError
@@ -415,11 +410,6 @@ class By(Term):
     levels: Levels
     mean: Floats  # of the base's columns
     to_mgcv: Floats  # the base's change of coefficients
-
-    @property
-    def smooth(self) -> str:
-        """Return the label of the formula's smooth, without the level."""
-        return self.base.label
 
     def columns(self, data: pd.DataFrame) -> Floats:
         """Return the base's columns times an indicator of the level, or times the number."""

@@ -297,6 +297,18 @@ def test_an_unseen_level_of_a_fixed_factor_is_an_error(frame, backend):
         fit.predict(frame.head(3).assign(g=["a", "d", "b"]))
 
 
+def test_bambi_gets_groups_smooths_and_computed_columns(frame):
+    formula, data = reading.to_bambi(
+        frame, 'log(y_ms) ~ scale(x) * old + s(z, by=g, k=5) + s(subject, x, bs="re")'
+    )
+    assert formula == (
+        "log_y_ms ~ scale_x + old + scale_x:old + hsgp(z, by=g, m=5, c=1.5) + (0 + x|subject)"
+    )
+    assert set(data) == {"log_y_ms", "scale_x", "old", "z", "g", "subject", "x"}
+    assert data["log_y_ms"].to_numpy() == pytest.approx(np.log(frame["y_ms"]))
+    assert data["scale_x"].std() == pytest.approx(1)
+
+
 def test_pygam_says_what_it_leaves_out_and_comes_near(frame):
     with pytest.warns(RuntimeWarning, match=r"GCV.*\['s\(subject\)'\] are left out"):
         found = reading.fit(frame, 'y_ms ~ x + s(z) + s(subject, bs="re")', backend="pygam")
@@ -306,6 +318,8 @@ def test_pygam_says_what_it_leaves_out_and_comes_near(frame):
     )
     assert found.loglik == pytest.approx(native.loglik, abs=8)
     assert np.corrcoef(found.predict(frame), native.predict(frame))[0, 1] > 0.99
+    with pytest.raises(NotImplementedError, match="pygam's fits only predict"):
+        found.summary()
 
 
 @pytest.mark.parametrize(
@@ -319,6 +333,8 @@ def test_pygam_says_what_it_leaves_out_and_comes_near(frame):
         ({}, "te(z, g)", "'g' is smoothed but holds"),
         ({"subject": lambda t: t.index.astype(str)}, 's(subject, bs="re")', "has a single row"),
         ({}, "nothing", "not found in the data"),
+        ({}, "log(g)", "log\\(g\\) needs numbers, and \\['g'\\]"),
+        ({}, "log(z - 99)", "no finite value in 600 of 600"),
         ({"y_ms": lambda t: t["y_ms"].astype(str)}, "x", "not numbers"),
         ({"y_ms": np.nan}, "x", "missing in all"),
     ],
