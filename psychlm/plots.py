@@ -14,6 +14,7 @@ from scipy import stats
 from scipy.spatial import cKDTree
 
 from psychlm import report
+from psychlm.stats import holm
 
 POPULATION_COLOURS = {
     "human": "#444444",
@@ -104,6 +105,22 @@ def heat_map(
     return ax
 
 
+ABILITIES = np.linspace(-4, 4, 201)  # standard deviations around the mean, for curves
+LABEL_SIZE = 8  # points
+LABELLED_ITEMS = 40  # more names would not fit
+
+
+def _abilities(fit: Any) -> np.ndarray:
+    """Return the abilities (logits) at which the curves of a fit are drawn."""
+    return fit.ability_mean + fit.ability_sd * ABILITIES
+
+
+def _groups(fit: Any, responses: pd.DataFrame, n_groups: int) -> tuple[pd.Series, pd.Series]:
+    """Return every person's expected ability and their group of similar ability."""
+    theta = fit.score(responses)["theta"]
+    return theta, pd.qcut(theta, n_groups, labels=False, duplicates="drop")
+
+
 def wright_map(theta: pd.Series, difficulty: pd.Series, *, ax: Axes | None = None) -> Axes:
     """Draw the abilities of persons and the difficulties of items on one scale (Wright 1977).
 
@@ -112,24 +129,204 @@ def wright_map(theta: pd.Series, difficulty: pd.Series, *, ax: Axes | None = Non
     theta : Series, by person
         Abilities in logits.
     difficulty : Series, by item
-        Difficulties in logits.
+        Difficulties in logits; up to 40 items are named, side by side where they are close.
     """
-    ax = ax or plt.gca()
+    ax, colour = ax or plt.gca(), POPULATION_COLOURS["transformer"]
     ax.hist(theta, bins=30, orientation="horizontal", color=POPULATION_COLOURS["human"], alpha=0.35)
     ax.set(xlabel="persons", ylabel="ability, difficulty (logits)")
+    named = len(difficulty) <= LABELLED_ITEMS
     ticks = ax.twiny()
-    ticks.plot(
-        np.zeros(len(difficulty)),
-        difficulty,
-        "_",
-        color=POPULATION_COLOURS["transformer"],
-        ms=18,
-        mew=1.5,
-    )
-    ticks.set(xlim=(1, -0.08), xticks=[])
+    ticks.set(xlim=(2.4 if named else 1, -0.08), xticks=[])
     ticks.grid(visible=False)
-    colour = POPULATION_COLOURS["transformer"]
+    ticks.plot(np.zeros(len(difficulty)), difficulty, "_", color=colour, ms=18, mew=1.5)
+    if named:
+        ax.set_xlim(0, 2.2 * ax.get_xlim()[1])  # room for the names
+        apart = np.ptp([*theta, *difficulty]) / 28
+        reached = np.full(4, -np.inf)  # the last name in each of four columns
+        for name, value in difficulty.sort_values().items():
+            column = int(np.argmax(np.append(reached + apart <= value, True)).clip(0, 3))
+            reached[column] = value
+            place = (0.08 + 0.45 * column, value)
+            ticks.annotate(str(name), place, ha="right", va="center", size=LABEL_SIZE, color=colour)
     ax.annotate("items", (1, 1), xycoords="axes fraction", ha="right", va="bottom", color=colour)
+    return ax
+
+
+def item_curves(
+    fit: Any,
+    items: Collection,
+    responses: pd.DataFrame | None = None,
+    *,
+    n_groups: int = 10,
+    ax: Axes | None = None,
+) -> Axes:
+    """Draw the probability of a correct answer to a few items (of ratings: the expected category).
+
+    Parameters
+    ----------
+    fit : IRTFit
+    items : collection of item names
+        Each has a colour and a mark; more than six repeat them.
+    responses : DataFrame, optional
+        Adds the observed proportions in groups of persons of similar expected ability, each point
+        with 95 % of its sampling error.
+    """
+    ax, theta = ax or plt.gca(), _abilities(fit)
+    table = fit.probability(theta)
+    category = np.arange(table.shape[2])
+    curves = pd.DataFrame(table @ category, theta, fit.items.index)
+    if responses is not None:
+        ability, group = _groups(fit, responses, n_groups)
+    for place, item in enumerate(items):
+        colour, mark = CATEGORIES[place % len(CATEGORIES)], "osD^vP"[place % 6]
+        shown = item if responses is None else None
+        ax.plot(theta, curves[item], color=colour, label=shown)
+        if responses is not None:
+            levels = [0.0, 1.0] if fit.levels is None else fit.levels[item]
+            observed = responses[item].map(dict(zip(levels, category, strict=False)))
+            by_group = observed.groupby(group)
+            error = 1.96 * by_group.std() / by_group.count() ** 0.5
+            at = ability.groupby(group).mean()
+            ax.errorbar(
+                at, by_group.mean(), error, fmt=mark, color=colour, ms=4, lw=0.8, label=item
+            )
+    binary = table.shape[2] == 2
+    ax.set(
+        xlabel="ability (logits)",
+        ylabel="P(correct)" if binary else "expected category",
+        ylim=(-0.02, category[-1] * 1.02),
+    )
+    ax.legend(fontsize=LABEL_SIZE)
+    return ax
+
+
+def option_curves(
+    fit: Any,
+    item: Any,
+    responses: pd.DataFrame | None = None,
+    *,
+    n_groups: int = 10,
+    ax: Axes | None = None,
+) -> Axes:
+    """Draw the probability of every answer to one item; see :func:`item_curves`."""
+    ax, theta = ax or plt.gca(), _abilities(fit)
+    curves = fit.probability(theta)[:, fit.items.index.get_loc(item)]
+    levels = [0, 1] if fit.levels is None else fit.levels[item]
+    styles = ("-", "--", "-.", ":")
+    for k, level in enumerate(levels):
+        colour = CATEGORIES[k % len(CATEGORIES)]
+        ax.plot(theta, curves[:, k], styles[k % 4], color=colour, label=f"{level:g}")
+        if responses is not None:
+            ability, group = _groups(fit, responses, n_groups)
+            asked = responses[item].notna()
+            share = (responses[item] == level)[asked].groupby(group[asked]).mean()
+            ax.plot(ability.groupby(group).mean()[share.index], share, "o", color=colour, ms=4)
+    ax.set(xlabel="ability (logits)", ylabel="probability of the answer", ylim=(-0.02, 1.02))
+    ax.legend(title=f"answer to {item}", fontsize=LABEL_SIZE, title_fontsize=LABEL_SIZE)
+    return ax
+
+
+def information(fit: Any, items: Collection = (), *, ax: Axes | None = None) -> Axes:
+    """Draw the test's information, ability's standard error (right axis), and that of some items.
+
+    Parameters
+    ----------
+    fit : IRTFit
+    items : collection of item names, optional
+        Items whose own information is drawn too.
+    """
+    ax, theta = ax or plt.gca(), _abilities(fit)
+    table = pd.DataFrame(fit.information(theta), theta, fit.items.index)
+    total = table.sum(axis=1)
+    ax.plot(theta, total, color=CATEGORIES[0], label="test")
+    for place, item in enumerate(items):
+        ax.plot(theta, table[item], "--", color=CATEGORIES[1 + place % 5], lw=1.2, label=item)
+    ax.set(xlabel="ability (logits)", ylabel="information (1 / logits\u00b2)", ylim=(0, None))
+    errors = ax.twinx()
+    error = total**-0.5
+    errors.plot(theta, error, ":", color=CATEGORIES[2])
+    errors.set(ylabel="standard error (logits), dotted", ylim=(0, min(2.0, 1.1 * error.max())))
+    errors.yaxis.label.set_color(CATEGORIES[2])
+    errors.spines["right"].set_visible(True)
+    errors.grid(visible=False)
+    if len(items):
+        ax.legend(fontsize=LABEL_SIZE, loc="upper left")
+    return ax
+
+
+def item_fit(table: pd.DataFrame, *, alpha: float = 0.05, ax: Axes | None = None) -> Axes:
+    """Draw the fit of items: a table of :func:`psychlm.irt.s_x2` or of ``irt.infit_outfit``.
+
+    Of S-X2 the RMSEA, filled where the test is significant after Holm's correction; of mean squares
+    infit and outfit, with the range from 0.7 to 1.3 in grey.
+    """
+    ax, place = ax or plt.gca(), np.arange(len(table))
+    if "s_x2" in table:
+        misfit = (holm(table["p"]) < alpha).to_numpy()
+        found, others = table["rmsea"][misfit], table["rmsea"][~misfit]
+        ax.scatter(found, place[misfit], c=CATEGORIES[2], label=f"misfit (Holm, {alpha:g})")
+        ax.scatter(
+            others,
+            place[~misfit],
+            c="none",
+            edgecolors=CATEGORIES[1],
+            label="no evidence of misfit",
+        )
+        ax.set(xlabel="RMSEA of S-X\u00b2", xlim=(-0.002, None))
+    else:
+        ax.axvspan(0.7, 1.3, color="#eeeeee", zorder=0)
+        ax.axvline(1, color="#444444", linewidth=0.8)
+        for name, mark, shade in (("infit", "o", CATEGORIES[1]), ("outfit", "^", CATEGORIES[2])):
+            ax.plot(table[name], place, mark, color=shade, label=name)
+        ax.set(xlabel="mean square (expected: 1)")
+    return _items_down(ax, table.index)
+
+
+def dif(table: pd.DataFrame, *, ax: Axes | None = None) -> Axes:
+    """Draw how much harder each item is for the focal group, in logits, with 95 % intervals.
+
+    Parameters
+    ----------
+    table : DataFrame
+        ``irt.mantel_haenszel(...).items`` or the result of ``irt.dif_logistic``: columns
+        ``log_odds``, ``se``, and the class, by which items are coloured; or
+        ``irt.dif_likelihood_ratio(...).items``, without intervals.
+    """
+    ax = ax or plt.gca()
+    if "b_difference" in table:
+        harder, se = table["b_difference"], pd.Series(0.0, table.index)
+        classes = pd.Series(np.where(table["p_adjusted"] < 0.05, "B", "A"), table.index)
+        names = {"A": "not significant", "B": "significant at 0.05"}
+    else:
+        # the log odds of Mantel and Haenszel are the reference group's, of regression the focal's
+        sign, column = (1, "ets") if "ets" in table else (-1, "class")
+        harder, se, classes = sign * table["log_odds"], table["se"], table[column]
+        names = {"A": "A: negligible", "B": "B: moderate", "C": "C: large"}
+    for name, mark, colour in zip("ABC", "osD", CATEGORIES, strict=False):
+        chosen = (classes == name).to_numpy()
+        ax.errorbar(
+            harder[chosen],
+            np.flatnonzero(chosen),
+            xerr=1.96 * se[chosen],
+            fmt=mark,
+            color=colour,
+            ms=4,
+            lw=1,
+            label=names.get(name) if chosen.any() else None,
+        )
+    ax.axvline(0, color="#444444", linewidth=0.8)
+    ax.set(xlabel="harder for the focal group (logits)")
+    return _items_down(ax, table.index)
+
+
+def _items_down(ax: Axes, items: pd.Index) -> Axes:
+    """Name items on the vertical axis, the first on top; of many, every so many."""
+    step = int(np.ceil(len(items) / LABELLED_ITEMS))
+    ax.set_yticks(range(0, len(items), step), [str(item) for item in items[::step]])
+    ax.tick_params(axis="y", labelsize=LABEL_SIZE)
+    ax.invert_yaxis()
+    ax.set(ylabel="item")
+    ax.legend(fontsize=LABEL_SIZE, loc="upper left", bbox_to_anchor=(1.01, 1))
     return ax
 
 

@@ -103,12 +103,13 @@ def test_without_a_home_that_can_be_written_surprisal_is_computed_and_not_kept()
 
 
 @pytest.mark.parametrize("garbage", [b"", b"no database", b"SQLite format 3\0" + bytes(200)])
-def test_a_corrupted_cache_costs_a_warning_and_no_result(tmp_path: Path, garbage: bytes) -> None:
-    (tmp_path / "surprisal.sqlite").write_bytes(garbage)
-    done = psychlm("surprisal", "The old man the boat.", PSYCHLM_CACHE=str(tmp_path))
-    assert done.returncode == 0 and "boat." in done.stdout and "Traceback" not in done.stderr, (
-        done.stderr
-    )
+def test_a_corrupted_cache_costs_a_warning_and_no_result(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, garbage: bytes
+) -> None:
+    (tmp_path / "results.sqlite").write_bytes(garbage)
+    monkeypatch.setenv("PSYCHLM_CACHE", str(tmp_path))
+    done = CliRunner().invoke(cli.main, ["surprisal", "The old man the boat."])
+    assert done.exit_code == 0 and "boat." in done.output and "Traceback" not in done.output
 
 
 # fed with garbage

@@ -1,0 +1,55 @@
+"""Figures of item response theory: what their axes say, and that curves are the model's."""
+
+from __future__ import annotations
+
+import matplotlib.pyplot as plt
+import numpy as np
+import pytest
+
+from psychlm import corpora, irt, plots
+
+
+@pytest.fixture(scope="module")
+def fits():
+    ratings = corpora.lalor2018_ratings().iloc[:, :5]
+    data = corpora.lsat6()
+    return data, irt.fit(data, "2PL"), ratings, irt.fit(ratings, "graded", standard_errors=False)
+
+
+def test_each_figure_is_one_call_with_units_on_its_axes(fits):
+    data, fit, ratings, graded = fits
+    group = np.where(np.arange(len(data)) % 2, "a", "b")
+    theta = fit.score(data)["theta"]
+    calls = [
+        (lambda ax: plots.item_curves(fit, data.columns[:3], data, ax=ax), "P(correct)"),
+        (
+            lambda ax: plots.item_curves(graded, ratings.columns, ratings, ax=ax),
+            "expected category",
+        ),
+        (lambda ax: plots.option_curves(graded, ratings.columns[0], ratings, ax=ax), "probability"),
+        (lambda ax: plots.information(graded, ratings.columns[:2], ax=ax), "1 / logits"),
+        (lambda ax: plots.wright_map(theta, fit.items["b"], ax=ax), "logits"),
+        (lambda ax: plots.item_fit(irt.s_x2(fit, data), ax=ax), "item"),
+        (lambda ax: plots.item_fit(irt.infit_outfit(fit, data), ax=ax), "item"),
+        (lambda ax: plots.dif(irt.dif_logistic(data, group), ax=ax), "item"),
+        (lambda ax: plots.dif(irt.mantel_haenszel(data, group).items, ax=ax), "item"),
+    ]
+    for draw, label in calls:
+        _, ax = plt.subplots()
+        assert draw(ax) is ax
+        assert label in ax.get_ylabel()
+        assert ax.get_xlabel()
+        plt.close()
+
+
+def test_drawn_curves_are_those_of_the_model_and_points_the_observed_shares(fits):
+    data, fit, *_ = fits
+    item = data.columns[2]
+    _, ax = plt.subplots()
+    plots.item_curves(fit, [item], data, n_groups=4, ax=ax)
+    x, y = ax.lines[0].get_data()
+    np.testing.assert_allclose(y, irt.curves.probability(x, fit.items.loc[[item]])[:, 0])
+    points = np.asarray(ax.containers[0].lines[0].get_ydata(), dtype=float)
+    assert points.min() >= data[item].min()
+    assert np.corrcoef(points, np.arange(len(points)))[0, 1] > 0.9
+    plt.close()
