@@ -43,8 +43,7 @@ def train_all(corpora_read: Mapping[str, pd.DataFrame]) -> dict[str, pd.DataFram
             for model in word_models.ngrams(corpus, (2, 3, 4, 5), folder):
                 models[model.key] = model
                 assert isinstance(model.model, NgramModel)
-                held_out = model.model.perplexity(corpus.validation)
-                validation[model.key] = held_out.including_unknown
+                validation[model.key] = model.model.perplexity(corpus.validation)
     vocabulary = word_models.Vocabulary.of(treebank.train)
     parts = [vocabulary.stream(p) for p in (treebank.train, treebank.validation, treebank.test)]
     shape = word_models.Architecture("lstm", LSTM_SIZE)

@@ -377,13 +377,15 @@ def read_words(source: str, *, lines: bool = False) -> pd.DataFrame:
 @click.argument("source", metavar="TEXT|FILE|-")
 @click.option(
     "--model",
-    "name",
-    default="default",
+    "names",
+    default=["default"],
     show_default=True,
+    multiple=True,
     metavar="NAME",
-    help="default, a folder, or a name on the Hugging Face hub: gpt2@607a30d.",
+    help="default, a folder, or a name on the Hugging Face hub: gpt2@607a30d; repeatable.",
 )
 @click.option("--out", type=OUT, metavar="FILE", help="Write .parquet, .csv or .tsv; or print.")
+@choice_option("--unit", "word token sentence", "word", "What a row of the result is.")
 @choice_option(
     "--correction",
     "pimentel-meister none",
@@ -399,7 +401,7 @@ def read_words(source: str, *, lines: bool = False) -> pd.DataFrame:
 @spreadsheet_option
 def surprisal(
     source: str,
-    name: str,
+    names: tuple[str, ...],
     out: Path | None,
     correction: str,
     lines: bool,
@@ -413,27 +415,31 @@ def surprisal(
     """
     check_out(out, source)
     words = read_words(source, lines=lines)
+    import pandas as pd
+
     from psychlm import lm
 
-    scored = lm.surprisal(
-        words,
-        name,
-        correction=None if correction == "none" else "pimentel-meister",
-        cache=not no_cache,
-        progress=sys.stderr.isatty(),
-        **options,
-    )
+    options |= {"correction": None if correction == "none" else "pimentel-meister"}
+    options |= {"cache": not no_cache, "progress": sys.stderr.isatty()}
+    parts = {name: lm.surprisal(words, name, **options) for name in names}
+    scored = pd.concat(parts.values(), ignore_index=True)
+    if len(parts) > 1:
+        scored.insert(0, "model", [name for name, part in parts.items() for _ in range(len(part))])
+    about = [part.attrs["surprisal"] for part in parts.values()]
     if out is None:
         shown = scored.drop(columns=["space_before", "space_after"], errors="ignore")
         click.echo(shown.to_string(index=False, float_format="{:.3f}".format))
     else:
         write_table(scored, out, index=False, spreadsheet=spreadsheet)
         with data.atomic_write(out.with_name(f"{out.name}.json")) as part:
-            part.write_text(json.dumps(scored.attrs["surprisal"], indent=2), encoding="utf-8")
-        click.echo(f"{len(scored)} words of {scored['text_id'].nunique()} texts: {out}")
-    description = scored.attrs["surprisal"].items()
-    click.echo("; ".join(f"{option}={value}" for option, value in description), err=True)
-    for reason, count in scored.loc[scored["reason"] != "", "reason"].value_counts().items():
+            described = about if len(about) > 1 else about[0]
+            part.write_text(json.dumps(described, indent=2), encoding="utf-8")
+        n_texts = scored["text_id"].nunique()
+        click.echo(f"{len(scored)} {options['unit']}s of {n_texts} texts: {out}")
+    for one in about:
+        click.echo("; ".join(f"{option}={value}" for option, value in one.items()), err=True)
+    reasons = scored["reason"] if "reason" in scored else pd.Series("", scored.index)
+    for reason, count in reasons[reasons != ""].value_counts().items():
         click.echo(f"psychlm: {count} words have no finite value: {reason}", err=True)
 
 

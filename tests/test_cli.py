@@ -157,6 +157,17 @@ def test_sources_and_options_that_do_not_fit_are_refused(tmp_path) -> None:
     assert "there is no file" in refused("surprisal", tmp_path / "absent.md")
 
 
+def test_several_models_and_other_units_are_one_call(tmp_path) -> None:
+    out = tmp_path / "bits.csv"
+    folder = str(ROOT / "psychlm" / "lm" / "default")
+    options = ["--model", "default", "--model", folder, "--unit", "token", "--out", out]
+    assert "8 tokens of 1 texts" in run("surprisal", "The old man.", *options).output
+    table = pd.read_csv(out)
+    assert table.columns[:3].tolist() == ["model", "token", "surprisal_bits"]
+    assert table["model"].unique().tolist() == ["default", folder]
+    assert table["surprisal_bits"].iloc[:4].tolist() == table["surprisal_bits"].iloc[4:].tolist()
+
+
 def test_text_that_a_spreadsheet_would_run_is_escaped_on_request(tmp_path) -> None:
     frame = pd.DataFrame({"word": ["=1+1", "+a", "@b", "-5", "plain"], "n": [-1, 2, 3, 4, 5]})
     cli.write_table(frame, tmp_path / "a.csv", index=False)

@@ -12,7 +12,7 @@ from psychlm.crowds.features import (
 )
 from psychlm.crowds.networks import Encoded, Network, encode_images, encode_texts, initial_weights
 from psychlm.crowds.sampling import Member, draw_members
-from psychlm.crowds.store import Crowd, local_cluster, train_crowd
+from psychlm.crowds.store import Crowd, train_crowd
 from psychlm.crowds.training import CrowdState, EpochPlan, TrainedCrowd, predict_logits, train
 
 __all__ = [
@@ -28,7 +28,6 @@ __all__ = [
     "encode_texts",
     "initial_weights",
     "item_features",
-    "local_cluster",
     "pair_features",
     "predict_logits",
     "project",

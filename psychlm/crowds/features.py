@@ -36,49 +36,16 @@ from psychlm import data
 from psychlm.corpora import laverghetta2021
 from psychlm.corpora.item_banks import NLI_LABELS, nli, sentiment
 from psychlm.frames import FrameError
+from psychlm.lm.choice_encoder import encoder_states
 from psychlm.lm.choice_model import open_encoder
 
 SHARPNESS = 10.0  # of the softmax that aligns words; cosines of unrelated words lie near 0.2
-TEXTS_AT_ONCE = 64  # in one pass of the encoder
 PAIRS_AT_ONCE = 4096  # whose states are kept at a time: about 100 MB
 Task = Literal["snli", "sst"]
 TASKS: dict[Task, tuple[int, ...]] = {
     "snli": (40, 40),
     "sst": (48,),
 }  # task -> dimensions kept of each block of states
-
-
-@torch.inference_mode()
-def token_states(
-    texts: Sequence[str], encoder: str | Path = "bundled", *, max_tokens: int = 128
-) -> list[NDArray[np.float32]]:
-    """Return the last layer's states of each text, as arrays (tokens, d), special tokens included.
-
-    Parameters
-    ----------
-    texts : sequence of str
-    encoder : str or Path
-        ``"bundled"``, a folder, or a hub name: see :func:`psychlm.lm.open_encoder`.
-    max_tokens : int
-        Longer texts are cut at their end.
-
-    Raises
-    ------
-    ModelError
-        If the encoder cannot be opened.
-    """
-    network, tokenizer = open_encoder(encoder)
-    ids = tokenizer(list(texts), truncation=True, max_length=max_tokens)["input_ids"]
-    # Texts of similar length share a batch, which then holds little padding.
-    order = np.argsort([len(row) for row in ids], kind="stable")
-    states: list[NDArray[np.float32]] = [np.empty(0, np.float32)] * len(ids)
-    for start in range(0, len(order), TEXTS_AT_ONCE):
-        rows = order[start : start + TEXTS_AT_ONCE]
-        batch = tokenizer.pad({"input_ids": [ids[row] for row in rows]}, return_tensors="pt")
-        hidden = network(**batch).last_hidden_state.numpy()
-        for row, values in zip(rows, hidden, strict=True):
-            states[row] = values[: len(ids[row])]
-    return states
 
 
 def text_features(texts: Sequence[str], encoder: str | Path = "bundled") -> NDArray[np.float32]:
@@ -94,12 +61,7 @@ def text_features(texts: Sequence[str], encoder: str | Path = "bundled") -> NDAr
     >>> text_features(["A fine film.", "A dull film."]).shape  # doctest: +SKIP
     (2, 384)
     """
-    means = [
-        states.mean(0)
-        for start in range(0, len(texts), PAIRS_AT_ONCE)
-        for states in token_states(texts[start : start + PAIRS_AT_ONCE], encoder)
-    ]
-    return _unit(np.array(means))
+    return _unit(np.concatenate(encoder_states(texts, encoder, mean=True)))
 
 
 def pair_features(
@@ -134,8 +96,8 @@ def pair_features(
     for start in range(0, len(premises), PAIRS_AT_ONCE):
         part = slice(start, start + PAIRS_AT_ONCE)
         both = zip(
-            token_states(premises[part], encoder),
-            token_states(hypotheses[part], encoder),
+            encoder_states(premises[part], encoder),
+            encoder_states(hypotheses[part], encoder),
             strict=True,
         )
         for premise, hypothesis in both:
@@ -169,7 +131,7 @@ def item_features(task: Task, encoder: str | Path = "stored") -> tuple[pd.DataFr
         or the sentences of the Stanford Sentiment Treebank.
     encoder : str or Path
         ``"stored"`` reads the features of all-MiniLM-L6-v2 that come with the project. Another
-        encoder reads the texts now: see :func:`token_states`.
+        encoder reads the texts now: see :func:`psychlm.lm.encoder_model`.
 
     Returns
     -------

@@ -36,7 +36,6 @@ Weights = dict[str, Tensor]  # name -> (models, ...)
 EMBEDDING = "embedding"
 PAD, UNKNOWN = 0, 1
 PAIR_TANH_LAYERS = 3  # Lalor 2020, section 5.2.4
-GATE_VALUES_AT_ONCE = 2**16  # of an LSTM on a CPU: a quarter of a megabyte, held by a core's cache
 SEGMENTS = {0: "images or features", 1: "single texts", 2: "pairs of texts"}
 
 
@@ -369,103 +368,14 @@ def last_states(
         (models, size, 4 hidden), (models, hidden, 4 hidden) and (models, 4 hidden); gates in
         PyTorch's order (input, forget, cell, output).
     """
-    places = places[:, :, : max(int(lengths.max()), 1)].permute(2, 0, 1)
-    inward = torch.cat([to_gates, between], dim=1)
-    return LastStates.apply(table, places, lengths, inward, bias[:, None])
-
-
-class LastStates(torch.autograd.Function):
-    r"""LSTM states after the last word, with a backward pass of their own.
-
-    For the word embedding :math:`x_t` and :math:`u_t = [x_t, h_{t-1}]`,
-
-    .. math::
-        i, f, g, o = \sigma(u_t W + b), \quad c_t = f c_{t-1} + i (2 g - 1), \quad
-        h_t = o \tanh(c_t),
-
-    where the columns of W and b for g are doubled, since :math:`\tanh(x) = 2 \sigma(2 x) - 1`: all
-    gates pass through one sigmoid. Recorded operation by operation, autograd would keep and fill a
-    gradient of the whole text at every word. On a CPU, members are read in blocks whose gates stay
-    in the cache.
-    """
-
-    @staticmethod
-    def forward(
-        ctx: Any, table: Tensor, places: Tensor, lengths: Tensor, inward: Tensor, bias: Tensor
-    ) -> Tensor:
-        """Read the texts; ``places`` is (length, models, batch)."""
-        n_words, n_models, n_texts = places.shape
-        hidden, size = inward.shape[2] // 4, table.shape[1]
-        doubled = inward.new_ones(4 * hidden)
-        doubled[2 * hidden : 3 * hidden] = 2
-        inward, bias = inward * doubled, bias * doubled
-        step = n_models
-        if table.device.type == "cpu":
-            step = max(GATE_VALUES_AT_ONCE // (n_texts * 4 * hidden), 1)
-        ctx.blocks = [slice(i, i + step) for i in range(0, n_models, step)]
-        saved, last = [], []
-        for block in ctx.blocks:
-            rows = places[:, block]
-            shape = rows.shape[1:]
-            # read: each word and the state before it; cells: before each word; squashed: tanh(c_t).
-            read = table.new_empty(n_words + 1, *shape, size + hidden)
-            read[0, ..., size:] = 0
-            words = table.index_select(0, rows.flatten())
-            read[:-1, ..., :size] = words.view(n_words, *shape, size)
-            gates = table.new_empty(n_words, *shape, 4 * hidden)
-            cells = table.new_empty(n_words + 1, *shape, hidden)
-            cells[0] = 0
-            squashed = table.new_empty(n_words, *shape, hidden)
-            for t in range(n_words):
-                product = torch.baddbmm(bias[block], read[t], inward[block], out=gates[t])
-                i, f, g, o = product.sigmoid_().chunk(4, dim=2)
-                torch.mul(g, 2, out=squashed[t]).sub_(1).mul_(i)
-                torch.addcmul(squashed[t], f, cells[t], out=cells[t + 1])
-                torch.mul(cells[t + 1], 2, out=squashed[t]).sigmoid_().mul_(2).sub_(1)
-                torch.mul(o, squashed[t], out=read[t + 1, ..., size:])
-            at_end = lengths[None, block, :, None].expand(1, -1, -1, hidden)
-            last.append(read[..., size:].gather(0, at_end)[0])
-            saved += [read, gates, cells, squashed]
-        ctx.save_for_backward(places, lengths, inward, doubled, *saved)
-        ctx.n_rows = len(table)
-        return torch.cat(last)
-
-    @staticmethod
-    def backward(ctx: Any, last: Tensor) -> tuple[Tensor | None, ...]:
-        """Go back through time; ``last`` is the gradient of the (models, batch, hidden) states."""
-        places, lengths, inward, doubled, *saved = ctx.saved_tensors
-        n_words, hidden = len(places), last.shape[2]
-        size = inward.shape[1] - hidden
-        to_table = inward.new_zeros(ctx.n_rows, size)
-        to_inward = torch.zeros_like(inward)
-        to_bias = inward.new_zeros(len(inward), 1, inward.shape[2])
-        for n, block in enumerate(ctx.blocks):
-            read, gates, cells, squashed = saved[4 * n : 4 * n + 4]
-            outward = inward[block].transpose(1, 2).contiguous()
-            to_read = torch.zeros_like(read[0])  # gradient of a word and of the state before it
-            to_words = read.new_empty(*read[1:].shape[:3], size)
-            to_cell = torch.zeros_like(last[block])
-            to_gates = torch.empty_like(gates[0])
-            to_i, to_f, to_g, to_o = to_gates.chunk(4, dim=2)
-            for t in reversed(range(n_words)):
-                i, f, g, o = gates[t].chunk(4, dim=2)
-                # The gradient of the result enters where a text ends; padding after it has none.
-                is_last = (lengths[block] == t + 1)[..., None]
-                to_state = torch.addcmul(to_read[..., size:], last[block], is_last)
-                # h = o tanh(c)
-                torch.mul(to_state, squashed[t], out=to_o)
-                to_state.mul_(o)
-                to_cell.add_(to_state).sub_(to_state.mul_(squashed[t]).mul_(squashed[t]))
-                # c = f c_before + i (2 g - 1)
-                torch.mul(g, 2, out=to_i).sub_(1).mul_(to_cell)
-                torch.mul(to_cell, cells[t], out=to_f)
-                torch.mul(to_cell, i, out=to_g).mul_(2)
-                to_cell.mul_(f)
-                # Sigmoid: s' = s (1 - s).
-                to_gates.mul_(gates[t]).addcmul_(to_gates, gates[t], value=-1)
-                to_inward[block].baddbmm_(read[t].transpose(1, 2), to_gates)
-                to_bias[block].add_(to_gates.sum(1, keepdim=True))
-                torch.bmm(to_gates, outward, out=to_read)
-                to_words[t] = to_read[..., :size]
-            to_table.index_add_(0, places[:, block].flatten(), to_words.flatten(0, 2))
-        return to_table, None, None, to_inward.mul_(doubled), to_bias.mul_(doubled)
+    n_models, n_texts, _ = places.shape
+    places = places[:, :, : max(int(lengths.max()), 1)].transpose(1, 2).reshape(n_models, -1)
+    # What each word gives the gates, for all words at once; then word by word through the state.
+    words = torch.baddbmm(bias[:, None], table[places], to_gates)
+    state = cell = last = words.new_zeros(n_models, n_texts, between.shape[1])
+    for t, word in enumerate(words.view(n_models, -1, n_texts, words.shape[2]).unbind(1)):
+        i, f, g, o = torch.baddbmm(word, state, between).chunk(4, dim=2)
+        cell = f.sigmoid() * cell + i.sigmoid() * g.tanh()
+        state = o.sigmoid() * cell.tanh()
+        last = torch.where((lengths == t + 1)[..., None], state, last)
+    return last

@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import zipfile
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -123,8 +122,7 @@ def train_crowd(
     folder : str or Path, optional
         Where finished chunks are kept. A chunk that is there is not trained again.
     client : distributed.Client or str, optional
-        Dask client or address of a scheduler (``"tcp://head:8786"``) that trains the chunks; see
-        :func:`local_cluster`.
+        Dask client or address of a scheduler (``"tcp://head:8786"``) that trains the chunks.
     progress : callable, optional
         ``progress(n_done, n_models)``, called after each chunk.
     **options
@@ -217,36 +215,6 @@ def models_that_fit(network: Network, n_models: int, memory_bytes: int = MEMORY_
     fit = max(memory_bytes // (4 * COPIES * n_weights), 1)  # 4 bytes each
     n_chunks = -(-n_models // fit)
     return -(-n_models // n_chunks)  # chunks of about equal size
-
-
-@contextmanager
-def local_cluster(n_workers: int = 2, *, memory_limit: str | float = "auto") -> Iterator[Client]:
-    """Yield a Dask client of several processes on this machine, each with one thread.
-
-    Parameters
-    ----------
-    n_workers : int
-        Processes.
-    memory_limit : str or float
-        Of each process, in bytes or as ``"2GB"``; a process that takes more is restarted.
-
-    Notes
-    -----
-    A script that calls this needs ``if __name__ == "__main__":``, since workers import it.
-    """
-    from distributed import Client, LocalCluster
-
-    with (
-        LocalCluster(
-            n_workers=n_workers,
-            memory_limit=memory_limit,
-            threads_per_worker=1,
-            processes=True,
-            dashboard_address=None,
-        ) as cluster,
-        Client(cluster) as client,
-    ):
-        yield client
 
 
 def run_on_cluster(

@@ -329,18 +329,11 @@ def train(
             optimiser.select(torch.as_tensor(order, device=device))
 
         # 2. Take the steps; those members that still have a batch are the first n.
-        on_device = torch.from_numpy(schedule).to(device)
-        stack = torch.as_tensor(active, device=device)[:, None]
-        losses = torch.zeros(len(active), dtype=torch.float64, device=device)
-        for step in range(schedule.shape[1]):
-            n = int((n_steps > step).sum())
-            examples = on_device[:n, step]
-            aims = wanted[stack[:n], examples.clamp(min=0)]
-            if not aims.is_floating_point():
-                aims = nn.functional.one_hot(aims, network.classes).float()
-            losses[:n] += train_step(network, optimiser, inputs, examples, aims, plan.loss or loss)
         n_examples = (schedule >= 0).sum((1, 2))
-        mean_loss = losses.cpu().numpy() / np.maximum(n_examples, 1)
+        losses = train_epoch(
+            network, optimiser, inputs, wanted, active, schedule, n_steps, plan.loss or loss
+        )
+        mean_loss = losses / np.maximum(n_examples, 1)
 
         # 3. Keep the weights of members that are better than before.
         finite = np.isfinite(mean_loss)
@@ -352,16 +345,11 @@ def train(
             better = finite & (accuracy > best_accuracy[active])
         best_accuracy[active[better]] = accuracy[better]
         best_epoch[active[better]] = epoch
-        from_rows, to_rows = (
-            torch.as_tensor(rows, device=device)
-            for rows in (np.flatnonzero(better), active[better])
-        )
+        rows = torch.as_tensor(np.flatnonzero(better), device=device)
         for name, value in optimiser.weights.items():
-            kept = value if better.all() else value[from_rows]
-            best_weights[name][to_rows] = kept
-        columns = {"epoch": epoch, "member": active, "loss": mean_loss}
-        columns |= {"development_accuracy": accuracy, "n_examples": n_examples}
-        history.append(pd.DataFrame(columns))
+            best_weights[name][torch.as_tensor(active[better], device=device)] = value[rows]
+        row = {"epoch": epoch, "member": active, "loss": mean_loss, "n_examples": n_examples}
+        history.append(pd.DataFrame(row | {"development_accuracy": accuracy}))
 
         # 4. Members that diverged, or got no better for some epochs, leave the stack.
         stale[active] = np.where(better, 0, stale[active] + 1)
@@ -372,6 +360,37 @@ def train(
             optimiser.select(torch.as_tensor(np.flatnonzero(stays), device=device))
     table = pd.concat(history).sort_values(["epoch", "member"], ignore_index=True)
     return TrainedCrowd(network, best_weights, members, table, best_epoch, diverged)
+
+
+def train_epoch(
+    network: Network,
+    optimiser: LazyAdam,
+    inputs: Inputs,
+    targets: Tensor,
+    active: NDArray[np.int64],
+    schedule: NDArray[np.int64],
+    n_steps: NDArray[np.int64],
+    loss: Loss,
+) -> NDArray[np.float64]:
+    """Take the steps of an epoch (see :func:`schedule_epoch`); return the members' summed losses.
+
+    Parameters
+    ----------
+    targets : (models, n) int or (models, n, classes) Tensor
+    active : (n_active,) int array
+        Numbers of the members, in the order of the stack.
+    """
+    on_device = torch.from_numpy(schedule).to(targets.device)
+    rows = torch.as_tensor(active, device=targets.device)[:, None]
+    losses = torch.zeros(len(schedule), dtype=torch.float64, device=targets.device)
+    for step in range(schedule.shape[1]):
+        n = int((n_steps > step).sum())
+        examples = on_device[:n, step]
+        aims = targets[rows[:n], examples.clamp(min=0)]
+        if not aims.is_floating_point():
+            aims = nn.functional.one_hot(aims, network.classes).float()
+        losses[:n] += train_step(network, optimiser, inputs, examples, aims, loss)
+    return losses.cpu().numpy()
 
 
 def crowd_state(

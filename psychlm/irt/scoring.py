@@ -47,6 +47,7 @@ SCORING_STEPS = 200
 LARGEST_STEP = 1.0  # standard deviations of ability, of one scoring step
 TOLERANCE = 1e-8
 DIFFERENCE = 1e-4  # standard deviations of ability, for the curvature of the weighted likelihood
+CACHED_CELLS = 2**16  # of derivatives at once: 0.5 MiB each
 CURVE_CELLS = 2**21  # probabilities held at once: 16 MiB
 
 
@@ -212,18 +213,35 @@ def curvature(
     They are the gradient, the observed and the expected information, and the gradient of
     log-likelihood + log(information) / 2, in standard-normal units; each (n_rows,).
     """
-    gradient, observed, expected, change = torch.zeros(4, len(ability), dtype=torch.float64)
+    sums = torch.zeros(4, len(ability), dtype=torch.float64)
     for block in responses.blocks():
         part = parameters[block.items]
         a, c = part.slope, part.guessing
-        z = torch.outer(ability, a) + part.intercept
-        p, q = log_p_derivatives(z, c), log_q_derivatives(z, c)
-        answered = torch.ones_like(z) if block.answered is None else block.answered
-        wrong = answered - block.correct
-        gradient += (block.correct * p.z + wrong * q.z) @ a
-        observed -= (block.correct * p.zz + wrong * q.zz) @ a**2
-        expected -= (answered * p.z * q.z) @ a**2  # P'^2 / (P Q) = -(log P)' (log Q)'
-        change -= (answered * (p.zz * q.z + p.z * q.zz)) @ a**3
+        n_rows = max(1, CACHED_CELLS // len(a))
+        for start in range(0, len(ability), n_rows):  # as many rows as a processor's cache holds
+            rows = slice(start, start + n_rows)
+            correct = block.correct[rows]
+            answered = None if block.answered is None else block.answered[rows]
+            gradient, observed, expected, change = sums[:, rows]
+            z = torch.outer(ability[rows], a) + part.intercept
+            if not c.any():  # without guessing the derivatives are X - P, PQ and PQ (Q - P)
+                right, wrong = z.sigmoid(), z.neg_().sigmoid_()
+                information, turn = right * wrong, wrong.sub_(right)
+                if answered is not None:
+                    right, information = right * answered, information * answered
+                gradient += (correct - right) @ a
+                observed += information @ a**2
+                expected += information @ a**2
+                change += information.mul_(turn) @ a**3
+                continue
+            p, q = log_p_derivatives(z, c), log_q_derivatives(z, c)
+            answered = torch.ones_like(z) if answered is None else answered
+            wrong = answered - correct
+            gradient += (correct * p.z + wrong * q.z) @ a
+            observed -= (correct * p.zz + wrong * q.zz) @ a**2
+            expected -= (answered * p.z * q.z) @ a**2  # P'^2 / (P Q) = -(log P)' (log Q)'
+            change -= (answered * (p.zz * q.z + p.z * q.zz)) @ a**3
+    gradient, observed, expected, change = sums
     return gradient, observed, expected, gradient + change / (2 * expected)
 
 

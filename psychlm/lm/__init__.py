@@ -2,6 +2,7 @@
 
     load         a Hugging Face checkpoint (hub name, folder, GGUF file), without remote code
     surprisal    words + model -> words with ``surprisal_bits``
+    minimal_pairs  pairs of sentences + models -> which sentence is likelier, by phenomenon
     words_of     a text -> its words, from which the text can be put together again
     evaluate     items + models -> log-probabilities of choices, predictions, graded responses
     fine_tune    items + a pre-trained encoder -> a classifier or a multiple-choice model
@@ -28,6 +29,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from psychlm.lm._load import LanguageModel, ModelError, fingerprint, load, wrap
+    from psychlm.lm._minimal_pairs import MinimalPairs, minimal_pairs, read_blimp
     from psychlm.lm._surprisal import surprisal
     from psychlm.lm.choice_encoder import encoder_model
     from psychlm.lm.choice_model import (
@@ -56,6 +58,7 @@ _MODULES = {
     "FineTuned": "finetune",
     "LanguageModel": "_load",
     "Lexicon": "choice_networks",
+    "MinimalPairs": "_minimal_pairs",
     "ModelError": "_load",
     "Prompt": "prompts",
     "bundled_encoder": "choice_model",
@@ -68,8 +71,10 @@ _MODULES = {
     "grade": "choices",
     "load": "_load",
     "load_choice_model": "choice_model",
+    "minimal_pairs": "_minimal_pairs",
     "partial_input_model": "choice_networks",
     "predictions": "choices",
+    "read_blimp": "_minimal_pairs",
     "surprisal": "_surprisal",
     "words_of": "tokens",
     "wrap": "_load",
@@ -83,6 +88,7 @@ __all__ = [
     "FineTuned",
     "LanguageModel",
     "Lexicon",
+    "MinimalPairs",
     "ModelError",
     "Prompt",
     "bundled_encoder",
@@ -95,8 +101,10 @@ __all__ = [
     "grade",
     "load",
     "load_choice_model",
+    "minimal_pairs",
     "partial_input_model",
     "predictions",
+    "read_blimp",
     "surprisal",
     "words_of",
     "wrap",

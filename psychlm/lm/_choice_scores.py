@@ -12,7 +12,6 @@ from __future__ import annotations
 import re
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 import torch
@@ -77,8 +76,7 @@ def score_questions(
         if any("\ud800" <= character <= "\udfff" for character in "".join(texts)):
             raise ModelError(
                 f"item {question.item!r} holds half a character (a lone surrogate), which no "
-                "tokenizer reads; read "
-                "its file as UTF-8 again, or leave the item out"
+                "tokenizer reads; read its file as UTF-8 again, or leave the item out"
             )
     if isinstance(model, LanguageModel):
         scores = _score_by_language_model(model, questions, bos, batch_tokens)
@@ -140,11 +138,10 @@ class _Input:
     """One tokenised input of a classifier or a head; its length is what batches are made by."""
 
     row: int
-    ids: list[int]
-    types: list[int] | None  # which sentence each token belongs to, for models that ask
+    fields: dict[str, list[int]]  # what the tokenizer gives: ids, and types for models that ask
 
     def __len__(self) -> int:
-        return len(self.ids)
+        return len(self.fields["input_ids"])
 
 
 @torch.inference_mode()
@@ -167,29 +164,27 @@ def _logits(
         if not rows:
             continue
         parts = [[texts[i][part] for i in rows] for part in range(1 + paired)]
-        encoded = model.tokenizer(*parts, return_attention_mask=False, verbose=False)
+        encoded = model.tokenizer(*parts, verbose=False)
         cut[rows] = [len(ids) > model.context_tokens for ids in encoded["input_ids"]]
         if cut[rows].any():
-            encoded = model.tokenizer(
-                *parts,
-                return_attention_mask=False,
-                truncation="longest_first",
-                max_length=model.context_tokens,
-            )
-        types = encoded.get("token_type_ids") or [None] * len(rows)
-        inputs += map(_Input, rows, encoded["input_ids"], types)
+            longest = {"truncation": "longest_first", "max_length": model.context_tokens}
+            encoded = model.tokenizer(*parts, **longest)
+        for i, row in enumerate(rows):
+            inputs.append(_Input(row, {name: values[i] for name, values in encoded.items()}))
     # Batches of like lengths; a model that cannot tell padding from text reads its texts one by
     # one.
     device = "cuda" if model.device.type == "cuda" else "cpu"
     most = batch_tokens or BATCH_TOKENS[device]
-    if model.network.config.get_text_config().pad_token_id is None:
-        most = 1
+    pads = model.network.config.get_text_config().pad_token_id is not None
+    most = most if pads else 1
     waiting = list(batches(inputs, most, min(ENOUGH_TOKENS[device], most)))[::-1]
     values: dict[int, NDArray] = {}
     while waiting:
         batch = waiting.pop()
+        fields = {name: [one.fields[name] for one in batch] for name in batch[0].fields}
         try:
-            tensors = _padded(model, batch)
+            tensors = model.tokenizer.pad(fields, padding=pads, return_tensors="pt")
+            tensors = {name: tensor.to(model.device) for name, tensor in tensors.items()}
             if model.task == "multiple-choice":  # every choice as an item with one choice
                 tensors = {name: tensor[:, None] for name, tensor in tensors.items()}
             outputs = model.network(**tensors).logits.double().cpu().numpy()
@@ -200,28 +195,10 @@ def _logits(
             if len(batch) == 1:
                 raise ModelError(
                     f"out of memory with item {owners[batch[0].row]!r} by itself ({len(batch[0])} "
-                    "tokens) in "
-                    f"{model.name}; use a smaller model, or a device with more memory"
+                    f"tokens) in {model.name}; use a smaller model, or a device with more memory"
                 ) from error
             waiting += [batch[len(batch) // 2 :], batch[: len(batch) // 2]]
     return np.stack([values[row] for row in range(len(texts))]), cut
-
-
-def _padded(model: ChoiceModel, batch: Sequence[_Input]) -> dict[str, torch.Tensor]:
-    """Return the tensors of a batch, padded on the side on which the tokenizer pads."""
-    tokenizer, length = model.tokenizer, max(map(len, batch))
-    ids = np.full((len(batch), length), tokenizer.pad_token_id or 0, dtype=np.int64)
-    types, mask = np.full_like(ids, tokenizer.pad_token_type_id), np.zeros_like(ids)
-    for i, one in enumerate(batch):
-        left = tokenizer.padding_side == "left"
-        own = slice(length - len(one), length) if left else slice(0, len(one))
-        ids[i, own], mask[i, own] = one.ids, 1
-        if one.types is not None:
-            types[i, own] = one.types
-    arrays = {"input_ids": ids, "attention_mask": mask}
-    if batch[0].types is not None:
-        arrays["token_type_ids"] = types
-    return {name: torch.from_numpy(array).to(model.device) for name, array in arrays.items()}
 
 
 def start_token(model: LanguageModel, bos: str | None) -> str | None:
@@ -315,5 +292,4 @@ def _document(prompt: str, choice: str) -> Document:
     n = len(prompt)
     spans += [(n + match.start(), n + match.end()) for match in re.finditer(r"\S+", choice)]
     starts, ends = np.array(spans, dtype=np.int64).reshape(-1, 2).T
-    rows: Any = np.zeros(len(starts), dtype=np.int64)
-    return Document(prompt + choice, starts, ends, rows, rows.astype(bool))
+    return Document(prompt + choice, starts, ends, np.zeros(len(starts), dtype=np.int64))

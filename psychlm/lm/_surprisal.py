@@ -22,7 +22,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from psychlm.lm._load import LanguageModel, commit, find_checkpoint, fingerprint, load
+from psychlm.lm._load import LanguageModel, ModelError, commit, find_checkpoint, fingerprint, load
 from psychlm.lm.cache import ResultStore, key
 from psychlm.lm.tokens import (
     Document,
@@ -57,11 +57,11 @@ def surprisal(
     words: pd.DataFrame | str | Iterable[str] | Mapping[str, str],
     model: LanguageModel | str | Path = "default",
     *,
+    unit: Literal["word", "token", "sentence"] = "word",
     correction: Literal["pimentel-meister"] | None = "pimentel-meister",
     stride: int | None = None,
     bos: str | None = "auto",
     context: int | None = None,
-    context_sentences: int | None = None,
     entropy: bool = False,
     rank: bool = False,
     clean: bool = True,
@@ -82,6 +82,10 @@ def surprisal(
     model : LanguageModel, str or Path
         What :func:`psychlm.lm.load` returns, or takes. A name is loaded only where a result is not
         in the cache.
+    unit : {"word", "token", "sentence"}
+        What a row of the result is: a word; a token of the model with its own surprisal, which
+        takes no correction and is not cached; or a sentence (``sentence_id``, else ``text_id``)
+        with the sum of its words' surprisals and their means per word and per token.
     correction : {"pimentel-meister", None}
         With tokenizers that mark beginnings of words (GPT-2, Llama, XLNet ...), move the
         probability that a word ends from the token after it to the word itself, so that the
@@ -96,8 +100,6 @@ def surprisal(
         dialogue); None: nothing, and then the first word has no value.
     context : int, optional
         Longest input in tokens, where it should be shorter than the model's own.
-    context_sentences : int, optional
-        Read every sentence (column ``sentence_id``) after only so many sentences before it.
     entropy, rank : bool
         Also return the entropy of the next-token distribution before the word (``entropy_bits``),
         and the rank of the word's first token in it (``rank``, 1 is the likeliest).
@@ -118,11 +120,14 @@ def surprisal(
     Returns
     -------
     DataFrame
-        ``text_id``, ``word_id``, ``word``, ``surprisal_bits``; ``entropy_bits`` and ``rank`` where
-        asked; ``n_tokens``; ``reason``, why a value is missing (else empty); then the other columns
-        of ``words``. Columns of these names that ``words`` had are replaced.
+        ``word``, ``surprisal_bits``; ``entropy_bits`` and ``rank`` where asked; ``n_tokens``;
+        ``reason``, why a value is missing (else empty); ``text_id``, ``word_id``; then the other
+        columns of ``words``. Columns of these names that ``words`` had are replaced.
         ``.attrs["surprisal"]`` holds model, revision, base, correction, BOS, window, stride and
-        cleaning.
+        cleaning. With ``unit="token"``: ``token``, ``surprisal_bits``, ``word``, ``text_id`` and
+        ``word_id`` in reading order. With ``unit="sentence"``: ``surprisal_bits`` (sum),
+        ``bits_per_word``, ``bits_per_token`` (NaN where a word has no value), ``n_words``,
+        ``n_tokens``, ``text_id`` and ``sentence_id``.
 
     Raises
     ------
@@ -144,15 +149,17 @@ def surprisal(
     Examples
     --------
     >>> scored = surprisal("The old man the boat.", cache=False)
-    >>> scored.columns[:4].tolist(), bool(scored["surprisal_bits"].gt(0).all())
-    (['text_id', 'word_id', 'word', 'surprisal_bits'], True)
+    >>> scored.columns[:2].tolist(), bool(scored["surprisal_bits"].gt(0).all())
+    (['word', 'surprisal_bits'], True)
     """
+    if unit not in ("word", "token", "sentence"):
+        raise ModelError(f"unit {unit!r} is unknown; choose 'word', 'token' or 'sentence'")
     is_text = not isinstance(words, pd.DataFrame)
     frame = words if isinstance(words, pd.DataFrame) else words_of(words)
     prepared, changes = prepare_words(frame, clean=clean)
     if is_text:  # words of a text are returned as they are scored, those of a frame as given
         frame = prepared.sort_index()
-    texts = documents(prepared, context_sentences)
+    texts = documents(prepared)
     options = {
         "correction": correction,
         "stride": stride,
@@ -161,26 +168,72 @@ def surprisal(
         "entropy": entropy,
         "rank": rank,
     }
+    if unit == "token":
+        opened = model if isinstance(model, LanguageModel) else load(model, device)
+        return _by_token(frame, texts, opened, options | {"correction": None}, batch_tokens)
     results, description = _scored(texts, model, options, device, batch_tokens, cache, progress)
-    # put the values beside their words
-    values = np.full((len(frame), len(COLUMNS)), np.nan)
-    reasons = np.full(len(frame), "", dtype=object)
-    for text, scores in zip(texts, results, strict=True):
-        values[text.rows[text.scored]] = scores.values[text.scored]
-        for word, reason in scores.reasons.items():
-            if text.scored[word]:
-                reasons[text.rows[word]] = reason
-    new = pd.DataFrame(values, columns=list(COLUMNS), index=frame.index).assign(reason=reasons)
-    new = new.astype({"n_tokens": np.int64})
-    asked = (
-        ["surprisal_bits"] + ["entropy_bits"] * entropy + ["rank"] * rank + ["n_tokens", "reason"]
-    )
-    names = ["text_id", "word_id", "word"]
-    rest = frame.drop(columns=[*names, *new.columns, "scored_by"], errors="ignore")
-    scored = pd.concat([frame[names], new[asked], rest], axis=1)
+    asked = ["entropy_bits"] * entropy + ["rank"] * rank
+    scored = _by_word(frame, texts, results, ["surprisal_bits", *asked, "n_tokens", "reason"])
+    if unit == "sentence":
+        scored = _by_sentence(scored)
     cleaned = changes if clean else False
     scored.attrs = {**frame.attrs, "surprisal": description | {"cleaned": cleaned}}
     return scored
+
+
+def _by_word(
+    frame: pd.DataFrame, texts: list[Document], results: list[WordScores], asked: list[str]
+) -> pd.DataFrame:
+    """Return the words with the values asked for; columns of these names are replaced."""
+    values = np.full((len(frame), len(COLUMNS)), np.nan)
+    reasons = np.full(len(frame), "", dtype=object)
+    for text, scores in zip(texts, results, strict=True):
+        values[text.rows] = scores.values
+        reasons[text.rows[list(scores.reasons)]] = list(scores.reasons.values())
+    new = pd.DataFrame(values, columns=list(COLUMNS), index=frame.index).assign(reason=reasons)
+    new, names = new.astype({"n_tokens": np.int64}), ["text_id", "word_id"]
+    rest = frame.drop(columns=["word", *names, *new.columns, "scored_by"], errors="ignore")
+    return pd.concat([frame["word"], new[asked], frame[names], rest], axis=1)
+
+
+def _by_token(
+    frame: pd.DataFrame,
+    texts: list[Document],
+    model: LanguageModel,
+    asked: dict[str, Any],
+    batch_tokens: int | None,
+) -> pd.DataFrame:
+    """Return a row per token of each text: its own surprisal, and the word it belongs to."""
+    from psychlm.lm.forward import LOG_P, Wanted, plan_requests, resolve_options, run
+
+    options, tokens = resolve_options(model, **asked), tokenize(texts, model.tokenizer)
+    first_rows = np.concatenate([[0], np.cumsum([len(one.ids) + 1 for one in tokens])])
+    nats = np.full(first_rows[-1], np.nan)
+    for batch, values in run(
+        model, plan_requests(tokens, first_rows, model, options), Wanted(None), batch_tokens
+    ):
+        if values is not None:
+            nats[np.concatenate([one.row for one in batch])] = values[:, LOG_P]
+    parts = []
+    for text, one, first in zip(texts, tokens, first_rows[:-1], strict=True):
+        part = frame[["word", "text_id", "word_id"]].iloc[text.rows[one.word]]
+        part.insert(0, "surprisal_bits", -nats[first : first + len(one.ids)] / np.log(2))
+        part.insert(0, "token", model.tokenizer.convert_ids_to_tokens(one.ids.tolist()))
+        parts.append(part)
+    table = pd.concat(parts, ignore_index=True)
+    table.attrs["surprisal"] = options.describe(model)
+    return table
+
+
+def _by_sentence(scored: pd.DataFrame) -> pd.DataFrame:
+    """Return the sum of the surprisals of each sentence's words, and their means."""
+    keys = ["text_id", "sentence_id"] if "sentence_id" in scored else ["text_id"]
+    groups = scored.groupby(keys, sort=False)
+    total = groups["surprisal_bits"].agg(lambda bits: bits.sum(skipna=False))
+    n_words, n_tokens = groups.size(), groups["n_tokens"].sum()
+    table = pd.DataFrame({"surprisal_bits": total, "bits_per_word": total / n_words})
+    table = table.assign(bits_per_token=total / n_tokens, n_words=n_words, n_tokens=n_tokens)
+    return table.reset_index()[[*table.columns, *keys]]
 
 
 def _scored(
@@ -282,17 +335,9 @@ def _with_bar(
         yield from (finished for finished, _ in batches)
         return
     from rich.console import Console
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        Progress,
-        TextColumn,
-        TimeRemainingColumn,
-    )
+    from rich.progress import Progress
 
-    columns = BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
-    text = TextColumn("{task.description}")
-    with Progress(text, *columns, console=Console(stderr=True)) as bar:
+    with Progress(console=Console(stderr=True)) as bar:
         task = bar.add_task(f"tokens through {model.name}", total=n_tokens)
         for finished, n_read in batches:
             bar.advance(task, n_read)

@@ -27,36 +27,46 @@ from psychlm.lm.choice_model import open_encoder
 from psychlm.lm.choice_networks import ChoiceClassifier, Inputs, TextStore, masked_mean
 
 TEMPERATURE = 20.0  # scale of the cosine in the loss with which MiniLM's vectors were trained
-TEXTS_AT_ONCE, TOKENS_AT_ONCE = 256, 8192
+TEXTS_AT_ONCE = 64  # in one pass of the encoder
 
 
 @torch.inference_mode()
-def mean_states(
+def encoder_states(
     texts: Sequence[str],
     encoder: str | Path = "bundled",
     *,
+    mean: bool = False,
     max_tokens: int = 128,
     device: str | torch.device = "cpu",
-) -> list[NDArray]:
-    """Return the mean of the last layer's states of each text, as an array (1, d): a text of one
-    token."""
+) -> list[NDArray[np.float32]]:
+    """Return the last layer's states of each text, as arrays (tokens, d), special tokens included.
+
+    Parameters
+    ----------
+    texts : sequence of str
+    encoder : str or Path
+        As :func:`open_encoder` takes it.
+    mean : bool
+        Return the mean of a text's states, (1, d): a text of one token.
+    max_tokens : int
+        Longer texts are cut at their end.
+    """
     network, tokenizer = open_encoder(encoder)
     network = network.to(device)
     coded = tokenizer(list(texts), truncation=True, max_length=max_tokens)
-    lengths = np.array([len(ids) for ids in coded["input_ids"]])
-    order, means = np.argsort(lengths, kind="stable"), [np.empty(0)] * len(texts)
-    first = 0
-    while first < len(order):  # batches of like lengths
-        longest = lengths[order[min(first + TEXTS_AT_ONCE, len(order)) - 1]]
-        rows = order[first : first + max(1, min(TEXTS_AT_ONCE, TOKENS_AT_ONCE // int(longest)))]
+    # Texts of like lengths share a batch, which then holds little padding.
+    order = np.argsort([len(ids) for ids in coded["input_ids"]], kind="stable")
+    states: list[NDArray[np.float32]] = [np.empty(0, np.float32)] * len(order)
+    for first in range(0, len(order), TEXTS_AT_ONCE):
+        rows = order[first : first + TEXTS_AT_ONCE]
         some = {name: [values[row] for row in rows] for name, values in coded.items()}
         padded = tokenizer.pad(some, return_tensors="pt").to(device)
-        states = network(**padded).last_hidden_state
-        pooled = masked_mean(states, padded["attention_mask"].bool()).cpu().numpy()
-        for row, values in zip(rows, pooled, strict=True):
-            means[row] = values[None]
-        first += len(rows)
-    return means
+        hidden, mask = network(**padded).last_hidden_state, padded["attention_mask"].bool()
+        if mean:
+            hidden, mask = masked_mean(hidden, mask)[:, None], mask[:, :1]
+        for row, values, n in zip(rows, hidden.cpu().numpy(), mask.sum(dim=1), strict=True):
+            states[row] = values[: int(n)]
+    return states
 
 
 class SimilarityHead(nn.Module):
@@ -105,5 +115,7 @@ def encoder_model(
     with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
         torch.manual_seed(seed)
         head = SimilarityHead(network.config.hidden_size)
-    encode = partial(mean_states, encoder=encoder, max_tokens=max_tokens, device=device)
+    encode = partial(
+        encoder_states, encoder=encoder, mean=True, max_tokens=max_tokens, device=device
+    )
     return ChoiceClassifier(head.to(device), TextStore(encode), f"{encoder} (frozen, head learns)")

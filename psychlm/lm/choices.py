@@ -20,6 +20,7 @@ import json
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 from zlib import crc32
@@ -265,18 +266,12 @@ def choice_logprobs(
     language = isinstance(model, LanguageModel)
     if language:
         filled = fill_prompts(items, prompt)
-        asked = [
-            columns.Question(item, before, choices)
-            for item, (before, choices, _) in zip(ids, filled, strict=True)
-        ]
+        asked = [columns.Question(i, *own[:2]) for i, own in zip(ids, filled, strict=True)]
     else:
-        second = items["hypothesis"] if "hypothesis" in items else [None] * len(items)
-        asked = [
-            columns.Question(item, before, tuple(choices), pair if isinstance(pair, str) else None)
-            for item, before, choices, pair in zip(
-                ids, items["prompt"], items["choices"], second, strict=True
-            )
-        ]
+        pairs = items.get("hypothesis", pd.Series(None, items.index, dtype=object))
+        pairs = pairs.where(pairs.map(lambda text: isinstance(text, str)), None)
+        rows = zip(ids, items["prompt"], items["choices"].map(tuple), pairs, strict=True)
+        asked = [columns.Question(*row) for row in rows]
     scores = _cached_scores(asked, model, *options)
     # Normalise: by tokens, by characters (without the space before a choice), or by the probability
     # without the item.
@@ -295,28 +290,18 @@ def choice_logprobs(
             own - np.array([nats[after, choice] for choice in choices])
             for own, (_, choices, after) in zip(values, filled, strict=True)
         ]
-    filled_up = np.full((len(values), max(map(len, values))), np.nan)
-    for row, own in enumerate(values):
-        filled_up[row, : len(own)] = own
-    table = pd.DataFrame(filled_up, index=pd.Index(ids, name="item")).rename_axis(columns="choice")
+    padded = list(zip_longest(*values, fillvalue=np.nan))  # choices x items
+    table = pd.DataFrame(np.array(padded).T, index=pd.Index(ids, name="item"))
+    table = table.rename_axis(columns="choice")
     table.attrs = {"model": model.name, "revision": model.revision, "normalise": normalise}
     start = resolve_options(model, bos=columns.start_token(model, bos)).bos if language else None
     table.attrs |= {"prompt": str(prompt), "bos": start}
     # Report items whose scores rest on less than their whole text.
-    lost = "beginning" if language else "end"
-    for name, column, reason in (
-        (
-            "truncated",
-            columns.TRUNCATED,
-            f"are longer than {model.name} takes ({model.context_tokens} tokens), and lost their "
-            f"{lost}",
-        ),
-        (
-            "unknown",
-            columns.UNKNOWN_TOKENS,
-            f"have choices with characters that the tokenizer of {model.name} does not know",
-        ),
-    ):
+    cut = f"are longer than {model.name} takes ({model.context_tokens} tokens), and lost their "
+    cut += "beginning" if language else "end"
+    strange = f"have choices with characters that the tokenizer of {model.name} does not know"
+    found = {"truncated": (columns.TRUNCATED, cut), "unknown": (columns.UNKNOWN_TOKENS, strange)}
+    for name, (column, reason) in found.items():
         table.attrs[name] = [i for i, r in zip(ids, scores, strict=True) if r[:, column].any()]
         if table.attrs[name]:
             warnings.warn(
@@ -411,18 +396,7 @@ class Evaluation:
         return f"{head}\n{self.persons[['accuracy', 'truncated']].to_string()}"
 
 
-def evaluate(
-    items: pd.DataFrame,
-    models: Any,
-    *,
-    normalise: Normalise = "sum",
-    prompt: str | Prompt = "auto",
-    bos: str | None = "auto",
-    device: str = "auto",
-    batch_tokens: int | None = None,
-    cache: bool = True,
-    progress: bool = False,
-) -> Evaluation:
+def evaluate(items: pd.DataFrame, models: Any, **options: Any) -> Evaluation:
     """Let models choose among the choices of items, and grade them; one model is in memory at a
     time.
 
@@ -433,8 +407,9 @@ def evaluate(
     models : model, or iterable or mapping of models
         Names, folders, or models in memory; the keys of a mapping, or else the models' names, name
         the persons.
-    normalise, prompt, bos, device, batch_tokens, cache, progress
-        As in :func:`choice_logprobs`.
+    **options
+        ``normalise``, ``prompt``, ``bos``, ``device``, ``batch_tokens``, ``cache`` and ``progress``
+        of :func:`choice_logprobs`.
 
     Returns
     -------
@@ -457,31 +432,18 @@ def evaluate(
         if names.has_duplicates:
             raise FrameError(
                 f"two models are named {names[names.duplicated()][0]!r}; name them: "
-                "evaluate(items, "
-                "{'a': ..., 'b': ...})"
+                "evaluate(items, {'a': ..., 'b': ...})"
             )
         models = {str(name): model for name, model in named}
     if not models:
         raise FrameError("no model was given")
     logprobs, predicted, persons = {}, {}, {}
     for person, model in models.items():
-        scores = choice_logprobs(
-            items,
-            model,
-            normalise=normalise,
-            prompt=prompt,
-            bos=bos,
-            device=device,
-            batch_tokens=batch_tokens,
-            cache=cache,
-            progress=progress,
-        )
+        scores = choice_logprobs(items, model, **options)
         about, scores.attrs = scores.attrs, {}
         logprobs[person], predicted[person] = scores, predictions(scores)
-        options = {
-            name: about[name] for name in ("model", "revision", "normalise", "prompt", "bos")
-        }
-        persons[person] = {"truncated": len(about["truncated"])} | options
+        kept = ("model", "revision", "normalise", "prompt", "bos")
+        persons[person] = {"truncated": len(about["truncated"])} | {k: about[k] for k in kept}
     choices = pd.DataFrame(predicted).T.rename_axis("person")
     responses = choices.eq(items.set_index("item_id")["answer"], axis=1).astype(float)
     described = pd.DataFrame.from_dict(persons, orient="index").rename_axis("person")

@@ -22,19 +22,14 @@ import torch
 from psychlm.data import atomic_write
 from psychlm.device import torch_device
 from psychlm.frames import FrameError, check_items, format_names
-from psychlm.lm._load import (
-    ModelError,
-    commit,
-    find_checkpoint,
-    fingerprint,
-    plain_errors,
-)
+from psychlm.lm._load import ModelError, commit, find_checkpoint, fingerprint, plain_errors
 from psychlm.lm.choice_model import bundled_encoder
 from psychlm.lm.prompts import meaning
 
 Task = Literal["pair", "single", "multiple-choice"]
 Regime = Literal["zero shot", "pre-train only", "fine-tune only", "both"]
 
+WARMUP, WEIGHT_DECAY = 0.1, 0.01  # share of the steps in which the rate rises; of AdamW
 RESULT = "finetuned.json"  # written last: a folder that has it is complete
 RUN = "run.json"  # written first: what the checkpoints beside it belong to
 
@@ -106,8 +101,7 @@ def encode(
         if any(unknown):
             raise FrameError(
                 f"items {format_names(items.loc[unknown, 'item_id'])} have labels other than "
-                f"{list(labels)}; give "
-                "training and development items the same choices"
+                f"{list(labels)}; give training and development items the same choices"
             )
         targets = [place[meaning(word)] for word in words]
     n_cut = sum(len(ids) == max_tokens for ids in encoded["input_ids"])
@@ -131,8 +125,6 @@ def fine_tune(
     learning_rate: float = 5e-5,
     batch_size: int = 32,
     max_tokens: int = 175,
-    warmup: float = 0.1,
-    weight_decay: float = 0.01,
     seed: int = 0,
     device: str = "auto",
 ) -> FineTuned:
@@ -155,9 +147,9 @@ def fine_tune(
         choice: accuracy) are kept. Without, all epochs are trained and the last is kept.
     epochs, patience : int
         Most epochs, and epochs without improvement before training ends.
-    learning_rate, batch_size, warmup, weight_decay
-        Of AdamW; the rate rises over ``warmup`` of the steps and then falls linearly. Laverghetta
-        et al. (2021) use 1e-5 for 500,000 pairs.
+    learning_rate, batch_size
+        Of AdamW; the rate rises over a tenth of the steps and then falls linearly. Laverghetta et
+        al. (2021) use 1e-5 for 500,000 pairs.
     max_tokens : int
         Longest text or pair (175 in Laverghetta et al. 2021, section 3); the longer of a pair is
         cut first.
@@ -189,9 +181,8 @@ def fine_tune(
     revision = fingerprint(folder) if folder else commit(name, revision)
     # All that the result depends on; a folder with another run's files is refused.
     options: dict[str, Any] = {"task": task, "regime": regime, "revision": revision, "seed": seed}
-    options |= {"epochs": epochs if trained else 0, "patience": patience, "warmup": warmup}
-    options |= {"learning_rate": learning_rate, "batch_size": batch_size}
-    options |= {"max_tokens": max_tokens, "weight_decay": weight_decay, "items": digest(items)}
+    options |= {"epochs": epochs if trained else 0, "patience": patience, "items": digest(items)}
+    options |= {"learning_rate": learning_rate, "batch_size": batch_size, "max_tokens": max_tokens}
     options["development"] = None if development is None else digest(development)
     out = Path(out)
     out.mkdir(parents=True, exist_ok=True)
@@ -336,8 +327,8 @@ def run_trainer(
         learning_rate=options["learning_rate"],
         per_device_train_batch_size=options["batch_size"],
         per_device_eval_batch_size=options["batch_size"],
-        warmup_steps=round(options["warmup"] * steps),
-        weight_decay=options["weight_decay"],
+        warmup_steps=round(WARMUP * steps),
+        weight_decay=WEIGHT_DECAY,
         seed=options["seed"],
         use_cpu=device.type == "cpu",
         bf16=device.type == "cuda" and torch.cuda.is_bf16_supported(),

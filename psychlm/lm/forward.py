@@ -4,8 +4,7 @@ A plan (:func:`plan_requests`) makes requests of the tokens of documents; batche
 length, bounded in tokens and halved when memory runs out, go through the network (:func:`run`);
 each wanted output becomes a row of ``N_VALUES`` numbers (:func:`row_values`). The table of logits
 (tokens x vocabulary) is the largest thing that a language model makes, and a few numbers per row
-are wanted of it. It is made in blocks of rows and of vocabulary that stay in cache, folded into
-running sums (Milakov & Gimelshein 2018, *Online normalizer calculation for softmax*) and dropped.
+are wanted of it, so it is made for some rows at a time.
 """
 
 from __future__ import annotations
@@ -15,6 +14,7 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence, Sized
 from dataclasses import asdict, dataclass
 from functools import wraps
+from itertools import pairwise
 from typing import Any, Literal, TypeVar
 from weakref import WeakKeyDictionary
 
@@ -41,17 +41,14 @@ from psychlm.lm.tokens import Tokens, begins_with_space
 BATCH_TOKENS = {"cpu": 2048, "cuda": 32768}  # most tokens in a batch, padding counted
 # a batch of so many tokens closes before a shorter request, which it would only pad
 ENOUGH_TOKENS = {"cpu": 256, "cuda": 8192}
-# numbers in a whole table of logits, for models that give nothing else (256 MB)
-LOGITS_AT_ONCE = 2**26
-ROWS_AT_ONCE = 512
-VOCABULARY_AT_ONCE = 4096
+LOGITS_AT_ONCE = 2**22  # numbers in a table of logits (16 MB)
+MOST_LOGITS = 2**26  # the same for models that give no hidden states (256 MB)
 
 N_VALUES = 5
 # columns of the values of a row, in nats; RANK counts from 1
 LOG_P, LOG_END, LOG_INSIDE, ENTROPY, RANK = range(N_VALUES)
 
 Correction = Literal["pimentel-meister"] | None
-Blocks = Callable[[slice], Iterator[tuple[int, torch.Tensor]]]
 Sequences = TypeVar("Sequences", bound=Sized)
 
 
@@ -213,7 +210,7 @@ def run(
     device = "cuda" if model.device.type == "cuda" else "cpu"
     most = batch_tokens or BATCH_TOKENS[device]
     if not reads_output_layer(model):
-        most = min(most, max(1, LOGITS_AT_ONCE // model.n_vocabulary))
+        most = min(most, max(1, MOST_LOGITS // model.n_vocabulary))
     waiting = list(batches(requests, most, min(ENOUGH_TOKENS[device], most)))[::-1]
     while waiting:
         batch = waiting.pop()
@@ -263,11 +260,16 @@ def _values(model: LanguageModel, batch: list[ScoringRequest], wanted: Wanted) -
     inputs = network_inputs(model, batch)
     if reads_output_layer(model):
         layer = model.network.get_output_embeddings()
-        blocks = blocks_of_layer(hidden_states(model, inputs).flatten(0, 1)[read], layer)
+        hidden = hidden_states(model, inputs).flatten(0, 1)[read]
     else:
-        blocks = blocks_of_logits(model.network(**inputs).logits.flatten(0, 1)[read])
+        layer, hidden = None, model.network(**inputs).logits.flatten(0, 1)[read]
+
+    def logits_of(rows: slice) -> torch.Tensor:
+        return hidden[rows].float() if layer is None else _float32(hidden[rows], layer)
+
+    at_once = max(1, LOGITS_AT_ONCE // model.n_vocabulary)
     values = np.empty((len(node), N_VALUES))
-    values[order] = row_values(blocks, node_read, target_read, len(outputs), wanted).cpu().numpy()
+    values[order] = row_values(logits_of, node_read, target_read, at_once, wanted).cpu().numpy()
     return values
 
 
@@ -416,7 +418,7 @@ def largest_family(model: LanguageModel) -> int:
 class Wanted:
     """What is asked of every row beside the probability of its token."""
 
-    sets: torch.Tensor | None  # (n_vocabulary, 3), see boundary_sets; None without correction
+    sets: torch.Tensor | None  # (n_vocabulary, 2), see boundary_sets; None without correction
     entropy: bool = False
     rank: bool = False
 
@@ -426,46 +428,21 @@ def boundary_sets(model: LanguageModel, begins: NDArray[np.bool_]) -> torch.Tens
 
     Returns
     -------
-    Tensor, shape (n_vocabulary, 3)
-        Columns of zeros and ones: all tokens; those that end a word (white space, end of text);
-        those that cannot begin after white space.
+    Tensor, shape (n_vocabulary, 2)
+        Columns of zeros and ones: tokens that end a word (white space, end of text); those that
+        cannot begin after white space.
     """
-    sets = torch.ones(model.n_vocabulary, 3)
     spaced = torch.zeros(model.n_vocabulary, dtype=torch.bool)
     spaced[: len(begins)] = torch.from_numpy(begins)
-    sets[:, 2] = (~spaced).float()
+    inside = ~spaced
     if model.tokenizer.eos_token_id is not None:
         spaced[model.tokenizer.eos_token_id] = True
-    sets[:, 1] = spaced.float()
-    return sets.to(model.device)
+    return torch.stack([spaced, inside], dim=1).float().to(model.device)
 
 
-def blocks_of_layer(hidden: torch.Tensor, layer: torch.nn.Linear) -> Blocks:
-    """Return the logits of hidden states, shape (n, n_hidden), as blocks that the output layer
-    makes on demand.
-    """
-
-    def blocks(rows: slice) -> Iterator[tuple[int, torch.Tensor]]:
-        for start in range(0, layer.weight.shape[0], VOCABULARY_AT_ONCE):
-            part = slice(start, start + VOCABULARY_AT_ONCE)
-            bias = None if layer.bias is None else layer.bias[part]
-            yield start, _float32(hidden[rows], layer.weight[part], bias)
-
-    return blocks
-
-
-def blocks_of_logits(logits: torch.Tensor) -> Blocks:
-    """Return logits that a model has made already, shape (n, n_vocabulary), as blocks."""
-
-    def blocks(rows: slice) -> Iterator[tuple[int, torch.Tensor]]:
-        for start in range(0, logits.shape[1], VOCABULARY_AT_ONCE):
-            yield start, logits[rows, start : start + VOCABULARY_AT_ONCE].float().clone()
-
-    return blocks
-
-
-def _float32(hidden: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
-    """Multiply with a float32 result: logits in 16 bits would be wrong by tenths of a nat."""
+def _float32(hidden: torch.Tensor, layer: torch.nn.Linear) -> torch.Tensor:
+    """Return logits in float32: in 16 bits they would be wrong by tenths of a nat."""
+    weight, bias = layer.weight, layer.bias
     if weight.dtype == torch.float32:
         return functional.linear(hidden, weight, bias)
     if hidden.is_cuda:
@@ -476,22 +453,24 @@ def _float32(hidden: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | No
 
 
 def row_values(
-    blocks: Blocks, node: torch.Tensor, target: torch.Tensor, n_nodes: int, wanted: Wanted
+    logits_of: Callable[[slice], torch.Tensor],
+    node: torch.Tensor,
+    target: torch.Tensor,
+    at_once: int,
+    wanted: Wanted,
 ) -> torch.Tensor:
     """Return the values of every row.
 
-    With m the largest logit so far, the running sums over blocks are s_k = sum_{j in set k} exp(z_j
-    - m) and, for the entropy, t = sum_j (m - z_j) exp(z_j - m); a larger m shrinks them by
-    exp(m_old - m_new).
-
     Parameters
     ----------
-    blocks : callable
-        Gives the logits of some of the ``n_nodes`` outputs, block by block.
+    logits_of : callable
+        Gives the float32 logits (n, n_vocabulary) of some of the outputs.
     node : Tensor, shape (n_rows,)
         Output that each row is read from, never decreasing.
     target : Tensor, shape (n_rows,)
         Token whose probability is wanted; below 0 for none.
+    at_once : int
+        Outputs whose logits are in memory at a time.
 
     Returns
     -------
@@ -499,58 +478,25 @@ def row_values(
         Columns ``LOG_P``, ``LOG_END``, ``LOG_INSIDE``, ``ENTROPY``, ``RANK``; NaN where nothing was
         asked.
     """
-    device = node.device
-    values = torch.full((len(node), N_VALUES), torch.nan, dtype=torch.float64, device=device)
-    firsts = torch.arange(0, n_nodes + ROWS_AT_ONCE, ROWS_AT_ONCE, device=device)
+    n_nodes = int(node[-1]) + 1
+    values = torch.full((len(node), N_VALUES), torch.nan, dtype=torch.float64, device=node.device)
+    firsts = torch.arange(0, n_nodes + at_once, at_once, device=node.device)
     edges = torch.searchsorted(node, firsts).tolist()
-    for i, (low, high) in enumerate(zip(edges[:-1], edges[1:], strict=True)):
-        if low < high:
-            rows = slice(i * ROWS_AT_ONCE, min(n_nodes, (i + 1) * ROWS_AT_ONCE))
-            part = node[low:high] - rows.start
-            values[low:high] = _some_rows(blocks, rows, part, target[low:high], wanted)
-    return values
-
-
-def _some_rows(
-    blocks: Blocks, rows: slice, node: torch.Tensor, target: torch.Tensor, wanted: Wanted
-) -> torch.Tensor:
-    """Fold the blocks of a few rows into running sums, and return the values of the rows."""
-    n, device = rows.stop - rows.start, node.device
-    n_sets = 1 if wanted.sets is None else wanted.sets.shape[1]
-    largest = torch.full((n, 1), torch.finfo(torch.float32).min, device=device)  # m
-    mass = torch.zeros(n, n_sets, device=device)  # s
-    spread = torch.zeros(n, 1, device=device)  # t
-    own = torch.full((len(node),), torch.nan, device=device)  # logits of the targets
-    for start, logits in blocks(rows):
-        width = logits.shape[1]
-        here = ((target >= start) & (target < start + width)).nonzero()[:, 0]
-        own[here] = logits[node[here], target[here] - start]
-        larger = torch.maximum(largest, logits.amax(dim=1, keepdim=True))
-        shrink = torch.exp(largest - larger)
-        shifted = logits.sub_(larger)
+    for i, (low, high) in enumerate(pairwise(edges)):
+        logits = logits_of(slice(i * at_once, (i + 1) * at_once))
+        logits -= logits.amax(dim=1, keepdim=True)
+        read, token = node[low:high] - i * at_once, target[low:high]
+        own = logits[read, token.clamp(min=0)].masked_fill(token < 0, torch.nan)
+        if wanted.rank:  # one more than the tokens that the model finds likelier
+            likelier = 1.0 + (logits[read] > own[:, None]).sum(dim=1)
+            values[low:high, RANK] = likelier.masked_fill(own.isnan(), torch.nan).double()
+        weights = logits.exp_()  # of the tokens, as shares of the likeliest one's
+        mass = weights.sum(dim=1).double()
+        values[low:high, LOG_P] = own.double() - mass.log()[read]
+        if wanted.sets is not None:
+            share = (weights @ wanted.sets).double().log() - mass.log()[:, None]
+            values[low:high, LOG_END : LOG_INSIDE + 1] = share[read]
         if wanted.entropy:
-            weights = torch.exp(shifted)
-            added = torch.special.entr(weights).sum(1, True)
-            spread = shrink * (spread + mass[:, :1] * (larger - largest)) + added
-        else:
-            weights = shifted.exp_()
-        if wanted.sets is None:
-            added = weights.sum(dim=1, keepdim=True)
-        else:
-            added = weights @ wanted.sets[start : start + width]
-        mass, largest = shrink * mass + added, larger
-    mass, largest = mass.double(), largest.double()
-    log_mass = mass.log()
-    values = torch.full((len(node), N_VALUES), torch.nan, dtype=torch.float64, device=device)
-    values[:, LOG_P] = own.double() - (largest + log_mass[:, :1])[node, 0]
-    if wanted.sets is not None:
-        values[:, LOG_END] = (log_mass[:, 1] - log_mass[:, 0])[node]
-        values[:, LOG_INSIDE] = (log_mass[:, 2] - log_mass[:, 0])[node]
-    if wanted.entropy:
-        values[:, ENTROPY] = (log_mass[:, 0] + spread[:, 0].double() / mass[:, 0])[node]
-    if wanted.rank:  # tokens that the model finds likelier than the target: a second pass
-        likelier = torch.zeros(len(own), dtype=torch.float64, device=device)
-        for _, logits in blocks(rows):
-            likelier += (logits[node] > own[:, None]).sum(dim=1)
-        values[:, RANK] = torch.where(own.isnan(), torch.nan, 1 + likelier)
+            spread = torch.special.entr(weights).sum(dim=1).double()
+            values[low:high, ENTROPY] = (mass.log() + spread / mass)[read]
     return values

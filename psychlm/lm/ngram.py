@@ -36,6 +36,7 @@ from psychlm.lm.tokens import sum_over_words, word_level_tokens
 
 UNKNOWN_WORD = "<rare>"  # KenLM takes <UNK> for its own <unk>
 BITS_PER_LOG10 = np.log2(10.0)
+MEMORY = "20%"  # that lmplz may use
 
 VERSION = "0.3.0"
 SHA256 = "c4628bb9fb63c8a6f9240035b8b037385cfc404cb72e933cf48878291edac1e8"
@@ -50,16 +51,6 @@ class KenlmError(RuntimeError):
     """KenLM is missing, cannot be built, or refused its input: the message says which, why, and
     what to do.
     """
-
-
-@dataclass(frozen=True)
-class Perplexity:
-    """Perplexity per token as KenLM's ``query`` counts it: the sentence ends are tokens."""
-
-    including_unknown: float
-    excluding_unknown: float
-    n_tokens: int
-    n_unknown: int
 
 
 @dataclass(frozen=True, eq=False)
@@ -114,16 +105,10 @@ class NgramModel:
         )
         return sum_over_words(words, tokens, bits, unknown)
 
-    def perplexity(self, sentences: Iterable[Sequence[str]]) -> Perplexity:
-        """Return the perplexity per token, ends of sentences counted."""
-        scored = [self.token_scores(sentence) for sentence in sentences]
-        bits, unknown = (np.concatenate(part) for part in zip(*scored, strict=True))
-        return Perplexity(
-            including_unknown=float(2 ** bits.mean()),
-            excluding_unknown=float(2 ** bits[~unknown].mean()),
-            n_tokens=len(bits),
-            n_unknown=int(unknown.sum()),
-        )
+    def perplexity(self, sentences: Iterable[Sequence[str]]) -> float:
+        """Return the perplexity per token as KenLM's ``query`` counts it: unknown words and the
+        ends of sentences are tokens."""
+        return float(2 ** np.concatenate([self.token_scores(one)[0] for one in sentences]).mean())
 
 
 def load(path: str | Path) -> NgramModel:
@@ -155,16 +140,11 @@ def load(path: str | Path) -> NgramModel:
     return NgramModel(path, model.order, model)
 
 
-def train(
-    sentences: Iterable[Sequence[str]],
-    order: int,
-    path: str | Path,
-    *,
-    discount_fallback: bool = False,
-    memory: str = "20%",
-) -> NgramModel:
+def train(sentences: Iterable[Sequence[str]], order: int, path: str | Path) -> NgramModel:
     """Train an n-gram model with ``lmplz`` (interpolated modified Kneser-Ney), write its ARPA file
     and open it.
+
+    Where a corpus is too small for its discounts to be estimated, they are 0.5, 1 and 1.5.
 
     Parameters
     ----------
@@ -174,10 +154,6 @@ def train(
         2 to 6; KenLM's module reads no unigram models.
     path : str or Path
         Where the ARPA file goes; it is moved there when it is whole.
-    discount_fallback : bool
-        Where a corpus is too small for its discounts to be estimated, take 0.5, 1 and 1.5 for them.
-    memory : str
-        What ``lmplz`` may use, as its option ``-S`` has it.
 
     Raises
     ------
@@ -197,18 +173,16 @@ def train(
         lines.append(f"{line}\n")
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    command = [program("lmplz"), "-o", order, "-S", memory, "-T", path.parent]
-    command += ["--discount_fallback"] * discount_fallback
+    command = [program("lmplz"), "-o", order, "-S", MEMORY, "-T", path.parent]
+    command += ["--discount_fallback"]
     with atomic_write(path) as part:
         arguments = [str(argument) for argument in (*command, "--arpa", part)]
         done = subprocess.run(arguments, input="".join(lines).encode(), capture_output=True)
         if done.returncode:
             output = done.stderr.decode(errors="replace")
             exceptions = [line for line in output.splitlines() if "exception" in line.lower()]
-            hint = "the text is too small for its discounts, use discount_fallback=True"
-            hint = f" ({hint})" if "BadDiscount" in output else ""
             why = (exceptions or [output[-400:].strip()])[0]
-            raise KenlmError(f"lmplz could not train order {order}{hint}: {why}")
+            raise KenlmError(f"lmplz could not train order {order}: {why}")
     return load(path)
 
 

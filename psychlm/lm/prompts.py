@@ -66,15 +66,13 @@ def check_labels(labels: Sequence[str], name: str) -> tuple[str, ...]:
     if any(re.fullmatch(r"(label )?\d+", word) for word in meanings):
         raise ModelError(
             f"the labels of {name} are {list(labels)}, which have no meaning; look up on its card "
-            "what its outputs "
-            "mean, and pass them in their order, such as labels=['contradiction', 'neutral', "
-            "'entailment']"
+            "what its outputs mean, and pass them in their order, such as labels=['contradiction', "
+            "'neutral', 'entailment']"
         )
     if len(set(meanings)) < len(meanings):
         raise ModelError(
             f"two of the labels of {name}, {list(labels)}, mean the same ({meanings}); pass "
-            "labels=[...] in the order "
-            "of its outputs"
+            "labels=[...] in the order of its outputs"
         )
     return tuple(labels)
 
@@ -148,8 +146,7 @@ class Prompt:
         except (KeyError, IndexError, ValueError, AttributeError) as error:
             raise FrameError(
                 f"the prompt {self.prompt!r} cannot be filled ({error!r}); its fields are columns "
-                "of the items, "
-                f"{list(item)}, and braces of the text itself are doubled"
+                f"of the items, {list(item)}, and braces of the text itself are doubled"
             ) from None
         words = [self.words.get(meaning(choice), choice).strip() for choice in item["choices"]]
         return before, tuple(self.choice.replace("{choice}", word) for word in words)

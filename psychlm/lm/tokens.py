@@ -13,7 +13,7 @@ import json
 import re
 import unicodedata
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
@@ -42,7 +42,6 @@ class Document:
     starts: NDArray[np.int64]  # (n_words,) characters
     ends: NDArray[np.int64]  # (n_words,) characters, exclusive
     rows: NDArray[np.int64]  # (n_words,) rows of the words frame
-    scored: NDArray[np.bool_]  # (n_words,) False where a word is context only
 
 
 @dataclass(frozen=True, eq=False)
@@ -220,53 +219,19 @@ def _spaces(words: pd.DataFrame, column: str, default: NDArray[np.bool_]) -> lis
     return np.where(default, " ", "").tolist()
 
 
-def documents(prepared: pd.DataFrame, context_sentences: int | None = None) -> list[Document]:
-    """Put the texts of a frame from :func:`prepare_words` together.
-
-    Parameters
-    ----------
-    context_sentences : int, optional
-        Make a document of each sentence (column ``sentence_id``), with so many sentences before it
-        as context.
-
-    Raises
-    ------
-    FrameError
-        If sentences are asked for and the frame does not tell them apart.
-    """
+def documents(prepared: pd.DataFrame) -> list[Document]:
+    """Put the texts of a frame from :func:`prepare_words` together."""
     # texts stand one after another; what is before, in and after each word alternates
     begins = np.flatnonzero(~prepared.duplicated("text_id").to_numpy())
-    limits = np.append(begins, len(prepared))
     columns = [prepared[name].tolist() for name in ("space_before", "word", "space_after")]
     pieces = list(zip(*columns, strict=True))
     rows = prepared.index.to_numpy(np.int64)
-
-    def document(low: int, high: int, first_scored: int) -> Document:
-        """Concatenate the words from low to high, and count characters."""
+    texts = []
+    for low, high in pairwise(np.append(begins, len(prepared))):
         own = [piece for word in pieces[low:high] for piece in word]
         ends = np.cumsum([len(piece) for piece in own]).reshape(-1, 3)
-        scored = np.arange(low, high) >= first_scored
-        return Document("".join(own), ends[:, 0], ends[:, 1], rows[low:high], scored)
-
-    if context_sentences is None:
-        return [document(low, high, low) for low, high in pairwise(limits)]
-    if "sentence_id" not in prepared.columns:
-        raise FrameError("context_sentences needs a column sentence_id in words; add it")
-    if context_sentences < 0:
-        raise FrameError(
-            f"context_sentences is {context_sentences}; 0 reads each sentence by itself"
-        )
-    sentence = prepared["sentence_id"]
-    single = []
-    for low, high in pairwise(limits):
-        own = sentence.iloc[low:high]
-        starts = low + np.flatnonzero(own.ne(own.shift()).to_numpy())
-        for number, end in enumerate([*starts[1:], high]):
-            first = starts[max(0, number - context_sentences)]
-            one = document(first, end, starts[number])
-            # the space after a sentence belongs to the next one
-            single.append(replace(one, text=one.text[: one.ends[-1]]))
-    return single
+        texts.append(Document("".join(own), ends[:, 0], ends[:, 1], rows[low:high]))
+    return texts
 
 
 def tokenize(texts: list[Document], tokenizer: Any) -> list[Tokens]:

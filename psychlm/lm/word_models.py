@@ -25,8 +25,6 @@ from typing import Literal
 import numpy as np
 import pandas as pd
 import torch
-from safetensors import safe_open
-from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from psychlm.corpora.text import UNKNOWN, Tokenize, WordCorpus, plain
@@ -291,7 +289,7 @@ def train(
     text, validation : (n,) int Tensor
         ``vocabulary.stream(sentences)``.
     folder : str or Path, optional
-        Where ``checkpoint.safetensors`` is kept, after every epoch and every ``checkpoint_seconds``
+        Where ``checkpoint.pt`` is kept, after every epoch and every ``checkpoint_seconds``
         within one.
     device : str
         ``"cpu"`` or ``"cuda"``.
@@ -312,7 +310,7 @@ def train(
         "text": [len(text), int(text.sum()), int(validation.sum())],
     }
     identity = json.dumps(settings, sort_keys=True)
-    path = None if folder is None else Path(folder) / "checkpoint.safetensors"
+    path = None if folder is None else Path(folder) / "checkpoint.pt"
     if path is not None:
         path.parent.mkdir(parents=True, exist_ok=True)
         if path.is_file():
@@ -371,7 +369,7 @@ class _Run:
         self.training, self.device = training, device
         n_words = len(vocabulary.words)
         self.network = WordNetwork(architecture, n_words, training.dropout).to(device)
-        self.spans = _spans(_rows(text, training.batch_size).to(device), architecture.span)
+        self.spans = _spans(text.to(device), training.batch_size, architecture.span)
         self.state: State | None = None
         self.best = copy.deepcopy(self.network.state_dict())
         self.progress = _Progress(rate=training.rate)
@@ -393,44 +391,33 @@ class _Run:
 
     def save(self, path: Path, identity: str) -> None:
         """Write the checkpoint."""
-        tensors = {f"now.{name}": value for name, value in self.network.state_dict().items()}
-        tensors |= {f"best.{name}": value for name, value in self.best.items()}
-        tensors |= {f"state.{i}": value.detach() for i, value in enumerate(self.state or ())}
-        tensors["random"] = torch.get_rng_state()
+        run = {"identity": identity, "progress": asdict(self.progress), "best": self.best}
+        run |= {"now": self.network.state_dict(), "random": torch.get_rng_state()}
+        run["state"] = None if self.state is None else tuple(x.detach() for x in self.state)
         if self.device.startswith("cuda"):
-            tensors["random_cuda"] = torch.cuda.get_rng_state(self.device)
-        # weights of an LSTM may share storage, which safetensors does not write
-        tensors = {name: value.clone().contiguous() for name, value in tensors.items()}
-        about = {"identity": identity, "progress": json.dumps(asdict(self.progress))}
+            run["random_cuda"] = torch.cuda.get_rng_state(self.device)
         with atomic_write(path) as part:
-            save_file(tensors, str(part), about)
+            torch.save(run, part)
 
     def resume(self, path: Path, identity: str) -> None:
         """Continue from a checkpoint of the same run."""
-        with safe_open(str(path), "pt", device=self.device) as opened:
-            about = opened.metadata()
-            if about["identity"] != identity:
-                raise ValueError(
-                    f"{path} is the checkpoint of another run (other text, architecture or "
-                    "training); delete it, or give this run a folder of its own"
-                )
-            tensors = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118 (not a dict)
-        now = {name[4:]: value for name, value in tensors.items() if name.startswith("now.")}
-        self.network.load_state_dict(now)
-        self.best = {name[5:]: value for name, value in tensors.items() if name.startswith("best.")}
-        state = sorted(name for name in tensors if name.startswith("state."))
-        self.state = tuple(tensors[name] for name in state) or None
-        torch.set_rng_state(tensors["random"].cpu())
-        if "random_cuda" in tensors:
-            torch.cuda.set_rng_state(tensors["random_cuda"].cpu(), self.device)
-        progress = json.loads(about["progress"])
-        progress["history"] = [tuple(row) for row in progress["history"]]
-        self.progress = _Progress(**progress)
+        run = torch.load(path, map_location=self.device, weights_only=True)
+        if run["identity"] != identity:
+            raise ValueError(
+                f"{path} is the checkpoint of another run (other text, architecture or training); "
+                "delete it, or give this run a folder of its own"
+            )
+        self.network.load_state_dict(run["now"])
+        self.best, self.state = run["best"], run["state"]
+        self.progress = _Progress(**run["progress"])
+        torch.set_rng_state(run["random"].cpu())
+        if "random_cuda" in run:
+            torch.cuda.set_rng_state(run["random_cuda"].cpu(), self.device)
 
 
-def _rows(stream: Tensor, n_rows: int) -> Tensor:
-    """Cut a (n,) text into (n_rows, n // n_rows) rows that are read in parallel; the rest at its
-    end is left out.
+def _spans(stream: Tensor, n_rows: int, span: int) -> list[tuple[Tensor, Tensor]]:
+    """Return (inputs, targets) of consecutive spans of a (n,) text that is read in parallel rows of
+    equal length; the rest at its end is left out.
     """
     length = len(stream) // n_rows
     if length < 2:
@@ -438,14 +425,9 @@ def _rows(stream: Tensor, n_rows: int) -> Tensor:
             f"a text of {len(stream)} words cannot be cut into {n_rows} rows; take a smaller "
             "batch_size"
         )
-    return stream[: length * n_rows].view(n_rows, length)
-
-
-def _spans(rows: Tensor, span: int) -> list[tuple[Tensor, Tensor]]:
-    """Return (inputs, targets) of consecutive spans of the rows."""
-    n = rows.shape[1] - 1
-    ends = [(i, min(i + span, n)) for i in range(0, n, span)]
-    return [(rows[:, i:end], rows[:, i + 1 : end + 1]) for i, end in ends]
+    rows, ends = stream[: length * n_rows].view(n_rows, length), range(0, length - 1, span)
+    parts = [rows[:, i : i + span + 1] for i in ends]
+    return [(part[:, :-1], part[:, 1:]) for part in parts]
 
 
 @torch.inference_mode()
@@ -462,13 +444,13 @@ def perplexity(model: WordModel, stream: Tensor) -> float:
     """
     model.network.eval()
     device = model.network.embedding.weight.device
-    rows = _rows(stream, min(EVALUATION_ROWS, len(stream) // 2)).to(device)
-    nats, state = 0.0, None
-    for inputs, targets in _spans(rows, model.network.architecture.span):
+    n_rows, span = min(EVALUATION_ROWS, len(stream) // 2), model.network.architecture.span
+    nats, n, state = 0.0, 0, None
+    for inputs, targets in _spans(stream.to(device), n_rows, span):
         logits, state = model.network(inputs, state)
-        logits, targets = logits.flatten(0, 1), targets.flatten()
+        logits, targets, n = logits.flatten(0, 1), targets.flatten(), n + targets.numel()
         nats += float(nn.functional.cross_entropy(logits, targets, reduction="sum"))
-    mean = nats / (rows.numel() - len(rows))
+    mean = nats / n
     # NaN counts as infinite: it is never the best
     return math.exp(mean) if mean < LARGEST_NATS else math.inf
 
@@ -484,13 +466,11 @@ def tune(
     storage: str | None = None,
     device: str = "cpu",
 ) -> Training:
-    """Search batch size, dropout and first rate: random trials, then trials that expected
-    improvement proposes.
+    """Search batch size, dropout and first rate with Optuna's Gaussian-process sampler.
 
-    The paper's GPEI (Snoek et al. 2012) is Optuna's Gaussian-process sampler here, which maximises
-    the logarithm of expected improvement. The paper gives no ranges; these are 10 to 80 rows,
-    dropout 0 to 0.6, and rates from an eighth to twice those of PyTorch's example (20 for LSTMs, 5
-    for Transformers).
+    The paper's GPEI (Snoek et al. 2012) proposes by expected improvement, this one by its
+    logarithm. The paper gives no ranges; these are 10 to 80 rows, dropout 0 to 0.6, and rates from
+    an eighth to twice those of PyTorch's example (20 for LSTMs, 5 for Transformers).
 
     Parameters
     ----------
@@ -501,18 +481,9 @@ def tune(
     storage : str, optional
         ``"sqlite:///tuning.db"``: trials are kept there, and a search that was interrupted
         continues.
-
-    Raises
-    ------
-    ImportError
-        If Optuna is not installed.
     """
-    try:
-        import optuna
-    except ImportError as error:
-        raise ImportError(
-            "tuning needs Optuna, which psychlm does not install: pip install 'optuna>=4.2'"
-        ) from error
+    import optuna
+
     middle = FIRST_RATE["LSTM" if architecture.kind == "lstm" else "Transformer"]
 
     def objective(trial: optuna.Trial) -> float:
@@ -590,8 +561,8 @@ def ngrams(corpus: WordCorpus, orders: Sequence[int], folder: str | Path) -> Ite
     """Train n-grams, whose ARPA files go into a folder, and yield each."""
     for order in orders:
         file = Path(folder) / f"{corpus.name}.{order}.arpa"
-        model = ngram.train(corpus.train, order, file, discount_fallback=True)
-        reached = model.perplexity(corpus.test).including_unknown
+        model = ngram.train(corpus.train, order, file)
+        reached = model.perplexity(corpus.test)
         yield CorpusModel("n-gram", order, corpus, model, reached)
 
 

@@ -12,9 +12,10 @@ from __future__ import annotations
 import argparse
 import json
 import platform
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import cache
 from string import ascii_letters
 from typing import Any
 
@@ -30,6 +31,7 @@ from psychlm.probes import confusion, question_sets, wordnet
 from psychlm.probes.wordnet_qa import Builder, Recipe
 
 MODELS = ("smollm2", "default")
+HEAD = "minilm"  # a multiple-choice head on the frozen MiniLM encoder, see confusion_head
 TOLERANCE = 1e-3  # largest difference of a live value from a stored one, bits or nats
 WORDS: dict[str, Callable[[], pd.DataFrame]] = {
     "ucl2023": lambda: reading_times.ucl_norms().sentences,
@@ -45,13 +47,15 @@ BANKS: dict[str, Callable[[], pd.DataFrame]] = {
     "HellaSwag": lambda: read_items("mcqa/hellaswag/hellaswag_val_full"),
     "PIQA": lambda: read_items("mcqa/piqa/valid"),
     "Social IQA": lambda: read_items("mcqa/socialiqa/dev"),
+    "GLUE diagnostic": lambda: read_items("mcqa/ax_b"),
 }
-CONFUSED = ("Social IQA", "ARC-Easy", "PIQA")  # banks that the confusion probes change
+CONFUSED = ("Social IQA", "ARC-Easy", "PIQA", "HellaSwag")  # banks that the probes change
 LISTED = lm.Prompt("{prompt}\nOptions: {options}.\nAnswer:")
 SEED = 2210  # of the items drawn and of what the probes borrow
 N_ITEMS, N_PROBED = 160, 100  # items of a bank: as written; under the confusion probes and listed
 MAX_CHARS = 220  # longest prompt and choice together: the default model reads 128 tokens
 N_WRONG, N_EXTRA = 2, 4  # wrong questions, and choices added
+N_LEARN, N_STOP = 1200, 100  # items of each of these banks that the head learns from, and stops by
 # WordNetQA of notebook 40, and WordNetQA and DictionaryQA of notebook 41
 WORDNET = Recipe(seed=46301, max_concepts=2000, max_hops=4, max_distance=3)
 GATHERED: dict[str, Any] = {"seed": 2020, "n_concepts": 2000, "most": 10_000}
@@ -66,8 +70,13 @@ def items(bank: str, n: int = N_ITEMS, *, seed: int = SEED) -> pd.DataFrame:
 
     A larger ``n`` holds the items of a smaller one.
     """
-    sound, _ = confusion.drop_unfit(BANKS[bank]())
-    length = sound["prompt"].str.len() + sound["choices"].map(lambda row: max(map(len, row)))
+    sound = BANKS[bank]()
+    if "hypothesis" in sound:  # pairs are not put under the probes, and share their premises
+        sound, length = sound.astype({"item_id": str}), sound["hypothesis"].str.len()
+    else:
+        sound, _ = confusion.drop_unfit(sound)
+        length = sound["choices"].map(lambda row: max(map(len, row)))
+    length = length + sound["prompt"].str.len()
     drawn = sound[length <= MAX_CHARS].sample(frac=1, random_state=seed)
     return drawn.reset_index(drop=True)[:n]
 
@@ -108,7 +117,7 @@ def choice_scores(
     *,
     listed: bool = False,
     live: bool = False,
-) -> tuple[pd.DataFrame, dict[str, dict[str, object]]]:
+) -> tuple[pd.DataFrame, dict[str, dict[str, Any]]]:
     """Score the choices of items by models; perturbed items are put back into their source's order.
 
     ``live`` computes log-probabilities without the cache, and leaves out the numbers of tokens.
@@ -122,7 +131,7 @@ def choice_scores(
         Revision and options of each model.
     """
     columns: dict[str, pd.Series] = {}
-    described: dict[str, dict[str, object]] = {}
+    described: dict[str, dict[str, Any]] = {}
     put = with_options(asked) if listed else asked
     options: dict[str, Any] = {"prompt": LISTED if listed else "auto", "cache": not live}
     source = asked.rename(columns={"item_id": "source_item_id"} if "order" not in asked else {})
@@ -135,6 +144,10 @@ def choice_scores(
         return back.rename_axis(columns="choice").stack().dropna()
 
     for model in models:
+        if model == HEAD:
+            head, described[HEAD] = confusion_head()
+            columns[HEAD] = ordered(head.logprobs(asked)).astype(np.float32)
+            continue
         nats = lm.choice_logprobs(put, model, progress=not live, **options)
         about = dict(nats.attrs)
         described[model] = {name: about[name] for name in ("revision", "prompt", "bos")}
@@ -163,9 +176,9 @@ def scores(stored: pd.DataFrame, model: str, normalise: str = "sum") -> pd.DataF
     stored : DataFrame
         Rows of a table of choices, about one bank and one presentation.
     model : str
-        One of :data:`MODELS`.
+        One of :data:`MODELS`, or :data:`HEAD`.
     normalise : {"sum", "token", "character"}
-        By what the log-probability of a choice is divided.
+        By what the log-probability of a choice is divided; not for the head.
 
     Examples
     --------
@@ -258,24 +271,32 @@ def recompute_choices(
     return compared
 
 
-def surprisal(corpus: str) -> pd.DataFrame:
-    """Return the stored surprisals of a corpus's words.
+def surprisal(corpus: str, models: Sequence[str] = MODELS) -> pd.DataFrame:
+    """Return the surprisals of a corpus's words, the stored ones where a model has them.
 
     Parameters
     ----------
     corpus : {"ucl2023", "naturalstories", "provo", "sap2024"}
+    models : sequence of str
+        :data:`MODELS`, and folders or hub names, whose surprisals are computed.
 
     Returns
     -------
     DataFrame
-        ``text_id``, ``word_id``, and one column per model of :data:`MODELS`, in bits.
+        ``text_id``, ``word_id``, and one column per model, in bits.
 
     Examples
     --------
     >>> surprisal("provo").columns.tolist()
     ['text_id', 'word_id', 'smollm2', 'default']
     """
-    return data.facts(f"models/surprisal_{corpus}")
+    keys = ["text_id", "word_id"]
+    table = data.facts(f"models/surprisal_{corpus}")
+    for name in models:
+        if name not in table:
+            live = lm.surprisal(WORDS[corpus](), name)[[*keys, "surprisal_bits"]]
+            table = table.merge(live.rename(columns={"surprisal_bits": name}), on=keys)
+    return table[[*keys, *models]]
 
 
 def recompute_surprisal(
@@ -334,7 +355,7 @@ def _compared(live: pd.Series, stored: pd.Series, name: str) -> pd.Series:
     return pd.Series({"n": len(live), "max_difference": largest})
 
 
-def _write(name: str, table: pd.DataFrame, described: dict[str, dict[str, object]]) -> None:
+def _write(name: str, table: pd.DataFrame, described: dict[str, dict[str, Any]]) -> None:
     """Write a table of facts, and what it was computed with to ``index.csv``."""
     folder = data.root() / "data" / "facts" / "models"
     folder.mkdir(parents=True, exist_ok=True)
@@ -347,8 +368,11 @@ def _write(name: str, table: pd.DataFrame, described: dict[str, dict[str, object
             {
                 "table": name,
                 "model": model,
-                "revision": about.pop("revision"),
-                "options": json.dumps(about, sort_keys=True),
+                "revision": about["revision"],
+                "options": json.dumps(
+                    {key: value for key, value in about.items() if key != "revision"},
+                    sort_keys=True,
+                ),
                 "date": today,
                 "machine": machine,
             }
@@ -377,20 +401,46 @@ def compute_surprisal() -> None:
         _write(f"surprisal_{corpus}", table, described)
 
 
+def compute_head() -> None:
+    """Train the head on the encoder for the banks under the probes, on items not put to it."""
+    parts = [items(bank, N_ITEMS + N_LEARN + N_STOP)[N_ITEMS:] for bank in CONFUSED]
+    named = [
+        part.assign(item_id=[f"{bank}|{name}" for name in part["item_id"]])
+        for bank, part in zip(CONFUSED, parts, strict=True)
+    ]
+    columns = ["item_id", "prompt", "choices", "answer"]
+    learn, stop = (
+        pd.concat([part[columns][rows] for part in named], ignore_index=True)
+        for rows in (slice(None, N_LEARN), slice(N_LEARN, None))
+    )
+    untrained = lm.encoder_model("bundled", seed=SEED)
+    trained = untrained.train(learn, seed=SEED, epochs=10, patience=3, development=stop)
+    print(trained.history.to_string(), flush=True)
+    about = {"revision": f"sha256:{untrained.fingerprint}", "encoder": "all-MiniLM-L6-v2"}
+    _write("confusion_head", _weights(trained), {HEAD: about | {"banks": CONFUSED}})
+
+
 def compute_benchmarks() -> None:
     """Compute the scores of choices of benchmarks as written."""
     parts: dict[tuple[str, ...], pd.DataFrame] = {}
+    described: dict[str, dict[str, Any]] = {}
     for bank in BANKS:
-        parts[(bank,)], described = choice_scores(items(bank))
+        asked_of = (*MODELS, HEAD) if bank in CONFUSED else MODELS
+        parts[(bank,)], about = choice_scores(items(bank), asked_of)
+        described |= about
     _write("benchmarks", _stacked(parts, ["bank"]), described)
 
 
 def compute_confusion() -> None:
     """Compute the scores of choices under the confusion probes and with the choices listed."""
     parts: dict[tuple[str, ...], pd.DataFrame] = {}
+    described: dict[str, dict[str, Any]] = {}
     for bank in CONFUSED:
         for name, changed in presentations(items(bank, N_PROBED)).items():
-            parts[bank, name], described = choice_scores(changed, listed=name.startswith("listed"))
+            listed = name.startswith("listed")
+            asked_of = MODELS if listed else (*MODELS, HEAD)
+            parts[bank, name], about = choice_scores(changed, asked_of, listed=listed)
+            described |= about
         _write("confusion", _stacked(parts, ["bank", "presentation"]), described)
 
 
@@ -414,16 +464,45 @@ def science_questions() -> tuple[pd.DataFrame, pd.DataFrame, pd.DataFrame]:
     return learn, check, spare
 
 
-def science_model() -> lm.ChoiceClassifier:
-    """Return the stored multiple-choice head on the frozen MiniLM encoder, trained on science."""
+def _weights(model: lm.ChoiceClassifier) -> pd.DataFrame:
+    """Return the weights of a head, in half precision, as a table of facts."""
+    weights = {
+        name: value.numpy().ravel().astype(np.float16)
+        for name, value in model.network.state_dict().items()
+    }
+    return pd.concat([pd.DataFrame({"name": n, "weight": w}) for n, w in weights.items()])
+
+
+def _stored_head(table: str) -> lm.ChoiceClassifier:
+    """Return a multiple-choice head on the frozen MiniLM encoder, with weights from the facts."""
     model = lm.encoder_model("bundled", seed=GATHERED["seed"])
-    stored = data.facts("models/science_head").groupby("name", sort=False)["weight"]
+    stored = data.facts(f"models/{table}").groupby("name", sort=False)["weight"]
     weights = {
         name: torch.tensor(stored.get_group(name).to_numpy(np.float32)).reshape(old.shape)
         for name, old in model.network.state_dict().items()
     }
     model.network.load_state_dict(weights)
     return model
+
+
+def science_model() -> lm.ChoiceClassifier:
+    """Return the stored multiple-choice head on the frozen MiniLM encoder, trained on science."""
+    return _stored_head("science_head")
+
+
+@cache
+def confusion_head() -> tuple[lm.ChoiceClassifier, dict[str, Any]]:
+    """Return the stored head that learned from other items of the banks under the probes.
+
+    Returns
+    -------
+    model : ChoiceClassifier
+    about : dict
+        Revision and numbers of items.
+    """
+    model = _stored_head("confusion_head")
+    about = {"encoder": "all-MiniLM-L6-v2", "n_learn": N_LEARN, "n_stop": N_STOP}
+    return model, {"revision": f"sha256:{model.fingerprint}", "banks": CONFUSED, **about}
 
 
 def inoculations() -> dict[str, richardson2020.Inoculation]:
@@ -472,12 +551,7 @@ def compute_inoculation() -> None:
         **rates,
     }
     about |= {"n_science": len(learn), "n_check": len(check), "n_spare": len(spare)}
-    weights = {
-        name: value.numpy().ravel().astype(np.float16)
-        for name, value in trained.network.state_dict().items()
-    }
-    head = pd.concat([pd.DataFrame({"name": n, "weight": w}) for n, w in weights.items()])
-    _write("science_head", head, {"minilm": dict(about)})
+    _write("science_head", _weights(trained), {HEAD: about})
     # What is inoculated is the model as it was stored, with weights in half precision.
     model = science_model()
     model = replace(model, texts=untrained.texts)
@@ -503,12 +577,12 @@ def compute_inoculation() -> None:
         tables[(probe,)] = cells
         chosen = done.predictions.stack().rename("prediction").reset_index()
         answers[(probe,)] = chosen.astype({"prediction": np.int8})
-        _write("inoculation", _stacked(tables, ["probe"]), {"minilm": dict(about)})
+        _write("inoculation", _stacked(tables, ["probe"]), {HEAD: about})
         predictions = _stacked(answers, ["probe"]).rename(columns={"item": "item_id"})
-        _write("inoculation_predictions", predictions, {"minilm": dict(about)})
+        _write("inoculation_predictions", predictions, {HEAD: about})
     # the test questions, and how the science model did before and after its training
     columns = ["item_id", "probe", "cluster", "hops", "distractor_set", "distractor_distance"]
-    _write("inoculation_items", parts["test"][[*columns, "answer"]], {"minilm": dict(about)})
+    _write("inoculation_items", parts["test"][[*columns, "answer"]], {HEAD: about})
     exam = pd.DataFrame(
         {
             "item_id": check["item_id"],
@@ -518,7 +592,7 @@ def compute_inoculation() -> None:
             "trained": lm.grade(check, model.logprobs(check)).to_numpy(),
         }
     )
-    _write("science_check", exam, {"minilm": dict(about)})
+    _write("science_check", exam, {HEAD: about})
 
 
 def _stacked(parts: dict[tuple[str, ...], pd.DataFrame], names: list[str]) -> pd.DataFrame:
@@ -530,6 +604,7 @@ def main(arguments: list[str] | None = None) -> None:
     """Compute tables of facts: all of them, or those that are named."""
     steps = {
         "surprisal": compute_surprisal,
+        "head": compute_head,
         "benchmarks": compute_benchmarks,
         "probes": compute_probes,
         "confusion": compute_confusion,

@@ -156,10 +156,7 @@ def partial_input_baseline(
         )
     if baseline == "vector-similarity":
         if lexicon is None or lexicon.vectors is None:
-            raise ValueError(
-                "vector similarity needs given vectors: lexicon=Lexicon.of_encoder() or "
-                "Lexicon.of_file(path)"
-            )
+            raise ValueError("vector similarity needs given vectors: lexicon=Lexicon.of_encoder()")
         scores, n_train = vector_similarity(test, lexicon), 0
     else:
         if development is None:

@@ -347,8 +347,7 @@ def bias_decomposition(
     if np.allclose(y.reshape(-1, k).std(axis=1), 0, atol=1e-9):
         raise ValueError(
             "the scores are the same in every presentation: the model does not read the question, "
-            "and there is no "
-            "noise to compare its preference with"
+            "and there is no noise to compare its preference with"
         )
     sd = np.sqrt((x**2).mean(axis=0))
     if not sd.all() or np.linalg.matrix_rank(x / sd) < len(sd):

@@ -19,14 +19,15 @@ from psychlm.frames import FrameError
 def words(monkeypatch):
     """Replace the encoder: one state per word between two marks, drawn from the word."""
 
-    def states(texts, encoder="bundled"):
+    def states(texts, encoder="bundled", mean=False):
         tokens = [["<s>", *text.split(), "</s>"] for text in texts]
         drawn = [
             [np.random.default_rng([*map(ord, t)]).normal(size=6) for t in ts] for ts in tokens
         ]
-        return [np.array(rows, np.float32) for rows in drawn]
+        drawn = [np.array(rows, np.float32) for rows in drawn]
+        return [rows.mean(0, keepdims=True) for rows in drawn] if mean else drawn
 
-    monkeypatch.setattr(module, "token_states", states)
+    monkeypatch.setattr(module, "encoder_states", states)
     return states
 
 

@@ -117,22 +117,6 @@ def test_partial_input_models_never_see_the_question(kind, rng):
     pd.testing.assert_frame_equal(model.logprobs(items), model.logprobs(other))
 
 
-def test_vectors_are_read_from_gloves_format(tmp_path):
-    file = tmp_path / "glove.txt"
-    file.write_text('the 0.5 -1\n" 2 3\nnull 1 1\n')
-    lexicon = Lexicon.of_file(file)
-    the, quote, null, unknown = lexicon.encode(['The " null other'])[0]
-    assert (the.tolist(), quote.tolist(), null.tolist(), unknown.tolist()) == (
-        [0.5, -1],
-        [2, 3],
-        [1, 1],
-        [0, 0],
-    )
-    file.write_text("no numbers here\n")
-    with pytest.raises(ModelError, match="holds no word vectors"):
-        Lexicon.of_file(file)
-
-
 def test_rare_words_of_training_are_unknown_ones():
     items = pd.DataFrame(
         {"item_id": ["a"], "prompt": ["dog dog cat"], "choices": [["cat", "emu"]], "answer": [0]}

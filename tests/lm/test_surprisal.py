@@ -4,6 +4,7 @@ words of a closed vocabulary.
 """
 
 import itertools
+import json
 import subprocess
 import sys
 
@@ -15,7 +16,7 @@ import torch
 
 from psychlm import lm
 from psychlm.frames import FrameError
-from psychlm.lm import _surprisal, forward, scoring_requests
+from psychlm.lm import ModelError, _surprisal, forward, scoring_requests
 from psychlm.lm.tokens import (
     SHARED,
     TOKENLESS,
@@ -311,15 +312,6 @@ def test_which_families_share_prefixes_is_tried_out(models):
     }
 
 
-def test_the_blocks_of_the_vocabulary_leave_no_trace(models, monkeypatch):
-    whole = lm.surprisal(TEXTS, models("gpt2"), entropy=True, rank=True)
-    monkeypatch.setattr(forward, "VOCABULARY_AT_ONCE", 7)
-    monkeypatch.setattr(forward, "ROWS_AT_ONCE", 3)
-    blocked = lm.surprisal(TEXTS, models("gpt2"), entropy=True, rank=True)
-    for column in ("surprisal_bits", "entropy_bits", "rank"):
-        np.testing.assert_allclose(blocked[column], whole[column], atol=1e-5)
-
-
 def test_a_model_that_does_more_than_an_output_layer_is_read_through_its_logits(models):
     from psychlm.lm.forward import reads_output_layer
 
@@ -510,18 +502,21 @@ def test_windows_meet_without_a_gap_at_every_length(family, bos, models):
     ).abs().max() > 1e-3
 
 
-def test_no_table_of_logits_is_ever_whole(models, monkeypatch):
+def test_no_table_of_logits_is_ever_whole_and_values_do_not_depend_on_its_size(models, monkeypatch):
+    texts = [f"{n} old man and the sea {'she said ' * n}" for n in range(8)]
+    whole = lm.surprisal(texts, models("gpt2"), entropy=True, rank=True)
     sizes, real = [], forward._float32
-    monkeypatch.setattr(forward, "ROWS_AT_ONCE", 32)
-    monkeypatch.setattr(forward, "VOCABULARY_AT_ONCE", 128)
+    monkeypatch.setattr(forward, "LOGITS_AT_ONCE", 5 * models("gpt2").n_vocabulary)
 
     def watched(*given):
-        sizes.append((logits := real(*given)).numel())
+        sizes.append((logits := real(*given)).shape[0])
         return logits
 
     monkeypatch.setattr(forward, "_float32", watched)
-    lm.surprisal([f"{n} old man and the sea {'she said ' * n}" for n in range(20)], models("gpt2"))
-    assert max(sizes) <= 32 * 128 and len(sizes) > 10
+    parts = lm.surprisal(texts, models("gpt2"), entropy=True, rank=True)
+    assert max(sizes) == 5 and len(sizes) > 10
+    for column in ("surprisal_bits", "entropy_bits", "rank"):
+        np.testing.assert_allclose(parts[column], whole[column], atol=1e-5)
 
 
 def test_a_stride_that_does_not_fit_says_what_does(models):
@@ -529,20 +524,65 @@ def test_a_stride_that_does_not_fit_says_what_does(models):
         lm.surprisal("the old man", models("gpt2"), stride=63)
 
 
-def test_sentences_can_be_read_after_a_few_others_only(models):
-    words = lm.words_of("the old man. the sea and. she said tea.")
-    words["sentence_id"] = [1, 1, 1, 2, 2, 2, 3, 3, 3]
-    scored = lm.surprisal(words, models("gpt2"), context_sentences=1)
-    last = lm.surprisal("the sea and. she said tea.", models("gpt2"))
-    np.testing.assert_allclose(scored["surprisal_bits"][6:], last["surprisal_bits"][3:], atol=1e-5)
-    by_itself = lm.surprisal(words, models("gpt2"), context_sentences=0)
-    np.testing.assert_allclose(
-        by_itself["surprisal_bits"][3:6],
-        lm.surprisal("the sea and.", models("gpt2"))["surprisal_bits"],
-        atol=1e-5,
+# Other units than words
+
+
+def log2_p(model, text):
+    """Return the log-probabilities (bits) that transformers' own model gives a text's tokens."""
+    tokenizer = model.tokenizer
+    ids = [tokenizer.eos_token_id, *tokenizer(text).input_ids]
+    with torch.no_grad():
+        logits = model.network(torch.tensor([ids])).logits[0].double()
+    table = torch.log_softmax(logits, dim=-1) / np.log(2)
+    return ids[1:], table[torch.arange(len(ids) - 1), ids[1:]].numpy()
+
+
+def test_tokens_and_sums_of_sentences_equal_the_log_probabilities_of_transformers(models):
+    texts = ["the old man saw the sea.", "the dog"]
+    tokens = lm.surprisal(texts, models("gpt2"), unit="token")
+    sums = lm.surprisal(texts, models("gpt2"), unit="sentence", correction=None)
+    for text_id, text in zip(["1", "2"], texts, strict=True):
+        ids, bits = log2_p(models("gpt2"), text)
+        own, total = tokens[tokens["text_id"] == text_id], sums.set_index("text_id").loc[text_id]
+        np.testing.assert_allclose(own["surprisal_bits"], -bits, atol=1e-5)
+        assert own["token"].tolist() == models("gpt2").tokenizer.convert_ids_to_tokens(ids)
+        assert total["surprisal_bits"] == pytest.approx(-bits.sum(), abs=1e-4)
+        assert total["bits_per_token"] == pytest.approx(-bits.mean(), abs=1e-5)
+        assert total["bits_per_word"] == pytest.approx(-bits.sum() / len(text.split()), abs=1e-5)
+    # a sentence of which a word has no value has no sum
+    none = lm.surprisal("the old man", models("gpt2"), unit="sentence", bos=None)
+    assert none["surprisal_bits"].isna().all() and none["n_words"].tolist() == [3]
+    with pytest.raises(ModelError, match="unit 'line' is unknown"):
+        lm.surprisal("the old man", models("gpt2"), unit="line")
+
+
+def test_minimal_pairs_of_blimp_files_are_judged_as_by_the_sums_of_transformers(models, tmp_path):
+    good, bad = ["the man saw the sea.", "the old dog"], ["the man sea saw the.", "dog the old"]
+    records = [
+        {"sentence_good": a, "sentence_bad": b, "linguistics_term": "order", "UID": "swap"}
+        for a, b in zip(good, bad, strict=True)
+    ]
+    (tmp_path / "swap.jsonl").write_text("\n".join(map(json.dumps, records)))
+    (tmp_path / "plain.jsonl").write_text(
+        json.dumps({"sentence_good": "a b", "sentence_bad": "b a"})
     )
-    with pytest.raises(FrameError, match="sentence_id"):
-        lm.surprisal(words.drop(columns="sentence_id"), models("gpt2"), context_sentences=1)
+    judged = lm.minimal_pairs(tmp_path, {"tiny": models("gpt2")})
+    sums = [[-log2_p(models("gpt2"), text)[1].sum() for text in side] for side in (good, bad)]
+    own = judged.pairs[judged.pairs["paradigm"] == "swap"]
+    np.testing.assert_allclose(own[["good_bits", "bad_bits"]].T, sums, atol=1e-4)
+    right = np.array(sums[0]) < np.array(sums[1])
+    assert judged.accuracy.loc[("tiny", "order"), "accuracy"] == right.mean()
+    assert judged.accuracy["n"].tolist() == [1, 2, 3] and "plain" in str(judged)
+    # sentences that are alike are a tie, and those without a score are no answer
+    alike = pd.DataFrame({"good": ["the sea"], "bad": ["the sea"], "kind": ["same"]})
+    assert lm.minimal_pairs(alike, models("gpt2"), by="kind").pairs["correct"].tolist() == [0.5]
+    with pytest.raises(ModelError, match="no score"):
+        lm.minimal_pairs(alike, models("gpt2"), by="kind", bos=None)
+    with pytest.raises(FrameError, match="good, bad and phenomenon"):
+        lm.minimal_pairs(alike, models("gpt2"))
+    (tmp_path / "plain.jsonl").write_text('{"sentence": "a b"}')
+    with pytest.raises(FrameError, match="sentence_good"):
+        lm.read_blimp(tmp_path)
 
 
 # What results say of themselves, and what can go wrong
@@ -557,7 +597,7 @@ def test_every_output_says_how_it_was_made(models):
         and said["bos"] == "<|endoftext|>"
     )
     assert said["stride"] == 31 and said["context_tokens"] == 64 and "revision" in said
-    assert words.columns[:4].tolist() == ["text_id", "word_id", "word", "surprisal_bits"]
+    assert words.columns[:2].tolist() == ["word", "surprisal_bits"]
     assert lm.surprisal("the old man", models("bert")).attrs["surprisal"]["correction"] is None
 
 

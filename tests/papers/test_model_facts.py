@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import ast
 import importlib.util
+import re
 
 import numpy as np
 import pandas as pd
 import pytest
+from conftest import ROOT
+from papermill.iorw import load_notebook_node
+from papermill.parameterize import parameterize_notebook
 
 from psychlm import data, lm
 from psychlm.corpora import reading_times
@@ -94,3 +99,40 @@ def test_every_table_says_what_it_was_computed_with() -> None:
     assert set(index["table"]) == tables - encoders
     assert index["revision"].str.fullmatch("sha256:[0-9a-f]{64}").all()
     assert index.notna().all(axis=None)
+
+
+# Which argument of a call is a model.
+MODEL_ARGUMENTS = {"lm.load": 0, "lm.encoder_model": 0, "lm.Lexicon.of_encoder": 0}
+MODEL_ARGUMENTS |= {"lm.surprisal": 1, "lm.choice_logprobs": 1, "lm.fine_tune": 1}
+MODEL_ARGUMENTS |= {"crowds.item_features": 1, "model_facts.surprisal": 1}
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "notebooks").glob("*.ipynb")), ids=lambda p: p.stem)
+def test_every_model_of_a_notebook_comes_from_a_parameter_that_papermill_changes(path) -> None:
+    notebook = load_notebook_node(str(path))
+    cells = [cell for cell in notebook.cells if cell.cell_type == "code"]
+    tree = ast.parse("\n".join(re.sub(r"^[%!].*$", "", cell.source, flags=re.M) for cell in cells))
+    given = [
+        (ast.unparse(call.func), call.args)
+        for call in ast.walk(tree)
+        if isinstance(call, ast.Call) and ast.unparse(call.func) in MODEL_ARGUMENTS
+    ]
+    for name, arguments in given:
+        place = MODEL_ARGUMENTS[name]
+        stored = name == "model_facts.surprisal" and len(arguments) == 1  # all stored models
+        assert stored or len(arguments) > place, f"{name} takes its default model"
+        assert stored or not isinstance(arguments[place], ast.Constant), f"{name} names its model"
+    if not given:
+        return
+    parameters = next(cell for cell in cells if "parameters" in cell.metadata.get("tags", []))
+    assigned = {target.id for node in ast.parse(parameters.source).body for target in node.targets}
+    names = assigned & {"models", "encoder"}
+    assert names, f"{given} without `models` or `encoder` among the parameters"
+    for name in names:
+        changed = parameterize_notebook(notebook, {name: ["mine"]})
+        at = [i for i, cell in enumerate(changed.cells) if "injected" in str(cell.metadata)]
+        scope: dict[str, object] = {}
+        exec(parameters.source + "\n" + changed.cells[at[0]].source, scope)
+        assert scope[name] == ["mine"]
+        later = "\n".join(cell.source for cell in changed.cells[at[0] + 1 :])
+        assert not re.search(rf"^{name} =", later, flags=re.M) and re.search(rf"\b{name}\b", later)

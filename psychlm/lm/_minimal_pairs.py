@@ -1,0 +1,157 @@
+"""Minimal pairs: does a model find the grammatical sentence of two the likelier one?
+
+Each sentence is read by itself, and its score is the sum of its tokens' log-probabilities, as in
+BLiMP (Warstadt et al. 2020, section 3.2).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from statsmodels.stats.proportion import proportion_confint
+
+from psychlm.corpora.item_banks import read_records
+from psychlm.frames import FrameError, format_names
+from psychlm.lm._load import ModelError
+from psychlm.lm._surprisal import surprisal
+
+
+@dataclass(frozen=True, eq=False)
+class MinimalPairs:
+    """What models prefer in minimal pairs.
+
+    Attributes
+    ----------
+    pairs : DataFrame
+        The pairs given, once for each model: ``model``, ``good_bits`` and ``bad_bits`` (sums over
+        a sentence), and ``correct``: 1 where the good sentence has fewer bits, 0.5 for a tie.
+    accuracy : DataFrame, indexed by ``model`` and ``phenomenon``
+        ``accuracy`` with Wilson's 95 % interval (``low``, ``high``) and ``n``; the row ``all``
+        holds all pairs of a model.
+    """
+
+    pairs: pd.DataFrame
+    accuracy: pd.DataFrame
+
+    def __repr__(self) -> str:
+        return self.accuracy.to_string(float_format="{:.3f}".format)
+
+
+def read_blimp(source: str | Path) -> pd.DataFrame:
+    """Read minimal pairs in BLiMP's layout: a JSONL file, or a folder of them.
+
+    Parameters
+    ----------
+    source : str or Path
+        Each record has ``sentence_good`` and ``sentence_bad``; ``linguistics_term`` names the
+        phenomenon and ``UID`` the paradigm, else the file's name does.
+
+    Returns
+    -------
+    DataFrame
+        ``pair_id``, ``good``, ``bad``, ``phenomenon``, ``paradigm``.
+
+    Raises
+    ------
+    FrameError
+        If there is no file, or a record lacks a sentence.
+    """
+    path = Path(source)
+    files = sorted(path.glob("*.jsonl")) if path.is_dir() else [path]
+    if not files:
+        raise FrameError(f"the folder {path} holds no .jsonl file; give BLiMP's folder `data`")
+    parts = []
+    for file in files:
+        table = pd.DataFrame(read_records(file))
+        lacking = {"sentence_good", "sentence_bad"} - set(table.columns)
+        if lacking or table[["sentence_good", "sentence_bad"]].isna().any(axis=None):
+            raise FrameError(
+                f"{file} has records without {' and '.join(sorted(lacking)) or 'a sentence'}; "
+                "minimal pairs need sentence_good and sentence_bad"
+            )
+        part = {"pair_id": [f"{file.stem}-{i}" for i in range(len(table))]}
+        part |= {"good": table["sentence_good"], "bad": table["sentence_bad"]}
+        part |= {"phenomenon": table.get("linguistics_term", file.stem)}
+        part |= {"paradigm": table.get("UID", file.stem)}
+        parts.append(pd.DataFrame(part))
+    return pd.concat(parts, ignore_index=True)
+
+
+def minimal_pairs(
+    pairs: pd.DataFrame | str | Path,
+    models: Any = "default",
+    *,
+    by: str = "phenomenon",
+    **options: Any,
+) -> MinimalPairs:
+    """Compare the log-probabilities of the two sentences of minimal pairs, by model.
+
+    Parameters
+    ----------
+    pairs : DataFrame, str or Path
+        Columns ``good`` and ``bad``; or what :func:`read_blimp` reads.
+    models : model, or sequence or mapping of models
+        As :func:`psychlm.lm.surprisal` takes them; the keys of a mapping name them.
+    by : str
+        Column of ``pairs`` by which accuracies are given.
+    **options
+        ``bos``, ``device``, ``cache`` and others of :func:`psychlm.lm.surprisal`.
+
+    Returns
+    -------
+    MinimalPairs
+
+    Raises
+    ------
+    FrameError
+        If there are no such columns, or a sentence is empty.
+    ModelError
+        If a sentence has no score: a model that reads no start token, for instance.
+
+    Examples
+    --------
+    >>> pairs = pd.DataFrame({"good": ["The cats sleep."], "bad": ["The cats sleeps."]})
+    >>> minimal_pairs(pairs.assign(phenomenon="agreement"), cache=False).accuracy.index.tolist()
+    [('default', 'agreement'), ('default', 'all')]
+    """
+    table = pairs if isinstance(pairs, pd.DataFrame) else read_blimp(pairs)
+    lacking = [name for name in ("good", "bad", by) if name not in table]
+    if lacking or table.empty:
+        raise FrameError(
+            f"minimal pairs have columns good, bad and {by}; these have {list(table)}"
+            if lacking
+            else "there is no minimal pair"
+        )
+    if not isinstance(models, Mapping):
+        several = isinstance(models, Sequence) and not isinstance(models, str)
+        listed = list(models) if several else [models]
+        models = {str(getattr(one, "name", one)): one for one in listed}
+    texts = {f"{side}-{i}": text for side in ("good", "bad") for i, text in enumerate(table[side])}
+    parts = []
+    for name, model in models.items():
+        scored = surprisal(texts, model, unit="sentence", correction=None, **options)
+        bits = scored.set_index("text_id")["surprisal_bits"].loc[list(texts)].to_numpy()
+        if np.isnan(bits).any():
+            lost = [key for key, value in zip(texts, bits, strict=True) if np.isnan(value)]
+            raise ModelError(
+                f"{name} gives sentences {format_names(lost)} no score; see the reasons that "
+                "lm.surprisal gives for their words"
+            )
+        good, bad = np.split(bits, 2)
+        correct = (good < bad) + 0.5 * (good == bad)
+        part = table.assign(model=name, good_bits=good, bad_bits=bad, correct=correct)
+        parts.append(part)
+    graded = pd.concat(parts, ignore_index=True)
+    both = pd.concat([graded.assign(group=graded[by]), graded.assign(group="all")])
+    groups = both.groupby(["model", "group"], sort=False)["correct"]
+    accuracy = groups.agg(accuracy="mean", n="size").rename_axis(["model", by])
+    low, high = proportion_confint(
+        accuracy["accuracy"] * accuracy["n"], accuracy["n"], method="wilson"
+    )
+    accuracy = accuracy.assign(low=low, high=high)[["accuracy", "low", "high", "n"]]
+    return MinimalPairs(graded, accuracy.loc[list(models)])
