@@ -245,7 +245,7 @@ def train(
     patience: int = 3,
     loss: Loss = "cross-entropy",
     epoch_callback: EpochCallback | None = None,
-    device: str | torch.device = "cpu",
+    device: str | torch.device = "auto",
     **sizes: Any,
 ) -> TrainedCrowd:
     """Train many small classifiers at once, each exactly as if it were alone.

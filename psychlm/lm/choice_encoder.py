@@ -23,6 +23,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from psychlm.device import torch_device
 from psychlm.lm.choice_model import open_encoder
 from psychlm.lm.choice_networks import ChoiceClassifier, Inputs, TextStore, masked_mean
 
@@ -37,7 +38,7 @@ def encoder_states(
     *,
     mean: bool = False,
     max_tokens: int = 128,
-    device: str | torch.device = "cpu",
+    device: str | torch.device = "auto",
 ) -> list[NDArray[np.float32]]:
     """Return the last layer's states of each text, as arrays (tokens, d), special tokens included.
 
@@ -52,6 +53,7 @@ def encoder_states(
         Longer texts are cut at their end.
     """
     network, tokenizer = open_encoder(encoder)
+    device = torch_device(device)
     network = network.to(device)
     coded = tokenizer(list(texts), truncation=True, max_length=max_tokens)
     # Texts of like lengths share a batch, which then holds little padding.
@@ -93,7 +95,7 @@ def encoder_model(
     *,
     max_tokens: int = 128,
     seed: int = 0,
-    device: str | torch.device = "cpu",
+    device: str | torch.device = "auto",
 ) -> ChoiceClassifier:
     """Return a multiple-choice model on a frozen pre-trained encoder, its head not yet trained.
 
@@ -118,4 +120,6 @@ def encoder_model(
     encode = partial(
         encoder_states, encoder=encoder, mean=True, max_tokens=max_tokens, device=device
     )
-    return ChoiceClassifier(head.to(device), TextStore(encode), f"{encoder} (frozen, head learns)")
+    return ChoiceClassifier(
+        head.to(torch_device(device)), TextStore(encode), f"{encoder} (frozen, head learns)"
+    )

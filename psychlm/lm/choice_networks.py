@@ -36,6 +36,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from psychlm.device import torch_device
 from psychlm.frames import check_items
 from psychlm.lm._load import ModelError
 from psychlm.lm.choice_model import open_encoder
@@ -447,11 +448,11 @@ def partial_input_model(
     seed: int,
     size: int = 64,
     hidden: int = 64,
-    device: str | torch.device = "cpu",
+    device: str | torch.device = "auto",
 ) -> ChoiceClassifier:
     """Return a network of this module whose weights are drawn with ``seed``; train it with its
     method ``train``."""
     with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
         torch.manual_seed(seed)
         network = PartialInputNetwork(kind, lexicon, size=size, hidden=hidden)
-    return ChoiceClassifier(network.to(device), TextStore(lexicon.encode), kind)
+    return ChoiceClassifier(network.to(torch_device(device)), TextStore(lexicon.encode), kind)

@@ -29,6 +29,7 @@ from torch import Tensor, nn
 
 from psychlm.corpora.text import UNKNOWN, Tokenize, WordCorpus, plain
 from psychlm.data import atomic_write
+from psychlm.device import torch_device
 from psychlm.lm import ngram
 from psychlm.lm.tokens import sum_over_words, word_level_tokens
 
@@ -277,7 +278,7 @@ def train(
     *,
     folder: str | Path | None = None,
     checkpoint_seconds: float = 120.0,
-    device: str = "cpu",
+    device: str = "auto",
 ) -> TrainedWordModel:
     """Train a network; where a folder holds the checkpoint of this very run, continue from it.
 
@@ -292,7 +293,7 @@ def train(
         Where ``checkpoint.pt`` is kept, after every epoch and every ``checkpoint_seconds``
         within one.
     device : str
-        ``"cpu"`` or ``"cuda"``.
+        ``"auto"`` (a GPU where there is one), ``"cpu"``, ``"cuda"``.
 
     Raises
     ------
@@ -302,7 +303,7 @@ def train(
     FloatingPointError
         If no epoch gave a finite perplexity: the rate is too high.
     """
-    run = _Run(text, vocabulary, architecture, training, device)
+    run = _Run(text, vocabulary, architecture, training, torch_device(device))
     settings = {
         "architecture": asdict(architecture),
         "training": asdict(training),
@@ -363,7 +364,7 @@ class _Run:
         vocabulary: Vocabulary,
         architecture: Architecture,
         training: Training,
-        device: str,
+        device: torch.device,
     ) -> None:
         torch.manual_seed(training.seed)
         self.training, self.device = training, device
@@ -394,7 +395,7 @@ class _Run:
         run = {"identity": identity, "progress": asdict(self.progress), "best": self.best}
         run |= {"now": self.network.state_dict(), "random": torch.get_rng_state()}
         run["state"] = None if self.state is None else tuple(x.detach() for x in self.state)
-        if self.device.startswith("cuda"):
+        if self.device.type == "cuda":
             run["random_cuda"] = torch.cuda.get_rng_state(self.device)
         with atomic_write(path) as part:
             torch.save(run, part)
@@ -464,7 +465,7 @@ def tune(
     *,
     trials: tuple[int, int] = (7, 13),
     storage: str | None = None,
-    device: str = "cpu",
+    device: str = "auto",
 ) -> Training:
     """Search batch size, dropout and first rate with Optuna's Gaussian-process sampler.
 
@@ -574,7 +575,7 @@ def networks(
     *,
     trials: tuple[int, int] = (0, 0),
     folder: str | Path | None = None,
-    device: str = "cpu",
+    device: str = "auto",
 ) -> Iterator[CorpusModel]:
     """Train LSTMs or Transformers of several sizes, the smallest first, and yield each.
 

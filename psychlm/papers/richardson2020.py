@@ -111,7 +111,7 @@ def partial_input_baseline(
     patience: int | None = 3,
     seed: int = 0,
     margin: float = MARGIN,
-    device: str = "cpu",
+    device: str = "auto",
 ) -> BaselineResult:
     """Train a baseline on a probe and test it on questions about other concepts.
 
