@@ -17,7 +17,7 @@ import pandas as pd
 from scipy import stats
 from scipy.special import expit, log_expit, logsumexp
 
-from psychlm.frames import FrameError, check_responses
+from psychlm.frames import FrameError, check_responses, format_names
 from psychlm.irt.curves import four_parameters, log_probabilities
 
 if TYPE_CHECKING:
@@ -147,7 +147,9 @@ def s_x2(
     responses : DataFrame, shape (n_persons, n_items)
         Scores can be compared only among persons who were asked the same items. Every booklet (a
         set of items that at least ``min_persons`` persons were asked) makes its own score groups,
-        and an item's statistic sums over its booklets; other persons are left out with a warning.
+        and an item's statistic sums over its booklets. A person who was asked more than a booklet
+        counts in the largest one, by the responses to its items; who was asked less than any is
+        left out, and a warning names these persons.
     min_persons : int
         The fewest persons that make a booklet.
 
@@ -155,6 +157,7 @@ def s_x2(
     -------
     DataFrame, one row per item
         ``s_x2``, ``df``, ``rmsea``, ``p``, ``n_persons``; NaN where no degree of freedom is left.
+        ``attrs["left_out"]`` lists the persons left out.
 
     Raises
     ------
@@ -177,14 +180,21 @@ def s_x2(
             f"no two items were asked of the same {min_persons} persons (at most {counts.max()}), "
             "so there are no score groups; use ld_x2 or q3, or lower min_persons"
         )
-    left_out = len(x) - counts[large].sum()
+    # The booklet of each pattern: the largest whose items were all asked, or none (-1).
+    asked_all = ~(patterns[large] & ~patterns[:, None]).any(axis=2)
+    size = np.where(asked_all, patterns[large].sum(axis=1), 0)
+    place = np.where(asked_all.any(axis=1), large[size.argmax(axis=1)], -1)[booklet.ravel()]
+    left_out = list(responses.index[place < 0])
     if left_out:
-        message = f"S-X2 leaves out {left_out} of {len(x)} persons, asked too rare sets of items"
-        warnings.warn(message, stacklevel=2)
+        warnings.warn(
+            f"S-X2 leaves out {len(left_out)} of {len(x)} persons, asked too rare sets of items "
+            f"({format_names(left_out)}; all of them: attrs['left_out'] of the result)",
+            stacklevel=2,
+        )
     statistic, n_groups, n_persons = np.zeros((3, len(tables.items)))
     for number in large:
         items = np.flatnonzero(patterns[number])
-        answered = x[np.ix_(booklet.ravel() == number, items)]
+        answered = x[np.ix_(place == number, items)]
         # Observed counts of persons, and of right responses to each item, by number-right score.
         score = answered.sum(axis=1).astype(int)
         n_at_score = np.bincount(score, minlength=len(items) + 1).astype(float)
@@ -208,7 +218,9 @@ def s_x2(
         "p": stats.chi2.sf(statistic, np.where(df > 0, df, np.nan)),
         "n_persons": n_persons.astype(int),
     }
-    return pd.DataFrame(columns, index=tables.items.rename("item"))
+    table = pd.DataFrame(columns, index=tables.items.rename("item"))
+    table.attrs["left_out"] = left_out
+    return table
 
 
 def expected_correct_by_score(

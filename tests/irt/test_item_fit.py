@@ -213,6 +213,22 @@ def test_booklets_sum_what_each_gives_alone(tables, rng):
     assert together["n_persons"].tolist() == [450, 450, 900, 900, 900, 450, 450]
 
 
+def test_persons_with_rare_patterns_count_in_a_booklet_they_were_asked_or_are_named(tables, rng):
+    responses = simulated(tables, 400, rng)
+    responses.iloc[:200, 5:] = np.nan
+    responses.iloc[:7, 5] = 1.0  # asked one item more than the first booklet
+    responses.iloc[7:10, 0] = np.nan  # and three persons one item less
+    with pytest.warns(UserWarning, match="leaves out 3 of 400 persons") as caught:
+        found = s_x2(tables, responses)
+    assert found.attrs["left_out"] == list(responses.index[7:10])
+    assert all(str(person) in str(caught[0].message) for person in found.attrs["left_out"])
+    without = responses.copy()
+    without.iloc[:7, 5] = np.nan
+    expected = s_x2(tables, without.drop(index=found.attrs["left_out"]))
+    pd.testing.assert_frame_equal(found, expected, check_like=True)
+    assert expected.attrs["left_out"] == []
+
+
 def test_statistics_with_missing_answers_keep_their_nominal_level(tables, rng):
     """At the true parameters the means of M2 and LD-X2 are their degrees of freedom."""
     held = {"slope_is": "fixed", "intercept_is_free": False, "mean_is_free": True}
