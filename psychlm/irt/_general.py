@@ -199,6 +199,18 @@ def encoded(
             f"items {format_names(wrong)} have fewer than 2 or more than {MOST_CATEGORIES} "
             "different answers; leave them out, or group their answers into categories"
         )
+    gaps = [
+        item
+        for item, found in levels.items()
+        if all(float(x).is_integer() for x in found) and found[-1] - found[0] >= len(found)
+    ]
+    if gaps:
+        warnings.warn(
+            f"items {format_names(gaps)} have categories between others that nobody chose; they "
+            "are fitted without these categories, and their steps are fewer than other items'",
+            IRTWarning,
+            stacklevel=4,
+        )
     codes = coded(ratings, levels)
     digest = hashlib.blake2b(repr(list(levels.items())).encode(), digest_size=16)
     digest.update(codes.tobytes())

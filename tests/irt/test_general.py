@@ -238,3 +238,10 @@ def test_polytomous_fits_are_saved_and_what_has_no_answer_is_refused(science, tm
         irt.fit(data, "graded", upper=0.9)
     with pytest.raises(ValueError, match="take groups"):
         irt.fit(corpora.lsat6(), "2PL", free=["item-1"])
+
+
+def test_a_category_between_others_that_nobody_chose_is_named(science):
+    data = science[0].replace({"Work": {2: 3}})
+    with pytest.warns(irt.IRTWarning, match=r"\['Work'\] have categories between others"):
+        fit = irt.fit(data, "graded", standard_errors=False)
+    assert np.isnan(fit.items.loc["Work", "b3"])
