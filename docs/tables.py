@@ -100,8 +100,9 @@ def speed(folder: Path) -> str:
         for name, row in zip(names, rows, strict=True):
             size, beside = name.partition("[")[2].rstrip("]"), []
             for other, peer in peers.items() if name not in peers else ():
-                peer_size = other.partition("[")[2].rstrip("]")
-                if peer.get("group") == row.get("group") and size.startswith(peer_size):
+                peer_size = other.partition("[")[2].rstrip("]").removeprefix("bam_")
+                same_work = peer.get("group") and peer["group"] == row.get("group")
+                if same_work and size.startswith(peer_size):
                     ratio = peer["seconds"] / row["seconds"]
                     beside.append(f"{other.partition('[')[0]}: {ratio:.2g}")
             ratios = {k: v for k, v in row.items() if k.startswith("times faster than")}
