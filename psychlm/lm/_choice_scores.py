@@ -138,7 +138,7 @@ class _Input:
     """One tokenised input of a classifier or a head; its length is what batches are made by."""
 
     row: int
-    fields: dict[str, list[int]]  # what the tokenizer gives: ids, and types for models that ask
+    fields: dict[str, list[int]]  # the tokenizer's output: ids, and token types if needed
 
     def __len__(self) -> int:
         return len(self.fields["input_ids"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import product
 
 import numpy as np
 import pandas as pd
@@ -106,15 +107,10 @@ def power_curve(
             f"{2 * folds} texts or more, and a study needs a reader"
         )
     words = words.sort_values("text_id", kind="stable")
-    # centred and scaled columns with an intercept; fits do not depend on it
-    raw = words[names].to_numpy(np.float64)
-    spread = raw.std(axis=0)
-    scaled = (raw - raw.mean(axis=0)) / np.where(spread > 0, spread, 1)
-    columns = np.column_stack([np.ones(len(words)), scaled[:, spread > 0]])
-    kept = [name for name, varies in zip(names, spread > 0, strict=True) if varies]
+    columns, kept = standardised(words, names)
     parts = [
-        [0, *(1 + kept.index(name) for name in [*baseline, *model] if name in kept)]
-        for model in (first, second)
+        [0, *(1 + kept.index(name) for name in dict.fromkeys([*baseline, *own]) if name in kept)]
+        for own in (first, second)
     ]
     begins = np.flatnonzero(np.r_[True, np.diff(pd.factorize(words["text_id"])[0]) != 0])
     rows_of = np.split(np.arange(len(words)), begins[1:])
@@ -122,35 +118,47 @@ def power_curve(
     mean, rate = words[expected].to_numpy(np.float64), words[first[0]].to_numpy(np.float64)
 
     results = []
-    for n_readers in readers:
-        for n_texts in texts:
-            gains, found = np.empty(n_simulations), 0
-            critical = stats.t.ppf((1 + level) / 2, n_texts - 1)
-            for study in range(n_simulations):
-                again = n_texts > len(rows_of)
-                chosen = rng.choice(len(rows_of), n_texts, replace=again)
-                rows = np.concatenate([rows_of[text] for text in chosen])
-                sizes = np.array([len(rows_of[text]) for text in chosen])
-                noise = rng.normal(0, np.hypot(sd_word, sd_residual / n_readers**0.5), len(rows))
-                slope = rng.normal(0, sd_rate / n_readers**0.5)
-                y = mean[rows] + slope * rate[rows] + noise
-                fold = rng.permutation(n_texts) % folds
-                first_rows = np.r_[0, np.cumsum(sizes)[:-1]]
-                xx, yy = products[chosen], np.add.reduceat(y**2, first_rows)
-                xy = np.add.reduceat(columns[rows] * y[:, None], first_rows)
-                by_text = [
-                    heldout_loglik(xx[:, part][:, :, part], xy[:, part], yy, sizes, fold)
-                    for part in parts
-                ]
-                difference = by_text[0] - by_text[1]
-                gains[study] = difference.sum()
-                error = difference.std(ddof=1) / n_texts**0.5
-                found += difference.mean() > critical * error
-            low, high = proportion_confint(found, n_simulations, 1 - level, method="wilson")
-            row = {"n_readers": n_readers, "n_texts": n_texts, "gain": gains.mean()}
-            row |= {"gain_sd": gains.std(ddof=1), "power": found / n_simulations}
-            results.append(row | {"low": low, "high": high, "n_simulations": n_simulations})
+    for n_readers, n_texts in product(readers, texts):
+        gains, found = np.empty(n_simulations), 0
+        critical = stats.t.ppf((1 + level) / 2, n_texts - 1)
+        for study in range(n_simulations):
+            again = n_texts > len(rows_of)
+            chosen = rng.choice(len(rows_of), n_texts, replace=again)
+            rows = np.concatenate([rows_of[text] for text in chosen])
+            sizes = np.array([len(rows_of[text]) for text in chosen])
+            noise = rng.normal(0, np.hypot(sd_word, sd_residual / n_readers**0.5), len(rows))
+            slope = rng.normal(0, sd_rate / n_readers**0.5)
+            y = mean[rows] + slope * rate[rows] + noise
+            fold = rng.permutation(n_texts) % folds
+            first_rows = np.r_[0, np.cumsum(sizes)[:-1]]
+            xx, yy = products[chosen], np.add.reduceat(y**2, first_rows)
+            xy = np.add.reduceat(columns[rows] * y[:, None], first_rows)
+            by_text = [
+                heldout_loglik(xx[:, part][:, :, part], xy[:, part], yy, sizes, fold)
+                for part in parts
+            ]
+            difference = by_text[0] - by_text[1]
+            gains[study] = difference.sum()
+            error = difference.std(ddof=1) / n_texts**0.5
+            found += difference.mean() > critical * error
+        low, high = proportion_confint(found, n_simulations, 1 - level, method="wilson")
+        row = {"n_readers": n_readers, "n_texts": n_texts, "gain": gains.mean()}
+        row |= {"gain_sd": gains.std(ddof=1), "power": found / n_simulations}
+        results.append(row | {"low": low, "high": high, "n_simulations": n_simulations})
     return pd.DataFrame(results)
+
+
+def standardised(words: pd.DataFrame, names: Sequence[str]) -> tuple[Floats, list[str]]:
+    """Return an intercept and centred, scaled columns, and the names of those that vary.
+
+    Held-out fits do not depend on the scale, but their equations are better conditioned.
+    """
+    raw = words[list(names)].to_numpy(np.float64)
+    spread = raw.std(axis=0)
+    varies = spread > 0
+    scaled = (raw[:, varies] - raw[:, varies].mean(axis=0)) / spread[varies]
+    kept = [name for name, keep in zip(names, varies, strict=True) if keep]
+    return np.column_stack([np.ones(len(words)), scaled]), kept
 
 
 def heldout_loglik(

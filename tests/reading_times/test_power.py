@@ -64,3 +64,11 @@ def test_gaps_and_too_few_texts_are_errors(words) -> None:
         reading.power_curve(words, "ms", ["a"], ["c"], ["length"], texts=[40], **options)
     with pytest.raises(ValueError, match="10 folds need 20 texts"):
         reading.power_curve(words, "ms", ["a"], ["b"], ["length"], texts=[12], **options)
+
+
+def test_a_predictor_of_baseline_and_models_counts_once(words) -> None:
+    options = {"readers": [10], "texts": [40], "sd_residual": 60, "n_simulations": 20}
+    once = reading.power_curve(words, "ms", ["a"], ["b"], ["length"], **options)
+    twice = reading.power_curve(words, "ms", ["a", "length"], ["b"], ["length"], **options)
+    assert once["power"].item() == twice["power"].item()
+    assert once["gain"].item() == pytest.approx(twice["gain"].item())
