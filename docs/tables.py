@@ -86,7 +86,7 @@ def speed(folder: Path) -> str:
     """Return a table of all benchmarks, each beside the limit or the peers of its group.
 
     A group's limits and peers have their name in ``PEERS``; one with a size in brackets, as
-    ``girth[1000x50]``, is compared with the rows of that size. The ratio is its time divided by ours.
+    ``girth[1000x50]``, is compared with the rows of that size. The ratio is its time by ours.
     """
     lines = ["| module | benchmark | seconds | times faster than | machine |"]
     lines += ["| --- | --- | ---: | --- | --- |"]
