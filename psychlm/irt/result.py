@@ -93,7 +93,12 @@ class IRTFit:
 
     @property
     def _known(self) -> dict[str, Any]:
-        """What scoring needs beside the items."""
+        """What scoring needs beside the items; the groups of a fit have different populations."""
+        if self.groups is not None:
+            raise ValueError(
+                f"this fit has the groups {list(self.groups.index)}, whose abilities are "
+                "distributed differently; take one of them: fit.in_group(label)"
+            )
         known: dict[str, Any] = {"ability_sd": self.ability_sd, "ability_mean": self.ability_mean}
         if self.model in POLYTOMOUS:
             known |= {"form": self.model, "levels": self.levels}
@@ -147,10 +152,11 @@ class IRTFit:
         Humphreys, Linn & Reckase 1984; Adams 2005). They agree where persons are those of the fit
         and answered every item.
         """
+        sd = self._known["ability_sd"]
         z = np.linspace(-8, 8, 321)
         weights = np.exp(-0.5 * z**2) / np.exp(-0.5 * z**2).sum()
-        information = self.information(self.ability_mean + self.ability_sd * z).sum(axis=1)
-        result = {"marginal": weights @ (information / (information + self.ability_sd**-2))}
+        information = self.information(self.ability_mean + sd * z).sum(axis=1)
+        result = {"marginal": weights @ (information / (information + sd**-2))}
         if responses is not None:
             scores = self.score(responses)
             variance = scores["theta"].var()

@@ -245,3 +245,16 @@ def test_a_category_between_others_that_nobody_chose_is_named(science):
     with pytest.warns(irt.IRTWarning, match=r"\['Work'\] have categories between others"):
         fit = irt.fit(data, "graded", standard_errors=False)
     assert np.isnan(fit.items.loc["Work", "b3"])
+
+
+def test_a_fit_of_several_groups_scores_persons_of_a_named_group_only(two_groups):
+    responses, group = two_groups
+    fit = irt.fit(responses, "2PL", group=group, standard_errors=False)
+    for call in (fit.score, fit.posterior, fit.plausible_values, fit.reliability):
+        with pytest.raises(ValueError, match=r"fit.in_group\(label\)"):
+            call(responses)
+    first, second = (
+        fit.in_group(label).score(responses)["theta"].mean() for label in fit.groups.index
+    )
+    means = fit.groups["mean"]
+    assert np.sign(second - first) == np.sign(means.iloc[1] - means.iloc[0])
