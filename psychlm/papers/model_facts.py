@@ -520,7 +520,7 @@ def inoculations() -> dict[str, richardson2020.Inoculation]:
         own = predictions[predictions["probe"] == probe]
         predicted = own.pivot(index="cell", columns="item_id", values="prediction")[order]
         best = richardson2020.best_cells(cells, before)
-        done[str(probe)] = richardson2020.Inoculation(cells, before, best, predicted, len(cells), 0)
+        done[str(probe)] = richardson2020.Inoculation(cells, before, best, predicted, len(cells))
     return done
 
 
