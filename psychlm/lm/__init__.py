@@ -2,6 +2,7 @@
 
     load         a Hugging Face checkpoint (hub name, folder, GGUF file), without remote code
     surprisal    words + model -> words with ``surprisal_bits``
+    surprisals   words + models -> words with a column for each model, here or on a cluster
     minimal_pairs  pairs of sentences + models -> which sentence is likelier, by phenomenon
     words_of     a text -> its words, from which the text can be put together again
     evaluate     items + models -> log-probabilities of choices, predictions, graded responses
@@ -30,7 +31,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from psychlm.lm._load import LanguageModel, ModelError, fingerprint, load, wrap
     from psychlm.lm._minimal_pairs import MinimalPairs, minimal_pairs, read_blimp
-    from psychlm.lm._surprisal import surprisal
+    from psychlm.lm._surprisal import surprisal, surprisals
     from psychlm.lm.choice_encoder import encoder_model
     from psychlm.lm.choice_model import (
         ChoiceModel,
@@ -76,6 +77,7 @@ _MODULES = {
     "predictions": "choices",
     "read_blimp": "_minimal_pairs",
     "surprisal": "_surprisal",
+    "surprisals": "_surprisal",
     "words_of": "tokens",
     "wrap": "_load",
     "wrap_choice_model": "choice_model",
@@ -106,6 +108,7 @@ __all__ = [
     "predictions",
     "read_blimp",
     "surprisal",
+    "surprisals",
     "words_of",
     "wrap",
     "wrap_choice_model",

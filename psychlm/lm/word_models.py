@@ -34,7 +34,6 @@ from psychlm.lm import ngram
 from psychlm.lm.tokens import sum_over_words, word_level_tokens
 
 END = "<eos>"
-LARGEST_TUNED = 650  # larger ones take over what was found for it (section 3.1)
 FIRST_RATE = {"LSTM": 20.0, "Transformer": 5.0}  # of PyTorch's word language model example
 ROWS_AT_ONCE = 32  # texts, or windows of one
 WORDS_AT_ONCE = 4096  # all rows together: bounds the memory that logits take
@@ -456,60 +455,6 @@ def perplexity(model: WordModel, stream: Tensor) -> float:
     return math.exp(mean) if mean < LARGEST_NATS else math.inf
 
 
-def tune(
-    text: Tensor,
-    validation: Tensor,
-    vocabulary: Vocabulary,
-    architecture: Architecture,
-    training: Training = Training(),  # noqa: B008 (frozen)
-    *,
-    trials: tuple[int, int] = (7, 13),
-    storage: str | None = None,
-    device: str = "auto",
-) -> Training:
-    """Search batch size, dropout and first rate with Optuna's Gaussian-process sampler.
-
-    The paper's GPEI (Snoek et al. 2012) proposes by expected improvement, this one by its
-    logarithm. The paper gives no ranges; these are 10 to 80 rows, dropout 0 to 0.6, and rates from
-    an eighth to twice those of PyTorch's example (20 for LSTMs, 5 for Transformers).
-
-    Parameters
-    ----------
-    training : Training
-        What is not searched: epochs, patience, clip, seed.
-    trials : (int, int)
-        Random trials and trials that the search proposes; the paper's are 7 and 13 (section 3.1).
-    storage : str, optional
-        ``"sqlite:///tuning.db"``: trials are kept there, and a search that was interrupted
-        continues.
-    """
-    import optuna
-
-    middle = FIRST_RATE["LSTM" if architecture.kind == "lstm" else "Transformer"]
-
-    def objective(trial: optuna.Trial) -> float:
-        proposed = replace(
-            training,
-            batch_size=trial.suggest_int("batch_size", 10, 80, log=True),
-            dropout=trial.suggest_float("dropout", 0.0, 0.6),
-            rate=trial.suggest_float("rate", middle / 8, middle * 2, log=True),
-        )
-        try:
-            done = train(text, validation, vocabulary, architecture, proposed, device=device)
-        except FloatingPointError as error:
-            raise optuna.TrialPruned(str(error)) from error
-        return math.log(done.validation_perplexity)
-
-    study = optuna.create_study(
-        study_name=f"{architecture.kind}-{architecture.size}",
-        sampler=optuna.samplers.GPSampler(seed=training.seed, n_startup_trials=trials[0]),
-        storage=storage,
-        load_if_exists=True,
-    )
-    study.optimize(objective, n_trials=max(sum(trials) - len(study.trials), 0))
-    return replace(training, **study.best_params)
-
-
 # The models of the paper
 
 
@@ -522,7 +467,6 @@ class CorpusModel:
     corpus: WordCorpus
     model: ngram.NgramModel | WordModel
     perplexity: float  # per token of the test part, ends of sentences counted
-    training: Training | None = None  # of networks
     history: pd.DataFrame | None = None  # of networks: epoch, rate, validation_perplexity
 
     @property
@@ -573,7 +517,6 @@ def networks(
     sizes: Sequence[int],
     training: Training,
     *,
-    trials: tuple[int, int] = (0, 0),
     folder: str | Path | None = None,
     device: str = "auto",
 ) -> Iterator[CorpusModel]:
@@ -582,13 +525,10 @@ def networks(
     Parameters
     ----------
     training : Training
-        Its rate is replaced by that of PyTorch's example for this kind of model; all three tuned
-        settings are where there are trials.
-    trials : (int, int)
-        Random and model-based trials of the search for batch size, dropout and rate; the paper's
-        are 7 and 13.
+        Its rate is replaced by that of PyTorch's example for this kind of model. The paper
+        searched batch size, dropout and rate in 20 trials (section 3.1); here they are fixed.
     folder : str or Path, optional
-        Where checkpoints and trials are kept, so that a run that was killed continues.
+        Where checkpoints are kept, so that a run that was killed continues.
     """
     vocabulary = Vocabulary.of(corpus.train)
     text, validation, test = (
@@ -597,15 +537,8 @@ def networks(
     settings = replace(training, rate=FIRST_RATE[family])
     kind: Literal["lstm", "transformer"] = "lstm" if family == "LSTM" else "transformer"
     for size in sorted(sizes):
-        made = Architecture(kind, size)
         own = None if folder is None else Path(folder) / f"{corpus.name}.{family}.{size}"
-        if sum(trials) and size <= LARGEST_TUNED:
-            storage = None
-            if own is not None:
-                own.mkdir(parents=True, exist_ok=True)
-                storage = f"sqlite:///{own / 'trials.db'}"
-            options = {"trials": trials, "storage": storage, "device": device}
-            settings = tune(text, validation, vocabulary, made, settings, **options)  # type: ignore[arg-type]
-        done = train(text, validation, vocabulary, made, settings, folder=own, device=device)
+        shape = Architecture(kind, size)
+        done = train(text, validation, vocabulary, shape, settings, folder=own, device=device)
         reached = perplexity(done.model, test)
-        yield CorpusModel(family, size, corpus, done.model, reached, settings, done.history)
+        yield CorpusModel(family, size, corpus, done.model, reached, done.history)

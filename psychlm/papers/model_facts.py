@@ -292,10 +292,9 @@ def surprisal(corpus: str, models: Sequence[str] = MODELS) -> pd.DataFrame:
     """
     keys = ["text_id", "word_id"]
     table = data.facts(f"models/surprisal_{corpus}")
-    for name in models:
-        if name not in table:
-            live = lm.surprisal(WORDS[corpus](), name)[[*keys, "surprisal_bits"]]
-            table = table.merge(live.rename(columns={"surprisal_bits": name}), on=keys)
+    absent = [name for name in models if name not in table]
+    if absent:
+        table = table.merge(lm.surprisals(WORDS[corpus](), absent).drop(columns="word"), on=keys)
     return table[[*keys, *models]]
 
 
@@ -391,12 +390,10 @@ def _write(name: str, table: pd.DataFrame, described: dict[str, dict[str, Any]])
 def compute_surprisal() -> None:
     """Compute the surprisals of all corpora under all models, and write them."""
     for corpus, reader in WORDS.items():
-        words, described = reader(), {}
-        table = words[["text_id", "word_id"]].copy()
+        table = lm.surprisals(reader(), MODELS, progress=True).drop(columns="word")
+        described = table.attrs["surprisal"]
         for name in MODELS:
-            scored = lm.surprisal(words, name, progress=True)
-            table[name] = scored["surprisal_bits"].astype(np.float32)
-            described[name] = dict(scored.attrs["surprisal"])
+            table[name] = table[name].astype(np.float32)
             described[name].pop("model")
         _write(f"surprisal_{corpus}", table, described)
 
@@ -520,7 +517,7 @@ def inoculations() -> dict[str, richardson2020.Inoculation]:
         own = predictions[predictions["probe"] == probe]
         predicted = own.pivot(index="cell", columns="item_id", values="prediction")[order]
         best = richardson2020.best_cells(cells, before)
-        done[str(probe)] = richardson2020.Inoculation(cells, before, best, predicted, len(cells), 0)
+        done[str(probe)] = richardson2020.Inoculation(cells, before, best, predicted, len(cells))
     return done
 
 

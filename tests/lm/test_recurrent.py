@@ -251,19 +251,3 @@ def test_a_rate_that_is_too_high_and_a_text_that_is_too_short_say_so() -> None:
         word_models.train(STREAM, STREAM, VOCABULARY, small("lstm"), how)
     with pytest.raises(ValueError, match="smaller batch_size"):
         word_models.train(STREAM[:20], STREAM, VOCABULARY, small("lstm"), Training())
-
-
-def test_tuning_takes_random_trials_then_proposed_ones_and_goes_on_where_it_stopped(
-    tmp_path: Path,
-) -> None:
-    optuna = pytest.importorskip("optuna", reason="Optuna is not installed (pip install optuna)")
-    how, store = replace(QUICK, epochs=1), f"sqlite:///{tmp_path / 'trials.db'}"
-    options = {"training": how, "storage": store}
-    data = STREAM, STREAM, VOCABULARY, small("lstm")
-    word_models.tune(*data, trials=(2, 0), **options)
-    tuned = word_models.tune(*data, trials=(2, 2), **options)
-    study = optuna.load_study(study_name="lstm-8", storage=store)
-    assert len(study.trials) == 4
-    assert (tuned.rate, tuned.epochs) == (study.best_params["rate"], 1)
-    trained = word_models.train(*data, tuned)
-    assert math.log(trained.validation_perplexity) == pytest.approx(study.best_value, rel=1e-6)
