@@ -30,8 +30,10 @@ from psychlm.site import collection, html, index
 from psychlm.site.collection import Notebook, NotebookError, Profile
 
 KERNELS = Path(__file__).with_name("kernels.py")
-LIBRARIES = ("matplotlib.pyplot", "pandas", "scipy.stats", "seaborn", "sklearn.linear_model")
-LIBRARIES += ("matplotlib_inline.backend_inline", "statsmodels.api", "torch", "transformers")
+LIBRARIES = (
+    *("matplotlib.pyplot", "matplotlib_inline.backend_inline", "pandas", "scipy.stats", "seaborn"),
+    *("sklearn.linear_model", "statsmodels.api", "torch", "transformers"),
+)
 SHARE_FROM = 4  # notebooks; with fewer, importing all libraries costs more than it saves
 STYLES = {"done": "green", "unchanged": "dim", "left out": "yellow", "failed": "bold red"}
 
