@@ -303,13 +303,12 @@ class Lexicon:
         return coded if self.vectors is None else [self.vectors[row] for row in coded]
 
     @classmethod
-    def learned(cls, items: pd.DataFrame, *, min_count: int = 2) -> Lexicon:
-        """Collect the words of training items; those met fewer than ``min_count`` times are
-        unknown."""
+    def learned(cls, items: pd.DataFrame) -> Lexicon:
+        """Collect the words of training items; those met once are unknown."""
         counts: Counter[str] = Counter()
         for prompt, choices in zip(items["prompt"], items["choices"], strict=True):
             counts.update(word for text in (prompt, *choices) for word in cls.words_of(text))
-        kept = sorted(word for word, n in counts.items() if n >= min_count)
+        kept = sorted(word for word, n in counts.items() if n > 1)
         return cls({word: i for i, word in enumerate(kept, start=2)})
 
     @classmethod
