@@ -220,35 +220,23 @@ class BiasDecomposition:
 
 
 def choice_features(items: pd.DataFrame) -> pd.DataFrame:
-    """Return place, length and frequency of every choice, one row per choice.
+    """Return every choice with its place (from 0), text, length and frequency.
 
-    Parameters
-    ----------
-    items : DataFrame
-        An items frame, perturbed or not.
-
-    Returns
-    -------
-    DataFrame
-        ``item``, ``place`` (from 0), ``text``, ``length_chars``, and ``log_frequency``: the mean
-        over the choice's words of the common logarithm of (count + 1), counted in the prompts and
-        choices of ``items``; 0 for a choice without words.
+    ``log_frequency`` is the mean over a choice's words of log10(count + 1), counted in the prompts
+    and choices of ``items``; 0 for a choice without words.
     """
     flat = items[["item_id", "choices"]].explode("choices").reset_index(drop=True)
     words = flat["choices"].str.lower().str.findall(r"\w+").explode()
     prompts = items["prompt"].str.lower().str.findall(r"\w+").explode()
-    word_counts = pd.concat([prompts, words]).value_counts()
-    log_count = np.log10(words.map(word_counts).fillna(0).astype(float) + 1)
-    log_count[words.isna()] = 0.0
-    return pd.DataFrame(
-        {
-            "item": flat["item_id"],
-            "place": flat.groupby("item_id", sort=False).cumcount(),
-            "text": flat["choices"],
-            "length_chars": flat["choices"].str.len(),
-            "log_frequency": log_count.groupby(level=0).mean(),
-        }
-    )
+    log_count = np.log10(words.map(pd.concat([prompts, words]).value_counts()).astype(float) + 1)
+    features = {
+        "item": flat["item_id"],
+        "place": flat.groupby("item_id", sort=False).cumcount(),
+        "text": flat["choices"],
+        "length_chars": flat["choices"].str.len(),
+        "log_frequency": log_count.fillna(0).groupby(level=0).mean(),
+    }
+    return pd.DataFrame(features)
 
 
 def bias_decomposition(
@@ -528,12 +516,11 @@ def accuracy_change(
 
 @dataclass(frozen=True)
 class Calibration:
-    """Expected calibration error, and the reliability diagram that it sums up."""
+    """Expected calibration error of predictions."""
 
     error: stats.Interval  # mean over items of |accuracy - confidence| of their bin
     accuracy: float
     confidence: float  # mean confidence in the prediction
-    bins: pd.DataFrame  # low, high, n, confidence, accuracy; NaN where a bin is empty
     n_items: int
 
 
@@ -551,24 +538,15 @@ def calibration(
     the zero of a perfectly calibrated model.
     """
     sure, right = confidences(scores).max(axis=1).to_numpy(), grade(answers, scores).to_numpy()
-    n_bins = 10
-    edges = np.linspace(0, 1, n_bins + 1)
-    bin_of = np.searchsorted(edges[1:-1], sure)
-    n = np.bincount(bin_of, minlength=n_bins)
-    with np.errstate(invalid="ignore"):
-        means = [np.bincount(bin_of, values, n_bins) / n for values in (sure, right)]
-    table = pd.DataFrame(
-        {"low": edges[:-1], "high": edges[1:], "n": n, "confidence": means[0], "accuracy": means[1]}
-    )
     # A column per bin: accuracy less confidence of the items in it.
-    gaps = pd.DataFrame((bin_of[:, None] == np.arange(n_bins)) * (right - sure)[:, None])
+    bin_of = np.searchsorted(np.linspace(0, 1, 11)[1:-1], sure)
+    gaps = pd.DataFrame((bin_of[:, None] == np.arange(10)) * (right - sure)[:, None])
 
     def mean_gap(stack: Values) -> Values:
         return np.abs(stack.mean(axis=-2)).sum(axis=-1)
 
     error = stats.bootstrap(mean_gap, gaps, rng=rng, n_boot=n_boot)
-    bins = table.rename_axis("bin")
-    return Calibration(error, float(right.mean()), float(sure.mean()), bins, len(sure))
+    return Calibration(error, float(right.mean()), float(sure.mean()), len(sure))
 
 
 Result = ChanceTest | PriorBias | AccuracyChange
