@@ -15,7 +15,7 @@ Modules with names of their own::
     choices          scores of choices, confidences, and the one grader
     prompts          prompts of language models, labels of classifiers
     choice_model     classifiers and multiple-choice heads
-    choice_networks  small networks that score choices; choice_encoder: on a frozen encoder
+    choice_networks  small networks that score choices, and heads on a frozen encoder
     finetune         a pre-trained encoder learns, with transformers.Trainer
     cache            the store of results on disk
 
@@ -32,14 +32,18 @@ if TYPE_CHECKING:
     from psychlm.lm._load import LanguageModel, ModelError, fingerprint, load, wrap
     from psychlm.lm._minimal_pairs import MinimalPairs, minimal_pairs, read_blimp
     from psychlm.lm._surprisal import surprisal, surprisals
-    from psychlm.lm.choice_encoder import encoder_model
     from psychlm.lm.choice_model import (
         ChoiceModel,
         bundled_encoder,
         load_choice_model,
         wrap_choice_model,
     )
-    from psychlm.lm.choice_networks import ChoiceClassifier, Lexicon, partial_input_model
+    from psychlm.lm.choice_networks import (
+        ChoiceClassifier,
+        Lexicon,
+        encoder_model,
+        partial_input_model,
+    )
     from psychlm.lm.choices import (
         Evaluation,
         choice_logprobs,
@@ -65,7 +69,7 @@ _MODULES = {
     "bundled_encoder": "choice_model",
     "choice_logprobs": "choices",
     "confidences": "choices",
-    "encoder_model": "choice_encoder",
+    "encoder_model": "choice_networks",
     "evaluate": "choices",
     "fine_tune": "finetune",
     "fingerprint": "_load",

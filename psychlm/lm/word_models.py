@@ -27,7 +27,7 @@ import pandas as pd
 import torch
 from torch import Tensor, nn
 
-from psychlm.corpora.text import UNKNOWN, Tokenize, WordCorpus, plain
+from psychlm.corpora.text import UNKNOWN, Tokenize, WordCorpus, counts, plain
 from psychlm.data import atomic_write
 from psychlm.device import torch_device
 from psychlm.lm import ngram
@@ -38,6 +38,7 @@ FIRST_RATE = {"LSTM": 20.0, "Transformer": 5.0}  # of PyTorch's word language mo
 ROWS_AT_ONCE = 32  # texts, or windows of one
 WORDS_AT_ONCE = 4096  # all rows together: bounds the memory that logits take
 EVALUATION_ROWS = 10
+CHECKPOINT_SECONDS = 120.0  # between checkpoints within an epoch
 LARGEST_NATS = 700.0  # a larger number has no exponential in double precision
 
 State = tuple[Tensor, ...]
@@ -53,13 +54,9 @@ class Vocabulary:
         object.__setattr__(self, "_index", {word: i for i, word in enumerate(self.words)})
 
     @classmethod
-    def of(cls, sentences: Iterable[Sequence[str]], *, min_count: int = 1) -> Vocabulary:
-        """Collect the words that stand in a training text at least ``min_count`` times, frequent
-        ones first.
-        """
-        tokens = [word for sentence in sentences for word in sentence]
-        counted = pd.Series(tokens, dtype=object).value_counts()
-        kept = [word for word in counted[counted >= min_count].index if word not in (END, UNKNOWN)]
+    def of(cls, sentences: Iterable[Sequence[str]]) -> Vocabulary:
+        """Collect the words of a training text, frequent ones first."""
+        kept = [word for word in counts(sentences).index if word not in (END, UNKNOWN)]
         return cls((END, UNKNOWN, *kept))
 
     def numbers(self, tokens: Sequence[str]) -> np.ndarray:
@@ -276,7 +273,6 @@ def train(
     training: Training = Training(),  # noqa: B008 (frozen)
     *,
     folder: str | Path | None = None,
-    checkpoint_seconds: float = 120.0,
     device: str = "auto",
 ) -> TrainedWordModel:
     """Train a network; where a folder holds the checkpoint of this very run, continue from it.
@@ -289,8 +285,7 @@ def train(
     text, validation : (n,) int Tensor
         ``vocabulary.stream(sentences)``.
     folder : str or Path, optional
-        Where ``checkpoint.pt`` is kept, after every epoch and every ``checkpoint_seconds``
-        within one.
+        Where ``checkpoint.pt`` is kept, after every epoch and every two minutes within one.
     device : str
         ``"auto"`` (a GPU where there is one), ``"cpu"``, ``"cuda"``.
 
@@ -319,7 +314,7 @@ def train(
     while progress.epoch < training.epochs and progress.stale < training.patience:
         while progress.span < len(run.spans):
             run.one_span()
-            if path is not None and time.monotonic() - saved > checkpoint_seconds:
+            if path is not None and time.monotonic() - saved > CHECKPOINT_SECONDS:
                 run.save(path, identity)
                 saved = time.monotonic()
         # keep the weights if they are the best so far, else halve the rate

@@ -55,7 +55,7 @@ def untrained(kind: str, **other: object) -> WordModel:
 
 
 def test_a_vocabulary_counts_frequent_words_first_and_knows_what_it_does_not_know() -> None:
-    vocabulary = Vocabulary.of([["b", "a", "a"], ["<unk>", "c", "a", "b"]], min_count=2)
+    vocabulary = Vocabulary.of([["b", "a", "a"], ["<unk>", "a", "b"]])
     assert vocabulary.words == ("<eos>", "<unk>", "a", "b")
     assert vocabulary.stream([["a", "c"], ["b"]]).tolist() == [2, 1, 0, 3, 0]
 
@@ -226,12 +226,12 @@ def test_a_killed_run_resumes_to_the_same_result(
         taken(run)
 
     monkeypatch.setattr(word_models._Run, "one_span", killed)
-    options = {"folder": tmp_path, "checkpoint_seconds": 0.0}
+    monkeypatch.setattr(word_models, "CHECKPOINT_SECONDS", 0.0)
     with pytest.raises(SystemExit):
-        word_models.train(STREAM, STREAM, VOCABULARY, made, how, **options)  # type: ignore[arg-type]
+        word_models.train(STREAM, STREAM, VOCABULARY, made, how, folder=tmp_path)
     monkeypatch.undo()
     torch.manual_seed(99)
-    again = word_models.train(STREAM, STREAM, VOCABULARY, made, how, **options)  # type: ignore[arg-type]
+    again = word_models.train(STREAM, STREAM, VOCABULARY, made, how, folder=tmp_path)
     pd.testing.assert_frame_equal(again.history, whole.history)
     for name, value in whole.model.network.state_dict().items():
         torch.testing.assert_close(again.model.network.state_dict()[name], value, rtol=0, atol=0)
