@@ -134,7 +134,6 @@ def test_the_default_model_opens_or_says_that_it_is_not_there(monkeypatch, tmp_p
         ("/no/such/folder", {}, "there is no folder"),
         ("./here", {}, "there is no folder"),
         ("gpt2@abc", {"revision": "def"}, "asked for at two revisions"),
-        ("gpt2", {"device": "cuda:99"}, "device 'cuda:99' cannot be used"),
     ],
 )
 def test_what_cannot_be_had_is_said_at_once(name, options, complaint):
