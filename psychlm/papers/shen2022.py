@@ -220,35 +220,23 @@ class BiasDecomposition:
 
 
 def choice_features(items: pd.DataFrame) -> pd.DataFrame:
-    """Return place, length and frequency of every choice, one row per choice.
+    """Return every choice with its place (from 0), text, length and frequency.
 
-    Parameters
-    ----------
-    items : DataFrame
-        An items frame, perturbed or not.
-
-    Returns
-    -------
-    DataFrame
-        ``item``, ``place`` (from 0), ``text``, ``length_chars``, and ``log_frequency``: the mean
-        over the choice's words of the common logarithm of (count + 1), counted in the prompts and
-        choices of ``items``; 0 for a choice without words.
+    ``log_frequency`` is the mean over a choice's words of log10(count + 1), counted in the prompts
+    and choices of ``items``; 0 for a choice without words.
     """
     flat = items[["item_id", "choices"]].explode("choices").reset_index(drop=True)
     words = flat["choices"].str.lower().str.findall(r"\w+").explode()
     prompts = items["prompt"].str.lower().str.findall(r"\w+").explode()
-    word_counts = pd.concat([prompts, words]).value_counts()
-    log_count = np.log10(words.map(word_counts).fillna(0).astype(float) + 1)
-    log_count[words.isna()] = 0.0
-    return pd.DataFrame(
-        {
-            "item": flat["item_id"],
-            "place": flat.groupby("item_id", sort=False).cumcount(),
-            "text": flat["choices"],
-            "length_chars": flat["choices"].str.len(),
-            "log_frequency": log_count.groupby(level=0).mean(),
-        }
-    )
+    log_count = np.log10(words.map(pd.concat([prompts, words]).value_counts()).astype(float) + 1)
+    features = {
+        "item": flat["item_id"],
+        "place": flat.groupby("item_id", sort=False).cumcount(),
+        "text": flat["choices"],
+        "length_chars": flat["choices"].str.len(),
+        "log_frequency": log_count.fillna(0).groupby(level=0).mean(),
+    }
+    return pd.DataFrame(features)
 
 
 def bias_decomposition(
@@ -528,12 +516,11 @@ def accuracy_change(
 
 @dataclass(frozen=True)
 class Calibration:
-    """Expected calibration error, and the reliability diagram that it sums up."""
+    """Expected calibration error of predictions."""
 
     error: stats.Interval  # mean over items of |accuracy - confidence| of their bin
     accuracy: float
     confidence: float  # mean confidence in the prediction
-    bins: pd.DataFrame  # low, high, n, confidence, accuracy; NaN where a bin is empty
     n_items: int
 
 
@@ -551,24 +538,15 @@ def calibration(
     the zero of a perfectly calibrated model.
     """
     sure, right = confidences(scores).max(axis=1).to_numpy(), grade(answers, scores).to_numpy()
-    n_bins = 10
-    edges = np.linspace(0, 1, n_bins + 1)
-    bin_of = np.searchsorted(edges[1:-1], sure)
-    n = np.bincount(bin_of, minlength=n_bins)
-    with np.errstate(invalid="ignore"):
-        means = [np.bincount(bin_of, values, n_bins) / n for values in (sure, right)]
-    table = pd.DataFrame(
-        {"low": edges[:-1], "high": edges[1:], "n": n, "confidence": means[0], "accuracy": means[1]}
-    )
     # A column per bin: accuracy less confidence of the items in it.
-    gaps = pd.DataFrame((bin_of[:, None] == np.arange(n_bins)) * (right - sure)[:, None])
+    bin_of = np.searchsorted(np.linspace(0, 1, 11)[1:-1], sure)
+    gaps = pd.DataFrame((bin_of[:, None] == np.arange(10)) * (right - sure)[:, None])
 
     def mean_gap(stack: Values) -> Values:
         return np.abs(stack.mean(axis=-2)).sum(axis=-1)
 
     error = stats.bootstrap(mean_gap, gaps, rng=rng, n_boot=n_boot)
-    bins = table.rename_axis("bin")
-    return Calibration(error, float(right.mean()), float(sure.mean()), bins, len(sure))
+    return Calibration(error, float(right.mean()), float(sure.mean()), len(sure))
 
 
 Result = ChanceTest | PriorBias | AccuracyChange
@@ -608,43 +586,3 @@ def by_benchmark(
     index = pd.MultiIndex.from_tuples([tuple(key) for key in results], names=list(names))
     table = pd.DataFrame(rows, index=index, columns=columns)
     return table.assign(p_holm=stats.holm(table["p"]))
-
-
-def random_responder(
-    items: pd.DataFrame, *, rng: np.random.Generator, spread: float = 1.0
-) -> pd.DataFrame:
-    """Return the scores of :func:`length_biased_responder` without its bias: random ones."""
-    return length_biased_responder(items, rng=rng, nats_per_sd=0.0, spread=spread)
-
-
-def length_biased_responder(
-    items: pd.DataFrame, *, rng: np.random.Generator, nats_per_sd: float = 1.0, spread: float = 1.0
-) -> pd.DataFrame:
-    """Return the scores of a responder that prefers long choices, and is random otherwise.
-
-    Parameters
-    ----------
-    items : DataFrame
-        An items frame.
-    nats_per_sd : float
-        Gain of a choice that is longer by one standard deviation, within items, of lengths in
-        characters.
-    spread : float
-        Standard deviation in nats of the random part.
-
-    Returns
-    -------
-    DataFrame, items x choices
-        Logarithms of probabilities over the item's choices.
-    """
-    n = frames.check_items(items)["choices"].map(len).to_numpy()
-    lengths = np.full((len(items), n.max()), np.nan)
-    lengths[np.arange(n.max()) < n[:, None]] = items["choices"].explode().str.len()
-    centred = lengths - np.nanmean(lengths, axis=1, keepdims=True)
-    sd = np.nanstd(centred)
-    if sd == 0 and nats_per_sd:
-        raise frames.FrameError("the choices of each item have one length: no length to prefer")
-    scores = nats_per_sd * centred / (sd or 1) + spread * rng.normal(size=lengths.shape)
-    top = np.nanmax(scores, axis=1, keepdims=True)
-    log_sum = top + np.log(np.nansum(np.exp(scores - top), axis=1, keepdims=True))
-    return pd.DataFrame(scores - log_sum, index=pd.Index(items["item_id"], name="item"))
