@@ -95,6 +95,7 @@ def encode(
         second = items["hypothesis"].tolist() if task == "pair" else None
         encoded = tokenizer(items["prompt"].tolist(), second, **options)
         rows = list(range(len(items)))
+        # Answers are matched with the labels by meaning: items may spell or order them otherwise.
         place = {meaning(word): i for i, word in enumerate(labels)}
         words = [choices[k] for choices, k in zip(items["choices"], items["answer"], strict=True)]
         unknown = [not set(map(meaning, choices)) <= set(place) for choices in items["choices"]]
@@ -280,6 +281,7 @@ def open_for_training(
         dtype=torch.float32,
         **options,
     )
+    # The head is new, and a pooler may be; every other weight must come from the checkpoint.
     body = f"{network.base_model_prefix}."
     lacking = [k for k in report["missing_keys"] if k.startswith(body) and "pool" not in k]
     if lacking:
@@ -320,6 +322,7 @@ def run_trainer(
         mcc = np.nan if several else matthews_corrcoef(target, chosen)
         return {"accuracy": float((chosen == target).mean()), "mcc": float(mcc)}
 
+    # AdamW with a warm-up; a checkpoint and, with held-out items, a score after every epoch.
     steps = -(-len(features) // options["batch_size"]) * options["epochs"]
     arguments = TrainingArguments(
         output_dir=str(out / "checkpoints"),
@@ -343,6 +346,7 @@ def run_trainer(
         disable_tqdm=True,
         report_to=[],
     )
+    # Without held-out items all epochs are trained.
     collate = DataCollatorForMultipleChoice if several else DataCollatorWithPadding
     stop: list[Any] = [] if held is None else [EarlyStoppingCallback(options["patience"])]
     trainer = Trainer(
