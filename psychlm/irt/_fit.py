@@ -16,6 +16,7 @@ import numpy as np
 import pandas as pd
 import torch
 
+from psychlm.device import Device, torch_device
 from psychlm.frames import FrameError, format_names
 from psychlm.irt._general import Names, fit_general
 from psychlm.irt.em import EM, Settings, reestimated_sd, squarem
@@ -63,7 +64,7 @@ def fit(
     model: str | Mapping | pd.Series = "2PL",
     *,
     method: str = "mml",
-    device: str = "auto",
+    device: Device = "auto",
     guessing: float | str | pd.Series | None = None,
     upper: float | pd.Series | None = None,
     priors: dict[str, Prior] | None = None,
@@ -94,8 +95,10 @@ def fit(
         exploratory models beyond two factors are not built; R's mirt has them.
     method : str
         "mml", or "vi" for :func:`psychlm.irt.variational.infer` with its defaults.
-    device : str
-        "auto" (a GPU for over ten million responses, if there is one), "cpu", "cuda", "cuda:1".
+    device : str or torch.device
+        See :func:`psychlm.device.torch_device`; "auto" takes a GPU for over ten million responses.
+        Models of several categories or groups, with upper asymptotes or ``equal`` parameters are
+        fitted on the CPU.
     guessing : float, "common", or Series by item, optional
         A number fixes guessing parameters; a Series, those of its items only. "common" estimates
         one guessing parameter for all items of a 3PL.
@@ -140,8 +143,8 @@ def fit(
     ------
     FrameError
         If responses are malformed, items fewer than 3, or everyone responded alike to one.
-    RuntimeError
-        If a device is asked for that is not there.
+    ValueError
+        If a model or method is unknown, or a device is not on this machine.
 
     References
     ----------
@@ -172,6 +175,8 @@ def fit(
     settings = Settings(tolerance, max_iterations, progress)
     general = isinstance(model, str) and model.upper() in ("4PL", "GRADED", "GPCM")
     if general or upper is not None or equal is not None or group is not None:
+        torch_device(device)
+        torch_device("cpu", "irt.fit")
         return fit_general(
             responses,
             model,
@@ -192,7 +197,7 @@ def fit(
 
     # Check and compress.
     n_responses = getattr(responses, "size", 0)
-    encoded = encode_responses(responses, pick_device(device, n_responses), item_names)
+    encoded = encode_responses(responses, pick_device(device, "irt.fit", n_responses), item_names)
     kind, design, fixed_guessing = design_of(encoded, model, guessing, priors or {})
     check_items(encoded, kind, design)
 

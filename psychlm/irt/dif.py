@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
-from scipy import stats
+import scipy
 from scipy.special import expit, log_expit
 
 from psychlm.frames import FrameError, check_responses, format_names
@@ -189,10 +189,10 @@ def _statistics(
         difference = np.where(both, c / focal - a / reference, 0.0)
         std_p_dif = (focal * difference).sum(1) / np.where(both, focal, 0.0).sum(1)
         delta, se_delta = DELTA_PER_LOGIT * log_odds, -DELTA_PER_LOGIT * se
-        p_value = stats.chi2.sf(chi2, 1)
+        p_value = scipy.stats.chi2.sf(chi2, 1)
         # Classes of Zieky (1993); an infinite delta has no error to test it by.
         magnitude = np.abs(delta)
-        beyond_one = (magnitude - 1.0) / se_delta > stats.norm.isf(alpha)
+        beyond_one = (magnitude - 1.0) / se_delta > scipy.stats.norm.isf(alpha)
         large = np.where((magnitude >= 1.5) & beyond_one, "C", "B")
         ets = np.where((magnitude < 1.0) | ~(p_value < alpha), "A", large)
     informative = both & (right > 0) & (wrong > 0)
@@ -273,7 +273,7 @@ def dif_logistic(
         scale = 1 - np.exp(2 * null / len(right))
         r2 = [(1 - np.exp(2 * (null - value) / len(right))) / scale for value in (one, both)]
         p = [
-            stats.chi2.sf(2 * max(gain, 0.0), df) if np.isfinite(gain) else np.nan
+            scipy.stats.chi2.sf(2 * max(gain, 0.0), df) if np.isfinite(gain) else np.nan
             for gain, df in ((both - one, 2), (two - one, 1), (both - two, 1))
         ]
         rows.append([2 * (both - one), *p, beta[2], se[2], r2[1] - r2[0]])

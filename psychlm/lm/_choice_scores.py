@@ -187,7 +187,7 @@ def _logits(
             tensors = {name: tensor.to(model.device) for name, tensor in tensors.items()}
             if model.task == "multiple-choice":  # every choice as an item with one choice
                 tensors = {name: tensor[:, None] for name, tensor in tensors.items()}
-            outputs = model.network(**tensors).logits.double().cpu().numpy()
+            outputs = model.network(**tensors).logits.cpu().double().numpy()
             values.update(zip((one.row for one in batch), outputs, strict=True))
         except (RuntimeError, MemoryError) as error:
             if not out_of_memory(error):

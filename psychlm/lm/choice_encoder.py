@@ -23,7 +23,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from psychlm.device import torch_device
+from psychlm.device import Device, seeded, torch_device
 from psychlm.lm.choice_model import open_encoder
 from psychlm.lm.choice_networks import ChoiceClassifier, Inputs, TextStore, masked_mean
 
@@ -38,7 +38,7 @@ def encoder_states(
     *,
     mean: bool = False,
     max_tokens: int = 128,
-    device: str | torch.device = "auto",
+    device: Device = "auto",
 ) -> list[NDArray[np.float32]]:
     """Return the last layer's states of each text, as arrays (tokens, d), special tokens included.
 
@@ -52,8 +52,8 @@ def encoder_states(
     max_tokens : int
         Longer texts are cut at their end.
     """
+    device = torch_device(device, "lm.encoder_states")
     network, tokenizer = open_encoder(encoder)
-    device = torch_device(device)
     network = network.to(device)
     coded = tokenizer(list(texts), truncation=True, max_length=max_tokens)
     # Texts of like lengths share a batch, which then holds little padding.
@@ -95,7 +95,7 @@ def encoder_model(
     *,
     max_tokens: int = 128,
     seed: int = 0,
-    device: str | torch.device = "auto",
+    device: Device = "auto",
 ) -> ChoiceClassifier:
     """Return a multiple-choice model on a frozen pre-trained encoder, its head not yet trained.
 
@@ -113,13 +113,12 @@ def encoder_model(
     ModelError
         If the encoder cannot be opened.
     """
+    where = torch_device(device, "lm.encoder_model")
     network, _ = open_encoder(encoder)
-    with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
-        torch.manual_seed(seed)
+    with seeded(seed):
         head = SimilarityHead(network.config.hidden_size)
     encode = partial(
         encoder_states, encoder=encoder, mean=True, max_tokens=max_tokens, device=device
     )
-    return ChoiceClassifier(
-        head.to(torch_device(device)), TextStore(encode), f"{encoder} (frozen, head learns)"
-    )
+    head = head.to(where)
+    return ChoiceClassifier(head, TextStore(encode), f"{encoder} (frozen, head learns)")

@@ -36,7 +36,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from psychlm.device import torch_device
+from psychlm.device import Device, seeded, torch_device
 from psychlm.frames import check_items
 from psychlm.lm._load import ModelError
 from psychlm.lm.choice_model import open_encoder
@@ -194,8 +194,7 @@ class ChoiceClassifier:
         weights = [weight for weight in network.parameters() if weight.requires_grad]
         optimizer = torch.optim.AdamW(weights, lr=learning_rate, weight_decay=WEIGHT_DECAY)
         rows, best, best_weights, stale = [], -1.0, None, 0
-        with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
-            torch.manual_seed(seed)
+        with seeded(seed, self.device):
             for epoch in range(1, epochs + 1):
                 # One pass through the items in random order.
                 network.train()
@@ -448,11 +447,11 @@ def partial_input_model(
     seed: int,
     size: int = 64,
     hidden: int = 64,
-    device: str | torch.device = "auto",
+    device: Device = "auto",
 ) -> ChoiceClassifier:
     """Return a network of this module whose weights are drawn with ``seed``; train it with its
     method ``train``."""
-    with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
-        torch.manual_seed(seed)
+    where = torch_device(device, "lm.choice_networks")
+    with seeded(seed):
         network = PartialInputNetwork(kind, lexicon, size=size, hidden=hidden)
-    return ChoiceClassifier(network.to(torch_device(device)), TextStore(lexicon.encode), kind)
+    return ChoiceClassifier(network.to(where), TextStore(lexicon.encode), kind)

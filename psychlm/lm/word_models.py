@@ -29,7 +29,7 @@ from torch import Tensor, nn
 
 from psychlm.corpora.text import UNKNOWN, Tokenize, WordCorpus, plain
 from psychlm.data import atomic_write
-from psychlm.device import torch_device
+from psychlm.device import Device, torch_device
 from psychlm.lm import ngram
 from psychlm.lm.tokens import sum_over_words, word_level_tokens
 
@@ -278,12 +278,13 @@ def train(
     *,
     folder: str | Path | None = None,
     checkpoint_seconds: float = 120.0,
-    device: str = "auto",
+    device: Device = "auto",
 ) -> TrainedWordModel:
     """Train a network; where a folder holds the checkpoint of this very run, continue from it.
 
     A checkpoint holds all that the rest of the run depends on, the random state among it, so that a
-    run that was killed and resumed gives the same weights, to the last bit on one machine.
+    run that was killed and resumed gives the same weights, to the last bit on one processor
+    (sums on a GPU run in no fixed order).
 
     Parameters
     ----------
@@ -292,8 +293,8 @@ def train(
     folder : str or Path, optional
         Where ``checkpoint.pt`` is kept, after every epoch and every ``checkpoint_seconds``
         within one.
-    device : str
-        ``"auto"`` (a GPU where there is one), ``"cpu"``, ``"cuda"``.
+    device : str or torch.device
+        See :func:`psychlm.device.torch_device`.
 
     Raises
     ------
@@ -303,7 +304,7 @@ def train(
     FloatingPointError
         If no epoch gave a finite perplexity: the rate is too high.
     """
-    run = _Run(text, vocabulary, architecture, training, torch_device(device))
+    run = _Run(text, vocabulary, architecture, training, torch_device(device, "lm.word_models"))
     settings = {
         "architecture": asdict(architecture),
         "training": asdict(training),
@@ -465,7 +466,7 @@ def tune(
     *,
     trials: tuple[int, int] = (7, 13),
     storage: str | None = None,
-    device: str = "auto",
+    device: Device = "auto",
 ) -> Training:
     """Search batch size, dropout and first rate with Optuna's Gaussian-process sampler.
 
@@ -575,7 +576,7 @@ def networks(
     *,
     trials: tuple[int, int] = (0, 0),
     folder: str | Path | None = None,
-    device: str = "auto",
+    device: Device = "auto",
 ) -> Iterator[CorpusModel]:
     """Train LSTMs or Transformers of several sizes, the smallest first, and yield each.
 

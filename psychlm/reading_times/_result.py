@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import pandas as pd
+import scipy
 from numpy.typing import NDArray
-from scipy import stats
 
 from psychlm.frames import FrameError
 
@@ -194,7 +194,7 @@ class GAMFit:
         grid = pd.MultiIndex.from_product(axes, names=part.variables).to_frame(index=False)
         others = self.data.iloc[[0] * len(grid)].reset_index(drop=True)
         effect, error = self.model.effect(term, others.assign(**grid, **part.level))
-        margin = stats.norm.ppf((1 + level) / 2) * error
+        margin = scipy.stats.norm.ppf((1 + level) / 2) * error
         bounds = {"low": effect - margin, "high": effect + margin}
         return grid.assign(effect=effect, std_error=error, **bounds)
 
@@ -280,10 +280,10 @@ def coefficient_tables(
 ) -> dict[str, pd.DataFrame]:
     """Return ``coefficients`` (with 95 % intervals and t tests) and ``covariance``, by name."""
     std_error, index = np.sqrt(np.diag(covariance)), pd.Index(names, name="coefficient")
-    margin = stats.t.ppf(0.975, dof) * std_error
+    margin = scipy.stats.t.ppf(0.975, dof) * std_error
     table = {"estimate": estimate, "std_error": std_error}
     table |= {"low": estimate - margin, "high": estimate + margin, "t": estimate / std_error}
-    table["p"] = 2 * stats.t.sf(np.abs(table["t"]), dof)
+    table["p"] = 2 * scipy.stats.t.sf(np.abs(table["t"]), dof)
     return {
         "coefficients": pd.DataFrame(table, index=index),
         "covariance": pd.DataFrame(covariance, index=index, columns=index),

@@ -8,9 +8,7 @@ Biometrika 100; Imhof (1961), Computing the distribution of quadratic forms, Bio
 from __future__ import annotations
 
 import numpy as np
-from scipy import stats
-from scipy.integrate import quad
-from scipy.optimize import brentq
+import scipy
 
 from psychlm.reading_times._result import Floats
 
@@ -24,7 +22,7 @@ def exceedance(weights: Floats, statistic: float, dof: float) -> float:
     ``dof`` is infinite. Imhof's (1961) integral of the characteristic function; small
     probabilities by Lugannani and Rice's saddlepoint approximation, to about 10 %.
 
-    >>> round(exceedance(np.ones(3), 3 * 2.6, 20), 4), round(float(stats.f.sf(2.6, 3, 20)), 4)
+    >>> round(exceedance(np.ones(3), 3 * 2.6, 20), 4), round(float(scipy.stats.f.sf(2.6, 3, 20)), 4)
     (0.0806, 0.0806)
     """
     if statistic <= 0 or not len(weights):
@@ -41,7 +39,7 @@ def exceedance(weights: Floats, statistic: float, dof: float) -> float:
         angle = (h @ np.arctan(a * u) - shift * u) / 2
         return float(np.sin(angle) / u * np.exp(-(h @ np.log1p((a * u) ** 2)) / 4))
 
-    p = 0.5 + quad(integrand, 0, np.inf, limit=2000, epsabs=1e-10)[0] / np.pi
+    p = 0.5 + scipy.integrate.quad(integrand, 0, np.inf, limit=2000, epsabs=1e-10)[0] / np.pi
     if p > SMALL:
         return min(p, 1.0)
 
@@ -49,11 +47,11 @@ def exceedance(weights: Floats, statistic: float, dof: float) -> float:
     def slope(t: float) -> float:
         return float(h @ (a / (1 - 2 * a * t)) - shift)
 
-    t = brentq(slope, 0, 0.5 * (1 - 1e-12), xtol=1e-15)
+    t = scipy.optimize.brentq(slope, 0, 0.5 * (1 - 1e-12), xtol=1e-15)
     cumulant = -(h @ np.log1p(-2 * a * t)) / 2 - shift * t
     w = np.sqrt(-2 * cumulant)
     v = t * np.sqrt(2 * h @ np.square(a / (1 - 2 * a * t)))
-    return float(stats.norm.sf(w + np.log(v / w) / w))
+    return float(scipy.stats.norm.sf(w + np.log(v / w) / w))
 
 
 def test_smooth(

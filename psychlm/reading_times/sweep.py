@@ -21,12 +21,12 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import pandas as pd
+import scipy
 import torch
 from numpy.typing import NDArray
-from scipy import stats
 from torch import Tensor
 
-from psychlm.device import torch_device
+from psychlm.device import Device, torch_device
 from psychlm.frames import FrameError, check_readings, check_rows
 from psychlm.reading_times.formula import parse
 from psychlm.reading_times.model_matrix import (
@@ -65,7 +65,7 @@ def delta_loglik(
     n_bootstrap: int = 2000,
     n_permutations: int = 4999,
     rng: np.random.Generator | int = 0,
-    device: str = "auto",
+    device: Device = "auto",
 ) -> pd.DataFrame:
     """Return what each language model's surprisal adds to a model of reading times: one row per
     model and measure.
@@ -114,7 +114,7 @@ def delta_loglik(
     """
     if lags < 0:
         raise ValueError(f"lags is {lags}; it counts previous words whose surprisal is added")
-    torch_dev = torch_device(device)
+    torch_dev = torch_device(device, "reading_times.delta_loglik", float64=True)
     seed = int(np.random.default_rng(rng).integers(2**63))
     measures = [measure] if isinstance(measure, str) else list(measure)
     readings = parse(f"{measures[0]} ~ {formula}").compute(readings, {})
@@ -308,7 +308,7 @@ class Sweep:
         estimate = (full.beta[:, p:] / scale).cpu().numpy()
         error = (variance.sqrt() / scale).cpu().numpy()
         dof = (full.n - full.edf.sum(dim=1)).cpu().numpy()
-        margin = stats.t.ppf((1 + self.level) / 2, dof)[:, None] * error
+        margin = scipy.stats.t.ppf((1 + self.level) / 2, dof)[:, None] * error
         columns = {}
         for i in range(estimate.shape[1]):
             name = ("effect", "prev_effect")[i] if i < 2 else f"prev{i}_effect"
