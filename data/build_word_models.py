@@ -51,7 +51,7 @@ def train_all(corpora_read: Mapping[str, pd.DataFrame]) -> dict[str, pd.DataFram
     kept = data.root() / "data" / "derived" / "hao2020"
     done = word_models.train(parts[0], parts[1], vocabulary, shape, LSTM, folder=kept)
     reached = word_models.perplexity(done.model, parts[2])
-    lstm = word_models.CorpusModel("LSTM", LSTM_SIZE, treebank, done.model, reached, LSTM)
+    lstm = word_models.CorpusModel("LSTM", LSTM_SIZE, treebank, done.model, reached)
     models[lstm.key], validation[lstm.key] = lstm, done.validation_perplexity
     rows = [
         {

@@ -3,7 +3,7 @@
 Sub-packages, from the lowest layer to the highest. A module imports from its own layer or from
 lower ones (``tests/test_layers.py`` checks this):
 
-    0  frames data device stats simulate report plots    frames, datasets, statistics, figures
+    0  frames data device cluster stats simulate report plots    frames, datasets, figures
     1  corpora                                    readers of public data
     2  lm ctt irt reading_times probes            language models, test theory, reading times
     3  crowds                                     many small models trained at once

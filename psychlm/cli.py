@@ -576,24 +576,15 @@ def probes_wordnet(out: Path, folder: Path | None, names: tuple[Any, ...], **set
 @click.option("--extra", default=1, show_default=True, help="Choices that `more-choices` adds.")
 @click.option("--drop-unfit", is_flag=True, help="Leave out items that cannot be changed.")
 def confuse(source: Path, probe: Any, out: Path, seed: int, extra: int, drop_unfit: bool) -> None:
-    """Perturb multiple-choice ITEMS: JSON lines with item_id, prompt, choices and answer (from 0).
+    """Perturb multiple-choice ITEMS: a file in the layout of any bank that read_items reads.
 
     Give the items of one benchmark: choices are borrowed from its other items.
     """
-    import pandas as pd
-
-    from psychlm.frames import FrameError
+    from psychlm import corpora
     from psychlm.probes import confusion
 
     check_out(out, source, suffixes=(".jsonl", ".json"))
-    if not source.exists():
-        raise FrameError(f"{source} does not exist; name a file of items, one JSON object per line")
-    try:
-        original = pd.read_json(source, lines=True, dtype=False)
-    except ValueError as error:
-        raise FrameError(
-            f"{source} cannot be read ({error}); it should hold one JSON object per line"
-        ) from error
+    original = corpora.read_items(source)
     if drop_unfit:
         original, unfit = confusion.drop_unfit(original)
         for name, reason in unfit.items():

@@ -114,10 +114,10 @@ def _abilities(fit: Any) -> np.ndarray:
     return fit.ability_mean + fit.ability_sd * ABILITIES
 
 
-def _groups(fit: Any, responses: pd.DataFrame, n_groups: int) -> tuple[pd.Series, pd.Series]:
-    """Return every person's expected ability and their group of similar ability."""
+def _groups(fit: Any, responses: pd.DataFrame) -> tuple[pd.Series, pd.Series]:
+    """Return every person's expected ability, and their group of ten of similar ability."""
     theta = fit.score(responses)["theta"]
-    return theta, pd.qcut(theta, n_groups, labels=False, duplicates="drop")
+    return theta, pd.qcut(theta, 10, labels=False, duplicates="drop")
 
 
 def wright_map(theta: pd.Series, difficulty: pd.Series, *, ax: Axes | None = None) -> Axes:
@@ -156,7 +156,6 @@ def item_curves(
     items: Collection,
     responses: pd.DataFrame | None = None,
     *,
-    n_groups: int = 10,
     ax: Axes | None = None,
 ) -> Axes:
     """Draw the probability of a correct answer to a few items (of ratings: the expected category).
@@ -167,15 +166,15 @@ def item_curves(
     items : collection of item names
         Each has a colour and a mark; more than six repeat them.
     responses : DataFrame, optional
-        Adds the observed proportions in groups of persons of similar expected ability, each point
-        with 95 % of its sampling error.
+        Adds the observed proportions in ten groups of persons of similar expected ability, each
+        point with 95 % of its sampling error.
     """
     ax, theta = ax or plt.gca(), _abilities(fit)
     table = fit.probability(theta)
     category = np.arange(table.shape[2])
     curves = pd.DataFrame(table @ category, theta, fit.items.index)
     if responses is not None:
-        ability, group = _groups(fit, responses, n_groups)
+        ability, group = _groups(fit, responses)
     for place, item in enumerate(items):
         colour, mark = CATEGORIES[place % len(CATEGORIES)], "osD^vP"[place % 6]
         shown = item if responses is None else None
@@ -204,7 +203,6 @@ def option_curves(
     item: Any,
     responses: pd.DataFrame | None = None,
     *,
-    n_groups: int = 10,
     ax: Axes | None = None,
 ) -> Axes:
     """Draw the probability of every answer to one item; see :func:`item_curves`."""
@@ -216,7 +214,7 @@ def option_curves(
         colour = CATEGORIES[k % len(CATEGORIES)]
         ax.plot(theta, curves[:, k], styles[k % 4], color=colour, label=f"{level:g}")
         if responses is not None:
-            ability, group = _groups(fit, responses, n_groups)
+            ability, group = _groups(fit, responses)
             asked = responses[item].notna()
             share = (responses[item] == level)[asked].groupby(group[asked]).mean()
             ax.plot(ability.groupby(group).mean()[share.index], share, "o", color=colour, ms=4)
@@ -253,17 +251,18 @@ def information(fit: Any, items: Collection = (), *, ax: Axes | None = None) -> 
     return ax
 
 
-def item_fit(table: pd.DataFrame, *, alpha: float = 0.05, ax: Axes | None = None) -> Axes:
+def item_fit(table: pd.DataFrame, *, ax: Axes | None = None) -> Axes:
     """Draw the fit of items: a table of :func:`psychlm.irt.s_x2` or of ``irt.infit_outfit``.
 
-    Of S-X2 the RMSEA, filled where the test is significant after Holm's correction; of mean squares
+    Of S-X2 the RMSEA, filled where the test is significant at 0.05 after Holm's correction;
+    of mean squares
     infit and outfit, with the range from 0.7 to 1.3 in grey.
     """
     ax, place = ax or plt.gca(), np.arange(len(table))
     if "s_x2" in table:
-        misfit = (holm(table["p"]) < alpha).to_numpy()
+        misfit = (holm(table["p"]) < 0.05).to_numpy()
         found, others = table["rmsea"][misfit], table["rmsea"][~misfit]
-        ax.scatter(found, place[misfit], c=CATEGORIES[2], label=f"misfit (Holm, {alpha:g})")
+        ax.scatter(found, place[misfit], c=CATEGORIES[2], label="misfit (Holm, 0.05)")
         ax.scatter(
             others,
             place[~misfit],
@@ -332,7 +331,6 @@ def _items_down(ax: Axes, items: pd.Index) -> Axes:
 def word_by_word(
     words: pd.DataFrame,
     *,
-    y: str = "surprisal_bits",
     marked: Collection[int] = (),
     ax: Axes | None = None,
 ) -> Axes:
@@ -341,7 +339,7 @@ def word_by_word(
     Parameters
     ----------
     words : DataFrame
-        The words frame of one text, in order, with ``y`` (surprisal in bits).
+        The words frame of one text, in order, with ``surprisal_bits``.
     marked : collection of int
         The ``word_id`` of words to highlight, for instance where a garden path ends.
     """
@@ -350,7 +348,7 @@ def word_by_word(
     highlighted = words["word_id"].isin(marked).to_numpy()
     ax.bar(
         place,
-        words[y],
+        words["surprisal_bits"],
         color=np.where(highlighted, POPULATION_COLOURS["lstm"], POPULATION_COLOURS["random"]),
         width=0.7,
     )
@@ -360,10 +358,10 @@ def word_by_word(
     return ax
 
 
-def partial_effect(
-    fit: Any, term: str, *, level: float = 0.95, rug: bool = True, ax: Axes | None = None
-) -> Axes:
-    """Draw what a smooth or linear term of a reading-time model adds, with its pointwise band.
+def partial_effect(fit: Any, term: str, *, ax: Axes | None = None) -> Axes:
+    """Draw what a smooth or linear term of a reading-time model adds, with its pointwise 95 % band.
+
+    Up to 1,000 values of the data are marked at the lower edge.
 
     Parameters
     ----------
@@ -371,13 +369,9 @@ def partial_effect(
         Of :func:`psychlm.reading_times.fit`, by either backend.
     term : str
         The label of a term of one variable: ``"s(position)"``, ``"bits"``.
-    level : float
-        Coverage of the band.
-    rug : bool
-        Mark the values of the data at the lower edge, at most 1,000 of them.
     """
     ax = ax or plt.gca()
-    table = fit.effect(term, level=level)
+    table = fit.effect(term)
     if table.shape[1] != 5:
         raise ValueError(f"{term} has several variables; draw it with plots.effect_surface")
     x, colour = table.columns[0], POPULATION_COLOURS["transformer"]
@@ -387,11 +381,10 @@ def partial_effect(
     else:
         ax.fill_between(table[x], table["low"], table["high"], color=colour, alpha=0.2, lw=0)
         ax.plot(table[x], table["effect"], color=colour)
-        if rug:
-            values = fit.data[x].drop_duplicates().to_numpy()
-            values = values[:: max(1, len(values) // 1000)]
-            height = np.zeros(len(values))
-            ax.plot(values, height, "|", color="#444444", ms=5, transform=ax.get_xaxis_transform())
+        values = fit.data[x].drop_duplicates().to_numpy()
+        values = values[:: max(1, len(values) // 1000)]
+        height = np.zeros(len(values))
+        ax.plot(values, height, "|", color="#444444", ms=5, transform=ax.get_xaxis_transform())
     edf = f", {fit.smooths['edf'][term]:.1f} edf" if term in fit.smooths.index else ""
     ax.set(xlabel=x, ylabel=f"effect, {term}{edf}")
     return ax

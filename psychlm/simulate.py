@@ -1,4 +1,4 @@
-"""Item parameters and responses drawn from item response models, to test estimation on known truth.
+"""Item parameters, responses and responders of known properties, to test estimation on known truth.
 
 Reading times are simulated by :mod:`psychlm.reading_times.simulate`.
 """
@@ -10,6 +10,8 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 from scipy.special import expit
+
+from psychlm.frames import FrameError, check_items
 
 
 def items(
@@ -92,3 +94,43 @@ def responses(
     if missing:
         drawn[rng.random(drawn.shape) < missing] = np.nan
     return pd.DataFrame(drawn, index=persons, columns=items.index.rename("item"))
+
+
+def random_responder(
+    items: pd.DataFrame, *, rng: np.random.Generator, spread: float = 1.0
+) -> pd.DataFrame:
+    """Return the scores of :func:`length_biased_responder` without its bias: random ones."""
+    return length_biased_responder(items, rng=rng, nats_per_sd=0.0, spread=spread)
+
+
+def length_biased_responder(
+    items: pd.DataFrame, *, rng: np.random.Generator, nats_per_sd: float = 1.0, spread: float = 1.0
+) -> pd.DataFrame:
+    """Return the scores of a responder that prefers long choices, and is random otherwise.
+
+    Parameters
+    ----------
+    items : DataFrame
+        An items frame.
+    nats_per_sd : float
+        Gain of a choice that is longer by one standard deviation, within items, of lengths in
+        characters.
+    spread : float
+        Standard deviation in nats of the random part.
+
+    Returns
+    -------
+    DataFrame, items x choices
+        Logarithms of probabilities over the item's choices.
+    """
+    n = check_items(items)["choices"].map(len).to_numpy()
+    lengths = np.full((len(items), n.max()), np.nan)
+    lengths[np.arange(n.max()) < n[:, None]] = items["choices"].explode().str.len()
+    centred = lengths - np.nanmean(lengths, axis=1, keepdims=True)
+    sd = np.nanstd(centred)
+    if sd == 0 and nats_per_sd:
+        raise FrameError("the choices of each item have one length: no length to prefer")
+    scores = nats_per_sd * centred / (sd or 1) + spread * rng.normal(size=lengths.shape)
+    top = np.nanmax(scores, axis=1, keepdims=True)
+    log_sum = top + np.log(np.nansum(np.exp(scores - top), axis=1, keepdims=True))
+    return pd.DataFrame(scores - log_sum, index=pd.Index(items["item_id"], name="item"))

@@ -308,7 +308,7 @@ def glue_diagnostic(source: Source = "mcqa/ax_b") -> pd.DataFrame:
 # Sentiment
 
 
-def sentiment(source: Source, *, fine: bool | None = None) -> pd.DataFrame:
+def sentiment(source: Source) -> pd.DataFrame:
     """Read the Stanford Sentiment Treebank (Socher et al. 2013): sentences of film reviews.
 
     Parameters
@@ -316,14 +316,12 @@ def sentiment(source: Source, *, fine: bool | None = None) -> pd.DataFrame:
     source : str or Path
         Lines of label and sentence (``"sst/stsa.binary.dev"``, ``"sst/stsa.fine.test"``), or a
         table of ``sentence`` and ``label`` (GLUE's phrases, ``"sst/sst2_phrases_train"``).
-    fine : bool, optional
-        Whether labels have five degrees (0 to 4) or two; inferred from the largest label unless
-        given.
 
     Returns
     -------
     DataFrame
-        Items; the choices are the names of the degrees, from (very) negative to (very) positive.
+        Items; the choices are the names of the degrees, from (very) negative to (very) positive:
+        two where no label is above 1, else five.
     """
     lines = read_lines(source)
     if lines and lines[0].split("\t") == ["sentence", "label"]:
@@ -337,12 +335,9 @@ def sentiment(source: Source, *, fine: bool | None = None) -> pd.DataFrame:
             "label from 0 to 4 and a text"
         )
     frame = pd.DataFrame(pairs, columns=["answer", "prompt"]).astype({"answer": int})
-    largest = frame["answer"].max()
     labels = ["negative", "positive"]
-    if largest > 1 if fine is None else fine:
+    if frame["answer"].max() > 1:
         labels = ["very negative", "negative", "neutral", "positive", "very positive"]
-    if largest >= len(labels):
-        raise DataError(f"{source} has the label {largest}, beyond 0 and 1; pass fine=True")
     ids, prompt = _numbered_ids(source, len(frame)), frame["prompt"].str.strip()
     return _finish(frame.assign(item_id=ids, prompt=prompt, choices=[labels] * len(frame)))
 

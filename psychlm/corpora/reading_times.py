@@ -455,13 +455,6 @@ def sap() -> Corpus:
     return Corpus(words, frames.check_readings(readings), surprisals, (note,))
 
 
-def _checked(
-    words: pd.DataFrame, readings: pd.DataFrame, surprisals: pd.DataFrame | None = None
-) -> Corpus:
-    words = frames.check_words(words, whole_texts=False)
-    return Corpus(words, frames.check_readings(readings), surprisals)
-
-
 def _from_facts(name: str, printed: Callable[[], pd.Series]) -> Corpus:
     """Read a corpus from committed facts, with its words as printed where the text is at hand.
 
@@ -544,7 +537,8 @@ def dundee(folder: str | Path) -> Corpus:
     # Rows such as *Blink and *Off-screen are no words.
     on_words = ~fixations["word"].str.startswith("*") & (fixations["word_id"] > 0)
     kept = ["text_id", "word_id", "word", "position", "screen", "line", "length_chars"]
-    return _checked(words[kept], reading_measures(fixations[on_words]))
+    words = frames.check_words(words[kept], whole_texts=False)
+    return Corpus(words, frames.check_readings(reading_measures(fixations[on_words])))
 
 
 def reading_measures(fixations: pd.DataFrame) -> pd.DataFrame:

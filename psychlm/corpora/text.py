@@ -255,9 +255,7 @@ class WordCorpus:
         return {name: sum(map(len, part)) for name, part in parts.items()}
 
 
-def read(
-    names: Sequence[str], n_words: int, *, seed: int, min_count: int = 2
-) -> dict[str, WordCorpus]:
+def read(names: Sequence[str], n_words: int, *, seed: int) -> dict[str, WordCorpus]:
     """Read corpora by name.
 
     Parameters
@@ -267,9 +265,8 @@ def read(
     n_words : int
         Words of training text at most.
     seed : int
-        Deals out the novels.
-    min_count : int
-        Rarer words of the training part of novels or all texts are ``<unk>``.
+        Deals out the novels, and all texts. Words that stand in their training part once are
+        ``<unk>``.
 
     Raises
     ------
@@ -289,7 +286,7 @@ def read(
     corpora = {}
     for name in names:
         if name not in benchmarks:
-            corpora[name] = prose(name, n_words, seed=seed, min_count=min_count)
+            corpora[name] = prose(name, n_words, seed=seed)
             continue
         # A line is a sentence. Train on the validation text, of which every tenth line is held out.
         train_file, test_file, tokenize = benchmarks[name]
@@ -303,7 +300,7 @@ def read(
     return corpora
 
 
-def prose(name: str, n_words: int, *, seed: int, min_count: int = 2) -> WordCorpus:
+def prose(name: str, n_words: int, *, seed: int) -> WordCorpus:
     """Deal out novels ("novels"), or these and all other running text ("all texts"), in blocks of
     50 paragraphs, without those that share a sentence with the UCL corpus.
     """
@@ -318,7 +315,7 @@ def prose(name: str, n_words: int, *, seed: int, min_count: int = 2) -> WordCorp
     clean = (text for _, text, is_clean in mark_overlap(normed, mixed) if is_clean)
     sentences = (sentence for text in clean for sentence in SENTENCE_END.split(text))
     tokens = ([token for word in s.split() for token in lower_case(word)] for s in sentences)
-    return _deal(name, tokens, n_words, min_count)
+    return _deal(name, tokens, n_words, min_count=2)
 
 
 def markov(n_words: int, n_types: int, *, seed: int) -> tuple[WordCorpus, float]:

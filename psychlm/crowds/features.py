@@ -36,8 +36,8 @@ from psychlm import data
 from psychlm.corpora import laverghetta2021
 from psychlm.corpora.item_banks import NLI_LABELS, nli, sentiment
 from psychlm.frames import FrameError
-from psychlm.lm.choice_encoder import encoder_states
 from psychlm.lm.choice_model import open_encoder
+from psychlm.lm.choice_networks import encoder_states
 
 SHARPNESS = 10.0  # of the softmax that aligns words; cosines of unrelated words lie near 0.2
 PAIRS_AT_ONCE = 4096  # whose states are kept at a time: about 100 MB

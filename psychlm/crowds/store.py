@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import zipfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,6 +18,7 @@ import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 
 from psychlm import data
+from psychlm.cluster import run_pieces
 from psychlm.crowds.networks import Encoded, Inputs, Kind, Network
 from psychlm.crowds.sampling import Member, draw_members
 from psychlm.crowds.training import train
@@ -29,12 +30,6 @@ Chunk = dict[str, NDArray[Any]]  # one row per member
 NOT_ANSWERED = 255  # code of a missing response, stored as one byte
 COPIES = 4  # of every weight: itself, the two moments of Adam, and the best so far
 MEMORY_BYTES = 2**30  # of the weights of a chunk, by default
-ANSWER_SECONDS = 5  # within which a scheduler, and then a first worker, has to answer
-ROUNDS = 2  # times that pieces are submitted if all workers that held their data are lost
-OUT_OF_MEMORY = (
-    "chunk {} took down its workers one after the other, most likely out of memory; lower "
-    "models_at_once, or give the workers more (the cluster's logs say what ended them)"
-)
 
 
 @dataclass(frozen=True, eq=False)
@@ -122,7 +117,8 @@ def train_crowd(
     folder : str or Path, optional
         Where finished chunks are kept. A chunk that is there is not trained again.
     client : distributed.Client or str, optional
-        Dask client or address of a scheduler (``"tcp://head:8786"``) that trains the chunks.
+        Dask client or address of a scheduler that trains the chunks: see
+        :func:`psychlm.cluster.run_pieces`.
     progress : callable, optional
         ``progress(n_done, n_models)``, called after each chunk.
     **options
@@ -166,11 +162,7 @@ def train_crowd(
     # Train what is missing, and write each chunk when it is done.
     n_done = n_resumed = sum(len(chunk["seed"]) for chunk in done.values())
     missing = {number: chunk for number, chunk in enumerate(chunks) if number not in done}
-    if client is None:
-        results: Any = ((number, train_chunk(task, chunk)) for number, chunk in missing.items())
-    else:
-        results = run_on_cluster(client, train_chunk, task, missing)
-    for number, chunk in results:
+    for number, chunk in run_pieces(client, train_chunk, task, missing):
         done[number] = chunk
         if paths:
             with data.atomic_write(paths[number]) as temporary, temporary.open("wb") as out:
@@ -215,65 +207,3 @@ def models_that_fit(network: Network, n_models: int, memory_bytes: int = MEMORY_
     fit = max(memory_bytes // (4 * COPIES * n_weights), 1)  # 4 bytes each
     n_chunks = -(-n_models // fit)
     return -(-n_models // n_chunks)  # chunks of about equal size
-
-
-def run_on_cluster(
-    client: Client | str, work: Callable[[Any, Any], Any], shared: Any, pieces: dict[int, Any]
-) -> Iterator[tuple[int, Any]]:
-    """Yield (number, ``work(shared, piece)``) of each piece as it is done, in any order.
-
-    A piece whose worker was lost is done again elsewhere.
-
-    Parameters
-    ----------
-    client : distributed.Client or str
-        A client, or the address of a scheduler.
-    work : callable
-        Importable where the workers are.
-    shared : object
-        Sent to every worker once.
-
-    Raises
-    ------
-    ConnectionError
-        If no scheduler answers within seconds, or it has no worker.
-    MemoryError
-        If a piece does not fit in a worker's memory, or takes down one worker after another.
-    """
-    from distributed import Client, as_completed
-    from distributed.scheduler import KilledWorker
-
-    if isinstance(client, str):
-        try:
-            opened = Client(client, timeout=ANSWER_SECONDS)
-        except (OSError, ValueError) as error:  # a TimeoutError is an OSError
-            raise ConnectionError(
-                f"no dask scheduler answers at {client!r}; start one (dask scheduler), or correct "
-                "the address, or leave out client to train on this machine"
-            ) from error
-        with opened:
-            yield from run_on_cluster(opened, work, shared, pieces)
-        return
-    try:
-        client.wait_for_workers(1, timeout=ANSWER_SECONDS)
-    except TimeoutError as error:
-        raise ConnectionError("the Dask cluster has no worker; start one first") from error
-    left = dict(pieces)
-    for _ in range(ROUNDS):
-        everywhere = client.scatter(shared, broadcast=True, hash=False)
-        futures = {
-            client.submit(work, everywhere, piece, pure=False): number
-            for number, piece in left.items()
-        }
-        for future in as_completed(list(futures)):
-            if future.status in ("cancelled", "lost"):
-                continue  # lost with all workers that held ``shared``: left for another round
-            number = futures[future]
-            try:
-                yield number, future.result()
-            except (KilledWorker, MemoryError) as error:
-                raise MemoryError(OUT_OF_MEMORY.format(number)) from error
-            del left[number]
-        if not left:
-            return
-    raise MemoryError(OUT_OF_MEMORY.format(min(left)))

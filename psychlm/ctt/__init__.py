@@ -17,15 +17,13 @@ from psychlm.ctt.clusters import (
     cluster_items_by_restarts,
 )
 from psychlm.ctt.items import (
+    alpha_if_deleted,
+    cronbach_alpha,
     difficulty,
+    fleiss_kappa,
     inter_item_correlation,
     item_rest_correlation,
     item_total_correlation,
-)
-from psychlm.ctt.reliability import (
-    alpha_if_deleted,
-    cronbach_alpha,
-    fleiss_kappa,
     split_half,
     standard_error_of_measurement,
 )

@@ -1,6 +1,10 @@
-"""Item statistics of classical test theory: difficulty, item-total and inter-item correlations."""
+"""Items and reliability in classical test theory: difficulty, correlations, Cronbach's alpha, split
+halves; Fleiss' kappa of raters.
+"""
 
 from __future__ import annotations
+
+from typing import Literal
 
 import numpy as np
 import pandas as pd
@@ -106,3 +110,148 @@ def pair_counts(responses: pd.DataFrame) -> tuple[Array, Array, Array]:
     answered = responses.notna().to_numpy(np.float64)
     right = responses.fillna(0).to_numpy(np.float64)
     return answered.T @ answered, right.T @ answered, right.T @ right
+
+
+# Reliability of tests and of raters
+
+
+def cronbach_alpha(responses: pd.DataFrame) -> float:
+    """Return Cronbach's (1951) alpha, k/(k - 1) (1 - sum_i s_i^2 / s^2).
+
+    s_i^2 is the variance of item i and s^2 the variance of the sum score, the sum of all pairwise
+    covariances. Items that everyone answered alike stay in, with variance 0 (R's ``psych`` drops
+    them, as ``frames.drop_constant`` does). For complete binary responses alpha equals KR-20.
+
+    Raises
+    ------
+    FrameError
+        If there are fewer than two items, or the total score has no variance.
+
+    Examples
+    --------
+    >>> round(cronbach_alpha(pd.DataFrame({"q1": [0, 0, 1, 1], "q2": [0, 1, 1, 1]})), 4)
+    0.7273
+    """
+    return _alpha(_covariances(check_size(responses)))
+
+
+def alpha_if_deleted(responses: pd.DataFrame) -> pd.Series:
+    """Return Cronbach's alpha of the test without each item in turn (at least three items)."""
+    checked = check_size(responses, 3)
+    alphas = [_alpha(_covariances(checked.drop(columns=item))) for item in checked]
+    return pd.Series(alphas, index=checked.columns, name="alpha_if_deleted")
+
+
+def standard_error_of_measurement(responses: pd.DataFrame) -> float:
+    """Return s sqrt(1 - alpha), in points of the sum score, whose standard deviation is s."""
+    covariances = _covariances(check_size(responses))
+    return float(np.sqrt(covariances.sum() * (1 - _alpha(covariances))))
+
+
+def split_half(
+    responses: pd.DataFrame,
+    halves: Literal["odd-even", "random"] = "odd-even",
+    *,
+    n_splits: int = 1000,
+    rng: np.random.Generator | None = None,
+) -> float:
+    """Return split-half reliability, stepped up to the whole test by Spearman-Brown: 2r/(1 + r).
+
+    Parameters
+    ----------
+    responses : DataFrame, shape (n_persons, n_items)
+    halves : {"odd-even", "random"}
+        Items 1, 3, 5 ... against 2, 4, 6 ... in the order of the columns, or the mean of the
+        stepped-up values over random halves (of an odd number of items one half has one more).
+    n_splits : int
+        Number of random halves.
+    rng : Generator
+        Source of the random halves; required for them.
+
+    Raises
+    ------
+    FrameError
+        If there are fewer than two items, or a half has no variance.
+
+    Notes
+    -----
+    r follows from the pairwise covariances C of the items: with h = 1 for the items of one half
+    and g = 1 - h, r = h'Cg / sqrt(h'Ch g'Cg), the correlation of the halves' sum scores.
+    """
+    checked = check_size(responses)
+    first = (np.arange(checked.shape[1])[None] % 2 == 0).astype(np.float64)
+    if halves == "random":
+        if rng is None:
+            raise ValueError("random halves need a generator: rng=np.random.default_rng(seed)")
+        first = rng.permuted(np.repeat(first, n_splits, axis=0), axis=1)
+    elif halves != "odd-even":
+        raise ValueError(f"halves={halves!r} is unknown; choose 'odd-even' or 'random'")
+    second = 1 - first
+    covariances = _covariances(checked)
+    # Quadratic forms h'Ch, g'Cg and h'Cg of all splits at once.
+    variance_1, variance_2, covariance = (
+        ((a @ covariances) * b).sum(axis=1)
+        for a, b in ((first, first), (second, second), (first, second))
+    )
+    if min(variance_1.min(), variance_2.min()) <= 1e-12:
+        raise FrameError("a half of the test has no variance; drop constant items")
+    r = covariance / np.sqrt(variance_1 * variance_2)
+    return float(np.mean(2 * r / (1 + r)))
+
+
+def fleiss_kappa(labels: pd.DataFrame) -> pd.Series:
+    """Return Fleiss' (1971) kappa of every label, and over all labels.
+
+    Item i has n_i labels, n_ij of them j, and p_j is the proportion of label j overall. Then
+    kappa_j = 1 - mean_i[n_ij (n_i - n_ij) / (n_i (n_i - 1))] / (p_j (1 - p_j)), and the overall
+    kappa is the mean of these with weights p_j (1 - p_j). The n_i may differ (``statsmodels`` asks
+    for equal ones).
+
+    Parameters
+    ----------
+    labels : DataFrame, persons x items
+        The label that each person gave; NaN where none.
+
+    Returns
+    -------
+    Series
+        Indexed by label in sorted order, then "overall".
+
+    Raises
+    ------
+    FrameError
+        If an item has fewer than two labels, or only one label was ever given.
+    """
+    counts = labels.apply(pd.Series.value_counts).fillna(0).T.sort_index(axis=1)
+    n = counts.sum(axis=1)
+    if (n < 2).any():
+        few = list(counts.index[n < 2])[:5]
+        raise FrameError(f"items {few} have fewer than two labels; leave them out")
+    if counts.shape[1] < 2:
+        raise FrameError(f"every label is {counts.columns[0]!r}, so agreement is undefined")
+    proportion = counts.sum() / counts.to_numpy().sum()
+    chance = proportion * (1 - proportion)
+    observed = (counts * (-counts).add(n, axis=0)).div(n * (n - 1), axis=0).mean()
+    kappa = 1 - observed / chance
+    kappa["overall"] = np.average(kappa, weights=chance)
+    return kappa.rename("kappa")
+
+
+def _covariances(responses: pd.DataFrame) -> Array:
+    """Return pairwise covariances of items; their sum is the variance of the sum score."""
+    n, right, both = pair_counts(responses)
+    if (n < 2).any():
+        i, j = np.argwhere(n < 2)[0]
+        raise FrameError(
+            f"items {responses.columns[i]!r} and {responses.columns[j]!r} were both answered by "
+            f"{n[i, j]:.0f} persons, and a covariance needs 2; leave one of them out"
+        )
+    return (both - right * right.T / n) / (n - 1)
+
+
+def _alpha(covariances: Array) -> float:
+    """Return k/(k - 1) (1 - trace(C) / sum(C))."""
+    n_items, total = len(covariances), covariances.sum()
+    if total <= 1e-12:
+        raise FrameError("the total score has no variance, so reliability is undefined")
+    return float(n_items / (n_items - 1) * (1 - np.trace(covariances) / total))

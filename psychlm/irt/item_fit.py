@@ -54,9 +54,10 @@ class ModelTables:
 
     @classmethod
     def from_fit(cls, fit: IRTFit | ModelTables) -> ModelTables:
-        """Return the tables of a fit, with ability on 61 equally spaced nodes."""
+        """Return the tables of a fit of one group, with ability on 61 equally spaced nodes."""
         if isinstance(fit, ModelTables):
             return fit
+        fit.require_one_group()
         items, (a, d, c, u) = fit.items, four_parameters(fit.items)
         nodes = fit.ability_mean + fit.ability_sd * STANDARD_GRID
         return cls(

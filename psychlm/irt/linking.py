@@ -43,6 +43,7 @@ def link(fit_or_items: FitOrItems, *, slope: float = 1.0, intercept: float = 0.0
         raise ValueError(f"slope {slope} must be positive, and both it and {intercept} be finite")
     if isinstance(fit_or_items, IRTFit):
         fit = fit_or_items
+        fit.require_one_group()
         return replace(
             fit,
             items=link(fit.items, slope=slope, intercept=intercept),

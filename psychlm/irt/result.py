@@ -92,14 +92,25 @@ class IRTFit:
         """Sample-size adjusted BIC, -2 loglik + p log((n_persons + 2) / 24) (Sclove 1987)."""
         return -2 * self.loglik + self.n_parameters * math.log((self.n_persons + 2) / 24)
 
-    @property
-    def _known(self) -> dict[str, Any]:
-        """What scoring needs beside the items; the groups of a fit have different populations."""
+    def require_one_group(self) -> None:
+        """Refuse a fit of several groups where one population and one set of items are needed.
+
+        Raises
+        ------
+        ValueError
+            If the fit has groups: ``fit.in_group(label)`` is the fit as it holds in one of them.
+        """
         if self.groups is not None:
             raise ValueError(
                 f"this fit has the groups {list(self.groups.index)}, whose abilities are "
-                "distributed differently; take one of them: fit.in_group(label)"
+                "distributed differently and whose items may differ; take one of them: "
+                "fit.in_group(label)"
             )
+
+    @property
+    def _known(self) -> dict[str, Any]:
+        """What scoring needs beside the items."""
+        self.require_one_group()
         known: dict[str, Any] = {"ability_sd": self.ability_sd, "ability_mean": self.ability_mean}
         if self.model in POLYTOMOUS:
             known |= {"form": self.model, "levels": self.levels}
@@ -131,6 +142,7 @@ class IRTFit:
 
         Of two categories the last is "correct"; categories that an item lacks have 0.
         """
+        self.require_one_group()
         curves = category_items(self.items, self.model)
         log_p = curves.log_probability(torch.tensor(np.atleast_1d(theta), dtype=torch.float64))
         return log_p.exp().permute(2, 0, 1).numpy()
@@ -140,6 +152,7 @@ class IRTFit:
 
         Its sum over items is the test's information, whose -1/2 power is ability's standard error.
         """
+        self.require_one_group()
         curves = category_items(self.items, self.model)
         at = torch.tensor(np.atleast_1d(theta), dtype=torch.float64)
         return curves.information(at).numpy()

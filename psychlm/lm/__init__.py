@@ -2,6 +2,7 @@
 
     load         a Hugging Face checkpoint (hub name, folder, GGUF file), without remote code
     surprisal    words + model -> words with ``surprisal_bits``
+    surprisals   words + models -> words with a column for each model, here or on a cluster
     minimal_pairs  pairs of sentences + models -> which sentence is likelier, by phenomenon
     words_of     a text -> its words, from which the text can be put together again
     evaluate     items + models -> log-probabilities of choices, predictions, graded responses
@@ -14,7 +15,7 @@ Modules with names of their own::
     choices          scores of choices, confidences, and the one grader
     prompts          prompts of language models, labels of classifiers
     choice_model     classifiers and multiple-choice heads
-    choice_networks  small networks that score choices; choice_encoder: on a frozen encoder
+    choice_networks  small networks that score choices, and heads on a frozen encoder
     finetune         a pre-trained encoder learns, with transformers.Trainer
     cache            the store of results on disk
 
@@ -30,15 +31,19 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from psychlm.lm._load import LanguageModel, ModelError, fingerprint, load, wrap
     from psychlm.lm._minimal_pairs import MinimalPairs, minimal_pairs, read_blimp
-    from psychlm.lm._surprisal import surprisal
-    from psychlm.lm.choice_encoder import encoder_model
+    from psychlm.lm._surprisal import surprisal, surprisals
     from psychlm.lm.choice_model import (
         ChoiceModel,
         bundled_encoder,
         load_choice_model,
         wrap_choice_model,
     )
-    from psychlm.lm.choice_networks import ChoiceClassifier, Lexicon, partial_input_model
+    from psychlm.lm.choice_networks import (
+        ChoiceClassifier,
+        Lexicon,
+        encoder_model,
+        partial_input_model,
+    )
     from psychlm.lm.choices import (
         Evaluation,
         choice_logprobs,
@@ -64,7 +69,7 @@ _MODULES = {
     "bundled_encoder": "choice_model",
     "choice_logprobs": "choices",
     "confidences": "choices",
-    "encoder_model": "choice_encoder",
+    "encoder_model": "choice_networks",
     "evaluate": "choices",
     "fine_tune": "finetune",
     "fingerprint": "_load",
@@ -76,6 +81,7 @@ _MODULES = {
     "predictions": "choices",
     "read_blimp": "_minimal_pairs",
     "surprisal": "_surprisal",
+    "surprisals": "_surprisal",
     "words_of": "tokens",
     "wrap": "_load",
     "wrap_choice_model": "choice_model",
@@ -106,6 +112,7 @@ __all__ = [
     "predictions",
     "read_blimp",
     "surprisal",
+    "surprisals",
     "words_of",
     "wrap",
     "wrap_choice_model",

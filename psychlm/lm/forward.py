@@ -29,10 +29,8 @@ from psychlm.lm.scoring_requests import (
     LARGEST_FAMILY,
     ScoringRequest,
     SpecialTokens,
-    any_order,
     both_sides,
     families,
-    left_side,
     left_to_right,
     shared_prefixes,
     visible_tokens,
@@ -99,14 +97,14 @@ def resolve_options(
     ModelError
         If an option does not suit the model.
     """
-    tokenizer, masked = model.tokenizer, model.kind in ("masked", "left-masked")
+    tokenizer, masked = model.tokenizer, model.kind == "masked"
     if correction not in ("pimentel-meister", None):
         raise ModelError(f"correction {correction!r} is unknown; choose 'pimentel-meister' or None")
     if masked or begins_with_space(tokenizer) is None:
         correction = None
     # the token before a text: the one asked for, or the tokenizer's own of that role
     if bos == "auto":
-        own = tokenizer.cls_token if model.kind == "masked" else None
+        own = tokenizer.cls_token if masked else None
         bos = own or tokenizer.bos_token or tokenizer.eos_token or tokenizer.cls_token
         # Models tuned for dialogue may name the marks of a turn there, which no plain text begins
         # with; the mark between documents of their pre-training is kept in the vocabulary.
@@ -164,13 +162,10 @@ def plan_requests(
             rows = [int(first_rows[short[i]]) for i in group]
             requests.append(shared_prefixes([ids[i] for i in group], rows, special))
         known = sorted(set(known) - {short[i] for group in groups for i in group})
-    one_text: Any = {"causal": left_to_right, "masked": both_sides, "left-masked": left_side}
-    extra: tuple[int, ...] = ()
-    if model.kind == "permutation":
-        one_text, extra = {"permutation": any_order}, (model.tokenizer.mask_token_id or 0,)
+    one_text = left_to_right if model.kind == "causal" else both_sides
     for number in known:
         own, row = tokens[number], int(first_rows[number])
-        requests += one_text[model.kind](own.ids, own.word, row, special, *extra)
+        requests += one_text(own.ids, own.word, row, special)
     return requests
 
 
@@ -303,12 +298,7 @@ def network_inputs(model: LanguageModel, batch: Sequence[ScoringRequest]) -> dic
         if one.masked[1]:
             ids[i, slice(*one.masked)] = model.tokenizer.mask_token_id
     inputs = {"input_ids": torch.from_numpy(ids).to(model.device)}
-    if model.kind == "permutation":
-        # every token is predicted from those before it (Yang et al. 2019)
-        hidden = torch.ones(length, length, device=model.device).triu()
-        inputs["perm_mask"] = hidden.expand(n, length, length)
-        inputs["target_mapping"] = torch.eye(length, device=model.device).expand(n, length, length)
-    elif model.kind != "causal":
+    if model.kind == "masked":
         real = (np.arange(length) < lengths[:, None]).astype(np.int64)
         inputs["attention_mask"] = torch.from_numpy(real).to(model.device)
     elif any(one.parent is not None for one in batch):
@@ -325,11 +315,6 @@ def network_inputs(model: LanguageModel, batch: Sequence[ScoringRequest]) -> dic
         mask = torch.zeros(seen.shape, dtype=dtype).masked_fill_(torch.from_numpy(~seen), lowest)
         inputs["attention_mask"] = mask[:, None].to(model.device)
         inputs["position_ids"] = torch.from_numpy(depth).to(model.device)
-    if getattr(config, "use_lang_emb", False) and getattr(config, "n_langs", 1) > 1:
-        # a multilingual XLM reads its stated language, or English
-        number = config.lang_id if getattr(config, "lang_id", None) is not None else 0
-        number = (getattr(config, "lang2id", None) or {}).get("en", number)
-        inputs["langs"] = torch.full_like(inputs["input_ids"], number)
     return inputs
 
 

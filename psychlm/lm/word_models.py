@@ -27,18 +27,18 @@ import pandas as pd
 import torch
 from torch import Tensor, nn
 
-from psychlm.corpora.text import UNKNOWN, Tokenize, WordCorpus, plain
+from psychlm.corpora.text import UNKNOWN, Tokenize, WordCorpus, counts, plain
 from psychlm.data import atomic_write
 from psychlm.device import Device, torch_device
 from psychlm.lm import ngram
 from psychlm.lm.tokens import sum_over_words, word_level_tokens
 
 END = "<eos>"
-LARGEST_TUNED = 650  # larger ones take over what was found for it (section 3.1)
 FIRST_RATE = {"LSTM": 20.0, "Transformer": 5.0}  # of PyTorch's word language model example
 ROWS_AT_ONCE = 32  # texts, or windows of one
 WORDS_AT_ONCE = 4096  # all rows together: bounds the memory that logits take
 EVALUATION_ROWS = 10
+CHECKPOINT_SECONDS = 120.0  # between checkpoints within an epoch
 LARGEST_NATS = 700.0  # a larger number has no exponential in double precision
 
 State = tuple[Tensor, ...]
@@ -54,13 +54,9 @@ class Vocabulary:
         object.__setattr__(self, "_index", {word: i for i, word in enumerate(self.words)})
 
     @classmethod
-    def of(cls, sentences: Iterable[Sequence[str]], *, min_count: int = 1) -> Vocabulary:
-        """Collect the words that stand in a training text at least ``min_count`` times, frequent
-        ones first.
-        """
-        tokens = [word for sentence in sentences for word in sentence]
-        counted = pd.Series(tokens, dtype=object).value_counts()
-        kept = [word for word in counted[counted >= min_count].index if word not in (END, UNKNOWN)]
+    def of(cls, sentences: Iterable[Sequence[str]]) -> Vocabulary:
+        """Collect the words of a training text, frequent ones first."""
+        kept = [word for word in counts(sentences).index if word not in (END, UNKNOWN)]
         return cls((END, UNKNOWN, *kept))
 
     def numbers(self, tokens: Sequence[str]) -> np.ndarray:
@@ -277,7 +273,6 @@ def train(
     training: Training = Training(),  # noqa: B008 (frozen)
     *,
     folder: str | Path | None = None,
-    checkpoint_seconds: float = 120.0,
     device: Device = "auto",
 ) -> TrainedWordModel:
     """Train a network; where a folder holds the checkpoint of this very run, continue from it.
@@ -291,8 +286,7 @@ def train(
     text, validation : (n,) int Tensor
         ``vocabulary.stream(sentences)``.
     folder : str or Path, optional
-        Where ``checkpoint.pt`` is kept, after every epoch and every ``checkpoint_seconds``
-        within one.
+        Where ``checkpoint.pt`` is kept, after every epoch and every two minutes within one.
     device : str or torch.device
         See :func:`psychlm.device.torch_device`.
 
@@ -321,7 +315,7 @@ def train(
     while progress.epoch < training.epochs and progress.stale < training.patience:
         while progress.span < len(run.spans):
             run.one_span()
-            if path is not None and time.monotonic() - saved > checkpoint_seconds:
+            if path is not None and time.monotonic() - saved > CHECKPOINT_SECONDS:
                 run.save(path, identity)
                 saved = time.monotonic()
         # keep the weights if they are the best so far, else halve the rate
@@ -457,60 +451,6 @@ def perplexity(model: WordModel, stream: Tensor) -> float:
     return math.exp(mean) if mean < LARGEST_NATS else math.inf
 
 
-def tune(
-    text: Tensor,
-    validation: Tensor,
-    vocabulary: Vocabulary,
-    architecture: Architecture,
-    training: Training = Training(),  # noqa: B008 (frozen)
-    *,
-    trials: tuple[int, int] = (7, 13),
-    storage: str | None = None,
-    device: Device = "auto",
-) -> Training:
-    """Search batch size, dropout and first rate with Optuna's Gaussian-process sampler.
-
-    The paper's GPEI (Snoek et al. 2012) proposes by expected improvement, this one by its
-    logarithm. The paper gives no ranges; these are 10 to 80 rows, dropout 0 to 0.6, and rates from
-    an eighth to twice those of PyTorch's example (20 for LSTMs, 5 for Transformers).
-
-    Parameters
-    ----------
-    training : Training
-        What is not searched: epochs, patience, clip, seed.
-    trials : (int, int)
-        Random trials and trials that the search proposes; the paper's are 7 and 13 (section 3.1).
-    storage : str, optional
-        ``"sqlite:///tuning.db"``: trials are kept there, and a search that was interrupted
-        continues.
-    """
-    import optuna
-
-    middle = FIRST_RATE["LSTM" if architecture.kind == "lstm" else "Transformer"]
-
-    def objective(trial: optuna.Trial) -> float:
-        proposed = replace(
-            training,
-            batch_size=trial.suggest_int("batch_size", 10, 80, log=True),
-            dropout=trial.suggest_float("dropout", 0.0, 0.6),
-            rate=trial.suggest_float("rate", middle / 8, middle * 2, log=True),
-        )
-        try:
-            done = train(text, validation, vocabulary, architecture, proposed, device=device)
-        except FloatingPointError as error:
-            raise optuna.TrialPruned(str(error)) from error
-        return math.log(done.validation_perplexity)
-
-    study = optuna.create_study(
-        study_name=f"{architecture.kind}-{architecture.size}",
-        sampler=optuna.samplers.GPSampler(seed=training.seed, n_startup_trials=trials[0]),
-        storage=storage,
-        load_if_exists=True,
-    )
-    study.optimize(objective, n_trials=max(sum(trials) - len(study.trials), 0))
-    return replace(training, **study.best_params)
-
-
 # The models of the paper
 
 
@@ -523,7 +463,6 @@ class CorpusModel:
     corpus: WordCorpus
     model: ngram.NgramModel | WordModel
     perplexity: float  # per token of the test part, ends of sentences counted
-    training: Training | None = None  # of networks
     history: pd.DataFrame | None = None  # of networks: epoch, rate, validation_perplexity
 
     @property
@@ -574,7 +513,6 @@ def networks(
     sizes: Sequence[int],
     training: Training,
     *,
-    trials: tuple[int, int] = (0, 0),
     folder: str | Path | None = None,
     device: Device = "auto",
 ) -> Iterator[CorpusModel]:
@@ -583,13 +521,10 @@ def networks(
     Parameters
     ----------
     training : Training
-        Its rate is replaced by that of PyTorch's example for this kind of model; all three tuned
-        settings are where there are trials.
-    trials : (int, int)
-        Random and model-based trials of the search for batch size, dropout and rate; the paper's
-        are 7 and 13.
+        Its rate is replaced by that of PyTorch's example for this kind of model. The paper
+        searched batch size, dropout and rate in 20 trials (section 3.1); here they are fixed.
     folder : str or Path, optional
-        Where checkpoints and trials are kept, so that a run that was killed continues.
+        Where checkpoints are kept, so that a run that was killed continues.
     """
     vocabulary = Vocabulary.of(corpus.train)
     text, validation, test = (
@@ -598,15 +533,8 @@ def networks(
     settings = replace(training, rate=FIRST_RATE[family])
     kind: Literal["lstm", "transformer"] = "lstm" if family == "LSTM" else "transformer"
     for size in sorted(sizes):
-        made = Architecture(kind, size)
         own = None if folder is None else Path(folder) / f"{corpus.name}.{family}.{size}"
-        if sum(trials) and size <= LARGEST_TUNED:
-            storage = None
-            if own is not None:
-                own.mkdir(parents=True, exist_ok=True)
-                storage = f"sqlite:///{own / 'trials.db'}"
-            options = {"trials": trials, "storage": storage, "device": device}
-            settings = tune(text, validation, vocabulary, made, settings, **options)  # type: ignore[arg-type]
-        done = train(text, validation, vocabulary, made, settings, folder=own, device=device)
+        shape = Architecture(kind, size)
+        done = train(text, validation, vocabulary, shape, settings, folder=own, device=device)
         reached = perplexity(done.model, test)
-        yield CorpusModel(family, size, corpus, done.model, reached, settings, done.history)
+        yield CorpusModel(family, size, corpus, done.model, reached, done.history)

@@ -86,10 +86,7 @@ def dundee(
         unless given.
     """
     corpus = corpora.dundee(folder)
-    bits = corpus.words[KEYS].copy()
-    for name in models:
-        read = lm.surprisal(corpus.words, lm.load(name)).set_index(KEYS)["surprisal_bits"]
-        bits[name] = read.loc[pd.MultiIndex.from_frame(bits[KEYS])].to_numpy()
+    bits = lm.surprisals(corpus.words, models).drop(columns="word")
     counts = text.novel_counts() if counts is None else counts
     frequency = corpora.log_frequency(corpus.words["word"], counts).to_numpy()
     return chain(corpus, bits, MEASURES, log_frequency=frequency, **options)

@@ -1,20 +1,14 @@
-"""Results of language models that come with the project: ``python -m psychlm.papers.model_facts``.
+"""Results of language models that come with the project, and the same results computed again.
 
 A forward pass of a model with 135 million parameters over a corpus or an item bank takes minutes.
-The numbers are computed once by this script, committed to ``data/facts/models/``, and every run of
-a notebook computes a random sample of them again (:func:`recompute_surprisal`). Each table stands
-in ``index.csv`` with models, revisions, options, date and machine. Interrupted runs continue from
-the cache of results.
+The numbers are computed once by ``data/build_model_facts.py``, committed to ``data/facts/models/``,
+and every run of a notebook computes a random sample of them again (:func:`recompute_surprisal`).
+Each table stands in ``index.csv`` with models, revisions, options, date and machine.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
-import platform
 from collections.abc import Callable, Sequence
-from dataclasses import replace
-from datetime import UTC, datetime
 from functools import cache
 from string import ascii_letters
 from typing import Any
@@ -25,10 +19,9 @@ import torch
 
 from psychlm import data, lm
 from psychlm.corpora import read_arc, read_items, reading_times
-from psychlm.lm.cache import folder as cache_folder
 from psychlm.papers import richardson2020
-from psychlm.probes import confusion, question_sets, wordnet
-from psychlm.probes.wordnet_qa import Builder, Recipe
+from psychlm.probes import confusion, question_sets
+from psychlm.probes.wordnet_qa import Recipe
 
 MODELS = ("smollm2", "default")
 HEAD = "minilm"  # a multiple-choice head on the frozen MiniLM encoder, see confusion_head
@@ -52,7 +45,7 @@ BANKS: dict[str, Callable[[], pd.DataFrame]] = {
 CONFUSED = ("Social IQA", "ARC-Easy", "PIQA", "HellaSwag")  # banks that the probes change
 LISTED = lm.Prompt("{prompt}\nOptions: {options}.\nAnswer:")
 SEED = 2210  # of the items drawn and of what the probes borrow
-N_ITEMS, N_PROBED = 160, 100  # items of a bank: as written; under the confusion probes and listed
+N_ITEMS = 160  # of a bank
 MAX_CHARS = 220  # longest prompt and choice together: the default model reads 128 tokens
 N_WRONG, N_EXTRA = 2, 4  # wrong questions, and choices added
 N_LEARN, N_STOP = 1200, 100  # items of each of these banks that the head learns from, and stops by
@@ -60,9 +53,6 @@ N_LEARN, N_STOP = 1200, 100  # items of each of these banks that the head learns
 WORDNET = Recipe(seed=46301, max_concepts=2000, max_hops=4, max_distance=3)
 GATHERED: dict[str, Any] = {"seed": 2020, "n_concepts": 2000, "most": 10_000}
 SCIENCE = (3500, 500, 3000)  # science questions: to learn from, to choose by, to add
-SIZES = (10, 100, 1000, 3000)  # k, questions of inoculation
-N_DEVELOPMENT, N_TEST = 150, 250  # questions of each probe to choose by, and for test
-N_QUESTIONS = 80  # test questions of each probe, whole clusters
 
 
 def items(bank: str, n: int = N_ITEMS, *, seed: int = SEED) -> pd.DataFrame:
@@ -97,18 +87,6 @@ def presentations(
 def with_options(asked: pd.DataFrame) -> pd.DataFrame:
     """Return items with a column ``options``, all choices as one text, for the prompt LISTED."""
     return asked.assign(options=asked["choices"].map("; ".join))
-
-
-def wordnet_questions() -> pd.DataFrame:
-    """Return the test questions of WordNetQA that the stored answers are about."""
-    built = Builder(wordnet.load(pos="nv")).build(WORDNET).items
-    return question_sets.whole_clusters(built, "test", N_QUESTIONS, seed=WORDNET.seed)
-
-
-def gathered_questions() -> pd.DataFrame:
-    """Return the test questions of WordNetQA and DictionaryQA (notebook 41)."""
-    gathered = question_sets.gather(cache_folder() / "probes", **GATHERED).items
-    return question_sets.whole_clusters(gathered, "test", N_QUESTIONS, seed=GATHERED["seed"])
 
 
 def choice_scores(
@@ -264,7 +242,7 @@ def recompute_choices(
     if len(both) < len(live):
         raise ValueError(
             f"{len(live) - len(both)} choices have no stored score: the items were drawn or built "
-            "in another way. Compute the facts again with `python -m psychlm.papers.model_facts`"
+            "in another way. Compute the facts again with `python data/build_model_facts.py`"
         )
     compared = _compared(both[model], both[f"{model}_stored"], f"choices scored by {model}")
     compared["n"] = len(drawn)
@@ -292,10 +270,9 @@ def surprisal(corpus: str, models: Sequence[str] = MODELS) -> pd.DataFrame:
     """
     keys = ["text_id", "word_id"]
     table = data.facts(f"models/surprisal_{corpus}")
-    for name in models:
-        if name not in table:
-            live = lm.surprisal(WORDS[corpus](), name)[[*keys, "surprisal_bits"]]
-            table = table.merge(live.rename(columns={"surprisal_bits": name}), on=keys)
+    absent = [name for name in models if name not in table]
+    if absent:
+        table = table.merge(lm.surprisals(WORDS[corpus](), absent).drop(columns="word"), on=keys)
     return table[[*keys, *models]]
 
 
@@ -350,110 +327,9 @@ def _compared(live: pd.Series, stored: pd.Series, name: str) -> pd.Series:
         raise ValueError(
             f"{name}: values computed here differ from the stored ones by up to {largest:.4f}; "
             "another version of the model or of its tokenizer may be installed. Compute the facts "
-            "again with `python -m psychlm.papers.model_facts`"
+            "again with `python data/build_model_facts.py`"
         )
     return pd.Series({"n": len(live), "max_difference": largest})
-
-
-def _write(name: str, table: pd.DataFrame, described: dict[str, dict[str, Any]]) -> None:
-    """Write a table of facts, and what it was computed with to ``index.csv``."""
-    folder = data.root() / "data" / "facts" / "models"
-    folder.mkdir(parents=True, exist_ok=True)
-    with data.atomic_write(folder / f"{name}.parquet") as part:
-        table.to_parquet(part, index=False, compression="zstd", compression_level=19)
-    today = datetime.now(UTC).date().isoformat()
-    machine = f"{platform.machine()} CPU, torch {torch.__version__}"
-    rows = pd.DataFrame(
-        [
-            {
-                "table": name,
-                "model": model,
-                "revision": about["revision"],
-                "options": json.dumps(
-                    {key: value for key, value in about.items() if key != "revision"},
-                    sort_keys=True,
-                ),
-                "date": today,
-                "machine": machine,
-            }
-            for model, about in described.items()
-        ]
-    )
-    index = folder / "index.csv"
-    if index.is_file():
-        before = pd.read_csv(index)
-        rows = pd.concat([before[before["table"] != name], rows])
-    with data.atomic_write(index) as part:
-        rows.sort_values(["table", "model"]).to_csv(part, index=False)
-    print(f"{(folder / f'{name}.parquet').stat().st_size / 1e3:8.1f} kB  {name}", flush=True)
-
-
-def compute_surprisal() -> None:
-    """Compute the surprisals of all corpora under all models, and write them."""
-    for corpus, reader in WORDS.items():
-        words, described = reader(), {}
-        table = words[["text_id", "word_id"]].copy()
-        for name in MODELS:
-            scored = lm.surprisal(words, name, progress=True)
-            table[name] = scored["surprisal_bits"].astype(np.float32)
-            described[name] = dict(scored.attrs["surprisal"])
-            described[name].pop("model")
-        _write(f"surprisal_{corpus}", table, described)
-
-
-def compute_head() -> None:
-    """Train the head on the encoder for the banks under the probes, on items not put to it."""
-    parts = [items(bank, N_ITEMS + N_LEARN + N_STOP)[N_ITEMS:] for bank in CONFUSED]
-    named = [
-        part.assign(item_id=[f"{bank}|{name}" for name in part["item_id"]])
-        for bank, part in zip(CONFUSED, parts, strict=True)
-    ]
-    columns = ["item_id", "prompt", "choices", "answer"]
-    learn, stop = (
-        pd.concat([part[columns][rows] for part in named], ignore_index=True)
-        for rows in (slice(None, N_LEARN), slice(N_LEARN, None))
-    )
-    untrained = lm.encoder_model("bundled", seed=SEED)
-    trained = untrained.train(learn, seed=SEED, epochs=10, patience=3, development=stop)
-    print(trained.history.to_string(), flush=True)
-    about = {"revision": f"sha256:{untrained.fingerprint}", "encoder": "all-MiniLM-L6-v2"}
-    _write("confusion_head", _weights(trained), {HEAD: about | {"banks": CONFUSED}})
-
-
-def compute_benchmarks() -> None:
-    """Compute the scores of choices of benchmarks as written."""
-    parts: dict[tuple[str, ...], pd.DataFrame] = {}
-    described: dict[str, dict[str, Any]] = {}
-    for bank in BANKS:
-        asked_of = (*MODELS, HEAD) if bank in CONFUSED else MODELS
-        parts[(bank,)], about = choice_scores(items(bank), asked_of)
-        described |= about
-    _write("benchmarks", _stacked(parts, ["bank"]), described)
-
-
-def compute_confusion() -> None:
-    """Compute the scores of choices under the confusion probes and with the choices listed."""
-    parts: dict[tuple[str, ...], pd.DataFrame] = {}
-    described: dict[str, dict[str, Any]] = {}
-    for bank in CONFUSED:
-        for name, changed in presentations(items(bank, N_PROBED)).items():
-            listed = name.startswith("listed")
-            asked_of = MODELS if listed else (*MODELS, HEAD)
-            parts[bank, name], about = choice_scores(changed, asked_of, listed=listed)
-            described |= about
-        _write("confusion", _stacked(parts, ["bank", "presentation"]), described)
-
-
-def compute_probes() -> None:
-    """Compute the scores of choices of questions from WordNet and the dictionary."""
-    parts: dict[tuple[str, ...], pd.DataFrame] = {}
-    for name, reader in {"wordnet": wordnet_questions, "gathered": gathered_questions}.items():
-        asked = reader()
-        parts[(name,)], described = choice_scores(asked)
-        for column in ("probe", "cluster", "hops", "distractor_set", "distractor_distance"):
-            known = asked.set_index("item_id")[column]
-            parts[(name,)][column] = known.loc[parts[(name,)]["item_id"]].to_numpy()
-        _write("probes", _stacked(parts, ["set"]), described)
 
 
 def science_questions() -> tuple[pd.DataFrame, pd.DataFrame, pd.DataFrame]:
@@ -462,15 +338,6 @@ def science_questions() -> tuple[pd.DataFrame, pd.DataFrame, pd.DataFrame]:
     cuts = np.split(np.arange(len(drawn)), np.cumsum(SCIENCE)[:-1])
     learn, check, spare = (drawn.iloc[rows].reset_index(drop=True) for rows in cuts)
     return learn, check, spare
-
-
-def _weights(model: lm.ChoiceClassifier) -> pd.DataFrame:
-    """Return the weights of a head, in half precision, as a table of facts."""
-    weights = {
-        name: value.numpy().ravel().astype(np.float16)
-        for name, value in model.network.state_dict().items()
-    }
-    return pd.concat([pd.DataFrame({"name": n, "weight": w}) for n, w in weights.items()])
 
 
 def _stored_head(table: str) -> lm.ChoiceClassifier:
@@ -520,7 +387,7 @@ def inoculations() -> dict[str, richardson2020.Inoculation]:
         own = predictions[predictions["probe"] == probe]
         predicted = own.pivot(index="cell", columns="item_id", values="prediction")[order]
         best = richardson2020.best_cells(cells, before)
-        done[str(probe)] = richardson2020.Inoculation(cells, before, best, predicted, len(cells), 0)
+        done[str(probe)] = richardson2020.Inoculation(cells, before, best, predicted, len(cells))
     return done
 
 
@@ -536,85 +403,3 @@ def recompute_science(check: pd.DataFrame, *, n: int = 20, seed: int = 0) -> pd.
     stored = data.facts("models/science_check").set_index("item_id")["trained"]
     right = lm.grade(drawn, science_model().logprobs(drawn))
     return _compared(right, stored.loc[right.index].astype(float), "grades of the science model")
-
-
-def compute_inoculation() -> None:
-    """Train the science model, inoculate it with every probe, and write heads and answers."""
-    seed = GATHERED["seed"]
-    learn, check, spare = science_questions()
-    untrained = lm.encoder_model("bundled", seed=seed)
-    rates: dict[str, Any] = {"learning_rate": 1e-3, "epochs": 8, "patience": 3}
-    trained = untrained.train(learn, seed=seed, development=check, **rates)
-    about: dict[str, Any] = {
-        "revision": f"sha256:{untrained.fingerprint}",
-        "encoder": "all-MiniLM-L6-v2",
-        **rates,
-    }
-    about |= {"n_science": len(learn), "n_check": len(check), "n_spare": len(spare)}
-    _write("science_head", _weights(trained), {HEAD: about})
-    # What is inoculated is the model as it was stored, with weights in half precision.
-    model = science_model()
-    model = replace(model, texts=untrained.texts)
-    gathered = question_sets.gather(cache_folder() / "probes", **GATHERED).items
-    parts = {
-        part: question_sets.whole_clusters(gathered, part, n, seed=seed)
-        for part, n in (("train", max(SIZES)), ("dev", N_DEVELOPMENT), ("test", N_TEST))
-    }
-    tables: dict[tuple[str, ...], pd.DataFrame] = {}
-    answers: dict[tuple[str, ...], pd.DataFrame] = {}
-    for probe in parts["test"]["probe"].unique():
-        train, dev = (parts[part][parts[part]["probe"] == probe] for part in ("train", "dev"))
-        sizes = tuple(min(k, len(train)) for k in SIZES)
-        sweep = richardson2020.Sweep(
-            sizes=sizes, learning_rates=(1e-4, 1e-3), epochs=(3,), seeds=(0,), add_some=(0, 1)
-        )
-        folder = cache_folder() / "inoculation"
-        done = richardson2020.inoculate(
-            model, train, dev, check, parts["test"], sweep=sweep, more=spare, folder=folder
-        )
-        as_it_came = pd.DataFrame([{"cell": -1, "k": 0, **done.before}])
-        cells = pd.concat([as_it_came, done.cells.reset_index()])
-        tables[(probe,)] = cells
-        chosen = done.predictions.stack().rename("prediction").reset_index()
-        answers[(probe,)] = chosen.astype({"prediction": np.int8})
-        _write("inoculation", _stacked(tables, ["probe"]), {HEAD: about})
-        predictions = _stacked(answers, ["probe"]).rename(columns={"item": "item_id"})
-        _write("inoculation_predictions", predictions, {HEAD: about})
-    # the test questions, and how the science model did before and after its training
-    columns = ["item_id", "probe", "cluster", "hops", "distractor_set", "distractor_distance"]
-    _write("inoculation_items", parts["test"][[*columns, "answer"]], {HEAD: about})
-    exam = pd.DataFrame(
-        {
-            "item_id": check["item_id"],
-            "source": check["source"],
-            "n_choices": check["choices"].map(len),
-            "untrained": lm.grade(check, untrained.logprobs(check)).to_numpy(),
-            "trained": lm.grade(check, model.logprobs(check)).to_numpy(),
-        }
-    )
-    _write("science_check", exam, {HEAD: about})
-
-
-def _stacked(parts: dict[tuple[str, ...], pd.DataFrame], names: list[str]) -> pd.DataFrame:
-    """Return tables as one, their keys as first columns."""
-    return pd.concat(parts, names=names).reset_index(names).reset_index(drop=True)
-
-
-def main(arguments: list[str] | None = None) -> None:
-    """Compute tables of facts: all of them, or those that are named."""
-    steps = {
-        "surprisal": compute_surprisal,
-        "head": compute_head,
-        "benchmarks": compute_benchmarks,
-        "probes": compute_probes,
-        "confusion": compute_confusion,
-        "inoculation": compute_inoculation,
-    }
-    parser = argparse.ArgumentParser(prog="python -m psychlm.papers.model_facts")
-    parser.add_argument("table", nargs="*", choices=[[], *steps], help="default: all")
-    for name in parser.parse_args(arguments).table or steps:
-        steps[name]()
-
-
-if __name__ == "__main__":
-    main()

@@ -25,7 +25,7 @@ import hashlib
 import json
 import tempfile
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from itertools import combinations, product
 from pathlib import Path
@@ -48,7 +48,8 @@ Baseline = Literal[Kind, "vector-similarity"]
 
 BASELINES: tuple[Baseline, ...] = (*get_args(Kind), "vector-similarity")
 PARTIAL: tuple[Baseline, ...] = ("choice-only", "choice-to-choice")  # never see the question
-MARGIN = 0.05
+MARGIN = 0.05  # by how much an interval must clear chance before a probe is flagged
+LEARNING_RATE = 3e-3  # of the baselines
 MOST_ADDED = 3000  # questions of the original kind: "x2 matching, up to 3k" (section 4.2)
 SCHEME = 1  # raised whenever a stored cell of a sweep would change
 
@@ -63,8 +64,8 @@ class BaselineResult:
         Its name; word vectors ``"learned"`` or ``"given"``.
     accuracy, low, high : float
         On the test items, with a 95 % interval over clusters.
-    chance, margin : float
-        Mean of one over the number of choices; by how much the interval must clear it.
+    chance : float
+        Mean of one over the number of choices.
     n_train, n_test : int
     logprobs : DataFrame, test items x choices
         Nats; cosines for vector similarity.
@@ -76,7 +77,6 @@ class BaselineResult:
     low: float
     high: float
     chance: float
-    margin: float
     n_train: int
     n_test: int
     logprobs: pd.DataFrame
@@ -84,12 +84,12 @@ class BaselineResult:
     @property
     def beats_chance(self) -> bool:
         """Whether the whole interval lies above chance by the margin."""
-        return self.low > self.chance + self.margin
+        return self.low > self.chance + MARGIN
 
     @property
     def below_chance(self) -> bool:
         """Whether the whole interval lies below chance by the margin."""
-        return self.high < self.chance - self.margin
+        return self.high < self.chance - MARGIN
 
     @property
     def flags(self) -> bool:
@@ -103,15 +103,12 @@ def partial_input_baseline(
     train: pd.DataFrame,
     test: pd.DataFrame,
     *,
-    development: pd.DataFrame | None = None,
     lexicon: Lexicon | None = None,
     size: int = 64,
     hidden: int = 64,
-    learning_rate: float = 3e-3,
     epochs: int = 12,
     patience: int | None = 3,
     seed: int = 0,
-    margin: float = MARGIN,
     device: Device = "auto",
 ) -> BaselineResult:
     """Train a baseline on a probe and test it on questions about other concepts.
@@ -122,17 +119,14 @@ def partial_input_baseline(
         "choice-only", "choice-to-choice", "question-to-choice", "esim" or "vector-similarity".
         Networks of :mod:`psychlm.lm.choice_networks`, and :func:`vector_similarity`, which is not
         trained.
-    train, test, development : DataFrame
-        Items frames. Training stops by ``development``; a fifth of the clusters of ``train`` unless
-        given.
+    train, test : DataFrame
+        Items frames. Training stops by a fifth of the clusters of ``train``.
     lexicon : Lexicon, optional
         Given word vectors; learned ones unless given.
     size, hidden : int
         d and h of the networks.
-    learning_rate, epochs, patience
+    epochs, patience
         As in :meth:`psychlm.lm.ChoiceClassifier.train`.
-    margin : float
-        By how much the interval must clear chance.
 
     Raises
     ------
@@ -160,16 +154,15 @@ def partial_input_baseline(
             raise ValueError("vector similarity needs given vectors: lexicon=Lexicon.of_encoder()")
         scores, n_train = vector_similarity(test, lexicon), 0
     else:
-        if development is None:
-            clusters = train["cluster"].unique()
-            if len(clusters) < 2:
-                raise FrameError(
-                    "all training items are one cluster, and none can be held out; pass "
-                    "development items"
-                )
-            order = np.random.default_rng(seed).permutation(len(clusters))
-            held = train["cluster"].isin(clusters[order[: max(1, round(0.2 * len(clusters)))]])
-            train, development = train[~held], train[held]
+        clusters = train["cluster"].unique()
+        if len(clusters) < 2:
+            raise FrameError(
+                "all training items are one cluster, and none can be held out to stop training by; "
+                "add items of other clusters"
+            )
+        order = np.random.default_rng(seed).permutation(len(clusters))
+        held = train["cluster"].isin(clusters[order[: max(1, round(0.2 * len(clusters)))]])
+        train, development = train[~held], train[held]
         words = lexicon or Lexicon.learned(train)
         model = partial_input_model(
             baseline, words, seed=seed, size=size, hidden=hidden, device=device
@@ -177,7 +170,7 @@ def partial_input_baseline(
         model = model.train(
             train,
             seed=seed,
-            learning_rate=learning_rate,
+            learning_rate=LEARNING_RATE,
             epochs=epochs,
             patience=patience,
             development=development,
@@ -192,7 +185,6 @@ def partial_input_baseline(
         low=float(accuracy["low"]),
         high=float(accuracy["high"]),
         chance=float((1 / test["choices"].map(len)).mean()),
-        margin=margin,
         n_train=n_train,
         n_test=len(test),
         logprobs=scores,
@@ -255,8 +247,8 @@ class Inoculation:
         The chosen cell for each ``add_some`` and ``k`` (0: as it came), with its ``cost``.
     predictions : DataFrame
         Models (index of ``cells``; -1: as it came) x test items: the choice taken, 0-based.
-    n_resumed, n_broken : int
-        Cells read from disk; files that could not be read, whose cells were computed again.
+    n_resumed : int
+        Cells read from disk.
     """
 
     cells: pd.DataFrame
@@ -264,7 +256,6 @@ class Inoculation:
     best: pd.DataFrame
     predictions: pd.DataFrame
     n_resumed: int
-    n_broken: int
 
     def correct(self, test: pd.DataFrame) -> pd.DataFrame:
         """Return the graded answers of every model, models x test items (1 right, 0 wrong)."""
@@ -282,7 +273,6 @@ def inoculate(
     sweep: Sweep | None = None,
     more: pd.DataFrame | None = None,
     folder: str | Path | None = None,
-    progress: Callable[[int, int], None] | None = None,
 ) -> Inoculation:
     """Inoculate a model with a probe, once for every combination of a sweep.
 
@@ -299,8 +289,6 @@ def inoculate(
     folder : path, optional
         Where finished cells are kept, each under a name that depends on all that it depends on, so
         that an interrupted sweep resumes; nowhere unless given.
-    progress : callable, optional
-        Called with the number of cells done and of all.
 
     Raises
     ------
@@ -321,8 +309,8 @@ def inoculate(
     cells: list[dict[str, Any]] = [
         dict(zip(names, values, strict=True)) for values in product(*axes)
     ]
-    results, n_resumed, n_broken = [accuracies(model, parts)], 0, 0
-    for n_done, cell in enumerate(cells):
+    results, n_resumed = [accuracies(model, parts)], 0
+    for cell in cells:
         # Read the cell from disk where it is there.
         file, result = None, None
         if folder is not None:
@@ -330,7 +318,7 @@ def inoculate(
             file = Path(folder) / f"{hashlib.sha256(key.encode()).hexdigest()[:32]}.json"
             if file.is_file():
                 result = read_cell(file, cell, len(test))
-                n_resumed, n_broken = n_resumed + (result is not None), n_broken + (result is None)
+                n_resumed += result is not None
         if result is None:
             # The first k questions in an order that depends on the seed: larger k hold the smaller.
             rng = np.random.default_rng(cell["seed"])
@@ -353,8 +341,6 @@ def inoculate(
                 with atomic_write(file) as part:
                     part.write_text(json.dumps({"cell": cell, **result}), encoding="utf-8")
         results.append(result)
-        if progress:
-            progress(n_done + 1, len(cells))
     scores = pd.DataFrame(results, columns=["new", "original", "test"])
     scores.insert(2, "average", (scores["new"] + scores["original"]) / 2)
     before = scores.iloc[0]
@@ -364,7 +350,7 @@ def inoculate(
         index=pd.RangeIndex(-1, len(cells), name="cell"),
         columns=pd.Index(parts["test"]["item_id"], name="item"),
     )
-    return Inoculation(table, before, best_cells(table, before), predicted, n_resumed, n_broken)
+    return Inoculation(table, before, best_cells(table, before), predicted, n_resumed)
 
 
 def best_cells(cells: pd.DataFrame, before: pd.Series) -> pd.DataFrame:

@@ -61,9 +61,7 @@ class ChanceTest:
     p_chi2: float  # of a chi-square test of the same counts
 
 
-def against_chance(
-    scores: pd.DataFrame, answers: pd.DataFrame | pd.Series, *, level: float = 0.95
-) -> ChanceTest:
+def against_chance(scores: pd.DataFrame, answers: pd.DataFrame | pd.Series) -> ChanceTest:
     """Test how often the pseudo-correct choice is picked against 1/n for an item of n choices.
 
     Items may have different numbers of choices. The count of picks is then a sum of binomial
@@ -100,7 +98,7 @@ def against_chance(
     p = float(min(1.0, pmf[pmf <= pmf[k] * (1 + 1e-7)].sum()))  # the tolerance of binomtest
     expected = np.column_stack([total / sizes, total - total / sizes])
     chi2 = ((np.column_stack([hits, total - hits]) - expected) ** 2 / expected).sum()
-    low, high = proportion_confint(k, n, 1 - level, method="wilson")
+    low, high = proportion_confint(k, n, method="wilson")
     p_chi2 = float(scipy_stats.chi2.sf(chi2, len(sizes)))
     chance = float((1 / size).mean())
     return ChanceTest(k / n, float(low), float(high), chance, n, int(tied.sum()), p, p_chi2)
@@ -124,7 +122,6 @@ def prior_bias(
     rng: np.random.Generator,
     n_permutations: int = 999,
     n_boot: int = 2000,
-    level: float = 0.95,
 ) -> PriorBias:
     r"""Measure the prior bias of every instance and of a benchmark.
 
@@ -192,7 +189,7 @@ def prior_bias(
         },
         index=sure[0].index,
     )
-    options: dict[str, Any] = {"rng": rng, "n_boot": n_boot, "level": level}
+    options: dict[str, Any] = {"rng": rng, "n_boot": n_boot}
     intervals = [_mean_interval(instances[name], **options) for name in list(instances)[:2]]
     share = None
     if k > 1 and variance.any():
@@ -222,47 +219,28 @@ class BiasDecomposition:
     converged: bool
 
 
-def choice_features(items: pd.DataFrame, word_counts: pd.Series | None = None) -> pd.DataFrame:
-    """Return place, length and frequency of every choice, one row per choice.
+def choice_features(items: pd.DataFrame) -> pd.DataFrame:
+    """Return every choice with its place (from 0), text, length and frequency.
 
-    Parameters
-    ----------
-    items : DataFrame
-        An items frame, perturbed or not.
-    word_counts : Series by word in lower case, optional
-        How often words occur; counted in the prompts and choices of ``items`` unless given.
-
-    Returns
-    -------
-    DataFrame
-        ``item``, ``place`` (from 0), ``text``, ``length_chars``, and ``log_frequency``: the mean
-        over the choice's words of the common logarithm of (count + 1); 0 for a choice without
-        words.
+    ``log_frequency`` is the mean over a choice's words of log10(count + 1), counted in the prompts
+    and choices of ``items``; 0 for a choice without words.
     """
     flat = items[["item_id", "choices"]].explode("choices").reset_index(drop=True)
     words = flat["choices"].str.lower().str.findall(r"\w+").explode()
-    if word_counts is None:
-        prompts = items["prompt"].str.lower().str.findall(r"\w+").explode()
-        word_counts = pd.concat([prompts, words]).value_counts()
-    log_count = np.log10(words.map(word_counts).fillna(0).astype(float) + 1)
-    log_count[words.isna()] = 0.0
-    return pd.DataFrame(
-        {
-            "item": flat["item_id"],
-            "place": flat.groupby("item_id", sort=False).cumcount(),
-            "text": flat["choices"],
-            "length_chars": flat["choices"].str.len(),
-            "log_frequency": log_count.groupby(level=0).mean(),
-        }
-    )
+    prompts = items["prompt"].str.lower().str.findall(r"\w+").explode()
+    log_count = np.log10(words.map(pd.concat([prompts, words]).value_counts()).astype(float) + 1)
+    features = {
+        "item": flat["item_id"],
+        "place": flat.groupby("item_id", sort=False).cumcount(),
+        "text": flat["choices"],
+        "length_chars": flat["choices"].str.len(),
+        "log_frequency": log_count.fillna(0).groupby(level=0).mean(),
+    }
+    return pd.DataFrame(features)
 
 
 def bias_decomposition(
     presentations: Sequence[tuple[pd.DataFrame, pd.DataFrame]],
-    *,
-    word_counts: pd.Series | None = None,
-    features: Sequence[str] = FEATURES,
-    level: float = 0.95,
 ) -> BiasDecomposition:
     r"""Split a prior bias into place, length and frequency of the choices, a choice's own appeal,
     and noise.
@@ -285,11 +263,6 @@ def bias_decomposition(
         At least two presentations of the same choices under prompts to which none is right: items
         perturbed by ``confusion.no_question`` or ``wrong_question``, shuffled, and the scores of
         these items.
-    word_counts : Series, optional
-        As :func:`choice_features` takes it.
-    features : sequence of str
-        Columns of :func:`choice_features`, or of your own that the items hold as lists, one value
-        per choice.
 
     Returns
     -------
@@ -319,14 +292,11 @@ def bias_decomposition(
         values = check_scores(scores).reindex(items["item_id"]).to_numpy()
         if np.isnan(values).all(axis=1).any():
             raise frames.FrameError("items have no scores; score the perturbed items themselves")
-        rows = choice_features(items, word_counts)
-        own = {name: items[name].explode().to_numpy(float) for name in features if name not in rows}
+        rows = choice_features(items)
         source = items["source_item_id"].repeat(items["choices"].map(len)).to_numpy()
         place = items["order"].explode().to_numpy(int)
         score = values[~np.isnan(values)]
-        parts.append(
-            rows.assign(source=source, choice=place, presentation=number, score=score, **own)
-        )
+        parts.append(rows.assign(source=source, choice=place, presentation=number, score=score))
     long = pd.concat(parts).sort_values(["source", "choice", "presentation"], kind="stable")
     each = long.groupby(["source", "choice"])
     if (each.size() != k).any() or (each["text"].nunique() != 1).any():
@@ -339,9 +309,9 @@ def bias_decomposition(
     size = long.groupby("source", sort=False)["choice"].transform("size") // k
     turned = []
     for n, rows in long.groupby(size, sort=True):
-        stack = rows[["score", *features]].to_numpy(float).reshape(-1, n, k * (1 + len(features)))
+        stack = rows[["score", *FEATURES]].to_numpy(float).reshape(-1, n, k * (1 + len(FEATURES)))
         contrasts = np.einsum("cj,ijv->icv", helmert(n), stack)
-        turned.append(contrasts.reshape(-1, 1 + len(features)))
+        turned.append(contrasts.reshape(-1, 1 + len(FEATURES)))
     table = np.concatenate(turned)
     y, x, groups = table[:, 0], table[:, 1:], np.repeat(np.arange(len(table) // k), k)
     if np.allclose(y.reshape(-1, k).std(axis=1), 0, atol=1e-9):
@@ -351,9 +321,9 @@ def bias_decomposition(
         )
     sd = np.sqrt((x**2).mean(axis=0))
     if not sd.all() or np.linalg.matrix_rank(x / sd) < len(sd):
-        same = [name for name, value in zip(features, sd, strict=True) if value == 0]
+        same = [name for name, value in zip(FEATURES, sd, strict=True) if value == 0]
         raise ValueError(
-            f"features {same or list(features)} do not vary within items, or follow from one "
+            f"features {same or list(FEATURES)} do not vary within items, or follow from one "
             "another"
         )
     from statsmodels.regression.mixed_linear_model import MixedLM
@@ -363,12 +333,12 @@ def bias_decomposition(
     beta, se = fit.fe_params, fit.bse_fe
     choice, noise = float(fit.cov_re[0, 0]), float(fit.scale)
     explained = beta * ((x / sd).T @ (x / sd) / len(x) @ beta)
-    shares = pd.Series([*explained, choice, noise], index=[*features, "choice", "noise"])
-    half = scipy_stats.norm.ppf((1 + level) / 2) * se
+    shares = pd.Series([*explained, choice, noise], index=[*FEATURES, "choice", "noise"])
+    half = scipy_stats.norm.ppf(0.975) * se
     z = beta / se
     coefficients = pd.DataFrame(
         {"nats_per_sd": beta, "se": se, "low": beta - half, "high": beta + half, "z": z},
-        index=pd.Index(features, name="feature"),
+        index=pd.Index(FEATURES, name="feature"),
     ).assign(p=2 * scipy_stats.norm.sf(np.abs(z)), sd=sd)
     shares = shares / shares.sum()
     return BiasDecomposition(coefficients, shares, choice**0.5, noise**0.5, bool(fit.converged))
@@ -398,7 +368,6 @@ def choice_paralysis(
     *,
     rng: np.random.Generator,
     n_boot: int = 2000,
-    level: float = 0.95,
 ) -> Paralysis:
     """Compare the confidence in the right choice before and after choices were added (Definition
     2).
@@ -450,7 +419,7 @@ def choice_paralysis(
         index=before.index,
     )
     intervals = {
-        name: _mean_interval(items[name], rng=rng, n_boot=n_boot, level=level)
+        name: _mean_interval(items[name], rng=rng, n_boot=n_boot)
         for name in ("drop", "own", "renormalisation", "equal_draw")
     }
     effects, p = {}, {}
@@ -481,7 +450,6 @@ def paralysis_by_number(
     *,
     rng: np.random.Generator,
     n_boot: int = 2000,
-    level: float = 0.95,
 ) -> pd.DataFrame:
     """Return choice paralysis as a function of the number of choices added.
 
@@ -499,7 +467,7 @@ def paralysis_by_number(
     """
     rows = {}
     for number, scores in after.items():
-        one = choice_paralysis(before, scores, answers, rng=rng, n_boot=n_boot, level=level)
+        one = choice_paralysis(before, scores, answers, rng=rng, n_boot=n_boot)
         means = one.items[["before", "after", "drop"]].mean()
         rows[number] = means.to_dict() | {"low": one.drop.low, "high": one.drop.high}
         rows[number] |= {"effect": one.effect, "p": one.p, "own": one.own.estimate}
@@ -528,7 +496,6 @@ def accuracy_change(
     *,
     rng: np.random.Generator,
     n_boot: int = 2000,
-    level: float = 0.95,
 ) -> AccuracyChange:
     """Compare the grades of the same items before and after (:func:`psychlm.lm.grade`).
 
@@ -542,19 +509,18 @@ def accuracy_change(
     change = after - before
     rose, changed = int((change > 0).sum()), int((change != 0).sum())
     p = float(scipy_stats.binomtest(rose, changed).pvalue) if changed else 1.0
-    options = {"rng": rng, "n_boot": n_boot, "level": level}
+    options = {"rng": rng, "n_boot": n_boot}
     first, second, risen = (_mean_interval(grade, **options) for grade in (before, after, change))
     return AccuracyChange(first, second, risen, p, len(change))
 
 
 @dataclass(frozen=True)
 class Calibration:
-    """Expected calibration error, and the reliability diagram that it sums up."""
+    """Expected calibration error of predictions."""
 
     error: stats.Interval  # mean over items of |accuracy - confidence| of their bin
     accuracy: float
     confidence: float  # mean confidence in the prediction
-    bins: pd.DataFrame  # low, high, n, confidence, accuracy; NaN where a bin is empty
     n_items: int
 
 
@@ -563,39 +529,27 @@ def calibration(
     answers: pd.DataFrame | pd.Series,
     *,
     rng: np.random.Generator,
-    n_bins: int = 10,
     n_boot: int = 2000,
-    level: float = 0.95,
 ) -> Calibration:
-    """Return the expected calibration error of the predictions (Guo et al. 2017, eq. 5), in equal
-    bins (low, high].
+    """Return the expected calibration error of the predictions (Guo et al. 2017, eq. 5), in ten
+    equal bins (low, high].
 
     The error is biased upwards in small samples, and resamples more so: its interval may lie above
     the zero of a perfectly calibrated model.
     """
-    if n_bins < 1:
-        raise ValueError(f"n_bins is {n_bins}; calibration needs one bin at least")
     sure, right = confidences(scores).max(axis=1).to_numpy(), grade(answers, scores).to_numpy()
-    edges = np.linspace(0, 1, n_bins + 1)
-    bin_of = np.searchsorted(edges[1:-1], sure)
-    n = np.bincount(bin_of, minlength=n_bins)
-    with np.errstate(invalid="ignore"):
-        means = [np.bincount(bin_of, values, n_bins) / n for values in (sure, right)]
-    table = pd.DataFrame(
-        {"low": edges[:-1], "high": edges[1:], "n": n, "confidence": means[0], "accuracy": means[1]}
-    )
     # A column per bin: accuracy less confidence of the items in it.
-    gaps = pd.DataFrame((bin_of[:, None] == np.arange(n_bins)) * (right - sure)[:, None])
+    bin_of = np.searchsorted(np.linspace(0, 1, 11)[1:-1], sure)
+    gaps = pd.DataFrame((bin_of[:, None] == np.arange(10)) * (right - sure)[:, None])
 
     def mean_gap(stack: Values) -> Values:
         return np.abs(stack.mean(axis=-2)).sum(axis=-1)
 
-    error = stats.bootstrap(mean_gap, gaps, rng=rng, n_boot=n_boot, level=level)
-    bins = table.rename_axis("bin")
-    return Calibration(error, float(right.mean()), float(sure.mean()), bins, len(sure))
+    error = stats.bootstrap(mean_gap, gaps, rng=rng, n_boot=n_boot)
+    return Calibration(error, float(right.mean()), float(sure.mean()), len(sure))
 
 
-Result = ChanceTest | PriorBias | Paralysis | AccuracyChange
+Result = ChanceTest | PriorBias | AccuracyChange
 
 
 def by_benchmark(
@@ -624,8 +578,6 @@ def by_benchmark(
         else:
             if isinstance(result, PriorBias):
                 measure, interval = "lasting share of variance", result.lasting_share
-            elif isinstance(result, Paralysis):
-                measure, interval = "drop in confidence", result.drop
             else:
                 measure, interval = "change in accuracy", result.change
             numbers = (interval.estimate, interval.low, interval.high) if interval else (nan,) * 3
@@ -634,56 +586,3 @@ def by_benchmark(
     index = pd.MultiIndex.from_tuples([tuple(key) for key in results], names=list(names))
     table = pd.DataFrame(rows, index=index, columns=columns)
     return table.assign(p_holm=stats.holm(table["p"]))
-
-
-def random_responder(
-    items: pd.DataFrame, *, rng: np.random.Generator, spread: float = 1.0
-) -> pd.DataFrame:
-    """Return random scores, whatever prompt and choices are: a responder without prior bias.
-
-    Parameters
-    ----------
-    items : DataFrame
-        An items frame.
-    spread : float
-        Standard deviation of the scores in nats.
-
-    Returns
-    -------
-    DataFrame, items x choices
-        Logarithms of probabilities over the item's choices.
-    """
-    return length_biased_responder(items, rng=rng, nats_per_sd=0.0, spread=spread)
-
-
-def length_biased_responder(
-    items: pd.DataFrame, *, rng: np.random.Generator, nats_per_sd: float = 1.0, spread: float = 1.0
-) -> pd.DataFrame:
-    """Return the scores of a responder that prefers long choices, and is random otherwise.
-
-    Parameters
-    ----------
-    items : DataFrame
-        An items frame.
-    nats_per_sd : float
-        Gain of a choice that is longer by one standard deviation, within items, of lengths in
-        characters.
-    spread : float
-        Standard deviation in nats of the random part.
-
-    Returns
-    -------
-    DataFrame, items x choices
-        As :func:`random_responder`.
-    """
-    n = frames.check_items(items)["choices"].map(len).to_numpy()
-    lengths = np.full((len(items), n.max()), np.nan)
-    lengths[np.arange(n.max()) < n[:, None]] = items["choices"].explode().str.len()
-    centred = lengths - np.nanmean(lengths, axis=1, keepdims=True)
-    sd = np.nanstd(centred)
-    if sd == 0 and nats_per_sd:
-        raise frames.FrameError("the choices of each item have one length: no length to prefer")
-    scores = nats_per_sd * centred / (sd or 1) + spread * rng.normal(size=lengths.shape)
-    top = np.nanmax(scores, axis=1, keepdims=True)
-    log_sum = top + np.log(np.nansum(np.exp(scores - top), axis=1, keepdims=True))
-    return pd.DataFrame(scores - log_sum, index=pd.Index(items["item_id"], name="item"))

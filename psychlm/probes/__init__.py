@@ -1,7 +1,7 @@
 """Probes of knowledge: multiple-choice questions built by rule, and accuracy on them.
 
-wordnet         read WordNet's files into a graph of triples
-isa_graph       hops, sister families and word relations of that graph as arrays
+wordnet         read WordNet's files into a graph of triples; hops, sister families and word
+                relations of that graph as arrays
 distractors     wrong answers close in the graph, with kind and distance
 wordnet_qa      build probes of definitions, hypernymy, hyponymy and synonymy
 dictionary      read GCIDE and build the probe of word senses
@@ -14,7 +14,6 @@ __all__ = [
     "confusion",
     "dictionary",
     "distractors",
-    "isa_graph",
     "question_sets",
     "scores",
     "wordnet",

@@ -49,7 +49,7 @@ FOLDERS = (
     "/opt/homebrew/share/dictd",
     "/usr/lib/dict",
 )
-COLUMNS = ["word", "pos", "definition", "example", "example_kind", "labels", "forms"]
+COLUMNS = ["word", "pos", "definition", "example", "example_kind", "forms"]
 N_CHOICES = 5
 # Table 2 of the paper, definitions
 PROMPT = 'In the sentence "{sentence}", the word "{shown}" is best defined as:'
@@ -87,7 +87,7 @@ SOURCE = re.compile(
 )
 NUMBER = re.compile(r"^ {1,5}\d+\.\s+")
 LETTER = re.compile(r"\n\s*\(([a-z])\)\s+")
-LABEL = re.compile(r"\s*\[([^\[\]]*)\]\s*\.?\s*$")
+LABEL = re.compile(r"\s*\[[^\[\]]*\]\s*\.?\s*$")
 FIELD = re.compile(  # (Zool.), "pl.:", "Hence," at the beginning of a definition
     r"^(?:\((?:[A-Z]|a\)|derived)[^)]{0,40}\)\s*"
     r"|(?:pl|sing|Hence|Fig|Specifically|Specif|Also)\.?[:,]\s*|[:,;.]\s*)+"
@@ -110,7 +110,7 @@ class Dictionary:
     entries : DataFrame, one row per sense
         ``entry_id``, ``word``, ``pos``, ``definition`` (without its example, labels, references),
         ``example`` (None where there is none), ``example_kind`` ("usage", "quoted", "quotation"),
-        ``labels`` ("Obs.", "Colloq." ...), ``forms`` (inflected forms that the record names).
+        ``forms`` (inflected forms that the record names).
     broken : Series
         Records left out, by reason: "no part of speech", "no definition", "encoding error" ...
     path : Path
@@ -274,12 +274,10 @@ def _plain(text: str) -> str:
 
 
 def _sense(raw: str, quotation: str | None) -> tuple[str | None, ...] | None:
-    """Return definition, example, its kind, and labels, or None where no definition is left."""
+    """Return definition, example and its kind, or None where no definition is left."""
     text = _plain(SOURCE.sub("", raw))
-    labels = []
+    # Labels such as [Obs.] and authors of quotations stand at the end, one behind another.
     while (match := LABEL.search(text)) or (match := ATTRIBUTION.search(text)):
-        if match.re is LABEL:
-            labels.append(match[1])
         text = text[: match.start()]
     example, kind = "", None
     if match := USAGE.search(text):
@@ -297,7 +295,7 @@ def _sense(raw: str, quotation: str | None) -> tuple[str | None, ...] | None:
         return None
     example = example.split(" [")[0].strip(' .;:,"')
     definition = definition[0].upper() + definition[1:]
-    return definition, example or None, kind if example else None, "; ".join(labels) or None
+    return definition, example or None, kind if example else None
 
 
 # ------------------------------------------------------------

@@ -22,8 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from psychlm.probes.isa_graph import Bools, Ints, IsaGraph, Lists, Pairs, any_by_row
-from psychlm.probes.wordnet import WordNet
+from psychlm.probes.wordnet import Bools, Ints, IsaGraph, Lists, Pairs, WordNet, any_by_row
 
 KINDS = ("random", "sister", "hypernym", "hyponym", "matched")
 N_DISTRACTORS = 4

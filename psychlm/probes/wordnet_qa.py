@@ -33,8 +33,7 @@ from psychlm.probes.distractors import (
     choose_distractors,
     shown_words,
 )
-from psychlm.probes.isa_graph import Ints, IsaGraph
-from psychlm.probes.wordnet import WordNet
+from psychlm.probes.wordnet import Ints, IsaGraph, WordNet
 
 PROBES = ("definitions", "hypernymy", "hyponymy", "synonymy")
 SPLITS = ("train", "dev", "test")

@@ -2,7 +2,6 @@
 models at once."""
 
 from psychlm.reading_times._result import GAMFit
-from psychlm.reading_times._simulate import Simulated, simulate
 from psychlm.reading_times.formula import FormulaError
 from psychlm.reading_times.gam import fit, to_bambi
 from psychlm.reading_times.lm_quality import (
@@ -10,7 +9,7 @@ from psychlm.reading_times.lm_quality import (
     predictability_norm_correlation,
     quality,
 )
-from psychlm.reading_times.power import power_curve
+from psychlm.reading_times.power import Simulated, power_curve, simulate
 from psychlm.reading_times.sweep import BASELINE, delta_loglik
 
 __all__ = [

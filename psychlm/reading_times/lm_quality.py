@@ -47,7 +47,6 @@ def quality(
     words: pd.DataFrame,
     surprisals: pd.DataFrame,
     *,
-    cloze: str = "cloze_surprisal_bits",
     level: float = 0.95,
 ) -> pd.DataFrame:
     """Return PNC and perplexity of many language models on the same words: one row per model.
@@ -55,7 +54,8 @@ def quality(
     Parameters
     ----------
     words : DataFrame
-        A words frame with the surprisal of each word for people in a cloze task (column ``cloze``).
+        A words frame with ``cloze_surprisal_bits``, the surprisal of each word for people in a
+        cloze task.
     surprisals : DataFrame
         ``text_id``, ``word_id`` and one column of surprisals (bits) for each language model.
     level : float
@@ -72,7 +72,7 @@ def quality(
     FrameError
         If a column is missing, or the two frames do not hold the same words.
     """
-    keys = ["text_id", "word_id"]
+    keys, cloze = ["text_id", "word_id"], "cloze_surprisal_bits"
     names = [c for c in surprisals.columns if c not in (*keys, "word")]
     people = check_rows(words, keys, ["word", cloze], "words")[[*keys, cloze]]
     models = check_rows(surprisals, keys, [], "surprisals")[[*keys, *names]]

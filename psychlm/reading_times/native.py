@@ -22,8 +22,9 @@ from psychlm.reading_times._result import (
     check_new_data,
     coefficient_tables,
     smooth_table,
+    test_random,
+    test_smooth,
 )
-from psychlm.reading_times._tests import test_random, test_smooth
 from psychlm.reading_times.formula import Formula, State
 from psychlm.reading_times.model_matrix import (
     GroupedEffects,
@@ -148,7 +149,7 @@ class Native(Model):
         return found
 
     def tests(self) -> pd.DataFrame:
-        """Return the tests of :mod:`psychlm.reading_times._tests`, NaN for random effects if the
+        """Return the tests of :mod:`psychlm.reading_times._result`, NaN for random effects if the
         model has more than ``MAX_TESTED`` coefficients."""
         solved, scale = self.solution, float(self.solution.scale)
         q, n_groups = len(self.scale), len(self.grouped.levels)

@@ -18,6 +18,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
@@ -26,6 +27,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from psychlm.cluster import run_pieces
 from psychlm.device import Device, torch_device
 from psychlm.frames import FrameError, check_readings, check_rows
 from psychlm.reading_times.formula import parse
@@ -37,6 +39,9 @@ from psychlm.reading_times.model_matrix import (
     share_design,
 )
 from psychlm.reading_times.reml import Method, Moments, Solution, one_thread, solve
+
+if TYPE_CHECKING:
+    from distributed import Client
 
 BASELINE = (
     "te(length_chars, log_frequency) + te(prev_length_chars, prev_log_frequency) + s(position) "
@@ -66,6 +71,7 @@ def delta_loglik(
     n_permutations: int = 4999,
     rng: np.random.Generator | int = 0,
     device: Device = "auto",
+    client: Client | str | None = None,
 ) -> pd.DataFrame:
     """Return what each language model's surprisal adds to a model of reading times: one row per
     model and measure.
@@ -97,6 +103,11 @@ def delta_loglik(
         Coverage of the intervals.
     rng : Generator or int
         Deals the folds, the resamples and the permutations.
+    device : str or torch.device
+        Where torch computes: ``"cpu"``, ``"cuda"`` or ``"auto"``.
+    client : distributed.Client or str, optional
+        Dask client or address of a scheduler whose workers fit the models, on their processors:
+        see :func:`psychlm.cluster.run_pieces`.
 
     Returns
     -------
@@ -111,10 +122,18 @@ def delta_loglik(
     ------
     FrameError
         If the frames do not fit each other or a predictor cannot be used.
+    ConnectionError, MemoryError
+        If no cluster answers at the address, or its workers run out of memory.
     """
     if lags < 0:
         raise ValueError(f"lags is {lags}; it counts previous words whose surprisal is added")
-    torch_dev = torch_device(device, "reading_times.delta_loglik", float64=True)
+    if client is not None and str(device) not in ("auto", "cpu"):
+        raise ValueError(
+            f"client= fits the models on the workers' processors, not on {str(device)!r}; leave "
+            "out device or client"
+        )
+    where = device if client is None else "cpu"
+    torch_dev = torch_device(where, "reading_times.delta_loglik", float64=True)
     seed = int(np.random.default_rng(rng).integers(2**63))
     measures = [measure] if isinstance(measure, str) else list(measure)
     readings = parse(f"{measures[0]} ~ {formula}").compute(readings, {})
@@ -175,7 +194,8 @@ def delta_loglik(
             )
         values = np.ascontiguousarray(table[names].to_numpy(np.float64).T)
         task = Sweep(design, values, positions, names, group, method, level)
-        tables.append(task.run(folds, np.random.default_rng(seed), n_bootstrap, n_permutations))
+        dealt = np.random.default_rng(seed)
+        tables.append(task.run(folds, dealt, n_bootstrap, n_permutations, client))
     result = pd.concat(tables, ignore_index=True)
     rank = result["measure"].map({name: i for i, name in enumerate(measures)})
     return result.iloc[np.argsort(rank, kind="stable")].reset_index(drop=True)
@@ -230,7 +250,12 @@ class Sweep:
     level: float  # coverage of the intervals
 
     def run(
-        self, k: int | None, rng: np.random.Generator, n_bootstrap: int, n_permutations: int
+        self,
+        k: int | None,
+        rng: np.random.Generator,
+        n_bootstrap: int,
+        n_permutations: int,
+        client: Client | str | None,
     ) -> pd.DataFrame:
         """Fit the baseline, then the models in chunks; return one row per model and measure."""
         design, n_units = self.design, len(self.design.base.n)
@@ -257,42 +282,23 @@ class Sweep:
         none = design.penalties.new_zeros((len(design.penalties), q))
         penalties = torch.cat([design.penalties[:, :p], none, design.penalties[:, p:]], dim=1)
 
-        def chunk(models: slice) -> tuple[pd.DataFrame, Floats | None]:
-            """Return one row per model and measure, and their held-out gains, shape (n_units,
-            n_rows)."""
-            names = self.names[models]
-            columns = np.stack([self.values[models][:, place] for place in self.positions], axis=1)
-            units, scale = extend(design, torch.from_numpy(columns).to(device), names)
-            full = solve(pool(units, everything), penalties, design.start, method=self.method)
-            gain = full.loglik - baseline.loglik.repeat(len(names))
-            converged, gains = full.converged, None
-            if fold is not None:
-                heldout, all_converged = heldout_logliks(units, fold, penalties, full, self.method)
-                gains = (heldout - base_heldout.repeat(1, len(names))).cpu().numpy()
-                converged = converged & all_converged
-            frame = pd.DataFrame(
-                {
-                    "model": np.repeat(names, m),
-                    "measure": self.measures * len(names),
-                    "n": full.n.cpu().numpy().astype(np.int64),
-                    "loglik": full.loglik.cpu().numpy(),
-                    "gain": gain.cpu().numpy(),
-                    **self.effects(full, scale.repeat_interleave(m, dim=0)),
-                    "edf": full.edf.sum(dim=1).cpu().numpy(),
-                    "converged": converged.cpu().numpy(),
-                }
-            )
-            return frame, gains
-
         # Chunks of models that fit in the largest array; one thread per chunk.
         width = p + q + design.z_sums.shape[0] * design.z_sums.shape[1]
         per_model = max((len(design.base.n) + m) * width * (p + q), q * len(design.words))
         largest = CHUNK_BYTES if device.type == "cpu" else CHUNK_BYTES_GPU
         size = max(1, largest // (8 * per_model))
-        chunks = [slice(begin, begin + size) for begin in range(0, len(self.names), size)]
-        workers = torch.get_num_threads() if device.type == "cpu" else 1
-        with one_thread(), ThreadPoolExecutor(workers) as pool_of_threads:
-            frames, gains = zip(*pool_of_threads.map(chunk, chunks), strict=True)
+        starts = range(0, len(self.names), size)
+        chunks = [(self.names[i : i + size], self.values[i : i + size]) for i in starts]
+        bare = replace(self, design=design, names=[], values=self.values[:0])
+        shared = (bare, baseline, penalties, fold, base_heldout)
+        if client is None:
+            workers = torch.get_num_threads() if device.type == "cpu" else 1
+            with one_thread(), ThreadPoolExecutor(workers) as pool_of_threads:
+                done = list(pool_of_threads.map(lambda chunk: add_models(shared, chunk), chunks))
+        else:
+            found = dict(run_pieces(client, add_models_alone, shared, dict(enumerate(chunks))))
+            done = [found[i] for i in range(len(chunks))]
+        frames, gains = zip(*done, strict=True)
         result = pd.concat(frames, ignore_index=True)
         if fold is None:
             return result
@@ -316,6 +322,63 @@ class Sweep:
             columns[f"{name}_low"] = estimate[:, i] - margin[:, i]
             columns[f"{name}_high"] = estimate[:, i] + margin[:, i]
         return columns
+
+
+Shared = tuple[Sweep, Solution, Tensor, Tensor | None, Tensor]
+
+
+def add_models(
+    shared: Shared, models: tuple[list[str], Floats]
+) -> tuple[pd.DataFrame, Floats | None]:
+    """Fit some models; return one row per model and measure, and their held-out gains.
+
+    Parameters
+    ----------
+    shared : tuple
+        The sweep (without its models), the baseline, the penalties with the surprisals' columns,
+        each unit's fold (or None) and the baseline's held-out log-likelihoods.
+    models : (names, values)
+        Names and (n_models, n_table) surprisals in bits.
+
+    Returns
+    -------
+    frame : DataFrame
+    gains : ndarray, shape (n_units, n_rows), or None without folds
+    """
+    sweep, baseline, penalties, fold, base_heldout = shared
+    names, values = models
+    device, m = sweep.design.sums.device, len(sweep.measures)
+    columns = np.stack([values[:, place] for place in sweep.positions], axis=1)
+    units, scale = extend(sweep.design, torch.from_numpy(columns).to(device), names)
+    everything = torch.ones_like(sweep.design.base.n)
+    full = solve(pool(units, everything), penalties, sweep.design.start, method=sweep.method)
+    gain = full.loglik - baseline.loglik.repeat(len(names))
+    converged, gains = full.converged, None
+    if fold is not None:
+        heldout, all_converged = heldout_logliks(units, fold, penalties, full, sweep.method)
+        gains = (heldout - base_heldout.repeat(1, len(names))).cpu().numpy()
+        converged = converged & all_converged
+    frame = pd.DataFrame(
+        {
+            "model": np.repeat(names, m),
+            "measure": sweep.measures * len(names),
+            "n": full.n.cpu().numpy().astype(np.int64),
+            "loglik": full.loglik.cpu().numpy(),
+            "gain": gain.cpu().numpy(),
+            **sweep.effects(full, scale.repeat_interleave(m, dim=0)),
+            "edf": full.edf.sum(dim=1).cpu().numpy(),
+            "converged": converged.cpu().numpy(),
+        }
+    )
+    return frame, gains
+
+
+def add_models_alone(
+    shared: Shared, models: tuple[list[str], Floats]
+) -> tuple[pd.DataFrame, Floats | None]:
+    """Do :func:`add_models` on one thread: the work of a Dask worker."""
+    with one_thread():
+        return add_models(shared, models)
 
 
 def pool(units: UnitMoments, weights: Tensor) -> Moments:

@@ -29,6 +29,12 @@ from psychlm import data, report
 from psychlm.site import collection, html, index
 from psychlm.site.collection import Notebook, NotebookError, Profile
 
+KERNELS = Path(__file__).with_name("kernels.py")
+LIBRARIES = (
+    *("matplotlib.pyplot", "matplotlib_inline.backend_inline", "pandas", "scipy.stats", "seaborn"),
+    *("sklearn.linear_model", "statsmodels.api", "torch", "transformers"),
+)
+SHARE_FROM = 4  # notebooks; with fewer, importing all libraries costs more than it saves
 STYLES = {"done": "green", "unchanged": "dim", "left out": "yellow", "failed": "bold red"}
 
 
@@ -162,7 +168,9 @@ class Runner:
         self.done, self.total = 0, sum(self.n_cells(notebook) for notebook in due)
         self.bar.update(self.task, total=self.total, completed=0)
         outcomes = []
-        with self.bar, ThreadPoolExecutor(max_workers=self.jobs) as pool:
+        shared = len(due) >= SHARE_FROM and sys.platform == "linux"
+        kernels = self.serve_kernels() if shared else contextlib.nullcontext()
+        with kernels, self.bar, ThreadPoolExecutor(max_workers=self.jobs) as pool:
             futures = {notebook.name: pool.submit(self.run_one, notebook) for notebook in due}
             try:
                 for name in (notebook.name for notebook in notebooks):
@@ -179,6 +187,26 @@ class Runner:
                     close(process)
                 raise
         return outcomes
+
+    @contextlib.contextmanager
+    def serve_kernels(self) -> Iterator[None]:
+        """Run the process of which kernels are copies (kernels.py); where it fails they do not."""
+        with (self.staging / "kernels.log").open("wb") as errors:
+            process = subprocess.Popen(
+                [sys.executable, "-P", str(KERNELS), "serve", *LIBRARIES],
+                stdin=subprocess.PIPE,
+                stdout=errors,
+                stderr=errors,
+                text=True,
+                cwd=self.staging,
+                env=self.environment,
+                start_new_session=True,
+            )
+        with process:
+            try:
+                yield
+            finally:
+                close(process)
 
     def n_cells(self, notebook: Notebook) -> int:
         """Return the number of code cells to execute, with the one that papermill injects."""
@@ -350,7 +378,10 @@ def worker_environment(staging: Path, reports: Path, profile: str, jobs: int) ->
     """Return the environment of workers and kernels: this interpreter and package, own folders."""
     kernel = staging / "jupyter" / "kernels" / "python3"
     kernel.mkdir(parents=True)
-    argv = [sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}"]
+    launcher = ["-m", "ipykernel_launcher"]
+    if sys.platform == "linux":
+        launcher = ["-IS", str(KERNELS), "start", str(staging)]
+    argv = [sys.executable, *launcher, "-f", "{connection_file}"]
     with data.atomic_write(kernel / "kernel.json") as part:
         content = {"argv": argv, "display_name": "Python 3", "language": "python"}
         part.write_text(json.dumps(content))

@@ -1,21 +1,19 @@
-"""Crowds in chunks, on disk and on a cluster. Reference: the crowd trained at once, here."""
+"""Crowds in chunks and on disk. Reference: the crowd trained at once."""
 
 from __future__ import annotations
 
-import operator
 import os
 import signal
 import subprocess
 import sys
 import textwrap
-import time
 
 import numpy as np
 import pandas as pd
 import pytest
 
 from psychlm import crowds, frames
-from psychlm.crowds.store import models_that_fit, run_on_cluster
+from psychlm.crowds.store import models_that_fit
 
 WORDS = [f"w{i}" for i in range(30)]
 
@@ -40,19 +38,6 @@ OPTIONS = {"n_models": 9, "seed": 1, "epochs": 3, "batch_size": 8}
 @pytest.fixture(scope="module")
 def reference():
     return crowds.train_crowd(**problem(), **OPTIONS)
-
-
-@pytest.fixture(scope="module")
-def client():
-    """Return a client of a real cluster of two processes."""
-    distributed = pytest.importorskip("distributed", reason="the extra cluster is not installed")
-    options = {"n_workers": 2, "threads_per_worker": 1, "memory_limit": 700e6}
-    with (
-        distributed.LocalCluster(**options, dashboard_address=None) as cluster,
-        distributed.Client(cluster) as made,
-    ):
-        made.wait_for_workers(2)
-        yield made
 
 
 def test_a_crowd_answers_every_item_and_says_who_its_members_are(reference):
@@ -148,42 +133,3 @@ def test_diverged_members_are_counted_and_answer_nothing():
     assert made.members["diverged"].sum() > 0
     assert made.responses[made.members["diverged"]].isna().all(axis=None)
     assert len(made.valid_responses) == 9 - made.members["diverged"].sum()
-
-
-@pytest.mark.slow
-def test_a_cluster_makes_the_same_crowd_though_a_worker_is_killed(reference, client, tmp_path):
-    pids = client.run(os.getpid)
-    assert len(set(pids.values())) == 2
-    killed = []
-
-    def progress(done, of):
-        if not killed:
-            killed.append(next(iter(pids.values())))
-            os.kill(killed[0], signal.SIGKILL)
-
-    options = OPTIONS | {"folder": tmp_path, "client": client, "progress": progress}
-    made = crowds.train_crowd(**problem(), **options, models_at_once=1)
-    assert killed
-    pd.testing.assert_frame_equal(made.responses, reference.responses)
-    pd.testing.assert_frame_equal(made.members, reference.members)
-    assert len(list(tmp_path.glob("chunk-*.npz"))) == 9
-    by_address = crowds.train_crowd(
-        **problem(), **OPTIONS, models_at_once=3, client=client.scheduler.address
-    )
-    pd.testing.assert_frame_equal(by_address.responses, reference.responses)
-
-
-@pytest.mark.slow
-def test_a_worker_out_of_memory_is_said_to_be(client):
-    with pytest.raises(MemoryError, match="lower models_at_once"):
-        list(run_on_cluster(client, operator.mul, b"x", {0: 2_000_000_000}))
-
-
-def test_a_cluster_that_does_not_answer_is_said_so_within_seconds():
-    pytest.importorskip("distributed", reason="the extra cluster is not installed")
-    started = time.monotonic()
-    with pytest.raises(ConnectionError, match="no dask scheduler answers at 'tcp://127.0.0.1:9'"):
-        crowds.train_crowd(**problem(), **OPTIONS, client="tcp://127.0.0.1:9")
-    with pytest.raises(ConnectionError, match="correct the address"):
-        crowds.train_crowd(**problem(), **OPTIONS, client="nowhere at all")
-    assert time.monotonic() - started < 20

@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 import statsmodels.api as sm
 
-from psychlm import corpora, irt, simulate
+from psychlm import corpora, irt, plots, simulate
 from psychlm.frames import FrameError
 
 
@@ -258,3 +258,25 @@ def test_a_fit_of_several_groups_scores_persons_of_a_named_group_only(two_groups
     )
     means = fit.groups["mean"]
     assert np.sign(second - first) == np.sign(means.iloc[1] - means.iloc[0])
+
+
+def test_a_fit_of_several_groups_is_judged_in_a_named_group_only(two_groups):
+    responses, group = two_groups
+    item = responses.columns[0]
+    fit = irt.fit(responses, "2PL", group=group, free=[item], standard_errors=False)
+    judged = [irt.s_x2, irt.ld_x2, irt.q3, irt.person_fit, irt.infit_outfit, irt.m2, irt.confirm]
+    calls = [lambda judge=judge: judge(fit, responses) for judge in judged]
+    calls += [lambda: fit.probability(0.0), lambda: fit.information(0.0), lambda: irt.link(fit)]
+    calls += [lambda: irt.linking_constants(fit, fit), lambda: plots.information(fit)]
+    for call in calls:
+        with pytest.raises(ValueError, match=r"fit.in_group\(label\)"):
+            call()
+    # In a named group the item that differs has that group's own curve.
+    first, second = (fit.in_group(label) for label in fit.groups.index)
+    assert first.probability(0.0)[0, 0, 1] != pytest.approx(second.probability(0.0)[0, 0, 1])
+    asked = responses[(group == fit.groups.index[1]).to_numpy()]
+    tables = [irt.ModelTables.from_fit(fitted) for fitted in (first, second)]
+    expected = [each.probability[0] @ each.weights for each in tables]
+    assert expected[1] == pytest.approx(asked[item].mean(), abs=1e-3)
+    assert abs(expected[0] - asked[item].mean()) > 0.02
+    assert irt.s_x2(second, asked)["n_persons"].eq(len(asked)).all()

@@ -121,14 +121,14 @@ def test_rare_words_of_training_are_unknown_ones():
     items = pd.DataFrame(
         {"item_id": ["a"], "prompt": ["dog dog cat"], "choices": [["cat", "emu"]], "answer": [0]}
     )
-    lexicon = Lexicon.learned(items, min_count=2)
+    lexicon = Lexicon.learned(items)
     assert lexicon.numbers == {"cat": 2, "dog": 3}
     assert lexicon.encode(["Dog, emu"])[0].tolist() == [3, 1, 1]
 
 
 def test_inputs_of_a_batch_hold_every_choice_in_its_place(rng):
     items = questions(rng, 4)
-    lexicon = Lexicon.learned(items, min_count=1)
+    lexicon = Lexicon.learned(pd.concat([items, items]))
     texts = TextStore(lexicon.encode)
     prompts, choices = texts.rows(items)
     inputs = texts.batch(prompts[[2, 0]], choices[[2, 0]])

@@ -22,8 +22,6 @@ KINDS = {
     "opt": "causal",
     "llama": "causal",
     "mamba": "causal",
-    "xlnet": "permutation",
-    "xlm": "left-masked",
     "bert": "masked",
 }
 
@@ -46,7 +44,7 @@ def test_every_family_opens_as_its_kind_and_scores(family, tmp_path):
     assert model.network.dtype == torch.float32 and not model.network.training
     words = lm.surprisal("the old man and the sea", model, cache=False)
     assert np.isfinite(words["surprisal_bits"]).all()
-    assert model.context_tokens == (2048 if family in ("mamba", "xlnet") else tiny_models.CONTEXT)
+    assert model.context_tokens == (2048 if family == "mamba" else tiny_models.CONTEXT)
 
 
 def test_a_folder_is_pinned_by_the_hash_of_its_files(copy, gpt2):
@@ -104,6 +102,12 @@ def test_encoder_decoders_and_strangers_are_named(copy):
         json.dumps({"model_type": "t5", "architectures": ["T5ForConditionalGeneration"]})
     )
     with pytest.raises(lm.ModelError, match="encoder-decoder"):
+        lm.load(copy)
+    # read as a causal model, XLNet would give wrong numbers without an error
+    (copy / "config.json").write_text(
+        json.dumps({"model_type": "xlnet", "architectures": ["XLNetLMHeadModel"]})
+    )
+    with pytest.raises(lm.ModelError, match="family 'xlnet', whose predictions need inputs"):
         lm.load(copy)
     (copy / "config.json").write_text(json.dumps(config | {"model_type": "no-such-family"}))
     with pytest.raises(lm.ModelError, match="cannot be opened"):

@@ -55,7 +55,7 @@ def untrained(kind: str, **other: object) -> WordModel:
 
 
 def test_a_vocabulary_counts_frequent_words_first_and_knows_what_it_does_not_know() -> None:
-    vocabulary = Vocabulary.of([["b", "a", "a"], ["<unk>", "c", "a", "b"]], min_count=2)
+    vocabulary = Vocabulary.of([["b", "a", "a"], ["<unk>", "a", "b"]])
     assert vocabulary.words == ("<eos>", "<unk>", "a", "b")
     assert vocabulary.stream([["a", "c"], ["b"]]).tolist() == [2, 1, 0, 3, 0]
 
@@ -226,12 +226,12 @@ def test_a_killed_run_resumes_to_the_same_result(
         taken(run)
 
     monkeypatch.setattr(word_models._Run, "one_span", killed)
-    options = {"folder": tmp_path, "checkpoint_seconds": 0.0}
+    monkeypatch.setattr(word_models, "CHECKPOINT_SECONDS", 0.0)
     with pytest.raises(SystemExit):
-        word_models.train(STREAM, STREAM, VOCABULARY, made, how, **options)  # type: ignore[arg-type]
+        word_models.train(STREAM, STREAM, VOCABULARY, made, how, folder=tmp_path)
     monkeypatch.undo()
     torch.manual_seed(99)
-    again = word_models.train(STREAM, STREAM, VOCABULARY, made, how, **options)  # type: ignore[arg-type]
+    again = word_models.train(STREAM, STREAM, VOCABULARY, made, how, folder=tmp_path)
     pd.testing.assert_frame_equal(again.history, whole.history)
     for name, value in whole.model.network.state_dict().items():
         torch.testing.assert_close(again.model.network.state_dict()[name], value, rtol=0, atol=0)
@@ -251,19 +251,3 @@ def test_a_rate_that_is_too_high_and_a_text_that_is_too_short_say_so() -> None:
         word_models.train(STREAM, STREAM, VOCABULARY, small("lstm"), how)
     with pytest.raises(ValueError, match="smaller batch_size"):
         word_models.train(STREAM[:20], STREAM, VOCABULARY, small("lstm"), Training())
-
-
-def test_tuning_takes_random_trials_then_proposed_ones_and_goes_on_where_it_stopped(
-    tmp_path: Path,
-) -> None:
-    optuna = pytest.importorskip("optuna", reason="Optuna is not installed (pip install optuna)")
-    how, store = replace(QUICK, epochs=1), f"sqlite:///{tmp_path / 'trials.db'}"
-    options = {"training": how, "storage": store}
-    data = STREAM, STREAM, VOCABULARY, small("lstm")
-    word_models.tune(*data, trials=(2, 0), **options)
-    tuned = word_models.tune(*data, trials=(2, 2), **options)
-    study = optuna.load_study(study_name="lstm-8", storage=store)
-    assert len(study.trials) == 4
-    assert (tuned.rate, tuned.epochs) == (study.best_params["rate"], 1)
-    trained = word_models.train(*data, tuned)
-    assert math.log(trained.validation_perplexity) == pytest.approx(study.best_value, rel=1e-6)

@@ -15,7 +15,7 @@ from scipy import stats as scipy_stats
 from sklearn.calibration import calibration_curve
 from statsmodels.stats.contingency_tables import mcnemar
 
-from psychlm import lm
+from psychlm import lm, simulate
 from psychlm.frames import FrameError
 from psychlm.papers import shen2022
 from psychlm.probes import confusion
@@ -143,14 +143,14 @@ def test_the_random_responder_has_no_prior_bias_at_the_nominal_level_over_many_s
     p = []
     for seed in range(N_SEEDS):
         rng = np.random.default_rng(seed)
-        scores = [shen2022.random_responder(items, rng=rng, spread=2) for _ in range(2)]
+        scores = [simulate.random_responder(items, rng=rng, spread=2) for _ in range(2)]
         p.append(shen2022.prior_bias(*scores, rng=rng, n_permutations=99, **FAST).p)
     assert at_nominal(p) and scipy_stats.kstest(p, "uniform").pvalue > 0.001
 
 
 def test_the_length_biased_responder_is_found_out(rng):
     items = bank_of(150)
-    answered = presented(items, shen2022.length_biased_responder, rng=rng, nats_per_sd=1.0)
+    answered = presented(items, simulate.length_biased_responder, rng=rng, nats_per_sd=1.0)
     found = shen2022.prior_bias(*aligned(answered), rng=rng, n_permutations=199, n_boot=200)
     assert found.p == 1 / 200 and found.lasting_share.low > 0.1
 
@@ -202,26 +202,25 @@ def test_the_mixed_model_recovers_planted_place_length_and_appeal(rng):
 
 def test_parts_say_what_they_cannot_tell_apart(rng):
     items = bank_of(20)
-    answered = presented(items, shen2022.random_responder, rng=rng)
+    answered = presented(items, simulate.random_responder, rng=rng)
     with pytest.raises(ValueError, match="one presentation cannot tell"):
         shen2022.bias_decomposition(answered[:1])
     with pytest.raises(FrameError, match="differ in their items or choices"):
         other = confusion.no_right_answer(items)
         shen2022.bias_decomposition(
-            [answered[0], (other, shen2022.random_responder(other, rng=rng))]
+            [answered[0], (other, simulate.random_responder(other, rng=rng))]
         )
     with pytest.raises(FrameError, match="have no scores"):
         shen2022.bias_decomposition([answered[0], (answered[1][0], answered[1][1].iloc[1:])])
     still = [confusion.wrong_question(items, seed=seed) for seed in (0, 1)]
-    fixed = shen2022.random_responder(still[0], rng=rng)
+    fixed = simulate.random_responder(still[0], rng=rng)
     with pytest.raises(ValueError, match="does not read the question"):
         shen2022.bias_decomposition([(probe, fixed) for probe in still])
-    same = [probe.assign(flat=[[1, 1, 1]] * 20) for probe, _ in answered]
-    with pytest.raises(ValueError, match=r"\['flat'\] do not vary"):
-        shen2022.bias_decomposition(
-            [(probe, scores) for probe, (_, scores) in zip(same, answered, strict=True)],
-            features=["flat"],
-        )
+    # choices of one letter have one length
+    short = items.assign(choices=[[f"{i:02d}a", f"{i:02d}b", f"{i:02d}c"] for i in range(20)])
+    alike = presented(short, simulate.random_responder, rng=rng)
+    with pytest.raises(ValueError, match=r"'length_chars'.* do not vary"):
+        shen2022.bias_decomposition(alike)
 
 
 def test_features_are_place_length_and_mean_log_count():
@@ -236,8 +235,6 @@ def test_features_are_place_length_and_mean_log_count():
     found = shen2022.choice_features(items)
     assert found["place"].tolist() == [0, 1, 2] and found["length_chars"].tolist() == [7, 4, 3]
     assert found["log_frequency"].tolist() == pytest.approx([np.log10(4), np.log10(3), 0])
-    given = shen2022.choice_features(items, pd.Series({"the": 9}))
-    assert given["log_frequency"].tolist() == pytest.approx([1, 0, 0])
 
 
 def more(items, responder, n_extra, **options):
@@ -272,12 +269,12 @@ def test_a_planted_paralysis_is_found_and_the_random_responder_shows_none_at_the
     p = []
     for seed in range(N_SEEDS // 2):
         own = np.random.default_rng(seed)
-        before = shen2022.random_responder(items, rng=own)
-        after = more(items, shen2022.random_responder, 2, rng=own)
+        before = simulate.random_responder(items, rng=own)
+        after = more(items, simulate.random_responder, 2, rng=own)
         p.append(shen2022.choice_paralysis(before, after, items, rng=own, **FAST).p_own)
     assert at_nominal(p)
-    place = first(shen2022.random_responder(items, rng=rng))
-    before, after = (shen2022.random_responder(items, rng=rng, spread=0.5) for _ in range(2))
+    place = first(simulate.random_responder(items, rng=rng))
+    before, after = (simulate.random_responder(items, rng=rng, spread=0.5) for _ in range(2))
     before[0] += 2.0
     after[0] += 1.0  # half of the lead is lost
     after[3] = -1.0
@@ -287,9 +284,9 @@ def test_a_planted_paralysis_is_found_and_the_random_responder_shows_none_at_the
 
 def test_paralysis_grows_with_the_number_of_choices_and_holm_counts_the_numbers(rng):
     items = bank_of(100)
-    before = shen2022.random_responder(items, rng=rng)
+    before = simulate.random_responder(items, rng=rng)
     after = {
-        number: more(items, shen2022.random_responder, number, rng=rng) for number in (1, 2, 4)
+        number: more(items, simulate.random_responder, number, rng=rng) for number in (1, 2, 4)
     }
     table = shen2022.paralysis_by_number(before, after, items, rng=rng, n_boot=50)
     assert table["drop"].is_monotonic_increasing and table.index.tolist() == [1, 2, 4]
@@ -330,15 +327,12 @@ def test_expected_calibration_error_is_that_of_scikit_learns_curve(rng):
     accuracy, stated = calibration_curve(right, sure, n_bins=10)
     n = np.histogram(sure, np.linspace(0, 1, 11))[0]
     assert found.error.estimate == pytest.approx((n[n > 0] / 500 * np.abs(accuracy - stated)).sum())
-    assert found.bins.dropna()["accuracy"].tolist() == pytest.approx(list(accuracy))
     assert found.error.low < found.error.estimate < found.error.high
     assert (found.accuracy, found.confidence) == pytest.approx((right.mean(), sure.mean()))
-    with pytest.raises(ValueError, match="one bin at least"):
-        shen2022.calibration(scores, answer, rng=rng, n_bins=0)
 
 
 def test_a_calibrated_responder_has_little_error_and_a_sure_one_much(rng):
-    scores = shen2022.random_responder(bank_of(3000), rng=rng, spread=1.5)
+    scores = simulate.random_responder(bank_of(3000), rng=rng, spread=1.5)
     sure = lm.confidences(scores).to_numpy()
     drawn = (sure.cumsum(axis=1) < rng.random((3000, 1))).sum(axis=1).clip(max=2)
     answer = pd.Series(drawn, index=scores.index)
@@ -348,19 +342,12 @@ def test_a_calibrated_responder_has_little_error_and_a_sure_one_much(rng):
 
 def test_results_stand_side_by_side_with_holms_correction(rng):
     items = bank_of(60)
-    answered = aligned(presented(items, shen2022.length_biased_responder, rng=rng))
-    before = shen2022.random_responder(items, rng=rng)
+    answered = aligned(presented(items, simulate.length_biased_responder, rng=rng))
+    before = simulate.random_responder(items, rng=rng)
     results = {
         ("a", "chance"): shen2022.against_chance(before, items),
         ("a", "bias"): shen2022.prior_bias(*answered, rng=rng, n_permutations=99, n_boot=50),
         ("a", "one"): shen2022.prior_bias(answered[0], rng=rng, n_boot=50),
-        ("b", "more"): shen2022.choice_paralysis(
-            before,
-            more(items, shen2022.random_responder, 2, rng=rng),
-            items,
-            rng=rng,
-            n_boot=50,
-        ),
         ("b", "grades"): shen2022.accuracy_change(
             lm.grade(items, before),
             lm.grade(first(before), before),
@@ -369,24 +356,24 @@ def test_results_stand_side_by_side_with_holms_correction(rng):
         ),
     }
     table = shen2022.by_benchmark(results)
-    assert table.index.names == ["benchmark", "probe"] and len(table) == 5
+    assert table.index.names == ["benchmark", "probe"] and len(table) == 4
     tested = table.drop(("a", "one"))
     assert (tested["low"] <= tested["estimate"]).all() and (
         tested["estimate"] <= tested["high"]
     ).all()
     assert (tested["p_holm"] >= tested["p"]).all() and np.isnan(table.loc[("a", "one"), "p_holm"])
-    assert tested["p_holm"].min() == pytest.approx(min(1, 4 * tested["p"].min()))
+    assert tested["p_holm"].min() == pytest.approx(min(1, 3 * tested["p"].min()))
     assert table.loc[("a", "chance"), "null"] == pytest.approx(1 / 3)
 
 
 def test_controls_are_scores_and_refuse_what_they_cannot_answer(rng):
     items = bank_of(10)
     for scores in (
-        shen2022.random_responder(items, rng=rng),
-        shen2022.length_biased_responder(items, rng=rng),
+        simulate.random_responder(items, rng=rng),
+        simulate.length_biased_responder(items, rng=rng),
     ):
         assert np.exp(scores).sum(axis=1).tolist() == pytest.approx([1] * 10) and list(
             scores.index
         ) == list(items["item_id"])
     with pytest.raises(FrameError, match="one length"):
-        shen2022.length_biased_responder(items.assign(choices=[["aa", "bb", "cc"]] * 10), rng=rng)
+        simulate.length_biased_responder(items.assign(choices=[["aa", "bb", "cc"]] * 10), rng=rng)

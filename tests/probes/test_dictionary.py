@@ -83,17 +83,17 @@ def probe(part):
 
 def test_an_entry_is_read_as_the_eye_reads_it(tmp_path):
     read = dictionary.read(written(tmp_path, [BANK, EMBANK]))
-    columns = ["pos", "definition", "example", "example_kind", "labels"]
+    columns = ["pos", "definition", "example", "example_kind"]
     found = read.entries[columns].astype(object).where(read.entries[columns].notna(), "-")
     mound = "A mound, pile, or ridge of earth, raised above the surrounding level"
     quotation, shaft = "Tiber trembled underneath her banks", "The ground at the top of a shaft"
     assert [" | ".join(row) for row in found.to_numpy().tolist()] == [
-        f"noun | {mound} | a bank of clouds; a bank of snow | usage | -",
-        "noun | A steep acclivity | - | - | Obs.",
-        f"noun | The margin of a watercourse | {quotation} | quotation | -",
-        "noun | The face of the coal | - | - | -",
-        f"noun | {shaft} | ores are brought to bank | usage | -",
-        "verb | To inclose with a dike | Banked well with earth | quoted | -",
+        f"noun | {mound} | a bank of clouds; a bank of snow | usage",
+        "noun | A steep acclivity | - | -",
+        f"noun | The margin of a watercourse | {quotation} | quotation",
+        "noun | The face of the coal | - | -",
+        f"noun | {shaft} | ores are brought to bank | usage",
+        "verb | To inclose with a dike | Banked well with earth | quoted",
     ]
     assert read.entries["forms"].iloc[-1] == "banked banking"
     assert read.broken.empty

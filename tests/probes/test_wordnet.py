@@ -12,7 +12,7 @@ from psychlm.cli import main
 from psychlm.data import DataError, DataMissingError
 from psychlm.probes import question_sets, wordnet
 from psychlm.probes.distractors import near_pairs
-from psychlm.probes.isa_graph import Lists, Pairs, closure
+from psychlm.probes.wordnet import Lists, Pairs, closure
 from psychlm.probes.wordnet_qa import Builder, Recipe
 
 

@@ -61,23 +61,28 @@ def test_the_code_cells_of_a_notebook_are_short_and_hide_nothing(path: Path) -> 
         )
 
 
-@pytest.fixture(scope="session")
-def smoke_reports(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("reports")
+@pytest.fixture(scope="module")
+def smoke_run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, site.Outcome]]:
+    """Run the whole collection once, in one run: its kernels share the imports."""
+    reports = tmp_path_factory.mktemp("reports")
+    outcomes = site.run(profile="smoke", root=ROOT, reports=reports)
+    return reports, {outcome.notebook: outcome for outcome in outcomes}
 
 
 @pytest.mark.slow
+@pytest.mark.xdist_group("notebooks")
 @pytest.mark.parametrize("path", REAL, ids=lambda path: path.stem)
 def test_a_notebook_runs_in_the_smoke_profile_and_leaves_a_complete_report(
-    path: Path, smoke_reports: Path
+    path: Path, smoke_run: tuple[Path, dict[str, site.Outcome]]
 ) -> None:
     if IN_CI and not (SHARE / "data").is_dir():
         absent("the data share")
-    (outcome,) = site.run([path.stem], profile="smoke", root=ROOT, reports=smoke_reports)
+    reports, outcomes = smoke_run
+    outcome = outcomes[path.stem]
     if outcome.status == "left out":
         absent(f"{path.stem}: {outcome.error}")
     assert outcome.status == "done", f"cell {outcome.cell}: {outcome.error}"
-    report = json.loads((smoke_reports / f"{path.stem}.json").read_text())
+    report = json.loads((reports / f"{path.stem}.json").read_text())
     assert report["status"] == "complete" and report["notebook"] == path.stem
     assert report["numbers"], "it records at least one number"
 

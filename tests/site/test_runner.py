@@ -23,7 +23,13 @@ from psychlm.site import runner
 
 BEGIN = "from psychlm import report\nreport.begin('{name}', draws=draws)"
 RECORD = "report.record('paper.table1.r', draws / 100, published=0.5, source='Table 1')"
-RUN = "from pathlib import Path; from psychlm import site; site.run(root=Path({root!r}))"
+RUN = """
+from pathlib import Path
+from psychlm import site
+from psychlm.site import runner
+runner.SHARE_FROM, runner.LIBRARIES = 1, ["colorsys"]
+site.run(root=Path({root!r}))
+"""
 
 
 def write_notebook(
@@ -61,6 +67,7 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, site.
     temporary = tmp_path_factory.mktemp("temporary")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TMPDIR", str(temporary))
+        patch.setattr(runner, "LIBRARIES", ())
         outcomes = site.run(root=root, jobs=2, parameters={"draws": 49})
     left = {*temporary.rglob("*.json")}
     return root, {outcome.notebook: outcome for outcome in outcomes}, left
@@ -219,7 +226,8 @@ def test_a_run_that_dies_leaves_nothing_that_looks_done_and_the_next_one_resumes
     gate.touch()
     slow = "\n".join(
         [
-            "import os, time, pathlib",
+            "import os, sys, time, pathlib",
+            "assert 'colorsys' in sys.modules  # it is a copy of the process that imported it",
             f"pathlib.Path({str(pid_file)!r}).write_text(str(os.getpid()))",
             f"while pathlib.Path({str(gate)!r}).exists(): time.sleep(0.05)",
         ]
@@ -241,6 +249,7 @@ def test_a_run_that_dies_leaves_nothing_that_looks_done_and_the_next_one_resumes
         wait_until(lambda: not runs(int(pid_file.read_text())), seconds=60)
 
     gate.unlink()
+    write_notebook(tmp_path, "20_slow", RECORD, "report.finish();")  # its kernel is no copy
     assert [outcome.status for outcome in site.run(root=tmp_path)] == ["unchanged", "done"]
     assert read_json(reports, "20_slow")["numbers"][0]["value"] == 0.5
     assert not list(reports.glob(".staging-*"))

@@ -1,0 +1,250 @@
+"""Compute the stored results of language models: ``python data/build_model_facts.py [TABLE ...]``.
+
+A forward pass of a model with 135 million parameters over a corpus or an item bank takes minutes.
+The tables go to ``data/facts/models/``, and ``index.csv`` there names models, revisions, options,
+date and machine of each. Interrupted runs continue from the cache of results.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+
+from psychlm import data, lm
+from psychlm.lm.cache import folder as cache_folder
+from psychlm.papers import richardson2020
+from psychlm.papers.model_facts import (
+    BANKS,
+    CONFUSED,
+    GATHERED,
+    HEAD,
+    MODELS,
+    N_ITEMS,
+    N_LEARN,
+    N_STOP,
+    SEED,
+    WORDNET,
+    WORDS,
+    choice_scores,
+    items,
+    presentations,
+    science_model,
+    science_questions,
+)
+from psychlm.probes import question_sets, wordnet
+from psychlm.probes.wordnet_qa import Builder
+
+N_PROBED = 100  # items of a bank under the confusion probes and listed
+N_QUESTIONS = 80  # test questions of each probe, whole clusters
+SIZES = (10, 100, 1000, 3000)  # k, questions of inoculation
+N_DEVELOPMENT, N_TEST = 150, 250  # questions of each probe to choose by, and for test
+
+
+def wordnet_questions() -> pd.DataFrame:
+    """Return the test questions of WordNetQA that the stored answers are about."""
+    built = Builder(wordnet.load(pos="nv")).build(WORDNET).items
+    return question_sets.whole_clusters(built, "test", N_QUESTIONS, seed=WORDNET.seed)
+
+
+def gathered_questions() -> pd.DataFrame:
+    """Return the test questions of WordNetQA and DictionaryQA (notebook 41)."""
+    gathered = question_sets.gather(cache_folder() / "probes", **GATHERED).items
+    return question_sets.whole_clusters(gathered, "test", N_QUESTIONS, seed=GATHERED["seed"])
+
+
+def write(name: str, table: pd.DataFrame, described: dict[str, dict[str, Any]]) -> None:
+    """Write a table of facts, and what it was computed with to ``index.csv``."""
+    folder = data.root() / "data" / "facts" / "models"
+    folder.mkdir(parents=True, exist_ok=True)
+    with data.atomic_write(folder / f"{name}.parquet") as part:
+        table.to_parquet(part, index=False, compression="zstd", compression_level=19)
+    today = datetime.now(UTC).date().isoformat()
+    machine = f"{platform.machine()} CPU, torch {torch.__version__}"
+    rows = pd.DataFrame(
+        [
+            {
+                "table": name,
+                "model": model,
+                "revision": about["revision"],
+                "options": json.dumps(
+                    {key: value for key, value in about.items() if key != "revision"},
+                    sort_keys=True,
+                ),
+                "date": today,
+                "machine": machine,
+            }
+            for model, about in described.items()
+        ]
+    )
+    index = folder / "index.csv"
+    if index.is_file():
+        before = pd.read_csv(index)
+        rows = pd.concat([before[before["table"] != name], rows])
+    with data.atomic_write(index) as part:
+        rows.sort_values(["table", "model"]).to_csv(part, index=False)
+    print(f"{(folder / f'{name}.parquet').stat().st_size / 1e3:8.1f} kB  {name}", flush=True)
+
+
+def compute_surprisal() -> None:
+    """Compute the surprisals of all corpora under all models, and write them."""
+    for corpus, reader in WORDS.items():
+        table = lm.surprisals(reader(), MODELS, progress=True).drop(columns="word")
+        described = table.attrs["surprisal"]
+        for name in MODELS:
+            table[name] = table[name].astype(np.float32)
+            described[name].pop("model")
+        write(f"surprisal_{corpus}", table, described)
+
+
+def compute_head() -> None:
+    """Train the head on the encoder for the banks under the probes, on items not put to it."""
+    parts = [items(bank, N_ITEMS + N_LEARN + N_STOP)[N_ITEMS:] for bank in CONFUSED]
+    named = [
+        part.assign(item_id=[f"{bank}|{name}" for name in part["item_id"]])
+        for bank, part in zip(CONFUSED, parts, strict=True)
+    ]
+    columns = ["item_id", "prompt", "choices", "answer"]
+    learn, stop = (
+        pd.concat([part[columns][rows] for part in named], ignore_index=True)
+        for rows in (slice(None, N_LEARN), slice(N_LEARN, None))
+    )
+    untrained = lm.encoder_model("bundled", seed=SEED)
+    trained = untrained.train(learn, seed=SEED, epochs=10, patience=3, development=stop)
+    print(trained.history.to_string(), flush=True)
+    about = {"revision": f"sha256:{untrained.fingerprint}", "encoder": "all-MiniLM-L6-v2"}
+    write("confusion_head", weights(trained), {HEAD: about | {"banks": CONFUSED}})
+
+
+def compute_benchmarks() -> None:
+    """Compute the scores of choices of benchmarks as written."""
+    parts: dict[tuple[str, ...], pd.DataFrame] = {}
+    described: dict[str, dict[str, Any]] = {}
+    for bank in BANKS:
+        asked_of = (*MODELS, HEAD) if bank in CONFUSED else MODELS
+        parts[(bank,)], about = choice_scores(items(bank), asked_of)
+        described |= about
+    write("benchmarks", stacked(parts, ["bank"]), described)
+
+
+def compute_confusion() -> None:
+    """Compute the scores of choices under the confusion probes and with the choices listed."""
+    parts: dict[tuple[str, ...], pd.DataFrame] = {}
+    described: dict[str, dict[str, Any]] = {}
+    for bank in CONFUSED:
+        for name, changed in presentations(items(bank, N_PROBED)).items():
+            listed = name.startswith("listed")
+            asked_of = MODELS if listed else (*MODELS, HEAD)
+            parts[bank, name], about = choice_scores(changed, asked_of, listed=listed)
+            described |= about
+        write("confusion", stacked(parts, ["bank", "presentation"]), described)
+
+
+def compute_probes() -> None:
+    """Compute the scores of choices of questions from WordNet and the dictionary."""
+    parts: dict[tuple[str, ...], pd.DataFrame] = {}
+    for name, reader in {"wordnet": wordnet_questions, "gathered": gathered_questions}.items():
+        asked = reader()
+        parts[(name,)], described = choice_scores(asked)
+        for column in ("probe", "cluster", "hops", "distractor_set", "distractor_distance"):
+            known = asked.set_index("item_id")[column]
+            parts[(name,)][column] = known.loc[parts[(name,)]["item_id"]].to_numpy()
+        write("probes", stacked(parts, ["set"]), described)
+
+
+def weights(model: lm.ChoiceClassifier) -> pd.DataFrame:
+    """Return the weights of a head, in half precision, as a table of facts."""
+    weights = {
+        name: value.numpy().ravel().astype(np.float16)
+        for name, value in model.network.state_dict().items()
+    }
+    return pd.concat([pd.DataFrame({"name": n, "weight": w}) for n, w in weights.items()])
+
+
+def compute_inoculation() -> None:
+    """Train the science model, inoculate it with every probe, and write heads and answers."""
+    seed = GATHERED["seed"]
+    learn, check, spare = science_questions()
+    untrained = lm.encoder_model("bundled", seed=seed)
+    rates: dict[str, Any] = {"learning_rate": 1e-3, "epochs": 8, "patience": 3}
+    trained = untrained.train(learn, seed=seed, development=check, **rates)
+    about: dict[str, Any] = {
+        "revision": f"sha256:{untrained.fingerprint}",
+        "encoder": "all-MiniLM-L6-v2",
+        **rates,
+    }
+    about |= {"n_science": len(learn), "n_check": len(check), "n_spare": len(spare)}
+    write("science_head", weights(trained), {HEAD: about})
+    # What is inoculated is the model as it was stored, with weights in half precision.
+    model = science_model()
+    model = replace(model, texts=untrained.texts)
+    gathered = question_sets.gather(cache_folder() / "probes", **GATHERED).items
+    parts = {
+        part: question_sets.whole_clusters(gathered, part, n, seed=seed)
+        for part, n in (("train", max(SIZES)), ("dev", N_DEVELOPMENT), ("test", N_TEST))
+    }
+    tables: dict[tuple[str, ...], pd.DataFrame] = {}
+    answers: dict[tuple[str, ...], pd.DataFrame] = {}
+    for probe in parts["test"]["probe"].unique():
+        train, dev = (parts[part][parts[part]["probe"] == probe] for part in ("train", "dev"))
+        sizes = tuple(min(k, len(train)) for k in SIZES)
+        sweep = richardson2020.Sweep(
+            sizes=sizes, learning_rates=(1e-4, 1e-3), epochs=(3,), seeds=(0,), add_some=(0, 1)
+        )
+        folder = cache_folder() / "inoculation"
+        done = richardson2020.inoculate(
+            model, train, dev, check, parts["test"], sweep=sweep, more=spare, folder=folder
+        )
+        as_it_came = pd.DataFrame([{"cell": -1, "k": 0, **done.before}])
+        cells = pd.concat([as_it_came, done.cells.reset_index()])
+        tables[(probe,)] = cells
+        chosen = done.predictions.stack().rename("prediction").reset_index()
+        answers[(probe,)] = chosen.astype({"prediction": np.int8})
+        write("inoculation", stacked(tables, ["probe"]), {HEAD: about})
+        predictions = stacked(answers, ["probe"]).rename(columns={"item": "item_id"})
+        write("inoculation_predictions", predictions, {HEAD: about})
+    # the test questions, and how the science model did before and after its training
+    columns = ["item_id", "probe", "cluster", "hops", "distractor_set", "distractor_distance"]
+    write("inoculation_items", parts["test"][[*columns, "answer"]], {HEAD: about})
+    exam = pd.DataFrame(
+        {
+            "item_id": check["item_id"],
+            "source": check["source"],
+            "n_choices": check["choices"].map(len),
+            "untrained": lm.grade(check, untrained.logprobs(check)).to_numpy(),
+            "trained": lm.grade(check, model.logprobs(check)).to_numpy(),
+        }
+    )
+    write("science_check", exam, {HEAD: about})
+
+
+def stacked(parts: dict[tuple[str, ...], pd.DataFrame], names: list[str]) -> pd.DataFrame:
+    """Return tables as one, their keys as first columns."""
+    return pd.concat(parts, names=names).reset_index(names).reset_index(drop=True)
+
+
+def main() -> None:
+    """Compute tables of facts: all of them, or those that are named."""
+    steps = {
+        "surprisal": compute_surprisal,
+        "head": compute_head,
+        "benchmarks": compute_benchmarks,
+        "probes": compute_probes,
+        "confusion": compute_confusion,
+        "inoculation": compute_inoculation,
+    }
+    parser = argparse.ArgumentParser(prog="python data/build_model_facts.py")
+    parser.add_argument("table", nargs="*", choices=[[], *steps], help="default: all")
+    for name in parser.parse_args().table or steps:
+        steps[name]()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,158 @@
+"""Crowds, sweeps and surprisals on a Dask cluster of two processes, one of which is killed.
+
+Reference: the same call without ``client``.
+"""
+
+from __future__ import annotations
+
+import operator
+import os
+import signal
+import time
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from psychlm import cluster, crowds, lm
+from psychlm import reading_times as reading
+from psychlm.lm import ModelError, _surprisal
+from psychlm.reading_times import sweep
+
+pytestmark = pytest.mark.xdist_group("cluster")  # it is started once
+TEXTS = ["The old man the boat.", "The horse raced past the barn fell.", "A plan.", "He did."]
+
+
+@pytest.fixture(scope="module")
+def client():
+    """Return a client of a real cluster of two processes."""
+    distributed = pytest.importorskip("distributed", reason="the extra cluster is not installed")
+    options = {"n_workers": 2, "threads_per_worker": 1, "memory_limit": 1e9}
+    with (
+        distributed.LocalCluster(**options, dashboard_address=None) as made,
+        distributed.Client(made) as opened,
+    ):
+        opened.wait_for_workers(2)
+        assert len(set(opened.run(os.getpid).values())) == 2
+        yield opened
+
+
+def dies_once(work, marker):
+    """Return the work, whose first piece to begin kills its worker."""
+
+    def killed_the_first_time(shared, piece):  # a closure travels by value
+        try:
+            os.close(os.open(marker, os.O_CREAT | os.O_EXCL))
+        except FileExistsError:
+            return work(shared, piece)
+        return os.kill(os.getpid(), signal.SIGKILL)
+
+    return killed_the_first_time
+
+
+@pytest.fixture
+def crowd():
+    """Return the arguments of a small crowd of bags."""
+    rng, words = np.random.default_rng(5), [f"w{i}" for i in range(30)]
+    labels = rng.integers(0, 2, 60)
+    texts = [" ".join([*rng.choice(words, 6), f"label{label}"]) for label in labels]
+    encoded = crowds.encode_texts(texts)
+    return {
+        "network": "bag",
+        "inputs": encoded,
+        "targets": labels,
+        "items": encoded[:15],
+        "answers": labels[:15],
+        "n_models": 9,
+        "seed": 1,
+        "epochs": 3,
+        "batch_size": 8,
+    }
+
+
+@pytest.mark.slow
+def test_a_crowd_is_the_same_though_a_worker_is_killed(crowd, client, tmp_path):
+    here, killed = crowds.train_crowd(**crowd), []
+
+    def progress(done, of):
+        if not killed:
+            killed.append(next(iter(client.run(os.getpid).values())))
+            os.kill(killed[0], signal.SIGKILL)
+
+    options = {"folder": tmp_path / "chunks", "client": client, "progress": progress}
+    made = crowds.train_crowd(**crowd, **options, models_at_once=1)
+    assert killed
+    pd.testing.assert_frame_equal(made.responses, here.responses)
+    pd.testing.assert_frame_equal(made.members, here.members)
+    assert len(list((tmp_path / "chunks").glob("chunk-*.npz"))) == 9
+    address = client.scheduler.address
+    by_address = crowds.train_crowd(**crowd, models_at_once=3, client=address)
+    pd.testing.assert_frame_equal(by_address.responses, here.responses)
+
+
+@pytest.mark.slow
+def test_a_sweep_is_the_same_though_a_worker_is_killed(client, tmp_path, monkeypatch):
+    rng, noise = np.random.default_rng(11), [0.5, 3.0, 9.0]
+    made = reading.simulate(
+        rng, n_words=600, n_subjects=5, n_texts=8, noise_bits=noise, skipped=0.25
+    )
+    formula = 's(length_chars, k=6) + s(subject, bs="re")'
+    asked = (made.readings, made.surprisals, ["gaze_ms", "total_ms"], formula)
+    monkeypatch.setattr(sweep, "CHUNK_BYTES", 1)  # a piece for each model
+    here = reading.delta_loglik(*asked, folds=4)
+    assert len(here) == 6 and here["converged"].all()
+    marker = tmp_path / "killed"
+    monkeypatch.setattr(sweep, "add_models_alone", dies_once(sweep.add_models_alone, str(marker)))
+    there = reading.delta_loglik(*asked, folds=4, client=client)
+    assert marker.exists()
+    pd.testing.assert_frame_equal(there, here)
+
+
+@pytest.mark.slow
+def test_surprisals_are_the_same_though_a_worker_is_killed(client, tmp_path, monkeypatch):
+    options = {"texts_at_once": 1, "cache": False}
+    here = lm.surprisals(TEXTS, ["default"], **options)
+    marker = tmp_path / "killed"
+    monkeypatch.setattr(_surprisal, "_score_piece", dies_once(_surprisal._score_piece, str(marker)))
+    there = lm.surprisals(TEXTS, ["default"], client=client, **options)
+    assert marker.exists()
+    pd.testing.assert_frame_equal(there, here)
+    assert there.attrs == here.attrs
+
+
+def test_surprisals_are_those_of_each_model_alone():
+    shuffled = lm.words_of(TEXTS).sample(frac=1, random_state=1)
+    table = lm.surprisals(shuffled, ["default"], texts_at_once=3, cache=False, bos=None)
+    alone = lm.surprisal(shuffled, cache=False, bos=None)
+    assert table["default"].isna().sum() == len(TEXTS)
+    pd.testing.assert_series_equal(table["default"], alone["surprisal_bits"], check_names=False)
+    assert table.attrs["surprisal"] == {"default": alone.attrs["surprisal"]}
+
+
+def test_what_a_cluster_cannot_do_is_refused(rng):
+    with pytest.raises(ModelError, match=r"\['default'\] are named twice"):
+        lm.surprisals(TEXTS, ["default", "default"])
+    with pytest.raises(ModelError, match="open models by name or folder"):
+        lm.surprisals(TEXTS, [lm.load()], client="tcp://127.0.0.1:9")
+    with pytest.raises(ValueError, match="texts_at_once is 0"):
+        lm.surprisals(TEXTS, ["default"], texts_at_once=0)
+    made = reading.simulate(rng, n_words=100, n_subjects=2)
+    with pytest.raises(ValueError, match=r"client= fits the models on the workers' processors"):
+        asked = (made.readings, made.surprisals, "gaze_ms")
+        reading.delta_loglik(*asked, client="tcp://127.0.0.1:9", device="cuda")
+
+
+@pytest.mark.slow
+def test_a_worker_out_of_memory_is_said_to_be(client):
+    with pytest.raises(MemoryError, match="make pieces smaller"):
+        list(cluster.run_pieces(client, operator.mul, b"x", {0: 2_000_000_000}))
+
+
+def test_a_cluster_that_does_not_answer_is_said_so_within_seconds(crowd):
+    pytest.importorskip("distributed", reason="the extra cluster is not installed")
+    started = time.monotonic()
+    with pytest.raises(ConnectionError, match="no dask scheduler answers at 'tcp://127.0.0.1:9'"):
+        crowds.train_crowd(**crowd, client="tcp://127.0.0.1:9")
+    with pytest.raises(ConnectionError, match="correct the address"):
+        crowds.train_crowd(**crowd, client="nowhere at all")
+    assert time.monotonic() - started < 20
