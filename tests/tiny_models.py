@@ -13,6 +13,8 @@ from tokenizers import (
     trainers,
 )
 from transformers import (
+    BartConfig,
+    BartForConditionalGeneration,
     BertConfig,
     BertForMaskedLM,
     GPT2Config,
@@ -28,6 +30,10 @@ from transformers import (
     OPTConfig,
     OPTForCausalLM,
     PreTrainedTokenizerFast,
+    RobertaConfig,
+    RobertaForMaskedLM,
+    T5Config,
+    T5ForConditionalGeneration,
 )
 
 CORPUS = [
@@ -109,6 +115,37 @@ def metaspace() -> PreTrainedTokenizerFast:
     )
 
 
+def sentence_end() -> PreTrainedTokenizerFast:
+    """T5's kind: SentencePiece, and the end-of-text token after every text."""
+    tokenizer = metaspace()
+    tokenizer.backend_tokenizer.post_processor = processors.TemplateProcessing(
+        single="$A </s>", special_tokens=[("</s>", 2)]
+    )
+    tokenizer.model_max_length = CONTEXT
+    return tokenizer
+
+
+def roberta_tokenizer() -> PreTrainedTokenizerFast:
+    """RoBERTa's and BART's kind: GPT-2's bytes between <s> and </s>, with a mask token."""
+    names = {"bos": "<s>", "pad": "<pad>", "eos": "</s>", "unk": "<unk>", "mask": "<mask>"}
+    names |= {"cls": "<s>", "sep": "</s>"}
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=400,
+        special_tokens=list(dict.fromkeys(names.values())),
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(CORPUS, trainer)
+    tokenizer.post_processor = processors.RobertaProcessing(
+        ("</s>", 2), ("<s>", 0), add_prefix_space=False
+    )
+    tokens = {f"{role}_token": token for role, token in names.items()}
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, model_max_length=CONTEXT, **tokens)
+
+
 def wordpiece() -> PreTrainedTokenizerFast:
     """BERT's kind: ## at pieces that continue a word, lower case."""
     special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
@@ -165,6 +202,32 @@ def network(family: str, tokenizer: PreTrainedTokenizerFast) -> torch.nn.Module:
         "bos_token_id": 0,
         "eos_token_id": 0,
     } | layers
+    t5 = {
+        "vocab_size": n + 4,
+        "d_model": 32,
+        "d_kv": 16,
+        "d_ff": 64,
+        "num_layers": 2,
+        "num_heads": 2,
+        "n_positions": CONTEXT,
+        "pad_token_id": tokenizer.pad_token_id,
+        "eos_token_id": tokenizer.eos_token_id,
+        "decoder_start_token_id": tokenizer.pad_token_id,
+    }
+    bart = {
+        "vocab_size": n,
+        "d_model": 32,
+        "encoder_layers": 2,
+        "decoder_layers": 2,
+        "encoder_attention_heads": 2,
+        "decoder_attention_heads": 2,
+        "encoder_ffn_dim": 64,
+        "decoder_ffn_dim": 64,
+        "max_position_embeddings": CONTEXT,
+        "decoder_start_token_id": tokenizer.eos_token_id,
+    }
+    # positions start behind the padding token's
+    roberta = plain | {"max_position_embeddings": CONTEXT + 2, "pad_token_id": 1}
     torch.manual_seed(1)
     makers = {
         "gpt2": lambda: GPT2LMHeadModel(GPT2Config(**gpt2)),
@@ -180,6 +243,9 @@ def network(family: str, tokenizer: PreTrainedTokenizerFast) -> torch.nn.Module:
             MambaConfig(vocab_size=n, hidden_size=32, num_hidden_layers=2, state_size=4)
         ),
         "bert": lambda: BertForMaskedLM(BertConfig(**plain)),
+        "roberta": lambda: RobertaForMaskedLM(RobertaConfig(**roberta)),
+        "t5": lambda: T5ForConditionalGeneration(T5Config(**t5)),
+        "bart": lambda: BartForConditionalGeneration(BartConfig(**bart)),
     }
     made = makers[family]()
     with torch.no_grad():
@@ -189,7 +255,8 @@ def network(family: str, tokenizer: PreTrainedTokenizerFast) -> torch.nn.Module:
     return made.eval()
 
 
-TOKENIZERS = {"llama": metaspace, "bert": wordpiece}
+TOKENIZERS = {"llama": metaspace, "bert": wordpiece, "t5": sentence_end}
+TOKENIZERS |= {"roberta": roberta_tokenizer, "bart": roberta_tokenizer}
 
 
 def save(folder, family: str) -> str:

@@ -543,15 +543,15 @@ def train_step(
             read = numbers[:, :longest].index_select(0, rows.flatten()).view(*rows.shape, longest)
             # Rows without an example become padding, so that they move no word.
             segments.append((torch.where(is_example[..., None], read, PAD) + first, n_words))
-        occurs = torch.zeros(n_models * vocabulary, dtype=torch.bool, device=device)
-        for places, _ in segments:
-            occurs[places.flatten()] = True
-        words = occurs.nonzero()[:, 0]
-        place = torch.empty(len(occurs), dtype=torch.int64, device=device)
-        place[words] = torch.arange(len(words), device=device)
+        read = torch.cat([places.flatten() for places, _ in segments])
+        words, place = torch.unique(read, return_inverse=True)
+        parts = place.split([places.numel() for places, _ in segments])
+        compact = [
+            (part.view_as(places), n_words)
+            for part, (places, n_words) in zip(parts, segments, strict=True)
+        ]
         table = optimiser.weights[EMBEDDING].flatten(0, 1).index_select(0, words).requires_grad_()
-        compact = tuple((place.take(places), n_words) for places, n_words in segments)
-        batch: TextBatch | Tensor = TextBatch(table, compact)
+        batch: TextBatch | Tensor = TextBatch(table, tuple(compact))
     else:
         batch = inputs[rows]
     # Loss of each example, averaged over each member's batch; members do not share weights, so that

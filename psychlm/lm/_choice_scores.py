@@ -4,19 +4,22 @@ Three kinds of model, one result. A classifier gives the choices the probabiliti
 multiple-choice head scores each choice by itself, and the scores of an item are normalised to
 probabilities. A language model gives the probability of the choice's tokens after the prompt: from
 left to right, or, where it predicts masked tokens, each token with the rest of its word masked
-(:mod:`psychlm.lm.scoring_requests`); it reads a prompt once for all choices of the item.
+(:mod:`psychlm.lm.scoring_requests`), or, in an encoder-decoder, from the prompt in the encoder. It
+reads a prompt once for all choices of the item.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from scipy.special import log_softmax, logsumexp
+from torch.nn import functional
+from torch.nn.utils.rnn import pad_sequence
 
 from psychlm.lm._load import LanguageModel, ModelError
 from psychlm.lm.choice_model import ChoiceModel
@@ -24,6 +27,7 @@ from psychlm.lm.forward import (
     BATCH_TOKENS,
     ENOUGH_TOKENS,
     LOG_P,
+    ScoringOptions,
     Wanted,
     batches,
     out_of_memory,
@@ -78,7 +82,9 @@ def score_questions(
                 f"item {question.item!r} holds half a character (a lone surrogate), which no "
                 "tokenizer reads; read its file as UTF-8 again, or leave the item out"
             )
-    if isinstance(model, LanguageModel):
+    if isinstance(model, LanguageModel) and model.kind == "encoder-decoder":
+        scores = _score_by_encoder_decoder(model, questions, bos, batch_tokens)
+    elif isinstance(model, LanguageModel):
         scores = _score_by_language_model(model, questions, bos, batch_tokens)
     elif model.task == "classifier":
         scores = _score_by_classifier(model, questions, batch_tokens)
@@ -135,16 +141,17 @@ def _score_by_head(
 
 @dataclass(frozen=True, eq=False)
 class _Input:
-    """One tokenised input of a classifier or a head; its length is what batches are made by."""
+    """One tokenised input; its length is what batches are made by."""
 
     row: int
     fields: dict[str, list[int]]  # the tokenizer's output: ids, and token types if needed
+    choices: list[list[int]]  # the tokens that an encoder-decoder's decoder reads
 
     def __len__(self) -> int:
-        return len(self.fields["input_ids"])
+        read = len(self.fields["input_ids"]) + max(map(len, self.choices), default=0)
+        return read * max(1, len(self.choices))
 
 
-@torch.inference_mode()
 def _logits(
     model: ChoiceModel,
     owners: Sequence[Hashable],
@@ -170,9 +177,31 @@ def _logits(
             longest = {"truncation": "longest_first", "max_length": model.context_tokens}
             encoded = model.tokenizer(*parts, **longest)
         for i, row in enumerate(rows):
-            inputs.append(_Input(row, {name: values[i] for name, values in encoded.items()}))
-    # Batches of like lengths; a model that cannot tell padding from text reads its texts one by
-    # one.
+            fields = {name: values[i] for name, values in encoded.items()}
+            inputs.append(_Input(row, fields, []))
+
+    def logits(batch: list[_Input], tensors: dict[str, torch.Tensor]) -> NDArray:
+        if model.task == "multiple-choice":  # every choice as an item with one choice
+            tensors = {name: tensor[:, None] for name, tensor in tensors.items()}
+        return model.network(**tensors).logits.cpu().double().numpy()
+
+    values = _in_batches(model, inputs, logits, owners, batch_tokens)
+    return np.stack([values[row] for row in range(len(texts))]), cut
+
+
+@torch.inference_mode()
+def _in_batches(
+    model: ChoiceModel | LanguageModel,
+    inputs: Sequence[_Input],
+    outputs_of_batch: Callable[[list[_Input], dict[str, torch.Tensor]], Sequence[NDArray]],
+    owners: Sequence[Hashable],
+    batch_tokens: int | None,
+) -> dict[int, NDArray]:
+    """Return the outputs for each row of the inputs, which go through a model in padded batches.
+
+    A batch that memory does not hold is halved. A model that cannot tell padding from text reads
+    its texts one by one.
+    """
     device = "cuda" if model.device.type == "cuda" else "cpu"
     most = batch_tokens or BATCH_TOKENS[device]
     pads = model.network.config.get_text_config().pad_token_id is not None
@@ -185,9 +214,7 @@ def _logits(
         try:
             tensors = model.tokenizer.pad(fields, padding=pads, return_tensors="pt")
             tensors = {name: tensor.to(model.device) for name, tensor in tensors.items()}
-            if model.task == "multiple-choice":  # every choice as an item with one choice
-                tensors = {name: tensor[:, None] for name, tensor in tensors.items()}
-            outputs = model.network(**tensors).logits.cpu().double().numpy()
+            outputs = outputs_of_batch(batch, tensors)
             values.update(zip((one.row for one in batch), outputs, strict=True))
         except (RuntimeError, MemoryError) as error:
             if not out_of_memory(error):
@@ -198,7 +225,81 @@ def _logits(
                     f"tokens) in {model.name}; use a smaller model, or a device with more memory"
                 ) from error
             waiting += [batch[len(batch) // 2 :], batch[: len(batch) // 2]]
-    return np.stack([values[row] for row in range(len(texts))]), cut
+    return values
+
+
+def _score_by_encoder_decoder(
+    model: LanguageModel, questions: Sequence[Question], bos: str | None, batch_tokens: int | None
+) -> list[Scores]:
+    """Return the log-probability of each choice's tokens in the decoder, the prompt in the encoder.
+
+    Prompt and choices are tokenised apart, as lm-evaluation-harness does for its backend "seq2seq":
+    the prompt with the tokenizer's special tokens, its last tokens kept where it is too long; a
+    choice without special tokens, so that the end of the text is not part of it.
+    """
+    start = model.tokenizer.convert_tokens_to_ids(scoring_options(model, bos).bos)
+    encode, unknown = model.tokenizer, model.tokenizer.unk_token_id
+    scores, inputs = [], []
+    for row, q in enumerate(questions):
+        prompt = q.prompt.rstrip()
+        space = q.prompt[len(prompt) :]  # before a choice it belongs to the choice
+        ids = encode(prompt, verbose=False)["input_ids"] or [model.tokenizer.eos_token_id]
+        choices = encode([space + c for c in q.choices], add_special_tokens=False)["input_ids"]
+        sizes = [len(choice) for choice in choices]
+        if min(sizes) == 0 or max(sizes) > model.context_tokens:
+            raise ModelError(
+                f"item {q.item!r} has a choice of no tokens or of more than the "
+                f"{model.context_tokens} that {model.name} takes; leave it out, or use another "
+                "model"
+            )
+        rows = np.zeros((len(choices), N_COLUMNS))
+        rows[:, N_TOKENS], rows[:, TRUNCATED] = sizes, len(ids) > model.context_tokens
+        rows[:, UNKNOWN_TOKENS] = [unknown in choice for choice in choices]
+        scores.append(rows)
+        inputs.append(_Input(row, {"input_ids": ids[-model.context_tokens :]}, choices))
+
+    def log_probabilities(batch: list[_Input], tensors: dict[str, torch.Tensor]) -> list[NDArray]:
+        # The encoder reads a prompt once; its output is repeated for the choices of the item.
+        n_choices = [len(one.choices) for one in batch]
+        repeats = torch.tensor(n_choices, device=model.device)
+        encoded = model.network.get_encoder()(**tensors)
+        encoded.last_hidden_state = encoded.last_hidden_state.repeat_interleave(repeats, dim=0)
+        mask = tensors["attention_mask"].repeat_interleave(repeats, dim=0)
+        # The decoder reads a start token and the choice but its last token; what pads a choice
+        # stands behind it, where the choice does not see it.
+        choices = [torch.tensor(choice) for one in batch for choice in one.choices]
+        target = pad_sequence(choices, batch_first=True).to(model.device)
+        read = functional.pad(target[:, :-1], (1, 0), value=start)
+        logits = model.network(
+            encoder_outputs=encoded, attention_mask=mask, decoder_input_ids=read
+        ).logits
+        log_p = logits.float().log_softmax(dim=-1).gather(-1, target[..., None])[..., 0].cpu()
+        nats = [float(p[: len(c)].double().sum()) for p, c in zip(log_p, choices, strict=True)]
+        return np.split(np.array(nats), np.cumsum(n_choices)[:-1])
+
+    owners = [q.item for q in questions]
+    for row, nats in _in_batches(model, inputs, log_probabilities, owners, batch_tokens).items():
+        scores[row][:, NATS] = nats
+    return scores
+
+
+def scoring_options(model: LanguageModel, bos: str | None) -> ScoringOptions:
+    """Return the options that a language model scores choices by."""
+    if model.kind != "encoder-decoder":
+        return resolve_options(model, bos=start_token(model, bos))
+    if bos != "auto":
+        raise ModelError(
+            f"{model.name} is an encoder-decoder, which takes no bos={bos!r}: its decoder begins "
+            "with a token of its own; leave bos out"
+        )
+    start = getattr(model.network.config, "decoder_start_token_id", None)
+    if start is None:
+        raise ModelError(
+            f"the configuration of {model.name} has no decoder_start_token_id, with which its "
+            "decoder begins; set it as its makers say"
+        )
+    start = model.tokenizer.convert_ids_to_tokens(start)
+    return ScoringOptions(None, start, False, model.context_tokens, 0, False, False)
 
 
 def start_token(model: LanguageModel, bos: str | None) -> str | None:
@@ -218,7 +319,7 @@ def _score_by_language_model(
     model: LanguageModel, questions: Sequence[Question], bos: str | None, batch_tokens: int | None
 ) -> list[Scores]:
     """Return the log-probability of each choice's tokens after its prompt."""
-    options = resolve_options(model, bos=start_token(model, bos))
+    options = scoring_options(model, bos)
     owner = np.repeat(np.arange(len(questions)), [len(q.choices) for q in questions])
     texts = [_document(q.prompt, choice) for q in questions for choice in q.choices]
     n_before = np.array([len(questions[int(k)].prompt.split()) for k in owner])

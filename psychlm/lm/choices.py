@@ -219,7 +219,9 @@ def choice_logprobs(
         Token before the prompt of a language model. ``"auto"``: the one that a causal model's
         tokenizer itself puts before a text, if any (as lm-evaluation-harness does), and for models
         of other kinds as in :func:`psychlm.lm.surprisal`. None: no token. An empty prompt always
-        has a token before it, without which a choice's first token could not be predicted.
+        has a token before it, without which a choice's first token could not be predicted. An
+        encoder-decoder (T5) takes ``"auto"`` only: its encoder reads the prompt between the
+        tokenizer's own special tokens, and its decoder begins the choice with a token of its own.
     device : str or torch.device
         Where a model given by name is loaded.
     batch_tokens : int, optional
@@ -254,7 +256,6 @@ def choice_logprobs(
     from psychlm.lm import _choice_scores as columns
     from psychlm.lm._load import LanguageModel, ModelError
     from psychlm.lm.choice_model import load_choice_model
-    from psychlm.lm.forward import resolve_options
     from psychlm.lm.prompts import fill_prompts
 
     items = check_items(items)
@@ -295,7 +296,7 @@ def choice_logprobs(
     table = pd.DataFrame(np.array(padded).T, index=pd.Index(ids, name="item"))
     table = table.rename_axis(columns="choice")
     table.attrs = {"model": model.name, "revision": model.revision, "normalise": normalise}
-    start = resolve_options(model, bos=columns.start_token(model, bos)).bos if language else None
+    start = columns.scoring_options(model, bos).bos if language else None
     table.attrs |= {"prompt": str(prompt), "bos": start}
     # Report items whose scores rest on less than their whole text.
     cut = f"are longer than {model.name} takes ({model.context_tokens} tokens), and lost their "
@@ -327,13 +328,12 @@ def _cached_scores(
     from psychlm.lm import _choice_scores as columns
     from psychlm.lm._load import LanguageModel
     from psychlm.lm.cache import ResultStore, key
-    from psychlm.lm.forward import resolve_options
 
     # The key of a question holds all that its scores depend on.
     identity = {"scheme": SCHEME, "revision": model.revision, "dtype": str(model.network.dtype)}
     if isinstance(model, LanguageModel):
         identity |= {"kind": model.kind}
-        identity |= asdict(resolve_options(model, bos=columns.start_token(model, bos)))
+        identity |= asdict(columns.scoring_options(model, bos))
     else:
         identity |= {"task": model.task, "labels": json.dumps(model.labels)}
         identity |= {"context_tokens": str(model.context_tokens)}

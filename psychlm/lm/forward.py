@@ -97,6 +97,12 @@ def resolve_options(
     ModelError
         If an option does not suit the model.
     """
+    if model.kind == "encoder-decoder":
+        raise ModelError(
+            f"{model.name} is an encoder-decoder: its decoder predicts a text from another text, "
+            "not each word from the words before it; use a causal or a masked model for surprisal, "
+            "or let this one answer items with lm.evaluate"
+        )
     tokenizer, masked = model.tokenizer, model.kind == "masked"
     if correction not in ("pimentel-meister", None):
         raise ModelError(f"correction {correction!r} is unknown; choose 'pimentel-meister' or None")

@@ -5,7 +5,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from psychlm import data, frames
+from psychlm import frames
 from psychlm.corpora import reading_times as corpora
 from psychlm.frames import FrameError
 
@@ -225,20 +225,3 @@ def test_frequencies_of_typographic_apostrophes_and_decomposed_accents_are_found
     printed = pd.Series(["don’t", "“Don't”", "cafe\u0301,", "l’a"])
     counts = {"don't": 4, "café": 2, "l’a": 3}
     assert np.exp(corpora.log_frequency(printed, counts)).tolist() == pytest.approx([4, 4, 2, 3])
-
-
-@pytest.mark.needs_share
-@pytest.mark.parametrize("reader", [corpora.ucl, corpora.natural_stories, corpora.provo])
-def test_committed_facts_stand_in_for_texts_that_are_not_at_hand(reader, monkeypatch):
-    original = reader()
-
-    def absent(name):
-        raise data.DataMissingError(name)
-
-    monkeypatch.setattr(data, "path", absent)
-    facts = reader()
-    assert "words are shapes" in facts.notes[0]
-    pd.testing.assert_frame_equal(facts.readings, original.readings)
-    pd.testing.assert_frame_equal(
-        corpora.exclude(facts.words)[1], corpora.exclude(original.words)[1]
-    )

@@ -244,16 +244,78 @@ def test_a_tokenizer_that_adds_a_start_token_keeps_it_in_prompts(questions) -> N
     assert found.attrs["bos"] == tokenizer.bos_token
 
 
-def test_a_masked_model_gives_the_pseudo_log_likelihood_of_the_choice(wordpiece, questions) -> None:
-    network = tiny.network("bert", wordpiece)
-    found = choice_logprobs(
-        questions, wrap_language_model(network, wordpiece), prompt=Prompt("{prompt}")
-    )
+@pytest.mark.parametrize("family", ["bert", "roberta"])
+def test_a_masked_model_gives_the_pseudo_log_likelihood_of_the_choice(
+    family, tmp_path, questions
+) -> None:
+    tokenizer = tiny.TOKENIZERS[family]()
+    network = tiny.network(family, tokenizer)
+    network.save_pretrained(tmp_path)
+    tokenizer.save_pretrained(tmp_path)
+    found = choice_logprobs(questions, tmp_path, prompt=Prompt("{prompt}"), cache=False)
     for item in questions.itertuples():
         for k, choice in enumerate(item.choices):
             assert found.loc[item.item_id, k] == pytest.approx(
-                masked_alone(network, wordpiece, item.prompt, f" {choice}"), abs=1e-4
+                masked_alone(network, tokenizer, item.prompt, f" {choice}"), abs=1e-4
             )
+
+
+@pytest.mark.filterwarnings("ignore:.*does not know")
+@pytest.mark.parametrize("family", ["t5", "bart"])
+@pytest.mark.parametrize("normalise", ["sum", "token", "unconditional"])
+def test_an_encoder_decoder_gives_a_choice_the_loss_that_transformers_gives_it(
+    family, normalise, tmp_path, questions
+) -> None:
+    tokenizer = tiny.TOKENIZERS[family]()
+    network = tiny.network(family, tokenizer)
+    network.save_pretrained(tmp_path)
+    tokenizer.save_pretrained(tmp_path)
+    found = evaluate(questions, {"it": tmp_path}, normalise=normalise, cache=False).logprobs
+    in_memory = wrap_language_model(network, tokenizer)
+    one_by_one = choice_logprobs(questions, in_memory, normalise=normalise, batch_tokens=1)
+    np.testing.assert_allclose(found, one_by_one, atol=1e-5)
+    assert in_memory.kind == "encoder-decoder"
+    assert one_by_one.attrs["bos"] == {"t5": "<pad>", "bart": "</s>"}[family]
+
+    @torch.inference_mode()
+    def alone(prompt, choice):
+        labels = tokenizer(choice, add_special_tokens=False, return_tensors="pt").input_ids
+        read = tokenizer(prompt, return_tensors="pt").input_ids
+        assert read[0, -1] == tokenizer.eos_token_id and labels[0, -1] != tokenizer.eos_token_id
+        return -float(network(input_ids=read, labels=labels).loss), labels.shape[1]
+
+    for item in questions.itertuples():
+        for k, choice in enumerate(item.choices):
+            mean, n = alone(f"Question: {item.prompt}\nAnswer:", f" {choice}")
+            bare, _ = alone("Answer:", f" {choice}")
+            expected = {"sum": mean * n, "token": mean, "unconditional": (mean - bare) * n}
+            assert found.loc[("it", item.item_id), k] == pytest.approx(
+                expected[normalise], abs=1e-3
+            )
+
+
+@pytest.mark.filterwarnings("ignore:.*does not know")
+def test_an_encoder_decoder_reads_the_end_of_a_long_prompt_and_gives_no_surprisal(
+    questions,
+) -> None:
+    tokenizer = tiny.sentence_end()
+    model = wrap_language_model(tiny.network("t5", tokenizer), tokenizer, name="tiny")
+    text = "the old man and the sea, " * 40 + "and"
+    cut = tokenizer(text, verbose=False).input_ids[-tiny.CONTEXT :]
+    long = questions.assign(prompt=[text, *questions["prompt"][1:]])
+    with pytest.warns(RuntimeWarning, match=r"1 of 4 items are .* lost their beginning"):
+        found = choice_logprobs(long, model, prompt=Prompt("{prompt}"))
+    labels = tokenizer(" the horse", add_special_tokens=False, return_tensors="pt").input_ids
+    with torch.inference_mode():
+        loss = model.network(input_ids=torch.tensor([cut]), labels=labels).loss
+    assert found.loc[11, 0] == pytest.approx(-float(loss) * labels.shape[1], abs=1e-3)
+    with pytest.raises(ModelError, match=r"tiny is an encoder-decoder.* lm.evaluate"):
+        surprisal("the old man", model)
+    with pytest.raises(ModelError, match="which takes no bos=None"):
+        choice_logprobs(questions, model, bos=None)
+    much = questions.assign(choices=[["the sea " * 80, "no"], *questions["choices"][1:]])
+    with pytest.raises(ModelError, match=r"item 11 has a choice .* more than the 64 that tiny"):
+        choice_logprobs(much, model)
 
 
 @pytest.mark.filterwarnings("ignore:.*does not know")

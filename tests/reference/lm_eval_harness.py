@@ -1,4 +1,4 @@
-"""Write ``lm_eval_harness.json``: what lm-evaluation-harness gives for two models and twenty items.
+"""Write ``lm_eval_harness.json``: what lm-evaluation-harness gives for models and twenty items.
 
 The harness (Gao et al. 2021) has many dependencies and is no dependency of the project. To write
 the file again, in an environment of its own::
@@ -9,7 +9,9 @@ the file again, in an environment of its own::
 
 The items are the first twenty of ARC-Easy's test set with four choices, under the harness's own
 template for ARC. Only numbers are written: log-probabilities (nats), ``acc`` (highest sum) and
-``acc_norm`` (highest sum divided by the number of characters of the choice).
+``acc_norm`` (highest sum divided by the number of characters of the choice). The models are
+SmolLM2, and with random weights a causal model (GPT-2) and an encoder-decoder (T5, the harness's
+backend "seq2seq").
 """
 
 from __future__ import annotations
@@ -50,6 +52,30 @@ def tiny_gpt2(folder: Path) -> str:
     return str(folder / "tiny-gpt2")
 
 
+def tiny_t5(folder: Path) -> str:
+    """Save T5 with two layers, 512 positions and random weights, drawn with seed 0.
+
+    Its tokenizer is of BART's kind: training one of T5's kind gives other pieces each time.
+    """
+    import tiny_models
+    import torch
+    from transformers import T5Config, T5ForConditionalGeneration
+
+    tokenizer = tiny_models.roberta_tokenizer()
+    tokenizer.model_max_length = 512
+    torch.manual_seed(0)
+    sizes = {"d_model": 32, "d_kv": 16, "d_ff": 64, "num_layers": 2, "num_heads": 2}
+    special = {"pad_token_id": tokenizer.pad_token_id, "eos_token_id": tokenizer.eos_token_id}
+    special |= {"decoder_start_token_id": tokenizer.pad_token_id}
+    network = T5ForConditionalGeneration(T5Config(vocab_size=len(tokenizer), **sizes, **special))
+    network.save_pretrained(folder / "tiny-t5")
+    tokenizer.save_pretrained(folder / "tiny-t5")
+    return str(folder / "tiny-t5")
+
+
+TINY = {"tiny-gpt2": tiny_gpt2, "tiny-t5": tiny_t5}
+
+
 def main() -> None:
     """Run the harness on both models and write its numbers."""
     import lm_eval
@@ -74,7 +100,7 @@ def main() -> None:
             "metric_list": [{"metric": "acc"}, {"metric": "acc_norm"}],
         }
         folders = {"smollm2": str(_load.find_checkpoint("smollm2", None)[2])}
-        folders["tiny-gpt2"] = tiny_gpt2(folder)
+        folders |= {model: save(folder) for model, save in TINY.items()}
         written = {"lm_eval": lm_eval.__version__, "items": items["item_id"].tolist()}
         for model, address in folders.items():
             results = lm_eval.simple_evaluate(
