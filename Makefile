@@ -47,7 +47,7 @@ test: $(VENV)/.installed ## Lint, check types, run every test and every notebook
 .PHONY: bench
 bench: $(VENV)/.developed ## Measure speed and memory beside the peers installed; write docs/speed.md
 	$(BIN)/python -m pytest tests/bench -o python_files='bench_*.py' --benchmark-only --benchmark-json=reports/bench/.raw.json
-	$(BIN)/python docs/tables.py speed
+	$(BIN)/python docs/tables.py speed on_a_cluster
 
 .PHONY: docs
 docs: $(VENV)/.developed ## Build the documentation into reports/docs/

@@ -1,8 +1,8 @@
-"""Write the numbers of the documentation: ``python docs/tables.py results|speed``.
+"""Write the numbers of the documentation: ``python docs/tables.py results|speed|on_a_cluster``.
 
 ``results`` counts in docs/results.md how many published numbers came out again, from the reports at
 hand, and writes the numbers of README's findings anew; ``speed`` lists in docs/speed.md what ``make
-bench`` left in reports/bench/.
+bench`` left in reports/bench/, and ``on_a_cluster`` computes from it what large jobs cost.
 
 A number in README stands between comments that say where it comes from,
 ``<!--=KEY|HOW|FORMAT-->0.70<!--/-->``: the key of a recorded number or a pattern of keys, a name in
@@ -12,6 +12,7 @@ A number in README stands between comments that say where it comes from,
 from __future__ import annotations
 
 import json
+import math
 import re
 import sys
 from fnmatch import fnmatchcase
@@ -112,12 +113,47 @@ def speed(folder: Path) -> str:
     return "\n".join(lines) + "\n"
 
 
+def costs(folder: Path) -> str:
+    """Return a table of the core hours of large jobs, from the rates of benchmarks.
+
+    A rate is the amount of work of a benchmark (the product of the fields named) by its seconds.
+    """
+    gpt2 = "words under a model of GPT-2 small's size"
+    trained = "texts that {} read in training, over all models and epochs"
+    fits = "additive models of {readings:,} readings"
+    # module, benchmark, fields whose product is its amount of work, unit, example, its amount
+    examples = [
+        ("surprisal", "documents[pimentel-meister]", ["words"], gpt2)
+        + ("100 such models, 100,000 words", 100 * 100_000),
+        ("crowd", "crowd_against_a_loop[bag]", ["n_models", "n_texts"], trained.format("bags"))
+        + ("10,000 bags of words, 7,000 texts, 20 epochs", 10_000 * 7_000 * 20),
+        ("crowd", "crowd_against_a_loop[lstm]", ["n_models", "n_texts"], trained.format("LSTMs"))
+        + ("10,000 LSTMs, 7,000 texts, 20 epochs", 10_000 * 7_000 * 20),
+        ("sweep", "sweep_beside_bam[1000]", ["fits"], fits)
+        + ("10,000 models, three measures", 10_000 * 3),
+        ("sweep", "sweep_with_heldout_gains", ["fits"], fits + ", with ten folds")
+        + ("10,000 models, three measures", 10_000 * 3),
+    ]
+    lines = ["| work | per core second | example | core hours |", "| --- | ---: | --- | ---: |"]
+    for module, name, fields, unit, example, amount in examples:
+        content = json.loads((folder / f"{module}.json").read_text(encoding="utf-8"))
+        row = {row["name"]: row for row in content["benchmarks"]}[f"test_{name}"]
+        # processor seconds where a benchmark's own are wall seconds of several threads
+        rate = math.prod(row[field] for field in fields) / row.get("cpu_seconds", row["seconds"])
+        hours = amount / rate / 3600
+        lines.append(f"| {unit.format(**row)} | {rate:,.3g} | {example} | {hours:,.2g} |")
+    return "\n".join(lines) + "\n"
+
+
 def main() -> None:
     """Write the page that is named on the command line."""
     root, mark = data.root(), "<!-- table -->\n"
     for page in sys.argv[1:]:
         reports = root / "reports"
-        made = results(reports) if page == "results" else speed(reports / "bench")
+        if page == "results":
+            made = results(reports)
+        else:
+            made = {"speed": speed, "on_a_cluster": costs}[page](reports / "bench")
         file = root / "docs" / f"{page}.md"
         head = file.read_text(encoding="utf-8").partition(mark)[0]
         with data.atomic_write(file) as part:

@@ -180,6 +180,7 @@ def item_curves(
         shown = item if responses is None else None
         ax.plot(theta, curves[item], color=colour, label=shown)
         if responses is not None:
+            # Observed means of groups, with 95 % of their sampling error.
             levels = [0.0, 1.0] if fit.levels is None else fit.levels[item]
             observed = responses[item].map(dict(zip(levels, category, strict=False)))
             by_group = observed.groupby(group)
@@ -410,6 +411,7 @@ def effect_surface(fit: Any, term: str, *, ax: Axes | None = None) -> Axes:
     low, span = fit.data[names].min(), np.ptp(fit.data[names], axis=0)
     known = ((fit.data[names] - low) / span).drop_duplicates()
     points = (table[names] - low) / span
+    # Leave points empty that are far from all data, in shares of the plot.
     distance = scipy.spatial.cKDTree(known.to_numpy()).query(points.to_numpy())[0]
     z = table["effect"].where(distance < 0.1).to_numpy().reshape(40, 40)
     x, y = (np.unique(table[name]) for name in names)

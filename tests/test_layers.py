@@ -6,6 +6,7 @@ import ast
 import re
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
 import psychlm
@@ -20,6 +21,7 @@ ONLY_IMPORTED_BY = {
 FILES = [file for file in sorted(PACKAGE.rglob("*.py")) if file != PACKAGE / "__init__.py"]
 
 
+@cache
 def layers() -> dict[str, int]:
     """Return the layer of each module or sub-package, as the package's docstring lists them."""
     found = {}
@@ -30,6 +32,7 @@ def layers() -> dict[str, int]:
     return found
 
 
+@cache
 def imported(file: Path) -> set[str]:
     """Return the full names of all modules that a file imports, inside functions too."""
     names: set[str] = set()

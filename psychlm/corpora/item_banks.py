@@ -376,6 +376,7 @@ def read_arc(source: Source) -> pd.DataFrame:
             f"{source} has another layout than ARC's, where a question has a stem, and choices "
             f"with label and text ({error})"
         ) from error
+    # Keys are labels of choices; test sets hide them.
     keys = frame.get("answerKey", pd.Series("", index=frame.index)).fillna("").astype(str).tolist()
     pairs = list(zip(keys, labels, strict=True))
     same, no_choice = "the same label, so that both may be right", "labels none of their choices"
@@ -550,6 +551,7 @@ def read_items(source: Source) -> pd.DataFrame:
     """
     lines = read_lines(source)
     first = lines[0] if lines else ""
+    # Sources that are no JSON: a table, or lines of label and sentence, or blocks of six lines.
     if not first.lstrip().startswith(("{", "[")):
         columns = first.split("\t")
         if "Premise" in columns:
@@ -570,6 +572,7 @@ def read_items(source: Source) -> pd.DataFrame:
         told = {"prompt": blocks[0], "choices": _columns(blocks, *[2, 3, 4, 5])}
         told |= {"answer": blocks[1].astype(int), "template": "continuation"}
         return _finish(pd.DataFrame({"item_id": _numbered_ids(source, len(blocks))} | told))
+    # JSON: the first layout whose keys are there.
     records = read_records(source)
     keys = set().union(*(record.keys() for record in records[:50]))
     for needed, build in LAYOUTS:

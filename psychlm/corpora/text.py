@@ -19,6 +19,7 @@ import zipfile
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 from itertools import takewhile
 
 import numpy as np
@@ -174,6 +175,7 @@ def _nltk(corpus: str, member: str, archive: zipfile.ZipFile) -> Iterator[str]:
                 yield re.sub(r"\s*--+\s*", " -- ", block)
 
 
+@cache
 def novel_counts() -> Counter[str]:
     """Return how often each word stands in the 20 novels, bare and in lower case."""
     novels = takewhile(lambda pair: pair[0] == "novels", paragraphs())

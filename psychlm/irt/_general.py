@@ -388,9 +388,11 @@ def starting_cells(
     table = table[:, [j for j, _ in spec.columns]]
     moments = np.zeros((2, n_groups))
     if start is not None:
-        for place, (j, g) in enumerate(spec.columns):
-            own = start if start.groups is None else start.in_group(spec.groups[g])
-            table[:2, place] = own.items.loc[spec.items[j], ["a", "d"]]
+        for number, label in enumerate(spec.groups):
+            own = start if start.groups is None else start.in_group(label)
+            earlier = own.items.loc[spec.items, ["a", "d"]].to_numpy().T
+            places = [place for place, (_, g) in enumerate(spec.columns) if g == number]
+            table[:2, places] = earlier[:, [spec.columns[place][0] for place in places]]
         if start.groups is not None:
             known = start.groups.reindex(spec.groups)
             moments = np.stack([known["mean"], np.log(known["sd"])])

@@ -455,6 +455,8 @@ class CategoryEM:
         # Missing information: posterior covariances of the scores, by orthonormal polynomials.
         largest = 0.0
         polynomials = orthonormal_polynomials(weights, grid.fine, n_polynomials)
+        # absent asymptotes are no estimates, and their derivatives too small for fast products
+        estimated = of_items.flatten(1).any(1).nonzero().flatten().tolist()
         for degree, weighted in enumerate(polynomials):
             if degree == 0:
                 continue
@@ -462,7 +464,7 @@ class CategoryEM:
             total = torch.zeros(len(weights), layout.n_estimates, dtype=torch.float64)
             for part, hot, first, _ in tables:
                 by_node = first.permute(3, 0, 1, 2).flatten(1, 2)  # (n_kinds, n_items n_cat, n)
-                for kind in range(n_kinds):
+                for kind in estimated:
                     score = (projected @ by_node[kind].T).mul_(hot)
                     score = score.view(len(hot), -1, answers.n_categories).sum(2)
                     total += score @ of_items[kind, part]

@@ -132,6 +132,7 @@ def minimal_pairs(
         several = isinstance(models, Sequence) and not isinstance(models, str)
         listed = list(models) if several else [models]
         models = {str(getattr(one, "name", one)): one for one in listed}
+    # Score the good and the bad sentences of all pairs in one call for each model.
     texts = {f"{side}-{i}": text for side in ("good", "bad") for i, text in enumerate(table[side])}
     parts = []
     for name, model in models.items():
@@ -148,6 +149,7 @@ def minimal_pairs(
         part = table.assign(model=name, good_bits=good, bad_bits=bad, correct=correct)
         parts.append(part)
     graded = pd.concat(parts, ignore_index=True)
+    # Accuracy by group, and over all pairs.
     both = pd.concat([graded.assign(group=graded[by]), graded.assign(group="all")])
     groups = both.groupby(["model", "group"], sort=False)["correct"]
     accuracy = groups.agg(accuracy="mean", n="size").rename_axis(["model", by])

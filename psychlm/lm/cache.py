@@ -101,6 +101,7 @@ class ResultStore:
         if self._connection is None:
             return results
         try:
+            # SQLite takes a limited number of keys in one query.
             for first in range(0, len(keys), KEYS_AT_ONCE):
                 some = keys[first : first + KEYS_AT_ONCE]
                 marks = ",".join("?" * len(some))

@@ -130,6 +130,7 @@ def load_choice_model(
             AutoTokenizer,
         )
 
+        # The configuration tells what the model does, and so which class opens it.
         config = AutoConfig.from_pretrained(address, **source)
         task = task or task_of_model(config)
         if task == "language-model":

@@ -438,6 +438,7 @@ def evaluate(items: pd.DataFrame, models: Any, **options: Any) -> Evaluation:
         models = {str(name): model for name, model in named}
     if not models:
         raise FrameError("no model was given")
+    # Each model is a person: its scores, its predictions, and what it was asked with.
     logprobs, predicted, persons = {}, {}, {}
     for person, model in models.items():
         scores = choice_logprobs(items, model, **options)

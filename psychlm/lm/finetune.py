@@ -96,6 +96,7 @@ def encode(
         second = items["hypothesis"].tolist() if task == "pair" else None
         encoded = tokenizer(items["prompt"].tolist(), second, **options)
         rows = list(range(len(items)))
+        # Answers are matched with the labels by meaning: items may spell or order them otherwise.
         place = {meaning(word): i for i, word in enumerate(labels)}
         words = [choices[k] for choices, k in zip(items["choices"], items["answer"], strict=True)]
         unknown = [not set(map(meaning, choices)) <= set(place) for choices in items["choices"]]
@@ -282,6 +283,7 @@ def open_for_training(
         dtype=torch.float32,
         **options,
     )
+    # The head is new, and a pooler may be; every other weight must come from the checkpoint.
     body = f"{network.base_model_prefix}."
     lacking = [k for k in report["missing_keys"] if k.startswith(body) and "pool" not in k]
     if lacking:
@@ -322,6 +324,7 @@ def run_trainer(
         mcc = np.nan if several else matthews_corrcoef(target, chosen)
         return {"accuracy": float((chosen == target).mean()), "mcc": float(mcc)}
 
+    # AdamW with a warm-up; a checkpoint and, with held-out items, a score after every epoch.
     steps = -(-len(features) // options["batch_size"]) * options["epochs"]
     os.environ["ACCELERATE_TORCH_DEVICE"] = str(device)  # where accelerate places the batches
     arguments = TrainingArguments(
@@ -348,6 +351,7 @@ def run_trainer(
     )
     # by itself the Trainer takes the first GPU, or all of them
     vars(arguments)["_setup_devices"], arguments._n_gpu = device, int(device.type != "cpu")
+    # Without held-out items all epochs are trained.
     collate = DataCollatorForMultipleChoice if several else DataCollatorWithPadding
     stop: list[Any] = [] if held is None else [EarlyStoppingCallback(options["patience"])]
     trainer = Trainer(

@@ -49,6 +49,7 @@ def simulate_bank(estimates: pd.DataFrame, rng: np.random.Generator) -> Bank:
     """
     topic = pd.read_csv(data.path("comprehenotes/items")).set_index("item")["topic"]
     sound = estimates[["a", "b", "c"]].assign(topic=topic, flaw="", partner="")
+    # Fill each topic up to its size with bad questions, the flaws in turn.
     bad: list[dict[str, object]] = []
     for name, size in TOPIC_SIZES.items():
         partners = rng.permutation(sound.index[sound["topic"] == name])
@@ -72,6 +73,7 @@ def simulate_bank(estimates: pd.DataFrame, rng: np.random.Generator) -> Bank:
             bad.append(row)
     names = pd.Index([f"bad-{i + 1:02d}" for i in range(len(bad))], name="item")
     items = pd.concat([sound, pd.DataFrame(bad, index=names)])
+    # Draw the responses topic by topic; a dependent question copies its partner for some persons.
     responses = {}
     for name, rows in items.groupby("topic", sort=False):
         large = len(rows) >= 18
@@ -82,6 +84,7 @@ def simulate_bank(estimates: pd.DataFrame, rng: np.random.Generator) -> Bank:
             copied, drawn[dependent["partner"]], drawn[dependent.index]
         )
         if large:
+            # Of three booklets of questions, each person misses one.
             booklet = rng.permutation(np.arange(len(rows)) % 3)
             drawn = drawn.mask(rng.integers(0, 3, len(drawn))[:, None] == booklet)
         responses[str(name)] = drawn

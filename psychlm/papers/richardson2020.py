@@ -154,6 +154,7 @@ def partial_input_baseline(
             raise ValueError("vector similarity needs given vectors: lexicon=Lexicon.of_encoder()")
         scores, n_train = vector_similarity(test, lexicon), 0
     else:
+        # Hold a fifth of the clusters out to stop by, and train on the others.
         clusters = train["cluster"].unique()
         if len(clusters) < 2:
             raise FrameError(
@@ -176,6 +177,7 @@ def partial_input_baseline(
             development=development,
         )
         scores, n_train = model.logprobs(test), len(train)
+    # The accuracy on the test items, with its interval over clusters.
     all_of_it = test.assign(all="all")
     accuracy = instance_accuracy(all_of_it, grade(test, scores), by="all").iloc[0]
     return BaselineResult(

@@ -39,6 +39,7 @@ def _by_cluster(
         )
     if correct.index.has_duplicates:
         raise FrameError("a question is graded more than once; grade one model at a time")
+    # One row per cluster, with the accuracy of all questions of its group beside it.
     grades = correct.loc[items["item_id"]].to_numpy(dtype=np.float64)
     if ((grades < 0) | (grades > 1)).any():
         raise FrameError("grades lie between 0 and 1; these do not")
@@ -82,6 +83,7 @@ def instance_accuracy(
     columns = ["n_questions", "n_clusters", "accuracy", "low", "high"]
     if clusters.empty:
         return pd.DataFrame(columns=columns, dtype=float)
+    # x_c - p m_c of each cluster, and the sums of each group.
     deviation = clusters["sum"] - clusters["rate"] * clusters["size"]
     groups = clusters.assign(square=deviation**2).groupby(keys, observed=True)
     table = groups.agg(
@@ -92,6 +94,7 @@ def instance_accuracy(
     )
     n, g = table["n_questions"], table["n_clusters"]
     p = table["right"] / n
+    # The number of independent questions that would have the variance between clusters.
     with np.errstate(divide="ignore", invalid="ignore"):
         variance = table["squares"] / n**2 * g / (g - 1)
         degenerate = (p == 0) | (p == 1) | (g == 1) | (variance == 0)

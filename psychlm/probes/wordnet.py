@@ -83,7 +83,7 @@ class WordNet:
     version : str
         As the files' headers have it: "3.0".
     concepts : DataFrame, one row per concept
-        ``name`` ("squat.v.01"), ``pos`` (n, v, a, r), ``lexname`` ("verb.motion"), ``gloss``.
+        ``name`` ("squat.v.01"), ``pos`` (n, v, a, r), ``gloss``.
     lemmas : DataFrame
         ``node``, ``lemma`` ("get cracking"): the words of every concept, in WordNet's order.
     contexts : DataFrame
@@ -247,7 +247,6 @@ def load(path: str | Path | None = None, *, pos: str = "nvar") -> WordNet:
             {
                 "name": [synset.name() for synset in synsets],
                 "pos": part_of,
-                "lexname": [synset.lexname() for synset in synsets],
                 "gloss": [AFTER_QUOTE.sub("", s.definition()).strip(" ;,:") for s in synsets],
             }
         )

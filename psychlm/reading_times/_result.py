@@ -189,6 +189,8 @@ class GAMFit:
                 f"{term!r} is no linear term or smooth of the fit, which has "
                 f"{list(self.model.parts)}; random effects are in fit.random_effects()"
             )
+        # A grid over the range of each number and the levels of each factor; the term depends on no
+        # other columns.
         part = self.model.parts[term]
         axes = []
         for name in part.variables:
@@ -420,6 +422,7 @@ def test_random(
     label : str
         The one to test.
     """
+    # Eliminate the other random effects: M = X'Q^-1 X, and the weight X'Q X.
     tested = owner == label
     others = (owner != "") & ~tested
     kept = ~others
@@ -428,10 +431,12 @@ def test_random(
         border, of_z = xx[np.ix_(others, kept)], np.diag(penalty[others])
         m = m - border.T @ np.linalg.solve(xx[np.ix_(others, others)] + of_z, border)
         weight = weight + border.T @ (border / penalty[others][:, None])
+    # The tested block of W / scale, and of P.
     s, chosen = np.diag(penalty[kept]), np.ix_(tested[kept], tested[kept])
     inverse = np.linalg.inv(m + s)
     frequentist = (inverse @ m @ inverse)[chosen]
     precision = np.linalg.inv(np.linalg.inv(weight + s)[chosen])
+    # Eigenvalues of P W, which are those of the symmetric W^1/2 P W^1/2.
     values, vectors = np.linalg.eigh(frequentist)
     root = vectors * np.sqrt(np.maximum(values, 0))
     weights = np.linalg.eigvalsh(root.T @ precision @ root)

@@ -100,6 +100,7 @@ def fit(
             n_missing=int(readings[response].isna().sum()),
         )
 
+    # Columns of expressions are computed on the rows that have a response, and all are checked.
     parsed, state = parse(formula), State()
     (response,) = parsed.columns((parsed.response,))
     check_response(readings, response)

@@ -60,10 +60,8 @@ def power_curve(
         The sizes to try; every pair of them is one study.
     sd_residual, sd_word, sd_rate : float
         Standard deviations (ms, and ms per unit of x), as ``GAMFit.variance_components`` has them.
-    folds : int
-        Parts of the texts.
-    n_simulations : int
-        Simulated studies of each size.
+    folds, n_simulations : int
+        Parts of the texts, and simulated studies of each size.
     level : float
         1 - the level of the test, and coverage of the interval of power.
 

@@ -436,17 +436,20 @@ def place_smooth(smooth: Smooth, data: pd.DataFrame, weights: Floats | None) -> 
         base = tensor(smooth, data, weights, constrained=not is_number)
     if not smooth.by:
         return [base]
+    # Means and covariances of the basis at the data, by which a smooth with ``by`` is constrained.
     columns = base.columns(data)
     mean = np.average(columns, axis=0, weights=weights)
     centred = columns - mean
     xx = centred.T @ (centred if weights is None else centred * weights[:, None])
     moments = mean, xx / (len(data) if weights is None else weights.sum())
+    # A number multiplies the whole smooth, its constant included.
     if is_number:
         change = base.unconstrained(*moments)
         names = tuple(f"{smooth.label}.{i + 1}" for i in range(len(change)))
         padded = np.hstack([np.zeros((len(base.penalties), 1)), base.penalties])
         of_number = padded, base, smooth.by, None, None, mean, change
         return [By(smooth.label, smooth.all_variables, names, *of_number)]
+    # A factor has a smooth of its own for each level, centred as mgcv centres it.
     levels, found = factor_levels(data[smooth.by]) or (), list[Term]()
     for level in levels:
         label = f"{smooth.label}{level}"
