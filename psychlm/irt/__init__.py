@@ -6,8 +6,10 @@
 ``parallel_analysis``, ``two_factor`` and ``rotate`` the number of abilities. ``select_items`` makes
 a scale of a bank of items, and ``confirm`` tests it on new persons; ``linking_constants`` finds the
 change of scale between two fits. ``mantel_haenszel``, ``dif_logistic`` and ``dif_likelihood_ratio``
-test whether items work alike in two groups; ``lltm`` explains difficulties by features of the
-items. ``adaptive_test`` replays a computerised adaptive test.
+test whether items work alike in two groups, and ``dif_explanatory`` explains by which kinds of
+items they do not; ``lltm`` explains difficulties by features of the items, and
+``fit(..., difficulty_prior=...)`` takes such an explanation as prior. ``adaptive_test`` replays a
+computerised adaptive test.
 """
 
 from psychlm.irt._fit import fit
@@ -15,8 +17,10 @@ from psychlm.irt._lltm import LLTMFit, lltm
 from psychlm.irt._m2 import M2Fit, m2
 from psychlm.irt.adaptive import AdaptiveTest, adaptive_test
 from psychlm.irt.dif import (
+    ExplanatoryDIF,
     LikelihoodRatioDIF,
     MantelHaenszel,
+    dif_explanatory,
     dif_likelihood_ratio,
     dif_logistic,
     mantel_haenszel,
@@ -53,6 +57,7 @@ __all__ = [
     "AdaptiveTest",
     "Beta",
     "Confirmation",
+    "ExplanatoryDIF",
     "IRTFit",
     "IRTWarning",
     "InformationRange",
@@ -71,6 +76,7 @@ __all__ = [
     "adaptive_test",
     "assemble_form",
     "confirm",
+    "dif_explanatory",
     "dif_likelihood_ratio",
     "dif_logistic",
     "eigenvalues",

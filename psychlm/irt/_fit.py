@@ -1,8 +1,9 @@
 """Fit an item response model: check, compress, EM, refine, standard errors, result.
 
-``fit`` reads from top to bottom. ``estimate`` is the algorithm: EM on a coarse grid of ability
-(:mod:`psychlm.irt.em`), then Newton's method and, with guessing, other starts of single items
-(:mod:`psychlm.irt.newton`), again on finer grids until a finer one changes nothing.
+``fit`` chooses the method, and ``fit_logistic`` reads from top to bottom. ``estimate`` is the
+algorithm: EM on a coarse grid of ability (:mod:`psychlm.irt.em`), then Newton's method and, with
+guessing, other starts of single items (:mod:`psychlm.irt.newton`), again on finer grids until a
+finer one changes nothing.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import pandas as pd
 import torch
 
 from psychlm.frames import FrameError, format_names
+from psychlm.irt._explanatory import fit_explanatory
 from psychlm.irt._general import Names, fit_general
 from psychlm.irt.em import EM, Settings, reestimated_sd, squarem
 from psychlm.irt.likelihood import (
@@ -72,6 +74,7 @@ def fit(
     reference: object = None,
     free: Names | Mapping[str, Names] = (),
     start: pd.DataFrame | IRTFit | None = None,
+    difficulty_prior: pd.DataFrame | pd.Series | IRTFit | None = None,
     standard_errors: bool = True,
     item_names: Sequence[str] | pd.Index | None = None,
     max_iterations: int = 2000,
@@ -120,6 +123,14 @@ def fit(
     start : DataFrame or IRTFit, optional
         Items with a, d and c of an earlier fit, from which a refit takes a few steps; an IRTFit
         where there are groups.
+    difficulty_prior : DataFrame (items x covariates), Series by item or IRTFit, optional
+        Of the Rasch model: b is normal around its regression on covariates, predicted difficulties
+        or another fit's b, with a residual variance that is estimated (De Boeck 2008). Items then
+        borrow strength, and none is infinite: ``b`` and ``se_b`` are posterior modes and standard
+        deviations, ``fit.regression`` and ``fit.residual_sd`` the regression, and ``loglik`` is
+        marginal over items, too, by Laplace's approximation. A DataFrame without columns makes
+        items vary around one mean; an ``ability_sd`` of 0.01 logits, its bound, says that persons
+        differ by chance only. With residual variance 0 it is :func:`psychlm.irt.lltm`.
     standard_errors : bool
         Compute them, from the observed information.
     item_names : sequence, optional
@@ -154,46 +165,76 @@ def fit(
     >>> fit(simulate.responses(rng.normal(size=500), simulate.items(8, rng), rng)).converged
     True
     """
-    if method == "vi":
+    given: dict[str, Any] = {"guessing": guessing, "upper": upper, "equal": equal, "group": group}
+    given |= {"start": start, "priors": priors, "difficulty_prior": difficulty_prior}
+    algorithm = algorithm_of(method, model, given, free)
+    settings = Settings(tolerance, max_iterations, progress)
+    if algorithm == "vi":
         from psychlm.irt.variational import infer  # only for those who ask for it
 
-        refused = {"guessing": guessing, "upper": upper, "priors": priors, "equal": equal}
-        refused |= {"group": group, "start": start}
-        given = [name for name, value in refused.items() if value is not None]
-        if given or not isinstance(model, str):
+        return infer(responses, str(model), device=device, item_names=item_names).fit
+    if algorithm == "laplace":
+        return fit_explanatory(responses, difficulty_prior, item_names, settings)
+    if algorithm == "general":
+        given |= {"priors": priors or {}, "reference": reference, "free": free}
+        given |= {"standard_errors": standard_errors, "item_names": item_names}
+        del given["difficulty_prior"]
+        return fit_general(responses, model, **given, settings=settings)
+    encoded = encode_responses(
+        responses, pick_device(device, getattr(responses, "size", 0)), item_names
+    )
+    return fit_logistic(encoded, model, guessing, priors or {}, start, standard_errors, settings)
+
+
+def algorithm_of(
+    method: str, model: str | Mapping | pd.Series, given: dict[str, Any], free: Any
+) -> str:
+    """Return what fits the model: "vi", "laplace", "general" or "logistic".
+
+    Arguments that it does not take are refused.
+    """
+    named = [name for name, value in given.items() if value is not None]
+    if method == "vi":
+        if named or not isinstance(model, str):
             raise ValueError(
-                f"method='vi' takes one model for all items and no {given or 'model by item'}; "
+                f"method='vi' takes one model for all items and no {named or 'model by item'}; "
                 "use method='mml'"
             )
-        return infer(responses, model, device=device, item_names=item_names).fit
+        return "vi"
     if method != "mml":
         raise ValueError(f"method {method!r} is neither 'mml' nor 'vi'")
-
-    settings = Settings(tolerance, max_iterations, progress)
+    if "difficulty_prior" in named:
+        others = [*named, *(["free"] if len(free) else [])]
+        others.remove("difficulty_prior")
+        if others or not isinstance(model, str) or model.upper() != "RASCH":
+            raise ValueError(
+                f"difficulty_prior takes model='Rasch' (given: {model!r}) and none of the other "
+                f"arguments on items and groups (given: {others})"
+            )
+        return "laplace"
     general = isinstance(model, str) and model.upper() in ("4PL", "GRADED", "GPCM")
-    if general or upper is not None or equal is not None or group is not None:
-        return fit_general(
-            responses,
-            model,
-            guessing=guessing,
-            upper=upper,
-            priors=priors or {},
-            equal=equal,
-            group=group,
-            reference=reference,
-            free=free,
-            start=start,
-            standard_errors=standard_errors,
-            item_names=item_names,
-            settings=settings,
-        )
-    if len(free) or isinstance(start, IRTFit):
+    if general or {"upper", "equal", "group"} & set(named):
+        return "general"
+    if len(free) or isinstance(given["start"], IRTFit):
         raise ValueError("free= and start=IRTFit take groups: give group=, or start=fit.items")
+    return "logistic"
 
-    # Check and compress.
-    n_responses = getattr(responses, "size", 0)
-    encoded = encode_responses(responses, pick_device(device, n_responses), item_names)
-    kind, design, fixed_guessing = design_of(encoded, model, guessing, priors or {})
+
+def fit_logistic(
+    encoded: ResponseMatrix,
+    model: str | Mapping | pd.Series,
+    guessing: float | str | pd.Series | None,
+    priors: dict[str, Prior],
+    start: pd.DataFrame | None,
+    standard_errors: bool,
+    settings: Settings,
+) -> IRTFit:
+    """Fit 1PL, Rasch, 2PL and 3PL items to persons of one group: what :func:`fit` does with these.
+
+    Arguments are those of :func:`fit`, and responses are encoded.
+    """
+    # Check.
+    kind, design, fixed_guessing = design_of(encoded, model, guessing, priors)
     check_items(encoded, kind, design)
 
     # EM and refinement.
@@ -209,8 +250,8 @@ def fit(
     # Report problems, then put the estimates on the model's own scale.
     runaway = (found.parameters.slope.abs() >= LARGEST_SLOPE).cpu().numpy()
     unknown = np.isnan(errors.intercept) & ~runaway if standard_errors else np.array([False])
-    for message in problems(encoded.items, found, runaway, unknown, max_iterations):
-        warnings.warn(message, IRTWarning, stacklevel=2)
+    for message in problems(encoded.items, found, runaway, unknown, settings.max_iterations):
+        warnings.warn(message, IRTWarning, stacklevel=3)
     return result_of(encoded, kind, design, found, errors, runaway)
 
 
@@ -296,7 +337,7 @@ def check_items(responses: ResponseMatrix, kind: str, design: Design) -> None:
             f"groups ({shown}); if a group is one item under several names, keep one: "
             "copies count its responses twice",
             IRTWarning,
-            stacklevel=3,
+            stacklevel=4,
         )
 
 

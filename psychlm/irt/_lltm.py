@@ -11,7 +11,8 @@ import pandas as pd
 import torch
 from scipy import optimize, stats
 
-from psychlm.frames import FrameError, check_responses, format_names
+from psychlm.frames import check_responses
+from psychlm.irt._explanatory import check_covariates, wald_table
 from psychlm.irt._fit import fit
 from psychlm.irt.em import EM, LARGEST_LEAP, Settings, squarem
 from psychlm.irt.likelihood import Design, Parameters, gradient, quadrature_grid
@@ -19,7 +20,6 @@ from psychlm.irt.response_matrix import ResponseMatrix, encode_responses, uncomp
 from psychlm.irt.result import IRTFit, IRTWarning
 from psychlm.stats import Interval
 
-CONSTANT = "(constant)"
 MAX_ITERATIONS = 2000
 TOLERANCE, BOOT_TOLERANCE = 1e-4, 1e-2  # logits, of the estimates and of the bootstrap's refits
 SCORING_STEPS = 6
@@ -109,7 +109,7 @@ def lltm(
     Valentine (eds.), Handbook of Research Synthesis, 295-315 (explained share of true variance).
     """
     checked = check_responses(responses)
-    features = _check_design(design, checked.columns)
+    features = check_covariates(design, checked.columns)
     rasch = fit(checked, "Rasch")
     b, se = rasch.items["b"].to_numpy(), rasch.items["se_b"].to_numpy()
     x, sd = features.to_numpy(), rasch.ability_sd
@@ -131,8 +131,8 @@ def lltm(
     df, chi2 = len(b) - x.shape[1], max(2 * (rasch.loglik - loglik), 0.0)
     columns = {"b": b, "se_b": se, "b_explained": explained, "residual": b - explained}
     return LLTMFit(
-        coefficients=_table(eta, se_eta, features.columns),
-        two_step=_table(beta, se_beta, features.columns),
+        coefficients=wald_table(eta, se_eta, features.columns),
+        two_step=wald_table(beta, se_beta, features.columns),
         items=pd.DataFrame(columns, index=rasch.items.index),
         loglik=loglik,
         n_parameters=x.shape[1] + 1,
@@ -149,35 +149,6 @@ def lltm(
         converged=converged and rasch.converged,
         n_iterations=em.n_steps,
     )
-
-
-def _check_design(design: pd.DataFrame, items: pd.Index) -> pd.DataFrame:
-    """Return the constant and the features of the items, in their order, float64."""
-    absent = items.difference(design.index)
-    if len(absent):
-        raise FrameError(f"items {format_names(absent)} have no row in the design")
-    if design.index.has_duplicates or design.columns.has_duplicates or CONSTANT in design.columns:
-        raise FrameError(f"the design has an item or feature twice, or a feature {CONSTANT!r}")
-    chosen = design.loc[items]
-    text = [name for name in chosen if not pd.api.types.is_numeric_dtype(chosen[name])]
-    if text:
-        advice = "make indicators: pd.get_dummies(design, drop_first=True)"
-        raise FrameError(f"features {format_names(text)} are not numeric; {advice}")
-    values = chosen.astype(float)
-    missing = values.columns[~np.isfinite(values).all()]
-    if len(missing):
-        raise FrameError(f"features {format_names(missing)} are missing or infinite for some items")
-    values.insert(0, CONSTANT, 1.0)
-    # Linear dependence: a zero on the diagonal of R of the scaled columns.
-    scaled = values.to_numpy() / np.linalg.norm(values, axis=0).clip(1e-300)
-    size = np.abs(np.diag(np.linalg.qr(scaled, mode="r")))
-    dependent = values.columns[: len(size)][size < 1e-8].append(values.columns[len(size) :])
-    if len(dependent):
-        raise FrameError(
-            f"features {format_names(dependent)} are linear combinations of those before them (or "
-            "of the constant) on these items; drop them"
-        )
-    return values
 
 
 class _LinearEM(EM):
@@ -247,12 +218,6 @@ def _coefficients(
     information = -np.stack(columns)
     variance = np.diag(np.linalg.pinv((information + information.T) / 2))[:-1]
     return eta, np.sqrt(np.where(variance > 0, variance, np.nan))
-
-
-def _table(eta: Array, se: Array, names: pd.Index) -> pd.DataFrame:
-    """Return a table of Wald tests."""
-    p = 2 * stats.norm.sf(np.abs(eta / se))
-    return pd.DataFrame({"eta": eta, "se": se, "z": eta / se, "p": p}, index=names)
 
 
 def random_effects(y: Array, variance: Array, x: Array) -> tuple[Array, Array, float]:

@@ -13,10 +13,12 @@ information :math:`I_i(\hat\theta)` at the current estimate, or with the largest
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal
 
 import numpy as np
 import pandas as pd
+from scipy.special import softmax
 
 from psychlm.frames import FrameError, check_responses, format_names
 from psychlm.irt.curves import item_information, item_parameters, log_probabilities
@@ -116,13 +118,7 @@ def adaptive_test(
     given, n_persons, n_bank = graded.to_numpy(float), len(graded), len(bank)
     n_steps = min(n_items, n_bank)
 
-    # Tables on the grid, nodes x items: log P, log(1 - P) and Fisher information. The nodes are at
-    # most 0.1 logits apart, and half the width 1 / a of the steepest curve.
-    a, d, c = item_parameters(bank)
-    n_nodes = np.clip(4 * LIMIT * np.abs(a).max(), 20 * LIMIT, MOST_NODES - 1)
-    grid = np.linspace(-LIMIT, LIMIT, int(n_nodes) + 1)
-    log_right, log_wrong = log_probabilities(np.multiply.outer(grid, a) + d, c)
-    information = item_information(grid, bank)
+    grid, log_right, log_wrong, information = bank_tables(bank)
     expected_score = np.exp(log_right).mean(axis=1)
     log_posterior = np.tile(-(grid**2) / 2, (n_persons, 1))
 
@@ -137,10 +133,7 @@ def adaptive_test(
     n_in_area = np.zeros((n_persons, len(share)))
     asked = np.full((n_persons, n_steps), -1)
     theta, se, score = (np.full((n_persons, n_steps), np.nan) for _ in range(3))
-    estimate = np.zeros(n_persons)
-    posterior = np.exp(log_posterior)
-    posterior /= posterior.sum(axis=1, keepdims=True)
-    everyone = np.arange(n_persons)
+    estimate, posterior = np.zeros(n_persons), softmax(log_posterior, axis=1)
     for step in range(n_steps):
         # The value of every item for every person under the rule.
         if rule == "information":
@@ -161,15 +154,14 @@ def adaptive_test(
         chosen = np.where(candidates, value, -np.inf).argmax(axis=1)
 
         running = running & available.any(axis=1)
-        row, item = everyone[running], chosen[running]
+        row, item = np.flatnonzero(running), chosen[running]
         asked[row, step], available[row, item] = item, False
         n_in_area[row, areas[item]] += 1
         # The posterior of those who were asked.
         right = given[row, item, None] == 1
         log_posterior[row] += np.where(right, log_right.T[item], log_wrong.T[item])
         log_posterior[row] -= log_posterior[row].max(axis=1, keepdims=True)
-        weight = np.exp(log_posterior[row])
-        weight /= weight.sum(axis=1, keepdims=True)
+        weight = softmax(log_posterior[row], axis=1)
         posterior[row] = weight
         mean = weight @ grid
         sd = np.sqrt(np.maximum(weight @ grid**2 - mean**2, 0))
@@ -181,15 +173,21 @@ def adaptive_test(
 
     steps = pd.RangeIndex(1, n_steps + 1, name="n_items")
     names = np.array([*bank.index, None], dtype=object)  # place -1: nothing asked
-    frames = {
-        name: pd.DataFrame(values, index=graded.index, columns=steps)
-        for name, values in {"theta": theta, "se": se, "score": score}.items()
-    }
-    return AdaptiveTest(
-        asked=pd.DataFrame(names[asked], index=graded.index, columns=steps),
-        n_asked=pd.Series((asked >= 0).sum(axis=1), index=graded.index, name="n_asked"),
-        **frames,
-    )
+    table = partial(pd.DataFrame, index=graded.index, columns=steps)
+    n_asked = pd.Series((asked >= 0).sum(axis=1), index=graded.index, name="n_asked")
+    return AdaptiveTest(table(names[asked]), table(theta), table(se), table(score), n_asked)
+
+
+def bank_tables(bank: pd.DataFrame) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Return a grid of abilities, and log P, log(1 - P) and Fisher information, nodes x items.
+
+    The nodes are at most 0.1 logits apart, and half the width 1 / a of the steepest curve.
+    """
+    a, d, c = item_parameters(bank)
+    n_nodes = np.clip(4 * LIMIT * np.abs(a).max(), 20 * LIMIT, MOST_NODES - 1)
+    grid = np.linspace(-LIMIT, LIMIT, int(n_nodes) + 1)
+    log_right, log_wrong = log_probabilities(np.multiply.outer(grid, a) + d, c)
+    return grid, log_right, log_wrong, item_information(grid, bank)
 
 
 def content_areas(bank: pd.DataFrame, content: pd.Series | None) -> np.ndarray:

@@ -3,8 +3,9 @@ r"""Differential item functioning: items harder for one group than for another o
 Mantel and Haenszel's test compares the groups' odds of a right response among persons of equal
 score; it needs no model and few persons. Logistic regression on the score also sees differences
 that change with ability. The likelihood-ratio test frees an item's parameters in
-one group of a two-group model; it estimates by how much they differ. A difference in ability
-between the groups, as between people and models, is allowed for by both.
+one group of a two-group model; it estimates by how much they differ. A model with random effects
+explains such differences by kinds of items. A difference in ability between the groups, as between
+people and models, is allowed for by all.
 """
 
 from __future__ import annotations
@@ -17,13 +18,16 @@ from typing import Any, Literal
 import numpy as np
 import pandas as pd
 from scipy import stats
-from scipy.special import expit, log_expit
+from statsmodels.discrete.discrete_model import Logit
+from statsmodels.tools.sm_exceptions import PerfectSeparationError
 
 from psychlm.frames import FrameError, check_responses, format_names
+from psychlm.irt._explanatory import fit_difficulties
 from psychlm.irt._fit import fit
 from psychlm.irt._general import check_groups
 from psychlm.irt.curves import probability
 from psychlm.irt.item_fit import STANDARD_GRID, normal_weights
+from psychlm.irt.response_matrix import uncompressed
 from psychlm.irt.result import IRTFit, IRTWarning
 from psychlm.stats import benjamini_hochberg, holm, likelihood_ratio
 
@@ -52,6 +56,21 @@ class LikelihoodRatioDIF:
     items: pd.DataFrame  # by item, see dif_likelihood_ratio
     baseline: IRTFit  # the model with which each item's is compared
     n_untested: int  # items answered alike by all of a group, whose parameters would be infinite
+
+
+@dataclass(frozen=True)
+class ExplanatoryDIF:
+    """Differential item functioning with partial pooling; logits, above 0: harder for the focal."""
+
+    by: pd.DataFrame  # by kind of item: difference, se, low, high, n_items
+    items: pd.DataFrame  # by item: difference (kind's and its own), se, low, high, b, kind
+    mean_difference: float  # of all items: the reference group's mean ability less the focal's
+    se_mean_difference: float
+    sds: pd.Series  # of difficulties, and of the differences of kinds and of items within a kind
+    ability_sd: pd.Series  # reference, focal
+    loglik: float  # nats
+    n_persons: int
+    converged: bool
 
 
 def two_groups(
@@ -288,19 +307,18 @@ def dif_logistic(
 
 def _logistic_regression(x: np.ndarray, y: np.ndarray) -> tuple[float, np.ndarray, np.ndarray]:
     """Return log-likelihood, coefficients and standard errors; NaN where they are not finite."""
-    beta = np.zeros(x.shape[1])
-    for _ in range(50):
-        p = expit(x @ beta)
-        information = (x * (p * (1 - p))[:, None]).T @ x
-        if np.linalg.cond(information) > 1e12:
-            break
-        step = np.linalg.solve(information, x.T @ (y - p))
-        beta += step
-        if np.abs(step).max() < 1e-10:
-            z = x @ beta
-            loglik = float(y @ log_expit(z) + (1 - y) @ log_expit(-z))
-            return loglik, beta, np.sqrt(np.linalg.inv(information).diagonal())
-    return np.nan, beta * np.nan, beta * np.nan
+    unknown = np.full(x.shape[1], np.nan)
+    if len(np.unique(y)) < 2:
+        return np.nan, unknown, unknown
+    model = Logit(y, x)
+    model.raise_on_perfect_prediction = True
+    try:
+        found = model.fit(method="newton", maxiter=50, disp=False, warn_convergence=False)
+    except (PerfectSeparationError, np.linalg.LinAlgError):
+        return np.nan, unknown, unknown
+    if not found.mle_retvals["converged"] or not np.isfinite(found.bse).all():
+        return np.nan, unknown, unknown
+    return found.llf, found.params, found.bse
 
 
 def dif_likelihood_ratio(
@@ -401,3 +419,122 @@ def dif_likelihood_ratio(
     table = pd.DataFrame.from_dict(rows, orient="index").reindex([*tested, *untested])
     table["p_adjusted"] = CORRECTIONS[correction](table["p"])
     return LikelihoodRatioDIF(table.rename_axis("item"), baseline, len(untested))
+
+
+def dif_explanatory(
+    responses: pd.DataFrame,
+    group: pd.Series | Sequence,
+    by: pd.Series,
+    *,
+    reference: object = None,
+    level: float = 0.95,
+    max_iterations: int = 500,
+) -> ExplanatoryDIF:
+    r"""Explain differential item functioning by kinds of items, with partial pooling.
+
+    .. math:: b_{jf} - b_{jr} = \delta + s_{k(j)} + u_j, \quad s_k \sim N(0, \tau_s^2), \quad
+              u_j \sim N(0, \tau_u^2), \qquad b_{jr} \sim N(\mu, \tau_b^2)
+
+    with k(j) the kind of item j, such as a linguistic phenomenon. The mean difference
+    :math:`\delta` is one of ability, whose sd is estimated in each group. Differences are shrunken
+    towards their mean the more, the less the responses tell of them, so that a table of many of
+    them needs no further correction for their number (Gelman, Hill & Yajima 2012).
+
+    Parameters
+    ----------
+    responses : DataFrame, shape (n_persons, n_items)
+        Values 0, 1 or NaN (not asked); an item may be answered alike by all of a group.
+    group : Series indexed by person, or sequence in the order of the responses
+        Two labels.
+    by : Series indexed by item
+        The kind of every item.
+    reference : label, optional
+        The reference group; by default the label of the first person.
+    level : float
+        Posterior probability of the intervals.
+    max_iterations : int
+        Quasi-Newton steps.
+
+    Raises
+    ------
+    FrameError
+        If responses or groups are malformed, an item has no kind, or there are fewer than two
+        kinds, or as many as items.
+
+    Warns
+    -----
+    IRTWarning
+        Without convergence.
+
+    References
+    ----------
+    De Boeck (2008), Psychometrika 73, 533-559; Van den Noortgate & De Boeck (2005), Journal of
+    Educational and Behavioral Statistics 30, 443-464 (DIF as a random effect); Gelman, Hill &
+    Yajima (2012), Journal of Research on Educational Effectiveness 5, 189-211.
+
+    Examples
+    --------
+    >>> from psychlm import corpora
+    >>> lsat = corpora.lsat6()
+    >>> kinds = pd.Series(["a", "a", "a", "b", "b"], lsat.columns)
+    >>> found = dif_explanatory(lsat, np.arange(1000) % 2, kinds)
+    >>> found.by.index.tolist(), found.converged
+    (['a', 'b'], True)
+    """
+    checked, focal = two_groups(responses, group, reference)
+    kinds = by.reindex(checked.columns)
+    if kinds.isna().any() or by.index.has_duplicates:
+        missing = format_names(kinds.index[kinds.isna()])
+        raise FrameError(f"items {missing} have no kind in `by`, or items stand there twice")
+    codes, names = pd.factorize(kinds, sort=True)
+    n_items = checked.shape[1]
+    if not 2 <= len(names) < n_items:
+        raise FrameError(
+            f"{len(names)} kinds of {n_items} items: it takes at least two, and fewer than items; "
+            "mantel_haenszel and dif_likelihood_ratio test single items"
+        )
+    # Cells: every item in the reference group, then every item in the focal group.
+    x, is_focal = checked.to_numpy(), focal.to_numpy()[:, None]
+    cells = np.hstack([np.where(is_focal, np.nan, x), np.where(is_focal, x, np.nan)])
+    one, none = np.eye(n_items), np.zeros((n_items, n_items))
+    of_kind = np.eye(len(names))[codes]
+    in_focal = np.repeat([0.0, 1.0], n_items)
+    found = fit_difficulties(
+        uncompressed(cells, checked.index),
+        np.column_stack([np.ones(2 * n_items), in_focal]),
+        [np.vstack([one, one]), np.vstack([0 * of_kind, of_kind]), np.vstack([none, one])],
+        in_focal.astype(int),
+        max_iterations,
+    )
+    if not found.converged:
+        message = f"no convergence in {found.n_iterations} steps; raise max_iterations"
+        warnings.warn(message, IRTWarning, stacklevel=2)
+
+    def table(contrasts: np.ndarray, modes: np.ndarray, index: pd.Index) -> pd.DataFrame:
+        """Return posterior modes, sds and intervals of sums of coefficients."""
+        se = np.sqrt(np.einsum("ik,kl,il->i", contrasts, found.covariance, contrasts))
+        half = stats.norm.ppf((1 + level) / 2) * se
+        columns = {"difference": modes, "se": se, "low": modes - half, "high": modes + half}
+        return pd.DataFrame(columns, index=index)
+
+    _, of_kinds, own = found.effects
+    before = np.zeros((len(names), 2 + n_items))
+    kind_contrasts = np.hstack([before, np.eye(len(names)), np.zeros((len(names), n_items))])
+    item_contrasts = kind_contrasts[codes]
+    item_contrasts[:, -n_items:] = one
+    label = checked.columns.rename("item")
+    return ExplanatoryDIF(
+        by=table(kind_contrasts, of_kinds, pd.Index(names, name="kind")).assign(
+            n_items=np.bincount(codes)
+        ),
+        items=table(item_contrasts, of_kinds[codes] + own, label).assign(
+            b=found.b[:n_items], kind=kinds.to_numpy()
+        ),
+        mean_difference=float(found.eta[1]),
+        se_mean_difference=float(np.sqrt(found.covariance[1, 1])),
+        sds=pd.Series(found.tau, ["difficulty", "difference_of_kinds", "difference_of_items"]),
+        ability_sd=pd.Series(found.ability_sd, ["reference", "focal"]),
+        loglik=found.loglik,
+        n_persons=len(checked),
+        converged=found.converged,
+    )

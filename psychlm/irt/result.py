@@ -44,7 +44,7 @@ class IRTFit:
     # asymptotes u, se_u and u_is_free; of polytomous items a, b1, b2, ..., d1, d2, ... and errors.
     items: pd.DataFrame
     model: str  # "1PL", "Rasch", "2PL", "3PL", "4PL", "graded", "gpcm", or "mixed" (2PL and 3PL)
-    method: str  # "mml" or "vi"
+    method: str  # "mml", "vi", or "laplace" where difficulties have a regression
     loglik: float  # marginal log-likelihood, nats
     log_prior: float  # log density of the priors, nats; 0 where there are none, NaN by "vi"
     n_parameters: int
@@ -54,7 +54,7 @@ class IRTFit:
     ability_mean: float  # logits
     ability_sd: float  # logits; fixed at 1, but estimated for the Rasch model
     se_ability_variance: float  # of ability_sd^2; NaN where the variance is fixed
-    ability_sd_check: float  # sd re-estimated with the items held / ability_sd: 1 if all is well
+    ability_sd_check: float  # sd re-estimated with items held / ability_sd: 1 if well; NaN: laplace
     loglik_error: float  # nats by which the log-likelihood moves on a grid of half the step
     quadrature: str  # the grid, in words
     covariance: pd.DataFrame | None  # of the free parameters, (item, "a" | "d" | "c"); or None
@@ -62,6 +62,8 @@ class IRTFit:
     groups: pd.DataFrame | None = None  # by group: mean, sd of ability, se_mean, se_sd, n_persons
     group_items: pd.DataFrame | None = None  # by group and item; ``items`` is the reference group's
     levels: dict | None = None  # of polytomous items: their answers in the order of the categories
+    regression: pd.DataFrame | None = None  # of b on covariates: eta (above 0: harder), se, z, p
+    residual_sd: float = math.nan  # of b given the covariates, logits
 
     def __post_init__(self) -> None:
         if self.model not in POLYTOMOUS:
@@ -271,9 +273,9 @@ def _checked_content(content: dict[str, Any]) -> dict[str, Any]:
     values: dict[str, Any] = {}
     kinds = {field.name: field.type for field in fields(IRTFit)}
     for name, kind in kinds.items():
-        if name in ("groups", "group_items", "levels"):
+        if name in ("groups", "group_items", "levels", "regression"):
             continue
-        value = content[name]
+        value = content[name] if name != "residual_sd" else content.get(name)
         if kind == "float":
             values[name] = number(value, name)
         elif kind in ("int", "bool", "str"):
@@ -281,7 +283,7 @@ def _checked_content(content: dict[str, Any]) -> dict[str, Any]:
             require(type(value) is expected, f"{name} is {str(value)[:40]!r}, not a {kind}")
             values[name] = value
     require(values["model"] in {*MODELS.values(), "mixed"}, f"model {values['model']!r} is unknown")
-    require(values["method"] in ("mml", "vi"), f"method {values['method']!r} is unknown")
+    require(values["method"] in ("mml", "vi", "laplace"), f"method {values['method']!r} is unknown")
     require(math.isfinite(values["loglik"]), "the log-likelihood is not finite")
     require(abs(values["ability_mean"]) < LARGEST, "ability_mean is not finite or far too large")
     possible_sd = 1 / LARGEST < values["ability_sd"] < LARGEST
@@ -327,6 +329,15 @@ def _checked_content(content: dict[str, Any]) -> dict[str, Any]:
         values["levels"] = levels
     else:
         require(items["c"].between(0, 1, inclusive="left").all(), "c lies outside [0, 1)")
+
+    # The regression of difficulties, which files of earlier versions lack.
+    regression = content.get("regression")
+    if regression is not None:
+        cells = [[number(cell, "regression") for cell in row] for row in regression["columns"]]
+        shape = [len(row) == len(regression["index"]) for row in cells]
+        require(len(cells) == 4 and all(shape), "the regression is no table of eta, se, z and p")
+        table = dict(zip(("eta", "se", "z", "p"), cells, strict=True))
+        values["regression"] = pd.DataFrame(table, index=regression["index"])
 
     # The covariance: a square table with the same labels on both sides.
     covariance = content["covariance"]

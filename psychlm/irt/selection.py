@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import count
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -111,11 +112,10 @@ def select_items(
         threshold: float,
         verdict: Any,
         note: Any = "",
-        p: Any = np.nan,
     ) -> None:
         """Add rows to the table of decisions, one per item."""
         row = {"round": number, "step": step, "item": items, "statistic": statistic, "value": value}
-        row |= {"threshold": threshold, "p": p, "verdict": verdict, "note": note}
+        row |= {"threshold": threshold, "p": np.nan, "verdict": verdict, "note": note}
         log.append(pd.DataFrame(row))
 
     def drop(kept: pd.DataFrame, items: Sequence, number: int) -> pd.DataFrame:
@@ -153,15 +153,13 @@ def select_items(
         log.append(decisions)
 
     # Rounds of removal and refitting.
-    adjust = CORRECTIONS[correction]
     min_a = max(min_slope, LOGISTIC_TO_NORMAL * (min_communality / (1 - min_communality)) ** 0.5)
-    fitted, number, start = None, 0, None
-    while True:
-        number += 1
+    start = None
+    for number in count(1):
         fitted = fit(kept, model[kept.columns].to_dict(), start=start, standard_errors=False)
         removed: list = []
         for step in order:
-            decisions = _judge(step, fitted, kept, adjust, alpha, min_a)
+            decisions = _judge(step, fitted, kept, CORRECTIONS[correction], alpha, min_a)
             log.append(decisions.assign(round=number, step=step))
             removed = list(decisions.loc[decisions["verdict"] == "remove", "item"])
             if removed:

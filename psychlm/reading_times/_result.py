@@ -22,6 +22,7 @@ from psychlm.frames import FrameError
 
 Floats = NDArray[np.float64]
 ONLY_PREDICTS = "pygam's fits only predict; fit natively or with backend='mgcv'"
+SMALL = 1e-7  # probabilities below are approximated in the tail, where integration has no digits
 
 
 @dataclass(frozen=True)
@@ -307,8 +308,6 @@ def smooth_table(edf: dict[str, float]) -> pd.DataFrame:
 
 
 # Tests of smooths and of random effects
-
-SMALL = 1e-7  # probabilities below are approximated in the tail, where integration has no digits
 
 
 def exceedance(weights: Floats, statistic: float, dof: float) -> float:

@@ -16,6 +16,7 @@ from psychlm.corpora.reading_times import add_lags
 from psychlm.frames import FrameError
 
 Floats = NDArray[np.float64]
+EFFECT_SIZE = {"first_fixation_ms": 0.6, "gaze_ms": 1.0, "total_ms": 1.5}  # relative to gaze_ms
 
 
 def power_curve(
@@ -191,8 +192,6 @@ def heldout_loglik(
 
 
 # Reading times from a known model, at any size
-
-EFFECT_SIZE = {"first_fixation_ms": 0.6, "gaze_ms": 1.0, "total_ms": 1.5}  # relative to gaze_ms
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """Graded, partial-credit and 4PL items, groups, linking, reliability, against mirt and equateIRT.
 
-References: mirt 1.45.1 (tests/reference/irt/more), equateIRT for linking constants, statsmodels for
-logistic DIF; known parameters where no program gives them.
+References: mirt 1.45.1 (tests/reference/irt/more), equateIRT for linking constants, a direct
+optimisation for logistic DIF; known parameters where no program gives them.
 """
 
 from __future__ import annotations
@@ -9,7 +9,8 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 import pytest
-import statsmodels.api as sm
+from scipy import optimize
+from scipy.special import expit, log_expit
 
 from psychlm import corpora, irt, plots, simulate
 from psychlm.frames import FrameError
@@ -202,7 +203,7 @@ def test_infit_and_outfit_equal_their_definitions():
     )
 
 
-def test_logistic_dif_equals_statsmodels_and_finds_a_shifted_item():
+def test_logistic_dif_equals_a_direct_optimisation_and_finds_a_shifted_item():
     rng = np.random.default_rng(2)
     known = simulate.items(12, rng, "1PL")
     shifted = known.assign(b=known["b"] + 1.2 * (known.index == known.index[4]))
@@ -210,19 +211,32 @@ def test_logistic_dif_equals_statsmodels_and_finds_a_shifted_item():
     data = pd.concat(sides, ignore_index=True).rename_axis("person")
     focal = np.repeat([0.0, 1.0], 400)
     found = irt.dif_logistic(data, np.where(focal, "focal", "reference"))
-    score = data.sum(axis=1).to_numpy()
+    score = data.sum(axis=1).to_numpy() / 12
     columns = np.column_stack([np.ones_like(score), score, focal, score * focal])
-    item = data.columns[4]
-    fits = [sm.Logit(data[item], columns[:, :k]).fit(disp=0) for k in (1, 2, 3, 4)]
-    assert found.loc[item, "chi2"] == pytest.approx(2 * (fits[3].llf - fits[1].llf), rel=1e-6)
-    assert found.loc[item, "log_odds"] == pytest.approx(fits[2].params.iloc[2], rel=1e-6)
-    assert found.loc[item, "se"] == pytest.approx(fits[2].bse.iloc[2], rel=1e-6)
+    item, sign = data.columns[4], 2 * data.iloc[:, 4].to_numpy() - 1
+    fits = [
+        optimize.minimize(lambda v, k=k: -log_expit(sign * (columns[:, :k] @ v)).sum(), np.zeros(k))
+        for k in (1, 2, 3, 4)
+    ]
+    null, one, two, both = (-fit.fun for fit in fits)
+    assert found.loc[item, "chi2"] == pytest.approx(2 * (both - one), rel=1e-6)
+    assert found.loc[item, "log_odds"] == pytest.approx(fits[2].x[2], rel=1e-4)
+    p = expit(columns[:, :3] @ fits[2].x)
+    covariance = np.linalg.inv((columns[:, :3].T * (p * (1 - p))) @ columns[:, :3])
+    assert found.loc[item, "se"] == pytest.approx(covariance[2, 2] ** 0.5, rel=1e-4)
     assert found["p_adjusted"].idxmin() == item
     assert found.loc[item, "log_odds"] < 0  # harder for the focal group
-    null = fits[0].llnull
-    r2 = [(1 - np.exp(2 * (null - fits[k].llf) / 800)) / (1 - np.exp(null / 400)) for k in (1, 3)]
+    r2 = [
+        (1 - np.exp(2 * (null - value) / 800)) / (1 - np.exp(null / 400)) for value in (one, both)
+    ]
     assert found.loc[item, "delta_r2"] == pytest.approx(r2[1] - r2[0], rel=1e-5)
     assert (found["class"] == np.where(found["delta_r2"] < 0.035, "A", "B")).all()
+    # An item that the score separates, or that all answer alike, has no estimates.
+    data[["easy", "split"]] = np.column_stack([np.ones(800), data.sum(axis=1) > 6])
+    anchors = data.columns[:12]
+    apart = irt.dif_logistic(data, focal, anchors=anchors).loc[["easy", "split"]]
+    assert apart.drop(columns="class").isna().all(axis=None)
+    assert (apart["class"] == "").all()
 
 
 def test_polytomous_fits_are_saved_and_what_has_no_answer_is_refused(science, tmp_path):

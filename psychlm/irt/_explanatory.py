@@ -1,0 +1,331 @@
+r"""Explanatory item response models: difficulties regressed on covariates, with item error.
+
+A Rasch model whose difficulties are random effects with a mean that covariates explain (De Boeck
+and Wilson 2004; De Boeck 2008). Difficulties are those of *cells*: the items, or the items in each
+of several groups of persons,
+
+.. math:: P(x_{pj} = 1) = \sigma(\theta_p - b_j), \qquad \theta_p \sim N(0, \sigma_{g(p)}^2), \qquad
+          b = X \eta + \sum_k \tau_k Z_k v_k, \qquad v_k \sim N(0, I).
+
+With all :math:`\tau_k = 0` it is the linear logistic test model (:func:`psychlm.irt.lltm`), with
+covariates that explain nothing and large :math:`\tau` the Rasch model.
+
+**Estimation.** Abilities are integrated by quadrature, as everywhere in this package. Given their
+integral, the log-likelihood l(b) is concave, and the random effects v are integrated by Laplace's
+approximation at their posterior mode,
+
+.. math:: \log L(\eta, \tau, \sigma) \approx l(b(\hat v)) - \tfrac12 \hat v' \hat v
+          - \tfrac12 \log \lvert I + \Lambda' J \Lambda \rvert, \qquad
+          \Lambda = (\tau_1 Z_1, \tau_2 Z_2, \dots),
+
+with J the observed information of the difficulties. A quasi-Newton method maximises it. R's
+``lme4::glmer`` applies Laplace's approximation to abilities, too; with many items per person the
+two agree.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+import torch
+from scipy import linalg, optimize, stats
+from torch import Tensor
+
+from psychlm.frames import FrameError, format_names
+from psychlm.irt.em import Settings
+from psychlm.irt.likelihood import (
+    Parameters,
+    QuadratureGrid,
+    integrate,
+    node_loglik,
+    quadrature_grid,
+    resolved_posterior,
+)
+from psychlm.irt.response_matrix import MISSING, ResponseMatrix, encode_responses
+from psychlm.irt.result import COLUMNS, IRTFit, IRTWarning
+
+QUADRATURE_ERROR = 1e-6  # nats, of the log-likelihood
+NEWTON_STEPS, DECREMENT = 100, 1e-7  # of the modes; nats that a last step gains at most
+SMALLEST_SD, FIRST_SD = 0.01, 0.5  # logits: bound of ability's sd; start of the effects' sds
+
+CONSTANT = "(constant)"
+
+Array = np.ndarray
+
+
+@dataclass(frozen=True)
+class RandomDifficulties:
+    """Estimates of the model above; difficulties of m cells, logits."""
+
+    eta: Array  # (n_covariates,)
+    effects: list[Array]  # of each term, the posterior modes of tau_k v_k
+    covariance: Array  # of eta and all effects, given the sds
+    tau: Array  # (n_terms,) sds of the random effects
+    ability_sd: Array  # (n_groups,)
+    b: Array  # (m,) posterior modes of the difficulties
+    loglik: float  # of the responses alone, nats
+    converged: bool
+    n_iterations: int
+    grid: QuadratureGrid
+
+
+class Marginal:
+    """The log-likelihood of difficulties b, abilities integrated, and its derivatives by b."""
+
+    def __init__(self, responses: ResponseMatrix, sd_of_cell: Array) -> None:
+        self.responses, self.sd_of_cell = responses, torch.from_numpy(sd_of_cell)
+        self.grid = quadrature_grid()
+        # Persons who were asked the same cells share one term of the missing information.
+        patterns, member = np.unique(responses.values != MISSING, axis=0, return_inverse=True)
+        self.patterns = [
+            (torch.from_numpy(np.flatnonzero(asked)), np.flatnonzero(member.ravel() == k))
+            for k, asked in enumerate(patterns)
+        ]
+
+    def parameters(self, b: Tensor, sd: Tensor) -> Parameters:
+        """Return the cells' curves, in units of each person's group's sd of ability."""
+        return Parameters(sd[self.sd_of_cell], -b, torch.zeros_like(b))
+
+    def refine(self, b: Tensor, sd: Tensor) -> None:
+        """Refine the grid until it resolves the posteriors of all persons."""
+        parameters = self.parameters(b, sd)
+        self.grid, _, _ = resolved_posterior(
+            self.responses, parameters, self.grid, QUADRATURE_ERROR
+        )
+
+    def __call__(self, b: Tensor, sd: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the log-likelihood, its gradient (m,) and the observed information (m, m)."""
+        parameters, count = self.parameters(b, sd), self.responses.count
+        at_nodes = node_loglik(self.responses, parameters, self.grid.nodes)
+        posterior = integrate(at_nodes, self.grid)
+        p = torch.sigmoid(parameters.logits(self.grid.nodes)[0])  # (m, n_nodes)
+        gradient, information = -self.responses.n_correct, torch.zeros(len(b), len(b)).to(b)
+        for cells, rows in self.patterns:
+            # Louis (1982): expected information less the posterior covariance of the scores.
+            curves, weights = p[cells], posterior.weights[rows] * count[rows, None]
+            everyone = weights.sum(0)
+            expected = posterior.weights[rows] @ curves.T  # (n_rows, n_cells)
+            gradient = gradient.index_add(0, cells, count[rows] @ expected)
+            missing = (curves * everyone) @ curves.T - expected.T @ (weights @ curves.T)
+            complete = torch.diag((curves * (1 - curves)) @ everyone)
+            information = information.index_put(
+                (cells[:, None], cells), complete - missing, accumulate=True
+            )
+        return posterior.loglik @ count, gradient, information
+
+
+def fit_difficulties(
+    responses: ResponseMatrix,
+    x: Array,
+    terms: Sequence[Array],
+    sd_of_cell: Array,
+    max_iterations: int,
+) -> RandomDifficulties:
+    """Maximise the marginal likelihood by Laplace's approximation.
+
+    Parameters
+    ----------
+    responses : ResponseMatrix, n_persons x m
+        NaN in the cells of other groups.
+    x : ndarray, shape (m, n_covariates)
+        With a constant; the columns are linearly independent.
+    terms : sequence of ndarray, shape (m, n_effects)
+        The designs Z of the random effects, each with its own sd.
+    sd_of_cell : ndarray of int, shape (m,)
+        The group of persons whose ability's sd holds in the cell.
+    max_iterations : int
+        Quasi-Newton steps. Each takes time with the cube of the number of effects.
+    """
+    # In an orthogonal basis of the covariates all coefficients are on one scale.
+    marginal, (basis, upper) = Marginal(responses, sd_of_cell), np.linalg.qr(x)
+    basis, upper = basis * math.sqrt(len(x)), upper / math.sqrt(len(x))
+    n_fixed, n_terms, n_groups = x.shape[1], len(terms), int(sd_of_cell.max()) + 1
+    sizes = [z.shape[1] for z in terms]
+    fixed = torch.from_numpy(basis)
+    random = torch.from_numpy(np.hstack([np.zeros((len(x), 0)), *terms]))
+    term = torch.from_numpy(np.repeat(np.arange(n_terms), sizes))
+    modes = torch.zeros(sum(sizes), dtype=torch.float64)
+    eye = torch.eye(len(modes), dtype=torch.float64)
+
+    def difficulties(v: Tensor, values: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return b, Lambda and the sds of ability."""
+        spread = random * values[n_fixed : n_fixed + n_terms][term]
+        return fixed @ values[:n_fixed] + spread @ v, spread, values[n_fixed + n_terms :]
+
+    def at(v: Tensor, values: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return l(b) - v'v / 2, its gradient by v, and H = I + Lambda'J Lambda."""
+        b, spread, sd = difficulties(v, values)
+        loglik, gradient, information = marginal(b, sd)
+        hessian = eye + spread.T @ information @ spread
+        return loglik - 0.5 * v @ v, spread.T @ gradient - v, hessian
+
+    def climb(values: Tensor) -> None:
+        """Move ``modes`` to the posterior mode of v by Newton's method."""
+        nonlocal modes
+        reached, step = -math.inf, torch.zeros_like(modes)
+        b, _, sd = difficulties(modes, values)
+        marginal.refine(b, sd)
+        for _ in range(NEWTON_STEPS):
+            value, uphill, hessian = at(modes, values)
+            if float(value) < reached - 1e-9 * abs(reached):  # too long a step
+                step = step / 2
+                modes = modes - step
+                continue
+            step, reached = torch.linalg.solve(hessian, uphill), float(value)
+            modes = modes + step
+            if float(uphill @ step) < DECREMENT:
+                return
+        raise RuntimeError(f"no posterior mode of the difficulties in {NEWTON_STEPS} Newton steps")
+
+    def negative(point: Array) -> tuple[float, Array]:
+        """Return -log L and its gradient, in which the mode moves with the parameters."""
+        values = torch.from_numpy(point)
+        climb(values)
+        values.requires_grad_()
+        v = modes.clone().requires_grad_()
+        value, uphill, hessian = at(v, values)
+        loglik = value - 0.5 * torch.logdet(hessian)
+        # d v / d values = H^-1 d uphill / d values, since uphill stays 0 at the mode.
+        by_v = torch.autograd.grad(loglik, v, retain_graph=True)[0]
+        moved = torch.linalg.solve(hessian, by_v).detach() @ uphill
+        return -loglik.item(), -torch.autograd.grad(loglik + moved, values)[0].numpy()
+
+    # Start from proportions correct; 1.2 for the spread of ability.
+    share = (responses.n_correct + 0.5) / (responses.n_answered + 1)
+    rough = -1.2 * torch.logit(share).numpy()
+    begin = np.r_[basis.T @ rough / len(x), np.full(n_terms, FIRST_SD), np.ones(n_groups)]
+    bounds = [(None, None)] * n_fixed + [(0, None)] * n_terms + [(SMALLEST_SD, None)] * n_groups
+    options = {"ftol": 1e-11, "gtol": 1e-4, "maxiter": max_iterations}
+    best = optimize.minimize(
+        negative, begin, method="L-BFGS-B", jac=True, bounds=bounds, options=options
+    )
+
+    # Joint precision of (eta, v) at the mode (Henderson 1975).
+    climb(torch.from_numpy(best.x))
+    b, _, sd = difficulties(modes, torch.from_numpy(best.x))
+    tau = best.x[n_fixed : n_fixed + n_terms]
+    scale = np.r_[np.ones(n_fixed), tau[term]]
+    design = np.hstack([x, random.numpy()]) * scale
+    precision = design.T @ marginal(b, sd)[2].numpy() @ design
+    precision[n_fixed:, n_fixed:] += eye.numpy()
+    effects = np.split(tau[term] * modes.numpy(), np.cumsum(sizes)[:-1])
+    return RandomDifficulties(
+        eta=linalg.solve_triangular(upper, best.x[:n_fixed]),
+        effects=effects,
+        covariance=linalg.inv(precision) * np.outer(scale, scale),
+        tau=tau,
+        ability_sd=sd.numpy(),
+        b=b.numpy(),
+        loglik=-float(best.fun),
+        converged=bool(best.success),
+        n_iterations=int(best.nit),
+        grid=marginal.grid,
+    )
+
+
+def check_covariates(design: pd.DataFrame, items: pd.Index) -> pd.DataFrame:
+    """Return the constant and the features of the items, in their order, float64."""
+    absent = items.difference(design.index)
+    if len(absent):
+        raise FrameError(f"items {format_names(absent)} have no row in the design")
+    if design.index.has_duplicates or design.columns.has_duplicates or CONSTANT in design.columns:
+        raise FrameError(f"the design has an item or feature twice, or a feature {CONSTANT!r}")
+    chosen = design.loc[items]
+    text = [name for name in chosen if not pd.api.types.is_numeric_dtype(chosen[name])]
+    if text:
+        advice = "make indicators: pd.get_dummies(design, drop_first=True)"
+        raise FrameError(f"features {format_names(text)} are not numeric; {advice}")
+    values = chosen.astype(float)
+    missing = values.columns[~np.isfinite(values).all()]
+    if len(missing):
+        raise FrameError(f"features {format_names(missing)} are missing or infinite for some items")
+    values.insert(0, CONSTANT, 1.0)
+    # Linear dependence: a zero on the diagonal of R of the scaled columns.
+    scaled = values.to_numpy() / np.linalg.norm(values, axis=0).clip(1e-300)
+    size = np.abs(np.diag(np.linalg.qr(scaled, mode="r")))
+    dependent = values.columns[: len(size)][size < 1e-8].append(values.columns[len(size) :])
+    if len(dependent):
+        raise FrameError(
+            f"features {format_names(dependent)} are linear combinations of those before them (or "
+            "of the constant) on these items; drop them"
+        )
+    return values
+
+
+def wald_table(eta: Array, se: Array, names: pd.Index) -> pd.DataFrame:
+    """Return a table of Wald tests."""
+    p = 2 * stats.norm.sf(np.abs(eta / se))
+    return pd.DataFrame({"eta": eta, "se": se, "z": eta / se, "p": p}, index=names)
+
+
+def fit_explanatory(
+    responses: pd.DataFrame | np.ndarray,
+    difficulty_prior: pd.DataFrame | pd.Series | IRTFit,
+    item_names: Sequence[str] | pd.Index | None,
+    settings: Settings,
+) -> IRTFit:
+    """Fit a Rasch model whose difficulties have a regression on covariates as their prior."""
+    if isinstance(difficulty_prior, IRTFit):
+        difficulty_prior.require_one_group()
+        difficulty_prior = difficulty_prior.items["b"]
+    if isinstance(difficulty_prior, pd.Series):
+        difficulty_prior = difficulty_prior.rename(difficulty_prior.name or "predicted").to_frame()
+    if not isinstance(difficulty_prior, pd.DataFrame):
+        raise FrameError(
+            f"difficulty_prior is a {type(difficulty_prior).__name__}; give covariates by item (a "
+            "DataFrame), predicted difficulties (a Series), or a fit"
+        )
+    encoded = encode_responses(responses, torch.device("cpu"), item_names)
+    covariates = check_covariates(difficulty_prior, encoded.items)
+    n_items, n_covariates = covariates.shape
+    if n_items < n_covariates + 2:
+        raise FrameError(
+            f"{n_items} items do not tell {n_covariates} coefficients (with the constant) and a "
+            "residual variance; give fewer covariates"
+        )
+    one_sd = np.zeros(n_items, dtype=int)
+    x, residuals = covariates.to_numpy(), np.eye(n_items)
+    found = fit_difficulties(encoded, x, [residuals], one_sd, settings.max_iterations)
+    sd, errors = float(found.ability_sd[0]), np.sqrt(np.diag(found.covariance))
+    design = np.hstack([x, residuals])
+    se_b = np.sqrt(np.einsum("jk,kl,jl->j", design, found.covariance, design))
+    if not found.converged:
+        message = f"no convergence in {found.n_iterations} steps; raise max_iterations"
+        warnings.warn(message, IRTWarning, stacklevel=3)
+
+    items = pd.DataFrame({"a": 1.0, "b": found.b, "c": 0.0, "d": -found.b}, index=encoded.items)
+    items[["se_a", "se_c"]] = np.nan
+    items["se_b"] = items["se_d"] = se_b
+    items["c_is_free"], items["converged"] = False, found.converged
+    slope = torch.full((n_items,), sd, dtype=torch.float64)
+    parameters = Parameters(slope, torch.from_numpy(-found.b), torch.zeros_like(slope))
+    on_grids = [
+        integrate(node_loglik(encoded, parameters, grid.nodes), grid).loglik @ encoded.count
+        for grid in (found.grid, found.grid.halved())
+    ]
+    return IRTFit(
+        items=items[COLUMNS],
+        model="Rasch",
+        method="laplace",
+        loglik=found.loglik,
+        log_prior=0.0,
+        n_parameters=n_covariates + 2,
+        n_persons=encoded.n_persons,
+        converged=found.converged,
+        n_iterations=found.n_iterations,
+        ability_mean=0.0,
+        ability_sd=sd,
+        se_ability_variance=math.nan,
+        ability_sd_check=math.nan,
+        loglik_error=abs(float(on_grids[0] - on_grids[1])),
+        quadrature=str(found.grid),
+        covariance=None,
+        data_hash=encoded.data_hash,
+        regression=wald_table(found.eta, errors[:n_covariates], covariates.columns),
+        residual_sd=float(found.tau[0]),
+    )

@@ -1,0 +1,249 @@
+"""Explanatory item response models: difficulties with a regression as prior, and explained DIF.
+
+References: lme4's glmer (tests/reference/irt/more/explanatory_glmer.csv); an integral over items
+and persons by quadrature; the linear logistic test model and the Rasch model, the limits of small
+and large residual variances; known parameters.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from scipy.special import log_expit, logsumexp
+from scipy.stats import norm
+
+from psychlm import corpora, irt, simulate
+from psychlm.frames import FrameError
+from psychlm.irt._explanatory import fit_difficulties
+from psychlm.irt.response_matrix import encode_responses
+
+
+@pytest.fixture(scope="module")
+def glmer(reference_dir):
+    """Return a glmer fit's quantities, indexed by kind and name."""
+    table = pd.read_csv(
+        reference_dir / "irt/more/explanatory_glmer.csv", keep_default_na=False
+    ).set_index(["model", "kind", "name"])["value"]
+    return lambda model: table.astype(float).loc[model]
+
+
+@pytest.fixture(scope="module")
+def verbal_aggression(reference_dir):
+    data = pd.read_csv(reference_dir / "irt/more/data_VerbAgg.csv", index_col="id")
+    items = pd.read_csv(reference_dir / "irt/more/explanatory_items.csv", index_col="item")
+    return data.drop(columns="Gender").astype(float), data["Gender"], items
+
+
+def explained_responses(rng, *, n_items=60, n_persons=80, residual=0.7, sd=1.2):
+    """Draw responses to items with b = -0.5 + 0.8 x1 - 0.4 x2 + N(0, residual^2)."""
+    names = [f"item-{i}" for i in range(n_items)]
+    x = pd.DataFrame(rng.normal(size=(n_items, 2)), names, ["x1", "x2"])
+    b = -0.5 + x @ [0.8, -0.4] + rng.normal(0, residual, n_items)
+    items = pd.DataFrame({"a": 1.0, "b": b, "c": 0.0})
+    return simulate.responses(rng.normal(0, sd, n_persons), items, rng), x, b
+
+
+@pytest.mark.parametrize("model", ["VerbAgg items", "VerbAgg empty"])
+def test_a_regression_of_difficulties_equals_glmer(model, glmer, verbal_aggression):
+    responses, _, items = verbal_aggression
+    theirs, columns = glmer(model), {}
+    for name in theirs["fixed"].index[1:]:
+        kind = next(kind for kind in ("btype", "situ", "mode") if name.startswith(kind))
+        columns[name] = (items[kind] == name.removeprefix(kind)).astype(float)
+    x = pd.DataFrame(columns, items.index)
+    fit = irt.fit(responses, "Rasch", difficulty_prior=x)
+    assert fit.converged
+    # glmer approximates the integral over abilities, too, which costs it nats and a percent of the
+    # sds (its own Rasch model of these data gains 2.3 nats and 0.5 % by 25 points of quadrature).
+    ours = fit.regression["eta"].to_numpy()
+    assert -ours == pytest.approx(theirs["fixed"].to_numpy(), rel=2e-3)
+    assert fit.regression["se"].to_numpy() == pytest.approx(theirs["se"].to_numpy(), rel=0.02)
+    assert fit.ability_sd == pytest.approx(theirs["sd", "person (Intercept)"], rel=0.01)
+    assert fit.residual_sd == pytest.approx(theirs["sd", "item (Intercept)"], rel=0.015)
+    assert 0 < fit.loglik - theirs["logLik", ""] < 5
+    residual = fit.items["b"] - np.column_stack([np.ones(24), x.loc[fit.items.index]]) @ ours
+    # Its modes of items are joint with abilities' modes, which draws them towards their mean.
+    modes = -theirs["mode item (Intercept)"].loc[fit.items.index].to_numpy()
+    assert np.corrcoef(residual, modes)[0, 1] > 0.99
+    assert residual.to_numpy() == pytest.approx(modes, abs=0.11)
+
+
+def test_with_many_items_per_person_the_log_likelihood_equals_glmer_s_too(glmer):
+    study, theirs = corpora.laverghetta2021(), glmer("panel label")
+    answer = study.items.set_index("item_id")["answer"]
+    label = pd.DataFrame({"neutral": answer == 1, "contradiction": answer == 2}).astype(float)
+    fit = irt.fit(study.panel, "Rasch", difficulty_prior=label)
+    assert fit.loglik == pytest.approx(theirs["logLik", ""], abs=0.3)
+    ours = -fit.regression["eta"].to_numpy()
+    assert ours == pytest.approx(theirs["fixed"].to_numpy(), abs=0.01)
+    assert fit.residual_sd == pytest.approx(theirs["sd", "item (Intercept)"], rel=3e-3)
+    assert fit.ability_sd == pytest.approx(theirs["sd", "person (Intercept)"], rel=0.01)
+
+
+def test_laplace_s_approximation_equals_an_integral_by_quadrature(rng):
+    items = pd.DataFrame({"a": 1.0, "b": [-1.0, 0.2, 1.1], "c": 0.0}, list("xyz"))
+    responses = simulate.responses(rng.normal(size=150), items, rng)
+    fit = irt.fit(responses, "Rasch", difficulty_prior=responses.T[[]])
+    nodes, weights = np.polynomial.hermite_e.hermegauss(41)
+    log_weights = np.log(weights / weights.sum())
+    # A grid of difficulties, six standard errors wide: log P(responses | b) + log density of b.
+    steps = np.linspace(-6, 6, 25)
+    axes = [b + se * steps for b, se in fit.items[["b", "se_b"]].to_numpy()]
+    grid = np.stack(np.meshgrid(*axes, indexing="ij"), -1).reshape(-1, 3)
+    total = norm.logpdf(grid, fit.regression["eta"].iloc[0], fit.residual_sd).sum(1)
+    z = fit.ability_sd * nodes[:, None] - grid[:, None]
+    for pattern, count in responses.value_counts().items():
+        right = np.array(pattern)
+        at = (right * log_expit(z) + (1 - right) * log_expit(-z)).sum(-1)
+        total += count * logsumexp(at + log_weights, axis=1)
+    cell = np.prod(0.5 * fit.items["se_b"])
+    assert fit.loglik == pytest.approx(logsumexp(total) + np.log(cell), abs=0.01)
+
+
+def test_without_residual_variance_it_is_the_lltm(rng):
+    responses, x, _ = explained_responses(rng, n_items=12, residual=0.0)
+    lltm = irt.lltm(responses, x, n_boot=0)
+    design = np.column_stack([np.ones(12), x])
+    encoded, one = encode_responses(responses, torch.device("cpu")), np.zeros(12, int)
+    found = fit_difficulties(encoded, design, [], one, 500)
+    assert found.loglik == pytest.approx(lltm.loglik, abs=1e-4)
+    assert found.eta == pytest.approx(lltm.coefficients["eta"].to_numpy(), abs=1e-3)
+    assert found.ability_sd[0] == pytest.approx(lltm.ability_sd, abs=1e-3)
+    # With item errors the likelihood is no lower, and here the errors are found to be small.
+    fit = irt.fit(responses, "Rasch", difficulty_prior=x)
+    assert fit.loglik >= lltm.loglik - 1e-6
+    assert fit.residual_sd < 0.3
+    assert fit.n_parameters == lltm.n_parameters + 1
+
+
+def test_with_many_persons_the_prior_yields_to_the_rasch_model(rng):
+    responses, x, _ = explained_responses(rng, n_items=10, n_persons=4000)
+    fit, rasch = irt.fit(responses, "Rasch", difficulty_prior=x), irt.fit(responses, "Rasch")
+    np.testing.assert_allclose(fit.items["b"], rasch.items["b"], atol=0.01)
+    np.testing.assert_allclose(fit.items["se_b"], rasch.items["se_b"], rtol=0.02)
+    assert fit.ability_sd == pytest.approx(rasch.ability_sd, abs=0.01)
+
+
+def test_known_parameters_are_recovered_and_intervals_of_b_cover(rng):
+    estimates, covered = [], []
+    for _ in range(12):
+        responses, x, b = explained_responses(rng)
+        responses = responses.mask(rng.random(responses.shape) < 0.2)
+        fit = irt.fit(responses, "Rasch", difficulty_prior=x)
+        estimates.append([*fit.regression["eta"], fit.residual_sd, fit.ability_sd])
+        covered.append(((fit.items["b"] - b).abs() < 1.96 * fit.items["se_b"]).mean())
+    error = np.std(estimates, axis=0, ddof=1) / np.sqrt(len(estimates))
+    gap = np.abs(np.mean(estimates, axis=0) - [-0.5, 0.8, -0.4, 0.7, 1.2])
+    assert (gap < 3.5 * error + 0.02).all()  # 0.02: maximum likelihood's sds are a little small
+    assert 0.91 < np.mean(covered) < 0.98
+
+
+def test_a_good_prior_saves_persons_and_a_bad_one_is_ignored(rng):
+    responses, x, b = explained_responses(rng, n_persons=8, residual=0.3)
+    noise = pd.DataFrame({"noise": rng.normal(size=len(x))}, x.index)
+    fits = {
+        name: irt.fit(responses, "Rasch", difficulty_prior=prior)
+        for name, prior in {"none": x[[]], "good": x, "noise": noise}.items()
+    }
+    rmse = {name: np.sqrt(((fit.items["b"] - b) ** 2).mean()) for name, fit in fits.items()}
+    assert rmse["good"] < 0.75 * rmse["none"]
+    assert rmse["noise"] < 1.1 * rmse["none"]
+    assert fits["good"].residual_sd < fits["none"].residual_sd
+    assert fits["good"].aic < fits["none"].aic < fits["noise"].aic + 2
+
+
+def test_predicted_difficulties_and_fits_are_priors_and_constant_items_are_finite(rng, tmp_path):
+    responses, x, b = explained_responses(rng, n_persons=30)
+    responses["item-3"] = 1.0
+    other = irt.fit(explained_responses(rng)[0], "Rasch", difficulty_prior=x)
+    named = b.rename("guess")
+    fit = irt.fit(responses, "Rasch", difficulty_prior=named)
+    assert list(fit.regression.index) == ["(constant)", "guess"]
+    assert np.isfinite(fit.items[["b", "se_b"]]).all(axis=None)
+    from_fit = irt.fit(responses, "Rasch", difficulty_prior=other)
+    as_series = irt.fit(responses, "Rasch", difficulty_prior=other.items["b"])
+    assert from_fit.loglik == as_series.loglik
+    fit.to_json(tmp_path / "fit.json")
+    again = irt.IRTFit.from_json(tmp_path / "fit.json")
+    pd.testing.assert_frame_equal(again.regression, fit.regression)
+    assert again.residual_sd == fit.residual_sd
+    assert again.method == "laplace"
+
+
+def test_what_a_prior_cannot_go_with_is_refused(rng):
+    responses, x, _ = explained_responses(rng, n_items=6, n_persons=20)
+    with pytest.raises(ValueError, match="takes model='Rasch'"):
+        irt.fit(responses, "2PL", difficulty_prior=x)
+    with pytest.raises(ValueError, match="guessing"):
+        irt.fit(responses, "Rasch", difficulty_prior=x, guessing=0.2)
+    with pytest.raises(ValueError, match="no .*difficulty_prior"):
+        irt.fit(responses, "Rasch", difficulty_prior=x, method="vi")
+    with pytest.raises(FrameError, match="'item-0'.*have no row"):
+        irt.fit(responses, "Rasch", difficulty_prior=x.iloc[1:])
+    with pytest.raises(FrameError, match="fewer covariates"):
+        five = pd.DataFrame(rng.normal(size=(6, 4)), x.index, list("abcd"))
+        irt.fit(responses, "Rasch", difficulty_prior=five)
+    with pytest.raises(FrameError, match="ndarray"):
+        irt.fit(responses, "Rasch", difficulty_prior=x.to_numpy())
+
+
+def test_persons_who_differ_by_chance_have_the_smallest_sd_of_ability(rng):
+    responses, x, _ = explained_responses(rng, n_persons=6, sd=0.0)
+    fit = irt.fit(responses.iloc[:1], "Rasch", difficulty_prior=x)
+    assert fit.ability_sd == pytest.approx(0.01)
+    assert np.isfinite(fit.items[["b", "se_b"]]).all(axis=None)
+
+
+def test_dif_explained_by_kinds_of_items_equals_glmer(glmer, verbal_aggression):
+    responses, gender, items = verbal_aggression
+    theirs = glmer("VerbAgg DIF")
+    found = irt.dif_explanatory(responses, gender, items["by"], reference="F")
+    assert found.converged
+    modes = -theirs["mode by male"].loc[found.by.index]
+    assert found.by["difference"].to_numpy() == pytest.approx(modes.to_numpy(), abs=0.03)
+    assert found.mean_difference == pytest.approx(-theirs["fixed", "male"], abs=2e-3)
+    assert found.se_mean_difference == pytest.approx(theirs["se", "male"], rel=0.02)
+    sds = ["item (Intercept)", "by male", "item male"]
+    expected = theirs["sd"].loc[sds].to_numpy()
+    assert found.sds.to_numpy() == pytest.approx(expected, rel=0.01, abs=1e-3)
+    abilities = theirs["sd"].loc[["person female", "person male"]].to_numpy()
+    assert found.ability_sd.to_numpy() == pytest.approx(abilities, rel=0.01)
+    # The test of single items sees the same differences, about their mean, without pooling.
+    single = irt.mantel_haenszel(responses, gender, reference="F", purify=False).items["log_odds"]
+    assert found.items["difference"].corr(single) > 0.8
+
+
+def test_dif_that_was_put_in_is_found_and_none_is_found_where_there_is_none(rng):
+    kinds = pd.Series(np.repeat(list("ABCDE"), 8), [f"item-{i}" for i in range(40)])
+    shift = {"A": 0.9, "B": -0.6, "C": 0.0, "D": -0.3, "E": 0.0}
+    b = pd.Series(rng.normal(0, 1, 40), kinds.index)
+    for put_in in (1.0, 0.0):
+        own = put_in * rng.normal(0, 0.3, 40)
+        focal_b = b + put_in * kinds.map(shift) + own
+        sides = [
+            simulate.responses(theta, pd.DataFrame({"a": 1.0, "b": side, "c": 0.0}), rng)
+            for theta, side in ((rng.normal(0, 1, 300), b), (rng.normal(-0.5, 1.4, 300), focal_b))
+        ]
+        data = pd.concat(sides, ignore_index=True).rename_axis("person")
+        found = irt.dif_explanatory(data, np.repeat(["r", "f"], 300), kinds)
+        gap = found.by["difference"] - put_in * pd.Series(shift)
+        assert found.ability_sd.to_numpy() == pytest.approx([1.0, 1.4], abs=0.15)
+        assert abs(found.mean_difference - 0.5) < 3 * found.se_mean_difference
+        assert (gap.abs() <= 3.5 * found.by["se"]).all()
+        if put_in:
+            assert found.by["difference"].idxmax() == "A"
+            assert found.by["difference"].idxmin() == "B"
+            assert found.sds["difference_of_items"] == pytest.approx(0.3, abs=0.12)
+        else:
+            assert found.sds[["difference_of_kinds", "difference_of_items"]].max() < 0.15
+            assert found.items["difference"].abs().max() < 0.2
+
+
+def test_kinds_that_do_not_fit_the_items_are_refused(verbal_aggression):
+    responses, gender, items = verbal_aggression
+    with pytest.raises(FrameError, match="S1DoCurse.*have no kind"):
+        irt.dif_explanatory(responses, gender, items["by"].drop("S1DoCurse"))
+    with pytest.raises(FrameError, match="1 kinds of 24 items"):
+        irt.dif_explanatory(responses, gender, items["by"].map(lambda _: "one"))
