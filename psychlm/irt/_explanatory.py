@@ -297,12 +297,6 @@ def fit_explanatory(
     if not found.converged:
         message = f"no convergence in {found.n_iterations} steps; raise max_iterations"
         warnings.warn(message, IRTWarning, stacklevel=3)
-    if sd <= SMALLEST_SD:
-        message = (
-            f"the {encoded.n_persons} persons differ no more than by chance: ability's standard "
-            f"deviation is at its bound, {SMALLEST_SD} logits; ask more persons"
-        )
-        warnings.warn(message, IRTWarning, stacklevel=3)
 
     items = pd.DataFrame({"a": 1.0, "b": found.b, "c": 0.0, "d": -found.b}, index=encoded.items)
     items[["se_a", "se_c"]] = np.nan

@@ -129,7 +129,8 @@ def fit(
         borrow strength, and none is infinite: ``b`` and ``se_b`` are posterior modes and standard
         deviations, ``fit.regression`` and ``fit.residual_sd`` the regression, and ``loglik`` is
         marginal over items, too, by Laplace's approximation. A DataFrame without columns makes
-        items vary around one mean. With residual variance 0 it is :func:`psychlm.irt.lltm`.
+        items vary around one mean; an ``ability_sd`` of 0.01 logits, its bound, says that persons
+        differ by chance only. With residual variance 0 it is :func:`psychlm.irt.lltm`.
     standard_errors : bool
         Compute them, from the observed information.
     item_names : sequence, optional
