@@ -12,6 +12,7 @@ import hashlib
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -148,8 +149,12 @@ def gather(
         built = Builder(wordnet.load()).build(recipe)
         return built.items, built.header()
 
+    @cache
+    def senses() -> dictionary.Dictionary:  # read once for both sets of questions
+        return dictionary.read(first=records)
+
     def from_dictionary(biased: bool) -> tuple[pd.DataFrame, dict[str, Any]]:
-        source, rng = dictionary.read(first=records), np.random.default_rng(seed)
+        source, rng = senses(), np.random.default_rng(seed)
         built = dictionary.build(source, rng, n_items=most, distractors_without_examples=biased)
         return built.items, {
             "source": "GCIDE",
