@@ -152,10 +152,12 @@ def gather(
         built = Builder(wordnet.load(pos=pos)).build(recipe)
         return built.items, built.header()
 
-    records_read = cache(lambda: dictionary.read(first=records))  # both probes are made of them
+    @cache
+    def senses() -> dictionary.Dictionary:  # read once for both sets of questions
+        return dictionary.read(first=records)
 
     def from_dictionary(biased: bool) -> tuple[pd.DataFrame, dict[str, Any]]:
-        source, rng = records_read(), np.random.default_rng(seed)
+        source, rng = senses(), np.random.default_rng(seed)
         built = dictionary.build(source, rng, n_items=most, distractors_without_examples=biased)
         return built.items, {
             "source": "GCIDE",

@@ -187,9 +187,13 @@ def test_what_a_prior_cannot_go_with_is_refused(rng):
         irt.fit(responses, "Rasch", difficulty_prior=five)
     with pytest.raises(FrameError, match="ndarray"):
         irt.fit(responses, "Rasch", difficulty_prior=x.to_numpy())
-    one = responses.iloc[:1]
-    with pytest.warns(irt.IRTWarning, match="differ no more than by chance"):
-        irt.fit(one, "Rasch", difficulty_prior=x[[]])
+
+
+def test_persons_who_differ_by_chance_have_the_smallest_sd_of_ability(rng):
+    responses, x, _ = explained_responses(rng, n_persons=6, sd=0.0)
+    fit = irt.fit(responses.iloc[:1], "Rasch", difficulty_prior=x)
+    assert fit.ability_sd == pytest.approx(0.01)
+    assert np.isfinite(fit.items[["b", "se_b"]]).all(axis=None)
 
 
 def test_dif_explained_by_kinds_of_items_equals_glmer(glmer, verbal_aggression):
