@@ -34,6 +34,10 @@ from transformers import (
     RobertaForMaskedLM,
     T5Config,
     T5ForConditionalGeneration,
+    XLMConfig,
+    XLMWithLMHeadModel,
+    XLNetConfig,
+    XLNetLMHeadModel,
 )
 
 CORPUS = [
@@ -86,7 +90,7 @@ def byte_piece(byte: int) -> str:
 
 
 def metaspace() -> PreTrainedTokenizerFast:
-    """SentencePiece's kind (Llama): a mark at the beginning of every word, the first too."""
+    """SentencePiece's kind (Llama, XLNet): a mark at the beginning of every word, the first too."""
     special = ["<unk>", "<s>", "</s>", "<sep>", "<cls>", "<pad>", "<mask>"]
     tokenizer = Tokenizer(models.Unigram())
     tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="always")
@@ -170,6 +174,33 @@ def wordpiece() -> PreTrainedTokenizerFast:
     )
 
 
+def end_of_word() -> PreTrainedTokenizerFast:
+    """XLM's kind: </w> at the piece that ends a word."""
+    special = ["<s>", "</s>", "<pad>", "<unk>", "<special1>"]
+    tokenizer = Tokenizer(models.BPE(unk_token="<unk>", end_of_word_suffix="</w>"))
+    tokenizer.pre_tokenizer, tokenizer.decoder = (
+        pre_tokenizers.WhitespaceSplit(),
+        decoders.BPEDecoder(suffix="</w>"),
+    )
+    tokenizer.train_from_iterator(
+        CORPUS,
+        trainers.BpeTrainer(
+            vocab_size=150,
+            special_tokens=special,
+            end_of_word_suffix="</w>",
+            show_progress=False,
+        ),
+    )
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        unk_token="<unk>",
+        bos_token="<s>",
+        eos_token="</s>",
+        pad_token="<pad>",
+        mask_token="<special1>",
+    )
+
+
 def network(family: str, tokenizer: PreTrainedTokenizerFast) -> torch.nn.Module:
     """Return a network of a family, with weights so large that its predictions differ."""
     n = len(tokenizer)
@@ -191,6 +222,22 @@ def network(family: str, tokenizer: PreTrainedTokenizerFast) -> torch.nn.Module:
         "n_positions": CONTEXT,
         "bos_token_id": 0,
         "eos_token_id": 0,
+    }
+    xlm = {
+        "vocab_size": n,
+        "emb_dim": 32,
+        "n_layers": 2,
+        "n_heads": 2,
+        "max_position_embeddings": CONTEXT,
+        "bos_index": 0,
+        "eos_index": 1,
+        "pad_index": 2,
+        "unk_index": 3,
+        "mask_index": 4,
+        "mask_token_id": 4,
+        "n_langs": 2,
+        "use_lang_emb": True,
+        "lang2id": {"de": 0, "en": 1},
     }
     layers = {"attention_types": [[["global", "local"], 1]], "window_size": 8}
     neo = {
@@ -242,6 +289,10 @@ def network(family: str, tokenizer: PreTrainedTokenizerFast) -> torch.nn.Module:
         "mamba": lambda: MambaForCausalLM(
             MambaConfig(vocab_size=n, hidden_size=32, num_hidden_layers=2, state_size=4)
         ),
+        "xlnet": lambda: XLNetLMHeadModel(
+            XLNetConfig(vocab_size=n, d_model=32, n_layer=2, n_head=2, d_inner=64)
+        ),
+        "xlm": lambda: XLMWithLMHeadModel(XLMConfig(**xlm)),
         "bert": lambda: BertForMaskedLM(BertConfig(**plain)),
         "roberta": lambda: RobertaForMaskedLM(RobertaConfig(**roberta)),
         "t5": lambda: T5ForConditionalGeneration(T5Config(**t5)),
@@ -255,8 +306,8 @@ def network(family: str, tokenizer: PreTrainedTokenizerFast) -> torch.nn.Module:
     return made.eval()
 
 
-TOKENIZERS = {"llama": metaspace, "bert": wordpiece, "t5": sentence_end}
-TOKENIZERS |= {"roberta": roberta_tokenizer, "bart": roberta_tokenizer}
+TOKENIZERS = {"llama": metaspace, "xlnet": metaspace, "xlm": end_of_word, "bert": wordpiece}
+TOKENIZERS |= {"roberta": roberta_tokenizer, "bart": roberta_tokenizer, "t5": sentence_end}
 
 
 def save(folder, family: str) -> str:

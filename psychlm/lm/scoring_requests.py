@@ -5,12 +5,12 @@ of requests go through the network, and each wanted output becomes one row
 (:mod:`psychlm.lm.forward`). Row i of a document belongs to its token i, the row after the last
 token to the end of the text.
 
-``left_to_right``
-    Causal models. A text that fits is one request; a longer one is read through
+``left_to_right``, ``any_order``
+    Causal and permutation models. A text that fits is one request; a longer one is read through
     overlapping windows, each of which gives values to its last tokens only: at most ``stride``,
     from the beginning of a word to the beginning of another, so that every word is read whole with
     at least ``stride`` tokens before it.
-``both_sides``
+``both_sides``, ``left_side``
     Masked models: one request per token (Kauf & Ivanova 2023, *A better way to do masked language
     model scoring*).
 ``shared_prefixes``
@@ -78,10 +78,8 @@ def left_to_right(
     first_row : int
         Row of the first token.
     """
-    for begin, low, high in _windows(word, special):
-        read, n_start = ids[begin : high - 1], 0
-        if special.start is not None and (begin == 0 or special.every_window):
-            read, n_start = np.append(special.start, read), 1
+    for begin, low, high in _windows(word, special, ahead=1):
+        read, n_start = _add_start(ids[begin : high - 1], special, begin)
         wanted = np.arange(low, high)
         position = wanted - begin - 1 + n_start
         # the first token has nothing before it, unless a start token stands there
@@ -90,11 +88,38 @@ def left_to_right(
         yield ScoringRequest(read, position[visible], target[visible], first_row + wanted[visible])
 
 
-def _windows(word: Ints, special: SpecialTokens) -> Iterator[tuple[int, int, int]]:
+def any_order(
+    ids: Ints, word: Ints, first_row: int, special: SpecialTokens, blank: int
+) -> Iterator[ScoringRequest]:
+    """Yield the requests of a permutation model (Yang et al. 2019) that factorises from left to
+    right.
+
+    Such a model predicts a token at the token's own position, which it knows though it does not see
+    the token; for the row after the last token a ``blank`` stands there.
+    """
+    for begin, low, high in _windows(word, special, ahead=0):
+        read, n_start = _add_start(np.append(ids, blank)[begin:high], special, begin)
+        wanted = np.arange(low, high)
+        position = wanted - begin + n_start
+        visible = position >= 1  # with nothing to attend to, its output would be meaningless
+        target = np.append(ids, NO_TARGET)[wanted]
+        yield ScoringRequest(read, position[visible], target[visible], first_row + wanted[visible])
+
+
+def _add_start(read: Ints, special: SpecialTokens, begin: int) -> tuple[Ints, int]:
+    """Return the tokens of a window after the start token, where one stands there, and how many it
+    adds.
+    """
+    if special.start is None or (begin > 0 and not special.every_window):
+        return read, 0
+    return np.append(special.start, read), 1
+
+
+def _windows(word: Ints, special: SpecialTokens, ahead: int) -> Iterator[tuple[int, int, int]]:
     """Yield for each window the first token it reads and the rows, low to high, that it gives
     values to.
 
-    The model predicts the token after the last it reads, so the rows are one ahead of the tokens.
+    A model that predicts the token after the last it reads is one row ``ahead`` of what it reads.
     """
     n_rows = len(word) + special.ends
     size = special.context_tokens - (special.start is not None)
@@ -103,18 +128,18 @@ def _windows(word: Ints, special: SpecialTokens) -> Iterator[tuple[int, int, int
             f"stride={special.stride} does not fit a window of {size} tokens; choose 1 to "
             f"{size - 1}"
         )
-    if n_rows <= size + 1:
+    if n_rows <= size + ahead:
         yield 0, 0, n_rows
         return
     step = min(special.stride, size - special.stride)
     begins_word = np.flatnonzero(np.diff(word, prepend=-1))
-    low, high = 0, size + 1
+    low, high = 0, size + ahead
     while low < n_rows:
         if high < n_rows:  # end where a word begins, unless one word is longer than the window
             fits = begins_word[np.searchsorted(begins_word, low, "right") :]
             fits = fits[: np.searchsorted(fits, high, "right")]
             high = int(fits[-1]) if len(fits) else high
-        yield max(0, high - size - 1), low, high
+        yield max(0, high - size - ahead), low, high
         low, high = high, min(n_rows, high + step)
 
 
@@ -142,6 +167,24 @@ def both_sides(
         masked = (position, position + end - token)
         place, target, row = np.array([[position], [ids[token]], [first_row + token]])
         yield ScoringRequest(text, place, target, row, masked)
+
+
+def left_side(
+    ids: Ints, word: Ints, first_row: int, special: SpecialTokens
+) -> Iterator[ScoringRequest]:
+    """Yield one request per token of a left-masked model (XLM, as Hao et al. 2020 use it).
+
+    It reads the tokens before, as many as fit, and one mask.
+    """
+    whole, before = _add_special(ids, special)
+    size = special.context_tokens - before
+    for token in range(len(ids)):
+        begin = max(0, token + 1 - size)
+        text = whole if begin == 0 else _add_special(ids[begin : token + 1], special)[0]
+        position = before + token - begin
+        place, target, row = np.array([[position], [ids[token]], [first_row + token]])
+        masked = (position, position + 1)
+        yield ScoringRequest(text[: position + 1], place, target, row, masked)
 
 
 def _add_special(ids: Ints, special: SpecialTokens) -> tuple[Ints, int]:

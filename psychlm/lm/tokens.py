@@ -23,7 +23,6 @@ from numpy.typing import NDArray
 
 from psychlm.data import DataMissingError
 from psychlm.frames import FrameError, check_words, format_names, is_shape
-from psychlm.lm._load import ModelError
 
 TEXTS_AT_ONCE = 2048  # given to the tokenizer in one call
 LONGEST_WORD = 10_000  # characters; a longer "word" is a file that was not split
@@ -238,21 +237,12 @@ def documents(prepared: pd.DataFrame) -> list[Document]:
 def tokenize(texts: list[Document], tokenizer: Any) -> list[Tokens]:
     """Return the tokens of every document, each with the word it belongs to; no special tokens are
     added.
-
-    Raises
-    ------
-    ModelError
-        If the tokenizer is in pure Python: it does not say where its tokens stand in the text.
     """
-    if not getattr(tokenizer, "is_fast", False):
-        raise ModelError(
-            f"{type(tokenizer).__name__} does not say where its tokens stand in a text; open the "
-            "model with the fast version of its tokenizer"
-        )
+    encode = _encode if getattr(tokenizer, "is_fast", False) else _encode_by_word
     tokens = []
     for first in range(0, len(texts), TEXTS_AT_ONCE):
         some = texts[first : first + TEXTS_AT_ONCE]
-        encoded = _encode(some, tokenizer)
+        encoded = encode(some, tokenizer)
         tokens += [
             _assign(text, ids, spans, tokenizer)
             for text, (ids, spans) in zip(some, encoded, strict=True)
@@ -285,6 +275,23 @@ def _encode(texts: list[Document], tokenizer: Any) -> Encoded:
     ]
 
 
+def _encode_by_word(texts: list[Document], tokenizer: Any) -> Encoded:
+    """Tokenize each word with the space before it: for tokenizers in pure Python, which give no
+    positions (XLM).
+    """
+    encoded = []
+    for document in texts:
+        begins = np.append(0, document.ends[:-1])
+        ids = [
+            tokenizer.encode(document.text[a:b], add_special_tokens=False)
+            for a, b in zip(begins, document.ends, strict=True)
+        ]
+        spans = np.stack([document.starts, document.ends], axis=1)
+        spans = spans.repeat([len(word) for word in ids], axis=0)
+        encoded.append((np.concatenate([np.array(word, np.int64) for word in ids]), spans))
+    return encoded
+
+
 def _assign(
     document: Document, ids: NDArray[np.int64], spans: NDArray[np.int64], tokenizer: Any
 ) -> Tokens:
@@ -314,8 +321,8 @@ def begins_with_space(tokenizer: Any) -> NDArray[np.bool_] | None:
     beginnings of words.
 
     Byte-level (GPT-2) and SentencePiece (Metaspace) tokenizers mark beginnings: the space before a
-    word is the first character of its first token. WordPiece (BERT) and end-of-word tokenizers do
-    not.
+    word is the first character of its first token. WordPiece (BERT) and end-of-word (XLM)
+    tokenizers do not.
     """
     if not getattr(tokenizer, "is_fast", False):
         return None

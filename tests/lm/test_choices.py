@@ -319,7 +319,7 @@ def test_an_encoder_decoder_reads_the_end_of_a_long_prompt_and_gives_no_surprisa
 
 
 @pytest.mark.filterwarnings("ignore:.*does not know")
-@pytest.mark.parametrize("family", ["gpt2", "llama", "bert"])
+@pytest.mark.parametrize("family", ["gpt2", "llama", "xlnet", "xlm", "bert"])
 def test_a_choice_has_the_surprisal_of_its_words_whatever_the_kind_of_model(
     family, questions
 ) -> None:
