@@ -44,9 +44,14 @@ test: $(VENV)/.installed ## Lint, check types, run every test and every notebook
 	$(BIN)/mypy
 	$(BIN)/pytest -n $(JOBS) --dist loadgroup $(PYTEST_OPTIONS)
 
+PEERS := .venv-peers
+$(PEERS)/.installed: $(VENV)/.developed .ci/install_peers
+	@bash .ci/install_peers $(VENV) $(PEERS)
+	@touch $@
+
 .PHONY: bench
-bench: $(VENV)/.developed ## Measure speed and memory beside the peers installed; write docs/speed.md
-	$(BIN)/python -m pytest tests/bench -o python_files='bench_*.py' --benchmark-only --benchmark-json=reports/bench/.raw.json
+bench: $(PEERS)/.installed ## Measure speed and memory beside other programs; write docs/speed.md (15 minutes)
+	$(PEERS)/bin/python -m pytest tests/bench -o python_files='bench_*.py' --benchmark-only --benchmark-json=reports/bench/.raw.json
 	$(BIN)/python docs/tables.py speed on_a_cluster
 
 .PHONY: docs
@@ -69,4 +74,4 @@ format: $(VENV)/.developed ## Sort imports, format, strip the notebooks' outputs
 
 .PHONY: clean
 clean: ## Remove what was built (reports, caches, .venv); data/raw stays
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache reports/*.html reports/*.json reports/interactive reports/.[a-z]*
+	rm -rf $(VENV) $(PEERS) .pytest_cache .mypy_cache .ruff_cache reports/*.html reports/*.json reports/interactive reports/.[a-z]*

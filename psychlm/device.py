@@ -1,20 +1,47 @@
-"""The device on which torch computes."""
+"""The device on which torch computes, by one rule for all functions that take ``device=``.
+
+``"auto"`` is the first CUDA GPU if there is one, else the CPU. Some functions keep small work on
+the CPU even then, since copying and launching would take longer than computing: their documentation
+says from which size on they take the GPU. What ran where is kept in :data:`used`, which reports
+record.
+
+On a CUDA GPU convolutions and recurrent layers compute in float32 too, not in TensorFloat-32, whose
+10 bits of precision would make them differ from the CPU's in the third digit. Sums there run in no
+fixed order (atomic additions), so that two runs may differ in their last digits. An MPS GPU has no
+float64: work that needs it stays on the CPU.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, TypeAlias
 
 if TYPE_CHECKING:
     import torch
 
+Device: TypeAlias = "str | torch.device"
+used: dict[str, list[str]] = {}  # where each part of the work ran: {"irt.fit": ["cpu"]}
 
-def torch_device(device: str | torch.device = "auto") -> torch.device:
+
+def torch_device(
+    device: Device = "auto", part: str = "", *, worthwhile: bool = True, float64: bool = False
+) -> torch.device:
     """Return a torch device that is present.
 
     Parameters
     ----------
     device : str or torch.device
-        ``"auto"`` (the first GPU if there is one), ``"cpu"``, ``"cuda"``, ``"cuda:1"``, ``"mps"``.
+        ``"auto"`` (the first CUDA GPU if there is one), ``"cpu"``, ``"cuda"``, ``"cuda:1"``,
+        ``"mps"``.
+    part : str
+        What is computed there, for :data:`used`; ``""`` records nothing.
+    worthwhile : bool
+        Whether the work is large enough for ``"auto"`` to take a GPU.
+    float64 : bool
+        Whether the work needs double precision: in place of an MPS GPU the CPU is returned, with a
+        warning.
 
     Raises
     ------
@@ -28,16 +55,71 @@ def torch_device(device: str | torch.device = "auto") -> torch.device:
     """
     import torch
 
-    if device == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        chosen = torch.device(device)
-        if chosen.type == "meta":
-            raise RuntimeError("it holds no values")
-        torch.empty(0, device=chosen)
-    except (RuntimeError, AssertionError, NotImplementedError) as error:
-        reason = str(error).splitlines()[0]
-        raise ValueError(
-            f"device {str(device)!r} cannot be used: {reason}; use device='cpu' or device='auto'"
-        ) from error
+    if isinstance(device, str) and device == "auto":
+        chosen = torch.device("cuda" if worthwhile and torch.cuda.is_available() else "cpu")
+    else:
+        try:
+            chosen = torch.device(device)
+            if chosen.type == "meta":
+                raise RuntimeError("it holds no values")
+            torch.empty(0, device=chosen)
+        except (RuntimeError, AssertionError, NotImplementedError, TypeError) as error:
+            reason = str(error).splitlines()[0]
+            raise ValueError(
+                f"device {str(device)!r} cannot be used: {reason}; use device='cpu' or "
+                "device='auto'"
+            ) from error
+    if float64 and chosen.type == "mps":
+        warnings.warn(
+            "an MPS GPU has no float64: this part is computed on the CPU", RuntimeWarning, 3
+        )
+        chosen = torch.device("cpu")
+    if chosen.type == "cuda":
+        torch.backends.cudnn.allow_tf32 = False
+    if part and str(chosen) not in used.setdefault(part, []):
+        used[part].append(str(chosen))
     return chosen
+
+
+def used_gpus() -> str:
+    """Return the names of the GPUs on which something ran, for reports; empty if nothing did."""
+    gpus = sorted({name for names in used.values() for name in names} - {"cpu"})
+    if not gpus:
+        return ""
+    import torch
+
+    return ", ".join(
+        f"{name}: {torch.cuda.get_device_name(name)}" if name.startswith("cuda") else name
+        for name in gpus
+    )
+
+
+def float_type(device: torch.device) -> torch.dtype:
+    """Return the most precise floating-point type of a device: float32 on MPS, else float64."""
+    import torch
+
+    return torch.float32 if device.type == "mps" else torch.float64
+
+
+def free_bytes(device: torch.device, otherwise: int) -> int:
+    """Return the free memory of a CUDA GPU; ``otherwise`` on devices that do not tell."""
+    import torch
+
+    return torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else otherwise
+
+
+@contextmanager
+def seeded(seed: int, device: torch.device | None = None) -> Iterator[None]:
+    """Seed the generator of the CPU and that of a CUDA GPU, and restore them at the end.
+
+    No other GPU is opened.
+    """
+    import torch
+
+    on_gpu = device is not None and device.type == "cuda"
+    with torch.random.fork_rng([device] if on_gpu else []):
+        torch.default_generator.manual_seed(seed)
+        if on_gpu:
+            with torch.cuda.device(device):
+                torch.cuda.manual_seed(seed)
+        yield

@@ -9,9 +9,8 @@ from typing import Any
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
+import scipy
 from matplotlib.axes import Axes
-from scipy import stats
-from scipy.spatial import cKDTree
 
 from psychlm import report
 from psychlm.stats import holm
@@ -413,7 +412,7 @@ def effect_surface(fit: Any, term: str, *, ax: Axes | None = None) -> Axes:
     known = ((fit.data[names] - low) / span).drop_duplicates()
     points = (table[names] - low) / span
     # Leave points empty that are far from all data, in shares of the plot.
-    distance = cKDTree(known.to_numpy()).query(points.to_numpy())[0]
+    distance = scipy.spatial.cKDTree(known.to_numpy()).query(points.to_numpy())[0]
     z = table["effect"].where(distance < 0.1).to_numpy().reshape(40, 40)
     x, y = (np.unique(table[name]) for name in names)
     limit = float(np.nanmax(np.abs(z)))
@@ -430,7 +429,7 @@ def residual_qq(fit: Any, *, ax: Axes | None = None) -> Axes:
     """Draw standardised residuals of a fit against the quantiles of the normal distribution."""
     ax = ax or plt.gca()
     residuals = np.sort(fit.residuals.to_numpy())
-    theory = stats.norm.ppf((np.arange(len(residuals)) + 0.5) / len(residuals))
+    theory = scipy.stats.norm.ppf((np.arange(len(residuals)) + 0.5) / len(residuals))
     shown = np.unique(np.linspace(0, len(theory) - 1, 5000).round().astype(int))
     standard = residuals / residuals.std()
     ax.plot(theory[shown], standard[shown], ".", color=POPULATION_COLOURS["transformer"], ms=4)

@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from psychlm import __version__, data
+from psychlm import __version__, data, device
 from psychlm.data import atomic_write
 
 if TYPE_CHECKING:
@@ -97,6 +97,7 @@ def begin(notebook: str, *, data_kind: DataKind = "real", **parameters: Any) -> 
     """
     global _current
     data.forget_asked()
+    device.used.clear()
     _current = Report(notebook, parameters, data_kind)
 
 
@@ -275,9 +276,6 @@ def provenance(run: Report) -> dict[str, Any]:
     files |= {p for p in beside if p.is_file() and p.suffix not in (".py", ".pyc")}
     names = {str(file.relative_to(PACKAGE)) for file in files if file.is_relative_to(PACKAGE)}
     _loaded.update(checksums(names - _loaded.keys()))
-    # torch is asked only if the notebook has loaded it
-    torch = sys.modules.get("torch")
-    gpu = torch is not None and torch.cuda.is_available()
     return {
         "psychlm": __version__,
         "commit": git_commit(),
@@ -287,7 +285,8 @@ def provenance(run: Report) -> dict[str, Any]:
         "data": data.asked(),
         "modules": dict(sorted(_loaded.items())),
         "versions": package_versions() | r_versions(),
-        "device": f"cuda: {torch.cuda.get_device_name()}" if torch is not None and gpu else "cpu",
+        "device": device.used_gpus() or "cpu",
+        "ran_on": {part: ", ".join(places) for part, places in sorted(device.used.items())},
         "machine": f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores",
         "seconds": round(time.monotonic() - run.started, 2),
     }

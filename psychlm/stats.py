@@ -13,8 +13,8 @@ from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
+import scipy
 from numpy.typing import ArrayLike, NDArray
-from scipy import stats
 
 BATCH_VALUES = 2**22  # resampled values held at once (32 MB), so memory does not grow with n_boot
 
@@ -107,8 +107,9 @@ def bootstrap(
     }
     rows = [np.arange(size) for size in sizes]
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", stats.DegenerateDataWarning)  # undefined ones are counted
-        result = stats.bootstrap(rows, of_rows, **options)
+        # statistics that are undefined are counted
+        warnings.simplefilter("ignore", scipy.stats.DegenerateDataWarning)
+        result = scipy.stats.bootstrap(rows, of_rows, **options)
         undefined = np.isnan(result.bootstrap_distribution)
         if undefined.all():
             raise ValueError("the statistic is undefined (NaN) in every resample")
@@ -116,7 +117,7 @@ def bootstrap(
             # Compute the interval again from the resamples in which the statistic is defined.
             result.bootstrap_distribution = result.bootstrap_distribution[~undefined]
             options |= {"n_resamples": 0, "bootstrap_result": result}
-            result = stats.bootstrap(rows, of_rows, **options)
+            result = scipy.stats.bootstrap(rows, of_rows, **options)
     estimate = float(statistic(*values))
     low, high = (float(limit) for limit in result.confidence_interval)
     return Interval(estimate, low, high, level, n_boot, int(undefined.sum()))
@@ -211,13 +212,13 @@ def correlation(
         message = f"{' and '.join(constant)}: constant, so the correlation is undefined (NaN)"
         warnings.warn(message, RuntimeWarning, stacklevel=2)
         return Correlation(np.nan, np.nan, np.nan, np.nan, n, n_missing)
-    result = stats.spearmanr(a, b) if method == "spearman" else stats.pearsonr(a, b)
+    result = scipy.stats.spearmanr(a, b) if method == "spearman" else scipy.stats.pearsonr(a, b)
     r = float(result.statistic)
     # Fisher's interval on the artanh scale; a point where r is -1 or 1.
     low = high = r if abs(r) >= 1 else np.nan
     if n >= 4 and abs(r) < 1:
         variance = (1 + r**2 / 2 if method == "spearman" else 1) / (n - 3)
-        half_width = stats.norm.ppf((1 + level) / 2) * np.sqrt(variance)
+        half_width = scipy.stats.norm.ppf((1 + level) / 2) * np.sqrt(variance)
         low, high = (float(np.tanh(np.arctanh(r) + sign * half_width)) for sign in (-1, 1))
     return Correlation(r, float(result.pvalue), low, high, n, n_missing)
 
@@ -247,7 +248,7 @@ def spearman_many(X: ArrayLike, y: ArrayLike) -> NDArray[np.float64]:
         raise ValueError(f"rows need one length of at least 2; shapes are {a.shape}, {b.shape}")
     # Subtracting the mean rank (n + 1)/2, not the computed mean, makes constant rows exactly zero.
     a, b = (
-        stats.rankdata(values, axis=-1, nan_policy="propagate") - (values.shape[-1] + 1) / 2
+        scipy.stats.rankdata(values, axis=-1, nan_policy="propagate") - (values.shape[-1] + 1) / 2
         for values in (a, b)
     )
     norms = np.sqrt((a**2).sum(axis=-1) * (b**2).sum(axis=-1))
@@ -281,7 +282,7 @@ def benjamini_hochberg(p: ArrayLike) -> Any:
     >>> benjamini_hochberg([0.01, 0.02, 0.03])
     array([0.03, 0.03, 0.03])
     """
-    return _adjusted(p, stats.false_discovery_control)
+    return _adjusted(p, scipy.stats.false_discovery_control)
 
 
 def _adjusted(p: ArrayLike, method: Callable[[NDArray[np.float64]], NDArray[np.float64]]) -> Any:
@@ -317,4 +318,4 @@ def likelihood_ratio(loglik0: float, loglik1: float, df: int) -> LikelihoodRatio
             RuntimeWarning,
             stacklevel=2,
         )
-    return LikelihoodRatio(chi2, int(df), float(stats.chi2.sf(chi2, df)))
+    return LikelihoodRatio(chi2, int(df), float(scipy.stats.chi2.sf(chi2, df)))

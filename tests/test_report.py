@@ -13,7 +13,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from psychlm import report
+from psychlm import irt, report
+from psychlm.device import torch_device
 
 
 @pytest.fixture
@@ -54,6 +55,15 @@ def test_the_stamp_says_code_parameters_data_versions_and_seed(folder: Path) -> 
     assert stamp["data"] == {}
     assert {"python", "torch", "numpy"} <= set(stamp["versions"])
     assert stamp["seconds"] >= 0
+
+
+def test_the_stamp_says_where_each_part_ran(folder: Path) -> None:
+    irt.score(pd.DataFrame({"a": [1.0, 1.0], "b": [0.0, 1.0]}), pd.DataFrame([[1, 0], [0, 1]]))
+    report.begin("99_toy")
+    torch_device("cpu", "lm.load")
+    report.finish()
+    stamp = read(folder)["provenance"]
+    assert (stamp["device"], stamp["ran_on"]) == ("cpu", {"lm.load": "cpu"})
 
 
 def test_what_numbers_rest_on_is_recorded(folder: Path) -> None:

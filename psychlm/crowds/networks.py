@@ -28,6 +28,7 @@ import torch
 from numpy.typing import ArrayLike
 from torch import Tensor, nn
 
+from psychlm.device import Device
 from psychlm.frames import FrameError
 from psychlm.lm.word_models import Vocabulary
 
@@ -256,9 +257,7 @@ class Network:
         return shapes | {"out.weight": (width, self.classes), "out.bias": (self.classes,)}
 
 
-def initial_weights(
-    network: Network, seeds: Sequence[int], device: str | torch.device = "cpu"
-) -> Weights:
+def initial_weights(network: Network, seeds: Sequence[int], device: Device = "cpu") -> Weights:
     """Draw the (models, ...) initial weights of members, each from its own seed.
 
     Embeddings are uniform within ±0.1 and that of padding is zero; all other weights are uniform

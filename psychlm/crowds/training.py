@@ -30,7 +30,7 @@ from psychlm.crowds.networks import (
     initial_weights,
 )
 from psychlm.crowds.sampling import Member, draw_members
-from psychlm.device import torch_device
+from psychlm.device import Device, float_type, free_bytes, torch_device
 from psychlm.frames import FrameError
 
 Loss = Literal["cross-entropy", "squared-error"]
@@ -155,7 +155,8 @@ def predict_logits(network: Network, weights: Weights, inputs: Inputs) -> Tensor
     else:
         order = torch.arange(len(inputs), device=device)
         width = network.hidden * inputs[0].numel()
-    for rows in order.split(max(VALUES_AT_ONCE // (n_models * width), 1)):
+    most = max(VALUES_AT_ONCE, free_bytes(device, 0) // 64)  # float32, and copies on the way
+    for rows in order.split(max(most // (n_models * width), 1)):
         block = inputs[rows]
         if isinstance(block, Encoded):
             segments = tuple(
@@ -186,7 +187,7 @@ class LazyAdam:
         self.mean = {name: torch.zeros_like(value) for name, value in weights.items()}
         self.square = {name: torch.zeros_like(value) for name, value in weights.items()}
         bias = weights["out.bias"]
-        self.steps = torch.zeros(len(bias), dtype=torch.float64, device=bias.device)
+        self.steps = torch.zeros(len(bias), dtype=float_type(bias.device), device=bias.device)
 
     def select(self, members: Tensor) -> None:
         """Keep these members of the stack, in this order."""
@@ -245,7 +246,7 @@ def train(
     patience: int = 3,
     loss: Loss = "cross-entropy",
     epoch_callback: EpochCallback | None = None,
-    device: str | torch.device = "auto",
+    device: Device = "auto",
     **sizes: Any,
 ) -> TrainedCrowd:
     """Train many small classifiers at once, each exactly as if it were alone.
@@ -268,7 +269,7 @@ def train(
     epoch_callback : callable, optional
         ``epoch_callback(epoch, state) -> EpochPlan | None``, called before each epoch (from 1).
     device : str or torch.device
-        ``"cpu"``, ``"cuda"`` or ``"auto"``.
+        See :func:`psychlm.device.torch_device`.
 
     Returns
     -------
@@ -287,7 +288,7 @@ def train(
     >>> crowd.responses(texts, [1, 0, 1, 0]).shape
     (3, 4)
     """
-    device = torch_device(device)
+    device = torch_device(device, "crowds.train")
     labels = np.asarray(targets)
     if not isinstance(network, Network):
         classes = labels.shape[1] if labels.ndim == 2 else int(labels.max()) + 1
@@ -341,7 +342,7 @@ def train(
         better = finite
         if development is not None:
             predictions = predict_logits(network, optimiser.weights, held_out).argmax(2)
-            accuracy = (predictions == held_gold).double().mean(1).cpu().numpy()
+            accuracy = (predictions == held_gold).cpu().double().mean(1).numpy()
             better = finite & (accuracy > best_accuracy[active])
         best_accuracy[active[better]] = accuracy[better]
         best_epoch[active[better]] = epoch
@@ -382,7 +383,8 @@ def train_epoch(
     """
     on_device = torch.from_numpy(schedule).to(targets.device)
     rows = torch.as_tensor(active, device=targets.device)[:, None]
-    losses = torch.zeros(len(schedule), dtype=torch.float64, device=targets.device)
+    exact = float_type(targets.device)
+    losses = torch.zeros(len(schedule), dtype=exact, device=targets.device)
     for step in range(schedule.shape[1]):
         n = int((n_steps > step).sum())
         examples = on_device[:n, step]
@@ -565,4 +567,4 @@ def train_step(
     if words is not None and table.grad is not None:
         gradients[EMBEDDING] = table.grad
     optimiser.step(gradients, words)
-    return losses.detach().sum(1).double()
+    return losses.detach().sum(1).to(float_type(losses.device))

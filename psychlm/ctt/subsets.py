@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
-from scipy.spatial.distance import squareform
+import scipy
 
 from psychlm.ctt.items import Array, check_size
 from psychlm.frames import FrameError, format_names
@@ -234,7 +234,7 @@ def _greedy_order(x: Array, size: int) -> Array:
     """
     n_items, score = x.shape[1], x.sum(axis=1)
     right_all, alpha_all, phi_all = _measures(x)
-    centred = squareform(phi_all - phi_all.mean())  # 0 on the diagonal
+    centred = scipy.spatial.distance.squareform(phi_all - phi_all.mean())  # 0 on the diagonal
     norm_all, n_pairs = np.linalg.norm(centred), 2 * len(phi_all)  # pairs in both orders
     both = np.zeros((n_items, n_items))
     chosen: list[int] = []

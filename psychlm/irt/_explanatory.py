@@ -32,8 +32,8 @@ from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
+import scipy
 import torch
-from scipy import linalg, optimize, stats
 from torch import Tensor
 
 from psychlm.frames import FrameError, format_names
@@ -201,7 +201,7 @@ def fit_difficulties(
     begin = np.r_[basis.T @ rough / len(x), np.full(n_terms, FIRST_SD), np.ones(n_groups)]
     bounds = [(None, None)] * n_fixed + [(0, None)] * n_terms + [(SMALLEST_SD, None)] * n_groups
     options = {"ftol": 1e-11, "gtol": 1e-4, "maxiter": max_iterations}
-    best = optimize.minimize(
+    best = scipy.optimize.minimize(
         negative, begin, method="L-BFGS-B", jac=True, bounds=bounds, options=options
     )
 
@@ -215,9 +215,9 @@ def fit_difficulties(
     precision[n_fixed:, n_fixed:] += eye.numpy()
     effects = np.split(tau[term] * modes.numpy(), np.cumsum(sizes)[:-1])
     return RandomDifficulties(
-        eta=linalg.solve_triangular(upper, best.x[:n_fixed]),
+        eta=scipy.linalg.solve_triangular(upper, best.x[:n_fixed]),
         effects=effects,
-        covariance=linalg.inv(precision) * np.outer(scale, scale),
+        covariance=scipy.linalg.inv(precision) * np.outer(scale, scale),
         tau=tau,
         ability_sd=sd.numpy(),
         b=b.numpy(),
@@ -259,7 +259,7 @@ def check_covariates(design: pd.DataFrame, items: pd.Index) -> pd.DataFrame:
 
 def wald_table(eta: Array, se: Array, names: pd.Index) -> pd.DataFrame:
     """Return a table of Wald tests."""
-    p = 2 * stats.norm.sf(np.abs(eta / se))
+    p = 2 * scipy.stats.norm.sf(np.abs(eta / se))
     return pd.DataFrame({"eta": eta, "se": se, "z": eta / se, "p": p}, index=names)
 
 

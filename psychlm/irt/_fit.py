@@ -17,6 +17,7 @@ import numpy as np
 import pandas as pd
 import torch
 
+from psychlm.device import Device, torch_device
 from psychlm.frames import FrameError, format_names
 from psychlm.irt._explanatory import fit_explanatory
 from psychlm.irt._general import Names, fit_general
@@ -65,7 +66,7 @@ def fit(
     model: str | Mapping | pd.Series = "2PL",
     *,
     method: str = "mml",
-    device: str = "auto",
+    device: Device = "auto",
     guessing: float | str | pd.Series | None = None,
     upper: float | pd.Series | None = None,
     priors: dict[str, Prior] | None = None,
@@ -97,8 +98,10 @@ def fit(
         exploratory models beyond two factors are not built; R's mirt has them.
     method : str
         "mml", or "vi" for :func:`psychlm.irt.variational.infer` with its defaults.
-    device : str
-        "auto" (a GPU for over ten million responses, if there is one), "cpu", "cuda", "cuda:1".
+    device : str or torch.device
+        See :func:`psychlm.device.torch_device`; "auto" takes a GPU for over ten million responses.
+        Models of several categories or groups, with upper asymptotes, ``equal`` parameters or
+        ``difficulty_prior`` are fitted on the CPU.
     guessing : float, "common", or Series by item, optional
         A number fixes guessing parameters; a Series, those of its items only. "common" estimates
         one guessing parameter for all items of a 3PL.
@@ -151,8 +154,8 @@ def fit(
     ------
     FrameError
         If responses are malformed, items fewer than 3, or everyone responded alike to one.
-    RuntimeError
-        If a device is asked for that is not there.
+    ValueError
+        If a model or method is unknown, or a device is not on this machine.
 
     References
     ----------
@@ -173,6 +176,9 @@ def fit(
         from psychlm.irt.variational import infer  # only for those who ask for it
 
         return infer(responses, str(model), device=device, item_names=item_names).fit
+    if algorithm != "logistic":
+        torch_device(device)  # an unknown one is an error, and these compute on the CPU
+        torch_device("cpu", "irt.fit")
     if algorithm == "laplace":
         return fit_explanatory(responses, difficulty_prior, item_names, settings)
     if algorithm == "general":
@@ -180,9 +186,8 @@ def fit(
         given |= {"standard_errors": standard_errors, "item_names": item_names}
         del given["difficulty_prior"]
         return fit_general(responses, model, **given, settings=settings)
-    encoded = encode_responses(
-        responses, pick_device(device, getattr(responses, "size", 0)), item_names
-    )
+    where = pick_device(device, "irt.fit", getattr(responses, "size", 0))
+    encoded = encode_responses(responses, where, item_names)
     return fit_logistic(encoded, model, guessing, priors or {}, start, standard_errors, settings)
 
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
+import scipy
 import torch
-from scipy import optimize, stats
 
 from psychlm.frames import check_responses
 from psychlm.irt._explanatory import check_covariates, wald_table
@@ -141,7 +141,7 @@ def lltm(
         residual_sd=math.sqrt(residual_variance),
         chi2=chi2,
         df=df,
-        p=float(stats.chi2.sf(chi2, df)) if df else math.nan,
+        p=float(scipy.stats.chi2.sf(chi2, df)) if df else math.nan,
         r2_likelihood=intervals[0],
         r2_difficulty=intervals[1],
         n_constant=n_constant,
@@ -239,7 +239,7 @@ def random_effects(y: Array, variance: Array, x: Array) -> tuple[Array, Array, f
 
     largest = float(np.var(y)) * len(y) / max(len(y) - x.shape[1], 1) + 1e-12
     least = 1e-10 * largest  # where all variances are 0, the likelihood has a pole at 0
-    optimum = optimize.minimize_scalar(
+    optimum = scipy.optimize.minimize_scalar(
         negative, bounds=(least, 2 * largest), method="bounded", options={"xatol": least}
     )
     tau2 = float(optimum.x) if negative(least) > optimum.fun else 0.0
@@ -294,6 +294,6 @@ def _interval(estimate: float, draws: Array, level: float) -> Interval:
     if not len(kept) or math.isnan(estimate):
         return Interval(float(estimate), math.nan, math.nan, level, len(draws), n_undefined)
     below = np.clip((kept < estimate).mean(), 0.5 / len(kept), 1 - 0.5 / len(kept))
-    z = stats.norm.ppf([(1 - level) / 2, (1 + level) / 2])
-    low, high = np.quantile(kept, stats.norm.cdf(2 * stats.norm.ppf(below) + z))
+    z = scipy.stats.norm.ppf([(1 - level) / 2, (1 + level) / 2])
+    low, high = np.quantile(kept, scipy.stats.norm.cdf(2 * scipy.stats.norm.ppf(below) + z))
     return Interval(float(estimate), float(low), float(high), level, len(draws), n_undefined)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
-from scipy import linalg, optimize, stats
+import scipy
 from scipy.special import expit, logit
 
 from psychlm.irt.item_fit import ModelTables, rmsea
@@ -92,10 +92,12 @@ def m2(fit: IRTFit | ModelTables, responses: pd.DataFrame) -> M2Fit:
 
     def limit(tail: float) -> float:
         """Return the RMSEA at which M2 is the quantile 1 - tail of noncentral chi-square."""
-        if stats.chi2.cdf(statistic, df) < tail:
+        if scipy.stats.chi2.cdf(statistic, df) < tail:
             return 0.0
         largest = 2 * statistic + 100
-        nc = optimize.brentq(lambda nc: stats.ncx2.cdf(statistic, df, nc) - tail, 1e-12, largest)
+        nc = scipy.optimize.brentq(
+            lambda nc: scipy.stats.ncx2.cdf(statistic, df, nc) - tail, 1e-12, largest
+        )
         return float(np.sqrt(nc / (df * (n - 1))))
 
     # SRMSR: observed less expected correlations of pairs.
@@ -106,7 +108,7 @@ def m2(fit: IRTFit | ModelTables, responses: pd.DataFrame) -> M2Fit:
     return M2Fit(
         m2=statistic,
         df=df,
-        p=float(stats.chi2.sf(statistic, df)),
+        p=float(scipy.stats.chi2.sf(statistic, df)),
         rmsea=float(rmsea(np.array(statistic), np.array(df), np.array(n))),
         rmsea_low=limit(0.95),
         rmsea_high=limit(0.05),
@@ -135,8 +137,10 @@ def _quadratic_form(tables: ModelTables, x: np.ndarray) -> tuple[float, int]:
     covariance = _covariance(tables, at_nodes)[np.ix_(known, known)] * overlap
     derivatives = jacobian(tables, at_nodes)[known]
     # Whiten by the Cholesky factor; least squares removes what the parameters explain.
-    root = linalg.cholesky(covariance, lower=True)
-    white = linalg.solve_triangular(root, np.column_stack([residual, derivatives]), lower=True)
+    root = scipy.linalg.cholesky(covariance, lower=True)
+    white = scipy.linalg.solve_triangular(
+        root, np.column_stack([residual, derivatives]), lower=True
+    )
     explained, *_ = np.linalg.lstsq(white[:, 1:], white[:, 0], rcond=None)
     left = white[:, 0] - white[:, 1:] @ explained
     return float(left @ left), int(known.sum() - derivatives.shape[1])

@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import numpy as np
 import pandas as pd
+import scipy
 from numpy.typing import ArrayLike
-from scipy.interpolate import make_smoothing_spline
 from scipy.special import expit, log_expit
 
 from psychlm.frames import FrameError, format_names
@@ -179,7 +179,7 @@ def empirical_curve(
             f"abilities of {len(frame)} persons fall into {len(table)} groups, and a spline needs "
             "at least 5; ask for more groups, or plot the proportions of the groups as points"
         )
-    spline = make_smoothing_spline(table["theta"], table["correct"], w=table["n"])
+    spline = scipy.interpolate.make_smoothing_spline(table["theta"], table["correct"], w=table["n"])
     grid = np.asarray(grid, float)
     inside = (grid >= table["theta"].iloc[0]) & (grid <= table["theta"].iloc[-1])
     return np.where(inside, np.clip(spline(grid), 0, 1), np.nan)

@@ -17,9 +17,7 @@ from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
-from scipy import stats
-from statsmodels.discrete.discrete_model import Logit
-from statsmodels.tools.sm_exceptions import PerfectSeparationError
+import scipy
 
 from psychlm.frames import FrameError, check_responses, format_names
 from psychlm.irt._explanatory import fit_difficulties
@@ -208,10 +206,10 @@ def _statistics(
         difference = np.where(both, c / focal - a / reference, 0.0)
         std_p_dif = (focal * difference).sum(1) / np.where(both, focal, 0.0).sum(1)
         delta, se_delta = DELTA_PER_LOGIT * log_odds, -DELTA_PER_LOGIT * se
-        p_value = stats.chi2.sf(chi2, 1)
+        p_value = scipy.stats.chi2.sf(chi2, 1)
         # Classes of Zieky (1993); an infinite delta has no error to test it by.
         magnitude = np.abs(delta)
-        beyond_one = (magnitude - 1.0) / se_delta > stats.norm.isf(alpha)
+        beyond_one = (magnitude - 1.0) / se_delta > scipy.stats.norm.isf(alpha)
         large = np.where((magnitude >= 1.5) & beyond_one, "C", "B")
         ets = np.where((magnitude < 1.0) | ~(p_value < alpha), "A", large)
     informative = both & (right > 0) & (wrong > 0)
@@ -292,7 +290,7 @@ def dif_logistic(
         scale = 1 - np.exp(2 * null / len(right))
         r2 = [(1 - np.exp(2 * (null - value) / len(right))) / scale for value in (one, both)]
         p = [
-            stats.chi2.sf(2 * max(gain, 0.0), df) if np.isfinite(gain) else np.nan
+            scipy.stats.chi2.sf(2 * max(gain, 0.0), df) if np.isfinite(gain) else np.nan
             for gain, df in ((both - one, 2), (two - one, 1), (both - two, 1))
         ]
         rows.append([2 * (both - one), *p, beta[2], se[2], r2[1] - r2[0]])
@@ -307,6 +305,9 @@ def dif_logistic(
 
 def _logistic_regression(x: np.ndarray, y: np.ndarray) -> tuple[float, np.ndarray, np.ndarray]:
     """Return log-likelihood, coefficients and standard errors; NaN where they are not finite."""
+    from statsmodels.discrete.discrete_model import Logit
+    from statsmodels.tools.sm_exceptions import PerfectSeparationError
+
     unknown = np.full(x.shape[1], np.nan)
     if len(np.unique(y)) < 2:
         return np.nan, unknown, unknown
@@ -513,7 +514,7 @@ def dif_explanatory(
     def table(contrasts: np.ndarray, modes: np.ndarray, index: pd.Index) -> pd.DataFrame:
         """Return posterior modes, sds and intervals of sums of coefficients."""
         se = np.sqrt(np.einsum("ik,kl,il->i", contrasts, found.covariance, contrasts))
-        half = stats.norm.ppf((1 + level) / 2) * se
+        half = scipy.stats.norm.ppf((1 + level) / 2) * se
         columns = {"difference": modes, "se": se, "low": modes - half, "high": modes + half}
         return pd.DataFrame(columns, index=index)
 

@@ -12,8 +12,8 @@ from typing import Literal
 
 import numpy as np
 import pandas as pd
+import scipy
 import torch
-from scipy import optimize
 from scipy.special import expit, ndtr, ndtri
 
 from psychlm.frames import FrameError, check_responses, constant_items
@@ -57,7 +57,7 @@ def tetrachoric(responses: pd.DataFrame, *, correct: float = 0.5) -> pd.DataFram
     checked = _varying(responses)
     x, n_items = checked.to_numpy(), checked.shape[1]
     i, j = np.triu_indices(n_items, 1)
-    tables = pair_tables(x)[:, i, j]
+    tables = pair_tables(x, torch.device("cpu"))[:, i, j]
     never = np.flatnonzero(tables.sum(axis=0) == 0)
     if len(never):
         a, b = checked.columns[i[never[0]]], checked.columns[j[never[0]]]
@@ -290,7 +290,7 @@ def two_factor(
 
     bounds = [(None, None)] * 3 + [(0.0, 0.99 if guessing else 0.0)]
     options = {"maxiter": max_iterations, "maxfun": 10 * max_iterations, "maxcor": 40}
-    optimum = optimize.minimize(
+    optimum = scipy.optimize.minimize(
         negative,
         start.ravel(),
         jac=True,
@@ -450,7 +450,7 @@ def rotate(
     starts[::2, :, -1] *= -1
     starts[0] = np.eye(n_factors)
     ends = [
-        optimize.minimize(criterion, start.ravel(), jac=True, options={"gtol": 1e-9})
+        scipy.optimize.minimize(criterion, start.ravel(), jac=True, options={"gtol": 1e-9})
         for start in starts
     ]
     turn = min(ends, key=lambda end: end.fun).x.reshape(n_factors, n_factors)

@@ -8,17 +8,24 @@ another program. The statistic for the model as a whole, M2, is :func:`psychlm.i
 from __future__ import annotations
 
 import warnings
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import product
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
-from scipy import stats
-from scipy.special import expit, log_expit, logsumexp
+import scipy
+import torch
+from scipy.special import expit
+from torch import Tensor
+from torch.nn.functional import logsigmoid
 
+from psychlm.device import Device
 from psychlm.frames import FrameError, check_responses, format_names
-from psychlm.irt.curves import four_parameters, log_probabilities
+from psychlm.irt.curves import four_parameters
+from psychlm.irt.response_matrix import BLOCK_CELLS, BLOCK_CELLS_GPU, pick_device
 
 if TYPE_CHECKING:
     from psychlm.irt.result import IRTFit
@@ -73,19 +80,6 @@ class ModelTables:
         guess = self.guess[:, None]
         return guess + (np.atleast_1d(self.upper)[:, None] - guess) * logistic
 
-    def log_probabilities_at(self, theta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return log P and log(1 - P), each of shape (n_items, n_theta)."""
-        linear = np.multiply.outer(self.slope, theta) + self.intercept[:, None]
-        guess, upper = self.guess[:, None], np.atleast_1d(self.upper)[:, None]
-        if (upper == 1).all():
-            return log_probabilities(linear, guess)
-        with np.errstate(divide="ignore"):  # log 0, of an asymptote at 0 or 1
-            log_guess, log_miss, log_span = np.log(guess), np.log1p(-upper), np.log(upper - guess)
-        return (
-            np.logaddexp(log_guess, log_span + log_expit(linear)),
-            np.logaddexp(log_miss, log_span + log_expit(-linear)),
-        )
-
     @cached_property
     def probability(self) -> np.ndarray:
         """P(correct) of every item at every node, shape (n_items, n_nodes)."""
@@ -109,12 +103,44 @@ class ModelTables:
             + self.upper_is_free
         )
 
-    def posterior(self, x: np.ndarray) -> np.ndarray:
+    def log_probabilities_at(self, theta: Tensor) -> tuple[Tensor, Tensor]:
+        """Return log P and log(1 - P), (n_theta, n_items); neither P nor 1 - P rounds to 0."""
+        values = (
+            self.slope,
+            self.intercept,
+            self.guess,
+            np.broadcast_to(self.upper, len(self.items)),
+        )
+        a, d, c, u = torch.tensor(np.stack(values), device=theta.device)
+        z, log_span = torch.outer(theta, a) + d, (u - c).log()
+        log_right, log_wrong = log_span + logsigmoid(z), log_span + logsigmoid(-z)
+        if (c > 0).any():
+            log_right = torch.logaddexp(c.log(), log_right)
+        if (u < 1).any():
+            log_wrong = torch.logaddexp((1 - u).log(), log_wrong)
+        return log_right, log_wrong
+
+    def posterior(self, x: Tensor) -> Tensor:
         """Return P(node | responses) of every person, shape (n_persons, n_nodes)."""
-        log_right, log_wrong = self.log_probabilities_at(self.nodes)
-        log_joint = (x == 1).astype(float) @ log_right + (x == 0).astype(float) @ log_wrong
-        log_joint += np.log(self.weights)
-        return np.exp(log_joint - logsumexp(log_joint, axis=1, keepdims=True))
+        nodes, weights = torch.tensor(np.stack([self.nodes, self.weights]), device=x.device)
+        right, wrong = self.log_probabilities_at(nodes)
+        log_joint = (x == 1).to(right.dtype) @ right.T + (x == 0).to(right.dtype) @ wrong.T
+        return (log_joint + weights.log()).softmax(1)
+
+    def at_expected_ability(
+        self, x: np.ndarray, device: torch.device
+    ) -> Iterator[tuple[Tensor, Tensor, Tensor, Tensor]]:
+        """Yield some persons at a time, so that memory does not grow with their number.
+
+        They are responses, NaN where not asked, expected abilities (n_rows,), and log P and
+        log(1 - P) there, NaN where not asked; all but the abilities (n_rows, n_items).
+        """
+        nodes = torch.tensor(self.nodes, device=device)
+        for part in person_blocks(x, device):
+            theta, unasked = self.posterior(part) @ nodes, part.isnan()
+            log_right, log_wrong = self.log_probabilities_at(theta)
+            log_right.masked_fill_(unasked, torch.nan)
+            yield part, theta, log_right, log_wrong.masked_fill_(unasked, torch.nan)
 
     def response_array(self, responses: pd.DataFrame) -> np.ndarray:
         """Return checked responses to the model's items in its order, NaN where not asked."""
@@ -125,6 +151,13 @@ class ModelTables:
                 "model to the items that were asked, or add columns of NaN"
             )
         return check_responses(responses[list(self.items)]).to_numpy()
+
+
+def person_blocks(x: np.ndarray, device: torch.device) -> Iterator[Tensor]:
+    """Yield the responses of some persons at a time, (n_rows, n_items), on a device."""
+    step = max(1, (BLOCK_CELLS if device.type == "cpu" else BLOCK_CELLS_GPU) // x.shape[1])
+    for start in range(0, len(x), step):
+        yield torch.tensor(x[start : start + step], device=device)
 
 
 def normal_weights(nodes: np.ndarray, mean: float = 0.0, sd: float = 1.0) -> np.ndarray:
@@ -216,7 +249,7 @@ def s_x2(
         "s_x2": statistic,
         "df": df.astype(int),
         "rmsea": rmsea(statistic, df, n_persons),
-        "p": stats.chi2.sf(statistic, np.where(df > 0, df, np.nan)),
+        "p": scipy.stats.chi2.sf(statistic, np.where(df > 0, df, np.nan)),
         "n_persons": n_persons.astype(int),
     }
     table = pd.DataFrame(columns, index=tables.items.rename("item"))
@@ -313,7 +346,7 @@ def rmsea(statistic: np.ndarray, df: np.ndarray, n_persons: np.ndarray) -> np.nd
         return np.sqrt(np.maximum(statistic - df, 0) / (df * (n_persons - 1)))
 
 
-def pair_tables(x: np.ndarray) -> np.ndarray:
+def pair_tables(x: np.ndarray, device: torch.device) -> np.ndarray:
     """Count the 2 x 2 table of every pair of items among the persons who answered both.
 
     Returns
@@ -321,11 +354,17 @@ def pair_tables(x: np.ndarray) -> np.ndarray:
     ndarray, shape (4, n_items, n_items)
         Counts of (0, 0), (0, 1), (1, 0) and (1, 1), the row's item first; NaN in x is not counted.
     """
-    right, wrong = (x == 1).astype(np.float64), (x == 0).astype(np.float64)
-    return np.stack([a.T @ b for a in (wrong, right) for b in (wrong, right)])
+    counts = torch.zeros(4, x.shape[1], x.shape[1], dtype=torch.float64, device=device)
+    for part in person_blocks(x, device):
+        right, wrong = (part == 1).to(part.dtype), (part == 0).to(part.dtype)
+        for count, (first, second) in zip(counts, product((wrong, right), repeat=2), strict=True):
+            count.addmm_(first.T, second)
+    return counts.cpu().numpy()
 
 
-def ld_x2(fit: IRTFit | ModelTables, responses: pd.DataFrame) -> pd.DataFrame:
+def ld_x2(
+    fit: IRTFit | ModelTables, responses: pd.DataFrame, *, device: Device = "auto"
+) -> pd.DataFrame:
     """Test every pair of items for dependence beyond what ability explains.
 
     The 2 x 2 table of a pair, among the persons who answered both, is compared with the table that
@@ -344,7 +383,8 @@ def ld_x2(fit: IRTFit | ModelTables, responses: pd.DataFrame) -> pd.DataFrame:
     """
     tables = ModelTables.from_fit(fit)
     i, j = np.triu_indices(len(tables.items), 1)
-    observed = pair_tables(tables.response_array(responses))[:, i, j]
+    x = tables.response_array(responses)
+    observed = pair_tables(x, pick_device(device, "irt.ld_x2", x.size))[:, i, j]
     n = observed.sum(axis=0)
     expected = n * tables.pair_probability[:, i, j]
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -362,20 +402,22 @@ def ld_x2(fit: IRTFit | ModelTables, responses: pd.DataFrame) -> pd.DataFrame:
         "ld_x2": statistic,
         "df": 1,
         "cramers_v": cramers_v,
-        "p": stats.chi2.sf(statistic, 1),
+        "p": scipy.stats.chi2.sf(statistic, 1),
         "n_persons": n.astype(int),
     }
     return pd.DataFrame(columns)
 
 
-def q3(fit: IRTFit | ModelTables, responses: pd.DataFrame) -> pd.DataFrame:
+def q3(
+    fit: IRTFit | ModelTables, responses: pd.DataFrame, *, device: Device = "auto"
+) -> pd.DataFrame:
     """Return the correlations between items of residuals at each person's expected ability.
 
     Returns
     -------
     DataFrame, shape (n_items, n_items)
-        Over the persons who answered both. Under local independence the correlations off the
-        diagonal are near -1/(n_items - 1).
+        Over the persons who answered both; NaN for fewer than three. Under local independence the
+        correlations off the diagonal are near -1/(n_items - 1).
 
     References
     ----------
@@ -383,12 +425,37 @@ def q3(fit: IRTFit | ModelTables, responses: pd.DataFrame) -> pd.DataFrame:
     """
     tables = ModelTables.from_fit(fit)
     x = tables.response_array(responses)
-    residuals = x - tables.probability_at(tables.posterior(x) @ tables.nodes).T
-    return pd.DataFrame(residuals, columns=tables.items).corr(min_periods=3)
+    where = pick_device(device, "irt.q3", x.size)
+    # Sums over the persons who answered both items: of ones, of the row's residuals, of their
+    # squares, and of products. Residuals have means near 0, so nothing cancels.
+    sums = torch.zeros(4, x.shape[1], x.shape[1], dtype=torch.float64, device=where)
+    for part, _, log_right, _ in tables.at_expected_ability(x, where):
+        asked = part.isfinite().to(part.dtype)
+        residual = (part - log_right.exp()).nan_to_num_(0.0)
+        columns = (asked, residual, residual**2, residual)
+        for total, row, column in zip(sums, columns, (asked, asked, asked, residual), strict=True):
+            total.addmm_(row.T, column)
+    n, total, squares, products = sums.cpu().numpy()
+    with np.errstate(divide="ignore", invalid="ignore"):
+        variance = squares - total**2 / n
+        values = (products - total * total.T / n) / np.sqrt(variance * variance.T)
+    values[n < 3] = np.nan
+    return pd.DataFrame(values, index=tables.items, columns=tables.items)
 
 
-def person_fit(fit: IRTFit | ModelTables, responses: pd.DataFrame) -> pd.DataFrame:
+def person_fit(
+    fit: IRTFit | ModelTables, responses: pd.DataFrame, *, device: Device = "auto"
+) -> pd.DataFrame:
     """Measure how well the model describes each person's pattern of responses.
+
+    Parameters
+    ----------
+    fit : IRTFit or ModelTables
+    responses : DataFrame, shape (n_persons, n_items)
+    device : str or torch.device
+        See :func:`psychlm.device.torch_device`; "auto" takes a GPU for over ten million responses.
+        The same holds for ``infit_outfit``, ``q3`` and ``ld_x2``; S-X2 and M2, whose work does not
+        grow much with the number of persons, stay on the CPU.
 
     Returns
     -------
@@ -409,22 +476,25 @@ def person_fit(fit: IRTFit | ModelTables, responses: pd.DataFrame) -> pd.DataFra
     """
     tables = ModelTables.from_fit(fit)
     x = tables.response_array(responses)
-    theta = tables.posterior(x) @ tables.nodes
-    log_right, log_wrong = (
-        np.where(np.isnan(x), np.nan, log_p.T) for log_p in tables.log_probabilities_at(theta)
-    )
-    n = np.isfinite(x).sum(axis=1)
-    # From logarithms, since steep items have P within rounding of 0 or 1.
-    variance = np.exp(log_right + log_wrong)
-    residual = np.where(x == 1, np.exp(log_wrong), -np.exp(log_right))
-    # zh: sum of (x - p) logit(p) over its standard deviation.
-    log_odds = log_right - log_wrong
-    zh = np.nansum(residual * log_odds, axis=1) / np.sqrt(np.nansum(variance * log_odds**2, axis=1))
-    columns = {"theta": theta, "n_items": n, "zh": zh} | _mean_squares(x, log_right, log_wrong, 1)
-    return pd.DataFrame(columns, index=responses.index.rename("person"))
+    abilities, likelihoods, squares = [], [], []
+    where = pick_device(device, "irt.person_fit", x.size)
+    for part, theta, log_right, log_wrong in tables.at_expected_ability(x, where):
+        # zh: sum of (x - p) logit(p) over its standard deviation.
+        residual, variance, log_odds = _residuals(part, log_right, log_wrong)
+        spread = (variance * log_odds**2).nansum(1).sqrt()
+        abilities.append(theta)
+        likelihoods.append((residual * log_odds).nansum(1) / spread)
+        squares.append(_sums_of_squares(part, log_right, log_wrong, 1))
+    theta, zh = torch.stack([torch.cat(abilities), torch.cat(likelihoods)]).cpu().numpy()
+    of_persons = torch.cat(squares, 1).cpu().numpy()
+    columns = {"theta": theta, "n_items": of_persons[0].astype(int), "zh": zh}
+    index = responses.index.rename("person")
+    return pd.DataFrame(columns | _mean_squares(of_persons), index=index)
 
 
-def infit_outfit(fit: IRTFit | ModelTables, responses: pd.DataFrame) -> pd.DataFrame:
+def infit_outfit(
+    fit: IRTFit | ModelTables, responses: pd.DataFrame, *, device: Device = "auto"
+) -> pd.DataFrame:
     """Measure how well the model describes the responses to each item, by mean squares.
 
     Returns
@@ -440,31 +510,44 @@ def infit_outfit(fit: IRTFit | ModelTables, responses: pd.DataFrame) -> pd.DataF
     """
     tables = ModelTables.from_fit(fit)
     x = tables.response_array(responses)
-    logs = (log_p.T for log_p in tables.log_probabilities_at(tables.posterior(x) @ tables.nodes))
-    log_right, log_wrong = (np.where(np.isnan(x), np.nan, log_p) for log_p in logs)
-    columns = _mean_squares(x, log_right, log_wrong, 0)
-    columns["n_persons"] = (~np.isnan(x)).sum(axis=0)
+    where = pick_device(device, "irt.infit_outfit", x.size)
+    sums = torch.zeros(6, x.shape[1], dtype=torch.float64, device=where)
+    for part, _, log_right, log_wrong in tables.at_expected_ability(x, where):
+        sums += _sums_of_squares(part, log_right, log_wrong, 0)
+    of_items = sums.cpu().numpy()
+    columns = _mean_squares(of_items)
+    columns["n_persons"] = of_items[0].astype(int)
     return pd.DataFrame(columns, index=tables.items.rename("item"))
 
 
-def _mean_squares(
-    x: np.ndarray, log_right: np.ndarray, log_wrong: np.ndarray, axis: int
-) -> dict[str, np.ndarray]:
-    """Return outfit and infit with their z, of persons (axis 1) or items (axis 0)."""
-    # Outfit: mean of residual^2 / variance; infit: sum of residual^2 / sum of variance; their
-    # standard deviations follow from the fourth moment v (1 - 3 v) of a binary residual.
-    n = np.isfinite(x).sum(axis=axis)
-    variance = np.exp(log_right + log_wrong)
-    residual = np.where(x == 1, np.exp(log_wrong), -np.exp(log_right))
-    residual[np.isnan(x)] = np.nan
-    log_odds, total = log_right - log_wrong, np.nansum(variance, axis=axis)
-    with np.errstate(over="ignore"):  # infinite for an answer that the model rules out
-        squares = np.exp(np.where(x == 1, -log_odds, log_odds))  # residual^2 / variance
-        inverse = np.exp(-log_right - log_wrong)  # 1 / variance
-    outfit = np.nansum(squares, axis=axis) / n
-    infit = np.nansum(residual**2, axis=axis) / total
-    outfit_sd = np.sqrt(np.nansum(inverse - 3, axis=axis) / n**2 - 1 / n)
-    infit_sd = np.sqrt(np.nansum(variance * (1 - 4 * variance), axis=axis)) / total
+def _residuals(x: Tensor, log_right: Tensor, log_wrong: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Return residuals x - P, their variances P Q, and log(P / Q); NaN where not asked."""
+    # From logarithms, since steep items have P within rounding of 0 or 1.
+    residual = torch.where(x == 1, log_wrong.exp(), -log_right.exp())
+    return residual, (log_right + log_wrong).exp(), log_right - log_wrong
+
+
+def _sums_of_squares(x: Tensor, log_right: Tensor, log_wrong: Tensor, axis: int) -> Tensor:
+    """Return what mean squares consist of, summed over persons (axis 0) or items (axis 1), (6, n).
+
+    With residuals r and their variances v: the number of responses, and the sums of v, of r^2 / v,
+    of r^2, of 1 / v - 3, and of v (1 - 4 v). The last two are variances of the second and third, as
+    the fourth moment of a binary residual is v (1 - 3 v).
+    """
+    residual, variance, log_odds = _residuals(x, log_right, log_wrong)
+    squares = torch.where(x == 1, -log_odds, log_odds).exp()  # infinite where the model rules x out
+    inverse = (-log_right - log_wrong).exp()
+    parts = (squares, residual**2, inverse - 3, variance * (1 - 4 * variance))
+    n = x.isfinite().sum(axis).to(x.dtype)
+    return torch.stack([n, variance.nansum(axis), *(part.nansum(axis) for part in parts)])
+
+
+def _mean_squares(sums: np.ndarray) -> dict[str, np.ndarray]:
+    """Return outfit and infit with their z, from the sums of :func:`_sums_of_squares`."""
+    n, total, of_squares, of_residuals, outfit_variance, infit_variance = sums
+    outfit, infit = of_squares / n, of_residuals / total
+    outfit_sd = np.sqrt(outfit_variance / n**2 - 1 / n)
+    infit_sd = np.sqrt(infit_variance) / total
     columns: dict[str, np.ndarray] = {}
     for name, value, sd in (("outfit", outfit, outfit_sd), ("infit", infit, infit_sd)):
         # The cube root of a mean square is nearly normal (Wilson & Hilferty 1931).

@@ -8,7 +8,7 @@ from typing import TypeVar
 
 import numpy as np
 import pandas as pd
-from scipy import optimize
+import scipy
 
 from psychlm.frames import FrameError
 from psychlm.irt.curves import four_parameters, probability
@@ -147,7 +147,7 @@ def linking_constants(source: IRTFit | pd.DataFrame, target: IRTFit | pd.DataFra
 
         start = [math.log(rows["mean/sigma"][0]), rows["mean/sigma"][1]]
         options = {"xatol": 1e-7, "fatol": 1e-13}
-        best = optimize.minimize(distance, start, method="Nelder-Mead", options=options)
+        best = scipy.optimize.minimize(distance, start, method="Nelder-Mead", options=options)
         rows[name] = [math.exp(best.x[0]), best.x[1], best.fun]
     columns = ["slope", "intercept", "criterion"]
     return pd.DataFrame.from_dict(rows, orient="index", columns=columns).rename_axis("method")

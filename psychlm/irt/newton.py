@@ -24,8 +24,8 @@ from __future__ import annotations
 import sys
 from dataclasses import dataclass
 
+import pandas as pd
 import torch
-from scipy.stats import rankdata
 from torch import Tensor
 
 from psychlm.irt.em import EM, LOGLIK_TOLERANCE, scoring_with_guessing
@@ -221,8 +221,8 @@ def start_from_scores(responses: ResponseMatrix, design: Design, guessing: Tenso
     reliability = n / (n - 1) * (1 - float((weighted * residual).sum()) / total)
     reliability = min(max(reliability, LEAST_RELIABILITY), MOST_RELIABILITY)
     # Ability: normal quantiles of the scores' ranks, as posteriors with the error of the scores.
-    rank = torch.tensor(rankdata(score.cpu().numpy()), device=score.device) / (len(score) + 1)
-    ability = reliability**0.5 * torch.special.ndtri(rank)[:, None]
+    rank = torch.tensor(pd.Series(score.cpu().numpy()).rank().to_numpy(), device=score.device)
+    ability = reliability**0.5 * torch.special.ndtri(rank / (len(score) + 1))[:, None]
     nodes = quadrature_grid(device=score.device).nodes
     weights = torch.softmax(-0.5 * (nodes - ability) ** 2 / (1 - reliability), 1) * count
 

@@ -17,11 +17,13 @@ import pandas as pd
 import torch
 from torch import Tensor
 
+from psychlm.device import Device, free_bytes, torch_device
 from psychlm.frames import FrameError, check_responses, format_names
 
 MISSING = 255  # code of "not asked" in a uint8 matrix
 GPU_CELLS = 10_000_000  # responses from which device="auto" takes a GPU
 BLOCK_CELLS = 2**22  # responses converted to float64 at a time: 32 MiB
+BLOCK_CELLS_GPU = 2**25  # the same on a GPU, where a block costs some launches of 10 microseconds
 KEPT_CELLS = 2**24  # up to this size the float64 blocks are kept between passes: 128 MiB
 COLLAPSED_ITEMS = 64  # with more items hardly two persons have equal responses
 
@@ -50,6 +52,7 @@ class ResponseMatrix:
     n_answered: Tensor  # (n_items,)
     data_hash: str = ""  # of items' names and responses: fits to the same data share it
     kept_blocks: list[Block] = field(default_factory=list, repr=False, compare=False)
+    kept_values: list[Tensor] = field(default_factory=list, repr=False, compare=False)  # on a GPU
 
     @property
     def n_persons(self) -> int:
@@ -67,7 +70,8 @@ class ResponseMatrix:
             yield from self.kept_blocks
             return
         keep = self.values.size <= KEPT_CELLS
-        width = max(1, BLOCK_CELLS // len(self.values))
+        cells = BLOCK_CELLS if self.device.type == "cpu" else BLOCK_CELLS_GPU
+        width = max(1, cells // len(self.values))
         for start in range(0, self.n_items, width):
             items = slice(start, min(start + width, self.n_items))
             correct, answered = self.cells(slice(None), items)
@@ -78,35 +82,22 @@ class ResponseMatrix:
 
     def cells(self, rows: slice, items: slice) -> tuple[Tensor, Tensor | None]:
         """Return which responses are correct and which are there (None if all are), in float64."""
-        # a copy, since PyTorch takes no read-only memory maps
-        raw = torch.from_numpy(np.array(self.values[rows, items], order="C")).to(self.device)
+        # A GPU keeps the bytes of all responses where they take at most a quarter of its memory.
+        room = 0 if self.device.type == "cpu" else free_bytes(self.device, 2**30) // 4
+        if not self.kept_values and self.values.size <= room:
+            self.kept_values.append(torch.from_numpy(np.array(self.values)).to(self.device))
+        if self.kept_values:
+            raw = self.kept_values[0][rows, items]
+        else:  # a copy, since PyTorch takes no read-only memory maps
+            raw = torch.from_numpy(np.array(self.values[rows, items], order="C")).to(self.device)
         if self.complete:
             return raw.to(torch.float64), None
         return (raw == 1).to(torch.float64), (raw != MISSING).to(torch.float64)
 
 
-def pick_device(device: str, n_responses: int) -> torch.device:
-    """Return the device; "auto" is a GPU where there is one and the data are large enough.
-
-    Raises
-    ------
-    ValueError
-        If the name is no device.
-    RuntimeError
-        If a GPU is asked for and absent.
-    """
-    if device == "auto":
-        large = torch.cuda.is_available() and n_responses > GPU_CELLS
-        return torch.device("cuda" if large else "cpu")
-    try:
-        chosen = torch.device(device)
-    except RuntimeError:
-        raise ValueError(
-            f'device {device!r} is not known; use "auto", "cpu", "cuda" or "cuda:1"'
-        ) from None
-    if chosen.type == "cuda" and not torch.cuda.is_available():
-        raise RuntimeError(f'device {device!r} needs a GPU, and there is none; use device="cpu"')
-    return chosen
+def pick_device(device: Device, part: str, n_responses: int) -> torch.device:
+    """Return the device for a part of the work; "auto" is a GPU for over GPU_CELLS responses."""
+    return torch_device(device, part, worthwhile=n_responses > GPU_CELLS, float64=True)
 
 
 def encode_responses(
@@ -125,7 +116,8 @@ def encode_responses(
     if isinstance(responses, pd.DataFrame):
         checked = check_responses(responses)
         values, persons, items = checked.to_numpy(), checked.index, checked.columns
-        matrix = np.where(np.isnan(values), MISSING, values).astype(np.uint8)
+        matrix = (values == 1).view(np.uint8)
+        matrix[np.isnan(values)] = MISSING
     else:
         coded = isinstance(responses, np.ndarray) and responses.dtype in (np.uint8, np.bool_)
         if not coded or responses.ndim != 2 or 0 in responses.shape:
@@ -151,7 +143,7 @@ def encode_responses(
     for start in range(0, len(matrix), step):
         part = np.ascontiguousarray(matrix[start : start + step])
         correct, answered = part == 1, part != MISSING
-        if (part[answered] > 1).any():
+        if ((part > 1) & answered).any():
             raise FrameError(
                 f"the uint8 matrix holds values other than 0, 1 and {MISSING} (not asked); "
                 "grade the responses first"

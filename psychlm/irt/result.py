@@ -14,6 +14,7 @@ import torch
 from numpy.typing import ArrayLike
 
 from psychlm.data import atomic_write
+from psychlm.device import Device
 from psychlm.irt.categories import category_items
 from psychlm.irt.curves import four_parameters
 from psychlm.irt.scoring import AbilityPosterior, ability_posterior, score
@@ -117,13 +118,15 @@ class IRTFit:
             known |= {"form": self.model, "levels": self.levels}
         return known
 
-    def score(self, responses: pd.DataFrame, method: str = "eap") -> pd.DataFrame:
+    def score(
+        self, responses: pd.DataFrame, method: str = "eap", *, device: Device = "auto"
+    ) -> pd.DataFrame:
         """Return ability and its standard error by person; see :func:`psychlm.irt.score`."""
-        return score(self.items, responses, method, **self._known)
+        return score(self.items, responses, method, device=device, **self._known)
 
-    def posterior(self, responses: pd.DataFrame) -> AbilityPosterior:
+    def posterior(self, responses: pd.DataFrame, *, device: Device = "auto") -> AbilityPosterior:
         """Return every person's posterior of ability on a grid."""
-        return ability_posterior(self.items, responses, **self._known)
+        return ability_posterior(self.items, responses, device=device, **self._known)
 
     def in_group(self, label: Any) -> IRTFit:
         """Return the fit as it holds in one group: its items, and its mean and sd of ability."""

@@ -1,7 +1,9 @@
 r"""Estimate abilities from responses to known items: EAP, MAP, ML and WLE, with standard errors.
 
 A saved fit scores new persons: ``IRTFit.from_json(path).score(responses)``. The responses may hold
-some of the items only. All methods climb by Fisher scoring from the posterior mean.
+some of the items only. Modes are climbed to by Fisher scoring, from a polynomial through the
+log-likelihoods at a few nodes. Items of several categories or with upper asymptotes are scored on
+the CPU, others on any device.
 
 :class:`KnownItems` is the fast way for a model in training, which responds anew to its whole
 training set at every epoch. Where slopes are known and nobody guesses, responses matter through the
@@ -22,6 +24,7 @@ import pandas as pd
 import torch
 from torch import Tensor
 
+from psychlm.device import Device, torch_device
 from psychlm.frames import FrameError, format_names
 from psychlm.irt.categories import Answers, CategoryItems, category_items, coded
 from psychlm.irt.curves import four_parameters, item_parameters
@@ -30,20 +33,24 @@ from psychlm.irt.likelihood import (
     Posterior,
     QuadratureGrid,
     fine_posterior,
-    log_p_derivatives,
-    log_q_derivatives,
     node_loglik,
     quadrature_grid,
     rescaled,
     resolved_posterior,
 )
-from psychlm.irt.response_matrix import ResponseMatrix, encode_responses
+from psychlm.irt.response_matrix import (
+    BLOCK_CELLS_GPU,
+    ResponseMatrix,
+    encode_responses,
+    pick_device,
+)
 
 METHODS = ("eap", "map", "ml", "wle")
 # Standard deviations of ability: where a likelihood with guessing still rises there, it has no
 # maximum.
 UNBOUNDED = 20.0
 SCORING_STEPS = 200
+POLYNOMIAL_STEPS = 4
 LARGEST_STEP = 1.0  # standard deviations of ability, of one scoring step
 TOLERANCE = 1e-8
 DIFFERENCE = 1e-4  # standard deviations of ability, for the curvature of the weighted likelihood
@@ -69,15 +76,18 @@ def known_items(
     ability_mean: float,
     form: str = "logistic",
     levels: Mapping | None = None,
+    device: Device = "cpu",
 ) -> tuple[ResponseMatrix | Answers, Parameters | CategoryItems, pd.Index, np.ndarray]:
     """Return encoded responses, their items on the scale on which ability is N(0, 1), and persons.
 
     Items of several categories or with upper asymptotes are :class:`CategoryItems`. The last value
     is the row of every person's responses.
     """
-    encoded = None
-    if levels is None:
-        encoded = encode_responses(responses, torch.device("cpu"))
+    plain = levels is None and ("u" not in items or items["u"].isin([1.0, np.nan]).all())
+    where = pick_device(device, "irt.score" if plain else "", getattr(responses, "size", 0))
+    if not plain:
+        where = torch_device("cpu", "irt.score")
+    encoded = encode_responses(responses, where) if levels is None else None
     names = responses.columns if encoded is None else encoded.items
     unknown = names.difference(items.index)
     if len(unknown):
@@ -88,7 +98,6 @@ def known_items(
         twice = items.index[items.index.duplicated()].unique()
         raise FrameError(f"items {format_names(twice)} have two rows of parameters; keep one each")
     known = items.loc[names]
-    plain = encoded is not None and ("u" not in known or known["u"].isin([1.0, np.nan]).all())
     finite = known[["a", "d1"]] if levels is not None else pd.DataFrame(four_parameters(known)).T
     bad = ~np.isfinite(finite.to_numpy(float)).all(axis=1)
     if bad.any():
@@ -97,7 +106,8 @@ def known_items(
             "infinite; leave them out"
         )
     if encoded is not None and plain:
-        parameters = Parameters(*(torch.tensor(value) for value in item_parameters(known)))
+        values = torch.tensor(np.stack(item_parameters(known)), device=encoded.device)
+        parameters = Parameters(*values)
         moments = torch.tensor(ability_mean), torch.tensor(ability_sd)
         return encoded, rescaled(parameters, *moments), encoded.persons, encoded.row
     curves = category_items(known, form).rescaled(ability_mean, ability_sd)
@@ -117,7 +127,7 @@ def resolved(
         assert isinstance(items, CategoryItems)
         return answers.resolved_posterior(items, quadrature_grid())
     assert isinstance(items, Parameters)
-    return resolved_posterior(answers, items, quadrature_grid())
+    return resolved_posterior(answers, items, quadrature_grid(device=answers.device))
 
 
 def ability_posterior(
@@ -128,19 +138,20 @@ def ability_posterior(
     ability_mean: float = 0.0,
     form: str = "logistic",
     levels: Mapping | None = None,
+    device: Device = "auto",
 ) -> AbilityPosterior:
     """Return every person's posterior on a grid that resolves the narrowest; as :func:`score`."""
     answers, known, persons, row = known_items(
-        items, responses, ability_sd, ability_mean, form, levels
+        items, responses, ability_sd, ability_mean, form, levels, device
     )
     grid, at_nodes, _ = resolved(answers, known)
     loglik, weights = fine_posterior(at_nodes, grid)
     return AbilityPosterior(
         persons=persons,
-        nodes=ability_mean + ability_sd * grid.fine.numpy(),
-        prior=grid.log_weights.exp().numpy(),
-        weights=weights.numpy()[row],
-        loglik=loglik.numpy()[row],
+        nodes=ability_mean + ability_sd * grid.fine.cpu().numpy(),
+        prior=grid.log_weights.exp().cpu().numpy(),
+        weights=weights.cpu().numpy()[row],
+        loglik=loglik.cpu().numpy()[row],
     )
 
 
@@ -153,6 +164,7 @@ def score(
     ability_mean: float = 0.0,
     form: str = "logistic",
     levels: Mapping | None = None,
+    device: Device = "auto",
 ) -> pd.DataFrame:
     """Return abilities and their standard errors, in logits, for persons old or new.
 
@@ -173,6 +185,8 @@ def score(
     form, levels
         Of polytomous items, as ``IRTFit.score`` passes them: "graded" or "gpcm", and the answers
         that are their categories.
+    device : str or torch.device
+        See :func:`psychlm.device.torch_device`; "auto" takes a GPU for over ten million responses.
 
     Returns
     -------
@@ -184,25 +198,27 @@ def score(
     FrameError
         If responses are malformed or hold items whose parameters are not given.
     """
-    if method.lower() not in METHODS:
+    method = method.lower()
+    if method not in METHODS:
         raise ValueError(f"method {method!r} is not one of {METHODS}")
     encoded, parameters, persons, row = known_items(
-        items, responses, ability_sd, ability_mean, form, levels
+        items, responses, ability_sd, ability_mean, form, levels, device
     )
-    _, _, posterior = resolved(encoded, parameters)
-    if method.lower() == "eap":
+    if method == "eap":
+        _, _, posterior = resolved(encoded, parameters)
         theta, se = posterior.mean, posterior.variance.sqrt()
-    elif isinstance(encoded, Answers) or isinstance(parameters, CategoryItems):
-        assert isinstance(encoded, Answers) and isinstance(parameters, CategoryItems)
-        theta, se = _category_mode(encoded, parameters, posterior.mean, method.lower())
-    elif method.lower() == "map":
-        theta, se = _map(encoded, parameters, posterior.mean)
-    elif method.lower() == "ml":
-        theta, se = _ml(encoded, parameters)
+    elif isinstance(encoded, Answers):
+        assert isinstance(parameters, CategoryItems)
+        _, _, posterior = resolved(encoded, parameters)
+        theta, se = _category_mode(encoded, parameters, posterior.mean, method)
+    elif method == "wle":
+        assert isinstance(parameters, Parameters)
+        theta, se = _wle(encoded, parameters)
     else:
-        theta, se = _wle(encoded, parameters, posterior.mean)
+        assert isinstance(parameters, Parameters)
+        theta, se = _mode(encoded, parameters, method)
     table = torch.stack([ability_mean + ability_sd * theta, ability_sd * se], 1)
-    return pd.DataFrame(table.numpy()[row], persons, ["theta", "se"])
+    return pd.DataFrame(table.cpu().numpy()[row], persons, ["theta", "se"])
 
 
 def curvature(
@@ -210,14 +226,15 @@ def curvature(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Return derivatives of every row's log-likelihood by ability, at its ability.
 
-    They are the gradient, the observed and the expected information, and the gradient of
-    log-likelihood + log(information) / 2, in standard-normal units; each (n_rows,).
+    They are the gradient, the observed and the expected information, and the derivative of the
+    latter, in standard-normal units; each (n_rows,).
     """
-    sums = torch.zeros(4, len(ability), dtype=torch.float64)
+    sums = torch.zeros(4, len(ability), dtype=torch.float64, device=ability.device)
+    n_cells = CACHED_CELLS if ability.device.type == "cpu" else BLOCK_CELLS_GPU
     for block in responses.blocks():
         part = parameters[block.items]
         a, c = part.slope, part.guessing
-        n_rows = max(1, CACHED_CELLS // len(a))
+        n_rows = max(1, n_cells // len(a))
         for start in range(0, len(ability), n_rows):  # as many rows as a processor's cache holds
             rows = slice(start, start + n_rows)
             correct = block.correct[rows]
@@ -234,19 +251,28 @@ def curvature(
                 expected += information @ a**2
                 change += information.mul_(turn) @ a**3
                 continue
-            p, q = log_p_derivatives(z, c), log_q_derivatives(z, c)
-            answered = torch.ones_like(z) if answered is None else answered
-            wrong = answered - correct
-            gradient += (correct * p.z + wrong * q.z) @ a
-            observed -= (correct * p.zz + wrong * q.zz) @ a**2
-            expected -= (answered * p.z * q.z) @ a**2  # P'^2 / (P Q) = -(log P)' (log Q)'
-            change -= (answered * (p.zz * q.z + p.z * q.zz)) @ a**3
+            # With s the logistic function of z and r = 1 - s, (log Q)' = -s, (log Q)'' = -s r, and
+            # (log P)' = (1 - c) s r / P = p; the expected information is P'^2 / (P Q) = p s.
+            s, r = z.sigmoid(), z.neg_().sigmoid_()
+            sr = s * r
+            p = sr * (1 - c) / (s * (1 - c) + c)
+            pp = p * (r - s - p)  # (log P)''
+            asked = 1.0 if answered is None else answered
+            gradient += (correct * (p + s) - s * asked) @ a
+            observed += (sr * asked - correct * (pp + sr)) @ a**2
+            expected += (p * s * asked) @ a**2
+            change += ((pp * s + p * sr) * asked) @ a**3
     gradient, observed, expected, change = sums
-    return gradient, observed, expected, gradient + change / (2 * expected)
+    return gradient, observed, expected, change
 
 
-def climb(ascent: Callable[[Tensor], tuple[Tensor, Tensor]], start: Tensor) -> Tensor:
-    """Climb by steps gradient / information; where the gradient changes sign, steps are halved."""
+def climb(
+    ascent: Callable[[Tensor], tuple[Tensor, Tensor]], start: Tensor, tolerance: float = TOLERANCE
+) -> Tensor:
+    """Climb by steps gradient / information; where the gradient changes sign, steps are halved.
+
+    The climb ends after steps that are all below the tolerance.
+    """
     ability, before = start, torch.zeros_like(start)
     longest = torch.full_like(start, LARGEST_STEP)
     for _ in range(SCORING_STEPS):
@@ -254,9 +280,32 @@ def climb(ascent: Callable[[Tensor], tuple[Tensor, Tensor]], start: Tensor) -> T
         longest = torch.where(gradient * before < 0, longest / 2, longest)
         step = torch.minimum(torch.maximum(gradient / information, -longest), longest)
         ability, before = ability + step, gradient
-        if step.abs().max() < TOLERANCE:
+        if step.abs().max() < tolerance:
             break
     return ability
+
+
+def between_nodes(at_nodes: Tensor, nodes: Tensor) -> Tensor:
+    """Return the maxima of functions (n, n_nodes), near their largest values at the nodes.
+
+    Newton's method on the polynomial through the seven nodes around the largest value.
+    """
+    offsets = torch.arange(-3.0, 4.0, dtype=torch.float64, device=nodes.device)
+    centre = at_nodes.argmax(1).clamp(3, len(nodes) - 4)
+    values = at_nodes.gather(1, centre[:, None] + offsets.long())
+    powers = torch.arange(7, device=nodes.device)
+    polynomial = torch.linalg.inv(offsets[:, None] ** powers)  # from values to coefficients
+    coefficients = (values - values[:, 3:4]) @ polynomial.T
+    first = powers[1:] * coefficients[:, 1:]
+    second = (powers * (powers - 1))[2:] * coefficients[:, 2:]
+    place = at_nodes.argmax(1) - centre.to(torch.float64)  # not 0 at the edge of the grid
+    lowest, highest = place - 1, place + 1
+    for _ in range(POLYNOMIAL_STEPS):
+        slope = (first * place[:, None] ** powers[:-1]).sum(1)
+        bend = (second * place[:, None] ** powers[:-2]).sum(1)
+        step = torch.where(bend < 0, -slope / bend, 0.0)
+        place = torch.minimum(torch.maximum(place + step, lowest), highest)
+    return nodes[centre] + place * (nodes[1] - nodes[0])
 
 
 def _category_mode(
@@ -282,53 +331,65 @@ def _category_mode(
     return torch.where(finite, ability, limit), torch.where(finite, se, torch.nan)
 
 
-def _map(responses: ResponseMatrix, parameters: Parameters, start: Tensor) -> tuple[Tensor, Tensor]:
-    """Climb to every posterior's mode."""
+def _mode(responses: ResponseMatrix, parameters: Parameters, method: str) -> tuple[Tensor, Tensor]:
+    """Climb to the mode of every posterior ("map") or likelihood ("ml"); return it and its error.
+
+    Steps are Newton's where the observed information is positive (half the expected one at least),
+    else Fisher's. Without guessing both are the same I, and as :math:`|I'| < a I`, with a the
+    largest slope, a step s leaves an error below :math:`a s^2 / 2`. The climb ends where that is
+    below the tolerance; the information at the mode follows from that before the last step by its
+    derivative.
+    """
+    prior, guessed = float(method == "map"), bool((parameters.guessing > 0).any())
+    nodes = quadrature_grid(span=UNBOUNDED, device=responses.device).nodes
+    at_nodes = node_loglik(responses, parameters, nodes).sub_(prior * nodes**2 / 2)
+    start = between_nodes(at_nodes, nodes)
+    finite, limit = torch.ones_like(start, dtype=torch.bool), torch.zeros_like(start)
+    if method == "ml":
+        # The likelihood rises without end towards high ability where no response speaks against
+        # it, towards low ability likewise; with guessing also where it rises at the grid's end.
+        slope = parameters.slope
+        signs = torch.stack([(slope > 0), (slope < 0)], 1).to(start.dtype)
+        with_sign, asked = torch.zeros(2, len(start), 2, dtype=start.dtype, device=start.device)
+        for block in responses.blocks():
+            own = signs[block.items]
+            with_sign += block.correct @ own
+            asked += own.sum(0) if block.answered is None else block.answered @ own
+        wrong = asked - with_sign
+        best = at_nodes.argmax(1)
+        high = (wrong[:, 0] + with_sign[:, 1] == 0) | (guessed & (best == len(nodes) - 1))
+        low = (with_sign[:, 0] + wrong[:, 1] == 0) | (guessed & (best == 0))
+        finite, limit = high == low, torch.where(high, torch.inf, -torch.inf)
 
     def ascent(ability: Tensor) -> tuple[Tensor, Tensor]:
-        gradient, _, expected, _ = curvature(responses, parameters, ability)
-        return gradient - ability, expected + 1
+        gradient, observed, expected, change = curvature(responses, parameters, ability)
+        last[:] = [ability, observed, change]
+        information = torch.where(observed > expected / 2, observed, expected) + prior
+        gradient = torch.where(finite, gradient - prior * ability, 0.0)
+        return gradient, torch.where(finite, information, 1.0)
 
-    ability = climb(ascent, start)
-    return ability, (curvature(responses, parameters, ability)[1] + 1).rsqrt()
-
-
-def _ml(responses: ResponseMatrix, parameters: Parameters) -> tuple[Tensor, Tensor]:
-    """Climb to the maximum of the likelihood from the best node of a wide grid."""
-    wide = quadrature_grid(span=UNBOUNDED).nodes
-    start = wide[node_loglik(responses, parameters, wide).argmax(1)]
-
-    # The likelihood rises without end towards high ability where no response speaks against it.
-    against_high, against_low = torch.zeros_like(start), torch.zeros_like(start)
-    for block in responses.blocks():
-        slope = parameters.slope[block.items]
-        wrong = (1 if block.answered is None else block.answered) - block.correct
-        rising, falling = (slope > 0).to(start.dtype), (slope < 0).to(start.dtype)
-        against_high += wrong @ rising + block.correct @ falling
-        against_low += block.correct @ rising + wrong @ falling
-    guessed = (parameters.guessing > 0).any()
-    high = (against_high == 0) | (guessed & (start >= UNBOUNDED))
-    low = (against_low == 0) | (guessed & (start <= -UNBOUNDED))
-    finite = high == low
-
-    def ascent(ability: Tensor) -> tuple[Tensor, Tensor]:
-        gradient, _, expected, _ = curvature(responses, parameters, ability)
-        return torch.where(finite, gradient, 0.0), torch.where(finite, expected, 1.0)
-
-    ability = climb(ascent, start)
-    se = curvature(responses, parameters, ability)[1].rsqrt()
-    limit = (high.to(start.dtype) - low.to(start.dtype)) * torch.inf
+    last: list[Tensor] = []
+    steepest = float(parameters.slope.abs().max().clamp_min(1.0))
+    tolerance = TOLERANCE if guessed else (2 * TOLERANCE / steepest) ** 0.5
+    ability = climb(ascent, start, tolerance)
+    before, observed, change = last
+    if not guessed:  # the last step with guessing was too short to matter
+        observed = observed + change * (ability - before)
+    se = (observed + prior).rsqrt()
     return torch.where(finite, ability, limit), torch.where(finite, se, torch.nan)
 
 
-def _wle(responses: ResponseMatrix, parameters: Parameters, start: Tensor) -> tuple[Tensor, Tensor]:
+def _wle(responses: ResponseMatrix, parameters: Parameters) -> tuple[Tensor, Tensor]:
     """Climb to the maximum of the likelihood times the root of the information."""
 
     def ascent(ability: Tensor) -> tuple[Tensor, Tensor]:
-        _, _, expected, weighted = curvature(responses, parameters, ability)
-        return weighted, expected
+        gradient, observed, expected, change = curvature(responses, parameters, ability)
+        information = torch.where(observed > expected / 2, observed, expected)
+        return gradient + change / (2 * expected), information
 
-    ability = climb(ascent, start)
+    nodes = quadrature_grid(device=responses.device).nodes
+    at_nodes = node_loglik(responses, parameters, nodes).sub_(nodes**2 / 2)
+    ability = climb(ascent, between_nodes(at_nodes, nodes))
     above, below = (ascent(ability + h)[0] for h in (DIFFERENCE, -DIFFERENCE))
     return ability, ((below - above) / (2 * DIFFERENCE)).rsqrt()
 

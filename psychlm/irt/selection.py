@@ -9,8 +9,9 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 import pandas as pd
+import scipy
+import torch
 from numpy.typing import ArrayLike, NDArray
-from scipy.stats import norm
 
 from psychlm.frames import FrameError, check_responses
 from psychlm.irt._fit import fit
@@ -187,7 +188,7 @@ def _guessed_items(kept: pd.DataFrame, alpha: float) -> tuple[pd.Series, pd.Data
     decisions = [pd.DataFrame(row)]
     if gain > 0:
         z = (big.items["c"] / big.items["se_c"]).where(big.items["c"] > 0).to_numpy()
-        p = CORRECTIONS["holm"](2 * norm.sf(z))
+        p = CORRECTIONS["holm"](2 * scipy.stats.norm.sf(z))
         model[p < alpha] = "3PL"
         row |= {"item": model.index, "statistic": "wald_z", "value": z, "threshold": alpha, "p": p}
         decisions.append(pd.DataFrame(row | {"verdict": model.to_numpy(), "note": ""}))
@@ -299,7 +300,7 @@ def confirm(
         tables = replace(tables, nodes=nodes, weights=normal_weights(nodes, mean, sd))
         if change < 1e-6:
             break
-        average = tables.posterior(x).mean(axis=0)
+        average = tables.posterior(torch.tensor(x)).mean(0).numpy()
         new_mean = float(average @ nodes)
         new_sd = float(np.sqrt(average @ (nodes - new_mean) ** 2))
         change, mean, sd = abs(new_mean - mean) + abs(new_sd - sd), new_mean, new_sd

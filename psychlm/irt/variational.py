@@ -33,11 +33,12 @@ from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
+import scipy
 import torch
-from scipy.optimize import minimize
 from torch import Tensor
 from torch.nn.functional import softplus
 
+from psychlm.device import Device
 from psychlm.frames import FrameError
 from psychlm.irt.em import EM, Settings, reestimated_sd
 from psychlm.irt.likelihood import Design, Parameters, quadrature_grid
@@ -189,7 +190,7 @@ def best_scale(persons: Factor, items: Factor) -> tuple[Move, Move]:
             value += (n_items - n) * log_sd  # entropies
         return -value
 
-    mu, log_sd = (*minimize(objective, np.zeros(2 if free else 1)).x, 0.0)[:2]
+    mu, log_sd = (*scipy.optimize.minimize(objective, np.zeros(2 if free else 1)).x, 0.0)[:2]
     sd, tensor = math.exp(log_sd), items.mean.new_tensor
     item_turn, item_shift = ([[sd, 0.0], [mu, 1.0]], [0.0, 0.0]) if free else ([[1.0]], [mu])
     return (tensor([[1 / sd]]), tensor([-mu / sd])), (tensor(item_turn), tensor(item_shift))
@@ -320,7 +321,7 @@ def infer(
     priors: str = "hierarchical",
     batch: int | None = None,
     seed: int = 0,
-    device: str = "auto",
+    device: Device = "auto",
     item_names: Sequence[str] | pd.Index | None = None,
     max_iterations: int = 500,
     tolerance: float = 1e-4,
@@ -361,7 +362,7 @@ def infer(
         )
     if priors not in PRIORS:
         raise ValueError(f"priors are {priors!r}; take one of {PRIORS}")
-    chosen = pick_device(device, getattr(responses, "size", 0))
+    chosen = pick_device(device, "irt.variational.infer", getattr(responses, "size", 0))
     encoded = encode_responses(responses, chosen, item_names)
     if encoded.n_items < 3:
         raise FrameError(

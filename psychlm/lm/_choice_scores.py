@@ -183,7 +183,7 @@ def _logits(
     def logits(batch: list[_Input], tensors: dict[str, torch.Tensor]) -> NDArray:
         if model.task == "multiple-choice":  # every choice as an item with one choice
             tensors = {name: tensor[:, None] for name, tensor in tensors.items()}
-        return model.network(**tensors).logits.double().cpu().numpy()
+        return model.network(**tensors).logits.cpu().double().numpy()
 
     values = _in_batches(model, inputs, logits, owners, batch_tokens)
     return np.stack([values[row] for row in range(len(texts))]), cut

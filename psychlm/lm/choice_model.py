@@ -18,7 +18,7 @@ from typing import Any, Literal, get_args
 
 import torch
 
-from psychlm.device import torch_device
+from psychlm.device import Device, torch_device
 from psychlm.lm._load import (
     LanguageModel,
     ModelError,
@@ -84,7 +84,7 @@ def task_of_model(config: Any, architecture: str | None = None) -> Task:
 
 def load_choice_model(
     name_or_path: str | Path,
-    device: str = "auto",
+    device: Device = "auto",
     *,
     task: Task | None = None,
     labels: Sequence[str] | None = None,
@@ -116,7 +116,7 @@ def load_choice_model(
     if task is not None and task not in get_args(Task):
         raise ModelError(f"task {task!r} is unknown; choose one of {list(get_args(Task))}")
     name, revision, folder = find_checkpoint(str(name_or_path), revision)
-    where = torch_device(device)
+    where = torch_device(device, "lm.load_choice_model")
     if folder is None:
         revision = commit(name, revision)
     pinned = {"revision": revision} if folder is None else {}

@@ -47,7 +47,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from psychlm.device import torch_device
+from psychlm.device import Device, seeded, torch_device
 from psychlm.frames import check_items
 from psychlm.lm._load import ModelError
 from psychlm.lm.choice_model import open_encoder
@@ -207,8 +207,7 @@ class ChoiceClassifier:
         weights = [weight for weight in network.parameters() if weight.requires_grad]
         optimizer = torch.optim.AdamW(weights, lr=learning_rate, weight_decay=WEIGHT_DECAY)
         rows, best, best_weights, stale = [], -1.0, None, 0
-        with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
-            torch.manual_seed(seed)
+        with seeded(seed, self.device):
             for epoch in range(1, epochs + 1):
                 # One pass through the items in random order.
                 network.train()
@@ -460,14 +459,14 @@ def partial_input_model(
     seed: int,
     size: int = 64,
     hidden: int = 64,
-    device: str | torch.device = "auto",
+    device: Device = "auto",
 ) -> ChoiceClassifier:
     """Return a network of this module whose weights are drawn with ``seed``; train it with its
     method ``train``."""
-    with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
-        torch.manual_seed(seed)
+    where = torch_device(device, "lm.choice_networks")
+    with seeded(seed):
         network = PartialInputNetwork(kind, lexicon, size=size, hidden=hidden)
-    return ChoiceClassifier(network.to(torch_device(device)), TextStore(lexicon.encode), kind)
+    return ChoiceClassifier(network.to(where), TextStore(lexicon.encode), kind)
 
 
 # A head on a frozen pre-trained encoder
@@ -480,7 +479,7 @@ def encoder_states(
     *,
     mean: bool = False,
     max_tokens: int = 128,
-    device: str | torch.device = "auto",
+    device: Device = "auto",
 ) -> list[NDArray[np.float32]]:
     """Return the last layer's states of each text, as arrays (tokens, d), special tokens included.
 
@@ -494,8 +493,8 @@ def encoder_states(
     max_tokens : int
         Longer texts are cut at their end.
     """
+    device = torch_device(device, "lm.encoder_states")
     network, tokenizer = open_encoder(encoder)
-    device = torch_device(device)
     network = network.to(device)
     coded = tokenizer(list(texts), truncation=True, max_length=max_tokens)
     # Texts of like lengths share a batch, which then holds little padding.
@@ -537,7 +536,7 @@ def encoder_model(
     *,
     max_tokens: int = 128,
     seed: int = 0,
-    device: str | torch.device = "auto",
+    device: Device = "auto",
 ) -> ChoiceClassifier:
     """Return a multiple-choice model on a frozen pre-trained encoder, its head not yet trained.
 
@@ -555,13 +554,11 @@ def encoder_model(
     ModelError
         If the encoder cannot be opened.
     """
+    where = torch_device(device, "lm.encoder_model")
     network, _ = open_encoder(encoder)
-    with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
-        torch.manual_seed(seed)
+    with seeded(seed):
         head = SimilarityHead(network.config.hidden_size)
     encode = partial(
         encoder_states, encoder=encoder, mean=True, max_tokens=max_tokens, device=device
     )
-    return ChoiceClassifier(
-        head.to(torch_device(device)), TextStore(encode), f"{encoder} (frozen, head learns)"
-    )
+    return ChoiceClassifier(head.to(where), TextStore(encode), f"{encoder} (frozen, head learns)")

@@ -29,6 +29,7 @@ import numpy as np
 import pandas as pd
 from scipy.special import softmax
 
+from psychlm.device import Device
 from psychlm.frames import FrameError, check_items, check_responses, format_names
 
 if TYPE_CHECKING:
@@ -193,7 +194,7 @@ def choice_logprobs(
     normalise: Normalise = "sum",
     prompt: str | Prompt = "auto",
     bos: str | None = "auto",
-    device: str = "auto",
+    device: Device = "auto",
     batch_tokens: int | None = None,
     cache: bool = True,
     progress: bool = False,
@@ -221,7 +222,7 @@ def choice_logprobs(
         has a token before it, without which a choice's first token could not be predicted. An
         encoder-decoder (T5) takes ``"auto"`` only: its encoder reads the prompt between the
         tokenizer's own special tokens, and its decoder begins the choice with a token of its own.
-    device : str
+    device : str or torch.device
         Where a model given by name is loaded.
     batch_tokens : int, optional
         Most tokens in a batch; scores do not depend on it.

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -20,7 +21,7 @@ import pandas as pd
 import torch
 
 from psychlm.data import atomic_write
-from psychlm.device import torch_device
+from psychlm.device import Device, seeded, torch_device
 from psychlm.frames import FrameError, check_items, format_names
 from psychlm.lm._load import ModelError, commit, find_checkpoint, fingerprint, plain_errors
 from psychlm.lm.choice_model import bundled_encoder
@@ -127,7 +128,7 @@ def fine_tune(
     batch_size: int = 32,
     max_tokens: int = 175,
     seed: int = 0,
-    device: str = "auto",
+    device: Device = "auto",
 ) -> FineTuned:
     """Fine-tune an encoder on items, and stop when it no longer improves on the development items.
 
@@ -154,7 +155,8 @@ def fine_tune(
     max_tokens : int
         Longest text or pair (175 in Laverghetta et al. 2021, section 3); the longer of a pair is
         cut first.
-    device : {"auto", "cpu", "cuda"}
+    device : str or torch.device
+        See :func:`psychlm.device.torch_device`.
 
     Returns
     -------
@@ -170,7 +172,7 @@ def fine_tune(
     """
     if regime not in get_args(Regime):
         raise ModelError(f"regime {regime!r} is unknown; choose one of {list(get_args(Regime))}")
-    items, where = check_items(items), torch_device(device)
+    items, where = check_items(items), torch_device(device, "lm.fine_tune")
     development = None if development is None else check_items(development)
     task = task or task_of(items)
     labels = () if task == "multiple-choice" else tuple(items["choices"].iloc[0])
@@ -202,8 +204,8 @@ def fine_tune(
     address = str(folder or name)
     pinned = {"trust_remote_code": False} | ({} if folder else {"revision": revision})
     pretrained = regime in ("pre-train only", "both")
-    with torch.random.fork_rng(range(torch.cuda.device_count())), quiet_transformers():
-        torch.manual_seed(seed)  # of the head's weights, and of all weights where none are given
+    # the seed of the head's weights, and of all weights where none are given
+    with seeded(seed, where), quiet_transformers():
         with plain_errors(name):
             network, tokenizer = open_for_training(address, name, labels, pinned, pretrained)
         features, n_cut = encode(items, tokenizer, task, labels, max_tokens)
@@ -324,6 +326,7 @@ def run_trainer(
 
     # AdamW with a warm-up; a checkpoint and, with held-out items, a score after every epoch.
     steps = -(-len(features) // options["batch_size"]) * options["epochs"]
+    os.environ["ACCELERATE_TORCH_DEVICE"] = str(device)  # where accelerate places the batches
     arguments = TrainingArguments(
         output_dir=str(out / "checkpoints"),
         num_train_epochs=options["epochs"],
@@ -334,7 +337,7 @@ def run_trainer(
         weight_decay=WEIGHT_DECAY,
         seed=options["seed"],
         use_cpu=device.type == "cpu",
-        bf16=device.type == "cuda" and torch.cuda.is_bf16_supported(),
+        bf16=device.type == "cuda" and torch.cuda.get_device_capability(device) >= (8, 0),
         logging_strategy="epoch",
         save_strategy="epoch",
         save_total_limit=1,
@@ -346,6 +349,8 @@ def run_trainer(
         disable_tqdm=True,
         report_to=[],
     )
+    # by itself the Trainer takes the first GPU, or all of them
+    vars(arguments)["_setup_devices"], arguments._n_gpu = device, int(device.type != "cpu")
     # Without held-out items all epochs are trained.
     collate = DataCollatorForMultipleChoice if several else DataCollatorWithPadding
     stop: list[Any] = [] if held is None else [EarlyStoppingCallback(options["patience"])]

@@ -23,6 +23,7 @@ import torch
 from numpy.typing import NDArray
 from torch.nn import functional
 
+from psychlm.device import float_type, free_bytes
 from psychlm.lm._load import LanguageModel, ModelError
 from psychlm.lm.scoring_requests import (
     LARGEST_FAMILY,
@@ -40,6 +41,7 @@ BATCH_TOKENS = {"cpu": 2048, "cuda": 32768}  # most tokens in a batch, padding c
 # a batch of so many tokens closes before a shorter request, which it would only pad
 ENOUGH_TOKENS = {"cpu": 256, "cuda": 8192}
 LOGITS_AT_ONCE = 2**22  # numbers in a table of logits (16 MB)
+MOST_LOGITS_GPU = 2**28  # the same on a GPU, which takes thousands of rows at a time (1 GB)
 MOST_LOGITS = 2**26  # the same for models that give no hidden states (256 MB)
 
 N_VALUES = 5
@@ -219,11 +221,15 @@ def run(
         if len(batch) > 1 and size > most:
             waiting += [batch[len(batch) // 2 :], batch[: len(batch) // 2]]
             continue
+        values = None
         try:
-            yield batch, _values(model, batch, wanted)
+            values = _values(model, batch, wanted)
         except (RuntimeError, MemoryError) as error:
             if not out_of_memory(error):
                 raise
+        if values is not None:
+            yield batch, values
+        else:  # the exception, whose frames hold tensors, is gone
             if device == "cuda":
                 torch.cuda.empty_cache()
             rest = "half of it" if len(batch) > 1 else "the others: its words have no value"
@@ -268,7 +274,9 @@ def _values(model: LanguageModel, batch: list[ScoringRequest], wanted: Wanted) -
     def logits_of(rows: slice) -> torch.Tensor:
         return hidden[rows].float() if layer is None else _float32(hidden[rows], layer)
 
-    at_once = max(1, LOGITS_AT_ONCE // model.n_vocabulary)
+    # a table and its copies take at most half of what memory a GPU has left
+    table = max(LOGITS_AT_ONCE, min(MOST_LOGITS_GPU, free_bytes(model.device, 0) // 32))
+    at_once = max(1, table // model.n_vocabulary)
     values = np.empty((len(node), N_VALUES))
     values[order] = row_values(logits_of, node_read, target_read, at_once, wanted).cpu().numpy()
     return values
@@ -465,12 +473,12 @@ def row_values(
 
     Returns
     -------
-    Tensor of float64, shape (n_rows, 5)
+    Tensor of float64 (float32 on MPS), shape (n_rows, 5)
         Columns ``LOG_P``, ``LOG_END``, ``LOG_INSIDE``, ``ENTROPY``, ``RANK``; NaN where nothing was
         asked.
     """
-    n_nodes = int(node[-1]) + 1
-    values = torch.full((len(node), N_VALUES), torch.nan, dtype=torch.float64, device=node.device)
+    n_nodes, exact = int(node[-1]) + 1, float_type(node.device)
+    values = torch.full((len(node), N_VALUES), torch.nan, dtype=exact, device=node.device)
     firsts = torch.arange(0, n_nodes + at_once, at_once, device=node.device)
     edges = torch.searchsorted(node, firsts).tolist()
     for i, (low, high) in enumerate(pairwise(edges)):
@@ -480,14 +488,14 @@ def row_values(
         own = logits[read, token.clamp(min=0)].masked_fill(token < 0, torch.nan)
         if wanted.rank:  # one more than the tokens that the model finds likelier
             likelier = 1.0 + (logits[read] > own[:, None]).sum(dim=1)
-            values[low:high, RANK] = likelier.masked_fill(own.isnan(), torch.nan).double()
+            values[low:high, RANK] = likelier.masked_fill(own.isnan(), torch.nan).to(exact)
         weights = logits.exp_()  # of the tokens, as shares of the likeliest one's
-        mass = weights.sum(dim=1).double()
-        values[low:high, LOG_P] = own.double() - mass.log()[read]
+        mass = weights.sum(dim=1).to(exact)
+        values[low:high, LOG_P] = own.to(exact) - mass.log()[read]
         if wanted.sets is not None:
-            share = (weights @ wanted.sets).double().log() - mass.log()[:, None]
+            share = (weights @ wanted.sets).to(exact).log() - mass.log()[:, None]
             values[low:high, LOG_END : LOG_INSIDE + 1] = share[read]
         if wanted.entropy:
-            spread = torch.special.entr(weights).sum(dim=1).double()
+            spread = torch.special.entr(weights).sum(dim=1).to(exact)
             values[low:high, ENTROPY] = (mass.log() + spread / mass)[read]
     return values

@@ -29,7 +29,7 @@ from torch import Tensor, nn
 
 from psychlm.corpora.text import UNKNOWN, Tokenize, WordCorpus, counts, plain
 from psychlm.data import atomic_write
-from psychlm.device import torch_device
+from psychlm.device import Device, torch_device
 from psychlm.lm import ngram
 from psychlm.lm.tokens import sum_over_words, word_level_tokens
 
@@ -273,12 +273,13 @@ def train(
     training: Training = Training(),  # noqa: B008 (frozen)
     *,
     folder: str | Path | None = None,
-    device: str = "auto",
+    device: Device = "auto",
 ) -> TrainedWordModel:
     """Train a network; where a folder holds the checkpoint of this very run, continue from it.
 
     A checkpoint holds all that the rest of the run depends on, the random state among it, so that a
-    run that was killed and resumed gives the same weights, to the last bit on one machine.
+    run that was killed and resumed gives the same weights, to the last bit on one processor
+    (sums on a GPU run in no fixed order).
 
     Parameters
     ----------
@@ -286,8 +287,8 @@ def train(
         ``vocabulary.stream(sentences)``.
     folder : str or Path, optional
         Where ``checkpoint.pt`` is kept, after every epoch and every two minutes within one.
-    device : str
-        ``"auto"`` (a GPU where there is one), ``"cpu"``, ``"cuda"``.
+    device : str or torch.device
+        See :func:`psychlm.device.torch_device`.
 
     Raises
     ------
@@ -297,7 +298,7 @@ def train(
     FloatingPointError
         If no epoch gave a finite perplexity: the rate is too high.
     """
-    run = _Run(text, vocabulary, architecture, training, torch_device(device))
+    run = _Run(text, vocabulary, architecture, training, torch_device(device, "lm.word_models"))
     settings = {
         "architecture": asdict(architecture),
         "training": asdict(training),
@@ -513,7 +514,7 @@ def networks(
     training: Training,
     *,
     folder: str | Path | None = None,
-    device: str = "auto",
+    device: Device = "auto",
 ) -> Iterator[CorpusModel]:
     """Train LSTMs or Transformers of several sizes, the smallest first, and yield each.
 

@@ -35,6 +35,7 @@ import numpy as np
 import pandas as pd
 
 from psychlm.data import atomic_write
+from psychlm.device import Device
 from psychlm.frames import FrameError, check_items
 from psychlm.lm import fingerprint
 from psychlm.lm.choice_model import load_choice_model
@@ -108,7 +109,7 @@ def partial_input_baseline(
     epochs: int = 12,
     patience: int | None = 3,
     seed: int = 0,
-    device: str = "auto",
+    device: Device = "auto",
 ) -> BaselineResult:
     """Train a baseline on a probe and test it on questions about other concepts.
 
@@ -438,7 +439,7 @@ class FineTunedModel:
 
     folder: Path
     options: dict[str, Any]  # of fine_tune, besides those that a sweep sets
-    device: str = "auto"
+    device: Device = "auto"
     temporary: Any = None  # the temporary folder of a trained copy, removed with it
 
     @property

@@ -13,10 +13,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import pandas as pd
+import scipy
 from numpy.typing import NDArray
-from scipy import stats
-from scipy.integrate import quad
-from scipy.optimize import brentq
 
 from psychlm.frames import FrameError
 
@@ -205,7 +203,7 @@ class GAMFit:
         grid = pd.MultiIndex.from_product(axes, names=part.variables).to_frame(index=False)
         others = self.data.iloc[[0] * len(grid)].reset_index(drop=True)
         effect, error = self.model.effect(term, others.assign(**grid, **part.level))
-        margin = stats.norm.ppf((1 + level) / 2) * error
+        margin = scipy.stats.norm.ppf((1 + level) / 2) * error
         bounds = {"low": effect - margin, "high": effect + margin}
         return grid.assign(effect=effect, std_error=error, **bounds)
 
@@ -291,10 +289,10 @@ def coefficient_tables(
 ) -> dict[str, pd.DataFrame]:
     """Return ``coefficients`` (with 95 % intervals and t tests) and ``covariance``, by name."""
     std_error, index = np.sqrt(np.diag(covariance)), pd.Index(names, name="coefficient")
-    margin = stats.t.ppf(0.975, dof) * std_error
+    margin = scipy.stats.t.ppf(0.975, dof) * std_error
     table = {"estimate": estimate, "std_error": std_error}
     table |= {"low": estimate - margin, "high": estimate + margin, "t": estimate / std_error}
-    table["p"] = 2 * stats.t.sf(np.abs(table["t"]), dof)
+    table["p"] = 2 * scipy.stats.t.sf(np.abs(table["t"]), dof)
     return {
         "coefficients": pd.DataFrame(table, index=index),
         "covariance": pd.DataFrame(covariance, index=index, columns=index),
@@ -317,7 +315,7 @@ def exceedance(weights: Floats, statistic: float, dof: float) -> float:
     ``dof`` is infinite. Imhof's (1961) integral of the characteristic function; small
     probabilities by Lugannani and Rice's saddlepoint approximation, to about 10 %.
 
-    >>> round(exceedance(np.ones(3), 3 * 2.6, 20), 4), round(float(stats.f.sf(2.6, 3, 20)), 4)
+    >>> round(exceedance(np.ones(3), 3 * 2.6, 20), 4), round(float(scipy.stats.f.sf(2.6, 3, 20)), 4)
     (0.0806, 0.0806)
     """
     if statistic <= 0 or not len(weights):
@@ -334,7 +332,7 @@ def exceedance(weights: Floats, statistic: float, dof: float) -> float:
         angle = (h @ np.arctan(a * u) - shift * u) / 2
         return float(np.sin(angle) / u * np.exp(-(h @ np.log1p((a * u) ** 2)) / 4))
 
-    p = 0.5 + quad(integrand, 0, np.inf, limit=2000, epsabs=1e-10)[0] / np.pi
+    p = 0.5 + scipy.integrate.quad(integrand, 0, np.inf, limit=2000, epsabs=1e-10)[0] / np.pi
     if p > SMALL:
         return min(p, 1.0)
 
@@ -342,11 +340,11 @@ def exceedance(weights: Floats, statistic: float, dof: float) -> float:
     def slope(t: float) -> float:
         return float(h @ (a / (1 - 2 * a * t)) - shift)
 
-    t = brentq(slope, 0, 0.5 * (1 - 1e-12), xtol=1e-15)
+    t = scipy.optimize.brentq(slope, 0, 0.5 * (1 - 1e-12), xtol=1e-15)
     cumulant = -(h @ np.log1p(-2 * a * t)) / 2 - shift * t
     w = np.sqrt(-2 * cumulant)
     v = t * np.sqrt(2 * h @ np.square(a / (1 - 2 * a * t)))
-    return float(stats.norm.sf(w + np.log(v / w) / w))
+    return float(scipy.stats.norm.sf(w + np.log(v / w) / w))
 
 
 def test_smooth(

@@ -7,6 +7,7 @@ from typing import Literal
 
 import pandas as pd
 
+from psychlm.device import Device
 from psychlm.reading_times._result import GAMFit
 from psychlm.reading_times.formula import FormulaError, State, parse
 from psychlm.reading_times.model_matrix import check_predictors, check_response
@@ -21,7 +22,7 @@ def fit(
     *,
     backend: Backend = "native",
     method: Method = "REML",
-    device: str = "auto",
+    device: Device = "auto",
     family: str = "gaussian",
     discrete: bool = False,
     r_arguments: str = "",
@@ -46,8 +47,8 @@ def fit(
         has no random effects and no REML.
     method : {"REML", "ML"}
         How smoothing is chosen.
-    device : str
-        ``"cpu"``, ``"cuda"``, or ``"auto"``: a GPU where there is one (native only).
+    device : str or torch.device
+        See :func:`psychlm.device.torch_device` (native only).
     family : str
         ``"gaussian"``; with mgcv any of its families as R writes it: ``"Gamma(link='log')"``,
         ``"inverse.gaussian(link='log')"``, ``"scat()"``.

@@ -12,7 +12,7 @@ import pandas as pd
 import torch
 from scipy.linalg import block_diag
 
-from psychlm.device import torch_device
+from psychlm.device import Device, torch_device
 from psychlm.frames import FrameError
 from psychlm.reading_times._result import (
     Floats,
@@ -248,7 +248,7 @@ def fit(
     formula: Formula,
     state: State,
     method: Method,
-    device: str,
+    device: Device,
     tolerance: float,
     n_missing: int,
 ) -> GAMFit:
@@ -266,7 +266,7 @@ def fit(
         )
 
     # Cross-products.
-    where = torch_device(device)
+    where = torch_device(device, "reading_times.fit", float64=True)
     of_groups = grouped.moments(data, columns, y - mean)
     x, centred, *group_sums = (
         torch.from_numpy(array).to(where) for array in (columns, y - mean, *of_groups)

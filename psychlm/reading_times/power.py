@@ -8,9 +8,8 @@ from itertools import product
 
 import numpy as np
 import pandas as pd
+import scipy
 from numpy.typing import NDArray
-from scipy import stats
-from statsmodels.stats.proportion import proportion_confint
 
 from psychlm.corpora.reading_times import add_lags
 from psychlm.frames import FrameError
@@ -93,6 +92,8 @@ def power_curve(
     >>> found["power"].round(1).tolist()
     [0.2, 1.0]
     """
+    from statsmodels.stats.proportion import proportion_confint
+
     rng = np.random.default_rng(rng)
     names = list(dict.fromkeys([*baseline, *first, *second]))
     absent = [name for name in ("text_id", expected, *names) if name not in words]
@@ -121,7 +122,7 @@ def power_curve(
     results = []
     for n_readers, n_texts in product(readers, texts):
         gains, found = np.empty(n_simulations), 0
-        critical = stats.t.ppf((1 + level) / 2, n_texts - 1)
+        critical = scipy.stats.t.ppf((1 + level) / 2, n_texts - 1)
         for study in range(n_simulations):
             again = n_texts > len(rows_of)
             chosen = rng.choice(len(rows_of), n_texts, replace=again)

@@ -22,13 +22,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
+import scipy
 import torch
 from numpy.typing import NDArray
-from scipy import stats
 from torch import Tensor
 
 from psychlm.cluster import run_pieces
-from psychlm.device import torch_device
+from psychlm.device import Device, torch_device
 from psychlm.frames import FrameError, check_readings, check_rows
 from psychlm.reading_times.formula import parse
 from psychlm.reading_times.model_matrix import (
@@ -70,7 +70,7 @@ def delta_loglik(
     n_bootstrap: int = 2000,
     n_permutations: int = 4999,
     rng: np.random.Generator | int = 0,
-    device: str = "auto",
+    device: Device = "auto",
     client: Client | str | None = None,
 ) -> pd.DataFrame:
     """Return what each language model's surprisal adds to a model of reading times: one row per
@@ -132,7 +132,8 @@ def delta_loglik(
             f"client= fits the models on the workers' processors, not on {str(device)!r}; leave "
             "out device or client"
         )
-    torch_dev = torch_device(device if client is None else "cpu")
+    where = device if client is None else "cpu"
+    torch_dev = torch_device(where, "reading_times.delta_loglik", float64=True)
     seed = int(np.random.default_rng(rng).integers(2**63))
     measures = [measure] if isinstance(measure, str) else list(measure)
     readings = parse(f"{measures[0]} ~ {formula}").compute(readings, {})
@@ -313,7 +314,7 @@ class Sweep:
         estimate = (full.beta[:, p:] / scale).cpu().numpy()
         error = (variance.sqrt() / scale).cpu().numpy()
         dof = (full.n - full.edf.sum(dim=1)).cpu().numpy()
-        margin = stats.t.ppf((1 + self.level) / 2, dof)[:, None] * error
+        margin = scipy.stats.t.ppf((1 + self.level) / 2, dof)[:, None] * error
         columns = {}
         for i in range(estimate.shape[1]):
             name = ("effect", "prev_effect")[i] if i < 2 else f"prev{i}_effect"

@@ -220,3 +220,23 @@ def test_language_model(benchmark, language_model, questions, normalise):
         lambda: choice_logprobs(questions, language_model, normalise=normalise),
         questions,
     )
+
+
+@pytest.mark.benchmark(group="language model, 150 questions")
+def test_language_model_harness(benchmark, language_model, questions):
+    """lm-evaluation-harness: the same log-probabilities, from the same prompts."""
+    huggingface = pytest.importorskip("lm_eval.models.huggingface", reason="make bench installs it")
+    from lm_eval.api.instance import Instance
+
+    peer = huggingface.HFLM(
+        pretrained=language_model.network, tokenizer=language_model.tokenizer, batch_size=16
+    )
+    asked = [
+        (prompt, choice)
+        for prompt, choices, _ in fill_prompts(questions, "auto")
+        for choice in choices
+    ]
+    requests = [Instance("loglikelihood", {}, pair, i) for i, pair in enumerate(asked)]
+    found = measure(benchmark, lambda: peer.loglikelihood(requests, disable_tqdm=True), questions)
+    ours = choice_logprobs(questions, language_model).to_numpy().ravel()
+    np.testing.assert_allclose([nats for nats, _ in found], ours, atol=1e-3)

@@ -22,10 +22,10 @@ MEASURES = ["first_fixation_ms", "gaze_ms", "total_ms"]
 N_WORDS, N_SUBJECTS = int(os.environ.get("BENCH_WORDS", 50_000)), 10
 
 
-def simulated(n_models):
+def simulated(n_models, n_words=N_WORDS):
     noise = np.linspace(0.5, 8, n_models)
     return reading.simulate(
-        np.random.default_rng(1), n_words=N_WORDS, n_subjects=N_SUBJECTS, noise_bits=noise
+        np.random.default_rng(1), n_words=n_words, n_subjects=N_SUBJECTS, noise_bits=noise
     )
 
 
@@ -87,6 +87,21 @@ def test_sweep_beside_bam(benchmark, seconds_a_bam_fit, n_models):
 
 def test_sweep_with_heldout_gains(benchmark):
     run(benchmark, 30, "cpu", folds=10)
+
+
+@pytest.mark.benchmark(group="one fit")
+@pytest.mark.parametrize("backend", ["native", "pygam_native", "bam_native"])
+def test_one_fit(benchmark, backend):
+    """Four smooths and 50,000 readings, without random effects, which pygam does not have."""
+    frame = simulated(1, n_words=5000).readings
+    terms = "s(length_chars) + s(log_frequency) + s(prev_length_chars) + s(position)"
+    options = {"bam_native": {"backend": "mgcv", "discrete": True}}
+    options |= {"native": {}, "pygam_native": {"backend": "pygam"}}
+    call = {"args": (frame, f"gaze_ms ~ {terms}"), "kwargs": options[backend]}
+    found = benchmark.pedantic(
+        reading.fit, **call, rounds=1, warmup_rounds=backend != "pygam_native"
+    )
+    benchmark.extra_info |= {"readings": len(frame), "edf": found.edf}
 
 
 @pytest.mark.benchmark(group="two thousand readers")

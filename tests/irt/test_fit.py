@@ -474,13 +474,6 @@ def test_reaching_the_last_iteration_is_a_warning_and_no_convergence():
     assert not fit.converged
 
 
-@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")
-def test_a_gpu_asked_for_and_absent_is_a_clear_error():
-    _, answered = simulated(50, 5, "2PL", seed=2)
-    with pytest.raises(RuntimeError, match='device="cpu"'):
-        irt.fit(answered, "2PL", device="cuda")
-
-
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 def test_a_gpu_gives_what_the_processor_gives():
     _, answered = simulated(300, 50, "2PL", seed=2)
