@@ -120,6 +120,7 @@ def gather(
     *,
     seed: int,
     n_concepts: int,
+    pos: str = "nvar",
     records: int | None = None,
     most: int | None = None,
 ) -> Gathered:
@@ -131,6 +132,8 @@ def gather(
         Where built questions are kept; a change of the sources or of this code builds anew.
     n_concepts : int
         Concepts drawn for each WordNet probe.
+    pos : str
+        WordNet's parts of speech to read, as in :func:`psychlm.probes.wordnet.load`.
     records : int, optional
         Read only so many records of the dictionary.
     most : int, optional
@@ -146,7 +149,7 @@ def gather(
 
     def from_wordnet() -> tuple[pd.DataFrame, dict[str, Any]]:
         recipe = Recipe(seed=seed, max_concepts=n_concepts, max_distance=2)
-        built = Builder(wordnet.load()).build(recipe)
+        built = Builder(wordnet.load(pos=pos)).build(recipe)
         return built.items, built.header()
 
     @cache
@@ -185,7 +188,7 @@ def gather(
     size = f"{seed}-{records or 'all'}-{most or 'all'}"
     gcide = dictionary.find()
     sets = {
-        "wordnet": kept(f"wordnet-{seed}-{n_concepts}", wordnet.find(), from_wordnet),
+        "wordnet": kept(f"wordnet-{seed}-{n_concepts}-{pos}", wordnet.find(), from_wordnet),
         "dictionary": kept(f"dictionary-{size}", gcide, lambda: from_dictionary(False)),
         "biased": kept(f"dictionary-{size}-biased", gcide, lambda: from_dictionary(True)),
     }
