@@ -119,9 +119,13 @@ def test_every_model_of_a_notebook_comes_from_a_parameter_that_papermill_changes
     ]
     for name, arguments in given:
         place = MODEL_ARGUMENTS[name]
-        stored = name == "model_facts.surprisal" and len(arguments) == 1  # all stored models
-        assert stored or len(arguments) > place, f"{name} takes its default model"
-        assert stored or not isinstance(arguments[place], ast.Constant), f"{name} names its model"
+        if name == "model_facts.surprisal" and len(arguments) == 1:  # all stored models
+            continue
+        assert len(arguments) > place, f"{name} takes its default model"
+        # the numbers on the default model's card are checked on that model, whatever else is asked
+        if path.stem == "10_surprisal" and ast.unparse(arguments[place]) == "'default'":
+            continue
+        assert not isinstance(arguments[place], ast.Constant), f"{name} names its model"
     if not given:
         return
     parameters = next(cell for cell in cells if "parameters" in cell.metadata.get("tags", []))
