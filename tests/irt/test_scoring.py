@@ -149,3 +149,13 @@ def test_the_posterior_of_a_fit_has_the_scores_mean_and_spread():
     )
     assert posterior.loglik.sum() == pytest.approx(fit.loglik, abs=0.01)
     assert np.sqrt(posterior.prior @ posterior.nodes**2) == pytest.approx(fit.ability_sd, rel=1e-3)
+
+
+@pytest.mark.parametrize("method", ["ml", "wle"])
+def test_a_very_steep_item_far_from_a_person_tells_nothing_more(method) -> None:
+    a, d, c = [400.0, 1.0, 1.0, 1.0, 1.0], [0.0, 3.0, 3.0, 3.0, 3.0], [0.0, 0.2, 0.2, 0.0, 0.0]
+    items = pd.DataFrame({"a": a, "d": d, "c": c}, index=list("abcde"))
+    responses = pd.DataFrame([[0, 1, 0, 0, 1], [0, 1, 1, 0, 1]], columns=items.index)
+    found = irt.score(items, responses, method=method)
+    without = irt.score(items[1:], responses.drop(columns="a"), method=method)
+    np.testing.assert_allclose(found, without, atol=1e-8)
