@@ -42,7 +42,7 @@ test: $(VENV)/.installed ## Lint, check types, run every test and every notebook
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/pytest -n $(JOBS) --dist loadgroup $(PYTEST_OPTIONS)
+	$(BIN)/pytest -n $(JOBS) --dist loadscope $(PYTEST_OPTIONS)
 
 PEERS := .venv-peers
 $(PEERS)/.installed: $(VENV)/.developed .ci/install_peers
