@@ -19,7 +19,6 @@ from psychlm import reading_times as reading
 from psychlm.lm import ModelError, _surprisal
 from psychlm.reading_times import sweep
 
-pytestmark = pytest.mark.xdist_group("cluster")  # it is started once
 TEXTS = ["The old man the boat.", "The horse raced past the barn fell.", "A plan.", "He did."]
 
 

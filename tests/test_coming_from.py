@@ -21,7 +21,6 @@ PAGE = ROOT / "docs" / "coming_from.md"
 STORED = ROOT / "tests" / "reference" / "coming_from.json"
 RELATIVE, ABSOLUTE = 1e-3, 1e-3
 LIVE = {"mgcv"}  # programs that run here
-pytestmark = pytest.mark.xdist_group("coming_from")  # the blocks of the page run once
 
 
 @cache

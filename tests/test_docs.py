@@ -17,7 +17,6 @@ from conftest import ROOT, absent
 
 import psychlm
 
-ONE_WORKER = pytest.mark.xdist_group("site")  # it is built once
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 BLOCK = re.compile(r"^```python\n(.*?)^```$", flags=re.M | re.S)
 PACKAGE = Path(psychlm.__file__).parent
@@ -92,7 +91,6 @@ def site(tmp_path_factory):
     return folder
 
 
-@ONE_WORKER
 def test_the_site_asks_nothing_of_the_network(site):
     for page in site.rglob("*.html"):
         requests = Requests()
@@ -104,7 +102,6 @@ def test_the_site_asks_nothing_of_the_network(site):
         ), sheet
 
 
-@ONE_WORKER
 def test_every_public_module_with_something_to_say_is_in_the_reference(site):
     said = "".join(page.read_text(encoding="utf-8") for page in (site / "reference").glob("*.html"))
     for name in (
@@ -119,7 +116,6 @@ def test_every_public_module_with_something_to_say_is_in_the_reference(site):
     assert "longest input in tokens" in said
 
 
-@ONE_WORKER
 def test_links_between_docstrings_lead_somewhere(site):
     linked = re.findall(
         r'class="autorefs[^"]*"[^>]*href="([^"]+)"|href="([^"]+)"[^>]*class="autorefs',

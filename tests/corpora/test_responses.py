@@ -16,7 +16,6 @@ facts = runpy.run_path(str(data.root() / "data" / "build_facts.py"))
 
 
 @pytest.mark.needs_share
-@pytest.mark.xdist_group("facts")  # one worker counts the words of the novels, once
 @pytest.mark.parametrize("study", facts["STUDIES"])
 def test_committed_facts_equal_the_originals(study: str) -> None:
     for name, table in facts["STUDIES"][study]().items():

@@ -273,7 +273,7 @@ def test_an_encoder_decoder_gives_a_choice_the_loss_that_transformers_gives_it(
     found = evaluate(questions, {"it": tmp_path}, normalise=normalise, cache=False).logprobs
     in_memory = wrap_language_model(network, tokenizer)
     one_by_one = choice_logprobs(questions, in_memory, normalise=normalise, batch_tokens=1)
-    np.testing.assert_allclose(found, one_by_one, atol=1e-5)
+    np.testing.assert_allclose(found, one_by_one, atol=1e-4)
     assert in_memory.kind == "encoder-decoder"
     assert one_by_one.attrs["bos"] == {"t5": "<pad>", "bart": "</s>"}[family]
 

@@ -19,7 +19,6 @@ from psychlm.probes import question_sets, wordnet
 from psychlm.probes.distractors import FUNCTION_WORDS
 from psychlm.probes.wordnet_qa import PROBES, Builder, Recipe, choice_text, templates
 
-pytestmark = pytest.mark.xdist_group("wordnet")  # one worker reads it, once
 RECIPE = Recipe(seed=7, max_concepts=130)
 
 

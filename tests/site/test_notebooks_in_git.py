@@ -70,7 +70,6 @@ def smoke_run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str,
 
 
 @pytest.mark.slow
-@pytest.mark.xdist_group("notebooks")
 @pytest.mark.parametrize("path", REAL, ids=lambda path: path.stem)
 def test_a_notebook_runs_in_the_smoke_profile_and_leaves_a_complete_report(
     path: Path, smoke_run: tuple[Path, dict[str, site.Outcome]]
