@@ -30,9 +30,16 @@ from psychlm.site import collection, html, index
 from psychlm.site.collection import Notebook, NotebookError, Profile
 
 KERNELS = Path(__file__).with_name("kernels.py")
+# not the inline backend of matplotlib, which must be imported in the kernel to show figures there
 LIBRARIES = (
-    *("matplotlib.pyplot", "matplotlib_inline.backend_inline", "pandas", "scipy.stats", "seaborn"),
-    *("sklearn.linear_model", "statsmodels.api", "torch", "transformers"),
+    "matplotlib.pyplot",
+    "pandas",
+    "scipy.stats",
+    "seaborn",
+    "sklearn.linear_model",
+    "statsmodels.api",
+    "torch",
+    "transformers",
 )
 SHARE_FROM = 4  # notebooks; with fewer, importing all libraries costs more than it saves
 STYLES = {"done": "green", "unchanged": "dim", "left out": "yellow", "failed": "bold red"}
