@@ -261,8 +261,8 @@ def bias_decomposition(
     ----------
     presentations : sequence of (items, scores)
         At least two presentations of the same choices under prompts to which none is right: items
-        perturbed by ``confusion.no_question`` or ``wrong_question``, shuffled, and the scores of
-        these items.
+        perturbed by ``confusion.perturb`` (no question, or a wrong one), shuffled, and the scores
+        of these items.
 
     Returns
     -------

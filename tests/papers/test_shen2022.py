@@ -50,7 +50,9 @@ def first(scores):
 
 def presented(items, responder, n=3, **options):
     """Present the items with wrong questions, shuffled, and let a responder answer each time."""
-    probes = [confusion.wrong_question(items, seed=seed, shuffle=True) for seed in range(n)]
+    probes = [
+        confusion.perturb(items, "wrong-question", seed=seed, shuffle=True) for seed in range(n)
+    ]
     return [(probe, responder(probe, **options)) for probe in probes]
 
 
@@ -173,7 +175,9 @@ def test_presentations_of_other_items_are_refused(rng):
 
 def test_the_mixed_model_recovers_planted_place_length_and_appeal(rng):
     items = bank_of(250)
-    probes = [confusion.wrong_question(items, seed=seed, shuffle=True) for seed in range(4)]
+    probes = [
+        confusion.perturb(items, "wrong-question", seed=seed, shuffle=True) for seed in range(4)
+    ]
     appeal = dict(zip(items["choices"].explode(), rng.normal(0, 0.7, 750), strict=True))
     answered = []
     for probe in probes:
@@ -206,13 +210,13 @@ def test_parts_say_what_they_cannot_tell_apart(rng):
     with pytest.raises(ValueError, match="one presentation cannot tell"):
         shen2022.bias_decomposition(answered[:1])
     with pytest.raises(FrameError, match="differ in their items or choices"):
-        other = confusion.no_right_answer(items)
+        other = confusion.perturb(items, "no-right-answer")
         shen2022.bias_decomposition(
             [answered[0], (other, simulate.random_responder(other, rng=rng))]
         )
     with pytest.raises(FrameError, match="have no scores"):
         shen2022.bias_decomposition([answered[0], (answered[1][0], answered[1][1].iloc[1:])])
-    still = [confusion.wrong_question(items, seed=seed) for seed in (0, 1)]
+    still = [confusion.perturb(items, "wrong-question", seed=seed) for seed in (0, 1)]
     fixed = simulate.random_responder(still[0], rng=rng)
     with pytest.raises(ValueError, match="does not read the question"):
         shen2022.bias_decomposition([(probe, fixed) for probe in still])
@@ -238,7 +242,7 @@ def test_features_are_place_length_and_mean_log_count():
 
 
 def more(items, responder, n_extra, **options):
-    probe = confusion.more_choices(items, n_extra, seed=1)
+    probe = confusion.perturb(items, "more-choices", n_extra=n_extra, seed=1)
     return confusion.in_source_order(responder(probe, **options), probe)
 
 
