@@ -1,6 +1,5 @@
 """Partial-input baselines and inoculation. References: planted artefacts, scores by hand."""
 
-import json
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -161,16 +160,6 @@ def test_cells_of_other_items_or_models_are_not_taken_for_this_sweeps(parts, tmp
         inoculate(Told(log=[]), *parts, sweep=replace(SWEEP, sizes=(9,)), folder=tmp_path).n_resumed
         == 8
     )
-
-
-@pytest.mark.parametrize("content", ["", "{", "[]", json.dumps({"cell": {}, "new": 1})])
-def test_a_broken_cell_is_said_and_computed_anew(parts, tmp_path, content):
-    whole = inoculate(Told(log=[]), *parts, sweep=SWEEP, folder=tmp_path)
-    next(iter(tmp_path.glob("*.json"))).write_text(content)
-    with pytest.warns(RuntimeWarning, match="computed again"):
-        again = inoculate(Told(log=[]), *parts, sweep=SWEEP, folder=tmp_path)
-    assert again.n_resumed == 15
-    pd.testing.assert_frame_equal(again.cells, whole.cells)
 
 
 def test_sweeps_that_would_report_what_they_learned_from_are_refused(parts):
