@@ -122,14 +122,6 @@ def test_what_is_borrowed_comes_from_wrong_choices_of_the_donors_named():
     assert [f"prompt {donor[1:]}" for (donor,) in wrong["donors"]] == list(wrong["prompt"])
 
 
-def test_a_seed_repeats_and_another_differs():
-    items = bank_of(30)
-    for probe in ("wrong-question", "no-right-answer", "more-choices"):
-        first, again, other = (perturb(items, probe, seed=seed) for seed in (1, 1, 2))
-        pd.testing.assert_frame_equal(first, again)
-        assert not first[["prompt", "choices"]].equals(other[["prompt", "choices"]])
-
-
 def test_the_pseudo_correct_choice_of_shuffled_items_stands_anywhere_equally_often():
     items = bank_of(3000, n_choices=4).assign(answer=0)
     items["choices"] = [[f"right-{i}", *(f"wrong-{i}-{j}" for j in range(3))] for i in range(3000)]

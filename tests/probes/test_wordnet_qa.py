@@ -223,13 +223,6 @@ def test_every_template_is_used_and_none_is_of_one_probe_only_by_chance(built):
         assert {start for start in starts if prompts.str.startswith(start).any()} == starts
 
 
-def test_without_filters_leaks_come_back(builder):
-    kept = builder.build(Recipe(max_concepts=200, filter_leaks=False), ["hyponymy"])
-    leaks = builder.build(Recipe(max_concepts=200), ["hyponymy"])
-    assert len(kept.items) > len(leaks.items)
-    assert leaks.counts["what"].eq("keys: answer word in question").any()
-
-
 def test_files_are_read_by_whatever_reads_arc(built, tmp_path):
     part = built.items.groupby(["probe", "split"]).head(20)
     manifest, *files = question_sets.write(part, tmp_path, built.header())
