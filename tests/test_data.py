@@ -148,7 +148,7 @@ def test_a_download_that_fails_leaves_nothing_half_written(
     assert not leftovers(checkout)
 
 
-def test_a_member_is_taken_from_its_archive_and_nothing_else(checkout: Path) -> None:
+def test_a_member_is_taken_from_its_archive(checkout: Path) -> None:
     zipped, tarred, other = io.BytesIO(), io.BytesIO(), io.BytesIO()
     with zipfile.ZipFile(zipped, "w") as opened:
         opened.writestr("inside/member.csv", CONTENT)
