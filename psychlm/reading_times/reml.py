@@ -299,6 +299,8 @@ def criterion(moments: Moments, penalties: Tensor, theta: Tensor, method: Method
 
 def _invert(matrix: Tensor) -> tuple[Tensor, Tensor]:
     """Return inverses of positive definite matrices and the logarithms of their determinants."""
+    if matrix.shape[-1] == 1:  # thousands of numbers: one effect of each of many levels
+        return 1 / matrix, matrix[..., 0, 0].log()
     factor = torch.linalg.cholesky(matrix)
     identity = torch.eye(factor.shape[-1], dtype=factor.dtype, device=factor.device)
     half = torch.linalg.solve_triangular(factor, identity.expand_as(factor), upper=False)
