@@ -68,7 +68,7 @@ def test_exclusions_are_named_and_counted(words):
 
 def test_lines_are_excluded_where_they_are_known(words):
     lines = words.assign(line=[1] * 6 + [2] * (len(words) - 6))
-    flagged = corpora.exclude(lines, and_the_next=False)[1].set_index("step")["flagged"]
+    flagged = corpora.exclude(lines)[1].set_index("step")["flagged"]
     assert flagged[["first word of a line", "last word of a line"]].tolist() == [2, 2]
 
 
