@@ -396,9 +396,7 @@ class IsaGraph:
 
     Parameters
     ----------
-    concepts, lemmas : DataFrame
-    isa, instance_of : int arrays of shape (n_links, 2)
-        As in :class:`psychlm.probes.wordnet.WordNet`.
+    wordnet : WordNet
 
     Attributes
     ----------
@@ -417,11 +415,9 @@ class IsaGraph:
         HOPS(c, up) for all concepts.
     """
 
-    def __init__(
-        self, concepts: pd.DataFrame, lemmas: pd.DataFrame, isa: Ints, instance_of: Ints
-    ) -> None:
-        self.n = len(concepts)
-        self.isa, self.instance_of = isa, instance_of
+    def __init__(self, wordnet: WordNet) -> None:
+        concepts, lemmas = wordnet.concepts, wordnet.lemmas
+        self.n, self.isa, self.instance_of = len(concepts), wordnet.isa, wordnet.instance_of
         nodes = lemmas["node"].to_numpy()
         pos = concepts["pos"].to_numpy()
         words = lemmas["lemma"].str.lower().str.cat(pos[nodes], sep="/").to_numpy(dtype=object)
@@ -432,8 +428,8 @@ class IsaGraph:
         self.words_of = Lists.from_pairs(nodes, number, self.n)
         self.concepts_of = Lists.from_pairs(number, nodes, self.n_words)
         self.pos = np.array(["nvar".index(part) for part in pos], dtype=np.int64)
-        self.parents = Lists.from_pairs(isa[:, 0], isa[:, 1], self.n)
-        self.up = closure(isa, self.n)
+        self.parents = Lists.from_pairs(self.isa[:, 0], self.isa[:, 1], self.n)
+        self.up = closure(self.isa, self.n)
         self._families: dict[tuple[str, int], Lists] = {}
 
     @cached_property
