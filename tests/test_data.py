@@ -138,7 +138,7 @@ def test_what_is_fetched_is_verified_then_moved(checkout: Path) -> None:
 def test_a_download_that_fails_leaves_nothing_half_written(
     checkout: Path, problem: BaseException | None, error: type, message: str | None
 ) -> None:
-    def download(url: str, file: Path) -> None:
+    def download(url: str, file: str) -> None:
         Path(file).write_bytes(CONTENT[:5])
         if problem is not None:
             raise problem

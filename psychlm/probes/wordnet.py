@@ -40,12 +40,11 @@ from scipy import sparse
 from psychlm.data import DataError, DataMissingError
 
 DEBIAN = Path("/usr/share/wordnet")
-# Ours, and the one that WordNet's own programs read (wnintro(5WN))
-VARIABLES = ("PSYCHLM_WORDNET", "WNSEARCHDIR")
+VARIABLE = "PSYCHLM_WORDNET"
 HOW_TO_GET = (
     "install it with `apt-get install wordnet-base` (Debian, Ubuntu), or fetch NLTK's copy with "
     "`python -m nltk.downloader wordnet`, or name a folder that holds data.noun, index.noun and "
-    "the like (an argument, `--wordnet` on the shell, or the variable PSYCHLM_WORDNET)"
+    f"the like (an argument, `--wordnet` on the shell, or the variable {VARIABLE})"
 )
 PARTS = ("noun", "verb", "adj", "adv")
 N_LEXNAMES = 45  # lexicographer files (lexnames(5WN))
@@ -108,17 +107,16 @@ class WordNet:
 
 
 def find(path: str | Path | None = None) -> Path:
-    """Return the folder of WordNet's files: the one named, or a variable's, Debian's or NLTK's.
+    """Return the folder of WordNet's files: the one named, or the variable's, Debian's or NLTK's.
 
     Raises
     ------
     DataMissingError
         If there is none, or the one named lacks files; the message says how to get WordNet.
     """
-    variable = next((name for name in VARIABLES if os.environ.get(name)), "")
-    named = path if path is not None else os.environ.get(variable)
-    if named is not None:
-        folder, origin = Path(named).expanduser(), "named" if path is not None else f"${variable}"
+    named = path or os.environ.get(VARIABLE)
+    if named:
+        folder, origin = Path(named).expanduser(), "named" if path else f"${VARIABLE}"
         lacking = [name for name in FILES if not (folder / name).is_file()]
         if lacking:
             raise DataMissingError(
