@@ -27,8 +27,6 @@ from psychlm.frames import FrameError, format_names
 __all__ = [
     "GOODKIND_BICKNELL",
     "PYMOVEMENTS",
-    "UCL_MEASURES",
-    "UCL_MODELS",
     "Corpus",
     "Norms",
     "add_lags",
@@ -46,27 +44,6 @@ __all__ = [
     "ucl",
     "ucl_norms",
 ]
-
-# Columns of released surprisals, and the models that they are of.
-UCL_GPT = {
-    "s_GPT2": "GPT-2",
-    "s_GPT2_medium": "GPT-2 medium",
-    "s_GPT2_large": "GPT-2 large",
-    "s_GPT2_xl": "GPT-2 XL",
-    "s_GPTNeo_125M": "GPT-Neo 125M",
-    "s_GPTNeo": "GPT-Neo 1.3B",
-    "s_GPTNeo_2.7B": "GPT-Neo 2.7B",
-}
-UCL_MODELS = {"bigram": "2-gram", "trigram": "3-gram", "tetragram": "4-gram", "rnn": "RNN"}
-UCL_MODELS |= {"psg": "PSG", **UCL_GPT}
-UCL_MEASURES = {
-    "RTfirstfix": "first_fixation_ms",
-    "RTfirstpass": "gaze_ms",
-    "RTrightbound": "right_bounded_ms",
-    "RTgopast": "go_past_ms",
-    "self_paced_reading_time": "self_paced_ms",
-}
-MEAN_READER = "mean"  # the subject of readings that were released as means over people
 
 
 @dataclass(frozen=True)
@@ -485,8 +462,9 @@ def ucl_norms() -> Norms:
     sentences = raw.drop_duplicates("sent_id").set_index("sent_id")["sentence"].sort_index()
     words = sentences.str.split().explode().rename("word").rename_axis("text_id").reset_index()
     words["word_id"] = words.groupby("text_id").cumcount() + 1
-    corpus, keys, released = ucl(), ["text_id", "word_id"], tuple(UCL_GPT.values())
+    corpus, keys = ucl(), ["text_id", "word_id"]
     assert corpus.surprisals is not None  # this corpus was released with them
+    released = tuple(name for name in corpus.surprisals if name.startswith("GPT"))
     table = corpus.words[[*keys, "word", "cloze_surprisal_bits"]].merge(
         corpus.surprisals[[*keys, *released]], on=keys, validate="one_to_one"
     )
