@@ -20,8 +20,9 @@ complete data: a heavily damped one is a short step of EM's gradient version (La
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
 
 import numpy as np
 import pandas as pd
@@ -34,16 +35,15 @@ from psychlm.irt.curves import four_parameters
 from psychlm.irt.em import Settings
 from psychlm.irt.likelihood import (
     LARGEST_SLOPE,
-    STEEPEST,
     Posterior,
     QuadratureGrid,
     fine_posterior,
     integrate,
     quadrature_grid,
-    refined_grid,
+    resolve,
 )
 from psychlm.irt.priors import Beta, Prior
-from psychlm.irt.response_matrix import BLOCK_CELLS, KEPT_CELLS, MISSING
+from psychlm.irt.response_matrix import BLOCK_CELLS, MISSING
 from psychlm.irt.standard_errors import NEGLIGIBLE, POLYNOMIALS, orthonormal_polynomials
 
 BEFORE, AFTER = (0, 0, 0, 0, 1, 0), (0, 0, 0, 0, 0, 1)  # pads the first of three dimensions
@@ -171,79 +171,36 @@ class Answers:
     count: Tensor  # (n_rows,) persons
     group: Tensor  # (n_rows,) number of their group
     n_categories: int
-    kept_blocks: list[tuple[slice, Tensor]] = field(default_factory=list, repr=False)
 
-    @property
-    def n_items(self) -> int:
-        """Number of items."""
-        return self.values.shape[1]
-
-    def blocks(self) -> Iterator[tuple[slice, Tensor]]:
-        """Yield items and their answers, one-hot in float64, (n_rows, n_items * n_categories)."""
-        if self.kept_blocks:
-            yield from self.kept_blocks
-            return
-        width = max(1, BLOCK_CELLS // (len(self.values) * self.n_categories))
-        for start in range(0, self.n_items, width):
-            items = slice(start, min(start + width, self.n_items))
-            part = torch.from_numpy(np.ascontiguousarray(self.values[:, items])).long()
-            hot = (part[:, :, None] == torch.arange(self.n_categories)).flatten(1).double()
-            if self.values.size * self.n_categories <= KEPT_CELLS:
-                self.kept_blocks.append((items, hot))
-            yield items, hot
+    @cached_property
+    def one_hot(self) -> Tensor:
+        """Which category each answer is, float64, (n_rows, n_items * n_categories)."""
+        values = torch.from_numpy(self.values).long()[:, :, None]
+        return (values == torch.arange(self.n_categories)).flatten(1).double()
 
     def by_ability(self, items: CategoryItems, theta: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return derivatives of every row's log-likelihood by ability, at its ability (n_rows,).
 
         They are the gradient, and the observed and the expected information.
         """
-        gradient, observed, expected = torch.zeros(3, len(theta), dtype=torch.float64)
-        for part, hot in self.blocks():
-            counts = hot.view(len(hot), -1, self.n_categories).permute(1, 2, 0)
-            first, second = items[part].by_ability(theta, counts)
-            gradient += first.sum(0)
-            observed -= second.sum(0)
-            expected += (counts.sum(1) * items[part].information(theta).T).sum(0)
+        n_items, sums = self.values.shape[1], []
+        size = max(1, BLOCK_CELLS // (n_items * self.n_categories))
+        for rows, at in zip(self.one_hot.split(size), theta.split(size), strict=True):
+            counts = rows.view(len(rows), n_items, -1).permute(1, 2, 0)
+            first, second = items.by_ability(at, counts)
+            expected = counts.sum(1) * items.information(at).T
+            sums.append(torch.stack([first, -second, expected]).sum(1))
+        gradient, observed, expected = torch.cat(sums, 1)
         return gradient, observed, expected
 
     def node_loglik(self, items: CategoryItems, nodes: Tensor) -> Tensor:
         """Return log P(answers | node) for every row, (n_rows, n_nodes), in nats."""
-        total = torch.zeros(len(self.values), len(nodes), dtype=torch.float64)
-        for part, hot in self.blocks():
-            total.addmm_(hot, items[part].log_probability(nodes).flatten(0, 1))
-        return total
+        return self.one_hot @ items.log_probability(nodes).flatten(0, 1)
 
-    def own_grid(
-        self, grid: QuadratureGrid, mean: Tensor | None = None, sd: Tensor | None = None
-    ) -> QuadratureGrid:
+    def weighted(self, mean: Tensor, sd: Tensor, grid: QuadratureGrid) -> QuadratureGrid:
         """Return the grid with every row's own weights, those of its group's normal density."""
-        if mean is None or sd is None:
-            return grid
         log_density = -0.5 * ((grid.fine - mean[:, None]) / sd[:, None]) ** 2
         return replace(grid, log_weights=log_density.log_softmax(1)[self.group])
-
-    def resolved_posterior(
-        self,
-        items: CategoryItems,
-        grid: QuadratureGrid,
-        mean: Tensor | None = None,
-        sd: Tensor | None = None,
-    ) -> tuple[QuadratureGrid, Tensor, Posterior]:
-        """Return a grid that resolves every posterior, log-likelihoods at its nodes, posteriors.
-
-        Means and standard deviations are the groups'; without them ability is N(0, 1).
-        """
-        while grid.step * float(items.values[0].abs().max()) > STEEPEST:
-            grid = grid.halved()
-        at_nodes = self.node_loglik(items, grid.nodes)
-        while True:
-            posterior = integrate(at_nodes, self.own_grid(grid, mean, sd))
-            finer = refined_grid(grid, posterior, self.count, self.n_items)
-            if finer is grid:
-                return grid, at_nodes, posterior
-            if len(finer.nodes) > len(grid.nodes):
-                at_nodes = self.node_loglik(items, finer.nodes)
-            grid = finer
 
 
 @dataclass(frozen=True)
@@ -334,19 +291,23 @@ class CategoryEM:
 
     def expect(self, estimates: Tensor) -> tuple[Posterior, float]:
         """Return posteriors and log-likelihood plus log prior; refine the grid where needed."""
-        items, *moments = self.layout.unpack(estimates)
-        self.grid, self.at_nodes, posterior = self.answers.resolved_posterior(
-            items, self.grid, *moments
+        items, mean, sd = self.layout.unpack(estimates)
+        self.grid, self.at_nodes, posterior = resolve(
+            partial(self.answers.node_loglik, items),
+            items.values[0],
+            self.answers.count,
+            self.grid,
+            weighted=partial(self.answers.weighted, mean, sd),
         )
         loglik = float(posterior.loglik @ self.answers.count)
         return posterior, loglik + self.layout.log_prior(estimates)[0]
 
     def grid_error(self, estimates: Tensor, objective: float) -> float:
         """Return by how many nats the objective moves on a grid of half the step."""
-        items, *moments = self.layout.unpack(estimates)
+        items, mean, sd = self.layout.unpack(estimates)
         finer = self.grid.halved()
         at_nodes = self.answers.node_loglik(items, finer.nodes)
-        posterior = integrate(at_nodes, self.answers.own_grid(finer, *moments))
+        posterior = integrate(at_nodes, self.answers.weighted(mean, sd, finer))
         loglik = float(posterior.loglik @ self.answers.count)
         return abs(loglik + self.layout.log_prior(estimates)[0] - objective)
 
@@ -360,15 +321,14 @@ class CategoryEM:
         """
         layout, answers, grid = self.layout, self.answers, self.grid
         items, mean, sd = layout.unpack(estimates)
-        n_kinds, n_groups, n_items = layout.n_kinds, layout.n_groups, answers.n_items
+        n_kinds, n_groups, n_items = layout.n_kinds, layout.n_groups, answers.values.shape[1]
         basis = torch.zeros(len(layout.label), layout.n_estimates, dtype=torch.float64)
         free = (layout.label >= 0).nonzero().squeeze(1)
         basis[free, layout.label[free]] = 1
         of_items = basis[: n_kinds * n_items].view(n_kinds, n_items, -1)
-        own_grid = answers.own_grid(grid, mean, sd)
-        _, weights = fine_posterior(self.at_nodes, own_grid)
+        _, weights = fine_posterior(self.at_nodes, answers.weighted(mean, sd, grid))
         count = answers.count[:, None]
-        tables = [(part, hot, items[part].scores(grid.nodes)) for part, hot in answers.blocks()]
+        hot, first = answers.one_hot, items.scores(grid.nodes)
 
         # Complete data: expected counts times derivatives, and times squares of first derivatives,
         # which is the information that never has the wrong sign.
@@ -376,16 +336,15 @@ class CategoryEM:
         uphill, observed = uphill.clone(), torch.diag(-curvature)
         complete = torch.diag((-curvature).clamp_min(0))
         at_nodes = grid.at_nodes(weights) * count
-        for part, hot, first in tables:
-            expected = (hot.T @ at_nodes).view(-1, answers.n_categories, len(grid.nodes))
-            uphill += torch.einsum("jcn,kjcn,kje->e", expected, first, of_items[:, part])
-            half = of_items[:, part].flatten(0, 1)
-            for matrix, inner in (
-                (observed, -items[part].curvature(grid.nodes, expected)),
-                (complete, torch.einsum("jcn,kjcn,ljcn->klj", expected, first, first)),
-            ):
-                turned = torch.einsum("klj,lje->kje", inner, of_items[:, part])
-                matrix += half.T @ turned.flatten(0, 1)
+        expected = (hot.T @ at_nodes).view(n_items, answers.n_categories, -1)
+        uphill += torch.einsum("jcn,kjcn,kje->e", expected, first, of_items)
+        squares = torch.einsum("jcn,kjcn,ljcn->klj", expected, first, first)
+        for matrix, inner in (
+            (observed, -items.curvature(grid.nodes, expected)),
+            (complete, squares),
+        ):
+            turned = torch.einsum("klj,lje->kje", inner, of_items)
+            matrix += of_items.flatten(0, 1).T @ turned.flatten(0, 1)
 
         # Abilities: derivatives of the groups' normal log densities by mean and log sd.
         z = (grid.fine - mean[answers.group, None]) / sd[answers.group, None]
@@ -409,11 +368,9 @@ class CategoryEM:
                 continue
             projected = grid.at_nodes(weighted)
             total = torch.zeros(len(weights), layout.n_estimates, dtype=torch.float64)
-            for part, hot, first in tables:
-                for kind in estimated:
-                    score = (projected @ first[kind].flatten(0, 1).T).mul_(hot)
-                    score = score.view(len(hot), -1, answers.n_categories).sum(2)
-                    total += score @ of_items[kind, part]
+            for kind in estimated:
+                score = (projected @ first[kind].flatten(0, 1).T).mul_(hot)
+                total += score.view(len(hot), n_items, -1).sum(2) @ of_items[kind]
             by_mean, by_sd = (scores * weighted).sum(2)
             total += (by_mean[:, None] * member) @ of_mean + (by_sd[:, None] * member) @ of_sd
             total *= count.sqrt()
