@@ -22,6 +22,7 @@ from psychlm.cluster import run_pieces
 from psychlm.crowds.networks import Encoded, Inputs, Kind, Network
 from psychlm.crowds.sampling import Member, draw_members
 from psychlm.crowds.training import train
+from psychlm.device import torch_device, total_bytes
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -29,7 +30,8 @@ if TYPE_CHECKING:
 Chunk = dict[str, NDArray[Any]]  # one row per member
 NOT_ANSWERED = 255  # code of a missing response, stored as one byte
 COPIES = 4  # of every weight: itself, the two moments of Adam, and the best so far
-MEMORY_BYTES = 2**30  # of the weights of a chunk, by default
+MEMORY_BYTES = 2**30  # of the weights of a chunk on a CPU, by default
+SHARE_OF_GPU = 1 / 8  # of a GPU's memory; activations of a step need the rest
 
 
 @dataclass(frozen=True, eq=False)
@@ -113,7 +115,8 @@ def train_crowd(
     development : (inputs, classes), optional
         Held-out items for early stopping.
     models_at_once : int, optional
-        Members of a chunk; by default as many as a gigabyte of weights holds.
+        Members of a chunk; by default as many as a gigabyte of weights holds, or an eighth of a
+        GPU's memory. A folder is resumed with the same number only.
     folder : str or Path, optional
         Where finished chunks are kept. A chunk that is there is not trained again.
     client : distributed.Client or str, optional
@@ -145,7 +148,11 @@ def train_crowd(
     task = {"training": training, "test": test, "options": options}
 
     # Cut the crowd into chunks, and read those that are already on disk.
-    step = models_at_once or models_that_fit(network, n_models)
+    # An eighth of all memory, not of what is free now, so that a later run makes the same chunks.
+    memory_bytes = MEMORY_BYTES
+    if client is None and (device := torch_device(options.get("device", "auto"))).type == "cuda":
+        memory_bytes = int(SHARE_OF_GPU * total_bytes(device))
+    step = models_at_once or models_that_fit(network, n_models, memory_bytes)
     chunks = [members[start : start + step] for start in range(0, n_models, step)]
     done: dict[int, Chunk] = {}
     paths: list[Path] = []
@@ -201,7 +208,7 @@ def chunk_paths(folder: Path, task: dict[str, Any], chunks: Sequence[list[Member
     return [folder / name for name in names]
 
 
-def models_that_fit(network: Network, n_models: int, memory_bytes: int = MEMORY_BYTES) -> int:
+def models_that_fit(network: Network, n_models: int, memory_bytes: int) -> int:
     """Return the members of a chunk whose weights, in all copies, take ``memory_bytes`` at most."""
     n_weights = sum(int(np.prod(shape)) for shape in network.shapes().values())
     fit = max(memory_bytes // (4 * COPIES * n_weights), 1)  # 4 bytes each

@@ -234,9 +234,12 @@ def maximise(
             expected = p * answered
             uphill = sums - expected @ powers
             information = (expected.sub_(expected * p) @ squares).view(-1, 2, 2)
-            change = _curbed_newton_step(beta, uphill, information, is_free[:, :2], design)
-            beta = beta + change
-            if change.abs().max() < tolerance:
+            step = _curbed_newton_step(beta, uphill, information, is_free[:, :2], design)
+            moved = beta + step
+            # A slope stops at its bound, so that the next step fits the intercept to the bound.
+            moved = moved * (design.largest_slope / moved[:, :1].abs()).clamp(max=1.0)
+            change, beta = (moved - beta).abs().max(), moved
+            if change < tolerance:
                 break
         tables.append(torch.cat([beta, start[:, 2:]], 1))
     return Parameters(*torch.cat(tables).T.contiguous())
@@ -289,6 +292,7 @@ def scoring_with_guessing(
         fraction = torch.ones_like(value)
         for _ in range(HALVINGS):
             trial = beta + fraction[:, None] * step
+            trial[:, :2] *= (design.largest_slope / trial[:, :1].abs()).clamp(max=1.0)
             trial[:, 2].clamp_(min=0.0)  # the edge of the parameter space, where a maximum may lie
             reached = expected_loglik(trial)
             worse = ~(reached >= value - 1e-12 * value.abs()) & (step.abs().amax(1) > tolerance)

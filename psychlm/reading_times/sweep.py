@@ -268,7 +268,7 @@ class Sweep:
                 "set folds=None"
             )
         device, m, q = design.sums.device, len(self.measures), len(self.positions)
-        everything = torch.ones_like(design.base.n)
+        everything = torch.ones_like(design.base.n)[None]
         moments = pool(design.base, everything)
         baseline = solve(moments, design.penalties, design.start, method=self.method)
         fold = torch.from_numpy(deal_folds(n_units, k, rng)).to(device) if k else None
@@ -284,7 +284,10 @@ class Sweep:
 
         # Chunks of models that fit in the largest array; one thread per chunk.
         width = p + q + design.z_sums.shape[0] * design.z_sums.shape[1]
-        per_model = max((len(design.base.n) + m) * width * (p + q), q * len(design.words))
+        n_sums = len(design.base.n) + m * (
+            k or 1
+        )  # cross-products of units, and those solved at once
+        per_model = max(n_sums * width * (p + q), q * len(design.words))
         largest = CHUNK_BYTES if device.type == "cpu" else CHUNK_BYTES_GPU
         size = max(1, largest // (8 * per_model))
         starts = range(0, len(self.names), size)
@@ -350,7 +353,7 @@ def add_models(
     device, m = sweep.design.sums.device, len(sweep.measures)
     columns = np.stack([values[:, place] for place in sweep.positions], axis=1)
     units, scale = extend(sweep.design, torch.from_numpy(columns).to(device), names)
-    everything = torch.ones_like(sweep.design.base.n)
+    everything = torch.ones_like(sweep.design.base.n)[None]
     full = solve(pool(units, everything), penalties, sweep.design.start, method=sweep.method)
     gain = full.loglik - baseline.loglik.repeat(len(names))
     converged, gains = full.converged, None
@@ -382,20 +385,27 @@ def add_models_alone(
 
 
 def pool(units: UnitMoments, weights: Tensor) -> Moments:
-    """Sum the units with weights (1 in the training set, 0 elsewhere): B = models x measures."""
-    xx, xy = torch.tensordot(weights, units.xx, 1), torch.tensordot(weights, units.xy, 1)
-    zx = torch.tensordot(weights, units.zx, 1)
-    zz, zy = torch.tensordot(weights, units.zz, 1), torch.tensordot(weights, units.zy, 1)
-    n_models, p, m = xy.shape
-    n_levels, r = zz.shape[:2]
+    """Sum the units with each row of weights, (K, U): K x models x measures regressions.
+
+    A weight is 1 in the training set and 0 elsewhere.
+    """
+    n_sums, m = len(weights), units.xy.shape[3]
+    n_models = units.xy.shape[1]
+
+    def total(values: Tensor) -> Tensor:
+        return torch.tensordot(weights, values, 1)
+
+    def each(values: Tensor) -> Tensor:  # (K, n_models or 1, m or 1, ...) to (K n_models m, ...)
+        return values.expand(n_sums, n_models, m, *values.shape[3:]).flatten(0, 2)
+
     return Moments(
-        xx=xx[:, None].expand(n_models, m, p, p).reshape(-1, p, p),
-        xy=xy.mT.reshape(-1, p),
-        yy=(weights @ units.yy).expand(n_models, m).reshape(-1),
-        n=(weights @ units.n).expand(n_models * m),
-        zz=zz.expand(n_models * m, n_levels, r, r),
-        zx=zx[:, None].expand(n_models, m, n_levels, r, p).reshape(n_models * m, n_levels, r, p),
-        zy=zy.permute(2, 0, 1).expand(n_models, m, n_levels, r).reshape(n_models * m, n_levels, r),
+        xx=each(total(units.xx)[:, :, None]),
+        xy=each(total(units.xy).mT),
+        yy=each(total(units.yy)[:, None]),
+        n=each(total(units.n)[:, None, None]),
+        zz=each(total(units.zz)[:, None, None]),
+        zx=each(total(units.zx)[:, :, None]),
+        zy=each(total(units.zy).permute(0, 3, 1, 2)[:, None]),
     )
 
 
@@ -407,7 +417,7 @@ def deal_folds(n_units: int, k: int, rng: np.random.Generator) -> Integers:
 def heldout_logliks(
     units: UnitMoments, fold: Tensor, penalties: Tensor, full: Solution, method: Method
 ) -> tuple[Tensor, Tensor]:
-    """Fit without each fold and return the log-likelihood of its units.
+    """Fit without each fold, all folds at once, and return the log-likelihood of its units.
 
     With b and v = RSS/n of the training set, a unit's is -n/2 log(2 pi v) - (b'X'X b - 2 b'X'y +
     y'y) / 2v.
@@ -424,26 +434,24 @@ def heldout_logliks(
         Whether every fold's smoothing converged.
     """
     n_models, p, m = units.xy.shape[1:]
-    result = units.yy.new_empty((len(units.n), n_models * m))
-    converged = torch.ones(n_models * m, dtype=torch.bool, device=result.device)
-    for k in range(int(fold.max()) + 1):
-        held = torch.nonzero(fold == k).squeeze(1)
-        training = pool(units, (fold != k).to(units.n))
-        trained = solve(training, penalties, full.log_lambda, method=method)
-        converged &= trained.converged
-        beta = trained.beta.view(n_models, m, p)
-        linear = units.xx[held] @ beta.mT - 2 * units.xy[held]  # X'X b - 2 X'y
-        squares = torch.einsum("bmp,ubpm->ubm", beta, linear) + units.yy[held][:, None, :]
-        # The random effects v add v'Z'Z v + 2 v'Z'(X b - y).
-        effects = trained.group_beta.view(n_models, m, *trained.group_beta.shape[1:])
-        zxb = torch.einsum("ubgrp,bmp->ubmgr", units.zx[held], beta)
-        towards = zxb - units.zy[held].permute(0, 3, 1, 2)[:, None]
-        towards = 2 * towards + torch.einsum("ugrs,bmgs->ubmgr", units.zz[held], effects)
-        squares = squares + torch.einsum("bmgr,ubmgr->ubm", effects, towards)
-        variance, n = trained.rss / trained.n, units.n[held][:, None]
-        constant = -n / 2 * torch.log(2 * torch.pi * variance)
-        result[held] = constant - squares.reshape(len(held), -1) / (2 * variance)
-    return result, converged
+    n_folds = int(fold.max()) + 1
+    held_out = torch.arange(n_folds, device=fold.device)[:, None] == fold
+    training = pool(units, (~held_out).to(units.n))
+    trained = solve(training, penalties, full.log_lambda.repeat(n_folds, 1), method=method)
+
+    # The coefficients that each unit is predicted with: those of the fit without its fold.
+    beta = trained.beta.view(n_folds, n_models, m, p)[fold]
+    linear = units.xx @ beta.mT - 2 * units.xy  # X'X b - 2 X'y
+    squares = torch.einsum("ubmp,ubpm->ubm", beta, linear) + units.yy[:, None, :]
+    # The random effects v add v'Z'Z v + 2 v'Z'(X b - y).
+    effects = trained.group_beta.unflatten(0, (n_folds, n_models, m))[fold]
+    zxb = torch.einsum("ubgrp,ubmp->ubmgr", units.zx, beta)
+    towards = 2 * (zxb - units.zy.permute(0, 3, 1, 2)[:, None])
+    towards = towards + torch.einsum("ugrs,ubmgs->ubmgr", units.zz, effects)
+    squares = (squares + torch.einsum("ubmgr,ubmgr->ubm", effects, towards)).flatten(1)
+    variance = (trained.rss / trained.n).view(n_folds, -1)[fold]
+    constant = -units.n[:, None] / 2 * torch.log(2 * torch.pi * variance)
+    return constant - squares / (2 * variance), trained.converged.view(n_folds, -1).all(dim=0)
 
 
 def summarise(

@@ -17,8 +17,7 @@ from statsmodels.tools.numdiff import approx_hess3
 
 from psychlm import corpora, irt, simulate
 from psychlm.frames import FrameError
-from psychlm.irt import _fit, likelihood, response_matrix, standard_errors
-from psychlm.irt.em import Settings
+from psychlm.irt import _fit, em, likelihood, response_matrix, standard_errors
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -215,7 +214,7 @@ def test_standard_errors_from_the_joint_curvature_are_close_to_the_exact_ones(mo
         torch.logit(read.n_correct / 150),
         torch.zeros(read.n_items).double(),
     )
-    found = _fit.estimate(read, design, [start], Settings(1e-5, 200, False))
+    found = _fit.estimate(read, design, [start], em.Settings(1e-5, 200, False))
     exact = standard_errors.standard_errors(read, design, found.parameters, found.grid)
     assert exact.covariance is not None
     free = standard_errors.free_parameters(design, found.parameters)
@@ -319,6 +318,31 @@ def test_a_separated_item_is_named_and_the_fit_does_not_claim_to_have_converged(
     others = irt.fit(answered.drop(columns="separated"), "2PL")
     assert others.converged
     assert np.median(np.abs(fit.items["a"].drop("separated") - others.items["a"])) < 0.05
+
+
+def test_a_slope_at_its_bound_has_the_intercept_that_is_best_there():
+    """The score equation of logistic regression: expected equals observed correct responses.
+
+    A step past the bound that was cut afterwards left another intercept, and two values for ever.
+    """
+    rng = np.random.default_rng(0)
+    theta = rng.normal(size=300)
+    steep = pd.DataFrame(
+        {"a": 5.0, "b": np.zeros(10), "c": 0.0}, index=[f"item{j}" for j in range(10)]
+    )
+    matrix = simulate.responses(theta, steep, rng).assign(separated=(theta > 1).astype(float))
+    responses = response_matrix.encode_responses(matrix, torch.device("cpu"))
+    slope = torch.tensor([5.0] * 10 + [29.9], dtype=torch.float64)
+    start = likelihood.Parameters(slope, -slope * torch.tensor([0.0] * 10 + [1.0]), 0 * slope)
+    none = torch.zeros(11, dtype=torch.bool)
+    design = likelihood.Design(False, none, {}, largest_slope=30.0)
+    grid = likelihood.quadrature_grid(step=0.025)
+    posterior = likelihood.integrate(likelihood.node_loglik(responses, start, grid.nodes), grid)
+    better = em.maximise(responses, design, start, posterior, grid.nodes, 1e-9)
+    assert better.slope[-1] == 30
+    expected = posterior.weights.T @ responses.count
+    expected = expected @ torch.sigmoid(30 * grid.nodes + better.intercept[-1])
+    assert float(expected) == pytest.approx(float(responses.n_correct[-1]), abs=1e-6)
 
 
 def test_reaching_the_last_iteration_is_a_warning_and_no_convergence():
