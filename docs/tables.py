@@ -23,7 +23,7 @@ import pandas as pd
 from psychlm import data, site
 
 # names of benchmarks that measure another program, or work that no program could leave out
-PEERS = re.compile("limit|mirt|girth|minicons|harness|pygam|bam_|plain_training")
+PEERS = re.compile("limit|mirt|girth|minicons|harness|pygam|bam_|lme4_|plain_training")
 HOW = {"mean": pd.Series.mean, "min": pd.Series.min, "max": pd.Series.max, "n": pd.Series.count}
 HOW |= {"rest": lambda values: 1 - values.mean(), "drop": lambda values: -values.mean() / 100}
 MARKED = re.compile(r"<!--=([^|>]+)\|(\w+)\|([^|>]+)-->(.*?)<!--/-->")
@@ -101,7 +101,7 @@ def speed(folder: Path) -> str:
         for name, row in zip(names, rows, strict=True):
             size, beside = name.partition("[")[2].rstrip("]"), []
             for other, peer in peers.items() if name not in peers else ():
-                peer_size = re.sub("^(pygam|bam)_", "", other.partition("[")[2].rstrip("]"))
+                peer_size = re.sub("^(pygam|bam|lme4)_", "", other.partition("[")[2].rstrip("]"))
                 same_work = peer.get("group") and peer["group"] == row.get("group")
                 if same_work and size.startswith(peer_size):
                     ratio = peer["seconds"] / row["seconds"]

@@ -24,13 +24,10 @@ from torch.nn.utils.rnn import pad_sequence
 from psychlm.lm._load import LanguageModel, ModelError
 from psychlm.lm.choice_model import ChoiceModel
 from psychlm.lm.forward import (
-    BATCH_TOKENS,
-    ENOUGH_TOKENS,
     LOG_P,
     ScoringOptions,
     Wanted,
-    batches,
-    out_of_memory,
+    in_batches,
     plan_requests,
     resolve_options,
     run,
@@ -160,8 +157,7 @@ def _logits(
 ) -> tuple[Scores, NDArray[np.bool_]]:
     """Return the outputs for texts and pairs, (n_texts, n_outputs), and whether each text was cut.
 
-    The longer part of what does not fit the model is cut at its end. A batch that memory does not
-    hold is halved.
+    The longer part of what does not fit the model is cut at its end.
     """
     # Tokenise single texts and pairs apart: a tokenizer takes one kind in a call.
     cut = np.zeros(len(texts), dtype=bool)
@@ -199,32 +195,25 @@ def _in_batches(
 ) -> dict[int, NDArray]:
     """Return the outputs for each row of the inputs, which go through a model in padded batches.
 
-    A batch that memory does not hold is halved. A model that cannot tell padding from text reads
-    its texts one by one.
+    A model that cannot tell padding from text reads its texts one by one.
     """
-    device = "cuda" if model.device.type == "cuda" else "cpu"
-    most = batch_tokens or BATCH_TOKENS[device]
     pads = model.network.config.get_text_config().pad_token_id is not None
-    most = most if pads else 1
-    waiting = list(batches(inputs, most, min(ENOUGH_TOKENS[device], most)))[::-1]
-    values: dict[int, NDArray] = {}
-    while waiting:
-        batch = waiting.pop()
+
+    def run_batch(batch: list[_Input]) -> Sequence[NDArray]:
         fields = {name: [one.fields[name] for one in batch] for name in batch[0].fields}
-        try:
-            tensors = model.tokenizer.pad(fields, padding=pads, return_tensors="pt")
-            tensors = {name: tensor.to(model.device) for name, tensor in tensors.items()}
-            outputs = outputs_of_batch(batch, tensors)
-            values.update(zip((one.row for one in batch), outputs, strict=True))
-        except (RuntimeError, MemoryError) as error:
-            if not out_of_memory(error):
-                raise
-            if len(batch) == 1:
-                raise ModelError(
-                    f"out of memory with item {owners[batch[0].row]!r} by itself ({len(batch[0])} "
-                    f"tokens) in {model.name}; use a smaller model, or a device with more memory"
-                ) from error
-            waiting += [batch[len(batch) // 2 :], batch[: len(batch) // 2]]
+        tensors = model.tokenizer.pad(fields, padding=pads, return_tensors="pt")
+        tensors = {name: tensor.to(model.device) for name, tensor in tensors.items()}
+        return outputs_of_batch(batch, tensors)
+
+    values: dict[int, NDArray] = {}
+    most = batch_tokens if pads else 1
+    for batch, outputs in in_batches(inputs, run_batch, model.device, most):
+        if outputs is None:
+            raise ModelError(
+                f"out of memory with item {owners[batch[0].row]!r} by itself ({len(batch[0])} "
+                f"tokens) in {model.name}; use a smaller model, or a device with more memory"
+            )
+        values.update(zip((one.row for one in batch), outputs, strict=True))
     return values
 
 

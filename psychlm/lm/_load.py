@@ -46,6 +46,26 @@ class ModelError(ValueError):
     """
 
 
+@dataclass(frozen=True)
+class Checkpoint:
+    """The files of a model, and the revision that results carry."""
+
+    name: str
+    revision: str  # commit of the hub, "sha256:..." of a folder
+    folder: Path | None  # None: on the hub
+
+    @property
+    def address(self) -> str:
+        """What classes of transformers open."""
+        return str(self.folder or self.name)
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """The options with which they open these files and no others."""
+        pinned = {} if self.folder else {"revision": self.revision}
+        return {"trust_remote_code": False} | pinned
+
+
 @dataclass(frozen=True, eq=False)
 class LanguageModel:
     """A language model, its tokenizer, and what results report of them."""
@@ -122,34 +142,26 @@ def load(
     >>> load("default", device="cpu").context_tokens
     128
     """
-    name, revision, folder = find_checkpoint(str(name_or_path), revision)
-    target = torch_device(device, "lm.load")
+    checkpoint = find_checkpoint(str(name_or_path), revision)
+    target, name = torch_device(device, "lm.load"), checkpoint.name
     if dtype is None and (name == "default" or name in PACKAGES):
         dtype = "float32"
-    revision = fingerprint(folder) if folder else commit(name, revision)
-    source: dict[str, Any] = {"trust_remote_code": False}
-    if folder is None:
-        source["revision"] = revision
-    address = str(folder or name)
     with plain_errors(name):
         from transformers import (
             AutoConfig,
             AutoModelForCausalLM,
             AutoModelForMaskedLM,
             AutoModelForSeq2SeqLM,
-            AutoTokenizer,
         )
 
-        config = AutoConfig.from_pretrained(address, **source)
+        config = AutoConfig.from_pretrained(checkpoint.address, **checkpoint.options)
         kind = kind or _kind(config, name)
         openers = {"masked": AutoModelForMaskedLM, "encoder-decoder": AutoModelForSeq2SeqLM}
         opener: Any = openers.get(kind, AutoModelForCausalLM)
         if kind == "encoder-decoder":
             dtype = dtype or "float32"
-        options = source | {"dtype": dtype_of(dtype, target)}
-        network = open_weights(opener, address, name, config, options, allow_pickle)
-        tokenizer = AutoTokenizer.from_pretrained(address, **source)
-        return wrap(network.to(target), tokenizer, name=name, revision=revision, kind=kind)
+        network, tokenizer = open_weights(opener, checkpoint, config, target, dtype, allow_pickle)
+        return wrap(network, tokenizer, name=name, revision=checkpoint.revision, kind=kind)
 
 
 def wrap(
@@ -195,44 +207,49 @@ def wrap(
     return LanguageModel(network, tokenizer, name, revision, kind, window)
 
 
-def find_checkpoint(name: str, revision: str | None) -> tuple[str, str | None, Path | None]:
-    """Return the name of a model, its revision, and its folder where it has one."""
+def find_checkpoint(name: str, revision: str | None = None) -> Checkpoint:
+    """Find the files of a model by its name, and the revision they have.
+
+    Raises
+    ------
+    ModelError
+        If there are none, or a revision is asked of files here, which have none.
+    """
+    folder = Path(name).expanduser()
     if name == "default":
-        if not (DEFAULT_FOLDER / "config.json").is_file():
+        folder = DEFAULT_FOLDER
+        if not (folder / "config.json").is_file():
             raise ModelError(
-                f"the default model is not in {DEFAULT_FOLDER}; this copy of the package is "
+                f"the default model is not in {folder}; this copy of the package is "
                 "incomplete. Reinstall it, or name another model: load('gpt2')"
             )
-        return name, None, DEFAULT_FOLDER
-    folder = Path(name).expanduser()
-    if name in PACKAGES or folder.suffix == ".gguf":
+    elif name in PACKAGES or folder.suffix == ".gguf":
         file = packaged_gguf(name) if name in PACKAGES else folder
         if not file.is_file():
             raise ModelError(f"there is no file {file}; check the path")
-        if revision is not None:
-            raise ModelError(f"{name} is a file, which has no revisions; leave {revision!r} out")
-        return name, None, converted(file)
-    if folder.is_dir():
+        folder = converted(file)
+    elif folder.is_dir():
         if not (folder / "config.json").is_file():
             raise ModelError(
                 f"{folder} holds no config.json, so it is no checkpoint; save one with "
                 "save_pretrained"
             )
-        if revision is not None:
-            raise ModelError(
-                f"{folder} is a folder, which has no revisions; leave revision={revision!r} out"
-            )
-        return name, None, folder
-    if folder.is_absolute() or name.startswith((".", "~")):
+    elif folder.is_absolute() or name.startswith((".", "~")):
         raise ModelError(
             f"there is no folder {folder}; check the path, or give the name of a model on the hub"
         )
-    name, _, tagged = name.partition("@")
-    if tagged and revision not in (None, tagged):
+    else:
+        name, _, tagged = name.partition("@")
+        if tagged and revision not in (None, tagged):
+            raise ModelError(
+                f"{name} is asked for at two revisions, {tagged!r} and {revision!r}; give one"
+            )
+        return Checkpoint(name, commit(name, revision or tagged or None), None)
+    if revision is not None:
         raise ModelError(
-            f"{name} is asked for at two revisions, {tagged!r} and {revision!r}; give one"
+            f"{name} is a file or a folder, which has no revisions; leave revision={revision!r} out"
         )
-    return name, revision or tagged or None, None
+    return Checkpoint(name, fingerprint(folder), folder)
 
 
 def dtype_of(dtype: str | None, device: torch.device) -> Any:
@@ -328,24 +345,39 @@ def _kind(config: Any, name: str) -> Kind:
 
 def open_weights(
     opener: Any,
-    address: str,
-    name: str,
+    checkpoint: Checkpoint,
     config: Any,
-    options: dict[str, Any],
+    device: torch.device,
+    dtype: str | None,
     allow_pickle: bool,
     head: str = "language-model head",
-) -> Any:
-    """Open the weights with one of transformers' auto classes; every one of them must be in the
-    checkpoint.
+) -> tuple[Any, Any]:
+    """Open a network on a device, and its tokenizer.
+
+    Parameters
+    ----------
+    opener
+        One of transformers' auto classes.
+    head : str
+        What every weight of must be in the checkpoint, for error messages.
+
+    Raises
+    ------
+    ModelError
+        If weights are missing, or are not safetensors inside the checkpoint.
     """
-    _check_weight_files(address, name, config, options.get("revision"), allow_pickle)
+    from transformers import AutoTokenizer
+
+    name = checkpoint.name
+    _check_weight_files(checkpoint, config, allow_pickle)
     try:
         network, report = opener.from_pretrained(
-            address,
+            checkpoint.address,
             config=config,
             output_loading_info=True,
             use_safetensors=None if allow_pickle else True,
-            **options,
+            dtype=dtype_of(dtype, device),
+            **checkpoint.options,
         )
     except OSError as error:
         if "safetensors" not in str(error) or allow_pickle:
@@ -364,21 +396,20 @@ def open_weights(
             f"{name} has no {head}: {type(network).__name__} needs {lacking[:4]}, which the "
             f"checkpoint does not hold and which would be random; use {better}"
         )
-    return network
+    tokenizer = AutoTokenizer.from_pretrained(checkpoint.address, **checkpoint.options)
+    return network.to(device), tokenizer
 
 
-def _check_weight_files(
-    address: str, name: str, config: Any, revision: str | None, allow_pickle: bool
-) -> None:
+def _check_weight_files(checkpoint: Checkpoint, config: Any, allow_pickle: bool) -> None:
     """Refuse weights that transformers would read from pickles or from outside the checkpoint.
 
     An index (``model.safetensors.index.json``) and the configuration (``transformers_weights``) may
     name any file; an adapter names another model.
     """
-    folder = Path(address)
-    if folder.is_dir():
-        indices = sorted(folder.glob("*.index.json"))
-        if (folder / "adapter_config.json").exists():
+    name, revision = checkpoint.name, checkpoint.revision
+    if checkpoint.folder:
+        indices = sorted(checkpoint.folder.glob("*.index.json"))
+        if (checkpoint.folder / "adapter_config.json").exists():
             raise ModelError(
                 f"{name} holds an adapter, which needs another model's weights; merge the two and "
                 "save the result"

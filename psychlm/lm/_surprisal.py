@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from psychlm.cluster import run_pieces
 from psychlm.device import Device
-from psychlm.lm._load import LanguageModel, ModelError, commit, find_checkpoint, fingerprint, load
+from psychlm.lm._load import LanguageModel, ModelError, find_checkpoint, load
 from psychlm.lm.cache import ResultStore, key
 from psychlm.lm.tokens import (
     Document,
@@ -340,69 +340,61 @@ def _scored(
     description : dict
         What the results report of themselves.
     """
+    checkpoint, request = None, ""
     if isinstance(model, LanguageModel):
-        name, revision, request = model.name, model.revision, ""
+        revision = model.revision
     else:
-        name, tag, folder = find_checkpoint(str(model), None)
-        revision = fingerprint(folder) if folder else commit(name, tag)
+        checkpoint = find_checkpoint(str(model))
+        name, revision = checkpoint.name, checkpoint.revision
         request = key(json.dumps([name, revision, str(device), asked], sort_keys=True))
-    store = ResultStore() if cache and revision else None
-    try:
+    with ResultStore(on=cache and revision is not None) as store:
         # what a name and its options come to is stored, so that complete results need neither torch
         # nor the model
-        description = identity = None
-        if store is not None and request:
+        if request:
             _, stored = store.get({request: (0, 0)}).get(request, (None, {}))
             description, identity = stored.get("description"), stored.get("identity")
-        if isinstance(description, dict) and isinstance(identity, str):
-            keys, results = _stored(texts, identity, store)
-            if all(name in results for name in keys):
-                return [results[name] for name in keys], description
-        if not isinstance(model, LanguageModel):
-            model = load(name, device, revision=None if folder else revision)
+            if isinstance(description, dict) and isinstance(identity, str):
+                keys, results = _stored(texts, identity, store)
+                if all(name in results for name in keys):
+                    return [results[name] for name in keys], description
+        if checkpoint is not None:
+            model = load(checkpoint.name, device, revision=checkpoint.options.get("revision"))
+        assert isinstance(model, LanguageModel)
         from psychlm.lm.forward import resolve_options
 
         options = resolve_options(model, **asked)
         description, identity = options.describe(model), options.identity(model)
         keys, results = _stored(texts, identity, store)
-        if store is not None and request:
+        if request:
             info = {"description": description, "identity": identity}
             store.put([(request, np.empty((0, 0)), info)])
-        missing = {
-            name: i for i, name in enumerate(keys) if name not in results
-        }  # equal texts once
+        # equal texts once
+        missing = {name: i for i, name in enumerate(keys) if name not in results}
         numbers = list(missing.values())
         to_score = [texts[number] for number in numbers]
         for finished in _with_bar(to_score, model, options, batch_tokens, progress):
             fresh = {keys[numbers[i]]: scores for i, scores in finished}
             results |= fresh
-            if store is not None:
-                store.put(
-                    (name, scores.values, scores.reasons)
-                    for name, scores in fresh.items()
-                    # another run may do better
-                    if not {NO_MEMORY, NOT_A_NUMBER} & set(scores.reasons.values())
-                )
+            store.put(
+                (name, scores.values, scores.reasons)
+                for name, scores in fresh.items()
+                # another run may do better
+                if not {NO_MEMORY, NOT_A_NUMBER} & set(scores.reasons.values())
+            )
         return [results[name] for name in keys], description
-    finally:
-        if store is not None:
-            store.close()
 
 
 def _stored(
-    texts: list[Document], identity: str, store: ResultStore | None
+    texts: list[Document], identity: str, store: ResultStore
 ) -> tuple[list[str], dict[str, WordScores]]:
     """Return the keys of texts, and the results that are stored under them."""
     keys = [key(identity, text.text, np.concatenate([text.starts, text.ends])) for text in texts]
+    shapes = [(len(text.ends), len(COLUMNS)) for text in texts]
     results = {}
-    if store is not None:
-        shapes = {
-            name: (len(text.ends), len(COLUMNS)) for name, text in zip(keys, texts, strict=True)
-        }
-        for name, (values, reasons) in store.get(shapes).items():
-            numbers = {int(word): reason for word, reason in reasons.items() if word.isdecimal()}
-            if all(number < len(values) for number in numbers):
-                results[name] = WordScores(values, numbers)
+    for name, (values, reasons) in store.get(dict(zip(keys, shapes, strict=True))).items():
+        numbers = {int(word): reason for word, reason in reasons.items() if word.isdecimal()}
+        if all(number < len(values) for number in numbers):
+            results[name] = WordScores(values, numbers)
     return keys, results
 
 
@@ -416,15 +408,12 @@ def _with_bar(
     """Yield what every batch finished, and advance a progress bar where one is wanted."""
     if not texts:
         return
-    batches = score(texts, model, options, batch_tokens)
-    _, n_tokens = next(batches)
-    if not progress:
-        yield from (finished for finished, _ in batches)
-        return
     from rich.console import Console
     from rich.progress import Progress
 
-    with Progress(console=Console(stderr=True)) as bar:
+    batches = score(texts, model, options, batch_tokens)
+    _, n_tokens = next(batches)
+    with Progress(console=Console(stderr=True), disable=not progress) as bar:
         task = bar.add_task(f"tokens through {model.name}", total=n_tokens)
         for finished, n_read in batches:
             bar.advance(task, n_read)

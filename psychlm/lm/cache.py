@@ -55,11 +55,19 @@ def key(identity: str, text: str = "", places: NDArray[np.int64] | None = None) 
 
 
 class ResultStore:
-    """The cache, open for one call; a failure turns it off with a warning."""
+    """The cache, open for one call (a context); a failure turns it off with a warning.
 
-    def __init__(self, path: Path | None = None) -> None:
-        self.path = path or folder() / "results.sqlite"
+    Parameters
+    ----------
+    on : bool
+        Off, it holds nothing and keeps nothing.
+    """
+
+    def __init__(self, on: bool = True) -> None:
+        self.path = folder() / "results.sqlite"
         self._connection: sqlite3.Connection | None = None
+        if not on:
+            return
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             self._connection = sqlite3.connect(self.path, timeout=30)
@@ -142,8 +150,10 @@ class ResultStore:
         except UNUSABLE as error:
             self._give_up(error)
 
-    def close(self) -> None:
-        """Close the file."""
+    def __enter__(self) -> ResultStore:
+        return self
+
+    def __exit__(self, *_: object) -> None:
         if self._connection is not None:
             self._connection.close()
             self._connection = None

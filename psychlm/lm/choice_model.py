@@ -22,11 +22,8 @@ from psychlm.device import Device, torch_device
 from psychlm.lm._load import (
     LanguageModel,
     ModelError,
-    commit,
     context_tokens,
-    dtype_of,
     find_checkpoint,
-    fingerprint,
     open_weights,
     plain_errors,
 )
@@ -115,41 +112,31 @@ def load_choice_model(
     """
     if task is not None and task not in get_args(Task):
         raise ModelError(f"task {task!r} is unknown; choose one of {list(get_args(Task))}")
-    name, revision, folder = find_checkpoint(str(name_or_path), revision)
-    where = torch_device(device, "lm.load_choice_model")
-    if folder is None:
-        revision = commit(name, revision)
-    pinned = {"revision": revision} if folder is None else {}
-    source: dict[str, Any] = {"trust_remote_code": False} | pinned
-    address = str(folder or name)
+    checkpoint = find_checkpoint(str(name_or_path), revision)
+    where, name = torch_device(device, "lm.load_choice_model"), checkpoint.name
     with plain_errors(name):
         from transformers import (
             AutoConfig,
             AutoModelForMultipleChoice,
             AutoModelForSequenceClassification,
-            AutoTokenizer,
         )
 
         # The configuration tells what the model does, and so which class opens it.
-        config = AutoConfig.from_pretrained(address, **source)
+        config = AutoConfig.from_pretrained(checkpoint.address, **checkpoint.options)
         task = task or task_of_model(config)
         if task == "language-model":
             _refuse_labels(labels, name)
-            return load_language_model(
-                name_or_path if folder else name,
-                device,
-                revision=revision,
-                dtype=dtype,
-                allow_pickle=allow_pickle,
-            )
+            found = checkpoint.options.get("revision")  # the commit; none of a folder
+            options: dict[str, Any] = {"dtype": dtype, "allow_pickle": allow_pickle}
+            name = str(name_or_path) if checkpoint.folder else name
+            return load_language_model(name, device, revision=found, **options)
         openers = (AutoModelForSequenceClassification, AutoModelForMultipleChoice)
         opener: Any = openers[task == "multiple-choice"]
-        options = source | {"dtype": dtype_of(dtype, where)}
-        network = open_weights(opener, address, name, config, options, allow_pickle, f"{task} head")
-        tokenizer = AutoTokenizer.from_pretrained(address, **source)
-    revision = fingerprint(folder) if folder else revision
+        network, tokenizer = open_weights(
+            opener, checkpoint, config, where, dtype, allow_pickle, f"{task} head"
+        )
     return wrap_choice_model(
-        network.to(where), tokenizer, labels=labels, name=name, revision=revision
+        network, tokenizer, labels=labels, name=name, revision=checkpoint.revision
     )
 
 
@@ -240,19 +227,15 @@ def open_encoder(encoder: str | Path = "bundled") -> tuple[Any, Any]:
     ModelError
         If it cannot be opened, or is an encoder-decoder.
     """
-    source = bundled_encoder() if str(encoder) == "bundled" else encoder
-    name, revision, folder = find_checkpoint(str(source), None)
-    options: dict[str, Any] = {"trust_remote_code": False}
-    if folder is None:
-        options["revision"] = commit(name, revision)
+    checkpoint = find_checkpoint(str(bundled_encoder() if encoder == "bundled" else encoder))
+    name = checkpoint.name
     with plain_errors(name):
         from transformers import AutoModel, AutoTokenizer
 
-        address = str(folder or name)
         network = AutoModel.from_pretrained(
-            address, use_safetensors=True, dtype=torch.float32, **options
+            checkpoint.address, **checkpoint.options, use_safetensors=True, dtype=torch.float32
         )
-        tokenizer = AutoTokenizer.from_pretrained(address, **options)
+        tokenizer = AutoTokenizer.from_pretrained(checkpoint.address, **checkpoint.options)
     if network.config.is_encoder_decoder or tokenizer.pad_token_id is None:
         raise ModelError(
             f"{name} ({network.config.model_type}) is no encoder of padded texts; name a BERT or "

@@ -340,13 +340,10 @@ def _cached_scores(
     text = json.dumps(identity, sort_keys=True)
     places = np.empty(0, dtype=np.int64)
     keys = [key(text, json.dumps([q.prompt, q.hypothesis, q.choices]), places) for q in questions]
-    store = ResultStore() if cache and model.revision else None
-    scores: dict[str, np.ndarray] = {}
-    try:
-        if store is not None:
-            sizes = [(len(q.choices), columns.N_COLUMNS) for q in questions]
-            stored = store.get(dict(zip(keys, sizes, strict=True)))
-            scores = {name: own for name, (own, _) in stored.items()}
+    with ResultStore(on=cache and model.revision is not None) as store:
+        sizes = [(len(q.choices), columns.N_COLUMNS) for q in questions]
+        stored = store.get(dict(zip(keys, sizes, strict=True)))
+        scores = {name: own for name, (own, _) in stored.items()}
         missing = {k: q for k, q in zip(keys, questions, strict=True) if k not in scores}
         waiting = sorted(missing, key=lambda name: len(missing[name]), reverse=True)
         size = QUESTIONS_AT_ONCE["cuda" if model.device.type == "cuda" else "cpu"]
@@ -360,12 +357,8 @@ def _cached_scores(
         for piece in pieces:
             rows = columns.score_questions(model, [missing[k] for k in piece], bos, batch_tokens)
             fresh = dict(zip(piece, rows, strict=True))
-            if store is not None:
-                store.put((name, own, {}) for name, own in fresh.items())
+            store.put((name, own, {}) for name, own in fresh.items())
             scores |= fresh
-    finally:
-        if store is not None:
-            store.close()
     return [scores[name] for name in keys]
 
 

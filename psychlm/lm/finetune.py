@@ -23,7 +23,7 @@ import torch
 from psychlm.data import atomic_write
 from psychlm.device import Device, seeded, torch_device
 from psychlm.frames import FrameError, check_items, format_names
-from psychlm.lm._load import ModelError, commit, find_checkpoint, fingerprint, plain_errors
+from psychlm.lm._load import Checkpoint, ModelError, find_checkpoint, plain_errors
 from psychlm.lm.choice_model import bundled_encoder
 from psychlm.lm.prompts import meaning
 
@@ -179,11 +179,10 @@ def fine_tune(
     trained = regime in ("fine-tune only", "both")
     if labels and trained and items["answer"].nunique() < 2:
         raise FrameError(f"all {len(items)} items have the same label; add items with other labels")
-    source = bundled_encoder() if str(encoder) == "bundled" else encoder
-    name, revision, folder = find_checkpoint(str(source), None)
-    revision = fingerprint(folder) if folder else commit(name, revision)
+    checkpoint = find_checkpoint(str(bundled_encoder() if encoder == "bundled" else encoder))
     # All that the result depends on; a folder with another run's files is refused.
-    options: dict[str, Any] = {"task": task, "regime": regime, "revision": revision, "seed": seed}
+    options: dict[str, Any] = {"task": task, "regime": regime, "seed": seed}
+    options |= {"revision": checkpoint.revision}
     options |= {"epochs": epochs if trained else 0, "patience": patience, "items": digest(items)}
     options |= {"learning_rate": learning_rate, "batch_size": batch_size, "max_tokens": max_tokens}
     options["development"] = None if development is None else digest(development)
@@ -201,13 +200,11 @@ def fine_tune(
         return FineTuned(out, history, labels=tuple(result.pop("labels")), **result)
     with atomic_write(out / RUN) as part:
         part.write_text(json.dumps(options, indent=1))
-    address = str(folder or name)
-    pinned = {"trust_remote_code": False} | ({} if folder else {"revision": revision})
     pretrained = regime in ("pre-train only", "both")
     # the seed of the head's weights, and of all weights where none are given
     with seeded(seed, where), quiet_transformers():
-        with plain_errors(name):
-            network, tokenizer = open_for_training(address, name, labels, pinned, pretrained)
+        with plain_errors(checkpoint.name):
+            network, tokenizer = open_for_training(checkpoint, labels, pretrained)
         features, n_cut = encode(items, tokenizer, task, labels, max_tokens)
         held = None
         if development is not None:
@@ -246,7 +243,7 @@ def quiet_transformers() -> Iterator[None]:
 
 
 def open_for_training(
-    address: str, name: str, labels: tuple[str, ...], options: dict[str, Any], pretrained: bool
+    checkpoint: Checkpoint, labels: tuple[str, ...], pretrained: bool
 ) -> tuple[Any, Any]:
     """Return an encoder with a new head (for labels, or for multiple choice without), and its
     tokenizer.
@@ -264,8 +261,8 @@ def open_for_training(
     )
 
     opener: Any = AutoModelForSequenceClassification if labels else AutoModelForMultipleChoice
-    config = AutoConfig.from_pretrained(address, **options)
-    tokenizer = AutoTokenizer.from_pretrained(address, **options)
+    config = AutoConfig.from_pretrained(checkpoint.address, **checkpoint.options)
+    tokenizer = AutoTokenizer.from_pretrained(checkpoint.address, **checkpoint.options)
     tokenizer.pad_token = tokenizer.pad_token or tokenizer.eos_token
     config.pad_token_id = tokenizer.pad_token_id
     if labels:
@@ -275,22 +272,22 @@ def open_for_training(
     if not pretrained:
         return opener.from_config(config, trust_remote_code=False), tokenizer
     network, report = opener.from_pretrained(
-        address,
+        checkpoint.address,
         config=config,
         use_safetensors=True,
         output_loading_info=True,
         ignore_mismatched_sizes=True,
         dtype=torch.float32,
-        **options,
+        **checkpoint.options,
     )
     # The head is new, and a pooler may be; every other weight must come from the checkpoint.
     body = f"{network.base_model_prefix}."
     lacking = [k for k in report["missing_keys"] if k.startswith(body) and "pool" not in k]
     if lacking:
         raise ModelError(
-            f"{name} lacks weights of a {type(network).__name__}, {sorted(lacking)[:3]} among "
-            "them, which would be "
-            "random; name a pre-trained encoder, or use regime='fine-tune only'"
+            f"{checkpoint.name} lacks weights of a {type(network).__name__}, "
+            f"{sorted(lacking)[:3]} among them, which would be random; name a "
+            "pre-trained encoder, or use regime='fine-tune only'"
         )
     return network, tokenizer
 

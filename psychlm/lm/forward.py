@@ -52,6 +52,7 @@ LOG_P, LOG_END, LOG_INSIDE, ENTROPY, RANK = range(N_VALUES)
 
 Correction = Literal["pimentel-meister"] | None
 Sequences = TypeVar("Sequences", bound=Sized)
+Values = TypeVar("Values")
 
 
 @dataclass(frozen=True)
@@ -208,18 +209,47 @@ def run(
     batch_tokens: int | None = None,
 ) -> Iterator[tuple[list[ScoringRequest], np.ndarray | None]]:
     """Yield every batch with the values of its rows, shape (n_rows, 5), in the order of its
-    requests.
-
-    Where memory runs out the batch is halved, and so are those after it; None stands for the values
-    of a single request that memory does not hold.
+    requests; None for the values of a single request that memory does not hold.
     """
     if not requests:
         return
-    device = "cuda" if model.device.type == "cuda" else "cpu"
-    most = batch_tokens or BATCH_TOKENS[device]
+    most = batch_tokens or BATCH_TOKENS.get(model.device.type, BATCH_TOKENS["cpu"])
     if not reads_output_layer(model):
         most = min(most, max(1, MOST_LOGITS // model.n_vocabulary))
-    waiting = list(batches(requests, most, min(ENOUGH_TOKENS[device], most)))[::-1]
+    for batch, values in in_batches(
+        requests, lambda batch: _values(model, batch, wanted), model.device, most
+    ):
+        if values is None:
+            warnings.warn(
+                f"out of memory (1 x {len(batch[0])} tokens); using the others: its words have no "
+                "value",
+                RuntimeWarning,
+                stacklevel=2,
+            )
+        yield batch, values
+
+
+def in_batches(
+    sequences: Sequence[Sequences],
+    values_of: Callable[[list[Sequences]], Values],
+    device: torch.device,
+    batch_tokens: int | None = None,
+) -> Iterator[tuple[list[Sequences], Values | None]]:
+    """Yield batches of sequences, the longest first, with what a network gives for each.
+
+    Where memory runs out the batch is halved with a warning, and so are those after it; None stands
+    for the values of a single sequence that memory does not hold.
+
+    Parameters
+    ----------
+    values_of : callable
+        Runs the network on a batch.
+    batch_tokens : int, optional
+        Most tokens in a batch, padding counted; what suits the device unless given.
+    """
+    kind = "cuda" if device.type == "cuda" else "cpu"
+    most = batch_tokens or BATCH_TOKENS[kind]
+    waiting = list(batches(sequences, most, min(ENOUGH_TOKENS[kind], most)))[::-1]
     while waiting:
         batch = waiting.pop()
         size = len(batch) * len(batch[0])
@@ -228,26 +258,23 @@ def run(
             continue
         values = None
         try:
-            values = _values(model, batch, wanted)
+            values = values_of(batch)
         except (RuntimeError, MemoryError) as error:
             if not out_of_memory(error):
                 raise
-        if values is not None:
-            yield batch, values
-        else:  # the exception, whose frames hold tensors, is gone
-            if device == "cuda":
+        if values is None:  # the exception, whose frames hold tensors, is gone
+            if kind == "cuda":
                 torch.cuda.empty_cache()
-            rest = "half of it" if len(batch) > 1 else "the others: its words have no value"
-            warnings.warn(
-                f"out of memory ({len(batch)} x {len(batch[0])} tokens); using {rest}",
-                RuntimeWarning,
-                stacklevel=2,
-            )
             most = max(1, size // 2)
-            if len(batch) == 1:
-                yield batch, None
-            else:
+            if len(batch) > 1:
+                warnings.warn(
+                    f"out of memory ({len(batch)} x {len(batch[0])} tokens); using half of it",
+                    RuntimeWarning,
+                    stacklevel=2,
+                )
                 waiting.append(batch)
+                continue
+        yield batch, values
 
 
 def out_of_memory(error: BaseException) -> bool:

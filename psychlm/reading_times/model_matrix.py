@@ -479,7 +479,8 @@ def extend(
     change.diagonal(dim1=1, dim2=2)[:, -q:] = 1 / scale
     xx.copy_(change.mT @ xx @ change)
     xy.copy_(change.mT @ xy)
-    zx.copy_(zx @ change[:, None])
+    shift, factor = mean[:, None, None], scale[:, None, None]
+    zx[..., p:] = (zx[..., p:] - shift * zx[..., :1]) / factor  # Z'X T without p^2 products
 
     # The unpenalised columns must leave something of each surprisal: the determinants of its
     # residual cross-products (a Schur complement) do not vanish.

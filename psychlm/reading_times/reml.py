@@ -109,7 +109,8 @@ class Inverse:
         """Invert X'X + S, the diagonal of S being ``weights``, shape (B, q + r)."""
         q = moments.xy.shape[1]
         within, group_log_det = _invert(moments.zz + torch.diag_embed(weights[:, None, q:]))
-        border = within @ moments.zx
+        # One effect per level makes E_g a row: a product of numbers, not of 1 x 1 matrices.
+        border = within * moments.zx if within.shape[2] == 1 else within @ moments.zx
         schur = moments.xx + torch.diag_embed(weights[:, :q])
         schur = schur - (moments.zx.flatten(1, 2).mT @ border.flatten(1, 2))
         dense, log_det = _invert(schur)
@@ -298,6 +299,8 @@ def criterion(moments: Moments, penalties: Tensor, theta: Tensor, method: Method
 
 def _invert(matrix: Tensor) -> tuple[Tensor, Tensor]:
     """Return inverses of positive definite matrices and the logarithms of their determinants."""
+    if matrix.shape[-1] == 1:  # thousands of numbers: one effect of each of many levels
+        return 1 / matrix, matrix[..., 0, 0].log()
     factor = torch.linalg.cholesky(matrix)
     identity = torch.eye(factor.shape[-1], dtype=factor.dtype, device=factor.device)
     half = torch.linalg.solve_triangular(factor, identity.expand_as(factor), upper=False)

@@ -2,7 +2,6 @@
 
 collection    the notebooks: questions, parameters, profiles; ``psychlm new``
 runner        run the notebooks that changed, several at a time; publish complete reports
-worker        the process that executes one notebook with papermill
 kernels       start the kernels as copies of one process that has imported the libraries
 html          an executed notebook -> one HTML file that needs no network
 index         the reports on disk, compared with the published numbers -> ``index.html``

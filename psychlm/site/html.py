@@ -166,28 +166,28 @@ def add_filters(pages: jinja2.Environment, folder: Path) -> None:
     pages.globals.update(images=list(IMAGES), downloads=DOWNLOADS)
 
 
-def report_page(notebook: Path, report: dict[str, Any], numbers: pd.DataFrame) -> Page:
+def report_page(
+    notebook: nbformat.NotebookNode, folder: Path, report: dict[str, Any], numbers: pd.DataFrame
+) -> Page:
     """Render an executed notebook and the report of its numbers.
 
     Parameters
     ----------
-    notebook : Path
-        The notebook with its outputs, as papermill wrote it; a failed one may stop in the middle.
+    notebook : NotebookNode
+        The notebook with its outputs; a failed one may stop in the middle.
+    folder : Path
+        Where the notebook lies: pictures that its Markdown names are looked for there.
     report : dict
         The report of :mod:`psychlm.report`, with the runner's title, question, status, error,
         seconds and finishing time.
     numbers : DataFrame
         Its numbers, as :func:`psychlm.site.compare` returns them.
     """
-    content = nbformat.read(notebook, as_version=4)
-    cells = [
-        c for c in content.cells if "papermill-error-cell-tag" not in c.metadata.get("tags", [])
-    ]
-    content.cells = cells
+    cells = notebook.cells
     if report["status"] == "left out":  # the banner says why; a traceback adds nothing
         for cell in cells:
             cell["outputs"] = [o for o in cell.get("outputs", []) if o.output_type != "error"]
-    folder, used = notebook.parent, report["provenance"].get("data") or {}
+    used = report["provenance"].get("data") or {}
     prose = (markdown(c.source, folder, trusted=True) for c in cells if c.cell_type == "markdown")
     headings = re.findall(r'<h2 id="(.*?)">(.*?)</h2>', "".join(prose), flags=re.DOTALL)
     urls = data.registry()["url"].reindex(list(used)).fillna("")
@@ -200,7 +200,7 @@ def report_page(notebook: Path, report: dict[str, Any], numbers: pd.DataFrame) -
         addresses=urls[urls.str.startswith("https://")].to_dict(),
         numbers=numbers.to_dict("records"),
     )
-    page, _ = exporter.from_notebook_node(content)
+    page, _ = exporter.from_notebook_node(notebook)
     # the headline: the first picture of the cell with that tag, and the first Markdown computed
     # there or after it
     first = next((i for i, c in enumerate(cells) if "headline" in c.metadata.get("tags", [])), None)

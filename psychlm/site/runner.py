@@ -1,4 +1,8 @@
-"""Run notebooks: those that changed, several at a time; publish only complete reports."""
+"""Run notebooks: those that changed, several at a time; publish only complete reports.
+
+A thread of this process drives each kernel with nbclient. papermill puts the parameters in. The
+kernel writes its report into a staging folder, from where :meth:`Runner.publish` moves it.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +11,7 @@ import hashlib
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -17,8 +22,9 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import nbformat
 from filelock import FileLock, Timeout
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
@@ -28,6 +34,9 @@ import psychlm
 from psychlm import data, report
 from psychlm.site import collection, html, index
 from psychlm.site.collection import Notebook, NotebookError, Profile
+
+if TYPE_CHECKING:
+    from jupyter_client.manager import AsyncKernelManager
 
 KERNELS = Path(__file__).with_name("kernels.py")
 # not the inline backend of matplotlib, which must be imported in the kernel to show figures there
@@ -61,6 +70,16 @@ class Outcome:
     cell: int | None = None  # the cell that failed, counted from 1 in the notebook's file
 
 
+@dataclass
+class Execution:
+    """A notebook with the outputs of its cells, and the error that ended it, if any."""
+
+    content: nbformat.NotebookNode
+    error: str = ""  # the name of the exception
+    message: str = ""
+    cell: int | None = None  # as in Outcome
+
+
 def run(
     select: Sequence[str] = (),
     *,
@@ -73,7 +92,7 @@ def run(
 ) -> list[Outcome]:
     """Run the notebooks whose code, parameters or data changed, and build the index of all.
 
-    Each notebook is executed in a process of its own and writes into a staging folder; its JSON and
+    Each notebook is executed in a kernel of its own and writes into a staging folder; its JSON and
     HTML are moved into ``reports`` when they are complete. After an interrupt, finished notebooks
     stay finished. A notebook that ends with :class:`psychlm.data.DataMissingError` is "left out"
     with that reason, which is no failure; any other error is.
@@ -146,7 +165,7 @@ def locked_staging(folder: Path) -> Iterator[Path]:
 
 @dataclass
 class Runner:
-    """One run: its folders and parameters, the processes at work, and its progress bar."""
+    """One run: its folders and parameters, the kernels at work, and its progress bar."""
 
     root: Path
     reports: Path
@@ -154,7 +173,7 @@ class Runner:
     profile: Profile
     parameters: Mapping[str, Mapping[str, Any]]  # by notebook: those that replace its own
     jobs: int
-    processes: dict[str, subprocess.Popen[str]] = field(default_factory=dict)
+    kernels: dict[str, AsyncKernelManager] = field(default_factory=dict)  # by notebook at work
     running: dict[str, int] = field(default_factory=dict)  # cells done, by notebook at work
     done: int = 0  # cells done of this round
     total: int = 0
@@ -167,10 +186,20 @@ class Runner:
         self.bar = Progress(*columns, names, console=self.console, transient=True, disable=hidden)
         self.task = self.bar.add_task("")
         self.lock = threading.Lock()
-        self.environment = worker_environment(self.staging, self.reports, self.profile, self.jobs)
+        self.environment = kernel_environment(self.staging, self.reports, self.profile, self.jobs)
+        # kernels are of this interpreter, whatever kernels the user has installed
+        launcher = ["-m", "ipykernel_launcher"]
+        if sys.platform == "linux":
+            launcher = ["-IS", str(KERNELS), "start", str(self.staging)]
+        argv = [sys.executable, *launcher, "-f", "{connection_file}"]
+        spec = {"argv": argv, "display_name": "Python 3", "language": "python"}
+        folder = self.staging / "specs" / "python3"
+        folder.mkdir(parents=True)
+        with data.atomic_write(folder / "kernel.json") as part:
+            part.write_text(json.dumps(spec))
 
     def run_all(self, notebooks: Sequence[Notebook], force: bool) -> list[Outcome]:
-        """Run the notebooks that changed; after an interrupt, end the workers first."""
+        """Run the notebooks that changed; an interrupt ends the kernels at work."""
         due = [notebook for notebook in notebooks if force or not self.unchanged(notebook)]
         self.done, self.total = 0, sum(self.n_cells(notebook) for notebook in due)
         self.bar.update(self.task, total=self.total, completed=0)
@@ -190,30 +219,28 @@ class Runner:
             except BaseException:
                 self.stopped = True
                 pool.shutdown(wait=False, cancel_futures=True)
-                for process in list(self.processes.values()):
-                    close(process)
+                # a cell that begins from now on stops its notebook; this stops those at work
+                for kernel in list(self.kernels.values()):
+                    if pid := getattr(kernel.provisioner, "pid", None):
+                        with contextlib.suppress(ProcessLookupError):
+                            os.kill(pid, signal.SIGKILL)
                 raise
         return outcomes
 
     @contextlib.contextmanager
     def serve_kernels(self) -> Iterator[None]:
         """Run the process of which kernels are copies (kernels.py); where it fails they do not."""
-        with (self.staging / "kernels.log").open("wb") as errors:
-            process = subprocess.Popen(
-                [sys.executable, "-P", str(KERNELS), "serve", *LIBRARIES],
-                stdin=subprocess.PIPE,
-                stdout=errors,
-                stderr=errors,
-                text=True,
-                cwd=self.staging,
-                env=self.environment,
-                start_new_session=True,
-            )
-        with process:
-            try:
-                yield
-            finally:
-                close(process)
+        process = subprocess.Popen(
+            [sys.executable, "-P", str(KERNELS), "serve", *LIBRARIES],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            cwd=self.staging,
+            env=self.environment,
+            start_new_session=True,  # Ctrl-C reaches the runner alone
+        )
+        with process:  # at its end this closes standard input, which ends the process
+            yield
 
     def n_cells(self, notebook: Notebook) -> int:
         """Return the number of code cells to execute, with the one that papermill injects."""
@@ -270,128 +297,119 @@ class Runner:
         self.advance(name, 0)
         if not self.console.is_terminal:
             self.console.print(f"begins {name}")
-        error: dict[str, Any] | None = None
+        executed, page = None, self.reports / f"{name}.html"
         try:
-            error = self.execute(notebook)
+            executed = self.execute(notebook)
             if self.stopped:  # interrupted: its old report stays, and the next run runs it
-                page = self.reports / f"{name}.html"
                 return Outcome(name, "failed", 0.0, page, "interrupted")
-            outcome = self.publish(notebook, error, time.monotonic() - began)
+            outcome = self.publish(notebook, executed, time.monotonic() - began)
         except Exception as problem:  # a full disk, for instance
             message = f"its report could not be written: {type(problem).__name__}: {problem}"
-            page, seconds = self.reports / f"{name}.html", time.monotonic() - began
-            outcome = Outcome(name, "failed", seconds, page, (error or {}).get("message", message))
+            message = (executed and executed.message) or message
+            outcome = Outcome(name, "failed", time.monotonic() - began, page, message)
         self.advance(name, self.n_cells(notebook) - self.running.get(name, 0))
         self.tell(outcome)
         return outcome
 
-    def execute(self, notebook: Notebook) -> dict[str, Any] | None:
-        """Execute the notebook in a worker; return its error (kind, message, cell), if any."""
-        name, last_cell = notebook.name, None
-        error: dict[str, Any] | None = None
-        order = {
-            "notebook": str(notebook.path),
-            "executed": str(self.staging / f"{name}.ipynb"),
-            "parameters": dict(self.parameters[name]),
-            "cwd": str(notebook.path.parent),
-        }
-        log = self.staging / f"{name}.log"
-        with log.open("wb") as errors:
-            process = subprocess.Popen(
-                [sys.executable, "-P", str(Path(__file__).with_name("worker.py"))],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=errors,
-                text=True,
-                cwd=self.staging,
-                env=self.environment,
-                start_new_session=True,  # Ctrl-C reaches the runner alone
-            )
-        self.processes[name] = process
-        assert process.stdin and process.stdout
-        with process:
-            with contextlib.suppress(OSError):  # a worker that died at once is reported below
-                process.stdin.write(json.dumps(order) + "\n")
-                process.stdin.flush()
-            if self.stopped:
-                close(process)
-            for line in process.stdout:
-                event = json.loads(line)
-                last_cell = event.get("begins", last_cell)
-                if "ends" in event:
-                    self.advance(name)
-                if "error" in event:
-                    error = {"cell": last_cell} | event
-            close(process)
-        del self.processes[name]
-        staged = index.read_report(self.staging / f"{name}.json")
-        if process.returncode and error is None:
-            last = log.read_text(errors="replace").strip().splitlines()[-1:]
-            message = " ".join([f"its process ended with code {process.returncode}", *last])
-            error = {"error": "", "message": message, "cell": last_cell}
-        elif error is None and (not staged or staged["status"] != "complete"):
-            message = "it left no complete report; its last code cell must call report.finish()"
-            error = {"error": "", "message": message, "cell": None}
-        return error
+    def execute(self, notebook: Notebook) -> Execution:
+        """Execute a notebook in a kernel of its own, up to its first error."""
+        # here, not above: `psychlm new` and tests of the pages need none of them
+        from jupyter_client.kernelspec import KernelSpecManager
+        from jupyter_client.manager import AsyncKernelManager
+        from nbclient import NotebookClient
+        from nbclient.exceptions import CellExecutionError
+        from papermill.iorw import load_notebook_node
+        from papermill.parameterize import parameterize_notebook
 
-    def publish(self, notebook: Notebook, error: dict[str, Any] | None, seconds: float) -> Outcome:
+        name, given = notebook.name, dict(self.parameters[notebook.name])
+        content = load_notebook_node(str(notebook.path))
+        if given:
+            content = parameterize_notebook(
+                content, given, kernel_name="python3", language="python"
+            )
+        for cell in content.cells:
+            if cell.cell_type == "code":  # as JupyterLab saved them, perhaps
+                cell.outputs, cell.execution_count = [], None
+        done = Execution(content)
+
+        def begin(cell: nbformat.NotebookNode, cell_index: int) -> None:
+            if self.stopped:
+                raise RuntimeError("interrupted")
+            # the cell of parameters that papermill adds is not in the notebook's file
+            tags = [one.metadata.get("tags", []) for one in content.cells[: cell_index + 1]]
+            done.cell = sum("injected-parameters" not in own for own in tags)
+
+        specs = KernelSpecManager(
+            kernel_dirs=[str(self.staging / "specs")], ensure_native_kernel=False
+        )
+        kernel = AsyncKernelManager(kernel_name="python3", kernel_spec_manager=specs)
+        kernel.connection_file = str(self.staging / f"{name}.connection.json")
+        client = NotebookClient(
+            content,
+            km=kernel,
+            timeout=None,
+            on_cell_execute=begin,
+            on_cell_executed=lambda **_: self.advance(name),
+        )
+        self.kernels[name] = kernel
+        try:
+            client.execute(
+                cwd=str(notebook.path.parent),
+                env=self.environment,
+                stdout=subprocess.DEVNULL,  # what cells print reaches the notebook another way
+                stderr=subprocess.DEVNULL,
+                cleanup_kc=True,
+            )
+            staged = index.read_report(self.staging / f"{name}.json")
+            if not staged or staged["status"] != "complete":
+                done.message = "it left no complete report; its last code cell must call "
+                done.message, done.cell = f"{done.message}report.finish()", None
+        except CellExecutionError as error:
+            done.error, done.message = error.ename, error.evalue
+        except Exception as error:  # a kernel that died
+            done.error, done.message = type(error).__name__, str(error)
+        finally:
+            del self.kernels[name]
+        return done
+
+    def publish(self, notebook: Notebook, executed: Execution, seconds: float) -> Outcome:
         """Move the report into place: the JSON last if it is complete, first if it is not."""
-        name, status, cell, message = notebook.name, "complete", None, None
-        if error and error["error"] == "DataMissingError":
-            status, message = "left out", " ".join(error["message"].split())
-        elif error:
-            status, message = "failed", ": ".join(filter(None, (error["error"], error["message"])))
-        if error and error["cell"] is not None:
-            # from the place among the executed cells to the number in the notebook's file
-            tagged = notebook.parameters_cell
-            injected = bool(self.parameters[name]) and tagged is not None and error["cell"] > tagged
-            cell = error["cell"] + 1 - injected
-        executed = self.staging / f"{name}.ipynb"
+        name, status, message = notebook.name, "complete", None
+        if executed.error == "DataMissingError":
+            status, message = "left out", " ".join(executed.message.split())
+        elif executed.message or executed.error:
+            status, message = "failed", ": ".join(filter(None, (executed.error, executed.message)))
+        cell = executed.cell if message else None
         staged = index.read_report(self.staging / f"{name}.json")
         content = (staged or {"notebook": name, "provenance": {}, "numbers": []}) | {
             "title": notebook.title,
             "question": notebook.question,
             "status": status,
-            "error": {"cell": cell, "message": message} if error else None,
+            "error": {"cell": cell, "message": message} if message else None,
             "profile": self.profile,
             "seconds": round(seconds, 2),
             "finished": datetime.now(UTC).isoformat(timespec="seconds"),
             "fingerprint": self.fingerprint(notebook),
-            "executed": executed.is_file(),
+            "executed": True,
         }
-        source = executed if executed.is_file() else notebook.path
-        page = html.report_page(source, content, index.compare(content))
-        files = [(executed.name, executed.read_bytes())] if executed.is_file() else []
+        folder, numbers = notebook.path.parent, index.compare(content)
+        page = html.report_page(executed.content, folder, content, numbers)
+        files = [(f"{name}.ipynb", nbformat.writes(executed.content).encode())]
         if page.picture:
             files.append((page.picture_file, page.picture))
             headline = {"file": page.picture_file, "alt": page.alt, "finding": page.finding}
             content["headline"] = headline
         text = json.dumps(content, indent=1, ensure_ascii=False) + "\n"
         last = [(f"{name}.html", page.html.encode()), (f"{name}.json", text.encode())]
-        for file, raw in files + (last[::-1] if error else last):
+        for file, raw in files + (last[::-1] if message else last):
             with data.atomic_write(self.reports / file) as part:
                 part.write_bytes(raw)
         ended = "done" if status == "complete" else status
         return Outcome(name, ended, seconds, self.reports / f"{name}.html", message, cell)
 
 
-def close(process: subprocess.Popen[str]) -> None:
-    """Close a worker's standard input: it ends, and its kernel with it."""
-    with contextlib.suppress(OSError):
-        process.stdin.close()  # type: ignore[union-attr]
-
-
-def worker_environment(staging: Path, reports: Path, profile: str, jobs: int) -> dict[str, str]:
-    """Return the environment of workers and kernels: this interpreter and package, own folders."""
-    kernel = staging / "jupyter" / "kernels" / "python3"
-    kernel.mkdir(parents=True)
-    launcher = ["-m", "ipykernel_launcher"]
-    if sys.platform == "linux":
-        launcher = ["-IS", str(KERNELS), "start", str(staging)]
-    argv = [sys.executable, *launcher, "-f", "{connection_file}"]
-    with data.atomic_write(kernel / "kernel.json") as part:
-        content = {"argv": argv, "display_name": "Python 3", "language": "python"}
-        part.write_text(json.dumps(content))
+def kernel_environment(staging: Path, reports: Path, profile: str, jobs: int) -> dict[str, str]:
+    """Return the environment of kernels: this package, folders of the run, a share of the cores."""
     affinity = getattr(os, "sched_getaffinity", None)
     cores = len(affinity(0)) if affinity else os.cpu_count() or 1
     threads = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
@@ -401,8 +419,6 @@ def worker_environment(staging: Path, reports: Path, profile: str, jobs: int) ->
         "PSYCHLM_REPORTS": str(staging),
         "PSYCHLM_FINISHED_REPORTS": str(reports),
         "PSYCHLM_PROFILE": profile,
-        "JUPYTER_PATH": str(staging / "jupyter"),
-        "JUPYTER_RUNTIME_DIR": str(staging / "jupyter" / "runtime"),
         "IPYTHONDIR": str(staging / "ipython"),
     }
     # tqdm asks kernels without ipywidgets to install them, which does not help a reader

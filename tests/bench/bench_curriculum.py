@@ -2,8 +2,9 @@
 
 Abilities of 1 and 5 models on 550,000 items (SNLI's training set), given their predictions; and an
 epoch of training with DDaCLAE on all examples (its floor is 1), which is plain training and a
-forward pass over the training set; that pass is also measured alone. Times are processor seconds of
-one thread.
+forward pass over the training set; that pass is also measured alone. An epoch of fine-tuning an
+encoder stands beside its limit, the same batches through a bare loop. Times are processor seconds
+of one thread.
 ``PSYCHLM_BENCH_SCALE`` (1 unless set) scales the number of items and of examples.
 """
 
@@ -11,14 +12,19 @@ from __future__ import annotations
 
 import os
 import time
+from itertools import count
 
 import numpy as np
 import pandas as pd
 import pytest
 import torch
 from scipy.special import expit
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from tokenizers.pre_tokenizers import WhitespaceSplit
+from tokenizers.processors import BertProcessing
 
-from psychlm import crowds
+from psychlm import crowds, lm
 from psychlm.irt.scoring import KnownItems
 from psychlm.papers import lalor2020_ddaclae as curricula
 
@@ -99,3 +105,63 @@ def test_forward_passes(benchmark, task):
             crowds.predict_logits(network, weights, inputs).log_softmax(2)
 
     benchmark.pedantic(passes, rounds=2, iterations=1)
+
+
+@pytest.fixture(scope="module")
+def reviews(tmp_path_factory):
+    """Sentences with two labels, and a folder with an encoder of MiniLM's size, random weights."""
+    from transformers import BertConfig, BertModel, PreTrainedTokenizerFast
+
+    rng = np.random.default_rng(2)
+    words = [f"w{i}" for i in range(2000)]
+    numbers = {word: i for i, word in enumerate(["[PAD]", "[UNK]", "[CLS]", "[SEP]", *words])}
+    plain = Tokenizer(WordLevel(numbers, unk_token="[UNK]"))
+    plain.pre_tokenizer = WhitespaceSplit()
+    plain.post_processor = BertProcessing(("[SEP]", 3), ("[CLS]", 2))
+    special = {"unk_token": "[UNK]", "pad_token": "[PAD]", "cls_token": "[CLS]"}
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=plain, sep_token="[SEP]", **special)
+    sizes = {"hidden_size": 384, "num_hidden_layers": 6, "intermediate_size": 1536}
+    network = BertModel(BertConfig(vocab_size=len(numbers), num_attention_heads=12, **sizes))
+    folder = tmp_path_factory.mktemp("encoder")
+    network.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    labels = rng.integers(0, 2, max(64, int(480 * SCALE)))
+    texts = [" ".join(rng.choice(words[k * 800 : k * 800 + 1200], 20)) for k in labels]
+    items = {"item_id": range(len(texts)), "prompt": texts, "answer": labels}
+    return folder, pd.DataFrame(items | {"choices": [["negative", "positive"]] * len(texts)})
+
+
+@pytest.mark.benchmark(group="an epoch of fine-tuning")
+def test_fine_tuning_limit(benchmark, reviews):
+    from transformers import AutoModelForSequenceClassification, AutoTokenizer
+
+    folder, items = reviews
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+
+    def epoch():
+        network = AutoModelForSequenceClassification.from_pretrained(folder).train()
+        optimiser = torch.optim.AdamW(network.parameters(), lr=5e-5)
+        for rows in torch.randperm(len(items)).split(32):
+            part = items.iloc[rows.numpy()]
+            batch = tokenizer(part["prompt"].tolist(), padding=True, return_tensors="pt")
+            labels = torch.tensor(part["answer"].to_numpy())
+            network(**batch, labels=labels).loss.backward()
+            torch.nn.utils.clip_grad_norm_(network.parameters(), 1.0)
+            optimiser.step()
+            optimiser.zero_grad()
+
+    epoch()  # a first call pays for imports
+    benchmark.pedantic(epoch, rounds=3)
+
+
+@pytest.mark.benchmark(group="an epoch of fine-tuning")
+def test_fine_tuning(benchmark, reviews, tmp_path):
+    folder, items = reviews
+    numbers = count()
+
+    def epoch():
+        out = tmp_path / str(next(numbers))  # a folder that holds a result would be read
+        lm.fine_tune(items, folder, out=out, epochs=1, batch_size=32, device="cpu")
+
+    epoch()
+    benchmark.pedantic(epoch, rounds=3)

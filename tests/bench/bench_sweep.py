@@ -3,6 +3,7 @@ bam(discrete=TRUE).
 
 Everything from the frame to the table of gains is timed. Three bam fits (one per measure) are timed
 with their columns already in R; their time is scaled to the number of fits that the sweep makes.
+The linear model of 2,000 people is also fitted by lme4 where R has it.
 """
 
 import os
@@ -10,6 +11,7 @@ import resource
 import time
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 
@@ -104,32 +106,98 @@ def test_one_fit(benchmark, backend):
     benchmark.extra_info |= {"readings": len(frame), "edf": found.edf}
 
 
-@pytest.mark.benchmark(group="two thousand readers")
-@pytest.mark.parametrize("fit", ["intercepts", "slopes", "bam_intercepts"])
-def test_two_thousand_readers(benchmark, fit):
+@pytest.fixture(scope="module")
+def two_thousand():
+    """184,000 self-paced reading times of 2,000 people (Huang et al. 2024)."""
     readings, words = (data.facts(f"sap2024/{name}") for name in ("readings", "sentences"))
     words["length"] = words["word_shape"].str.len()
     frame = readings.merge(words, on=["sentence_id", "word_position"])
-    frame = frame.query("100 < self_paced_ms < 3000").astype({"item": str})
-    terms = 's(length, k=6) + s(trial) + s(participant, bs="re") + s(item, bs="re")'
+    return frame.query("100 < self_paced_ms < 3000").astype({"item": str})
+
+
+SMOOTH = "s(length, k=6) + s(trial)"
+
+
+@pytest.mark.benchmark(group="two thousand readers")
+@pytest.mark.parametrize("fit", ["intercepts", "slopes", "bam_intercepts"])
+def test_two_thousand_readers(benchmark, two_thousand, fit):
+    terms = SMOOTH + ' + s(participant, bs="re") + s(item, bs="re")'
     if fit == "slopes":
         terms += ' + s(participant, length, bs="re") + s(item, length, bs="re")'
     options = {"backend": "mgcv", "discrete": True} if fit.startswith("bam") else {}
     before, rounds = time.process_time(), 1 if options else 3
     found = benchmark.pedantic(
         reading.fit,
-        args=(frame, f"self_paced_ms ~ {terms}"),
+        args=(two_thousand, f"self_paced_ms ~ {terms}"),
         kwargs=options,
         rounds=rounds,
     )
     benchmark.extra_info |= {
-        "readings": len(frame),
+        "readings": len(two_thousand),
         "loglik": found.loglik,
         "edf": found.edf,
         "cpu_seconds": (time.process_time() - before) / rounds,
         "load": os.getloadavg()[0],
     }
     assert found.converged
+
+
+@pytest.mark.benchmark(group="two thousand readers, linear")
+@pytest.mark.parametrize("program", ["native", "lme4_native"])
+def test_linear_mixed_model(benchmark, two_thousand, program):
+    """Linear effects of length and trial, and random intercepts, beside lme4 by REML."""
+    if program == "native":
+        terms = 'length + trial + s(participant, bs="re") + s(item, bs="re")'
+        call = {"args": (two_thousand, f"self_paced_ms ~ {terms}")}
+        found = benchmark.pedantic(reading.fit, **call, rounds=3)
+        benchmark.extra_info["slope"] = float(found.coefficients.loc["length", "estimate"])
+        return
+    pytest.importorskip("rpy2.robjects", reason="rpy2 is not installed")
+    from rpy2 import robjects
+    from rpy2.robjects import packages
+
+    if not packages.isinstalled("lme4"):
+        pytest.skip("R has no lme4 here: apt-get install r-cran-lme4")
+    numbers = [two_thousand[name].astype(float) for name in ("self_paced_ms", "length", "trial")]
+    vectors = [robjects.FloatVector(values.to_numpy()) for values in numbers]
+    vectors += [robjects.StrVector(two_thousand[name].tolist()) for name in ("participant", "item")]
+    lmer = robjects.r(
+        "function(y, length, trial, person, item)"
+        " lme4::fixef(lme4::lmer(y ~ length + trial + (1 | person) + (1 | item)))"
+    )
+    slopes = benchmark.pedantic(lmer, tuple(vectors), rounds=1)
+    benchmark.extra_info["slope"] = float(slopes[1])
+
+
+@pytest.mark.benchmark(group="two thousand readers, models added")
+@pytest.mark.parametrize("n_models", [3, 1000])
+def test_sweep_over_two_thousand_readers(benchmark, two_thousand, n_models):
+    """GPT-2's surprisals with more and more noise stand for so many language models."""
+    ids = {"sentence_id": "text_id", "word_position": "word_id", "participant": "subject"}
+    frame = two_thousand.rename(columns=ids)
+    frame["gpt2_bits"] = pd.to_numeric(frame["gpt2_bits"], errors="coerce")
+    frame = frame.dropna(subset="gpt2_bits").astype({"text_id": str})
+    words = frame.groupby(["text_id", "word_id"], as_index=False)["gpt2_bits"].first()
+    noise = np.random.default_rng(0).normal(size=(len(words), n_models))
+    bits = words["gpt2_bits"].to_numpy()[:, None] + noise * np.linspace(0, 4, n_models)
+    names = [f"model-{i:04d}" for i in range(n_models)]
+    surprisals = words[["text_id", "word_id"]].join(pd.DataFrame(bits, columns=names))
+    readings = frame[["text_id", "word_id", "subject", "item", "self_paced_ms", "length", "trial"]]
+    terms = SMOOTH + ' + s(subject, bs="re") + s(item, bs="re")'
+    before = time.process_time()
+    table = benchmark.pedantic(
+        reading.delta_loglik,
+        args=(readings, surprisals, "self_paced_ms", terms),
+        kwargs={"lags": 0, "folds": None, "device": "cpu"},
+        rounds=1,
+    )
+    assert table["converged"].all()
+    benchmark.extra_info |= {
+        "fits": n_models,
+        "readings": len(readings),
+        "cpu_seconds": time.process_time() - before,
+        "load": os.getloadavg()[0],
+    }
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here")

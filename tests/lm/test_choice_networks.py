@@ -3,7 +3,6 @@
 import numpy as np
 import pandas as pd
 import pytest
-import tiny_models
 import torch
 from tiny_questions import questions
 from torch import nn
@@ -57,25 +56,12 @@ def test_esims_soft_alignment_is_the_one_computed_by_hand(rng):
     for row, (n_a, n_b) in enumerate(((3, 2), (1, 4))):
         left, right = a[row, :n_a].numpy(), b[row, :n_b].numpy()
         weight = np.exp(left @ right.T)
-        np.testing.assert_allclose(
-            aligned_a[row, :n_a],
-            (weight / weight.sum(1, keepdims=True)) @ right,
-            rtol=1e-4,
-            atol=1e-5,
-        )
-        np.testing.assert_allclose(
-            aligned_b[row, :n_b],
-            (weight / weight.sum(0, keepdims=True)).T @ left,
-            rtol=1e-4,
-            atol=1e-5,
-        )
-
-
-def test_alignment_with_an_empty_text_is_zero(rng):
-    a, a_mask = padded(rng, [3], 4)
-    aligned, other = soft_alignment(a, a[:, :2], a_mask, torch.zeros(1, 2, dtype=torch.bool))
-    assert (aligned == 0).all()
-    assert torch.isfinite(other).all()
+        expected_a = (weight / weight.sum(1, keepdims=True)) @ right
+        expected_b = (weight / weight.sum(0, keepdims=True)).T @ left
+        np.testing.assert_allclose(aligned_a[row, :n_a], expected_a, rtol=1e-4, atol=1e-5)
+        np.testing.assert_allclose(aligned_b[row, :n_b], expected_b, rtol=1e-4, atol=1e-5)
+    none = soft_alignment(a, b, a_mask, torch.zeros_like(b_mask))
+    assert (none[0] == 0).all() and torch.isfinite(none[1]).all()  # an empty text
 
 
 def test_choice_to_choice_takes_the_mean_over_the_choices_that_are_there(rng):
@@ -139,23 +125,12 @@ def test_inputs_of_a_batch_hold_every_choice_in_its_place(rng):
 
 
 def three_questions():
-    return pd.DataFrame(
-        {
-            "item_id": ["a", "b", "c"],
-            "prompt": ["The old man the boat.", "the sea", "She wound up talking to Barry"],
-            "choices": [
-                ["the men", "a cup of tea and a sandwich"],
-                ["the sea", "the horse", "a plan"],
-                ["Maria", "tea"],
-            ],
-            "answer": [0, 2, 1],
-        }
-    )
-
-
-@pytest.fixture(scope="module")
-def bert(tmp_path_factory):
-    return tiny_models.save(tmp_path_factory.mktemp("bert"), "bert")
+    rows = [
+        ("a", "The old man the boat.", ["the men", "a cup of tea and a sandwich"], 0),
+        ("b", "the sea", ["the sea", "the horse", "a plan"], 2),
+        ("c", "She wound up talking to Barry", ["Maria", "tea"], 1),
+    ]
+    return pd.DataFrame(rows, columns=["item_id", "prompt", "choices", "answer"])
 
 
 def test_an_untrained_head_picks_the_most_similar_choice(bert):
@@ -166,14 +141,10 @@ def test_an_untrained_head_picks_the_most_similar_choice(bert):
         with torch.no_grad():
             return network(**tokenizer(text, return_tensors="pt")).last_hidden_state.mean(dim=1)[0]
 
-    for row, (prompt, choices) in enumerate(
-        zip(three_questions()["prompt"], three_questions()["choices"], strict=True)
-    ):
-        cosines = [
-            float(torch.cosine_similarity(vector(prompt), vector(choice), dim=0))
-            for choice in choices
-        ]
-        expected = 20 * np.array(cosines) - np.log(np.exp(20 * np.array(cosines)).sum())
+    for row, item in three_questions().iterrows():
+        question = vector(item["prompt"])
+        cosines = [torch.cosine_similarity(question, vector(c), dim=0) for c in item["choices"]]
+        expected = torch.log_softmax(20 * torch.stack(cosines), dim=0)
         np.testing.assert_allclose(said.iloc[row].dropna(), expected, atol=1e-3)
 
 

@@ -8,7 +8,6 @@ import pytest
 import tiny_models as tiny
 import torch
 from transformers import (
-    BertConfig,
     BertForMultipleChoice,
     BertForSequenceClassification,
     GPT2Config,
@@ -34,102 +33,52 @@ from psychlm.lm.prompts import PROMPTS, fill_prompts
 NLI = ["entailment", "neutral", "contradiction"]
 
 
-def noisy(network, seed=3):
-    """Give a network weights that are large enough to tell items apart."""
-    generator = torch.Generator().manual_seed(seed)
-    with torch.no_grad():
-        for weight in network.parameters():
-            if weight.ndim > 1:
-                weight.normal_(0, 0.3, generator=generator)
-    return network.eval()
-
-
-def bert(head, tokenizer, **options):
-    return noisy(
-        head(
-            BertConfig(
-                vocab_size=len(tokenizer),
-                hidden_size=32,
-                num_hidden_layers=2,
-                num_attention_heads=2,
-                intermediate_size=64,
-                max_position_embeddings=tiny.CONTEXT,
-                **options,
-            )
-        )
-    )
-
-
-def labelled(labels):
-    return {
-        "id2label": dict(enumerate(labels)),
-        "label2id": {name: i for i, name in enumerate(labels)},
-    }
-
-
 @pytest.fixture(scope="module")
 def wordpiece():
     return tiny.wordpiece()
 
 
 @pytest.fixture(scope="module")
+def classifier(wordpiece):
+    """A classifier of pairs: its network."""
+    return tiny.bert(BertForSequenceClassification, wordpiece, NLI)
+
+
+@pytest.fixture(scope="module")
 def nli_items():
-    premises = [
-        "The old man the boat.",
-        "The horse raced past the barn fell.",
-        "She wound up talking to Barry.",
-        "Tea",
+    barn, sea = "The horse raced past the barn fell.", "The barn fell past the horse and the sea."
+    rows = [
+        ("a", "The old man the boat.", "A man is old.", NLI, 0),
+        ("b", barn, sea, NLI, 2),
+        ("c", "She wound up talking to Barry.", "Barry said.", NLI, 1),
+        ("d", "Tea", "the sea", NLI, 1),
     ]
-    hypotheses = [
-        "A man is old.",
-        "The barn fell past the horse and the boat and the sea.",
-        "Barry said.",
-        "the sea",
-    ]
-    return pd.DataFrame(
-        {
-            "item_id": ["a", "b", "c", "d"],
-            "prompt": premises,
-            "hypothesis": hypotheses,
-            "choices": [NLI] * 4,
-            "answer": [0, 2, 1, 1],
-        }
-    )
+    return pd.DataFrame(rows, columns=["item_id", "prompt", "hypothesis", "choices", "answer"])
 
 
 @pytest.fixture(scope="module")
 def questions():
-    return pd.DataFrame(
-        {
-            "item_id": [11, 12, 13, 14],
-            "prompt": [
-                "What fell?",
-                "Who sat down with a cup of tea and a sandwich?",
-                "What costs 3,000 dollars?",
-                "He",
-            ],
-            "choices": [
-                ["the horse", "the old barn"],
-                ["Maria", "Barry", "she and the horse"],
-                ["a naïve plan", "a café", "the sea", "time in India"],
-                ["sat", "fell"],
-            ],
-            "answer": [0, 0, 1, 1],
-        }
-    )
+    tea = "Who sat down with a cup of tea and a sandwich?"
+    rows = [
+        (11, "What fell?", ["the horse", "the old barn"], 0),
+        (12, tea, ["Maria", "Barry", "she and the horse"], 0),
+        (13, "What costs 3,000 dollars?", ["a naïve plan", "a café", "the sea", "India"], 1),
+        (14, "He", ["sat", "fell"], 1),
+    ]
+    return pd.DataFrame(rows, columns=["item_id", "prompt", "choices", "answer"])
+
+
+def language_model(family="gpt2"):
+    """A language model of a family, in memory."""
+    tokenizer = tiny.TOKENIZERS.get(family, tiny.byte_level)()
+    return wrap_language_model(tiny.network(family, tokenizer), tokenizer)
 
 
 @torch.inference_mode()
 def classifier_alone(network, tokenizer, items):
-    rows = []
-    for item in items.itertuples():
-        logits = (
-            network(**tokenizer(item.prompt, item.hypothesis, return_tensors="pt"))
-            .logits[0]
-            .double()
-        )
-        rows.append(torch.log_softmax(logits, 0).numpy())
-    return np.array(rows)
+    pairs = zip(items["prompt"], items["hypothesis"], strict=True)
+    logits = [network(**tokenizer(*pair, return_tensors="pt")).logits[0] for pair in pairs]
+    return torch.stack(logits).double().log_softmax(dim=1).numpy()
 
 
 @torch.inference_mode()
@@ -139,60 +88,51 @@ def causal_alone(network, tokenizer, prompt, choice, start=()):
     before = start + tokenizer(prompt, add_special_tokens=False)["input_ids"]
     ids = start + tokenizer(prompt + choice, add_special_tokens=False)["input_ids"]
     assert ids[: len(before)] == before
-    log_p = torch.log_softmax(network(torch.tensor([ids])).logits[0].double(), dim=-1)
-    return sum(float(log_p[i - 1, ids[i]]) for i in range(len(before), len(ids))), len(ids) - len(
-        before
-    )
+    return log_p_of_last(network, ids, n := len(ids) - len(before)), n
+
+
+@torch.inference_mode()
+def log_p_of_last(network, ids, n):
+    """Log-probability of the last n tokens of an input."""
+    log_p = network(torch.tensor([ids])).logits[0].double().log_softmax(dim=-1)
+    return sum(float(log_p[i - 1, ids[i]]) for i in range(len(ids) - n, len(ids)))
 
 
 @torch.inference_mode()
 def masked_alone(network, tokenizer, prompt, choice):
     """Pseudo-log-likelihood of a choice: each token with it and the rest of its word masked."""
     encoded = tokenizer(prompt + choice, return_offsets_mapping=True)
-    ids, spans, words = (
-        encoded["input_ids"],
-        encoded["offset_mapping"],
-        (prompt + choice).split(" "),
-    )
-    ends = np.cumsum([len(word) + 1 for word in words]) - 1
+    ids, spans, mask = encoded["input_ids"], encoded["offset_mapping"], tokenizer.mask_token_id
+    ends = np.cumsum([len(word) + 1 for word in (prompt + choice).split(" ")]) - 1
     word = [int(np.searchsorted(ends, b - 1, side="right")) if b else -1 for _, b in spans]
     total = 0.0
     for i in (i for i, (a, b) in enumerate(spans) if b > 0 and a >= len(prompt)):
-        read = [
-            tokenizer.mask_token_id if k >= i and word[k] == word[i] else token
-            for k, token in enumerate(ids)
-        ]
-        total += float(
-            torch.log_softmax(network(torch.tensor([read])).logits[0, i].double(), 0)[ids[i]]
-        )
+        read = [mask if k >= i and word[k] == word[i] else token for k, token in enumerate(ids)]
+        logits = network(torch.tensor([read])).logits[0, i].double()
+        total += float(logits.log_softmax(0)[ids[i]])
     return total
 
 
 def test_a_classifier_gives_each_label_the_probability_it_gives_one_item_alone(
-    wordpiece, nli_items
+    wordpiece, nli_items, classifier
 ) -> None:
-    network = bert(BertForSequenceClassification, wordpiece, **labelled(NLI))
-    found = choice_logprobs(nli_items, wrap_choice_model(network, wordpiece), batch_tokens=40)
-    np.testing.assert_allclose(found, classifier_alone(network, wordpiece, nli_items), atol=1e-4)
+    found = choice_logprobs(nli_items, wrap_choice_model(classifier, wordpiece), batch_tokens=40)
+    np.testing.assert_allclose(found, classifier_alone(classifier, wordpiece, nli_items), atol=1e-4)
     assert found.index.tolist() == ["a", "b", "c", "d"]
 
 
 def test_a_multiple_choice_head_agrees_with_transformers_on_each_item_alone(
     wordpiece, questions
 ) -> None:
-    network = bert(BertForMultipleChoice, wordpiece)
+    network = tiny.bert(BertForMultipleChoice, wordpiece)
     found = choice_logprobs(questions, wrap_choice_model(network, wordpiece))
-    for item in questions.itertuples():
-        pairs = wordpiece(
-            [item.prompt] * len(item.choices), item.choices, return_tensors="pt", padding=True
-        )
+    for _, item in questions.iterrows():
+        prompts, options = [item["prompt"]] * len(item["choices"]), {"return_tensors": "pt"}
+        pairs = wordpiece(prompts, item["choices"], padding=True, **options)
         with torch.inference_mode():
-            logits = network(**{k: v[None] for k, v in pairs.items()}).logits[0].double()
-        expected = torch.log_softmax(logits, 0).numpy()
-        np.testing.assert_allclose(
-            found.loc[item.item_id, : len(expected) - 1], expected, atol=1e-4
-        )
-    assert found.loc[11, 2:].isna().all()
+            logits = network(**{name: ids[None] for name, ids in pairs.items()}).logits[0]
+        expected = logits.double().log_softmax(0)
+        np.testing.assert_allclose(found.loc[item["item_id"]].dropna(), expected, atol=1e-4)
 
 
 @pytest.mark.parametrize("family", ["gpt2", "gpt_neox", "opt", "mamba"])
@@ -203,16 +143,11 @@ def test_a_causal_model_agrees_with_a_plain_loop(family, normalise, questions) -
     found = choice_logprobs(questions, wrap_language_model(network, tokenizer), normalise=normalise)
     for item in questions.itertuples():
         for k, choice in enumerate(item.choices):
-            nats, n = causal_alone(
-                network, tokenizer, f"Question: {item.prompt}\nAnswer:", f" {choice}"
-            )
-            bare, _ = causal_alone(network, tokenizer, "Answer:", f" {choice}")
-            expected = {
-                "sum": nats,
-                "token": nats / n,
-                "character": nats / len(choice),
-                "unconditional": nats - bare,
-            }
+            prompt, choice = f"Question: {item.prompt}\nAnswer:", f" {choice}"
+            nats, n = causal_alone(network, tokenizer, prompt, choice)
+            bare, _ = causal_alone(network, tokenizer, "Answer:", choice)
+            expected = {"sum": nats, "token": nats / n, "unconditional": nats - bare}
+            expected["character"] = nats / len(choice.strip())
             assert found.loc[item.item_id, k] == pytest.approx(expected[normalise], abs=1e-4)
 
 
@@ -221,7 +156,7 @@ def test_a_start_token_stands_before_prompts_only_if_asked_or_if_the_tokenizer_a
     bos, questions
 ) -> None:
     tokenizer = tiny.byte_level()
-    network = noisy(tiny.network("gpt2", tokenizer))
+    network = tiny.network("gpt2", tokenizer)
     model = wrap_language_model(network, tokenizer)
     long = "the old man and the boat and the sea and the horse"  # choices share one request
     items = questions.assign(prompt=[long, long, "", "He"])
@@ -236,28 +171,19 @@ def test_a_start_token_stands_before_prompts_only_if_asked_or_if_the_tokenizer_a
 
 
 def test_a_tokenizer_that_adds_a_start_token_keeps_it_in_prompts(questions) -> None:
-    tokenizer = tiny.metaspace()
-    network = noisy(tiny.network("llama", tokenizer))
-    start = tokenizer("a")["input_ids"][:1]
-    found = choice_logprobs(questions, wrap_language_model(network, tokenizer))
-    assert start == [tokenizer.bos_token_id]
-    assert found.attrs["bos"] == tokenizer.bos_token
+    model = language_model("llama")
+    assert model.tokenizer("a")["input_ids"][0] == model.tokenizer.bos_token_id
+    assert choice_logprobs(questions, model).attrs["bos"] == model.tokenizer.bos_token
 
 
 @pytest.mark.parametrize("family", ["bert", "roberta"])
-def test_a_masked_model_gives_the_pseudo_log_likelihood_of_the_choice(
-    family, tmp_path, questions
-) -> None:
-    tokenizer = tiny.TOKENIZERS[family]()
-    network = tiny.network(family, tokenizer)
-    network.save_pretrained(tmp_path)
-    tokenizer.save_pretrained(tmp_path)
-    found = choice_logprobs(questions, tmp_path, prompt=Prompt("{prompt}"), cache=False)
+def test_a_masked_model_gives_the_pseudo_log_likelihood_of_the_choice(family, questions) -> None:
+    model = language_model(family)
+    found = choice_logprobs(questions, model, prompt=Prompt("{prompt}"))
     for item in questions.itertuples():
         for k, choice in enumerate(item.choices):
-            assert found.loc[item.item_id, k] == pytest.approx(
-                masked_alone(network, tokenizer, item.prompt, f" {choice}"), abs=1e-4
-            )
+            expected = masked_alone(model.network, model.tokenizer, item.prompt, f" {choice}")
+            assert found.loc[item.item_id, k] == pytest.approx(expected, abs=1e-4)
 
 
 @pytest.mark.filterwarnings("ignore:.*does not know")
@@ -266,12 +192,10 @@ def test_a_masked_model_gives_the_pseudo_log_likelihood_of_the_choice(
 def test_an_encoder_decoder_gives_a_choice_the_loss_that_transformers_gives_it(
     family, normalise, tmp_path, questions
 ) -> None:
-    tokenizer = tiny.TOKENIZERS[family]()
-    network = tiny.network(family, tokenizer)
-    network.save_pretrained(tmp_path)
-    tokenizer.save_pretrained(tmp_path)
+    in_memory = language_model(family)
+    network, tokenizer = in_memory.network, in_memory.tokenizer
+    tiny.save_network(tmp_path, network, tokenizer)
     found = evaluate(questions, {"it": tmp_path}, normalise=normalise, cache=False).logprobs
-    in_memory = wrap_language_model(network, tokenizer)
     one_by_one = choice_logprobs(questions, in_memory, normalise=normalise, batch_tokens=1)
     np.testing.assert_allclose(found, one_by_one, atol=1e-4)
     assert in_memory.kind == "encoder-decoder"
@@ -289,9 +213,8 @@ def test_an_encoder_decoder_gives_a_choice_the_loss_that_transformers_gives_it(
             mean, n = alone(f"Question: {item.prompt}\nAnswer:", f" {choice}")
             bare, _ = alone("Answer:", f" {choice}")
             expected = {"sum": mean * n, "token": mean, "unconditional": (mean - bare) * n}
-            assert found.loc[("it", item.item_id), k] == pytest.approx(
-                expected[normalise], abs=1e-3
-            )
+            ours = found.loc[("it", item.item_id), k]
+            assert ours == pytest.approx(expected[normalise], abs=1e-3)
 
 
 @pytest.mark.filterwarnings("ignore:.*does not know")
@@ -319,12 +242,11 @@ def test_an_encoder_decoder_reads_the_end_of_a_long_prompt_and_gives_no_surprisa
 
 
 @pytest.mark.filterwarnings("ignore:.*does not know")
-@pytest.mark.parametrize("family", ["gpt2", "llama", "xlnet", "xlm", "bert"])
+@pytest.mark.parametrize("family", ["llama", "xlnet", "xlm"])  # the others: above
 def test_a_choice_has_the_surprisal_of_its_words_whatever_the_kind_of_model(
     family, questions
 ) -> None:
-    tokenizer = tiny.TOKENIZERS.get(family, tiny.byte_level)()
-    model = wrap_language_model(tiny.network(family, tokenizer), tokenizer)
+    model = language_model(family)
     found = choice_logprobs(questions, model, prompt="continuation")
     for item in questions.itertuples():
         for k, choice in enumerate(item.choices):
@@ -335,24 +257,19 @@ def test_a_choice_has_the_surprisal_of_its_words_whatever_the_kind_of_model(
                 assert found.loc[item.item_id, k] == pytest.approx(nats, abs=1e-4)
 
 
-def test_a_swapped_order_of_labels_gives_the_same_graded_answers(wordpiece, nli_items) -> None:
-    network = bert(BertForSequenceClassification, wordpiece, **labelled(NLI))
-    order = [2, 0, 1]
-    swapped = bert(
-        BertForSequenceClassification, wordpiece, **labelled(["CONTRADICT", "Entail", "neither"])
-    )
-    swapped.load_state_dict(network.state_dict())
+def test_a_swapped_order_of_labels_gives_the_same_graded_answers(
+    wordpiece, nli_items, classifier
+) -> None:
+    order, labels = [2, 0, 1], ["CONTRADICT", "Entail", "neither"]
+    swapped = tiny.bert(BertForSequenceClassification, wordpiece, labels)
+    swapped.load_state_dict(classifier.state_dict())
     with torch.no_grad():
-        swapped.classifier.weight.copy_(network.classifier.weight[order])
-        swapped.classifier.bias.copy_(network.classifier.bias[order])
-    graded = evaluate(
-        nli_items,
-        {
-            "as trained": wrap_choice_model(network, wordpiece),
-            "swapped": wrap_choice_model(swapped, wordpiece),
-        },
-    ).responses
-    assert graded.loc["as trained"].tolist() == graded.loc["swapped"].tolist()
+        swapped.classifier.weight.copy_(classifier.classifier.weight[order])
+        swapped.classifier.bias.copy_(classifier.classifier.bias[order])
+    models = {"trained": wrap_choice_model(classifier, wordpiece)}
+    models |= {"swapped": wrap_choice_model(swapped, wordpiece)}
+    graded = evaluate(nli_items, models).responses
+    assert graded.loc["trained"].tolist() == graded.loc["swapped"].tolist()
     careless = evaluate(nli_items, wrap_choice_model(swapped, wordpiece, labels=NLI)).responses
     assert careless.iloc[0].tolist() != graded.loc["swapped"].tolist()
 
@@ -360,19 +277,9 @@ def test_a_swapped_order_of_labels_gives_the_same_graded_answers(wordpiece, nli_
 @pytest.mark.parametrize("pad", [None, 5])
 def test_a_decoder_classifies_by_its_last_token_and_not_by_padding(nli_items, pad) -> None:
     tokenizer = tiny.byte_level()
-    network = noisy(
-        GPT2ForSequenceClassification(
-            GPT2Config(
-                vocab_size=len(tokenizer),
-                n_embd=32,
-                n_layer=2,
-                n_head=2,
-                n_positions=64,
-                pad_token_id=pad,
-                **labelled(NLI),
-            )
-        )
-    )
+    sizes = {"n_embd": 32, "n_layer": 2, "n_head": 2, "n_positions": 64, "pad_token_id": pad}
+    config = GPT2Config(vocab_size=len(tokenizer), **sizes, **tiny.labelled(NLI))
+    network = tiny.large_weights(GPT2ForSequenceClassification(config))
     if pad is not None:
         tokenizer.pad_token = tokenizer.convert_ids_to_tokens(pad)
     found = choice_logprobs(nli_items, wrap_choice_model(network, tokenizer))
@@ -380,77 +287,54 @@ def test_a_decoder_classifies_by_its_last_token_and_not_by_padding(nli_items, pa
 
 
 def test_a_long_prompt_loses_its_beginning_in_a_language_model_and_is_reported(questions) -> None:
-    tokenizer = tiny.byte_level()
-    model = wrap_language_model(tiny.network("gpt2", tokenizer), tokenizer)
-    long = questions.assign(prompt=["the old man and the sea " * 40, *questions["prompt"][1:]])
-    with pytest.warns(
-        RuntimeWarning,
-        match=r"1 of 4 items are longer than .*\(64 tokens\), and lost their beginning",
-    ):
+    model, text = language_model(), "the old man and the sea " * 40
+    long = questions.assign(prompt=[text, *questions["prompt"][1:]])
+    says = r"1 of 4 items are longer than .*\(64 tokens\), and lost their beginning"
+    with pytest.warns(RuntimeWarning, match=says):
         found = choice_logprobs(long, model)
     assert found.attrs["truncated"] == [11]
-    choices = questions["choices"][0]
-    ids = tokenizer(
-        "Question: " + "the old man and the sea " * 39 + "the old man and the sea\nAnswer:"
-    )["input_ids"]
-    own = [tokenizer(f" {choice}")["input_ids"] for choice in choices]
+    ids = model.tokenizer(f"Question: {text.strip()}\nAnswer:")["input_ids"]
+    own = [model.tokenizer(f" {choice}")["input_ids"] for choice in questions["choices"][0]]
     before = ids[-(64 - max(map(len, own))) :]
-    for k, end in enumerate(own):
-        read = [*before, *end]
-        with torch.inference_mode():
-            log_p = torch.log_softmax(
-                model.network(torch.tensor([read])).logits[0].double(), dim=-1
-            )
-        expected = sum(float(log_p[i - 1, read[i]]) for i in range(len(read) - len(end), len(read)))
-        assert found.loc[11, k] == pytest.approx(expected, abs=1e-4)
+    expected = [log_p_of_last(model.network, [*before, *end], len(end)) for end in own]
+    np.testing.assert_allclose(found.loc[11].dropna(), expected, atol=1e-4)
 
 
-def test_a_long_prompt_is_cut_in_a_classifier_and_is_reported(wordpiece, nli_items) -> None:
-    model = wrap_choice_model(
-        bert(BertForSequenceClassification, wordpiece, **labelled(NLI)), wordpiece, name="short"
-    )
+def test_a_long_prompt_is_cut_in_a_classifier_and_is_reported(
+    wordpiece, nli_items, classifier
+) -> None:
+    model = wrap_choice_model(classifier, wordpiece, name="short")
     long = nli_items.assign(prompt=["the horse and the boat " * 40, *nli_items["prompt"][1:]])
     with pytest.warns(RuntimeWarning, match="1 of 4 items are longer than short takes"):
         said = evaluate(long, model)
     assert said.persons.loc["short", "truncated"] == 1
-    cut = wordpiece(
-        long["prompt"][0],
-        long["hypothesis"][0],
-        truncation=True,
-        max_length=64,
-        return_tensors="pt",
-    )
+    options = {"truncation": True, "max_length": 64, "return_tensors": "pt"}
     with torch.inference_mode():
+        cut = wordpiece(long["prompt"][0], long["hypothesis"][0], **options)
         expected = torch.log_softmax(model.network(**cut).logits[0].double(), 0)
     np.testing.assert_allclose(said.logprobs.loc[("short", "a")], expected, atol=1e-4)
 
 
 def test_a_choice_longer_than_the_model_is_named(questions) -> None:
-    tokenizer = tiny.byte_level()
-    model = wrap_language_model(tiny.network("gpt2", tokenizer), tokenizer)
     long = questions.assign(choices=[["the sea " * 80, "no"], *questions["choices"][1:]])
-    with pytest.raises(
-        ModelError, match=r"1 items, \[11\], have a choice .* more than the 63 that in memory takes"
-    ):
-        choice_logprobs(long, model)
+    says = r"1 items, \[11\], have a choice .* more than the 63 that in memory takes"
+    with pytest.raises(ModelError, match=says):
+        choice_logprobs(long, language_model())
 
 
 def test_a_model_that_gives_nan_is_an_error_that_names_the_item(
     wordpiece, nli_items, questions
 ) -> None:
-    network = bert(BertForSequenceClassification, wordpiece, **labelled(NLI))
+    network = tiny.bert(BertForSequenceClassification, wordpiece, NLI)
+    language = language_model()
     with torch.no_grad():
         network.classifier.weight[0, 0] = torch.nan
-    with pytest.raises(
-        ModelError, match=r"broken gives item '[abcd]' the log-probabilities .*nan.*diverged"
-    ):
+        language.network.transformer.wte.weight[:] = torch.nan
+    says = r"broken gives item '[abcd]' the log-probabilities .*nan.*diverged"
+    with pytest.raises(ModelError, match=says):
         choice_logprobs(nli_items, wrap_choice_model(network, wordpiece, name="broken"))
-    tokenizer = tiny.byte_level()
-    network = tiny.network("gpt2", tokenizer)
-    with torch.no_grad():
-        network.transformer.wte.weight[:] = torch.nan
     with pytest.raises(ModelError, match=r"gives item 1\d the log-probabilities"):
-        choice_logprobs(questions, wrap_language_model(network, tokenizer))
+        choice_logprobs(questions, language)
 
 
 def test_what_was_scored_is_in_the_cache_and_an_interrupted_run_goes_on(
@@ -496,35 +380,23 @@ def test_many_models_answer_in_one_call_each_loaded_once(
     monkeypatch, tmp_path, wordpiece, questions
 ) -> None:
     monkeypatch.setenv("PSYCHLM_CACHE", str(tmp_path / "cache"))
-    head = bert(BertForMultipleChoice, wordpiece)
-    head.save_pretrained(tmp_path / "head")
-    wordpiece.save_pretrained(tmp_path / "head")
-    paths = {
-        "lm": tiny.save(tmp_path / "gpt2", "gpt2"),
-        "mlm": tiny.save(tmp_path / "bert", "bert"),
-        "head": tmp_path / "head",
-    }
-    opened = []
-    load = choice_model.load_choice_model
+    head = tiny.bert(BertForMultipleChoice, wordpiece)
+    paths = {"head": tiny.save_network(tmp_path / "head", head, wordpiece)}
+    paths |= {family: tiny.save(tmp_path / family, family) for family in ("gpt2", "bert")}
+    opened, load = [], choice_model.load_choice_model
     monkeypatch.setattr(
         choice_model, "load_choice_model", lambda name, *a: opened.append(name) or load(name, *a)
     )
     said = evaluate(questions, paths)
     assert opened == list(paths.values())
-    assert said.responses.shape == (3, 4)
     assert said.responses.index.name == "person" and said.responses.columns.name == "item"
-    right = questions.set_index("item_id")["answer"]
+    right = questions["answer"].to_numpy()
     for person in paths:
-        own = said.logprobs.loc[person]
-        expected = [
-            float(np.nanargmax(own.loc[item]) == right[item]) for item in questions["item_id"]
-        ]
-        assert said.responses.loc[person].tolist() == expected
-        assert said.predictions.loc[person].tolist() == [
-            np.nanargmax(own.loc[item]) for item in questions["item_id"]
-        ]
+        best = np.nanargmax(said.logprobs.loc[person], axis=1)
+        assert said.predictions.loc[person].tolist() == best.tolist()
+        assert said.responses.loc[person].tolist() == (best == right).tolist()
     with pytest.raises(FrameError, match="two models are named"):
-        evaluate(questions, [paths["lm"], paths["lm"]])
+        evaluate(questions, [paths["gpt2"], paths["gpt2"]])
 
 
 def test_ties_are_guesses_that_depend_on_the_item_alone() -> None:
@@ -573,11 +445,10 @@ def test_malformed_scores_and_answers_are_refused_with_the_reason(
 
 
 def test_hostile_items_and_devices_are_clear_errors(wordpiece, questions) -> None:
-    tokenizer = tiny.byte_level()
-    language_model = wrap_language_model(tiny.network("gpt2", tokenizer), tokenizer)
-    head = wrap_choice_model(bert(BertForMultipleChoice, wordpiece), wordpiece)
+    language = language_model()
+    head = wrap_choice_model(tiny.bert(BertForMultipleChoice, wordpiece), wordpiece)
     half = pd.Series(["half \ud800"] * 4, dtype=object)
-    for model in (language_model, head):
+    for model in (language, head):
         with pytest.raises(ModelError, match=r"item 1\d holds half a character"):
             choice_logprobs(questions.assign(prompt=half), model)
         for broken in ([1, 2], "a or b", None, ["one"], [["a"], ["b"]]):
@@ -588,20 +459,17 @@ def test_hostile_items_and_devices_are_clear_errors(wordpiece, questions) -> Non
                 evaluate(questions.assign(answer=pd.Series([key] * 4, dtype=object)), model)
     for prompt in ("{0}", "{", "{prompt.x}", "{answer:%q}"):
         with pytest.raises(FrameError, match="cannot be filled"):
-            choice_logprobs(questions, language_model, prompt=Prompt(prompt))
+            choice_logprobs(questions, language, prompt=Prompt(prompt))
     for device in ("gpu0", "cuda:99", "", "cpu:x"):
         with pytest.raises(ValueError, match="cannot be used.*device='cpu'"):
             evaluate(questions, "default", device=device)
 
 
 def test_the_prompt_follows_the_items_unless_it_is_named(nli_items, questions) -> None:
-    assert fill_prompts(nli_items[:1], "auto") == [
-        (
-            "The old man the boat.\nQuestion: A man is old. True, False, or Neither?\nAnswer:",
-            (" True", " Neither", " False"),
-            "Answer:",
-        ),
-    ]
+    ((asked, choices, neutral),) = fill_prompts(nli_items[:1], "auto")
+    premise, question = nli_items.loc[0, ["prompt", "hypothesis"]]
+    assert asked == f"{premise}\nQuestion: {question} True, False, or Neither?\nAnswer:"
+    assert (choices, neutral) == ((" True", " Neither", " False"), "Answer:")
     story = questions.assign(template="continuation")[:1]
     assert fill_prompts(story, "auto") == [("What fell?", (" the horse", " the old barn"), "")]
     sentiment = questions.assign(choices=[["negative", "positive"]] * 4)[:1]
@@ -616,12 +484,11 @@ def test_the_prompt_follows_the_items_unless_it_is_named(nli_items, questions) -
 
 
 @pytest.mark.parametrize("most", [3, 0])
+@pytest.mark.filterwarnings("ignore:out of memory")
 def test_a_batch_that_memory_does_not_hold_is_halved_and_an_item_that_it_does_not_hold_is_named(
-    monkeypatch, wordpiece, nli_items, most
+    monkeypatch, wordpiece, nli_items, classifier, most
 ) -> None:
-    network = bert(BertForSequenceClassification, wordpiece, **labelled(NLI))
-    model = wrap_choice_model(network, wordpiece)
-    whole, sizes = network.forward, []
+    model, whole, sizes = wrap_choice_model(classifier, wordpiece), classifier.forward, []
 
     def small(input_ids, **others):
         sizes.append(len(input_ids))
@@ -629,16 +496,12 @@ def test_a_batch_that_memory_does_not_hold_is_halved_and_an_item_that_it_does_no
             raise torch.OutOfMemoryError("out of memory")
         return whole(input_ids, **others)
 
-    same = nli_items.assign(prompt="The boat.", hypothesis="A man.")
-    expected = choice_logprobs(same, model)
-    monkeypatch.setattr(network, "forward", small)
+    expected = choice_logprobs(nli_items, model)
+    monkeypatch.setattr(classifier, "forward", small)
     if most:
-        np.testing.assert_allclose(
-            choice_logprobs(same.assign(prompt="the boat."), model), expected, atol=1e-6
-        )
-        assert max(sizes) <= 4
+        np.testing.assert_allclose(choice_logprobs(nli_items, model), expected, atol=1e-5)
+        assert max(sizes) > most
     else:
-        with pytest.raises(
-            ModelError, match=r"out of memory with item '[abcd]' by itself \(\d+ tokens\)"
-        ):
+        says = r"out of memory with item '[abcd]' by itself \(\d+ tokens\)"
+        with pytest.raises(ModelError, match=says):
             choice_logprobs(nli_items, model)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -26,13 +25,7 @@ FOLDER = Path(lm.__file__).parent / "default"
 MEBIBYTES = 2**20
 
 
-@pytest.fixture(autouse=True, scope="module")
-def _one_thread() -> Iterator[None]:
-    """Tiny matrices are slower in threads."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 @pytest.fixture(scope="module")
@@ -143,7 +136,7 @@ def test_the_teacher_is_kneser_and_neys_trigram(rng: np.random.Generator) -> Non
 
 
 @pytest.fixture
-def small_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> train.Run:
+def small_run(monkeypatch: pytest.MonkeyPatch) -> train.Run:
     story = [
         "He went out. She saw him go, and said nothing. Then it rained.",
         '"Well," he said, "it rains."',
@@ -159,7 +152,7 @@ def small_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> train.Run:
     recipe = train.Recipe(
         vocabulary=320, width=16, feed_forward=16, heads=2, context=16, rows=4, warm_up=2
     )
-    return train.Run(tmp_path, recipe, "cpu")
+    return train.Run(recipe, "cpu")
 
 
 def test_rows_begin_with_sentences_and_a_paragraph_of_the_test_corpus_is_left_out(
@@ -174,19 +167,6 @@ def test_rows_begin_with_sentences_and_a_paragraph_of_the_test_corpus_is_left_ou
     begun = {small_run.tokenizer.decode(list(row[1:])).split()[0] for row in rows}
     assert begun == {"He", "She", "Then", '"Well,"'}
     assert (rows[:, 0] == small_run.tokenizer.token_to_id(train.BOS)).all()
-
-
-def test_training_resumes_where_it_was_stopped(small_run: train.Run) -> None:
-    for _ in range(3):
-        small_run.one_step(6)
-    small_run.save()
-    resumed = train.Run(small_run.folder, small_run.recipe, "cpu")
-    figures = small_run.train(6)
-    again = resumed.train(6)
-    assert again == figures
-    assert figures["step"] == 6
-    for name, value in small_run.average.state_dict().items():
-        torch.testing.assert_close(resumed.average.state_dict()[name], value, rtol=0, atol=0)
 
 
 def test_what_is_exported_opens_as_the_default_does(small_run: train.Run, tmp_path: Path) -> None:

@@ -2,12 +2,10 @@
 
 import json
 import shutil
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
-import tiny_models
 from safetensors.torch import load_file
 from sklearn.metrics import matthews_corrcoef
 
@@ -17,11 +15,6 @@ from psychlm.lm import finetune
 
 NLI = ["entailment", "neutral", "contradiction"]
 QUICK = {"epochs": 3, "batch_size": 8, "learning_rate": 5e-3, "device": "cpu"}
-
-
-@pytest.fixture(scope="module")
-def bert(tmp_path_factory):
-    return Path(tiny_models.save(tmp_path_factory.mktemp("bert"), "bert"))
 
 
 def sentences(n, seed=0):

@@ -1,7 +1,6 @@
 """Texts stored in other ways, damaged checkpoints and caches: one value or one clear error."""
 
 import json
-import shutil
 import sqlite3
 import struct
 import subprocess
@@ -9,12 +8,10 @@ import sys
 import unicodedata
 import warnings
 import zlib
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
-import tiny_models
 import torch
 from safetensors.torch import save_file
 
@@ -25,17 +22,6 @@ from psychlm.lm import cache
 CASES = pytest.mark.parametrize(
     "n_cases", [60, pytest.param(5000, marks=pytest.mark.exhaustive)], ids=["60", "5000"]
 )
-
-
-@pytest.fixture(scope="module")
-def gpt2(tmp_path_factory):
-    return Path(tiny_models.save(tmp_path_factory.mktemp("gpt2"), "gpt2"))
-
-
-@pytest.fixture
-def copy(gpt2, tmp_path):
-    """A checkpoint that a test may spoil."""
-    return shutil.copytree(gpt2, tmp_path / "copy")
 
 
 @pytest.fixture(autouse=True)

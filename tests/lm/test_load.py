@@ -16,27 +16,14 @@ from click.testing import CliRunner
 from psychlm import cli, lm
 from psychlm.lm import _load
 
-KINDS = {
-    "gpt2": "causal",
-    "gpt_neox": "causal",
-    "opt": "causal",
-    "llama": "causal",
-    "mamba": "causal",
-    "xlnet": "permutation",
-    "xlm": "left-masked",
-    "bert": "masked",
-}
+KINDS = dict.fromkeys(("gpt2", "gpt_neox", "opt", "llama", "mamba"), "causal")
+KINDS |= {"xlnet": "permutation", "xlm": "left-masked", "bert": "masked"}
 
 
-@pytest.fixture(scope="module")
-def gpt2(tmp_path_factory):
-    return tiny_models.save(tmp_path_factory.mktemp("gpt2"), "gpt2")
-
-
-@pytest.fixture
-def copy(gpt2, tmp_path):
-    """A checkpoint that a test may spoil."""
-    return shutil.copytree(gpt2, tmp_path / "copy")
+def configure(folder, **entries):
+    """Change entries of a checkpoint's configuration."""
+    config = json.loads((folder / "config.json").read_text()) | entries
+    (folder / "config.json").write_text(json.dumps(config))
 
 
 @pytest.mark.parametrize("family", KINDS)
@@ -71,12 +58,8 @@ def test_pickles_are_opened_only_when_allowed(copy):
 
 
 def test_code_of_a_checkpoint_is_never_run(copy):
-    config = json.loads((copy / "config.json").read_text())
-    config |= {
-        "model_type": "novel",
-        "auto_map": {"AutoConfig": "evil.Config", "AutoModelForCausalLM": "evil.Model"},
-    }
-    (copy / "config.json").write_text(json.dumps(config))
+    code = {"AutoConfig": "evil.Config", "AutoModelForCausalLM": "evil.Model"}
+    configure(copy, model_type="novel", auto_map=code)
     (copy / "evil.py").write_text("raise SystemExit('it ran')")
     with pytest.raises(lm.ModelError, match="brings its own code, which psychlm never runs"):
         lm.load(copy)
@@ -84,28 +67,19 @@ def test_code_of_a_checkpoint_is_never_run(copy):
 
 def test_a_model_without_a_head_is_refused(tmp_path, copy):
     tokenizer = tiny_models.wordpiece()
-    tiny_models.network("bert", tokenizer).bert.save_pretrained(tmp_path / "body")
-    tokenizer.save_pretrained(tmp_path / "body")
+    body = tiny_models.network("bert", tokenizer).bert
+    tiny_models.save_network(tmp_path / "body", body, tokenizer)
     with pytest.raises(lm.ModelError, match="has no language-model head.*would be random"):
         lm.load(tmp_path / "body")
-    config = json.loads((copy / "config.json").read_text()) | {
-        "architectures": ["GPT2ForSequenceClassification"]
-    }
-    (copy / "config.json").write_text(json.dumps(config))
-    with pytest.raises(
-        lm.ModelError, match="GPT2ForSequenceClassification: it has no language-model head"
-    ):
+    configure(copy, architectures=["GPT2ForSequenceClassification"])
+    with pytest.raises(lm.ModelError, match="Classification: it has no language-model head"):
         lm.load(copy)
-
-
-def test_strangers_are_named(copy):
-    config = json.loads((copy / "config.json").read_text())
+    configure(copy, model_type="no-such-family")
+    with pytest.raises(lm.ModelError, match="cannot be opened"):
+        lm.load(copy)
     speech = {"model_type": "speech_to_text", "is_encoder_decoder": True}
     (copy / "config.json").write_text(json.dumps(speech))
     with pytest.raises(lm.ModelError, match="speech_to_text.*no language-model head"):
-        lm.load(copy)
-    (copy / "config.json").write_text(json.dumps(config | {"model_type": "no-such-family"}))
-    with pytest.raises(lm.ModelError, match="cannot be opened"):
         lm.load(copy)
 
 
@@ -124,35 +98,24 @@ def test_the_default_model_opens_or_says_that_it_is_not_there(monkeypatch, tmp_p
     assert lm.load().name == "default"
 
 
-@pytest.mark.parametrize(
-    ("name", "options", "complaint"),
-    [
+def test_what_cannot_be_had_is_said_at_once(gpt2, tmp_path):
+    for name, options, complaint in (
         ("/no/such/folder", {}, "there is no folder"),
         ("./here", {}, "there is no folder"),
         ("gpt2@abc", {"revision": "def"}, "asked for at two revisions"),
-    ],
-)
-def test_what_cannot_be_had_is_said_at_once(name, options, complaint):
-    with pytest.raises(ValueError, match=complaint):
-        lm.load(name, **options)
-
-
-def test_folders_have_no_revisions_and_options_are_checked(gpt2, tmp_path):
-    with pytest.raises(lm.ModelError, match="a folder, which has no revisions"):
-        lm.load(gpt2, revision="main")
-    with pytest.raises(lm.ModelError, match="dtype 'float8' is unknown"):
-        lm.load(gpt2, dtype="float8")
-    with pytest.raises(lm.ModelError, match="holds no config.json"):
-        lm.load(tmp_path)
-    with pytest.raises(lm.ModelError, match="kind 'auto' is unknown"):
-        lm.load(gpt2, kind="auto")
+        (gpt2, {"revision": "main"}, "a folder, which has no revisions"),
+        (gpt2, {"dtype": "float8"}, "dtype 'float8' is unknown"),
+        (gpt2, {"kind": "auto"}, "kind 'auto' is unknown"),
+        (tmp_path, {}, "holds no config.json"),
+    ):
+        with pytest.raises(lm.ModelError, match=complaint):
+            lm.load(name, **options)
 
 
 def test_half_precision_is_read_with_whole_logits(gpt2):
     whole = lm.surprisal("the old man and the sea", lm.load(gpt2, device="cpu"), cache=False)
-    half = lm.surprisal(
-        "the old man and the sea", lm.load(gpt2, device="cpu", dtype="bfloat16"), cache=False
-    )
+    model = lm.load(gpt2, device="cpu", dtype="bfloat16")
+    half = lm.surprisal("the old man and the sea", model, cache=False)
     np.testing.assert_allclose(half["surprisal_bits"], whole["surprisal_bits"], atol=0.5)
     assert half.attrs["surprisal"]["dtype"] == "bfloat16"
 
@@ -205,13 +168,11 @@ def hub(monkeypatch, gpt2):
 def test_a_hub_name_is_resolved_to_its_commit(name, hub):
     model = lm.load(name)
     assert model.revision == hub.commit and model.name == "lab/tiny"
-    assert {asked for asked in hub.asked if asked[0] == "lab/tiny"} == {
-        ("lab/tiny", hub.commit, False)
-    }
+    asked = {given for given in hub.asked if given[0] == "lab/tiny"}
+    assert asked == {("lab/tiny", hub.commit, False)}
     assert not any(trusts for _, _, trusts in hub.asked)
-    assert (
-        hub.commit in lm.surprisal("the old man", model, cache=False).attrs["surprisal"]["revision"]
-    )
+    scored = lm.surprisal("the old man", model, cache=False)
+    assert scored.attrs["surprisal"]["revision"] == hub.commit
 
 
 def test_weights_whose_list_cannot_be_fetched_are_not_read(hub, monkeypatch):
@@ -228,9 +189,7 @@ def test_weights_whose_list_cannot_be_fetched_are_not_read(hub, monkeypatch):
 def test_a_revision_or_a_model_that_does_not_exist_is_named(hub):
     with pytest.raises(lm.ModelError, match="lab/tiny has no revision 'v9' on the hub"):
         lm.load("lab/tiny", revision="v9")
-    with pytest.raises(
-        lm.ModelError, match="'lab/tinny' is neither a folder here nor a public model"
-    ):
+    with pytest.raises(lm.ModelError, match="'lab/tinny' is neither a folder here nor a public"):
         lm.load("lab/tinny")
 
 
@@ -241,9 +200,7 @@ def test_without_a_network_the_error_says_what_to_do(monkeypatch, tmp_path):
         raise OSError("Name or service not known")
 
     monkeypatch.setattr(huggingface_hub.HfApi, "model_info", unreachable)
-    with pytest.raises(
-        lm.ModelError, match="the hub cannot be reached, and lab/never-fetched was never fetched"
-    ):
+    with pytest.raises(lm.ModelError, match="hub cannot be reached, and lab/never-fetched was"):
         lm.load("lab/never-fetched")
 
 
@@ -258,7 +215,7 @@ def test_the_command_scores_texts_files_and_frames(gpt2, tmp_path, monkeypatch):
     expected.assign(text_id="007")[columns].to_csv(tmp_path / "words.csv", index=False)
     out = tmp_path / "out.parquet"
     for source in ("The old man\n the boat.", tmp_path / "story.txt", tmp_path / "words.csv"):
-        arguments = ["surprisal", str(source), "--model", gpt2, "--out", str(out)]
+        arguments = ["surprisal", str(source), "--model", str(gpt2), "--out", str(out)]
         done = CliRunner().invoke(cli.main, arguments)
         assert done.exit_code == 0, done.output
         written = pd.read_parquet(out)

@@ -99,7 +99,7 @@ def main() -> None:
             "doc_to_target": "answer",
             "metric_list": [{"metric": "acc"}, {"metric": "acc_norm"}],
         }
-        folders = {"smollm2": str(_load.find_checkpoint("smollm2", None)[2])}
+        folders = {"smollm2": str(_load.find_checkpoint("smollm2").folder)}
         folders |= {model: save(folder) for model, save in TINY.items()}
         written = {"lm_eval": lm_eval.__version__, "items": items["item_id"].tolist()}
         for model, address in folders.items():

@@ -126,14 +126,13 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
         title = name[3:].replace("_", " ").title()
         head = new_markdown_cell(f"# {name[:2]} {title}\n\n**Question.** Does {EVIL} show as text?")
         nbformat.write(new_notebook(cells=[head]), folder / f"{name}.ipynb")
-    executed = root / "executed.ipynb"
-    nbformat.write(notebook_with_everything(), executed)
+    executed = notebook_with_everything()
     failure = {"cell": 11, "message": f"E: {EVIL}"}
     for report in (
         report_of("10_items", "complete"),
         report_of("20_fails", "failed", error=failure),
     ):
-        page = html.report_page(executed, report, notebooks.compare(report))
+        page = html.report_page(executed, root, report, notebooks.compare(report))
         (reports / f"{report['notebook']}.html").write_text(page.html)
         if page.picture and report["status"] == "complete":
             (reports / page.picture_file).write_bytes(page.picture)

@@ -199,9 +199,9 @@ def test_a_second_run_on_the_same_reports_is_refused(tmp_path) -> None:
 def test_notebooks_that_run_side_by_side_share_the_cores(tmp_path, monkeypatch) -> None:
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     monkeypatch.setenv("MKL_NUM_THREADS", "7")
-    shared = runner.worker_environment(tmp_path / "a", tmp_path, "quick", jobs=64)
+    shared = runner.kernel_environment(tmp_path / "a", tmp_path, "quick", jobs=64)
     assert (shared["OMP_NUM_THREADS"], shared["MKL_NUM_THREADS"]) == ("1", "7")
-    alone = runner.worker_environment(tmp_path / "b", tmp_path, "quick", jobs=1)
+    alone = runner.kernel_environment(tmp_path / "b", tmp_path, "quick", jobs=1)
     assert "OMP_NUM_THREADS" not in alone
 
 

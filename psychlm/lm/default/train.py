@@ -4,15 +4,13 @@ A small Llama (two blocks, 192 units, 8,000 byte-level BPE tokens) on 20 novels 
 corpora in natural casing and spacing. Its target mixes the next token with a Kneser-Ney trigram's
 distribution over next tokens: one pass over a text gives a neural model one next token per context,
 the counts of the same text a whole distribution, so that a small model learns in one epoch what it
-else needs several for (Hinton, Vinyals & Dean 2015; Kneser & Ney 1995; Chen & Goodman 1999). A run
-is checkpointed every few minutes and resumes where it stopped.
+else needs several for (Hinton, Vinyals & Dean 2015; Kneser & Ney 1995; Chen & Goodman 1999).
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -27,7 +25,6 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from psychlm import data
 from psychlm.corpora.text import mark_overlap, paragraphs
-from psychlm.data import atomic_write
 
 BOS = "<|endoftext|>"  # the first token of the vocabulary, number 0
 HELD_OUT_EVERY, HELD_OUT_BLOCK = 60, 50  # of every 60 blocks of 50 paragraphs, one is held out
@@ -79,15 +76,8 @@ class Text:
     n_left_out: int  # paragraphs left out for a sentence that tests will read
 
 
-def prepare(folder: Path, vocabulary: int) -> tuple[Tokenizer, Text]:
-    """Train a tokenizer, tokenise and split the text; what was prepared before is read back from
-    the folder.
-    """
-    store, tokenizer_file = folder / "text.npz", folder / "tokenizer.json"
-    if store.is_file() and tokenizer_file.is_file():
-        with np.load(store) as held:
-            arrays = {name: held[name][()] for name in held.files}
-        return Tokenizer.from_file(str(tokenizer_file)), Text(**arrays)
+def prepare(vocabulary: int) -> tuple[Tokenizer, Text]:
+    """Train a tokenizer, tokenise and split the text."""
     marked = list(training_paragraphs())
     texts = [paragraph for paragraph, clean in marked if clean]
     # byte-level BPE that puts no space before a text
@@ -124,10 +114,6 @@ def prepare(folder: Path, vocabulary: int) -> tuple[Tokenizer, Text]:
     starts, held_out_starts = sentence_starts(stream), sentence_starts(held_out)
     n_left_out = len(marked) - len(texts)
     text = Text(stream, starts, held_out, held_out_starts, openers, n_words, n_left_out)
-    folder.mkdir(parents=True, exist_ok=True)
-    with atomic_write(store) as part, part.open("wb") as out:
-        np.savez(out, **vars(text))
-    tokenizer.save(str(tokenizer_file))
     return tokenizer, text
 
 
@@ -255,12 +241,11 @@ def taught_loss(model: Any, rows: torch.Tensor, target: torch.Tensor) -> torch.T
 
 
 class Run:
-    """A training run that can be stopped at any time and resumed from its last checkpoint."""
+    """A training run: text, teacher, model and optimisers."""
 
-    def __init__(self, folder: Path, recipe: Recipe, device: str) -> None:
-        self.folder, self.recipe, self.device = folder, recipe, device
-        self.checkpoint = folder / "checkpoint.pt"
-        self.tokenizer, self.text = prepare(folder, recipe.vocabulary)
+    def __init__(self, recipe: Recipe, device: str) -> None:
+        self.recipe, self.device = recipe, device
+        self.tokenizer, self.text = prepare(recipe.vocabulary)
         # the first tokens of every sentence as they look at the beginning of a text
         begin = self.text.starts[self.text.starts < len(self.text.stream) - 2]
         first = self.text.openers[self.text.stream[begin]]
@@ -280,24 +265,6 @@ class Run:
         ]
         self.loss = torch.compile(taught_loss)
         self.step = 0
-        if self.checkpoint.is_file():
-            state = torch.load(self.checkpoint, weights_only=True, map_location=device)
-            self.model.load_state_dict(state["model"])
-            self.average.load_state_dict(state["average"])
-            for optimiser, held in zip(self.optimisers, state["optimisers"], strict=True):
-                optimiser.load_state_dict(held)
-            self.step = state["step"]
-
-    def save(self) -> None:
-        """Write the checkpoint."""
-        state = {
-            "step": self.step,
-            "model": self.model.state_dict(),
-            "average": self.average.state_dict(),
-            "optimisers": [optimiser.state_dict() for optimiser in self.optimisers],
-        }
-        with data.atomic_write(self.checkpoint) as part:
-            torch.save(state, part)
 
     def one_step(self, steps: int) -> float:
         """Take one of so many steps; return its loss in nats per token."""
@@ -310,7 +277,7 @@ class Run:
         tensors = (torch.from_numpy(part).to(self.device) for part in (rows, target))
         loss = self.loss(self.model, *tensors)
         loss.backward()
-        # the rates rise, stay level, and fall at the end: only the last part knows where the end is
+        # the rates rise, stay level, and fall at the end
         left = (steps - self.step) / (steps * recipe.cool_down)
         share = min((self.step + 1) / recipe.warm_up, 1.0, left)
         rates = recipe.rate_matrices, recipe.rate_vectors
@@ -324,18 +291,12 @@ class Run:
                 mean.lerp_(now, 1 / (1 + self.step * recipe.averaged))
         return float(loss.detach())
 
-    def train(self, steps: int, every_minutes: float = 6.0) -> dict[str, float]:
-        """Train up to so many steps in all, with reports and checkpoints; return the measured
-        figures.
-        """
-        last, losses = time.monotonic(), []
+    def train(self, steps: int) -> dict[str, float]:
+        """Train so many steps, and print loss and perplexity; return the measured figures."""
         while self.step < steps:
-            losses.append(self.one_step(steps))
-            if time.monotonic() - last > 60 * every_minutes:
-                self.save()
-                print(self.step, f"{np.mean(losses):.3f} {self.perplexity(96):.1f}", flush=True)
-                last, losses = time.monotonic(), []
-        self.save()
+            loss = self.one_step(steps)
+            if self.step % 100 == 0:
+                print(self.step, f"{loss:.3f} {self.perplexity(96):.1f}", flush=True)
         n_tokens = self.step * self.recipe.rows * (self.recipe.context - 1)
         return {"step": self.step, "pieces": n_tokens, "perplexity": self.perplexity()}
 
@@ -384,12 +345,11 @@ def export(run: Run, folder: Path, figures: dict[str, float]) -> None:
 def main() -> None:
     """Train, export and print the figures reached."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--steps", type=int, default=2400, help="in all, over every resumption")
-    parser.add_argument("--folder", type=Path, default=Path("data/derived/default-model"))
+    parser.add_argument("--steps", type=int, default=2400)
     parser.add_argument("--out", type=Path, default=Path(__file__).parent)
     parser.add_argument("--device", default="cpu")
     asked = parser.parse_args()
-    run = Run(asked.folder, Recipe(), asked.device)
+    run = Run(Recipe(), asked.device)
     figures = run.train(asked.steps)
     export(run, asked.out, figures)
     print(json.dumps(figures, indent=2), flush=True)
