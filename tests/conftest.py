@@ -51,6 +51,17 @@ def shared_reference_dir() -> Path:
 
 
 @pytest.fixture
+def no_data(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let no dataset be had, as on a machine without share and network."""
+    from psychlm import data
+
+    def missing(name: str) -> Path:
+        raise data.DataMissingError(name)
+
+    monkeypatch.setattr(data, "path", missing)
+
+
+@pytest.fixture
 def one_thread() -> Iterator[None]:
     """Use one thread: small problems gain nothing from a second, which delays parallel tests."""
     import torch  # not for tests of what needs no model

@@ -13,6 +13,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 from click.testing import CliRunner
+from requests.exceptions import ConnectionError as NoAnswer
 
 from psychlm import cli, data
 from psychlm.data import ChecksumError, DataError, DataMissingError
@@ -120,64 +121,56 @@ def test_what_is_fetched_is_verified_then_moved(checkout: Path) -> None:
     assert leftovers(checkout) == [checkout / "data" / "raw" / "toy" / "answers.csv"]
 
 
-def test_a_wrong_download_is_thrown_away(checkout: Path) -> None:
-    with pytest.raises(ChecksumError, match="something else.*thrown away"):
-        data.fetch("toy/answers", download=gives(b"<html>404</html>"))
+@pytest.mark.parametrize(
+    ("problem", "error", "message"),
+    [
+        (None, ChecksumError, "something else.*thrown away"),
+        (NoAnswer(), DataMissingError, "did not answer.*data/raw/ or a folder named by PSYCHLM"),
+        (
+            OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)),
+            DataError,
+            "No space left on device.*nothing half-written",
+        ),
+        (KeyboardInterrupt(), KeyboardInterrupt, None),
+    ],
+    ids=["a page of errors", "no network", "a full disk", "an interrupt"],
+)
+def test_a_download_that_fails_leaves_nothing_half_written(
+    checkout: Path, problem: BaseException | None, error: type, message: str | None
+) -> None:
+    def download(url: str, file: Path) -> None:
+        Path(file).write_bytes(CONTENT[:5])
+        if problem is not None:
+            raise problem
+
+    with pytest.raises(error, match=message):
+        data.fetch("toy/answers", download=download)
     assert not leftovers(checkout)
 
 
 def test_a_member_is_taken_from_its_archive(checkout: Path) -> None:
-    archive = io.BytesIO()
-    with zipfile.ZipFile(archive, "w") as opened:
+    zipped, tarred, other = io.BytesIO(), io.BytesIO(), io.BytesIO()
+    with zipfile.ZipFile(zipped, "w") as opened:
         opened.writestr("inside/member.csv", CONTENT)
         opened.writestr("../escaped.csv", b"no")
-    data.fetch("toy/member", download=gives(archive.getvalue()))
-    assert leftovers(checkout) == [checkout / "data" / "raw" / "toy" / "member.csv"]
-
-
-def test_a_member_is_taken_from_a_tar_file_too(checkout: Path) -> None:
-    archive = io.BytesIO()
-    with tarfile.open(fileobj=archive, mode="w:gz") as opened:
+    with tarfile.open(fileobj=tarred, mode="w:gz") as opened_tar:
         member = tarfile.TarInfo("inside/member.csv")
         member.size = len(CONTENT)
-        opened.addfile(member, io.BytesIO(CONTENT))
-    assert data.fetch("toy/member", download=gives(archive.getvalue())).read_bytes() == CONTENT
-
-
-def test_an_archive_without_its_member_is_named(checkout: Path) -> None:
-    archive = io.BytesIO()
-    with zipfile.ZipFile(archive, "w") as opened:
+        opened_tar.addfile(member, io.BytesIO(CONTENT))
+    with zipfile.ZipFile(other, "w") as opened:
         opened.writestr("other.csv", CONTENT)
-    with pytest.raises(DataError, match=r"toy\.zip holds no readable 'inside/member\.csv'"):
+    for archive in (zipped, tarred):
         data.fetch("toy/member", download=gives(archive.getvalue()))
-
-
-def test_no_network_is_a_missing_dataset_with_what_to_do(checkout: Path) -> None:
-    from requests.exceptions import ConnectionError as NoAnswer
-
-    def fails(url: str, file: Path) -> None:
-        raise NoAnswer("unreachable")
-
-    with pytest.raises(
-        DataMissingError, match="did not answer.*data/raw/ or a folder named by PSYCHLM_DATA"
-    ):
-        data.fetch("toy/answers", download=fails)
-    assert not leftovers(checkout)
+        target = checkout / "data" / "raw" / "toy" / "member.csv"
+        assert leftovers(checkout) == [target] and target.read_bytes() == CONTENT
+        target.unlink()
+    with pytest.raises(DataError, match=r"toy\.zip holds no readable 'inside/member\.csv'"):
+        data.fetch("toy/member", download=gives(other.getvalue()))
 
 
 def test_a_dataset_without_an_address_says_where_it_comes_from(checkout: Path) -> None:
     with pytest.raises(DataMissingError, match="no public address in this form: made from toys"):
         data.path("toy/shelf")
-
-
-def test_a_full_disk_leaves_nothing_half_written(checkout: Path) -> None:
-    def fills_the_disk(url: str, file: Path) -> None:
-        Path(file).write_bytes(CONTENT[:5])
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    with pytest.raises(DataError, match="No space left on device.*nothing half-written"):
-        data.fetch("toy/answers", download=fills_the_disk)
-    assert not leftovers(checkout)
 
 
 def test_a_cache_that_cannot_be_written_is_named(checkout: Path) -> None:
@@ -186,16 +179,6 @@ def test_a_cache_that_cannot_be_written_is_named(checkout: Path) -> None:
     )  # root may write to any folder
     with pytest.raises(DataError, match="cannot be stored under .*raw.*PSYCHLM_DATA"):
         data.fetch("toy/answers", download=gives(CONTENT))
-
-
-def test_an_interrupted_download_leaves_nothing(checkout: Path) -> None:
-    def interrupted(url: str, file: Path) -> None:
-        Path(file).write_bytes(CONTENT[:5])
-        raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        data.fetch("toy/answers", download=interrupted)
-    assert not leftovers(checkout)
 
 
 def test_fingerprints_follow_the_files(checkout: Path) -> None:

@@ -296,25 +296,3 @@ def convergence(history: pd.DataFrame) -> pd.DataFrame:
     rows["n_examples"] = rows.groupby("member")["n_examples"].cumsum()
     best = rows.loc[rows.groupby("member")["development_accuracy"].idxmax()]
     return best.set_index("member")[["epoch", "n_examples", "development_accuracy"]]
-
-
-def rank_discrepancies(difficulty: pd.Series, by_length: pd.Series) -> pd.DataFrame:
-    """Rank examples by two difficulties, those farthest apart first (Lalor 2020, section 6.4.1).
-
-    Returns
-    -------
-    DataFrame, indexed by example
-        ``rank`` and ``length_rank`` (1 is the easiest, ties share their mean) and ``delta``, the
-        absolute difference.
-
-    Raises
-    ------
-    FrameError
-        If an example has only one of the two difficulties.
-    """
-    unmatched = difficulty.index.symmetric_difference(by_length.index)
-    if len(unmatched):
-        raise FrameError(f"examples {format_names(unmatched)} have only one of two difficulties")
-    ranks = pd.DataFrame({"rank": difficulty.rank(), "length_rank": by_length.rank()})
-    ranks["delta"] = (ranks["rank"] - ranks["length_rank"]).abs()
-    return ranks.loc[difficulty.index].sort_values("delta", ascending=False, kind="stable")

@@ -73,39 +73,6 @@ def soft_labels(counts: pd.DataFrame) -> pd.DataFrame:
     return counts.div(totals, axis=0)
 
 
-def gold_probability(soft: pd.DataFrame, gold: pd.Series) -> pd.Series:
-    """Return the crowd's probability of each item's gold label (Lalor 2020, Figure 4.1).
-
-    Raises
-    ------
-    FrameError
-        If an item has no gold label, or one that is no column of ``soft``.
-    """
-    gold = gold.reindex(soft.index)
-    unlabelled = soft.index[~gold.isin(soft.columns)]
-    if len(unlabelled):
-        raise FrameError(
-            f"items {format_names(unlabelled)} have no gold label among {list(soft.columns)}; "
-            "correct or drop them"
-        )
-    values = soft.to_numpy()[np.arange(len(soft)), soft.columns.get_indexer(gold)]
-    return pd.Series(values, index=soft.index, name="gold_probability")
-
-
-def entropy(soft: pd.DataFrame) -> pd.Series:
-    """Return the entropy of each distribution in nats (Lalor 2020, equation 4.4)."""
-    values = -rel_entr(soft.to_numpy(float), 1.0).sum(axis=1)
-    return pd.Series(values, index=soft.index, name="entropy_nats")
-
-
-def kl_divergence(p: np.ndarray, q: np.ndarray) -> np.ndarray:
-    """Return D(p || q) = sum p log(p / q) over the last axis in nats; infinite where only q is 0.
-
-    Lalor (2020, section 4.4.3) prints the sum with a minus sign, which would make it negative.
-    """
-    return rel_entr(p, q).sum(axis=-1)
-
-
 def draw_workers(
     labels: pd.DataFrame,
     sizes: Sequence[int],
@@ -182,8 +149,9 @@ def divergence(
         D_{KL}(P \| Q_n) = \sum_y P(y) \log \frac{P(y)}{Q_n(y)}, \quad
         Q_n(y) = \frac{N_y^{(n)} + \alpha}{n + K \alpha}
 
-    for K classes. The paper does not say what it does with a label that the sub-sample lacks, whose
-    divergence is infinite without the pseudo-count :math:`\alpha`.
+    for K classes (printed with a minus sign, which would make it negative). The paper does not say
+    what it does with a label that the sub-sample lacks, whose divergence is infinite without the
+    pseudo-count :math:`\alpha`.
 
     Parameters
     ----------
@@ -202,7 +170,7 @@ def divergence(
     raised = drawn + smoothing
     totals = raised.sum(axis=-1, keepdims=True)
     estimate = np.divide(raised, totals, out=np.zeros(raised.shape), where=totals > 0)
-    each = kl_divergence(soft_labels(counts).to_numpy(), estimate)
+    each = rel_entr(soft_labels(counts).to_numpy(), estimate).sum(axis=-1)
     index = pd.MultiIndex.from_product([range(len(drawn)), sizes], names=["run", "n_labels"])
     columns = {
         "divergence_nats": each.mean(-1).ravel(),

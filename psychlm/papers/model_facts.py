@@ -75,12 +75,13 @@ def presentations(
     asked: pd.DataFrame, *, n_wrong: int = N_WRONG, n_extra: int = N_EXTRA, seed: int = SEED
 ) -> dict[str, pd.DataFrame]:
     """Return items under the confusion probes and with their choices listed, by presentation."""
-    changed = {"no question": confusion.no_question(asked, seed=seed, shuffle=True)}
+    options: dict[str, Any] = {"seed": seed, "shuffle": True}
+    changed = {"no question": confusion.perturb(asked, "no-question", **options)}
     for number in range(1, n_wrong + 1):
-        wrong = confusion.wrong_question(asked, seed=seed + number, shuffle=True)
-        changed[f"wrong question {number}"] = wrong
-    changed["no right answer"] = confusion.no_right_answer(asked, seed=seed)
-    changed["more choices"] = confusion.more_choices(asked, n_extra, seed=seed)
+        options["seed"] = seed + number
+        changed[f"wrong question {number}"] = confusion.perturb(asked, "wrong-question", **options)
+    changed["no right answer"] = confusion.perturb(asked, "no-right-answer", seed=seed)
+    changed["more choices"] = confusion.perturb(asked, "more-choices", seed=seed, n_extra=n_extra)
     return changed | {"listed": asked, "listed, more choices": changed["more choices"]}
 
 

@@ -319,8 +319,8 @@ def inoculate(
             key = json.dumps(identity | cell, sort_keys=True)
             file = Path(folder) / f"{hashlib.sha256(key.encode()).hexdigest()[:32]}.json"
             if file.is_file():
-                result = read_cell(file, cell, len(test))
-                n_resumed += result is not None
+                result = json.loads(file.read_text(encoding="utf-8"))
+                n_resumed += 1
         if result is None:
             # The first k questions in an order that depends on the seed: larger k hold the smaller.
             rng = np.random.default_rng(cell["seed"])
@@ -341,7 +341,7 @@ def inoculate(
             if file is not None:
                 file.parent.mkdir(parents=True, exist_ok=True)
                 with atomic_write(file) as part:
-                    part.write_text(json.dumps({"cell": cell, **result}), encoding="utf-8")
+                    part.write_text(json.dumps(result), encoding="utf-8")
         results.append(result)
     scores = pd.DataFrame(results, columns=["new", "original", "test"])
     scores.insert(2, "average", (scores["new"] + scores["original"]) / 2)
@@ -413,23 +413,6 @@ def accuracies(model: Any, parts: dict[str, pd.DataFrame]) -> dict[str, Any]:
         results[name] = float(grade(parts[name], scores).mean())
     with warnings.catch_warnings(action="ignore", category=RuntimeWarning):  # of ties
         return results | {"predictions": predictions(scores).tolist()}
-
-
-def read_cell(file: Path, cell: dict[str, Any], n_test: int) -> dict[str, Any] | None:
-    """Return the stored result of a cell, or None, with a warning, where the file is broken."""
-    try:
-        content = json.loads(file.read_text(encoding="utf-8"))
-        result = {name: float(content[name]) for name in ("new", "original", "test")}
-        if content["cell"] == cell and len(content["predictions"]) == n_test:
-            return result | {"predictions": content["predictions"]}
-    except (ValueError, KeyError, TypeError):
-        pass
-    warnings.warn(
-        f"{file} cannot be read as a cell of this sweep, and is computed again",
-        RuntimeWarning,
-        stacklevel=3,
-    )
-    return None
 
 
 @dataclass(frozen=True, eq=False)

@@ -21,7 +21,6 @@ from __future__ import annotations
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import reduce
 from typing import Any
 
 import numpy as np
@@ -57,17 +56,16 @@ class ChanceTest:
     chance: float  # mean of 1 / number of choices
     n_items: int
     n_tied: int
-    p: float  # two-sided, exact: a sum of binomials, one for each number of choices
-    p_chi2: float  # of a chi-square test of the same counts
+    p: float  # two-sided, exact
+    p_chi2: float  # of a chi-square test of the counts by number of choices
 
 
 def against_chance(scores: pd.DataFrame, answers: pd.DataFrame | pd.Series) -> ChanceTest:
     """Test how often the pseudo-correct choice is picked against 1/n for an item of n choices.
 
-    Items may have different numbers of choices. The count of picks is then a sum of binomial
-    counts, one for each number of choices; its exact distribution is their convolution, and the
-    two-sided p-value sums the probabilities of all counts that are no likelier than the observed
-    one (with equal numbers, :func:`scipy.stats.binomtest`).
+    Items may have different numbers of choices. The count of picks is then Poisson-binomial, and
+    the two-sided p-value sums the probabilities of all counts that are no likelier than the
+    observed one (with equal numbers, :func:`scipy.stats.binomtest`).
 
     Parameters
     ----------
@@ -88,18 +86,15 @@ def against_chance(scores: pd.DataFrame, answers: pd.DataFrame | pd.Series) -> C
         return ChanceTest(nan, nan, nan, nan, 0, int(tied.sum()), nan, nan)
     picked, size = grade(answers, clear).to_numpy(), n_choices(clear)
     k = int(picked.sum())
-    # Counts by number of choices: exact test, and chi-square.
+    # The count of picks is a sum of coins of unequal chances: sum what is no likelier than k.
+    pmf = scipy_stats.poisson_binom(1 / size).pmf(np.arange(n + 1))
+    p = float(min(1.0, pmf[pmf <= pmf[k] * (1 + 1e-7)].sum()))  # the tolerance of binomtest
     sizes, group = np.unique(size, return_inverse=True)
     total, hits = np.bincount(group), np.bincount(group, picked)
-    pmfs = [
-        scipy_stats.binom.pmf(np.arange(m + 1), m, 1 / q) for m, q in zip(total, sizes, strict=True)
-    ]
-    pmf = reduce(np.convolve, pmfs)
-    p = float(min(1.0, pmf[pmf <= pmf[k] * (1 + 1e-7)].sum()))  # the tolerance of binomtest
     expected = np.column_stack([total / sizes, total - total / sizes])
     chi2 = ((np.column_stack([hits, total - hits]) - expected) ** 2 / expected).sum()
-    low, high = proportion_confint(k, n, method="wilson")
     p_chi2 = float(scipy_stats.chi2.sf(chi2, len(sizes)))
+    low, high = proportion_confint(k, n, method="wilson")
     chance = float((1 / size).mean())
     return ChanceTest(k / n, float(low), float(high), chance, n, int(tied.sum()), p, p_chi2)
 
@@ -261,8 +256,8 @@ def bias_decomposition(
     ----------
     presentations : sequence of (items, scores)
         At least two presentations of the same choices under prompts to which none is right: items
-        perturbed by ``confusion.no_question`` or ``wrong_question``, shuffled, and the scores of
-        these items.
+        perturbed by ``confusion.perturb`` (no question, or a wrong one), shuffled, and the scores
+        of these items.
 
     Returns
     -------
@@ -344,106 +339,7 @@ def bias_decomposition(
     return BiasDecomposition(coefficients, shares, choice**0.5, noise**0.5, bool(fit.converged))
 
 
-@dataclass(frozen=True)
-class Paralysis:
-    """The drop in confidence in the right choice when choices are added; positive means less
-    confidence after."""
-
-    drop: stats.Interval  # mean over items of confidence before less after
-    effect: float  # mean of the drops over their standard deviation (Cohen's d for pairs)
-    p: float  # Wilcoxon's signed-rank test of the drops, two-sided
-    own: stats.Interval  # the part of the drop within the item's own choices: a change of mind
-    own_effect: float
-    p_own: float
-    renormalisation: stats.Interval  # the other part, taken away by renormalising over more choices
-    equal_draw: stats.Interval  # drop if an added choice drew as much as the mean incorrect one
-    n_items: int
-    items: pd.DataFrame  # by item: before, after, drop, own, renormalisation, equal_draw
-
-
 def choice_paralysis(
-    before: pd.DataFrame,
-    after: pd.DataFrame,
-    answers: pd.DataFrame | pd.Series,
-    *,
-    rng: np.random.Generator,
-    n_boot: int = 2000,
-) -> Paralysis:
-    """Compare the confidence in the right choice before and after choices were added (Definition
-    2).
-
-    With c the confidence before, d that after, and r that after among the item's own choices alone
-    (the softmax of their scores), the drop c - d is the sum of c - r (``own``) and r - d
-    (``renormalisation``). A model that scores each choice by itself has r = c: its whole drop is
-    arithmetic. ``equal_draw`` is c - c / (1 + m (1 - c)/(n - 1)) for m choices added to n: it shows
-    whether those added draw more or less than the item's own incorrect ones, and has no test, since
-    it is exact for an item but not for a mean of items.
-
-    Parameters
-    ----------
-    before : DataFrame, items x choices
-        Scores of the original items.
-    after : DataFrame, items x choices
-        Scores of the perturbed items in the source's order, those added behind
-        (``confusion.in_source_order``).
-    answers : DataFrame or Series
-        The original items, or their answers by item.
-
-    Raises
-    ------
-    FrameError
-        If the items differ, or an item has no more choices after than before.
-    """
-    before, after = check_scores(before), check_scores(after)
-    if not before.index.equals(after.index):
-        raise frames.FrameError(
-            "before and after hold different items, or another order; align them"
-        )
-    n, m = n_choices(before), n_choices(after) - n_choices(before)
-    if (m < 1).any():
-        names = frames.format_names(before.index[m < 1])
-        raise frames.FrameError(f"items {names} have no more choices after than before")
-    place = answer_places(answers, before)
-    mine = after.where(np.arange(after.shape[1]) < n[:, None])
-    rows = np.arange(len(n))
-    c, d, r = (confidences(scores).to_numpy()[rows, place] for scores in (before, after, mine))
-    items = pd.DataFrame(
-        {
-            "before": c,
-            "after": d,
-            "drop": c - d,
-            "own": c - r,
-            "renormalisation": c - d - (c - r),
-            "equal_draw": c - c / (1 + m * (1 - c) / (n - 1)),
-        },
-        index=before.index,
-    )
-    intervals = {
-        name: _mean_interval(items[name], rng=rng, n_boot=n_boot)
-        for name in ("drop", "own", "renormalisation", "equal_draw")
-    }
-    effects, p = {}, {}
-    for name in ("drop", "own"):
-        values, spread = items[name], items[name].std()
-        effects[name] = float(values.mean() / spread) if spread > CONFIDENCE_NOISE else float("nan")
-        # Differences of rounding size count as none; exact for up to 50 without ties, as R's
-        # wilcox.test.
-        values = values[values.abs() >= CONFIDENCE_NOISE]
-        exact = len(values) <= 50 and not values.abs().duplicated().any()
-        method = "exact" if exact else "asymptotic"
-        p[name] = float(scipy_stats.wilcoxon(values, method=method).pvalue) if len(values) else 1.0
-    return Paralysis(
-        **intervals,
-        effect=effects["drop"],
-        own_effect=effects["own"],
-        p=p["drop"],
-        p_own=p["own"],
-        n_items=len(items),
-        items=items,
-    )
-
-
-def paralysis_by_number(
     before: pd.DataFrame,
     after: Mapping[int, pd.DataFrame],
     answers: pd.DataFrame | pd.Series,
@@ -451,32 +347,92 @@ def paralysis_by_number(
     rng: np.random.Generator,
     n_boot: int = 2000,
 ) -> pd.DataFrame:
-    """Return choice paralysis as a function of the number of choices added.
+    """Compare the confidence in the right choice before and after choices were added (Definition
+    2), by the number of choices added.
+
+    With c the confidence before, d that after, and r that after among the item's own choices alone
+    (the softmax of their scores), the drop c - d is the sum of c - r (``own``, a change of mind)
+    and r - d (``renormalisation`` over more choices). A model that scores each choice by itself has
+    r = c: its whole drop is arithmetic. ``equal_draw`` is c - c / (1 + m (1 - c)/(n - 1)) for m
+    choices added to n, the drop if an added choice drew as much as the mean incorrect one: it shows
+    whether those added draw more or less than the item's own incorrect ones, and has no test, since
+    it is exact for an item but not for a mean of items.
 
     Parameters
     ----------
-    after : mapping from the number of choices added to scores in the source's order
-        As :func:`choice_paralysis` takes them.
+    before : DataFrame, items x choices
+        Scores of the original items.
+    after : mapping from the number of choices added to DataFrame, items x choices
+        Scores of the perturbed items in the source's order, those added behind
+        (``confusion.in_source_order``).
+    answers : DataFrame or Series
+        The original items, or their answers by item.
 
     Returns
     -------
     DataFrame
-        By ``n_extra``: ``before``, ``after`` (mean confidences), ``drop`` with ``low`` and
-        ``high``, ``effect``, ``p``, ``p_holm`` (over the rows), ``own``, ``own_effect``, ``p_own``,
-        ``renormalisation``, ``equal_draw``.
+        By ``n_extra``, means over items: ``before``, ``after``, ``drop`` with ``low`` and ``high``,
+        ``effect`` (mean over standard deviation of the drops: Cohen's d for pairs), ``p``
+        (Wilcoxon's signed-rank test of the drops, two-sided) and ``p_holm`` (over the rows);
+        ``own`` with ``own_low``, ``own_high``, ``own_effect`` and ``p_own``; ``renormalisation``
+        and ``equal_draw``.
+
+    Raises
+    ------
+    FrameError
+        If the items differ, or an item has no more choices after than before.
     """
+    before = check_scores(before)
+    n, place = n_choices(before), answer_places(answers, before)
+    item = np.arange(len(n))
     rows = {}
     for number, scores in after.items():
-        one = choice_paralysis(before, scores, answers, rng=rng, n_boot=n_boot)
-        means = one.items[["before", "after", "drop"]].mean()
-        rows[number] = means.to_dict() | {"low": one.drop.low, "high": one.drop.high}
-        rows[number] |= {"effect": one.effect, "p": one.p, "own": one.own.estimate}
-        rows[number] |= {"own_effect": one.own_effect, "p_own": one.p_own}
-        rows[number]["renormalisation"] = one.renormalisation.estimate
-        rows[number]["equal_draw"] = one.equal_draw.estimate
+        scores = check_scores(scores)
+        if not before.index.equals(scores.index):
+            raise frames.FrameError(
+                "before and after hold different items, or another order; align them"
+            )
+        m = n_choices(scores) - n
+        if (m < 1).any():
+            names = frames.format_names(before.index[m < 1])
+            raise frames.FrameError(f"items {names} have no more choices after than before")
+        mine = scores.where(np.arange(scores.shape[1]) < n[:, None])
+        c, d, r = (confidences(frame).to_numpy()[item, place] for frame in (before, scores, mine))
+        parts = {
+            "drop": pd.Series(c - d),
+            "own": pd.Series(c - r),
+            "renormalisation": pd.Series(c - d - (c - r)),
+            "equal_draw": pd.Series(c - c / (1 + m * (1 - c) / (n - 1))),
+        }
+        means = {name: _mean_interval(part, rng=rng, n_boot=n_boot) for name, part in parts.items()}
+        drop, own = means["drop"], means["own"]
+        (effect, p), (own_effect, p_own) = map(_paired_test, (parts["drop"], parts["own"]))
+        rows[number] = {
+            "before": c.mean(),
+            "after": d.mean(),
+            **{"drop": c.mean() - d.mean(), "low": drop.low, "high": drop.high},
+            **{"effect": effect, "p": p, "p_holm": np.nan},
+            **{"own": own.estimate, "own_low": own.low, "own_high": own.high},
+            **{"own_effect": own_effect, "p_own": p_own},
+            **{name: means[name].estimate for name in ("renormalisation", "equal_draw")},
+        }
     table = pd.DataFrame.from_dict(rows, orient="index").rename_axis("n_extra")
-    table.insert(table.columns.get_loc("p") + 1, "p_holm", stats.holm(table["p"]))
-    return table
+    return table.assign(p_holm=stats.holm(table["p"]))
+
+
+def _paired_test(differences: pd.Series) -> tuple[float, float]:
+    """Return Cohen's d for pairs, and the p-value of Wilcoxon's test.
+
+    Differences of rounding size count as none; the test is exact for up to 50 without ties, as R's
+    wilcox.test.
+    """
+    spread = differences.std()
+    effect = differences.mean() / spread if spread > CONFIDENCE_NOISE else np.nan
+    values = differences[differences.abs() >= CONFIDENCE_NOISE]
+    exact = len(values) <= 50 and not values.abs().duplicated().any()
+    method = "exact" if exact else "asymptotic"
+    p = scipy_stats.wilcoxon(values, method=method).pvalue if len(values) else 1.0
+    return float(effect), float(p)
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,11 @@
 """The four confusion probes of Shen & Kejriwal (2022): items in, perturbed items out.
 
-Two change the prompt (:func:`no_question`, :func:`wrong_question`), two the choices
-(:func:`no_right_answer`, :func:`more_choices`). What is borrowed comes from the other items given,
-so pass one benchmark at a time. Texts that differ in case or white space only count as the same.
+``no-question`` removes the prompt; ``wrong-question`` puts that of another item, to which none of
+the item's choices is a right answer by the key of any item. ``no-right-answer`` replaces the right
+choice by an incorrect one of another item, and ``more-choices`` adds such ones: with another
+prompt, different from all the item's own, and right for its prompt by no key. What is borrowed
+comes from the other items given, so pass one benchmark at a time. Texts that differ in case or
+white space only count as the same.
 
 Every probe returns an items frame with these columns beside those it was given:
 
@@ -128,6 +131,18 @@ class ItemArrays:
             drawn[row] = rng.choice(fitting)
         return drawn
 
+    def draw_questions(self, seed: int) -> Ints:
+        """Draw for every item one with another prompt, to which none of its choices is right."""
+
+        def allowed(rows: Ints, donors: Ints) -> Bools:
+            own = self.codes[rows]
+            prompts = np.broadcast_to(self.prompt[donors][:, None], own.shape)
+            answered = self.is_right(prompts, own) & (own >= 0)
+            return (self.prompt[rows] != self.prompt[donors]) & ~answered.any(axis=1)
+
+        rng, everyone = np.random.default_rng([seed, 0]), np.arange(len(self.items))
+        return self.draw(everyone, allowed, rng, "a question that its choices do not answer")
+
     def draw_choices(self, n: int, seed: int) -> Ints:
         """Draw n different incorrect choices of other items for every item, shape (items, n).
 
@@ -166,33 +181,30 @@ def drop_unfit(items: pd.DataFrame) -> tuple[pd.DataFrame, pd.Series]:
     return items[~items["item_id"].isin(reasons.index)], reasons
 
 
-def _arrays(items: pd.DataFrame) -> ItemArrays:
-    """Return items as arrays; refuse items that were perturbed before or cannot be perturbed."""
-    if present := [column for column in ADDED_COLUMNS if column in items.columns]:
-        raise FrameError(f"the items hold columns {present} already: perturb the original items")
-    arrays = ItemArrays(items)
-    reasons = arrays.unfit()
-    if len(reasons):
-        first = reasons.iloc[0]
-        names = arrays.items["item_id"].iloc[reasons.index[reasons == first]]
-        raise FrameError(
-            f"items {format_names(names)} cannot be perturbed ({first}); leave them out: "
-            "confusion.drop_unfit(items)"
-        )
-    return arrays
-
-
-def no_question(items: pd.DataFrame, *, seed: int = 0, shuffle: bool = False) -> pd.DataFrame:
-    """Remove the question: the prompt becomes the empty string, and no choice is right any more.
+def perturb(
+    items: pd.DataFrame,
+    probe: Probe,
+    *,
+    seed: int = 0,
+    n_extra: int = 1,
+    shuffle: bool | None = None,
+) -> pd.DataFrame:
+    """Apply a probe to items of one benchmark.
 
     Parameters
     ----------
     items : DataFrame
-        An items frame, of one benchmark.
+        An items frame.
+    probe : str
+        One of those that the module describes.
     seed : int
         Fixes what is drawn and the order of the choices.
-    shuffle : bool
-        Put the choices in random order; they keep their order by default.
+    n_extra : int
+        Choices that ``"more-choices"`` adds. With one seed they are nested: those of ``n_extra=2``
+        are that of ``n_extra=1`` and another one, so that confidences compare item by item.
+    shuffle : bool, optional
+        Put the choices in random order. By default where choices change: else the substitute would
+        stand in the right one's place, and those added stand last.
 
     Returns
     -------
@@ -201,154 +213,77 @@ def no_question(items: pd.DataFrame, *, seed: int = 0, shuffle: bool = False) ->
 
     Raises
     ------
+    ValueError
+        If the probe is unknown, or ``n_extra`` is below 1.
     FrameError
-        If the items break their contract, hold duplicate choices, or were perturbed before.
+        If the items break their contract, cannot be perturbed (:func:`drop_unfit`) or were before;
+        or if for some item there is nothing to borrow: in natural language inference, say, every
+        choice answers some pair, and no question is wrong.
 
     Examples
     --------
     >>> items = pd.DataFrame(
     ...     {"item_id": ["a"], "prompt": ["2 + 2?"], "choices": [["4", "5"]], "answer": [0]}
     ... )
-    >>> no_question(items)[["item_id", "prompt", "choices"]].values.tolist()
+    >>> perturb(items, "no-question")[["item_id", "prompt", "choices"]].values.tolist()
     [['a|no-question', '', ['4', '5']]]
     """
-    arrays = _arrays(items)
-    no_donors = np.empty((len(arrays.items), 0), np.intp)
-    return _perturbed(arrays, "no-question", arrays.own, no_donors, seed, shuffle, prompt="")
-
-
-def wrong_question(items: pd.DataFrame, *, seed: int = 0, shuffle: bool = False) -> pd.DataFrame:
-    """Ask another item's question of the same choices, so that none of them is right.
-
-    The prompt is drawn from the items with another prompt to which none of the item's choices is a
-    right answer, by the key of any item with that prompt. Parameters and result are as in
-    :func:`no_question`.
-
-    Raises
-    ------
-    FrameError
-        If for some item there is no such prompt: in natural language inference, say, every choice
-        answers some pair. Else as in :func:`no_question`.
-    """
-    arrays = _arrays(items)
-    codes = arrays.codes
-
-    def allowed(rows: Ints, donors: Ints) -> Bools:
-        prompts = np.broadcast_to(arrays.prompt[donors][:, None], codes[rows].shape)
-        answered = arrays.is_right(prompts, codes[rows]) & (codes[rows] >= 0)
-        return (arrays.prompt[rows] != arrays.prompt[donors]) & ~answered.any(axis=1)
-
-    rng, everyone = np.random.default_rng([seed, 0]), np.arange(len(arrays.items))
-    donors = arrays.draw(everyone, allowed, rng, "a question that its choices do not answer")
-    prompt = arrays.items["prompt"].to_numpy(object)[donors]
-    name = "wrong-question"
-    return _perturbed(arrays, name, arrays.own, donors[:, None], seed, shuffle, prompt=prompt)
-
-
-def no_right_answer(items: pd.DataFrame, *, seed: int = 0, shuffle: bool = True) -> pd.DataFrame:
-    """Replace the right choice by an incorrect one of another item, so that no choice is right.
-
-    The substitute is the pseudo-correct choice. It is drawn from the incorrect choices of items
-    with another prompt; it is none of the item's choices, and right for its prompt by no key.
-    Parameters and result are as in :func:`no_question`; choices are shuffled by default, or the
-    substitute would stand in the right one's place.
-
-    Raises
-    ------
-    FrameError
-        If for some item there is no such choice. Else as in :func:`no_question`.
-    """
-    arrays = _arrays(items)
-    substitute = arrays.draw_choices(1, seed)
-    own = arrays.own.copy()
-    own[np.arange(len(own)), arrays.answer] = substitute[:, 0]
-    return _perturbed(arrays, "no-right-answer", own, arrays.owner[substitute], seed, shuffle)
-
-
-def more_choices(
-    items: pd.DataFrame, n_extra: int = 1, *, seed: int = 0, shuffle: bool = True
-) -> pd.DataFrame:
-    """Add incorrect choices of other items; the right one stays and is right.
-
-    Choices are drawn as in :func:`no_right_answer`, all different. With one seed they are nested:
-    those of ``n_extra=2`` are that of ``n_extra=1`` and another one, so that confidences can be
-    compared item by item.
-
-    Parameters
-    ----------
-    n_extra : int
-        Number of added choices, at least 1 (the paper's question is how confidence falls with it).
-    shuffle : bool
-        Put the choices in random order; else the added ones stand last.
-
-    Raises
-    ------
-    FrameError
-        As in :func:`no_right_answer`.
-    ValueError
-        If ``n_extra`` is below 1.
-    """
-    if n_extra < 1:
-        raise ValueError(f"n_extra is {n_extra}; more choices means at least one more")
-    arrays = _arrays(items)
-    extra = arrays.draw_choices(n_extra, seed)
-    own, donors = np.hstack([arrays.own, extra]), arrays.owner[extra]
-    return _perturbed(arrays, f"more-choices-{n_extra}", own, donors, seed, shuffle)
-
-
-def perturb(items: pd.DataFrame, probe: Probe, *, seed: int = 0, n_extra: int = 1) -> pd.DataFrame:
-    """Apply a probe by its name; ``n_extra`` is for ``"more-choices"`` alone.
-
-    Raises
-    ------
-    ValueError
-        If the probe is unknown.
-    FrameError
-        As the probe itself.
-    """
-    if probe == "more-choices":
-        return more_choices(items, n_extra, seed=seed)
-    functions = {
-        "no-question": no_question,
-        "wrong-question": wrong_question,
-        "no-right-answer": no_right_answer,
-    }
-    if probe not in functions:
-        raise ValueError(f"probe {probe!r} is unknown; choose one of {', '.join(PROBES)}")
-    return functions[probe](items, seed=seed)
-
-
-def _perturbed(
-    arrays: ItemArrays,
-    probe: str,
-    chosen: Ints,
-    donors: Ints,
-    seed: int,
-    shuffle: bool,
-    prompt: str | NDArray[np.object_] | None = None,
-) -> pd.DataFrame:
-    """Return the perturbed frame: ``chosen`` holds which of the N choices each item has now."""
+    if probe not in PROBES or n_extra < 1:
+        raise ValueError(
+            f"probe is {probe!r} and n_extra {n_extra}; they are one of {', '.join(PROBES)}, and "
+            "1 or more"
+        )
+    if present := [column for column in ADDED_COLUMNS if column in items.columns]:
+        raise FrameError(f"the items hold columns {present} already: perturb the original items")
+    arrays = ItemArrays(items)
+    items, everyone = arrays.items, np.arange(len(arrays.items))
+    reasons = arrays.unfit()
+    if len(reasons):
+        first = reasons.iloc[0]
+        names = items["item_id"].iloc[reasons.index[reasons == first]]
+        raise FrameError(
+            f"items {format_names(names)} cannot be perturbed ({first}); leave them out: "
+            "confusion.drop_unfit(items)"
+        )
+    # What the probe changes: the prompt, or which of the N choices each item has.
+    name: str = probe
+    prompt, chosen = items["prompt"].to_numpy(object), arrays.own
+    donors = np.empty((len(items), 0), np.intp)
+    if probe == "no-question":
+        prompt = np.full(len(items), "", dtype=object)
+    elif probe == "wrong-question":
+        donors = arrays.draw_questions(seed)[:, None]
+        prompt = prompt[donors[:, 0]]
+    else:
+        borrowed = arrays.draw_choices(n_extra if probe == "more-choices" else 1, seed)
+        donors = arrays.owner[borrowed]
+        if probe == "more-choices":
+            name, chosen = f"{probe}-{n_extra}", np.hstack([chosen, borrowed])
+        else:
+            chosen = chosen.copy()
+            chosen[everyone, arrays.answer] = borrowed[:, 0]
     # Random ranks order the choices; places without a choice (-1) go last.
-    present, column = chosen >= 0, np.arange(chosen.shape[1])
+    present_at, column = chosen >= 0, np.arange(chosen.shape[1])
+    shuffle = not probe.endswith("-question") if shuffle is None else shuffle
     rng = np.random.default_rng([seed, 2])
     rank = rng.random(chosen.shape) if shuffle else np.zeros(chosen.shape)
-    order = np.argsort(np.where(present, rank, 2), axis=1, kind="stable")
-    sizes = present.sum(axis=1).tolist()
+    order = np.argsort(np.where(present_at, rank, 2), axis=1, kind="stable")
+    sizes = present_at.sum(axis=1).tolist()
     texts = np.take_along_axis(arrays.text[chosen], order, axis=1).tolist()
     # Positions among the source's choices, and -1, -2 ... for those added behind them.
     n_own = arrays.own.shape[1]
     sources = np.where(column < n_own, column, n_own - column - 1)[order].tolist()
     pseudo = (order == arrays.answer[:, None]).argmax(axis=1)
-    ids, items = arrays.items["item_id"], arrays.items
+    ids = items["item_id"]
     return items.assign(
-        item_id=ids.astype(str) + f"|{probe}",
-        prompt=items["prompt"] if prompt is None else prompt,
+        item_id=ids.astype(str) + f"|{name}",
+        prompt=prompt,
         choices=[row[:n] for row, n in zip(texts, sizes, strict=True)],
         answer=pseudo,
-        probe=probe,
+        probe=name,
         source_item_id=ids,
         pseudo_answer=pseudo,
-        has_right_answer=probe.startswith("more-choices"),
+        has_right_answer=probe == "more-choices",
         order=[row[:n] for row, n in zip(sources, sizes, strict=True)],
         donors=ids.to_numpy(object)[donors].tolist(),
     )

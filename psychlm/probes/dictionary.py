@@ -32,9 +32,11 @@ import gzip
 import os
 import re
 import zlib
+from base64 import b64decode
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -127,6 +129,17 @@ class Dictionary:
         """The entries that have an example sentence or usage."""
         return self.entries[self.entries["example"].notna()]
 
+    def header(self) -> dict[str, Any]:
+        """Return what was read, for the manifest beside a probe's files."""
+        return {
+            "source": "GCIDE",
+            "entries": len(self.entries),
+            "with_examples": len(self.with_examples),
+            "records": self.n_records,
+            "example_kinds": self.with_examples["example_kind"].value_counts().to_dict(),
+            "broken": self.broken.to_dict(),
+        }
+
 
 def find(path: str | Path | None = None) -> Path:
     """Return ``gcide.dict.dz`` (or ``gcide.dict``): the one named, a variable's, or the system's.
@@ -180,19 +193,15 @@ def read(path: str | Path | None = None, *, first: int | None = None) -> Diction
         ) from error
     # The index: headword, offset and length, in dictd's base 64. Headwords that begin with 00- are
     # dictd's own notes. Several headwords may lead to one record, which is read once.
-    letters = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
-    digit = {letter: value for value, letter in enumerate(letters)}
     broken: Counter[str] = Counter()
     bounds: set[tuple[int, int]] = set()
     for line in index.read_text(encoding="latin-1").split("\n"):
         if not line or line.startswith("00-"):
             continue
         try:
-            offset, length = (
-                sum(64**place * digit[letter] for place, letter in enumerate(reversed(number)))
-                for number in line.split("\t")[1:]
-            )
-        except (KeyError, ValueError):  # a letter that is no digit; more or fewer than two numbers
+            numbers = [number.rjust(8, "A") for number in line.split("\t")[1:]]  # A is 0
+            offset, length = (int.from_bytes(b64decode(n, validate=True)) for n in numbers)
+        except ValueError:  # a letter that is no digit; more or fewer than two numbers
             offset, length = -1, 0
         if length > 0 and offset + length <= len(raw):
             bounds.add((offset, length))
@@ -312,13 +321,10 @@ class DictionaryProbe:
         See :func:`build`.
     left_out : Series
         Senses that became no question, by reason, in the order in which reasons were applied.
-    n_entries, n_with_examples : int
     """
 
     items: pd.DataFrame
     left_out: pd.Series
-    n_entries: int
-    n_with_examples: int
 
 
 def shows(word: str, text: str, forms: str = "") -> str | None:
@@ -431,23 +437,22 @@ def build(
     n_senses = (types == "sense").sum(axis=1)
     order = rng.permuted(np.tile(np.arange(N_CHOICES), (len(golds), 1)), axis=1)
     placed = np.take_along_axis(types, order, axis=1)
-    items = golds[["cluster", "word", "pos"]].reset_index(drop=True)
-    items = items.assign(
-        probe="dictionary",
-        hops=0,
-        distractor_set=np.where(n_senses > 0, "sense", "random"),
-        distractor_distance=0,
-        distractor_types=placed[placed != "answer"].reshape(-1, N_CHOICES - 1).tolist(),
-        n_senses=n_senses,
-    )
     examples = zip(golds["example"], golds["shown"], strict=True)
-    front = {
-        "item_id": "dictionary:" + golds["entry_id"].to_numpy(),
-        "prompt": [PROMPT.format(sentence=text, shown=word) for text, word in examples],
-        "choices": np.take_along_axis(texts, order, axis=1).tolist(),
-        "answer": order.argmin(axis=1),
-    }
-    items = pd.concat([pd.DataFrame(front), items], axis=1)
+    items = pd.DataFrame(
+        {
+            "item_id": "dictionary:" + golds["entry_id"].to_numpy(),
+            "prompt": [PROMPT.format(sentence=text, shown=word) for text, word in examples],
+            "choices": np.take_along_axis(texts, order, axis=1).tolist(),
+            "answer": order.argmin(axis=1),
+            **{name: golds[name].to_numpy() for name in ("cluster", "word", "pos")},
+            "probe": "dictionary",
+            "hops": 0,
+            "distractor_set": np.where(n_senses > 0, "sense", "random"),
+            "distractor_distance": 0,
+            "distractor_types": placed[placed != "answer"].reshape(-1, N_CHOICES - 1).tolist(),
+            "n_senses": n_senses,
+        }
+    )
     # Split, whole words at a time.
     sizes_of_words = items["cluster"].value_counts(sort=False).sort_index()
     sizes_of_words = sizes_of_words.iloc[rng.permutation(len(sizes_of_words))]
@@ -455,9 +460,7 @@ def build(
     up_to = sizes_of_words.cumsum()
     parts = np.select([up_to <= n_train, up_to <= n_train + n_dev], ["train", "dev"], "test")
     items["split"] = items["cluster"].map(pd.Series(parts, index=up_to.index)).to_numpy()
-    counts_left_out = pd.Series(left_out, name="senses", dtype=int)
-    n_entries, n_examples = len(dictionary.entries), len(dictionary.with_examples)
-    return DictionaryProbe(check_items(items), counts_left_out, n_entries, n_examples)
+    return DictionaryProbe(check_items(items), pd.Series(left_out, name="senses", dtype=int))
 
 
 def _other_senses(

@@ -14,7 +14,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, fields, replace
-from functools import cache, cached_property
+from functools import cache
 from itertools import chain, pairwise
 from typing import NamedTuple
 
@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from psychlm.probes.wordnet import Bools, Ints, IsaGraph, Lists, Pairs, WordNet, any_by_row
+from psychlm.probes.wordnet import Bools, Ints, IsaGraph, Lists, WordNet, any_by_row
 
 KINDS = ("random", "sister", "hypernym", "hyponym", "matched")
 N_DISTRACTORS = 4
@@ -150,12 +150,6 @@ class Questions:
     def __len__(self) -> int:
         return len(self.concept)
 
-    @cached_property
-    def holds_stem(self) -> Pairs:
-        """The pairs (question, stem) of stems that stand in a question."""
-        row, stem = self.question_stems.expand(np.arange(len(self)))
-        return Pairs(row, stem, int(stem.max(initial=0)) + 1)
-
     def take(self, keep: Bools) -> Questions:
         """Return the questions for which ``keep`` is true."""
         rows = np.flatnonzero(keep)
@@ -174,33 +168,30 @@ class ChoiceRules:
 
     def __init__(self, wordnet: WordNet, graph: IsaGraph) -> None:
         self.graph, self.stemmer = graph, Stemmer()
-        # Words: all of a concept's, and the first few that a choice shows.
+        # Words: the first few, which a choice shows. Stems: of the definition, of the shown words,
+        # of both.
         node, word = graph.words_of.expand(np.arange(graph.n))
         shown = np.arange(len(node)) - graph.words_of.starts[node] < SHOWN_WORDS
-        self.has_word = Pairs(node, word, graph.n_words)
         self.shown = Lists.from_pairs(node[shown], word[shown], graph.n)
-        self.shows_word = Pairs(node[shown], word[shown], graph.n_words)
-        # Stems: of the definition, of the shown words, of both.
         gloss = wordnet.concepts["gloss"]
         self.gloss = self.stemmer.lists(gloss)
         self.shown_stems = self.stemmer.lists(" ".join(words) for words in shown_words(wordnet))
-        n_stems = len(self.stemmer) + 1
-        in_gloss = self.gloss.expand(np.arange(graph.n))
-        in_shown = self.shown_stems.expand(np.arange(graph.n))
-        self.gloss_has = Pairs(*in_gloss, n_stems)
+        in_gloss, in_shown = (
+            stems.expand(np.arange(graph.n)) for stems in (self.gloss, self.shown_stems)
+        )
         node, stem = np.concatenate([in_gloss, in_shown], axis=1)
-        self.choice_has = Pairs(node, stem, n_stems)
+        self.choice_stems = Lists.from_pairs(node, stem, graph.n)
         # Definitions: unique, unlike all others, free of the concept's own words.
         folded = gloss.str.lower().str.replace(r"\W+", " ", regex=True).str.strip()
         self.sound = (~folded.duplicated(keep=False) & (folded != "")).to_numpy()
         first, second = near_pairs(self.gloss, len(self.stemmer), NEARLY_THE_SAME)
-        self.near = Pairs(np.concatenate([first, second]), np.concatenate([second, first]), graph.n)
-        self.unlike_others = self.sound.copy()
-        self.unlike_others[self.near.keys // graph.n] = False
-        self.names_itself = any_by_row(in_shown[0], self.gloss_has.contain(*in_shown), graph.n)
+        pair = np.concatenate([first, second]), np.concatenate([second, first])
+        self.near = Lists.from_pairs(*pair, graph.n)
+        self.unlike_others = self.sound & (np.diff(self.near.starts) == 0)
+        self.names_itself = any_by_row(in_shown[0], self.gloss.contain(*in_shown), graph.n)
         self.has_context = np.zeros(graph.n, dtype=bool)
         self.has_context[wordnet.contexts["node"]] = True
-        self.has_synonyms = np.bincount(self.has_word.keys // graph.n_words, minlength=graph.n) > 1
+        self.has_synonyms = np.diff(graph.words_of.starts) > 1
 
     def may_answer(self, probe: str, *, filter_leaks: bool = False) -> Bools:
         """Return which concepts could be keys of a probe; its distractors are drawn from these.
@@ -218,16 +209,18 @@ class ChoiceRules:
     def alike(self, first: Ints, second: Ints) -> Bools:
         """Return which pairs cannot both be choices: equal, a common word, near definitions."""
         row, word = self.shown.expand(first)
-        common = any_by_row(row, self.shows_word.contain(second[row], word), len(first))
+        common = any_by_row(row, self.shown.contain(second[row], word), len(first))
         return (first == second) | self.near.contain(first, second) | common
 
     def leaks(self, questions: Questions, row: Ints, node: Ints) -> Bools:
         """Return which choices hold a content word of what is asked, or one of the question."""
         entry, stem = self.shown_stems.expand(node)
-        in_question = any_by_row(entry, questions.holds_stem.contain(row[entry], stem), len(row))
+        in_question = any_by_row(
+            entry, questions.question_stems.contain(row[entry], stem), len(row)
+        )
         if questions.probe == "synonymy":
             return in_question
-        holds = self.gloss_has if questions.probe == "definitions" else self.choice_has
+        holds = self.gloss if questions.probe == "definitions" else self.choice_stems
         entry, stem = questions.word_stems.expand(row)
         holds_word = any_by_row(entry, holds.contain(node[entry], stem), len(row))
         return holds_word if questions.probe == "definitions" else holds_word | in_question
@@ -236,10 +229,10 @@ class ChoiceRules:
         """Return which concepts would be right answers too, in any sense of the words shown."""
         concept, word = questions.concept[row], questions.word[row]
         if questions.probe == "definitions":  # another sense of the word in question
-            return (concept == node) | self.has_word.contain(node, word)
+            return (concept == node) | self.graph.words_of.contain(node, word)
         entry, shown = self.shown.expand(node)
         if questions.probe == "synonymy":  # a word of the concept itself
-            own = self.has_word.contain(concept[entry], shown)
+            own = self.graph.words_of.contain(concept[entry], shown)
             return (concept == node) | any_by_row(entry, own, len(row))
         pairs, words = (concept, node), (word[entry], shown)
         if questions.probe == "hyponymy":

@@ -1,9 +1,9 @@
 """Sets of questions on disk, and samples of them for training and testing.
 
-Questions are stored as JSON lines in ARC's layout, ``<probe>/<split>.jsonl``, so that other tools
-can read them; further columns (concept, hops, distractors ...) follow ARC's. Source,
-seed, recipe and what was left out stand in ``manifest.json``: a reader of ARC expects a question on
-every line.
+Questions are written as JSON lines in ARC's layout, ``<probe>/<split>.jsonl``, so that other tools
+and :func:`psychlm.corpora.read_arc` can read them; further columns (concept, hops, distractors ...)
+follow ARC's. Source, seed, recipe and what was left out stand in ``manifest.json``: a reader of ARC
+expects a question on every line.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import numpy as np
 import pandas as pd
 
 from psychlm import data
-from psychlm.corpora import read_arc, read_items, write_arc
+from psychlm.corpora import read_items, write_arc
 from psychlm.frames import FrameError, check_items
 from psychlm.probes import dictionary, wordnet
 from psychlm.probes.wordnet_qa import Builder, Recipe
@@ -64,37 +64,6 @@ def write(items: pd.DataFrame, folder: str | Path, header: dict[str, Any]) -> li
     return [folder / "manifest.json", *(folder / name for name in sizes)]
 
 
-def read(folder: str | Path) -> pd.DataFrame:
-    """Read all questions that :func:`write` wrote to a folder, as one items frame.
-
-    ``attrs["manifest"]`` holds the manifest.
-
-    Raises
-    ------
-    FrameError
-        If there is no manifest, or a file does not have the manifest's number of questions.
-    """
-    folder = Path(folder)
-    try:
-        manifest = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
-        sizes = dict(manifest["questions"])
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise FrameError(
-            f"{folder} has no sound manifest.json ({type(error).__name__}); "
-            "`psychlm probes build wordnet --out ...` writes one"
-        ) from error
-    parts = {name: read_arc(folder / name) for name in sizes}
-    wrong = {name: len(part) for name, part in parts.items() if len(part) != sizes[name]}
-    if wrong:
-        raise FrameError(
-            f"files in {folder} hold other numbers of questions than its manifest says: {wrong}; "
-            "build them anew"
-        )
-    items = check_items(pd.concat(parts.values(), ignore_index=True))
-    items.attrs["manifest"] = manifest
-    return items
-
-
 @dataclass(frozen=True, eq=False)
 class Gathered:
     """Questions of WordNetQA and DictionaryQA.
@@ -107,7 +76,7 @@ class Gathered:
     biased : DataFrame
         DictionaryQA built the wrong way (distractors without examples).
     about : dict
-        The manifests: "wordnet", "dictionary", "biased".
+        What :func:`write` puts into a manifest: "wordnet", "dictionary", "biased".
     """
 
     items: pd.DataFrame
@@ -146,29 +115,18 @@ def gather(
     FrameError
         If a probe has no questions for training, development or test.
     """
+    senses = cache(lambda: dictionary.read(first=records))  # read once for both sets of questions
 
     def from_wordnet() -> tuple[pd.DataFrame, dict[str, Any]]:
         recipe = Recipe(seed=seed, max_concepts=n_concepts, max_distance=2)
         built = Builder(wordnet.load(pos=pos)).build(recipe)
         return built.items, built.header()
 
-    @cache
-    def senses() -> dictionary.Dictionary:  # read once for both sets of questions
-        return dictionary.read(first=records)
-
     def from_dictionary(biased: bool) -> tuple[pd.DataFrame, dict[str, Any]]:
         source, rng = senses(), np.random.default_rng(seed)
         built = dictionary.build(source, rng, n_items=most, distractors_without_examples=biased)
-        return built.items, {
-            "source": "GCIDE",
-            "seed": seed,
-            "entries": built.n_entries,
-            "with_examples": built.n_with_examples,
-            "records": source.n_records,
-            "example_kinds": source.with_examples["example_kind"].value_counts().to_dict(),
-            "broken": source.broken.to_dict(),
-            "left_out": built.left_out.to_dict(),
-        }
+        left_out = built.left_out.to_dict()
+        return built.items, source.header() | {"seed": seed, "left_out": left_out}
 
     def kept(name: str, source: Path, make: Callable) -> pd.DataFrame:
         # The name ends in digits that change with this code and with the source's files.
@@ -177,13 +135,16 @@ def gather(
             digest.update(module.read_bytes())
         for file in sorted(source.glob("data.*")) if source.is_dir() else [source]:
             digest.update(f"{file} {file.stat().st_size}".encode())
-        place = Path(folder) / f"{name}-{digest.hexdigest()[:12]}"
-        try:
-            return read(place)
-        except (FrameError, data.DataError, OSError):  # not there, or not whole
-            items, header = make()
-            write(items, place, header)
-            return read(place)
+        table = Path(folder) / f"{name}-{digest.hexdigest()[:12]}.parquet"
+        if not table.is_file():
+            items, about = make()
+            items = items.sort_values(["probe", "split"], kind="stable", ignore_index=True)
+            items.attrs |= about
+            table.parent.mkdir(parents=True, exist_ok=True)
+            with data.atomic_write(table) as part:
+                items.to_parquet(part)
+        items = pd.read_parquet(table)
+        return items.assign(choices=items["choices"].map(list))
 
     size = f"{seed}-{records or 'all'}-{most or 'all'}"
     gcide = dictionary.find()
@@ -200,8 +161,7 @@ def gather(
             f"n_concepts={n_concepts} leaves {list(sizes.index[empty])} without questions in one "
             f"of {list(sizes.columns)}; ask for more concepts"
         )
-    about = {name: questions.attrs["manifest"] for name, questions in sets.items()}
-    return Gathered(items, sets["biased"], about)
+    return Gathered(items, sets["biased"], {name: own.attrs for name, own in sets.items()})
 
 
 def science(n: int, *, seed: int) -> pd.DataFrame:
@@ -214,9 +174,7 @@ def science(n: int, *, seed: int) -> pd.DataFrame:
     FrameError
         If there are fewer.
     """
-    parts = []
-    for name in SCIENCE:
-        parts.append(read_items(name)[_ITEM].assign(source=name))
+    parts = [read_items(name)[_ITEM].assign(source=name) for name in SCIENCE]
     together = pd.concat(parts, ignore_index=True)
     if len(together) < n:
         raise FrameError(f"there are {len(together)} science questions, not {n}; ask for fewer")

@@ -48,25 +48,10 @@ HOW_TO_GET = (
     "the like (an argument, `--wordnet` on the shell, or the variable PSYCHLM_WORDNET)"
 )
 PARTS = ("noun", "verb", "adj", "adv")
+N_LEXNAMES = 45  # lexicographer files (lexnames(5WN))
 FILES = [
     *(f"{kind}.{part}" for kind in ("data", "index") for part in PARTS),
     *(f"{part}.exc" for part in PARTS),
-]
-# The lexicographer files in the order of their numbers (lexnames(5WN)); Debian ships no list
-NOUN_FILES = (
-    "Tops act animal artifact attribute body cognition communication event feeling food group "
-    "location motive object person phenomenon plant possession process quantity relation shape "
-    "state substance time"
-)
-VERB_FILES = (
-    "body change cognition communication competition consumption contact creation emotion motion "
-    "perception possession social stative weather"
-)
-LEXNAMES = [
-    *("adj.all", "adj.pert", "adv.all"),
-    *(f"noun.{name}" for name in NOUN_FILES.split()),
-    *(f"verb.{name}" for name in VERB_FILES.split()),
-    "adj.ppl",
 ]
 # A word with inner hyphens, apostrophes and points: "U.S", "9-11"
 TOKEN = re.compile(r"[^\W_]+(?:['’.-][^\W_]+)*")
@@ -164,9 +149,8 @@ def open_reader(folder: Path) -> Iterator[Any]:
         """Supply two lists that Debian does not ship: lexicographer files, maps to versions."""
 
         def open(self, file: str) -> Any:
-            if file == "lexnames":
-                rows = (f"{i:02d}\t{name}\t0\n" for i, name in enumerate(LEXNAMES))
-                return io.StringIO("".join(rows))
+            if file == "lexnames":  # numbers will do: their names are not read here
+                return io.StringIO("".join(f"{i:02d}\t{i:02d}\t0\n" for i in range(N_LEXNAMES)))
             return super().open(file)
 
         def map_wn(self, version: str = "wordnet") -> None:
@@ -311,7 +295,10 @@ Bools = NDArray[np.bool_]
 
 @dataclass(frozen=True)
 class Lists:
-    """Lists of integers stored end to end: list i is ``values[starts[i]:starts[i + 1]]``."""
+    """Lists of integers stored end to end: list i is ``values[starts[i]:starts[i + 1]]``.
+
+    They are a relation between rows and values too, with a vectorised test of membership.
+    """
 
     starts: Ints
     values: Ints
@@ -341,25 +328,22 @@ class Lists:
         """Return one list."""
         return self.values[self.starts[row] : self.starts[row + 1]]
 
+    @cached_property
+    def _pairs(self) -> tuple[Ints, int]:
+        """The pairs (row, value) as sorted keys ``row * n + value``, and n."""
+        n = int(self.values.max(initial=0)) + 1
+        row, value = self.expand(np.arange(len(self.starts) - 1))
+        return np.unique(row * n + value), n
 
-class Pairs:
-    """A set of pairs of integers with a vectorised membership test.
-
-    A pair is stored as the key ``first * n_second + second`` in a sorted array.
-    """
-
-    def __init__(self, first: Ints, second: Ints, n_second: int) -> None:
-        self.n_second = n_second
-        self.keys = np.unique(np.asarray(first, dtype=np.int64) * n_second + second)
-
-    def contain(self, first: Ints, second: Ints) -> Bools:
-        """Return for each pair whether it belongs to the set."""
-        if not len(self.keys):
-            return np.zeros(len(first), dtype=bool)
-        keys = np.asarray(first, dtype=np.int64) * self.n_second + second
-        place = np.minimum(np.searchsorted(self.keys, keys), len(self.keys) - 1)
-        # A second member beyond the range would be taken for another pair's.
-        return (self.keys[place] == keys) & (np.asarray(second) < self.n_second)
+    def contain(self, rows: Ints, values: Ints) -> Bools:
+        """Return for each pair of row and value whether the row's list holds the value."""
+        keys, n = self._pairs
+        if not len(keys):
+            return np.zeros(len(rows), dtype=bool)
+        wanted = np.asarray(rows, dtype=np.int64) * n + values
+        place = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
+        # A value beyond the range would be taken for another row's.
+        return (keys[place] == wanted) & (np.asarray(values) < n)
 
 
 def any_by_row(rows: Ints, hit: Bools, n: int) -> Bools:
@@ -453,24 +437,19 @@ class IsaGraph:
         self._families: dict[tuple[str, int], Lists] = {}
 
     @cached_property
-    def _isa_or_instance(self) -> Closure:
-        """The closure of ISA and instance links: "Paris" below "city" and all that is above it."""
-        return closure(np.concatenate([self.isa, self.instance_of]), self.n)
+    def isa_or_instance(self) -> Lists:
+        """What any chain of ISA and instance links leads up to: from "Paris" to "city" and on."""
+        whole = closure(np.concatenate([self.isa, self.instance_of]), self.n)
+        return Lists.from_pairs(whole.below, whole.above, self.n)
 
     @cached_property
-    def isa_or_instance(self) -> Pairs:
-        """The pairs (below, above) that any chain of ISA and instance links joins."""
-        return Pairs(self._isa_or_instance.below, self._isa_or_instance.above, self.n)
-
-    @cached_property
-    def word_isa(self) -> Pairs:
-        """The pairs of words (below, above) with senses that stand so, or with a common sense."""
-        everything = np.arange(self.n)
-        below = np.concatenate([self._isa_or_instance.below, everything])
-        above = np.concatenate([self._isa_or_instance.above, everything])
+    def word_isa(self) -> Lists:
+        """The words above each word in some sense, and those with a sense in common."""
+        below, above = self.isa_or_instance.expand(np.arange(self.n))
+        below, above = (np.concatenate([nodes, np.arange(self.n)]) for nodes in (below, above))
         pair, upper = self.words_of.expand(above)
         entry, lower = self.words_of.expand(below[pair])
-        return Pairs(lower, upper[entry], self.n_words)
+        return Lists.from_pairs(lower, upper[entry], self.n_words)
 
     def family(self, direction: str, hops: int) -> Lists:
         """Return, for every concept, the concepts exactly so many hops "above" or "below" it."""
@@ -482,19 +461,12 @@ class IsaGraph:
         return self._families[direction, hops]
 
     @cached_property
-    def _sorted_hops(self) -> tuple[Ints, Ints]:
-        keys = self.up.above * self.n + self.up.below
-        order = np.argsort(keys)
-        return keys[order], self.up.hops[order]
+    def _hops(self) -> sparse.csr_array:
+        return sparse.csr_array((self.up.hops, (self.up.below, self.up.above)), (self.n, self.n))
 
     def hops(self, below: Ints, above: Ints) -> Ints:
         """Return the fewest hops from each concept up to another; 0 where no chain leads there."""
-        keys, hops = self._sorted_hops
-        if not len(keys):
-            return np.zeros(len(below), dtype=np.int64)
-        wanted = np.asarray(above, dtype=np.int64) * self.n + below
-        place = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
-        return np.where(keys[place] == wanted, hops[place], 0)
+        return np.asarray(self._hops[below, above]) if len(below) else np.zeros(0, dtype=np.int64)
 
     def sister_distance(self, concepts: Ints, others: Ints) -> Ints:
         """Return the smallest l with ``others[i]`` in SISTER_l(``concepts[i]``), 0 for no sister.

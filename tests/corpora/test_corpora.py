@@ -4,6 +4,7 @@ long tables, and exclusions counted by hand."""
 import numpy as np
 import pandas as pd
 import pytest
+import tiny_dundee
 
 from psychlm import frames
 from psychlm.corpora import reading_times as corpora
@@ -81,20 +82,12 @@ def test_lags_never_cross_a_text_or_a_gap():
 
 
 def dundee_files(folder):
-    """Write one text of six words on two lines, read by one person, in the original layout."""
+    """Write one text of six words on two lines, read by one person."""
     words = ["Are", "tourists", "enticed", "by", "these", '"ads?"']
-    lines = [
-        f"{word} 1 1 {1 + i // 3} {1 + i % 3} {i + 1} {10 * i} 5 5 0 0 0 {i + 1} 1"
-        for i, word in enumerate(words)
-    ]
-    (folder / "tx01wrdp.dat").write_text("\n".join(lines), encoding="latin-1")
-    fixations = "1 200, 2 180, 2 90, *Blink 60, 4 210, 3 150, 4 120, 6 250, 6 30"
-    rows = ["WORD TEXT LINE OLEN WLEN XPOS WNUM FDUR OBLP WDLP LAUN TXFR"]
-    for word, ms in (fixation.split() for fixation in fixations.split(", ")):
-        blink = f"*Blink -99 -99 -99 -99 -99 -99 {ms} -99 -99 -99 -99"
-        on_word = word.isdigit() and f"{words[int(word) - 1]} 1 1 3 3 12 {word} {ms} 1 1 -99 4"
-        rows.append(on_word or blink)
-    (folder / "sa01ma1p.dat").write_text("\n".join(rows), encoding="latin-1")
+    fixations = "1 200, 2 180, 2 90, 0 60, 4 210, 3 150, 4 120, 6 250, 6 30"
+    pairs = [tuple(map(int, pair.split())) for pair in fixations.split(", ")]
+    tiny_dundee.write_text(folder, "01", words, per_line=3)
+    tiny_dundee.write_fixations(folder, "sa01", words, pairs)
 
 
 def test_the_dundee_layout_gives_first_fixations_gazes_and_totals(tmp_path):

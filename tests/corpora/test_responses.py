@@ -34,11 +34,6 @@ def test_facts_are_below_five_megabytes_and_hold_no_words() -> None:
             assert not table["word_shape"].str.contains(r"[^\Wa0_]").any()
 
 
-def test_an_unknown_table_of_facts_is_named() -> None:
-    with pytest.raises(data.DataError, match=r"no table of facts 'x/y'; there are .*lalor2016"):
-        data.facts("x/y")
-
-
 def test_facts_that_were_read_are_listed_with_their_fingerprint() -> None:
     data.forget_asked()
     corpora.lalor2018()
@@ -46,16 +41,15 @@ def test_facts_that_were_read_are_listed_with_their_fingerprint() -> None:
     assert None not in data.asked().values()
 
 
-def test_responses_need_neither_share_nor_network(monkeypatch: pytest.MonkeyPatch) -> None:
-    def absent(name: str) -> None:
-        raise data.DataMissingError(name)
-
-    monkeypatch.setattr(data, "path", absent)
+@pytest.mark.usefixtures("no_data")
+def test_responses_need_neither_share_nor_network() -> None:
     study = corpora.laverghetta2021()
     assert corpora.lalor2016(4).graded.shape == (976, 90)
     assert corpora.metabench("arc").shape == (4280, 100)
     with pytest.raises(data.DataMissingError):
         study.wording()
+    with pytest.raises(data.DataError, match=r"no table of facts 'x/y'; there are .*lalor2016"):
+        data.facts("x/y")
 
 
 def test_laverghetta2021_has_its_published_sizes() -> None:
@@ -132,14 +126,10 @@ def test_lsat6_has_its_thousand_people_and_published_margins() -> None:
 @pytest.mark.needs_share
 @pytest.mark.parametrize("reader", ["ucl", "natural_stories", "provo"])
 def test_a_corpus_without_its_text_gives_the_same_numbers_and_no_surprisal(
-    monkeypatch: pytest.MonkeyPatch, reader: str
+    request: pytest.FixtureRequest, reader: str
 ) -> None:
     whole = getattr(reading_times, reader)()
-
-    def absent(name: str) -> None:
-        raise data.DataMissingError(name)
-
-    monkeypatch.setattr(data, "path", absent)
+    request.getfixturevalue("no_data")
     bare = getattr(reading_times, reader)()
     pd.testing.assert_frame_equal(bare.readings, whole.readings)
     if whole.surprisals is not None:

@@ -6,8 +6,6 @@ released sentences.
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 import pandas as pd
 import pytest
@@ -17,14 +15,6 @@ from psychlm.corpora import reading_times
 from psychlm.corpora import text as word_corpora
 from psychlm.lm import word_models
 from psychlm.lm.word_models import Training
-
-
-@pytest.fixture
-def nothing_at_hand(monkeypatch: pytest.MonkeyPatch) -> None:
-    def missing(name: str) -> Path:
-        raise data.DataMissingError(name)
-
-    monkeypatch.setattr(data, "path", missing)
 
 
 def test_the_perplexity_of_a_markov_chain_is_that_of_its_own_transitions() -> None:
@@ -49,11 +39,6 @@ def test_words_that_training_does_not_hold_are_unknown_in_all_parts() -> None:
     )
 
 
-def test_a_corpus_that_is_not_known_is_named() -> None:
-    with pytest.raises(ValueError, match=r"no corpus is named \['ptb'\]"):
-        word_corpora.read(["ptb"], 100, seed=1)
-
-
 def test_networks_are_named_as_in_the_paper_and_learn() -> None:
     chain, best = word_corpora.markov(2000, 5, seed=2)
     sizes = [8, 4]
@@ -65,8 +50,10 @@ def test_networks_are_named_as_in_the_paper_and_learn() -> None:
     assert all(0.9 * best < model.perplexity < 6.5 for model in trained)
 
 
-@pytest.mark.usefixtures("nothing_at_hand")
-def test_a_corpus_that_cannot_be_had_is_an_error() -> None:
+@pytest.mark.usefixtures("no_data")
+def test_a_corpus_that_cannot_be_had_or_is_not_known_is_an_error() -> None:
+    with pytest.raises(ValueError, match=r"no corpus is named \['ptb'\]"):
+        word_corpora.read(["ptb"], 100, seed=1)
     with pytest.raises(data.DataMissingError):
         word_corpora.read(["Penn Treebank"], 300, seed=1)
 

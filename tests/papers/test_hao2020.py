@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import tiny_dundee
 
 from psychlm import data
 from psychlm import reading_times as reading
@@ -18,23 +19,13 @@ VOCABULARY = ["sun", "garden", "a", "window", "the", "tree", "understand", "rive
 def folder(tmp_path):
     """Two texts read by three people, who look longer at longer words, in the original layout."""
     rng = np.random.default_rng(5)
-    head = "WORD TEXT LINE OLEN WLEN XPOS WNUM FDUR OBLP WDLP LAUN TXFR"
     for text in ("01", "02"):
-        drawn = rng.choice(VOCABULARY, N_WORDS)
-        rows = [
-            f"{word} 1 1 {i // 8} {i % 8} {i} {i} {len(word)} {len(word)} 0 0 0 {i + 1} 1"
-            for i, word in enumerate(drawn)
-        ]
-        (tmp_path / f"tx{text}wrdp.dat").write_text("\n".join(rows), encoding="latin-1")
+        drawn = rng.choice(VOCABULARY, N_WORDS).tolist()
+        tiny_dundee.write_text(tmp_path, text, drawn, per_line=8)
         for person in ("sa", "sb", "sc"):
             times = 180 + 8 * np.array([len(word) for word in drawn]) + rng.normal(0, 20, N_WORDS)
-            rows = [
-                f"{word} 1 1 {len(word)} {len(word)} 0 {i + 1} {ms:.0f} 1 1 -99 1"
-                for i, (word, ms) in enumerate(zip(drawn, times, strict=True))
-                if rng.random() < 0.8
-            ]
-            file = tmp_path / f"{person}{text}ma1p.dat"
-            file.write_text("\n".join([head, *rows]), encoding="latin-1")
+            read = [(i + 1, ms) for i, ms in enumerate(times) if rng.random() < 0.8]
+            tiny_dundee.write_fixations(tmp_path, person + text, drawn, read)
     return tmp_path
 
 

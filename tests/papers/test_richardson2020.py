@@ -1,6 +1,5 @@
 """Partial-input baselines and inoculation. References: planted artefacts, scores by hand."""
 
-import json
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -49,11 +48,8 @@ class Told:
     def logprobs(self, items):
         share = self.original if items["item_id"].str.startswith("original").all() else self.new
         right = np.arange(len(items)) < round(share * len(items))
-        scores = np.zeros((len(items), 3))
-        scores[
-            np.arange(len(items)), np.where(right, items["answer"], (items["answer"] + 1) % 3)
-        ] = 1
-        return pd.DataFrame(scores, index=items["item_id"])
+        picked = np.where(right, items["answer"], (items["answer"] + 1) % 3)
+        return pd.DataFrame(np.eye(3)[picked], index=items["item_id"])
 
 
 @pytest.fixture
@@ -106,18 +102,10 @@ def test_the_choice_is_blind_to_the_test_items(parts):
 
 def test_add_some_adds_once_or_twice_as_many_questions_of_the_original_kind(parts):
     log = []
-    sweep = Sweep(
-        sizes=(10, 40), learning_rates=(0.1,), epochs=(1,), seeds=(0,), add_some=(0, 1, 2)
-    )
+    sweep = Sweep((10, 40), (0.1,), epochs=(1,), seeds=(0,), add_some=(0, 1, 2))
     done = inoculate(Told(log=log), *parts, sweep=sweep, more=items(80, "more"))
-    assert log == [
-        (10, 0, 1, 0),
-        (20, 10, 1, 0),
-        (30, 20, 1, 0),
-        (40, 0, 1, 0),
-        (80, 40, 1, 0),
-        (120, 80, 1, 0),
-    ]
+    trained = [(10, 0), (20, 10), (30, 20), (40, 0), (80, 40), (120, 80)]
+    assert log == [(n, n_added, 1, 0) for n, n_added in trained]
     assert done.best.groupby("add_some")["k"].apply(list).tolist() == [[0, 10, 40]] * 3
     with pytest.raises(FrameError, match="needs 80 items"):
         inoculate(Told(log=[]), *parts, sweep=sweep, more=items(79, "more"))
@@ -144,6 +132,8 @@ def test_a_killed_sweep_resumes_and_gives_what_it_would_have_given(parts, tmp_pa
     pd.testing.assert_frame_equal(resumed.cells, whole.cells)
     pd.testing.assert_frame_equal(resumed.best, whole.best)
     pd.testing.assert_frame_equal(resumed.predictions, whole.predictions)
+    graded = resumed.correct(parts[3])
+    np.testing.assert_allclose(graded.iloc[1:].mean(axis=1), resumed.cells["test"])
     assert not list(tmp_path.glob(".*"))  # nothing half-written
 
 
@@ -151,26 +141,9 @@ def test_cells_of_other_items_or_models_are_not_taken_for_this_sweeps(parts, tmp
     inoculate(Told(log=[]), *parts, sweep=SWEEP, folder=tmp_path)
     other = [parts[0].assign(prompt="another"), *parts[1:]]
     assert inoculate(Told(log=[]), *other, sweep=SWEEP, folder=tmp_path).n_resumed == 0
-    assert (
-        inoculate(
-            Told(log=[]), *parts, sweep=replace(SWEEP, batch_size=4), folder=tmp_path
-        ).n_resumed
-        == 0
-    )
-    assert (
-        inoculate(Told(log=[]), *parts, sweep=replace(SWEEP, sizes=(9,)), folder=tmp_path).n_resumed
-        == 8
-    )
-
-
-@pytest.mark.parametrize("content", ["", "{", "[]", json.dumps({"cell": {}, "new": 1})])
-def test_a_broken_cell_is_said_and_computed_anew(parts, tmp_path, content):
-    whole = inoculate(Told(log=[]), *parts, sweep=SWEEP, folder=tmp_path)
-    next(iter(tmp_path.glob("*.json"))).write_text(content)
-    with pytest.warns(RuntimeWarning, match="computed again"):
-        again = inoculate(Told(log=[]), *parts, sweep=SWEEP, folder=tmp_path)
-    assert again.n_resumed == 15
-    pd.testing.assert_frame_equal(again.cells, whole.cells)
+    for change, n_resumed in (({"batch_size": 4}, 0), ({"sizes": (9,)}, 8)):
+        again = inoculate(Told(log=[]), *parts, sweep=replace(SWEEP, **change), folder=tmp_path)
+        assert again.n_resumed == n_resumed
 
 
 def test_sweeps_that_would_report_what_they_learned_from_are_refused(parts):
@@ -182,21 +155,9 @@ def test_sweeps_that_would_report_what_they_learned_from_are_refused(parts):
         inoculate(Told(log=[]), next(shared), new, original, next(shared), sweep=SWEEP)
     with pytest.raises(FrameError, match="1 to 100 training items"):
         inoculate(Told(log=[]), *parts, sweep=Sweep(sizes=(101,)))
+    added = {"sweep": replace(SWEEP, add_some=(1,)), "more": pd.concat([original, items(99, "m")])}
     with pytest.raises(FrameError, match="by which the cost is computed"):
-        inoculate(
-            Told(log=[]),
-            *parts,
-            sweep=replace(SWEEP, add_some=(1,)),
-            more=pd.concat([original, items(99, "m")]),
-        )
-
-
-def test_graded_answers_of_every_cell_are_kept(parts):
-    done = inoculate(Told(log=[]), *parts, sweep=SWEEP)
-    graded = done.correct(parts[3])
-    assert graded.shape == (17, 50)
-    np.testing.assert_allclose(graded.iloc[1:].mean(axis=1), done.cells["test"])
-    assert graded.loc[-1].mean() == pytest.approx(done.before["test"])
+        inoculate(Told(log=[]), *parts, **added)
 
 
 def test_a_fine_tuned_checkpoint_is_inoculated_as_a_whole(tmp_path):
@@ -217,9 +178,8 @@ def test_choice_only_finds_a_planted_artefact(rng):
     found = richardson2020.partial_input_baseline("choice-only", train, test, seed=1, **SMALL)
     assert found.beats_chance
     assert found.flags
-    assert found.accuracy == pytest.approx(
-        0.6 + 0.4 / 5, abs=0.12
-    )  # marked ones known, the others guessed
+    # marked ones are known, the others guessed
+    assert found.accuracy == pytest.approx(0.6 + 0.4 / 5, abs=0.12)
     assert found.low < found.accuracy < found.high
     assert found.chance == pytest.approx(0.2)
 
@@ -241,22 +201,14 @@ def test_choices_that_are_known_to_be_wrong_are_flagged_as_those_known_to_be_rig
 
 @pytest.mark.parametrize(
     ("low", "high", "above", "below"),
-    [
-        (0.26, 0.4, True, False),
-        (0.24, 0.4, False, False),
-        (0.06, 0.16, False, False),
-        (0.06, 0.14, False, True),
-        (0.1, 0.3, False, False),
-    ],
+    [(0.26, 0.4, True, False), (0.24, 0.4, False, False), (0.06, 0.14, False, True)],
 )
 def test_both_directions_ask_for_the_margin_and_flag_only_what_never_sees_the_question(
     low, high, above, below
 ):
     for baseline in richardson2020.BASELINES:
-        nothing = pd.DataFrame()
-        said = richardson2020.BaselineResult(
-            baseline, "learned", 0.2, low, high, 0.2, 9, 9, nothing
-        )
+        values = (baseline, "learned", 0.2, low, high, 0.2, 9, 9, pd.DataFrame())
+        said = richardson2020.BaselineResult(*values)
         assert (said.beats_chance, said.below_chance) == (above, below)
         assert said.flags == ((above or below) and baseline in ("choice-only", "choice-to-choice"))
 
@@ -264,23 +216,16 @@ def test_both_directions_ask_for_the_margin_and_flag_only_what_never_sees_the_qu
 def test_clean_random_sets_are_hardly_ever_flagged():
     """Twenty sets without any artefact: one flag would be rare with 95 % intervals and a margin."""
     rng = np.random.default_rng(4)
-    recipe = {"epochs": 3, "patience": 1}
-    verdicts = [
-        richardson2020.partial_input_baseline(
-            "choice-only",
-            questions(rng, 100),
-            questions(rng, 200),
-            seed=seed,
-            size=8,
-            hidden=8,
-            **recipe,
+    recipe = {"epochs": 3, "patience": 1, "size": 8, "hidden": 8}
+    verdicts = []
+    for seed in range(20):
+        sets = questions(rng, 100), questions(rng, 200)
+        verdicts.append(
+            richardson2020.partial_input_baseline("choice-only", *sets, seed=seed, **recipe)
         )
-        for seed in range(20)
-    ]
     assert sum(verdict.flags for verdict in verdicts) == 0
-    assert np.mean([verdict.accuracy for verdict in verdicts]) == pytest.approx(
-        0.2, abs=4 * 0.4 / np.sqrt(4000)
-    )
+    mean = np.mean([verdict.accuracy for verdict in verdicts])
+    assert mean == pytest.approx(0.2, abs=4 * 0.4 / np.sqrt(4000))
 
 
 def test_a_word_shared_with_the_question_is_found_by_vector_similarity_and_flags_no_artefact(rng):

@@ -185,12 +185,7 @@ def test_all_questions_on_a_word_stand_in_one_part_of_the_split(probe):
 
 
 def test_every_sense_is_a_question_or_counted_among_those_left_out(part, probe):
-    assert probe.n_entries == len(part.entries) == len(probe.items) + probe.left_out.sum()
-
-
-def test_the_same_seed_gives_the_same_questions(part, probe):
-    again = dictionary.build(part, np.random.default_rng(7), sizes=(300, 300))
-    pd.testing.assert_frame_equal(again.items, probe.items)
+    assert len(part.entries) == len(probe.items) + probe.left_out.sum()
 
 
 def test_a_sample_holds_whole_words(part, probe):
