@@ -102,7 +102,7 @@ def paths() -> Iterator[tuple[str, Callable[[str], np.ndarray]]]:
 
     def variational(device: str) -> pd.DataFrame:
         done = infer(plain, "2PL", device=device, max_iterations=6)
-        return done.fit.items.select_dtypes("number")
+        return done.items.select_dtypes("number")
 
     yield "irt variational", variational
 

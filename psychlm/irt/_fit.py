@@ -175,7 +175,7 @@ def fit(
     if algorithm == "vi":
         from psychlm.irt.variational import infer  # only for those who ask for it
 
-        return infer(responses, str(model), device=device, item_names=item_names).fit
+        return infer(responses, str(model), device=device, item_names=item_names)
     if algorithm != "logistic":
         torch_device(device)  # an unknown one is an error, and these compute on the CPU
         torch_device("cpu", "irt.fit")

@@ -20,8 +20,9 @@ complete data: a heavily damped one is a short step of EM's gradient version (La
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
 
 import numpy as np
 import pandas as pd
@@ -34,16 +35,15 @@ from psychlm.irt.curves import four_parameters
 from psychlm.irt.em import Settings
 from psychlm.irt.likelihood import (
     LARGEST_SLOPE,
-    STEEPEST,
     Posterior,
     QuadratureGrid,
     fine_posterior,
     integrate,
     quadrature_grid,
-    refined_grid,
+    resolve,
 )
 from psychlm.irt.priors import Beta, Prior
-from psychlm.irt.response_matrix import BLOCK_CELLS, KEPT_CELLS, MISSING
+from psychlm.irt.response_matrix import BLOCK_CELLS, MISSING
 from psychlm.irt.standard_errors import NEGLIGIBLE, POLYNOMIALS, orthonormal_polynomials
 
 BEFORE, AFTER = (0, 0, 0, 0, 1, 0), (0, 0, 0, 0, 0, 1)  # pads the first of three dimensions
@@ -63,107 +63,62 @@ class CategoryItems:
     """Items of one form; the rows of ``values`` are slope, intercepts (and asymptotes' logits)."""
 
     form: str  # "graded", "gpcm" or "logistic"
-    values: Tensor  # (n_kinds, n_items)
+    values: Tensor  # (n_kinds, n_items), or with values of their own at every theta as third axis
 
     def __getitem__(self, items: slice) -> CategoryItems:
         return CategoryItems(self.form, self.values[:, items])
 
-    def logits(self, theta: Tensor) -> Tensor:
-        """Return a theta + d_k of every intercept, (n_intercepts, n_items, n_theta)."""
-        d = self.values[1:2] if self.form == "logistic" else self.values[1:]
-        return self.values[0, :, None] * theta + d[..., None]
-
     def log_probability(self, theta: Tensor) -> Tensor:
-        """Return log P of every category, (n_items, n_categories, n_theta)."""
-        z = self.logits(theta)
+        """Return log P of every category at theta, (n_theta,) or by item; (n_items, n_cat, n)."""
+        values = self.values if self.values.ndim == 3 else self.values[..., None]
+        d = values[1:2] if self.form == "logistic" else values[1:]
+        z = values[0] * theta + d
         if self.form == "gpcm":
             return pad(z.cumsum(0), BEFORE).log_softmax(0).transpose(0, 1)
         if self.form == "graded":
             # s(x) - s(y) = s(x) s(-y) (1 - exp(y - x)): nothing cancels
-            d = self.values[1:, :, None]
             between = torch.log1p(-(d[1:] - d[:-1]).exp())
             above, below = pad(logsigmoid(z), BEFORE), pad(logsigmoid(-z), AFTER)
             return (above + below + pad(between, (0, 0, 0, 0, 1, 1))).transpose(0, 1)
-        low, high = self.values[2:, :, None]
+        low, high = values[2:]
         span = logsigmoid(high) + logsigmoid(-low) + torch.log1p(-(low - high).exp())
         log_q = torch.logaddexp(logsigmoid(-high), span + logsigmoid(-z[0]))
         log_p = torch.logaddexp(logsigmoid(low), span + logsigmoid(z[0]))
         return torch.stack([log_q, log_p], 1)
 
-    def by_logits(self, theta: Tensor) -> tuple[Tensor, Tensor]:
-        """Return first and second derivatives of log P by the logits, and by those of asymptotes.
+    def scores(self, theta: Tensor) -> Tensor:
+        """Return the derivatives of log P by the parameters, (n_kinds, n_items, n_cat, n_theta)."""
+        values = self.values[..., None].expand(-1, -1, len(theta)).clone().requires_grad_()
+        log_p = CategoryItems(self.form, values).log_probability(theta)
+        by_category = [
+            torch.autograd.grad(x.sum(), values, retain_graph=True)[0] for x in log_p.unbind(1)
+        ]
+        return torch.stack(by_category, 2)
 
-        Shapes (n_items, n_categories, n_theta, n_kinds - 1), and with n_kinds - 1 once more.
+    def curvature(self, theta: Tensor, counts: Tensor) -> Tensor:
+        """Return second derivatives of sum(counts log P) by the parameters, (n_kinds, n_kinds, n).
+
+        ``counts`` are those of answers by item, category and theta.
         """
-        z = self.logits(theta)
-        s, rest = z.sigmoid(), (-z).sigmoid()
-        n, k = len(self.values) - 1, torch.arange(len(self.values) - 1)
-        if self.form == "logistic":
-            # P = c + (u - c) s: derivatives of P, then those of log P and of log(1 - P).
-            (c, u), (not_c, not_u) = (
-                self.values[2:, :, None].sigmoid(),
-                (-self.values[2:, :, None]).sigmoid(),
-            )
-            of_c, of_u, bell = c * not_c, u * not_u, (s * rest)[0]
-            one = torch.stack([(u - c) * bell, of_c * rest[0], of_u * s[0]], -1)
-            two = torch.zeros(*one.shape, 3, dtype=z.dtype)
-            two[..., 0, 0] = (u - c) * bell * (rest - s)[0]
-            two[..., 0, 1] = two[..., 1, 0] = -of_c * bell
-            two[..., 0, 2] = two[..., 2, 0] = of_u * bell
-            two[..., 1, 1] = of_c * (not_c - c) * rest[0]
-            two[..., 2, 2] = of_u * (not_u - u) * s[0]
-            log_q, log_p = self.log_probability(theta).unbind(1)
-            inverse = torch.stack([-(-log_q).exp(), (-log_p).exp()], 1)[..., None]
-            first = inverse * one[:, None]
-            return first, inverse[..., None] * two[:, None] - outer(first)
-        size = (n + 1, z.shape[1], len(theta), n)
-        first, second = torch.zeros(size, dtype=z.dtype), torch.zeros(*size, n, dtype=z.dtype)
-        if self.form == "gpcm":
-            # The derivative by step k is whether x >= k, less its probability.
-            above = self.log_probability(theta).exp().transpose(0, 1).flip(0).cumsum(0).flip(0)[1:]
-            first[:] = (torch.arange(n + 1)[:, None] > k).double()[:, None, None] - above.permute(
-                1, 2, 0
-            )
-            later = torch.maximum(k, k[:, None])
-            second[:] = outer(above.permute(1, 2, 0)) - above.permute(1, 2, 0)[..., later]
-        else:
-            first[k + 1, ..., k] = rest
-            first[k, ..., k] = -s
-            second[k + 1, ..., k, k] = second[k, ..., k, k] = -s * rest
-            ratio = (self.values[2:] - self.values[1:-1]).exp()[..., None].expand_as(z[1:])
-            ratio = ratio / (1 - ratio)
-            curve, low, high = ratio * (1 + ratio), k[:-1], k[1:]
-            first[high, ..., low] += ratio
-            first[high, ..., high] -= ratio
-            second[high, ..., low, low] -= curve
-            second[high, ..., high, high] -= curve
-            second[high, ..., low, high] += curve
-            second[high, ..., high, low] += curve
-        return first.transpose(0, 1), second.transpose(0, 1)
+        values = self.values.clone().requires_grad_()
+        total = (counts * CategoryItems(self.form, values).log_probability(theta)).sum()
+        first = torch.autograd.grad(total, values, create_graph=True)[0]
+        rows = [torch.autograd.grad(row.sum(), values, retain_graph=True)[0] for row in first]
+        return torch.stack(rows)
 
-    def by_parameters(self, theta: Tensor) -> tuple[Tensor, Tensor]:
-        """Return first and second derivatives of log P by the parameters.
+    def by_ability(self, theta: Tensor, counts: Tensor) -> tuple[Tensor, Tensor]:
+        """Return derivatives of each item's sum(counts log P) by theta: first, second (n_items, n).
 
-        Shapes (n_items, n_categories, n_theta, n_kinds), and with n_kinds once more.
+        ``counts`` are those of answers by item, category and theta.
         """
-        one, two = self.by_logits(theta)
-        logits = slice(1 if self.form == "logistic" else None)  # those that the slope is part of
-        first = torch.cat([(theta * one[..., logits].sum(-1))[..., None], one], -1)
-        of_slope = theta[:, None] * two[..., logits, :].sum(-2)
-        corner = (theta * of_slope[..., logits].sum(-1))[..., None]
-        top = torch.cat([corner, of_slope], -1)[..., None, :]
-        return first, torch.cat([top, torch.cat([of_slope[..., None], two], -1)], -2)
-
-    def by_ability(self, theta: Tensor) -> tuple[Tensor, Tensor]:
-        """Return first and second derivatives of log P by theta, (n_items, n_categories, n)."""
-        one, two = self.by_logits(theta)
-        logits, a = slice(1 if self.form == "logistic" else None), self.values[0, :, None, None]
-        return a * one[..., logits].sum(-1), a**2 * two[..., logits, logits].sum((-1, -2))
+        theta = theta.expand(self.values.shape[1], -1).clone().requires_grad_()
+        total = (counts * self.log_probability(theta)).sum()
+        first = torch.autograd.grad(total, theta, create_graph=True)[0]
+        return first.detach(), torch.autograd.grad(first.sum(), theta)[0]
 
     def information(self, theta: Tensor) -> Tensor:
         """Return the Fisher information about ability, (n_theta, n_items), in 1 / logit^2."""
-        first, _ = self.by_ability(theta)
-        return (self.log_probability(theta).exp() * first**2).sum(1).T
+        return -self.by_ability(theta, self.log_probability(theta).exp())[1].T
 
     def rescaled(self, mean: float, sd: float) -> CategoryItems:
         """Return the same curves on a scale on which N(mean, sd^2) has become N(0, 1)."""
@@ -172,11 +127,6 @@ class CategoryItems:
         values[1:last] += values[0] * mean
         values[0] *= sd
         return replace(self, values=values)
-
-
-def outer(x: Tensor) -> Tensor:
-    """Return products of all pairs along the last dimension."""
-    return x[..., :, None] * x[..., None, :]
 
 
 def category_items(items: pd.DataFrame, model: str) -> CategoryItems:
@@ -221,79 +171,36 @@ class Answers:
     count: Tensor  # (n_rows,) persons
     group: Tensor  # (n_rows,) number of their group
     n_categories: int
-    kept_blocks: list[tuple[slice, Tensor]] = field(default_factory=list, repr=False)
 
-    @property
-    def n_items(self) -> int:
-        """Number of items."""
-        return self.values.shape[1]
-
-    def blocks(self) -> Iterator[tuple[slice, Tensor]]:
-        """Yield items and their answers, one-hot in float64, (n_rows, n_items * n_categories)."""
-        if self.kept_blocks:
-            yield from self.kept_blocks
-            return
-        width = max(1, BLOCK_CELLS // (len(self.values) * self.n_categories))
-        for start in range(0, self.n_items, width):
-            items = slice(start, min(start + width, self.n_items))
-            part = torch.from_numpy(np.ascontiguousarray(self.values[:, items])).long()
-            hot = (part[:, :, None] == torch.arange(self.n_categories)).flatten(1).double()
-            if self.values.size * self.n_categories <= KEPT_CELLS:
-                self.kept_blocks.append((items, hot))
-            yield items, hot
+    @cached_property
+    def one_hot(self) -> Tensor:
+        """Which category each answer is, float64, (n_rows, n_items * n_categories)."""
+        values = torch.from_numpy(self.values).long()[:, :, None]
+        return (values == torch.arange(self.n_categories)).flatten(1).double()
 
     def by_ability(self, items: CategoryItems, theta: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return derivatives of every row's log-likelihood by ability, at its ability (n_rows,).
 
         They are the gradient, and the observed and the expected information.
         """
-        gradient, observed, expected = torch.zeros(3, len(theta), dtype=torch.float64)
-        for part, hot in self.blocks():
-            first, second = (x.flatten(0, 1).T for x in items[part].by_ability(theta))
-            asked = hot.view(len(hot), -1, self.n_categories).sum(2)
-            gradient += (hot * first).sum(1)
-            observed -= (hot * second).sum(1)
-            expected += (asked * items[part].information(theta)).sum(1)
+        n_items, sums = self.values.shape[1], []
+        size = max(1, BLOCK_CELLS // (n_items * self.n_categories))
+        for rows, at in zip(self.one_hot.split(size), theta.split(size), strict=True):
+            counts = rows.view(len(rows), n_items, -1).permute(1, 2, 0)
+            first, second = items.by_ability(at, counts)
+            expected = counts.sum(1) * items.information(at).T
+            sums.append(torch.stack([first, -second, expected]).sum(1))
+        gradient, observed, expected = torch.cat(sums, 1)
         return gradient, observed, expected
 
     def node_loglik(self, items: CategoryItems, nodes: Tensor) -> Tensor:
         """Return log P(answers | node) for every row, (n_rows, n_nodes), in nats."""
-        total = torch.zeros(len(self.values), len(nodes), dtype=torch.float64)
-        for part, hot in self.blocks():
-            total.addmm_(hot, items[part].log_probability(nodes).flatten(0, 1))
-        return total
+        return self.one_hot @ items.log_probability(nodes).flatten(0, 1)
 
-    def own_grid(
-        self, grid: QuadratureGrid, mean: Tensor | None = None, sd: Tensor | None = None
-    ) -> QuadratureGrid:
+    def weighted(self, mean: Tensor, sd: Tensor, grid: QuadratureGrid) -> QuadratureGrid:
         """Return the grid with every row's own weights, those of its group's normal density."""
-        if mean is None or sd is None:
-            return grid
         log_density = -0.5 * ((grid.fine - mean[:, None]) / sd[:, None]) ** 2
         return replace(grid, log_weights=log_density.log_softmax(1)[self.group])
-
-    def resolved_posterior(
-        self,
-        items: CategoryItems,
-        grid: QuadratureGrid,
-        mean: Tensor | None = None,
-        sd: Tensor | None = None,
-    ) -> tuple[QuadratureGrid, Tensor, Posterior]:
-        """Return a grid that resolves every posterior, log-likelihoods at its nodes, posteriors.
-
-        Means and standard deviations are the groups'; without them ability is N(0, 1).
-        """
-        while grid.step * float(items.values[0].abs().max()) > STEEPEST:
-            grid = grid.halved()
-        at_nodes = self.node_loglik(items, grid.nodes)
-        while True:
-            posterior = integrate(at_nodes, self.own_grid(grid, mean, sd))
-            finer = refined_grid(grid, posterior, self.count, self.n_items)
-            if finer is grid:
-                return grid, at_nodes, posterior
-            if len(finer.nodes) > len(grid.nodes):
-                at_nodes = self.node_loglik(items, finer.nodes)
-            grid = finer
 
 
 @dataclass(frozen=True)
@@ -384,19 +291,23 @@ class CategoryEM:
 
     def expect(self, estimates: Tensor) -> tuple[Posterior, float]:
         """Return posteriors and log-likelihood plus log prior; refine the grid where needed."""
-        items, *moments = self.layout.unpack(estimates)
-        self.grid, self.at_nodes, posterior = self.answers.resolved_posterior(
-            items, self.grid, *moments
+        items, mean, sd = self.layout.unpack(estimates)
+        self.grid, self.at_nodes, posterior = resolve(
+            partial(self.answers.node_loglik, items),
+            items.values[0],
+            self.answers.count,
+            self.grid,
+            weighted=partial(self.answers.weighted, mean, sd),
         )
         loglik = float(posterior.loglik @ self.answers.count)
         return posterior, loglik + self.layout.log_prior(estimates)[0]
 
     def grid_error(self, estimates: Tensor, objective: float) -> float:
         """Return by how many nats the objective moves on a grid of half the step."""
-        items, *moments = self.layout.unpack(estimates)
+        items, mean, sd = self.layout.unpack(estimates)
         finer = self.grid.halved()
         at_nodes = self.answers.node_loglik(items, finer.nodes)
-        posterior = integrate(at_nodes, self.answers.own_grid(finer, *moments))
+        posterior = integrate(at_nodes, self.answers.weighted(mean, sd, finer))
         loglik = float(posterior.loglik @ self.answers.count)
         return abs(loglik + self.layout.log_prior(estimates)[0] - objective)
 
@@ -410,17 +321,14 @@ class CategoryEM:
         """
         layout, answers, grid = self.layout, self.answers, self.grid
         items, mean, sd = layout.unpack(estimates)
-        n_kinds, n_groups, n_items = layout.n_kinds, layout.n_groups, answers.n_items
+        n_kinds, n_groups, n_items = layout.n_kinds, layout.n_groups, answers.values.shape[1]
         basis = torch.zeros(len(layout.label), layout.n_estimates, dtype=torch.float64)
         free = (layout.label >= 0).nonzero().squeeze(1)
         basis[free, layout.label[free]] = 1
         of_items = basis[: n_kinds * n_items].view(n_kinds, n_items, -1)
-        own_grid = answers.own_grid(grid, mean, sd)
-        _, weights = fine_posterior(self.at_nodes, own_grid)
+        _, weights = fine_posterior(self.at_nodes, answers.weighted(mean, sd, grid))
         count = answers.count[:, None]
-        tables = [
-            (part, hot, *items[part].by_parameters(grid.nodes)) for part, hot in answers.blocks()
-        ]
+        hot, first = answers.one_hot, items.scores(grid.nodes)
 
         # Complete data: expected counts times derivatives, and times squares of first derivatives,
         # which is the information that never has the wrong sign.
@@ -428,17 +336,15 @@ class CategoryEM:
         uphill, observed = uphill.clone(), torch.diag(-curvature)
         complete = torch.diag((-curvature).clamp_min(0))
         at_nodes = grid.at_nodes(weights) * count
-        for part, hot, first, second in tables:
-            expected = (hot.T @ at_nodes).view(-1, answers.n_categories, len(grid.nodes))
-            uphill += torch.einsum("jcn,jcnk,kje->e", expected, first, of_items[:, part])
-            half = of_items[:, part].flatten(0, 1)
-            for matrix, inner in (
-                (observed, -torch.einsum("jcn,jcnkl->jkl", expected, second)),
-                (complete, torch.einsum("jcn,jcnk,jcnl->jkl", expected, first, first)),
-            ):
-                matrix += half.T @ torch.einsum("jkl,lje->kje", inner, of_items[:, part]).flatten(
-                    0, 1
-                )
+        expected = (hot.T @ at_nodes).view(n_items, answers.n_categories, -1)
+        uphill += torch.einsum("jcn,kjcn,kje->e", expected, first, of_items)
+        squares = torch.einsum("jcn,kjcn,ljcn->klj", expected, first, first)
+        for matrix, inner in (
+            (observed, -items.curvature(grid.nodes, expected)),
+            (complete, squares),
+        ):
+            turned = torch.einsum("klj,lje->kje", inner, of_items)
+            matrix += of_items.flatten(0, 1).T @ turned.flatten(0, 1)
 
         # Abilities: derivatives of the groups' normal log densities by mean and log sd.
         z = (grid.fine - mean[answers.group, None]) / sd[answers.group, None]
@@ -462,12 +368,9 @@ class CategoryEM:
                 continue
             projected = grid.at_nodes(weighted)
             total = torch.zeros(len(weights), layout.n_estimates, dtype=torch.float64)
-            for part, hot, first, _ in tables:
-                by_node = first.permute(3, 0, 1, 2).flatten(1, 2)  # (n_kinds, n_items n_cat, n)
-                for kind in estimated:
-                    score = (projected @ by_node[kind].T).mul_(hot)
-                    score = score.view(len(hot), -1, answers.n_categories).sum(2)
-                    total += score @ of_items[kind, part]
+            for kind in estimated:
+                score = (projected @ first[kind].flatten(0, 1).T).mul_(hot)
+                total += score.view(len(hot), n_items, -1).sum(2) @ of_items[kind]
             by_mean, by_sd = (scores * weighted).sum(2)
             total += (by_mean[:, None] * member) @ of_mean + (by_sd[:, None] * member) @ of_sd
             total *= count.sqrt()

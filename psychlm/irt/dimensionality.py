@@ -19,7 +19,7 @@ from scipy.special import expit, ndtr, ndtri
 from psychlm.frames import FrameError, check_responses, constant_items
 from psychlm.irt.item_fit import normal_weights, pair_tables
 from psychlm.irt.response_matrix import encode_responses
-from psychlm.irt.result import IRTFit
+from psychlm.irt.result import InformationCriteria, IRTFit
 from psychlm.stats import LikelihoodRatio
 from psychlm.stats import likelihood_ratio as chi_square_test
 
@@ -190,7 +190,7 @@ def parallel_analysis(
 
 
 @dataclass(frozen=True)
-class TwoFactorFit:
+class TwoFactorFit(InformationCriteria):
     """Estimates of a two-factor model."""
 
     items: pd.DataFrame  # a1, a2 (slopes per logit, principal axes), d (intercept), c (guessing)
@@ -200,21 +200,6 @@ class TwoFactorFit:
     n_iterations: int
     converged: bool
     data_hash: str  # of the responses, as in IRTFit
-
-    @property
-    def aic(self) -> float:
-        """Akaike's information criterion."""
-        return 2 * (self.n_parameters - self.loglik)
-
-    @property
-    def bic(self) -> float:
-        """Schwarz's information criterion."""
-        return np.log(self.n_persons) * self.n_parameters - 2 * self.loglik
-
-    @property
-    def sabic(self) -> float:
-        """Sample-size adjusted BIC (Sclove 1987)."""
-        return np.log((self.n_persons + 2) / 24) * self.n_parameters - 2 * self.loglik
 
     @property
     def loadings(self) -> pd.DataFrame:

@@ -24,7 +24,9 @@ the sum of log Q is the same for everyone. The 2PL on complete data needs no pro
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 import pandas as pd
@@ -288,12 +290,36 @@ def node_loglik(responses: ResponseMatrix, parameters: Parameters, nodes: Tensor
     return total.addmm_(sums, torch.stack([nodes, torch.ones_like(nodes)])).add_(shared)
 
 
-def steep_enough(grid: QuadratureGrid, parameters: Parameters) -> QuadratureGrid:
+def steep_enough(grid: QuadratureGrid, slope: Tensor) -> QuadratureGrid:
     """Return a grid on which no curve is a step between two nodes, whose place would not matter."""
-    steepest = float(parameters.slope.abs().max())
-    while grid.step * steepest > STEEPEST:
+    while grid.step * float(slope.abs().max()) > STEEPEST:
         grid = grid.halved()
     return grid
+
+
+def resolve(
+    loglik_at: Callable[[Tensor], Tensor],
+    slope: Tensor,
+    count: Tensor,
+    grid: QuadratureGrid,
+    tolerance: float = QUADRATURE_ERROR,
+    weighted: Callable[[QuadratureGrid], QuadratureGrid] = lambda grid: grid,
+) -> tuple[QuadratureGrid, Tensor, Posterior]:
+    """Return a grid that resolves every posterior, log-likelihoods at its nodes, and posteriors.
+
+    ``loglik_at`` gives log P(responses | nodes), (n_rows, n_nodes); ``weighted`` a grid with the
+    weights of another distribution of ability than N(0, 1).
+    """
+    grid = steep_enough(grid, slope)
+    at_nodes = loglik_at(grid.nodes)
+    while True:
+        posterior = integrate(at_nodes, weighted(grid))
+        better = refined_grid(grid, posterior, count, len(slope), tolerance)
+        if better is grid:
+            return grid, at_nodes, posterior
+        if len(better.nodes) > len(grid.nodes):
+            at_nodes = loglik_at(better.nodes)
+        grid = better
 
 
 def resolved_posterior(
@@ -302,16 +328,9 @@ def resolved_posterior(
     grid: QuadratureGrid,
     tolerance: float = QUADRATURE_ERROR,
 ) -> tuple[QuadratureGrid, Tensor, Posterior]:
-    """Return a grid that resolves every posterior, log-likelihoods at its nodes, and posteriors."""
-    grid = steep_enough(grid, parameters)
-    at_nodes = node_loglik(responses, parameters, grid.nodes)
-    posterior = integrate(at_nodes, grid)
-    count, n_items = responses.count, responses.n_items
-    while (better := refined_grid(grid, posterior, count, n_items, tolerance)) is not grid:
-        if len(better.nodes) > len(grid.nodes):
-            at_nodes = node_loglik(responses, parameters, better.nodes)
-        grid, posterior = better, integrate(at_nodes, better)
-    return grid, at_nodes, posterior
+    """Call :func:`resolve` for dichotomous responses and N(0, 1)."""
+    loglik_at = partial(node_loglik, responses, parameters)
+    return resolve(loglik_at, parameters.slope, responses.count, grid, tolerance)
 
 
 def expected_counts(block: Block, weights: Tensor) -> tuple[Tensor, Tensor]:

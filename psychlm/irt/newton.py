@@ -46,7 +46,6 @@ from psychlm.irt.response_matrix import ResponseMatrix
 from psychlm.irt.standard_errors import estimates_basis, observed_information
 
 NEWTON_STEPS = 200
-REUSED = 10  # steps that use one information matrix
 LARGEST_STEP = 1.0  # logits
 LARGEST_GUESSING_STEP = 0.2
 LEAST_DAMPING = 1e-6  # of eigenvalues of the information, scaled to a unit diagonal
@@ -66,7 +65,7 @@ def newton(em: EM, parameters: Parameters, enough: float = LEAST_GAIN) -> tuple[
     """Climb to a maximum of log-likelihood plus log prior; return it and which items are there.
 
     Quasi-Newton steps (L-BFGS; Nocedal and Wright 2006, algorithm 7.4) start from the rough
-    information, which is computed again after REUSED steps or where the steps do not fit it. They
+    information, which is computed again where the steps do not fit it. They
     are damped as far as needed to stay within a trust region and to go uphill. Slopes and guessing
     parameters at their bounds stay there unless the gradient points inwards. The climb ends where
     a step is expected to gain fewer than ``enough`` nats.
@@ -196,7 +195,7 @@ def newton_system(em: EM, parameters: Parameters, uphill: Tensor) -> NewtonSyste
 def rough_grid(em: EM, parameters: Parameters) -> QuadratureGrid:
     """Return the coarsest grid that resolves the curves; it may be too coarse for posteriors."""
     grid = quadrature_grid(span=em.grid.span, device=em.grid.nodes.device)
-    grid = steep_enough(grid, parameters)
+    grid = steep_enough(grid, parameters.slope)
     return grid if grid.step > em.grid.step else em.grid
 
 

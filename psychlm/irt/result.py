@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 from dataclasses import dataclass, fields, replace
@@ -22,10 +23,7 @@ from psychlm.irt.scoring import AbilityPosterior, ability_posterior, score
 MODELS = {"1PL": "1PL", "RASCH": "Rasch", "2PL": "2PL", "3PL": "3PL", "4PL": "4PL"}
 MODELS |= {"GRADED": "graded", "GPCM": "gpcm"}
 POLYTOMOUS = ("graded", "gpcm")
-FORMAT = "psychlm.irt.fit/2"
-LARGEST = 1e6  # logits, of any parameter in a file: beyond it arithmetic overflows
-FOUR_PARAMETERS = [*"abcdu", *(f"se_{name}" for name in "abcdu"), "c_is_free", "u_is_free"]
-FOUR_PARAMETERS.append("converged")
+FORMAT = "psychlm.irt.fit/3"
 COLUMNS = ["a", "b", "c", "d", "se_a", "se_b", "se_c", "se_d", "c_is_free", "converged"]
 
 
@@ -33,8 +31,31 @@ class IRTWarning(UserWarning):
     """A fit that needs a second look: what happened, to which items, and what to do."""
 
 
+class InformationCriteria:
+    """What to compare fits by."""
+
+    loglik: float
+    n_parameters: int
+    n_persons: int
+
+    @property
+    def aic(self) -> float:
+        """Akaike's information criterion, -2 loglik + 2 p."""
+        return -2 * self.loglik + 2 * self.n_parameters
+
+    @property
+    def bic(self) -> float:
+        """Schwarz's criterion, -2 loglik + p log(n_persons)."""
+        return -2 * self.loglik + self.n_parameters * math.log(self.n_persons)
+
+    @property
+    def sabic(self) -> float:
+        """Sample-size adjusted BIC, -2 loglik + p log((n_persons + 2) / 24) (Sclove 1987)."""
+        return -2 * self.loglik + self.n_parameters * math.log((self.n_persons + 2) / 24)
+
+
 @dataclass(frozen=True)
-class IRTFit:
+class IRTFit(InformationCriteria):
     """A fitted model; logistic metric (D = 1), ability in logits.
 
     Ability is N(0, 1), except for the Rasch model, whose slopes are 1 and whose ability variance is
@@ -78,21 +99,6 @@ class IRTFit:
             f"IRTFit({self.model}, {size}, log-likelihood {self.loglik:.3f}, AIC {self.aic:.1f}, "
             f"BIC {self.bic:.1f}, {self.n_parameters} parameters, {state})"
         )
-
-    @property
-    def aic(self) -> float:
-        """Akaike's information criterion, -2 loglik + 2 p."""
-        return -2 * self.loglik + 2 * self.n_parameters
-
-    @property
-    def bic(self) -> float:
-        """Schwarz's criterion, -2 loglik + p log(n_persons)."""
-        return -2 * self.loglik + self.n_parameters * math.log(self.n_persons)
-
-    @property
-    def sabic(self) -> float:
-        """Sample-size adjusted BIC, -2 loglik + p log((n_persons + 2) / 24) (Sclove 1987)."""
-        return -2 * self.loglik + self.n_parameters * math.log((self.n_persons + 2) / 24)
 
     def require_one_group(self) -> None:
         """Refuse a fit of several groups where one population and one set of items are needed.
@@ -200,34 +206,13 @@ class IRTFit:
     def to_json(self, path: str | Path) -> None:
         """Write the fit as JSON, from which :meth:`from_json` gives an equal fit.
 
-        NaN becomes null, and infinities become text, since JSON has neither.
+        NaN becomes null, and infinities become text, since JSON has neither. A digest of all
+        values tells a damaged file.
         """
-
-        def plain(value: Any) -> Any:
-            if isinstance(value, np.generic):
-                value = value.item()
-            if isinstance(value, float) and not math.isfinite(value):
-                return None if math.isnan(value) else repr(value)
-            return value
-
         if self.groups is not None:
             raise ValueError("a fit of several groups is saved group by group: fit.in_group(label)")
-        content: dict[str, Any] = {"format": FORMAT, "names": list(self.items)}
-        if self.levels is not None:
-            content["levels"] = [[plain(level) for level in row] for row in self.levels.values()]
-        for field in fields(self):
-            if field.name in ("groups", "group_items", "levels"):
-                continue
-            value = getattr(self, field.name)
-            if isinstance(value, pd.DataFrame):
-                # labels of the covariance are tuples (item, parameter)
-                labels = [
-                    [plain(part) for part in label] if isinstance(label, tuple) else plain(label)
-                    for label in value.index
-                ]
-                columns = [[plain(cell) for cell in column] for _, column in value.items()]
-                value = {"index": labels, "columns": columns}
-            content[field.name] = plain(value)
+        content = {field.name: _plain(getattr(self, field.name)) for field in fields(self)}
+        content = {"format": FORMAT, "digest": _digest(content), **content}
         with atomic_write(path) as part:
             part.write_text(json.dumps(content, allow_nan=False), encoding="utf-8")
 
@@ -238,7 +223,7 @@ class IRTFit:
         Raises
         ------
         ValueError
-            If the file is not such a fit, or its contents are not possible.
+            If the file is not such a fit, or was changed since.
         """
         try:
             content = json.loads(Path(path).read_text(encoding="utf-8"))
@@ -246,110 +231,59 @@ class IRTFit:
             raise ValueError(
                 f"{path} is no JSON ({error}); write a fit with IRTFit.to_json"
             ) from None
-        if not isinstance(content, dict) or content.get("format") != FORMAT:
+        if not isinstance(content, dict) or content.pop("format", None) != FORMAT:
             raise ValueError(
                 f"{path} is not a fit in the format {FORMAT!r}; write one with IRTFit.to_json"
             )
-        try:
-            return cls(**_checked_content(content))
-        except (KeyError, TypeError, ValueError, OverflowError) as error:
-            reason = f"{error.args[0]!r} is missing" if isinstance(error, KeyError) else error
+        if content.pop("digest", None) != _digest(content):
             raise ValueError(
-                f"{path} is a damaged fit ({reason}); fit again and write it with IRTFit.to_json"
-            ) from None
+                f"{path} is a damaged fit (its contents have changed since it was written); fit "
+                "again and write it with IRTFit.to_json"
+            )
+        for field in fields(cls):
+            value = content[field.name]
+            if field.type == "float":
+                content[field.name] = math.nan if value is None else float(value)
+            elif isinstance(value, dict):
+                content[field.name] = _table(**value)
+        if content["levels"] is not None:
+            content["levels"] = dict(zip(content["items"].index, content["levels"], strict=True))
+        return cls(**content)
 
 
-def _checked_content(content: dict[str, Any]) -> dict[str, Any]:
-    """Return the fields of a fit from its JSON, or raise an error that says what is wrong."""
+def _plain(value: Any) -> Any:
+    """Return a field of a fit as JSON has it; a table as its axes and columns of cells."""
+    if isinstance(value, pd.DataFrame):
+        axes = {"index": _plain(value.index.tolist()), "columns": _plain(value.columns.tolist())}
+        cells = [_plain(value.iloc[:, k].tolist()) for k in range(value.shape[1])]
+        return {**axes, "names": list(value.index.names), "cells": cells}
+    if isinstance(value, dict):  # the levels, in the order of the items
+        return _plain(list(value.values()))
+    if isinstance(value, list | tuple):
+        return [_plain(each) for each in value]
+    if isinstance(value, np.generic):
+        value = value.item()
+    if isinstance(value, float) and not math.isfinite(value):
+        return None if math.isnan(value) else repr(value)
+    return value
 
-    def require(condition: object, message: str) -> None:
-        if not condition:
-            raise ValueError(message)
 
-    def number(value: Any, name: str) -> float:
-        """Return a number; null is NaN, and "inf" and "-inf" are infinite."""
-        if value is None or value in ("inf", "-inf"):
-            return math.nan if value is None else float(value)
-        require(type(value) in (int, float), f"{name} holds {str(value)[:40]!r}, not a number")
-        return float(value)
+def _table(index: list, columns: list, names: list, cells: list) -> pd.DataFrame:
+    """Return a table from what :func:`_plain` makes of it; labels of the covariance are pairs."""
 
-    values: dict[str, Any] = {}
-    kinds = {field.name: field.type for field in fields(IRTFit)}
-    for name, kind in kinds.items():
-        if name in ("groups", "group_items", "levels", "regression"):
-            continue
-        value = content[name] if name != "residual_sd" else content.get(name)
-        if kind == "float":
-            values[name] = number(value, name)
-        elif kind in ("int", "bool", "str"):
-            expected = {"int": int, "bool": bool, "str": str}[kind]
-            require(type(value) is expected, f"{name} is {str(value)[:40]!r}, not a {kind}")
-            values[name] = value
-    require(values["model"] in {*MODELS.values(), "mixed"}, f"model {values['model']!r} is unknown")
-    require(values["method"] in ("mml", "vi", "laplace"), f"method {values['method']!r} is unknown")
-    require(math.isfinite(values["loglik"]), "the log-likelihood is not finite")
-    require(abs(values["ability_mean"]) < LARGEST, "ability_mean is not finite or far too large")
-    possible_sd = 1 / LARGEST < values["ability_sd"] < LARGEST
-    require(possible_sd, "ability_sd is not positive and finite, or far too large or small")
-    require(values["n_persons"] > 0 < values["n_parameters"], "there are no persons or parameters")
+    def axis(labels: list) -> pd.Index:
+        if len(names) == 2:
+            return pd.MultiIndex.from_tuples([tuple(label) for label in labels], names=names)
+        return pd.Index(labels, name=names[0] if labels is index else None)
 
-    # The items: one label each, nine columns of equal length, parameters that make sense.
-    index, columns = content["items"]["index"], content["items"]["columns"]
-    require(type(index) is list and type(columns) is list, "items are no table")
-    labels_are_plain = all(type(label) in (str, int, float, bool) for label in index)
-    require(labels_are_plain and len(set(index)) == len(index) > 0, "items' names are not distinct")
-    shapes = [type(column) is list and len(column) == len(index) for column in columns]
-    polytomous, named = values["model"] in POLYTOMOUS, content.get("names", COLUMNS)
-    steps = range(1, len([name for name in named if str(name)[:4] == "se_d"]) + 1)
-    possible_names = [COLUMNS, FOUR_PARAMETERS]
-    if polytomous:
-        estimates = ["a", *(f"{name}{k}" for name in "bd" for k in steps)]
-        possible_names = [[*estimates, *(f"se_{name}" for name in estimates), "converged"]]
-    require(named in possible_names, "items' columns are not those of the model")
-    require(len(columns) == len(named) and all(shapes), "items' columns are not complete")
-    is_flag = [name == "converged" or name.endswith("_is_free") for name in named]
-    flags = {
-        name: column for name, column, flag in zip(named, columns, is_flag, strict=True) if flag
-    }
-    all_flags = all(type(flag) is bool for column in flags.values() for flag in column)
-    require(all_flags, "c_is_free or converged is not true or false")
-    table = {
-        name: [number(value, f"column {name}") for value in column]
-        for name, column, flag in zip(named, columns, is_flag, strict=True)
-        if not flag
-    }
-    items = pd.DataFrame({**table, **flags}, index=pd.Index(index, name="item"))
-    possible = items[["a", "d1"] if polytomous else ["a", "c", "d"]].abs() < LARGEST
-    require(possible.all(axis=None), "a, c or d is not finite, or far too large")
-    if polytomous:
-        answers = content["levels"]
-        n_steps = items.filter(regex=r"^d\d+$").notna().sum(axis=1)
-        require(len(answers) == len(index), "levels are not those of the items")
-        answers = [[number(x, "levels") for x in row] for row in answers]
-        levels = dict(zip(index, answers, strict=True))
-        fits = [len(set(row)) == n + 1 for row, n in zip(levels.values(), n_steps, strict=True)]
-        require(all(fits), "levels and difficulties do not agree")
-        values["levels"] = levels
-    else:
-        require(items["c"].between(0, 1, inclusive="left").all(), "c lies outside [0, 1)")
+    typed = [
+        column if isinstance(column[0], bool) else np.array(column, object).astype(float)
+        for column in cells
+    ]
+    table = pd.DataFrame(dict(enumerate(typed)))
+    return table.set_axis(axis(index), axis=0).set_axis(axis(columns), axis=1)
 
-    # The regression of difficulties, which files of earlier versions lack.
-    regression = content.get("regression")
-    if regression is not None:
-        cells = [[number(cell, "regression") for cell in row] for row in regression["columns"]]
-        shape = [len(row) == len(regression["index"]) for row in cells]
-        require(len(cells) == 4 and all(shape), "the regression is no table of eta, se, z and p")
-        table = dict(zip(("eta", "se", "z", "p"), cells, strict=True))
-        values["regression"] = pd.DataFrame(table, index=regression["index"])
 
-    # The covariance: a square table with the same labels on both sides.
-    covariance = content["covariance"]
-    if covariance is not None:
-        labels = [tuple(label) for label in covariance["index"]]
-        require(all(len(label) == 2 for label in labels) and labels, "covariance has wrong labels")
-        cells = [[number(cell, "covariance") for cell in row] for row in covariance["columns"]]
-        square = {len(cells), *map(len, cells)} == {len(labels)}
-        require(square, "covariance is not square")
-        both = pd.MultiIndex.from_tuples(labels, names=["item", "parameter"])
-        covariance = pd.DataFrame(np.array(cells).T, index=both, columns=both)
-    return {**values, "items": items, "covariance": covariance}
+def _digest(content: dict[str, Any]) -> str:
+    """Return a hash of the fields of a fit."""
+    return hashlib.blake2b(json.dumps(content, sort_keys=True).encode(), digest_size=16).hexdigest()

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -36,7 +37,7 @@ from psychlm.irt.likelihood import (
     node_loglik,
     quadrature_grid,
     rescaled,
-    resolved_posterior,
+    resolve,
 )
 from psychlm.irt.response_matrix import (
     BLOCK_CELLS_GPU,
@@ -70,6 +71,34 @@ class AbilityPosterior:
     loglik: np.ndarray  # (n_persons,), log P(responses), nats
 
 
+@dataclass(frozen=True)
+class KnownCurves:
+    """Responses to items with known parameters, on the scale on which ability is N(0, 1)."""
+
+    answers: ResponseMatrix | Answers
+    items: Any  # Parameters; of several categories or with upper asymptotes CategoryItems
+    persons: pd.Index
+    row: np.ndarray  # of every person, in the answers
+
+    def node_loglik(self, nodes: Tensor) -> Tensor:
+        """Return log P(responses | node) for every row, (n_rows, n_nodes), in nats."""
+        if isinstance(self.answers, Answers):
+            return self.answers.node_loglik(self.items, nodes)
+        return node_loglik(self.answers, self.items, nodes)
+
+    def resolved(self) -> tuple[QuadratureGrid, Tensor, Posterior]:
+        """Return a grid that resolves every posterior, log-likelihoods at its nodes, posteriors."""
+        grid = quadrature_grid(device=self.answers.count.device)
+        slope = self.items.slope if isinstance(self.items, Parameters) else self.items.values[0]
+        return resolve(self.node_loglik, slope, self.answers.count, grid)
+
+    def by_ability(self, ability: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
+        """Return derivatives of every row's log-likelihood, as :func:`curvature` does."""
+        if isinstance(self.answers, Answers):
+            return *self.answers.by_ability(self.items, ability), None
+        return curvature(self.answers, self.items, ability)
+
+
 def known_items(
     items: pd.DataFrame,
     responses: pd.DataFrame,
@@ -78,12 +107,8 @@ def known_items(
     form: str = "logistic",
     levels: Mapping | None = None,
     device: Device = "cpu",
-) -> tuple[ResponseMatrix | Answers, Parameters | CategoryItems, pd.Index, np.ndarray]:
-    """Return encoded responses, their items on the scale on which ability is N(0, 1), and persons.
-
-    Items of several categories or with upper asymptotes are :class:`CategoryItems`. The last value
-    is the row of every person's responses.
-    """
+) -> KnownCurves:
+    """Check and encode responses and the parameters of their items."""
     plain = levels is None and ("u" not in items or items["u"].isin([1.0, np.nan]).all())
     where = pick_device(device, "irt.score" if plain else "", getattr(responses, "size", 0))
     if not plain:
@@ -95,40 +120,41 @@ def known_items(
         raise FrameError(
             f"items {format_names(unknown)} have no parameters; drop them, or fit a model with them"
         )
+    known = distinct_items(items).loc[names]
+    finite = known[["a", "d1"]] if levels is not None else pd.DataFrame(four_parameters(known)).T
+    check_finite(finite.set_axis(names))
+    if encoded is not None and plain:
+        parameters = Parameters(*torch.tensor(np.stack(item_parameters(known)), device=where))
+        moments = torch.tensor(ability_mean), torch.tensor(ability_sd)
+        standard = rescaled(parameters, *moments)
+        return KnownCurves(encoded, standard, encoded.persons, encoded.row)
+    curves = category_items(known, form).rescaled(ability_mean, ability_sd)
+    if encoded is not None:
+        values, row, n_categories = encoded.values, encoded.row, 2
+    else:
+        values, n_categories = coded(responses, levels or {}), len(curves.values)
+        row = np.arange(len(values))
+    ones = torch.ones(len(values), dtype=torch.float64)
+    answers = Answers(values, ones, ones.long() * 0, n_categories)
+    return KnownCurves(answers, curves, responses.index.rename("person"), row)
+
+
+def distinct_items(items: pd.DataFrame) -> pd.DataFrame:
+    """Return the items, refusing those that have two rows."""
     if items.index.has_duplicates:
         twice = items.index[items.index.duplicated()].unique()
-        raise FrameError(f"items {format_names(twice)} have two rows of parameters; keep one each")
-    known = items.loc[names]
-    finite = known[["a", "d1"]] if levels is not None else pd.DataFrame(four_parameters(known)).T
-    bad = ~np.isfinite(finite.to_numpy(float)).all(axis=1)
+        raise FrameError(f"items {format_names(twice)} stand more than once; keep one of each")
+    return items
+
+
+def check_finite(parameters: pd.DataFrame) -> None:
+    """Refuse items with parameters that are missing or infinite."""
+    bad = ~np.isfinite(parameters.to_numpy(float)).all(axis=1)
     if bad.any():
         raise FrameError(
-            f"items {format_names(names[bad])} have parameters that are missing or "
-            "infinite; leave them out"
+            f"{bad.sum()} of {len(bad)} items {format_names(parameters.index[bad])} have "
+            "parameters that are missing or infinite; leave them out, or fit with a prior"
         )
-    if encoded is not None and plain:
-        values = torch.tensor(np.stack(item_parameters(known)), device=encoded.device)
-        parameters = Parameters(*values)
-        moments = torch.tensor(ability_mean), torch.tensor(ability_sd)
-        return encoded, rescaled(parameters, *moments), encoded.persons, encoded.row
-    curves = category_items(known, form).rescaled(ability_mean, ability_sd)
-    persons = responses.index.rename("person")
-    values = encoded.values if encoded is not None else coded(responses, levels or {})
-    row = encoded.row if encoded is not None else np.arange(len(values))
-    n_categories = 2 if encoded is not None else len(curves.values)
-    ones = torch.ones(len(values), dtype=torch.float64)
-    return Answers(values, ones, ones.long() * 0, n_categories), curves, persons, row
-
-
-def resolved(
-    answers: ResponseMatrix | Answers, items: Parameters | CategoryItems
-) -> tuple[QuadratureGrid, Tensor, Posterior]:
-    """Return a grid that resolves every posterior, log-likelihoods at its nodes, and posteriors."""
-    if isinstance(answers, Answers):
-        assert isinstance(items, CategoryItems)
-        return answers.resolved_posterior(items, quadrature_grid())
-    assert isinstance(items, Parameters)
-    return resolved_posterior(answers, items, quadrature_grid(device=answers.device))
 
 
 def ability_posterior(
@@ -142,17 +168,15 @@ def ability_posterior(
     device: Device = "auto",
 ) -> AbilityPosterior:
     """Return every person's posterior on a grid that resolves the narrowest; as :func:`score`."""
-    answers, known, persons, row = known_items(
-        items, responses, ability_sd, ability_mean, form, levels, device
-    )
-    grid, at_nodes, _ = resolved(answers, known)
+    known = known_items(items, responses, ability_sd, ability_mean, form, levels, device)
+    grid, at_nodes, _ = known.resolved()
     loglik, weights = fine_posterior(at_nodes, grid)
     return AbilityPosterior(
-        persons=persons,
+        persons=known.persons,
         nodes=ability_mean + ability_sd * grid.fine.cpu().numpy(),
         prior=grid.log_weights.exp().cpu().numpy(),
-        weights=weights.cpu().numpy()[row],
-        loglik=loglik.cpu().numpy()[row],
+        weights=weights.cpu().numpy()[known.row],
+        loglik=loglik.cpu().numpy()[known.row],
     )
 
 
@@ -202,24 +226,16 @@ def score(
     method = method.lower()
     if method not in METHODS:
         raise ValueError(f"method {method!r} is not one of {METHODS}")
-    encoded, parameters, persons, row = known_items(
-        items, responses, ability_sd, ability_mean, form, levels, device
-    )
+    known = known_items(items, responses, ability_sd, ability_mean, form, levels, device)
     if method == "eap":
-        _, _, posterior = resolved(encoded, parameters)
+        _, _, posterior = known.resolved()
         theta, se = posterior.mean, posterior.variance.sqrt()
-    elif isinstance(encoded, Answers):
-        assert isinstance(parameters, CategoryItems)
-        _, _, posterior = resolved(encoded, parameters)
-        theta, se = _category_mode(encoded, parameters, posterior.mean, method)
     elif method == "wle":
-        assert isinstance(parameters, Parameters)
-        theta, se = _wle(encoded, parameters)
+        theta, se = _wle(known)
     else:
-        assert isinstance(parameters, Parameters)
-        theta, se = _mode(encoded, parameters, method)
+        theta, se = _mode(known, method)
     table = torch.stack([ability_mean + ability_sd * theta, ability_sd * se], 1)
-    return pd.DataFrame(table.cpu().numpy()[row], persons, ["theta", "se"])
+    return pd.DataFrame(table.cpu().numpy()[known.row], known.persons, ["theta", "se"])
 
 
 def curvature(
@@ -309,30 +325,7 @@ def between_nodes(at_nodes: Tensor, nodes: Tensor) -> Tensor:
     return nodes[centre] + place * (nodes[1] - nodes[0])
 
 
-def _category_mode(
-    answers: Answers, items: CategoryItems, start: Tensor, method: str
-) -> tuple[Tensor, Tensor]:
-    """Climb to the mode of posterior ("map") or likelihood ("ml") of polytomous or 4PL items."""
-    if method == "wle":
-        raise ValueError('method "wle" takes dichotomous items without upper asymptotes; use "map"')
-    prior, limit = float(method == "map"), torch.zeros_like(start)
-    if method == "ml":
-        wide = quadrature_grid(span=UNBOUNDED).nodes
-        best = answers.node_loglik(items, wide).argmax(1)
-        start = wide[best]
-        limit[best == 0], limit[best == len(wide) - 1] = -torch.inf, torch.inf
-    finite = limit == 0
-
-    def ascent(ability: Tensor) -> tuple[Tensor, Tensor]:
-        gradient, _, expected = answers.by_ability(items, ability)
-        return torch.where(finite, gradient - prior * ability, 0.0), expected + prior + 1e-12
-
-    ability = climb(ascent, start)
-    se = (answers.by_ability(items, ability)[1] + prior).rsqrt()
-    return torch.where(finite, ability, limit), torch.where(finite, se, torch.nan)
-
-
-def _mode(responses: ResponseMatrix, parameters: Parameters, method: str) -> tuple[Tensor, Tensor]:
+def _mode(known: KnownCurves, method: str) -> tuple[Tensor, Tensor]:
     """Climb to the mode of every posterior ("map") or likelihood ("ml"); return it and its error.
 
     Steps are Newton's where the observed information is positive (half the expected one at least),
@@ -341,55 +334,61 @@ def _mode(responses: ResponseMatrix, parameters: Parameters, method: str) -> tup
     below the tolerance; the information at the mode follows from that before the last step by its
     derivative.
     """
-    prior, guessed = float(method == "map"), bool((parameters.guessing > 0).any())
-    nodes = quadrature_grid(span=UNBOUNDED, device=responses.device).nodes
-    at_nodes = node_loglik(responses, parameters, nodes).sub_(prior * nodes**2 / 2)
-    start = between_nodes(at_nodes, nodes)
-    finite, limit = torch.ones_like(start, dtype=torch.bool), torch.zeros_like(start)
+    prior, answers, items = float(method == "map"), known.answers, known.items
+    guessed = isinstance(items, CategoryItems) or bool((items.guessing > 0).any())
+    nodes = quadrature_grid(span=UNBOUNDED, device=answers.count.device).nodes
+    at_nodes = known.node_loglik(nodes).sub_(prior * nodes**2 / 2)
+    start, limit = between_nodes(at_nodes, nodes), torch.zeros_like(answers.count)
     if method == "ml":
         # The likelihood rises without end towards high ability where no response speaks against
         # it, towards low ability likewise; with guessing also where it rises at the grid's end.
-        slope = parameters.slope
-        signs = torch.stack([(slope > 0), (slope < 0)], 1).to(start.dtype)
-        with_sign, asked = torch.zeros(2, len(start), 2, dtype=start.dtype, device=start.device)
-        for block in responses.blocks():
-            own = signs[block.items]
-            with_sign += block.correct @ own
-            asked += own.sum(0) if block.answered is None else block.answered @ own
-        wrong = asked - with_sign
         best = at_nodes.argmax(1)
-        high = (wrong[:, 0] + with_sign[:, 1] == 0) | (guessed & (best == len(nodes) - 1))
-        low = (with_sign[:, 0] + wrong[:, 1] == 0) | (guessed & (best == 0))
-        finite, limit = high == low, torch.where(high, torch.inf, -torch.inf)
+        high, low = guessed & (best == len(nodes) - 1), guessed & (best == 0)
+        if isinstance(answers, ResponseMatrix):
+            signs = torch.stack([items.slope > 0, items.slope < 0], 1).double()
+            with_sign, asked = torch.zeros(2, len(start), 2, dtype=start.dtype, device=start.device)
+            for block in answers.blocks():
+                own = signs[block.items]
+                with_sign += block.correct @ own
+                asked += own.sum(0) if block.answered is None else block.answered @ own
+            wrong = asked - with_sign
+            high |= wrong[:, 0] + with_sign[:, 1] == 0
+            low |= with_sign[:, 0] + wrong[:, 1] == 0
+        limit = torch.where(high == low, 0.0, torch.where(high, torch.inf, -torch.inf))
+    finite = limit == 0
 
     def ascent(ability: Tensor) -> tuple[Tensor, Tensor]:
-        gradient, observed, expected, change = curvature(responses, parameters, ability)
+        gradient, observed, expected, change = known.by_ability(ability)
         last[:] = [ability, observed, change]
         information = torch.where(observed > expected / 2, observed, expected) + prior
         gradient = torch.where(finite, gradient - prior * ability, 0.0)
         return gradient, torch.where(finite, information, 1.0)
 
-    last: list[Tensor] = []
-    steepest = float(parameters.slope.abs().max().clamp_min(1.0))
-    tolerance = TOLERANCE if guessed else (2 * TOLERANCE / steepest) ** 0.5
-    ability = climb(ascent, start, tolerance)
-    before, observed, change = last
-    if not guessed:  # the last step with guessing was too short to matter
+    last: list = []
+    if guessed:  # the last step is too short to matter
+        ability = climb(ascent, start)
+        observed = last[1]
+    else:
+        steepest = float(items.slope.abs().max().clamp_min(1.0))
+        ability = climb(ascent, start, (2 * TOLERANCE / steepest) ** 0.5)
+        before, observed, change = last
         observed = observed + change * (ability - before)
     se = (observed + prior).rsqrt()
     return torch.where(finite, ability, limit), torch.where(finite, se, torch.nan)
 
 
-def _wle(responses: ResponseMatrix, parameters: Parameters) -> tuple[Tensor, Tensor]:
+def _wle(known: KnownCurves) -> tuple[Tensor, Tensor]:
     """Climb to the maximum of the likelihood times the root of the information."""
+    if isinstance(known.answers, Answers):
+        raise ValueError('method "wle" takes dichotomous items without upper asymptotes; use "map"')
 
     def ascent(ability: Tensor) -> tuple[Tensor, Tensor]:
-        gradient, observed, expected, change = curvature(responses, parameters, ability)
+        gradient, observed, expected, change = known.by_ability(ability)
         information = torch.where(observed > expected / 2, observed, expected)
         return gradient + change / (2 * expected), information
 
-    nodes = quadrature_grid(device=responses.device).nodes
-    at_nodes = node_loglik(responses, parameters, nodes).sub_(nodes**2 / 2)
+    nodes = quadrature_grid(device=known.answers.count.device).nodes
+    at_nodes = known.node_loglik(nodes).sub_(nodes**2 / 2)
     ability = climb(ascent, between_nodes(at_nodes, nodes))
     above, below = (ascent(ability + h)[0] for h in (DIFFERENCE, -DIFFERENCE))
     return ability, ((below - above) / (2 * DIFFERENCE)).rsqrt()
@@ -414,15 +413,7 @@ class KnownItems:
     def __init__(self, items: pd.DataFrame) -> None:
         a, d, c = item_parameters(items)
         self.items = pd.DataFrame({"a": a, "d": d, "c": c}, index=items.index)
-        if items.index.has_duplicates:
-            twice = items.index[items.index.duplicated()].unique()
-            raise FrameError(f"items {format_names(twice)} stand more than once; keep one of each")
-        unknown = ~np.isfinite(self.items.to_numpy()).all(axis=1)
-        if unknown.any():
-            raise FrameError(
-                f"{unknown.sum()} of {len(items)} items {format_names(items.index[unknown])} have "
-                "parameters that are missing or infinite; leave them out, or fit with a prior"
-            )
+        check_finite(distinct_items(self.items))
         pooled = self.items.groupby(["a", "d"], sort=False).size()
         distinct = pooled.index.to_frame().to_numpy(float)
         self._slope, self._intercept = torch.tensor(distinct.T.copy())

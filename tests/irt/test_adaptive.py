@@ -67,16 +67,6 @@ def test_after_the_whole_bank_the_estimate_is_that_of_scoring(bank, people):
     np.testing.assert_allclose(test.se.iloc[:, -1], whole["se"], atol=2e-3)
 
 
-def test_items_of_very_steep_slopes_give_the_estimates_of_scoring(bank, rng):
-    steep = bank.assign(a=20.0, c=0.0, d=-20 * bank["b"])
-    right = rng.random((200, len(bank))) < irt.curves.probability(rng.standard_normal(200), steep)
-    responses = pd.DataFrame(right * 1.0, columns=bank.index)
-    test = irt.adaptive_test(steep, responses, n_items=len(bank))
-    np.testing.assert_allclose(
-        test.theta.iloc[:, -1], irt.score(steep, responses, "eap")["theta"], atol=2e-3
-    )
-
-
 @pytest.mark.parametrize("rule", ["information", "posterior"])
 @pytest.mark.parametrize("method", ["eap", "map"])
 def test_chosen_items_say_more_about_a_person_than_random_ones(bank, people, rng, rule, method):

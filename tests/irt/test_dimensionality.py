@@ -21,7 +21,6 @@ from psychlm.irt.dimensionality import (
 )
 
 SNLI = ["4GS_contradiction", "4GS_entailment", "5GS_contradiction", "5GS_entailment", "5GS_neutral"]
-SETS = ["LSAT6", "LSAT7", *SNLI]
 
 
 def two_clusters(rng, n_persons=1200, slope=1.8, correlation=0.3):
@@ -57,7 +56,6 @@ def smoothed(rho):
 
 
 @pytest.mark.parametrize("correct", [0.5, 0.0])
-@pytest.mark.parametrize("dataset", SETS)
 def test_correlations_and_eigenvalues_equal_psych(dataset, correct, reference_dir, read_responses):
     """psych stops its search at about 1e-4 of the interval, so four digits can agree."""
     responses, chosen = read_responses(dataset), "dataset == @dataset and correct == @correct"

@@ -189,13 +189,6 @@ def test_what_a_prior_cannot_go_with_is_refused(rng):
         irt.fit(responses, "Rasch", difficulty_prior=x.to_numpy())
 
 
-def test_persons_who_differ_by_chance_have_the_smallest_sd_of_ability(rng):
-    responses, x, _ = explained_responses(rng, n_persons=6, sd=0.0)
-    fit = irt.fit(responses.iloc[:1], "Rasch", difficulty_prior=x)
-    assert fit.ability_sd == pytest.approx(0.01)
-    assert np.isfinite(fit.items[["b", "se_b"]]).all(axis=None)
-
-
 def test_dif_explained_by_kinds_of_items_equals_glmer(glmer, verbal_aggression):
     responses, gender, items = verbal_aggression
     theirs = glmer("VerbAgg DIF")

@@ -18,7 +18,7 @@ from scipy import optimize
 from scipy.special import log_expit, logsumexp
 from statsmodels.tools.numdiff import approx_hess3
 
-from psychlm import irt, simulate
+from psychlm import simulate
 from psychlm.frames import FrameError
 from psychlm.irt._lltm import explained_variance, lltm, random_effects
 
@@ -84,20 +84,6 @@ def test_the_fit_equals_lme4(rng, tmp_path):
     assert ours.coefficients["eta"].tolist() == pytest.approx(theirs[:4], abs=2e-3)
     assert ours.coefficients["se"].tolist() == pytest.approx(theirs[4:8], rel=0.01)
     assert ours.ability_sd == pytest.approx(theirs[8], abs=2e-3)
-
-
-def test_a_saturated_design_is_the_rasch_model(rng):
-    responses, _ = explained_items(rng, n_items=15)
-    names = pd.Series(responses.columns, index=responses.columns)
-    indicators = pd.get_dummies(names, drop_first=True)
-    fit, rasch = lltm(responses, indicators, n_boot=0), irt.fit(responses, "Rasch")
-    assert fit.loglik == pytest.approx(rasch.loglik, abs=1e-4)
-    assert fit.n_parameters == rasch.n_parameters
-    np.testing.assert_allclose(fit.items["b_explained"], rasch.items["b"], atol=1e-3)
-    assert fit.coefficients["se"].iloc[0] == pytest.approx(rasch.items["se_b"].iloc[0], rel=0.01)
-    assert fit.r2_likelihood.estimate == pytest.approx(1)
-    assert fit.df == 0
-    assert np.isnan(fit.p)
 
 
 def test_coefficients_recover_within_their_errors(rng):

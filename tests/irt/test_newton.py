@@ -9,10 +9,9 @@ import pandas as pd
 import pytest
 import torch
 from scipy.special import expit
-from test_fit import exact_loglik, responses_of
+from test_fit import exact_loglik
 
 from psychlm import data, irt, simulate
-from psychlm.frames import FrameError
 from psychlm.irt.em import scoring_with_guessing
 from psychlm.irt.likelihood import LARGEST_SLOPE, Design
 from psychlm.irt.newton import start_from_scores
@@ -46,39 +45,6 @@ def test_common_guessing_is_one_parameter_between_none_and_one_per_item():
     assert abs(common.items["c"].iloc[0] - 0.2) < 3 * se < 0.2
     assert ("all", "c") in common.covariance.index
     assert abs(common.loglik - exact_loglik(common, answered)) < 0.05
-
-
-def test_the_common_guessing_parameter_is_the_best_of_all_fixed_ones():
-    _, answered = guessed(2)
-    common = quiet_fit(answered, "3PL", guessing="common")
-    c = float(common.items["c"].iloc[0])
-    profile = [
-        quiet_fit(answered, "3PL", guessing=value).loglik for value in (c - 0.03, c, c + 0.03)
-    ]
-    assert profile[1] == pytest.approx(common.loglik, abs=0.01)
-    assert profile[1] > max(profile[0], profile[2])
-
-
-def test_common_guessing_that_cannot_be_is_refused():
-    _, answered = guessed(3, 100)
-    for model, options in (
-        ("2PL", {}),
-        ("3PL", {"priors": {"guessing": irt.Beta()}}),
-    ):
-        with pytest.raises(FrameError, match="takes a 3PL for all"):
-            irt.fit(answered, model, guessing="common", **options)
-    with pytest.raises(FrameError, match="guessing='rare'"):
-        irt.fit(answered, "3PL", guessing="rare")
-
-
-def test_convergence_is_reported_item_by_item():
-    _, answered = guessed(4, guessing=0.0)
-    answered["step"] = (answered.mean(axis=1) > 0.55).astype(float)
-    with pytest.warns(irt.IRTWarning, match="'step'.*slopes at the bound"):
-        fit = irt.fit(answered, "3PL", guessing=0.0)
-    assert not fit.converged
-    assert not fit.items.loc["step", "converged"]
-    assert fit.items["converged"].drop("step").all()
 
 
 def test_an_item_whose_steep_solution_is_better_is_found():
@@ -147,10 +113,10 @@ def test_a_3pl_of_mmlu_converges_to_its_exact_likelihood_far_above_the_2pl():
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("dataset", ["LSAT6", "LSAT7", *range(8)])
-def test_no_random_start_ends_higher(dataset, reference_dir):
+def test_no_random_start_ends_higher(dataset, read_responses):
     """Free guessing on LSAT and simulated data: 50 random starts never gain more than 0.01 nats."""
     if isinstance(dataset, str):
-        answered = responses_of(dataset, reference_dir)
+        answered = read_responses(dataset)
     else:
         _, answered = guessed(dataset, n_persons=600, n_items=12, guessing=None)
     ours = quiet_fit(answered, "3PL")

@@ -113,45 +113,34 @@ def test_duplicate_columns_are_refused(people):
         irt.fit(twice, "2PL")
 
 
-JUNK = [None, True, -1, 0, 3.5, 1e308, "", "inf", "nan", "Rasch", [], {}, [1, 2], {"a": 1}, [[]]]
+JUNK = [None, True, -1, 1e308, "", "inf", "nan", [], {}, [1, 2], {"a": 1}, [[]]]
 
 
 def tampered(content: dict, rng: np.random.Generator) -> dict:
-    """Return a copy with one to three random changes, anywhere in the tree."""
+    """Return a copy with a random change, anywhere in the tree."""
     content = copy.deepcopy(content)
-    for _ in range(rng.integers(1, 4)):
-        node = content
-        for _ in range(rng.integers(0, 5)):  # walk down to a random container
-            values = node.values() if isinstance(node, dict) else node
-            inner = [value for value in values if isinstance(value, dict | list) and value]
-            if not inner:
-                break
-            node = inner[rng.integers(len(inner))]
-        keys = list(node) if isinstance(node, dict) else list(range(len(node)))
-        key = keys[rng.integers(len(keys))]
-        action = rng.integers(4)
-        if action == 0:
-            del node[key]
-        elif action == 1 and isinstance(node, list):
-            node.append(copy.deepcopy(node[key]))
-        elif action == 2 and isinstance(node[key], int | float):
-            node[key] = float(rng.choice([-1, 0, 1e-300, 1e300])) * node[key]
-        else:
-            node[key] = copy.deepcopy(JUNK[rng.integers(len(JUNK))])
-        if not content:
-            break
+    node = content
+    for _ in range(rng.integers(0, 5)):  # walk down to a random container
+        values = node.values() if isinstance(node, dict) else node
+        inner = [value for value in values if isinstance(value, dict | list) and value]
+        node = inner[rng.integers(len(inner))] if inner else node
+    key = rng.choice(list(node)) if isinstance(node, dict) else int(rng.integers(len(node)))
+    if rng.random() < 0.3:
+        del node[key]
+    else:
+        node[key] = copy.deepcopy(JUNK[rng.integers(len(JUNK))])
     return content
 
 
-@pytest.mark.parametrize(
-    "n_cases", [200, pytest.param(5000, marks=pytest.mark.exhaustive)], ids=["quick", "long"]
-)
-def test_a_tampered_fit_file_is_refused_or_scores_without_blanks(n_cases, people, fits, tmp_path):
-    rng = np.random.default_rng(n_cases)
-    path, n_refused = tmp_path / "fit.json", 0
+def test_a_tampered_fit_file_is_refused_or_scores_without_blanks(people, fits, tmp_path):
+    rng, path, n_cases, n_refused = np.random.default_rng(0), tmp_path / "fit.json", 200, 0
     fits["2PL"].to_json(path)
     content, text = json.loads(path.read_text()), path.read_text()
+    again = irt.IRTFit.from_json(path)
+    pd.testing.assert_frame_equal(again.items, fits["2PL"].items, check_exact=True)
+    pd.testing.assert_frame_equal(again.covariance, fits["2PL"].covariance, check_exact=True)
     few = people.iloc[:3]
+    expected = fits["2PL"].score(few)
     for case in range(n_cases):
         if case % 10 == 0:  # truncated, or with a stray character
             position = int(rng.integers(len(text)))
@@ -166,5 +155,5 @@ def test_a_tampered_fit_file_is_refused_or_scores_without_blanks(n_cases, people
             assert len(str(error)) > 20
             n_refused += 1
         else:
-            assert np.isfinite(abilities).all(axis=None)
-    assert n_cases * 0.3 < n_refused < n_cases
+            pd.testing.assert_frame_equal(abilities, expected)
+    assert n_refused > n_cases * 0.9

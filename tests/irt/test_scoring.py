@@ -5,65 +5,40 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 import pytest
-from scipy.optimize import minimize_scalar
-from test_fit import DATASETS, reference, responses_of
+from scipy import optimize
+from scipy.special import expit
 
 from psychlm import irt, simulate
 from psychlm.frames import FrameError
 from psychlm.irt import curves, scoring
+from psychlm.irt.scoring import KnownItems
 
 METHODS = ["EAP", "MAP", "ML", "WLE"]
 
 
-def from_mirt(reference_dir, dataset, model, responses):
-    items = reference(reference_dir, "items", dataset, model).sort_values("index")
-    return pd.DataFrame(
-        {
-            "a": items["a"].to_numpy(),
-            "d": items["intercept_d"].to_numpy(),
-            "c": items["c"].to_numpy(),
-        },
-        index=pd.Index(responses.columns, name="item"),
-    )
-
-
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("model", ["2PL", "3PL"])
-@pytest.mark.parametrize("dataset", DATASETS)
-def test_scores_with_mirts_items_are_mirts_scores(dataset, model, method, reference_dir):
-    responses = responses_of(dataset, reference_dir)
-    expected = reference(reference_dir, "theta_first20", dataset, model).sort_values("person")
+def test_scores_with_mirts_items_are_mirts_scores(dataset, model, method, mirt, read_responses):
+    responses = read_responses(dataset)
+    expected = mirt("theta_first20", dataset, model)
     if expected.empty:
         pytest.skip(f"mirt's scores of {dataset} are not among the references")
-    found = irt.score(
-        from_mirt(reference_dir, dataset, model, responses), responses.iloc[: len(expected)], method
-    )
+    items = mirt("items", dataset, model).set_index(responses.columns)
+    known = items[["a", "intercept_d", "c"]].set_axis(["a", "d", "c"], axis=1)
+    found = irt.score(known, responses.iloc[: len(expected)], method)
     theirs = expected[method].to_numpy(float)
     finite = np.isfinite(theirs) & (np.abs(theirs) < 15)
     np.testing.assert_allclose(found["theta"][finite], theirs[finite], atol=0.005)
     np.testing.assert_allclose(found["se"][finite], expected[f"SE_{method}"][finite], rtol=0.01)
 
 
-@pytest.mark.parametrize("dataset", DATASETS)
-def test_rasch_eap_meets_mirt_on_a_grid_wide_enough(dataset, reference_dir):
-    responses = responses_of(dataset, reference_dir)
+def test_rasch_eap_meets_mirt_on_a_grid_wide_enough(dataset, reference_dir, read_responses):
+    responses = read_responses(dataset)
     wide = pd.read_csv(reference_dir / "irt" / "rasch_wide_items.csv")
     expected = wide[wide["dataset"] == dataset].sort_values("index")
     found = irt.fit(responses, "Rasch").score(responses.iloc[: len(expected)])
     np.testing.assert_allclose(found["theta"], expected["EAP_person_same_index"], atol=0.005)
     np.testing.assert_allclose(found["se"], expected["SE_EAP_person_same_index"], rtol=0.01)
-
-
-def test_2pl_scores_of_our_own_fit_are_within_a_two_hundredth_of_mirts(reference_dir):
-    responses = responses_of("LSAT7", reference_dir)
-    expected = reference(reference_dir, "theta_first20", "LSAT7", "2PL").sort_values("person")
-    fit = irt.fit(responses, "2PL")
-    for method in METHODS:
-        theirs = expected[method].to_numpy(float)
-        finite = np.isfinite(theirs)
-        np.testing.assert_allclose(
-            fit.score(responses.iloc[:20], method)["theta"][finite], theirs[finite], atol=0.005
-        )
 
 
 def test_perfect_and_zero_patterns_have_infinite_ml_and_finite_other_scores():
@@ -97,7 +72,7 @@ def test_modes_are_where_a_general_optimiser_finds_them(method):
             )
 
         if np.isfinite(found.loc[person, "theta"]):
-            best = minimize_scalar(
+            best = optimize.minimize_scalar(
                 negative, bounds=(-8, 8), method="bounded", options={"xatol": 1e-9}
             )
             assert negative(found.loc[person, "theta"]) <= best.fun + 1e-6
@@ -130,12 +105,6 @@ def test_new_persons_may_be_asked_some_of_the_items_only():
         scoring.score(items, answered.assign(**{"unheard of": 1.0}))
 
 
-def test_an_unknown_method_is_refused():
-    items = simulate.items(4, np.random.default_rng(2))
-    with pytest.raises(ValueError, match="mle"):
-        scoring.score(items, simulate.responses([0.0], items, np.random.default_rng(2)), "mle")
-
-
 def test_the_posterior_of_a_fit_has_the_scores_mean_and_spread():
     rng = np.random.default_rng(2)
     items = simulate.items(40, rng, "Rasch")
@@ -159,3 +128,50 @@ def test_a_very_steep_item_far_from_a_person_tells_nothing_more(method) -> None:
     found = irt.score(items, responses, method=method)
     without = irt.score(items[1:], responses.drop(columns="a"), method=method)
     np.testing.assert_allclose(found, without, atol=1e-8)
+
+
+def test_abilities_are_those_of_irt_score(rng):
+    items = simulate.items(60, rng)
+    correct = rng.random((5, 60)) < rng.random((5, 1))
+    correct[0], correct[1] = True, False
+    expected = irt.score(
+        items, pd.DataFrame(correct.astype(float), columns=items.index), method="ml"
+    )
+    found = KnownItems(items).ability(correct)
+    assert np.allclose(found, expected, atol=1e-7, equal_nan=True)
+    assert found["theta"].tolist()[:2] == [np.inf, -np.inf]
+    pooled = items.assign(a=1.0, b=items["b"].round(0))
+    expected = irt.score(
+        pooled, pd.DataFrame(correct.astype(float), columns=items.index), method="ml"
+    )
+    assert np.allclose(KnownItems(pooled).ability(correct), expected, atol=1e-7, equal_nan=True)
+
+
+def test_guessing_goes_the_long_way(rng):
+    items = simulate.items(40, rng, "3PL")
+    correct = rng.random((3, 40)) < 0.7
+    expected = irt.score(
+        items, pd.DataFrame(correct.astype(float), columns=items.index), method="ml"
+    )
+    assert np.allclose(KnownItems(items).ability(correct), expected)
+
+
+def test_a_negative_slope_counts_against(rng):
+    items = pd.DataFrame({"a": [1.0, 1.5, -0.7], "b": [0.0, 0.5, -0.2]})
+    correct = np.array([[1, 0, 1], [1, 1, 0], [0, 0, 1]], dtype=bool)
+    found = KnownItems(items).ability(correct)
+    theta = optimize.brentq(
+        lambda t: (items["a"] * (expit(items["a"] * (t - items["b"])) - correct[0])).sum(), -20, 20
+    )
+    assert found["theta"].tolist() == pytest.approx([theta, np.inf, -np.inf])
+
+
+def test_known_items_say_what_is_wrong():
+    with pytest.raises(FrameError, match="need the columns a and b"):
+        KnownItems(pd.DataFrame({"b": [0.0]}))
+    with pytest.raises(FrameError, match=r"1 of 2 items \[1\] have parameters that are missing"):
+        KnownItems(pd.DataFrame({"a": [1.0, 1.0], "b": [0.0, np.nan]}))
+    with pytest.raises(FrameError, match="stand more than once"):
+        KnownItems(pd.DataFrame({"a": [1.0, 1.0], "b": [0.0, 1.0]}, index=["q", "q"]))
+    with pytest.raises(FrameError, match="responses to 3 items, and 1 are known"):
+        KnownItems(pd.DataFrame({"a": [1.0], "b": [0.0]})).ability(np.ones((2, 3), bool))
