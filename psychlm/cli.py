@@ -38,8 +38,8 @@ drop_option = click.option("--drop", help="Columns that are not items, as age,gr
 
 def choice_option(name: str, choices: str, default: str | None, text: str) -> Any:
     """Return an option that takes one of some words, which are separated by spaces here."""
-    kind, required = click.Choice(choices.split()), default is None
-    shown = {"required": True} if required else {"default": default, "show_default": True}
+    kind = click.Choice(choices.split(), case_sensitive=False)
+    shown = {"default": default, "show_default": True} if default else {"required": True}
     return click.option(name, type=kind, help=text, **shown)
 
 
@@ -221,12 +221,12 @@ def irt_group() -> None:
     """Fit item response models to persons x items tables, and score persons with them."""
 
 
-def read_responses(source: Path, items: str | None, drop: str | None) -> pd.DataFrame:
-    """Read a responses frame; columns are chosen by names separated by commas."""
+def read_responses(source: Path, columns: dict[str, str | None]) -> pd.DataFrame:
+    """Read a responses frame; columns (items, drop) are names separated by commas."""
     from psychlm import frames
 
-    chosen = items.split(",") if items else None
-    return frames.read_responses(source, items=chosen, drop=drop.split(",") if drop else ())
+    chosen = {option: names.split(",") for option, names in columns.items() if names}
+    return frames.read_responses(source, **chosen)
 
 
 def parse_priors(assignments: tuple[str, ...]) -> dict[str, Any] | None:
@@ -248,12 +248,11 @@ def parse_priors(assignments: tuple[str, ...]) -> dict[str, Any] | None:
 
 @irt_group.command(name="fit")
 @click.argument("responses", type=PATH)
-@click.option(
+@choice_option(
     "--model",
-    type=click.Choice(["1PL", "Rasch", "2PL", "3PL"], case_sensitive=False),
-    default="2PL",
-    show_default=True,
-    help="Common slope, slopes of 1, one slope per item, or guessing too.",
+    "1PL Rasch 2PL 3PL",
+    "2PL",
+    "Common slope, slopes of 1, one slope per item, or guessing too.",
 )
 @click.option(
     "--prior",
@@ -270,16 +269,15 @@ def irt_fit(
     responses: Path,
     model: str,
     priors: tuple[str, ...],
-    items: str | None,
-    drop: str | None,
     out: Path,
     max_iterations: int,
+    **columns: str | None,
 ) -> None:
     """Fit a model to RESPONSES: CSV or Parquet, persons in rows, 0, 1 or empty; persons first."""
     from psychlm import irt
 
     check_out(out, responses, suffixes=(".json",))
-    table, prior = read_responses(responses, items, drop), parse_priors(priors)
+    table, prior = read_responses(responses, columns), parse_priors(priors)
     fit = irt.fit(table, model, priors=prior, max_iterations=max_iterations)
     fit.to_json(out)
     click.echo(fit.items.drop(columns="c_is_free", errors="ignore").round(3).to_string())
@@ -300,20 +298,13 @@ def irt_fit(
 @click.option("--out", type=OUT, help="A CSV, TSV or Parquet file; the screen unless given.")
 @spreadsheet_option
 def irt_score(
-    fit: Path,
-    responses: Path,
-    method: Any,
-    items: str | None,
-    drop: str | None,
-    out: Path | None,
-    spreadsheet: bool,
+    fit: Path, responses: Path, method: Any, out: Path | None, spreadsheet: bool, **columns: Any
 ) -> None:
     """Score the persons of RESPONSES with FIT, a file that `psychlm irt fit` wrote."""
     from psychlm import irt
 
     check_out(out, fit, responses)
-    table = read_responses(responses, items, drop)
-    abilities = irt.IRTFit.from_json(fit).score(table, method)
+    abilities = irt.IRTFit.from_json(fit).score(read_responses(responses, columns), method)
     if out is None:
         click.echo(abilities.to_csv(), nl=False)
     else:
@@ -400,14 +391,7 @@ def read_words(source: str, *, lines: bool = False) -> pd.DataFrame:
 @no_cache_option
 @spreadsheet_option
 def surprisal(
-    source: str,
-    names: tuple[str, ...],
-    out: Path | None,
-    correction: str,
-    lines: bool,
-    no_cache: bool,
-    spreadsheet: bool,
-    **options: Any,
+    source: str, names: tuple[str, ...], out: Path | None, lines: bool, **options: Any
 ) -> None:
     """Surprisal (bits) of every word of a TEXT, a text file, a table of words, or standard input.
 
@@ -419,8 +403,10 @@ def surprisal(
 
     from psychlm import lm
 
-    options |= {"correction": None if correction == "none" else "pimentel-meister"}
-    options |= {"cache": not no_cache, "progress": sys.stderr.isatty()}
+    spreadsheet = options.pop("spreadsheet")
+    options |= {"cache": not options.pop("no_cache"), "progress": sys.stderr.isatty()}
+    if options["correction"] == "none":
+        options["correction"] = None
     parts = {name: lm.surprisal(words, name, **options) for name in names}
     scored = pd.concat(parts.values(), ignore_index=True)
     if len(parts) > 1:
@@ -465,12 +451,9 @@ def surprisal(
 def responses(
     source: str,
     models: tuple[str, ...],
-    bos: str,
     labels: str | None,
     out: Path | None,
     logprobs: Path | None,
-    device: str,
-    no_cache: bool,
     spreadsheet: bool,
     **options: Any,
 ) -> None:
@@ -486,21 +469,15 @@ def responses(
     items = corpora.read_items(source)
     persons: dict[str, Any] = {name: name for name in models}
     if labels is not None:
-        own = labels.split(",")
+        own, device = labels.split(","), options["device"]
         persons = {name: lm.load_choice_model(name, device, labels=own) for name in models}
-    graded = lm.evaluate(
-        items,
-        persons,
-        bos=None if bos == "none" else bos,
-        device=device,
-        cache=not no_cache,
-        progress=sys.stderr.isatty(),
-        **options,
-    )
-    if out is not None:
-        write_table(graded.responses, out, index=True, spreadsheet=spreadsheet)
-    if logprobs is not None:
-        write_table(graded.logprobs, logprobs, index=True, spreadsheet=spreadsheet)
+    options |= {"cache": not options.pop("no_cache"), "progress": sys.stderr.isatty()}
+    if options["bos"] == "none":
+        options["bos"] = None
+    graded = lm.evaluate(items, persons, **options)
+    for table, file in ((graded.responses, out), (graded.logprobs, logprobs)):
+        if file is not None:
+            write_table(table, file, index=True, spreadsheet=spreadsheet)
     chance = (1 / items["choices"].map(len)).mean()
     for person, row in graded.responses.iterrows():
         click.echo(f"{person}: {row.mean():.3f} of {len(row)} items right (chance: {chance:.3f})")

@@ -56,36 +56,18 @@ if TYPE_CHECKING:
     from psychlm.lm.prompts import Prompt
     from psychlm.lm.tokens import words_of
 
-_MODULES = {
-    "ChoiceClassifier": "choice_networks",
-    "ChoiceModel": "choice_model",
-    "Evaluation": "choices",
-    "FineTuned": "finetune",
-    "LanguageModel": "_load",
-    "Lexicon": "choice_networks",
-    "MinimalPairs": "_minimal_pairs",
-    "ModelError": "_load",
-    "Prompt": "prompts",
-    "bundled_encoder": "choice_model",
-    "choice_logprobs": "choices",
-    "confidences": "choices",
-    "encoder_model": "choice_networks",
-    "evaluate": "choices",
-    "fine_tune": "finetune",
-    "fingerprint": "_load",
-    "grade": "choices",
-    "load": "_load",
-    "load_choice_model": "choice_model",
-    "minimal_pairs": "_minimal_pairs",
-    "partial_input_model": "choice_networks",
-    "predictions": "choices",
-    "read_blimp": "_minimal_pairs",
-    "surprisal": "_surprisal",
-    "surprisals": "_surprisal",
-    "words_of": "tokens",
-    "wrap": "_load",
-    "wrap_choice_model": "choice_model",
+_NAMES = {
+    "_load": "LanguageModel ModelError fingerprint load wrap",
+    "_minimal_pairs": "MinimalPairs minimal_pairs read_blimp",
+    "_surprisal": "surprisal surprisals",
+    "choice_model": "ChoiceModel bundled_encoder load_choice_model wrap_choice_model",
+    "choice_networks": "ChoiceClassifier Lexicon encoder_model partial_input_model",
+    "choices": "Evaluation choice_logprobs confidences evaluate grade predictions",
+    "finetune": "FineTuned fine_tune",
+    "prompts": "Prompt",
+    "tokens": "words_of",
 }
+_MODULES = {name: module for module, names in _NAMES.items() for name in names.split()}
 
 __all__ = [
     "ChoiceClassifier",

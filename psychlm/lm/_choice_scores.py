@@ -117,8 +117,7 @@ def _score_by_classifier(
 def _score_by_head(
     model: ChoiceModel, questions: Sequence[Question], batch_tokens: int | None
 ) -> list[Scores]:
-    """Return the log-softmax, within items, of the score that a head gives each pair of prompt and
-    choice."""
+    """Return the log-softmax, within items, of a head's score of each pair of prompt and choice."""
     pairs = []
     for q in questions:
         context = f"{q.prompt} {q.hypothesis}" if q.hypothesis else q.prompt

@@ -41,9 +41,7 @@ _HEADLESS = re.compile(
 
 
 class ModelError(ValueError):
-    """A model cannot be opened or cannot do what is asked: the message says which, why, and what to
-    do.
-    """
+    """A model cannot be opened, or not do what is asked: which, why, and what to do."""
 
 
 @dataclass(frozen=True)
@@ -264,9 +262,7 @@ def dtype_of(dtype: str | None, device: torch.device) -> Any:
 
 
 def commit(name: str, revision: str | None) -> str:
-    """Resolve a revision on the hub to its commit; without a network, to the one in the local
-    cache.
-    """
+    """Return the commit of a revision on the hub; without a network, that in the local cache."""
     from huggingface_hub import HfApi, snapshot_download
     from huggingface_hub.errors import (
         GatedRepoError,
@@ -459,9 +455,7 @@ def _check_weight_files(checkpoint: Checkpoint, config: Any, allow_pickle: bool)
 
 @contextmanager
 def plain_errors(name: str) -> Iterator[None]:
-    """Raise a ModelError for whatever transformers could not do; its progress bar of every load
-    stays off.
-    """
+    """Raise a ModelError for whatever transformers could not do; its progress bar stays off."""
     from transformers.utils import logging
 
     noisy = logging.is_progress_bar_enabled()

@@ -30,9 +30,7 @@ Scores = NDArray[np.float64]
 
 
 def folder() -> Path:
-    """Return the cache folder: ``$PSYCHLM_CACHE``, or the platform's where that is not set or
-    empty.
-    """
+    """Return the cache folder: ``$PSYCHLM_CACHE`` if it is set, else the platform's."""
     if os.environ.get("PSYCHLM_CACHE"):
         return Path(os.environ["PSYCHLM_CACHE"]).expanduser()
     import pooch
@@ -46,9 +44,7 @@ def converted_models() -> Path:
 
 
 def key(identity: str, text: str = "", places: NDArray[np.int64] | None = None) -> str:
-    """Return the key of a text scored by a model under some options (``identity``), its words at
-    these places.
-    """
+    """Return the key of a text with words at these places, scored as ``identity`` says."""
     digest = hashlib.sha256(f"{SCHEME}\0{identity}\0{text}\0".encode("utf-8", "surrogatepass"))
     digest.update(b"" if places is None else places.tobytes())
     return digest.hexdigest()

@@ -71,8 +71,7 @@ class ChoiceModel:
 
 
 def task_of_model(config: Any, architecture: str | None = None) -> Task:
-    """Return what a model does, by the name of its class or the first architecture of its
-    configuration."""
+    """Return what a model does, by the name of its class or of its first architecture."""
     architecture = architecture or (getattr(config, "architectures", None) or [""])[0]
     if "ForSequenceClassification" in architecture:
         return "classifier"

@@ -66,8 +66,7 @@ TEXTS_AT_ONCE = 64  # in one pass of the encoder
 
 @dataclass(frozen=True)
 class Inputs:
-    """A batch as a network reads it: n items, at most N choices, T tokens, each a word number or d
-    numbers."""
+    """A batch as a network reads it: n items, N choices, T tokens (word numbers or vectors)."""
 
     question: Tensor  # (n, T) or (n, T, d)
     question_mask: Tensor  # (n, T) bool: False for padding
@@ -95,8 +94,7 @@ class TextStore:
         self.values: list[NDArray] = []
 
     def rows(self, items: pd.DataFrame) -> tuple[NDArray, NDArray]:
-        """Return the texts' numbers: of the questions (n,), and of the choices (n, N), -1 where
-        there is none."""
+        """Return the texts' numbers: questions (n,), and choices (n, N), -1 where there is none."""
         counts = items["choices"].map(len).to_numpy()
         choices = [choice for row in items["choices"] for choice in row]
         texts = [*items["prompt"], *choices]
@@ -110,8 +108,7 @@ class TextStore:
         return numbers[: len(items)], table
 
     def padded(self, rows: NDArray[np.int64]) -> tuple[Tensor, Tensor]:
-        """Return texts side by side, (n, T, ...), zero behind their ends, and whether there is a
-        token, (n, T)."""
+        """Return texts (n, T, ...), zero behind their ends, and where there is a token, (n, T)."""
         some = [self.values[row] for row in rows]
         lengths = np.array([len(values) for values in some])
         mask = np.arange(max(1, lengths.max(initial=0))) < lengths[:, None]
@@ -240,8 +237,7 @@ class ChoiceClassifier:
 
     @torch.inference_mode()
     def logprobs(self, items: pd.DataFrame) -> pd.DataFrame:
-        """Return the log-probability of each choice (nats), items x choices; NaN where an item has
-        fewer choices."""
+        """Return the log-probability of each choice (nats), NaN where there is no choice."""
         items = check_items(items)
         questions, choices = self.texts.rows(items)
         self.network.eval()
@@ -259,8 +255,7 @@ class ChoiceClassifier:
 
 
 def masked_max(states: Tensor, mask: Tensor) -> Tensor:
-    """Return the element-wise maximum over the tokens of each row, (rows, d); zero for a row
-    without tokens."""
+    """Return the maximum over the tokens of each row, (rows, d); zero for a row without tokens."""
     largest = states.masked_fill(~mask[..., None], -torch.inf).amax(dim=1)
     return largest.masked_fill(~mask.any(dim=1, keepdim=True), 0.0)
 
@@ -461,8 +456,7 @@ def partial_input_model(
     hidden: int = 64,
     device: Device = "auto",
 ) -> ChoiceClassifier:
-    """Return a network of this module whose weights are drawn with ``seed``; train it with its
-    method ``train``."""
+    """Return a network of this module with random weights; its method ``train`` trains it."""
     where = torch_device(device, "lm.choice_networks")
     with seeded(seed):
         network = PartialInputNetwork(kind, lexicon, size=size, hidden=hidden)

@@ -323,8 +323,7 @@ def _cached_scores(
     cache: bool,
     progress: bool,
 ) -> list[np.ndarray]:
-    """Read scores from the cache, compute the others, the longest first, and store them piece by
-    piece."""
+    """Read scores from the cache; compute the others, the longest first, and store each piece."""
     from psychlm.lm import _choice_scores as columns
     from psychlm.lm._load import LanguageModel
     from psychlm.lm.cache import ResultStore, key

@@ -68,8 +68,7 @@ def task_of(items: pd.DataFrame) -> Task:
 
 
 def digest(items: pd.DataFrame) -> str:
-    """Return the SHA-256 of what is learned from items: texts, choices and answers, in their
-    order."""
+    """Return the SHA-256 of what is learned from items: texts, choices and answers, in order."""
     columns = [name for name in ("prompt", "hypothesis", "choices", "answer") if name in items]
     text = items[columns].to_json(orient="values")
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
@@ -181,11 +180,12 @@ def fine_tune(
         raise FrameError(f"all {len(items)} items have the same label; add items with other labels")
     checkpoint = find_checkpoint(str(bundled_encoder() if encoder == "bundled" else encoder))
     # All that the result depends on; a folder with another run's files is refused.
-    options: dict[str, Any] = {"task": task, "regime": regime, "seed": seed}
-    options |= {"revision": checkpoint.revision}
-    options |= {"epochs": epochs if trained else 0, "patience": patience, "items": digest(items)}
+    options: dict[str, Any] = {"task": task, "regime": regime, "revision": checkpoint.revision}
+    options |= {"seed": seed, "epochs": epochs if trained else 0, "patience": patience}
     options |= {"learning_rate": learning_rate, "batch_size": batch_size, "max_tokens": max_tokens}
-    options["development"] = None if development is None else digest(development)
+    options |= {"items": digest(items), "development": None}
+    if development is not None:
+        options["development"] = digest(development)
     out = Path(out)
     out.mkdir(parents=True, exist_ok=True)
     known = json.loads((out / RUN).read_text()) if (out / RUN).is_file() else options
@@ -301,8 +301,7 @@ def run_trainer(
     options: dict[str, Any],
     device: torch.device,
 ) -> list[dict[str, float]]:
-    """Train a network in place, from the last checkpoint in the folder if there is one, and return
-    the Trainer's log."""
+    """Train a network in place, from the last checkpoint if there is one; return the log."""
     from sklearn.metrics import matthews_corrcoef
     from transformers import (
         DataCollatorForMultipleChoice,

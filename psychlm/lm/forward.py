@@ -145,9 +145,7 @@ def plan_requests(
     model: LanguageModel,
     options: ScoringOptions,
 ) -> list[ScoringRequest]:
-    """Return the requests in which a model reads documents, the first token of each in its row of
-    ``first_rows``.
-    """
+    """Return the requests that read documents; their first tokens fill the rows ``first_rows``."""
     start = None if options.bos is None else model.tokenizer.convert_tokens_to_ids(options.bos)
     stop = model.tokenizer.sep_token_id if model.kind == "masked" else None
     special = SpecialTokens(
@@ -208,9 +206,7 @@ def run(
     wanted: Wanted,
     batch_tokens: int | None = None,
 ) -> Iterator[tuple[list[ScoringRequest], np.ndarray | None]]:
-    """Yield every batch with the values of its rows, shape (n_rows, 5), in the order of its
-    requests; None for the values of a single request that memory does not hold.
-    """
+    """Yield batches with the values of their rows, (n_rows, 5); None where memory does not do."""
     if not requests:
         return
     most = batch_tokens or BATCH_TOKENS.get(model.device.type, BATCH_TOKENS["cpu"])
@@ -318,9 +314,7 @@ def _values(model: LanguageModel, batch: list[ScoringRequest], wanted: Wanted) -
 
 
 def network_inputs(model: LanguageModel, batch: Sequence[ScoringRequest]) -> dict[str, Any]:
-    """Return the tensors that the network takes for a batch, padded at the end to the longest
-    request.
-    """
+    """Return the tensors that the network takes, padded at the end to the longest request."""
     lengths = np.array([len(one) for one in batch])
     n, length = len(batch), int(lengths.max())
     config = model.network.config.get_text_config()
@@ -367,9 +361,7 @@ def network_inputs(model: LanguageModel, batch: Sequence[ScoringRequest]) -> dic
 
 
 def hidden_states(model: LanguageModel, inputs: dict[str, Any]) -> torch.Tensor:
-    """Return the input of the output layer, shape (n, length, n_hidden); the layer itself computes
-    nothing.
-    """
+    """Return the input of the output layer, (n, length, n_hidden); the layer computes nothing."""
     caught: list[torch.Tensor] = []
 
     def catch(_layer: Any, given: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor]:
@@ -405,9 +397,7 @@ def _probe(model: LanguageModel, n: int = 6) -> np.ndarray:
 
 @_once_per_model
 def reads_output_layer(model: LanguageModel) -> bool:
-    """Return whether the logits are the output layer of the hidden states (no cap, no scale, no
-    adapter).
-    """
+    """Return whether logits are the output layer of hidden states (no cap, scale or adapter)."""
     layer = model.network.get_output_embeddings()
     if type(layer) is not torch.nn.Linear:
         return False

@@ -48,9 +48,7 @@ PACKAGES = (
 
 
 class KenlmError(RuntimeError):
-    """KenLM is missing, cannot be built, or refused its input: the message says which, why, and
-    what to do.
-    """
+    """KenLM is missing, cannot be built, or refused its input: which, why, and what to do."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -106,8 +104,7 @@ class NgramModel:
         return sum_over_words(words, tokens, bits, unknown)
 
     def perplexity(self, sentences: Iterable[Sequence[str]]) -> float:
-        """Return the perplexity per token as KenLM's ``query`` counts it: unknown words and the
-        ends of sentences are tokens."""
+        """Return the perplexity as KenLM does: unknown words and ends of sentences count."""
         return float(2 ** np.concatenate([self.token_scores(one)[0] for one in sentences]).mean())
 
 

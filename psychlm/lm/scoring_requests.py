@@ -107,9 +107,7 @@ def any_order(
 
 
 def _add_start(read: Ints, special: SpecialTokens, begin: int) -> tuple[Ints, int]:
-    """Return the tokens of a window after the start token, where one stands there, and how many it
-    adds.
-    """
+    """Return the tokens of a window after its start token, if any, and how many that adds."""
     if special.start is None or (begin > 0 and not special.every_window):
         return read, 0
     return np.append(special.start, read), 1
@@ -264,9 +262,7 @@ def shared_prefixes(
 
 
 def visible_tokens(parent: Ints) -> NDArray[np.bool_]:
-    """Return which tokens each token of a tree sees, shape (n, n): itself and those before it in
-    its own text.
-    """
+    """Return which tokens of a tree each sees, (n, n): itself and those before it in its text."""
     visible = np.eye(len(parent), dtype=bool)
     for node in range(1, len(parent)):  # a parent stands before its children
         visible[node] |= visible[parent[node]]

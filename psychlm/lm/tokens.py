@@ -196,9 +196,7 @@ def _clean_gap(gap: str) -> str:
 
 
 def _spaces(words: pd.DataFrame, column: str, default: NDArray[np.bool_]) -> list[str]:
-    """Return the white space beside each word as text; booleans never put a space after the last
-    word of a text.
-    """
+    """Return the white space beside each word; booleans put none after a text's last word."""
     if column in words.columns and not pd.api.types.is_bool_dtype(words[column]):
         spaces = words[column].tolist()
         wrong = [
@@ -235,9 +233,7 @@ def documents(prepared: pd.DataFrame) -> list[Document]:
 
 
 def tokenize(texts: list[Document], tokenizer: Any) -> list[Tokens]:
-    """Return the tokens of every document, each with the word it belongs to; no special tokens are
-    added.
-    """
+    """Return the tokens of every document, each with its word; special tokens are not added."""
     encode = _encode if getattr(tokenizer, "is_fast", False) else _encode_by_word
     tokens = []
     for first in range(0, len(texts), TEXTS_AT_ONCE):
@@ -276,9 +272,7 @@ def _encode(texts: list[Document], tokenizer: Any) -> Encoded:
 
 
 def _encode_by_word(texts: list[Document], tokenizer: Any) -> Encoded:
-    """Tokenize each word with the space before it: for tokenizers in pure Python, which give no
-    positions (XLM).
-    """
+    """Tokenize each word with the space before it: XLM's tokenizer gives no positions."""
     encoded = []
     for document in texts:
         begins = np.append(0, document.ends[:-1])
@@ -295,9 +289,7 @@ def _encode_by_word(texts: list[Document], tokenizer: Any) -> Encoded:
 def _assign(
     document: Document, ids: NDArray[np.int64], spans: NDArray[np.int64], tokenizer: Any
 ) -> Tokens:
-    """Assign each token to the word that holds its last character, and note the words that cannot
-    have a value.
-    """
+    """Assign tokens to the words that hold their last characters; note words without a value."""
     n_words = len(document.ends)
     starts, last = spans[:, 0], np.maximum(spans[:, 0], spans[:, 1] - 1)
     word = np.searchsorted(document.ends, last, side="right")

@@ -132,9 +132,7 @@ class WordNetwork(nn.Module):
         nn.init.zeros_(self.decoder.bias)
 
     def forward(self, numbers: Tensor, state: State | None = None) -> tuple[Tensor, State | None]:
-        """Return logits (rows, n, V) of the words after ``numbers`` (rows, n), and an LSTM's state
-        after them.
-        """
+        """Return logits (rows, n, V) of the words after ``numbers`` (rows, n), and a state."""
         embedded = self.embedding(numbers)
         if self.architecture.kind == "lstm":
             hidden, state = self.body(self.drop(embedded), state)
@@ -243,11 +241,9 @@ def _windows(first: np.ndarray, last: np.ndarray, span: int) -> Iterator[Batch]:
 
 @dataclass(frozen=True)
 class Training:
-    """How a model is trained; the rates are those of PyTorch's example for LSTMs (20) and for
-    Transformers (5).
-    """
+    """How a model is trained."""
 
-    rate: float = 20.0
+    rate: float = 20.0  # of PyTorch's example for LSTMs; 5 for Transformers
     batch_size: int = 20  # rows that the text is cut into
     dropout: float = 0.2
     epochs: int = 50
@@ -412,9 +408,7 @@ class _Run:
 
 
 def _spans(stream: Tensor, n_rows: int, span: int) -> list[tuple[Tensor, Tensor]]:
-    """Return (inputs, targets) of consecutive spans of a (n,) text that is read in parallel rows of
-    equal length; the rest at its end is left out.
-    """
+    """Return (inputs, targets) of the spans of a (n,) text cut into rows; its rest is left out."""
     length = len(stream) // n_rows
     if length < 2:
         raise ValueError(
@@ -476,9 +470,7 @@ class CorpusModel:
         return f"{self.corpus.name}.{self.name}".lower().replace(" ", "_")
 
     def surprisal(self, words: pd.DataFrame) -> pd.DataFrame:
-        """Return printed words with ``surprisal_bits`` and ``n_unknown``, read in the corpus's own
-        tokens.
-        """
+        """Return words with ``surprisal_bits`` and ``n_unknown``; tokens are the corpus's own."""
         return self.model.surprisal(words, self.corpus.tokenize)
 
 

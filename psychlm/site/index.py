@@ -21,6 +21,7 @@ from psychlm.site import collection, html
 NUMERIC = ["value", "published_value", "difference_value", "low", "high", "n"]
 TEXT = ["notebook", "key", "ours", "published", "difference", "verdict", "says", "unit", "data"]
 COLUMNS = [*TEXT, "source", "decimals", *NUMERIC]
+KINDS = ("real", "simulated", "published")  # of data that a number rests on
 
 
 def reports_folder() -> Path:
@@ -112,10 +113,8 @@ def compare(report: dict[str, Any]) -> pd.DataFrame:
         difference = None if ours is None or theirs is None else ours - theirs
         verdict = "no comparison"
         if number.get("data") == "simulated" or number.get("comparable") is False:
-            verdict, difference = (
-                "simulated" if number.get("data") == "simulated" else verdict,
-                None,
-            )
+            difference = None
+            verdict = "simulated" if number.get("data") == "simulated" else verdict
         elif difference is not None:
             # the bound leaves room for the rounding of binary floats
             agrees = abs(difference) <= Decimal("0.5000001").scaleb(-own)
@@ -147,18 +146,9 @@ def gather_runs(reports: Path | None = None) -> pd.DataFrame:
     for report in filter(None, map(read_report, report_files(reports or reports_folder()))):
         kinds = Counter(number.get("data") for number in report["numbers"])
         row = {name: report.get(name) for name in ("notebook", "status", "profile", "seconds")}
-        row |= {kind: kinds[kind] for kind in ("real", "simulated", "published")}
+        row |= {kind: kinds[kind] for kind in KINDS}
         rows.append(row | {"error": str((report.get("error") or {}).get("message") or "")})
-    columns = [
-        "notebook",
-        "status",
-        "error",
-        "profile",
-        "seconds",
-        "real",
-        "simulated",
-        "published",
-    ]
+    columns = ["notebook", "status", "error", "profile", "seconds", *KINDS]
     return pd.DataFrame(rows, columns=columns)
 
 

@@ -2,9 +2,9 @@
 
 A kernel needs four seconds of CPU time to import torch, pandas and matplotlib. ``python -P
 kernels.py serve LIBRARIES`` imports them once and copies itself (a fork) for each kernel. The
-command in the kernel's specification, ``kernels.py start FOLDER ARGUMENTS``, asks for such a copy,
-hands over its own output and lives as long as the kernel. If nobody serves, it becomes a kernel.
-It works on Linux only.
+command in the kernel's specification, ``kernels.py start FOLDER ARGUMENTS``, asks for such a copy
+and lives as long as the kernel: each ends with the other. If nobody serves, it becomes a kernel. It
+works on Linux only.
 """
 
 from __future__ import annotations
@@ -23,21 +23,20 @@ SOCKET = "kernels"  # in the run's folder; the path is relative, since a socket'
 
 
 def start(folder: str, *arguments: str) -> None:
-    """Ask for a kernel that writes where this process writes; end when it has ended."""
+    """Ask for a kernel; end when it has ended, or when this process's parent has."""
     directory, parent = os.getcwd(), os.getppid()
     os.chdir(folder)
     kernel = socket.socket(socket.AF_UNIX)
     try:
         kernel.connect(SOCKET)
-        request = json.dumps([directory, *arguments]).encode()
-        socket.send_fds(kernel, [request], [0, 1, 2])
-        process = int(kernel.recv(32))
-    except (OSError, ValueError):  # nobody serves
+        kernel.send(json.dumps([directory, *arguments]).encode())
+        begun = kernel.recv(1)
+    except OSError:
+        begun = b""
+    if not begun:  # nobody serves
         os.chdir(directory)
         os.execv(sys.executable, [sys.executable, "-m", "ipykernel_launcher", *arguments])
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda number, frame: os.kill(process, number))
-    # the kernel sends nothing more; its end can be read. With this process's parent it ends too
+    # the kernel sends nothing more, so that something to read is its end
     while os.getppid() == parent and not select.select([kernel], [], [], 1.0)[0]:
         pass
 
@@ -54,18 +53,14 @@ def serve(*libraries: str) -> None:
             importlib.import_module(library)
     while sys.stdin not in select.select([listener, sys.stdin], [], [])[0]:
         connection, _ = listener.accept()
-        request, files, _, _ = socket.recv_fds(connection, 1 << 16, 3)
-        if len(files) == 3 and os.fork() == 0:
+        request = connection.recv(1 << 16)
+        if request and os.fork() == 0:
             listener.close()
-            run_kernel(connection, files, *json.loads(request))
-        for file in files:
-            os.close(file)
+            run_kernel(connection, *json.loads(request))
         connection.close()
 
 
-def run_kernel(
-    connection: socket.socket, files: list[int], directory: str, *arguments: str
-) -> None:
+def run_kernel(connection: socket.socket, directory: str, *arguments: str) -> None:
     """Run the kernel in the copied process; end it with the process that asked for it."""
 
     def end_with_the_launcher() -> None:
@@ -74,11 +69,8 @@ def run_kernel(
 
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     os.setsid()
-    for target, file in enumerate(files):
-        os.dup2(file, target)
-        os.close(file)
     os.chdir(directory)
-    connection.send(str(os.getpid()).encode())
+    connection.send(b"1")
     threading.Thread(target=end_with_the_launcher, daemon=True).start()
     from ipykernel.kernelapp import launch_new_instance
 

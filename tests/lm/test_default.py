@@ -64,12 +64,9 @@ def test_the_default_model_reads_without_a_network(monkeypatch: pytest.MonkeyPat
     ],
 )
 def test_surprisals_mean_something(likely: str, unlikely: str) -> None:
-    bits = (
-        lm.surprisal([likely, unlikely], cache=False)
-        .groupby("text_id", sort=False)["surprisal_bits"]
-        .mean()
-    )
-    assert bits.iloc[0] < bits.iloc[1]
+    scored = lm.surprisal([likely, unlikely], cache=False)
+    bits = scored.groupby("text_id")["surprisal_bits"].mean()
+    assert bits["1"] < bits["2"]
 
 
 @pytest.mark.needs_share
@@ -81,12 +78,8 @@ def test_surprisals_go_with_gpt2s_and_with_peoples_on_the_ucl_corpus(
     words = words_frame({s: s for s in table["sentence"].unique()})
     scored = lm.surprisal(words, correction=correction, cache=False)  # type: ignore[arg-type]
     table["word_id"] = 1 + table["item"].str.split().str.len()
-    both = table.merge(
-        scored,
-        left_on=["sentence", "word_id"],
-        right_on=["text_id", "word_id"],
-        suffixes=("", "_ours"),
-    )
+    keys = {"left_on": ["sentence", "word_id"], "right_on": ["text_id", "word_id"]}
+    both = table.merge(scored, **keys, suffixes=("", "_ours"))  # type: ignore[call-overload]
     assert len(both) == len(table)
     assert (both["word"] == both["word_ours"]).all()
     plain = both[both["word"].str.fullmatch("[A-Za-z]+")]
@@ -96,12 +89,8 @@ def test_surprisals_go_with_gpt2s_and_with_peoples_on_the_ucl_corpus(
 
 def test_the_card_says_what_was_measured(record: dict[str, dict[str, float]]) -> None:
     card, measured = (FOLDER / "README.md").read_text(), record["measured"]
-    for figure in (
-        f"{measured['perplexity']:.1f}",
-        f"{measured['r_gpt2']:.3f}",
-        f"{measured['r_cloze']:.3f}",
-    ):
-        assert f"| {figure} |" in card
+    for figure, decimals in (("perplexity", 1), ("r_gpt2", 3), ("r_cloze", 3)):
+        assert f"| {measured[figure]:.{decimals}f} |" in card
     assert f"{measured['training_pieces']:,} pieces" in card
 
 
@@ -109,9 +98,8 @@ def test_the_teacher_is_kneser_and_neys_trigram(rng: np.random.Generator) -> Non
     v, stream = 12, np.minimum(rng.zipf(1.5, 400), 11)
     openings = np.array([[0, 3, 4], [0, 3, 5], [0, 7, 1]])
     teacher = train.TrigramTeacher(stream, openings, v)
-    trigrams = Counter(zip(stream, stream[1:], stream[2:], strict=False)) + Counter(
-        map(tuple, openings)
-    )
+    running = zip(stream, stream[1:], stream[2:], strict=False)
+    trigrams = Counter(running) + Counter(map(tuple, openings))
     pairs = Counter((b, c) for _, b, c in trigrams) + Counter((a, b) for a, b, _ in openings)
     singles = np.array([sum(1 for pair in pairs if pair[1] == w) + 0.5 for w in range(v)])
 
@@ -137,22 +125,13 @@ def test_the_teacher_is_kneser_and_neys_trigram(rng: np.random.Generator) -> Non
 
 @pytest.fixture
 def small_run(monkeypatch: pytest.MonkeyPatch) -> train.Run:
-    story = [
-        "He went out. She saw him go, and said nothing. Then it rained.",
-        '"Well," he said, "it rains."',
-    ] * 800
-    monkeypatch.setattr(
-        train,
-        "training_paragraphs",
-        lambda: ((text, i != 7) for i, text in enumerate(story)),
-    )
-    monkeypatch.setattr(
-        torch, "compile", lambda function: function
-    )  # compiling takes longer than the test
-    recipe = train.Recipe(
-        vocabulary=320, width=16, feed_forward=16, heads=2, context=16, rows=4, warm_up=2
-    )
-    return train.Run(recipe, "cpu")
+    story = ["He went out. She saw him go, and said nothing. Then it rained."]
+    story = [*story, '"Well," he said, "it rains."'] * 800
+    marked = [(text, i != 7) for i, text in enumerate(story)]
+    monkeypatch.setattr(train, "training_paragraphs", lambda: marked)
+    monkeypatch.setattr(torch, "compile", lambda function: function)  # takes longer than the test
+    sizes = {"vocabulary": 320, "width": 16, "feed_forward": 16, "heads": 2, "context": 16}
+    return train.Run(train.Recipe(**sizes, rows=4, warm_up=2), "cpu")
 
 
 def test_rows_begin_with_sentences_and_a_paragraph_of_the_test_corpus_is_left_out(
@@ -161,9 +140,8 @@ def test_rows_begin_with_sentences_and_a_paragraph_of_the_test_corpus_is_left_ou
     text, recipe = small_run.text, small_run.recipe
     assert text.n_left_out == 1
     assert 0 < len(text.held_out) < len(text.stream) / 20
-    rows = np.concatenate(
-        [train.batch(text, step, 4, recipe.context, recipe.seed) for step in range(40)]
-    )
+    batches = [train.batch(text, step, 4, recipe.context, recipe.seed) for step in range(40)]
+    rows = np.concatenate(batches)
     begun = {small_run.tokenizer.decode(list(row[1:])).split()[0] for row in rows}
     assert begun == {"He", "She", "Then", '"Well,"'}
     assert (rows[:, 0] == small_run.tokenizer.token_to_id(train.BOS)).all()
@@ -172,10 +150,9 @@ def test_rows_begin_with_sentences_and_a_paragraph_of_the_test_corpus_is_left_ou
 def test_what_is_exported_opens_as_the_default_does(small_run: train.Run, tmp_path: Path) -> None:
     figures = small_run.train(4)
     train.export(small_run, tmp_path / "out", figures)
-    scored = lm.surprisal(
-        "He went out. Then it rained.", tmp_path / "out", correction=None, cache=False
-    )
-    rows = torch.tensor([[0, *small_run.tokenizer.encode("He went out. Then it rained.").ids]])
+    text = "He went out. Then it rained."
+    scored = lm.surprisal(text, tmp_path / "out", correction=None, cache=False)
+    rows = torch.tensor([[0, *small_run.tokenizer.encode(text).ids]])
     with torch.inference_mode():
         nats = float(small_run.average(rows, labels=rows).loss) * (rows.shape[1] - 1)
     assert scored["surprisal_bits"].sum() == pytest.approx(nats / np.log(2), rel=1e-2)  # float16
@@ -197,23 +174,16 @@ def test_tokenised_text_is_put_back_into_print(tokens: str, printed: str) -> Non
 
 
 def test_a_paragraph_that_holds_a_test_sentence_is_marked() -> None:
-    sentences = [
-        "The truck was an older version of the ones the others drove.",
-        "He was there.",
-        "Emma put it down!",
-    ]
+    truck = "The truck was an older version of the ones the others drove."
+    sentences = [truck, "He was there.", "Emma put it down!"]
     texts = [
         ("a", "He said the TRUCK was an older version, of the kind."),
         ("b", "The truck was an older kind of thing."),
         ("c", "So Emma -- put it down. And left."),
         ("d", "He was there."),
     ]
-    assert [clean for _, _, clean in mark_overlap(sentences, texts)] == [
-        False,
-        True,
-        False,
-        True,
-    ]
+    clean = [clean for _, _, clean in mark_overlap(sentences, texts)]
+    assert clean == [False, True, False, True]
 
 
 @pytest.mark.needs_share
@@ -223,12 +193,8 @@ def test_novels_are_unwrapped_and_brown_loses_its_tags() -> None:
         found.setdefault(source, []).append(paragraph)
         if source == "movie_reviews":
             break
-    assert (
-        "The mist took pity on the fretted structures of earlier generations: the Post Office"
-        in " ".join(found["novels"])
-    )
+    mist = "The mist took pity on the fretted structures of earlier generations: the Post Office"
+    assert mist in " ".join(found["novels"])
     assert not any("\n" in p or "Produced by" in p for p in found["novels"])
-    assert any(
-        p.startswith("Dan Morgan told himself he would forget Ann Turner. He was")
-        for p in found["brown"]
-    )
+    start = "Dan Morgan told himself he would forget Ann Turner. He was"
+    assert any(p.startswith(start) for p in found["brown"])

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -47,6 +48,14 @@ def untrained(kind: str, **other: object) -> WordModel:
     return WordModel(network.eval(), VOCABULARY)
 
 
+@torch.inference_mode()
+def plain_bits(model: WordModel, text: Sequence[str]) -> np.ndarray:
+    """The reference: one forward pass over a text, begun by the end of a sentence; bits."""
+    numbers = torch.tensor([0, *VOCABULARY.numbers(text)])
+    log_p = torch.log_softmax(model.network(numbers[None, :-1])[0][0], -1)
+    return -log_p[torch.arange(len(text)), numbers[1:]].numpy() / math.log(2)
+
+
 def test_a_vocabulary_counts_frequent_words_first_and_knows_what_it_does_not_know() -> None:
     vocabulary = Vocabulary.of([["b", "a", "a"], ["<unk>", "a", "b"]])
     assert vocabulary.words == ("<eos>", "<unk>", "a", "b")
@@ -56,10 +65,7 @@ def test_a_vocabulary_counts_frequent_words_first_and_knows_what_it_does_not_kno
 @pytest.mark.parametrize("kind", KINDS)
 def test_surprisals_are_those_of_one_plain_forward_pass(kind: str) -> None:
     model = untrained(kind, span=12)
-    numbers = torch.tensor([[0, *VOCABULARY.numbers(["the", "cat", "sat", "on", "a", "mat"])]])
-    with torch.inference_mode():
-        nats = -torch.log_softmax(model.network(numbers)[0], -1)[0]
-    expected = nats[torch.arange(6), numbers[0, 1:]].numpy() / math.log(2)
+    expected = plain_bits(model, ["the", "cat", "sat", "on", "a", "mat"])
     scored = model.surprisal(words_frame({"a": "the cat sat on a mat", "b": "the cat"}))
     np.testing.assert_allclose(scored["surprisal_bits"], [*expected, *expected[:2]], rtol=1e-5)
 
@@ -70,35 +76,16 @@ def test_texts_do_not_depend_on_the_texts_beside_them(kind: str) -> None:
     texts = {
         f"t{i}": " ".join(rng.choice(VOCABULARY.words[2:], rng.integers(1, 60))) for i in range(70)
     }
-    together = model.surprisal(words_frame(texts))["surprisal_bits"]
-    alone = pd.concat([model.surprisal(words_frame({k: v})) for k, v in texts.items()])[
-        "surprisal_bits"
-    ]
-    np.testing.assert_allclose(together, alone, rtol=1e-4)
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_word_does_not_depend_on_the_words_after_it(kind: str) -> None:
-    model = untrained(kind, span=12)
-    one, two = (
-        model.surprisal(words_frame({"a": "the cat sat on"})),
-        model.surprisal(words_frame({"a": "the cat a a"})),
-    )
-    np.testing.assert_allclose(one["surprisal_bits"][:2], two["surprisal_bits"][:2], rtol=1e-6)
+    together = model.surprisal(words_frame(texts))
+    alone = pd.concat([model.surprisal(words_frame({k: v})) for k, v in texts.items()])
+    np.testing.assert_allclose(together["surprisal_bits"], alone["surprisal_bits"], rtol=1e-4)
 
 
 def test_an_lstm_reads_on_from_part_to_part_of_a_long_text() -> None:
-    model, text = (
-        untrained("lstm"),
-        " ".join(np.random.default_rng(1).choice(VOCABULARY.words[2:], 5000)),
-    )
-    numbers = torch.tensor([[0, *VOCABULARY.numbers(text.split())]])
-    with torch.inference_mode():
-        nats = -torch.log_softmax(model.network(numbers)[0], -1)[0]
-    expected = nats[torch.arange(5000), numbers[0, 1:]].numpy() / math.log(2)
-    np.testing.assert_allclose(
-        model.surprisal(words_frame({"a": text}))["surprisal_bits"], expected, rtol=1e-4
-    )
+    text = np.random.default_rng(1).choice(VOCABULARY.words[2:], 5000)
+    model = untrained("lstm")
+    scored = model.surprisal(words_frame({"a": " ".join(text)}))["surprisal_bits"]
+    np.testing.assert_allclose(scored, plain_bits(model, text), rtol=1e-4)
 
 
 @pytest.mark.parametrize("length", [1, 6, 7, 8, 9, 11, 40])
@@ -107,34 +94,24 @@ def test_a_transformers_windows_give_every_word_once_with_half_a_window_before_i
 ) -> None:
     model = untrained("transformer")
     text = np.random.default_rng(2).choice(VOCABULARY.words[2:], length)
-    numbers = torch.tensor([0, *VOCABULARY.numbers(text)])
-    expected = []
-    for i in range(
-        length
-    ):  # word by word; windows begin at multiples of 3, and a word is new in the first that has it
+    numbers, expected = torch.tensor([0, *VOCABULARY.numbers(text)]), []
+    for i in range(length):
+        # windows begin at multiples of 3, and a word is new in the first that has it
         begin = 0 if i < 7 else 3 * math.ceil((i - 6) / 3)
+        assert i < 7 or i - begin >= 3
         with torch.inference_mode():
             logits = model.network(numbers[None, begin : i + 1])[0][0, -1]
         expected.append(-float(torch.log_softmax(logits, -1)[numbers[i + 1]]) / math.log(2))
-        assert i < 7 or i - begin >= 3
     scored = model.surprisal(words_frame({"a": " ".join(text)}))
     np.testing.assert_allclose(scored["surprisal_bits"], expected, rtol=1e-4)
 
 
 def test_the_end_of_a_sentence_is_read_and_not_scored() -> None:
-    model, words = (
-        untrained("lstm"),
-        words_frame({"a": "the cat sat the dog"}).assign(sentence_id=[1, 1, 1, 2, 2]),
-    )
-    numbers = torch.tensor([[0, *VOCABULARY.numbers(["the", "cat", "sat", "<eos>", "the", "dog"])]])
-    with torch.inference_mode():
-        nats = -torch.log_softmax(model.network(numbers)[0], -1)[0][
-            torch.arange(6), numbers[0, 1:]
-        ].numpy()
-    scored = model.surprisal(words.iloc[[4, 1, 0, 2, 3]]).sort_values("word_id")
-    np.testing.assert_allclose(
-        scored["surprisal_bits"], np.delete(nats, 3) / math.log(2), rtol=1e-5
-    )
+    model, words = untrained("lstm"), words_frame({"a": "the cat sat the dog"})
+    words = words.assign(sentence_id=[1, 1, 1, 2, 2]).iloc[[4, 1, 0, 2, 3]]
+    expected = np.delete(plain_bits(model, ["the", "cat", "sat", "<eos>", "the", "dog"]), 3)
+    scored = model.surprisal(words).sort_values("word_id")
+    np.testing.assert_allclose(scored["surprisal_bits"], expected, rtol=1e-5)
 
 
 def test_punctuation_is_a_token_of_its_word_and_what_is_unknown_is_counted() -> None:
@@ -180,25 +157,13 @@ def test_training_takes_the_steps_of_clipped_gradient_descent(kind: str) -> None
         torch.testing.assert_close(value, network.state_dict()[name])
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_training_learns_the_text(kind: str) -> None:
-    how = Training(rate=2.0, batch_size=4, epochs=60, patience=60, dropout=0.0)
-    trained = word_models.train(STREAM, STREAM, VOCABULARY, replace(small(kind), size=16), how)
-    assert trained.validation_perplexity < 3 < len(VOCABULARY.words) / 3
-    assert trained.validation_perplexity == trained.history["validation_perplexity"].min()
-    assert word_models.perplexity(trained.model, STREAM) == pytest.approx(
-        trained.validation_perplexity
-    )
-
-
 def test_the_rate_is_halved_without_improvement_and_training_ends_after_five_such_epochs(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     reached = iter([9.0, 8.0, 8.5, 7.0, *[7.5] * 20])
     monkeypatch.setattr(word_models, "perplexity", lambda *_: next(reached))
-    trained = word_models.train(
-        STREAM, STREAM, VOCABULARY, small("lstm"), replace(QUICK, epochs=50)
-    )
+    how = replace(QUICK, epochs=50)
+    trained = word_models.train(STREAM, STREAM, VOCABULARY, small("lstm"), how)
     assert trained.history["rate"].tolist() == [1, 1, 1, 0.5, 0.5, 0.25, 0.125, 0.0625, 0.03125]
     assert trained.validation_perplexity == 7.0
 

@@ -41,79 +41,43 @@ def notebook_with_everything() -> nbformat.NotebookNode:
     table = '<style>td { color: red }</style><table class="dataframe">'
     table += f"<thead><tr>{header}</tr></thead>"
     table += f"<tbody><tr>{cells}</tr></tbody></table>"
-    hostile = (
-        f"<p onclick='alert(2)'>{EVIL}<img src='https://example.org/x.png' onerror='alert(3)'></p>"
-    )
+    hostile = f"<p onclick='alert(2)'>{EVIL}"
+    hostile += "<img src='https://example.org/x.png' onerror='alert(3)'></p>"
+    question = "# 10 Items\n\n**Question.** Is $x < 1$ & *readable*?"
+    data = "## Data\n\n| a | b |\n|---|---|\n| 1 | 2 |\n\n$$\\theta_p = \\frac{1}{1 + e^{-x}}$$"
+    computed = f"An item reads {EVIL} and [a link](javascript:alert(4))."
+    wide = {"alt": "A wide bar", "caption": "A bar, $2000$ wide."}
+    point = {"image/png": PIXEL, "text/csv": TABLE}
+    printed = new_output("stream", name="stderr", text=f"\x1b[31m{EVIL}\x1b[0m\n")
+    traceback = [f"\x1b[31mE\x1b[0m: {EVIL}", "x" * 300]
+    error = new_output("error", ename="E", evalue="x", traceback=traceback)
     return new_notebook(
         cells=[
-            new_markdown_cell("# 10 Items\n\n**Question.** Is $x < 1$ & *readable*?"),
-            new_markdown_cell(
-                "## Data\n\n| a | b |\n|---|---|\n| 1 | 2 |\n\n"
-                "$$\\theta_p = \\frac{1}{1 + e^{-x}}$$"
-            ),
+            new_markdown_cell(question),
+            new_markdown_cell(data),
             shown({"text/html": table}),
             shown({"text/html": hostile}),
-            shown({"text/markdown": f"An item reads {EVIL} and [a link](javascript:alert(4))."}),
+            shown({"text/markdown": computed}),
             shown({"text/plain": f"'{EVIL}' " + "long " * 100}),
-            shown(
-                {"image/svg+xml": WIDE_SVG},
-                psychlm={"alt": "A wide bar", "caption": "A bar, $2000$ wide."},
-            ),
-            shown(
-                {"image/png": PIXEL, "text/csv": TABLE},
-                tags=["headline"],
-                psychlm={"alt": f"A point {EVIL}"},
-            ),
+            shown({"image/svg+xml": WIDE_SVG}, psychlm=wide),
+            shown(point, tags=["headline"], psychlm={"alt": f"A point {EVIL}"}),
             shown({"text/markdown": f"It holds **twice**. {EVIL}"}),
             shown({"text/latex": "$\\displaystyle \\sigma^2$"}),
-            new_code_cell(
-                "print()",
-                outputs=[new_output("stream", name="stderr", text=f"\x1b[31m{EVIL}\x1b[0m\n")],
-            ),
-            new_code_cell(
-                "1 / 0",
-                outputs=[
-                    new_output(
-                        "error",
-                        ename="E",
-                        evalue="x",
-                        traceback=[f"\x1b[31mE\x1b[0m: {EVIL}", "x" * 300],
-                    )
-                ],
-            ),
+            new_code_cell("print()", outputs=[printed]),
+            new_code_cell("1 / 0", outputs=[error]),
         ]
     )
 
 
 def report_of(name: str, status: str, **more: Any) -> dict[str, Any]:
-    number = {
-        "key": "paper.table1.PP.r",
-        "value": 0.861,
-        "published": 0.86,
-        "source": f"Table 1 {EVIL}",
-        "data": "real",
-    }
-    numbers = [
-        number,
-        {**number, "key": "paper.table1.MN.r", "value": 0.12},
-        {**number, "key": "paper.table1.WK.r", "data": "simulated"},
-    ]
-    made = {
-        "notebook": name,
-        "title": "Items",
-        "status": status,
-        "seconds": 83.2,
-        "finished": "2025-01-01T00:00:00",
-    }
-    return (
-        made
-        | {
-            "profile": "quick",
-            "numbers": numbers,
-            "provenance": {"data": {"x": None, EVIL: "1f" * 32}},
-        }
-        | more
-    )
+    number = {"key": "paper.table1.PP.r", "value": 0.861, "published": 0.86, "data": "real"}
+    number["source"] = f"Table 1 {EVIL}"
+    other = number | {"key": "paper.table1.MN.r", "value": 0.12}
+    simulated = number | {"key": "paper.table1.WK.r", "data": "simulated"}
+    made = {"notebook": name, "title": "Items", "status": status, "profile": "quick"}
+    made |= {"seconds": 83.2, "finished": "2025-01-01T00:00:00"}
+    made |= {"numbers": [number, other, simulated]}
+    return made | {"provenance": {"data": {"x": None, EVIL: "1f" * 32}}} | more
 
 
 @pytest.fixture(scope="module")
@@ -128,19 +92,14 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
         nbformat.write(new_notebook(cells=[head]), folder / f"{name}.ipynb")
     executed = notebook_with_everything()
     failure = {"cell": 11, "message": f"E: {EVIL}"}
-    for report in (
-        report_of("10_items", "complete"),
-        report_of("20_fails", "failed", error=failure),
-    ):
+    failed = report_of("20_fails", "failed", error=failure)
+    for report in (report_of("10_items", "complete"), failed):
         page = html.report_page(executed, root, report, notebooks.compare(report))
         (reports / f"{report['notebook']}.html").write_text(page.html)
         if page.picture and report["status"] == "complete":
             (reports / page.picture_file).write_bytes(page.picture)
-            report["headline"] = {
-                "file": page.picture_file,
-                "alt": page.alt,
-                "finding": page.finding,
-            }
+            headline = {"file": page.picture_file, "alt": page.alt, "finding": page.finding}
+            report["headline"] = headline
         (reports / f"{report['notebook']}.json").write_text(json.dumps(report))
     (reports / "30_truncated.json").write_text('{"status": "complete", "numbers": [{"ke')
     notebooks.build_index(root, reports)
@@ -153,6 +112,11 @@ def brightness(colour: str) -> float:
     return (0.299 * red + 0.587 * green + 0.114 * blue) / 255
 
 
+def text_of(chromium: Any, selector: str) -> str:
+    """Return the text of an element as it shows."""
+    return chromium.says(f"document.querySelector({json.dumps(selector)}).innerText")
+
+
 # what people see
 
 
@@ -163,11 +127,8 @@ def test_the_browser_notices_scripts_requests_and_errors(tmp_path, chromium) -> 
     )
     chromium.open(page)
     noticed = {event["method"] for event in chromium.complaints()}
-    assert noticed >= {
-        "Network.requestWillBeSent",
-        "Runtime.consoleAPICalled",
-        "Runtime.exceptionThrown",
-    }
+    expected = {"Network.requestWillBeSent", "Runtime.consoleAPICalled", "Runtime.exceptionThrown"}
+    assert noticed >= expected
 
 
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
@@ -179,14 +140,9 @@ def test_a_page_opens_without_complaint_and_fits_its_window(
     chromium.open(site / page, width, dark)
     assert chromium.says("document.documentElement.scrollWidth") <= width
     assert chromium.says("innerWidth") == width
-    ground, ink = chromium.says(
-        "(s => [s.backgroundColor, s.color])(getComputedStyle(document.body))"
-    )
-    assert (
-        (brightness(ground) < 0.2 and brightness(ink) > 0.7)
-        if dark
-        else brightness(ground) > 0.9 > brightness(ink)
-    )
+    colours = "(s => [s.backgroundColor, s.color])(getComputedStyle(document.body))"
+    ground, ink = map(brightness, chromium.says(colours))
+    assert ground < 0.2 and ink > 0.7 if dark else ground > 0.9 > ink
     assert chromium.complaints() == []
 
 
@@ -203,20 +159,13 @@ def test_text_from_data_shows_as_text_and_nothing_in_it_runs(site, chromium, pag
 def test_a_report_shows_math_figures_captions_and_folded_code(site, chromium) -> None:
     chromium.open(site / "10_items.html", dark=True)
     assert chromium.says("document.querySelectorAll('math').length") == 4
-    assert (
-        chromium.says(
-            "document.querySelector('math[display=block] mfrac').getBoundingClientRect().height"
-        )
-        > 20
-    )
-    assert chromium.says(
-        "[...document.images].every(i => i.complete && i.naturalWidth > 0 && i.alt)"
-    )
-    assert chromium.says("document.querySelector('figcaption').innerText").startswith("A bar")
-    assert (
-        chromium.says("[...document.querySelectorAll('details.code')].filter(d => !d.open).length")
-        == 9
-    )  # but the one that failed
+    fraction = "document.querySelector('math[display=block] mfrac').getBoundingClientRect()"
+    assert chromium.says(f"{fraction}.height") > 20
+    loaded = "[...document.images].every(i => i.complete && i.naturalWidth > 0 && i.alt)"
+    assert chromium.says(loaded)
+    assert text_of(chromium, "figcaption").startswith("A bar")
+    folded = "[...document.querySelectorAll('details.code')].filter(d => !d.open).length"
+    assert chromium.says(folded) == 9  # but the one that failed
     plate = chromium.says("getComputedStyle(document.querySelector('.plate')).backgroundColor")
     assert brightness(plate) > 0.9, "a figure lies on a light plate in the dark"
 
@@ -230,28 +179,21 @@ def test_a_wide_table_scrolls_in_its_own_box(site, chromium) -> None:
 
 def test_a_failed_report_says_so_first_and_shows_the_error(site, chromium) -> None:
     chromium.open(site / "20_fails.html")
-    assert "failed in cell 11" in chromium.says(
-        "document.querySelector('main > :first-child').innerText"
-    )
-    assert chromium.says("document.querySelector('.traceback').innerText").startswith("E: ")
+    assert "failed in cell 11" in text_of(chromium, "main > :first-child")
+    assert text_of(chromium, ".traceback").startswith("E: ")
     assert chromium.says("document.querySelector('.traceback').previousElementSibling.open")
 
 
 def test_the_index_tells_the_state_of_every_notebook(site, chromium) -> None:
     chromium.open(site / "index.html")
-    states = chromium.says(
-        "[...document.querySelectorAll('.card .facts .chip:first-child')].map(c => c.innerText)"
-    )
+    chips = "document.querySelectorAll('.card .facts .chip:first-child')"
+    states = chromium.says(f"[...{chips}].map(c => c.innerText)")
     assert states == ["done", "failed", "broken", "not run"]
-    assert "30_truncated.json is broken" in chromium.says(
-        "document.querySelector('.card.broken').innerText"
-    )
-    assert (
-        chromium.says("[...document.querySelectorAll('.card a')].map(a => a.getAttribute('href'))")
-        == PAGES[1:]
-    )
+    assert "30_truncated.json is broken" in text_of(chromium, ".card.broken")
+    links = "[...document.querySelectorAll('.card a')].map(a => a.getAttribute('href'))"
+    assert chromium.says(links) == PAGES[1:]
     assert chromium.says("document.querySelector('.card.done img').alt") == f"A point {EVIL}"
-    assert "1 min 23 s" in chromium.says("document.querySelector('.card.done').innerText")
+    assert "1 min 23 s" in text_of(chromium, ".card.done")
 
 
 def test_the_table_says_what_agrees_and_never_that_simulated_numbers_do(site, chromium) -> None:
@@ -263,21 +205,15 @@ def test_the_table_says_what_agrees_and_never_that_simulated_numbers_do(site, ch
         "paper.table1.MN.r": "differs at 2 decimals",
         "paper.table1.WK.r": "not compared",
     }
-    assert "1 of 2 published numbers" in chromium.says("document.querySelector('.tally').innerText")
+    assert "1 of 2 published numbers" in text_of(chromium, ".tally")
 
 
 def test_the_table_can_be_sorted_and_filtered(site, chromium) -> None:
     chromium.open(site / "index.html")
     ours = "[...document.querySelectorAll('tbody tr:not([hidden])')].map(r => r.cells[1].innerText)"
-    assert chromium.says(f"document.querySelectorAll('thead button')[1].click(), {ours}") == [
-        "0.1200",
-        "0.8610",
-        "0.8610",
-    ]
-    assert (
-        chromium.says(f"document.querySelectorAll('thead button')[1].click(), {ours}")[-1]
-        == "0.1200"
-    )
+    sort = f"document.querySelectorAll('thead button')[1].click(), {ours}"
+    assert chromium.says(sort) == ["0.1200", "0.8610", "0.8610"]
+    assert chromium.says(sort)[-1] == "0.1200"
     typed = "(i => {i.value = 'table1.mn'; i.dispatchEvent(new Event('input', {bubbles: true}))})"
     assert chromium.says(f"{typed}(document.querySelector('.filter input')), {ours}") == ["0.1200"]
     assert chromium.says("document.querySelector('.filter output').value") == "1 of 3"
@@ -302,12 +238,7 @@ def test_a_figure_can_be_taken_as_picture_drawing_and_numbers(site, chromium) ->
     assert all(file.startswith("10_items-figure-") for _, file in chromium.says(links))
     numbers = "document.querySelector('.downloads a[download$=csv]').href"
     assert base64.b64decode(chromium.says(numbers).partition(",")[2]).decode() == TABLE
-    assert "A bar" in chromium.says("document.querySelector('figcaption').innerText")
-
-
-def test_the_front_page_says_what_a_notebook_found(site) -> None:
-    page = (site / "index.html").read_text()
-    assert '<div class="finding"><p>It holds <strong>twice</strong>' in page
+    assert "A bar" in text_of(chromium, "figcaption")
 
 
 # what needs no browser
@@ -333,5 +264,7 @@ def test_latex_becomes_mathml_or_stays_readable(latex, holds) -> None:
     assert holds in html.mathml(latex)
 
 
-def test_a_headline_picture_is_a_file_of_its_own(site) -> None:
+def test_a_headline_is_a_file_and_its_finding_is_on_the_front_page(site) -> None:
     assert (site / "10_items.png").read_bytes() == base64.b64decode(PIXEL)
+    page = (site / "index.html").read_text()
+    assert '<div class="finding"><p>It holds <strong>twice</strong>' in page

@@ -52,9 +52,7 @@ class Recipe:
 
 
 def training_paragraphs() -> Iterator[tuple[str, bool]]:
-    """Yield the paragraphs of the training text, each with whether it is free of the UCL corpus's
-    sentences.
-    """
+    """Yield paragraphs of the training text, and whether each is free of the UCL sentences."""
     ucl = pd.read_csv(data.path("ucl2023/all_measures"), keep_default_na=False, na_values=[""])
     marked = mark_overlap(ucl["sentence"].unique(), paragraphs())
     return ((paragraph, clean) for _, paragraph, clean in marked)
@@ -120,9 +118,7 @@ def prepare(vocabulary: int) -> tuple[Tokenizer, Text]:
 def rows_at(
     stream: np.ndarray, starts: np.ndarray, places: np.ndarray, openers: np.ndarray, context: int
 ) -> np.ndarray:
-    """Return (n, context) rows: the beginning-of-text token, then text from the first sentence
-    after each place.
-    """
+    """Return (n, context) rows: BOS, then text from the first sentence after each place."""
     begin = starts[np.minimum(np.searchsorted(starts, places), len(starts) - 1)]
     begin = np.minimum(begin, len(stream) - context)
     rows = stream[begin[:, None] + np.arange(-1, context - 1)].astype(np.int64)
@@ -131,9 +127,7 @@ def rows_at(
 
 
 def batch(text: Text, step: int, n_rows: int, context: int, seed: int) -> np.ndarray:
-    """Return the (n_rows, context) rows of a step; each epoch cuts the stream at other places, in
-    another order.
-    """
+    """Return the (n_rows, context) rows of a step; each epoch cuts the stream at other places."""
     span = context - 1
     tiles = len(text.stream) // span - 2
     epoch, number = divmod(step, tiles // n_rows)
@@ -189,9 +183,7 @@ class TrigramTeacher:
         return seen, (1 - mass).astype(np.float32)
 
     def __call__(self, before: np.ndarray, last: np.ndarray) -> np.ndarray:
-        """Return (n, V) next-token distributions after the (n,) tokens before; -1 in ``before`` for
-        only one.
-        """
+        """Return (n, V) next-token distributions after two tokens; -1 in ``before``: after one."""
         keys = np.asarray(before, dtype=np.int64) * self.vocabulary + last
         place = np.minimum(np.searchsorted(self._contexts, keys), len(self._contexts) - 1)
         known = np.flatnonzero((self._contexts[place] == keys) & (np.asarray(before) >= 0))
@@ -207,9 +199,7 @@ class TrigramTeacher:
 
 
 def build(recipe: Recipe) -> Any:
-    """Build the untrained model; the blocks' last matrices begin at zero, so that training starts
-    from word pairs.
-    """
+    """Build the model; its blocks' last matrices are zero: training starts from word pairs."""
     torch.manual_seed(recipe.seed)
     config = LlamaConfig(
         vocab_size=recipe.vocabulary,
@@ -231,9 +221,7 @@ def build(recipe: Recipe) -> Any:
 
 
 def taught_loss(model: Any, rows: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
-    """Return the cross-entropy in nats per token between target distributions (n, V) and the model,
-    in bfloat16.
-    """
+    """Return the cross-entropy (nats per token) of target distributions (n, V), in bfloat16."""
     with torch.autocast(rows.device.type, torch.bfloat16):
         logits = model.lm_head(model.model(rows[:, :-1]).last_hidden_state).flatten(0, 1)
     logits = logits.float()
@@ -302,9 +290,7 @@ class Run:
 
     @torch.inference_mode()
     def perplexity(self, n_rows: int | None = None) -> float:
-        """Return the perplexity per word of the held-out text: exp(nats per token x tokens per
-        word).
-        """
+        """Return exp(nats per token x tokens per word) of the held-out text."""
         text, context = self.text, self.recipe.context
         n_rows = n_rows or len(text.held_out) // context
         places = np.linspace(0, len(text.held_out) - 2 * context, n_rows).astype(int)
