@@ -1,9 +1,9 @@
 """Fit an item response model: check, compress, EM, refine, standard errors, result.
 
-``fit`` chooses the method, and ``fit_logistic`` reads from top to bottom. ``estimate`` is the
-algorithm: EM on a coarse grid of ability (:mod:`psychlm.irt.em`), then Newton's method and, with
-guessing, other starts of single items (:mod:`psychlm.irt.newton`), again on finer grids until a
-finer one changes nothing.
+``fit`` reads from top to bottom; models beyond the 3PL of one group have modules of their own.
+``estimate`` is the algorithm: EM on a coarse grid of ability (:mod:`psychlm.irt.em`), then Newton's
+method and, with guessing, other starts of single items (:mod:`psychlm.irt.newton`), again on finer
+grids until a finer one changes nothing.
 """
 
 from __future__ import annotations
@@ -23,9 +23,10 @@ from psychlm.irt._explanatory import fit_explanatory
 from psychlm.irt._general import Names, fit_general
 from psychlm.irt.em import EM, Settings, reestimated_sd, squarem
 from psychlm.irt.likelihood import (
+    GRID_ERROR,
     LARGEST_SLOPE,
     QUADRATURE_ERROR,
-    STEP,
+    SMALLEST_STEP,
     Design,
     Parameters,
     Posterior,
@@ -34,7 +35,7 @@ from psychlm.irt.likelihood import (
     quadrature_grid,
 )
 from psychlm.irt.newton import better_starts, newton, start_from_scores
-from psychlm.irt.priors import Beta, LogNormal, Normal, Prior
+from psychlm.irt.priors import Beta, LogNormal, Normal, Prior, check_priors
 from psychlm.irt.response_matrix import (
     ResponseMatrix,
     encode_responses,
@@ -56,8 +57,6 @@ ROUGH_SLOPE = 30.0  # bound on slopes meanwhile, so that a grid with steps of 0.
 CLOSE = 5.0  # nats between rough maxima of which either may be the higher one
 HOPELESS = 50.0  # nats below another start's maximum, after the first steps
 SMALL_GAIN = 1e-3  # nats, that another start must gain at the end
-GRID_ERROR = 0.01  # nats: a finer grid that moves the log-likelihood by less changes nothing
-SMALLEST_STEP = STEP / 16
 PRIORS = {"slope": (Normal, LogNormal), "intercept": (Normal,), "guessing": (Beta,)}
 
 
@@ -168,79 +167,60 @@ def fit(
     >>> fit(simulate.responses(rng.normal(size=500), simulate.items(8, rng), rng)).converged
     True
     """
-    given: dict[str, Any] = {"guessing": guessing, "upper": upper, "equal": equal, "group": group}
-    given |= {"start": start, "priors": priors, "difficulty_prior": difficulty_prior}
-    algorithm = algorithm_of(method, model, given, free)
     settings = Settings(tolerance, max_iterations, progress)
-    if algorithm == "vi":
+    kind = model.upper() if isinstance(model, str) else "MIXED"
+    given = {"guessing": guessing, "upper": upper, "equal": equal, "group": group, "start": start}
+    given |= {"priors": priors, "free": free if len(free) else None}
+    named = [name for name, value in given.items() if value is not None]
+    if method not in ("mml", "vi"):
+        raise ValueError(f"method {method!r} is neither 'mml' nor 'vi'")
+
+    # Other methods and models, each with its own module.
+    if method == "vi":
         from psychlm.irt.variational import infer  # only for those who ask for it
 
-        return infer(responses, str(model), device=device, item_names=item_names)
-    if algorithm != "logistic":
-        torch_device(device)  # an unknown one is an error, and these compute on the CPU
-        torch_device("cpu", "irt.fit")
-    if algorithm == "laplace":
-        return fit_explanatory(responses, difficulty_prior, item_names, settings)
-    if algorithm == "general":
-        given |= {"priors": priors or {}, "reference": reference, "free": free}
-        given |= {"standard_errors": standard_errors, "item_names": item_names}
-        del given["difficulty_prior"]
-        return fit_general(responses, model, **given, settings=settings)
-    where = pick_device(device, "irt.fit", getattr(responses, "size", 0))
-    encoded = encode_responses(responses, where, item_names)
-    return fit_logistic(encoded, model, guessing, priors or {}, start, standard_errors, settings)
-
-
-def algorithm_of(
-    method: str, model: str | Mapping | pd.Series, given: dict[str, Any], free: Any
-) -> str:
-    """Return what fits the model: "vi", "laplace", "general" or "logistic".
-
-    Arguments that it does not take are refused.
-    """
-    named = [name for name, value in given.items() if value is not None]
-    if method == "vi":
+        named += [] if difficulty_prior is None else ["difficulty_prior"]
         if named or not isinstance(model, str):
             raise ValueError(
                 f"method='vi' takes one model for all items and no {named or 'model by item'}; "
                 "use method='mml'"
             )
-        return "vi"
-    if method != "mml":
-        raise ValueError(f"method {method!r} is neither 'mml' nor 'vi'")
-    if "difficulty_prior" in named:
-        others = [*named, *(["free"] if len(free) else [])]
-        others.remove("difficulty_prior")
-        if others or not isinstance(model, str) or model.upper() != "RASCH":
+        return infer(responses, model, device=device, item_names=item_names)
+    general = kind in ("4PL", "GRADED", "GPCM") or bool({"upper", "equal", "group"} & set(named))
+    if general or difficulty_prior is not None:
+        torch_device(device)  # an unknown one is an error, and these compute on the CPU
+        torch_device("cpu", "irt.fit")
+    if difficulty_prior is not None:
+        if named or kind != "RASCH":
             raise ValueError(
                 f"difficulty_prior takes model='Rasch' (given: {model!r}) and none of the other "
-                f"arguments on items and groups (given: {others})"
+                f"arguments on items and groups (given: {named})"
             )
-        return "laplace"
-    general = isinstance(model, str) and model.upper() in ("4PL", "GRADED", "GPCM")
-    if general or {"upper", "equal", "group"} & set(named):
-        return "general"
-    if len(free) or isinstance(given["start"], IRTFit):
+        return fit_explanatory(responses, difficulty_prior, item_names, settings)
+    if general:
+        return fit_general(
+            responses,
+            model,
+            guessing=guessing,
+            upper=upper,
+            priors=priors or {},
+            equal=equal,
+            group=group,
+            reference=reference,
+            free=free,
+            start=start,
+            standard_errors=standard_errors,
+            item_names=item_names,
+            settings=settings,
+        )
+    if len(free) or isinstance(start, IRTFit):
         raise ValueError("free= and start=IRTFit take groups: give group=, or start=fit.items")
-    return "logistic"
 
-
-def fit_logistic(
-    encoded: ResponseMatrix,
-    model: str | Mapping | pd.Series,
-    guessing: float | str | pd.Series | None,
-    priors: dict[str, Prior],
-    start: pd.DataFrame | None,
-    standard_errors: bool,
-    settings: Settings,
-) -> IRTFit:
-    """Fit 1PL, Rasch, 2PL and 3PL items to persons of one group: what :func:`fit` does with these.
-
-    Arguments are those of :func:`fit`, and responses are encoded.
-    """
-    # Check.
-    kind, design, fixed_guessing = design_of(encoded, model, guessing, priors)
-    check_items(encoded, kind, design)
+    # 1PL, Rasch, 2PL and 3PL items, and persons of one group: read and check.
+    where = pick_device(device, "irt.fit", getattr(responses, "size", 0))
+    encoded = encode_responses(responses, where, item_names)
+    name, design, fixed_guessing = design_of(encoded, model, guessing, priors or {})
+    check_items(encoded, name, design)
 
     # EM and refinement.
     starts = starting_values(encoded, design, fixed_guessing, start, settings)
@@ -255,9 +235,9 @@ def fit_logistic(
     # Report problems, then put the estimates on the model's own scale.
     runaway = (found.parameters.slope.abs() >= LARGEST_SLOPE).cpu().numpy()
     unknown = np.isnan(errors.intercept) & ~runaway if standard_errors else np.array([False])
-    for message in problems(encoded.items, found, runaway, unknown, settings.max_iterations):
-        warnings.warn(message, IRTWarning, stacklevel=3)
-    return result_of(encoded, kind, design, found, errors, runaway)
+    for message in problems(encoded.items, found, runaway, unknown, max_iterations):
+        warnings.warn(message, IRTWarning, stacklevel=2)
+    return result_of(encoded, name, design, found, errors, runaway)
 
 
 def design_of(
@@ -306,11 +286,8 @@ def design_of(
             )
         fixed.update(given)
 
-    # Priors of the kinds that their parameters can have.
-    for name, prior in priors.items():
-        if name not in PRIORS or not isinstance(prior, PRIORS[name]):
-            known = {key: " or ".join(k.__name__ for k in kinds) for key, kinds in PRIORS.items()}
-            raise FrameError(f"prior {name!r}: {prior!r} is not known; give any of {known}")
+    check_priors(priors, PRIORS)
+    for prior in priors.values():
         if isinstance(prior, Beta) and min(prior.alpha, prior.beta) <= 1:
             raise FrameError(f"{prior} has its mode at 0 or 1; give alpha and beta above 1")
     if common_slope and "slope" in priors:
@@ -342,7 +319,7 @@ def check_items(responses: ResponseMatrix, kind: str, design: Design) -> None:
             f"groups ({shown}); if a group is one item under several names, keep one: "
             "copies count its responses twice",
             IRTWarning,
-            stacklevel=4,
+            stacklevel=3,
         )
 
 

@@ -27,16 +27,14 @@ from psychlm.irt.categories import (
     coded,
 )
 from psychlm.irt.em import Settings, reestimated_sd
-from psychlm.irt.likelihood import LARGEST_SLOPE
-from psychlm.irt.priors import Beta, LogNormal, Normal, Prior
+from psychlm.irt.likelihood import GRID_ERROR, LARGEST_SLOPE, SMALLEST_STEP
+from psychlm.irt.priors import Beta, LogNormal, Normal, Prior, check_priors
 from psychlm.irt.response_matrix import MISSING, encode_responses
 from psychlm.irt.result import MODELS, POLYTOMOUS, IRTFit, IRTWarning
 
 KINDS = ("slope", "intercept", "guessing", "upper")
 MOST_CATEGORIES = 30
 STARTS = ((0.15, 0.95), (0.02, 0.99))  # free lower and upper asymptotes
-GRID_ERROR = 0.01  # nats: a finer grid that moves the log-likelihood by less changes nothing
-SMALLEST_STEP = 0.0125
 PRIORS: dict[str, tuple[type, ...]] = {
     "slope": (Normal, LogNormal),
     "intercept": (Normal,),
@@ -58,7 +56,6 @@ class Specification:
     member: np.ndarray  # (n_persons,) number of the group
     fixed: np.ndarray  # (n_kinds, n_items) values of parameters that are not free, else NaN
     freed: np.ndarray  # (4, n_items) bool, by KINDS: differs between groups
-    own: np.ndarray  # (n_items,) bool: has parameters of its own in every group
 
     @property
     def form(self) -> str:
@@ -70,6 +67,11 @@ class Specification:
         """Number in KINDS of every row of parameters."""
         n = len(self.fixed)
         return [min(row, 1) for row in range(n)] if self.kind in POLYTOMOUS else list(range(n))
+
+    @property
+    def own(self) -> np.ndarray:
+        """Which items have parameters of their own in every group, bool (n_items,)."""
+        return np.any(self.freed, axis=0)
 
     @property
     def columns(self) -> list[tuple[int, int]]:
@@ -92,24 +94,41 @@ class Specification:
             max(map(len, self.levels.values())),
         )
 
-    def labels(self, equal: Mapping[str, Any]) -> np.ndarray:
-        """Return which estimate every cell equals, -1 for fixed ones, as Layout has them."""
-        ties = tied(self.items, equal, self.kind)
+    def estimates(self, equal: Mapping[str, Any]) -> tuple[list[int], list[int], pd.MultiIndex]:
+        """Return which estimate every cell equals (-1: fixed), and every estimate's kind and name.
+
+        Cells and kinds are those of Layout; an estimate has the name of the first cell that
+        equals it.
+        """
+        ties, n_kinds = tied(self.items, equal, self.kind), len(self.fixed)
+        symbols = ["a", *(f"d{k}" for k in range(1, n_kinds))]
+        if self.form == "logistic":
+            symbols = ["a", "d", "logit c", "logit u"]
         keys: dict[tuple, int] = {}
+        kinds, names = [], []
+
+        def number(key: tuple, kind: int, name: tuple) -> int:
+            if key not in keys:
+                keys[key] = len(keys)
+                kinds.append(kind)
+                names.append(name)
+            return keys[key]
+
         label = []
         for row, kind in enumerate(self.rows):
             for j, g in self.columns:
                 key = (row, ties[kind][j], g if self.freed[kind, j] else 0)
+                item = self.items[j] if g == 0 else f"{self.items[j]}, {self.groups[g]}"
                 is_free = np.isnan(self.fixed[row, j])
-                label.append(keys.setdefault(key, len(keys)) if is_free else -1)
+                label.append(number(key, row, (item, symbols[row])) if is_free else -1)
         # Items that work alike in all groups show their means (intercepts) and spreads (slopes).
-        for name, linking in (("mean", 1), ("sd", 0)):
+        for k, (name, linking) in enumerate((("mean", 1), ("log sd", 0))):
             linked = not self.freed[linking].all()
             label += [
-                keys.setdefault((name, g), len(keys)) if g and linked else -1
-                for g in range(len(self.groups))
+                number((name, g), n_kinds + k, (group, name)) if g and linked else -1
+                for g, group in enumerate(self.groups)
             ]
-        return np.array(label)
+        return label, kinds, pd.MultiIndex.from_tuples(names, names=["item", "parameter"])
 
 
 def fit_general(
@@ -135,9 +154,7 @@ def fit_general(
             f"model {model!r} cannot be fitted with upper, equal or group; give one of 1PL (which "
             "is the Rasch model on another scale), 2PL, 3PL, 4PL, graded, gpcm"
         )
-    for name, prior in priors.items():
-        if name not in PRIORS or not isinstance(prior, PRIORS[name]):
-            raise FrameError(f"prior {name!r}: {prior!r} is not known; {PRIORS} are")
+    check_priors(priors, PRIORS)
 
     # Answers, groups, and what is free.
     codes, persons, items, levels, data_hash = encoded(responses, kind, item_names)
@@ -147,15 +164,14 @@ def fit_general(
     fixed = fixed_parameters(kind, items, levels, guessing, upper)
     freed = freed_parameters(items, free, len(groups))
     freed[0] &= kind != "1PL"  # its one slope is that of all groups
-    spec = Specification(
-        kind, codes, items, levels, groups, member, fixed, freed, np.any(freed, axis=0)
-    )
+    spec = Specification(kind, codes, items, levels, groups, member, fixed, freed)
     check_answers(spec, priors)
     if isinstance(guessing, str):
         if guessing != "common":
             raise FrameError(f'guessing={guessing!r} is neither a number, a Series nor "common"')
         equal = {**(equal or {}), "guessing": "all"}
-    label = torch.tensor(spec.labels(equal or {}))
+    label, kinds, names = spec.estimates(equal or {})
+    label, kinds = torch.tensor(label), torch.tensor(kinds)
 
     # Climb from one or two starts, on finer grids while the log-likelihood moves.
     answers, by_row = spec.answers(), [priors.get(KINDS[row]) for row in spec.rows]
@@ -163,7 +179,7 @@ def fit_general(
     ends = []
     for asymptotes in STARTS if guessed else STARTS[:1]:
         cells = torch.tensor(starting_cells(spec, asymptotes, start))
-        layout = Layout(spec.form, cells, label, len(fixed), len(groups), by_row)
+        layout = Layout(spec.form, cells, label, kinds, len(fixed), len(groups), by_row)
         em = CategoryEM(answers, layout, settings)
         estimates, value, converged = climb(em, layout.averaged(cells))
         while (error := em.grid_error(estimates, value)) > GRID_ERROR:
@@ -173,7 +189,8 @@ def fit_general(
             estimates, value, converged = climb(em, estimates)
         ends.append((value, em, estimates, converged, error))
     value, em, estimates, converged, error = max(ends, key=lambda end: end[0])
-    return result_of(spec, em, estimates, value, converged, error, standard_errors, data_hash)
+    index = names if standard_errors else None
+    return result_of(spec, em, estimates, converged, error, index, data_hash)
 
 
 def encoded(
@@ -403,13 +420,12 @@ def result_of(
     spec: Specification,
     em: CategoryEM,
     estimates: torch.Tensor,
-    value: float,
     converged: bool,
     error: float,
-    with_errors: bool,
+    names: pd.MultiIndex | None,
     data_hash: str,
 ) -> IRTFit:
-    """Return the estimates with their standard errors, and warn of what needs a second look."""
+    """Return estimates and, if they have names, errors; warn of what needs a second look."""
     layout = em.layout
     posterior, _ = em.expect(estimates)
     cells = torch.where(layout.label >= 0, estimates[layout.label], layout.fixed).numpy()
@@ -417,7 +433,7 @@ def result_of(
 
     # The covariance of the estimates that are not at their bounds.
     covariance = np.full((len(estimates), len(estimates)), np.nan)
-    if with_errors:
+    if names is not None:
         _, _, observed = em.derivatives(estimates)
         inside = np.flatnonzero(~at_bound)
         root, failed = torch.linalg.cholesky_ex(observed[inside][:, inside])
@@ -446,7 +462,7 @@ def result_of(
         'a prior keeps them inside: priors={"guessing": Beta(5, 17), "upper": Beta(17, 2)}': len(
             flat
         ),
-        "the observed information is not positive definite: no standard errors": with_errors
+        "the observed information is not positive definite: no standard errors": names is not None
         and np.isnan(covariance).all(),
         f"the log-likelihood moves by {error:.3g} nats on a finer grid than {em.grid}": error
         > GRID_ERROR,
@@ -462,7 +478,6 @@ def result_of(
         columns = {"mean": mean, "sd": sd, "se_mean": errors[0], "se_sd": errors[1] * sd.numpy()}
         columns["n_persons"] = np.bincount(spec.member)
         groups = pd.DataFrame(columns, index=pd.Index(spec.groups, name="group"))
-    index = estimate_names(spec, label)
     return IRTFit(
         items=by_group[spec.groups[0]],
         model=spec.kind,
@@ -481,7 +496,7 @@ def result_of(
         else np.nan,
         loglik_error=error,
         quadrature=str(em.grid),
-        covariance=pd.DataFrame(covariance, index, index) if with_errors else None,
+        covariance=None if names is None else pd.DataFrame(covariance, names, names),
         data_hash=data_hash,
         groups=groups,
         group_items=None if groups is None else pd.concat(by_group, names=["group"]),
@@ -517,25 +532,3 @@ def item_table(
         table[f"{name}_is_free"] = label[place[row]] >= 0
     flags = [name for name in table if name.endswith("_is_free")]
     return pd.DataFrame(table)[[*names, *(f"se_{name}" for name in names), *flags]]
-
-
-def estimate_names(spec: Specification, label: np.ndarray) -> pd.MultiIndex:
-    """Return (item, parameter) of every estimate: of the first cell that equals it."""
-    n_columns = len(spec.columns)
-    n_kinds = len(spec.fixed)
-    symbols = ["a", *(f"d{k}" for k in range(1, n_kinds))]
-    if spec.form == "logistic":
-        symbols = ["a", "d", "logit c", "logit u"]
-    names: dict[int, tuple] = {}
-    for cell in np.flatnonzero(label >= 0).tolist():
-        row, column = divmod(cell, n_columns)
-        if row < n_kinds:
-            j, g = spec.columns[column]
-            item = spec.items[j] if g == 0 else f"{spec.items[j]}, {spec.groups[g]}"
-            named = (item, symbols[row])
-        else:
-            of_sd, g = divmod(cell - n_kinds * n_columns, len(spec.groups))
-            named = (spec.groups[g], ("mean", "log sd")[of_sd])
-        names.setdefault(label[cell], named)
-    ordered = [names[number] for number in range(len(names))]
-    return pd.MultiIndex.from_tuples(ordered, names=["item", "parameter"])

@@ -43,7 +43,6 @@ class LLTMFit:
     chi2: float  # of the features against free difficulties
     df: int  # 0 for a saturated design
     p: float  # NaN where df is 0
-    r2_likelihood: Interval  # (LLTM - null) / (Rasch - null), log-likelihoods
     r2_difficulty: Interval  # 1 - residual variance / variance of difficulties, free of errors
     n_constant: float  # mean number of items per resample left out, as all answered them alike
     rasch: IRTFit  # free difficulties
@@ -64,9 +63,8 @@ def lltm(
     .. math:: P(x_{pj} = 1) = \sigma(\theta_p - b_j), \qquad b_j = \eta_0 + \sum_k q_{jk} \eta_k,
               \qquad \theta_p \sim N(0, \sigma^2),
 
-    with :math:`q_{jk}` item j's value of feature k. How much features explain is measured in two
-    ways, each between the Rasch model of equal difficulties (0) and of free ones (1): on the
-    log-likelihood, and in the variance of Rasch difficulties, corrected for errors of estimation.
+    with :math:`q_{jk}` item j's value of feature k. How much features explain is their share of the
+    variance of Rasch difficulties, corrected for errors of estimation.
 
     Parameters
     ----------
@@ -76,10 +74,10 @@ def lltm(
         Numeric features by item; a constant is added. Categories as indicators without one
         (``pd.get_dummies(..., drop_first=True)``).
     n_boot : int
-        Resamples for the intervals, each with persons and items drawn anew (Owen 2007) and three
-        models refitted; 0 for none (NaN).
+        Resamples for the interval, each with persons and items drawn anew (Owen 2007) and the Rasch
+        model refitted; 0 for none (NaN).
     level : float
-        Coverage of the intervals, bias-corrected percentiles (Efron 1987, with a = 0).
+        Coverage of the interval, bias-corrected percentiles (Efron 1987, with a = 0).
     rng : Generator or int
         Source of the resamples.
 
@@ -103,10 +101,10 @@ def lltm(
 
     References
     ----------
-    Fischer (1973), Acta Psychologica 37, 359-374; Embretson (1983), Psychological Bulletin 93 (the
-    share of the log-likelihood); De Boeck (2008), Psychometrika 73, 533-559 (random residuals);
-    Owen (2007), Annals of Applied Statistics 1, 386-411; Raudenbush (2009), in Cooper, Hedges &
-    Valentine (eds.), Handbook of Research Synthesis, 295-315 (explained share of true variance).
+    Fischer (1973), Acta Psychologica 37, 359-374; De Boeck (2008), Psychometrika 73, 533-559
+    (random residuals); Owen (2007), Annals of Applied Statistics 1, 386-411; Raudenbush (2009), in
+    Cooper, Hedges & Valentine (eds.), Handbook of Research Synthesis, 295-315 (explained share of
+    true variance).
     """
     checked = check_responses(responses)
     features = check_covariates(design, checked.columns)
@@ -115,16 +113,12 @@ def lltm(
     x, sd = features.to_numpy(), rasch.ability_sd
     coded = encode_responses(checked, torch.device("cpu"))
     em, parameters, loglik, converged = _climb(coded, x, sd, b, TOLERANCE)
-    null_loglik = _climb(coded, x[:, :1], sd, b, TOLERANCE)[2]
     if not (converged and rasch.converged):
         message = f"no convergence in {em.n_steps} EM steps; the tests of this fit are not valid"
         warnings.warn(message, IRTWarning, stacklevel=2)
-    # Shares explained, and their intervals from resamples of persons and items.
-    r2 = (_share(loglik, null_loglik, rasch.loglik), explained_variance(b, se**2, x))
+    # The explained share, and its interval from resamples of persons and items.
+    share = explained_variance(b, se**2, x)
     draws, n_constant = _resample(checked.to_numpy(), x, rasch, n_boot, np.random.default_rng(rng))
-    intervals = [
-        _interval(estimate, column, level) for estimate, column in zip(r2, draws.T, strict=True)
-    ]
     eta, se_eta = _coefficients(coded, x, parameters, em)
     beta, se_beta, residual_variance = random_effects(b, se**2, x)
     explained = x @ eta
@@ -142,8 +136,7 @@ def lltm(
         chi2=chi2,
         df=df,
         p=float(scipy.stats.chi2.sf(chi2, df)) if df else math.nan,
-        r2_likelihood=intervals[0],
-        r2_difficulty=intervals[1],
+        r2_difficulty=_interval(share, draws, level),
         n_constant=n_constant,
         rasch=rasch,
         converged=converged and rasch.converged,
@@ -255,15 +248,11 @@ def explained_variance(y: Array, variance: Array, x: Array) -> float:
     return 1 - random_effects(y, variance, x)[2] / total if total > 0 else math.nan
 
 
-def _share(loglik: float, null: float, saturated: float) -> float:
-    return (loglik - null) / (saturated - null) if saturated > null else math.nan
-
-
 def _resample(
     values: Array, x: Array, rasch: IRTFit, n_boot: int, rng: np.random.Generator
 ) -> tuple[Array, float]:
-    """Return both shares in resamples of persons and items, and the mean number of items lost."""
-    draws, n_lost = np.full((n_boot, 2), np.nan), 0
+    """Return the share in resamples of persons and items, and the mean number of items lost."""
+    draws, n_lost = np.full(n_boot, np.nan), 0
     n_persons, n_items = values.shape
     for number in range(n_boot):
         columns = np.asarray(rng.integers(n_items, size=n_items))
@@ -276,14 +265,11 @@ def _resample(
             continue
         coded = uncompressed(drawn[:, columns], pd.RangeIndex(n_persons))
         known = rasch.items.iloc[columns]
-        fits = [
-            _climb(coded, part, rasch.ability_sd, known["b"].to_numpy(), BOOT_TOLERANCE)
-            for part in (features, features[:, :1], None)
-        ]
+        fitted = _climb(coded, None, rasch.ability_sd, known["b"].to_numpy(), BOOT_TOLERANCE)[1]
         # Resampled difficulties vary about the estimates as those do about the truth: the error
         # variance doubles.
-        b, variance = -fits[2][1].intercept.numpy(), 2 * known["se_b"].to_numpy() ** 2
-        draws[number] = _share(*(f[2] for f in fits)), explained_variance(b, variance, features)
+        b, variance = -fitted.intercept.numpy(), 2 * known["se_b"].to_numpy() ** 2
+        draws[number] = explained_variance(b, variance, features)
     return draws, n_lost / n_boot if n_boot else math.nan
 
 

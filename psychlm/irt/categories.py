@@ -214,6 +214,7 @@ class Layout:
     form: str
     fixed: Tensor  # (n_cells,) values of the cells, used where they equal no estimate
     label: Tensor  # (n_cells,) number of the estimate, or -1
+    kind: Tensor  # of every estimate: row of the items' values, n_kinds: mean, n_kinds + 1: log sd
     n_kinds: int  # rows of the items' values
     n_groups: int
     prior: list[Prior | None]  # by kind
@@ -221,17 +222,7 @@ class Layout:
     @property
     def n_estimates(self) -> int:
         """Number of free parameters."""
-        return int(self.label.max()) + 1
-
-    @property
-    def kind(self) -> Tensor:
-        """Row of the items' values of every estimate; n_kinds for means and n_kinds + 1 for sds."""
-        n_items = (len(self.label) - 2 * self.n_groups) // self.n_kinds
-        sizes = torch.tensor([n_items] * self.n_kinds + [self.n_groups] * 2)
-        of_cell = torch.arange(self.n_kinds + 2).repeat_interleave(sizes)
-        kinds = torch.zeros(self.n_estimates, dtype=torch.long)
-        kinds[self.label[self.label >= 0]] = of_cell[self.label >= 0]
-        return kinds
+        return len(self.kind)
 
     @property
     def limits(self) -> Tensor:

@@ -14,7 +14,8 @@ import numpy as np
 import pandas as pd
 import scipy
 import torch
-from scipy.special import expit, ndtr, ndtri
+from scipy.special import ndtr, ndtri
+from torch.nn.functional import logsigmoid
 
 from psychlm.frames import FrameError, check_responses, constant_items
 from psychlm.irt.item_fit import normal_weights, pair_tables
@@ -226,9 +227,8 @@ def two_factor(
     .. math:: P_i(\theta) = c_i + \frac{1 - c_i}{1 + e^{-(a_{i1}\theta_1 + a_{i2}\theta_2 + d_i)}},
               \qquad \theta \sim N(0, I)
 
-    A quasi-Newton method climbs the likelihood, whose gradient follows from the expected counts
-    that EM would use (Fisher's identity). Turning both axes leaves the likelihood unchanged; they
-    are turned to principal axes here, and by :func:`rotate` to an interpretable position.
+    A quasi-Newton method climbs the likelihood. Turning both axes leaves the likelihood unchanged;
+    they are turned to principal axes here, and by :func:`rotate` to an interpretable position.
 
     Parameters
     ----------
@@ -310,31 +310,21 @@ def two_factor_loglik(x: np.ndarray, parameters: np.ndarray) -> tuple[float, np.
 
     Both ``parameters`` and the gradient have shape (n_items, 4); NaN in x was not asked.
     """
-    right, asked = (x == 1).astype(float), np.isfinite(x).astype(float)
+    right, asked = torch.tensor(x == 1).double(), torch.tensor(np.isfinite(x)).double()
     # The grid: (theta1, theta2, 1) at every node, and the log weights of N(0, I).
     one, two = np.meshgrid(AXIS, AXIS, indexing="ij")
-    design = np.column_stack([one.ravel(), two.ravel(), np.ones(one.size)])
-    log_weights = np.log(np.outer(normal_weights(AXIS), normal_weights(AXIS)).ravel())
-    guess, linear = parameters[:, 3:], parameters[:, :3] @ design.T
-    logistic = expit(linear)
-    p = np.maximum(guess + (1 - guess) * logistic, np.finfo(float).tiny)
-    log_wrong = np.log1p(-guess) - np.logaddexp(0, linear)
-    log_right = np.where(guess > 0, np.log(p), linear + log_wrong)  # exact where p underflows
-    # E-step: joint log probabilities of responses and nodes, and posteriors of the nodes.
-    complete = bool(asked.all())  # then every person has the same sums, and two products are saved
+    design = torch.tensor(np.stack([one.ravel(), two.ravel(), np.ones(one.size)]))
+    log_weights = torch.tensor(np.log(np.outer(normal_weights(AXIS), normal_weights(AXIS)).ravel()))
+    values = torch.tensor(parameters, requires_grad=True)
+    linear, guess = values[:, :3] @ design, values[:, 3:]
+    # c + (1 - c) s = s (1 + c exp(-z)), with s the logistic function: exact where s underflows.
+    log_right = logsigmoid(linear) + torch.log1p(guess * linear.clamp_min(-700).neg().exp())
+    log_wrong = torch.log1p(-guess) + logsigmoid(-linear)
     joint = right @ (log_right - log_wrong) + log_weights
-    joint += log_wrong.sum(axis=0) if complete else asked @ log_wrong
-    largest = joint.max(axis=1, keepdims=True)
-    posterior = np.exp(joint - largest)
-    total = posterior.sum(axis=1, keepdims=True)
-    posterior /= total
-    # Fisher's identity: the gradient of the expected complete-data log-likelihood. By the linear
-    # predictor, P' / (P (1 - P)) = logistic / P, and the surplus is (n_right - n_asked P) / P.
-    n_asked = posterior.sum(axis=0)[None] if complete else asked.T @ posterior
-    surplus = (right.T @ posterior - n_asked * p) / p
-    by_guess = (surplus / (1 - guess)).sum(axis=1)
-    gradient = np.column_stack([(surplus * logistic) @ design, by_guess])
-    return float((np.log(total) + largest).sum()), gradient
+    # Where nobody skipped an item, every person has the same sum of log Q.
+    joint = joint + (log_wrong.sum(0) if asked.all() else asked @ log_wrong)
+    loglik = joint.logsumexp(1).sum()
+    return loglik.item(), torch.autograd.grad(loglik, values)[0].numpy()
 
 
 def likelihood_ratio(

@@ -6,10 +6,13 @@ A fit with priors maximises log-likelihood + log prior (Bayes modal estimation; 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+
+from psychlm.frames import FrameError
 
 
 @dataclass(frozen=True)
@@ -71,3 +74,11 @@ class LogNormal:
 
 
 Prior = Beta | Normal | LogNormal
+
+
+def check_priors(priors: Mapping, known: Mapping[str, tuple[type, ...]]) -> None:
+    """Refuse priors on parameters, or of kinds, that a model does not have."""
+    for name, prior in priors.items():
+        if not isinstance(prior, known.get(name, ())):
+            names = {key: " or ".join(k.__name__ for k in kinds) for key, kinds in known.items()}
+            raise FrameError(f"prior {name!r}: {prior!r} is not known; give any of {names}")

@@ -419,15 +419,13 @@ class KnownItems:
         self._slope, self._intercept = torch.tensor(distinct.T.copy())
         self._count = torch.tensor(pooled.to_numpy(float))
 
-    def ability(self, correct: np.ndarray, persons: pd.Index | None = None) -> pd.DataFrame:
+    def ability(self, correct: np.ndarray) -> pd.DataFrame:
         """Return maximum-likelihood abilities and their standard errors, in logits.
 
         Parameters
         ----------
         correct : ndarray, shape (n_persons, n_items)
             Whether each response is correct; items in the order of ``items``.
-        persons : Index, optional
-            Names of the persons; numbered from 0 by default.
 
         Returns
         -------
@@ -441,8 +439,7 @@ class KnownItems:
                 f"responses to {correct.shape[1]} items, and {len(self.items)} are known; "
                 "give one column per item"
             )
-        names = pd.RangeIndex(len(correct)) if persons is None else persons
-        names = names.rename("person")
+        names = pd.RangeIndex(len(correct), name="person")
         if (self.items["c"] > 0).any():
             frame = pd.DataFrame(correct.astype(float), names, self.items.index)
             return score(self.items, frame, "ml")

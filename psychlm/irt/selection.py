@@ -104,28 +104,13 @@ def select_items(
     log: list[pd.DataFrame] = []
     whole = ["(all items)"]
 
-    def record(
-        number: int,
-        step: str,
-        items: Any,
-        statistic: str,
-        value: Any,
-        threshold: float,
-        verdict: Any,
-        note: Any = "",
-    ) -> None:
-        """Add rows to the table of decisions, one per item."""
-        row = {"round": number, "step": step, "item": items, "statistic": statistic, "value": value}
-        row |= {"threshold": threshold, "p": np.nan, "verdict": verdict, "note": note}
-        log.append(pd.DataFrame(row))
-
     def drop(kept: pd.DataFrame, items: Sequence, number: int) -> pd.DataFrame:
         """Drop items, and the persons who were asked none of the others."""
         kept = kept.drop(columns=list(items))
         asked = kept.dropna(how="all")
         if n_out := len(kept) - len(asked):
             note = "persons asked none of the items left"
-            record(number, "persons", whole, "n_left_out", n_out, 0, "remark", note)
+            log.append(_rows(number, "persons", whole, "n_left_out", n_out, 0, "remark", note))
         return asked
 
     kept = check_responses(responses)
@@ -136,7 +121,8 @@ def select_items(
         raise FrameError(f"{kept.shape[1] - len(set_aside)} items are too few; give at least 4")
     if len(set_aside):
         note = "set aside by the caller"
-        record(0, "inspection", list(set_aside), "inspection", np.nan, np.nan, "remove", note)
+        judged = ("inspection", np.nan, np.nan, "remove")
+        log.append(_rows(0, "inspection", list(set_aside), *judged, note))
         kept = drop(kept, set_aside, 0)
 
     # One ability: the ratio of the first two eigenvalues of the tetrachoric correlations.
@@ -144,14 +130,14 @@ def select_items(
     ratio = float(spectrum.iloc[0] / spectrum.iloc[1])
     verdict = "accept" if ratio >= least_ratio else "reject"
     note = f"eigenvalues {', '.join(f'{value:.1f}' for value in spectrum.iloc[:3])}"
-    record(0, "dimensionality", whole, "eigenvalue_ratio", ratio, least_ratio, verdict, note)
+    judged = ("eigenvalue_ratio", ratio, least_ratio, verdict)
+    log.append(_rows(0, "dimensionality", whole, *judged, note))
     if ratio < least_ratio:
         return Selection(pd.concat(log, ignore_index=True), kept.columns[:0], None, spectrum)
 
     model = pd.Series("2PL", index=kept.columns)
     if guessing:
-        model, decisions = _guessed_items(kept, alpha)
-        log.append(decisions)
+        model = _guessed_items(kept, alpha, log)
 
     # Rounds of removal and refitting.
     min_a = max(min_slope, LOGISTIC_TO_NORMAL * (min_communality / (1 - min_communality)) ** 0.5)
@@ -160,9 +146,8 @@ def select_items(
         fitted = fit(kept, model[kept.columns].to_dict(), start=start, standard_errors=False)
         removed: list = []
         for step in order:
-            decisions = _judge(step, fitted, kept, CORRECTIONS[correction], alpha, min_a)
-            log.append(decisions.assign(round=number, step=step))
-            removed = list(decisions.loc[decisions["verdict"] == "remove", "item"])
+            log.append(_judge(number, step, fitted, kept, CORRECTIONS[correction], alpha, min_a))
+            removed = list(log[-1].loc[log[-1]["verdict"] == "remove", "item"])
             if removed:
                 break
         if not removed:
@@ -170,55 +155,73 @@ def select_items(
         start = fitted.items
         if kept.shape[1] - len(removed) < 4:
             n_left, note = kept.shape[1] - len(removed), "too few items are left to fit"
-            record(number, "refit", whole, "n_items", n_left, 4, "reject", note)
+            log.append(_rows(number, "refit", whole, "n_items", n_left, 4, "reject", note))
             return Selection(pd.concat(log, ignore_index=True), kept.columns[:0], None, spectrum)
         kept = drop(kept, removed, number)
     final = fit(kept, model[kept.columns].to_dict(), start=fitted.items)
     return Selection(pd.concat(log, ignore_index=True), kept.columns, final, spectrum)
 
 
-def _guessed_items(kept: pd.DataFrame, alpha: float) -> tuple[pd.Series, pd.DataFrame]:
+def _rows(
+    number: int,
+    step: str,
+    items: Any,
+    statistic: str,
+    value: Any,
+    threshold: float,
+    verdict: Any,
+    note: Any = "",
+    p: Any = np.nan,
+) -> pd.DataFrame:
+    """Return rows of the table of decisions, one per item."""
+    row = {"round": number, "step": step, "item": items, "statistic": statistic, "value": value}
+    row |= {"threshold": threshold, "p": p, "verdict": verdict, "note": note}
+    return pd.DataFrame(row)
+
+
+def _guessed_items(kept: pd.DataFrame, alpha: float, log: list[pd.DataFrame]) -> pd.Series:
     """Compare 3PL and 2PL by AIC, then test every guessing parameter (Wald); return the models."""
     model = pd.Series("2PL", index=kept.columns)
     small, big = fit(kept, "2PL", standard_errors=False), fit(kept, "3PL")
-    gain = small.aic - big.aic
-    row: dict[str, Any] = {"round": 0, "step": "guessing", "item": ["(all items)"]}
-    row |= {"statistic": "aic_gain", "value": gain, "threshold": 0, "p": np.nan}
-    row |= {"verdict": "3PL" if gain > 0 else "2PL", "note": "AIC of the 2PL minus that of the 3PL"}
-    decisions = [pd.DataFrame(row)]
+    gain, note = small.aic - big.aic, "AIC of the 2PL minus that of the 3PL"
+    best = "3PL" if gain > 0 else "2PL"
+    log.append(_rows(0, "guessing", ["(all items)"], "aic_gain", gain, 0, best, note))
     if gain > 0:
         z = (big.items["c"] / big.items["se_c"]).where(big.items["c"] > 0).to_numpy()
         p = CORRECTIONS["holm"](2 * scipy.stats.norm.sf(z))
         model[p < alpha] = "3PL"
-        row |= {"item": model.index, "statistic": "wald_z", "value": z, "threshold": alpha, "p": p}
-        decisions.append(pd.DataFrame(row | {"verdict": model.to_numpy(), "note": ""}))
-    return model, pd.concat(decisions)
+        log.append(_rows(0, "guessing", model.index, "wald_z", z, alpha, model.to_numpy(), p=p))
+    return model
 
 
 def _judge(
-    step: str, fitted: IRTFit, kept: pd.DataFrame, adjust: Any, alpha: float, min_a: float
+    number: int,
+    step: str,
+    fitted: IRTFit,
+    kept: pd.DataFrame,
+    adjust: Any,
+    alpha: float,
+    min_a: float,
 ) -> pd.DataFrame:
     """Apply one criterion to every item; return the rows of the table of decisions."""
-    row: dict[str, Any] = {"item": fitted.items.index, "note": "", "p": np.nan}
+    p: Any = np.nan
+    note: Any = ""
+    threshold = alpha
     if step == "slope":
-        value = fitted.items["a"].to_numpy()
+        statistic, value, threshold = "a", fitted.items["a"].to_numpy(), min_a
         remove = value < min_a
-        row |= {"statistic": "a", "value": value, "threshold": min_a}
     elif step == "fit":
         table = s_x2(fitted, kept)
-        p = adjust(table["p"].to_numpy())
-        remove = p < alpha
-        note = np.where(table["df"] == 0, "no degrees of freedom", "")
-        row |= {"statistic": "s_x2", "value": table["s_x2"].to_numpy(), "threshold": alpha}
-        row |= {"note": note, "p": p}
+        statistic, value, p = "s_x2", table["s_x2"].to_numpy(), adjust(table["p"].to_numpy())
+        remove, note = p < alpha, np.where(table["df"] == 0, "no degrees of freedom", "")
     else:
         table = _dependent_pairs(fitted, kept, adjust, alpha)
         worst = table.sort_values(["n_pairs", "total"]).index[-1]
         remove = ((table.index == worst) & (table["n_pairs"] > 0)).to_numpy()
-        value = table["n_pairs"].to_numpy()
-        row |= {"statistic": "n_dependent_pairs", "value": value, "threshold": alpha}
-        row |= {"note": table["note"].to_numpy(), "p": table["p"].to_numpy()}
-    return pd.DataFrame(row | {"verdict": np.where(remove, "remove", "keep")})
+        statistic, value = "n_dependent_pairs", table["n_pairs"].to_numpy()
+        p, note = table["p"].to_numpy(), table["note"].to_numpy()
+    verdict, items = np.where(remove, "remove", "keep"), fitted.items.index
+    return _rows(number, step, items, statistic, value, threshold, verdict, note, p)
 
 
 def _dependent_pairs(

@@ -49,11 +49,6 @@ def test_items_and_reliability_of_the_snli_scales_equal_psych(group, reference_d
         compare_with_psych(test, expected, by_test.loc[name])
 
 
-def test_difficulty_is_the_proportion_correct_of_those_asked():
-    responses = pd.DataFrame({"a": [1, 0, np.nan, 1], "b": [0, 0, 0, 1]})
-    assert ctt.difficulty(responses).to_dict() == {"a": 2 / 3, "b": 0.25}
-
-
 def test_inter_item_correlations_equal_pandas_with_and_without_gaps(responses, incomplete):
     for frame in (responses, incomplete):
         np.testing.assert_allclose(ctt.inter_item_correlation(frame), frame.corr(), atol=1e-12)
@@ -126,8 +121,3 @@ def test_overall_kappa_equals_statsmodels(rng):
 def test_bad_responses_get_an_error_that_says_why(measure, responses, message):
     with pytest.raises(FrameError, match=message):
         measure(pd.DataFrame(responses))
-
-
-def test_random_halves_need_a_generator(responses):
-    with pytest.raises(ValueError, match="rng="):
-        ctt.split_half(responses, "random")

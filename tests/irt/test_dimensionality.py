@@ -17,7 +17,6 @@ from psychlm.irt.dimensionality import (
     rotate,
     tetrachoric,
     two_factor,
-    two_factor_loglik,
 )
 
 SNLI = ["4GS_contradiction", "4GS_entailment", "5GS_contradiction", "5GS_entailment", "5GS_neutral"]
@@ -93,17 +92,6 @@ def test_parallel_analysis_counts_the_abilities(rng):
     assert parallel_analysis(two_clusters(rng, correlation=0.999), n_draws=20, rng=1).n_factors == 1
 
 
-def test_the_gradient_is_that_of_the_likelihood(rng):
-    x = two_clusters(rng, 60).mask(rng.random((60, 10)) < 0.1).to_numpy()
-    at = np.column_stack([rng.normal(1, 0.3, (10, 3)), rng.uniform(0.05, 0.3, 10)])
-    _, gradient = two_factor_loglik(x, at)
-    for place in [(0, 0), (3, 1), (5, 2), (9, 3)]:
-        step = np.zeros_like(at)
-        step[place] = 1e-5
-        numerical = (two_factor_loglik(x, at + step)[0] - two_factor_loglik(x, at - step)[0]) / 2e-5
-        assert gradient[place] == pytest.approx(numerical, rel=1e-5, abs=1e-6)
-
-
 def test_the_two_factor_2pl_equals_mirt_or_is_better(reference_dir, read_responses):
     responses = read_responses("5GS_contradiction")
     responses = responses.drop(columns=responses.columns[[21, 25]])
@@ -168,19 +156,6 @@ def test_what_two_factors_cannot_be_fitted_to_is_refused(change, message, rng):
 @pytest.fixture
 def loadings(rng):
     return pd.DataFrame(rng.uniform(-0.8, 0.8, (12, 3)), columns=["F1", "F2", "F3"])
-
-
-def test_twenty_starts_are_at_least_as_simple_as_one(loadings):
-    def criterion(rotated):
-        squares = rotated.loadings.to_numpy() ** 2
-        return (squares * (squares.sum(axis=1, keepdims=True) - squares)).sum()
-
-    best = rotate(loadings)
-    assert criterion(best) <= criterion(rotate(loadings, n_starts=1)) + 1e-9
-    assert (best.loadings.sum() >= 0).all()
-    common = best.loadings @ best.factor_correlation @ best.loadings.T
-    np.testing.assert_allclose(common, loadings @ loadings.T, atol=1e-10)
-    np.testing.assert_allclose(np.diag(best.factor_correlation), 1, atol=1e-12)
 
 
 def test_a_target_of_zeros_gives_principal_axes_and_recovers_a_known_pattern(loadings, rng):

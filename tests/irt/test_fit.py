@@ -282,17 +282,6 @@ def test_2pl_and_3pl_items_mix_and_guessing_can_be_fixed():
     assert one.items["c"].tolist() == [0.25] + [0.0] * 11
 
 
-def test_a_beta_prior_keeps_a_3pl_from_running_away():
-    _, answered = simulated(250, 15, "3PL", seed=0)
-    fit = irt.fit(
-        answered, "3PL", priors={"guessing": irt.Beta(5, 17), "slope": irt.LogNormal(0, 0.5)}
-    )
-    assert fit.converged
-    assert fit.items["c"].between(0.02, 0.6).all()
-    assert fit.items["a"].between(0, 6).all()
-    assert fit.items["se_c"].notna().all()
-
-
 def test_a_weak_prior_makes_difficulties_of_constant_items_finite():
     _, answered = simulated(60, 8, "Rasch", seed=2)
     answered["all right"] = 1.0

@@ -13,7 +13,6 @@ from psychlm.irt import _m2, likelihood_ratio
 from psychlm.irt.item_fit import (
     STANDARD_GRID,
     ModelTables,
-    collapse_sparse,
     expected_correct_by_score,
     ld_x2,
     normal_weights,
@@ -84,11 +83,6 @@ def test_score_distribution_equals_the_sum_over_all_patterns(tables):
     ours, ours_correct = expected_correct_by_score(p, w)
     np.testing.assert_allclose(ours, score, rtol=1e-12)
     np.testing.assert_allclose(ours_correct, correct / score, rtol=1e-12, atol=1e-15)
-
-
-def test_a_table_too_thin_for_a_single_group_collapses_to_none():
-    o, e = collapse_sparse(np.array([[1.0, 1.0], [2.0, 0.0]]), np.array([[0.2, 1.8], [0.3, 1.7]]))
-    assert o.shape == e.shape == (0, 2)
 
 
 @pytest.mark.parametrize("model", MODELS)

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import copy
-import json
-import warnings
 from dataclasses import replace
 
 import numpy as np
@@ -113,47 +110,25 @@ def test_duplicate_columns_are_refused(people):
         irt.fit(twice, "2PL")
 
 
-JUNK = [None, True, -1, 1e308, "", "inf", "nan", [], {}, [1, 2], {"a": 1}, [[]]]
-
-
-def tampered(content: dict, rng: np.random.Generator) -> dict:
-    """Return a copy with a random change, anywhere in the tree."""
-    content = copy.deepcopy(content)
-    node = content
-    for _ in range(rng.integers(0, 5)):  # walk down to a random container
-        values = node.values() if isinstance(node, dict) else node
-        inner = [value for value in values if isinstance(value, dict | list) and value]
-        node = inner[rng.integers(len(inner))] if inner else node
-    key = rng.choice(list(node)) if isinstance(node, dict) else int(rng.integers(len(node)))
-    if rng.random() < 0.3:
-        del node[key]
-    else:
-        node[key] = copy.deepcopy(JUNK[rng.integers(len(JUNK))])
-    return content
-
-
 def test_a_tampered_fit_file_is_refused_or_scores_without_blanks(people, fits, tmp_path):
-    rng, path, n_cases, n_refused = np.random.default_rng(0), tmp_path / "fit.json", 200, 0
+    rng, path, few = np.random.default_rng(0), tmp_path / "fit.json", people.iloc[:3]
     fits["2PL"].to_json(path)
-    content, text = json.loads(path.read_text()), path.read_text()
-    again = irt.IRTFit.from_json(path)
+    again, text = irt.IRTFit.from_json(path), path.read_text()
     pd.testing.assert_frame_equal(again.items, fits["2PL"].items, check_exact=True)
     pd.testing.assert_frame_equal(again.covariance, fits["2PL"].covariance, check_exact=True)
-    few = people.iloc[:3]
-    expected = fits["2PL"].score(few)
-    for case in range(n_cases):
-        if case % 10 == 0:  # truncated, or with a stray character
-            position = int(rng.integers(len(text)))
-            path.write_text(text[:position] + ("" if case % 20 else "\ud7ff?" + text[position:]))
-        else:
-            path.write_text(json.dumps(tampered(content, rng)))
+    expected, n_refused = fits["2PL"].score(few), 0
+    for case in range(400):  # cut, or with characters changed
+        place, rest = rng.integers(len(text)), case % 10
+        junk = rng.choice(["", "0", "9", "-", "null", "true", '"', "[", "{}", "1e308", "\ud7ff"])
+        path.write_text(text[:place] + (junk + text[place + 1 :] if rest else ""))
         try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")
-                abilities = irt.IRTFit.from_json(path).score(few)
+            abilities = irt.IRTFit.from_json(path).score(few)
         except ValueError as error:  # FrameError is one
             assert len(str(error)) > 20
             n_refused += 1
         else:
             pd.testing.assert_frame_equal(abilities, expected)
-    assert n_refused > n_cases * 0.9
+    assert n_refused > 300
+    path.write_text("{}")
+    with pytest.raises(ValueError, match="not a fit"):
+        irt.IRTFit.from_json(path)

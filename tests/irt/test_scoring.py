@@ -105,21 +105,6 @@ def test_new_persons_may_be_asked_some_of_the_items_only():
         scoring.score(items, answered.assign(**{"unheard of": 1.0}))
 
 
-def test_the_posterior_of_a_fit_has_the_scores_mean_and_spread():
-    rng = np.random.default_rng(2)
-    items = simulate.items(40, rng, "Rasch")
-    answered = simulate.responses(2 * rng.normal(size=200), items, rng)
-    fit = irt.fit(answered, "Rasch", standard_errors=False)
-    posterior, eap = fit.posterior(answered), fit.score(answered)
-    mean = posterior.weights @ posterior.nodes
-    np.testing.assert_allclose(mean, eap["theta"], atol=1e-10)
-    np.testing.assert_allclose(
-        np.sqrt(posterior.weights @ posterior.nodes**2 - mean**2), eap["se"], atol=1e-8
-    )
-    assert posterior.loglik.sum() == pytest.approx(fit.loglik, abs=0.01)
-    assert np.sqrt(posterior.prior @ posterior.nodes**2) == pytest.approx(fit.ability_sd, rel=1e-3)
-
-
 @pytest.mark.parametrize("method", ["ml", "wle"])
 def test_a_very_steep_item_far_from_a_person_tells_nothing_more(method) -> None:
     a, d, c = [400.0, 1.0, 1.0, 1.0, 1.0], [0.0, 3.0, 3.0, 3.0, 3.0], [0.0, 0.2, 0.2, 0.0, 0.0]
@@ -145,15 +130,6 @@ def test_abilities_are_those_of_irt_score(rng):
         pooled, pd.DataFrame(correct.astype(float), columns=items.index), method="ml"
     )
     assert np.allclose(KnownItems(pooled).ability(correct), expected, atol=1e-7, equal_nan=True)
-
-
-def test_guessing_goes_the_long_way(rng):
-    items = simulate.items(40, rng, "3PL")
-    correct = rng.random((3, 40)) < 0.7
-    expected = irt.score(
-        items, pd.DataFrame(correct.astype(float), columns=items.index), method="ml"
-    )
-    assert np.allclose(KnownItems(items).ability(correct), expected)
 
 
 def test_a_negative_slope_counts_against(rng):
