@@ -237,7 +237,7 @@ def maximise(
             step = _curbed_newton_step(beta, uphill, information, is_free[:, :2], design)
             moved = beta + step
             # A slope stops at its bound, so that the next step fits the intercept to the bound.
-            moved = moved * (design.largest_slope / moved[:, :1].abs()).clamp(max=1.0)
+            moved[:, 0].clamp_(-design.largest_slope, design.largest_slope)
             change, beta = (moved - beta).abs().max(), moved
             if change < tolerance:
                 break
@@ -292,7 +292,7 @@ def scoring_with_guessing(
         fraction = torch.ones_like(value)
         for _ in range(HALVINGS):
             trial = beta + fraction[:, None] * step
-            trial[:, :2] *= (design.largest_slope / trial[:, :1].abs()).clamp(max=1.0)
+            trial[:, 0].clamp_(-design.largest_slope, design.largest_slope)
             trial[:, 2].clamp_(min=0.0)  # the edge of the parameter space, where a maximum may lie
             reached = expected_loglik(trial)
             worse = ~(reached >= value - 1e-12 * value.abs()) & (step.abs().amax(1) > tolerance)
