@@ -321,7 +321,6 @@ def fit_explanatory(
         ability_mean=0.0,
         ability_sd=sd,
         se_ability_variance=math.nan,
-        ability_sd_check=math.nan,
         loglik_error=abs(float(on_grids[0] - on_grids[1])),
         quadrature=str(found.grid),
         covariance=None,

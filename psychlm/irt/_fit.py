@@ -21,7 +21,7 @@ from psychlm.device import Device, torch_device
 from psychlm.frames import FrameError, format_names
 from psychlm.irt._explanatory import fit_explanatory
 from psychlm.irt._general import Names, fit_general
-from psychlm.irt.em import EM, Settings, reestimated_sd, squarem
+from psychlm.irt.em import EM, Settings, squarem
 from psychlm.irt.likelihood import (
     GRID_ERROR,
     LARGEST_SLOPE,
@@ -29,7 +29,6 @@ from psychlm.irt.likelihood import (
     SMALLEST_STEP,
     Design,
     Parameters,
-    Posterior,
     QuadratureGrid,
     bounded,
     quadrature_grid,
@@ -374,13 +373,11 @@ class Estimate:
     """Where the algorithm ended: at a maximum, or at its last iteration."""
 
     parameters: Parameters
-    posterior: Posterior
     grid: QuadratureGrid
     loglik: float  # nats
     item_converged: torch.Tensor  # (n_items,) bool
     n_iterations: int
     loglik_error: float  # nats by which the log-likelihood moves on a grid of half the step
-    ability_sd: float  # re-estimated with the items held
 
 
 def estimate(
@@ -404,7 +401,6 @@ def estimate(
     posterior, _ = em.expect(parameters)
 
     # The likelihood knows no sign of ability: persons with more correct responses stand higher.
-    ability_sd = reestimated_sd(em.grid, em.at_nodes, responses.count)
     share = responses.n_correct / responses.n_answered
     surplus = torch.zeros_like(posterior.mean)
     for block in responses.blocks():
@@ -415,13 +411,11 @@ def estimate(
         parameters = replace(parameters, slope=-parameters.slope)
     return Estimate(
         parameters=parameters,
-        posterior=posterior,
         grid=em.grid,
         loglik=float(posterior.loglik @ responses.count),
         item_converged=converged,
         n_iterations=em.n_steps,
         loglik_error=error,
-        ability_sd=ability_sd,
     )
 
 
@@ -564,7 +558,6 @@ def result_of(
         ability_mean=0.0,
         ability_sd=sd,
         se_ability_variance=se_variance,
-        ability_sd_check=found.ability_sd,
         loglik_error=found.loglik_error,
         quadrature=str(found.grid),
         covariance=covariance,

@@ -26,7 +26,7 @@ from psychlm.irt.categories import (
     climb,
     coded,
 )
-from psychlm.irt.em import Settings, reestimated_sd
+from psychlm.irt.em import Settings
 from psychlm.irt.likelihood import GRID_ERROR, LARGEST_SLOPE, SMALLEST_STEP
 from psychlm.irt.priors import Beta, LogNormal, Normal, Prior, check_priors
 from psychlm.irt.response_matrix import MISSING, encode_responses
@@ -491,9 +491,6 @@ def result_of(
         ability_mean=0.0,
         ability_sd=1.0,
         se_ability_variance=np.nan,
-        ability_sd_check=reestimated_sd(em.grid, em.at_nodes, em.answers.count)
-        if groups is None
-        else np.nan,
         loglik_error=error,
         quadrature=str(em.grid),
         covariance=None if names is None else pd.DataFrame(covariance, names, names),

@@ -76,7 +76,6 @@ class IRTFit(InformationCriteria):
     ability_mean: float  # logits
     ability_sd: float  # logits; fixed at 1, but estimated for the Rasch model
     se_ability_variance: float  # of ability_sd^2; NaN where the variance is fixed
-    ability_sd_check: float  # sd re-estimated with items held / ability_sd: 1 if well; NaN: laplace
     loglik_error: float  # nats by which the log-likelihood moves on a grid of half the step
     quadrature: str  # the grid, in words
     covariance: pd.DataFrame | None  # of the free parameters, (item, "a" | "d" | "c"); or None
