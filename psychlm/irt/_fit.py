@@ -20,7 +20,7 @@ import torch
 from psychlm.device import Device, torch_device
 from psychlm.frames import FrameError, format_names
 from psychlm.irt._explanatory import fit_explanatory
-from psychlm.irt._general import Names, fit_general
+from psychlm.irt._general import Names, asymptotes, fit_general
 from psychlm.irt.em import EM, Settings, squarem
 from psychlm.irt.likelihood import (
     GRID_ERROR,
@@ -276,14 +276,7 @@ def design_of(
                 f"at most {EXACT_PARAMETERS // 3} items, and no prior on guessing"
             )
     elif guessing is not None:
-        given = pd.Series(guessing, index=None if isinstance(guessing, pd.Series) else items)
-        unknown = given.index.difference(items)
-        if len(unknown) or not given.between(0, 1, inclusive="left").all():
-            raise FrameError(
-                "guessing must lie in [0, 1) and name items of the responses; "
-                f"it also names {format_names(unknown)}"
-            )
-        fixed.update(given)
+        fixed.update(asymptotes(items, "guessing", guessing))
 
     check_priors(priors, PRIORS)
     for prior in priors.values():
@@ -555,7 +548,6 @@ def result_of(
         n_persons=responses.n_persons,
         converged=bool(items["converged"].all()),
         n_iterations=found.n_iterations,
-        ability_mean=0.0,
         ability_sd=sd,
         se_ability_variance=se_variance,
         loglik_error=found.loglik_error,

@@ -361,11 +361,8 @@ def infer(
         n_persons=encoded.n_persons,
         converged=converged,
         n_iterations=n_passes,
-        ability_mean=0.0,
         ability_sd=sd if kind == "Rasch" else 1.0,
-        se_ability_variance=np.nan,
         loglik_error=em.grid_error(parameters, loglik),
         quadrature=str(em.grid),
-        covariance=None,
         data_hash=encoded.data_hash,
     )
