@@ -23,6 +23,27 @@ from psychlm.frames import FrameError, word_shape
 
 Tables = dict[str, pd.DataFrame]
 
+# Columns of released surprisals, and the models that they are of.
+UCL_GPT = {
+    "s_GPT2": "GPT-2",
+    "s_GPT2_medium": "GPT-2 medium",
+    "s_GPT2_large": "GPT-2 large",
+    "s_GPT2_xl": "GPT-2 XL",
+    "s_GPTNeo_125M": "GPT-Neo 125M",
+    "s_GPTNeo": "GPT-Neo 1.3B",
+    "s_GPTNeo_2.7B": "GPT-Neo 2.7B",
+}
+UCL_MODELS = {"bigram": "2-gram", "trigram": "3-gram", "tetragram": "4-gram", "rnn": "RNN"}
+UCL_MODELS |= {"psg": "PSG", **UCL_GPT}
+UCL_MEASURES = {
+    "RTfirstfix": "first_fixation_ms",
+    "RTfirstpass": "gaze_ms",
+    "RTrightbound": "right_bounded_ms",
+    "RTgopast": "go_past_ms",
+    "self_paced_reading_time": "self_paced_ms",
+}
+MEAN_READER = "mean"  # the subject of readings that were released as means over people
+
 
 def laverghetta2021_tables() -> Tables:
     """Return the graded responses of people and models to GLUE's diagnostic, and its items."""
@@ -112,11 +133,9 @@ def ucl() -> Corpus:
         cloze_probability=table["cloze_p_smoothed"],
         cloze_surprisal_bits=table["cloze_s"] / np.log(2),
     )
-    times = table[list(reading_times.UCL_MEASURES)].rename(columns=reading_times.UCL_MEASURES)
-    readings = pd.concat([keys.assign(subject=reading_times.MEAN_READER), times], axis=1)
-    bits = table[list(reading_times.UCL_MODELS)].rename(columns=reading_times.UCL_MODELS) / np.log(
-        2
-    )
+    times = table[list(UCL_MEASURES)].rename(columns=UCL_MEASURES)
+    readings = pd.concat([keys.assign(subject=MEAN_READER), times], axis=1)
+    bits = table[list(UCL_MODELS)].rename(columns=UCL_MODELS) / np.log(2)
     return checked(words, readings, pd.concat([keys, bits], axis=1))
 
 
@@ -130,7 +149,7 @@ def natural_stories() -> Corpus:
     times = pd.read_csv(time_file, **options)
     readings = pd.DataFrame(
         {
-            "subject": reading_times.MEAN_READER,
+            "subject": MEAN_READER,
             "text_id": times["item"].astype(str),
             "word_id": times["zone"],
             "self_paced_ms": times["meanItemRT"],
@@ -182,7 +201,7 @@ def provo() -> Corpus:
     measures |= {"nFix": "n_fixations_scaled", "fixProp": "fixated_percent"}
     keys = words[["text_id", "word_id"]].iloc[in_words].reset_index(drop=True)
     times = table[list(measures)].iloc[in_table].reset_index(drop=True).rename(columns=measures)
-    readings = pd.concat([keys.assign(subject=reading_times.MEAN_READER), times], axis=1)
+    readings = pd.concat([keys.assign(subject=MEAN_READER), times], axis=1)
     print(f"{len(table) - len(in_table)} of {len(table)} words are not found in the passages")
     return Corpus(frames.check_words(words), readings)
 

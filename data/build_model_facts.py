@@ -36,8 +36,8 @@ from psychlm.papers.model_facts import (
     choice_scores,
     items,
     presentations,
-    science_model,
     science_questions,
+    stored_head,
 )
 from psychlm.probes import question_sets, wordnet
 from psychlm.probes.wordnet_qa import Builder
@@ -183,7 +183,7 @@ def compute_inoculation() -> None:
     about |= {"n_science": len(learn), "n_check": len(check), "n_spare": len(spare)}
     write("science_head", weights(trained), {HEAD: about})
     # What is inoculated is the model as it was stored, with weights in half precision.
-    model = science_model()
+    model = stored_head("science_head")
     model = replace(model, texts=untrained.texts)
     gathered = question_sets.gather(cache_folder() / "probes", **GATHERED).items
     parts = {

@@ -16,7 +16,7 @@ import tempfile
 import zipfile
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 
 import pandas as pd
@@ -201,7 +201,7 @@ def fingerprint(names: Iterable[str]) -> dict[str, str | None]:
 
 
 def fetch(
-    name: str, *, progress: bool = False, download: Callable[[str, Path], None] | None = None
+    name: str, *, progress: bool = False, download: Callable[[str, str], None] | None = None
 ) -> Path:
     """Fetch a dataset from its address into ``data/raw/``: download, verify, move into place.
 
@@ -225,10 +225,7 @@ def fetch(
         import pooch
 
         downloader = pooch.HTTPDownloader(progressbar=progress, timeout=20)
-
-        def download(url: str, file: Path) -> None:
-            downloader(url, str(file), None)
-
+        download = partial(downloader, pooch=None)
     address, _, member = entry["url"].partition("#")  # archive.zip#member: a member of an archive
     target = root() / "data" / "raw" / entry["file"]
     try:
@@ -236,7 +233,7 @@ def fetch(
         with tempfile.TemporaryDirectory(dir=target.parent, prefix=".fetching-") as folder:
             fresh = Path(folder) / Path(address).name
             try:
-                download(address, fresh)
+                download(address, str(fresh))
             except (RequestException, ImportError) as error:  # the second: a Python without ssl
                 raise DataMissingError(
                     f"{name!r} is not on this machine and {address} did not answer "

@@ -179,6 +179,31 @@ def drop_constant(responses: pd.DataFrame) -> tuple[pd.DataFrame, pd.Index]:
     return responses.drop(columns=constant), constant
 
 
+EMPTY = "have an empty choice; leave it out (and count answers anew)"
+DUPLICATE = "have duplicate choices, right or wrong alike; leave the items out"
+
+
+def choice_flaws(lists: pd.Series) -> np.ndarray:
+    """Return what is wrong with each list of choices, "" where nothing is."""
+    # Each distinct list is checked once, since label words are the same for many items.
+    sequence = list | tuple | np.ndarray
+    rows = lists.map(lambda value: tuple(value) if isinstance(value, sequence) else ())
+    rows = rows.map(lambda choices: tuple(c if isinstance(c, str) else None for c in choices))
+    codes, unique = pd.factorize(rows)
+    flaws = []
+    for choices in unique:
+        stripped = [choice.strip() for choice in choices if choice is not None]
+        if len(choices) < 2:
+            flaws.append("have fewer than two choices, or choices that are no list of text")
+        elif len(stripped) < len(choices):
+            flaws.append("have a choice that is not text; lists of choices may differ in length")
+        elif not all(stripped):
+            flaws.append(EMPTY)
+        else:
+            flaws.append(DUPLICATE if len(set(stripped)) < len(stripped) else "")
+    return np.array(flaws, dtype=object)[codes]
+
+
 def check_items(items: pd.DataFrame, *, distinct: bool = True) -> pd.DataFrame:
     """Return an items frame: ``item_id``, ``prompt``, ``choices`` (list of str), ``answer`` (int).
 
@@ -199,25 +224,10 @@ def check_items(items: pd.DataFrame, *, distinct: bool = True) -> pd.DataFrame:
     if "item_id" in items and items["item_id"].map(lambda name: isinstance(name, containers)).any():
         raise FrameError("items have an item_id that is a list or the like; give text or numbers")
     check_rows(items, ["item_id"], ["prompt", "choices", "answer"], "items")
-    # Choices: each distinct list is checked once, since label words are the same for many items.
-    sequence = list | tuple | np.ndarray
-    lists = items["choices"].map(lambda value: tuple(value) if isinstance(value, sequence) else ())
-    lists = lists.map(lambda choices: tuple(c if isinstance(c, str) else None for c in choices))
-    codes, unique = pd.factorize(lists)
-    flaws = []
-    for choices in unique:
-        stripped = [choice.strip() for choice in choices if choice is not None]
-        if len(choices) < 2:
-            flaws.append("have fewer than two choices, or choices that are no list of text")
-        elif len(stripped) < len(choices):
-            flaws.append("have a choice that is not text; lists of choices may differ in length")
-        elif not all(stripped):
-            flaws.append("have an empty choice; leave it out (and count answers anew)")
-        elif distinct and len(set(stripped)) < len(stripped):
-            flaws.append("have duplicate choices, right or wrong alike; leave the items out")
-        else:
-            flaws.append("")
-    flaw_of_item, n_choices = np.array(flaws)[codes], lists.map(len).to_numpy()
+    flaw_of_item = choice_flaws(items["choices"])
+    if not distinct:
+        flaw_of_item[flaw_of_item == DUPLICATE] = ""
+    n_choices = items["choices"].map(len).to_numpy()
     # Answers: one whole number each, a position among the choices.
     answers = items["answer"]
     several = answers.map(lambda answer: isinstance(answer, containers))
@@ -228,7 +238,7 @@ def check_items(items: pd.DataFrame, *, distinct: bool = True) -> pd.DataFrame:
     outside = (number < 0) | (number >= n_choices)
     for wrong, flaw in (
         (textless, "have a prompt that is not text"),
-        *((flaw_of_item == flaw, flaw) for flaw in sorted(set(flaws) - {""})),
+        *((flaw_of_item == flaw, flaw) for flaw in sorted(set(flaw_of_item) - {""})),
         (several, "name several right answers; leave them out, or make them items of their own"),
         (gives_none, "have no right answer, a whole number; items.dropna(subset='answer')"),
         (number.isna(), "name an answer that is no number; give the choice's position, from 0"),

@@ -24,30 +24,22 @@ CONTENT = b"item_id,correct\n1,1\n"
 @pytest.fixture
 def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Make a small checkout with a registry: a plain file, and a member of an archive."""
+    address = "https://example.org/abc/"
     rows = {
-        "toy/answers": ("toy/answers.csv", "https://example.org/abc/answers.csv"),
-        "toy/member": ("toy/member.csv", "https://example.org/abc/toy.zip#inside/member.csv"),
+        "toy/answers": ("toy/answers.csv", f"{address}answers.csv"),
+        "toy/member": ("toy/member.csv", f"{address}toy.zip#inside/member.csv"),
         "toy/shelf": ("toy/shelf.csv", ""),
     }
-    registry = pd.DataFrame(
-        [
-            {
-                "name": name,
-                "file": file,
-                "url": url,
-                "sha256": hashlib.sha256(CONTENT).hexdigest(),
-                "bytes": len(CONTENT),
-                "licence": "MIT",
-                "citation": "us",
-                "what": "toy",
-                "note": "made from toys",
-            }
-            for name, (file, url) in rows.items()
-        ]
+    registry = pd.DataFrame.from_dict(rows, orient="index", columns=["file", "url"])
+    registry = registry.rename_axis("name").assign(
+        sha256=hashlib.sha256(CONTENT).hexdigest(),
+        bytes=len(CONTENT),
+        note="made from toys",
+        **dict.fromkeys(["licence", "citation", "what"], "toy"),
     )
     root = tmp_path / "checkout"
     (root / "data" / "published").mkdir(parents=True)
-    registry.to_csv(root / "data" / "registry.csv", index=False)
+    registry.to_csv(root / "data" / "registry.csv")
     monkeypatch.setenv("PSYCHLM_ROOT", str(root))
     monkeypatch.delenv("PSYCHLM_DATA", raising=False)
     data.root.cache_clear()
@@ -87,9 +79,8 @@ def test_a_changed_file_is_refused_on_every_read(checkout: Path) -> None:
     file = put(checkout / "data" / "raw")
     data.path("toy/answers")
     file.write_bytes(CONTENT + b"2,0\n")
-    with pytest.raises(
-        ChecksumError, match=r"expected [0-9a-f]{64}, found [0-9a-f]{64}.*Delete or replace.*pull"
-    ) as error:
+    message = r"expected [0-9a-f]{64}, found [0-9a-f]{64}.*Delete or replace.*pull"
+    with pytest.raises(ChecksumError, match=message) as error:
         data.path("toy/answers")
     assert not isinstance(error.value, DataMissingError)  # nothing may be left out because of it
     assert data.asked()["toy/answers"] is None
@@ -100,9 +91,8 @@ def test_a_folder_named_by_psychlm_data_that_is_absent_is_an_error(
 ) -> None:
     put(checkout / "data" / "raw")
     monkeypatch.setenv("PSYCHLM_DATA", str(tmp_path / "nowhere"))
-    with pytest.raises(
-        DataError, match="PSYCHLM_DATA names .*nowhere, which is no folder"
-    ) as error:
+    message = "PSYCHLM_DATA names .*nowhere, which is no folder"
+    with pytest.raises(DataError, match=message) as error:
         data.path("toy/answers")
     assert not isinstance(error.value, DataMissingError)  # nothing may be left out because of it
     for words in (["data", "list"], ["data", "where", "toy/answers"], ["run", "00"]):
@@ -138,7 +128,7 @@ def test_what_is_fetched_is_verified_then_moved(checkout: Path) -> None:
 def test_a_download_that_fails_leaves_nothing_half_written(
     checkout: Path, problem: BaseException | None, error: type, message: str | None
 ) -> None:
-    def download(url: str, file: Path) -> None:
+    def download(url: str, file: str) -> None:
         Path(file).write_bytes(CONTENT[:5])
         if problem is not None:
             raise problem
@@ -174,9 +164,8 @@ def test_a_dataset_without_an_address_says_where_it_comes_from(checkout: Path) -
 
 
 def test_a_cache_that_cannot_be_written_is_named(checkout: Path) -> None:
-    (checkout / "data" / "raw").write_text(
-        "a file where a folder is due"
-    )  # root may write to any folder
+    # root may write to any folder
+    (checkout / "data" / "raw").write_text("a file where a folder is due")
     with pytest.raises(DataError, match="cannot be stored under .*raw.*PSYCHLM_DATA"):
         data.fetch("toy/answers", download=gives(CONTENT))
 
@@ -208,12 +197,8 @@ def test_the_command_lists_verifies_and_finds(checkout: Path) -> None:
     assert run(cli.main, ["data", "where", "toy/answers"]).output.strip() == str(file)
     assert run(cli.main, ["data", "verify"]).exit_code == 0
     file.write_bytes(b"spoilt")
-    for words in (
-        ["data", "verify"],
-        ["data", "where", "toy/answers"],
-        ["data", "pull", "toy/shelf"],
-    ):
-        spoilt = run(cli.main, words)
+    for words in ("verify", "where toy/answers", "pull toy/shelf"):
+        spoilt = run(cli.main, ["data", *words.split()])
         assert spoilt.exit_code == 1
         assert "psychlm: " in spoilt.output
         assert "Traceback" not in spoilt.output

@@ -35,21 +35,13 @@ TWICE = [[0, 1], [1, 1]]
         (table([[np.nan, 1], [np.nan, 0]]), r"items \['q0'\] were answered by nobody.*dropna"),
         (table([[0, "yes"], [1, "no"]]), r"items \['q1'\] hold text.*grade"),
         (pd.DataFrame(columns=["q0"]), r"empty \(shape \(0, 1\)"),
+        (np.zeros((2, 2)), "ndarray, not a DataFrame"),
+        (table([["a"] * 8, ["b"] * 8]), "and 3 more"),
     ],
 )
-def test_malformed_responses_are_named_with_what_to_do(responses: pd.DataFrame, says: str) -> None:
+def test_malformed_responses_are_named_with_what_to_do(responses, says: str) -> None:
     with pytest.raises(FrameError, match=says):
         frames.check_responses(responses)
-
-
-def test_an_array_instead_of_a_frame_is_named() -> None:
-    with pytest.raises(FrameError, match="ndarray, not a DataFrame"):
-        frames.check_responses(np.zeros((2, 2)))  # type: ignore[arg-type]
-
-
-def test_many_culprits_are_counted() -> None:
-    with pytest.raises(FrameError, match="and 3 more"):
-        frames.check_responses(table([["a"] * 8, ["b"] * 8]))
 
 
 SHAPES = hnp.array_shapes(min_dims=2, max_dims=2, max_side=6)
@@ -101,12 +93,6 @@ def test_malformed_items_are_named(items: list[dict], says: str) -> None:
         frames.check_items(pd.DataFrame(items))
 
 
-def test_a_missing_word_names_the_reader_of_csv_files() -> None:
-    words = pd.DataFrame({"text_id": [1, 1], "word_id": [1, 2], "word": ["None", np.nan]})
-    with pytest.raises(FrameError, match="keep_default_na"):
-        frames.check_words(words)
-
-
 @pytest.mark.parametrize(
     ("columns", "says"),
     [
@@ -142,6 +128,9 @@ def test_word_ids_that_are_no_whole_numbers_are_refused(word_id: list) -> None:
     words = pd.DataFrame({"text_id": "a", "word_id": word_id, "word": ["x", "y"]})
     with pytest.raises(FrameError, match=r"word_id is .* in row 1 of the words \(1 such rows\)"):
         frames.check_words(words)
+    missing = words.assign(word_id=[1, 2], word=["None", np.nan])
+    with pytest.raises(FrameError, match="keep_default_na"):
+        frames.check_words(missing)
 
 
 def test_readings_without_a_subject_are_refused_and_numbers_become_text() -> None:

@@ -48,60 +48,23 @@ def _line(concept: dict, pos: str, offset: int, at: dict[str, int]) -> str:
     return f"{head} {pointers}{frames}| {concept['gloss']}  \n"
 
 
-BIRDS = {
-    "animal": {
-        "words": ["animal", "beast"],
-        "gloss": 'a living creature; "every animal in the wood"',
-    },
-    "bird": {
-        "words": ["bird"],
-        "gloss": 'warm-blooded egg-layer with feathers; "a bird sang"',
-        "up": ["animal"],
-    },
-    "goose": {
-        "words": ["goose"],
-        "gloss": 'web-footed swimmer with a long neck; "two geese flew by"',
-        "up": ["bird"],
-    },
-    "duck": {
-        "words": ["duck"],
-        "gloss": 'small web-footed swimmer; "a duck quacked"',
-        "up": ["bird"],
-    },
-    "hawk": {
-        "words": ["hawk"],
-        "gloss": 'diurnal hunter with short rounded wings; "the hawk circled"',
-        "up": ["bird"],
-    },
-    "owl": {
-        "words": ["owl", "hooter"],
-        "gloss": 'nocturnal hunter with large eyes; "an owl cried"',
-        "up": ["bird"],
-    },
-    "wren": {
-        "words": ["wren", "jenny_wren"],
-        "gloss": 'little brown singer; "the wren nests here"',
-        "up": ["bird"],
-    },
-    "fish": {
-        "words": ["fish"],
-        "gloss": 'cold-blooded creature with gills; "the fish bit"',
-        "up": ["animal"],
-    },
-    "carp": {
-        "words": ["carp"],
-        "gloss": 'pond dweller with one dorsal fin; "a fat carp"',
-        "up": ["fish"],
-    },
-    "pike": {
-        "words": ["pike"],
-        "gloss": 'voracious freshwater hunter; "he caught a pike"',
-        "up": ["fish"],
-    },
-    "hedwig": {
-        "words": ["Hedwig"],
-        "gloss": 'a famous snowy messenger; "Hedwig came back"',
-        "instance_of": ["owl"],
-    },
-    "hood": {"words": ["hood", "owl"], "gloss": 'a cap worn by scholars; "put on the hood"'},
+# key, words, gloss with an example, what it is a kind of
+_BIRDS = [
+    ("animal", "animal beast", 'a living creature; "every animal in the wood"', ""),
+    ("bird", "bird", 'warm-blooded egg-layer with feathers; "a bird sang"', "animal"),
+    ("goose", "goose", 'web-footed swimmer with a long neck; "two geese flew by"', "bird"),
+    ("duck", "duck", 'small web-footed swimmer; "a duck quacked"', "bird"),
+    ("hawk", "hawk", 'diurnal hunter with short rounded wings; "the hawk circled"', "bird"),
+    ("owl", "owl hooter", 'nocturnal hunter with large eyes; "an owl cried"', "bird"),
+    ("wren", "wren jenny_wren", 'little brown singer; "the wren nests here"', "bird"),
+    ("fish", "fish", 'cold-blooded creature with gills; "the fish bit"', "animal"),
+    ("carp", "carp", 'pond dweller with one dorsal fin; "a fat carp"', "fish"),
+    ("pike", "pike", 'voracious freshwater hunter; "he caught a pike"', "fish"),
+    ("hedwig", "Hedwig", 'a famous snowy messenger; "Hedwig came back"', ""),
+    ("hood", "hood owl", 'a cap worn by scholars; "put on the hood"', ""),
+]
+BIRDS: dict[str, dict] = {
+    key: {"words": words.split(), "gloss": gloss, "up": up.split()}
+    for key, words, gloss, up in _BIRDS
 }
+BIRDS["hedwig"]["instance_of"] = ["owl"]

@@ -177,13 +177,11 @@ def _finish(items: pd.DataFrame, left_out: Mapping[str, pd.Series] | None = None
         Rows to leave out beside those with empty or duplicate choices; each counts once, for its
         first reason.
     """
-    # The same choices (label words) stand in many rows: look at each distinct list once.
-    rows = (choices if isinstance(choices, list) else () for choices in items["choices"])
-    texts = pd.Series([tuple(str(choice).strip() for choice in row) for row in rows], dtype=object)
-    code, distinct = pd.factorize(texts)
-    empty = np.array([not all(choices) for choices in distinct], dtype=bool)[code]
-    twice = np.array([len(set(choices)) < len(choices) for choices in distinct], dtype=bool)[code]
-    flaws = dict(left_out or {}) | {"an empty choice": empty, "duplicate choices": twice}
+    flaw = frames.choice_flaws(items["choices"])
+    flaws = dict(left_out or {}) | {
+        "an empty choice": flaw == frames.EMPTY,
+        "duplicate choices": flaw == frames.DUPLICATE,
+    }
     counts, dropped = {}, np.zeros(len(items), dtype=bool)
     for reason, rows in flaws.items():
         counts[reason] = int((np.asarray(rows) & ~dropped).sum())

@@ -13,27 +13,20 @@ Your own data are two CSV files (:func:`from_csv`) or one long table (:func:`fro
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from psychlm import data, frames
-from psychlm.corpora._predictors import (
-    GOODKIND_BICKNELL,
-    add_lags,
-    exclude,
-    join,
-    log_frequency,
-)
 from psychlm.frames import FrameError, format_names
 
 __all__ = [
     "GOODKIND_BICKNELL",
     "PYMOVEMENTS",
-    "UCL_MEASURES",
-    "UCL_MODELS",
     "Corpus",
     "Norms",
     "add_lags",
@@ -51,27 +44,6 @@ __all__ = [
     "ucl",
     "ucl_norms",
 ]
-
-# Columns of released surprisals, and the models that they are of.
-UCL_GPT = {
-    "s_GPT2": "GPT-2",
-    "s_GPT2_medium": "GPT-2 medium",
-    "s_GPT2_large": "GPT-2 large",
-    "s_GPT2_xl": "GPT-2 XL",
-    "s_GPTNeo_125M": "GPT-Neo 125M",
-    "s_GPTNeo": "GPT-Neo 1.3B",
-    "s_GPTNeo_2.7B": "GPT-Neo 2.7B",
-}
-UCL_MODELS = {"bigram": "2-gram", "trigram": "3-gram", "tetragram": "4-gram", "rnn": "RNN"}
-UCL_MODELS |= {"psg": "PSG", **UCL_GPT}
-UCL_MEASURES = {
-    "RTfirstfix": "first_fixation_ms",
-    "RTfirstpass": "gaze_ms",
-    "RTrightbound": "right_bounded_ms",
-    "RTgopast": "go_past_ms",
-    "self_paced_reading_time": "self_paced_ms",
-}
-MEAN_READER = "mean"  # the subject of readings that were released as means over people
 
 
 @dataclass(frozen=True)
@@ -337,7 +309,120 @@ def _with_predictors(words: pd.DataFrame) -> pd.DataFrame:
     return words.assign(**{name: x for name, x in added.items() if name not in words})
 
 
+# ---- predictors, exclusions ----
+
+
+def log_frequency(words: pd.Series, counts: Mapping[str, float]) -> pd.Series:
+    """Return the natural logarithm of the count of each word, bare and in lower case.
+
+    Words without a count have NaN. Typographic apostrophes and decomposed accents are looked up in
+    either form.
+
+    >>> log_frequency(pd.Series(["The", "sea,", "selkie"]), {"the": 1, "sea": 1}).tolist()
+    [0.0, 0.0, nan]
+    >>> log_frequency(pd.Series(["don’t"]), {"don't": 1}).tolist()
+    [0.0]
+    """
+    bare = words.str.normalize("NFC").str.replace(r"^[\W_]+|[\W_]+$", "", regex=True).str.lower()
+    straight = bare.str.replace(r"[’‘ʼ`´]", "'", regex=True)
+    count = bare.map(counts)
+    for form in (straight, straight.str.replace("'", "’")):
+        count = count.fillna(form.map(counts))
+    return np.log(count.where(count > 0)).rename("log_frequency")
+
+
+def add_lags(words: pd.DataFrame, columns: Sequence[str], lags: int = 1) -> pd.DataFrame:
+    """Add columns with the values of previous words: ``prev_length_chars``, ``prev2_...``, ...
+
+    A lag never crosses a text or a gap in ``word_id``: where there is no such word the value is
+    missing.
+
+    Parameters
+    ----------
+    words : DataFrame
+        A words frame, whole texts (add lags before words are left out).
+    """
+    words = frames.check_words(words, whole_texts=False)
+    ordered = words.sort_values(["text_id", "word_id"], kind="stable")
+    added: dict[str, pd.Series] = {}
+    for lag in range(1, lags + 1):
+        before = ordered[["text_id", "word_id"]].shift(lag)
+        follows = before["text_id"] == ordered["text_id"]
+        follows &= before["word_id"] == ordered["word_id"] - lag
+        prefix = "prev_" if lag == 1 else f"prev{lag}_"
+        added |= {prefix + name: ordered[name].shift(lag).where(follows) for name in columns}
+    return words.assign(**added)
+
+
+def _is_edge(words: pd.DataFrame, group: str, edge: str) -> pd.Series:
+    """Return which words are the first (``edge="min"``) or last ("max") of a text or line."""
+    if group not in words:
+        return pd.Series(False, index=words.index)
+    groups = words.groupby(list({"text_id", group}))
+    return words["word_id"] == groups["word_id"].transform(edge)
+
+
+Step = Callable[[pd.DataFrame], pd.Series]
+GOODKIND_BICKNELL: dict[str, Step] = {
+    "first word of a text": lambda words: _is_edge(words, "text_id", "min"),
+    "last word of a text": lambda words: _is_edge(words, "text_id", "max"),
+    "first word of a line": lambda words: _is_edge(words, "line", "min"),
+    "last word of a line": lambda words: _is_edge(words, "line", "max"),
+    "before punctuation": lambda words: words["word"].str.contains(r"[\W_]$"),
+    "not alphabetic": lambda words: ~words["word"].str.fullmatch(r"[\W_]*[^\W\d_]+[\W_]*"),
+    "no frequency": lambda words: words.get("log_frequency", words["word_id"]).isna(),
+}
+"""The exclusions of Goodkind & Bicknell (2018); those on lines or frequencies need such columns."""
+
+
+def exclude(
+    words: pd.DataFrame, steps: Mapping[str, Step] = GOODKIND_BICKNELL
+) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Leave words out by named steps, with the word after each of these, whose predictors hold the
+    excluded word's, and count what each step removed.
+
+    Parameters
+    ----------
+    words : DataFrame
+        A words frame, whole texts.
+    steps : dict of name -> function
+        Each takes the words and returns a boolean Series: which to leave out.
+
+    Returns
+    -------
+    DataFrame, DataFrame
+        The words that are left; and a table, one row per step: ``flagged`` (words that the step
+        concerns), ``removed`` (those not removed by a step before it) and ``left``.
+    """
+    words = frames.check_words(words, whole_texts=False)
+    flags = {name: step(words).astype(bool) for name, step in steps.items()}
+    marked = words.assign(out=np.logical_or.reduce(list(flags.values())))
+    flags["after one of these"] = add_lags(marked, ["out"])["prev_out"].eq(True)
+    out, rows = pd.Series(False, index=words.index), []
+    for name, flag in flags.items():
+        removed = int((flag & ~out).sum())
+        out |= flag
+        rows.append((name, int(flag.sum()), removed, int((~out).sum())))
+    return words[~out], pd.DataFrame(rows, columns=["step", "flagged", "removed", "left"])
+
+
+def join(readings: pd.DataFrame, words: pd.DataFrame) -> pd.DataFrame:
+    """Return the readings of the given words, with the words' columns beside them."""
+    keys = ["text_id", "word_id"]
+    shared = [name for name in words.columns if name in readings.columns and name not in keys]
+    if shared:
+        raise FrameError(
+            f"columns {shared} are in both the readings and the words; rename or drop them in one"
+        )
+    return readings.merge(words, on=keys, how="inner", validate="many_to_one")
+
+
 # ---- public corpora ----
+
+
+def _released(name: str, **options: Any) -> pd.DataFrame:
+    """Read a released table; what looks like a missing value ("None", "NA") is a word."""
+    return pd.read_csv(data.path(name), keep_default_na=False, na_values=[""], **options)
 
 
 def ucl() -> Corpus:
@@ -348,14 +433,10 @@ def ucl() -> Corpus:
     punctuation, as released. Times are means over people, with 0 for those who skipped the word
     (Frank et al. 2013; de Varda et al. 2023).
     """
-
-    def words() -> pd.Series:
-        table = pd.read_csv(
-            data.path("ucl2023/all_measures"), keep_default_na=False, na_values=[""]
-        )
-        return table.sort_values(["sent_id", "context_length"])["word"]
-
-    return _from_facts("ucl2023", words)
+    order = ["sent_id", "context_length"]
+    return _from_facts(
+        "ucl2023", lambda: _released("ucl2023/all_measures").sort_values(order)["word"]
+    )
 
 
 @dataclass(frozen=True)
@@ -377,12 +458,13 @@ def ucl_norms() -> Norms:
     who say the printed one, smoothed, is its cloze probability (Hao et al. 2020, section 3.3.2). A
     sentence's first word was not normed; its last word has the full stop attached.
     """
-    raw = pd.read_csv(data.path("ucl2023/all_measures"), keep_default_na=False, na_values=[""])
+    raw = _released("ucl2023/all_measures")
     sentences = raw.drop_duplicates("sent_id").set_index("sent_id")["sentence"].sort_index()
     words = sentences.str.split().explode().rename("word").rename_axis("text_id").reset_index()
     words["word_id"] = words.groupby("text_id").cumcount() + 1
-    corpus, keys, released = ucl(), ["text_id", "word_id"], tuple(UCL_GPT.values())
+    corpus, keys = ucl(), ["text_id", "word_id"]
     assert corpus.surprisals is not None  # this corpus was released with them
+    released = tuple(name for name in corpus.surprisals if name.startswith("GPT"))
     table = corpus.words[[*keys, "word", "cloze_surprisal_bits"]].merge(
         corpus.surprisals[[*keys, *released]], on=keys, validate="one_to_one"
     )
@@ -399,8 +481,7 @@ def natural_stories() -> Corpus:
     """
 
     def words() -> pd.Series:
-        options = {"sep": "\t", "quoting": 3, "keep_default_na": False}
-        table = pd.read_csv(data.path("naturalstories/all_stories"), **options)
+        table = _released("naturalstories/all_stories", sep="\t", quoting=3)
         return table.sort_values(["item", "zone"])["word"]
 
     return _from_facts("naturalstories", words)
@@ -415,9 +496,8 @@ def provo() -> Corpus:
     """
 
     def words() -> pd.Series:
-        passages = pd.read_csv(data.path("provo/provo_texts"), keep_default_na=False)
         # An apostrophe was Mac Roman.
-        return passages["text"].str.replace("Õ", "'").str.split().explode()
+        return _released("provo/provo_texts")["text"].str.replace("Õ", "'").str.split().explode()
 
     return _from_facts("provo", words)
 
@@ -432,7 +512,7 @@ def sap() -> Corpus:
     words of each were timed, at ``region`` -3 to 2 from that verb.
     """
     try:
-        sentences = pd.read_csv(data.path("sap2024/sentences"), keep_default_na=False)
+        sentences = _released("sap2024/sentences")
     except data.DataMissingError:
         sentences = data.facts("sap2024/sentences").rename(columns={"word_shape": "word"})
     ids = {"sentence_id": "text_id", "word_position": "word_id", "participant": "subject"}

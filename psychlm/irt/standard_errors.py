@@ -54,6 +54,7 @@ from psychlm.irt.response_matrix import Block, ResponseMatrix
 EXACT_PARAMETERS = 1000  # up to so many the information matrix is always built whole
 POLYNOMIALS = 24
 NEGLIGIBLE = 1e-10  # share of the missing information at which the sum over polynomials ends
+SCORE_CELLS = 2**27  # scores of persons at a time: 1 GiB
 MODE_STEPS = 20
 MODE_TOLERANCE = 1e-7  # standard deviations of ability
 ROUGH_POLYNOMIALS = 4
@@ -214,23 +215,25 @@ def observed_information(
     # ability at a time. That of degree 0 gives expected scores, which only the rough sum needs.
     first, root_count = 0.0, responses.count.sqrt()[:, None].to(dtype)
     n_polynomials = ROUGH_POLYNOMIALS if rough else POLYNOMIALS
+    step = max(1, SCORE_CELLS // (kinds * n))  # persons at a time, whatever the number of persons
     for degree, weighted in enumerate(orthonormal_polynomials(weights, grid.fine, n_polynomials)):
         if degree == 0 and not rough:
             continue
-        projected = grid.at_nodes(weighted).to(dtype)
-        scores = torch.cat(
-            [expected_scores(b, parameters, projected, nodes, kinds) for b in responses.blocks()], 2
-        )
-        scores *= root_count
-        if rough:
-            squares -= torch.einsum("aij,bij->abj", scores, scores)
-        if degree:
-            scores = scores.permute(1, 0, 2).reshape(len(weights), -1)
-            information -= scores.T @ scores
-            size = float(scores.square().sum())
-            first = first or size
-            if size <= NEGLIGIBLE * first:
-                break
+        projected, size = grid.at_nodes(weighted).to(dtype), 0.0
+        for start in range(0, len(weights), step):
+            rows = slice(start, start + step)
+            block = Block(slice(None), *responses.cells(rows, slice(None)))
+            scores = expected_scores(block, parameters, projected[rows], nodes, kinds)
+            scores *= root_count[rows]
+            if rough:
+                squares -= torch.einsum("aij,bij->abj", scores, scores)
+            if degree:
+                scores = scores.permute(1, 0, 2).flatten(1)
+                information -= scores.T @ scores
+                size += float(scores.square().sum())
+        first = first or size
+        if degree and size <= NEGLIGIBLE * first:
+            break
     if rough:  # what the sum left out in the blocks of single items
         whole[:, everything, :, everything] -= squares.permute(2, 0, 1)
     return information

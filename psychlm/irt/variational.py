@@ -48,6 +48,7 @@ LARGEST_UPDATE = 1.0  # logits (or per logit), of one update of a mean
 RULES = ((0.3, 3), (0.7, 5), (1.2, 9), (2.0, 15), (float("inf"), 41))
 MOST_SLOPE_NODES = 5  # slopes are known to a few tenths, and the likelihood is smooth in them
 BLOCK_CELLS = 2**16  # responses at a time: float64 copies stay in the processor's cache
+BLOCK_CELLS_GPU = 2**22  # the same on a GPU, where the launches of a block cost more than its cells
 START_VARIANCE = 0.1
 
 
@@ -302,7 +303,7 @@ def infer(
 
     # Pass over the responses until the items rest, judged by a geometric rate of change.
     before, last, converged = estimates()[0].table(), float("inf"), False
-    size = max(1, BLOCK_CELLS // n_items)
+    size = max(1, (BLOCK_CELLS if chosen.type == "cpu" else BLOCK_CELLS_GPU) // n_items)
     for n_passes in range(1, max_iterations + 1):  # noqa: B007 (reported below)
         curvature = torch.zeros_like(items.covariance)
         gradient = torch.zeros_like(items.mean)

@@ -17,7 +17,7 @@ import json
 import math
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Literal
@@ -307,43 +307,35 @@ def train(
         path.parent.mkdir(parents=True, exist_ok=True)
         if path.is_file():
             run.resume(path, identity)
-    saved, progress = time.monotonic(), run.progress
-    while progress.epoch < training.epochs and progress.stale < training.patience:
-        while progress.span < len(run.spans):
+    saved = time.monotonic()
+    while run.epoch < training.epochs and run.stale < training.patience:
+        while run.span < len(run.spans):
             run.one_span()
             if path is not None and time.monotonic() - saved > CHECKPOINT_SECONDS:
                 run.save(path, identity)
                 saved = time.monotonic()
         # keep the weights if they are the best so far, else halve the rate
         reached = perplexity(WordModel(run.network, vocabulary), validation)
-        progress.history.append((progress.epoch, progress.rate, reached))
-        if reached < progress.best:
-            progress.best, progress.stale = reached, 0
+        run.history.append((run.epoch, run.rate, reached))
+        if reached < run.reached:
+            run.reached, run.stale = reached, 0
             run.best = copy.deepcopy(run.network.state_dict())
         else:
-            progress.rate, progress.stale = progress.rate / 2, progress.stale + 1
-        progress.epoch, progress.span, run.state = progress.epoch + 1, 0, None
+            run.rate, run.stale = run.rate / 2, run.stale + 1
+        run.epoch, run.span, run.state = run.epoch + 1, 0, None
         if path is not None:
             run.save(path, identity)
-    if not math.isfinite(progress.best):
+    if not math.isfinite(run.reached):
         raise FloatingPointError(
             f"no epoch gave a finite perplexity at the rate {training.rate:g}; lower it"
         )
     run.network.load_state_dict(run.best)
-    history = pd.DataFrame(progress.history, columns=["epoch", "rate", "validation_perplexity"])
-    return TrainedWordModel(WordModel(run.network.eval(), vocabulary), history, progress.best)
+    history = pd.DataFrame(run.history, columns=["epoch", "rate", "validation_perplexity"])
+    return TrainedWordModel(WordModel(run.network.eval(), vocabulary), history, run.reached)
 
 
-@dataclass
-class _Progress:
-    """Everything but tensors that a checkpoint holds."""
-
-    epoch: int = 0
-    span: int = 0  # spans of this epoch done
-    rate: float = 0.0
-    stale: int = 0  # epochs since the last improvement
-    best: float = math.inf
-    history: list[tuple[int, float, float]] = field(default_factory=list)
+# what a checkpoint holds of a run beside its weights, their perplexity and the random state
+PROGRESS = ("epoch", "span", "rate", "stale", "history")
 
 
 class _Run:
@@ -362,30 +354,33 @@ class _Run:
         n_words = len(vocabulary.words)
         self.network = WordNetwork(architecture, n_words, training.dropout).to(device)
         self.spans = _spans(text.to(device), training.batch_size, architecture.span)
-        self.state: State | None = None
-        self.best = copy.deepcopy(self.network.state_dict())
-        self.progress = _Progress(rate=training.rate)
+        self.epoch = self.span = 0  # epochs done, and spans of this one
+        self.rate, self.stale = training.rate, 0  # epochs since the last improvement
+        self.history: list[tuple[int, float, float]] = []
+        self.reached, self.best = math.inf, copy.deepcopy(self.network.state_dict())
+        self.state: State | None = None  # of an LSTM after the last span
 
     def one_span(self) -> None:
         """Take a step of gradient descent on the next span."""
-        inputs, targets = self.spans[self.progress.span]
+        inputs, targets = self.spans[self.span]
         self.network.train()
         self.network.zero_grad(set_to_none=True)
-        state = None if self.state is None else tuple(part.detach() for part in self.state)
-        logits, self.state = self.network(inputs, state)
+        logits, state = self.network(inputs, self.state)
+        # gradients do not go back beyond the span
+        self.state = None if state is None else tuple(part.detach() for part in state)
         nn.functional.cross_entropy(logits.flatten(0, 1), targets.flatten()).backward()
         nn.utils.clip_grad_norm_(self.network.parameters(), self.training.clip)
         with torch.no_grad():
             for parameter in self.network.parameters():
                 if parameter.grad is not None:
-                    parameter.sub_(parameter.grad, alpha=self.progress.rate)
-        self.progress.span += 1
+                    parameter.sub_(parameter.grad, alpha=self.rate)
+        self.span += 1
 
     def save(self, path: Path, identity: str) -> None:
         """Write the checkpoint."""
-        run = {"identity": identity, "progress": asdict(self.progress), "best": self.best}
+        progress = {name: getattr(self, name) for name in PROGRESS} | {"best": self.reached}
+        run = {"identity": identity, "progress": progress, "best": self.best, "state": self.state}
         run |= {"now": self.network.state_dict(), "random": torch.get_rng_state()}
-        run["state"] = None if self.state is None else tuple(x.detach() for x in self.state)
         if self.device.type == "cuda":
             run["random_cuda"] = torch.cuda.get_rng_state(self.device)
         with atomic_write(path) as part:
@@ -400,8 +395,9 @@ class _Run:
                 "delete it, or give this run a folder of its own"
             )
         self.network.load_state_dict(run["now"])
-        self.best, self.state = run["best"], run["state"]
-        self.progress = _Progress(**run["progress"])
+        self.best, self.state, self.reached = run["best"], run["state"], run["progress"]["best"]
+        for name in PROGRESS:
+            setattr(self, name, run["progress"][name])
         torch.set_rng_state(run["random"].cpu())
         if "random_cuda" in run:
             torch.cuda.set_rng_state(run["random_cuda"].cpu(), self.device)

@@ -136,46 +136,29 @@ def marginal_residuals(items: pd.DataFrame, responses: pd.DataFrame, size: int) 
     theta = np.linspace(-6, 6, 241)
     weights = np.exp(-(theta**2) / 2)
     weights /= weights.sum()
-    correct = irt.curves.probability(theta, items)  # (n_nodes, n_items)
-    probability = (1 - correct, correct)
+    correct = irt.curves.probability(theta, items).T
+    probability = np.stack([1 - correct, correct], axis=1)  # (n_items, 2, n_nodes)
     x = responses[items.index].to_numpy(float)
-    observed_cells = ((x == 0).astype(float), (x == 1).astype(float))
-    asked = observed_cells[0] + observed_cells[1]
+    patterns = ["".join(pattern) for pattern in itertools.product("01", repeat=size)]
     rows = []
-    # Products over the first items of a subset are formed one by one, over the last two at once.
-    for first in itertools.combinations(range(len(items)), size - 2):
-        later = np.arange(first[-1] + 1 if first else 0, len(items))
-        j, k = (later[index] for index in np.triu_indices(len(later), 1))
-        n = ((asked[:, first].prod(axis=1)[:, None] * asked).T @ asked)[j, k]
-        tables = {}
-        for pattern in itertools.product((0, 1), repeat=size):
-            *fixed, second, third = pattern
-            persons, share = np.ones(len(x)), weights.copy()
-            for item, value in zip(first, fixed, strict=True):
-                persons *= observed_cells[value][:, item]
-                share *= probability[value][:, item]
-            observed = (observed_cells[second] * persons[:, None]).T @ observed_cells[third]
-            expected = (probability[second] * share[:, None]).T @ probability[third]
-            tables["".join(map(str, pattern))] = np.stack([observed[j, k], n * expected[j, k]])
-        counts = np.stack(list(tables.values()))  # (n_patterns, 2, n_subsets)
+    for subset in itertools.combinations(range(len(items)), size):
+        answers = x[:, subset]
+        answers = answers[~np.isnan(answers).any(axis=1)].astype(int)
+        # A pattern's number is its answers read as binary digits, the first item's foremost.
+        number = answers @ 2 ** np.arange(size)[::-1]
+        observed = np.bincount(number, minlength=2**size)
+        joint = weights
+        for item in subset:
+            joint = joint[..., None, :] * probability[item]
+        expected = len(answers) * joint.sum(axis=-1).ravel()
         with np.errstate(divide="ignore", invalid="ignore"):
-            residual = (counts[:, 0] - counts[:, 1]) ** 2 / counts[:, 1]
-        residual[counts[:, 1] < 5] = -1
-        worst = residual.argmax(axis=0)
-        subset = np.arange(len(j))
-        names = [tuple(items.index[[*first, *pair]]) for pair in zip(j, k, strict=True)]
-        rows.append(
-            pd.DataFrame(
-                {
-                    "items": names,
-                    "pattern": np.array(list(tables))[worst],
-                    "observed": counts[worst, 0, subset],
-                    "expected": counts[worst, 1, subset],
-                    "residual": residual[worst, subset],
-                }
-            )
-        )
-    table = pd.concat(rows).query("residual >= 0")
+            residual = (observed - expected) ** 2 / expected
+        residual[expected < 5] = -1
+        worst = residual.argmax()
+        row = (patterns[worst], observed[worst], expected[worst], residual[worst])
+        rows.append((tuple(items.index[list(subset)]), *row))
+    columns = ["items", "pattern", "observed", "expected", "residual"]
+    table = pd.DataFrame(rows, columns=columns).query("residual >= 0")
     return table.sort_values("residual", ascending=False, ignore_index=True)
 
 

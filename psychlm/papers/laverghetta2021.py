@@ -7,15 +7,14 @@ import pandas as pd
 
 from psychlm.frames import FrameError, check_responses
 
+REJECT_BELOW, ACCEPT_ABOVE, ATTENTION_NEEDED = 0.40, 0.60, 0.75
+
 
 def screen(
     responses: pd.DataFrame,
     *,
     attention: pd.DataFrame | None = None,
     persons: pd.DataFrame | None = None,
-    reject_below: float = 0.40,
-    accept_above: float = 0.60,
-    attention_needed: float = 0.75,
 ) -> pd.DataFrame:
     """Decide whether to accept each submission, and give the reason.
 
@@ -33,8 +32,6 @@ def screen(
         Graded attention checks. Without them, scores between the thresholds are for "review".
     persons : DataFrame, indexed by person, optional
         ``worker``, ``address`` and ``submitted`` (time or number); missing values match nobody.
-    reject_below, accept_above, attention_needed : float
-        The paper's thresholds.
 
     Returns
     -------
@@ -66,16 +63,16 @@ def screen(
         again = in_time.apply(pd.Series.duplicated) & known
         repeated = again.any(axis=1).reindex(score.index)
 
-    between = (score >= reject_below) & (score <= accept_above)
+    between = (score >= REJECT_BELOW) & (score <= ACCEPT_ABOVE)
     percent = (100 * score).map("{:.0f} % correct".format)
     checks = percent + (100 * attentive).map(", {:.0f} % of the attention checks".format)
     cases = [  # (condition, decision, stage, reason): the first that holds decides
         (repeated, "reject", 1, "not the first submission of this worker or address"),
-        (score < reject_below, "reject", 2, percent),
+        (score < REJECT_BELOW, "reject", 2, percent),
         (between & attentive.isna(), "review", 2, percent + ", no attention checks"),
-        (between & (attentive < attention_needed), "reject", 2, checks),
+        (between & (attentive < ATTENTION_NEEDED), "reject", 2, checks),
         (between, "accept", 2, checks),
-        (score > accept_above, "accept", 2, percent),
+        (score > ACCEPT_ABOVE, "accept", 2, percent),
     ]
     result = pd.DataFrame(index=score.index, columns=["decision", "stage", "reason"], dtype=object)
     for condition, decision, stage, reason in reversed(cases):

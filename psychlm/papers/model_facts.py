@@ -341,8 +341,12 @@ def science_questions() -> tuple[pd.DataFrame, pd.DataFrame, pd.DataFrame]:
     return learn, check, spare
 
 
-def _stored_head(table: str) -> lm.ChoiceClassifier:
-    """Return a multiple-choice head on the frozen MiniLM encoder, with weights from the facts."""
+def stored_head(table: str) -> lm.ChoiceClassifier:
+    """Return a multiple-choice head on the frozen MiniLM encoder, with weights from the facts.
+
+    ``"science_head"`` learned from science questions, ``"confusion_head"`` from other items of the
+    banks under the confusion probes.
+    """
     model = lm.encoder_model("bundled", seed=GATHERED["seed"])
     stored = data.facts(f"models/{table}").groupby("name", sort=False)["weight"]
     weights = {
@@ -353,22 +357,10 @@ def _stored_head(table: str) -> lm.ChoiceClassifier:
     return model
 
 
-def science_model() -> lm.ChoiceClassifier:
-    """Return the stored multiple-choice head on the frozen MiniLM encoder, trained on science."""
-    return _stored_head("science_head")
-
-
 @cache
 def confusion_head() -> tuple[lm.ChoiceClassifier, dict[str, Any]]:
-    """Return the stored head that learned from other items of the banks under the probes.
-
-    Returns
-    -------
-    model : ChoiceClassifier
-    about : dict
-        Revision and numbers of items.
-    """
-    model = _stored_head("confusion_head")
+    """Return the stored head of the confusion probes, and its revision and numbers of items."""
+    model = stored_head("confusion_head")
     about = {"encoder": "all-MiniLM-L6-v2", "n_learn": N_LEARN, "n_stop": N_STOP}
     return model, {"revision": f"sha256:{model.fingerprint}", "banks": CONFUSED, **about}
 
@@ -402,5 +394,5 @@ def recompute_science(check: pd.DataFrame, *, n: int = 20, seed: int = 0) -> pd.
     """
     drawn = check.sample(n, random_state=seed)
     stored = data.facts("models/science_check").set_index("item_id")["trained"]
-    right = lm.grade(drawn, science_model().logprobs(drawn))
+    right = lm.grade(drawn, stored_head("science_head").logprobs(drawn))
     return _compared(right, stored.loc[right.index].astype(float), "grades of the science model")

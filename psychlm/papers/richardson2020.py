@@ -150,8 +150,6 @@ def partial_input_baseline(
             "would look like an artefact; split by cluster"
         )
     if baseline == "vector-similarity":
-        if lexicon is None or lexicon.vectors is None:
-            raise ValueError("vector similarity needs given vectors: lexicon=Lexicon.of_encoder()")
         scores, n_train = vector_similarity(test, lexicon), 0
     else:
         # Hold a fifth of the clusters out to stop by, and train on the others.
@@ -200,13 +198,13 @@ def baseline_table(results: Iterable[BaselineResult]) -> pd.DataFrame:
     return pd.DataFrame([{name: getattr(one, name) for name in columns} for one in results])
 
 
-def vector_similarity(items: pd.DataFrame, lexicon: Lexicon) -> pd.DataFrame:
+def vector_similarity(items: pd.DataFrame, lexicon: Lexicon | None) -> pd.DataFrame:
     """Return the cosine of the mean word vectors of question and choice, items x choices.
 
     NaN where an item has fewer choices; 0 where a text has no known word.
     """
-    if lexicon.vectors is None:
-        raise ValueError("vector similarity needs a lexicon with given vectors")
+    if lexicon is None or lexicon.vectors is None:
+        raise ValueError("vector similarity needs given vectors: lexicon=Lexicon.of_encoder()")
     counts = items["choices"].map(len).to_numpy()
     texts = [*items["prompt"], *(choice for choices in items["choices"] for choice in choices)]
     number, distinct = pd.factorize(np.array(texts, dtype=object))
@@ -431,32 +429,13 @@ class FineTunedModel:
         return f"{fingerprint(self.folder)} {json.dumps(self.options, sort_keys=True)}"
 
     def train(
-        self,
-        items: pd.DataFrame,
-        *,
-        seed: int,
-        learning_rate: float = 5e-5,
-        epochs: int = 3,
-        batch_size: int = 32,
-        patience: int | None = None,
-        development: pd.DataFrame | None = None,
+        self, items: pd.DataFrame, *, epochs: int = 3, patience: int | None = None, **options: Any
     ) -> FineTunedModel:
-        """Return a fine-tuned copy in a temporary folder."""
+        """Return a copy in a temporary folder, fine-tuned with further options of that function."""
         temporary = tempfile.TemporaryDirectory(prefix="psychlm-inoculation-")
-        result = fine_tune(
-            items,
-            self.folder,
-            out=temporary.name,
-            task="multiple-choice",
-            seed=seed,
-            learning_rate=learning_rate,
-            epochs=epochs,
-            batch_size=batch_size,
-            patience=patience or epochs,
-            development=development,
-            device=self.device,
-            **self.options,
-        )
+        options |= {"epochs": epochs, "patience": patience or epochs, "device": self.device}
+        options |= {"task": "multiple-choice", "out": temporary.name, **self.options}
+        result = fine_tune(items, self.folder, **options)
         return replace(self, folder=result.folder, temporary=temporary)
 
     def logprobs(self, items: pd.DataFrame) -> pd.DataFrame:

@@ -311,22 +311,6 @@ def _sense(raw: str, quotation: str | None) -> tuple[str | None, ...] | None:
 # Building the probe
 
 
-@dataclass(frozen=True, eq=False)
-class DictionaryProbe:
-    """The questions, and what was left out on the way.
-
-    Attributes
-    ----------
-    items : DataFrame
-        See :func:`build`.
-    left_out : Series
-        Senses that became no question, by reason, in the order in which reasons were applied.
-    """
-
-    items: pd.DataFrame
-    left_out: pd.Series
-
-
 def shows(word: str, text: str, forms: str = "") -> str | None:
     """Return the word as a text shows it ("nestled" for *nestle*), or None if it does not.
 
@@ -359,7 +343,7 @@ def build(
     n_items: int | None = None,
     sizes: tuple[int, int] = (3000, 3000),
     distractors_without_examples: bool = False,
-) -> DictionaryProbe:
+) -> pd.DataFrame:
     """Build DictionaryQA: a question for each sense with an example, of words with other senses.
 
     Parameters
@@ -379,12 +363,14 @@ def build(
 
     Returns
     -------
-    DictionaryProbe
-        ``items`` has ``item_id``, ``prompt``, ``choices`` (five), ``answer``, ``cluster`` (the
-        word), ``word``, ``pos``, ``probe`` ("dictionary"), ``hops`` and ``distractor_distance`` (0:
-        a dictionary has no graph), ``distractor_set`` ("sense" where a distractor is one of the
-        word's, else "random"), ``distractor_types`` (of the four distractors, in the order of the
-        choices), ``n_senses`` (distractors that are senses of the word) and ``split``.
+    DataFrame
+        An items frame with five choices, ``cluster`` (the word), ``word``, ``pos``, ``probe``
+        ("dictionary"), ``hops`` and ``distractor_distance`` (0: a dictionary has no graph),
+        ``distractor_set`` ("sense" where a distractor is one of the word's, else "random"),
+        ``distractor_types`` (of the four distractors, in the order of the choices), ``n_senses``
+        (distractors that are senses of the word) and ``split``. Senses that
+        became no question are counted in ``attrs["left_out"]``, by reason, in the order in which
+        reasons were applied.
 
     Raises
     ------
@@ -460,7 +446,9 @@ def build(
     up_to = sizes_of_words.cumsum()
     parts = np.select([up_to <= n_train, up_to <= n_train + n_dev], ["train", "dev"], "test")
     items["split"] = items["cluster"].map(pd.Series(parts, index=up_to.index)).to_numpy()
-    return DictionaryProbe(check_items(items), pd.Series(left_out, name="senses", dtype=int))
+    items = check_items(items)
+    items.attrs["left_out"] = left_out
+    return items
 
 
 def _other_senses(

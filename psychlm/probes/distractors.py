@@ -15,11 +15,10 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, fields, replace
 from functools import cache
-from itertools import chain, pairwise
+from itertools import chain
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy import sparse
 
 from psychlm.probes.wordnet import Bools, Ints, IsaGraph, Lists, WordNet, any_by_row
@@ -68,16 +67,6 @@ class Stemmer:
         sizes = np.array([len(row) for row in rows], dtype=np.int64)
         values = np.fromiter(chain.from_iterable(rows), np.int64, count=int(sizes.sum()))
         return Lists(np.concatenate([[0], np.cumsum(sizes)]), values)
-
-
-def shown_words(wordnet: WordNet) -> NDArray[np.object_]:
-    """Return the first :data:`SHOWN_WORDS` words of every concept, by node, as lists."""
-    words = wordnet.lemmas["lemma"].to_numpy(dtype=object)
-    n = len(wordnet.concepts)
-    starts = np.searchsorted(wordnet.lemmas["node"], np.arange(n + 1)).tolist()
-    shown = np.empty(n, dtype=object)
-    shown[:] = [words[a : min(a + SHOWN_WORDS, b)].tolist() for a, b in pairwise(starts)]
-    return shown
 
 
 def near_pairs(sets: Lists, n_values: int, threshold: float) -> tuple[Ints, Ints]:
@@ -168,14 +157,17 @@ class ChoiceRules:
 
     def __init__(self, wordnet: WordNet, graph: IsaGraph) -> None:
         self.graph, self.stemmer = graph, Stemmer()
-        # Words: the first few, which a choice shows. Stems: of the definition, of the shown words,
-        # of both.
+        # Words: the first few, which a choice shows, as numbers and as text. Stems: of the
+        # definition, of the shown words, of both.
         node, word = graph.words_of.expand(np.arange(graph.n))
         shown = np.arange(len(node)) - graph.words_of.starts[node] < SHOWN_WORDS
         self.shown = Lists.from_pairs(node[shown], word[shown], graph.n)
+        texts = np.split(wordnet.lemmas["lemma"].to_numpy(object), graph.words_of.starts[1:-1])
+        self.shown_words = np.empty(graph.n, dtype=object)
+        self.shown_words[:] = [words[:SHOWN_WORDS].tolist() for words in texts]
         gloss = wordnet.concepts["gloss"]
         self.gloss = self.stemmer.lists(gloss)
-        self.shown_stems = self.stemmer.lists(" ".join(words) for words in shown_words(wordnet))
+        self.shown_stems = self.stemmer.lists(map(" ".join, self.shown_words))
         in_gloss, in_shown = (
             stems.expand(np.arange(graph.n)) for stems in (self.gloss, self.shown_stems)
         )

@@ -125,8 +125,7 @@ def gather(
     def from_dictionary(biased: bool) -> tuple[pd.DataFrame, dict[str, Any]]:
         source, rng = senses(), np.random.default_rng(seed)
         built = dictionary.build(source, rng, n_items=most, distractors_without_examples=biased)
-        left_out = built.left_out.to_dict()
-        return built.items, source.header() | {"seed": seed, "left_out": left_out}
+        return built, source.header() | {"seed": seed, **built.attrs}
 
     def kept(name: str, source: Path, make: Callable) -> pd.DataFrame:
         # The name ends in digits that change with this code and with the source's files.

@@ -40,12 +40,11 @@ from scipy import sparse
 from psychlm.data import DataError, DataMissingError
 
 DEBIAN = Path("/usr/share/wordnet")
-# Ours, and the one that WordNet's own programs read (wnintro(5WN))
-VARIABLES = ("PSYCHLM_WORDNET", "WNSEARCHDIR")
+VARIABLE = "PSYCHLM_WORDNET"
 HOW_TO_GET = (
     "install it with `apt-get install wordnet-base` (Debian, Ubuntu), or fetch NLTK's copy with "
     "`python -m nltk.downloader wordnet`, or name a folder that holds data.noun, index.noun and "
-    "the like (an argument, `--wordnet` on the shell, or the variable PSYCHLM_WORDNET)"
+    f"the like (an argument, `--wordnet` on the shell, or the variable {VARIABLE})"
 )
 PARTS = ("noun", "verb", "adj", "adv")
 N_LEXNAMES = 45  # lexicographer files (lexnames(5WN))
@@ -108,17 +107,16 @@ class WordNet:
 
 
 def find(path: str | Path | None = None) -> Path:
-    """Return the folder of WordNet's files: the one named, or a variable's, Debian's or NLTK's.
+    """Return the folder of WordNet's files: the one named, or the variable's, Debian's or NLTK's.
 
     Raises
     ------
     DataMissingError
         If there is none, or the one named lacks files; the message says how to get WordNet.
     """
-    variable = next((name for name in VARIABLES if os.environ.get(name)), "")
-    named = path if path is not None else os.environ.get(variable)
-    if named is not None:
-        folder, origin = Path(named).expanduser(), "named" if path is not None else f"${variable}"
+    named = path or os.environ.get(VARIABLE)
+    if named:
+        folder, origin = Path(named).expanduser(), "named" if path else f"${VARIABLE}"
         lacking = [name for name in FILES if not (folder / name).is_file()]
         if lacking:
             raise DataMissingError(
@@ -396,9 +394,7 @@ class IsaGraph:
 
     Parameters
     ----------
-    concepts, lemmas : DataFrame
-    isa, instance_of : int arrays of shape (n_links, 2)
-        As in :class:`psychlm.probes.wordnet.WordNet`.
+    wordnet : WordNet
 
     Attributes
     ----------
@@ -417,11 +413,9 @@ class IsaGraph:
         HOPS(c, up) for all concepts.
     """
 
-    def __init__(
-        self, concepts: pd.DataFrame, lemmas: pd.DataFrame, isa: Ints, instance_of: Ints
-    ) -> None:
-        self.n = len(concepts)
-        self.isa, self.instance_of = isa, instance_of
+    def __init__(self, wordnet: WordNet) -> None:
+        concepts, lemmas = wordnet.concepts, wordnet.lemmas
+        self.n, self.isa, self.instance_of = len(concepts), wordnet.isa, wordnet.instance_of
         nodes = lemmas["node"].to_numpy()
         pos = concepts["pos"].to_numpy()
         words = lemmas["lemma"].str.lower().str.cat(pos[nodes], sep="/").to_numpy(dtype=object)
@@ -432,8 +426,8 @@ class IsaGraph:
         self.words_of = Lists.from_pairs(nodes, number, self.n)
         self.concepts_of = Lists.from_pairs(number, nodes, self.n_words)
         self.pos = np.array(["nvar".index(part) for part in pos], dtype=np.int64)
-        self.parents = Lists.from_pairs(isa[:, 0], isa[:, 1], self.n)
-        self.up = closure(isa, self.n)
+        self.parents = Lists.from_pairs(self.isa[:, 0], self.isa[:, 1], self.n)
+        self.up = closure(self.isa, self.n)
         self._families: dict[tuple[str, int], Lists] = {}
 
     @cached_property

@@ -31,7 +31,6 @@ from psychlm.probes.distractors import (
     Chosen,
     Questions,
     choose_distractors,
-    shown_words,
 )
 from psychlm.probes.wordnet import Ints, IsaGraph, WordNet
 
@@ -214,9 +213,9 @@ class Builder:
         self.wordnet = wordnet
         columns = (wordnet.concepts[name] for name in ("name", "pos", "gloss"))
         self.names, self.pos, self.gloss = (column.to_numpy(dtype=object) for column in columns)
-        self.graph = IsaGraph(wordnet.concepts, wordnet.lemmas, wordnet.isa, wordnet.instance_of)
+        self.graph = IsaGraph(wordnet)
         self.rules = ChoiceRules(wordnet, self.graph)
-        self.choice_words = shown_words(wordnet)
+        self.choice_words = self.rules.shown_words
 
     def build(self, recipe: Recipe | None = None, probes: Sequence[str] = PROBES) -> Probes:
         """Build probes.

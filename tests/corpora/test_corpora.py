@@ -25,8 +25,8 @@ def test_the_ucl_corpus_has_its_sentences_words_and_models():
     corpus = corpora.ucl()
     assert len(corpus.words) == len(corpus.readings) == 1726
     assert corpus.words["text_id"].nunique() == 205
-    assert list(corpus.surprisals.columns[2:]) == list(corpora.UCL_MODELS.values())
-    assert set(corpora.UCL_MEASURES.values()) <= set(corpus.readings)
+    assert corpus.surprisals.shape[1] == 2 + 12
+    assert {"first_fixation_ms", "gaze_ms", "self_paced_ms"} <= set(corpus.readings)
 
 
 @pytest.mark.needs_share
@@ -68,7 +68,7 @@ def test_exclusions_are_named_and_counted(words):
 
 def test_lines_are_excluded_where_they_are_known(words):
     lines = words.assign(line=[1] * 6 + [2] * (len(words) - 6))
-    flagged = corpora.exclude(lines, and_the_next=False)[1].set_index("step")["flagged"]
+    flagged = corpora.exclude(lines)[1].set_index("step")["flagged"]
     assert flagged[["first word of a line", "last word of a line"]].tolist() == [2, 2]
 
 

@@ -22,20 +22,14 @@ def jsonl(path, rows):
     return path
 
 
-def pair(number, label, **others):
-    return {
-        "pairID": str(number),
-        "sentence1": f"P{number}",
-        "sentence2": f"H{number}",
-        "gold_label": label,
-    } | others
+def pair(number, label):
+    sentences = {"sentence1": f"P{number}", "sentence2": f"H{number}"}
+    return {"pairID": str(number), "gold_label": label, **sentences}
 
 
 def test_pairs_without_a_gold_label_are_left_out_and_counted(tmp_path) -> None:
-    file = jsonl(
-        tmp_path / "pairs.jsonl",
-        [pair(1, "neutral"), pair(2, "-"), pair(3, "entailment"), pair(4, "-")],
-    )
+    labels = ["neutral", "-", "entailment", "-"]
+    file = jsonl(tmp_path / "pairs.jsonl", [pair(i, label) for i, label in enumerate(labels, 1)])
     items = banks.nli(file)
     assert items["item_id"].tolist() == ["1", "3"]
     assert items["answer"].tolist() == [1, 0]
@@ -59,13 +53,9 @@ def test_anli_is_read_from_inside_its_archive(tmp_path) -> None:
             banks.nli(f"{tmp_path / 'anli.zip'}{member}")
 
 
-def arc(key="B", labels="ABC", **others):
+def arc(key="B", labels="ABC"):
     choices = [{"text": f"choice {label}", "label": label} for label in labels]
-    return {
-        "id": "q1",
-        "question": {"stem": "What?", "choices": choices},
-        "answerKey": key,
-    } | others
+    return {"id": "q1", "question": {"stem": "What?", "choices": choices}, "answerKey": key}
 
 
 @pytest.mark.parametrize(
@@ -110,37 +100,23 @@ def test_what_is_written_in_arcs_layout_is_read_again(tmp_path) -> None:
     assert [file.name for file in (tmp_path / "folder").iterdir()] == ["probe.jsonl"]
 
 
-SCIQ = [
-    {
-        "question": f"Q{i}",
-        "correct_answer": "right",
-        "distractor1": "a",
-        "distractor2": "b",
-        "distractor3": "c",
-    }
-    for i in range(200)
-]
+WRONG = {"distractor1": "a", "distractor2": "b", "distractor3": "c"}
+SCIQ = [{"question": f"Q{i}", "correct_answer": "right", **WRONG} for i in range(200)]
 
 
 def test_sciq_is_shuffled_the_same_way_every_time_and_keeps_its_answers(tmp_path) -> None:
     file = jsonl(tmp_path / "sciq.jsonl", [*SCIQ, SCIQ[0] | {"distractor2": "right "}])
     items = banks.read_items(file)
     pd.testing.assert_frame_equal(items, banks.read_items(file))
-    assert {choices[k] for choices, k in zip(items["choices"], items["answer"], strict=True)} == {
-        "right"
-    }
+    pairs = zip(items["choices"], items["answer"], strict=True)
+    assert {choices[answer] for choices, answer in pairs} == {"right"}
     assert set(items["answer"]) == {0, 1, 2, 3}
     assert items.attrs["left_out"] == {"duplicate choices": 1}
 
 
 def test_social_iqa_and_piqa_and_anli_find_the_labels_beside_the_items(tmp_path) -> None:
-    social = {
-        "context": "Kai left.",
-        "question": "Why?",
-        "answerA": "a",
-        "answerB": "b",
-        "answerC": "c",
-    }
+    social = {"context": "Kai left.", "question": "Why?"}
+    social |= {"answerA": "a", "answerB": "b", "answerC": "c"}
     jsonl(tmp_path / "dev.jsonl", [social, social])
     (tmp_path / "dev-labels.lst").write_text("3\n1\n")
     items = banks.read_items(tmp_path / "dev.jsonl")
@@ -152,10 +128,8 @@ def test_social_iqa_and_piqa_and_anli_find_the_labels_beside_the_items(tmp_path)
     jsonl(tmp_path / "dev.jsonl", [{"goal": "g", "sol1": "s", "sol2": "t"}])
     with pytest.raises(DataError, match="2 labels for the 1 items"):
         banks.read_items(tmp_path / "dev.jsonl")
-    jsonl(
-        tmp_path / "dev.jsonl",
-        [{"obs1": "It rained.", "obs2": "She fell.", "hyp1": "h.", "hyp2": "i."}],
-    )
+    story = {"obs1": "It rained.", "obs2": "She fell.", "hyp1": "h.", "hyp2": "i."}
+    jsonl(tmp_path / "dev.jsonl", [story])
     (tmp_path / "dev-labels.lst").write_text("2\n")
     items = banks.read_items(tmp_path / "dev.jsonl")
     assert items["choices"][0] == ["h. She fell.", "i. She fell."]
@@ -293,21 +267,8 @@ RECORDS = [
     {"goal": "g", "sol1": "s", "sol2": "t", "label": 1},
     {"obs1": "o", "obs2": "p", "hyp1": "h", "hyp2": "i", "label": 2},
 ]
-HOSTILE = [
-    None,
-    True,
-    -1,
-    10**400,
-    0.5,
-    float("nan"),
-    "",
-    "\ud800",
-    [],
-    [1, 2],
-    [[]],
-    {},
-    {"a": {}},
-]
+HOSTILE = [None, True, -1, 10**400, 0.5, float("nan"), "", "\ud800"]
+HOSTILE += [[], [1, 2], [[]], {}, {"a": {}}]
 
 
 def spoilt(record, draw: random.Random):

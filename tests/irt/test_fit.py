@@ -242,19 +242,16 @@ def test_a_matrix_and_a_memory_map_give_what_the_frame_gives(tmp_path):
     pd.testing.assert_frame_equal(frame.items, disk.items)
 
 
-def test_blocks_of_items_change_nothing(monkeypatch):
+def test_blocks_of_items_and_of_persons_change_nothing(monkeypatch):
     _, answered = simulated(60, 60, "2PL", seed=9, rarest=0.2)
-    options = {
-        "priors": {"guessing": irt.Beta(), "slope": irt.LogNormal()},
-        "standard_errors": False,
-    }
+    options = {"priors": {"guessing": irt.Beta(), "slope": irt.LogNormal()}}
     whole = irt.fit(answered, "3PL", **options)
     monkeypatch.setattr(response_matrix, "BLOCK_CELLS", 60 * 7)
     monkeypatch.setattr(response_matrix, "KEPT_CELLS", 0)
+    monkeypatch.setattr(standard_errors, "SCORE_CELLS", 60 * 3 * 7)  # of seven persons
     parts = irt.fit(answered, "3PL", **options)
-    np.testing.assert_allclose(
-        whole.items[["a", "d", "c"]], parts.items[["a", "d", "c"]], atol=1e-5
-    )
+    columns = ["a", "d", "c", "se_a", "se_d", "se_c"]
+    np.testing.assert_allclose(whole.items[columns], parts.items[columns], atol=1e-5)
 
 
 def test_slopes_point_towards_more_right_answers_even_from_a_start_that_points_away():

@@ -12,7 +12,6 @@ from psychlm.lm.choice_model import open_encoder
 from psychlm.lm.choice_networks import (
     BiLSTM,
     PartialInputNetwork,
-    TextStore,
     masked_max,
     masked_mean,
     soft_alignment,
@@ -110,18 +109,6 @@ def test_rare_words_of_training_are_unknown_ones():
     lexicon = Lexicon.learned(items)
     assert lexicon.numbers == {"cat": 2, "dog": 3}
     assert lexicon.encode(["Dog, emu"])[0].tolist() == [3, 1, 1]
-
-
-def test_inputs_of_a_batch_hold_every_choice_in_its_place(rng):
-    items = questions(rng, 4)
-    lexicon = Lexicon.learned(pd.concat([items, items]))
-    texts = TextStore(lexicon.encode)
-    prompts, choices = texts.rows(items)
-    inputs = texts.batch(prompts[[2, 0]], choices[[2, 0]])
-    words = {number: word for word, number in lexicon.numbers.items()}
-    for row, item in enumerate((2, 0)):
-        said = [" ".join(words[int(n)] for n in choice) for choice in inputs.choices[row]]
-        assert said == items["choices"][item]
 
 
 def three_questions():

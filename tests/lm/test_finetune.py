@@ -137,12 +137,6 @@ def test_multiple_choice_items_with_different_numbers_of_choices_are_learned(ber
     assert result.labels == ()
 
 
-def test_tasks_are_read_from_the_items():
-    assert finetune.task_of(sentences(3)) == "single"
-    assert finetune.task_of(sentences(3).assign(hypothesis="the sea")) == "pair"
-    assert finetune.task_of(questions(6)) == "multiple-choice"
-
-
 def test_items_and_encoders_that_cannot_be_used_are_named(bert, tmp_path):
     items = sentences(8)
     with pytest.raises(FrameError, match="all 8 items have the same label"):

@@ -42,12 +42,3 @@ def test_logprobs_acc_and_acc_norm_equal_the_harness(
             given = result.logprobs.to_numpy()
             np.testing.assert_allclose(given, expected[name]["logprobs"], rtol=0, atol=1e-3)
         assert result.responses.iloc[0].tolist() == expected[name][metric]
-
-
-@pytest.mark.needs_share
-def test_a_token_before_the_prompt_changes_the_logprobs(tmp_path: Path) -> None:
-    expected = json.loads((REFERENCE / "lm_eval_harness.json").read_text(encoding="utf-8"))
-    model = lm.load(lm_eval_harness.tiny_gpt2(tmp_path))
-    items = lm_eval_harness.questions()
-    with_bos = lm.choice_logprobs(items, model, bos="<|endoftext|>", cache=False)
-    assert np.abs(with_bos.to_numpy() - expected["tiny-gpt2"]["logprobs"]).max() > 0.01

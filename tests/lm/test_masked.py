@@ -67,35 +67,6 @@ def test_words_are_worth_what_their_masks_say(model):
     )  # nothing to correct, and the output says so
 
 
-def test_a_word_does_not_see_its_own_tokens(model):
-    """Kauf & Ivanova (2023): with its later tokens shown, a word of several tokens would look too
-    likely.
-    """
-    if model.kind != "masked":
-        pytest.skip("a left-masked model sees nothing to the right")
-    words = lm.surprisal(TEXT, model)
-    ids, word = tokens_of(model, TEXT)
-    seen = [
-        log_p(
-            model,
-            [
-                model.tokenizer.cls_token_id,
-                *ids[:i],
-                model.tokenizer.mask_token_id,
-                *ids[i + 1 :],
-                model.tokenizer.sep_token_id,
-            ],
-            i + 1,
-            token,
-        )
-        for i, token in enumerate(ids)
-    ]
-    careless = -np.bincount(word, weights=seen) / np.log(2)
-    several = np.bincount(word) > 1
-    assert (np.abs(careless - words["surprisal_bits"].to_numpy())[several] > 1e-3).any()
-    np.testing.assert_allclose(careless[~several], words["surprisal_bits"][~several], atol=1e-4)
-
-
 def test_long_texts_are_cut_around_each_word(model, rng):
     text = " ".join(rng.choice(["the", "old", "man", "boat", "horse", "sea", "tea"], size=60))
     words = lm.surprisal(text, model, context=16, entropy=True)

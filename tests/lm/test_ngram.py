@@ -84,13 +84,6 @@ def test_probabilities_of_all_words_sum_to_one(
     assert np.exp2(-after).sum() + np.exp2(-end) == pytest.approx(1, abs=1e-4)
 
 
-def test_two_words_suffice_for_a_text_whose_words_depend_on_the_one_before(
-    models: dict[int, ngram.NgramModel],
-) -> None:
-    text = sentences(300, np.random.default_rng(3))
-    assert models[3].perplexity(text) > models[2].perplexity(text)
-
-
 def test_word_surprisals_are_sums_over_tokens_and_begin_anew_with_a_sentence(
     models: dict[int, ngram.NgramModel],
 ) -> None:

@@ -230,17 +230,6 @@ def test_values_do_not_depend_on_the_batch(family, models, rng):
     np.testing.assert_allclose(together["surprisal_bits"], one_by_one["surprisal_bits"], atol=1e-5)
 
 
-def test_values_do_not_depend_on_the_order_of_rows(models, rng):
-    words = lm.words_of(TEXTS)
-    straight = lm.surprisal(words, models("gpt2"))
-    shuffled = words.sample(frac=1, random_state=1)
-    scored = lm.surprisal(shuffled, models("gpt2"))
-    assert scored.index.equals(shuffled.index)
-    np.testing.assert_allclose(
-        scored["surprisal_bits"].sort_index(), straight["surprisal_bits"], atol=1e-5
-    )
-
-
 def test_texts_that_begin_alike_are_read_once_and_worth_the_same(models, monkeypatch):
     pairs = [
         f"the old man and the sea {verb} talking to Barry{end}"
@@ -609,16 +598,12 @@ def test_a_second_run_computes_nothing(saved, monkeypatch):
     first = lm.surprisal(words, saved)
     monkeypatch.setattr(forward, "_values", lambda *_: pytest.fail("the network was run again"))
     pd.testing.assert_frame_equal(lm.surprisal(words, saved), first)
-    pd.testing.assert_frame_equal(
-        lm.surprisal(words.sample(frac=1, random_state=0), saved).sort_index(), first
-    )
-
-
-def test_other_options_are_other_results(saved):
-    first = lm.surprisal("the old man", saved)
-    other = lm.surprisal("the old man", saved, correction=None)
-    assert not np.allclose(first["surprisal_bits"], other["surprisal_bits"])
-    assert "rank" in lm.surprisal("the old man", saved, rank=True)
+    shuffled = words.sample(frac=1, random_state=0)
+    scored = lm.surprisal(shuffled, saved)
+    assert scored.index.equals(shuffled.index)
+    pd.testing.assert_frame_equal(scored.sort_index(), first)
+    with pytest.raises(pytest.fail.Exception, match="run again"):  # other options, other results
+        lm.surprisal(words, saved, correction=None)
 
 
 def test_an_interrupted_run_resumes(saved, monkeypatch):

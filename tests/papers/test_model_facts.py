@@ -67,9 +67,6 @@ def test_choice_scores_computed_again_equal_the_stored_ones() -> None:
     stored = data.facts("models/benchmarks").query("bank == 'Social IQA'")
     compared = model_facts.recompute_choices(stored, asked, "default", n=10)
     assert compared["n"] == 10
-    wrong = stored.assign(default=stored["default"] + 0.01)
-    with pytest.raises(ValueError, match="differ from the stored ones by up to 0.01"):
-        model_facts.recompute_choices(wrong, asked, "default", n=10)
 
 
 @pytest.mark.needs_share

@@ -150,7 +150,7 @@ def test_a_word_is_found_in_its_regular_forms(word, text, shown):
 
 def test_the_right_answer_is_the_definition_whose_example_is_shown(part, probe):
     entries = part.entries.set_index("entry_id")
-    items, entry = probe.items, entries.loc[probe.items["item_id"].str.removeprefix("dictionary:")]
+    items, entry = probe, entries.loc[probe["item_id"].str.removeprefix("dictionary:")]
     answers = [row[answer] for row, answer in zip(items["choices"], items["answer"], strict=True)]
     assert answers == entry["definition"].tolist()
     pairs = zip(entry["example"], items["prompt"], strict=True)
@@ -159,39 +159,39 @@ def test_the_right_answer_is_the_definition_whose_example_is_shown(part, probe):
 
 def test_no_distractor_is_the_answer_or_comes_from_a_sense_without_an_example(part, probe):
     with_examples = set(part.with_examples["definition"])
-    chosen = probe.items["choices"]
+    chosen = probe["choices"]
     assert chosen.map(lambda choices: len(set(choices))).eq(5).all()
     assert all(set(choices) <= with_examples for choices in chosen)
     wrong = [
         choices[:answer] + choices[answer + 1 :]
-        for choices, answer in zip(chosen, probe.items["answer"], strict=True)
+        for choices, answer in zip(chosen, probe["answer"], strict=True)
     ]
-    long = probe.items.assign(choices=wrong).explode(["choices", "distractor_types"])
+    long = probe.assign(choices=wrong).explode(["choices", "distractor_types"])
     words = part.entries["word"].str.lower().groupby(part.entries["definition"]).agg(set)
     pairs = zip(long["cluster"], long["choices"], strict=True)
     own = pd.Series([word in words[choice] for word, choice in pairs], long.index)
     assert own[long["distractor_types"] == "sense"].all()
     # Another word's sense may be worded alike; the word's own senses are never drawn at random.
     assert own[long["distractor_types"] == "random"].mean() < 0.001
-    counted = probe.items["distractor_types"].map(lambda kinds: kinds.count("sense"))
-    assert (probe.items["n_senses"] == counted).all()
+    counted = probe["distractor_types"].map(lambda kinds: kinds.count("sense"))
+    assert (probe["n_senses"] == counted).all()
 
 
 def test_all_questions_on_a_word_stand_in_one_part_of_the_split(probe):
-    assert probe.items.groupby("cluster")["split"].nunique().eq(1).all()
-    sizes = probe.items["split"].value_counts()
+    assert probe.groupby("cluster")["split"].nunique().eq(1).all()
+    sizes = probe["split"].value_counts()
     assert sizes["train"] <= 300
     assert sizes["test"] > sizes["dev"] > 280
 
 
 def test_every_sense_is_a_question_or_counted_among_those_left_out(part, probe):
-    assert len(part.entries) == len(probe.items) + probe.left_out.sum()
+    assert len(part.entries) == len(probe) + sum(probe.attrs["left_out"].values())
 
 
 def test_a_sample_holds_whole_words(part, probe):
     sample = dictionary.build(part, np.random.default_rng(1), n_items=300)
-    assert 250 < len(sample.items) <= 300
-    sizes, per_word = sample.items["cluster"].value_counts(), probe.items["cluster"].value_counts()
+    assert 250 < len(sample) <= 300
+    sizes, per_word = sample["cluster"].value_counts(), probe["cluster"].value_counts()
     assert (sizes == per_word[sizes.index]).all()
 
 
@@ -205,9 +205,9 @@ def test_random_distractors_fill_up_where_a_word_has_few_other_senses(tmp_path):
         for x, kinds in senses.items()
     ]
     built = dictionary.build(dictionary.read(written(tmp_path, records)), np.random.default_rng(0))
-    assert set(built.items["word"]) == {"Worda", "Wordb", "Wordc"}
-    assert built.items["n_senses"].eq(1).all()
-    assert built.left_out["too few other senses"] == 1
+    assert set(built["word"]) == {"Worda", "Wordb", "Wordc"}
+    assert built["n_senses"].eq(1).all()
+    assert built.attrs["left_out"]["too few other senses"] == 1
     alone = dictionary.read(written(tmp_path, records[3:]))
     with pytest.raises(data.DataError, match="gives no question"):
         dictionary.build(alone, np.random.default_rng(0))
@@ -224,7 +224,7 @@ def test_definitions_without_examples_are_told_from_the_others_by_their_choices_
         built = dictionary.build(
             part, np.random.default_rng(3), sizes=(2500, 0), distractors_without_examples=wrong
         )
-        train, test = (built.items[built.items["split"] == name] for name in ("train", "test"))
+        train, test = (built[built["split"] == name] for name in ("train", "test"))
         counts = CountVectorizer(min_df=2, binary=True).fit(train["choices"].explode())
         right = np.arange(5) == train["answer"].to_numpy()[:, None]
         model = MultinomialNB().fit(counts.transform(train["choices"].explode()), right.ravel())

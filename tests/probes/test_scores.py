@@ -34,39 +34,33 @@ def test_a_cluster_counts_only_where_every_question_is_right():
 
 def test_questions_of_clusters_of_one_have_wilsons_interval():
     items = questions([f"c{i}" for i in range(200)])
-    table = scores.instance_accuracy(items, grades(items, np.arange(200) % 4 == 0)).loc[
-        "definitions"
-    ]
-    low, high = proportion_confint(50, 200, method="wilson")
+    right = grades(items, np.arange(200) % 4 == 0)
+    table = scores.instance_accuracy(items, right).loc["definitions"]
+    wilson = proportion_confint(50, 200, method="wilson")
     assert table["accuracy"] == 0.25
-    assert (table["low"], table["high"]) == pytest.approx(
-        (low, high), abs=2e-4
-    )  # n - 1 in place of n
+    assert (table["low"], table["high"]) == pytest.approx(wilson, abs=2e-4)  # n - 1 for n
 
 
 def test_intervals_are_as_wide_as_a_bootstrap_over_clusters(rng):
     known = rng.random(300) < 0.6
     size = rng.integers(1, 9, 300)
     items = questions(np.repeat([f"c{i}" for i in range(300)], size))
-    right = np.where(
-        np.repeat(known, size), rng.random(size.sum()) < 0.9, rng.random(size.sum()) < 0.3
-    )
+    often, rarely = rng.random(size.sum()) < 0.9, rng.random(size.sum()) < 0.3
+    right = np.where(np.repeat(known, size), often, rarely)
     table = scores.instance_accuracy(items, grades(items, right)).loc["definitions"]
     sums = np.add.reduceat(right.astype(float), np.cumsum(size) - size)
     drawn = rng.integers(0, 300, (4000, 300))
     boot = sums[drawn].sum(axis=1) / size[drawn].sum(axis=1)
-    assert table["high"] - table["low"] == pytest.approx(
-        np.diff(np.quantile(boot, [0.025, 0.975]))[0], rel=0.06
-    )
+    width = np.diff(np.quantile(boot, [0.025, 0.975]))[0]
+    assert table["high"] - table["low"] == pytest.approx(width, rel=0.06)
 
 
 @pytest.mark.parametrize("value", [0.0, 1.0])
 def test_all_right_or_all_wrong_still_leaves_an_interval_of_clusters(value):
     items = questions(np.repeat(list("abcdefgh"), 5))
     table = scores.instance_accuracy(items, grades(items, np.full(40, value))).loc["definitions"]
-    assert (table["low"], table["high"]) == pytest.approx(
-        proportion_confint(8 * value, 8, method="wilson"), abs=1e-12
-    )
+    wilson = proportion_confint(8 * value, 8, method="wilson")
+    assert (table["low"], table["high"]) == pytest.approx(wilson, abs=1e-12)
 
 
 def test_figure_3_has_random_distractors_first_and_hops_down_the_side():

@@ -124,7 +124,6 @@ def test_a_missing_wordnet_is_an_error_that_says_how_to_get_it(tmp_path, monkeyp
     with pytest.raises(DataMissingError, match=r"nowhere \(\$PSYCHLM_WORDNET\) is no WordNet"):
         wordnet.load()
     monkeypatch.delenv("PSYCHLM_WORDNET")
-    monkeypatch.delenv("WNSEARCHDIR", raising=False)
     monkeypatch.setattr(wordnet, "DEBIAN", tmp_path)
     monkeypatch.setattr("nltk.data.path", [str(tmp_path)])
     with pytest.raises(DataMissingError, match="no WordNet on this machine.*PSYCHLM_WORDNET"):
@@ -135,7 +134,6 @@ def test_a_variable_and_nltks_archive_lead_to_it(birds, tmp_path, monkeypatch):
     monkeypatch.setenv("PSYCHLM_WORDNET", str(birds))
     assert wordnet.find() == birds.resolve()
     monkeypatch.delenv("PSYCHLM_WORDNET")
-    monkeypatch.delenv("WNSEARCHDIR", raising=False)
     monkeypatch.setattr(wordnet, "DEBIAN", tmp_path)
     monkeypatch.setattr("nltk.data.path", [str(tmp_path)])
     (tmp_path / "corpora").mkdir()
