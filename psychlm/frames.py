@@ -227,7 +227,8 @@ def check_items(items: pd.DataFrame, *, distinct: bool = True) -> pd.DataFrame:
     flaw_of_item = choice_flaws(items["choices"])
     if not distinct:
         flaw_of_item[flaw_of_item == DUPLICATE] = ""
-    n_choices = items["choices"].map(len).to_numpy()
+    # Where choices are no list, this flaw is raised before the answer is looked at.
+    n_choices = items["choices"].map(lambda row: len(row) if hasattr(row, "__len__") else 0)
     # Answers: one whole number each, a position among the choices.
     answers = items["answer"]
     several = answers.map(lambda answer: isinstance(answer, containers))

@@ -76,6 +76,7 @@ ITEM = {"item_id": "i", "prompt": "?", "choices": ["a", "b"], "answer": 1}
         ([ITEM | {"answer": -1}], "count from 0"),
         ([ITEM | {"choices": ["a"], "answer": 0}], "fewer than two choices"),
         ([ITEM | {"choices": "ab"}], "no list of text"),
+        ([ITEM | {"choices": None}], "no list of text"),
         ([ITEM | {"choices": ["a", None]}], "a choice that is not text"),
         ([ITEM | {"choices": ["a", " "]}], "an empty choice"),
         ([ITEM | {"choices": ["a", "b", "a "]}], "duplicate choices"),

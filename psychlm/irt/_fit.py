@@ -20,8 +20,8 @@ import torch
 from psychlm.device import Device, torch_device
 from psychlm.frames import FrameError, format_names
 from psychlm.irt._explanatory import fit_explanatory
-from psychlm.irt._general import Names, fit_general
-from psychlm.irt.em import EM, Settings, reestimated_sd, squarem
+from psychlm.irt._general import Names, asymptotes, fit_general
+from psychlm.irt.em import EM, Settings, squarem
 from psychlm.irt.likelihood import (
     GRID_ERROR,
     LARGEST_SLOPE,
@@ -29,7 +29,6 @@ from psychlm.irt.likelihood import (
     SMALLEST_STEP,
     Design,
     Parameters,
-    Posterior,
     QuadratureGrid,
     bounded,
     quadrature_grid,
@@ -277,14 +276,7 @@ def design_of(
                 f"at most {EXACT_PARAMETERS // 3} items, and no prior on guessing"
             )
     elif guessing is not None:
-        given = pd.Series(guessing, index=None if isinstance(guessing, pd.Series) else items)
-        unknown = given.index.difference(items)
-        if len(unknown) or not given.between(0, 1, inclusive="left").all():
-            raise FrameError(
-                "guessing must lie in [0, 1) and name items of the responses; "
-                f"it also names {format_names(unknown)}"
-            )
-        fixed.update(given)
+        fixed.update(asymptotes(items, "guessing", guessing))
 
     check_priors(priors, PRIORS)
     for prior in priors.values():
@@ -374,13 +366,11 @@ class Estimate:
     """Where the algorithm ended: at a maximum, or at its last iteration."""
 
     parameters: Parameters
-    posterior: Posterior
     grid: QuadratureGrid
     loglik: float  # nats
     item_converged: torch.Tensor  # (n_items,) bool
     n_iterations: int
     loglik_error: float  # nats by which the log-likelihood moves on a grid of half the step
-    ability_sd: float  # re-estimated with the items held
 
 
 def estimate(
@@ -404,7 +394,6 @@ def estimate(
     posterior, _ = em.expect(parameters)
 
     # The likelihood knows no sign of ability: persons with more correct responses stand higher.
-    ability_sd = reestimated_sd(em.grid, em.at_nodes, responses.count)
     share = responses.n_correct / responses.n_answered
     surplus = torch.zeros_like(posterior.mean)
     for block in responses.blocks():
@@ -415,13 +404,11 @@ def estimate(
         parameters = replace(parameters, slope=-parameters.slope)
     return Estimate(
         parameters=parameters,
-        posterior=posterior,
         grid=em.grid,
         loglik=float(posterior.loglik @ responses.count),
         item_converged=converged,
         n_iterations=em.n_steps,
         loglik_error=error,
-        ability_sd=ability_sd,
     )
 
 
@@ -561,10 +548,8 @@ def result_of(
         n_persons=responses.n_persons,
         converged=bool(items["converged"].all()),
         n_iterations=found.n_iterations,
-        ability_mean=0.0,
         ability_sd=sd,
         se_ability_variance=se_variance,
-        ability_sd_check=found.ability_sd,
         loglik_error=found.loglik_error,
         quadrature=str(found.grid),
         covariance=covariance,

@@ -26,7 +26,7 @@ from psychlm.irt.categories import (
     climb,
     coded,
 )
-from psychlm.irt.em import Settings, reestimated_sd
+from psychlm.irt.em import Settings
 from psychlm.irt.likelihood import GRID_ERROR, LARGEST_SLOPE, SMALLEST_STEP
 from psychlm.irt.priors import Beta, LogNormal, Normal, Prior, check_priors
 from psychlm.irt.response_matrix import MISSING, encode_responses
@@ -288,6 +288,15 @@ def chosen_items(items: pd.Index, names: Names) -> np.ndarray:
     return items.isin(names)
 
 
+def asymptotes(items: pd.Index, name: str, given: float | pd.Series) -> pd.Series:
+    """Return fixed lower ("guessing") or upper asymptotes by item, of those that are given."""
+    value = pd.Series(given, None if isinstance(given, pd.Series) else items)
+    if not value.between(0, 1).all() or (value == (name == "guessing")).any():
+        raise FrameError(f"{name} must lie between 0 and 1, and is {value.tolist()[:5]}")
+    chosen_items(items, value.index)
+    return value
+
+
 def freed_parameters(
     items: pd.Index, free: Names | Mapping[str, Names], n_groups: int
 ) -> np.ndarray:
@@ -318,16 +327,13 @@ def fixed_parameters(
         fixed = np.where(steps < n_levels, np.nan, ABSENT * steps)
         return np.vstack([np.full(len(items), np.nan), fixed])
     rows = [np.full(len(items), np.nan), np.full(len(items), np.nan)]
-    for name, absent, edge, models in (
-        ("guessing", -NO_ASYMPTOTE, 0.0, ("3PL", "4PL")),
-        ("upper", NO_ASYMPTOTE, 1.0, ("4PL",)),
+    for name, absent, models in (
+        ("guessing", -NO_ASYMPTOTE, ("3PL", "4PL")),
+        ("upper", NO_ASYMPTOTE, ("4PL",)),
     ):
         row = pd.Series(np.nan if kind in models else absent, index=items)
         if given[name] is not None:
-            value = pd.Series(given[name], None if isinstance(given[name], pd.Series) else items)
-            if not value.between(0, 1).all() or (value == 1 - edge).any():
-                raise FrameError(f"{name} must lie between 0 and 1, and is {value.tolist()[:5]}")
-            chosen_items(items, value.index)
+            value = asymptotes(items, name, given[name])
             with np.errstate(divide="ignore"):
                 logits = np.log(value / (1 - value)).clip(-NO_ASYMPTOTE, NO_ASYMPTOTE)
             row.update(logits)
@@ -488,12 +494,6 @@ def result_of(
         n_persons=len(spec.member),
         converged=bool(frame["converged"].all()),
         n_iterations=em.n_steps,
-        ability_mean=0.0,
-        ability_sd=1.0,
-        se_ability_variance=np.nan,
-        ability_sd_check=reestimated_sd(em.grid, em.at_nodes, em.answers.count)
-        if groups is None
-        else np.nan,
         loglik_error=error,
         quadrature=str(em.grid),
         covariance=None if names is None else pd.DataFrame(covariance, names, names),

@@ -84,6 +84,18 @@ def two_groups(
     return checked, pd.Series(member == 1, checked.index, name="focal")
 
 
+def complete_persons(
+    responses: pd.DataFrame, group: pd.Series | Sequence, reference: object
+) -> tuple[np.ndarray, np.ndarray, pd.Index]:
+    """Return the responses of persons who were asked every item, who is focal, and the items."""
+    checked, focal = two_groups(responses, group, reference)
+    complete = checked.notna().all(axis=1)
+    x, is_focal = checked[complete].to_numpy(), focal[complete].to_numpy()
+    if is_focal.all() or not is_focal.any():
+        raise FrameError("every person of a group has missing responses; choose complete items")
+    return x, is_focal, checked.columns
+
+
 def mantel_haenszel(
     responses: pd.DataFrame,
     group: pd.Series | Sequence,
@@ -142,11 +154,7 @@ def mantel_haenszel(
     (1988), in Wainer & Braun (eds.), Test Validity; Zieky (1993), in Holland & Wainer (eds.),
     Differential Item Functioning, for the classes.
     """
-    checked, focal = two_groups(responses, group, reference)
-    complete = checked.notna().all(axis=1)
-    x, is_focal = checked[complete].to_numpy(), focal[complete].to_numpy()
-    if is_focal.all() or not is_focal.any():
-        raise FrameError("every person of a group has missing responses; choose complete items")
+    x, is_focal, names = complete_persons(responses, group, reference)
     in_matching, settled, n_rounds = np.ones(x.shape[1], dtype=bool), not purify, 0
     while True:
         # The matching score of every person, with the studied item: (n_persons, n_items).
@@ -155,7 +163,7 @@ def mantel_haenszel(
         if n_strata is not None:
             edges = np.quantile(score, np.arange(1, n_strata) / n_strata, axis=0)
             strata = sum((score > edge for edge in edges), start=np.zeros(score.shape, dtype=int))
-        items = _statistics(x, is_focal, strata, alpha).set_index(checked.columns)
+        items = _statistics(x, is_focal, strata, alpha).set_index(names)
         n_rounds += 1
         clean = ~items["ets"].isin(["B", "C"]).to_numpy()
         settled |= bool((clean == in_matching).all())
@@ -170,7 +178,7 @@ def mantel_haenszel(
         items=items.assign(in_matching=in_matching),
         n_reference=int((~is_focal).sum()),
         n_focal=int(is_focal.sum()),
-        n_set_aside=int((~complete).sum()),
+        n_set_aside=len(responses) - len(x),
         n_rounds=n_rounds,
         settled=settled,
     )
@@ -271,17 +279,13 @@ def dif_logistic(
     Swaminathan & Rogers (1990), Journal of Educational Measurement 27, 361-370; Jodoin & Gierl
     (2001), Applied Measurement in Education 14, 329-349, for the classes.
     """
-    checked, focal = two_groups(responses, group, reference)
-    complete = checked.notna().all(axis=1)
-    x, of_focal = checked[complete].to_numpy(), focal[complete].to_numpy(float)
-    if not 0 < of_focal.sum() < len(x):
-        raise FrameError("every person of a group has missing responses; choose complete items")
-    counts = np.ones(x.shape[1], bool) if anchors is None else checked.columns.isin(anchors)
+    x, of_focal, items = complete_persons(responses, group, reference)
+    counts = np.ones(x.shape[1], bool) if anchors is None else items.isin(anchors)
     if not counts.any():
         raise FrameError(f"none of the anchors {format_names(anchors or [])} is an item")
     rows = []
-    for item, right in zip(checked.columns, x.T, strict=True):
-        score = x[:, counts].sum(axis=1) + (0 if counts[checked.columns == item][0] else right)
+    for item, right in zip(items, x.T, strict=True):
+        score = x[:, counts].sum(axis=1) + (0 if counts[items == item][0] else right)
         z = (score - score.mean()) / max(score.std(), 1e-12)
         columns = np.column_stack([np.ones_like(z), z, of_focal, z * of_focal])
         values = [_logistic_regression(columns[:, :k], right) for k in (1, 2, 3, 4)]
@@ -295,7 +299,7 @@ def dif_logistic(
         ]
         rows.append([2 * (both - one), *p, beta[2], se[2], r2[1] - r2[0]])
     names = ["chi2", "p", "p_uniform", "p_nonuniform", "log_odds", "se", "delta_r2"]
-    table = pd.DataFrame(rows, checked.columns, names)
+    table = pd.DataFrame(rows, items, names)
     table.insert(2, "p_adjusted", CORRECTIONS[correction](table["p"]))
     size = np.searchsorted(SMALL_TO_LARGE_R2, table["delta_r2"], side="right")
     table["class"] = np.where(table["p"] < alpha, np.array(["A", "B", "C"])[size.clip(0, 2)], "A")

@@ -18,7 +18,7 @@ it converges as fast as with few. **Acceleration.** Pairs of steps are extrapola
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -48,7 +48,6 @@ LARGEST_LEAP = 2.0  # of a slope, in one extrapolation
 SCORING_STEPS = 6  # Newton steps in one M-step; the next M-step continues
 HALVINGS = 8
 ABSORPTION_STEPS = 5
-SD_STEPS = 100
 
 
 @dataclass(frozen=True)
@@ -123,18 +122,6 @@ class EM:
         posterior = integrate(node_loglik(self.responses, parameters, finer.nodes), finer)
         finer_loglik = float(posterior.loglik @ self.responses.count)
         return abs(finer_loglik + self.design.log_prior(parameters) - objective)
-
-
-def reestimated_sd(grid: QuadratureGrid, at_nodes: Tensor, count: Tensor) -> float:
-    """Return ability's standard deviation with the items held: 1 if the scale is right."""
-    mean, sd = count.new_zeros(()), count.new_ones(())
-    for _ in range(SD_STEPS):
-        log_weights = torch.log_softmax(-0.5 * ((grid.fine - mean) / sd) ** 2, 0)
-        posterior = integrate(at_nodes, replace(grid, log_weights=log_weights))
-        before, (mean, sd) = sd, ability_moments(posterior, count)
-        if abs(float(sd - before)) < 1e-5:
-            break
-    return float(sd)
 
 
 def ability_moments(posterior: Posterior, count: Tensor) -> tuple[Tensor, Tensor]:

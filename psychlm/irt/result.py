@@ -68,19 +68,18 @@ class IRTFit(InformationCriteria):
     model: str  # "1PL", "Rasch", "2PL", "3PL", "4PL", "graded", "gpcm", or "mixed" (2PL and 3PL)
     method: str  # "mml", "vi", or "laplace" where difficulties have a regression
     loglik: float  # marginal log-likelihood, nats
-    log_prior: float  # log density of the priors, nats; 0 where there are none, NaN by "vi"
     n_parameters: int
     n_persons: int
     converged: bool  # in parameters and log-likelihood; never with a slope that runs away
     n_iterations: int  # EM steps
-    ability_mean: float  # logits
-    ability_sd: float  # logits; fixed at 1, but estimated for the Rasch model
-    se_ability_variance: float  # of ability_sd^2; NaN where the variance is fixed
-    ability_sd_check: float  # sd re-estimated with items held / ability_sd: 1 if well; NaN: laplace
     loglik_error: float  # nats by which the log-likelihood moves on a grid of half the step
     quadrature: str  # the grid, in words
-    covariance: pd.DataFrame | None  # of the free parameters, (item, "a" | "d" | "c"); or None
     data_hash: str  # of the responses: fits to the same data share it
+    log_prior: float = 0.0  # log density of the priors, nats; NaN by "vi"
+    ability_mean: float = 0.0  # logits
+    ability_sd: float = 1.0  # logits; fixed at 1, but estimated for the Rasch model
+    se_ability_variance: float = math.nan  # of ability_sd^2, where it is estimated
+    covariance: pd.DataFrame | None = None  # of the free parameters, (item, "a" | "d" | "c")
     groups: pd.DataFrame | None = None  # by group: mean, sd of ability, se_mean, se_sd, n_persons
     group_items: pd.DataFrame | None = None  # by group and item; ``items`` is the reference group's
     levels: dict | None = None  # of polytomous items: their answers in the order of the categories

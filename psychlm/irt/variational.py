@@ -36,7 +36,7 @@ from torch import Tensor
 
 from psychlm.device import Device
 from psychlm.frames import FrameError
-from psychlm.irt.em import EM, Settings, reestimated_sd
+from psychlm.irt.em import EM, Settings
 from psychlm.irt.likelihood import Design, Parameters, quadrature_grid
 from psychlm.irt.response_matrix import ResponseMatrix, encode_responses, pick_device
 from psychlm.irt.result import COLUMNS, MODELS, IRTFit, IRTWarning
@@ -362,12 +362,8 @@ def infer(
         n_persons=encoded.n_persons,
         converged=converged,
         n_iterations=n_passes,
-        ability_mean=0.0,
         ability_sd=sd if kind == "Rasch" else 1.0,
-        se_ability_variance=np.nan,
-        ability_sd_check=reestimated_sd(em.grid, em.at_nodes, encoded.count),
         loglik_error=em.grid_error(parameters, loglik),
         quadrature=str(em.grid),
-        covariance=None,
         data_hash=encoded.data_hash,
     )

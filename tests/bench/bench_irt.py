@@ -94,7 +94,6 @@ def test_psychlm(benchmark, size, standard_errors):
         fit.items["a"].to_numpy(),
         fit.items["d"].to_numpy(),
         loglik=fit.loglik,
-        ability_sd=fit.ability_sd_check,
         n_iterations=fit.n_iterations,
         converged=fit.converged,
     )
