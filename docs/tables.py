@@ -24,6 +24,19 @@ from psychlm import data, site
 
 # names of benchmarks that measure another program, or work that no program could leave out
 PEERS = re.compile("limit|mirt|girth|minicons|harness|pygam|bam_|lme4_|plain_training")
+# sums and differences of a module's rows: name, rows that count, and whose time it is compared with
+DERIVED = {
+    "irt": (
+        "standard errors alone[1000x100000]",
+        {"psychlm[1000x100000-with-errors]": 1, "psychlm[1000x100000-estimates]": -1},
+        "",
+    ),
+    "curriculum": (
+        "plain_training and forward_passes",
+        {"plain_training": 1, "forward_passes": 1},
+        "ddaclae",
+    ),
+}
 HOW = {"mean": pd.Series.mean, "min": pd.Series.min, "max": pd.Series.max, "n": pd.Series.count}
 HOW |= {"rest": lambda values: 1 - values.mean(), "drop": lambda values: -values.mean() / 100}
 MARKED = re.compile(r"<!--=([^|>]+)\|(\w+)\|([^|>]+)-->(.*?)<!--/-->")
@@ -109,6 +122,13 @@ def speed(folder: Path) -> str:
             ratios = {k: v for k, v in row.items() if k.startswith("times faster than")}
             beside += [f"{k.split(' than ')[1]}: {v:.2g}" for k, v in ratios.items()]
             cells = [f"`{file.stem}`", name, f"{row['seconds']:.3g}", "; ".join(beside)]
+            lines.append("| " + " | ".join([*cells, f"{place}, {content.get('date', '')}"]) + " |")
+        if file.stem in DERIVED:
+            name, parts, other = DERIVED[file.stem]
+            seconds = {name: row["seconds"] for name, row in zip(names, rows, strict=True)}
+            total = sum(sign * seconds[part] for part, sign in parts.items())
+            beside = f"{other}: {seconds[other] / total:.2g}" if other else ""
+            cells = [f"`{file.stem}`", name, f"{total:.3g}", beside]
             lines.append("| " + " | ".join([*cells, f"{place}, {content.get('date', '')}"]) + " |")
     return "\n".join(lines) + "\n"
 

@@ -213,7 +213,7 @@ def test_scores_of_100000_persons(benchmark, method):
 
 
 @pytest.mark.benchmark(group="a first fit in a new process", timer=time.perf_counter)
-def test_cold_process(benchmark, tmp_path):
+def test_cold_process(benchmark, tmp_path, own_environment):
     pd.DataFrame(answers_of(1000, 50)).rename(columns=str).to_parquet(tmp_path / "answers.parquet")
     code = """
 import sys, pandas
@@ -221,6 +221,5 @@ from psychlm import irt
 irt.fit(pandas.read_parquet(sys.argv[1]), "2PL")
 """
     command = [sys.executable, "-c", code, str(tmp_path / "answers.parquet")]
-    # without what R's start in this process put before the libraries of Python
-    own = {name: value for name, value in os.environ.items() if name != "LD_LIBRARY_PATH"}
-    benchmark.pedantic(subprocess.run, (command,), {"check": True, "env": own}, rounds=3)
+    options = {"check": True, "env": own_environment}
+    benchmark.pedantic(subprocess.run, (command,), options, rounds=3)

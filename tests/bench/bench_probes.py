@@ -29,7 +29,7 @@ print(json.dumps({"questions": len(built.items), **measured}))
 """
 
 
-def test_all_probes_with_perturbations(benchmark, tmp_path):
+def test_all_probes_with_perturbations(benchmark, tmp_path, own_environment):
     try:
         wordnet.find()
     except DataMissingError as error:
@@ -39,7 +39,7 @@ def test_all_probes_with_perturbations(benchmark, tmp_path):
     done = benchmark.pedantic(
         subprocess.run,
         args=(command,),
-        kwargs={"check": True, "capture_output": True, "text": True},
+        kwargs={"check": True, "capture_output": True, "text": True, "env": own_environment},
         rounds=1,
     )
     found = json.loads(done.stdout)

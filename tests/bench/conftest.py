@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import platform
 from datetime import UTC, datetime
 from pathlib import Path
@@ -11,6 +12,15 @@ from typing import Any
 import pytest
 
 FOLDER = Path(__file__).resolve().parents[2] / "reports" / "bench"
+
+
+@pytest.fixture
+def own_environment() -> dict[str, str]:
+    """Return the environment of a child process, without R's libraries.
+
+    rpy2 puts them before Python's own in ``LD_LIBRARY_PATH``, where a child may not load them.
+    """
+    return {name: value for name, value in os.environ.items() if name != "LD_LIBRARY_PATH"}
 
 
 def machine(info: dict[str, Any]) -> dict[str, Any]:
