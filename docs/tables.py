@@ -23,7 +23,7 @@ import pandas as pd
 from psychlm import data, site
 
 # names of benchmarks that measure another program, or work that no program could leave out
-PEERS = re.compile("limit|mirt|girth|minicons|harness|pygam|bam_|lme4_|plain_training")
+PEERS = re.compile("limit|mirt|girth|minicons|harness|pygam_|bam_|lme4_")
 # sums and differences of a module's rows: name, rows that count, and whose time it is compared with
 DERIVED = {
     "irt": (
@@ -114,11 +114,13 @@ def speed(folder: Path) -> str:
         for name, row in zip(names, rows, strict=True):
             size, beside = name.partition("[")[2].rstrip("]"), []
             for other, peer in peers.items() if name not in peers else ():
-                peer_size = re.sub("^(pygam|bam|lme4)_", "", other.partition("[")[2].rstrip("]"))
+                # "bam_native" is the work of "native" by bam; "1000x50" that of "1000x50-estimates"
+                program, _, peer_size = other.rstrip("]").partition("[")
+                if by := re.match("(pygam|bam|lme4)_", peer_size):
+                    program, peer_size = by[1], peer_size.removeprefix(by[0])
                 same_work = peer.get("group") and peer["group"] == row.get("group")
-                if same_work and size.startswith(peer_size):
-                    ratio = peer["seconds"] / row["seconds"]
-                    beside.append(f"{other.partition('[')[0]}: {ratio:.2g}")
+                if same_work and peer_size in ("", size, size.partition("-")[0]):
+                    beside.append(f"{program}: {peer['seconds'] / row['seconds']:.2g}")
             ratios = {k: v for k, v in row.items() if k.startswith("times faster than")}
             beside += [f"{k.split(' than ')[1]}: {v:.2g}" for k, v in ratios.items()]
             cells = [f"`{file.stem}`", name, f"{row['seconds']:.3g}", "; ".join(beside)]
