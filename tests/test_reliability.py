@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from click.testing import CliRunner
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from psychlm import cli, simulate
@@ -170,6 +170,7 @@ def test_no_table_whatever_brings_a_traceback(tmp_path: Path, content: bytes) ->
         st.binary(max_size=200), st.text(alphabet='{}[]":,ab01 \n', max_size=120).map(str.encode)
     )
 )
+@example(b"0 ")  # a label of the Stanford Sentiment Treebank without a sentence
 def test_no_items_whatever_bring_a_traceback(tmp_path: Path, content: bytes) -> None:
     file = tmp_path / "items.jsonl"
     file.write_bytes(content)

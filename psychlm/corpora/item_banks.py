@@ -326,7 +326,11 @@ def sentiment(source: Source) -> pd.DataFrame:
         pairs = [line.rsplit("\t", 1)[::-1] for line in lines[1:]]
     else:
         pairs = [line.split(" ", 1) for line in lines]
-    wrong = [i for i, pair in enumerate(pairs, 1) if len(pair) != 2 or pair[0] not in set("01234")]
+    wrong = [
+        number
+        for number, (label, *text) in enumerate(pairs, 1)
+        if label not in set("01234") or not "".join(text).strip()
+    ]
     if wrong or not pairs:
         raise DataError(
             f"line {wrong[0] if wrong else 1} of {source} ({len(wrong)} in all) does not give a "
