@@ -2,8 +2,10 @@
 
 A formula has a response, linear terms (``a``, ``a:b``, ``a*b``, ``(a + b + c)^2``) and smooths:
 ``s(x)`` with the bases "tp" (thin plate, the default) and "cr" (cubic regression), random
-intercepts ``s(subject, bs="re")`` and slopes ``s(subject, x, bs="re")``, and tensor products
-``te(x, z)``; ``by=`` gives a smooth for each level of a factor, or one that a number multiplies.
+intercepts ``s(subject, bs="re")`` and slopes ``s(subject, x, bs="re")``, tensor products
+``te(x, z)`` and their interactions alone, ``ti(x, z)``, beside ``ti(x)`` or ``s(x)``; ``by=`` gives
+a smooth for each level of a factor, or one that a number multiplies. ``offset(x)`` is added as it
+is. Random smooths (``bs="fs"``), ``by`` in ``ti()``, other bases and ``m=`` are mgcv's.
 Variables may be expressions: ``log(x)``, ``sqrt(x)``, ``exp(x)``, ``I(x^2)``, ``scale(x)`` and, in
 linear terms, ``poly(x, 2)``. Random effects in lme4's notation are ``(1 | g)``, ``(1 + x | g)``,
 ``(1 + x || g)`` (uncorrelated) and ``(1 | g/h)``. Means, deviations and orthogonal polynomials are
@@ -16,7 +18,7 @@ import ast
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from itertools import product
+from itertools import combinations, product
 from typing import Any
 
 import numpy as np
@@ -31,8 +33,8 @@ from psychlm.reading_times._result import Floats, require_columns
 Coding = dict[tuple[str, ...], frozenset[str]]
 State = dict[str, tuple[float, float, Floats]]  # mean, deviation and powers' weights, by expression
 
-DEFAULT_K = {"s": 10, "te": 5}  # mgcv's basis dimensions, for te() that of each margin
-BASES = {"s": ("tp", "cr", "re"), "te": ("cr",)}
+DEFAULT_K = {"s": 10, "te": 5, "ti": 5}  # mgcv's basis dimensions, for te() that of each margin
+BASES = {"s": ("tp", "cr", "re"), "te": ("cr",), "ti": ("cr",)}
 FUNCTIONS = {"I": np.asarray} | {
     name: getattr(np, name) for name in ("log", "log2", "log10", "log1p", "sqrt", "exp", "abs")
 }
@@ -48,7 +50,7 @@ class FormulaError(ValueError):
 class Smooth:
     """One smooth of a formula."""
 
-    kind: str  # "s" or "te"
+    kind: str  # "s", "te" or "ti"
     variables: tuple[str, ...]  # of a random effect: its factors and the numbers they multiply
     basis: str  # "tp", "cr" or "re"
     k: tuple[int, ...]  # dimension of each margin before its constraint; none for random effects
@@ -159,6 +161,7 @@ class Formula:
     blocks: tuple[tuple[str, ...], ...] = ()  # labels of random effects that correlate
     coding: Coding = field(compare=False, default_factory=dict)
     aliased: frozenset[str] = frozenset()  # columns that those before them determine: left out
+    offsets: tuple[str, ...] = ()  # variables that are added as they are
 
     @property
     def variables(self) -> tuple[str, ...]:
@@ -166,7 +169,7 @@ class Formula:
         names = [name for term in self.linear for name in term]
         names += [name for smooth in self.smooths for name in smooth.all_variables]
         names += [name for bar in self.bars for name in bar.variables]
-        return tuple(dict.fromkeys(names))
+        return tuple(dict.fromkeys([*names, *self.offsets]))
 
     def columns(self, variables: tuple[str, ...]) -> tuple[str, ...]:
         """Return the columns of the data that variables are, or are computed from."""
@@ -179,6 +182,10 @@ class Formula:
         }
         computed |= {bar.group_name: bar.group for bar in self.bars}
         return tuple(dict.fromkeys(c for name in variables for c in computed.get(name, (name,))))
+
+    def offset(self, data: pd.DataFrame) -> Floats:
+        """Return the sum of the offsets, shape (n,)."""
+        return np.asarray(data[list(self.offsets)].to_numpy(np.float64).sum(axis=1))
 
     def compute(self, data: pd.DataFrame, state: State) -> pd.DataFrame:
         """Add the values of expressions to the data; an empty ``state`` is filled."""
@@ -219,25 +226,31 @@ def parse(text: str) -> Formula:
         raise FormulaError(
             f"{text!r}: terms cannot be taken away (the intercept stays); name those you want"
         )
-    _, ordered, smooths = _expand(translated, text, expressions)
+    _, ordered, added = _expand(translated, text, expressions)
+    offsets = tuple(term.variables[0] for term in added if term.kind == "offset")
+    smooths = [term for term in added if term.kind != "offset"]
 
-    # mgcv constrains smooths of shared variables further (gam.side), which is not done here.
-    smoothed: dict[tuple[str, str], str] = {}
-    for i, smooth in enumerate(smooths):
-        if smooth.label in [earlier.label for earlier in smooths[:i]]:
+    # mgcv constrains smooths of shared variables further (gam.side), which is not done here; an
+    # interaction ti(x, z) shares no function with s(x), ti(x) or s(z).
+    for smooth, earlier in combinations(smooths[::-1], 2):
+        if smooth.label == earlier.label:
             raise FormulaError(f"{text!r} has the smooth {smooth.label} twice; keep one")
-        for name in smooth.variables if smooth.basis != "re" else ():
-            if (name, smooth.by) in smoothed:
-                raise FormulaError(
-                    f"{name!r} is in both {smoothed[name, smooth.by]} and {smooth.label}, whose "
-                    "functions overlap; keep the tensor product alone, or fit with backend='mgcv' "
-                    f"(formula {text!r})"
-                )
-            smoothed[name, smooth.by] = smooth.label
+        if "re" in (smooth.basis, earlier.basis) or smooth.by != earlier.by:
+            continue
+        shared = [name for name in smooth.variables if name in earlier.variables]
+        same = set(smooth.variables) == set(earlier.variables)
+        if shared and (same or "te" in (smooth.kind, earlier.kind)):
+            raise FormulaError(
+                f"{shared[0]!r} is in both {earlier.label} and {smooth.label}, whose functions "
+                "overlap; keep the tensor product alone, write s(x) + s(z) + ti(x, z), or fit with "
+                f"backend='mgcv' (formula {text!r})"
+            )
     (name,) = _variable(response.strip(), text, expressions)
     computed = tuple(expressions.values())
     coding = full_coding(ordered)
-    return Formula(name, ordered, tuple(smooths), text, computed, bars, coding=coding)
+    return Formula(
+        name, ordered, tuple(smooths), text, computed, bars, coding=coding, offsets=offsets
+    )
 
 
 def _expand(
@@ -361,6 +374,11 @@ def _variable(code: str, text: str, expressions: dict[str, Expression]) -> tuple
 def _factor(code: str, text: str, expressions: dict[str, Expression]) -> tuple[str, ...] | Smooth:
     """Read one factor of a term: the names of variables, or a smooth with its arguments."""
     kind = code.partition("(")[0]
+    if kind == "offset":
+        names = _variable(code[7:-1].strip(), text, expressions)
+        if len(names) > 1:
+            raise FormulaError(f"{text!r}: offset() adds one variable, and {code} has several")
+        return Smooth(kind, names, "", ())
     if kind not in DEFAULT_K:
         return _variable(code, text, expressions)
     try:
@@ -395,6 +413,8 @@ def _factor(code: str, text: str, expressions: dict[str, Expression]) -> tuple[s
             f"backend='mgcv' has more"
         )
     by = str(options["by"][0]) if "by" in options else ""
+    if kind == "ti" and by:
+        raise FormulaError(f"{where}: ti() has no by= here; backend='mgcv' has it")
     if basis == "re":
         if not variables or by:
             raise FormulaError(

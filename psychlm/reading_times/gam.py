@@ -6,11 +6,12 @@ import re
 import warnings
 from typing import Any, Literal, get_args
 
+import numpy as np
 import pandas as pd
 
 from psychlm.device import Device
-from psychlm.frames import plain
-from psychlm.reading_times._result import GAMFit
+from psychlm.frames import FrameError, plain
+from psychlm.reading_times._result import GAMFit, require_columns
 from psychlm.reading_times.formula import Formula, FormulaError, State, parse
 from psychlm.reading_times.model_matrix import check_predictors, check_response, place_bars
 from psychlm.reading_times.reml import TOLERANCE, Method
@@ -25,6 +26,7 @@ def fit(
     backend: Backend = "auto",
     method: Method = "REML",
     device: Device = "auto",
+    weights: str | None = None,
     family: str = "gaussian",
     discrete: bool = False,
     r_arguments: str = "",
@@ -51,6 +53,9 @@ def fit(
         so.
     method : {"REML", "ML"}
         How smoothing is chosen.
+    weights : str, optional
+        The column of weights: the residual variance of a row is ``scale`` by its weight (the number
+        of readings behind a mean). Residuals are then multiplied by the roots of the weights.
     device : str or torch.device
         See :func:`psychlm.device.torch_device` (native only).
     family : str
@@ -61,7 +66,7 @@ def fit(
         ``bam(discrete=TRUE)`` rather than ``gam`` (mgcv only).
     r_arguments : str
         More arguments of ``gam`` in R's notation, in which columns of the readings are variables
-        (mgcv and lme4): ``"weights=n, select=TRUE"``. With ``rho``, ``bam`` is called: ``"rho=0.3,
+        (mgcv and lme4): ``"subset=old, select=TRUE"``. With ``rho``, ``bam`` is called: ``"rho=0.3,
         AR.start=first"`` for residuals of autocorrelation 0.3 that starts anew where the column
         ``first`` is true. R evaluates them, and the formula, as its own code.
     tolerance : float
@@ -93,6 +98,8 @@ def fit(
             "them; set backend='mgcv' or 'lme4'"
         )
     readings = plain(readings)
+    if weights is not None:
+        readings = _check_weights(readings, weights, backend)
     if backend in ("mgcv", "lme4"):
         from psychlm.reading_times import lme4, mgcv
 
@@ -100,6 +107,8 @@ def fit(
         check_response(readings, response)
         complete = readings.loc[readings[response].notna()]
         n_missing = len(readings) - len(complete)
+        if weights is not None:
+            r_arguments = f"weights=`{weights}`" + f", {r_arguments}" * bool(r_arguments)
         options: dict[str, Any] = {"family": family, "r_arguments": r_arguments}
         if backend == "lme4":
             return lme4.fit(complete, formula, method=method, n_missing=n_missing, **options)
@@ -123,7 +132,22 @@ def fit(
         return pygam.fit(complete, parsed, n_missing=n_missing)
     from psychlm.reading_times import native
 
-    return native.fit(complete, parsed, state, method, device, tolerance, n_missing)
+    return native.fit(complete, parsed, state, method, device, tolerance, n_missing, weights)
+
+
+def _check_weights(readings: pd.DataFrame, weights: str, backend: str) -> pd.DataFrame:
+    """Return the readings, whose weights must be positive numbers."""
+    if backend == "pygam":
+        raise ValueError("weights= is not passed on to pygam; fit natively or with backend='mgcv'")
+    require_columns([weights], readings)
+    values = pd.to_numeric(readings[weights], errors="coerce")
+    wrong = ~(values.gt(0) & np.isfinite(values))
+    if wrong.any():
+        raise FrameError(
+            f"the weights {weights!r} are no positive numbers in {int(wrong.sum())} of "
+            f"{len(readings)} rows; leave those rows out"
+        )
+    return readings
 
 
 def _choose_backend(formula: str, of_r: bool) -> Backend:
@@ -151,7 +175,9 @@ def _choose_backend(formula: str, of_r: bool) -> Backend:
 
 
 def refuse_bars(parsed: Formula, who: str) -> None:
-    """Raise a :class:`FormulaError` if a formula has random effects in lme4's notation."""
+    """Raise a :class:`FormulaError` if a formula has what only R and the native engine read."""
+    if parsed.offsets or any(smooth.kind == "ti" for smooth in parsed.smooths):
+        raise FormulaError(f"{parsed.text!r}: {who} has neither offset() nor ti(); fit natively")
     if parsed.bars:
         group = parsed.bars[0].group[0]
         raise FormulaError(

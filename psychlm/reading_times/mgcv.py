@@ -347,6 +347,11 @@ def fit(
             f'{formula!r}: mgcv writes random effects s(subject, bs="re"); (1 | subject) is '
             "lme4's: set backend='native' or 'lme4'"
         )
+    if len(re.findall(r"\boffset\(", formula)) > 1:
+        raise FrameError(
+            f"{formula!r}: mgcv counts one offset of several; add them up, offset(I(a + b)), or "
+            "set backend='native'"
+        )
     bam = discrete or re.search(r"\brho\s*=", r_arguments) is not None
     if bam and method != "REML":
         raise ValueError("bam has REML only; choose method='REML', and neither discrete nor rho")

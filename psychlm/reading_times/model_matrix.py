@@ -30,6 +30,7 @@ from psychlm.reading_times._result import Floats, require_columns
 from psychlm.reading_times.formula import Bar, Formula, Smooth, full_coding
 from psychlm.reading_times.smooths import (
     By,
+    Interaction,
     Linear,
     RandomEffect,
     Term,
@@ -57,7 +58,7 @@ class ModelMatrix:
     smooths: tuple[Term, ...]  # the columns after those
     names: tuple[str, ...]  # of the p columns
     slices: dict[str, slice]  # the columns of each term, by its label
-    centred: NDArray[np.bool_]  # (p,): not the intercept, random effects and by=, as in mgcv
+    centred: NDArray[np.bool_]  # (p,): not the intercept, random effects, by= and ti(), as in mgcv
     penalties: Floats  # (n_penalties, p): diagonals, on the columns as Term.columns returns them
 
     def evaluate(self, data: pd.DataFrame) -> Floats:
@@ -114,7 +115,7 @@ def build_matrix(
     slices = {term.label: slice(*span) for term, span in zip(terms, spans, strict=True)}
     centred = np.arange(len(names)) > 0
     for term in smooths:
-        centred[slices[term.label]] = not isinstance(term, RandomEffect | By)
+        centred[slices[term.label]] = not isinstance(term, RandomEffect | By | Interaction)
     return ModelMatrix(lines, tuple(smooths), names, slices, centred, penalties)
 
 
@@ -230,15 +231,19 @@ class GroupedEffects:
         values = [term.columns(data, without=self.factor) for term in self.terms]
         return level.astype(np.int64), np.hstack(values)
 
-    def moments(self, data: pd.DataFrame, x: Floats, y: Floats) -> tuple[Floats, Floats, Floats]:
-        """Return the sums z'z, z'x and z'y of each level, shapes (G, r, r), (G, r, q), (G, r)."""
+    def moments(
+        self, data: pd.DataFrame, x: Floats, y: Floats, weights: Floats | None = None
+    ) -> tuple[Floats, Floats, Floats]:
+        """Return the weighted sums z'z, z'x and z'y of each level, shapes (G, r, r), (G, r, q) and
+        (G, r)."""
         level, z = self.rows(data)
+        weighted = z if weights is None else z * weights[:, None]
         n, r = z.shape
         shape = (len(self.levels), r)
         zz, zx, zy = (np.zeros((*shape, *last)) for last in ((r,), x.shape[1:], ()))
         for i in range(r):
-            # (G, n), one number per row: z_i where the reading is of the level
-            sums = sparse.csr_array((z[:, i], (level, np.arange(n))), shape=(shape[0], n))
+            # (G, n), one number per row: w z_i where the reading is of the level
+            sums = sparse.csr_array((weighted[:, i], (level, np.arange(n))), shape=(shape[0], n))
             zz[:, i], zx[:, i], zy[:, i] = sums @ z, sums @ x, sums @ y
         return zz, zx, zy
 
@@ -289,9 +294,11 @@ def check_predictors(formula: Formula, data: pd.DataFrame) -> None:
         numeric = pd.api.types.is_numeric_dtype(values)
         if name in smoothed and (not numeric or pd.api.types.is_bool_dtype(values)):
             flaw = f"is smoothed but holds {values.dtype}, not numbers; enter it as a linear term"
+        elif name in formula.offsets and not numeric:
+            flaw = f"is an offset but holds {values.dtype}, not numbers; enter it as a linear term"
         elif numeric and not np.isfinite(values.to_numpy(np.float64)).all():
             flaw = "holds infinities (a logarithm of 0?); replace them or leave out those rows"
-        elif len(values) and (values == values.iloc[0]).all():
+        elif name not in formula.offsets and len(values) and (values == values.iloc[0]).all():
             flaw = f"is constant ({values.iloc[0]!r}) in all {len(data)} rows; drop it"
         else:
             continue
@@ -440,7 +447,7 @@ def share_design(
     row_columns, r_mean, r_scale = (part[..., 1:] for part in row_terms.standardise(data))
 
     # G, and the measures, as sums over the readings of each word.
-    times = data[list(measures)].to_numpy(np.float64)
+    times = data[list(measures)].to_numpy(np.float64) - formula.offset(data)[:, None]
     times = times - times.mean(axis=0)
     sums = np.hstack([word_columns * counts[:, None], np.add.reduceat(row_columns, starts, axis=0)])
     time_sums = np.add.reduceat(times, starts, axis=0)

@@ -53,6 +53,8 @@ class Native(Model):
     centre: Floats  # (q,)
     scale: Floats  # (q,)
     response: Floats  # of the rows fitted
+    weights: Floats  # of these rows
+    mean: float  # of the response less the offset
     data: pd.DataFrame  # those rows
     solution: Solution  # on the CPU
     penalty: Floats  # (q + r,): the diagonal of S at the optimum; of no use where effects correlate
@@ -109,7 +111,9 @@ class Native(Model):
             z[:, span] *= label in chosen
         z[level < 0] = 0
         solved, inverse = self.solution, self.solution.inverse
-        fit = x @ solved.beta[0].numpy() + constant * self.response.mean()
+        fit = x @ solved.beta[0].numpy()
+        if constant:
+            fit += self.mean + self.formula.offset(data)
         if z.shape[1]:
             fit += (z * solved.group_beta[0].numpy()[level]).sum(axis=1)
         if not se:
@@ -137,8 +141,8 @@ class Native(Model):
         return fit, np.asarray(error)
 
     def residuals(self) -> Floats:
-        """Return response minus fit."""
-        return self.response - self.predict(self.data, (), se=False)[0]
+        """Return response minus fit, times the root of the weights, as R's deviance residuals."""
+        return self.weights**0.5 * (self.response - self.predict(self.data, (), se=False)[0])
 
     @property
     def spans(self) -> dict[str, slice]:
@@ -256,6 +260,7 @@ def fit(
     device: Device,
     tolerance: float,
     n_missing: int,
+    weights: str | None = None,
 ) -> GAMFit:
     """Fit by REML or ML to rows without gaps, the values of expressions among them."""
     # The dense columns, centred and scaled; the random effects of one factor stay apart.
@@ -267,44 +272,39 @@ def fit(
             if isinstance(term, RandomEffect):
                 columns[:, matrix.slices[term.label]] *= scale[matrix.slices[term.label]]
                 scale[matrix.slices[term.label]] = 1
-    y = data[formula.response].to_numpy(np.float64)
-    n, mean = len(y), float(y.mean())
+    response, offset = data[formula.response].to_numpy(np.float64), formula.offset(data)
+    n, mean = len(response), float((response - offset).mean())
+    y = response - offset - mean
     free = matrix.penalties.sum(axis=0) == 0
     if n <= free.sum():
         raise FrameError(
             f"{n} rows are too few for {int(free.sum())} unpenalised coefficients; drop some terms"
         )
 
-    # Cross-products.
-    where = torch_device(device, "reading_times.fit", float64=True)
-    of_groups = grouped.moments(data, columns, y - mean)
-    x, centred, *group_sums = (
-        torch.from_numpy(array).to(where) for array in (columns, y - mean, *of_groups)
-    )
-    xx, ones = x.T @ x, torch.ones(1, dtype=torch.float64, device=where)
-    correlation = (xx / n).cpu().numpy()
+    # Cross-products, weighted; the coordinates of mgcv's coefficients depend on no weights.
+    w = np.ones(n) if weights is None else data[weights].to_numpy(np.float64, copy=True)
+    moments = cross_products(columns, y, w, grouped.moments(data, columns, y, w), device)
+    correlation = moments.xx[0].cpu().numpy() / n
+    if weights is not None:
+        correlation = columns.T @ columns / n
     check_collinear(correlation, matrix.names, free)
-    moments = Moments(
-        xx[None],
-        (x.T @ centred)[None],
-        (centred @ centred) * ones,
-        n * ones,
-        *(sums[None] for sums in group_sums),
-    )
 
     # Smoothing by REML or ML, from mgcv's first lambda, and the coefficients. A random effect has
     # one penalty; those of the grouped ones come last.
     covariances = correlation * np.outer(scale, scale)
     diagonals = matrix.diagonals(centre, covariances)
-    diagonals += grouped.diagonals(of_groups[0], n)
+    diagonals += grouped.diagonals(moments.zz[0].cpu().numpy(), n)
+    where = moments.xx.device
     start = torch.from_numpy(start_smoothing(diagonals, n)).to(where)
     penalties = block_diag(matrix.penalties / scale**2, *grouped.penalties)
     used = data[list(formula.columns((*formula.variables, formula.response)))]
+    if weights is not None:
+        used = used.assign(**{weights: w})
     if formula.blocks:
         moments = _to_cpu(moments)
         parts = mixed_components(formula, matrix, grouped, moments, scale, start.cpu().numpy())
         mixed_fit = mixed.solve(moments, list(parts.values()), method)
-        solution, weights, edf1 = mixed_fit.solution, np.zeros(0), mixed_fit.edf1
+        solution, penalty, edf1 = mixed_fit.solution, np.zeros(0), mixed_fit.edf1
     else:
         solution = solve(
             moments,
@@ -314,9 +314,10 @@ def fit(
             tolerance=tolerance,
         )
         solution, moments, edf1 = _to_cpu(solution), _to_cpu(moments), None
-        weights = solution.log_lambda[0].exp().numpy() @ penalties
+        penalty = solution.log_lambda[0].exp().numpy() @ penalties
+    of_rows = response, w, mean, used
     model = Native(
-        formula, state, matrix, grouped, centre, scale, y, used, solution, weights, moments, edf1
+        formula, state, matrix, grouped, centre, scale, *of_rows, solution, penalty, moments, edf1
     )
     beta, edf = solution.beta[0].numpy(), solution.edf[0].numpy()
     variance, slopes = float(solution.scale), beta / scale
@@ -333,7 +334,8 @@ def fit(
     # The criterion at the optimum, where the residual variance has its best value.
     correlations: dict[str, pd.DataFrame] = {}
     singular: tuple[str, ...] = ()
-    loglik, n_parameters = float(solution.loglik), float(edf.sum())
+    of_weights = float(np.log(w).sum()) / 2
+    loglik, n_parameters = float(solution.loglik) + of_weights, float(edf.sum())
     of_scale = _null_space(matrix, centre, covariances, scale) if method == "REML" else 0.0
     if formula.blocks:
         loglik -= of_scale
@@ -343,18 +345,21 @@ def fit(
         for message in singular:
             warnings.warn(f"singular: {message}", RuntimeWarning, stacklevel=3)
     else:
-        penalised = float((weights[:q] * beta**2).sum())
-        penalised += float((weights[q:] * solution.group_beta[0].numpy() ** 2).sum())
+        penalised = float((penalty[:q] * beta**2).sum())
+        penalised += float((penalty[q:] * solution.group_beta[0].numpy() ** 2).sum())
         unpenalised = int(free.sum()) if method == "REML" else 0
         best = (float(solution.rss) + penalised) / (n - unpenalised)
         theta = torch.cat([solution.log_lambda, torch.full((1, 1), best).double().log()], dim=1)
         value = float(criterion(moments, torch.from_numpy(penalties), theta, method).value)
-        value += of_scale
+        value += of_scale - of_weights
         # Random effects have one penalty each, 1 on their coefficients.
         owners = [term.label for term in (*matrix.smooths, *grouped.terms) for _ in term.penalties]
         lambdas = dict(zip(owners, solution.log_lambda[0].exp().tolist(), strict=True))
         components = {label: (variance / lambdas[label]) ** 0.5 for label in model.random}
-    total = float(np.square(y - mean).sum())
+    # Shares of the variance (of the response) and of the deviance (less the offset), as in mgcv.
+    root, total = w**0.5, float((w * np.square(y - np.average(y, weights=w))).sum())
+    about_mean = root * (response - np.average(response, weights=root))
+    variance_left = np.var(model.residuals(), ddof=1) * (n - 1) / (n - edf.sum())
     return GAMFit(
         formula=formula.text,
         backend="native",
@@ -375,13 +380,26 @@ def fit(
         data=used,
         model=model,
         variance_components=pd.Series({**components, "residual": variance**0.5}, name="std_dev"),
-        r_squared=1 - variance * (n - 1) / total,
+        r_squared=1 - float(variance_left / np.var(about_mean, ddof=1)),
         deviance_explained=1 - float(solution.rss) / total,
         criterion=value,
         aic=-2 * loglik + 2 * (n_parameters + 1),
         correlations=correlations,
         singular=singular,
     )
+
+
+def cross_products(
+    columns: Floats, y: Floats, weights: Floats, of_groups: Sequence[Floats], device: Device
+) -> Moments:
+    """Return the weighted cross-products of one model; ``of_groups`` are z'z, z'x and z'y."""
+    where = torch_device(device, "reading_times.fit", float64=True)
+    x, response, w, *group_sums = (
+        torch.from_numpy(array).to(where) for array in (columns, y, weights, *of_groups)
+    )
+    weighted = x if bool((w == 1).all()) else x * w[:, None]
+    sums = weighted.T @ x, weighted.T @ response, (w * response) @ response, w.new_tensor(len(y))
+    return Moments(*(part[None] for part in (*sums, *group_sums)))
 
 
 def mixed_components(

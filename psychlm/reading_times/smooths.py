@@ -274,21 +274,21 @@ def cubic_margin(x: Floats, k: int, label: str) -> CubicMargin:
 class TensorSmooth(Term):
     """A smooth of one variable (one margin), or a tensor product, in cubic regression splines.
 
-    The columns are row-wise Kronecker products of the margins' without the constant, times
-    ``shear``.
+    The columns are row-wise Kronecker products of the margins', times ``shear``. Those of an
+    interaction ``ti()`` are products of margins that each sum to zero, as they are.
     """
 
     margins: tuple[CubicMargin, ...]
-    shear: Floats  # n_columns x n_columns
+    shear: Floats  # (n_products, n_columns): without the constant's row, or all of an interaction
 
     def columns(self, data: pd.DataFrame) -> Floats:
-        """Return shape (n, prod(k) - 1)."""
+        """Return shape (n, n_columns)."""
         result = np.ones((len(data), 1))
         for variable, margin in zip(self.variables, self.margins, strict=True):
             values, inverse = np.unique(data[variable].to_numpy(np.float64), return_inverse=True)
             part = margin.columns(values)[inverse]
             result = (result[:, :, None] * part[:, None, :]).reshape(len(part), -1)
-        return result[:, 1:] @ self.shear
+        return result[:, -len(self.shear) :] @ self.shear
 
     def unconstrained(self, mean: Floats, xx: Floats) -> Floats:
         """Return what turns values at the knots, mgcv's coefficients, into these."""
@@ -297,6 +297,38 @@ class TensorSmooth(Term):
             rotation = np.asarray(np.kron(rotation, margin.rotation))
         constant, others = rotation.T[:1], rotation.T[1:]
         return np.vstack([constant * len(rotation) ** -0.5, np.linalg.inv(self.shear) @ others])
+
+
+@dataclass(frozen=True)
+class Interaction(TensorSmooth):
+    """The tensor product of smooths that each sum to zero at the data, ``ti(x, z)``."""
+
+    def change(self, mean: Floats, xx: Floats) -> Floats:
+        """Return the identity: these are mgcv's coefficients, rotated."""
+        return np.eye(len(mean))
+
+
+def interaction(smooth: Smooth, data: pd.DataFrame, weights: Floats | None) -> Interaction:
+    """Make the tensor product of cubic margins that each sum to zero, as mgcv does.
+
+    With the means s of a margin's columns, Q spans what is orthogonal to s, and the eigenvectors of
+    Q' diag(d) Q make its penalty diagonal again; its first coordinate is the straight line.
+    """
+    margins = []
+    for name, k in zip(smooth.variables, smooth.k, strict=True):
+        x = data[name].to_numpy(np.float64)
+        margin = cubic_margin(x, k, smooth.label)
+        means = np.average(margin.columns(x), axis=0, weights=weights)
+        q = np.linalg.qr(means[:, None], mode="complete")[0][:, 1:]
+        d, vectors = np.linalg.eigh(q.T @ (margin.d[:, None] * q))
+        scaled = np.r_[0.0, d[1:] / d[-1]]
+        margins.append(CubicMargin(margin.spline, margin.rotation @ q @ vectors, scaled))
+    grids = np.meshgrid(*(margin.d for margin in margins), indexing="ij")
+    penalties = np.stack([grid.ravel() for grid in grids])
+    size = penalties.shape[1]
+    names = tuple(f"{smooth.label}.{i + 1}" for i in range(size))
+    of_all = (smooth.label, smooth.variables, names, penalties)
+    return Interaction(*of_all, tuple(margins), np.eye(size))
 
 
 def tensor(
@@ -453,6 +485,8 @@ def place_smooth(smooth: Smooth, data: pd.DataFrame, weights: Floats | None) -> 
     is_number = bool(smooth.by) and pd.api.types.is_numeric_dtype(data[smooth.by])
     if smooth.basis == "tp":
         base: Term = thin_plate(smooth, data)
+    elif smooth.kind == "ti":
+        base = interaction(smooth, data, weights)
     else:
         base = tensor(smooth, data, weights, constrained=not is_number)
     if not smooth.by:

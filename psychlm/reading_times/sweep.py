@@ -86,7 +86,9 @@ def delta_loglik(
         both frames have a column ``word`` the words are compared. It holds whole texts: the
         previous word is looked up here.
     measure : str or list of str
-        The response, or several; those present on the same rows share their design.
+        The response, or several; those present on the same rows share their design. Gains on
+        ``"log(gaze_ms)"`` (lognormal times) compare with those on ``"gaze_ms"``: the change of
+        variables adds the same to model and baseline.
     formula : str
         The baseline: the right side of a formula (see :mod:`psychlm.reading_times.formula`), to
         which each model's surprisal is added as linear terms.
@@ -139,13 +141,15 @@ def delta_loglik(
     seed = int(np.random.default_rng(rng).integers(2**63))
     measures = [measure] if isinstance(measure, str) else list(measure)
     readings, surprisals = plain(readings), plain(surprisals)
-    parsed = parse(f"{measures[0]} ~ {formula}")
+    of_measures = [parse(f"{name} ~ {formula}") for name in measures]
+    parsed, measures = of_measures[0], [of_measure.response for of_measure in of_measures]
     if parsed.bars:
         raise FormulaError(
             f'{formula!r}: a sweep reads random effects in mgcv\'s notation, s(subject, bs="re") '
             'and s(subject, x, bs="re"), which are independent'
         )
-    readings = parsed.compute(readings, {})
+    for of_measure in of_measures:
+        readings = of_measure.compute(readings, {})
     # Measures on another scale than ms (logarithms, say) are accepted too.
     timed = any(name.endswith("_ms") for name in readings.columns)
     readings = check_readings(readings if timed else readings.assign(none_ms=np.nan))

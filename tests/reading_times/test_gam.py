@@ -74,6 +74,10 @@ def test_smooths_get_the_defaults_of_mgcv():
         ("y ~ s(a, b)", "te\\(x, z\\)"),
         ("y ~ te(a)", "at least two"),
         ("y ~ s(a) + te(a, b)", "overlap"),
+        ("y ~ te(a, b) + ti(a, c)", "overlap"),
+        ("y ~ s(a) + ti(a)", "overlap"),
+        ("y ~ ti(a, b, by=c)", "no by="),
+        ("y ~ a + offset(poly(b, 2))", "several"),
         ("y ~ s(a) + s(a, k=5)", "twice"),
         ("y ~ s(a, k=2)", "at least 3"),
     ],
@@ -337,11 +341,18 @@ def test_pygam_says_what_it_leaves_out_and_comes_near(frame):
         ({}, "log(z - 99)", "no finite value in 600 of 600"),
         ({"y_ms": lambda t: t["y_ms"].astype(str)}, "x", "not numbers"),
         ({"y_ms": np.nan}, "x", "missing in all"),
+        ({}, "x + offset(g)", "'g' is an offset but holds"),
     ],
 )
 def test_bad_input_is_named_with_what_to_do(frame, change, terms, says):
     with pytest.raises(FrameError, match=says), np.errstate(divide="ignore"):
         reading.fit(frame.assign(**change), f"y_ms ~ {terms}")
+
+
+def test_weights_that_are_no_positive_numbers_are_named(frame):
+    for weights in (frame["x"], frame["g"], frame["z"].where(frame.index > 0)):
+        with pytest.raises(FrameError, match="'w' are no positive numbers in .* of 600 rows"):
+            reading.fit(frame.assign(w=weights), "y_ms ~ x", weights="w")
 
 
 def test_a_person_with_one_row_and_a_measure_in_seconds_are_warned_of(frame):

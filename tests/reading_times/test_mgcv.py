@@ -6,6 +6,8 @@ import threading
 import numpy as np
 import pytest
 from conftest import absent
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from psychlm import reading_times as reading
 from psychlm.corpora import reading_times as corpora
@@ -182,6 +184,84 @@ def test_smooths_by_another_variable_and_expressions_agree_with_gam(simulated, f
         compare_optimum(simulated.assign(old=old), formula, method)
 
 
+TERMS = st.sampled_from(
+    [
+        "ti(length_chars, log_frequency)",
+        "s(length_chars, k=5) + s(log_frequency, k=5) + ti(length_chars, log_frequency, k=4)",
+        "ti(length_chars) + ti(position) + ti(length_chars, position, k=c(3, 4))",
+        "ti(length_chars, log_frequency, position, k=3)",
+        's(log_frequency, bs="cr", k=6) + scale(bits):prev_fixated',
+        'te(length_chars, log_frequency, k=3) + s(subject, bs="re")',
+    ]
+)
+TWO_OFFSETS = " + offset(log(position)) + offset(bits)"
+OFFSETS = st.sampled_from(["", " + offset(bits)", TWO_OFFSETS])
+
+
+@settings(max_examples=12, deadline=None, derandomize=True)
+@given(
+    terms=TERMS,
+    offset=OFFSETS,
+    response=st.sampled_from(["gaze_ms", "log(gaze_ms)"]),
+    weights=st.sampled_from([None, "n_read"]),
+    method=st.sampled_from(["REML", "ML"]),
+)
+def test_offsets_weights_and_interactions_agree_with_gam(
+    simulated, terms, offset, response, weights, method
+):
+    n_read = np.random.default_rng(2).integers(1, 30, len(simulated))
+    frame = simulated.assign(n_read=n_read)
+    formula = f"{response} ~ {terms}{offset}"
+    options = {"method": method, "weights": weights, "tolerance": 1e-9}
+    ours = reading.fit(frame, formula, **options)
+    one = formula.replace(TWO_OFFSETS, " + offset(I(log(position) + bits))")
+    theirs = reading.fit(frame, one, backend="mgcv", **options)
+    deviation = float(ours.residuals.std())
+    for name in ("loglik", "criterion", "aic", "edf"):
+        assert getattr(ours, name) == pytest.approx(getattr(theirs, name), abs=0.02), name
+    for name in ("r_squared", "deviance_explained"):
+        assert getattr(ours, name) == pytest.approx(getattr(theirs, name), abs=1e-4), name
+    assert ours.loglik_of_response == pytest.approx(theirs.loglik_of_response, abs=0.02)
+    assert (ours.residuals - theirs.residuals).abs().max() < PREDICTION * deviation
+    new = frame.head(20)
+    gap = ours.predict(new, se=True) - theirs.predict(new, se=True)
+    assert gap.abs().max(axis=None) < PREDICTION * deviation
+    for table in ("coefficients", "smooths"):
+        found, expected = (getattr(fit.summary(), table) for fit in (ours, theirs))
+        assert list(found.index) == list(expected.index)
+        assert np.allclose(found["p"], expected["p"], atol=2e-3), table
+
+
+def test_weights_beside_random_effects_in_its_notation_agree_with_lme4(simulated):
+    frame = simulated.assign(n_read=np.arange(len(simulated)) % 7 + 1.0)
+    formula = "gaze_ms ~ bits + offset(position) + (1 | subject)"
+    ours, theirs = (
+        reading.fit(frame, formula, backend=name, weights="n_read") for name in ("native", "lme4")
+    )
+    assert ours.loglik == pytest.approx(theirs.loglik, abs=1e-4)
+    assert np.allclose(ours.coefficients["estimate"], theirs.coefficients["estimate"], rtol=1e-4)
+    assert np.allclose(ours.variance_components, theirs.variance_components, rtol=5e-3)
+
+
+@pytest.mark.parametrize("offset", ["", " + offset(I(position / 500))"])
+def test_gains_of_lognormal_times_in_a_sweep_are_those_of_gam(simulated, offset):
+    baseline = f"s(length_chars, k=5) + ti(length_chars, log_frequency, k=3){offset}"
+    frame = simulated.dropna(subset=["gaze_ms", "total_ms"])
+    bits = frame[[*KEYS, "bits"]].drop_duplicates(KEYS)
+    measures = ["log(gaze_ms)", "log(total_ms)", "total_ms"]
+    rows = reading.delta_loglik(
+        frame.drop(columns=["bits", "prev_bits"]), bits, measures, baseline, lags=0, folds=None
+    )
+    assert list(rows["measure"]) == measures
+    for row in rows.itertuples():
+        pair = [
+            reading.fit(frame, f"{row.measure} ~ {baseline}{more}", backend="mgcv")
+            for more in ("", " + bits")
+        ]
+        gain = pair[1].loglik_of_response - pair[0].loglik_of_response
+        assert row.gain == pytest.approx(gain, abs=GAIN)
+
+
 def test_predictions_for_new_words_agree_with_gam_also_beyond_the_knots(simulated):
     mixed = simulated["log_frequency"] + 0.3 * simulated["prev_log_frequency"]
     frame = simulated.assign(mixed=mixed)
@@ -224,6 +304,12 @@ def test_warnings_and_errors_of_r_become_those_of_python(simulated):
         reading.fit(simulated, "gaze_ms ~ s(length_chars, k=200)", backend="mgcv")
     with pytest.raises(FrameError, match="not found in the data"):
         reading.fit(simulated, "gaze_ms ~ s(nothing)", backend="mgcv")
+
+
+def test_several_offsets_are_refused_since_mgcv_counts_one(simulated):
+    with pytest.raises(FrameError, match="one offset of several"):
+        formula = "gaze_ms ~ s(position) + offset(bits) + offset(prev_bits)"
+        reading.fit(simulated, formula, backend="mgcv")
 
 
 def test_missing_r_says_how_to_install_it(monkeypatch, simulated):
