@@ -15,6 +15,7 @@ import unicodedata
 import warnings
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import pairwise
 from typing import Any
 
@@ -342,11 +343,17 @@ def begins_with_space(tokenizer: Any) -> NDArray[np.bool_] | None:
     word is the first character of its first token. WordPiece (BERT) and end-of-word (XLM)
     tokenizers do not.
     """
+    return _begins_with_space(tokenizer, len(tokenizer))
+
+
+@lru_cache(maxsize=4)  # the whole vocabulary is read, and every call of a model asks for it
+def _begins_with_space(tokenizer: Any, n_tokens: int) -> NDArray[np.bool_] | None:
+    """Return what :func:`begins_with_space` does, once for a tokenizer of so many tokens."""
     if not getattr(tokenizer, "is_fast", False):
         return None
     decoder = json.loads(tokenizer.backend_tokenizer.to_str())["decoder"] or {}
     kinds = json.dumps(decoder, ensure_ascii=False)
-    pieces = tokenizer.convert_ids_to_tokens(range(len(tokenizer)))
+    pieces = tokenizer.convert_ids_to_tokens(range(n_tokens))
     if '"ByteLevel"' in kinds:
         # GPT-2 writes printable bytes as themselves and the others as characters from 256 on
         # (Radford et al. 2019)
