@@ -119,7 +119,7 @@ def on_files(files: Files, config: Any) -> Files:
     lines = [
         "# Reference",
         "",
-        "The functions that most analyses call, by task; below, all modules, one page a sub-package.",
+        "The functions that most analyses call, by task; below, one page for each sub-package.",
         "",
         *by_task(),
         "## All modules",

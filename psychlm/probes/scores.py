@@ -81,8 +81,9 @@ def instance_accuracy(
     --------
     >>> items = pd.DataFrame({"item_id": ["a1", "a2", "b1"], "cluster": ["a", "a", "b"]})
     >>> correct = pd.Series({"a1": 1.0, "a2": 0.0, "b1": 1.0})
-    >>> instance_accuracy(items.assign(probe="isa"), correct, "probe").loc["isa", "accuracy"].round(3)
-    np.float64(0.667)
+    >>> table = instance_accuracy(items.assign(probe="isa"), correct, "probe")
+    >>> table["accuracy"].round(3).to_dict()
+    {'isa': 0.667}
     """
     from statsmodels.stats.proportion import proportion_confint
 
