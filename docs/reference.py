@@ -1,4 +1,6 @@
-"""MkDocs hook: one reference page per sub-package and module, with its public names."""
+"""MkDocs hook: one reference page per sub-package and module, with its public names, and a first
+page of the functions that most analyses call, by task.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +11,29 @@ from typing import Any
 from mkdocs.structure.files import File, Files
 
 PACKAGE = Path(__file__).resolve().parents[1] / "psychlm"
+TASKS = {
+    "Read texts, items and answers": (
+        "data.path corpora.read_items corpora.read_experiment corpora.reading_times.from_csv "
+        "corpora.reading_times.from_long frames.read_responses frames.read_answers"
+    ),
+    "Score texts with a model": "lm.load lm.wrap lm.surprisal lm.surprisals lm.minimal_pairs",
+    "Let models answer items": "lm.evaluate lm.choice_logprobs lm.fine_tune crowds.train_crowd",
+    "Perturb and build items": "probes.confusion.perturb probes.wordnet_qa.write",
+    "Describe a test": (
+        "ctt.difficulty ctt.item_rest_correlation ctt.distractors ctt.cronbach_alpha "
+        "ctt.cluster_items"
+    ),
+    "Fit an item response model": "irt.fit irt.score irt.m2 irt.s_x2 irt.link",
+    "Improve or shorten a test": (
+        "irt.flag_items irt.dif_likelihood_ratio irt.adaptive_test irt.short_form"
+    ),
+    "Model reading times": (
+        "reading_times.fit reading_times.delta_loglik reading_times.quality "
+        "reading_times.power_curve"
+    ),
+    "Compare, with uncertainty": "comparison.compare stats.bootstrap stats.holm",
+    "Report": "report.begin report.table report.say report.verdict",
+}
 
 
 def sub_packages() -> dict[str, list[str]]:
@@ -37,6 +62,31 @@ def exported(package: str) -> set[str]:
     names = {alias.name for node in imports for alias in node.names}
     modules = {str(node.module).rpartition(".")[2] for node in imports}
     return names - modules
+
+
+def summary(name: str) -> str:
+    """Return the first line of a function's docstring; the function by its public name."""
+    parent, _, function = name.rpartition(".")
+    module = f"psychlm.{parent}"
+    for node in ast.walk(_tree(module)):
+        if isinstance(node, ast.ImportFrom) and function in [alias.name for alias in node.names]:
+            module = str(node.module)
+    for node in _tree(module).body:
+        # overloads have no docstring
+        if isinstance(node, ast.FunctionDef) and node.name == function and ast.get_docstring(node):
+            return str(ast.get_docstring(node)).partition("\n\n")[0].replace("\n", " ")
+    raise LookupError(f"TASKS names psychlm.{name}, and {module} has no such function")
+
+
+def by_task() -> list[str]:
+    """Return the lines of the first page that name functions by task."""
+    lines: list[str] = []
+    for task, names in TASKS.items():
+        lines += [f"## {task}", ""]
+        for name in names.split():
+            lines.append(f"- [`{name}`]({name.partition('.')[0]}.md): {summary(name)}")
+        lines.append("")
+    return lines
 
 
 def page(package: str, modules: list[str]) -> str:
@@ -69,12 +119,15 @@ def on_files(files: Files, config: Any) -> Files:
     lines = [
         "# Reference",
         "",
-        "One page per sub-package, from the docstrings in the code.",
+        "The functions that most analyses call, by task; below, one page for each sub-package.",
+        "",
+        *by_task(),
+        "## All modules",
         "",
     ]
     for name, modules in sub_packages().items():
-        summary = (ast.get_docstring(_tree(modules[0])) or "").partition("\n")[0]
-        lines.append(f"- [`psychlm.{name}`]({name}.md): {summary}")
+        first = (ast.get_docstring(_tree(modules[0])) or "").partition("\n")[0]
+        lines.append(f"- [`psychlm.{name}`]({name}.md): {first}")
         files.append(File.generated(config, f"reference/{name}.md", content=page(name, modules)))
     files.append(File.generated(config, "reference/index.md", content="\n".join(lines) + "\n"))
     return files

@@ -185,6 +185,11 @@ def path(name: str) -> Path:
         If the dataset is nowhere on this machine and cannot be fetched.
     ChecksumError
         If what was found or fetched is not the registered file.
+
+    Examples
+    --------
+    >>> path("laverghetta2021/human_panel").suffix
+    '.csv'
     """
     _asked[name] = None
     file = verify(name) or fetch(name)
@@ -419,6 +424,11 @@ def published(name: str) -> pd.DataFrame:
     ----------
     name : str
         A file of ``data/published/`` without its suffix, for instance ``"laverghetta2021.table1"``.
+
+    Examples
+    --------
+    >>> published("laverghetta2021.table1").columns.tolist()
+    ['category', 'population', 'r', 'p', 'source']
     """
     tables = folder() / "published"
     file = tables / f"{name}.csv"

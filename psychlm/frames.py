@@ -130,6 +130,11 @@ def check_responses(responses: pd.DataFrame, *, ratings: bool = False) -> pd.Dat
     FrameError
         If the frame is empty; a person or an item has no name or occurs twice; a column holds
         text; a value is neither 0, 1 nor NaN; or a person or an item has no answers at all.
+
+    Examples
+    --------
+    >>> check_responses(pd.DataFrame({"q1": [True, False]}, index=["ann", "bob"])).loc["ann", "q1"]
+    np.float64(1.0)
     """
     if not isinstance(responses, pd.DataFrame):
         kind = type(responses).__name__
@@ -260,6 +265,15 @@ def read_responses(
         If the file is of no such layout (the message has the header that was expected and the one
         that is there), two of its columns share a name, it lacks a named column, or it breaks the
         contract of responses.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     file = Path(folder) / "answers.csv"
+    ...     _ = file.write_text("student,q1,q2\\nann,1,0\\nbob,1,1\\n")
+    ...     read_responses(file).mean().to_dict()
+    {'q1': 1.0, 'q2': 0.5}
     """
     level = "ratings" if ratings else "binary"
     answers = read_answers(path, items=items, drop=drop, level=level, key=key, missing=missing)
@@ -598,6 +612,12 @@ def check_items(items: pd.DataFrame, *, distinct: bool = True) -> pd.DataFrame:
     ------
     FrameError
         If a column is missing, an item occurs twice, or its prompt, choices or answer are wrong.
+
+    Examples
+    --------
+    >>> items = pd.DataFrame({"item_id": ["q1"], "prompt": ["2 + 2 ="], "answer": ["1"]})
+    >>> check_items(items.assign(choices=[["3", "4"]]))["answer"].tolist()
+    [1]
     """
     containers = list | tuple | set | dict | np.ndarray
     if "item_id" in items and items["item_id"].map(lambda name: isinstance(name, containers)).any():
@@ -650,6 +670,12 @@ def check_words(words: pd.DataFrame, *, whole_texts: bool = True) -> pd.DataFram
     -----
     RuntimeWarning
         If the words of a text are not numbered 1, 2, 3, ...
+
+    Examples
+    --------
+    >>> words = pd.DataFrame({"text_id": [1, 1], "word_id": ["1", "2"], "word": ["Good", "day."]})
+    >>> check_words(words)["word_id"].tolist()
+    [1, 2]
     """
     checked = check_rows(words, ["text_id", "word_id"], ["word"], "words")
     wordless = ~checked["word"].map(lambda word: isinstance(word, str) and word != "")
@@ -682,6 +708,12 @@ def check_readings(readings: pd.DataFrame) -> pd.DataFrame:
     FrameError
         If a column or an id is missing, a row occurs twice, no measure is there or one has times
         that are zero or negative.
+
+    Examples
+    --------
+    >>> readings = pd.DataFrame({"subject": ["s1"], "text_id": ["t"], "word_id": [1]})
+    >>> check_readings(readings.assign(gaze_ms=210.0))["gaze_ms"].tolist()
+    [210.0]
     """
     checked = check_rows(readings, ["subject", "text_id", "word_id"], [], "readings")
     measures = [column for column in readings.columns if column.endswith("_ms")]

@@ -38,6 +38,11 @@ def items(
     DataFrame, indexed by ``item``
         Columns ``a`` (slope, per logit), ``b`` (difficulty, logits), ``c`` (guessing) and, if the
         model has upper asymptotes, ``u``; of polytomous items ``a``, ``b1``, ``b2``, ...
+
+    Examples
+    --------
+    >>> items(3, rng=np.random.default_rng(0)).columns.tolist()
+    ['a', 'b', 'c']
     """
     known = model_named(model)
     if names is None:

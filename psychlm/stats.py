@@ -93,6 +93,14 @@ def bootstrap(
     ValueError
         If a frame has fewer than two persons, two share some of their named columns but not all, or
         the statistic is NaN in every resample.
+
+    Examples
+    --------
+    >>> responses = pd.DataFrame({"q1": [0, 1, 1, 1], "q2": [0, 0, 1, 1]}, dtype=float)
+    >>> rng = np.random.default_rng(0)
+    >>> interval = bootstrap(lambda x: x.mean(axis=(-2, -1)), responses, rng=rng, n_boot=99)
+    >>> interval.estimate, bool(interval.low < 0.625 < interval.high)
+    (0.625, True)
     """
     responses = tuple(_same_columns(responses))
     sizes = [len(frame) for frame in responses]
@@ -347,6 +355,11 @@ def likelihood_ratio(loglik0: float, loglik1: float, df: int) -> LikelihoodRatio
     RuntimeWarning
         If the larger model fits worse: it cannot at its optimum, so one of the two has not
         converged. The negative chi2 is returned as it is, with p = 1.
+
+    Examples
+    --------
+    >>> round(likelihood_ratio(-105.0, -100.0, df=2).p, 4)
+    0.0067
     """
     if df < 1:
         raise ValueError(f"the larger model needs more parameters, but df is {df}: swapped?")

@@ -4,6 +4,7 @@ import doctest
 import importlib
 import json
 import os
+import pkgutil
 import re
 import runpy
 import shutil
@@ -132,6 +133,16 @@ def test_the_site_asks_nothing_of_the_network(site):
         assert not re.findall(
             r"(?:url\(|@import )[\"']?(?:https?:)?//", sheet.read_text(encoding="utf-8")
         ), sheet
+
+
+def test_the_first_page_of_the_reference_names_forty_functions_that_are_there_with_an_example():
+    reference = runpy.run_path(str(ROOT / "docs" / "reference.py"))
+    names = " ".join(reference["TASKS"].values()).split()
+    assert len(set(names)) == len(names)
+    assert 35 <= len(names) <= 45
+    assert all(reference["summary"](name).endswith(".") for name in names)
+    functions = {name: pkgutil.resolve_name(f"psychlm.{name}") for name in names}
+    assert [name for name, function in functions.items() if ">>> " not in function.__doc__] == []
 
 
 def test_every_public_module_with_something_to_say_is_in_the_reference(site):

@@ -438,6 +438,13 @@ def write_arc(items: pd.DataFrame, path: str | Path) -> Path:
     """Write items in ARC's layout, one JSON object per line; other columns follow ARC's.
 
     Choices are labelled A to Z, or with numbers where there are more.
+
+    >>> import tempfile
+    >>> items = pd.DataFrame({"item_id": ["q1"], "prompt": ["2 + 2 ="], "answer": [1]})
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     file = write_arc(items.assign(choices=[["3", "4"]]), Path(folder) / "items.jsonl")
+    ...     read_arc(file)["choices"].tolist()
+    [['3', '4']]
     """
     items = frames.check_items(items)
     path = Path(path)

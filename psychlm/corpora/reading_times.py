@@ -199,6 +199,16 @@ def from_csv(words: str | Path, readings: str | Path) -> Corpus:
     FrameError
         If a column is missing, a row occurs twice or has more cells than the header, or a word was
         read that is not among the words.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     words, readings = Path(folder) / "words.csv", Path(folder) / "readings.csv"
+    ...     _ = words.write_text("text_id,word_id,word\\nt,1,Good\\nt,2,day.\\n")
+    ...     _ = readings.write_text("subject,text_id,word_id,gaze_ms\\ns1,t,1,210\\ns1,t,2,250\\n")
+    ...     from_csv(words, readings).readings["gaze_ms"].tolist()
+    [210, 250]
     """
     text = {"text_id": str, "word": str, "subject": str}
     word_table, reading_table = (

@@ -135,6 +135,15 @@ def train_crowd(
     ------
     ConnectionError, MemoryError
         If no cluster answers at the address, or its workers run out of memory.
+
+    Examples
+    --------
+    >>> import torch
+    >>> x = torch.randn(60, 4, generator=torch.Generator().manual_seed(0))
+    >>> y = (x[:, 0] > 0).int()
+    >>> crowd = train_crowd("encoder", x, y, x[:10], y[:10], n_models=3, n_epochs=2, device="cpu")
+    >>> crowd.responses.shape
+    (3, 10)
     """
     labels = np.asarray(targets)
     sizes = {key: options.pop(key) for key in ("size", "hidden", "tanh_layers") if key in options}

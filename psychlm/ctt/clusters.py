@@ -52,6 +52,14 @@ def cluster_items(
     Laverghetta et al. (2021), section 5.1, with FasterPAM (Schubert & Rousseeuw 2021) started from
     PAM's BUILD, so equal responses give equal clusters. The authors' own search differs: see
     :func:`psychlm.ctt.cluster_items_by_restarts`.
+
+    Examples
+    --------
+    >>> rng = np.random.default_rng(0)
+    >>> responses = pd.DataFrame(rng.integers(0, 2, (50, 3)), columns=["q1", "q2", "q3"])
+    >>> responses = responses.join(responses.add_suffix("_copy"))
+    >>> cluster_items(responses).labels.tolist()
+    [1, 2, 3, 1, 2, 3]
     """
     from kmedoids import fasterpam
     from sklearn.metrics import silhouette_score
@@ -109,6 +117,14 @@ def cluster_items_by_restarts(
     The program is processHumanResults.py of the authors' repository, with the alternating method of
     scikit-learn-extra (Park & Jun 2009). Alternating stops in many local optima, among which the
     silhouette chooses; Table 2 of the paper depends on it.
+
+    Examples
+    --------
+    >>> rng = np.random.default_rng(0)
+    >>> responses = pd.DataFrame(rng.integers(0, 2, (50, 3)), columns=["q1", "q2", "q3"])
+    >>> responses = responses.join(responses.add_suffix("_copy"))
+    >>> cluster_items_by_restarts(responses, rng=rng, restarts=5).labels.tolist()
+    [1, 2, 3, 1, 2, 3]
     """
     r = inter_item_correlation(check_size(responses, 4)).fillna(0)
     distance, n_items = 1 - r.to_numpy(), len(r)
@@ -202,6 +218,12 @@ def cluster_agreement(
     Notes
     -----
     Laverghetta et al. (2021), section 5.1, Table 2.
+
+    Examples
+    --------
+    >>> a, b = pd.Series([1, 1, 2, 2]), pd.Series([5, 5, 7, 7])
+    >>> round(cluster_agreement(a, b).r, 4)
+    1.0
     """
     from scipy.stats import pearsonr
 

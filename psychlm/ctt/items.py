@@ -65,6 +65,12 @@ def inter_item_correlation(responses: pd.DataFrame) -> pd.DataFrame:
     DataFrame, shape (n_items, n_items)
         NaN where the correlation is undefined: for an item that everyone answered alike (on the
         diagonal too), and for a pair in which an item does not vary among those who answered both.
+
+    Examples
+    --------
+    >>> responses = pd.DataFrame({"q1": [0, 0, 1, 1], "q2": [0, 1, 1, 1], "q3": [0, 0, 0, 1]})
+    >>> inter_item_correlation(responses).loc["q1", "q2"].round(4)
+    np.float64(0.5774)
     """
     checked = check_size(responses)
     n, right, both = pair_counts(checked)
@@ -213,14 +219,24 @@ def cronbach_alpha(responses: pd.DataFrame) -> float:
 
 
 def alpha_if_deleted(responses: pd.DataFrame) -> pd.Series:
-    """Return Cronbach's alpha of the test without each item in turn (at least three items)."""
+    """Return Cronbach's alpha of the test without each item in turn (at least three items).
+
+    >>> responses = pd.DataFrame({"q1": [0, 0, 1, 1], "q2": [0, 1, 1, 1], "q3": [0, 0, 0, 1]})
+    >>> alpha_if_deleted(responses).round(3).to_dict()
+    {'q1': 0.5, 'q2': 0.727, 'q3': 0.727}
+    """
     checked = check_size(responses, 3, ratings=True)
     alphas = [_alpha(_covariances(checked.drop(columns=item))) for item in checked]
     return pd.Series(alphas, index=checked.columns, name="alpha_if_deleted")
 
 
 def standard_error_of_measurement(responses: pd.DataFrame) -> float:
-    """Return s sqrt(1 - alpha), in points of the sum score, whose standard deviation is s."""
+    """Return s sqrt(1 - alpha), in points of the sum score, whose standard deviation is s.
+
+    >>> responses = pd.DataFrame({"q1": [0, 0, 1, 1], "q2": [0, 1, 1, 1], "q3": [0, 0, 0, 1]})
+    >>> round(standard_error_of_measurement(responses), 4)
+    0.6455
+    """
     covariances = _covariances(check_size(responses, ratings=True))
     return float(np.sqrt(covariances.sum() * (1 - _alpha(covariances))))
 
@@ -254,6 +270,12 @@ def split_half(
     -----
     r follows from the pairwise covariances C of the items: with h = 1 for the items of one half
     and g = 1 - h, r = h'Cg / sqrt(h'Ch g'Cg), the correlation of the halves' sum scores.
+
+    Examples
+    --------
+    >>> responses = pd.DataFrame({"q1": [0, 0, 1, 1], "q2": [0, 1, 1, 1], "q3": [0, 0, 0, 1]})
+    >>> round(split_half(responses), 4)
+    0.6861
     """
     checked = check_size(responses, ratings=True)
     first = (np.arange(checked.shape[1])[None] % 2 == 0).astype(np.float64)
@@ -298,6 +320,12 @@ def fleiss_kappa(labels: pd.DataFrame) -> pd.Series:
     ------
     FrameError
         If an item has fewer than two labels, or only one label was ever given.
+
+    Examples
+    --------
+    >>> labels = pd.DataFrame({"i1": ["a", "a", "b"], "i2": ["b", "b", "b"]})
+    >>> fleiss_kappa(labels).round(3).to_dict()
+    {'a': 0.25, 'b': 0.25, 'overall': 0.25}
     """
     counts = labels.apply(pd.Series.value_counts).fillna(0).T.sort_index(axis=1)
     n = counts.sum(axis=1)

@@ -65,6 +65,14 @@ def smallest_subset(
     -----
     Laverghetta et al. (2021, section 6) ask which models to run where one cannot run 240. ``low``
     and ``high`` are 2.5 and 97.5 % quantiles over splits (and draws).
+
+    Examples
+    --------
+    >>> rng = np.random.default_rng(0)
+    >>> responses = pd.DataFrame(rng.integers(0, 2, (20, 8)))
+    >>> result = smallest_subset(responses, rng=rng, sizes=[5, 20], n_splits=2, n_random=2)
+    >>> result.smallest.loc["difficulty", "greedy"]
+    np.float64(20.0)
     """
     checked = check_size(responses, 6)
     incomplete = checked.columns[checked.isna().any()]

@@ -72,6 +72,13 @@ def m2(fit: IRTFit | ModelTables, responses: pd.DataFrame) -> M2Fit:
     Maydeu-Olivares & Joe (2006), Psychometrika 71, 713-732, equation 13; Cai & Hansen (2013),
     British Journal of Mathematical and Statistical Psychology 66, 245-276, for M2*, TLI and CFI;
     Browne & Cudeck (1992), equation 7, for the interval of the RMSEA.
+
+    Examples
+    --------
+    >>> from psychlm import corpora, irt
+    >>> lsat = corpora.lsat6()
+    >>> m2(irt.fit(lsat, "1PL"), lsat).df
+    9
     """
     tables = ModelTables.from_fit(fit)
     x = tables.response_array(responses)

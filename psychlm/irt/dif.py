@@ -467,6 +467,14 @@ def dif_likelihood_ratio(
     References
     ----------
     Thissen, Steinberg & Wainer (1993), in Holland & Wainer (eds.), Differential Item Functioning.
+
+    Examples
+    --------
+    >>> from psychlm import corpora, irt
+    >>> lsat = corpora.lsat6()
+    >>> group = ["a", "b"] * 500
+    >>> dif_likelihood_ratio(lsat, group, model="1PL").items["df"].tolist()
+    [1, 1, 1, 1, 1]
     """
     form = model_named(model).form
     checked = check_responses(responses) if form.dichotomous else responses

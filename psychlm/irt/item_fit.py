@@ -72,6 +72,13 @@ def s_x2(
     ----------
     Orlando & Thissen (2000), Applied Psychological Measurement 24, 50-64, equation 9; Kang & Chen
     (2008), Journal of Educational Measurement 45, 391-406, for several categories.
+
+    Examples
+    --------
+    >>> from psychlm import corpora, irt
+    >>> lsat = corpora.lsat6()
+    >>> s_x2(irt.fit(lsat, "1PL"), lsat).columns.tolist()
+    ['s_x2', 'df', 'rmsea', 'p', 'n_persons']
     """
     tables = ModelTables.from_fit(fit)
     x = tables.response_array(responses)

@@ -273,6 +273,14 @@ def score(
     ------
     FrameError
         If responses are malformed or hold items whose parameters are not given.
+
+    Examples
+    --------
+    >>> from psychlm import corpora, irt
+    >>> lsat = corpora.lsat6()
+    >>> fit = irt.fit(lsat, "2PL")
+    >>> score(fit.items, lsat.iloc[:2]).columns.tolist()
+    ['theta', 'se']
     """
     method = method.lower()
     if method not in METHODS:

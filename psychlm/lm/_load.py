@@ -216,6 +216,12 @@ def wrap(
     ------
     ModelError
         If the kind is unknown, or model and tokenizer do not belong together.
+
+    Examples
+    --------
+    >>> opened = load("default", device="cpu")
+    >>> wrap(opened.network, opened.tokenizer, name="mine").kind
+    'causal'
     """
     if kind is not None and kind not in get_args(Kind):
         raise ModelError(f"kind {kind!r} is unknown; choose one of {list(get_args(Kind))}")
@@ -545,6 +551,9 @@ def context_tokens(network: Any, tokenizer: Any) -> int:
 def fingerprint(folder: Path) -> str:
     """Return ``sha256:`` and the hash of all files of a checkpoint but documentation and code,
     which are not read; the hash of the GGUF file where the checkpoint was converted from one.
+
+    >>> fingerprint(DEFAULT_FOLDER)[:7]
+    'sha256:'
     """
     if folder.parent == converted_models():
         return f"sha256:{folder.name}"

@@ -255,6 +255,14 @@ def choice_logprobs(
     RuntimeWarning
         If prompts were cut, the tokenizer does not know characters of choices, or it joins a choice
         with its prompt.
+
+    Examples
+    --------
+    >>> items = pd.DataFrame({"item_id": ["q1"], "prompt": ["The old man"], "answer": [0]})
+    >>> items["choices"] = [[" sat down.", " of of of."]]
+    >>> scores = choice_logprobs(items, "default", cache=False)
+    >>> scores.shape, bool((scores < 0).all(axis=None))
+    ((1, 2), True)
     """
     from psychlm.lm import _choice_scores as columns
     from psychlm.lm._load import LanguageModel, ModelError, check_limit
@@ -423,6 +431,13 @@ def evaluate(items: pd.DataFrame, models: Any, **options: Any) -> Evaluation:
     ModelError
         As :func:`choice_logprobs`. The scores of the models before are in the cache, and a second
         call resumes there.
+
+    Examples
+    --------
+    >>> items = pd.DataFrame({"item_id": ["q1"], "prompt": ["The old man"], "answer": [0]})
+    >>> items["choices"] = [[" sat down.", " of of of."]]
+    >>> evaluate(items, "default", cache=False).predictions.loc["default", "q1"] in (0, 1)
+    True
     """
     items = check_items(items)
     if isinstance(models, (str, Path)) or hasattr(models, "network"):

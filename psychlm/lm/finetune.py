@@ -209,6 +209,11 @@ def fine_tune(
     ModelError
         If the encoder cannot be opened, ``out`` holds another run, or a limit is no whole number
         from 1 on.
+
+    Examples
+    --------
+    >>> tuned = fine_tune(items, "bundled", folder="tuned")  # doctest: +SKIP
+    >>> lm.evaluate(test_items, tuned.model)  # doctest: +SKIP
     """
     if regime not in get_args(Regime):
         raise ModelError(f"regime {regime!r} is unknown; choose one of {list(get_args(Regime))}")

@@ -76,6 +76,14 @@ def instance_accuracy(
     -------
     DataFrame
         ``n_questions``, ``n_clusters``, ``accuracy``, ``low``, ``high``.
+
+    Examples
+    --------
+    >>> items = pd.DataFrame({"item_id": ["a1", "a2", "b1"], "cluster": ["a", "a", "b"]})
+    >>> correct = pd.Series({"a1": 1.0, "a2": 0.0, "b1": 1.0})
+    >>> table = instance_accuracy(items.assign(probe="isa"), correct, "probe")
+    >>> table["accuracy"].round(3).to_dict()
+    {'isa': 0.667}
     """
     from statsmodels.stats.proportion import proportion_confint
 
@@ -122,6 +130,13 @@ def cluster_accuracy(
         (Wilson), and ``if_independent``: the accuracy expected if as many right answers fell on
         questions at random, mean over clusters of accuracy to the power of the cluster's size.
         Above it, errors occur together.
+
+    Examples
+    --------
+    >>> items = pd.DataFrame({"item_id": ["a1", "a2", "b1"], "cluster": ["a", "a", "b"]})
+    >>> correct = pd.Series({"a1": 1.0, "a2": 0.0, "b1": 1.0})
+    >>> cluster_accuracy(items.assign(probe="isa"), correct).loc["isa", "accuracy"]
+    np.float64(0.5)
     """
     from statsmodels.stats.proportion import proportion_confint
 

@@ -481,6 +481,10 @@ def write(items: pd.DataFrame, folder: str | Path, header: dict[str, Any]) -> li
     -------
     list of Path
         The files written, the manifest first.
+
+    Examples
+    --------
+    >>> write(built.items, "probes", built.header())  # doctest: +SKIP
     """
     items, folder = check_items(items), Path(folder)
     if missing := [column for column in ("probe", "split") if column not in items.columns]:

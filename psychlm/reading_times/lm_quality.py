@@ -71,6 +71,14 @@ def quality(
     ------
     FrameError
         If a column is missing, or the two frames do not hold the same words.
+
+    Examples
+    --------
+    >>> words = pd.DataFrame({"text_id": "t", "word_id": range(1, 7), "word": list("abcdef")})
+    >>> words["cloze_surprisal_bits"] = [1.0, 2.0, 3.0, 4.0, 5.0, 7.0]
+    >>> bits = words[["text_id", "word_id"]].assign(gpt2=[1.5, 2.0, 2.5, 5.0, 5.5, 6.0])
+    >>> float(quality(words, bits)["perplexity"].round(2).iloc[0])
+    13.45
     """
     keys, cloze = ["text_id", "word_id"], "cloze_surprisal_bits"
     names = [c for c in surprisals.columns if c not in (*keys, "word")]
