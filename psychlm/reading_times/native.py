@@ -379,7 +379,7 @@ def fit(
     )
 
 
-def explained_shares(model: Native, y: Floats) -> dict[str, float]:
+def explained_shares(model: Native, y: Floats) -> dict[str, Any]:
     """Return the adjusted share of the response's variance, and that of the deviance, as mgcv does.
 
     ``y`` is the response less the offset, from whose weighted mean the deviance is counted.
