@@ -206,13 +206,15 @@ def check(values: Mapping[str, Any], defaults: Mapping[str, Any], rules: Mapping
             raise ValueError(no_parameter(name, values))
     for name, value in values.items():
         check_type(name, value, defaults[name])
-        asked = rules.get(name, ())
-        asked = asked if isinstance(asked, tuple) else (asked,)
-        sized = isinstance(value, (list, dict, str)) and not any(r.of == "whole" for r in asked)
+        rules_of_name = rules.get(name, ())
+        rules_of_name = rules_of_name if isinstance(rules_of_name, tuple) else (rules_of_name,)
+        sized = isinstance(value, (list, dict, str)) and not any(
+            r.of == "whole" for r in rules_of_name
+        )
         if sized and not value and defaults[name]:
             hint = f"for instance {name}={defaults[name]!r}"
             raise ValueError(f"{name}={value!r} should not be empty; {hint}")
-        for rule in asked:
+        for rule in rules_of_name:
             refused = [] if value is None else rule.refused(value)
             if refused and refused[0] is value:
                 raise ValueError(f"{name}={value!r} should be {rule.allowed}")

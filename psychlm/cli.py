@@ -76,8 +76,8 @@ class PlainErrors(click.Group):
             memory = re.search(NO_MEMORY, text)
             if memory or isinstance(error, MemoryError):
                 text, expected = f"out of memory; use fewer rows ({text or 'MemoryError'})", True
-            own = type(error).__module__.startswith("psychlm")
-            if not (expected or own) or os.environ.get("PSYCHLM_TRACEBACK"):
+            of_package = type(error).__module__.startswith("psychlm")
+            if not (expected or of_package) or os.environ.get("PSYCHLM_TRACEBACK"):
                 raise
         say(f"psychlm: {text}", err=True)
         sys.exit(1)
@@ -123,8 +123,8 @@ def escape_formulas(frame: pd.DataFrame) -> pd.DataFrame:
     import pandas as pd
 
     columns = []
-    for place, name in enumerate(frame.columns):
-        column = frame.iloc[:, place]
+    for position, name in enumerate(frame.columns):
+        column = frame.iloc[:, position]
         if not pd.api.types.is_numeric_dtype(column):
             column = column.map(
                 lambda cell: FORMULA.sub(r"'\g<0>", cell) if isinstance(cell, str) else cell
@@ -180,10 +180,14 @@ def doctor() -> None:
     """Show which optional parts are installed (GPU, R, WordNet, data ...), and what each adds."""
     from psychlm import doctor as parts
 
-    found = list(parts.examine())
-    rows = [["yes" if part.found else "no", part.name, part.detail, part.adds] for part in found]
+    optional_parts = list(parts.examine())
+    rows = [
+        ["yes" if part.found else "no", part.name, part.detail, part.adds]
+        for part in optional_parts
+    ]
     print_table(["", "part", "found, or how to get it", "what it adds"], rows)
-    say(f"\n{sum(part.found for part in found)} of {len(found)} optional parts are here.")
+    n_found = sum(part.found for part in optional_parts)
+    say(f"\n{n_found} of {len(optional_parts)} optional parts are here.")
 
 
 @main.group(name="data")
@@ -349,9 +353,9 @@ def irt_score(
     from psychlm import irt
 
     check_out(out, fit, responses)
-    known = irt.IRTFit.from_json(fit)
-    answers = read_responses(responses, columns, ratings=known.levels is not None)
-    abilities = known.score(answers, method)
+    fitted = irt.IRTFit.from_json(fit)
+    answers = read_responses(responses, columns, ratings=fitted.levels is not None)
+    abilities = fitted.score(answers, method)
     if out is None:
         say(abilities.to_csv(), nl=False)
     else:
@@ -635,8 +639,8 @@ def responses(
     items = corpora.read_items(source)
     persons: dict[str, Any] = {name: name for name in models}
     if labels is not None:
-        own, device = labels.split(","), options["device"]
-        persons = {name: lm.load_choice_model(name, device, labels=own) for name in models}
+        label_words, device = labels.split(","), options["device"]
+        persons = {name: lm.load_choice_model(name, device, labels=label_words) for name in models}
     options |= {"cache": not options.pop("no_cache"), "progress": sys.stderr.isatty()}
     if options["bos"] == "none":
         options["bos"] = None

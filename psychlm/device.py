@@ -102,7 +102,7 @@ def float_type(device: torch.device) -> torch.dtype:
 
 
 def free_bytes(device: torch.device, otherwise: int) -> int:
-    """Return the free memory of a CUDA GPU; ``otherwise`` on devices that do not tell."""
+    """Return the free memory of a CUDA GPU; ``otherwise`` on other devices."""
     import torch
 
     return torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else otherwise

@@ -186,8 +186,10 @@ def wright_map(theta: pd.Series, difficulty: pd.Series, *, ax: Axes | None = Non
         for name, value in difficulty.sort_values().items():
             column = int(np.argmax(np.append(reached + apart <= value, True)).clip(0, 3))
             reached[column] = value
-            place = (0.24 + 0.45 * column, value)
-            ticks.annotate(str(name), place, ha="right", va="center", size=LABEL_SIZE, color=colour)
+            text_position = (0.24 + 0.45 * column, value)
+            ticks.annotate(
+                str(name), text_position, ha="right", va="center", size=LABEL_SIZE, color=colour
+            )
     ax.annotate("items", (0.99, 0.99), xycoords="axes fraction", ha="right", va="top", color=colour)
     return ax
 
@@ -216,8 +218,8 @@ def item_curves(
     curves = pd.DataFrame(table @ category, theta, fit.items.index)
     if responses is not None:
         ability, group = _groups(fit, responses)
-    for place, item in enumerate(items):
-        colour, mark = CATEGORIES[place % len(CATEGORIES)], "osD^vP"[place % 6]
+    for number, item in enumerate(items):
+        colour, mark = CATEGORIES[number % len(CATEGORIES)], "osD^vP"[number % 6]
         shown = item if responses is None else None
         ax.plot(theta, curves[item], color=colour, label=shown)
         if responses is not None:
@@ -257,8 +259,8 @@ def option_curves(
         ax.plot(theta, curves[:, k], styles[k % 4], color=colour, label=f"{level:g}")
         if responses is not None:
             ability, group = _groups(fit, responses)
-            asked = responses[item].notna()
-            share = (responses[item] == level)[asked].groupby(group[asked]).mean()
+            answered = responses[item].notna()
+            share = (responses[item] == level)[answered].groupby(group[answered]).mean()
             ax.plot(ability.groupby(group).mean()[share.index], share, "o", color=colour, ms=4)
     ax.set(xlabel="ability (logits)", ylabel="probability of the answer", ylim=(-0.02, 1.02))
     ax.legend(title=f"answer to {item}", fontsize=LABEL_SIZE, title_fontsize=LABEL_SIZE)
@@ -278,8 +280,8 @@ def information(fit: Any, items: Collection = (), *, ax: Axes | None = None) -> 
     table = pd.DataFrame(fit.information(theta), theta, fit.items.index)
     total = table.sum(axis=1)
     ax.plot(theta, total, color=CATEGORIES[0], label="test")
-    for place, item in enumerate(items):
-        ax.plot(theta, table[item], "--", color=CATEGORIES[1 + place % 5], lw=1.2, label=item)
+    for number, item in enumerate(items):
+        ax.plot(theta, table[item], "--", color=CATEGORIES[1 + number % 5], lw=1.2, label=item)
     ax.set(xlabel="ability (logits)", ylabel="information (1 / logits\u00b2)", ylim=(0, None))
     errors = ax.twinx()
     error = total**-0.5
@@ -300,14 +302,14 @@ def item_fit(table: pd.DataFrame, *, ax: Axes | None = None) -> Axes:
     of mean squares
     infit and outfit, with the range from 0.7 to 1.3 in grey.
     """
-    ax, place = ax or plt.gca(), np.arange(len(table))
+    ax, rows = ax or plt.gca(), np.arange(len(table))
     if "s_x2" in table:
         misfit = (holm(table["p"]) < 0.05).to_numpy()
-        found, others = table["rmsea"][misfit], table["rmsea"][~misfit]
-        ax.scatter(found, place[misfit], c=CATEGORIES[2], label="misfit (Holm, 0.05)")
+        misfit_rmsea, other_rmsea = table["rmsea"][misfit], table["rmsea"][~misfit]
+        ax.scatter(misfit_rmsea, rows[misfit], c=CATEGORIES[2], label="misfit (Holm, 0.05)")
         ax.scatter(
-            others,
-            place[~misfit],
+            other_rmsea,
+            rows[~misfit],
             c="none",
             edgecolors=CATEGORIES[1],
             label="no evidence of misfit",
@@ -317,7 +319,7 @@ def item_fit(table: pd.DataFrame, *, ax: Axes | None = None) -> Axes:
         ax.axvspan(0.7, 1.3, color="#eeeeee", zorder=0)
         ax.axvline(1, color="#444444", linewidth=0.8)
         for name, mark, shade in (("infit", "o", CATEGORIES[1]), ("outfit", "^", CATEGORIES[2])):
-            ax.plot(table[name], place, mark, color=shade, label=name)
+            ax.plot(table[name], rows, mark, color=shade, label=name)
         ax.set(xlabel="mean square (expected: 1)")
     return _items_down(ax, table.index)
 
@@ -386,16 +388,16 @@ def word_by_word(
         The ``word_id`` of words to highlight, for instance where a garden path ends.
     """
     ax = ax or plt.gca()
-    place = np.arange(len(words))
+    positions = np.arange(len(words))
     highlighted = words["word_id"].isin(marked).to_numpy()
     ax.bar(
-        place,
+        positions,
         words["surprisal_bits"],
         color=np.where(highlighted, POPULATION_COLOURS["lstm"], POPULATION_COLOURS["random"]),
         width=0.7,
     )
     ax.set_ylabel("surprisal (bits)")
-    ax.set_xticks(place, words["word"])
+    ax.set_xticks(positions, words["word"])
     ax.grid(axis="x", visible=False)
     return ax
 
@@ -450,10 +452,10 @@ def effect_surface(fit: Any, term: str, *, ax: Axes | None = None) -> Axes:
         raise ValueError(f"{term} has not two variables; draw it with plots.partial_effect")
     names = list(table.columns[:2])
     low, span = fit.data[names].min(), np.ptp(fit.data[names], axis=0)
-    known = ((fit.data[names] - low) / span).drop_duplicates()
+    observed = ((fit.data[names] - low) / span).drop_duplicates()
     points = (table[names] - low) / span
     # Leave points empty that are far from all data, in shares of the plot.
-    distance = scipy.spatial.cKDTree(known.to_numpy()).query(points.to_numpy())[0]
+    distance = scipy.spatial.cKDTree(observed.to_numpy()).query(points.to_numpy())[0]
     z = table["effect"].where(distance < 0.1).to_numpy().reshape(40, 40)
     x, y = (np.unique(table[name]) for name in names)
     limit = float(np.nanmax(np.abs(z)))

@@ -93,8 +93,8 @@ class Report:
         ``interactive`` there, and does not replace the report that the HTML page shows.
         """
         folder = Path(os.environ.get("PSYCHLM_REPORTS") or data.root() / "reports")
-        own = folder if "PSYCHLM_PROFILE" in os.environ else folder / "interactive"
-        return own / f"{self.notebook}.json"
+        report_folder = folder if "PSYCHLM_PROFILE" in os.environ else folder / "interactive"
+        return report_folder / f"{self.notebook}.json"
 
     def write(self, status: str) -> None:
         """Write the report and its provenance."""
@@ -276,8 +276,8 @@ def record_table(
 
     # Each cell is recorded under its labels, beside the cells of the same labels.
     columns = [None] if table.ndim == 1 else list(table.columns)
-    for place, row in enumerate(table.index):
-        for position, column in enumerate(columns):
+    for row_number, row in enumerate(table.index):
+        for column_number, column in enumerate(columns):
             labels = [row] if column is None else [row, column]
             parts = [
                 p for label in labels for p in (label if isinstance(label, tuple) else (label,))
@@ -285,7 +285,7 @@ def record_table(
             printed = cell(published, row, column)
             current = _add(
                 ".".join([prefix, *map(str, parts)]),
-                table.iloc[place] if column is None else table.iloc[place, position],
+                table.iloc[row_number] if column is None else table.iloc[row_number, column_number],
                 printed,
                 cell(unit, row, column),
                 None if printed is None else cell(source, row, column),
@@ -577,8 +577,8 @@ def r_versions() -> dict[str, str]:
     with robjects.conversion.localconverter(robjects.default_converter):
         if "mgcv" not in robjects.r("loadedNamespaces()"):
             return {}
-        asked = 'c(as.character(getRversion()), as.character(packageVersion("mgcv")))'
-        r, mgcv = robjects.r(asked)
+        expression = 'c(as.character(getRversion()), as.character(packageVersion("mgcv")))'
+        r, mgcv = robjects.r(expression)
     return {"rpy2": version("rpy2"), "R": r, "mgcv": mgcv}
 
 

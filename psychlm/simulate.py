@@ -44,22 +44,22 @@ def items(
     >>> items(3, rng=np.random.default_rng(0)).columns.tolist()
     ['a', 'b', 'c']
     """
-    known = model_named(model)
+    model_form = model_named(model)
     if names is None:
         width = len(str(n_items))
         names = [f"item-{i + 1:0{width}d}" for i in range(n_items)]
-    a = np.ones(n_items) if known.common_slope else rng.lognormal(0, 0.5, n_items)
+    a = np.ones(n_items) if model_form.common_slope else rng.lognormal(0, 0.5, n_items)
     b = rng.normal(0, 1, n_items)
     index = pd.Index(names, name="item")
-    if not known.dichotomous:
+    if not model_form.dichotomous:
         steps = np.arange(n_categories - 1) - (n_categories - 2) / 2
         shifted = np.sort(b[:, None] + steps + rng.normal(0, 0.1, (n_items, n_categories - 1)))
         return pd.DataFrame(
             {"a": a} | {f"b{k + 1}": shifted[:, k] for k in range(n_categories - 1)}, index=index
         )
-    c = rng.uniform(0.1, 0.3, n_items) if "guessing" in known.free else np.zeros(n_items)
+    c = rng.uniform(0.1, 0.3, n_items) if "guessing" in model_form.free else np.zeros(n_items)
     table = pd.DataFrame({"a": a, "b": b, "c": c}, index=index)
-    return table.assign(u=rng.uniform(0.85, 0.98, n_items)) if "upper" in known.free else table
+    return table.assign(u=rng.uniform(0.85, 0.98, n_items)) if "upper" in model_form.free else table
 
 
 def responses(

@@ -256,9 +256,9 @@ def nli(source: Source) -> pd.DataFrame:
         types = dict.fromkeys(("gold_label", "sentence1", "sentence2"), str)
         frame = _table(rows, types | {"pairID": (str, int)}, source)
     # Labels are words or first letters; "-" where annotators did not agree.
-    places = {name: place for place, name in enumerate(NLI_LABELS)} | {"-": -1}
+    position_of = {name: position for position, name in enumerate(NLI_LABELS)} | {"-": -1}
     gold = frame["gold_label"].str.lower()
-    answer = gold.map(places | {name[0]: place for name, place in places.items()})
+    answer = gold.map(position_of | {name[0]: position for name, position in position_of.items()})
     if answer.isna().any():
         unknown = sorted(gold[answer.isna()].unique())[:5]
         raise DataError(f"{source} has the labels {unknown}, which are none of {NLI_LABELS}")

@@ -211,9 +211,9 @@ def chunk_paths(folder: Path, task: dict[str, Any], chunks: Sequence[list[Member
             digest.update(np.ascontiguousarray(array).tobytes())
     names = []
     for chunk in chunks:
-        own = digest.copy()
-        own.update(repr(chunk).encode())
-        names.append(f"chunk-{own.hexdigest()[:32]}.npz")
+        chunk_digest = digest.copy()
+        chunk_digest.update(repr(chunk).encode())
+        names.append(f"chunk-{chunk_digest.hexdigest()[:32]}.npz")
     return [folder / name for name in names]
 
 

@@ -40,7 +40,7 @@ BETA1, BETA2, EPSILON = 0.9, 0.999, 1e-8  # Kingma & Ba 2015
 
 @dataclass(frozen=True, eq=False)
 class EpochPlan:
-    """What one epoch trains on; a field that is None stays as :func:`train` was told.
+    """What one epoch trains on; None takes the argument of :func:`train`.
 
     Attributes
     ----------

@@ -45,9 +45,9 @@ def item_rest_correlation(responses: pd.DataFrame) -> pd.Series:
 
 def _columnwise_correlation(x: Array, y: Array) -> Array:
     """Correlate columns pair by pair; x and y are NaN at the same places."""
-    known = ~np.isnan(x)
-    n = np.maximum(known.sum(axis=0), 1)
-    x, y = (np.where(known, values - np.nansum(values, axis=0) / n, 0) for values in (x, y))
+    present = ~np.isnan(x)
+    n = np.maximum(present.sum(axis=0), 1)
+    x, y = (np.where(present, values - np.nansum(values, axis=0) / n, 0) for values in (x, y))
     norms = np.linalg.norm(x, axis=0) * np.linalg.norm(y, axis=0)
     # Rounding leaves the norm of a constant column near 1e-15 rather than at 0.
     with np.errstate(invalid="ignore"):
@@ -135,9 +135,9 @@ def distractors(answers: pd.DataFrame, key: pd.Series) -> pd.DataFrame:
     n_others = right.notna().sum(axis=1) - 1
     tables = {}
     for item in answers.columns:
-        asked = right[item].notna() & (n_others > 0)
-        rest = (right.drop(columns=item).sum(axis=1) / n_others)[asked].to_numpy()
-        chosen = pd.get_dummies(answers.loc[asked, item]).astype(float)
+        scored = right[item].notna() & (n_others > 0)
+        rest = (right.drop(columns=item).sum(axis=1) / n_others)[scored].to_numpy()
+        chosen = pd.get_dummies(answers.loc[scored, item]).astype(float)
         values = chosen.to_numpy()
         r = _columnwise_correlation(values, np.broadcast_to(rest[:, None], values.shape))
         table = pd.DataFrame({"right": chosen.columns == key[item]}, chosen.columns)

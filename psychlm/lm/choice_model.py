@@ -136,12 +136,13 @@ def load_choice_model(
         task = task or task_of_model(config)
         if task == "language-model":
             _refuse_labels(labels, name)
-            found = checkpoint.options.get("revision")  # the commit; none of a folder
+            commit = checkpoint.options.get("revision")  # the commit; none of a folder
             options: dict[str, Any] = {"dtype": dtype, "allow_pickle": allow_pickle}
             name = str(name_or_path) if checkpoint.folder else name
-            return load_language_model(name, device, revision=found, **options)
-        openers = (AutoModelForSequenceClassification, AutoModelForMultipleChoice)
-        opener: Any = openers[task == "multiple-choice"]
+            return load_language_model(name, device, revision=commit, **options)
+        opener: Any = AutoModelForSequenceClassification
+        if task == "multiple-choice":
+            opener = AutoModelForMultipleChoice
         network, tokenizer = open_weights(
             opener, checkpoint, config, where, dtype, allow_pickle, f"{task} head"
         )

@@ -264,7 +264,7 @@ def choice_logprobs(
     >>> scores.shape, bool((scores < 0).all(axis=None))
     ((1, 2), True)
     """
-    from psychlm.lm import _choice_scores as columns
+    from psychlm.lm import _choice_scores
     from psychlm.lm._load import LanguageModel, ModelError, check_limit
     from psychlm.lm.choice_model import load_choice_model
     from psychlm.lm.prompts import fill_prompts
@@ -280,35 +280,25 @@ def choice_logprobs(
     language = isinstance(model, LanguageModel)
     if language:
         filled = fill_prompts(items, prompt)
-        asked = [columns.Question(i, *own[:2]) for i, own in zip(ids, filled, strict=True)]
+        questions = [
+            _choice_scores.Question(i, before, choices)
+            for i, (before, choices, _) in zip(ids, filled, strict=True)
+        ]
     else:
         pairs = items.get("hypothesis", pd.Series(None, items.index, dtype=object))
         pairs = pairs.where(pairs.map(lambda text: isinstance(text, str)), None)
         rows = zip(ids, items["prompt"], items["choices"].map(tuple), pairs, strict=True)
-        asked = [columns.Question(*row) for row in rows]
-    scores = _cached_scores(asked, model, *options)
-    # Normalise: by tokens, by characters (without the space before a choice), or by the probability
-    # without the item.
-    values = [rows[:, columns.NATS] for rows in scores]
-    if language and normalise == "token":
-        values = [rows[:, columns.NATS] / rows[:, columns.N_TOKENS] for rows in scores]
-    elif language and normalise == "character":
-        lengths = [np.array([len(choice.strip()) for choice in q.choices]) for q in asked]
-        values = [nats / n for nats, n in zip(values, lengths, strict=True)]
-    elif language and normalise == "unconditional":
-        bare = dict.fromkeys((after, choice) for _, choices, after in filled for choice in choices)
-        alone = [columns.Question(choice.strip(), after, (choice,)) for after, choice in bare]
-        nats_alone = _cached_scores(alone, model, *options)
-        nats = {key: r[0, columns.NATS] for key, r in zip(bare, nats_alone, strict=True)}
-        values = [
-            own - np.array([nats[after, choice] for choice in choices])
-            for own, (_, choices, after) in zip(values, filled, strict=True)
-        ]
+        questions = [_choice_scores.Question(*row) for row in rows]
+    scores = _cached_scores(questions, model, *options)
+    if language:
+        values = _normalised(questions, scores, filled, normalise, model, *options)
+    else:
+        values = [rows[:, _choice_scores.NATS] for rows in scores]
     padded = list(zip_longest(*values, fillvalue=np.nan))  # choices x items
     table = pd.DataFrame(np.array(padded).T, index=pd.Index(ids, name="item"))
     table = table.rename_axis(columns="choice")
     table.attrs = {"model": model.name, "revision": model.revision, "normalise": normalise}
-    start = columns.scoring_options(model, bos).bos if language else None
+    start = _choice_scores.scoring_options(model, bos).bos if language else None
     table.attrs |= {"prompt": str(prompt), "bos": start}
     # Report items whose scores rest on less than their whole text.
     cut = f"are longer than {model.name} takes ({model.context_tokens} tokens), and lost their "
@@ -316,8 +306,11 @@ def choice_logprobs(
     strange = f"have choices with characters that the tokenizer of {model.name} does not know"
     merged = f"have a choice that the tokenizer of {model.name} joins with the prompt in one token "
     merged += "(begin choices with a space)"
-    marks = {"truncated": (columns.TRUNCATED, cut), "unknown": (columns.UNKNOWN_TOKENS, strange)}
-    marks["joined"] = columns.JOINED, merged
+    marks = {
+        "truncated": (_choice_scores.TRUNCATED, cut),
+        "unknown": (_choice_scores.UNKNOWN_TOKENS, strange),
+    }
+    marks["joined"] = _choice_scores.JOINED, merged
     for name, (column, reason) in marks.items():
         table.attrs[name] = [i for i, r in zip(ids, scores, strict=True) if r[:, column].any()]
         if table.attrs[name]:
@@ -330,6 +323,37 @@ def choice_logprobs(
     return table
 
 
+def _normalised(
+    questions: Sequence[Any],
+    scores: Sequence[np.ndarray],
+    filled: Sequence[tuple[str, Sequence[str], str]],
+    normalise: Normalise,
+    model: Any,
+    *options: Any,
+) -> list[np.ndarray]:
+    """Divide log-probabilities by tokens or characters, or subtract those without the item."""
+    from psychlm.lm import _choice_scores
+
+    values = [rows[:, _choice_scores.NATS] for rows in scores]
+    if normalise == "token":
+        return [rows[:, _choice_scores.NATS] / rows[:, _choice_scores.N_TOKENS] for rows in scores]
+    if normalise == "character":  # without the space before a choice
+        lengths = [np.array([len(choice.strip()) for choice in q.choices]) for q in questions]
+        return [nats / n for nats, n in zip(values, lengths, strict=True)]
+    if normalise == "sum":
+        return values
+    bare = dict.fromkeys((after, choice) for _, choices, after in filled for choice in choices)
+    alone = [_choice_scores.Question(choice.strip(), after, (choice,)) for after, choice in bare]
+    scores_alone = _cached_scores(alone, model, *options)
+    nats_alone = {
+        key: rows[0, _choice_scores.NATS] for key, rows in zip(bare, scores_alone, strict=True)
+    }
+    return [
+        nats - np.array([nats_alone[after, choice] for choice in choices])
+        for nats, (_, choices, after) in zip(values, filled, strict=True)
+    ]
+
+
 def _cached_scores(
     questions: Sequence[Any],
     model: Any,
@@ -339,7 +363,7 @@ def _cached_scores(
     progress: bool,
 ) -> list[np.ndarray]:
     """Read scores from the cache; compute the others, the longest first, and store each piece."""
-    from psychlm.lm import _choice_scores as columns
+    from psychlm.lm import _choice_scores
     from psychlm.lm._load import LanguageModel
     from psychlm.lm.cache import ResultStore, key
 
@@ -348,7 +372,7 @@ def _cached_scores(
     identity = {"scheme": SCHEME, "revision": revision, "dtype": str(model.network.dtype)}
     if isinstance(model, LanguageModel):
         identity |= {"kind": model.kind}
-        identity |= asdict(columns.scoring_options(model, bos))
+        identity |= asdict(_choice_scores.scoring_options(model, bos))
     else:
         identity |= {"task": model.task, "labels": json.dumps(model.labels)}
         identity |= {"context_tokens": str(model.context_tokens)}
@@ -356,9 +380,9 @@ def _cached_scores(
     places = np.empty(0, dtype=np.int64)
     keys = [key(text, json.dumps([q.prompt, q.hypothesis, q.choices]), places) for q in questions]
     with ResultStore(on=cache and revision is not None) as store:
-        sizes = [(len(q.choices), columns.N_COLUMNS) for q in questions]
+        sizes = [(len(q.choices), _choice_scores.N_COLUMNS) for q in questions]
         stored = store.get(dict(zip(keys, sizes, strict=True)))
-        scores = {name: own for name, (own, _) in stored.items()}
+        scores = {name: rows for name, (rows, _) in stored.items()}
         missing = {k: q for k, q in zip(keys, questions, strict=True) if k not in scores}
         waiting = sorted(missing, key=lambda name: len(missing[name]), reverse=True)
         size = QUESTIONS_AT_ONCE["cuda" if model.device.type == "cuda" else "cpu"]
@@ -370,9 +394,11 @@ def _cached_scores(
             bar = f"items through {model.name}, {size} at once"
             pieces = track(list(pieces), bar, console=Console(stderr=True))
         for piece in pieces:
-            rows = columns.score_questions(model, [missing[k] for k in piece], bos, batch_tokens)
+            rows = _choice_scores.score_questions(
+                model, [missing[k] for k in piece], bos, batch_tokens
+            )
             fresh = dict(zip(piece, rows, strict=True))
-            store.put((name, own, {}) for name, own in fresh.items())
+            store.put((name, values, {}) for name, values in fresh.items())
             scores |= fresh
     return [scores[name] for name in keys]
 

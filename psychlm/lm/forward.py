@@ -178,11 +178,11 @@ def plan_requests(
         options.stride,
         ends=options.correction is not None,
     )
-    known = [number for number, one in enumerate(tokens) if len(one.ids)]
+    waiting = [number for number, one in enumerate(tokens) if len(one.ids)]
     requests: list[ScoringRequest] = []
     if model.kind == "causal":
         # texts that begin alike go into one request where the model allows it
-        short = [number for number in known if len(tokens[number].ids) < options.context_tokens]
+        short = [number for number in waiting if len(tokens[number].ids) < options.context_tokens]
         ids = [tokens[number].ids for number in short]
         groups = [group for group in families(ids) if len(group) > 1]
         if groups and (largest := largest_family(model)) < LARGEST_FAMILY:
@@ -190,14 +190,14 @@ def plan_requests(
         for group in groups:
             rows = [int(first_rows[short[i]]) for i in group]
             requests.append(shared_prefixes([ids[i] for i in group], rows, special))
-        known = sorted(set(known) - {short[i] for group in groups for i in group})
+        waiting = sorted(set(waiting) - {short[i] for group in groups for i in group})
     one_text: Any = {"causal": left_to_right, "masked": both_sides, "left-masked": left_side}
     extra: tuple[int, ...] = ()
     if model.kind == "permutation":
         one_text, extra = {"permutation": any_order}, (model.tokenizer.mask_token_id or 0,)
-    for number in known:
-        own, row = tokens[number], int(first_rows[number])
-        requests += one_text[model.kind](own.ids, own.word, row, special, *extra)
+    for number in waiting:
+        text_tokens, row = tokens[number], int(first_rows[number])
+        requests += one_text[model.kind](text_tokens.ids, text_tokens.word, row, special, *extra)
     return requests
 
 

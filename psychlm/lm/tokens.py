@@ -219,7 +219,9 @@ def prepare_words(
 def _clean_gap(gap: str) -> str:
     """Return one space for a run of white space, two line feeds for a blank line."""
     line_feeds = gap.replace("\r\n", "\n").replace("\r", "\n").count("\n")
-    return "\n\n" if line_feeds > 1 else " " * bool(gap)
+    if line_feeds > 1:
+        return "\n\n"
+    return " " if gap else ""
 
 
 def _spaces(words: pd.DataFrame, column: str, default: NDArray[np.bool_]) -> list[str]:
@@ -253,9 +255,9 @@ def documents(prepared: pd.DataFrame) -> list[Document]:
     rows = prepared.index.to_numpy(np.int64)
     texts = []
     for low, high in pairwise(np.append(begins, len(prepared))):
-        own = [piece for word in pieces[low:high] for piece in word]
-        ends = np.cumsum([len(piece) for piece in own]).reshape(-1, 3)
-        texts.append(Document("".join(own), ends[:, 0], ends[:, 1], rows[low:high]))
+        text_pieces = [piece for word in pieces[low:high] for piece in word]
+        ends = np.cumsum([len(piece) for piece in text_pieces]).reshape(-1, 3)
+        texts.append(Document("".join(text_pieces), ends[:, 0], ends[:, 1], rows[low:high]))
     return texts
 
 

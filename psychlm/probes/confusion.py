@@ -88,8 +88,8 @@ class ItemArrays:
     def is_right(self, prompt: Ints, code: Ints) -> Bools:
         """Return whether some item calls this text right for this prompt."""
         keys = self._key(prompt, code)
-        place = np.searchsorted(self._right, keys)
-        return self._right[np.minimum(place, len(self._right) - 1)] == keys
+        position = np.searchsorted(self._right, keys)
+        return self._right[np.minimum(position, len(self._right) - 1)] == keys
 
     def unfit(self) -> pd.Series:
         """Return why items cannot be perturbed, by row; without the rows that can be."""

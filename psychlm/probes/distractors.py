@@ -61,8 +61,12 @@ class Stemmer:
         """Return the distinct stems of each text, without function words, as one list per text."""
         words = (re.findall(r"[^\W_]+", text.lower()) for text in texts)
         rows = [
-            list(dict.fromkeys(self._number(word) for word in own if word not in FUNCTION_WORDS))
-            for own in words
+            list(
+                dict.fromkeys(
+                    self._number(word) for word in text_words if word not in FUNCTION_WORDS
+                )
+            )
+            for text_words in words
         ]
         sizes = np.array([len(row) for row in rows], dtype=np.int64)
         values = np.fromiter(chain.from_iterable(rows), np.int64, count=int(sizes.sum()))
@@ -82,12 +86,12 @@ def near_pairs(sets: Lists, n_values: int, threshold: float) -> tuple[Ints, Ints
     counts = np.bincount(sets.values, minlength=n_values)
     rarity = np.argsort(np.argsort(counts, kind="stable"), kind="stable")
     order = np.lexsort((rarity[sets.values], rows))
-    place = np.arange(len(rows)) - sets.starts[rows]
-    kept = place < (size - np.ceil(threshold * size) + 1)[rows]
+    rank = np.arange(len(rows)) - sets.starts[rows]
+    kept = rank < (size - np.ceil(threshold * size) + 1)[rows]
 
     full, prefix = (
-        sparse.csr_matrix((np.ones(len(own), np.int16), (own, members)), (n, n_values))
-        for own, members in ((rows, sets.values), (rows[kept], sets.values[order][kept]))
+        sparse.csr_matrix((np.ones(len(set_rows), np.int16), (set_rows, members)), (n, n_values))
+        for set_rows, members in ((rows, sets.values), (rows[kept], sets.values[order][kept]))
     )
     # Candidate pairs: a common member of the prefixes, and sizes that allow the threshold.
     first, second = sparse.triu(prefix @ prefix.T, k=1).nonzero()

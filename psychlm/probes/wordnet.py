@@ -127,8 +127,8 @@ def find(path: str | Path | None = None) -> Path:
         return DEBIAN.resolve()
     import nltk.data  # takes half a second
 
-    for place in nltk.data.path:
-        folder = Path(str(place)) / "corpora" / "wordnet"
+    for data_folder in nltk.data.path:
+        folder = Path(str(data_folder)) / "corpora" / "wordnet"
         if all((folder / name).is_file() for name in FILES):
             return folder.resolve()
         archive = folder.with_suffix(".zip")
