@@ -34,8 +34,10 @@ from psychlm.papers.model_facts import (
     N_STOP,
     N_WRONG,
     SEED,
+    TEMPERATURES,
     WORDNET,
     WORDS,
+    anticipate,
     choice_scores,
     items,
     presentations,
@@ -128,6 +130,19 @@ def compute_surprisal() -> None:
             table[name] = table[name].astype(np.float32)
             described[name].pop("model")
         write(f"surprisal_{corpus}", table, described)
+
+
+def compute_anticipation() -> None:
+    """Compute entropies, and surprisals at several temperatures, and write them."""
+    words, parts, described = WORDS["ucl2023"](), {}, {}
+    for model in MODELS:
+        parts[model,] = anticipate(words, model, TEMPERATURES)
+        about = lm.surprisal(words, model, entropy=True).attrs["surprisal"]
+        described[model] = {name: value for name, value in about.items() if name != "model"}
+    table = stacked(parts, ["model"])
+    numbers = table.columns.drop(["model", "text_id", "word_id"])
+    table[numbers] = table[numbers].astype(np.float32)
+    write("anticipation_ucl2023", table, described, temperatures={"any of": list(TEMPERATURES)})
 
 
 def compute_head() -> None:
@@ -288,6 +303,7 @@ def main() -> None:
     """Compute tables of facts: all of them, or those that are named."""
     steps = {
         "surprisal": compute_surprisal,
+        "anticipation": compute_anticipation,
         "head": compute_head,
         "benchmarks": compute_benchmarks,
         "probes": compute_probes,

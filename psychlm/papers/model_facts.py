@@ -52,6 +52,7 @@ SEED = 2210  # of the items drawn and of what the probes borrow
 N_ITEMS = 160  # of a bank
 N_PROBED = 100  # of these the items under the confusion probes and listed
 MAX_CHARS = 220  # longest prompt and choice together: the default model reads 128 tokens
+TEMPERATURES = (0.5, 1.0, 1.5, 2.0, 3.0)  # of the stored surprisals, see anticipation
 N_WRONG, N_EXTRA = 2, 4  # wrong questions, and choices added
 N_LEARN, N_STOP = 1200, 100  # items of each of these banks that the head learns from, and stops by
 # WordNetQA of notebook 40, and WordNetQA and DictionaryQA of notebook 41
@@ -440,6 +441,38 @@ def surprisal(corpus: str, models: Sequence[str] = MODELS) -> pd.DataFrame:
     if absent:
         table = table.merge(lm.surprisals(WORDS[corpus](), absent).drop(columns="word"), on=keys)
     return table[[*keys, *models]]
+
+
+def anticipate(words: pd.DataFrame, model: str, temperatures: Sequence[float]) -> pd.DataFrame:
+    """Return the surprisal of words at several temperatures, and the entropy before them.
+
+    Returns
+    -------
+    DataFrame
+        ``text_id``, ``word_id``, ``entropy_bits`` (at temperature 1) and one column of surprisals
+        (bits) per temperature: ``"T=1.5"``.
+    """
+    table = lm.surprisal(words, model, entropy=True)[["text_id", "word_id", "entropy_bits"]]
+    for t in temperatures:
+        scored = lm.surprisal(words, model, temperature=t, entropy=t == 1)
+        table[f"T={t:g}"] = scored["surprisal_bits"].to_numpy()
+    return table
+
+
+def anticipation(model: str, temperatures: Sequence[float] = TEMPERATURES) -> pd.DataFrame:
+    """Return what :func:`anticipate` returns of the words of the UCL corpus.
+
+    The values of :data:`MODELS` at :data:`TEMPERATURES` are stored; all others are computed.
+    """
+    asked = {"temperatures": [float(t) for t in temperatures]}
+    try:
+        table = data.facts("models/anticipation_ucl2023", **asked) if model in MODELS else None
+    except data.OtherParametersError:
+        table = None
+    if table is None:
+        return anticipate(WORDS["ucl2023"](), model, temperatures)
+    columns = ["text_id", "word_id", "entropy_bits", *(f"T={t:g}" for t in temperatures)]
+    return table.loc[table["model"] == model, columns].reset_index(drop=True)
 
 
 def recompute_surprisal(

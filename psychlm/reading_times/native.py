@@ -306,13 +306,8 @@ def fit(
         mixed_fit = mixed.solve(moments, list(parts.values()), method)
         solution, penalty, edf1 = mixed_fit.solution, np.zeros(0), mixed_fit.edf1
     else:
-        solution = solve(
-            moments,
-            torch.from_numpy(penalties).to(where),
-            start,
-            method=method,
-            tolerance=tolerance,
-        )
+        on_device = torch.from_numpy(penalties).to(where)
+        solution = solve(moments, on_device, start, method=method, tolerance=tolerance)
         solution, moments, edf1 = _to_cpu(solution), _to_cpu(moments), None
         penalty = solution.log_lambda[0].exp().numpy() @ penalties
     of_rows = response, w, mean, used
@@ -356,10 +351,6 @@ def fit(
         owners = [term.label for term in (*matrix.smooths, *grouped.terms) for _ in term.penalties]
         lambdas = dict(zip(owners, solution.log_lambda[0].exp().tolist(), strict=True))
         components = {label: (variance / lambdas[label]) ** 0.5 for label in model.random}
-    # Shares of the variance (of the response) and of the deviance (less the offset), as in mgcv.
-    root, total = w**0.5, float((w * np.square(y - np.average(y, weights=w))).sum())
-    about_mean = root * (response - np.average(response, weights=root))
-    variance_left = np.var(model.residuals(), ddof=1) * (n - 1) / (n - edf.sum())
     return GAMFit(
         formula=formula.text,
         backend="native",
@@ -380,13 +371,29 @@ def fit(
         data=used,
         model=model,
         variance_components=pd.Series({**components, "residual": variance**0.5}, name="std_dev"),
-        r_squared=1 - float(variance_left / np.var(about_mean, ddof=1)),
-        deviance_explained=1 - float(solution.rss) / total,
+        **explained_shares(model, y),
         criterion=value,
         aic=-2 * loglik + 2 * (n_parameters + 1),
         correlations=correlations,
         singular=singular,
     )
+
+
+def explained_shares(model: Native, y: Floats) -> dict[str, Any]:
+    """Return the adjusted share of the response's variance, and that of the deviance, as mgcv does.
+
+    ``y`` is the response less the offset, from whose weighted mean the deviance is counted.
+    """
+    w, n, rss = model.weights, len(y), float(model.solution.rss)
+    root = w**0.5
+    about_mean = root * (model.response - np.average(model.response, weights=root))
+    # unweighted residuals have the mean 0
+    left = np.var(model.residuals(), ddof=1) if (w != 1).any() else rss / (n - 1)
+    adjusted = left * (n - 1) / (n - float(model.solution.edf.sum()))
+    return {
+        "r_squared": 1 - float(adjusted / np.var(about_mean, ddof=1)),
+        "deviance_explained": 1 - rss / float((w * (y - np.average(y, weights=w)) ** 2).sum()),
+    }
 
 
 def cross_products(

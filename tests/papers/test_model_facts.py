@@ -55,6 +55,27 @@ def test_surprisals_computed_again_equal_the_stored_ones(model: str) -> None:
 
 
 @pytest.mark.needs_share
+@pytest.mark.parametrize("model", ["default"])
+def test_entropies_and_scaled_surprisals_computed_again_equal_the_stored_ones(model: str) -> None:
+    stored, keys = model_facts.anticipation(model, [1.0, 2.0]), ["text_id", "word_id"]
+    words = model_facts.WORDS["ucl2023"]()
+    few = words[words["text_id"].isin(["1", "17"])].reset_index(drop=True)
+    live = model_facts.anticipate(few, model, [1.0, 2.0]).set_index(keys)
+    gap = live - stored.set_index(keys).loc[live.index]
+    assert gap.abs().max(axis=None) < model_facts.TOLERANCE
+    whole = model_facts.surprisal("ucl2023").set_index(keys)[model]
+    assert np.allclose(stored.set_index(keys)["T=1"], whole, atol=model_facts.TOLERANCE)
+
+
+@pytest.mark.needs_share
+def test_temperatures_that_are_not_stored_are_computed() -> None:
+    hot = model_facts.anticipation("default", [50.0])["T=50"]
+    assert hot.median() > model_facts.anticipation("default", [3.0])["T=3"].median()
+    with pytest.raises(data.OtherParametersError, match="among"):
+        data.facts("models/anticipation_ucl2023", temperatures=[50.0])
+
+
+@pytest.mark.needs_share
 def test_a_stored_value_that_is_wrong_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     stored = model_facts.surprisal("ucl2023").assign(default=lambda t: t["default"] + 0.01)
     words = model_facts.WORDS["ucl2023"]()
@@ -130,7 +151,7 @@ def test_a_table_is_read_for_the_parameters_that_it_belongs_to(table: str, param
 def test_tables_that_depend_on_questions_or_items_drawn_name_their_parameters() -> None:
     tables = {table for table, _ in DEPENDENT}
     drawn = {"benchmarks", "confusion", "inoculation", "inoculation_items", "probes_gathered"}
-    drawn |= {"inoculation_predictions", "probes_wordnet", "science_check"}
+    drawn |= {"inoculation_predictions", "probes_wordnet", "science_check", "anticipation_ucl2023"}
     assert tables == {f"models/{name}" for name in drawn}
     with pytest.raises(TypeError, match=r"does not take \['seed'\]"):
         data.facts("models/surprisal_provo", seed=1)
