@@ -26,7 +26,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from psychlm.lm._load import LanguageModel, ModelError, fingerprint, load, wrap
+    from psychlm.lm._errors import ModelError
+    from psychlm.lm._load import LanguageModel, fingerprint, load, wrap
     from psychlm.lm._minimal_pairs import MinimalPairs, minimal_pairs, read_blimp
     from psychlm.lm._surprisal import surprisal, surprisals
     from psychlm.lm.choice_model import (
@@ -48,7 +49,8 @@ if TYPE_CHECKING:
     from psychlm.lm.tokens import words_of
 
 _NAMES = {
-    "_load": "LanguageModel ModelError fingerprint load wrap",
+    "_errors": "ModelError",
+    "_load": "LanguageModel fingerprint load wrap",
     "_minimal_pairs": "MinimalPairs minimal_pairs read_blimp",
     "_surprisal": "surprisal surprisals",
     "choice_model": "ChoiceModel bundled_encoder load_choice_model wrap_choice_model",

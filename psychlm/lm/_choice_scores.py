@@ -21,7 +21,8 @@ from scipy.special import log_softmax, logsumexp
 from torch.nn import functional
 from torch.nn.utils.rnn import pad_sequence
 
-from psychlm.lm._load import LanguageModel, ModelError
+from psychlm.lm._errors import ModelError
+from psychlm.lm._load import LanguageModel
 from psychlm.lm._network_state import evaluating
 from psychlm.lm.choice_model import ChoiceModel
 from psychlm.lm.forward import (

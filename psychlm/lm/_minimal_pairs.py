@@ -17,7 +17,7 @@ import pandas as pd
 
 from psychlm.corpora.item_banks import read_records
 from psychlm.frames import FrameError, format_names
-from psychlm.lm._load import ModelError
+from psychlm.lm._errors import ModelError
 from psychlm.lm._surprisal import surprisal
 from psychlm.lm.tokens import TOKENLESS, UNKNOWN
 

@@ -24,7 +24,8 @@ from numpy.typing import NDArray
 
 from psychlm.cluster import run_pieces
 from psychlm.device import Device
-from psychlm.lm._load import LanguageModel, ModelError, check_limit, find_checkpoint, load
+from psychlm.lm._errors import ModelError, check_limit
+from psychlm.lm._load import LanguageModel, find_checkpoint, load
 from psychlm.lm.cache import ResultStore, key
 from psychlm.lm.tokens import (
     SHARED,

@@ -22,14 +22,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from psychlm.device import Device, torch_device
+from psychlm.lm._errors import ModelError, plain_errors
 from psychlm.lm._load import (
     LanguageModel,
-    ModelError,
     OpenedFrom,
     context_tokens,
     find_checkpoint,
     open_weights,
-    plain_errors,
 )
 from psychlm.lm._load import load as load_language_model
 from psychlm.lm._load import wrap as wrap_language_model

@@ -265,7 +265,8 @@ def choice_logprobs(
     ((1, 2), True)
     """
     from psychlm.lm import _choice_scores
-    from psychlm.lm._load import LanguageModel, ModelError, check_limit
+    from psychlm.lm._errors import ModelError, check_limit
+    from psychlm.lm._load import LanguageModel
     from psychlm.lm.choice_model import load_choice_model
     from psychlm.lm.prompts import fill_prompts
 

@@ -24,14 +24,8 @@ from numpy.typing import NDArray
 from psychlm.data import atomic_write
 from psychlm.device import Device, seeded, torch_device
 from psychlm.frames import FrameError, check_items, format_names
-from psychlm.lm._load import (
-    Checkpoint,
-    ModelError,
-    check_limit,
-    context_tokens,
-    find_checkpoint,
-    plain_errors,
-)
+from psychlm.lm._errors import ModelError, check_limit, plain_errors
+from psychlm.lm._load import Checkpoint, context_tokens, find_checkpoint
 from psychlm.lm.choice_model import bundled_encoder
 from psychlm.lm.prompts import meaning
 

@@ -24,7 +24,8 @@ from numpy.typing import NDArray
 from torch.nn import functional
 
 from psychlm.device import float_type, free_bytes
-from psychlm.lm._load import LanguageModel, ModelError, check_limit
+from psychlm.lm._errors import ModelError, check_limit
+from psychlm.lm._load import LanguageModel
 from psychlm.lm._network_state import evaluating, structure_of
 from psychlm.lm.scoring_requests import (
     LARGEST_FAMILY,

@@ -16,7 +16,7 @@ from typing import Any
 import pandas as pd
 
 from psychlm.frames import FrameError
-from psychlm.lm._load import ModelError
+from psychlm.lm._errors import ModelError
 
 # Spellings of a label in published checkpoints, by the meaning that they share.
 SYNONYMS = {

@@ -27,7 +27,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from psychlm.lm._load import ModelError
+from psychlm.lm._errors import ModelError
 
 NO_TARGET = -1
 LEAST_SHARED = 0.25  # of a text's tokens: sharing fewer would not repay the mask

