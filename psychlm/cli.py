@@ -214,10 +214,10 @@ def data_pull(names: tuple[str, ...]) -> None:
 
     Whole training sets (SNLI, MNLI ...: hundreds of megabytes) are fetched by name only.
     """
-    known = data.registry()
-    large = known["note"].str.startswith("released once")
+    datasets = data.registry()
+    large = datasets["note"].str.startswith("released once")
     failed = False
-    for name in names or list(known.index[(known["url"] != "") & ~large]):
+    for name in names or list(datasets.index[(datasets["url"] != "") & ~large]):
         try:
             path = (None if names else data.verify(name)) or data.fetch(
                 name, progress=sys.stderr.isatty()

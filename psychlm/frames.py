@@ -492,8 +492,8 @@ def _answers(
             f"columns {format_names(twice)} occur more than once (spaces around names do not "
             "count); rename or drop them"
         )
-    asked = [*(items or ()), *drop, *(() if key is None else key.index)]
-    unknown = [name for name in asked if name not in table.columns]
+    named = [*(items or ()), *drop, *(() if key is None else key.index)]
+    unknown = [name for name in named if name not in table.columns]
     if unknown:
         raise FrameError(f"no columns {format_names(unknown)}; there are {list(table.columns)}")
     given = items if items is not None else None if key is None else list(key.index)

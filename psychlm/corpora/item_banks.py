@@ -416,8 +416,12 @@ def read_arc(source: Source) -> pd.DataFrame:
     pairs = list(zip(keys, labels, strict=True))
     same, no_choice = "the same label, so that both may be right", "labels none of their choices"
     flaws = {
-        f"give two choices {same}": [len(set(own)) < len(own) for own in labels],
-        f"have a key that {no_choice}": [key != "" and key not in own for key, own in pairs],
+        f"give two choices {same}": [
+            len(set(item_labels)) < len(item_labels) for item_labels in labels
+        ],
+        f"have a key that {no_choice}": [
+            key != "" and key not in item_labels for key, item_labels in pairs
+        ],
     }
     for flaw, wrong in flaws.items():
         if any(wrong):
@@ -428,7 +432,7 @@ def read_arc(source: Source) -> pd.DataFrame:
     items = _unique_ids(frame["id"], source).assign(
         prompt=stems,
         choices=choices,
-        answer=[own.index(key) if key else 0 for key, own in pairs],
+        answer=[item_labels.index(key) if key else 0 for key, item_labels in pairs],
     )
     others = frame.drop(columns=["id", "question", "answerKey", *items], errors="ignore")
     return _finish(pd.concat([items, others], axis=1), {NO_LABEL: pd.Series(keys) == ""})
@@ -478,7 +482,7 @@ def _columns(frame: pd.DataFrame, *names: str | int) -> list[list[Any]]:
 
 def _mmlu(frame: pd.DataFrame, source: Source) -> dict[str, Any]:
     """MMLU (Hendrycks et al. 2021): the answer is a place from 0, or its letter."""
-    letters = {letter: place for place, letter in enumerate(ascii_uppercase)}
+    letters = {letter: position for position, letter in enumerate(ascii_uppercase)}
     answer = [
         letters.get(answer.strip().upper(), -1) if isinstance(answer, str) else answer
         for answer in frame["answer"]
@@ -491,7 +495,10 @@ def _sciq(frame: pd.DataFrame, source: Source) -> dict[str, Any]:
     """SciQ (Welbl et al. 2017): choices are put in random order; ``support`` is a paragraph."""
     given = _columns(frame, "correct_answer", "distractor1", "distractor2", "distractor3")
     order = np.random.default_rng(0).permuted(np.tile(np.arange(4), (len(frame), 1)), axis=1)
-    choices = [[row[place] for place in places] for row, places in zip(given, order, strict=True)]
+    choices = [
+        [row[position] for position in positions]
+        for row, positions in zip(given, order, strict=True)
+    ]
     support = {"support": frame.get("support", "")}
     answer = (order == 0).argmax(axis=1)
     return {"prompt": frame["question"], "choices": choices, "answer": answer} | support
@@ -512,20 +519,22 @@ def _social_iqa(frame: pd.DataFrame, source: Source) -> dict[str, Any]:
 
 def _social_iqa_options(frame: pd.DataFrame, source: Source) -> dict[str, Any]:
     """Social IQA with the answers as a list and the right one as text."""
-    choices = [[str(choice).strip() for choice in own] for own in frame["options"]]
+    choices = [
+        [str(choice).strip() for choice in item_choices] for item_choices in frame["options"]
+    ]
     pairs = list(zip(frame["answer"].str.strip(), choices, strict=True))
-    for number, (text, own) in enumerate(pairs, start=1):
-        if text not in own:
+    for number, (text, item_choices) in enumerate(pairs, start=1):
+        if text not in item_choices:
             raise DataError(f"line {number} of {source}: its answer is none of its options")
     prompt = frame["context"] + " " + frame["question"]
-    answer = [own.index(text) for text, own in pairs]
+    answer = [item_choices.index(text) for text, item_choices in pairs]
     return {"prompt": prompt, "choices": frame["options"], "answer": answer}
 
 
 def _hellaswag(frame: pd.DataFrame, source: Source) -> dict[str, Any]:
     """HellaSwag (Zellers et al. 2019): a story's beginning, four endings; test has no labels."""
     label = frame["label"].astype(str) if "label" in frame else pd.Series("", index=frame.index)
-    answer = label.map({str(place): place for place in range(4)})
+    answer = label.map({str(position): position for position in range(4)})
     prompt = frame["activity_label"] + ": " + frame["ctx"]
     story = {"prompt": prompt, "choices": frame["endings"], "answer": answer}
     return story | {"template": "continuation"}

@@ -280,11 +280,13 @@ def lm_eval(
             "frames.read_responses"
         )
     graded = table.pivot(index="person", columns="item", values="correct")
-    asked = table.drop_duplicates("item").rename(columns={"item": "item_id"}).reset_index(drop=True)
-    texts = pd.DataFrame([_lm_eval_texts(sample) for sample in asked["sample"]])
+    samples = (
+        table.drop_duplicates("item").rename(columns={"item": "item_id"}).reset_index(drop=True)
+    )
+    texts = pd.DataFrame([_lm_eval_texts(sample) for sample in samples["sample"]])
     return (
-        frames.check_responses(graded[asked["item_id"]]),
-        asked[["item_id", "task", "filter"]].join(texts),
+        frames.check_responses(graded[samples["item_id"]]),
+        samples[["item_id", "task", "filter"]].join(texts),
     )
 
 

@@ -251,9 +251,9 @@ def fit_projection(
     weights = np.zeros((features.shape[1], sum(sizes) + features.shape[1] - n_states))
     for i, size in enumerate(sizes):
         rows, first = slice(i * width, (i + 1) * width), sum(sizes[:i])
-        found = PCA(size, random_state=0).fit(features[:, rows])
-        scale = np.sqrt(found.explained_variance_)
-        weights[rows, first : first + size] = found.components_.T / scale
+        components = PCA(size, random_state=0).fit(features[:, rows])
+        scale = np.sqrt(components.explained_variance_)
+        weights[rows, first : first + size] = components.components_.T / scale
     weights[n_states:, sum(sizes) :] = np.diag(1 / features[:, n_states:].std(0))
     return np.vstack([weights, -features.mean(0) @ weights]).astype(np.float32)
 

@@ -544,8 +544,8 @@ def train_step(
             # Rows without an example become padding, so that they move no word.
             segments.append((torch.where(is_example[..., None], read, PAD) + first, n_words))
         read = torch.cat([places.flatten() for places, _ in segments])
-        words, place = torch.unique(read, return_inverse=True)
-        parts = place.split([places.numel() for places, _ in segments])
+        words, position = torch.unique(read, return_inverse=True)
+        parts = position.split([places.numel() for places, _ in segments])
         compact = [
             (part.view_as(places), n_words)
             for part, (places, n_words) in zip(parts, segments, strict=True)

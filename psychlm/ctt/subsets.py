@@ -173,8 +173,8 @@ def worth_in_people(
     True
     """
     checked = check_size(people)
-    known = estimates.reindex(checked.columns).to_numpy(float)
-    if checked.isna().any(axis=None) or np.isnan(known).any():
+    predicted = estimates.reindex(checked.columns).to_numpy(float)
+    if checked.isna().any(axis=None) or np.isnan(predicted).any():
         raise FrameError(
             "responses or estimates are missing; keep persons who answered every item, and items "
             "that have an estimate"
@@ -191,7 +191,7 @@ def worth_in_people(
         right = np.cumsum(x[orders], axis=1)[:, tried - 1]  # (n_orders, n_sizes, n_items)
         # Somebody with every item right orders nothing: an undefined correlation counts as 0.
         curve = np.nan_to_num(spearman_many(right, panel)).mean(axis=0)
-        agreement = np.nan_to_num(spearman_many(known.T, panel))
+        agreement = np.nan_to_num(spearman_many(predicted.T, panel))
         rising = np.maximum.accumulate(np.r_[0.0, curve])  # nobody agrees by 0
         worth = np.interp(agreement, rising, np.r_[0, tried], right=np.inf)
         curves.append(curve)

@@ -129,11 +129,11 @@ def _score_by_head(
     logits, cut = _logits(model, owners, pairs, batch_tokens)
     ends = np.cumsum([len(question.choices) for question in questions])
     scores = []
-    for own, own_cut in zip(
+    for question_logits, question_cut in zip(
         np.split(logits[:, 0], ends[:-1]), np.split(cut, ends[:-1]), strict=True
     ):
-        rows = np.zeros((len(own), N_COLUMNS))
-        rows[:, NATS], rows[:, TRUNCATED] = log_softmax(own), own_cut.any()
+        rows = np.zeros((len(question_logits), N_COLUMNS))
+        rows[:, NATS], rows[:, TRUNCATED] = log_softmax(question_logits), question_cut.any()
         scores.append(rows)
     return scores
 

@@ -494,11 +494,11 @@ def score(
     out_of_memory: set[int] = set()
 
     def word_scores(number: int) -> tuple[int, WordScores]:
-        own = rows[first_rows[number] : first_rows[number + 1]]
+        token_rows = rows[first_rows[number] : first_rows[number + 1]]
         reason = NO_MEMORY if number in out_of_memory else NOT_A_NUMBER
         no_context = options.bos is None and reason != NO_MEMORY
         return number, _sum_over_tokens(
-            texts[number], tokens[number], own, begins, reason, no_context=no_context
+            texts[number], tokens[number], token_rows, begins, reason, no_context=no_context
         )
 
     yield [word_scores(int(number)) for number in np.flatnonzero(waiting == 0)], 0

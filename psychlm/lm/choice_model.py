@@ -183,8 +183,8 @@ def wrap_choice_model(
                 f"{name} has {config.num_labels} output(s) that are no choice among labels "
                 "(regression, or several labels at once); use a classifier with one label per text"
             )
-        own = [str(config.id2label[i]) for i in range(config.num_labels)]
-        given = own if labels is None else list(labels)
+        of_config = [str(config.id2label[i]) for i in range(config.num_labels)]
+        given = of_config if labels is None else list(labels)
         if len(given) != config.num_labels:
             raise ModelError(
                 f"{name} has {config.num_labels} outputs, and labels={given} names {len(given)}"

@@ -126,15 +126,17 @@ def encode(
         texts = [items[name].tolist() for name in ("prompt", "hypothesis")[: 1 + (task == "pair")]]
         rows = list(range(len(items)))
         # Answers are matched with the labels by meaning: items may spell or order them otherwise.
-        place = {meaning(word): i for i, word in enumerate(labels)}
+        label_number = {meaning(word): i for i, word in enumerate(labels)}
         words = [choices[k] for choices, k in zip(items["choices"], items["answer"], strict=True)]
-        unknown = [not set(map(meaning, choices)) <= set(place) for choices in items["choices"]]
+        unknown = [
+            not set(map(meaning, choices)) <= set(label_number) for choices in items["choices"]
+        ]
         if any(unknown):
             raise FrameError(
                 f"items {format_names(items.loc[unknown, 'item_id'])} have labels other than "
                 f"{list(labels)}; give training and development items the same choices"
             )
-        targets = [place[meaning(word)] for word in words]
+        targets = [label_number[meaning(word)] for word in words]
     encoded = tokenizer(*texts, verbose=False)
     n_cut = sum(len(ids) > max_tokens for ids in encoded["input_ids"])
     if n_cut:
@@ -231,9 +233,9 @@ def fine_tune(
         options["development"] = digest(development)
     out = Path(out)
     out.mkdir(parents=True, exist_ok=True)
-    known = json.loads((out / RUN).read_text()) if (out / RUN).is_file() else options
-    if known != options:
-        differing = [key for key in options if known.get(key) != options[key]]
+    stored = json.loads((out / RUN).read_text()) if (out / RUN).is_file() else options
+    if stored != options:
+        differing = [key for key in options if stored.get(key) != options[key]]
         raise ModelError(
             f"{out} holds a run with other {', '.join(differing)}; name another folder"
         )

@@ -132,8 +132,8 @@ def resolve_options(
         correction = None
     # the token before a text: the one asked for, or the tokenizer's own of that role
     if bos == "auto":
-        own = tokenizer.cls_token if model.kind == "masked" else None
-        bos = own or tokenizer.bos_token or tokenizer.eos_token or tokenizer.cls_token
+        beginning = tokenizer.cls_token if model.kind == "masked" else None
+        bos = beginning or tokenizer.bos_token or tokenizer.eos_token or tokenizer.cls_token
         # Models tuned for dialogue may name the marks of a turn there, which no plain text begins
         # with; the mark between documents of their pre-training is kept in the vocabulary.
         if bos in TURN_MARKS and DOCUMENT_MARK in tokenizer.get_vocab():
@@ -559,13 +559,15 @@ def row_values(
         if wanted.temperature != 1:
             logits /= wanted.temperature
         read, token = node[low:high] - i * at_once, target[low:high]
-        own = logits[read, token.clamp(min=0)].masked_fill(token < 0, torch.nan)
+        target_logits = logits[read, token.clamp(min=0)].masked_fill(token < 0, torch.nan)
         if wanted.rank:  # one more than the tokens that the model finds likelier
-            likelier = 1.0 + (logits[read] > own[:, None]).sum(dim=1)
-            values[low:high, RANK] = likelier.masked_fill(own.isnan(), torch.nan).to(exact)
+            likelier = 1.0 + (logits[read] > target_logits[:, None]).sum(dim=1)
+            values[low:high, RANK] = likelier.masked_fill(target_logits.isnan(), torch.nan).to(
+                exact
+            )
         weights = logits.exp_()  # of the tokens, as shares of the likeliest one's
         mass = weights.sum(dim=1).to(exact)
-        values[low:high, LOG_P] = own.to(exact) - mass.log()[read]
+        values[low:high, LOG_P] = target_logits.to(exact) - mass.log()[read]
         if wanted.sets is not None:
             share = (weights @ wanted.sets).to(exact).log() - mass.log()[:, None]
             values[low:high, LOG_END : LOG_INSIDE + 1] = share[read]

@@ -163,8 +163,8 @@ def both_sides(
             text, _ = _add_special(ids[begin : begin + size], special)
         position = token - begin + before
         masked = (position, position + end - token)
-        place, target, row = np.array([[position], [ids[token]], [first_row + token]])
-        yield ScoringRequest(text, place, target, row, masked)
+        output, target, row = np.array([[position], [ids[token]], [first_row + token]])
+        yield ScoringRequest(text, output, target, row, masked)
 
 
 def left_side(
@@ -180,9 +180,9 @@ def left_side(
         begin = max(0, token + 1 - size)
         text = whole if begin == 0 else _add_special(ids[begin : token + 1], special)[0]
         position = before + token - begin
-        place, target, row = np.array([[position], [ids[token]], [first_row + token]])
+        output, target, row = np.array([[position], [ids[token]], [first_row + token]])
         masked = (position, position + 1)
-        yield ScoringRequest(text[: position + 1], place, target, row, masked)
+        yield ScoringRequest(text[: position + 1], output, target, row, masked)
 
 
 def _add_special(ids: Ints, special: SpecialTokens) -> tuple[Ints, int]:

@@ -322,8 +322,8 @@ def in_source_order(scores: pd.DataFrame, perturbed: pd.DataFrame) -> pd.DataFra
     order = np.full(values.shape, np.nan)
     order[np.arange(values.shape[1]) < n_choices[:, None]] = perturbed["order"].explode()
     # Added choices (-1, -2 ...) go last, the first drawn first; NaN, no choice, behind them.
-    place = np.where(order < 0, values.shape[1] - order, order)
-    by_place = np.argsort(place, axis=1, kind="stable")
+    position = np.where(order < 0, values.shape[1] - order, order)
+    by_place = np.argsort(position, axis=1, kind="stable")
     index = pd.Index(perturbed["source_item_id"], name="item")
     sorted_values = np.take_along_axis(values, by_place, axis=1)
     return pd.DataFrame(sorted_values, index=index, columns=scores.columns)

@@ -228,8 +228,8 @@ class ChoiceRules:
             return (concept == node) | self.graph.words_of.contain(node, word)
         entry, shown = self.shown.expand(node)
         if questions.probe == "synonymy":  # a word of the concept itself
-            own = self.graph.words_of.contain(concept[entry], shown)
-            return (concept == node) | any_by_row(entry, own, len(row))
+            in_concept = self.graph.words_of.contain(concept[entry], shown)
+            return (concept == node) | any_by_row(entry, in_concept, len(row))
         pairs, words = (concept, node), (word[entry], shown)
         if questions.probe == "hyponymy":
             pairs, words = pairs[::-1], words[::-1]
@@ -277,9 +277,9 @@ def draw_candidates(
     row = np.repeat(np.arange(n), n_taken)
     every = np.arange(len(row)) - np.repeat(np.cumsum(n_taken) - n_taken, n_taken)
     random = (rng.random(len(row)) * total[row]).astype(np.int64)
-    place = (np.cumsum(total) - total)[row] + np.where(total[row] > N_DRAWN, random, every)
-    family = np.searchsorted(ends, place, side="right")
-    node = families.values[families.starts[owner[family]] + place - (ends - sizes)[family]]
+    offset = (np.cumsum(total) - total)[row] + np.where(total[row] > N_DRAWN, random, every)
+    family = np.searchsorted(ends, offset, side="right")
+    node = families.values[families.starts[owner[family]] + offset - (ends - sizes)[family]]
     # Shuffle within rows, then keep the first of repeated candidates.
     order = np.lexsort((rng.random(len(row)), row))
     row, node = row[order], node[order]

@@ -174,7 +174,7 @@ def by_hops_and_distractors(items: pd.DataFrame, correct: pd.Series) -> pd.DataF
     labels = names + np.where(distances == 0, "", " " + distances.astype(str))
     table.insert(4, "distractors", labels)
     # Order: as in ORDER, other sets last; then by distance.
-    table["rank"] = names.map({name: place for place, name in enumerate(ORDER)}).fillna(len(ORDER))
+    table["rank"] = names.map({name: rank for rank, name in enumerate(ORDER)}).fillna(len(ORDER))
     order = table.sort_values(["rank", *kind])["distractors"].unique()
     table["distractors"] = pd.Categorical(table["distractors"], categories=order, ordered=True)
     table = table.sort_values(["probe", "hops", "rank", *kind], ignore_index=True)

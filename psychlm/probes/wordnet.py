@@ -341,9 +341,9 @@ class Lists:
         if not len(keys):
             return np.zeros(len(rows), dtype=bool)
         wanted = np.asarray(rows, dtype=np.int64) * n + values
-        place = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
+        position = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
         # A value beyond the range would be taken for another row's.
-        return (keys[place] == wanted) & (np.asarray(values) < n)
+        return (keys[position] == wanted) & (np.asarray(values) < n)
 
 
 def any_by_row(rows: Ints, hit: Bools, n: int) -> Bools:

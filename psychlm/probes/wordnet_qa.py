@@ -385,8 +385,8 @@ class Builder:
             column[row] for column in (questions.concept, questions.answer, questions.context)
         )
         # The key stands at a random place, the distractors in their order around it.
-        place = rng.integers(0, N_DISTRACTORS + 1, n)
-        is_key = np.arange(N_DISTRACTORS + 1) == place[:, None]
+        key_position = rng.integers(0, N_DISTRACTORS + 1, n)
+        is_key = np.arange(N_DISTRACTORS + 1) == key_position[:, None]
         nodes = np.empty(is_key.shape, dtype=np.int64)
         nodes[is_key], nodes[~is_key] = answer, chosen.nodes.ravel()
         # Choices: each concept is written once.
@@ -415,7 +415,7 @@ class Builder:
                 "item_id": ids,
                 "prompt": prompts,
                 "choices": texts[which.reshape(nodes.shape)].tolist(),
-                "answer": place,
+                "answer": key_position,
                 "probe": probe,
                 "concept": names,
                 "pos": pos,
