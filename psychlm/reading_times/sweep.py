@@ -118,9 +118,10 @@ def delta_loglik(
         in sample); ``effect`` of the current word's surprisal with ``effect_low`` and
         ``effect_high`` (in the measure's unit per bit), the same as ``prev_effect...`` for the
         previous word (``prev2_...`` further back); ``edf``; ``heldout_gain`` (nats per reading)
-        with ``heldout_low``, ``heldout_high`` and ``heldout_p``; ``converged``. The p-value is
-        one-sided: does the model predict better than the baseline? A predictor that is noise
-        predicts worse, since its coefficients are estimated too: its expected gain is negative.
+        with ``heldout_low``, ``heldout_high`` (NaN without resamples) and ``heldout_p``;
+        ``converged``. The p-value is one-sided: does the model predict better than the baseline? A
+        predictor that is noise predicts worse, since its coefficients are estimated too: its
+        expected gain is negative.
 
     Raises
     ------
@@ -508,7 +509,9 @@ def summarise(
     # Resamples draw units with replacement: how often each is drawn weighs its gain and readings.
     drawn = rng.multinomial(n_units, np.full(n_units, 1 / n_units), size=n_bootstrap).astype(float)
     resampled = (drawn @ gains) / (drawn @ n)[:, None]
-    low, high = np.quantile(resampled, [(1 - level) / 2, (1 + level) / 2], axis=0)
+    low, high = np.full((2, gains.shape[1]), np.nan)
+    if n_bootstrap:
+        low, high = np.quantile(resampled, [(1 - level) / 2, (1 + level) / 2], axis=0)
     # An exchange of model and baseline turns the sign of a unit's gain.
     signs = rng.choice([-1.0, 1.0], size=(n_permutations, n_units))
     as_large = signs @ gains >= total - 1e-12 * np.abs(total)

@@ -107,6 +107,14 @@ def test_a_seed_fixes_the_table_and_folds_are_the_same_for_every_model(simulated
     pd.testing.assert_frame_equal(alone, first.iloc[[2]].reset_index(drop=True))
 
 
+def test_gains_without_resamples_are_the_same_and_have_no_interval(simulated):
+    options = {"n_permutations": 9, "rng": 1}
+    table = gains_of(simulated, folds=3, n_bootstrap=20, **options)
+    without = gains_of(simulated, folds=3, n_bootstrap=0, **options)
+    np.testing.assert_array_equal(without["heldout_gain"], table["heldout_gain"])
+    assert without[["heldout_low", "heldout_high"]].isna().all(axis=None)
+
+
 def test_neither_the_order_of_rows_nor_the_type_of_word_ids_matters(simulated):
     shuffled = simulated.readings.sample(frac=1, random_state=1)
     shuffled["word_id"] = shuffled["word_id"].astype(str)
