@@ -69,7 +69,7 @@ def test_constraints_pin_every_dependency_within_its_bounds() -> None:
             )
 
 
-def test_top_level_holds_what_the_user_fixed() -> None:
+def test_the_top_level_of_the_repository_holds_the_agreed_folders_and_files() -> None:
     tracked = subprocess.run(
         ["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True
     ).stdout

@@ -8,8 +8,8 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from exact_likelihood import exact_loglik
 from scipy.special import expit
-from test_fit import exact_loglik
 
 from psychlm import data, irt, simulate
 from psychlm.irt.em import scoring_with_guessing

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from test_runner import write_notebook
+from toy_notebooks import write_notebook
 
 from psychlm import site
 from psychlm.site import collection

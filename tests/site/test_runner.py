@@ -15,13 +15,12 @@ from pathlib import Path
 import nbformat
 import pytest
 from click.testing import CliRunner
-from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
+from toy_notebooks import write_notebook
 
 import psychlm
 from psychlm import cli, report, site
 from psychlm.site import runner
 
-BEGIN = "from psychlm import report\nreport.begin('{name}', draws=report.between(1, None))"
 RECORD = "report.record('paper.table1.r', draws / 100, published=0.5, source='Table 1')"
 END = "report.verdict('It runs.', support='Once.', outcome='reproduced', rests_on='toy numbers')"
 RUN = """
@@ -31,22 +30,6 @@ from psychlm.site import runner
 runner.SHARE_FROM, runner.LIBRARIES = 1, ["colorsys"]
 site.run(root=Path({root!r}))
 """
-
-
-def write_notebook(
-    root: Path, name: str, *code: str, parameters: str = "draws = 50  # draws"
-) -> Path:
-    """Write a notebook: title, parameters, setup, and the code cells given."""
-    cells = [
-        new_markdown_cell(f"# {name[:2]} {name[3:].title()}\n\n**Question.** Does it run?"),
-        new_code_cell(parameters, metadata={"tags": ["parameters"]}),
-        new_code_cell(BEGIN.format(name=name), metadata={"tags": ["setup"]}),
-        *(new_code_cell(source) for source in code),
-    ]
-    path = root / "notebooks" / f"{name}.ipynb"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    nbformat.write(new_notebook(cells=cells), path)
-    return path
 
 
 def read_json(folder: Path, name: str) -> dict:
