@@ -1,5 +1,4 @@
-"""A corpus of reading times, and your own experiments as one: from two files, from one long table,
-or from a corpus that pymovements knows."""
+"""Corpora of reading times from files of your own, or from a dataset that pymovements downloads."""
 
 from __future__ import annotations
 
@@ -34,9 +33,6 @@ class Corpus:
     readings: pd.DataFrame
     surprisals: pd.DataFrame | None = None
     notes: tuple[str, ...] = ()
-
-
-# ---- your own data ----
 
 
 def from_long(

@@ -272,7 +272,9 @@ def _expand(
         elif len(factors) == 1:
             smooths += [factor for factor in factors if isinstance(factor, Smooth)]
         else:
-            raise FormulaError(f"{text!r}: a smooth has no interactions; te(x, z) smooths both")
+            raise FormulaError(
+                f"{text!r}: a smooth or an offset has no interactions; te(x, z) smooths both"
+            )
     # Variables of an interaction stand in the order of their first appearance, as in R.
     written = [_factor(code, text, {}) for code in _leaves(tree)]
     order = [name for factor in written if isinstance(factor, tuple) for name in factor]
@@ -362,8 +364,8 @@ def _variable(code: str, text: str, expressions: dict[str, Expression]) -> tuple
     kinds = [n for n in ast.walk(tree) if not isinstance(n, (*ALLOWED, ast.expr_context))]
     if kinds or not called <= set(FUNCTIONS):
         raise FormulaError(
-            f"{text!r}: {code} is not supported (smooths s(), te(), and {', '.join(FUNCTIONS)}, "
-            "scale, poly are); make a column of it with readings.assign(...), and name that column"
+            f"{text!r}: {code} is not supported (s(), te(), ti(), offset(), and "
+            f"{', '.join(FUNCTIONS)}, scale, poly are); make a column of it with readings.assign(...), and name that column"
         )
     named = {n.id for n in ast.walk(tree) if isinstance(n, ast.Name)} - set(FUNCTIONS)
     expression = Expression(name, ast.unparse(tree), tuple(sorted(named)), outer, degree)

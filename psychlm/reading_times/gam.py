@@ -126,7 +126,7 @@ def fit(
     parsed, complete = place_bars(parsed, complete)
     n_missing = len(readings) - len(complete)
     if backend == "pygam":
-        refuse_bars(parsed, "pygam")
+        refuse_extended_terms(parsed, "pygam")
         from psychlm.reading_times import pygam
 
         return pygam.fit(complete, parsed, n_missing=n_missing)
@@ -136,7 +136,7 @@ def fit(
 
 
 def _check_weights(readings: pd.DataFrame, weights: str, backend: str) -> pd.DataFrame:
-    """Return the readings, whose weights must be positive numbers."""
+    """Return the readings with weights as numbers, which must be positive."""
     if backend == "pygam":
         raise ValueError("weights= is not passed on to pygam; fit natively or with backend='mgcv'")
     require_columns([weights], readings)
@@ -147,7 +147,7 @@ def _check_weights(readings: pd.DataFrame, weights: str, backend: str) -> pd.Dat
             f"the weights {weights!r} are no positive numbers in {int(wrong.sum())} of "
             f"{len(readings)} rows; leave those rows out"
         )
-    return readings
+    return readings.assign(**{weights: values})
 
 
 def _choose_backend(formula: str, of_r: bool) -> Backend:
@@ -174,7 +174,7 @@ def _choose_backend(formula: str, of_r: bool) -> Backend:
     return chosen
 
 
-def refuse_bars(parsed: Formula, who: str) -> None:
+def refuse_extended_terms(parsed: Formula, who: str) -> None:
     """Raise a :class:`FormulaError` if a formula has what only R and the native engine read."""
     if parsed.offsets or any(smooth.kind == "ti" for smooth in parsed.smooths):
         raise FormulaError(f"{parsed.text!r}: {who} has neither offset() nor ti(); fit natively")
@@ -208,7 +208,7 @@ def to_bambi(readings: pd.DataFrame, formula: str) -> tuple[str, pd.DataFrame]:
     'y ~ log_x + hsgp(x, m=4, c=1.5) + (1|p) + (0 + x|p)'
     """
     parsed, state = parse(formula), State()
-    refuse_bars(parsed, "to_bambi")
+    refuse_extended_terms(parsed, "to_bambi")
     (response,) = parsed.columns((parsed.response,))
     check_response(readings, response)
     data = parsed.compute(readings.loc[readings[response].notna()], state)

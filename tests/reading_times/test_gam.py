@@ -77,6 +77,7 @@ def test_smooths_get_the_defaults_of_mgcv():
         ("y ~ te(a, b) + ti(a, c)", "overlap"),
         ("y ~ s(a) + ti(a)", "overlap"),
         ("y ~ ti(a, b, by=c)", "no by="),
+        ("y ~ a:offset(b)", "an offset has no interactions"),
         ("y ~ a + offset(poly(b, 2))", "several"),
         ("y ~ s(a) + s(a, k=5)", "twice"),
         ("y ~ s(a, k=2)", "at least 3"),
@@ -347,6 +348,14 @@ def test_pygam_says_what_it_leaves_out_and_comes_near(frame):
 def test_bad_input_is_named_with_what_to_do(frame, change, terms, says):
     with pytest.raises(FrameError, match=says), np.errstate(divide="ignore"):
         reading.fit(frame.assign(**change), f"y_ms ~ {terms}")
+
+
+def test_weights_that_were_read_as_text_are_numbers(frame):
+    numbers = frame.assign(w=1 + frame.index % 5)
+    expected = reading.fit(numbers, "y_ms ~ x", weights="w").loglik
+    for backend in ("native", "mgcv"):
+        fit = reading.fit(numbers.astype({"w": str}), "y_ms ~ x", backend=backend, weights="w")
+        assert fit.loglik == pytest.approx(expected, abs=1e-6)
 
 
 def test_weights_that_are_no_positive_numbers_are_named(frame):
