@@ -365,7 +365,8 @@ def _variable(code: str, text: str, expressions: dict[str, Expression]) -> tuple
     if kinds or not called <= set(FUNCTIONS):
         raise FormulaError(
             f"{text!r}: {code} is not supported (s(), te(), ti(), offset(), and "
-            f"{', '.join(FUNCTIONS)}, scale, poly are); make a column of it with readings.assign(...), and name that column"
+            f"{', '.join(FUNCTIONS)}, scale, poly are); make a column of it with "
+            "readings.assign(...), and name that column"
         )
     named = {n.id for n in ast.walk(tree) if isinstance(n, ast.Name)} - set(FUNCTIONS)
     expression = Expression(name, ast.unparse(tree), tuple(sorted(named)), outer, degree)
