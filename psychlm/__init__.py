@@ -5,7 +5,7 @@ lower ones (``tests/test_layers.py`` checks this):
 
     0  frames data device cluster stats report plots             frames, datasets, figures
     0  eval_logs                                  logs of evaluation programs
-    0  formatting parameters                      of reports: numbers, tables and sentences; rules
+    0  formatting figures parameters              of reports: numbers, tables and sentences; rules
     0  recipes                                    datasets from their originals
     1  corpora                                    readers of public data
     2  lm ctt irt reading_times probes            language models, test theory, reading times

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import io
 import json
 import math
 import os
@@ -35,13 +34,13 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from psychlm import __version__, _formatting, _parameters, data, device
+from psychlm._figures import figure_data, register_figure
 from psychlm._formatting import key_label, label, number
 from psychlm._parameters import Rule, assignments, at_least, between, check_type, some_of
 from psychlm.data import atomic_write
 
 if TYPE_CHECKING:
     import pandas as pd
-    from matplotlib.figure import Figure
 
 __all__ = [
     "Report",
@@ -71,7 +70,6 @@ OUTCOMES = ("reproduced", "partly", "not", "beyond the paper")
 SENTENCE_WORDS, SUPPORT_WORDS = 15, 40  # at most, in a verdict
 PACKAGE = Path(__file__).parent
 PACKAGES = ("torch", "transformers", "numpy", "pandas", "scipy", "statsmodels")
-MAX_MARKS = 20_000  # a figure of more marks is shown as PNG alone: its SVG would take megabytes
 
 
 @dataclass
@@ -580,90 +578,3 @@ def r_versions() -> dict[str, str]:
         expression = 'c(as.character(getRversion()), as.character(packageVersion("mgcv")))'
         r, mgcv = robjects.r(expression)
     return {"rpy2": version("rpy2"), "R": r, "mgcv": mgcv}
-
-
-def figure_data(figure: Figure) -> pd.DataFrame:
-    """Return the lines, points, bars, intervals and cells that a figure draws, one row per mark.
-
-    Returns
-    -------
-    DataFrame
-        ``panel`` (title or number), ``kind`` (line, point, bar, segment or cell), ``label`` (of the
-        legend), ``x`` and ``y`` in units of the axes, ``value`` of a heat map's cell.
-    """
-    import pandas as pd
-    from matplotlib.collections import LineCollection, PathCollection, QuadMesh
-
-    frames = [pd.DataFrame(columns=["panel", "kind", "label", "x", "y", "value"])]
-    for position, ax in enumerate(figure.axes, 1):
-        # the style of the package puts titles at the left
-        title = ax.get_title() or ax.get_title(loc="left") or str(position)
-        marks: list[tuple[str, Any, Any, Any, Any]] = []
-        for bars in ax.containers:
-            for box in [patch.get_bbox() for patch in getattr(bars, "patches", ())]:
-                upright = getattr(bars, "orientation", "vertical") != "horizontal"
-                x = (box.x0 + box.x1) / 2 if upright else box.x1
-                marks.append(
-                    ("bar", bars, [x], [box.y1 if upright else (box.y0 + box.y1) / 2], None)
-                )
-        marks += [("line", line, *line.get_data(orig=False), None) for line in ax.get_lines()]
-        for artist in ax.collections:
-            if isinstance(artist, PathCollection):
-                marks.append(("point", artist, *np.ma.filled(artist.get_offsets(), np.nan).T, None))
-            elif isinstance(artist, LineCollection) and artist.get_segments():
-                marks.append(("segment", artist, *np.concatenate(artist.get_segments()).T, None))
-            elif isinstance(artist, QuadMesh) and ax.get_label() != "<colorbar>":
-                cells: Any = np.ma.filled(np.ma.asarray(artist.get_array(), float), np.nan)
-                cells = cells.reshape(np.asarray(artist.get_coordinates()).shape[0] - 1, -1)
-                y, x = np.indices(cells.shape) + 0.5
-                marks.append(("cell", artist, x.ravel(), y.ravel(), cells.ravel()))
-        for kind, artist, x, y, value in marks:
-            label = str(artist.get_label() or "")
-            frame = pd.DataFrame({"x": x, "y": y, "value": value})
-            frame["label"] = "" if label.startswith("_") else label
-            frames.append(frame.assign(panel=title, kind=kind))
-    return pd.concat(frames[1:] or frames, ignore_index=True)[frames[0].columns]
-
-
-def register_figure() -> None:
-    """In a notebook, let shown figures carry SVG and CSV beside a PNG of twice the pixels."""
-    shell = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
-    if shell is None or not hasattr(shell, "kernel"):
-        return
-    import matplotlib as mpl
-    import matplotlib.pyplot as plt
-    from IPython.core.formatters import BaseFormatter
-    from IPython.core.pylabtools import select_figure_formats
-    from matplotlib.figure import Figure
-    from traitlets import ObjectName, Unicode
-
-    class CsvFormatter(BaseFormatter):
-        """Tell IPython about a format that it does not know."""
-
-        format_type = Unicode("text/csv")
-        print_method = ObjectName("_repr_csv_")
-
-    def csv_of(figure: Figure) -> str | None:
-        table = figure_data(figure)
-        return table.to_csv(index=False) if 0 < len(table) <= 5 * MAX_MARKS else None
-
-    def svg_of(figure: Figure) -> str | None:
-        if len(figure_data(figure)) > MAX_MARKS:
-            return None
-        out = io.StringIO()
-        with mpl.rc_context({"svg.hashsalt": "psychlm"}):  # the same text for the same figure
-            figure.savefig(out, format="svg", bbox_inches="tight", metadata={"Date": None})
-        return out.getvalue()
-
-    def register(*_: Any) -> None:
-        formatters["text/csv"].for_type(Figure, csv_of)
-        formatters["image/svg+xml"].for_type(Figure, svg_of)
-
-    formatters = shell.display_formatter.formatters
-    if "text/csv" not in formatters:
-        formatters["text/csv"] = CsvFormatter(parent=shell.display_formatter)
-        # choosing the backend clears what is registered for figures, so choose it first
-        plt.switch_backend(mpl.get_backend())
-        select_figure_formats(shell, {"retina"})
-        register()
-        shell.events.register("pre_run_cell", register)
