@@ -136,7 +136,10 @@ def escape_formulas(frame: pd.DataFrame) -> pd.DataFrame:
 @main.command()
 @click.argument("notebooks", nargs=-1)
 @choice_option(
-    "--profile", "smoke quick full", "quick", "Sizes of the tests, of a few minutes, of the papers."
+    "--profile",
+    "smoke quick full paper",
+    "quick",
+    "Sizes of the tests, of a few minutes, of the papers; with the papers' models.",
 )
 @click.option(
     "-p", "--parameter", "assignments", multiple=True, metavar="NAME=VALUE", help="A parameter."

@@ -103,9 +103,10 @@ def run(
     ----------
     select : sequence of str
         Names, numbers, paths or patterns of notebooks; all of them if empty.
-    profile : "smoke", "quick" or "full"
-        Whose parameters: the tests' (``tests/smoke.yaml``), the notebooks' own, or the papers'
-        (``notebooks/full.yaml``).
+    profile : "smoke", "quick", "full" or "paper"
+        Whose parameters: the tests' (``tests/smoke.yaml``), the notebooks' own, those of the
+        papers' sizes (``notebooks/full.yaml``), or of these with the papers' models
+        (``notebooks/paper.yaml``).
     parameters : mapping, optional
         Parameters that override those of the profile in every chosen notebook.
     jobs : int
