@@ -176,6 +176,7 @@ class Runner:
     profile: Profile
     parameters: Mapping[str, Mapping[str, Any]]  # by notebook: those that replace its own
     jobs: int
+    card: str = ""  # name of the files of a page that leaves the collection
     kernels: dict[str, AsyncKernelManager] = field(default_factory=dict)  # by notebook at work
     running: dict[str, int] = field(default_factory=dict)  # cells done, by notebook at work
     done: int = 0  # cells done of this round
@@ -420,6 +421,7 @@ class Runner:
             "finished": datetime.now(UTC).isoformat(timespec="seconds"),
             "fingerprint": self.fingerprint(notebook),
             "executed": True,
+            **({"card": self.card} if self.card else {}),
         }
         folder, numbers = notebook.path.parent, index.compare(content)
         page = html.report_page(executed.content, folder, content, numbers)
