@@ -204,6 +204,27 @@ def plan(
 
 
 @main.command()
+@click.option("--bundle", type=OUT, help="Write the reports of the profile paper: a zip file.")
+@click.option("--merge", type=PATH, help="Check such a file of another machine, and keep its runs.")
+def report(bundle: Path | None, merge: Path | None) -> None:
+    """Send the numbers of a run with the papers' models, or take those of another machine.
+
+    A bundle holds numbers, versions and hardware, no weights and no texts. Merged runs fill a
+    column of docs/results.md (`make results`); a run of other code, data or parameters is refused.
+    """
+    from psychlm.site import bundles
+
+    if (bundle is None) == (merge is None):
+        raise click.BadParameter("name one of --bundle FILE.zip and --merge FILE.zip")
+    if bundle is not None:
+        check_out(bundle, suffixes=(".zip",))
+        say(f"{bundle}: {', '.join(bundles.pack(bundle))}")
+    elif merge is not None:
+        names = bundles.merge(merge)
+        say(f"{bundles.folder()}: {', '.join(names)}; `make results` shows them in docs/results.md")
+
+
+@main.command()
 @click.argument("title")
 @choice_option("--kind", "blank reading-times", "blank", "The analysis that it begins with.")
 @click.option("--number", type=int, help="Its number; the next free one unless given.")
