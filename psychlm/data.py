@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 COMMITTED = "novels.zip"  # public-domain texts, under their names in the registry
 _asked: dict[str, str | None] = {}  # what this process asked for: see asked()
+opened_models: dict[str, str] = {}  # language models that this process opened: their revisions
 
 
 class DataError(RuntimeError):
@@ -289,8 +290,9 @@ def asked() -> dict[str, str | None]:
 
 
 def forget_asked() -> None:
-    """Begin a fresh list of the datasets asked for (a notebook does so in its setup cell)."""
+    """Begin fresh lists of the datasets asked for and the models opened, as report.begin does."""
     _asked.clear()
+    opened_models.clear()
 
 
 def fingerprint(names: Iterable[str]) -> dict[str, str | None]:

@@ -169,27 +169,32 @@ def wright_map(theta: pd.Series, difficulty: pd.Series, *, ax: Axes | None = Non
     theta : Series, by person
         Abilities in logits.
     difficulty : Series, by item
-        Difficulties in logits; up to 40 items are named, side by side where they are close.
+        Difficulties in logits; up to 40 items are named, beside their place where they are close.
     """
     ax, colour = ax or plt.gca(), POPULATION_COLOURS["transformer"]
     ax.hist(theta, bins=30, orientation="horizontal", color=POPULATION_COLOURS["human"], alpha=0.35)
     ax.set(xlabel="persons", ylabel="ability, difficulty (logits)")
     named = len(difficulty) <= LABELLED_ITEMS
     ticks = ax.twiny()
-    ticks.set(xlim=(2.6 if named else 1, -0.02), xticks=[])
+    ticks.set(xlim=(1.9 if named else 1, -0.02), xticks=[])
     ticks.grid(visible=False)
-    ticks.hlines(difficulty, 0, 0.18, color=colour, linewidth=1.5)
+    ticks.hlines(difficulty, 0, 0.12, color=colour, linewidth=1.5)
     if named:
         ax.set_xlim(0, 2.2 * ax.get_xlim()[1])  # room for the names
-        apart = np.ptp([*theta, *difficulty]) / 28
-        reached = np.full(4, -np.inf)  # the last name in each of four columns
-        for name, value in difficulty.sort_values().items():
-            column = int(np.argmax(np.append(reached + apart <= value, True)).clip(0, 3))
-            reached[column] = value
-            text_position = (0.24 + 0.45 * column, value)
-            ticks.annotate(
-                str(name), text_position, ha="right", va="center", size=LABEL_SIZE, color=colour
-            )
+        apart = np.ptp([*theta, *difficulty]) / 28  # height of a name
+        ordered = difficulty.sort_values()
+        n_columns = 1 if len(ordered) <= 20 else 2
+        style = {"ha": "right", "va": "center", "size": LABEL_SIZE, "color": colour}
+        line = {"arrowstyle": "-", "color": colour, "linewidth": 0.4, "alpha": 0.6}
+        for column in range(n_columns):
+            items = ordered.iloc[column::n_columns]
+            # The nearest places that leave each name its height: least squares under an order.
+            steps = apart * np.arange(len(items))
+            places = scipy.optimize.isotonic_regression(items - steps).x + steps
+            for (name, value), place in zip(items.items(), places, strict=True):
+                ticks.annotate(
+                    str(name), (0.13, value), (0.3 + 0.5 * column, place), arrowprops=line, **style
+                )
     ax.annotate("items", (0.99, 0.99), xycoords="axes fraction", ha="right", va="top", color=colour)
     return ax
 

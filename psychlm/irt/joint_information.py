@@ -40,7 +40,6 @@ from psychlm.irt.likelihood import (
     node_loglik,
 )
 from psychlm.irt.response_matrix import Block, ResponseMatrix
-from psychlm.irt.standard_errors import where_free
 
 MODE_STEPS = 20
 MODE_TOLERANCE = 1e-7  # standard deviations of ability
@@ -59,7 +58,7 @@ def joint_covariances(
     Parameters
     ----------
     free : Tensor, shape (3, n_items)
-        Which parameters are estimated; others get NaN.
+        Which parameters are estimated; entries of others mean nothing.
     """
     common = design.common_slope
     kinds = 3 if free[2].any() else 2  # slope, intercept and, where any is free, guessing
@@ -142,7 +141,7 @@ def joint_covariances(
         of_slope = torch.cholesky_solve(unit, dense_root)[-1]
         result[:, 0], result[:, :, 0] = torch.nan, torch.nan
         result[:, 0, 0] = (of_slope + correction(v_common, p_common)).flatten().cpu()
-    return where_free(result.numpy(), free)
+    return result.numpy()
 
 
 def response_derivatives(block: Block, parameters: Parameters, ability: Tensor) -> CellDerivatives:

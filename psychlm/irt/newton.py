@@ -235,7 +235,7 @@ def start_from_scores(responses: ResponseMatrix, design: Design, guessing: Tenso
     reliability = n / (n - 1) * (1 - float((weighted * residual).sum()) / total)
     reliability = min(max(reliability, LEAST_RELIABILITY), MOST_RELIABILITY)
     # Ability: normal quantiles of the scores' ranks, as posteriors with the error of the scores.
-    rank = pd.Series(host(score)).rank().to_numpy()
+    rank = pd.Series(host(score).round(9)).rank().to_numpy()  # but for rounding some are equal
     quantile = on_device(ndtri(rank / (len(rank) + 1)), device)
     nodes = quadrature_grid(SCORE_STEP, device=device).nodes
     distance = nodes - reliability**0.5 * quantile[:, None]

@@ -66,9 +66,10 @@ def standard_errors(
         from psychlm.irt.joint_information import joint_covariances
 
         try:
-            return joint_covariances(responses, design, parameters, grid, free), None
+            blocks = joint_covariances(responses, design, parameters, grid, free)
         except LinAlgError:  # not at a maximum
             return unknown, None
+        return where_free(blocks, free), None
 
     information = observed_information(responses, design, parameters, grid)
     kinds = len(information) // n_items

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
+from psychlm import data
 from psychlm.device import Device, torch_device
 from psychlm.lm._errors import ModelError, plain_errors
 from psychlm.lm._gguf import PACKAGES, converted, file_sha256, packaged_gguf
@@ -227,13 +228,21 @@ def wrap(
 
 
 def find_checkpoint(name: str, revision: str | None = None) -> Checkpoint:
-    """Find the files of a model by its name, and the revision they have.
+    """Find the files of a model by its name, and the revision they have; reports record both.
 
     Raises
     ------
     ModelError
         If there are none, or a revision is asked of files here, which have none.
     """
+    checkpoint = _checkpoint(name, revision)
+    # a folder by its last part: its path says where a machine keeps it, not what it is
+    label = Path(checkpoint.name).name if checkpoint.folder else checkpoint.name
+    data.opened_models[label] = checkpoint.revision
+    return checkpoint
+
+
+def _checkpoint(name: str, revision: str | None) -> Checkpoint:
     folder = Path(name).expanduser()
     if name == "default":
         folder = DEFAULT_FOLDER

@@ -30,7 +30,7 @@ from scipy import stats as scipy_stats
 from scipy.linalg import helmert
 from statsmodels.stats.proportion import proportion_confint
 
-from psychlm import frames, stats
+from psychlm import comparison, frames, stats
 from psychlm.lm.choices import (
     answer_places,
     check_scores,
@@ -436,41 +436,6 @@ def _paired_test(differences: pd.Series) -> tuple[float, float]:
 
 
 @dataclass(frozen=True)
-class AccuracyChange:
-    """Accuracy before and after, on the same items."""
-
-    before: stats.Interval
-    after: stats.Interval
-    change: stats.Interval  # after less before
-    p: float  # McNemar's exact test: of the items whose grade changed, how many rose?
-    n_items: int
-
-
-def accuracy_change(
-    before: pd.Series,
-    after: pd.Series,
-    *,
-    rng: np.random.Generator,
-    n_boot: int = 2000,
-) -> AccuracyChange:
-    """Compare the grades of the same items before and after (:func:`psychlm.lm.grade`).
-
-    Raises
-    ------
-    FrameError
-        If the items differ.
-    """
-    if not before.index.equals(after.index):
-        raise frames.FrameError("the grades before and after are of different items; align them")
-    change = after - before
-    rose, changed = int((change > 0).sum()), int((change != 0).sum())
-    p = float(scipy_stats.binomtest(rose, changed).pvalue) if changed else 1.0
-    options = {"rng": rng, "n_boot": n_boot}
-    first, second, risen = (_mean_interval(grade, **options) for grade in (before, after, change))
-    return AccuracyChange(first, second, risen, p, len(change))
-
-
-@dataclass(frozen=True)
 class Calibration:
     """Expected calibration error of predictions."""
 
@@ -505,7 +470,7 @@ def calibration(
     return Calibration(error, float(right.mean()), float(sure.mean()), len(sure))
 
 
-Result = ChanceTest | PriorBias | AccuracyChange
+Result = ChanceTest | PriorBias | comparison.Comparison
 
 
 def by_benchmark(
@@ -523,21 +488,21 @@ def by_benchmark(
     DataFrame
         Indexed by ``names``: ``measure``, ``estimate``, ``low``, ``high``, ``null`` (the value
         under the null), ``n_items``, ``p``, ``p_holm``. The estimate of a prior bias is its lasting
-        share.
+        share, that of :func:`psychlm.compare` of grades after and before the change in accuracy.
     """
-    rows, nan = [], float("nan")
+    rows: list[tuple[Any, ...]] = []
     for result in results.values():
-        null = 0.0
         if isinstance(result, ChanceTest):
-            measure, null = "pseudo-correct picked", result.chance
-            numbers = (result.rate, result.low, result.high)
+            estimate = (result.rate, result.low, result.high, result.chance, result.n_items)
+            rows.append(("pseudo-correct picked", *estimate, result.p))
+        elif isinstance(result, comparison.Comparison):
+            estimate = (result.difference, result.low, result.high, 0.0, result.n)
+            rows.append(("change in accuracy", *estimate, result.p))
         else:
-            if isinstance(result, PriorBias):
-                measure, interval = "lasting share of variance", result.lasting_share
-            else:
-                measure, interval = "change in accuracy", result.change
-            numbers = (interval.estimate, interval.low, interval.high) if interval else (nan,) * 3
-        rows.append((measure, *numbers, null, result.n_items, result.p))
+            share = result.lasting_share
+            ends = (share.estimate, share.low, share.high) if share else (np.nan,) * 3
+            estimate = (*ends, 0.0, result.n_items)
+            rows.append(("lasting share of variance", *estimate, result.p))
     columns = ["measure", "estimate", "low", "high", "null", "n_items", "p"]
     index = pd.MultiIndex.from_tuples([tuple(key) for key in results], names=list(names))
     table = pd.DataFrame(rows, index=index, columns=columns)

@@ -80,7 +80,7 @@ def make(kind: str, parameters: Mapping[str, Any], out: Path, title: str = "") -
     with tempfile.TemporaryDirectory(prefix="psychlm-card-") as folder:
         reports = Path(folder)
         with locked_staging(reports) as staging:
-            runner = Runner(root, reports, staging, "quick", given, 1)
+            runner = Runner(root, reports, staging, "quick", given, 1, card=out.name)
             (outcome,) = runner.run_all([notebook], force=True)
         if outcome.status != "done":
             cell = f", cell {outcome.cell}" if outcome.cell else ""

@@ -226,7 +226,8 @@ def report_page(
         Where the notebook lies: pictures that its Markdown names are looked for there.
     report : dict
         The report of :mod:`psychlm.report`, with the runner's title, question, status, error,
-        seconds and finishing time.
+        seconds and finishing time. With ``card``, the name of its files, the page stands alone: it
+        links neither to an index nor to a notebook.
     numbers : DataFrame
         Its numbers, as :func:`psychlm.site.compare` returns them.
     """
@@ -243,6 +244,8 @@ def report_page(
     title = ""
     if cells and cells[0].cell_type == "markdown" and cells[0].source.startswith("# "):
         title, _, cells[0]["source"] = cells[0].source.removeprefix("# ").partition("\n")
+    if report.get("card"):  # it says what it is of
+        title = report["title"]
     verdict = report.get("verdict") if report["status"] == "complete" else None
     used = report["provenance"].get("data") or {}
     prose = (markdown(c.source, folder, trusted=True) for c in cells if c.cell_type == "markdown")

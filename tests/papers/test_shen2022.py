@@ -1,6 +1,6 @@
 """Prior bias and choice paralysis: exact where possible, and right about responders of known bias.
 
-References: scipy binomtest and chisquare, scikit-learn calibration_curve, statsmodels mcnemar;
+References: scipy binomtest and chisquare, scikit-learn calibration_curve;
 a loop over all permutations; and the parameters with which responders were simulated.
 """
 
@@ -13,8 +13,8 @@ import pandas as pd
 import pytest
 from scipy import stats as scipy_stats
 from sklearn.calibration import calibration_curve
-from statsmodels.stats.contingency_tables import mcnemar
 
+import psychlm
 from psychlm import lm, simulate
 from psychlm.frames import FrameError
 from psychlm.papers import shen2022
@@ -287,20 +287,6 @@ def test_paralysis_refuses_items_that_differ_or_lost_choices(rng):
             shen2022.choice_paralysis(before, {1: after}, first(before), rng=rng)
 
 
-def test_the_change_in_accuracy_is_tested_as_mcnemar_does(rng):
-    before = pd.Series(rng.integers(0, 2, 80).astype(float))
-    after = before.where(rng.random(80) < 0.7, 0.0)
-    found = shen2022.accuracy_change(before, after, rng=rng, n_boot=200)
-    assert found.p == pytest.approx(
-        mcnemar(pd.crosstab(before, after).reindex(columns=[0, 1]).to_numpy()).pvalue
-    )
-    change = found.change
-    assert change.estimate == pytest.approx(after.mean() - before.mean()) and change.high < 0
-    assert shen2022.accuracy_change(before, before, rng=rng, **FAST).p == 1
-    with pytest.raises(FrameError, match="different items"):
-        shen2022.accuracy_change(before, after.iloc[1:], rng=rng)
-
-
 def test_expected_calibration_error_is_that_of_scikit_learns_curve(rng):
     scores, answer = pd.DataFrame(2 * rng.normal(size=(500, 4))), pd.Series(rng.integers(0, 4, 500))
     found = shen2022.calibration(scores, answer, rng=rng, n_boot=200)
@@ -321,8 +307,8 @@ def test_results_stand_side_by_side_with_holms_correction(rng):
         ("a", "chance"): shen2022.against_chance(before, items),
         ("a", "bias"): shen2022.prior_bias(*answered, rng=rng, n_permutations=99, n_boot=50),
         ("a", "one"): shen2022.prior_bias(answered[0], rng=rng, n_boot=50),
-        ("b", "grades"): shen2022.accuracy_change(
-            lm.grade(items, before), lm.grade(first(before), before), rng=rng, n_boot=50
+        ("b", "grades"): psychlm.compare(
+            lm.grade(first(before), before), lm.grade(items, before), n_permutations=0
         ),
     }
     table = shen2022.by_benchmark(results)

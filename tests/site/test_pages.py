@@ -136,6 +136,16 @@ def text_of(chromium: Any, selector: str) -> str:
     return chromium.says(f"document.querySelector({json.dumps(selector)}).innerText")
 
 
+def test_the_page_of_a_card_says_what_it_is_of_and_links_to_its_own_numbers_only(tmp_path) -> None:
+    report = report_of("02_test_card", "complete", card="my answers", title="A card: my answers")
+    page = html.report_page(
+        notebook_with_everything(), tmp_path, report, notebooks.compare(report)
+    ).html
+    links = re.findall(r'href="([^"#:]+)"', page)
+    assert links == ["my%20answers.json"]
+    assert "A card: my answers</h1>" in page and "quick profile" not in page
+
+
 # what people see
 
 
