@@ -1,9 +1,9 @@
 """Readers of public data: reading times, responses, item banks, text."""
 
+from psychlm._recipes import CATEGORIES as LAVERGHETTA_CATEGORIES
 from psychlm.corpora.experiments import read_experiment
 from psychlm.corpora.item_banks import NLI_LABELS, read_arc, read_items, write_arc
 from psychlm.corpora.responses import (
-    LAVERGHETTA_CATEGORIES,
     CrowdLabels,
     Laverghetta2021,
     comprehenotes,

@@ -15,16 +15,6 @@ import pandas as pd
 from psychlm import data, frames
 from psychlm.corpora.item_banks import NLI_LABELS, glue_diagnostic
 
-LAVERGHETTA_CATEGORIES = {
-    "MN": "morphological negation",
-    "PP": "prepositional phrases",
-    "LE": "lexical entailment",
-    "Q": "quantifiers",
-    "PS": "propositional structure",
-    "RLS": "richer logical structure",
-    "WK": "world knowledge",
-}
-
 
 @dataclass(frozen=True)
 class Laverghetta2021:

@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from psychlm.lm._errors import ModelError
-    from psychlm.lm._load import LanguageModel, fingerprint, load, wrap
+    from psychlm.lm._load import LanguageModel, OpenedModel, fingerprint, load, wrap
     from psychlm.lm._minimal_pairs import MinimalPairs, minimal_pairs, read_blimp
     from psychlm.lm._surprisal import surprisal, surprisals
     from psychlm.lm.choice_model import (
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 
 _NAMES = {
     "_errors": "ModelError",
-    "_load": "LanguageModel fingerprint load wrap",
+    "_load": "LanguageModel OpenedModel fingerprint load wrap",
     "_minimal_pairs": "MinimalPairs minimal_pairs read_blimp",
     "_surprisal": "surprisal surprisals",
     "choice_model": "ChoiceModel bundled_encoder load_choice_model wrap_choice_model",
