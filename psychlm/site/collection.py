@@ -200,6 +200,20 @@ def run_parameters(
     return chosen
 
 
+def kind_of_models(root: Path, notebook: Notebook, parameters: Mapping[str, Any]) -> str:
+    """Return whose models a run uses, as a verdict says it; empty where the paper's need no run.
+
+    The paper's models are those that ``notebooks/paper.yaml`` names for this notebook.
+    """
+    file = root / "notebooks" / "paper.yaml"
+    papers = (yaml.safe_load(file.read_text(encoding="utf-8")) if file.is_file() else None) or {}
+    values, wanted = notebook.parameters | dict(parameters), papers.get(notebook.name)
+    if not wanted:
+        return ""
+    same = all(values[name] == value for name, value in wanted.items())
+    return "with the paper's models" if same else "with stand-ins"
+
+
 def new(title: str, *, root: Path, kind: Kind = "blank", number: int | None = None) -> Path:
     """Copy the template notebook of a kind; no other file is touched.
 

@@ -423,6 +423,10 @@ class Runner:
             "executed": True,
             **({"card": self.card} if self.card else {}),
         }
+        if content.get("verdict"):
+            given = self.parameters[name]
+            whose = collection.kind_of_models(self.root, notebook, given)
+            content["verdict"] = content["verdict"] | {"models": whose}
         folder, numbers = notebook.path.parent, index.compare(content)
         page = html.report_page(executed.content, folder, content, numbers)
         files = [(f"{name}.ipynb", nbformat.writes(executed.content).encode())]
