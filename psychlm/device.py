@@ -1,4 +1,4 @@
-"""The device on which torch computes, by one rule for all functions that take ``device=``.
+"""The device on which torch computes, by one rule for all that take ``device=``; seeds of torch.
 
 ``"auto"`` is the first CUDA GPU if there is one, else the CPU. Some functions keep small work on
 the CPU even then, since copying and launching would take longer than computing: their documentation

@@ -184,7 +184,7 @@ def wright_map(theta: pd.Series, difficulty: pd.Series, *, ax: Axes | None = Non
         apart = np.ptp([*theta, *difficulty]) / 28  # height of a name
         ordered = difficulty.sort_values()
         n_columns = 1 if len(ordered) <= 20 else 2
-        style = {"ha": "right", "va": "center", "size": LABEL_SIZE, "color": colour}
+        style: dict[str, Any] = {"ha": "right", "va": "center", "size": LABEL_SIZE, "color": colour}
         line = {"arrowstyle": "-", "color": colour, "linewidth": 0.4, "alpha": 0.6}
         for column in range(n_columns):
             items = ordered.iloc[column::n_columns]

@@ -76,14 +76,13 @@ class OpenedFrom:
 
 
 @dataclass(frozen=True, eq=False)
-class LanguageModel:
-    """A language model, its tokenizer, and what results report of them."""
+class OpenedModel:
+    """A network of transformers, its tokenizer, and what results report of them."""
 
-    network: Any  # a transformers model; it is scored in evaluation mode, whatever its mode
+    network: Any  # it is scored in evaluation mode, whatever its mode
     tokenizer: Any
     name: str  # hub name or folder
     opened_from: OpenedFrom | None  # its files; None where they are not known
-    kind: Kind  # how it predicts: see surprisal
     context_tokens: int  # longest input in tokens, special ones counted
 
     @property
@@ -98,6 +97,13 @@ class LanguageModel:
         """Device that holds the weights."""
         device: torch.device = next(self.network.parameters()).device
         return device
+
+
+@dataclass(frozen=True, eq=False)
+class LanguageModel(OpenedModel):
+    """A language model."""
+
+    kind: Kind  # how it predicts: see surprisal
 
     @property
     def n_vocabulary(self) -> int:
@@ -224,7 +230,7 @@ def wrap(
         )
     window = context_tokens(network, tokenizer)
     opened_from = OpenedFrom.record(network, revision)
-    return LanguageModel(network, tokenizer, name, opened_from, kind, window)
+    return LanguageModel(network, tokenizer, name, opened_from, window, kind)
 
 
 def find_checkpoint(name: str, revision: str | None = None) -> Checkpoint:
