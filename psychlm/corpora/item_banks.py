@@ -244,6 +244,10 @@ def nli(source: Source) -> pd.DataFrame:
         Items with ``hypothesis``, and ``annotator_labels``, ``genre``, ``round`` or ``category``
         where the source has them. Pairs on which the annotators did not agree (gold label "-") are
         left out and counted.
+
+    Examples
+    --------
+    >>> nli("snli/snli_1.0_dev")  # doctest: +SKIP
     """
     parses = {f"sentence{i}_{kind}" for i in (1, 2) for kind in ("parse", "binary_parse")}
     rows = read_records(source, without=parses)
@@ -292,6 +296,10 @@ def glue_diagnostic(source: Source = "mcqa/ax_b") -> pd.DataFrame:
         Items; ``item_id`` is the pair's number from 0 (int), as in
         :func:`psychlm.corpora.laverghetta2021`. With ``hypothesis`` and ``categories``, the pair's
         tags (list); the second source has ``category`` instead, and the last two ``domain``.
+
+    Examples
+    --------
+    >>> glue_diagnostic("mcqa/ax_b")  # doctest: +SKIP
     """
     lines = read_lines(source)
     if lines and lines[0].lstrip().startswith(("{", "[")):
@@ -353,6 +361,10 @@ def sentiment(source: Source) -> pd.DataFrame:
     DataFrame
         Items; the choices are the names of the degrees, from (very) negative to (very) positive:
         two where no label is above 1, else five.
+
+    Examples
+    --------
+    >>> sentiment("sst/stsa.fine.test")  # doctest: +SKIP
     """
     lines = read_lines(source)
     if lines and lines[0].split("\t") == ["sentence", "label"]:
@@ -399,6 +411,10 @@ def read_arc(source: Source) -> pd.DataFrame:
     ------
     FrameError
         If a key is no label of its item, or two choices have the same label.
+
+    Examples
+    --------
+    >>> read_arc("mcqa/arc/ARC-Easy-Dev")  # doctest: +SKIP
     """
     frame = _table(read_records(source), {"id": (str, int), "question": dict}, source)
     questions = frame["question"].tolist()

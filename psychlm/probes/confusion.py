@@ -175,6 +175,12 @@ def drop_unfit(items: pd.DataFrame) -> tuple[pd.DataFrame, pd.Series]:
     ------
     FrameError
         If the frame breaks the items contract.
+
+    Examples
+    --------
+    >>> items = pd.DataFrame({"item_id": ["a"], "prompt": ["2 + 2?"], "answer": [0]})
+    >>> drop_unfit(items.assign(choices=[["4", "4 "]]))[1].to_dict()
+    {'a': 'duplicate choices'}
     """
     reasons = ItemArrays(items).unfit()
     reasons.index = pd.Index(items["item_id"].iloc[reasons.index], name="item_id")
@@ -311,6 +317,12 @@ def in_source_order(scores: pd.DataFrame, perturbed: pd.DataFrame) -> pd.DataFra
     ------
     FrameError
         If an item has no scores.
+
+    Examples
+    --------
+    >>> perturbed = pd.DataFrame({"item_id": ["a|x"], "source_item_id": ["a"], "order": [[1, 0]]})
+    >>> in_source_order(pd.DataFrame([[-2.0, -1.0]], index=["a|x"]), perturbed).loc["a"].tolist()
+    [-1.0, -2.0]
     """
     missing = perturbed["item_id"][~perturbed["item_id"].isin(scores.index)]
     if len(missing):
