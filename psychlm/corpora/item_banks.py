@@ -565,8 +565,8 @@ def _abductive_nli(frame: pd.DataFrame, source: Source) -> dict[str, Any]:
     both = [frame[name].str.strip() + " " + frame["obs2"].str.strip() for name in ("hyp1", "hyp2")]
     choices = pd.concat(both, axis=1).to_numpy().tolist()
     answer = _gold_places(frame, source, first=1)
-    told = {"observation": frame["obs2"], "template": "continuation"}
-    return {"prompt": frame["obs1"], "choices": choices, "answer": answer} | told
+    others = {"observation": frame["obs2"], "template": "continuation"}
+    return {"prompt": frame["obs1"], "choices": choices, "answer": answer} | others
 
 
 def _items(frame: pd.DataFrame, source: Source) -> dict[str, Any]:
@@ -636,9 +636,9 @@ def read_items(source: Source) -> pd.DataFrame:
                 f"{source} is not made of blocks of six lines: a beginning, 0 to 3, four endings"
             )
         blocks = pd.DataFrame([lines[i : i + 6] for i in range(0, len(lines), 6)])
-        told = {"prompt": blocks[0], "choices": _columns(blocks, *[2, 3, 4, 5])}
-        told |= {"answer": blocks[1].astype(int), "template": "continuation"}
-        return _finish(pd.DataFrame({"item_id": _numbered_ids(source, len(blocks))} | told))
+        cells = {"prompt": blocks[0], "choices": _columns(blocks, *[2, 3, 4, 5])}
+        cells |= {"answer": blocks[1].astype(int), "template": "continuation"}
+        return _finish(pd.DataFrame({"item_id": _numbered_ids(source, len(blocks))} | cells))
     # JSON: the first layout whose keys are there.
     records = read_records(source)
     keys = set().union(*(record.keys() for record in records[:50]))

@@ -344,9 +344,9 @@ def sap() -> Corpus:
     sentences = sentences.rename(columns=ids)
     bits = sentences[list(names)].apply(pd.to_numeric).rename(columns=names)
     # One sentence was released without its words.
-    known = sentences.join(bits)[bits["GPT-2"].notna()].reset_index(drop=True)
+    with_words = sentences.join(bits)[bits["GPT-2"].notna()].reset_index(drop=True)
     readings = data.facts("sap2024/readings").rename(columns=ids)
-    there = readings["text_id"].isin(known["text_id"])
+    there = readings["text_id"].isin(with_words["text_id"])
     note = f"{int((~there).sum())} of {len(readings)} readings are of a sentence without words"
     readings = readings[there].assign(
         construction=readings["construction"].map({"NPZ": "NP/Z", "NP/Z Agreement": "agreement"}),
@@ -354,8 +354,8 @@ def sap() -> Corpus:
         item=readings["item"].map("{:02d}".format),
     )
     readings = readings.drop(columns=["grammaticality", "ambiguity"])
-    words = with_predictors(frames.check_words(known[["text_id", "word_id", "word"]]))
-    surprisals = words[["text_id", "word_id"]].join(known[list(names.values())])
+    words = with_predictors(frames.check_words(with_words[["text_id", "word_id", "word"]]))
+    surprisals = words[["text_id", "word_id"]].join(with_words[list(names.values())])
     return Corpus(words, frames.check_readings(readings), surprisals, (note,))
 
 

@@ -74,8 +74,8 @@ class ItemArrays:
         )
         size = items["choices"].map(len).to_numpy(np.intp)
         start = np.cumsum(size) - size
-        place = np.arange(size.max())
-        self.own = np.where(place < size[:, None], start[:, None] + place, -1)
+        position = np.arange(size.max())
+        self.own = np.where(position < size[:, None], start[:, None] + position, -1)
         self.codes = np.where(self.own < 0, -1, self.code[self.own])
         self.answer = items["answer"].to_numpy(np.intp)
         # Pairs of prompt and text that some item calls right, as sorted keys.
@@ -135,9 +135,9 @@ class ItemArrays:
         """Draw for every item one with another prompt, to which none of its choices is right."""
 
         def allowed(rows: Ints, donors: Ints) -> Bools:
-            own = self.codes[rows]
-            prompts = np.broadcast_to(self.prompt[donors][:, None], own.shape)
-            answered = self.is_right(prompts, own) & (own >= 0)
+            choices = self.codes[rows]
+            prompts = np.broadcast_to(self.prompt[donors][:, None], choices.shape)
+            answered = self.is_right(prompts, choices) & (choices >= 0)
             return (self.prompt[rows] != self.prompt[donors]) & ~answered.any(axis=1)
 
         rng, everyone = np.random.default_rng([seed, 0]), np.arange(len(self.items))
