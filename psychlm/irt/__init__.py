@@ -7,7 +7,7 @@
 ``linking_constants`` finds the change of scale between two fits. ``mantel_haenszel``,
 ``dif_logistic`` and ``dif_likelihood_ratio`` test whether items work alike in two groups, and
 ``dif_explanatory`` explains by which kinds of items they do not; ``fit(..., difficulty_prior=...)``
-takes an explanation of difficulties as their prior. ``adaptive_test`` replays a computerised
+takes an explanation of difficulties as their prior. ``adaptive_test`` runs or replays an
 adaptive test, ``short_form`` shortens a benchmark, and ``flag_items`` looks for broken items.
 """
 
@@ -18,7 +18,7 @@ from typing import Any
 from psychlm.irt._fit import fit
 from psychlm.irt._m2 import M2Fit, m2
 from psychlm.irt._short_form import ShortForm, short_form
-from psychlm.irt.adaptive import AdaptiveTest, adaptive_test
+from psychlm.irt.adaptive import AdaptiveTest, CutScore, adaptive_test, exposure_shares
 from psychlm.irt.broken_items import flag_items
 from psychlm.irt.dif import (
     ExplanatoryDIF,
@@ -46,6 +46,7 @@ from psychlm.irt.selection import (
 
 __all__ = [
     "AdaptiveTest",
+    "CutScore",
     "Beta",
     "ExplanatoryDIF",
     "IRTFit",
@@ -65,6 +66,7 @@ __all__ = [
     "dif_likelihood_ratio",
     "dif_logistic",
     "eigenvalues",
+    "exposure_shares",
     "fit",
     "flag_items",
     "infit_outfit",

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     )
     from psychlm.lm.choices import (
         Evaluation,
+        ItemTaker,
         choice_logprobs,
         confidences,
         evaluate,
@@ -54,7 +55,7 @@ _NAMES = {
     "_minimal_pairs": "MinimalPairs minimal_pairs read_blimp",
     "_surprisal": "surprisal surprisals",
     "choice_model": "ChoiceModel bundled_encoder load_choice_model wrap_choice_model",
-    "choices": "Evaluation choice_logprobs confidences evaluate grade predictions",
+    "choices": "Evaluation ItemTaker choice_logprobs confidences evaluate grade predictions",
     "finetune": "FineTuned fine_tune",
     "prompts": "Prompt",
     "tokens": "words_of",
@@ -65,6 +66,7 @@ __all__ = [
     "ChoiceModel",
     "Evaluation",
     "FineTuned",
+    "ItemTaker",
     "LanguageModel",
     "MinimalPairs",
     "ModelError",
