@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
+from zlib import crc32
 
 import numpy as np
 import pandas as pd
@@ -153,7 +154,7 @@ def adaptive_test(
         it: with the same arguments it asks nothing twice and ends in the same result.
     rng : Generator
         Source of random items and of open ones; required by the rules "stratified" and "random"
-        and by ``open_shares``. Each person has a stream of numbers of their own.
+        and by ``open_shares``. Each name of a person has a stream of numbers of its own.
 
     Returns
     -------
@@ -222,11 +223,13 @@ def adaptive_test(
 
     # Random numbers: a priority of every item, and whether it is open, for each person.
     priority, is_open = np.zeros((n_persons, n_bank)), np.ones((n_persons, n_bank), dtype=bool)
-    streams = [] if rng is None else rng.spawn(n_persons)
-    for person, stream in enumerate(streams):
-        priority[person] = stream.random(n_bank)
-        if open_shares is not None:
-            is_open[person] = stream.random(n_bank) < open_shares.reindex(bank, fill_value=1)
+    if rng is not None:
+        seed = int(rng.integers(2**63))
+        shares = 1.0 if open_shares is None else open_shares.reindex(bank).to_numpy()
+        for row, person in enumerate(persons):  # by name, whoever else is tested
+            stream = np.random.default_rng([seed, crc32(str(person).encode())])
+            priority[row] = stream.random(n_bank)
+            is_open[row] = stream.random(n_bank) < shares
 
     # The state of every person. Sums run along the rows of arrays, or in one product a person, so
     # that a person's numbers do not depend on who else is tested.
