@@ -31,7 +31,7 @@ $(VENV)/.developed: $(VENV)/.installed
 setup: $(VENV)/.developed ## Make .venv with everything in it (TORCH=... picks another torch)
 
 .PHONY: reports
-reports: $(VENV)/.installed ## Run every notebook that changed and write reports/index.html (PROFILE=quick|full|smoke)
+reports: $(VENV)/.installed ## Run every notebook that changed and write reports/index.html (PROFILE=quick|full|paper|smoke)
 	$(BIN)/psychlm run --profile $(PROFILE) --jobs $(JOBS)
 
 .PHONY: test

@@ -19,6 +19,7 @@ import pandas as pd
 import torch
 
 from psychlm import data, lm
+from psychlm.crowds import features
 from psychlm.lm.cache import folder as cache_folder
 from psychlm.papers import choice_networks, question_sets, richardson2020
 from psychlm.papers.model_facts import (
@@ -294,6 +295,24 @@ def compute_inoculation() -> None:
     write("science_check", exam, {HEAD: about}, **science)
 
 
+def compute_encoder_features() -> None:
+    """Write the features of the crowds' tasks and their projections, in half precision."""
+    for task in features.TASKS:
+        items, values, affine = features.read_task(task, "bundled")
+        names = [f"f{i}" for i in range(affine.shape[1])]
+        projected = (values @ affine[:-1] + affine[-1]).astype(np.float16)
+        counts = items.columns.difference(["item_id", "part"])
+        numbers = items.astype(dict.fromkeys(counts, np.int16))
+        tables = {
+            f"encoder_{task}": numbers.join(pd.DataFrame(projected, columns=names)),
+            f"encoder_{task}_projection": pd.DataFrame(affine, columns=names),
+        }
+        for name, table in tables.items():
+            with data.atomic_write(data.root() / "data/facts/models" / f"{name}.parquet") as part:
+                options = {"compression": "zstd", "compression_level": 19, "use_dictionary": False}
+                table.to_parquet(part, index=False, **options)
+
+
 def stacked(parts: dict[tuple[str, ...], pd.DataFrame], names: list[str]) -> pd.DataFrame:
     """Return tables as one, their keys as first columns."""
     return pd.concat(parts, names=names).reset_index(names).reset_index(drop=True)
@@ -302,6 +321,7 @@ def stacked(parts: dict[tuple[str, ...], pd.DataFrame], names: list[str]) -> pd.
 def main() -> None:
     """Compute tables of facts: all of them, or those that are named."""
     steps = {
+        "encoder": compute_encoder_features,
         "surprisal": compute_surprisal,
         "anticipation": compute_anticipation,
         "head": compute_head,

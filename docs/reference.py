@@ -93,9 +93,11 @@ def by_task() -> list[str]:
 def page(package: str, modules: list[str]) -> str:
     """Return the Markdown of a page."""
     shown = exported(modules[0])
+    whole = shown and len(modules) > 1  # a package, whose names come from its modules
+    members = f"\n      members: {sorted(shown)}" if whole else ""
     blocks = [
         f"# psychlm.{package}",
-        f"::: {modules[0]}\n    options:\n      show_root_heading: false",
+        f"::: {modules[0]}\n    options:\n      show_root_heading: false{members}",
     ]
     hidden = ", ".join(f'"!^{name}$"' for name in sorted(shown))
     for module in modules[1:]:

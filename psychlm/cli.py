@@ -50,10 +50,12 @@ items_option = click.option("--items", help="The columns that are items, as q1,q
 drop_option = click.option("--drop", help="Columns that are not items, as age,group.")
 
 
-def choice_option(name: str, choices: str, default: str | None, text: str) -> Any:
+def choice_option(
+    name: str, choices: str, default: str | None, text: str, *, needed: bool = True
+) -> Any:
     """Return an option that takes one of some words, which are separated by spaces here."""
     kind = click.Choice(choices.split(), case_sensitive=False)
-    shown = {"default": default, "show_default": True} if default else {"required": True}
+    shown = {"default": default, "show_default": True} if default else {"required": needed}
     return click.option(name, type=kind, help=text, **shown)
 
 
@@ -102,7 +104,10 @@ main.add_command(adapt)
 @main.command()
 @click.argument("notebooks", nargs=-1)
 @choice_option(
-    "--profile", "smoke quick full", "quick", "Sizes of the tests, of a few minutes, of the papers."
+    "--profile",
+    "smoke quick full paper",
+    "quick",
+    "Sizes of the tests, of a few minutes, of the papers; with the papers' models.",
 )
 @click.option(
     "-p", "--parameter", "assignments", multiple=True, metavar="NAME=VALUE", help="A parameter."
@@ -122,6 +127,67 @@ def run(
     parameters = {name: from_here(value) for name, value in given.items()}
     outcomes = site.run(notebooks, profile=profile, parameters=parameters, jobs=jobs, force=force)
     sys.exit(1 if any(outcome.status == "failed" for outcome in outcomes) else 0)
+
+
+@main.command()
+@click.argument("notebooks", nargs=-1)
+@choice_option("--profile", "smoke quick full paper", "paper", "Whose models and sizes.")
+@choice_option("--gpu", "T4 V100 A100 H100", None, "Hours on this GPU, not here.", needed=False)
+@click.option(
+    "-p", "--parameter", "assignments", multiple=True, metavar="NAME=VALUE", help="A parameter."
+)
+def plan(
+    notebooks: tuple[str, ...], profile: Any, gpu: str | None, assignments: tuple[str, ...]
+) -> None:
+    """Show what a run would take: models, data, gigabytes, memory, hours; nothing is fetched.
+
+    Exit status 1 if something cannot work: a model that cannot be opened or does not fit, a package
+    that is not installed, data without an address, a disk that is too small.
+    """
+    from psychlm import device, site
+    from psychlm.site import plan as planned
+
+    given = {name: from_here(value) for name, value in site.parse_parameters(assignments).items()}
+    memory_gb = None
+    if gpu:
+        teraflops, memory_gb = planned.facts("gpus").loc[gpu, ["teraflops", "memory_gb"]]
+        where = f"a GPU {gpu} ({teraflops} TFLOP/s at most)"
+    else:
+        teraflops = device.measured_teraflops()
+        where = f"this machine ({teraflops:.2f} TFLOP/s measured)"
+    options = {"profile": profile, "parameters": given, "gpu_memory_gb": memory_gb}
+    rows = planned.plan(notebooks, teraflops=teraflops, **options)
+    print_table(*planned.table(rows))
+    total = planned.total(rows)
+    say(f"\n{total}; computed times are those of {where}.")
+    for text in dict.fromkeys(text for row in rows for text in row.notes):
+        say(f"note: {text}")
+    problems = dict.fromkeys(f"{row.notebook}: {text}" for row in rows for text in row.problems)
+    problems |= dict.fromkeys(planned.lacks_disk(rows))
+    for text in problems:
+        say(f"cannot work: {text}", err=True)
+    sys.exit(1 if problems else 0)
+
+
+@main.command()
+@click.option("--bundle", type=OUT, help="Write the reports of the profile paper: a zip file.")
+@click.option("--merge", type=PATH, help="Check such a file of another machine, and keep its runs.")
+def report(bundle: Path | None, merge: Path | None) -> None:
+    """Send the numbers of a run with the papers' models, or take those of another machine.
+
+    A bundle holds numbers, versions and hardware, no weights and no texts. Merged runs fill a
+    column of docs/results.md (`make results`); a run of other code, data or parameters is refused.
+    """
+    from psychlm.site import bundles
+
+    if (bundle is None) == (merge is None):
+        raise click.BadParameter("name one of --bundle FILE.zip and --merge FILE.zip")
+    if bundle is not None:
+        check_out(bundle, suffixes=(".zip",))
+        say(f"{bundle}: {', '.join(bundles.pack(bundle))}")
+    elif merge is not None:
+        names = bundles.merge(merge)
+        say(f"{bundles.folder()}: {', '.join(names)}; `make results` shows them in docs/results.md")
 
 
 @main.command()

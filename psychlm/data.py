@@ -1,4 +1,4 @@
-"""From a dataset's name to a verified local file; committed facts; numbers printed in papers.
+"""From a dataset's name to a verified local file; facts; printed numbers; files written at once.
 
 A read of a dataset looks in ``$PSYCHLM_DATA``, in ``data/raw/``, in a lab share ``../shared/data/``
 beside the checkout, then among the public-domain texts that come with the project, and then at the
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 COMMITTED = "novels.zip"  # public-domain texts, under their names in the registry
 _asked: dict[str, str | None] = {}  # what this process asked for: see asked()
+opened_models: dict[str, str] = {}  # language models that this process opened: their revisions
 
 
 class DataError(RuntimeError):
@@ -137,7 +138,8 @@ def where(name: str) -> tuple[str, Path] | None:
     return None
 
 
-def _sha256(path: Path) -> str:
+def sha256(path: Path) -> str:
+    """Return the SHA-256 of a file."""
     import hashlib
 
     try:
@@ -159,7 +161,7 @@ def verify(name: str) -> Path | None:
     if location is None:
         return None
     place, file = location
-    actual = _sha256(file)
+    actual = sha256(file)
     if actual != entry["sha256"]:
         raise ChecksumError(
             f"{file} (in {place}) is not the registered {name!r}: SHA-256 expected "
@@ -241,7 +243,7 @@ def facts(name: str, **parameters: Any) -> pd.DataFrame:
         said = ", ".join(f"{key}{_rule_text(rule)}" for key, rule in differ.items())
         run = ", ".join(f"{key}={parameters[key]!r}" for key in differ)
         raise OtherParametersError(f"{name} is stored for {said}, not for {run}")
-    _asked[f"facts/{name}"] = _sha256(file)
+    _asked[f"facts/{name}"] = sha256(file)
     return pd.read_parquet(file)
 
 
@@ -289,8 +291,9 @@ def asked() -> dict[str, str | None]:
 
 
 def forget_asked() -> None:
-    """Begin a fresh list of the datasets asked for (a notebook does so in its setup cell)."""
+    """Begin fresh lists of the datasets asked for and the models opened, as report.begin does."""
     _asked.clear()
+    opened_models.clear()
 
 
 def fingerprint(names: Iterable[str]) -> dict[str, str | None]:
@@ -301,7 +304,7 @@ def fingerprint(names: Iterable[str]) -> dict[str, str | None]:
         if file is None and name in registry().index:
             location = where(name)
             file = location[1] if location else None
-        hashes[name] = _sha256(file) if file and file.is_file() else None
+        hashes[name] = sha256(file) if file and file.is_file() else None
     return hashes
 
 
@@ -345,7 +348,7 @@ def fetch(
                     _write(fresh, RECIPES[entry["recipe"]](originals))
                 else:
                     fresh = originals[0]
-            actual = _sha256(fresh)
+            actual = sha256(fresh)
             if actual != entry["sha256"]:
                 raise ChecksumError(
                     f"{entry['url']} gave something else than {name!r}: SHA-256 expected "

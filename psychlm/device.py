@@ -1,4 +1,4 @@
-"""The device on which torch computes, by one rule for all functions that take ``device=``.
+"""The device on which torch computes, by one rule for all that take ``device=``; seeds of torch.
 
 ``"auto"`` is the first CUDA GPU if there is one, else the CPU. Some functions keep small work on
 the CPU even then, since copying and launching would take longer than computing: their documentation
@@ -76,9 +76,14 @@ def torch_device(
         chosen = torch.device("cpu")
     if chosen.type == "cuda":
         torch.backends.cudnn.allow_tf32 = False
-    if part and str(chosen) not in used.setdefault(part, []):
-        used[part].append(str(chosen))
+    record_use(part, str(chosen))
     return chosen
+
+
+def record_use(part: str, device: str) -> None:
+    """Keep in :data:`used` where a part of the work runs; "" records nothing."""
+    if part and device not in used.setdefault(part, []):
+        used[part].append(device)
 
 
 def used_gpus() -> str:
@@ -92,6 +97,21 @@ def used_gpus() -> str:
         f"{name}: {torch.cuda.get_device_name(name)}" if name.startswith("cuda") else name
         for name in gpus
     )
+
+
+def measured_teraflops(device: Device = "auto", *, size: int = 2048) -> float:
+    """Return the speed of products of two matrices, in 10^12 operations per second.
+
+    On a GPU in bfloat16, as models are trained there, elsewhere in float32; it takes a second.
+    """
+    import torch
+    from torch.utils.benchmark import Timer
+
+    where = torch_device(device)
+    kind = torch.bfloat16 if where.type == "cuda" else torch.float32
+    matrix = torch.ones(size, size, dtype=kind, device=where)
+    timed = Timer("a @ a", globals={"a": matrix}, num_threads=torch.get_num_threads())
+    return 2 * size**3 / timed.blocked_autorange(min_run_time=0.3).median / 1e12
 
 
 def float_type(device: torch.device) -> torch.dtype:

@@ -51,8 +51,8 @@ def read(path: Path, metrics: Sequence[str] = METRICS) -> pd.DataFrame:
     Returns
     -------
     DataFrame
-        ``layout``, ``person`` (the model), ``item`` (task and number), ``correct``; of the harness
-        also ``task``, ``filter`` and ``sample`` (the record itself). The latest run counts.
+        ``layout``, ``person`` (the model), ``item`` (task and number; where the harness used a
+        filter, ``task:filter:number``), ``correct``. The latest run counts.
 
     Raises
     ------
@@ -144,9 +144,6 @@ def _harness(file: Path, samples: Iterable[Row], metrics: Sequence[str]) -> Iter
             sample[metric],
             date=date,
             document=sample.get("doc_hash"),
-            task=task,
-            filter=sample.get("filter", "none"),
-            sample=sample,
         )
 
 

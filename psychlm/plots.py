@@ -184,7 +184,7 @@ def wright_map(theta: pd.Series, difficulty: pd.Series, *, ax: Axes | None = Non
         apart = np.ptp([*theta, *difficulty]) / 28  # height of a name
         ordered = difficulty.sort_values()
         n_columns = 1 if len(ordered) <= 20 else 2
-        style: dict[str, Any] = {"ha": "right", "va": "center", "color": colour, "size": LABEL_SIZE}
+        style: dict[str, Any] = {"ha": "right", "va": "center", "size": LABEL_SIZE, "color": colour}
         line = {"arrowstyle": "-", "color": colour, "linewidth": 0.4, "alpha": 0.6}
         for column in range(n_columns):
             items = ordered.iloc[column::n_columns]
@@ -193,11 +193,7 @@ def wright_map(theta: pd.Series, difficulty: pd.Series, *, ax: Axes | None = Non
             places = scipy.optimize.isotonic_regression(items - steps).x + steps
             for (name, value), place in zip(items.items(), places, strict=True):
                 ticks.annotate(
-                    str(name),
-                    (0.13, value),
-                    (0.3 + 0.5 * column, place),
-                    arrowprops=line,
-                    **style,
+                    str(name), (0.13, value), (0.3 + 0.5 * column, place), arrowprops=line, **style
                 )
     ax.annotate("items", (0.99, 0.99), xycoords="axes fraction", ha="right", va="top", color=colour)
     return ax

@@ -520,7 +520,8 @@ def checksums(files: Iterable[str]) -> dict[str, str | None]:
 
 
 def provenance(run: Report) -> dict[str, Any]:
-    """Return code, parameters, data with checksums, versions, seed, device and seconds of a run."""
+    """Return code, parameters, data with checksums, models with revisions, versions, seed, device
+    and seconds of a run."""
     # the modules of psychlm that are loaded, and the files beside them (a style sheet, a model)
     modules = [module for name, module in list(sys.modules.items()) if name.startswith("psychlm")]
     files = {Path(file) for module in modules if (file := getattr(module, "__file__", None))}
@@ -535,6 +536,7 @@ def provenance(run: Report) -> dict[str, Any]:
         "parameters": {name: plain(value) for name, value in run.parameters.items()},
         "seed": run.parameters.get("seed"),
         "data": data.asked(),
+        "models": dict(sorted(data.opened_models.items())),
         "modules": dict(sorted(_loaded.items())),
         "versions": package_versions() | r_versions(),
         "device": device.used_gpus() or "cpu",

@@ -9,6 +9,7 @@ import os
 import pkgutil
 import subprocess
 import sys
+import time
 import warnings
 
 import numpy as np
@@ -19,7 +20,7 @@ from conftest import ROOT
 
 import psychlm
 from psychlm import crowds, irt, lm, reading_times, simulate
-from psychlm.device import seeded, torch_device, used
+from psychlm.device import measured_teraflops, seeded, torch_device, used
 from psychlm.irt.scoring import ability_posterior, known_items
 from psychlm.papers import word_models
 from psychlm.papers.choice_networks import Lexicon, partial_input_model
@@ -124,6 +125,7 @@ HANDED_ON = {
     "papers.richardson2020.science_model",
     "crowds.networks.initial_weights",
     "irt.response_matrix.pick_device",
+    "irt._fit.solve_by_products",
     "lm._surprisal._scored",
     "papers.choice_networks.encoder_model",
     "lm.choice_model.encoder_states",
@@ -192,3 +194,12 @@ def test_seeded_draws_are_the_generators_own_and_leave_it_as_it_was() -> None:
 def test_auto_and_a_torch_device_are_devices() -> None:
     assert torch_device(torch.device("cpu")) == torch_device("cpu") == torch.device("cpu")
     assert torch_device("auto").type == ("cuda" if torch.cuda.is_available() else "cpu")
+
+
+def test_the_speed_of_a_product_of_matrices_is_operations_by_seconds() -> None:
+    begin = time.perf_counter()
+    matrix = torch.ones(256, 256)
+    for _ in range(200):
+        matrix @ matrix
+    by_hand = 200 * 2 * 256**3 / (time.perf_counter() - begin) / 1e12
+    assert by_hand / 10 < measured_teraflops("cpu", size=256) < by_hand * 10

@@ -58,7 +58,7 @@ def test_the_stamp_says_parameters_versions_seed_and_where_each_part_ran(
     report.record("toy.a", 1)
     stamp = read(folder)["provenance"]
     assert (stamp["seed"], stamp["parameters"]) == (7, {"seed": 7, "draws": 10})
-    assert stamp["data"] == {} and stamp["seconds"] >= 0
+    assert (stamp["data"], stamp["models"]) == ({}, {}) and stamp["seconds"] >= 0
     assert {"python", "torch", "numpy"} <= set(stamp["versions"])
     assert (stamp["device"], stamp["ran_on"]) == ("cpu", {"lm.load": "cpu"})
 

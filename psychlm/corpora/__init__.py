@@ -1,9 +1,9 @@
 """Readers of public data: reading times, responses, item banks, text."""
 
+from psychlm._recipes import CATEGORIES as LAVERGHETTA_CATEGORIES
 from psychlm.corpora.experiments import read_experiment
 from psychlm.corpora.item_banks import NLI_LABELS, read_arc, read_items, write_arc
 from psychlm.corpora.responses import (
-    LAVERGHETTA_CATEGORIES,
     CrowdLabels,
     Laverghetta2021,
     comprehenotes,
@@ -11,7 +11,6 @@ from psychlm.corpora.responses import (
     lalor2018,
     lalor2018_ratings,
     laverghetta2021,
-    lm_eval,
     lsat6,
     metabench,
     metabench_scores,
@@ -27,7 +26,6 @@ __all__ = [
     "lalor2018",
     "lalor2018_ratings",
     "laverghetta2021",
-    "lm_eval",
     "lsat6",
     "metabench",
     "metabench_scores",

@@ -1,4 +1,6 @@
-"""Reading-time corpora and your own experiments: who read which word for how long, as frames.
+"""Reading-time corpora, public ones and your own; lags, word frequencies and exclusions of words.
+
+Frames say who read which word for how long.
 
 Readers return a :class:`Corpus`. From there to a model of reading times::
 

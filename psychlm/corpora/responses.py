@@ -7,26 +7,13 @@ Laverghetta et al. needs the original.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from psychlm import data, eval_logs, frames
+from psychlm import data, frames
 from psychlm.corpora.item_banks import NLI_LABELS, glue_diagnostic
-
-LAVERGHETTA_CATEGORIES = {
-    "MN": "morphological negation",
-    "PP": "prepositional phrases",
-    "LE": "lexical entailment",
-    "Q": "quantifiers",
-    "PS": "propositional structure",
-    "RLS": "richer logical structure",
-    "WK": "world knowledge",
-}
 
 
 @dataclass(frozen=True)
@@ -237,73 +224,3 @@ def lsat6() -> pd.DataFrame:
     digits = np.array([list(f"{pattern:05d}") for pattern in counts["pattern"]], dtype=float)
     answers = np.repeat(digits, counts["persons"], axis=0)
     return frames.check_responses(pd.DataFrame(answers, columns=[f"LSAT {i}" for i in range(1, 6)]))
-
-
-def lm_eval(
-    folder: str | Path, metrics: Sequence[str] = ("acc", "exact_match")
-) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Return the answers and the items in logs of the Language Model Evaluation Harness.
-
-    Parameters
-    ----------
-    folder : path
-        The ``--output_path`` of runs with ``--log_samples``: files ``samples_<task>_<date>.jsonl``
-        in one folder per model. Of several runs of a task by a model, the latest counts.
-    metrics : sequence of str
-        Names of the grade; each item takes the first that its task has. It must be 0 or 1.
-
-    Returns
-    -------
-    responses : DataFrame, models x items
-        A responses frame; models by the name of their folder, with "/" for its "__".
-    items : DataFrame
-        ``item_id`` (``task:doc_id``, and the filter where there is one, ``task:filter:doc_id``),
-        ``task``, ``filter``, ``prompt``, ``choices``, and ``answer``. Where the choices stand
-        before a common ending (as in WinoGrande), whole texts are choices and the prompt is empty.
-        Choices are empty for generated answers, and the answer is NaN where the log does not name
-        one of the choices.
-
-    Raises
-    ------
-    FrameError
-        If there are no logs; a task has none of the metrics; or models read different documents
-        under the same number.
-    """
-    try:
-        table = eval_logs.read(Path(folder), metrics)
-    except ValueError as error:
-        raise frames.FrameError(f"{folder}: {error}") from None
-    if "sample" not in table:
-        layout = table["layout"].iloc[0]
-        raise frames.FrameError(
-            f"{folder} holds logs of {layout}, which name no texts; read their grades with "
-            "frames.read_responses"
-        )
-    graded = table.pivot(index="person", columns="item", values="correct")
-    samples = (
-        table.drop_duplicates("item").rename(columns={"item": "item_id"}).reset_index(drop=True)
-    )
-    texts = pd.DataFrame([_lm_eval_texts(sample) for sample in samples["sample"]])
-    return (
-        frames.check_responses(graded[samples["item_id"]]),
-        samples[["item_id", "task", "filter"]].join(texts),
-    )
-
-
-def _lm_eval_texts(sample: dict[str, Any]) -> dict[str, Any]:
-    """Return prompt, choices and answer of a logged sample."""
-    # Requests are pairs (text before, text scored) in old logs, and mappings of such pairs today.
-    requests = sample["arguments"]
-    requests = list(requests.values()) if isinstance(requests, dict) else requests
-    pairs = [list(one.values()) if isinstance(one, dict) else list(one) for one in requests]
-    prompt = str(pairs[0][0])
-    if len(pairs) < 2 or not all(isinstance(pair[1], str) for pair in pairs):
-        return {"prompt": prompt, "choices": [], "answer": np.nan}  # generated, not chosen
-    choices = [pair[1].strip() for pair in pairs]
-    if len({pair[0] for pair in pairs}) > 1:
-        prompt, choices = "", ["".join(pair) for pair in pairs]
-    # The target is a place, counted from 0, or the text of the right choice; NaN if it may be both.
-    target = str(sample["target"]).strip()
-    places = {i for i, choice in enumerate(choices) if target in (choice, str(i))}
-    answer = places.pop() if len(places) == 1 else np.nan
-    return {"prompt": prompt, "choices": choices, "answer": answer}

@@ -12,7 +12,7 @@ compared word by word, as in decomposable attention (Parikh et al. 2016) with no
 
 The features of the stored items, reduced to a few dimensions, are facts
 (``data/facts/models/encoder_*.parquet``), so that crowds train on them without encoder and texts.
-``python -m psychlm.crowds.features`` makes them anew; :func:`recompute` compares a sample.
+``python data/build_model_facts.py encoder`` makes them anew; :func:`recompute` compares a sample.
 
 References
 ----------
@@ -157,11 +157,11 @@ def item_features(task: Task, encoder: str | Path = "stored") -> tuple[pd.DataFr
         table = data.facts(f"models/encoder_{task}")
         columns = table.columns[table.columns.str.fullmatch(r"f\d+")]
         return table.drop(columns=columns), torch.tensor(table[columns].to_numpy(np.float32))
-    items, features, affine = _read_task(task, encoder)
+    items, features, affine = read_task(task, encoder)
     return items, torch.from_numpy(features @ affine[:-1] + affine[-1])
 
 
-def _read_task(
+def read_task(
     task: Task, encoder: str | Path
 ) -> tuple[pd.DataFrame, NDArray[np.float32], NDArray[np.float32]]:
     """Return the items of a task without wording, their features (n, d) and a projection."""
@@ -279,32 +279,7 @@ def recompute(task: Task, n: int = 20, *, seed: int = 0) -> float:
     if texts["item_id"].tolist() != items["item_id"].iloc[rows].tolist():
         raise data.DataError(
             f"the texts of {task!r} are not those of the stored features; make the features anew "
-            "with `python -m psychlm.crowds.features`"
+            "with `python data/build_model_facts.py encoder`"
         )
     again = project(task_features(texts), task)
     return float(np.abs(again - stored[rows].numpy()).max())
-
-
-def main() -> None:
-    """Write the features and projections of all tasks to ``data/facts/models/``."""
-    for task in TASKS:
-        items, features, affine = _read_task(task, "bundled")
-        names = [f"f{i}" for i in range(affine.shape[1])]
-        values = (features @ affine[:-1] + affine[-1]).astype(np.float16)
-        counts = items.columns.difference(["item_id", "part"])
-        numbers = items.astype(dict.fromkeys(counts, np.int16))
-        tables = {
-            f"encoder_{task}": numbers.join(pd.DataFrame(values, columns=names)),
-            f"encoder_{task}_projection": pd.DataFrame(affine, columns=names),
-        }
-        for name, table in tables.items():
-            file = data.root() / "data" / "facts" / "models" / f"{name}.parquet"
-            file.parent.mkdir(parents=True, exist_ok=True)
-            with data.atomic_write(file) as part:
-                options = {"compression": "zstd", "compression_level": 19, "use_dictionary": False}
-                table.to_parquet(part, index=False, **options)
-            print(f"{file.stat().st_size / 1e3:8.1f} kB  models/{name}")
-
-
-if __name__ == "__main__":
-    main()

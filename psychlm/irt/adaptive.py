@@ -226,10 +226,10 @@ def adaptive_test(
     if rng is not None:
         seed = int(rng.integers(2**63))
         shares = 1.0 if open_shares is None else open_shares.reindex(bank).to_numpy()
-        for row, person in enumerate(persons):  # by name, whoever else is tested
+        for place, person in enumerate(persons):  # by name, whoever else is tested
             stream = np.random.default_rng([seed, crc32(str(person).encode())])
-            priority[row] = stream.random(n_bank)
-            is_open[row] = stream.random(n_bank) < shares
+            priority[place] = stream.random(n_bank)
+            is_open[place] = stream.random(n_bank) < shares
 
     # The state of every person. Sums run along the rows of arrays, or in one product a person, so
     # that a person's numbers do not depend on who else is tested.

@@ -20,6 +20,7 @@ Nothing heavy is imported before a name is used: ``psychlm.lm.load`` brings torc
 with it.
 """
 
+# ruff: noqa: F401  (what type checkers read below is what __getattr__ imports)
 from __future__ import annotations
 
 from importlib import import_module
@@ -27,7 +28,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from psychlm.lm._errors import ModelError
-    from psychlm.lm._load import LanguageModel, fingerprint, load, wrap
+    from psychlm.lm._load import LanguageModel, OpenedModel, fingerprint, load, wrap
     from psychlm.lm._minimal_pairs import MinimalPairs, minimal_pairs, read_blimp
     from psychlm.lm._surprisal import surprisal, surprisals
     from psychlm.lm.choice_model import (
@@ -51,7 +52,7 @@ if TYPE_CHECKING:
 
 _NAMES = {
     "_errors": "ModelError",
-    "_load": "LanguageModel fingerprint load wrap",
+    "_load": "LanguageModel OpenedModel fingerprint load wrap",
     "_minimal_pairs": "MinimalPairs minimal_pairs read_blimp",
     "_surprisal": "surprisal surprisals",
     "choice_model": "ChoiceModel bundled_encoder load_choice_model wrap_choice_model",
@@ -62,33 +63,7 @@ _NAMES = {
 }
 _MODULES = {name: module for module, names in _NAMES.items() for name in names.split()}
 
-__all__ = [
-    "ChoiceModel",
-    "Evaluation",
-    "FineTuned",
-    "ItemTaker",
-    "LanguageModel",
-    "MinimalPairs",
-    "ModelError",
-    "Prompt",
-    "bundled_encoder",
-    "choice_logprobs",
-    "confidences",
-    "evaluate",
-    "fine_tune",
-    "fingerprint",
-    "grade",
-    "load",
-    "load_choice_model",
-    "minimal_pairs",
-    "predictions",
-    "read_blimp",
-    "surprisal",
-    "surprisals",
-    "words_of",
-    "wrap",
-    "wrap_choice_model",
-]
+__all__ = sorted(_MODULES)
 
 
 def __getattr__(name: str) -> Any:
@@ -100,4 +75,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted(__all__)
+    return __all__

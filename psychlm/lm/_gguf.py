@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import shutil
 import tempfile
@@ -13,6 +12,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from psychlm.data import sha256
 from psychlm.lm._errors import ModelError, plain_errors
 from psychlm.lm.cache import converted_models
 
@@ -28,8 +28,7 @@ def file_sha256(file: Path) -> str:
 @cache
 def _file_sha256(file: Path, _size: int, _mtime_ns: int) -> str:
     """Hash a file that has this size and time of modification."""
-    with file.open("rb") as handle:
-        return hashlib.file_digest(handle, "sha256").hexdigest()
+    return sha256(file)
 
 
 def packaged_gguf(name: str) -> Path:

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
+from psychlm import data
 from psychlm.device import Device, torch_device
 from psychlm.lm._errors import ModelError, plain_errors
 from psychlm.lm._gguf import PACKAGES, converted, file_sha256, packaged_gguf
@@ -75,14 +76,13 @@ class OpenedFrom:
 
 
 @dataclass(frozen=True, eq=False)
-class LanguageModel:
-    """A language model, its tokenizer, and what results report of them."""
+class OpenedModel:
+    """A network of transformers, its tokenizer, and what results report of them."""
 
-    network: Any  # a transformers model; it is scored in evaluation mode, whatever its mode
+    network: Any  # it is scored in evaluation mode, whatever its mode
     tokenizer: Any
     name: str  # hub name or folder
     opened_from: OpenedFrom | None  # its files; None where they are not known
-    kind: Kind  # how it predicts: see surprisal
     context_tokens: int  # longest input in tokens, special ones counted
 
     @property
@@ -97,6 +97,13 @@ class LanguageModel:
         """Device that holds the weights."""
         device: torch.device = next(self.network.parameters()).device
         return device
+
+
+@dataclass(frozen=True, eq=False)
+class LanguageModel(OpenedModel):
+    """A language model."""
+
+    kind: Kind  # how it predicts: see surprisal
 
     @property
     def n_vocabulary(self) -> int:
@@ -223,17 +230,25 @@ def wrap(
         )
     window = context_tokens(network, tokenizer)
     opened_from = OpenedFrom.record(network, revision)
-    return LanguageModel(network, tokenizer, name, opened_from, kind, window)
+    return LanguageModel(network, tokenizer, name, opened_from, window, kind)
 
 
 def find_checkpoint(name: str, revision: str | None = None) -> Checkpoint:
-    """Find the files of a model by its name, and the revision they have.
+    """Find the files of a model by its name, and the revision they have; reports record both.
 
     Raises
     ------
     ModelError
         If there are none, or a revision is asked of files here, which have none.
     """
+    checkpoint = _checkpoint(name, revision)
+    # a folder by its last part: its path says where a machine keeps it, not what it is
+    label = Path(checkpoint.name).name if checkpoint.folder else checkpoint.name
+    data.opened_models[label] = checkpoint.revision
+    return checkpoint
+
+
+def _checkpoint(name: str, revision: str | None) -> Checkpoint:
     folder = Path(name).expanduser()
     if name == "default":
         folder = DEFAULT_FOLDER

@@ -1,4 +1,4 @@
-"""Surprisal of words under a language model.
+"""Surprisal of words under a language model, and the correction for where words end.
 
 With tokenizers that mark the *beginning* of a word (the space before it is the first character of
 its first token), the end of a word is predicted only by the token that follows, so the summed

@@ -26,6 +26,7 @@ from psychlm.lm._errors import ModelError, plain_errors
 from psychlm.lm._load import (
     LanguageModel,
     OpenedFrom,
+    OpenedModel,
     context_tokens,
     find_checkpoint,
     open_weights,
@@ -41,43 +42,11 @@ Task = Literal["classifier", "multiple-choice", "language-model"]
 
 
 @dataclass(frozen=True, eq=False)
-class ChoiceModel:
-    """A sequence classifier, or a head that scores each choice of an item.
+class ChoiceModel(OpenedModel):
+    """A sequence classifier, or a head that scores each choice of an item."""
 
-    Attributes
-    ----------
-    network, tokenizer
-        Of transformers; the network is scored in evaluation mode, whatever its mode.
-    name : str
-        Hub name or folder.
-    opened_from : OpenedFrom or None
-        The files of the network; None where they are not known.
-    task : {"classifier", "multiple-choice"}
-    labels : tuple of str
-        A classifier's outputs, in their order; empty for a multiple-choice head.
-    context_tokens : int
-        Longest input in tokens, special ones counted.
-    """
-
-    network: Any
-    tokenizer: Any
-    name: str
-    opened_from: OpenedFrom | None
     task: Literal["classifier", "multiple-choice"]
-    labels: tuple[str, ...]
-    context_tokens: int
-
-    @property
-    def revision(self) -> str | None:
-        """Commit of the hub, or ``sha256:...`` of a folder; None (then nothing is cached) where it
-        is not known, and for a network that was edited in memory since it was opened.
-        """
-        return self.opened_from.revision_of(self.network) if self.opened_from else None
-
-    @property
-    def device(self) -> torch.device:
-        """Device of the weights."""
-        return next(self.network.parameters()).device
+    labels: tuple[str, ...]  # of a classifier's outputs, in their order; else empty
 
 
 def task_of_model(config: Any, architecture: str | None = None) -> Task:
@@ -192,7 +161,7 @@ def wrap_choice_model(
         names = check_labels(given, name)
     longest = context_tokens(network, tokenizer)
     opened_from = OpenedFrom.record(network, revision)
-    return ChoiceModel(network, tokenizer, name, opened_from, task, names, longest)
+    return ChoiceModel(network, tokenizer, name, opened_from, longest, task, names)
 
 
 def _refuse_labels(labels: Sequence[str] | None, name: str) -> None:

@@ -17,6 +17,7 @@ from scipy.stats import norm
 
 from psychlm import _formatting, data, lm
 from psychlm.corpora import reading_times as corpora
+from psychlm.frames import is_shape
 from psychlm.papers import model_facts
 from psychlm.papers import running_text as text
 from psychlm.papers.word_models import CorpusModel
@@ -141,18 +142,14 @@ def corpora_at_hand(
 
 def words_at_hand() -> dict[str, pd.DataFrame]:
     """Return the words of the reading-time corpora whose texts can be had, for models to read."""
-    readers = {
-        "ucl2023": ("ucl2023/all_measures", lambda: corpora.ucl_norms().sentences),
-        "naturalstories": ("naturalstories/all_stories", lambda: corpora.natural_stories().words),
-        "provo": ("provo/provo_texts", lambda: corpora.provo().words),
-    }
     words = {}
-    for name, (dataset, read) in readers.items():
+    for name in ("ucl2023", "naturalstories", "provo"):
         try:
-            data.path(dataset)
+            read = model_facts.WORDS[name]()
         except data.DataMissingError:
             continue
-        words[name] = read()
+        if not is_shape(read["word"]):
+            words[name] = read
     return words
 
 

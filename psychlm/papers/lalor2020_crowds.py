@@ -124,16 +124,6 @@ def image_task(kind: str, name: str, n_train: int) -> tuple[Task, NDArray[np.flo
     return _task(kind, crowds.encode_images(pictures), items, lengths), pictures
 
 
-def within_labels(x: pd.Series, y: pd.Series, label: pd.Series) -> stats.Correlation:
-    """Return the correlation of ranks less the mean rank of the item's gold label.
-
-    A crowd that likes one label finds its items easy whatever they say; that is taken out.
-    """
-    ranks = [values.rank() for values in (x, y)]
-    inside = [rank - rank.groupby(label).transform("mean") for rank in ranks]
-    return stats.correlation(inside[0], inside[1], "pearson")
-
-
 def split_half(
     groups: Sequence[pd.DataFrame], rng: np.random.Generator, n_draws: int = 100
 ) -> NDArray[np.float64]:

@@ -102,13 +102,22 @@ def agreement(people: pd.Series, models: pd.DataFrame, label: pd.Series) -> dict
         their gold label.
     """
     difficulties = pd.DataFrame({"people": people, "models": ctt.difficulty(models[people.index])})
-    ranks = difficulties.rank()
-    centred = ranks - ranks.groupby(label[people.index]).transform("mean")
+    pair = difficulties["people"], difficulties["models"]
     return {
         "accuracy": difficulties["models"].mean(),
-        "rho": stats.correlation(difficulties["people"], difficulties["models"]).r,
-        "rho_within_label": stats.correlation(centred["people"], centred["models"], "pearson").r,
+        "rho": stats.correlation(*pair).r,
+        "rho_within_label": within_labels(*pair, label[people.index]).r,
     }
+
+
+def within_labels(x: pd.Series, y: pd.Series, label: pd.Series) -> stats.Correlation:
+    """Return the correlation of ranks less the mean rank of the item's gold label.
+
+    A crowd that likes one label finds its items easy whatever they say; that is taken out.
+    """
+    ranks = [values.rank() for values in (x, y)]
+    inside = [rank - rank.groupby(label).transform("mean") for rank in ranks]
+    return stats.correlation(inside[0], inside[1], "pearson")
 
 
 def average_inter_item_correlation(

@@ -17,9 +17,14 @@ import yaml
 from psychlm import report
 from psychlm.data import atomic_write
 
-Profile = Literal["smoke", "quick", "full"]
+Profile = Literal["smoke", "quick", "full", "paper"]
 Kind = Literal["blank", "reading-times"]
-PROFILE_FILES = {"smoke": "tests/smoke.yaml", "quick": None, "full": "notebooks/full.yaml"}
+PROFILE_FILES: dict[str, tuple[str, ...]] = {  # a later file replaces what an earlier one says
+    "smoke": ("tests/smoke.yaml",),
+    "quick": (),
+    "full": ("notebooks/full.yaml",),
+    "paper": ("notebooks/full.yaml", "notebooks/paper.yaml"),
+}
 TEMPLATES = Path(__file__).parent / "templates"
 
 
@@ -168,18 +173,19 @@ def run_parameters(
         raise NotebookError(
             f"no profile is named {profile!r}; there are {', '.join(PROFILE_FILES)}"
         )
-    overrides: Any = {}
-    file = root / (PROFILE_FILES[profile] or "")
-    if file.is_file():
+    overrides: dict[str, dict[str, Any]] = {}
+    for name in PROFILE_FILES[profile]:
+        file = root / name
         try:
-            overrides = yaml.safe_load(file.read_text(encoding="utf-8")) or {}
+            read = yaml.safe_load(file.read_text(encoding="utf-8")) if file.is_file() else {}
         except yaml.YAMLError as error:
             raise NotebookError(f"{file} is not YAML: {error}") from error
-        if not isinstance(overrides, dict) or not all(
-            isinstance(own or {}, dict) for own in overrides.values()
-        ):
+        read = {} if read is None else read
+        if not isinstance(read, dict) or not all(isinstance(v or {}, dict) for v in read.values()):
             raise NotebookError(f"{file} should map each notebook's name to its parameters")
-    chosen = {n.name: {**(overrides.get(n.name) or {}), **(given or {})} for n in notebooks}
+        for notebook_name, values in read.items():
+            overrides[notebook_name] = overrides.get(notebook_name, {}) | (values or {})
+    chosen = {n.name: {**overrides.get(n.name, {}), **(given or {})} for n in notebooks}
     for notebook in notebooks:
         for name, value in chosen[notebook.name].items():
             if name not in notebook.parameters:
@@ -192,6 +198,20 @@ def run_parameters(
             except ValueError as error:
                 raise NotebookError(f"{notebook.name}: {error}") from None
     return chosen
+
+
+def kind_of_models(root: Path, notebook: Notebook, parameters: Mapping[str, Any]) -> str:
+    """Return whose models a run uses, as a verdict says it; empty where the paper's need no run.
+
+    The paper's models are those that ``notebooks/paper.yaml`` names for this notebook.
+    """
+    file = root / "notebooks" / "paper.yaml"
+    papers = (yaml.safe_load(file.read_text(encoding="utf-8")) if file.is_file() else None) or {}
+    values, wanted = notebook.parameters | dict(parameters), papers.get(notebook.name)
+    if not wanted:
+        return ""
+    same = all(values[name] == value for name, value in wanted.items())
+    return "with the paper's models" if same else "with stand-ins"
 
 
 def new(title: str, *, root: Path, kind: Kind = "blank", number: int | None = None) -> Path:

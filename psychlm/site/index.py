@@ -212,7 +212,7 @@ def build_index(root: Path, reports: Path) -> Path:
             "picture": html.image_uri(picture.read_bytes(), mime) if image else "",
             "alt": str(headline.get("alt", "")),
             "finding": str(verdict.get("sentence") or ""),
-            "outcome": str(verdict.get("outcome") or ""),
+            "outcome": f"{verdict.get('outcome') or ''} {verdict.get('models') or ''}".strip(),
         }
         cards.append(card)
         prose = [source for kind, source in getattr(notebook, "cells", ()) if kind == "markdown"]

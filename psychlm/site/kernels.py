@@ -80,4 +80,7 @@ def run_kernel(connection: socket.socket, directory: str, *arguments: str) -> No
 
 
 if __name__ == "__main__":
-    (start if sys.argv[1] == "start" else serve)(*sys.argv[2:])
+    if sys.argv[1] == "start":
+        start(*sys.argv[2:])
+    else:
+        serve(*sys.argv[2:])

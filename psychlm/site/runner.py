@@ -103,9 +103,10 @@ def run(
     ----------
     select : sequence of str
         Names, numbers, paths or patterns of notebooks; all of them if empty.
-    profile : "smoke", "quick" or "full"
-        Whose parameters: the tests' (``tests/smoke.yaml``), the notebooks' own, or the papers'
-        (``notebooks/full.yaml``).
+    profile : "smoke", "quick", "full" or "paper"
+        Whose parameters: the tests' (``tests/smoke.yaml``), the notebooks' own, those of the
+        papers' sizes (``notebooks/full.yaml``), or of these with the papers' models
+        (``notebooks/paper.yaml``).
     parameters : mapping, optional
         Parameters that override those of the profile in every chosen notebook.
     jobs : int
@@ -422,6 +423,10 @@ class Runner:
             "executed": True,
             **({"card": self.card} if self.card else {}),
         }
+        if content.get("verdict"):
+            given = self.parameters[name]
+            whose = collection.kind_of_models(self.root, notebook, given)
+            content["verdict"] = content["verdict"] | {"models": whose}
         folder, numbers = notebook.path.parent, index.compare(content)
         page = html.report_page(executed.content, folder, content, numbers)
         files = [(f"{name}.ipynb", nbformat.writes(executed.content).encode())]

@@ -154,56 +154,42 @@ def test_a_corpus_without_its_text_gives_the_same_numbers_and_no_surprisal(
 
 
 def log_samples(folder, name, *samples):
-    """Write samples as the harness logs them: (doc_id, acc, target, choices, filter)."""
+    """Write samples as the harness logs them: (doc_id, acc, filter)."""
     folder.mkdir(exist_ok=True)
     lines = [
         json.dumps(
-            {"doc_id": number, "acc": acc, "target": target, "doc_hash": f"hash {number}"}
-            | {
-                "arguments": {
-                    f"gen_args_{i}": {"arg_0": "Q:", "arg_1": f" {c}"} for i, c in choices
-                }
-            }
+            {"doc_id": number, "acc": acc, "doc_hash": f"hash {number}"}
             | ({"filter": used} if used else {})
         )
-        for number, acc, target, texts, used in samples
-        for choices in [list(enumerate(texts))]
+        for number, acc, used in samples
     ]
     (folder / name).write_text("\n".join(lines) + "\n")
 
 
 def test_harness_logs_of_several_models_runs_and_filters_become_one_frame(tmp_path):
-    colours, numbers = ["red", "blue"], ["3", "0"]
     first, second = tmp_path / "org__first", tmp_path / "second"
-    questions = [(0, 0.0, "1", colours, None), (1, 1.0, "blue", colours, None)]
+    questions = [(0, 0.0, None), (1, 1.0, None)]
     log_samples(first, "samples_a_b_2024-01-01T00-00-00.1.jsonl", *questions)
-    log_samples(first, "samples_a_b_2024-02-01T00-00-00.1.jsonl", (0, 1.0, "1", colours, None))
-    filters = [(0, 1.0, "0", numbers, "strict"), (0, 0.0, "3", numbers, "flexible")]
+    log_samples(first, "samples_a_b_2024-02-01T00-00-00.1.jsonl", (0, 1.0, None))
+    filters = [(0, 1.0, "strict"), (0, 0.0, "flexible")]
     log_samples(second, "samples_c_2024-01-01T00-00-00.1.jsonl", *filters)
     log_samples(second, "samples_a_b_2024-01-01T00-00-00.1.jsonl", *questions)
-    graded, items = corpora.lm_eval(tmp_path)
+    graded = frames.read_responses(tmp_path)
     columns = ["a_b:0", "a_b:1", "c:strict:0", "c:flexible:0"]
     expected = [[1, 1, np.nan, np.nan], [0, 1, 1, 0]]  # the later run of the first item counts
     assert graded.index.tolist() == ["org/first", "second"]
     np.testing.assert_array_equal(graded[columns], expected)
-    items = items.set_index("item_id").loc[columns]
-    # Target "0" of choices 3 and 0 is the first choice's place and the second one's text.
-    np.testing.assert_array_equal(items["answer"], [1, 1, np.nan, 0])
-    assert items["choices"].tolist() == [colours, colours, numbers, numbers]
 
 
 def test_harness_logs_that_cannot_be_one_test_are_refused(tmp_path):
     with pytest.raises(frames.FrameError, match="no samples_"):
-        corpora.lm_eval(tmp_path)
-    sample = {"doc_id": 0, "acc": 1.0, "target": "0", "arguments": [["Q:", " a"], ["Q:", " b"]]}
+        frames.read_responses(tmp_path)
     for name in ("one", "two"):
         (tmp_path / name).mkdir()
         file = tmp_path / name / "samples_t_2024-01-01T00-00-00.1.jsonl"
-        file.write_text(json.dumps(sample | {"doc_hash": name}))
+        file.write_text(json.dumps({"doc_id": 0, "acc": 1.0, "doc_hash": name}))
     with pytest.raises(frames.FrameError, match=r"different documents as items \['t:0'\]"):
-        corpora.lm_eval(tmp_path)
-    with pytest.raises(frames.FrameError, match=r"task 't' .* none of the metrics \['f1'\]"):
-        corpora.lm_eval(tmp_path / "one", metrics=["f1"])
+        frames.read_responses(tmp_path)
 
 
 @pytest.mark.needs_share
@@ -211,13 +197,13 @@ def test_grades_in_real_harness_logs_are_those_of_their_log_probabilities():
     banks = ("hellaswag", "truthfulqa", "winogrande")
     files = [data.path(f"lm_eval_logs/metabench_{bank}_secondary") for bank in banks]
     folder = files[0].parents[1]
-    graded, items = corpora.lm_eval(folder)
+    graded = frames.read_responses(folder)
     assert graded.shape == (1, 300)
-    assert items["task"].value_counts().tolist() == [136, 106, 58]
+    tasks = graded.columns.str.rpartition(":").get_level_values(0)
+    assert tasks.value_counts().tolist() == [136, 106, 58]
     logs = [file for file in folder.rglob("*.jsonl") if "hellaswag" in file.name]
     samples = [json.loads(line) for line in logs[0].read_text().splitlines()]
+    names = [name for name in graded if "hellaswag" in name]
     scores = pd.DataFrame([[float(nats) for nats, _ in s["filtered_resps"]] for s in samples])
-    asked = items[items["task"].str.contains("hellaswag")]
-    scores.index = pd.Index(asked["item_id"], name="item")
-    expected = lm.grade(asked, scores)
-    assert graded.loc["EleutherAI/pythia-14m", scores.index].tolist() == expected.tolist()
+    expected = lm.grade(pd.Series([int(s["target"]) for s in samples]), scores)
+    assert graded.loc["EleutherAI/pythia-14m", names].tolist() == expected.tolist()

@@ -13,7 +13,7 @@ import tiny_models
 import torch
 from click.testing import CliRunner
 
-from psychlm import cli, lm
+from psychlm import cli, data, lm
 from psychlm.lm import _load
 
 KINDS = dict.fromkeys(("gpt2", "gpt_neox", "opt", "llama", "mamba"), "causal")
@@ -171,6 +171,7 @@ def test_a_hub_name_is_resolved_to_its_commit(name, hub):
     asked = {given for given in hub.asked if given[0] == "lab/tiny"}
     assert asked == {("lab/tiny", hub.commit, False)}
     assert not any(trusts for _, _, trusts in hub.asked)
+    assert data.opened_models["lab/tiny"] == hub.commit  # which reports record
     scored = lm.surprisal("the old man", model, cache=False)
     assert scored.attrs["surprisal"]["revision"] == hub.commit
 

@@ -204,7 +204,7 @@ def test_every_table_says_what_it_was_computed_with() -> None:
     folder = data.root() / "data" / "facts" / "models"
     index = pd.read_csv(folder / "index.csv")
     tables = {file.stem for file in folder.glob("*.parquet")}
-    encoders = {name for name in tables if name.startswith("encoder")}  # psychlm.crowds.features
+    encoders = {name for name in tables if name.startswith("encoder")}  # named in data/README.md
     assert set(index["table"]) == tables - encoders
     assert index["revision"].str.fullmatch("sha256:[0-9a-f]{64}").all()
     assert index.notna().all(axis=None)

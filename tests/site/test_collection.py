@@ -93,6 +93,16 @@ def test_given_parameters_come_after_those_of_the_profile(three, tmp_path) -> No
     assert collection.run_parameters(tmp_path, three, "quick")["10_items"] == {}
 
 
+def test_the_profile_of_the_papers_has_the_sizes_of_the_full_one_and_models_of_its_own(
+    three, tmp_path
+) -> None:
+    write_notebook(tmp_path, "10_items", parameters='draws = 50\nmodel = "default"')
+    (tmp_path / "notebooks" / "full.yaml").write_text("10_items: {draws: 900}\n11_people:\n")
+    (tmp_path / "notebooks" / "paper.yaml").write_text("10_items: {model: gpt2}")
+    papers = collection.run_parameters(tmp_path, site.find(tmp_path), "paper")
+    assert papers == {"00_start": {}, "10_items": {"draws": 900, "model": "gpt2"}, "11_people": {}}
+
+
 def test_a_taken_number_and_an_empty_title_are_refused(three, tmp_path) -> None:
     with pytest.raises(site.NotebookError, match="00_start; free are: 01, 02"):
         site.new("Again", root=tmp_path, number=0)

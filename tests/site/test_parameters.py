@@ -93,6 +93,17 @@ def test_a_senseless_value_is_refused_in_one_line_before_anything_is_computed(na
     assert report._current is not None and report._current.notebook == name
 
 
+PAPER = collection.run_parameters(ROOT, list(NOTEBOOKS.values()), "paper")
+
+
+@pytest.mark.parametrize("name", [name for name, values in PAPER.items() if values])
+def test_the_parameters_of_the_papers_are_values_that_a_notebook_takes(name: str) -> None:
+    """run_parameters refuses names and types, report.begin what breaks the notebook's rules."""
+    begin(name, **PAPER[name])
+    assert report._current is not None
+    assert report._current.parameters == NOTEBOOKS[name].parameters | PAPER[name]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "parameter"), RUNS)
 def test_a_notebook_runs_with_another_value(name: str, parameter: str, tmp_path: Path) -> None:
