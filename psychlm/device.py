@@ -76,9 +76,14 @@ def torch_device(
         chosen = torch.device("cpu")
     if chosen.type == "cuda":
         torch.backends.cudnn.allow_tf32 = False
-    if part and str(chosen) not in used.setdefault(part, []):
-        used[part].append(str(chosen))
+    record_use(part, str(chosen))
     return chosen
+
+
+def record_use(part: str, device: str) -> None:
+    """Keep in :data:`used` where a part of the work runs; "" records nothing."""
+    if part and device not in used.setdefault(part, []):
+        used[part].append(device)
 
 
 def used_gpus() -> str:

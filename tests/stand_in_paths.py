@@ -58,6 +58,9 @@ def answers(n_persons: int, n_items: int, guessing: float = 0.0) -> np.ndarray:
     return graded[:, (graded.mean(0) > 0.05) & (graded.mean(0) < 0.95)].astype(np.uint8)
 
 
+_fit.NUMPY_CELLS = 0  # small fits, too, compute with tensors
+
+
 def fit(matrix: np.ndarray, model: str, **options) -> Callable[[str], pd.DataFrame]:
     def run(device: str) -> pd.DataFrame:
         return irt.fit(matrix, model, device=device, **options).items.select_dtypes("number")

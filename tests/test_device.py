@@ -125,6 +125,7 @@ HANDED_ON = {
     "papers.richardson2020.science_model",
     "crowds.networks.initial_weights",
     "irt.response_matrix.pick_device",
+    "irt._fit.solve_by_products",
     "lm._surprisal._scored",
     "papers.choice_networks.encoder_model",
     "lm.choice_model.encoder_states",

@@ -11,17 +11,15 @@ from __future__ import annotations
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
-import torch
 
-from psychlm.device import Device, torch_device
+from psychlm.device import Device, record_use, torch_device
 from psychlm.frames import FrameError, format_names
-from psychlm.irt._general import solve_general
+from psychlm.irt.arrays import host, namespace, on_device
 from psychlm.irt.em import EM, SCORING_STEPS, Settings, squarem
-from psychlm.irt.explanatory import fit_explanatory
 from psychlm.irt.likelihood import (
     GRID_ERROR,
     LARGEST_SLOPE,
@@ -36,7 +34,7 @@ from psychlm.irt.likelihood import (
 from psychlm.irt.newton import better_starts, newton, start_from_scores
 from psychlm.irt.priors import Normal, Prior
 from psychlm.irt.response_functions import model_named
-from psychlm.irt.response_matrix import ResponseMatrix, pick_device
+from psychlm.irt.response_matrix import NUMPY_CELLS, ResponseMatrix, pick_device
 from psychlm.irt.result import IRTFit, Solution, problems, result_of
 from psychlm.irt.specification import (
     IRTWarning,
@@ -48,6 +46,9 @@ from psychlm.irt.specification import (
 )
 from psychlm.irt.standard_errors import EXACT_PARAMETERS
 from psychlm.irt.standard_errors import standard_errors as errors_of
+
+if TYPE_CHECKING:
+    import torch
 
 ROUGH = 0.01  # logits: tolerance of the EM steps before Newton's method
 START_GUESSING = 0.02
@@ -190,16 +191,19 @@ def fit(
                 f"arguments on items and groups (given: {named})"
             )
         torch_device(device)  # an unknown one is an error, and this computes on the CPU
-        torch_device("cpu", "irt.fit")
+        record_use("irt.fit", "cpu")
+        from psychlm.irt.explanatory import fit_explanatory
+
         return fit_explanatory(responses, difficulty_prior, item_names, settings)
     spec = specify(responses, model, reference=reference, item_names=item_names, **given)
     check_answers(spec)
     if takes_products(spec) and not isinstance(start, IRTFit):
-        where = pick_device(device, "irt.fit", spec.answers.values.size)
-        solution = solve_by_products(spec, start, standard_errors, settings, where)
+        solution = solve_by_products(spec, start, standard_errors, settings, device)
     else:
+        from psychlm.irt._general import solve_general
+
         torch_device(device)
-        torch_device("cpu", "irt.fit")
+        record_use("irt.fit", "cpu")
         solution = solve_general(spec, start, standard_errors, settings)
     for message in solution.messages:
         warnings.warn(message, IRTWarning, stacklevel=2)
@@ -227,29 +231,36 @@ def takes_products(spec: Specification) -> bool:
     )
 
 
+@np.errstate(all="ignore")  # what is not a number is refused step by step
 def solve_by_products(
     spec: Specification,
     start: pd.DataFrame | None,
     standard_errors: bool,
     settings: Settings,
-    device: torch.device,
+    device: Device,
 ) -> Solution:
     """Estimate by EM and Newton's method on products of matrices, and give the standard errors."""
-    encoded, items = spec.answers.on(device), spec.items
+    encoded, items = spec.answers, spec.items
+    whole_information = 3 * len(items) <= EXACT_PARAMETERS
+    if encoded.values.size <= NUMPY_CELLS and whole_information and str(device) in ("auto", "cpu"):
+        record_use("irt.fit", "cpu")  # with NumPy: torch takes a second to start
+    else:
+        encoded = encoded.on(pick_device(device, "irt.fit", encoded.values.size))
     # Asymptotes from logits, whose last digit is lost.
     fixed = pd.Series((1 / (1 + np.exp(-spec.fixed[2]))).round(15), items)
-    free = torch.tensor(fixed.isna().to_numpy(), device=device)
+    free = on_device(fixed.isna().to_numpy(), encoded.device)
     common_slope, common_guessing = spec.tied(0) == "all", spec.tied(2) == "all"
     design = Design(common_slope, free, spec.priors, common_guessing)
     starts = starting_values(encoded, design, fixed, start, settings)
     found = estimate(encoded, design, starts, settings)
+    item_converged = host(found.item_converged)
     blocks, covariance = np.full((len(items), 4, 4), np.nan), None
     if standard_errors:
         at_maximum = encoded, design, found.parameters, found.grid
         blocks[:, :3, :3], covariance = errors_of(*at_maximum)
-    runaway = (found.parameters.slope.abs() >= LARGEST_SLOPE).cpu().numpy()
+    runaway = host(abs(found.parameters.slope) >= LARGEST_SLOPE)
     unknown = np.isnan(blocks[:, 1, 1]) & ~runaway & standard_errors
-    values = found.parameters.table().cpu().numpy()
+    values = host(found.parameters.table())
     return Solution(
         values=np.vstack([values, np.ones(len(items))]),
         blocks=blocks,
@@ -258,17 +269,17 @@ def solve_by_products(
         covariance=covariance,
         n_parameters=(1 if common_slope else len(items))
         + len(items)
-        + (1 if common_guessing else int(free.sum())),
+        + (1 if common_guessing else int(fixed.isna().sum())),
         loglik=found.loglik,
         log_prior=design.log_prior(found.parameters),
         n_iterations=found.n_iterations,
         loglik_error=found.loglik_error,
         quadrature=str(found.grid),
-        converged=found.item_converged.cpu().numpy() & ~runaway,
+        converged=item_converged & ~runaway,
         messages=problems(
             items,
             runaway=runaway,
-            unsettled=~found.item_converged.cpu().numpy() & ~runaway,
+            unsettled=~item_converged & ~runaway,
             unknown=unknown,
             n_iterations=found.n_iterations,
             loglik_error=found.loglik_error,
@@ -289,7 +300,8 @@ def starting_values(
     A 2PL turns guessed responses into extreme slopes, from which a 3PL seldom returns; curves on
     scores see guessing where there is none.
     """
-    fixed = torch.tensor(fixed_guessing.to_numpy(), device=responses.device)
+    fixed = on_device(fixed_guessing.to_numpy(), responses.device)
+    xp = namespace(fixed)
     if start is not None:
         missing = responses.items.difference(start.index)
         if len(missing):
@@ -298,20 +310,20 @@ def starting_values(
                 "or start=None"
             )
         values = start.loc[responses.items, list("adc")].to_numpy(float)
-        a, d, c = torch.tensor(values.T.copy(), device=responses.device)
-        slope = a.mean().repeat(len(a)) if design.common_slope else a
-        return [Parameters(slope, d, torch.where(fixed.isnan(), c, fixed))]
-    guess = fixed.nan_to_num(0.0)
+        a, d, c = on_device(values.T.copy(), responses.device)
+        slope = 0 * a + a.mean() if design.common_slope else a
+        return [Parameters(slope, d, xp.where(xp.isnan(fixed), c, fixed))]
+    guess = xp.nan_to_num(fixed)
     share = (responses.n_correct + 0.5) / (responses.n_answered + 1)
-    known = torch.where(guess > 0, ((share - guess) / (1 - guess)).clamp(0.02, 0.98), share)
+    above = xp.where(guess > 0, ((share - guess) / (1 - guess)).clip(0.02, 0.98), share)
     # 1.2: the spread of ability makes proportions less extreme than curves at ability 0
-    plain = Parameters(torch.ones_like(share), 1.2 * torch.logit(known), guess)
+    plain = Parameters(xp.ones_like(share), 1.2 * xp.log(above / (1 - above)), guess)
     if not design.guessing_free.any():
         return [plain]
     priors = {name: prior for name, prior in design.priors.items() if name != "guessing"}
     without = replace(
         design,
-        guessing_free=torch.zeros_like(design.guessing_free),
+        guessing_free=design.guessing_free & False,
         priors=priors,
         common_guessing=False,
         largest_slope=ROUGH_SLOPE,
@@ -319,7 +331,7 @@ def starting_values(
     em = EM(responses, without, quadrature_grid(device=responses.device), settings)
     rough, _ = squarem(em, plain, ROUGH, FIRST_STEPS)
     begin = START_COMMON_GUESSING if design.common_guessing else START_GUESSING
-    rough = replace(rough, guessing=torch.where(design.guessing_free, begin, guess))
+    rough = replace(rough, guessing=xp.where(design.guessing_free, begin, guess))
     return [start_from_scores(responses, design, guess), rough]
 
 
@@ -355,7 +367,7 @@ def estimate(
 
     # The likelihood knows no sign of ability: persons with more correct responses stand higher.
     share = responses.n_correct / responses.n_answered
-    surplus = torch.zeros_like(posterior.mean)
+    surplus = 0 * posterior.mean
     for block in responses.blocks():
         part = share[block.items]
         expected = part.sum() if block.answered is None else block.answered @ part
@@ -412,7 +424,7 @@ def finish(
     settings, tries_starts = em.settings, guessed and newtonian
     while True:
         # With guessing EM's steps become so small that they look like convergence.
-        converged = torch.zeros_like(parameters.slope, dtype=torch.bool)
+        converged = parameters.slope != parameters.slope  # of no item
         if not (guessed and newtonian):
             limit = FIRST_STEPS if newtonian else None
             parameters, done = squarem(em, parameters, settings.tolerance, limit)

@@ -19,10 +19,9 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
-import torch
-from torch import Tensor
-
+from psychlm.irt.arrays import namespace, sigmoid, solve
 from psychlm.irt.likelihood import (
     QUADRATURE_ERROR,
     Design,
@@ -41,6 +40,9 @@ from psychlm.irt.likelihood import (
 )
 from psychlm.irt.priors import LogNormal
 from psychlm.irt.response_matrix import ResponseMatrix
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 LOGLIK_TOLERANCE = 1e-5  # nats, gained by the last EM step
 LARGEST_STEP = 2.0  # logits, of one Newton step of an item
@@ -73,7 +75,7 @@ class EM:
         self.accuracy = 1e-2  # logits, of the next M-step
         self.scoring_steps = SCORING_STEPS
         self.quadrature_error = QUADRATURE_ERROR  # nats, of the grid
-        self.at_nodes = torch.empty(0)  # log-likelihoods (n_rows, n_nodes) of the last E-step
+        self.at_nodes: Any = None  # log-likelihoods (n_rows, n_nodes) of the last E-step
 
     def expect(self, parameters: Parameters) -> tuple[Posterior, float]:
         """Return posteriors and log-likelihood plus log prior; refine the grid where needed."""
@@ -102,19 +104,19 @@ class EM:
         n, priors = self.responses.n_persons, self.design.priors
         if "intercept" in priors:
             a, d = parameters.slope, parameters.intercept
-            target, mean = mean, torch.zeros_like(mean)
+            target, mean = mean, 0 * mean
             for _ in range(ABSORPTION_STEPS):
                 first, second = priors["intercept"].derivatives(d + a * mean)
                 mean = mean + (n * (target - mean) + first @ a) / (n - second @ a**2)
         if "slope" in priors:
-            variance, log_sd = sd**2, torch.zeros_like(sd)
+            xp, variance, log_sd = namespace(sd), sd**2, 0 * sd
             for _ in range(ABSORPTION_STEPS):
-                a = parameters.slope * log_sd.exp()
+                a = parameters.slope * xp.exp(log_sd)
                 first, second = priors["slope"].derivatives(a)
-                pull = n * variance * (-2 * log_sd).exp()
-                curvature = (2 * pull - (second @ a**2 + first @ a)).clamp_min(1.0)
-                log_sd = log_sd + ((pull - n + first @ a) / curvature).clamp(-0.5, 0.5)
-            sd = log_sd.exp()
+                pull = n * variance * xp.exp(-2 * log_sd)
+                curvature = (2 * pull - (second @ a**2 + first @ a)).clip(1.0)
+                log_sd = log_sd + ((pull - n + first @ a) / curvature).clip(-0.5, 0.5)
+            sd = xp.exp(log_sd)
         return rescaled(parameters, mean, sd)
 
     def grid_error(self, parameters: Parameters, objective: float) -> float:
@@ -130,7 +132,7 @@ def ability_moments(posterior: Posterior, count: Tensor) -> tuple[Tensor, Tensor
     n = count.sum()
     mean = posterior.mean @ count / n
     variance = (posterior.variance + (posterior.mean - mean) ** 2) @ count / n
-    return mean, variance.sqrt()
+    return mean, variance**0.5
 
 
 def squarem(
@@ -156,28 +158,28 @@ def squarem(
         second, reached = em.step(first)
 
         # Predict the remaining change: EM converges linearly at the rate 1 - 1 / length.
-        settled = second.slope.abs() < em.design.largest_slope
+        settled = abs(second.slope) < em.design.largest_slope
         start, once, twice = parameters.table(), first.table(), second.table()
         step, curvature, last = once - start, twice - 2 * once + start, (twice - once) * settled
-        bend = (curvature * settled).norm().clamp_min(1e-300)
-        length = float((step * settled).norm() / bend)
-        change = float(last.abs().max()) * max(length, 1.0)
+        bend = max(float(((curvature * settled) ** 2).sum()) ** 0.5, 1e-300)
+        length = float(((step * settled) ** 2).sum()) ** 0.5 / bend
+        change = float(abs(last).max()) * max(length, 1.0)
         if em.settings.progress:
             text = f"EM step {em.n_steps}: {reached:.4f} nats, predicted change {change:.2g}"
             print(text, file=sys.stderr)
         if change < tolerance and reached - objective < loglik_tolerance:
             return second, True
-        em.accuracy = max(min(em.accuracy, 0.1 * float(last.abs().max())), 0.01 * tolerance)
+        em.accuracy = max(min(em.accuracy, 0.1 * float(abs(last).max())), 0.01 * tolerance)
 
         # Extrapolate, with strides that grow fourfold while they are exhausted. Items whose
         # slopes would leap or change their sign keep the second EM step.
         length, stride = min(max(length, 1.0), stride), stride * 4 if length >= stride else stride
         proposed = start + 2 * length * step + length**2 * curvature
-        far = (proposed[0] - second.slope).abs() > LARGEST_LEAP
+        far = abs(proposed[0] - second.slope) > LARGEST_LEAP
         far |= ~settled | (proposed[0] * second.slope < 0)
-        slope, intercept, guessing = torch.where(far, twice, proposed)
+        slope, intercept, guessing = namespace(far).where(far, twice, proposed)
         safe = second
-        parameters = Parameters(slope, intercept, guessing.clamp(0, 1 - 1e-6))
+        parameters = Parameters(slope, intercept, guessing.clip(0, 1 - 1e-6))
         parameters = bounded(parameters, em.design.largest_slope)
     return safe, False
 
@@ -202,7 +204,7 @@ def maximise(
     free = design.free()
     free[0] &= not design.common_slope
     free[2] &= not design.common_guessing
-    tables = []
+    xp, tables = namespace(nodes), []
     for block in responses.blocks():
         start, is_free = parameters[block.items].table().T, free[:, block.items].T
         if has_guessing[block.items].any():
@@ -213,26 +215,27 @@ def maximise(
             tables.append(step)
             continue
         # Without guessing two sums over correct responses suffice: of abilities, and of ones.
-        sums = torch.stack([ability @ block.correct, responses.n_correct[block.items]], 1)
-        everyone = weights.sum(0, keepdim=True)
+        sums = xp.stack([ability @ block.correct, responses.n_correct[block.items]], 1)
+        everyone = weights.sum(0, keepdims=True)
         answered = everyone if block.answered is None else block.answered.T @ weights
         beta = start[:, :2]
-        powers = torch.stack([nodes, torch.ones_like(nodes)], 1)  # (n_nodes, 2)
-        squares = torch.stack([nodes**2, nodes, nodes, torch.ones_like(nodes)], 1)
+        powers = xp.stack([nodes, xp.ones_like(nodes)], 1)  # (n_nodes, 2)
+        squares = xp.stack([nodes**2, nodes, nodes, xp.ones_like(nodes)], 1)
         for _ in range(n_steps):
-            p = torch.sigmoid(beta @ powers.T)
+            p = sigmoid(beta @ powers.T)
             expected = p * answered
             uphill = sums - expected @ powers
-            information = (expected.sub_(expected * p) @ squares).view(-1, 2, 2)
+            expected *= 1 - p
+            information = (expected @ squares).reshape(-1, 2, 2)
             step = _curbed_newton_step(beta, uphill, information, is_free[:, :2], design)
             moved = beta + step
             # A slope stops at its bound, so that the next step fits the intercept to the bound.
-            moved[:, 0].clamp_(-design.largest_slope, design.largest_slope)
-            change, beta = (moved - beta).abs().max(), moved
+            moved[:, 0] = moved[:, 0].clip(-design.largest_slope, design.largest_slope)
+            change, beta = abs(moved - beta).max(), moved
             if change < tolerance:
                 break
-        tables.append(torch.cat([beta, start[:, 2:]], 1))
-    return Parameters(*torch.cat(tables).T.contiguous())
+        tables.append(xp.concatenate([beta, start[:, 2:]], 1))
+    return Parameters(*xp.concatenate(tables).T)
 
 
 def scoring_with_guessing(
@@ -249,18 +252,18 @@ def scoring_with_guessing(
 
     Guessing stays within [0, 1); ``correct`` and ``answered`` are expected counts by node.
     """
-    wrong = answered - correct
+    xp, wrong = namespace(beta), answered - correct
 
     def expected_loglik(beta: Tensor) -> Tensor:
         """Return the expected log-likelihood plus log prior of every item, (n_items,)."""
-        z = torch.addmm(beta[:, 1:2], beta[:, :1], nodes[None])
+        z = beta[:, :1] * nodes + beta[:, 1:2]
         log_p, log_q = log_probabilities(z, beta[:, 2:])
         value = (correct * log_p + wrong * log_q).sum(1)
         for column, name in enumerate(("slope", "intercept", "guessing")):
             if name in design.priors:
                 density = design.priors[name].log_density(beta[:, column])
-                value = value + torch.where(free[:, column], density, 0.0)
-        return torch.where(beta[:, 2] < 1, value, -torch.inf)
+                value = value + xp.where(free[:, column], density, 0.0)
+        return xp.where(beta[:, 2] < 1, value, -xp.inf)
 
     value = expected_loglik(beta)
     for _ in range(n_steps):
@@ -269,29 +272,30 @@ def scoring_with_guessing(
         z = a * nodes + d
         p, q = log_p_derivatives(z, c), log_q_derivatives(z, c)
         by_logit, by_guessing = correct * p.z + wrong * q.z, correct * p.c + wrong * q.c
-        uphill = torch.stack([by_logit @ nodes, by_logit.sum(1), by_guessing.sum(1)], 1)
-        probability = c + (1 - c) * torch.sigmoid(z)
+        uphill = xp.stack([by_logit @ nodes, by_logit.sum(1), by_guessing.sum(1)], 1)
+        probability = c + (1 - c) * sigmoid(z)
         # 1 - P = (1 - c) s(-z): a difference would round to 0 far from a steep middle
-        odds = answered * probability / ((1 - c) * torch.sigmoid(-z)).clamp_min(1e-300)
-        root = odds.clamp_min(0).sqrt()
-        derivatives = torch.stack([root * p.z * nodes, root * p.z, root * p.c], 1)
-        information = derivatives @ derivatives.transpose(1, 2)
+        odds = answered * probability / ((1 - c) * sigmoid(-z)).clip(1e-300)
+        root = odds.clip(0) ** 0.5
+        derivatives = xp.stack([root * p.z * nodes, root * p.z, root * p.c], 1)
+        information = derivatives @ derivatives.swapaxes(1, 2)
 
         # Halve the steps of those items whose expected log-likelihood would fall.
         step = _curbed_newton_step(beta, uphill, information, free, design)
-        fraction = torch.ones_like(value)
+        fraction = xp.ones_like(value)
         for _ in range(HALVINGS):
             trial = beta + fraction[:, None] * step
-            trial[:, 0].clamp_(-design.largest_slope, design.largest_slope)
-            trial[:, 2].clamp_(min=0.0)  # the edge of the parameter space, where a maximum may lie
+            trial[:, 0] = trial[:, 0].clip(-design.largest_slope, design.largest_slope)
+            # The edge of the parameter space, where a maximum may lie.
+            trial[:, 2] = trial[:, 2].clip(0.0)
             reached = expected_loglik(trial)
-            worse = ~(reached >= value - 1e-12 * value.abs()) & (step.abs().amax(1) > tolerance)
+            worse = ~(reached >= value - 1e-12 * abs(value)) & (xp.amax(abs(step), 1) > tolerance)
             if not worse.any():
                 break
             fraction[worse] *= 0.5
-        moved = torch.where(worse[:, None], beta, trial)
-        largest = (moved - beta).abs().max()
-        beta, value = moved, torch.where(worse, value, reached)
+        moved = xp.where(worse[:, None], beta, trial)
+        largest = abs(moved - beta).max()
+        beta, value = moved, xp.where(worse, value, reached)
         if largest < tolerance:
             break
     return beta
@@ -304,32 +308,33 @@ def _curbed_newton_step(
 
     ``uphill`` is the gradient (n_items, k), ``information`` its negative derivative.
     """
+    xp = namespace(beta)
     for column, name in enumerate(("slope", "intercept", "guessing")):
         if name in design.priors and column < beta.shape[1]:
             first, second = design.priors[name].derivatives(beta[:, column])
             chosen = free[:, column]
-            uphill[:, column] += torch.where(chosen, first, 0.0)
-            information[:, column, column] += torch.where(chosen, (-second).clamp_min(0), 0.0)
-    free = free.clone()
-    free[:, 0] &= (beta[:, 0].abs() < design.largest_slope) | (uphill[:, 0] * beta[:, 0] < 0)
+            uphill[:, column] += xp.where(chosen, first, 0.0)
+            information[:, column, column] += xp.where(chosen, (-second).clip(0), 0.0)
+    free = free & True  # a copy
+    free[:, 0] &= (abs(beta[:, 0]) < design.largest_slope) | (uphill[:, 0] * beta[:, 0] < 0)
     step = _solved(information, uphill, free)
     if beta.shape[1] == 3 and (beyond := free[:, 2] & (beta[:, 2] + step[:, 2] < 0)).any():
         # Guessing that would pass its edge 0 stops there; the others take the step that follows.
         free[:, 2] &= ~beyond
-        to_edge = torch.where(beyond, beta[:, 2], 0.0)
+        to_edge = xp.where(beyond, beta[:, 2], 0.0)
         step = _solved(information, uphill + information[:, :, 2] * to_edge[:, None], free)
         step[:, 2] -= to_edge
-    largest = step[:, :2].abs().amax(1, keepdim=True)
-    step = step * (LARGEST_STEP / largest.clamp_min(LARGEST_STEP))
+    largest = xp.amax(abs(step[:, :2]), 1, keepdims=True)
+    step = step * (LARGEST_STEP / largest.clip(LARGEST_STEP))
     if isinstance(design.priors.get("slope"), LogNormal):  # a positive slope: halfway to 0 at most
-        step[:, 0] = torch.maximum(step[:, 0], -0.5 * beta[:, 0])
+        step[:, 0] = xp.maximum(step[:, 0], -0.5 * beta[:, 0])
     return step
 
 
 def _solved(information: Tensor, uphill: Tensor, free: Tensor) -> Tensor:
     """Return the Newton step (n_items, k) in the free parameters, 0 in the others."""
-    mask = free.to(uphill.dtype)
+    mask = namespace(uphill).ones_like(uphill) * free
     information = information * mask[:, :, None] * mask[:, None, :]
-    diagonal = information.diagonal(dim1=1, dim2=2)
-    diagonal += (1 - mask) + 1e-10 * diagonal + 1e-300
-    return torch.linalg.solve_ex(information, (uphill * mask)[..., None]).result.squeeze(-1)
+    for k in range(mask.shape[1]):
+        information[:, k, k] += (1 - mask[:, k]) + 1e-10 * information[:, k, k] + 1e-300
+    return solve(information, uphill * mask)

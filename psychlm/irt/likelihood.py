@@ -27,15 +27,27 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
-import torch
-from torch import Tensor
-from torch.nn.functional import logsigmoid
 
+from psychlm.irt.arrays import (
+    add_product,
+    device_of,
+    host,
+    log_sigmoid,
+    namespace,
+    on_device,
+    sigmoid,
+    zeros,
+)
 from psychlm.irt.priors import Prior
 from psychlm.irt.response_matrix import Block, ResponseMatrix
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
 
 STEP = 0.2  # with SPAN it makes 61 nodes: mirt's default for one factor
 SPAN = 6.0  # in standard deviations of ability
@@ -74,7 +86,7 @@ class QuadratureGrid:
     def halved(self) -> QuadratureGrid:
         """Return a grid of the same span with half the step; the fine one is fine enough."""
         refinement = max(1, self.refinement // 2)
-        return quadrature_grid(self.step / 2, refinement, self.span, self.nodes.device)
+        return quadrature_grid(self.step / 2, refinement, self.span, device_of(self.nodes))
 
     def __str__(self) -> str:
         nodes = f"{len(self.nodes)} equally spaced nodes on [{-self.span:g}, {self.span:g}]"
@@ -86,31 +98,32 @@ class QuadratureGrid:
 
 
 def quadrature_grid(
-    step: float = STEP, refinement: int = 1, span: float = SPAN, device: torch.device | str = "cpu"
+    step: float = STEP,
+    refinement: int = 1,
+    span: float = SPAN,
+    device: torch.device | str | None = "cpu",
 ) -> QuadratureGrid:
     """Return a grid of item nodes ``step`` apart, with ``refinement`` fine nodes to each."""
     half = math.ceil(span / step - 1e-9)
-    steps = torch.arange(-half, half + 1, dtype=torch.float64, device=device)
-    fine_steps = torch.arange(
-        -half * refinement, half * refinement + 1, dtype=torch.float64, device=device
-    )
-    fine = step / refinement * fine_steps
-    log_weights = torch.log_softmax(-0.5 * fine**2, 0)
-    if refinement == 1:
-        return QuadratureGrid(step * steps, fine, log_weights, None, step, refinement)
-    # Lagrange's basis polynomials through the STENCIL nodes nearest to each fine node.
-    n_nodes, n_fine = len(steps), len(fine)
-    position = torch.arange(n_fine, dtype=torch.float64, device=device) / refinement
-    first = (position.floor().long() - STENCIL // 2 + 1).clamp(0, n_nodes - STENCIL)
-    offset = torch.arange(STENCIL, device=device)
-    distance = (position - first)[:, None] - offset  # (n_fine, STENCIL)
-    basis = torch.ones_like(distance)
-    for m in range(STENCIL):
-        others = offset != m
-        basis[:, m] = (distance[:, others] / (offset[m] - offset[others])).prod(1)
-    interpolation = torch.zeros(n_fine, n_nodes, dtype=torch.float64, device=device)
-    interpolation.scatter_(1, first[:, None] + offset, basis)
-    return QuadratureGrid(step * steps, fine, log_weights, interpolation, step, refinement)
+    nodes = step * np.arange(-half, half + 1.0)
+    fine = step / refinement * np.arange(-half * refinement, half * refinement + 1.0)
+    log_density = -0.5 * fine**2
+    arrays = [nodes, fine, log_density - math.log(np.exp(log_density).sum())]
+    interpolation = None
+    if refinement > 1:
+        # Lagrange's basis polynomials through the STENCIL nodes nearest to each fine node.
+        position = np.arange(len(fine)) / refinement
+        first = (np.floor(position).astype(int) - STENCIL // 2 + 1).clip(0, len(nodes) - STENCIL)
+        offset = np.arange(STENCIL)
+        distance = (position - first)[:, None] - offset  # (n_fine, STENCIL)
+        matrix = np.zeros((len(fine), len(nodes)))
+        for m in range(STENCIL):
+            others = offset != m
+            basis = (distance[:, others] / (m - offset[others])).prod(axis=1)
+            matrix[np.arange(len(fine)), first + m] = basis
+        interpolation = on_device(matrix, device)
+    nodes, fine, log_weights = (on_device(each, device) for each in arrays)
+    return QuadratureGrid(nodes, fine, log_weights, interpolation, step, refinement)
 
 
 @dataclass(frozen=True)
@@ -129,19 +142,26 @@ def fine_posterior(node_loglik: Tensor, grid: QuadratureGrid) -> tuple[Tensor, T
     interpolation = grid.interpolation
     joint = node_loglik if interpolation is None else node_loglik @ interpolation.T
     joint = joint + grid.log_weights
-    largest = joint.amax(1, keepdim=True)
+    xp = namespace(joint)
+    largest = xp.amax(joint, 1, keepdims=True)
     # In place where no gradient needs the parts, since these are the largest arrays of a fit.
-    weights = torch.exp(joint - largest) if joint.requires_grad else joint.sub_(largest).exp_()
-    total = weights.sum(1, keepdim=True)
-    shares = weights / total if joint.requires_grad else weights.div_(total)
-    return (largest + total.log()).squeeze(1), shares
+    if getattr(joint, "requires_grad", False):
+        weights = xp.exp(joint - largest)
+        total = weights.sum(1, keepdims=True)
+        shares = weights / total
+    else:
+        joint -= largest
+        shares = xp.exp(joint, out=joint)
+        total = shares.sum(1, keepdims=True)
+        shares /= total
+    return (largest + xp.log(total))[:, 0], shares
 
 
 def integrate(node_loglik: Tensor, grid: QuadratureGrid) -> Posterior:
     """Return every person's posterior from log-likelihoods (n_persons, n_nodes) at the nodes."""
     loglik, weights = fine_posterior(node_loglik, grid)
     mean = weights @ grid.fine
-    variance = (weights @ grid.fine**2 - mean**2).clamp_min(0)
+    variance = (weights @ grid.fine**2 - mean**2).clip(0)
     edge = weights[:, 0] + weights[:, -1]
     return Posterior(loglik, grid.at_nodes(weights), mean, variance, edge)
 
@@ -161,13 +181,15 @@ def refined_grid(
     less time.
     """
     if float(posterior.edge.max()) > EDGE_MASS:
-        return quadrature_grid(grid.step, grid.refinement, grid.span + 2, grid.nodes.device)
+        return quadrature_grid(grid.step, grid.refinement, grid.span + 2, device_of(grid.nodes))
     fine_step = grid.step / grid.refinement
-    error = 2 * torch.exp(-2 * math.pi**2 * posterior.variance / fine_step**2)
+    error = 2 * namespace(posterior.variance).exp(
+        -2 * math.pi**2 * posterior.variance / fine_step**2
+    )
     if float(error @ count) > tolerance and fine_step > FINEST_STEP:
         if n_items <= DIRECT_ITEMS and grid.refinement == 1:
             return grid.halved()
-        return quadrature_grid(grid.step, grid.refinement * 2, grid.span, grid.nodes.device)
+        return quadrature_grid(grid.step, grid.refinement * 2, grid.span, device_of(grid.nodes))
     return grid
 
 
@@ -181,19 +203,19 @@ class Parameters:
 
     def table(self) -> Tensor:
         """Return all parameters as (3, n_items); ``Parameters(*table)`` is the way back."""
-        return torch.stack([self.slope, self.intercept, self.guessing])
+        return namespace(self.slope).stack([self.slope, self.intercept, self.guessing])
 
     def __getitem__(self, items: slice) -> Parameters:
         return Parameters(self.slope[items], self.intercept[items], self.guessing[items])
 
     def logits(self, nodes: Tensor) -> tuple[Tensor, Tensor]:
         """Return z (n_items, n_nodes), and c as a column (n_items, 1)."""
-        z = torch.outer(self.slope, nodes) + self.intercept[:, None]
+        z = namespace(nodes).outer(self.slope, nodes) + self.intercept[:, None]
         return z, self.guessing[:, None]
 
     def frame(self, names: pd.Index) -> pd.DataFrame:
         """Return a, b, c and d by item; b = -d / a."""
-        a, d, c = self.table().cpu().numpy()
+        a, d, c = host(self.table())
         with np.errstate(divide="ignore", invalid="ignore"):
             return pd.DataFrame({"a": a, "b": -d / a, "c": c, "d": d}, index=names)
 
@@ -210,10 +232,8 @@ class Design:
 
     def free(self) -> Tensor:
         """Return which of (slope, intercept, guessing) are estimated, shape (3, n_items)."""
-        free = torch.ones(3, *self.guessing_free.shape, dtype=torch.bool)
-        free = free.to(self.guessing_free.device)
-        free[2] = self.guessing_free
-        return free
+        always = self.guessing_free | True
+        return namespace(always).stack([always, always, self.guessing_free])
 
     def log_prior(self, parameters: Parameters) -> float:
         """Return the log density of the priors, in nats."""
@@ -228,8 +248,8 @@ class Design:
 
 def bounded(parameters: Parameters, largest: float) -> Parameters:
     """Return the parameters with no slope beyond the largest; curves keep their location."""
-    factor = (largest / parameters.slope.abs()).clamp(max=1.0)
-    slope = parameters.slope.clamp(-largest, largest)
+    factor = (largest / abs(parameters.slope)).clip(None, 1.0)
+    slope = parameters.slope.clip(-largest, largest)
     return replace(parameters, slope=slope, intercept=parameters.intercept * factor)
 
 
@@ -241,9 +261,9 @@ def rescaled(parameters: Parameters, mean: Tensor, sd: Tensor) -> Parameters:
 
 def log_probabilities(z: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
     """Return log P and log Q at logits z with guessing c; exact where P is tiny."""
-    log_not_guessed = torch.log1p(-c)
-    log_q = log_not_guessed + logsigmoid(-z)
-    return torch.logaddexp(c.log(), log_q + z), log_q
+    xp = namespace(z)
+    log_q = xp.log1p(-c) + log_sigmoid(-z)
+    return xp.logaddexp(xp.log(c), log_q + z), log_q
 
 
 @dataclass(frozen=True)
@@ -259,9 +279,9 @@ class CellDerivatives:
 
 def log_p_derivatives(z: Tensor, c: Tensor) -> CellDerivatives:
     """Return the derivatives of log P = log(c + (1 - c) s(z)), with s the logistic function."""
-    s, rest = torch.sigmoid(z), torch.sigmoid(-z)
+    s, rest = sigmoid(z), sigmoid(-z)
     # Far below a steep item's difficulty P and a person's weight vanish; 1 / P^2 stays finite.
-    by_c = rest / (c + (1 - c) * s).clamp_min(SMALLEST_P)
+    by_c = rest / (c + (1 - c) * s).clip(SMALLEST_P)
     by_z = (1 - c) * s * by_c
     by_zz = by_z * (rest - s) - by_z**2
     return CellDerivatives(by_z, by_c, by_zz, -s * by_c - by_z * by_c, -(by_c**2))
@@ -269,36 +289,37 @@ def log_p_derivatives(z: Tensor, c: Tensor) -> CellDerivatives:
 
 def log_q_derivatives(z: Tensor, c: Tensor) -> CellDerivatives:
     """Return the derivatives of log Q = log(1 - c) + log(1 - s(z))."""
-    s = torch.sigmoid(z)
-    by_c = (-1 / (1 - c)).expand_as(s)
-    return CellDerivatives(-s, by_c, -s * torch.sigmoid(-z), torch.zeros_like(s), -(by_c**2))
+    xp, s = namespace(z), sigmoid(z)
+    by_c = xp.broadcast_to(-1 / (1 - c), s.shape)
+    return CellDerivatives(-s, by_c, -s * sigmoid(-z), xp.zeros_like(s), -(by_c**2))
 
 
 def node_loglik(responses: ResponseMatrix, parameters: Parameters, nodes: Tensor) -> Tensor:
     """Return log P(responses | node) for every distinct row, shape (n_rows, n_nodes), in nats."""
-    n_rows = len(responses.values)
-    zeros = torch.zeros(n_rows, len(nodes), dtype=torch.float64, device=nodes.device)
-    total, shared = zeros, zeros[0].clone()
-    sums = zeros.new_zeros(n_rows, 2)
+    xp, n_rows = namespace(nodes), len(responses.values)
+    total, shared = zeros(nodes, n_rows, len(nodes)), zeros(nodes, len(nodes))
+    sums = zeros(nodes, n_rows, 2)
     for block in responses.blocks():
         part = parameters[block.items]
         z, c = part.logits(nodes)
         if (c > 0).any():
             log_p, log_q = log_probabilities(z, c)
-            total.addmm_(block.correct, log_p - log_q)
+            add_product(total, block.correct, log_p - log_q)
         else:
-            log_q = logsigmoid(-z)
-            sums.addmm_(block.correct, torch.stack([part.slope, part.intercept], 1))
+            log_q = log_sigmoid(-z)
+            add_product(sums, block.correct, xp.stack([part.slope, part.intercept], 1))
         if block.answered is None:
             shared += log_q.sum(0)
         else:
-            total.addmm_(block.answered, log_q)
-    return total.addmm_(sums, torch.stack([nodes, torch.ones_like(nodes)])).add_(shared)
+            add_product(total, block.answered, log_q)
+    add_product(total, sums, xp.stack([nodes, xp.ones_like(nodes)]))
+    total += shared
+    return total
 
 
 def steep_enough(grid: QuadratureGrid, slope: Tensor) -> QuadratureGrid:
     """Return a grid on which no curve is a step between two nodes, whose place would not matter."""
-    while grid.step * float(slope.abs().max()) > STEEPEST:
+    while grid.step * float(abs(slope).max()) > STEEPEST:
         grid = grid.halved()
     return grid
 
@@ -345,7 +366,7 @@ def expected_counts(block: Block, weights: Tensor) -> tuple[Tensor, Tensor]:
     The second has one row where all items were answered by everyone.
     """
     answered = (
-        weights.sum(0, keepdim=True) if block.answered is None else block.answered.T @ weights
+        weights.sum(0, keepdims=True) if block.answered is None else block.answered.T @ weights
     )
     return block.correct.T @ weights, answered
 
@@ -376,8 +397,8 @@ def gradient(
         by_logit = correct * p.z + wrong * q.z
         by_guessing = correct * p.c + wrong * q.c
         parts = [by_logit @ grid.nodes, by_logit.sum(1), by_guessing.sum(1)]
-        by_item.append(torch.stack(parts, 1))
-    result = torch.cat(by_item)
+        by_item.append(namespace(z).stack(parts, 1))
+    result = namespace(by_item[0]).concatenate(by_item)
     for column, (name, value) in enumerate(vars(parameters).items()):
         if name in design.priors:
             free = design.free()[column]

@@ -24,11 +24,12 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pandas as pd
-import torch
-from torch import Tensor
 
+from psychlm.irt.arrays import as_type, device_of, host, namespace, on_device
 from psychlm.irt.em import EM, LOGLIK_TOLERANCE, scoring_with_guessing
 from psychlm.irt.likelihood import (
     Design,
@@ -45,6 +46,9 @@ from psychlm.irt.likelihood import (
 )
 from psychlm.irt.response_matrix import ResponseMatrix
 from psychlm.irt.standard_errors import estimates_basis, observed_information
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 NEWTON_STEPS = 200
 LARGEST_STEP = 1.0  # logits
@@ -78,6 +82,7 @@ def newton(em: EM, parameters: Parameters, enough: float = 0.0) -> tuple[Paramet
     enough = max(enough, least_gain)
     posterior, value = em.expect(parameters)
     uphill = gradient(responses, design, parameters, em.grid, posterior).T
+    xp = namespace(uphill)
     system: NewtonSystem | None = None
     pairs: list[tuple[Tensor, Tensor]] = []
     damping, last = 0.0, em.n_steps + NEWTON_STEPS
@@ -86,21 +91,21 @@ def newton(em: EM, parameters: Parameters, enough: float = 0.0) -> tuple[Paramet
             system, pairs = newton_system(em, parameters, uphill), []
             fresh = True
         # A logit at most, more for steep items, and 0.2 of guessing.
-        limit = (parameters.slope.abs() / 2).clamp_min(LARGEST_STEP)
-        limits = torch.stack([limit, limit, torch.full_like(limit, LARGEST_GUESSING_STEP)])
+        limit = (abs(parameters.slope) / 2).clip(LARGEST_STEP)
+        limits = xp.stack([limit, limit, xp.full_like(limit, LARGEST_GUESSING_STEP)])
         step = system.step(uphill, pairs, damping)
-        excess = (step.abs() / limits).amax(0)
+        excess = xp.amax(abs(step) / limits, 0)
         if design.common_guessing:
             excess[:] = excess.max()
-        step = step / excess.clamp_min(1.0)
+        step = step / excess.clip(1.0)
         expected_gain = (uphill * step).sum(0)
         if 0 <= float(expected_gain.sum()) < enough:
             if fresh:
-                return parameters, torch.ones_like(expected_gain, dtype=torch.bool)
+                return parameters, xp.ones_like(expected_gain, dtype=bool)
             system = None
             continue
         table = parameters.table() + step
-        table[2].clamp_(0, 1 - 1e-9)
+        table[2] = table[2].clip(0, 1 - 1e-9)
         trial, grid = bounded(Parameters(*table), design.largest_slope), em.grid
         posterior, trial_value = em.expect(trial)
         if em.grid is not grid:  # it was refined: values on two grids cannot be compared
@@ -112,14 +117,14 @@ def newton(em: EM, parameters: Parameters, enough: float = 0.0) -> tuple[Paramet
             damping = max(4 * damping, LEAST_DAMPING)
             if damping > MOST_DAMPING:  # no step uphill: rounding decides
                 em.expect(parameters)
-                return parameters, expected_gain.abs() < enough
+                return parameters, abs(expected_gain) < enough
             continue
 
         # Accept the step, and keep what it tells of the curvature.
         before, uphill = uphill, gradient(responses, design, trial, em.grid, posterior).T
         pairs.append((trial.table() - parameters.table(), before - uphill))
         at_bound = system.free[2] & (trial.guessing <= 0)
-        at_bound |= system.free[0] & (trial.slope.abs() >= design.largest_slope)
+        at_bound |= system.free[0] & (abs(trial.slope) >= design.largest_slope)
         if settings.progress:
             text = f"Newton step {em.n_steps}: {trial_value:.4f} nats, damping {damping:.2g}"
             print(text, file=sys.stderr)
@@ -131,7 +136,7 @@ def newton(em: EM, parameters: Parameters, enough: float = 0.0) -> tuple[Paramet
         em.n_steps += 1
         done = enough > least_gain and gain < 0.1 * enough  # not if it must have converged
         if done or em.n_steps >= min(settings.max_iterations, last):
-            return parameters, expected_gain.abs() < enough
+            return parameters, abs(expected_gain) < enough
 
 
 @dataclass(frozen=True)
@@ -161,8 +166,8 @@ class NewtonSystem:
         q = self.directions @ ((self.directions.T @ q) / (self.curvature + damping))
         for (s, y, rho), part in zip(history, reversed(removed), strict=True):
             q = q + (part - rho * (y @ q)) * s
-        result = torch.zeros_like(uphill)
-        result[:kinds] = (self.basis @ q).view(kinds, -1)
+        result = namespace(uphill).zeros_like(uphill)
+        result[:kinds] = (self.basis @ q).reshape(kinds, -1)
         result[2] += self.to_edge
         return result
 
@@ -178,7 +183,7 @@ def newton_system(em: EM, parameters: Parameters, uphill: Tensor) -> NewtonSyste
     information = observed_information(em.responses, design, parameters, grid, rough=True)
     kinds = len(information) // len(guessing)
     free = design.free()
-    at_bound = parameters.slope.abs() >= design.largest_slope
+    at_bound = abs(parameters.slope) >= design.largest_slope
     free[0] &= ~at_bound | (uphill[0] * parameters.slope < 0)
     inwards = uphill[2].sum() > 0 if design.common_guessing else uphill[2] > 0
     free[2] &= (guessing > EDGE) | inwards
@@ -186,10 +191,12 @@ def newton_system(em: EM, parameters: Parameters, uphill: Tensor) -> NewtonSyste
         # Solve in the space of the estimates, scaled to a unit diagonal.
         basis = estimates_basis(free[:kinds], design)
         reduced = basis.T @ information @ basis
-        scale = reduced.diagonal().abs().clamp_min(1e-12).rsqrt()
-        eigenvalues, vectors = torch.linalg.eigh(reduced * scale * scale[:, None])
-        curvature, directions = eigenvalues.abs().clamp_min(FLATTEST), scale[:, None] * vectors
-        to_edge = -guessing.clamp(max=EDGE) * (design.guessing_free & ~free[2] & (guessing <= EDGE))
+        scale = abs(reduced.diagonal()).clip(1e-12) ** -0.5
+        eigenvalues, vectors = namespace(reduced).linalg.eigh(reduced * scale * scale[:, None])
+        curvature, directions = abs(eigenvalues).clip(FLATTEST), scale[:, None] * vectors
+        to_edge = -guessing.clip(None, EDGE) * (
+            design.guessing_free & ~free[2] & (guessing <= EDGE)
+        )
         system = NewtonSystem(free, basis, directions, curvature, to_edge)
         outwards = free[2] & (guessing <= EDGE) & (system.step(uphill, [], 0.0)[2] < 0)
         if kinds == 2 or not outwards.any():
@@ -199,7 +206,7 @@ def newton_system(em: EM, parameters: Parameters, uphill: Tensor) -> NewtonSyste
 
 def rough_grid(em: EM, parameters: Parameters) -> QuadratureGrid:
     """Return the coarsest grid that resolves the curves; it may be too coarse for posteriors."""
-    grid = quadrature_grid(span=em.grid.span, device=em.grid.nodes.device)
+    grid = quadrature_grid(span=em.grid.span, device=device_of(em.grid.nodes))
     grid = steep_enough(grid, parameters.slope)
     return grid if grid.step > em.grid.step else em.grid
 
@@ -211,56 +218,67 @@ def start_from_scores(responses: ResponseMatrix, design: Design, guessing: Tenso
     holds the fixed parameters, shape (n_items,).
     """
     # Score: correct responses beyond expectation, with items turned that disagree with the others.
+    from scipy.special import ndtri
+
+    xp, device = namespace(guessing), device_of(guessing)
     share = responses.n_correct / responses.n_answered
     count, blocks = responses.count[:, None], list(responses.blocks())
-    residual = torch.cat(
+    residual = xp.concatenate(
         [b.correct - (1 if b.answered is None else b.answered) * share[b.items] for b in blocks], 1
     )
     weighted = residual * count
     agreement = weighted.T @ residual.sum(1) - (weighted * residual).sum(0)
-    sign = torch.where(agreement < 0, -1.0, 1.0).double()
+    sign = xp.where(agreement < 0, -xp.ones_like(agreement), 1.0)
     score = residual @ sign
     # Reliability of the scores (KR-20): what is left of their variance without the items' own.
     total, n = float(count[:, 0] @ score**2), responses.n_items
     reliability = n / (n - 1) * (1 - float((weighted * residual).sum()) / total)
     reliability = min(max(reliability, LEAST_RELIABILITY), MOST_RELIABILITY)
     # Ability: normal quantiles of the scores' ranks, as posteriors with the error of the scores.
-    rank = torch.tensor(pd.Series(score.cpu().numpy()).rank().to_numpy(), device=score.device)
-    ability = reliability**0.5 * torch.special.ndtri(rank / (len(score) + 1))[:, None]
-    nodes = quadrature_grid(SCORE_STEP, device=score.device).nodes
-    weights = torch.softmax(-0.5 * (nodes - ability) ** 2 / (1 - reliability), 1) * count
+    rank = pd.Series(host(score).round(9)).rank().to_numpy()  # but for rounding some are equal
+    quantile = on_device(ndtri(rank / (len(rank) + 1)), device)
+    nodes = quadrature_grid(SCORE_STEP, device=device).nodes
+    distance = nodes - reliability**0.5 * quantile[:, None]
+    weights = xp.exp(-0.5 * distance**2 / (1 - reliability))
+    weights *= count / weights.sum(1, keepdims=True)
 
     free = design.free()
     free[2] &= not design.common_guessing
     own = free[2]
-    fixed = torch.where(design.guessing_free, START_COMMON_GUESSING, guessing)
+    fixed = xp.where(design.guessing_free, START_COMMON_GUESSING, guessing)
     tables = []
     for block in blocks:
         correct, answered = expected_counts(block, weights)
         # All starts of the block's items at once, (n_starts n_items, ...).
         n_starts, above = len(SCORE_STARTS), share[block.items]
-        slope, guess = above.new_tensor(SCORE_STARTS).T[..., None]
-        c = torch.where(own[block.items], (above / 2).minimum(guess), fixed[block.items])
-        beta = level_curve(above, slope.expand_as(c), c).table().flatten(1).T
-        correct, answered = (
-            x.expand(len(above), -1).repeat(n_starts, 1) for x in (correct, answered)
-        )
-        is_free = free[:, block.items].T.repeat(n_starts, 1)
+        slope, guess = on_device(np.array(SCORE_STARTS), device).T[..., None]
+        c = xp.where(own[block.items], xp.minimum(above / 2, guess), fixed[block.items])
+        slope = xp.broadcast_to(slope, c.shape)
+        beta = level_curve(above, slope, c).table().reshape(3, -1).T
+        answered = xp.broadcast_to(answered, correct.shape)
+        correct, answered = (xp.tile(x, (n_starts, 1)) for x in (correct, answered))
+        is_free = xp.tile(free[:, block.items].T, (n_starts, 1))
         beta = scoring_with_guessing(
             beta, correct, answered, nodes, is_free, design, SCORE_TOLERANCE, SCORE_STEPS
         )
         log_p, log_q = log_probabilities(*Parameters(*beta.T).logits(nodes))
-        value = (correct * log_p + (answered - correct) * log_q).sum(1).view(n_starts, -1)
-        best = value.nan_to_num(-torch.inf).argmax(0)
-        tables.append(beta.view(n_starts, -1, 3)[best, torch.arange(len(best), device=best.device)])
-    return bounded(Parameters(*torch.cat(tables).T.contiguous()), design.largest_slope)
+        value = (correct * log_p + (answered - correct) * log_q).sum(1).reshape(n_starts, -1)
+        best = xp.nan_to_num(value, nan=-xp.inf).argmax(0)
+        tables.append(beta.reshape(n_starts, -1, 3)[best, positions(best)])
+    return bounded(Parameters(*xp.concatenate(tables).T), design.largest_slope)
 
 
 def level_curve(share: Tensor, slope: Tensor, guessing: Tensor) -> Parameters:
     """Return curves of these slopes that keep the proportions correct, all (n_items,)."""
-    above = ((share - guessing) / (1 - guessing)).clamp(0.02, 0.98)
+    above = ((share - guessing) / (1 - guessing)).clip(0.02, 0.98)
+    logit = namespace(above).log(above / (1 - above))
     # N(0, 1) flattens a curve of this slope
-    return Parameters(slope, torch.logit(above) * (1 + slope**2 / 2.9).sqrt(), guessing)
+    return Parameters(slope, logit * (1 + slope**2 / 2.9) ** 0.5, guessing)
+
+
+def positions(x: Any) -> Any:
+    """Return 0, 1, ... for the entries of an array, on its device."""
+    return on_device(np.arange(len(x)), device_of(x))
 
 
 def better_starts(
@@ -270,7 +288,7 @@ def better_starts(
 
     Each exchange gains at least ``worthwhile`` nats by itself. ``others`` are further starts.
     """
-    _, objective = em.expect(parameters)
+    xp, (_, objective) = namespace(parameters.slope), em.expect(parameters)
     grid = rough_grid(em, parameters)
     posterior = integrate(node_loglik(em.responses, parameters, grid.nodes), grid)
     responses, design = em.responses, em.design
@@ -280,24 +298,23 @@ def better_starts(
     pairs = STARTS if own_guessing.any() else sorted({(slope, 0.0) for slope, _ in STARTS})
     starts = []
     for slope, guessing in pairs:
-        c = torch.where(own_guessing, guessing, parameters.guessing)
-        starts.append(level_curve(share, slope * parameters.slope.sign(), c).table())
+        c = xp.where(own_guessing, guessing, parameters.guessing)
+        starts.append(level_curve(share, slope * xp.sign(parameters.slope), c).table())
     for other in others:  # on this scale's side: the likelihood knows no sign of ability
         sign = 1.0 if float(other.slope @ parameters.slope) > 0 else -1.0
-        c = torch.where(own_guessing, other.guessing, parameters.guessing)
-        starts.append(torch.stack([sign * other.slope, other.intercept, c]))
-    trials, gains = exchanged_items(
-        em, parameters, torch.stack(starts), posterior.weights, grid.nodes
-    )
-    best, chosen = torch.where(guessable, gains, -torch.inf).max(0)
-    table = trials[chosen, :, torch.arange(len(chosen), device=chosen.device)].T
+        c = xp.where(own_guessing, other.guessing, parameters.guessing)
+        starts.append(xp.stack([sign * other.slope, other.intercept, c]))
+    trials, gains = exchanged_items(em, parameters, xp.stack(starts), posterior.weights, grid.nodes)
+    gains = xp.where(guessable, gains, -xp.inf)
+    best, chosen = xp.amax(gains, 0), gains.argmax(0)
+    table = trials[chosen, :, positions(chosen)].T
 
     # Confirm on the full likelihood: all improved items together, else the better half of them.
-    order = best.argsort(descending=True)[: int((best > worthwhile).sum())]
+    order = (-best).argsort()[: int((best > worthwhile).sum())]
     while len(order):
-        chosen = torch.zeros_like(guessable)
+        chosen = xp.zeros_like(guessable)
         chosen[order] = True
-        trial = Parameters(*torch.where(chosen, table, parameters.table()))
+        trial = Parameters(*xp.where(chosen, table, parameters.table()))
         if em.expect(trial)[1] > objective + LOGLIK_TOLERANCE:
             return trial
         order = order[: len(order) // 2]
@@ -312,44 +329,48 @@ def exchanged_items(
 
     Return the items like the starts, and their gains in nats, (n_starts, n_items).
     """
-    design, weights = em.design, weights.float()
+    xp, design, weights = namespace(weights), em.design, as_type(weights, "float32")
     n_starts, _, n_items = starts.shape
     free = design.free()
     free[0] = not design.common_slope
     free[2] &= not design.common_guessing
-    count = em.responses.count[:, None].float()
-    tables, gains = torch.empty_like(starts), starts.new_empty(n_starts, n_items)
+    count = as_type(em.responses.count, "float32")[:, None]
+    tables, gains = xp.zeros_like(starts), xp.zeros_like(starts[:, 0])
     for block in em.responses.blocks():
         n = len(block.correct.T)
         before = [x[None] for x in log_probabilities(*old[block.items].logits(nodes))]
-        is_correct = block.correct.float()
-        is_wrong = (1 if block.answered is None else block.answered.float()) - is_correct
-        is_free = free[:, block.items].T.repeat(n_starts, 1)
-        beta = starts[:, :, block.items].permute(0, 2, 1).reshape(-1, 3)
+        is_correct = as_type(block.correct, "float32")
+        answered = 1 if block.answered is None else as_type(block.answered, "float32")
+        is_wrong = answered - is_correct
+        is_free = xp.tile(free[:, block.items].T, (n_starts, 1))
+        beta = starts[:, :, block.items].swapaxes(1, 2).reshape(-1, 3)
         for step in range(ITEM_STEPS + 1):
             after = log_probabilities(*Parameters(*beta.T).logits(nodes))
             of_correct, of_wrong = (
-                (new_log.view(n_starts, n, -1) - old_log).clamp(max=LARGEST_RATIO).exp().float()
-                for old_log, new_log in zip(before, after, strict=True)
+                as_type(
+                    xp.exp((new.reshape(n_starts, n, -1) - old_log).clip(None, LARGEST_RATIO)),
+                    "float32",
+                )
+                for old_log, new in zip(before, after, strict=True)
             )
             # sum_k w_ik R_ik for a correct and for a wrong response, each (n_rows, n_items)
             counts = []
             for start in range(n_starts):
-                if_correct = (weights @ of_correct[start].T).clamp_min_(1e-30)
-                if_wrong = (weights @ of_wrong[start].T).clamp_min_(1e-30)
+                if_correct = (weights @ of_correct[start].T).clip(1e-30)
+                if_wrong = (weights @ of_wrong[start].T).clip(1e-30)
                 if step == ITEM_STEPS:
-                    gain = is_correct * if_correct.log() + is_wrong * if_wrong.log()
-                    gains[start, block.items] = (count * gain).sum(0, dtype=torch.float64)
+                    gain = is_correct * xp.log(if_correct) + is_wrong * xp.log(if_wrong)
+                    gains[start, block.items] = (count * gain).sum(0, dtype=xp.float64)
                     continue
-                correct = ((is_correct * count).div_(if_correct).T @ weights) * of_correct[start]
-                wrong = ((is_wrong * count).div_(if_wrong).T @ weights) * of_wrong[start]
-                counts.append(torch.stack([correct, wrong]))
+                correct = ((is_correct * count / if_correct).T @ weights) * of_correct[start]
+                wrong = ((is_wrong * count / if_wrong).T @ weights) * of_wrong[start]
+                counts.append(xp.stack([correct, wrong]))
             if step == ITEM_STEPS:
                 break
-            correct, wrong = torch.cat(counts, 1).double()
+            correct, wrong = as_type(xp.concatenate(counts, 1), "float64")
             beta = scoring_with_guessing(
                 beta, correct, correct + wrong, nodes, is_free, design, 1e-2, 2
             )
             beta = bounded(Parameters(*beta.T), design.largest_slope).table().T
-        tables[:, :, block.items] = beta.view(n_starts, n, 3).permute(0, 2, 1)
+        tables[:, :, block.items] = beta.reshape(n_starts, n, 3).swapaxes(1, 2)
     return tables, gains

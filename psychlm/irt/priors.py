@@ -8,11 +8,13 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING
 
 from psychlm.frames import FrameError
+from psychlm.irt.arrays import namespace
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 def _check_numbers(prior: object, positive: tuple[str, ...]) -> None:
@@ -47,7 +49,7 @@ class Beta:
         """Return the log density, in nats."""
         a, b = self.alpha, self.beta
         constant = math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b)
-        return constant + (a - 1) * x.log() + (b - 1) * torch.log1p(-x)
+        return constant + (a - 1) * namespace(x).log(x) + (b - 1) * namespace(x).log1p(-x)
 
     def derivatives(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Return the first and second derivative of the log density."""
@@ -72,7 +74,7 @@ class Normal:
 
     def derivatives(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Return the first and second derivative of the log density."""
-        return (self.mean - x) / self.sd**2, torch.full_like(x, -1 / self.sd**2)
+        return (self.mean - x) / self.sd**2, namespace(x).full_like(x, -1 / self.sd**2)
 
 
 @dataclass(frozen=True)
@@ -87,12 +89,13 @@ class LogNormal:
 
     def log_density(self, x: Tensor) -> Tensor:
         """Return the log density, in nats."""
-        z = (x.log() - self.mean) / self.sd
-        return -0.5 * z**2 - x.log() - math.log(self.sd) - 0.5 * math.log(2 * math.pi)
+        log_x = namespace(x).log(x)
+        z = (log_x - self.mean) / self.sd
+        return -0.5 * z**2 - log_x - math.log(self.sd) - 0.5 * math.log(2 * math.pi)
 
     def derivatives(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Return the first and second derivative of the log density."""
-        z = (x.log() - self.mean) / self.sd**2
+        z = (namespace(x).log(x) - self.mean) / self.sd**2
         return -(1 + z) / x, (1 + z - 1 / self.sd**2) / x**2
 
 

@@ -17,15 +17,17 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 import pandas as pd
-import torch
-from torch import Tensor
-from torch.nn.functional import logsigmoid, pad
 
 from psychlm.frames import FrameError, format_names
+from psychlm.irt.arrays import log_sigmoid, namespace, on_device, sigmoid
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
 
 KINDS = ("slope", "intercept", "guessing", "upper")  # that can be equal, free or have priors
 AGREEMENT = 1e-3  # logits, relative to the size of slope and intercept: tables of three decimals
@@ -33,7 +35,6 @@ ABSENT = -1000.0  # logits, times k: threshold k of an item that has fewer of th
 NO_ASYMPTOTE = 700.0  # logits: exp(-700) is the smallest probability of a float
 ASYMPTOTE_LIMIT = 13.8  # logits: estimated asymptotes stay 1e-6 away from 0 and 1
 SPREAD = 1.2  # the spread of ability makes proportions less extreme than curves at ability 0
-BEFORE, AFTER = (0, 0, 0, 0, 1, 0), (0, 0, 0, 0, 0, 1)  # pads the first of three dimensions
 
 
 @dataclass(frozen=True)
@@ -50,8 +51,13 @@ class ResponseFunction(ABC):
 
     @classmethod
     @abstractmethod
+    def rows_of(cls, items: pd.DataFrame) -> np.ndarray:
+        """Return the rows of parameters of a table such as ``IRTFit.items``."""
+
+    @classmethod
     def of_table(cls, items: pd.DataFrame) -> Self:
         """Return the items of a table such as ``IRTFit.items``."""
+        return cls(on_device(cls.rows_of(items), "cpu"))
 
     @classmethod
     @abstractmethod
@@ -117,17 +123,18 @@ class ResponseFunction(ABC):
 
     def probability_at(self, theta: np.ndarray) -> np.ndarray:
         """Return the probability of every category, (n_items, n_categories, n_theta)."""
-        at = torch.tensor(np.atleast_1d(np.asarray(theta, float)))
+        at = on_device(np.atleast_1d(np.asarray(theta, float)), "cpu")
         return self.log_probability(at).exp().numpy()
 
     def scores(self, theta: Tensor) -> Tensor:
         """Return the derivatives of log P by the parameters, (n_rows, n_items, n_cat, n_theta)."""
         values = self.values[..., None].expand(-1, -1, len(theta)).clone().requires_grad_()
         log_p = replace(self, values=values).log_probability(theta)
+        xp = namespace(values)
         by_category = [
-            torch.autograd.grad(x.sum(), values, retain_graph=True)[0] for x in log_p.unbind(1)
+            xp.autograd.grad(x.sum(), values, retain_graph=True)[0] for x in log_p.unbind(1)
         ]
-        return torch.stack(by_category, 2)
+        return xp.stack(by_category, 2)
 
     def natural_derivatives(self, theta: Tensor) -> Tensor:
         """Return derivatives of P by natural parameters, (n_rows, n_items, n_cat, n_theta)."""
@@ -138,11 +145,11 @@ class ResponseFunction(ABC):
 
         ``counts`` are those of answers by item, category and theta.
         """
-        values = self.values.clone().requires_grad_()
+        xp, values = namespace(theta), self.values.clone().requires_grad_()
         total = (counts * replace(self, values=values).log_probability(theta)).sum()
-        first = torch.autograd.grad(total, values, create_graph=True)[0]
-        rows = [torch.autograd.grad(row.sum(), values, retain_graph=True)[0] for row in first]
-        return torch.stack(rows)
+        first = xp.autograd.grad(total, values, create_graph=True)[0]
+        rows = [xp.autograd.grad(row.sum(), values, retain_graph=True)[0] for row in first]
+        return xp.stack(rows)
 
     def by_ability(self, theta: Tensor, counts: Tensor) -> tuple[Tensor, Tensor]:
         """Return derivatives of each item's sum(counts log P) by theta: first, second (n_items, n).
@@ -151,8 +158,9 @@ class ResponseFunction(ABC):
         """
         theta = theta.expand(self.values.shape[1], -1).clone().requires_grad_()
         total = (counts * self.log_probability(theta)).sum()
-        first = torch.autograd.grad(total, theta, create_graph=True)[0]
-        return first.detach(), torch.autograd.grad(first.sum(), theta)[0]
+        grad = namespace(theta).autograd.grad
+        first = grad(total, theta, create_graph=True)[0]
+        return first.detach(), grad(first.sum(), theta)[0]
 
     def information(self, theta: Tensor) -> Tensor:
         """Return the Fisher information about ability, (n_theta, n_items), in 1 / logit^2."""
@@ -191,29 +199,31 @@ class Logistic(ResponseFunction):
 
     def log_probability(self, theta: Tensor) -> Tensor:
         """Return log(1 - P) and log P; neither P nor 1 - P rounds to 0."""
-        values = self.values if self.values.ndim == 3 else self.values[..., None]
+        xp, values = namespace(theta), self.values
+        values = values if values.ndim == 3 else values[..., None]
         z = values[0] * theta + values[1]
         low, high = values[2:]
         if bool((low <= -NO_ASYMPTOTE).all() and (high >= NO_ASYMPTOTE).all()):
-            return torch.stack([logsigmoid(-z), logsigmoid(z)], 1)
-        span = logsigmoid(high) + logsigmoid(-low) + torch.log1p(-(low - high).exp())
-        log_q = torch.logaddexp(logsigmoid(-high), span + logsigmoid(-z))
-        log_p = torch.logaddexp(logsigmoid(low), span + logsigmoid(z))
-        return torch.stack([log_q, log_p], 1)
+            return xp.stack([log_sigmoid(-z), log_sigmoid(z)], 1)
+        span = log_sigmoid(high) + log_sigmoid(-low) + xp.log1p(-xp.exp(low - high))
+        log_q = xp.logaddexp(log_sigmoid(-high), span + log_sigmoid(-z))
+        log_p = xp.logaddexp(log_sigmoid(low), span + log_sigmoid(z))
+        return xp.stack([log_q, log_p], 1)
 
     def natural_derivatives(self, theta: Tensor) -> Tensor:
         """Return derivatives of P; those by asymptotes themselves, also where these are 0 or 1."""
         result = super().natural_derivatives(theta)
-        logistic = torch.sigmoid(torch.outer(self.values[0], theta) + self.values[1][:, None])
-        result[2] = torch.stack([logistic - 1, 1 - logistic], 1)
-        result[3] = torch.stack([-logistic, logistic], 1)
+        xp = namespace(theta)
+        logistic = sigmoid(xp.outer(self.values[0], theta) + self.values[1][:, None])
+        result[2] = xp.stack([logistic - 1, 1 - logistic], 1)
+        result[3] = xp.stack([-logistic, logistic], 1)
         return result
 
     @classmethod
-    def of_table(cls, items: pd.DataFrame) -> Self:
-        """Return the items of a table with a, and d or b, and perhaps c and u."""
+    def rows_of(cls, items: pd.DataFrame) -> np.ndarray:
+        """Return the rows of a table with a, and d or b, and perhaps c and u."""
         a, d, c, u = four_parameters(items)
-        return cls(torch.tensor(np.stack([a, d, *logits_of(np.stack([c, u]))])))
+        return np.stack([a, d, *logits_of(np.stack([c, u]))])
 
     @classmethod
     def fixed(
@@ -282,8 +292,8 @@ class OrderedCategories(ResponseFunction):
     """Items with several categories in an order: slope and one intercept for each step."""
 
     @classmethod
-    def of_table(cls, items: pd.DataFrame) -> Self:
-        """Return the items of a table with a and d1, d2, ... (or b1, b2, ...)."""
+    def rows_of(cls, items: pd.DataFrame) -> np.ndarray:
+        """Return the rows of a table with a and d1, d2, ... (or b1, b2, ...)."""
         if isinstance(items, pd.DataFrame) and "d1" not in items and "b1" in items:
             b = items.filter(regex=r"^b\d+$")
             d = -b.mul(items["a"], axis=0).set_axis([f"d{name[1:]}" for name in b], axis=1)
@@ -292,8 +302,7 @@ class OrderedCategories(ResponseFunction):
             raise FrameError(f"{cls.name} items need the columns a and d1, d2, ... (or b1, b2)")
         d = items.filter(regex=r"^d\d+$").to_numpy(float).T
         absent = ABSENT * np.arange(1, len(d) + 1)[:, None]
-        values = np.vstack([items["a"].to_numpy(float), np.where(np.isnan(d), absent, d)])
-        return cls(torch.tensor(values))
+        return np.vstack([items["a"].to_numpy(float), np.where(np.isnan(d), absent, d)])
 
     @classmethod
     def fixed(
@@ -336,13 +345,16 @@ class Graded(OrderedCategories):
 
     def log_probability(self, theta: Tensor) -> Tensor:
         """Return log differences of neighbouring logistic curves."""
-        values = self.values if self.values.ndim == 3 else self.values[..., None]
+        xp, values = namespace(theta), self.values
+        values = values if values.ndim == 3 else values[..., None]
         d = values[1:]
         z = values[0] * theta + d
         # s(x) - s(y) = s(x) s(-y) (1 - exp(y - x)): nothing cancels
-        between = torch.log1p(-(d[1:] - d[:-1]).exp())
-        above, below = pad(logsigmoid(z), BEFORE), pad(logsigmoid(-z), AFTER)
-        return (above + below + pad(between, (0, 0, 0, 0, 1, 1))).transpose(0, 1)
+        between = xp.log1p(-xp.exp(d[1:] - d[:-1]))
+        none, certain = 0 * d[:1], 0 * z[:1]
+        above = xp.concatenate([certain, log_sigmoid(z)])
+        below = xp.concatenate([log_sigmoid(-z), certain])
+        return (above + below + xp.concatenate([none, between, none])).swapaxes(0, 1)
 
     @staticmethod
     def steps(count: np.ndarray) -> np.ndarray:
@@ -362,7 +374,9 @@ class PartialCredit(OrderedCategories):
         """Return log probabilities of which neighbours differ by the steps' logits."""
         values = self.values if self.values.ndim == 3 else self.values[..., None]
         z = values[0] * theta + values[1:]
-        return pad(z.cumsum(0), BEFORE).log_softmax(0).transpose(0, 1)
+        xp = namespace(theta)
+        total = xp.concatenate([0 * z[:1], z.cumsum(0)])
+        return total.log_softmax(0).swapaxes(0, 1)
 
     @staticmethod
     def steps(count: np.ndarray) -> np.ndarray:

@@ -10,19 +10,22 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
-import torch
-from torch import Tensor
 
 from psychlm.device import Device, free_bytes, torch_device
 from psychlm.frames import FrameError, check_responses, format_names
+from psychlm.irt.arrays import as_type, host, on_device
 
-CPU = torch.device("cpu")
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
 MOST_CATEGORIES = 30
 MISSING = 255  # code of "not asked" in a uint8 matrix
+NUMPY_CELLS = 200_000  # up to so many responses NumPy fits as fast as torch starts
 GPU_CELLS = 10_000_000  # responses from which device="auto" takes a GPU
 BLOCK_CELLS = 2**22  # responses converted to float64 at a time: 32 MiB
 BLOCK_CELLS_GPU = 2**25  # the same on a GPU, where a block costs some launches of 10 microseconds
@@ -48,7 +51,7 @@ class ResponseMatrix:
     items: pd.Index  # (n_items,)
     row: np.ndarray  # (n_persons,), the row of `values` that holds a person's responses
     count: Tensor  # (n_rows,) float64, number of persons with these responses
-    device: torch.device
+    device: torch.device | None  # None: arrays of NumPy, on the CPU
     complete: bool  # every person was asked every item
     n_correct: Tensor  # (n_items,) correct responses of all persons
     n_answered: Tensor  # (n_items,)
@@ -68,10 +71,17 @@ class ResponseMatrix:
         """Number of items."""
         return len(self.items)
 
-    def on(self, device: torch.device) -> ResponseMatrix:
+    @property
+    def on_cpu(self) -> bool:
+        """Whether the responses are counted on the CPU."""
+        return self.device is None or self.device.type == "cpu"
+
+    def on(self, device: torch.device | str | None) -> ResponseMatrix:
         """Return the responses for computations on a device."""
+        if isinstance(device, str):
+            device = torch_device(device)
         counts = {name: getattr(self, name) for name in ("count", "n_correct", "n_answered")}
-        moved = {name: values.to(device) for name, values in counts.items()}
+        moved = {name: on_device(values, device) for name, values in counts.items()}
         return replace(self, device=device, kept_blocks=[], kept_values=[], **moved)
 
     def blocks(self) -> Iterator[Block]:
@@ -80,7 +90,7 @@ class ResponseMatrix:
             yield from self.kept_blocks
             return
         keep = self.values.size <= KEPT_CELLS
-        cells = BLOCK_CELLS if self.device.type == "cpu" else BLOCK_CELLS_GPU
+        cells = BLOCK_CELLS if self.on_cpu else BLOCK_CELLS_GPU
         width = max(1, cells // len(self.values))
         for start in range(0, self.n_items, width):
             items = slice(start, min(start + width, self.n_items))
@@ -93,16 +103,16 @@ class ResponseMatrix:
     def cells(self, rows: slice, items: slice) -> tuple[Tensor, Tensor | None]:
         """Return which responses are correct and which are there (None if all are), in float64."""
         # A GPU keeps the bytes of all responses where they take at most a quarter of its memory.
-        room = 0 if self.device.type == "cpu" else free_bytes(self.device, 2**30) // 4
+        room = 0 if self.on_cpu else free_bytes(self.device, 2**30) // 4
         if not self.kept_values and self.values.size <= room:
-            self.kept_values.append(torch.from_numpy(np.array(self.values)).to(self.device))
+            self.kept_values.append(on_device(np.array(self.values), self.device))
         if self.kept_values:
             raw = self.kept_values[0][rows, items]
         else:  # a copy, since PyTorch takes no read-only memory maps
-            raw = torch.from_numpy(np.array(self.values[rows, items], order="C")).to(self.device)
+            raw = on_device(np.array(self.values[rows, items], order="C"), self.device)
         if self.complete:
-            return raw.to(torch.float64), None
-        return (raw == 1).to(torch.float64), (raw != MISSING).to(torch.float64)
+            return as_type(raw, "float64"), None
+        return as_type(raw == 1, "float64"), as_type(raw != MISSING, "float64")
 
 
 def pick_device(device: Device, part: str, n_responses: int) -> torch.device:
@@ -112,7 +122,7 @@ def pick_device(device: Device, part: str, n_responses: int) -> torch.device:
 
 def encode_responses(
     responses: pd.DataFrame | np.ndarray,
-    device: torch.device = CPU,
+    device: torch.device | str | None = "cpu",
     item_names: Sequence[str] | pd.Index | None = None,
 ) -> ResponseMatrix:
     """Encode a frame (0, 1, NaN), or a uint8 matrix (0, 1, 255) that may be a memory map.
@@ -192,7 +202,7 @@ def encode_ratings(ratings: pd.DataFrame, levels: Mapping | None = None) -> Resp
     persons, items = numbers.index.rename("person"), numbers.columns.rename("item")
     n_categories = max(len(levels[item]) for item in items)
     matrix = encode_codes(
-        codes, persons, items, repr(list(levels.items())).encode(), n_categories, CPU
+        codes, persons, items, repr(list(levels.items())).encode(), n_categories, "cpu"
     )
     return replace(matrix, levels={item: levels[item] for item in items})
 
@@ -203,7 +213,7 @@ def encode_codes(
     items: pd.Index,
     header: bytes,
     n_categories: int,
-    device: torch.device,
+    device: torch.device | str | None,
 ) -> ResponseMatrix:
     """Check and count a matrix of category numbers; merge persons who answered alike."""
     # Count and check in blocks of rows: a memory map does not fit into memory.
@@ -242,20 +252,20 @@ def encode_codes(
         if len(first) <= 0.8 * len(matrix):
             distinct, row, count = np.ascontiguousarray(matrix[first]), inverse, n_equal
 
-    as_tensor = partial(torch.as_tensor, dtype=torch.float64, device=device)
-    return ResponseMatrix(
+    arrays = ResponseMatrix(
         distinct,
         persons,
         items,
         row,
-        as_tensor(count),
-        device,
+        count.astype(float),
+        None,
         complete=bool((n_answered == len(matrix)).all()),
-        n_correct=as_tensor(n_correct),
-        n_answered=as_tensor(n_answered),
+        n_correct=n_correct.astype(float),
+        n_answered=n_answered.astype(float),
         data_hash=digest.hexdigest(),
         n_categories=n_categories,
     )
+    return arrays if device is None else arrays.on(device)
 
 
 def uncompressed(values: np.ndarray, persons: pd.Index) -> ResponseMatrix:
@@ -265,17 +275,18 @@ def uncompressed(values: np.ndarray, persons: pd.Index) -> ResponseMatrix:
     equal responses of two groups have different priors, and a resample may hold an empty row.
     """
     coded = np.where(np.isnan(values), MISSING, values).astype(np.uint8)
-    return ResponseMatrix(
+    arrays = ResponseMatrix(
         coded,
         persons,
         pd.RangeIndex(coded.shape[1]),
         np.arange(len(coded)),
-        torch.ones(len(coded), dtype=torch.float64),
-        torch.device("cpu"),
+        np.ones(len(coded)),
+        None,
         complete=bool((coded != MISSING).all()),
-        n_correct=torch.as_tensor((coded == 1).sum(0), dtype=torch.float64),
-        n_answered=torch.as_tensor((coded != MISSING).sum(0), dtype=torch.float64),
+        n_correct=(coded == 1).sum(0).astype(float),
+        n_answered=(coded != MISSING).sum(0).astype(float),
     )
+    return arrays.on("cpu")
 
 
 def identical_items(responses: ResponseMatrix) -> list[list]:
@@ -286,11 +297,11 @@ def identical_items(responses: ResponseMatrix) -> list[list]:
     """
     n_rows = len(responses.values)
     weight = np.random.default_rng(0).integers(1, 2**52 // (2 * n_rows), n_rows)
-    exact = torch.as_tensor(weight, dtype=torch.float64, device=responses.device)
+    exact = on_device(weight.astype(float), responses.device)
     key = np.empty(responses.n_items)
     for block in responses.blocks():
         missing = 0 if block.answered is None else 2 * (1 - block.answered)
-        key[block.items] = (exact @ (block.correct + missing)).cpu().numpy()
+        key[block.items] = host(exact @ (block.correct + missing))
     _, first, n_equal = np.unique(key, return_inverse=True, return_counts=True)
     candidates = np.flatnonzero(n_equal[first] > 1)
     values = responses.values

@@ -8,20 +8,22 @@ import math
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
-import torch
 from numpy.typing import ArrayLike
 
 from psychlm.data import atomic_write
 from psychlm.device import Device
 from psychlm.frames import format_names
+from psychlm.irt.arrays import on_device
 from psychlm.irt.likelihood import GRID_ERROR, LARGEST_SLOPE, QuadratureGrid
 from psychlm.irt.response_functions import ResponseFunction, model_named
-from psychlm.irt.scoring import AbilityPosterior, ability_posterior, score
 from psychlm.irt.specification import IRTWarning, Specification
+
+if TYPE_CHECKING:
+    from psychlm.irt.scoring import AbilityPosterior
 
 __all__ = ["IRTFit", "IRTWarning", "InformationCriteria", "Solution", "result_of"]
 
@@ -91,7 +93,7 @@ class IRTFit(InformationCriteria):
     sd_is_free: bool = False  # whether its standard deviation was
 
     def __post_init__(self) -> None:
-        _ = self.functions  # b and d must agree
+        model_named(self.model).form.rows_of(self.items)  # b and d must agree
 
     @cached_property
     def functions(self) -> ResponseFunction:
@@ -133,10 +135,14 @@ class IRTFit(InformationCriteria):
         self, responses: pd.DataFrame, method: str = "eap", *, device: Device = "auto"
     ) -> pd.DataFrame:
         """Return ability and its standard error by person; see :func:`psychlm.irt.score`."""
+        from psychlm.irt.scoring import score
+
         return score(self.items, responses, method, device=device, **self._known)
 
     def posterior(self, responses: pd.DataFrame, *, device: Device = "auto") -> AbilityPosterior:
         """Return every person's posterior of ability on a grid."""
+        from psychlm.irt.scoring import ability_posterior
+
         return ability_posterior(self.items, responses, device=device, **self._known)
 
     def in_group(self, label: Any) -> IRTFit:
@@ -172,7 +178,7 @@ class IRTFit(InformationCriteria):
         Its sum over items is the test's information, whose -1/2 power is ability's standard error.
         """
         self.require_one_group()
-        at = torch.tensor(np.atleast_1d(theta), dtype=torch.float64)
+        at = on_device(np.atleast_1d(np.asarray(theta, float)), "cpu")
         return self.functions.information(at).numpy()
 
     def reliability(self, responses: pd.DataFrame | None = None) -> pd.Series:

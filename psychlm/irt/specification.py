@@ -15,7 +15,6 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import pandas as pd
-import torch
 
 from psychlm.frames import FrameError, format_names
 from psychlm.irt.priors import Beta, LogNormal, Normal, Prior, check_priors
@@ -162,7 +161,7 @@ def specify(
 
     # Responses, models item by item, and asymptotes that are fixed.
     if chosen.dichotomous:
-        answers = encode_responses(responses, item_names=item_names)
+        answers = encode_responses(responses, None, item_names)
     else:
         answers = encode_ratings(responses)
         warn_of_gaps(answers)
@@ -336,7 +335,7 @@ def check_answers(spec: Specification) -> None:
     constant = np.zeros(len(items), bool)
     if answers.levels is None:
         wrong = answers.n_answered - answers.n_correct
-        rarer = torch.minimum(answers.n_correct, wrong).cpu().numpy()
+        rarer = np.minimum(answers.n_correct, wrong)
         constant |= rarer == 0
         common = set(items[rarer >= RARE])
         twins = [group for group in identical_items(answers) if group[0] in common]

@@ -4,61 +4,47 @@ r"""Standard errors from the observed information of the marginal likelihood.
 information, the sum over persons of the posterior covariance of their complete-data scores. Scores
 are smooth functions of ability, so their covariance is a sum over a few orthonormal polynomials of
 every person's posterior: numerically exact, and equal to Oakes's (1999) identity at a maximum.
-
-**Many items, few persons.** With more parameters than persons, and thousands of them, posteriors
-are narrow. With the abilities at their posterior modes, the negative log posterior of parameters
-:math:`\beta` and abilities has the curvature
-
-.. math:: \begin{pmatrix} D & B \\ B^T & H \end{pmatrix},
-
-D block diagonal (one block per item), H diagonal (one row per person). By Laplace's approximation
-its Schur complement :math:`A = D - B H^{-1} B^T` is the observed information of the marginal
-likelihood, up to an error of the order of the posterior variances. Its inverse needs one matrix of
-n_persons squared (Woodbury): :math:`D^{-1} + D^{-1} B (H - B^T D^{-1} B)^{-1} B^T D^{-1}`.
-
-In two directions that error is not small: a shift and a stretch of ability leave all probabilities
-as they are, so what little information there is comes from the prior and the posteriors' widths.
-There the product Y of the exact information with the directions V is taken from differences of the
-marginal likelihood's gradient, and :math:`A^{-1}` is corrected to map Y to V by the update of
-Broyden, Fletcher, Goldfarb and Shanno (Nocedal and Wright 2006, equation 6.17, two directions at
-once): it stays positive definite and changes as little else as possible.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
-import torch
-from torch import Tensor
-from torch.linalg import cholesky, solve_triangular
 
+from psychlm.irt.arrays import (
+    as_type,
+    device_of,
+    host,
+    namespace,
+    on_device,
+    positive_inverse,
+    zeros,
+)
 from psychlm.irt.likelihood import (
     LARGEST_SLOPE,
-    CellDerivatives,
     Design,
     Parameters,
     QuadratureGrid,
     expected_counts,
     fine_posterior,
-    gradient,
-    integrate,
     log_p_derivatives,
     log_q_derivatives,
     node_loglik,
 )
 from psychlm.irt.response_matrix import Block, ResponseMatrix
 
+if TYPE_CHECKING:
+    from torch import Tensor
+
 EXACT_PARAMETERS = 1000  # up to so many the information matrix is always built whole
 POLYNOMIALS = 24
 UNRESOLVED = 1e-4  # share of a score's variance in the last polynomial: it has steps
 NEGLIGIBLE = 1e-10  # share of the missing information at which the sum over polynomials ends
 SCORE_CELLS = 2**27  # scores of persons at a time: 1 GiB
-MODE_STEPS = 20
-MODE_TOLERANCE = 1e-7  # standard deviations of ability
 ROUGH_POLYNOMIALS = 4
-DIFFERENCE = 1e-3  # shift and stretch of ability in the gradient's differences
 
 
 def standard_errors(
@@ -75,21 +61,25 @@ def standard_errors(
     n_free = int(free.sum()) - n_shared
     unknown = np.full((n_items, 3, 3), np.nan)
     if n_free > max(EXACT_PARAMETERS, responses.n_persons):
+        from torch.linalg import LinAlgError
+
+        from psychlm.irt.joint_information import joint_covariances
+
         try:
-            return joint_covariances(responses, design, parameters, grid, free), None
-        except torch.linalg.LinAlgError:  # not at a maximum
+            blocks = joint_covariances(responses, design, parameters, grid, free)
+        except LinAlgError:  # not at a maximum
             return unknown, None
+        return where_free(blocks, free), None
 
     information = observed_information(responses, design, parameters, grid)
     kinds = len(information) // n_items
     basis = estimates_basis(free[:kinds], design)
-    root, failed = torch.linalg.cholesky_ex(basis.T @ information @ basis)
-    if failed:
+    covariance = positive_inverse(basis.T @ information @ basis)
+    if covariance is None:
         return unknown, None
-    covariance = torch.cholesky_inverse(root)
-    whole = (basis @ covariance @ basis.T).view(kinds, n_items, kinds, n_items)
+    whole = host(basis @ covariance @ basis.T).reshape(kinds, n_items, kinds, n_items)
     blocks = unknown.copy()
-    blocks[:, :kinds, :kinds] = torch.einsum("kjlj->jkl", whole).cpu().numpy()
+    blocks[:, :kinds, :kinds] = np.einsum("kjlj->jkl", whole)
 
     # Label rows and columns (item, parameter); a common parameter belongs to the item "all".
     labelled = None
@@ -100,13 +90,13 @@ def standard_errors(
             names = [item for item, kept in zip(responses.items, is_free, strict=True) if kept]
             labels += [(item, name) for item in (["all"] if common and names else names)]
         index = pd.MultiIndex.from_tuples(labels, names=["item", "parameter"])
-        labelled = pd.DataFrame(covariance.cpu().numpy(), index=index, columns=index)
+        labelled = pd.DataFrame(host(covariance), index=index, columns=index)
     return where_free(blocks, free), labelled
 
 
 def where_free(blocks: np.ndarray, free: Tensor) -> np.ndarray:
     """Return covariances (n_items, 3, 3) with NaN for what is not free, (3, n_items)."""
-    chosen = free.T.cpu().numpy()
+    chosen = host(free.T)
     return np.where(chosen[:, :, None] & chosen[:, None, :], blocks, np.nan)
 
 
@@ -119,7 +109,7 @@ def free_parameters(design: Design, parameters: Parameters) -> Tensor:
     free = design.free()
     free[2] &= parameters.guessing > 0
     if not design.common_slope:
-        settled = parameters.slope.abs() < LARGEST_SLOPE
+        settled = abs(parameters.slope) < LARGEST_SLOPE
         free[:2] &= settled
         free[2] &= settled | design.common_guessing
     return free
@@ -130,14 +120,13 @@ def estimates_basis(free: Tensor, design: Design) -> Tensor:
 
     A slope common to all items is one column, the first; common guessing is the last.
     """
-    selected = torch.eye(free.numel(), dtype=torch.float64, device=free.device)[:, free.flatten()]
-    parts = []
-    for kind, n_columns in enumerate(free.sum(1).tolist()):
-        start = int(free[:kind].sum())
-        columns = selected[:, start : start + n_columns]
+    kinds, chosen = len(free), host(free)
+    selected, parts = np.eye(chosen.size), []
+    for kind, rows in enumerate(selected.reshape(kinds, -1, chosen.size)):
+        columns = rows[chosen[kind]].T
         common = (design.common_slope, False, design.common_guessing)[kind]
-        parts.append(columns.sum(1, keepdim=True) if common and n_columns else columns)
-    return torch.cat(parts, 1)
+        parts.append(columns.sum(1, keepdims=True) if common and columns.size else columns)
+    return on_device(np.concatenate(parts, 1), device_of(free))
 
 
 def observed_information(
@@ -162,16 +151,15 @@ def observed_information(
     Tensor, shape (2 n_items, 2 n_items) or (3 n_items, 3 n_items)
     """
     n, nodes = responses.n_items, grid.nodes
-    kinds = 3 if design.guessing_free.any() else 2
-    dtype = torch.float32 if rough else torch.float64
+    xp, kinds = namespace(nodes), 3 if design.guessing_free.any() else 2
+    dtype = "float32" if rough else "float64"
     at_nodes = node_loglik(responses, parameters, nodes)
     _, weights = fine_posterior(at_nodes, grid)
 
     # Expected complete information: one (kinds, kinds) block per item, minus the prior's curvature.
     # For the rough sum also the expected squares of the scores.
-    whole = torch.zeros(kinds, n, kinds, n, dtype=torch.float64, device=responses.device)
-    squares = torch.zeros(kinds, kinds, n, dtype=torch.float64, device=responses.device)
-    everything = torch.arange(n, device=responses.device)
+    whole, squares = zeros(nodes, kinds, n, kinds, n), zeros(nodes, kinds, kinds, n)
+    everything = on_device(np.arange(n), device_of(nodes))
     coarse = grid.at_nodes(weights) * responses.count[:, None]
     for block in responses.blocks():
         z, c = parameters[block.items].logits(nodes)
@@ -188,38 +176,37 @@ def observed_information(
         for (row, column), cell in cells.items():
             whole[row, j, column, j] = whole[column, j, row, j] = cell.sum(1)
         if rough:
-            of_p = torch.stack([p.z * nodes, p.z, p.c][:kinds])
-            of_q = torch.stack([q.z * nodes, q.z, q.c][:kinds])
-            squares[:, :, j] = torch.einsum("ajk,bjk,jk->abj", of_p, of_p, correct)
-            squares[:, :, j] += torch.einsum("ajk,bjk,jk->abj", of_q, of_q, wrong)
+            for cells_of, counts in ((p, correct), (q, wrong)):
+                of_cells = xp.stack([cells_of.z * nodes, cells_of.z, cells_of.c][:kinds])
+                squares[:, :, j] += (of_cells[:, None] * (of_cells * counts)).sum(-1)
     for row, (name, value) in enumerate(list(vars(parameters).items())[:kinds]):
         if name in design.priors:
             j = everything[design.free()[row]]  # a guessing parameter fixed at 0 has no density
             whole[row, j, row, j] -= design.priors[name].derivatives(value[j])[1]
-    information = whole.view(kinds * n, kinds * n)
+    information = whole.reshape(kinds * n, kinds * n)  # the same memory
 
     # Missing information: posterior covariances of the scores, one orthonormal polynomial of
     # ability at a time. That of degree 0 gives expected scores, which only the rough sum needs.
-    first, root_count = 0.0, responses.count.sqrt()[:, None].to(dtype)
+    first, root_count = 0.0, as_type(responses.count[:, None] ** 0.5, dtype)
     n_polynomials = ROUGH_POLYNOMIALS if rough else POLYNOMIALS
-    complete = information if rough else information.clone()
-    total = information.new_zeros(len(information))  # variances of the scores
+    complete = information if rough else information + 0.0
+    total = zeros(information, len(information))  # variances of the scores
     step = max(1, SCORE_CELLS // (kinds * n))  # persons at a time, whatever the number of persons
     for degree, weighted in enumerate(orthonormal_polynomials(weights, grid.fine, n_polynomials)):
         if degree == 0 and not rough:
             continue
-        projected, of_scores = grid.at_nodes(weighted).to(dtype), torch.zeros_like(total)
+        projected, of_scores = as_type(grid.at_nodes(weighted), dtype), xp.zeros_like(total)
         for start in range(0, len(weights), step):
             rows = slice(start, start + step)
             block = Block(slice(None), *responses.cells(rows, slice(None)))
             scores = expected_scores(block, parameters, projected[rows], nodes, kinds)
             scores *= root_count[rows]
             if rough:
-                squares -= torch.einsum("aij,bij->abj", scores, scores)
+                squares -= xp.einsum("aij,bij->abj", scores, scores)
             if degree:
-                scores = scores.permute(1, 0, 2).flatten(1)
+                scores = by_person(scores)
                 information -= scores.T @ scores
-                of_scores += scores.square().sum(0)
+                of_scores += (scores**2).sum(0)
         total += of_scores
         size = float(of_scores.sum())
         first = first or size
@@ -228,7 +215,7 @@ def observed_information(
     else:
         # Scores of steep items are steps, which no few polynomials reproduce: node by node.
         if not rough and grid.interpolation is None and (of_scores > UNRESOLVED * total).any():
-            information.copy_(complete)
+            information[:] = complete
             for start in range(0, len(weights), step):
                 rows = slice(start, start + step)
                 block = Block(slice(None), *responses.cells(rows, slice(None)))
@@ -236,13 +223,17 @@ def observed_information(
                 for node in range(len(nodes)):
                     weight = weights[rows, node][:, None] * responses.count[rows, None]
                     at = nodes[[node]]
-                    scores = expected_scores(block, parameters, torch.ones_like(weight), at, kinds)
-                    scores = (scores - mean) * weight.sqrt()
-                    scores = scores.permute(1, 0, 2).flatten(1)
+                    scores = expected_scores(block, parameters, xp.ones_like(weight), at, kinds)
+                    scores = by_person((scores - mean) * weight**0.5)
                     information -= scores.T @ scores
     if rough:  # what the sum left out in the blocks of single items
-        whole[:, everything, :, everything] -= squares.permute(2, 0, 1)
+        whole[:, everything, :, everything] -= xp.moveaxis(squares, 2, 0)
     return information
+
+
+def by_person(scores: Tensor) -> Tensor:
+    """Return scores (kinds, n_rows, n_items) as one row for every person's."""
+    return namespace(scores).moveaxis(scores, 1, 0).reshape(scores.shape[1], -1)
 
 
 def orthonormal_polynomials(weights: Tensor, fine: Tensor, n_polynomials: int) -> Iterator[Tensor]:
@@ -250,14 +241,14 @@ def orthonormal_polynomials(weights: Tensor, fine: Tensor, n_polynomials: int) -
 
     Degrees rise from 0 to ``n_polynomials``, by Stieltjes's recurrence, for every row by itself.
     """
-    before, norm = torch.zeros_like(weights), torch.zeros_like(weights[:, :1])
-    current = torch.ones_like(weights)
+    before, norm = 0 * weights, 0 * weights[:, :1]
+    current = before + 1
     yield weights
     for _ in range(n_polynomials):
-        centre = (weights * fine * current**2).sum(1, keepdim=True)
+        centre = (weights * fine * current**2).sum(1, keepdims=True)
         following = (fine - centre) * current - norm * before
-        norm = (weights * following**2).sum(1, keepdim=True).sqrt()
-        before, current = current, following / norm.clamp_min(1e-150)
+        norm = (weights * following**2).sum(1, keepdims=True) ** 0.5
+        before, current = current, following / norm.clip(1e-150)
         yield weights * current
 
 
@@ -270,173 +261,15 @@ def expected_scores(
     """
     z, c = parameters[block.items].logits(nodes)
     p, q = log_p_derivatives(z, c), log_q_derivatives(z, c)
-    dtype, scores = weights.dtype, []
-    correct = block.correct.to(dtype)
-    largest = torch.finfo(weights.dtype).max ** 0.5  # where P is 0 but for rounding
-    by_guessing = p.c.clamp_max(largest), q.c
+    xp, scores = namespace(weights), []
+    dtype = "float32" if weights.dtype == xp.float32 else "float64"
+    correct = as_type(block.correct, dtype)
+    largest = float(xp.finfo(weights.dtype).max) ** 0.5  # where P is 0 but for rounding
+    by_guessing = p.c.clip(None, largest), q.c
     for of_correct, of_wrong in [(p.z * nodes, q.z * nodes), (p.z, q.z), by_guessing][:kinds]:
-        score = weights @ of_wrong.T.to(dtype)
+        score = weights @ as_type(of_wrong.T, dtype)
         if block.answered is not None:
             score *= block.answered
-        scores.append(score.addcmul_(correct, weights @ (of_correct - of_wrong).T.to(dtype)))
-    return torch.stack(scores)
-
-
-def joint_covariances(
-    responses: ResponseMatrix,
-    design: Design,
-    parameters: Parameters,
-    grid: QuadratureGrid,
-    free: Tensor,
-) -> np.ndarray:
-    """Return covariances of every item's parameters, (n_items, 3, 3), by Laplace's method.
-
-    Parameters
-    ----------
-    free : Tensor, shape (3, n_items)
-        Which parameters are estimated; others get NaN.
-    """
-    common = design.common_slope
-    kinds = 3 if free[2].any() else 2  # slope, intercept and, where any is free, guessing
-    mask = free[:kinds].T.to(torch.float64).clone()  # (n_items, kinds)
-    if common:
-        mask[:, 0] = 0  # the common slope joins the persons in H
-    ability = posterior_modes(responses, parameters, grid)
-
-    # Directions V, a shift and a stretch of ability, and images Y of the exact information: the
-    # parts of the items, (n_items, kinds, 2), and of the common slope, (1, 2).
-    slope, zero = parameters.slope, torch.zeros_like(parameters.slope)
-    moves = [torch.stack([zero, slope, zero]), torch.stack([slope, zero, zero])]
-    differences = []
-    for move in moves:
-        ahead, behind = (
-            gradient(responses, design, Parameters(*(parameters.table() + h * move)), grid)
-            for h in (DIFFERENCE, -DIFFERENCE)
-        )
-        differences.append((behind - ahead) / (2 * DIFFERENCE))
-    image = torch.stack(differences, 2)[:, :kinds]
-    v, y = (
-        torch.stack([move.T for move in moves], 2)[:, :kinds] * mask[..., None],
-        image * mask[..., None],
-    )
-    v_common, y_common = torch.zeros(2, 1, 2, dtype=torch.float64, device=slope.device)
-    if common:
-        v_common[0, 1], y_common[0] = slope[0], image[:, 0].sum(0)
-
-    # H, with one row per person and a last one for a common slope, then H - B' D^-1 B.
-    n_persons = len(ability)
-    dense = torch.eye(n_persons + common, dtype=torch.float64, device=ability.device)
-    diagonal = dense.diagonal()
-    if common:
-        dense[-1, -1] = 0
-    for block in responses.blocks():
-        block_slope, cells = slope[block.items], response_derivatives(block, parameters, ability)
-        diagonal[:n_persons] -= cells.zz @ block_slope**2
-        if common:
-            with_ability = -(cells.z + ability[:, None] * cells.zz * block_slope).sum(1)
-            dense[-1, :-1] += with_ability
-            dense[:-1, -1] += with_ability
-            diagonal[-1] -= (cells.zz.sum(1) * ability**2).sum()
-    right_side = dense.new_zeros(len(dense), 2)
-    if common:
-        right_side[-1] = y_common
-    for items, root, cross in item_factors(responses, design, parameters, ability, mask):
-        flat = solve_triangular(root, cross, upper=False).flatten(0, 1)
-        dense.addmm_(flat.T, flat, alpha=-1)
-        right_side -= flat.T @ solve_triangular(root, y[items], upper=False).flatten(0, 1)
-    dense_root = cholesky(dense)
-    dense_solution = torch.cholesky_solve(right_side, dense_root)
-
-    # A^-1 by Woodbury: its diagonal blocks by item, and its product P with the images Y.
-    covariance, solved = [], []
-    for items, root, cross in item_factors(responses, design, parameters, ability, mask):
-        flat = solve_triangular(root, cross, upper=False).flatten(0, 1)
-        spread = solve_triangular(dense_root, flat.T, upper=False).T.view_as(cross)
-        inner = torch.eye(kinds, dtype=torch.float64, device=root.device)
-        inner = inner + spread @ spread.transpose(1, 2)
-        half = solve_triangular(root.transpose(1, 2), cholesky(inner), upper=True)
-        covariance.append(half @ half.transpose(1, 2))
-        solved.append(torch.cholesky_solve(y[items] - cross @ dense_solution, root))
-    p, p_common = torch.cat(solved), dense_solution[-1:] if common else 0 * y_common
-
-    # The secant update, which makes A^-1 Y = V: rho = (V'Y)^-1, added for rows v and p of V and P.
-    rho = torch.linalg.inv(torch.einsum("jpm,jpn->mn", v, y) + v_common.T @ y_common)
-    curvature = torch.einsum("jpm,jpn->mn", y, p) + y_common.T @ p_common
-    middle = rho @ curvature @ rho + rho
-
-    def correction(v: Tensor, p: Tensor) -> Tensor:
-        mixed = v @ rho @ p.mT
-        return v @ middle @ v.mT - mixed - mixed.mT
-
-    blocks = torch.cat(covariance) + correction(v, p)
-    result = torch.full((len(blocks), 3, 3), torch.nan, dtype=torch.float64)
-    result[:, :kinds, :kinds] = blocks.cpu()
-    if common:
-        unit = torch.zeros_like(dense[:, :1])
-        unit[-1] = 1
-        of_slope = torch.cholesky_solve(unit, dense_root)[-1]
-        result[:, 0], result[:, :, 0] = torch.nan, torch.nan
-        result[:, 0, 0] = (of_slope + correction(v_common, p_common)).flatten().cpu()
-    return where_free(result.numpy(), free)
-
-
-def response_derivatives(block: Block, parameters: Parameters, ability: Tensor) -> CellDerivatives:
-    """Return the derivatives of every response's log-likelihood at the persons' abilities."""
-    part = parameters[block.items]
-    z = torch.outer(ability, part.slope) + part.intercept
-    if not (part.guessing > 0).any():  # only the first derivative depends on the response
-        s = torch.sigmoid(z) if block.answered is None else torch.sigmoid(z) * block.answered
-        zero = z.new_zeros(1, 1).expand_as(z)
-        return CellDerivatives(block.correct - s, zero, s * torch.sigmoid(z).sub_(1), zero, zero)
-    p, q = log_p_derivatives(z, part.guessing), log_q_derivatives(z, part.guessing)
-    wrong = (1 if block.answered is None else block.answered) - block.correct
-    pairs = zip(vars(p).values(), vars(q).values(), strict=True)
-    return CellDerivatives(*(block.correct * yes + wrong * no for yes, no in pairs))
-
-
-def posterior_modes(
-    responses: ResponseMatrix, parameters: Parameters, grid: QuadratureGrid
-) -> Tensor:
-    """Return every person's most probable ability, by Newton's method from the posterior mean."""
-    ability = integrate(node_loglik(responses, parameters, grid.nodes), grid).mean
-    for _ in range(MODE_STEPS):
-        uphill, curvature = -ability, torch.ones_like(ability)
-        for block in responses.blocks():
-            slope = parameters.slope[block.items]
-            cells = response_derivatives(block, parameters, ability)
-            uphill = uphill + cells.z @ slope
-            curvature = curvature - cells.zz @ slope**2
-        step = uphill / curvature
-        ability = ability + step
-        if step.abs().max() < MODE_TOLERANCE:
-            break
-    return ability
-
-
-def item_factors(
-    responses: ResponseMatrix, design: Design, parameters: Parameters, ability: Tensor, mask: Tensor
-) -> Iterator[tuple[slice, Tensor, Tensor]]:
-    """Yield items, Cholesky roots of D (n, kinds, kinds) and B (n, kinds, n_dense), block by block.
-
-    Parameters that are not estimated (mask 0) have a unit diagonal in D and zeros in B.
-    """
-    kinds = mask.shape[1]
-    squares = torch.stack([ability**2, ability, torch.ones_like(ability)])
-    for block in responses.blocks():
-        part, chosen = parameters[block.items], mask[block.items]
-        cells = response_derivatives(block, parameters, ability)
-        zz, zc, cc = squares @ cells.zz, squares @ cells.zc, cells.cc.sum(0)
-        rows = [zz[0], zz[1], zc[1], zz[1], zz[2], zc[2], zc[1], zc[2], cc]
-        inner = -torch.stack(rows, 1).view(-1, 3, 3)[:, :kinds, :kinds]
-        for column, (name, value) in enumerate(list(vars(part).items())[:kinds]):
-            if name in design.priors:
-                curvature = design.priors[name].derivatives(value)[1]
-                inner[:, column, column] -= torch.where(chosen[:, column] > 0, curvature, 0.0)
-        inner = inner * chosen[:, :, None] * chosen[:, None, :] + torch.diag_embed(1 - chosen)
-        by_logit = cells.zz * part.slope
-        by_kind = [cells.z + ability[:, None] * by_logit, by_logit, cells.zc * part.slope]
-        cross = -torch.stack(by_kind[:kinds]).permute(2, 0, 1)
-        if design.common_slope:
-            with_slope = torch.stack([zz[0], zz[1], zc[1]][:kinds], 1)
-            cross = torch.cat([cross, -with_slope[..., None]], 2)
-        yield block.items, cholesky(inner), cross * chosen[:, :, None]
+        score += correct * (weights @ as_type((of_correct - of_wrong).T, dtype))
+        scores.append(score)
+    return xp.stack(scores)

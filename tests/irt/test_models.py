@@ -1,6 +1,8 @@
 """Every model in every function, against definitions written out, and how to add a model."""
 
 import re
+import subprocess
+import sys
 import warnings
 from dataclasses import dataclass
 from pathlib import Path
@@ -131,6 +133,32 @@ SPECIFICATIONS = [
     ("2PL", {"priors": {"slope": irt.LogNormal(0, 0.5), "intercept": irt.Normal(0, 2)}}),
     ("3PL", {"priors": {"guessing": irt.Beta(5, 17)}}),
 ]
+
+
+@pytest.mark.parametrize(("model", "settings"), [*SPECIFICATIONS, ("3PL", {"guessing": "common"})])
+def test_arrays_of_numpy_give_the_estimates_of_torch(model, settings, rng, monkeypatch):
+    items = simulate.items(12, rng, "3PL")
+    data = simulate.responses(rng.normal(size=600), items, rng, missing=0.1)
+    arrays = irt.fit(data, model, **settings)
+    monkeypatch.setattr(_fit, "NUMPY_CELLS", 0)
+    tensors = irt.fit(data, model, **settings)
+    assert arrays.loglik == pytest.approx(tensors.loglik, abs=1e-6)
+    np.testing.assert_allclose(arrays.items.astype(float), tensors.items.astype(float), rtol=1e-3)
+
+
+def test_a_2pl_of_moderate_size_is_fitted_without_torch():
+    code = """
+import sys
+import numpy as np
+import psychlm
+from psychlm import irt
+ability, difficulty = np.random.default_rng(0).normal(size=1000), np.linspace(-2, 2, 50)
+p = 1 / (1 + np.exp(difficulty - ability[:, None]))
+fit = irt.fit((np.random.default_rng(1).random(p.shape) < p).astype(np.uint8), "2PL")
+assert fit.converged and fit.items["se_b"].notna().all()
+assert not {"torch", "scipy.stats", "scipy.optimize"} & set(sys.modules)
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 @pytest.mark.parametrize(("model", "settings"), SPECIFICATIONS)

@@ -1,0 +1,93 @@
+"""Arrays of NumPy or PyTorch: the engine for dichotomous items computes with either.
+
+It calls what both have under one name, by :func:`namespace`; the functions here are the rest.
+PyTorch takes a second to import, and longer for a small array; it has threads and GPUs.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    import torch
+
+
+def namespace(x: Any) -> Any:
+    """Return the module that computes with an array: numpy or torch."""
+    return np if isinstance(x, np.ndarray | np.generic) else sys.modules["torch"]
+
+
+def device_of(x: Any) -> torch.device | None:
+    """Return the device of a tensor; None for an array of NumPy."""
+    return None if namespace(x) is np else x.device
+
+
+def on_device(values: Any, device: torch.device | str | None) -> Any:
+    """Return an array of NumPy as it is for device None, else as a tensor there."""
+    if device is None:
+        return values
+    import torch
+
+    writable = values if values.flags.writeable else values.copy()
+    return torch.as_tensor(writable, device=device)
+
+
+def host(x: Any) -> np.ndarray:
+    """Return an array of NumPy."""
+    return x if namespace(x) is np else x.cpu().numpy()
+
+
+def zeros(like: Any, *shape: int) -> Any:
+    """Return zeros of the type of ``like``."""
+    return np.zeros(shape, like.dtype) if namespace(like) is np else like.new_zeros(shape)
+
+
+def as_type(x: Any, name: str) -> Any:
+    """Return an array of the type of this name, such as "float32"."""
+    return x.astype(name, copy=False) if namespace(x) is np else x.to(getattr(namespace(x), name))
+
+
+def sigmoid(x: Any) -> Any:
+    """Return 1 / (1 + exp(-x)), exact where it is tiny."""
+    if namespace(x) is not np:
+        return x.sigmoid()
+    small = np.exp(-np.abs(x))
+    return np.where(x >= 0, 1.0, small) / (1.0 + small)
+
+
+def log_sigmoid(x: Any) -> Any:
+    """Return log(1 / (1 + exp(-x)))."""
+    if namespace(x) is not np:
+        return namespace(x).nn.functional.logsigmoid(x)
+    return np.minimum(x, 0.0) - np.log1p(np.exp(-np.abs(x)))
+
+
+def add_product(total: Any, a: Any, b: Any) -> None:
+    """Add the product of two matrices to ``total``, in place."""
+    if namespace(total) is np:
+        total += a @ b
+    else:
+        total.addmm_(a, b)
+
+
+def solve(a: Any, b: Any) -> Any:
+    """Solve many small systems (n, k, k) for right sides (n, k)."""
+    if namespace(a) is np:
+        return np.linalg.solve(a, b[..., None])[..., 0]
+    return namespace(a).linalg.solve_ex(a, b[..., None]).result[..., 0]
+
+
+def positive_inverse(a: Any) -> Any:
+    """Return the inverse of a positive definite matrix, or None if it is not that."""
+    xp = namespace(a)
+    if xp is np:
+        try:
+            root = np.linalg.inv(np.linalg.cholesky(a))
+        except np.linalg.LinAlgError:
+            return None
+        return root.T @ root if np.isfinite(root).all() else None
+    root, failed = xp.linalg.cholesky_ex(a)
+    return None if failed else xp.cholesky_inverse(root)

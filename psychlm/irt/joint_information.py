@@ -1,0 +1,206 @@
+r"""The covariances of thousands of items' parameters, by Laplace's approximation.
+
+**Many items, few persons.** With more parameters than persons, and thousands of them, posteriors
+are narrow. With the abilities at their posterior modes, the negative log posterior of parameters
+:math:`\beta` and abilities has the curvature
+
+.. math:: \begin{pmatrix} D & B \\ B^T & H \end{pmatrix},
+
+D block diagonal (one block per item), H diagonal (one row per person). By Laplace's approximation
+its Schur complement :math:`A = D - B H^{-1} B^T` is the observed information of the marginal
+likelihood, up to an error of the order of the posterior variances. Its inverse needs one matrix of
+n_persons squared (Woodbury): :math:`D^{-1} + D^{-1} B (H - B^T D^{-1} B)^{-1} B^T D^{-1}`.
+
+In two directions that error is not small: a shift and a stretch of ability leave all probabilities
+as they are, so what little information there is comes from the prior and the posteriors' widths.
+There the product Y of the exact information with the directions V is taken from differences of the
+marginal likelihood's gradient, and :math:`A^{-1}` is corrected to map Y to V by the update of
+Broyden, Fletcher, Goldfarb and Shanno (Nocedal and Wright 2006, equation 6.17, two directions at
+once): it stays positive definite and changes as little else as possible.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.linalg import cholesky, solve_triangular
+
+from psychlm.irt.likelihood import (
+    CellDerivatives,
+    Design,
+    Parameters,
+    QuadratureGrid,
+    gradient,
+    integrate,
+    log_p_derivatives,
+    log_q_derivatives,
+    node_loglik,
+)
+from psychlm.irt.response_matrix import Block, ResponseMatrix
+
+MODE_STEPS = 20
+MODE_TOLERANCE = 1e-7  # standard deviations of ability
+DIFFERENCE = 1e-3  # shift and stretch of ability in the gradient's differences
+
+
+def joint_covariances(
+    responses: ResponseMatrix,
+    design: Design,
+    parameters: Parameters,
+    grid: QuadratureGrid,
+    free: Tensor,
+) -> np.ndarray:
+    """Return covariances of every item's parameters, (n_items, 3, 3), by Laplace's method.
+
+    Parameters
+    ----------
+    free : Tensor, shape (3, n_items)
+        Which parameters are estimated; entries of others mean nothing.
+    """
+    common = design.common_slope
+    kinds = 3 if free[2].any() else 2  # slope, intercept and, where any is free, guessing
+    mask = free[:kinds].T.to(torch.float64).clone()  # (n_items, kinds)
+    if common:
+        mask[:, 0] = 0  # the common slope joins the persons in H
+    ability = posterior_modes(responses, parameters, grid)
+
+    # Directions V, a shift and a stretch of ability, and images Y of the exact information: the
+    # parts of the items, (n_items, kinds, 2), and of the common slope, (1, 2).
+    slope, zero = parameters.slope, torch.zeros_like(parameters.slope)
+    moves = [torch.stack([zero, slope, zero]), torch.stack([slope, zero, zero])]
+    differences = []
+    for move in moves:
+        ahead, behind = (
+            gradient(responses, design, Parameters(*(parameters.table() + h * move)), grid)
+            for h in (DIFFERENCE, -DIFFERENCE)
+        )
+        differences.append((behind - ahead) / (2 * DIFFERENCE))
+    image = torch.stack(differences, 2)[:, :kinds]
+    v, y = (
+        torch.stack([move.T for move in moves], 2)[:, :kinds] * mask[..., None],
+        image * mask[..., None],
+    )
+    v_common, y_common = torch.zeros(2, 1, 2, dtype=torch.float64, device=slope.device)
+    if common:
+        v_common[0, 1], y_common[0] = slope[0], image[:, 0].sum(0)
+
+    # H, with one row per person and a last one for a common slope, then H - B' D^-1 B.
+    n_persons = len(ability)
+    dense = torch.eye(n_persons + common, dtype=torch.float64, device=ability.device)
+    diagonal = dense.diagonal()
+    if common:
+        dense[-1, -1] = 0
+    for block in responses.blocks():
+        block_slope, cells = slope[block.items], response_derivatives(block, parameters, ability)
+        diagonal[:n_persons] -= cells.zz @ block_slope**2
+        if common:
+            with_ability = -(cells.z + ability[:, None] * cells.zz * block_slope).sum(1)
+            dense[-1, :-1] += with_ability
+            dense[:-1, -1] += with_ability
+            diagonal[-1] -= (cells.zz.sum(1) * ability**2).sum()
+    right_side = dense.new_zeros(len(dense), 2)
+    if common:
+        right_side[-1] = y_common
+    for items, root, cross in item_factors(responses, design, parameters, ability, mask):
+        flat = solve_triangular(root, cross, upper=False).flatten(0, 1)
+        dense.addmm_(flat.T, flat, alpha=-1)
+        right_side -= flat.T @ solve_triangular(root, y[items], upper=False).flatten(0, 1)
+    dense_root = cholesky(dense)
+    dense_solution = torch.cholesky_solve(right_side, dense_root)
+
+    # A^-1 by Woodbury: its diagonal blocks by item, and its product P with the images Y.
+    covariance, solved = [], []
+    for items, root, cross in item_factors(responses, design, parameters, ability, mask):
+        flat = solve_triangular(root, cross, upper=False).flatten(0, 1)
+        spread = solve_triangular(dense_root, flat.T, upper=False).T.view_as(cross)
+        inner = torch.eye(kinds, dtype=torch.float64, device=root.device)
+        inner = inner + spread @ spread.transpose(1, 2)
+        half = solve_triangular(root.transpose(1, 2), cholesky(inner), upper=True)
+        covariance.append(half @ half.transpose(1, 2))
+        solved.append(torch.cholesky_solve(y[items] - cross @ dense_solution, root))
+    p, p_common = torch.cat(solved), dense_solution[-1:] if common else 0 * y_common
+
+    # The secant update, which makes A^-1 Y = V: rho = (V'Y)^-1, added for rows v and p of V and P.
+    rho = torch.linalg.inv(torch.einsum("jpm,jpn->mn", v, y) + v_common.T @ y_common)
+    curvature = torch.einsum("jpm,jpn->mn", y, p) + y_common.T @ p_common
+    middle = rho @ curvature @ rho + rho
+
+    def correction(v: Tensor, p: Tensor) -> Tensor:
+        mixed = v @ rho @ p.mT
+        return v @ middle @ v.mT - mixed - mixed.mT
+
+    blocks = torch.cat(covariance) + correction(v, p)
+    result = torch.full((len(blocks), 3, 3), torch.nan, dtype=torch.float64)
+    result[:, :kinds, :kinds] = blocks.cpu()
+    if common:
+        unit = torch.zeros_like(dense[:, :1])
+        unit[-1] = 1
+        of_slope = torch.cholesky_solve(unit, dense_root)[-1]
+        result[:, 0], result[:, :, 0] = torch.nan, torch.nan
+        result[:, 0, 0] = (of_slope + correction(v_common, p_common)).flatten().cpu()
+    return result.numpy()
+
+
+def response_derivatives(block: Block, parameters: Parameters, ability: Tensor) -> CellDerivatives:
+    """Return the derivatives of every response's log-likelihood at the persons' abilities."""
+    part = parameters[block.items]
+    z = torch.outer(ability, part.slope) + part.intercept
+    if not (part.guessing > 0).any():  # only the first derivative depends on the response
+        s = torch.sigmoid(z) if block.answered is None else torch.sigmoid(z) * block.answered
+        zero = z.new_zeros(1, 1).expand_as(z)
+        return CellDerivatives(block.correct - s, zero, s * torch.sigmoid(z).sub_(1), zero, zero)
+    p, q = log_p_derivatives(z, part.guessing), log_q_derivatives(z, part.guessing)
+    wrong = (1 if block.answered is None else block.answered) - block.correct
+    pairs = zip(vars(p).values(), vars(q).values(), strict=True)
+    return CellDerivatives(*(block.correct * yes + wrong * no for yes, no in pairs))
+
+
+def posterior_modes(
+    responses: ResponseMatrix, parameters: Parameters, grid: QuadratureGrid
+) -> Tensor:
+    """Return every person's most probable ability, by Newton's method from the posterior mean."""
+    ability = integrate(node_loglik(responses, parameters, grid.nodes), grid).mean
+    for _ in range(MODE_STEPS):
+        uphill, curvature = -ability, torch.ones_like(ability)
+        for block in responses.blocks():
+            slope = parameters.slope[block.items]
+            cells = response_derivatives(block, parameters, ability)
+            uphill = uphill + cells.z @ slope
+            curvature = curvature - cells.zz @ slope**2
+        step = uphill / curvature
+        ability = ability + step
+        if step.abs().max() < MODE_TOLERANCE:
+            break
+    return ability
+
+
+def item_factors(
+    responses: ResponseMatrix, design: Design, parameters: Parameters, ability: Tensor, mask: Tensor
+) -> Iterator[tuple[slice, Tensor, Tensor]]:
+    """Yield items, Cholesky roots of D (n, kinds, kinds) and B (n, kinds, n_dense), block by block.
+
+    Parameters that are not estimated (mask 0) have a unit diagonal in D and zeros in B.
+    """
+    kinds = mask.shape[1]
+    squares = torch.stack([ability**2, ability, torch.ones_like(ability)])
+    for block in responses.blocks():
+        part, chosen = parameters[block.items], mask[block.items]
+        cells = response_derivatives(block, parameters, ability)
+        zz, zc, cc = squares @ cells.zz, squares @ cells.zc, cells.cc.sum(0)
+        rows = [zz[0], zz[1], zc[1], zz[1], zz[2], zc[2], zc[1], zc[2], cc]
+        inner = -torch.stack(rows, 1).view(-1, 3, 3)[:, :kinds, :kinds]
+        for column, (name, value) in enumerate(list(vars(part).items())[:kinds]):
+            if name in design.priors:
+                curvature = design.priors[name].derivatives(value)[1]
+                inner[:, column, column] -= torch.where(chosen[:, column] > 0, curvature, 0.0)
+        inner = inner * chosen[:, :, None] * chosen[:, None, :] + torch.diag_embed(1 - chosen)
+        by_logit = cells.zz * part.slope
+        by_kind = [cells.z + ability[:, None] * by_logit, by_logit, cells.zc * part.slope]
+        cross = -torch.stack(by_kind[:kinds]).permute(2, 0, 1)
+        if design.common_slope:
+            with_slope = torch.stack([zz[0], zz[1], zc[1]][:kinds], 1)
+            cross = torch.cat([cross, -with_slope[..., None]], 2)
+        yield block.items, cholesky(inner), cross * chosen[:, :, None]
