@@ -6,9 +6,10 @@ from __future__ import annotations
 
 import ast
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from mkdocs.structure.files import File, Files
+if TYPE_CHECKING:
+    from mkdocs.structure.files import Files
 
 PACKAGE = Path(__file__).resolve().parents[1] / "psychlm"
 TASKS = {
@@ -118,6 +119,8 @@ def on_config(config: Any) -> Any:
 
 def on_files(files: Files, config: Any) -> Files:
     """Write the pages."""
+    from mkdocs.structure.files import File
+
     lines = [
         "# Reference",
         "",

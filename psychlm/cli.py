@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import errno
 import json
 import os
@@ -16,16 +15,23 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from psychlm import __version__, data
+from psychlm.cli_adapt import adapt
 from psychlm.cli_card import card
-from psychlm.terminal import UNPRINTABLE, from_here, print_table, printable, say
+from psychlm.terminal import (
+    TABLES,
+    UNPRINTABLE,
+    check_out,
+    from_here,
+    print_table,
+    printable,
+    say,
+    write_table,
+)
 
 if TYPE_CHECKING:
     import pandas as pd
 
-TABLES = (".csv", ".tsv", ".parquet")
 TEXTS = (".txt", ".md", ".text", ".markdown", ".rst")
-# what a spreadsheet would run; numbers stay
-FORMULA = re.compile(r"^(?:[=@\t\r]|[+\-](?!\d*\.?\d*$))")
 FULL = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT)  # the disk, the largest file, a quota
 LONGEST_TITLE = 100  # characters; file systems take names of 255 bytes
 PATH = click.Path(path_type=Path)
@@ -92,47 +98,7 @@ def main() -> None:
 
 
 main.add_command(card)
-
-
-def check_out(out: Path | None, *inputs: str | Path, suffixes: tuple[str, ...] = TABLES) -> None:
-    """Refuse an output of an unknown format, or one that would replace an input."""
-    if out is None:
-        return
-    if out.suffix not in suffixes:
-        raise click.BadParameter(f"{out.name} ends in none of {', '.join(suffixes)}")
-    if any(out.resolve() == Path(given).resolve() for given in inputs):
-        raise click.BadParameter(f"{out} is the input; name another file for the output")
-    out.parent.mkdir(parents=True, exist_ok=True)
-
-
-def write_table(frame: pd.DataFrame, out: Path, *, index: bool, spreadsheet: bool = False) -> None:
-    """Write a table by the suffix of its file: CSV, TSV or Parquet."""
-    with data.atomic_write(out) as part:
-        if out.suffix == ".parquet":
-            frame.rename(columns=str).to_parquet(part, index=index)
-            return
-        frame = frame.reset_index() if index else frame
-        if spreadsheet:
-            frame = escape_formulas(frame)
-        separator = "\t" if out.suffix == ".tsv" else ","
-        frame.to_csv(part, index=False, sep=separator)
-        if b"\r" in part.read_bytes():  # which ends a row, unless its cell is quoted
-            frame.to_csv(part, index=False, sep=separator, quoting=csv.QUOTE_NONNUMERIC)
-
-
-def escape_formulas(frame: pd.DataFrame) -> pd.DataFrame:
-    """Put an apostrophe before texts and headers that a spreadsheet would run as a formula."""
-    import pandas as pd
-
-    columns = []
-    for position, name in enumerate(frame.columns):
-        column = frame.iloc[:, position]
-        if not pd.api.types.is_numeric_dtype(column):
-            column = column.map(
-                lambda cell: FORMULA.sub(r"'\g<0>", cell) if isinstance(cell, str) else cell
-            )
-        columns.append(column.rename(FORMULA.sub(r"'\g<0>", str(name))))
-    return pd.concat(columns, axis=1)
+main.add_command(adapt)
 
 
 @main.command()

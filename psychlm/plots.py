@@ -191,9 +191,9 @@ def wright_map(theta: pd.Series, difficulty: pd.Series, *, ax: Axes | None = Non
             # The nearest places that leave each name its height: least squares under an order.
             steps = apart * np.arange(len(items))
             places = scipy.optimize.isotonic_regression(items - steps).x + steps
-            for (name, value), place in zip(items.items(), places, strict=True):
+            for (name, value), height in zip(items.items(), places, strict=True):
                 ticks.annotate(
-                    str(name), (0.13, value), (0.3 + 0.5 * column, place), arrowprops=line, **style
+                    str(name), (0.13, value), (0.3 + 0.5 * column, height), arrowprops=line, **style
                 )
     ax.annotate("items", (0.99, 0.99), xycoords="axes fraction", ha="right", va="top", color=colour)
     return ax

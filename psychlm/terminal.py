@@ -1,13 +1,22 @@
-"""What the command line prints, and the paths that it is given."""
+"""What the command line prints and writes, and the paths that it is given."""
 
 from __future__ import annotations
 
+import csv
 import re
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from psychlm import data
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+TABLES = (".csv", ".tsv", ".parquet")
+# what a spreadsheet would run; numbers stay
+FORMULA = re.compile(r"^(?:[=@\t\r]|[+\-](?!\d*\.?\d*$))")
 # characters that a terminal obeys, turns text round by, or cannot be given; lines and tabs stay
 UNPRINTABLE = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
@@ -50,3 +59,44 @@ def from_here(value: Any) -> Any:
     path = Path(value).expanduser()
     is_folder = "/" in value and path.is_dir()
     return str(path.resolve()) if path.is_file() or is_folder else value
+
+
+def check_out(out: Path | None, *inputs: str | Path, suffixes: tuple[str, ...] = TABLES) -> None:
+    """Refuse an output of an unknown format, or one that would replace an input."""
+    if out is None:
+        return
+    if out.suffix not in suffixes:
+        raise click.BadParameter(f"{out.name} ends in none of {', '.join(suffixes)}")
+    if any(out.resolve() == Path(given).resolve() for given in inputs):
+        raise click.BadParameter(f"{out} is the input; name another file for the output")
+    out.parent.mkdir(parents=True, exist_ok=True)
+
+
+def write_table(frame: pd.DataFrame, out: Path, *, index: bool, spreadsheet: bool = False) -> None:
+    """Write a table by the suffix of its file: CSV, TSV or Parquet."""
+    with data.atomic_write(out) as part:
+        if out.suffix == ".parquet":
+            frame.rename(columns=str).to_parquet(part, index=index)
+            return
+        frame = frame.reset_index() if index else frame
+        if spreadsheet:
+            frame = escape_formulas(frame)
+        separator = "\t" if out.suffix == ".tsv" else ","
+        frame.to_csv(part, index=False, sep=separator)
+        if b"\r" in part.read_bytes():  # which ends a row, unless its cell is quoted
+            frame.to_csv(part, index=False, sep=separator, quoting=csv.QUOTE_NONNUMERIC)
+
+
+def escape_formulas(frame: pd.DataFrame) -> pd.DataFrame:
+    """Put an apostrophe before texts and headers that a spreadsheet would run as a formula."""
+    import pandas as pd
+
+    columns = []
+    for position, name in enumerate(frame.columns):
+        column = frame.iloc[:, position]
+        if not pd.api.types.is_numeric_dtype(column):
+            column = column.map(
+                lambda cell: FORMULA.sub(r"'\g<0>", cell) if isinstance(cell, str) else cell
+            )
+        columns.append(column.rename(FORMULA.sub(r"'\g<0>", str(name))))
+    return pd.concat(columns, axis=1)

@@ -92,7 +92,7 @@ def reference_dir() -> Path:
 def shared_reference_dir() -> Path:
     """Return the reference results that only the data share holds: those of restricted data."""
     if not (SHARE / "reference").is_dir():
-        absent("the results of R's mirt on restricted responses")
+        absent("the results of reference programs on data that are not committed")
     return SHARE / "reference"
 
 

@@ -375,6 +375,30 @@ def test_responses_that_cannot_be_given_are_refused_in_one_line(tmp_path, items,
     assert "ends in none of" in refused("responses", items, "--model", model, "--out", "x.xlsx")
 
 
+def test_a_model_takes_an_adaptive_test_of_a_bank_of_ones_own(tmp_path, items, model) -> None:
+    third = items.read_text().splitlines()[1].replace("001", "002").replace("ran", "sat")
+    items.write_text(items.read_text() + third + "\n")
+    bank = pd.DataFrame({"a": 1.0, "b": [0.0, 0.5, 1.0]}, ["000", "001", "002"])
+    rng = np.random.default_rng(1)
+    answers = simulate.responses(rng.standard_normal(400), bank, rng)
+    irt.fit(answers, "1PL").to_json(tmp_path / "fit.json")
+    graded = run("responses", items, "--model", model, "--out", tmp_path / "all.csv")
+    assert graded.exit_code == 0, graded.output
+    given = pd.read_csv(tmp_path / "all.csv", index_col=0)
+    command = ["adapt", "--model", model, "--bank", tmp_path / "fit.json", "--questions", items]
+    kept, out = tmp_path / "answers.json", tmp_path / "asked.csv"
+    done = run(*command, "--answers", kept, "--out", out)
+    assert done.exit_code == 0, done.output
+    assert "after 3 of 3 items, 6 choices scored" in done.output
+    fit = irt.IRTFit.from_json(tmp_path / "fit.json")
+    replay = irt.adaptive_test(fit, given).history.reset_index(drop=True)
+    written = pd.read_csv(out, dtype={"item": str}).drop(columns="n_items")
+    pd.testing.assert_frame_equal(written, replay, check_dtype=False)
+    assert "after 3 of 3 items, 0 choices scored" in run(*command, "--answers", kept).output
+    assert "without the texts" in refused(*command[:4], "arc")
+    assert "needs --questions" in refused(*command[:5])
+
+
 # what is written, and what is installed
 
 

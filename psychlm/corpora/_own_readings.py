@@ -183,11 +183,11 @@ def from_csv(words: str | Path, readings: str | Path) -> Corpus:
     word_table[spaces] = word_table[spaces].astype(object).fillna("").infer_objects()
     reading_table, notes = skipped_as_missing(reading_table)
     word_table, reading_table = frames.check_words(word_table), frames.check_readings(reading_table)
-    known, read = (
+    listed, read = (
         pd.MultiIndex.from_frame(table[["text_id", "word_id"]])
         for table in (word_table, reading_table)
     )
-    unknown = read[~read.isin(known)].tolist()
+    unknown = read[~read.isin(listed)].tolist()
     if unknown:
         raise FrameError(
             f"{len(unknown)} readings are of words that {words} does not have, first {unknown[0]} "
@@ -284,8 +284,8 @@ def from_pymovements(
         dataset.fileinfo[kind].to_dicts(), dataset.precomputed_reading_measures, strict=True
     ):
         frame = part.frame.to_pandas()
-        told = {key: value for key, value in about.items() if key not in frame}
-        parts.append(frame.assign(**told))
+        from_file_name = {key: value for key, value in about.items() if key not in frame}
+        parts.append(frame.assign(**from_file_name))
     table = pd.concat(parts, ignore_index=True)
     if query is not None:
         table = table.query(query)

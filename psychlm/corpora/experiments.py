@@ -138,15 +138,15 @@ def _recognise(header: list[str], given: Mapping[str, str], measure: str) -> Lay
     for layout in LAYOUTS:
         named = dict(zip(IDS, layout.ids, strict=True)) | dict(given)
         ids = tuple(named[name] for name in IDS)
-        known = layout.measures or {name: name for name in header if str(name).endswith("_ms")}
+        measures = layout.measures or {name: name for name in header if str(name).endswith("_ms")}
         if measure:
             ours = measure if measure.endswith("_ms") else "self_paced_ms"
-            known = (
-                {measure: known.get(measure, ours)}
+            measures = (
+                {measure: measures.get(measure, ours)}
                 if measure in header
-                else {old: new for old, new in known.items() if new == measure}
+                else {old: new for old, new in measures.items() if new == measure}
             )
-        there = {old: new for old, new in known.items() if old in header}
+        there = {old: new for old, new in measures.items() if old in header}
         if set(ids) <= set(header) and there:
             program = layout.program if not given else "a table with named columns"
             return Layout(program, ids, there)  # type: ignore[arg-type]

@@ -244,6 +244,10 @@ def nli(source: Source) -> pd.DataFrame:
         Items with ``hypothesis``, and ``annotator_labels``, ``genre``, ``round`` or ``category``
         where the source has them. Pairs on which the annotators did not agree (gold label "-") are
         left out and counted.
+
+    Examples
+    --------
+    >>> nli("snli/snli_1.0_dev")  # doctest: +SKIP
     """
     parses = {f"sentence{i}_{kind}" for i in (1, 2) for kind in ("parse", "binary_parse")}
     rows = read_records(source, without=parses)
@@ -292,6 +296,10 @@ def glue_diagnostic(source: Source = "mcqa/ax_b") -> pd.DataFrame:
         Items; ``item_id`` is the pair's number from 0 (int), as in
         :func:`psychlm.corpora.laverghetta2021`. With ``hypothesis`` and ``categories``, the pair's
         tags (list); the second source has ``category`` instead, and the last two ``domain``.
+
+    Examples
+    --------
+    >>> glue_diagnostic("mcqa/ax_b")  # doctest: +SKIP
     """
     lines = read_lines(source)
     if lines and lines[0].lstrip().startswith(("{", "[")):
@@ -353,6 +361,10 @@ def sentiment(source: Source) -> pd.DataFrame:
     DataFrame
         Items; the choices are the names of the degrees, from (very) negative to (very) positive:
         two where no label is above 1, else five.
+
+    Examples
+    --------
+    >>> sentiment("sst/stsa.fine.test")  # doctest: +SKIP
     """
     lines = read_lines(source)
     if lines and lines[0].split("\t") == ["sentence", "label"]:
@@ -399,6 +411,10 @@ def read_arc(source: Source) -> pd.DataFrame:
     ------
     FrameError
         If a key is no label of its item, or two choices have the same label.
+
+    Examples
+    --------
+    >>> read_arc("mcqa/arc/ARC-Easy-Dev")  # doctest: +SKIP
     """
     frame = _table(read_records(source), {"id": (str, int), "question": dict}, source)
     questions = frame["question"].tolist()
@@ -549,8 +565,8 @@ def _abductive_nli(frame: pd.DataFrame, source: Source) -> dict[str, Any]:
     both = [frame[name].str.strip() + " " + frame["obs2"].str.strip() for name in ("hyp1", "hyp2")]
     choices = pd.concat(both, axis=1).to_numpy().tolist()
     answer = _gold_places(frame, source, first=1)
-    told = {"observation": frame["obs2"], "template": "continuation"}
-    return {"prompt": frame["obs1"], "choices": choices, "answer": answer} | told
+    others = {"observation": frame["obs2"], "template": "continuation"}
+    return {"prompt": frame["obs1"], "choices": choices, "answer": answer} | others
 
 
 def _items(frame: pd.DataFrame, source: Source) -> dict[str, Any]:
@@ -620,9 +636,9 @@ def read_items(source: Source) -> pd.DataFrame:
                 f"{source} is not made of blocks of six lines: a beginning, 0 to 3, four endings"
             )
         blocks = pd.DataFrame([lines[i : i + 6] for i in range(0, len(lines), 6)])
-        told = {"prompt": blocks[0], "choices": _columns(blocks, *[2, 3, 4, 5])}
-        told |= {"answer": blocks[1].astype(int), "template": "continuation"}
-        return _finish(pd.DataFrame({"item_id": _numbered_ids(source, len(blocks))} | told))
+        cells = {"prompt": blocks[0], "choices": _columns(blocks, *[2, 3, 4, 5])}
+        cells |= {"answer": blocks[1].astype(int), "template": "continuation"}
+        return _finish(pd.DataFrame({"item_id": _numbered_ids(source, len(blocks))} | cells))
     # JSON: the first layout whose keys are there.
     records = read_records(source)
     keys = set().union(*(record.keys() for record in records[:50]))

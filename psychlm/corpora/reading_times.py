@@ -106,6 +106,12 @@ def add_lags(words: pd.DataFrame, columns: Sequence[str], lags: int = 1) -> pd.D
     ----------
     words : DataFrame
         A words frame, whole texts (add lags before words are left out).
+
+    Examples
+    --------
+    >>> words = pd.DataFrame({"text_id": "t", "word_id": [1, 2], "word": ["Good", "day."]})
+    >>> add_lags(words.assign(length_chars=[4, 3]), ["length_chars"])["prev_length_chars"].tolist()
+    [nan, 4.0]
     """
     words = frames.check_words(words, whole_texts=False)
     ordered = words.sort_values(["text_id", "word_id"], kind="stable")
@@ -158,6 +164,12 @@ def exclude(
     DataFrame, DataFrame
         The words that are left; and a table, one row per step: ``flagged`` (words that the step
         concerns), ``removed`` (those not removed by a step before it) and ``left``.
+
+    Examples
+    --------
+    >>> words = pd.DataFrame({"text_id": "t", "word_id": [1, 2], "word": ["Good", "day."]})
+    >>> exclude(words)[1].set_index("step").loc["first word of a text", "removed"]
+    np.int64(1)
     """
     words = frames.check_words(words, whole_texts=False)
     flags = {name: step(words).astype(bool) for name, step in steps.items()}
@@ -172,7 +184,12 @@ def exclude(
 
 
 def join(readings: pd.DataFrame, words: pd.DataFrame) -> pd.DataFrame:
-    """Return the readings of the given words, with the words' columns beside them."""
+    """Return the readings of the given words, with the words' columns beside them.
+
+    >>> words = pd.DataFrame({"text_id": ["t"], "word_id": [1], "length_chars": [4]})
+    >>> join(words[["text_id", "word_id"]].assign(gaze_ms=250), words).columns.tolist()
+    ['text_id', 'word_id', 'gaze_ms', 'length_chars']
+    """
     readings, words = frames.plain(readings), frames.plain(words)
     keys = ["text_id", "word_id"]
     shared = [name for name in words.columns if name in readings.columns and name not in keys]
@@ -204,6 +221,11 @@ def ucl(*, single: bool = False) -> Corpus:
     single : bool
         The readings of each of the 43 people under the eye-tracker instead of their means, NaN
         where a word was skipped, with ``prev_fixated``. There are no single self-paced times.
+
+    Examples
+    --------
+    >>> ucl().readings.shape
+    (1726, 8)
     """
     order = ["sent_id", "context_length"]
     corpus = _from_facts(
@@ -251,6 +273,9 @@ def ucl_norms() -> Norms:
     In a cloze test people read the beginning of a sentence and say the next word; the share of them
     who say the printed one, smoothed, is its cloze probability (Hao et al. 2020, section 3.3.2). A
     sentence's first word was not normed; its last word has the full stop attached.
+
+    >>> ucl_norms().released[:2]
+    ('GPT-2', 'GPT-2 medium')
     """
     corpus, keys = ucl(), ["text_id", "word_id"]
     assert corpus.surprisals is not None  # this corpus was released with them
@@ -268,6 +293,9 @@ def natural_stories() -> Corpus:
     ``n_readers`` counts the people behind each mean (Futrell et al. 2021). The model's tokens are
     summed over the word that they begin in; the first word of a story has none. The release has no
     word frequencies: see :func:`log_frequency`.
+
+    >>> natural_stories().readings.shape
+    (10256, 5)
     """
 
     def words() -> pd.Series:
@@ -283,6 +311,9 @@ def provo() -> Corpus:
     The measures come from the CMCL 2021 shared task, which scaled them: they are not in ms, and
     their names end in ``_scaled``. That release also cut the passages into sentences; its words are
     found in the passages by their letters, and those that are not are left out.
+
+    >>> provo().readings.shape
+    (2650, 8)
     """
 
     def words() -> pd.Series:
@@ -300,6 +331,9 @@ def sap() -> Corpus:
     "NP/Z": "Because the suspect changed the file deserved ..."), or does not agree with its subject
     ("agreement"); the easy version has a comma, or the right number. Sentences are the texts; six
     words of each were timed, at ``region`` -3 to 2 from that verb.
+
+    >>> sap().readings["subject"].nunique()
+    2000
     """
     try:
         sentences = _released("sap2024/sentences")
@@ -310,9 +344,9 @@ def sap() -> Corpus:
     sentences = sentences.rename(columns=ids)
     bits = sentences[list(names)].apply(pd.to_numeric).rename(columns=names)
     # One sentence was released without its words.
-    known = sentences.join(bits)[bits["GPT-2"].notna()].reset_index(drop=True)
+    with_words = sentences.join(bits)[bits["GPT-2"].notna()].reset_index(drop=True)
     readings = data.facts("sap2024/readings").rename(columns=ids)
-    there = readings["text_id"].isin(known["text_id"])
+    there = readings["text_id"].isin(with_words["text_id"])
     note = f"{int((~there).sum())} of {len(readings)} readings are of a sentence without words"
     readings = readings[there].assign(
         construction=readings["construction"].map({"NPZ": "NP/Z", "NP/Z Agreement": "agreement"}),
@@ -320,8 +354,8 @@ def sap() -> Corpus:
         item=readings["item"].map("{:02d}".format),
     )
     readings = readings.drop(columns=["grammaticality", "ambiguity"])
-    words = with_predictors(frames.check_words(known[["text_id", "word_id", "word"]]))
-    surprisals = words[["text_id", "word_id"]].join(known[list(names.values())])
+    words = with_predictors(frames.check_words(with_words[["text_id", "word_id", "word"]]))
+    surprisals = words[["text_id", "word_id"]].join(with_words[list(names.values())])
     return Corpus(words, frames.check_readings(readings), surprisals, (note,))
 
 
@@ -369,6 +403,10 @@ def dundee(folder: str | Path) -> Corpus:
     Corpus
         ``words`` with ``screen``, ``line`` and ``length_chars`` (without punctuation). ``readings``
         hold the words that were fixated, with the measures of :func:`reading_measures`.
+
+    Examples
+    --------
+    >>> dundee("dundee").readings  # doctest: +SKIP
     """
     names = {file.name.lower(): file for file in sorted(Path(folder).rglob("*.dat"))}
     texts = {n[2:4]: f for n, f in names.items() if re.fullmatch(r"tx\d\dwrdp\.dat", n)}

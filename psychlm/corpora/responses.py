@@ -141,6 +141,11 @@ def lalor2016(group: int) -> CrowdLabels:
     ----------
     group : 4 or 5
         How many of SNLI's five annotators agreed on the gold label of these pairs (4GS and 5GS).
+
+    Examples
+    --------
+    >>> lalor2016(4).graded.shape
+    (976, 90)
     """
     if group not in (4, 5):
         raise ValueError(
@@ -159,6 +164,9 @@ def lalor2018() -> CrowdLabels:
 
     Neutral counts as positive, as the dissertation bins it (Lalor 2020, section 2.3). The phrases'
     gold labels were not released with the ratings: the key is the crowd's majority.
+
+    >>> lalor2018().labels.shape
+    (999, 131)
     """
     ratings = lalor2018_ratings()
     words = np.where(ratings > 2, "positive", "negative")
@@ -167,7 +175,11 @@ def lalor2018() -> CrowdLabels:
 
 
 def lalor2018_ratings() -> pd.DataFrame:
-    """Return the ratings behind :func:`lalor2018`: 1 (very negative) to 5 (very positive)."""
+    """Return the ratings behind :func:`lalor2018`: 1 (very negative) to 5 (very positive).
+
+    >>> lalor2018_ratings().shape
+    (999, 131)
+    """
     return data.facts("lalor2018/ratings").set_index("uuid")
 
 
@@ -202,12 +214,21 @@ def metabench(benchmark: str) -> pd.DataFrame:
     -------
     DataFrame, models x items
         A responses frame; models by their name on the Hugging Face hub. Licence CC BY-NC-SA 4.0.
+
+    Examples
+    --------
+    >>> metabench("arc").shape
+    (4280, 100)
     """
     return frames.check_responses(data.facts(f"metabench/{benchmark}").set_index("model"))
 
 
 def metabench_scores() -> pd.DataFrame:
-    """Return the models' scores on the six benchmarks of the Open LLM Leaderboard 1, in %."""
+    """Return the models' scores on the six benchmarks of the Open LLM Leaderboard 1, in %.
+
+    >>> metabench_scores()["arc"].idxmax() in metabench("arc").index
+    True
+    """
     return data.facts("metabench/leaderboard").set_index("model")
 
 

@@ -186,6 +186,11 @@ def task_texts(task: Task) -> pd.DataFrame:
     ------
     DataMissingError
         If the texts are not on this machine and cannot be fetched.
+
+    Examples
+    --------
+    >>> task_texts("sst")["part"].unique().tolist()  # doctest: +SKIP
+    ['train', 'dev', 'test']
     """
     if task == "sst":
         parts = {part: sentiment(f"sst/stsa.fine.{part}") for part in ("train", "dev", "test")}
@@ -226,6 +231,11 @@ def project(features: NDArray[np.float32], task: Task) -> NDArray[np.float32]:
     -------
     (n, k) array
         ``features @ W + b``, with W (d, k) and b (the last row) of the stored projection.
+
+    Examples
+    --------
+    >>> project(text_features(["A fine film."]), "sst").shape  # doctest: +SKIP
+    (1, 48)
     """
     affine = data.facts(f"models/encoder_{task}_projection").to_numpy(np.float32)
     return features @ affine[:-1] + affine[-1]
@@ -272,6 +282,11 @@ def recompute(task: Task, n: int = 20, *, seed: int = 0) -> float:
     ------
     DataMissingError, ModelError
         If the texts or the encoder are not on this machine.
+
+    Examples
+    --------
+    >>> recompute("sst") < 0.01  # doctest: +SKIP
+    True
     """
     items, stored = item_features(task)
     rows = np.random.default_rng(seed).choice(len(items), n, replace=False)

@@ -165,6 +165,11 @@ def encode_images(images: ArrayLike) -> Tensor:
     ------
     FrameError
         If a value is not finite, or there are fewer than two or more than four axes.
+
+    Examples
+    --------
+    >>> encode_images(np.zeros((5, 8, 8))).shape
+    torch.Size([5, 1, 8, 8])
     """
     values = torch.as_tensor(np.asarray(images, dtype=np.float32))
     if values.ndim not in (2, 3, 4):
@@ -276,6 +281,10 @@ def initial_weights(network: Network, seeds: Sequence[int], device: Device = "cp
 
     Embeddings are uniform within ±0.1 and that of padding is zero; all other weights are uniform
     within ±1 / sqrt(inputs), as in PyTorch's layers (an LSTM's within ±1 / sqrt(units)).
+
+    >>> weights = initial_weights(Network("encoder", 2, shape=(4,)), seeds=[0, 1, 2])
+    >>> weights["out.weight"].shape
+    torch.Size([3, 4, 2])
     """
     generators = [torch.Generator().manual_seed(int(seed)) for seed in seeds]
     weights: Weights = {}

@@ -140,6 +140,11 @@ def predict_logits(network: Network, weights: Weights, inputs: Inputs) -> Tensor
     """Return the (models, n, classes) logits of all members for n items that all of them read.
 
     Items are read in blocks, so that memory does not grow with their number.
+
+    >>> network = Network("encoder", 2, shape=(4,))
+    >>> weights = initial_weights(network, seeds=[0, 1, 2])
+    >>> predict_logits(network, weights, torch.zeros(5, 4)).shape
+    torch.Size([3, 5, 2])
     """
     n_models, device = len(weights["out.bias"]), weights["out.bias"].device
     inputs = inputs.to(device)

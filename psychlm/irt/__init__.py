@@ -7,7 +7,7 @@
 ``linking_constants`` finds the change of scale between two fits. ``mantel_haenszel``,
 ``dif_logistic`` and ``dif_likelihood_ratio`` test whether items work alike in two groups, and
 ``dif_explanatory`` explains by which kinds of items they do not; ``fit(..., difficulty_prior=...)``
-takes an explanation of difficulties as their prior. ``adaptive_test`` replays a computerised
+takes an explanation of difficulties as their prior. ``adaptive_test`` runs or replays an
 adaptive test, ``short_form`` shortens a benchmark, and ``flag_items`` looks for broken items.
 
 A module is imported when a name of it is first used, and torch only by what needs it.
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from psychlm.irt._fit import fit
     from psychlm.irt._m2 import M2Fit, m2
     from psychlm.irt._short_form import ShortForm, short_form
-    from psychlm.irt.adaptive import AdaptiveTest, adaptive_test
+    from psychlm.irt.adaptive import AdaptiveTest, CutScore, adaptive_test, exposure_shares
     from psychlm.irt.broken_items import flag_items
     from psychlm.irt.dif import (
         ExplanatoryDIF,
@@ -54,7 +54,7 @@ _NAMES = {
     "_fit": "fit",
     "_m2": "M2Fit m2",
     "_short_form": "ShortForm short_form",
-    "adaptive": "AdaptiveTest adaptive_test",
+    "adaptive": "AdaptiveTest CutScore adaptive_test exposure_shares",
     "broken_items": "flag_items",
     "dif": "ExplanatoryDIF LikelihoodRatioDIF MantelHaenszel dif_explanatory dif_likelihood_ratio "
     "dif_logistic mantel_haenszel",
@@ -72,6 +72,7 @@ _MODULES = {name: module for module, names in _NAMES.items() for name in names.s
 __all__ = [
     "AdaptiveTest",
     "Beta",
+    "CutScore",
     "ExplanatoryDIF",
     "IRTFit",
     "IRTWarning",
@@ -90,6 +91,7 @@ __all__ = [
     "dif_likelihood_ratio",
     "dif_logistic",
     "eigenvalues",
+    "exposure_shares",
     "fit",
     "flag_items",
     "infit_outfit",

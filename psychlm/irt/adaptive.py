@@ -1,4 +1,4 @@
-r"""Computerised adaptive testing, replayed on recorded responses.
+r"""Computerised adaptive testing: of a living test taker, or replayed on recorded responses.
 
 After :math:`t` items a person's ability has the posterior
 
@@ -11,15 +11,21 @@ information :math:`I_i(\hat\theta)` at the current estimate, or with the largest
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Literal
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+from zlib import crc32
 
 import numpy as np
 import pandas as pd
 import torch
 from scipy.special import softmax
+from scipy.stats import norm
 
+from psychlm import data
 from psychlm.frames import FrameError, format_names
 from psychlm.irt.model_tables import ModelTables
 from psychlm.irt.response_functions import ResponseFunction
@@ -27,14 +33,33 @@ from psychlm.irt.response_functions import ResponseFunction
 if TYPE_CHECKING:
     from psychlm.irt.result import IRTFit
 
+Array = np.ndarray
 Rule = Literal["information", "posterior", "stratified", "random"]
 LIMIT = 6.0  # standard deviations of ability: nodes from -LIMIT to LIMIT
 MOST_NODES = 2401
 
 
 @dataclass(frozen=True)
+class CutScore:
+    """A sequential probability ratio test of ability against a cut score (Wald 1947).
+
+    After each item the likelihood at ``theta + indifference`` is divided by that at ``theta -
+    indifference`` (logits). The test ends with "above" once the ratio is at least (1 - error) /
+    error, with "below" once it is at most the inverse (Reckase 1983; Eggen 1999).
+    """
+
+    theta: float
+    indifference: float = 0.3
+    error: float = 0.05  # of either kind, for abilities at the ends of the region
+
+    def __post_init__(self) -> None:
+        if self.indifference <= 0 or not 0 < self.error < 0.5:
+            raise ValueError(f"{self}: indifference is above 0, and error between 0 and 0.5")
+
+
+@dataclass(frozen=True)
 class AdaptiveTest:
-    """A replayed adaptive test; arrays have one row per person and one column per step.
+    """An adaptive test; arrays have one row per person and one column per step.
 
     Attributes
     ----------
@@ -47,6 +72,10 @@ class AdaptiveTest:
         expected share of the highest one.
     n_asked : Series
         Number of items each person was asked.
+    response, value : DataFrame
+        The answers, and the value of each item under the rule when it was chosen.
+    decision : Series
+        "above", "below" or "undecided" of the cut score; "undecided" without one.
     """
 
     asked: pd.DataFrame
@@ -54,33 +83,56 @@ class AdaptiveTest:
     se: pd.DataFrame
     score: pd.DataFrame
     n_asked: pd.Series
+    response: pd.DataFrame
+    value: pd.DataFrame
+    decision: pd.Series
+
+    @property
+    def history(self) -> pd.DataFrame:
+        """What was asked, and why: a row for each person and step.
+
+        Columns are ``item``, ``value`` (under the rule, when it was chosen), ``response``,
+        ``theta`` and ``se`` (logits, after the response) and ``score``.
+        """
+        columns = {"item": self.asked} | {
+            name: getattr(self, name) for name in ("value", "response", "theta", "se", "score")
+        }
+        table = pd.DataFrame({name: frame.stack() for name, frame in columns.items()})
+        return table.dropna(subset="item")
 
 
 def adaptive_test(
-    items: pd.DataFrame | IRTFit,
-    responses: pd.DataFrame,
+    fit: IRTFit | pd.DataFrame,
+    ask: pd.DataFrame | Callable[[Any], float] | Mapping[Any, Callable[[Any], float]],
     *,
     model: str = "2PL",
     n_items: int = 20,
     rule: Rule = "information",
     method: Literal["eap", "map"] = "eap",
     stop_se: float | None = None,
+    cut: CutScore | None = None,
     content: pd.Series | None = None,
+    open_shares: pd.Series | None = None,
+    prior: tuple[float, float] | pd.DataFrame | None = None,
+    answers: str | Path | None = None,
     rng: np.random.Generator | None = None,
 ) -> AdaptiveTest:
-    """Ask each person the next best items of a calibrated bank, using their recorded responses.
+    """Ask each person the next best items of a calibrated bank.
 
     Parameters
     ----------
-    items : IRTFit, or DataFrame with one row per item
+    fit : IRTFit, or DataFrame with one row per item
         A fit of any model, whose mean and sd of ability are those of the prior; or a table such as
         ``irt.fit(...).items``, with ability N(0, 1).
-    responses : DataFrame, shape (n_persons, n_items)
-        Recorded responses to the items; an item is not asked where its response is missing.
+    ask : function, mapping from names to functions, or DataFrame (n_persons, n_items)
+        A function takes the name of an item, asks it, and returns the response (NaN: none), as
+        :func:`psychlm.lm.item_taker` makes of a language model; several test takers have names.
+        A frame of recorded responses is replayed: it gives the items, abilities and errors that
+        asking would give. An item without a response is used up and counts for nothing.
     model : str
         Of a table: "graded" or "gpcm", or any dichotomous one.
     n_items : int
-        Items asked of each person at most.
+        Items with a response of each person at most.
     rule : "information", "posterior", "stratified" or "random"
         Largest information at the current estimate; largest posterior mean of the information; a
         random item from each difficulty stratum in turn; or a random item.
@@ -88,10 +140,21 @@ def adaptive_test(
         Posterior mean or mode as the estimate of ability.
     stop_se : float, optional
         A person's test ends once the posterior standard deviation (logits) is at most this.
+    cut : CutScore, optional
+        A person's test ends once it is decided on which side of a cut score the ability lies.
     content : Series, item -> content area, optional
         Each next item comes from the area that is furthest below its share of the bank.
+    open_shares : Series, by item, optional
+        The share of persons to whom each item is open, which bounds how many are asked it: from
+        :func:`exposure_shares`. Closed items are asked only after all that are open.
+    prior : (mean, sd), or DataFrame with columns theta and se by person, optional
+        Of ability (logits), instead of the population's: from an earlier test, for instance.
+    answers : path, optional
+        A JSON file that keeps every answer of ``ask`` at once. A test that was stopped goes on from
+        it: with the same arguments it asks nothing twice and ends in the same result.
     rng : Generator
-        Source of random items; required by the rules "stratified" and "random".
+        Source of random items and of open ones; required by the rules "stratified" and "random"
+        and by ``open_shares``. Each name of a person has a stream of numbers of its own.
 
     Returns
     -------
@@ -100,7 +163,10 @@ def adaptive_test(
     Raises
     ------
     FrameError
-        If items and responses do not match, or an item has no content area.
+        If items and responses do not match, an item has no content area, a person no prior, or a
+        response is none that the model has.
+    ValueError
+        If no generator is given where one is needed.
 
     References
     ----------
@@ -111,39 +177,43 @@ def adaptive_test(
     --------
     >>> from psychlm import corpora, irt
     >>> lsat = corpora.lsat6()
-    >>> test = irt.adaptive_test(irt.fit(lsat, "2PL").items, lsat.iloc[:2], n_items=2)
-    >>> test.asked.shape
+    >>> bank = irt.fit(lsat, "2PL")
+    >>> irt.adaptive_test(bank, lsat.iloc[:2], n_items=2).asked.shape
     (2, 2)
+    >>> test = irt.adaptive_test(bank, lambda item: 1.0, n_items=2)
+    >>> test.history["item"].tolist()
+    ['LSAT 3', 'LSAT 2']
     """
-    if isinstance(items, pd.DataFrame):
-        tables = ModelTables.of_items(items, model)
-        mean, sd = 0.0, 1.0
+    tables, mean, sd = _bank(fit, model)
+    bank, functions = tables.items, tables.functions
+    if isinstance(ask, pd.DataFrame):
+        takers: _Recorded | _Living = _Recorded(ask, tables)
     else:
-        tables = ModelTables.from_fit(items)
-        mean, sd = items.ability_mean, items.ability_sd
-    unknown = responses.columns.symmetric_difference(tables.items)
-    if len(unknown):
-        raise FrameError(
-            f"items and responses differ in {format_names(unknown)}; pass the same items to both"
-        )
-    if rule in ("stratified", "random") and rng is None:
-        raise ValueError(f"rule={rule!r} needs a generator: rng=np.random.default_rng(seed)")
-    order = tables.items.get_indexer(responses.columns)
-    bank, functions = responses.columns, tables.functions[order]
-    given = tables.response_array(responses)[:, order]
-    n_persons, n_bank = given.shape
-    n_steps = min(n_items, n_bank)
+        ask = ask if isinstance(ask, Mapping) else {"person": ask}
+        takers = _Living(ask, tables, None if answers is None else Path(answers))
+    persons, n_bank = takers.persons, len(bank)
+    n_persons, n_steps = len(persons), min(n_items, n_bank)
+    if rng is None and (rule in ("stratified", "random") or open_shares is not None):
+        what = f"rule={rule!r}" if open_shares is None else "open_shares"
+        raise ValueError(f"{what} needs a generator: rng=np.random.default_rng(seed)")
+    means, sds = np.full(n_persons, float(mean)), np.full(n_persons, float(sd))
+    if isinstance(prior, pd.DataFrame):
+        means, sds = prior.reindex(persons)[["theta", "se"]].to_numpy(np.float64).T
+    elif prior is not None:
+        means, sds = np.full(n_persons, float(prior[0])), np.full(n_persons, float(prior[1]))
+    if not (np.isfinite(means) & (sds > 0)).all():
+        without = persons[~(np.isfinite(means) & (sds > 0))]
+        raise FrameError(f"no prior, or one without width, for persons {format_names(without)}")
 
-    grid = ability_grid(functions, mean, sd)
+    # Everything about the bank on a grid of abilities.
+    grid = ability_grid(functions, means, sds)
     at = torch.tensor(grid)
     log_p = functions.log_probability(at).numpy()  # (n_items, n_categories, n_nodes)
-    information = functions.information(at).numpy()
+    information = functions.information(at).numpy()  # (n_nodes, n_items)
     probability = np.exp(log_p)
     highest = (probability > 0).any(2).sum(1) - 1
     expected = np.einsum("c,icn->ni", np.arange(log_p.shape[1]), probability) / highest
     expected_score = expected.mean(axis=1)
-    log_posterior = np.tile(-(((grid - mean) / sd) ** 2) / 2, (n_persons, 1))
-
     areas = content_areas(bank, content)
     in_area = areas == np.arange(areas.max() + 1)[:, None]  # areas x items
     share = in_area.mean(axis=1)
@@ -151,59 +221,251 @@ def adaptive_test(
     rank = information.argmax(axis=0).argsort().argsort()
     stratum = rank * n_steps // n_bank
 
-    available, running = ~np.isnan(given), np.ones(n_persons, dtype=bool)
-    n_in_area = np.zeros((n_persons, len(share)))
-    asked = np.full((n_persons, n_steps), -1)
-    theta, se, score = (np.full((n_persons, n_steps), np.nan) for _ in range(3))
-    estimate, posterior = np.full(n_persons, mean), softmax(log_posterior, axis=1)
-    for step in range(n_steps):
-        # The value of every item for every person under the rule.
-        if rule == "information":
-            value = functions.information(torch.tensor(estimate)).numpy()
-        elif rule == "posterior":
-            value = posterior @ information
-        else:
-            assert rng is not None
-            value = rng.random((n_persons, n_bank))
-            if rule == "stratified":
-                value = value + (stratum == step)
-        candidates = available
-        if content is not None:
-            # The area whose count is furthest below its share, among areas with items left.
-            lacking = share * (step + 1) - n_in_area
-            lacking = np.where(available @ in_area.T, lacking, -np.inf)
-            candidates = available & (areas == lacking.argmax(axis=1)[:, None])
-        chosen = np.where(candidates, value, -np.inf).argmax(axis=1)
+    # Random numbers: a priority of every item, and whether it is open, for each person.
+    priority, is_open = np.zeros((n_persons, n_bank)), np.ones((n_persons, n_bank), dtype=bool)
+    if rng is not None:
+        seed = int(rng.integers(2**63))
+        shares = 1.0 if open_shares is None else open_shares.reindex(bank).to_numpy()
+        for place, person in enumerate(persons):  # by name, whoever else is tested
+            stream = np.random.default_rng([seed, crc32(str(person).encode())])
+            priority[place] = stream.random(n_bank)
+            is_open[place] = stream.random(n_bank) < shares
 
-        running = running & available.any(axis=1)
-        row, item = np.flatnonzero(running), chosen[running]
-        asked[row, step], available[row, item] = item, False
+    # The state of every person. Sums run along the rows of arrays, or in one product a person, so
+    # that a person's numbers do not depend on who else is tested.
+    available, running = takers.available.copy(), np.ones(n_persons, dtype=bool)
+    log_posterior = -(((grid - means[:, None]) / sds[:, None]) ** 2) / 2
+    posterior, estimate = softmax(log_posterior, axis=1), means.copy()
+    n_in_area = np.zeros((n_persons, len(share)))
+    log_ratio, decision = np.zeros(n_persons), np.full(n_persons, "undecided", dtype=object)
+    if cut is not None:
+        ends = torch.tensor([cut.theta - cut.indifference, cut.theta + cut.indifference])
+        log_ratios = np.diff(functions.log_probability(ends.double()).numpy())[..., 0]
+        bound = np.log((1 - cut.error) / cut.error)
+    asked = np.full((n_persons, n_steps), -1)
+    theta, se, score, response, worth = np.full((5, n_persons, n_steps), np.nan)
+    for step in range(n_steps):
+        pending = running & available.any(axis=1)
+        while pending.any():
+            row = np.flatnonzero(pending)
+            # The value of every item for every person under the rule.
+            if rule == "information":
+                value = functions.information(torch.tensor(estimate[row])).numpy()
+            elif rule == "posterior":
+                value = (posterior[row, None, :] @ information)[:, 0]
+            else:
+                value = priority[row] + (stratum == step if rule == "stratified" else 0)
+            value = value.round(10)  # items alike stay alike, whatever the order of computation
+            candidates = available[row]
+            opened = candidates & is_open[row]
+            some_open = opened.any(axis=1, keepdims=True)
+            candidates = np.where(some_open, opened, candidates)
+            if content is not None:
+                # The area whose count is furthest below its share, among areas with items left.
+                lacking = share * (step + 1) - n_in_area[row]
+                lacking = np.where(candidates @ in_area.T, lacking, -np.inf)
+                candidates &= areas == lacking.argmax(axis=1)[:, None]
+            item = np.where(candidates, value, -np.inf).argmax(axis=1)
+            available[row, item] = False
+            answered = takers.answers(row, item)
+            given = ~np.isnan(answered)
+            asked[row[given], step] = item[given]
+            response[row, step] = answered
+            worth[row, step] = value[np.arange(len(row)), item]
+            pending[row[given]] = False
+            pending &= available.any(axis=1)
+
+        # The posterior of those who answered.
+        row = np.flatnonzero(asked[:, step] >= 0)
+        item, category = asked[row, step], response[row, step].astype(int)
         n_in_area[row, areas[item]] += 1
-        # The posterior of those who were asked.
-        log_posterior[row] += log_p[item, given[row, item].astype(int)]
+        log_posterior[row] += log_p[item, category]
         log_posterior[row] -= log_posterior[row].max(axis=1, keepdims=True)
         weight = softmax(log_posterior[row], axis=1)
         posterior[row] = weight
-        expectation = weight @ grid
-        spread = np.sqrt(np.maximum(weight @ grid**2 - expectation**2, 0))
+        expectation = (weight * grid).sum(axis=1)
+        spread = np.sqrt(np.maximum((weight * grid**2).sum(axis=1) - expectation**2, 0))
         estimate[row] = expectation if method == "eap" else grid[weight.argmax(axis=1)]
         theta[row, step], se[row, step] = estimate[row], spread
-        score[row, step] = weight @ expected_score
+        score[row, step] = (weight * expected_score).sum(axis=1)
+        # Whose test ends here?
+        running &= asked[:, step] >= 0
         if stop_se is not None:
-            running[row] = spread > stop_se
+            running[row] &= spread > stop_se
+        if cut is not None:
+            log_ratio[row] += log_ratios[item, category]
+            decision[row[log_ratio[row] >= bound]] = "above"
+            decision[row[log_ratio[row] <= -bound]] = "below"
+            running[row] &= np.abs(log_ratio[row]) < bound
 
     steps = pd.RangeIndex(1, n_steps + 1, name="n_items")
+    table = partial(pd.DataFrame, index=persons, columns=steps)
     names = np.array([*bank, None], dtype=object)  # place -1: nothing asked
-    table = partial(pd.DataFrame, index=responses.index, columns=steps)
-    n_asked = pd.Series((asked >= 0).sum(axis=1), index=responses.index, name="n_asked")
-    return AdaptiveTest(table(names[asked]), table(theta), table(se), table(score), n_asked)
+    was_asked = asked >= 0
+    return AdaptiveTest(
+        asked=table(names[asked]),
+        theta=table(theta),
+        se=table(se),
+        score=table(score),
+        n_asked=pd.Series(was_asked.sum(axis=1), index=persons, name="n_asked"),
+        response=table(np.where(was_asked, response, np.nan)),
+        value=table(np.where(was_asked, worth, np.nan)),
+        decision=pd.Series(decision, persons, name="decision"),
+    )
 
 
-def ability_grid(functions: ResponseFunction, mean: float, sd: float) -> np.ndarray:
-    """Return abilities at most 0.1 sds apart, and half the width 1 / a of the steepest curve."""
-    steepest = float(functions.values[0].abs().max()) * sd
-    n_nodes = np.clip(4 * LIMIT * steepest, 20 * LIMIT, MOST_NODES - 1)
-    return mean + sd * np.linspace(-LIMIT, LIMIT, int(n_nodes) + 1)
+def exposure_shares(
+    fit: IRTFit | pd.DataFrame,
+    limit: float,
+    *,
+    rng: np.random.Generator,
+    model: str = "2PL",
+    responses: pd.DataFrame | None = None,
+    n_persons: int = 2000,
+    **options: Any,
+) -> pd.Series:
+    """Return how often each item may be open, so that no item is asked of too many persons.
+
+    Tests are repeated 15 times, and the share of persons to whom an item is open is multiplied by
+    ``aim / exposure``, at most 1 (van der Linden & Veldkamp 2004, after Sympson & Hetter 1985),
+    with smaller changes in later repetitions. The aim lies so far below the limit that as many
+    other persons of the same kind exceed it for some item in one of twenty cases.
+
+    Parameters
+    ----------
+    fit : IRTFit or DataFrame
+        The bank, as for :func:`adaptive_test`.
+    limit : float
+        Largest share of persons who are asked an item.
+    responses : DataFrame, optional
+        Recorded responses of persons like those who will be tested; ``n_persons`` with abilities
+        from the normal distribution of the fit are simulated unless given.
+    **options
+        ``n_items``, ``rule``, ``method``, ``stop_se``, ``cut`` and ``content`` of the tests.
+
+    Returns
+    -------
+    Series, by item
+        For ``open_shares`` of :func:`adaptive_test`.
+
+    Raises
+    ------
+    ValueError
+        If the bank has too few items for the limit.
+
+    Examples
+    --------
+    >>> import numpy as np, pandas as pd
+    >>> bank = pd.DataFrame({"a": 1.0, "b": np.linspace(-2, 2, 30)})
+    >>> shares = exposure_shares(bank, 0.4, rng=np.random.default_rng(0), n_items=5, n_persons=200)
+    >>> bool(shares.between(0, 1).all())
+    True
+    """
+    tables, mean, sd = _bank(fit, model)
+    bank, n_items = tables.items, options.get("n_items", 20)
+    if responses is None:
+        # Responses of everybody to everything: a uniform number among cumulated probabilities.
+        cumulated = tables.probability_at(mean + sd * rng.standard_normal(n_persons)).cumsum(1)
+        category = (rng.random((len(bank), 1, n_persons)) > cumulated[:, :-1]).sum(1)
+        levels = tables.levels or dict.fromkeys(bank, [0.0, 1.0])
+        rows = zip(bank, category, strict=True)
+        responses = pd.DataFrame({item: np.array(levels[item])[row] for item, row in rows})
+    n = len(responses)
+    aim = limit - norm.isf(0.05 / len(bank)) * np.sqrt(limit * (1 - limit) / n)
+    message = (
+        f"{n_items} of {len(bank)} items are asked of {n} persons, so that an exposure of at most "
+        f"{limit} cannot be had for certain; ask fewer items, or raise the limit"
+    )
+    if n_items > aim * len(bank):
+        raise ValueError(message)
+    shares = pd.Series(1.0, bank, name="open")
+    for gain in 1 / np.maximum(np.arange(15) - 5.0, 1):
+        test = adaptive_test(fit, responses, model=model, open_shares=shares, rng=rng, **options)
+        counts = pd.Series(test.asked.to_numpy().ravel()).value_counts()
+        exposure = counts.reindex(bank, fill_value=0).clip(lower=1) / n
+        shares = (shares * (aim / exposure) ** gain).clip(upper=1)
+    if exposure.max() > limit:
+        raise ValueError(message)
+    return shares
+
+
+def _bank(fit: IRTFit | pd.DataFrame, model: str) -> tuple[ModelTables, float, float]:
+    """Return the response functions of a bank, and mean and sd of ability."""
+    if isinstance(fit, pd.DataFrame):
+        return ModelTables.of_items(fit, model), 0.0, 1.0
+    return ModelTables.from_fit(fit), fit.ability_mean, fit.ability_sd
+
+
+class _Recorded:
+    """Persons whose responses are known: category numbers, persons x items; NaN: none."""
+
+    def __init__(self, responses: pd.DataFrame, tables: ModelTables) -> None:
+        unknown = responses.columns.symmetric_difference(tables.items)
+        if len(unknown):
+            raise FrameError(
+                f"items and responses differ in {format_names(unknown)}; pass the same items to "
+                "both"
+            )
+        self.persons, self.given = responses.index, tables.response_array(responses)
+        self.available = ~np.isnan(self.given)
+
+    def answers(self, row: Array, item: Array) -> Array:
+        """Return the response of each of some persons to an item."""
+        return self.given[row, item]
+
+
+class _Living:
+    """Persons who are asked; each answer is written to a file at once, if one is given."""
+
+    def __init__(
+        self, ask: Mapping[Any, Callable[[Any], float]], tables: ModelTables, file: Path | None
+    ) -> None:
+        self.persons, self.ask, self.file = pd.Index(list(ask), name="person"), ask, file
+        self.items, self.levels = tables.items, tables.levels
+        self.available = np.ones((len(ask), len(tables.items)), dtype=bool)
+        self.kept: dict[str, dict[str, float | None]] = {}
+        if file is not None and file.exists():
+            self.kept = json.loads(file.read_text(encoding="utf-8"))
+            strange = {item for given in self.kept.values() for item in given}
+            strange -= set(map(str, tables.items))
+            if strange:
+                raise FrameError(
+                    f"{file} holds answers to {format_names(sorted(strange))}, which this bank has "
+                    "not; name another file"
+                )
+
+    def answers(self, row: Array, item: Array) -> Array:
+        """Return the response of each of some persons to an item, as category numbers."""
+        pairs = zip(self.persons[row], self.items[item], strict=True)
+        return np.array([self.answer(person, name) for person, name in pairs])
+
+    def answer(self, person: Any, item: Any) -> float:
+        """Return the kept answer, or ask."""
+        kept = self.kept.setdefault(str(person), {})
+        if str(item) not in kept:
+            given = self.ask[person](item)
+            kept[str(item)] = None if pd.isna(given) else float(given)
+            if self.file is not None:
+                with data.atomic_write(self.file) as part:
+                    part.write_text(json.dumps(self.kept), encoding="utf-8")
+        value = kept[str(item)]
+        if value is None:
+            return np.nan
+        levels = [0, 1] if self.levels is None else list(self.levels[item])
+        if value not in levels:
+            raise FrameError(
+                f"{person!r} answered {value:g} to item {item!r}, which is none of {levels}"
+            )
+        return float(levels.index(value))
+
+
+def ability_grid(functions: ResponseFunction, means: Array, sds: Array) -> Array:
+    """Return abilities over all priors: at most 0.1 of the smallest sd apart, and half the width
+    1 / a of the steepest curve."""
+    low, high = (means - LIMIT * sds).min(), (means + LIMIT * sds).max()
+    steepest = float(functions.values[0].abs().max())
+    n_steps = (high - low) / min(0.1 * sds.min(), 0.5 / steepest)
+    return np.linspace(low, high, int(np.clip(n_steps + 1e-6, 1, MOST_NODES - 1)) + 1)
 
 
 def content_areas(bank: pd.Index, content: pd.Series | None) -> np.ndarray:

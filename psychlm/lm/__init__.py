@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     )
     from psychlm.lm.choices import (
         Evaluation,
+        ItemTaker,
         choice_logprobs,
         confidences,
         evaluate,
@@ -55,7 +56,7 @@ _NAMES = {
     "_minimal_pairs": "MinimalPairs minimal_pairs read_blimp",
     "_surprisal": "surprisal surprisals",
     "choice_model": "ChoiceModel bundled_encoder load_choice_model wrap_choice_model",
-    "choices": "Evaluation choice_logprobs confidences evaluate grade predictions",
+    "choices": "Evaluation ItemTaker choice_logprobs confidences evaluate grade predictions",
     "finetune": "FineTuned fine_tune",
     "prompts": "Prompt",
     "tokens": "words_of",

@@ -61,6 +61,15 @@ def read_blimp(source: str | Path) -> pd.DataFrame:
     ------
     FrameError
         If there is no file, or a record lacks a sentence.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     file = Path(folder) / "agreement.jsonl"
+    ...     _ = file.write_text('{"sentence_good": "Cats sleep.", "sentence_bad": "Cats sleeps."}')
+    ...     read_blimp(file)[["good", "phenomenon"]].values.tolist()
+    [['Cats sleep.', 'agreement']]
     """
     path = Path(source)
     files = sorted(path.glob("*.jsonl")) if path.is_dir() else [path]

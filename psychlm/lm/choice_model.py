@@ -87,6 +87,11 @@ def load_choice_model(
     ------
     ModelError
         If the model cannot be opened, has no head for the task, or its labels have no meaning.
+
+    Examples
+    --------
+    >>> load_choice_model("default", device="cpu").kind
+    'causal'
     """
     if task is not None and task not in get_args(Task):
         raise ModelError(f"task {task!r} is unknown; choose one of {list(get_args(Task))}")
@@ -139,6 +144,12 @@ def wrap_choice_model(
     ModelError
         If a classifier's labels have no meaning, are not as many as its outputs, or the network is
         a regression.
+
+    Examples
+    --------
+    >>> opened = load_choice_model("default", device="cpu")
+    >>> wrap_choice_model(opened.network, opened.tokenizer, name="mine").name
+    'mine'
     """
     config, task = network.config, task_of_model(network.config, type(network).__name__)
     if task == "language-model":
@@ -180,6 +191,10 @@ def bundled_encoder() -> Path:
     ------
     ModelError
         If the package that holds the weights is not installed.
+
+    Examples
+    --------
+    >>> bundled_encoder()  # doctest: +SKIP
     """
     spec = find_spec(BUNDLED_PACKAGE)  # not imported: importing the package opens a model
     for parent in (spec.submodule_search_locations or []) if spec else []:

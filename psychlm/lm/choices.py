@@ -495,3 +495,48 @@ def evaluate(items: pd.DataFrame, models: Any, **options: Any) -> Evaluation:
     return Evaluation(
         pd.concat(logprobs, names=["person"]), choices, check_responses(responses), described
     )
+
+
+class ItemTaker:
+    """A language model that answers one item at a time, for :func:`psychlm.irt.adaptive_test`.
+
+    Parameters
+    ----------
+    items : DataFrame
+        An items frame; ``item_id`` are the names of the items in the bank.
+    model : LanguageModel, ChoiceModel, str or Path
+    **options
+        ``normalise``, ``prompt``, ``bos``, ``device``, ``batch_tokens`` and ``cache`` of
+        :func:`choice_logprobs`.
+
+    Attributes
+    ----------
+    n_scored : int
+        Choices scored so far, by one forward pass each unless the score is in the cache (two with
+        ``normalise="unconditional"``; choices of one token share a pass).
+
+    Examples
+    --------
+    >>> items = pd.DataFrame({"item_id": ["q1"], "prompt": ["The old man"], "answer": [0]})
+    >>> items["choices"] = [[" sat down.", " of of of."]]
+    >>> taker = ItemTaker(items, "default", cache=False)
+    >>> taker("q1") in (0, 1), taker.n_scored
+    (True, 2)
+    """
+
+    def __init__(self, items: pd.DataFrame, model: Any, **options: Any) -> None:
+        from psychlm.lm.choice_model import load_choice_model
+
+        if isinstance(model, (str, Path)):
+            model = load_choice_model(model, options.pop("device", "auto"))
+        self.items = check_items(items).set_index("item_id", drop=False)
+        self.model, self.options, self.n_scored = model, options, 0
+
+    def __call__(self, item: Any) -> float:
+        """Return 1 if the model's answer to an item is right, else 0; NaN if it has no text."""
+        if item not in self.items.index:
+            return float("nan")
+        one = self.items.loc[[item]].reset_index(drop=True)
+        scores = choice_logprobs(one, self.model, **self.options)
+        self.n_scored += scores.shape[1]
+        return float(grade(one, scores).iloc[0])

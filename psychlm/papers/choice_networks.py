@@ -319,8 +319,8 @@ class BiLSTM(nn.Module):
         """Return states (rows, T, 2h) of vectors (rows, T, d), zero where there is no token."""
         # Reverse each row within its own length, so that the padding stays behind it.
         length = mask.sum(dim=1, keepdim=True)
-        place = torch.arange(mask.shape[1], device=mask.device)
-        mirror = torch.where(place < length, length - 1 - place, place)[..., None]
+        position = torch.arange(mask.shape[1], device=mask.device)
+        mirror = torch.where(position < length, length - 1 - position, position)[..., None]
         back = self.backward(torch.take_along_dim(vectors, mirror, dim=1))[0]
         back = torch.take_along_dim(back, mirror, dim=1)
         return torch.cat([self.onward(vectors)[0], back], dim=2) * mask[..., None]
@@ -421,20 +421,18 @@ class PartialInputNetwork(nn.Module):
             others = inputs.present[:, None, :] & ~itself
             scores = (pairs * others).sum(dim=2) / others.sum(dim=2).clamp(min=1)
         else:
-            asked = self.reading(self.drop(self.embedding(inputs.question)), q_mask)
+            question = self.reading(self.drop(self.embedding(inputs.question)), q_mask)
             if self.kind == "question-to-choice":
-                r_q = masked_max(asked, q_mask)[:, None].expand(-1, most, -1)
+                r_q = masked_max(question, q_mask)[:, None].expand(-1, most, -1)
                 scores = self.score(r_q, r_c)
             else:
                 # ESIM: alignment, difference and product, a second LSTM, mean and maximum (sections
                 # 3.2, 3.3).
-                asked, q_mask = (x.repeat_interleave(most, dim=0) for x in (asked, q_mask))
-                aligned = soft_alignment(asked, states, q_mask, c_mask)
+                question, q_mask = (x.repeat_interleave(most, dim=0) for x in (question, q_mask))
+                aligned = soft_alignment(question, states, q_mask, c_mask)
                 parts = []
-                for own, other, mask in zip(
-                    (asked, states), aligned, (q_mask, c_mask), strict=True
-                ):
-                    compared = torch.cat([own, other, own - other, own * other], dim=2)
+                for a, b, mask in zip((question, states), aligned, (q_mask, c_mask), strict=True):
+                    compared = torch.cat([a, b, a - b, a * b], dim=2)
                     composed = self.composition(self.drop(self.projection(compared)), mask)
                     parts += [masked_mean(composed, mask), masked_max(composed, mask)]
                 scores = self.score(torch.cat(parts, dim=1)).reshape(n, most)

@@ -493,9 +493,9 @@ def _fill_up(
         )
         both["text"] = both["entry"].map(pool["definition"])
         # Draw again what repeats a choice, or is a sense of the word itself.
-        own = both["entry"].map(pool["cluster"]).eq(both["gold"].map(golds["cluster"]))
+        same_word = both["entry"].map(pool["cluster"]).eq(both["gold"].map(golds["cluster"]))
         is_answer = both["text"].eq(both["gold"].map(golds["definition"]))
-        clash = both.duplicated(["gold", "text"]) | is_answer | own
+        clash = both.duplicated(["gold", "text"]) | is_answer | same_word
         redraw = clash.to_numpy()[len(senses) :]
         if not redraw.any():
             return both

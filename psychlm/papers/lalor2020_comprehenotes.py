@@ -268,15 +268,15 @@ def slope_profile(
     log_p = Logistic.of_table(others).log_probability(torch.tensor(theta)).numpy()
     at_nodes = (x == 1).astype(float) @ log_p[:, 1] + (x == 0).astype(float) @ log_p[:, 0]
     posterior = softmax(at_nodes - theta**2 / 2, axis=1)  # given the other items
-    own = responses[item].to_numpy(float)
+    answers = responses[item].to_numpy(float)
     best = {}
     for slope in slopes:
         # Difficulties so close together that even the steepest curve is not skipped over.
         difficulty = items.loc[item, "b"] + np.linspace(-0.5, 0.5, 101)
         curves = pd.DataFrame({"a": slope, "b": difficulty, "c": items.loc[item, "c"]})
         correct = posterior @ irt.curves.probability(theta, curves)  # (n_persons, n_difficulties)
-        likelihood = np.where((own == 1)[:, None], correct, 1 - correct)
-        best[slope] = np.log(likelihood[~np.isnan(own)]).sum(axis=0).max()
+        likelihood = np.where((answers == 1)[:, None], correct, 1 - correct)
+        best[slope] = np.log(likelihood[~np.isnan(answers)]).sum(axis=0).max()
     return pd.Series(best, name="loglik").rename_axis("slope")
 
 

@@ -67,8 +67,8 @@ def text_task(kind: str, parts: Sequence[pd.DataFrame], n_train: int, features: 
         inputs = features[items["row"].to_numpy(copy=True)]
     else:
         columns = ["prompt", "hypothesis"] if kind.startswith("nli-") else ["prompt"]
-        known = crowds.encode_texts(*(parts[0][column] for column in columns)).vocabulary
-        inputs = crowds.encode_texts(*(items[c] for c in columns), vocabulary=known)
+        vocabulary = crowds.encode_texts(*(parts[0][column] for column in columns)).vocabulary
+        inputs = crowds.encode_texts(*(items[c] for c in columns), vocabulary=vocabulary)
     return _task(kind, inputs, items, [len(part) for part in parts])
 
 
@@ -87,12 +87,12 @@ def snli_parts(
     Premises of the pairs that people saw are in none; 70 premises are for development, 210 for the
     test.
     """
-    asked = pool["item_id"].isin(people_saw)
-    unseen = pool[~pool["premise"].isin(pool.loc[asked, "premise"])]
+    seen = pool["item_id"].isin(people_saw)
+    unseen = pool[~pool["premise"].isin(pool.loc[seen, "premise"])]
     premises = unseen["premise"].unique()
     order = dict(zip(premises, rng.permutation(len(premises)), strict=True))
-    place = unseen["premise"].map(order)
-    return [unseen[place >= 280], unseen[place < 70], unseen[place.between(70, 279)]]
+    rank = unseen["premise"].map(order)
+    return [unseen[rank >= 280], unseen[rank < 70], unseen[rank.between(70, 279)]]
 
 
 def image_task(kind: str, name: str, n_train: int) -> tuple[Task, NDArray[np.float64]]:
@@ -192,8 +192,8 @@ def select_by_difficulty(
         return size < threshold if low_first else size > threshold
     if not 0 <= fraction <= 1:  # type: ignore[operator]
         raise ValueError(f"the fraction to keep is between 0 and 1, and is {fraction}")
-    known = np.flatnonzero(np.isfinite(size))
-    order = known[np.argsort(size[known] if low_first else -size[known], kind="stable")]
+    finite = np.flatnonzero(np.isfinite(size))
+    order = finite[np.argsort(size[finite] if low_first else -size[finite], kind="stable")]
     kept = np.zeros(len(size), dtype=bool)
-    kept[order[: round(float(fraction) * len(known))]] = True  # type: ignore[arg-type]
+    kept[order[: round(float(fraction) * len(finite))]] = True  # type: ignore[arg-type]
     return kept

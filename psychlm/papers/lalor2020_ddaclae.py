@@ -87,18 +87,18 @@ class Curriculum:
                     f"{len(table)} difficulties for {len(gold)} examples; pass answers as a Series "
                     "that names the examples, so that difficulties are matched by name"
                 )
-        known = table[[name for name in ("a", "b", "c") if name in table]].astype(float)
-        missing = known.index[~np.isfinite(known).all(axis=1)]
+        parameters = table[[name for name in ("a", "b", "c") if name in table]].astype(float)
+        missing = parameters.index[~np.isfinite(parameters).all(axis=1)]
         if len(missing):
             raise FrameError(
                 f"{len(missing)} of {len(gold)} examples {format_names(missing)} have no "
                 "difficulty, or an infinite one (the crowd answered them alike); leave them out, "
                 "or fit with a prior"
             )
-        self.items, self.answers = known, gold
+        self.items, self.answers = parameters, gold
         # Rank examples by difficulty (ties by position), within their class if balanced.
         group = gold if balanced else np.zeros(len(gold), dtype=int)
-        self.rank = known["b"].groupby(group).rank(method="first").to_numpy()
+        self.rank = parameters["b"].groupby(group).rank(method="first").to_numpy()
         self.class_share = (np.bincount(group) / len(group))[group]
         self._record: list[pd.DataFrame] = []
 
@@ -274,8 +274,10 @@ def together(curricula: Sequence[Curriculum], which: np.ndarray) -> EpochCallbac
         for i, curriculum in enumerate(curricula):
             rows = np.flatnonzero(which[state.members] == i)
             if len(rows):
-                own = CrowdState(state.members[rows], partial(log_probabilities.__getitem__, rows))
-                examples[rows] = curriculum.epoch_callback(epoch, own).examples
+                members = CrowdState(
+                    state.members[rows], partial(log_probabilities.__getitem__, rows)
+                )
+                examples[rows] = curriculum.epoch_callback(epoch, members).examples
         return EpochPlan(examples=examples)
 
     return epoch_callback

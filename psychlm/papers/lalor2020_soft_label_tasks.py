@@ -84,8 +84,8 @@ def annotated_nli(
     """Return SNLI's stored pairs, five annotators each; pairs of one premise are in one part."""
     pool = items[items["part"] != "diagnostic"]
     premises = pool["premise"].unique()
-    place = pd.Series(rng.permutation(len(premises)), index=premises)[pool["premise"]].to_numpy()
-    pool = pool.iloc[np.argsort(place, kind="stable")].reset_index(drop=True)
+    rank = pd.Series(rng.permutation(len(premises)), index=premises)[pool["premise"]].to_numpy()
+    pool = pool.iloc[np.argsort(rank, kind="stable")].reset_index(drop=True)
     counts = pool[item_banks.NLI_LABELS]
     soft = counts.iloc[n_train : n_train + n_soft]
     sizes = (n_train, n_soft, int(soft.to_numpy().sum()), len(pool) // 8)

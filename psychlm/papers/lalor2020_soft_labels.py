@@ -44,14 +44,14 @@ def label_counts(labels: pd.DataFrame, classes: Sequence | None = None) -> pd.Da
     """
     given = pd.unique(labels.to_numpy().ravel())
     given = [label for label in given if not pd.isna(label)]
-    known = sorted(given) if classes is None else list(classes)
-    unknown = [label for label in given if label not in known]
+    names = sorted(given) if classes is None else list(classes)
+    unknown = [label for label in given if label not in names]
     if unknown:
         raise FrameError(
-            f"labels {format_names(unknown)} are none of the classes {known}; name all classes, or "
+            f"labels {format_names(unknown)} are none of the classes {names}; name all classes, or "
             "correct the labels"
         )
-    counts = pd.DataFrame({label: (labels == label).sum() for label in known})
+    counts = pd.DataFrame({label: (labels == label).sum() for label in names})
     return counts.rename_axis(index="item", columns="label")
 
 

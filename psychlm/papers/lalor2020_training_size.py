@@ -65,9 +65,9 @@ def whole_snli(archive: str | Path) -> Parts:
     train, dev, test = (item_banks.nli(name) for name in names)
     b = {group: _difficulty_by_label(corpora.lalor2016(group)) for group in (4, 5)}
     by_pair = pd.concat(b, names=["agree", "item_id"]).rename("difficulty").reset_index()
-    asked = pd.concat([train, dev, test]).merge(by_pair, on="item_id")
-    train, dev = (part[~part["item_id"].isin(asked["item_id"])] for part in (train, dev))
-    return train, dev, asked
+    judged = pd.concat([train, dev, test]).merge(by_pair, on="item_id")
+    train, dev = (part[~part["item_id"].isin(judged["item_id"])] for part in (train, dev))
+    return train, dev, judged
 
 
 def whole_sst(dictionary: str | Path) -> Parts:

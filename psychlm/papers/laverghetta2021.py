@@ -61,8 +61,8 @@ def screen(
     repeated = pd.Series(False, index=score.index)
     if persons is not None:
         in_time = persons.sort_values("submitted", kind="stable")[["worker", "address"]]
-        known = in_time.notna() & (in_time != "")
-        again = in_time.apply(pd.Series.duplicated) & known
+        filled_in = in_time.notna() & (in_time != "")
+        again = in_time.apply(pd.Series.duplicated) & filled_in
         repeated = again.any(axis=1).reindex(score.index)
 
     between = (score >= REJECT_BELOW) & (score <= ACCEPT_ABOVE)

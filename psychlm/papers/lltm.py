@@ -117,26 +117,28 @@ def lltm(
     x = features.to_numpy()
     coded = encode_responses(checked)
     # Without random effects, difficulties are in the span of the features.
-    found = fit_difficulties(coded, x, [], np.zeros(len(b), int), MAX_ITERATIONS)
-    if not (found.converged and rasch.converged):
-        message = f"no convergence in {found.n_iterations} steps; the tests of this fit are invalid"
+    fitted = fit_difficulties(coded, x, [], np.zeros(len(b), int), MAX_ITERATIONS)
+    if not (fitted.converged and rasch.converged):
+        message = (
+            f"no convergence in {fitted.n_iterations} steps; the tests of this fit are invalid"
+        )
         warnings.warn(message, IRTWarning, stacklevel=2)
     # The explained share, and its interval from resamples of persons and items.
     share = explained_variance(b, se**2, x)
     draws, n_constant = _resample(checked.to_numpy(), x, rasch, n_boot, np.random.default_rng(rng))
-    eta, se_eta = found.eta, _standard_errors(coded, x, found)
+    eta, se_eta = fitted.eta, _standard_errors(coded, x, fitted)
     beta, se_beta, residual_variance = random_effects(b, se**2, x)
     explained = x @ eta
-    df, chi2 = len(b) - x.shape[1], max(2 * (rasch.loglik - found.loglik), 0.0)
+    df, chi2 = len(b) - x.shape[1], max(2 * (rasch.loglik - fitted.loglik), 0.0)
     columns = {"b": b, "se_b": se, "b_explained": explained, "residual": b - explained}
     return LLTMFit(
         coefficients=wald_table(eta, se_eta, features.columns),
         two_step=wald_table(beta, se_beta, features.columns),
         items=pd.DataFrame(columns, index=rasch.items.index),
-        loglik=found.loglik,
+        loglik=fitted.loglik,
         n_parameters=x.shape[1] + 1,
         n_persons=len(checked),
-        ability_sd=float(found.ability_sd[0]),
+        ability_sd=float(fitted.ability_sd[0]),
         residual_sd=math.sqrt(residual_variance),
         chi2=chi2,
         df=df,
@@ -144,8 +146,8 @@ def lltm(
         r2_difficulty=_interval(share, draws, level),
         n_constant=n_constant,
         rasch=rasch,
-        converged=found.converged and rasch.converged,
-        n_iterations=found.n_iterations,
+        converged=fitted.converged and rasch.converged,
+        n_iterations=fitted.n_iterations,
     )
 
 
@@ -230,11 +232,11 @@ def _resample(
         features = x[columns]
         if len(columns) <= x.shape[1] or np.linalg.matrix_rank(features) < x.shape[1]:
             continue
-        known = rasch.items.iloc[columns]
+        estimates = rasch.items.iloc[columns]
         # Resampled difficulties vary about the estimates as those do about the truth: the error
         # variance doubles.
-        b = _rasch_difficulties(drawn[:, columns], rasch.ability_sd, known["b"].to_numpy())
-        variance = 2 * known["se_b"].to_numpy() ** 2
+        b = _rasch_difficulties(drawn[:, columns], rasch.ability_sd, estimates["b"].to_numpy())
+        variance = 2 * estimates["se_b"].to_numpy() ** 2
         draws[number] = explained_variance(b, variance, features)
     return draws, n_lost / n_boot if n_boot else math.nan
 

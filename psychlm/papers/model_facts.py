@@ -175,12 +175,12 @@ def choice_scores(
     columns["n_chars"] = ordered(lengths).astype(np.int16)
     table = pd.DataFrame(columns).rename_axis(["item_id", "choice"]).reset_index()
     # the right choice's place in the source's order
-    place = (
+    position = (
         [row[k] for row, k in zip(asked["order"], asked["answer"], strict=True)]
         if "order" in asked
         else asked["answer"]
     )
-    answers = pd.Series(np.asarray(place), index=source["source_item_id"])
+    answers = pd.Series(np.asarray(position), index=source["source_item_id"])
     table["right"] = table["choice"].to_numpy() == answers.loc[table["item_id"]].to_numpy()
     return table, described
 
@@ -323,10 +323,10 @@ def shapes(stored: pd.DataFrame) -> pd.DataFrame:
             "item_id": list(rows.groups),
             "prompt": "",
             "choices": [
-                [("a" * n)[1:] + ascii_letters[place] for place, n in enumerate(own)]
-                for own in rows["n_chars"].agg(list)
+                [("a" * n)[1:] + ascii_letters[position] for position, n in enumerate(values)]
+                for values in rows["n_chars"].agg(list)
             ],
-            "answer": [int(np.argmax(own)) for own in rows["right"].agg(list)],
+            "answer": [int(np.argmax(values)) for values in rows["right"].agg(list)],
         }
     )
 
@@ -338,10 +338,10 @@ def as_presented(in_order: pd.DataFrame, perturbed: pd.DataFrame) -> pd.DataFram
     for item, source, order in zip(
         perturbed["item_id"], perturbed["source_item_id"], perturbed["order"], strict=True
     ):
-        own = in_order.loc[source].dropna().to_numpy()
-        n_source = len(own) - sum(place < 0 for place in order)
-        place = [k if k >= 0 else n_source - k - 1 for k in order]
-        rows[item] = np.pad(own[place], (0, n_own - len(place)), constant_values=np.nan)
+        values = in_order.loc[source].dropna().to_numpy()
+        n_source = len(values) - sum(position < 0 for position in order)
+        position = [k if k >= 0 else n_source - k - 1 for k in order]
+        rows[item] = np.pad(values[position], (0, n_own - len(position)), constant_values=np.nan)
     return pd.DataFrame.from_dict(rows, orient="index").rename_axis(index="item", columns="choice")
 
 
@@ -464,9 +464,9 @@ def anticipation(model: str, temperatures: Sequence[float] = TEMPERATURES) -> pd
 
     The values of :data:`MODELS` at :data:`TEMPERATURES` are stored; all others are computed.
     """
-    asked = {"temperatures": [float(t) for t in temperatures]}
+    parameters = {"temperatures": [float(t) for t in temperatures]}
     try:
-        table = data.facts("models/anticipation_ucl2023", **asked) if model in MODELS else None
+        table = data.facts("models/anticipation_ucl2023", **parameters) if model in MODELS else None
     except data.OtherParametersError:
         table = None
     if table is None:

@@ -128,7 +128,7 @@ def gather(
             f"n_concepts={n_concepts} leaves {list(sizes.index[empty])} without questions in one "
             f"of {list(sizes.columns)}; ask for more concepts"
         )
-    return Gathered(items, sets["biased"], {name: own.attrs for name, own in sets.items()})
+    return Gathered(items, sets["biased"], {name: table.attrs for name, table in sets.items()})
 
 
 def science(n: int, *, seed: int) -> pd.DataFrame:

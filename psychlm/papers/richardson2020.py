@@ -215,9 +215,9 @@ def vector_similarity(items: pd.DataFrame, lexicon: Lexicon | None) -> pd.DataFr
     encoded = lexicon.encode(list(distinct))
     means = np.stack([(words if len(words) else zero).mean(axis=0) for words in encoded])
     means /= np.maximum(np.linalg.norm(means, axis=1, keepdims=True), np.finfo(np.float32).tiny)
-    asked, offered = means[np.repeat(number[: len(items)], counts)], means[number[len(items) :]]
+    q, c = means[np.repeat(number[: len(items)], counts)], means[number[len(items) :]]
     cosines = np.full((len(items), counts.max()), np.nan)
-    cosines[np.arange(counts.max()) < counts[:, None]] = (asked * offered).sum(axis=1)
+    cosines[np.arange(counts.max()) < counts[:, None]] = (q * c).sum(axis=1)
     index = pd.Index(items["item_id"], name="item")
     return pd.DataFrame(cosines, index=index).rename_axis(columns="choice")
 
@@ -573,17 +573,17 @@ def check_questions(builder: Builder, questions: pd.DataFrame) -> pd.DataFrame:
     wrong_key = (hops != questions["hops"].to_numpy()) | (~(up | down) & (concept != key))
     # the distractors of all questions in one array
     row = np.repeat(np.arange(len(questions)), questions["distractor_concepts"].map(len))
-    asked = concept[row]
+    concept_of_row = concept[row]
     distractor = number[np.concatenate(questions["distractor_concepts"].to_numpy())].to_numpy()
-    above = graph.isa_or_instance.contain(asked, distractor)
-    below = graph.isa_or_instance.contain(distractor, asked)
-    right = (asked == distractor) | np.select([up[row], down[row]], [above, below], False)
+    above = graph.isa_or_instance.contain(concept_of_row, distractor)
+    below = graph.isa_or_instance.contain(distractor, concept_of_row)
+    right = (concept_of_row == distractor) | np.select([up[row], down[row]], [above, below], False)
     kind = np.concatenate(questions["distractor_types"].to_numpy())
     distances = {
-        "hypernym": graph.hops(asked, distractor),
-        "hyponym": graph.hops(distractor, asked),
+        "hypernym": graph.hops(concept_of_row, distractor),
+        "hyponym": graph.hops(distractor, concept_of_row),
     }
-    distances["sister"] = graph.sister_distance(asked, distractor)
+    distances["sister"] = graph.sister_distance(concept_of_row, distractor)
     distance = np.select([kind == name for name in distances], list(distances.values()), 0)
     misplaced = distance != np.concatenate(questions["distractor_distances"].to_numpy())
     flawed = np.bincount(row, right | misplaced, len(questions)) > 0
@@ -593,7 +593,7 @@ def check_questions(builder: Builder, questions: pd.DataFrame) -> pd.DataFrame:
 
 def a_parent(builder: Builder, concepts: Iterable[str]) -> list[str]:
     """Return the first parent of each concept, by name."""
-    number = {name: place for place, name in enumerate(builder.names)}
+    number = {name: position for position, name in enumerate(builder.names)}
     parents = builder.graph.parents
     return [builder.names[parents.row(number[name])[0]] for name in concepts]
 

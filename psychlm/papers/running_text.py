@@ -229,13 +229,13 @@ def mark_overlap(
     for words in map(bare_words, sentences):
         size = min(len(words), OVERLAP_WORDS)
         if size > 3:
-            own = zip(*(words[i:] for i in range(size)), strict=False)
-            runs.setdefault(size, set()).update(own)
+            runs_of_sentence = zip(*(words[i:] for i in range(size)), strict=False)
+            runs.setdefault(size, set()).update(runs_of_sentence)
     for source, paragraph in texts:
         words = bare_words(paragraph)
         clean = all(
-            known.isdisjoint(zip(*(words[i:] for i in range(size)), strict=False))
-            for size, known in runs.items()
+            runs_of_size.isdisjoint(zip(*(words[i:] for i in range(size)), strict=False))
+            for size, runs_of_size in runs.items()
         )
         yield source, paragraph, clean
 
@@ -284,10 +284,10 @@ def read(names: Sequence[str], n_words: int, *, seed: int) -> dict[str, WordCorp
         "Penn Treebank": ("lm/ptb/ptb.valid", "lm/ptb/ptb.test", ptb),
         "WikiText-2": ("lm/wikitext-2/valid", "lm/wikitext-2/test", split_clitics),
     }
-    known = ["novels", "all texts", *benchmarks]
-    strange = sorted(set(names) - set(known))
+    available = ["novels", "all texts", *benchmarks]
+    strange = sorted(set(names) - set(available))
     if strange:
-        raise ValueError(f"no corpus is named {strange}; there are {known}")
+        raise ValueError(f"no corpus is named {strange}; there are {available}")
     corpora = {}
     for name in names:
         if name not in benchmarks:
@@ -390,9 +390,9 @@ def _close_vocabulary(
 ) -> tuple[Sentences, Sentences, Sentences]:
     """Write ``<unk>`` for what the training part does not hold ``min_count`` times."""
     counted = Counter(token for sentence in train for token in sentence)
-    known = {token for token, count in counted.items() if count >= min_count}
+    kept = {token for token, count in counted.items() if count >= min_count}
     closed = [
-        [[token if token in known else UNKNOWN for token in sentence] for sentence in part]
+        [[token if token in kept else UNKNOWN for token in sentence] for sentence in part]
         for part in (train, validation, test)
     ]
     return closed[0], closed[1], closed[2]

@@ -289,9 +289,9 @@ def bias_decomposition(
             raise frames.FrameError("items have no scores; score the perturbed items themselves")
         rows = choice_features(items)
         source = items["source_item_id"].repeat(items["choices"].map(len)).to_numpy()
-        place = items["order"].explode().to_numpy(int)
+        position = items["order"].explode().to_numpy(int)
         score = values[~np.isnan(values)]
-        parts.append(rows.assign(source=source, choice=place, presentation=number, score=score))
+        parts.append(rows.assign(source=source, choice=position, presentation=number, score=score))
     long = pd.concat(parts).sort_values(["source", "choice", "presentation"], kind="stable")
     each = long.groupby(["source", "choice"])
     if (each.size() != k).any() or (each["text"].nunique() != 1).any():
@@ -383,7 +383,7 @@ def choice_paralysis(
         If the items differ, or an item has no more choices after than before.
     """
     before = check_scores(before)
-    n, place = n_choices(before), answer_places(answers, before)
+    n, answer = n_choices(before), answer_places(answers, before)
     item = np.arange(len(n))
     rows = {}
     for number, scores in after.items():
@@ -397,7 +397,7 @@ def choice_paralysis(
             names = frames.format_names(before.index[m < 1])
             raise frames.FrameError(f"items {names} have no more choices after than before")
         mine = scores.where(np.arange(scores.shape[1]) < n[:, None])
-        c, d, r = (confidences(frame).to_numpy()[item, place] for frame in (before, scores, mine))
+        c, d, r = (confidences(frame).to_numpy()[item, answer] for frame in (before, scores, mine))
         parts = {
             "drop": pd.Series(c - d),
             "own": pd.Series(c - r),

@@ -111,8 +111,8 @@ class WordNetwork(nn.Module):
             block = nn.TransformerEncoderLayer(size, heads, size, dropout, batch_first=True)
             self.body = nn.TransformerEncoder(block, layers, enable_nested_tensor=False)
             # sines and cosines of the positions (Vaswani et al. 2017, section 3.5)
-            place = torch.arange(architecture.span, dtype=torch.float32)[:, None]
-            angle = place * torch.exp(torch.arange(0, size, 2) * (-math.log(10_000.0) / size))
+            position = torch.arange(architecture.span, dtype=torch.float32)[:, None]
+            angle = position * torch.exp(torch.arange(0, size, 2) * (-math.log(10_000.0) / size))
             positions = torch.stack([angle.sin(), angle.cos()], dim=-1).flatten(1)
             self.register_buffer("positions", positions, persistent=False)
         self.decoder = nn.Linear(size, n_words)
@@ -176,8 +176,8 @@ class WordModel:
         for places, new, goes_on in (
             _side_by_side(first, last) if is_lstm else _windows(first, last, span)
         ):
-            known = state if goes_on else None
-            logits, state = self.network(numbers[torch.from_numpy(places)], known)
+            state_before = state if goes_on else None
+            logits, state = self.network(numbers[torch.from_numpy(places)], state_before)
             target = numbers[torch.from_numpy(places + 1)]
             nats = nn.functional.cross_entropy(logits.mT, target, reduction="none").cpu().numpy()
             bits[places[new] + 1] = nats[new] / math.log(2)
@@ -214,7 +214,7 @@ def _windows(first: np.ndarray, last: np.ndarray, span: int) -> Iterator[Batch]:
         np.arange(a, max(b - span + stride, a + 1), stride)
         for a, b in zip(first, last, strict=True)
     ]
-    sizes = [len(own) for own in starts]
+    sizes = [len(of_text) for of_text in starts]
     begin, end = np.concatenate(starts)[:, None], np.repeat(last, sizes)[:, None]
     opening = begin == np.repeat(first, sizes)[:, None]
     steps = np.arange(min(span, int((last - first).max())))
@@ -492,9 +492,9 @@ def networks(
     settings = replace(training, rate=FIRST_RATE[family])
     kind: Literal["lstm", "transformer"] = "lstm" if family == "LSTM" else "transformer"
     for size in sorted(sizes):
-        own = None if folder is None else Path(folder) / f"{corpus.name}.{family}.{size}"
+        path = None if folder is None else Path(folder) / f"{corpus.name}.{family}.{size}"
         shape = Architecture(kind, size)
-        done = train(text, validation, vocabulary, shape, settings, folder=own, device=device)
+        done = train(text, validation, vocabulary, shape, settings, folder=path, device=device)
         reached = perplexity(done.model, test)
         yield CorpusModel(family, size, corpus, done.model, reached, done.history)
 

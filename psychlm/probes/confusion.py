@@ -74,8 +74,8 @@ class ItemArrays:
         )
         size = items["choices"].map(len).to_numpy(np.intp)
         start = np.cumsum(size) - size
-        place = np.arange(size.max())
-        self.own = np.where(place < size[:, None], start[:, None] + place, -1)
+        position = np.arange(size.max())
+        self.own = np.where(position < size[:, None], start[:, None] + position, -1)
         self.codes = np.where(self.own < 0, -1, self.code[self.own])
         self.answer = items["answer"].to_numpy(np.intp)
         # Pairs of prompt and text that some item calls right, as sorted keys.
@@ -135,9 +135,9 @@ class ItemArrays:
         """Draw for every item one with another prompt, to which none of its choices is right."""
 
         def allowed(rows: Ints, donors: Ints) -> Bools:
-            own = self.codes[rows]
-            prompts = np.broadcast_to(self.prompt[donors][:, None], own.shape)
-            answered = self.is_right(prompts, own) & (own >= 0)
+            choices = self.codes[rows]
+            prompts = np.broadcast_to(self.prompt[donors][:, None], choices.shape)
+            answered = self.is_right(prompts, choices) & (choices >= 0)
             return (self.prompt[rows] != self.prompt[donors]) & ~answered.any(axis=1)
 
         rng, everyone = np.random.default_rng([seed, 0]), np.arange(len(self.items))
@@ -175,6 +175,12 @@ def drop_unfit(items: pd.DataFrame) -> tuple[pd.DataFrame, pd.Series]:
     ------
     FrameError
         If the frame breaks the items contract.
+
+    Examples
+    --------
+    >>> items = pd.DataFrame({"item_id": ["a"], "prompt": ["2 + 2?"], "answer": [0]})
+    >>> drop_unfit(items.assign(choices=[["4", "4 "]]))[1].to_dict()
+    {'a': 'duplicate choices'}
     """
     reasons = ItemArrays(items).unfit()
     reasons.index = pd.Index(items["item_id"].iloc[reasons.index], name="item_id")
@@ -311,6 +317,12 @@ def in_source_order(scores: pd.DataFrame, perturbed: pd.DataFrame) -> pd.DataFra
     ------
     FrameError
         If an item has no scores.
+
+    Examples
+    --------
+    >>> perturbed = pd.DataFrame({"item_id": ["a|x"], "source_item_id": ["a"], "order": [[1, 0]]})
+    >>> in_source_order(pd.DataFrame([[-2.0, -1.0]], index=["a|x"]), perturbed).loc["a"].tolist()
+    [-1.0, -2.0]
     """
     missing = perturbed["item_id"][~perturbed["item_id"].isin(scores.index)]
     if len(missing):

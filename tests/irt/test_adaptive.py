@@ -1,4 +1,8 @@
-"""Adaptive tests equal a replay by numerical integration, and recover known abilities."""
+"""Adaptive tests equal a replay by numerical integration, and recover known abilities.
+
+Asking persons one by one equals the replay of their recorded responses to the last bit; the errors
+of the sequential test stay below Wald's (1947) bounds.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +12,7 @@ import pytest
 from scipy.integrate import quad
 from scipy.special import expit
 
-from psychlm import irt
+from psychlm import corpora, irt
 from psychlm.frames import FrameError
 
 
@@ -120,3 +124,166 @@ def test_invalid_requests_say_what_is_missing(bank, people):
         irt.adaptive_test(bank, people[1], rule="random")
     with pytest.raises(FrameError, match="no content area for items"):
         irt.adaptive_test(bank, people[1], content=pd.Series("x", index=bank.index[1:]))
+
+
+# ------------------------------------------------------------
+# Persons who are asked
+
+
+class Asked:
+    """A person whose responses are known; counts questions, and stops answering after some."""
+
+    def __init__(self, responses: pd.Series, most: int = 10**9) -> None:
+        self.responses, self.most, self.items = responses, most, []
+
+    def __call__(self, item: object) -> float:
+        if len(self.items) == self.most:
+            raise KeyboardInterrupt
+        self.items.append(item)
+        return self.responses[item]
+
+
+def same(live: irt.AdaptiveTest, replay: irt.AdaptiveTest, person: object) -> None:
+    """Assert that a person's items, answers, abilities, errors and scores are equal to the bit."""
+    for name in ("asked", "response", "theta", "se", "score"):
+        asked, replayed = (getattr(test, name).loc[person] for test in (live, replay))
+        assert asked.equals(replayed.astype(asked.dtype)), name
+    np.testing.assert_allclose(live.value.loc[person], replay.value.loc[person], atol=2e-10)
+    assert live.decision[person] == replay.decision[person]
+
+
+OPTIONS = {
+    "plain": {},
+    "posterior": {"rule": "posterior", "method": "map"},
+    "stop": {"stop_se": 0.5},
+    "cut": {"cut": irt.CutScore(0.2)},
+    "content": {"content": True},
+    "prior": {"prior": (0.8, 0.5)},
+    "random": {"rule": "random"},
+    "open": {"open_shares": True},
+}
+
+
+@pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
+@pytest.mark.parametrize("gaps", [0.0, 0.4])
+def test_asking_gives_what_the_replay_of_the_responses_gives(bank, people, rng, options, gaps):
+    bank.iloc[30:40] = bank.iloc[20:30].to_numpy()  # items that are alike say alike much
+    responses = people[1].iloc[:25].mask(rng.random((25, len(bank))) < gaps)
+    areas = pd.Series(np.repeat(["x", "y", "z"], [30, 20, 10]), index=bank.index)
+    options = options | ({"content": areas} if "content" in options else {})
+    if "open_shares" in options:
+        options = options | {"open_shares": pd.Series(rng.random(len(bank)), bank.index)}
+
+    def run(ask):
+        return irt.adaptive_test(bank, ask, n_items=12, rng=np.random.default_rng(8), **options)
+
+    replay = run(responses)
+    takers = {person: Asked(row) for person, row in responses.iterrows()}
+    for person, taker in takers.items():
+        same(run({person: taker}), replay, person)
+    together = run(takers)
+    for person in takers:
+        same(together, replay, person)
+
+
+@pytest.mark.parametrize(
+    "step", [pytest.param(1, marks=pytest.mark.exhaustive), 200], ids=["all", "some"]
+)
+def test_models_that_are_asked_end_as_in_the_replay_of_metabench(step):
+    responses = corpora.metabench("arc")
+    fit = irt.fit(responses, "2PL", standard_errors=False)
+    replay = irt.adaptive_test(fit, responses)
+    assert len(replay.asked) == 4280
+    for person, row in responses.iloc[::step].iterrows():
+        same(irt.adaptive_test(fit, {person: Asked(row)}), replay, person)
+
+
+@pytest.mark.parametrize("rule", ["information", "stratified", "random"])
+def test_a_test_that_was_stopped_goes_on_from_its_answers(bank, people, rule, tmp_path):
+    row, file = people[1].iloc[0], tmp_path / "answers.json"
+    shares = pd.Series(0.5, bank.index)
+
+    def run(taker, **answers):
+        rng = np.random.default_rng(4)
+        given = {"rule": rule, "rng": rng, "open_shares": shares} | answers
+        return irt.adaptive_test(bank, {"p": taker}, n_items=9, **given)
+
+    whole = run(Asked(row))
+    first, second = Asked(row, most=4), Asked(row)
+    with pytest.raises(KeyboardInterrupt):
+        run(first, answers=file)
+    same(run(second, answers=file), whole, "p")
+    assert [*first.items, *second.items] == list(whole.asked.loc["p"])
+    with pytest.raises(FrameError, match="this bank has not"):
+        irt.adaptive_test(bank.rename(index=str.upper), {"p": second}, answers=file)
+
+
+def test_the_history_says_what_was_asked_and_why(bank, people):
+    row = people[1].iloc[0]
+    test = irt.adaptive_test(bank, Asked(row), n_items=5, stop_se=0.7)
+    history = test.history
+    assert list(history.index.names) == ["person", "n_items"]
+    assert len(history) == test.n_asked.iloc[0]
+    assert (row[history["item"]].to_numpy() == history["response"]).all()
+    theta = [0.0, *history["theta"].iloc[:-1]]
+    for place, (item, value) in enumerate(zip(history["item"], history["value"], strict=True)):
+        left = bank.drop(index=history["item"].iloc[:place])
+        information = irt.curves.item_information([theta[place]], left).ravel()
+        assert value == pytest.approx(information.max(), abs=1e-9)
+        assert information.argmax() == left.index.get_loc(item)
+
+
+@pytest.mark.parametrize(("ability", "wrong"), [(-0.3, "above"), (0.3, "below")])
+def test_a_sequential_test_errs_as_rarely_as_wald_bounds(rng, ability, wrong):
+    n = 300
+    items = pd.DataFrame({"a": rng.lognormal(0.3, 0.3, n), "b": rng.normal(0, 1, n)})
+    right = rng.random((1000, n)) < irt.curves.probability(np.full(1000, ability), items)
+    responses = pd.DataFrame(right * 1.0, columns=items.index)
+    cut = irt.CutScore(0.0, indifference=0.3, error=0.05)
+    test = irt.adaptive_test(items, responses, n_items=200, cut=cut)
+    assert (test.decision == "undecided").sum() <= 2
+    # at most error / (1 - error), and 3 standard errors of a proportion among 1,000
+    assert (test.decision == wrong).mean() <= 0.05 / 0.95 + 3 * np.sqrt(0.05 * 0.95 / 1000)
+    assert test.n_asked.mean() < 25
+
+
+def test_no_item_is_asked_of_more_persons_than_the_limit(bank, rng):
+    bank = bank.iloc[:40]
+    shares = irt.exposure_shares(bank, 0.4, rng=rng, n_items=8, n_persons=1000)
+    others = np.random.default_rng(11)
+    right = others.random((2000, 40)) < irt.curves.probability(others.normal(size=2000), bank)
+    responses = pd.DataFrame(right * 1.0, columns=bank.index)
+    free = irt.adaptive_test(bank, responses, n_items=8)
+    bounded = irt.adaptive_test(bank, responses, n_items=8, open_shares=shares, rng=others)
+
+    def exposure(test):
+        return pd.Series(test.asked.to_numpy().ravel()).value_counts().max() / 2000
+
+    assert exposure(free) == 1  # everybody begins with the same item
+    assert exposure(bounded) <= 0.4
+    assert (bounded.n_asked == 8).all()
+    with pytest.raises(ValueError, match="cannot be had for certain"):
+        irt.exposure_shares(bank, 0.2, rng=rng, n_items=8)
+
+
+def test_an_earlier_test_is_the_prior_of_a_later_one(bank, people, rng):
+    """Together they know nearly what all items say: posteriors are nearly normal."""
+    responses = people[1]
+    first = irt.adaptive_test(bank, responses, n_items=30, rule="random", rng=rng)
+    before = pd.DataFrame({"theta": first.theta[30], "se": first.se[30]})
+    again = {item: (first.asked == item).any(axis=1) for item in bank.index}
+    second = irt.adaptive_test(bank, responses.mask(pd.DataFrame(again)), n_items=30, prior=before)
+    whole = irt.score(bank, responses, "eap")
+    assert np.sqrt(((second.theta[30] - whole["theta"]) ** 2).mean()) < 0.03
+    assert np.sqrt(((second.se[30] - whole["se"]) ** 2).mean()) < 0.02
+    with pytest.raises(FrameError, match="no prior.*'p1'"):
+        irt.adaptive_test(bank, responses.iloc[:2], prior=before.iloc[:1])
+
+
+def test_answers_that_the_model_does_not_have_are_named(bank):
+    with pytest.raises(FrameError, match=r"'person' answered 2 to item '.*', which is none of"):
+        irt.adaptive_test(bank, lambda item: 2.0)
+    with pytest.raises(ValueError, match="open_shares needs a generator"):
+        irt.adaptive_test(bank, lambda item: 1.0, open_shares=pd.Series(1.0, bank.index))
+    with pytest.raises(ValueError, match="error between 0 and 0.5"):
+        irt.CutScore(0.0, error=0.6)

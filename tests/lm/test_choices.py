@@ -16,6 +16,7 @@ from transformers import (
 
 from psychlm.frames import FrameError
 from psychlm.lm import (
+    ItemTaker,
     ModelError,
     Prompt,
     choice_logprobs,
@@ -505,3 +506,20 @@ def test_a_batch_that_memory_does_not_hold_is_halved_and_an_item_that_it_does_no
         says = r"out of memory with item '[abcd]' by itself \(\d+ tokens\)"
         with pytest.raises(ModelError, match=says):
             choice_logprobs(nli_items, model)
+
+
+def test_a_model_that_is_asked_one_item_at_a_time_reads_each_choice_once(questions):
+    questions = questions[:3]  # choices of one token each, as of the last, share a pass
+    model = language_model()
+    graded = evaluate(questions, {"m": model}, cache=False).responses.loc["m"]
+    passes = []
+    hook = model.network.register_forward_pre_hook(
+        lambda _, args, kwargs: passes.append(len(kwargs.get("input_ids", args and args[0]))),
+        with_kwargs=True,
+    )
+    taker = ItemTaker(questions, model, cache=False)
+    answered = {item: taker(item) for item in graded.index[::-1]}
+    hook.remove()
+    assert answered == graded.to_dict()
+    assert taker.n_scored == questions["choices"].map(len).sum() == sum(passes)
+    assert np.isnan(taker("an item without a text"))

@@ -140,12 +140,9 @@ def test_plain_papermill_records_into_a_file_of_its_own(tmp_path: Path) -> None:
     assert content["status"] == "complete"
     assert content["provenance"]["parameters"]["n_sets"] == 2
     assert (tmp_path / "00_start_here.json").read_text().startswith("the report")
-    for given, says in (
-        ("n_bot", "00_start_here: there is no parameter n_bot; did you mean n_boot?"),
-        ("n_boot", "00_start_here: n_boot=2 should be at least 100"),
-    ):
-        refused = run([*command, "-p", given, "2"], timeout=300)
-        assert refused.returncode and refused.stderr.strip().endswith(f"ValueError: {says}")
+    refused = run([*command, "-p", "n_bot", "2"], timeout=300)
+    says = "ValueError: 00_start_here: there is no parameter n_bot; did you mean n_boot?"
+    assert refused.returncode and refused.stderr.strip().endswith(says)
 
 
 @pytest.mark.parametrize("kind", ["blank", "reading-times"])

@@ -1,0 +1,111 @@
+"""``psychlm adapt``: a language model takes an adaptive test."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from psychlm.terminal import check_out, from_here, say, write_table
+
+FILE = click.Path(path_type=Path, dir_okay=False)
+
+
+@click.command()
+@click.option("--model", "name", required=True, help="A name or folder.")
+@click.option(
+    "--bank",
+    default="diagnostic",
+    show_default=True,
+    help="Calibrated items: GLUE's diagnostic, or a file that `psychlm irt fit` wrote.",
+)
+@click.option("--questions", help="Their texts, of a bank of your own: a dataset or file of items.")
+@click.option("--items", "n_items", type=click.IntRange(1), default=20, show_default=True)
+@click.option("--stop-se", type=float, help="End at this standard error of ability (logits).")
+@click.option("--cut", type=float, help="End once ability is above or below this (logits).")
+@click.option("--answers", type=FILE, help="A JSON file that keeps the answers, to go on from.")
+@click.option("--out", type=FILE, help="What was asked and why: a CSV, TSV or Parquet file.")
+@click.option("--device", default="auto", show_default=True, help="auto, cpu, cuda, mps.")
+def adapt(
+    name: str,
+    bank: str,
+    questions: str | None,
+    n_items: int,
+    stop_se: float | None,
+    cut: float | None,
+    answers: Path | None,
+    out: Path | None,
+    device: str,
+) -> None:
+    """Ask a language model the items that say most about its ability, one after the other.
+
+    After each item the model's ability is estimated anew, and the item with the largest information
+    there is next. Scores are cached, so that an interrupted test goes on where it was.
+    """
+    from psychlm import irt, lm
+
+    check_out(out, bank)
+    fit, items, takers = read_bank(bank, questions)
+    taker = lm.ItemTaker(items, from_here(name), device=device)
+
+    def ask(item: Any) -> float:
+        right = taker(item)
+        say(f"item {item}: {'right' if right else 'wrong'}", err=True)
+        return right
+
+    test = irt.adaptive_test(
+        fit,
+        {name: ask},
+        n_items=n_items,
+        stop_se=stop_se,
+        cut=None if cut is None else irt.CutScore(cut),
+        answers=answers,
+    )
+    history = test.history.droplevel(0)
+    if out is None:
+        say(history.round(3).to_csv(), nl=False)
+    else:
+        write_table(history, out, index=True)
+    last = history.iloc[-1]
+    decided = "" if cut is None else f", {test.decision.iloc[0]} the cut of {cut:g}"
+    say(
+        f"{name}: ability {last['theta']:.2f} (standard error {last['se']:.2f}) logits after "
+        f"{len(history)} of {len(fit.items)} items, {taker.n_scored} choices scored{decided}; "
+        f"expected to have {last['score']:.0%} of the bank right",
+        err=True,
+    )
+    if takers is not None:
+        below = (fit.score(takers)["theta"] < last["theta"]).mean()
+        say(f"above {below:.0%} of the {len(takers)} models that calibrated the bank", err=True)
+
+
+def read_bank(bank: str, questions: str | None) -> tuple[Any, Any, Any]:
+    """Return the fit of a bank, its items frame, and the responses it was calibrated on, if any."""
+    from psychlm import corpora, irt
+
+    if bank == "diagnostic":
+        responses = corpora.laverghetta2021().models
+        responses = responses.loc[:, responses.nunique() > 1]
+        weak: dict[str, Any] = {
+            "slope": irt.LogNormal(0, 1)
+        }  # 240 models say little about single slopes
+        fit = irt.fit(responses, "2PL", priors=weak, standard_errors=False)
+        return fit, corpora.read_items("laverghetta2021/diagnostic_results"), responses
+    if not Path(bank).is_file():
+        raise click.BadParameter(
+            f"--bank {bank} is neither `diagnostic` nor a file that `psychlm irt fit` wrote. "
+            "metabench's banks hold answers without the texts of their items: fit one with "
+            "`psychlm irt fit`, and give the benchmark's texts by --questions"
+        )
+    if questions is None:
+        raise click.BadParameter("a bank of your own needs --questions, the texts of its items")
+    fit, items = irt.IRTFit.from_json(bank), corpora.read_items(questions)
+    items = items.assign(item_id=items["item_id"].astype(str))
+    absent = fit.items.index.astype(str).difference(items["item_id"])
+    if len(absent):
+        raise click.BadParameter(
+            f"{questions} has no text for {len(absent)} of {len(fit.items)} items of {bank}, as "
+            f"{absent[0]!r}; items are joined by their ids"
+        )
+    return fit, items, None
