@@ -55,6 +55,7 @@ START_GUESSING = 0.02
 START_COMMON_GUESSING = 0.15
 FIRST_STEPS = 20  # EM steps before Newton's method
 GUESSED_STEPS = 10  # the same with guessing, where EM soon stops gaining
+COMPARED_STEPS = 6  # from every start, before the climb goes on from the best
 ROUGH_GAIN = 0.5  # nats: error of the grid of the first steps, and what they leave to gain
 ROUGH_SLOPE = 30.0  # bound on slopes meanwhile, so that a grid with steps of 0.1 resolves them
 SMALL_GAIN = 1e-3  # nats, that another start must gain at the end
@@ -329,7 +330,7 @@ def starting_values(
         largest_slope=ROUGH_SLOPE,
     )
     em = EM(responses, without, quadrature_grid(device=responses.device), settings)
-    rough, _ = squarem(em, plain, ROUGH, FIRST_STEPS)
+    rough, _ = squarem(em, plain, ROUGH, GUESSED_STEPS)
     begin = START_COMMON_GUESSING if design.common_guessing else START_GUESSING
     rough = replace(rough, guessing=xp.where(design.guessing_free, begin, guess))
     return [start_from_scores(responses, design, guess), rough]
@@ -387,19 +388,20 @@ def estimate(
 def approach(em: EM, design: Design, starts: list[Parameters], guessed: bool) -> list[Parameters]:
     """Return parameters near a maximum, reached on a coarse grid, then those of the other starts.
 
-    Such a grid resolves no steep slopes, which are held at a bound. With guessing Newton's method
-    follows the first EM steps, from where they reached most.
+    Such a grid resolves no steep slopes, which are held at a bound. With guessing the climb goes on
+    from where the first EM steps reached most, and Newton's method follows.
     """
     em.design, em.quadrature_error = replace(design, largest_slope=ROUGH_SLOPE), ROUGH_GAIN
     em.scoring_steps = 1 if guessed else SCORING_STEPS
     climbed = []
     for start in starts:
         em.grid = quadrature_grid(device=em.responses.device)
-        n_steps = GUESSED_STEPS if guessed else FIRST_STEPS
+        n_steps = COMPARED_STEPS if guessed else FIRST_STEPS
         parameters, _ = squarem(em, bounded(start, ROUGH_SLOPE), ROUGH, n_steps)
         climbed.append((em.expect(parameters)[1], parameters))
     first, *others = [end for _, end in sorted(climbed, key=lambda end: -end[0])]
     if guessed:
+        first, _ = squarem(em, first, ROUGH, GUESSED_STEPS)
         first, _ = newton(em, first, ROUGH_GAIN)
     return [first, *others]
 

@@ -14,10 +14,12 @@ import numpy as np
 if TYPE_CHECKING:
     import torch
 
+NUMPY_TYPES = (np.ndarray, np.generic)
+
 
 def namespace(x: Any) -> Any:
     """Return the module that computes with an array: numpy or torch."""
-    return np if isinstance(x, np.ndarray | np.generic) else sys.modules["torch"]
+    return np if isinstance(x, NUMPY_TYPES) else sys.modules["torch"]
 
 
 def device_of(x: Any) -> torch.device | None:

@@ -261,9 +261,11 @@ def rescaled(parameters: Parameters, mean: Tensor, sd: Tensor) -> Parameters:
 
 def log_probabilities(z: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
     """Return log P and log Q at logits z with guessing c; exact where P is tiny."""
-    xp = namespace(z)
-    log_q = xp.log1p(-c) + log_sigmoid(-z)
-    return xp.logaddexp(xp.log(c), log_q + z), log_q
+    xp, log_q = namespace(z), log_sigmoid(-z)
+    log_p = log_q + z
+    if (c > 0).any():
+        log_p = xp.where(c > 0, xp.log(c + (1 - c) * xp.exp(log_p)), log_p)
+    return log_p, xp.log1p(-c) + log_q
 
 
 @dataclass(frozen=True)
