@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import re
 import zipfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -45,7 +45,7 @@ def is_log(path: Path) -> bool:
     return path.is_dir() or path.suffix in (".jsonl", ".json", ".eval")
 
 
-def read(path: Path, metrics: Sequence[str] = METRICS) -> pd.DataFrame:
+def read(path: Path) -> pd.DataFrame:
     """Return the answers in a log, or in all logs of a folder.
 
     Returns
@@ -69,7 +69,7 @@ def read(path: Path, metrics: Sequence[str] = METRICS) -> pd.DataFrame:
             "no samples_*.jsonl, *.eval or per_instance_stats.json in it; a folder holds "
             f"{EXPECTED}"
         )
-    rows = [row for file in files for row in _rows(file, metrics)]
+    rows = [row for file in files for row in _rows(file)]
     if not rows:
         raise ValueError("the log holds no graded answers")
     table = pd.DataFrame(rows)
@@ -88,7 +88,7 @@ def read(path: Path, metrics: Sequence[str] = METRICS) -> pd.DataFrame:
     return table
 
 
-def _rows(file: Path, metrics: Sequence[str]) -> Iterator[Row]:
+def _rows(file: Path) -> Iterator[Row]:
     """Yield the answers of a file, whose layout is recognised by its keys."""
     if file.suffix == ".eval":
         with zipfile.ZipFile(file) as archive:
@@ -111,11 +111,11 @@ def _rows(file: Path, metrics: Sequence[str]) -> Iterator[Row]:
     if {"eval", "samples"} <= keys:
         yield from _inspect(first, first["samples"])
     elif {"instance_id", "stats"} <= keys:
-        yield from _helm(file, records, metrics)
+        yield from _helm(file, records)
     elif {"model_id", "sample_id", "evaluation"} <= keys:
         yield from _every_eval_ever(records)
     elif "doc_id" in keys:
-        yield from _harness(file, records, metrics)
+        yield from _harness(file, records)
     else:
         raise ValueError(f"{file.name} has the keys {sorted(keys)[:12]}; expected {EXPECTED}")
 
@@ -126,15 +126,15 @@ def _row(layout: str, person: Any, item: str, correct: Any, **more: Any) -> Row:
     return {"date": "", "document": None, **names, **more}
 
 
-def _harness(file: Path, samples: Iterable[Row], metrics: Sequence[str]) -> Iterator[Row]:
+def _harness(file: Path, samples: Iterable[Row]) -> Iterator[Row]:
     """Yield the answers of ``<model>/samples_<task>_<date>.jsonl``."""
     task, _, date = file.stem.removeprefix("samples_").rpartition("_")
     for sample in samples:
-        metric = next((name for name in metrics if name in sample), None)
+        metric = next((name for name in METRICS if name in sample), None)
         if metric is None:
             raise ValueError(
-                f"task {task!r} in {file.name} has none of the metrics {list(metrics)}; name one "
-                f"of its own, {sorted(sample)}"
+                f"task {task!r} in {file.name} has none of the metrics {list(METRICS)}; "
+                f"it has {sorted(sample)}"
             )
         number = f"{sample.get('filter', 'none')}:{sample['doc_id']}".removeprefix("none:")
         yield _row(
@@ -177,7 +177,7 @@ def _every_eval_ever(records: Iterable[Row]) -> Iterator[Row]:
         yield _row("every eval ever", record["model_id"], item, grade)
 
 
-def _helm(file: Path, records: Iterable[Row], metrics: Sequence[str]) -> Iterator[Row]:
+def _helm(file: Path, records: Iterable[Row]) -> Iterator[Row]:
     """Yield the answers of a HELM run; perturbed instances and later trials are left out."""
     run = file.with_name("run_spec.json")
     spec = json.loads(run.read_text(encoding="utf-8")) if run.exists() else {}
@@ -188,10 +188,10 @@ def _helm(file: Path, records: Iterable[Row], metrics: Sequence[str]) -> Iterato
         if record.get("perturbation") or record.get("train_trial_index", 0) > 0:
             continue
         means = {stat["name"]["name"]: stat.get("mean") for stat in record["stats"]}
-        metric = next((one for one in metrics if one in means), None)
+        metric = next((one for one in METRICS if one in means), None)
         if metric is None:
             raise ValueError(
                 f"instance {record['instance_id']} of {name!r} has none of the metrics "
-                f"{list(metrics)}; it has {sorted(means)[:12]}"
+                f"{list(METRICS)}; it has {sorted(means)[:12]}"
             )
         yield _row("HELM", model, f"{task}:{record['instance_id']}", means[metric])

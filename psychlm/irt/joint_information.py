@@ -106,7 +106,7 @@ def joint_covariances(
         right_side[-1] = y_common
     for items, root, cross in item_factors(responses, design, parameters, ability, mask):
         flat = solve_triangular(root, cross, upper=False).flatten(0, 1)
-        dense.addmm_(flat.T, flat, alpha=-1)
+        dense -= gram(flat)
         right_side -= flat.T @ solve_triangular(root, y[items], upper=False).flatten(0, 1)
     dense_root = cholesky(dense)
     dense_solution = torch.cholesky_solve(right_side, dense_root)
@@ -144,14 +144,22 @@ def joint_covariances(
     return result.numpy()
 
 
+def gram(x: Tensor) -> Tensor:
+    """Return x' x; on the CPU NumPy computes one triangle only."""
+    if x.device.type != "cpu":
+        return x.T @ x
+    values = x.numpy()
+    return torch.from_numpy(values.T @ values)
+
+
 def response_derivatives(block: Block, parameters: Parameters, ability: Tensor) -> CellDerivatives:
     """Return the derivatives of every response's log-likelihood at the persons' abilities."""
     part = parameters[block.items]
     z = torch.outer(ability, part.slope) + part.intercept
     if not (part.guessing > 0).any():  # only the first derivative depends on the response
-        s = torch.sigmoid(z) if block.answered is None else torch.sigmoid(z) * block.answered
-        zero = z.new_zeros(1, 1).expand_as(z)
-        return CellDerivatives(block.correct - s, zero, s * torch.sigmoid(z).sub_(1), zero, zero)
+        p, zero = z.sigmoid_(), z.new_zeros(1, 1).expand_as(z)
+        expected = p if block.answered is None else p * block.answered
+        return CellDerivatives(block.correct - expected, zero, expected * (p - 1), zero, zero)
     p, q = log_p_derivatives(z, part.guessing), log_q_derivatives(z, part.guessing)
     wrong = (1 if block.answered is None else block.answered) - block.correct
     pairs = zip(vars(p).values(), vars(q).values(), strict=True)

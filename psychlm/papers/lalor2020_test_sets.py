@@ -24,6 +24,7 @@ from psychlm.irt.response_matrix import encode_responses
 from psychlm.irt.result import InformationCriteria, IRTFit
 
 AXIS = np.linspace(-6, 6, 31)  # nodes of each factor; mirt's default for two factors
+CLOSE_FIT = 0.05  # largest RMSEA of M2 (Maydeu-Olivares & Joe 2014)
 MAX_STEPS = 500  # of EM for the ability of new persons
 
 
@@ -317,7 +318,6 @@ def confirm(
     *,
     correction: Literal["holm", "bh"] = "holm",
     alpha: float = 0.05,
-    max_rmsea: float = 0.05,
 ) -> Confirmation:
     """Test a calibrated scale on the responses of new persons, with the items held as they are.
 
@@ -332,8 +332,6 @@ def confirm(
     correction : {"holm", "bh"}
         Of p-values over items, and over pairs.
     alpha : float
-    max_rmsea : float
-        Largest RMSEA of M2 that counts as close fit (Maydeu-Olivares & Joe 2014).
 
     Raises
     ------
@@ -369,7 +367,7 @@ def confirm(
     items, pairs, whole = s_x2(tables, responses), ld_x2(tables, responses), m2(tables, responses)
     items["p"], pairs["p"] = (CORRECTIONS[correction](table["p"]) for table in (items, pairs))
     items["verdict"] = np.where(items["p"] < alpha, "misfits", "fits")
-    holds = whole.rmsea <= max_rmsea and not (items["p"] < alpha).any()
+    holds = whole.rmsea <= CLOSE_FIT and not (items["p"] < alpha).any()
     return Confirmation(items, pairs, whole, mean, sd, bool(holds))
 
 
