@@ -122,6 +122,7 @@ CALLS = {
 HANDED_ON = {
     "papers.word_models.models_of",
     "papers.model_facts.benchmark_head",
+    "papers.model_card.heldout_logliks",
     "papers.richardson2020.science_model",
     "crowds.networks.initial_weights",
     "irt.response_matrix.pick_device",
