@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 import torch
 
+from psychlm.irt.arrays import positive_inverse
 from psychlm.irt.categories import Answers, CategoryEM, Layout, climb
 from psychlm.irt.em import Settings
 from psychlm.irt.likelihood import GRID_ERROR, LARGEST_SLOPE, SMALLEST_STEP
@@ -60,9 +61,9 @@ def solve_general(
     if standard_errors:
         _, _, observed = em.derivatives(estimates)
         inside = np.flatnonzero(~at_bound)
-        root, failed = torch.linalg.cholesky_ex(observed[inside][:, inside])
-        if not failed:
-            covariance[np.ix_(inside, inside)] = torch.cholesky_inverse(root).numpy()
+        inverse = positive_inverse(observed[inside][:, inside])
+        if inverse is not None:
+            covariance[np.ix_(inside, inside)] = inverse.numpy()
     padded = np.pad(covariance, (0, 1), constant_values=np.nan)  # -1: a fixed cell
     n_moments = 2 * len(spec.groups)
     of_columns = label[: len(label) - n_moments].reshape(len(spec.fixed), -1)

@@ -4,6 +4,7 @@ import sys
 import threading
 
 import numpy as np
+import pandas as pd
 import pytest
 from conftest import absent
 from hypothesis import given, settings
@@ -329,3 +330,20 @@ def test_a_family_that_is_r_code_is_refused(simulated, family, tmp_path, monkeyp
     with pytest.raises(ValueError, match="is none of .*'gaussian'"):
         reading.fit(simulated, "gaze_ms ~ bits", backend="mgcv", family=family)
     assert not list(tmp_path.iterdir())
+
+
+def test_random_smooths_of_mgcv_depend_on_the_order_of_the_rows():
+    """Why ``bs="fs"`` has no native form: no number that it could equal."""
+    rng = np.random.default_rng(1)
+    n, level = 600, np.repeat(np.arange(12), 50)
+    x, line, curve = rng.random(n), rng.normal(size=(2, 12)), rng.normal(0, 0.5, 12)
+    y = line[0, level] + 2 * line[1, level] * x + np.sin(6 * x) * curve[level]
+    frame = pd.DataFrame({"y": y + rng.normal(0, 0.5, n), "x": x, "f": [f"p{i}" for i in level]})
+    shuffled = [frame.sample(frac=1, random_state=seed) for seed in range(4)]
+
+    def spread(formula):
+        fits = [reading.fit(one, formula, backend="mgcv") for one in [frame, *shuffled]]
+        return np.ptp([fit.criterion for fit in fits])
+
+    assert spread('y ~ s(x, f, bs="fs", k=6)') > 0.1  # nats
+    assert spread('y ~ s(x, k=6) + s(f, bs="re")') < 1e-4

@@ -1,0 +1,103 @@
+"""What the card of a language model (notebook 01) computes on reading corpora."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pandas as pd
+from scipy.stats import norm
+
+from psychlm import data
+from psychlm import reading_times as reading
+from psychlm.corpora import reading_times as corpora
+from psychlm.device import Device
+
+KEYS = ["text_id", "word_id"]
+BASELINE = (
+    "(log_frequency + length_chars)^2 + (prev_log_frequency + prev_length_chars)^2 + position"
+)
+
+
+def a_tenth(words: pd.DataFrame, corpus: str, rng: np.random.Generator) -> pd.DataFrame:
+    """Return about a tenth of a corpus: whole texts, whole pairs of SAP's sentences, or the
+    beginnings of the Natural Stories."""
+    if corpus == "naturalstories":
+        longest = words.groupby("text_id")["word_id"].transform("max")
+        return words[words["word_id"] <= longest / 10]
+    unit = words["text_id"]
+    if corpus == "sap2024":
+        sentences = corpora.sap().readings.drop_duplicates("text_id").set_index("text_id")
+        unit = unit.map(sentences["construction"] + sentences["item"])
+    units = np.sort(unit.dropna().unique())
+    chosen = units[rng.permutation(len(units))[: max(len(units) // 10, 6)]]
+    return words[unit.isin(chosen)]
+
+
+def readings_with_predictors(
+    corpus: corpora.Corpus, name: str, measure: str, bits: pd.DataFrame
+) -> pd.DataFrame:
+    """Return the readings of a corpus with all predictors of the word and the one before.
+
+    Parameters
+    ----------
+    corpus : Corpus
+    name : str
+        Its folder among the facts, which hold frequencies where its words have none.
+    measure : str
+    bits : DataFrame
+        ``text_id``, ``word_id``, and surprisal in a column for each model.
+
+    Returns
+    -------
+    DataFrame
+        With ``people`` where the corpus has cloze guesses (bits), and ``unit``: the text, or a
+        hundred words of it in the Natural Stories.
+    """
+    models, words = list(bits.columns.drop(KEYS)), corpus.words
+    if "log_frequency" not in words:
+        words = words.merge(data.facts(f"{name}/frequency"), on=KEYS)
+    columns = ["length_chars", "log_frequency"]
+    if "cloze_surprisal_bits" in words:
+        words = words.rename(columns={"cloze_surprisal_bits": "people"})
+        columns.append("people")
+    words = corpora.exclude(corpora.add_lags(words, columns))[0]
+    lagged_bits = corpora.add_lags(bits.assign(word="w"), models).drop(columns="word")
+    frame = corpora.join(corpus.readings, words).merge(lagged_bits, on=KEYS)
+    passage = frame["text_id"] + "." + (frame["word_id"] // 100).astype(str)
+    frame["unit"] = passage if name == "naturalstories" else frame["text_id"]
+    used = [measure, *columns[1:], *models]
+    used += [f"prev_{column}" for column in (*columns[1:], *models)]
+    return frame.dropna(subset=used).reset_index(drop=True)
+
+
+def heldout_logliks(
+    frame: pd.DataFrame,
+    measure: str,
+    names: Sequence[str],
+    *,
+    folds: int,
+    seed: int,
+    device: Device = "auto",
+) -> pd.DataFrame:
+    """Return the log-likelihood (bits) of each held-out reading, normal with the residual sd of the
+    training part.
+
+    Returns
+    -------
+    DataFrame
+        ``baseline``, and a column for each of ``names`` with its surprisal, and that of the word
+        before, added. Units are held out whole.
+    """
+    codes = pd.factorize(frame["unit"])[0]
+    fold = np.random.default_rng(seed).permutation(codes.max() + 1)[codes] % folds
+    logliks = pd.DataFrame(index=frame.index)
+    for name in ("baseline", *names):
+        added = "" if name == "baseline" else f"{name} + prev_{name} + "
+        for part in range(folds):
+            train, test = frame[fold != part], frame[fold == part]
+            fit = reading.fit(train, f"{measure} ~ {added}{BASELINE}", device=device)
+            sd = np.sqrt((fit.residuals**2).mean())
+            density = norm.logpdf(test[measure], fit.predict(test), sd)
+            logliks.loc[test.index, name] = density / np.log(2)
+    return logliks
