@@ -387,5 +387,10 @@ def pnc_verdict(relations: pd.DataFrame) -> dict[str, str]:
         sentence, outcome = "The gain rises with the PNC on every measure.", "reproduced"
     else:
         sentence = "The PNC finds models that gain nothing, but does not rank those that gain."
+        if able.max() > 0:
+            sentence = (
+                "The PNC finds models that gain nothing, but ranks the others on some measures "
+                "only."
+            )
         outcome = "partly"
     return {"sentence": sentence, "support": support, "outcome": outcome}

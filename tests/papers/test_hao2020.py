@@ -131,6 +131,8 @@ def test_the_verdict_follows_the_numbers(pooled, able, outcome):
     ]
     told = hao2020.pnc_verdict(pd.DataFrame(rows))
     assert told["outcome"] == outcome
+    if outcome == "partly":
+        assert ("on some measures" in told["sentence"]) == (max(able) > 0)
     assert (
         f"Over 23 models r of PNC and gain is {min(pooled):.2f}".replace("-", "−")
         in told["support"]
