@@ -110,7 +110,7 @@ def results(reports: Path) -> str:
         lines += ["| source | table | cells | agree | largest difference |"]
         lines += ["| --- | --- | ---: | ---: | ---: |"]
         for (source, part), group in rows.groupby(["source", "part"], sort=True):
-            largest = group["difference_value"].abs().max()
+            largest = (group["value"] - group["published_value"]).abs().max()
             name = PAPERS.get(source, source)
             lines.append(
                 f"| {name} | {report.key_label(part)} | {len(group)} | {group['agrees'].sum()} "

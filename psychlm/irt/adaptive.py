@@ -205,8 +205,19 @@ def adaptive_test(
         without = persons[~(np.isfinite(means) & (sds > 0))]
         raise FrameError(f"no prior, or one without width, for persons {format_names(without)}")
 
-    # Everything about the bank on a grid of abilities.
-    grid = ability_grid(functions, means, sds)
+    # Everything about the bank on a grid of abilities: with priors by person the population's, which
+    # does not depend on who else is tested.
+    by_person = isinstance(prior, pd.DataFrame)
+    grid = ability_grid(
+        functions, mean if by_person else float(means[0]), sd if by_person else float(sds[0])
+    )
+    fits = (sds >= grid[1] - grid[0]) & (means - 3 * sds >= grid[0]) & (means + 3 * sds <= grid[-1])
+    if by_person and not fits.all():
+        raise FrameError(
+            f"the priors of persons {format_names(persons[~fits])} do not fit the bank: se is at "
+            f"least {grid[1] - grid[0]:.2g}, and theta at least 3 se within {grid[0]:.2g} to "
+            f"{grid[-1]:.2g} logits"
+        )
     at = torch.tensor(grid)
     log_p = functions.log_probability(at).numpy()  # (n_items, n_categories, n_nodes)
     information = functions.information(at).numpy()  # (n_nodes, n_items)
@@ -459,12 +470,11 @@ class _Living:
         return float(levels.index(value))
 
 
-def ability_grid(functions: ResponseFunction, means: Array, sds: Array) -> Array:
-    """Return abilities over all priors: at most 0.1 of the smallest sd apart, and half the width
-    1 / a of the steepest curve."""
-    low, high = (means - LIMIT * sds).min(), (means + LIMIT * sds).max()
+def ability_grid(functions: ResponseFunction, mean: float, sd: float) -> Array:
+    """Return abilities at most 0.1 sd apart, and half the width 1 / a of the steepest curve."""
+    low, high = mean - LIMIT * sd, mean + LIMIT * sd
     steepest = float(functions.values[0].abs().max())
-    n_steps = (high - low) / min(0.1 * sds.min(), 0.5 / steepest)
+    n_steps = (high - low) / min(0.1 * sd, 0.5 / steepest)
     return np.linspace(low, high, int(np.clip(n_steps + 1e-6, 1, MOST_NODES - 1)) + 1)
 
 

@@ -159,6 +159,7 @@ OPTIONS = {
     "cut": {"cut": irt.CutScore(0.2)},
     "content": {"content": True},
     "prior": {"prior": (0.8, 0.5)},
+    "priors": {"prior": "by person"},
     "random": {"rule": "random"},
     "open": {"open_shares": True},
 }
@@ -171,6 +172,9 @@ def test_asking_gives_what_the_replay_of_the_responses_gives(bank, people, rng, 
     responses = people[1].iloc[:25].mask(rng.random((25, len(bank))) < gaps)
     areas = pd.Series(np.repeat(["x", "y", "z"], [30, 20, 10]), index=bank.index)
     options = options | ({"content": areas} if "content" in options else {})
+    if options.get("prior") == "by person":
+        before = {"theta": rng.standard_normal(25), "se": rng.uniform(0.2, 0.8, 25)}
+        options = options | {"prior": pd.DataFrame(before, index=responses.index)}
     if "open_shares" in options:
         options = options | {"open_shares": pd.Series(rng.random(len(bank)), bank.index)}
 
