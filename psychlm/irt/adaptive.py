@@ -205,8 +205,8 @@ def adaptive_test(
         without = persons[~(np.isfinite(means) & (sds > 0))]
         raise FrameError(f"no prior, or one without width, for persons {format_names(without)}")
 
-    # Everything about the bank on a grid of abilities: with priors by person the population's, which
-    # does not depend on who else is tested.
+    # Everything about the bank on a grid of abilities; with priors by person it is the population's
+    # grid, which does not depend on who else is tested.
     by_person = isinstance(prior, pd.DataFrame)
     grid = ability_grid(
         functions, mean if by_person else float(means[0]), sd if by_person else float(sds[0])
