@@ -16,7 +16,7 @@ lower ones (``tests/test_layers.py`` checks this):
     5  site                                       run the notebooks and write the HTML reports
     5  terminal                                   what the command line prints
     5  doctor                                     optional dependencies on this machine
-    6  cli cli_adapt cli_card                     the command ``psychlm``
+    6  cli cli_adapt cli_card cli_notebooks cli_probes  the command ``psychlm``
 
 ``import psychlm`` loads neither torch nor transformers nor pandas.
 """

@@ -1,4 +1,4 @@
-"""The command ``psychlm``: notebooks, data, surprisal, responses, probes, item response theory."""
+"""The command ``psychlm``: data, surprisal, responses, item response theory; others in ``cli_*.py``."""
 
 from __future__ import annotations
 
@@ -17,11 +17,14 @@ import click
 from psychlm import __version__, data
 from psychlm.cli_adapt import adapt
 from psychlm.cli_card import card
+from psychlm.cli_notebooks import new, plan, report, run
+from psychlm.cli_probes import probes
 from psychlm.terminal import (
+    OUT,
+    PATH,
     TABLES,
-    UNPRINTABLE,
     check_out,
-    from_here,
+    choice_option,
     print_table,
     printable,
     say,
@@ -33,9 +36,6 @@ if TYPE_CHECKING:
 
 TEXTS = (".txt", ".md", ".text", ".markdown", ".rst")
 FULL = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT)  # the disk, the largest file, a quota
-LONGEST_TITLE = 100  # characters; file systems take names of 255 bytes
-PATH = click.Path(path_type=Path)
-OUT = click.Path(dir_okay=False, path_type=Path)
 
 spreadsheet_option = click.option(
     "--spreadsheet",
@@ -48,15 +48,6 @@ device_option = click.option(
 no_cache_option = click.option("--no-cache", is_flag=True, help="Compute anew, and store nothing.")
 items_option = click.option("--items", help="The columns that are items, as q1,q2,q3; or all.")
 drop_option = click.option("--drop", help="Columns that are not items, as age,group.")
-
-
-def choice_option(
-    name: str, choices: str, default: str | None, text: str, *, needed: bool = True
-) -> Any:
-    """Return an option that takes one of some words, which are separated by spaces here."""
-    kind = click.Choice(choices.split(), case_sensitive=False)
-    shown = {"default": default, "show_default": True} if default else {"required": needed}
-    return click.option(name, type=kind, help=text, **shown)
 
 
 # allocators, the system, and the loader of a library that does not fit
@@ -97,114 +88,8 @@ def main() -> None:
     """Do language models find difficult what people find difficult?"""
 
 
-main.add_command(card)
-main.add_command(adapt)
-
-
-@main.command()
-@click.argument("notebooks", nargs=-1)
-@choice_option(
-    "--profile",
-    "smoke quick full paper",
-    "quick",
-    "Sizes of the tests, of a few minutes, of the papers; with the papers' models.",
-)
-@click.option(
-    "-p", "--parameter", "assignments", multiple=True, metavar="NAME=VALUE", help="A parameter."
-)
-@click.option("--jobs", default=1, show_default=True, help="How many notebooks run at once.")
-@click.option("--force", is_flag=True, help="Run notebooks that have not changed, too.")
-def run(
-    notebooks: tuple[str, ...], profile: Any, assignments: tuple[str, ...], jobs: int, force: bool
-) -> None:
-    """Run the notebooks (all, or those named by number or name) and write reports/index.html.
-
-    A notebook whose data are missing is left out with the reason; that is no failure.
-    """
-    from psychlm import site
-
-    given = site.parse_parameters(assignments)
-    parameters = {name: from_here(value) for name, value in given.items()}
-    outcomes = site.run(notebooks, profile=profile, parameters=parameters, jobs=jobs, force=force)
-    sys.exit(1 if any(outcome.status == "failed" for outcome in outcomes) else 0)
-
-
-@main.command()
-@click.argument("notebooks", nargs=-1)
-@choice_option("--profile", "smoke quick full paper", "paper", "Whose models and sizes.")
-@choice_option("--gpu", "T4 V100 A100 H100", None, "Hours on this GPU, not here.", needed=False)
-@click.option(
-    "-p", "--parameter", "assignments", multiple=True, metavar="NAME=VALUE", help="A parameter."
-)
-def plan(
-    notebooks: tuple[str, ...], profile: Any, gpu: str | None, assignments: tuple[str, ...]
-) -> None:
-    """Show what a run would take: models, data, gigabytes, memory, hours; nothing is fetched.
-
-    Exit status 1 if something cannot work: a model that cannot be opened or does not fit, a package
-    that is not installed, data without an address, a disk that is too small.
-    """
-    from psychlm import device, site
-    from psychlm.site import plan as planned
-
-    given = {name: from_here(value) for name, value in site.parse_parameters(assignments).items()}
-    memory_gb = None
-    if gpu:
-        teraflops, memory_gb = planned.facts("gpus").loc[gpu, ["teraflops", "memory_gb"]]
-        where = f"a GPU {gpu} ({teraflops} TFLOP/s at most)"
-    else:
-        teraflops = device.measured_teraflops()
-        where = f"this machine ({teraflops:.2f} TFLOP/s measured)"
-    options = {"profile": profile, "parameters": given, "gpu_memory_gb": memory_gb}
-    rows = planned.plan(notebooks, teraflops=teraflops, **options)
-    print_table(*planned.table(rows))
-    total = planned.total(rows)
-    say(f"\n{total}; computed times are those of {where}.")
-    for text in dict.fromkeys(text for row in rows for text in row.notes):
-        say(f"note: {text}")
-    problems = dict.fromkeys(f"{row.notebook}: {text}" for row in rows for text in row.problems)
-    problems |= dict.fromkeys(planned.lacks_disk(rows))
-    for text in problems:
-        say(f"cannot work: {text}", err=True)
-    sys.exit(1 if problems else 0)
-
-
-@main.command()
-@click.option("--bundle", type=OUT, help="Write the reports of the profile paper: a zip file.")
-@click.option("--merge", type=PATH, help="Check such a file of another machine, and keep its runs.")
-def report(bundle: Path | None, merge: Path | None) -> None:
-    """Send the numbers of a run with the papers' models, or take those of another machine.
-
-    A bundle holds numbers, versions and hardware, no weights and no texts. Merged runs fill a
-    column of docs/results.md (`make results`); a run of other code, data or parameters is refused.
-    """
-    from psychlm.site import bundles
-
-    if (bundle is None) == (merge is None):
-        raise click.BadParameter("name one of --bundle FILE.zip and --merge FILE.zip")
-    if bundle is not None:
-        check_out(bundle, suffixes=(".zip",))
-        say(f"{bundle}: {', '.join(bundles.pack(bundle))}")
-    elif merge is not None:
-        names = bundles.merge(merge)
-        say(f"{bundles.folder()}: {', '.join(names)}; `make results` shows them in docs/results.md")
-
-
-@main.command()
-@click.argument("title")
-@choice_option("--kind", "blank reading-times", "blank", "The analysis that it begins with.")
-@click.option("--number", type=int, help="Its number; the next free one unless given.")
-def new(title: str, kind: Any, number: int | None) -> None:
-    """Write a numbered notebook called TITLE from a template that runs as it is."""
-    from psychlm import site
-
-    if len(title) > LONGEST_TITLE or UNPRINTABLE.search(title):
-        raise click.BadParameter(
-            f"a title has at most {LONGEST_TITLE} printable characters; this has {len(title)}"
-        )
-    path = site.new(title, root=data.root(), kind=kind, number=number)
-    say(f"wrote {path}, and no other file")
-    say(f"next: psychlm run {path.stem[:2]}, then add a row to the table in README.md")
+for command in (run, plan, report, new, card, adapt, probes):
+    main.add_command(command)
 
 
 @main.command()
@@ -484,7 +369,7 @@ def compare(
     or the first column. RESPONSES is a table or logs of many models, one row a model.
     """
     import psychlm
-    from psychlm import frames
+    from psychlm import comparison, frames
 
     check_out(out, *files)
     if len(files) > 2 or (out is not None and len(files) == 2):
@@ -494,7 +379,7 @@ def compare(
         say(f"{files[0]}: {responses.attrs['recognised']}", err=True)
         ranking = psychlm.compare(responses, level=level, method=method)
         say(ranking)
-        if out is not None:
+        if out is not None and isinstance(ranking, comparison.Ranking):
             write_table(ranking.pairs, out, index=False)
         return
     first, second = read_scores(files[0], value, cluster), read_scores(files[1], value, None)
@@ -688,90 +573,6 @@ def responses(
     cut = graded.persons["truncated"]
     for person, count in cut[cut > 0].items():
         say(f"psychlm: {count} prompts were cut to fit {person}", err=True)
-
-
-@main.group(name="probes")
-def probes() -> None:
-    """Build probes of what models know, as JSON lines in the layout of the ARC questions."""
-
-
-@probes.group()
-def build() -> None:
-    """Build probes from a source of expert knowledge."""
-
-
-@build.command(name="wordnet")
-@click.option(
-    "--out",
-    type=click.Path(file_okay=False, path_type=Path),
-    required=True,
-    help="A folder: one folder per probe with train, dev and test, and manifest.json.",
-)
-@click.option("--seed", default=0, show_default=True, help="Fixes the questions that are drawn.")
-@click.option("--wordnet", "folder", type=PATH, help="The folder of WordNet's files.")
-@click.option(
-    "--probe",
-    "names",
-    multiple=True,
-    help="One of the four probes; repeatable.",
-    type=click.Choice(["definitions", "hypernymy", "hyponymy", "synonymy"]),
-)
-@click.option("--max-train", default=3000, show_default=True, help="Training questions at most.")
-@click.option("--max-hops", default=4, show_default=True, help="Longest chain of links; 0: any.")
-@click.option("--max-distance", default=3, show_default=True, help="Depth of distractor families.")
-@click.option("--max-concepts", type=int, help="Concepts drawn for a probe; all unless given.")
-@click.option(
-    "--perturbations/--no-perturbations",
-    default=True,
-    show_default=True,
-    help="Every question with each set of distractors, or with one of them.",
-)
-def probes_wordnet(out: Path, folder: Path | None, names: tuple[Any, ...], **settings: Any) -> None:
-    """Build WordNetQA: definitions, hypernymy, hyponymy, synonymy (Richardson & Sabharwal 2020)."""
-    from psychlm.probes import wordnet as source
-    from psychlm.probes.wordnet_qa import PROBES, Builder, Recipe, write
-
-    settings["max_hops"] = settings["max_hops"] or None
-    built = Builder(source.load(folder)).build(Recipe(**settings), names or PROBES)
-    written = write(built.items, out, built.header())
-    say(built.sizes().round(1).to_string())
-    left_out = built.counts[~built.counts["what"].str.startswith("candidates")]
-    say(left_out.to_string(index=False), err=True)
-    version, seed = built.wordnet_version, settings["seed"]
-    say(f"{len(built.items)} questions from WordNet {version}, seed {seed}: {written[0]}")
-
-
-@probes.command()
-@click.argument("source", type=PATH, metavar="ITEMS.jsonl")
-@choice_option(
-    "--probe",
-    "no-question wrong-question no-right-answer more-choices",
-    None,
-    "The change to the items.",
-)
-@click.option("--out", type=OUT, required=True, help="A file of JSON lines.")
-@click.option("--seed", default=0, show_default=True, help="Fixes draws and order of choices.")
-@click.option("--extra", default=1, show_default=True, help="Choices that `more-choices` adds.")
-@click.option("--drop-unfit", is_flag=True, help="Leave out items that cannot be changed.")
-def confuse(source: Path, probe: Any, out: Path, seed: int, extra: int, drop_unfit: bool) -> None:
-    """Perturb multiple-choice ITEMS: a file in the layout of any bank that read_items reads.
-
-    Give the items of one benchmark: choices are borrowed from its other items.
-    """
-    from psychlm import corpora
-    from psychlm.probes import confusion
-
-    check_out(out, source, suffixes=(".jsonl", ".json"))
-    original = corpora.read_items(source)
-    if drop_unfit:
-        original, unfit = confusion.drop_unfit(original)
-        for name, reason in unfit.items():
-            say(f"left out {name}: {reason}", err=True)
-    perturbed = confusion.perturb(original, probe, seed=seed, n_extra=extra)
-    with data.atomic_write(out) as part:
-        perturbed.to_json(part, orient="records", lines=True, force_ascii=False)
-    right = "the right choice is kept" if perturbed["has_right_answer"].all() else "none is right"
-    say(f"{len(perturbed)} items under {perturbed['probe'].iloc[0]}, seed {seed}: {right}; {out}")
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ come in clusters (items of one passage, readings of one person).
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal, overload
+from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
@@ -112,32 +112,11 @@ class Ranking:
         )
 
 
-@overload
 def compare(
-    a: pd.Series | ArrayLike,
-    b: pd.Series | ArrayLike,
+    a: pd.Series | pd.DataFrame | ArrayLike,
+    b: pd.Series | ArrayLike | None = None,
     *,
-    cluster: pd.Series | ArrayLike | str | None = ...,
-    names: tuple[str, str] | None = ...,
-    level: float = ...,
-    n_permutations: int = ...,
-    rng: int | np.random.Generator = ...,
-) -> Comparison: ...
-@overload
-def compare(
-    a: pd.DataFrame,
-    b: None = ...,
-    *,
-    cluster: pd.Series | ArrayLike | str | None = ...,
-    level: float = ...,
-    method: Literal["means", "irt"] = ...,
-    model: str | irt.IRTFit = ...,
-) -> Ranking: ...
-def compare(
-    a: Any,
-    b: Any = None,
-    *,
-    cluster: Any = None,
+    cluster: pd.Series | ArrayLike | str | None = None,
     names: tuple[str, str] | None = None,
     level: float = 0.95,
     n_permutations: int = 9999,

@@ -14,6 +14,8 @@ from psychlm import data
 if TYPE_CHECKING:
     import pandas as pd
 
+PATH = click.Path(path_type=Path)
+OUT = click.Path(dir_okay=False, path_type=Path)
 TABLES = (".csv", ".tsv", ".parquet")
 # what a spreadsheet would run; numbers stay
 FORMULA = re.compile(r"^(?:[=@\t\r]|[+\-](?!\d*\.?\d*$))")
@@ -100,3 +102,12 @@ def escape_formulas(frame: pd.DataFrame) -> pd.DataFrame:
             )
         columns.append(column.rename(FORMULA.sub(r"'\g<0>", str(name))))
     return pd.concat(columns, axis=1)
+
+
+def choice_option(
+    name: str, choices: str, default: str | None, text: str, *, needed: bool = True
+) -> Any:
+    """Return an option that takes one of some words, which are separated by spaces here."""
+    kind = click.Choice(choices.split(), case_sensitive=False)
+    shown = {"default": default, "show_default": True} if default else {"required": needed}
+    return click.option(name, type=kind, help=text, **shown)

@@ -163,10 +163,10 @@ def adaptive_test(
     Raises
     ------
     FrameError
-        If items and responses do not match, an item has no content area, a person no prior, or a
-        response is none that the model has.
+        If items and responses do not match, an item has no content area or no share, a person no
+        prior on the grid of the bank, or a response is none that the model has.
     ValueError
-        If no generator is given where one is needed.
+        If no generator is given where one is needed, or ``answers`` with recorded responses.
 
     References
     ----------
@@ -187,6 +187,8 @@ def adaptive_test(
     tables, mean, sd = _bank(fit, model)
     bank, functions = tables.items, tables.functions
     if isinstance(ask, pd.DataFrame):
+        if answers is not None:
+            raise ValueError("recorded responses are kept already; leave answers= out")
         takers: _Recorded | _Living = _Recorded(ask, tables)
     else:
         ask = ask if isinstance(ask, Mapping) else {"person": ask}
@@ -196,28 +198,9 @@ def adaptive_test(
     if rng is None and (rule in ("stratified", "random") or open_shares is not None):
         what = f"rule={rule!r}" if open_shares is None else "open_shares"
         raise ValueError(f"{what} needs a generator: rng=np.random.default_rng(seed)")
-    means, sds = np.full(n_persons, float(mean)), np.full(n_persons, float(sd))
-    if isinstance(prior, pd.DataFrame):
-        means, sds = prior.reindex(persons)[["theta", "se"]].to_numpy(np.float64).T
-    elif prior is not None:
-        means, sds = np.full(n_persons, float(prior[0])), np.full(n_persons, float(prior[1]))
-    if not (np.isfinite(means) & (sds > 0)).all():
-        without = persons[~(np.isfinite(means) & (sds > 0))]
-        raise FrameError(f"no prior, or one without width, for persons {format_names(without)}")
+    means, sds, grid = _priors(prior, persons, functions, mean, sd)
 
-    # Everything about the bank on a grid of abilities; with priors by person it is the population's
-    # grid, which does not depend on who else is tested.
-    by_person = isinstance(prior, pd.DataFrame)
-    grid = ability_grid(
-        functions, mean if by_person else float(means[0]), sd if by_person else float(sds[0])
-    )
-    fits = (sds >= grid[1] - grid[0]) & (means - 3 * sds >= grid[0]) & (means + 3 * sds <= grid[-1])
-    if by_person and not fits.all():
-        raise FrameError(
-            f"the priors of persons {format_names(persons[~fits])} do not fit the bank: se is at "
-            f"least {grid[1] - grid[0]:.2g}, and theta at least 3 se within {grid[0]:.2g} to "
-            f"{grid[-1]:.2g} logits"
-        )
+    # Everything about the bank on the grid of abilities.
     at = torch.tensor(grid)
     log_p = functions.log_probability(at).numpy()  # (n_items, n_categories, n_nodes)
     information = functions.information(at).numpy()  # (n_nodes, n_items)
@@ -235,8 +218,11 @@ def adaptive_test(
     # Random numbers: a priority of every item, and whether it is open, for each person.
     priority, is_open = np.zeros((n_persons, n_bank)), np.ones((n_persons, n_bank), dtype=bool)
     if rng is not None:
-        seed = int(rng.integers(2**63))
-        shares = 1.0 if open_shares is None else open_shares.reindex(bank).to_numpy()
+        seed, shares = int(rng.integers(2**63)), np.ones(n_bank)
+        if open_shares is not None:
+            shares = open_shares.reindex(bank).to_numpy(np.float64)
+            if np.isnan(shares).any():
+                raise FrameError(f"no share open for items {format_names(bank[np.isnan(shares)])}")
         for place, person in enumerate(persons):  # by name, whoever else is tested
             stream = np.random.default_rng([seed, crc32(str(person).encode())])
             priority[place] = stream.random(n_bank)
@@ -251,7 +237,8 @@ def adaptive_test(
     log_ratio, decision = np.zeros(n_persons), np.full(n_persons, "undecided", dtype=object)
     if cut is not None:
         ends = torch.tensor([cut.theta - cut.indifference, cut.theta + cut.indifference])
-        log_ratios = np.diff(functions.log_probability(ends.double()).numpy())[..., 0]
+        with np.errstate(invalid="ignore"):  # categories that an item has not
+            log_ratios = np.diff(functions.log_probability(ends.double()).numpy())[..., 0]
         bound = np.log((1 - cut.error) / cut.error)
     asked = np.full((n_persons, n_steps), -1)
     theta, se, score, response, worth = np.full((5, n_persons, n_steps), np.nan)
@@ -394,10 +381,10 @@ def exposure_shares(
         test = adaptive_test(fit, responses, model=model, open_shares=shares, rng=rng, **options)
         counts = pd.Series(test.asked.to_numpy().ravel()).value_counts()
         exposure = counts.reindex(bank, fill_value=0).clip(lower=1) / n
-        shares = (shares * (aim / exposure) ** gain).clip(upper=1)
+        tested, shares = shares, (shares * (aim / exposure) ** gain).clip(upper=1)
     if exposure.max() > limit:
         raise ValueError(message)
-    return shares
+    return tested
 
 
 def _bank(fit: IRTFit | pd.DataFrame, model: str) -> tuple[ModelTables, float, float]:
@@ -468,6 +455,38 @@ class _Living:
                 f"{person!r} answered {value:g} to item {item!r}, which is none of {levels}"
             )
         return float(levels.index(value))
+
+
+def _priors(
+    prior: tuple[float, float] | pd.DataFrame | None,
+    persons: pd.Index,
+    functions: ResponseFunction,
+    mean: float,
+    sd: float,
+) -> tuple[Array, Array, Array]:
+    """Return mean and sd of ability of every person, and the grid of abilities.
+
+    With priors by person the grid is the population's, which does not depend on who else is tested.
+    """
+    if isinstance(prior, tuple):
+        mean, sd = prior
+    if not (np.isfinite(mean) and sd > 0):
+        raise ValueError(f"prior={prior}: a mean, and a sd above 0")
+    grid = ability_grid(functions, mean, sd)
+    if not isinstance(prior, pd.DataFrame):
+        return np.full(len(persons), float(mean)), np.full(len(persons), float(sd)), grid
+    means, sds = prior.reindex(persons)[["theta", "se"]].to_numpy(np.float64).T
+    if not (np.isfinite(means) & (sds > 0)).all():
+        without = persons[~(np.isfinite(means) & (sds > 0))]
+        raise FrameError(f"no prior, or one without width, for persons {format_names(without)}")
+    step, low, high = grid[1] - grid[0], grid[0], grid[-1]
+    on_grid = (sds >= step) & (means - 3 * sds >= low) & (means + 3 * sds <= high)
+    if not on_grid.all():
+        raise FrameError(
+            f"the priors of persons {format_names(persons[~on_grid])} do not fit the bank: se is "
+            f"at least {step:.2g}, and theta at least 3 se within {low:.2g} to {high:.2g} logits"
+        )
+    return means, sds, grid
 
 
 def ability_grid(functions: ResponseFunction, mean: float, sd: float) -> Array:

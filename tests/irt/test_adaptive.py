@@ -284,10 +284,20 @@ def test_an_earlier_test_is_the_prior_of_a_later_one(bank, people, rng):
         irt.adaptive_test(bank, responses.iloc[:2], prior=before.iloc[:1])
 
 
-def test_answers_that_the_model_does_not_have_are_named(bank):
+def test_what_does_not_fit_the_bank_is_named(bank, people):
     with pytest.raises(FrameError, match=r"'person' answered 2 to item '.*', which is none of"):
         irt.adaptive_test(bank, lambda item: 2.0)
     with pytest.raises(ValueError, match="open_shares needs a generator"):
         irt.adaptive_test(bank, lambda item: 1.0, open_shares=pd.Series(1.0, bank.index))
+    with pytest.raises(FrameError, match="no share open for items.*'q59'"):
+        shares, rng = pd.Series(1.0, bank.index[:-1]), np.random.default_rng(0)
+        irt.adaptive_test(bank, lambda item: 1.0, open_shares=shares, rng=rng)
+    with pytest.raises(ValueError, match="leave answers= out"):
+        irt.adaptive_test(bank, people[1], answers="answers.json")
+    with pytest.raises(ValueError, match="sd above 0"):
+        irt.adaptive_test(bank, people[1], prior=(0.0, 0.0))
+    with pytest.raises(FrameError, match="do not fit the bank"):
+        far = pd.DataFrame({"theta": 9.0, "se": 0.5}, people[1].index)
+        irt.adaptive_test(bank, people[1], prior=far)
     with pytest.raises(ValueError, match="error between 0 and 0.5"):
         irt.CutScore(0.0, error=0.6)
