@@ -1,4 +1,4 @@
-"""The command ``psychlm``: data, surprisal, responses, item response theory; others in ``cli_*.py``."""
+"""The command ``psychlm``: data, surprisal, responses, item response theory; the rest in cli_*.py."""
 
 from __future__ import annotations
 

@@ -89,11 +89,13 @@ def word_tokens(*corpora: str) -> Callable[[str, Mapping[str, Any]], list[Work]]
 
 def inoculation(model: str, p: Mapping[str, Any]) -> list[Work]:
     """Return what notebook 41 lets its encoder learn: science, then questions of five probes."""
+    from psychlm.papers.richardson2020 import MOST_ADDED
+
     if not p["fine_tune"] or model != p["encoder"]:
         return []
     item, probes, epochs = 5 * TOKENS_A_CHOICE, 5, (8, 3)
     seeds = len(p["learning_rates"]) * p["n_seeds"] * probes
-    added = [min(times * k, 3000) for k in p["sizes"] for times in p["add_some"]]
+    added = [min(times * k, MOST_ADDED) for k in p["sizes"] for times in p["add_some"]]
     sizes = [k for k in p["sizes"] for _ in p["add_some"]]
     learnt = p["n_science"] * len(p["learning_rates"]) * epochs[0]
     learnt += (sum(sizes) + sum(added)) * seeds * epochs[1]
