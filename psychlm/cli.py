@@ -1,4 +1,4 @@
-"""The command ``psychlm``: data, surprisal, responses, item response theory; the rest in cli_*.py."""
+"""The command ``psychlm``: data, surprisal, responses, item response models; cli_*.py: the rest."""
 
 from __future__ import annotations
 

@@ -212,7 +212,8 @@ def build_index(root: Path, reports: Path) -> Path:
             "picture": html.image_uri(picture.read_bytes(), mime) if image else "",
             "alt": str(headline.get("alt", "")),
             "finding": str(verdict.get("sentence") or ""),
-            "outcome": f"{verdict.get('outcome') or ''} {verdict.get('models') or ''}".strip(),
+            "outcome": verdict.get("outcome"),
+            "models": verdict.get("models"),
         }
         cards.append(card)
         prose = [source for kind, source in getattr(notebook, "cells", ()) if kind == "markdown"]
