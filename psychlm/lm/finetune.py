@@ -188,8 +188,9 @@ def fine_tune(
         Most epochs, and epochs without improvement before training ends.
     learning_rate, batch_size
         Of AdamW. Where memory does not hold the items of a step together, fewer are read at once
-        and their gradients are added up (dropout is then drawn otherwise). The rate rises over a tenth of the steps and then falls linearly. Laverghetta et
-        al. (2021) use 1e-5 for 500,000 pairs.
+        and their gradients are added up (dropout is then drawn otherwise). The rate rises over a
+        tenth of the steps and then falls linearly. Laverghetta et al. (2021) use 1e-5 for 500,000
+        pairs.
     max_tokens : int
         Longest text or pair (175 in Laverghetta et al. 2021, section 3), at most what the encoder
         takes; the longer of a pair is cut first.
