@@ -201,8 +201,10 @@ def growth(folder: Path) -> str:
             for name in ("size", "seconds", "memory_mb")
         )
         unit = next(row["unit"] for row in rows if row["job"] == job)
-        (a, b), (c, d) = largest_decade(size, seconds), largest_decade(size, memory)
-        ends = (86_400 / a) ** (1 / b), (16 * 1024 / c) ** (1 / d)
+        (a, b), (_, d) = largest_decade(size, seconds), largest_decade(size, memory)
+        last = size >= size.max() / 10
+        mb_each, mb_fixed = np.polyfit(size[last], memory[last], 1)
+        ends = (86_400 / a) ** (1 / b), (16 * 1024 - mb_fixed) / mb_each
         cells = [job, f"{size[0]:,.0f} to {size[-1]:,.0f} {unit}"]
         cells += [f"{seconds[0]:.2g} to {seconds[-1]:.2g}", f"{b:.2f}"]
         cells += [f"{memory[0]:.0f} to {memory[-1]:,.0f}", f"{d:.2f}"]
@@ -257,7 +259,7 @@ def workers(folder: Path) -> str:
             lines.append(f"| {job[1]} | {' | '.join(f'{row[name]:.2f}' for name in names)} |")
     simulated = [row for row in rows if "pieces_each" in row]
     counts = sorted({row["pieces_each"] for row in simulated})
-    lines += ["", f"| a hundred workers | {' | '.join(f'{n} pieces each' for n in counts)} |"]
+    lines += ["", f"| a hundred workers | pieces each: {' | '.join(map(str, counts))} |"]
     lines += [f"| --- |{' ---: |' * len(counts)}"]
     for case in dict.fromkeys(row["case"] for row in simulated):
         by_count = {row["pieces_each"]: row for row in simulated if row["case"] == case}

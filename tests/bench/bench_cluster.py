@@ -29,12 +29,13 @@ from psychlm.reading_times import sweep
 distributed = pytest.importorskip("distributed", reason="the extra cluster is not installed")
 
 WORDS = ["the", "a", "old", "man", "boat", "girl", "letter", "saw", "found", "near", "and", "house"]
+SCALE = float(os.environ.get("PSYCHLM_BENCH_SCALE", "1"))
 # case: share of the workers that take four times as long; share that is lost in the first half
 CASES = {"all alike": (0, 0), "slow": (0.05, 0), "lost": (0, 0.1), "slow and lost": (0.05, 0.1)}
 SLOW = 4
 
 
-def surprisals(client, n_texts=32):
+def surprisals(client, n_texts):
     """Eight pieces of texts of 500 words, under a small model."""
     words = np.random.default_rng(0).choice(WORDS, (n_texts, 500))
     texts = [" ".join(row) for row in words]
@@ -42,7 +43,7 @@ def surprisals(client, n_texts=32):
     lm.surprisals(texts, ["default"], client=client, **options)
 
 
-def crowd(client, n_models=160):
+def crowd(client, n_models):
     """Eight pieces of LSTMs."""
     rng = np.random.default_rng(0)
     encoded = crowds.encode_texts([" ".join(row) for row in rng.choice(WORDS, (400, 12))])
@@ -51,15 +52,16 @@ def crowd(client, n_models=160):
     crowds.train_crowd("lstm", encoded, labels, encoded, labels, client=client, epochs=2, **options)
 
 
-def gains(client, n_models=48):
-    """Eight pieces of language models, beside 20,000 readings, with ten folds."""
+def gains(client, n_models):
+    """A piece for each language model, beside 20,000 readings, with ten folds."""
     made = reading.simulate(
         np.random.default_rng(1), n_words=2000, noise_bits=np.linspace(0.5, 8, n_models)
     )
     reading.delta_loglik(made.readings, made.surprisals, "gaze_ms", client=client)
 
 
-JOBS = {"surprisal": (surprisals, 8), "crowd": (crowd, 8), "sweep": (gains, 8)}
+# work, and its size
+JOBS = {"surprisal": (surprisals, 32), "crowd": (crowd, 160), "sweep": (gains, 48)}
 
 
 def cpu_seconds(pids):
@@ -71,9 +73,9 @@ def cpu_seconds(pids):
     return ticks / os.sysconf("SC_CLK_TCK")
 
 
-def timed(work, client, pids):
+def timed(work, client, size, pids):
     begin, before = time.perf_counter(), cpu_seconds(pids)
-    work(client)
+    work(client, size)
     return time.perf_counter() - begin, cpu_seconds(pids) - before
 
 
@@ -82,22 +84,22 @@ def timed(work, client, pids):
 def test_efficiency(benchmark, monkeypatch, job):
     torch.set_num_threads(1)
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    # eight pieces of the sweep, as of the others
-    monkeypatch.setattr(sweep, "CHUNK_BYTES", 1)
-    work, smallest = JOBS[job]
+    monkeypatch.setattr(sweep, "CHUNK_BYTES", 1)  # a piece for each model
+    work, size = JOBS[job]
+    size = max(8, round(size * SCALE))
     here, cores = os.getpid(), len(os.sched_getaffinity(0))
-    work(None, smallest)
+    work(None, 8)
 
     def on_each_number():
-        wall_s, cpu_s = timed(work, None, [here])
+        wall_s, cpu_s = timed(work, None, size, [here])
         found = {"wall_s": wall_s, "cpu_s": cpu_s}
         for n in (2, 4):
             options = {"n_workers": n, "threads_per_worker": 1, "dashboard_address": None}
             with distributed.LocalCluster(**options) as made, distributed.Client(made) as client:
                 client.wait_for_workers(n)
                 pids = [here, *client.run(os.getpid).values()]
-                client.run(work, None, smallest)  # imports, and the model is opened
-                wall, cpu = timed(work, client, pids)
+                client.run(work, None, 8)  # imports, and the model is opened
+                wall, cpu = timed(work, client, size, pids)
             found |= {f"wall_s, {n}": wall, f"cpu_s, {n}": cpu}
             found[f"efficiency, {n}"] = wall_s / wall / min(n, cores)
             found[f"share of cpu, {n}"] = cpu_s / cpu
