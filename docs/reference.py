@@ -1,5 +1,5 @@
-"""MkDocs hook: one reference page per sub-package and module, with its public names, and a first
-page of the functions that most analyses call, by task.
+"""MkDocs hook: one reference page per sub-package and module, with its public names, a first page
+of the functions that most analyses call, by task, and a page of the commands with their options.
 """
 
 from __future__ import annotations
@@ -45,7 +45,8 @@ def sub_packages() -> dict[str, list[str]]:
         name = ".".join(("psychlm", *parts)).removesuffix(".__init__")
         private = any(part.startswith("_") and part != "__init__" for part in parts)
         script = not file.with_name("__init__.py").exists()
-        if name == "psychlm" or script or private:
+        command = parts[0].startswith("cli") or name == "psychlm.terminal"
+        if name == "psychlm" or script or private or command:
             continue
         found.setdefault(parts[0], []).append(name)
     return found
@@ -106,12 +107,33 @@ def page(package: str, modules: list[str]) -> str:
     return "\n\n".join(blocks)
 
 
+def commands() -> str:
+    """Return the page of the command line: the help of every command."""
+    import click
+
+    from psychlm.cli import main
+
+    lines = ["# Command line", ""]
+
+    def add(command: click.Command, context: click.Context) -> None:
+        lines.extend(["```text", command.get_help(context), "```", ""])
+        for name, part in sorted(getattr(command, "commands", {}).items()):
+            inner = click.Context(part, info_name=name, parent=context, terminal_width=84)
+            depth = inner.command_path.count(" ") + 1
+            lines.extend([f"{'#' * depth} {inner.command_path}", ""])
+            add(part, inner)
+
+    add(main, click.Context(main, info_name="psychlm", terminal_width=84))
+    return "\n".join(lines)
+
+
 def on_config(config: Any) -> Any:
     """Put the pages into the navigation."""
     for entry in config.nav:
         if "Reference" in entry:
             entry["Reference"] = [
                 "reference/index.md",
+                {"Command line": "reference/commands.md"},
                 *({name: f"reference/{name}.md"} for name in sub_packages()),
             ]
     return config
@@ -134,5 +156,6 @@ def on_files(files: Files, config: Any) -> Files:
         first = (ast.get_docstring(_tree(modules[0])) or "").partition("\n")[0]
         lines.append(f"- [`psychlm.{name}`]({name}.md): {first}")
         files.append(File.generated(config, f"reference/{name}.md", content=page(name, modules)))
+    files.append(File.generated(config, "reference/commands.md", content=commands()))
     files.append(File.generated(config, "reference/index.md", content="\n".join(lines) + "\n"))
     return files

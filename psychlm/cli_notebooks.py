@@ -81,7 +81,9 @@ def plan(
     rows = planned.plan(notebooks, teraflops=teraflops, **options)
     print_table(*planned.table(rows))
     total = planned.total(rows)
-    say(f"\n{total}; computed times are those of {where}.")
+    say(f"\n{total}; computed times are those of the hub's models, on {where}.")
+    for text in planned.model_lines(rows):
+        say(text)
     for text in dict.fromkeys(text for row in rows for text in row.notes):
         say(f"note: {text}")
     problems = dict.fromkeys(f"{row.notebook}: {text}" for row in rows for text in row.problems)

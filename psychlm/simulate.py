@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 
 from psychlm.frames import FrameError, check_items
-from psychlm.irt.response_functions import known_functions, model_named
+from psychlm.irt.response_functions import model_named
 
 if TYPE_CHECKING:
     from psychlm.irt.result import IRTFit
@@ -95,13 +95,16 @@ def responses(
     >>> responses([-1.0, 1.0], items(3, rng), rng).shape
     (2, 3)
     """
-    names, functions, levels = known_functions(items, model)
+    from psychlm.irt.model_tables import ModelTables  # with torch, which takes a second to import
+
+    tables = ModelTables.of(items, model)
+    names, levels = tables.items, tables.levels
     ability = np.asarray(theta, dtype=float)
     if isinstance(theta, pd.Series):
         persons = theta.index.rename("person")
     else:
         persons = pd.Index([f"person-{i + 1}" for i in range(len(ability))], name="person")
-    probability = functions.probability_at(ability)  # (n_items, n_categories, n_persons)
+    probability = tables.probability_at(ability)  # (n_items, n_categories, n_persons)
     at_least = probability[:, ::-1].cumsum(1)[:, -2::-1]  # P(category k or above), k = 1, 2, ...
     drawn = (rng.random((len(ability), len(names))) < at_least.transpose(1, 2, 0)).sum(0)
     answers = drawn.astype(float)

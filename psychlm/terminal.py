@@ -36,12 +36,13 @@ def say(text: object, *, err: bool = False, nl: bool = True) -> None:
 
 
 def print_table(columns: list[str], rows: list[list[str]]) -> None:
-    """Print a table in the width of the terminal."""
+    """Print a table in the width of the terminal; what is too long is folded, not cut."""
     from rich.console import Console
-    from rich.table import Table
+    from rich.table import Column, Table
     from rich.text import Text
 
-    table = Table(*columns, box=None, header_style="bold")
+    folded = (Column(name, overflow="fold") for name in columns)
+    table = Table(*folded, box=None, header_style="bold", padding=(0, 1, 0, 0), pad_edge=False)
     colours = {"yes": "green", "no": "yellow", "corrupt": "red"}
     for row in rows:
         table.add_row(*(Text(printable(cell), colours.get(cell, "")) for cell in row))

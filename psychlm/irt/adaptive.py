@@ -25,7 +25,7 @@ import torch
 from scipy.special import softmax
 from scipy.stats import norm
 
-from psychlm import data
+from psychlm import data, simulate
 from psychlm.frames import FrameError, format_names
 from psychlm.irt.model_tables import ModelTables
 from psychlm.irt.response_functions import ResponseFunction
@@ -55,6 +55,17 @@ class CutScore:
     def __post_init__(self) -> None:
         if self.indifference <= 0 or not 0 < self.error < 0.5:
             raise ValueError(f"{self}: indifference is above 0, and error between 0 and 0.5")
+
+    @property
+    def bound(self) -> float:
+        """The logarithm of the ratio at which a test ends."""
+        return float(np.log((1 - self.error) / self.error))
+
+    def log_ratios(self, functions: ResponseFunction) -> Array:
+        """Return the logarithm of the ratio for every answer, (n_items, n_categories)."""
+        ends = torch.tensor([self.theta - self.indifference, self.theta + self.indifference])
+        with np.errstate(invalid="ignore"):  # categories that an item has not
+            return np.diff(functions.log_probability(ends.double()).numpy())[..., 0]
 
 
 @dataclass(frozen=True)
@@ -184,8 +195,7 @@ def adaptive_test(
     >>> test.history["item"].tolist()
     ['LSAT 3', 'LSAT 2']
     """
-    tables, mean, sd = _bank(fit, model)
-    bank, functions = tables.items, tables.functions
+    tables = ModelTables.of(fit, model)
     if isinstance(ask, pd.DataFrame):
         if answers is not None:
             raise ValueError("recorded responses are kept already; leave answers= out")
@@ -193,76 +203,35 @@ def adaptive_test(
     else:
         ask = ask if isinstance(ask, Mapping) else {"person": ask}
         takers = _Living(ask, tables, None if answers is None else Path(answers))
-    persons, n_bank = takers.persons, len(bank)
-    n_persons, n_steps = len(persons), min(n_items, n_bank)
+    persons, n_persons, n_steps = (
+        takers.persons,
+        len(takers.persons),
+        min(n_items, len(tables.items)),
+    )
     if rng is None and (rule in ("stratified", "random") or open_shares is not None):
         what = f"rule={rule!r}" if open_shares is None else "open_shares"
         raise ValueError(f"{what} needs a generator: rng=np.random.default_rng(seed)")
-    means, sds, grid = _priors(prior, persons, functions, mean, sd)
-
-    # Everything about the bank on the grid of abilities.
-    at = torch.tensor(grid)
-    log_p = functions.log_probability(at).numpy()  # (n_items, n_categories, n_nodes)
-    information = functions.information(at).numpy()  # (n_nodes, n_items)
-    probability = np.exp(log_p)
-    highest = (probability > 0).any(2).sum(1) - 1
-    expected = np.einsum("c,icn->ni", np.arange(log_p.shape[1]), probability) / highest
-    expected_score = expected.mean(axis=1)
-    areas = content_areas(bank, content)
-    in_area = areas == np.arange(areas.max() + 1)[:, None]  # areas x items
-    share = in_area.mean(axis=1)
-    # The difficulty of an item is where it is most informative; strata hold equally many items.
-    rank = information.argmax(axis=0).argsort().argsort()
-    stratum = rank * n_steps // n_bank
-
-    # Random numbers: a priority of every item, and whether it is open, for each person.
-    priority, is_open = np.zeros((n_persons, n_bank)), np.ones((n_persons, n_bank), dtype=bool)
-    if rng is not None:
-        seed, shares = int(rng.integers(2**63)), np.ones(n_bank)
-        if open_shares is not None:
-            shares = open_shares.reindex(bank).to_numpy(np.float64)
-            if np.isnan(shares).any():
-                raise FrameError(f"no share open for items {format_names(bank[np.isnan(shares)])}")
-        for place, person in enumerate(persons):  # by name, whoever else is tested
-            stream = np.random.default_rng([seed, crc32(str(person).encode())])
-            priority[place] = stream.random(n_bank)
-            is_open[place] = stream.random(n_bank) < shares
+    means, sds, grid = _priors(prior, persons, tables)
+    bank = _Bank(tables, grid, content, n_steps)
+    priority, is_open = _drawn(rng, persons, tables.items, open_shares)
 
     # The state of every person. Sums run along the rows of arrays, or in one product a person, so
     # that a person's numbers do not depend on who else is tested.
     available, running = takers.available.copy(), np.ones(n_persons, dtype=bool)
     log_posterior = -(((grid - means[:, None]) / sds[:, None]) ** 2) / 2
     posterior, estimate = softmax(log_posterior, axis=1), means.copy()
-    n_in_area = np.zeros((n_persons, len(share)))
+    n_in_area = np.zeros((n_persons, len(bank.share)))
     log_ratio, decision = np.zeros(n_persons), np.full(n_persons, "undecided", dtype=object)
-    if cut is not None:
-        ends = torch.tensor([cut.theta - cut.indifference, cut.theta + cut.indifference])
-        with np.errstate(invalid="ignore"):  # categories that an item has not
-            log_ratios = np.diff(functions.log_probability(ends.double()).numpy())[..., 0]
-        bound = np.log((1 - cut.error) / cut.error)
+    log_ratios = None if cut is None else cut.log_ratios(tables.functions)
     asked = np.full((n_persons, n_steps), -1)
     theta, se, score, response, worth = np.full((5, n_persons, n_steps), np.nan)
     for step in range(n_steps):
+        # Items without a response are used up until one has a response.
         pending = running & available.any(axis=1)
         while pending.any():
             row = np.flatnonzero(pending)
-            # The value of every item for every person under the rule.
-            if rule == "information":
-                value = functions.information(torch.tensor(estimate[row])).numpy()
-            elif rule == "posterior":
-                value = (posterior[row, None, :] @ information)[:, 0]
-            else:
-                value = priority[row] + (stratum == step if rule == "stratified" else 0)
-            value = value.round(10)  # items alike stay alike, whatever the order of computation
-            candidates = available[row]
-            opened = candidates & is_open[row]
-            some_open = opened.any(axis=1, keepdims=True)
-            candidates = np.where(some_open, opened, candidates)
-            if content is not None:
-                # The area whose count is furthest below its share, among areas with items left.
-                lacking = share * (step + 1) - n_in_area[row]
-                lacking = np.where(candidates @ in_area.T, lacking, -np.inf)
-                candidates &= areas == lacking.argmax(axis=1)[:, None]
+            value = bank.values(rule, step, estimate[row], posterior[row], priority[row])
+            candidates = bank.candidates(step, available[row], is_open[row], n_in_area[row])
             item = np.where(candidates, value, -np.inf).argmax(axis=1)
             available[row, item] = False
             answered = takers.answers(row, item)
@@ -276,8 +245,8 @@ def adaptive_test(
         # The posterior of those who answered.
         row = np.flatnonzero(asked[:, step] >= 0)
         item, category = asked[row, step], response[row, step].astype(int)
-        n_in_area[row, areas[item]] += 1
-        log_posterior[row] += log_p[item, category]
+        n_in_area[row, bank.areas[item]] += 1
+        log_posterior[row] += bank.log_p[item, category]
         log_posterior[row] -= log_posterior[row].max(axis=1, keepdims=True)
         weight = softmax(log_posterior[row], axis=1)
         posterior[row] = weight
@@ -285,20 +254,20 @@ def adaptive_test(
         spread = np.sqrt(np.maximum((weight * grid**2).sum(axis=1) - expectation**2, 0))
         estimate[row] = expectation if method == "eap" else grid[weight.argmax(axis=1)]
         theta[row, step], se[row, step] = estimate[row], spread
-        score[row, step] = (weight * expected_score).sum(axis=1)
+        score[row, step] = (weight * bank.expected_score).sum(axis=1)
         # Whose test ends here?
         running &= asked[:, step] >= 0
         if stop_se is not None:
             running[row] &= spread > stop_se
-        if cut is not None:
+        if cut is not None and log_ratios is not None:
             log_ratio[row] += log_ratios[item, category]
-            decision[row[log_ratio[row] >= bound]] = "above"
-            decision[row[log_ratio[row] <= -bound]] = "below"
-            running[row] &= np.abs(log_ratio[row]) < bound
+            decision[row[log_ratio[row] >= cut.bound]] = "above"
+            decision[row[log_ratio[row] <= -cut.bound]] = "below"
+            running[row] &= np.abs(log_ratio[row]) < cut.bound
 
     steps = pd.RangeIndex(1, n_steps + 1, name="n_items")
     table = partial(pd.DataFrame, index=persons, columns=steps)
-    names = np.array([*bank, None], dtype=object)  # place -1: nothing asked
+    names = np.array([*tables.items, None], dtype=object)  # place -1: nothing asked
     was_asked = asked >= 0
     return AdaptiveTest(
         asked=table(names[asked]),
@@ -359,15 +328,11 @@ def exposure_shares(
     >>> bool(shares.between(0, 1).all())
     True
     """
-    tables, mean, sd = _bank(fit, model)
+    tables = ModelTables.of(fit, model)
     bank, n_items = tables.items, options.get("n_items", 20)
     if responses is None:
-        # Responses of everybody to everything: a uniform number among cumulated probabilities.
-        cumulated = tables.probability_at(mean + sd * rng.standard_normal(n_persons)).cumsum(1)
-        category = (rng.random((len(bank), 1, n_persons)) > cumulated[:, :-1]).sum(1)
-        levels = tables.levels or dict.fromkeys(bank, [0.0, 1.0])
-        rows = zip(bank, category, strict=True)
-        responses = pd.DataFrame({item: np.array(levels[item])[row] for item, row in rows})
+        theta = tables.ability_mean + tables.ability_sd * rng.standard_normal(n_persons)
+        responses = simulate.responses(theta, fit, rng, model=model)
     n = len(responses)
     aim = limit - norm.isf(0.05 / len(bank)) * np.sqrt(limit * (1 - limit) / n)
     message = (
@@ -387,11 +352,72 @@ def exposure_shares(
     return tested
 
 
-def _bank(fit: IRTFit | pd.DataFrame, model: str) -> tuple[ModelTables, float, float]:
-    """Return the response functions of a bank, and mean and sd of ability."""
-    if isinstance(fit, pd.DataFrame):
-        return ModelTables.of_items(fit, model), 0.0, 1.0
-    return ModelTables.from_fit(fit), fit.ability_mean, fit.ability_sd
+class _Bank:
+    """The items of a bank on a grid of abilities, and which of them may come next."""
+
+    def __init__(
+        self, tables: ModelTables, grid: Array, content: pd.Series | None, n_steps: int
+    ) -> None:
+        at, functions = torch.tensor(grid), tables.functions
+        self.functions = functions
+        self.log_p = functions.log_probability(at).numpy()  # (n_items, n_categories, n_nodes)
+        self.information = functions.information(at).numpy()  # (n_nodes, n_items)
+        probability = np.exp(self.log_p)
+        highest = (probability > 0).any(2).sum(1) - 1
+        expected = np.einsum("c,icn->ni", np.arange(probability.shape[1]), probability) / highest
+        self.expected_score = expected.mean(axis=1)
+        self.areas = content_areas(tables.items, content)
+        self.in_area = self.areas == np.arange(self.areas.max() + 1)[:, None]  # areas x items
+        self.share = self.in_area.mean(axis=1)
+        # The difficulty of an item is where it is most informative; strata hold equally many items.
+        rank = self.information.argmax(axis=0).argsort().argsort()
+        self.stratum = rank * n_steps // len(rank)
+
+    def values(
+        self, rule: Rule, step: int, estimate: Array, posterior: Array, priority: Array
+    ) -> Array:
+        """Return the value of every item under the rule, (n_persons, n_items)."""
+        if rule == "information":
+            value = self.functions.information(torch.tensor(estimate)).numpy()
+        elif rule == "posterior":
+            value = (posterior[:, None, :] @ self.information)[:, 0]
+        else:
+            value = priority + (self.stratum == step if rule == "stratified" else 0)
+        return value.round(10)  # items alike stay alike, whatever the order of computation
+
+    def candidates(self, step: int, available: Array, is_open: Array, n_in_area: Array) -> Array:
+        """Return which items may come next, (n_persons, n_items): open ones, of the area in need.
+
+        That is the area whose count is furthest below its share, among areas with items left.
+        """
+        opened = available & is_open
+        opened = np.where(opened.any(axis=1, keepdims=True), opened, available)
+        lacking = self.share * (step + 1) - n_in_area
+        lacking = np.where(opened @ self.in_area.T, lacking, -np.inf)
+        return opened & (self.areas == lacking.argmax(axis=1)[:, None])
+
+
+def _drawn(
+    rng: np.random.Generator | None, persons: pd.Index, bank: pd.Index, shares: pd.Series | None
+) -> tuple[Array, Array]:
+    """Return a random priority of every item, and whether it is open, for each person.
+
+    They are drawn by name, whoever else is tested.
+    """
+    priority = np.zeros((len(persons), len(bank)))
+    is_open = np.ones(priority.shape, dtype=bool)
+    if rng is None:
+        return priority, is_open
+    seed, share = int(rng.integers(2**63)), np.ones(len(bank))
+    if shares is not None:
+        share = shares.reindex(bank).to_numpy(np.float64)
+        if np.isnan(share).any():
+            raise FrameError(f"no share open for items {format_names(bank[np.isnan(share)])}")
+    for place, person in enumerate(persons):
+        stream = np.random.default_rng([seed, crc32(str(person).encode())])
+        priority[place] = stream.random(len(bank))
+        is_open[place] = stream.random(len(bank)) < share
+    return priority, is_open
 
 
 class _Recorded:
@@ -458,21 +484,17 @@ class _Living:
 
 
 def _priors(
-    prior: tuple[float, float] | pd.DataFrame | None,
-    persons: pd.Index,
-    functions: ResponseFunction,
-    mean: float,
-    sd: float,
+    prior: tuple[float, float] | pd.DataFrame | None, persons: pd.Index, tables: ModelTables
 ) -> tuple[Array, Array, Array]:
     """Return mean and sd of ability of every person, and the grid of abilities.
 
     With priors by person the grid is the population's, which does not depend on who else is tested.
     """
-    if isinstance(prior, tuple):
-        mean, sd = prior
+    population = (tables.ability_mean, tables.ability_sd)
+    mean, sd = prior if isinstance(prior, tuple) else population
     if not (np.isfinite(mean) and sd > 0):
         raise ValueError(f"prior={prior}: a mean, and a sd above 0")
-    grid = ability_grid(functions, mean, sd)
+    grid = ability_grid(tables.functions, mean, sd)
     if not isinstance(prior, pd.DataFrame):
         return np.full(len(persons), float(mean)), np.full(len(persons), float(sd)), grid
     means, sds = prior.reindex(persons)[["theta", "se"]].to_numpy(np.float64).T

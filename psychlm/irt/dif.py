@@ -175,6 +175,13 @@ def mantel_haenszel(
     Differential Item Functioning, for the classes. Of ratings: Mantel (1963), Journal of the
     American Statistical Association 58, 690-700; Agresti (2013), Categorical Data Analysis, section
     8.4; Zwick, Thayer & Mazzeo (1997), Applied Measurement in Education 10, 321-344.
+
+    Examples
+    --------
+    >>> from psychlm import corpora
+    >>> test = mantel_haenszel(corpora.lsat6(), ["a", "b"] * 500)
+    >>> test.items["ets"].tolist(), test.n_rounds
+    (['A', 'A', 'A', 'A', 'A'], 1)
     """
     x, is_focal, names = complete_persons(responses, group, reference, ratings)
     statistics = _rating_statistics if ratings else _statistics
@@ -355,6 +362,12 @@ def dif_logistic(
     Swaminathan & Rogers (1990), Journal of Educational Measurement 27, 361-370; Jodoin & Gierl
     (2001), Applied Measurement in Education 14, 329-349, for the classes; Zumbo (1999), A Handbook
     on the Theory and Methods of Differential Item Functioning, for ratings.
+
+    Examples
+    --------
+    >>> from psychlm import corpora
+    >>> dif_logistic(corpora.lsat6(), ["a", "b"] * 500)["class"].tolist()
+    ['A', 'A', 'A', 'A', 'A']
     """
     x, of_focal, items = complete_persons(responses, group, reference, ratings)
     counts = np.ones(x.shape[1], bool) if anchors is None else items.isin(anchors)

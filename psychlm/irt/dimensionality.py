@@ -40,6 +40,12 @@ def tetrachoric(responses: pd.DataFrame, *, correct: float = 0.5) -> pd.DataFram
     FrameError
         If the responses break their contract, an item was answered alike by everyone (it has no
         threshold), or two items were never answered by the same person.
+
+    Examples
+    --------
+    >>> from psychlm import corpora
+    >>> float(tetrachoric(corpora.lsat6()).loc["LSAT 1", "LSAT 2"].round(3))
+    0.17
     """
     if correct < 0:
         raise ValueError(f"correct is {correct}, and an empty cell cannot count less than 0")
@@ -119,6 +125,12 @@ def eigenvalues(responses: pd.DataFrame, *, correct: float = 0.5) -> pd.Series:
 
     A test is essentially one-dimensional if the first is at least three times the second
     (Slocum-Gori & Zumbo 2011). The last ones may be negative.
+
+    Examples
+    --------
+    >>> from psychlm import corpora
+    >>> eigenvalues(corpora.lsat6()).round(2).tolist()
+    [1.62, 1.0, 0.88, 0.77, 0.73]
     """
     values = np.linalg.eigvalsh(tetrachoric(responses, correct=correct).to_numpy())[::-1]
     factors = pd.RangeIndex(1, len(values) + 1, name="factor")
@@ -143,6 +155,13 @@ def likelihood_ratio(
         variational inference, or not at their maximum for priors; if the bigger model has
         no more parameters, or a log-likelihood lower by more than 0.01 nats: they are then not
         nested, or have not converged.
+
+    Examples
+    --------
+    >>> from psychlm import corpora, irt
+    >>> lsat = corpora.lsat6()
+    >>> likelihood_ratio(irt.fit(lsat, "1PL"), irt.fit(lsat, "2PL")).df
+    4
     """
     if fit_small.data_hash != fit_big.data_hash:
         raise ValueError("the models were fitted to different responses; fit both to one frame")

@@ -281,6 +281,13 @@ def ld_x2(
     References
     ----------
     Chen & Thissen (1997), Journal of Educational and Behavioral Statistics 22, 265-289, equation 1.
+
+    Examples
+    --------
+    >>> from psychlm import corpora, irt
+    >>> lsat = corpora.lsat6()
+    >>> ld_x2(irt.fit(lsat, "1PL"), lsat)[["item_1", "item_2"]].iloc[0].tolist()
+    ['LSAT 1', 'LSAT 2']
     """
     tables = ModelTables.from_fit(fit)
     i, j = np.triu_indices(len(tables.items), 1)
@@ -333,6 +340,13 @@ def q3(
     References
     ----------
     Yen (1984), Applied Psychological Measurement 8, 125-145, equation 8.
+
+    Examples
+    --------
+    >>> from psychlm import corpora, irt
+    >>> lsat = corpora.lsat6()
+    >>> bool((q3(irt.fit(lsat, "1PL"), lsat).loc["LSAT 1", "LSAT 2":] < 0).all())
+    True
     """
     tables = ModelTables.from_fit(fit)
     x = tables.response_array(responses)
@@ -390,6 +404,13 @@ def person_fit(
     ----------
     Drasgow, Levine & Williams (1985), British Journal of Mathematical and Statistical Psychology
     38, 67-86; Wright & Masters (1982), Rating Scale Analysis, chapter 5.
+
+    Examples
+    --------
+    >>> from psychlm import corpora, irt
+    >>> lsat = corpora.lsat6()
+    >>> list(person_fit(irt.fit(lsat, "1PL"), lsat))
+    ['theta', 'n_items', 'zh', 'outfit', 'z_outfit', 'infit', 'z_infit']
     """
     tables = ModelTables.from_fit(fit)
     x = tables.response_array(responses)
@@ -477,6 +498,13 @@ def infit_outfit(
     ----------
     Wright & Masters (1982), Rating Scale Analysis, chapter 5; Wu & Adams (2013), Journal of Applied
     Measurement 14, 339-355, for the integrated form.
+
+    Examples
+    --------
+    >>> from psychlm import corpora, irt
+    >>> lsat = corpora.lsat6()
+    >>> infit_outfit(irt.fit(lsat, "Rasch"), lsat)["infit"].round(2).tolist()
+    [1.0, 1.0, 1.0, 1.0, 1.0]
     """
     tables = ModelTables.from_fit(fit)
     x = tables.response_array(responses)

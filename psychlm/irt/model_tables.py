@@ -34,6 +34,13 @@ class ModelTables:
     mean_is_free: bool = False  # the mean of ability was estimated
     sd_is_free: bool = False  # the standard deviation of ability was estimated
     levels: Mapping | None = None  # of polytomous items: their answers in order
+    ability_mean: float = 0.0  # of the population, logits
+    ability_sd: float = 1.0
+
+    @classmethod
+    def of(cls, fit: IRTFit | ModelTables | pd.DataFrame, model: str = "2PL") -> ModelTables:
+        """Return the tables of a fit, or of a table of items of this model with ability N(0, 1)."""
+        return cls.of_items(fit, model) if isinstance(fit, pd.DataFrame) else cls.from_fit(fit)
 
     @classmethod
     def of_items(
@@ -71,6 +78,8 @@ class ModelTables:
             estimates=known.estimates(functions, items),
             sd_is_free=known.unit_slope,
             levels=levels,
+            ability_mean=ability_mean,
+            ability_sd=ability_sd,
         )
 
     @classmethod

@@ -17,7 +17,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, ClassVar, Self
 
 import numpy as np
 import pandas as pd
@@ -458,22 +458,6 @@ def model_named(name: object) -> Model:
         if isinstance(name, str) and model.name.lower() == name.lower():
             return model
     raise ValueError(f"model {name!r} is not one of {list(MODELS)}")
-
-
-def known_functions(
-    items: Any, model: str = "2PL"
-) -> tuple[pd.Index, ResponseFunction, dict | None]:
-    """Return names and response functions of a fit of one group, or of a table of items.
-
-    Also the answers that are the categories, of a fit to polytomous items. Tables have the form of
-    ``model``.
-    """
-    if isinstance(items, pd.DataFrame):
-        form = model_named(model).form
-        table = dichotomous_table(items) if form.dichotomous else items
-        return items.index, form.of_table(table), None
-    items.require_one_group()
-    return items.items.index, items.functions, items.levels
 
 
 def dichotomous_table(items: pd.DataFrame) -> pd.DataFrame:

@@ -88,6 +88,13 @@ def select_items(
     ----------
     Lalor (2020), sections 1.3.4 to 1.3.6, 2.2.4 and 7.2.4; Lalor, Wu & Yu (2016). The authors also
     judged by eye.
+
+    Examples
+    --------
+    >>> from psychlm import corpora
+    >>> chosen = select_items(corpora.lsat6(), guessing=False, min_slope=0.7, least_ratio=0)
+    >>> chosen.removed[["item", "step"]].to_numpy().tolist()
+    [['LSAT 4', 'slope'], ['LSAT 5', 'slope']]
     """
     unknown = [step for step in order if step not in get_args(Criterion)]
     if unknown or not order or correction not in CORRECTIONS:
@@ -249,6 +256,12 @@ def assemble_form(items: pd.DataFrame, size: int, low: float, high: float) -> pd
     -------
     Index, shape (size,)
         In the order of the items frame.
+
+    Examples
+    --------
+    >>> bank = pd.DataFrame({"a": [1.0, 2.0, 0.5], "b": [0.0, 0.5, 0.0]}, list("xyz"))
+    >>> list(assemble_form(bank, 2, -1, 1))
+    ['x', 'y']
     """
     if not 0 < size <= len(items):
         raise FrameError(f"a form of {size} items cannot be made of {len(items)}; ask for fewer")

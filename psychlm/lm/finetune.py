@@ -3,6 +3,7 @@ or multiple choice.
 
 The result is an ordinary Hugging Face checkpoint that :func:`psychlm.lm.evaluate` opens. An
 interrupted run resumes from the last epoch's checkpoint, and a finished one is not trained again.
+Items that do not fit in memory together are read in smaller groups, whose gradients are added up.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -185,8 +187,10 @@ def fine_tune(
     epochs, patience : int
         Most epochs, and epochs without improvement before training ends.
     learning_rate, batch_size
-        Of AdamW; the rate rises over a tenth of the steps and then falls linearly. Laverghetta et
-        al. (2021) use 1e-5 for 500,000 pairs.
+        Of AdamW. Where memory does not hold the items of a step together, fewer are read at once
+        and their gradients are added up (dropout is then drawn otherwise). The rate rises over a
+        tenth of the steps and then falls linearly. Laverghetta et al. (2021) use 1e-5 for 500,000
+        pairs.
     max_tokens : int
         Longest text or pair (175 in Laverghetta et al. 2021, section 3), at most what the encoder
         takes; the longer of a pair is cut first.
@@ -223,6 +227,8 @@ def fine_tune(
     trained = regime in ("fine-tune only", "both")
     if labels and trained and items["answer"].nunique() < 2:
         raise FrameError(f"all {len(items)} items have the same label; add items with other labels")
+    from accelerate.utils.memory import clear_device_cache
+
     checkpoint = find_checkpoint(str(bundled_encoder() if encoder == "bundled" else encoder))
     # All that the result depends on; a folder with another run's files is refused.
     options: dict[str, Any] = {"task": task, "regime": regime, "revision": checkpoint.revision}
@@ -246,22 +252,31 @@ def fine_tune(
     with atomic_write(out / RUN) as part:
         part.write_text(json.dumps(options, indent=1))
     pretrained = regime in ("pre-train only", "both")
-    # the seed of the head's weights, and of all weights where none are given
-    with seeded(seed, where), quiet_transformers(), environment_for(where):
-        with plain_errors(checkpoint.name):
-            network, tokenizer = open_for_training(checkpoint, labels, pretrained)
-        longest = min(max_tokens, context_tokens(network, tokenizer))
-        features, n_cut = encode(items, tokenizer, task, labels, longest)
-        held = None
-        if development is not None:
-            held, _ = encode(development, tokenizer, task, labels, longest)
-        history = pd.DataFrame(columns=["epoch", "loss", "mcc", "accuracy"])
-        if trained or held is not None:
-            n_choices = None if development is None else development["choices"].map(len).to_numpy()
-            log = run_trainer(network, tokenizer, features, held, n_choices, out, options, where)
-            history = pd.DataFrame(log).groupby("epoch").first().reset_index()
-            history = history.rename(columns={"eval_mcc": "mcc", "eval_accuracy": "accuracy"})
-            history = history.reindex(columns=["epoch", "loss", "mcc", "accuracy"])
+    n_choices = None if development is None else development["choices"].map(len).to_numpy()
+    at_once, log = batch_size, None
+    with quiet_transformers(), environment_for(where):
+        while log is None:
+            # the seed of the head's weights, and of all weights where none are given
+            with seeded(seed, where):
+                with plain_errors(checkpoint.name):
+                    network, tokenizer = open_for_training(checkpoint, labels, pretrained)
+                longest = min(max_tokens, context_tokens(network, tokenizer))
+                features, n_cut = encode(items, tokenizer, task, labels, longest)
+                held = None
+                if development is not None:
+                    held, _ = encode(development, tokenizer, task, labels, longest)
+                if not trained and held is None:
+                    break
+                data_of_run = features, held, n_choices, out, options, where
+                log = run_trainer(network, tokenizer, *data_of_run, at_once)
+            if log is None:
+                del network
+                clear_device_cache(garbage_collection=True)
+                at_once = fewer(at_once, batch_size, checkpoint.name)
+        history = pd.DataFrame(log or [], columns=None if log else ["epoch"])
+        history = history.groupby("epoch").first().reset_index()
+        history = history.rename(columns={"eval_mcc": "mcc", "eval_accuracy": "accuracy"})
+        history = history.reindex(columns=["epoch", "loss", "mcc", "accuracy"])
         network.save_pretrained(out)
         tokenizer.save_pretrained(out)
     best = "accuracy" if task == "multiple-choice" else "mcc"
@@ -270,7 +285,24 @@ def fine_tune(
     result |= {key: float(row.get(key, np.nan)) for key in ("accuracy", "mcc")}
     with atomic_write(out / RESULT) as part:
         part.write_text(json.dumps(result | {"history": history.to_dict("list")}, indent=1))
+    shutil.rmtree(out / "checkpoints", ignore_errors=True)  # three times the size of the result
     return FineTuned(out, history, **result)
+
+
+def fewer(at_once: int, batch_size: int, name: str) -> int:
+    """Return the largest number of items, at most half as many, that divides a step's.
+
+    Raises
+    ------
+    ModelError
+        If there is none: one item alone did not fit in memory.
+    """
+    if at_once == 1:
+        raise ModelError(
+            f"{name} is too large to be trained here: memory does not hold one item of the longest "
+            "texts; give a smaller max_tokens, a smaller encoder, or a device with more memory"
+        )
+    return max(n for n in range(1, at_once // 2 + 1) if batch_size % n == 0)
 
 
 @contextmanager
@@ -364,12 +396,14 @@ def run_trainer(
     out: Path,
     options: dict[str, Any],
     device: torch.device,
-) -> list[dict[str, float]]:
+    at_once: int,
+) -> list[dict[str, float]] | None:
     """Train a network in place, from the last checkpoint if there is one; return the log.
 
-    With 0 epochs it is scored on the held-out items only, whose numbers of choices are
-    ``n_choices``.
+    A step's items are read ``at_once`` at a time; None if these do not fit in memory. With 0 epochs
+    the network is scored on the held-out items only, whose numbers of choices are ``n_choices``.
     """
+    from accelerate.utils.memory import should_reduce_batch_size
     from sklearn.metrics import matthews_corrcoef
     from transformers import (
         DataCollatorForMultipleChoice,
@@ -393,14 +427,20 @@ def run_trainer(
         mcc = np.nan if several else matthews_corrcoef(target, chosen)
         return {"accuracy": float((chosen == target).mean()), "mcc": float(mcc)}
 
+    def mean_loss(outputs: Any, labels: torch.Tensor, num_items_in_batch: Any = None) -> Any:
+        # the mean over a step's items, however many of them are read at once
+        n_items = len(labels) if num_items_in_batch is None else num_items_in_batch
+        return torch.nn.functional.cross_entropy(outputs.logits, labels, reduction="sum") / n_items
+
     # AdamW with a warm-up; a checkpoint and, with held-out items, a score after every epoch.
     steps = -(-len(features) // options["batch_size"]) * options["epochs"]
     arguments = TrainingArguments(
         output_dir=str(out / "checkpoints"),
         num_train_epochs=options["epochs"],
         learning_rate=options["learning_rate"],
-        per_device_train_batch_size=options["batch_size"],
-        per_device_eval_batch_size=options["batch_size"],
+        per_device_train_batch_size=at_once,
+        per_device_eval_batch_size=at_once,
+        gradient_accumulation_steps=options["batch_size"] // at_once,
         warmup_steps=round(WARMUP * steps),
         weight_decay=WEIGHT_DECAY,
         seed=options["seed"],
@@ -428,14 +468,19 @@ def run_trainer(
         train_dataset=features,
         eval_dataset=held,
         data_collator=collate(tokenizer),
+        compute_loss_func=mean_loss,
         compute_metrics=metrics,
         callbacks=stop,
     )
     trainer.remove_callback(PrinterCallback)
-    if options["epochs"] == 0:
-        return [{"epoch": 0.0, **trainer.evaluate()}]
     folder = out / "checkpoints"
-    trainer.train(
-        resume_from_checkpoint=get_last_checkpoint(str(folder)) if folder.is_dir() else None
-    )
+    last = get_last_checkpoint(str(folder)) if folder.is_dir() else None
+    try:
+        if options["epochs"] == 0:
+            return [{"epoch": 0.0, **trainer.evaluate()}]
+        trainer.train(resume_from_checkpoint=last)
+    except Exception as error:
+        if not should_reduce_batch_size(error):
+            raise
+        return None
     return [row for row in trainer.state.log_history if "loss" in row or "eval_loss" in row]

@@ -371,26 +371,38 @@ def pnc_verdict(relations: pd.DataFrame) -> dict[str, str]:
     dict
         ``sentence``, ``support`` and ``outcome``.
     """
-    r = relations.pivot(index="measure", columns="over", values="r")
-    pooled, able = r["all"], r[f"PNC above {WORTHLESS_PNC}"]
-    n = relations.groupby("over")["n"].first()
+    able_set = f"PNC above {WORTHLESS_PNC}"
+    by_set = relations.set_index("measure").groupby("over")
+    pooled, able = by_set.get_group("all"), by_set.get_group(able_set)
+
+    def value(measure: str) -> str:
+        row = able.loc[measure]
+        bounds = ", ".join(_formatting.number(row[end], ".2f") for end in ("low", "high"))
+        return f"{_formatting.number(row['r'], '+.2f')} [{bounds}] ({UCL_MEASURES[measure]})"
+
     support = (
-        f"Over {n['all']} models r of PNC and gain is {_formatting.number(pooled.min(), '.2f')} to "
-        f"{_formatting.number(pooled.max(), '.2f')}; over the {n[able.name]} of a PNC above "
-        f"{WORTHLESS_PNC} it goes from {_formatting.number(able.min(), '+.2f')} "
-        f"({UCL_MEASURES[str(able.idxmin())]}) to {_formatting.number(able.max(), '+.2f')} "
-        f"({UCL_MEASURES[str(able.idxmax())]} times)."
+        f"Over {pooled['n'].iloc[0]} models r of PNC and gain is "
+        f"{_formatting.number(pooled['r'].min(), '.2f')} to "
+        f"{_formatting.number(pooled['r'].max(), '.2f')}; over the {able['n'].iloc[0]} of a PNC "
+        f"above {WORTHLESS_PNC} it goes from {value(str(able['r'].idxmin()))} to "
+        f"{value(str(able['r'].idxmax()))}."
     )
-    if pooled.min() <= 0:
-        sentence, outcome = "The gain does not rise with the PNC on every measure.", "not"
-    elif able.min() > 0:
+    outcome = "partly"
+    if pooled["low"].min() <= 0:
+        sentence = "The gain does not rise with the PNC on every measure for certain."
+        outcome = "not" if pooled["r"].min() <= 0 else "partly"
+    elif able["low"].min() > 0:
         sentence, outcome = "The gain rises with the PNC on every measure.", "reproduced"
+    elif able["low"].max() > able["high"].min():  # two intervals that do not overlap
+        sentence = (
+            "The PNC finds models without gain; how it ranks the others depends on the measure."
+        )
+    elif able["low"].max() > 0:
+        sentence = (
+            "The PNC finds models that gain nothing, but ranks the others on some measures only."
+        )
     else:
-        sentence = "The PNC finds models that gain nothing, but does not rank those that gain."
-        if able.max() > 0:
-            sentence = (
-                "The PNC finds models that gain nothing, but ranks the others on some measures "
-                "only."
-            )
-        outcome = "partly"
+        sentence = (
+            "The PNC finds models without gain, but ranks the others on no measure for certain."
+        )
     return {"sentence": sentence, "support": support, "outcome": outcome}

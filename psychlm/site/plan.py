@@ -61,7 +61,7 @@ class Row:
     data: list[str] = field(default_factory=list)  # names in the registry
     gpu_bytes: float = 0.0
     hours: float | None = None
-    hours_from: str = ""  # "model", "last run", "its first cell"; empty where nothing is known
+    hours_from: str = ""  # "computed", "last run" or "stated"; empty where nothing is known
     notes: list[str] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)  # what cannot work
 
@@ -239,9 +239,9 @@ def _row(
     if (last.get("status"), last.get("profile")) == ("complete", profile):
         row.hours, row.hours_from = float(last["seconds"]) / 3600, "last run"
     elif seconds:
-        row.hours, row.hours_from = seconds / 3600, "model"
+        row.hours, row.hours_from = seconds / 3600, "computed"
     elif profile == "quick" and notebook.seconds:
-        row.hours, row.hours_from = notebook.seconds / 3600, "its first cell"
+        row.hours, row.hours_from = notebook.seconds / 3600, "stated"
     return row
 
 
@@ -266,42 +266,47 @@ def to_fetch(rows: Sequence[Row]) -> tuple[list[str], list[str]]:
 
 
 def shown_time(hours: float | None) -> str:
-    """Return hours as minutes or hours.
+    """Return hours as seconds, minutes or hours.
 
-    >>> shown_time(0.25), shown_time(1240.0), shown_time(None)
-    ('15 min', '1,240 h', '')
+    >>> shown_time(0.01), shown_time(0.25), shown_time(1240.0), shown_time(None)
+    ('36 s', '15 min', '1,240 h', '')
     """
     if hours is None:
         return ""
     if hours < 2:
-        return f"{60 * hours:{'.1g' if hours < 1 / 60 else '.0f'}} min"
+        return f"{60 * hours:.0f} min" if hours >= 1 / 60 else f"{max(3600 * hours, 1):.0f} s"
     return f"{hours:,.0f} h"
 
 
 def table(rows: Sequence[Row]) -> tuple[list[str], list[list[str]]]:
-    """Return the header and the cells of the table that ``psychlm plan`` prints."""
-    header = [
-        "notebook",
-        "models",
-        "data",
-        "GB to fetch",
-        "GB kept",
-        "GPU GB",
-        "hours",
-        "hours from",
-    ]
+    """Return the header and the cells of the table that ``psychlm plan`` prints.
+
+    Models and data are counted as "here / all". A time is that of the last run under the profile,
+    computed from the cost model, or stated in the notebook's first cell.
+    """
+    header = ["notebook", "models", "data", "GB to\nfetch", "GB\nkept", "GPU\nGB", "time", "from"]
     cells = []
     for row in rows:
         models, names = to_fetch([row])
         fetched, kept = model_gb(models) + data_gb(names), model_gb(row.models) + data_gb(row.data)
-        here = len(row.models) - len(models)
-        shown = [", ".join(row.models) + (f" ({here} here)" if here else "")]
-        shown += [f"{len(row.data) - len(names)} of {len(row.data)} here" if row.data else ""]
+        counts = [(len(row.models), len(models)), (len(row.data), len(names))]
+        shown = [f"{n - absent}/{n}" if n else "" for n, absent in counts]
         shown += [f"{fetched:.2f}" if fetched else "", f"{kept:.2f}" if kept else ""]
         shown += [f"{row.gpu_bytes / 1e9:.1f}" if row.gpu_bytes else ""]
-        shown += [shown_time(row.hours), row.hours_from or "not known"]
+        shown += [shown_time(row.hours), row.hours_from]
         cells.append([row.notebook, *shown])
     return header, cells
+
+
+def model_lines(rows: Sequence[Row]) -> list[str]:
+    """Return a line for each model of the hub: gigabytes, whether it is here, who reads it."""
+    absent, _ = to_fetch(rows)
+    lines = []
+    for model in dict.fromkeys(model for row in rows for model in row.models):
+        numbers = ", ".join(row.notebook[:2] for row in rows if model in row.models)
+        state = "to fetch" if model in absent else "cannot be opened" if model in ABSENT else "here"
+        lines.append(f"model {model}: {model_gb([model]):.2f} GB, {state}, in {numbers}")
+    return lines
 
 
 def total(rows: Sequence[Row]) -> str:

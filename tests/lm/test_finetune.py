@@ -6,6 +6,7 @@ import shutil
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 from killed import kill_this_process, run_until_killed
 from safetensors.torch import load_file
 from sklearn.metrics import matthews_corrcoef
@@ -104,6 +105,50 @@ def test_an_interrupted_run_resumes_to_the_weights_of_an_uninterrupted_one(tuned
     whole, pieces = (load_file(folder / "model.safetensors") for folder in (tuned.folder, tmp_path))
     for name, weight in whole.items():
         np.testing.assert_allclose(pieces[name], weight, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("batch_size", "fit", "made", "tried"),
+    [(8, 5, sentences, [8, 4]), (6, 1, sentences, [6, 3, 1]), (5, 4, questions, [5, 1])],
+)
+def test_items_that_do_not_fit_in_memory_together_give_the_answers_of_whole_batches(
+    bert, tmp_path, monkeypatch, batch_size, fit, made, tried
+):
+    """Of 21 items the last step has fewer; no dropout, whose draws depend on a batch's shape."""
+    encoder = shutil.copytree(bert, tmp_path / "bert")
+    config = json.loads((encoder / "config.json").read_text())
+    still = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+    (encoder / "config.json").write_text(json.dumps(config | still))
+    options = QUICK | {"batch_size": batch_size, "epochs": 1, "development": made(9, 1)}
+    whole = lm.fine_tune(made(21), encoder, out=tmp_path / "whole", **options)
+    run, sizes = finetune.run_trainer, []
+
+    def short_of_memory(network, *arguments):
+        def refuse(module, _, inputs):
+            if len(inputs["input_ids"]) > fit:
+                raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB.")
+
+        sizes.append(arguments[-1])
+        network.register_forward_pre_hook(refuse, with_kwargs=True)
+        return run(network, *arguments)
+
+    monkeypatch.setattr(finetune, "run_trainer", short_of_memory)
+    parts = lm.fine_tune(made(21), encoder, out=tmp_path / "parts", **options)
+    assert sizes == tried
+    np.testing.assert_allclose(parts.history, whole.history, rtol=1e-4)
+    # not the weights: those that change no answer (of keys, of scores) follow rounding under Adam
+    reading = {"device": "cpu", "cache": False}
+    answers, expected = (
+        lm.choice_logprobs(made(12, 2), tuned.folder, **reading) for tuned in (parts, whole)
+    )
+    np.testing.assert_allclose(answers, expected, atol=1e-3)
+    assert not (parts.folder / "checkpoints").exists()
+
+
+def test_an_item_that_does_not_fit_in_memory_alone_is_named(bert, tmp_path, monkeypatch):
+    monkeypatch.setattr(finetune, "run_trainer", lambda *_: None)
+    with pytest.raises(lm.ModelError, match="memory does not hold one item"):
+        lm.fine_tune(sentences(24), bert, out=tmp_path, **QUICK)
 
 
 def test_training_stops_early_when_development_no_longer_improves(bert, tmp_path):

@@ -114,25 +114,27 @@ def test_relations_between_and_within_clusters_are_those_of_dummy_coding(models)
 
 
 @pytest.mark.parametrize(
-    ("pooled", "able", "outcome"),
+    ("pooled", "able", "half", "outcome", "says"),
     [
-        ([0.9] * 5, [0.4, -0.6, 0.1, 0.2, 0.3], "partly"),
-        ([0.9] * 5, [-0.4, -0.6, -0.1, -0.2, -0.3], "partly"),
-        ([0.9] * 5, [0.4, 0.6, 0.1, 0.2, 0.3], "reproduced"),
-        ([0.9, -0.1, 0.2, 0.3, 0.4], [0.4, 0.6, 0.1, 0.2, 0.3], "not"),
+        ([0.9] * 5, [0.4, -0.6, 0.1, 0.2, 0.3], 0.3, "partly", "depends on the measure"),
+        ([0.9] * 5, [0.4, -0.1, 0.1, 0.2, 0.3], 0.3, "partly", "on some measures only"),
+        ([0.9] * 5, [0.4, -0.6, 0.1, 0.2, 0.3], 0.6, "partly", "on no measure"),
+        ([0.9] * 5, [-0.4, -0.6, -0.1, -0.2, -0.3], 0.3, "partly", "on no measure"),
+        ([0.9] * 5, [0.4, 0.6, 0.3, 0.4, 0.3], 0.2, "reproduced", "on every measure"),
+        ([0.9] * 5, [0.4, 0.6, 0.3, 0.4, 0.3], 0.35, "partly", "on some measures only"),
+        ([0.9, 0.1, 0.2, 0.3, 0.4], [0.4] * 5, 0.2, "partly", "not rise"),
+        ([0.9, -0.1, 0.2, 0.3, 0.4], [0.4] * 5, 0.2, "not", "not rise"),
     ],
 )
-def test_the_verdict_follows_the_numbers(pooled, able, outcome):
+def test_the_verdict_follows_the_intervals(pooled, able, half, outcome, says):
     sets = {"all": (pooled, 23), f"PNC above {hao2020.WORTHLESS_PNC}": (able, 18)}
     rows = [
-        {"measure": measure, "over": over, "r": r, "n": n}
+        {"measure": measure, "over": over, "r": r, "low": r - half, "high": r + half, "n": n}
         for over, (values, n) in sets.items()
         for measure, r in zip(hao2020.UCL_MEASURES, values, strict=True)
     ]
     told = hao2020.pnc_verdict(pd.DataFrame(rows))
-    assert told["outcome"] == outcome
-    if outcome == "partly":
-        assert ("on some measures" in told["sentence"]) == (max(able) > 0)
+    assert told["outcome"] == outcome and says in told["sentence"]
     assert (
         f"Over 23 models r of PNC and gain is {min(pooled):.2f}".replace("-", "−")
         in told["support"]

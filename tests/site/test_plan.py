@@ -60,7 +60,7 @@ def test_the_hours_of_a_fine_tuned_encoder_are_those_of_the_cost_model() -> None
     learnt, read = 3 * 1000 * 4 * 60, 100 * 6 * 4 * 60
     operations = 355.4e6 * (6 * learnt + 2 * read)
     assert row.hours == pytest.approx(operations / (312e12 * 0.35) / 3600)
-    assert row.hours_from == "model" and 16 * 355.4e6 < row.gpu_bytes < 40e9
+    assert row.hours_from == "computed" and 16 * 355.4e6 < row.gpu_bytes < 40e9
     alone = planned("50", parameters=given | {"fine_tune": False})
     assert alone.gpu_bytes == 4 * 355.4e6 and alone.hours < row.hours
 
@@ -108,3 +108,16 @@ def test_the_command_prints_a_row_a_notebook_and_exits_with_1_if_something_canno
     lacking = ["-p", "models=[transfo-xl/transfo-xl-wt103]"]
     ended = CliRunner().invoke(cli.main, ["plan", "10", "--gpu", "A100", *lacking])
     assert ended.exit_code == 1 and "cannot work: 10_surprisal" in ended.output
+
+
+def test_a_terminal_of_80_columns_shows_whole_names_and_every_quick_notebook_has_a_time() -> None:
+    planning = ["plan", "--gpu", "A100", "--profile", "quick"]
+    ended = CliRunner(env={"COLUMNS": "80"}).invoke(cli.main, planning)
+    table = {line.split()[0]: line for line in ended.output.partition("\n\n")[0].splitlines()[2:]}
+    assert list(table) == [notebook.name for notebook in collection.find(ROOT)]
+    assert all(line.rstrip().endswith(("stated", "last run")) for line in table.values())
+
+
+def test_models_are_named_in_full_with_the_notebooks_that_read_them() -> None:
+    (line,) = plan.model_lines(plan.plan(["41", "50"], teraflops=1.0, root=ROOT))
+    assert line == "model FacebookAI/roberta-large: 1.42 GB, to fetch, in 41, 50"
