@@ -111,16 +111,16 @@ def confused_items(
 
     The first two are by benchmark, the third by benchmark and presentation.
     """
-    asked, learn = {}, {}
+    test_items, learn = {}, {}
     changed: dict[tuple[str, str], pd.DataFrame] = {}
     n_pool = max(n_items, N_PROBED)
     for bank in banks:
         drawn = items(bank, n_pool + n_train, seed=seed)
-        asked[bank], learn[bank] = drawn[:n_items], drawn[-n_train:] if n_train else drawn[:0]
+        test_items[bank], learn[bank] = drawn[:n_items], drawn[-n_train:] if n_train else drawn[:0]
         sizes = {"n_wrong": n_wrong, "n_extra": n_extra, "seed": seed}
         probes = presentations(drawn[:n_pool], keep=n_items, **sizes)
         changed |= {(bank, probe): put for probe, put in probes.items()}
-    return asked, learn, changed
+    return test_items, learn, changed
 
 
 def with_options(asked: pd.DataFrame) -> pd.DataFrame:

@@ -57,6 +57,13 @@ def test_the_code_cells_of_a_notebook_are_short_and_hide_nothing(path: Path) -> 
         )
 
 
+@pytest.mark.parametrize("path", REAL, ids=lambda path: path.stem)
+def test_a_notebook_has_at_most_sixty_cells_and_four_hundred_lines_of_code(path: Path) -> None:
+    code = cells_of(path, "code")
+    assert len(code) + len(cells_of(path, "markdown")) <= 60
+    assert sum(len(cell.source.splitlines()) for cell in code) <= 400
+
+
 @pytest.fixture(scope="module")
 def smoke_run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, site.Outcome]]:
     """Run the whole collection once, in one run: its kernels share the imports."""
