@@ -251,12 +251,14 @@ def workers(folder: Path) -> str:
     """Return tables of what a cluster costs: here, and simulated for a hundred workers."""
     rows, where = benchmarks(folder, "cluster")
     lines = ["## What a cluster costs", "", where, ""]
-    lines += ["| job | efficiency, 2 processes | 4 | share of processor time, 2 | 4 |"]
-    lines += ["| --- | ---: | ---: | ---: | ---: |"]
+    lines += ["| job | processor seconds without cluster | efficiency, 2 processes | 4 "]
+    lines[-1] += "| share of processor time, 2 | 4 | other load, processes |"
+    lines += ["| --- | ---: | ---: | ---: | ---: | ---: | ---: |"]
     for row in rows:
         if (job := re.search(r"efficiency\[(.*)\]", row["name"])) is not None:
             names = ("efficiency, 2", "efficiency, 4", "share of cpu, 2", "share of cpu, 4")
-            lines.append(f"| {job[1]} | {' | '.join(f'{row[name]:.2f}' for name in names)} |")
+            shares = " | ".join(f"{row[name]:.2f}" for name in names)
+            lines.append(f"| {job[1]} | {row['cpu_s']:.2g} | {shares} | {row['load']:.0f} |")
     simulated = [row for row in rows if "pieces_each" in row]
     counts = sorted({row["pieces_each"] for row in simulated})
     lines += ["", f"| a hundred workers | pieces each: {' | '.join(map(str, counts))} |"]

@@ -61,7 +61,7 @@ def gains(client, n_models):
 
 
 # work, and its size
-JOBS = {"surprisal": (surprisals, 32), "crowd": (crowd, 160), "sweep": (gains, 48)}
+JOBS = {"surprisal": (surprisals, 128), "crowd": (crowd, 640), "sweep": (gains, 192)}
 
 
 def cpu_seconds(pids):
