@@ -79,7 +79,8 @@ def pairs(ids: Sequence[str], seed: int) -> Iterator[str]:
             "sentence1": f"the old {first} {name}",
             "gold_label": labels[label],
         }
-        record["sentence2"] = f"the {second} of {rng.choice(['Maria', 'Barry'])}"
+        more = " and ".join(["Maria"] * rng.integers(1, 5))  # texts differ in length
+        record["sentence2"] = f"the {second} of {more}"
         record["annotator_labels"] = [labels[label]] * 4 + [labels[rng.integers(3)]]
         yield json.dumps(record)
 
