@@ -30,12 +30,10 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
-import pandas as pd
 
 from psychlm.irt.arrays import (
     add_product,
     device_of,
-    host,
     log_sigmoid,
     namespace,
     on_device,
@@ -212,12 +210,6 @@ class Parameters:
         """Return z (n_items, n_nodes), and c as a column (n_items, 1)."""
         z = namespace(nodes).outer(self.slope, nodes) + self.intercept[:, None]
         return z, self.guessing[:, None]
-
-    def frame(self, names: pd.Index) -> pd.DataFrame:
-        """Return a, b, c and d by item; b = -d / a."""
-        a, d, c = host(self.table())
-        with np.errstate(divide="ignore", invalid="ignore"):
-            return pd.DataFrame({"a": a, "b": -d / a, "c": c, "d": d}, index=names)
 
 
 @dataclass(frozen=True)
