@@ -35,8 +35,10 @@ def format_names(names: Iterable[Hashable], limit: int = 5) -> str:
 
     >>> format_names("abcdefg", limit=2)
     "['a', 'b', and 5 more]"
+    >>> format_names(np.arange(2))
+    '[0, 1]'
     """
-    names = list(names)
+    names = [name.item() if isinstance(name, np.generic) else name for name in names]
     shown = ", ".join(repr(name) for name in names[:limit])
     return f"[{shown}]" if len(names) <= limit else f"[{shown}, and {len(names) - limit} more]"
 

@@ -79,9 +79,9 @@ def laverghetta2021() -> Laverghetta2021:
             code: frames.check_responses(
                 rows.pivot(index="person", columns="item_id", values="correct")
             )
-            for code, rows in tables[name].assign(**every).groupby("category", sort=False)
+            for code, rows in tables[name].assign(**more).groupby("category", sort=False)
         }
-        for name, every in (("panel", {"category": "all"}), ("phases", {}))
+        for name, more in (("panel", {"category": "all"}), ("phases", {}))
     )
     models = frames.check_responses(tables["models"].set_index("item_id").T)
     name = models.index.to_series()

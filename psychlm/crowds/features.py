@@ -24,7 +24,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Literal, cast
 
 import numpy as np
 import pandas as pd
@@ -36,6 +36,7 @@ from psychlm import data
 from psychlm.corpora import laverghetta2021
 from psychlm.corpora.item_banks import NLI_LABELS, nli, sentiment
 from psychlm.frames import FrameError
+from psychlm.lm import ModelError
 from psychlm.lm.choice_model import encoder_states, open_encoder
 
 SHARPNESS = 10.0  # of the softmax that aligns words; cosines of unrelated words lie near 0.2
@@ -45,6 +46,7 @@ TASKS: dict[Task, tuple[int, ...]] = {
     "snli": (40, 40),
     "sst": (48,),
 }  # task -> dimensions kept of each block of states
+TOLERANCE = 0.01  # SD; stored features have half precision: 0.002 at 4 SD
 
 
 def text_features(texts: Sequence[str], encoder: str | Path = "bundled") -> NDArray[np.float32]:
@@ -268,33 +270,57 @@ def fit_projection(
     return np.vstack([weights, -features.mean(0) @ weights]).astype(np.float32)
 
 
-def recompute(task: Task, n: int = 20, *, seed: int = 0) -> float:
-    """Return the largest difference (SD) of a random sample of stored features, computed anew.
+def recompute(
+    tasks: Sequence[str], n: int = 20, *, seed: int = 0
+) -> tuple[dict[str, float], list[str]]:
+    """Compute a random sample of the stored features of tasks anew.
 
     Parameters
     ----------
+    tasks : sequence of str
+        "snli", "sst", in letters of any case.
     n : int
-        Items of the sample.
+        Items of each task's sample; 0: none is computed.
     seed : int
         Of the sample.
 
+    Returns
+    -------
+    differences : dict
+        Largest difference (SD) of each task that was computed, by its name as given.
+    absent : list of str
+        Tasks whose texts, or the encoder, are not on this machine.
+
     Raises
     ------
-    DataMissingError, ModelError
-        If the texts or the encoder are not on this machine.
+    DataError
+        If the texts are not those of the stored features, or the features differ by .01 SD.
 
     Examples
     --------
-    >>> recompute("sst") < 0.01  # doctest: +SKIP
-    True
+    >>> recompute(["sst"])  # doctest: +SKIP
+    ({'sst': 0.002}, [])
     """
+    differences, absent = {}, []
+    for task in tasks if n else ():
+        try:
+            differences[task] = _difference(cast(Task, task.lower()), n, seed)
+        except (data.DataMissingError, ModelError):
+            absent.append(task)
+    return differences, absent
+
+
+def _difference(task: Task, n: int, seed: int) -> float:
+    """Return the largest difference (SD) of a sample of features; DataError from TOLERANCE on."""
     items, stored = item_features(task)
     rows = np.random.default_rng(seed).choice(len(items), n, replace=False)
     texts = task_texts(task).iloc[rows]
-    if texts["item_id"].tolist() != items["item_id"].iloc[rows].tolist():
+    again = project(task_features(texts), task)
+    difference = float(np.abs(again - stored[rows].numpy()).max())
+    same_items = texts["item_id"].tolist() == items["item_id"].iloc[rows].tolist()
+    if not same_items or difference >= TOLERANCE:
         raise data.DataError(
             f"the texts of {task!r} are not those of the stored features; make the features anew "
             "with `python data/build_model_facts.py encoder`"
         )
-    again = project(task_features(texts), task)
-    return float(np.abs(again - stored[rows].numpy()).max())
+    return difference

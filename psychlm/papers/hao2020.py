@@ -268,9 +268,9 @@ def figures_of(
         key = key_beside(model, stored.index)
         million[key] = model.corpus.n_words["train"] / 1e6
         types[key] = len({token for sentence in model.corpus.train for token in sentence})
-    every = pd.concat(gains).reset_index(0, names="corpus")
-    largest = every.groupby(["corpus", "measure"])["heldout_gain"].transform("max")
-    relative = (every["heldout_gain"] / largest).groupby(every["model"]).mean()
+    all_gains = pd.concat(gains).reset_index(0, names="corpus")
+    largest = all_gains.groupby(["corpus", "measure"])["heldout_gain"].transform("max")
+    relative = (all_gains["heldout_gain"] / largest).groupby(all_gains["model"]).mean()
     table = pd.DataFrame({"pnc": pnc, "training text": pd.Series(million).reindex(pnc.index)})
     table["perplexity"] = gains["ucl2023"].groupby("model")["perplexity"].first()
     table["perplexity / vocabulary"] = table["perplexity"] / pd.Series(types)

@@ -95,8 +95,8 @@ def snli_parts(
     return [unseen[rank >= 280], unseen[rank < 70], unseen[rank.between(70, 279)]]
 
 
-def image_task(kind: str, name: str, n_train: int) -> tuple[Task, NDArray[np.float64]]:
-    """Return a task of images and the images (items, channels, rows, columns), from 0 to 1.
+def read_images(name: str) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+    """Return images (items, channels, rows, columns), from 0 to 1, and their classes.
 
     Parameters
     ----------
@@ -116,9 +116,14 @@ def image_task(kind: str, name: str, n_train: int) -> tuple[Task, NDArray[np.flo
         except OSError as error:
             raise DataMissingError(f"the images {name!r} of OpenML: {error}") from None
     side = int(np.sqrt(x.shape[1] // (3 if name == "CIFAR_10" else 1)))
-    pictures = (x / x.max()).reshape(len(x), -1, side, side)
+    return (x / x.max()).reshape(len(x), -1, side, side), y.astype(int)
+
+
+def image_task(kind: str, name: str, n_train: int) -> tuple[Task, NDArray[np.float64]]:
+    """Return a task of images and the images, as :func:`read_images` does."""
+    pictures, y = read_images(name)
     names = [f"image {i}" for i in range(len(y))]
-    items = pd.DataFrame({"item_id": names, "answer": y.astype(int)}).set_index("item_id")
+    items = pd.DataFrame({"item_id": names, "answer": y}).set_index("item_id")
     lengths = [min(n_train, int(0.6 * len(y))), int(0.1 * len(y))]
     lengths.append(len(y) - sum(lengths))
     return _task(kind, crowds.encode_images(pictures), items, lengths), pictures

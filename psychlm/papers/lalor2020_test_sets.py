@@ -204,7 +204,7 @@ def two_factor_loglik(x: np.ndarray, parameters: np.ndarray) -> tuple[float, np.
 
     Both ``parameters`` and the gradient have shape (n_items, 4); NaN in x was not asked.
     """
-    right, asked = torch.tensor(x == 1).double(), torch.tensor(np.isfinite(x)).double()
+    right, answered = torch.tensor(x == 1).double(), torch.tensor(np.isfinite(x)).double()
     # The grid: (theta1, theta2, 1) at every node, and the log weights of N(0, I).
     one, two = np.meshgrid(AXIS, AXIS, indexing="ij")
     design = torch.tensor(np.stack([one.ravel(), two.ravel(), np.ones(one.size)]))
@@ -216,7 +216,7 @@ def two_factor_loglik(x: np.ndarray, parameters: np.ndarray) -> tuple[float, np.
     log_wrong = torch.log1p(-guess) + logsigmoid(-linear)
     joint = right @ (log_right - log_wrong) + log_weights
     # Where nobody skipped an item, every person has the same sum of log Q.
-    joint = joint + (log_wrong.sum(0) if asked.all() else asked @ log_wrong)
+    joint = joint + (log_wrong.sum(0) if answered.all() else answered @ log_wrong)
     loglik = joint.logsumexp(1).sum()
     return loglik.item(), torch.autograd.grad(loglik, values)[0].numpy()
 

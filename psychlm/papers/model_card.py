@@ -20,17 +20,19 @@ BASELINE = (
 
 
 def a_tenth(words: pd.DataFrame, corpus: str, rng: np.random.Generator) -> pd.DataFrame:
-    """Return about a tenth of a corpus: whole texts, whole pairs of SAP's sentences, or the
-    beginnings of the Natural Stories."""
+    """Return about a tenth of a corpus: whole texts, the beginnings of the Natural Stories, or the
+    pairs of sentences of five SAP items of each construction (a reader has seen a third of all)."""
     if corpus == "naturalstories":
         longest = words.groupby("text_id")["word_id"].transform("max")
         return words[words["word_id"] <= longest / 10]
-    unit = words["text_id"]
+    unit, kind = words["text_id"], pd.Series("text", words.index)
     if corpus == "sap2024":
         sentences = corpora.sap().readings.drop_duplicates("text_id").set_index("text_id")
-        unit = unit.map(sentences["construction"] + sentences["item"])
-    units = np.sort(unit.dropna().unique())
-    chosen = units[rng.permutation(len(units))[: max(len(units) // 10, 6)]]
+        kind = unit.map(sentences["construction"])
+        unit = kind + unit.map(sentences["item"])
+    kinds = [np.sort(of_kind.unique()) for _, of_kind in unit.dropna().groupby(kind)]
+    each = 5 if len(kinds) > 1 else max(len(kinds[0]) // 10, 6)
+    chosen = np.concatenate([rng.permutation(units)[:each] for units in kinds])
     return words[unit.isin(chosen)]
 
 

@@ -82,15 +82,15 @@ class NgramModel:
         stand_in = self.vocabulary.get(UNKNOWN, UNSEEN)
         numbers, _ = _numbered(sentences, self.vocabulary, stand_in)
         predicted = numbers != BEGIN
-        place = numbers.astype(np.int64)  # of the 1-gram that ends here
-        probability = self.orders[0].probability[place]
+        key_index = numbers.astype(np.int64)  # of the 1-gram that ends here
+        probability = self.orders[0].probability[key_index]
         for order in self.orders[1:]:
             if not len(order.key):  # every sentence was shorter
                 break
-            context = _before(place)
-            place = _find(order.key, context, numbers, len(self.vocabulary))
+            context = _before(key_index)
+            key_index = _find(order.key, context, numbers, len(self.vocabulary))
             lower = np.where(context >= 0, order.backoff[context], 1.0) * probability
-            probability = np.where(place >= 0, order.probability[place], lower)
+            probability = np.where(key_index >= 0, order.probability[key_index], lower)
         unknown = (numbers == stand_in) | (numbers == UNSEEN)
         return -np.log2(probability[predicted]), unknown[predicted]
 
@@ -155,12 +155,12 @@ def train(sentences: Iterable[Sequence[str]], order: int) -> NgramModel:
         context = _before(places[-1])
         inside = (context >= 0) & (words != BEGIN)
         key = context[inside] * n_words + words[inside]
-        unique, first, place, count = np.unique(
+        unique, first, key_index, count = np.unique(
             key, return_index=True, return_inverse=True, return_counts=True
         )
         keys.append(unique)
         places.append(np.full(len(words), -1))
-        places[-1][inside] = place
+        places[-1][inside] = key_index
         positions.append(np.flatnonzero(inside)[first])
         counts.append(count)
     orders: list[_Order] = []
@@ -220,8 +220,8 @@ def _before(place: np.ndarray) -> np.ndarray:
 def _find(key: np.ndarray, context: np.ndarray, word: np.ndarray, n_words: int) -> np.ndarray:
     """Return the place of context and word among the sorted keys, -1 where it is not."""
     wanted = context * n_words + word
-    place = np.searchsorted(key, wanted).clip(max=len(key) - 1)
-    return np.where((context >= 0) & (word != BEGIN) & (key[place] == wanted), place, -1)
+    key_index = np.searchsorted(key, wanted).clip(max=len(key) - 1)
+    return np.where((context >= 0) & (word != BEGIN) & (key[key_index] == wanted), key_index, -1)
 
 
 def _discounts(count: np.ndarray) -> np.ndarray:

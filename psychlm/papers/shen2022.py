@@ -554,8 +554,8 @@ def cases(holds: pd.DataFrame) -> pd.DataFrame:
     family = holds.index.get_level_values("model").str.split(",").str[0]
     table = {}
     for name, rows in holds.groupby(family, sort=False):
-        every = rows[["prior_bias", "paralysis"]].groupby("benchmark").all()
+        by_benchmark = rows[["prior_bias", "paralysis"]].groupby("benchmark").all()
         means = rows[["drop", "equal_draw"]].astype(float).mean()
-        table[name] = {"cases": len(every), **every.sum(), **means}
+        table[name] = {"cases": len(by_benchmark), **by_benchmark.sum(), **means}
         table[name]["lasting_share"] = rows["lasting_share"].median()
     return pd.DataFrame(table, index=columns).T.rename_axis("model").astype(float)

@@ -162,11 +162,11 @@ class WordModel:
         number = self.vocabulary.numbers(tokens["token"].tolist())
         # put the end of a sentence (number 0) before each sentence
         begins = tokens["sentence"].ne(tokens["sentence"].shift()).to_numpy()
-        place = np.arange(len(tokens)) + np.cumsum(begins)
+        position = np.arange(len(tokens)) + np.cumsum(begins)
         read = np.zeros(len(tokens) + begins.sum(), dtype=np.int64)
-        read[place] = number
+        read[position] = number
         # first and last position of each text
-        first = place[tokens["text"].ne(tokens["text"].shift()).to_numpy()] - 1
+        first = position[tokens["text"].ne(tokens["text"].shift()).to_numpy()] - 1
         last = np.append(first[1:], len(read)) - 1
         self.network.eval()
         device = self.network.embedding.weight.device
@@ -181,7 +181,7 @@ class WordModel:
             target = numbers[torch.from_numpy(places + 1)]
             nats = nn.functional.cross_entropy(logits.mT, target, reduction="none").cpu().numpy()
             bits[places[new] + 1] = nats[new] / math.log(2)
-        return sum_over_words(words, tokens, bits[place], number == 1)
+        return sum_over_words(words, tokens, bits[position], number == 1)
 
 
 # positions to read (rows, n), which are new, whether the state of the batch before goes on

@@ -275,9 +275,9 @@ def draw_candidates(
     total = np.bincount(of, weights=sizes, minlength=n).astype(np.int64)
     n_taken = np.minimum(total, N_DRAWN)
     row = np.repeat(np.arange(n), n_taken)
-    every = np.arange(len(row)) - np.repeat(np.cumsum(n_taken) - n_taken, n_taken)
+    in_order = np.arange(len(row)) - np.repeat(np.cumsum(n_taken) - n_taken, n_taken)
     random = (rng.random(len(row)) * total[row]).astype(np.int64)
-    offset = (np.cumsum(total) - total)[row] + np.where(total[row] > N_DRAWN, random, every)
+    offset = (np.cumsum(total) - total)[row] + np.where(total[row] > N_DRAWN, random, in_order)
     family = np.searchsorted(ends, offset, side="right")
     node = families.values[families.starts[owner[family]] + offset - (ends - sizes)[family]]
     # Shuffle within rows, then keep the first of repeated candidates.

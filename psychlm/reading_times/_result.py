@@ -185,10 +185,10 @@ class GAMFit:
             If a predictor is absent or has gaps, or a linear term's factor has a level that was not
             in the fit.
         """
-        known = [*self.model.parts, *self.model.random]
-        unknown = [label for label in exclude if label not in known]
+        labels = [*self.model.parts, *self.model.random]
+        unknown = [label for label in exclude if label not in labels]
         if unknown:
-            raise ValueError(f"exclude={unknown} are no terms of the model; it has {known}")
+            raise ValueError(f"exclude={unknown} are no terms of the model; it has {labels}")
         name = self.formula.partition("~")[0].strip()
         fit, error = self.model.predict(data, exclude, se)
         if se:

@@ -94,8 +94,8 @@ class Expression:
         columns = {name: data[name].to_numpy(np.float64) for name in self.columns}
         with np.errstate(divide="ignore", invalid="ignore"):
             x = np.asarray(eval(self.code, {"__builtins__": {}}, {**FUNCTIONS, **columns}))
-        known = np.all([np.isfinite(values) for values in columns.values()], axis=0)
-        if undefined := int((known & ~np.isfinite(x)).sum()):
+        finite = np.all([np.isfinite(values) for values in columns.values()], axis=0)
+        if undefined := int((finite & ~np.isfinite(x)).sum()):
             raise FrameError(
                 f"{self.name} has no finite value in {undefined} of {len(data)} rows (a logarithm "
                 "of 0?); leave those rows out"
@@ -103,10 +103,10 @@ class Expression:
         if not self.outer:
             return {self.name: x}
         if self.name not in state:
-            known = x[np.isfinite(x)]
-            mean, deviation = known.mean(), known.std(ddof=1)
+            finite = x[np.isfinite(x)]
+            mean, deviation = finite.mean(), finite.std(ddof=1)
             # Orthonormal polynomials are powers times the inverse of R in their QR decomposition.
-            upper = np.linalg.qr(np.vander((known - mean) / deviation, self.degree + 1, True))[1]
+            upper = np.linalg.qr(np.vander((finite - mean) / deviation, self.degree + 1, True))[1]
             signed = upper * np.sign(np.diag(upper))[:, None]
             state[self.name] = (mean, deviation, np.linalg.inv(signed))
         mean, deviation, inverse = state[self.name]

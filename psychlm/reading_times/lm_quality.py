@@ -142,10 +142,10 @@ def gain_relation(
         raise FrameError(f"the gains have no columns {missing}; there are {list(gains.columns)}")
     rows = []
     for key, part in gains.groupby(list(groups), sort=False):
-        known = part[[predictor, gain]].dropna().to_numpy(np.float64)
-        row = dict(zip(groups, key, strict=True)) | {"n": len(known)}
-        if len(known) > 2:
-            x, y = known.T
+        pairs = part[[predictor, gain]].dropna().to_numpy(np.float64)
+        row = dict(zip(groups, key, strict=True)) | {"n": len(pairs)}
+        if len(pairs) > 2:
+            x, y = pairs.T
             r = correlation(x, y, method="pearson", level=level)
             intercept, slope = np.polynomial.Polynomial.fit(x, y, 1).convert().coef
             row |= {"r": r.r, "low": r.low, "high": r.high, "p": r.p}

@@ -125,9 +125,9 @@ class InLme4(Model):
     def profile_intervals(self, level: float) -> pd.DataFrame:
         """Return ``low`` and ``high`` of each parameter from lme4's profile likelihood."""
         with in_r():
-            found = dict(_named(r_function(_PROFILE)(self.r_object, level)))
-        values = np.array(found["values"]).reshape(-1, 2)
-        return pd.DataFrame(values, pd.Index(list(found["names"])), ["low", "high"])
+            profile = dict(_named(r_function(_PROFILE)(self.r_object, level)))
+        values = np.array(profile["values"]).reshape(-1, 2)
+        return pd.DataFrame(values, pd.Index(list(profile["names"])), ["low", "high"])
 
 
 def _named(r_list: Any) -> list[tuple[str, Any]]:

@@ -271,7 +271,7 @@ class Fitted(Model):
         for i, names in enumerate(self.effects.values()):
             for name in names:
                 left_out[:, i] |= unseen.get(name, False)
-        found = np.empty((1 + se, len(data)))
+        predicted = np.empty((1 + se, len(data)))
         with in_r() as robjects:
             for pattern in np.unique(left_out, axis=0):
                 rows = (left_out == pattern).all(axis=1)
@@ -279,8 +279,8 @@ class Fitted(Model):
                 names = robjects.StrVector([*exclude, *more])
                 frame = to_r(data.assign(**known)[rows], self.variables, self.labelled)
                 values = r_function(_PREDICT)(self.r_object, frame, names, se)
-                found[:, rows] = np.asarray(values).reshape(1 + se, -1)
-        return found[0], found[1] if se else None
+                predicted[:, rows] = np.asarray(values).reshape(1 + se, -1)
+        return predicted[0], predicted[1] if se else None
 
     def effect(self, label: str, data: pd.DataFrame) -> tuple[Floats, Floats]:
         """Return what one term adds, and its standard error."""
@@ -307,8 +307,8 @@ class Fitted(Model):
     def random_effects(self) -> pd.DataFrame:
         """Return all random effects; those of a level with another factor are named 'a.b'."""
         with in_r():
-            found = r_function(_RANDOM_EFFECTS)(self.r_object)
-            parts = zip(found.names, found, strict=True)
+            effects = r_function(_RANDOM_EFFECTS)(self.r_object)
+            parts = zip(effects.names, effects, strict=True)
             return pd.DataFrame({name: list(values) for name, values in parts})
 
 

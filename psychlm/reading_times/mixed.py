@@ -137,8 +137,8 @@ class Problem:
     def factors(self, theta: Floats) -> tuple[Floats, list[tuple[Component, Floats]]]:
         """Return L of the grouped columns, and each dense component with its L."""
         grouped, dense = np.zeros(self.zz.shape[1:][:1] * 2), []
-        for part, own in zip(self.components, self.parts(theta), strict=True):
-            factor = part.factor(own)
+        for part, theta_part in zip(self.components, self.parts(theta), strict=True):
+            factor = part.factor(theta_part)
             if part.grouped:
                 grouped[np.ix_(part.columns[0], part.columns[0])] = factor
             else:
@@ -205,7 +205,7 @@ class Problem:
         w_group = w_group + np.einsum("gaq,qp,gcp->ac", carried, of_det, border, optimize=True)
         w_dense = reduced @ of_det
         gradient = []
-        for part, own in zip(self.components, self.parts(theta), strict=True):
+        for part, theta_part in zip(self.components, self.parts(theta), strict=True):
             index = part.columns
             if part.grouped:
                 of_det_part = w_group[np.ix_(index[0], index[0])]
@@ -213,7 +213,7 @@ class Problem:
             else:
                 of_det_part = w_dense[index[:, :, None], index[:, None, :]].sum(axis=0)
                 of_rss = error_x[index].T @ sol[index]
-            gradient.append(part.gradient(2 * of_det_part - 2 * n / rss * of_rss, own))
+            gradient.append(part.gradient(2 * of_det_part - 2 * n / rss * of_rss, theta_part))
         return Point(
             float(deviance),
             np.concatenate(gradient),
@@ -323,17 +323,17 @@ def solve(moments: Moments, components: Sequence[Component], method: Method) -> 
         converged=torch.tensor([converged]),
     )
     covariances, vanished = [], []
-    for part, own in zip(components, problem.parts(theta), strict=True):
-        factor = part.factor(own)
+    for part, theta_part in zip(components, problem.parts(theta), strict=True):
+        factor = part.factor(theta_part)
         covariances.append(factor @ factor.T * scale)
         missing = []
         if isinstance(part, Block):
-            vectors, sizes, _ = np.linalg.svd(part.lower(own))
+            vectors, sizes, _ = np.linalg.svd(part.lower(theta_part))
             to_white = np.linalg.inv(part.whiten)
             missing = [
                 v @ to_white for v, size in zip(vectors.T, sizes, strict=True) if size < SINGULAR
             ]
-        elif np.abs(own).min() < SINGULAR:
+        elif np.abs(theta_part).min() < SINGULAR:
             missing = [np.ones(1)]
         vanished.append(missing)
     return Fit(solution, counts - penalty * (squares @ penalty), covariances, vanished, len(theta))

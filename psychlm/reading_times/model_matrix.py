@@ -258,8 +258,8 @@ def group_random_effects(
     random = [smooth for smooth in formula.smooths if smooth.basis == "re"]
     sizes: dict[str, int] = {}
     for smooth in random:
-        found = {name: factor_levels(data[name]) for name in smooth.variables}
-        counts = {name: len(levels) for name, levels in found.items() if levels is not None}
+        levels_of = {name: factor_levels(data[name]) for name in smooth.variables}
+        counts = {name: len(levels) for name, levels in levels_of.items() if levels is not None}
         # Ids that are numbers label groups, too (see random_effect).
         sizes |= counts or {smooth.variables[0]: data[smooth.variables[0]].nunique()}
     if max(sizes.values(), default=0) < at_least:
@@ -359,14 +359,14 @@ def redundant(correlation: Floats) -> list[int]:
 
     The pivot is the share of a variance that the columns before it do not explain.
     """
-    block, found = correlation.copy(), []
+    block, columns = correlation.copy(), []
     for i in range(len(block)):
         if block[i, i] < COLLINEAR:
-            found.append(i)
+            columns.append(i)
         else:
             below = block[i + 1 :, i] / block[i, i]
             block[i + 1 :, i + 1 :] -= np.outer(below, block[i, i + 1 :])
-    return found
+    return columns
 
 
 # ---- the design that the models of a sweep share ----
@@ -462,10 +462,10 @@ def share_design(
     row_bounds = np.r_[starts, len(word)][bounds]
     level, z = grouped.rows(data)
     n_levels, n_effects = len(grouped.levels), z.shape[1]
-    place = np.repeat(np.arange(len(starts)), repeats)
+    group = np.repeat(np.arange(len(starts)), repeats)
     summed = np.zeros((n_effects, n_levels, len(starts)))
     for i in range(n_effects):
-        np.add.at(summed[i], (level, place), z[:, i])
+        np.add.at(summed[i], (level, group), z[:, i])
     z_sums = torch.from_numpy(summed).to(device)
     zx = w.new_empty((n_units, 1, n_levels, n_effects, p))
     zz = w.new_empty((n_units, n_levels, n_effects, n_effects))

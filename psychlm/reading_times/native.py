@@ -64,7 +64,7 @@ class Native(Model):
     @property
     def parts(self) -> dict[str, Part]:  # type: ignore[override]
         """Return the linear terms and smooths without random effects."""
-        found = {}
+        parts = {}
         for term in (*self.matrix.linear, *self.matrix.smooths):
             if isinstance(term, RandomEffect):
                 continue
@@ -73,8 +73,8 @@ class Native(Model):
             if isinstance(term, By):
                 variables = variables[:-1]
                 level = {term.by: 1.0 if term.level is None else term.level}
-            found[self._label(term)] = Part(self.formula.columns(variables), level)
-        return found
+            parts[self._label(term)] = Part(self.formula.columns(variables), level)
+        return parts
 
     def _label(self, term: Term) -> str:
         """Return R's label of a term: all powers of a polynomial are one."""
@@ -149,12 +149,12 @@ class Native(Model):
         """Return the columns of each smooth, the grouped ones after the q others."""
         q = len(self.scale)
         grouped = {k: slice(q + s.start, q + s.stop) for k, s in self.grouped.slices.items()}
-        every = self.matrix.slices | grouped
-        found: dict[str, slice] = {}
+        slices = self.matrix.slices | grouped
+        spans: dict[str, slice] = {}
         for smooth in self.formula.smooths:  # "s(x):g" has the terms "s(x):ga", "s(x):gb"
-            of_levels = [label for label in every if smooth.by and label.startswith(smooth.label)]
-            found |= {label: every[label] for label in of_levels or [smooth.label]}
-        return found
+            of_levels = [label for label in slices if smooth.by and label.startswith(smooth.label)]
+            spans |= {label: slices[label] for label in of_levels or [smooth.label]}
+        return spans
 
     def tests(self) -> pd.DataFrame:
         """Return the tests of :mod:`psychlm.reading_times._result`, NaN for random effects if the
@@ -168,7 +168,7 @@ class Native(Model):
         if edf1 is None:
             squares = solved.inverse.reduced()[1][0].numpy()
             edf1 = counts - self.penalty * (squares @ self.penalty)
-        xx, every = self.moments.xx[0].numpy(), None
+        xx, all_columns = self.moments.xx[0].numpy(), None
         rows = {}
         for label, span in self.spans.items():
             if label not in self.random:
@@ -178,8 +178,8 @@ class Native(Model):
             elif counts.sum() > MAX_TESTED or self.edf1 is not None:
                 test = (np.nan, np.nan, np.nan)
             else:
-                every = every or self._all_columns()
-                test = test_random(*every, label, scale, dof)
+                all_columns = all_columns or self._all_columns()
+                test = test_random(*all_columns, label, scale, dof)
             rows[label] = (edf[span].sum(), *test)
         index = pd.Index(list(rows), name="smooth", dtype=object)
         columns = ["edf", "ref_df", "F", "p"]
@@ -224,10 +224,10 @@ class Native(Model):
                 span = self.grouped.slices[label]
                 estimate = solved.group_beta[0].numpy()[:, span].ravel()
                 error = grouped[:, span].ravel()
-            found = [
+            level_rows = [
                 dict(zip(order, x, strict=True)) for x in product(*(factors[v] for v in order))
             ]
-            names = [".".join(str(levels[name]) for name in factors) for levels in found]
+            names = [".".join(str(levels[name]) for name in factors) for levels in level_rows]
             table = {"term": label, "level": names, "estimate": estimate, "std_error": error}
             frames.append(pd.DataFrame(table))
         columns = ["term", "level", "estimate", "std_error"]

@@ -124,7 +124,7 @@ def power_curve(
 
     results = []
     for n_readers, n_texts in product(readers, texts):
-        gains, found = np.empty(n_simulations), 0
+        gains, n_significant = np.empty(n_simulations), 0
         critical = scipy.stats.t.ppf((1 + level) / 2, n_texts - 1)
         for study in range(n_simulations):
             again = n_texts > len(rows_of)
@@ -145,10 +145,10 @@ def power_curve(
             difference = by_text[0] - by_text[1]
             gains[study] = difference.sum()
             error = difference.std(ddof=1) / n_texts**0.5
-            found += difference.mean() > critical * error
-        low, high = proportion_confint(found, n_simulations, 1 - level, method="wilson")
+            n_significant += difference.mean() > critical * error
+        low, high = proportion_confint(n_significant, n_simulations, 1 - level, method="wilson")
         row = {"n_readers": n_readers, "n_texts": n_texts, "gain": gains.mean()}
-        row |= {"gain_sd": gains.std(ddof=1), "power": found / n_simulations}
+        row |= {"gain_sd": gains.std(ddof=1), "power": n_significant / n_simulations}
         results.append(row | {"low": low, "high": high, "n_simulations": n_simulations})
     return pd.DataFrame(results)
 

@@ -505,13 +505,13 @@ def place_smooth(smooth: Smooth, data: pd.DataFrame, weights: Floats | None) -> 
         of_number = padded, base, smooth.by, None, None, mean, change
         return [By(smooth.label, smooth.all_variables, names, *of_number)]
     # A factor has a smooth of its own for each level, centred as mgcv centres it.
-    levels, found = factor_levels(data[smooth.by]) or (), list[Term]()
+    levels, terms = factor_levels(data[smooth.by]) or (), list[Term]()
     for level in levels:
         label = f"{smooth.label}{level}"
         names = tuple(f"{label}.{i + 1}" for i in range(len(mean)))
         about = base.penalties, base, smooth.by, level, levels, mean, base.change(*moments)
-        found.append(By(label, smooth.all_variables, names, *about))
-    return found
+        terms.append(By(label, smooth.all_variables, names, *about))
+    return terms
 
 
 def _radial(x: Floats, knots: Floats) -> Floats:

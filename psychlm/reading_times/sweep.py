@@ -236,12 +236,12 @@ def match_words(readings: pd.DataFrame, table: pd.DataFrame) -> Integers:
     """
     texts = pd.Index(table["text_id"].unique())
     span = int(max(table["word_id"].max(), readings["word_id"].max())) + 1
-    known, wanted = (
+    sorted_keys, wanted = (
         texts.get_indexer(frame["text_id"]) * span + frame["word_id"].to_numpy()
         for frame in (table, readings)
     )
-    position = np.searchsorted(known, wanted).clip(max=len(known) - 1)
-    absent = known[position] != wanted
+    position = np.searchsorted(sorted_keys, wanted).clip(max=len(sorted_keys) - 1)
+    absent = sorted_keys[position] != wanted
     if absent.any():
         words = readings.loc[absent, ["text_id", "word_id"]].drop_duplicates()
         first = next(words.itertuples(index=False, name=None))
@@ -324,8 +324,8 @@ class Sweep:
             with one_thread(), ThreadPoolExecutor(workers) as pool_of_threads:
                 done = list(pool_of_threads.map(lambda chunk: add_models(shared, chunk), chunks))
         else:
-            found = dict(run_pieces(client, add_models_alone, shared, dict(enumerate(chunks))))
-            done = [found[i] for i in range(len(chunks))]
+            by_chunk = dict(run_pieces(client, add_models_alone, shared, dict(enumerate(chunks))))
+            done = [by_chunk[i] for i in range(len(chunks))]
         frames, gains = zip(*done, strict=True)
         result = pd.concat(frames, ignore_index=True)
         if fold is None:
@@ -376,7 +376,7 @@ def add_models(
     sweep, baseline, penalties, fold, base_heldout = shared
     names, values = models
     device, m = sweep.design.sums.device, len(sweep.measures)
-    columns = np.stack([values[:, place] for place in sweep.positions], axis=1)
+    columns = np.stack([values[:, positions] for positions in sweep.positions], axis=1)
     units, scale = extend(sweep.design, torch.from_numpy(columns).to(device), names)
     everything = torch.ones_like(sweep.design.base.n)[None]
     full = solve(pool(units, everything), penalties, sweep.design.start, method=sweep.method)

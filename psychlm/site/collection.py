@@ -116,14 +116,14 @@ def read(path: Path) -> Notebook:
 def select(notebooks: Sequence[Notebook], choices: Sequence[str] = ()) -> list[Notebook]:
     """Return the notebooks selected by numbers, names, paths or patterns; all without a choice."""
     chosen: set[str] = set()
-    known = [notebook.name for notebook in notebooks]
+    all_names = [notebook.name for notebook in notebooks]
     for choice in choices:
         pattern = Path(choice).name.removesuffix(".ipynb")
         names = {n.name for n in notebooks if n.number == pattern} or set(
-            fnmatch.filter(known, pattern)
+            fnmatch.filter(all_names, pattern)
         )
         if not names:
-            near = difflib.get_close_matches(pattern, known, n=3) or known
+            near = difflib.get_close_matches(pattern, all_names, n=3) or all_names
             raise NotebookError(f"no notebook is {choice!r}; there are {', '.join(near) or 'none'}")
         chosen |= names
     return [notebook for notebook in notebooks if notebook.name in chosen or not choices]
@@ -189,9 +189,10 @@ def run_parameters(
     for notebook in notebooks:
         for name, value in chosen[notebook.name].items():
             if name not in notebook.parameters:
-                own = ", ".join(f"{key}={old!r}" for key, old in notebook.parameters.items())
+                defaults = ", ".join(f"{key}={old!r}" for key, old in notebook.parameters.items())
                 raise NotebookError(
-                    f"{notebook.name} has no parameter {name}; its parameters are: {own or 'none'}"
+                    f"{notebook.name} has no parameter {name}; its parameters are: "
+                    f"{defaults or 'none'}"
                 )
             try:
                 report.check_type(name, value, notebook.parameters[name])

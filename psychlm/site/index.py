@@ -134,10 +134,10 @@ def compare(report: dict[str, Any]) -> pd.DataFrame:
         text = text.removesuffix(".0") if isinstance(published, float) else text
         decimals.append(len(text.partition(".")[2]))
     rows = []
-    for number, kind, own in zip(report["numbers"], kinds, decimals, strict=True):
+    for number, kind, n_decimals in zip(report["numbers"], kinds, decimals, strict=True):
         value, published = number.get("value"), number.get("published")
         if isinstance(published, float):
-            own = max(d for other, d in zip(kinds, decimals, strict=True) if other == kind)
+            n_decimals = max(d for other, d in zip(kinds, decimals, strict=True) if other == kind)
         ours, theirs = exact(value), exact(published)
         difference = None if ours is None or theirs is None else ours - theirs
         verdict = "no comparison"
@@ -146,27 +146,29 @@ def compare(report: dict[str, Any]) -> pd.DataFrame:
             verdict = "simulated" if number.get("data") == "simulated" else verdict
         elif difference is not None:
             # the bound leaves room for the rounding of binary floats
-            agrees = abs(difference) <= Decimal("0.5000001").scaleb(-own)
+            agrees = abs(difference) <= Decimal("0.5000001").scaleb(-n_decimals)
             verdict = "agrees" if agrees else "differs"
-        at = f" at {own} decimal{'s' * (own > 1)}" if own else ""
+        at = f" at {n_decimals} decimal{'s' * (n_decimals > 1)}" if n_decimals else ""
         row = {"notebook": report["notebook"], "key": number["key"], "verdict": verdict}
         row["label"] = key_label(number["key"])
         row["says"] = verdict + at if verdict in ("agrees", "differs") else "not compared"
-        row["ours"] = shown(value, own + 2 if published is not None else None)
-        row["published"] = "" if published is None else shown(published, own)
-        signed = "" if difference is None else f"{difference:+.{own + 2}f}"
+        row["ours"] = shown(value, n_decimals + 2 if published is not None else None)
+        row["published"] = "" if published is None else shown(published, n_decimals)
+        signed = "" if difference is None else f"{difference:+.{n_decimals + 2}f}"
         row["difference"] = (signed if difference else signed.lstrip("+-")).replace("-", "−")
         row |= {name: str(number.get(name) or "") for name in ("unit", "data", "source")}
         row |= {"value": ours, "published_value": theirs, "difference_value": difference}
         row |= {name: exact(number.get(name)) for name in ("low", "high", "n")}
-        rows.append(row | {"decimals": own})
+        rows.append(row | {"decimals": n_decimals})
     return pd.DataFrame(rows, columns=COLUMNS).astype(dict.fromkeys(NUMERIC, float))
 
 
 def gather_numbers(reports: Path | None = None) -> pd.DataFrame:
     """Return the numbers of all complete reports in a folder, as :func:`compare` returns them."""
-    found = [read_report(file) for file in report_files(reports or reports_folder())]
-    tables = [compare(report) for report in found if report and report["status"] == "complete"]
+    reports_read = [read_report(file) for file in report_files(reports or reports_folder())]
+    tables = [
+        compare(report) for report in reports_read if report and report["status"] == "complete"
+    ]
     empty = pd.DataFrame(columns=COLUMNS).astype(dict.fromkeys(NUMERIC, float))
     return pd.concat(tables or [empty], ignore_index=True)
 
@@ -186,11 +188,11 @@ def gather_runs(reports: Path | None = None) -> pd.DataFrame:
 def build_index(root: Path, reports: Path) -> Path:
     """Write ``index.html`` from the notebooks of a checkout and the reports there are."""
     notebooks = {notebook.name: notebook for notebook in collection.find(root)}
-    found = {file.stem: read_report(file) or {} for file in report_files(reports)}
+    contents = {file.stem: read_report(file) or {} for file in report_files(reports)}
     cards, texts, tables = [], {}, [pd.DataFrame(columns=COLUMNS)]
-    for name in sorted(notebooks.keys() | found.keys()):
+    for name in sorted(notebooks.keys() | contents.keys()):
         notebook = notebooks.get(name)
-        report = found.get(name, {"status": "not run"})
+        report = contents.get(name, {"status": "not run"})
         status = {"complete": "done"}.get(report["status"], report["status"])
         headline = (report.get("headline") or {}) if status == "done" else {}
         verdict = (report.get("verdict") or {}) if status == "done" else {}

@@ -52,11 +52,11 @@ def printed_cells(numbers: pd.DataFrame) -> pd.DataFrame:
     column = named.fillna(COLUMNS[0])
     counted = numbers["verdict"].isin(["agrees", "differs"]) | named.eq(COLUMNS[0])
     counted &= column.ne(ELSEWHERE) & numbers["data"].ne("simulated")
-    found = numbers.assign(column=column)[counted].dropna(subset=["value", "published_value"])
-    apart = found["value"] - found["published_value"]
-    printed = found["published_value"].abs()
-    units = apart * 10.0 ** found["decimals"].astype(float)
-    return found.assign(
+    cells = numbers.assign(column=column)[counted].dropna(subset=["value", "published_value"])
+    apart = cells["value"] - cells["published_value"]
+    printed = cells["published_value"].abs()
+    units = apart * 10.0 ** cells["decimals"].astype(float)
+    return cells.assign(
         units=units,
         agrees=units.abs() <= TOLERANCE,
         relative=apart.abs() / printed.where(printed > 0),

@@ -281,8 +281,8 @@ class Runner:
 
         Modules and data sets are compared by the checksums in the report's provenance.
         """
-        own, source = dict(self.parameters[notebook.name]), "\n".join(notebook.code)
-        settings: list[Any] = [psychlm.__version__, self.profile, own, notebook.cells]
+        parameters, source = dict(self.parameters[notebook.name]), "\n".join(notebook.code)
+        settings: list[Any] = [psychlm.__version__, self.profile, parameters, notebook.cells]
         if notebook.reads_reports:
             others = [f for f in index.report_files(self.reports) if f.stem != notebook.name]
             settings += [(f.stem, (index.read_report(f) or {}).get("numbers")) for f in others]
@@ -449,7 +449,7 @@ def kernel_environment(staging: Path, reports: Path, profile: str, jobs: int) ->
     threads = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
     shared = dict.fromkeys(threads, str(max(1, cores // jobs))) if jobs > 1 else {}
     package = str(Path(psychlm.__file__).parents[1])
-    own = {
+    variables = {
         "PSYCHLM_REPORTS": str(staging),
         "PSYCHLM_FINISHED_REPORTS": str(reports),
         "PSYCHLM_PROFILE": profile,
@@ -461,8 +461,8 @@ def kernel_environment(staging: Path, reports: Path, profile: str, jobs: int) ->
         ("PYTHONWARNINGS", "ignore:IProgress not found", ","),
     ]
     for name, value, separator in joined:
-        own[name] = separator.join(filter(None, (value, os.environ.get(name))))
-    return shared | dict(os.environ) | own
+        variables[name] = separator.join(filter(None, (value, os.environ.get(name))))
+    return shared | dict(os.environ) | variables
 
 
 def summary(outcomes: Sequence[Outcome]) -> str:
