@@ -255,10 +255,11 @@ def ability_posterior(
     *,
     ability_sd: float = 1.0,
     ability_mean: float = 0.0,
+    device: Device = "auto",
     **options: Any,
 ) -> AbilityPosterior:
     """Return every person's posterior on a grid that resolves the narrowest; as :func:`score`."""
-    known = known_items(items, responses, ability_sd, ability_mean, **options)
+    known = known_items(items, responses, ability_sd, ability_mean, device=device, **options)
     grid, at_nodes, _ = known.resolved()
     loglik, weights = fine_posterior(at_nodes, grid)
     return AbilityPosterior(
