@@ -229,11 +229,21 @@ find-links = /other wheels-too
     assert variables["SSL_CERT_FILE"] == "/certificates with a blank.pem"
 
 
+# BSD's tr refuses bytes that are no character of the locale
+BSD_TR = """#!/bin/bash
+[ "${LC_ALL:-}" = C ] || { cat > /dev/null; echo "tr: Illegal byte sequence" >&2; exit 1; }
+exec /usr/bin/tr "$@"
+"""
+
+
 def test_a_long_command_says_what_it_is_doing_and_keeps_its_exit_code(tmp_path) -> None:
+    (tmp_path / "tr").write_text(BSD_TR)
+    (tmp_path / "tr").chmod(0o755)
+    environment = os.environ | {"PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}"}
+    environment.pop("LC_ALL", None)
     command = ["bash", str(ROOT / ".ci" / "progress"), str(tmp_path / "log"), "waiting"]
-    done = subprocess.run(
-        [*command, "bash", "-c", "echo step 1; sleep 9; exit 3"], capture_output=True, text=True
-    )
+    command += ["bash", "-c", "echo step 1; sleep 9; exit 3"]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment)
     assert done.returncode == 3
     first, second = done.stdout.splitlines()
     assert first == "psychlm: waiting"

@@ -24,6 +24,9 @@ from hypothesis import strategies as st
 from psychlm import cli, data, simulate
 from psychlm.corpora import item_banks
 
+ON_LINUX = pytest.mark.skipif(
+    not Path("/proc/self/statm").exists(), reason="needs Linux's limits of memory"
+)
 LIMITED = """\
 import resource, sys
 from psychlm import cli, frames, irt  # what they take is not what is tested
@@ -84,6 +87,7 @@ def bombs(folder: Path) -> dict[str, Path]:
     return files
 
 
+@ON_LINUX
 def test_archives_and_lines_that_grow_as_no_text_does_are_refused_within_little_memory(
     tmp_path: Path,
 ) -> None:
@@ -113,7 +117,7 @@ def test_texts_of_several_streams_and_of_ordinary_growth_are_read(tmp_path: Path
 # starved
 
 
-@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="needs Linux's account of memory")
+@ON_LINUX
 def test_too_little_memory_is_an_error_and_no_hang(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     table = pd.DataFrame(rng.random((4000, 4000)) < 0.5).rename(columns=str)
@@ -133,6 +137,7 @@ def test_too_little_memory_is_an_error_and_no_hang(tmp_path: Path) -> None:
     assert not out.exists()
 
 
+@ON_LINUX
 @pytest.mark.parametrize("megabytes", [250, 700])
 def test_a_library_or_model_that_does_not_fit_into_memory_is_an_error(megabytes: int) -> None:
     command = [

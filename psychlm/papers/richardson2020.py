@@ -405,15 +405,14 @@ def science_model(
     untrained, trained : ChoiceClassifier or FineTunedModel
     """
     untrained: Any = encoder_model(encoder, seed=seed, device=device)
+    kept = {}
     if whole:
-        start = tempfile.TemporaryDirectory(prefix="psychlm-science-")
-        options: dict[str, Any] = {"task": "multiple-choice", "seed": seed, "device": device}
-        made = fine_tune(learn, encoder, out=start.name, regime="pre-train only", **options)
-        folder, tokens = Path(made.folder), {"max_tokens": 128}
-        untrained = FineTunedModel(folder, tokens, device=device, temporary=start)
+        kept = {"keep": True}
+        pretrained = FineTunedModel(encoder, {"max_tokens": 128}, device)
+        untrained = pretrained.train(learn, seed=seed, regime="pre-train only", **kept)
     trained = [
         untrained.train(
-            learn, seed=seed, learning_rate=rate, epochs=8, patience=3, development=check
+            learn, seed=seed, learning_rate=rate, epochs=8, patience=3, development=check, **kept
         )
         for rate in learning_rates
     ]
@@ -518,7 +517,7 @@ class FineTunedModel:
     """A multiple-choice checkpoint that :func:`psychlm.lm.fine_tune` trains as a whole: slow, and
     any encoder."""
 
-    folder: Path
+    folder: str | Path  # or a name of the hub, before it learns
     options: dict[str, Any]  # of fine_tune, besides those that a sweep sets
     device: Device = "auto"
     temporary: Any = None  # the temporary folder of a trained copy, removed with it
@@ -526,15 +525,27 @@ class FineTunedModel:
     @property
     def fingerprint(self) -> str:
         """The SHA-256 of the folder's files, and how it is trained."""
-        return f"{fingerprint(self.folder)} {json.dumps(self.options, sort_keys=True)}"
+        return f"{fingerprint(Path(self.folder))} {json.dumps(self.options, sort_keys=True)}"
 
     def train(
-        self, items: pd.DataFrame, *, epochs: int = 3, patience: int | None = None, **options: Any
+        self,
+        items: pd.DataFrame,
+        *,
+        epochs: int = 3,
+        patience: int | None = None,
+        keep: bool = False,
+        **options: Any,
     ) -> FineTunedModel:
-        """Return a copy in a temporary folder, fine-tuned with further options of that function."""
-        temporary = tempfile.TemporaryDirectory(prefix="psychlm-inoculation-")
+        """Return a copy, fine-tuned with further options of that function.
+
+        It is removed with this object unless ``keep``: then it stands in the cache folder, and the
+        same call resumes or reads it.
+        """
         options |= {"epochs": epochs, "patience": patience or epochs, "device": self.device}
-        options |= {"task": "multiple-choice", "out": temporary.name, **self.options}
+        options |= {"task": "multiple-choice", "out": None, **self.options}
+        temporary = None if keep else tempfile.TemporaryDirectory(prefix="psychlm-inoculation-")
+        if temporary is not None:
+            options["out"] = temporary.name
         result = fine_tune(items, self.folder, **options)
         return replace(self, folder=result.folder, temporary=temporary)
 

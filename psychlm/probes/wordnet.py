@@ -333,7 +333,7 @@ class Lists:
         """The pairs (row, value) as sorted keys ``row * n + value``, and n."""
         n = int(self.values.max(initial=0)) + 1
         row, value = self.expand(np.arange(len(self.starts) - 1))
-        return np.unique(row * n + value), n
+        return np.sort(row * n + value), n
 
     def contain(self, rows: Ints, values: Ints) -> Bools:
         """Return for each pair of row and value whether the row's list holds the value."""

@@ -105,11 +105,14 @@ def inoculation(model: str, p: Mapping[str, Any]) -> list[Work]:
 
 def confusion(model: str, p: Mapping[str, Any]) -> list[Work]:
     """Return what notebook 50 lets its encoder learn, and the presentations that it reads."""
+    from psychlm.papers.model_facts import TRAINING_SETS
+
     item, presentations = 4 * TOKENS_A_CHOICE, 4 + p["n_wrong"]
     read = len(p["benchmarks"]) * p["n_items"] * presentations * item
     learns = p["fine_tune"] and model == p["encoder"]
-    learnt = len(p["benchmarks"]) * p["n_train"] * p["epochs"] * item if learns else 0.0
-    return [Work(model, read, learnt, choices=4)]
+    most = {bank: n for bank, (_, n) in TRAINING_SETS.items()} if p["training_sets"] else {}
+    n_items = sum(min(p["n_train"], most.get(bank, p["n_train"])) for bank in p["benchmarks"])
+    return [Work(model, read, n_items * p["epochs"] * item if learns else 0.0, choices=4)]
 
 
 WORK: dict[str, Callable[[str, Mapping[str, Any]], list[Work]]] = {

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import ast
 import importlib.util
+import json
 import re
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
+import stand_in_hub
 from conftest import ROOT
 from papermill.iorw import load_notebook_node
 from papermill.parameterize import parameterize_notebook
 
 from psychlm import data, lm
-from psychlm.corpora import reading_times
+from psychlm.corpora import read_items, reading_times
 from psychlm.papers import model_facts, question_sets
 from psychlm.probes import confusion, wordnet
 from psychlm.probes.wordnet_qa import Builder, Recipe
@@ -250,3 +253,42 @@ def test_every_model_of_a_notebook_comes_from_a_parameter_that_papermill_changes
         assert scope[name] == ["mine"]
         later = "\n".join(cell.source for cell in changed.cells[at[0] + 1 :])
         assert not re.search(rf"^{name} =", later, flags=re.M) and re.search(rf"\b{name}\b", later)
+
+
+def test_benchmarks_are_learned_from_their_own_training_sets(tmp_path, monkeypatch) -> None:
+    """Archives of the registry's names, in the released layouts: dev is asked, train is learned."""
+    texts = {part: [f"{part} {word}" for word in "abcdefghijklm"] for part in ("dev", "train")}
+    layouts = {
+        "Abductive NLI": lambda t: {
+            "obs1": f"{t}.",
+            "obs2": "e.",
+            "hyp1": f"h {t}",
+            "hyp2": f"i {t}",
+        },
+        "PIQA": lambda t: {"goal": t, "sol1": f"h {t}", "sol2": f"i {t}"},
+    }
+    files = {}
+    for bank, record in layouts.items():
+        name = model_facts.TRAINING_SETS[bank][0].partition("#")[0]
+        labels = "\n".join(
+            "12"[k % 2] if bank == "Abductive NLI" else "01"[k % 2] for k in range(13)
+        )
+        parts = {
+            f"{part}{ending}": lines
+            for part, some in texts.items()
+            for ending, lines in (
+                (".jsonl", [json.dumps(record(text)) for text in some]),
+                ("-labels.lst", [labels]),
+            )
+        }
+        files[name] = Path(stand_in_hub.archive(tmp_path, Path(name).name, parts))
+    piqa = files["mcqa/piqa/physicaliqa-train-dev"]
+    monkeypatch.setitem(model_facts.BANKS, "PIQA", lambda: read_items(f"{piqa}#dev.jsonl"))
+    monkeypatch.setattr(data, "path", lambda name: files[name])
+    sizes = {"n_wrong": 1, "n_extra": 1, "seed": 1, "training_sets": True}
+    asked, learnt, _ = model_facts.confused_items(list(layouts), 5, 100, **sizes)
+    for bank in layouts:
+        assert asked[bank]["prompt"].str.contains("dev").all() and len(asked[bank]) == 5
+        assert learnt[bank]["prompt"].str.contains("train").all() and len(learnt[bank]) == 13
+    few = model_facts.confused_items(["PIQA"], 5, 4, **sizes)[1]["PIQA"]
+    assert set(few["prompt"]) < set(learnt["PIQA"]["prompt"]) and len(few) == 4

@@ -12,6 +12,7 @@ from tiny_questions import WORDS, questions
 
 from psychlm import lm
 from psychlm.frames import FrameError
+from psychlm.lm import finetune
 from psychlm.papers import question_sets, richardson2020
 from psychlm.papers.choice_networks import Lexicon
 from psychlm.papers.richardson2020 import FineTunedModel, Sweep, inoculate
@@ -171,6 +172,21 @@ def test_a_fine_tuned_checkpoint_is_inoculated_as_a_whole(tmp_path):
     assert done.best["k"].tolist() == [0, 3]
     assert done.predictions.shape == (2, 12)
     assert done.before["test"] == model.accuracy(parts[3])
+
+
+def test_a_whole_science_model_is_kept_and_read_again(tmp_path, monkeypatch):
+    """The second call trains nothing: a killed notebook goes on behind it."""
+    monkeypatch.setenv("PSYCHLM_CACHE", str(tmp_path / "cache"))
+    bert = tiny_models.save(tmp_path / "bert", "bert")
+    learn, check = items(12, "learn", answer=[0, 1, 2] * 4), items(6, "check", answer=[0, 1] * 3)
+    call = {"learning_rates": [1e-3], "whole": True, "device": "cpu"}
+    untrained, trained = richardson2020.science_model(bert, learn, check, **call)
+    monkeypatch.setattr(finetune, "run_trainer", lambda *_: pytest.fail("it is trained again"))
+    again = richardson2020.science_model(bert, learn, check, **call)
+    assert [one.folder for one in again] == [untrained.folder, trained.folder]
+    assert untrained.folder.parent == tmp_path / "cache" / "fine_tuned"
+    with pytest.raises(pytest.fail.Exception, match="it is trained again"):
+        richardson2020.science_model(bert, learn[:9], check, **call)
 
 
 def test_choice_only_finds_a_planted_artefact(rng):

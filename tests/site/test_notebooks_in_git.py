@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import json
 import os
 import re
@@ -12,12 +13,14 @@ from pathlib import Path
 
 import nbformat
 import pytest
+import yaml
 from conftest import IN_CI, ROOT, SHARE, absent
 
 from psychlm import data, site
 from psychlm.site import collection
 
 REAL = sorted((ROOT / "notebooks").glob("[0-9]*_*.ipynb"))
+VALUES = yaml.safe_load((ROOT / "tests" / "parameter_values.yaml").read_text(encoding="utf-8"))
 
 
 def cells_of(path: Path, kind: str) -> list[nbformat.NotebookNode]:
@@ -64,36 +67,53 @@ def test_a_notebook_has_at_most_sixty_cells_and_four_hundred_lines_of_code(path:
     assert sum(len(cell.source.splitlines()) for cell in code) <= 400
 
 
+def value_of_today(name: str) -> dict[str, object]:
+    """Return another value of one parameter of a notebook: another parameter each day."""
+    others = {
+        parameter: values["other"]
+        for parameter, values in VALUES[name].items()
+        if "other" in values and "minutes" not in values
+    }
+    day = datetime.date.today().toordinal()
+    return dict([list(others.items())[day % len(others)]]) if others else {}
+
+
 @pytest.fixture(scope="module")
-def smoke_run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, site.Outcome]]:
+def smoke_run(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> tuple[Path, dict[str, site.Outcome], dict[str, dict[str, object]]]:
     """Run the whole collection once, in one run: its kernels share the imports."""
     reports = tmp_path_factory.mktemp("reports")
-    outcomes = site.run(profile="smoke", root=ROOT, reports=reports)
-    return reports, {outcome.notebook: outcome for outcome in outcomes}
+    small = collection.run_parameters(ROOT, collection.find(ROOT), "smoke")
+    given = {name: small[name] | value_of_today(name) for name in small}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(collection, "run_parameters", lambda *_: given)
+        outcomes = site.run(profile="smoke", root=ROOT, reports=reports)
+    return reports, {outcome.notebook: outcome for outcome in outcomes}, given
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("path", REAL, ids=lambda path: path.stem)
 def test_a_notebook_runs_in_the_smoke_profile_and_leaves_a_complete_report(
-    path: Path, smoke_run: tuple[Path, dict[str, site.Outcome]]
+    path: Path, smoke_run: tuple[Path, dict[str, site.Outcome], dict[str, dict[str, object]]]
 ) -> None:
     if IN_CI and not (SHARE / "data").is_dir():
         absent("the data share")
-    reports, outcomes = smoke_run
-    outcome = outcomes[path.stem]
+    reports, outcomes, given = smoke_run
+    outcome, today = outcomes[path.stem], value_of_today(path.stem)
     if outcome.status == "left out":
         absent(f"{path.stem}: {outcome.error}")
-    assert outcome.status == "done", f"cell {outcome.cell}: {outcome.error}"
+    assert outcome.status == "done", f"{today}, cell {outcome.cell}: {outcome.error}"
     report = json.loads((reports / f"{path.stem}.json").read_text())
     assert report["status"] == "complete" and report["notebook"] == path.stem
     assert report["numbers"], "it records at least one number"
-    given = collection.run_parameters(ROOT, [collection.read(path)], "smoke")[path.stem]
-    assert report["provenance"]["parameters"] == collection.read(path).parameters | given
-    if report["verdict"]:  # pages show figures at their size, 6.5 inches of 110 pixels at most
-        executed = nbformat.read(reports / f"{path.stem}.ipynb", as_version=4)
-        outputs = [output for cell in executed.cells for output in cell.get("outputs", [])]
-        sizes = [o.metadata["image/png"] for o in outputs if "image/png" in o.get("data", {})]
-        assert all(size["width"] <= 730 for size in sizes), sizes
+    expected = collection.read(path).parameters | given[path.stem]
+    assert report["provenance"]["parameters"] == expected
+    # pages show figures at their size, 6.5 inches of 110 pixels at most
+    executed = nbformat.read(reports / f"{path.stem}.ipynb", as_version=4)
+    outputs = [output for cell in executed.cells for output in cell.get("outputs", [])]
+    sizes = [o.metadata["image/png"] for o in outputs if "image/png" in o.get("data", {})]
+    assert all(size["width"] <= 730 for size in sizes), sizes
     picture = report["headline"]["file"]
     assert (reports / picture).is_file(), "the index shows the picture of its verdict"
 
@@ -129,26 +149,22 @@ def test_each_experiment_of_the_papers_names_keys_of_its_notebook_or_a_reason() 
             )
 
 
-@pytest.mark.slow
 def test_plain_papermill_records_into_a_file_of_its_own(tmp_path: Path) -> None:
-    command = [
-        sys.executable,
-        "-m",
-        "papermill",
-        str(ROOT / "notebooks" / "00_start_here.ipynb"),
-        "out.ipynb",
-    ]
-    command += ["-p", "n_sets", "2", "-p", "n_boot", "200", "--no-progress-bar"]
-    environment = os.environ | {"PSYCHLM_REPORTS": str(tmp_path)}
-    (tmp_path / "00_start_here.json").write_text("the report that the HTML page shows")
+    (tmp_path / "notebooks").mkdir()
+    path = site.new("My study", root=tmp_path)
+    reports = tmp_path / "reports"
+    reports.mkdir()
+    (reports / f"{path.stem}.json").write_text("the report that the HTML page shows")
+    command = [sys.executable, "-m", "papermill", str(path), "out.ipynb", "--no-progress-bar"]
+    environment = os.environ | {"PSYCHLM_REPORTS": str(reports)}
     run = partial(subprocess.run, cwd=tmp_path, env=environment, capture_output=True, text=True)
-    run(command, check=True, timeout=300)
-    content = json.loads((tmp_path / "interactive" / "00_start_here.json").read_text())
+    run([*command, "-p", "n_draws", "20"], check=True, timeout=300)
+    content = json.loads((reports / "interactive" / f"{path.stem}.json").read_text())
     assert content["status"] == "complete"
-    assert content["provenance"]["parameters"]["n_sets"] == 2
-    assert (tmp_path / "00_start_here.json").read_text().startswith("the report")
-    refused = run([*command, "-p", "n_bot", "2"], timeout=300)
-    says = "ValueError: 00_start_here: there is no parameter n_bot; did you mean n_boot?"
+    assert content["provenance"]["parameters"]["n_draws"] == 20
+    assert (reports / f"{path.stem}.json").read_text().startswith("the report")
+    refused = run([*command, "-p", "n_draw", "2"], timeout=300)
+    says = f"ValueError: {path.stem}: there is no parameter n_draw; did you mean n_draws?"
     assert refused.returncode and refused.stderr.strip().endswith(says)
 
 

@@ -1,15 +1,13 @@
 """A notebook is a function of its parameters: other values run, and senseless ones are refused.
 
-Reference: ``tests/parameter_values.yaml`` for the values; the parameters cells for their names. A
-twentieth of the runs is part of the tests of each day, but for those that take minutes; all of them
-are with ``-m exhaustive``.
+Reference: ``tests/parameter_values.yaml`` for the values; the parameters cells for their names. The
+run of each notebook in test_notebooks_in_git.py takes one of the other values, another each day;
+``-m exhaustive`` tries all of them.
 """
 
 from __future__ import annotations
 
-import datetime
 import json
-import zlib
 from pathlib import Path
 from typing import Any
 
@@ -34,27 +32,8 @@ LISTED = [
 WRONG_TYPE = {int: "many", float: "many", bool: "perhaps", str: 3, list: "a", dict: "a"}
 
 
-def due_today(name: str, parameter: str) -> bool:
-    """Return whether a run belongs to the twentieth of this day, and does not take minutes."""
-    digest = zlib.crc32(f"{name}.{parameter}".encode())
-    return (
-        "minutes" not in VALUES[name][parameter]
-        and digest % 20 == datetime.date.today().toordinal() % 20
-    )
-
-
-RUNS = [
-    pytest.param(
-        *case, id=".".join(case), marks=[] if due_today(*case) else [pytest.mark.exhaustive]
-    )
-    for case in LISTED
-]
-
-
 @pytest.mark.parametrize("name", NOTEBOOKS)
 def test_every_parameter_has_another_value(name: str) -> None:
-    if name not in VALUES:
-        pytest.xfail("the values of this notebook are not written yet")
     assert list(VALUES[name]) == list(NOTEBOOKS[name].parameters)
     for parameter, values in VALUES[name].items():
         assert set(values) <= {"other", "untried", "refused", "minutes"}, parameter
@@ -108,8 +87,8 @@ def test_the_parameters_of_the_papers_are_values_that_a_notebook_takes(name: str
     assert report._current.parameters == NOTEBOOKS[name].parameters | PAPER[name]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(("name", "parameter"), RUNS)
+@pytest.mark.exhaustive
+@pytest.mark.parametrize(("name", "parameter"), LISTED)
 def test_a_notebook_runs_with_another_value(name: str, parameter: str, tmp_path: Path) -> None:
     other = VALUES[name][parameter]["other"]
     (outcome,) = site.run(

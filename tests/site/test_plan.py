@@ -54,13 +54,25 @@ def test_every_model_of_the_papers_has_a_size() -> None:
 
 
 def test_the_hours_of_a_fine_tuned_encoder_are_those_of_the_cost_model() -> None:
-    given = {"epochs": 3, "n_train": 1000, "n_items": 100, "n_wrong": 2, "benchmarks": ["PIQA"]}
+    given = {
+        "epochs": 3,
+        "training_sets": False,
+        "n_train": 1000,
+        "n_items": 100,
+        "n_wrong": 2,
+        "benchmarks": ["PIQA"],
+    }
     given |= {"models": ["default"], "fine_tune": True, "encoder": "FacebookAI/roberta-large"}
     row = planned("50", parameters=given)
     learnt, read = 3 * 1000 * 4 * 60, 100 * 6 * 4 * 60
     operations = 355.4e6 * (6 * learnt + 2 * read)
     assert row.hours == pytest.approx(operations / (312e12 * 0.35) / 3600)
     assert row.hours_from == "computed" and 16 * 355.4e6 < row.gpu_bytes < 40e9
+    whole = planned("50", parameters=given | {"n_train": 10**6, "training_sets": True})
+    whole_learnt = 3 * 16_113 * 4 * 60  # PIQA's training set
+    assert whole.hours / row.hours == pytest.approx(
+        (6 * whole_learnt + 2 * read) / (6 * learnt + 2 * read)
+    )
     alone = planned("50", parameters=given | {"fine_tune": False})
     assert alone.gpu_bytes == 4 * 355.4e6 and alone.hours < row.hours
 
