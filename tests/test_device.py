@@ -50,6 +50,15 @@ def test_a_device_gets_the_cpus_results_and_no_tensor_of_the_host(tmp_path) -> N
             # where memory is aligned otherwise, and Adam makes steps of rounded gradients
             tolerance = 0.01 if row["path"] == "fine-tuning" else 1e-5
             assert not row["error"] and row["difference"] < tolerance, row
+    recorded = json.loads((ROOT / "reports" / "bench" / "device.json").read_text("utf-8"))
+    limits = recorded["benchmarks"][0]["paths"]
+    assert limits.keys() == {row["path"] for row in rows if row not in planted}
+    for row in rows:
+        for count, limit in limits.get(row["path"], {}).items():
+            assert row[count] <= 1.02 * limit, (
+                f"{row['path']}: {row[count]:,} {count} on a device, {limit:,} before; if a result "
+                "is worth them, record them with tests/bench/bench_device.py"
+            )
 
 
 @pytest.mark.parametrize("name", ["cuda:99", "tpu", "meta", "", torch.device("cuda:99")])
