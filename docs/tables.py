@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from psychlm import data, report, site
 from psychlm.site import bundles
@@ -81,6 +82,23 @@ def verdict_table(
     return "\n".join(lines)
 
 
+def seed_table(runs: pd.DataFrame) -> str:
+    """Return a table of the verdicts that notebooks give under several seeds, and how often.
+
+    >>> runs = pd.DataFrame({"notebook": "10_a", "profile": "quick", "seed": [1, 2, 3]})
+    >>> print(seed_table(runs.assign(verdict=["Yes.", "No.", "Yes."])))
+    | notebook | profile | seeds | verdicts |
+    | --- | --- | ---: | --- |
+    | `10_a` | quick | 3 | Yes. (2) No. (1) |
+    """
+    lines = ["| notebook | profile | seeds | verdicts |", "| --- | --- | ---: | --- |"]
+    for (notebook, profile), group in runs.groupby(["notebook", "profile"]):
+        counts = group["verdict"].value_counts()
+        said = " ".join(f"{verdict} ({n})" for verdict, n in counts.items())
+        lines.append(f"| `{notebook}` | {profile} | {len(group)} | {said} |")
+    return "\n".join(lines)
+
+
 def readme(text: str, by_notebook: dict[str, dict[str, str]]) -> str:
     """Return README with the sentence of each verdict in its table; rows without one stay.
 
@@ -104,6 +122,8 @@ def results(reports: Path) -> str:
     cells = cells.assign(source=parts.str[0], part=parts.str[1].fillna(""))
     papers = {notebook: run["verdict"] for notebook, run in bundles.merged_runs().items()}
     lines = ["## What the notebooks find", "", verdict_table(verdicts(reports), papers), ""]
+    seeds = pd.read_csv(Path(__file__).parents[1] / "data" / "facts" / "verdicts_by_seed.csv")
+    lines += ["## The same under other seeds", "", seed_table(seeds), ""]
     for column, rows in cells.groupby("column")[list(cells)]:
         by_paper = rows.groupby("source")["agrees"]
         each = [
@@ -267,7 +287,7 @@ def workers(folder: Path) -> str:
         by_count = {row["pieces_each"]: row for row in simulated if row["case"] == case}
         cells = [
             f"{row['efficiency']:.2f} [{row['low']:.2f}, {row['high']:.2f}]"
-            for row in map(by_count.get, counts)
+            for row in (by_count[count] for count in counts)
         ]
         lines.append(f"| {case} | {' | '.join(cells)} |")
     slept = [row["seconds"] / row["simulated_s"] for row in rows if "simulated_s" in row]

@@ -33,12 +33,14 @@ def absent(what: str, why: str = f"looked in {SHARE.name}/ beside the checkout")
 
 
 def named(item: pytest.Item) -> Generator[None, Any, Any]:
-    """Turn the lack of a dataset that a test needs into a skip with the dataset's name."""
+    """Turn the lack of R, or of a dataset, that a test needs into a skip with its name."""
     try:
         return (yield)
     except Exception as error:
-        expected = item.get_closest_marker("needs_share")
-        if not expected or type(error).__name__ != "DataMissingError":
+        lack = type(error).__name__
+        if lack == "RMissingError" and item.get_closest_marker("needs_r"):
+            absent("R with mgcv", str(error))
+        if lack != "DataMissingError" or not item.get_closest_marker("needs_share"):
             raise
         dataset = str(error).split(" ")[0].strip("'")
         absent(f"dataset {dataset}", str(error))
@@ -46,13 +48,13 @@ def named(item: pytest.Item) -> Generator[None, Any, Any]:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_setup(item: pytest.Item) -> Generator[None, Any, Any]:
-    """Skip a test whose fixtures lack a dataset."""
+    """Skip a test whose fixtures lack a dataset or R."""
     return (yield from named(item))
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, Any]:
-    """Skip a test that lacks a dataset."""
+    """Skip a test that lacks a dataset or R."""
     return (yield from named(item))
 
 
@@ -74,26 +76,17 @@ def _nothing_is_downloaded() -> Iterator[None]:
         yield
 
 
-@pytest.fixture(scope="session")
-def share() -> Path:
-    """Return the lab share beside the checkout, for what is no dataset."""
-    if not (SHARE / "data").is_dir():
-        absent("the data share")
-    return SHARE
+def shared(part: str) -> Path:
+    """Return a file or folder of the lab share beside the checkout, or skip the running test."""
+    if not (SHARE / part).exists():
+        absent(f"{part} of the share")
+    return SHARE / part
 
 
 @pytest.fixture(scope="session")
 def reference_dir() -> Path:
     """Return the folder of the committed results of R's mirt, ltm and psych."""
     return ROOT / "tests" / "reference"
-
-
-@pytest.fixture(scope="session")
-def shared_reference_dir() -> Path:
-    """Return the reference results that only the data share holds: those of restricted data."""
-    if not (SHARE / "reference").is_dir():
-        absent("the results of reference programs on data that are not committed")
-    return SHARE / "reference"
 
 
 @pytest.fixture

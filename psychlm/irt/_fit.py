@@ -17,7 +17,6 @@ import numpy as np
 import pandas as pd
 
 from psychlm.device import Device, record_use, torch_device
-from psychlm.frames import FrameError, format_names
 from psychlm.irt.arrays import host, namespace, on_device
 from psychlm.irt.em import EM, SCORING_STEPS, Settings, squarem
 from psychlm.irt.likelihood import (
@@ -41,6 +40,7 @@ from psychlm.irt.specification import (
     Names,
     Specification,
     check_answers,
+    earlier_items,
     has_upper,
     specify,
 )
@@ -69,7 +69,7 @@ def fit(
     device: Device = "auto",
     guessing: float | str | pd.Series | None = None,
     upper: float | pd.Series | None = None,
-    priors: dict[str, Prior] | None = None,
+    priors: Mapping[str, Prior] | None = None,
     equal: Mapping[str, Any] | None = None,
     group: pd.Series | Sequence | None = None,
     reference: object = None,
@@ -125,8 +125,8 @@ def fit(
     free : sequence of items, "all", or mapping from parameter to these
         What differs between groups: ``["i3"]``, or ``{"intercept": "all"}``.
     start : DataFrame or IRTFit, optional
-        Items with a, d and c of an earlier fit, from which a refit takes a few steps; an IRTFit
-        where there are groups.
+        Items of an earlier fit, from which a refit takes a few steps; an IRTFit where there are
+        groups.
     difficulty_prior : DataFrame (items x covariates), Series by item or IRTFit, optional
         Of the Rasch model: b is normal around its regression on covariates, predicted difficulties
         or another fit's b, with a residual variance that is estimated (De Boeck 2008). Items then
@@ -176,6 +176,8 @@ def fit(
             "a whole number of at least 1 and logits above 0"
         )
     settings = Settings(tolerance, max_iterations, progress)
+    if isinstance(start, IRTFit) and start.groups is None:
+        start = start.items
     if method != "mml":
         raise ValueError(
             f"method {method!r} is not 'mml', marginal maximum likelihood; variational inference "
@@ -184,28 +186,29 @@ def fit(
     given: dict[str, Any] = {"guessing": guessing, "upper": upper, "priors": priors, "equal": equal}
     given |= {"group": group, "free": free}
     if difficulty_prior is not None:
-        given |= {"free": free if len(free) else None, "start": start}
-        named = [name for name, value in given.items() if value is not None]
+        others = given | {"free": free if len(free) else None, "start": start}
+        named = [name for name, value in others.items() if value is not None]
         if named or not isinstance(model, str) or not model_named(model).unit_slope:
             raise ValueError(
                 f"difficulty_prior takes model='Rasch' (given: {model!r}) and none of the other "
                 f"arguments on items and groups (given: {named})"
             )
-        torch_device(device)  # an unknown one is an error, and this computes on the CPU
-        record_use("irt.fit", "cpu")
-        from psychlm.irt.explanatory import fit_explanatory
-
-        return fit_explanatory(responses, difficulty_prior, item_names, settings)
     spec = specify(responses, model, reference=reference, item_names=item_names, **given)
-    check_answers(spec)
-    if takes_products(spec) and not isinstance(start, IRTFit):
+    if difficulty_prior is None:
+        check_answers(spec)
+    if difficulty_prior is None and takes_products(spec) and not isinstance(start, IRTFit):
         solution = solve_by_products(spec, start, standard_errors, settings, device)
     else:
-        from psychlm.irt._general import solve_general
-
-        torch_device(device)
+        torch_device(device)  # an unknown one is an error, and these compute on the CPU
         record_use("irt.fit", "cpu")
-        solution = solve_general(spec, start, standard_errors, settings)
+        if difficulty_prior is not None:
+            from psychlm.irt.explanatory import solve_explanatory
+
+            solution = solve_explanatory(spec, difficulty_prior, settings)
+        else:
+            from psychlm.irt._general import solve_general
+
+            solution = solve_general(spec, start, standard_errors, settings)
     for message in solution.messages:
         warnings.warn(message, IRTWarning, stacklevel=2)
     return result_of(spec, solution)
@@ -304,13 +307,7 @@ def starting_values(
     fixed = on_device(fixed_guessing.to_numpy(), responses.device)
     xp = namespace(fixed)
     if start is not None:
-        missing = responses.items.difference(start.index)
-        if len(missing):
-            raise FrameError(
-                f"start has no items {format_names(missing)}; give the items of an earlier fit, "
-                "or start=None"
-            )
-        values = start.loc[responses.items, list("adc")].to_numpy(float)
+        values = earlier_items(start, responses.items)[list("adc")].to_numpy(float)
         a, d, c = on_device(values.T.copy(), responses.device)
         slope = 0 * a + a.mean() if design.common_slope else a
         return [Parameters(slope, d, xp.where(xp.isnan(fixed), c, fixed))]

@@ -137,7 +137,7 @@ def specify(
     *,
     guessing: float | str | pd.Series | None = None,
     upper: float | pd.Series | None = None,
-    priors: dict[str, Prior] | None = None,
+    priors: Mapping[str, Prior] | None = None,
     equal: Mapping[str, Any] | None = None,
     group: pd.Series | Sequence | None = None,
     reference: object = None,
@@ -322,6 +322,17 @@ def check_groups(
         raise FrameError(f"reference {reference!r} is none of the groups {format_names(names)}")
     names.sort(key=lambda name: name != first)  # stable: the others keep their order
     return names, labels.map({name: g for g, name in enumerate(names)}).to_numpy()
+
+
+def earlier_items(start: pd.DataFrame, items: pd.Index) -> pd.DataFrame:
+    """Return the items of an earlier fit from which an estimation begins, in their order."""
+    missing = items.difference(start.index)
+    if len(missing) or start.index.has_duplicates:
+        raise FrameError(
+            f"start has no items {format_names(missing)}, or items twice; give the items of an "
+            "earlier fit, or start=None"
+        )
+    return start.loc[items]
 
 
 def check_answers(spec: Specification) -> None:
