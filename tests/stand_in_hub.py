@@ -76,11 +76,10 @@ def pairs(ids: Sequence[str], seed: int) -> Iterator[str]:
         first, second = rng.choice(["man", "sea", "horse"]), ["boat", "cup", "sandwich"][label]
         record = {
             "pairID": name,
-            "sentence1": f"the old {first} {name}",
+            "sentence1": f"the {'old ' * rng.integers(1, 5)}{first} {name}",
             "gold_label": labels[label],
         }
-        more = " and ".join(["Maria"] * rng.integers(1, 5))  # texts differ in length
-        record["sentence2"] = f"the {second} of {more}"
+        record["sentence2"] = f"the {second} of {rng.choice(['Maria', 'Barry'])}"
         record["annotator_labels"] = [labels[label]] * 4 + [labels[rng.integers(3)]]
         yield json.dumps(record)
 
