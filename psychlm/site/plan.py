@@ -36,6 +36,13 @@ ABSENT = {  # models of the papers that cannot be opened
     "transfo-xl/transfo-xl-wt103": "transformers 5 has no Transformer-XL (its tokenizer is a "
     "pickle); its printed results are in data/published/hao2020.table2.csv"
 }
+LIMITS = {  # what a run of the papers' profile does not do of a paper
+    "20": "20 reads the released answers of Laverghetta et al.'s encoders and trains none of them "
+    "again; lm.fine_tune(regime=...) trains one in each of their four regimes",
+    "31": "31 to 34 train LSTMs and no BERT, as curricula and crowds are stacks of small networks; "
+    "lm.fine_tune trains a BERT on SNLI or SST. The 131 phrases of SST need dictionary.txt of the "
+    "treebank, which has no address here: -p sst_dictionary=FILE",
+}
 LICENSED = {  # parameters that name data which need a licence
     "dundee": "the Dundee Corpus needs a licence: ask its authors (Kennedy 2003, University of "
     "Dundee), then give its folder, -p dundee=./FOLDER; that part is left out without"
@@ -213,6 +220,8 @@ def _row(
 ) -> Row:
     row = Row(notebook.name, hub_models(values), datasets(notebook, values))
     row.notes += [text for name, text in LICENSED.items() if values.get(name) == ""]
+    if profile == "paper" and notebook.number in LIMITS:
+        row.notes.append(LIMITS[notebook.number])
     for name in row.data:
         entry = data.registry().loc[name]
         if not (data.where(name) or data.comes_with_project(name) or entry["url"]):

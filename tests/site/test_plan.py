@@ -105,6 +105,11 @@ def test_a_folder_is_no_model_of_the_hub_and_a_licence_is_named(tmp_path) -> Non
     assert not planned("15", parameters={"dundee": str(tmp_path)}).notes
 
 
+def test_what_the_papers_profile_does_not_run_is_said_there_alone() -> None:
+    assert "Laverghetta" in planned("20").notes[0] and "no BERT" in planned("31").notes[0]
+    assert not planned("20", profile="quick").notes
+
+
 def test_a_disk_that_is_too_small_is_a_problem(monkeypatch) -> None:
     rows = plan.plan(["10"], teraflops=1.0, root=ROOT)
     assert plan.lacks_disk(rows) == []
