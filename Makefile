@@ -47,7 +47,7 @@ $(PEERS)/.installed: $(VENV)/.developed .ci/install_peers
 	@touch $@
 
 .PHONY: bench
-bench: $(PEERS)/.installed ## Measure speed and memory beside other programs; write docs/speed.md (15 minutes)
+bench: $(PEERS)/.installed ## Measure speed and memory beside other programs; write docs/speed.md (20 minutes)
 	$(PEERS)/bin/python -m pytest tests/bench -o python_files='bench_*.py' --benchmark-only --benchmark-json=reports/bench/.raw.json
 	$(BIN)/python docs/tables.py speed on_a_cluster
 

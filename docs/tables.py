@@ -14,6 +14,10 @@ import math
 import re
 import sys
 from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
 
 from psychlm import data, report, site
 from psychlm.site import bundles
@@ -33,6 +37,9 @@ DERIVED = {
         "ddaclae",
     ),
 }
+ELSEWHERE = ("growth", "device", "cluster")  # modules with tables of their own
+MAIN_JOBS = ["surprisal", "choices", "irt 2PL", "additive model", "reading-time sweep"]
+MAIN_JOBS += ["crowd bag", "crowd lstm", "fine-tuning"]
 ROW = re.compile(r"^\| `(\d\d_\w+)` \|(.*)\| (.*) \|$", flags=re.MULTILINE)  # of README's table
 PAPERS = {
     "laverghetta2021": "Laverghetta et al. (2021)",
@@ -75,6 +82,23 @@ def verdict_table(
     return "\n".join(lines)
 
 
+def seed_table(runs: pd.DataFrame) -> str:
+    """Return a table of the verdicts that notebooks give under several seeds, and how often.
+
+    >>> runs = pd.DataFrame({"notebook": "10_a", "profile": "quick", "seed": [1, 2, 3]})
+    >>> print(seed_table(runs.assign(verdict=["Yes.", "No.", "Yes."])))
+    | notebook | profile | seeds | verdicts |
+    | --- | --- | ---: | --- |
+    | `10_a` | quick | 3 | Yes. (2) No. (1) |
+    """
+    lines = ["| notebook | profile | seeds | verdicts |", "| --- | --- | ---: | --- |"]
+    for (notebook, profile), group in runs.groupby(["notebook", "profile"]):
+        counts = group["verdict"].value_counts()
+        said = " ".join(f"{verdict} ({n})" for verdict, n in counts.items())
+        lines.append(f"| `{notebook}` | {profile} | {len(group)} | {said} |")
+    return "\n".join(lines)
+
+
 def readme(text: str, by_notebook: dict[str, dict[str, str]]) -> str:
     """Return README with the sentence of each verdict in its table; rows without one stay.
 
@@ -98,6 +122,8 @@ def results(reports: Path) -> str:
     cells = cells.assign(source=parts.str[0], part=parts.str[1].fillna(""))
     papers = {notebook: run["verdict"] for notebook, run in bundles.merged_runs().items()}
     lines = ["## What the notebooks find", "", verdict_table(verdicts(reports), papers), ""]
+    seeds = pd.read_csv(Path(__file__).parents[1] / "data" / "facts" / "verdicts_by_seed.csv")
+    lines += ["## The same under other seeds", "", seed_table(seeds), ""]
     for column, rows in cells.groupby("column")[list(cells)]:
         by_paper = rows.groupby("source")["agrees"]
         each = [
@@ -126,9 +152,11 @@ def speed(folder: Path) -> str:
     A group's limits and peers have their name in ``PEERS``; one with a size in brackets, as
     ``girth[1000x50]``, is compared with the rows of that size. The ratio is its time by ours.
     """
-    lines = ["| module | benchmark | seconds | times faster than | machine |"]
-    lines += ["| --- | --- | ---: | --- | --- |"]
+    lines = ["| module | benchmark | seconds | times faster than | peak memory, MB | machine |"]
+    lines += ["| --- | --- | ---: | --- | ---: | --- |"]
     for file in sorted(folder.glob("[!.]*.json")):
+        if file.stem in ELSEWHERE:
+            continue
         content = json.loads(file.read_text(encoding="utf-8"))
         machine = content.get("machine") or {}
         place = f"{machine.get('processor', '')}, {machine.get('cores', '?')} cores"
@@ -148,15 +176,127 @@ def speed(folder: Path) -> str:
             ratios = {k: v for k, v in row.items() if k.startswith("times faster than")}
             beside += [f"{k.split(' than ')[1]}: {v:.2g}" for k, v in ratios.items()]
             cells = [f"`{file.stem}`", name, f"{row['seconds']:.3g}", "; ".join(beside)]
+            cells.append(f"{row['peak_mb']:,}" if "peak_mb" in row else "")
             lines.append("| " + " | ".join([*cells, f"{place}, {content.get('date', '')}"]) + " |")
         if file.stem in DERIVED:
             name, parts, other = DERIVED[file.stem]
             seconds = {name: row["seconds"] for name, row in zip(names, rows, strict=True)}
             total = sum(sign * seconds[part] for part, sign in parts.items())
             beside = f"{other}: {seconds[other] / total:.2g}" if other else ""
-            cells = [f"`{file.stem}`", name, f"{total:.3g}", beside]
+            cells = [f"`{file.stem}`", name, f"{total:.3g}", beside, ""]
             lines.append("| " + " | ".join([*cells, f"{place}, {content.get('date', '')}"]) + " |")
-    return "\n".join(lines) + "\n"
+    return "\n".join([*lines, "", growth(folder), "", on_a_device(folder)]) + "\n"
+
+
+def benchmarks(folder: Path, module: str) -> tuple[list[dict[str, Any]], str]:
+    """Return what a module measured, and a sentence that says where and when."""
+    content = json.loads((folder / f"{module}.json").read_text(encoding="utf-8"))
+    machine = f"{content['machine']['processor']}, {content['machine']['cores']} cores"
+    return content["benchmarks"], f"Measured on {machine}, {content['date']}."
+
+
+def largest_decade(sizes: np.ndarray, values: np.ndarray) -> tuple[float, float]:
+    """Return a and b of values = a sizes^b, by least squares of logarithms from a tenth of the
+    largest size on.
+
+    >>> largest_decade(np.array([1.0, 10, 30, 100]), np.array([9.0, 20, 60, 200]))
+    (2.0, 1.0)
+    """
+    last = sizes >= sizes.max() / 10
+    b, log_a = np.polyfit(np.log(sizes[last]), np.log(values[last]), 1)
+    return round(float(np.exp(log_a)), 12), round(float(b), 12)
+
+
+def growth(folder: Path) -> str:
+    """Return a table of how time and memory of jobs grow, and the sizes where one machine ends."""
+    rows, where = benchmarks(folder, "growth")
+    lines = ["## Growth", "", where, ""]
+    lines += [
+        "| job | sizes | seconds | exponent | memory, MB | exponent | a day of one core | 16 GB |"
+    ]
+    lines += ["| --- | --- | --- | ---: | --- | ---: | ---: | ---: |"]
+    for job in dict.fromkeys(row["job"] for row in rows):
+        size, seconds, memory = (
+            np.array([row[name] for row in rows if row["job"] == job], float)
+            for name in ("size", "seconds", "memory_mb")
+        )
+        unit = next(row["unit"] for row in rows if row["job"] == job)
+        (a, b), (_, d) = largest_decade(size, seconds), largest_decade(size, memory)
+        last = size >= size.max() / 10
+        mb_each, mb_fixed = np.polyfit(size[last], memory[last], 1)
+        ends = (86_400 / a) ** (1 / b), (16 * 1024 - mb_fixed) / mb_each
+        cells = [job, f"{size[0]:,.0f} to {size[-1]:,.0f} {unit}"]
+        cells += [f"{seconds[0]:.2g} to {seconds[-1]:.2g}", f"{b:.2f}"]
+        cells += [f"{memory[0]:.0f} to {memory[-1]:,.0f}", f"{d:.2f}"]
+        cells += [f"**{end:.0e}**" if end == min(ends) else f"{end:.0e}" for end in ends]
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def draw_growth(folder: Path, file: Path) -> None:
+    """Draw time and memory of the jobs against size."""
+    import matplotlib.pyplot as plt
+
+    rows, _ = benchmarks(folder, "growth")
+    jobs = list(dict.fromkeys((row["job"], row["unit"]) for row in rows))
+    figure, axes = plt.subplots(1, 2, figsize=(9, 4), sharex=True, layout="constrained")
+    panels = {"seconds": "processor seconds", "memory_mb": "memory above the start, MB"}
+    for ax, (name, label) in zip(axes, panels.items(), strict=True):
+        for (job, unit), marker in zip(jobs, "osv^DPX", strict=True):
+            points = [(row["size"], row[name]) for row in rows if row["job"] == job]
+            points = [point for point in points if point[1] >= 0.01]
+            ax.loglog(*zip(*points, strict=True), marker=marker, ms=4, label=f"{job} ({unit})")
+        ax.set(xlabel="size", ylabel=label)
+        ax.grid(alpha=0.3)
+    handles = axes[0].get_legend_handles_labels()
+    figure.legend(*handles, loc="outside lower center", ncols=2, fontsize=8)
+    with data.atomic_write(file) as part:
+        figure.savefig(part, format="png", dpi=100)
+
+
+def on_a_device(folder: Path) -> str:
+    """Return a table of what jobs launch on a device, move there and wait for."""
+    rows, _ = benchmarks(folder, "device")
+    paths = rows[0]["paths"]
+    lines = ["## On a device", "", "| job, in small | launches | MB moved | waits |"]
+    lines += ["| --- | ---: | ---: | ---: |"]
+    for job in MAIN_JOBS:
+        cost = paths[job]
+        megabytes = f"{cost['bytes'] / 1e6:,.1f}"
+        lines.append(f"| {job} | {cost['launches']:,} | {megabytes} | {cost['waits']:,} |")
+    return "\n".join(lines)
+
+
+def workers(folder: Path) -> str:
+    """Return tables of what a cluster costs: here, and simulated for a hundred workers."""
+    rows, where = benchmarks(folder, "cluster")
+    lines = ["## What a cluster costs", "", where, ""]
+    lines += ["| job | processor seconds without cluster | efficiency, 2 processes | 4 "]
+    lines[-1] += "| share of processor time, 2 | 4 | other load, processes |"
+    lines += ["| --- | ---: | ---: | ---: | ---: | ---: | ---: |"]
+    for row in rows:
+        if (job := re.search(r"efficiency\[(.*)\]", row["name"])) is not None:
+            names = ("efficiency, 2", "efficiency, 4", "share of cpu, 2", "share of cpu, 4")
+            shares = " | ".join(f"{row[name]:.2f}" for name in names)
+            lines.append(f"| {job[1]} | {row['cpu_s']:.2g} | {shares} | {row['load']:.0f} |")
+    simulated = [row for row in rows if "pieces_each" in row]
+    counts = sorted({row["pieces_each"] for row in simulated})
+    lines += ["", f"| a hundred workers | pieces each: {' | '.join(map(str, counts))} |"]
+    lines += [f"| --- |{' ---: |' * len(counts)}"]
+    for case in dict.fromkeys(row["case"] for row in simulated):
+        by_count = {row["pieces_each"]: row for row in simulated if row["case"] == case}
+        cells = [
+            f"{row['efficiency']:.2f} [{row['low']:.2f}, {row['high']:.2f}]"
+            for row in map(by_count.get, counts)
+        ]
+        lines.append(f"| {case} | {' | '.join(cells)} |")
+    slept = [row["seconds"] / row["simulated_s"] for row in rows if "simulated_s" in row]
+    lines += [
+        "",
+        "Eight workers of Dask whose pieces sleep took " + " / ".join(f"{x:.2f}" for x in slept),
+    ]
+    lines[-1] += " of the simulated time, in the order of the rows above."
+    return "\n".join(lines)
 
 
 def costs(folder: Path) -> str:
@@ -188,7 +328,7 @@ def costs(folder: Path) -> str:
         rate = math.prod(row[field] for field in fields) / row.get("cpu_seconds", row["seconds"])
         hours = amount / rate / 3600
         lines.append(f"| {unit.format(**row)} | {rate:,.3g} | {example} | {hours:,.2g} |")
-    return "\n".join(lines) + "\n"
+    return "\n".join([*lines, "", workers(folder)]) + "\n"
 
 
 def module_map(package: Path) -> str:
@@ -217,6 +357,8 @@ def main() -> None:
         head = file.read_text(encoding="utf-8").partition(mark)[0]
         with data.atomic_write(file) as part:
             part.write_text(head + mark + made, encoding="utf-8")
+        if page == "speed":
+            draw_growth(reports / "bench", root / "docs" / "growth.png")
         if page == "results":
             table = root / "README.md"
             text = readme(table.read_text(encoding="utf-8"), verdicts(reports))

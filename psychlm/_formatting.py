@@ -49,6 +49,7 @@ NAMES = {
     "convbert": "ConvBERT",
     "deberta": "DeBERTa",
     "default": "psychlm's small model",
+    "default (control)": "psychlm's small model (control)",
     "electra": "ELECTRA",
     "gpt-2": "GPT-2",
     "gpt2": "GPT-2",

@@ -74,26 +74,17 @@ def _nothing_is_downloaded() -> Iterator[None]:
         yield
 
 
-@pytest.fixture(scope="session")
-def share() -> Path:
-    """Return the lab share beside the checkout, for what is no dataset."""
-    if not (SHARE / "data").is_dir():
-        absent("the data share")
-    return SHARE
+def shared(part: str) -> Path:
+    """Return a file or folder of the lab share beside the checkout, or skip the running test."""
+    if not (SHARE / part).exists():
+        absent(f"{part} of the share")
+    return SHARE / part
 
 
 @pytest.fixture(scope="session")
 def reference_dir() -> Path:
     """Return the folder of the committed results of R's mirt, ltm and psych."""
     return ROOT / "tests" / "reference"
-
-
-@pytest.fixture(scope="session")
-def shared_reference_dir() -> Path:
-    """Return the reference results that only the data share holds: those of restricted data."""
-    if not (SHARE / "reference").is_dir():
-        absent("the results of reference programs on data that are not committed")
-    return SHARE / "reference"
 
 
 @pytest.fixture

@@ -3,6 +3,9 @@
 The stand-in's numbers are the CPU's, and it refuses operations that mix its tensors with those of
 the host: what runs here without an error does not mix devices, and should equal the CPU's results.
 ``test_device.py`` calls ``python stand_in_paths.py FOLDER``, the folder of ``device_stand_in.py``.
+
+What a capability would cost on a GPU is counted: operations that are launched there (views are
+none), the bytes that they read and write, and how often the host waits for the device's numbers.
 """
 
 from __future__ import annotations
@@ -23,6 +26,7 @@ import numpy as np
 import pandas as pd
 import tiny_models
 import torch
+from torch.utils._pytree import tree_leaves
 
 from psychlm import crowds, irt, lm
 from psychlm import reading_times as reading
@@ -41,6 +45,37 @@ def lstm_cell(of_input, of_state, cell, *biases):
 fused = torch.library.Library("aten", "IMPL")
 fused.impl("_thnn_fused_lstm_cell", lstm_cell, "AutogradPrivateUse1")
 
+costs = {"launches": 0, "bytes": 0, "waits": 0}
+# operations whose result, or its shape, the host reads
+WAITS = ("_local_scalar_dense", "nonzero", "masked_select", "equal", "unique", "_unique2")
+
+
+def bytes_of(values: object) -> int:
+    tensors = [x for x in tree_leaves(values) if isinstance(x, torch.Tensor)]
+    return sum(x.nelement() * x.element_size() for x in tensors)
+
+
+def counted(run: Callable) -> Callable:
+    """Return the stand-in's run, which counts what each operation costs on the device."""
+
+    def run_and_count(func, args, kwargs):
+        made = run(func, args, kwargs)
+        inputs, outputs = tree_leaves((args, kwargs)), tree_leaves(made)
+        takes_card, gives_card = (
+            any(isinstance(x, stand_in.Card) for x in some) for some in (inputs, outputs)
+        )
+        if (takes_card or gives_card) and not func.is_view:
+            name = func._schema.name.removeprefix("aten::")
+            by_mask = any(isinstance(x, torch.Tensor) and x.dtype == torch.bool for x in inputs[1:])
+            costs["launches"] += 1
+            costs["bytes"] += bytes_of(inputs) + bytes_of(outputs)
+            costs["waits"] += name in WAITS or (name == "index" and by_mask) or not gives_card
+        return made
+
+    return run_and_count
+
+
+stand_in.run = counted(stand_in.run)
 rng = np.random.default_rng(1)
 TEXTS = ["The old man the boat. The horse raced past."] * 2 + ["A dog."]
 
@@ -220,12 +255,13 @@ def main() -> None:
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
     for name, work in paths():
-        stand_in.launched[0], begin = 0, time.process_time()
+        costs.update(dict.fromkeys(costs, 0))
+        begin = time.process_time()
         try:
             row = {"difference": both(work), "error": ""}
         except Exception as error:
             row = {"difference": None, "error": f"{type(error).__name__}: {error}"[:300]}
-        row |= {"launched": stand_in.launched[0], "seconds": time.process_time() - begin}
+        row |= costs | {"seconds": time.process_time() - begin}
         print(json.dumps({"path": name, **row}), flush=True)
 
 

@@ -19,6 +19,7 @@ from threading import Thread
 import pandas as pd
 import pytest
 from click.testing import CliRunner
+from conftest import shared
 from requests.exceptions import ConnectionError as NoAnswer
 
 from psychlm import cli, data
@@ -252,12 +253,12 @@ def no_caches() -> Iterator[None]:
 
 @pytest.mark.parametrize("name", ORIGINALS)
 def test_a_recipe_makes_the_registered_file_from_the_original_that_is_served(
-    name: str, no_caches: None, share: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    name: str, no_caches: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if name.startswith("comprehenotes") and shutil.which("Rscript") is None:
         pytest.skip("no R on PATH, which reads the release")
     registry = data.registry().copy()
-    with serving(share / ORIGINALS[name]) as address:
+    with serving(shared(ORIGINALS[name])) as address:
         registry["url"] = registry["url"].str.replace(PUBLIC, address, regex=True)
         root = checkout_of(tmp_path / "checkout", registry, monkeypatch)
         run = CliRunner().invoke(cli.main, ["data", "pull", name])
@@ -348,13 +349,14 @@ def test_the_command_lists_verifies_and_finds(checkout: Path) -> None:
         assert "Traceback" not in spoilt.output
 
 
-def test_every_file_of_the_share_is_the_registered_one(share: Path) -> None:
+def test_every_file_of_the_share_is_the_registered_one() -> None:
+    shared("data")
     states = list(data.state())
     assert not [row["error"] for row in states if row["error"]]
     registry = data.registry()
     # what was released once, and not in a repository, is fetched when somebody wants it
-    shared = [
+    registered = [
         row for row in states if not registry.loc[row["name"], "note"].startswith("released once")
     ]
-    assert len(shared) >= 96
-    assert all(row["state"] == "verified" for row in shared)
+    assert len(registered) >= 96
+    assert all(row["state"] == "verified" for row in registered)

@@ -16,7 +16,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from conftest import ROOT
+from conftest import ROOT, shared
 
 import psychlm
 from psychlm import crowds, irt, lm, reading_times, simulate
@@ -28,7 +28,7 @@ from psychlm.papers.variational import infer
 
 
 @pytest.mark.slow
-def test_a_device_gets_the_cpus_results_and_no_tensor_of_the_host(tmp_path, share) -> None:
+def test_a_device_gets_the_cpus_results_and_no_tensor_of_the_host(tmp_path) -> None:
     script = ROOT / "tests" / "stand_in_paths.py"
     environment = os.environ | {
         "OMP_NUM_THREADS": "1",
@@ -36,7 +36,7 @@ def test_a_device_gets_the_cpus_results_and_no_tensor_of_the_host(tmp_path, shar
         "PSYCHLM_CACHE": str(tmp_path),
         "PYTHONPATH": str(ROOT),
     }
-    command = [sys.executable, str(script), str(share / "tools")]
+    command = [sys.executable, str(script), str(shared("tools"))]
     done = subprocess.run(command, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     rows = [json.loads(line) for line in done.stdout.splitlines()]
@@ -50,6 +50,15 @@ def test_a_device_gets_the_cpus_results_and_no_tensor_of_the_host(tmp_path, shar
             # where memory is aligned otherwise, and Adam makes steps of rounded gradients
             tolerance = 0.01 if row["path"] == "fine-tuning" else 1e-5
             assert not row["error"] and row["difference"] < tolerance, row
+    recorded = json.loads((ROOT / "reports" / "bench" / "device.json").read_text("utf-8"))
+    limits = recorded["benchmarks"][0]["paths"]
+    assert limits.keys() == {row["path"] for row in rows if row not in planted}
+    for row in rows:
+        for count, limit in limits.get(row["path"], {}).items():
+            assert row[count] <= 1.02 * limit, (
+                f"{row['path']}: {row[count]:,} {count} on a device, {limit:,} before; if a result "
+                "is worth them, record them with tests/bench/bench_device.py"
+            )
 
 
 @pytest.mark.parametrize("name", ["cuda:99", "tpu", "meta", "", torch.device("cuda:99")])

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from conftest import shared
 
 from psychlm import frames
 from psychlm.frames import FrameError
@@ -123,10 +124,9 @@ def test_long_tables_are_recognised_by_their_header(names, suffix, tmp_path):
         frames.read_responses(tmp_path / "twice.csv")
 
 
-@pytest.mark.needs_share
-def test_raw_answers_of_a_classroom_give_the_totals_of_their_file(shared_reference_dir):
+def test_raw_answers_of_a_classroom_give_the_totals_of_their_file():
     """Reference: the column ``total`` of the Homeostasis Concept Inventory's file."""
-    folder = shared_reference_dir.parent / "data" / "hci"
+    folder = shared("data/hci")
     answers = frames.read_answers(folder / "answers.csv", key=folder / "key.csv")
     assert answers.responses.shape == (651, 20)
     assert (answers.responses.sum(axis=1) == answers.groups["total"]).all()

@@ -69,7 +69,7 @@ def fit(
     device: Device = "auto",
     guessing: float | str | pd.Series | None = None,
     upper: float | pd.Series | None = None,
-    priors: dict[str, Prior] | None = None,
+    priors: Mapping[str, Prior] | None = None,
     equal: Mapping[str, Any] | None = None,
     group: pd.Series | Sequence | None = None,
     reference: object = None,
@@ -184,28 +184,29 @@ def fit(
     given: dict[str, Any] = {"guessing": guessing, "upper": upper, "priors": priors, "equal": equal}
     given |= {"group": group, "free": free}
     if difficulty_prior is not None:
-        given |= {"free": free if len(free) else None, "start": start}
-        named = [name for name, value in given.items() if value is not None]
+        others = given | {"free": free if len(free) else None, "start": start}
+        named = [name for name, value in others.items() if value is not None]
         if named or not isinstance(model, str) or not model_named(model).unit_slope:
             raise ValueError(
                 f"difficulty_prior takes model='Rasch' (given: {model!r}) and none of the other "
                 f"arguments on items and groups (given: {named})"
             )
-        torch_device(device)  # an unknown one is an error, and this computes on the CPU
-        record_use("irt.fit", "cpu")
-        from psychlm.irt.explanatory import fit_explanatory
-
-        return fit_explanatory(responses, difficulty_prior, item_names, settings)
     spec = specify(responses, model, reference=reference, item_names=item_names, **given)
-    check_answers(spec)
-    if takes_products(spec) and not isinstance(start, IRTFit):
+    if difficulty_prior is None:
+        check_answers(spec)
+    if difficulty_prior is None and takes_products(spec) and not isinstance(start, IRTFit):
         solution = solve_by_products(spec, start, standard_errors, settings, device)
     else:
-        from psychlm.irt._general import solve_general
-
-        torch_device(device)
+        torch_device(device)  # an unknown one is an error, and these compute on the CPU
         record_use("irt.fit", "cpu")
-        solution = solve_general(spec, start, standard_errors, settings)
+        if difficulty_prior is not None:
+            from psychlm.irt.explanatory import solve_explanatory
+
+            solution = solve_explanatory(spec, difficulty_prior, settings)
+        else:
+            from psychlm.irt._general import solve_general
+
+            solution = solve_general(spec, start, standard_errors, settings)
     for message in solution.messages:
         warnings.warn(message, IRTWarning, stacklevel=2)
     return result_of(spec, solution)

@@ -10,18 +10,25 @@ persons that took no part in choosing items or weights.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
+from sklearn.cluster import KMeans
+from sklearn.isotonic import IsotonicRegression
+from sklearn.linear_model import RidgeCV
+from sklearn.model_selection import GroupKFold
 
 from psychlm.frames import FrameError, check_responses, format_names
+from psychlm.irt._fit import fit
+from psychlm.irt.priors import LogNormal
 
 Method = Literal["forward", "clusters", "information", "random"]
 METHODS: tuple[Method, ...] = ("forward", "clusters", "information", "random")
 PENALTIES = np.logspace(-2, 4, 25)
 LEVEL = 0.95
+WEAK_PRIOR = {"slope": LogNormal(0, 1)}
 
 
 @dataclass(frozen=True)
@@ -125,11 +132,6 @@ def short_form(
     >>> list(form.items), bool(form.errors.loc["forward", "rmse"] < 15)
     (['weight', 'proportion_correct'], True)
     """
-    from sklearn.isotonic import IsotonicRegression
-    from sklearn.model_selection import GroupKFold
-
-    from psychlm.irt._fit import fit
-
     responses = check_responses(responses)
     if responses.isna().any(axis=None):
         first = responses.index[responses.isna().any(axis=1)][0]
@@ -158,19 +160,19 @@ def short_form(
     for train, test in GroupKFold(n_folds).split(answers, groups=family):
         for name in methods:
             chosen = choose(answers[train], goal[train], n_items, name, rng)
-            regression = _regression(answers[train][:, chosen], goal[train])
+            regression = RidgeCV(PENALTIES).fit(answers[train][:, chosen], goal[train])
             predicted[name][test] = regression.predict(answers[test][:, chosen])
     errors = _errors(predicted, goal, family.to_numpy(), n_boot, rng)
 
     chosen = choose(answers, goal, n_items, method, rng)
-    regression = _regression(answers[:, chosen], goal)
+    regression = RidgeCV(PENALTIES).fit(answers[:, chosen], goal)
     form = varying.iloc[:, chosen]
     items = pd.DataFrame(
         {"weight": regression.coef_, "proportion_correct": form.mean()}, index=form.columns
     )
 
     # From ability on the form to score: a monotone step function (isotonic regression).
-    calibrated = fit(form, "2PL", priors={"slope": _weak_prior()}, standard_errors=False)
+    calibrated = fit(form, "2PL", priors=WEAK_PRIOR, standard_errors=False)
     theta = calibrated.score(form)["theta"]
     curve = IsotonicRegression(out_of_bounds="clip").fit(theta, target)
     grid = np.linspace(theta.min(), theta.max(), 41)
@@ -196,8 +198,6 @@ def choose(
     if method == "random":
         return rng.choice(answers.shape[1], n_items, replace=False)
     if method == "clusters":
-        from sklearn.cluster import KMeans
-
         centres = KMeans(n_items, n_init=3, random_state=int(rng.integers(2**31))).fit(answers.T)
         distances = centres.transform(answers.T)  # items x centres
         chosen: list[int] = []
@@ -230,16 +230,12 @@ def _most_informative(
     answers: NDArray[np.float64], n_items: int, rng: np.random.Generator
 ) -> NDArray[np.intp]:
     """Choose by a 2PL model: the next item lowers the mean posterior variance of ability most."""
-    from psychlm.irt._fit import fit
-    from psychlm.irt.curves import item_information
-
     frame = pd.DataFrame(answers)
     frame.columns = frame.columns.astype(str)
     varying = np.flatnonzero(frame.nunique() > 1)
-    prior = {"slope": _weak_prior()}
-    calibrated = fit(frame.iloc[:, varying], "2PL", priors=prior, standard_errors=False)
+    calibrated = fit(frame.iloc[:, varying], "2PL", priors=WEAK_PRIOR, standard_errors=False)
     theta = rng.permutation(calibrated.score(frame)["theta"])[:500]
-    information = item_information(theta, calibrated.items)  # abilities x items
+    information = calibrated.information(theta)  # abilities x items
     total = np.ones(len(theta))  # the prior's information, 1 / variance
     chosen: list[int] = []
     for _ in range(n_items):
@@ -248,18 +244,6 @@ def _most_informative(
         chosen.append(int(variance.argmin()))
         total = total + information[:, chosen[-1]]
     return varying[chosen]
-
-
-def _weak_prior() -> Any:
-    from psychlm.irt.priors import LogNormal
-
-    return LogNormal(0, 1)
-
-
-def _regression(x: NDArray[np.float64], y: NDArray[np.float64]) -> Any:
-    from sklearn.linear_model import RidgeCV
-
-    return RidgeCV(PENALTIES).fit(x, y)
 
 
 def _by_person(

@@ -23,6 +23,7 @@ from scipy.special import expit, xlogy
 from scipy.stats import binom, norm
 
 from psychlm import stats
+from psychlm.ctt import item_rest_correlation
 from psychlm.frames import FrameError, check_responses
 from psychlm.irt._fit import fit
 from psychlm.irt.dif import mantel_haenszel
@@ -116,17 +117,9 @@ def flag_items(
     x = responses.to_numpy(np.float64)
     items = responses.columns
 
-    # Item-rest correlations: with the mean of the other items that the person answered.
     asked = np.isfinite(x)
     answers = np.nan_to_num(x)
-    n_others = asked.sum(axis=1, keepdims=True) - asked
-    rest = (answers.sum(axis=1, keepdims=True) - answers) / np.maximum(n_others, 1)
-    r = np.array(
-        [
-            np.corrcoef(answers[asked[:, k], k], rest[asked[:, k], k])[0, 1]
-            for k in range(len(items))
-        ]
-    )
+    r = item_rest_correlation(responses).to_numpy()
     z = np.arctanh(np.clip(r, -1 + 1e-12, 1 - 1e-12))
     error = 1 / np.sqrt(np.maximum(asked.sum(axis=0) - 3, 1))
     bound = np.arctanh(negligible)

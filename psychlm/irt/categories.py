@@ -11,7 +11,7 @@ complete data: a heavily damped one is a short step of EM's gradient version (La
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 
@@ -33,12 +33,7 @@ from psychlm.irt.likelihood import (
 from psychlm.irt.priors import Beta, Prior
 from psychlm.irt.response_functions import ResponseFunction
 from psychlm.irt.response_matrix import BLOCK_CELLS
-from psychlm.irt.standard_errors import (
-    NEGLIGIBLE,
-    POLYNOMIALS,
-    UNRESOLVED,
-    orthonormal_polynomials,
-)
+from psychlm.irt.standard_errors import POLYNOMIALS, missing_information
 
 LARGEST_STEP = 2.0  # of any estimate in one step
 LEAST_DAMPING, MOST_DAMPING = 1e-3, 1e8  # of curvatures, scaled by complete data's information
@@ -246,37 +241,25 @@ class CategoryEM:
             total += (by_mean[:, None] * member) @ of_mean + (by_sd[:, None] * member) @ of_sd
             return total * count.sqrt()
 
-        def averaged(weighted: Tensor) -> Tensor:
-            """Return scores summed over the nodes with weights (n_rows, n_fine)."""
+        def averaged(weighted: Tensor) -> Iterator[Tensor]:
+            """Yield scores summed over the nodes with weights (n_rows, n_fine)."""
             at_items = grid.at_nodes(weighted)
             of_answers = (at_items @ first[kind].flatten(0, 1).T for kind in estimated)
-            return collect(of_answers, (scores * weighted).sum(2))
+            yield collect(of_answers, (scores * weighted).sum(2))
 
-        missing, largest = torch.zeros_like(observed), 0.0
-        variance = torch.zeros(layout.n_estimates, dtype=torch.float64)
-        polynomials = orthonormal_polynomials(weights, grid.fine, n_polynomials)
-        for degree, weighted in enumerate(polynomials):
-            if degree == 0:
-                continue
-            total = averaged(weighted)
-            missing += total.T @ total
-            of_scores = total.square().sum(0)
-            variance += of_scores
-            size_now = float(of_scores.sum())
-            largest = largest or size_now
-            if size_now <= NEGLIGIBLE * largest:
-                break
-        else:
-            # Scores of steep items are steps, which no few polynomials reproduce: node by node.
-            unresolved = bool((of_scores > UNRESOLVED * variance).any())
-            if unresolved and n_polynomials == POLYNOMIALS and grid.interpolation is None:
-                missing.zero_()
-                mean_score = averaged(weights)
-                for node, weight in enumerate(weights.T):
-                    of_answers = (first[kind][:, :, node].flatten() for kind in estimated)
-                    apart = collect(of_answers, scores[:, :, node]) - mean_score
-                    missing += apart.T @ (apart * weight[:, None])
-        observed = observed - missing
+        def apart() -> Iterator[Tensor]:
+            """Yield scores at a node less their expectations, by root weights."""
+            mean_score = next(averaged(weights))
+            for node, weight in enumerate(weights.T):
+                of_answers = (first[kind][:, :, node].flatten() for kind in estimated)
+                yield (collect(of_answers, scores[:, :, node]) - mean_score) * weight[
+                    :, None
+                ] ** 0.5
+
+        by_node = apart if n_polynomials == POLYNOMIALS and grid.interpolation is None else None
+        observed = observed - missing_information(
+            weights, grid.fine, n_polynomials, averaged, by_node
+        )
         return uphill, complete, observed
 
 

@@ -218,15 +218,10 @@ def _statistics(
     x: np.ndarray, is_focal: np.ndarray, strata: np.ndarray, alpha: float
 ) -> pd.DataFrame:
     """Return the statistics of every item from its 2 x 2 tables by stratum."""
+    counts, gap, covariance, std_p_dif, sizes = _by_stratum(x, is_focal, strata)
     # Counts a, b (reference right, wrong), c, d (focal right, wrong): each (n_items, n_strata).
-    n_items, n_strata = x.shape[1], int(strata.max()) + 1
-    cell = (np.arange(n_items) * n_strata + strata) * 4 + 2 * is_focal[:, None] + (x == 0)
-    counts = np.bincount(cell.ravel(), minlength=4 * n_items * n_strata)
-    a, b, c, d = np.moveaxis(counts.reshape(n_items, n_strata, 4).astype(float), 2, 0)
-    reference, focal, right, wrong = a + b, c + d, a + c, b + d
-    total = reference + focal
-    size = np.maximum(total, 1)
-    both = (reference > 0) & (focal > 0)
+    (b, a), (d, c) = counts.transpose(2, 3, 0, 1).astype(float)
+    size = np.maximum(a + b + c + d, 1)
     with np.errstate(invalid="ignore", divide="ignore"):
         # Common odds ratio: sum(ad/T) / sum(bc/T).
         ad, bc = a * d / size, b * c / size
@@ -237,12 +232,7 @@ def _statistics(
         variance = (p * ad).sum(1) / (2 * ad_sum**2) + (q * bc).sum(1) / (2 * bc_sum**2)
         se = np.sqrt(variance + (p * bc + q * ad).sum(1) / (2 * ad_sum * bc_sum))
         # Chi-square of observed less expected right responses, corrected by at most one half.
-        gap = np.maximum(np.abs((a - reference * right / size).sum(1)) - 0.5, 0.0)
-        margins = reference * focal * right * wrong
-        chi2 = gap**2 / np.where(total > 1, margins / (size**2 * (total - 1)), 0.0).sum(1)
-        # Standardised difference of proportions correct, with the focal group's weights.
-        difference = np.where(both, c / focal - a / reference, 0.0)
-        std_p_dif = (focal * difference).sum(1) / np.where(both, focal, 0.0).sum(1)
+        chi2 = np.maximum(np.abs(gap[:, 1]) - 0.5, 0.0) ** 2 / covariance[:, 1, 1]
         delta, se_delta = DELTA_PER_LOGIT * log_odds, -DELTA_PER_LOGIT * se
         p_value = scipy.stats.chi2.sf(chi2, 1)
         # Classes of Zieky (1993); an infinite delta has no error to test it by.
@@ -250,7 +240,6 @@ def _statistics(
         beyond_one = (magnitude - 1.0) / se_delta > scipy.stats.norm.isf(alpha)
         large = np.where((magnitude >= 1.5) & beyond_one, "C", "B")
         ets = np.where((magnitude < 1.0) | ~(p_value < alpha), "A", large)
-    informative = both & (right > 0) & (wrong > 0)
     columns = {
         "odds_ratio": np.exp(log_odds),
         "log_odds": log_odds,
@@ -261,18 +250,20 @@ def _statistics(
         "p": p_value,
         "std_p_dif": std_p_dif,
         "ets": np.where(np.isnan(delta), "", ets),
-        "n_reference": (reference * informative).sum(1).astype(int),
-        "n_focal": (focal * informative).sum(1).astype(int),
-        "n_strata": informative.sum(1),
     }
-    return pd.DataFrame(columns)
+    return pd.DataFrame(columns | sizes)
 
 
-def _rating_statistics(
-    x: np.ndarray, is_focal: np.ndarray, strata: np.ndarray, alpha: float
-) -> pd.DataFrame:
-    """Return the statistics of every item from its tables of group by category, by stratum."""
-    n_items, n_strata, n_categories = x.shape[1], int(strata.max()) + 1, int(x.max()) + 1
+def _by_stratum(
+    x: np.ndarray, is_focal: np.ndarray, strata: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, dict[str, np.ndarray]]:
+    """Return what the tests of every item need of its tables of group by category, by stratum.
+
+    They are the counts (n_items, n_strata, 2, n_categories); the focal group's counts less those
+    expected given the margins, summed over strata (n_items, n_categories), and their covariances;
+    the standardised difference of the mean categories; persons and strata that tell something.
+    """
+    n_items, n_strata, n_categories = x.shape[1], int(strata.max()) + 1, max(int(x.max()), 1) + 1
     cell = (np.arange(n_items) * n_strata + strata) * 2 + is_focal[:, None]
     counts = np.bincount(
         (cell * n_categories + x.astype(int)).ravel(),
@@ -280,27 +271,40 @@ def _rating_statistics(
     ).reshape(n_items, n_strata, 2, n_categories)
     reference, focal = np.moveaxis(counts.sum(3), 2, 0)
     total, by_category = reference + focal, counts.sum(2)
-    # The focal group's counts less those expected given the margins, and their covariance.
     share = by_category / np.maximum(total, 1)[..., None]
     gap = (counts[:, :, 1] - focal[..., None] * share).sum(1)
     weight = np.where(total > 1, reference * focal / np.maximum(total - 1, 1), 0.0)
     covariance = -np.einsum("is,isk,isl->ikl", weight, share, share)
     covariance[:, range(n_categories), range(n_categories)] += (weight[..., None] * share).sum(1)
-    category = np.arange(n_categories)
+    both = (reference > 0) & (focal > 0)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        means = np.moveaxis(counts @ np.arange(n_categories), 2, 0) / (reference, focal)
+        apart = np.where(both, means[1] - means[0], 0.0)
+        difference = (focal * apart).sum(1) / np.where(both, focal, 0).sum(1)
+    informative = both & ((by_category > 0).sum(2) > 1)
+    sizes = {
+        "n_reference": (reference * informative).sum(1),
+        "n_focal": (focal * informative).sum(1),
+        "n_strata": informative.sum(1),
+    }
+    return counts, gap, covariance, difference, sizes
+
+
+def _rating_statistics(
+    x: np.ndarray, is_focal: np.ndarray, strata: np.ndarray, alpha: float
+) -> pd.DataFrame:
+    """Return the statistics of every item from its tables of group by category, by stratum."""
+    _, gap, covariance, difference, sizes = _by_stratum(x, is_focal, strata)
+    category = np.arange(gap.shape[1])
     inverse = np.linalg.pinv(covariance, rcond=1e-10, hermitian=True)
     df = np.linalg.matrix_rank(covariance, tol=1e-9, hermitian=True)
     chi2_general = np.where(df > 0, np.einsum("ik,ikl,il->i", gap, inverse, gap), np.nan)
-    both = (reference > 0) & (focal > 0)
     with np.errstate(invalid="ignore", divide="ignore"):
         chi2 = (gap @ category) ** 2 / (covariance @ category @ category)
-        mean_reference, mean_focal = np.moveaxis(counts @ category, 2, 0) / (reference, focal)
-        apart = np.where(both, mean_focal - mean_reference, 0.0)
-        difference = (focal * apart).sum(1) / np.where(both, focal, 0).sum(1)
         effect = difference / x.std(axis=0, ddof=1)
     p_value = scipy.stats.chi2.sf(chi2, 1)
     size = np.searchsorted(SMALL_TO_LARGE_RATINGS, np.abs(effect))
     ets = np.where(p_value < alpha, np.array(["A", "B", "C"])[size.clip(0, 2)], "A")
-    informative = both & ((by_category > 0).sum(2) > 1)
     columns = {
         "chi2": chi2,
         "p": p_value,
@@ -310,11 +314,8 @@ def _rating_statistics(
         "std_difference": difference,
         "effect": effect,
         "ets": np.where(np.isnan(chi2), "", ets),
-        "n_reference": (reference * informative).sum(1),
-        "n_focal": (focal * informative).sum(1),
-        "n_strata": informative.sum(1),
     }
-    return pd.DataFrame(columns)
+    return pd.DataFrame(columns | sizes)
 
 
 def dif_logistic(
@@ -448,10 +449,8 @@ def dif_likelihood_ratio(
     responses : DataFrame, shape (n_persons, n_items)
         Values 0, 1 or NaN (not asked: these do not enter the likelihood); ratings for "graded" and
         "gpcm".
-    group : Series indexed by person, or sequence in the order of the responses
-        Two labels.
-    reference : label, optional
-        The reference group; by default the label of the first person.
+    group, reference
+        As in :func:`mantel_haenszel`.
     model : str
     anchors : sequence of items, optional
         Items assumed to work alike in both groups, such as those of class A in
@@ -572,12 +571,10 @@ def dif_explanatory(
     ----------
     responses : DataFrame, shape (n_persons, n_items)
         Values 0, 1 or NaN (not asked); an item may be answered alike by all of a group.
-    group : Series indexed by person, or sequence in the order of the responses
-        Two labels.
+    group, reference
+        As in :func:`mantel_haenszel`.
     by : Series indexed by item
         The kind of every item.
-    reference : label, optional
-        The reference group; by default the label of the first person.
     level : float
         Posterior probability of the intervals.
     max_iterations : int

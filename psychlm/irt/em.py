@@ -100,8 +100,9 @@ class EM:
         Priors on slopes and intercepts pull against the move: with them the mean and the logarithm
         of the spread are found by a few Newton steps.
         """
-        mean, sd = ability_moments(posterior, self.responses.count)
-        n, priors = self.responses.n_persons, self.design.priors
+        n, priors, count = self.responses.n_persons, self.design.priors, self.responses.count
+        mean = posterior.mean @ count / n
+        sd = ((posterior.variance + (posterior.mean - mean) ** 2) @ count / n) ** 0.5
         if "intercept" in priors:
             a, d = parameters.slope, parameters.intercept
             target, mean = mean, 0 * mean
@@ -125,14 +126,6 @@ class EM:
         posterior = integrate(node_loglik(self.responses, parameters, finer.nodes), finer)
         finer_loglik = float(posterior.loglik @ self.responses.count)
         return abs(finer_loglik + self.design.log_prior(parameters) - objective)
-
-
-def ability_moments(posterior: Posterior, count: Tensor) -> tuple[Tensor, Tensor]:
-    """Return mean and standard deviation of ability over all persons' posteriors."""
-    n = count.sum()
-    mean = posterior.mean @ count / n
-    variance = (posterior.variance + (posterior.mean - mean) ** 2) @ count / n
-    return mean, variance**0.5
 
 
 def squarem(

@@ -26,7 +26,6 @@ two agree.
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -46,8 +45,9 @@ from psychlm.irt.likelihood import (
     quadrature_grid,
     resolved_posterior,
 )
-from psychlm.irt.response_matrix import MISSING, ResponseMatrix, encode_responses
-from psychlm.irt.result import COLUMNS, IRTFit, IRTWarning
+from psychlm.irt.response_matrix import MISSING, ResponseMatrix
+from psychlm.irt.result import IRTFit, Solution
+from psychlm.irt.specification import Specification
 
 QUADRATURE_ERROR = 1e-6  # nats, of the log-likelihood
 NEWTON_STEPS, DECREMENT = 100, 1e-7  # of the modes; nats that a last step gains at most
@@ -264,12 +264,9 @@ def wald_table(eta: Array, se: Array, names: pd.Index) -> pd.DataFrame:
     return pd.DataFrame({"eta": eta, "se": se, "z": eta / se, "p": p}, index=names)
 
 
-def fit_explanatory(
-    responses: pd.DataFrame | np.ndarray,
-    difficulty_prior: pd.DataFrame | pd.Series | IRTFit,
-    item_names: Sequence[str] | pd.Index | None,
-    settings: Settings,
-) -> IRTFit:
+def solve_explanatory(
+    spec: Specification, difficulty_prior: pd.DataFrame | pd.Series | IRTFit, settings: Settings
+) -> Solution:
     """Fit a Rasch model whose difficulties have a regression on covariates as their prior."""
     if isinstance(difficulty_prior, IRTFit):
         difficulty_prior.require_one_group()
@@ -281,7 +278,7 @@ def fit_explanatory(
             f"difficulty_prior is a {type(difficulty_prior).__name__}; give covariates by item (a "
             "DataFrame), predicted difficulties (a Series), or a fit"
         )
-    encoded = encode_responses(responses, torch.device("cpu"), item_names)
+    encoded = spec.answers.on("cpu")
     covariates = check_covariates(difficulty_prior, encoded.items)
     n_items, n_covariates = covariates.shape
     if n_items < n_covariates + 2:
@@ -295,40 +292,38 @@ def fit_explanatory(
     sd, errors = float(found.ability_sd[0]), np.sqrt(np.diag(found.covariance))
     design = np.hstack([x, residuals])
     se_b = np.sqrt(np.einsum("jk,kl,jl->j", design, found.covariance, design))
+    messages = []
     if not found.converged:
-        message = f"no convergence in {found.n_iterations} steps; raise max_iterations"
-        warnings.warn(message, IRTWarning, stacklevel=3)
+        messages.append(f"no convergence in {found.n_iterations} steps; raise max_iterations")
     if found.tau[0] <= BOUNDARY_SD:
-        warnings.warn(
+        messages.append(
             "the residual variance is estimated at its boundary 0: difficulties are those of the "
-            "regression, and their errors are too small if it explains them less than completely",
-            IRTWarning,
-            stacklevel=3,
+            "regression, and their errors are too small if it explains them less than completely"
         )
-
-    items = pd.DataFrame({"a": 1.0, "b": found.b, "c": 0.0, "d": -found.b}, index=encoded.items)
-    items[["se_a", "se_c"]] = np.nan
-    items["se_b"] = items["se_d"] = se_b
-    items["c_is_free"], items["converged"] = False, found.converged
     slope = torch.full((n_items,), sd, dtype=torch.float64)
     parameters = Parameters(slope, torch.from_numpy(-found.b), torch.zeros_like(slope))
     on_grids = [
         integrate(node_loglik(encoded, parameters, grid.nodes), grid).loglik @ encoded.count
         for grid in (found.grid, found.grid.halved())
     ]
-    return IRTFit(
-        items=items[COLUMNS],
-        model="Rasch",
-        method="laplace",
-        loglik=found.loglik,
+    values = np.stack([np.full(n_items, sd), -found.b, np.zeros(n_items), np.ones(n_items)])
+    blocks = np.full((n_items, 4, 4), np.nan)
+    blocks[:, 1, 1] = se_b**2
+    return Solution(
+        values=values,
+        blocks=blocks,
+        moments=np.array([[0.0], [1.0]]),
+        moment_errors=np.full((2, 1), np.nan),
+        covariance=None,
         n_parameters=n_covariates + 2,
-        n_persons=encoded.n_persons,
-        converged=found.converged,
+        loglik=found.loglik,
+        log_prior=0.0,
         n_iterations=found.n_iterations,
-        ability_sd=sd,
         loglik_error=abs(float(on_grids[0] - on_grids[1])),
         quadrature=str(found.grid),
-        data_hash=encoded.data_hash,
+        converged=np.full(n_items, found.converged),
+        messages=messages,
+        method="laplace",
         regression=wald_table(found.eta, errors[:n_covariates], covariates.columns),
         residual_sd=float(found.tau[0]),
     )

@@ -42,7 +42,7 @@ from psychlm.irt.likelihood import (
 from psychlm.irt.response_matrix import Block, ResponseMatrix
 
 MODE_STEPS = 20
-MODE_TOLERANCE = 1e-7  # standard deviations of ability
+MODE_TOLERANCE = 1e-4  # standard deviations of ability; the next step would be its square
 DIFFERENCE = 1e-3  # shift and stretch of ability in the gradient's differences
 
 
@@ -93,34 +93,31 @@ def joint_covariances(
     diagonal = dense.diagonal()
     if common:
         dense[-1, -1] = 0
-    for block in responses.blocks():
-        block_slope, cells = slope[block.items], response_derivatives(block, parameters, ability)
-        diagonal[:n_persons] -= cells.zz @ block_slope**2
-        if common:
-            with_ability = -(cells.z + ability[:, None] * cells.zz * block_slope).sum(1)
-            dense[-1, :-1] += with_ability
-            dense[:-1, -1] += with_ability
-            diagonal[-1] -= (cells.zz.sum(1) * ability**2).sum()
     right_side = dense.new_zeros(len(dense), 2)
     if common:
         right_side[-1] = y_common
-    for items, root, cross in item_factors(responses, design, parameters, ability, mask):
-        flat = solve_triangular(root, cross, upper=False).flatten(0, 1)
+    for items, inverse, cross, cells in item_factors(responses, design, parameters, ability, mask):
+        diagonal[:n_persons] -= cells.zz @ slope[items] ** 2
+        if common:
+            with_ability = -(cells.z + ability[:, None] * cells.zz * slope[items]).sum(1)
+            dense[-1, :-1] += with_ability
+            dense[:-1, -1] += with_ability
+            diagonal[-1] -= (cells.zz.sum(1) * ability**2).sum()
+        flat = (inverse @ cross).flatten(0, 1)
         dense -= gram(flat)
-        right_side -= flat.T @ solve_triangular(root, y[items], upper=False).flatten(0, 1)
+        right_side -= flat.T @ (inverse @ y[items]).flatten(0, 1)
     dense_root = cholesky(dense)
     dense_solution = torch.cholesky_solve(right_side, dense_root)
 
     # A^-1 by Woodbury: its diagonal blocks by item, and its product P with the images Y.
     covariance, solved = [], []
-    for items, root, cross in item_factors(responses, design, parameters, ability, mask):
-        flat = solve_triangular(root, cross, upper=False).flatten(0, 1)
+    for items, inverse, cross, _ in item_factors(responses, design, parameters, ability, mask):
+        flat = (inverse @ cross).flatten(0, 1)
         spread = solve_triangular(dense_root, flat.T, upper=False).T.view_as(cross)
-        inner = torch.eye(kinds, dtype=torch.float64, device=root.device)
-        inner = inner + spread @ spread.transpose(1, 2)
-        half = solve_triangular(root.transpose(1, 2), cholesky(inner), upper=True)
-        covariance.append(half @ half.transpose(1, 2))
-        solved.append(torch.cholesky_solve(y[items] - cross @ dense_solution, root))
+        inner = torch.eye(kinds, dtype=torch.float64, device=inverse.device)
+        half = inverse.mT @ cholesky(inner + spread @ spread.mT)
+        covariance.append(half @ half.mT)
+        solved.append(inverse.mT @ (inverse @ (y[items] - cross @ dense_solution)))
     p, p_common = torch.cat(solved), dense_solution[-1:] if common else 0 * y_common
 
     # The secant update, which makes A^-1 Y = V: rho = (V'Y)^-1, added for rows v and p of V and P.
@@ -187,8 +184,8 @@ def posterior_modes(
 
 def item_factors(
     responses: ResponseMatrix, design: Design, parameters: Parameters, ability: Tensor, mask: Tensor
-) -> Iterator[tuple[slice, Tensor, Tensor]]:
-    """Yield items, Cholesky roots of D (n, kinds, kinds) and B (n, kinds, n_dense), block by block.
+) -> Iterator[tuple[slice, Tensor, Tensor, CellDerivatives]]:
+    """Yield items, inverse roots of D (n, kinds, kinds), B (n, kinds, n_dense) and derivatives.
 
     Parameters that are not estimated (mask 0) have a unit diagonal in D and zeros in B.
     """
@@ -197,18 +194,23 @@ def item_factors(
     for block in responses.blocks():
         part, chosen = parameters[block.items], mask[block.items]
         cells = response_derivatives(block, parameters, ability)
-        zz, zc, cc = squares @ cells.zz, squares @ cells.zc, cells.cc.sum(0)
-        rows = [zz[0], zz[1], zc[1], zz[1], zz[2], zc[2], zc[1], zc[2], cc]
-        inner = -torch.stack(rows, 1).view(-1, 3, 3)[:, :kinds, :kinds]
+        zz, by_logit = squares @ cells.zz, cells.zz * part.slope
+        rows, with_slope = [zz[0], zz[1], zz[1], zz[2]], [zz[0], zz[1]]
+        by_kind = [cells.z + ability[:, None] * by_logit, by_logit]
+        if kinds == 3:
+            zc, cc = squares[1:] @ cells.zc, cells.cc.sum(0)
+            rows = [zz[0], zz[1], zc[0], zz[1], zz[2], zc[1], zc[0], zc[1], cc]
+            with_slope.append(zc[0])
+            by_kind.append(cells.zc * part.slope)
+        inner = -torch.stack(rows, 1).view(-1, kinds, kinds)
         for column, (name, value) in enumerate(list(vars(part).items())[:kinds]):
             if name in design.priors:
                 curvature = design.priors[name].derivatives(value)[1]
                 inner[:, column, column] -= torch.where(chosen[:, column] > 0, curvature, 0.0)
         inner = inner * chosen[:, :, None] * chosen[:, None, :] + torch.diag_embed(1 - chosen)
-        by_logit = cells.zz * part.slope
-        by_kind = [cells.z + ability[:, None] * by_logit, by_logit, cells.zc * part.slope]
-        cross = -torch.stack(by_kind[:kinds]).permute(2, 0, 1)
+        cross = -torch.stack(by_kind).permute(2, 0, 1)
         if design.common_slope:
-            with_slope = torch.stack([zz[0], zz[1], zc[1]][:kinds], 1)
-            cross = torch.cat([cross, -with_slope[..., None]], 2)
-        yield block.items, cholesky(inner), cross * chosen[:, :, None]
+            cross = torch.cat([cross, -torch.stack(with_slope, 1)[..., None]], 2)
+        identity = torch.eye(kinds, dtype=torch.float64, device=inner.device)
+        inverse = solve_triangular(cholesky(inner), identity, upper=False)
+        yield block.items, inverse, cross * chosen[:, :, None], cells

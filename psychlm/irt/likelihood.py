@@ -30,12 +30,10 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
-import pandas as pd
 
 from psychlm.irt.arrays import (
     add_product,
     device_of,
-    host,
     log_sigmoid,
     namespace,
     on_device,
@@ -213,12 +211,6 @@ class Parameters:
         z = namespace(nodes).outer(self.slope, nodes) + self.intercept[:, None]
         return z, self.guessing[:, None]
 
-    def frame(self, names: pd.Index) -> pd.DataFrame:
-        """Return a, b, c and d by item; b = -d / a."""
-        a, d, c = host(self.table())
-        with np.errstate(divide="ignore", invalid="ignore"):
-            return pd.DataFrame({"a": a, "b": -d / a, "c": c, "d": d}, index=names)
-
 
 @dataclass(frozen=True)
 class Design:
@@ -390,9 +382,17 @@ def gradient(
     if posterior is None:
         posterior = integrate(node_loglik(responses, parameters, grid.nodes), grid)
     weights = posterior.weights * responses.count[:, None]
-    by_item = []
+    guessed = design.guessing_free | (parameters.guessing > 0)
+    by_item, powers = [], namespace(weights).stack([grid.nodes, grid.nodes**0], 1)
     for block in responses.blocks():
         z, c = parameters[block.items].logits(grid.nodes)
+        if not guessed[block.items].any():
+            # Two sums over correct responses suffice: of expected abilities, and of ones.
+            everyone = weights.sum(0, keepdims=True)
+            answered = everyone if block.answered is None else block.answered.T @ weights
+            sums = block.correct.T @ (weights @ powers) - (sigmoid(z) * answered) @ powers
+            by_item.append(namespace(z).concatenate([sums, zeros(sums, len(sums), 1)], 1))
+            continue
         p, q = log_p_derivatives(z, c), log_q_derivatives(z, c)
         correct, answered = expected_counts(block, weights)
         wrong = answered - correct

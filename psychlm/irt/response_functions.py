@@ -460,16 +460,6 @@ def model_named(name: object) -> Model:
     raise ValueError(f"model {name!r} is not one of {list(MODELS)}")
 
 
-def dichotomous_table(items: pd.DataFrame) -> pd.DataFrame:
-    """Return a table of dichotomous items, refusing items of several categories."""
-    if isinstance(items, pd.DataFrame) and {"d1", "b1"} & set(items):
-        raise FrameError(
-            "items have several categories, and their table does not tell of which model: pass the "
-            'fit itself, or model="graded" or "gpcm" where there is such an argument'
-        )
-    return items
-
-
 def four_parameters(
     items: pd.DataFrame,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
@@ -483,9 +473,14 @@ def four_parameters(
     Raises
     ------
     FrameError
-        If a column is missing or not numeric, b and d disagree, or c and u are not 0 <= c < u <= 1.
+        If items have several categories, a column is missing or not numeric, b and d disagree, or c
+        and u are not 0 <= c < u <= 1.
     """
-    items = dichotomous_table(items)
+    if isinstance(items, pd.DataFrame) and {"d1", "b1"} & set(items):
+        raise FrameError(
+            "items have several categories, and their table does not tell of which model: pass the "
+            'fit itself, or model="graded" or "gpcm" where there is such an argument'
+        )
     if not isinstance(items, pd.DataFrame) or "a" not in items or not {"b", "d"} & set(items):
         columns = list(items) if isinstance(items, pd.DataFrame) else type(items).__name__
         raise FrameError(f"items need the columns a and b (or d), and have {columns}")

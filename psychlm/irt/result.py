@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 __all__ = ["IRTFit", "IRTWarning", "InformationCriteria", "Solution", "result_of"]
 
 FORMAT, EARLIER_FORMAT = "psychlm.irt.fit/4", "psychlm.irt.fit/3"
-COLUMNS = ["a", "b", "c", "d", "se_a", "se_b", "se_c", "se_d", "c_is_free", "converged"]
 
 
 class InformationCriteria:
@@ -288,6 +287,9 @@ class Solution:
     quadrature: str
     converged: np.ndarray  # (n_columns,) bool
     messages: list[str]  # what a reader of the estimates must know
+    method: str = "mml"
+    regression: pd.DataFrame | None = None  # of difficulties on covariates
+    residual_sd: float = math.nan
 
 
 def problems(
@@ -384,7 +386,7 @@ def result_of(spec: Specification, solution: Solution) -> IRTFit:
     return IRTFit(
         items=by_group[first],
         model=model.name,
-        method="mml",
+        method=solution.method,
         loglik=solution.loglik,
         log_prior=solution.log_prior,
         n_parameters=solution.n_parameters,
@@ -400,6 +402,8 @@ def result_of(spec: Specification, solution: Solution) -> IRTFit:
         groups=groups,
         group_items=group_items,
         levels=spec.answers.levels,
+        regression=solution.regression,
+        residual_sd=solution.residual_sd,
         estimates=estimates,
         sd_is_free=model.unit_slope,
     )

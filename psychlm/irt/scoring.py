@@ -11,6 +11,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -79,7 +80,11 @@ class KnownCurves(ABC):
 
     @abstractmethod
     def by_ability(self, ability: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Return derivatives of every row's log-likelihood, as :func:`curvature` does."""
+        """Return derivatives of every row's log-likelihood by ability, at its ability.
+
+        They are the gradient, the observed and the expected information, and the derivative of the
+        latter, in standard-normal units; each (n_rows,).
+        """
 
     def unbounded(self) -> tuple[Tensor, Tensor]:
         """Return of which rows the likelihood rises towards high, and towards low ability."""
@@ -105,7 +110,43 @@ class KnownProducts(KnownCurves):
 
     def by_ability(self, ability: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Return derivatives of every row's log-likelihood."""
-        return curvature(self.answers, self.items, ability)
+        sums = torch.zeros(4, len(ability), dtype=torch.float64, device=ability.device)
+        n_cells = CACHED_CELLS if ability.device.type == "cpu" else BLOCK_CELLS_GPU
+        for block in self.answers.blocks():
+            part = self.items[block.items]
+            a, c = part.slope, part.guessing
+            n_rows = max(1, n_cells // len(a))
+            for start in range(
+                0, len(ability), n_rows
+            ):  # as many rows as a processor's cache holds
+                rows = slice(start, start + n_rows)
+                correct = block.correct[rows]
+                answered = None if block.answered is None else block.answered[rows]
+                gradient, observed, expected, change = sums[:, rows]
+                z = torch.outer(ability[rows], a) + part.intercept
+                if not c.any():  # without guessing the derivatives are X - P, PQ and PQ (Q - P)
+                    right, wrong = z.sigmoid(), z.neg_().sigmoid_()
+                    information, turn = right * wrong, wrong.sub_(right)
+                    if answered is not None:
+                        right, information = right * answered, information * answered
+                    gradient += (correct - right) @ a
+                    observed += information @ a**2
+                    expected += information @ a**2
+                    change += information.mul_(turn) @ a**3
+                    continue
+                # With s the logistic function of z and r = 1 - s, (log Q)' = -s, (log Q)'' = -s r,
+                # (log P)' = (1 - c) s r / P = p; the expected information is P'^2 / (P Q) = p s.
+                s, r = z.sigmoid().clamp_min_(SMALLEST), z.neg_().sigmoid_()
+                sr = s * r
+                p = sr * (1 - c) / (s * (1 - c) + c)
+                pp = p * (r - s - p)  # (log P)''
+                asked = 1.0 if answered is None else answered
+                gradient += (correct * (p + s) - s * asked) @ a
+                observed += (sr * asked - correct * (pp + sr)) @ a**2
+                expected += (p * s * asked) @ a**2
+                change += ((pp * s + p * sr) * asked) @ a**3
+        gradient, observed, expected, change = sums
+        return gradient, observed, expected, change
 
     def unbounded(self) -> tuple[Tensor, Tensor]:
         """Return where no response speaks against an ever higher, or ever lower, ability."""
@@ -147,7 +188,7 @@ def known_items(
     ability_mean: float,
     model: str = "2PL",
     levels: Mapping | None = None,
-    device: Device = "cpu",
+    device: Device = "auto",
 ) -> KnownCurves:
     """Check and encode responses and the parameters of their items."""
     form, products = model_named(model).form, model_named(model).products
@@ -214,12 +255,11 @@ def ability_posterior(
     *,
     ability_sd: float = 1.0,
     ability_mean: float = 0.0,
-    model: str = "2PL",
-    levels: Mapping | None = None,
     device: Device = "auto",
+    **options: Any,
 ) -> AbilityPosterior:
     """Return every person's posterior on a grid that resolves the narrowest; as :func:`score`."""
-    known = known_items(items, responses, ability_sd, ability_mean, model, levels, device)
+    known = known_items(items, responses, ability_sd, ability_mean, device=device, **options)
     grid, at_nodes, _ = known.resolved()
     loglik, weights = fine_posterior(at_nodes, grid)
     return AbilityPosterior(
@@ -289,57 +329,10 @@ def score(
     if method == "eap":
         _, _, posterior = known.resolved()
         theta, se = posterior.mean, posterior.variance.sqrt()
-    elif method == "wle":
-        theta, se = _wle(known)
     else:
         theta, se = _mode(known, method)
     table = torch.stack([ability_mean + ability_sd * theta, ability_sd * se], 1)
     return pd.DataFrame(table.cpu().numpy()[known.row], known.persons, ["theta", "se"])
-
-
-def curvature(
-    responses: ResponseMatrix, parameters: Parameters, ability: Tensor
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Return derivatives of every row's log-likelihood by ability, at its ability.
-
-    They are the gradient, the observed and the expected information, and the derivative of the
-    latter, in standard-normal units; each (n_rows,).
-    """
-    sums = torch.zeros(4, len(ability), dtype=torch.float64, device=ability.device)
-    n_cells = CACHED_CELLS if ability.device.type == "cpu" else BLOCK_CELLS_GPU
-    for block in responses.blocks():
-        part = parameters[block.items]
-        a, c = part.slope, part.guessing
-        n_rows = max(1, n_cells // len(a))
-        for start in range(0, len(ability), n_rows):  # as many rows as a processor's cache holds
-            rows = slice(start, start + n_rows)
-            correct = block.correct[rows]
-            answered = None if block.answered is None else block.answered[rows]
-            gradient, observed, expected, change = sums[:, rows]
-            z = torch.outer(ability[rows], a) + part.intercept
-            if not c.any():  # without guessing the derivatives are X - P, PQ and PQ (Q - P)
-                right, wrong = z.sigmoid(), z.neg_().sigmoid_()
-                information, turn = right * wrong, wrong.sub_(right)
-                if answered is not None:
-                    right, information = right * answered, information * answered
-                gradient += (correct - right) @ a
-                observed += information @ a**2
-                expected += information @ a**2
-                change += information.mul_(turn) @ a**3
-                continue
-            # With s the logistic function of z and r = 1 - s, (log Q)' = -s, (log Q)'' = -s r, and
-            # (log P)' = (1 - c) s r / P = p; the expected information is P'^2 / (P Q) = p s.
-            s, r = z.sigmoid().clamp_min_(SMALLEST), z.neg_().sigmoid_()
-            sr = s * r
-            p = sr * (1 - c) / (s * (1 - c) + c)
-            pp = p * (r - s - p)  # (log P)''
-            asked = 1.0 if answered is None else answered
-            gradient += (correct * (p + s) - s * asked) @ a
-            observed += (sr * asked - correct * (pp + sr)) @ a**2
-            expected += (p * s * asked) @ a**2
-            change += ((pp * s + p * sr) * asked) @ a**3
-    gradient, observed, expected, change = sums
-    return gradient, observed, expected, change
 
 
 def climb(
@@ -387,15 +380,16 @@ def between_nodes(at_nodes: Tensor, nodes: Tensor) -> Tensor:
 def _mode(known: KnownCurves, method: str) -> tuple[Tensor, Tensor]:
     """Climb to the mode of every posterior ("map") or likelihood ("ml"); return it and its error.
 
-    Steps are Newton's where the observed information is positive (half the expected one at least),
-    else Fisher's. Without guessing both are the same I, and as :math:`|I'| < a I`, with a the
+    By "wle" it is the maximum of the likelihood times the root of the information. Steps are
+    Newton's where the observed information is positive (half the expected one at least), else
+    Fisher's. Without guessing both are the same I, and as :math:`|I'| < a I`, with a the
     largest slope, a step s leaves an error below :math:`a s^2 / 2`. The climb ends where that is
     below the tolerance; the information at the mode follows from that before the last step by its
     derivative.
     """
-    prior = float(method == "map")
+    weighted, prior = method == "wle", float(method == "map")
     nodes = quadrature_grid(span=UNBOUNDED, device=known.count.device).nodes
-    at_nodes = known.node_loglik(nodes).sub_(prior * nodes**2 / 2)
+    at_nodes = known.node_loglik(nodes).sub_((method != "ml") * nodes**2 / 2)
     start, limit = between_nodes(at_nodes, nodes), torch.zeros_like(known.count)
     if method == "ml":
         # The likelihood rises without end towards high ability where no response speaks against
@@ -410,11 +404,13 @@ def _mode(known: KnownCurves, method: str) -> tuple[Tensor, Tensor]:
         gradient, observed, expected, change = known.by_ability(ability)
         last[:] = [ability, observed, change]
         information = torch.where(observed > expected / 2, observed, expected) + prior
-        gradient = torch.where(finite, gradient - prior * ability, 0.0)
-        return gradient, torch.where(finite, information, 1.0)
+        gradient = gradient - prior * ability
+        if weighted:
+            gradient = gradient + change / (2 * expected)
+        return torch.where(finite, gradient, 0.0), torch.where(finite, information, 1.0)
 
     last: list = []
-    if not known.one_maximum:  # the last step is too short to matter
+    if weighted or not known.one_maximum:  # the last step is too short to matter
         ability = climb(ascent, start)
         observed = last[1]
     else:
@@ -422,20 +418,8 @@ def _mode(known: KnownCurves, method: str) -> tuple[Tensor, Tensor]:
         ability = climb(ascent, start, (2 * TOLERANCE / steepest) ** 0.5)
         before, observed, change = last
         observed = observed + change * (ability - before)
+    if weighted:
+        above, below = (ascent(ability + h)[0] for h in (DIFFERENCE, -DIFFERENCE))
+        observed = (below - above) / (2 * DIFFERENCE)
     se = (observed + prior).rsqrt()
     return torch.where(finite, ability, limit), torch.where(finite, se, torch.nan)
-
-
-def _wle(known: KnownCurves) -> tuple[Tensor, Tensor]:
-    """Climb to the maximum of the likelihood times the root of the information."""
-
-    def ascent(ability: Tensor) -> tuple[Tensor, Tensor]:
-        gradient, observed, expected, change = known.by_ability(ability)
-        information = torch.where(observed > expected / 2, observed, expected)
-        return gradient + change / (2 * expected), information
-
-    nodes = quadrature_grid(device=known.count.device).nodes
-    at_nodes = known.node_loglik(nodes).sub_(nodes**2 / 2)
-    ability = climb(ascent, between_nodes(at_nodes, nodes))
-    above, below = (ascent(ability + h)[0] for h in (DIFFERENCE, -DIFFERENCE))
-    return ability, ((below - above) / (2 * DIFFERENCE)).rsqrt()

@@ -137,7 +137,7 @@ def specify(
     *,
     guessing: float | str | pd.Series | None = None,
     upper: float | pd.Series | None = None,
-    priors: dict[str, Prior] | None = None,
+    priors: Mapping[str, Prior] | None = None,
     equal: Mapping[str, Any] | None = None,
     group: pd.Series | Sequence | None = None,
     reference: object = None,

@@ -8,8 +8,8 @@ every person's posterior: numerically exact, and equal to Oakes's (1999) identit
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
@@ -185,50 +185,88 @@ def observed_information(
             whole[row, j, row, j] -= design.priors[name].derivatives(value[j])[1]
     information = whole.reshape(kinds * n, kinds * n)  # the same memory
 
-    # Missing information: posterior covariances of the scores, one orthonormal polynomial of
-    # ability at a time. That of degree 0 gives expected scores, which only the rough sum needs.
-    first, root_count = 0.0, as_type(responses.count[:, None] ** 0.5, dtype)
-    n_polynomials = ROUGH_POLYNOMIALS if rough else POLYNOMIALS
-    complete = information if rough else information + 0.0
-    total = zeros(information, len(information))  # variances of the scores
+    # Missing information. The rough sum also subtracts expected scores in the squares.
+    root_count = as_type(responses.count[:, None] ** 0.5, dtype)
     step = max(1, SCORE_CELLS // (kinds * n))  # persons at a time, whatever the number of persons
-    for degree, weighted in enumerate(orthonormal_polynomials(weights, grid.fine, n_polynomials)):
-        if degree == 0 and not rough:
-            continue
-        projected, of_scores = as_type(grid.at_nodes(weighted), dtype), xp.zeros_like(total)
+
+    def parts() -> Iterator[tuple[slice, Block]]:
+        """Yield some persons at a time, with their responses."""
         for start in range(0, len(weights), step):
             rows = slice(start, start + step)
-            block = Block(slice(None), *responses.cells(rows, slice(None)))
+            yield rows, Block(slice(None), *responses.cells(rows, slice(None)))
+
+    def averaged(weighted: Tensor) -> Iterator[Tensor]:
+        """Yield persons' scores summed over the nodes with weights (n_rows, n_fine)."""
+        projected = as_type(grid.at_nodes(weighted), dtype)
+        for rows, block in parts():
             scores = expected_scores(block, parameters, projected[rows], nodes, kinds)
             scores *= root_count[rows]
             if rough:
-                squares -= xp.einsum("aij,bij->abj", scores, scores)
-            if degree:
-                scores = by_person(scores)
-                information -= scores.T @ scores
-                of_scores += (scores**2).sum(0)
-        total += of_scores
-        size = float(of_scores.sum())
-        first = first or size
-        if degree and size <= NEGLIGIBLE * first:
-            break
+                squares[...] -= xp.einsum("aij,bij->abj", scores, scores)
+            yield by_person(scores)
+
+    def apart() -> Iterator[Tensor]:
+        """Yield persons' scores at a node less their expectations, by root weights."""
+        for rows, block in parts():
+            mean = expected_scores(block, parameters, weights[rows], nodes, kinds)
+            for node in range(len(nodes)):
+                weight = weights[rows, node][:, None] * responses.count[rows, None]
+                at, one = nodes[[node]], xp.ones_like(weight)
+                scores = expected_scores(block, parameters, one, at, kinds)
+                yield by_person((scores - mean) * weight**0.5)
+
+    if rough:
+        for _ in averaged(weights):  # degree 0
+            pass
+        information -= missing_information(weights, grid.fine, ROUGH_POLYNOMIALS, averaged)
     else:
-        # Scores of steep items are steps, which no few polynomials reproduce: node by node.
-        if not rough and grid.interpolation is None and (of_scores > UNRESOLVED * total).any():
-            information[:] = complete
-            for start in range(0, len(weights), step):
-                rows = slice(start, start + step)
-                block = Block(slice(None), *responses.cells(rows, slice(None)))
-                mean = expected_scores(block, parameters, weights[rows], nodes, kinds)
-                for node in range(len(nodes)):
-                    weight = weights[rows, node][:, None] * responses.count[rows, None]
-                    at = nodes[[node]]
-                    scores = expected_scores(block, parameters, xp.ones_like(weight), at, kinds)
-                    scores = by_person((scores - mean) * weight**0.5)
-                    information -= scores.T @ scores
+        by_node = apart if grid.interpolation is None else None
+        information -= missing_information(weights, grid.fine, POLYNOMIALS, averaged, by_node)
     if rough:  # what the sum left out in the blocks of single items
         whole[:, everything, :, everything] -= xp.moveaxis(squares, 2, 0)
     return information
+
+
+def missing_information(
+    weights: Tensor,
+    fine: Tensor,
+    n_polynomials: int,
+    averaged: Callable[[Tensor], Iterator[Tensor]],
+    apart: Callable[[], Iterator[Tensor]] | None = None,
+) -> Tensor:
+    """Return posterior covariances of the scores, summed over persons, (n_scores, n_scores).
+
+    Parameters
+    ----------
+    weights : Tensor, shape (n_persons, n_fine)
+        Posteriors.
+    fine : Tensor, shape (n_fine,)
+    n_polynomials : int
+    averaged : function
+        From weights times a polynomial to sums of the scores with them, some persons at a time.
+    apart : function, optional
+        Yields scores less their expectations, times the root of the weight, node by node; where
+        items are steep their scores are steps, which no few polynomials reproduce.
+    """
+    missing: Any = 0.0
+    variance: Any = 0.0
+    of_scores: Any = 0.0
+    first = 0.0
+    polynomials = orthonormal_polynomials(weights, fine, n_polynomials)
+    next(polynomials)  # degree 0: the expectations
+    for weighted in polynomials:
+        of_scores = 0.0
+        for scores in averaged(weighted):
+            missing = missing + as_type(scores.T @ scores, "float64")
+            of_scores = of_scores + (scores**2).sum(0)
+        variance = variance + of_scores
+        size = float(of_scores.sum())
+        first = first or size
+        if size <= NEGLIGIBLE * first:
+            return missing
+    if apart is not None and (of_scores > UNRESOLVED * variance).any():
+        missing = sum(scores.T @ scores for scores in apart())
+    return missing
 
 
 def by_person(scores: Tensor) -> Tensor:

@@ -63,7 +63,7 @@ def _checksum(weight: torch.Tensor) -> bytes:
     n_whole = len(whole) // n_columns * n_columns
     table = whole[:n_whole].view(-1, n_columns)
     sums = (table.sum(0), table.sum(1), whole[n_whole:], rest)
-    return b"".join(one.cpu().numpy().tobytes() for one in sums)
+    return torch.cat([one.view(torch.uint8) for one in sums]).cpu().numpy().tobytes()
 
 
 @contextmanager

@@ -36,11 +36,12 @@ from torch import Tensor
 
 from psychlm.device import Device
 from psychlm.frames import FrameError
+from psychlm.irt.arrays import host
 from psychlm.irt.em import EM, Settings
 from psychlm.irt.likelihood import Design, Parameters, quadrature_grid
 from psychlm.irt.response_functions import Model, model_named
 from psychlm.irt.response_matrix import ResponseMatrix, encode_responses, pick_device
-from psychlm.irt.result import COLUMNS, IRTFit, IRTWarning
+from psychlm.irt.result import IRTFit, IRTWarning
 
 MEAN_VARIANCE = 1e6  # of a population's mean m
 LARGEST_UPDATE = 1.0  # logits (or per logit), of one update of a mean
@@ -333,29 +334,29 @@ def infer(
             stacklevel=2,
         )
 
-    # Posterior standard deviations; b = -d / a, so db = -(dd + b da) / a.
+    # Posterior variances of slope and intercept, on the scale on which ability is N(0, 1).
     parameters, mean, sd = estimates()
-    table = parameters.frame(encoded.items)
     covariance = items.covariance.cpu().numpy()
-    var_d = covariance[:, -1, -1]
+    blocks = np.full((n_items, 4, 4), np.nan)
+    blocks[:, 1, 1], blocks[:, 0, :2], blocks[:, :2, 0] = covariance[:, -1, -1], 0.0, 0.0
     if not named.common_slope:
         var_a, cov = covariance[:, 0, 0], covariance[:, 0, 1]
-        var_d = var_d + 2 * mean * cov + mean**2 * var_a
-        cov, var_a = sd * (cov + mean * var_a), sd**2 * var_a
-        table["se_a"], b = np.sqrt(var_a), table["b"]
-        table["se_b"] = np.sqrt(var_d + 2 * b * cov + b**2 * var_a) / table["a"].abs()
-    else:
-        if named.unit_slope:
-            table["a"], table["b"] = 1.0, -table["d"]
-        table["se_a"], table["se_b"] = np.nan, np.sqrt(var_d) / table["a"]
-    table["se_c"], table["se_d"], table["c_is_free"] = np.nan, np.sqrt(var_d), False
-    table["converged"] = converged
+        blocks[:, 1, 1] += 2 * mean * cov + mean**2 * var_a
+        blocks[:, 0, 0] = sd**2 * var_a
+        blocks[:, 0, 1] = blocks[:, 1, 0] = sd * (cov + mean * var_a)
+    values = np.vstack([host(parameters.table()), np.ones(n_items)])
+    if named.unit_slope:
+        values[0] = 1.0
+    table = named.form.table(values, blocks).set_index(encoded.items)
+    if named.common_slope:
+        table["se_a"] = np.nan
+    table["c_is_free"], table["converged"] = False, converged
 
     design = Design(named.common_slope, torch.zeros_like(parameters.slope, dtype=torch.bool), {})
     em = EM(encoded, design, quadrature_grid(device=encoded.device), Settings(0, 0))
     _, loglik = em.expect(parameters)
     return IRTFit(
-        items=table[COLUMNS],
+        items=table,
         model=kind,
         method="vi",
         loglik=loglik,

@@ -251,20 +251,21 @@ def criterion(moments: Moments, penalties: Tensor, theta: Tensor, method: Method
     """
     each = theta[:, :-1].exp()[:, :, None] * penalties  # w_j: B x J x (q + r)
     weights, precision = each.sum(dim=1), torch.exp(-theta[:, -1])
-    q, counts, penalised = moments.xy.shape[1], _counts(moments), penalties.sum(dim=0) > 0
+    q, counts = moments.xy.shape[1], _counts(moments)
+    penalised = torch.nonzero(penalties.sum(dim=0) > 0).squeeze(1)  # a mask would wait at each use
     inverse = Inverse.of(moments, weights)
     beta, group_beta = inverse.solve(moments.xy, moments.zy)
     explained, squares = _products(moments, beta, group_beta)
     misfit = precision * (moments.yy - explained) / 2  # D / 2v
 
     # The determinant, diagonal and squared elements of A^-1 (REML), or of its penalised block (ML).
-    dof, log_det_a = moments.n - int((~penalised).sum()), inverse.log_det
+    dof = moments.n - (penalties.shape[1] - len(penalised))
+    log_det_a = inverse.log_det
     if method == "REML":
         diagonal, b_squared = inverse.reduced()
         of_b = each
     else:
-        kept = torch.nonzero(penalised[:q]).squeeze(1)
-        block = Inverse.of(moments.columns(kept), weights[:, penalised])
+        block = Inverse.of(moments.columns(penalised[penalised < q]), weights[:, penalised])
         diagonal, b_squared = block.reduced()
         dof, log_det_a, of_b = moments.n, block.log_det, each[:, :, penalised]
     log_det_s = (counts * weights.log())[:, penalised].sum(dim=1)
@@ -353,9 +354,10 @@ def minimise(
             better[indefinite] = lowest.value < old.value[indefinite]
 
         # Accept better points; halve the other steps, or turn them to steepest descent.
-        moved, stuck = active[better], active[~better]
-        theta[moved] = trial[better]
-        best.put(moved, new[better])
+        accepted = torch.nonzero(better).squeeze(1)
+        moved, stuck = active[accepted], active[~better]
+        theta[moved] = trial[accepted]
+        best.put(moved, new[accepted])
         halvings[stuck] += 1
         step[stuck] /= 2
         turn = stuck[halvings[stuck] == 4]
@@ -367,7 +369,7 @@ def minimise(
         limit[moved] = negligible(best[moved], theta[moved])
         zero, slope = limit[moved, None], best.gradient[moved].abs()
         arrived = (slope <= 5 * zero).all(dim=1)
-        settled = (old.value - new.value).abs()[better] <= limit[moved]
+        settled = (old.value - new.value)[accepted].abs() <= limit[moved]
         converged[moved] = arrived & settled
         converged[stuck] = halvings[stuck] > MAX_HALVINGS
         curvature = best.hessian[moved].diagonal(dim1=1, dim2=2).abs()

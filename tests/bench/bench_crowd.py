@@ -8,6 +8,7 @@ its time is multiplied. Both include the drawing of the initial weights.
 ``test_products_limit`` times the matrix products that an LSTM cannot do without: for each word the
 gates of all models, and the gradients of their inputs and weights. It is the arithmetic limit of
 training LSTMs in a stack; embeddings, Adam and the gates' nonlinearities come on top.
+``test_gates_limit`` times these nonlinearities with their derivatives, compiled into one kernel.
 
 On a CPU times are processor seconds of one thread, on a GPU wall times. ``PSYCHLM_BENCH_SCALE``
 below 1 shrinks the texts, not the vocabulary.
@@ -16,6 +17,7 @@ below 1 shrinks the texts, not the vocabulary.
 from __future__ import annotations
 
 import os
+import shutil
 import time
 
 import numpy as np
@@ -140,14 +142,19 @@ def test_crowd_against_a_loop(benchmark, sentences, kind):
     }
 
 
-@pytest.mark.parametrize("kind", ["lstm"])
-def test_products_limit(benchmark, sentences, kind):
-    """The products of an epoch of all LSTMs, each word of a step once, as often as they train."""
+@pytest.fixture(scope="module")
+def n_words(sentences):
+    """Return the words that all LSTMs read in an epoch one after the other, one of each text."""
     lengths = sentences[0].segments[0][1].numpy()
     members = crowds.draw_members(N_MODELS, 0, train_fraction=1.0, label_noise=0.0)
     every = np.arange(N_MODELS)
     _, schedule, _ = schedule_epoch(members, every, crowds.EpochPlan(), 1, BATCH, N_TEXTS, lengths)
-    n_words = int(np.where(schedule >= 0, lengths[schedule], 0).max(axis=(0, 2)).sum())
+    return int(np.where(schedule >= 0, lengths[schedule], 0).max(axis=(0, 2)).sum())
+
+
+@pytest.mark.parametrize("kind", ["lstm"])
+def test_products_limit(benchmark, n_words, kind):
+    """The products of an epoch of all LSTMs, each word of a step once, as often as they train."""
     weight = torch.randn(N_MODELS, 4 * SIZE, 2 * SIZE + 1, device=DEVICE)
     inputs = torch.randn(N_MODELS, 2 * SIZE + 1, BATCH, device=DEVICE)
     transposed, gates = weight.mT.contiguous(), weight @ inputs
@@ -165,3 +172,37 @@ def test_products_limit(benchmark, sentences, kind):
     benchmark.pedantic(products, rounds=1)
     flops = n_words * N_MODELS * BATCH * 3 * 2 * (2 * SIZE + 1) * 4 * SIZE
     benchmark.extra_info |= {"words": n_words, "gflop_per_s": flops / benchmark.stats["min"] / 1e9}
+
+
+def gates(before, cell, d_state, d_cell):
+    """Return an LSTM's next cell and state, and the gradients of its gates and of the cell before.
+
+    Both directions at once, which no training can have, read every number once.
+    """
+    i, f, g, o = before.chunk(4, 1)
+    i, f, g, o = i.sigmoid(), f.sigmoid(), g.tanh(), o.sigmoid()
+    after = f * cell + i * g
+    tanh_after = after.tanh()
+    d_after = d_cell + d_state * o * (1 - tanh_after**2)
+    d_i, d_f = d_after * g * i * (1 - i), d_after * cell * f * (1 - f)
+    d_g, d_o = d_after * i * (1 - g**2), d_state * tanh_after * o * (1 - o)
+    return after, o * tanh_after, torch.cat([d_i, d_f, d_g, d_o], 1), d_after * f
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile needs a C++ compiler")
+@pytest.mark.parametrize("kind", ["lstm"])
+def test_gates_limit(benchmark, n_words, kind, n_steps=32):
+    before = torch.randn(n_steps, N_MODELS, 4 * SIZE, BATCH, device=DEVICE)
+    cell, d_state, d_cell = torch.randn(3, n_steps, N_MODELS, SIZE, BATCH, device=DEVICE)
+    fused = torch.compile(gates)
+    fused(before[0], cell[0], d_state[0], d_cell[0])
+
+    def all_gates():
+        for word in range(n_words):
+            step = word % n_steps  # a text's words lie apart in memory
+            fused(before[step], cell[step], d_state[step], d_cell[step])
+        if DEVICE == "cuda":
+            torch.cuda.synchronize()
+
+    benchmark.pedantic(all_gates, rounds=1)
+    benchmark.extra_info["words"] = n_words

@@ -2,18 +2,16 @@
 
 Installed peers (mirt, girth) fit the same responses, which are simulated with lognormal slopes and
 abilities from N(0, 1). All estimates are compared by the exact marginal log-likelihood, integrated
-per person on a grid far finer than any posterior; ``extra_info`` holds it with the peak memory of
-the process so far and the machine. Times are processor seconds of one thread, which other work on
-the machine does not change, or wall times on a GPU. Standard errors of 100,000 items are the
-difference of ``1000x100000-with-errors`` and ``-estimates``. ``PSYCHLM_BENCH_LARGE=1`` adds 550,000
-items.
+per person on a grid far finer than any posterior; ``extra_info`` holds it with the machine. Times
+are processor seconds of one thread, which other work on the machine does not change, or wall times
+on a GPU. Standard errors of 100,000 items are the difference of ``1000x100000-with-errors`` and
+``-estimates``. ``PSYCHLM_BENCH_LARGE=1`` adds 550,000 items.
 """
 
 from __future__ import annotations
 
 import os
 import platform
-import resource
 import subprocess
 import sys
 import time
@@ -70,7 +68,6 @@ def record(benchmark, matrix, slope, intercept, guessing=None, **more):
         "n_persons": matrix.shape[0],
         "n_items": matrix.shape[1],
         "exact_loglik": exact_loglik(matrix, slope, intercept, guessing),
-        "peak_memory_gb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20,
         "processor": platform.processor() or platform.machine(),
         "gpu": torch.cuda.get_device_name() if ON_GPU else None,
         **more,

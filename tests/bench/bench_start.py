@@ -13,10 +13,10 @@ import pytest
 
 SMALL_FIT = """
 import numpy as np
-from psychlm import irt, simulate
+from psychlm import irt
 rng = np.random.default_rng(0)
-responses = simulate.responses(rng.normal(size=1000), simulate.items(50, rng), rng)
-irt.fit(responses, "2PL", standard_errors=False)
+chance = 1 / (1 + np.exp(rng.normal(size=50) - rng.normal(size=(1000, 1))))
+irt.fit((rng.random((1000, 50)) < chance).astype(np.uint8), "2PL")
 """
 COMMANDS = {
     "python": ["-c", "pass"],

@@ -7,7 +7,6 @@ The linear model of 2,000 people is also fitted by lme4 where R has it.
 """
 
 import os
-import resource
 import time
 
 import numpy as np
@@ -72,7 +71,6 @@ def run(benchmark, n_models, device, folds=None):
         "readings": len(data.readings),
         "cpu_seconds": time.process_time() - before,
         "load": os.getloadavg()[0],
-        "peak_gb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20,
     }
     return benchmark.stats.stats.mean
 

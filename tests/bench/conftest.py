@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import os
 import platform
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+PROCESS = Path("/proc/self")
 FOLDER = Path(__file__).resolve().parents[2] / "reports" / "bench"
 
 
@@ -21,6 +23,20 @@ def own_environment() -> dict[str, str]:
     rpy2 puts them before Python's own in ``LD_LIBRARY_PATH``, where a child may not load them.
     """
     return {name: value for name, value in os.environ.items() if name != "LD_LIBRARY_PATH"}
+
+
+@pytest.fixture(autouse=True)
+def _peak_memory(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Record the most memory that this process holds during a benchmark, where Linux tells it."""
+    benchmark = request.getfixturevalue("benchmark")
+    if not (PROCESS / "clear_refs").exists():
+        yield
+        return
+    (PROCESS / "clear_refs").write_text("5")  # the peak begins anew
+    yield
+    lines = (PROCESS / "status").read_text().splitlines()
+    peak_kb = next(int(line.split()[1]) for line in lines if line.startswith("VmHWM"))
+    benchmark.extra_info["peak_mb"] = round(peak_kb / 1024)
 
 
 def machine(info: dict[str, Any]) -> dict[str, Any]:

@@ -6,6 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 import pytest
+from conftest import shared
 from scipy.special import log_expit, logsumexp
 
 from psychlm import corpora, irt, simulate
@@ -13,9 +14,9 @@ from psychlm.papers import lalor2020_comprehenotes as comprehenotes
 
 
 @pytest.fixture(scope="module")
-def released(shared_reference_dir):
+def released():
     """mirt's estimates as the authors released them: they are not part of the project."""
-    file = shared_reference_dir / "irt" / "comprehenotes" / "mirt_3pl_common_guessing.csv"
+    file = shared("reference/irt/comprehenotes/mirt_3pl_common_guessing.csv")
     return pd.read_csv(file, index_col="item")
 
 

@@ -13,6 +13,7 @@ from scipy import stats
 
 from psychlm import data
 from psychlm import reading_times as reading
+from psychlm.corpora import reading_times as corpora
 from psychlm.frames import FrameError
 from psychlm.reading_times import formula, lme4, mgcv, mixed
 
@@ -83,17 +84,28 @@ STORED = [
 ]
 
 
-@pytest.mark.needs_share
+@pytest.fixture(scope="module")
+def sap_first200():
+    """Return what lme4 was given: the first 200 people, with surprisal scaled over all 2,000."""
+    corpus, keys = corpora.sap(), ["text_id", "word_id"]
+    table = corpus.readings.merge(corpus.words[[*keys, "word"]], on=keys)
+    table = table.merge(corpus.surprisals, on=keys).rename(columns={"self_paced_ms": "rt"})
+    table = table[table["rt"].between(100, 3000) & table["GPT-2"].notna()]
+    bits = table["GPT-2"]
+    table["surprisal"] = ((bits - bits.mean()) / bits.std()).round(6)
+    table = table.assign(length=table["word"].str.len() - 4, log_rt=np.log(table["rt"]))
+    return table[table["subject"].isin(table["subject"].unique()[:200])]
+
+
 @pytest.mark.parametrize("method", ["REML", "ML"])
 @pytest.mark.parametrize("text", STORED)
-def test_stored_fits_of_lme4_are_reproduced(text, method, shared_reference_dir):
-    folder = shared_reference_dir / "lme4"
+def test_stored_fits_of_lme4_are_reproduced(text, method, reference_dir, sap_first200):
+    folder = reference_dir / "lme4"
     fits = pd.read_csv(folder / "fits.csv")
     rows = fits[(fits["formula"] == text) & (fits["REML"] == (method == "REML"))]
     rows = rows[rows["data"] != "sap_all"]
-    name = {"sleepstudy": "sleepstudy.csv", "sap_first200": "sap_first200.csv.gz"}
-    table = pd.read_csv(folder / f"data_{name[rows['data'].iloc[0]]}")
-    fit = reading.fit(table, text, method=method, backend="native")
+    data = {"sleepstudy": pd.read_csv(folder / "data_sleepstudy.csv"), "sap_first200": sap_first200}
+    fit = reading.fit(data[rows["data"].iloc[0]], text, method=method, backend="native")
     values = rows.set_index(["quantity", "group", "term"])["value"]
     loglik = rows.loc[rows["quantity"] == "logLik", "value"].iloc[0]
     assert fit.converged
