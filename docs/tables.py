@@ -287,7 +287,7 @@ def workers(folder: Path) -> str:
         by_count = {row["pieces_each"]: row for row in simulated if row["case"] == case}
         cells = [
             f"{row['efficiency']:.2f} [{row['low']:.2f}, {row['high']:.2f}]"
-            for row in map(by_count.get, counts)
+            for row in (by_count[count] for count in counts)
         ]
         lines.append(f"| {case} | {' | '.join(cells)} |")
     slept = [row["seconds"] / row["simulated_s"] for row in rows if "simulated_s" in row]

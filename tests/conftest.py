@@ -33,12 +33,14 @@ def absent(what: str, why: str = f"looked in {SHARE.name}/ beside the checkout")
 
 
 def named(item: pytest.Item) -> Generator[None, Any, Any]:
-    """Turn the lack of a dataset that a test needs into a skip with the dataset's name."""
+    """Turn the lack of R, or of a dataset, that a test needs into a skip with its name."""
     try:
         return (yield)
     except Exception as error:
-        expected = item.get_closest_marker("needs_share")
-        if not expected or type(error).__name__ != "DataMissingError":
+        lack = type(error).__name__
+        if lack == "RMissingError" and item.get_closest_marker("needs_r"):
+            absent("R with mgcv", str(error))
+        if lack != "DataMissingError" or not item.get_closest_marker("needs_share"):
             raise
         dataset = str(error).split(" ")[0].strip("'")
         absent(f"dataset {dataset}", str(error))
@@ -46,13 +48,13 @@ def named(item: pytest.Item) -> Generator[None, Any, Any]:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_setup(item: pytest.Item) -> Generator[None, Any, Any]:
-    """Skip a test whose fixtures lack a dataset."""
+    """Skip a test whose fixtures lack a dataset or R."""
     return (yield from named(item))
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, Any]:
-    """Skip a test that lacks a dataset."""
+    """Skip a test that lacks a dataset or R."""
     return (yield from named(item))
 
 

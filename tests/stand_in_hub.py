@@ -68,13 +68,19 @@ def write(home: Path) -> dict[str, str]:
 
 
 def pairs(ids: Sequence[str], seed: int) -> Iterator[str]:
-    """Yield sentence pairs as SNLI and MNLI have them; one word tells the label."""
+    """Yield sentence pairs as SNLI and MNLI have them, each with a premise of its own; one word
+    tells the label."""
     rng, labels = np.random.default_rng(seed), ["entailment", "neutral", "contradiction"]
     for name in ids:
         label = rng.integers(3)
         first, second = rng.choice(["man", "sea", "horse"]), ["boat", "cup", "sandwich"][label]
-        record = {"pairID": name, "sentence1": f"the old {first}", "gold_label": labels[label]}
-        record["sentence2"] = f"the {second} of {rng.choice(['Maria', 'Barry'])}"
+        record = {
+            "pairID": name,
+            "sentence1": f"the old {first} {name}",
+            "gold_label": labels[label],
+        }
+        more = " and ".join(["Maria"] * rng.integers(1, 5))  # texts differ in length
+        record["sentence2"] = f"the {second} of {more}"
         record["annotator_labels"] = [labels[label]] * 4 + [labels[rng.integers(3)]]
         yield json.dumps(record)
 
@@ -88,7 +94,7 @@ def archive(folder: Path, name: str, parts: dict[str, list[str]]) -> str:
     return str(file)
 
 
-def inference_archives(folder: Path, crowd: Sequence[str], n: int = 120) -> dict[str, str]:
+def inference_archives(folder: Path, crowd: Sequence[str], n: int = 400) -> dict[str, str]:
     """Write SNLI and MNLI; SNLI's training part holds the pairs that the crowd read."""
     numbered = partial(map, "{}.jpg#0r1n".format)
     snli = {

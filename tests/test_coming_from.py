@@ -15,7 +15,7 @@ from functools import cache
 import numpy as np
 import pandas as pd
 import pytest
-from conftest import ROOT, absent
+from conftest import ROOT
 
 PAGE = ROOT / "docs" / "coming_from.md"
 STORED = ROOT / "tests" / "reference" / "coming_from.json"
@@ -94,17 +94,12 @@ def of_r(name: str, code: str) -> np.ndarray:
         return np.array(robjects.r(NUMBERS_IN_R)(value), dtype=np.float64)
 
 
+@pytest.mark.needs_r
 @pytest.mark.parametrize(
     ("program", "what", "theirs", "ours"), ROWS, ids=[f"{row[0]}: {row[1]}" for row in ROWS]
 )
 def test_each_row_gives_the_numbers_of_the_program_it_names(program, what, theirs, ours):
     if program in LIVE:
-        from psychlm.reading_times import mgcv
-
-        try:
-            mgcv.version()
-        except mgcv.RMissingError:
-            absent("R with mgcv")
         expected = of_r(program, theirs)
     else:
         expected = np.array(json.loads(STORED.read_text())[program][theirs])

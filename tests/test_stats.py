@@ -5,7 +5,6 @@ import warnings
 import numpy as np
 import pandas as pd
 import pytest
-from conftest import absent
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats as scipy_stats
@@ -187,6 +186,7 @@ def test_a_larger_model_that_fits_worse_gets_a_warning_and_nothing_is_clamped():
         stats.likelihood_ratio(-97.0, -90.0, 0)
 
 
+@pytest.mark.needs_r
 @settings(deadline=None)
 @given(st.integers(3, 9), st.integers(0, 2**32 - 1))
 def test_rank_correlations_of_few_pairs_have_the_exact_p_of_r(n, seed) -> None:
@@ -194,13 +194,10 @@ def test_rank_correlations_of_few_pairs_have_the_exact_p_of_r(n, seed) -> None:
     from psychlm.reading_times import mgcv
 
     x, y = np.random.default_rng(seed).normal(size=(2, n))
-    try:
-        with mgcv.in_r() as robjects:
-            vectors = [robjects.FloatVector(values) for values in (x, y)]
-            test = robjects.r("function(x, y) cor.test(x, y, method = 'spearman')$p.value")
-            expected = test(*vectors)[0]
-    except mgcv.RMissingError:
-        absent("R")
+    with mgcv.in_r() as robjects:
+        vectors = [robjects.FloatVector(values) for values in (x, y)]
+        test = robjects.r("function(x, y) cor.test(x, y, method = 'spearman')$p.value")
+        expected = test(*vectors)[0]
     assert stats.correlation(x, y).p == pytest.approx(expected)
     assert stats.correlation([1, 2, 3], [1, 2, 3]).p == pytest.approx(1 / 3)
 

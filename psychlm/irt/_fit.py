@@ -17,7 +17,6 @@ import numpy as np
 import pandas as pd
 
 from psychlm.device import Device, record_use, torch_device
-from psychlm.frames import FrameError, format_names
 from psychlm.irt.arrays import host, namespace, on_device
 from psychlm.irt.em import EM, SCORING_STEPS, Settings, squarem
 from psychlm.irt.likelihood import (
@@ -41,6 +40,7 @@ from psychlm.irt.specification import (
     Names,
     Specification,
     check_answers,
+    earlier_items,
     has_upper,
     specify,
 )
@@ -125,8 +125,8 @@ def fit(
     free : sequence of items, "all", or mapping from parameter to these
         What differs between groups: ``["i3"]``, or ``{"intercept": "all"}``.
     start : DataFrame or IRTFit, optional
-        Items with a, d and c of an earlier fit, from which a refit takes a few steps; an IRTFit
-        where there are groups.
+        Items of an earlier fit, from which a refit takes a few steps; an IRTFit where there are
+        groups.
     difficulty_prior : DataFrame (items x covariates), Series by item or IRTFit, optional
         Of the Rasch model: b is normal around its regression on covariates, predicted difficulties
         or another fit's b, with a residual variance that is estimated (De Boeck 2008). Items then
@@ -176,6 +176,8 @@ def fit(
             "a whole number of at least 1 and logits above 0"
         )
     settings = Settings(tolerance, max_iterations, progress)
+    if isinstance(start, IRTFit) and start.groups is None:
+        start = start.items
     if method != "mml":
         raise ValueError(
             f"method {method!r} is not 'mml', marginal maximum likelihood; variational inference "
@@ -305,13 +307,7 @@ def starting_values(
     fixed = on_device(fixed_guessing.to_numpy(), responses.device)
     xp = namespace(fixed)
     if start is not None:
-        missing = responses.items.difference(start.index)
-        if len(missing):
-            raise FrameError(
-                f"start has no items {format_names(missing)}; give the items of an earlier fit, "
-                "or start=None"
-            )
-        values = start.loc[responses.items, list("adc")].to_numpy(float)
+        values = earlier_items(start, responses.items)[list("adc")].to_numpy(float)
         a, d, c = on_device(values.T.copy(), responses.device)
         slope = 0 * a + a.mean() if design.common_slope else a
         return [Parameters(slope, d, xp.where(xp.isnan(fixed), c, fixed))]

@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 import torch
 
+from psychlm.frames import FrameError
 from psychlm.irt.arrays import positive_inverse
 from psychlm.irt.categories import Answers, CategoryEM, Layout, climb
 from psychlm.irt.em import Settings
@@ -18,13 +19,13 @@ from psychlm.irt.likelihood import GRID_ERROR, LARGEST_SLOPE, SMALLEST_STEP
 from psychlm.irt.response_functions import ASYMPTOTE_LIMIT, KINDS
 from psychlm.irt.response_matrix import MISSING
 from psychlm.irt.result import IRTFit, Solution, problems
-from psychlm.irt.specification import Specification
+from psychlm.irt.specification import Specification, earlier_items
 
 STARTS = ((0.15, 0.95), (0.02, 0.99))  # free lower and upper asymptotes
 
 
 def solve_general(
-    spec: Specification, start: IRTFit | None, standard_errors: bool, settings: Settings
+    spec: Specification, start: Any, standard_errors: bool, settings: Settings
 ) -> Solution:
     """Climb from one or two starts, on finer grids while the log-likelihood moves."""
     label, kinds, names = spec.estimates
@@ -124,9 +125,7 @@ def answers_of(spec: Specification) -> Answers:
     )
 
 
-def starting_cells(
-    spec: Specification, asymptotes: tuple[float, float], start: IRTFit | None
-) -> np.ndarray:
+def starting_cells(spec: Specification, asymptotes: tuple[float, float], start: Any) -> np.ndarray:
     """Return where to begin: proportions of the categories, or an earlier fit to the items."""
     answered = np.where(spec.codes == MISSING, np.nan, spec.codes)
     levels = spec.answers.levels
@@ -139,14 +138,20 @@ def starting_cells(
     table = table[:, [j for j, _ in spec.columns]]
     moments = np.zeros((2, len(spec.groups)))
     if start is not None:
+        grouped = isinstance(start, IRTFit)
         for number, label in enumerate(spec.groups):
-            known = start if start.groups is None else start.in_group(label)
-            earlier = known.functions.values[:, known.items.index.get_indexer(spec.items)].numpy()
+            known = start.in_group(label).items if grouped else start
+            earlier = spec.model.form.rows_of(earlier_items(known, spec.items))
+            if len(earlier) != len(spec.fixed):
+                raise FrameError(
+                    f"items of start have {len(earlier)} parameters and these {len(spec.fixed)}: "
+                    "they have other categories; leave start out"
+                )
             usable = np.isnan(spec.fixed) & (np.abs(earlier) < ASYMPTOTE_LIMIT * 10)
             for place, (j, g) in enumerate(spec.columns):
                 if g == number:
                     table[:, place] = np.where(usable[:, j], earlier[:, j], table[:, place])
-        if start.groups is not None:
+        if grouped:
             earlier = start.groups.reindex(spec.groups)
             moments = np.stack([earlier["mean"], np.log(earlier["sd"])])
     return np.concatenate([table.ravel(), moments.ravel()])

@@ -9,12 +9,18 @@ are the source, since b is infinite for a flat item; where both b and d are give
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 import pandas as pd
 import torch
 from numpy.typing import ArrayLike
 
+from psychlm.irt.model_tables import ModelTables
 from psychlm.irt.response_functions import Logistic
+
+if TYPE_CHECKING:
+    from psychlm.irt.result import IRTFit
 
 
 def probability(theta: ArrayLike, items: pd.DataFrame) -> np.ndarray:
@@ -39,16 +45,17 @@ def probability(theta: ArrayLike, items: pd.DataFrame) -> np.ndarray:
     return Logistic.of_table(items).probability_at(np.asarray(theta, float))[:, 1].T
 
 
-def item_information(theta: ArrayLike, items: pd.DataFrame) -> np.ndarray:
-    """Return the Fisher information about ability, P'^2 / (P Q), in 1 / logit^2.
+def item_information(theta: ArrayLike, items: pd.DataFrame | IRTFit) -> np.ndarray:
+    """Return the Fisher information about ability, of two categories P'^2 / (P Q), in 1 / logit^2.
 
-    The shape is (n_theta, n_items); Birnbaum (1968), equation 20.2.3.
+    The shape is (n_theta, n_items); Birnbaum (1968), equation 20.2.3. Polytomous items are those of
+    a fit.
     """
     at = torch.tensor(np.atleast_1d(np.asarray(theta, float)))
-    return Logistic.of_table(items).information(at).numpy()
+    return ModelTables.of(items).functions.information(at).numpy()
 
 
-def test_information(theta: ArrayLike, items: pd.DataFrame) -> np.ndarray:
+def test_information(theta: ArrayLike, items: pd.DataFrame | IRTFit) -> np.ndarray:
     """Return the test's information, (n_theta,): ability's standard error is its -1/2 power."""
     return item_information(theta, items).sum(axis=1)
 

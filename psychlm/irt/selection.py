@@ -246,7 +246,7 @@ def _dependent_pairs(
     return table.assign(note=table.index.map(lambda item: named.get(item, "")))
 
 
-def assemble_form(items: pd.DataFrame, size: int, low: float, high: float) -> pd.Index:
+def assemble_form(items: pd.DataFrame | IRTFit, size: int, low: float, high: float) -> pd.Index:
     """Choose items for a test form by slope and mean information (Lalor 2020, section 7.2.4).
 
     The ranks of slope and of information, averaged over abilities from ``low`` to ``high``
@@ -263,14 +263,15 @@ def assemble_form(items: pd.DataFrame, size: int, low: float, high: float) -> pd
     >>> list(assemble_form(bank, 2, -1, 1))
     ['x', 'y']
     """
-    if not 0 < size <= len(items):
-        raise FrameError(f"a form of {size} items cannot be made of {len(items)}; ask for fewer")
+    bank = items if isinstance(items, pd.DataFrame) else items.items
+    if not 0 < size <= len(bank):
+        raise FrameError(f"a form of {size} items cannot be made of {len(bank)}; ask for fewer")
     abilities = np.linspace(low, high, 201)
-    information = pd.Series(item_information(abilities, items).mean(axis=0), index=items.index)
-    ranks = items["a"].rank(ascending=False) + information.rank(ascending=False)
+    information = pd.Series(item_information(abilities, items).mean(axis=0), index=bank.index)
+    ranks = bank["a"].rank(ascending=False) + information.rank(ascending=False)
     table = pd.DataFrame({"ranks": ranks, "information": -information})
     best = table.sort_values(["ranks", "information"]).index[:size]
-    return items.index[items.index.isin(best)]
+    return bank.index[bank.index.isin(best)]
 
 
 @dataclass(frozen=True)
@@ -283,7 +284,7 @@ class InformationRange:
     high: float  # ... to here, logits; NaN where it never is
 
 
-def information_range(items: pd.DataFrame, least: float = 4.0) -> InformationRange:
+def information_range(items: pd.DataFrame | IRTFit, least: float = 4.0) -> InformationRange:
     """Return a form's largest information, and the abilities at which it is at least ``least``.
 
     The default, 4 per square logit, is a standard error of ability of 0.5 logits, 1 / sqrt(4).

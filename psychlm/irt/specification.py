@@ -324,6 +324,17 @@ def check_groups(
     return names, labels.map({name: g for g, name in enumerate(names)}).to_numpy()
 
 
+def earlier_items(start: pd.DataFrame, items: pd.Index) -> pd.DataFrame:
+    """Return the items of an earlier fit from which an estimation begins, in their order."""
+    missing = items.difference(start.index)
+    if len(missing) or start.index.has_duplicates:
+        raise FrameError(
+            f"start has no items {format_names(missing)}, or items twice; give the items of an "
+            "earlier fit, or start=None"
+        )
+    return start.loc[items]
+
+
 def check_answers(spec: Specification) -> None:
     """Refuse data from which no parameters follow; warn of items that stand twice."""
     answers, items, groups = spec.answers, spec.items, spec.groups

@@ -132,7 +132,19 @@ def regression(
     -------
     DataFrame, indexed by term
         ``estimate`` and ``se`` (logits), ``p``, ``low`` and ``high``.
+
+    Raises
+    ------
+    FrameError
+        If all networks have one size, or all items one difficulty.
     """
+    for column in (by, "log_size"):
+        if rows[column].nunique() < 2:
+            raise frames.FrameError(
+                f"{column} has one value in all {len(rows)} answers, so that its slope is unknown; "
+                "give networks of two sizes or more (a size above that of the training data is "
+                "cut to it), and items of several difficulties"
+            )
     b, log_size = rows[by].to_numpy(), rows["log_size"].to_numpy()
     x = np.column_stack([np.ones(len(rows)), b, log_size, b * log_size])
     model = sm.GLM(rows["right"].to_numpy(), x, family=sm.families.Binomial())

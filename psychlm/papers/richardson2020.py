@@ -53,6 +53,7 @@ PARTIAL: tuple[Baseline, ...] = ("choice-only", "choice-to-choice")  # never see
 MARGIN = 0.05  # by how much an interval must clear chance before a probe is flagged
 LEARNING_RATE = 3e-3  # of the baselines
 MOST_ADDED = 3000  # questions of the original kind: "x2 matching, up to 3k" (section 4.2)
+TEXTS_AT_ONCE = 10_000  # whose words' vectors are in memory together
 SCHEME = 1  # raised whenever a stored cell of a sweep would change
 
 
@@ -200,6 +201,11 @@ def baseline_table(results: Iterable[BaselineResult]) -> pd.DataFrame:
     return pd.DataFrame([{name: getattr(one, name) for name in columns} for one in results])
 
 
+def blocks(n: int) -> list[slice]:
+    """Return slices of ``TEXTS_AT_ONCE`` that cover n rows."""
+    return [slice(first, first + TEXTS_AT_ONCE) for first in range(0, n, TEXTS_AT_ONCE)]
+
+
 def vector_similarity(items: pd.DataFrame, lexicon: Lexicon | None) -> pd.DataFrame:
     """Return the cosine of the mean word vectors of question and choice, items x choices.
 
@@ -210,14 +216,20 @@ def vector_similarity(items: pd.DataFrame, lexicon: Lexicon | None) -> pd.DataFr
     counts = items["choices"].map(len).to_numpy()
     texts = [*items["prompt"], *(choice for choices in items["choices"] for choice in choices)]
     number, distinct = pd.factorize(np.array(texts, dtype=object))
-    # A unit vector per distinct text: the mean of its words' vectors.
+    # A unit vector per distinct text: the mean of its words' vectors. Words of all texts, or the
+    # vectors of all pairs, would take gigabytes.
     zero = np.zeros((1, lexicon.vectors.shape[1]), dtype=np.float32)
-    encoded = lexicon.encode(list(distinct))
-    means = np.stack([(words if len(words) else zero).mean(axis=0) for words in encoded])
+    means = np.empty((len(distinct), zero.size), dtype=np.float32)
+    for block in blocks(len(distinct)):
+        encoded = lexicon.encode(list(distinct[block]))
+        means[block] = [(words if len(words) else zero).mean(axis=0) for words in encoded]
     means /= np.maximum(np.linalg.norm(means, axis=1, keepdims=True), np.finfo(np.float32).tiny)
-    q, c = means[np.repeat(number[: len(items)], counts)], means[number[len(items) :]]
+    q, c = np.repeat(number[: len(items)], counts), number[len(items) :]
+    values = np.empty(len(q), dtype=np.float32)
+    for block in blocks(len(q)):
+        values[block] = (means[q[block]] * means[c[block]]).sum(axis=1)
     cosines = np.full((len(items), counts.max()), np.nan)
-    cosines[np.arange(counts.max()) < counts[:, None]] = (q * c).sum(axis=1)
+    cosines[np.arange(counts.max()) < counts[:, None]] = values
     index = pd.Index(items["item_id"], name="item")
     return pd.DataFrame(cosines, index=index).rename_axis(columns="choice")
 

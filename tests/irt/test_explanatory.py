@@ -124,6 +124,8 @@ def test_without_residual_variance_it_is_the_lltm(rng):
 def test_with_many_persons_the_prior_yields_to_the_rasch_model(rng):
     responses, x, _ = explained_responses(rng, n_items=10, n_persons=4000)
     fit, rasch = irt.fit(responses, "Rasch", difficulty_prior=x), irt.fit(responses, "Rasch")
+    assert fit.sd_is_free  # and counts in the degrees of freedom, as in the Rasch model
+    assert irt.m2(fit, responses).df == irt.m2(rasch, responses).df
     np.testing.assert_allclose(fit.items["b"], rasch.items["b"], atol=0.01)
     np.testing.assert_allclose(fit.items["se_b"], rasch.items["se_b"], rtol=0.02)
     assert fit.ability_sd == pytest.approx(rasch.ability_sd, abs=0.01)

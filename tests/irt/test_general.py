@@ -56,6 +56,29 @@ def test_polytomous_fits_scores_information_and_reliability_equal_mirt(model, sc
     assert fit.reliability(data).to_numpy() == pytest.approx(theirs.to_numpy()[::-1], abs=1e-3)
 
 
+def test_a_refit_begins_at_the_table_of_an_earlier_polytomous_fit(science):
+    """The same maximum in fewer steps; a start without an item, or with other steps, is refused."""
+    data, first = science[0], science[1]["graded"]
+    again = irt.fit(data, "graded", start=first.items, standard_errors=False)
+    assert again.n_iterations < first.n_iterations
+    assert again.loglik == pytest.approx(first.loglik, abs=1e-5)
+    with pytest.raises(FrameError, match="start has no items"):
+        irt.fit(data, "graded", start=first.items.iloc[1:])
+    with pytest.raises(FrameError, match="other categories"):
+        irt.fit(data, "graded", start=first.items.drop(columns=["b3", "d3"]))
+
+
+def test_forms_of_polytomous_items_are_judged_by_the_information_of_mirt(science, mirt):
+    fit, curve = science[1]["graded"], mirt("test_information_Science").set_index("theta")["graded"]
+    least, step = curve.max() / 2, curve.index[1] - curve.index[0]
+    found = irt.information_range(fit, least=least)
+    assert curve.max() - 0.001 < found.peak < curve.max() + 0.1  # their abilities are fewer
+    enough = curve.index[curve >= least]
+    assert (found.low, found.high) == pytest.approx((enough[0], enough[-1]), abs=step)
+    steepest = fit.items["a"].idxmax()  # and the most informative
+    assert list(irt.assemble_form(fit, 1, -3, 3)) == [steepest]
+
+
 @pytest.mark.parametrize("model", ["graded", "gpcm"])
 def test_ratings_of_lalor_2018_and_missing_answers_equal_mirt(model, mirt):
     fits = mirt("polytomous_fits", index_col="model")

@@ -1,5 +1,6 @@
 """Partial-input baselines and inoculation. References: planted artefacts, scores by hand."""
 
+import tracemalloc
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -242,6 +243,20 @@ def test_clean_random_sets_are_hardly_ever_flagged():
     assert sum(verdict.flags for verdict in verdicts) == 0
     mean = np.mean([verdict.accuracy for verdict in verdicts])
     assert mean == pytest.approx(0.2, abs=4 * 0.4 / np.sqrt(4000))
+
+
+def test_word_vectors_of_all_texts_are_never_in_memory_together(rng, monkeypatch):
+    vectors = rng.normal(size=(len(WORDS) + 2, 500)).astype(np.float32)
+    lexicon = Lexicon({word: i for i, word in enumerate(WORDS, start=2)}, vectors)
+    asked, scores, peaks = questions(rng, 300), [], []
+    for at_once in (10_000, 7):
+        monkeypatch.setattr(richardson2020, "TEXTS_AT_ONCE", at_once)
+        tracemalloc.start()
+        scores.append(richardson2020.vector_similarity(asked, lexicon))
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+    pd.testing.assert_frame_equal(*scores, check_exact=True)
+    assert peaks[1] < peaks[0] / 2
 
 
 def test_a_word_shared_with_the_question_is_found_by_vector_similarity_and_flags_no_artefact(rng):

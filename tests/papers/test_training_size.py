@@ -5,6 +5,7 @@ import pandas as pd
 import pytest
 import statsmodels.formula.api as smf
 
+from psychlm.frames import FrameError
 from psychlm.papers import lalor2020_training_size as training_size
 
 
@@ -15,6 +16,14 @@ def test_the_regression_is_that_of_statsmodels_formula(rng):
     order = ["Intercept", "difficulty", "log_size", "difficulty:log_size"]
     assert ours["estimate"].to_numpy() == pytest.approx(logit.params[order].to_numpy(), abs=1e-6)
     assert ours["se"].to_numpy() == pytest.approx(logit.bse[order].to_numpy(), rel=1e-4)
+
+
+@pytest.mark.parametrize("column", ["log_size", "difficulty"])
+def test_networks_of_one_size_and_items_of_one_difficulty_are_refused(rng, column):
+    """The matrix of the model is singular: statsmodels gives an error that names no column."""
+    rows = training_size.simulate(rng, n_items=20, n_each=2).assign(**{column: 0.0})
+    with pytest.raises(FrameError, match=f"{column} has one value in all 120 answers"):
+        training_size.regression(rows)
 
 
 def test_clustered_errors_are_larger_where_networks_differ_and_estimates_stay(rng):

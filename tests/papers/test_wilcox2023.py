@@ -36,6 +36,7 @@ def one_model(words: pd.DataFrame, lang: str, model: str) -> pd.DataFrame:
     return chosen.reset_index(drop=True)
 
 
+@pytest.mark.needs_r
 @pytest.mark.needs_share
 @pytest.mark.parametrize("lang, model", [("ko", "monot_30m"), ("ru", "mgpt_sc")])
 def test_heldout_logliks_equal_those_of_rs_lm(words, lang, model):
@@ -60,6 +61,7 @@ def test_heldout_logliks_equal_those_of_rs_lm(words, lang, model):
                     np.testing.assert_allclose(logliks, expected, atol=1e-6)
 
 
+@pytest.mark.needs_r
 @pytest.mark.needs_share
 @pytest.mark.parametrize("lang, n, links", [("ko", 300, ["smooth"]), *WHOLE])
 def test_heldout_logliks_of_smooth_effects_equal_mgcvs(words, lang, n, links):
@@ -73,6 +75,7 @@ def test_heldout_logliks_of_smooth_effects_equal_mgcvs(words, lang, n, links):
         assert native == pytest.approx(by_mgcv, abs=5e-5)  # gains, their differences, to 1e-4
 
 
+@pytest.mark.needs_r
 @pytest.mark.parametrize("n", [10, 11, 573, 1071, 2078])
 def test_folds_are_those_of_rs_cut(n):
     expected = mgcv.r_function("function(n) cut(seq_len(n), breaks = 10, labels = FALSE)")
