@@ -10,14 +10,13 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
+from conftest import shared
 
 TESTS = Path(__file__).parents[1]
 
 
-@pytest.mark.needs_share
-def test_costs_on_a_stand_in(benchmark, share, own_environment, tmp_path):
-    command = [sys.executable, str(TESTS / "stand_in_paths.py"), str(share / "tools")]
+def test_costs_on_a_stand_in(benchmark, own_environment, tmp_path):
+    command = [sys.executable, str(TESTS / "stand_in_paths.py"), str(shared("tools"))]
     here = {"PYTHONPATH": str(TESTS.parent), "PSYCHLM_CACHE": str(tmp_path), "OMP_NUM_THREADS": "1"}
     options = {"capture_output": True, "check": True, "env": own_environment | here}
     done = benchmark.pedantic(subprocess.run, (command,), options, rounds=1)
