@@ -31,7 +31,7 @@ FEW = {
 }
 # sizes of the tests for what only larger profiles do; @SNLI and @MNLI stand for their archives
 LARGE = {
-    "14_eleven_languages": {"recomputed": []},
+    "14_eleven_languages": {"recomputed": ["he"]},
     "31_difficulty_and_training_size": {"sizes": FEW, "snli_zip": "@SNLI"},
     "32_soft_labels": {"whole": ["@SNLI#snli_1.0_train.jsonl", "@MNLI#multinli_1.0_train.jsonl"]},
     "33_artificial_crowds": {"snli": ["@SNLI#snli_1.0_train.jsonl", "@SNLI#snli_1.0_dev.jsonl"]}
