@@ -20,7 +20,7 @@ from functools import cache
 
 # isort: off
 sys.path.insert(0, sys.argv[1])
-import device_stand_in as stand_in  # before torch is used
+from stand_in_device import stand_in  # before torch is used
 
 import numpy as np
 import pandas as pd
@@ -34,16 +34,6 @@ from psychlm.irt import _fit
 from psychlm.papers.variational import infer
 from psychlm.papers import word_models
 
-
-def lstm_cell(of_input, of_state, cell, *biases):
-    """The fused cell that torch takes on every GPU, in plain operations (gates i, f, g, o)."""
-    i, f, g, o = sum((bias for bias in biases if bias is not None), of_input + of_state).chunk(4, 1)
-    cell = f.sigmoid() * cell + i.sigmoid() * g.tanh()
-    return o.sigmoid() * cell.tanh(), cell, cell.new_empty(0)
-
-
-fused = torch.library.Library("aten", "IMPL")
-fused.impl("_thnn_fused_lstm_cell", lstm_cell, "AutogradPrivateUse1")
 
 costs = {"launches": 0, "bytes": 0, "waits": 0}
 # operations whose result, or its shape, the host reads

@@ -1,4 +1,4 @@
-"""Crowds, sweeps and surprisals on a Dask cluster of two processes, one of which is killed.
+"""Work in pieces on a Dask cluster of two processes, one of which is killed.
 
 Reference: the same call without ``client``.
 """
@@ -16,7 +16,7 @@ import pytest
 
 from psychlm import cluster, crowds, lm
 from psychlm import reading_times as reading
-from psychlm.lm import ModelError, _surprisal
+from psychlm.lm import ModelError, _surprisal, choices
 from psychlm.reading_times import sweep
 
 TEXTS = ["The old man the boat.", "The horse raced past the barn fell.", "A plan.", "He did."]
@@ -117,6 +117,35 @@ def test_surprisals_are_the_same_though_a_worker_is_killed(client, tmp_path, mon
     assert marker.exists()
     pd.testing.assert_frame_equal(there, here)
     assert there.attrs == here.attrs
+
+
+@pytest.fixture
+def items() -> pd.DataFrame:
+    items = pd.DataFrame({"item_id": [f"q{i}" for i in range(5)], "prompt": [*TEXTS, "So"]})
+    items["choices"] = [[" We sat.", f" It is {i}."] + [" Yes."] * (i % 2) for i in range(5)]
+    return items.assign(answer=0)
+
+
+@pytest.mark.exhaustive
+def test_answers_are_the_same_though_a_worker_is_killed(client, items, tmp_path, monkeypatch):
+    here = lm.evaluate(items, {"one": "default"}, cache=False)
+    marker = tmp_path / "killed"
+    monkeypatch.setattr(choices, "_score_piece", dies_once(choices._score_piece, str(marker)))
+    there = lm.evaluate(items, {"one": "default"}, cache=False, items_at_once=2, client=client)
+    assert marker.exists()
+    for name, table in vars(here).items():
+        pd.testing.assert_frame_equal(getattr(there, name), table)
+
+
+def test_answers_in_pieces_are_those_of_all_items_together(items):
+    model, options = lm.load(), {"cache": False}
+    whole, pieces = (lm.evaluate(items, model, items_at_once=n, **options) for n in (None, 2))
+    for name, table in vars(whole).items():
+        pd.testing.assert_frame_equal(getattr(pieces, name), table)
+    with pytest.raises(ModelError, match="open models by name or folder"):
+        lm.evaluate(items, model, client="tcp://127.0.0.1:9")
+    with pytest.raises(ValueError, match="items_at_once is 0"):
+        lm.evaluate(items, model, items_at_once=0)
 
 
 def test_surprisals_are_those_of_each_model_alone():

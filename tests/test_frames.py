@@ -152,9 +152,7 @@ def test_readings_without_a_subject_are_refused_and_numbers_become_text() -> Non
         ("person,i0,i1\na,1,0\n  ,0,1\n", "persons without a name"),
     ],
 )
-def test_duplicate_columns_and_blank_persons_of_a_file_are_errors(
-    tmp_path: Path, text: str, says: str
-) -> None:
+def test_duplicate_columns_and_blank_persons_of_a_file_are_errors(tmp_path, text, says):
     file = tmp_path / "answers.csv"
     file.write_text(text)
     with pytest.raises(FrameError, match=f"answers.csv: .*{says}"):
@@ -163,6 +161,8 @@ def test_duplicate_columns_and_blank_persons_of_a_file_are_errors(
 
 def test_covariates_are_left_out_by_name(tmp_path: Path) -> None:
     file = tmp_path / "answers.csv"
+    file.write_text(",sex,i0\na,1,1\nb,0,0\n")  # as pandas writes an index without a name
+    assert list(frames.read_responses(file, drop=["sex"]).index) == ["a", "b"]
     file.write_text("person,sex,i0,i1\na,1,1,0\nb,0,0,1\n")
     assert list(frames.read_responses(file, drop=["sex"])) == ["i0", "i1"]
     assert list(frames.read_responses(file, items=["i1"])) == ["i1"]

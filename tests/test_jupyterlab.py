@@ -86,9 +86,7 @@ def wait_for(chromium: Chromium, expression: str, seconds: float = 240) -> None:
 
 
 @pytest.mark.slow
-def test_a_notebook_runs_from_top_to_bottom_in_jupyterlab(
-    jupyterlab: str, chromium: Chromium, tmp_path: Path
-) -> None:
+def test_a_notebook_runs_from_top_to_bottom_in_jupyterlab(jupyterlab, chromium, tmp_path):
     chromium.open(f"{jupyterlab}/lab/tree/{NOTEBOOK}.ipynb?reset")
     chromium.call(
         "Emulation.setFocusEmulationEnabled", enabled=True

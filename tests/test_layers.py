@@ -143,6 +143,7 @@ def test_heavy_libraries_are_imported_in_one_place() -> None:
     [
         ("import psychlm", "torch transformers pandas numpy"),
         ("import psychlm.data", "torch transformers pandas numpy"),
+        ("import psychlm.lm, psychlm.cli", "torch transformers"),
         ("from psychlm.cli import main; main(['--help'], standalone_mode=False)", "pandas numpy"),
         ("from psychlm.cli import main; main(['doctor'], standalone_mode=False)", "nltk.tag rpy2"),
     ],

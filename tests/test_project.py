@@ -126,11 +126,6 @@ def test_every_option_of_the_command_in_the_documentation_exists() -> None:
             assert option in shown, f"psychlm {command} has no {option}"
 
 
-def test_the_readmes_pictures_are_there() -> None:
-    for picture in re.findall(r"!\[[^]]*\]\(([^)]+)\)", (ROOT / "README.md").read_text()):
-        assert (ROOT / picture).is_file(), picture
-
-
 def test_the_readme_names_every_notebook() -> None:
     table = (ROOT / "README.md").read_text()
     for notebook in (ROOT / "notebooks").glob("[0-9][0-9]_*.ipynb"):
@@ -171,7 +166,7 @@ esac
 @pytest.mark.parametrize("installer", ["uv", "pip"])
 def test_a_part_that_does_not_build_is_named_with_the_missing_file_and_left_out(
     installer, tmp_path
-) -> None:
+):
     programs = {"uv": "exit 1", "pip": BUILDS} if installer == "pip" else {"uv": BUILDS}
     done, calls = install(tmp_path, "test,models,encoder,r", Rscript="", **programs)
     assert done.returncode == 0, done.stderr

@@ -90,10 +90,10 @@ def __getattr__(name: str) -> Any:
         return import_module(f"psychlm.irt.{name}")
     for module, names in MOVED.items():
         if name in names:
-            place = f"psychlm.papers.{module}"
-            message = f"irt.{name} is {place}.{name}; import it from there"
+            module_name = f"psychlm.papers.{module}"
+            message = f"irt.{name} is {module_name}.{name}; import it from there"
             warnings.warn(message, DeprecationWarning, stacklevel=2)
-            return getattr(import_module(place), name)
+            return getattr(import_module(module_name), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

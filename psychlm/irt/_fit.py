@@ -30,9 +30,9 @@ from psychlm.irt.likelihood import (
     bounded,
     quadrature_grid,
 )
-from psychlm.irt.newton import better_starts, newton, start_from_scores
+from psychlm.irt.newton import START_COMMON_GUESSING, better_starts, newton, start_from_scores
 from psychlm.irt.priors import Normal, Prior
-from psychlm.irt.response_functions import model_named
+from psychlm.irt.response_functions import NO_ASYMPTOTE, model_named
 from psychlm.irt.response_matrix import NUMPY_CELLS, ResponseMatrix, pick_device
 from psychlm.irt.result import IRTFit, Solution, problems, result_of
 from psychlm.irt.specification import (
@@ -41,7 +41,6 @@ from psychlm.irt.specification import (
     Specification,
     check_answers,
     earlier_items,
-    has_upper,
     specify,
 )
 from psychlm.irt.standard_errors import EXACT_PARAMETERS
@@ -52,9 +51,8 @@ if TYPE_CHECKING:
 
 ROUGH = 0.01  # logits: tolerance of the EM steps before Newton's method
 START_GUESSING = 0.02
-START_COMMON_GUESSING = 0.15
 FIRST_STEPS = 20  # EM steps before Newton's method
-GUESSED_STEPS = 10  # the same with guessing, where EM soon stops gaining
+GUESSED_STEPS = 6  # the same with guessing, where EM soon stops gaining
 COMPARED_STEPS = 6  # from every start, before the climb goes on from the best
 ROUGH_GAIN = 0.5  # nats: error of the grid of the first steps, and what they leave to gain
 ROUGH_SLOPE = 30.0  # bound on slopes meanwhile, so that a grid with steps of 0.1 resolves them
@@ -225,7 +223,7 @@ def takes_products(spec: Specification) -> bool:
     return (
         spec.model.products
         and spec.groups == [None]
-        and not has_upper(spec)
+        and (len(spec.fixed) < 4 or bool((spec.fixed[3] >= NO_ASYMPTOTE).all()))
         and (slopes, spec.tied(1)) in (("own", "own"), ("all", "own"))
         and (guessing == "own" or (common and 3 * len(spec.items) <= EXACT_PARAMETERS))
         and (not common or (bool(np.isnan(spec.fixed[2]).all()) and "guessing" not in spec.priors))
@@ -256,15 +254,15 @@ def solve_by_products(
     common_slope, common_guessing = spec.tied(0) == "all", spec.tied(2) == "all"
     design = Design(common_slope, free, spec.priors, common_guessing)
     starts = starting_values(encoded, design, fixed, start, settings)
-    found = estimate(encoded, design, starts, settings)
-    item_converged = host(found.item_converged)
+    estimated = estimate(encoded, design, starts, settings)
+    item_converged = host(estimated.item_converged)
     blocks, covariance = np.full((len(items), 4, 4), np.nan), None
     if standard_errors:
-        at_maximum = encoded, design, found.parameters, found.grid
+        at_maximum = encoded, design, estimated.parameters, estimated.grid
         blocks[:, :3, :3], covariance = errors_of(*at_maximum)
-    runaway = host(abs(found.parameters.slope) >= LARGEST_SLOPE)
+    runaway = host(abs(estimated.parameters.slope) >= LARGEST_SLOPE)
     unknown = np.isnan(blocks[:, 1, 1]) & ~runaway & standard_errors
-    values = host(found.parameters.table())
+    values = host(estimated.parameters.table())
     return Solution(
         values=np.vstack([values, np.ones(len(items))]),
         blocks=blocks,
@@ -274,20 +272,20 @@ def solve_by_products(
         n_parameters=(1 if common_slope else len(items))
         + len(items)
         + (1 if common_guessing else int(fixed.isna().sum())),
-        loglik=found.loglik,
-        log_prior=design.log_prior(found.parameters),
-        n_iterations=found.n_iterations,
-        loglik_error=found.loglik_error,
-        quadrature=str(found.grid),
+        loglik=estimated.loglik,
+        log_prior=design.log_prior(estimated.parameters),
+        n_iterations=estimated.n_iterations,
+        loglik_error=estimated.loglik_error,
+        quadrature=str(estimated.grid),
         converged=item_converged & ~runaway,
         messages=problems(
             items,
             runaway=runaway,
             unsettled=~item_converged & ~runaway,
             unknown=unknown,
-            n_iterations=found.n_iterations,
-            loglik_error=found.loglik_error,
-            grid=found.grid,
+            n_iterations=estimated.n_iterations,
+            loglik_error=estimated.loglik_error,
+            grid=estimated.grid,
         ),
     )
 

@@ -113,7 +113,7 @@ def solve_general(
 def answers_of(spec: Specification) -> Answers:
     """Return the distinct rows of answers; items of one group are not asked of the others."""
     item, group = np.array(spec.columns).T
-    shown = ~spec.own[item] | (spec.member[:, None] == group)
+    shown = ~spec.differs[item] | (spec.member[:, None] == group)
     spread = np.where(shown, spec.codes[:, item], MISSING).astype(np.uint8)
     keyed = np.column_stack([spread, spec.member.astype(np.uint8)])
     distinct, count = np.unique(keyed, axis=0, return_counts=True)
@@ -140,17 +140,17 @@ def starting_cells(spec: Specification, asymptotes: tuple[float, float], start: 
     if start is not None:
         grouped = isinstance(start, IRTFit)
         for number, label in enumerate(spec.groups):
-            known = start.in_group(label).items if grouped else start
-            earlier = spec.model.form.rows_of(earlier_items(known, spec.items))
+            earlier_table = start.in_group(label).items if grouped else start
+            earlier = spec.model.form.rows_of(earlier_items(earlier_table, spec.items))
             if len(earlier) != len(spec.fixed):
                 raise FrameError(
                     f"items of start have {len(earlier)} parameters and these {len(spec.fixed)}: "
                     "they have other categories; leave start out"
                 )
             usable = np.isnan(spec.fixed) & (np.abs(earlier) < ASYMPTOTE_LIMIT * 10)
-            for place, (j, g) in enumerate(spec.columns):
+            for column, (j, g) in enumerate(spec.columns):
                 if g == number:
-                    table[:, place] = np.where(usable[:, j], earlier[:, j], table[:, place])
+                    table[:, column] = np.where(usable[:, j], earlier[:, j], table[:, column])
         if grouped:
             earlier = start.groups.reindex(spec.groups)
             moments = np.stack([earlier["mean"], np.log(earlier["sd"])])

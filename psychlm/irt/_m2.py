@@ -182,16 +182,20 @@ def quadratic_form(margins: Margins, x: np.ndarray) -> tuple[float, int]:
     """Return M2 and its degrees of freedom: the residual sum of squares of the whitened margins."""
     i, j = np.triu_indices(x.shape[1], 1)
     # Observed margins: who was asked, and the sums of the answers to items and pairs.
-    asked = np.isfinite(x).astype(float)
-    asked = np.hstack([asked, asked[:, i] * asked[:, j]])
+    answered = np.isfinite(x).astype(float)
+    answered = np.hstack([answered, answered[:, i] * answered[:, j]])
     answers = np.nan_to_num(x)
     answers = np.hstack([answers, answers[:, i] * answers[:, j]])
-    n = asked.sum(axis=0)
-    known = n > 0
-    residual = answers.sum(axis=0)[known] / n[known] - (margins.at_nodes @ margins.weights)[known]
-    overlap = (asked.T @ asked)[np.ix_(known, known)] / np.outer(n[known], n[known])
-    covariance = margins.covariance()[np.ix_(known, known)] * overlap
-    derivatives = margins.derivatives[known]
+    n = answered.sum(axis=0)
+    observed = n > 0
+    residual = (
+        answers.sum(axis=0)[observed] / n[observed] - (margins.at_nodes @ margins.weights)[observed]
+    )
+    overlap = (answered.T @ answered)[np.ix_(observed, observed)] / np.outer(
+        n[observed], n[observed]
+    )
+    covariance = margins.covariance()[np.ix_(observed, observed)] * overlap
+    derivatives = margins.derivatives[observed]
     # Whiten by the Cholesky factor; a projection removes what the estimates explain.
     root = scipy.linalg.cholesky(covariance, lower=True)
     white = scipy.linalg.solve_triangular(
@@ -201,7 +205,7 @@ def quadratic_form(margins: Margins, x: np.ndarray) -> tuple[float, int]:
     directions, size, _ = np.linalg.svd(scaled, full_matrices=False)
     directions = directions[:, size > REDUNDANT * size.max(initial=0)]
     left = white[:, 0] - directions @ (directions.T @ white[:, 0])
-    return float(left @ left), int(known.sum() - directions.shape[1])
+    return float(left @ left), int(observed.sum() - directions.shape[1])
 
 
 def jacobian(tables: ModelTables, at_nodes: np.ndarray) -> np.ndarray:

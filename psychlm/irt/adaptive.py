@@ -223,7 +223,7 @@ def adaptive_test(
     n_in_area = np.zeros((n_persons, len(bank.share)))
     log_ratio, decision = np.zeros(n_persons), np.full(n_persons, "undecided", dtype=object)
     log_ratios = None if cut is None else cut.log_ratios(tables.functions)
-    asked = np.full((n_persons, n_steps), -1)
+    item_at_step = np.full((n_persons, n_steps), -1)
     theta, se, score, response, worth = np.full((5, n_persons, n_steps), np.nan)
     for step in range(n_steps):
         # Items without a response are used up until one has a response.
@@ -236,15 +236,15 @@ def adaptive_test(
             available[row, item] = False
             answered = takers.answers(row, item)
             given = ~np.isnan(answered)
-            asked[row[given], step] = item[given]
+            item_at_step[row[given], step] = item[given]
             response[row, step] = answered
             worth[row, step] = value[np.arange(len(row)), item]
             pending[row[given]] = False
             pending &= available.any(axis=1)
 
         # The posterior of those who answered.
-        row = np.flatnonzero(asked[:, step] >= 0)
-        item, category = asked[row, step], response[row, step].astype(int)
+        row = np.flatnonzero(item_at_step[:, step] >= 0)
+        item, category = item_at_step[row, step], response[row, step].astype(int)
         n_in_area[row, bank.areas[item]] += 1
         log_posterior[row] += bank.log_p[item, category]
         log_posterior[row] -= log_posterior[row].max(axis=1, keepdims=True)
@@ -256,7 +256,7 @@ def adaptive_test(
         theta[row, step], se[row, step] = estimate[row], spread
         score[row, step] = (weight * bank.expected_score).sum(axis=1)
         # Whose test ends here?
-        running &= asked[:, step] >= 0
+        running &= item_at_step[:, step] >= 0
         if stop_se is not None:
             running[row] &= spread > stop_se
         if cut is not None and log_ratios is not None:
@@ -267,10 +267,10 @@ def adaptive_test(
 
     steps = pd.RangeIndex(1, n_steps + 1, name="n_items")
     table = partial(pd.DataFrame, index=persons, columns=steps)
-    names = np.array([*tables.items, None], dtype=object)  # place -1: nothing asked
-    was_asked = asked >= 0
+    names = np.array([*tables.items, None], dtype=object)  # position -1: nothing asked
+    was_asked = item_at_step >= 0
     return AdaptiveTest(
-        asked=table(names[asked]),
+        asked=table(names[item_at_step]),
         theta=table(theta),
         se=table(se),
         score=table(score),
@@ -413,10 +413,10 @@ def _drawn(
         share = shares.reindex(bank).to_numpy(np.float64)
         if np.isnan(share).any():
             raise FrameError(f"no share open for items {format_names(bank[np.isnan(share)])}")
-    for place, person in enumerate(persons):
+    for row, person in enumerate(persons):
         stream = np.random.default_rng([seed, crc32(str(person).encode())])
-        priority[place] = stream.random(len(bank))
-        is_open[place] = stream.random(len(bank)) < share
+        priority[row] = stream.random(len(bank))
+        is_open[row] = stream.random(len(bank)) < share
     return priority, is_open
 
 
@@ -523,7 +523,7 @@ def content_areas(bank: pd.Index, content: pd.Series | None) -> np.ndarray:
     """Return the number of each item's content area; one area for all items without ``content``."""
     if content is None:
         return np.zeros(len(bank), dtype=int)
-    known = content.reindex(bank)
-    if known.isna().any():
-        raise FrameError(f"no content area for items {format_names(bank[known.isna()])}")
-    return pd.factorize(known)[0]
+    areas = content.reindex(bank)
+    if areas.isna().any():
+        raise FrameError(f"no content area for items {format_names(bank[areas.isna()])}")
+    return pd.factorize(areas)[0]

@@ -52,12 +52,19 @@ def as_type(x: Any, name: str) -> Any:
     return x.astype(name, copy=False) if namespace(x) is np else x.to(getattr(namespace(x), name))
 
 
+def sigmoids(x: Any) -> tuple[Any, Any]:
+    """Return 1 / (1 + exp(-x)) and 1 / (1 + exp(x)), exact where they are tiny."""
+    if namespace(x) is not np:
+        return x.sigmoid(), (-x).sigmoid()
+    small = np.exp(-np.abs(x))
+    larger = 1.0 / (1.0 + small)
+    smaller, positive = small * larger, x >= 0
+    return np.where(positive, larger, smaller), np.where(positive, smaller, larger)
+
+
 def sigmoid(x: Any) -> Any:
     """Return 1 / (1 + exp(-x)), exact where it is tiny."""
-    if namespace(x) is not np:
-        return x.sigmoid()
-    small = np.exp(-np.abs(x))
-    return np.where(x >= 0, 1.0, small) / (1.0 + small)
+    return sigmoids(x)[0] if namespace(x) is np else x.sigmoid()
 
 
 def log_sigmoid(x: Any) -> Any:

@@ -117,11 +117,11 @@ def flag_items(
     x = responses.to_numpy(np.float64)
     items = responses.columns
 
-    asked = np.isfinite(x)
+    answered = np.isfinite(x)
     answers = np.nan_to_num(x)
     r = item_rest_correlation(responses).to_numpy()
     z = np.arctanh(np.clip(r, -1 + 1e-12, 1 - 1e-12))
-    error = 1 / np.sqrt(np.maximum(asked.sum(axis=0) - 3, 1))
+    error = 1 / np.sqrt(np.maximum(answered.sum(axis=0) - 3, 1))
     bound = np.arctanh(negligible)
     below, above = norm.cdf((z + bound) / error), norm.sf((z - bound) / error)
     rows = [
@@ -132,21 +132,21 @@ def flag_items(
     # The responses of classes of equal size, by ability.
     order = np.argsort(np.argsort(theta, kind="stable"), kind="stable")
     classes = np.eye(N_CLASSES)[order * N_CLASSES // len(theta)]  # persons x classes
-    n_right, n_asked = classes.T @ answers, classes.T @ asked  # classes x items
+    n_right, n_answered = classes.T @ answers, classes.T @ answered  # classes x items
     middle = (classes.T @ theta) / classes.sum(axis=0)
-    fitted = [_ceiling(n_right[:, k], n_asked[:, k], middle, ceiling) for k in range(len(items))]
+    fitted = [_ceiling(n_right[:, k], n_answered[:, k], middle, ceiling) for k in range(len(items))]
     rows.append(_rows("two_right_answers", items, *np.array(fitted).T))
 
     if n_choices is not None:
         able = slice(-(N_CLASSES // 5), None)
-        right, number = n_right[able].sum(axis=0), n_asked[able].sum(axis=0)
+        right, number = n_right[able].sum(axis=0), n_answered[able].sum(axis=0)
         share = right / np.maximum(number, 1)
         p = binom.cdf(right, number, 1 / n_choices)
         rows.append(_rows("only_guessers", items, share, p))
 
     residuals = q3(model, responses).to_numpy()
     first, second = np.triu_indices(len(items), 1)
-    n_both = (asked.T.astype(float) @ asked)[first, second]
+    n_both = (answered.T.astype(float) @ answered)[first, second]
     value = np.clip(residuals[first, second], -1 + 1e-12, 1 - 1e-12)
     p = norm.sf((np.arctanh(value) - np.arctanh(residual)) * np.sqrt(np.maximum(n_both - 3, 1)))
     pairs = _rows("near_duplicate", items[first], value, p, items[second])
@@ -197,7 +197,7 @@ def _smallest_p(rows: pd.DataFrame) -> pd.DataFrame:
 
 def _ceiling(
     n_right: NDArray[np.float64],
-    n_asked: NDArray[np.float64],
+    n_answered: NDArray[np.float64],
     theta: NDArray[np.float64],
     bound: float,
 ) -> tuple[float, float]:
@@ -209,13 +209,13 @@ def _ceiling(
         slope = np.exp(x[0])
         s = expit(slope * theta + x[1])
         p = np.clip(u * s, 1e-9, 1 - 1e-9)
-        value = -float((xlogy(n_right, p) + xlogy(n_asked - n_right, 1 - p)).sum())
-        of_p = (n_asked - n_right) / (1 - p) - n_right / p
+        value = -float((xlogy(n_right, p) + xlogy(n_answered - n_right, 1 - p)).sum())
+        of_p = (n_answered - n_right) / (1 - p) - n_right / p
         of_linear = of_p * u * s * (1 - s)
         of_u = (of_p * s).sum() * u * (1 - u) if fixed is None else 0.0
         return value, np.array([slope * (of_linear @ theta), of_linear.sum(), of_u])
 
-    share = np.clip(n_right.sum() / n_asked.sum(), 0.01, 0.99)
+    share = np.clip(n_right.sum() / n_answered.sum(), 0.01, 0.99)
     start = np.array([0.0, np.log(share / (1 - share)), np.log(bound / (1 - bound))])
     at_bound = minimize(loss, start, args=(bound,), jac=True, method="L-BFGS-B")
     free = minimize(loss, at_bound.x, args=(None,), jac=True, method="L-BFGS-B")

@@ -11,7 +11,7 @@ complete data: a heavily damped one is a short step of EM's gradient version (La
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 
@@ -20,15 +20,12 @@ import torch
 from torch import Tensor
 from torch.nn.functional import one_hot
 
-from psychlm.irt.em import Settings
+from psychlm.irt.em import Expectation, Settings
 from psychlm.irt.likelihood import (
     LARGEST_SLOPE,
-    Posterior,
     QuadratureGrid,
     fine_posterior,
-    integrate,
     quadrature_grid,
-    resolve,
 )
 from psychlm.irt.priors import Beta, Prior
 from psychlm.irt.response_functions import ResponseFunction
@@ -151,35 +148,19 @@ class Layout:
         return value, first, second
 
 
-class CategoryEM:
+class CategoryEM(Expectation):
     """The E-step with one distribution of ability per group, and derivatives at its posteriors."""
 
     def __init__(self, answers: Answers, layout: Layout, settings: Settings) -> None:
-        self.at_nodes = torch.empty(0)  # log-likelihoods (n_rows, n_nodes) of the last E-step
         self.answers, self.layout, self.settings = answers, layout, settings
-        self.grid, self.n_steps = quadrature_grid(), 0
+        self.count, self.grid, self.n_steps = answers.count, quadrature_grid(), 0
 
-    def expect(self, estimates: Tensor) -> tuple[Posterior, float]:
-        """Return posteriors and log-likelihood plus log prior; refine the grid where needed."""
+    def integrand(self, estimates: Tensor) -> tuple[Callable, Tensor, Callable, float]:
+        """Return log-likelihood, slopes, the groups' densities of ability, and log prior."""
         items, mean, sd = self.layout.unpack(estimates)
-        self.grid, self.at_nodes, posterior = resolve(
-            partial(self.answers.node_loglik, items),
-            items.values[0],
-            self.answers.count,
-            self.grid,
-            weighted=partial(self.answers.weighted, mean, sd),
-        )
-        loglik = float(posterior.loglik @ self.answers.count)
-        return posterior, loglik + self.layout.log_prior(estimates)[0]
-
-    def grid_error(self, estimates: Tensor, objective: float) -> float:
-        """Return by how many nats the objective moves on a grid of half the step."""
-        items, mean, sd = self.layout.unpack(estimates)
-        finer = self.grid.halved()
-        at_nodes = self.answers.node_loglik(items, finer.nodes)
-        posterior = integrate(at_nodes, self.answers.weighted(mean, sd, finer))
-        loglik = float(posterior.loglik @ self.answers.count)
-        return abs(loglik + self.layout.log_prior(estimates)[0] - objective)
+        loglik_at = partial(self.answers.node_loglik, items)
+        weighted = partial(self.answers.weighted, mean, sd)
+        return loglik_at, items.values[0], weighted, self.layout.log_prior(estimates)[0]
 
     def derivatives(
         self, estimates: Tensor, n_polynomials: int = POLYNOMIALS

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -24,6 +24,7 @@ from psychlm.frames import FrameError, check_responses, format_names
 from psychlm.irt._fit import fit
 from psychlm.irt.explanatory import BOUNDARY_SD, fit_difficulties
 from psychlm.irt.model_tables import STANDARD_GRID, normal_weights
+from psychlm.irt.priors import Prior
 from psychlm.irt.response_functions import model_named
 from psychlm.irt.response_matrix import encode_ratings, uncompressed
 from psychlm.irt.result import IRTFit
@@ -421,12 +422,12 @@ def _logistic_regression(x: np.ndarray, y: np.ndarray) -> tuple[float, np.ndarra
         else:
             model = OrderedModel(codes, x, distr="logit")
             options["start_params"] = model.fit(method="bfgs", **options | {"maxiter": 200}).params
-        found = model.fit(method="newton", **options)
+        result = model.fit(method="newton", **options)
     except (PerfectSeparationError, np.linalg.LinAlgError):
         return np.nan, unknown, unknown
-    if not found.mle_retvals["converged"] or not np.isfinite(found.bse).all():
+    if not result.mle_retvals["converged"] or not np.isfinite(result.bse).all():
         return np.nan, unknown, unknown
-    return found.llf, found.params[: x.shape[1]], found.bse[: x.shape[1]]
+    return result.llf, result.params[: x.shape[1]], result.bse[: x.shape[1]]
 
 
 def dif_likelihood_ratio(
@@ -436,6 +437,7 @@ def dif_likelihood_ratio(
     reference: object = None,
     model: str = "2PL",
     anchors: Sequence | pd.Index | None = None,
+    priors: Mapping[str, Prior] | None = None,
     correction: Literal["holm", "bh"] = "holm",
 ) -> LikelihoodRatioDIF:
     r"""Test whether an item's parameters differ between two groups, whose abilities may differ.
@@ -457,6 +459,9 @@ def dif_likelihood_ratio(
         :func:`mantel_haenszel`. In the baseline all *other* items are free (unless a group answered
         them all alike), and each is constrained in turn. Without anchors each item is freed in turn
         against a baseline with all items equal, which fails where many items favour one group.
+    priors : dict, optional
+        As in :func:`psychlm.irt.fit`. The asymptotes of a 4PL need them: without, estimates lie at
+        bounds. The statistic stays the gain in log-likelihood, without the priors' densities.
     correction : {"holm", "bh"}
         Of p-values over items.
 
@@ -509,7 +514,8 @@ def dif_likelihood_ratio(
     if anchors is not None:
         checked, free = checked.drop(columns=untested), tested
     names = focal.map({False: "reference", True: "focal"})
-    settings: dict[str, Any] = {"group": names, "reference": "reference", "standard_errors": False}
+    settings: dict[str, Any] = {"group": names, "reference": "reference", "priors": priors}
+    settings["standard_errors"] = False
     baseline = fit(checked, model, free=free, **settings)
     rows = {}
     for item in tested:
@@ -519,7 +525,7 @@ def dif_likelihood_ratio(
         reference_items, focal_group = freed.items.loc[[item]], freed.in_group("focal")
         focal_items = focal_group.items.loc[[item]]
         names_of = [name for name in freed.items if re.fullmatch(r"a|b\d*", name)]
-        own = {
+        parameters = {
             f"{name}_{of}": float(table[name].iloc[0])
             for of, table in (("reference", reference_items), ("focal", focal_items))
             for name in names_of
@@ -534,8 +540,10 @@ def dif_likelihood_ratio(
         )
         highest = int((here > 0).any(1).sum()) - 1
         gap = np.arange(len(here)) @ (here - there) / highest
-        shifts = [own[f"{name}_focal"] - own[f"{name}_reference"] for name in names_of[1:]]
-        rows[item] = own | {
+        shifts = [
+            parameters[f"{name}_focal"] - parameters[f"{name}_reference"] for name in names_of[1:]
+        ]
+        rows[item] = parameters | {
             "b_difference": float(np.nanmean(shifts)),
             "p_difference": float(normal_weights(STANDARD_GRID) @ gap),
             "statistic": test.chi2,
@@ -626,20 +634,20 @@ def dif_explanatory(
     one, none = np.eye(n_items), np.zeros((n_items, n_items))
     of_kind = np.eye(len(names))[codes]
     in_focal = np.repeat([0.0, 1.0], n_items)
-    found = fit_difficulties(
+    estimates = fit_difficulties(
         uncompressed(cells, checked.index),
         np.column_stack([np.ones(2 * n_items), in_focal]),
         [np.vstack([one, one]), np.vstack([0 * of_kind, of_kind]), np.vstack([none, one])],
         in_focal.astype(int),
         max_iterations,
     )
-    if not found.converged:
-        message = f"no convergence in {found.n_iterations} steps; raise max_iterations"
+    if not estimates.converged:
+        message = f"no convergence in {estimates.n_iterations} steps; raise max_iterations"
         warnings.warn(message, IRTWarning, stacklevel=2)
 
     # A variance at its boundary 0: its effects are 0 by estimate, and the responses give them no
     # interval, since the posterior given that variance is a point.
-    sds = pd.Series(found.tau, ["difficulty", "difference_of_kinds", "difference_of_items"])
+    sds = pd.Series(estimates.tau, ["difficulty", "difference_of_kinds", "difference_of_items"])
     at_boundary = tuple(sds.index[sds <= BOUNDARY_SD])
     differences = [name for name in at_boundary if name != "difficulty"]
     if differences:
@@ -653,13 +661,13 @@ def dif_explanatory(
 
     def table(contrasts: np.ndarray, modes: np.ndarray, index: pd.Index) -> pd.DataFrame:
         """Return posterior modes, sds and intervals of sums of coefficients."""
-        se = np.sqrt(np.einsum("ik,kl,il->i", contrasts, found.covariance, contrasts))
+        se = np.sqrt(np.einsum("ik,kl,il->i", contrasts, estimates.covariance, contrasts))
         se = np.where(se > BOUNDARY_SD, se, np.nan)
         half = scipy.stats.norm.ppf((1 + level) / 2) * se
         columns = {"difference": modes, "se": se, "low": modes - half, "high": modes + half}
         return pd.DataFrame(columns, index=index)
 
-    _, of_kinds, own = found.effects
+    _, of_kinds, of_items = estimates.effects
     before = np.zeros((len(names), 2 + n_items))
     kind_contrasts = np.hstack([before, np.eye(len(names)), np.zeros((len(names), n_items))])
     item_contrasts = kind_contrasts[codes]
@@ -669,15 +677,15 @@ def dif_explanatory(
         by=table(kind_contrasts, of_kinds, pd.Index(names, name="kind")).assign(
             n_items=np.bincount(codes)
         ),
-        items=table(item_contrasts, of_kinds[codes] + own, label).assign(
-            b=found.b[:n_items], kind=kinds.to_numpy()
+        items=table(item_contrasts, of_kinds[codes] + of_items, label).assign(
+            b=estimates.b[:n_items], kind=kinds.to_numpy()
         ),
-        mean_difference=float(found.eta[1]),
-        se_mean_difference=float(np.sqrt(found.covariance[1, 1])),
+        mean_difference=float(estimates.eta[1]),
+        se_mean_difference=float(np.sqrt(estimates.covariance[1, 1])),
         sds=sds,
         at_boundary=at_boundary,
-        ability_sd=pd.Series(found.ability_sd, ["reference", "focal"]),
-        loglik=found.loglik,
+        ability_sd=pd.Series(estimates.ability_sd, ["reference", "focal"]),
+        loglik=estimates.loglik,
         n_persons=len(checked),
-        converged=found.converged,
+        converged=estimates.converged,
     )

@@ -1,7 +1,7 @@
 r"""Marginal maximum likelihood by the EM algorithm of Bock and Aitkin (1981).
 
 **E-step.** Integrate each person's posterior over ability on the grid
-(:func:`psychlm.irt.likelihood.resolved_posterior`). **M-step.** For every item maximise
+(:func:`psychlm.irt.likelihood.resolve`). **M-step.** For every item maximise
 
 .. math:: \sum_k r_{jk} \log P_{jk} + (n_{jk} - r_{jk}) \log Q_{jk} + \log \text{prior}_j
 
@@ -18,7 +18,10 @@ it converges as fast as with few. **Acceleration.** Pairs of steps are extrapola
 from __future__ import annotations
 
 import sys
+from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from psychlm.irt.arrays import namespace, sigmoid, solve
@@ -29,14 +32,13 @@ from psychlm.irt.likelihood import (
     Posterior,
     QuadratureGrid,
     bounded,
+    cell_derivatives,
     expected_counts,
     integrate,
-    log_p_derivatives,
     log_probabilities,
-    log_q_derivatives,
     node_loglik,
     rescaled,
-    resolved_posterior,
+    resolve,
 )
 from psychlm.irt.priors import LogNormal
 from psychlm.irt.response_matrix import ResponseMatrix
@@ -61,29 +63,56 @@ class Settings:
     progress: bool = False
 
 
-class EM:
-    """The EM map of one data set: one E-step and one M-step, from parameters to better ones.
+class Expectation(ABC):
+    """The E-step of a data set: posteriors of ability, on a grid that resolves them."""
 
-    Other models of the Rasch family override :meth:`expect`, :meth:`step` or :meth:`absorb`.
-    """
+    count: Tensor  # (n_rows,) persons
+    grid: QuadratureGrid
+    quadrature_error = QUADRATURE_ERROR  # nats, of the grid
+    at_nodes: Any = None  # log-likelihoods (n_rows, n_nodes) of the last E-step
+
+    @abstractmethod
+    def integrand(
+        self, parameters: Any
+    ) -> tuple[
+        Callable[[Tensor], Tensor], Tensor, Callable[[QuadratureGrid], QuadratureGrid], float
+    ]:
+        """Return what :func:`resolve` takes, and the log density of the priors.
+
+        The log-likelihood at nodes, the slopes, and a grid with the density of ability.
+        """
+
+    def expect(self, parameters: Any) -> tuple[Posterior, float]:
+        """Return posteriors and log-likelihood plus log prior; refine the grid where needed."""
+        loglik_at, slope, weighted, log_prior = self.integrand(parameters)
+        self.grid, self.at_nodes, posterior = resolve(
+            loglik_at, slope, self.count, self.grid, self.quadrature_error, weighted
+        )
+        return posterior, float(posterior.loglik @ self.count) + log_prior
+
+    def grid_error(self, parameters: Any, objective: float) -> float:
+        """Return by how many nats the objective moves on a grid of half the step."""
+        loglik_at, _, weighted, log_prior = self.integrand(parameters)
+        finer = self.grid.halved()
+        posterior = integrate(loglik_at(finer.nodes), weighted(finer))
+        return abs(float(posterior.loglik @ self.count) + log_prior - objective)
+
+
+class EM(Expectation):
+    """The EM map of one data set: one E-step and one M-step, from parameters to better ones."""
 
     def __init__(
         self, responses: ResponseMatrix, design: Design, grid: QuadratureGrid, settings: Settings
     ) -> None:
         self.responses, self.design, self.grid, self.settings = responses, design, grid, settings
-        self.n_steps = 0
+        self.count, self.n_steps = responses.count, 0
         self.accuracy = 1e-2  # logits, of the next M-step
         self.scoring_steps = SCORING_STEPS
-        self.quadrature_error = QUADRATURE_ERROR  # nats, of the grid
-        self.at_nodes: Any = None  # log-likelihoods (n_rows, n_nodes) of the last E-step
 
-    def expect(self, parameters: Parameters) -> tuple[Posterior, float]:
-        """Return posteriors and log-likelihood plus log prior; refine the grid where needed."""
-        self.grid, self.at_nodes, posterior = resolved_posterior(
-            self.responses, parameters, self.grid, self.quadrature_error
-        )
-        loglik = float(posterior.loglik @ self.responses.count)
-        return posterior, loglik + self.design.log_prior(parameters)
+    def integrand(self, parameters: Parameters) -> tuple[Callable, Tensor, Callable, float]:
+        """Return log-likelihood and slopes, N(0, 1) as density of ability, and log prior."""
+        loglik_at = partial(node_loglik, self.responses, parameters)
+        return loglik_at, parameters.slope, lambda grid: grid, self.design.log_prior(parameters)
 
     def step(self, parameters: Parameters) -> tuple[Parameters, float]:
         """Return better parameters, and the objective of those that were given."""
@@ -119,13 +148,6 @@ class EM:
                 log_sd = log_sd + ((pull - n + first @ a) / curvature).clip(-0.5, 0.5)
             sd = xp.exp(log_sd)
         return rescaled(parameters, mean, sd)
-
-    def grid_error(self, parameters: Parameters, objective: float) -> float:
-        """Return by how many nats the objective moves on a grid of half the step."""
-        finer = self.grid.halved()
-        posterior = integrate(node_loglik(self.responses, parameters, finer.nodes), finer)
-        finer_loglik = float(posterior.loglik @ self.responses.count)
-        return abs(finer_loglik + self.design.log_prior(parameters) - objective)
 
 
 def squarem(
@@ -246,49 +268,55 @@ def scoring_with_guessing(
     Guessing stays within [0, 1); ``correct`` and ``answered`` are expected counts by node.
     """
     xp, wrong = namespace(beta), answered - correct
+    powers = xp.stack([nodes**2, nodes, xp.ones_like(nodes)], 1)
 
-    def expected_loglik(beta: Tensor) -> Tensor:
-        """Return the expected log-likelihood plus log prior of every item, (n_items,)."""
+    def expected_loglik(beta: Tensor, rows: Any = slice(None)) -> Tensor:
+        """Return the expected log-likelihood plus log prior of some items, (n_rows,)."""
         z = beta[:, :1] * nodes + beta[:, 1:2]
         log_p, log_q = log_probabilities(z, beta[:, 2:])
-        value = (correct * log_p + wrong * log_q).sum(1)
+        value = (correct[rows] * log_p + wrong[rows] * log_q).sum(1)
         for column, name in enumerate(("slope", "intercept", "guessing")):
             if name in design.priors:
                 density = design.priors[name].log_density(beta[:, column])
-                value = value + xp.where(free[:, column], density, 0.0)
+                value = value + xp.where(free[rows, column], density, 0.0)
         return xp.where(beta[:, 2] < 1, value, -xp.inf)
+
+    def moved_by(step: Tensor, beta: Tensor) -> Tensor:
+        """Return where a step leads: at the edge of the parameter space at most."""
+        slope, intercept, guessing = (beta + step).T
+        slope = slope.clip(-design.largest_slope, design.largest_slope)
+        return xp.stack([slope, intercept, guessing.clip(0.0)], 1)
 
     value = expected_loglik(beta)
     for _ in range(n_steps):
-        # Gradient, and expected information from P' / sqrt(P Q) = (log P)' sqrt(P / Q).
-        a, d, c = beta.T[:, :, None]
-        z = a * nodes + d
-        p, q = log_p_derivatives(z, c), log_q_derivatives(z, c)
+        # Gradient, and expected information P' P' / (P Q), in which P and Q cancel.
+        c = beta[:, 2:]
+        z = beta[:, :1] * nodes + beta[:, 1:2]
+        p, q = cell_derivatives(z, c, second=False)
         by_logit, by_guessing = correct * p.z + wrong * q.z, correct * p.c + wrong * q.c
-        uphill = xp.stack([by_logit @ nodes, by_logit.sum(1), by_guessing.sum(1)], 1)
-        probability = c + (1 - c) * sigmoid(z)
-        # 1 - P = (1 - c) s(-z): a difference would round to 0 far from a steep middle
-        odds = answered * probability / ((1 - c) * sigmoid(-z)).clip(1e-300)
-        root = odds.clip(0) ** 0.5
-        derivatives = xp.stack([root * p.z * nodes, root * p.z, root * p.c], 1)
-        information = derivatives @ derivatives.swapaxes(1, 2)
+        uphill = xp.concatenate([by_logit @ powers[:, 1:], by_guessing.sum(1)[:, None]], 1)
+        of_logit, of_guessing = answered * p.z, answered / (1 - c)
+        zz, zc = (-q.z * of_logit) @ powers, (of_guessing * p.z) @ powers[:, 1:]
+        cc = (of_guessing * p.c).sum(1)
+        cells = [zz[:, 0], zz[:, 1], zc[:, 0], zz[:, 1], zz[:, 2], zc[:, 1], zc[:, 0], zc[:, 1], cc]
+        information = xp.stack(cells, 1).reshape(-1, 3, 3)
 
         # Halve the steps of those items whose expected log-likelihood would fall.
         step = _curbed_newton_step(beta, uphill, information, free, design)
-        fraction = xp.ones_like(value)
-        for _ in range(HALVINGS):
-            trial = beta + fraction[:, None] * step
-            trial[:, 0] = trial[:, 0].clip(-design.largest_slope, design.largest_slope)
-            # The edge of the parameter space, where a maximum may lie.
-            trial[:, 2] = trial[:, 2].clip(0.0)
-            reached = expected_loglik(trial)
-            worse = ~(reached >= value - 1e-12 * abs(value)) & (xp.amax(abs(step), 1) > tolerance)
+        moved = moved_by(step, beta)
+        reached = expected_loglik(moved)
+        counts = xp.amax(abs(step), 1) > tolerance
+        worse = ~(reached >= value - 1e-12 * abs(value)) & counts
+        for _ in range(HALVINGS - 1):
             if not worse.any():
                 break
-            fraction[worse] *= 0.5
-        moved = xp.where(worse[:, None], beta, trial)
+            step = 0.5 * step
+            moved[worse] = moved_by(step[worse], beta[worse])
+            reached[worse] = expected_loglik(moved[worse], worse)
+            worse = ~(reached >= value - 1e-12 * abs(value)) & counts
+        moved[worse], reached[worse] = beta[worse], value[worse]
         largest = abs(moved - beta).max()
-        beta, value = moved, xp.where(worse, value, reached)
+        beta, value = moved, reached
         if largest < tolerance:
             break
     return beta

@@ -28,6 +28,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import pandas as pd
@@ -36,14 +37,15 @@ import torch
 from torch import Tensor
 
 from psychlm.frames import FrameError, format_names
-from psychlm.irt.em import Settings
+from psychlm.irt.em import EM, Settings
 from psychlm.irt.likelihood import (
+    Design,
     Parameters,
     QuadratureGrid,
     integrate,
     node_loglik,
     quadrature_grid,
-    resolved_posterior,
+    resolve,
 )
 from psychlm.irt.response_matrix import MISSING, ResponseMatrix
 from psychlm.irt.result import IRTFit, Solution
@@ -95,9 +97,8 @@ class Marginal:
     def refine(self, b: Tensor, sd: Tensor) -> None:
         """Refine the grid until it resolves the posteriors of all persons."""
         parameters = self.parameters(b, sd)
-        self.grid, _, _ = resolved_posterior(
-            self.responses, parameters, self.grid, QUADRATURE_ERROR
-        )
+        loglik_at, count = partial(node_loglik, self.responses, parameters), self.responses.count
+        self.grid, _, _ = resolve(loglik_at, parameters.slope, count, self.grid, QUADRATURE_ERROR)
 
     def __call__(self, b: Tensor, sd: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return the log-likelihood, its gradient (m,) and the observed information (m, m)."""
@@ -288,25 +289,24 @@ def solve_explanatory(
         )
     one_sd = np.zeros(n_items, dtype=int)
     x, residuals = covariates.to_numpy(), np.eye(n_items)
-    found = fit_difficulties(encoded, x, [residuals], one_sd, settings.max_iterations)
-    sd, errors = float(found.ability_sd[0]), np.sqrt(np.diag(found.covariance))
+    estimates = fit_difficulties(encoded, x, [residuals], one_sd, settings.max_iterations)
+    sd, errors = float(estimates.ability_sd[0]), np.sqrt(np.diag(estimates.covariance))
     design = np.hstack([x, residuals])
-    se_b = np.sqrt(np.einsum("jk,kl,jl->j", design, found.covariance, design))
+    se_b = np.sqrt(np.einsum("jk,kl,jl->j", design, estimates.covariance, design))
     messages = []
-    if not found.converged:
-        messages.append(f"no convergence in {found.n_iterations} steps; raise max_iterations")
-    if found.tau[0] <= BOUNDARY_SD:
+    if not estimates.converged:
+        messages.append(f"no convergence in {estimates.n_iterations} steps; raise max_iterations")
+    if estimates.tau[0] <= BOUNDARY_SD:
         messages.append(
             "the residual variance is estimated at its boundary 0: difficulties are those of the "
             "regression, and their errors are too small if it explains them less than completely"
         )
     slope = torch.full((n_items,), sd, dtype=torch.float64)
-    parameters = Parameters(slope, torch.from_numpy(-found.b), torch.zeros_like(slope))
-    on_grids = [
-        integrate(node_loglik(encoded, parameters, grid.nodes), grid).loglik @ encoded.count
-        for grid in (found.grid, found.grid.halved())
-    ]
-    values = np.stack([np.full(n_items, sd), -found.b, np.zeros(n_items), np.ones(n_items)])
+    parameters = Parameters(slope, torch.from_numpy(-estimates.b), torch.zeros_like(slope))
+    design_of_rasch = Design(True, torch.zeros(n_items, dtype=torch.bool), {})
+    em = EM(encoded, design_of_rasch, estimates.grid, settings)
+    _, loglik = em.expect(parameters)
+    values = np.stack([np.full(n_items, sd), -estimates.b, np.zeros(n_items), np.ones(n_items)])
     blocks = np.full((n_items, 4, 4), np.nan)
     blocks[:, 1, 1] = se_b**2
     return Solution(
@@ -316,14 +316,14 @@ def solve_explanatory(
         moment_errors=np.full((2, 1), np.nan),
         covariance=None,
         n_parameters=n_covariates + 2,
-        loglik=found.loglik,
+        loglik=estimates.loglik,
         log_prior=0.0,
-        n_iterations=found.n_iterations,
-        loglik_error=abs(float(on_grids[0] - on_grids[1])),
-        quadrature=str(found.grid),
-        converged=np.full(n_items, found.converged),
+        n_iterations=estimates.n_iterations,
+        loglik_error=em.grid_error(parameters, loglik),
+        quadrature=str(estimates.grid),
+        converged=np.full(n_items, estimates.converged),
         messages=messages,
         method="laplace",
-        regression=wald_table(found.eta, errors[:n_covariates], covariates.columns),
-        residual_sd=float(found.tau[0]),
+        regression=wald_table(estimates.eta, errors[:n_covariates], covariates.columns),
+        residual_sd=float(estimates.tau[0]),
     )

@@ -356,10 +356,12 @@ def q3(
     sums = torch.zeros(4, x.shape[1], x.shape[1], dtype=torch.float64, device=where)
     category = torch.arange(tables.n_categories, dtype=torch.float64, device=where)
     for part, _, log_p in tables.at_expected_ability(x, where):
-        asked = part.isfinite().to(part.dtype)
+        answered = part.isfinite().to(part.dtype)
         residual = (part - log_p.exp() @ category).nan_to_num_(0.0)
-        columns = (asked, residual, residual**2, residual)
-        for total, row, column in zip(sums, columns, (asked, asked, asked, residual), strict=True):
+        columns = (answered, residual, residual**2, residual)
+        for total, row, column in zip(
+            sums, columns, (answered, answered, answered, residual), strict=True
+        ):
             total.addmm_(row.T, column)
     n, total, squares, products = sums.cpu().numpy()
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -417,7 +419,7 @@ def person_fit(
     where = pick_device(device, "irt.person_fit", x.size)
     parts = []
     for part, theta, log_p in tables.at_expected_ability(x, where):
-        asked = part.isfinite()
+        answered = part.isfinite()
         answer = part.nan_to_num().long()[:, :, None]
         p = log_p.exp()
         # zh: the log-likelihood less its expectation, over its standard deviation. Deviations
@@ -440,7 +442,7 @@ def person_fit(
             variance,
             (p * residual**4).sum(2) - variance**2,
         ]
-        parts.append(torch.stack([theta, *((each * asked).sum(1) for each in cells)]))
+        parts.append(torch.stack([theta, *((each * answered).sum(1) for each in cells)]))
     of_persons = torch.cat(parts, 1).cpu().numpy()
     theta, n, surprise_sum, surprise_variance, outfit, outfit_variance = of_persons[:6]
     squares, total, infit_variance = of_persons[6:]
@@ -519,8 +521,8 @@ def infit_outfit(
     nodes = torch.tensor(tables.nodes, device=where)
     by_parameter = tables.functions.to(where).natural_derivatives(nodes) / p.clamp_min(SMALLEST)
     numbers, n_equal = np.unique(tables.estimates, return_counts=True)
-    own = np.isin(tables.estimates, numbers[(numbers >= 0) & (n_equal == 1)])
-    free = torch.as_tensor(own, device=where)
+    is_estimated = np.isin(tables.estimates, numbers[(numbers >= 0) & (n_equal == 1)])
+    free = torch.as_tensor(is_estimated, device=where)
     by_parameter = by_parameter * free[:, :, None, None]
     of_squares = torch.stack([residual**2 / variance.clamp_min(SMALLEST) - 1, residual**2])
     of_squares[1] -= variance
@@ -549,7 +551,7 @@ def infit_outfit(
     columns: dict[str, np.ndarray] = {}
     for k, (name, scale) in enumerate((("outfit", size), ("infit", total))):
         value = 1 + sums[k].cpu().numpy() / scale
-        known, sd = (each[:, k].cpu().numpy() / scale for each in (adjusted, left))
-        columns |= mean_square(name, 1 + known, sd) | {name: value}
+        deviation, sd = (each[:, k].cpu().numpy() / scale for each in (adjusted, left))
+        columns |= mean_square(name, 1 + deviation, sd) | {name: value}
     columns["n_persons"] = size.astype(int)
     return pd.DataFrame(columns, index=tables.items.rename("item"))

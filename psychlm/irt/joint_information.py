@@ -33,10 +33,9 @@ from psychlm.irt.likelihood import (
     Design,
     Parameters,
     QuadratureGrid,
+    cell_derivatives,
     gradient,
     integrate,
-    log_p_derivatives,
-    log_q_derivatives,
     node_loglik,
 )
 from psychlm.irt.response_matrix import Block, ResponseMatrix
@@ -157,7 +156,7 @@ def response_derivatives(block: Block, parameters: Parameters, ability: Tensor) 
         p, zero = z.sigmoid_(), z.new_zeros(1, 1).expand_as(z)
         expected = p if block.answered is None else p * block.answered
         return CellDerivatives(block.correct - expected, zero, expected * (p - 1), zero, zero)
-    p, q = log_p_derivatives(z, part.guessing), log_q_derivatives(z, part.guessing)
+    p, q = cell_derivatives(z, part.guessing)
     wrong = (1 if block.answered is None else block.answered) - block.correct
     pairs = zip(vars(p).values(), vars(q).values(), strict=True)
     return CellDerivatives(*(block.correct * yes + wrong * no for yes, no in pairs))

@@ -26,8 +26,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -38,6 +37,7 @@ from psychlm.irt.arrays import (
     namespace,
     on_device,
     sigmoid,
+    sigmoids,
     zeros,
 )
 from psychlm.irt.priors import Prior
@@ -266,26 +266,30 @@ class CellDerivatives:
 
     z: Tensor
     c: Tensor
-    zz: Tensor
-    zc: Tensor
-    cc: Tensor
+    zz: Any = None  # where only the first derivatives were asked for
+    zc: Any = None
+    cc: Any = None
 
 
-def log_p_derivatives(z: Tensor, c: Tensor) -> CellDerivatives:
-    """Return the derivatives of log P = log(c + (1 - c) s(z)), with s the logistic function."""
-    s, rest = sigmoid(z), sigmoid(-z)
+def cell_derivatives(
+    z: Tensor, c: Tensor, second: bool = True
+) -> tuple[CellDerivatives, CellDerivatives]:
+    """Return the derivatives of log P and of log Q.
+
+    P = c + (1 - c) s(z), with s the logistic function, and 1 - P = (1 - c) (1 - s(z)).
+    """
+    xp, (s, rest) = namespace(z), sigmoids(z)
     # Far below a steep item's difficulty P and a person's weight vanish; 1 / P^2 stays finite.
-    by_c = rest / (c + (1 - c) * s).clip(SMALLEST_P)
-    by_z = (1 - c) * s * by_c
-    by_zz = by_z * (rest - s) - by_z**2
-    return CellDerivatives(by_z, by_c, by_zz, -s * by_c - by_z * by_c, -(by_c**2))
-
-
-def log_q_derivatives(z: Tensor, c: Tensor) -> CellDerivatives:
-    """Return the derivatives of log Q = log(1 - c) + log(1 - s(z))."""
-    xp, s = namespace(z), sigmoid(z)
-    by_c = xp.broadcast_to(-1 / (1 - c), s.shape)
-    return CellDerivatives(-s, by_c, -s * sigmoid(-z), xp.zeros_like(s), -(by_c**2))
+    p_c = rest / (c + (1 - c) * s).clip(SMALLEST_P)
+    p_z = (1 - c) * s * p_c
+    q_c = xp.broadcast_to(-1 / (1 - c), s.shape)
+    if not second:
+        return CellDerivatives(p_z, p_c), CellDerivatives(-s, q_c)
+    p_zz = p_z * (rest - s) - p_z**2
+    return (
+        CellDerivatives(p_z, p_c, p_zz, -s * p_c - p_z * p_c, -(p_c**2)),
+        CellDerivatives(-s, q_c, -s * rest, xp.zeros_like(s), -(q_c**2)),
+    )
 
 
 def node_loglik(responses: ResponseMatrix, parameters: Parameters, nodes: Tensor) -> Tensor:
@@ -343,17 +347,6 @@ def resolve(
         grid = better
 
 
-def resolved_posterior(
-    responses: ResponseMatrix,
-    parameters: Parameters,
-    grid: QuadratureGrid,
-    tolerance: float = QUADRATURE_ERROR,
-) -> tuple[QuadratureGrid, Tensor, Posterior]:
-    """Call :func:`resolve` for dichotomous responses and N(0, 1)."""
-    loglik_at = partial(node_loglik, responses, parameters)
-    return resolve(loglik_at, parameters.slope, responses.count, grid, tolerance)
-
-
 def expected_counts(block: Block, weights: Tensor) -> tuple[Tensor, Tensor]:
     """Return expected numbers of correct responses and of responses by node, (n_items, n_nodes).
 
@@ -393,7 +386,7 @@ def gradient(
             sums = block.correct.T @ (weights @ powers) - (sigmoid(z) * answered) @ powers
             by_item.append(namespace(z).concatenate([sums, zeros(sums, len(sums), 1)], 1))
             continue
-        p, q = log_p_derivatives(z, c), log_q_derivatives(z, c)
+        p, q = cell_derivatives(z, c, second=False)
         correct, answered = expected_counts(block, weights)
         wrong = answered - correct
         by_logit = correct * p.z + wrong * q.z

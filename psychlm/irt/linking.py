@@ -11,9 +11,13 @@ import pandas as pd
 import scipy
 
 from psychlm.frames import FrameError
-from psychlm.irt.curves import probability
 from psychlm.irt.model_tables import STANDARD_GRID, normal_weights
-from psychlm.irt.response_functions import four_parameters
+from psychlm.irt.response_functions import (
+    ABSENT,
+    ResponseFunction,
+    four_parameters,
+    model_named,
+)
 from psychlm.irt.result import IRTFit
 
 FitOrItems = TypeVar("FitOrItems", IRTFit, pd.DataFrame)
@@ -78,7 +82,18 @@ def link(fit_or_items: FitOrItems, *, slope: float = 1.0, intercept: float = 0.0
     return items
 
 
-def linking_constants(source: IRTFit | pd.DataFrame, target: IRTFit | pd.DataFrame) -> pd.DataFrame:
+def thresholds(functions: ResponseFunction) -> np.ndarray:
+    """Return difficulties -d / a, (n_thresholds, n_items); NaN for steps that an item lacks."""
+    values = functions.values.numpy()
+    steps = [row for row, kind in enumerate(functions.row_kinds(len(values))) if kind == 1]
+    d = np.where(values[steps] > ABSENT / 2, values[steps], np.nan)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return -d / values[0]
+
+
+def linking_constants(
+    source: IRTFit | pd.DataFrame, target: IRTFit | pd.DataFrame, *, model: str = "2PL"
+) -> pd.DataFrame:
     r"""Find the scale's change from the items that two calibrations share.
 
     .. math:: \theta_{target} = A \theta_{source} + B
@@ -86,8 +101,9 @@ def linking_constants(source: IRTFit | pd.DataFrame, target: IRTFit | pd.DataFra
     Parameters
     ----------
     source, target : IRTFit or DataFrame
-        Two fits, or tables of dichotomous items, with at least two items in common; only those are
-        compared.
+        Two fits, or tables of items, with at least two items in common; only those are compared.
+    model : str
+        Of tables: "graded" or "gpcm" where items have several categories. A fit knows its own.
 
     Returns
     -------
@@ -109,24 +125,23 @@ def linking_constants(source: IRTFit | pd.DataFrame, target: IRTFit | pd.DataFra
     >>> float(found.loc["Haebara", "slope"].round(4))
     2.0
     """
-    tables = [each.items if isinstance(each, IRTFit) else each for each in (source, target)]
+    tables, names = [], []
+    for each in (source, target):
+        if isinstance(each, IRTFit):
+            each.require_one_group()
+        tables.append(each.items if isinstance(each, IRTFit) else each)
+        names.append(each.model if isinstance(each, IRTFit) else model)
     common = tables[0].index.intersection(tables[1].index)
     if len(common) < 2:
         raise FrameError(f"{len(common)} items are common to both; linking takes at least 2")
     old, new = (
-        replace(each, items=table.loc[common]) if isinstance(each, IRTFit) else table.loc[common]
-        for each, table in zip((source, target), tables, strict=True)
+        model_named(name).form.of_table(table.loc[common])
+        for name, table in zip(names, tables, strict=True)
     )
 
-    def curves(items: IRTFit | pd.DataFrame) -> np.ndarray:
-        """Return the probability of every category but the first, (n_theta, n_items, n)."""
-        if isinstance(items, IRTFit):
-            return items.probability(STANDARD_GRID)[..., 1:]
-        return probability(STANDARD_GRID, items)[..., None]
-
     # Moments of difficulties (all thresholds) and slopes.
-    b_old, b_new = (table.loc[common].filter(regex=r"^b\d*$").to_numpy(float) for table in tables)
-    a_old, a_new = (table.loc[common, "a"].to_numpy(float) for table in tables)
+    b_old, b_new = (thresholds(each) for each in (old, new))
+    a_old, a_new = (each.values[0].numpy() for each in (old, new))
     rows = {}
     for name, slope in (
         ("mean/sigma", np.nanstd(b_new) / np.nanstd(b_old)),
@@ -135,16 +150,17 @@ def linking_constants(source: IRTFit | pd.DataFrame, target: IRTFit | pd.DataFra
         rows[name] = [slope, np.nanmean(b_new) - slope * np.nanmean(b_old), np.nan]
 
     # Curves: search from there.
-    wanted, weights = curves(new), normal_weights(STANDARD_GRID)
-    score = np.arange(1, wanted.shape[2] + 1)
+    wanted, weights = new.probability_at(STANDARD_GRID), normal_weights(STANDARD_GRID)
+    score = np.arange(wanted.shape[1])
     for name in ("Haebara", "Stocking-Lord"):
 
         def distance(constants: np.ndarray, name: str = name) -> float:
-            linked = link(old, slope=math.exp(constants[0]), intercept=constants[1])
-            gap = curves(linked) - wanted
+            slope, intercept = math.exp(constants[0]), constants[1]
+            linked = old.rescaled(-intercept / slope, 1 / slope)
+            gap = (linked.probability_at(STANDARD_GRID) - wanted)[:, 1:]
             if name == "Stocking-Lord":
-                return float(weights @ (gap @ score).sum(1) ** 2)
-            return float(weights @ (gap**2).sum((1, 2)))
+                return float((score[1:] @ gap).sum(0) ** 2 @ weights)
+            return float((gap**2).sum((0, 1)) @ weights)
 
         start = [math.log(rows["mean/sigma"][0]), rows["mean/sigma"][1]]
         options = {"xatol": 1e-7, "fatol": 1e-13}

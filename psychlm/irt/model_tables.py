@@ -65,18 +65,18 @@ class ModelTables:
         levels : mapping, optional
             Answers to polytomous items in their order; by default 0, 1, 2, ...
         """
-        known = model_named(model)
-        functions = known.form.of_table(items)
+        chosen = model_named(model)
+        functions = chosen.form.of_table(items)
         nodes = ability_mean + ability_sd * STANDARD_GRID
-        if levels is None and not known.dichotomous:
+        if levels is None and not chosen.dichotomous:
             levels = {item: list(range(len(functions.values))) for item in items.index}
         return cls(
             items=items.index,
             functions=functions,
             nodes=nodes,
             weights=normal_weights(nodes, ability_mean, ability_sd),
-            estimates=known.estimates(functions, items),
-            sd_is_free=known.unit_slope,
+            estimates=chosen.estimates(functions, items),
+            sd_is_free=chosen.unit_slope,
             levels=levels,
             ability_mean=ability_mean,
             ability_sd=ability_sd,

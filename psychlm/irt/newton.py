@@ -24,6 +24,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import NormalDist
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -60,6 +61,7 @@ EDGE = 1e-3  # guessing parameters as small as that may be set to 0
 LEAST_GAIN = 1e-6  # nats that a step is expected to gain at the end, at the default tolerance
 LARGEST_RATIO = 80.0  # nats, of two probabilities: its exponential is a float32
 STARTS = ((0.7, 0.0), (2.0, 0.2), (3.0, 0.5), (8.0, 0.0), (8.0, 0.2))  # slope, and guessing if free
+NEGLIGIBLE_WEIGHT = 1e-7  # of a node in a posterior
 ITEM_STEPS = 4  # EM steps of one item with the others held
 SCORE_STARTS = [(slope, c) for slope in (-1.0, 1.0, 3.0) for c in (0.0, 0.02, 0.25)]
 SCORE_STEP, SCORE_STEPS, SCORE_TOLERANCE = 0.4, 8, 1e-2  # of ability; of scoring; logits
@@ -218,8 +220,6 @@ def start_from_scores(responses: ResponseMatrix, design: Design, guessing: Tenso
     holds the fixed parameters, shape (n_items,).
     """
     # Score: correct responses beyond expectation, with items turned that disagree with the others.
-    from scipy.special import ndtri
-
     xp, device = namespace(guessing), device_of(guessing)
     share = responses.n_correct / responses.n_answered
     count, blocks = responses.count[:, None], list(responses.blocks())
@@ -236,15 +236,16 @@ def start_from_scores(responses: ResponseMatrix, design: Design, guessing: Tenso
     reliability = min(max(reliability, LEAST_RELIABILITY), MOST_RELIABILITY)
     # Ability: normal quantiles of the scores' ranks, as posteriors with the error of the scores.
     rank = pd.Series(host(score).round(9)).rank().to_numpy()  # but for rounding some are equal
-    quantile = on_device(ndtri(rank / (len(rank) + 1)), device)
+    quantile = NormalDist().inv_cdf  # scipy's ndtri takes .2 s to import
+    ability = on_device(np.array([quantile(x) for x in rank / (len(rank) + 1)]), device)
     nodes = quadrature_grid(SCORE_STEP, device=device).nodes
-    distance = nodes - reliability**0.5 * quantile[:, None]
+    distance = nodes - reliability**0.5 * ability[:, None]
     weights = xp.exp(-0.5 * distance**2 / (1 - reliability))
     weights *= count / weights.sum(1, keepdims=True)
 
     free = design.free()
     free[2] &= not design.common_guessing
-    own = free[2]
+    free_guessing = free[2]
     fixed = xp.where(design.guessing_free, START_COMMON_GUESSING, guessing)
     tables = []
     for block in blocks:
@@ -252,7 +253,7 @@ def start_from_scores(responses: ResponseMatrix, design: Design, guessing: Tenso
         # All starts of the block's items at once, (n_starts n_items, ...).
         n_starts, above = len(SCORE_STARTS), share[block.items]
         slope, guess = on_device(np.array(SCORE_STARTS), device).T[..., None]
-        c = xp.where(own[block.items], xp.minimum(above / 2, guess), fixed[block.items])
+        c = xp.where(free_guessing[block.items], xp.minimum(above / 2, guess), fixed[block.items])
         slope = xp.broadcast_to(slope, c.shape)
         beta = level_curve(above, slope, c).table().reshape(3, -1).T
         answered = xp.broadcast_to(answered, correct.shape)
@@ -329,7 +330,9 @@ def exchanged_items(
 
     Return the items like the starts, and their gains in nats, (n_starts, n_items).
     """
-    xp, design, weights = namespace(weights), em.design, as_type(weights, "float32")
+    xp, design = namespace(weights), em.design
+    reached = xp.amax(weights, 0) > NEGLIGIBLE_WEIGHT
+    weights, nodes = as_type(weights[:, reached], "float32"), nodes[reached]
     n_starts, _, n_items = starts.shape
     free = design.free()
     free[0] = not design.common_slope

@@ -102,9 +102,9 @@ class LogNormal:
 Prior = Beta | Normal | LogNormal
 
 
-def check_priors(priors: Mapping, known: Mapping[str, tuple[type, ...]]) -> None:
+def check_priors(priors: Mapping, allowed: Mapping[str, tuple[type, ...]]) -> None:
     """Refuse priors on parameters, or of kinds, that a model does not have."""
     for name, prior in priors.items():
-        if not isinstance(prior, known.get(name, ())):
-            names = {key: " or ".join(k.__name__ for k in kinds) for key, kinds in known.items()}
+        if not isinstance(prior, allowed.get(name, ())):
+            names = {key: " or ".join(k.__name__ for k in kinds) for key, kinds in allowed.items()}
             raise FrameError(f"prior {name!r}: {prior!r} is not known; give any of {names}")

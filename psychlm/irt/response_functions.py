@@ -247,8 +247,8 @@ class Logistic(ResponseFunction):
         table[2:] = np.where(np.isnan(fixed[2:]), logits_of(np.array(share))[:, None], fixed[2:])
         low, high = 1 / (1 + np.exp(-table[2:]))
         correct = (np.nansum(codes, 0) + 0.5) / (np.isfinite(codes).sum(0) + 1)
-        known = ((correct - low) / (high - low)).clip(0.02, 0.98)
-        table[1] = SPREAD * np.log(known / (1 - known))
+        above_guessing = ((correct - low) / (high - low)).clip(0.02, 0.98)
+        table[1] = SPREAD * np.log(above_guessing / (1 - above_guessing))
         return table
 
     @classmethod
@@ -485,10 +485,12 @@ def four_parameters(
         columns = list(items) if isinstance(items, pd.DataFrame) else type(items).__name__
         raise FrameError(f"items need the columns a and b (or d), and have {columns}")
     try:
-        known = items.reindex(columns=list("abcdu")).astype(float)
+        table = {
+            name: items[name].to_numpy(float, na_value=np.nan) for name in set("abcdu") & set(items)
+        }
     except (TypeError, ValueError):
         raise FrameError("item parameters are not all numbers; clean the columns a to d") from None
-    a, b, d = (known[name].to_numpy() for name in "abd")
+    a, b, d = (table.get(name, np.full(len(items), np.nan)) for name in "abd")
     if "d" not in items:
         d = -a * b
     elif "b" in items:
@@ -499,7 +501,7 @@ def four_parameters(
                 f"b and d disagree for items {format_names(items.index[apart])}: d should be -a b; "
                 "change the scale with irt.link(items, slope=, intercept=), or drop one of the two"
             )
-    c, u = known["c"].fillna(0.0).to_numpy(), known["u"].fillna(1.0).to_numpy()
+    c, u = np.nan_to_num(table.get("c", 0 * a)), np.nan_to_num(table.get("u", 0 * a + 1), nan=1.0)
     wrong = ~((c >= 0) & (c < u) & (u <= 1))
     if wrong.any():
         raise FrameError(

@@ -182,7 +182,7 @@ def encode_ratings(ratings: pd.DataFrame, levels: Mapping | None = None) -> Resp
         raise FrameError("persons or items stand more than once; give each one name and one row")
     if levels is None:
         levels = {item: sorted(numbers[item].dropna().unique()) for item in numbers}
-        wrong = [item for item, found in levels.items() if not 2 <= len(found) <= MOST_CATEGORIES]
+        wrong = [item for item, values in levels.items() if not 2 <= len(values) <= MOST_CATEGORIES]
         if wrong:
             raise FrameError(
                 f"items {format_names(wrong)} have fewer than 2 or more than {MOST_CATEGORIES} "
@@ -190,15 +190,15 @@ def encode_ratings(ratings: pd.DataFrame, levels: Mapping | None = None) -> Resp
             )
     codes = np.full(numbers.shape, MISSING, np.uint8)
     for column, item in enumerate(numbers.columns):
-        answers, known = numbers[item].to_numpy(), np.asarray(levels[item], float)
-        asked = ~np.isnan(answers)
-        new = asked & ~np.isin(answers, known)
+        answers, categories = numbers[item].to_numpy(), np.asarray(levels[item], float)
+        answered = ~np.isnan(answers)
+        new = answered & ~np.isin(answers, categories)
         if new.any():
             raise FrameError(
                 f"item {item!r} has answers {sorted(set(answers[new]))[:5]} that nobody gave when "
-                f"the model was fitted ({known.tolist()}); recode them, or fit again"
+                f"the model was fitted ({categories.tolist()}); recode them, or fit again"
             )
-        codes[asked, column] = np.searchsorted(known, answers[asked])
+        codes[answered, column] = np.searchsorted(categories, answers[answered])
     persons, items = numbers.index.rename("person"), numbers.columns.rename("item")
     n_categories = max(len(levels[item]) for item in items)
     matrix = encode_codes(

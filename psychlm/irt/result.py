@@ -147,20 +147,22 @@ class IRTFit(InformationCriteria):
     def in_group(self, label: Any) -> IRTFit:
         """Return the fit as it holds in one group: its items, and its mean and sd of ability."""
         if self.groups is None or self.group_items is None or label not in self.groups.index:
-            known = [] if self.groups is None else list(self.groups.index)
-            raise KeyError(f"no group {label!r}; the groups are {known}")
+            labels = [] if self.groups is None else list(self.groups.index)
+            raise KeyError(f"no group {label!r}; the groups are {labels}")
         moments = self.groups[self.groups.index == label].iloc[0]
         alone: dict[str, Any] = {"groups": None, "group_items": None, "covariance": None}
         alone |= {"ability_mean": float(moments["mean"]), "ability_sd": float(moments["sd"])}
         alone["items"] = self.group_items.xs(label, level="group")
         if self.estimates is not None:
             # The mean of ability is free where an intercept is that of the reference group.
-            own = self.estimates.xs(label, level="group")
-            shared = (own == self.estimates.xs(self.groups.index[0], level="group")) & (own >= 0)
+            estimates = self.estimates.xs(label, level="group")
+            shared = (estimates == self.estimates.xs(self.groups.index[0], level="group")) & (
+                estimates >= 0
+            )
             focal = label != self.groups.index[0]
             alone["mean_is_free"] = focal and bool(shared.iloc[:, 1].any())
             alone["sd_is_free"] = focal and bool(shared.iloc[:, 0].any())
-            alone["estimates"] = own
+            alone["estimates"] = estimates
         return replace(self, **alone)
 
     def probability(self, theta: ArrayLike) -> np.ndarray:
@@ -213,9 +215,9 @@ class IRTFit(InformationCriteria):
         rng, posterior = np.random.default_rng(seed), self.posterior(responses)
         cumulative = posterior.weights.cumsum(axis=1)
         drawn = rng.random((len(posterior.persons), n)) * cumulative[:, -1:]
-        place = np.stack([np.searchsorted(*row) for row in zip(cumulative, drawn, strict=True)])
+        node = np.stack([np.searchsorted(*row) for row in zip(cumulative, drawn, strict=True)])
         step = posterior.nodes[1] - posterior.nodes[0]
-        theta = posterior.nodes[place] + step * (rng.random(place.shape) - 0.5)
+        theta = posterior.nodes[node] + step * (rng.random(node.shape) - 0.5)
         return pd.DataFrame(theta, posterior.persons, pd.RangeIndex(1, n + 1, name="draw"))
 
     def to_json(self, path: str | Path) -> None:
@@ -366,12 +368,12 @@ def result_of(spec: Specification, solution: Solution) -> IRTFit:
     for g, group in enumerate(spec.groups):
         number = spec.numbers(g)
         number[0] = np.where(model.unit_slope, -1, number[0])
-        own = table.iloc[spec.places(g)].set_index(spec.items)
+        items = table.iloc[spec.places(g)].set_index(spec.items)
         for row, kind in enumerate(spec.row_kinds):
-            if kind > 1 and "cu"[kind - 2] in own:
-                own[f"{'cu'[kind - 2]}_is_free"] = number[row] >= 0
-        own["converged"] = solution.converged[spec.places(g)]
-        by_group[group] = own
+            if kind > 1 and "cu"[kind - 2] in items:
+                items[f"{'cu'[kind - 2]}_is_free"] = number[row] >= 0
+        items["converged"] = solution.converged[spec.places(g)]
+        by_group[group] = items
         symbols = [*"adcu"][:n_rows] if model.dichotomous else model.form.symbols(n_rows)
         numbers[group] = pd.DataFrame(number.T, spec.items, symbols)
     first, groups, group_items, estimates = spec.groups[0], None, None, numbers[spec.groups[0]]

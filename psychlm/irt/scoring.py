@@ -140,23 +140,23 @@ class KnownProducts(KnownCurves):
                 sr = s * r
                 p = sr * (1 - c) / (s * (1 - c) + c)
                 pp = p * (r - s - p)  # (log P)''
-                asked = 1.0 if answered is None else answered
-                gradient += (correct * (p + s) - s * asked) @ a
-                observed += (sr * asked - correct * (pp + sr)) @ a**2
-                expected += (p * s * asked) @ a**2
-                change += ((pp * s + p * sr) * asked) @ a**3
+                is_answered = 1.0 if answered is None else answered
+                gradient += (correct * (p + s) - s * is_answered) @ a
+                observed += (sr * is_answered - correct * (pp + sr)) @ a**2
+                expected += (p * s * is_answered) @ a**2
+                change += ((pp * s + p * sr) * is_answered) @ a**3
         gradient, observed, expected, change = sums
         return gradient, observed, expected, change
 
     def unbounded(self) -> tuple[Tensor, Tensor]:
         """Return where no response speaks against an ever higher, or ever lower, ability."""
         signs = torch.stack([self.slope > 0, self.slope < 0], 1).double()
-        with_sign, asked = signs.new_zeros(2, len(self.count), 2)
+        with_sign, answered = signs.new_zeros(2, len(self.count), 2)
         for block in self.answers.blocks():
-            own = signs[block.items]
-            with_sign += block.correct @ own
-            asked += own.sum(0) if block.answered is None else block.answered @ own
-        wrong = asked - with_sign
+            sign = signs[block.items]
+            with_sign += block.correct @ sign
+            answered += sign.sum(0) if block.answered is None else block.answered @ sign
+        wrong = answered - with_sign
         high = wrong[:, 0] + with_sign[:, 1] == 0
         return high, with_sign[:, 0] + wrong[:, 1] == 0
 
@@ -204,13 +204,13 @@ def known_items(
         refuse_unknown(unlike)
         encoded = encode_ratings(responses, levels)
     refuse_unknown(encoded.items.difference(items.index))
-    known = distinct_items(items).loc[encoded.items]
-    curves = form.of_table(known)
+    table = distinct_items(items).loc[encoded.items]
+    curves = form.of_table(table)
     check_finite(pd.DataFrame(curves.values.T.numpy(), encoded.items))
     slope = curves.values[0].to(where) * ability_sd
     shared = (encoded.persons, encoded.row, encoded.count, slope)
     if plain:
-        a, d, c, _ = four_parameters(known)
+        a, d, c, _ = four_parameters(table)
         parameters = Parameters(*torch.tensor(np.stack([a, d, c]), device=where))
         moments = torch.tensor(ability_mean), torch.tensor(ability_sd)
         return KnownProducts(
@@ -259,15 +259,15 @@ def ability_posterior(
     **options: Any,
 ) -> AbilityPosterior:
     """Return every person's posterior on a grid that resolves the narrowest; as :func:`score`."""
-    known = known_items(items, responses, ability_sd, ability_mean, device=device, **options)
-    grid, at_nodes, _ = known.resolved()
+    curves = known_items(items, responses, ability_sd, ability_mean, device=device, **options)
+    grid, at_nodes, _ = curves.resolved()
     loglik, weights = fine_posterior(at_nodes, grid)
     return AbilityPosterior(
-        persons=known.persons,
+        persons=curves.persons,
         nodes=ability_mean + ability_sd * grid.fine.cpu().numpy(),
         prior=grid.log_weights.exp().cpu().numpy(),
-        weights=weights.cpu().numpy()[known.row],
-        loglik=loglik.cpu().numpy()[known.row],
+        weights=weights.cpu().numpy()[curves.row],
+        loglik=loglik.cpu().numpy()[curves.row],
     )
 
 
@@ -325,14 +325,14 @@ def score(
     method = method.lower()
     if method not in METHODS:
         raise ValueError(f"method {method!r} is not one of {METHODS}")
-    known = known_items(items, responses, ability_sd, ability_mean, model, levels, device)
+    curves = known_items(items, responses, ability_sd, ability_mean, model, levels, device)
     if method == "eap":
-        _, _, posterior = known.resolved()
+        _, _, posterior = curves.resolved()
         theta, se = posterior.mean, posterior.variance.sqrt()
     else:
-        theta, se = _mode(known, method)
+        theta, se = _mode(curves, method)
     table = torch.stack([ability_mean + ability_sd * theta, ability_sd * se], 1)
-    return pd.DataFrame(table.cpu().numpy()[known.row], known.persons, ["theta", "se"])
+    return pd.DataFrame(table.cpu().numpy()[curves.row], curves.persons, ["theta", "se"])
 
 
 def climb(
@@ -367,17 +367,17 @@ def between_nodes(at_nodes: Tensor, nodes: Tensor) -> Tensor:
     coefficients = (values - values[:, 3:4]) @ polynomial.T
     first = powers[1:] * coefficients[:, 1:]
     second = (powers * (powers - 1))[2:] * coefficients[:, 2:]
-    place = at_nodes.argmax(1) - centre.to(torch.float64)  # not 0 at the edge of the grid
-    lowest, highest = place - 1, place + 1
+    offset = at_nodes.argmax(1) - centre.to(torch.float64)  # not 0 at the edge of the grid
+    lowest, highest = offset - 1, offset + 1
     for _ in range(POLYNOMIAL_STEPS):
-        slope = (first * place[:, None] ** powers[:-1]).sum(1)
-        bend = (second * place[:, None] ** powers[:-2]).sum(1)
+        slope = (first * offset[:, None] ** powers[:-1]).sum(1)
+        bend = (second * offset[:, None] ** powers[:-2]).sum(1)
         step = torch.where(bend < 0, -slope / bend, 0.0)
-        place = torch.minimum(torch.maximum(place + step, lowest), highest)
-    return nodes[centre] + place * (nodes[1] - nodes[0])
+        offset = torch.minimum(torch.maximum(offset + step, lowest), highest)
+    return nodes[centre] + offset * (nodes[1] - nodes[0])
 
 
-def _mode(known: KnownCurves, method: str) -> tuple[Tensor, Tensor]:
+def _mode(curves: KnownCurves, method: str) -> tuple[Tensor, Tensor]:
     """Climb to the mode of every posterior ("map") or likelihood ("ml"); return it and its error.
 
     By "wle" it is the maximum of the likelihood times the root of the information. Steps are
@@ -388,20 +388,20 @@ def _mode(known: KnownCurves, method: str) -> tuple[Tensor, Tensor]:
     derivative.
     """
     weighted, prior = method == "wle", float(method == "map")
-    nodes = quadrature_grid(span=UNBOUNDED, device=known.count.device).nodes
-    at_nodes = known.node_loglik(nodes).sub_((method != "ml") * nodes**2 / 2)
-    start, limit = between_nodes(at_nodes, nodes), torch.zeros_like(known.count)
+    nodes = quadrature_grid(span=UNBOUNDED, device=curves.count.device).nodes
+    at_nodes = curves.node_loglik(nodes).sub_((method != "ml") * nodes**2 / 2)
+    start, limit = between_nodes(at_nodes, nodes), torch.zeros_like(curves.count)
     if method == "ml":
         # The likelihood rises without end towards high ability where no response speaks against
         # it, towards low ability likewise; with guessing also where it rises at the grid's end.
-        best, guessed = at_nodes.argmax(1), not known.one_maximum
-        high, low = known.unbounded()
+        best, guessed = at_nodes.argmax(1), not curves.one_maximum
+        high, low = curves.unbounded()
         high, low = high | (guessed & (best == len(nodes) - 1)), low | (guessed & (best == 0))
         limit = torch.where(high == low, 0.0, torch.where(high, torch.inf, -torch.inf))
     finite = limit == 0
 
     def ascent(ability: Tensor) -> tuple[Tensor, Tensor]:
-        gradient, observed, expected, change = known.by_ability(ability)
+        gradient, observed, expected, change = curves.by_ability(ability)
         last[:] = [ability, observed, change]
         information = torch.where(observed > expected / 2, observed, expected) + prior
         gradient = gradient - prior * ability
@@ -410,11 +410,11 @@ def _mode(known: KnownCurves, method: str) -> tuple[Tensor, Tensor]:
         return torch.where(finite, gradient, 0.0), torch.where(finite, information, 1.0)
 
     last: list = []
-    if weighted or not known.one_maximum:  # the last step is too short to matter
+    if weighted or not curves.one_maximum:  # the last step is too short to matter
         ability = climb(ascent, start)
         observed = last[1]
     else:
-        steepest = float(known.slope.abs().max().clamp_min(1.0))
+        steepest = float(curves.slope.abs().max().clamp_min(1.0))
         ability = climb(ascent, start, (2 * TOLERANCE / steepest) ** 0.5)
         before, observed, change = last
         observed = observed + change * (ability - before)

@@ -108,11 +108,11 @@ def select_items(
     def drop(kept: pd.DataFrame, items: Sequence, number: int) -> pd.DataFrame:
         """Drop items, and the persons who were asked none of the others."""
         kept = kept.drop(columns=list(items))
-        asked = kept.dropna(how="all")
-        if n_out := len(kept) - len(asked):
+        answered = kept.dropna(how="all")
+        if n_out := len(kept) - len(answered):
             note = "persons asked none of the items left"
             log.append(_rows(number, "persons", whole, "n_left_out", n_out, 0, "remark", note))
-        return asked
+        return answered
 
     kept = check_responses(responses)
     absent = [item for item in set_aside if item not in kept.columns]

@@ -18,7 +18,7 @@ import pandas as pd
 
 from psychlm.frames import FrameError, format_names
 from psychlm.irt.priors import Beta, LogNormal, Normal, Prior, check_priors
-from psychlm.irt.response_functions import KINDS, MIXED, NO_ASYMPTOTE, Model, model_named
+from psychlm.irt.response_functions import KINDS, MIXED, Model, model_named
 from psychlm.irt.response_matrix import (
     MISSING,
     ResponseMatrix,
@@ -65,16 +65,16 @@ class Specification:
         return self.model.form.row_kinds(len(self.fixed))
 
     @property
-    def own(self) -> np.ndarray:
+    def differs(self) -> np.ndarray:
         """Which items have parameters of their own in every group, bool (n_items,)."""
         return np.any(self.freed, axis=0)
 
     @property
     def columns(self) -> list[tuple[int, int]]:
         """Items with the group whose parameters they are; shared ones belong to group 0."""
-        own = np.flatnonzero(self.own).tolist()
+        freed_items = np.flatnonzero(self.differs).tolist()
         shared = [(j, 0) for j in range(len(self.items))]
-        return shared + [(j, g) for g in range(1, len(self.groups)) for j in own]
+        return shared + [(j, g) for g in range(1, len(self.groups)) for j in freed_items]
 
     @property
     def codes(self) -> np.ndarray:
@@ -207,8 +207,9 @@ def warn_of_gaps(answers: ResponseMatrix) -> None:
     levels = answers.levels or {}
     gaps = [
         item
-        for item, found in levels.items()
-        if all(float(x).is_integer() for x in found) and found[-1] - found[0] >= len(found)
+        for item, categories in levels.items()
+        if all(float(x).is_integer() for x in categories)
+        and categories[-1] - categories[0] >= len(categories)
     ]
     if gaps:
         warnings.warn(
@@ -222,14 +223,14 @@ def warn_of_gaps(answers: ResponseMatrix) -> None:
 def models_of_items(model: Mapping | pd.Series, items: pd.Index) -> list[Model]:
     """Return the model of every item: dichotomous ones whose slopes are free."""
     named = pd.Series(model, dtype=object).reindex(items)
-    found = [None if pd.isna(name) else model_named(name) for name in named]
-    wrong = [each is None or each.common_slope or not each.dichotomous for each in found]
+    models = [None if pd.isna(name) else model_named(name) for name in named]
+    wrong = [each is None or each.common_slope or not each.dichotomous for each in models]
     if any(wrong):
         raise FrameError(
             f"items {format_names(items[wrong])} have no model, or one that cannot differ between "
             'items; name "2PL", "3PL" or "4PL" for every item'
         )
-    return [each for each in found if each is not None]
+    return [each for each in models if each is not None]
 
 
 def asymptotes(items: pd.Index, name: str, given: float | pd.Series) -> np.ndarray:
@@ -245,6 +246,8 @@ def chosen_items(items: pd.Index, names: Names) -> np.ndarray:
     """Return which items are named; "all" names every one."""
     if isinstance(names, str) and names == "all":
         return np.ones(len(items), bool)
+    if len(names) == 0:
+        return np.zeros(len(items), bool)
     unknown = pd.Index(names).difference(items)
     if len(unknown):
         raise FrameError(f"items {format_names(unknown)} are not among the responses")
@@ -359,10 +362,10 @@ def check_answers(spec: Specification) -> None:
                 IRTWarning,
                 stacklevel=3,
             )
-    for j in np.flatnonzero(spec.own):
+    for j in np.flatnonzero(spec.differs):
         levels = 2 if answers.levels is None else len(answers.levels[items[j]])
         by_group = [np.unique(spec.codes[spec.member == g, j]) for g in range(len(groups))]
-        constant[j] |= any((found != MISSING).sum() < levels for found in by_group)
+        constant[j] |= any((codes != MISSING).sum() < levels for codes in by_group)
     if constant.any() and not regular:
         raise FrameError(
             f"items {format_names(items[constant])} were answered alike by everyone, or are free "
@@ -370,8 +373,3 @@ def check_answers(spec: Specification) -> None:
             "difficulty is infinite; drop them with frames.drop_constant(responses), do not free "
             'them, or give a prior, such as priors={"intercept": Normal(0, 3)} with the Rasch model'
         )
-
-
-def has_upper(spec: Specification) -> bool:
-    """Return whether an upper asymptote is free, or fixed below 1."""
-    return len(spec.fixed) > 3 and not (spec.fixed[3] >= NO_ASYMPTOTE).all()

@@ -28,10 +28,9 @@ from psychlm.irt.likelihood import (
     Design,
     Parameters,
     QuadratureGrid,
+    cell_derivatives,
     expected_counts,
     fine_posterior,
-    log_p_derivatives,
-    log_q_derivatives,
     node_loglik,
 )
 from psychlm.irt.response_matrix import Block, ResponseMatrix
@@ -163,7 +162,7 @@ def observed_information(
     coarse = grid.at_nodes(weights) * responses.count[:, None]
     for block in responses.blocks():
         z, c = parameters[block.items].logits(nodes)
-        p, q = log_p_derivatives(z, c), log_q_derivatives(z, c)
+        p, q = cell_derivatives(z, c)
         correct, answered = expected_counts(block, coarse)
         wrong = answered - correct
         zz, zc, cc = (
@@ -298,7 +297,7 @@ def expected_scores(
     The derivatives are by slope, intercept (and guessing): shape (kinds, n_rows, n_items).
     """
     z, c = parameters[block.items].logits(nodes)
-    p, q = log_p_derivatives(z, c), log_q_derivatives(z, c)
+    p, q = cell_derivatives(z, c, second=False)
     xp, scores = namespace(weights), []
     dtype = "float32" if weights.dtype == xp.float32 else "float64"
     correct = as_type(block.correct, dtype)

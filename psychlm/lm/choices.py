@@ -29,10 +29,14 @@ import numpy as np
 import pandas as pd
 from scipy.special import softmax
 
+from psychlm.cluster import run_pieces
 from psychlm.device import Device
 from psychlm.frames import FrameError, check_items, check_responses, format_names
+from psychlm.lm._errors import ModelError
 
 if TYPE_CHECKING:
+    from distributed import Client
+
     from psychlm.lm.prompts import Prompt
 
 SCHEME = 2  # raised whenever the cached scores of a question would change
@@ -432,9 +436,16 @@ class Evaluation:
         return f"{head}\n{self.persons[['accuracy', 'truncated']].to_string()}"
 
 
-def evaluate(items: pd.DataFrame, models: Any, **options: Any) -> Evaluation:
-    """Let models choose among the choices of items, and grade them; one model is in memory at a
-    time.
+def evaluate(
+    items: pd.DataFrame,
+    models: Any,
+    *,
+    items_at_once: int | None = None,
+    client: Client | str | None = None,
+    **options: Any,
+) -> Evaluation:
+    """Let models choose among the choices of items, and grade them, here or on a cluster; one model
+    is in memory at a time.
 
     Parameters
     ----------
@@ -442,7 +453,11 @@ def evaluate(items: pd.DataFrame, models: Any, **options: Any) -> Evaluation:
         An items frame.
     models : model, or iterable or mapping of models
         Names, folders, or models in memory; the keys of a mapping, or else the models' names, name
-        the persons.
+        the persons. On a cluster names and folders, which every worker opens.
+    items_at_once : int, optional
+        How many items of a model are scored together, by one worker; all unless given.
+    client : distributed.Client or str, optional
+        As in :func:`surprisals`.
     **options
         ``normalise``, ``prompt``, ``bos``, ``device``, ``batch_tokens``, ``cache`` and ``progress``
         of :func:`choice_logprobs`.
@@ -480,14 +495,24 @@ def evaluate(items: pd.DataFrame, models: Any, **options: Any) -> Evaluation:
         models = {str(name): model for name, model in named}
     if not models:
         raise FrameError("no model was given")
+    if client is not None and any(hasattr(model, "network") for model in models.values()):
+        raise ModelError("a cluster's workers open models by name or folder; give those in models=")
+    if items_at_once is not None and items_at_once < 1:
+        raise ValueError(f"items_at_once is {items_at_once}; a piece has at least one item")
+    # A piece is a model, and where its items begin.
+    size = items_at_once or len(items)
+    begins = range(0, len(items), size)
+    pieces = dict(enumerate((model, begin) for model in models.values() for begin in begins))
+    scored = dict(run_pieces(client, _score_piece, (items, size, options), pieces))
     # Each model is a person: its scores, its predictions, and what it was asked with.
     logprobs, predicted, persons = {}, {}, {}
-    for person, model in models.items():
-        scores = choice_logprobs(items, model, **options)
-        about, scores.attrs = scores.attrs, {}
-        logprobs[person], predicted[person] = scores, predictions(scores)
-        kept = ("model", "revision", "normalise", "prompt", "bos")
-        persons[person] = {"truncated": len(about["truncated"])} | {k: about[k] for k in kept}
+    kept = ("model", "revision", "normalise", "prompt", "bos")
+    for k, person in enumerate(models):
+        parts = [scored[k * len(begins) + i] for i in range(len(begins))]
+        truncated = sum(len(about["truncated"]) for _, about in parts)
+        persons[person] = {"truncated": truncated} | {name: parts[0][1][name] for name in kept}
+        logprobs[person] = pd.concat([scores for scores, _ in parts])
+        predicted[person] = predictions(logprobs[person])
     choices = pd.DataFrame(predicted).T.rename_axis("person")
     responses = choices.eq(items.set_index("item_id")["answer"], axis=1).astype(float)
     described = pd.DataFrame.from_dict(persons, orient="index").rename_axis("person")
@@ -495,6 +520,17 @@ def evaluate(items: pd.DataFrame, models: Any, **options: Any) -> Evaluation:
     return Evaluation(
         pd.concat(logprobs, names=["person"]), choices, check_responses(responses), described
     )
+
+
+def _score_piece(
+    shared: tuple[pd.DataFrame, int, dict[str, Any]], piece: tuple[Any, int]
+) -> tuple[Any, dict[str, Any]]:
+    """Return the scores of a model's choices in some items, and how it was asked."""
+    items, size, options = shared
+    model, begin = piece
+    scores = choice_logprobs(items[begin : begin + size], model, **options)
+    about, scores.attrs = scores.attrs, {}
+    return scores, about
 
 
 class ItemTaker:

@@ -28,14 +28,12 @@ from psychlm.lm._errors import ModelError, check_limit
 from psychlm.lm._load import LanguageModel
 from psychlm.lm._network_state import evaluating, structure_of
 from psychlm.lm.scoring_requests import (
+    FROM_LEFT,
     LARGEST_FAMILY,
+    REQUESTS,
     ScoringRequest,
     SpecialTokens,
-    any_order,
-    both_sides,
     families,
-    left_side,
-    left_to_right,
     shared_prefixes,
     visible_tokens,
 )
@@ -128,7 +126,7 @@ def resolve_options(
     tokenizer, masked = model.tokenizer, model.kind in ("masked", "left-masked")
     if correction not in ("pimentel-meister", None):
         raise ModelError(f"correction {correction!r} is unknown; choose 'pimentel-meister' or None")
-    if masked or begins_with_space(tokenizer) is None:
+    if model.kind not in FROM_LEFT or begins_with_space(tokenizer) is None:
         correction = None
     # the token before a text: the one asked for, or the tokenizer's own of that role
     if bos == "auto":
@@ -174,6 +172,7 @@ def plan_requests(
     special = SpecialTokens(
         start,
         stop,
+        model.tokenizer.mask_token_id or 0,
         options.bos_in_windows,
         options.context_tokens,
         options.stride,
@@ -192,13 +191,9 @@ def plan_requests(
             rows = [int(first_rows[short[i]]) for i in group]
             requests.append(shared_prefixes([ids[i] for i in group], rows, special))
         waiting = sorted(set(waiting) - {short[i] for group in groups for i in group})
-    one_text: Any = {"causal": left_to_right, "masked": both_sides, "left-masked": left_side}
-    extra: tuple[int, ...] = ()
-    if model.kind == "permutation":
-        one_text, extra = {"permutation": any_order}, (model.tokenizer.mask_token_id or 0,)
     for number in waiting:
-        text_tokens, row = tokens[number], int(first_rows[number])
-        requests += one_text[model.kind](text_tokens.ids, text_tokens.word, row, special, *extra)
+        text, row = tokens[number], int(first_rows[number])
+        requests += REQUESTS[model.kind](text.ids, text.word, row, special)
     return requests
 
 

@@ -21,7 +21,7 @@ token to the end of the text.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -60,6 +60,7 @@ class SpecialTokens:
 
     start: int | None  # token before the text
     stop: int | None  # token after it (masked models)
+    blank: int  # token that stands for the end of a text (permutation models)
     every_window: bool  # whether the start token also stands before windows inside a text
     context_tokens: int  # longest input, special tokens counted
     stride: int  # tokens by which windows advance, at most
@@ -89,16 +90,16 @@ def left_to_right(
 
 
 def any_order(
-    ids: Ints, word: Ints, first_row: int, special: SpecialTokens, blank: int
+    ids: Ints, word: Ints, first_row: int, special: SpecialTokens
 ) -> Iterator[ScoringRequest]:
     """Yield the requests of a permutation model (Yang et al. 2019) that factorises from left to
     right.
 
     Such a model predicts a token at the token's own position, which it knows though it does not see
-    the token; for the row after the last token a ``blank`` stands there.
+    the token; for the row after the last token ``special.blank`` stands there.
     """
     for begin, low, high in _windows(word, special, ahead=0):
-        read, n_start = _add_start(np.append(ids, blank)[begin:high], special, begin)
+        read, n_start = _add_start(np.append(ids, special.blank)[begin:high], special, begin)
         wanted = np.arange(low, high)
         position = wanted - begin + n_start
         visible = position >= 1  # with nothing to attend to, its output would be meaningless
@@ -190,6 +191,18 @@ def _add_special(ids: Ints, special: SpecialTokens) -> tuple[Ints, int]:
     start = [] if special.start is None else [special.start]
     stop = [] if special.stop is None else [special.stop]
     return np.concatenate([start, ids, stop]).astype(np.int64), len(start)
+
+
+# How a text is read by a model of each kind.
+REQUESTS: dict[str, Callable[[Ints, Ints, int, SpecialTokens], Iterator[ScoringRequest]]] = {
+    "causal": left_to_right,
+    "permutation": any_order,
+    "masked": both_sides,
+    "left-masked": left_side,
+}
+# Kinds that read every word after those before it, whose surprisals can be corrected for where
+# words end.
+FROM_LEFT = ("causal", "permutation")
 
 
 def families(texts: Sequence[Ints], largest: int = LARGEST_FAMILY) -> list[list[int]]:

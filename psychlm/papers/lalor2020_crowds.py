@@ -85,11 +85,16 @@ def snli_parts(
     """Return training, development and test pairs; no premise is in two parts.
 
     Premises of the pairs that people saw are in none; 70 premises are for development, 210 for the
-    test.
+    test. ValueError if none are left to train on.
     """
     seen = pool["item_id"].isin(people_saw)
     unseen = pool[~pool["premise"].isin(pool.loc[seen, "premise"])]
     premises = unseen["premise"].unique()
+    if len(premises) <= 280:
+        raise ValueError(
+            f"the pairs have {len(premises)} premises that people did not see; 280 are for "
+            "development and test, so that more are needed to train on: add another file of pairs"
+        )
     order = dict(zip(premises, rng.permutation(len(premises)), strict=True))
     rank = unseen["premise"].map(order)
     return [unseen[rank >= 280], unseen[rank < 70], unseen[rank.between(70, 279)]]

@@ -377,19 +377,20 @@ class _Run:
 
     def resume(self, path: Path, identity: str) -> None:
         """Continue from a checkpoint of the same run."""
-        run = torch.load(path, map_location=self.device, weights_only=True)
+        run = torch.load(path, map_location="cpu", weights_only=True)
         if run["identity"] != identity:
             raise ValueError(
                 f"{path} is the checkpoint of another run (other text, architecture or training); "
                 "delete it, or give this run a folder of its own"
             )
         self.network.load_state_dict(run["now"])
-        self.best, self.state, self.reached = run["best"], run["state"], run["progress"]["best"]
+        self.best, self.reached, state = run["best"], run["progress"]["best"], run["state"]
+        self.state = None if state is None else tuple(part.to(self.device) for part in state)
         for name in PROGRESS:
             setattr(self, name, run["progress"][name])
-        torch.set_rng_state(run["random"].cpu())
+        torch.set_rng_state(run["random"])
         if "random_cuda" in run:
-            torch.cuda.set_rng_state(run["random_cuda"].cpu(), self.device)
+            torch.cuda.set_rng_state(run["random_cuda"], self.device)
 
 
 def _spans(stream: Tensor, n_rows: int, span: int) -> list[tuple[Tensor, Tensor]]:

@@ -9,6 +9,7 @@ distribution of quadratic forms, Biometrika 48.
 from __future__ import annotations
 
 import re
+import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
@@ -322,8 +323,20 @@ def check_new_data(data: pd.DataFrame, variables: tuple[str, ...]) -> None:
 def coefficient_tables(
     names: list[str], estimate: Floats, covariance: Floats, dof: float | Floats
 ) -> dict[str, pd.DataFrame]:
-    """Return ``coefficients`` (with 95 % intervals and t tests) and ``covariance``, by name."""
+    """Return ``coefficients`` (with 95 % intervals and t tests) and ``covariance``, by name.
+
+    A coefficient without variance was dropped by R, which gives it 0: it is NaN, with a warning.
+    """
     std_error, index = np.sqrt(np.diag(covariance)), pd.Index(names, name="coefficient")
+    dropped = std_error == 0
+    if dropped.any():
+        warnings.warn(
+            f"coefficients {list(index[dropped])} are combinations of others and were dropped from "
+            "the model: they have no estimate (NaN); leave these terms out",
+            RuntimeWarning,
+            stacklevel=4,
+        )
+        estimate, std_error = (np.where(dropped, np.nan, each) for each in (estimate, std_error))
     margin = scipy.stats.t.ppf(0.975, dof) * std_error
     table = {"estimate": estimate, "std_error": std_error}
     table |= {"low": estimate - margin, "high": estimate + margin, "t": estimate / std_error}

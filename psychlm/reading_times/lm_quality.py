@@ -1,5 +1,5 @@
-"""How good a language model is, by what it finds surprising, and whether better models gain more on
-reading times.
+"""How good a language model is: perplexity and the predictability norm correlation (PNC), and
+whether better models gain more on reading times.
 
 Perplexity per token compares only models that share a vocabulary (Hao et al. 2020, section 3.3.1);
 per word it compares all. The predictability norm correlation (PNC, section 3.3.2)

@@ -1,4 +1,4 @@
-"""From variables to the columns of a model matrix, in coordinates where every penalty is diagonal.
+"""Bases of smooths (cubic regression, thin plate, tensor) and their penalties, which are diagonal.
 
 A penalised function f(x) = sum_k b_k B_k(x) of mgcv costs lambda b'Sb. An eigendecomposition S = U
 diag(d) U' turns b into g = U'b, in which the penalty is a sum of squares, lambda sum_k d_k g_k^2.

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import nbformat
+import pandas as pd
 import yaml
 
 from psychlm import report
@@ -213,6 +214,24 @@ def kind_of_models(root: Path, notebook: Notebook, parameters: Mapping[str, Any]
         return ""
     same = all(values[name] == value for name, value in wanted.items())
     return "with the paper's models" if same else "with stand-ins"
+
+
+def verdicts_by_seed(
+    root: Path, notebook: Notebook, profile: Profile, parameters: Mapping[str, Any]
+) -> dict[str, int]:
+    """Return the sentences that a notebook's verdict took under other seeds, and how often each.
+
+    They are those that ``tests/verdicts_by_seed.py`` keeps, of a profile's own parameters; for a
+    run with others, but for the seed, the answer is empty.
+    """
+    file = root / "data" / "facts" / "verdicts_by_seed.csv"
+    of_profile = run_parameters(root, [notebook], profile)[notebook.name]
+    stored, run = (notebook.parameters | dict(values) for values in (of_profile, parameters))
+    if not file.is_file() or stored | {"seed": None} != run | {"seed": None}:
+        return {}
+    runs = pd.read_csv(file)
+    runs = runs[(runs["notebook"] == notebook.name) & (runs["profile"] == profile)]
+    return {str(sentence): int(n) for sentence, n in runs["verdict"].value_counts().items()}
 
 
 def new(title: str, *, root: Path, kind: Kind = "blank", number: int | None = None) -> Path:

@@ -426,7 +426,8 @@ class Runner:
         if content.get("verdict"):
             given = self.parameters[name]
             whose = collection.kind_of_models(self.root, notebook, given)
-            content["verdict"] = content["verdict"] | {"models": whose}
+            seeds = collection.verdicts_by_seed(self.root, notebook, self.profile, given)
+            content["verdict"] = content["verdict"] | {"models": whose, "by_seed": seeds}
         folder, numbers = notebook.path.parent, index.compare(content)
         page = html.report_page(executed.content, folder, content, numbers)
         files = [(f"{name}.ipynb", nbformat.writes(executed.content).encode())]

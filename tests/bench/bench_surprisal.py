@@ -185,6 +185,25 @@ def test_documents(benchmark, model, documents, correction):
     )
 
 
+@pytest.mark.benchmark(group="document of 600 words")
+def test_short_document(benchmark, model, novel):
+    document = [" ".join(novel.split()[:600])]
+    measure(benchmark, lambda: lm.surprisal(document, model), document, rounds=3)
+
+
+@pytest.mark.benchmark(group="document of 600 words")
+def test_short_document_minicons(benchmark, model, novel):
+    scorer = pytest.importorskip("minicons.scorer", reason="minicons is not installed")
+    peer = scorer.IncrementalLMScorer(model.network, "cpu", tokenizer=model.tokenizer)
+    document = [" ".join(novel.split()[:600])]
+    measure(
+        benchmark,
+        lambda: peer.token_score(document, surprisal=True, base_two=True, bos_token=True),
+        document,
+        rounds=3,
+    )
+
+
 @pytest.mark.benchmark(group="minimal pairs")
 def test_pairs_limit(benchmark, model, pairs):
     rows = rows_of(model, pairs)

@@ -155,9 +155,10 @@ def test_sentiment_labels_outside_the_scale_are_refused(tmp_path) -> None:
     file = tmp_path / "reviews.txt"
     file.write_text("0 bad .\n4 great .\n")
     assert banks.sentiment(file)["choices"][0][4] == "very positive"
-    file.write_text("0 bad .\n\nnone at all\n")
-    with pytest.raises(DataError, match="line 2 of .* does not give a label"):
-        banks.sentiment(file)
+    for second in ("none at all", "0 "):
+        file.write_text(f"0 bad .\n\n{second}\n")
+        with pytest.raises(DataError, match="line 2 of .* does not give a label"):
+            banks.sentiment(file)
 
 
 def test_what_is_no_file_and_no_json_is_named(tmp_path) -> None:

@@ -132,9 +132,7 @@ def test_lsat6_has_its_thousand_people_and_published_margins() -> None:
 
 @pytest.mark.needs_share
 @pytest.mark.parametrize("reader", ["ucl", "natural_stories", "provo"])
-def test_a_corpus_without_its_text_gives_the_same_numbers_and_no_surprisal(
-    request: pytest.FixtureRequest, reader: str
-) -> None:
+def test_a_corpus_without_its_text_gives_the_same_numbers_and_no_surprisal(request, reader):
     whole = getattr(reading_times, reader)()
     if any("words are shapes" in note for note in whole.notes):
         absent(f"the text of reading_times.{reader}")

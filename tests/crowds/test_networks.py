@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from psychlm import crowds
-from psychlm.crowds.networks import LastStates, last_states
+from psychlm.crowds.networks import last_states
 from psychlm.frames import FrameError
 
 WORDS = [f"w{i}" for i in range(30)]
@@ -134,29 +134,3 @@ def test_inputs_that_no_network_can_read_are_refused():
         crowds.encode_texts(["a"], ["b", "c"])
     with pytest.raises(FrameError, match="not finite"):
         crowds.encode_images([[1.0, np.nan]])
-
-
-def test_a_device_that_is_absent_is_an_error_that_says_what_to_do():
-    inputs = crowds.encode_images(np.eye(2))
-    absent = ["gpu0", "meta7x"] + ([] if torch.cuda.is_available() else ["cuda"])
-    for device in absent:
-        with pytest.raises(ValueError, match=f"device '{device}' cannot be used.*device='cpu'"):
-            crowds.train("mlp", inputs, [0, 1], device=device)
-
-
-@pytest.mark.parametrize("device", ["auto", torch.device("cpu")])
-def test_devices_are_names_auto_or_torchs_own(device):
-    inputs = crowds.encode_images(np.eye(2))
-    trained = crowds.train("mlp", inputs, [0, 1], epochs=1, device=device)
-    assert trained.responses(inputs, [0, 1]).shape == (1, 2)
-
-
-@pytest.mark.parametrize("n_words", [1, 3])
-def test_the_derivatives_of_an_lstm_equal_differences(n_words) -> None:
-    generator = torch.Generator().manual_seed(n_words)
-    lengths = torch.randint(1, n_words + 1, (2, 4), generator=generator)
-    words, weight = (
-        torch.randn(shape, dtype=torch.float64, generator=generator, requires_grad=True)
-        for shape in ((n_words, 2, 4, 3), (2, 8, 6))
-    )
-    assert torch.autograd.gradcheck(lambda x, w: LastStates.apply(x, lengths, w), (words, weight))

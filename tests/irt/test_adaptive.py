@@ -63,14 +63,6 @@ def test_the_replay_asks_what_a_search_by_hand_asks(bank, people):
         np.testing.assert_allclose(test.theta.loc[person], theta, atol=1e-3)
 
 
-def test_after_the_whole_bank_the_estimate_is_that_of_scoring(bank, people):
-    _, responses = people
-    test = irt.adaptive_test(bank, responses, n_items=len(bank))
-    whole = irt.score(bank, responses, "eap")
-    np.testing.assert_allclose(test.theta.iloc[:, -1], whole["theta"], atol=2e-3)
-    np.testing.assert_allclose(test.se.iloc[:, -1], whole["se"], atol=2e-3)
-
-
 @pytest.mark.parametrize("rule", ["information", "posterior"])
 @pytest.mark.parametrize("method", ["eap", "map"])
 def test_chosen_items_say_more_about_a_person_than_random_ones(bank, people, rng, rule, method):

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from scipy import optimize, stats
-from scipy.special import expit, log_expit, logsumexp
+from scipy.special import expit, log_expit, logit, logsumexp
 from statsmodels.stats.contingency_tables import StratifiedTable
 
 from psychlm import irt, simulate
@@ -258,6 +258,71 @@ def test_statistics_are_gains_between_two_fits_both_ways():
     for found in (by_all_others, by_anchors):  # with one item that is no anchor, both are one
         assert found["statistic"] == pytest.approx(expected, abs=1e-3)
         assert found["p"] == pytest.approx(stats.chi2.sf(expected, 2), abs=1e-3)
+
+
+@pytest.mark.exhaustive  # fits of two groups with upper asymptotes take some seconds each
+def test_the_likelihood_ratio_of_a_4pl_is_that_of_direct_optimisations():
+    """An integral by NumPy, climbed by scipy in all parameters, ends nowhere above the fits."""
+    rng, n = np.random.default_rng(0), 1500
+    shift = np.zeros((2 * n, 6))
+    shift[n:, 2] = 0.9
+    theta = np.r_[rng.normal(0, 1, n), rng.normal(0.4, 1.2, n)]
+    p = 0.15 + 0.78 * expit(1.8 * (theta[:, None] - np.linspace(-1.2, 1.2, 6) - shift))
+    x = pd.DataFrame((rng.random(p.shape) < p).astype(float), columns=list("abcdef"))
+    group = np.repeat(["reference", "focal"], n)
+    priors = {"slope": irt.LogNormal(0.5, 0.4), "guessing": irt.Beta(5, 17)}
+    priors["upper"] = irt.Beta(17, 2)
+    options = {"model": "4PL", "priors": priors}
+    found = dif_likelihood_ratio(x, group, anchors=list("abef"), **options)
+    assert (found.items["df"] == 4).all()
+    assert found.items["converged"].all()
+    assert found.items.loc["c", "p"] < 1e-8 < 0.05 < found.items.loc["d", "p"]
+    assert found.items.loc["c", "b_difference"] == pytest.approx(0.9, abs=0.3)
+
+    nodes = np.linspace(-8, 8, 161)
+    patterns = {
+        label: np.unique(x[group == label].to_numpy(), axis=0, return_counts=True)
+        for label in ("reference", "focal")
+    }
+
+    def loglik_and_prior(v: np.ndarray, free: list[int]) -> tuple[float, float]:
+        a, d, low, high = np.c_[v[:24].reshape(4, 6), v[24:-2].reshape(4, -1)]
+        log_prior = stats.norm.logpdf(np.log(a), 0.5, 0.4) - np.log(a)
+        log_prior += stats.beta.logpdf(expit(low), 5, 17) + stats.beta.logpdf(expit(high), 17, 2)
+        loglik, columns = 0.0, np.arange(6)
+        for label, (answers, count) in patterns.items():
+            mean, log_sd = v[-2:] if label == "focal" else (0.0, 0.0)
+            if label == "focal":
+                columns[free] = np.arange(6, 6 + len(free))
+            a_, d_, low_, high_ = (row[columns] for row in (a, d, low, high))
+            right = expit(low_) + (expit(high_) - expit(low_)) * expit(np.outer(nodes, a_) + d_)
+            log_p = np.log(right) @ answers.T + np.log1p(-right) @ (1 - answers).T
+            log_p += stats.norm.logpdf(nodes, mean, np.exp(log_sd))[:, None]
+            loglik += count @ (logsumexp(log_p, axis=0) + np.log(nodes[1] - nodes[0]))
+        return loglik, log_prior.sum()
+
+    values = {}
+    for names in ("d", "cd"):
+        free = [list("abcdef").index(name) for name in names]
+        fit = irt.fit(x, group=group, free=list(names), standard_errors=False, **options)
+        rows = [
+            np.c_[table[["a", "d"]], logit(table[["c", "u"]])]
+            for table in (fit.in_group(label).items for label in ("reference", "focal"))
+        ]
+        moments = fit.groups.loc["focal", ["mean", "sd"]].to_numpy(float)
+        start = [rows[0].T.ravel(), rows[1][free].T.ravel(), [moments[0], np.log(moments[1])]]
+        loglik, log_prior = loglik_and_prior(np.concatenate(start), free)
+        assert [loglik, log_prior] == pytest.approx([fit.loglik, fit.log_prior], abs=0.01)
+        best = optimize.minimize(
+            lambda v, free=free: -sum(loglik_and_prior(v, free)),
+            np.concatenate(start),
+            method="L-BFGS-B",
+            options={"maxiter": 30},
+        )
+        assert -best.fun < fit.loglik + fit.log_prior + 0.01
+        values[names] = fit.loglik
+    expected = 2 * (values["cd"] - values["d"])
+    assert found.items.loc["c", "statistic"] == pytest.approx(expected, abs=0.02)
 
 
 def test_an_item_that_a_group_answered_alike_is_not_tested_and_counted():

@@ -6,6 +6,9 @@ optimisation for logistic DIF; known parameters where no program gives them.
 
 from __future__ import annotations
 
+import dataclasses
+import re
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -188,6 +191,21 @@ def test_linking_constants_equal_equate_irt(mirt):
         )
 
 
+@pytest.mark.parametrize("model", ["graded", "gpcm"])
+def test_linking_constants_of_polytomous_tables_are_those_of_the_fits(science, model):
+    fit = science[1][model]
+    moved = irt.link(fit, slope=1.4, intercept=0.3)
+    moved = dataclasses.replace(moved, items=moved.items.assign(a=moved.items["a"] * 1.1))
+    d = [name for name in moved.items if re.fullmatch(r"d\d", name)]  # and b as they were
+    moved.items[d] *= 1.1
+    of_fits = irt.linking_constants(fit, moved)
+    of_tables = irt.linking_constants(fit.items, moved.items, model=model)
+    pd.testing.assert_frame_equal(of_tables, of_fits)
+    assert of_tables.loc["mean/sigma", ["slope", "intercept"]].tolist() == pytest.approx([1.4, 0.3])
+    with pytest.raises(FrameError, match="several categories"):
+        irt.linking_constants(fit.items, moved.items)
+
+
 def test_linking_undoes_a_change_of_scale_of_polytomous_fits(science):
     fit = science[1]["graded"]
     moved = irt.link(fit, slope=1.5, intercept=-0.5)
@@ -271,25 +289,14 @@ def test_a_category_between_others_that_nobody_chose_is_named(science):
     assert np.isnan(fit.items.loc["Work", "b3"])
 
 
-def test_a_fit_of_several_groups_scores_persons_of_a_named_group_only(two_groups):
-    responses, group = two_groups
-    fit = irt.fit(responses, "2PL", group=group, standard_errors=False)
-    for call in (fit.score, fit.posterior, fit.plausible_values, fit.reliability):
-        with pytest.raises(ValueError, match=r"fit.in_group\(label\)"):
-            call(responses)
-    first, second = (
-        fit.in_group(label).score(responses)["theta"].mean() for label in fit.groups.index
-    )
-    means = fit.groups["mean"]
-    assert np.sign(second - first) == np.sign(means.iloc[1] - means.iloc[0])
-
-
-def test_a_fit_of_several_groups_is_judged_in_a_named_group_only(two_groups):
+def test_a_fit_of_several_groups_scores_and_is_judged_in_a_named_group_only(two_groups):
     responses, group = two_groups
     item = responses.columns[0]
     fit = irt.fit(responses, "2PL", group=group, free=[item], standard_errors=False)
     judged = [irt.s_x2, irt.ld_x2, irt.q3, irt.person_fit, irt.infit_outfit, irt.m2, confirm]
     calls = [lambda judge=judge: judge(fit, responses) for judge in judged]
+    scored = (fit.score, fit.posterior, fit.plausible_values, fit.reliability)
+    calls += [lambda score=score: score(responses) for score in scored]
     calls += [lambda: fit.probability(0.0), lambda: fit.information(0.0), lambda: irt.link(fit)]
     calls += [lambda: irt.linking_constants(fit, fit), lambda: plots.information(fit)]
     for call in calls:
@@ -297,6 +304,8 @@ def test_a_fit_of_several_groups_is_judged_in_a_named_group_only(two_groups):
             call()
     # In a named group the item that differs has that group's own curve.
     first, second = (fit.in_group(label) for label in fit.groups.index)
+    gap = second.score(responses)["theta"].mean() - first.score(responses)["theta"].mean()
+    assert np.sign(gap) == np.sign(fit.groups["mean"].diff().iloc[1])
     assert first.probability(0.0)[0, 0, 1] != pytest.approx(second.probability(0.0)[0, 0, 1])
     asked = responses[(group == fit.groups.index[1]).to_numpy()]
     tables = [irt.ModelTables.from_fit(fitted) for fitted in (first, second)]

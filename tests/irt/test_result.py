@@ -99,12 +99,6 @@ def test_what_is_no_frame_is_refused_with_a_sentence(responses, match):
         irt.fit(responses, "Rasch")
 
 
-def test_duplicate_columns_are_refused(people):
-    twice = pd.concat([people, people.iloc[:, :1]], axis=1)
-    with pytest.raises(FrameError, match="more than once"):
-        irt.fit(twice, "2PL")
-
-
 def test_a_tampered_fit_file_is_refused_or_scores_without_blanks(people, fits, tmp_path):
     rng, path, few = np.random.default_rng(0), tmp_path / "fit.json", people.iloc[:3]
     fits["2PL"].to_json(path)

@@ -71,9 +71,7 @@ def test_surprisals_mean_something(likely: str, unlikely: str) -> None:
 
 @pytest.mark.needs_share
 @pytest.mark.parametrize("correction", ["pimentel-meister", None])
-def test_surprisals_go_with_gpt2s_and_with_peoples_on_the_ucl_corpus(
-    correction: str | None,
-) -> None:
+def test_surprisals_go_with_gpt2s_and_with_peoples_on_the_ucl_corpus(correction):
     table = pd.read_csv(data.path("ucl2023/all_measures"), keep_default_na=False, na_values=[""])
     words = words_frame({s: s for s in table["sentence"].unique()})
     scored = lm.surprisal(words, correction=correction, cache=False)  # type: ignore[arg-type]
@@ -134,9 +132,7 @@ def small_run(monkeypatch: pytest.MonkeyPatch) -> train.Run:
     return train.Run(train.Recipe(**sizes, rows=4, warm_up=2), "cpu")
 
 
-def test_rows_begin_with_sentences_and_a_paragraph_of_the_test_corpus_is_left_out(
-    small_run: train.Run,
-) -> None:
+def test_rows_begin_with_sentences_and_a_paragraph_of_the_test_corpus_is_left_out(small_run):
     text, recipe = small_run.text, small_run.recipe
     assert text.n_left_out == 1
     assert 0 < len(text.held_out) < len(text.stream) / 20

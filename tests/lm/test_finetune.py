@@ -54,19 +54,11 @@ def test_a_classifier_learns_labels_that_one_word_gives_away(tuned):
     unseen = sentences(40, 2)
     result = lm.evaluate(unseen, {"tuned": tuned.folder}, device="cpu", cache=False)
     assert result.persons.loc["tuned", "accuracy"] == 1
+    assert tuned.mcc == tuned.history["mcc"].max()  # of the best development epoch
     assert tuned.labels == ("negative", "positive")
     assert tuned.history["loss"].is_monotonic_decreasing
     model = lm.load_choice_model(tuned.folder, "cpu")
     assert (model.task, model.labels) == ("classifier", tuned.labels)
-
-
-def test_the_best_development_epoch_is_kept_with_its_matthews_correlation(tuned):
-    held = sentences(24, 1)
-    result = lm.evaluate(held, tuned.folder, device="cpu", cache=False)
-    predicted = result.predictions.iloc[0].to_numpy()
-    assert tuned.mcc == pytest.approx(matthews_corrcoef(held["answer"], predicted))
-    assert tuned.mcc == tuned.history["mcc"].max()
-    assert tuned.accuracy == pytest.approx(result.persons["accuracy"].item())
 
 
 def test_the_same_call_reads_what_is_there_and_another_run_is_refused(tuned, bert, monkeypatch):
@@ -79,13 +71,21 @@ def test_the_same_call_reads_what_is_there_and_another_run_is_refused(tuned, ber
         lm.fine_tune(sentences(48), bert, seed=1, **options, **QUICK)
 
 
-def test_an_interrupted_run_resumes_to_the_weights_of_an_uninterrupted_one(tuned, bert, tmp_path):
-    """The process is killed (`kill -9`) as soon as the state at the end of epoch 1 is written."""
+@pytest.mark.parametrize("moment", ["when a state is written", "within an epoch"])
+def test_an_interrupted_run_resumes_to_the_weights_of_an_uninterrupted_one(
+    tuned, bert, tmp_path, moment
+):
+    """The process is killed (`kill -9`) at the end of epoch 1, or halfway through epoch 2."""
     from transformers import TrainerCallback
 
     class Kill(TrainerCallback):
         def on_save(self, arguments, state, control, **_):
-            kill_this_process()
+            if moment == "when a state is written":
+                kill_this_process()
+
+        def on_step_end(self, arguments, state, control, **_):
+            if state.epoch > 1.4:
+                kill_this_process()
 
     import transformers
 
@@ -215,7 +215,7 @@ LABELS = ["negative", "positive"]
         ["negative", "positive", "neutral"],
     ],
 )
-@pytest.mark.parametrize("row", [0, 7, 15])
+@pytest.mark.parametrize("row", [0, 15])
 def test_one_item_whose_labels_are_spelled_otherwise_or_one_more_changes_no_task(
     bert, tmp_path, odd, row
 ):

@@ -27,9 +27,7 @@ MODELS = [*lm_eval_harness.TINY] + ["smollm2"] * (
 
 @pytest.mark.needs_share
 @pytest.mark.parametrize("name", MODELS)
-def test_logprobs_acc_and_acc_norm_equal_the_harness(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_logprobs_acc_and_acc_norm_equal_the_harness(name, tmp_path, monkeypatch):
     expected = json.loads((REFERENCE / "lm_eval_harness.json").read_text(encoding="utf-8"))
     items = lm_eval_harness.questions()
     assert items["item_id"].tolist() == expected["items"]
@@ -47,9 +45,7 @@ def test_logprobs_acc_and_acc_norm_equal_the_harness(
 
 @pytest.mark.filterwarnings("ignore:.*joins with the prompt")
 @pytest.mark.parametrize("name", [name for name in MODELS if name != "tiny-t5"])
-def test_a_token_that_joins_prompt_and_choice_is_split_as_the_harness_does(
-    name: str, tmp_path: Path
-) -> None:
+def test_a_token_that_joins_prompt_and_choice_is_split_as_the_harness_does(name, tmp_path):
     expected = json.loads((REFERENCE / "lm_eval_harness.json").read_text(encoding="utf-8"))
     items = lm_eval_harness.joined_questions()
     model = lm.load(lm_eval_harness.TINY[name](tmp_path) if name in lm_eval_harness.TINY else name)

@@ -94,16 +94,6 @@ def test_a_frame_keeps_its_words_as_given_and_is_scored_clean(gpt2):
     np.testing.assert_array_equal(scored["surprisal_bits"], clean["surprisal_bits"])
 
 
-def test_word_ids_that_are_text_count_as_numbers(gpt2):
-    model = lm.load(gpt2)
-    words = lm.words_of("the old man and the sea " * 2)
-    scored = lm.surprisal(words, model)
-    as_text = lm.surprisal(words.assign(word_id=words["word_id"].astype(str)), model)
-    np.testing.assert_array_equal(as_text["surprisal_bits"], scored["surprisal_bits"])
-    with pytest.raises(FrameError, match="w1"):
-        lm.surprisal(words.assign(word_id="w" + words["word_id"].astype(str)), model)
-
-
 def test_columns_of_an_earlier_model_do_not_stay(gpt2):
     first = lm.surprisal("the old man", lm.load(gpt2), entropy=True, rank=True)
     again = lm.surprisal(first.assign(scored_by="a file", region=7), "default")

@@ -2,12 +2,16 @@
 transformers.
 """
 
+from typing import Literal, get_args
+
 import numpy as np
 import pytest
 import tiny_models
 import torch
 
 from psychlm import lm
+from psychlm.lm import _load
+from psychlm.lm.scoring_requests import REQUESTS, ScoringRequest
 
 TEXT = "The horses raced past, didn’t they?"
 
@@ -89,3 +93,33 @@ def test_a_masked_model_needs_a_mask_token(model):
     tokenizer = tiny_models.byte_level()
     with pytest.raises(lm.ModelError, match="no mask token"):
         lm.wrap(tiny_models.network("gpt2", tokenizer), tokenizer, kind="masked")
+
+
+def right_to_left(ids, word, first_row, special):
+    """Read a text backwards, each token after those that follow it: what the package lacks."""
+    read = np.append(special.start, ids[:0:-1])
+    rows = np.arange(len(ids))[::-1]
+    yield ScoringRequest(read, np.arange(len(ids)), ids[rows], first_row + rows)
+
+
+def test_a_kind_of_model_is_added_by_one_function_and_its_name(monkeypatch):
+    """The recipe of CONTRIBUTING.md; the reference is transformers on the reversed tokens."""
+    monkeypatch.setattr(_load, "Kind", Literal["causal", "right-to-left"])
+    monkeypatch.setitem(REQUESTS, "right-to-left", right_to_left)
+    tokenizer = tiny_models.byte_level()
+    network = tiny_models.network("gpt2", tokenizer)
+    model = lm.wrap(network, tokenizer, kind="right-to-left")
+    words = lm.surprisal(TEXT, model)
+    text = tokenizer(TEXT, add_special_tokens=False).input_ids
+    read = [tokenizer.bos_token_id, *text[::-1]]
+    nats = [log_p(model, read[: i + 1], i, token) for i, token in enumerate(text[::-1])][::-1]
+    n_tokens = words["n_tokens"].to_numpy()
+    by_word = np.repeat(np.arange(len(words)), n_tokens)
+    expected = -np.bincount(by_word, weights=nats) / np.log(2)
+    np.testing.assert_allclose(words["surprisal_bits"], expected, atol=1e-4)
+    # Where words end is corrected only where the words before are what a model reads.
+    assert words.attrs["surprisal"]["correction"] is None
+
+
+def test_every_kind_that_has_surprisals_is_read_in_one_way():
+    assert {*REQUESTS, "encoder-decoder"} == set(get_args(_load.Kind))

@@ -332,6 +332,7 @@ def test_a_family_that_is_r_code_is_refused(simulated, family, tmp_path, monkeyp
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.exhaustive
 def test_random_smooths_of_mgcv_depend_on_the_order_of_the_rows():
     """Why ``bs="fs"`` has no native form: no number that it could equal."""
     rng = np.random.default_rng(1)
@@ -347,3 +348,17 @@ def test_random_smooths_of_mgcv_depend_on_the_order_of_the_rows():
 
     assert spread('y ~ s(x, f, bs="fs", k=6)') > 0.1  # nats
     assert spread('y ~ s(x, k=6) + s(f, bs="re")') < 1e-4
+
+
+def test_a_predictor_that_is_a_multiple_of_another_has_no_estimate():
+    """mgcv drops one of the two and prints 0 for it, with a standard error of 0."""
+    rng = np.random.default_rng(1)
+    frame = pd.DataFrame({"x": rng.normal(size=200)})
+    frame = frame.assign(z=2 * frame["x"], y=frame["x"] + rng.normal(size=200))
+    with pytest.warns(RuntimeWarning, match="are combinations of others and were dropped"):
+        found = reading.fit(frame, "y ~ x + z", backend="mgcv").coefficients
+    slopes = found.loc[["x", "z"]]
+    (kept,) = slopes.index[slopes["estimate"].notna()]
+    assert slopes.drop(index=kept).isna().all(axis=None)
+    alone = reading.fit(frame, f"y ~ {kept}", backend="mgcv").coefficients
+    np.testing.assert_allclose(found.loc[kept, "estimate"], alone.loc[kept, "estimate"], rtol=1e-6)

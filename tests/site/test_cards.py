@@ -8,19 +8,12 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from click.testing import CliRunner, Result
+from command import run
 
-from psychlm import cli
 from psychlm.site import cards
 
 TEXT = "The old farmer left the {} early and went home before the rain came ."
 PLACES = ("kitchen", "market", "cellar", "theatre", "station", "garden", "tower", "bank")
-
-
-def run(*arguments: object) -> Result:
-    done = CliRunner().invoke(cli.main, ["card", *map(str, arguments)])
-    assert done.exception is None or isinstance(done.exception, SystemExit), done.exc_info
-    return done
 
 
 @pytest.fixture
@@ -40,12 +33,14 @@ def study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_a_bad_file_stops_before_anything_runs(study: Path, monkeypatch) -> None:
     monkeypatch.setattr(cards, "make", lambda *_: pytest.fail("it ran"))
-    done = run("corpus", "mine.csv")
+    done = run("card", "corpus", "mine.csv")
     assert done.exit_code == 1
     said = " ".join(done.output.split())
     assert "has the header ID, Item, WordNr, Word, RT" in said and "Subject, Item, WordNr" in said
-    assert "does not exist" in run("corpus", "none.csv").output
-    assert "write --columns subject=ID" in run("corpus", "mine.csv", "--columns", "ID").output
+    assert "does not exist" in run("card", "corpus", "none.csv").output
+    assert (
+        "write --columns subject=ID" in run("card", "corpus", "mine.csv", "--columns", "ID").output
+    )
 
 
 def test_a_card_is_refused_among_the_reports_and_over_its_input(study: Path, monkeypatch) -> None:
@@ -53,16 +48,16 @@ def test_a_card_is_refused_among_the_reports_and_over_its_input(study: Path, mon
     reports.mkdir()
     monkeypatch.setenv("PSYCHLM_REPORTS", str(reports))
     columns = ("--columns", "subject=ID", "--measure", "RT")
-    done = run("corpus", "mine.csv", *columns, "--out", reports / "mine")
+    done = run("card", "corpus", "mine.csv", *columns, "--out", reports / "mine")
     assert done.exit_code == 1 and "reports of the collection" in done.output
     assert list(reports.iterdir()) == []
     (study / "mine.json").write_text("{}")
-    assert run("model", "--model", "./mine.json", "--out", "mine").exit_code
+    assert run("card", "model", "--model", "./mine.json", "--out", "mine").exit_code
     assert (study / "mine.json").read_text() == "{}"
 
 
 def test_unknown_parameters_are_refused_with_those_there_are(study: Path) -> None:
-    done = run("corpus", "-p", "n_boots=3")
+    done = run("card", "corpus", "-p", "n_boots=3")
     assert done.exit_code == 1 and "has no parameter n_boots" in done.output
     assert list(study.glob("*.html")) == []
 
@@ -70,7 +65,9 @@ def test_unknown_parameters_are_refused_with_those_there_are(study: Path) -> Non
 @pytest.mark.slow
 @pytest.mark.exhaustive
 def test_a_study_of_ones_own_becomes_a_page_and_its_numbers(study: Path) -> None:
-    done = run("corpus", "mine.csv", "--measure", "RT", "--columns", "subject=ID", "--out", "out/a")
+    done = run(
+        "card", "corpus", "mine.csv", "--measure", "RT", "--columns", "subject=ID", "--out", "out/a"
+    )
     assert done.exit_code == 0, done.output
     content = json.loads((study / "out" / "a.json").read_text())
     assert content["status"] == "complete"

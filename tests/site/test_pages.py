@@ -96,7 +96,8 @@ def report_of(name: str, status: str, **more: Any) -> dict[str, Any]:
     made = {"notebook": name, "title": "Items", "status": status, "profile": "quick"}
     made |= {"seconds": 83.2, "finished": "2025-01-01T00:00:00"}
     made |= {"numbers": [simulated, number, other]}
-    made |= {"verdict": verdict | {"rests_on": "simulated people"}}
+    by_seed = {"Nearly.": 2, "No.": 1}
+    made |= {"verdict": verdict | {"rests_on": "simulated people", "by_seed": by_seed}}
     return made | {"provenance": {"data": {"x": None, EVIL: "1f" * 32}}} | more
 
 
@@ -219,6 +220,8 @@ def test_the_verdict_stands_above_the_question_with_its_figure(site, chromium) -
     assert f"Twice {EVIL}." in text_of(chromium, ".verdict")
     assert "Rests on simulated people." in text_of(chromium, ".verdict")
     assert chromium.says("document.querySelector('.verdict img').alt") == f"A point {EVIL}"
+    of_seeds = "3 seeds at this size, with all data: Nearly. (2) No. (1)"
+    assert of_seeds in text_of(chromium, ".verdict")
     pictures = f"[...document.images].filter(i => i.src.endsWith('{PIXEL}')).length"
     assert chromium.says(pictures) == 2, "in the box and where it was made, not at the end"
     assert text_of(chromium, "main").count("It holds.") == 1, "in the box, not at the end"

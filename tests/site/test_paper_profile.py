@@ -13,7 +13,7 @@ import sys
 import pytest
 import stand_in_hub
 import yaml
-from conftest import ROOT, absent
+from conftest import ROOT, absent, shared
 
 from psychlm import corpora, data, site
 from psychlm.site import collection, plan
@@ -44,8 +44,12 @@ LARGE = {
 }
 LIGHT = ("31_difficulty_and_training_size",)  # the others take half a minute and more
 RUNS = [
-    pytest.param(name, marks=[] if name in LIGHT else [pytest.mark.exhaustive])
+    pytest.param(
+        name, device, marks=[] if name in LIGHT and device == "auto" else [pytest.mark.exhaustive]
+    )
     for name in sorted(FULL.keys() | PAPER.keys())
+    for device in ("auto", "card")
+    if device == "auto" or "device" in NOTEBOOKS[name].parameters
 ]
 
 
@@ -78,18 +82,28 @@ def hub(tmp_path_factory) -> dict[str, str]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", RUNS)
-def test_a_notebook_runs_with_the_papers_models(name, archives, hub, tmp_path, monkeypatch) -> None:
-    for variable, value in (hub | {"PSYCHLM_CACHE": str(tmp_path / "cache")}).items():
+@pytest.mark.parametrize(("name", "device"), RUNS)
+def test_a_notebook_runs_with_the_papers_models(
+    name, device, archives, hub, tmp_path, monkeypatch
+) -> None:
+    variables, parameters = hub | {"PSYCHLM_CACHE": str(tmp_path / "cache")}, {}
+    if device == "card":  # every Python process imports the stand-in at its start
+        (tmp_path / "sitecustomize.py").write_text("import stand_in_device\n")
+        folders = [str(tmp_path), str(ROOT / "tests"), str(shared("tools")), str(ROOT)]
+        variables["PYTHONPATH"], parameters = os.pathsep.join(folders), {"device": device}
+    for variable, value in variables.items():
         monkeypatch.setenv(variable, value)
     reports = tmp_path / "reports"
+    parameters = scaled_down(name, archives) | parameters
     (outcome,) = site.run(
-        [name], profile="paper", root=ROOT, reports=reports, parameters=scaled_down(name, archives)
+        [name], profile="paper", root=ROOT, reports=reports, parameters=parameters
     )
     if outcome.status == "left out":
         absent(f"{name}: {outcome.error}")
     assert outcome.status == "done", f"cell {outcome.cell}: {outcome.error}"
     content = json.loads((reports / f"{name}.json").read_text(encoding="utf-8"))
+    ran_on = content["provenance"]["ran_on"]
+    assert device == "auto" or "card" in json.dumps(ran_on), ran_on
     opened = content["provenance"]["models"]
     named = {model for model in stand_in_hub.FAMILIES if model in json.dumps(PAPER.get(name))}
     assert {model: opened.get(model) for model in named} == {

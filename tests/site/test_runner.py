@@ -19,7 +19,7 @@ from toy_notebooks import write_notebook
 
 import psychlm
 from psychlm import cli, report, site
-from psychlm.site import runner
+from psychlm.site import collection, runner
 
 RECORD = "report.record('paper.table1.r', draws / 100, published=0.5, source='Table 1')"
 END = "report.verdict('It runs.', support='Once.', outcome='reproduced', rests_on='toy numbers')"
@@ -48,6 +48,11 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, site.
     write_notebook(root, "40_dies", "import os; os._exit(3)")
     write_notebook(root, "50_lacks_data", RECORD, missing)
     write_notebook(root, "60_corrupt_data", checksum)
+    facts = root / "data" / "facts"
+    facts.mkdir(parents=True)
+    rows = ["10_passes,quick,1,It runs.", "10_passes,quick,2,No.", "10_passes,quick,3,It runs."]
+    rows += ["10_passes,smoke,1,Other.", "20_fails,quick,1,Other."]
+    (facts / "verdicts_by_seed.csv").write_text("\n".join(["notebook,profile,seed,verdict", *rows]))
     temporary = tmp_path_factory.mktemp("temporary")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TMPDIR", str(temporary))
@@ -64,6 +69,14 @@ def test_a_notebook_that_passes_leaves_its_report_with_the_parameters_given(ran)
     assert (content["status"], content["title"]) == ("complete", "Passes")
     assert (content["numbers"][0]["value"], content["provenance"]["profile"]) == (0.49, "quick")
     assert "Does it run?" in (root / "reports" / "10_passes.html").read_text()
+
+
+def test_verdicts_under_other_seeds_belong_to_runs_with_the_profiles_parameters(ran) -> None:
+    (notebook,) = site.select(site.find(ran[0]), ["10_passes"])
+    stored = {"It runs.": 2, "No.": 1}
+    assert collection.verdicts_by_seed(ran[0], notebook, "quick", {}) == stored
+    assert collection.verdicts_by_seed(ran[0], notebook, "quick", {"draws": 50}) == stored
+    assert read_json(ran[0] / "reports", "10_passes")["verdict"]["by_seed"] == {}  # draws=49
 
 
 def test_a_failure_names_the_cell_and_the_error_while_the_others_run(ran) -> None:
