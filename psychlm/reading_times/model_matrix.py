@@ -43,8 +43,106 @@ from psychlm.reading_times.smooths import (
 
 Integers = NDArray[np.int64]
 MANY_LEVELS = 100  # a sweep eliminates random effects from here on; few are faster as columns
+REPEATS = 4  # a smooth's columns are kept once per value that has so many rows on average
+CELLS = 8  # so many cells a row may a table of pairs of values have; a larger one is sparse
 COLLINEAR = 1e-9  # a column of which the others leave a smaller share is their combination
 FASTEST_MS = 10.0  # a median "_ms" below it is most likely in seconds
+
+
+# ---- the columns of a design ----
+
+
+@dataclass(frozen=True)
+class Block:
+    """Columns that take few values: row i of the data has row ``index[i]`` of ``values``."""
+
+    places: Integers  # (k,): in the whole matrix
+    values: Floats  # (m, k)
+    index: Integers | None  # (n,); None where m = n and the rows are those of the data
+
+
+@dataclass(frozen=True)
+class Columns:
+    """The columns of a model matrix at n rows, those of a smooth once per value of its variables.
+
+    With U the columns at m values and N the m_1 x m_2 table of how many rows have each pair of
+    values, the cross-products of two smooths are U_1' N U_2: no row is multiplied. R's ``bam(...,
+    discrete=TRUE)`` rounds the values to have few of them (Wood, Li, Shaddick & Augustin 2017);
+    here they are as they are.
+    """
+
+    blocks: tuple[Block, ...]
+    n: int
+
+    @property
+    def q(self) -> int:
+        """Return how many columns there are."""
+        return sum(len(block.places) for block in self.blocks)
+
+    def standardise(
+        self, centred: NDArray[np.bool_], scaled: NDArray[np.bool_]
+    ) -> tuple[Columns, Floats, Floats]:
+        """Return the columns as (x - m) / c, with m and c as in :meth:`ModelMatrix.standardise`; c
+        is 1 for columns that are not scaled."""
+        mean, scale, blocks = np.zeros(self.q), np.ones(self.q), []
+        for block in self.blocks:
+            counts = None if block.index is None else np.bincount(block.index)
+            places, values = block.places, block.values
+            mean[places] = np.where(
+                centred[places], np.average(values, axis=0, weights=counts), 0
+            )
+            values = values - mean[places]
+            root = np.sqrt(np.average(np.square(values), axis=0, weights=counts))
+            scale[places] = np.where(scaled[places] & (root > 0), root, 1)
+            blocks.append(Block(places, values / scale[places], block.index))
+        return Columns(tuple(blocks), self.n), mean, scale
+
+    def products(self, weights: Floats) -> Floats:
+        """Return the weighted cross-products X' diag(w) X, shape (q, q)."""
+        result = np.empty((self.q, self.q))
+        for i, one in enumerate(self.blocks):
+            if one.index is None:
+                weighted = one.values * weights[:, None]
+            else:
+                weighted = one.values * np.bincount(one.index, weights)[:, None]
+            result[np.ix_(one.places, one.places)] = weighted.T @ one.values
+            for other in self.blocks[:i]:  # the first block alone may lack an index
+                sums = self._sums(other, one.index, len(one.values), weights)
+                product = one.values.T @ sums
+                result[np.ix_(one.places, other.places)] = product
+                result[np.ix_(other.places, one.places)] = product.T
+        return result
+
+    def sums(self, level: Integers, n_levels: int, weights: Floats) -> Floats:
+        """Return the weighted sums of the columns over the rows of each level, (n_levels, q)."""
+        result = np.empty((n_levels, self.q))
+        for block in self.blocks:
+            result[:, block.places] = self._sums(block, level, n_levels, weights)
+        return result
+
+    def _sums(self, block: Block, level: Integers, n_levels: int, weights: Floats) -> Floats:
+        index = np.arange(self.n) if block.index is None else block.index
+        shape = n_levels, len(block.values)
+        if shape[0] * shape[1] <= CELLS * self.n:
+            cells = np.bincount(level * shape[1] + index, weights, shape[0] * shape[1])
+            return cells.reshape(shape) @ block.values
+        return sparse.csr_array((weights, (level, index)), shape=shape) @ block.values
+
+
+def distinct_rows(data: pd.DataFrame, variables: Sequence[str]) -> tuple[Integers, Integers]:
+    """Return the first row with each combination of values, (m,), and which one each row has, (n,).
+
+    >>> first, index = distinct_rows(pd.DataFrame({"x": [3, 1, 3], "g": list("aaa")}), ["x", "g"])
+    >>> first.tolist(), index.tolist()
+    ([0, 1], [0, 1, 0])
+    """
+    index = np.zeros(len(data), dtype=np.int64)
+    for i, name in enumerate(variables):
+        codes, values = pd.factorize(data[name])
+        index = codes if i == 0 else pd.factorize(index * len(values) + codes)[0]
+    first = np.empty(index.max(initial=-1) + 1, dtype=np.int64)
+    first[index[::-1]] = np.arange(len(index))[::-1]  # the last one that is written stays
+    return first, index
 
 
 # ---- the terms of one formula ----
@@ -81,6 +179,20 @@ class ModelMatrix:
         columns /= scale
         return columns, mean, scale
 
+    def distinct(self, data: pd.DataFrame) -> Columns:
+        """Return the columns as they are, those of a smooth whose values repeat once per value."""
+        blocks, rest = list[Block](), list[Term](self.linear)
+        for term in self.smooths:
+            first, index = distinct_rows(data, term.variables)
+            if len(first) * REPEATS > len(data):
+                rest.append(term)
+                continue
+            values = term.columns(data[list(dict.fromkeys(term.variables))].iloc[first])
+            blocks.append(Block(np.r_[self.slices[term.label]], values, index))
+        places = np.r_[(0, *(np.r_[self.slices[term.label]] for term in rest))]
+        values = np.hstack([np.ones((len(data), 1)), *(term.columns(data) for term in rest)])
+        return Columns((Block(places, values, None), *blocks), len(data))
+
     def diagonals(self, mean: Floats, covariance: Floats) -> list[tuple[Floats, Floats]]:
         """Return what :func:`psychlm.reading_times.smooths.start_smoothing` needs of each
         smooth."""
@@ -104,8 +216,14 @@ def build_matrix(
         If a predictor is text where a number is needed or has too few unique values for its basis,
         or each level of a random effect has a single row.
     """
-    lines = linear_terms(formula, data)
-    smooths = [t for smooth in formula.smooths for t in place_smooth(smooth, data, weights)]
+    lines, smooths = linear_terms(formula, data), list[Term]()
+    for smooth in formula.smooths:
+        if smooth.basis == "re":
+            smooths += place_smooth(smooth, data, weights)
+        else:  # a basis depends on the values and on how often they occur
+            first, index = distinct_rows(data, smooth.all_variables)
+            values = data[list(dict.fromkeys(smooth.all_variables))].iloc[first]
+            smooths += place_smooth(smooth, values, np.bincount(index, weights))
 
     # Each penalty touches the columns of its own smooth only; the intercept has none.
     terms = (*lines, *smooths)
@@ -232,19 +350,19 @@ class GroupedEffects:
         return level.astype(np.int64), np.hstack(values)
 
     def moments(
-        self, data: pd.DataFrame, x: Floats, y: Floats, weights: Floats | None = None
+        self, data: pd.DataFrame, x: Columns, y: Floats, weights: Floats
     ) -> tuple[Floats, Floats, Floats]:
         """Return the weighted sums z'z, z'x and z'y of each level, shapes (G, r, r), (G, r, q) and
         (G, r)."""
         level, z = self.rows(data)
-        weighted = z if weights is None else z * weights[:, None]
-        n, r = z.shape
-        shape = (len(self.levels), r)
-        zz, zx, zy = (np.zeros((*shape, *last)) for last in ((r,), x.shape[1:], ()))
+        n_levels, r = len(self.levels), z.shape[1]
+        zz, zx, zy = (np.zeros((n_levels, r, *last)) for last in ((r,), (x.q,), ()))
         for i in range(r):
-            # (G, n), one number per row: w z_i where the reading is of the level
-            sums = sparse.csr_array((weighted[:, i], (level, np.arange(n))), shape=(shape[0], n))
-            zz[:, i], zx[:, i], zy[:, i] = sums @ z, sums @ x, sums @ y
+            weighted = z[:, i] * weights
+            zx[:, i] = x.sums(level, n_levels, weighted)
+            zy[:, i] = np.bincount(level, weighted * y, n_levels)
+            for j in range(r):
+                zz[:, i, j] = np.bincount(level, weighted * z[:, j], n_levels)
         return zz, zx, zy
 
 

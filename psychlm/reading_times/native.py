@@ -29,6 +29,7 @@ from psychlm.reading_times._result import (
 )
 from psychlm.reading_times.formula import Formula, State
 from psychlm.reading_times.model_matrix import (
+    Columns,
     GroupedEffects,
     ModelMatrix,
     build_matrix,
@@ -266,12 +267,11 @@ def fit(
     # The dense columns, centred and scaled; the random effects of one factor stay apart.
     dense_formula, grouped = group_random_effects(leave_out_aliased(formula, data), data)
     matrix = build_matrix(dense_formula, data)
-    columns, centre, scale = matrix.standardise(data)
+    scaled = np.ones(len(matrix.names), dtype=bool)
     if formula.blocks:  # one covariance holds for all levels
         for term in matrix.smooths:
-            if isinstance(term, RandomEffect):
-                columns[:, matrix.slices[term.label]] *= scale[matrix.slices[term.label]]
-                scale[matrix.slices[term.label]] = 1
+            scaled[matrix.slices[term.label]] = not isinstance(term, RandomEffect)
+    columns, centre, scale = matrix.distinct(data).standardise(matrix.centred, scaled)
     response, offset = data[formula.response].to_numpy(np.float64), formula.offset(data)
     n, mean = len(response), float((response - offset).mean())
     y = response - offset - mean
@@ -286,7 +286,7 @@ def fit(
     moments = cross_products(columns, y, w, grouped.moments(data, columns, y, w), device)
     correlation = moments.xx[0].cpu().numpy() / n
     if weights is not None:
-        correlation = columns.T @ columns / n
+        correlation = columns.products(np.ones(n)) / n
     check_collinear(correlation, matrix.names, free)
 
     # Smoothing by REML or ML, from mgcv's first lambda, and the coefficients. A random effect has
@@ -397,16 +397,13 @@ def explained_shares(model: Native, y: Floats) -> dict[str, Any]:
 
 
 def cross_products(
-    columns: Floats, y: Floats, weights: Floats, of_groups: Sequence[Floats], device: Device
+    columns: Columns, y: Floats, weights: Floats, of_groups: Sequence[Floats], device: Device
 ) -> Moments:
     """Return the weighted cross-products of one model; ``of_groups`` are z'z, z'x and z'y."""
     where = torch_device(device, "reading_times.fit", float64=True)
-    x, response, w, *group_sums = (
-        torch.from_numpy(array).to(where) for array in (columns, y, weights, *of_groups)
-    )
-    weighted = x if bool((w == 1).all()) else x * w[:, None]
-    sums = weighted.T @ x, weighted.T @ response, (w * response) @ response, w.new_tensor(len(y))
-    return Moments(*(part[None] for part in (*sums, *group_sums)))
+    xy = columns.sums(np.zeros(len(y), dtype=np.int64), 1, weights * y)[0]
+    own = columns.products(weights), xy, np.asarray((weights * y) @ y), np.asarray(float(len(y)))
+    return Moments(*(torch.from_numpy(part[None]).to(where) for part in (*own, *of_groups)))
 
 
 def mixed_components(
