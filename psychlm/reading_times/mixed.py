@@ -36,6 +36,7 @@ from psychlm.reading_times._result import Floats
 from psychlm.reading_times.reml import Inverse, Method, Moments, Solution
 
 SINGULAR = 1e-4  # standard deviation, in units of the residual's, that counts as zero, as in lme4
+ROUNDING = 1e-12  # of the deviance's size
 ENOUGH = 1e-4  # largest gradient of the deviance at an optimum
 
 
@@ -250,7 +251,9 @@ class Problem:
             curvature = np.maximum(np.abs(values), 1e-6 * np.abs(values).max())
             step = vectors @ ((vectors.T @ best.gradient) / curvature)
             new = self.evaluate(theta - step)
-            if new.deviance > best.deviance:
+            # Near the minimum the deviance's change is lost in rounding, the gradient's is not.
+            flatter = np.abs(new.gradient).max() < np.abs(best.gradient).max()
+            if new.deviance > best.deviance + flatter * ROUNDING * abs(best.deviance):
                 break
             theta, best = theta - step, new
         return theta, best, bool(np.abs(best.gradient).max() < ENOUGH)

@@ -13,8 +13,9 @@ of sums.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import cache, partial
 from itertools import accumulate, pairwise
 
 import numpy as np
@@ -42,6 +43,7 @@ from psychlm.reading_times.smooths import (
 )
 
 Integers = NDArray[np.int64]
+Rows = Callable[[tuple[str, ...]], tuple[pd.DataFrame, Integers]]
 MANY_LEVELS = 100  # a sweep eliminates random effects from here on; few are faster as columns
 REPEATS = 4  # a smooth's columns are kept once per value that has so many rows on average
 CELLS = 8  # so many cells a row may a table of pairs of values have; a larger one is sparse
@@ -88,9 +90,7 @@ class Columns:
         for block in self.blocks:
             counts = None if block.index is None else np.bincount(block.index)
             places, values = block.places, block.values
-            mean[places] = np.where(
-                centred[places], np.average(values, axis=0, weights=counts), 0
-            )
+            mean[places] = np.where(centred[places], np.average(values, axis=0, weights=counts), 0)
             values = values - mean[places]
             root = np.sqrt(np.average(np.square(values), axis=0, weights=counts))
             scale[places] = np.where(scaled[places] & (root > 0), root, 1)
@@ -106,7 +106,8 @@ class Columns:
             else:
                 weighted = one.values * np.bincount(one.index, weights)[:, None]
             result[np.ix_(one.places, one.places)] = weighted.T @ one.values
-            for other in self.blocks[:i]:  # the first block alone may lack an index
+            for other in self.blocks[:i]:
+                assert one.index is not None, "the first block alone may lack an index"
                 sums = self._sums(other, one.index, len(one.values), weights)
                 product = one.values.T @ sums
                 result[np.ix_(one.places, other.places)] = product
@@ -129,12 +130,12 @@ class Columns:
         return sparse.csr_array((weights, (level, index)), shape=shape) @ block.values
 
 
-def distinct_rows(data: pd.DataFrame, variables: Sequence[str]) -> tuple[Integers, Integers]:
-    """Return the first row with each combination of values, (m,), and which one each row has, (n,).
+def distinct_rows(data: pd.DataFrame, variables: Sequence[str]) -> tuple[pd.DataFrame, Integers]:
+    """Return the combinations of values, in the order of their first rows, and each row's.
 
-    >>> first, index = distinct_rows(pd.DataFrame({"x": [3, 1, 3], "g": list("aaa")}), ["x", "g"])
-    >>> first.tolist(), index.tolist()
-    ([0, 1], [0, 1, 0])
+    >>> values, index = distinct_rows(pd.DataFrame({"x": [3, 1, 3], "g": list("aaa")}), ["x", "g"])
+    >>> values["x"].tolist(), index.tolist()
+    ([3, 1], [0, 1, 0])
     """
     index = np.zeros(len(data), dtype=np.int64)
     for i, name in enumerate(variables):
@@ -142,7 +143,12 @@ def distinct_rows(data: pd.DataFrame, variables: Sequence[str]) -> tuple[Integer
         index = codes if i == 0 else pd.factorize(index * len(values) + codes)[0]
     first = np.empty(index.max(initial=-1) + 1, dtype=np.int64)
     first[index[::-1]] = np.arange(len(index))[::-1]  # the last one that is written stays
-    return first, index
+    return pd.DataFrame({name: data[name].array.take(first) for name in variables}), index
+
+
+def rows_of(data: pd.DataFrame) -> Rows:
+    """Return :func:`distinct_rows` of these data by variables, each computed once."""
+    return cache(partial(distinct_rows, data))
 
 
 # ---- the terms of one formula ----
@@ -179,16 +185,16 @@ class ModelMatrix:
         columns /= scale
         return columns, mean, scale
 
-    def distinct(self, data: pd.DataFrame) -> Columns:
+    def distinct(self, data: pd.DataFrame, rows: Rows) -> Columns:
         """Return the columns as they are, those of a smooth whose values repeat once per value."""
         blocks, rest = list[Block](), list[Term](self.linear)
         for term in self.smooths:
-            first, index = distinct_rows(data, term.variables)
-            if len(first) * REPEATS > len(data):
+            values, index = rows(tuple(term.variables))
+            if len(values) * REPEATS > len(data):
                 rest.append(term)
-                continue
-            values = term.columns(data[list(dict.fromkeys(term.variables))].iloc[first])
-            blocks.append(Block(np.r_[self.slices[term.label]], values, index))
+            else:
+                places = np.r_[self.slices[term.label]]
+                blocks.append(Block(places, term.columns(values), index))
         places = np.r_[(0, *(np.r_[self.slices[term.label]] for term in rest))]
         values = np.hstack([np.ones((len(data), 1)), *(term.columns(data) for term in rest)])
         return Columns((Block(places, values, None), *blocks), len(data))
@@ -204,11 +210,12 @@ class ModelMatrix:
 
 
 def build_matrix(
-    formula: Formula, data: pd.DataFrame, weights: Floats | None = None
+    formula: Formula, data: pd.DataFrame, weights: Floats | None = None, rows: Rows | None = None
 ) -> ModelMatrix:
     """Place the bases of a formula's smooths at the rows of ``data``, which must be complete.
 
     ``weights`` are the numbers of readings that the rows stand for; one each unless given.
+    ``rows`` is :func:`rows_of` these data where more than this function needs them.
 
     Raises
     ------
@@ -217,13 +224,14 @@ def build_matrix(
         or each level of a random effect has a single row.
     """
     lines, smooths = linear_terms(formula, data), list[Term]()
+    rows = rows or rows_of(data)
     for smooth in formula.smooths:
         if smooth.basis == "re":
             smooths += place_smooth(smooth, data, weights)
         else:  # a basis depends on the values and on how often they occur
-            first, index = distinct_rows(data, smooth.all_variables)
-            values = data[list(dict.fromkeys(smooth.all_variables))].iloc[first]
-            smooths += place_smooth(smooth, values, np.bincount(index, weights))
+            values, index = rows(tuple(smooth.all_variables))
+            counts = np.bincount(index, weights).astype(np.float64)
+            smooths += place_smooth(smooth, values, counts)
 
     # Each penalty touches the columns of its own smooth only; the intercept has none.
     terms = (*lines, *smooths)

@@ -36,8 +36,17 @@ from psychlm.reading_times.model_matrix import (
     check_collinear,
     group_random_effects,
     leave_out_aliased,
+    rows_of,
 )
-from psychlm.reading_times.reml import Inverse, Method, Moments, Solution, criterion, solve
+from psychlm.reading_times.reml import (
+    Inverse,
+    Method,
+    Moments,
+    Solution,
+    criterion,
+    one_thread,
+    solve,
+)
 from psychlm.reading_times.smooths import By, Linear, RandomEffect, Term, start_smoothing
 
 MAX_TESTED = 6000  # coefficients of a model whose random effects are tested
@@ -253,6 +262,7 @@ def _null_space(matrix: ModelMatrix, centre: Floats, covariance: Floats, scale: 
     return added
 
 
+@one_thread()
 def fit(
     data: pd.DataFrame,
     formula: Formula,
@@ -266,12 +276,13 @@ def fit(
     """Fit by REML or ML to rows without gaps, the values of expressions among them."""
     # The dense columns, centred and scaled; the random effects of one factor stay apart.
     dense_formula, grouped = group_random_effects(leave_out_aliased(formula, data), data)
-    matrix = build_matrix(dense_formula, data)
+    rows = rows_of(data)
+    matrix = build_matrix(dense_formula, data, rows=rows)
     scaled = np.ones(len(matrix.names), dtype=bool)
     if formula.blocks:  # one covariance holds for all levels
         for term in matrix.smooths:
             scaled[matrix.slices[term.label]] = not isinstance(term, RandomEffect)
-    columns, centre, scale = matrix.distinct(data).standardise(matrix.centred, scaled)
+    columns, centre, scale = matrix.distinct(data, rows).standardise(matrix.centred, scaled)
     response, offset = data[formula.response].to_numpy(np.float64), formula.offset(data)
     n, mean = len(response), float((response - offset).mean())
     y = response - offset - mean

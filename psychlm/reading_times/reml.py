@@ -25,9 +25,11 @@ import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Literal
 
 import torch
+from threadpoolctl import ThreadpoolController
 from torch import Tensor
 
 Method = Literal["REML", "ML"]
@@ -227,13 +229,20 @@ def _products(moments: Moments, beta: Tensor, group_beta: Tensor) -> tuple[Tenso
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """Keep batches of small matrices on one thread: several only wait for each other."""
+    """Keep small matrices on one thread, torch's and numpy's: several wait for each other."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        yield
+        with _libraries().limit(limits=1, user_api="blas"):
+            yield
     finally:
         torch.set_num_threads(threads)
+
+
+@cache
+def _libraries() -> ThreadpoolController:
+    """Return numpy's and scipy's libraries of linear algebra, whose search takes 10 ms."""
+    return ThreadpoolController()
 
 
 def criterion(moments: Moments, penalties: Tensor, theta: Tensor, method: Method) -> Point:

@@ -520,13 +520,12 @@ def _radial(x: Floats, knots: Floats, weights: Floats) -> Floats:
     With sums S_m of knot^m times weight over the knots below x, less those above it, the product
     sum_j |x - knot_j|^3 w_j is x^3 S_0 - 3 x^2 S_1 + 3 x S_2 - S_3: E has no need to be formed.
     """
-    result = np.zeros((len(x), *weights.shape[1:]))
+    powers = np.vander(knots, 4, increasing=True).T  # (4, k)
+    sums = np.zeros((4, len(knots) + 1, *weights.shape[1:]))
+    np.cumsum(powers.reshape(4, -1, *[1] * (weights.ndim - 1)) * weights, axis=1, out=sums[:, 1:])
+    factors = np.vander(x, 4) * np.array([1, -3, 3, -1]) / 12  # (n, 4)
     below = np.searchsorted(knots, x, side="right")
-    for m, factor in enumerate((1, -3, 3, -1)):
-        sums = np.zeros((len(knots) + 1, *weights.shape[1:]))
-        np.cumsum((knots**m * weights.T).T, axis=0, out=sums[1:])
-        result += (factor / 12 * x ** (3 - m) * (2 * sums[below] - sums[-1]).T).T
-    return result
+    return np.einsum("nm,mn...->n...", factors, 2 * sums[:, below] - sums[:, -1:])
 
 
 def _require_values(n_unique: int, k: int, label: str) -> None:
