@@ -24,9 +24,11 @@ from psychlm.site import collection, runner
 RECORD = "report.record('paper.table1.r', draws / 100, published=0.5, source='Table 1')"
 END = "report.verdict('It runs.', support='Once.', outcome='reproduced', rests_on='toy numbers')"
 RUN = """
+import signal
 from pathlib import Path
 from psychlm import site
 from psychlm.site import runner
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
 runner.SHARE_FROM, runner.LIBRARIES = 1, ["colorsys"]
 site.run(root=Path({root!r}))
 """
