@@ -263,7 +263,10 @@ def test_a_run_shuts_out_others_dies_without_half_a_report_and_is_resumed(
         with pytest.raises(site.RunLockedError, match="another run is at work"):
             site.run(root=tmp_path)
         os.kill(process.pid, sent)
-        _, printed = process.communicate(timeout=120)
+        try:
+            _, printed = process.communicate(timeout=120)
+        finally:
+            process.kill()  # one that did not end must not outlive the tests
         assert process.returncode != 0 and (sent != signal.SIGINT or "interrupted" in printed)
         assert read_json(reports, "00_quick")["status"] == "complete"
         assert not list(reports.glob("20_slow*"))
