@@ -4,6 +4,7 @@ or multiple choice.
 The result is an ordinary Hugging Face checkpoint that :func:`psychlm.lm.evaluate` opens. An
 interrupted run resumes from the last epoch's checkpoint, and a finished one is not trained again.
 Items that do not fit in memory together are read in smaller groups, whose gradients are added up.
+Processes that ``torchrun`` or ``accelerate launch`` started share the items of every step.
 """
 
 from __future__ import annotations
@@ -37,6 +38,7 @@ Regime = Literal["zero shot", "pre-train only", "fine-tune only", "both"]
 WARMUP, WEIGHT_DECAY = 0.1, 0.01  # share of the steps in which the rate rises; of AdamW
 RESULT = "finetuned.json"  # written last: a folder that has it is complete
 RUN = "run.json"  # written first: what the checkpoints beside it belong to
+AT_ONCE = "items_at_once.json"  # written where memory did not hold a step's items together
 
 
 @dataclass(frozen=True, eq=False)
@@ -188,10 +190,10 @@ def fine_tune(
     epochs, patience : int
         Most epochs, and epochs without improvement before training ends.
     learning_rate, batch_size
-        Of AdamW. Where memory does not hold the items of a step together, fewer are read at once
-        and their gradients are added up (dropout is then drawn otherwise). The rate rises over a
-        tenth of the steps and then falls linearly. Laverghetta et al. (2021) use 1e-5 for 500,000
-        pairs.
+        Of AdamW; ``batch_size`` counts the items of a step over all processes. Where memory does
+        not hold a step's items together, fewer are read at once and their gradients are added up
+        (dropout is then drawn otherwise). The rate rises over a tenth of the steps and then falls
+        linearly. Laverghetta et al. (2021) use 1e-5 for 500,000 pairs.
     max_tokens : int
         Longest text or pair (175 in Laverghetta et al. 2021, section 3), at most what the encoder
         takes; the longer of a pair is cut first.
@@ -208,8 +210,17 @@ def fine_tune(
         If items break their contract, all have the same label, labels differ from the development
         items', or choices are neither labels nor the items' own (:func:`task_of`).
     ModelError
-        If the encoder cannot be opened, ``out`` holds another run, or a limit is no whole number
-        from 1 on.
+        If the encoder cannot be opened, ``out`` holds another run, a limit is no whole number from
+        1 on, or ``batch_size`` cannot be shared equally among the processes. If memory does not
+        hold a process's share of a step: the others wait for its gradients, so all have to end; the
+        same command reads half as many items at once.
+
+    Notes
+    -----
+    Under ``torchrun`` or ``accelerate launch``, each process takes the GPU of its local rank, a
+    step's items are shared among the processes, and the first one writes ``out``, which all must be
+    able to read. Where the last items of an epoch cannot be shared equally, items of its beginning
+    fill the last step up.
 
     Examples
     --------
@@ -230,6 +241,17 @@ def fine_tune(
         raise FrameError(f"all {len(items)} items have the same label; add items with other labels")
     from accelerate.utils.memory import clear_device_cache
 
+    # What torchrun and accelerate launch say of the processes; one alone is the first of one.
+    n_processes, rank = (int(os.environ.get(k, d)) for k, d in (("WORLD_SIZE", 1), ("RANK", 0)))
+    if batch_size % n_processes:
+        raise ModelError(
+            f"batch_size={batch_size} cannot be shared equally among {n_processes} processes; give "
+            f"a multiple of {n_processes}"
+        )
+    share = batch_size // n_processes  # items of a step in this process
+    if n_processes > 1 and where.type == "cuda":
+        where = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
+        torch.cuda.set_device(where)
     checkpoint = find_checkpoint(str(bundled_encoder() if encoder == "bundled" else encoder))
     # All that the result depends on; a folder with another run's files is refused.
     options: dict[str, Any] = {"task": task, "regime": regime, "revision": checkpoint.revision}
@@ -253,11 +275,14 @@ def fine_tune(
         result = json.loads((out / RESULT).read_text())
         history = pd.DataFrame(result.pop("history"))
         return FineTuned(out, history, labels=tuple(result.pop("labels")), **result)
-    with atomic_write(out / RUN) as part:
-        part.write_text(json.dumps(options, indent=1))
+    if rank == 0:
+        with atomic_write(out / RUN) as part:
+            part.write_text(json.dumps(options, indent=1))
     pretrained = regime in ("pre-train only", "both")
     n_choices = None if development is None else development["choices"].map(len).to_numpy()
-    at_once, log = batch_size, None
+    at_once, log = share, None
+    if (out / AT_ONCE).is_file():  # of a run that was interrupted
+        at_once = largest_divisor(share, json.loads((out / AT_ONCE).read_text()))
     with quiet_transformers(), environment_for(where):
         while log is None:
             # the seed of the head's weights, and of all weights where none are given
@@ -276,21 +301,40 @@ def fine_tune(
             if log is None:
                 del network
                 clear_device_cache(garbage_collection=True)
-                at_once = fewer(at_once, batch_size, checkpoint.name)
+                at_once = fewer(at_once, share, checkpoint.name)
+                with atomic_write(out / AT_ONCE) as part:
+                    part.write_text(json.dumps(at_once))
+                if n_processes > 1:
+                    raise ModelError(
+                        f"memory does not hold {checkpoint.name} and its share of a step in each "
+                        f"of {n_processes} processes; start the same command again, which reads "
+                        f"{at_once} items at once"
+                    )
         history = pd.DataFrame(log or [], columns=None if log else ["epoch"])
         history = history.groupby("epoch").first().reset_index()
         history = history.rename(columns={"eval_mcc": "mcc", "eval_accuracy": "accuracy"})
         history = history.reindex(columns=["epoch", "loss", "mcc", "accuracy"])
-        network.save_pretrained(out)
-        tokenizer.save_pretrained(out)
     best = "accuracy" if task == "multiple-choice" else "mcc"
     row = history.loc[history[best].astype(float).idxmax()] if history[best].notna().any() else {}
     result = {"labels": labels, "n_truncated": n_cut}
     result |= {key: float(row.get(key, np.nan)) for key in ("accuracy", "mcc")}
-    with atomic_write(out / RESULT) as part:
-        part.write_text(json.dumps(result | {"history": history.to_dict("list")}, indent=1))
-    shutil.rmtree(out / "checkpoints", ignore_errors=True)  # three times the size of the result
+    wait_for_all()  # before the checkpoints go, from which every process reads its best weights
+    if rank == 0:
+        with quiet_transformers():
+            network.save_pretrained(out)
+            tokenizer.save_pretrained(out)
+        with atomic_write(out / RESULT) as part:
+            part.write_text(json.dumps(result | {"history": history.to_dict("list")}, indent=1))
+        (out / AT_ONCE).unlink(missing_ok=True)
+        shutil.rmtree(out / "checkpoints", ignore_errors=True)  # three times the result's size
+    wait_for_all()  # until the result can be read
     return FineTuned(out, history, **result)
+
+
+def wait_for_all() -> None:
+    """Wait until every process of a distributed run is here; one alone goes on."""
+    if torch.distributed.is_available() and torch.distributed.is_initialized():
+        torch.distributed.barrier()
 
 
 def fewer(at_once: int, batch_size: int, name: str) -> int:
@@ -306,7 +350,16 @@ def fewer(at_once: int, batch_size: int, name: str) -> int:
             f"{name} is too large to be trained here: memory does not hold one item of the longest "
             "texts; give a smaller max_tokens, a smaller encoder, or a device with more memory"
         )
-    return max(n for n in range(1, at_once // 2 + 1) if batch_size % n == 0)
+    return largest_divisor(batch_size, at_once // 2)
+
+
+def largest_divisor(number: int, most: int) -> int:
+    """Return the largest divisor of a number that is at most ``most``.
+
+    >>> largest_divisor(12, 5)
+    4
+    """
+    return max(n for n in range(1, most + 1) if number % n == 0)
 
 
 @contextmanager
@@ -404,8 +457,9 @@ def run_trainer(
 ) -> list[dict[str, float]] | None:
     """Train a network in place, from the last checkpoint if there is one; return the log.
 
-    A step's items are read ``at_once`` at a time; None if these do not fit in memory. With 0 epochs
-    the network is scored on the held-out items only, whose numbers of choices are ``n_choices``.
+    A process reads its share of a step's items ``at_once`` at a time; None if these do not fit in
+    memory. With 0 epochs the network is scored on the held-out items only, whose numbers of choices
+    are ``n_choices``.
     """
     from accelerate.utils.memory import should_reduce_batch_size
     from sklearn.metrics import matthews_corrcoef
@@ -438,13 +492,14 @@ def run_trainer(
 
     # AdamW with a warm-up; a checkpoint and, with held-out items, a score after every epoch.
     steps = -(-len(features) // options["batch_size"]) * options["epochs"]
+    n_processes = int(os.environ.get("WORLD_SIZE", 1))
     arguments = TrainingArguments(
         output_dir=str(out / "checkpoints"),
         num_train_epochs=options["epochs"],
         learning_rate=options["learning_rate"],
         per_device_train_batch_size=at_once,
         per_device_eval_batch_size=at_once,
-        gradient_accumulation_steps=options["batch_size"] // at_once,
+        gradient_accumulation_steps=options["batch_size"] // (n_processes * at_once),
         warmup_steps=round(WARMUP * steps),
         weight_decay=WEIGHT_DECAY,
         seed=options["seed"],
@@ -461,8 +516,8 @@ def run_trainer(
         disable_tqdm=True,
         report_to=[],
     )
-    # by itself the Trainer takes the first GPU, or all of them
-    vars(arguments)["_setup_devices"], arguments._n_gpu = device, int(device.type != "cpu")
+    if n_processes == 1:  # by itself the Trainer takes the first GPU, or all of them
+        vars(arguments)["_setup_devices"], arguments._n_gpu = device, int(device.type != "cpu")
     # Without held-out items all epochs are trained.
     collate = DataCollatorForMultipleChoice if several else DataCollatorWithPadding
     stop: list[Any] = [] if held is None else [EarlyStoppingCallback(options["patience"])]

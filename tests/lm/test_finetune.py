@@ -2,6 +2,8 @@
 
 import json
 import shutil
+import subprocess
+import sys
 
 import numpy as np
 import pandas as pd
@@ -107,6 +109,15 @@ def test_an_interrupted_run_resumes_to_the_weights_of_an_uninterrupted_one(
         np.testing.assert_allclose(pieces[name], weight, atol=1e-6)
 
 
+def without_dropout(bert, folder):
+    """Copy a checkpoint: what dropout draws depends on a batch's shape."""
+    shutil.copytree(bert, folder)
+    config = json.loads((folder / "config.json").read_text())
+    still = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+    (folder / "config.json").write_text(json.dumps(config | still))
+    return folder
+
+
 @pytest.mark.parametrize(
     ("batch_size", "fit", "made", "tried"),
     [(8, 5, sentences, [8, 4]), (6, 1, sentences, [6, 3, 1]), (5, 4, questions, [5, 1])],
@@ -114,11 +125,8 @@ def test_an_interrupted_run_resumes_to_the_weights_of_an_uninterrupted_one(
 def test_items_that_do_not_fit_in_memory_together_give_the_answers_of_whole_batches(
     bert, tmp_path, monkeypatch, batch_size, fit, made, tried
 ):
-    """Of 21 items the last step has fewer; no dropout, whose draws depend on a batch's shape."""
-    encoder = shutil.copytree(bert, tmp_path / "bert")
-    config = json.loads((encoder / "config.json").read_text())
-    still = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
-    (encoder / "config.json").write_text(json.dumps(config | still))
+    """Of 21 items the last step has fewer."""
+    encoder = without_dropout(bert, tmp_path / "bert")
     options = QUICK | {"batch_size": batch_size, "epochs": 1, "development": made(9, 1)}
     whole = lm.fine_tune(made(21), encoder, out=tmp_path / "whole", **options)
     run, sizes = finetune.run_trainer, []
@@ -143,6 +151,69 @@ def test_items_that_do_not_fit_in_memory_together_give_the_answers_of_whole_batc
     )
     np.testing.assert_allclose(answers, expected, atol=1e-3)
     assert not (parts.folder / "checkpoints").exists()
+
+
+IN_EACH_PROCESS = """
+import os, sys
+import pandas as pd, torch
+from psychlm import lm
+from psychlm.lm import finetune
+
+call = pd.read_pickle("call.pickle")
+run = finetune.run_trainer
+
+def short_of_memory(network, *arguments):
+    def refuse(module, _, inputs):
+        if len(inputs["input_ids"]) > call["fit"] and os.environ["RANK"] == "1":
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB.")
+
+    network.register_forward_pre_hook(refuse, with_kwargs=True)
+    return run(network, *arguments)
+
+finetune.run_trainer = short_of_memory
+tuned = lm.fine_tune(call["items"], "bert", out="shared", **call["options"])
+tuned.history.to_csv(f"history{os.environ['RANK']}.csv")
+"""
+
+
+def test_two_processes_give_the_answers_of_one_and_name_what_does_not_fit(bert, tmp_path):
+    """By torchrun, on a machine without a GPU; the second process has memory for two items."""
+    encoder = without_dropout(bert, tmp_path / "bert")
+    options = QUICK | {"epochs": 2, "development": sentences(9, 1)}
+    alone = lm.fine_tune(sentences(24), encoder, out=tmp_path / "alone", **options)
+    call = {"items": sentences(24), "options": options, "fit": 2}
+    (tmp_path / "script.py").write_text(IN_EACH_PROCESS)
+    pd.to_pickle(call, tmp_path / "call.pickle")
+    torchrun = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        "--max-restarts",
+        "1",
+    ]
+    torchrun += ["--nproc-per-node", "2", "script.py"]
+    run = subprocess.run(torchrun, cwd=tmp_path, capture_output=True, text=True, timeout=600)
+    assert run.returncode == 0, run.stderr
+    # of a share of four items; the second start reads the file that says so
+    assert run.stderr.count("ModelError: memory does not hold") == 1
+    assert "start the same command again, which reads 2 items at once" in run.stderr
+    for rank in range(2):
+        history = pd.read_csv(tmp_path / f"history{rank}.csv", index_col=0)
+        np.testing.assert_allclose(history, alone.history, rtol=1e-4)
+    left = {file.name for file in (tmp_path / "shared").iterdir()}
+    assert left == {file.name for file in alone.folder.iterdir()}  # no checkpoints, no parts
+    answers, expected = (
+        lm.choice_logprobs(sentences(12, 2), folder, device="cpu", cache=False)
+        for folder in (tmp_path / "shared", alone.folder)
+    )
+    np.testing.assert_allclose(answers, expected, atol=1e-3)
+
+
+def test_a_batch_that_processes_cannot_share_equally_is_refused(bert, tmp_path, monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", "3")
+    with pytest.raises(lm.ModelError, match="shared equally among 3 processes; give a multiple"):
+        lm.fine_tune(sentences(24), bert, out=tmp_path, **QUICK)
 
 
 def test_an_item_that_does_not_fit_in_memory_alone_is_named(bert, tmp_path, monkeypatch):
