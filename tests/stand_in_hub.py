@@ -24,6 +24,9 @@ FAMILIES = {
     "FacebookAI/xlm-mlm-ende-1024": "xlm",
     "xlnet/xlnet-base-cased": "xlnet",
     "FacebookAI/roberta-large": "roberta",
+    "google-bert/bert-base-cased": "bert",
+    "FacebookAI/roberta-base": "roberta",
+    "albert/albert-base-v2": "albert",
 }
 # the classes that the originals' tokenizers have; XLM's needs a package
 TOKENIZERS = {"gpt2": "GPT2Tokenizer", "xlnet": "XLNetTokenizer", "roberta": "RobertaTokenizer"}

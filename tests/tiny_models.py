@@ -167,6 +167,7 @@ def network(family: str, tokenizer: PreTrainedTokenizerFast) -> torch.nn.Module:
         "xlm": ("XLMWithLMHeadModel", xlm),
         "bert": ("BertForMaskedLM", plain),
         "roberta": ("RobertaForMaskedLM", roberta),
+        "albert": ("AlbertForMaskedLM", plain | {"embedding_size": 16}),
         "t5": ("T5ForConditionalGeneration", t5),
         "bart": ("BartForConditionalGeneration", bart),
     }[family]
@@ -191,6 +192,7 @@ def labelled(labels: Any) -> dict[str, Any]:
 
 
 TOKENIZERS = {"llama": metaspace, "xlnet": metaspace, "xlm": end_of_word, "bert": wordpiece}
+TOKENIZERS |= {"albert": wordpiece}
 TOKENIZERS |= {"roberta": roberta_tokenizer, "bart": roberta_tokenizer, "t5": sentence_end}
 
 

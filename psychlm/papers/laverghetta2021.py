@@ -1,14 +1,30 @@
-"""Laverghetta et al. (2021): which participants to keep, and how models agree with people."""
+"""Laverghetta et al. (2021): which participants to keep, models in four training regimes, and how
+models agree with people."""
 
 from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from itertools import product
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from psychlm import ctt, irt, stats
+from psychlm import corpora, ctt, irt, lm, stats
 from psychlm.frames import FrameError, check_responses, drop_constant
 
+if TYPE_CHECKING:
+    from psychlm.lm.finetune import Regime
+
+REGIMES: dict[Regime, str] = {  # names of lm.fine_tune, and what the notebook calls them
+    "zero shot": "neither",
+    "pre-train only": "pre-training",
+    "fine-tune only": "fine-tuning",
+    "both": "pre-training fine-tuning",
+}
+RATE, TOKENS = 1e-5, 175  # of all models (section 4.2)
 REJECT_BELOW, ACCEPT_ABOVE, ATTENTION_NEEDED = 0.40, 0.60, 0.75
 
 
@@ -83,6 +99,62 @@ def screen(
     return result.assign(score=score, attention_score=attentive)
 
 
+def train_in_four_regimes(
+    encoders: Sequence[str],
+    sources: Sequence[str | Path],
+    *,
+    n_train: int,
+    n_stop: int,
+    seeds: Iterable[int],
+    learning_rate: float = RATE,
+    **options: Any,
+) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Train encoders on sentence pairs in the paper's four regimes, and give them the diagnostic.
+
+    Parameters
+    ----------
+    encoders : sequence of str
+        As :func:`psychlm.lm.fine_tune` takes them.
+    sources : sequence of str or Path
+        Files of pairs (:func:`psychlm.corpora.item_banks.nli`), from which both draws are made.
+    n_train, n_stop : int
+        How many pairs are learned, and how many others training is stopped by.
+    seeds : iterable of int
+        Of the pairs drawn, of random weights and of training; each seed makes a model.
+    **options
+        Of :func:`psychlm.lm.fine_tune`.
+
+    Returns
+    -------
+    responses : DataFrame, shape (n_models, n_items)
+        Graded responses of the models to the diagnostic.
+    models : DataFrame, indexed by model
+        ``regime``, ``encoder`` and ``seed``.
+
+    Raises
+    ------
+    DataMissingError
+        If pairs or the diagnostic's sentences cannot be had.
+    ModelError
+        If an encoder cannot be opened, or is too large to be trained here.
+    """
+    diagnostic = corpora.item_banks.glue_diagnostic("laverghetta2021/diagnostic_results")
+    pairs = pd.concat(map(corpora.item_banks.nli, sources), ignore_index=True)
+    pairs["item_id"] = range(len(pairs))  # the same pair may be in two sources
+    rows, made = {}, {}
+    for seed in seeds:
+        drawn = pairs.sample(min(n_train + n_stop, len(pairs)), random_state=seed)
+        given = options | {"out": None, "development": drawn[:n_stop], "seed": seed, "task": "pair"}
+        given |= {"learning_rate": learning_rate, "max_tokens": TOKENS}
+        for encoder, (regime, name) in product(encoders, REGIMES.items()):
+            tuned = lm.fine_tune(drawn[n_stop:], encoder, regime=regime, **given)
+            answers = lm.evaluate(diagnostic, tuned.folder, device=options.get("device", "auto"))
+            model = f"{Path(encoder).name}, {name}, {seed}"
+            rows[model] = answers.responses.iloc[0]
+            made[model] = {"regime": name, "encoder": encoder, "seed": seed}
+    return pd.DataFrame(rows).T, pd.DataFrame(made).T
+
+
 def agreement(people: pd.Series, models: pd.DataFrame, label: pd.Series) -> dict[str, float]:
     """Return how the difficulties of models go with those of people, over items.
 
@@ -110,6 +182,15 @@ def agreement(people: pd.Series, models: pd.DataFrame, label: pd.Series) -> dict
     }
 
 
+def agreement_by_group(
+    people: pd.Series, models: pd.DataFrame, groups: pd.Series, label: pd.Series
+) -> pd.DataFrame:
+    """Return :func:`agreement` of each group of models and its size ``n``, by accuracy."""
+    grouped = models.groupby(groups)
+    rows = {name: {"n": len(some), **agreement(people, some, label)} for name, some in grouped}
+    return pd.DataFrame(rows).T.sort_values("accuracy")
+
+
 def within_labels(x: pd.Series, y: pd.Series, label: pd.Series) -> stats.Correlation:
     """Return the correlation of ranks less the mean rank of the item's gold label.
 
@@ -118,6 +199,30 @@ def within_labels(x: pd.Series, y: pd.Series, label: pd.Series) -> stats.Correla
     ranks = [values.rank() for values in (x, y)]
     inside = [rank - rank.groupby(label).transform("mean") for rank in ranks]
     return stats.correlation(inside[0], inside[1], "pearson")
+
+
+def random_cluster_agreement(
+    labels: pd.Series, n_populations: int, restarts: int, rng: np.random.Generator
+) -> NDArray[np.float64]:
+    """Return how populations of twenty who guess cluster the items as ``labels`` do."""
+    numbered, agreements = labels.reset_index(drop=True), []
+    for coins in rng.integers(0, 2, size=(n_populations, 20, len(labels))):
+        drawn = ctt.cluster_items_by_restarts(pd.DataFrame(coins), rng=rng, restarts=restarts)
+        agreements.append(ctt.cluster_agreement(numbered, drawn.labels).r)
+    return np.array(agreements)
+
+
+def pretraining_checkpoints(
+    study: corpora.Laverghetta2021, people: pd.Series, finetuned: pd.Series
+) -> pd.DataFrame:
+    """Return the accuracy of the checkpoints of the authors' own BERT, and their Spearman
+    correlation (``rho``) with people's difficulties, by fine-tuning data and epoch."""
+    names = study.models.index.to_series()
+    epoch = names.str.extract(r"^bert-base-cased-epoch-(\d+)-", expand=False).dropna().astype(int)
+    responses = study.models.loc[epoch.index, people.index]
+    rows = {"epoch": epoch, "finetuned": finetuned[epoch.index], "accuracy": responses.mean(axis=1)}
+    rows["rho"] = responses.T.corrwith(people, method="spearman")
+    return pd.DataFrame(rows).set_index(["finetuned", "epoch"]).sort_index()
 
 
 def average_inter_item_correlation(

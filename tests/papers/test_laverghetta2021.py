@@ -1,9 +1,13 @@
-"""Screening of participants: a case per rule of Laverghetta et al. (2021), section 4."""
+"""Screening of participants: a case per rule of Laverghetta et al. (2021), section 4; training
+regimes: the means of the answers."""
 
 import numpy as np
 import pandas as pd
 import pytest
+import stand_in_hub
+from conftest import absent
 
+from psychlm import corpora, data
 from psychlm.frames import FrameError
 from psychlm.papers import laverghetta2021
 from psychlm.papers.laverghetta2021 import screen
@@ -74,3 +78,25 @@ def test_models_that_prefer_a_label_agree_less_within_labels(rng):
     table = laverghetta2021.agreement(people, models.astype(float), label)
     assert table["rho"] > 0.7
     assert abs(table["rho_within_label"]) < table["rho"]
+
+
+def test_encoders_learn_in_four_regimes_and_answer_the_diagnostic(bert, tmp_path):
+    if data.where("laverghetta2021/diagnostic_results") is None:
+        absent("laverghetta2021/diagnostic_results")
+    pairs = tmp_path / "pairs.jsonl"
+    pairs.write_text("\n".join(stand_in_hub.pairs([f"{k}.jpg#0r1n" for k in range(60)], 1)))
+    given = {"n_train": 30, "n_stop": 9, "seeds": [0, 1], "epochs": 2, "device": "cpu"}
+    responses, models = laverghetta2021.train_in_four_regimes([str(bert)], [pairs], **given)
+    assert models.groupby("regime").size().to_dict() == dict.fromkeys(
+        laverghetta2021.REGIMES.values(), 2
+    )
+    study = corpora.laverghetta2021()
+    assert set(study.panel.columns) <= set(responses.columns)  # what people saw is asked
+    label = study.items.set_index("item_id")["answer"]
+    groups = laverghetta2021.agreement_by_group(
+        study.panel.mean(), responses, models["regime"], label
+    )
+    for name, row in groups.iterrows():
+        some = responses.loc[models["regime"] == name, study.panel.columns]
+        assert row["n"] == 2 and row["accuracy"] == pytest.approx(some.to_numpy().mean())
+    assert groups["accuracy"].is_monotonic_increasing

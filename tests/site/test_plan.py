@@ -15,6 +15,15 @@ SHAPES = {  # what the papers of these models state beside layers, width and hea
     "openai-community/gpt2": ("GPT2LMHeadModel", {}),
     "FacebookAI/xlm-mlm-ende-1024": ("XLMWithLMHeadModel", {"vocab_size": 64699, "n_langs": 2}),
     "xlnet/xlnet-base-cased": ("XLNetLMHeadModel", {"d_inner": 3072, "vocab_size": 32000}),
+    "google-bert/bert-base-cased": ("BertForSequenceClassification", {"vocab_size": 28996}),
+    "FacebookAI/roberta-base": (
+        "RobertaForSequenceClassification",
+        {"vocab_size": 50265, "max_position_embeddings": 514, "type_vocab_size": 1},
+    ),
+    "albert/albert-base-v2": (
+        "AlbertForSequenceClassification",
+        {"vocab_size": 30000, "intermediate_size": 3072},
+    ),
     "FacebookAI/roberta-large": (
         "RobertaForMultipleChoice",
         {"vocab_size": 50265, "intermediate_size": 4096, "max_position_embeddings": 514}
