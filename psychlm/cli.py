@@ -557,7 +557,7 @@ def responses(
     persons: dict[str, Any] = {name: name for name in models}
     if labels is not None:
         label_words, device = labels.split(","), options["device"]
-        persons = {name: lm.load_choice_model(name, device, labels=label_words) for name in models}
+        persons = {name: lm.load(name, device, labels=label_words) for name in models}
     options |= {"cache": not options.pop("no_cache"), "progress": sys.stderr.isatty()}
     if options["bos"] == "none":
         options["bos"] = None

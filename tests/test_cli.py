@@ -339,7 +339,7 @@ def test_items_go_in_and_graded_responses_come_out(tmp_path, items, model) -> No
 
 def test_responses_that_cannot_be_given_are_refused_in_one_line(tmp_path, items, model) -> None:
     assert "there is no file" in refused("responses", tmp_path / "none.jsonl", "--model", model)
-    assert "there is no folder" in refused("responses", items, "--model", tmp_path / "none")
+    assert "holds no config.json" in refused("responses", items, "--model", tmp_path / "none")
     poem = refused("responses", items, "--model", model, "--prompt", "poem")
     assert "no prompt 'poem'" in poem
     assert "ends in none of" in refused("responses", items, "--model", model, "--out", "x.xlsx")

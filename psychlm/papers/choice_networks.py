@@ -50,8 +50,8 @@ from torch import Tensor, nn
 from psychlm.device import Device, seeded, torch_device
 from psychlm.frames import check_items
 from psychlm.lm import ModelError
-from psychlm.lm.choice_model import encoder_states, masked_mean, open_encoder
 from psychlm.lm.choices import grade
+from psychlm.lm.encoders import encoder_states, masked_mean, open_encoder
 
 Kind = Literal["choice-only", "choice-to-choice", "question-to-choice", "esim"]
 

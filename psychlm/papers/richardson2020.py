@@ -38,8 +38,7 @@ from numpy.typing import NDArray
 from psychlm.data import atomic_write
 from psychlm.device import Device
 from psychlm.frames import FrameError, check_items
-from psychlm.lm import fingerprint
-from psychlm.lm.choice_model import load_choice_model
+from psychlm.lm import fingerprint, load
 from psychlm.lm.choices import choice_logprobs, grade, predictions
 from psychlm.lm.finetune import digest, fine_tune
 from psychlm.papers.choice_networks import Kind, Lexicon, encoder_model, partial_input_model
@@ -563,7 +562,7 @@ class FineTunedModel:
 
     def logprobs(self, items: pd.DataFrame) -> pd.DataFrame:
         """Return scores of the choices, items x choices."""
-        model = load_choice_model(self.folder, self.device)
+        model = load(self.folder, self.device)
         return choice_logprobs(items, model, cache=False)
 
     def accuracy(self, items: pd.DataFrame) -> float:

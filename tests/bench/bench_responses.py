@@ -36,7 +36,7 @@ from transformers import (
 
 from psychlm import lm
 from psychlm.corpora import item_banks as banks
-from psychlm.lm import choice_logprobs, wrap_choice_model
+from psychlm.lm import choice_logprobs, wrap
 from psychlm.lm.forward import BATCH_TOKENS, ENOUGH_TOKENS, batches
 from psychlm.lm.prompts import fill_prompts
 
@@ -113,12 +113,12 @@ def classifier(wordpiece):
         "id2label": dict(enumerate(banks.NLI_LABELS)),
         "label2id": {w: i for i, w in enumerate(banks.NLI_LABELS)},
     }
-    return wrap_choice_model(minilm(BertForSequenceClassification, wordpiece, **labels), wordpiece)
+    return wrap(minilm(BertForSequenceClassification, wordpiece, **labels), wordpiece)
 
 
 @pytest.fixture(scope="session")
 def head(wordpiece):
-    return wrap_choice_model(minilm(BertForMultipleChoice, wordpiece), wordpiece)
+    return wrap(minilm(BertForMultipleChoice, wordpiece), wordpiece)
 
 
 @pytest.fixture(scope="session")

@@ -8,7 +8,7 @@ from tiny_questions import questions
 from torch import nn
 
 from psychlm.lm import ModelError
-from psychlm.lm.choice_model import open_encoder
+from psychlm.lm.encoders import open_encoder
 from psychlm.papers.choice_networks import (
     BiLSTM,
     Lexicon,
@@ -174,5 +174,5 @@ def test_training_keeps_the_weights_of_the_best_epoch(bert):
 def test_unknown_networks_and_encoders_are_named():
     with pytest.raises(ModelError, match="no choice network is named 'mlp'"):
         PartialInputNetwork("mlp", Lexicon({}))
-    with pytest.raises(ModelError, match="no folder"):
+    with pytest.raises(ModelError, match="holds no config.json"):
         encoder_model("/no/such/encoder")
