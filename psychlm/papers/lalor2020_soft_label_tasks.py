@@ -14,6 +14,7 @@ from scipy.special import expit
 from psychlm import crowds
 from psychlm.corpora import item_banks
 from psychlm.crowds.networks import Kind
+from psychlm.papers.lalor2020_crowds import polar_sst
 from psychlm.papers.lalor2020_soft_labels import soft_labels
 
 PARTS = ("train", "soft", "extra", "development", "test")
@@ -23,17 +24,15 @@ PARTS = ("train", "soft", "extra", "development", "test")
 class Task:
     """Inputs and gold answers in five parts, with the labels of a crowd for the part "soft".
 
-    ``counts`` says for each soft example how many people gave each class; ``people`` are the
-    distributions over classes that people, or the known truth, give to the test part (None where
-    nobody was asked). "extra" are further examples with gold labels, as many as the crowd gave.
+    "extra" are further examples with gold labels, as many as the crowd gave.
     """
 
     kind: str
     inputs: Any
     answers: NDArray[np.int64]
-    counts: pd.DataFrame
+    counts: pd.DataFrame  # by soft example: how many people gave each class
     rows: dict[str, NDArray[np.int64]]
-    people: NDArray[np.float64] | None = None
+    people: NDArray[np.float64] | None = None  # of the test part: people's distributions, or truth
     item_id: NDArray[Any] | None = None
 
     def __getitem__(self, part: str) -> NDArray[np.int64]:
@@ -98,13 +97,7 @@ def annotated_nli(
 def whole_snli(sources: Sequence[str], counts: pd.DataFrame, kind: str) -> Task:
     """Return SNLI as in the paper: the soft part is the crowd's 180 pairs.
 
-    Parameters
-    ----------
-    sources : sequence of str
-        SNLI's training file, and MNLI's, whose pairs are the extra part.
-    counts : DataFrame, indexed by pair
-        How many of the crowd gave each label.
-    """
+    ``sources`` are SNLI's training file, and MNLI's, whose pairs are the extra part."""
     pool = item_banks.nli(sources[0])
     held = [item_banks.nli(f"snli/snli_1.0_{part}") for part in ("dev", "test")]
     is_soft = pool["item_id"].isin(counts.index)
@@ -137,10 +130,8 @@ def sst(
     The crowd learns from ``n_sst`` sentences of its own, each of ``n_crowd`` members from a part of
     them with up to a fifth of the labels replaced.
     """
-    if not fine:
-        items = items[items["answer"] != 2]
-        items = items.assign(answer=(items["answer"] > 2).astype(int))
-    train, dev, test = (items[items["part"] == part] for part in ("train", "dev", "test"))
+    parts = [items[items["part"] == part] for part in ("train", "dev", "test")]
+    train, dev, test = parts if fine else polar_sst(items)
     train = train.iloc[rng.permutation(len(train))]
     of_crowd, rest = train.iloc[:n_sst], train.iloc[n_sst : 2 * n_sst + n_soft * (1 + n_crowd)]
     inputs = _inputs(pd.concat([of_crowd, rest, dev, test]), features)

@@ -23,46 +23,21 @@ from psychlm.crowds.training import Loss
 from psychlm.frames import FrameError, format_names
 
 
-def label_counts(labels: pd.DataFrame, classes: Sequence | None = None) -> pd.DataFrame:
-    """Count how often each label was given to each item.
-
-    Parameters
-    ----------
-    labels : DataFrame, persons x items
-        What each person said; NaN where nothing was said.
-    classes : sequence, optional
-        The labels in the order of the columns; by default those that occur, sorted.
-
-    Returns
-    -------
-    DataFrame, items x classes of int
-
-    Raises
-    ------
-    FrameError
-        If a label is none of the classes.
-    """
-    given = pd.unique(labels.to_numpy().ravel())
-    given = [label for label in given if not pd.isna(label)]
-    names = sorted(given) if classes is None else list(classes)
-    unknown = [label for label in given if label not in names]
-    if unknown:
+def label_counts(labels: pd.DataFrame, classes: Sequence) -> pd.DataFrame:
+    """Count how often each label was given to each item: persons x items (NaN: nothing was said) to
+    items x classes."""
+    counts = pd.DataFrame({label: (labels == label).sum() for label in classes})
+    strange = counts.index[counts.sum(axis=1) != labels.notna().sum()]
+    if len(strange):
         raise FrameError(
-            f"labels {format_names(unknown)} are none of the classes {names}; name all classes, or "
-            "correct the labels"
+            f"items {format_names(strange)} have labels that are none of the classes "
+            f"{list(classes)}; name all classes, or correct the labels"
         )
-    counts = pd.DataFrame({label: (labels == label).sum() for label in names})
     return counts.rename_axis(index="item", columns="label")
 
 
 def soft_labels(counts: pd.DataFrame) -> pd.DataFrame:
-    """Return the crowd's distribution over labels, N_y / N, items x classes (Lalor 2020, 4.2.3).
-
-    Raises
-    ------
-    FrameError
-        If a count is negative or missing, or an item has no label.
-    """
+    """Return the crowd's distribution over labels, N_y / N, items x classes (Lalor 2020, 4.2.3)."""
     totals = counts.sum(axis=1)
     wrong = counts.index[~(counts >= 0).all(axis=1) | (totals == 0)]
     if len(wrong):
@@ -76,25 +51,16 @@ def soft_labels(counts: pd.DataFrame) -> pd.DataFrame:
 def draw_workers(
     labels: pd.DataFrame,
     sizes: Sequence[int],
+    classes: Sequence,
     *,
     rng: np.random.Generator,
     runs: int = 5,
-    classes: Sequence | None = None,
 ) -> np.ndarray:
-    """Count the labels of the first workers: (runs, sizes, items, classes) counts.
+    """Count the labels of the first workers, in numbers from 1: (runs, sizes, items, classes).
 
     In each run the workers come one at a time in random order, each with all of their labels, as in
-    Lalor (2020, Figure 4.2).
-
-    Parameters
-    ----------
-    labels : DataFrame, persons x items
-    sizes : sequence of int
-        Numbers of workers, from 1 to the number of persons.
-    """
-    check_sizes(sizes, len(labels))
-    columns = label_counts(labels, classes).columns
-    given = np.stack([labels.to_numpy() == label for label in columns], axis=-1)
+    Lalor (2020, Figure 4.2)."""
+    given = np.stack([labels.to_numpy() == label for label in classes], axis=-1)
     order = rng.permuted(np.tile(np.arange(len(labels)), (runs, 1)), axis=1)
     rows = np.asarray(sizes) - 1
     return np.stack([given[run].cumsum(axis=0, dtype=np.int32)[rows] for run in order])
@@ -105,20 +71,13 @@ def draw_labels(
     sizes: Sequence[int],
     *,
     rng: np.random.Generator,
-    runs: int = 5,
+    runs: int,
     replace: bool = False,
 ) -> np.ndarray:
     """Draw labels of each item independently: (runs, sizes, items, classes) counts.
 
     Without replacement the draws are multivariate hypergeometric, labels of random workers of this
-    crowd; with it multinomial, labels of workers of an endless crowd like it.
-
-    Raises
-    ------
-    ValueError
-        If an item has fewer labels than are to be drawn without replacement.
-    """
-    check_sizes(sizes, np.inf if replace else int(counts.sum(axis=1).min()))
+    crowd; with it multinomial, labels of workers of an endless crowd like it."""
     values, rest = counts.to_numpy(), counts.to_numpy().sum(axis=1)
     shape = (runs, len(sizes), len(counts))
     drawn = np.zeros((*shape, counts.shape[1]), dtype=np.int64)
@@ -133,13 +92,6 @@ def draw_labels(
     return drawn
 
 
-def check_sizes(sizes: Sequence[int], most: float) -> None:
-    """Raise a ValueError if a number of labels is not between 1 and ``most``."""
-    wrong = [size for size in sizes if not 1 <= size <= most]
-    if wrong or not len(sizes):
-        raise ValueError(f"numbers of labels {wrong} lie outside 1 to {most}; the crowd has these")
-
-
 def divergence(
     counts: pd.DataFrame, drawn: np.ndarray, sizes: Sequence[int], *, smoothing: float = 1.0
 ) -> pd.DataFrame:
@@ -151,21 +103,7 @@ def divergence(
 
     for K classes (printed with a minus sign, which would make it negative). The paper does not say
     what it does with a label that the sub-sample lacks, whose divergence is infinite without the
-    pseudo-count :math:`\alpha`.
-
-    Parameters
-    ----------
-    counts : DataFrame, items x classes
-    drawn : array
-        Of :func:`draw_workers` or :func:`draw_labels`, with the same ``sizes``.
-    smoothing : float
-        The pseudo-count: 1 is Laplace's, 0 none.
-
-    Returns
-    -------
-    DataFrame
-        ``run``, ``n_labels``, ``divergence_nats`` averaged over items, and ``n_infinite``, the
-        number of items whose divergence is infinite.
+    pseudo-count :math:`\alpha` (``smoothing``; 1 is Laplace's): ``n_infinite`` counts such items.
     """
     raised = drawn + smoothing
     totals = raised.sum(axis=-1, keepdims=True)
@@ -181,35 +119,18 @@ def divergence(
 
 @dataclass(frozen=True, eq=False)
 class TrainingSet:
-    """Examples to train on, with their targets.
+    """Examples to train on, with their targets; one occurs as often as it has labels of its own."""
 
-    Attributes
-    ----------
-    rows : (n,) int array
-        Numbers of the examples, those of X_train, X_soft and further ones in this order; an example
-        occurs as often as it has labels of its own.
-    targets : (n, classes) array
-        Rows sum to 1.
-    soft : (n,) bool array
-        Examples of X_soft with the crowd's distribution.
-    """
-
-    rows: np.ndarray
-    targets: np.ndarray
-    soft: np.ndarray
+    rows: np.ndarray  # (n,) numbers of the examples: X_train, X_soft, further ones
+    targets: np.ndarray  # (n, classes), rows sum to 1
+    soft: np.ndarray  # (n,) bool: examples of X_soft with the crowd's distribution
 
 
 def hard_set(labels: np.ndarray, classes: int, rows: np.ndarray | None = None) -> TrainingSet:
     """Return examples with one label each; without ``rows``, the first examples in their order.
 
     This is B1 with the labels of X_train and X_soft, and B2 with as many further examples as the
-    crowd gave labels (Lalor 2020, section 4.3.1).
-    """
-    labels = np.asarray(labels)
-    if labels.size and not (labels.min() >= 0 and labels.max() < classes):
-        raise ValueError(
-            f"labels run from {labels.min()} to {labels.max()}, and there are {classes} classes"
-        )
+    crowd gave labels (Lalor 2020, section 4.3.1)."""
     rows = np.arange(len(labels)) if rows is None else rows
     return TrainingSet(rows, np.eye(classes)[labels], np.zeros(len(labels), bool))
 
@@ -224,30 +145,16 @@ def every_label_set(hard: np.ndarray, counts: pd.DataFrame) -> TrainingSet:
 
 
 def slmg_set(hard: np.ndarray, soft: pd.DataFrame) -> TrainingSet:
-    """Return SLMG's training set: gold labels of X_train, the crowd's distributions of X_soft.
-
-    Parameters
-    ----------
-    hard : (n_train,) int array
-        Column numbers of ``soft``.
-    soft : DataFrame, n_soft x classes
-        Of :func:`soft_labels`.
-    """
+    """Return SLMG's training set: gold labels of X_train, the crowd's distributions of X_soft."""
     targets = np.concatenate([np.eye(soft.shape[1])[np.asarray(hard)], soft.to_numpy(float)])
     return TrainingSet(np.arange(len(targets)), targets, np.arange(len(targets)) >= len(hard))
 
 
 @dataclass(frozen=True, eq=False)
 class Schedule:
-    """SLMG's order of training: ``train(..., epochs=s.epochs, epoch_callback=s.epoch_callback)``.
+    """SLMG's order of training: ``train(..., epoch_callback=s.epoch_callback)``.
 
-    Attributes
-    ----------
-    soft_epochs : tuple of bool
-        Whether an epoch trains on X_soft.
-    loss : {"cross-entropy", "squared-error"}
-        Of the epochs on X_soft.
-    """
+    ``soft_epochs`` are those that train on X_soft, with ``loss``."""
 
     examples: TrainingSet
     soft_epochs: tuple[bool, ...]
@@ -272,10 +179,7 @@ def slmg(
 
     SLMG-I (Algorithm 1) follows each epoch on X_train by one on X_soft, ``epochs`` times. SLMG-S
     (Algorithm 2) trains ``epochs`` epochs on X_train, then as many on X_soft, and repeats both
-    ``meta_epochs`` times.
-    """
-    if examples.soft.all() or not examples.soft.any():
-        raise ValueError("SLMG needs hard and soft labels, and one part is empty; see slmg_set")
+    ``meta_epochs`` times."""
     if meta_epochs:
         return Schedule(examples, ((False,) * epochs + (True,) * epochs) * meta_epochs, loss)
     return Schedule(examples, (False, True) * epochs, loss)

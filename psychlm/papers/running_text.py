@@ -93,24 +93,10 @@ def counts(sentences: Iterable[Sequence[str]]) -> pd.Series:
 def unigram_log_probability(
     words: pd.Series, counted: pd.Series, tokenize: Tokenize = plain
 ) -> np.ndarray:
-    """Return the log-probabilities (nats) of words under a unigram model.
+    """Return the log-probabilities (nats) of printed words under a unigram model.
 
     ``ln((c + 1) / (N + V + 1))`` of each token that is a word, with N tokens of V types and one
-    more type for what was never seen (Laplace); the logarithms of a word's tokens are added.
-    Typographic apostrophes count as straight ones.
-
-    Parameters
-    ----------
-    words : Series of str, shape (n,)
-        Printed words; punctuation at their edges does not count.
-    counted : Series
-        What :func:`counts` returned.
-
-    Returns
-    -------
-    (n,) array
-        NaN where a word is punctuation only.
-    """
+    more type for what was never seen (Laplace), added over a word's tokens; NaN for punctuation."""
     tokens = words.reset_index(drop=True).map(tokenize).explode()
     tokens = tokens[tokens.str.contains(r"\w", na=False)]
     seen = tokens.map(counted).fillna(0).to_numpy(dtype=float)
@@ -186,15 +172,8 @@ def novel_counts() -> Counter[str]:
 
 
 def detokenise(tokens: str) -> str:
-    """Put a space-separated tokenisation back into print.
+    """Put a sentence's space-separated tokens (quotes as `` `` `` and ``''``, or ``"``) into print.
 
-    Parameters
-    ----------
-    tokens : str
-        One sentence, tokens between spaces, quotes as `` `` `` and ``''`` or alternating ``"``.
-
-    Examples
-    --------
     >>> detokenise("it 's only a movie , is n't it ?")
     "it's only a movie, isn't it?"
     """
@@ -212,19 +191,10 @@ def detokenise(tokens: str) -> str:
 def mark_overlap(
     sentences: Iterable[str], texts: Iterable[tuple[str, str]]
 ) -> Iterator[tuple[str, str, bool]]:
-    """Yield paragraphs with whether they are free of the sentences of a test corpus.
+    """Yield (source, paragraph, clean): paragraphs, and whether they hold none of the sentences.
 
-    Parameters
-    ----------
-    sentences : iterable of str
-        The test corpus. A sentence counts as found in a paragraph when a run of seven of its words
-        is there, or all of a sentence of four to six words.
-    texts : iterable of (source, paragraph)
-
-    Yields
-    ------
-    (source, paragraph, clean) : tuple of str, str, bool
-    """
+    A sentence counts as found in a paragraph when a run of seven of its words is there, or all of a
+    sentence of four to six words."""
     runs: dict[int, set[tuple[str, ...]]] = {}
     for words in map(bare_words, sentences):
         size = min(len(words), OVERLAP_WORDS)
@@ -261,45 +231,23 @@ class WordCorpus:
 
 
 def read(names: Sequence[str], n_words: int, *, seed: int) -> dict[str, WordCorpus]:
-    """Read corpora by name.
+    """Read "novels", "all texts" (also of NLTK), "Penn Treebank" or "WikiText-2".
 
-    Parameters
-    ----------
-    names : sequence of {"novels", "all texts", "Penn Treebank", "WikiText-2"}
-        All texts are the novels and seven corpora of NLTK.
-    n_words : int
-        Words of training text at most.
-    seed : int
-        Deals out the novels, and all texts. Words that stand in their training part once are
-        ``<unk>``.
-
-    Raises
-    ------
-    ValueError
-        If a name is unknown.
-    psychlm.data.DataMissingError
-        If a corpus cannot be had.
-    """
+    ``n_words`` bounds the training text; ``seed`` deals out the first two, where words that stand
+    once in the training part are ``<unk>``."""
     benchmarks = {
         "Penn Treebank": ("lm/ptb/ptb.valid", "lm/ptb/ptb.test", ptb),
         "WikiText-2": ("lm/wikitext-2/valid", "lm/wikitext-2/test", split_clitics),
     }
-    available = ["novels", "all texts", *benchmarks]
-    strange = sorted(set(names) - set(available))
-    if strange:
-        raise ValueError(f"no corpus is named {strange}; there are {available}")
     corpora = {}
     for name in names:
-        if name not in benchmarks:
+        if name in ("novels", "all texts"):
             corpora[name] = prose(name, n_words, seed=seed)
             continue
         # A line is a sentence. Train on the validation text, of which every tenth line is held out.
-        train_file, test_file, tokenize = benchmarks[name]
-        lines, test = (
-            [line.split() for line in data.path(file).read_text(encoding="utf-8").splitlines()]
-            for file in (train_file, test_file)
-        )
-        lines, test = [line for line in lines if line], [line for line in test if line]
+        *files, tokenize = benchmarks[name]
+        texts = (data.path(file).read_text(encoding="utf-8").splitlines() for file in files)
+        lines, test = ([line.split() for line in text if line.split()] for text in texts)
         train = _take((line for i, line in enumerate(lines) if i % 10), n_words)
         corpora[name] = WordCorpus(name, *_close_vocabulary(train, lines[::10], test, 1), tokenize)
     return corpora
@@ -337,18 +285,12 @@ def ucl_overlap() -> pd.DataFrame:
 
 
 def markov(n_words: int, n_types: int, *, seed: int) -> tuple[WordCorpus, float]:
-    """Draw a corpus from a Markov chain of words, and return it with the perplexity that no model
-    can beat.
+    """Draw a corpus from a Markov chain of ``n_types`` words, and return it with the perplexity
+    that no model can beat.
 
     Each word's successors, the end of the sentence among them, have probabilities P_i ~
     Dirichlet(0.3); per token the entropy of the source is sum_i pi_i H(P_i), with pi the chain's
-    stationary distribution.
-
-    Parameters
-    ----------
-    n_types : int
-        Different words.
-    """
+    stationary distribution."""
     rng = np.random.default_rng(seed)
     # state 0 ends a sentence and begins the next
     chain = rng.dirichlet(np.full(n_types + 1, 0.3), size=n_types + 1)
