@@ -31,7 +31,7 @@ from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
@@ -41,7 +41,6 @@ from torch import Tensor, nn
 
 from psychlm.device import Device, seeded, torch_device
 from psychlm.frames import check_items
-from psychlm.lm import ModelError
 from psychlm.lm.choice_model import encoder_states, masked_mean, open_encoder
 from psychlm.lm.choices import grade
 
@@ -314,10 +313,6 @@ class PartialInputNetwork(nn.Module):
         dropout: float = 0.2,
     ) -> None:
         super().__init__()
-        if kind not in get_args(Kind):
-            raise ModelError(
-                f"no choice network is named {kind!r}; there are {list(get_args(Kind))}"
-            )
         self.kind, wide = kind, 2 * hidden
         self.embedding: nn.Module = (
             nn.Embedding(2 + len(lexicon.numbers), size, padding_idx=0)

@@ -17,6 +17,7 @@ import pandas as pd
 import torch
 from scipy.special import softmax
 from scipy.stats import ttest_ind
+from sklearn.metrics import cohen_kappa_score
 
 from psychlm import data, frames, irt, simulate, stats
 from psychlm.irt.response_functions import Logistic
@@ -297,12 +298,10 @@ def decision(
     answered = responses[chosen].dropna(how="all")
     by_short = irt.score(items.loc[chosen], answered)["theta"] < cut
     by_full = irt.score(items, responses)["theta"][by_short.index] < cut
-    agreement = (by_short == by_full).mean()
-    chance = by_short.mean() * by_full.mean() + (1 - by_short.mean()) * (1 - by_full.mean())
     return pd.Series(
         {
-            "agreement": agreement,
-            "kappa": (agreement - chance) / (1 - chance) if chance < 1 else np.nan,
+            "agreement": (by_short == by_full).mean(),
+            "kappa": cohen_kappa_score(by_short, by_full),
             "found_by_short_form": by_short[by_full].mean(),
             "proportion_below_cut": by_full.mean(),
         }

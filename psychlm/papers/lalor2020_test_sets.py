@@ -82,11 +82,6 @@ class TwoFactorFit(InformationCriteria):
         scale = np.sqrt(LOGISTIC_TO_NORMAL**2 + (slopes**2).sum(axis=1))
         return slopes.div(scale, axis=0).set_axis(["F1", "F2"], axis=1)
 
-    @property
-    def communality(self) -> pd.Series:
-        """Share of each latent response's variance that both factors explain."""
-        return (self.loadings**2).sum(axis=1).rename("h2")
-
 
 def two_factor(
     responses: pd.DataFrame, *, model: str = "2PL", tolerance: float = 0.01

@@ -1,14 +1,10 @@
 """Running text: readers of novels and corpora, tokens of printed words, word frequencies, corpora
 in three parts.
 
-Training text comes in natural casing and spacing. The sources are tokenised, tagged, wrapped or
-lower-cased, each in its own way, and a language model that is to score people's stimuli must learn
-from text as people write it: curly quotes become straight, dashes become ``--`` between words,
-tokens lose the space that tokenisation put before punctuation.
-
-A :class:`WordCorpus` is for word-level models (n-grams, LSTMs). What its training part holds less
-often than ``min_count`` is ``<unk>`` in all three parts, so that such models share their
-probability among the same words and their perplexities compare (Hao et al. 2020, 3.3.1).
+A language model that is to score people's stimuli must learn from text as people write it: curly
+quotes become straight, dashes ``--`` between words, and tokens lose the space that tokenisation put
+before punctuation. In a :class:`WordCorpus`, rare words of the training part are ``<unk>`` in all
+parts, so that perplexities of word-level models compare (Hao et al. 2020, 3.3.1).
 """
 
 from __future__ import annotations
@@ -23,6 +19,7 @@ from functools import cache
 
 import numpy as np
 import pandas as pd
+from scipy.stats import entropy
 
 from psychlm import data
 from psychlm.corpora.reading_times import ucl_norms
@@ -108,9 +105,7 @@ def unigram_log_probability(
 
 
 def bare_words(text: str) -> list[str]:
-    """Return the lower-cased words of a text without its punctuation, as overlap and counts need
-    them.
-    """
+    """Return the lower-cased words of a text without its punctuation, for overlap and counts."""
     return re.findall(r"[a-z0-9]+(?:'[a-z]+)?", text.translate(STRAIGHT).lower())
 
 
@@ -133,9 +128,7 @@ def paragraphs(*, only_novels: bool = False) -> Iterator[tuple[str, str]]:
 
 
 def _nltk(corpus: str, member: str, archive: zipfile.ZipFile) -> Iterator[str]:
-    """Yield the paragraphs of one file of an NLTK archive; files that hold no running text give
-    none.
-    """
+    """Yield the paragraphs of one file of an NLTK archive, none if it holds no running text."""
     name = member.rsplit("/", 1)[-1]
     if not name or name.isupper() or name.startswith("."):
         return
@@ -249,14 +242,13 @@ def read(names: Sequence[str], n_words: int, *, seed: int) -> dict[str, WordCorp
         texts = (data.path(file).read_text(encoding="utf-8").splitlines() for file in files)
         lines, test = ([line.split() for line in text if line.split()] for text in texts)
         train = _take((line for i, line in enumerate(lines) if i % 10), n_words)
-        corpora[name] = WordCorpus(name, *_close_vocabulary(train, lines[::10], test, 1), tokenize)
+        corpora[name] = _corpus(name, tokenize, (train, lines[::10], test))
     return corpora
 
 
 def prose(name: str, n_words: int, *, seed: int) -> WordCorpus:
     """Deal out novels ("novels"), or these and all other running text ("all texts"), in blocks of
-    50 paragraphs, without those that share a sentence with the UCL corpus.
-    """
+    50 paragraphs, without those that share a sentence with the UCL corpus."""
     source = paragraphs(only_novels=name == "novels")
     texts = [text for _, text in source]
     order = np.random.default_rng(seed).permutation(-(-len(texts) // BLOCK))
@@ -302,8 +294,7 @@ def markov(n_words: int, n_types: int, *, seed: int) -> tuple[WordCorpus, float]
     words = [f"w{i}" if i else "." for i in np.stack(steps, axis=1).ravel()]
     sentences = (sentence.split() for sentence in " ".join(words).split("."))
     stationary = np.linalg.matrix_power(chain, 1000)[0]
-    log2 = np.log2(chain, where=chain > 0, out=np.zeros_like(chain))
-    bits = -(stationary[:, None] * chain * log2).sum()
+    bits = stationary @ entropy(chain, base=2, axis=1)
     return _deal("markov", sentences, n_words, 1), float(2**bits)
 
 
@@ -312,8 +303,7 @@ def _deal(name: str, sentences: Iterable[list[str]], n_words: int, min_count: in
     rest = filter(None, sentences)
     n_held_out = int(HELD_OUT * n_words)
     test, validation = _take(rest, n_held_out), _take(rest, n_held_out)
-    parts = _close_vocabulary(_take(rest, n_words), validation, test, min_count)
-    return WordCorpus(name, *parts, lower_case)
+    return _corpus(name, lower_case, (_take(rest, n_words), validation, test), min_count)
 
 
 def _take(sentences: Iterable[list[str]], n_words: int) -> Sentences:
@@ -327,14 +317,14 @@ def _take(sentences: Iterable[list[str]], n_words: int) -> Sentences:
     return taken
 
 
-def _close_vocabulary(
-    train: Sentences, validation: Sentences, test: Sentences, min_count: int
-) -> tuple[Sentences, Sentences, Sentences]:
-    """Write ``<unk>`` for what the training part does not hold ``min_count`` times."""
-    counted = Counter(token for sentence in train for token in sentence)
-    kept = {token for token, count in counted.items() if count >= min_count}
-    closed = [
+def _corpus(
+    name: str, tokenize: Tokenize, parts: Sequence[Sentences], min_count: int = 1
+) -> WordCorpus:
+    """Write ``<unk>`` for what the first part, for training, does not hold ``min_count`` times."""
+    counted = counts(parts[0])
+    kept = set(counted.index[counted >= min_count])
+    train, validation, test = (
         [[token if token in kept else UNKNOWN for token in sentence] for sentence in part]
-        for part in (train, validation, test)
-    ]
-    return closed[0], closed[1], closed[2]
+        for part in parts
+    )
+    return WordCorpus(name, train, validation, test, tokenize)

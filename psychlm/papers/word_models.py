@@ -35,8 +35,7 @@ from psychlm.papers.running_text import UNKNOWN, Tokenize, WordCorpus, counts, p
 
 END = "<eos>"
 FIRST_RATE = {"LSTM": 20.0, "Transformer": 5.0}  # of PyTorch's word language model example
-ROWS_AT_ONCE = 32  # texts, or windows of one
-WORDS_AT_ONCE = 4096  # all rows together: bounds the memory that logits take
+WINDOWS_AT_ONCE, WORDS_AT_ONCE = 32, 4096  # of a text: bound the memory that logits take
 EVALUATION_ROWS = 10
 CHECKPOINT_SECONDS = 120.0  # between checkpoints within an epoch
 LARGEST_NATS = 700.0  # a larger number has no exponential in double precision
@@ -137,9 +136,7 @@ class WordModel:
         numbers, bits = torch.from_numpy(read).to(device), np.full(len(read), np.nan)
         is_lstm, span = self.network.architecture.kind == "lstm", self.network.architecture.span
         state: State | None = None
-        for places, new, goes_on in (
-            _side_by_side(first, last) if is_lstm else _windows(first, last, span)
-        ):
+        for places, new, goes_on in _parts(first, last) if is_lstm else _windows(first, last, span):
             state_before = state if goes_on else None
             logits, state = self.network(numbers[torch.from_numpy(places)], state_before)
             target = numbers[torch.from_numpy(places + 1)]
@@ -152,41 +149,28 @@ class WordModel:
 Batch = tuple[np.ndarray, np.ndarray, bool]
 
 
-def _side_by_side(first: np.ndarray, last: np.ndarray) -> Iterator[Batch]:
-    """Yield the batches in which an LSTM reads texts of like lengths side by side.
-
-    Short rows are filled with their last position, which no word of theirs can see.
-    """
-    order = np.argsort(last - first, kind="stable")
-    for rows in np.split(order, range(ROWS_AT_ONCE, len(order), ROWS_AT_ONCE)):
-        begin, end = first[rows, None], last[rows, None]
-        longest, step = int((end - begin).max()), WORDS_AT_ONCE // len(rows)
-        for start in range(0, longest, step):
-            places = begin + np.arange(start, min(start + step, longest))
-            yield np.minimum(places, end - 1), places < end, start > 0
+def _parts(first: np.ndarray, last: np.ndarray) -> Iterator[Batch]:
+    """Yield the batches in which an LSTM reads each text, a long one part after part."""
+    for begin, end in zip(first, last, strict=True):
+        for start in range(begin, end, WORDS_AT_ONCE):
+            places = np.arange(start, min(start + WORDS_AT_ONCE, end))[None]
+            yield places, np.ones(places.shape, bool), start > begin
 
 
 def _windows(first: np.ndarray, last: np.ndarray, span: int) -> Iterator[Batch]:
-    """Yield the batches in which a Transformer reads windows of ``span`` words that overlap by
-    half.
+    """Yield the batches in which a Transformer reads windows of ``span`` words of each text, which
+    overlap by half.
 
     All words of a text's first window are new, and of later ones those that no window before them
-    had.
-    """
+    had."""
     stride = span // 2
-    starts = [
-        np.arange(a, max(b - span + stride, a + 1), stride)
-        for a, b in zip(first, last, strict=True)
-    ]
-    sizes = [len(of_text) for of_text in starts]
-    begin, end = np.concatenate(starts)[:, None], np.repeat(last, sizes)[:, None]
-    opening = begin == np.repeat(first, sizes)[:, None]
-    steps = np.arange(min(span, int((last - first).max())))
-    for i in range(0, len(begin), ROWS_AT_ONCE):
-        rows = slice(i, i + ROWS_AT_ONCE)
-        places = begin[rows] + steps
-        new = (places < end[rows]) & ((steps >= span - stride) | opening[rows])
-        yield np.minimum(places, end[rows] - 1), new, False
+    for begin, end in zip(first, last, strict=True):
+        starts = np.arange(begin, max(end - span + stride, begin + 1), stride)[:, None]
+        steps = np.arange(min(span, end - begin))
+        for rows in np.split(starts, range(WINDOWS_AT_ONCE, len(starts), WINDOWS_AT_ONCE)):
+            places = rows + steps
+            new = (places < end) & ((steps >= span - stride) | (rows == begin))
+            yield np.minimum(places, end - 1), new, False
 
 
 # Training

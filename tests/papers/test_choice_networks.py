@@ -12,7 +12,6 @@ from psychlm.lm.choice_model import open_encoder
 from psychlm.papers.choice_networks import (
     BiLSTM,
     Lexicon,
-    PartialInputNetwork,
     encoder_model,
     masked_max,
     masked_mean,
@@ -171,8 +170,6 @@ def test_training_keeps_the_weights_of_the_best_epoch(bert):
     assert kept.accuracy(asked) == kept.history["accuracy"].max()
 
 
-def test_unknown_networks_and_encoders_are_named():
-    with pytest.raises(ModelError, match="no choice network is named 'mlp'"):
-        PartialInputNetwork("mlp", Lexicon({}))
+def test_encoders_that_are_not_there_are_named():
     with pytest.raises(ModelError, match="no folder"):
         encoder_model("/no/such/encoder")

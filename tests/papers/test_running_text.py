@@ -29,14 +29,10 @@ def test_the_perplexity_of_a_markov_chain_is_that_of_its_own_transitions() -> No
 
 
 def test_words_that_training_does_not_hold_are_unknown_in_all_parts() -> None:
-    train, validation, test = word_corpora._close_vocabulary(
-        [["a", "b", "a"]], [["b", "c"]], [["a", "d"]], 2
-    )
-    assert (train, validation, test) == (
-        [["a", "<unk>", "a"]],
-        [["<unk>", "<unk>"]],
-        [["a", "<unk>"]],
-    )
+    parts = [["a", "b", "a"]], [["b", "c"]], [["a", "d"]]
+    corpus = word_corpora._corpus("letters", word_corpora.plain, parts, 2)
+    assert corpus.train == [["a", "<unk>", "a"]]
+    assert (corpus.validation, corpus.test) == ([["<unk>", "<unk>"]], [["a", "<unk>"]])
 
 
 def test_networks_are_named_as_in_the_paper_and_learn() -> None:
