@@ -207,24 +207,14 @@ PARSES = {f"sentence{i}_{kind}" for i in (1, 2) for kind in ("parse", "binary_pa
 
 
 def nli(source: Source) -> pd.DataFrame:
-    """Read sentence pairs in the layout of SNLI and MNLI, of ANLI, or of Breaking NLI.
+    """Read sentence pairs in the layout of SNLI and MNLI, of ANLI, or of Breaking NLI (JSONL).
 
-    Parameters
-    ----------
-    source : str or Path
-        JSONL: ``"snli/snli_1.0_dev"``, ``"mnli/multinli_1.0#multinli_1.0_dev_matched.jsonl"``,
-        ``"anli/anli_v0.1#R3/test.jsonl"``, ``"semantic_fragments/breaking_nli_dataset"``, or a
-        file.
-
-    Returns
-    -------
-    DataFrame
-        Items with ``hypothesis``, and ``annotator_labels``, ``genre``, ``round`` or ``category``
-        where the source has them; without pairs on which the annotators did not agree.
+    Items have ``hypothesis``, and ``annotator_labels``, ``genre``, ``round`` or ``category`` where
+    the source has them; pairs on which the annotators did not agree have no gold label.
 
     Examples
     --------
-    >>> nli("snli/snli_1.0_dev")  # doctest: +SKIP
+    >>> nli("mnli/multinli_1.0#multinli_1.0_dev_matched.jsonl")  # doctest: +SKIP
     """
     rows = read_records(source, without=PARSES)
     if rows and "context" in rows[0]:
@@ -253,19 +243,10 @@ TAG_COLUMNS = ["lexical-semantics", "predicate-argument-structure", "logic", "kn
 def glue_diagnostic(source: Source = "mcqa/ax_b") -> pd.DataFrame:
     """Read the broad-coverage diagnostic of GLUE (Wang et al. 2019).
 
-    Parameters
-    ----------
-    source : str or Path
-        ``"mcqa/ax_b"``, SuperGLUE's form with two labels; ``"laverghetta2021/diagnostic_results"``,
-        the pairs of one category with three labels; or the file ``diagnostic-full.tsv`` of
-        gluebenchmark.com: all pairs, three labels.
-
-    Returns
-    -------
-    DataFrame
-        Items; ``item_id`` is the pair's number from 0 (int), as in
-        :func:`psychlm.corpora.laverghetta2021`. With ``hypothesis`` and ``categories``, the pair's
-        tags (list); the second source has ``category`` instead, and the last two ``domain``.
+    The source is SuperGLUE's form with two labels (``"mcqa/ax_b"``), the pairs of one category with
+    three labels (``"laverghetta2021/diagnostic_results"``), or ``diagnostic-full.tsv`` of
+    gluebenchmark.com: all pairs, three labels. Items have ``hypothesis``, ``categories`` (tags; the
+    second source ``category``) and ``domain``; ``item_id`` is the pair's number from 0 (int).
 
     Examples
     --------
@@ -308,17 +289,9 @@ def glue_diagnostic(source: Source = "mcqa/ax_b") -> pd.DataFrame:
 def sentiment(source: Source) -> pd.DataFrame:
     """Read the Stanford Sentiment Treebank (Socher et al. 2013): sentences of film reviews.
 
-    Parameters
-    ----------
-    source : str or Path
-        Lines of label and sentence (``"sst/stsa.binary.dev"``, ``"sst/stsa.fine.test"``), or a
-        table of ``sentence`` and ``label`` (GLUE's phrases, ``"sst/sst2_phrases_train"``).
-
-    Returns
-    -------
-    DataFrame
-        Items; the choices are two degrees, negative and positive, where no label is above 1, else
-        five.
+    The source has lines of label and sentence, or is a table of ``sentence`` and ``label`` (GLUE's
+    phrases, ``"sst/sst2_phrases_train"``). Where no label is above 1, the choices are negative and
+    positive, else five degrees.
 
     Examples
     --------
@@ -351,18 +324,9 @@ def sentiment(source: Source) -> pd.DataFrame:
 
 
 def read_arc(source: Source) -> pd.DataFrame:
-    """Read the layout of ARC (Clark et al. 2018) and OpenBookQA (Mihaylov et al. 2018).
+    """Read the layout of ARC (Clark et al. 2018) and OpenBookQA (Mihaylov et al. 2018; JSONL).
 
-    Parameters
-    ----------
-    source : str or Path
-        JSONL: ``"mcqa/arc/ARC-Easy-Dev"``, ``"mcqa/openbookqa/test"``, or a file such as
-        :func:`write_arc` writes.
-
-    Returns
-    -------
-    DataFrame
-        Items; whatever else a record holds becomes a column.
+    Whatever else a record holds becomes a column.
 
     Examples
     --------

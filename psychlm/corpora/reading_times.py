@@ -136,20 +136,10 @@ def exclude(
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Leave words out by named steps, and count what each step removed.
 
-    The word after each of these is left out too: its predictors hold the excluded word's.
-
-    Parameters
-    ----------
-    words : DataFrame
-        A words frame, whole texts.
-    steps : dict of name -> function
-        Each takes the words and returns a boolean Series: which to leave out.
-
-    Returns
-    -------
-    DataFrame, DataFrame
-        The words that are left; and a table, one row per step: ``flagged`` (words that the step
-        concerns), ``removed`` (those not removed by a step before it) and ``left``.
+    ``words`` are whole texts; each step takes them and returns which to leave out (bool). The word
+    after each of these goes too, since its predictors hold the excluded word's. Return the words
+    that are left, and by step how many were ``flagged``, ``removed`` (by no step before it) and
+    ``left``.
 
     Examples
     --------
@@ -366,18 +356,10 @@ _WORDS = (
 def dundee(folder: str | Path) -> Corpus:
     """Read the Dundee Corpus (Kennedy 2003) from its original files, licensed by its university.
 
-    Parameters
-    ----------
-    folder : path
-        Holds ``tx01wrdp.dat`` ... (the words) and ``sa01ma1p.dat`` ... (fixations in order of time:
-        subject sa, text 01), in this folder or below it. Latin-1, columns separated by blanks, a
-        header in the fixation files only.
-
-    Returns
-    -------
-    Corpus
-        ``words`` with ``screen``, ``line`` and ``length_chars`` (without punctuation). ``readings``
-        of the words that were fixated, with the measures of :func:`reading_measures`.
+    The folder, or one below it, holds ``tx01wrdp.dat`` ... (the words) and ``sa01ma1p.dat`` ...
+    (fixations in order of time: subject sa, text 01). ``words`` have ``screen``, ``line`` and
+    ``length_chars`` (without punctuation), ``readings`` of the words that were fixated the measures
+    of :func:`reading_measures`.
 
     Examples
     --------

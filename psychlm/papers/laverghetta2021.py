@@ -1,5 +1,4 @@
-"""Laverghetta et al. (2021): which participants to keep, models in four training regimes, and how
-models agree with people."""
+"""Laverghetta et al. (2021): participants, models in four training regimes, and their agreement."""
 
 from __future__ import annotations
 
@@ -13,7 +12,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from psychlm import corpora, ctt, irt, lm, stats
-from psychlm.frames import FrameError, check_responses, drop_constant
+from psychlm.frames import check_responses, drop_constant
 
 if TYPE_CHECKING:
     from psychlm.lm.finetune import Regime
@@ -25,42 +24,18 @@ REGIMES: dict[Regime, str] = {  # names of lm.fine_tune, and what the notebook c
     "both": "pre-training fine-tuning",
 }
 RATE, TOKENS = 1e-5, 175  # of all models (section 4.2)
-REJECT_BELOW, ACCEPT_ABOVE, ATTENTION_NEEDED = 0.40, 0.60, 0.75
+REJECT_BELOW, ACCEPT_ABOVE = 0.40, 0.60
 
 
-def screen(
-    responses: pd.DataFrame,
-    *,
-    attention: pd.DataFrame | None = None,
-    persons: pd.DataFrame | None = None,
-) -> pd.DataFrame:
-    """Return each submission's ``score``, ``attention_score`` and ``decision``.
+def screen(responses: pd.DataFrame) -> pd.Series:
+    """Decide about each submission by its proportion correct: below 40 % "reject", above 60 %
+    "accept", between them (both included) "review", by attention checks and what people wrote.
 
-    1. Of several submissions by one worker or from one address, only the first is kept.
-    2. A score below 40 % is rejected and one above 60 % accepted; between them (both included) a
-       person needs 75 % of the attention checks. Without checks, that is for "review".
-
-    The paper's third stage, reading the justifications that people wrote, is left to people.
-    ``persons`` hold ``worker``, ``address`` and ``submitted``; missing values match nobody."""
+    Repeated submissions of one worker or address are taken out before."""
     score = check_responses(responses).mean(axis=1)
-    for name, frame in {"attention": attention, "persons": persons}.items():
-        if frame is not None and sorted(frame.index) != sorted(score.index):
-            raise FrameError(f"{name} and responses must have the same persons, each once")
-    attentive = pd.Series(np.nan, index=score.index)
-    if attention is not None:
-        attentive = check_responses(attention).mean(axis=1).reindex(score.index)
-    # Submissions in order of time: all but the first of a worker or address are repeated.
-    repeated = pd.Series(False, index=score.index)
-    if persons is not None:
-        in_time = persons.sort_values("submitted", kind="stable")[["worker", "address"]]
-        filled_in = in_time.notna() & (in_time != "")
-        again = in_time.apply(pd.Series.duplicated) & filled_in
-        repeated = again.any(axis=1).reindex(score.index)
-    # The first condition that holds decides.
-    conditions = [repeated | (score < REJECT_BELOW), score > ACCEPT_ABOVE]
-    conditions += [attentive.isna(), attentive < ATTENTION_NEEDED]
-    decision = np.select(conditions, ["reject", "accept", "review", "reject"], "accept")
-    return pd.DataFrame({"decision": decision, "score": score, "attention_score": attentive})
+    conditions = [score < REJECT_BELOW, score > ACCEPT_ABOVE]
+    decision = np.select(conditions, ["reject", "accept"], "review")
+    return pd.Series(decision, score.index, name="decision")
 
 
 def train_in_four_regimes(
