@@ -24,8 +24,10 @@ class Task:
 
     kind: str
     inputs: Any  # of all items
-    items: pd.DataFrame  # indexed by item_id, with the column answer
+    items: pd.DataFrame  # with the column answer
     rows: dict[str, slice]  # of each part
+    counts: pd.DataFrame | None = None  # by item of the part "soft": people who gave each class
+    people: NDArray[np.float64] | None = None  # of the test part: people's distributions, or truth
 
     @property
     def gold(self) -> pd.Series:
@@ -38,10 +40,18 @@ class Task:
         return self.inputs[rows], self.gold.iloc[rows].to_numpy(copy=True)
 
 
-def _task(kind: str, inputs: Any, items: pd.DataFrame, lengths: Sequence[int]) -> Task:
+def task_of_parts(
+    kind: str,
+    inputs: Any,
+    items: pd.DataFrame,
+    lengths: Sequence[int],
+    parts: Sequence[str] = PARTS,
+    **labels: Any,
+) -> Task:
+    """Return a task whose items stand part after part."""
     ends = np.cumsum([0, *lengths])
-    rows = {part: slice(*ends[i : i + 2]) for i, part in enumerate(PARTS[: len(lengths)])}
-    return Task(kind, inputs, items, rows)
+    rows = {part: slice(*ends[i : i + 2]) for i, part in enumerate(parts[: len(lengths)])}
+    return Task(kind, inputs, items, rows, **labels)
 
 
 def text_task(kind: str, parts: Sequence[pd.DataFrame], n_train: int, features: Any = None) -> Task:
@@ -57,7 +67,7 @@ def text_task(kind: str, parts: Sequence[pd.DataFrame], n_train: int, features: 
         columns = ["prompt", "hypothesis"] if kind.startswith("nli-") else ["prompt"]
         vocabulary = crowds.encode_texts(*(parts[0][column] for column in columns)).vocabulary
         inputs = crowds.encode_texts(*(items[c] for c in columns), vocabulary=vocabulary)
-    return _task(kind, inputs, items, [len(part) for part in parts])
+    return task_of_parts(kind, inputs, items, [len(part) for part in parts])
 
 
 def polar_sst(items: pd.DataFrame) -> list[pd.DataFrame]:
@@ -108,7 +118,7 @@ def image_task(kind: str, name: str, n_train: int) -> tuple[Task, NDArray[np.flo
     items = pd.DataFrame({"item_id": names, "answer": y}).set_index("item_id")
     lengths = [min(n_train, int(0.6 * len(y))), int(0.1 * len(y))]
     lengths.append(len(y) - sum(lengths))
-    return _task(kind, crowds.encode_images(pictures), items, lengths), pictures
+    return task_of_parts(kind, crowds.encode_images(pictures), items, lengths), pictures
 
 
 def split_half(

@@ -13,14 +13,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pandas as pd
-from scipy.special import rel_entr
+from scipy.special import expit, rel_entr
 
+from psychlm import crowds
+from psychlm.corpora import item_banks
 from psychlm.crowds import CrowdState, EpochPlan
+from psychlm.crowds.networks import Kind
 from psychlm.crowds.training import Loss
 from psychlm.frames import FrameError, format_names
+from psychlm.papers.lalor2020_crowds import Task, polar_sst, task_of_parts
+
+SOFT_PARTS = ("train", "soft", "extra", "development", "test")
 
 
 def label_counts(labels: pd.DataFrame, classes: Sequence) -> pd.DataFrame:
@@ -183,3 +190,103 @@ def slmg(
     if meta_epochs:
         return Schedule(examples, ((False,) * epochs + (True,) * epochs) * meta_epochs, loss)
     return Schedule(examples, (False, True) * epochs, loss)
+
+
+# Tasks to learn from soft labels (sections 4.4 and 4.5), each in five parts; "extra" are further
+# examples with gold labels, as many as the crowd gave.
+
+
+def _inputs(items: pd.DataFrame, features: Any) -> Any:
+    """Return the features of items by their column ``row``, or their texts, encoded."""
+    if features is not None:
+        return features[items["row"].to_numpy(copy=True)]
+    columns = ["prompt", "hypothesis"] if "hypothesis" in items else ["prompt"]
+    return crowds.encode_texts(*(items[column] for column in columns))
+
+
+def known_truth(rng: np.random.Generator, n_soft: int, n_crowd: int) -> Task:
+    """Return points whose probability of class 1 is known; labels are draws from it, but the test
+    part asks for the likelier class."""
+    sizes = (100, n_soft, n_soft * n_crowd, 500, 2000)
+    x = rng.normal(size=(sum(sizes), 10))
+    p = expit(x @ np.linspace(-0.6, 0.6, 10))
+    answers = (rng.random(len(p)) < p).astype(int)
+    answers[-2000:] = p[-2000:] > 0.5
+    ones = rng.binomial(n_crowd, p[100 : 100 + n_soft])
+    counts = pd.DataFrame({0: n_crowd - ones, 1: ones})
+    labels = {"counts": counts, "people": np.stack([1 - p, p], axis=1)[-2000:]}
+    inputs, items = crowds.encode_images(x), pd.DataFrame({"answer": answers})
+    return task_of_parts("mlp", inputs, items, sizes, SOFT_PARTS, **labels)
+
+
+def annotated_nli(
+    items: pd.DataFrame,
+    features: Any,
+    kind: str,
+    rng: np.random.Generator,
+    n_train: int,
+    n_soft: int,
+) -> Task:
+    """Return SNLI's stored pairs, five annotators each; pairs of one premise are in one part."""
+    pool = items[items["part"] != "diagnostic"]
+    premises = pool["premise"].unique()
+    rank = pd.Series(rng.permutation(len(premises)), index=premises)[pool["premise"]].to_numpy()
+    pool = pool.iloc[np.argsort(rank, kind="stable")].reset_index(drop=True)
+    counts = pool[item_banks.NLI_LABELS]
+    soft = counts.iloc[n_train : n_train + n_soft]
+    sizes = [n_train, n_soft, int(soft.to_numpy().sum()), len(pool) // 8]
+    people = soft_labels(counts.iloc[sum(sizes) :]).to_numpy()
+    sizes.append(len(people))
+    labels = {"counts": soft, "people": people}
+    return task_of_parts(kind, _inputs(pool, features), pool, sizes, SOFT_PARTS, **labels)
+
+
+def whole_snli(sources: Sequence[str], counts: pd.DataFrame, kind: str) -> Task:
+    """Return SNLI as in the paper: the soft part is the crowd's 180 pairs.
+
+    ``sources`` are SNLI's training file, and MNLI's, whose pairs are the extra part."""
+    pool = item_banks.nli(sources[0])
+    held = [item_banks.nli(f"snli/snli_1.0_{part}") for part in ("dev", "test")]
+    is_soft = pool["item_id"].isin(counts.index)
+    soft = counts.loc[pool.loc[is_soft, "item_id"], item_banks.NLI_LABELS]
+    extra = item_banks.nli(sources[1]).head(int(soft.to_numpy().sum()))
+    parts = [pool[~is_soft], pool[is_soft], extra, *held]
+    joined, sizes = pd.concat(parts, ignore_index=True), [len(part) for part in parts]
+    votes = held[1]["annotator_labels"].explode()
+    of_test = pd.crosstab(votes.index, votes)[item_banks.NLI_LABELS]
+    labels = {"counts": soft, "people": soft_labels(of_test).to_numpy()}
+    return task_of_parts(kind, _inputs(joined, None), joined, sizes, SOFT_PARTS, **labels)
+
+
+def sst(
+    items: pd.DataFrame,
+    features: Any,
+    network: Kind,
+    rng: np.random.Generator,
+    *,
+    fine: bool,
+    n_sst: int,
+    n_soft: int,
+    n_crowd: int,
+    seed: int,
+    device: str = "auto",
+) -> Task:
+    """Return SST in two or five classes, whose soft part an artificial crowd labels (section 4.5).
+
+    The crowd learns from ``n_sst`` sentences of its own, each of ``n_crowd`` members from a part of
+    them with up to a fifth of the labels replaced."""
+    parts = [items[items["part"] == part] for part in ("train", "dev", "test")]
+    train, dev, test = parts if fine else polar_sst(items)
+    train = train.iloc[rng.permutation(len(train))]
+    of_crowd, rest = train.iloc[:n_sst], train.iloc[n_sst : 2 * n_sst + n_soft * (1 + n_crowd)]
+    inputs = _inputs(pd.concat([of_crowd, rest, dev, test]), features)
+    members = crowds.draw_members(n_crowd, seed, train_fraction=(0.3, 1.0), label_noise=(0.0, 0.2))
+    options: dict[str, Any] = {"members": members, "epochs": 8, "size": 16, "device": device}
+    gold = of_crowd["answer"].to_numpy(int)
+    teachers = crowds.train(network, inputs[:n_sst], gold, **options)
+    said = teachers.log_probabilities(inputs[2 * n_sst : 2 * n_sst + n_soft]).argmax(axis=2)
+    classes = range(5) if fine else range(2)
+    counts = pd.DataFrame({label: (said == label).sum(axis=0) for label in classes})
+    sizes = (n_sst, n_soft, len(rest) - n_sst - n_soft, len(dev), len(test))
+    items = pd.concat([rest, dev, test])
+    return task_of_parts(network, inputs[n_sst:], items, sizes, SOFT_PARTS, counts=counts)
