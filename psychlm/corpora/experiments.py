@@ -124,8 +124,6 @@ def long_format(frame: pd.DataFrame, columns: Mapping[str, str], measure: str) -
 
     In a wide table the columns of words and times end in the number of the word.
 
-    Examples
-    --------
     >>> wide = pd.DataFrame({"ID": [1], "S": [7], "W1": ["Dogs"], "W2": ["bark."], "RT1": [310],
     ...     "RT2": [295]})
     >>> long_format(wide, {"subject": "ID", "item": "S", "word": "W"}, "RT").values.tolist()

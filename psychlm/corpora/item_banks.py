@@ -95,8 +95,7 @@ def _decompressed(file: Path) -> bytes:
 def read_records(source: Source, without: Collection[str] = ()) -> list[dict[str, Any]]:
     """Return the objects of a JSONL source, or of one JSON list, without some keys.
 
-    The parse trees of half a million sentence pairs, for instance, would fill the memory.
-    """
+    The parse trees of half a million sentence pairs, for instance, would fill the memory."""
     lines, longest = read_lines(source), LONGEST_RECORD
     if lines and lines[0].lstrip().startswith("["):
         lines, longest = ["".join(lines)], LONGEST_LIST
@@ -168,8 +167,7 @@ def _gold_places(frame: pd.DataFrame, source: Source, first: int = 0) -> pd.Seri
     """Return the place of each right choice: from a column ``label``, or from a file of labels.
 
     Labels count from ``first``. The file lies beside the items in AI2's layout:
-    ``dev-labels.lst`` beside ``dev.jsonl``.
-    """
+    ``dev-labels.lst`` beside ``dev.jsonl``."""
     name = str(source)
     stem = name.removesuffix(".jsonl")
     labels = f"{stem}-labels.lst" if name != stem else f"{name}-labels"
@@ -212,8 +210,6 @@ def nli(source: Source) -> pd.DataFrame:
     Items have ``hypothesis``, and ``annotator_labels``, ``genre``, ``round`` or ``category`` where
     the source has them; pairs on which the annotators did not agree have no gold label.
 
-    Examples
-    --------
     >>> nli("mnli/multinli_1.0#multinli_1.0_dev_matched.jsonl")  # doctest: +SKIP
     """
     rows = read_records(source, without=PARSES)
@@ -248,8 +244,6 @@ def glue_diagnostic(source: Source = "mcqa/ax_b") -> pd.DataFrame:
     gluebenchmark.com: all pairs, three labels. Items have ``hypothesis``, ``categories`` (tags; the
     second source ``category``) and ``domain``; ``item_id`` is the pair's number from 0 (int).
 
-    Examples
-    --------
     >>> glue_diagnostic("mcqa/ax_b")  # doctest: +SKIP
     """
     lines = read_lines(source)
@@ -293,8 +287,6 @@ def sentiment(source: Source) -> pd.DataFrame:
     phrases, ``"sst/sst2_phrases_train"``). Where no label is above 1, the choices are negative and
     positive, else five degrees.
 
-    Examples
-    --------
     >>> sentiment("sst/stsa.fine.test")  # doctest: +SKIP
     """
     lines = read_lines(source)
@@ -328,8 +320,6 @@ def read_arc(source: Source) -> pd.DataFrame:
 
     Whatever else a record holds becomes a column.
 
-    Examples
-    --------
     >>> read_arc("mcqa/arc/ARC-Easy-Dev")  # doctest: +SKIP
     """
     frame = _table(read_records(source), {"id": (str, int), "question": dict}, source)
@@ -462,8 +452,7 @@ def _abductive_nli(frame: pd.DataFrame, source: Source) -> dict[str, Any]:
     """Abductive NLI (Bhagavatula et al. 2020): what happened between two observations?
 
     Each choice is a hypothesis followed by the second observation, so that a language model scores
-    both; ``observation`` holds the second alone.
-    """
+    both; ``observation`` holds the second alone."""
     both = [frame[name].str.strip() + " " + frame["obs2"].str.strip() for name in ("hyp1", "hyp2")]
     choices, answer = np.column_stack(both).tolist(), _gold_places(frame, source, first=1)
     items = {"prompt": frame["obs1"], "choices": choices, "answer": answer}

@@ -63,8 +63,6 @@ def log_frequency(words: pd.Series, counts: Mapping[str, float]) -> pd.Series:
     Words without a count have NaN. Neither case, nor the form of apostrophes and accents matters in
     words or counts: the counts of "The" and "the" are added.
 
-    Examples
-    --------
     >>> log_frequency(pd.Series(["The", "sea,", "selkie"]), {"the": 1, "sea": 1}).tolist()
     [0.0, 0.0, nan]
     """
@@ -92,8 +90,6 @@ def add_lags(words: pd.DataFrame, columns: Sequence[str], lags: int = 1) -> pd.D
     ``words`` are whole texts (add lags before words are left out). A lag never crosses a text or a
     gap in ``word_id``: where there is no such word the value is missing.
 
-    Examples
-    --------
     >>> words = pd.DataFrame({"text_id": "t", "word_id": [1, 2], "word": ["Good", "day."]})
     >>> add_lags(words.assign(length_chars=[4, 3]), ["length_chars"])["prev_length_chars"].tolist()
     [nan, 4.0]
@@ -141,8 +137,6 @@ def exclude(
     that are left, and by step how many were ``flagged``, ``removed`` (by no step before it) and
     ``left``.
 
-    Examples
-    --------
     >>> words = pd.DataFrame({"text_id": "t", "word_id": [1, 2], "word": ["Good", "day."]})
     >>> exclude(words)[1].set_index("step").loc["first word of a text", "removed"]
     np.int64(1)
@@ -193,8 +187,6 @@ def ucl(*, single: bool = False) -> Corpus:
     (Frank et al. 2013; de Varda et al. 2023); ``single`` gives the readings of the 43 people under
     the eye-tracker instead, NaN where a word was skipped, with ``prev_fixated``.
 
-    Examples
-    --------
     >>> ucl().readings.shape
     (1726, 8)
     """
@@ -327,8 +319,7 @@ def sap() -> Corpus:
 def _from_facts(name: str, printed: Callable[[], pd.Series]) -> Corpus:
     """Read a corpus from committed facts, with its words as printed where the text is at hand.
 
-    Else a word is its shape: "Don't," is "aaa'a,".
-    """
+    Else a word is its shape: "Don't," is "aaa'a,"."""
     words, readings = data.facts(f"{name}/words"), data.facts(f"{name}/readings")
     words = words.rename(columns={"word_shape": "word"})
     surprisals = data.facts(f"{name}/surprisals") if name != "provo" else None
@@ -361,8 +352,6 @@ def dundee(folder: str | Path) -> Corpus:
     ``length_chars`` (without punctuation), ``readings`` of the words that were fixated the measures
     of :func:`reading_measures`.
 
-    Examples
-    --------
     >>> dundee("dundee").readings  # doctest: +SKIP
     """
     names = {file.name.lower(): file for file in sorted(Path(folder).rglob("*.dat"))}

@@ -48,17 +48,16 @@ def laverghetta2021() -> Laverghetta2021:
     >>> laverghetta2021().panel.shape
     (19, 104)
     """
-    tables = {name: data.facts(f"laverghetta2021/{name}") for name in ("panel", "phases", "models")}
-    panel, phases = (
-        {
-            code: frames.check_responses(
-                rows.pivot(index="person", columns="item_id", values="correct")
-            )
-            for code, rows in tables[name].assign(**more).groupby("category", sort=False)
-        }
-        for name, more in (("panel", {"category": "all"}), ("phases", {}))
+
+    def wide(rows: pd.DataFrame) -> pd.DataFrame:
+        table = rows.pivot(index="person", columns="item_id", values="correct")
+        return frames.check_responses(table)
+
+    panel, models, items, of_phases = (
+        data.facts(f"laverghetta2021/{name}") for name in ("panel", "models", "items", "phases")
     )
-    models = frames.check_responses(tables["models"].set_index("item_id").T)
+    phases = {code: wide(rows) for code, rows in of_phases.groupby("category", sort=False)}
+    panel, models = wide(panel), frames.check_responses(models.set_index("item_id").T)
     name = models.index.to_series()
     # Names tell how a model was made; some runs of ConvBERT are spelled conv-bert, some SNLI runs
     # snlli or sni.
@@ -72,15 +71,10 @@ def laverghetta2021() -> Laverghetta2021:
             "finetuned": finetuned.str.replace(r"^snl?l?i", "snli", regex=True),
         }
     )
-    everyone = panel["all"].index.append([rows.index for rows in phases.values()]).unique()
+    everyone = panel.index.append([rows.index for rows in phases.values()]).unique()
     humans = pd.DataFrame({"population": "human"}, index=everyone)
-    return Laverghetta2021(
-        panel=panel["all"],
-        phases=phases,
-        models=models,
-        persons=pd.concat([humans, described]).rename_axis("person"),
-        items=data.facts("laverghetta2021/items"),
-    )
+    persons = pd.concat([humans, described]).rename_axis("person")
+    return Laverghetta2021(panel, phases, models, persons, items)
 
 
 @dataclass(frozen=True)
@@ -103,15 +97,9 @@ def lalor2016(group: int) -> CrowdLabels:
     ``group`` is 4 or 5: of SNLI's five annotators so many agreed on these pairs' gold label (4GS,
     5GS).
 
-    Examples
-    --------
     >>> lalor2016(4).graded.shape
     (976, 90)
     """
-    if group not in (4, 5):
-        raise ValueError(
-            f"group {group!r} does not exist; Lalor et al. (2016) asked about groups 4 and 5"
-        )
     codes = data.facts(f"lalor2016/group_{group}").set_index("userid")
     # The first row holds the gold labels; labels are coded by their place in NLI_LABELS, -1 where
     # none was given.
@@ -168,8 +156,6 @@ def metabench(benchmark: str) -> pd.DataFrame:
     selected the items (Kipnis et al. 2025; licence CC BY-NC-SA 4.0); models go by their name on the
     Hugging Face hub.
 
-    Examples
-    --------
     >>> metabench("arc").shape
     (4280, 100)
     """

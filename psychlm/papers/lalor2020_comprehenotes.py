@@ -123,8 +123,7 @@ def select_by_topic(
     """Select the items of every topic; return by item its ``flaw`` and whether it was ``removed``.
 
     Items that all answered alike are set aside first. Of a dependent pair either item may be
-    removed: if the partner was, the dependent one counts as removed instead.
-    """
+    removed: if the partner was, the dependent one counts as removed instead."""
     retained: list = []
     for graded in responses.values():
         constant = list(frames.constant_items(graded))

@@ -25,8 +25,7 @@ def annotated_snli(items: pd.DataFrame) -> Parts:
 
     A pair is harder the fewer of five annotators gave the gold label: ``difficulty`` is the log
     odds of another label, half an annotator added to both sides. Networks train on pairs of the
-    development part, of which the last 15 % of premises are held out, and answer the test part.
-    """
+    development part, of which the last 15 % of premises are held out, and answer the test part."""
     pool, test = items[items["part"] == "dev"], items[items["part"] == "test"]
     held_out = pool["premise"] >= pool["premise"].quantile(0.85)
     votes = test[item_banks.NLI_LABELS].to_numpy()
@@ -39,8 +38,7 @@ def rated_sst(items: pd.DataFrame) -> Parts:
     """Return training, development and test sentences of SST with two classes.
 
     A sentence is harder if it is merely negative or positive than if it is very much so; neutral
-    sentences (degree 2) are left out.
-    """
+    sentences (degree 2) are left out."""
     train, dev, test = (
         part.assign(difficulty=-(part["degree"] - 2).abs().astype(float))
         for part in polar_sst(items)
@@ -85,8 +83,7 @@ def scaled(test: pd.DataFrame) -> pd.DataFrame:
 
     A barely trained network gives one label to nearly all items, and annotators agree on some
     labels more than on others: over labels it would seem to find easy what people find easy for no
-    reason but its label. ``raw`` is difficulty over all items (SD), ``degree`` its third.
-    """
+    reason but its label. ``raw`` is difficulty over all items (SD), ``degree`` its third."""
     raw = test["difficulty"]
     within = raw - raw.groupby(test["answer"]).transform("mean")
     many = raw.nunique() > 3
@@ -191,8 +188,7 @@ def abilities_by_scale(responses: pd.DataFrame, items: pd.DataFrame) -> pd.DataF
 def without_printed(train: pd.DataFrame, test: pd.DataFrame, printed: pd.Series) -> pd.DataFrame:
     """Return training phrases that are neither in the test nor part of a printed example.
 
-    Letters and digits are compared; phrases of 15 or fewer are too common to be told apart.
-    """
+    Letters and digits are compared; phrases of 15 or fewer are too common to be told apart."""
 
     def letters(text: pd.Series) -> pd.Series:
         return text.str.lower().str.replace(r"[^a-z0-9]", "", regex=True)

@@ -91,8 +91,7 @@ def agreement_by_group(
 def within_labels(x: pd.Series, y: pd.Series, label: pd.Series) -> stats.Correlation:
     """Return the correlation of ranks less the mean rank of the item's gold label.
 
-    A crowd that likes one label finds its items easy whatever they say; that is taken out.
-    """
+    A crowd that likes one label finds its items easy whatever they say; that is taken out."""
     ranks = [values.rank() for values in (x, y)]
     inside = [rank - rank.groupby(label).transform("mean") for rank in ranks]
     return stats.correlation(inside[0], inside[1], "pearson")

@@ -142,8 +142,7 @@ def _numbered(
     sentences: Iterable[Sequence[str]], vocabulary: dict[str, int], unknown: int | None = None
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return the numbers of all tokens, sentences between their marks, and where the sentence of
-    each begins. Without a number for unknown tokens the vocabulary grows.
-    """
+    each begins. Without a number for unknown tokens the vocabulary grows."""
     numbers: list[int] = []
     starts: list[int] = []
     for sentence in sentences:

@@ -98,7 +98,7 @@ def test_each_label_keys_thirty_pairs() -> None:
     crowd = corpora.lalor2016(5)
     assert crowd.key.value_counts().to_dict() == dict.fromkeys(corpora.NLI_LABELS, 30)
     assert crowd.items_keyed("neutral").shape == (983, 30)
-    with pytest.raises(ValueError, match="group 3 does not exist"):
+    with pytest.raises(data.DataError, match="no table of facts 'lalor2016/group_3'"):
         corpora.lalor2016(3)
 
 
