@@ -140,7 +140,6 @@ HANDED_ON = {
     "papers.choice_networks.encoder_model",
     "lm.choice_model.encoder_states",
     "lm.finetune.fine_tune",
-    "papers.word_models.networks",
     "papers.richardson2020.FineTunedModel.__init__",
     "papers.richardson2020.partial_input_baseline",
     "reading_times.native.fit",
