@@ -148,8 +148,8 @@ def test_readings_without_a_subject_are_refused_and_numbers_become_text() -> Non
     ("text", "says"),
     [
         ("person,i0,i0\na,1,0\nb,0,1\n", r"\['i0'\] occur more than once"),
-        ("person,i0,i1\na,1,0\n,0,1\n", "persons without a name: 1, first at position 2"),
-        ("person,i0,i1\na,1,0\n  ,0,1\n", "persons without a name"),
+        ("person,i0,i1\na,1,0\n,0,1\n", r"persons at positions \[2\] are without a name"),
+        ("person,i0,i1\na,1,0\n  ,0,1\n", r"persons at positions \[2\] are without"),
     ],
 )
 def test_duplicate_columns_and_blank_persons_of_a_file_are_errors(tmp_path, text, says):

@@ -180,7 +180,7 @@ def test_harness_logs_of_several_models_runs_and_filters_become_one_frame(tmp_pa
 
 
 def test_harness_logs_that_cannot_be_one_test_are_refused(tmp_path):
-    with pytest.raises(frames.FrameError, match="no samples_"):
+    with pytest.raises(frames.FrameError, match="no graded answers"):
         frames.read_responses(tmp_path)
     for name in ("one", "two"):
         (tmp_path / name).mkdir()
