@@ -221,7 +221,8 @@ def facts(name: str, **parameters: Any) -> pd.DataFrame:
 
     stored = facts_parameters(name)
     if stored.keys() != parameters.keys():
-        raise TypeError(f"facts({name!r}) takes the parameters {sorted(stored)}, all of them")
+        missing, more = sorted(stored.keys() - parameters), sorted(parameters.keys() - stored)
+        raise TypeError(f"facts({name!r}) needs the parameters {missing}, and does not take {more}")
     differ = {key: rule for key, rule in stored.items() if not _holds(rule, parameters[key])}
     if differ:
         said = ", ".join(f"{key}{_rule_text(rule)}" for key, rule in differ.items())
