@@ -129,9 +129,9 @@ def places() -> dict[str, Path]:
 def where(name: str) -> tuple[str, Path] | None:
     """Return place and path of a dataset on this machine (unverified), or None if it is absent."""
     file = _entry(name)["file"]
-    for place, directory in places().items():
+    for folder_name, directory in places().items():
         if (directory / file).is_file():
-            return place, directory / file
+            return folder_name, directory / file
     return None
 
 
@@ -149,16 +149,12 @@ def verify(name: str) -> Path | None:
 
     A :class:`ChecksumError` says that the file found first is not the registered one.
     """
-    location, expected = where(name), _entry(name)["sha256"]
-    if location is None:
-        return None
-    place, file = location
-    actual = sha256(file)
-    if actual != expected:
+    folder_name, file = where(name) or ("", None)
+    if file is not None and (actual := sha256(file)) != (expected := _entry(name)["sha256"]):
         raise ChecksumError(
-            f"{file} (in {place}) is not the registered {name!r}: SHA-256 expected {expected}, "
-            f"found {actual}. Delete or replace that file; `psychlm data pull {name}` fetches a "
-            "fresh one where it has an address"
+            f"{file} (in {folder_name}) is not the registered {name!r}: SHA-256 expected "
+            f"{expected}, found {actual}. Delete or replace that file; `psychlm data pull {name}` "
+            "fetches a fresh one where it has an address"
         )
     return file
 
@@ -223,9 +219,10 @@ def facts(name: str, **parameters: Any) -> pd.DataFrame:
     if stored.keys() != parameters.keys():
         missing, more = sorted(stored.keys() - parameters), sorted(parameters.keys() - stored)
         raise TypeError(f"facts({name!r}) needs the parameters {missing}, and does not take {more}")
-    differ = {key: rule for key, rule in stored.items() if not _holds(rule, parameters[key])}
+    rules = {key: _rule(rule, parameters[key]) for key, rule in stored.items()}
+    differ = {key: words for key, (holds, words) in rules.items() if not holds}
     if differ:
-        said = ", ".join(f"{key}{_rule_text(rule)}" for key, rule in differ.items())
+        said = ", ".join(f"{key}{words}" for key, words in differ.items())
         run = ", ".join(f"{key}={parameters[key]!r}" for key in differ)
         raise OtherParametersError(f"{name} is stored for {said}, not for {run}")
     _asked[f"facts/{name}"] = sha256(file)
@@ -247,21 +244,16 @@ def facts_parameters(name: str) -> dict[str, Any]:
     return json.loads(rows.set_index("table")["parameters"].get(Path(name).name, "{}"))
 
 
-def _holds(rule: Any, value: Any) -> bool:
-    """Return whether a parameter's value is one that a stored table belongs to."""
-    if isinstance(rule, dict):
-        entries = value if isinstance(value, list) else [value]
-        if "at most" in rule:
-            return all(0 < entry <= rule["at most"] for entry in entries)
-        return bool(entries) and all(entry in rule["any of"] for entry in entries)
-    return type(value) is type(rule) and value == rule
-
-
-def _rule_text(rule: Any) -> str:
-    """Return a rule as it is read after the name of a parameter."""
+def _rule(rule: Any, value: Any) -> tuple[bool, str]:
+    """Return whether a table is stored for a parameter's value, and its rule in words."""
     if not isinstance(rule, dict):
-        return f"={rule!r}"
-    return f" at most {rule['at most']}" if "at most" in rule else f" among {rule['any of']}"
+        return type(value) is type(rule) and value == rule, f"={rule!r}"
+    entries = value if isinstance(value, list) else [value]
+    if "at most" in rule:
+        most = rule["at most"]
+        return all(0 < entry <= most for entry in entries), f" at most {most}"
+    among = rule["any of"]
+    return bool(entries) and all(entry in among for entry in entries), f" among {among}"
 
 
 def asked() -> dict[str, str | None]:
@@ -279,11 +271,10 @@ def fingerprint(names: Iterable[str]) -> dict[str, str | None]:
     """Return the present SHA-256 of each dataset or table of facts, None where it is absent."""
     hashes: dict[str, str | None] = {}
     for name in names:
-        file = folder() / f"{name}.parquet"
-        if not name.startswith("facts/"):
-            location = where(name) if name in registry().index else None
-            file = location[1] if location else file
-        hashes[name] = sha256(file) if file.is_file() else None
+        file: Path | None = folder() / f"{name}.parquet"
+        if name in registry().index:
+            _, file = where(name) or ("", None)
+        hashes[name] = sha256(file) if file and file.is_file() else None
     return hashes
 
 
@@ -430,8 +421,8 @@ def state(names: Iterable[str] | None = None) -> Iterator[dict[str, object]]:
     """Yield for each dataset where it is and whether its checksum is right."""
     for name in registry().index if names is None else names:
         entry = _entry(name)
-        place, file = where(name) or ("", None)
-        row = {"name": name, "bytes": int(entry["bytes"]), "place": place, "path": file}
+        folder_name, file = where(name) or ("", None)
+        row = {"name": name, "bytes": int(entry["bytes"]), "place": folder_name, "path": file}
         absent = "can be fetched" if entry["url"] else "only from a lab share"
         if comes_with_project(name):
             absent = "comes with the project"

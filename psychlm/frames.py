@@ -208,19 +208,10 @@ class Answers:
 
 
 def read_responses(path: str | Path, *, ratings: bool = False, **options: Any) -> pd.DataFrame:
-    """Read a responses frame from a table or from logs of an evaluation program.
+    """Read a responses frame, as :func:`read_answers` does with the other ``options``.
 
-    ``attrs["recognised"]`` of the result says which layout it was.
-
-    Parameters
-    ----------
-    path : path
-        A file, or a folder of logs, of a layout that :func:`read_answers` recognises.
-    ratings : bool
-        Answers may be other numbers than 0 and 1, for models of several categories, which check
-        them.
-    **options
-        ``items``, ``drop``, ``key`` and ``missing``, as in :func:`read_answers`.
+    ``attrs["recognised"]`` of the result says which layout the file has. With ``ratings`` answers
+    may be other numbers than 0 and 1, for models of several categories, which check them.
 
     Examples
     --------
@@ -269,9 +260,8 @@ def read_answers(
     Raises
     ------
     FrameError
-        If the file is of no such layout (the message has the header that was expected and the one
-        that is there), two of its columns share a name, it lacks a named column, or it breaks the
-        contract of responses.
+        If the file is of no such layout, two of its columns share a name, it lacks a named column,
+        or it breaks the contract of responses.
 
     Examples
     --------
