@@ -163,10 +163,8 @@ def table(
 
     if isinstance(frame, pd.Series):
         frame = frame.to_frame("value" if frame.name is None else frame.name)
-        published, low, high = (
-            values.to_frame(frame.columns[0]) if isinstance(values, pd.Series) else values
-            for values in (published, low, high)
-        )
+        published = _as_frame(published, frame.columns[0])
+        low, high = _as_frame(low, frame.columns[0]), _as_frame(high, frame.columns[0])
     columns: dict[Any, list[str]] = {}
     numeric: list[bool] = []
     bounds = _bounds(frame.columns)
@@ -195,6 +193,11 @@ def table(
             columns[_renamed(column, name)] = [number(one, _printed(printed)) for one in printed]
             numeric.append(True)
     return _html(frame, columns, numeric, caption)
+
+
+def _as_frame(values: Any, name: Any) -> Any:
+    """Return a Series as a frame of one column, and anything else as it is."""
+    return values.to_frame(name) if hasattr(values, "to_frame") else values
 
 
 def _last(column: Any) -> Any:

@@ -208,10 +208,11 @@ class Answers:
 
 
 def read_responses(path: str | Path, *, ratings: bool = False, **options: Any) -> pd.DataFrame:
-    """Read a responses frame, as :func:`read_answers` does with the other ``options``.
+    """Read a responses frame from a table or from logs of an evaluation program.
 
-    ``attrs["recognised"]`` of the result says which layout the file has. With ``ratings`` answers
-    may be other numbers than 0 and 1, for models of several categories, which check them.
+    ``options`` are those of :func:`read_answers`; ``attrs["recognised"]`` of the result says which
+    layout the file has. With ``ratings`` answers may be other numbers than 0 and 1, for models of
+    several categories, which check them.
 
     Examples
     --------
@@ -281,7 +282,10 @@ def read_answers(
     try:
         right = None if key is None else read_key(key)
         if eval_logs.is_log(file):
-            table, what = _log_table(file)
+            rows = eval_logs.read(file)
+            table = rows.pivot(index="person", columns="item", values="correct")
+            table = table[rows["item"].unique()]
+            what = f"logs of {' and '.join(rows['layout'].unique())}"
         else:
             table, what = _shaped(_table(file, missing), right, items, drop)
         return _answers(table, what, right, items, drop, level)
@@ -377,22 +381,16 @@ def _csv_table(file: Path) -> pd.DataFrame:
     return table.set_axis([given.strip() or renamed for given, renamed in names], axis=1)
 
 
-def _log_table(path: Path) -> tuple[pd.DataFrame, str]:
-    """Return a wide table of logs, persons in its index, and what they are."""
-    rows = eval_logs.read(path)
-    wide = rows.pivot(index="person", columns="item", values="correct")
-    return wide[rows["item"].unique()], f"logs of {' and '.join(rows['layout'].unique())}"
-
-
 def _shaped(
     table: pd.DataFrame, key: pd.Series | None, items: Sequence[str] | None, drop: Sequence[str]
 ) -> tuple[pd.DataFrame, str]:
     """Return a wide or long table as a wide one, persons in its index, and its layout."""
     lower = {name.lower(): name for name in table.columns}
-    person, item, value = (
-        next((lower[name] for name in names if name in lower), None)
-        for names in (PERSONS, ITEMS, VALUES)
-    )
+
+    def column_of(names: list[str]) -> str | None:
+        return next((lower[name] for name in names if name in lower), None)
+
+    person, item, value = column_of(PERSONS), column_of(ITEMS), column_of(VALUES)
     if person is None or item is None or value is None or items is not None:
         return _with_persons(table, key)
     twice = table.duplicated([person, item])
