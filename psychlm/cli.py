@@ -185,7 +185,7 @@ def parse_priors(assignments: tuple[str, ...]) -> dict[str, Any] | None:
     """Turn ``("slope=lognormal:0,0.5",)`` into ``{"slope": LogNormal(0, 0.5)}``."""
     from psychlm import irt
 
-    kinds = {"beta": irt.Beta, "normal": irt.Normal, "lognormal": irt.LogNormal}
+    kinds: dict[str, Any] = {"beta": irt.Beta, "normal": irt.Normal, "lognormal": irt.LogNormal}
     priors = {}
     for assignment in assignments:
         match = re.fullmatch(r"(\w+)=(\w+):([^,]+),([^,]+)", assignment.replace(" ", ""))

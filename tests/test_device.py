@@ -143,7 +143,6 @@ HANDED_ON = {
     "papers.word_models.networks",
     "papers.richardson2020.FineTunedModel.__init__",
     "papers.richardson2020.partial_input_baseline",
-    "reading_times.native.cross_products",
     "reading_times.native.fit",
 }
 
