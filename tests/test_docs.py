@@ -154,7 +154,7 @@ def test_every_public_module_with_something_to_say_is_in_the_reference(site):
         "psychlm.frames.check_items",
     ):
         assert f'id="{name}"' in said
-    assert 'id="psychlm-irt-fit"' in said and "--max-iterations" in said  # the commands' help
+    assert 'id="psychlm-irt-fit"' in said and "--drop" in said  # the commands' help
     assert ":func:`" not in said and ":class:`" not in said  # roles became links
     # the comment behind a field of LanguageModel is its description
     assert "longest input in tokens" in said
