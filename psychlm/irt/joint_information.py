@@ -25,13 +25,12 @@ import torch
 from torch import Tensor
 from torch.linalg import cholesky, solve_triangular
 
+from psychlm.irt.em import EM
 from psychlm.irt.likelihood import (
     CellDerivatives,
     Design,
     Parameters,
-    QuadratureGrid,
     cell_derivatives,
-    gradient,
     integrate,
     node_loglik,
 )
@@ -42,23 +41,18 @@ MODE_TOLERANCE = 1e-4  # standard deviations of ability; the next step would be 
 DIFFERENCE = 1e-3  # shift and stretch of ability in the gradient's differences
 
 
-def joint_covariances(
-    responses: ResponseMatrix,
-    design: Design,
-    parameters: Parameters,
-    grid: QuadratureGrid,
-    free: Tensor,
-) -> np.ndarray:
+def joint_covariances(em: EM, parameters: Parameters, free: Tensor) -> np.ndarray:
     """Return covariances of every item's parameters, (n_items, 3, 3), by Laplace's method.
 
     ``free``, (3, n_items), says which parameters are estimated; entries of others mean nothing.
     """
-    common = design.common_slope
+    responses, design = em.responses, em.design
+    common, posterior = design.common_slope, em.expect(parameters)[0]
     kinds = 3 if free[2].any() else 2  # slope, intercept and, where any is free, guessing
     mask = free[:kinds].T.to(torch.float64).clone()  # (n_items, kinds)
     if common:
         mask[:, 0] = 0  # the common slope joins the persons in H
-    ability = posterior_modes(responses, parameters, grid)
+    ability = posterior_modes(responses, parameters, posterior.mean)
 
     # Directions V, a shift and a stretch of ability, and images Y of the exact information: the
     # parts of the items, (n_items, kinds, 2), and of the common slope, (1, 2).
@@ -66,11 +60,12 @@ def joint_covariances(
     moves = [torch.stack([zero, slope, zero]), torch.stack([slope, zero, zero])]
     differences = []
     for move in moves:
-        ahead, behind = (
-            gradient(responses, design, Parameters(*(parameters.table() + h * move)), grid)
-            for h in (DIFFERENCE, -DIFFERENCE)
-        )
-        differences.append((behind - ahead).T / (2 * DIFFERENCE))
+        gradients = []
+        for step in (DIFFERENCE, -DIFFERENCE):
+            moved = Parameters(*(parameters.table() + step * move))
+            at_nodes = node_loglik(responses, moved, em.grid.nodes)
+            gradients.append(em.gradient(moved, integrate(at_nodes, em.grid)))
+        differences.append((gradients[1] - gradients[0]).T / (2 * DIFFERENCE))
     image = torch.stack(differences, 2)[:, :kinds]
     v = torch.stack([move.T for move in moves], 2)[:, :kinds] * mask[..., None]
     y = image * mask[..., None]
@@ -151,11 +146,8 @@ def response_derivatives(block: Block, parameters: Parameters, ability: Tensor) 
     return CellDerivatives(*(block.correct * yes + wrong * no for yes, no in pairs))
 
 
-def posterior_modes(
-    responses: ResponseMatrix, parameters: Parameters, grid: QuadratureGrid
-) -> Tensor:
+def posterior_modes(responses: ResponseMatrix, parameters: Parameters, ability: Tensor) -> Tensor:
     """Return every person's most probable ability, by Newton's method from the posterior mean."""
-    ability = integrate(node_loglik(responses, parameters, grid.nodes), grid).mean
     for _ in range(MODE_STEPS):
         uphill, curvature = -ability, torch.ones_like(ability)
         for block in responses.blocks():

@@ -28,7 +28,6 @@ from psychlm.irt.arrays import (
     log_sigmoid,
     namespace,
     on_device,
-    sigmoid,
     sigmoids,
     zeros,
 )
@@ -350,44 +349,3 @@ def resolve(
         if len(better.nodes) > len(grid.nodes):
             at_nodes = loglik_at(better.nodes)
         grid = better
-
-
-def gradient(
-    responses: ResponseMatrix,
-    design: Design,
-    parameters: Parameters,
-    grid: QuadratureGrid,
-    posterior: Posterior | None = None,
-) -> Tensor:
-    r"""Return the gradient of log-likelihood plus log prior by all parameters, (3, n_items).
-
-    By Fisher's identity it is the expected gradient of the complete data's log-likelihood:
-    :math:`\sum_k r_{jk}\,\partial \log P_{jk} + (n_{jk} - r_{jk})\,\partial \log Q_{jk}`
-    with r and n the expected counts of correct responses and of responses at node k. Posteriors
-    at these parameters on this grid may be given.
-    """
-    if posterior is None:
-        posterior = integrate(node_loglik(responses, parameters, grid.nodes), grid)
-    weights = posterior.weights * responses.count[:, None]
-    guessed = design.guessing_free | (parameters.guessing > 0)
-    xp = namespace(weights)
-    by_item, powers = [], xp.stack([grid.nodes, grid.nodes**0], 1)
-    for block in responses.blocks():
-        z, c = parameters[block.items].logits(grid.nodes)
-        if not guessed[block.items].any():
-            # Two sums over correct responses suffice: of expected abilities, and of ones.
-            expected = sigmoid(z) * block.answers_at(weights)
-            sums = block.correct.T @ (weights @ powers) - expected @ powers
-            by_item.append(xp.concatenate([sums, zeros(sums, len(sums), 1)], 1))
-            continue
-        p, q = cell_derivatives(z, c, second=False)
-        correct, answered = block.expected_counts(weights)
-        wrong = answered - correct
-        by_logit = correct * p.z + wrong * q.z
-        by_guessing = correct * p.c + wrong * q.c
-        parts = [by_logit @ grid.nodes, by_logit.sum(1), by_guessing.sum(1)]
-        by_item.append(xp.stack(parts, 1))
-    result = xp.concatenate(by_item).T
-    if design.priors:
-        result = result + design.prior_terms(parameters.table(), design.free())[1]
-    return result

@@ -35,7 +35,6 @@ from psychlm.irt.likelihood import (
     Parameters,
     QuadratureGrid,
     bounded,
-    gradient,
     integrate,
     log_probabilities,
     node_loglik,
@@ -74,11 +73,11 @@ def newton(em: EM, parameters: Parameters, enough: float = 0.0) -> tuple[Paramet
     needed to go uphill. The climb ends where a step is expected to gain fewer than ``enough`` nats;
     0 stands for convergence: LEAST_GAIN, or less for a tolerance below the default.
     """
-    settings, design, responses = em.settings, em.design, em.responses
+    settings, design = em.settings, em.design
     least_gain = min(LEAST_GAIN, 100 * settings.tolerance**2)
     enough = max(enough, least_gain)
     posterior, value = em.expect(parameters)
-    uphill = gradient(responses, design, parameters, em.grid, posterior)
+    uphill = em.gradient(parameters, posterior)
     xp = namespace(uphill)
     system: NewtonSystem | None = None
     pairs: list[tuple[Tensor, Tensor]] = []
@@ -118,7 +117,7 @@ def newton(em: EM, parameters: Parameters, enough: float = 0.0) -> tuple[Paramet
             continue
 
         # Accept the step, and keep what it tells of the curvature.
-        before, uphill = uphill, gradient(responses, design, trial, em.grid, posterior)
+        before, uphill = uphill, em.gradient(trial, posterior)
         pairs.append((trial.table() - parameters.table(), before - uphill))
         at_bound = system.free[2] & (trial.guessing <= 0)
         at_bound |= system.free[0] & (abs(trial.slope) >= design.largest_slope)
@@ -177,7 +176,7 @@ def newton_system(em: EM, parameters: Parameters, uphill: Tensor) -> NewtonSyste
     """
     design, guessing = em.design, parameters.guessing
     grid = rough_grid(em, parameters)
-    information = observed_information(em.responses, design, parameters, grid, rough=True)
+    information = observed_information(em, parameters, grid, rough=True)
     kinds = len(information) // len(guessing)
     free = design.free()
     at_bound = abs(parameters.slope) >= design.largest_slope

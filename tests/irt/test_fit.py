@@ -280,8 +280,10 @@ def test_a_slope_at_its_bound_has_the_intercept_that_is_best_there():
     none = torch.zeros(11, dtype=torch.bool)
     design = likelihood.Design(False, none, {}, largest_slope=30.0)
     grid = likelihood.quadrature_grid(step=0.025)
+    climb = em.EM(responses, design, grid, em.Settings(1e-4, 10))
+    climb.accuracy = 1e-9
     posterior = likelihood.integrate(likelihood.node_loglik(responses, start, grid.nodes), grid)
-    better = em.maximise(responses, design, start, posterior, grid.nodes, 1e-9)
+    better = climb.maximise(start, posterior)
     assert better.slope[-1] == 30
     expected = posterior.weights.T @ responses.count
     expected = expected @ torch.sigmoid(30 * grid.nodes + better.intercept[-1])
