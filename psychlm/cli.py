@@ -136,9 +136,7 @@ def data_pull(names: tuple[str, ...]) -> None:
     failed = False
     for name in names or list(datasets.index[(datasets["url"] != "") & ~large]):
         try:
-            path = (None if names else data.verify(name)) or data.fetch(
-                name, progress=sys.stderr.isatty()
-            )
+            path = (None if names else data.verify(name)) or data.fetch(name)
             say(f"{name}: {path}")
         except data.DataError as error:
             say(f"psychlm: {error}", err=True)

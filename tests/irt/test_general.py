@@ -251,8 +251,7 @@ def test_logistic_dif_equals_a_direct_optimisation_and_finds_a_shifted_item():
     assert (found["class"] == np.where(found["delta_r2"] < 0.035, "A", "B")).all()
     # An item that the score separates, or that all answer alike, has no estimates.
     data[["easy", "split"]] = np.column_stack([np.ones(800), data.sum(axis=1) > 6])
-    anchors = data.columns[:12]
-    apart = irt.dif_logistic(data, focal, anchors=anchors).loc[["easy", "split"]]
+    apart = irt.dif_logistic(data, focal).loc[["easy", "split"]]
     assert apart.drop(columns="class").isna().all(axis=None)
     assert (apart["class"] == "").all()
 
