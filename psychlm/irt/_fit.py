@@ -137,7 +137,8 @@ def fit(
         Steps of EM and Newton's method; reaching them gives a warning and ``converged=False``.
     tolerance : float
         Converged are parameters whose predicted remaining change is below it (logits), with a
-        log-likelihood that gained less than 1e-5 nats.
+        log-likelihood that gained less than 1e-5 nats. An item whose slope ends at its bound, 50,
+        has not converged, nor has the fit: its likelihood may have no finite maximum.
     progress : bool
         Write one line per step to standard error.
 
@@ -247,12 +248,12 @@ def solve_by_products(
     blocks, covariance = np.full((len(items), 4, 4), np.nan), None
     if standard_errors:
         blocks[:, :3, :3], covariance = errors_of(em, parameters)
-    runaway = host(abs(parameters.slope) >= LARGEST_SLOPE)
+    runaway, numbers = host(abs(parameters.slope) >= LARGEST_SLOPE), spec.numbers()
     return Solution(
         values=np.vstack([host(parameters.table()), np.ones(len(items))]),
         blocks=blocks,
         covariance=covariance,
-        n_parameters=len(spec.estimates[1]),
+        n_parameters=len(np.unique(numbers[numbers >= 0])),
         loglik=loglik,
         log_prior=design.log_prior(parameters),
         n_iterations=em.n_steps,

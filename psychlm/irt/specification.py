@@ -124,8 +124,9 @@ class Specification:
         names += [(group, name) for name in ("mean", "log sd") for group in self.groups]
         sizes = [len(columns)] * n_rows + [len(self.groups)] * 2
         kinds = np.repeat(np.arange(n_rows + 2), sizes)
-        label, first_cells = pd.factorize(np.where(np.array(cells) < 0, np.nan, cells))
-        firsts = np.array([np.argmax(label == k) for k in range(len(first_cells))], int)
+        label, _ = pd.factorize(np.where(np.array(cells) < 0, np.nan, cells))
+        estimated = np.flatnonzero(label >= 0)
+        firsts = estimated[np.unique(label[estimated], return_index=True)[1]]
         index = pd.MultiIndex.from_tuples([names[k] for k in firsts], names=["item", "parameter"])
         return label, kinds[firsts], index
 
@@ -144,12 +145,9 @@ def specify(
     item_names: Sequence[str] | pd.Index | None = None,
 ) -> Specification:
     """Check the arguments of :func:`psychlm.irt.fit`, and return what they specify."""
-    if isinstance(model, str):
-        chosen = model_named(model)
-        if chosen is MIXED:
-            raise ValueError("models that differ between items are a mapping from item to model")
-    else:
-        chosen = MIXED
+    chosen = model_named(model) if isinstance(model, str) else MIXED
+    if chosen is MIXED and isinstance(model, str):
+        raise ValueError("models that differ between items are a mapping from item to model")
     priors = dict(priors or {})
     for name, prior in priors.items():
         if not isinstance(prior, PRIORS.get(name, ())):
@@ -171,9 +169,7 @@ def specify(
     if chosen is MIXED:
         named = models_of_items(model, items)
         chosen = named[0] if len(set(map(id, named))) == 1 else MIXED
-    is_free = {
-        name: np.array([name in each.free for each in named]) for name in ("guessing", "upper")
-    }
+    is_free = {name: np.array([name in each.free for each in named]) for name in KINDS[2:]}
     equal = dict(equal or {})
     if isinstance(guessing, str):
         if guessing != "common" or not is_free["guessing"].all():
@@ -181,12 +177,9 @@ def specify(
                 f"guessing={guessing!r} is not possible here: it is neither a number, a Series nor "
                 '"common", which takes a 3PL or 4PL for all items'
             )
-        equal, guessing = {**equal, "guessing": "all"}, None
-    given = {
-        name: asymptotes(items, name, value)
-        for name, value in (("guessing", guessing), ("upper", upper))
-        if value is not None
-    }
+        equal["guessing"], guessing = "all", None
+    given = {"guessing": guessing, "upper": upper}
+    given = {k: asymptotes(items, k, value) for k, value in given.items() if value is not None}
     levels = answers.levels
     n_categories = [2 if levels is None else len(levels[item]) for item in items]
     fixed = chosen.form.fixed(np.array(n_categories), is_free, given)
