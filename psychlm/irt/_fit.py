@@ -33,13 +33,15 @@ from psychlm.irt.newton import START_COMMON_GUESSING, better_starts, newton, sta
 from psychlm.irt.priors import Normal, Prior
 from psychlm.irt.response_functions import NO_ASYMPTOTE, model_named, probabilities_of
 from psychlm.irt.response_matrix import NUMPY_CELLS, pick_device
-from psychlm.irt.result import IRTFit, Solution, problems, result_of
+from psychlm.irt.result import IRTFit, result_of
 from psychlm.irt.specification import (
     IRTWarning,
     Names,
+    Solution,
     Specification,
     check_answers,
     earlier_items,
+    problems,
     specify,
 )
 from psychlm.irt.standard_errors import EXACT_PARAMETERS

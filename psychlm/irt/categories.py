@@ -33,8 +33,7 @@ from psychlm.irt.likelihood import (
 from psychlm.irt.priors import Beta
 from psychlm.irt.response_functions import ASYMPTOTE_LIMIT, KINDS, ResponseFunction
 from psychlm.irt.response_matrix import BLOCK_CELLS, MISSING
-from psychlm.irt.result import IRTFit, Solution, problems
-from psychlm.irt.specification import Specification, earlier_items
+from psychlm.irt.specification import Solution, Specification, earlier_items, problems
 from psychlm.irt.standard_errors import POLYNOMIALS, missing_information
 
 STARTS = ((0.15, 0.95), (0.02, 0.99))  # free lower and upper asymptotes
@@ -143,7 +142,7 @@ def starting_cells(spec: Specification, asymptotes: tuple[float, float], start: 
     table = table[:, [j for j, _ in spec.columns]]
     moments = np.zeros((2, len(spec.groups)))
     if start is not None:
-        grouped = isinstance(start, IRTFit)
+        grouped = not isinstance(start, pd.DataFrame)  # an IRTFit
         for number, label in enumerate(spec.groups):
             earlier_table = start.in_group(label).items if grouped else start
             earlier = form.rows_of(earlier_items(earlier_table, spec.items))

@@ -21,7 +21,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
 from statistics import NormalDist
 from typing import TYPE_CHECKING, Any
 
@@ -84,7 +83,7 @@ def newton(em: EM, parameters: Parameters, enough: float = 0.0) -> tuple[Paramet
     damping, last = 0.0, em.n_steps + NEWTON_STEPS
     while True:
         if system is None:
-            system, pairs = newton_system(em, parameters, uphill), []
+            system, pairs = NewtonSystem(em, parameters, uphill), []
             fresh = True
         # A logit at most, more for steep items, and 0.2 of guessing.
         limit = (abs(parameters.slope) / 2).clip(LARGEST_STEP)
@@ -135,15 +134,37 @@ def newton(em: EM, parameters: Parameters, enough: float = 0.0) -> tuple[Paramet
             return parameters, abs(expected_gain) < enough
 
 
-@dataclass(frozen=True)
 class NewtonSystem:
-    """The rough information in the space of the estimates, by its eigenvectors."""
+    """The rough information in the space of the estimates, by its eigenvectors.
 
-    free: Tensor  # (3, n_items) bool
-    basis: Tensor  # (kinds n_items, n_free), from the estimates to all parameters
-    directions: Tensor  # (n_free, n_free), eigenvectors times the estimates' scale
-    curvature: Tensor  # (n_free,)
-    to_edge: Tensor  # (n_items,) steps of guessing to its edge 0
+    Where the information is not positive the step is turned uphill, by absolute eigenvalues.
+    Guessing at or near its edge 0 goes there if the step points outwards.
+    """
+
+    def __init__(self, em: EM, parameters: Parameters, uphill: Tensor) -> None:
+        design, guessing = em.design, parameters.guessing
+        grid = rough_grid(em, parameters)
+        information = observed_information(em, parameters, grid, rough=True)
+        kinds = len(information) // len(guessing)
+        free = self.free = design.free()  # (3, n_items) bool
+        at_bound = abs(parameters.slope) >= design.largest_slope
+        free[0] &= ~at_bound | (uphill[0] * parameters.slope < 0)
+        inwards = uphill[2].sum() > 0 if design.common_guessing else uphill[2] > 0
+        free[2] &= (guessing > EDGE) | inwards
+        while True:
+            # Solve in the space of the estimates, scaled to a unit diagonal.
+            self.basis = estimates_basis(free[:kinds], design)  # from the estimates to parameters
+            reduced = self.basis.T @ information @ self.basis
+            scale = abs(reduced.diagonal()).clip(1e-12) ** -0.5
+            eigenvalues, vectors = namespace(reduced).linalg.eigh(reduced * scale * scale[:, None])
+            self.curvature = abs(eigenvalues).clip(FLATTEST)
+            self.directions = scale[:, None] * vectors
+            to_edge = design.guessing_free & ~free[2] & (guessing <= EDGE)
+            self.to_edge = -guessing.clip(None, EDGE) * to_edge  # steps of guessing to 0
+            outwards = free[2] & (guessing <= EDGE) & (self.step(uphill, [], 0.0)[2] < 0)
+            if kinds == 2 or not outwards.any():
+                break
+            free[2] &= ~outwards
 
     def step(self, uphill: Tensor, pairs: list[tuple[Tensor, Tensor]], damping: float) -> Tensor:
         """Return the step (3, n_items) to which gradient and earlier (step, change) pairs lead."""
@@ -166,38 +187,6 @@ class NewtonSystem:
         result[:kinds] = (self.basis @ q).reshape(kinds, -1)
         result[2] += self.to_edge
         return result
-
-
-def newton_system(em: EM, parameters: Parameters, uphill: Tensor) -> NewtonSystem:
-    """Return the rough information at these parameters, where ``uphill`` is the gradient.
-
-    Where the information is not positive the step is turned uphill, by absolute eigenvalues.
-    Guessing at or near its edge 0 goes there if the step points outwards.
-    """
-    design, guessing = em.design, parameters.guessing
-    grid = rough_grid(em, parameters)
-    information = observed_information(em, parameters, grid, rough=True)
-    kinds = len(information) // len(guessing)
-    free = design.free()
-    at_bound = abs(parameters.slope) >= design.largest_slope
-    free[0] &= ~at_bound | (uphill[0] * parameters.slope < 0)
-    inwards = uphill[2].sum() > 0 if design.common_guessing else uphill[2] > 0
-    free[2] &= (guessing > EDGE) | inwards
-    while True:
-        # Solve in the space of the estimates, scaled to a unit diagonal.
-        basis = estimates_basis(free[:kinds], design)
-        reduced = basis.T @ information @ basis
-        scale = abs(reduced.diagonal()).clip(1e-12) ** -0.5
-        eigenvalues, vectors = namespace(reduced).linalg.eigh(reduced * scale * scale[:, None])
-        curvature, directions = abs(eigenvalues).clip(FLATTEST), scale[:, None] * vectors
-        to_edge = -guessing.clip(None, EDGE) * (
-            design.guessing_free & ~free[2] & (guessing <= EDGE)
-        )
-        system = NewtonSystem(free, basis, directions, curvature, to_edge)
-        outwards = free[2] & (guessing <= EDGE) & (system.step(uphill, [], 0.0)[2] < 0)
-        if kinds == 2 or not outwards.any():
-            return system
-        free[2] &= ~outwards
 
 
 def rough_grid(em: EM, parameters: Parameters) -> QuadratureGrid:
