@@ -264,12 +264,11 @@ def solve_by_products(
         converged=settled & ~runaway,
         messages=problems(
             items,
+            em,
+            error,
             runaway=runaway,
             unsettled=~settled & ~runaway,
             unknown=np.isnan(blocks[:, 1, 1]) & ~runaway & standard_errors,
-            n_iterations=em.n_steps,
-            loglik_error=error,
-            grid=em.grid,
         ),
     )
 

@@ -90,14 +90,7 @@ def solve_general(
     marks = {"runaway": runaway, "unsettled": ~settled & ~runaway, "at_bound": stuck}
     by_item = {name: np.bincount(item, columns) > 0 for name, columns in marks.items()}
     none_known = standard_errors and bool(np.isnan(covariance).all())
-    messages = problems(
-        spec.items,
-        **by_item,
-        unknown=np.full(len(spec.items), none_known),
-        n_iterations=em.n_steps,
-        loglik_error=error,
-        grid=em.grid,
-    )
+    by_item["unknown"] = np.full(len(spec.items), none_known)
     values, blocks = form.natural(items.values.numpy(), blocks)
     return Solution(
         values=values,
@@ -111,7 +104,7 @@ def solve_general(
         loglik_error=error,
         quadrature=str(em.grid),
         converged=settled,
-        messages=messages,
+        messages=problems(spec.items, em, error, **by_item),
     )
 
 

@@ -59,6 +59,7 @@ class Expectation(ABC):
 
     count: Tensor  # (n_rows,) persons
     grid: QuadratureGrid
+    n_steps: int  # made so far
     quadrature_error = QUADRATURE_ERROR  # nats, of the grid
     at_nodes: Any = None  # log-likelihoods (n_rows, n_nodes) of the last E-step
 

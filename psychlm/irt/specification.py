@@ -17,7 +17,8 @@ import numpy as np
 import pandas as pd
 
 from psychlm.frames import FrameError, format_names
-from psychlm.irt.likelihood import GRID_ERROR, LARGEST_SLOPE, QuadratureGrid
+from psychlm.irt.em import Expectation
+from psychlm.irt.likelihood import GRID_ERROR, LARGEST_SLOPE
 from psychlm.irt.priors import Beta, LogNormal, Normal, Prior
 from psychlm.irt.response_functions import KINDS, MIXED, Model, model_named
 from psychlm.irt.response_matrix import (
@@ -154,53 +155,34 @@ class Solution:
 
 
 def problems(
-    items: pd.Index,
-    *,
-    runaway: np.ndarray,
-    unsettled: np.ndarray,
-    unknown: np.ndarray,
-    n_iterations: int,
-    loglik_error: float,
-    grid: QuadratureGrid,
-    at_bound: np.ndarray | None = None,
+    items: pd.Index, em: Expectation, loglik_error: float, **marks: np.ndarray
 ) -> list[str]:
     """Return what a reader of the estimates must know, one message per problem.
 
-    By item: ``runaway`` slopes, no convergence (``unsettled``), no standard errors though they were
-    asked for (``unknown``), asymptotes ``at_bound``.
+    Marks by item are ``runaway`` slopes, no convergence (``unsettled``), asymptotes ``at_bound``,
+    and no standard errors though they were asked for (``unknown``).
     """
-    messages = []
-    if runaway.any():
-        messages.append(
-            f"items {format_names(items[runaway])} have slopes at the bound, {LARGEST_SLOPE:g}: "
-            "correct and wrong responses are separated by ability, and the likelihood may have no "
-            'finite maximum; drop them, or give a prior: priors={"slope": LogNormal(0, 0.5)}'
-        )
-    if unsettled.any():
-        messages.append(
-            f"no convergence of {unsettled.sum()} items {format_names(items[unsettled])} in "
-            f"{n_iterations} steps; raise max_iterations, free fewer parameters, or give a 3PL a "
-            'prior: priors={"guessing": Beta(5, 17)}'
-        )
-    if at_bound is not None and at_bound.any():
-        messages.append(
-            f"asymptotes of items {format_names(items[at_bound])} ended at 0 or 1 and have no "
-            'standard errors; a prior keeps them inside: priors={"guessing": Beta(5, 17), '
-            '"upper": Beta(17, 2)}'
-        )
-    if loglik_error > GRID_ERROR:
-        messages.append(
-            f"the log-likelihood moves by {loglik_error:.3g} nats on a finer grid than {grid}"
-        )
-    if unknown.all():
-        messages.append(
+    texts = {
+        "runaway": f"items {{}} have slopes at the bound, {LARGEST_SLOPE:g}: correct and wrong "
+        "responses are separated by ability, and the likelihood may have no finite maximum; drop "
+        'them, or give a prior: priors={{"slope": LogNormal(0, 0.5)}}',
+        "unsettled": f"no convergence of items {{}} in {em.n_steps} steps; raise max_iterations, "
+        "free fewer parameters, or give a 3PL a prior: "
+        'priors={{"guessing": Beta(5, 17)}}',
+        "at_bound": "asymptotes of items {} ended at 0 or 1 and have no standard errors; a prior "
+        'keeps them inside: priors={{"guessing": Beta(5, 17), "upper": Beta(17, 2)}}',
+        "unknown": "items {} lie too near a ridge of the likelihood to have standard errors",
+    }
+    if marks["unknown"].all():
+        texts["unknown"] = (
             "the observed information is not positive definite at the estimates, so there are no "
             "standard errors"
         )
-    elif unknown.any():
+    found = [name for name in texts if name in marks and marks[name].any()]
+    messages = [texts[name].format(format_names(items[marks[name]])) for name in found]
+    if loglik_error > GRID_ERROR:
         messages.append(
-            f"items {format_names(items[unknown])} lie too near a ridge of the likelihood to have "
-            "standard errors"
+            f"the log-likelihood moves by {loglik_error:.3g} nats on a finer grid than {em.grid}"
         )
     return messages
 
