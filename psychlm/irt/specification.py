@@ -234,8 +234,11 @@ def specify(
                 '"common", which takes a 3PL or 4PL for all items'
             )
         equal["guessing"], guessing = "all", None
-    given = {"guessing": guessing, "upper": upper}
-    given = {k: asymptotes(items, k, value) for k, value in given.items() if value is not None}
+    given = {
+        name: asymptotes(items, name, value)
+        for name, value in (("guessing", guessing), ("upper", upper))
+        if value is not None
+    }
     levels = answers.levels
     n_categories = [2 if levels is None else len(levels[item]) for item in items]
     fixed = chosen.form.fixed(np.array(n_categories), is_free, given)
