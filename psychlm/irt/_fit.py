@@ -244,7 +244,7 @@ def solve_by_products(
     free, fixed = (on_device(x, encoded.device) for x in (np.isnan(fixed), fixed))
     common_slope, common_guessing = spec.tied(0) == "all", spec.tied(2) == "all"
     design = Design(common_slope, free, spec.priors, common_guessing)
-    em = EM(encoded, design, quadrature_grid(device=encoded.device), settings)
+    em = EM(encoded, design, settings)
     starts = starting_values(spec, em, fixed, start)
     parameters, settled, loglik, error = estimate(em, starts)
     blocks, covariance = np.full((len(items), 4, 4), np.nan), None
@@ -301,8 +301,7 @@ def starting_values(
         common_guessing=False,
         largest_slope=ROUGH_SLOPE,
     )
-    of_2pl = EM(responses, without, em.grid, em.settings)
-    rough, _ = squarem(of_2pl, plain, ROUGH, GUESSED_STEPS)
+    rough, _ = squarem(EM(responses, without, em.settings), plain, ROUGH, GUESSED_STEPS)
     begin = START_COMMON_GUESSING if design.common_guessing else START_GUESSING
     rough = replace(rough, guessing=xp.where(design.guessing_free, begin, guess))
     return [start_from_scores(responses, design, guess), rough]

@@ -28,6 +28,7 @@ from psychlm.irt.likelihood import (
     integrate,
     log_probabilities,
     node_loglik,
+    quadrature_grid,
     rescaled,
     resolve,
 )
@@ -89,10 +90,9 @@ class Expectation(ABC):
 class EM(Expectation):
     """The EM map of one data set: one E-step and one M-step, from parameters to better ones."""
 
-    def __init__(
-        self, responses: ResponseMatrix, design: Design, grid: QuadratureGrid, settings: Settings
-    ) -> None:
-        self.responses, self.design, self.grid, self.settings = responses, design, grid, settings
+    def __init__(self, responses: ResponseMatrix, design: Design, settings: Settings) -> None:
+        self.responses, self.design, self.settings = responses, design, settings
+        self.grid = quadrature_grid(device=responses.device)
         self.count, self.n_steps = responses.count, 0
         self.accuracy = 1e-2  # logits, of the next M-step
         self.scoring_steps = SCORING_STEPS

@@ -259,8 +259,8 @@ def test_a_slope_at_its_bound_has_the_intercept_that_is_best_there():
     none = torch.zeros(11, dtype=torch.bool)
     design = likelihood.Design(False, none, {}, largest_slope=30.0)
     grid = likelihood.quadrature_grid(step=0.025)
-    climb = em.EM(responses, design, grid, em.Settings(1e-4, 10))
-    climb.accuracy = 1e-9
+    climb = em.EM(responses, design, em.Settings(1e-4, 10))
+    climb.accuracy, climb.grid = 1e-9, grid
     posterior = likelihood.integrate(likelihood.node_loglik(responses, start, grid.nodes), grid)
     better = climb.maximise(start, posterior)
     assert better.slope[-1] == 30
