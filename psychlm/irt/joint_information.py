@@ -1,19 +1,11 @@
 r"""The covariances of thousands of items' parameters, by Laplace's approximation.
 
-With more parameters than persons, and thousands of them, posteriors are narrow. With abilities at
-their posterior modes the negative log posterior of parameters and abilities has the curvature
-
-.. math:: \begin{pmatrix} D & B \\ B^T & H \end{pmatrix},
-
-D block diagonal (by item), H diagonal (by person). Its Schur complement
-:math:`A = D - B H^{-1} B^T` is the observed information up to an error of the order of the
-posterior variances; its inverse takes one matrix of n_persons squared,
-:math:`D^{-1} + D^{-1} B (H - B^T D^{-1} B)^{-1} B^T D^{-1}`.
-
-That error is not small in two directions, a shift and a stretch of ability, which leave all
-probabilities as they are. There the product Y of the exact information with the directions V is
-taken from differences of the gradient, and :math:`A^{-1}` is corrected to map Y to V by the update
-of Broyden, Fletcher, Goldfarb and Shanno (Nocedal and Wright 2006, equation 6.17).
+With abilities at their posterior modes the negative log posterior of parameters and abilities has
+the curvature (D, B; B', H), D block diagonal by item, H diagonal by person. The observed
+information is :math:`A = D - B H^{-1} B^T`, whose inverse takes one matrix of n_persons squared.
+That is wrong in two directions, a shift and a stretch of ability V: there the product Y with the
+exact information comes from differences of the gradient, and :math:`A^{-1}` is corrected to map Y
+to V by the BFGS update (Nocedal and Wright 2006, equation 6.17).
 """
 
 from __future__ import annotations

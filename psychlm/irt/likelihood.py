@@ -4,14 +4,9 @@ r"""The marginal likelihood of the responses, by quadrature over ability.
     z_{ij} = a_j\theta_i + d_j, \qquad P_{ij} = c_j + (1 - c_j)\,\sigma(z_{ij}), \qquad
     L_i = \int \prod_j P_{ij}^{x_{ij}} (1 - P_{ij})^{1 - x_{ij}} \, \phi(\theta)\, d\theta .
 
-**Quadrature.** The rectangle rule on equally spaced nodes converges faster than any power of the
-step (Trefethen and Weideman 2014). Thousands of items make a posterior far narrower than a step of
-0.2, but items stay as smooth as they were. So items are evaluated at the *item nodes* only, and the
-sums are carried to a finer grid by local polynomials (8 points, degree 7); weights go back to the
-item nodes by the transpose of the same matrix.
-
-**Cost.** Without guessing log P - log Q = z, so a person's log-likelihood needs two sums, of
-:math:`x_j a_j` and :math:`x_j d_j`, however many nodes there are.
+The rectangle rule on equally spaced nodes converges faster than any power of the step (Trefethen
+and Weideman 2014). Thousands of items make posteriors narrow, but stay smooth themselves: they are
+evaluated at *item nodes* only, and the sums carried to a finer grid by local polynomials.
 """
 
 from __future__ import annotations

@@ -1,20 +1,14 @@
 r"""Newton's method on the marginal likelihood, and other starts for items that may be guessed.
 
-**Newton.** The 3PL likelihood has flat ridges, on which EM's steps become so small that they look
-like convergence; the observed information sees them. A rough one, whose missing part is summed over
-a few polynomials of ability, is computed once in several steps; between them the gradients' changes
-correct it (L-BFGS). With gradient g and information H a step is expected to gain
-:math:`g^T H^{-1} g / 2` nats; below 1e-6 nats every parameter is within 0.0014 of its own standard
-errors of the maximum, and the estimates have converged.
-
-**Other starts.** With guessing the likelihood has local maxima. Every item is tried from flat and
-steep starts with the other items held. Given the persons' posteriors w, exchanging one item gains
+With gradient g and information H a step is expected to gain :math:`g^T H^{-1} g / 2` nats; below
+1e-6 nats every parameter is within 0.0014 of its own standard errors of the maximum. With guessing
+there are local maxima, so every item is tried from flat and steep starts with the others held.
+Given the persons' posteriors w, exchanging one item gains
 
 .. math:: \sum_i \log \sum_k w_{ik} \, R_{ik}, \qquad
     R_{ik} = P^{new}(x_{ij} \mid \theta_k) / P^{old}(x_{ij} \mid \theta_k)
 
-nats, and the posteriors are then proportional to :math:`w_{ik} R_{ik}`. What gains is confirmed on
-the full likelihood.
+nats, and the posteriors are then proportional to :math:`w_{ik} R_{ik}`.
 """
 
 from __future__ import annotations
@@ -67,10 +61,10 @@ LEAST_RELIABILITY, MOST_RELIABILITY = 0.3, 0.95
 def newton(em: EM, parameters: Parameters, enough: float = 0.0) -> tuple[Parameters, Tensor]:
     """Climb to a maximum of log-likelihood plus log prior; return it and which items are there.
 
-    Quasi-Newton steps (L-BFGS; Nocedal and Wright 2006, algorithm 7.4) start from the rough
-    information, which is computed again where the steps do not fit it, and are damped as far as
-    needed to go uphill. The climb ends where a step is expected to gain fewer than ``enough`` nats;
-    0 stands for convergence: LEAST_GAIN, or less for a tolerance below the default.
+    Flat ridges, on which EM's steps become so small that they look like convergence, are seen by
+    the information. Quasi-Newton steps (L-BFGS; Nocedal and Wright 2006, algorithm 7.4) start from
+    a rough one, computed again where they do not fit it, and are damped until they go uphill. The
+    climb ends where a step is expected to gain fewer than ``enough`` nats; 0: at convergence.
     """
     settings, design = em.settings, em.design
     least_gain = min(LEAST_GAIN, 100 * settings.tolerance**2)
