@@ -1,7 +1,7 @@
 """Intervals, correlations and tests that every analysis shares.
 
 :func:`bootstrap` resamples persons, :func:`correlation` and :func:`spearman_many` compare two sets
-of numbers, and :func:`holm`, :func:`benjamini_hochberg` and :func:`likelihood_ratio` give p-values.
+of numbers, and :func:`holm` and :func:`benjamini_hochberg` adjust p-values.
 """
 
 from __future__ import annotations
@@ -46,15 +46,6 @@ class Correlation:
     high: float
     n: int  # complete pairs
     n_missing: int = 0  # pairs left out because one of the two was NaN
-
-
-@dataclass(frozen=True)
-class LikelihoodRatio:
-    """A likelihood-ratio test of two nested models."""
-
-    chi2: float  # twice the gain in log-likelihood (nats)
-    df: int
-    p: float
 
 
 def bootstrap(
@@ -345,33 +336,3 @@ def _adjusted(p: ArrayLike, method: Callable[[NDArray[np.float64]], NDArray[np.f
     if defined.any():
         adjusted[defined] = method(values[defined])
     return pd.Series(adjusted, index=p.index, name=p.name) if isinstance(p, pd.Series) else adjusted
-
-
-def likelihood_ratio(loglik0: float, loglik1: float, df: int) -> LikelihoodRatio:
-    """Return the likelihood-ratio test of a model (0) nested in a larger one (1).
-
-    The statistic is chi2 = 2 (loglik1 - loglik0), with ``df`` the number of additional parameters
-    of the larger model; log-likelihoods are in nats.
-
-    Warns
-    -----
-    RuntimeWarning
-        If the larger model fits worse: it cannot at its optimum, so one of the two has not
-        converged. The negative chi2 is returned as it is, with p = 1.
-
-    Examples
-    --------
-    >>> round(likelihood_ratio(-105.0, -100.0, df=2).p, 4)
-    0.0067
-    """
-    if df < 1:
-        raise ValueError(f"the larger model needs more parameters, but df is {df}: swapped?")
-    chi2 = 2 * (float(loglik1) - float(loglik0))
-    if chi2 < 0:
-        warnings.warn(
-            f"the larger model fits worse ({loglik1:.4f} against {loglik0:.4f} nats): one "
-            "has not converged, or they are swapped; fit with a smaller tolerance",
-            RuntimeWarning,
-            stacklevel=2,
-        )
-    return LikelihoodRatio(chi2, int(df), float(scipy.stats.chi2.sf(chi2, df)))
