@@ -56,11 +56,6 @@ def smallest_subset(
     n_splits, n_random : int
         Random splits of the items; random subsets of each size in each split.
 
-    Raises
-    ------
-    FrameError
-        If responses are malformed or incomplete, or there are fewer than six items.
-
     Notes
     -----
     Laverghetta et al. (2021, section 6) ask which models to run where one cannot run 240. ``low``
@@ -156,11 +151,6 @@ def worth_in_people(
     WorthInPeople
         ``low`` and ``high`` are 2.5 and 97.5 % quantiles over panels. ``worth`` is a median: 0
         where an estimate does not agree at all, infinite where it agrees better than all sizes.
-
-    Raises
-    ------
-    FrameError
-        If responses are malformed or incomplete, or items lack an estimate.
 
     Examples
     --------

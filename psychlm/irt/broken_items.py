@@ -19,7 +19,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 from scipy.optimize import minimize
-from scipy.special import expit, logit, xlogy
+from scipy.special import expit, xlogy
 from scipy.stats import binom, norm
 
 from psychlm import stats
@@ -188,7 +188,7 @@ def _ceiling(n_right: Array, n_answered: Array, theta: Array) -> tuple[float, fl
         return value, np.array([slope * (of_linear @ theta), of_linear.sum(), of_u])
 
     share = np.clip(n_right.sum() / n_answered.sum(), 0.01, 0.99)
-    start = np.array([0.0, logit(share), logit(CEILING)])
+    start = np.array([0.0, np.log(share / (1 - share)), np.log(CEILING / (1 - CEILING))])
     at_bound = minimize(loss, start, args=(CEILING,), jac=True, method="L-BFGS-B")
     free = minimize(loss, at_bound.x, args=(None,), jac=True, method="L-BFGS-B")
     u = float(expit(free.x[2]))
