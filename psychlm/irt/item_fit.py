@@ -406,9 +406,11 @@ def person_fit(
             "variance": variance,
             "infit_variance": (p * residual**4).sum(2) - variance**2,
         }
-        sums = {name: (cell * answered).sum(1).cpu() for name, cell in cells.items()}
-        parts.append(pd.DataFrame({"theta": theta.cpu()} | sums))
-    of = pd.concat(parts, ignore_index=True).set_index(responses.index.rename("person"))
+        parts.append(
+            torch.stack([theta, *((cell * answered).sum(1) for cell in cells.values())], 1)
+        )
+    sums = torch.cat(parts).cpu().numpy()
+    of = pd.DataFrame(sums, responses.index.rename("person"), ["theta", *cells])
     columns = {"theta": of["theta"], "n_items": of["n"].astype(int)}
     columns["zh"] = of["surprise"] / np.sqrt(of["surprise_variance"])
     for name, scale in (("outfit", of["n"]), ("infit", of["variance"])):

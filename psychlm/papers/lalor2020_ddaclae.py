@@ -34,7 +34,7 @@ from psychlm.crowds.training import EpochCallback
 from psychlm.frames import FrameError, format_names
 from psychlm.irt import score
 from psychlm.irt.response_functions import four_parameters
-from psychlm.irt.scoring import check_finite, climb, distinct_items
+from psychlm.irt.scoring import check_known, climb
 
 FLOOR = 0.01  # share of the examples, the easiest, that DDaCLAE always trains on; ours, not Lalor's
 CURVE_CELLS = 2**21  # probabilities held at once: 16 MiB
@@ -324,7 +324,7 @@ class KnownItems:
     def __init__(self, items: pd.DataFrame) -> None:
         a, d, c, _ = four_parameters(items)
         self.items = pd.DataFrame({"a": a, "d": d, "c": c}, index=items.index)
-        check_finite(distinct_items(self.items))
+        check_known(self.items)
         pooled = self.items.groupby(["a", "d"], sort=False).size()
         distinct = pooled.index.to_frame().to_numpy(float)
         self._slope, self._intercept = torch.tensor(distinct.T.copy())
