@@ -59,8 +59,7 @@ def bootstrap(
     """Return a statistic of responses with its bootstrap interval over persons.
 
     Persons (rows) are drawn with replacement; several frames (people and models, say) are resampled
-    independently. :func:`scipy.stats.bootstrap` resamples row numbers rather than values, so that
-    each person keeps all of their responses.
+    independently.
 
     Parameters
     ----------
@@ -68,22 +67,14 @@ def bootstrap(
         Takes one array per frame, shape (..., n_persons, n_items), and returns shape (...): for
         instance ``lambda x: spearman_many(np.nanmean(x, axis=-2), difficulty)``.
     *responses : DataFrame, shape (n_persons, n_items)
-        One frame or several; the rows are resampled, whatever the columns hold. Frames that have
-        the same columns reach the statistic with these in the order of the first frame.
-    rng : Generator
-        Source of the resamples.
-    n_boot : int
-        Number of resamples.
+        One frame or several, whatever the columns hold. Frames that have the same columns reach the
+        statistic with these in the order of the first frame.
+    rng, n_boot : Generator and int
+        Source and number of the resamples.
     level : float
         Coverage of the interval, between 0 and 1.
     method : {"percentile", "BCa"}
         Percentiles of the resampled statistic, or bias-corrected and accelerated (Efron 1987).
-
-    Raises
-    ------
-    ValueError
-        If a frame has fewer than two persons, two share some of their named columns but not all, or
-        the statistic is NaN in every resample.
 
     Examples
     --------
@@ -147,20 +138,11 @@ def _same_columns(frames: Sequence[pd.DataFrame]) -> Iterator[pd.DataFrame]:
 
 
 def draw_groups(groups: ArrayLike, rng: np.random.Generator) -> NDArray[np.intp]:
-    """Return row numbers of one bootstrap sample of whole groups.
+    """Return row numbers of one bootstrap sample of whole groups, given the group of each row.
 
-    Rows of a group are relatives: versions of one language model, items about one text. Drawing
-    groups with replacement, and all their rows, keeps their likeness within each sample, which
-    drawing rows would break up.
+    Rows of a group are relatives: versions of one language model, items about one text. As many
+    groups are drawn with replacement as there are, and all their rows.
 
-    Parameters
-    ----------
-    groups : array_like, shape (n_rows,)
-        The group of each row; as many groups are drawn as there are.
-    rng : Generator
-
-    Examples
-    --------
     >>> rows = draw_groups(["bert", "bert", "t5"], np.random.default_rng(0))
     >>> set(rows.tolist()) in ({0, 1}, {2}, {0, 1, 2})
     True
@@ -197,11 +179,6 @@ def correlation(
         fewer than 10 pairs exact, from all permutations of one side (as R's ``cor.test``).
         Intervals are Fisher's, tanh(artanh r ± z s) with s² = 1/(n - 3) for Pearson and
         (1 + r²/2)/(n - 3) for Spearman (Bonett & Wright 2000); NaN where n < 4.
-
-    Raises
-    ------
-    ValueError
-        If the lengths or the labels differ, or fewer than three complete pairs are left.
 
     Warns
     -----
@@ -265,20 +242,8 @@ def _permutation_p(a: NDArray[np.float64], b: NDArray[np.float64]) -> float:
 def spearman_many(X: ArrayLike, y: ArrayLike) -> NDArray[np.float64]:
     """Return the Spearman correlation of every row of X with y, ties sharing the mean rank.
 
-    Parameters
-    ----------
-    X : array_like, shape (..., n)
-        One set of values per row: thousands of bootstrap or random draws.
-    y : array_like, shape (n,) or (..., n)
-        Values that each row is compared with.
+    X is (..., n), y (n,) or (..., n), the result (...): NaN where a row is constant or holds a NaN.
 
-    Returns
-    -------
-    ndarray, shape (...)
-        NaN where a row is constant or holds a NaN.
-
-    Examples
-    --------
     >>> spearman_many([[1, 2, 3], [3, 2, 1]], [1, 2, 3])
     array([ 1., -1.])
     """
