@@ -7,11 +7,7 @@ from scipy.special import expit
 
 from psychlm import corpora
 from psychlm.frames import FrameError
-from psychlm.irt import (
-    assemble_form,
-    information_range,
-    select_items,
-)
+from psychlm.irt import assemble_form, information_range, select_items
 from psychlm.papers.lalor2020_crowds import STRATEGIES, select_by_difficulty
 from psychlm.papers.lalor2020_test_sets import confirm
 
@@ -195,12 +191,11 @@ PRINTED = {  # Lalor (2020), section 5.3.3, with d = 1
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_difficulty_filters_keep_what_the_section_says(strategy):
-    if strategy in PRINTED:
-        kept = select_by_difficulty(strategy, DIFFICULTIES, threshold=1)
-        assert kept.astype(int).tolist() == PRINTED[strategy]
-    else:
-        kept = select_by_difficulty(strategy, [0.1, 0.5, 0.9], threshold=0.5)
-        assert kept.tolist() == [strategy == "PCUB", False, strategy == "PCLB"]
+    printed = strategy in PRINTED
+    values, threshold = (DIFFICULTIES, 1) if printed else ([0.1, 0.5, 0.9], 0.5)
+    kept = select_by_difficulty(strategy, values, threshold=threshold)
+    expected = PRINTED[strategy] if printed else [strategy == "PCUB", False, strategy == "PCLB"]
+    assert kept.tolist() == [bool(value) for value in expected]
 
 
 def test_a_fraction_keeps_that_many_of_the_known_ones_first_come_first():
