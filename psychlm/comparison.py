@@ -83,19 +83,13 @@ class Comparison:
 class Ranking:
     """Many models on the same scale: scores, ranks with intervals, and all pairs.
 
-    Attributes
-    ----------
-    models : DataFrame
-        By model, best first: ``score``, ``standard_error``, ``low``, ``high``, ``rank`` (1 is the
-        highest score), ``rank_low`` and ``rank_high``. The rank intervals hold together: a rank is
-        lowered by models told apart above it, and raised by those below, after Holm's adjustment.
-    pairs : DataFrame
-        By pair (``a``, ``b``): ``difference``, ``low``, ``high``, ``p``, ``p_adjusted`` (Holm) and
-        ``told_apart`` (by the adjusted p-value).
+    The intervals of ranks hold together: a rank is lowered by models told apart above it, and
+    raised by those below, after Holm's adjustment.
     """
 
+    # By model, best first: score, standard_error, low, high, rank (1: highest), rank_low, rank_high
     models: pd.DataFrame
-    pairs: pd.DataFrame
+    pairs: pd.DataFrame  # by a and b: difference, low, high, p, p_adjusted (Holm), told_apart
     method: str  # "means" or "irt"
     unit: str  # of the scores: "mean" or "logits"
     level: float

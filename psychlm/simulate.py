@@ -31,14 +31,9 @@ def items(
     studies (Harwell & Janosky 1991). Steps between categories lie one logit apart, up to a random
     shift of each by N(0, 0.1^2).
 
-    Returns
-    -------
-    DataFrame, indexed by ``item``
-        Columns ``a`` (slope, per logit), ``b`` (difficulty, logits), ``c`` (guessing) and, if the
-        model has upper asymptotes, ``u``; of polytomous items ``a``, ``b1``, ``b2``, ...
+    Columns are ``a`` (slope, per logit), ``b`` (difficulty, logits), ``c`` (guessing) and, if the
+    model has upper asymptotes, ``u``; of polytomous items ``a``, ``b1``, ``b2``, ...
 
-    Examples
-    --------
     >>> items(3, rng=np.random.default_rng(0)).columns.tolist()
     ['a', 'b', 'c']
     """
@@ -95,7 +90,7 @@ def responses(
         persons = theta.index.rename("person")
     else:
         persons = pd.Index([f"person-{i + 1}" for i in range(len(ability))], name="person")
-    probability = tables.probability_at(ability)  # (n_items, n_categories, n_persons)
+    probability = tables.functions.probability_at(ability)  # (n_items, n_categories, n_persons)
     at_least = probability[:, ::-1].cumsum(1)[:, -2::-1]  # P(category k or above), k = 1, 2, ...
     drawn = (rng.random((len(ability), len(names))) < at_least.transpose(1, 2, 0)).sum(0)
     answers = drawn.astype(float)

@@ -36,16 +36,9 @@ def tetrachoric(responses: pd.DataFrame, *, correct: float = 0.5) -> pd.DataFram
     cells of its 2 x 2 table are most likely (Pearson 1900; the two-step estimator of Olsson 1979,
     Psychometrika 44, 443-460, equation 17).
 
-    Parameters
-    ----------
-    responses : DataFrame, shape (n_persons, n_items)
-        A pair's table counts the persons who answered both; a threshold, all who answered the item.
-    correct : float
-        Count that replaces an empty cell (0.5 is the default of R's ``psych``). With 0, a pair with
-        an empty cell may have a correlation of exactly -1 or 1.
+    A pair's table counts the persons who answered both. ``correct`` replaces an empty cell (0.5 is
+    the default of R's ``psych``); with 0 the correlation may then be exactly -1 or 1.
 
-    Examples
-    --------
     >>> from psychlm import corpora
     >>> float(tetrachoric(corpora.lsat6()).loc["LSAT 1", "LSAT 2"].round(3))
     0.17
@@ -125,8 +118,6 @@ def eigenvalues(responses: pd.DataFrame, *, correct: float = 0.5) -> pd.Series:
     A test is essentially one-dimensional if the first is at least three times the second
     (Slocum-Gori & Zumbo 2011). The last ones may be negative.
 
-    Examples
-    --------
     >>> from psychlm import corpora
     >>> eigenvalues(corpora.lsat6()).round(2).tolist()
     [1.62, 1.0, 0.88, 0.77, 0.73]
@@ -141,15 +132,9 @@ def likelihood_ratio(
 ) -> LikelihoodRatio:
     """Test a model within a larger one, both fitted to the same responses.
 
-    Raises
-    ------
-    ValueError
-        If the fits are to different responses, their likelihoods are not comparable (by different
-        methods, by variational inference, or not at their maximum for priors), or the bigger model
-        has no more parameters, or a log-likelihood lower by more than 0.01 nats.
+    Fits by different methods, by variational inference or with priors are refused, and a bigger
+    model without more parameters, or with a log-likelihood lower by more than 0.01 nats.
 
-    Examples
-    --------
     >>> from psychlm import corpora, irt
     >>> lsat = corpora.lsat6()
     >>> likelihood_ratio(irt.fit(lsat, "1PL"), irt.fit(lsat, "2PL")).df

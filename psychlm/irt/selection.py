@@ -247,15 +247,9 @@ def assemble_form(items: pd.DataFrame | IRTFit, size: int, low: float, high: flo
     """Choose items for a test form by slope and mean information (Lalor 2020, section 7.2.4).
 
     The ranks of slope and of information, averaged over abilities from ``low`` to ``high``
-    (logits), are added; of equal sums, the more informative item is chosen.
+    (logits), are added; of equal sums, the more informative item is chosen. The result is in the
+    order of the items.
 
-    Returns
-    -------
-    Index, shape (size,)
-        In the order of the items frame.
-
-    Examples
-    --------
     >>> bank = pd.DataFrame({"a": [1.0, 2.0, 0.5], "b": [0.0, 0.5, 0.0]}, list("xyz"))
     >>> list(assemble_form(bank, 2, -1, 1))
     ['x', 'y']
