@@ -303,7 +303,7 @@ def dif(table: pd.DataFrame, *, ax: Axes | None = None) -> Axes:
     for name, mark, colour in zip("ABC", "osD", CATEGORIES, strict=False):
         chosen = (classes == name).to_numpy()
         label, error = names.get(name) if chosen.any() else None, 1.96 * se[chosen]
-        style = {"fmt": mark, "color": colour, "ms": 4, "lw": 1}
+        style: dict[str, Any] = {"fmt": mark, "color": colour, "ms": 4, "lw": 1}
         ax.errorbar(harder[chosen], np.flatnonzero(chosen), xerr=error, label=label, **style)
     ax.axvline(0, color="#444444", linewidth=0.8)
     ax.set(xlabel="harder for the focal group (logits)")

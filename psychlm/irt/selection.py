@@ -150,7 +150,8 @@ class _Log:
     """The decisions so far."""
 
     def __init__(self) -> None:
-        self.round, self.tables = 0, []
+        self.round = 0
+        self.tables: list[pd.DataFrame] = []
 
     def add(
         self,
@@ -209,7 +210,8 @@ def _judge(
     """Apply one criterion to every item; return the items that it removes."""
     if step == "slope":
         value = fitted.items["a"].to_numpy()
-        remove, judged = value < min_a, {"statistic": "a", "value": value, "threshold": min_a}
+        remove = value < min_a
+        judged: dict[str, Any] = {"statistic": "a", "value": value, "threshold": min_a}
     elif step == "fit":
         table = s_x2(fitted, kept)
         p = adjust(table["p"].to_numpy())
@@ -222,8 +224,8 @@ def _judge(
         judged = {"statistic": "n_dependent_pairs", "value": table["n_pairs"].to_numpy()}
         judged |= {"p": table["p"].to_numpy(), "note": table["note"].to_numpy()}
     items = fitted.items.index
-    verdict = np.where(remove, "remove", "keep")
-    log.add(step, items, **{"threshold": alpha, "verdict": verdict} | judged)
+    judged = {"threshold": alpha, "verdict": np.where(remove, "remove", "keep")} | judged
+    log.add(step, items, **judged)
     return list(items[remove])
 
 
