@@ -76,13 +76,6 @@ def power_curve(
         log-likelihoods, nats per study, mean), ``gain_sd``, ``power`` with ``low`` and ``high``
         (Wilson), and ``n_simulations``.
 
-    Raises
-    ------
-    FrameError
-        If columns are absent or have gaps.
-    ValueError
-        If a size is too small for the folds.
-
     Examples
     --------
     >>> rng = np.random.default_rng(1)
@@ -112,7 +105,12 @@ def power_curve(
             f"{2 * folds} texts or more, and a study needs a reader"
         )
     words = plain(words).sort_values("text_id", kind="stable")
-    columns, kept = standardised(words, names)
+    # Held-out fits do not depend on the columns' scale, but their equations are better conditioned.
+    raw = words[names].to_numpy(np.float64)
+    spread = raw.std(axis=0)
+    kept = [name for name, sd in zip(names, spread, strict=True) if sd > 0]
+    scaled = (raw - raw.mean(axis=0))[:, spread > 0] / spread[spread > 0]
+    columns = np.column_stack([np.ones(len(words)), scaled])
     parts = [
         [0, *(1 + kept.index(name) for name in dict.fromkeys([*baseline, *own]) if name in kept)]
         for own in (first, second)
@@ -153,35 +151,14 @@ def power_curve(
     return pd.DataFrame(results)
 
 
-def standardised(words: pd.DataFrame, names: Sequence[str]) -> tuple[Floats, list[str]]:
-    """Return an intercept and centred, scaled columns, and the names of those that vary.
-
-    Held-out fits do not depend on the scale, but their equations are better conditioned.
-    """
-    raw = words[list(names)].to_numpy(np.float64)
-    spread = raw.std(axis=0)
-    varies = spread > 0
-    scaled = (raw[:, varies] - raw[:, varies].mean(axis=0)) / spread[varies]
-    kept = [name for name, keep in zip(names, varies, strict=True) if keep]
-    return np.column_stack([np.ones(len(words)), scaled]), kept
-
-
 def heldout_loglik(
     xx: Floats, xy: Floats, yy: Floats, sizes: NDArray[np.int64], fold: NDArray[np.int64]
 ) -> Floats:
-    """Return each text's log-likelihood under a regression on the texts of the other folds.
+    """Return each text's log-likelihood (nats) under a regression on the texts of the other folds,
+    with their maximum-likelihood variance.
 
-    Parameters
-    ----------
-    xx, xy, yy : (n_texts, p, p), (n_texts, p) and (n_texts,) arrays
-        X'X, X'y and y'y of each text.
-    sizes, fold : (n_texts,) int arrays
-        The texts' numbers of words, and the fold in which each is left out.
-
-    Returns
-    -------
-    (n_texts,) array
-        Nats, with the training texts' maximum-likelihood variance.
+    ``xx``, (n_texts, p, p), ``xy`` and ``yy`` are X'X, X'y and y'y of each text; ``sizes`` are the
+    texts' numbers of words, and ``fold`` tells in which fold each is left out.
     """
     # the sums over the texts that are not in a fold: all, less those in it
     inside = (fold == np.unique(fold)[:, None]).astype(float)
@@ -224,14 +201,11 @@ def simulate(
     """Draw reading times of words by people, smooth in length, frequency and position, linear in
     surprisal.
 
-    A time that would fall below 1 ms is 1 ms.
+    Each person reads every word, and texts are of equal length; the defaults are the Dundee
+    Corpus's. A time that would fall below 1 ms is 1 ms.
 
     Parameters
     ----------
-    rng : Generator
-    n_words, n_subjects, n_texts : int
-        Each person reads every word; texts are of equal length. The defaults are the Dundee
-        Corpus's.
     noise_bits : sequence of float
         One language model for each: the standard deviation of what it adds to the true surprisal.
     effect, prev_effect : float
@@ -246,17 +220,10 @@ def simulate(
     length = 1 + rng.poisson(3.7, per_text * n_texts)
     frequency = np.round(14 - 3 * np.log(length) + rng.normal(0, 2, len(length)), 2)
     bits = 14 - 0.6 * frequency + rng.normal(0, 3, len(length)).clip(-4)
-    words = pd.DataFrame(
-        {
-            "text_id": np.repeat([f"{text + 1:02d}" for text in range(n_texts)], per_text),
-            "word_id": np.tile(np.arange(1, per_text + 1), n_texts),
-            "word": "w",
-            "length_chars": length,
-            "log_frequency": frequency,
-            "true": bits,
-        }
-    )
-    words["position"] = words["word_id"]
+    text_id = np.repeat([f"{text + 1:02d}" for text in range(n_texts)], per_text)
+    word_id = np.tile(np.arange(1, per_text + 1), n_texts)
+    words = pd.DataFrame({"text_id": text_id, "word_id": word_id, "word": "w"})
+    words = words.assign(length_chars=length, log_frequency=frequency, true=bits, position=word_id)
     words = add_lags(words, ["length_chars", "log_frequency", "true"]).drop(columns="word")
 
     # Language models know the true surprisal with errors.
