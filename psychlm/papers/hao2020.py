@@ -7,7 +7,7 @@ ask over all stored models whether those whose surprisal is closer to people's g
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -131,9 +131,9 @@ def beside_table1(models: Sequence[CorpusModel]) -> pd.DataFrame:
     for model in models:
         same = printed.query("dataset == @model.corpus.name and family == @model.family")
         near = same.loc[(same["size"] - model.size).abs().nsmallest(1).index].to_dict("records")
-        none: dict[Hashable, Any] = {"perplexity": np.nan, "model": "", "source": ""}
-        nearest = near[0] if near else none
-        row = {"text": model.corpus.name, "model": model.name, "key": model.key}
+        nearest: Mapping[Any, Any] = {"perplexity": np.nan, "model": "", "source": ""}
+        nearest = near[0] if near else nearest
+        row: dict[str, Any] = {"text": model.corpus.name, "model": model.name, "key": model.key}
         row |= {"perplexity": model.perplexity, "published": nearest["perplexity"]}
         rows.append(row | {"paper's model": nearest["model"], "source": nearest["source"]})
     return pd.DataFrame(rows)

@@ -105,10 +105,8 @@ def gain_relation(
     gains : DataFrame
         One row per model and measure, for instance :func:`psychlm.reading_times.delta_loglik`
         joined with :func:`quality` on ``model``.
-    predictor : str
-        The column with the property: ``"pnc"`` or ``"perplexity"``.
-    gain : str
-        The column of gains: ``"gain"`` (nats, in sample) or ``"heldout_gain"`` (nats per reading).
+    predictor, gain : str
+        The columns with the property, ``"pnc"`` or ``"perplexity"``, and with gains.
     groups : sequence of str
         Columns; models are compared only within their values. Perplexities per token need one that
         says which models share a vocabulary.

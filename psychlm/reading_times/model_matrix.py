@@ -84,11 +84,8 @@ class Columns:
     def standardise(
         self, centred: NDArray[np.bool_], scaled: NDArray[np.bool_]
     ) -> tuple[Columns, Floats, Floats]:
-        """Return the columns as (x - m) / c, with m and c, shape (q,).
-
-        The mean m is 0 for columns that are not centred, and the root mean square c is 1 for those
-        that are not scaled.
-        """
+        """Return the columns as (x - m) / c, with m and c, shape (q,): the means, 0 where not
+        centred, and root mean squares, 1 where not scaled."""
         mean, scale, blocks = np.zeros(self.q), np.ones(self.q), []
         for block in self.blocks:
             places, values = block.places, block.values
@@ -425,11 +422,8 @@ def check_response(data: pd.DataFrame, response: str) -> None:
 
 
 def check_collinear(correlation: Floats, names: Sequence[str], free: NDArray[np.bool_]) -> None:
-    """Raise if columns that no penalty touches are combinations of those before them.
-
-    ``correlation`` holds the cross-products of columns that are centred and of unit length, and
-    column 0 is the intercept.
-    """
+    """Raise if columns that no penalty touches are combinations of those before them; column 0 of
+    the correlations is the intercept."""
     index = np.flatnonzero(free)[1:]
     for i in redundant(correlation[np.ix_(index, index)]):
         others = [names[j] for j in index[:i] if abs(correlation[index[i], j]) > 0.1]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from itertools import product
 from typing import Any
 
 import numpy as np
@@ -218,21 +217,18 @@ class Native(Model):
         for label in self.random:
             term = terms[label]
             assert isinstance(term, RandomEffect)
-            factors = {v: x for v, x in zip(term.variables, term.factors, strict=True) if x}
-            order = list(factors)
+            names = np.array([name.removeprefix(f"{label}.") for name in term.names], dtype=object)
             if label in self.matrix.slices:
                 span = self.matrix.slices[label]
                 estimate = solved.beta[0].numpy()[span] / self.scale[span]
                 error = dense[span]
             else:  # level by level of the grouping factor
-                order.sort(key=lambda name: name != self.grouped.factor)
+                sizes = {v: len(x) for v, x in zip(term.variables, term.factors, strict=True) if x}
+                place = list(sizes).index(self.grouped.factor)
+                names = np.moveaxis(names.reshape([*sizes.values()]), place, 0).ravel()
                 span = self.grouped.slices[label]
                 estimate = solved.group_beta[0].numpy()[:, span].ravel()
                 error = grouped[:, span].ravel()
-            level_rows = [
-                dict(zip(order, x, strict=True)) for x in product(*(factors[v] for v in order))
-            ]
-            names = [".".join(str(levels[name]) for name in factors) for levels in level_rows]
             table = {"term": label, "level": names, "estimate": estimate, "std_error": error}
             frames.append(pd.DataFrame(table))
         return pd.concat(frames[1:] or frames, ignore_index=True)

@@ -80,12 +80,12 @@ def delta_loglik(
     Parameters
     ----------
     readings : DataFrame
-        A readings frame with one or more measures and the predictors of ``formula``. A row is used
-        for a measure where that measure is there; predictors must have no gaps on those rows.
+        A readings frame with one or more measures and the predictors of ``formula``, which must
+        have no gaps where a measure is there.
     surprisals : DataFrame
-        ``text_id``, ``word_id`` and one column of surprisals (bits) for each language model; if
-        both frames have a column ``word`` the words are compared. It holds whole texts: the
-        previous word is looked up here.
+        ``text_id``, ``word_id`` and one column of surprisals (bits) for each language model, of
+        whole texts: the previous word is looked up here. If both frames have a column ``word`` the
+        words are compared.
     measure : str or list of str
         The response, or several; those present on the same rows share their design. Gains on
         ``"log(gaze_ms)"`` (lognormal times) compare with those on ``"gaze_ms"``: the change of
@@ -121,11 +121,6 @@ def delta_loglik(
         ``converged``. The p-value is one-sided: does the model predict better than the baseline? A
         predictor that is noise predicts worse, since its coefficients are estimated too: its
         expected gain is negative.
-
-    Raises
-    ------
-    FrameError
-        If the frames do not fit each other or a predictor cannot be used.
 
     Examples
     --------
