@@ -49,8 +49,7 @@ def quality(
     Parameters
     ----------
     words : DataFrame
-        A words frame with ``cloze_surprisal_bits``, the surprisal of each word for people in a
-        cloze task.
+        A words frame with ``cloze_surprisal_bits``, the surprisal of each word for people.
     surprisals : DataFrame
         ``text_id``, ``word_id`` and one column of surprisals (bits) for each language model.
     level : float
@@ -165,10 +164,9 @@ def explained_share(
     ----------
     words : DataFrame
         A words frame with ``log_frequency``, ``length_chars`` and ``position``.
-    readings : DataFrame
-        ``text_id``, ``word_id`` and the measure, one row per word (means over people).
-    surprisals : DataFrame
-        ``text_id``, ``word_id`` and one column of surprisals (any unit) for each language model.
+    readings, surprisals : DataFrame
+        ``text_id``, ``word_id`` and the measure, one row per word (means over people); and one
+        column of surprisals (any unit) for each language model.
     measure : str or list of str
         The column of times; of several the mean share.
     n_bootstrap : int

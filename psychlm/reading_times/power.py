@@ -61,20 +61,17 @@ def power_curve(
     first, second, baseline : sequences of str
         Predictors of the two models, and those that both have beside them.
     readers, texts : sequences of int
-        The sizes to try; every pair of them is one study.
+        The sizes to try; every pair of them is one study, simulated ``n_simulations`` times.
     sd_residual, sd_word, sd_rate : float
         Standard deviations (ms, and ms per unit of x), as ``GAMFit.variance_components`` has them.
-    folds, n_simulations : int
-        Parts of the texts, and simulated studies of each size.
     level : float
         1 - the level of the test, and coverage of the interval of power.
 
     Returns
     -------
     DataFrame
-        One row per size: ``n_readers``, ``n_texts``, ``gain`` (difference of the held-out
-        log-likelihoods, nats per study, mean), ``gain_sd``, ``power`` with ``low`` and ``high``
-        (Wilson), and ``n_simulations``.
+        One row per size: ``n_readers``, ``n_texts``, ``gain`` (mean difference of the held-out
+        log-likelihoods, nats per study), ``gain_sd``, ``power`` with ``low`` and ``high`` (Wilson).
 
     Examples
     --------

@@ -34,7 +34,6 @@ from psychlm.frames import FrameError, check_readings, check_rows, plain
 from psychlm.reading_times.formula import FormulaError, parse
 from psychlm.reading_times.model_matrix import (
     SharedDesign,
-    UnitMoments,
     check_response,
     extend,
     share_design,
@@ -194,7 +193,8 @@ def delta_loglik(
     for group in groups.values():
         parsed, of_group = of_measures[group[0]], [measures[i] for i in group]
         rows = order[readings[of_group[0]].notna().to_numpy()[order]]
-        data = readings[list(dict.fromkeys((*parsed.variables, *of_group)))].iloc[rows]
+        used = [x for x in dict.fromkeys((*parsed.variables, *of_group)) if x in readings]
+        data = readings[used].iloc[rows]
         design = share_design(data, parsed, of_group, word[rows], unit[rows], torch_dev)
         positions = np.stack(places)[:, design.words]
         first = (positions < 0).any(axis=0)
@@ -269,7 +269,7 @@ class Sweep:
         design, n_units = self.design, len(self.design.base.n)
         if k is None:  # the units are not needed separately
             sums = (x.sum(dim=0, keepdim=True) for x in vars(design.base).values())
-            design = replace(design, base=UnitMoments(*sums), bounds=design.bounds[[0, -1]])
+            design = replace(design, base=Moments(*sums), bounds=design.bounds[[0, -1]])
         elif k < 2 or n_units < 2:
             raise FrameError(
                 f"held-out gains need two folds and two units, and there are {n_units} units; "
@@ -383,7 +383,7 @@ def add_models_alone(
         return add_models(shared, models)
 
 
-def pool(units: UnitMoments, weights: Tensor) -> Moments:
+def pool(units: Moments, weights: Tensor) -> Moments:
     """Sum the units with each row of weights, (K, U): K x models x measures regressions.
 
     A weight is 1 in the training set and 0 elsewhere.
@@ -414,7 +414,7 @@ def deal_folds(n_units: int, k: int, rng: np.random.Generator) -> Integers:
 
 
 def heldout_logliks(
-    units: UnitMoments, fold: Tensor, penalties: Tensor, full: Solution, method: Method
+    units: Moments, fold: Tensor, penalties: Tensor, full: Solution, method: Method
 ) -> tuple[Tensor, Tensor]:
     """Fit without each fold, all folds at once, and return the log-likelihood of its units.
 
