@@ -15,6 +15,7 @@ from psychlm.corpora.reading_times import add_lags
 from psychlm.frames import FrameError, plain
 
 Floats = NDArray[np.float64]
+EFFECT, PREV_EFFECT = 2.0, 1.0  # of simulated surprisal on gaze duration, ms per bit
 EFFECT_SIZE = {"first_fixation_ms": 0.6, "gaze_ms": 1.0, "total_ms": 1.5}  # relative to gaze_ms
 
 
@@ -190,8 +191,6 @@ def simulate(
     n_subjects: int = 10,
     n_texts: int = 20,
     noise_bits: Sequence[float] = (0.0, 1.0, 2.0, 4.0),
-    effect: float = 2.0,
-    prev_effect: float = 1.0,
     residual_ms: float = 80.0,
     skipped: float = 0.0,
 ) -> Simulated:
@@ -205,8 +204,6 @@ def simulate(
     ----------
     noise_bits : sequence of float
         One language model for each: the standard deviation of what it adds to the true surprisal.
-    effect, prev_effect : float
-        Of the current and the previous word's surprisal on gaze duration, ms per bit.
     residual_ms : float
         Standard deviation within a person and word.
     skipped : float
@@ -237,7 +234,7 @@ def simulate(
         + 1.5 * read["prev_length_chars"]
         + 8 * np.sin(3 * read["position"] / per_text)
     )
-    mean = 200 + (smooth + effect * read["true"] + prev_effect * read["prev_true"]).to_numpy()
+    mean = 200 + (smooth + EFFECT * read["true"] + PREV_EFFECT * read["prev_true"]).to_numpy()
 
     # The times of each person, who has an intercept.
     readings = read.drop(columns=["true", "prev_true"])
@@ -255,6 +252,6 @@ def simulate(
         readings,
         surprisals,
         words["true"].rename("true_surprisal_bits"),
-        {measure: size * effect for measure, size in EFFECT_SIZE.items()},
-        {measure: size * prev_effect for measure, size in EFFECT_SIZE.items()},
+        {measure: size * EFFECT for measure, size in EFFECT_SIZE.items()},
+        {measure: size * PREV_EFFECT for measure, size in EFFECT_SIZE.items()},
     )
