@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
@@ -299,7 +300,7 @@ def dtype_of(dtype: str | None, device: torch.device) -> Any:
 
 def commit(name: str, revision: str | None) -> str:
     """Return the commit of a revision on the hub; without a network, that in the local cache."""
-    from huggingface_hub import HfApi, snapshot_download
+    from huggingface_hub import HfApi, hf_hub_download, snapshot_download
     from huggingface_hub.errors import (
         GatedRepoError,
         HFValidationError,
@@ -311,7 +312,11 @@ def commit(name: str, revision: str | None) -> str:
     if revision and re.fullmatch(r"[0-9a-f]{40}", revision):
         return revision  # a commit already
     try:
-        return str(HfApi().model_info(name, revision=revision, timeout=20).sha)
+        found = str(HfApi().model_info(name, revision=revision, timeout=20).sha)
+        # The local cache notes which commit a name stands for when a file is fetched by the name.
+        with suppress(OSError):
+            hf_hub_download(name, "config.json", revision=revision)
+        return found
     except RevisionNotFoundError as error:
         raise ModelError(
             f"{name} has no revision {revision!r} on the hub; see huggingface.co/{name}/commits, "
