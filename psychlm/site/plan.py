@@ -11,6 +11,7 @@ without such a model are those of its last run under the profile, or what its fi
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 from collections.abc import Callable, Mapping, Sequence
@@ -118,15 +119,20 @@ def hub_models(parameters: Mapping[str, Any]) -> list[str]:
 
 
 def is_fetched(model: str) -> bool:
-    """Return whether the weights of a model of the hub are in its local cache."""
+    """Return whether all weights of a model of the hub are in its local cache."""
     from huggingface_hub import try_to_load_from_cache
 
     name, _, revision = model.partition("@")
-    found = (
-        try_to_load_from_cache(name, f"model.safetensors{end}", revision=revision or None)
-        for end in ("", ".index.json")
-    )
-    return any(isinstance(file, str) for file in found)
+
+    def cached(file: str) -> str | None:
+        path = try_to_load_from_cache(name, file, revision=revision or None)
+        return path if isinstance(path, str) else None
+
+    index = cached("model.safetensors.index.json")  # names the files of a model in several
+    files = ["model.safetensors"]
+    if index is not None:
+        files = json.loads(Path(index).read_text(encoding="utf-8"))["weight_map"].values()
+    return all(cached(file) is not None for file in set(files))
 
 
 def datasets(notebook: Notebook, parameters: Mapping[str, Any]) -> list[str]:
