@@ -2,24 +2,12 @@ r"""Small networks that score choices, and the loop that trains them.
 
 A network gives each choice :math:`c_i` of a question a score :math:`\alpha_i`, and answers with
 probability :math:`p_i = e^{\alpha_i} / \sum_j e^{\alpha_j}`; the loss is :math:`-\log p` of the
-answer (Richardson & Sabharwal 2020, section 4.1). The partial-input and LSTM models of that section
-(Mihaylov et al. 2018) read a text s by a bidirectional LSTM, :math:`r_s = \max_t h_t \in R^{2h}`:
-
-- ``"choice-only"``: without question or other choices, :math:`\alpha_i = w^\top r_{c_i}`;
-- ``"choice-to-choice"``: against the other choices, :math:`\alpha_i` the mean over :math:`j \ne i`
-  of :math:`\mathrm{ATT}(r_{c_i}, r_{c_j})`;
-- ``"question-to-choice"``: against the question, :math:`\alpha_i = \mathrm{ATT}(r_q, r_{c_i})`;
-- ``"esim"``: after soft alignment of the question's and the choice's words (Chen et al. 2017),
-
-with :math:`\mathrm{ATT}(a, b) = w^\top [a; b; |a - b|; a \circ b]`. Of a frozen pre-trained encoder
-only a small head learns (:func:`encoder_model`): means of its states as unit vectors
-:math:`\hat q, \hat c` meet in
-
-.. math:: \alpha = \tau\, \hat q^\top W \hat c + v^\top \mathrm{relu}(U [\hat q; \hat c; |\hat q -
-\hat c|; \hat q \circ \hat c]),
-
-where W starts as the identity and v as zero: untrained, it picks the choice most similar to the
-question. An encoder that learns as a whole is fine-tuned by :func:`psychlm.lm.fine_tune`."""
+answer (Richardson & Sabharwal 2020, section 4.1). The models of that section (Mihaylov et al. 2018)
+read a text s by a bidirectional LSTM, :math:`r_s = \max_t h_t`, and with
+:math:`\mathrm{ATT}(a, b) = w^\top [a; b; |a - b|; a \circ b]` score a choice by
+:math:`w^\top r_{c_i}` ("choice-only"), the mean of :math:`\mathrm{ATT}(r_{c_i}, r_{c_j})` over the
+other choices ("choice-to-choice"), :math:`\mathrm{ATT}(r_q, r_{c_i})` ("question-to-choice"), or
+after soft alignment of the question's and the choice's words ("esim"; Chen et al. 2017)."""
 
 from __future__ import annotations
 
@@ -385,7 +373,12 @@ def partial_input_model(
 
 
 class SimilarityHead(nn.Module):
-    """The head above the frozen encoder; d is the size of the encoder's states."""
+    r"""The head above a frozen encoder, whose mean states are unit vectors q and c of size d:
+
+    .. math:: \alpha = \tau\, q^\top W c + v^\top \mathrm{relu}(U [q; c; |q - c|; q \circ c]),
+
+    where W starts as the identity and v as zero: untrained, it picks the choice most similar to the
+    question."""
 
     def __init__(self, d: int, hidden: int = 64) -> None:
         super().__init__()

@@ -1,21 +1,15 @@
 r"""N-gram language models with interpolated modified Kneser-Ney smoothing, on arrays.
 
-Hao et al. (2020) take orders 2 to 5. A sentence begins after ``<s>`` and ends with ``</s>``, which
-counts in the perplexity but belongs to no word. Counts, discounts and back-off weights are those of
-KenLM's ``lmplz`` (Heafield et al. 2013), with which the tests compare:
+Counts, discounts and back-off weights are those of KenLM's ``lmplz`` (Heafield et al. 2013):
 
 .. math:: P(w \mid c) = \frac{n(c w) - D_{n(c w)}}{\sum_v n(c v)}
     + \gamma(c) P(w \mid c'), \qquad
     \gamma(c) = \frac{D_1 N_1(c) + D_2 N_2(c) + D_3 N_{3+}(c)}{\sum_v n(c v)}
 
 with c' the context c without its first word. At the highest order n counts occurrences; below it,
-the different words before an n-gram, unless that begins with ``<s>``, before which nothing stands.
-At order 1 the last term is uniform over the vocabulary, ``</s>`` and the unknown word (Chen and
-Goodman 1999).
-
-Text in which rare words are written ``<unk>`` (Penn Treebank, WikiText-2) has it as a word of its
-own; then every word that the model does not know is read as that word.
-"""
+the different words before an n-gram, unless that begins with ``<s>``. At order 1 the last term is
+uniform over the vocabulary, ``</s>`` and the unknown word (Chen and Goodman 1999). Where a text has
+``<unk>`` as a word of its own, every unknown word is read as that word."""
 
 from __future__ import annotations
 
