@@ -136,9 +136,7 @@ def data_pull(names: tuple[str, ...]) -> None:
     failed = False
     for name in names or list(datasets.index[(datasets["url"] != "") & ~large]):
         try:
-            path = (None if names else data.verify(name)) or data.fetch(
-                name, progress=sys.stderr.isatty()
-            )
+            path = (None if names else data.verify(name)) or data.fetch(name)
             say(f"{name}: {path}")
         except data.DataError as error:
             say(f"psychlm: {error}", err=True)
@@ -187,7 +185,7 @@ def parse_priors(assignments: tuple[str, ...]) -> dict[str, Any] | None:
     """Turn ``("slope=lognormal:0,0.5",)`` into ``{"slope": LogNormal(0, 0.5)}``."""
     from psychlm import irt
 
-    kinds = {"beta": irt.Beta, "normal": irt.Normal, "lognormal": irt.LogNormal}
+    kinds: dict[str, Any] = {"beta": irt.Beta, "normal": irt.Normal, "lognormal": irt.LogNormal}
     priors = {}
     for assignment in assignments:
         match = re.fullmatch(r"(\w+)=(\w+):([^,]+),([^,]+)", assignment.replace(" ", ""))

@@ -16,11 +16,11 @@ from torch.nn.functional import logsigmoid
 
 from psychlm.frames import FrameError, check_responses
 from psychlm.irt import M2Fit, ModelTables, eigenvalues, ld_x2, m2, s_x2, tetrachoric
-from psychlm.irt.dif import CORRECTIONS
 from psychlm.irt.dimensionality import LOGISTIC_TO_NORMAL, varying
 from psychlm.irt.model_tables import STANDARD_GRID, normal_weights
 from psychlm.irt.response_matrix import encode_responses
 from psychlm.irt.result import InformationCriteria, IRTFit
+from psychlm.stats import CORRECTIONS
 
 AXIS = np.linspace(-6, 6, 31)  # nodes of each factor; mirt's default for two factors
 CLOSE_FIT = 0.05  # largest RMSEA of M2 (Maydeu-Olivares & Joe 2014)

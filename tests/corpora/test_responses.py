@@ -157,7 +157,7 @@ def log_samples(file, *samples):
 
 
 def test_harness_logs_become_one_frame_or_are_refused_where_they_cannot_be_one_test(tmp_path):
-    with pytest.raises(frames.FrameError, match="no samples_"):
+    with pytest.raises(frames.FrameError, match="no graded answers"):
         frames.read_responses(tmp_path)
     first, second = tmp_path / "org__first", tmp_path / "org__second"
     questions = [(0, 0.0, None), (1, 1.0, None)]

@@ -31,6 +31,7 @@ FEW = {
 }
 # sizes of the tests for what only larger profiles do; @SNLI and @MNLI stand for their archives
 LARGE = {
+    "10_surprisal": {"n_words": 6000, "lstm_sizes": [8], "transformer_sizes": [8], "epochs": 1},
     "14_eleven_languages": {"recomputed": ["he"]},
     "20_psychometric_properties": {"training": ["@SNLI#snli_1.0_train.jsonl"], "n_train": 40}
     | {"epochs": 1},
