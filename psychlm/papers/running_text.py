@@ -22,7 +22,7 @@ import pandas as pd
 from scipy.stats import entropy
 
 from psychlm import data
-from psychlm.corpora.reading_times import ucl_norms
+from psychlm.corpora.reading_times import ucl_sentences
 
 UNKNOWN = "<unk>"
 STRAIGHT = str.maketrans(
@@ -266,7 +266,7 @@ def prose(name: str, n_words: int, *, seed: int) -> WordCorpus:
 
 def ucl_texts() -> pd.Series:
     """Return the sentences of the UCL corpus; they are on this machine or can be fetched."""
-    return ucl_norms().sentences.groupby("text_id")["word"].agg(" ".join)
+    return ucl_sentences().groupby("text_id")["word"].agg(" ".join)
 
 
 def ucl_overlap() -> pd.DataFrame:
