@@ -22,8 +22,9 @@ from sklearn.metrics import cohen_kappa_score
 from psychlm import data, frames, irt, simulate, stats
 from psychlm.irt.response_functions import Logistic
 
-TOPIC_SIZES = {"heart_failure": 12, "hypertension": 12, "diabetes": 18}  # candidate questions,
-TOPIC_SIZES |= {"copd": 18, "liver_failure": 12, "cancer": 11}  # section 7.2.2
+# Candidate questions by topic, section 7.2.2.
+TOPIC_SIZES = {"heart_failure": 12, "hypertension": 12, "diabetes": 18}
+TOPIC_SIZES |= {"copd": 18, "liver_failure": 12, "cancer": 11}
 # Weak: one slope has no finite estimate, see notebook 35.
 PRIORS: dict[str, Any] = {"slope": irt.LogNormal(0.5, 0.5)}
 FLAWS = ["flat", "negative", "too easy", "dependent"]  # in turn among the bad questions
