@@ -15,8 +15,8 @@ import copy
 import hashlib
 import re
 from collections import Counter
-from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
@@ -37,6 +37,7 @@ Kind = Literal["choice-only", "choice-to-choice", "question-to-choice", "esim"]
 ITEMS_AT_ONCE = 64  # when scoring
 CLIP = 1.0  # largest norm of the gradient
 WEIGHT_DECAY = 0.01
+DROPOUT = 0.2  # of the LSTM models
 LONGEST_TOKENS = 64  # of a question or a choice; the rest is cut
 UNKNOWN = 1  # number of every word that a lexicon does not have; 0 is padding
 TEMPERATURE = 20.0  # scale of the cosine in the loss with which MiniLM's vectors were trained
@@ -60,7 +61,7 @@ class Inputs:
 class TextStore:
     """Texts, each encoded once (as (T,) word numbers or (T, d) vectors), and batches of items."""
 
-    def __init__(self, encode: Callable[[list[str]], Sequence[NDArray]]) -> None:
+    def __init__(self, encode: Callable[[list[str]], Iterable[NDArray]]) -> None:
         self.encode = encode
         self.row: dict[Hashable, int] = {}
         self.values: list[NDArray] = []
@@ -108,9 +109,7 @@ class ChoiceClassifier:
     network: nn.Module
     texts: TextStore
     name: str
-    history: pd.DataFrame = field(
-        default_factory=lambda: pd.DataFrame(columns=["epoch", "loss", "accuracy"])
-    )
+    history: pd.DataFrame | None = None  # epoch, loss, accuracy on development items
 
     @property
     def device(self) -> torch.device:
@@ -291,15 +290,7 @@ class Attention(nn.Module):
 class PartialInputNetwork(nn.Module):
     """One of the LSTM models of this module; given vectors are projected to ``size``."""
 
-    def __init__(
-        self,
-        kind: Kind,
-        lexicon: Lexicon,
-        *,
-        size: int = 64,
-        hidden: int = 64,
-        dropout: float = 0.2,
-    ) -> None:
+    def __init__(self, kind: Kind, lexicon: Lexicon, size: int, hidden: int) -> None:
         super().__init__()
         self.kind, wide = kind, 2 * hidden
         self.embedding: nn.Module = (
@@ -307,14 +298,14 @@ class PartialInputNetwork(nn.Module):
             if lexicon.vectors is None
             else nn.Linear(lexicon.vectors.shape[1], size)
         )
-        self.drop, self.reading = nn.Dropout(dropout), BiLSTM(size, hidden)
+        self.drop, self.reading = nn.Dropout(DROPOUT), BiLSTM(size, hidden)
         if kind == "choice-only":
             self.score: nn.Module = nn.Linear(wide, 1)
         elif kind == "esim":
             self.projection = nn.Sequential(nn.Linear(4 * wide, hidden), nn.ReLU())
             self.composition = BiLSTM(hidden, hidden)
             self.score = nn.Sequential(
-                nn.Linear(4 * wide, hidden), nn.Tanh(), nn.Dropout(dropout), nn.Linear(hidden, 1)
+                nn.Linear(4 * wide, hidden), nn.Tanh(), nn.Dropout(DROPOUT), nn.Linear(hidden, 1)
             )
         else:
             self.score = Attention(wide)
@@ -365,7 +356,7 @@ def partial_input_model(
     """Return a network of this module with random weights; its method ``train`` trains it."""
     where = torch_device(device, "papers.choice_networks")
     with seeded(seed):
-        network = PartialInputNetwork(kind, lexicon, size=size, hidden=hidden)
+        network = PartialInputNetwork(kind, lexicon, size, hidden)
     return ChoiceClassifier(network.to(where), TextStore(lexicon.encode), kind)
 
 
@@ -397,21 +388,14 @@ class SimilarityHead(nn.Module):
 
 
 def encoder_model(
-    encoder: str | Path = "bundled",
-    *,
-    max_tokens: int = 128,
-    seed: int = 0,
-    device: Device = "auto",
+    encoder: str | Path = "bundled", *, seed: int = 0, device: Device = "auto"
 ) -> ChoiceClassifier:
     """Return a multiple-choice model on a frozen pre-trained encoder, its head not yet trained.
 
-    ``encoder`` is what :func:`open_encoder` takes; texts are cut after ``max_tokens``; ``seed`` is
-    that of the head's weights."""
+    ``encoder`` is what :func:`open_encoder` takes; ``seed`` is that of the head's weights."""
     where = torch_device(device, "choice_networks.encoder_model")
     network, _ = open_encoder(encoder)
     with seeded(seed):
         head = SimilarityHead(network.config.hidden_size)
-    encode = partial(
-        encoder_states, encoder=encoder, mean=True, max_tokens=max_tokens, device=device
-    )
+    encode = partial(encoder_states, encoder=encoder, mean=True, device=device)
     return ChoiceClassifier(head.to(where), TextStore(encode), f"{encoder} (frozen, head learns)")
