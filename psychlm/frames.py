@@ -214,8 +214,6 @@ def read_responses(path: str | Path, *, ratings: bool = False, **options: Any) -
     layout the file has. With ``ratings`` answers may be other numbers than 0 and 1, for models of
     several categories, which check them.
 
-    Examples
-    --------
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     file = Path(folder) / "answers.csv"
@@ -555,8 +553,6 @@ def check_items(items: pd.DataFrame, *, distinct: bool = True) -> pd.DataFrame:
     that count such items) and none empty; ``answer`` is the position of the right one, counted
     from 0. A :class:`FrameError` names the items that break this.
 
-    Examples
-    --------
     >>> items = pd.DataFrame({"item_id": ["q1"], "prompt": ["2 + 2 ="], "answer": ["1"]})
     >>> check_items(items.assign(choices=[["3", "4"]]))["answer"].tolist()
     [1]
@@ -597,8 +593,6 @@ def check_words(words: pd.DataFrame, *, whole_texts: bool = True) -> pd.DataFram
     A warning says where the words of a text are not numbered 1, 2, 3, ... (``whole_texts=False``
     for words that were selected on purpose).
 
-    Examples
-    --------
     >>> words = pd.DataFrame({"text_id": [1, 1], "word_id": ["1", "2"], "word": ["Good", "day."]})
     >>> check_words(words)["word_id"].tolist()
     [1, 2]
@@ -630,8 +624,6 @@ def check_readings(readings: pd.DataFrame) -> pd.DataFrame:
 
     A :class:`FrameError` says where rows occur twice or lack an id, or times are zero or negative.
 
-    Examples
-    --------
     >>> readings = pd.DataFrame({"subject": ["s1"], "text_id": ["t"], "word_id": [1]})
     >>> check_readings(readings.assign(gaze_ms=210.0))["gaze_ms"].tolist()
     [210.0]

@@ -205,8 +205,6 @@ def record_table(table: pd.DataFrame | pd.Series, *, prefix: str, **fields: Any)
     DataFrame, Series or dict with a value for each label; cells that it lacks or holds as NaN have
     none.
 
-    Examples
-    --------
     >>> report.record_table(fit.items["b"], prefix="lsat6.2pl.b", unit="logits")  # doctest: +SKIP
     """
 
