@@ -35,28 +35,9 @@ from psychlm.data import atomic_write
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = [
-    "Report",
-    "Rule",
-    "assignments",
-    "at_least",
-    "begin",
-    "between",
-    "check_type",
-    "checksums",
-    "figure_data",
-    "key_label",
-    "label",
-    "number",
-    "plain",
-    "record",
-    "record_table",
-    "register_figure",
-    "say",
-    "some_of",
-    "table",
-    "verdict",
-]
+__all__ = ["Report", "begin", "plain", "record", "record_table", "say", "table", "verdict"]
+__all__ += ["Rule", "assignments", "at_least", "between", "check_type", "some_of"]
+__all__ += ["checksums", "figure_data", "key_label", "label", "number", "register_figure"]
 DataKind = Literal["real", "simulated", "published"]
 Outcome = Literal["reproduced", "partly", "not", "beyond the paper"]
 OUTCOMES = ("reproduced", "partly", "not", "beyond the paper")
