@@ -20,14 +20,16 @@ from psychlm.cli_card import card
 from psychlm.cli_notebooks import new, plan, report, run
 from psychlm.cli_probes import probes
 from psychlm.terminal import (
-    OUT,
+    FILE,
     PATH,
     TABLES,
     check_out,
     choice_option,
+    device_option,
     print_table,
     printable,
     say,
+    write_or_say,
     write_table,
 )
 
@@ -38,17 +40,12 @@ TEXTS = (".txt", ".md", ".text", ".markdown", ".rst")
 FULL = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT)  # the disk, the largest file, a quota
 
 spreadsheet_option = click.option(
-    "--spreadsheet",
-    is_flag=True,
-    help="Put an apostrophe before text that a spreadsheet would run as a formula.",
-)
-device_option = click.option(
-    "--device", default="auto", show_default=True, help="auto, cpu, cuda, cuda:1, mps."
+    "--spreadsheet", is_flag=True, help="Put an apostrophe before what a spreadsheet would run."
 )
 no_cache_option = click.option("--no-cache", is_flag=True, help="Compute anew, and store nothing.")
 items_option = click.option("--items", help="The columns that are items, as q1,q2,q3; or all.")
 drop_option = click.option("--drop", help="Columns that are not items, as age,group.")
-
+out_option = click.option("--out", type=FILE, help="A CSV, TSV or Parquet file; or the screen.")
 
 # allocators, the system, and the loader of a library that does not fit
 NO_MEMORY = "(?i)alloc(at\\w+)? ?memory|out of memory|not enough memory|failed to map segment"
@@ -82,7 +79,10 @@ class PlainErrors(click.Group):
         sys.exit(1)
 
 
-@click.group(cls=PlainErrors, context_settings={"help_option_names": ["-h", "--help"]})
+SETTINGS = {"help_option_names": ["-h", "--help"], "show_default": True}
+
+
+@click.group(cls=PlainErrors, context_settings=SETTINGS)
 @click.version_option(__version__)
 def main() -> None:
     """Do language models find difficult what people find difficult?"""
@@ -97,14 +97,10 @@ def doctor() -> None:
     """Show which optional parts are installed (GPU, R, WordNet, data ...), and what each adds."""
     from psychlm import doctor as parts
 
-    optional_parts = list(parts.examine())
-    rows = [
-        ["yes" if part.found else "no", part.name, part.detail, part.adds]
-        for part in optional_parts
-    ]
+    found = {True: "yes", False: "no"}
+    rows = [[found[part.found], part.name, part.detail, part.adds] for part in parts.examine()]
     print_table(["", "part", "found, or how to get it", "what it adds"], rows)
-    n_found = sum(part.found for part in optional_parts)
-    say(f"\n{n_found} of {len(optional_parts)} optional parts are here.")
+    say(f"\n{sum(row[0] == 'yes' for row in rows)} of {len(rows)} optional parts are here.")
 
 
 @main.group(name="data")
@@ -115,13 +111,11 @@ def data_group() -> None:
 @data_group.command(name="list")
 def data_list() -> None:
     """Show every dataset: state (checksum), place, size and licence."""
-    licences = data.registry()["licence"]
-    rows = []
+    licences, columns, rows = data.registry()["licence"], ["name", "state", "place"], []
     for row in data.state():
         size = f"{int(str(row['bytes'])) / 1e6:.2f} MB"
-        name = str(row["name"])
-        rows.append([name, str(row["state"]), str(row["place"]), size, str(licences[name])])
-    print_table(["name", "state", "place", "size", "licence"], rows)
+        rows.append([*(str(row[name]) for name in columns), size, licences[row["name"]]])
+    print_table([*columns, "size", "licence"], rows)
 
 
 @data_group.command(name="pull")
@@ -131,9 +125,8 @@ def data_pull(names: tuple[str, ...]) -> None:
 
     Whole training sets (SNLI, MNLI ...: hundreds of megabytes) are fetched by name only.
     """
-    datasets = data.registry()
+    datasets, failed = data.registry(), False
     large = datasets["note"].str.startswith("released once")
-    failed = False
     for name in names or list(datasets.index[(datasets["url"] != "") & ~large]):
         try:
             path = (None if names else data.verify(name)) or data.fetch(name)
@@ -175,9 +168,9 @@ def read_responses(
     """Read a responses frame; columns (items, drop) are names separated by commas."""
     from psychlm import frames
 
-    chosen = {option: names.split(",") for option, names in columns.items() if names}
-    if columns.get("items") == "all":  # what is read without the option
-        del chosen["items"]
+    # items are "all" where the option is not given
+    named = {option: names for option, names in columns.items() if names and names != "all"}
+    chosen = {option: names.split(",") for option, names in named.items()}
     return frames.read_responses(source, ratings=ratings, **chosen)
 
 
@@ -203,12 +196,7 @@ def parse_priors(assignments: tuple[str, ...]) -> dict[str, Any] | None:
 
 @irt_group.command(name="fit")
 @click.argument("responses", type=PATH)
-@choice_option(
-    "--model",
-    "1PL Rasch 2PL 3PL 4PL graded gpcm",
-    "2PL",
-    "Common slope, slopes of 1, one per item, guessing, an upper asymptote; or ordered categories.",
-)
+@choice_option("--model", "1PL Rasch 2PL 3PL 4PL graded gpcm", "2PL", "The response model.")
 @click.option(
     "--prior",
     "priors",
@@ -218,31 +206,23 @@ def parse_priors(assignments: tuple[str, ...]) -> dict[str, Any] | None:
 )
 @items_option
 @drop_option
-@click.option("--out", type=OUT, required=True, help="A JSON file for the fit.")
-@click.option(
-    "--max-iterations",
-    type=click.IntRange(min=1),
-    default=2000,
-    show_default=True,
-    help="EM steps at most.",
-)
+@click.option("--out", type=FILE, required=True, help="A JSON file for the fit.")
 def irt_fit(
-    responses: Path,
-    model: str,
-    priors: tuple[str, ...],
-    out: Path,
-    max_iterations: int,
-    **columns: str | None,
+    responses: Path, model: str, priors: tuple[str, ...], out: Path, **columns: str | None
 ) -> None:
-    """Fit a model to RESPONSES: a wide or long table, or logs, as frames.read_responses takes."""
+    """Fit a model to RESPONSES: a wide or long table, or logs, as frames.read_responses takes.
+
+    The slope is common (1PL), 1 (Rasch) or each item's (2PL), with guessing (3PL) and an upper
+    asymptote (4PL); graded and gpcm are models of ratings.
+    """
     from psychlm import irt
     from psychlm.irt import response_functions
 
     check_out(out, responses, suffixes=(".json",))
     ratings = not response_functions.model_named(model).dichotomous
-    table, prior = read_responses(responses, columns, ratings=ratings), parse_priors(priors)
+    table = read_responses(responses, columns, ratings=ratings)
     say(f"{responses}: {table.attrs['recognised']}", err=True)
-    fit = irt.fit(table, model, priors=prior, max_iterations=max_iterations)
+    fit = irt.fit(table, model, priors=parse_priors(priors))
     fit.to_json(out)
     say(fit.items.drop(columns="c_is_free", errors="ignore").round(3).to_string())
     converged = "converged" if fit.converged else "NOT converged"
@@ -259,7 +239,7 @@ def irt_fit(
 @choice_option("--method", "eap map ml wle", "eap", "How abilities are estimated.")
 @items_option
 @drop_option
-@click.option("--out", type=OUT, help="A CSV, TSV or Parquet file; the screen unless given.")
+@out_option
 @spreadsheet_option
 def irt_score(
     fit: Path, responses: Path, method: Any, out: Path | None, spreadsheet: bool, **columns: Any
@@ -271,23 +251,15 @@ def irt_score(
     fitted = irt.IRTFit.from_json(fit)
     answers = read_responses(responses, columns, ratings=fitted.levels is not None)
     abilities = fitted.score(answers, method)
-    if out is None:
-        say(abilities.to_csv(), nl=False)
-    else:
-        write_table(abilities, out, index=True, spreadsheet=spreadsheet)
-        say(str(out))
+    write_or_say(abilities, out, spreadsheet=spreadsheet)
 
 
 @main.command()
 @click.argument("responses", type=PATH)
 @click.option("--items", "n_items", type=click.IntRange(1), required=True, help="How many to keep.")
-@click.option(
-    "--family",
-    metavar="TEXT",
-    help="Persons whose names begin alike up to TEXT, as / of hub names, are held out together.",
-)
+@click.option("--family", metavar="TEXT", help="Hold out together whose names agree up to TEXT.")
 @drop_option
-@click.option("--out", type=OUT, help="A CSV, TSV or Parquet file; the screen unless given.")
+@out_option
 def shorten(
     responses: Path, n_items: int, family: str | None, out: Path | None, drop: str | None
 ) -> None:
@@ -299,10 +271,7 @@ def shorten(
     names = table.index.to_series().astype(str)
     families = names.str.split(family, regex=False).str[0] if family else None
     form = irt.short_form(table, n_items, families=families)
-    if out is None:
-        say(form.items.to_csv(), nl=False)
-    else:
-        write_table(form.items, out, index=True)
+    write_or_say(form.items, out)
     errors = form.errors.loc["forward"]
     say(
         f"score = {form.intercept:.2f} + the sum of the weights of right answers (points of 100); "
@@ -325,34 +294,28 @@ def read_scores(path: Path, value: str | None, cluster: str | None) -> pd.DataFr
     from psychlm.frames import FrameError, read_csv
 
     table = pd.read_parquet(path) if path.suffix == ".parquet" else read_csv(path)
-    labels = [
-        name for name in ("subject", "text_id", "word_id", "item_id", "item") if name in table
-    ]
-    labels = labels or [table.columns[0]]
-    numbers = table.select_dtypes(["number", "bool"]).columns.drop(
-        [*labels, cluster], errors="ignore"
-    )
-    if value is None and len(numbers) != 1:
+    keys = ("subject", "text_id", "word_id", "item_id", "item")
+    labels = [name for name in keys if name in table] or [table.columns[0]]
+    numbers = table.select_dtypes(["number", "bool"]).columns.difference([*labels, cluster])
+    if value is None and len(numbers) == 1:
+        value = numbers[0]
+    unknown = [name for name in (value or "", cluster) if name is not None and name not in table]
+    if unknown:
         raise FrameError(
             f"{path} has the columns {list(table)}: labels {labels}, numbers {list(numbers)}; "
-            "name the column of scores: --value"
+            f"name the column of scores: --value ({unknown} is none)"
         )
-    wanted = {"score": value or numbers[0], "cluster": cluster}
-    unknown = [name for name in wanted.values() if name is not None and name not in table]
-    if unknown:
-        raise FrameError(f"{path} has no columns {unknown}; it has {list(table)}")
-    columns = {name: table[column].to_numpy() for name, column in wanted.items() if column}
-    index = pd.MultiIndex.from_frame(table[labels].astype(str))
-    return pd.DataFrame(columns, index if len(labels) > 1 else index.get_level_values(0))
+    columns = {"score": table[value]} | ({"cluster": table[cluster]} if cluster else {})
+    return pd.DataFrame(columns).set_index([table[name].astype(str) for name in labels])
 
 
 @main.command()
 @click.argument("files", type=PATH, nargs=-1, required=True, metavar="A.csv B.csv | RESPONSES")
 @click.option("--value", help="The column of scores, where there are several of numbers.")
 @click.option("--cluster", help="A column of A.csv that names what items share, such as text_id.")
-@click.option("--level", default=0.95, show_default=True, help="Coverage of the intervals.")
+@click.option("--level", default=0.95, help="Coverage of the intervals.")
 @choice_option("--method", "means irt", "means", "Scores of many models; irt where items differ.")
-@click.option("--out", type=OUT, help="Write all pairs of many models as CSV, TSV or Parquet.")
+@click.option("--out", type=FILE, help="Write all pairs of many models as CSV, TSV or Parquet.")
 def compare(
     files: tuple[Path, ...],
     value: str | None,
@@ -370,7 +333,7 @@ def compare(
     from psychlm import comparison, frames
 
     check_out(out, *files)
-    if len(files) > 2 or (out is not None and len(files) == 2):
+    if len(files) > 2 or (out and len(files) == 2):
         raise click.BadParameter("two files of one model each, or one of many models (with --out)")
     if len(files) == 1:
         responses = frames.read_responses(files[0])
@@ -381,16 +344,10 @@ def compare(
             write_table(ranking.pairs, out, index=False)
         return
     first, second = read_scores(files[0], value, cluster), read_scores(files[1], value, None)
-    names = (files[0].stem, files[1].stem)
-    say(
-        psychlm.compare(
-            first["score"],
-            second["score"],
-            cluster=first.get("cluster"),
-            names=names if names[0] != names[1] else None,
-            level=level,
-        )
-    )
+    options: dict[str, Any] = {"cluster": first.get("cluster"), "level": level}
+    if files[0].stem != files[1].stem:
+        options["names"] = (files[0].stem, files[1].stem)
+    say(psychlm.compare(first["score"], second["score"], **options))
 
 
 def read_words(source: str, *, lines: bool = False) -> pd.DataFrame:
@@ -399,71 +356,57 @@ def read_words(source: str, *, lines: bool = False) -> pd.DataFrame:
     Raises
     ------
     FrameError
-        If a file is of another kind, is not UTF-8, or is separated by semicolons.
+        If a file is of another kind or is not UTF-8.
     FileNotFoundError
         If the source looks like a file and does not exist.
     """
     import pandas as pd
 
-    from psychlm import lm
-    from psychlm.frames import FrameError
+    from psychlm import frames, lm
 
     path, suffix = Path(source), Path(source).suffix.lower()
-    named = bool(re.fullmatch(r"\S+\.[A-Za-z]\w{0,7}", source))
-    named = named or (0 < len(source) < 1000 and path.exists())
-    if lines and (suffix in TABLES or not (named or source == "-")):
-        raise FrameError("--lines is for text files; a table has its own text_id")
-    if source != "-" and not named:
-        return lm.words_of(source)
-    if source != "-" and not path.is_file():
+    is_file = bool(re.fullmatch(r"\S+\.[A-Za-z]\w{0,7}", source))
+    is_file = is_file or (0 < len(source) < 1000 and path.exists())
+    if lines and (suffix in TABLES or not (is_file or source == "-")):
+        raise frames.FrameError("--lines is for text files; a table has its own text_id")
+    if is_file and not path.is_file():
         raise FileNotFoundError(
             f"there is no file {source}; a text that ends in {suffix} needs a space at its end"
         )
-    if source != "-" and suffix not in (*TABLES, *TEXTS):
-        raise FrameError(
+    if is_file and suffix not in (*TABLES, *TEXTS):
+        raise frames.FrameError(
             f"{source} is neither a text file ({', '.join(TEXTS)}) nor a table of words "
             f"({', '.join(TABLES)} with text_id, word_id and word); convert or rename it"
         )
     try:
-        if suffix == ".parquet":
+        if is_file and suffix == ".parquet":
             return pd.read_parquet(path)
-        if source != "-" and suffix in TABLES:
+        if is_file and suffix in TABLES:
             # words like None and NA are words, and text ids keep their leading zeros
             kinds = {"text_id": str, "word": str}
-            comma = "," if suffix == ".csv" else "\t"
-            table = pd.read_csv(path, sep=comma, keep_default_na=False, dtype=kinds)
-            if table.shape[1] == 1 and ";" in str(table.columns[0]):
-                raise FrameError(f"{source} is separated by semicolons; save it with commas")
-            return table
-        text = (sys.stdin.buffer.read() if source == "-" else path.read_bytes()).decode("utf-8-sig")
+            return frames.read_csv(path, keep_default_na=False, dtype=kinds)
+        if is_file or source == "-":
+            raw = sys.stdin.buffer.read() if source == "-" else path.read_bytes()
+            text = raw.decode("utf-8-sig")
+            if lines:
+                return lm.words_of([line for line in text.splitlines() if line.strip()])
+            return lm.words_of({"text" if source == "-" else path.stem: text})
+        return lm.words_of(source)
     except UnicodeDecodeError as error:
-        raise FrameError(
+        raise frames.FrameError(
             f"{source} is not UTF-8 (byte {error.object[error.start]:#04x} at {error.start}); "
             "convert it, for instance: iconv -f latin1 -t utf-8"
         ) from error
-    named_texts = {"text" if source == "-" else path.stem: text}
-    return lm.words_of([t for t in text.splitlines() if t.strip()] if lines else named_texts)
 
 
 @main.command()
 @click.argument("source", metavar="TEXT|FILE|-")
 @click.option(
-    "--model",
-    "names",
-    default=["default"],
-    show_default=True,
-    multiple=True,
-    metavar="NAME",
-    help="default, a folder, or a name on the Hugging Face hub: gpt2@607a30d; repeatable.",
+    "--model", "names", default=["default"], multiple=True, help="A folder or hub name; repeatable."
 )
-@click.option("--out", type=OUT, metavar="FILE", help="Write .parquet, .csv or .tsv; or print.")
+@out_option
 @choice_option("--unit", "word token sentence", "word", "What a row of the result is.")
-@choice_option(
-    "--correction",
-    "pimentel-meister none",
-    "pimentel-meister",
-    "Whether the probability that a word ends belongs to the word.",
-)
+@choice_option("--correction", "pimentel-meister none", "pimentel-meister", "How word ends count.")
 @click.option("--stride", type=int, help="Tokens between the windows over a long text.")
 @click.option("--lines", is_flag=True, help="Each line of a text file is a text of its own.")
 @click.option("--entropy", is_flag=True, help="Also the entropy before each word.")
@@ -499,9 +442,9 @@ def surprisal(
         say(shown.to_string(index=False, float_format="{:.3f}".format))
     else:
         write_table(scored, out, index=False, spreadsheet=spreadsheet)
+        described = json.dumps(about if len(about) > 1 else about[0], indent=2)
         with data.atomic_write(out.with_name(f"{out.name}.json")) as part:
-            described = about if len(about) > 1 else about[0]
-            part.write_text(json.dumps(described, indent=2), encoding="utf-8")
+            part.write_text(described, encoding="utf-8")
         n_texts = scored["text_id"].nunique()
         say(f"{len(scored)} {options['unit']}s of {n_texts} texts: {out}")
     for one in about:
@@ -516,53 +459,34 @@ def surprisal(
 
 @main.command()
 @click.argument("source", metavar="ITEMS.jsonl|DATASET")
-@click.option(
-    "--model", "models", multiple=True, required=True, help="A folder or hub name; repeatable."
-)
-@choice_option(
-    "--normalise",
-    "sum token character unconditional",
-    "sum",
-    "How a language model's log-probability of a choice is normalised.",
-)
-@click.option("--prompt", default="auto", show_default=True, help="How an item is put to a model.")
-@click.option("--bos", default="auto", show_default=True, help="A token before it, or 'none'.")
-@click.option("--labels", metavar="A,B,C", help="A classifier's labels, if it names none.")
-@click.option("--out", type=OUT, help="Write the responses, models x items.")
-@click.option("--logprobs", type=OUT, help="Write each choice's log-probability.")
+@click.option("--model", "models", multiple=True, required=True, help="A folder or hub name.")
+@choice_option("--normalise", "sum token character unconditional", "sum", "How choices are scored.")
+@click.option("--prompt", default="auto", help="How an item is put to a model.")
+@click.option("--bos", default="auto", help="A token before it, or 'none'.")
+@click.option("--out", type=FILE, help="Write the responses, models x items.")
+@click.option("--logprobs", type=FILE, help="Write each choice's log-probability.")
 @device_option
 @no_cache_option
 @spreadsheet_option
-def responses(
-    source: str,
-    models: tuple[str, ...],
-    labels: str | None,
-    out: Path | None,
-    logprobs: Path | None,
-    spreadsheet: bool,
-    **options: Any,
-) -> None:
+def responses(source: str, models: tuple[str, ...], spreadsheet: bool, **options: Any) -> None:
     """Let models answer items, and grade them.
 
     Items are a dataset (`psychlm data list`), or a file in the layout of any bank that
     psychlm.corpora.read_items reads. Results are cached: an interrupted run resumes.
     """
-    check_out(out, source)
-    check_out(logprobs, source)
     from psychlm import corpora, lm
 
+    outputs = [options.pop("out"), options.pop("logprobs")]
+    for out in outputs:
+        check_out(out, source)
     items = corpora.read_items(source)
-    persons: dict[str, Any] = {name: name for name in models}
-    if labels is not None:
-        label_words, device = labels.split(","), options["device"]
-        persons = {name: lm.load_choice_model(name, device, labels=label_words) for name in models}
     options |= {"cache": not options.pop("no_cache"), "progress": sys.stderr.isatty()}
     if options["bos"] == "none":
         options["bos"] = None
-    graded = lm.evaluate(items, persons, **options)
-    for table, file in ((graded.responses, out), (graded.logprobs, logprobs)):
-        if file is not None:
-            write_table(table, file, index=True, spreadsheet=spreadsheet)
+    graded = lm.evaluate(items, {name: name for name in models}, **options)
+    for table, out in zip((graded.responses, graded.logprobs), outputs, strict=True):
+        if out is not None:
+            write_table(table, out, index=True, spreadsheet=spreadsheet)
     chance = (1 / items["choices"].map(len)).mean()
     for person, row in graded.responses.iterrows():
         say(f"{person}: {row.mean():.3f} of {len(row)} items right (chance: {chance:.3f})")

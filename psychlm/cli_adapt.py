@@ -7,26 +7,19 @@ from typing import Any
 
 import click
 
-from psychlm.terminal import check_out, from_here, say, write_table
-
-FILE = click.Path(path_type=Path, dir_okay=False)
+from psychlm.terminal import FILE, check_out, device_option, from_here, say, write_or_say
 
 
 @click.command()
 @click.option("--model", "name", required=True, help="A name or folder.")
-@click.option(
-    "--bank",
-    default="diagnostic",
-    show_default=True,
-    help="Calibrated items: GLUE's diagnostic, or a file that `psychlm irt fit` wrote.",
-)
+@click.option("--bank", default="diagnostic", help="GLUE's items, or a file of `psychlm irt fit`.")
 @click.option("--questions", help="Their texts, of a bank of your own: a dataset or file of items.")
-@click.option("--items", "n_items", type=click.IntRange(1), default=20, show_default=True)
+@click.option("--items", "n_items", type=click.IntRange(1), default=20)
 @click.option("--stop-se", type=float, help="End at this standard error of ability (logits).")
 @click.option("--cut", type=float, help="End once ability is above or below this (logits).")
 @click.option("--answers", type=FILE, help="A JSON file that keeps the answers, to go on from.")
 @click.option("--out", type=FILE, help="What was asked and why: a CSV, TSV or Parquet file.")
-@click.option("--device", default="auto", show_default=True, help="auto, cpu, cuda, mps.")
+@device_option
 def adapt(
     name: str,
     bank: str,
@@ -54,19 +47,12 @@ def adapt(
         say(f"item {item}: {'right' if right else 'wrong'}", err=True)
         return right
 
-    test = irt.adaptive_test(
-        fit,
-        {name: ask},
-        n_items=n_items,
-        stop_se=stop_se,
-        cut=None if cut is None else irt.CutScore(cut),
-        answers=answers,
-    )
+    ends: dict[str, Any] = {"n_items": n_items, "stop_se": stop_se}
+    if cut is not None:
+        ends["cut"] = irt.CutScore(cut)
+    test = irt.adaptive_test(fit, {name: ask}, answers=answers, **ends)
     history = test.history.droplevel(0)
-    if out is None:
-        say(history.round(3).to_csv(), nl=False)
-    else:
-        write_table(history, out, index=True)
+    write_or_say(history if out else history.round(3), out)
     last = history.iloc[-1]
     decided = "" if cut is None else f", {test.decision.iloc[0]} the cut of {cut:g}"
     say(
@@ -87,19 +73,15 @@ def read_bank(bank: str, questions: str | None) -> tuple[Any, Any, Any]:
     if bank == "diagnostic":
         responses = corpora.laverghetta2021().models
         responses = responses.loc[:, responses.nunique() > 1]
-        weak: dict[str, Any] = {
-            "slope": irt.LogNormal(0, 1)
-        }  # 240 models say little about single slopes
+        # 240 models say little about single slopes
+        weak: dict[str, Any] = {"slope": irt.LogNormal(0, 1)}
         fit = irt.fit(responses, "2PL", priors=weak, standard_errors=False)
         return fit, corpora.read_items("laverghetta2021/diagnostic_results"), responses
-    if not Path(bank).is_file():
+    if not Path(bank).is_file() or questions is None:
         raise click.BadParameter(
-            f"--bank {bank} is neither `diagnostic` nor a file that `psychlm irt fit` wrote. "
-            "metabench's banks hold answers without the texts of their items: fit one with "
-            "`psychlm irt fit`, and give the benchmark's texts by --questions"
+            f"--bank {bank} is neither `diagnostic` nor a file that `psychlm irt fit` wrote, with "
+            "--questions, the texts of its items. metabench's banks hold answers without the texts"
         )
-    if questions is None:
-        raise click.BadParameter("a bank of your own needs --questions, the texts of its items")
     fit, items = irt.IRTFit.from_json(bank), corpora.read_items(questions)
     items = items.assign(item_id=items["item_id"].astype(str))
     absent = fit.items.index.astype(str).difference(items["item_id"])

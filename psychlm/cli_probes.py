@@ -8,7 +8,9 @@ from typing import Any
 import click
 
 from psychlm import data
-from psychlm.terminal import OUT, PATH, check_out, choice_option, say
+from psychlm.terminal import FILE, PATH, check_out, choice_option, say
+
+KINDS = click.Choice(["definitions", "hypernymy", "hyponymy", "synonymy"])
 
 
 @click.group()
@@ -22,31 +24,14 @@ def build() -> None:
 
 
 @build.command(name="wordnet")
-@click.option(
-    "--out",
-    type=click.Path(file_okay=False, path_type=Path),
-    required=True,
-    help="A folder: one folder per probe with train, dev and test, and manifest.json.",
-)
-@click.option("--seed", default=0, show_default=True, help="Fixes the questions that are drawn.")
+@click.option("--out", type=click.Path(path_type=Path), required=True, help="A new folder.")
+@click.option("--seed", default=0, help="Fixes the questions that are drawn.")
 @click.option("--wordnet", "folder", type=PATH, help="The folder of WordNet's files.")
-@click.option(
-    "--probe",
-    "names",
-    multiple=True,
-    help="One of the four probes; repeatable.",
-    type=click.Choice(["definitions", "hypernymy", "hyponymy", "synonymy"]),
-)
-@click.option("--max-train", default=3000, show_default=True, help="Training questions at most.")
-@click.option("--max-hops", default=4, show_default=True, help="Longest chain of links; 0: any.")
-@click.option("--max-distance", default=3, show_default=True, help="Depth of distractor families.")
+@click.option("--probe", "names", multiple=True, type=KINDS, help="One of the four; repeatable.")
+@click.option("--max-train", default=3000, help="Training questions at most.")
+@click.option("--max-hops", default=4, help="Longest chain of links; 0: any.")
+@click.option("--max-distance", default=3, help="Depth of distractor families.")
 @click.option("--max-concepts", type=int, help="Concepts drawn for a probe; all unless given.")
-@click.option(
-    "--perturbations/--no-perturbations",
-    default=True,
-    show_default=True,
-    help="Every question with each set of distractors, or with one of them.",
-)
 def probes_wordnet(out: Path, folder: Path | None, names: tuple[Any, ...], **settings: Any) -> None:
     """Build WordNetQA: definitions, hypernymy, hyponymy, synonymy (Richardson & Sabharwal 2020)."""
     from psychlm.probes import wordnet as source
@@ -54,25 +39,22 @@ def probes_wordnet(out: Path, folder: Path | None, names: tuple[Any, ...], **set
 
     settings["max_hops"] = settings["max_hops"] or None
     built = Builder(source.load(folder)).build(Recipe(**settings), names or PROBES)
-    written = write(built.items, out, built.header())
+    manifest, *_ = write(built.items, out, built.header())
     say(built.sizes().round(1).to_string())
     left_out = built.counts[~built.counts["what"].str.startswith("candidates")]
     say(left_out.to_string(index=False), err=True)
-    version, seed = built.wordnet_version, settings["seed"]
-    say(f"{len(built.items)} questions from WordNet {version}, seed {seed}: {written[0]}")
+    origin = f"WordNet {built.wordnet_version}, seed {settings['seed']}"
+    say(f"{len(built.items)} questions from {origin}: {manifest}")
 
 
 @probes.command()
 @click.argument("source", type=PATH, metavar="ITEMS.jsonl")
 @choice_option(
-    "--probe",
-    "no-question wrong-question no-right-answer more-choices",
-    None,
-    "The change to the items.",
+    "--probe", "no-question wrong-question no-right-answer more-choices", None, "The change."
 )
-@click.option("--out", type=OUT, required=True, help="A file of JSON lines.")
-@click.option("--seed", default=0, show_default=True, help="Fixes draws and order of choices.")
-@click.option("--extra", default=1, show_default=True, help="Choices that `more-choices` adds.")
+@click.option("--out", type=FILE, required=True, help="A file of JSON lines.")
+@click.option("--seed", default=0, help="Fixes draws and order of choices.")
+@click.option("--extra", default=1, help="Choices that `more-choices` adds.")
 @click.option("--drop-unfit", is_flag=True, help="Leave out items that cannot be changed.")
 def confuse(source: Path, probe: Any, out: Path, seed: int, extra: int, drop_unfit: bool) -> None:
     """Perturb multiple-choice ITEMS: a file in the layout of any bank that read_items reads.

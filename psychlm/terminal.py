@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 PATH = click.Path(path_type=Path)
-OUT = click.Path(dir_okay=False, path_type=Path)
+FILE = click.Path(dir_okay=False, path_type=Path)
 TABLES = (".csv", ".tsv", ".parquet")
 # what a spreadsheet would run; numbers stay
 FORMULA = re.compile(r"^(?:[=@\t\r]|[+\-](?!\d*\.?\d*$))")
@@ -90,6 +90,15 @@ def write_table(frame: pd.DataFrame, out: Path, *, index: bool, spreadsheet: boo
             frame.to_csv(part, index=False, sep=separator, quoting=csv.QUOTE_NONNUMERIC)
 
 
+def write_or_say(frame: pd.DataFrame, out: Path | None, *, spreadsheet: bool = False) -> None:
+    """Write a table with its index, and print where; without a file print it as CSV."""
+    if out is None:
+        say(frame.to_csv(), nl=False)
+    else:
+        write_table(frame, out, index=True, spreadsheet=spreadsheet)
+        say(out)
+
+
 def escape_formulas(frame: pd.DataFrame) -> pd.DataFrame:
     """Put an apostrophe before texts and headers that a spreadsheet would run as a formula."""
 
@@ -104,5 +113,8 @@ def choice_option(
 ) -> Any:
     """Return an option that takes one of some words, which are separated by spaces here."""
     kind = click.Choice(choices.split(), case_sensitive=False)
-    shown = {"default": default, "show_default": True} if default else {"required": needed}
+    shown = {"default": default} if default else {"required": needed}
     return click.option(name, type=kind, help=text, **shown)
+
+
+device_option = click.option("--device", default="auto", help="auto, cpu, cuda, cuda:1, mps.")

@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import re
 import zipfile
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -44,65 +45,45 @@ def pack(out: Path, reports: Path | None = None) -> list[str]:
     """Write the complete reports of the profile ``paper`` as a bundle; return their notebooks.
 
     Numbers that are texts are left out, and folders among the parameters keep their last part only.
-
-    Raises
-    ------
-    BundleError
-        If there is no such report.
     """
-    source = reports or index.reports_folder()
-    members = {}
+    source, members = reports or index.reports_folder(), {}
     for content in filter(None, map(index.read_report, index.report_files(source))):
         if (content["status"], content.get("profile")) != ("complete", "paper"):
             continue
-        kept = {name: content.get(name) for name in KEPT}
-        kept["numbers"] = [
+        numbers = [
             number
             for number in content["numbers"]
             if not any(isinstance(value, str) for value in entries(number["value"]))
         ]
-        provenance = dict(content["provenance"])
-        given = provenance.get("parameters") or {}
-        provenance["parameters"] = {
-            name: Path(value).name
-            if isinstance(value, str) and Path(value).is_absolute()
-            else value
-            for name, value in given.items()
+        given = content["provenance"].get("parameters") or {}
+        for name, value in given.items():
+            if isinstance(value, str) and Path(value).is_absolute():
+                given[name] = Path(value).name
+        members[content["notebook"]] = {key: content.get(key) for key in KEPT} | {
+            "numbers": numbers
         }
-        members[f"{content['notebook']}.json"] = kept | {"provenance": provenance}
     if not members:
         raise BundleError(
             f"{source} holds no complete report of the profile paper; "
             "run `psychlm run --profile paper` first"
         )
-    with (
-        data.atomic_write(out) as part,
-        zipfile.ZipFile(part, "w", zipfile.ZIP_DEFLATED) as bundle,
-    ):
+    with data.atomic_write(out) as part, zipfile.ZipFile(part, "w", zipfile.ZIP_DEFLATED) as bundle:
         for name, kept in members.items():
-            bundle.writestr(name, json.dumps(kept, indent=1, ensure_ascii=False))
-    return [name.removesuffix(".json") for name in members]
+            bundle.writestr(f"{name}.json", json.dumps(kept, indent=1, ensure_ascii=False))
+    return list(members)
 
 
 def unpack(file: Path) -> dict[str, dict[str, Any]]:
-    """Return the reports of a bundle by notebook; nothing is written to disk.
-
-    Raises
-    ------
-    BundleError
-        If the file is no zip file, or a member has another name, is too large or no report.
-    """
+    """Return the reports of a bundle by notebook; nothing is written to disk."""
     reports = {}
     try:
         with zipfile.ZipFile(file) as bundle:
-            members = bundle.infolist()
-            if len(members) > MOST_MEMBERS:
-                raise BundleError(f"{file} holds {len(members)} files, of {MOST_MEMBERS} at most")
-            for member in members:
-                name = member.filename
+            if len(bundle.infolist()) > MOST_MEMBERS:
+                raise BundleError(f"{file} holds more than {MOST_MEMBERS} files")
+            for name in bundle.namelist():
                 if not MEMBER.fullmatch(name):
                     raise BundleError(f"{file} holds {name!r}, which is no report's name")
-                with bundle.open(member) as opened:
+                with bundle.open(name) as opened:
                     raw = opened.read(MOST_BYTES + 1)  # whatever size the file states
                 if len(raw) > MOST_BYTES:
                     raise BundleError(f"{name} of {file} is larger than {MOST_BYTES / 1e6:.0f} MB")
@@ -110,76 +91,70 @@ def unpack(file: Path) -> dict[str, dict[str, Any]]:
                 if not isinstance(content, dict) or not set(KEPT) <= content.keys():
                     raise BundleError(f"{name} of {file} is no report: it lacks some of {KEPT}")
                 reports[name.removesuffix(".json")] = {key: content[key] for key in KEPT}
+    except BundleError:
+        raise
     except (zipfile.BadZipFile, RuntimeError, NotImplementedError, EOFError, ValueError) as error:
-        if isinstance(error, BundleError):
-            raise
         raise BundleError(f"{file} is no bundle ({error}); send it again") from error
     return reports
 
 
-def differences(content: dict[str, Any], notebook: Notebook, root: Path) -> list[str]:
-    """Return in what a report differs from a run of this code, on these data, of the papers."""
-    problems = []
+def differing(ran: Mapping[str, Any], here: Mapping[str, Any]) -> str:
+    """Return the first names whose values differ, separated by commas."""
+    names = sorted(name for name in ran.keys() | here.keys() if ran.get(name) != here.get(name))
+    return ", ".join(names[:5])
+
+
+def problems_of(content: dict[str, Any], notebook: Notebook, root: Path) -> Iterator[str]:
+    """Yield in what a report differs from a run of this code, on these data, of the papers."""
     if (content["status"], content["profile"]) != ("complete", "paper"):
-        problems.append(f"it is {content['status']}, of the profile {content['profile']}")
+        yield f"it is {content['status']}, of the profile {content['profile']}"
     try:
         index.compare(content)
-        verdict = {key: str(content["verdict"][key]) for key in ("sentence", "outcome")}
-        ran: dict[str, dict[str, Any]] = {
-            part: dict(content["provenance"][part])
-            for part in ("parameters", "data", "models", "modules")
-        }
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        return [*problems, f"it is malformed: {type(error).__name__}: {error}"]
-    if verdict["outcome"] not in report.OUTCOMES:
-        problems.append(f"its outcome is {verdict['outcome']!r}")
-    given = collection.run_parameters(root, [notebook], "paper")[notebook.name]
-    parameters = notebook.parameters | given
-    changed = [
-        name
-        for name in parameters.keys() | ran["parameters"].keys()
-        if name not in LOCAL and parameters.get(name) != ran["parameters"].get(name)
-    ]
-    if changed:
-        problems.append(f"it ran with other values of {', '.join(sorted(changed))}")
-    for model in plan.hub_models(parameters):
-        name = model.partition("@")[0]
-        if not re.fullmatch(r"[0-9a-f]{40}", str(ran["models"].get(name))):
-            problems.append(f"it states no commit of {name}")
-    here = {n: data.registry()["sha256"].get(n) for n in ran["data"] if not n.startswith("facts/")}
-    here |= data.fingerprint([name for name in ran["data"] if name.startswith("facts/")])
-    others = sorted(n for n, digest in ran["data"].items() if digest and digest != here[n])
-    if others:
-        problems.append(f"its data differ: {', '.join(others)}")
-    version = content["provenance"].get("psychlm")
-    modules = ran["modules"]
-    old = sorted(n for n, digest in report.checksums(modules).items() if digest != modules[n])
-    if version != __version__ or old or not modules:
-        named = ", ".join(old[:3]) or "no module is stated"
-        problems.append(
-            f"it was run by other code, psychlm {version} ({named}): check out its commit, "
-            f"{content['provenance'].get('commit')}, or run it again"
+        outcome, stamp = content["verdict"]["outcome"], content["provenance"]
+        parameters, used, models, modules = (
+            dict(stamp[part]) for part in ("parameters", "data", "models", "modules")
         )
-    return problems
+        str(content["verdict"]["sentence"])
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        yield f"it is malformed: {type(error).__name__}: {error}"
+        return
+    if outcome not in report.OUTCOMES:
+        yield f"its outcome is {outcome!r}"
+    wanted = (
+        notebook.parameters | collection.run_parameters(root, [notebook], "paper")[notebook.name]
+    )
+    local = {name: parameters.get(name) for name in LOCAL if name in wanted}
+    if changed := differing(parameters, wanted | local):
+        yield f"it ran with other values of {changed}"
+    for model in plan.hub_models(wanted):
+        name = model.partition("@")[0]
+        if not re.fullmatch(r"[0-9a-f]{40}", str(models.get(name))):
+            yield f"it states no commit of {name}"
+    present = {name: digest for name, digest in used.items() if digest}  # others were not there
+    facts = data.fingerprint([name for name in present if name.startswith("facts/")])
+    registered = data.registry()["sha256"]
+    here = {name: facts.get(name) or registered.get(name) for name in present}
+    if others := differing(present, here):
+        yield f"its data differ: {others}"
+    version, old = stamp.get("psychlm"), differing(modules, report.checksums(modules))
+    if version != __version__ or old or not modules:
+        yield (
+            f"it was run by other code, psychlm {version} ({old or 'no module is stated'}): check "
+            f"out its commit, {stamp.get('commit')}, or run it again"
+        )
 
 
 def merge(file: Path, root: Path | None = None) -> list[str]:
-    """Check the reports of a bundle and keep them under :func:`folder`; return their notebooks.
-
-    Raises
-    ------
-    BundleError
-        If the file is no bundle, or a report is not of this code, these data and the papers'
-        parameters; then nothing is kept.
-    """
+    """Check the reports of a bundle and keep all or none of them; return their notebooks."""
     root = (root or data.root()).resolve()
     notebooks = {notebook.name: notebook for notebook in collection.find(root)}
     reports, problems = unpack(file), []
     for name, content in reports.items():
         if name not in notebooks or content["notebook"] != name:
             problems.append(f"{name}: there is no such notebook here")
-            continue
-        problems += [f"{name}: {text}" for text in differences(content, notebooks[name], root)]
+        else:
+            found = problems_of(content, notebooks[name], root)
+            problems += [f"{name}: {problem}" for problem in found]
     if problems:
         raise BundleError("; ".join(problems))
     folder().mkdir(parents=True, exist_ok=True)

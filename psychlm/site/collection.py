@@ -41,10 +41,8 @@ class Notebook:
     title: str  # its first heading, without the number
     question: str  # the text after **Question.**, Markdown
     parameters: dict[str, Any]  # the literals of the cell tagged "parameters"
-    parameters_cell: int | None  # index of that cell among all cells
     cells: tuple[tuple[str, str], ...]  # (type, source) of every cell
     reads_reports: bool  # it reads the other reports, so it runs after them
-    reproduces: str  # which tables and figures it reproduces, Markdown
 
     @property
     def name(self) -> str:
@@ -97,9 +95,9 @@ def read(path: Path) -> Notebook:
     head = next((source for kind, source in cells if kind == "markdown"), "")
     heading = re.search(r"^#\s+(?:\d+\s*[.:·—–-]?\s+)?(.+)$", head, re.MULTILINE)
     question = re.search(r"\*\*Question\.?\*\*\.?\s*(.+?)\s*(?:\n\s*\n|\Z)", head, re.DOTALL)
-    tagged = next((index for index, own in enumerate(tags) if "parameters" in own), None)
+    tagged = [cell for cell, of_cell in zip(cells, tags, strict=True) if "parameters" in of_cell]
     try:
-        parameters = report.assignments(cells[tagged][1]) if tagged is not None else {}
+        parameters = report.assignments(tagged[0][1]) if tagged else {}
     except ValueError as error:
         raise NotebookError(f"{path.name}: {error}") from error
     return Notebook(
@@ -107,26 +105,23 @@ def read(path: Path) -> Notebook:
         title=heading[1].strip() if heading else path.stem,
         question=" ".join(question[1].split()) if question else "",
         parameters=parameters,
-        parameters_cell=tagged,
         cells=cells,
         reads_reports=bool(metadata.get("reads_reports")),
-        reproduces=str(metadata.get("reproduces", "")),
     )
 
 
 def select(notebooks: Sequence[Notebook], choices: Sequence[str] = ()) -> list[Notebook]:
     """Return the notebooks selected by numbers, names, paths or patterns; all without a choice."""
     chosen: set[str] = set()
-    all_names = [notebook.name for notebook in notebooks]
+    names = [notebook.name for notebook in notebooks]
     for choice in choices:
         pattern = Path(choice).name.removesuffix(".ipynb")
-        names = {n.name for n in notebooks if n.number == pattern} or set(
-            fnmatch.filter(all_names, pattern)
-        )
-        if not names:
-            near = difflib.get_close_matches(pattern, all_names, n=3) or all_names
+        numbered = [notebook.name for notebook in notebooks if notebook.number == pattern]
+        selected = numbered or fnmatch.filter(names, pattern)
+        if not selected:
+            near = difflib.get_close_matches(pattern, names, n=3) or names
             raise NotebookError(f"no notebook is {choice!r}; there are {', '.join(near) or 'none'}")
-        chosen |= names
+        chosen.update(selected)
     return [notebook for notebook in notebooks if notebook.name in chosen or not choices]
 
 
@@ -141,19 +136,30 @@ def parse_parameters(assignments: Iterable[str]) -> dict[str, Any]:
     parameters = {}
     for assignment in assignments:
         name, equals, text = assignment.partition("=")
-        if not equals or not name.strip().isidentifier():
-            raise NotebookError(f"a parameter is written name=value, got {assignment!r}")
         try:
+            if not equals or not name.strip().isidentifier():
+                raise ValueError("it has no name")
             value = yaml.safe_load(text)
-        except yaml.YAMLError as error:
+        except (yaml.YAMLError, ValueError) as error:
             raise NotebookError(
-                f"the value of {assignment!r} is not a YAML literal; quote it if it is text"
-            ) from error
+                f"a parameter is written name=value, a YAML literal; got {assignment!r} ({error})"
+            ) from None
         if isinstance(value, str):
             with contextlib.suppress(ValueError):
                 value = float(value)  # YAML 1.1 reads 1e-3 as text
         parameters[name.strip()] = value
     return parameters
+
+
+def read_yaml(file: Path) -> dict[str, dict[str, Any]]:
+    """Return the parameters of each notebook that a file names; an absent file names none."""
+    try:
+        named = yaml.safe_load(file.read_text(encoding="utf-8")) if file.is_file() else None
+        return {name: dict(values or {}) for name, values in dict(named or {}).items()}
+    except (yaml.YAMLError, TypeError, ValueError) as error:
+        raise NotebookError(
+            f"{file} should map each notebook's name to its parameters: {error}"
+        ) from error
 
 
 def run_parameters(
@@ -164,31 +170,17 @@ def run_parameters(
 ) -> dict[str, dict[str, Any]]:
     """Return for each notebook the parameters that replace its own: the profile's, then ``given``.
 
-    Raises
-    ------
-    NotebookError
-        If a notebook has no parameter of that name, if a value has another type than the notebook's
-        own, if the profile is unknown, or if its file is malformed.
+    Unknown names, and values of another type than the notebook's own, are refused.
     """
     if profile not in PROFILE_FILES:
-        raise NotebookError(
-            f"no profile is named {profile!r}; there are {', '.join(PROFILE_FILES)}"
-        )
-    overrides: dict[str, dict[str, Any]] = {}
-    for name in PROFILE_FILES[profile]:
-        file = root / name
-        try:
-            read = yaml.safe_load(file.read_text(encoding="utf-8")) if file.is_file() else {}
-        except yaml.YAMLError as error:
-            raise NotebookError(f"{file} is not YAML: {error}") from error
-        read = {} if read is None else read
-        if not isinstance(read, dict) or not all(isinstance(v or {}, dict) for v in read.values()):
-            raise NotebookError(f"{file} should map each notebook's name to its parameters")
-        for notebook_name, values in read.items():
-            overrides[notebook_name] = overrides.get(notebook_name, {}) | (values or {})
-    chosen = {n.name: {**overrides.get(n.name, {}), **(given or {})} for n in notebooks}
+        raise NotebookError(f"no profile is {profile!r}; there are {', '.join(PROFILE_FILES)}")
+    files = [read_yaml(root / name) for name in PROFILE_FILES[profile]]
+    chosen: dict[str, dict[str, Any]] = {}
     for notebook in notebooks:
-        for name, value in chosen[notebook.name].items():
+        values = chosen[notebook.name] = {}
+        for named in (*(file.get(notebook.name, {}) for file in files), given or {}):
+            values.update(named)
+        for name, value in values.items():
             if name not in notebook.parameters:
                 defaults = ", ".join(f"{key}={old!r}" for key, old in notebook.parameters.items())
                 raise NotebookError(
@@ -202,49 +194,32 @@ def run_parameters(
     return chosen
 
 
-def kind_of_models(root: Path, notebook: Notebook, parameters: Mapping[str, Any]) -> str:
-    """Return whose models a run uses, as a verdict says it; empty where the paper's need no run.
-
-    The paper's models are those that ``notebooks/paper.yaml`` names for this notebook.
-    """
-    file = root / "notebooks" / "paper.yaml"
-    papers = (yaml.safe_load(file.read_text(encoding="utf-8")) if file.is_file() else None) or {}
-    values, wanted = notebook.parameters | dict(parameters), papers.get(notebook.name)
-    if not wanted:
-        return ""
-    same = all(values[name] == value for name, value in wanted.items())
-    return "with the paper's models" if same else "with stand-ins"
-
-
-def verdicts_by_seed(
+def about_verdict(
     root: Path, notebook: Notebook, profile: Profile, parameters: Mapping[str, Any]
-) -> dict[str, int]:
-    """Return the sentences that a notebook's verdict took under other seeds, and how often each.
+) -> dict[str, Any]:
+    """Return what a verdict says of its run: ``models`` and ``by_seed``.
 
-    They are those that ``tests/verdicts_by_seed.py`` keeps, of a profile's own parameters; for a
-    run with others, but for the seed, the answer is empty.
+    ``models`` tells the papers' models, which ``notebooks/paper.yaml`` names, from stand-ins; it is
+    empty where there are none. ``by_seed`` counts the sentences of ``tests/verdicts_by_seed.py``,
+    which ran the profile's own parameters; for a run with others, but for the seed, it is empty.
     """
+    values = notebook.parameters | dict(parameters)
+    papers = read_yaml(root / "notebooks" / "paper.yaml").get(notebook.name)
+    same = papers and all(values[name] == value for name, value in papers.items())
+    models = "with the paper's models" if same else "with stand-ins" if papers else ""
     file = root / "data" / "facts" / "verdicts_by_seed.csv"
-    of_profile = run_parameters(root, [notebook], profile)[notebook.name]
-    stored, run = (notebook.parameters | dict(values) for values in (of_profile, parameters))
-    if not file.is_file() or stored | {"seed": None} != run | {"seed": None}:
-        return {}
-    runs = pd.read_csv(file)
-    runs = runs[(runs["notebook"] == notebook.name) & (runs["profile"] == profile)]
-    return {str(sentence): int(n) for sentence, n in runs["verdict"].value_counts().items()}
+    stored = notebook.parameters | run_parameters(root, [notebook], profile)[notebook.name]
+    if not file.is_file() or stored | {"seed": None} != values | {"seed": None}:
+        return {"models": models, "by_seed": {}}
+    runs = pd.read_csv(file).query("notebook == @notebook.name and profile == @profile")
+    return {"models": models, "by_seed": runs["verdict"].value_counts().to_dict()}
 
 
 def new(title: str, *, root: Path, kind: Kind = "blank", number: int | None = None) -> Path:
     """Copy the template notebook of a kind; no other file is touched.
 
-    Parameters
-    ----------
-    title : str
-        The title, from which the file name is made.
-    kind : "blank" or "reading-times"
-        Which analysis the template holds: none, or a reading-time corpus.
-    number : int, optional
-        The next free one unless given.
+    The title makes the file's name; ``kind`` is the analysis that the template holds, and
+    ``number`` the next free one unless given.
     """
     slug = re.sub(r"[^a-z0-9]+", "_", title.lower()).strip("_")
     if not re.search("[a-z]", slug):
@@ -253,15 +228,13 @@ def new(title: str, *, root: Path, kind: Kind = "blank", number: int | None = No
     free = [candidate for candidate in range(1, 100) if candidate not in taken]
     number = free[0] if number is None else number
     if number not in free:
-        owner, first = (
-            taken.get(number, "not from 1 to 99"),
-            ", ".join(f"{n:02d}" for n in free[:5]),
-        )
+        first = ", ".join(f"{candidate:02d}" for candidate in free[:5])
+        owner = taken.get(number, "not from 1 to 99")
         raise NotebookError(f"number {number:02d} is {owner}; free are: {first} ...")
     path = root / "notebooks" / f"{number:02d}_{slug}.ipynb"
     notebook = nbformat.read(TEMPLATES / f"{kind}.ipynb", as_version=4)
     for cell in notebook.cells:
-        for word, value in (("NUMBER", f"{number:02d}"), ("TITLE", title), ("NAME", path.stem)):
+        for word, value in {"NUMBER": path.stem[:2], "TITLE": title, "NAME": path.stem}.items():
             cell.source = cell.source.replace(word, value)
     with atomic_write(path) as part:
         nbformat.write(notebook, part)

@@ -21,19 +21,8 @@ from psychlm.report import number as number_of
 from psychlm.site import collection, html, ledger
 
 NUMERIC = ["value", "published_value", "difference_value", "low", "high", "n"]
-TEXT = [
-    "notebook",
-    "key",
-    "label",
-    "ours",
-    "published",
-    "difference",
-    "verdict",
-    "says",
-    "unit",
-    "data",
-]
-COLUMNS = [*TEXT, "source", "decimals", *NUMERIC]
+TEXT = ["notebook", "key", "label", "ours", "published", "difference", "verdict", "says"]
+COLUMNS = [*TEXT, "unit", "data", "source", "decimals", *NUMERIC]
 KINDS = ("real", "simulated", "published")  # of data that a number rests on
 
 
@@ -51,16 +40,15 @@ def report_files(reports: Path) -> list[Path]:
 def read_report(file: Path) -> dict[str, Any] | None:
     """Return a report, None if there is none; an invalid one gets the status "broken"."""
     try:
-        report = json.loads(file.read_bytes()) | {"notebook": file.stem}
+        report = {"verdict": None} | json.loads(file.read_bytes()) | {"notebook": file.stem}
         # use every field once, as the pages do, so that an invalid one is found here
         compare(report)
-        error, headline = report.get("error") or {}, report.get("headline") or {}
-        (report.get("verdict") or {}).get("sentence")
-        error.get("cell"), headline.get("file"), (report["provenance"].get("data") or {}).items()
         html.duration(report.get("seconds"))
-        if not isinstance(report["status"], str):
-            raise TypeError(f"its status is {report['status']!r}")
-        return {"verdict": None} | report
+        parts = [report.get(name) or {} for name in ("error", "headline", "verdict")]
+        parts += [report["provenance"], report["provenance"].get("data") or {}]
+        if not isinstance(report["status"], str) or not all(isinstance(one, dict) for one in parts):
+            raise TypeError("its status is no text, or a part no mapping")
+        return report
     except FileNotFoundError:
         return None
     except Exception as error:
@@ -109,78 +97,76 @@ def shown(value: Any, decimals: int | None = None) -> str:
 
 
 def compare(report: dict[str, Any]) -> pd.DataFrame:
-    """Return the numbers of a report beside the published ones.
+    """Return the numbers of a report beside the published ones, a row each: :data:`COLUMNS`.
 
     A number *agrees* if it is within half a unit of the last decimal printed, |d| <= 0.5 with
     d = (ours - published) / 10^-decimals. The decimals are those of the published number if it was
     recorded as text. A float has lost its trailing zeros: it gets the most decimals of its kind
     (same paper and table, last part of the key, and unit). Numbers on simulated data, and those
     recorded with ``comparable=False``, are not compared.
-
-    Returns
-    -------
-    DataFrame
-        One row per number: ``notebook``, ``key``; ``ours``, ``published``, ``difference`` as text;
-        ``verdict`` (agrees, differs, simulated, no comparison) and ``says``, the same in words;
-        ``decimals``, ``unit``, ``data``, ``source``; ``value``, ``published_value``,
-        ``difference_value``, ``low``, ``high`` and ``n`` as floats, NaN where there is none.
     """
-    kinds, decimals = [], []
-    for number in report["numbers"]:
+    numbers = report["numbers"]
+    decimals = [printed_decimals(number.get("published")) for number in numbers]
+    kinds, most, rows = [], dict[tuple[str, ...], int](), []
+    for number, of_number in zip(numbers, decimals, strict=True):
         parts, published = number["key"].split("."), number.get("published")
-        kinds.append((*parts[:2], parts[-1], str(number.get("unit")), type(published).__name__))
-        # a float's own digits, a text's digits as printed; an int has none
-        text = str(exact(published) or "") if isinstance(published, (float, str)) else ""
-        text = text.removesuffix(".0") if isinstance(published, float) else text
-        decimals.append(len(text.partition(".")[2]))
-    rows = []
-    for number, kind, n_decimals in zip(report["numbers"], kinds, decimals, strict=True):
+        kind = (*parts[:2], parts[-1], str(number.get("unit")), type(published).__name__)
+        kinds.append(kind)
+        most[kind] = max(of_number, most.get(kind, 0))
+    for number, kind, n_decimals in zip(numbers, kinds, decimals, strict=True):
         value, published = number.get("value"), number.get("published")
         if isinstance(published, float):
-            n_decimals = max(d for other, d in zip(kinds, decimals, strict=True) if other == kind)
-        ours, theirs = exact(value), exact(published)
-        difference = None if ours is None or theirs is None else ours - theirs
-        verdict = "no comparison"
-        if number.get("data") == "simulated" or number.get("comparable") is False:
-            difference = None
-            verdict = "simulated" if number.get("data") == "simulated" else verdict
-        elif difference is not None:
+            n_decimals = most[kind]
+        ours, theirs, simulated = exact(value), exact(published), number.get("data") == "simulated"
+        row: dict[str, Any] = {n: str(number.get(n) or "") for n in ("unit", "data", "source")}
+        row |= {name: exact(number.get(name)) for name in ("low", "high", "n")}
+        row |= {"notebook": report["notebook"], "key": number["key"], "decimals": n_decimals}
+        row |= {"label": key_label(number["key"]), "value": ours, "published_value": theirs}
+        row["ours"] = shown(value, None if published is None else n_decimals + 2)
+        row["published"] = "" if published is None else shown(published, n_decimals)
+        row |= {"verdict": "simulated" if simulated else "no comparison", "difference": ""}
+        row["says"] = "not compared"
+        incomparable = simulated or number.get("comparable") is False
+        if ours is not None and theirs is not None and not incomparable:
+            difference = row["difference_value"] = ours - theirs
             # the bound leaves room for the rounding of binary floats
             agrees = abs(difference) <= Decimal("0.5000001").scaleb(-n_decimals)
-            verdict = "agrees" if agrees else "differs"
-        at = f" at {n_decimals} decimal{'s' * (n_decimals > 1)}" if n_decimals else ""
-        row = {"notebook": report["notebook"], "key": number["key"], "verdict": verdict}
-        row["label"] = key_label(number["key"])
-        row["says"] = verdict + at if verdict in ("agrees", "differs") else "not compared"
-        row["ours"] = shown(value, n_decimals + 2 if published is not None else None)
-        row["published"] = "" if published is None else shown(published, n_decimals)
-        signed = "" if difference is None else f"{difference:+.{n_decimals + 2}f}"
-        row["difference"] = (signed if difference else signed.lstrip("+-")).replace("-", "−")
-        row |= {name: str(number.get(name) or "") for name in ("unit", "data", "source")}
-        row |= {"value": ours, "published_value": theirs, "difference_value": difference}
-        row |= {name: exact(number.get(name)) for name in ("low", "high", "n")}
-        rows.append(row | {"decimals": n_decimals})
+            row["verdict"] = "agrees" if agrees else "differs"
+            at = f" at {n_decimals} decimal{'s' * (n_decimals > 1)}" if n_decimals else ""
+            row["says"] = row["verdict"] + at
+            sign = "+" if difference else ""
+            row["difference"] = f"{difference:{sign}.{n_decimals + 2}f}".replace("-", "−")
+        rows.append(row)
     return pd.DataFrame(rows, columns=COLUMNS).astype(dict.fromkeys(NUMERIC, float))
+
+
+def printed_decimals(published: Any) -> int:
+    """Return the decimals of a float, or of a text as printed; an int has none."""
+    text = str(exact(published) or "") if isinstance(published, (float, str)) else ""
+    text = text.removesuffix(".0") if isinstance(published, float) else text
+    return len(text.partition(".")[2])
+
+
+def read_reports(reports: Path | None = None) -> list[dict[str, Any]]:
+    """Return the reports of a folder, in order."""
+    files = report_files(reports or reports_folder())
+    return [report for report in map(read_report, files) if report]
 
 
 def gather_numbers(reports: Path | None = None) -> pd.DataFrame:
     """Return the numbers of all complete reports in a folder, as :func:`compare` returns them."""
-    reports_read = [read_report(file) for file in report_files(reports or reports_folder())]
-    tables = [
-        compare(report) for report in reports_read if report and report["status"] == "complete"
-    ]
-    empty = pd.DataFrame(columns=COLUMNS).astype(dict.fromkeys(NUMERIC, float))
-    return pd.concat(tables or [empty], ignore_index=True)
+    whole = [report for report in read_reports(reports) if report["status"] == "complete"]
+    tables = [compare(report) for report in whole] or [compare({"numbers": []})]
+    return pd.concat(tables, ignore_index=True)
 
 
 def gather_runs(reports: Path | None = None) -> pd.DataFrame:
     """Return one row per report, complete or not, with counts of its numbers by data."""
     rows = []
-    for report in filter(None, map(read_report, report_files(reports or reports_folder()))):
+    for report in read_reports(reports):
         kinds = Counter(number.get("data") for number in report["numbers"])
-        row = {name: report.get(name) for name in ("notebook", "status", "profile", "seconds")}
-        row |= {kind: kinds[kind] for kind in KINDS}
-        rows.append(row | {"error": str((report.get("error") or {}).get("message") or "")})
+        error = str((report.get("error") or {}).get("message") or "")
+        rows.append(report | {"error": error} | {kind: kinds[kind] for kind in KINDS})
     columns = ["notebook", "status", "error", "profile", "seconds", *KINDS]
     return pd.DataFrame(rows, columns=columns)
 
@@ -188,53 +174,33 @@ def gather_runs(reports: Path | None = None) -> pd.DataFrame:
 def build_index(root: Path, reports: Path) -> Path:
     """Write ``index.html`` from the notebooks of a checkout and the reports there are."""
     notebooks = {notebook.name: notebook for notebook in collection.find(root)}
-    contents = {file.stem: read_report(file) or {} for file in report_files(reports)}
-    cards, texts, tables = [], {}, [pd.DataFrame(columns=COLUMNS)]
+    contents = {report["notebook"]: report for report in read_reports(reports)}
+    cards, texts = [], {}
     for name in sorted(notebooks.keys() | contents.keys()):
-        notebook = notebooks.get(name)
-        report = contents.get(name, {"status": "not run"})
-        status = {"complete": "done"}.get(report["status"], report["status"])
-        headline = (report.get("headline") or {}) if status == "done" else {}
-        verdict = (report.get("verdict") or {}) if status == "done" else {}
-        picture = reports / Path(str(headline.get("file", "-"))).name
+        notebook, card = notebooks.get(name), contents.get(name, {"status": "not run"})
+        picture = reports / Path(str((card.get("headline") or {}).get("file", "-"))).name
         mime = mimetypes.guess_type(picture.name)[0] or ""
-        image = picture.is_file() and mime.startswith("image/")
-        error = report.get("error") or {}
-        cell = f"cell {error['cell']}: " if error.get("cell") and status == "failed" else ""
-        card = {
-            "name": name,
-            "number": name.partition("_")[0],
-            "title": notebook.title if notebook else str(report.get("title") or name[3:]),
-            "question": notebook.question if notebook else str(report.get("question") or ""),
-            "status": status,
-            "error": cell + str(error.get("message") or ""),
-            "profile": str(report.get("profile") or ""),
-            "seconds": report.get("seconds"),
-            "link": status != "not run" and (reports / f"{name}.html").is_file(),
-            "picture": html.image_uri(picture.read_bytes(), mime) if image else "",
-            "alt": str(headline.get("alt", "")),
-            "finding": str(verdict.get("sentence") or ""),
-            "outcome": verdict.get("outcome"),
-            "models": verdict.get("models"),
+        shows = card["status"] == "complete" and picture.is_file() and mime.startswith("image/")
+        card = card | {
+            "notebook": name,
+            "title": notebook.title if notebook else str(card.get("title") or name[3:]),
+            "question": notebook.question if notebook else str(card.get("question") or ""),
+            "link": card["status"] != "not run" and (reports / f"{name}.html").is_file(),
+            "picture": html.image_uri(picture.read_bytes(), mime) if shows else "",
         }
         cards.append(card)
         prose = [source for kind, source in getattr(notebook, "cells", ()) if kind == "markdown"]
-        texts[name] = " ".join(
-            " ".join([name, card["title"], card["finding"], *prose]).lower().split()
-        )
-        if status == "done":
-            tables.append(compare(report))
-    numbers = pd.concat(tables, ignore_index=True)
+        finding = str((card.get("verdict") or {}).get("sentence", ""))
+        texts[name] = " ".join(" ".join([name, card["title"], finding, *prose]).lower().split())
+    numbers = gather_numbers(reports)
     cells = ledger.printed_cells(numbers).query("column == 'own data'")
-    rows = numbers.query("published != ''")
     script = (html.TEMPLATES / "index.js").read_text(encoding="utf-8")
-    template = html.environment(reports).get_template("index.html.j2")
+    template = html.exporter("index.html.j2", reports).environment.get_template("index.html.j2")
     page = template.render(
         cards=cards,
-        rows=rows.to_dict("records"),
+        rows=numbers.query("published != ''").to_dict("records"),
         statuses=Counter(card["status"] for card in cards),
-        n_cells=len(cells),
-        n_equal=int(cells["agrees"].sum()),
+        cells=cells,
         script=Markup(script),
         script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
         texts=Markup(json.dumps(texts).replace("<", "\\u003c")),  # it cannot end its element

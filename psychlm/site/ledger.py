@@ -49,15 +49,11 @@ def printed_cells(numbers: pd.DataFrame) -> pd.DataFrame:
     """
     rules = data.published("ledger")
     named = match(numbers["key"], rules["pattern"]).map(rules["column"])
-    column = named.fillna(COLUMNS[0])
-    counted = numbers["verdict"].isin(["agrees", "differs"]) | named.eq(COLUMNS[0])
-    counted &= column.ne(ELSEWHERE) & numbers["data"].ne("simulated")
-    cells = numbers.assign(column=column)[counted].dropna(subset=["value", "published_value"])
-    apart = cells["value"] - cells["published_value"]
-    printed = cells["published_value"].abs()
+    cells = numbers.assign(column=named.fillna(COLUMNS[0]))
+    counted = cells["verdict"].isin(["agrees", "differs"]) | named.eq(COLUMNS[0])
+    counted &= cells["column"].ne(ELSEWHERE) & cells["data"].ne("simulated")
+    cells = cells[counted].dropna(subset=["value", "published_value"]).reset_index(drop=True)
+    apart, printed = cells["value"] - cells["published_value"], cells["published_value"].abs()
     units = apart * 10.0 ** cells["decimals"].astype(float)
-    return cells.assign(
-        units=units,
-        agrees=units.abs() <= TOLERANCE,
-        relative=apart.abs() / printed.where(printed > 0),
-    ).reset_index(drop=True)
+    relative = apart.abs() / printed.where(printed > 0)
+    return cells.assign(units=units, agrees=units.abs() <= TOLERANCE, relative=relative)

@@ -1,4 +1,4 @@
-r"""What a run of the notebooks takes: models, data, memory and hours, before anything is fetched.
+"""What a run of the notebooks takes: models, data, memory and hours, before anything is fetched.
 
 The cost of a language model is counted as in Kaplan et al. (2020, section 2.1): with N parameters,
 2 N floating-point operations for each token that is read and 6 N for each that is learnt from. A
@@ -14,7 +14,7 @@ from __future__ import annotations
 import re
 import shutil
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -31,87 +31,58 @@ SHARE_OF_PEAK = 0.35  # of a GPU's peak that training of such models reaches
 TOKENS_A_WORD = 1.3  # of running text
 TOKENS_A_CHOICE = 60  # of a question with one of its choices
 BATCH = 32  # items of a step of lm.fine_tune
+EMPTY = {"kind": "", "name": "", "gb": 0.0, "here": True, "gpu_gb": 0.0, "hours": 0.0}
+EMPTY |= {"hours_from": "", "note": "", "problem": ""}  # a need: see :func:`plan`
 MODEL_PARAMETERS = ("model", "models", "against", "encoder", "encoders")
-ABSENT = {  # models of the papers that cannot be opened
-    "transfo-xl/transfo-xl-wt103": "transformers 5 has no Transformer-XL (its tokenizer is a "
-    "pickle); its printed results are in data/published/hao2020.table2.csv"
-}
-LIMITS = {  # what a run of the papers' profile does not do of a paper
-    "20": "20 trains four of Laverghetta et al.'s ten architectures in their four regimes; add "
-    "others to encoders, where the hub has their weights as safetensors. It does not pre-train a "
-    "BERT, as they did with the One Billion Words",
-    "31": "31 to 34 train the LSTMs of Lalor (2020), who trains no BERT (section 5.4.1 names it as "
-    "a next step); lm.fine_tune trains one on SNLI or SST. The 131 phrases of SST need "
-    "dictionary.txt of the treebank, which has no address here: -p sst_dictionary=FILE",
-}
-LICENSED = {  # parameters that name data which need a licence
-    "dundee": "the Dundee Corpus needs a licence: ask its authors (Kennedy 2003, University of "
-    "Dundee), then give its folder, -p dundee=./FOLDER; that part is left out without"
-}
 
 
 @dataclass(frozen=True)
 class Work:
     """What one language model does in a notebook."""
 
-    model: str
     read: float  # tokens
     learnt: float = 0.0  # tokens, over all epochs and repetitions
     choices: int = 1  # texts of an item, which are in memory together
 
 
-@dataclass
-class Row:
-    """The plan of one notebook."""
-
-    notebook: str
-    models: list[str] = field(default_factory=list)  # of the hub
-    data: list[str] = field(default_factory=list)  # names in the registry
-    gpu_bytes: float = 0.0
-    hours: float | None = None
-    hours_from: str = ""  # "computed", "last run" or "stated"; empty where nothing is known
-    notes: list[str] = field(default_factory=list)
-    problems: list[str] = field(default_factory=list)  # what cannot work
-
-
 @cache
 def facts(name: str) -> pd.DataFrame:
-    """Return a table of ``data/facts/`` that is a CSV file, by ``name``."""
-    return pd.read_csv(data.folder() / "facts" / f"{name}.csv").set_index("name")
+    """Return a table of ``data/facts/`` that is a CSV file, by its first column."""
+    table = pd.read_csv(data.folder() / "facts" / f"{name}.csv", index_col=0)
+    return table.fillna({"package": "", "absent": ""})
 
 
-def word_tokens(*corpora: str) -> Callable[[str, Mapping[str, Any]], list[Work]]:
+def word_tokens(*corpora: str) -> Callable[[str, Mapping[str, Any]], Work]:
     """Return what models read of reading-time corpora; only causal ones read a text once."""
 
-    def work(model: str, parameters: Mapping[str, Any]) -> list[Work]:
-        tokens, causal = 0.0, facts("hub_models")["kind"].get(model, "causal") == "causal"
+    def work(model: str, parameters: Mapping[str, Any]) -> Work:
+        tokens, causal = 0.0, facts("hub_models").at[model, "kind"] == "causal"
         for corpus in corpora:
             texts = data.facts(f"models/surprisal_{corpus}").groupby("text_id").size()
             # other kinds read the text before each token again, in windows of 512 tokens at most
             passes = 1.0 if causal else (TOKENS_A_WORD * texts / 2).clip(1, 512)
             tokens += float((TOKENS_A_WORD * texts * passes).sum())
-        return [Work(model, tokens)]
+        return Work(tokens)
 
     return work
 
 
-def inoculation(model: str, p: Mapping[str, Any]) -> list[Work]:
+def inoculation(model: str, p: Mapping[str, Any]) -> Work:
     """Return what notebook 41 lets its encoder learn: science, then questions of five probes."""
     from psychlm.papers.richardson2020 import MOST_ADDED
 
     if not p["fine_tune"] or model != p["encoder"]:
-        return []
+        return Work(0.0)
     item, probes, epochs = 5 * TOKENS_A_CHOICE, 5, (8, 3)
-    seeds = len(p["learning_rates"]) * p["n_seeds"] * probes
-    added = [min(times * k, MOST_ADDED) for k in p["sizes"] for times in p["add_some"]]
-    sizes = [k for k in p["sizes"] for _ in p["add_some"]]
-    learnt = p["n_science"] * len(p["learning_rates"]) * epochs[0]
-    learnt += (sum(sizes) + sum(added)) * seeds * epochs[1]
-    read = len(sizes) * seeds * (p["n_check"] + probes * p["n_test"])
-    return [Work(model, read * item, learnt * item, choices=5)]
+    runs = len(p["learning_rates"]) * p["n_seeds"] * probes
+    sizes = [(size, times) for size in p["sizes"] for times in p["add_some"]]
+    added = sum(size + min(times * size, MOST_ADDED) for size, times in sizes)
+    learnt = p["n_science"] * len(p["learning_rates"]) * epochs[0] + added * runs * epochs[1]
+    read = len(sizes) * runs * (p["n_check"] + probes * p["n_test"])
+    return Work(read * item, learnt * item, choices=5)
 
 
-def confusion(model: str, p: Mapping[str, Any]) -> list[Work]:
+def confusion(model: str, p: Mapping[str, Any]) -> Work:
     """Return what notebook 50 lets its encoder learn, and the presentations that it reads."""
     from psychlm.papers.model_facts import TRAINING_SETS
 
@@ -120,24 +91,23 @@ def confusion(model: str, p: Mapping[str, Any]) -> list[Work]:
     learns = p["fine_tune"] and model == p["encoder"]
     most = {bank: n for bank, (_, n) in TRAINING_SETS.items()} if p["training_sets"] else {}
     n_items = sum(min(p["n_train"], most.get(bank, p["n_train"])) for bank in p["benchmarks"])
-    return [Work(model, read, n_items * p["epochs"] * item if learns else 0.0, choices=4)]
+    return Work(read, n_items * p["epochs"] * item if learns else 0.0, choices=4)
 
 
-def regimes(model: str, p: Mapping[str, Any]) -> list[Work]:
+def regimes(model: str, p: Mapping[str, Any]) -> Work:
     """Return what an encoder learns in notebook 20: two of the four regimes train it."""
-    learnt = 2 * p["n_models"] * p["epochs"] * p["n_train"]
-    stopped_by = 2 * p["n_models"] * p["epochs"] * p["n_train"] / 5
-    return [Work(model, stopped_by * TOKENS_A_CHOICE, learnt * TOKENS_A_CHOICE)]
+    learnt = 2 * p["n_models"] * p["epochs"] * p["n_train"] * TOKENS_A_CHOICE
+    return Work(learnt / 5, learnt)  # after each epoch it reads the items that end the training
 
 
-WORK: dict[str, Callable[[str, Mapping[str, Any]], list[Work]]] = {
-    "10_surprisal": word_tokens("ucl2023"),
-    "11_reading_times": word_tokens("ucl2023"),
-    "12_garden_paths": word_tokens("sap2024"),
-    "15_gains_across_corpora": word_tokens("ucl2023", "naturalstories", "provo"),
-    "20_psychometric_properties": regimes,
-    "41_inoculation": inoculation,
-    "50_confusion_probes": confusion,
+WORK = {
+    "10": word_tokens("ucl2023"),
+    "11": word_tokens("ucl2023"),
+    "12": word_tokens("sap2024"),
+    "15": word_tokens("ucl2023", "naturalstories", "provo"),
+    "20": regimes,
+    "41": inoculation,
+    "50": confusion,
 }
 
 
@@ -152,36 +122,20 @@ def is_fetched(model: str) -> bool:
     from huggingface_hub import try_to_load_from_cache
 
     name, _, revision = model.partition("@")
-    files = ("model.safetensors", "model.safetensors.index.json")
-    return any(
-        isinstance(try_to_load_from_cache(name, file, revision=revision or None), str)
-        for file in files
+    found = (
+        try_to_load_from_cache(name, f"model.safetensors{end}", revision=revision or None)
+        for end in ("", ".index.json")
     )
+    return any(isinstance(file, str) for file in found)
 
 
 def datasets(notebook: Notebook, parameters: Mapping[str, Any]) -> list[str]:
     """Return the datasets that a notebook's first cell says it reads, and that parameters name."""
-    registry = data.registry().index
     reads = re.search(r"\*Reads\*(.*?)(?:\*Writes\*|$)", notebook.cells[0][1], re.DOTALL)
-    patterns = re.findall(r"`([\w./…-]+)`", reads[1]) if reads else []
-    names = {str(value).partition("#")[0] for value in entries(dict(parameters))}
-    for pattern in patterns:
-        beginning = pattern.partition("…")[0]
-        if "…" in pattern:
-            names |= {name for name in registry if name.startswith(beginning)}
-    names |= set(patterns)
-    return [name for name in registry if name in names]
-
-
-def gpu_bytes(work: Work) -> float:
-    """Return the memory that a model takes while it reads or learns."""
-    sizes = facts("hub_models").loc[work.model]
-    weights = sizes["million_parameters"] * 1e6
-    if not work.learnt:
-        return 4 * weights
-    length, hidden = TOKENS_A_CHOICE, sizes["hidden"]
-    states = length * BATCH * work.choices * hidden * (34 + 5 * sizes["heads"] * length / hidden)
-    return 16 * weights + states * sizes["layers"]
+    names = re.findall(r"`([\w./…-]+)`", reads[1]) if reads else []
+    names += [str(value).partition("#")[0] for value in entries(dict(parameters))]
+    beginnings = tuple(name.partition("…")[0] for name in names if "…" in name)
+    return [n for n in data.registry().index if n in names or n.startswith(beginnings)]
 
 
 def plan(
@@ -192,165 +146,139 @@ def plan(
     teraflops: float,
     gpu_memory_gb: float | None = None,
     root: Path | None = None,
-) -> list[Row]:
-    """Return what each notebook takes under a profile; nothing is fetched or run.
+) -> pd.DataFrame:
+    """Return what notebooks need under a profile, on a device of a peak and a memory.
 
-    Parameters
-    ----------
-    select, profile, parameters, root
-        As :func:`psychlm.site.run` takes them.
-    teraflops : float
-        Peak of the device, in 10^12 operations per second.
-    gpu_memory_gb : float, optional
-        Its memory; a model whose weights do not fit to learn is a problem.
-
-    Raises
-    ------
-    NotebookError
-        If a notebook, the profile or a parameter is unknown or of the wrong type.
+    Each model of the hub, each dataset and the notebook itself has a row: ``notebook``, ``kind``
+    (model, data, notebook), ``name``, ``gb``, ``here`` (on this machine), ``gpu_gb``, ``hours``,
+    ``hours_from``, ``note`` and ``problem``. The first arguments are those of
+    :func:`psychlm.site.run`. Nothing is fetched or run.
     """
     root = (root or data.root()).resolve()
     chosen = collection.select(collection.find(root), select)
     given = collection.run_parameters(root, chosen, profile, parameters)
-    return [
-        _row(
-            notebook, notebook.parameters | given[notebook.name], profile, teraflops, gpu_memory_gb
-        )
-        for notebook in chosen
-    ]
+    rows = []
+    for notebook in chosen:
+        values = notebook.parameters | given[notebook.name]
+        needs = [dataset_need(name) for name in datasets(notebook, values)]
+        for model in hub_models(values):
+            needs.append(model_need(model, notebook.number, values, teraflops, gpu_memory_gb))
+        hours, hours_from = known_hours(notebook, profile)
+        if not hours and (hours := sum(need.get("hours", 0.0) for need in needs)):
+            hours_from = "computed"
+        notes = [
+            note
+            for limit, note in facts("paper_limits")["note"].items()
+            if values.get(limit) == "" or (limit == notebook.number and profile == "paper")
+        ]
+        itself = {"kind": "notebook", "name": notebook.name, "note": " ".join(notes)}
+        needs.append(itself | {"hours": hours, "hours_from": hours_from})
+        rows += [{"notebook": notebook.name} | EMPTY | need for need in needs]
+    return pd.DataFrame(rows, columns=["notebook", *EMPTY])
 
 
-def _row(
-    notebook: Notebook,
-    values: Mapping[str, Any],
-    profile: str,
-    teraflops: float,
-    memory: float | None,
-) -> Row:
-    row = Row(notebook.name, hub_models(values), datasets(notebook, values))
-    row.notes += [text for name, text in LICENSED.items() if values.get(name) == ""]
-    if profile == "paper" and notebook.number in LIMITS:
-        row.notes.append(LIMITS[notebook.number])
-    for name in row.data:
-        entry = data.registry().loc[name]
-        if not (data.where(name) or data.comes_with_project(name) or entry["url"]):
-            row.problems.append(f"{name} has no public address: {entry['note']}")
-    sizes, seconds = facts("hub_models"), 0.0
-    for model in row.models:
-        name = model.partition("@")[0]
-        if name in ABSENT:
-            row.problems.append(f"{name} cannot be opened: {ABSENT[name]}")
-        elif name not in sizes.index:
-            row.notes.append(f"the size of {name} is not known (data/facts/hub_models.csv)")
-        else:
-            package = sizes.at[name, "package"]
-            if isinstance(package, str) and find_spec(package) is None:
-                row.problems.append(f"{name} needs a package: pip install {package}")
-            for work in WORK.get(notebook.name, lambda *_: [])(model, values):
-                work = Work(name, work.read, work.learnt, work.choices)
-                weights = 1e6 * sizes.at[name, "million_parameters"]
-                seconds += (
-                    weights * (2 * work.read + 6 * work.learnt) / (teraflops * 1e12 * SHARE_OF_PEAK)
-                )
-                row.gpu_bytes = max(row.gpu_bytes, gpu_bytes(work))
-                least = (16 if work.learnt else 4) * weights / 1e9
-                if memory and least > memory:
-                    row.problems.append(f"{name} needs {least:.0f} GB of memory, of {memory:.0f}")
+def dataset_need(name: str) -> dict[str, Any]:
+    """Return the need of a dataset."""
+    entry, here = data.registry().loc[name], data.where(name) or data.comes_with_project(name)
+    problem = "" if here or entry["url"] else f"{name} has no public address: {entry['note']}"
+    size = {"gb": float(entry["bytes"]) / 1e9, "here": bool(here)}
+    return {"kind": "data", "name": name, "problem": problem} | size
+
+
+def model_need(
+    name: str, number: str, values: Mapping[str, Any], teraflops: float, memory_gb: float | None
+) -> dict[str, Any]:
+    """Return the need of a model of the hub in a notebook, which is named by its number."""
+    need: dict[str, Any] = {"kind": "model", "name": name, "here": is_fetched(name)}
+    model = name.partition("@")[0]
+    if model not in facts("hub_models").index:
+        return need | {"note": f"the size of {model} is not known (data/facts/hub_models.csv)"}
+    sizes = facts("hub_models").loc[model]
+    if sizes["absent"]:
+        return need | {"here": True, "problem": f"{model} cannot be opened: {sizes['absent']}"}
+    need["gb"], problems = 4e-3 * sizes["million_parameters"], []
+    if sizes["package"] and find_spec(sizes["package"]) is None:
+        problems.append(f"{model} needs a package: pip install {sizes['package']}")
+    if number in WORK:
+        work, weights = WORK[number](model, values), 1e6 * sizes["million_parameters"]
+        operations = weights * (2 * work.read + 6 * work.learnt)
+        need["hours"] = operations / (teraflops * 1e12 * SHARE_OF_PEAK) / 3600
+        need["gpu_gb"], least = 4 * weights / 1e9, (16 if work.learnt else 4) * weights / 1e9
+        if work.learnt:
+            texts, length, width = BATCH * work.choices, TOKENS_A_CHOICE, sizes["hidden"]
+            states = texts * length * width * (34 + 5 * sizes["heads"] * length / width)
+            need["gpu_gb"] = (16 * weights + states * sizes["layers"]) / 1e9
+        if memory_gb and least > memory_gb:
+            problems.append(f"{model} needs {least:.0f} GB of memory, of {memory_gb:.0f}")
+    return need | {"problem": "; ".join(problems)}
+
+
+def known_hours(notebook: Notebook, profile: str) -> tuple[float, str]:
+    """Return the hours of a notebook's last run, or those that it states, and which; else 0."""
     last = index.read_report(index.reports_folder() / f"{notebook.name}.json") or {}
     if (last.get("status"), last.get("profile")) == ("complete", profile):
-        row.hours, row.hours_from = float(last["seconds"]) / 3600, "last run"
-    elif seconds:
-        row.hours, row.hours_from = seconds / 3600, "computed"
-    elif profile == "quick" and notebook.seconds:
-        row.hours, row.hours_from = notebook.seconds / 3600, "stated"
-    return row
+        return float(last["seconds"]) / 3600, "last run"
+    stated = profile == "quick" and notebook.seconds
+    return (notebook.seconds / 3600, "stated") if stated else (0.0, "")
 
 
-def model_gb(models: Sequence[str]) -> float:
-    """Return the gigabytes of models of the hub, each once, in float32."""
-    names = {model.partition("@")[0] for model in models}
-    sizes = facts("hub_models")["million_parameters"]
-    return float(4e-3 * sizes.reindex(list(names)).fillna(0).sum())
-
-
-def data_gb(names: Sequence[str]) -> float:
-    """Return the gigabytes of datasets, each once."""
-    return float(data.registry().loc[list(dict.fromkeys(names)), "bytes"].astype(float).sum() / 1e9)
-
-
-def to_fetch(rows: Sequence[Row]) -> tuple[list[str], list[str]]:
-    """Return the models and the datasets of some notebooks that are not on this machine."""
-    models = dict.fromkeys(model for row in rows for model in row.models)
-    names = dict.fromkeys(name for row in rows for name in row.data)
-    absent = [n for n in names if not (data.where(n) or data.comes_with_project(n))]
-    return [m for m in models if m not in ABSENT and not is_fetched(m)], absent
-
-
-def shown_time(hours: float | None) -> str:
+def shown_time(hours: float) -> str:
     """Return hours as seconds, minutes or hours.
 
-    >>> shown_time(0.01), shown_time(0.25), shown_time(1240.0), shown_time(None)
+    >>> shown_time(0.01), shown_time(0.25), shown_time(1240.0), shown_time(0.0)
     ('36 s', '15 min', '1,240 h', '')
     """
-    if hours is None:
+    if not hours:
         return ""
     if hours < 2:
         return f"{60 * hours:.0f} min" if hours >= 1 / 60 else f"{max(3600 * hours, 1):.0f} s"
     return f"{hours:,.0f} h"
 
 
-def table(rows: Sequence[Row]) -> tuple[list[str], list[list[str]]]:
+def table(needs: pd.DataFrame) -> tuple[list[str], list[list[str]]]:
     """Return the header and the cells of the table that ``psychlm plan`` prints.
 
-    Models and data are counted as "here / all". A time is that of the last run under the profile,
-    computed from the cost model, or stated in the notebook's first cell.
+    Models and data are counted as "here / all".
     """
     header = ["notebook", "models", "data", "GB to\nfetch", "GB\nkept", "GPU\nGB", "time", "from"]
     cells = []
-    for row in rows:
-        models, names = to_fetch([row])
-        fetched, kept = model_gb(models) + data_gb(names), model_gb(row.models) + data_gb(row.data)
-        counts = [(len(row.models), len(models)), (len(row.data), len(names))]
-        shown = [f"{n - absent}/{n}" if n else "" for n, absent in counts]
-        shown += [f"{fetched:.2f}" if fetched else "", f"{kept:.2f}" if kept else ""]
-        shown += [f"{row.gpu_bytes / 1e9:.1f}" if row.gpu_bytes else ""]
-        shown += [shown_time(row.hours), row.hours_from]
-        cells.append([row.notebook, *shown])
+    for name, own in needs.groupby("notebook", sort=False):
+        here = [own.loc[own["kind"] == kind, "here"] for kind in ("model", "data")]
+        counts = [f"{one.sum()}/{len(one)}" if len(one) else "" for one in here]
+        sizes = own.loc[~own["here"], "gb"].sum(), own["gb"].sum()
+        memory, itself = own["gpu_gb"].max(), own.iloc[-1]
+        shown = [f"{gb:.2f}" if gb else "" for gb in sizes] + [f"{memory:.1f}" if memory else ""]
+        times = [shown_time(itself["hours"]), itself["hours_from"]]
+        cells.append([str(name), *counts, *shown, *times])
     return header, cells
 
 
-def model_lines(rows: Sequence[Row]) -> list[str]:
-    """Return a line for each model of the hub: gigabytes, whether it is here, who reads it."""
-    absent, _ = to_fetch(rows)
-    lines = []
-    for model in dict.fromkeys(model for row in rows for model in row.models):
-        numbers = ", ".join(row.notebook[:2] for row in rows if model in row.models)
-        state = "to fetch" if model in absent else "cannot be opened" if model in ABSENT else "here"
-        lines.append(f"model {model}: {model_gb([model]):.2f} GB, {state}, in {numbers}")
+def summary(needs: pd.DataFrame) -> list[str]:
+    """Return the sums, where each model and dataset counts once, and a line for each model."""
+    once = needs.drop_duplicates(["kind", "name"])
+    absent, itself = once[~once["here"]], needs[needs["kind"] == "notebook"]
+    counts = absent["kind"].value_counts().reindex(["model", "data"], fill_value=0)
+    lines = [
+        f"in all {absent['gb'].sum():.2f} GB to fetch ({counts['model']} models, {counts['data']} "
+        f"datasets), {once['gb'].sum():.2f} GB kept, {shown_time(itself['hours'].sum())} for "
+        f"{(itself['hours'] > 0).sum()} of {len(itself)} notebooks"
+    ]
+    for name, uses in needs[needs["kind"] == "model"].groupby("name", sort=False):
+        first, numbers = uses.iloc[0], ", ".join(uses["notebook"].str[:2])
+        state = "here" if first["here"] else "to fetch"
+        state = "cannot be opened" if "cannot be opened" in first["problem"] else state
+        lines.append(f"model {name}: {first['gb']:.2f} GB, {state}, in {numbers}")
     return lines
 
 
-def total(rows: Sequence[Row]) -> str:
-    """Return the sums over notebooks, where each model and dataset counts once."""
-    models, names = to_fetch(rows)
-    kept = model_gb([m for row in rows for m in row.models])
-    kept += data_gb([n for row in rows for n in row.data])
-    hours = [row.hours for row in rows if row.hours is not None]
-    return (
-        f"in all {model_gb(models) + data_gb(names):.2f} GB to fetch ({len(models)} models, "
-        f"{len(names)} datasets), {kept:.2f} GB kept, {shown_time(sum(hours))} for {len(hours)} of "
-        f"{len(rows)} notebooks"
-    )
-
-
-def lacks_disk(rows: Sequence[Row]) -> list[str]:
+def lacks_disk(needs: pd.DataFrame) -> list[str]:
     """Return a line for each folder whose disk is too small for what is to be fetched there."""
     from huggingface_hub.constants import HF_HUB_CACHE
 
-    models, names = to_fetch(rows)
-    lacking = []
-    for folder, gb in ((HF_HUB_CACHE, model_gb(models)), (data.downloads(), data_gb(names))):
-        here = next(p for p in (Path(folder), *Path(folder).parents) if p.exists())
+    absent, lacking = needs[~needs["here"]].drop_duplicates(["kind", "name"]), []
+    for kind, folder in {"model": Path(HF_HUB_CACHE), "data": data.downloads()}.items():
+        gb = absent.loc[absent["kind"] == kind, "gb"].sum()
+        here = next(place for place in (folder, *folder.parents) if place.exists())
         free = shutil.disk_usage(here).free / 1e9
         if gb > free:
             lacking.append(f"{gb:.1f} GB are to be fetched to {folder}, {free:.1f} GB are free")

@@ -12,7 +12,7 @@ from psychlm.site import collection
 
 
 @pytest.fixture
-def three(tmp_path: Path) -> list[site.Notebook]:
+def three(tmp_path: Path) -> list[collection.Notebook]:
     for name in ("00_start", "10_items", "11_people"):
         write_notebook(tmp_path, name)
     return site.find(tmp_path)
@@ -29,12 +29,12 @@ def three(tmp_path: Path) -> list[site.Notebook]:
     ],
 )
 def test_notebooks_are_selected_by_number_name_path_or_pattern(three, choices, names) -> None:
-    assert [notebook.name for notebook in site.select(three, choices)] == names
+    assert [notebook.name for notebook in collection.select(three, choices)] == names
 
 
 def test_an_unknown_notebook_gets_an_error_with_similar_names(three) -> None:
     with pytest.raises(site.NotebookError, match=r"10_itms.*10_items"):
-        site.select(three, ["10_itms"])
+        collection.select(three, ["10_itms"])
 
 
 def test_title_question_and_parameters_are_read_from_the_notebook(three) -> None:
@@ -58,13 +58,13 @@ def test_invalid_collections_are_errors_that_name_the_notebook(tmp_path) -> None
 def test_parameters_are_yaml_literals() -> None:
     given = ["draws=500", "rate=1e-3", "name=null", "models=[a, b]", "flag=true", "text='1e-3 x'"]
     expected = {"draws": 500, "rate": 1e-3, "name": None, "models": ["a", "b"], "flag": True}
-    assert site.parse_parameters(given) == expected | {"text": "1e-3 x"}
+    assert collection.parse_parameters(given) == expected | {"text": "1e-3 x"}
 
 
 @pytest.mark.parametrize("malformed", ["draws", "=3", "two words=3", "draws=[1"])
 def test_a_malformed_parameter_says_how_it_is_written(malformed) -> None:
     with pytest.raises(site.NotebookError, match="name=value|YAML"):
-        site.parse_parameters([malformed])
+        collection.parse_parameters([malformed])
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from psychlm.site import index
 
 def compared(**number) -> pd.Series:
     number = {"key": "paper.table1.r", "data": "real", **number}
-    return site.compare({"notebook": "10_items", "numbers": [number]}).iloc[0]
+    return index.compare({"notebook": "10_items", "numbers": [number]}).iloc[0]
 
 
 @pytest.mark.parametrize(
@@ -43,7 +43,7 @@ def test_a_float_that_lost_its_trailing_zero_is_judged_like_the_rest_of_its_tabl
         {"key": f"paper.table1.{cell}.r", "value": 0.74, "published": published, "data": "real"}
         for cell, published in [("a", 0.74), ("b", 0.7)]
     ]
-    table = site.compare({"notebook": "10_items", "numbers": numbers})
+    table = index.compare({"notebook": "10_items", "numbers": numbers})
     assert list(table["verdict"]) == ["agrees", "differs"]
     assert table["published"].iloc[1] == "0.70"
 
@@ -98,4 +98,4 @@ def test_the_index_is_built_whatever_a_report_holds(tmp_path, report, number) ->
     (tmp_path / "notebooks").mkdir(exist_ok=True)
     content = {"status": "complete", "numbers": [{"key": "paper.r", **number}], **report}
     (tmp_path / "10_items.json").write_text(json.dumps(content))
-    assert "10" in site.build_index(tmp_path, tmp_path).read_text()
+    assert "10" in index.build_index(tmp_path, tmp_path).read_text()

@@ -6,6 +6,7 @@ import pandas as pd
 import pytest
 
 from psychlm import data, site
+from psychlm.site import index, ledger
 
 
 def numbers(**values: tuple[float, str]) -> pd.DataFrame:
@@ -14,7 +15,7 @@ def numbers(**values: tuple[float, str]) -> pd.DataFrame:
         {"key": key.replace("__", "."), "value": value, "published": published, "data": "real"}
         for key, (value, published) in values.items()
     ]
-    return site.compare({"notebook": "10_items", "numbers": records})
+    return index.compare({"notebook": "10_items", "numbers": records})
 
 
 def test_a_printed_cell_that_two_analyses_give_counts_once() -> None:
@@ -41,7 +42,7 @@ def test_a_printed_cell_that_two_analyses_give_counts_once() -> None:
 def test_every_cell_stands_in_one_column(key: str, column: str) -> None:
     cells = site.printed_cells(numbers(**{key.replace(".", "__"): (0.5, "0.51")}))
     assert cells[["column", "agrees"]].to_numpy().tolist() == [[column, False]]
-    assert column in site.LEDGER_COLUMNS
+    assert column in ledger.COLUMNS
 
 
 def test_what_is_not_compared_is_no_cell_but_for_printed_numbers_of_own_data() -> None:
@@ -55,7 +56,7 @@ def test_what_is_not_compared_is_no_cell_but_for_printed_numbers_of_own_data() -
 
 def test_every_rule_names_a_column_and_every_reason_says_what_it_is() -> None:
     rules = data.published("ledger")
-    assert set(rules["column"]) <= {*site.LEDGER_COLUMNS, "counted elsewhere"}
+    assert set(rules["column"]) <= {*ledger.COLUMNS, "counted elsewhere"}
     assert rules["pattern"].is_unique and rules.notna().all(axis=None)
     assert set(data.published("departures")["explained"]) == {"yes", "no"}
     questions = data.published("questions")

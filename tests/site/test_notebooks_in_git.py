@@ -17,7 +17,7 @@ import yaml
 from conftest import IN_CI, ROOT, SHARE, absent
 
 from psychlm import data, site
-from psychlm.site import collection
+from psychlm.site import collection, runner
 
 REAL = sorted((ROOT / "notebooks").glob("[0-9]*_*.ipynb"))
 VALUES = yaml.safe_load((ROOT / "tests" / "parameter_values.yaml").read_text(encoding="utf-8"))
@@ -81,7 +81,7 @@ def value_of_today(name: str) -> dict[str, object]:
 @pytest.fixture(scope="module")
 def smoke_run(
     tmp_path_factory: pytest.TempPathFactory,
-) -> tuple[Path, dict[str, site.Outcome], dict[str, dict[str, object]]]:
+) -> tuple[Path, dict[str, runner.Outcome], dict[str, dict[str, object]]]:
     """Run the whole collection once, in one run: its kernels share the imports."""
     reports = tmp_path_factory.mktemp("reports")
     small = collection.run_parameters(ROOT, collection.find(ROOT), "smoke")
@@ -95,7 +95,7 @@ def smoke_run(
 @pytest.mark.slow
 @pytest.mark.parametrize("path", REAL, ids=lambda path: path.stem)
 def test_a_notebook_runs_in_the_smoke_profile_and_leaves_a_complete_report(
-    path: Path, smoke_run: tuple[Path, dict[str, site.Outcome], dict[str, dict[str, object]]]
+    path: Path, smoke_run: tuple[Path, dict[str, runner.Outcome], dict[str, dict[str, object]]]
 ) -> None:
     if IN_CI and not (SHARE / "data").is_dir():
         absent("the data share")

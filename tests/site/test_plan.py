@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import pandas as pd
 import pytest
 import torch
 import transformers
-from click.testing import CliRunner
+from command import refused, run
 from conftest import ROOT
 
-from psychlm import cli, data
+from psychlm import data
 from psychlm.site import collection, index, plan
 
 SHAPES = {  # what the papers of these models state beside layers, width and heads
@@ -32,10 +33,13 @@ SHAPES = {  # what the papers of these models state beside layers, width and hea
 }
 
 
-def planned(name: str, **options) -> plan.Row:
-    options = {"teraflops": 312.0, "root": ROOT} | options
-    (row,) = plan.plan([name], **options)
-    return row
+GPU = {"teraflops": 312.0, "root": ROOT}
+
+
+def planned(name: str, **options) -> tuple[pd.DataFrame, pd.Series]:
+    """Return the models that a notebook needs, and the row of the notebook itself."""
+    needs = plan.plan([name], **(GPU | options))
+    return needs[needs["kind"] == "model"], needs.iloc[-1]
 
 
 @pytest.mark.parametrize("name", SHAPES)
@@ -59,91 +63,74 @@ def test_every_model_of_the_papers_has_a_size() -> None:
     notebooks = collection.find(ROOT)
     given = collection.run_parameters(ROOT, notebooks, "paper")
     names = {name for n in notebooks for name in plan.hub_models(n.parameters | given[n.name])}
-    assert names and names <= set(plan.facts("hub_models").index)
+    assert names and plan.facts("hub_models").loc[list(names), "million_parameters"].notna().all()
 
 
 def test_the_hours_of_a_fine_tuned_encoder_are_those_of_the_cost_model() -> None:
-    given = {
-        "epochs": 3,
-        "training_sets": False,
-        "n_train": 1000,
-        "n_items": 100,
-        "n_wrong": 2,
-        "benchmarks": ["PIQA"],
-    }
-    given |= {"models": ["default"], "fine_tune": True, "encoder": "FacebookAI/roberta-large"}
-    row = planned("50", parameters=given)
+    given = {"epochs": 3, "training_sets": False, "n_train": 1000, "n_items": 100, "n_wrong": 2}
+    given |= {"benchmarks": ["PIQA"], "models": ["default"], "fine_tune": True}
+    given |= {"encoder": "FacebookAI/roberta-large"}
+    models, row = planned("50", parameters=given)
     learnt, read = 3 * 1000 * 4 * 60, 100 * 6 * 4 * 60
     operations = 355.4e6 * (6 * learnt + 2 * read)
-    assert row.hours == pytest.approx(operations / (312e12 * 0.35) / 3600)
-    assert row.hours_from == "computed" and 16 * 355.4e6 < row.gpu_bytes < 40e9
-    whole = planned("50", parameters=given | {"n_train": 10**6, "training_sets": True})
+    assert row["hours"] == pytest.approx(operations / (312e12 * 0.35) / 3600)
+    assert row["hours_from"] == "computed" and 16 * 0.3554 < models["gpu_gb"].item() < 40
+    _, whole = planned("50", parameters=given | {"n_train": 10**6, "training_sets": True})
     whole_learnt = 3 * 16_113 * 4 * 60  # PIQA's training set
-    assert whole.hours / row.hours == pytest.approx(
-        (6 * whole_learnt + 2 * read) / (6 * learnt + 2 * read)
-    )
-    alone = planned("50", parameters=given | {"fine_tune": False})
-    assert alone.gpu_bytes == 4 * 355.4e6 and alone.hours < row.hours
+    expected = (6 * whole_learnt + 2 * read) / (6 * learnt + 2 * read)
+    assert whole["hours"] / row["hours"] == pytest.approx(expected)
+    models, alone = planned("50", parameters=given | {"fine_tune": False})
+    assert models["gpu_gb"].item() == 4 * 0.3554 and alone["hours"] < row["hours"]
 
 
 def test_what_cannot_work_is_named_with_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(plan, "find_spec", lambda name: None)
-    row = planned("10", parameters={"models": ["transfo-xl/transfo-xl-wt103", "a/b"]})
-    assert "no Transformer-XL" in row.problems[0] and "hao2020.table2.csv" in row.problems[0]
-    assert row.notes == ["the size of a/b is not known (data/facts/hub_models.csv)"]
-    assert "pip install sacremoses" in " ".join(planned("10").problems)
-    assert planned("41", gpu_memory_gb=4).problems == [
-        "FacebookAI/roberta-large needs 6 GB of memory, of 4"
-    ]
+    given = {"models": ["transfo-xl/transfo-xl-wt103", "a/b"]}
+    models, _ = planned("10", parameters=given)
+    problem, note = models["problem"].iloc[0], models["note"].iloc[1]
+    assert "no Transformer-XL" in problem and "hao2020.table2.csv" in problem
+    assert note == "the size of a/b is not known (data/facts/hub_models.csv)"
+    assert "pip install sacremoses" in " ".join(planned("10")[0]["problem"])
+    too_large = planned("41", gpu_memory_gb=4)[0]["problem"].tolist()
+    assert too_large == ["FacebookAI/roberta-large needs 6 GB of memory, of 4"]
     monkeypatch.setattr(data, "where", lambda name: None)
-    assert any("wilcox2023/words has no public address" in p for p in planned("14").problems)
+    problems = " ".join(plan.plan(["14"], **GPU)["problem"])
+    assert "wilcox2023/words has no public address" in problems
 
 
-def test_totals_count_a_model_once_and_the_last_run_tells_its_minutes(monkeypatch, tmp_path):
-    rows = plan.plan(["10", "11"], teraflops=1.0, root=ROOT)
-    assert plan.model_gb(rows[0].models) == pytest.approx(4e-3 * (124.4 + 142.4 + 116.8))
-    assert f"{len(rows[0].models)} models" in plan.total(rows)
+def test_totals_count_a_model_once_and_the_last_run_tells_its_minutes(monkeypatch):
+    needs = plan.plan(["10", "11", "41", "50"], **GPU)
+    total, *models = plan.summary(needs)
+    sizes = [124.4, 142.4, 116.8, 355.4]
+    once = needs[needs["kind"] == "model"].drop_duplicates("name")
+    assert once["gb"].sum() == pytest.approx(4e-3 * sum(sizes)) and "(4 models" in total
+    assert models[-1] == "model FacebookAI/roberta-large: 1.42 GB, to fetch, in 41, 50"
     last = {"status": "complete", "profile": "paper", "seconds": 7200.0}
     monkeypatch.setattr(index, "read_report", lambda file: last)
-    assert planned("10").hours == 2 and planned("10").hours_from == "last run"
+    assert planned("10")[1][["hours", "hours_from"]].tolist() == [2, "last run"]
 
 
-def test_a_folder_is_no_model_of_the_hub_and_a_licence_is_named(tmp_path) -> None:
+def test_folders_are_no_models_and_what_the_profile_does_not_run_is_said_there_alone(tmp_path):
     assert plan.hub_models({"models": ["default", str(tmp_path), "a/b@main"]}) == ["a/b@main"]
-    assert "Dundee" in planned("15").notes[0]
-    assert not planned("15", parameters={"dundee": str(tmp_path)}).notes
-
-
-def test_what_the_papers_profile_does_not_run_is_said_there_alone() -> None:
-    assert "Laverghetta" in planned("20").notes[0] and "no BERT" in planned("31").notes[0]
-    assert not planned("20", profile="quick").notes
+    assert "Dundee" in planned("15")[1]["note"]
+    assert not planned("15", parameters={"dundee": str(tmp_path)})[1]["note"]
+    assert "Laverghetta" in planned("20")[1]["note"] and "no BERT" in planned("31")[1]["note"]
+    assert not planned("20", profile="quick")[1]["note"]
 
 
 def test_a_disk_that_is_too_small_is_a_problem(monkeypatch) -> None:
-    rows = plan.plan(["10"], teraflops=1.0, root=ROOT)
-    assert plan.lacks_disk(rows) == []
+    needs = plan.plan(["10"], **GPU)
+    assert plan.lacks_disk(needs) == []
     usage = type("Usage", (), {"free": 1e6})
     monkeypatch.setattr(plan.shutil, "disk_usage", lambda folder: usage)
-    assert "0.0 GB are free" in plan.lacks_disk(rows)[0]
+    assert "0.0 GB are free" in plan.lacks_disk(needs)[0]
 
 
-def test_the_command_prints_a_row_a_notebook_and_exits_with_1_if_something_cannot_work():
-    options = ["plan", "10", "20", "--gpu", "A100", "--profile"]
-    ended = CliRunner(env={"COLUMNS": "200"}).invoke(cli.main, [*options, "quick"])
-    assert ended.exit_code == 0 and "20_psychometric_properties" in ended.output
-    lacking = ["-p", "models=[transfo-xl/transfo-xl-wt103]"]
-    ended = CliRunner().invoke(cli.main, ["plan", "10", "--gpu", "A100", *lacking])
-    assert ended.exit_code == 1 and "cannot work: 10_surprisal" in ended.output
-
-
-def test_a_terminal_of_80_columns_shows_whole_names_and_every_quick_notebook_has_a_time() -> None:
-    planning = ["plan", "--gpu", "A100", "--profile", "quick"]
-    ended = CliRunner(env={"COLUMNS": "80"}).invoke(cli.main, planning)
-    table = {line.split()[0]: line for line in ended.output.partition("\n\n")[0].splitlines()[2:]}
+def test_the_command_prints_a_row_a_notebook_and_exits_with_1_if_something_cannot_work(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    done = run("plan", "--gpu", "A100", "--profile", "quick")
+    table = {line.split()[0]: line for line in done.stdout.partition("\n\n")[0].splitlines()[2:]}
     assert list(table) == [notebook.name for notebook in collection.find(ROOT)]
     assert all(line.rstrip().endswith(("stated", "last run")) for line in table.values())
-
-
-def test_models_are_named_in_full_with_the_notebooks_that_read_them() -> None:
-    (line,) = plan.model_lines(plan.plan(["41", "50"], teraflops=1.0, root=ROOT))
-    assert line == "model FacebookAI/roberta-large: 1.42 GB, to fetch, in 41, 50"
+    lacking = refused("plan", "10", "--gpu", "A100", "-p", "models=[transfo-xl/transfo-xl-wt103]")
+    assert "cannot work: 10_surprisal" in lacking

@@ -14,11 +14,10 @@ from pathlib import Path
 
 import nbformat
 import pytest
-from click.testing import CliRunner
+from command import run
 from toy_notebooks import write_notebook
 
-import psychlm
-from psychlm import cli, report, site
+from psychlm import report, site
 from psychlm.site import collection, runner
 
 RECORD = "report.record('paper.table1.r', draws / 100, published=0.5, source='Table 1')"
@@ -39,7 +38,7 @@ def read_json(folder: Path, name: str) -> dict:
 
 
 @pytest.fixture(scope="module")
-def ran(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, site.Outcome], set]:
+def ran(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, runner.Outcome]]:
     """Run, two at a time, notebooks that pass, fail, lack data, end early, or die."""
     root = tmp_path_factory.mktemp("collection")
     missing = "from psychlm import data\nraise data.DataMissingError('no SAP;\\n`data pull sap`')"
@@ -60,43 +59,48 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, site.
         patch.setenv("TMPDIR", str(temporary))
         patch.setattr(runner, "LIBRARIES", ())
         outcomes = site.run(root=root, jobs=2, parameters={"draws": 49})
-    left = {*temporary.rglob("*.json")}
-    return root, {outcome.notebook: outcome for outcome in outcomes}, left
+    assert not [*temporary.rglob("*.json")], "connection files of kernels"
+    left = {file.suffix or file.name for file in (root / "reports").iterdir()}
+    assert left <= {".json", ".html", ".ipynb", ".lock"}, "only reports and the lock are left"
+    return root, {outcome.notebook: outcome for outcome in outcomes}
 
 
 def test_a_notebook_that_passes_leaves_its_report_with_the_parameters_given(ran) -> None:
-    root, outcomes, _ = ran
+    root, outcomes = ran
     content = read_json(root / "reports", "10_passes")
     assert outcomes["10_passes"].status == "done"
     assert (content["status"], content["title"]) == ("complete", "Passes")
     assert (content["numbers"][0]["value"], content["provenance"]["profile"]) == (0.49, "quick")
+    modules = content["provenance"]["modules"]
+    assert {"report.py", "data.py"} <= modules.keys() and "cli.py" not in modules
+    assert modules == report.checksums(modules)
     assert "Does it run?" in (root / "reports" / "10_passes.html").read_text()
 
 
 def test_verdicts_under_other_seeds_belong_to_runs_with_the_profiles_parameters(ran) -> None:
-    (notebook,) = site.select(site.find(ran[0]), ["10_passes"])
-    stored = {"It runs.": 2, "No.": 1}
-    assert collection.verdicts_by_seed(ran[0], notebook, "quick", {}) == stored
-    assert collection.verdicts_by_seed(ran[0], notebook, "quick", {"draws": 50}) == stored
+    (notebook,) = collection.select(site.find(ran[0]), ["10_passes"])
+    for given in ({}, {"draws": 50}):
+        about = collection.about_verdict(ran[0], notebook, "quick", given)
+        assert about == {"models": "", "by_seed": {"It runs.": 2, "No.": 1}}
     assert read_json(ran[0] / "reports", "10_passes")["verdict"]["by_seed"] == {}  # draws=49
 
 
 def test_a_failure_names_the_cell_and_the_error_while_the_others_run(ran) -> None:
-    root, outcomes, _ = ran
+    root, outcomes = ran
     failed = outcomes["20_fails"]
     assert (failed.status, failed.cell) == ("failed", 6)
     assert failed.error == "ZeroDivisionError: division by zero"
     assert read_json(root / "reports", "20_fails")["status"] == "failed"
     page = (root / "reports" / "20_fails.html").read_text()
     assert "This notebook failed in cell 6" in page and "ZeroDivisionError" in page
-    assert site.summary([failed]).endswith("FAILED 20_fails, cell 6: " + failed.error)
+    assert runner.summary([failed]).endswith("FAILED 20_fails, cell 6: " + failed.error)
 
 
 def test_missing_data_leave_a_notebook_out_with_its_reason_and_corrupt_data_fail(ran) -> None:
-    root, outcomes, _ = ran
+    root, outcomes = ran
     left_out, corrupt = outcomes["50_lacks_data"], outcomes["60_corrupt_data"]
     assert (left_out.status, left_out.error) == ("left out", "no SAP; `data pull sap`")
-    assert "left out 50_lacks_data: no SAP; `data pull sap`" in site.summary([left_out])
+    assert "left out 50_lacks_data: no SAP; `data pull sap`" in runner.summary([left_out])
     page = (root / "reports" / "50_lacks_data.html").read_text()
     assert "This notebook is left out.</strong> no SAP;" in page and "Traceback" not in page
     index = (root / "reports" / "index.html").read_text()
@@ -106,35 +110,24 @@ def test_missing_data_leave_a_notebook_out_with_its_reason_and_corrupt_data_fail
 
 
 def test_the_command_fails_for_failures_and_not_for_missing_data(ran, monkeypatch) -> None:
-    root, _, _ = ran
+    root, _ = ran
     monkeypatch.setenv("PSYCHLM_REPORTS", str(root / "r"))
     monkeypatch.setattr(site, "run", partial(site.run, root=root))
     for name, expected in (("50", 0), ("60", 1)):
-        done = CliRunner().invoke(cli.main, ["run", name])
+        done = run("run", name)
         assert done.exit_code == expected, done.output
         assert "\x1b" not in done.output, "terminal escapes of an error are not printed"
 
 
-def test_a_notebook_that_does_not_finish_its_report_fails(ran) -> None:
-    root, outcomes, _ = ran
-    assert outcomes["30_ends_early"].status == "failed"
-    assert "report.verdict(...)" in outcomes["30_ends_early"].error
-    assert read_json(root / "reports", "30_ends_early")["status"] == "failed"
-
-
-def test_a_kernel_that_dies_is_a_failure_that_names_its_cell(ran) -> None:
-    outcome = ran[1]["40_dies"]
-    assert (outcome.status, outcome.cell) == ("failed", 4) and "Kernel died" in outcome.error
-
-
-def test_only_reports_and_the_lock_are_left_and_no_kernel_files(ran) -> None:
-    left = {file.suffix or file.name for file in (ran[0] / "reports").iterdir()}
-    assert left <= {".json", ".html", ".ipynb", ".lock"}
-    assert not ran[2], "connection files of kernels in the temporary folder"
+def test_a_notebook_fails_if_its_report_ends_early_or_its_kernel_dies(ran) -> None:
+    early, dies = ran[1]["30_ends_early"], ran[1]["40_dies"]
+    assert early.status == read_json(ran[0] / "reports", "30_ends_early")["status"] == "failed"
+    assert "report.verdict(...)" in early.error
+    assert (dies.status, dies.cell) == ("failed", 4) and "Kernel died" in dies.error
 
 
 def test_what_did_not_change_is_not_run_again_unless_forced_and_a_change_is_run(ran) -> None:
-    root, _, _ = ran
+    root, _ = ran
 
     def again(**options) -> str:
         return site.run(["10"], root=root, **options)[0].status
@@ -199,18 +192,11 @@ def test_the_longest_notebook_starts_first_after_those_that_open_the_collection(
     assert order == ["20", "00", "40", "30", "10", "50"]
 
 
-def test_a_run_without_a_terminal_says_what_is_at_work(tmp_path, monkeypatch, capsys) -> None:
+def test_a_run_says_what_is_at_work(tmp_path, monkeypatch, capsys) -> None:
     monkeypatch.setattr(runner, "SAY_EVERY", 0.5)
     write_notebook(tmp_path, "10_slow", "import time; time.sleep(2)", END)
     assert site.run(root=tmp_path)[0].status == "done"
     assert "at work: 10_slow (" in capsys.readouterr().err
-
-
-def test_a_report_names_every_module_that_its_notebook_loaded(ran) -> None:
-    modules = read_json(ran[0] / "reports", "50_lacks_data")["provenance"]["modules"]
-    assert {"report.py", "data.py"} <= modules.keys()
-    assert modules == report.checksums(modules) and "cli.py" not in modules
-    assert psychlm.__file__
 
 
 def test_notebooks_that_run_side_by_side_share_the_cores(tmp_path, monkeypatch) -> None:
@@ -238,19 +224,15 @@ def wait_until(condition, seconds: float = 120.0) -> None:
 
 
 @pytest.mark.skipif(not Path("/proc").is_dir(), reason="needs the process table of Linux")
-def test_a_run_shuts_out_others_dies_without_half_a_report_and_is_resumed(
-    tmp_path,
-) -> None:
+def test_a_run_shuts_out_others_dies_without_half_a_report_and_is_resumed(tmp_path) -> None:
     gate, pid_file = tmp_path / "gate", tmp_path / "pid"
     gate.touch()
-    slow = "\n".join(
-        [
-            "import os, sys, time, pathlib",
-            "assert 'colorsys' in sys.modules  # it is a copy of the process that imported it",
-            f"pathlib.Path({str(pid_file)!r}).write_text(str(os.getpid()))",
-            f"while pathlib.Path({str(gate)!r}).exists(): time.sleep(0.05)",
-        ]
-    )
+    slow = f"""
+import os, sys, time, pathlib
+assert 'colorsys' in sys.modules  # it is a copy of the process that imported it
+pathlib.Path({str(pid_file)!r}).write_text(str(os.getpid()))
+while pathlib.Path({str(gate)!r}).exists(): time.sleep(0.05)
+"""
     write_notebook(tmp_path, "00_quick", END)
     write_notebook(tmp_path, "20_slow", RECORD, slow, END)
     reports, command = tmp_path / "reports", RUN.format(root=str(tmp_path))
@@ -260,7 +242,7 @@ def test_a_run_shuts_out_others_dies_without_half_a_report_and_is_resumed(
             [sys.executable, "-c", command], stderr=subprocess.PIPE, text=True
         )
         wait_until(lambda: pid_file.is_file() and pid_file.read_text())
-        with pytest.raises(site.RunLockedError, match="another run is at work"):
+        with pytest.raises(runner.RunLockedError, match="another run is at work"):
             site.run(root=tmp_path)
         os.kill(process.pid, sent)
         try:

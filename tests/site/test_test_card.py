@@ -18,8 +18,8 @@ pytestmark = pytest.mark.exhaustive  # each runs the notebook: ten seconds
 
 def numbers_of(folder: Path, **parameters: Any) -> dict[str, dict]:
     """Return the numbers of a card by key."""
-    made = cards.make("test", parameters, folder / "card")
-    content = json.loads(made.json.read_text(encoding="utf-8"))
+    content = cards.make("test", parameters, folder / "card")
+    assert content == json.loads((folder / "card.json").read_text(encoding="utf-8"))
     return {number["key"]: number for number in content["numbers"]}
 
 
