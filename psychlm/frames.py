@@ -214,11 +214,8 @@ def read_responses(path: str | Path, *, ratings: bool = False, **options: Any) -
     layout the file has. With ``ratings`` answers may be other numbers than 0 and 1, for models of
     several categories, which check them.
 
-    >>> import tempfile
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     file = Path(folder) / "answers.csv"
-    ...     _ = file.write_text("student,q1,q2\\nann,1,0\\nbob,1,1\\n")
-    ...     read_responses(file).mean().to_dict()
+    >>> _ = Path("answers.csv").write_text("student,q1,q2\\nann,1,0\\nbob,1,1\\n")
+    >>> read_responses("answers.csv").mean().to_dict()
     {'q1': 1.0, 'q2': 0.5}
     """
     answers = read_answers(path, level="ratings" if ratings else "binary", **options)
@@ -264,11 +261,8 @@ def read_answers(
 
     Examples
     --------
-    >>> import tempfile
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     file = Path(folder) / "answers.csv"
-    ...     _ = file.write_text("student,q1,q2,sex\\nann,B,A,f\\nbob,C,A,m\\n")
-    ...     answers = read_answers(file, key={"q1": "B", "q2": "A"})
+    >>> _ = Path("answers.csv").write_text("student,q1,q2,sex\\nann,B,A,f\\nbob,C,A,m\\n")
+    >>> answers = read_answers("answers.csv", key={"q1": "B", "q2": "A"})
     >>> answers.recognised
     "wide table of raw answers and a key: persons in 'student', 2 items, no items: ['sex']"
     >>> answers.responses.loc["bob"].to_list()

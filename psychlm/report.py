@@ -112,11 +112,9 @@ def begin(notebook: str, *, data_kind: DataKind = "real", **rules: Rule | tuple[
 
     Examples
     --------
-    >>> report.begin(
-    ...     "20_psychometric_properties",
-    ...     n_boot=report.between(100, None),
-    ...     correction=report.some_of("holm", "bh"),
-    ... )  # doctest: +SKIP
+    >>> begin("00_example", n_boot=between(100, None))  # after no parameters cell
+    Traceback (most recent call last):
+    ValueError: 00_example: there is no parameter n_boot; the parameters are none
     """
     global _current
     values: dict[str, Any] = {}
@@ -257,7 +255,10 @@ def table(
 
     Examples
     --------
-    >>> report.table(fit.items, "lsat6.2pl", format={"b": ".2f"}, unit="logits")  # doctest: +SKIP
+    >>> import pandas as pd
+    >>> begin("00_example")
+    >>> table(pd.Series({"q1": -1.2}, name="b"), "lsat6.2pl", format=".2f", unit="logits")
+    <IPython.core.display.HTML object>
     """
     import pandas as pd
     from IPython.display import HTML
@@ -355,13 +356,15 @@ def verdict(
 
     Examples
     --------
-    >>> report.verdict(
-    ...     [(rho > 0.5, "Models find difficult what people do."), "Models and people differ."],
-    ...     support="Over {n} items, ρ = {rho:.2f} [{low:.2f}, {high:.2f}].",
+    >>> begin("00_example")
+    >>> verdict(
+    ...     [(0.86 > 0.5, "Models find difficult what people do."), "Models and people differ."],
+    ...     support="Over {n} items, ρ = {rho:.2f}.",
     ...     outcome="reproduced",
     ...     rests_on="the paper's own responses of people and models",
-    ...     n=n, rho=rho, low=low, high=high,
-    ... )  # doctest: +SKIP
+    ...     n=1104, rho=0.86,
+    ... )
+    **Models find difficult what people do.** Over 1,104 items, ρ = 0.86.
     """
     report = _begun()
     if outcome not in OUTCOMES:
