@@ -430,6 +430,8 @@ def _answers(
     level: str | None,
 ) -> Answers:
     """Separate items from groups, and grade them."""
+    persons = repr(table.index.name) if table.index.name else "the first column"
+    table = table.rename_axis(index=table.index.name or "person")
     of_key = [] if key is None else list(key.index)
     named = [*(items or ()), *drop, *of_key]
     unknown = [name for name in named if name not in table.columns]
@@ -455,7 +457,6 @@ def _answers(
     else:
         level = level or ("ratings" if _are_ratings(responses) else "binary")
         kind = "0 and 1" if level == "binary" else "ratings"
-    persons = repr(table.index.name) if table.index.name else "the first column"
     others = f", no items: {format_names(groups.columns)}" if len(groups.columns) else ""
     recognised = f"{what} of {kind}: persons in {persons}, {len(chosen)} items{others}"
     silent = responses.isna().all(axis=1)
