@@ -239,8 +239,8 @@ def table(
     values : label, optional
         The column whose values are recorded, each with the other columns of its row beside it; all
         columns have a key of their own unless given. The table is then shown as it is.
-    published, **beside
-        As in :func:`record_table`: ``source``, ``unit``, ``data`` and further numbers.
+    published : DataFrame, Series or dict, optional
+        As in :func:`record_table`.
     format : str or dict, optional
         Format specification of all columns, ``".2f"``, or by column; ``"p"`` for p-values. Other
         columns have as many decimals as their numbers need, and columns named ``p`` are p-values.
@@ -248,6 +248,8 @@ def table(
         Shown below the table.
     fold : str, optional
         A line in place of the table, which a click opens: for long tables and those of a figure.
+    **beside
+        As in :func:`record_table`: ``source``, ``unit``, ``data`` and further numbers.
 
     Returns
     -------
