@@ -97,7 +97,7 @@ def pair_counts(responses: pd.DataFrame) -> tuple[Array, Array, Array]:
 
     Returns
     -------
-    n, right, both : ndarray, each of shape (n_items, n_items)
+    tuple of three ndarrays, each of shape (n_items, n_items)
         Whole numbers, so sums and differences of them are exact.
     """
     answered = responses.notna().to_numpy(np.float64)
