@@ -64,7 +64,10 @@ def read_experiment(
 
     Examples
     --------
-    >>> read_experiment("results.csv", measure="RT", columns={"subject": "ID"})  # doctest: +SKIP
+    >>> _ = Path("results.csv").write_text("ID,Item,WordNr,Word,RT\\ns1,1,1,Good,310\\n")
+    >>> study = read_experiment("results.csv", measure="RT", columns={"subject": "ID"})
+    >>> study.readings["self_paced_ms"].tolist()
+    [310]
     """
     for file in (table, readings):
         if file and not Path(file).is_file():
