@@ -195,7 +195,7 @@ def build_index(root: Path, reports: Path) -> Path:
     numbers = gather_numbers(reports)
     cells = ledger.printed_cells(numbers).query("column == 'own data'")
     script = (html.TEMPLATES / "index.js").read_text(encoding="utf-8")
-    template = html.exporter("index.html.j2", reports).environment.get_template("index.html.j2")
+    template = html.environment(reports).get_template("index.html.j2")
     page = template.render(
         cards=cards,
         rows=numbers.query("published != ''").to_dict("records"),
