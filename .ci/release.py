@@ -13,18 +13,12 @@ VERSION = {  # file: the line that holds the version, and what takes its place
 }
 DATE = {
     "CITATION.cff": (r"^date-released: .*$", "date-released: {date}"),
-    "CHANGELOG.md": (r"^## Unreleased$", "## Unreleased\n\n## {version} ({date})"),
+    "CHANGELOG.md": (r"^## Unreleased$", "## Unreleased\n\n## {version} - {date}"),
 }
 
 
 def prepare(root: Path, version: str) -> None:
-    """Write the version and today's date into the files of a checkout.
-
-    Raises
-    ------
-    SystemExit
-        If a file lacks its line, or the changelog says nothing of this release; nothing is written.
-    """
+    """Write the version and today's date into the files of a checkout, or nothing and exit."""
     changelog = (root / "CHANGELOG.md").read_text(encoding="utf-8")
     unreleased = re.search(r"^## Unreleased$(.*?)(?=^## |\Z)", changelog, flags=re.M | re.S)
     if unreleased is None or not unreleased[1].strip():

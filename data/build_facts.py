@@ -243,7 +243,12 @@ def comprehenotes_tables() -> Tables:
         "date": dict.fromkeys(fitted, datetime.now(UTC).date().isoformat()),
     }
     described = pd.DataFrame(about).rename_axis("model").reset_index()
-    return {"estimates": comprehenotes.estimates_table(fitted, topic), "fits": described}
+    columns = ["model", "item", "topic", "a", "se_a", "d", "b", "c", "se_c"]
+    parts = [
+        fit.items.assign(model=name, topic=topic).reset_index().reindex(columns=columns)
+        for name, fit in fitted.items()
+    ]
+    return {"estimates": pd.concat(parts, ignore_index=True), "fits": described}
 
 
 def wilcox2023_tables() -> Tables:

@@ -27,6 +27,7 @@ from psychlm.papers.model_facts import (
     CONFUSED,
     GATHERED,
     HEAD,
+    LISTED,
     MODELS,
     N_EXTRA,
     N_ITEMS,
@@ -39,11 +40,12 @@ from psychlm.papers.model_facts import (
     WORDNET,
     WORDS,
     anticipate,
-    choice_scores,
+    in_source_order,
     items,
     presentations,
     science_questions,
     stored_head,
+    with_options,
 )
 from psychlm.probes import wordnet
 from psychlm.probes.wordnet_qa import Builder
@@ -68,6 +70,53 @@ GATHERED_PARAMETERS: dict[str, Any] = {
     "n_concepts": GATHERED["n_concepts"],
     "n_records": 0,
 }
+
+
+def choice_scores(
+    asked: pd.DataFrame, models: tuple[str, ...] = MODELS, *, listed: bool = False
+) -> tuple[pd.DataFrame, dict[str, dict[str, Any]]]:
+    """Score the choices of items by models; perturbed items are put back into their source's order.
+
+    Returns
+    -------
+    DataFrame
+        One row per item and choice: ``item_id``, ``choice`` (0-based), ``right``, ``n_chars``, and
+        for each model its log-probability in nats and its number of tokens (``<model>_tokens``).
+    described : dict
+        Revision and options of each model.
+    """
+    columns: dict[str, pd.Series] = {}
+    described: dict[str, dict[str, Any]] = {}
+    put = with_options(asked) if listed else asked
+    options: dict[str, Any] = {"prompt": LISTED if listed else "auto"}
+
+    def ordered(scores: pd.DataFrame) -> pd.Series:
+        return in_source_order(scores, asked).rename_axis(columns="choice").stack().dropna()
+
+    for model in models:
+        if model == HEAD:
+            head = stored_head("confusion_head")
+            about = {"encoder": "all-MiniLM-L6-v2", "n_learn": N_LEARN, "n_stop": N_STOP}
+            described[HEAD] = {"revision": f"sha256:{head.fingerprint}", "banks": CONFUSED, **about}
+            columns[HEAD] = ordered(head.logprobs(asked)).astype(np.float32)
+            continue
+        nats = lm.choice_logprobs(put, model, progress=True, **options)
+        described[model] = {name: nats.attrs[name] for name in ("revision", "prompt", "bos")}
+        columns[model] = ordered(nats).astype(np.float32)
+        # The second call reads the cache.
+        mean = lm.choice_logprobs(put, model, normalise="token", **options)
+        columns[f"{model}_tokens"] = (ordered(nats) / ordered(mean)).round().astype(np.int16)
+    names = pd.Index(asked["item_id"], name="item")
+    lengths = [pd.Series([len(choice.strip()) for choice in row]) for row in asked["choices"]]
+    columns["n_chars"] = ordered(pd.DataFrame(lengths).set_axis(names)).astype(np.int16)
+    table = pd.DataFrame(columns).rename_axis(["item_id", "choice"]).reset_index()
+    # The right choice's place in the source's order.
+    answers = pd.Series(asked["answer"].to_numpy(), index=names)
+    if "order" in asked:
+        places = [row[k] for row, k in zip(asked["order"], asked["answer"], strict=True)]
+        answers = pd.Series(places, index=asked["source_item_id"])
+    table["right"] = table["choice"].to_numpy() == answers.loc[table["item_id"]].to_numpy()
+    return table, described
 
 
 def wordnet_questions() -> pd.DataFrame:
@@ -262,17 +311,9 @@ def compute_inoculation() -> None:
     for probe in parts["test"]["probe"].unique():
         train, dev = (parts[part][parts[part]["probe"] == probe] for part in ("train", "dev"))
         sizes = tuple(min(k, len(train)) for k in SIZES)
-        sweep = richardson2020.Sweep(
-            sizes=sizes,
-            learning_rates=RATES,
-            epochs=(3,),
-            seeds=tuple(range(N_SEEDS)),
-            add_some=ADD_SOME,
-        )
-        folder = cache_folder() / "inoculation"
-        done = richardson2020.inoculate(
-            model, train, dev, check, parts["test"], sweep=sweep, more=spare, folder=folder
-        )
+        sweep: dict[str, Any] = {"sizes": sizes, "learning_rates": RATES, "n_seeds": N_SEEDS}
+        sweep |= {"add_some": ADD_SOME, "more": spare}
+        done = richardson2020.inoculate(model, train, dev, check, parts["test"], **sweep)
         as_it_came = pd.DataFrame([{"cell": -1, "k": 0, **done.before}])
         cells = pd.concat([as_it_came, done.cells.reset_index()])
         tables[(probe,)] = cells

@@ -38,7 +38,7 @@ def train_all(corpora_read: Mapping[str, pd.DataFrame]) -> dict[str, pd.DataFram
     everything = text.read(["all texts"], N_WORDS, seed=SEED)["all texts"]
     treebank = text.read(["Penn Treebank"], 10**9, seed=SEED)["Penn Treebank"]
     for corpus in (everything, treebank):
-        for model in word_models.ngrams(corpus, (2, 3, 4, 5)):
+        for model in word_models.models_of(corpus, (2, 3, 4, 5)):
             models[model.key] = model
             assert isinstance(model.model, NgramModel)
             validation[model.key] = model.model.perplexity(corpus.validation)
@@ -47,10 +47,10 @@ def train_all(corpora_read: Mapping[str, pd.DataFrame]) -> dict[str, pd.DataFram
     shape = word_models.Architecture("lstm", LSTM_SIZE)
     # The checkpoint stays, so that a run that was killed continues.
     kept = data.root() / "data" / "derived" / "hao2020"
-    done = word_models.train(parts[0], parts[1], vocabulary, shape, LSTM, folder=kept)
-    reached = word_models.perplexity(done.model, parts[2])
-    lstm = word_models.CorpusModel("LSTM", LSTM_SIZE, treebank, done.model, reached)
-    models[lstm.key], validation[lstm.key] = lstm, done.validation_perplexity
+    trained, curve = word_models.train(*parts[:2], vocabulary, shape, LSTM, folder=kept)
+    reached = word_models.perplexity(trained, parts[2])
+    lstm = word_models.CorpusModel("LSTM", LSTM_SIZE, treebank, trained, reached)
+    models[lstm.key], validation[lstm.key] = lstm, curve["validation_perplexity"].min()
     rows = [
         {
             "model": key,
@@ -61,7 +61,7 @@ def train_all(corpora_read: Mapping[str, pd.DataFrame]) -> dict[str, pd.DataFram
         }
         for key, model in models.items()
     ]
-    curves = done.history.assign(model=lstm.key, cpu_seconds=time.process_time() - begun)
+    curves = curve.assign(model=lstm.key, cpu_seconds=time.process_time() - begun)
     tables = {"models": pd.DataFrame(rows), "curves": curves}
     for name, words in corpora_read.items():
         table = words[KEYS].reset_index(drop=True)

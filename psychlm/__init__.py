@@ -3,10 +3,9 @@
 Sub-packages, from the lowest layer to the highest. A module imports from its own layer or from
 lower ones (``tests/test_layers.py`` checks this):
 
-    0  frames data device cluster stats report plots             frames, datasets, figures
-    0  eval_logs                                  logs of evaluation programs
+    0  frames data device cluster stats report plots   frames, datasets, figures
+    0  eval_logs recipes                          logs of evaluation programs; original datasets
     0  formatting figures parameters              of reports: numbers, tables and sentences; rules
-    0  recipes                                    datasets from their originals
     1  corpora                                    readers of public data
     2  lm ctt irt reading_times probes            language models, test theory, reading times
     2  comparison                                 is A better than B: psychlm.compare
@@ -14,8 +13,7 @@ lower ones (``tests/test_layers.py`` checks this):
     3  crowds                                     many small models trained at once
     4  papers                                     analyses that only one paper needs
     5  site                                       run the notebooks and write the HTML reports
-    5  terminal                                   what the command line prints
-    5  doctor                                     optional dependencies on this machine
+    5  terminal doctor                            what commands print; optional dependencies
     6  cli cli_adapt cli_card cli_notebooks cli_probes  the command ``psychlm``
 
 ``import psychlm`` loads neither torch nor transformers nor pandas.

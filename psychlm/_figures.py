@@ -18,11 +18,8 @@ MAX_MARKS = 20_000  # a figure of more marks is shown as PNG alone: its SVG woul
 def figure_data(figure: Figure) -> pd.DataFrame:
     """Return the lines, points, bars, intervals and cells that a figure draws, one row per mark.
 
-    Returns
-    -------
-    DataFrame
-        ``panel`` (title or number), ``kind`` (line, point, bar, segment or cell), ``label`` (of the
-        legend), ``x`` and ``y`` in units of the axes, ``value`` of a heat map's cell.
+    Columns are ``panel`` (title or number), ``kind`` (line, point, bar, segment or cell), ``label``
+    (of the legend), ``x`` and ``y`` in units of the axes, ``value`` of a heat map's cell.
     """
     import pandas as pd
     from matplotlib.collections import LineCollection, PathCollection, QuadMesh
@@ -33,12 +30,12 @@ def figure_data(figure: Figure) -> pd.DataFrame:
         title = ax.get_title() or ax.get_title(loc="left") or str(position)
         marks: list[tuple[str, Any, Any, Any, Any]] = []
         for bars in ax.containers:
+            horizontal = getattr(bars, "orientation", "vertical") == "horizontal"
             for box in [patch.get_bbox() for patch in getattr(bars, "patches", ())]:
-                upright = getattr(bars, "orientation", "vertical") != "horizontal"
-                x = (box.x0 + box.x1) / 2 if upright else box.x1
-                marks.append(
-                    ("bar", bars, [x], [box.y1 if upright else (box.y0 + box.y1) / 2], None)
-                )
+                x, y = (box.x0 + box.x1) / 2, box.y1
+                if horizontal:
+                    x, y = box.x1, (box.y0 + box.y1) / 2
+                marks.append(("bar", bars, [x], [y], None))
         marks += [("line", line, *line.get_data(orig=False), None) for line in ax.get_lines()]
         for artist in ax.collections:
             if isinstance(artist, PathCollection):

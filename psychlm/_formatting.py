@@ -15,93 +15,40 @@ if TYPE_CHECKING:
     import pandas as pd
 
 MISSING = "–"
-# words of a column's name that are written in another way
-WORDS = {
-    "aic": "AIC",
-    "auc": "AUC",
-    "bic": "BIC",
-    "chi2": "χ²",
-    "df": "df",
-    "eta": "η",
-    "id": "ID",
-    "irt": "IRT",
-    "kappa": "κ",
-    "loglik": "log-likelihood",
-    "mae": "MAE",
-    "mse": "MSE",
-    "pnc": "PNC",
-    "r2": "R²",
-    "rho": "ρ",
-    "rmse": "RMSE",
-    "rmsd": "RMSD",
-    "rmsea": "RMSEA",
-    "sabic": "SABIC",
-    "sd": "SD",
-    "se": "SE",
-    "theta": "θ",
-    "vs": "against",
-}
-# readable names of models, question sets and statistics, by their keys in lower case
-NAMES = {
-    "albert": "ALBERT",
-    "arc": "ARC",
-    "bert": "BERT",
-    "convbert": "ConvBERT",
-    "deberta": "DeBERTa",
+# Words of a column's name, and names of models and question sets, that are written in another way
+# than their keys. Of the first ones the key is the name in lower case.
+ACRONYMS = ["AIC", "AUC", "BIC", "df", "ID", "IRT", "MAE", "MSE", "PNC", "RMSE", "RMSD", "RMSEA"]
+WORDS = {word.lower(): word for word in [*ACRONYMS, "SABIC", "SD", "SE"]}
+WORDS |= {"chi2": "χ²", "eta": "η", "kappa": "κ", "loglik": "log-likelihood", "r2": "R²"}
+WORDS |= {"rho": "ρ", "theta": "θ", "vs": "against"}
+SPELLED = """ALBERT, ARC, BERT, ConvBERT, DeBERTa, ELECTRA, GPT-2, GSM8K, HellaSwag, Llama, LSTM,
+    Longformer, LSTMs, MiniLM, Mistral, MMLU, MNLI, Penn Treebank, PIQA, RoBERTa, SNLI, SpanBERT,
+    SST, T5, TruthfulQA, WinoGrande, XLNet"""
+NAMES = {name.lower(): name for name in map(str.strip, SPELLED.split(","))} | {
     "default": "psychlm's small model",
     "default (control)": "psychlm's small model (control)",
-    "electra": "ELECTRA",
-    "gpt-2": "GPT-2",
     "gpt2": "GPT-2",
-    "gsm8k": "GSM8K",
-    "hellaswag": "HellaSwag",
     "human": "people",
-    "llama": "Llama",
-    "longformer": "Longformer",
-    "lstm": "LSTM",
-    "lstms": "LSTMs",
-    "minilm": "MiniLM",
-    "mistral": "Mistral",
-    "mmlu": "MMLU",
-    "mnli": "MNLI",
     "p_holm": "p (Holm)",
     "p_permutation": "p (permutation)",
-    "penn treebank": "Penn Treebank",
-    "piqa": "PIQA",
-    "roberta": "RoBERTa",
     "s_x2": "S-X²",
     "smollm2": "SmolLM2-135M",
-    "snli": "SNLI",
     "snli+mnli": "SNLI + MNLI",
     "snli+mnli+anli": "SNLI + MNLI + ANLI",
-    "spanbert": "SpanBERT",
-    "sst": "SST",
     "std_error": "standard error",
-    "t5": "T5",
-    "truthfulqa": "TruthfulQA",
-    "winogrande": "WinoGrande",
-    "xlnet": "XLNet",
 }
 NETWORKS = {"lstm": "LSTM", "transformer": "Transformer"}
 UNITS = ("ms", "bits", "nats", "logits", "chars", "seconds", "points", "mb")
 P_VALUE = re.compile(r"(^|[\s_])p([\s_]|$)", re.IGNORECASE)
-BOUNDS = (("low", "high"), ("lower", "upper"))
 
 
 def number(value: Any, spec: str = "") -> str:
-    """Return a number, truth value or text as it is shown.
+    """Return a number, truth value or text as it is shown; None and NaN are a dash.
 
-    Parameters
-    ----------
-    value : scalar
-        None and NaN become a dash.
-    spec : str
-        A format specification such as ``".2f"``; ``"p"`` for a p-value. Without one, whole numbers
-        are shown whole, and others with two decimals, or two digits if they are small. Thousands
-        are separated.
+    ``spec`` is a format specification such as ``".2f"``, or ``"p"`` for a p-value. Without one,
+    whole numbers are shown whole, and others with two decimals, or two digits if they are small.
+    Thousands are separated.
 
-    Examples
-    --------
     >>> number(-0.4712), number(-0.001, ".2f"), number(1417.0), number(True)
     ('−0.47', '0.00', '1,417', 'yes')
     >>> number(0.0004, "p"), number(0.0312, "p")
@@ -129,8 +76,6 @@ def number(value: Any, spec: str = "") -> str:
 def decimals(values: Any) -> int:
     """Return how many decimals show the typical digits of numbers: none for whole numbers.
 
-    Examples
-    --------
     >>> decimals([3.0, 12.0]), decimals([0.123, 0.5]), decimals([0.00123]), decimals([1234.5])
     (0, 2, 4, 0)
     """
@@ -139,18 +84,14 @@ def decimals(values: Any) -> int:
     if not sizes.size or np.allclose(sizes, np.round(sizes), rtol=0, atol=1e-9):
         return 0
     typical = float(np.median(sizes[sizes > 0]))
-    if typical >= 1000:
-        return 0
     if typical >= 100:
-        return 1
+        return 0 if typical >= 1000 else 1
     return 2 if typical >= 0.05 else min(1 - math.floor(math.log10(typical)), 6)
 
 
 def interval(low: Any, high: Any, spec: str = ".2f") -> str:
     """Return an interval as it is shown; a dash if both of its ends are missing.
 
-    Examples
-    --------
     >>> interval(-0.471, 0.732), interval(None, math.nan)
     ('[−0.47, 0.73]', '–')
     """
@@ -163,8 +104,6 @@ def interval(low: Any, high: Any, spec: str = ".2f") -> str:
 def label(name: Any) -> str:
     """Return the name of a column, row or key in words.
 
-    Examples
-    --------
     >>> label("rho_within_label"), label("gaze_ms"), label("below_-2"), label("smollm2")
     ('ρ within label', 'gaze (ms)', 'below −2', 'SmolLM2-135M')
     >>> label("penn treebank.lstm-200"), label("1pl.b.LSAT1"), label("GPT-Neo 1.3B")
@@ -193,8 +132,6 @@ def label(name: Any) -> str:
 def key_label(key: str) -> str:
     """Return the key of a recorded number in words.
 
-    Examples
-    --------
     >>> key_label("lalor2020.table2_2.4GS.neutral"), key_label("filter.SNLI.UB.0.75")
     ('Lalor 2020, Table 2.2, 4GS, neutral', 'filter, SNLI, UB, 0.75')
     """
@@ -221,39 +158,21 @@ def table(
     spec: str | Mapping[Any, str] | None = None,
     caption: str | None = None,
 ) -> str:
-    """Return a table as HTML: readable headers, text left-aligned, numbers right-aligned.
-
-    Parameters
-    ----------
-    frame : DataFrame or Series
-        Two columns ``low`` and ``high`` (or ``x_low`` and ``x_high``) become one of intervals.
-    published, low, high : DataFrame or Series, optional
-        Printed values, in a column beside ours, and bounds of intervals, behind each value.
-    spec : str or dict, optional
-        Format specification of all columns or of some; the others have as many decimals as their
-        numbers need.
-    caption : str, optional
-        Shown below the table.
-    """
+    """Return a table as HTML; the parameters are those of :func:`psychlm.report.table`."""
     import pandas as pd
 
-    if frame.ndim == 1:
-        one = frame.to_frame(frame.name if frame.name is not None else "value")
-        name = one.columns[0]
-        published, low, high = (
-            values.to_frame(name) if isinstance(values, pd.Series) else values
-            for values in (published, low, high)
-        )
-        frame = one
+    if isinstance(frame, pd.Series):
+        frame = frame.to_frame("value" if frame.name is None else frame.name)
+        published = _as_frame(published, frame.columns[0])
+        low, high = _as_frame(low, frame.columns[0]), _as_frame(high, frame.columns[0])
     columns: dict[Any, list[str]] = {}
     numeric: list[bool] = []
-    second = {pair[1] for pair in _pairs(frame.columns)}
-    bounds = dict(_pairs(frame.columns))
+    bounds = _bounds(frame.columns)
     for position, column in enumerate(frame.columns):
         values = frame.iloc[:, position]
         form = spec.get(column) if isinstance(spec, Mapping) else spec
-        form = _spec(column, values) if form is None else form.strip("{:}")
-        if column in second:
+        form = _spec(column, values) if form is None else form
+        if column in bounds.values():
             continue
         if column in bounds:
             pair = zip(values, frame[bounds[column]], strict=True)
@@ -271,15 +190,24 @@ def table(
         if isinstance(published, pd.DataFrame) and column in published:
             printed = published[column].reindex(frame.index)
             name = "published" if frame.shape[1] == 1 else f"{label(_last(column))}, published"
-            key = (*column[:-1], name) if isinstance(column, tuple) else name
-            columns[key] = [number(value, _printed(printed)) for value in printed]
+            columns[_renamed(column, name)] = [number(one, _printed(printed)) for one in printed]
             numeric.append(True)
     return _html(frame, columns, numeric, caption)
+
+
+def _as_frame(values: Any, name: Any) -> Any:
+    """Return a Series as a frame of one column, and anything else as it is."""
+    return values.to_frame(name) if hasattr(values, "to_frame") else values
 
 
 def _last(column: Any) -> Any:
     """Return the last label of a column."""
     return column[-1] if isinstance(column, tuple) else column
+
+
+def _renamed(column: Any, name: str) -> Any:
+    """Return a column's label with another last one."""
+    return (*column[:-1], name) if isinstance(column, tuple) else name
 
 
 def _printed(values: pd.Series) -> str:
@@ -310,26 +238,23 @@ def _is_numeric(values: pd.Series) -> bool:
     return len(kept) > 0 and bool(kept.map(lambda v: isinstance(v, (int, float, np.number))).all())
 
 
-def _pairs(columns: Any) -> list[tuple[Any, Any]]:
-    """Return the pairs of columns that are the bounds of one interval."""
-    pairs = []
+def _bounds(columns: Any) -> dict[Any, Any]:
+    """Return for each column of lower bounds that of the upper bounds of the same intervals."""
+    bounds = {}
     for column in columns:
-        last = _last(column)
-        for first, second in BOUNDS if isinstance(last, str) else ():
-            if re.search(rf"(^|_){first}(_|$)", last):
-                other = re.sub(rf"(^|_){first}(?=_|$)", rf"\g<1>{second}", last)
-                partner = (*column[:-1], other) if isinstance(column, tuple) else other
+        for lower, upper in (("low", "high"), ("lower", "upper")):
+            pattern = rf"(^|_){lower}(?=_|$)"
+            if isinstance(_last(column), str) and re.search(pattern, _last(column)):
+                partner = _renamed(column, re.sub(pattern, rf"\g<1>{upper}", _last(column)))
                 if partner in columns:
-                    pairs.append((column, partner))
-    return pairs
+                    bounds[column] = partner
+    return bounds
 
 
 def _interval_name(column: Any) -> Any:
     """Return the header of the intervals whose lower bounds stand in a column."""
-    last = _last(column)
-    rest = re.sub(r"(^|_)(low|lower)(?=_|$)", "", last).strip("_")
-    name = f"{label(rest)}, interval" if rest else "interval"
-    return (*column[:-1], name) if isinstance(column, tuple) else name
+    rest = re.sub(r"(^|_)(low|lower)(?=_|$)", "", _last(column)).strip("_")
+    return _renamed(column, f"{label(rest)}, interval" if rest else "interval")
 
 
 def _html(
@@ -338,30 +263,26 @@ def _html(
     """Return texts by column as an HTML table with the index of a frame."""
     import pandas as pd
 
-    shown = pd.DataFrame(columns, index=frame.index)
-    heads = list(columns)
+    heads: list[Any] = list(columns)
     names = [None if name is None else label(name) for name in frame.columns.names]
     if not isinstance(frame.columns, pd.MultiIndex) and names[0] is not None:
         heads = [(names[0], head) for head in heads]  # the name stands above the headers
-    if heads and isinstance(heads[0], tuple):
-        shown.columns = pd.MultiIndex.from_tuples(heads)
-    else:
-        shown.columns = pd.Index(heads)
+    shown = pd.DataFrame(columns, index=frame.index)
+    shown.columns = pd.Index(heads)
     shown.index.names = [None if n is None else label(n) for n in shown.index.names]
     style = shown.style.format(escape="html")
     for axis in (0, 1):
         style = style.format_index(lambda name: html.escape(label(name)), axis=axis)
     if isinstance(frame.index, pd.RangeIndex) and frame.index.name is None:
         style = style.hide(axis="index")
-    text = [number for number, is_numeric in enumerate(numeric) if not is_numeric]
-    rules = [("td, th.col_heading", "text-align: right"), ("th.row_heading", "text-align: left")]
-    rules += [(f"td.col{n}, th.col_heading.col{n}", "text-align: left") for n in text]
-    rules += [(f"td.col{n}", "max-width: 45ch") for n in text]
-    style = style.set_table_styles(
-        [{"selector": part, "props": css} for names, css in rules for part in names.split(", ")]
-    )
-    made = style.to_html(table_attributes='class="dataframe formatted"')
-    made = _with_index_names(made)
+    text = [column for column, is_numeric in enumerate(numeric) if not is_numeric]
+    rules = {"td": "text-align: right", "th.col_heading": "text-align: right"}
+    rules["th.row_heading"] = "text-align: left"
+    for column in text:
+        rules[f"th.col_heading.col{column}"] = "text-align: left"
+        rules[f"td.col{column}"] = "text-align: left; max-width: 45ch"
+    style = style.set_table_styles([{"selector": part, "props": rules[part]} for part in rules])
+    made = _with_index_names(style.to_html(table_attributes='class="dataframe formatted"'))
     if caption:  # not <caption>, which is as narrow as the table
         made += f'<p class="caption">{html.escape(caption)}</p>'
     # pages have a style sheet of their own, in which a column of text has the class "text"
@@ -427,13 +348,8 @@ def _is_list(value: Any) -> bool:
 def fill(template: str, values: Mapping[str, Any]) -> str:
     """Return a template with its values: true minus signs, names of models, lists joined by "and".
 
-    Raises
-    ------
-    ValueError
-        If a value is missing, NaN, None or empty; the message names it.
+    A value that is missing, NaN, None or empty is a ValueError that names it.
 
-    Examples
-    --------
     >>> fill("r = {r:.2f} (p {p:p}) of {who}", {"r": -0.471, "p": 1e-5, "who": ["lstm", "RNNG"]})
     'r = −0.47 (p < .001) of LSTM and RNNG'
     """
@@ -443,8 +359,6 @@ def fill(template: str, values: Mapping[str, Any]) -> str:
 def joined(texts: Sequence[str]) -> str:
     """Return words as in a sentence.
 
-    Examples
-    --------
     >>> joined(["one"]), joined(["one", "two", "three"])
     ('one', 'one, two and three')
     """
@@ -455,8 +369,6 @@ def joined(texts: Sequence[str]) -> str:
 def n_words(text: str) -> int:
     """Return the number of words and numbers of a text.
 
-    Examples
-    --------
     >>> n_words("**Yes**, r = 0.86 [0.80, 0.91]")
     5
     """

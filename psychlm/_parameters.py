@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import difflib
+import itertools
 import json
 import math
 import os
@@ -12,14 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-TYPES = {
-    bool: "true or false",
-    int: "a whole number",
-    float: "a number",
-    str: "a text",
-    list: "a list",
-    dict: "a mapping",
-}
+TYPES = {bool: "true or false", int: "a whole number", float: "a number", str: "a text"}
+TYPES |= {list: "a list", dict: "a mapping"}
 
 
 @dataclass(frozen=True)
@@ -41,8 +36,8 @@ class Rule:
         return [part for part in parts if not self.holds(part)]
 
 
-def between(low: float | None, high: float | None) -> Rule:
-    """Allow numbers from ``low`` to ``high``, both included; None leaves a side open.
+def between(low: float, high: float | None) -> Rule:
+    """Allow numbers from ``low`` to ``high``, both included; None leaves ``high`` open.
 
     Of a list, each entry is a number; of a mapping, each value.
 
@@ -51,16 +46,12 @@ def between(low: float | None, high: float | None) -> Rule:
     >>> between(0, 1).refused([0.5, 1.5])
     [1.5]
     """
-    words = f"from {low} to {high}"
-    if high is None:
-        words = f"at least {low}"
-    elif low is None:
-        words = f"at most {high}"
+    most = math.inf if high is None else high
+    words = f"at least {low}" if high is None else f"from {low} to {high}"
 
     def holds(value: Any) -> bool:
-        number = isinstance(value, (int, float)) and not isinstance(value, bool)
-        above = number and (low is None or value >= low)
-        return above and (high is None or value <= high)
+        is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+        return is_number and low <= value <= most
 
     return Rule(words, holds)
 
@@ -92,8 +83,6 @@ def at_least(n_entries: int) -> Rule:
 def entries(value: Any) -> Iterator[Any]:
     """Yield the entries of a list or the values of a mapping, of nested ones too; else the value.
 
-    Examples
-    --------
     >>> list(entries({"a": [1, 2], "b": 3}))
     [1, 2, 3]
     """
@@ -107,53 +96,40 @@ def entries(value: Any) -> Iterator[Any]:
 
 
 def assignments(source: str) -> dict[str, Any]:
-    """Return the names and values of a cell that holds ``name = literal`` and nothing else.
+    """Return the names and values of a cell that holds lines ``name = literal``.
 
-    Raises
-    ------
-    ValueError
-        If it holds anything else, such as a call or ``first, second = ...``.
+    Anything else, such as a call or ``first, second = ...``, is a ValueError.
 
-    Examples
-    --------
     >>> assignments("n_boot = 2000  # resamples")
     {'n_boot': 2000}
     """
     values = {}
+    wanted = "a parameters cell holds lines `name = literal` only"
     try:
         statements = ast.parse(source).body
     except SyntaxError as error:
-        raise ValueError(f"a parameters cell holds lines `name = literal` only: {error}") from error
+        raise ValueError(f"{wanted}: {error}") from error
     for statement in statements:
-        targets = getattr(statement, "targets", [getattr(statement, "target", None)])
-        expression = getattr(statement, "value", None)
         try:
-            if not isinstance(statement, (ast.Assign, ast.AnnAssign)) or expression is None:
-                raise ValueError
-            if len(targets) != 1 or not isinstance(targets[0], ast.Name):
-                raise ValueError
-            values[targets[0].id] = ast.literal_eval(expression)
+            match statement:
+                case ast.Assign(targets=[ast.Name(id=name)], value=expression):
+                    values[name] = ast.literal_eval(expression)
+                case ast.AnnAssign(target=ast.Name(id=name), value=ast.expr() as expression):
+                    values[name] = ast.literal_eval(expression)
+                case _:
+                    raise ValueError
         except (ValueError, TypeError):
             line = ast.unparse(statement).splitlines()[0]
-            raise ValueError(
-                f"a parameters cell holds lines `name = literal` only, not `{line}`"
-            ) from None
+            raise ValueError(f"{wanted}, not `{line}`") from None
     return values
 
 
 def check_type(name: str, value: Any, default: Any) -> None:
-    """Raise if a value has another type than the default of its parameter.
+    """Raise if a value has another type than the default of its parameter, in one line.
 
     Whole numbers stand for numbers; None as default allows anything; entries of lists and mappings
     have the type of the default's entries.
 
-    Raises
-    ------
-    ValueError
-        One line with name, value and what is allowed.
-
-    Examples
-    --------
     >>> check_type("n_boot", "many", 2000)
     Traceback (most recent call last):
     ValueError: n_boot='many' should be a whole number, as n_boot=2000 is
@@ -186,18 +162,6 @@ def check(values: Mapping[str, Any], defaults: Mapping[str, Any], rules: Mapping
 
     A list, mapping or text may be empty if its default is, or with the rule ``at_least(0)``. A
     ``seed`` is not negative.
-
-    Parameters
-    ----------
-    values, defaults : mapping
-        By name of the parameter.
-    rules : mapping
-        A :class:`Rule`, or a tuple of them, by name.
-
-    Raises
-    ------
-    ValueError
-        One line with name, value and what is allowed.
     """
     if "seed" in values:
         rules = {"seed": between(0, None), **rules}  # as NumPy's generators
@@ -205,21 +169,18 @@ def check(values: Mapping[str, Any], defaults: Mapping[str, Any], rules: Mapping
         if name not in values:
             raise ValueError(no_parameter(name, values))
     for name, value in values.items():
+        shown = f"{name}={value!r}"
         check_type(name, value, defaults[name])
         rules_of_name = rules.get(name, ())
         rules_of_name = rules_of_name if isinstance(rules_of_name, tuple) else (rules_of_name,)
-        sized = isinstance(value, (list, dict, str)) and not any(
-            r.of == "whole" for r in rules_of_name
-        )
-        if sized and not value and defaults[name]:
+        sized = any(rule.of == "whole" for rule in rules_of_name)
+        if isinstance(value, (list, dict, str)) and not value and defaults[name] and not sized:
             hint = f"for instance {name}={defaults[name]!r}"
-            raise ValueError(f"{name}={value!r} should not be empty; {hint}")
+            raise ValueError(f"{shown} should not be empty; {hint}")
         for rule in rules_of_name:
-            refused = [] if value is None else rule.refused(value)
-            if refused and refused[0] is value:
-                raise ValueError(f"{name}={value!r} should be {rule.allowed}")
-            if refused:
-                raise ValueError(f"{name}={value!r}: {refused[0]!r} should be {rule.allowed}")
+            for part in [] if value is None else rule.refused(value):
+                which = "" if part is value else f": {part!r}"
+                raise ValueError(f"{shown}{which} should be {rule.allowed}")
 
 
 def no_parameter(name: str, names: Mapping[str, Any]) -> str:
@@ -235,24 +196,8 @@ def of_session(notebook: str, variables: Mapping[str, Any]) -> tuple[dict, dict]
 
     The parameters cell is the cell of assignments of literals that was run first (or, changed, run
     again). A cell of that kind directly after it holds given values: papermill's, or a user's.
-
-    Parameters
-    ----------
-    notebook : str
-        The notebook's name.
-    variables : mapping
-        The session's variables. ``In`` holds the cells run so far, of which the last runs now.
-
-    Returns
-    -------
-    values, defaults : dict
-        By name: what the session holds, and what the parameters cell says (in JupyterLab: the
-        cell as it was last saved).
-
-    Raises
-    ------
-    ValueError
-        If a given parameter is not in the parameters cell.
+    Values are what the session's ``variables`` hold (``In`` holds the cells run so far, of which
+    the last runs now), defaults what the parameters cell says; in JupyterLab, as it was last saved.
     """
     cells = [_literals(source) for source in variables.get("In", [])[:-1]]
     saved = _saved(notebook)
@@ -265,13 +210,10 @@ def of_session(notebook: str, variables: Mapping[str, Any]) -> tuple[dict, dict]
     while shared[first - 1]:  # given values may set every parameter, too; In begins with ""
         first -= 1
     defaults = cells[first]
-    for given in cells[first:]:
-        if not given:
-            break
-        for name in given:
-            if name not in (saved or defaults):
-                hint = " (if it is new, save the notebook first)" if saved else ""
-                raise ValueError(no_parameter(name, saved or defaults) + hint)
+    for name in itertools.chain(*itertools.takewhile(bool, cells[first:])):
+        if name not in (saved or defaults):
+            hint = " (if it is new, save the notebook first)" if saved else ""
+            raise ValueError(no_parameter(name, saved or defaults) + hint)
     return {name: variables[name] for name in defaults}, defaults | saved
 
 

@@ -44,10 +44,7 @@ class RecipeError(RuntimeError):
 def read_member(archive: Path, member: str, most_bytes: int = LARGEST_MEMBER) -> bytes:
     """Return a member of a zip or tar archive; no path inside an archive ever reaches the disk.
 
-    Raises
-    ------
-    RecipeError
-        If the member is absent, cannot be decompressed, or becomes more than ``most_bytes``.
+    One that is absent, spoilt or larger than ``most_bytes`` is a :class:`RecipeError`.
     """
     try:
         if zipfile.is_zipfile(archive):
@@ -120,17 +117,14 @@ def comprehenotes_responses(originals: Sequence[Path]) -> bytes:
 
 def comprehenotes_items(originals: Sequence[Path]) -> bytes:
     """Return number in the bank, topic and key of the questions of ComprehENotes."""
-    numbers = [int(column.removeprefix("X")) for column in _comprehenotes_data(originals[0])]
     content = io.BytesIO(read_member(originals[0], "ComprehENotes_1.0.tsv"))
     questions = pd.read_csv(content, sep="\t", encoding="cp1252")
-    items = pd.DataFrame(
-        {
-            "item": [f"Q{i:02d}" for i in range(1, len(numbers) + 1)],
-            "bank_number": numbers,
-            "topic": questions["disease_topic"],
-            "correct_option": questions["correct_answer"],
-        }
+    items = questions[["disease_topic", "correct_answer"]].set_axis(
+        ["topic", "correct_option"], axis=1
     )
+    numbers = _comprehenotes_data(originals[0]).columns.str.removeprefix("X").astype(int)
+    items.insert(0, "bank_number", numbers)
+    items.insert(0, "item", [f"Q{i:02d}" for i in range(1, len(items) + 1)])
     return _csv(items)
 
 
@@ -146,15 +140,7 @@ def human_panel(originals: Sequence[Path]) -> bytes:
     return _csv(pd.read_parquet(originals[0])[["item_id", "person", "correct"]])
 
 
+MADE_BY = (unchanged, gutenberg, provo_passages, comprehenotes_responses, comprehenotes_items)
 RECIPES: dict[str, Callable[[Sequence[Path]], bytes]] = {
-    recipe.__name__: recipe
-    for recipe in (
-        unchanged,
-        gutenberg,
-        provo_passages,
-        comprehenotes_responses,
-        comprehenotes_items,
-        human_responses,
-        human_panel,
-    )
+    recipe.__name__: recipe for recipe in (*MADE_BY, human_responses, human_panel)
 }

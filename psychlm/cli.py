@@ -130,7 +130,7 @@ def data_pull(names: tuple[str, ...]) -> None:
     for name in names or list(datasets.index[(datasets["url"] != "") & ~large]):
         try:
             path = None if names else data.verify(name)
-            say(f"{name}: {path or data.fetch(name, progress=sys.stderr.isatty())}")
+            say(f"{name}: {path or data.fetch(name)}")
         except data.DataError as error:
             say(f"psychlm: {error}", err=True)
             failed = True

@@ -10,17 +10,20 @@ registry and the numbers; outside a clone it keeps downloads in the user's cache
 
 from __future__ import annotations
 
+import difflib
+import hashlib
 import json
 import os
 import re
 import secrets
 import shutil
+import sys
 import tempfile
 import time
 import zipfile
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +31,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 COMMITTED = "novels.zip"  # public-domain texts, under their names in the registry
+INSTALLED = Path(__file__).parent / "_data"  # where pyproject.toml puts the data into the wheel
 ABANDONED_SECONDS = 24 * 3600  # age of a temporary folder whose process no longer runs
 _asked: dict[str, str | None] = {}  # what this process asked for: see asked()
 opened_models: dict[str, str] = {}  # language models that this process opened: their revisions
@@ -69,10 +73,9 @@ def folder() -> Path:
     try:
         return root() / "data"
     except DataError:
-        installed = Path(__file__).parent / "_data"  # pyproject.toml puts it into the wheel
-        if not (installed / "registry.csv").is_file() or "PSYCHLM_ROOT" in os.environ:
+        if "PSYCHLM_ROOT" in os.environ or not (INSTALLED / "registry.csv").is_file():
             raise
-        return installed
+        return INSTALLED
 
 
 def cache_folder() -> Path:
@@ -86,8 +89,7 @@ def cache_folder() -> Path:
 
 def downloads() -> Path:
     """Return where datasets are fetched to: ``data/raw/``, or a cache folder outside a checkout."""
-    in_wheel = folder() == Path(__file__).parent / "_data"
-    return cache_folder() / "data" if in_wheel else folder() / "raw"
+    return cache_folder() / "data" if folder() == INSTALLED else folder() / "raw"
 
 
 @cache
@@ -101,8 +103,6 @@ def registry() -> pd.DataFrame:
 def _entry(name: str) -> pd.Series:
     """Return the registry's row of a dataset; an error suggests similar names."""
     if name not in registry().index:
-        import difflib
-
         near = difflib.get_close_matches(name, registry().index, n=3, cutoff=0.4)
         raise DataError(
             f"no dataset is named {name!r}; near it: {near}. `psychlm data list` shows all of them"
@@ -113,21 +113,15 @@ def _entry(name: str) -> pd.Series:
 def places() -> dict[str, Path]:
     """Return the folders that a read looks into, in order, by the name that messages give them.
 
-    Raises
-    ------
-    DataError
-        If the variable PSYCHLM_DATA names a folder that is not there.
+    A folder that the variable PSYCHLM_DATA names and that is not there is a :class:`DataError`.
     """
-    if downloads() == folder() / "raw":
-        folders = {"data/raw": downloads(), "lab share": root().parent / "shared" / "data"}
-    else:
+    folders = {"data/raw": downloads(), "lab share": folder().parents[1] / "shared" / "data"}
+    if folder() == INSTALLED:
         folders = {"downloads": downloads()}
     if named := os.environ.get("PSYCHLM_DATA"):
         first = Path(named).expanduser()
         if not first.is_dir():
-            raise DataError(
-                f"PSYCHLM_DATA names {first}, which is no folder; correct it, or unset it"
-            )
+            raise DataError(f"PSYCHLM_DATA names {first}, which is no folder; correct or unset it")
         folders = {"PSYCHLM_DATA": first} | folders
     return folders
 
@@ -135,16 +129,14 @@ def places() -> dict[str, Path]:
 def where(name: str) -> tuple[str, Path] | None:
     """Return place and path of a dataset on this machine (unverified), or None if it is absent."""
     file = _entry(name)["file"]
-    for place, directory in places().items():
+    for folder_name, directory in places().items():
         if (directory / file).is_file():
-            return place, directory / file
+            return folder_name, directory / file
     return None
 
 
 def sha256(path: Path) -> str:
     """Return the SHA-256 of a file."""
-    import hashlib
-
     try:
         with path.open("rb") as handle:
             return hashlib.file_digest(handle, "sha256").hexdigest()
@@ -153,23 +145,16 @@ def sha256(path: Path) -> str:
 
 
 def verify(name: str) -> Path | None:
-    """Return the path of a dataset whose checksum is right, None where it is not on this machine.
+    """Return the path of a dataset, None where it is not on this machine.
 
-    Raises
-    ------
-    ChecksumError
-        If the file found first is not the registered one.
+    A :class:`ChecksumError` says that the file found first is not the registered one.
     """
-    location, entry = where(name), _entry(name)
-    if location is None:
-        return None
-    place, file = location
-    actual = sha256(file)
-    if actual != entry["sha256"]:
+    folder_name, file = where(name) or ("", None)
+    if file is not None and (actual := sha256(file)) != (expected := _entry(name)["sha256"]):
         raise ChecksumError(
-            f"{file} (in {place}) is not the registered {name!r}: SHA-256 expected "
-            f"{entry['sha256']}, found {actual}. Delete or replace that file; `psychlm data pull "
-            f"{name}` fetches a fresh one where it has an address"
+            f"{file} (in {folder_name}) is not the registered {name!r}: SHA-256 expected "
+            f"{expected}, found {actual}. Delete or replace that file; `psychlm data pull {name}` "
+            "fetches a fresh one where it has an address"
         )
     return file
 
@@ -185,11 +170,9 @@ def path(name: str) -> Path:
     Raises
     ------
     DataError
-        If the name is unknown, or the file cannot be read or stored.
-    DataMissingError
-        If the dataset is nowhere on this machine and cannot be fetched.
-    ChecksumError
-        If what was found or fetched is not the registered file.
+        If the name is unknown, or the file cannot be read or stored; :class:`DataMissingError` if
+        it is nowhere and cannot be fetched; :class:`ChecksumError` if what was found or fetched is
+        not the registered file.
 
     Examples
     --------
@@ -209,8 +192,7 @@ def facts(name: str, **parameters: Any) -> pd.DataFrame:
     ----------
     name : str
         A file of ``data/facts/`` without its suffix, for instance ``"laverghetta2021/panel"``; see
-        ``data/README.md`` for sources and licences, and ``data/build_facts.py`` for how they
-        were made.
+        ``data/README.md`` for sources and licences.
     **parameters
         The run's values of all parameters that the table depends on (:func:`facts_parameters`).
 
@@ -218,10 +200,6 @@ def facts(name: str, **parameters: Any) -> pd.DataFrame:
     ------
     OtherParametersError
         If the table belongs to other values: what was asked for has to be computed, or left out.
-    DataError
-        If there is no such table.
-    TypeError
-        If a parameter that the table depends on is not given, or it does not depend on one given.
 
     Examples
     --------
@@ -241,9 +219,10 @@ def facts(name: str, **parameters: Any) -> pd.DataFrame:
     if stored.keys() != parameters.keys():
         missing, more = sorted(stored.keys() - parameters), sorted(parameters.keys() - stored)
         raise TypeError(f"facts({name!r}) needs the parameters {missing}, and does not take {more}")
-    differ = {key: rule for key, rule in stored.items() if not _holds(rule, parameters[key])}
+    rules = {key: _rule(rule, parameters[key]) for key, rule in stored.items()}
+    differ = {key: words for key, (holds, words) in rules.items() if not holds}
     if differ:
-        said = ", ".join(f"{key}{_rule_text(rule)}" for key, rule in differ.items())
+        said = ", ".join(f"{key}{words}" for key, words in differ.items())
         run = ", ".join(f"{key}={parameters[key]!r}" for key in differ)
         raise OtherParametersError(f"{name} is stored for {said}, not for {run}")
     _asked[f"facts/{name}"] = sha256(file)
@@ -253,39 +232,28 @@ def facts(name: str, **parameters: Any) -> pd.DataFrame:
 def facts_parameters(name: str) -> dict[str, Any]:
     """Return the parameters that a table of facts depends on, from the ``index.csv`` beside it.
 
-    Returns
-    -------
-    dict
-        For each parameter the value that the table belongs to, or a rule: ``{"at most": 100}`` (the
-        rows for a smaller value are among those stored), ``{"any of": [...]}`` (a list whose
-        entries are among these). Empty for a table that depends on none.
+    For each the value that the table belongs to, or a rule: ``{"at most": 100}`` (the rows for a
+    smaller value are among those stored), ``{"any of": [...]}`` (a list of some of these).
     """
     index = (folder() / "facts" / name).parent / "index.csv"
     if not index.is_file():
         return {}
     import pandas as pd
 
-    rows = pd.read_csv(index, keep_default_na=False).set_index("table")["parameters"]
-    stem = Path(name).name
-    return json.loads(rows.loc[[stem]].iloc[0]) if stem in rows.index else {}
+    rows = pd.read_csv(index, keep_default_na=False).drop_duplicates("table")
+    return json.loads(rows.set_index("table")["parameters"].get(Path(name).name, "{}"))
 
 
-def _holds(rule: Any, value: Any) -> bool:
-    """Return whether a parameter's value is one that a stored table belongs to."""
-    if isinstance(rule, dict):
-        entries = value if isinstance(value, list) else [value]
-        if "at most" in rule:
-            return all(0 < entry <= rule["at most"] for entry in entries)
-        return bool(entries) and all(entry in rule["any of"] for entry in entries)
-    return type(value) is type(rule) and value == rule
-
-
-def _rule_text(rule: Any) -> str:
-    """Return a rule as it is read after the name of a parameter."""
-    if isinstance(rule, dict):
-        ((kind, allowed),) = rule.items()
-        return f" {kind} {allowed}" if kind == "at most" else f" among {allowed}"
-    return f"={rule!r}"
+def _rule(rule: Any, value: Any) -> tuple[bool, str]:
+    """Return whether a table is stored for a parameter's value, and its rule in words."""
+    if not isinstance(rule, dict):
+        return type(value) is type(rule) and value == rule, f"={rule!r}"
+    entries = value if isinstance(value, list) else [value]
+    if "at most" in rule:
+        most = rule["at most"]
+        return all(0 < entry <= most for entry in entries), f" at most {most}"
+    among = rule["any of"]
+    return bool(entries) and all(entry in among for entry in entries), f" among {among}"
 
 
 def asked() -> dict[str, str | None]:
@@ -303,32 +271,22 @@ def fingerprint(names: Iterable[str]) -> dict[str, str | None]:
     """Return the present SHA-256 of each dataset or table of facts, None where it is absent."""
     hashes: dict[str, str | None] = {}
     for name in names:
-        file = folder() / f"{name}.parquet" if name.startswith("facts/") else None
-        if file is None and name in registry().index:
-            location = where(name)
-            file = location[1] if location else None
+        file: Path | None = folder() / f"{name}.parquet"
+        if name in registry().index:
+            _, file = where(name) or ("", None)
         hashes[name] = sha256(file) if file and file.is_file() else None
     return hashes
 
 
-def fetch(
-    name: str, *, progress: bool = False, download: Callable[[str, str], None] | None = None
-) -> Path:
+def fetch(name: str) -> Path:
     """Put a dataset into ``data/raw/``: take it from the project, download it, or make it.
 
     The registry's ``url`` is an address, where ``#member`` names a member of an archive and
     ``{1..55}`` many files, or names another dataset or a table of facts. What is made from its
     original by a ``recipe`` (:mod:`psychlm._recipes`) is verified as a download is, then moved into
     place.
-
-    Parameters
-    ----------
-    progress : bool
-        Show a progress bar.
-    download : callable, optional
-        Writes a url to a file; pooch's downloader unless given.
     """
-    from psychlm._recipes import RECIPES, RecipeError, read_member
+    from psychlm._recipes import RecipeError
 
     entry = _entry(name)
     if not entry["url"]:
@@ -347,14 +305,7 @@ def fetch(
                     shutil.rmtree(left, ignore_errors=True)
         with tempfile.TemporaryDirectory(dir=target.parent, prefix=".fetching-") as temporary:
             fresh = Path(temporary) / target.name
-            if comes_with_project(name):
-                _write(fresh, read_member(folder() / COMMITTED, entry["file"]))
-            else:
-                originals = _originals(name, Path(temporary), progress, download)
-                if entry["recipe"]:
-                    _write(fresh, RECIPES[entry["recipe"]](originals))
-                else:
-                    fresh = originals[0]
+            _make(name, fresh)
             actual = sha256(fresh)
             if actual != entry["sha256"]:
                 raise ChecksumError(
@@ -388,26 +339,36 @@ def comes_with_project(name: str) -> bool:
     return _entry(name)["file"] in _committed(folder() / COMMITTED)
 
 
-def _originals(
-    name: str, temporary: Path, progress: bool, download: Callable[[str, str], None] | None
-) -> list[Path]:
-    """Return the files that a dataset is, or is made from; downloads go into a folder."""
-    from requests.exceptions import RequestException
-
-    from psychlm._recipes import read_member
+def _make(name: str, fresh: Path) -> None:
+    """Write a dataset into a new file: from the project, or from originals in the same folder."""
+    from psychlm._recipes import RECIPES, read_member
 
     entry = _entry(name)
-    if entry["url"] in registry().index:
-        source = entry["url"]
-        return [verify(source) or fetch(source, progress=progress, download=download)]
-    if entry["url"].startswith("facts/"):
-        return [folder() / f"{entry['url']}.parquet"]
-    if download is None:
-        import pooch
+    address, _, member = entry["url"].partition("#")
+    if comes_with_project(name):
+        content = read_member(folder() / COMMITTED, entry["file"])
+    else:
+        if address.startswith("facts/"):
+            originals = [folder() / f"{address}.parquet"]
+        elif address in registry().index:
+            originals = [verify(address) or fetch(address)]
+        else:
+            originals = _downloaded(name, address, fresh.parent)
+        if member:
+            content = read_member(originals[0], member, int(entry["bytes"]))
+        elif entry["recipe"]:
+            content = RECIPES[entry["recipe"]](originals)
+        else:
+            os.replace(originals[0], fresh)
+            return
+    with atomic_write(fresh) as part:
+        part.write_bytes(content)
 
-        downloader = pooch.HTTPDownloader(progressbar=progress, timeout=20)
-        download = partial(downloader, pooch=None)
-    address, _, member = entry["url"].partition("#")  # archive.zip#member: a member of an archive
+
+def _downloaded(name: str, address: str, temporary: Path) -> list[Path]:
+    """Return the files of an address, of which ``{1..55}`` are many, downloaded into a folder."""
+    from requests.exceptions import RequestException
+
     addresses = [address]
     if many := re.search(r"\{(\d+)\.\.(\d+)\}", address):
         numbers = range(int(many[1]), int(many[2]) + 1)
@@ -415,25 +376,28 @@ def _originals(
     files = [temporary / f"original-{Path(one).name}" for one in addresses]
     for one, file in zip(addresses, files, strict=True):
         try:
-            download(one, str(file))
+            _download(one, file)
         except (RequestException, ImportError) as error:  # the second: a Python without ssl
             raise DataMissingError(
                 f"{name!r} is not on this machine and {one} did not answer "
-                f"({type(error).__name__}); check the network, or put {entry['file']} into "
+                f"({type(error).__name__}); check the network, or put {_entry(name)['file']} into "
                 f"{downloads()} or a folder named by PSYCHLM_DATA"
             ) from error
-    if member:
-        _write(files[0], read_member(files[0], member, int(entry["bytes"])))
     return files
+
+
+def _download(address: str, file: Path) -> None:
+    """Write what an address gives into a file; a terminal shows the progress."""
+    import pooch
+
+    downloader = pooch.HTTPDownloader(progressbar=sys.stderr.isatty(), timeout=20)
+    downloader(address, str(file), pooch=None)
 
 
 def published(name: str) -> pd.DataFrame:
     """Return a table of numbers printed in a paper; its column ``source`` names table and page.
 
-    Parameters
-    ----------
-    name : str
-        A file of ``data/published/`` without its suffix, for instance ``"laverghetta2021.table1"``.
+    ``name`` is a file of ``data/published/`` without its suffix.
 
     Examples
     --------
@@ -447,11 +411,9 @@ def published(name: str) -> pd.DataFrame:
         raise DataError(f"no published table {name!r}; there are {names}")
     import pandas as pd
 
-    from psychlm.frames import FrameError
-
     table = pd.read_csv(file)
     if "source" not in table.columns:
-        raise FrameError(f"{file} has no column 'source' that names the table and page of a number")
+        raise ValueError(f"{file} has no column 'source' that names table and page of a number")
     return table
 
 
@@ -459,8 +421,8 @@ def state(names: Iterable[str] | None = None) -> Iterator[dict[str, object]]:
     """Yield for each dataset where it is and whether its checksum is right."""
     for name in registry().index if names is None else names:
         entry = _entry(name)
-        place, file = where(name) or ("", None)
-        row = {"name": name, "bytes": int(entry["bytes"]), "place": place, "path": file}
+        folder_name, file = where(name) or ("", None)
+        row = {"name": name, "bytes": int(entry["bytes"]), "place": folder_name, "path": file}
         absent = "can be fetched" if entry["url"] else "only from a lab share"
         if comes_with_project(name):
             absent = "comes with the project"
@@ -468,11 +430,6 @@ def state(names: Iterable[str] | None = None) -> Iterator[dict[str, object]]:
             yield row | {"state": "verified" if verify(name) else absent, "error": ""}
         except DataError as problem:
             yield row | {"state": "corrupt", "error": str(problem)}
-
-
-def _write(path: Path, content: bytes) -> None:
-    with atomic_write(path) as part:
-        part.write_bytes(content)
 
 
 @contextmanager

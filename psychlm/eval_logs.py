@@ -16,8 +16,7 @@ from typing import Any
 
 import pandas as pd
 
-# An archive that grows to so many bytes, and so many times its own size, is none of texts: these
-# grow by 3 to 20 times.
+# An archive that grows to so many bytes, and so many times its own size, is none of texts.
 LARGE_MEMBER, MOST_GROWTH = 2**26, 60
 METRICS = ("acc", "exact_match", "quasi_exact_match", "prefix_exact_match")
 INSPECT_GRADES = {"C": 1.0, "I": 0.0, "N": 0.0}  # correct, incorrect, no answer; P is half right
@@ -46,38 +45,22 @@ def is_log(path: Path) -> bool:
 
 
 def read(path: Path) -> pd.DataFrame:
-    """Return the answers in a log, or in all logs of a folder.
+    """Return the answers in a log, or in all logs of a folder; the latest run counts.
 
-    Returns
-    -------
-    DataFrame
-        ``layout``, ``person`` (the model), ``item`` (task and number; where the harness used a
-        filter, ``task:filter:number``), ``correct``. The latest run counts.
-
-    Raises
-    ------
-    ValueError
-        If there is no log, or an answer has no grade of 0 or 1.
+    Columns are ``layout``, ``person`` (the model), ``item`` (task and number; where the harness
+    used a filter, ``task:filter:number``) and ``correct``. Without a log, or a grade of 0 or 1, a
+    ValueError is raised.
     """
     files = [path]
     if path.is_dir():
         names = ("samples_*.jsonl", "*.eval", "per_instance_stats.json")
         files = sorted({file for name in names for file in path.rglob(name)})
         files = files or sorted([*path.rglob("*.jsonl"), *path.rglob("*.json")])
-    if not files:
-        raise ValueError(
-            "no samples_*.jsonl, *.eval or per_instance_stats.json in it; a folder holds "
-            f"{EXPECTED}"
-        )
     rows = [row for file in files for row in _rows(file)]
     if not rows:
-        raise ValueError("the log holds no graded answers")
-    table = pd.DataFrame(rows)
-    # One grade for each model and item, that of the latest run: dates sort as text.
-    table = table.sort_values("date", kind="stable").drop_duplicates(
-        ["person", "item"], keep="last"
-    )
-    table = table.sort_index()
+        raise ValueError(f"no graded answers are in it; a folder holds {EXPECTED}")
+    table = pd.DataFrame(rows).sort_values("date", kind="stable")  # dates sort as text
+    table = table.drop_duplicates(["person", "item"], keep="last").sort_index()
     documents = table.groupby("item")["document"].nunique()
     if (documents > 1).any():
         raise ValueError(
@@ -96,7 +79,7 @@ def _rows(file: Path) -> Iterator[Row]:
             n_bytes = sum(member.file_size for member in members)
             check_growth(file, n_bytes, sum(member.compress_size for member in members))
             header = json.loads(archive.read("header.json"))
-            names = [n for n in archive.namelist() if re.fullmatch(r"samples/.*\.json", n)]
+            names = [m.filename for m in members if re.fullmatch(r"samples/.*\.json", m.filename)]
             samples = [json.loads(archive.read(name)) for name in names]
         yield from _inspect(header, samples)
         return
@@ -126,25 +109,25 @@ def _row(layout: str, person: Any, item: str, correct: Any, **more: Any) -> Row:
     return {"date": "", "document": None, **names, **more}
 
 
+def _grade(values: Row, what: str) -> Any:
+    """Return the value of the first metric that is there."""
+    for metric in METRICS:
+        if metric in values:
+            return values[metric]
+    raise ValueError(
+        f"{what} has none of the metrics {list(METRICS)}; it has {sorted(values)[:12]}"
+    )
+
+
 def _harness(file: Path, samples: Iterable[Row]) -> Iterator[Row]:
     """Yield the answers of ``<model>/samples_<task>_<date>.jsonl``."""
     task, _, date = file.stem.removeprefix("samples_").rpartition("_")
+    model = file.parent.name.replace("__", "/")
     for sample in samples:
-        metric = next((name for name in METRICS if name in sample), None)
-        if metric is None:
-            raise ValueError(
-                f"task {task!r} in {file.name} has none of the metrics {list(METRICS)}; "
-                f"it has {sorted(sample)}"
-            )
+        grade = _grade(sample, f"task {task!r} in {file.name}")
         number = f"{sample.get('filter', 'none')}:{sample['doc_id']}".removeprefix("none:")
-        yield _row(
-            "lm-evaluation-harness",
-            file.parent.name.replace("__", "/"),
-            f"{task}:{number}",
-            sample[metric],
-            date=date,
-            document=sample.get("doc_hash"),
-        )
+        more = {"date": date, "document": sample.get("doc_hash")}
+        yield _row("lm-evaluation-harness", model, f"{task}:{number}", grade, **more)
 
 
 def _inspect(header: Row, samples: Iterable[Row]) -> Iterator[Row]:
@@ -188,10 +171,5 @@ def _helm(file: Path, records: Iterable[Row]) -> Iterator[Row]:
         if record.get("perturbation") or record.get("train_trial_index", 0) > 0:
             continue
         means = {stat["name"]["name"]: stat.get("mean") for stat in record["stats"]}
-        metric = next((one for one in METRICS if one in means), None)
-        if metric is None:
-            raise ValueError(
-                f"instance {record['instance_id']} of {name!r} has none of the metrics "
-                f"{list(METRICS)}; it has {sorted(means)[:12]}"
-            )
-        yield _row("HELM", model, f"{task}:{record['instance_id']}", means[metric])
+        grade = _grade(means, f"instance {record['instance_id']} of {name!r}")
+        yield _row("HELM", model, f"{task}:{record['instance_id']}", grade)

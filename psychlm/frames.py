@@ -1,4 +1,4 @@
-"""The contracts of the frames that pass between the parts of the package.
+"""The contracts of the frames that pass between the parts of the package, and tables of answers.
 
 Each ``check_*`` function returns its frame in canonical form (index names, dtypes), or raises a
 :class:`FrameError` that names the rows or columns, says why they are refused and what to do.
@@ -21,9 +21,8 @@ import pandas as pd
 
 from psychlm import eval_logs
 
-READING_MEASURES = ("first_fixation_ms", "gaze_ms", "total_ms", "self_paced_ms")
-
 WIDE = 2000  # columns beyond which a CSV file is not read by pandas
+is_numeric = pd.api.types.is_numeric_dtype
 
 
 class FrameError(ValueError):
@@ -43,27 +42,33 @@ def format_names(names: Iterable[Hashable], limit: int = 5) -> str:
     return f"[{shown}]" if len(names) <= limit else f"[{shown}, and {len(names) - limit} more]"
 
 
+def refuse(kind: str, names: Iterable[Hashable], flaw: str) -> None:
+    """Raise if any rows, columns or items have a flaw; the message names them."""
+    names = list(dict.fromkeys(names))
+    if names:
+        raise FrameError(f"{kind} {format_names(names)} {flaw}")
+
+
 def plain(frame: pd.DataFrame) -> pd.DataFrame:
     """Return a frame with columns of numpy's types, and an index without repeats.
 
     The levels of a MultiIndex become columns where there are none of that name; an index with
-    repeats, as :func:`pandas.concat` leaves it, is numbered anew. Columns that Arrow backs become
-    numbers, booleans or objects.
+    repeats, as :func:`pandas.concat` leaves it, is numbered anew.
 
     >>> plain(pd.DataFrame({"x": [1, 2]}, index=[0, 0])).index.tolist()
     [0, 1]
     """
     if frame.index.nlevels > 1:
-        unknown = [name for name in frame.index.names if name is None or name in frame.columns]
-        frame = frame.reset_index(level=[n for n in frame.index.names if n not in unknown])
+        levels = [n for n in frame.index.names if n is not None and n not in frame.columns]
+        frame = frame.reset_index(level=levels)
     if frame.index.nlevels > 1 or not frame.index.is_unique:
         frame = frame.reset_index(drop=True)
     converted: dict[str, Any] = {}
     for name, dtype in frame.dtypes.items():
         if isinstance(dtype, pd.ArrowDtype):
-            numeric = pd.api.types.is_numeric_dtype(dtype) and not pd.api.types.is_bool_dtype(dtype)
             kind = float if frame[name].isna().any() else dtype.numpy_dtype
-            converted[name] = frame[name].astype(kind if numeric else object)
+            number = is_numeric(dtype) and not pd.api.types.is_bool_dtype(dtype)
+            converted[name] = frame[name].astype(kind if number else object)
     return frame.astype(converted) if converted else frame
 
 
@@ -71,12 +76,7 @@ def read_csv(path: str | Path, **options: Any) -> pd.DataFrame:
     """Read a CSV file whose columns commas, semicolons or tabs separate.
 
     Cells such as "310,5" of files that commas do not separate are numbers. ``options`` are those of
-    :func:`pandas.read_csv`.
-
-    Raises
-    ------
-    FrameError
-        If rows have more cells than the header.
+    :func:`pandas.read_csv`. Rows with more cells than the header are a :class:`FrameError`.
     """
     separator, names = header_of(path)
     too_long = (
@@ -89,9 +89,8 @@ def read_csv(path: str | Path, **options: Any) -> pd.DataFrame:
         raise FrameError(f"{too_long} ({error})") from None
     if not isinstance(table.index, pd.RangeIndex):  # pandas takes the first cells as an index
         raise FrameError(too_long)
-    of_text = options.get("dtype", {})
-    for name in table.columns if separator != "," else ():
-        if name not in of_text and not pd.api.types.is_numeric_dtype(table[name]):
+    if separator != ",":
+        for name in table.columns.difference(list(options.get("dtype", ()))):
             table[name] = numbers_of(table[name])
     return table
 
@@ -111,14 +110,11 @@ def numbers_of(values: pd.Series) -> pd.Series:
     >>> numbers_of(pd.Series(["310,5", "7", None])).tolist()
     [310.5, 7.0, nan]
     """
-    there = values.notna().to_numpy()
-    text = values[there].astype(str).str.strip()
-    commas = text.str.contains(",", regex=False).any()
+    text = values.dropna().astype(str).str.strip()
+    commas = not is_numeric(values) and text.str.contains(",", regex=False).any()
     if not commas or not text.str.fullmatch(r"[-+]?\d+([.,]\d*)?").all():
         return values
-    numbers = np.full(len(values), np.nan)
-    numbers[there] = text.str.replace(",", ".", regex=False).astype(float)
-    return pd.Series(numbers, index=values.index, name=values.name)
+    return text.str.replace(",", ".", regex=False).astype(float).reindex(values.index)
 
 
 def check_responses(responses: pd.DataFrame, *, ratings: bool = False) -> pd.DataFrame:
@@ -144,34 +140,28 @@ def check_responses(responses: pd.DataFrame, *, ratings: bool = False) -> pd.Dat
     if responses.empty:
         shape = f"shape {responses.shape}: persons x items"
         raise FrameError(f"responses are empty ({shape}); check the filter that selected them")
-    if responses.index.nlevels > 1 or responses.columns.nlevels > 1:
+    persons, items = responses.index, responses.columns
+    if persons.nlevels > 1 or items.nlevels > 1:
         raise FrameError(
             "persons and items have one name each, not the levels of a MultiIndex; join them: "
             "responses.set_axis(responses.index.map('{0[0]}-{0[1]}'.format))"
         )
     # Each person and each item has one name that no other has.
     for what, labels, axis in (
-        ("persons", responses.index, "~responses.index"),
-        ("items", responses.columns, ":, ~responses.columns"),
+        ("persons", persons, "~responses.index"),
+        ("items", items, ":, ~responses.columns"),
     ):
         blank = labels.isna() | (labels.astype(str).str.strip() == "")
-        if blank.any():
-            raise FrameError(
-                f"{what} without a name: {int(blank.sum())}, first at position "
-                f"{int(blank.argmax()) + 1}; name or remove them"
-            )
-        if labels.has_duplicates:
-            raise FrameError(
-                f"{what} {format_names(labels[labels.duplicated()].unique())} occur more than "
-                f"once; keep one of each: responses.loc[{axis}.duplicated()]"
-            )
+        refuse(f"{what} at positions", np.flatnonzero(blank) + 1, "are without a name; name them")
+        once = f"occur more than once; keep one of each: responses.loc[{axis}.duplicated()]"
+        refuse(what, labels[labels.duplicated()], once)
     # Values are 0, 1 or NaN.
-    text = [n for n, dtype in responses.dtypes.items() if not pd.api.types.is_numeric_dtype(dtype)]
-    if text:
-        raise FrameError(
-            f"items {format_names(text)} hold text or objects in place of 0, 1 or NaN; grade them, "
-            "or move columns that describe persons into the index or a persons frame"
-        )
+    refuse(
+        "items",
+        items[[not is_numeric(dtype) for dtype in responses.dtypes]],
+        "hold text or objects in place of 0, 1 or NaN; grade them, or move columns that describe "
+        "persons into the index or a persons frame",
+    )
     nullable = any(pd.api.types.is_extension_array_dtype(dtype) for dtype in responses.dtypes)
     missing_as = {"na_value": np.nan} if nullable else {}  # ten times slower than without
     values = responses.to_numpy(dtype=np.float64, copy=True, **missing_as)
@@ -180,27 +170,14 @@ def check_responses(responses: pd.DataFrame, *, ratings: bool = False) -> pd.Dat
     if wrong.any():
         row, column = np.argwhere(wrong)[0]
         raise FrameError(
-            f"items {format_names(responses.columns[wrong.any(axis=0)])} hold values other than "
-            f"0, 1 or NaN (person {responses.index[row]!r} has {values[row, column]:g} on item "
-            f"{responses.columns[column]!r}); grade the answers as right (1) or wrong (0)"
+            f"items {format_names(items[wrong.any(axis=0)])} hold values other than 0, 1 or NaN "
+            f"(person {persons[row]!r} has {values[row, column]:g} on item {items[column]!r}); "
+            "grade the answers as right (1) or wrong (0)"
         )
-    # Each person answered an item, and each item was answered.
-    silent, unanswered = (
-        responses.index[missing.all(axis=1)],
-        responses.columns[missing.all(axis=0)],
-    )
-    if len(silent):
-        raise FrameError(
-            f"persons {format_names(silent)} answered no item at all; leave them out: "
-            "responses.dropna(how='all')"
-        )
-    if len(unanswered):
-        raise FrameError(
-            f"items {format_names(unanswered)} were answered by nobody; leave them out: "
-            "responses.dropna(axis=1, how='all')"
-        )
-    index, columns = responses.index.rename("person"), responses.columns.rename("item")
-    return pd.DataFrame(values, index=index, columns=columns, copy=False)
+    silent, unanswered = persons[missing.all(axis=1)], items[missing.all(axis=0)]
+    refuse("persons", silent, "answered no item at all; responses.dropna(how='all')")
+    refuse("items", unanswered, "were answered by nobody; responses.dropna(axis=1, how='all')")
+    return pd.DataFrame(values, persons.rename("person"), items.rename("item"), copy=False)
 
 
 # names of columns of a long table, small letters
@@ -230,43 +207,12 @@ class Answers:
     level: str  # "binary" or "ratings"
 
 
-def read_responses(
-    path: str | Path,
-    *,
-    items: Sequence[str] | None = None,
-    drop: Sequence[str] = (),
-    ratings: bool = False,
-    key: Key | None = None,
-    missing: Sequence[object] = (),
-) -> pd.DataFrame:
+def read_responses(path: str | Path, *, ratings: bool = False, **options: Any) -> pd.DataFrame:
     """Read a responses frame from a table or from logs of an evaluation program.
 
-    Recognised are wide and long tables (CSV, Parquet, Excel, SPSS) of 0 and 1, of ratings, or of
-    raw answers that a key grades; logs of lm-evaluation-harness, Inspect, HELM and "every eval
-    ever" (:mod:`psychlm.eval_logs`). ``attrs["recognised"]`` of the result says which it was.
-
-    Parameters
-    ----------
-    path : path
-        A file, or a folder of logs.
-    items : sequence of str, optional
-        The columns that are items; unless given, all but the first, or those of the key.
-    drop : sequence of str
-        Columns that are not items: covariates of 0 and 1 (sex, group) look like answers.
-    ratings : bool
-        Answers may be other numbers than 0 and 1, for models of several categories, which check
-        them.
-    key : path, mapping or Series, optional
-        The right answer of each item, or a file with columns for item and key.
-    missing : sequence
-        Codes of missing answers, such as 99 or "NA", beside empty cells.
-
-    Raises
-    ------
-    FrameError
-        If the file is of no such layout (the message has the header that was expected and the one
-        that is there), two of its columns share a name, it lacks a named column, or it breaks the
-        contract of responses.
+    ``options`` are those of :func:`read_answers`; ``attrs["recognised"]`` of the result says which
+    layout the file has. With ``ratings`` answers may be other numbers than 0 and 1, for models of
+    several categories, which check them.
 
     Examples
     --------
@@ -277,8 +223,7 @@ def read_responses(
     ...     read_responses(file).mean().to_dict()
     {'q1': 1.0, 'q2': 0.5}
     """
-    level = "ratings" if ratings else "binary"
-    answers = read_answers(path, items=items, drop=drop, level=level, key=key, missing=missing)
+    answers = read_answers(path, level="ratings" if ratings else "binary", **options)
     answers.responses.attrs["recognised"] = answers.recognised
     return answers.responses
 
@@ -294,8 +239,30 @@ def read_answers(
 ) -> Answers:
     """Read responses with what else the file holds: raw answers, key, and columns of groups.
 
-    ``level`` is "binary" or "ratings"; None recognises it from the values. The other parameters,
-    layouts and errors are those of :func:`read_responses`.
+    Recognised are wide and long tables (CSV, Parquet, Excel, SPSS) of 0 and 1, of ratings, or of
+    raw answers that a key grades; logs of lm-evaluation-harness, Inspect, HELM and "every eval
+    ever" (:mod:`psychlm.eval_logs`).
+
+    Parameters
+    ----------
+    path : path
+        A file, or a folder of logs.
+    items : sequence of str, optional
+        The columns that are items; unless given, all but the first, or those of the key.
+    drop : sequence of str
+        Columns that are not items: covariates of 0 and 1 (sex, group) look like answers.
+    level : "binary" or "ratings", optional
+        What the answers are; recognised from the values unless given.
+    key : path, mapping or Series, optional
+        The right answer of each item, or a file with a column for items and one for the key.
+    missing : sequence
+        Codes of missing answers, such as 99 or "NA", beside empty cells.
+
+    Raises
+    ------
+    FrameError
+        If the file is of no such layout, two of its columns share a name, it lacks a named column,
+        or it breaks the contract of responses.
 
     Examples
     --------
@@ -313,12 +280,15 @@ def read_answers(
     if level not in (None, "binary", "ratings"):
         raise ValueError(f"level {level!r} is unknown; choose 'binary', 'ratings', or None")
     try:
-        if eval_logs.is_log(file):
-            table, what, persons = _log_table(file)
-        else:
-            table, what, persons = _shaped(_table(file, missing), key, items, drop)
         right = None if key is None else read_key(key)
-        return _answers(table, what, persons, right, items, drop, level)
+        if eval_logs.is_log(file):
+            rows = eval_logs.read(file)
+            table = rows.pivot(index="person", columns="item", values="correct")
+            table = table[rows["item"].unique()]
+            what = f"logs of {' and '.join(rows['layout'].unique())}"
+        else:
+            table, what = _shaped(_table(file, missing), right, items, drop)
+        return _answers(table, what, right, items, drop, level)
     except FileNotFoundError:
         raise FrameError(f"{file} does not exist; name a table or a folder of logs") from None
     except FrameError as error:
@@ -334,26 +304,20 @@ def read_answers(
 
 
 def read_key(key: Key) -> pd.Series:
-    """Return the right answers by item; a file has one row an item, or one column an item.
+    """Return the right answers by item; a file has a column for items and one for the key.
 
     >>> read_key({"q1": 2.0}).to_dict()
     {'q1': '2'}
     """
     if isinstance(key, (str, Path)):
         table = _table(Path(key), ())
-        if len(table) == 1 and table.shape[1] > 2:
-            key = table.iloc[0]
-        elif table.shape[1] == 2:
-            key = table.set_index(table.columns[0]).iloc[:, 0]
-        else:
-            raise FrameError(
-                f"the key {key} has the columns {format_names(table.columns)}; expected two, item "
-                "and key, or one row with a column an item"
-            )
+        if table.shape[1] != 2:
+            columns = format_names(table.columns)
+            raise FrameError(f"the key {key} has the columns {columns}; expected two, item and key")
+        key = table.set_index(table.columns[0]).iloc[:, 0]
     right = _as_text(pd.Series(key, dtype=object)).rename("key")
-    if right.isna().any() or right.index.has_duplicates:
-        wrong = right.index[right.isna() | right.index.duplicated()]
-        raise FrameError(f"items {format_names(wrong)} of the key have no answer, or two")
+    wrong = right.isna() | right.index.duplicated()
+    refuse("items", right.index[wrong], "of the key have no answer, or two")
     return right.set_axis(right.index.astype(str).str.strip())
 
 
@@ -367,27 +331,29 @@ def _as_text(values: pd.Series) -> pd.Series:
     return text.where(values.notna() & (text != ""))
 
 
+def _as_numbers(values: pd.Series) -> pd.Series:
+    """Return a column as numbers where all its cells are; else as it is."""
+    numbers = pd.to_numeric(values, errors="coerce")
+    return numbers if numbers.notna().sum() == values.notna().sum() else values
+
+
 def _table(file: Path, missing: Sequence[object]) -> pd.DataFrame:
-    """Read a table whose first column stays one; codes of missing answers become NaN."""
+    """Read a table; codes of missing answers, which the first column has none of, become NaN."""
     if file.suffix == ".parquet":
         table = pd.read_parquet(file)
-        header = table.columns
         if table.index.name is not None:
             table = table.reset_index()
     elif file.suffix == ".sav":
         table = pd.read_spss(file, convert_categoricals=False)
-        header = table.columns
     elif file.suffix == ".xlsx":
         table = pd.read_excel(file, engine="openpyxl")
-        header = table.columns
     elif file.suffix in (".csv", ".tsv", ".txt", ""):
-        table, header = _csv_table(file)
+        table = _csv_table(file)
     else:
         raise FrameError(f"files {file.suffix} are not known; {WAYS}, as CSV, Parquet, xlsx or sav")
-    header = header[header != ""]
-    if header.has_duplicates:
-        twice = format_names(header[header.duplicated()].unique())
-        raise FrameError(f"columns {twice} occur more than once; rename or remove them")
+    table.columns = table.columns.astype(str).str.strip()
+    twice = table.columns[table.columns.duplicated()]
+    refuse("columns", twice, "occur more than once; rename or remove them")
     if len(missing):
         numbers = pd.to_numeric(pd.Series([*missing], dtype=object), errors="coerce").dropna()
         rest = table.iloc[:, 1:]
@@ -396,46 +362,35 @@ def _table(file: Path, missing: Sequence[object]) -> pd.DataFrame:
     return table
 
 
-def _as_numbers(values: pd.Series) -> pd.Series:
-    """Return a column as numbers where all its cells are; else as it is."""
-    numbers = pd.to_numeric(values, errors="coerce")
-    return numbers if numbers.notna().sum() == values.notna().sum() else values
-
-
-def _csv_table(file: Path) -> tuple[pd.DataFrame, pd.Index]:
-    """Read a CSV file, and its header as it is: pandas renames duplicates ("q1.1")."""
-    separator, columns = header_of(file)
-    header = pd.Index(columns)
+def _csv_table(file: Path) -> pd.DataFrame:
+    """Read a CSV file whose first column is text."""
+    separator, header = header_of(file)
     if len(header) > WIDE:
         # pandas needs minutes for a million columns: rows of numbers become one array
         with file.open(newline="", encoding="utf-8-sig") as opened:
             rows = list(csv.reader(opened, delimiter=separator))[1:]
         try:
-            names = np.array([row[0] for row in rows], dtype=object)
+            names = pd.Series([row[0] for row in rows], name=header[0] or "person")
             numbers = np.array([[cell or "nan" for cell in row[1:]] for row in rows], dtype=float)
-            wide = pd.DataFrame(numbers, columns=header[1:])
-            return pd.concat([pd.Series(names, name=header[0] or "person"), wide], axis=1), header
+            return pd.concat([names, pd.DataFrame(numbers, columns=header[1:])], axis=1)
         except (ValueError, IndexError):  # text, or rows of other lengths
             pass
-    return read_csv(file, dtype={0: str}), header
-
-
-def _log_table(path: Path) -> tuple[pd.DataFrame, str, str]:
-    """Return a wide table of logs, what they are, and the name of its column of persons."""
-    rows = eval_logs.read(path)
-    wide = rows.pivot(index="person", columns="item", values="correct")
-    table = wide[rows["item"].unique()].reset_index()
-    return table, f"logs of {' and '.join(rows['layout'].unique())}", "person"
+    table = read_csv(file, dtype={0: str})
+    # pandas renames columns of one name ("q1.1"), which are refused, and those without a name
+    names = zip(header, table.columns, strict=True)
+    return table.set_axis([given.strip() or renamed for given, renamed in names], axis=1)
 
 
 def _shaped(
-    table: pd.DataFrame, key: Key | None, items: Sequence[str] | None, drop: Sequence[str]
-) -> tuple[pd.DataFrame, str, str]:
-    """Return a table as a wide one, its layout, and the name of its column of persons."""
-    lower = {str(name).strip().lower(): name for name in table.columns}
-    roles = [next((lower[n] for n in names if n in lower), None) for names in (PERSONS, ITEMS)]
-    value = next((lower[name] for name in VALUES if name in lower), None)
-    person, item = roles
+    table: pd.DataFrame, key: pd.Series | None, items: Sequence[str] | None, drop: Sequence[str]
+) -> tuple[pd.DataFrame, str]:
+    """Return a wide or long table as a wide one, persons in its index, and its layout."""
+    lower = {name.lower(): name for name in table.columns}
+
+    def column_of(names: list[str]) -> str | None:
+        return next((lower[name] for name in names if name in lower), None)
+
+    person, item, value = column_of(PERSONS), column_of(ITEMS), column_of(VALUES)
     if person is None or item is None or value is None or items is not None:
         return _with_persons(table, key)
     twice = table.duplicated([person, item])
@@ -450,97 +405,92 @@ def _shaped(
     others = [name for name in table if name not in (person, item, value, *drop)]
     by_person = table.groupby(person)
     constant = [name for name in others if by_person[name].nunique(dropna=False).max() == 1]
-    wide.columns = wide.columns.astype(str)
-    wide = wide.join(by_person[constant].first()).reset_index()
+    wide = wide.rename(columns=str).join(by_person[constant].first())
     wide.attrs["groups"] = constant
     left_out = [name for name in others if name not in constant]
     ignored = f", columns {format_names(left_out)} ignored" if left_out else ""
-    return wide, f"long table of answers in {value!r}{ignored}", str(person)
+    return wide, f"long table of answers in {value!r}{ignored}"
 
 
-def _with_persons(table: pd.DataFrame, key: Key | None) -> tuple[pd.DataFrame, str, str]:
-    """Return a wide table, its layout, and its column of persons, numbered where it has none."""
+def _with_persons(table: pd.DataFrame, key: pd.Series | None) -> tuple[pd.DataFrame, str]:
+    """Return a wide table with persons in its index, numbered where it has none, and its layout."""
     if table.shape[1] == 0 or not len(table):
         raise FrameError(f"the table is empty, header {list(table.columns)}; expected: {WAYS}")
     first = table.columns[0]
-    is_item = key is not None and str(first).strip() in read_key(key)
+    unnamed = first.startswith("Unnamed")
     graded = pd.to_numeric(table[first], errors="coerce").isin((0, 1)).all() and len(table) > 2
-    named = str(first).strip().lower() in PERSONS or str(first).startswith("Unnamed")
-    if is_item or (graded and not named):
+    of_answers = graded and not unnamed and first.lower() not in PERSONS
+    if of_answers or (key is not None and first in key):
         numbers = np.arange(1, len(table) + 1).astype(str)
-        numbered = table.assign(**{str(first): _as_numbers(table[first]), "person": numbers})
-        return numbered, "wide table without a column of persons, now numbered,", "person"
-    return table, "wide table", first
+        numbered = table.assign(**{first: _as_numbers(table[first])})
+        numbered.index = pd.Index(numbers, name="person")
+        return numbered, "wide table without a column of persons, now numbered,"
+    table = table.set_index(first)
+    return (table.rename_axis("") if unnamed else table), "wide table"
 
 
 def _answers(
     table: pd.DataFrame,
     what: str,
-    persons: str,
     key: pd.Series | None,
     items: Sequence[str] | None,
     drop: Sequence[str],
     level: str | None,
 ) -> Answers:
     """Separate items from groups, and grade them."""
-    label = "the first column" if str(persons).startswith("Unnamed") else repr(str(persons))
-    table = table.set_index(persons).rename(columns=str)
-    if str(persons).startswith("Unnamed"):
-        table = table.rename_axis("person")
-    table.columns = table.columns.str.strip()
-    twice = table.columns[table.columns.duplicated()].unique()
-    if len(twice):
-        raise FrameError(
-            f"columns {format_names(twice)} occur more than once (spaces around names do not "
-            "count); rename or drop them"
-        )
-    named = [*(items or ()), *drop, *(() if key is None else key.index)]
+    of_key = [] if key is None else list(key.index)
+    named = [*(items or ()), *drop, *of_key]
     unknown = [name for name in named if name not in table.columns]
     if unknown:
         raise FrameError(f"no columns {format_names(unknown)}; there are {list(table.columns)}")
-    given = items if items is not None else None if key is None else list(key.index)
     persons_only = [*drop, *table.attrs.get("groups", ())]
+    given = items if items is not None or key is None else of_key
     chosen = [name for name in (table if given is None else given) if name not in persons_only]
     if given is None:
-        numeric = [pd.api.types.is_numeric_dtype(dtype) for dtype in table.dtypes]
-        objects = set(table.columns[~np.array(numeric, dtype=bool)]) - set(persons_only)
-        text = {name for name in objects if _is_text(table[name])}
+        objects = [name for name in chosen if not is_numeric(table[name])]
+        text = [name for name in objects if _is_text(table[name])]
         chosen = [name for name in chosen if name not in text]
         if len(text) >= max(len(chosen), 1):
             raise FrameError(
-                f"columns {format_names(sorted(text))} hold text: raw answers need a key, the "
-                f"right answer of each item (key=); else {WAYS}; the header is "
-                f"{format_names(table.columns, 12)}"
+                f"columns {format_names(text)} hold text: raw answers need a key, the right answer "
+                f"of each item (key=); else {WAYS}; the header is {format_names(table.columns, 12)}"
             )
     groups, responses, raw = table.drop(columns=chosen), table[chosen], None
     if key is not None:
         raw = responses.apply(_as_text)
-        never = [name for name in chosen if not (raw[name] == key[name]).any()]
-        if len(never) == len(chosen):
-            raise FrameError(
-                f"nobody chose the right answer of any item: {chosen[0]!r} has the key "
-                f"{key[chosen[0]]!r} and the answers {sorted(raw[chosen[0]].dropna().unique())[:6]}"
-            )
-        right = raw.to_numpy(object) == key[chosen].to_numpy(object)
-        responses = pd.DataFrame(right, raw.index, raw.columns).astype(float).where(raw.notna())
-    elif level is None:
-        level = "ratings" if _are_ratings(responses) else "binary"
-    binary = key is not None or level == "binary"
-    kind = "raw answers and a key" if key is not None else "0 and 1" if binary else "ratings"
+        responses = _graded(raw, key[chosen])
+        level, kind = "binary", "raw answers and a key"
+    else:
+        level = level or ("ratings" if _are_ratings(responses) else "binary")
+        kind = "0 and 1" if level == "binary" else "ratings"
+    persons = repr(table.index.name) if table.index.name else "the first column"
     others = f", no items: {format_names(groups.columns)}" if len(groups.columns) else ""
-    recognised = f"{what} of {kind}: persons in {label}, {len(chosen)} items{others}"
-    silent = responses.index[responses.isna().all(axis=1)]
-    if len(silent) and len(silent) < len(responses):
-        recognised += f"; left out, for they answered nothing: {format_names(silent)}"
-        kept = responses.notna().any(axis=1).to_numpy()
+    recognised = f"{what} of {kind}: persons in {persons}, {len(chosen)} items{others}"
+    silent = responses.isna().all(axis=1)
+    if silent.any() and not silent.all():
+        names = format_names(responses.index[silent])
+        recognised += f"; left out, for they answered nothing: {names}"
+        kept = ~silent.to_numpy()
         responses, groups = responses[kept], groups[kept]
         raw = None if raw is None else raw[kept]
-    if binary:
+    if level == "binary":
         try:
             responses = check_responses(responses)
         except FrameError as error:
             raise FrameError(f"{error} (read as a {recognised})") from None
-    return Answers(responses, raw, key, groups, recognised, "binary" if binary else "ratings")
+    return Answers(responses, raw, key, groups, recognised, level)
+
+
+def _graded(raw: pd.DataFrame, key: pd.Series) -> pd.DataFrame:
+    """Return raw answers as right (1) or wrong (0); NaN where there is none."""
+    right = raw.to_numpy(object) == key.to_numpy(object)
+    if not right.any():
+        first = raw.columns[0]
+        raise FrameError(
+            f"nobody chose the right answer of any item: {first!r} has the key {key[first]!r} and "
+            f"the answers {sorted(raw[first].dropna().unique())[:6]}"
+        )
+    return pd.DataFrame(right, raw.index, raw.columns).astype(float).where(raw.notna())
 
 
 def _is_text(values: pd.Series) -> bool:
@@ -551,11 +501,10 @@ def _is_text(values: pd.Series) -> bool:
 
 def _are_ratings(responses: pd.DataFrame) -> bool:
     """Return whether all columns are whole numbers of few values, and some are not 0 and 1."""
-    numeric = all(pd.api.types.is_numeric_dtype(dtype) for dtype in responses.dtypes)
-    if not numeric or responses.isin((0, 1)).where(responses.notna(), True).all(axis=None):
+    if not all(map(is_numeric, responses.dtypes)) or responses.isin((0, 1, np.nan)).all(axis=None):
         return False
-    counts = responses.nunique()
-    return bool((counts <= CATEGORIES).all() and (responses.stack().dropna() % 1 == 0).all())
+    whole = (responses.stack().dropna() % 1 == 0).all()
+    return bool(whole and (responses.nunique() <= CATEGORIES).all())
 
 
 def constant_items(responses: pd.DataFrame) -> pd.Index:
@@ -602,18 +551,9 @@ def choice_flaws(lists: pd.Series) -> np.ndarray:
 def check_items(items: pd.DataFrame, *, distinct: bool = True) -> pd.DataFrame:
     """Return an items frame: ``item_id``, ``prompt``, ``choices`` (list of str), ``answer`` (int).
 
-    Each item has at least two choices, all different and none empty; ``answer`` is the position
-    of the right one, counted from 0.
-
-    Parameters
-    ----------
-    distinct : bool
-        Refuse duplicate choices; False accepts them, for callers that count such items.
-
-    Raises
-    ------
-    FrameError
-        If a column is missing, an item occurs twice, or its prompt, choices or answer are wrong.
+    Each item has at least two choices, all different (unless ``distinct`` is False, for callers
+    that count such items) and none empty; ``answer`` is the position of the right one, counted
+    from 0. A :class:`FrameError` names the items that break this.
 
     Examples
     --------
@@ -636,42 +576,26 @@ def check_items(items: pd.DataFrame, *, distinct: bool = True) -> pd.DataFrame:
     too_large = answers.map(lambda answer: isinstance(answer, int) and abs(answer) > 2**53)
     number = pd.to_numeric(answers.mask(several).mask(too_large, np.inf), errors="coerce")
     textless = ~items["prompt"].map(lambda prompt: isinstance(prompt, str))
-    gives_none = answers.mask(several, 0).isna()
     outside = (number < 0) | (number >= n_choices)
     for wrong, flaw in (
         (textless, "have a prompt that is not text"),
         *((flaw_of_item == flaw, flaw) for flaw in sorted(set(flaw_of_item) - {""})),
         (several, "name several right answers; leave them out, or make them items of their own"),
-        (gives_none, "have no right answer, a whole number; items.dropna(subset='answer')"),
+        (answers.mask(several, 0).isna(), "have no right answer; items.dropna(subset='answer')"),
         (number.isna(), "name an answer that is no number; give the choice's position, from 0"),
         (number % 1 != 0, "name an answer that is no whole number; give a position, from 0"),
         (outside, "name an answer that is not among their choices; answers count from 0"),
     ):
-        if wrong.any():
-            raise FrameError(f"items {format_names(items.loc[wrong, 'item_id'])} {flaw}")
+        refuse("items", items.loc[wrong, "item_id"], flaw)
     return items.assign(answer=number.astype(np.int64))
 
 
 def check_words(words: pd.DataFrame, *, whole_texts: bool = True) -> pd.DataFrame:
     """Return a words frame: ``text_id`` (str), ``word_id`` (int, from 1 in each text), ``word``.
 
-    Whole numbers that were read as text ("10") or floats (10.0) become integers.
-
-    Parameters
-    ----------
-    whole_texts : bool
-        Warn where words are missing; False for words that were selected on purpose.
-
-    Raises
-    ------
-    FrameError
-        If a column or an id is missing, a ``word_id`` is no whole number, or a word occurs twice,
-        is empty or is no text.
-
-    Warns
-    -----
-    RuntimeWarning
-        If the words of a text are not numbered 1, 2, 3, ...
+    A :class:`FrameError` names words that occur twice, are empty or no text, or have no such ids.
+    A warning says where the words of a text are not numbered 1, 2, 3, ... (``whole_texts=False``
+    for words that were selected on purpose).
 
     Examples
     --------
@@ -681,15 +605,14 @@ def check_words(words: pd.DataFrame, *, whole_texts: bool = True) -> pd.DataFram
     """
     checked = check_rows(words, ["text_id", "word_id"], ["word"], "words")
     wordless = ~checked["word"].map(lambda word: isinstance(word, str) and word != "")
-    if wordless.any():
-        rows = checked.loc[wordless, ["text_id", "word_id"]].itertuples(index=False, name=None)
-        raise FrameError(
-            f"words {format_names(rows)} (text_id, word_id) are empty or not text; read CSV files "
-            "with keep_default_na=False, or the word 'None' becomes a missing value"
-        )
-    rank = checked.groupby("text_id")["word_id"].rank()
-    skipped = checked[checked["word_id"] != rank] if whole_texts else checked[:0]
-    if len(skipped):
+    refuse(
+        "words",
+        checked.loc[wordless, ["text_id", "word_id"]].itertuples(index=False, name=None),
+        "(text_id, word_id) are empty or not text; read CSV files with keep_default_na=False, or "
+        "the word 'None' becomes a missing value",
+    )
+    skipped = checked[checked["word_id"] != checked.groupby("text_id")["word_id"].rank()]
+    if whole_texts and len(skipped):
         text = skipped["text_id"].iloc[0]
         word = skipped.loc[skipped["text_id"] == text, "word_id"].min()
         warnings.warn(
@@ -705,11 +628,7 @@ def check_words(words: pd.DataFrame, *, whole_texts: bool = True) -> pd.DataFram
 def check_readings(readings: pd.DataFrame) -> pd.DataFrame:
     """Return a readings frame: ``subject``, ``text_id`` (str), ``word_id`` (int), measures in ms.
 
-    Raises
-    ------
-    FrameError
-        If a column or an id is missing, a row occurs twice, no measure is there or one has times
-        that are zero or negative.
+    A :class:`FrameError` says where rows occur twice or lack an id, or times are zero or negative.
 
     Examples
     --------
@@ -720,11 +639,9 @@ def check_readings(readings: pd.DataFrame) -> pd.DataFrame:
     checked = check_rows(readings, ["subject", "text_id", "word_id"], [], "readings")
     measures = [column for column in readings.columns if column.endswith("_ms")]
     if not measures:
-        raise FrameError(f"a readings frame needs a measure in ms, such as {READING_MEASURES}")
-    for flaw, wrong in (
-        ("negative times", checked[measures] < 0),
-        ("0 ms", checked[measures] == 0),
-    ):
+        raise FrameError("a readings frame needs a measure in ms, such as gaze_ms or total_ms")
+    times = checked[measures]
+    for flaw, wrong in (("negative times", times < 0), ("0 ms", times == 0)):
         if wrong.any(axis=None):
             raise FrameError(
                 f"measures {list(wrong.columns[wrong.any()])} hold {flaw} in "
@@ -737,11 +654,6 @@ def check_readings(readings: pd.DataFrame) -> pd.DataFrame:
 def check_rows(frame: pd.DataFrame, ids: list[str], others: list[str], kind: str) -> pd.DataFrame:
     """Check that columns are there and each row occurs once; return the frame with canonical ids
     and an index without repeats (see :func:`plain`).
-
-    Raises
-    ------
-    FrameError
-        If a column or an id is missing, a ``word_id`` is no whole number, or a row occurs twice.
     """
     frame = plain(frame)
     missing = [column for column in (*ids, *others) if column not in frame.columns]
@@ -753,14 +665,13 @@ def check_rows(frame: pd.DataFrame, ids: list[str], others: list[str], kind: str
         raise FrameError(f"the {kind} frame is empty; check the filter that selected it")
     canonical: dict[str, pd.Series] = {}
     for name in ids:
-        values = frame[name]
+        values, wanted = frame[name], "one to every row"
         wrong = values.isna()
         if name == "word_id":
-            number = pd.to_numeric(values, errors="coerce")
+            number, wanted = pd.to_numeric(values, errors="coerce"), "whole numbers"
             wrong = number.isna() | (number % 1 != 0)
         if wrong.any():
             row = int(wrong.to_numpy().argmax())
-            wanted = "whole numbers" if name == "word_id" else "one to every row"
             raise FrameError(
                 f"{name} is {str(values.iloc[row])!r} in row {row} of the {kind} "
                 f"({int(wrong.sum())} such rows); give {wanted}"
@@ -772,12 +683,8 @@ def check_rows(frame: pd.DataFrame, ids: list[str], others: list[str], kind: str
             whole = pd.api.types.is_float_dtype(values) and (values % 1 == 0).all()
             canonical[name] = (values.astype(np.int64) if whole else values).astype(str)
     checked = frame.assign(**canonical)
-    twice = checked.duplicated(ids)
-    if twice.any():
-        rows = checked.loc[twice, ids].drop_duplicates().itertuples(index=False, name=None)
-        raise FrameError(
-            f"{kind} rows {format_names(rows)} ({', '.join(ids)}) occur more than once; keep one"
-        )
+    twice = checked.loc[checked.duplicated(ids), ids].itertuples(index=False, name=None)
+    refuse(f"{kind} rows", twice, f"({', '.join(ids)}) occur more than once; keep one")
     return checked
 
 

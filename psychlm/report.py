@@ -1,15 +1,8 @@
 """Record a notebook's numbers beside the published ones, with the provenance of the run.
 
-A notebook begins its report in the setup cell and ends it in the last one::
-
-    report.begin("20_psychometric_properties", n_boot=report.between(100, None))
-    report.table(correlations, "laverghetta2021.table1", published=printed, source="Table 1, p. 6")
-    report.say("Transformers reach ρ = {best:.2f}.", best=correlations["rho"].max())
-    report.verdict("Transformers predict people's difficulties in most categories.", ...)
-
-:func:`begin` reads the parameters cell and checks its values. :func:`table` and :func:`record` keep
-numbers beside the published ones. Each call replaces the whole file at once: a reader never sees a
-partial report, and until :func:`verdict` the file says ``"status": "running"``.
+:func:`begin` reads the parameters cell and checks its values, :func:`table` and :func:`record` keep
+numbers, :func:`say` writes computed sentences, and :func:`verdict` ends the report. Each call
+replaces the whole file at once, which says ``"status": "running"`` until the last one.
 """
 
 from __future__ import annotations
@@ -23,7 +16,7 @@ import platform
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from html import escape
@@ -67,7 +60,7 @@ __all__ = [
 DataKind = Literal["real", "simulated", "published"]
 Outcome = Literal["reproduced", "partly", "not", "beyond the paper"]
 OUTCOMES = ("reproduced", "partly", "not", "beyond the paper")
-SENTENCE_WORDS, SUPPORT_WORDS = 15, 40  # at most, in a verdict
+MOST_WORDS = {"sentence": 15, "support": 40, "rests_on": math.inf}  # of a verdict
 PACKAGE = Path(__file__).parent
 PACKAGES = ("torch", "transformers", "numpy", "pandas", "scipy", "statsmodels")
 
@@ -113,14 +106,18 @@ _current: Report | None = None
 _loaded: dict[str, str | None] = {}  # modules of psychlm: checksums when they were first seen
 
 
+def _session() -> Any:
+    """Return the session of IPython in which this runs, None elsewhere."""
+    return sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
+
+
 def begin(notebook: str, *, data_kind: DataKind = "real", **rules: Rule | tuple[Rule, ...]) -> None:
     """Begin the report of a notebook: read its parameters and refuse values that are not allowed.
 
     The parameters are those of the notebook's parameters cell, which was run before, and of the
-    cell that papermill puts below it. All of them are in the report's provenance. A value has the
-    type of its default (whole numbers stand for numbers; a default of None allows anything), and a
-    list or text is empty only if the default is or the rule ``at_least(0)`` allows it. Numbers of
-    an earlier run in this session are dropped.
+    cell that papermill puts below it. A value has the type of its default (whole numbers stand for
+    numbers; a default of None allows anything), and a list or text is empty only if the default is
+    or the rule ``at_least(0)`` allows it.
 
     Parameters
     ----------
@@ -130,13 +127,7 @@ def begin(notebook: str, *, data_kind: DataKind = "real", **rules: Rule | tuple[
         What the numbers rest on unless :func:`record` says otherwise.
     **rules : Rule or tuple of Rule
         By parameter, what its values may be beside their type: :func:`between`, :func:`some_of`,
-        :func:`at_least`.
-
-    Raises
-    ------
-    ValueError
-        If a parameter is unknown, or a value has another type or breaks a rule: one line that names
-        the parameter, its value and what is allowed.
+        :func:`at_least`. A value that breaks one is a ValueError in one line.
 
     Examples
     --------
@@ -144,15 +135,13 @@ def begin(notebook: str, *, data_kind: DataKind = "real", **rules: Rule | tuple[
     ...     "20_psychometric_properties",
     ...     n_boot=report.between(100, None),
     ...     correction=report.some_of("holm", "bh"),
-    ...     sizes=(report.at_least(2), report.between(1, None)),
     ... )  # doctest: +SKIP
     """
     global _current
-    shell = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
     values: dict[str, Any] = {}
     defaults: dict[str, Any] = {}
     try:
-        if shell is not None:
+        if (shell := _session()) is not None:
             values, defaults = _parameters.of_session(notebook, shell.user_ns)
         _parameters.check(values, defaults, rules)
     except ValueError as error:
@@ -177,8 +166,8 @@ def record(
     Parameters
     ----------
     key : str
-        Dotted and stable, since checks read it: ``"laverghetta2021.table1.PP.transformer"``. The
-        last value recorded under a key counts.
+        Dotted and stable: ``"laverghetta2021.table1.PP.transformer"``. The last value recorded
+        under a key counts.
     value : number, str or list of these
         NaN and infinities become null, since JSON has neither.
     published : number or str, optional
@@ -189,75 +178,35 @@ def record(
         What this number rests on, if it differs from the rest of the notebook.
     **beside
         Further numbers that belong to it: ``p=0.003, low=0.1, high=0.8, n=15``. With
-        ``comparable=False`` the published value is shown without a verdict: the median of many
-        random draws beside the paper's single one, for instance.
-
-    Raises
-    ------
-    RuntimeError
-        If no report has begun.
-    ValueError
-        If a published value comes without its source, or is neither a number nor text.
+        ``comparable=False`` the published value is shown without a verdict.
     """
-    _add(key, value, published, unit, source, data, beside).write("running")
+    fields = {"published": published, "unit": unit, "source": source, "data": data}
+    _add(key, value, fields | beside).write("running")
 
 
-def _add(
-    key: str,
-    value: Any,
-    published: Any,
-    unit: str | None,
-    source: str | None,
-    data: DataKind | None,
-    beside: dict[str, Any],
-) -> Report:
+def _add(key: str, value: Any, fields: dict[str, Any]) -> Report:
     """Check a number and add it to the current report, which is returned unwritten."""
-    report = _begun()
-    if published is not None and source is None:
-        raise ValueError(
-            f"{key}: a published value needs its source, for instance source='Table 1, p. 6'"
-        )
+    report, published = _begun(), fields["published"]
+    if published is not None and fields["source"] is None:
+        raise ValueError(f"{key}: a published value needs its source: source='Table 1, p. 6'")
     if not isinstance(published, (int, float, np.number, str, type(None))):
-        raise ValueError(
-            f"{key}: published should be one number or a text, got {type(published).__name__}"
-        )
-    entry = {"key": key, "value": value, "published": published, "unit": unit, "source": source}
-    entry |= {"data": data or report.data, **beside}
+        kind = type(published).__name__
+        raise ValueError(f"{key}: published should be one number or a text, got {kind}")
+    entry = {"key": key, "value": value, **fields, "data": fields["data"] or report.data}
     report.numbers[key] = {name: plain(part) for name, part in entry.items()}
     return report
 
 
-def record_table(
-    table: pd.DataFrame | pd.Series,
-    *,
-    prefix: str,
-    published: Any = None,
-    unit: Any = None,
-    source: Any = None,
-    data: DataKind | None = None,
-    **beside: Any,
-) -> None:
+def record_table(table: pd.DataFrame | pd.Series, *, prefix: str, **fields: Any) -> None:
     """Record every cell of a table, under ``prefix.row.column`` (a Series: ``prefix.row``).
 
-    Parameters
-    ----------
-    table : DataFrame or Series
-        Values of this notebook. Labels of a MultiIndex are joined by dots.
-    prefix : str
-        First part of every key, for instance ``"laverghetta2021.table1"``.
-    published : DataFrame, Series or dict, optional
-        The paper's values under the same labels (a dict: by row); cells that it lacks or holds
-        as NaN have none.
-    unit, source : str, DataFrame or Series, optional
-        As in :func:`record`: one for all, or one for each cell.
-    data
-        As in :func:`record`, for all cells.
-    **beside : scalar, DataFrame or Series
-        Further numbers that belong to each cell, such as ``low=``, ``high=``, ``p=`` or ``n=``.
+    Labels of a MultiIndex are joined by dots. ``fields`` are those of :func:`record`
+    (``published``, ``source``, ``unit``, ``data``, further numbers): one value for all cells, or a
+    DataFrame, Series or dict with a value for each label; cells that it lacks or holds as NaN have
+    none.
 
     Examples
     --------
-    >>> report.begin("00_example")  # doctest: +SKIP
     >>> report.record_table(fit.items["b"], prefix="lsat6.2pl.b", unit="logits")  # doctest: +SKIP
     """
 
@@ -272,24 +221,18 @@ def record_table(
         value = values.loc[row, column] if values.ndim == 2 else values.loc[row]
         return None if isinstance(value, float) and math.isnan(value) else value
 
-    # Each cell is recorded under its labels, beside the cells of the same labels.
-    columns = [None] if table.ndim == 1 else list(table.columns)
-    for row_number, row in enumerate(table.index):
-        for column_number, column in enumerate(columns):
-            labels = [row] if column is None else [row, column]
-            parts = [
-                p for label in labels for p in (label if isinstance(label, tuple) else (label,))
-            ]
-            printed = cell(published, row, column)
-            current = _add(
-                ".".join([prefix, *map(str, parts)]),
-                table.iloc[row_number] if column is None else table.iloc[row_number, column_number],
-                printed,
-                cell(unit, row, column),
-                None if printed is None else cell(source, row, column),
-                data,
-                {name: cell(values, row, column) for name, values in beside.items()},
-            )
+    def levels(label: Any) -> list[Any]:
+        return list(label) if isinstance(label, tuple) else [label]
+
+    fields = dict.fromkeys(("published", "unit", "source", "data")) | fields
+    columns = table.to_frame() if table.ndim == 1 else table
+    for row, values in zip(table.index, columns.to_numpy(dtype=object), strict=True):
+        for column, value in zip(columns.columns, values, strict=True):
+            labels = levels(row) if table.ndim == 1 else [*levels(row), *levels(column)]
+            of_cell = {name: cell(given, row, column) for name, given in fields.items()}
+            if of_cell["published"] is None:
+                of_cell["source"] = None
+            current = _add(".".join([prefix, *map(str, labels)]), value, of_cell)
     if table.size:
         current.write("running")
 
@@ -300,9 +243,6 @@ def table(
     *,
     values: Any = None,
     published: Any = None,
-    source: Any = None,
-    unit: Any = None,
-    data: DataKind | None = None,
     format: str | Mapping[Any, str] | None = None,
     caption: str | None = None,
     fold: str | None = None,
@@ -322,8 +262,8 @@ def table(
     values : label, optional
         The column whose values are recorded, each with the other columns of its row beside it; all
         columns have a key of their own unless given. The table is then shown as it is.
-    published, source, unit, data, **beside
-        As in :func:`record_table`.
+    published, **beside
+        As in :func:`record_table`: ``source``, ``unit``, ``data`` and further numbers.
     format : str or dict, optional
         Format specification of all columns, ``".2f"``, or by column; ``"p"`` for p-values. Other
         columns have as many decimals as their numbers need, and columns named ``p`` are p-values.
@@ -349,15 +289,7 @@ def table(
         others = [column for column in frame.columns if column not in (values, "published")]
         beside = {str(column): frame[column] for column in others} | beside
     if prefix is not None:
-        record_table(
-            recorded,
-            prefix=prefix,
-            published=published,
-            unit=unit,
-            source=source,
-            data=data,
-            **beside,
-        )
+        record_table(recorded, prefix=prefix, published=published, **beside)
     if isinstance(published, dict):
         published = pd.Series(published)
     shown = {"low": beside.get("low"), "high": beside.get("high"), "published": published}
@@ -380,12 +312,8 @@ def say(*wordings: str | tuple[Any, str], **values: Any) -> None:
         at the end, is shown if no other is; nothing is shown if none holds.
     **values
         What the templates name: ``{r:.2f}``, ``{p:p}`` ("= .031", "< .001"), ``{n}``; a list is
-        written as "a, b and c", and the parts of an object as ``{fit.loglik:.1f}``.
-
-    Raises
-    ------
-    ValueError
-        If the template names a value that is missing, NaN, None or empty.
+        written as "a, b and c", and the parts of an object as ``{fit.loglik:.1f}``. One that is
+        missing, NaN, None or empty is a ValueError.
 
     Examples
     --------
@@ -394,14 +322,13 @@ def say(*wordings: str | tuple[Any, str], **values: Any) -> None:
     >>> say((0.2 > 0.5, "More than half."), "At most half ({share:.0%}).", share=0.2)
     At most half (20%).
     """
-    text = _wording(list(wordings), values)
-    if text:
+    if text := _wording(wordings, values):
         _show(text)
 
 
-def _wording(wordings: list[Any], values: Mapping[str, Any]) -> str:
+def _wording(wordings: str | Sequence[Any], values: Mapping[str, Any]) -> str:
     """Return the first wording whose condition holds, with its values; an empty text if none."""
-    for wording in wordings:
+    for wording in [wordings] if isinstance(wordings, str) else wordings:
         condition, template = (True, wording) if isinstance(wording, str) else wording
         if condition:
             return _formatting.fill(template, values)
@@ -410,8 +337,7 @@ def _wording(wordings: list[Any], values: Mapping[str, Any]) -> str:
 
 def _show(text: str, figure: Any = None, **metadata: Any) -> None:
     """Show Markdown, and a figure, in a notebook, with metadata; print the text elsewhere."""
-    shell = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
-    if shell is None:
+    if _session() is None:
         print(text)
         return
     from IPython.display import Markdown, display
@@ -436,10 +362,9 @@ def verdict(
 
     Parameters
     ----------
-    sentence : str, or list of (condition, str) and str
-        The answer in at most 15 words; a template or several, as in :func:`say`.
-    support : str, or list of (condition, str) and str
-        At most 40 words with the numbers on which it rests.
+    sentence, support : str, or list of (condition, str) and str
+        The answer in at most 15 words, and the numbers on which it rests in at most 40; a template
+        or several, as in :func:`say`.
     outcome : "reproduced", "partly", "not" or "beyond the paper"
         What became of the paper's result.
     rests_on : str
@@ -449,13 +374,6 @@ def verdict(
     **values
         What the templates name.
 
-    Raises
-    ------
-    ValueError
-        If a text is empty or has too many words, or a value is missing or NaN.
-    RuntimeError
-        If no report has begun.
-
     Examples
     --------
     >>> report.verdict(
@@ -463,23 +381,20 @@ def verdict(
     ...     support="Over {n} items, ρ = {rho:.2f} [{low:.2f}, {high:.2f}].",
     ...     outcome="reproduced",
     ...     rests_on="the paper's own responses of people and models",
-    ...     figure=fig,
     ...     n=n, rho=rho, low=low, high=high,
     ... )  # doctest: +SKIP
     """
     report = _begun()
     if outcome not in OUTCOMES:
         raise ValueError(f"outcome={outcome!r} should be one of {', '.join(map(repr, OUTCOMES))}")
-    texts: dict[str, str] = {}
     templates = {"sentence": sentence, "support": support, "rests_on": rests_on}
-    for name, wordings in templates.items():
-        texts[name] = _wording([wordings] if isinstance(wordings, str) else wordings, values)
-        if not texts[name].strip():
+    texts = {name: _wording(wordings, values) for name, wordings in templates.items()}
+    for name, text in texts.items():
+        n_words, most = _formatting.n_words(text), MOST_WORDS[name]
+        if not text.strip():
             raise ValueError(f"the {name} of the verdict is empty; add a wording without condition")
-    for name, most in {"sentence": SENTENCE_WORDS, "support": SUPPORT_WORDS}.items():
-        count = _formatting.n_words(texts[name])
-        if count > most:
-            raise ValueError(f"the {name} has {count} words, of at most {most}: {texts[name]}")
+        if n_words > most:
+            raise ValueError(f"the {name} has {n_words} words, of at most {most}: {text}")
     report.verdict = {**texts, "outcome": outcome}
     # pages show both in a box at the top, and not again
     _show(f"**{texts['sentence']}** {texts['support']}", figure, verdict=True)
@@ -498,8 +413,6 @@ def _begun() -> Report:
 def plain(value: Any) -> Any:
     """Turn NumPy scalars into Python's, and NaN and infinities into None.
 
-    Examples
-    --------
     >>> plain([np.float64(0.5), float("nan")])
     [0.5, None]
     """

@@ -104,7 +104,7 @@ def responses(
         persons = theta.index.rename("person")
     else:
         persons = pd.Index([f"person-{i + 1}" for i in range(len(ability))], name="person")
-    probability = tables.probability_at(ability)  # (n_items, n_categories, n_persons)
+    probability = tables.functions.probability_at(ability)  # (n_items, n_categories, n_persons)
     at_least = probability[:, ::-1].cumsum(1)[:, -2::-1]  # P(category k or above), k = 1, 2, ...
     drawn = (rng.random((len(ability), len(names))) < at_least.transpose(1, 2, 0)).sum(0)
     answers = drawn.astype(float)

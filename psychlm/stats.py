@@ -333,6 +333,9 @@ def benjamini_hochberg(p: ArrayLike) -> Any:
     return _adjusted(p, scipy.stats.false_discovery_control)
 
 
+CORRECTIONS: dict[str, Callable[[Any], Any]] = {"holm": holm, "bh": benjamini_hochberg}
+
+
 def _adjusted(p: ArrayLike, method: Callable[[NDArray[np.float64]], NDArray[np.float64]]) -> Any:
     """Apply a correction to the defined p-values, and keep the type of the input."""
     values = np.asarray(p, dtype=np.float64)

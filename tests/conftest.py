@@ -9,9 +9,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-if (
-    "PYTEST_XDIST_WORKER" in os.environ
-):  # workers share the cores: one thread each, set before torch and BLAS start
+# Workers share the cores: one thread each, set before torch and BLAS start.
+if "PYTEST_XDIST_WORKER" in os.environ:
     for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
         os.environ.setdefault(variable, "1")
 

@@ -129,7 +129,7 @@ def paths() -> Iterator[tuple[str, Callable[[str], np.ndarray]]]:
     yield "irt wide", fit(answers(40, 620), "2PL", priors={"slope": irt.LogNormal(0, 0.5)})
 
     def variational(device: str) -> pd.DataFrame:
-        done = infer(plain, "2PL", device=device, max_iterations=6)
+        done = infer(plain, "Rasch", device=device, max_iterations=6)
         return done.items.select_dtypes("number")
 
     yield "irt variational", variational
@@ -202,9 +202,11 @@ def paths() -> Iterator[tuple[str, Callable[[str], np.ndarray]]]:
         def words(device: str, kind: str = kind) -> np.ndarray:
             shape = word_models.Architecture(kind, 8, span=6)
             recipe = word_models.Training(rate=1.0, epochs=1, batch_size=4)
-            trained = word_models.train(stream, stream, vocabulary, shape, recipe, device=device)
-            scored = trained.model.surprisal(read)["surprisal_bits"]
-            return np.append(scored, trained.validation_perplexity)
+            model, history = word_models.train(
+                stream, stream, vocabulary, shape, recipe, device=device
+            )
+            scored = model.surprisal(read)["surprisal_bits"]
+            return np.append(scored, history["validation_perplexity"].min())
 
         yield f"word-level {kind}", words
 

@@ -11,81 +11,100 @@ import tarfile
 import time
 import tracemalloc
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from http.server import BaseHTTPRequestHandler, SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
 
+import command
 import pandas as pd
 import pytest
-from click.testing import CliRunner
 from conftest import shared
 from killed import kill_this_process, run_until_killed
 
-from psychlm import cli, data
+from psychlm import data
 from psychlm._recipes import RECIPES, RecipeError
 from psychlm.data import ChecksumError, DataError, DataMissingError
 
 CONTENT = b"item_id,correct\n1,1\n"
+DIGEST = hashlib.sha256(CONTENT).hexdigest()
 
 
 @pytest.fixture
-def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Make a small checkout with a registry: a plain file, and a member of an archive."""
-    address = "https://example.org/abc/"
-    rows = {
-        "toy/answers": ("toy/answers.csv", f"{address}answers.csv"),
-        "toy/member": ("toy/member.csv", f"{address}toy.zip#inside/member.csv"),
-        "toy/shelf": ("toy/shelf.csv", ""),
+def new_checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable]:
+    """Return a function that makes a checkout which has a registry and nothing else."""
+
+    def forget() -> None:
+        data.root.cache_clear()
+        data.registry.cache_clear()
+
+    def make(registry: pd.DataFrame) -> Path:
+        root = tmp_path / "checkout"
+        (root / "data" / "published").mkdir(parents=True)
+        registry.to_csv(root / "data" / "registry.csv")
+        monkeypatch.setenv("PSYCHLM_ROOT", str(root))
+        monkeypatch.delenv("PSYCHLM_DATA", raising=False)
+        forget()
+        return root
+
+    yield make
+    forget()
+
+
+@pytest.fixture
+def checkout(new_checkout: Callable) -> Path:
+    """Make a small checkout: a plain file, a member of an archive, and a file without address."""
+    urls = {
+        "toy/answers": "https://example.org/abc/answers.csv",
+        "toy/member": "https://example.org/abc/toy.zip#inside/member.csv",
+        "toy/shelf": "",
     }
-    registry = pd.DataFrame.from_dict(rows, orient="index", columns=["file", "url"])
-    registry = registry.rename_axis("name").assign(
-        recipe="",
-        sha256=hashlib.sha256(CONTENT).hexdigest(),
-        bytes=len(CONTENT),
-        note="made from toys",
-        **dict.fromkeys(["licence", "citation", "what"], "toy"),
-    )
-    root = tmp_path / "checkout"
-    (root / "data" / "published").mkdir(parents=True)
-    registry.to_csv(root / "data" / "registry.csv")
-    monkeypatch.setenv("PSYCHLM_ROOT", str(root))
-    monkeypatch.delenv("PSYCHLM_DATA", raising=False)
-    data.root.cache_clear()
-    data.registry.cache_clear()
-    yield root
-    data.root.cache_clear()
-    data.registry.cache_clear()
+    registry = pd.DataFrame({"url": urls}).rename_axis("name")
+    fields = {"sha256": DIGEST, "bytes": len(CONTENT), "note": "made from toys", "recipe": ""}
+    fields |= dict.fromkeys(["licence", "citation", "what"], "toy")
+    return new_checkout(registry.assign(file=registry.index + ".csv", **fields))
 
 
-def put(folder: Path, content: bytes = CONTENT, file: str = "toy/answers.csv") -> Path:
-    (folder / file).parent.mkdir(parents=True, exist_ok=True)
-    (folder / file).write_bytes(content)
-    return folder / file
+@pytest.fixture
+def raw(checkout: Path) -> Path:
+    return checkout / "data" / "raw"
 
 
-def gives(content: bytes):
-    return lambda url, file: Path(file).write_bytes(content)
+@pytest.fixture
+def gives(monkeypatch: pytest.MonkeyPatch) -> Callable:
+    """Return a function that lets every address give some bytes, or run a function on a file."""
+
+    def give(content: bytes | Callable[[Path], object]) -> None:
+        write = content if callable(content) else lambda file: file.write_bytes(content)
+        monkeypatch.setattr(data, "_download", lambda address, file: write(file))
+
+    return give
 
 
-def leftovers(root: Path) -> list[Path]:
-    return [path for path in (root / "data" / "raw").rglob("*") if path.is_file()]
+def put(folder: Path, content: bytes = CONTENT) -> Path:
+    (folder / "toy").mkdir(parents=True, exist_ok=True)
+    (folder / "toy" / "answers.csv").write_bytes(content)
+    return folder / "toy" / "answers.csv"
 
 
-def test_places_are_looked_into_in_their_order(checkout, tmp_path, monkeypatch):
+def leftovers(folder: Path) -> list[Path]:
+    return [path for path in folder.rglob("*") if path.is_file()]
+
+
+def test_places_are_looked_into_in_their_order(checkout, raw, tmp_path, monkeypatch):
     shared = put(checkout.parent / "shared" / "data")
     assert data.path("toy/answers") == shared
-    raw = put(checkout / "data" / "raw")
-    assert data.path("toy/answers") == raw
+    in_raw = put(raw)
+    assert data.path("toy/answers") == in_raw
     monkeypatch.setenv("PSYCHLM_DATA", str(tmp_path / "mine"))
     mine = put(tmp_path / "mine")
     assert data.path("toy/answers") == mine
 
 
-def test_a_changed_file_is_refused_on_every_read(checkout: Path) -> None:
-    file = put(checkout / "data" / "raw")
+def test_a_changed_file_is_refused_on_every_read(raw: Path) -> None:
+    file = put(raw)
     data.path("toy/answers")
     file.write_bytes(CONTENT + b"2,0\n")
     message = r"expected [0-9a-f]{64}, found [0-9a-f]{64}.*Delete or replace.*pull"
@@ -95,17 +114,15 @@ def test_a_changed_file_is_refused_on_every_read(checkout: Path) -> None:
     assert data.asked()["toy/answers"] is None
 
 
-def test_a_folder_named_by_psychlm_data_that_is_absent_is_an_error(checkout, tmp_path, monkeypatch):
-    put(checkout / "data" / "raw")
+def test_a_folder_named_by_psychlm_data_that_is_absent_is_an_error(raw, tmp_path, monkeypatch):
+    put(raw)
     monkeypatch.setenv("PSYCHLM_DATA", str(tmp_path / "nowhere"))
     message = "PSYCHLM_DATA names .*nowhere, which is no folder"
     with pytest.raises(DataError, match=message) as error:
         data.path("toy/answers")
     assert not isinstance(error.value, DataMissingError)  # nothing may be left out because of it
     for words in ("data list", "data where toy/answers", "data pull toy/answers", "run 00"):
-        run = CliRunner().invoke(cli.main, words.split())
-        assert run.exit_code == 1
-        assert "psychlm: PSYCHLM_DATA names" in run.output
+        assert "psychlm: PSYCHLM_DATA names" in command.refused(*words.split())
 
 
 def test_an_unknown_name_is_answered_with_near_ones(checkout: Path) -> None:
@@ -113,44 +130,46 @@ def test_an_unknown_name_is_answered_with_near_ones(checkout: Path) -> None:
         data.path("toy/answer")
 
 
-def test_what_is_fetched_is_verified_then_moved(checkout: Path) -> None:
-    assert data.fetch("toy/answers", download=gives(CONTENT)).read_bytes() == CONTENT
-    assert leftovers(checkout) == [checkout / "data" / "raw" / "toy" / "answers.csv"]
+def test_what_is_fetched_is_verified_then_moved(raw: Path, gives: Callable) -> None:
+    gives(CONTENT)
+    assert data.fetch("toy/answers").read_bytes() == CONTENT
+    assert leftovers(raw) == [raw / "toy" / "answers.csv"]
 
 
-def test_a_download_that_is_interrupted_leaves_nothing_half_written(checkout: Path) -> None:
-    def download(url: str, file: str) -> None:
-        Path(file).write_bytes(CONTENT[:5])
+def test_a_download_that_is_interrupted_leaves_nothing_half_written(raw, gives) -> None:
+    def interrupted(file: Path) -> None:
+        file.write_bytes(CONTENT[:5])
         raise KeyboardInterrupt
 
+    gives(interrupted)
     with pytest.raises(KeyboardInterrupt):
-        data.fetch("toy/answers", download=download)
-    assert not leftovers(checkout)
+        data.fetch("toy/answers")
+    assert not leftovers(raw)
 
 
 @pytest.mark.usefixtures("one_thread")
-def test_a_killed_download_is_not_taken_for_the_file_and_its_rest_goes_after_a_day(checkout):
-    def download(url: str, file: str) -> None:
-        Path(file).write_bytes(CONTENT[:5])
+def test_a_killed_download_is_not_taken_for_the_file_and_its_rest_goes_after_a_day(raw, gives):
+    def killed(file: Path) -> None:
+        file.write_bytes(CONTENT[:5])
         kill_this_process()
 
-    run_until_killed(lambda: data.fetch("toy/answers", download=download))
-    folder = checkout / "data" / "raw" / "toy"
-    (rest,) = folder.glob(".fetching-*")
+    gives(killed)
+    run_until_killed(lambda: data.fetch("toy/answers"))
+    (rest,) = (raw / "toy").glob(".fetching-*")
     for age_days, left in ((0, True), (2, False)):  # younger: another process may be at work
         then = time.time() - age_days * 24 * 3600
         os.utime(rest, (then, then))
-        with pytest.raises(data.DataMissingError):
-            data.path("toy/answers")
-        assert data.fetch("toy/answers", download=gives(CONTENT)).read_bytes() == CONTENT
+        assert data.verify("toy/answers") is None
+        gives(CONTENT)
+        assert data.fetch("toy/answers").read_bytes() == CONTENT
         assert rest.exists() is left
-        (folder / "answers.csv").unlink()
+        (raw / "toy" / "answers.csv").unlink()
 
 
 @pytest.mark.parametrize(
     ("sent", "says"), [(CONTENT[:5], "did not answer"), (b"x" * len(CONTENT), "thrown away")]
 )
-def test_a_download_that_breaks_off_or_is_another_file_leaves_nothing(checkout, sent, says):
+def test_a_download_that_breaks_off_or_is_another_file_leaves_nothing(checkout, raw, sent, says):
     """A server that announces the whole file, sends these bytes and hangs up."""
 
     class HangsUp(BaseHTTPRequestHandler):
@@ -163,52 +182,48 @@ def test_a_download_that_breaks_off_or_is_another_file_leaves_nothing(checkout, 
         def log_message(self, *_: object) -> None:
             pass
 
-    with ThreadingHTTPServer(("127.0.0.1", 0), HangsUp) as server:
-        Thread(target=server.serve_forever, daemon=True).start()
+    with serving(HangsUp) as address:
         registry = checkout / "data" / "registry.csv"
-        here = f"http://127.0.0.1:{server.server_port}/"
-        registry.write_text(registry.read_text().replace("https://example.org/abc/", here))
-        run = CliRunner().invoke(cli.main, ["data", "pull", "toy/answers"])
-        server.shutdown()
-    assert run.exit_code == 1 and says in run.output and "Traceback" not in run.output
-    assert not leftovers(checkout)
+        registry.write_text(registry.read_text().replace("https://example.org/abc/", address))
+        assert says in command.refused("data", "pull", "toy/answers")
+    assert not leftovers(raw)
 
 
-def test_a_member_is_taken_from_its_archive(checkout: Path) -> None:
-    zipped, tarred, other = io.BytesIO(), io.BytesIO(), io.BytesIO()
-    with zipfile.ZipFile(zipped, "w") as opened:
-        opened.writestr("inside/member.csv", CONTENT)
+def archives(content: bytes) -> list[bytes]:
+    """Return a zip and a tar archive with the member of the toy dataset."""
+    zipped, tarred = io.BytesIO(), io.BytesIO()
+    with zipfile.ZipFile(zipped, "w", zipfile.ZIP_DEFLATED) as opened:
+        opened.writestr("inside/member.csv", content)
         opened.writestr("../escaped.csv", b"no")
     with tarfile.open(fileobj=tarred, mode="w:gz") as opened_tar:
         member = tarfile.TarInfo("inside/member.csv")
-        member.size = len(CONTENT)
-        opened_tar.addfile(member, io.BytesIO(CONTENT))
-    with zipfile.ZipFile(other, "w") as opened:
-        opened.writestr("other.csv", CONTENT)
-    for archive in (zipped, tarred):
-        data.fetch("toy/member", download=gives(archive.getvalue()))
-        target = checkout / "data" / "raw" / "toy" / "member.csv"
-        assert leftovers(checkout) == [target] and target.read_bytes() == CONTENT
+        member.size = len(content)
+        opened_tar.addfile(member, io.BytesIO(content))
+    return [zipped.getvalue(), tarred.getvalue()]
+
+
+def test_a_member_is_taken_from_its_archive(raw: Path, gives: Callable) -> None:
+    target = raw / "toy" / "member.csv"
+    for archive in archives(CONTENT):
+        gives(archive)
+        data.fetch("toy/member")
+        assert leftovers(raw) == [target] and target.read_bytes() == CONTENT
         target.unlink()
+    gives(archives(CONTENT)[0].replace(b"inside/member.csv", b"inside/another.cs"))
     with pytest.raises(DataError, match=r"toy\.zip holds no readable 'inside/member\.csv'"):
-        data.fetch("toy/member", download=gives(other.getvalue()))
+        data.fetch("toy/member")
 
 
-def test_a_member_larger_than_the_dataset_is_refused_and_not_unpacked(checkout: Path) -> None:
-    zipped, tarred, n_bytes = io.BytesIO(), io.BytesIO(), 5 * 10**7
-    with zipfile.ZipFile(zipped, "w", zipfile.ZIP_DEFLATED) as opened:
-        opened.writestr("inside/member.csv", bytes(n_bytes))
-    with tarfile.open(fileobj=tarred, mode="w:gz") as opened_tar:
-        member = tarfile.TarInfo("inside/member.csv")
-        member.size = n_bytes
-        opened_tar.addfile(member, io.BytesIO(bytes(n_bytes)))
-    for archive in (zipped, tarred):
+def test_a_member_larger_than_the_dataset_is_refused_and_not_unpacked(raw, gives) -> None:
+    n_bytes = 5 * 10**7
+    for archive in archives(bytes(n_bytes)):
+        gives(archive)
         tracemalloc.start()
         with pytest.raises(DataError, match="more than .* bytes, which the dataset has not"):
-            data.fetch("toy/member", download=gives(archive.getvalue()))
+            data.fetch("toy/member")
         assert tracemalloc.get_traced_memory()[1] < n_bytes / 5
         tracemalloc.stop()
-        assert not leftovers(checkout)
+        assert not leftovers(raw)
 
 
 def test_a_dataset_without_an_address_says_where_it_comes_from(checkout: Path) -> None:
@@ -226,80 +241,57 @@ ORIGINALS = {  # dataset: where its original lies beside the checkout
 
 
 @contextmanager
-def serving(folder: Path) -> Iterator[str]:
-    """Serve a folder over HTTP on the loopback address; yield the address."""
-    handler = partial(SimpleHTTPRequestHandler, directory=folder)
-    handler.log_message = lambda *_: None  # type: ignore[attr-defined]
+def serving(handler: Callable) -> Iterator[str]:
+    """Answer requests over HTTP on the loopback address; yield the address."""
     with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         Thread(target=server.serve_forever, daemon=True).start()
         yield f"http://127.0.0.1:{server.server_port}/"
         server.shutdown()
 
 
-def checkout_of(folder: Path, registry: pd.DataFrame, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Make a checkout that has a registry and nothing else."""
-    (folder / "data").mkdir(parents=True)
-    registry.to_csv(folder / "data" / "registry.csv")
-    monkeypatch.setenv("PSYCHLM_ROOT", str(folder))
-    monkeypatch.delenv("PSYCHLM_DATA", raising=False)
-    for cached in (data.root, data.registry):
-        cached.cache_clear()
-    return folder
-
-
-@pytest.fixture
-def no_caches() -> Iterator[None]:
-    yield
-    for cached in (data.root, data.registry):
-        cached.cache_clear()
-
-
 @pytest.mark.parametrize("name", ORIGINALS)
-def test_a_recipe_makes_the_registered_file_from_the_original_that_is_served(
-    name, no_caches, tmp_path, monkeypatch
-):
+def test_a_recipe_makes_the_registered_file_from_the_original_that_is_served(name, new_checkout):
     if name.startswith("comprehenotes") and shutil.which("Rscript") is None:
         pytest.skip("no R on PATH, which reads the release")
     registry = data.registry().copy()
-    with serving(shared(ORIGINALS[name])) as address:
+    handler = partial(SimpleHTTPRequestHandler, directory=shared(ORIGINALS[name]))
+    with serving(handler) as address:
         registry["url"] = registry["url"].str.replace(PUBLIC, address, regex=True)
-        root = checkout_of(tmp_path / "checkout", registry, monkeypatch)
-        run = CliRunner().invoke(cli.main, ["data", "pull", name])
-    assert run.exit_code == 0, run.output
+        root = new_checkout(registry)
+        pulled = command.run("data", "pull", name)
+    assert pulled.exit_code == 0, pulled.output
     made = root / "data" / "raw" / registry.loc[name, "file"]
     assert hashlib.sha256(made.read_bytes()).hexdigest() == registry.loc[name, "sha256"]
 
 
-def test_the_novels_come_with_the_project_and_other_numbers_are_facts(
-    no_caches, tmp_path, monkeypatch
-):
+def test_the_novels_come_with_the_project_and_other_numbers_are_facts(new_checkout, no_network):
     registry, project = data.registry(), data.root() / "data"
-    root = checkout_of(tmp_path / "checkout", registry, monkeypatch)
-    (root / "data" / "novels.zip").symlink_to(project / "novels.zip")
-    (root / "data" / "facts").symlink_to(project / "facts")
+    root = new_checkout(registry)
+    for part in ("novels.zip", "facts"):
+        (root / "data" / part).symlink_to(project / part)
     here = registry.index.str.startswith("lm/novels/") | registry["url"].str.startswith("facts/")
     assert here.sum() == 28
-
-    def refused(url: str, file: str) -> None:
-        raise AssertionError(f"{url} is not needed")
-
     for name in registry.index[here]:
-        data.fetch(name, download=refused)
+        data.fetch(name)
         assert data.verify(name) == root / "data" / "raw" / registry.loc[name, "file"]
+
+
+@pytest.fixture
+def no_network(gives: Callable) -> None:
+    def refused(file: Path) -> None:
+        raise AssertionError("nothing is needed of the network")
+
+    gives(refused)
 
 
 def test_every_dataset_made_from_another_file_has_a_recipe_or_says_that_it_has_none() -> None:
     registry = data.registry()
     assert set(registry["recipe"]) - {""} == set(RECIPES)
     made = registry["note"].str.startswith("made from")
-    without = registry.index[made & (registry["url"] == "")]
     # their originals are words, or files that another program wrote
-    assert set(without) == {
-        "metabench/leaderboard",
-        "sap2024/sentences",
-        "wilcox2023/words",
-        "frank2013/eyetracking_readings",
-    }
+    without = {"metabench/leaderboard", "sap2024/sentences", "wilcox2023/words"}
+    without.add("frank2013/eyetracking_readings")
+    assert set(registry.index[made & (registry["url"] == "")]) == without
 
 
 def test_a_novel_without_marks_of_its_start_and_end_is_refused(tmp_path: Path) -> None:
@@ -311,17 +303,17 @@ def test_a_novel_without_marks_of_its_start_and_end_is_refused(tmp_path: Path) -
     assert RECIPES["gutenberg"]([tmp_path / "1-8.txt"]) == "Café.\n".encode()
 
 
-def test_a_cache_that_cannot_be_written_is_named(checkout: Path) -> None:
-    # root may write to any folder
-    (checkout / "data" / "raw").write_text("a file where a folder is due")
+def test_a_cache_that_cannot_be_written_is_named(raw: Path, gives: Callable) -> None:
+    gives(CONTENT)
+    raw.write_text("a file where a folder is due")  # root may write to any folder
     with pytest.raises(DataError, match="cannot be stored under .*raw.*PSYCHLM_DATA"):
-        data.fetch("toy/answers", download=gives(CONTENT))
+        data.fetch("toy/answers")
 
 
-def test_fingerprints_follow_the_files(checkout: Path) -> None:
+def test_fingerprints_follow_the_files(raw: Path) -> None:
     assert data.fingerprint(["toy/answers"]) == {"toy/answers": None}
-    put(checkout / "data" / "raw")
-    assert data.fingerprint(["toy/answers"]) == {"toy/answers": hashlib.sha256(CONTENT).hexdigest()}
+    put(raw)
+    assert data.fingerprint(["toy/answers"]) == {"toy/answers": DIGEST}
     assert data.fingerprint(["no/such"]) == {"no/such": None}
 
 
@@ -335,21 +327,16 @@ def test_published_tables_name_their_source(checkout: Path) -> None:
         data.published("paper.table9")
 
 
-def test_the_command_lists_verifies_and_finds(checkout: Path) -> None:
-    file = put(checkout / "data" / "raw")
-    run = CliRunner().invoke
-    listing = run(cli.main, ["data", "list"])
+def test_the_command_lists_verifies_and_finds(raw: Path) -> None:
+    file = put(raw)
+    listing = command.run("data", "list")
     assert listing.exit_code == 0
-    assert "verified" in listing.output
-    assert "can be fetched" in listing.output
-    assert run(cli.main, ["data", "where", "toy/answers"]).output.strip() == str(file)
-    assert run(cli.main, ["data", "verify"]).exit_code == 0
+    assert "verified" in listing.output and "can be fetched" in listing.output
+    assert command.run("data", "where", "toy/answers").output.strip() == str(file)
+    assert command.run("data", "verify").exit_code == 0
     file.write_bytes(b"spoilt")
     for words in ("verify", "where toy/answers", "pull toy/shelf"):
-        spoilt = run(cli.main, ["data", *words.split()])
-        assert spoilt.exit_code == 1
-        assert "psychlm: " in spoilt.output
-        assert "Traceback" not in spoilt.output
+        assert "psychlm: " in command.refused("data", *words.split())
 
 
 def test_every_file_of_the_share_is_the_registered_one() -> None:

@@ -130,7 +130,7 @@ CALLS = {
 # These hand the device on to one of the above, or take minutes (fine-tuning: see the stand-in).
 HANDED_ON = {
     "papers.word_models.models_of",
-    "papers.model_facts.benchmark_head",
+    "papers.model_facts.head_presentations",
     "papers.model_card.heldout_logliks",
     "papers.richardson2020.science_model",
     "crowds.networks.initial_weights",
@@ -140,10 +140,8 @@ HANDED_ON = {
     "papers.choice_networks.encoder_model",
     "lm.choice_model.encoder_states",
     "lm.finetune.fine_tune",
-    "papers.word_models.networks",
     "papers.richardson2020.FineTunedModel.__init__",
     "papers.richardson2020.partial_input_baseline",
-    "reading_times.native.cross_products",
     "reading_times.native.fit",
 }
 

@@ -14,6 +14,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
+import yaml
 from conftest import ROOT, absent
 
 import psychlm
@@ -21,13 +22,11 @@ import psychlm
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 BLOCK = re.compile(r"^```python\n(.*?)^```$", flags=re.M | re.S)
 PACKAGE = Path(psychlm.__file__).parent
-WITH_EXAMPLES = sorted(
-    ".".join(("psychlm", *file.relative_to(PACKAGE).with_suffix("").parts)).removesuffix(
-        ".__init__"
-    )
-    for file in PACKAGE.rglob("*.py")
+WITH_EXAMPLES = [
+    ".".join(file.relative_to(PACKAGE.parent).with_suffix("").parts).removesuffix(".__init__")
+    for file in sorted(PACKAGE.rglob("*.py"))
     if ">>> " in file.read_text(encoding="utf-8")
-)
+]
 
 
 @pytest.mark.parametrize(
@@ -77,9 +76,10 @@ def test_a_release_sets_the_version_and_dates_the_changelog(tmp_path):
     prepare = runpy.run_path(str(ROOT / ".ci" / "release.py"))["prepare"]
     prepare(tmp_path, "7.8.9")
     assert '__version__ = "7.8.9"' in (tmp_path / "psychlm" / "__init__.py").read_text()
-    assert "\nversion: 7.8.9\n" in (tmp_path / "CITATION.cff").read_text()
-    changelog = (tmp_path / "CHANGELOG.md").read_text()
-    assert re.search(r"## Unreleased\n\n## 7\.8\.9 \(\d{4}-\d\d-\d\d\)\n", changelog)
+    citation = yaml.safe_load((tmp_path / "CITATION.cff").read_text())
+    assert citation["version"] == "7.8.9"
+    heading = f"## Unreleased\n\n## 7.8.9 - {citation['date-released']}\n"  # as in the first one
+    assert heading in (tmp_path / "CHANGELOG.md").read_text()
     with pytest.raises(SystemExit, match="nothing under '## Unreleased'"):
         prepare(tmp_path, "7.9.0")
 
@@ -89,18 +89,14 @@ class Requests(HTMLParser):
 
     def __init__(self) -> None:
         super().__init__()
-        self.found: list[str] = []
+        self.addresses: list[str] = []
 
     def handle_starttag(self, tag, attrs):
         given = dict(attrs)
-        if tag in ("script", "img", "iframe", "source") and given.get("src"):
-            self.found.append(given["src"])
-        if (
-            tag == "link"
-            and given.get("rel") not in ("canonical", "prev", "next")
-            and given.get("href")
-        ):
-            self.found.append(given["href"])
+        if tag in ("script", "img", "iframe", "source"):
+            self.addresses.append(given.get("src") or "")
+        if tag == "link" and given.get("rel") not in ("canonical", "prev", "next"):
+            self.addresses.append(given.get("href") or "")
 
 
 @pytest.fixture(scope="module")
@@ -108,31 +104,28 @@ def site(tmp_path_factory):
     if shutil.which("mkdocs", path=Path(sys.executable).parent) is None:
         absent("mkdocs, of the extra 'docs',")
     folder = tmp_path_factory.mktemp("site")
-    no_network = {
-        "http_proxy": "http://127.0.0.1:9",
-        "https_proxy": "http://127.0.0.1:9",
-        "NO_MKDOCS_2_WARNING": "1",
-    }
-    built = subprocess.run(
-        [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(folder)],
-        cwd=ROOT,
-        env=os.environ | no_network,
-        capture_output=True,
-        text=True,
-    )
+    no_network = dict.fromkeys(("http_proxy", "https_proxy"), "http://127.0.0.1:9")
+    environment = os.environ | no_network | {"NO_MKDOCS_2_WARNING": "1"}
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(folder)]
+    built = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
     assert built.returncode == 0, built.stderr
     return folder
+
+
+@pytest.fixture(scope="module")
+def reference_pages(site):
+    pages = (site / "reference").glob("*.html")
+    return "".join(page.read_text(encoding="utf-8") for page in pages)
 
 
 def test_the_site_asks_nothing_of_the_network(site):
     for page in site.rglob("*.html"):
         requests = Requests()
         requests.feed(page.read_text(encoding="utf-8"))
-        assert not [address for address in requests.found if "//" in address], page
+        assert not [address for address in requests.addresses if "//" in address], page
+    fetched = re.compile(r"(?:url\(|@import )[\"']?(?:https?:)?//")
     for sheet in site.rglob("*.css"):
-        assert not re.findall(
-            r"(?:url\(|@import )[\"']?(?:https?:)?//", sheet.read_text(encoding="utf-8")
-        ), sheet
+        assert not fetched.findall(sheet.read_text(encoding="utf-8")), sheet
 
 
 def test_the_first_page_of_the_reference_names_forty_functions_that_are_there_with_an_example():
@@ -145,27 +138,17 @@ def test_the_first_page_of_the_reference_names_forty_functions_that_are_there_wi
     assert [name for name, function in functions.items() if ">>> " not in function.__doc__] == []
 
 
-def test_every_public_module_with_something_to_say_is_in_the_reference(site):
-    said = "".join(page.read_text(encoding="utf-8") for page in (site / "reference").glob("*.html"))
-    for name in (
-        "psychlm.lm.load",
-        "psychlm.irt.score",
-        "psychlm.ctt.difficulty",
-        "psychlm.frames.check_items",
-    ):
-        assert f'id="{name}"' in said
-    assert 'id="psychlm-irt-fit"' in said and "--drop" in said  # the commands' help
-    assert ":func:`" not in said and ":class:`" not in said  # roles became links
+def test_every_public_module_is_in_the_reference_and_its_links_lead_somewhere(reference_pages):
+    for name in ("lm.load", "irt.score", "ctt.difficulty", "frames.check_items"):
+        assert f'id="psychlm.{name}"' in reference_pages
+    # the commands' help
+    assert 'id="psychlm-irt-fit"' in reference_pages and "--drop" in reference_pages
+    # roles became links
+    assert ":func:`" not in reference_pages and ":class:`" not in reference_pages
     # the comment behind a field of LanguageModel is its description
-    assert "longest input in tokens" in said
-
-
-def test_links_between_docstrings_lead_somewhere(site):
-    linked = re.findall(
-        r'class="autorefs[^"]*"[^>]*href="([^"]+)"|href="([^"]+)"[^>]*class="autorefs',
-        "".join(page.read_text(encoding="utf-8") for page in (site / "reference").glob("*.html")),
-    )
-    assert len(linked) > 20
+    assert "longest input in tokens" in reference_pages
+    link = r'class="autorefs[^"]*"[^>]*href="[^"]+"|href="[^"]+"[^>]*class="autorefs'
+    assert len(re.findall(link, reference_pages)) > 20
 
 
 def test_the_readme_and_the_page_of_results_repeat_the_verdicts():

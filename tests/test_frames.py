@@ -94,18 +94,25 @@ def test_malformed_items_are_named(items: list[dict], says: str) -> None:
         frames.check_items(pd.DataFrame(items))
 
 
+READINGS = pd.DataFrame(
+    {"subject": [1, 2], "text_id": [7, 7], "word_id": ["3", "3"], "gaze_ms": [200.0, 210.0]}
+)
+
+
 @pytest.mark.parametrize(
-    ("columns", "says"),
+    ("readings", "says"),
     [
-        ({"gaze_ms": [200.0, -1.0]}, "negative times"),
-        ({"gaze": [200.0, 210.0]}, "needs a measure in ms"),
-        ({"gaze_ms": [200.0, 210.0], "word_id": [1, 1]}, "occur more than once"),
+        (READINGS.assign(gaze_ms=[200.0, -1.0]), "negative times"),
+        (READINGS.rename(columns={"gaze_ms": "gaze"}), "needs a measure in ms"),
+        (READINGS.assign(subject=1), "occur more than once"),
+        (READINGS.assign(subject=[1, np.nan]), "subject is 'nan' in row 1"),
     ],
 )
-def test_malformed_readings_are_named(columns: dict, says: str) -> None:
-    readings = pd.DataFrame({"subject": ["s", "s"], "text_id": [1, 1], "word_id": [1, 2]} | columns)
+def test_malformed_readings_are_named_and_ids_that_are_numbers_become_text(readings, says) -> None:
     with pytest.raises(FrameError, match=says):
         frames.check_readings(readings)
+    checked = frames.check_readings(READINGS)
+    assert checked[checked.columns[:3]].to_numpy().tolist() == [["1", "7", 3], ["2", "7", 3]]
 
 
 @pytest.mark.parametrize("word_id", [["1", "10", "11", "2"], [1.0, 10.0, 11.0, 2.0]])
@@ -134,22 +141,12 @@ def test_word_ids_that_are_no_whole_numbers_are_refused(word_id: list) -> None:
         frames.check_words(missing)
 
 
-def test_readings_without_a_subject_are_refused_and_numbers_become_text() -> None:
-    readings = pd.DataFrame(
-        {"subject": [1, 2], "text_id": [7, 7], "word_id": ["3", "3"], "gaze_ms": 200.0}
-    )
-    checked = frames.check_readings(readings)
-    assert checked[checked.columns[:3]].to_numpy().tolist() == [["1", "7", 3], ["2", "7", 3]]
-    with pytest.raises(FrameError, match="subject is 'nan' in row 1"):
-        frames.check_readings(readings.assign(subject=[1, np.nan]))
-
-
 @pytest.mark.parametrize(
     ("text", "says"),
     [
         ("person,i0,i0\na,1,0\nb,0,1\n", r"\['i0'\] occur more than once"),
-        ("person,i0,i1\na,1,0\n,0,1\n", "persons without a name: 1, first at position 2"),
-        ("person,i0,i1\na,1,0\n  ,0,1\n", "persons without a name"),
+        ("person,i0,i1\na,1,0\n,0,1\n", r"persons at positions \[2\] are without a name"),
+        ("person,i0,i1\na,1,0\n  ,0,1\n", r"persons at positions \[2\] are without"),
     ],
 )
 def test_duplicate_columns_and_blank_persons_of_a_file_are_errors(tmp_path, text, says):

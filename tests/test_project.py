@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import re
 import subprocess
@@ -21,16 +22,10 @@ CONDA_NAME = {"torch": "pytorch", "huggingface-hub": "huggingface_hub"}
 CONDA_ONLY = {"python", "pip", "r-base", "r-mgcv", "r-lme4", "r-lmertest", "pandoc"}
 TOP_LEVEL = {"notebooks", "psychlm", "data", "reports", "tests", "docs", "environment.yml"}
 TOP_LEVEL |= {"README.md"}
-CONFIGURATION = {
-    "Makefile",
-    "mkdocs.yml",
-    "pyproject.toml",
-    "constraints.txt",
-    "LICENSE",
-    "CITATION.cff",
-    "CHANGELOG.md",
-    "CONTRIBUTING.md",
-}
+CONFIGURATION = {"Makefile", "mkdocs.yml", "pyproject.toml", "constraints.txt", "LICENSE"}
+CONFIGURATION |= {"CITATION.cff", "CHANGELOG.md", "CONTRIBUTING.md"}
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+REQUIREMENTS = PROJECT["dependencies"] + sum(PROJECT["optional-dependencies"].values(), [])
 
 
 def split(requirement: str) -> tuple[str, str]:
@@ -38,42 +33,44 @@ def split(requirement: str) -> tuple[str, str]:
     return name, bounds
 
 
+def output_of(*command: str, **options: Any) -> str:
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True, **options)
+    return done.stdout
+
+
 def test_environment_and_pyproject_name_the_same_packages_and_bounds() -> None:
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    wanted = dict(
-        map(split, project["dependencies"] + sum(project["optional-dependencies"].values(), []))
-    )
     environment = yaml.safe_load((ROOT / "environment.yml").read_text())
     *packages, by_pip = environment["dependencies"]
     conda = dict(map(split, packages + by_pip["pip"]))
-    assert {CONDA_NAME.get(name, name): bounds for name, bounds in wanted.items()} == {
-        name: bounds for name, bounds in conda.items() if name not in CONDA_ONLY
-    }
+    wanted = {CONDA_NAME.get(name, name): bounds for name, bounds in map(split, REQUIREMENTS)}
+    assert {name: conda[name] for name in conda if name not in CONDA_ONLY} == wanted
     assert set(conda) >= CONDA_ONLY
-    assert conda["python"] == project["requires-python"]
+    assert conda["python"] == PROJECT["requires-python"]
 
 
 def test_constraints_pin_every_dependency_within_its_bounds() -> None:
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    pins = dict(
-        line.split("==")
-        for line in (ROOT / "constraints.txt").read_text().splitlines()
-        if re.match(r"\w", line)
-    )
-    pins = {canonicalize_name(name): version for name, version in pins.items()}
-    for requirement in project["dependencies"] + sum(project["optional-dependencies"].values(), []):
-        name, _ = split(requirement)
-        if name != "torch":  # the Makefile chooses it
-            assert Requirement(requirement).specifier.contains(pins[canonicalize_name(name)]), (
-                requirement
-            )
+    lines = (ROOT / "constraints.txt").read_text().splitlines()
+    pinned = [line.split("==") for line in lines if re.match(r"\w", line)]
+    pins = {canonicalize_name(name): version for name, version in pinned}
+    for requirement in map(Requirement, REQUIREMENTS):
+        if requirement.name != "torch":  # the Makefile chooses it
+            pin = pins[canonicalize_name(requirement.name)]
+            assert requirement.specifier.contains(pin), requirement
+
+
+def test_no_body_of_a_function_is_longer_than_a_hundred_lines() -> None:
+    too_long = []
+    for file in (ROOT / "psychlm").rglob("*.py"):
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.FunctionDef):
+                body = node.body[1:] if ast.get_docstring(node) else node.body
+                if body and body[-1].end_lineno - body[0].lineno >= 100:
+                    too_long.append(f"{file.name}: {node.name}")
+    assert not too_long
 
 
 def test_the_top_level_of_the_repository_holds_the_agreed_folders_and_files() -> None:
-    tracked = subprocess.run(
-        ["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True
-    ).stdout
-    top = {line.split("/")[0] for line in tracked.splitlines()}
+    top = {line.split("/")[0] for line in output_of("git", "ls-files").splitlines()}
     assert {name for name in top if not name.startswith(".")} <= TOP_LEVEL | CONFIGURATION
     assert top >= TOP_LEVEL
 
@@ -124,12 +121,6 @@ def test_every_option_of_the_command_in_the_documentation_exists() -> None:
         shown = CliRunner().invoke(cli.main, [*command.split(), "--help"]).output
         for option in re.findall(r"--[a-z-]+", arguments):
             assert option in shown, f"psychlm {command} has no {option}"
-
-
-def test_the_readme_names_every_notebook() -> None:
-    table = (ROOT / "README.md").read_text()
-    for notebook in (ROOT / "notebooks").glob("[0-9][0-9]_*.ipynb"):
-        assert f"`{notebook.stem}`" in table
 
 
 BSD_PASTE = 'case " $* " in *" - "*) exec /usr/bin/paste "$@";; *) exit 1;; esac'
@@ -210,13 +201,7 @@ find-links = /other wheels-too
     monkeypatch.setenv("PIP_CONFIG_FILE", str(tmp_path / "pip.conf"))
     monkeypatch.setenv("PIP_CERT", "/certificates with a blank.pem")
     monkeypatch.setenv("UV_DEFAULT_INDEX", "https://mine.example/simple")
-    printed = subprocess.run(
-        ["bash", "-c", f'eval "$({sys.executable} .ci/uv_settings.py)"; env'],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=True,
-    ).stdout
+    printed = output_of("bash", "-c", f'eval "$({sys.executable} .ci/uv_settings.py)"; env')
     variables = dict(line.split("=", 1) for line in printed.splitlines() if "=" in line)
     assert variables["UV_DEFAULT_INDEX"] == "https://mine.example/simple"  # the user's own
     assert variables["UV_INDEX"] == "https://one.example/simple https://two.example/simple"
@@ -254,8 +239,7 @@ def table_of_files(page: Path, columns: tuple[int, int]) -> list[tuple[list[str]
 
 
 def test_every_committed_data_file_has_one_row_with_source_and_licence() -> None:
-    command = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "data"]
-    tracked = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    tracked = output_of("git", "ls-files", "--cached", "--others", "--exclude-standard", "data")
     files = [name.removeprefix("data/") for name in tracked.splitlines()]
     rows = table_of_files(ROOT / "data" / "README.md", (0, 3))
     matched = {file: [licence for patterns, licence in rows

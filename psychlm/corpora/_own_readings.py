@@ -14,25 +14,12 @@ from psychlm.frames import FrameError, format_names
 
 @dataclass(frozen=True)
 class Corpus:
-    """A reading-time corpus.
+    """A reading-time corpus: its words, and who read which for how long."""
 
-    Attributes
-    ----------
-    words : DataFrame
-        A words frame with ``position`` (in the text), ``length_chars`` and other predictors.
-    readings : DataFrame
-        Times by ``subject``, ``text_id`` and ``word_id``; ``subject`` is "mean" where only means
-        were released.
-    surprisals : DataFrame or None
-        ``text_id``, ``word_id`` and one column of surprisals (bits) per released model.
-    notes : tuple of str
-        What the reader left out, with counts.
-    """
-
-    words: pd.DataFrame
-    readings: pd.DataFrame
-    surprisals: pd.DataFrame | None = None
-    notes: tuple[str, ...] = ()
+    words: pd.DataFrame  # a words frame with position (in the text), length_chars and predictors
+    readings: pd.DataFrame  # times by subject ("mean" of released means), text_id and word_id
+    surprisals: pd.DataFrame | None = None  # text_id, word_id, bits by released model
+    notes: tuple[str, ...] = ()  # what the reader left out, with counts
 
 
 def from_long(
@@ -47,7 +34,9 @@ def from_long(
     """Make a corpus of the usual file of a laboratory: one row per person and word.
 
     Columns that are the same for all readings of a word become columns of ``words``, the others
-    (trial numbers, conditions that differ between people) columns of ``readings``.
+    (trial numbers, conditions that differ between people) columns of ``readings``. Rows without
+    person, item, number or word are dropped, and times of 0 ms, which programs write for a skipped
+    word, are missing; ``notes`` count both.
 
     Parameters
     ----------
@@ -57,12 +46,6 @@ def from_long(
     subject, item, word_number, word : str
         The columns that hold the person, the text (sentence), the word's number in it, from 1, and
         the word as printed.
-
-    Returns
-    -------
-    Corpus
-        ``notes`` say which rows were dropped (those without person, item, number or word), and how
-        many times of 0 ms, which programs write for a word that was skipped, are missing.
 
     Raises
     ------
@@ -154,8 +137,7 @@ def from_csv(words: str | Path, readings: str | Path) -> Corpus:
         ``position`` and ``length_chars`` (letters and digits) are added where they are absent.
     readings : path
         One row per person and word: ``subject``, ``text_id``, ``word_id`` and at least one measure
-        in ms whose name ends in ``_ms``; an empty cell where a word was skipped. Any other columns
-        (``prev_fixated``) are kept.
+        in ms whose name ends in ``_ms``; an empty cell where a word was skipped.
 
     Raises
     ------
@@ -198,16 +180,14 @@ def from_csv(words: str | Path, readings: str | Path) -> Corpus:
 
 def skipped_as_missing(readings: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:
     """Return readings whose times of 0 ms are missing, and a note for each measure that has any."""
-    measures = [name for name in readings.columns if str(name).endswith("_ms")]
-    times = readings[measures].apply(pd.to_numeric, errors="coerce")
-    counts = (times == 0).sum()
-    notes = [
-        f"{n} of {len(readings)} times {name!r} are 0 ms (not fixated) and missing"
-        for name, n in counts[counts > 0].items()
-    ]
-    return readings.assign(
-        **{n: readings[n].mask(times[n] == 0) for n in counts[counts > 0].index}
-    ), notes
+    readings, notes = readings.copy(), []
+    for name in (name for name in readings.columns if str(name).endswith("_ms")):
+        zero = pd.to_numeric(readings[name], errors="coerce") == 0
+        if zero.any():
+            said = f"{int(zero.sum())} of {len(readings)} times {name!r} are 0 ms"
+            notes.append(f"{said} (not fixated) and missing")
+            readings[name] = readings[name].mask(zero)
+    return readings, notes
 
 
 # Word-level columns of the corpora that pymovements names: person, text, number of the word, word;
@@ -230,7 +210,8 @@ def from_pymovements(
 ) -> Corpus:
     """Read the precomputed reading measures of a corpus that the library pymovements knows.
 
-    Download it with that library first: ``pymovements.Dataset("PoTeC", folder).download()``.
+    Download it with that library first: ``pymovements.Dataset("PoTeC", folder).download()``. Times
+    of 0 ms (the word was not fixated, or not in the first pass) are missing.
 
     Parameters
     ----------
@@ -241,22 +222,10 @@ def from_pymovements(
     columns : str, optional
         For a corpus that :data:`PYMOVEMENTS` does not list, or another release of one: the names
         of the columns with person, text (several joined by "+"), number of the word, word, first
-        fixation, gaze duration, go-past and total time, in this order, separated by blanks.
+        fixation, gaze duration, go-past and total time, in this order, separated by blanks. Parts
+        of file names (``subject_id``) may serve as columns.
     query : str, optional
         Rows to read, for :meth:`pandas.DataFrame.query`: OneStop has "not repeated_reading_trial".
-
-    Returns
-    -------
-    Corpus
-        Times of 0 ms (the word was not fixated, or not in the first pass) are missing. The file
-        names' parts (``subject_id``) may serve as columns.
-
-    Raises
-    ------
-    ImportError
-        If pymovements is not installed.
-    FrameError
-        If the layout is not known, a column is missing, or a person read a word twice.
 
     Examples
     --------

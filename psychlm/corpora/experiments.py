@@ -1,15 +1,11 @@
-"""Tables of reading experiments as laboratories have them: which programs wrote them, and reading
-them as a corpus.
-
-:func:`read_experiment` takes one table or two files, and recognises the columns of common programs.
-"""
+"""Tables of reading experiments as laboratories have them, read as a corpus."""
 
 from __future__ import annotations
 
 import csv
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
@@ -19,41 +15,21 @@ from psychlm.corpora.reading_times import Corpus, from_csv, from_long
 from psychlm.frames import FrameError
 
 IDS = ("subject", "item", "word_number", "word")
-
-
-@dataclass(frozen=True)
-class Layout:
-    """The columns of one program: those of :data:`IDS` in this order, and times with our names."""
-
-    program: str
-    ids: tuple[str, str, str, str]
-    measures: Mapping[str, str]
-
-
-LAYOUTS = (
-    Layout(
-        "PCIbex",
-        ("Participant", "Sentence", "Word number", "Word"),
-        {"Reading time": "self_paced_ms"},
-    ),
-    Layout(
-        "jsPsych",
-        ("subject_id", "sentence", "word_number", "word"),
-        {"rt_word": "self_paced_ms"},
-    ),
-    Layout(
-        "EyeLink",
-        ("RECORDING_SESSION_LABEL", "item", "IA_ID", "IA_LABEL"),
-        {
-            "IA_FIRST_FIXATION_DURATION": "first_fixation_ms",
-            "IA_FIRST_RUN_DWELL_TIME": "gaze_ms",
-            "IA_REGRESSION_PATH_DURATION": "go_past_ms",
-            "IA_DWELL_TIME": "total_ms",
-        },
-    ),
-    Layout("a laboratory's table", ("Subject", "Item", "WordNr", "Word"), {"RT": "self_paced_ms"}),
-    Layout("psychlm", ("subject", "text_id", "word_id", "word"), {}),
-)
+EYELINK = {
+    "IA_FIRST_FIXATION_DURATION": "first_fixation_ms",
+    "IA_FIRST_RUN_DWELL_TIME": "gaze_ms",
+    "IA_REGRESSION_PATH_DURATION": "go_past_ms",
+    "IA_DWELL_TIME": "total_ms",
+}
+SELF_PACED = "self_paced_ms"
+# Columns of programs: those of IDS in this order, and times with our names.
+LAYOUTS: dict[str, tuple[tuple[str, ...], dict[str, str]]] = {
+    "PCIbex": (("Participant", "Sentence", "Word number", "Word"), {"Reading time": SELF_PACED}),
+    "jsPsych": (("subject_id", "sentence", "word_number", "word"), {"rt_word": SELF_PACED}),
+    "EyeLink": (("RECORDING_SESSION_LABEL", "item", "IA_ID", "IA_LABEL"), EYELINK),
+    "a laboratory's table": (("Subject", "Item", "WordNr", "Word"), {"RT": SELF_PACED}),
+    "psychlm": (("subject", "text_id", "word_id", "word"), {}),
+}
 
 
 def read_experiment(
@@ -86,12 +62,6 @@ def read_experiment(
     Corpus
         The first of ``notes`` says which columns were read as what.
 
-    Raises
-    ------
-    FrameError
-        If the file is absent or its header is not recognised: the message shows what was expected
-        and what the file has.
-
     Examples
     --------
     >>> read_experiment("results.csv", measure="RT", columns={"subject": "ID"})  # doctest: +SKIP
@@ -110,47 +80,43 @@ def read_experiment(
         raise FrameError(f"columns name {unknown}; they name the columns of {list(IDS)}")
     frame = _read(Path(table))
     chosen = frame if not given else long_format(frame, given, measure)
-    layout = _recognise(list(chosen.columns), given, measure)
-    if layout is None:
+    program, ids, measures = _recognise(list(chosen.columns), given, measure)
+    if not measures:
         expected = "; ".join(
-            f"{one.program}: {', '.join((*one.ids, *(one.measures or ['*_ms'])))}"
-            for one in LAYOUTS
+            f"{name}: {', '.join((*ids, *(times or ['*_ms'])))}"
+            for name, (ids, times) in LAYOUTS.items()
         )
         raise FrameError(
             f"{table} has the header {', '.join(map(str, frame.columns))}, which is none of those "
             f"expected ({expected}). Name the columns: columns={{'subject': ..., 'item': ..., "
             "'word_number': ..., 'word': ...} and measure='...'"
         )
-    read = from_long(
-        chosen.replace({".": None}) if layout.program == "EyeLink" else chosen,
-        measures=layout.measures,
-        **dict(zip(IDS, layout.ids, strict=True)),
-    )
-    names = dict(zip(IDS, layout.ids, strict=True))
-    names |= {new: old for old, new in layout.measures.items()}
+    if program == "EyeLink":
+        chosen = chosen.replace({".": None})
+    corpus = from_long(chosen, measures=measures, **ids)
+    names = ids | {ours: theirs for theirs, ours in measures.items()}
     said = ", ".join(f"{ours} = {theirs}" for ours, theirs in names.items())
-    notes = (f"the table is read as {layout.program}'s: {said}", *read.notes)
-    return Corpus(read.words, read.readings, read.surprisals, notes)
+    note = f"the table is read as {program}'s: {said}"
+    return replace(corpus, notes=(note, *corpus.notes))
 
 
-def _recognise(header: list[str], given: Mapping[str, str], measure: str) -> Layout | None:
-    """Return the layout whose columns are all there, with those given in place of its own."""
-    for layout in LAYOUTS:
-        named = dict(zip(IDS, layout.ids, strict=True)) | dict(given)
-        ids = tuple(named[name] for name in IDS)
-        measures = layout.measures or {name: name for name in header if str(name).endswith("_ms")}
-        if measure:
-            ours = measure if measure.endswith("_ms") else "self_paced_ms"
-            measures = (
-                {measure: measures.get(measure, ours)}
-                if measure in header
-                else {old: new for old, new in measures.items() if new == measure}
-            )
-        there = {old: new for old, new in measures.items() if old in header}
-        if set(ids) <= set(header) and there:
-            program = layout.program if not given else "a table with named columns"
-            return Layout(program, ids, there)  # type: ignore[arg-type]
-    return None
+def _recognise(
+    header: list[str], given: Mapping[str, str], measure: str
+) -> tuple[str, dict[str, str], dict[str, str]]:
+    """Return the program, its columns of IDS and its times, whose columns are all there, with those
+    given in place of its own; nothing if there is none."""
+    for program, (columns, times) in LAYOUTS.items():
+        ids = dict(zip(IDS, columns, strict=True)) | dict(given)
+        measures = times or {name: name for name in header if str(name).endswith("_ms")}
+        if measure in header:
+            ours = measure if measure.endswith("_ms") else SELF_PACED
+            measures = {measure: measures.get(measure, ours)}
+        elif measure:
+            measures = {theirs: ours for theirs, ours in measures.items() if ours == measure}
+        there = {theirs: ours for theirs, ours in measures.items() if theirs in header}
+        if set(ids.values()) <= set(header) and there:
+            return "a table with named columns" if given else program, ids, there
+    return "", {}, {}
 
 
 def long_format(frame: pd.DataFrame, columns: Mapping[str, str], measure: str) -> pd.DataFrame:
@@ -158,8 +124,6 @@ def long_format(frame: pd.DataFrame, columns: Mapping[str, str], measure: str) -
 
     In a wide table the columns of words and times end in the number of the word.
 
-    Examples
-    --------
     >>> wide = pd.DataFrame({"ID": [1], "S": [7], "W1": ["Dogs"], "W2": ["bark."], "RT1": [310],
     ...     "RT2": [295]})
     >>> long_format(wide, {"subject": "ID", "item": "S", "word": "W"}, "RT").values.tolist()
@@ -191,10 +155,8 @@ def _read(path: Path) -> pd.DataFrame:
 def _pcibex(path: Path) -> pd.DataFrame:
     """Return the readings in a file of results that PCIbex or Ibex wrote.
 
-    Comments number the columns of the rows below them. Rows of readings are those with a column
-    ``Reading time``; PennController writes word and number as Value and Parameter. A participant is
-    the time of results and the hash of an address.
-    """
+    Comments number the columns of the rows below them. PennController writes word and number as
+    Value and Parameter. A participant is the time of results and the hash of an address."""
     names: dict[int, str] = {}
     rows = []
     with path.open(newline="", encoding="utf-8-sig") as opened:

@@ -1,9 +1,8 @@
 """Item banks as items frames: natural language inference, sentiment and multiple choice.
 
 A *source* is a dataset's name in ``data/registry.csv``, a file, or ``archive#member`` for a file
-inside an archive (``"snli/snli_1.0#snli_1.0_train.jsonl"``). :func:`read_items` tells the layouts
-apart and returns an items frame (:func:`psychlm.frames.check_items`). Items that cannot be asked
-(no gold label, an empty choice, the same choice twice) are left out and counted in
+inside an archive (``"snli/snli_1.0#snli_1.0_train.jsonl"``). Items that cannot be asked (no gold
+label, an empty choice, the same choice twice) are left out and counted in
 ``items.attrs["left_out"]``. A column ``template`` names how a language model is best asked.
 
 Every reader raises :class:`psychlm.data.DataError` where the source is missing, is no text or has
@@ -15,7 +14,7 @@ from __future__ import annotations
 import bz2
 import json
 import zipfile
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
 from pathlib import Path
 from string import ascii_uppercase
 from typing import Any
@@ -30,7 +29,6 @@ from psychlm.frames import FrameError
 
 NLI_LABELS = ["entailment", "neutral", "contradiction"]
 BINARY_LABELS = ["entailment", "not_entailment"]
-NO_LABEL = "no gold label"
 LONGEST_RECORD = 2**20  # characters of a line of JSON; items have a few thousand
 LONGEST_LIST = 2**25  # characters of a file that is one JSON list
 LARGEST = 2**31  # no index or count of a bank is larger; a number beyond it is an error of the file
@@ -38,20 +36,16 @@ LARGEST = 2**31  # no index or count of a bank is larger; a number beyond it is 
 Source = str | Path
 Types = dict[Any, Any]  # of a column's values: a type or a tuple of types
 
-# ------------------------------------------------------------
+
+def _strings(*names: str) -> Types:
+    return dict.fromkeys(names, str)
+
+
 # Reading lines and records
 
 
 def read_lines(source: Source) -> list[str]:
-    """Return the lines of a source, without line ends and blank lines.
-
-    Raises
-    ------
-    DataMissingError
-        If the source is neither a file nor a dataset that can be had.
-    DataError
-        If an archive does not hold the member, or the text is not UTF-8.
-    """
+    """Return the lines of a source, without line ends and blank lines."""
     name, _, member = str(source).partition("#")
     file = Path(name).expanduser()
     if not file.is_file():
@@ -67,104 +61,80 @@ def read_lines(source: Source) -> list[str]:
         # The one member whose path ends in the name after the #.
         with zipfile.ZipFile(file) as archive:
             members = [name for name in archive.namelist() if not name.startswith("__MACOSX")]
-            matches = [name for name in members if member and f"/{name}".endswith(f"/{member}")]
-            if len(matches) != 1:
+            named = [name for name in members if member and f"/{name}".endswith(f"/{member}")]
+            if len(named) != 1:
                 raise DataError(
-                    f"{file} holds {len(matches)} files named {member!r}; "
+                    f"{file} holds {len(named)} files named {member!r}; "
                     f"name one of {members[:12]} after a #"
                 )
-            member_info = archive.getinfo(matches[0])
-            check_growth(file, member_info.file_size, member_info.compress_size)
-            content = archive.read(matches[0])
+            info = archive.getinfo(named[0])
+            check_growth(file, info.file_size, info.compress_size)
+            content = archive.read(info)
     else:
         content = file.read_bytes()
     try:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        where = f"{error.reason} at byte {error.start}"
-        raise DataError(f"{file} is not UTF-8 text ({where})") from error
+        raise DataError(f"{file} is not UTF-8 text ({error})") from error
     return [line.rstrip("\r") for line in text.split("\n") if line.strip()]
 
 
 def _decompressed(file: Path) -> bytes:
     """Return the content of a bz2 file, which is read only as far as a text would grow."""
-    compressed, pieces, n_bytes = file.read_bytes(), [], 0
+    content, n_compressed = bytearray(), file.stat().st_size
     try:
-        while compressed:  # a file may hold several streams
-            stream = bz2.BZ2Decompressor()
-            piece = stream.decompress(compressed, LARGE_MEMBER)
-            while True:
-                pieces.append(piece)
-                n_bytes += len(piece)
-                check_growth(file, n_bytes, file.stat().st_size)
-                if stream.eof:
-                    break
-                piece = stream.decompress(b"", LARGE_MEMBER)
-                if not piece and stream.needs_input:
-                    raise EOFError("it ends before its end")
-            compressed = stream.unused_data
+        with bz2.open(file) as stream:
+            while piece := stream.read(LARGE_MEMBER):
+                content += piece
+                check_growth(file, len(content), n_compressed)
     except (OSError, EOFError) as error:
         raise DataError(f"{file} is no complete bz2 file ({error}); fetch it again") from error
-    return b"".join(pieces)
+    return bytes(content)
 
 
 def read_records(source: Source, without: Collection[str] = ()) -> list[dict[str, Any]]:
-    """Return the objects of a JSONL source, or of one JSON list.
+    """Return the objects of a JSONL source, or of one JSON list, without some keys.
 
-    Parameters
-    ----------
-    without : collection of str
-        Keys to drop on reading: the parse trees of half a million sentence pairs fill the memory.
-
-    Raises
-    ------
-    DataError
-        If a line is no JSON object, or holds characters that no text file can hold (lone
-        surrogates); the message names the line.
-    """
+    The parse trees of half a million sentence pairs, for instance, would fill the memory."""
     lines, longest = read_lines(source), LONGEST_RECORD
     if lines and lines[0].lstrip().startswith("["):
         lines, longest = ["".join(lines)], LONGEST_LIST
-    for number, line in enumerate(lines, start=1):
-        if len(line) > longest:
-            raise DataError(
-                f"line {number} of {source} has {len(line):,} characters, and one of items has at "
-                f"most {longest:,}; write one item on each line"
-            )
     records: list[dict[str, Any]] = []
     for number, line in enumerate(lines, start=1):
+        where = f"line {number} of {source}"
+        if len(line) > longest:
+            raise DataError(
+                f"{where} has {len(line):,} characters, and one of items has at most {longest:,}; "
+                "write one item on each line"
+            )
         try:
             value = json.loads(line)
             if "\\ud" in line.lower():  # the only way for a lone surrogate into valid UTF-8
                 json.dumps(value, ensure_ascii=False).encode()
         except UnicodeEncodeError as error:
-            raise DataError(f"line {number} of {source} holds a lone surrogate") from error
+            raise DataError(f"{where} holds a lone surrogate") from error
         except (ValueError, RecursionError) as error:
-            raise DataError(f"line {number} of {source} is no JSON: {line[:60]!r}") from error
-        objects = value if isinstance(value, list) and line.lstrip().startswith("[") else [value]
+            raise DataError(f"{where} is no JSON: {line[:60]!r}") from error
+        objects = value if isinstance(value, list) and longest == LONGEST_LIST else [value]
         if not all(isinstance(record, dict) for record in objects):
-            raise DataError(f"line {number} of {source} is no JSON object, but {line[:60]!r}")
-        records += objects
-    if without:
-        return [{k: v for k, v in record.items() if k not in without} for record in records]
+            raise DataError(f"{where} is no JSON object, but {line[:60]!r}")
+        records += [{k: v for k, v in one.items() if k not in without} for one in objects]
     return records
 
 
 def _table(records: list[dict[Any, Any]], columns: Types, source: Source) -> pd.DataFrame:
     """Return records as a frame; check that columns are there and of the right types."""
-    frame = pd.DataFrame(records)
+    frame, other = pd.DataFrame(records), f"{source} has another layout than this reader's"
     missing = [column for column in columns if column not in frame.columns]
     if missing:
-        raise DataError(f"{source} has another layout than this reader's: it has no {missing}")
+        raise DataError(f"{other}: it has no {missing}")
     for column, types in columns.items():
         for number, value in enumerate(frame[column], start=1):
             too_large = isinstance(value, int) and abs(value) >= LARGEST
             if too_large or not isinstance(value, types) or isinstance(value, bool):
                 shown = "too large" if too_large else repr(str(value)[:60])
-                raise DataError(
-                    f"{source} has another layout than this reader's: in record {number}, "
-                    f"{column!r} is {type(value).__name__} ({shown})"
-                )
+                kind = type(value).__name__
+                raise DataError(f"{other}: in record {number}, {column!r} is {kind} ({shown})")
     return frame
 
 
@@ -183,12 +153,21 @@ def _unique_ids(given: pd.Series, source: Source) -> pd.DataFrame:
     return pd.DataFrame({"item_id": ids, "source_id": given.astype(str)})
 
 
+def _label_places(given: pd.Series, labels: list[str], source: Source) -> pd.Series:
+    """Return the places of labels, which are words or first letters; -1 for "-" (no agreement)."""
+    places = {"-": -1} | {label[0]: place for place, label in enumerate(labels)}
+    answer = given.str.lower().map(places | {label: i for i, label in enumerate(labels)})
+    if answer.isna().any():
+        unknown = sorted(given[answer.isna()].unique())[:5]
+        raise DataError(f"{source} has the labels {unknown}, which are none of {labels}")
+    return answer.astype(int)
+
+
 def _gold_places(frame: pd.DataFrame, source: Source, first: int = 0) -> pd.Series:
     """Return the place of each right choice: from a column ``label``, or from a file of labels.
 
     Labels count from ``first``. The file lies beside the items in AI2's layout:
-    ``dev-labels.lst`` beside ``dev.jsonl``.
-    """
+    ``dev-labels.lst`` beside ``dev.jsonl``."""
     name = str(source)
     stem = name.removesuffix(".jsonl")
     labels = f"{stem}-labels.lst" if name != stem else f"{name}-labels"
@@ -201,135 +180,90 @@ def _gold_places(frame: pd.DataFrame, source: Source, first: int = 0) -> pd.Seri
     return pd.Series([min(int(label[:12]), LARGEST) - first for label in given], index=frame.index)
 
 
-def _finish(items: pd.DataFrame, left_out: Mapping[str, pd.Series] | None = None) -> pd.DataFrame:
-    """Leave out items that cannot be asked, count them in ``attrs``, and check the others.
-
-    Parameters
-    ----------
-    left_out : mapping of reason to bool Series
-        Rows to leave out beside those with empty or duplicate choices; each counts once, for its
-        first reason.
-    """
+def _finish(items: pd.DataFrame, no_label: pd.Series | None = None) -> pd.DataFrame:
+    """Leave out items without a label, or with empty or duplicate choices, count them in ``attrs``
+    (each once, for its first reason), and check the others."""
     flaw = frames.choice_flaws(items["choices"])
-    flaws = dict(left_out or {}) | {
+    flaws = {} if no_label is None else {"no gold label": no_label.to_numpy()}
+    flaws |= {
         "an empty choice": flaw == frames.EMPTY,
         "duplicate choices": flaw == frames.DUPLICATE,
     }
     counts, dropped = {}, np.zeros(len(items), dtype=bool)
     for reason, rows in flaws.items():
-        counts[reason] = int((np.asarray(rows) & ~dropped).sum())
-        dropped |= np.asarray(rows)
+        counts[reason] = int((rows & ~dropped).sum())
+        dropped |= rows
     checked = frames.check_items(items[~dropped].reset_index(drop=True))
     checked.attrs["left_out"] = {reason: count for reason, count in counts.items() if count}
     return checked
 
 
-# ------------------------------------------------------------
 # Natural language inference: the prompt is the premise, ``hypothesis`` the sentence judged
+
+ANLI = {"uid": "pairID", "context": "sentence1", "hypothesis": "sentence2", "label": "gold_label"}
+PARSES = {f"sentence{i}_{kind}" for i in (1, 2) for kind in ("parse", "binary_parse")}
 
 
 def nli(source: Source) -> pd.DataFrame:
-    """Read sentence pairs in the layout of SNLI and MNLI, of ANLI, or of Breaking NLI.
+    """Read sentence pairs in the layout of SNLI and MNLI, of ANLI, or of Breaking NLI (JSONL).
 
-    Parameters
-    ----------
-    source : str or Path
-        JSONL: ``"snli/snli_1.0_dev"``, ``"mnli/multinli_1.0#multinli_1.0_dev_matched.jsonl"``,
-        ``"anli/anli_v0.1#R3/test.jsonl"``, ``"semantic_fragments/breaking_nli_dataset"``, or a
-        file.
+    Items have ``hypothesis``, and ``annotator_labels``, ``genre``, ``round`` or ``category`` where
+    the source has them; pairs on which the annotators did not agree have no gold label.
 
-    Returns
-    -------
-    DataFrame
-        Items with ``hypothesis``, and ``annotator_labels``, ``genre``, ``round`` or ``category``
-        where the source has them. Pairs on which the annotators did not agree (gold label "-") are
-        left out and counted.
-
-    Examples
-    --------
-    >>> nli("snli/snli_1.0_dev")  # doctest: +SKIP
+    >>> nli("mnli/multinli_1.0#multinli_1.0_dev_matched.jsonl")  # doctest: +SKIP
     """
-    parses = {f"sentence{i}_{kind}" for i in (1, 2) for kind in ("parse", "binary_parse")}
-    rows = read_records(source, without=parses)
-    old, names = ("uid", "context", "label"), ("pairID", "sentence1", "gold_label")
-    if rows and "context" in rows[0]:  # ANLI
-        frame = _table(rows, dict.fromkeys((*old, "hypothesis"), str), source)
-        names_of = dict(zip((*old, "hypothesis"), (*names, "sentence2"), strict=True))
-        frame = frame.rename(columns=names_of)
+    rows = read_records(source, without=PARSES)
+    if rows and "context" in rows[0]:
+        frame = _table(rows, dict.fromkeys(ANLI, str), source).rename(columns=ANLI)
     else:
         types = dict.fromkeys(("gold_label", "sentence1", "sentence2"), str)
         frame = _table(rows, types | {"pairID": (str, int)}, source)
-    # Labels are words or first letters; "-" where annotators did not agree.
-    position_of = {name: position for position, name in enumerate(NLI_LABELS)} | {"-": -1}
-    gold = frame["gold_label"].str.lower()
-    answer = gold.map(position_of | {name[0]: position for name, position in position_of.items()})
-    if answer.isna().any():
-        unknown = sorted(gold[answer.isna()].unique())[:5]
-        raise DataError(f"{source} has the labels {unknown}, which are none of {NLI_LABELS}")
     items = _unique_ids(frame["pairID"], source).assign(
         prompt=frame["sentence1"],
         choices=[NLI_LABELS] * len(frame),
-        answer=answer.astype(int),
+        answer=_label_places(frame["gold_label"], NLI_LABELS, source),
         hypothesis=frame["sentence2"],
     )
     kept = [name for name in ("category", "genre", "annotator_labels", "round") if name in frame]
     items[kept] = frame[kept]
-    return _finish(items, {NO_LABEL: items["answer"] < 0})
+    return _finish(items, items["answer"] < 0)
 
 
+# Columns of GLUE's diagnostic as SuperGLUE and gluebenchmark.com name them, and groups of its tags.
+GLUE = {"sentence1": "Premise", "sentence2": "Hypothesis", "label": "Label", "idx": "ID"}
+GLUE |= {"Lexical Semantics": "lexical-semantics", "Logic": "logic", "Knowledge": "knowledge"}
+GLUE |= {"Predicate-Argument Structure": "predicate-argument-structure"}
 TAG_COLUMNS = ["lexical-semantics", "predicate-argument-structure", "logic", "knowledge"]
 
 
 def glue_diagnostic(source: Source = "mcqa/ax_b") -> pd.DataFrame:
     """Read the broad-coverage diagnostic of GLUE (Wang et al. 2019).
 
-    Parameters
-    ----------
-    source : str or Path
-        ``"mcqa/ax_b"``, SuperGLUE's form with two labels; ``"laverghetta2021/diagnostic_results"``,
-        the pairs of one category with three labels; or the file ``diagnostic-full.tsv`` of
-        gluebenchmark.com: all pairs, three labels.
+    The source is SuperGLUE's form with two labels (``"mcqa/ax_b"``), the pairs of one category with
+    three labels (``"laverghetta2021/diagnostic_results"``), or ``diagnostic-full.tsv`` of
+    gluebenchmark.com: all pairs, three labels. Items have ``hypothesis``, ``categories`` (tags; the
+    second source ``category``) and ``domain``; ``item_id`` is the pair's number from 0 (int).
 
-    Returns
-    -------
-    DataFrame
-        Items; ``item_id`` is the pair's number from 0 (int), as in
-        :func:`psychlm.corpora.laverghetta2021`. With ``hypothesis`` and ``categories``, the pair's
-        tags (list); the second source has ``category`` instead, and the last two ``domain``.
-
-    Examples
-    --------
     >>> glue_diagnostic("mcqa/ax_b")  # doctest: +SKIP
     """
     lines = read_lines(source)
     if lines and lines[0].lstrip().startswith(("{", "[")):
-        names = {"sentence1": "Premise", "sentence2": "Hypothesis", "label": "Label"}
-        types = dict.fromkeys(names, str) | {"idx": (int, str)}
-        frame = _table(read_records(source), types, source).rename(columns=names | {"idx": "ID"})
+        records = read_records(source)
     else:  # split by hand: quotes are part of the text
         header, *rows = [line.split("\t") for line in lines]
         records = [dict(zip(header, row, strict=False)) for row in rows]
-        frame = _table(records, dict.fromkeys(["Premise", "Hypothesis", "Label"], str), source)
-        long_names = ["Lexical Semantics", "Predicate-Argument Structure", "Logic", "Knowledge"]
-        frame = frame.rename(columns=dict(zip(long_names, TAG_COLUMNS, strict=True)))
+    records = [{GLUE.get(name, name): value for name, value in row.items()} for row in records]
+    frame = _table(records, _strings("Premise", "Hypothesis", "Label"), source)
     labels = BINARY_LABELS if "not_entailment" in set(frame["Label"]) else NLI_LABELS
     if "Subcategory name" in frame:  # its other rows name the models' parents and hold sums
         frame = frame[frame["Label"].isin(labels)]
-    elif not frame["Label"].isin(labels).all():
-        unknown = sorted(set(frame["Label"]) - set(labels))[:5]
-        raise DataError(f"{source} has the labels {unknown}, which are none of {labels}")
     ids = frame["ID"].astype(str) if "ID" in frame else pd.Series(map(str, range(len(frame))))
     if not ids.str.fullmatch(r"[0-9]{1,9}").all():
         raise DataError(f"{source} has ids that are no whole numbers; another layout than GLUE's")
-    items = pd.DataFrame(
-        {
-            "item_id": ids.astype(int).to_numpy(),
-            "prompt": frame["Premise"],
-            "choices": [labels] * len(frame),
-            "answer": frame["Label"].map(labels.index),
-            "hypothesis": frame["Hypothesis"],
-        }
-    )
+    items = pd.DataFrame({"item_id": ids.astype(int).to_numpy(), "prompt": frame["Premise"]})
+    items["choices"] = [labels] * len(frame)
+    items["answer"] = _label_places(frame["Label"], labels, source)
+    items["hypothesis"] = frame["Hypothesis"]
     if "Subcategory name" in frame:
         items["category"] = frame["Subcategory name"]
     else:
@@ -343,27 +277,16 @@ def glue_diagnostic(source: Source = "mcqa/ax_b") -> pd.DataFrame:
     return _finish(items)
 
 
-# ------------------------------------------------------------
 # Sentiment
 
 
 def sentiment(source: Source) -> pd.DataFrame:
     """Read the Stanford Sentiment Treebank (Socher et al. 2013): sentences of film reviews.
 
-    Parameters
-    ----------
-    source : str or Path
-        Lines of label and sentence (``"sst/stsa.binary.dev"``, ``"sst/stsa.fine.test"``), or a
-        table of ``sentence`` and ``label`` (GLUE's phrases, ``"sst/sst2_phrases_train"``).
+    The source has lines of label and sentence, or is a table of ``sentence`` and ``label`` (GLUE's
+    phrases, ``"sst/sst2_phrases_train"``). Where no label is above 1, the choices are negative and
+    positive, else five degrees.
 
-    Returns
-    -------
-    DataFrame
-        Items; the choices are the names of the degrees, from (very) negative to (very) positive:
-        two where no label is above 1, else five.
-
-    Examples
-    --------
     >>> sentiment("sst/stsa.fine.test")  # doctest: +SKIP
     """
     lines = read_lines(source)
@@ -389,31 +312,14 @@ def sentiment(source: Source) -> pd.DataFrame:
     return _finish(frame.assign(item_id=ids, prompt=prompt, choices=[labels] * len(frame)))
 
 
-# ------------------------------------------------------------
 # Multiple choice
 
 
 def read_arc(source: Source) -> pd.DataFrame:
-    """Read the layout of ARC (Clark et al. 2018) and OpenBookQA (Mihaylov et al. 2018).
+    """Read the layout of ARC (Clark et al. 2018) and OpenBookQA (Mihaylov et al. 2018; JSONL).
 
-    Parameters
-    ----------
-    source : str or Path
-        JSONL: ``"mcqa/arc/ARC-Easy-Dev"``, ``"mcqa/openbookqa/test"``, or a file such as
-        :func:`write_arc` writes.
+    Whatever else a record holds becomes a column.
 
-    Returns
-    -------
-    DataFrame
-        Items; whatever else a record holds becomes a column.
-
-    Raises
-    ------
-    FrameError
-        If a key is no label of its item, or two choices have the same label.
-
-    Examples
-    --------
     >>> read_arc("mcqa/arc/ARC-Easy-Dev")  # doctest: +SKIP
     """
     frame = _table(read_records(source), {"id": (str, int), "question": dict}, source)
@@ -430,13 +336,12 @@ def read_arc(source: Source) -> pd.DataFrame:
     # Keys are labels of choices; test sets hide them.
     keys = frame.get("answerKey", pd.Series("", index=frame.index)).fillna("").astype(str).tolist()
     pairs = list(zip(keys, labels, strict=True))
-    same, no_choice = "the same label, so that both may be right", "labels none of their choices"
     flaws = {
-        f"give two choices {same}": [
-            len(set(item_labels)) < len(item_labels) for item_labels in labels
+        "give two choices the same label, so that both may be right": [
+            len(set(of_item)) < len(of_item) for of_item in labels
         ],
-        f"have a key that {no_choice}": [
-            key != "" and key not in item_labels for key, item_labels in pairs
+        "have a key that labels none of their choices": [
+            key != "" and key not in of_item for key, of_item in pairs
         ],
     }
     for flaw, wrong in flaws.items():
@@ -448,10 +353,10 @@ def read_arc(source: Source) -> pd.DataFrame:
     items = _unique_ids(frame["id"], source).assign(
         prompt=stems,
         choices=choices,
-        answer=[item_labels.index(key) if key else 0 for key, item_labels in pairs],
+        answer=[of_item.index(key) if key else 0 for key, of_item in pairs],
     )
     others = frame.drop(columns=["id", "question", "answerKey", *items], errors="ignore")
-    return _finish(pd.concat([items, others], axis=1), {NO_LABEL: pd.Series(keys) == ""})
+    return _finish(pd.concat([items, others], axis=1), pd.Series(keys) == "")
 
 
 def write_arc(items: pd.DataFrame, path: str | Path) -> Path:
@@ -466,29 +371,23 @@ def write_arc(items: pd.DataFrame, path: str | Path) -> Path:
     ...     read_arc(file)["choices"].tolist()
     [['3', '4']]
     """
-    items = frames.check_items(items)
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     with data.atomic_write(path) as part, part.open("w", encoding="utf-8") as out:
-        for item in items.to_dict("records"):
+        for item in frames.check_items(items).to_dict("records"):
             texts, answer = item.pop("choices"), item.pop("answer")
             labels = (
-                ascii_uppercase if len(texts) <= 26 else [str(i + 1) for i in range(len(texts))]
+                ascii_uppercase if len(texts) <= 26 else [f"{i + 1}" for i in range(len(texts))]
             )
-            pairs = zip(texts, labels, strict=False)
-            choices = [{"text": text, "label": label} for text, label in pairs]
-            record = {
-                "id": item.pop("item_id"),
-                "question": {"stem": item.pop("prompt"), "choices": choices},
-                "answerKey": labels[answer],
-            }
+            choices = [{"text": t, "label": n} for t, n in zip(texts, labels, strict=False)]
+            question = {"stem": item.pop("prompt"), "choices": choices}
+            record = {"id": item.pop("item_id"), "question": question, "answerKey": labels[answer]}
             record |= {k: v for k, v in item.items() if not (np.isscalar(v) and pd.isna(v))}
             # numpy's arrays and numbers have `tolist`
             out.write(json.dumps(record, ensure_ascii=False, default=lambda v: v.tolist()) + "\n")
     return path
 
 
-# ------------------------------------------------------------
 # Layouts of multiple choice: what records must hold, and how they become prompt, choices, answer
 
 
@@ -509,15 +408,12 @@ def _mmlu(frame: pd.DataFrame, source: Source) -> dict[str, Any]:
 
 def _sciq(frame: pd.DataFrame, source: Source) -> dict[str, Any]:
     """SciQ (Welbl et al. 2017): choices are put in random order; ``support`` is a paragraph."""
-    given = _columns(frame, "correct_answer", "distractor1", "distractor2", "distractor3")
+    given = frame[["correct_answer", "distractor1", "distractor2", "distractor3"]].to_numpy(object)
     order = np.random.default_rng(0).permuted(np.tile(np.arange(4), (len(frame), 1)), axis=1)
-    choices = [
-        [row[position] for position in positions]
-        for row, positions in zip(given, order, strict=True)
-    ]
-    support = {"support": frame.get("support", "")}
-    answer = (order == 0).argmax(axis=1)
-    return {"prompt": frame["question"], "choices": choices, "answer": answer} | support
+    choices = np.take_along_axis(given, order, axis=1).tolist()
+    answer, support = (order == 0).argmax(axis=1), frame.get("support", "")
+    items = {"prompt": frame["question"], "choices": choices, "answer": answer}
+    return items | {"support": support}
 
 
 def _piqa(frame: pd.DataFrame, source: Source) -> dict[str, Any]:
@@ -527,24 +423,20 @@ def _piqa(frame: pd.DataFrame, source: Source) -> dict[str, Any]:
 
 
 def _social_iqa(frame: pd.DataFrame, source: Source) -> dict[str, Any]:
-    """Social IQA (Sap et al. 2019) as released: three answers, labels from 1 in a file."""
+    """Social IQA (Sap et al. 2019): three answers with labels from 1, or options and the text of
+    the right one."""
     prompt = frame["context"] + " " + frame["question"]
-    choices = _columns(frame, "answerA", "answerB", "answerC")
-    return {"prompt": prompt, "choices": choices, "answer": _gold_places(frame, source, first=1)}
-
-
-def _social_iqa_options(frame: pd.DataFrame, source: Source) -> dict[str, Any]:
-    """Social IQA with the answers as a list and the right one as text."""
-    choices = [
-        [str(choice).strip() for choice in item_choices] for item_choices in frame["options"]
-    ]
-    pairs = list(zip(frame["answer"].str.strip(), choices, strict=True))
-    for number, (text, item_choices) in enumerate(pairs, start=1):
-        if text not in item_choices:
+    if "options" not in frame:
+        choices = _columns(frame, "answerA", "answerB", "answerC")
+        answer = _gold_places(frame, source, first=1)
+        return {"prompt": prompt, "choices": choices, "answer": answer}
+    options = [[str(choice).strip() for choice in of_item] for of_item in frame["options"]]
+    pairs = list(zip(frame["answer"].str.strip(), options, strict=True))
+    for number, (text, of_item) in enumerate(pairs, start=1):
+        if text not in of_item:
             raise DataError(f"line {number} of {source}: its answer is none of its options")
-    prompt = frame["context"] + " " + frame["question"]
-    answer = [item_choices.index(text) for text, item_choices in pairs]
-    return {"prompt": prompt, "choices": frame["options"], "answer": answer}
+    answers = [of_item.index(text) for text, of_item in pairs]
+    return {"prompt": prompt, "choices": frame["options"], "answer": answers}
 
 
 def _hellaswag(frame: pd.DataFrame, source: Source) -> dict[str, Any]:
@@ -560,22 +452,16 @@ def _abductive_nli(frame: pd.DataFrame, source: Source) -> dict[str, Any]:
     """Abductive NLI (Bhagavatula et al. 2020): what happened between two observations?
 
     Each choice is a hypothesis followed by the second observation, so that a language model scores
-    both; ``observation`` holds the second alone.
-    """
+    both; ``observation`` holds the second alone."""
     both = [frame[name].str.strip() + " " + frame["obs2"].str.strip() for name in ("hyp1", "hyp2")]
-    choices = pd.concat(both, axis=1).to_numpy().tolist()
-    answer = _gold_places(frame, source, first=1)
-    others = {"observation": frame["obs2"], "template": "continuation"}
-    return {"prompt": frame["obs1"], "choices": choices, "answer": answer} | others
+    choices, answer = np.column_stack(both).tolist(), _gold_places(frame, source, first=1)
+    items = {"prompt": frame["obs1"], "choices": choices, "answer": answer}
+    return items | {"observation": frame["obs2"], "template": "continuation"}
 
 
 def _items(frame: pd.DataFrame, source: Source) -> dict[str, Any]:
     """An items frame written as records."""
     return {str(name): frame[name] for name in frame}
-
-
-def _strings(*names: str) -> Types:
-    return dict.fromkeys(names, str)
 
 
 # What records must hold, with types for those that a function above builds items of; names alone
@@ -592,7 +478,7 @@ LAYOUTS: list[tuple[Types | set[str], Callable[..., Any]]] = [
     ({"idx", "sentence1", "logic"}, glue_diagnostic),
     (_strings("question", "correct_answer", "distractor1", "distractor2", "distractor3"), _sciq),
     (_strings("goal", "sol1", "sol2"), _piqa),
-    (_strings("context", "question", "answer") | {"options": list}, _social_iqa_options),
+    (_strings("context", "question", "answer") | {"options": list}, _social_iqa),
     (_strings("context", "question", "answerA", "answerB", "answerC"), _social_iqa),
     (_strings("activity_label", "ctx") | {"endings": list}, _hellaswag),
     (_strings("obs1", "obs2", "hyp1", "hyp2"), _abductive_nli),
@@ -610,14 +496,10 @@ def read_items(source: Source) -> pd.DataFrame:
     (``dev-labels.lst`` beside ``dev.jsonl``).
 
     >>> read_items("items.jsonl")  # doctest: +SKIP
-
-    Raises
-    ------
-    DataError
-        If the source has none of the known layouts.
     """
     lines = read_lines(source)
     first = lines[0] if lines else ""
+    unknown = "which is no layout that is known; see psychlm.corpora.read_items"
     # Sources that are no JSON: a table, or lines of label and sentence, or blocks of six lines.
     if not first.lstrip().startswith(("{", "[")):
         columns = first.split("\t")
@@ -626,32 +508,28 @@ def read_items(source: Source) -> pd.DataFrame:
         if columns == ["sentence", "label"] or first[:2] in {f"{degree} " for degree in range(5)}:
             return sentiment(source)
         labels = lines[1::6]
-        if len(lines) < 2 or lines[1] not in set("0123"):
-            raise DataError(
-                f"{source} begins with {first[:60]!r}, which is no layout that is known; see "
-                "psychlm.corpora.read_items"
-            )
+        if not labels or labels[0] not in set("0123"):
+            raise DataError(f"{source} begins with {first[:60]!r}, {unknown}")
         if len(lines) % 6 or not set(labels) <= set("0123"):
             raise DataError(
                 f"{source} is not made of blocks of six lines: a beginning, 0 to 3, four endings"
             )
         blocks = pd.DataFrame([lines[i : i + 6] for i in range(0, len(lines), 6)])
-        cells = {"prompt": blocks[0], "choices": _columns(blocks, *[2, 3, 4, 5])}
-        cells |= {"answer": blocks[1].astype(int), "template": "continuation"}
-        return _finish(pd.DataFrame({"item_id": _numbered_ids(source, len(blocks))} | cells))
+        items = pd.DataFrame({"item_id": _numbered_ids(source, len(blocks)), "prompt": blocks[0]})
+        choices = _columns(blocks, 2, 3, 4, 5)
+        answer = blocks[1].astype(int)
+        return _finish(items.assign(choices=choices, answer=answer, template="continuation"))
     # JSON: the first layout whose keys are there.
     records = read_records(source)
     keys = set().union(*(record.keys() for record in records[:50]))
     for needed, build in LAYOUTS:
-        if isinstance(needed, set) and needed <= keys:
+        if not set(needed) <= keys:
+            continue
+        if isinstance(needed, set):
             return build(source)
-        if isinstance(needed, dict) and set(needed) <= keys:
-            frame = _table(records, needed, source)
-            ids = next((frame[name] for name in ("item_id", "id") if name in frame), None)
-            parts = {"item_id": _numbered_ids(source, len(frame)) if ids is None else ids}
-            items = pd.DataFrame(parts | build(frame, source), index=frame.index)
-            return _finish(items, {NO_LABEL: items["answer"].isna()})
-    raise DataError(
-        f"{source} has records of {sorted(keys)[:12]}, which is no layout that is known; see "
-        "psychlm.corpora.read_items"
-    )
+        frame = _table(records, needed, source)
+        ids = next((frame[name] for name in ("item_id", "id") if name in frame), None)
+        parts = {"item_id": _numbered_ids(source, len(frame)) if ids is None else ids}
+        items = pd.DataFrame(parts | build(frame, source), index=frame.index)
+        return _finish(items, items["answer"].isna())
+    raise DataError(f"{source} has records of {sorted(keys)[:12]}, {unknown}")

@@ -1,7 +1,5 @@
 """Reading-time corpora, public ones and your own; lags, word frequencies and exclusions of words.
 
-Frames say who read which word for how long.
-
 Readers return a :class:`Corpus`. From there to a model of reading times::
 
     corpus = reading_times.natural_stories()
@@ -9,8 +7,7 @@ Readers return a :class:`Corpus`. From there to a model of reading times::
     words, removed = reading_times.exclude(words)                   # named, counted exclusions
     readings = reading_times.join(corpus.readings, words)           # readings of the words left
 
-Your own data are two CSV files (:func:`from_csv`) or one long table (:func:`from_long`).
-"""
+Your own data are two CSV files (:func:`from_csv`) or one long table (:func:`from_long`)."""
 
 from __future__ import annotations
 
@@ -66,17 +63,8 @@ def log_frequency(words: pd.Series, counts: Mapping[str, float]) -> pd.Series:
     Words without a count have NaN. Neither case, nor the form of apostrophes and accents matters in
     words or counts: the counts of "The" and "the" are added.
 
-    Raises
-    ------
-    FrameError
-        If ``counts`` is a Series in which a word occurs twice.
-
-    Examples
-    --------
     >>> log_frequency(pd.Series(["The", "sea,", "selkie"]), {"the": 1, "sea": 1}).tolist()
     [0.0, 0.0, nan]
-    >>> log_frequency(pd.Series(["don’t", "I"]), {"don't": 1, "I": 1}).tolist()
-    [0.0, 0.0]
     """
 
     def lower(text: pd.Series) -> pd.Series:
@@ -99,16 +87,9 @@ def log_frequency(words: pd.Series, counts: Mapping[str, float]) -> pd.Series:
 def add_lags(words: pd.DataFrame, columns: Sequence[str], lags: int = 1) -> pd.DataFrame:
     """Add columns with the values of previous words: ``prev_length_chars``, ``prev2_...``, ...
 
-    A lag never crosses a text or a gap in ``word_id``: where there is no such word the value is
-    missing.
+    ``words`` are whole texts (add lags before words are left out). A lag never crosses a text or a
+    gap in ``word_id``: where there is no such word the value is missing.
 
-    Parameters
-    ----------
-    words : DataFrame
-        A words frame, whole texts (add lags before words are left out).
-
-    Examples
-    --------
     >>> words = pd.DataFrame({"text_id": "t", "word_id": [1, 2], "word": ["Good", "day."]})
     >>> add_lags(words.assign(length_chars=[4, 3]), ["length_chars"])["prev_length_chars"].tolist()
     [nan, 4.0]
@@ -149,24 +130,13 @@ GOODKIND_BICKNELL: dict[str, Step] = {
 def exclude(
     words: pd.DataFrame, steps: Mapping[str, Step] = GOODKIND_BICKNELL
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Leave words out by named steps, with the word after each of these, whose predictors hold the
-    excluded word's, and count what each step removed.
+    """Leave words out by named steps, and count what each step removed.
 
-    Parameters
-    ----------
-    words : DataFrame
-        A words frame, whole texts.
-    steps : dict of name -> function
-        Each takes the words and returns a boolean Series: which to leave out.
+    ``words`` are whole texts; each step takes them and returns which to leave out (bool). The word
+    after each of these goes too, since its predictors hold the excluded word's. Return the words
+    that are left, and by step how many were ``flagged``, ``removed`` (by no step before it) and
+    ``left``.
 
-    Returns
-    -------
-    DataFrame, DataFrame
-        The words that are left; and a table, one row per step: ``flagged`` (words that the step
-        concerns), ``removed`` (those not removed by a step before it) and ``left``.
-
-    Examples
-    --------
     >>> words = pd.DataFrame({"text_id": "t", "word_id": [1, 2], "word": ["Good", "day."]})
     >>> exclude(words)[1].set_index("step").loc["first word of a text", "removed"]
     np.int64(1)
@@ -214,16 +184,9 @@ def ucl(*, single: bool = False) -> Corpus:
     Sentences are the texts; their first words were not released. ``log_frequency`` is the natural
     logarithm of the SUBTLEX-US count (missing for 30 words), ``length_chars`` counts attached
     punctuation, as released. Times are means over people, with 0 for those who skipped the word
-    (Frank et al. 2013; de Varda et al. 2023).
+    (Frank et al. 2013; de Varda et al. 2023); ``single`` gives the readings of the 43 people under
+    the eye-tracker instead, NaN where a word was skipped, with ``prev_fixated``.
 
-    Parameters
-    ----------
-    single : bool
-        The readings of each of the 43 people under the eye-tracker instead of their means, NaN
-        where a word was skipped, with ``prev_fixated``. There are no single self-paced times.
-
-    Examples
-    --------
     >>> ucl().readings.shape
     (1726, 8)
     """
@@ -252,13 +215,7 @@ class Norms:
 
     @property
     def sentences(self) -> pd.DataFrame:
-        """A words frame of the whole sentences, for language models to read.
-
-        Raises
-        ------
-        psychlm.data.DataMissingError
-            If the release is not on this machine and cannot be fetched: facts hold no words.
-        """
+        """A words frame of the whole sentences, for language models to read."""
         raw = _released("ucl2023/all_measures")
         texts = raw.drop_duplicates("sent_id").set_index("sent_id")["sentence"].sort_index()
         words = texts.str.split().explode().rename("word").rename_axis("text_id").reset_index()
@@ -362,8 +319,7 @@ def sap() -> Corpus:
 def _from_facts(name: str, printed: Callable[[], pd.Series]) -> Corpus:
     """Read a corpus from committed facts, with its words as printed where the text is at hand.
 
-    Else a word is its shape: "Don't," is "aaa'a,".
-    """
+    Else a word is its shape: "Don't," is "aaa'a,"."""
     words, readings = data.facts(f"{name}/words"), data.facts(f"{name}/readings")
     words = words.rename(columns={"word_shape": "word"})
     surprisals = data.facts(f"{name}/surprisals") if name != "provo" else None
@@ -391,21 +347,11 @@ _WORDS = (
 def dundee(folder: str | Path) -> Corpus:
     """Read the Dundee Corpus (Kennedy 2003) from its original files, licensed by its university.
 
-    Parameters
-    ----------
-    folder : path
-        Holds ``tx01wrdp.dat`` ... (the words) and ``sa01ma1p.dat`` ... (fixations in order of time:
-        subject sa, text 01), in this folder or below it. Latin-1, columns separated by blanks, a
-        header in the fixation files only.
+    The folder, or one below it, holds ``tx01wrdp.dat`` ... (the words) and ``sa01ma1p.dat`` ...
+    (fixations in order of time: subject sa, text 01). ``words`` have ``screen``, ``line`` and
+    ``length_chars`` (without punctuation), ``readings`` of the words that were fixated the measures
+    of :func:`reading_measures`.
 
-    Returns
-    -------
-    Corpus
-        ``words`` with ``screen``, ``line`` and ``length_chars`` (without punctuation). ``readings``
-        hold the words that were fixated, with the measures of :func:`reading_measures`.
-
-    Examples
-    --------
     >>> dundee("dundee").readings  # doctest: +SKIP
     """
     names = {file.name.lower(): file for file in sorted(Path(folder).rglob("*.dat"))}
@@ -452,19 +398,11 @@ def dundee(folder: str | Path) -> Corpus:
 def reading_measures(fixations: pd.DataFrame) -> pd.DataFrame:
     """Turn fixations in order of time into times by person and word.
 
-    Parameters
-    ----------
-    fixations : DataFrame
-        ``subject``, ``text_id``, ``word_id``, ``duration_ms``; of each person and text in the order
-        in which they happened.
-
-    Returns
-    -------
-    DataFrame
-        A readings frame of the words that were fixated: ``first_fixation_ms``, ``gaze_ms`` (from
-        entering the word first to leaving it first), ``total_ms``, ``prev_fixated`` (the word
-        before had been fixated by then) and ``first_pass`` (no later word had been).
-    """
+    ``fixations`` hold ``subject``, ``text_id``, ``word_id`` and ``duration_ms``, of each person and
+    text in the order in which they happened. Of the words that were fixated, return
+    ``first_fixation_ms``, ``gaze_ms`` (from entering the word first to leaving it first),
+    ``total_ms``, ``prev_fixated`` (the word before had been fixated by then) and ``first_pass`` (no
+    later word had been)."""
     keys = ["subject", "text_id", "word_id"]
     # One person's reading of a text at a time, whatever order the persons come in.
     seen = frames.plain(fixations)[[*keys, "duration_ms"]]

@@ -1,9 +1,7 @@
 """Published responses: which person or model answered which test item how.
 
-Every reader returns real data or raises :class:`psychlm.data.DataMissingError`. Graded responses
-are facts that come with the project (``data/facts/``); the wording of items is not, so ``items`` of
-Laverghetta et al. needs the original.
-"""
+Graded responses are facts that come with the project (``data/facts/``); the wording of items is
+not, and :class:`psychlm.data.DataMissingError` is raised where it cannot be had."""
 
 from __future__ import annotations
 
@@ -18,30 +16,13 @@ from psychlm.corpora.item_banks import NLI_LABELS, glue_diagnostic
 
 @dataclass(frozen=True)
 class Laverghetta2021:
-    """Humans and language models on the GLUE diagnostic (Laverghetta et al. 2021).
+    """Humans and language models on the GLUE diagnostic (Laverghetta et al. 2021)."""
 
-    Attributes
-    ----------
-    panel : DataFrame, 19 persons x 104 items
-        The workers who finished every phase; the panel behind Table 1.
-    phases : dict of category code -> DataFrame
-        All accepted workers of the phase that held the category, on its 14 or 15 items; persons
-        differ between phases.
-    models : DataFrame, 240 models x 811 items
-    persons : DataFrame, indexed by ``person``
-        ``population`` ("human", "transformer", "lstm"), and for models ``architecture``,
-        ``pretrained``, ``finetuned``.
-    items : DataFrame
-        ``item_id``, ``answer`` (place among entailment, neutral, contradiction), ``category``
-        (code, where humans saw the item), ``subcategory`` and ``domain``; the wording is read by
-        :func:`laverghetta2021_items`.
-    """
-
-    panel: pd.DataFrame
-    phases: dict[str, pd.DataFrame]
-    models: pd.DataFrame
-    persons: pd.DataFrame
-    items: pd.DataFrame
+    panel: pd.DataFrame  # 19 workers who finished every phase x 104 items; behind Table 1
+    phases: dict[str, pd.DataFrame]  # by category: accepted workers (others in each) x its items
+    models: pd.DataFrame  # 240 models x 811 items
+    persons: pd.DataFrame  # population; of models architecture, pretrained, finetuned
+    items: pd.DataFrame  # item_id, answer (place), category, subcategory, domain
 
     def category_items(self, code: str) -> pd.Index:
         """Return the ids of the items of a category that humans saw, in the order of ``items``."""
@@ -54,13 +35,7 @@ class Laverghetta2021:
 
     def wording(self) -> pd.DataFrame:
         """Return ``items`` as an items frame, with ``prompt`` (premise, line break, hypothesis) and
-        ``choices``.
-
-        Raises
-        ------
-        DataMissingError
-            If the original file, which holds the sentences, cannot be had.
-        """
+        ``choices``, from the original file, which holds the sentences."""
         pairs = glue_diagnostic("laverghetta2021/diagnostic_results").set_index("item_id")
         pairs = pairs.loc[self.items["item_id"]].reset_index()
         prompt = pairs["prompt"] + "\n" + pairs["hypothesis"]
@@ -73,17 +48,16 @@ def laverghetta2021() -> Laverghetta2021:
     >>> laverghetta2021().panel.shape
     (19, 104)
     """
-    tables = {name: data.facts(f"laverghetta2021/{name}") for name in ("panel", "phases", "models")}
-    panel, phases = (
-        {
-            code: frames.check_responses(
-                rows.pivot(index="person", columns="item_id", values="correct")
-            )
-            for code, rows in tables[name].assign(**more).groupby("category", sort=False)
-        }
-        for name, more in (("panel", {"category": "all"}), ("phases", {}))
+
+    def wide(rows: pd.DataFrame) -> pd.DataFrame:
+        table = rows.pivot(index="person", columns="item_id", values="correct")
+        return frames.check_responses(table)
+
+    panel, models, items, of_phases = (
+        data.facts(f"laverghetta2021/{name}") for name in ("panel", "models", "items", "phases")
     )
-    models = frames.check_responses(tables["models"].set_index("item_id").T)
+    phases = {code: wide(rows) for code, rows in of_phases.groupby("category", sort=False)}
+    panel, models = wide(panel), frames.check_responses(models.set_index("item_id").T)
     name = models.index.to_series()
     # Names tell how a model was made; some runs of ConvBERT are spelled conv-bert, some SNLI runs
     # snlli or sni.
@@ -97,37 +71,20 @@ def laverghetta2021() -> Laverghetta2021:
             "finetuned": finetuned.str.replace(r"^snl?l?i", "snli", regex=True),
         }
     )
-    everyone = panel["all"].index.append([rows.index for rows in phases.values()]).unique()
+    everyone = panel.index.append([rows.index for rows in phases.values()]).unique()
     humans = pd.DataFrame({"population": "human"}, index=everyone)
-    return Laverghetta2021(
-        panel=panel["all"],
-        phases=phases,
-        models=models,
-        persons=pd.concat([humans, described]).rename_axis("person"),
-        items=data.facts("laverghetta2021/items"),
-    )
+    persons = pd.concat([humans, described]).rename_axis("person")
+    return Laverghetta2021(panel, phases, models, persons, items)
 
 
 @dataclass(frozen=True)
 class CrowdLabels:
     """The labels that a crowd gave to items, and the same graded against a key (Lalor et al. 2016,
-    2018).
+    2018)."""
 
-    Attributes
-    ----------
-    labels : DataFrame, persons x items
-        What each person answered; NaN where nothing was answered ("na" in the released files).
-    key : Series, item -> label
-        The right answer: the gold label of the corpus, or the crowd's majority where no gold label
-        was released.
-    graded : DataFrame, persons x items
-        A responses frame: 1 where label and key agree. A missing label counts as wrong, as its
-        authors coded it.
-    """
-
-    labels: pd.DataFrame
-    key: pd.Series
-    graded: pd.DataFrame
+    labels: pd.DataFrame  # persons x items; NaN where nothing was answered
+    key: pd.Series  # by item: the gold label, or the crowd's majority where none was released
+    graded: pd.DataFrame  # persons x items; a missing label is wrong, as its authors coded it
 
     def items_keyed(self, label: str) -> pd.DataFrame:
         """Return the graded answers to the items whose right answer is this label."""
@@ -137,20 +94,12 @@ class CrowdLabels:
 def lalor2016(group: int) -> CrowdLabels:
     """Return the labels that about 1,000 people gave to 90 SNLI pairs.
 
-    Parameters
-    ----------
-    group : 4 or 5
-        How many of SNLI's five annotators agreed on the gold label of these pairs (4GS and 5GS).
+    ``group`` is 4 or 5: of SNLI's five annotators so many agreed on these pairs' gold label (4GS,
+    5GS).
 
-    Examples
-    --------
     >>> lalor2016(4).graded.shape
     (976, 90)
     """
-    if group not in (4, 5):
-        raise ValueError(
-            f"group {group!r} does not exist; Lalor et al. (2016) asked about groups 4 and 5"
-        )
     codes = data.facts(f"lalor2016/group_{group}").set_index("userid")
     # The first row holds the gold labels; labels are coded by their place in NLI_LABELS, -1 where
     # none was given.
@@ -201,22 +150,12 @@ def comprehenotes() -> pd.DataFrame:
 
 
 def metabench(benchmark: str) -> pd.DataFrame:
-    """Return the graded answers of about 5,000 language models to a benchmark's items (Kipnis et
-    al. 2025).
+    """Return the graded answers of about 5,000 language models to a benchmark's items.
 
-    Parameters
-    ----------
-    benchmark : str
-        "arc", "gsm8k", "mmlu", "truthfulqa" or "winogrande"; the items are those that metabench
-        selected.
+    ``benchmark`` is "arc", "gsm8k", "mmlu", "truthfulqa" or "winogrande", of which metabench
+    selected the items (Kipnis et al. 2025; licence CC BY-NC-SA 4.0); models go by their name on the
+    Hugging Face hub.
 
-    Returns
-    -------
-    DataFrame, models x items
-        A responses frame; models by their name on the Hugging Face hub. Licence CC BY-NC-SA 4.0.
-
-    Examples
-    --------
     >>> metabench("arc").shape
     (4280, 100)
     """

@@ -1,9 +1,8 @@
 """Fit an item response model: check, compress, EM, refine, standard errors, result.
 
-``fit`` reads from top to bottom; models beyond the 3PL of one group have modules of their own.
-``estimate`` is the algorithm: EM on a coarse grid of ability (:mod:`psychlm.irt.em`), then Newton's
-method and, with guessing, other starts of single items (:mod:`psychlm.irt.newton`), again on finer
-grids until a finer one changes nothing.
+``estimate`` is the algorithm for dichotomous items: EM on a coarse grid of ability, then Newton's
+method and, with guessing, other starts of single items, again on finer grids until a finer one
+changes nothing.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ from psychlm.irt.likelihood import (
 )
 from psychlm.irt.newton import START_COMMON_GUESSING, better_starts, newton, start_from_scores
 from psychlm.irt.priors import Normal, Prior
-from psychlm.irt.response_functions import NO_ASYMPTOTE, model_named
+from psychlm.irt.response_functions import NO_ASYMPTOTE, model_named, probabilities_of
 from psychlm.irt.response_matrix import NUMPY_CELLS, ResponseMatrix, pick_device
 from psychlm.irt.result import IRTFit, Solution, problems, result_of
 from psychlm.irt.specification import (
@@ -47,7 +46,7 @@ from psychlm.irt.standard_errors import EXACT_PARAMETERS
 from psychlm.irt.standard_errors import standard_errors as errors_of
 
 if TYPE_CHECKING:
-    import torch
+    from torch import Tensor
 
 ROUGH = 0.01  # logits: tolerance of the EM steps before Newton's method
 START_GUESSING = 0.02
@@ -86,17 +85,15 @@ def fit(
     ----------
     responses : DataFrame or ndarray, shape (n_persons, n_items)
         A responses frame (0, 1, NaN), or a uint8 matrix (0, 1, 255 for not asked), which may be a
-        memory map: it is read in blocks. For "graded" and "gpcm" a frame of numbers such as ratings
-        from 1 to 5; each item's different answers, in their order, are its categories.
+        memory map. For "graded" and "gpcm" a frame of numbers such as ratings from 1 to 5; each
+        item's different answers, in their order, are its categories.
     model : str, or mapping from item to str
         "1PL" (one common slope, ability N(0, 1)), "Rasch" (slopes 1, ability variance free), "2PL",
         "3PL" or "4PL" (with a free upper asymptote); or "2PL" and "3PL" item by item. "graded"
         (Samejima 1969): P(x >= k) is logistic with difficulty b_k. "gpcm" (generalised partial
-        credit; Muraki 1992): so is x = k among the answers k - 1 and k. Nominal, bifactor and
-        exploratory models beyond two factors are not built; R's mirt has them.
+        credit; Muraki 1992): so is x = k among the answers k - 1 and k.
     method : str
-        "mml", marginal maximum likelihood. Variational inference, which takes longer than it where
-        both run, is :func:`psychlm.papers.variational.infer`.
+        "mml"; variational inference is :func:`psychlm.papers.variational.infer`.
     device : str or torch.device
         See :func:`psychlm.device.torch_device`; "auto" takes a GPU for over ten million responses.
         Models of several categories or groups, with upper asymptotes, ``equal`` parameters or
@@ -107,10 +104,9 @@ def fit(
     upper : float or Series by item, optional
         Fixed upper asymptotes, for any dichotomous model; in a 4PL the others are free.
     priors : dict, optional
-        Densities on "slope" (LogNormal, Normal), "intercept" (Normal) and "guessing" (Beta).
-        ``{"guessing": Beta(5, 17)}`` keeps a 3PL from running away; ``{"intercept": Normal(0, 3)}``
-        keeps items finite to which everyone responded alike. In a 4PL also on "upper", and then
-        Normal is the density of an asymptote's logit, as in mirt.
+        Densities on "slope" (LogNormal, Normal), "intercept" (Normal), "guessing" and "upper"
+        (Beta, or Normal of the logit, as in mirt). ``{"guessing": Beta(5, 17)}`` keeps a 3PL from
+        running away; ``{"intercept": Normal(0, 3)}`` keeps items finite that all answered alike.
     equal : mapping, optional
         Items that share a parameter: ``{"slope": ["i1", "i2"], "guessing": "all"}``, or a list of
         such lists. With the intercepts of polytomous items all their thresholds are equal.
@@ -132,30 +128,22 @@ def fit(
         deviations, ``fit.regression`` and ``fit.residual_sd`` the regression, and ``loglik`` is
         marginal over items, too, by Laplace's approximation. A DataFrame without columns makes
         items vary around one mean; an ``ability_sd`` of 0.01 logits, its bound, says that persons
-        differ by chance only. With residual variance 0 it is :func:`psychlm.papers.lltm.lltm`.
+        differ by chance only.
     standard_errors : bool
         Compute them, from the observed information.
     item_names : sequence, optional
         Names for the columns of a matrix.
     max_iterations : int
-        EM steps; reaching them gives a warning and ``converged=False``.
+        Steps of EM and Newton's method; reaching them gives a warning and ``converged=False``.
     tolerance : float
         Converged are parameters whose predicted remaining change is below it (logits), with a
         log-likelihood that gained less than 1e-5 nats.
     progress : bool
-        Write one line per EM cycle to standard error.
+        Write one line per step to standard error.
 
     Returns
     -------
     IRTFit
-
-    Raises
-    ------
-    FrameError
-        If responses are malformed, items fewer than 3, or everyone responded alike to one.
-    ValueError
-        If a model or method is unknown, steps or tolerance are not positive, or a device is not on
-        this machine.
 
     References
     ----------
@@ -173,14 +161,12 @@ def fit(
             f"max_iterations={max_iterations} and tolerance={tolerance} let no step be made; give "
             "a whole number of at least 1 and logits above 0"
         )
-    settings = Settings(tolerance, max_iterations, progress)
-    if isinstance(start, IRTFit) and start.groups is None:
-        start = start.items
     if method != "mml":
         raise ValueError(
             f"method {method!r} is not 'mml', marginal maximum likelihood; variational inference "
-            "is psychlm.papers.variational.infer(responses, model)"
+            "is psychlm.papers.variational.infer(responses)"
         )
+    settings = Settings(tolerance, max_iterations, progress)
     given: dict[str, Any] = {"guessing": guessing, "upper": upper, "priors": priors, "equal": equal}
     given |= {"group": group, "free": free}
     if difficulty_prior is not None:
@@ -192,6 +178,8 @@ def fit(
                 f"arguments on items and groups (given: {named})"
             )
     spec = specify(responses, model, reference=reference, item_names=item_names, **given)
+    if isinstance(start, IRTFit) and start.groups is None:
+        start = start.items
     if difficulty_prior is None:
         check_answers(spec)
     if difficulty_prior is None and takes_products(spec) and not isinstance(start, IRTFit):
@@ -204,7 +192,7 @@ def fit(
 
             solution = solve_explanatory(spec, difficulty_prior, settings)
         else:
-            from psychlm.irt._general import solve_general
+            from psychlm.irt.categories import solve_general
 
             solution = solve_general(spec, start, standard_errors, settings)
     for message in solution.messages:
@@ -249,82 +237,75 @@ def solve_by_products(
     else:
         encoded = encoded.on(pick_device(device, "irt.fit", encoded.values.size))
     # Asymptotes from logits, whose last digit is lost.
-    fixed = pd.Series((1 / (1 + np.exp(-spec.fixed[2]))).round(15), items)
-    free = on_device(fixed.isna().to_numpy(), encoded.device)
-    common_slope, common_guessing = spec.tied(0) == "all", spec.tied(2) == "all"
-    design = Design(common_slope, free, spec.priors, common_guessing)
-    starts = starting_values(encoded, design, fixed, start, settings)
+    fixed = probabilities_of(spec.fixed[2]).round(15)
+    free, common_slope = on_device(np.isnan(fixed), encoded.device), spec.tied(0) == "all"
+    design = Design(common_slope, free, spec.priors, common_guessing=spec.tied(2) == "all")
+    starts = starting_values(
+        spec, encoded, design, on_device(fixed, encoded.device), start, settings
+    )
     estimated = estimate(encoded, design, starts, settings)
-    item_converged = host(estimated.item_converged)
+    parameters, grid = estimated.parameters, estimated.grid
     blocks, covariance = np.full((len(items), 4, 4), np.nan), None
     if standard_errors:
-        at_maximum = encoded, design, estimated.parameters, estimated.grid
-        blocks[:, :3, :3], covariance = errors_of(*at_maximum)
-    runaway = host(abs(estimated.parameters.slope) >= LARGEST_SLOPE)
-    unknown = np.isnan(blocks[:, 1, 1]) & ~runaway & standard_errors
-    values = host(estimated.parameters.table())
+        blocks[:, :3, :3], covariance = errors_of(encoded, design, parameters, grid)
+    runaway = host(abs(parameters.slope) >= LARGEST_SLOPE)
+    settled = host(estimated.item_converged)
     return Solution(
-        values=np.vstack([values, np.ones(len(items))]),
+        values=np.vstack([host(parameters.table()), np.ones(len(items))]),
         blocks=blocks,
-        moments=np.array([[0.0], [1.0]]),
-        moment_errors=np.full((2, 1), np.nan),
         covariance=covariance,
-        n_parameters=(1 if common_slope else len(items))
-        + len(items)
-        + (1 if common_guessing else int(fixed.isna().sum())),
+        n_parameters=len(spec.estimates[1]),
         loglik=estimated.loglik,
-        log_prior=design.log_prior(estimated.parameters),
+        log_prior=design.log_prior(parameters),
         n_iterations=estimated.n_iterations,
         loglik_error=estimated.loglik_error,
-        quadrature=str(estimated.grid),
-        converged=item_converged & ~runaway,
+        quadrature=str(grid),
+        converged=settled & ~runaway,
         messages=problems(
             items,
             runaway=runaway,
-            unsettled=~item_converged & ~runaway,
-            unknown=unknown,
+            unsettled=~settled & ~runaway,
+            unknown=np.isnan(blocks[:, 1, 1]) & ~runaway & standard_errors,
             n_iterations=estimated.n_iterations,
             loglik_error=estimated.loglik_error,
-            grid=estimated.grid,
+            grid=grid,
         ),
     )
 
 
 def starting_values(
+    spec: Specification,
     responses: ResponseMatrix,
     design: Design,
-    fixed_guessing: pd.Series,
+    fixed: Tensor,
     start: pd.DataFrame | None,
     settings: Settings,
 ) -> list[Parameters]:
     """Return where to begin: an earlier fit, or proportions correct; with guessing two starts.
 
     A 2PL turns guessed responses into extreme slopes, from which a 3PL seldom returns; curves on
-    scores see guessing where there is none.
+    scores see guessing where there is none. ``fixed`` holds guessing parameters, NaN: free.
     """
-    fixed = on_device(fixed_guessing.to_numpy(), responses.device)
-    xp = namespace(fixed)
+    xp, device = namespace(fixed), responses.device
     if start is not None:
         values = earlier_items(start, responses.items)[list("adc")].to_numpy(float)
-        a, d, c = on_device(values.T.copy(), responses.device)
+        a, d, c = on_device(values.T.copy(), device)
         slope = 0 * a + a.mean() if design.common_slope else a
-        return [Parameters(slope, d, xp.where(xp.isnan(fixed), c, fixed))]
+        return [Parameters(slope, d, xp.where(design.guessing_free, c, fixed))]
     guess = xp.nan_to_num(fixed)
-    share = (responses.n_correct + 0.5) / (responses.n_answered + 1)
-    above = xp.where(guess > 0, ((share - guess) / (1 - guess)).clip(0.02, 0.98), share)
-    # 1.2: the spread of ability makes proportions less extreme than curves at ability 0
-    plain = Parameters(xp.ones_like(share), 1.2 * xp.log(above / (1 - above)), guess)
+    rows = spec.model.form.starts(spec.answers.category_counts, spec.fixed, (0.0, 1.0))
+    slope, intercept = on_device(rows[:2], device)
+    plain = Parameters(slope, intercept, guess)
     if not design.guessing_free.any():
         return [plain]
-    priors = {name: prior for name, prior in design.priors.items() if name != "guessing"}
     without = replace(
         design,
         guessing_free=design.guessing_free & False,
-        priors=priors,
+        priors={name: prior for name, prior in design.priors.items() if name != "guessing"},
         common_guessing=False,
         largest_slope=ROUGH_SLOPE,
     )
-    em = EM(responses, without, quadrature_grid(device=responses.device), settings)
+    em = EM(responses, without, quadrature_grid(device=device), settings)
     rough, _ = squarem(em, plain, ROUGH, GUESSED_STEPS)
     begin = START_COMMON_GUESSING if design.common_guessing else START_GUESSING
     rough = replace(rough, guessing=xp.where(design.guessing_free, begin, guess))
@@ -338,7 +319,7 @@ class Estimate:
     parameters: Parameters
     grid: QuadratureGrid
     loglik: float  # nats
-    item_converged: torch.Tensor  # (n_items,) bool
+    item_converged: Tensor  # (n_items,) bool
     n_iterations: int
     loglik_error: float  # nats by which the log-likelihood moves on a grid of half the step
 
@@ -351,13 +332,12 @@ def estimate(
     guessed = bool((design.guessing_free | (starts[0].guessing > 0)).any())
     # Newton's method builds the information matrix whole, which is possible for so many items.
     newtonian = (3 if guessed else 2) * responses.n_items <= EXACT_PARAMETERS
-    ends = []
     if newtonian:
         starts = approach(em, design, starts, guessed)
         ends = [finish(em, design, starts[0], guessed, newtonian, starts[1:])]
     else:
         ends = [finish(em, design, start, guessed, newtonian) for start in starts]
-    parameters, converged, grid, error = max(ends, key=lambda end: end[-1])[:4]
+    parameters, converged, grid, error, _ = max(ends, key=lambda end: end[-1])
     em.grid = grid
     posterior, _ = em.expect(parameters)
 
@@ -365,9 +345,7 @@ def estimate(
     share = responses.n_correct / responses.n_answered
     surplus = 0 * posterior.mean
     for block in responses.blocks():
-        part = share[block.items]
-        expected = part.sum() if block.answered is None else block.answered @ part
-        surplus += block.correct.sum(1) - expected
+        surplus += (block.correct - block.of_answered(share[block.items])).sum(1)
     if float((surplus * posterior.mean) @ responses.count) < 0:
         parameters = replace(parameters, slope=-parameters.slope)
     return Estimate(
@@ -408,7 +386,7 @@ def finish(
     guessed: bool,
     newtonian: bool,
     others: Sequence[Parameters] = (),
-) -> tuple[Parameters, torch.Tensor, QuadratureGrid, float, float]:
+) -> tuple[Parameters, Tensor, QuadratureGrid, float, float]:
     """Climb to a maximum, on finer grids while the log-likelihood moves.
 
     With guessing, other starts of single items are tried, among them ``others``, and the climb goes

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -55,12 +55,7 @@ def m2(fit: IRTFit | ModelTables, responses: pd.DataFrame) -> M2Fit:
     responses : DataFrame, shape (n_persons, n_items)
         With missing responses, each margin is taken over the persons who were asked its items, and
         :math:`\Xi/N` is scaled by who was asked both margins: exact where what was asked does not
-        depend on ability (booklets). Pairs that nobody was asked do not count.
-
-    Raises
-    ------
-    ValueError
-        If no degree of freedom is left.
+        depend on ability (booklets).
 
     Notes
     -----
@@ -83,30 +78,31 @@ def m2(fit: IRTFit | ModelTables, responses: pd.DataFrame) -> M2Fit:
     tables = ModelTables.from_fit(fit)
     x = tables.response_array(responses)
     n, n_items = x.shape
-    statistic, df = quadratic_form(Margins.of(tables), x)
+    margins = Margins.of(tables)
+    statistic, df = quadratic_form(margins, x)
     if df <= 0:
         raise ValueError(
             f"{n_items} items give too few margins for this model ({df} degrees of freedom); "
             "fix or share parameters (a 2PL needs 4 items, a 3PL 6), or add items"
         )
     # The baseline of TLI and CFI: independent items, with the observed proportions.
-    baseline, df_baseline = quadratic_form(Margins.independent(x, tables.n_categories), x)
+    baseline, df_baseline = quadratic_form(Margins.independent(x), x)
 
     def limit(tail: float) -> float:
         """Return the RMSEA at which M2 is the quantile 1 - tail of noncentral chi-square."""
         if scipy.stats.chi2.cdf(statistic, df) < tail:
             return 0.0
-        largest = 2 * statistic + 100
-        nc = scipy.optimize.brentq(
-            lambda nc: scipy.stats.ncx2.cdf(statistic, df, nc) - tail, 1e-12, largest
-        )
+
+        def excess(nc: float) -> float:
+            return scipy.stats.ncx2.cdf(statistic, df, nc) - tail
+
+        nc = scipy.optimize.brentq(excess, 1e-12, 2 * statistic + 100)
         return float(np.sqrt(nc / (df * (n - 1))))
 
     # SRMSR: observed less expected correlations of pairs.
-    weights, expected = tables.weights, tables.expected
+    weights, expected = margins.weights, margins.expected
     mean = expected @ weights
-    squares = np.einsum("c,icn->in", np.arange(tables.n_categories) ** 2, tables.probability)
-    sd = np.sqrt(squares @ weights - mean**2)
+    sd = np.sqrt(margins.squares @ weights - mean**2)
     implied = ((expected * weights) @ expected.T - np.outer(mean, mean)) / np.outer(sd, sd)
     difference = (pd.DataFrame(x).corr().to_numpy() - implied)[np.triu_indices(n_items, 1)]
     return M2Fit(
@@ -135,29 +131,20 @@ class Margins:
     @property
     def at_nodes(self) -> np.ndarray:
         """Expected items, then products of pairs of items, (n_margins, n_nodes)."""
-        i, j = np.triu_indices(len(self.expected), 1)
-        return np.vstack([self.expected, self.expected[i] * self.expected[j]])
+        return _with_pairs(self.expected)
 
     @classmethod
     def of(cls, tables: ModelTables) -> Margins:
         """Return those of a model."""
         squares = np.einsum("c,icn->in", np.arange(tables.n_categories) ** 2, tables.probability)
-        margins = cls(tables.weights, tables.expected, squares, np.zeros((0, 0)))
-        return replace(margins, derivatives=jacobian(tables, margins.at_nodes))
+        at_nodes = _with_pairs(tables.expected)
+        return cls(tables.weights, tables.expected, squares, jacobian(tables, at_nodes))
 
     @classmethod
-    def independent(cls, x: np.ndarray, n_categories: int) -> Margins:
-        """Return those of independent items with the observed proportions of categories.
-
-        The expectations of the products follow from those of the items, which are free.
-        """
+    def independent(cls, x: np.ndarray) -> Margins:
+        """Return those of independent items whose means, which are free, are those observed."""
         mean, squares = np.nanmean(x, 0)[:, None], np.nanmean(x**2, 0)[:, None]
-        n_items = len(mean)
-        i, j = np.triu_indices(n_items, 1)
-        derivatives = np.zeros((n_items + len(i), n_items))
-        derivatives[:n_items] = np.eye(n_items)
-        pairs = np.arange(n_items, len(derivatives))
-        derivatives[pairs, i], derivatives[pairs, j] = mean[j, 0], mean[i, 0]
+        derivatives = _spread(np.ones(len(mean)), np.tile(mean.T, (len(mean), 1)))
         return cls(np.ones(1), mean, squares, derivatives)
 
     def covariance(self) -> np.ndarray:
@@ -172,35 +159,46 @@ class Margins:
             others = self.expected.copy()
             others[k] = 1
             joint[np.ix_(number[k], number[k])] = (others * (weights * self.squares[k])) @ others.T
-        both = np.vstack([self.squares, self.squares[i] * self.squares[j]])
-        np.fill_diagonal(joint, both @ weights)
+        np.fill_diagonal(joint, _with_pairs(self.squares) @ weights)
         expected = at_nodes @ weights
         return joint - np.outer(expected, expected)
 
 
+def _with_pairs(of_items: np.ndarray) -> np.ndarray:
+    """Return the rows, one for each item, and below them the products of pairs of rows."""
+    i, j = np.triu_indices(len(of_items), 1)
+    return np.vstack([of_items, of_items[i] * of_items[j]])
+
+
+def _spread(alone: np.ndarray, with_other: np.ndarray) -> np.ndarray:
+    """Return derivatives of the margins by a parameter of each item, (n_margins, n_items).
+
+    ``alone`` (n_items,) has those of the item's own margin, row i of ``with_other`` those of the
+    products of item i with every other.
+    """
+    n_items = len(alone)
+    i, j = np.triu_indices(n_items, 1)
+    pairs = np.arange(len(i))
+    of_pairs = np.zeros((len(i), n_items))
+    of_pairs[pairs, i], of_pairs[pairs, j] = with_other[i, j], with_other[j, i]
+    return np.vstack([np.diag(alone), of_pairs])
+
+
 def quadratic_form(margins: Margins, x: np.ndarray) -> tuple[float, int]:
     """Return M2 and its degrees of freedom: the residual sum of squares of the whitened margins."""
-    i, j = np.triu_indices(x.shape[1], 1)
     # Observed margins: who was asked, and the sums of the answers to items and pairs.
-    answered = np.isfinite(x).astype(float)
-    answered = np.hstack([answered, answered[:, i] * answered[:, j]])
-    answers = np.nan_to_num(x)
-    answers = np.hstack([answers, answers[:, i] * answers[:, j]])
-    n = answered.sum(axis=0)
+    answered, answers = _with_pairs(np.isfinite(x).T.astype(float)), _with_pairs(np.nan_to_num(x).T)
+    n = answered.sum(axis=1)
     observed = n > 0
-    residual = (
-        answers.sum(axis=0)[observed] / n[observed] - (margins.at_nodes @ margins.weights)[observed]
-    )
-    overlap = (answered.T @ answered)[np.ix_(observed, observed)] / np.outer(
-        n[observed], n[observed]
-    )
+    answered, answers, n = answered[observed], answers[observed], n[observed]
+    residual = answers.sum(axis=1) / n - (margins.at_nodes @ margins.weights)[observed]
+    overlap = (answered @ answered.T) / np.outer(n, n)
     covariance = margins.covariance()[np.ix_(observed, observed)] * overlap
     derivatives = margins.derivatives[observed]
     # Whiten by the Cholesky factor; a projection removes what the estimates explain.
     root = scipy.linalg.cholesky(covariance, lower=True)
-    white = scipy.linalg.solve_triangular(
-        root, np.column_stack([residual, derivatives]), lower=True
-    )
+    unwhitened = np.column_stack([residual, derivatives])
+    white = scipy.linalg.solve_triangular(root, unwhitened, lower=True)
     scaled = white[:, 1:] / np.linalg.norm(white[:, 1:], axis=0).clip(1e-300)
     directions, size, _ = np.linalg.svd(scaled, full_matrices=False)
     directions = directions[:, size > REDUNDANT * size.max(initial=0)]
@@ -213,9 +211,6 @@ def jacobian(tables: ModelTables, at_nodes: np.ndarray) -> np.ndarray:
 
     The mean and standard deviation of ability are the last, where they are free.
     """
-    n_items = len(tables.items)
-    i, j = np.triu_indices(n_items, 1)
-    pairs = np.arange(n_items, n_items + len(i))
     functions, nodes = tables.functions, torch.tensor(tables.nodes)
     by_parameter = functions.natural_derivatives(nodes).numpy()
     by_parameter = np.einsum("c,ricn->rin", np.arange(tables.n_categories), by_parameter)
@@ -225,13 +220,9 @@ def jacobian(tables: ModelTables, at_nodes: np.ndarray) -> np.ndarray:
     result = np.zeros((len(at_nodes), len(numbers)))
     for derivative, label in zip(by_parameter, tables.estimates, strict=True):
         weighted = derivative * tables.weights
-        with_other = weighted @ tables.expected.T
-        spread = np.zeros((len(at_nodes), n_items))
-        spread[np.arange(n_items), np.arange(n_items)] = weighted.sum(axis=1)
-        spread[pairs, i], spread[pairs, j] = with_other[i, j], with_other[j, i]
+        spread = _spread(weighted.sum(axis=1), weighted @ tables.expected.T)
         free = label >= 0
-        estimate = label[free, None] == numbers
-        result += spread[:, free] @ estimate.astype(float)
+        result += spread[:, free] @ (label[free, None] == numbers).astype(float)
 
     # The weights' derivatives: up to constants, w (theta - mean) and w ((theta - mean)^2 - var).
     centred = tables.nodes - tables.weights @ tables.nodes

@@ -1,10 +1,8 @@
 r"""A small set of items that stands for a whole benchmark, with the error to expect on new models.
 
 The score :math:`y_j` of person (or model) :math:`j` is predicted from the answers to the chosen
-items, :math:`\hat y_j = w_0 + \sum_i w_i x_{ij}`. Items are added one at a time: the next is the
-one that lowers the squared error most, given those that are chosen already. The weights are those
-of a ridge regression, whose penalty is chosen by leave-one-out errors. The errors reported are of
-persons that took no part in choosing items or weights.
+items, :math:`\hat y_j = w_0 + \sum_i w_i x_{ij}`, by a ridge regression whose penalty is chosen by
+leave-one-out errors.
 """
 
 from __future__ import annotations
@@ -15,20 +13,15 @@ from typing import Literal
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
-from sklearn.cluster import KMeans
-from sklearn.isotonic import IsotonicRegression
 from sklearn.linear_model import RidgeCV
 from sklearn.model_selection import GroupKFold
 
 from psychlm.frames import FrameError, check_responses, format_names
-from psychlm.irt._fit import fit
-from psychlm.irt.priors import LogNormal
 
-Method = Literal["forward", "clusters", "information", "random"]
-METHODS: tuple[Method, ...] = ("forward", "clusters", "information", "random")
+Method = Literal["forward", "random"]
 PENALTIES = np.logspace(-2, 4, 25)
+N_SAMPLES = 200  # of families, behind each interval
 LEVEL = 0.95
-WEAK_PRIOR = {"slope": LogNormal(0, 1)}
 
 
 @dataclass(frozen=True)
@@ -43,18 +36,15 @@ class ShortForm:
     intercept : float
         Score of a person who answers none of them correctly.
     errors : DataFrame
-        One row per method and number of items: root mean square error ``rmse`` on persons of new
-        families with its 95 % interval ``low``, ``high`` (families drawn anew), and ``rho``, the
-        rank correlation of predicted and observed scores. Units are those of the score.
-    abilities : DataFrame
-        The map from ability to score: ``theta`` (logits) and ``score``.
+        By method: root mean square error ``rmse`` on persons of new families, who took no part in
+        choosing items or weights, with its 95 % interval ``low``, ``high`` (families drawn anew),
+        and ``rho``, the rank correlation of predicted and observed scores.
     n_persons, n_families : int
     """
 
     items: pd.DataFrame
     intercept: float
     errors: pd.DataFrame
-    abilities: pd.DataFrame
     n_persons: int
     n_families: int
 
@@ -79,7 +69,6 @@ def short_form(
     method: Method = "forward",
     compare: tuple[Method, ...] = ("forward", "random"),
     n_folds: int = 5,
-    n_boot: int = 200,
     rng: np.random.Generator | int = 0,
 ) -> ShortForm:
     """Choose the items that predict the score on a benchmark best, and estimate the error.
@@ -97,22 +86,14 @@ def short_form(
         Persons of one family (fine-tuned versions of one model) are held out together, so that the
         error is that of models of new families. By default each person is a family, which makes
         the error too small where persons are relatives.
-    method : {"forward", "clusters", "information", "random"}
-        "forward" adds the item that lowers the squared error most. "clusters" takes the items
-        nearest to the centres of k-means of the items' answers (anchor points, Polo et al. 2024);
-        "information" those that lower the mean posterior variance of ability most in a 2PL model;
-        "random" any. All are weighted by the same regression.
+    method : {"forward", "random"}
+        "forward" adds the item that lowers the squared error most, given those that are chosen
+        already; "random" takes any.
     compare : tuple of methods
         Whose errors are estimated beside those of ``method``.
     n_folds : int
         Folds of the cross-validation by family.
-    n_boot : int
-        Samples of families behind each interval.
     rng : Generator or int
-
-    Returns
-    -------
-    ShortForm
 
     Notes
     -----
@@ -154,65 +135,39 @@ def short_form(
         )
 
     # The error on new families: choose and weight without the fold, predict the fold.
-    methods = tuple(dict.fromkeys((method, *compare)))
     answers, goal = varying.to_numpy(np.float64), target.to_numpy()
-    predicted = {name: np.full(len(goal), np.nan) for name in methods}
+    predicted = pd.DataFrame(np.nan, varying.index, list(dict.fromkeys((method, *compare))))
     for train, test in GroupKFold(n_folds).split(answers, groups=family):
-        for name in methods:
+        for name in predicted:
             chosen = choose(answers[train], goal[train], n_items, name, rng)
             regression = RidgeCV(PENALTIES).fit(answers[train][:, chosen], goal[train])
-            predicted[name][test] = regression.predict(answers[test][:, chosen])
-    errors = _errors(predicted, goal, family.to_numpy(), n_boot, rng)
+            predicted.loc[varying.index[test], name] = regression.predict(answers[test][:, chosen])
+    errors = _errors(predicted, target, family, rng)
 
     chosen = choose(answers, goal, n_items, method, rng)
     regression = RidgeCV(PENALTIES).fit(answers[:, chosen], goal)
     form = varying.iloc[:, chosen]
-    items = pd.DataFrame(
-        {"weight": regression.coef_, "proportion_correct": form.mean()}, index=form.columns
-    )
-
-    # From ability on the form to score: a monotone step function (isotonic regression).
-    calibrated = fit(form, "2PL", priors=WEAK_PRIOR, standard_errors=False)
-    theta = calibrated.score(form)["theta"]
-    curve = IsotonicRegression(out_of_bounds="clip").fit(theta, target)
-    grid = np.linspace(theta.min(), theta.max(), 41)
-    abilities = pd.DataFrame({"theta": grid, "score": curve.predict(grid)})
-    return ShortForm(
-        items=items,
-        intercept=float(regression.intercept_),
-        errors=errors,
-        abilities=abilities,
-        n_persons=len(responses),
-        n_families=n_families,
-    )
+    columns = {"weight": regression.coef_, "proportion_correct": form.mean()}
+    items = pd.DataFrame(columns, index=form.columns)
+    return ShortForm(items, float(regression.intercept_), errors, len(responses), n_families)
 
 
 def choose(
     answers: NDArray[np.float64],
     goal: NDArray[np.float64],
     n_items: int,
-    method: Method,
+    method: str,
     rng: np.random.Generator,
 ) -> NDArray[np.intp]:
     """Return the columns of the chosen items, in the order of the choice."""
     if method == "random":
         return rng.choice(answers.shape[1], n_items, replace=False)
-    if method == "clusters":
-        centres = KMeans(n_items, n_init=3, random_state=int(rng.integers(2**31))).fit(answers.T)
-        distances = centres.transform(answers.T)  # items x centres
-        chosen: list[int] = []
-        for centre in range(n_items):  # an item stands for one cluster only
-            distances[chosen, centre] = np.inf
-            chosen.append(int(distances[:, centre].argmin()))
-        return np.array(chosen)
-    if method == "information":
-        return _most_informative(answers, n_items, rng)
     if method != "forward":
-        raise ValueError(f"no method is named {method!r}; there are {list(METHODS)}")
+        raise ValueError(f"no method is named {method!r}; there are 'forward' and 'random'")
     # Forward selection: `rest` holds the items less what the chosen ones explain of them
     # (Gram-Schmidt), so that (rest_i . residual)^2 / |rest_i|^2 is what item i would add.
     rest, residual = answers - answers.mean(axis=0), goal - goal.mean()
-    chosen = []
+    chosen: list[int] = []
     for _ in range(n_items):
         length = (rest**2).sum(axis=0)
         gain = np.where(length > 1e-8, (residual @ rest) ** 2 / np.maximum(length, 1e-8), 0.0)
@@ -224,26 +179,6 @@ def choose(
             residual = residual - direction * (direction @ residual)
             rest = rest - np.outer(direction, direction @ rest)
     return np.array(chosen)
-
-
-def _most_informative(
-    answers: NDArray[np.float64], n_items: int, rng: np.random.Generator
-) -> NDArray[np.intp]:
-    """Choose by a 2PL model: the next item lowers the mean posterior variance of ability most."""
-    frame = pd.DataFrame(answers)
-    frame.columns = frame.columns.astype(str)
-    varying = np.flatnonzero(frame.nunique() > 1)
-    calibrated = fit(frame.iloc[:, varying], "2PL", priors=WEAK_PRIOR, standard_errors=False)
-    theta = rng.permutation(calibrated.score(frame)["theta"])[:500]
-    information = calibrated.information(theta)  # abilities x items
-    total = np.ones(len(theta))  # the prior's information, 1 / variance
-    chosen: list[int] = []
-    for _ in range(n_items):
-        variance = (1 / (total[:, None] + information)).mean(axis=0)
-        variance[chosen] = np.inf
-        chosen.append(int(variance.argmin()))
-        total = total + information[:, chosen[-1]]
-    return varying[chosen]
 
 
 def _by_person(
@@ -259,23 +194,15 @@ def _by_person(
 
 
 def _errors(
-    predicted: dict[Method, NDArray[np.float64]],
-    goal: NDArray[np.float64],
-    family: NDArray[np.object_],
-    n_boot: int,
-    rng: np.random.Generator,
+    predicted: pd.DataFrame, goal: pd.Series, family: pd.Series, rng: np.random.Generator
 ) -> pd.DataFrame:
     """Root mean square errors with intervals over families, and rank correlations."""
+    squared = predicted.sub(goal, axis=0) ** 2
     codes, names = pd.factorize(family)
-    drawn = rng.multinomial(len(names), np.full(len(names), 1 / len(names)), n_boot)
-    rows = {}
-    for name, values in predicted.items():
-        squared = (values - goal) ** 2
-        # A sample of families weights each by how often it was drawn.
-        sums = np.bincount(codes, weights=squared)
-        sizes = np.bincount(codes)
-        sampled = np.sqrt((drawn @ sums) / (drawn @ sizes))
-        low, high = np.quantile(sampled, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
-        rho = pd.Series(values).corr(pd.Series(goal), method="spearman")
-        rows[name] = {"rmse": np.sqrt(squared.mean()), "low": low, "high": high, "rho": rho}
-    return pd.DataFrame(rows).T.rename_axis("method")
+    # A sample of families weights each by how often it was drawn.
+    drawn = rng.multinomial(len(names), np.full(len(names), 1 / len(names)), N_SAMPLES)
+    sampled = (drawn @ squared.groupby(codes).sum()).div(drawn @ np.bincount(codes), axis=0) ** 0.5
+    limits = sampled.quantile([(1 - LEVEL) / 2, (1 + LEVEL) / 2]).set_axis(["low", "high"])
+    rows = {"rmse": squared.mean() ** 0.5, **limits.T}
+    rows["rho"] = predicted.corrwith(goal, method="spearman")
+    return pd.DataFrame(rows).rename_axis("method")

@@ -56,16 +56,15 @@ class CutScore:
         if self.indifference <= 0 or not 0 < self.error < 0.5:
             raise ValueError(f"{self}: indifference is above 0, and error between 0 and 0.5")
 
-    @property
-    def bound(self) -> float:
-        """The logarithm of the ratio at which a test ends."""
-        return float(np.log((1 - self.error) / self.error))
-
     def log_ratios(self, functions: ResponseFunction) -> Array:
-        """Return the logarithm of the ratio for every answer, (n_items, n_categories)."""
+        """Return log ratios of all answers, in units of that which ends a test.
+
+        The shape is (n_items, n_categories).
+        """
         ends = torch.tensor([self.theta - self.indifference, self.theta + self.indifference])
         with np.errstate(invalid="ignore"):  # categories that an item has not
-            return np.diff(functions.log_probability(ends.double()).numpy())[..., 0]
+            ratios = np.diff(functions.log_probability(ends.double()).numpy())[..., 0]
+        return ratios / np.log((1 - self.error) / self.error)
 
 
 @dataclass(frozen=True)
@@ -102,8 +101,7 @@ class AdaptiveTest:
     def history(self) -> pd.DataFrame:
         """What was asked, and why: a row for each person and step.
 
-        Columns are ``item``, ``value`` (under the rule, when it was chosen), ``response``,
-        ``theta`` and ``se`` (logits, after the response) and ``score``.
+        Columns are ``item``, and ``value``, ``response``, ``theta``, ``se`` and ``score`` as above.
         """
         columns = {"item": self.asked} | {
             name: getattr(self, name) for name in ("value", "response", "theta", "se", "score")
@@ -119,12 +117,10 @@ def adaptive_test(
     model: str = "2PL",
     n_items: int = 20,
     rule: Rule = "information",
-    method: Literal["eap", "map"] = "eap",
     stop_se: float | None = None,
     cut: CutScore | None = None,
     content: pd.Series | None = None,
     open_shares: pd.Series | None = None,
-    prior: tuple[float, float] | pd.DataFrame | None = None,
     answers: str | Path | None = None,
     rng: np.random.Generator | None = None,
 ) -> AdaptiveTest:
@@ -138,17 +134,15 @@ def adaptive_test(
     ask : function, mapping from names to functions, or DataFrame (n_persons, n_items)
         A function takes the name of an item, asks it, and returns the response (NaN: none), as
         :func:`psychlm.lm.item_taker` makes of a language model; several test takers have names.
-        A frame of recorded responses is replayed: it gives the items, abilities and errors that
-        asking would give. An item without a response is used up and counts for nothing.
+        A frame of recorded responses is replayed. An item without a response is used up and counts
+        for nothing.
     model : str
         Of a table: "graded" or "gpcm", or any dichotomous one.
     n_items : int
         Items with a response of each person at most.
     rule : "information", "posterior", "stratified" or "random"
-        Largest information at the current estimate; largest posterior mean of the information; a
+        Largest information at the posterior mean; largest posterior mean of the information; a
         random item from each difficulty stratum in turn; or a random item.
-    method : "eap" or "map"
-        Posterior mean or mode as the estimate of ability.
     stop_se : float, optional
         A person's test ends once the posterior standard deviation (logits) is at most this.
     cut : CutScore, optional
@@ -158,26 +152,12 @@ def adaptive_test(
     open_shares : Series, by item, optional
         The share of persons to whom each item is open, which bounds how many are asked it: from
         :func:`exposure_shares`. Closed items are asked only after all that are open.
-    prior : (mean, sd), or DataFrame with columns theta and se by person, optional
-        Of ability (logits), instead of the population's: from an earlier test, for instance.
     answers : path, optional
         A JSON file that keeps every answer of ``ask`` at once. A test that was stopped goes on from
         it: with the same arguments it asks nothing twice and ends in the same result.
     rng : Generator
         Source of random items and of open ones; required by the rules "stratified" and "random"
         and by ``open_shares``. Each name of a person has a stream of numbers of its own.
-
-    Returns
-    -------
-    AdaptiveTest
-
-    Raises
-    ------
-    FrameError
-        If items and responses do not match, an item has no content area or no share, a person no
-        prior on the grid of the bank, or a response is none that the model has.
-    ValueError
-        If no generator is given where one is needed, or ``answers`` with recorded responses.
 
     References
     ----------
@@ -195,32 +175,34 @@ def adaptive_test(
     >>> test.history["item"].tolist()
     ['LSAT 3', 'LSAT 2']
     """
-    tables = ModelTables.of(fit, model)
-    if isinstance(ask, pd.DataFrame):
-        if answers is not None:
-            raise ValueError("recorded responses are kept already; leave answers= out")
-        takers: _Recorded | _Living = _Recorded(ask, tables)
-    else:
+    tables, takers = ModelTables.of(fit, model), None
+    if not isinstance(ask, pd.DataFrame):
         ask = ask if isinstance(ask, Mapping) else {"person": ask}
         takers = _Living(ask, tables, None if answers is None else Path(answers))
-    persons, n_persons, n_steps = (
-        takers.persons,
-        len(takers.persons),
-        min(n_items, len(tables.items)),
-    )
+        persons = pd.Index(list(ask), name="person")
+        available = np.ones((len(persons), len(tables.items)), dtype=bool)
+    elif answers is not None:
+        raise ValueError("recorded responses are kept already; leave answers= out")
+    elif len(unknown := ask.columns.symmetric_difference(tables.items)):
+        names = format_names(unknown)
+        raise FrameError(f"items and responses differ in {names}; pass the same items to both")
+    else:
+        persons, recorded = ask.index, tables.response_array(ask)
+        available = ~np.isnan(recorded)
+    n_persons, n_steps = len(persons), min(n_items, len(tables.items))
     if rng is None and (rule in ("stratified", "random") or open_shares is not None):
         what = f"rule={rule!r}" if open_shares is None else "open_shares"
         raise ValueError(f"{what} needs a generator: rng=np.random.default_rng(seed)")
-    means, sds, grid = _priors(prior, persons, tables)
+    mean, sd = tables.ability_mean, tables.ability_sd
+    grid = ability_grid(tables.functions, mean, sd)
     bank = _Bank(tables, grid, content, n_steps)
     priority, is_open = _drawn(rng, persons, tables.items, open_shares)
 
     # The state of every person. Sums run along the rows of arrays, or in one product a person, so
     # that a person's numbers do not depend on who else is tested.
-    available, running = takers.available.copy(), np.ones(n_persons, dtype=bool)
-    log_posterior = -(((grid - means[:, None]) / sds[:, None]) ** 2) / 2
-    posterior, estimate = softmax(log_posterior, axis=1), means.copy()
-    n_in_area = np.zeros((n_persons, len(bank.share)))
+    running, n_in_area = np.ones(n_persons, dtype=bool), np.zeros((n_persons, len(bank.share)))
+    log_posterior = np.tile(-(((grid - mean) / sd) ** 2) / 2, (n_persons, 1))
+    posterior, estimate = softmax(log_posterior, axis=1), np.full(n_persons, float(mean))
     log_ratio, decision = np.zeros(n_persons), np.full(n_persons, "undecided", dtype=object)
     log_ratios = None if cut is None else cut.log_ratios(tables.functions)
     item_at_step = np.full((n_persons, n_steps), -1)
@@ -234,7 +216,7 @@ def adaptive_test(
             candidates = bank.candidates(step, available[row], is_open[row], n_in_area[row])
             item = np.where(candidates, value, -np.inf).argmax(axis=1)
             available[row, item] = False
-            answered = takers.answers(row, item)
+            answered = recorded[row, item] if takers is None else takers.answers(row, item)
             given = ~np.isnan(answered)
             item_at_step[row[given], step] = item[given]
             response[row, step] = answered
@@ -252,25 +234,25 @@ def adaptive_test(
         posterior[row] = weight
         expectation = (weight * grid).sum(axis=1)
         spread = np.sqrt(np.maximum((weight * grid**2).sum(axis=1) - expectation**2, 0))
-        estimate[row] = expectation if method == "eap" else grid[weight.argmax(axis=1)]
-        theta[row, step], se[row, step] = estimate[row], spread
+        estimate[row] = theta[row, step] = expectation
+        se[row, step] = spread
         score[row, step] = (weight * bank.expected_score).sum(axis=1)
         # Whose test ends here?
         running &= item_at_step[:, step] >= 0
         if stop_se is not None:
             running[row] &= spread > stop_se
-        if cut is not None and log_ratios is not None:
+        if log_ratios is not None:
             log_ratio[row] += log_ratios[item, category]
-            decision[row[log_ratio[row] >= cut.bound]] = "above"
-            decision[row[log_ratio[row] <= -cut.bound]] = "below"
-            running[row] &= np.abs(log_ratio[row]) < cut.bound
+            decision[row[log_ratio[row] >= 1]] = "above"
+            decision[row[log_ratio[row] <= -1]] = "below"
+            running[row] &= np.abs(log_ratio[row]) < 1
 
     steps = pd.RangeIndex(1, n_steps + 1, name="n_items")
     table = partial(pd.DataFrame, index=persons, columns=steps)
-    names = np.array([*tables.items, None], dtype=object)  # position -1: nothing asked
+    item_names = np.array([*tables.items, None], dtype=object)  # position -1: nothing asked
     was_asked = item_at_step >= 0
     return AdaptiveTest(
-        asked=table(names[item_at_step]),
+        asked=table(item_names[item_at_step]),
         theta=table(theta),
         se=table(se),
         score=table(score),
@@ -308,17 +290,12 @@ def exposure_shares(
         Recorded responses of persons like those who will be tested; ``n_persons`` with abilities
         from the normal distribution of the fit are simulated unless given.
     **options
-        ``n_items``, ``rule``, ``method``, ``stop_se``, ``cut`` and ``content`` of the tests.
+        ``n_items``, ``rule``, ``stop_se``, ``cut`` and ``content`` of the tests.
 
     Returns
     -------
     Series, by item
         For ``open_shares`` of :func:`adaptive_test`.
-
-    Raises
-    ------
-    ValueError
-        If the bank has too few items for the limit.
 
     Examples
     --------
@@ -420,33 +397,14 @@ def _drawn(
     return priority, is_open
 
 
-class _Recorded:
-    """Persons whose responses are known: category numbers, persons x items; NaN: none."""
-
-    def __init__(self, responses: pd.DataFrame, tables: ModelTables) -> None:
-        unknown = responses.columns.symmetric_difference(tables.items)
-        if len(unknown):
-            raise FrameError(
-                f"items and responses differ in {format_names(unknown)}; pass the same items to "
-                "both"
-            )
-        self.persons, self.given = responses.index, tables.response_array(responses)
-        self.available = ~np.isnan(self.given)
-
-    def answers(self, row: Array, item: Array) -> Array:
-        """Return the response of each of some persons to an item."""
-        return self.given[row, item]
-
-
 class _Living:
     """Persons who are asked; each answer is written to a file at once, if one is given."""
 
     def __init__(
         self, ask: Mapping[Any, Callable[[Any], float]], tables: ModelTables, file: Path | None
     ) -> None:
-        self.persons, self.ask, self.file = pd.Index(list(ask), name="person"), ask, file
+        self.persons, self.ask, self.file = list(ask), ask, file
         self.items, self.levels = tables.items, tables.levels
-        self.available = np.ones((len(ask), len(tables.items)), dtype=bool)
         self.kept: dict[str, dict[str, float | None]] = {}
         if file is not None and file.exists():
             self.kept = json.loads(file.read_text(encoding="utf-8"))
@@ -460,8 +418,8 @@ class _Living:
 
     def answers(self, row: Array, item: Array) -> Array:
         """Return the response of each of some persons to an item, as category numbers."""
-        pairs = zip(self.persons[row], self.items[item], strict=True)
-        return np.array([self.answer(person, name) for person, name in pairs])
+        pairs = zip(row, self.items[item], strict=True)
+        return np.array([self.answer(self.persons[k], name) for k, name in pairs])
 
     def answer(self, person: Any, item: Any) -> float:
         """Return the kept answer, or ask."""
@@ -481,34 +439,6 @@ class _Living:
                 f"{person!r} answered {value:g} to item {item!r}, which is none of {levels}"
             )
         return float(levels.index(value))
-
-
-def _priors(
-    prior: tuple[float, float] | pd.DataFrame | None, persons: pd.Index, tables: ModelTables
-) -> tuple[Array, Array, Array]:
-    """Return mean and sd of ability of every person, and the grid of abilities.
-
-    With priors by person the grid is the population's, which does not depend on who else is tested.
-    """
-    population = (tables.ability_mean, tables.ability_sd)
-    mean, sd = prior if isinstance(prior, tuple) else population
-    if not (np.isfinite(mean) and sd > 0):
-        raise ValueError(f"prior={prior}: a mean, and a sd above 0")
-    grid = ability_grid(tables.functions, mean, sd)
-    if not isinstance(prior, pd.DataFrame):
-        return np.full(len(persons), float(mean)), np.full(len(persons), float(sd)), grid
-    means, sds = prior.reindex(persons)[["theta", "se"]].to_numpy(np.float64).T
-    if not (np.isfinite(means) & (sds > 0)).all():
-        without = persons[~(np.isfinite(means) & (sds > 0))]
-        raise FrameError(f"no prior, or one without width, for persons {format_names(without)}")
-    step, low, high = grid[1] - grid[0], grid[0], grid[-1]
-    on_grid = (sds >= step) & (means - 3 * sds >= low) & (means + 3 * sds <= high)
-    if not on_grid.all():
-        raise FrameError(
-            f"the priors of persons {format_names(persons[~on_grid])} do not fit the bank: se is "
-            f"at least {step:.2g}, and theta at least 3 se within {low:.2g} to {high:.2g} logits"
-        )
-    return means, sds, grid
 
 
 def ability_grid(functions: ResponseFunction, mean: float, sd: float) -> Array:

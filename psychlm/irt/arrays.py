@@ -14,12 +14,10 @@ import numpy as np
 if TYPE_CHECKING:
     import torch
 
-NUMPY_TYPES = (np.ndarray, np.generic)
-
 
 def namespace(x: Any) -> Any:
     """Return the module that computes with an array: numpy or torch."""
-    return np if isinstance(x, NUMPY_TYPES) else sys.modules["torch"]
+    return np if isinstance(x, np.ndarray | np.generic) else sys.modules["torch"]
 
 
 def device_of(x: Any) -> torch.device | None:
@@ -72,14 +70,6 @@ def log_sigmoid(x: Any) -> Any:
     if namespace(x) is not np:
         return namespace(x).nn.functional.logsigmoid(x)
     return np.minimum(x, 0.0) - np.log1p(np.exp(-np.abs(x)))
-
-
-def add_product(total: Any, a: Any, b: Any) -> None:
-    """Add the product of two matrices to ``total``, in place."""
-    if namespace(total) is np:
-        total += a @ b
-    else:
-        total.addmm_(a, b)
 
 
 def solve(a: Any, b: Any) -> Any:

@@ -1,11 +1,8 @@
-r"""Items of any response function, equal parameters and groups, by the same EM.
+"""The engine that estimates every specification: any response function, equal parameters, groups.
 
 E-step, quadrature and the observed information (Louis 1982) are those of dichotomous items. Every
-cell of the table of parameters names the estimate that it equals, which makes items share slopes,
-asymptotes or all parameters, and groups share items.
-
-**Steps** are Newton's, damped (Levenberg 1944; Marquardt 1963) in the metric of the information of
-complete data: a heavily damped one is a short step of EM's gradient version (Lange 1995).
+cell of the table of parameters names the estimate that it equals. Steps are Newton's, damped
+(Levenberg 1944; Marquardt 1963) in the metric of the information of complete data.
 """
 
 from __future__ import annotations
@@ -14,30 +11,155 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
+from typing import Any
 
 import numpy as np
+import pandas as pd
 import torch
 from torch import Tensor
 from torch.nn.functional import one_hot
 
+from psychlm.frames import FrameError
+from psychlm.irt.arrays import positive_inverse
 from psychlm.irt.em import Expectation, Settings
 from psychlm.irt.likelihood import (
+    GRID_ERROR,
     LARGEST_SLOPE,
+    SMALLEST_STEP,
     QuadratureGrid,
     fine_posterior,
     quadrature_grid,
 )
-from psychlm.irt.priors import Beta, Prior
-from psychlm.irt.response_functions import ResponseFunction
-from psychlm.irt.response_matrix import BLOCK_CELLS
+from psychlm.irt.priors import Beta
+from psychlm.irt.response_functions import ASYMPTOTE_LIMIT, KINDS, ResponseFunction
+from psychlm.irt.response_matrix import BLOCK_CELLS, MISSING
+from psychlm.irt.result import IRTFit, Solution, problems
+from psychlm.irt.specification import Specification, earlier_items
 from psychlm.irt.standard_errors import POLYNOMIALS, missing_information
 
+STARTS = ((0.15, 0.95), (0.02, 0.99))  # free lower and upper asymptotes
 LARGEST_STEP = 2.0  # of any estimate in one step
 LEAST_DAMPING, MOST_DAMPING = 1e-3, 1e8  # of curvatures, scaled by complete data's information
 FLATTEST = 1e-10
 ENOUGH = 1e-7  # nats that a step is expected to gain at the end, at the default tolerance
 ROUNDING = 1e-5
 STEP_POLYNOMIALS = 6
+BOUNDS = torch.tensor([LARGEST_SLOPE, torch.inf, ASYMPTOTE_LIMIT, ASYMPTOTE_LIMIT]).double()
+
+
+def solve_general(
+    spec: Specification, start: Any, standard_errors: bool, settings: Settings
+) -> Solution:
+    """Climb from one or two starts, on finer grids while the log-likelihood moves."""
+    form = spec.model.form
+    guessed = np.isnan(spec.fixed[2:]).any() and form.dichotomous and start is None
+    ends = []
+    for asymptotes in STARTS if guessed else STARTS[:1]:
+        em = CategoryEM(spec, torch.tensor(starting_cells(spec, asymptotes, start)), settings)
+        estimates, value, converged = climb(em, em.averaged())
+        while (error := em.grid_error(estimates, value)) > GRID_ERROR:
+            if em.grid.step <= SMALLEST_STEP:
+                break
+            em.grid = em.grid.halved()
+            estimates, value, converged = climb(em, estimates)
+        ends.append((value, em, estimates, converged, error))
+    value, em, estimates, converged, error = max(ends, key=lambda end: end[0])
+    posterior, _ = em.expect(estimates)
+    items, mean, sd = em.unpack(estimates)
+    at_bound = (estimates.abs() >= em.limits).numpy()
+
+    # The covariance of the estimates that are not at their bounds, and of every column's cells.
+    label, kinds, names = spec.estimates
+    covariance = np.full((len(estimates), len(estimates)), np.nan)
+    if standard_errors:
+        _, _, observed = em.derivatives(estimates)
+        inside = np.flatnonzero(~at_bound)
+        inverse = positive_inverse(observed[inside][:, inside])
+        if inverse is not None:
+            covariance[np.ix_(inside, inside)] = inverse.numpy()
+    padded = np.pad(covariance, (0, 1), constant_values=np.nan)  # -1: a fixed cell
+    of_items, of_moments = np.split(label, [len(label) - 2 * len(spec.groups)])
+    of_columns = of_items.reshape(len(spec.fixed), -1)
+    blocks = padded[of_columns.T[:, :, None], of_columns.T[:, None, :]]
+    of_mean, of_log_sd = np.sqrt(padded.diagonal()[of_moments].reshape(2, -1))
+
+    # What a reader of the estimates must know, item by item, in any group.
+    runaway = (items.values[0].abs() >= LARGEST_SLOPE).numpy()
+    settled = converged & ~runaway
+    stuck = np.isin(of_columns, np.flatnonzero(at_bound & (kinds > 1))).any(axis=0)
+    item = np.array(spec.columns)[:, 0]
+    marks = {"runaway": runaway, "unsettled": ~settled & ~runaway, "at_bound": stuck}
+    by_item = {name: np.bincount(item, columns) > 0 for name, columns in marks.items()}
+    none_known = standard_errors and bool(np.isnan(covariance).all())
+    messages = problems(
+        spec.items,
+        **by_item,
+        unknown=np.full(len(spec.items), none_known),
+        n_iterations=em.n_steps,
+        loglik_error=error,
+        grid=em.grid,
+    )
+    values, blocks = form.natural(items.values.numpy(), blocks)
+    return Solution(
+        values=values,
+        blocks=blocks,
+        groups={"mean": mean, "sd": sd, "se_mean": of_mean, "se_sd": of_log_sd * sd.numpy()},
+        covariance=pd.DataFrame(covariance, names, names) if standard_errors else None,
+        n_parameters=len(estimates),
+        loglik=float(posterior.loglik @ em.answers.count),
+        log_prior=em.log_prior(estimates)[0],
+        n_iterations=em.n_steps,
+        loglik_error=error,
+        quadrature=str(em.grid),
+        converged=settled,
+        messages=messages,
+    )
+
+
+def answers_of(spec: Specification) -> Answers:
+    """Return the distinct rows of answers; items of one group are not asked of the others."""
+    item, group = np.array(spec.columns).T
+    shown = ~spec.differs[item] | (spec.member[:, None] == group)
+    spread = np.where(shown, spec.codes[:, item], MISSING).astype(np.uint8)
+    keyed = np.column_stack([spread, spec.member.astype(np.uint8)])
+    distinct, count = np.unique(keyed, axis=0, return_counts=True)
+    return Answers(
+        np.ascontiguousarray(distinct[:, :-1]),
+        torch.tensor(count, dtype=torch.float64),
+        torch.tensor(distinct[:, -1].astype(int)),
+        spec.answers.n_categories,
+    )
+
+
+def starting_cells(spec: Specification, asymptotes: tuple[float, float], start: Any) -> np.ndarray:
+    """Return where to begin: proportions of the categories, or an earlier fit to the items."""
+    form = spec.model.form
+    table = form.starts(spec.answers.category_counts, spec.fixed, asymptotes)
+    # Slopes have the sign of the item's agreement with the sum of the others.
+    answered = np.where(spec.codes == MISSING, np.nan, spec.codes)
+    centred = np.nan_to_num(answered - np.nanmean(answered, axis=0))
+    rest = centred.sum(axis=1, keepdims=True) - centred
+    table[0] *= np.where((centred * rest).sum(axis=0) < 0, -1.0, 1.0)
+    table = table[:, [j for j, _ in spec.columns]]
+    moments = np.zeros((2, len(spec.groups)))
+    if start is not None:
+        grouped = isinstance(start, IRTFit)
+        for number, label in enumerate(spec.groups):
+            earlier_table = start.in_group(label).items if grouped else start
+            earlier = form.rows_of(earlier_items(earlier_table, spec.items))
+            if len(earlier) != len(spec.fixed):
+                raise FrameError(
+                    f"items of start have {len(earlier)} parameters and these {len(spec.fixed)}: "
+                    "they have other categories; leave start out"
+                )
+            usable = np.isnan(spec.fixed) & (np.abs(earlier) < ASYMPTOTE_LIMIT * 10)
+            for column, (j, g) in enumerate(spec.columns):
+                if g == number:
+                    table[:, column] = np.where(usable[:, j], earlier[:, j], table[:, column])
+        if grouped:
+            earlier = start.groups.reindex(spec.groups)
+            moments = np.stack([earlier["mean"], np.log(earlier["sd"])])
+    return np.concatenate([table.ravel(), moments.ravel()])
 
 
 @dataclass(frozen=True)
@@ -80,48 +202,39 @@ class Answers:
         return replace(grid, log_weights=log_density.log_softmax(1)[self.group])
 
 
-@dataclass(frozen=True)
-class Layout:
-    """Which estimate every parameter equals, and where estimates begin and may go.
+class CategoryEM(Expectation):
+    """The E-step with one distribution of ability per group, and derivatives at its posteriors.
 
     Parameters ("cells") are the items' values, row by row, then every group's mean of ability, then
-    the logarithms of their standard deviations.
+    the logarithms of their standard deviations; ``cells`` holds the values to begin with.
     """
 
-    form: type[ResponseFunction]
-    fixed: Tensor  # (n_cells,) values of the cells, used where they equal no estimate
-    label: Tensor  # (n_cells,) number of the estimate, or -1
-    kind: Tensor  # of every estimate: row of the items' values, n_kinds: mean, n_kinds + 1: log sd
-    n_kinds: int  # rows of the items' values
-    n_groups: int
-    prior: list[Prior | None]  # by kind
-
-    @property
-    def n_estimates(self) -> int:
-        """Number of free parameters."""
-        return len(self.kind)
+    def __init__(self, spec: Specification, cells: Tensor, settings: Settings) -> None:
+        self.spec, self.cells, self.settings = spec, cells, settings
+        label, kind, _ = spec.estimates
+        self.label = torch.tensor(label)  # (n_cells,) number of the estimate, or -1
+        self.kind = torch.tensor(kind)  # of every estimate: its row; n_rows: mean; then log sd
+        self.answers, self.grid, self.n_steps = answers_of(spec), quadrature_grid(), 0
+        self.count = self.answers.count
 
     @property
     def limits(self) -> Tensor:
         """Bound of every estimate, of either sign."""
-        bound = torch.full((self.n_kinds + 2,), torch.inf, dtype=torch.float64)
-        bound[0] = LARGEST_SLOPE
-        bound[1 : self.n_kinds] = torch.tensor(self.form.limits(self.n_kinds))
-        return bound[self.kind]
+        by_row = BOUNDS[torch.tensor(self.spec.row_kinds)]
+        return torch.cat([by_row, torch.full((2,), torch.inf).double()])[self.kind]
 
     def unpack(self, estimates: Tensor) -> tuple[ResponseFunction, Tensor, Tensor]:
         """Return items, and the groups' means and standard deviations of ability, (n_groups,)."""
-        cells = torch.where(self.label >= 0, estimates[self.label], self.fixed)
-        items, mean, log_sd = cells.split(
-            [len(cells) - 2 * self.n_groups, self.n_groups, self.n_groups]
-        )
-        return self.form(items.view(self.n_kinds, -1)), mean, log_sd.exp()
+        cells = torch.where(self.label >= 0, estimates[self.label], self.cells)
+        moments = cells[-2 * len(self.spec.groups) :].view(2, -1)
+        items = cells[: -moments.numel()].view(len(self.spec.fixed), -1)
+        return self.spec.model.form(items), moments[0], moments[1].exp()
 
-    def averaged(self, cells: Tensor) -> Tensor:
-        """Return estimates as means of the cells that equal them."""
-        sums = torch.zeros(self.n_estimates + 1, dtype=cells.dtype)
-        counts = torch.bincount(self.label + 1, minlength=self.n_estimates + 1)
-        return (sums.index_add_(0, self.label + 1, cells) / counts)[1:]
+    def averaged(self) -> Tensor:
+        """Return estimates as means of the starting values of cells that equal them."""
+        n = len(self.kind) + 1
+        sums = torch.zeros(n, dtype=torch.float64).index_add_(0, self.label + 1, self.cells)
+        return (sums / torch.bincount(self.label + 1, minlength=n))[1:]
 
     def log_prior(self, estimates: Tensor) -> tuple[float, Tensor, Tensor]:
         """Return the priors' log density with its first and second derivatives by the estimates.
@@ -130,37 +243,27 @@ class Layout:
         logit, as in mirt.
         """
         value, first, second = 0.0, torch.zeros_like(estimates), torch.zeros_like(estimates)
-        kind = self.kind
-        for row, prior in enumerate(self.prior):
+        for row, kind in enumerate(self.spec.row_kinds):
+            prior = self.spec.priors.get(KINDS[kind])
             if prior is None:
                 continue
-            chosen = kind == row
+            chosen = self.kind == row
             x = estimates[chosen]
-            if isinstance(prior, Beta):
-                p, slope = x.sigmoid(), x.sigmoid() * (-x).sigmoid()
-                one, two = prior.derivatives(p)
+            p = x.sigmoid() if isinstance(prior, Beta) else x
+            one, two = prior.derivatives(p)
+            if isinstance(prior, Beta):  # by the logit: dp = p (1 - p) dx
+                slope = p * (-x).sigmoid()
                 one, two = one * slope, two * slope**2 + one * slope * (1 - 2 * p)
-                value += float(prior.log_density(p).sum())
-            else:
-                one, two = prior.derivatives(x)
-                value += float(prior.log_density(x).sum())
+            value += float(prior.log_density(p).sum())
             first[chosen], second[chosen] = one, two
         return value, first, second
 
-
-class CategoryEM(Expectation):
-    """The E-step with one distribution of ability per group, and derivatives at its posteriors."""
-
-    def __init__(self, answers: Answers, layout: Layout, settings: Settings) -> None:
-        self.answers, self.layout, self.settings = answers, layout, settings
-        self.count, self.grid, self.n_steps = answers.count, quadrature_grid(), 0
-
     def integrand(self, estimates: Tensor) -> tuple[Callable, Tensor, Callable, float]:
         """Return log-likelihood, slopes, the groups' densities of ability, and log prior."""
-        items, mean, sd = self.layout.unpack(estimates)
+        items, mean, sd = self.unpack(estimates)
         loglik_at = partial(self.answers.node_loglik, items)
         weighted = partial(self.answers.weighted, mean, sd)
-        return loglik_at, items.values[0], weighted, self.layout.log_prior(estimates)[0]
+        return loglik_at, items.values[0], weighted, self.log_prior(estimates)[0]
 
     def derivatives(
         self, estimates: Tensor, n_polynomials: int = POLYNOMIALS
@@ -170,12 +273,10 @@ class CategoryEM(Expectation):
         Call :meth:`expect` at the same estimates first. Few polynomials leave out some of the
         missing information.
         """
-        layout, answers, grid = self.layout, self.answers, self.grid
-        items, mean, sd = layout.unpack(estimates)
-        n_kinds, n_groups, n_items = layout.n_kinds, layout.n_groups, answers.values.shape[1]
-        basis = torch.zeros(len(layout.label), layout.n_estimates, dtype=torch.float64)
-        free = (layout.label >= 0).nonzero().squeeze(1)
-        basis[free, layout.label[free]] = 1
+        answers, grid = self.answers, self.grid
+        items, mean, sd = self.unpack(estimates)
+        n_kinds, n_groups, n_items = len(items.values), len(mean), answers.values.shape[1]
+        basis = one_hot(self.label + 1, len(self.kind) + 1)[:, 1:].double()  # cells by estimates
         of_items = basis[: n_kinds * n_items].view(n_kinds, n_items, -1)
         _, weights = fine_posterior(self.at_nodes, answers.weighted(mean, sd, grid))
         count = answers.count[:, None]
@@ -183,7 +284,7 @@ class CategoryEM(Expectation):
 
         # Complete data: expected counts times derivatives, and times squares of first derivatives,
         # which is the information that never has the wrong sign.
-        _, uphill, curvature = layout.log_prior(estimates)
+        _, uphill, curvature = self.log_prior(estimates)
         uphill, observed = uphill.clone(), torch.diag(-curvature)
         complete = torch.diag((-curvature).clamp_min(0))
         at_nodes = grid.at_nodes(weights) * count
@@ -215,7 +316,7 @@ class CategoryEM(Expectation):
 
         def collect(of_answers: Iterable[Tensor], of_abilities: Tensor) -> Tensor:
             """Return every row's scores, (n_rows, n_estimates), from those of its answers."""
-            total = torch.zeros(len(weights), layout.n_estimates, dtype=torch.float64)
+            total = torch.zeros(len(weights), len(self.kind), dtype=torch.float64)
             for kind, score in zip(estimated, of_answers, strict=True):
                 total += (score * hot).view(len(hot), n_items, -1).sum(2) @ of_items[kind]
             by_mean, by_sd = of_abilities
@@ -246,7 +347,7 @@ class CategoryEM(Expectation):
 
 def climb(em: CategoryEM, estimates: Tensor) -> tuple[Tensor, float, bool]:
     """Climb to a maximum; return it, log-likelihood plus log prior, and whether it is one."""
-    limits, damping = em.layout.limits, 1.0
+    limits, damping = em.limits, 1.0
     enough = min(ENOUGH, 10 * em.settings.tolerance**2)
     _, value = em.expect(estimates)
     while em.n_steps < em.settings.max_iterations:

@@ -2,9 +2,8 @@ r"""Item characteristic curves and information of dichotomous items, logistic me
 
 .. math:: P_i(\theta) = c_i + \frac{u_i - c_i}{1 + e^{-(a_i\theta + d_i)}}, \qquad d_i = -a_i b_i
 
-Items are a frame with the columns ``a`` (slope, per logit), ``d`` (intercept) or ``b`` (difficulty,
-logits), ``c`` (guessing, 0 if absent) and ``u`` (upper asymptote, 1 if absent). Slope and intercept
-are the source, since b is infinite for a flat item; where both b and d are given they must agree.
+Items are a frame with the columns ``a`` (slope), ``d`` (intercept) or ``b`` (difficulty, logits),
+``c`` (guessing, 0 if absent) and ``u`` (upper asymptote, 1 if absent); b and d must agree.
 """
 
 from __future__ import annotations
@@ -13,7 +12,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
-import torch
 from numpy.typing import ArrayLike
 
 from psychlm.irt.model_tables import ModelTables
@@ -24,17 +22,8 @@ if TYPE_CHECKING:
 
 
 def probability(theta: ArrayLike, items: pd.DataFrame) -> np.ndarray:
-    """Return the probability of a correct response, shape (n_theta, n_items).
+    """Return the probability of a correct response at abilities theta, (n_theta, n_items).
 
-    Parameters
-    ----------
-    theta : array_like, shape (n_theta,)
-        Abilities in logits.
-    items : DataFrame, one row per item
-        Parameters as :func:`psychlm.irt.score` takes them.
-
-    References
-    ----------
     Birnbaum (1968); Lalor (2020), equations 1.5 and 1.7.
 
     Examples
@@ -42,17 +31,16 @@ def probability(theta: ArrayLike, items: pd.DataFrame) -> np.ndarray:
     >>> probability([0.5], pd.DataFrame({"a": [1.0, 2.0], "b": [0.5, 0.5], "c": [0.0, 0.2]}))
     array([[0.5, 0.6]])
     """
-    return Logistic.of_table(items).probability_at(np.asarray(theta, float))[:, 1].T
+    return Logistic.of_table(items).probability_at(theta)[:, 1].T
 
 
 def item_information(theta: ArrayLike, items: pd.DataFrame | IRTFit) -> np.ndarray:
-    """Return the Fisher information about ability, of two categories P'^2 / (P Q), in 1 / logit^2.
+    """Return the Fisher information about ability, (n_theta, n_items), in 1 / logit^2.
 
-    The shape is (n_theta, n_items); Birnbaum (1968), equation 20.2.3. Polytomous items are those of
-    a fit.
+    Of two categories it is P'^2 / (P Q) (Birnbaum 1968, equation 20.2.3). Polytomous items are
+    those of a fit.
     """
-    at = torch.tensor(np.atleast_1d(np.asarray(theta, float)))
-    return ModelTables.of(items).functions.information(at).numpy()
+    return ModelTables.of(items).functions.information_at(theta)
 
 
 def test_information(theta: ArrayLike, items: pd.DataFrame | IRTFit) -> np.ndarray:

@@ -1,20 +1,17 @@
 r"""Differential item functioning: items harder for one group than for another of the same ability.
 
-Mantel and Haenszel's test compares the groups' odds of a right response among persons of equal
-score; it needs no model and few persons. Logistic regression on the score also sees differences
-that change with ability. The likelihood-ratio test frees an item's parameters in
-one group of a two-group model; it estimates by how much they differ. A model with random effects
-explains such differences by kinds of items. A difference in ability between the groups, as between
-people and models, is allowed for by all.
+Mantel and Haenszel's test and logistic regression compare persons of equal score; likelihood ratios
+free an item's parameters in one group of a two-group model; random effects explain differences by
+kinds of items. All allow for a difference in ability between the groups.
 """
 
 from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -29,9 +26,9 @@ from psychlm.irt.response_functions import model_named
 from psychlm.irt.response_matrix import encode_ratings, uncompressed
 from psychlm.irt.result import IRTFit
 from psychlm.irt.specification import IRTWarning, check_groups
-from psychlm.stats import benjamini_hochberg, holm, likelihood_ratio
+from psychlm.stats import holm
 
-CORRECTIONS: dict[str, Callable[[Any], Any]] = {"holm": holm, "bh": benjamini_hochberg}
+ALPHA = 0.05  # level of the tests behind the classes A, B and C
 DELTA_PER_LOGIT = -2.35  # the delta scale of ETS (Holland & Thayer 1988)
 MAX_ROUNDS = 10  # of purification
 SMALL_TO_LARGE_R2 = (0.035, 0.070)  # Jodoin & Gierl (2001)
@@ -77,14 +74,14 @@ class ExplanatoryDIF:
 
 def focal_persons(
     persons: pd.Index, group: pd.Series | Sequence, reference: object = None
-) -> pd.Series:
-    """Return by person whether they belong to the focal group of two."""
+) -> np.ndarray:
+    """Return which persons belong to the focal group of two, in their order."""
     names, member = check_groups(persons, group, reference)
     if len(names) != 2:
         raise FrameError(
             f"two groups are needed, and these are {len(names)}: {format_names(names)}"
         )
-    return pd.Series(member == 1, persons, name="focal")
+    return member == 1
 
 
 def complete_persons(
@@ -96,14 +93,14 @@ def complete_persons(
     """
     checked = check_responses(responses, ratings=ratings)
     focal = focal_persons(checked.index, group, reference)
-    complete = checked.notna().all(axis=1)
-    if ratings and complete.any():
-        encoded = encode_ratings(checked[complete])
-        codes = encoded.values[encoded.row].astype(float)
-        checked = pd.DataFrame(codes, encoded.persons, checked.columns).reindex(checked.index)
-    x, is_focal = checked[complete].to_numpy(), focal[complete].to_numpy()
+    complete = checked.notna().all(axis=1).to_numpy()
+    asked, is_focal = checked[complete], focal[complete]
     if is_focal.all() or not is_focal.any():
         raise FrameError("every person of a group has missing responses; choose complete items")
+    x = asked.to_numpy()
+    if ratings:
+        encoded = encode_ratings(asked)
+        x = encoded.values[encoded.row].astype(float)
     return x, is_focal, checked.columns
 
 
@@ -115,8 +112,6 @@ def mantel_haenszel(
     purify: bool = True,
     n_strata: int | None = None,
     ratings: bool = False,
-    correction: Literal["holm", "bh"] = "holm",
-    alpha: float = 0.05,
 ) -> MantelHaenszel:
     r"""Compare the odds of a right response between two groups, among persons of equal score.
 
@@ -140,42 +135,31 @@ def mantel_haenszel(
         more items than persons nearly every score occurs once.
     ratings : bool
         Items of several ordered categories, which count 0, 1, 2, ... in the score.
-    correction : {"holm", "bh"}
-        Of p-values over items.
-    alpha : float
-        Level of the classes' tests.
 
     Returns
     -------
     MantelHaenszel
         ``items`` has ``odds_ratio``, ``log_odds`` (above 0: harder for the focal group) and ``se``
-        (Robins, Breslow & Greenland 1986); ``delta`` = -2.35 log odds (below 0: harder for the
-        focal group) and ``se_delta``; ``chi2`` with continuity correction, ``p``, ``p_adjusted``;
-        ``std_p_dif``, the difference focal less reference in proportions correct, standardised to
-        the focal group's scores (Dorans & Kulick 1986); ``ets``, class A (negligible: \|delta\| < 1
-        or not significant), C (large: \|delta\| >= 1.5 and significantly above 1) or B;
-        ``n_reference``, ``n_focal``, ``n_strata``: persons and strata in which both groups and both
-        responses occur; ``in_matching``. NaN (class "") where no such stratum is left.
+        (Robins, Breslow & Greenland 1986); ``delta`` = -2.35 log odds and ``se_delta``; ``chi2``
+        with continuity correction, ``p``, ``p_adjusted`` (Holm); ``std_p_dif``, the difference
+        focal less reference in proportions correct, standardised to the focal group's scores
+        (Dorans & Kulick 1986); ``ets``, class A (negligible: \|delta\| < 1 or not significant), C
+        (large: \|delta\| >= 1.5 and significantly above 1) or B; ``n_reference``, ``n_focal``,
+        ``n_strata``: persons and strata in which both groups and several responses occur;
+        ``in_matching``. NaN (class "") where no such stratum is left.
 
-        Of ratings: ``chi2`` and ``p`` of the mean category (Mantel 1963, 1 degree of freedom, no
-        continuity correction), ``chi2_general``, ``df_general`` and ``p_general`` of all categories
-        (the generalised test, which also sees that one is avoided); ``std_difference``, the mean
-        category focal less reference, standardised as above, and ``effect``, the same in standard
-        deviations of the item; ``ets``, class A where it is at most .17 or ``p`` is not
+        Of ratings: ``chi2`` and ``p`` of the mean category (Mantel 1963, 1 degree of freedom),
+        ``chi2_general``, ``df_general`` and ``p_general`` of all categories; ``std_difference``,
+        the mean category focal less reference, standardised as above, and ``effect``, the same in
+        standard deviations of the item; ``ets``, class A where it is at most .17 or ``p`` is not
         significant, C above .25.
-
-    Raises
-    ------
-    FrameError
-        If responses or groups are malformed, or setting persons aside leaves a group empty.
 
     References
     ----------
-    Mantel & Haenszel (1959), Journal of the National Cancer Institute 22, 719-748; Holland & Thayer
-    (1988), in Wainer & Braun (eds.), Test Validity; Zieky (1993), in Holland & Wainer (eds.),
-    Differential Item Functioning, for the classes. Of ratings: Mantel (1963), Journal of the
-    American Statistical Association 58, 690-700; Agresti (2013), Categorical Data Analysis, section
-    8.4; Zwick, Thayer & Mazzeo (1997), Applied Measurement in Education 10, 321-344.
+    Mantel & Haenszel (1959), Journal of the National Cancer Institute 22, 719-748; Zieky (1993), in
+    Holland & Wainer (eds.), Differential Item Functioning, for the classes. Of ratings: Mantel
+    (1963), Journal of the American Statistical Association 58, 690-700; Agresti (2013), Categorical
+    Data Analysis, section 8.4; Zwick, Thayer & Mazzeo (1997), Applied Measurement in Education 10.
 
     Examples
     --------
@@ -185,7 +169,6 @@ def mantel_haenszel(
     (['A', 'A', 'A', 'A', 'A'], 1)
     """
     x, is_focal, names = complete_persons(responses, group, reference, ratings)
-    statistics = _rating_statistics if ratings else _statistics
     in_matching, settled, n_rounds = np.ones(x.shape[1], dtype=bool), not purify, 0
     while True:
         # The matching score of every person, with the studied item: (n_persons, n_items).
@@ -194,7 +177,7 @@ def mantel_haenszel(
         if n_strata is not None:
             edges = np.quantile(score, np.arange(1, n_strata) / n_strata, axis=0)
             strata = sum((score > edge for edge in edges), start=np.zeros(score.shape, dtype=int))
-        items = statistics(x, is_focal, strata, alpha).set_index(names)
+        items = _by_stratum(x, is_focal, strata, ratings).set_index(names)
         n_rounds += 1
         clean = ~items["ets"].isin(["B", "C"]).to_numpy()
         settled |= bool((clean == in_matching).all())
@@ -204,7 +187,7 @@ def mantel_haenszel(
     if not settled:
         message = f"the matching score did not settle in {n_rounds} rounds; the last one is used"
         warnings.warn(message, IRTWarning, stacklevel=2)
-    items.insert(items.columns.get_loc("p") + 1, "p_adjusted", CORRECTIONS[correction](items["p"]))
+    items.insert(items.columns.get_loc("p") + 1, "p_adjusted", holm(items["p"]))
     return MantelHaenszel(
         items=items.assign(in_matching=in_matching),
         n_reference=int((~is_focal).sum()),
@@ -215,11 +198,64 @@ def mantel_haenszel(
     )
 
 
-def _statistics(
-    x: np.ndarray, is_focal: np.ndarray, strata: np.ndarray, alpha: float
+def _by_stratum(
+    x: np.ndarray, is_focal: np.ndarray, strata: np.ndarray, ratings: bool
 ) -> pd.DataFrame:
-    """Return the statistics of every item from its 2 x 2 tables by stratum."""
-    counts, gap, covariance, std_p_dif, sizes = _by_stratum(x, is_focal, strata)
+    """Return the statistics of every item from its tables of group by category, by stratum."""
+    n_items, n_strata, n_categories = x.shape[1], int(strata.max()) + 1, max(int(x.max()), 1) + 1
+    cell = (np.arange(n_items) * n_strata + strata) * 2 + is_focal[:, None]
+    counts = np.bincount(
+        (cell * n_categories + x.astype(int)).ravel(),
+        minlength=2 * n_items * n_strata * n_categories,
+    ).reshape(n_items, n_strata, 2, n_categories)
+    reference, focal = np.moveaxis(counts.sum(3), 2, 0)
+    total, by_category = reference + focal, counts.sum(2)
+    # The focal group's counts less those expected given the margins, summed over strata, and their
+    # covariances: (n_items, n_categories) and (n_items, n_categories, n_categories).
+    share = by_category / np.maximum(total, 1)[..., None]
+    gap = (counts[:, :, 1] - focal[..., None] * share).sum(1)
+    weight = np.where(total > 1, reference * focal / np.maximum(total - 1, 1), 0.0)
+    covariance = -np.einsum("is,isk,isl->ikl", weight, share, share)
+    covariance[:, range(n_categories), range(n_categories)] += (weight[..., None] * share).sum(1)
+    # The standardised difference of the mean categories.
+    both, category = (reference > 0) & (focal > 0), np.arange(n_categories)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        means = np.moveaxis(counts @ category, 2, 0) / (reference, focal)
+        apart = np.where(both, means[1] - means[0], 0.0)
+        difference = (focal * apart).sum(1) / np.where(both, focal, 0).sum(1)
+        # Chi-square of observed less expected: of right responses, corrected by at most one half.
+        distance = gap @ category
+        if not ratings:
+            distance = np.maximum(np.abs(distance) - 0.5, 0.0)
+        chi2 = distance**2 / (covariance @ category @ category)
+        effect = difference / x.std(axis=0, ddof=1)
+    p = scipy.stats.chi2.sf(chi2, 1)
+    if ratings:
+        inverse = np.linalg.pinv(covariance, rcond=1e-10, hermitian=True)
+        df = np.linalg.matrix_rank(covariance, tol=1e-9, hermitian=True)
+        general = np.where(df > 0, np.einsum("ik,ikl,il->i", gap, inverse, gap), np.nan)
+        columns = {"chi2": chi2, "p": p, "chi2_general": general, "df_general": df}
+        columns |= {"p_general": scipy.stats.chi2.sf(general, df)}
+        columns |= {"std_difference": difference, "effect": effect}
+        columns["ets"] = _classes(np.abs(effect), SMALL_TO_LARGE_RATINGS, p, "left")
+    else:
+        columns = _odds_ratios(counts) | {"chi2": chi2, "p": p, "std_p_dif": difference}
+        # Classes of Zieky (1993); an infinite delta has no error to test it by.
+        magnitude = np.abs(columns["delta"])
+        with np.errstate(invalid="ignore"):
+            beyond_one = (magnitude - 1) / columns["se_delta"] > scipy.stats.norm.isf(ALPHA)
+        large = np.where((magnitude >= 1.5) & beyond_one, "C", "B")
+        ets = np.where((magnitude < 1.0) | ~(p < ALPHA), "A", large)
+        columns["ets"] = np.where(np.isnan(magnitude), "", ets)
+    informative = both & ((by_category > 0).sum(2) > 1)
+    columns["n_reference"] = (reference * informative).sum(1)
+    columns["n_focal"] = (focal * informative).sum(1)
+    columns["n_strata"] = informative.sum(1)
+    return pd.DataFrame(columns)
+
+
+def _odds_ratios(counts: np.ndarray) -> dict[str, np.ndarray]:
+    """Return common odds ratios and their errors from counts (n_items, n_strata, 2, 2)."""
     # Counts a, b (reference right, wrong), c, d (focal right, wrong): each (n_items, n_strata).
     (b, a), (d, c) = counts.transpose(2, 3, 0, 1).astype(float)
     size = np.maximum(a + b + c + d, 1)
@@ -232,91 +268,14 @@ def _statistics(
         p, q = (a + d) / size, (b + c) / size
         variance = (p * ad).sum(1) / (2 * ad_sum**2) + (q * bc).sum(1) / (2 * bc_sum**2)
         se = np.sqrt(variance + (p * bc + q * ad).sum(1) / (2 * ad_sum * bc_sum))
-        # Chi-square of observed less expected right responses, corrected by at most one half.
-        chi2 = np.maximum(np.abs(gap[:, 1]) - 0.5, 0.0) ** 2 / covariance[:, 1, 1]
-        delta, se_delta = DELTA_PER_LOGIT * log_odds, -DELTA_PER_LOGIT * se
-        p_value = scipy.stats.chi2.sf(chi2, 1)
-        # Classes of Zieky (1993); an infinite delta has no error to test it by.
-        magnitude = np.abs(delta)
-        beyond_one = (magnitude - 1.0) / se_delta > scipy.stats.norm.isf(alpha)
-        large = np.where((magnitude >= 1.5) & beyond_one, "C", "B")
-        ets = np.where((magnitude < 1.0) | ~(p_value < alpha), "A", large)
-    columns = {
-        "odds_ratio": np.exp(log_odds),
-        "log_odds": log_odds,
-        "se": se,
-        "delta": delta,
-        "se_delta": se_delta,
-        "chi2": chi2,
-        "p": p_value,
-        "std_p_dif": std_p_dif,
-        "ets": np.where(np.isnan(delta), "", ets),
-    }
-    return pd.DataFrame(columns | sizes)
+        columns = {"odds_ratio": np.exp(log_odds), "log_odds": log_odds, "se": se}
+    return columns | {"delta": DELTA_PER_LOGIT * log_odds, "se_delta": -DELTA_PER_LOGIT * se}
 
 
-def _by_stratum(
-    x: np.ndarray, is_focal: np.ndarray, strata: np.ndarray
-) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, dict[str, np.ndarray]]:
-    """Return what the tests of every item need of its tables of group by category, by stratum.
-
-    They are the counts (n_items, n_strata, 2, n_categories); the focal group's counts less those
-    expected given the margins, summed over strata (n_items, n_categories), and their covariances;
-    the standardised difference of the mean categories; persons and strata that tell something.
-    """
-    n_items, n_strata, n_categories = x.shape[1], int(strata.max()) + 1, max(int(x.max()), 1) + 1
-    cell = (np.arange(n_items) * n_strata + strata) * 2 + is_focal[:, None]
-    counts = np.bincount(
-        (cell * n_categories + x.astype(int)).ravel(),
-        minlength=2 * n_items * n_strata * n_categories,
-    ).reshape(n_items, n_strata, 2, n_categories)
-    reference, focal = np.moveaxis(counts.sum(3), 2, 0)
-    total, by_category = reference + focal, counts.sum(2)
-    share = by_category / np.maximum(total, 1)[..., None]
-    gap = (counts[:, :, 1] - focal[..., None] * share).sum(1)
-    weight = np.where(total > 1, reference * focal / np.maximum(total - 1, 1), 0.0)
-    covariance = -np.einsum("is,isk,isl->ikl", weight, share, share)
-    covariance[:, range(n_categories), range(n_categories)] += (weight[..., None] * share).sum(1)
-    both = (reference > 0) & (focal > 0)
-    with np.errstate(invalid="ignore", divide="ignore"):
-        means = np.moveaxis(counts @ np.arange(n_categories), 2, 0) / (reference, focal)
-        apart = np.where(both, means[1] - means[0], 0.0)
-        difference = (focal * apart).sum(1) / np.where(both, focal, 0).sum(1)
-    informative = both & ((by_category > 0).sum(2) > 1)
-    sizes = {
-        "n_reference": (reference * informative).sum(1),
-        "n_focal": (focal * informative).sum(1),
-        "n_strata": informative.sum(1),
-    }
-    return counts, gap, covariance, difference, sizes
-
-
-def _rating_statistics(
-    x: np.ndarray, is_focal: np.ndarray, strata: np.ndarray, alpha: float
-) -> pd.DataFrame:
-    """Return the statistics of every item from its tables of group by category, by stratum."""
-    _, gap, covariance, difference, sizes = _by_stratum(x, is_focal, strata)
-    category = np.arange(gap.shape[1])
-    inverse = np.linalg.pinv(covariance, rcond=1e-10, hermitian=True)
-    df = np.linalg.matrix_rank(covariance, tol=1e-9, hermitian=True)
-    chi2_general = np.where(df > 0, np.einsum("ik,ikl,il->i", gap, inverse, gap), np.nan)
-    with np.errstate(invalid="ignore", divide="ignore"):
-        chi2 = (gap @ category) ** 2 / (covariance @ category @ category)
-        effect = difference / x.std(axis=0, ddof=1)
-    p_value = scipy.stats.chi2.sf(chi2, 1)
-    size = np.searchsorted(SMALL_TO_LARGE_RATINGS, np.abs(effect))
-    ets = np.where(p_value < alpha, np.array(["A", "B", "C"])[size.clip(0, 2)], "A")
-    columns = {
-        "chi2": chi2,
-        "p": p_value,
-        "chi2_general": chi2_general,
-        "df_general": df,
-        "p_general": scipy.stats.chi2.sf(chi2_general, df),
-        "std_difference": difference,
-        "effect": effect,
-        "ets": np.where(np.isnan(chi2), "", ets),
-    }
-    return pd.DataFrame(columns | sizes)
+def _classes(size: Any, bounds: tuple[float, float], p: Any, side: Any) -> np.ndarray:
+    """Return class A, B or C by the bounds of an effect's size; A where p is not significant."""
+    by_size = np.array(["A", "B", "C"])[np.searchsorted(bounds, size, side).clip(0, 2)]
+    return np.where(np.isnan(p), "", np.where(p < ALPHA, by_size, "A"))
 
 
 def dif_logistic(
@@ -324,10 +283,7 @@ def dif_logistic(
     group: pd.Series | Sequence,
     *,
     reference: object = None,
-    anchors: Sequence | pd.Index | None = None,
     ratings: bool = False,
-    correction: Literal["holm", "bh"] = "holm",
-    alpha: float = 0.05,
 ) -> pd.DataFrame:
     r"""Test items between two groups by logistic regression on the score.
 
@@ -336,28 +292,20 @@ def dif_logistic(
 
     Parameters
     ----------
-    responses : DataFrame, shape (n_persons, n_items)
-        Persons with missing responses are left out.
-    group, reference
-        As in :func:`mantel_haenszel`.
-    anchors : sequence of items, optional
-        Items that count in the score; by default all. The studied item counts in its own score.
+    responses, group, reference
+        As in :func:`mantel_haenszel`. All items count in the score.
     ratings : bool
         Items of several ordered categories, by ordinal regression: the equation is that of the
         odds of category k or above, for every k with its own :math:`\beta_0`.
-    correction : {"holm", "bh"}
-        Of p-values over items.
-    alpha : float
-        Level of the classes' tests.
 
     Returns
     -------
     DataFrame, one row per item
-        ``chi2``, ``p`` and ``p_adjusted`` of both kinds of DIF together (2 degrees of freedom),
-        ``p_uniform`` (group) and ``p_nonuniform`` (its interaction with the score); ``log_odds`` of
-        the focal group without interaction, and ``se``; ``delta_r2``, the gain in Nagelkerke's R^2,
-        with its ``class``: A (not significant or below 0.035), B or C (at least 0.070). NaN where
-        an item is answered alike by all, or separated by the score.
+        ``chi2``, ``p`` and ``p_adjusted`` (Holm) of both kinds of DIF together (2 degrees of
+        freedom), ``p_uniform`` (group) and ``p_nonuniform`` (its interaction with the score);
+        ``log_odds`` of the focal group without interaction, and ``se``; ``delta_r2``, the gain in
+        Nagelkerke's R^2, with its ``class``: A (not significant or below 0.035), B or C (at least
+        0.070). NaN where an item is answered alike by all, or separated by the score.
 
     References
     ----------
@@ -371,31 +319,24 @@ def dif_logistic(
     >>> dif_logistic(corpora.lsat6(), ["a", "b"] * 500)["class"].tolist()
     ['A', 'A', 'A', 'A', 'A']
     """
-    x, of_focal, items = complete_persons(responses, group, reference, ratings)
-    counts = np.ones(x.shape[1], bool) if anchors is None else items.isin(anchors)
-    if not counts.any():
-        raise FrameError(f"none of the anchors {format_names(anchors or [])} is an item")
+    x, is_focal, items = complete_persons(responses, group, reference, ratings)
+    score = x.sum(axis=1)
+    z = (score - score.mean()) / max(score.std(), 1e-12)
+    columns = np.column_stack([z, is_focal, z * is_focal])
     rows = []
-    for item, right in zip(items, x.T, strict=True):
-        score = x[:, counts].sum(axis=1) + (0 if counts[items == item][0] else right)
-        z = (score - score.mean()) / max(score.std(), 1e-12)
-        columns = np.column_stack([z, of_focal, z * of_focal])
-        values = [_logistic_regression(columns[:, :k], right) for k in range(4)]
+    for answers in x.T:
+        values = [_logistic_regression(columns[:, :k], answers) for k in range(4)]
         (null, *_), (one, *_), (two, beta, se), (both, *_) = values
         # Nagelkerke's R^2 of the models without and with the group.
-        scale = 1 - np.exp(2 * null / len(right))
-        r2 = [(1 - np.exp(2 * (null - value) / len(right))) / scale for value in (one, both)]
-        p = [
-            scipy.stats.chi2.sf(2 * max(gain, 0.0), df) if np.isfinite(gain) else np.nan
-            for gain, df in ((both - one, 2), (two - one, 1), (both - two, 1))
-        ]
-        rows.append([2 * (both - one), *p, beta[1], se[1], r2[1] - r2[0]])
+        scale = 1 - np.exp(2 * null / len(x))
+        r2 = [(1 - np.exp(2 * (null - value) / len(x))) / scale for value in (one, both)]
+        gains = np.array([both - one, two - one, both - two])
+        p = scipy.stats.chi2.sf(2 * np.maximum(gains, 0.0), [2, 1, 1])
+        rows.append([2 * gains[0], *p, beta[1], se[1], r2[1] - r2[0]])
     names = ["chi2", "p", "p_uniform", "p_nonuniform", "log_odds", "se", "delta_r2"]
     table = pd.DataFrame(rows, items, names)
-    table.insert(2, "p_adjusted", CORRECTIONS[correction](table["p"]))
-    size = np.searchsorted(SMALL_TO_LARGE_R2, table["delta_r2"], side="right")
-    table["class"] = np.where(table["p"] < alpha, np.array(["A", "B", "C"])[size.clip(0, 2)], "A")
-    table.loc[table["p"].isna(), "class"] = ""
+    table.insert(2, "p_adjusted", holm(table["p"]))
+    table["class"] = _classes(table["delta_r2"], SMALL_TO_LARGE_R2, table["p"], "right")
     return table
 
 
@@ -408,11 +349,12 @@ def _logistic_regression(x: np.ndarray, y: np.ndarray) -> tuple[float, np.ndarra
     from statsmodels.miscmodels.ordinal_model import OrderedModel
     from statsmodels.tools.sm_exceptions import PerfectSeparationError
 
-    unknown = np.full(x.shape[1], np.nan)
+    n_columns = x.shape[1]
+    unknown = np.full(n_columns, np.nan)
     categories, codes, counts = np.unique(y, return_inverse=True, return_counts=True)
     if len(categories) < 2:
         return np.nan, unknown, unknown
-    if not x.shape[1]:
+    if not n_columns:
         return float(counts @ np.log(counts / len(y))), unknown, unknown
     options: dict[str, Any] = {"maxiter": 50, "disp": False, "warn_convergence": False}
     try:
@@ -427,7 +369,7 @@ def _logistic_regression(x: np.ndarray, y: np.ndarray) -> tuple[float, np.ndarra
         return np.nan, unknown, unknown
     if not result.mle_retvals["converged"] or not np.isfinite(result.bse).all():
         return np.nan, unknown, unknown
-    return result.llf, result.params[: x.shape[1]], result.bse[: x.shape[1]]
+    return result.llf, result.params[:n_columns], result.bse[:n_columns]
 
 
 def dif_likelihood_ratio(
@@ -438,7 +380,6 @@ def dif_likelihood_ratio(
     model: str = "2PL",
     anchors: Sequence | pd.Index | None = None,
     priors: Mapping[str, Prior] | None = None,
-    correction: Literal["holm", "bh"] = "holm",
 ) -> LikelihoodRatioDIF:
     r"""Test whether an item's parameters differ between two groups, whose abilities may differ.
 
@@ -453,17 +394,14 @@ def dif_likelihood_ratio(
         "gpcm".
     group, reference
         As in :func:`mantel_haenszel`.
-    model : str
     anchors : sequence of items, optional
         Items assumed to work alike in both groups, such as those of class A in
         :func:`mantel_haenszel`. In the baseline all *other* items are free (unless a group answered
         them all alike), and each is constrained in turn. Without anchors each item is freed in turn
         against a baseline with all items equal, which fails where many items favour one group.
-    priors : dict, optional
-        As in :func:`psychlm.irt.fit`. The asymptotes of a 4PL need them: without, estimates lie at
-        bounds. The statistic stays the gain in log-likelihood, without the priors' densities.
-    correction : {"holm", "bh"}
-        Of p-values over items.
+    model, priors
+        As in :func:`psychlm.irt.fit`. The asymptotes of a 4PL need priors: without, estimates lie
+        at bounds. The statistic stays the gain in log-likelihood, without the priors' densities.
 
     Returns
     -------
@@ -473,13 +411,8 @@ def dif_likelihood_ratio(
         ``b_difference`` (focal less reference, logits, averaged over categories; above 0: harder
         for the focal group), ``p_difference`` (the difference of the two curves, of several
         categories of the expected share of the highest one, averaged over the focal group's
-        abilities), ``statistic``, ``df``, ``p``, ``p_adjusted``,
-        ``converged``; NaN for an item that all of a group answered alike.
-
-    Raises
-    ------
-    FrameError
-        If responses or groups are malformed, an anchor is not there, or nothing is left to test.
+        abilities), ``statistic``, ``df``, ``p``, ``p_adjusted`` (Holm), ``converged``; NaN for an
+        item that all of a group answered alike.
 
     References
     ----------
@@ -502,8 +435,7 @@ def dif_likelihood_ratio(
         raise FrameError(f"anchors {format_names(unknown)} are not among the responses, or none is")
     # All of a group who answered an item answered alike (or nobody did), or not in every category.
     least = 2 if form.dichotomous else checked.nunique()
-    sides = [checked[side.to_numpy()].nunique() < least for side in (focal, ~focal)]
-    constant = sides[0] | sides[1]
+    constant = (checked[focal].nunique() < least) | (checked[~focal].nunique() < least)
     studied = checked.columns.difference(fixed, sort=False)
     untested = studied[constant[studied]]
     tested = studied.difference(untested, sort=False)
@@ -513,47 +445,46 @@ def dif_likelihood_ratio(
     free = pd.Index([])
     if anchors is not None:
         checked, free = checked.drop(columns=untested), tested
-    names = focal.map({False: "reference", True: "focal"})
-    settings: dict[str, Any] = {"group": names, "reference": "reference", "priors": priors}
-    settings["standard_errors"] = False
+    settings: dict[str, Any] = {"reference": "reference", "priors": priors}
+    settings |= {"group": np.where(focal, "focal", "reference"), "standard_errors": False}
     baseline = fit(checked, model, free=free, **settings)
     rows = {}
     for item in tested:
         changed = free.union([item]) if anchors is None else free.drop(item)
         other = fit(checked, model, free=changed, start=baseline, **settings)
         constrained, freed = (baseline, other) if anchors is None else (other, baseline)
-        reference_items, focal_group = freed.items.loc[[item]], freed.in_group("focal")
-        focal_items = focal_group.items.loc[[item]]
-        names_of = [name for name in freed.items if re.fullmatch(r"a|b\d*", name)]
-        parameters = {
-            f"{name}_{of}": float(table[name].iloc[0])
-            for of, table in (("reference", reference_items), ("focal", focal_items))
-            for name in names_of
-        }
         df = freed.n_parameters - constrained.n_parameters
-        test = likelihood_ratio(0.0, max(freed.loglik - constrained.loglik, 0.0), df)
-        # Curves of both groups at the focal group's abilities.
-        theta = focal_group.ability_mean + focal_group.ability_sd * STANDARD_GRID
-        here, there = (
-            form.of_table(rows_of).probability_at(theta)[0]
-            for rows_of in (focal_items, reference_items)
-        )
-        highest = int((here > 0).any(1).sum()) - 1
-        gap = np.arange(len(here)) @ (here - there) / highest
-        shifts = [
-            parameters[f"{name}_focal"] - parameters[f"{name}_reference"] for name in names_of[1:]
-        ]
-        rows[item] = parameters | {
-            "b_difference": float(np.nanmean(shifts)),
-            "p_difference": float(normal_weights(STANDARD_GRID) @ gap),
-            "statistic": test.chi2,
+        statistic = 2 * max(freed.loglik - constrained.loglik, 0.0)
+        rows[item] = _difference(freed, item) | {
+            "statistic": statistic,
             "df": df,
-            "p": test.p,
+            "p": float(scipy.stats.chi2.sf(statistic, df)),
             "converged": freed.converged and constrained.converged,
         }
     table = pd.DataFrame.from_dict(rows, orient="index").reindex([*tested, *untested])
-    table["p_adjusted"] = CORRECTIONS[correction](table["p"])
+    table["p_adjusted"] = holm(table["p"])
     return LikelihoodRatioDIF(table.rename_axis("item"), baseline, len(untested))
+
+
+def _difference(freed: IRTFit, item: object) -> dict[str, float]:
+    """Return an item's parameters in both groups, and how its difficulties and curves differ."""
+    focal = freed.in_group("focal")
+    tables = {"reference": freed.items.loc[[item]], "focal": focal.items.loc[[item]]}
+    names = [name for name in freed.items if re.fullmatch(r"a|b\d*", name)]
+    row = {f"{name}_{of}": float(tables[of][name].iloc[0]) for of in tables for name in names}
+    # A Series: its mean leaves out categories that the item lacks, and of none is NaN.
+    shifts = pd.Series([row[f"{name}_focal"] - row[f"{name}_reference"] for name in names[1:]])
+    # Curves of both groups at the focal group's abilities.
+    theta = focal.ability_mean + focal.ability_sd * STANDARD_GRID
+    form = model_named(freed.model).form
+    here, there = (
+        form.of_table(tables[of]).probability_at(theta)[0] for of in ("focal", "reference")
+    )
+    highest = int((here > 0).any(1).sum()) - 1
+    gap = np.arange(len(here)) @ (here - there) / highest
+    row["b_difference"] = float(shifts.mean())
+    row["p_difference"] = float(normal_weights(STANDARD_GRID) @ gap)
+    return row
 
 
 def dif_explanatory(
@@ -588,12 +519,6 @@ def dif_explanatory(
     max_iterations : int
         Quasi-Newton steps.
 
-    Raises
-    ------
-    FrameError
-        If responses or groups are malformed, an item has no kind, or there are fewer than two
-        kinds, or as many as items.
-
     Warns
     -----
     IRTWarning
@@ -622,20 +547,19 @@ def dif_explanatory(
         missing = format_names(kinds.index[kinds.isna()])
         raise FrameError(f"items {missing} have no kind in `by`, or items stand there twice")
     codes, names = pd.factorize(kinds, sort=True)
-    n_items = checked.shape[1]
-    if not 2 <= len(names) < n_items:
+    n_items, n_kinds = checked.shape[1], len(names)
+    if not 2 <= n_kinds < n_items:
         raise FrameError(
-            f"{len(names)} kinds of {n_items} items: it takes at least two, and fewer than items; "
+            f"{n_kinds} kinds of {n_items} items: it takes at least two, and fewer than items; "
             "mantel_haenszel and dif_likelihood_ratio test single items"
         )
     # Cells: every item in the reference group, then every item in the focal group.
-    x, is_focal = checked.to_numpy(), focal.to_numpy()[:, None]
-    cells = np.hstack([np.where(is_focal, np.nan, x), np.where(is_focal, x, np.nan)])
+    cells = pd.concat([checked[~focal], checked[focal]], axis=1).reindex(checked.index)
     one, none = np.eye(n_items), np.zeros((n_items, n_items))
-    of_kind = np.eye(len(names))[codes]
+    of_kind = np.eye(n_kinds)[codes]
     in_focal = np.repeat([0.0, 1.0], n_items)
     estimates = fit_difficulties(
-        uncompressed(cells, checked.index),
+        uncompressed(cells.to_numpy(), checked.index),
         np.column_stack([np.ones(2 * n_items), in_focal]),
         [np.vstack([one, one]), np.vstack([0 * of_kind, of_kind]), np.vstack([none, one])],
         in_focal.astype(int),
@@ -659,27 +583,25 @@ def dif_explanatory(
             stacklevel=2,
         )
 
-    def table(contrasts: np.ndarray, modes: np.ndarray, index: pd.Index) -> pd.DataFrame:
-        """Return posterior modes, sds and intervals of sums of coefficients."""
-        se = np.sqrt(np.einsum("ik,kl,il->i", contrasts, estimates.covariance, contrasts))
+    # Coefficients: mean and delta, difficulties of items, differences of kinds and of items.
+    covariance, (_, of_kinds, of_items) = estimates.covariance, estimates.effects
+    variance, kind = covariance.diagonal()[2 + n_items :], 2 + n_items + np.arange(n_kinds)
+    own = 2 + n_items + n_kinds + np.arange(n_items)
+    of_item = variance[codes] + variance[n_kinds:] + 2 * covariance[kind[codes], own]
+
+    def table(modes: np.ndarray, variance: np.ndarray, index: pd.Index) -> pd.DataFrame:
+        """Return posterior modes, sds and intervals."""
+        se = np.sqrt(variance)
         se = np.where(se > BOUNDARY_SD, se, np.nan)
         half = scipy.stats.norm.ppf((1 + level) / 2) * se
         columns = {"difference": modes, "se": se, "low": modes - half, "high": modes + half}
         return pd.DataFrame(columns, index=index)
 
-    _, of_kinds, of_items = estimates.effects
-    before = np.zeros((len(names), 2 + n_items))
-    kind_contrasts = np.hstack([before, np.eye(len(names)), np.zeros((len(names), n_items))])
-    item_contrasts = kind_contrasts[codes]
-    item_contrasts[:, -n_items:] = one
-    label = checked.columns.rename("item")
+    by_kind = table(of_kinds, variance[:n_kinds], pd.Index(names, name="kind"))
+    by_item = table(of_kinds[codes] + of_items, of_item, checked.columns.rename("item"))
     return ExplanatoryDIF(
-        by=table(kind_contrasts, of_kinds, pd.Index(names, name="kind")).assign(
-            n_items=np.bincount(codes)
-        ),
-        items=table(item_contrasts, of_kinds[codes] + of_items, label).assign(
-            b=estimates.b[:n_items], kind=kinds.to_numpy()
-        ),
+        by=by_kind.assign(n_items=np.bincount(codes)),
+        items=by_item.assign(b=estimates.b[:n_items], kind=kinds.to_numpy()),
         mean_difference=float(estimates.eta[1]),
         se_mean_difference=float(np.sqrt(estimates.covariance[1, 1])),
         sds=sds,

@@ -1,18 +1,10 @@
 r"""Marginal maximum likelihood by the EM algorithm of Bock and Aitkin (1981).
 
-**E-step.** Integrate each person's posterior over ability on the grid
-(:func:`psychlm.irt.likelihood.resolve`). **M-step.** For every item maximise
-
-.. math:: \sum_k r_{jk} \log P_{jk} + (n_{jk} - r_{jk}) \log Q_{jk} + \log \text{prior}_j
-
-with r and n the expected numbers of correct responses and of responses at node k: a logistic
-regression on ability, solved by Newton's method (with guessing: Fisher scoring), all items at once.
-
+**M-step.** Every item's :math:`\sum_k r_k \log P_k + (n_k - r_k) \log Q_k + \log \text{prior}` is
+maximised, with r and n the expected numbers of correct responses and of responses at node k.
 **Rescaling.** Each step also moves ability's mean and spread to those of the posteriors, and
-absorbs the move into the item parameters (parameter-expanded EM; Liu, Rubin and Wu 1998). The
-likelihood still never falls, and with many items, where plain EM hardly moves the scale of ability,
-it converges as fast as with few. **Acceleration.** Pairs of steps are extrapolated by SQUAREM
-(Varadhan and Roland 2008); an extrapolation that lowers the likelihood is taken back.
+absorbs the move into the items (parameter-expanded EM; Liu, Rubin and Wu 1998). **Acceleration.**
+Pairs of steps are extrapolated by SQUAREM (Varadhan and Roland 2008).
 """
 
 from __future__ import annotations
@@ -33,7 +25,6 @@ from psychlm.irt.likelihood import (
     QuadratureGrid,
     bounded,
     cell_derivatives,
-    expected_counts,
     integrate,
     log_probabilities,
     node_loglik,
@@ -72,14 +63,10 @@ class Expectation(ABC):
     at_nodes: Any = None  # log-likelihoods (n_rows, n_nodes) of the last E-step
 
     @abstractmethod
-    def integrand(
-        self, parameters: Any
-    ) -> tuple[
-        Callable[[Tensor], Tensor], Tensor, Callable[[QuadratureGrid], QuadratureGrid], float
-    ]:
+    def integrand(self, parameters: Any) -> tuple[Callable, Tensor, Callable, float]:
         """Return what :func:`resolve` takes, and the log density of the priors.
 
-        The log-likelihood at nodes, the slopes, and a grid with the density of ability.
+        The first is the log-likelihood at nodes, then the slopes, and a grid's density of ability.
         """
 
     def expect(self, parameters: Any) -> tuple[Posterior, float]:
@@ -130,10 +117,10 @@ class EM(Expectation):
         of the spread are found by a few Newton steps.
         """
         n, priors, count = self.responses.n_persons, self.design.priors, self.responses.count
+        a, d = parameters.slope, parameters.intercept
         mean = posterior.mean @ count / n
         sd = ((posterior.variance + (posterior.mean - mean) ** 2) @ count / n) ** 0.5
         if "intercept" in priors:
-            a, d = parameters.slope, parameters.intercept
             target, mean = mean, 0 * mean
             for _ in range(ABSORPTION_STEPS):
                 first, second = priors["intercept"].derivatives(d + a * mean)
@@ -141,11 +128,11 @@ class EM(Expectation):
         if "slope" in priors:
             xp, variance, log_sd = namespace(sd), sd**2, 0 * sd
             for _ in range(ABSORPTION_STEPS):
-                a = parameters.slope * xp.exp(log_sd)
-                first, second = priors["slope"].derivatives(a)
+                moved = a * xp.exp(log_sd)
+                first, second = priors["slope"].derivatives(moved)
                 pull = n * variance * xp.exp(-2 * log_sd)
-                curvature = (2 * pull - (second @ a**2 + first @ a)).clip(1.0)
-                log_sd = log_sd + ((pull - n + first @ a) / curvature).clip(-0.5, 0.5)
+                curvature = (2 * pull - (second @ moved**2 + first @ moved)).clip(1.0)
+                log_sd = log_sd + ((pull - n + first @ moved) / curvature).clip(-0.5, 0.5)
             sd = xp.exp(log_sd)
         return rescaled(parameters, mean, sd)
 
@@ -215,27 +202,21 @@ def maximise(
     """
     weights = posterior.weights * responses.count[:, None]
     ability = posterior.mean * responses.count
-    has_guessing = design.guessing_free | (parameters.guessing > 0)
-    free = design.free()
-    free[0] &= not design.common_slope
-    free[2] &= not design.common_guessing
+    guessed, free = design.guessing_free | (parameters.guessing > 0), design.free_by_item()
     xp, tables = namespace(nodes), []
+    powers = xp.stack([nodes, xp.ones_like(nodes)], 1)  # (n_nodes, 2)
+    squares = xp.stack([nodes**2, nodes, nodes, xp.ones_like(nodes)], 1)
     for block in responses.blocks():
         start, is_free = parameters[block.items].table().T, free[:, block.items].T
-        if has_guessing[block.items].any():
-            correct, answered = expected_counts(block, weights)
-            step = scoring_with_guessing(
-                start, correct, answered, nodes, is_free, design, tolerance, n_steps
+        if guessed[block.items].any():
+            counts = block.expected_counts(weights)
+            tables.append(
+                scoring_with_guessing(start, *counts, nodes, is_free, design, tolerance, n_steps)
             )
-            tables.append(step)
             continue
         # Without guessing two sums over correct responses suffice: of abilities, and of ones.
         sums = xp.stack([ability @ block.correct, responses.n_correct[block.items]], 1)
-        everyone = weights.sum(0, keepdims=True)
-        answered = everyone if block.answered is None else block.answered.T @ weights
-        beta = start[:, :2]
-        powers = xp.stack([nodes, xp.ones_like(nodes)], 1)  # (n_nodes, 2)
-        squares = xp.stack([nodes**2, nodes, nodes, xp.ones_like(nodes)], 1)
+        answered, beta = block.answers_at(weights), start[:, :2]
         for _ in range(n_steps):
             p = sigmoid(beta @ powers.T)
             expected = p * answered
@@ -275,10 +256,8 @@ def scoring_with_guessing(
         z = beta[:, :1] * nodes + beta[:, 1:2]
         log_p, log_q = log_probabilities(z, beta[:, 2:])
         value = (correct[rows] * log_p + wrong[rows] * log_q).sum(1)
-        for column, name in enumerate(("slope", "intercept", "guessing")):
-            if name in design.priors:
-                density = design.priors[name].log_density(beta[:, column])
-                value = value + xp.where(free[rows, column], density, 0.0)
+        if design.priors:
+            value = value + design.prior_terms(beta.T, free[rows].T)[0].sum(0)
         return xp.where(beta[:, 2] < 1, value, -xp.inf)
 
     def moved_by(step: Tensor, beta: Tensor) -> Tensor:
@@ -330,12 +309,11 @@ def _curbed_newton_step(
     ``uphill`` is the gradient (n_items, k), ``information`` its negative derivative.
     """
     xp = namespace(beta)
-    for column, name in enumerate(("slope", "intercept", "guessing")):
-        if name in design.priors and column < beta.shape[1]:
-            first, second = design.priors[name].derivatives(beta[:, column])
-            chosen = free[:, column]
-            uphill[:, column] += xp.where(chosen, first, 0.0)
-            information[:, column, column] += xp.where(chosen, (-second).clip(0), 0.0)
+    if design.priors:
+        _, first, second = design.prior_terms(beta.T, free.T)
+        uphill = uphill + first.T
+        for k in range(beta.shape[1]):
+            information[:, k, k] += (-second[k]).clip(0)
     free = free & True  # a copy
     free[:, 0] &= (abs(beta[:, 0]) < design.largest_slope) | (uphill[:, 0] * beta[:, 0] < 0)
     step = _solved(information, uphill, free)

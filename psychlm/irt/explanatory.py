@@ -1,32 +1,22 @@
 r"""Explanatory item response models: difficulties regressed on covariates, with item error.
 
-A Rasch model whose difficulties are random effects with a mean that covariates explain (De Boeck
-and Wilson 2004; De Boeck 2008). Difficulties are those of *cells*: the items, or the items in each
-of several groups of persons,
-
 .. math:: P(x_{pj} = 1) = \sigma(\theta_p - b_j), \qquad \theta_p \sim N(0, \sigma_{g(p)}^2), \qquad
           b = X \eta + \sum_k \tau_k Z_k v_k, \qquad v_k \sim N(0, I).
 
-With all :math:`\tau_k = 0` it is the linear logistic test model (:mod:`psychlm.papers.lltm`), with
-covariates that explain nothing and large :math:`\tau` the Rasch model.
-
-**Estimation.** Abilities are integrated by quadrature, as everywhere in this package. Given their
-integral, the log-likelihood l(b) is concave, and the random effects v are integrated by Laplace's
-approximation at their posterior mode,
+Difficulties are those of *cells*: the items, or the items in each of several groups of persons (De
+Boeck and Wilson 2004; De Boeck 2008). Abilities are integrated by quadrature. Given their integral
+the log-likelihood l(b) is concave, and the random effects v are integrated by Laplace's
+approximation at their posterior mode, with J the observed information of the difficulties:
 
 .. math:: \log L(\eta, \tau, \sigma) \approx l(b(\hat v)) - \tfrac12 \hat v' \hat v
           - \tfrac12 \log \lvert I + \Lambda' J \Lambda \rvert, \qquad
-          \Lambda = (\tau_1 Z_1, \tau_2 Z_2, \dots),
-
-with J the observed information of the difficulties. A quasi-Newton method maximises it. R's
-``lme4::glmer`` applies Laplace's approximation to abilities, too; with many items per person the
-two agree.
+          \Lambda = (\tau_1 Z_1, \tau_2 Z_2, \dots).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -37,28 +27,63 @@ import torch
 from torch import Tensor
 
 from psychlm.frames import FrameError, format_names
-from psychlm.irt.em import EM, Settings
-from psychlm.irt.likelihood import (
-    Design,
-    Parameters,
-    QuadratureGrid,
-    integrate,
-    node_loglik,
-    quadrature_grid,
-    resolve,
-)
+from psychlm.irt.em import Expectation, Settings
+from psychlm.irt.likelihood import Parameters, integrate, node_loglik, quadrature_grid
 from psychlm.irt.response_matrix import MISSING, ResponseMatrix
 from psychlm.irt.result import IRTFit, Solution
 from psychlm.irt.specification import Specification
 
-QUADRATURE_ERROR = 1e-6  # nats, of the log-likelihood
 NEWTON_STEPS, DECREMENT = 100, 1e-7  # of the modes; nats that a last step gains at most
 BOUNDARY_SD = 1e-4  # logits: an effects' standard deviation as small has been estimated as 0
 SMALLEST_SD, FIRST_SD = 0.01, 0.5  # logits: bound of ability's sd; start of the effects' sds
-
 CONSTANT = "(constant)"
 
 Array = np.ndarray
+
+
+class Marginal(Expectation):
+    """The log-likelihood of difficulties b, abilities integrated, and its derivatives by b."""
+
+    quadrature_error = 1e-6  # nats
+
+    def __init__(self, responses: ResponseMatrix, sd_of_cell: Array) -> None:
+        self.responses, self.sd_of_cell = responses, torch.from_numpy(sd_of_cell)
+        self.count, self.grid = responses.count, quadrature_grid()
+        # Persons who were asked the same cells share one term of the missing information.
+        patterns, member = np.unique(responses.values != MISSING, axis=0, return_inverse=True)
+        self.patterns = [
+            (torch.from_numpy(np.flatnonzero(asked)), np.flatnonzero(member.ravel() == k))
+            for k, asked in enumerate(patterns)
+        ]
+
+    def curves(self, b: Tensor, sd: Tensor) -> Parameters:
+        """Return the cells' curves, in units of each person's group's sd of ability."""
+        return Parameters(sd[self.sd_of_cell], -b, torch.zeros_like(b))
+
+    def integrand(self, values: tuple[Tensor, Tensor]) -> tuple[Callable, Tensor, Callable, float]:
+        """Return log-likelihood and slopes of difficulties and sds, and N(0, 1) without a prior."""
+        curves = self.curves(*values)
+        return partial(node_loglik, self.responses, curves), curves.slope, lambda grid: grid, 0.0
+
+    def __call__(self, b: Tensor, sd: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the log-likelihood, its gradient (m,) and the observed information (m, m)."""
+        curves, count = self.curves(b, sd), self.count
+        at_nodes = node_loglik(self.responses, curves, self.grid.nodes)
+        posterior = integrate(at_nodes, self.grid)
+        p = torch.sigmoid(curves.logits(self.grid.nodes)[0])  # (m, n_nodes)
+        gradient, information = -self.responses.n_correct, torch.zeros(len(b), len(b)).to(b)
+        for cells, rows in self.patterns:
+            # Louis (1982): expected information less the posterior covariance of the scores.
+            asked, weights = p[cells], posterior.weights[rows] * count[rows, None]
+            everyone = weights.sum(0)
+            expected = posterior.weights[rows] @ asked.T  # (n_rows, n_cells)
+            gradient = gradient.index_add(0, cells, count[rows] @ expected)
+            missing = (asked * everyone) @ asked.T - expected.T @ (weights @ asked.T)
+            complete = torch.diag((asked * (1 - asked)) @ everyone)
+            information = information.index_put(
+                (cells[:, None], cells), complete - missing, accumulate=True
+            )
+        return posterior.loglik @ count, gradient, information
 
 
 @dataclass(frozen=True)
@@ -74,51 +99,7 @@ class RandomDifficulties:
     loglik: float  # of the responses alone, nats
     converged: bool
     n_iterations: int
-    grid: QuadratureGrid
-
-
-class Marginal:
-    """The log-likelihood of difficulties b, abilities integrated, and its derivatives by b."""
-
-    def __init__(self, responses: ResponseMatrix, sd_of_cell: Array) -> None:
-        self.responses, self.sd_of_cell = responses, torch.from_numpy(sd_of_cell)
-        self.grid = quadrature_grid()
-        # Persons who were asked the same cells share one term of the missing information.
-        patterns, member = np.unique(responses.values != MISSING, axis=0, return_inverse=True)
-        self.patterns = [
-            (torch.from_numpy(np.flatnonzero(asked)), np.flatnonzero(member.ravel() == k))
-            for k, asked in enumerate(patterns)
-        ]
-
-    def parameters(self, b: Tensor, sd: Tensor) -> Parameters:
-        """Return the cells' curves, in units of each person's group's sd of ability."""
-        return Parameters(sd[self.sd_of_cell], -b, torch.zeros_like(b))
-
-    def refine(self, b: Tensor, sd: Tensor) -> None:
-        """Refine the grid until it resolves the posteriors of all persons."""
-        parameters = self.parameters(b, sd)
-        loglik_at, count = partial(node_loglik, self.responses, parameters), self.responses.count
-        self.grid, _, _ = resolve(loglik_at, parameters.slope, count, self.grid, QUADRATURE_ERROR)
-
-    def __call__(self, b: Tensor, sd: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the log-likelihood, its gradient (m,) and the observed information (m, m)."""
-        parameters, count = self.parameters(b, sd), self.responses.count
-        at_nodes = node_loglik(self.responses, parameters, self.grid.nodes)
-        posterior = integrate(at_nodes, self.grid)
-        p = torch.sigmoid(parameters.logits(self.grid.nodes)[0])  # (m, n_nodes)
-        gradient, information = -self.responses.n_correct, torch.zeros(len(b), len(b)).to(b)
-        for cells, rows in self.patterns:
-            # Louis (1982): expected information less the posterior covariance of the scores.
-            curves, weights = p[cells], posterior.weights[rows] * count[rows, None]
-            everyone = weights.sum(0)
-            expected = posterior.weights[rows] @ curves.T  # (n_rows, n_cells)
-            gradient = gradient.index_add(0, cells, count[rows] @ expected)
-            missing = (curves * everyone) @ curves.T - expected.T @ (weights @ curves.T)
-            complete = torch.diag((curves * (1 - curves)) @ everyone)
-            information = information.index_put(
-                (cells[:, None], cells), complete - missing, accumulate=True
-            )
-        return posterior.loglik @ count, gradient, information
+    marginal: Marginal
 
 
 def fit_difficulties(
@@ -128,20 +109,12 @@ def fit_difficulties(
     sd_of_cell: Array,
     max_iterations: int,
 ) -> RandomDifficulties:
-    """Maximise the marginal likelihood by Laplace's approximation.
+    """Maximise the marginal likelihood by Laplace's approximation and a quasi-Newton method.
 
-    Parameters
-    ----------
-    responses : ResponseMatrix, n_persons x m
-        NaN in the cells of other groups.
-    x : ndarray, shape (m, n_covariates)
-        With a constant; the columns are linearly independent.
-    terms : sequence of ndarray, shape (m, n_effects)
-        The designs Z of the random effects, each with its own sd.
-    sd_of_cell : ndarray of int, shape (m,)
-        The group of persons whose ability's sd holds in the cell.
-    max_iterations : int
-        Quasi-Newton steps. Each takes time with the cube of the number of effects.
+    ``responses`` are n_persons x m, NaN in the cells of other groups; ``x`` the covariates
+    (m, n_covariates) with a constant, linearly independent; ``terms`` the designs Z (m, n_effects)
+    of the random effects, each with its own sd; ``sd_of_cell`` (m,) the group of persons whose
+    ability's sd holds in the cell.
     """
     # In an orthogonal basis of the covariates all coefficients are on one scale.
     marginal, (basis, upper) = Marginal(responses, sd_of_cell), np.linalg.qr(x)
@@ -171,7 +144,7 @@ def fit_difficulties(
         nonlocal modes
         reached, step = -math.inf, torch.zeros_like(modes)
         b, _, sd = difficulties(modes, values)
-        marginal.refine(b, sd)
+        marginal.expect((b, sd))  # refines the grid
         for _ in range(NEWTON_STEPS):
             value, uphill, hessian = at(modes, values)
             if float(value) < reached - 1e-9 * abs(reached):  # too long a step
@@ -226,7 +199,7 @@ def fit_difficulties(
         loglik=-float(best.fun),
         converged=bool(best.success),
         n_iterations=int(best.nit),
-        grid=marginal.grid,
+        marginal=marginal,
     )
 
 
@@ -240,8 +213,10 @@ def check_covariates(design: pd.DataFrame, items: pd.Index) -> pd.DataFrame:
     chosen = design.loc[items]
     text = [name for name in chosen if not pd.api.types.is_numeric_dtype(chosen[name])]
     if text:
-        advice = "make indicators: pd.get_dummies(design, drop_first=True)"
-        raise FrameError(f"features {format_names(text)} are not numeric; {advice}")
+        raise FrameError(
+            f"features {format_names(text)} are not numeric; make indicators: "
+            "pd.get_dummies(design, drop_first=True)"
+        )
     values = chosen.astype(float)
     missing = values.columns[~np.isfinite(values).all()]
     if len(missing):
@@ -287,12 +262,9 @@ def solve_explanatory(
             f"{n_items} items do not tell {n_covariates} coefficients (with the constant) and a "
             "residual variance; give fewer covariates"
         )
-    one_sd = np.zeros(n_items, dtype=int)
-    x, residuals = covariates.to_numpy(), np.eye(n_items)
+    x, residuals, one_sd = covariates.to_numpy(), np.eye(n_items), np.zeros(n_items, int)
     estimates = fit_difficulties(encoded, x, [residuals], one_sd, settings.max_iterations)
-    sd, errors = float(estimates.ability_sd[0]), np.sqrt(np.diag(estimates.covariance))
-    design = np.hstack([x, residuals])
-    se_b = np.sqrt(np.einsum("jk,kl,jl->j", design, estimates.covariance, design))
+    design, errors = np.hstack([x, residuals]), np.sqrt(np.diag(estimates.covariance))
     messages = []
     if not estimates.converged:
         messages.append(f"no convergence in {estimates.n_iterations} steps; raise max_iterations")
@@ -301,26 +273,20 @@ def solve_explanatory(
             "the residual variance is estimated at its boundary 0: difficulties are those of the "
             "regression, and their errors are too small if it explains them less than completely"
         )
-    slope = torch.full((n_items,), sd, dtype=torch.float64)
-    parameters = Parameters(slope, torch.from_numpy(-estimates.b), torch.zeros_like(slope))
-    design_of_rasch = Design(True, torch.zeros(n_items, dtype=torch.bool), {})
-    em = EM(encoded, design_of_rasch, estimates.grid, settings)
-    _, loglik = em.expect(parameters)
-    values = np.stack([np.full(n_items, sd), -estimates.b, np.zeros(n_items), np.ones(n_items)])
     blocks = np.full((n_items, 4, 4), np.nan)
-    blocks[:, 1, 1] = se_b**2
+    blocks[:, 1, 1] = np.einsum("jk,kl,jl->j", design, estimates.covariance, design)
+    at_modes = torch.from_numpy(estimates.b), torch.from_numpy(estimates.ability_sd)
+    _, loglik = estimates.marginal.expect(at_modes)
+    slopes = np.repeat(estimates.ability_sd, n_items)
     return Solution(
-        values=values,
+        values=np.stack([slopes, -estimates.b, 0 * slopes, 0 * slopes + 1]),
         blocks=blocks,
-        moments=np.array([[0.0], [1.0]]),
-        moment_errors=np.full((2, 1), np.nan),
-        covariance=None,
         n_parameters=n_covariates + 2,
         loglik=estimates.loglik,
         log_prior=0.0,
         n_iterations=estimates.n_iterations,
-        loglik_error=em.grid_error(parameters, loglik),
-        quadrature=str(estimates.grid),
+        loglik_error=estimates.marginal.grid_error(at_modes, loglik),
+        quadrature=str(estimates.marginal.grid),
         converged=np.full(n_items, estimates.converged),
         messages=messages,
         method="laplace",

@@ -1,9 +1,8 @@
 """Fit of items, pairs of items and persons: S-X2, LD-X2, Q3 and person fit.
 
-Every statistic compares observed responses with those that a fitted model implies, of two or more
-categories unless said otherwise. The functions take an :class:`~psychlm.irt.result.IRTFit`, or
-:class:`ModelTables` made from the estimates of another program. The statistic for the model as a
-whole, M2, is :func:`psychlm.irt.m2`.
+The functions take an :class:`~psychlm.irt.result.IRTFit`, or :class:`ModelTables` made from the
+estimates of another program; responses are persons x items, of two or more categories. The test of
+the model as a whole is :func:`psychlm.irt.m2`.
 """
 
 from __future__ import annotations
@@ -20,16 +19,13 @@ from torch import Tensor
 from psychlm.device import Device
 from psychlm.frames import FrameError, format_names
 from psychlm.irt.model_tables import ModelTables
-from psychlm.irt.response_matrix import (
-    BLOCK_CELLS,
-    BLOCK_CELLS_GPU,
-    pick_device,
-)
+from psychlm.irt.response_matrix import BLOCK_CELLS, BLOCK_CELLS_GPU, pick_device
 
 if TYPE_CHECKING:
     from psychlm.irt.result import IRTFit
 
 LARGEST_MEAN_SQUARE_SD = 1.4142  # limit of the cube-root transformation, as in mirt
+LEAST_EXPECTED = 1.0  # persons of a cell of S-X2
 NOTHING_LEFT = 1e-8  # share of a variance that estimation explains but for rounding
 SMALLEST = 1e-300  # of a variance, which else is 0 where a step is far away
 
@@ -47,26 +43,18 @@ def s_x2(
 
     Parameters
     ----------
-    fit : IRTFit or ModelTables
-    responses : DataFrame, shape (n_persons, n_items)
-        Scores can be compared only among persons who were asked the same items. Every booklet (a
-        set of items that at least ``min_persons`` persons were asked) makes its own score groups,
-        and an item's statistic sums over its booklets. A person who was asked more than a booklet
-        counts in the largest one, by the responses to its items; who was asked less than any is
-        left out, and a warning names these persons.
+    fit, responses
     min_persons : int
-        The fewest persons that make a booklet.
+        Scores can be compared only among persons who were asked the same items. Every booklet (a
+        set of items that at least so many persons were asked) makes its own score groups, and an
+        item's statistic sums over its booklets. A person who was asked more than a booklet counts
+        in the largest one; who was asked less than any is left out, with a warning.
 
     Returns
     -------
     DataFrame, one row per item
         ``s_x2``, ``df``, ``rmsea``, ``p``, ``n_persons``; NaN where no degree of freedom is left.
         ``attrs["left_out"]`` lists the persons left out.
-
-    Raises
-    ------
-    FrameError
-        If no set of items was asked of ``min_persons`` persons.
 
     References
     ----------
@@ -120,9 +108,9 @@ def s_x2(
         highest = int((tables.probability[items] > 0).any(2).sum(1).sum()) - len(items)
         for k, item in enumerate(items):
             # The lowest and the highest score are the same for all items, and have no group.
-            o, e = collapse(observed[k, 1:highest], expected[k, 1:highest])
-            statistic[item] += sum(((a - b) ** 2 / b).sum() for a, b in zip(o, e, strict=True))
-            n_cells[item] += sum(len(a) - 1 for a in o)
+            for seen, implied in collapse(observed[k, 1:highest], expected[k, 1:highest]):
+                statistic[item] += ((seen - implied) ** 2 / implied).sum()
+                n_cells[item] += len(seen) - 1
     df = np.maximum(n_cells - tables.n_free_by_item, 0)
     statistic[df == 0] = np.nan
     columns = {
@@ -143,15 +131,9 @@ def joint_with_score(probability: np.ndarray, weights: np.ndarray) -> np.ndarray
     .. math:: P(s, x_i = k) = \int P_{ik} f^{-i}_{s-k} \phi
 
     with :math:`f^{-i}` the score distribution of the test without item i (Orlando & Thissen 2000,
-    equation 8). Score distributions grow item by item (Lord & Wingersky 1984) without subtractions,
-    so nothing cancels. Leaving out each item in turn by halving the test shares most of the work.
-
-    Parameters
-    ----------
-    probability : ndarray, shape (n_items, n_categories, n_nodes)
-        P(category | node); the category's number is its score.
-    weights : ndarray, shape (n_nodes,)
-        The distribution of ability on the nodes, summing to 1.
+    equation 8), from ``probability`` (n_items, n_categories, n_nodes) and ``weights`` (n_nodes,).
+    Score distributions grow item by item (Lord & Wingersky 1984) without subtractions, so nothing
+    cancels. Leaving out each item in turn by halving the test shares most of the work.
     """
     n_items, n_categories, n_nodes = probability.shape
     result = np.zeros((n_items, n_items * (n_categories - 1) + 1, n_categories))
@@ -179,16 +161,14 @@ def joint_with_score(probability: np.ndarray, weights: np.ndarray) -> np.ndarray
     return result
 
 
-def collapse_scores(
-    observed: np.ndarray, expected: np.ndarray, minimum: float = 1.0
-) -> tuple[np.ndarray, np.ndarray]:
-    """Merge neighbouring score groups of one item until every expected count reaches the minimum.
+def collapse_scores(observed: np.ndarray, expected: np.ndarray) -> list[np.ndarray]:
+    """Merge neighbouring score groups of one item until each expects a wrong and a right response.
 
-    Observed and expected counts of wrong and right responses by score have shape (n_groups, 2). The
-    rule is mirt's for dichotomous items: empty groups go; a group of one person joins the next one
-    up (the last, the next one down); then, from the lowest score on, a group with too small an
-    expected count joins the neighbour with fewer persons (the lower where they tie). No group is
-    left where the whole table expects less than the minimum in a cell.
+    Takes counts of wrong and right responses by score, (n_groups, 2), and returns pairs of observed
+    and expected counts, (2, 2). The rule is mirt's for dichotomous items: empty groups go; a group
+    of one person joins the next one up (the last, the next one down); then, from the lowest score
+    on, a group with too small an expected count joins the neighbour with fewer persons (the lower
+    where they tie). No group is left where the whole table expects less than 1 in a cell.
     """
     # One row per group: observed wrong and right, expected wrong and right.
     rows = np.column_stack([observed, expected])
@@ -200,7 +180,7 @@ def collapse_scores(
             carried = np.zeros(4)
     if carried.any():
         groups = [*groups[:-1], sum(groups[-1:], start=carried)]
-    while sparse := [k for k, group in enumerate(groups) if group[2:].min() < minimum]:
+    while sparse := [k for k, group in enumerate(groups) if group[2:].min() < LEAST_EXPECTED]:
         group, after = groups.pop(sparse[0]), sparse[0]
         if not groups:
             break
@@ -208,31 +188,27 @@ def collapse_scores(
         neighbours = [k for k in (after - 1, after) if 0 <= k < len(groups)]
         partner = min(neighbours, key=lambda k: groups[k][:2].sum())
         groups[partner] = groups[partner] + group
-    kept = np.array(groups).reshape(-1, 4)
-    return kept[:, :2], kept[:, 2:]
+    return [group.reshape(2, 2) for group in groups]
 
 
-def collapse_categories(
-    observed: np.ndarray, expected: np.ndarray, minimum: float = 1.0
-) -> tuple[list[np.ndarray], list[np.ndarray]]:
-    """Merge neighbouring categories within each score until they expect the minimum of persons.
+def collapse_categories(observed: np.ndarray, expected: np.ndarray) -> list[np.ndarray]:
+    """Merge neighbouring categories within each score until each expects one person.
 
-    Returns observed and expected counts of the cells of every score that has two or more.
+    Returns observed and expected counts, (2, n_cells), of every score that has two cells or more.
     """
-    kept: tuple[list[np.ndarray], list[np.ndarray]] = ([], [])
+    kept = []
     for seen, implied in zip(observed, expected, strict=True):
         cells: list[np.ndarray] = []
         carried = np.zeros(2)
         for pair in np.column_stack([seen, implied]):
             carried = carried + np.nan_to_num(pair)
-            if carried[1] >= minimum:
+            if carried[1] >= LEAST_EXPECTED:
                 cells.append(carried)
                 carried = np.zeros(2)
         if carried.any() and cells:
             cells[-1] = cells[-1] + carried
         if len(cells) > 1:
-            for part, values in zip(kept, np.array(cells).T, strict=True):
-                part.append(values)
+            kept.append(np.array(cells).T)
     return kept
 
 
@@ -243,13 +219,7 @@ def rmsea(statistic: np.ndarray, df: np.ndarray, n_persons: np.ndarray) -> np.nd
 
 
 def pair_tables(x: np.ndarray, device: torch.device, n_categories: int = 2) -> np.ndarray:
-    """Count the table of categories of every pair of items among the persons who answered both.
-
-    Returns
-    -------
-    ndarray, shape (n_items, n_categories, n_items, n_categories)
-        NaN in x is not counted.
-    """
+    """Count categories of pairs of items, (n_items, n_categories, n_items, n_categories)."""
     shape = (x.shape[1], n_categories)
     size = x.shape[1] * n_categories
     counts = torch.zeros(size, size, dtype=torch.float64, device=device)
@@ -378,12 +348,10 @@ def person_fit(
 
     Parameters
     ----------
-    fit : IRTFit or ModelTables
-    responses : DataFrame, shape (n_persons, n_items)
+    fit, responses
     device : str or torch.device
         See :func:`psychlm.device.torch_device`; "auto" takes a GPU for over ten million responses.
-        The same holds for ``infit_outfit``, ``q3`` and ``ld_x2``; S-X2 and M2, whose work does not
-        grow much with the number of persons, stay on the CPU.
+        The same holds for ``infit_outfit``, ``q3`` and ``ld_x2``.
 
     Returns
     -------
@@ -396,11 +364,8 @@ def person_fit(
     -----
     Expectations are those at the person's expected ability, as in mirt. Since the same responses
     give that ability, mean squares are on average a little below 1 and all z vary less than normal
-    variables; the fewer the items, the more so. Compare persons with each other, or with persons
-    whose responses are simulated.
-
-    mirt raises item variances below 0.0032 to that value in infit and outfit; here they stay, so
-    the two agree wherever no item is that easy or hard for the person.
+    variables; the fewer the items, the more so. mirt raises item variances below 0.0032 to that
+    value in infit and outfit; here they stay.
 
     References
     ----------
@@ -431,27 +396,24 @@ def person_fit(
         variance = (p * residual**2).sum(2)
         floor = variance.clamp_min(SMALLEST)
         seen, of_seen = (each.gather(2, answer)[:, :, 0] for each in (residual, surprise))
-        kurtosis = (p * (residual**2 / floor[:, :, None]) ** 2).sum(2)
-        cells = [
-            torch.ones_like(floor),
-            of_seen,
-            (p * surprise**2).sum(2),
-            seen**2 / floor,
-            kurtosis - 1,
-            seen**2,
-            variance,
-            (p * residual**4).sum(2) - variance**2,
-        ]
-        parts.append(torch.stack([theta, *((each * answered).sum(1) for each in cells)]))
-    of_persons = torch.cat(parts, 1).cpu().numpy()
-    theta, n, surprise_sum, surprise_variance, outfit, outfit_variance = of_persons[:6]
-    squares, total, infit_variance = of_persons[6:]
-    columns = {"theta": theta, "n_items": n.astype(int)}
-    columns["zh"] = surprise_sum / np.sqrt(surprise_variance)
-    columns |= mean_square("outfit", outfit / n, np.sqrt(outfit_variance) / n)
-    columns |= mean_square("infit", squares / total, np.sqrt(infit_variance) / total)
-    names = ["theta", "n_items", "zh", "outfit", "z_outfit", "infit", "z_infit"]
-    return pd.DataFrame(columns, index=responses.index.rename("person"))[names]
+        cells = {
+            "n": torch.ones_like(floor),
+            "surprise": of_seen,
+            "surprise_variance": (p * surprise**2).sum(2),
+            "outfit": seen**2 / floor,
+            "outfit_variance": (p * (residual**2 / floor[:, :, None]) ** 2).sum(2) - 1,
+            "infit": seen**2,
+            "variance": variance,
+            "infit_variance": (p * residual**4).sum(2) - variance**2,
+        }
+        sums = {name: (cell * answered).sum(1).cpu() for name, cell in cells.items()}
+        parts.append(pd.DataFrame({"theta": theta.cpu()} | sums))
+    of = pd.concat(parts, ignore_index=True).set_index(responses.index.rename("person"))
+    columns = {"theta": of["theta"], "n_items": of["n"].astype(int)}
+    columns["zh"] = of["surprise"] / np.sqrt(of["surprise_variance"])
+    for name, scale in (("outfit", of["n"]), ("infit", of["variance"])):
+        columns |= mean_square(name, of[name] / scale, np.sqrt(of[f"{name}_variance"]) / scale)
+    return pd.DataFrame(columns)
 
 
 def deviations(values: Tensor, p: Tensor) -> Tensor:
@@ -490,11 +452,10 @@ def infit_outfit(
 
     Notes
     -----
-    Integrated over the posterior, mean squares have expectation 1 exactly; at a single estimate of
-    ability, which the same response helped to determine, it is less (.85 to .95 with ten items).
-    The z take the variance between persons, less what the estimation of the item's own parameters
-    explains of it (Pierce 1982, Annals of Statistics 10, 475-478); with free slopes this is nearly
-    all of infit's. mirt's mean squares are those at expected abilities.
+    Integrated over the posterior, mean squares have expectation 1 exactly; at expected abilities,
+    as in mirt, it is less (.85 to .95 with ten items). The z take the variance between persons,
+    less what the estimation of the item's own parameters explains of it (Pierce 1982, Annals of
+    Statistics 10, 475-478); with free slopes this is nearly all of infit's.
 
     References
     ----------

@@ -1,22 +1,19 @@
 r"""The covariances of thousands of items' parameters, by Laplace's approximation.
 
-**Many items, few persons.** With more parameters than persons, and thousands of them, posteriors
-are narrow. With the abilities at their posterior modes, the negative log posterior of parameters
-:math:`\beta` and abilities has the curvature
+With more parameters than persons, and thousands of them, posteriors are narrow. With abilities at
+their posterior modes the negative log posterior of parameters and abilities has the curvature
 
 .. math:: \begin{pmatrix} D & B \\ B^T & H \end{pmatrix},
 
-D block diagonal (one block per item), H diagonal (one row per person). By Laplace's approximation
-its Schur complement :math:`A = D - B H^{-1} B^T` is the observed information of the marginal
-likelihood, up to an error of the order of the posterior variances. Its inverse needs one matrix of
-n_persons squared (Woodbury): :math:`D^{-1} + D^{-1} B (H - B^T D^{-1} B)^{-1} B^T D^{-1}`.
+D block diagonal (by item), H diagonal (by person). Its Schur complement
+:math:`A = D - B H^{-1} B^T` is the observed information up to an error of the order of the
+posterior variances; its inverse takes one matrix of n_persons squared,
+:math:`D^{-1} + D^{-1} B (H - B^T D^{-1} B)^{-1} B^T D^{-1}`.
 
-In two directions that error is not small: a shift and a stretch of ability leave all probabilities
-as they are, so what little information there is comes from the prior and the posteriors' widths.
-There the product Y of the exact information with the directions V is taken from differences of the
-marginal likelihood's gradient, and :math:`A^{-1}` is corrected to map Y to V by the update of
-Broyden, Fletcher, Goldfarb and Shanno (Nocedal and Wright 2006, equation 6.17, two directions at
-once): it stays positive definite and changes as little else as possible.
+That error is not small in two directions, a shift and a stretch of ability, which leave all
+probabilities as they are. There the product Y of the exact information with the directions V is
+taken from differences of the gradient, and :math:`A^{-1}` is corrected to map Y to V by the update
+of Broyden, Fletcher, Goldfarb and Shanno (Nocedal and Wright 2006, equation 6.17).
 """
 
 from __future__ import annotations
@@ -54,10 +51,7 @@ def joint_covariances(
 ) -> np.ndarray:
     """Return covariances of every item's parameters, (n_items, 3, 3), by Laplace's method.
 
-    Parameters
-    ----------
-    free : Tensor, shape (3, n_items)
-        Which parameters are estimated; entries of others mean nothing.
+    ``free``, (3, n_items), says which parameters are estimated; entries of others mean nothing.
     """
     common = design.common_slope
     kinds = 3 if free[2].any() else 2  # slope, intercept and, where any is free, guessing
@@ -76,12 +70,10 @@ def joint_covariances(
             gradient(responses, design, Parameters(*(parameters.table() + h * move)), grid)
             for h in (DIFFERENCE, -DIFFERENCE)
         )
-        differences.append((behind - ahead) / (2 * DIFFERENCE))
+        differences.append((behind - ahead).T / (2 * DIFFERENCE))
     image = torch.stack(differences, 2)[:, :kinds]
-    v, y = (
-        torch.stack([move.T for move in moves], 2)[:, :kinds] * mask[..., None],
-        image * mask[..., None],
-    )
+    v = torch.stack([move.T for move in moves], 2)[:, :kinds] * mask[..., None]
+    y = image * mask[..., None]
     v_common, y_common = torch.zeros(2, 1, 2, dtype=torch.float64, device=slope.device)
     if common:
         v_common[0, 1], y_common[0] = slope[0], image[:, 0].sum(0)
@@ -89,12 +81,9 @@ def joint_covariances(
     # H, with one row per person and a last one for a common slope, then H - B' D^-1 B.
     n_persons = len(ability)
     dense = torch.eye(n_persons + common, dtype=torch.float64, device=ability.device)
-    diagonal = dense.diagonal()
+    diagonal, right_side = dense.diagonal(), dense.new_zeros(len(dense), 2)
     if common:
-        dense[-1, -1] = 0
-    right_side = dense.new_zeros(len(dense), 2)
-    if common:
-        right_side[-1] = y_common
+        dense[-1, -1], right_side[-1] = 0, y_common
     for items, inverse, cross, cells in item_factors(responses, design, parameters, ability, mask):
         diagonal[:n_persons] -= cells.zz @ slope[items] ** 2
         if common:
@@ -154,7 +143,7 @@ def response_derivatives(block: Block, parameters: Parameters, ability: Tensor) 
     z = torch.outer(ability, part.slope) + part.intercept
     if not (part.guessing > 0).any():  # only the first derivative depends on the response
         p, zero = z.sigmoid_(), z.new_zeros(1, 1).expand_as(z)
-        expected = p if block.answered is None else p * block.answered
+        expected = block.of_answered(p)
         return CellDerivatives(block.correct - expected, zero, expected * (p - 1), zero, zero)
     p, q = cell_derivatives(z, part.guessing)
     wrong = (1 if block.answered is None else block.answered) - block.correct
@@ -202,10 +191,9 @@ def item_factors(
             with_slope.append(zc[0])
             by_kind.append(cells.zc * part.slope)
         inner = -torch.stack(rows, 1).view(-1, kinds, kinds)
-        for column, (name, value) in enumerate(list(vars(part).items())[:kinds]):
-            if name in design.priors:
-                curvature = design.priors[name].derivatives(value)[1]
-                inner[:, column, column] -= torch.where(chosen[:, column] > 0, curvature, 0.0)
+        if design.priors:
+            curvature = design.prior_terms(part.table()[:kinds], chosen.T > 0)[2]
+            inner -= torch.diag_embed(curvature.T)
         inner = inner * chosen[:, :, None] * chosen[:, None, :] + torch.diag_embed(1 - chosen)
         cross = -torch.stack(by_kind).permute(2, 0, 1)
         if design.common_slope:

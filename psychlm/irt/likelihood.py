@@ -1,24 +1,17 @@
 r"""The marginal likelihood of the responses, by quadrature over ability.
 
-Items are logistic curves in slope-intercept form, ability is standard normal:
-
 .. math::
     z_{ij} = a_j\theta_i + d_j, \qquad P_{ij} = c_j + (1 - c_j)\,\sigma(z_{ij}), \qquad
     L_i = \int \prod_j P_{ij}^{x_{ij}} (1 - P_{ij})^{1 - x_{ij}} \, \phi(\theta)\, d\theta .
 
 **Quadrature.** The rectangle rule on equally spaced nodes converges faster than any power of the
-step for functions as smooth as these (Trefethen and Weideman 2014): with steps of one posterior
-standard deviation its relative error is about 2 exp(-2 pi^2) = 5e-9. R's `mirt` uses 61 nodes from
--6 to 6, and so do we where posteriors are wide enough. After thousands of items a posterior is far
-narrower than a step of 0.2, but items stay as smooth as they were: a person's log-likelihood varies
-on the scale 1 / slope. So items are evaluated at the *item nodes* only, and the sums are carried to
-a finer grid by local polynomials (8 points, degree 7), there exponentiated and normalised. Weights
-go back from the fine grid to the item nodes by the transpose of the same matrix, which keeps
-expected counts exact for every function that the interpolation reproduces.
+step (Trefethen and Weideman 2014). Thousands of items make a posterior far narrower than a step of
+0.2, but items stay as smooth as they were. So items are evaluated at the *item nodes* only, and the
+sums are carried to a finer grid by local polynomials (8 points, degree 7); weights go back to the
+item nodes by the transpose of the same matrix.
 
 **Cost.** Without guessing log P - log Q = z, so a person's log-likelihood needs two sums, of
-:math:`x_j a_j` and :math:`x_j d_j`, however many nodes there are; and where nobody skipped an item
-the sum of log Q is the same for everyone. The 2PL on complete data needs no product of three sizes.
+:math:`x_j a_j` and :math:`x_j d_j`, however many nodes there are.
 """
 
 from __future__ import annotations
@@ -31,7 +24,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from psychlm.irt.arrays import (
-    add_product,
     device_of,
     log_sigmoid,
     namespace,
@@ -41,7 +33,8 @@ from psychlm.irt.arrays import (
     zeros,
 )
 from psychlm.irt.priors import Prior
-from psychlm.irt.response_matrix import Block, ResponseMatrix
+from psychlm.irt.response_functions import KINDS
+from psychlm.irt.response_matrix import ResponseMatrix
 
 if TYPE_CHECKING:
     import torch
@@ -140,18 +133,15 @@ def fine_posterior(node_loglik: Tensor, grid: QuadratureGrid) -> tuple[Tensor, T
     interpolation = grid.interpolation
     joint = node_loglik if interpolation is None else node_loglik @ interpolation.T
     joint = joint + grid.log_weights
+    if getattr(joint, "requires_grad", False):
+        return joint.logsumexp(1), joint.softmax(1)
+    # In place, since these are the largest arrays of a fit.
     xp = namespace(joint)
     largest = xp.amax(joint, 1, keepdims=True)
-    # In place where no gradient needs the parts, since these are the largest arrays of a fit.
-    if getattr(joint, "requires_grad", False):
-        weights = xp.exp(joint - largest)
-        total = weights.sum(1, keepdims=True)
-        shares = weights / total
-    else:
-        joint -= largest
-        shares = xp.exp(joint, out=joint)
-        total = shares.sum(1, keepdims=True)
-        shares /= total
+    joint -= largest
+    shares = xp.exp(joint, out=joint)
+    total = shares.sum(1, keepdims=True)
+    shares /= total
     return (largest + xp.log(total))[:, 0], shares
 
 
@@ -175,20 +165,18 @@ def refined_grid(
 
     The rectangle rule with step h is off by about 2 exp(-2 pi^2 sd^2 / h^2) for a posterior of
     standard deviation sd; summed over persons the log-likelihood may be off by ``tolerance`` nats.
-    Up to DIRECT_ITEMS items are evaluated at all nodes; more of them are interpolated, which takes
-    less time.
+    Up to DIRECT_ITEMS items are evaluated at all nodes; more of them are interpolated.
     """
+    device, fine_step = device_of(grid.nodes), grid.step / grid.refinement
     if float(posterior.edge.max()) > EDGE_MASS:
-        return quadrature_grid(grid.step, grid.refinement, grid.span + 2, device_of(grid.nodes))
-    fine_step = grid.step / grid.refinement
-    error = 2 * namespace(posterior.variance).exp(
-        -2 * math.pi**2 * posterior.variance / fine_step**2
-    )
-    if float(error @ count) > tolerance and fine_step > FINEST_STEP:
-        if n_items <= DIRECT_ITEMS and grid.refinement == 1:
-            return grid.halved()
-        return quadrature_grid(grid.step, grid.refinement * 2, grid.span, device_of(grid.nodes))
-    return grid
+        return quadrature_grid(grid.step, grid.refinement, grid.span + 2, device)
+    exponent = -2 * math.pi**2 * posterior.variance / fine_step**2
+    error = float(2 * namespace(exponent).exp(exponent) @ count)
+    if not error > tolerance or fine_step <= FINEST_STEP:
+        return grid
+    if n_items <= DIRECT_ITEMS and grid.refinement == 1:
+        return grid.halved()
+    return quadrature_grid(grid.step, grid.refinement * 2, grid.span, device)
 
 
 @dataclass(frozen=True)
@@ -227,15 +215,32 @@ class Design:
         always = self.guessing_free | True
         return namespace(always).stack([always, always, self.guessing_free])
 
+    def free_by_item(self) -> Tensor:
+        """Return which parameters an item has for itself, shape (3, n_items)."""
+        free = self.free()
+        free[0] &= not self.common_slope
+        free[2] &= not self.common_guessing
+        return free
+
     def log_prior(self, parameters: Parameters) -> float:
         """Return the log density of the priors, in nats."""
-        total = 0.0
-        for name, value, free in zip(
-            vars(parameters), parameters.table(), self.free(), strict=True
-        ):
+        if not self.priors:
+            return 0.0
+        return float(self.prior_terms(parameters.table(), self.free())[0].sum())
+
+    def prior_terms(self, table: Tensor, free: Tensor) -> Tensor:
+        """Return log densities with first and second derivatives, (3, n_kinds, n_items).
+
+        ``table`` holds slopes, intercepts (and guessing) by row; of what is not free they are 0.
+        """
+        xp = namespace(table)
+        terms = xp.stack([xp.zeros_like(table)] * 3)
+        for row, name in enumerate(KINDS[: len(table)]):
             if name in self.priors:
-                total += float(self.priors[name].log_density(value[free]).sum())
-        return total
+                prior, x = self.priors[name], table[row]
+                values = xp.stack([prior.log_density(x), *prior.derivatives(x)])
+                terms[:, row] = xp.where(free[row], values, 0.0)
+        return terms
 
 
 def bounded(parameters: Parameters, largest: float) -> Parameters:
@@ -302,15 +307,15 @@ def node_loglik(responses: ResponseMatrix, parameters: Parameters, nodes: Tensor
         z, c = part.logits(nodes)
         if (c > 0).any():
             log_p, log_q = log_probabilities(z, c)
-            add_product(total, block.correct, log_p - log_q)
+            total += block.correct @ (log_p - log_q)
         else:
             log_q = log_sigmoid(-z)
-            add_product(sums, block.correct, xp.stack([part.slope, part.intercept], 1))
+            sums += block.correct @ xp.stack([part.slope, part.intercept], 1)
         if block.answered is None:
             shared += log_q.sum(0)
         else:
-            add_product(total, block.answered, log_q)
-    add_product(total, sums, xp.stack([nodes, xp.ones_like(nodes)]))
+            total += block.answered @ log_q
+    total += sums @ xp.stack([nodes, xp.ones_like(nodes)])
     total += shared
     return total
 
@@ -347,17 +352,6 @@ def resolve(
         grid = better
 
 
-def expected_counts(block: Block, weights: Tensor) -> tuple[Tensor, Tensor]:
-    """Return expected numbers of correct responses and of responses by node, (n_items, n_nodes).
-
-    The second has one row where all items were answered by everyone.
-    """
-    answered = (
-        weights.sum(0, keepdims=True) if block.answered is None else block.answered.T @ weights
-    )
-    return block.correct.T @ weights, answered
-
-
 def gradient(
     responses: ResponseMatrix,
     design: Design,
@@ -365,7 +359,7 @@ def gradient(
     grid: QuadratureGrid,
     posterior: Posterior | None = None,
 ) -> Tensor:
-    r"""Return the gradient of log-likelihood plus log prior by all parameters, (n_items, 3).
+    r"""Return the gradient of log-likelihood plus log prior by all parameters, (3, n_items).
 
     By Fisher's identity it is the expected gradient of the complete data's log-likelihood:
     :math:`\sum_k r_{jk}\,\partial \log P_{jk} + (n_{jk} - r_{jk})\,\partial \log Q_{jk}`
@@ -376,26 +370,24 @@ def gradient(
         posterior = integrate(node_loglik(responses, parameters, grid.nodes), grid)
     weights = posterior.weights * responses.count[:, None]
     guessed = design.guessing_free | (parameters.guessing > 0)
-    by_item, powers = [], namespace(weights).stack([grid.nodes, grid.nodes**0], 1)
+    xp = namespace(weights)
+    by_item, powers = [], xp.stack([grid.nodes, grid.nodes**0], 1)
     for block in responses.blocks():
         z, c = parameters[block.items].logits(grid.nodes)
         if not guessed[block.items].any():
             # Two sums over correct responses suffice: of expected abilities, and of ones.
-            everyone = weights.sum(0, keepdims=True)
-            answered = everyone if block.answered is None else block.answered.T @ weights
-            sums = block.correct.T @ (weights @ powers) - (sigmoid(z) * answered) @ powers
-            by_item.append(namespace(z).concatenate([sums, zeros(sums, len(sums), 1)], 1))
+            expected = sigmoid(z) * block.answers_at(weights)
+            sums = block.correct.T @ (weights @ powers) - expected @ powers
+            by_item.append(xp.concatenate([sums, zeros(sums, len(sums), 1)], 1))
             continue
         p, q = cell_derivatives(z, c, second=False)
-        correct, answered = expected_counts(block, weights)
+        correct, answered = block.expected_counts(weights)
         wrong = answered - correct
         by_logit = correct * p.z + wrong * q.z
         by_guessing = correct * p.c + wrong * q.c
         parts = [by_logit @ grid.nodes, by_logit.sum(1), by_guessing.sum(1)]
-        by_item.append(namespace(z).stack(parts, 1))
-    result = namespace(by_item[0]).concatenate(by_item)
-    for column, (name, value) in enumerate(vars(parameters).items()):
-        if name in design.priors:
-            free = design.free()[column]
-            result[free, column] += design.priors[name].derivatives(value[free])[0]
+        by_item.append(xp.stack(parts, 1))
+    result = xp.concatenate(by_item).T
+    if design.priors:
+        result = result + design.prior_terms(parameters.table(), design.free())[1]
     return result

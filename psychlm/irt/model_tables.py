@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
@@ -52,18 +52,10 @@ class ModelTables:
         ability_sd: float = 1.0,
         levels: Mapping | None = None,
     ) -> ModelTables:
-        """Return the tables of items that another program estimated by a model of this one.
+        """Return the tables of items, such as ``IRTFit.items``, that another program estimated.
 
-        Parameters
-        ----------
-        items : DataFrame, indexed by item
-            As ``IRTFit.items``: ``a``, ``d`` or ``b``, and ``c`` and ``u`` if the model has them.
-        model : str
-            Which parameters were free, as in :func:`psychlm.irt.fit`.
-        ability_mean, ability_sd : float
-            Of the population, logits; estimated with the Rasch model.
-        levels : mapping, optional
-            Answers to polytomous items in their order; by default 0, 1, 2, ...
+        ``model`` says which parameters were free; ability is N(ability_mean, ability_sd^2), logits.
+        ``levels`` are the answers to polytomous items in their order, by default 0, 1, 2, ...
         """
         chosen = model_named(model)
         functions = chosen.form.of_table(items)
@@ -88,28 +80,16 @@ class ModelTables:
         if isinstance(fit, ModelTables):
             return fit
         fit.require_one_group()
-        tables = cls.of_items(
-            fit.items,
-            fit.model,
-            ability_mean=fit.ability_mean,
-            ability_sd=fit.ability_sd,
-            levels=fit.levels,
-        )
-        return replace(
-            tables,
-            estimates=tables.estimates if fit.estimates is None else fit.estimates.to_numpy(int).T,
-            mean_is_free=fit.mean_is_free,
-            sd_is_free=fit.sd_is_free,
-        )
-
-    def probability_at(self, theta: np.ndarray) -> np.ndarray:
-        """Return the probability of every category, shape (n_items, n_categories, n_theta)."""
-        return self.functions.probability_at(theta)
+        moments = {"ability_mean": fit.ability_mean, "ability_sd": fit.ability_sd}
+        tables = cls.of_items(fit.items, fit.model, levels=fit.levels, **moments)
+        numbers = tables.estimates if fit.estimates is None else fit.estimates.to_numpy(int).T
+        free: dict[str, Any] = {"mean_is_free": fit.mean_is_free, "sd_is_free": fit.sd_is_free}
+        return replace(tables, estimates=numbers, **free)
 
     @cached_property
     def probability(self) -> np.ndarray:
         """Probability of every category at every node, (n_items, n_categories, n_nodes)."""
-        return self.probability_at(self.nodes)
+        return self.functions.probability_at(self.nodes)
 
     @cached_property
     def expected(self) -> np.ndarray:
@@ -135,8 +115,8 @@ class ModelTables:
 
     def persons(self, x: np.ndarray, device: torch.device) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield category numbers (NaN: not asked) and posteriors of some persons at a time."""
-        step = max(1, (BLOCK_CELLS if device.type == "cpu" else BLOCK_CELLS_GPU) // x.shape[1])
-        step = max(1, 2 * step // self.n_categories)
+        size = (BLOCK_CELLS if device.type == "cpu" else BLOCK_CELLS_GPU) // x.shape[1]
+        step = max(1, 2 * size // self.n_categories)
         for start in range(0, len(x), step):
             part = torch.tensor(x[start : start + step], device=device)
             yield part, self.posterior(part)
@@ -149,8 +129,7 @@ class ModelTables:
         They are responses, NaN where not asked, (n_rows, n_items); expected abilities (n_rows,);
         and log P of the categories there, (n_rows, n_items, n_categories).
         """
-        nodes = torch.tensor(self.nodes, device=device)
-        functions = self.functions.to(device)
+        nodes, functions = torch.tensor(self.nodes, device=device), self.functions.to(device)
         for part, posterior in self.persons(x, device):
             theta = posterior @ nodes
             yield part, theta, functions.log_probability(theta).permute(2, 0, 1)

@@ -1,22 +1,20 @@
 r"""Newton's method on the marginal likelihood, and other starts for items that may be guessed.
 
-**Newton.** The 3PL likelihood has flat ridges (slope, intercept and guessing of an easy item hardly
-change its curve), on which EM's steps become so small that they look like convergence. The observed
-information sees the ridge. A rough one, whose missing part is summed over a few polynomials of
-ability, is computed once in several steps; between them the gradients' changes correct it (L-BFGS).
-With gradient g and information H the step :math:`H^{-1} g` is expected to gain
+**Newton.** The 3PL likelihood has flat ridges, on which EM's steps become so small that they look
+like convergence; the observed information sees them. A rough one, whose missing part is summed over
+a few polynomials of ability, is computed once in several steps; between them the gradients' changes
+correct it (L-BFGS). With gradient g and information H a step is expected to gain
 :math:`g^T H^{-1} g / 2` nats; below 1e-6 nats every parameter is within 0.0014 of its own standard
 errors of the maximum, and the estimates have converged.
 
-**Other starts.** With guessing the likelihood has local maxima, whether guessing is free, common or
-fixed: a flat item, or a steep one whose lower half is guessed. Every item is tried from flat and
+**Other starts.** With guessing the likelihood has local maxima. Every item is tried from flat and
 steep starts with the other items held. Given the persons' posteriors w, exchanging one item gains
 
 .. math:: \sum_i \log \sum_k w_{ik} \, R_{ik}, \qquad
     R_{ik} = P^{new}(x_{ij} \mid \theta_k) / P^{old}(x_{ij} \mid \theta_k)
 
-nats, and the posteriors are then proportional to :math:`w_{ik} R_{ik}`. So EM for each item alone
-needs matrix products only, for all items at once. What gains is confirmed on the full likelihood.
+nats, and the posteriors are then proportional to :math:`w_{ik} R_{ik}`. What gains is confirmed on
+the full likelihood.
 """
 
 from __future__ import annotations
@@ -37,7 +35,6 @@ from psychlm.irt.likelihood import (
     Parameters,
     QuadratureGrid,
     bounded,
-    expected_counts,
     gradient,
     integrate,
     log_probabilities,
@@ -73,17 +70,15 @@ def newton(em: EM, parameters: Parameters, enough: float = 0.0) -> tuple[Paramet
     """Climb to a maximum of log-likelihood plus log prior; return it and which items are there.
 
     Quasi-Newton steps (L-BFGS; Nocedal and Wright 2006, algorithm 7.4) start from the rough
-    information, which is computed again where the steps do not fit it. They
-    are damped as far as needed to stay within a trust region and to go uphill. Slopes and guessing
-    parameters at their bounds stay there unless the gradient points inwards. The climb ends where
-    a step is expected to gain fewer than ``enough`` nats; 0 stands for convergence: LEAST_GAIN, or
-    less for a tolerance below the default.
+    information, which is computed again where the steps do not fit it, and are damped as far as
+    needed to go uphill. The climb ends where a step is expected to gain fewer than ``enough`` nats;
+    0 stands for convergence: LEAST_GAIN, or less for a tolerance below the default.
     """
     settings, design, responses = em.settings, em.design, em.responses
     least_gain = min(LEAST_GAIN, 100 * settings.tolerance**2)
     enough = max(enough, least_gain)
     posterior, value = em.expect(parameters)
-    uphill = gradient(responses, design, parameters, em.grid, posterior).T
+    uphill = gradient(responses, design, parameters, em.grid, posterior)
     xp = namespace(uphill)
     system: NewtonSystem | None = None
     pairs: list[tuple[Tensor, Tensor]] = []
@@ -97,7 +92,7 @@ def newton(em: EM, parameters: Parameters, enough: float = 0.0) -> tuple[Paramet
         limits = xp.stack([limit, limit, xp.full_like(limit, LARGEST_GUESSING_STEP)])
         step = system.step(uphill, pairs, damping)
         excess = xp.amax(abs(step) / limits, 0)
-        if design.common_guessing:
+        if design.common_guessing or design.common_slope:
             excess[:] = excess.max()
         step = step / excess.clip(1.0)
         expected_gain = (uphill * step).sum(0)
@@ -123,7 +118,7 @@ def newton(em: EM, parameters: Parameters, enough: float = 0.0) -> tuple[Paramet
             continue
 
         # Accept the step, and keep what it tells of the curvature.
-        before, uphill = uphill, gradient(responses, design, trial, em.grid, posterior).T
+        before, uphill = uphill, gradient(responses, design, trial, em.grid, posterior)
         pairs.append((trial.table() - parameters.table(), before - uphill))
         at_bound = system.free[2] & (trial.guessing <= 0)
         at_bound |= system.free[0] & (abs(trial.slope) >= design.largest_slope)
@@ -223,13 +218,10 @@ def start_from_scores(responses: ResponseMatrix, design: Design, guessing: Tenso
     xp, device = namespace(guessing), device_of(guessing)
     share = responses.n_correct / responses.n_answered
     count, blocks = responses.count[:, None], list(responses.blocks())
-    residual = xp.concatenate(
-        [b.correct - (1 if b.answered is None else b.answered) * share[b.items] for b in blocks], 1
-    )
+    residual = xp.concatenate([b.correct - b.of_answered(share[b.items]) for b in blocks], 1)
     weighted = residual * count
     agreement = weighted.T @ residual.sum(1) - (weighted * residual).sum(0)
-    sign = xp.where(agreement < 0, -xp.ones_like(agreement), 1.0)
-    score = residual @ sign
+    score = residual @ xp.where(agreement < 0, -xp.ones_like(agreement), 1.0)
     # Reliability of the scores (KR-20): what is left of their variance without the items' own.
     total, n = float(count[:, 0] @ score**2), responses.n_items
     reliability = n / (n - 1) * (1 - float((weighted * residual).sum()) / total)
@@ -245,15 +237,13 @@ def start_from_scores(responses: ResponseMatrix, design: Design, guessing: Tenso
 
     free = design.free()
     free[2] &= not design.common_guessing
-    free_guessing = free[2]
-    fixed = xp.where(design.guessing_free, START_COMMON_GUESSING, guessing)
-    tables = []
+    fixed, tables = xp.where(design.guessing_free, START_COMMON_GUESSING, guessing), []
     for block in blocks:
-        correct, answered = expected_counts(block, weights)
         # All starts of the block's items at once, (n_starts n_items, ...).
+        correct, answered = block.expected_counts(weights)
         n_starts, above = len(SCORE_STARTS), share[block.items]
         slope, guess = on_device(np.array(SCORE_STARTS), device).T[..., None]
-        c = xp.where(free_guessing[block.items], xp.minimum(above / 2, guess), fixed[block.items])
+        c = xp.where(free[2, block.items], xp.minimum(above / 2, guess), fixed[block.items])
         slope = xp.broadcast_to(slope, c.shape)
         beta = level_curve(above, slope, c).table().reshape(3, -1).T
         answered = xp.broadcast_to(answered, correct.shape)
@@ -333,10 +323,7 @@ def exchanged_items(
     xp, design = namespace(weights), em.design
     reached = xp.amax(weights, 0) > NEGLIGIBLE_WEIGHT
     weights, nodes = as_type(weights[:, reached], "float32"), nodes[reached]
-    n_starts, _, n_items = starts.shape
-    free = design.free()
-    free[0] = not design.common_slope
-    free[2] &= not design.common_guessing
+    n_starts, free = len(starts), design.free_by_item()
     count = as_type(em.responses.count, "float32")[:, None]
     tables, gains = xp.zeros_like(starts), xp.zeros_like(starts[:, 0])
     for block in em.responses.blocks():
@@ -368,12 +355,11 @@ def exchanged_items(
                 correct = ((is_correct * count / if_correct).T @ weights) * of_correct[start]
                 wrong = ((is_wrong * count / if_wrong).T @ weights) * of_wrong[start]
                 counts.append(xp.stack([correct, wrong]))
-            if step == ITEM_STEPS:
-                break
-            correct, wrong = as_type(xp.concatenate(counts, 1), "float64")
-            beta = scoring_with_guessing(
-                beta, correct, correct + wrong, nodes, is_free, design, 1e-2, 2
-            )
-            beta = bounded(Parameters(*beta.T), design.largest_slope).table().T
+            if step < ITEM_STEPS:
+                correct, wrong = as_type(xp.concatenate(counts, 1), "float64")
+                beta = scoring_with_guessing(
+                    beta, correct, correct + wrong, nodes, is_free, design, 1e-2, 2
+                )
+                beta = bounded(Parameters(*beta.T), design.largest_slope).table().T
         tables[:, :, block.items] = beta.reshape(n_starts, n, 3).swapaxes(1, 2)
     return tables, gains

@@ -6,10 +6,7 @@ r"""Response functions: one class for each form of item, and the models that are
     \text{gpcm:}\quad & \log P(x = k) / P(x = k - 1) = a\theta + d_k
 
 (Birnbaum 1968, Barton & Lord 1981; Samejima 1969; Muraki 1992); difficulties are
-:math:`b_k = -d_k / a`. A class gives the log probabilities of the categories, from which all
-derivatives follow, the names of its parameters, where an estimation begins, and the columns of its
-table of items. **To add a model** is to add a class here and to name it in ``MODELS``: estimation,
-scores, fit statistics, linking, adaptive tests and simulation take it from there.
+:math:`b_k = -d_k / a`. **To add a model** is to add a class here and to name it in ``MODELS``.
 """
 
 from __future__ import annotations
@@ -21,6 +18,7 @@ from typing import TYPE_CHECKING, ClassVar, Self
 
 import numpy as np
 import pandas as pd
+from numpy.typing import ArrayLike
 
 from psychlm.frames import FrameError, format_names
 from psychlm.irt.arrays import log_sigmoid, namespace, on_device, sigmoid
@@ -72,14 +70,16 @@ class ResponseFunction(ABC):
 
     @classmethod
     @abstractmethod
-    def starts(
-        cls, codes: np.ndarray, n_categories: np.ndarray, fixed: np.ndarray, share: tuple
-    ) -> np.ndarray:
-        """Return rows of parameters from proportions of the categories, for slopes of 1.
+    def starts(cls, counts: np.ndarray, fixed: np.ndarray, asymptotes: tuple) -> np.ndarray:
+        """Return rows of parameters from counts of the categories, (n_categories, n_items).
 
-        ``codes`` are (n_persons, n_items), NaN where not asked; ``share`` the lower and upper
-        asymptotes to begin with, where they are free.
+        ``asymptotes`` are the lower and the upper one to begin with, where they are free.
         """
+
+    @classmethod
+    @abstractmethod
+    def table(cls, values: np.ndarray, covariance: np.ndarray) -> pd.DataFrame:
+        """Return parameters and standard errors from natural rows and their covariances by item."""
 
     @classmethod
     def row_kinds(cls, n_rows: int) -> list[int]:
@@ -92,39 +92,26 @@ class ResponseFunction(ABC):
         return ["a", *(f"d{k}" for k in range(1, n_rows))]
 
     @classmethod
-    def limits(cls, n_rows: int) -> list[float]:
-        """Return the bounds, of either sign, of the rows of parameters but the slope."""
-        return [np.inf] * (n_rows - 1)
-
-    @classmethod
     def natural(cls, values: np.ndarray, covariance: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return rows and covariances (n_items, n_rows, n_rows) as tables of items have them."""
         return values, covariance
 
-    @classmethod
-    def table(cls, values: np.ndarray, covariance: np.ndarray) -> pd.DataFrame:
-        """Return parameters and standard errors from natural rows and their covariances by item."""
-        n_rows = len(values)
-        b, se_b = difficulties(values, covariance, range(1, n_rows))
-        d = np.where(values[1:] > ABSENT / 2, values[1:], np.nan)
-        error = np.sqrt(covariance.diagonal(axis1=1, axis2=2).T)
-        steps = range(1, n_rows)
-        columns = {"a": values[0]} | {f"b{k}": b[k - 1] for k in steps}
-        columns |= {f"d{k}": d[k - 1] for k in steps} | {"se_a": error[0]}
-        columns |= {f"se_b{k}": se_b[k - 1] for k in steps} | {f"se_d{k}": error[k] for k in steps}
-        return pd.DataFrame(columns)
-
-    def __getitem__(self, items: slice | np.ndarray) -> Self:
-        return replace(self, values=self.values[:, items])
+    @property
+    def by_theta(self) -> Tensor:
+        """Values with an axis for abilities, (n_rows, n_items, n_theta or 1)."""
+        return self.values if self.values.ndim == 3 else self.values[..., None]
 
     def to(self, device: torch.device) -> Self:
         """Return the items on a device."""
         return replace(self, values=self.values.to(device))
 
-    def probability_at(self, theta: np.ndarray) -> np.ndarray:
+    def probability_at(self, theta: ArrayLike) -> np.ndarray:
         """Return the probability of every category, (n_items, n_categories, n_theta)."""
-        at = on_device(np.atleast_1d(np.asarray(theta, float)), "cpu")
-        return self.log_probability(at).exp().numpy()
+        return self.log_probability(abilities(theta)).exp().numpy()
+
+    def information_at(self, theta: ArrayLike) -> np.ndarray:
+        """Return the Fisher information about ability, (n_theta, n_items), in 1 / logit^2."""
+        return self.information(abilities(theta)).numpy()
 
     def scores(self, theta: Tensor) -> Tensor:
         """Return the derivatives of log P by the parameters, (n_rows, n_items, n_cat, n_theta)."""
@@ -175,16 +162,20 @@ class ResponseFunction(ABC):
         return replace(self, values=values)
 
 
-def difficulties(
-    values: np.ndarray, covariance: np.ndarray, rows: range
-) -> tuple[np.ndarray, np.ndarray]:
-    """Return b = -d / a of some rows of intercepts, and standard errors by the delta method.
+def abilities(theta: ArrayLike) -> Tensor:
+    """Return abilities as a tensor, (n_theta,)."""
+    return on_device(np.atleast_1d(np.asarray(theta, float)), "cpu")
 
-    db = -(dd + b da) / a; the error is NaN where the variance is unknown or not positive.
+
+def difficulties(values: np.ndarray, covariance: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return b = -d / a by intercept and item, and standard errors by the delta method.
+
+    Row 0 holds slopes, the others intercepts. db = -(dd + b da) / a; the error is NaN where the
+    variance is unknown or not positive.
     """
+    rows = range(1, len(values))
     with np.errstate(divide="ignore", invalid="ignore"):
-        d = np.where(values[rows] > ABSENT / 2, values[rows], np.nan)
-        b = -d / values[0]
+        b = -np.where(values[1:] > ABSENT / 2, values[1:], np.nan) / values[0]
         of_d = covariance[:, rows, rows].T
         variance = of_d + 2 * b * covariance[:, 0, rows].T + b**2 * covariance[:, 0, 0]
         return b, np.sqrt(np.where(variance >= 0, variance, np.nan)) / np.abs(values[0])
@@ -199,8 +190,7 @@ class Logistic(ResponseFunction):
 
     def log_probability(self, theta: Tensor) -> Tensor:
         """Return log(1 - P) and log P; neither P nor 1 - P rounds to 0."""
-        xp, values = namespace(theta), self.values
-        values = values if values.ndim == 3 else values[..., None]
+        xp, values = namespace(theta), self.by_theta
         z = values[0] * theta + values[1]
         low, high = values[2:]
         if bool((low <= -NO_ASYMPTOTE).all() and (high >= NO_ASYMPTOTE).all()):
@@ -238,17 +228,17 @@ class Logistic(ResponseFunction):
         return result
 
     @classmethod
-    def starts(
-        cls, codes: np.ndarray, n_categories: np.ndarray, fixed: np.ndarray, share: tuple
-    ) -> np.ndarray:
-        """Return intercepts from proportions correct, less the asymptotes."""
+    def starts(cls, counts: np.ndarray, fixed: np.ndarray, asymptotes: tuple) -> np.ndarray:
+        """Return slopes of 1, and intercepts from proportions correct, less the asymptotes."""
         table = fixed.copy()
         table[0] = 1.0
-        table[2:] = np.where(np.isnan(fixed[2:]), logits_of(np.array(share))[:, None], fixed[2:])
-        low, high = 1 / (1 + np.exp(-table[2:]))
-        correct = (np.nansum(codes, 0) + 0.5) / (np.isfinite(codes).sum(0) + 1)
-        above_guessing = ((correct - low) / (high - low)).clip(0.02, 0.98)
-        table[1] = SPREAD * np.log(above_guessing / (1 - above_guessing))
+        begin = logits_of(np.array(asymptotes))[:, None]
+        table[2:] = np.where(np.isnan(fixed[2:]), begin, fixed[2:])
+        low, high = probabilities_of(table[2:])
+        share = (counts[1] + 0.5) / (counts.sum(0) + 1)
+        between = ((share - low) / (high - low)).clip(0.02, 0.98)
+        share = np.where((low > 1e-300) | (high < 1), between, share)
+        table[1] = SPREAD * np.log(share / (1 - share))
         return table
 
     @classmethod
@@ -262,34 +252,35 @@ class Logistic(ResponseFunction):
         return ["a", "d", "logit c", "logit u"][:n_rows]
 
     @classmethod
-    def limits(cls, n_rows: int) -> list[float]:
-        """Return the bounds of intercept and asymptotes' logits."""
-        return [np.inf, ASYMPTOTE_LIMIT, ASYMPTOTE_LIMIT]
-
-    @classmethod
     def natural(cls, values: np.ndarray, covariance: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return asymptotes as probabilities: dp = p (1 - p) dlogit."""
-        with np.errstate(over="ignore"):
-            p = 1 / (1 + np.exp(-values[2:]))
+        p = probabilities_of(values[2:])
         scale = np.vstack([np.ones_like(values[:2]), p * (1 - p)]).T
         return np.vstack([values[:2], p]), covariance * scale[:, :, None] * scale[:, None, :]
 
     @classmethod
     def table(cls, values: np.ndarray, covariance: np.ndarray) -> pd.DataFrame:
         """Return a, b, c, d, and u if an upper asymptote is below 1, with standard errors."""
-        b, se_b = difficulties(values, covariance, range(1, 2))
+        b, se_b = difficulties(values[:2], covariance)
         with np.errstate(invalid="ignore"):  # a negative variance becomes NaN
             error = np.sqrt(covariance.diagonal(axis1=1, axis2=2).T)
-        a, d, c = values[:3]
+        a, d, c, u = values
         parameters = {"a": a, "b": b[0], "c": np.where(c < 1e-300, 0.0, c), "d": d}
         errors = {"se_a": error[0], "se_b": se_b[0], "se_c": error[2], "se_d": error[1]}
-        if len(values) > 3 and (values[3] < 1).any():
-            parameters["u"], errors["se_u"] = values[3], error[3]
+        if (u < 1).any():
+            parameters["u"], errors["se_u"] = u, error[3]
         return pd.DataFrame(parameters | errors)
 
 
 class OrderedCategories(ResponseFunction):
     """Items with several categories in an order: slope and one intercept for each step."""
+
+    start_slope: ClassVar[float] = 1.0
+
+    @staticmethod
+    @abstractmethod
+    def steps(count: np.ndarray) -> np.ndarray:
+        """Return intercepts to begin with from the counts of an item's categories."""
 
     @classmethod
     def rows_of(cls, items: pd.DataFrame) -> np.ndarray:
@@ -318,23 +309,25 @@ class OrderedCategories(ResponseFunction):
         return np.vstack([np.full(len(n_categories), np.nan), steps])
 
     @classmethod
-    def starts(
-        cls, codes: np.ndarray, n_categories: np.ndarray, fixed: np.ndarray, share: tuple
-    ) -> np.ndarray:
-        """Return intercepts from the proportions of the categories."""
+    def starts(cls, counts: np.ndarray, fixed: np.ndarray, asymptotes: tuple) -> np.ndarray:
+        """Return intercepts from the counts of the categories."""
         table = fixed.copy()
         table[0] = cls.start_slope
-        for j, n in enumerate(n_categories):
-            answered = codes[np.isfinite(codes[:, j]), j].astype(int)
-            table[1:n, j] = cls.steps(np.bincount(answered, minlength=n) + 0.5)
+        for j, n_steps in enumerate(np.isnan(fixed[1:]).sum(0)):
+            table[1 : n_steps + 1, j] = cls.steps(counts[: n_steps + 1, j] + 0.5)
         return table
 
-    start_slope: ClassVar[float] = 1.0
-
-    @staticmethod
-    @abstractmethod
-    def steps(count: np.ndarray) -> np.ndarray:
-        """Return intercepts to begin with from the counts of an item's categories."""
+    @classmethod
+    def table(cls, values: np.ndarray, covariance: np.ndarray) -> pd.DataFrame:
+        """Return a, b1, b2, ..., d1, d2, ... and their standard errors; NaN for absent steps."""
+        b, se_b = difficulties(values, covariance)
+        d = np.where(values[1:] > ABSENT / 2, values[1:], np.nan)
+        error = np.sqrt(covariance.diagonal(axis1=1, axis2=2).T)
+        steps = range(1, len(values))
+        columns = {"a": values[0]} | {f"b{k}": b[k - 1] for k in steps}
+        columns |= {f"d{k}": d[k - 1] for k in steps} | {"se_a": error[0]}
+        columns |= {f"se_b{k}": se_b[k - 1] for k in steps} | {f"se_d{k}": error[k] for k in steps}
+        return pd.DataFrame(columns)
 
 
 @dataclass(frozen=True)
@@ -345,8 +338,7 @@ class Graded(OrderedCategories):
 
     def log_probability(self, theta: Tensor) -> Tensor:
         """Return log differences of neighbouring logistic curves."""
-        xp, values = namespace(theta), self.values
-        values = values if values.ndim == 3 else values[..., None]
+        xp, values = namespace(theta), self.by_theta
         d = values[1:]
         z = values[0] * theta + d
         # s(x) - s(y) = s(x) s(-y) (1 - exp(y - x)): nothing cancels
@@ -372,9 +364,8 @@ class PartialCredit(OrderedCategories):
 
     def log_probability(self, theta: Tensor) -> Tensor:
         """Return log probabilities of which neighbours differ by the steps' logits."""
-        values = self.values if self.values.ndim == 3 else self.values[..., None]
+        xp, values = namespace(theta), self.by_theta
         z = values[0] * theta + values[1:]
-        xp = namespace(theta)
         total = xp.concatenate([0 * z[:1], z.cumsum(0)])
         return total.log_softmax(0).swapaxes(0, 1)
 
@@ -388,6 +379,12 @@ def logits_of(p: np.ndarray) -> np.ndarray:
     """Return logits, within +-NO_ASYMPTOTE."""
     with np.errstate(divide="ignore"):
         return (np.log(p) - np.log1p(-p)).clip(-NO_ASYMPTOTE, NO_ASYMPTOTE)
+
+
+def probabilities_of(logits: np.ndarray) -> np.ndarray:
+    """Return probabilities, the inverse of :func:`logits_of`."""
+    with np.errstate(over="ignore"):
+        return 1 / (1 + np.exp(-logits))
 
 
 @dataclass(frozen=True)
@@ -442,18 +439,7 @@ MIXED = Model("mixed", Logistic, products=True)  # asymptotes are free item by i
 
 
 def model_named(name: object) -> Model:
-    """Return a model by its name in any case.
-
-    Raises
-    ------
-    ValueError
-        If there is none of that name.
-
-    Examples
-    --------
-    >>> model_named("rasch").name
-    'Rasch'
-    """
+    """Return a model by its name in any case."""
     for model in (*MODELS.values(), MIXED):
         if isinstance(name, str) and model.name.lower() == name.lower():
             return model
@@ -465,24 +451,16 @@ def four_parameters(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """Return slopes, intercepts, lower and upper asymptotes of a table of dichotomous items.
 
-    Parameters
-    ----------
-    items : DataFrame, indexed by item
-        Columns ``a``, and ``d`` or ``b`` (or both), and optionally ``c`` (0) and ``u`` (1).
-
-    Raises
-    ------
-    FrameError
-        If items have several categories, a column is missing or not numeric, b and d disagree, or c
-        and u are not 0 <= c < u <= 1.
+    The table has the columns ``a``, and ``d`` or ``b`` (or both, which then agree), and optionally
+    ``c`` (0) and ``u`` (1).
     """
-    if isinstance(items, pd.DataFrame) and {"d1", "b1"} & set(items):
+    columns = list(items) if isinstance(items, pd.DataFrame) else type(items).__name__
+    if {"d1", "b1"} & set(columns):
         raise FrameError(
             "items have several categories, and their table does not tell of which model: pass the "
             'fit itself, or model="graded" or "gpcm" where there is such an argument'
         )
     if not isinstance(items, pd.DataFrame) or "a" not in items or not {"b", "d"} & set(items):
-        columns = list(items) if isinstance(items, pd.DataFrame) else type(items).__name__
         raise FrameError(f"items need the columns a and b (or d), and have {columns}")
     try:
         table = {

@@ -1,8 +1,7 @@
 """Encode responses for estimation: one byte per response, equal rows counted, blocks of items.
 
 A fit passes over the responses many times. They are kept as a ``uint8`` matrix (0, 1, and 255 for
-not asked), which may be a memory map, and turned into ``float64`` block by block. Up to 64 items,
-persons with equal responses share one row, which is counted: LSAT6 has 1,000 persons and 30 rows.
+not asked), which may be a memory map, and turned into ``float64`` block by block.
 """
 
 from __future__ import annotations
@@ -41,6 +40,23 @@ class Block:
     correct: Tensor  # (n_rows, n_items), 1 where the response is correct
     answered: Tensor | None  # (n_rows, n_items), 1 where there is a response; None if all are there
 
+    def answers_at(self, weights: Tensor) -> Tensor:
+        """Return expected numbers of responses by node, (n_items, n_nodes); one row if complete.
+
+        ``weights`` are those of the nodes for every row, (n_rows, n_nodes).
+        """
+        if self.answered is None:
+            return weights.sum(0, keepdims=True)
+        return self.answered.T @ weights
+
+    def expected_counts(self, weights: Tensor) -> tuple[Tensor, Tensor]:
+        """Return expected numbers of correct responses by node, and of all (:meth:`answers_at`)."""
+        return self.correct.T @ weights, self.answers_at(weights)
+
+    def of_answered(self, values: Tensor) -> Tensor:
+        """Return values (n_rows, n_items), or by item, with 0 where there is no response."""
+        return values if self.answered is None else self.answered * values
+
 
 @dataclass(frozen=True)
 class ResponseMatrix:
@@ -72,6 +88,15 @@ class ResponseMatrix:
         return len(self.items)
 
     @property
+    def category_counts(self) -> np.ndarray:
+        """Number of persons in every category of every item, (n_categories, n_items)."""
+        if self.levels is None:
+            correct = host(self.n_correct)
+            return np.stack([host(self.n_answered) - correct, correct])
+        count = host(self.count)
+        return np.stack([count @ (self.values == k) for k in range(self.n_categories)])
+
+    @property
     def on_cpu(self) -> bool:
         """Whether the responses are counted on the CPU."""
         return self.device is None or self.device.type == "cpu"
@@ -80,8 +105,8 @@ class ResponseMatrix:
         """Return the responses for computations on a device."""
         if isinstance(device, str):
             device = torch_device(device)
-        counts = {name: getattr(self, name) for name in ("count", "n_correct", "n_answered")}
-        moved = {name: on_device(values, device) for name, values in counts.items()}
+        counts = ("count", "n_correct", "n_answered")
+        moved = {name: on_device(getattr(self, name), device) for name in counts}
         return replace(self, device=device, kept_blocks=[], kept_values=[], **moved)
 
     def blocks(self) -> Iterator[Block]:
@@ -125,14 +150,7 @@ def encode_responses(
     device: torch.device | str | None = "cpu",
     item_names: Sequence[str] | pd.Index | None = None,
 ) -> ResponseMatrix:
-    """Encode a frame (0, 1, NaN), or a uint8 matrix (0, 1, 255) that may be a memory map.
-
-    Raises
-    ------
-    FrameError
-        If the type or a value is wrong, or a person or an item has no responses at all.
-    """
-    # Read either form into a uint8 matrix with names.
+    """Encode a frame (0, 1, NaN), or a uint8 matrix (0, 1, 255) that may be a memory map."""
     if isinstance(responses, pd.DataFrame):
         checked = check_responses(responses)
         values, persons, items = checked.to_numpy(), checked.index, checked.columns
@@ -155,70 +173,56 @@ def encode_responses(
                 f"{items.nunique()} distinct item names for {matrix.shape[1]} columns; "
                 "give one name for each column"
             )
-    header = "\n".join(map(repr, items)).encode(errors="replace")
-    return encode_codes(matrix, persons, items, header, 2, device)
+    encoded = encode_codes(matrix, persons, items, "\n".join(map(repr, items)))
+    return encoded if device is None else encoded.on(device)
 
 
 def encode_ratings(ratings: pd.DataFrame, levels: Mapping | None = None) -> ResponseMatrix:
     """Encode ordered answers, whose numbers in ``levels`` (by item) are the codes.
 
     Unless levels are given they are the different answers to each item.
-
-    Raises
-    ------
-    FrameError
-        If answers are not numbers, or not among the levels; if an item has fewer than 2 or too many
-        different ones, names are not distinct, or a person or an item has no answers at all.
     """
-    if not isinstance(ratings, pd.DataFrame) or ratings.empty:
-        raise FrameError(
-            f"ratings are a {type(ratings).__name__}; give a DataFrame of numbers, persons x items"
-        )
-    try:
-        numbers = ratings.astype(float)
-    except (TypeError, ValueError) as problem:
-        raise FrameError(f"ratings are not all numbers ({problem}); code them 1, 2, ...") from None
-    if numbers.columns.has_duplicates or numbers.index.has_duplicates:
-        raise FrameError("persons or items stand more than once; give each one name and one row")
+    checked = check_responses(ratings, ratings=True)
     if levels is None:
-        levels = {item: sorted(numbers[item].dropna().unique()) for item in numbers}
+        levels = {item: sorted(checked[item].dropna().unique()) for item in checked}
         wrong = [item for item, values in levels.items() if not 2 <= len(values) <= MOST_CATEGORIES]
         if wrong:
             raise FrameError(
                 f"items {format_names(wrong)} have fewer than 2 or more than {MOST_CATEGORIES} "
                 "different answers; leave them out, or group their answers into categories"
             )
-    codes = np.full(numbers.shape, MISSING, np.uint8)
-    for column, item in enumerate(numbers.columns):
-        answers, categories = numbers[item].to_numpy(), np.asarray(levels[item], float)
-        answered = ~np.isnan(answers)
-        new = answered & ~np.isin(answers, categories)
+    codes = np.full(checked.shape, MISSING, np.uint8)
+    for column, (item, answers) in enumerate(checked.items()):
+        categories, answered = np.asarray(levels[item], float), answers.notna().to_numpy()
+        new = answered & ~answers.isin(categories)
         if new.any():
             raise FrameError(
                 f"item {item!r} has answers {sorted(set(answers[new]))[:5]} that nobody gave when "
                 f"the model was fitted ({categories.tolist()}); recode them, or fit again"
             )
         codes[answered, column] = np.searchsorted(categories, answers[answered])
-    persons, items = numbers.index.rename("person"), numbers.columns.rename("item")
-    n_categories = max(len(levels[item]) for item in items)
-    matrix = encode_codes(
-        codes, persons, items, repr(list(levels.items())).encode(), n_categories, "cpu"
-    )
-    return replace(matrix, levels={item: levels[item] for item in items})
+    items = checked.columns
+    levels = {item: levels[item] for item in items}
+    return encode_codes(codes, checked.index, items, repr(list(levels.items())), levels).on("cpu")
 
 
 def encode_codes(
     matrix: np.ndarray,
     persons: pd.Index,
     items: pd.Index,
-    header: bytes,
-    n_categories: int,
-    device: torch.device | str | None,
+    header: str = "",
+    levels: dict | None = None,
+    *,
+    as_drawn: bool = False,
 ) -> ResponseMatrix:
-    """Check and count a matrix of category numbers; merge persons who answered alike."""
+    """Check and count a matrix of category numbers; merge persons who answered alike.
+
+    ``as_drawn`` merges and refuses nothing.
+    """
     # Count and check in blocks of rows: a memory map does not fit into memory.
+    n_categories = 2 if levels is None else max(map(len, levels.values()))
     n_correct, n_answered = np.zeros((2, len(items)), np.int64)
-    digest = hashlib.blake2b(header, digest_size=16)
+    digest = hashlib.blake2b(header.encode(errors="replace"), digest_size=16)
     step = max(1, BLOCK_CELLS * 4 // len(items))
     for start in range(0, len(matrix), step):
         part = np.ascontiguousarray(matrix[start : start + step])
@@ -229,7 +233,7 @@ def encode_codes(
                 "grade the responses first"
             )
         silent = ~answered.any(axis=1)
-        if silent.any():
+        if silent.any() and not as_drawn:
             raise FrameError(
                 f"persons {format_names(persons[start : start + step][silent])} answered no item; "
                 "leave them out"
@@ -237,22 +241,21 @@ def encode_codes(
         n_correct += correct.sum(axis=0)
         n_answered += answered.sum(axis=0)
         digest.update(part.data)
-    if (n_answered == 0).any():
+    if (n_answered == 0).any() and not as_drawn:
         raise FrameError(
             f"items {format_names(items[n_answered == 0])} were answered by nobody; leave them out"
         )
 
     # Collapse equal rows where that saves at least a fifth of them.
     distinct, row, count = matrix, np.arange(len(matrix)), np.ones(len(matrix), np.int64)
-    if len(items) <= COLLAPSED_ITEMS:
+    if len(items) <= COLLAPSED_ITEMS and not as_drawn:
         as_bytes = np.ascontiguousarray(matrix).view(f"V{len(items)}").ravel()
         _, first, inverse, n_equal = np.unique(
             as_bytes, return_index=True, return_inverse=True, return_counts=True
         )
         if len(first) <= 0.8 * len(matrix):
             distinct, row, count = np.ascontiguousarray(matrix[first]), inverse, n_equal
-
-    arrays = ResponseMatrix(
+    return ResponseMatrix(
         distinct,
         persons,
         items,
@@ -264,48 +267,25 @@ def encode_codes(
         n_answered=n_answered.astype(float),
         data_hash=digest.hexdigest(),
         n_categories=n_categories,
+        levels=levels,
     )
-    return arrays if device is None else arrays.on(device)
 
 
 def uncompressed(values: np.ndarray, persons: pd.Index) -> ResponseMatrix:
     """Return responses (0, 1, NaN) with one row for every person, also for equal ones.
 
-    Unlike :func:`encode_responses` this merges and refuses nothing:
-    equal responses of two groups have different priors, and a resample may hold an empty row.
+    Equal responses of two groups have different priors, and a resample may hold an empty row.
     """
     coded = np.where(np.isnan(values), MISSING, values).astype(np.uint8)
-    arrays = ResponseMatrix(
-        coded,
-        persons,
-        pd.RangeIndex(coded.shape[1]),
-        np.arange(len(coded)),
-        np.ones(len(coded)),
-        None,
-        complete=bool((coded != MISSING).all()),
-        n_correct=(coded == 1).sum(0).astype(float),
-        n_answered=(coded != MISSING).sum(0).astype(float),
-    )
-    return arrays.on("cpu")
+    return encode_codes(coded, persons, pd.RangeIndex(coded.shape[1]), as_drawn=True).on("cpu")
 
 
 def identical_items(responses: ResponseMatrix) -> list[list]:
-    """Return the groups of items to which all persons responded alike.
-
-    Candidates have equal sums of random integer weights over their correct responses, which are
-    exact in float64; then the columns themselves are compared.
-    """
-    n_rows = len(responses.values)
-    weight = np.random.default_rng(0).integers(1, 2**52 // (2 * n_rows), n_rows)
-    exact = on_device(weight.astype(float), responses.device)
-    key = np.empty(responses.n_items)
-    for block in responses.blocks():
-        missing = 0 if block.answered is None else 2 * (1 - block.answered)
-        key[block.items] = host(exact @ (block.correct + missing))
-    _, first, n_equal = np.unique(key, return_inverse=True, return_counts=True)
-    candidates = np.flatnonzero(n_equal[first] > 1)
-    values = responses.values
-    return [
-        [responses.items[i] for i in group if np.array_equal(values[:, i], values[:, group[0]])]
-        for group in pd.Series(candidates).groupby(first[candidates]).agg(list)
-    ]
+    """Return the groups of items to which all persons responded alike."""
+    by_hash: dict[int, list] = {}
+    width = max(1, BLOCK_CELLS * 4 // len(responses.values))
+    for start in range(0, responses.n_items, width):
+        columns = np.ascontiguousarray(responses.values[:, start : start + width].T)
+        for item, column in zip(responses.items[start : start + width], columns, strict=True):
+            by_hash.setdefault(hash(column.tobytes()), []).append(item)
+    return [items for items in by_hash.values() if len(items) > 1]

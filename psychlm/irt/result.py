@@ -17,7 +17,6 @@ from numpy.typing import ArrayLike
 from psychlm.data import atomic_write
 from psychlm.device import Device
 from psychlm.frames import format_names
-from psychlm.irt.arrays import on_device
 from psychlm.irt.likelihood import GRID_ERROR, LARGEST_SLOPE, QuadratureGrid
 from psychlm.irt.response_functions import ResponseFunction, model_named
 from psychlm.irt.specification import IRTWarning, Specification
@@ -27,7 +26,7 @@ if TYPE_CHECKING:
 
 __all__ = ["IRTFit", "IRTWarning", "InformationCriteria", "Solution", "result_of"]
 
-FORMAT, EARLIER_FORMAT = "psychlm.irt.fit/4", "psychlm.irt.fit/3"
+FORMAT = "psychlm.irt.fit/4"
 
 
 class InformationCriteria:
@@ -109,13 +108,7 @@ class IRTFit(InformationCriteria):
         )
 
     def require_one_group(self) -> None:
-        """Refuse a fit of several groups where one population and one set of items are needed.
-
-        Raises
-        ------
-        ValueError
-            If the fit has groups: ``fit.in_group(label)`` is the fit as it holds in one of them.
-        """
+        """Refuse a fit of several groups where one population and one set of items are needed."""
         if self.groups is not None:
             raise ValueError(
                 f"this fit has the groups {list(self.groups.index)}, whose abilities are "
@@ -155,11 +148,10 @@ class IRTFit(InformationCriteria):
         alone["items"] = self.group_items.xs(label, level="group")
         if self.estimates is not None:
             # The mean of ability is free where an intercept is that of the reference group.
+            reference = self.groups.index[0]
             estimates = self.estimates.xs(label, level="group")
-            shared = (estimates == self.estimates.xs(self.groups.index[0], level="group")) & (
-                estimates >= 0
-            )
-            focal = label != self.groups.index[0]
+            shared = (estimates == self.estimates.xs(reference, level="group")) & (estimates >= 0)
+            focal = label != reference
             alone["mean_is_free"] = focal and bool(shared.iloc[:, 1].any())
             alone["sd_is_free"] = focal and bool(shared.iloc[:, 0].any())
             alone["estimates"] = estimates
@@ -171,7 +163,7 @@ class IRTFit(InformationCriteria):
         Of two categories the last is "correct"; categories that an item lacks have 0.
         """
         self.require_one_group()
-        return self.functions.probability_at(np.asarray(theta, float)).transpose(2, 0, 1)
+        return self.functions.probability_at(theta).transpose(2, 0, 1)
 
     def information(self, theta: ArrayLike) -> np.ndarray:
         """Return the items' Fisher information about ability, (n_theta, n_items), 1 / logit^2.
@@ -179,8 +171,7 @@ class IRTFit(InformationCriteria):
         Its sum over items is the test's information, whose -1/2 power is ability's standard error.
         """
         self.require_one_group()
-        at = on_device(np.atleast_1d(np.asarray(theta, float)), "cpu")
-        return self.functions.information(at).numpy()
+        return self.functions.information_at(theta)
 
     def reliability(self, responses: pd.DataFrame | None = None) -> pd.Series:
         r"""Return the reliability of EAP scores: ``marginal`` and, of given persons, ``empirical``.
@@ -235,21 +226,12 @@ class IRTFit(InformationCriteria):
 
     @classmethod
     def from_json(cls, path: str | Path) -> IRTFit:
-        """Read a fit that :meth:`to_json` wrote.
-
-        Raises
-        ------
-        ValueError
-            If the file is not such a fit, or was changed since.
-        """
+        """Read a fit that :meth:`to_json` wrote; a ValueError tells a file that is none."""
         try:
             content = json.loads(Path(path).read_text(encoding="utf-8"))
-        except (ValueError, RecursionError) as error:  # neither UTF-8 nor JSON: truncated, perhaps
-            raise ValueError(
-                f"{path} is no JSON ({error}); write a fit with IRTFit.to_json"
-            ) from None
-        form = content.pop("format", None) if isinstance(content, dict) else None
-        if form not in (FORMAT, EARLIER_FORMAT):
+        except (ValueError, RecursionError):  # neither UTF-8 nor JSON: truncated, perhaps
+            content = None
+        if not isinstance(content, dict) or content.pop("format", None) != FORMAT:
             raise ValueError(
                 f"{path} is not a fit in the format {FORMAT!r}; write one with IRTFit.to_json"
             )
@@ -258,9 +240,6 @@ class IRTFit(InformationCriteria):
                 f"{path} is a damaged fit (its contents have changed since it was written); fit "
                 "again and write it with IRTFit.to_json"
             )
-        if form == EARLIER_FORMAT:
-            unit = model_named(content["model"]).unit_slope
-            content |= {"estimates": None, "mean_is_free": False, "sd_is_free": unit}
         for field in fields(cls):
             value = content[field.name]
             if field.type == "float":
@@ -278,9 +257,6 @@ class Solution:
 
     values: np.ndarray  # (n_rows, n_columns), columns of the specification
     blocks: np.ndarray  # (n_columns, n_rows, n_rows), covariances; NaN: unknown
-    moments: np.ndarray  # (2, n_groups), means and sds of ability
-    moment_errors: np.ndarray  # (2, n_groups)
-    covariance: pd.DataFrame | None  # of all estimates
     n_parameters: int
     loglik: float  # nats
     log_prior: float
@@ -289,6 +265,8 @@ class Solution:
     quadrature: str
     converged: np.ndarray  # (n_columns,) bool
     messages: list[str]  # what a reader of the estimates must know
+    covariance: pd.DataFrame | None = None  # of all estimates
+    groups: dict | None = None  # by column of IRTFit.groups, without numbers of persons
     method: str = "mml"
     regression: pd.DataFrame | None = None  # of difficulties on covariates
     residual_sd: float = math.nan
@@ -349,16 +327,15 @@ def problems(
 def result_of(spec: Specification, solution: Solution) -> IRTFit:
     """Return the estimates on the model's own scale, with their standard errors."""
     model, values, blocks = spec.model, solution.values.copy(), solution.blocks.copy()
-    n_rows, covariance, sd, se_variance = len(values), solution.covariance, 1.0, math.nan
+    covariance, sd, se_variance = solution.covariance, 1.0, math.nan
     if model.unit_slope:
         # The Rasch model's slopes are 1: the common slope is ability's standard deviation instead.
-        sd, se_sd = float(values[0, 0]), math.sqrt(blocks[0, 0, 0])
-        se_variance = 2 * sd * se_sd
+        sd = float(values[0, 0])
+        se_variance = 2 * sd * math.sqrt(blocks[0, 0, 0])
         values[0], blocks[:, 0], blocks[:, :, 0] = 1.0, 0.0, 0.0
         if covariance is not None:
             scale = np.append(2 * sd, np.ones(len(covariance) - 1))
-            labels = [("ability", "variance"), *covariance.index[1:]]
-            index = pd.MultiIndex.from_tuples(labels, names=covariance.index.names)
+            index = covariance.index[1:].insert(0, ("ability", "variance"))
             scaled = covariance.to_numpy() * np.outer(scale, scale)
             covariance = pd.DataFrame(scaled, index=index, columns=index)
     table = model.form.table(values, blocks)
@@ -374,40 +351,31 @@ def result_of(spec: Specification, solution: Solution) -> IRTFit:
                 items[f"{'cu'[kind - 2]}_is_free"] = number[row] >= 0
         items["converged"] = solution.converged[spec.places(g)]
         by_group[group] = items
-        symbols = [*"adcu"][:n_rows] if model.dichotomous else model.form.symbols(n_rows)
+        symbols = [*"adcu"] if model.dichotomous else model.form.symbols(len(values))
         numbers[group] = pd.DataFrame(number.T, spec.items, symbols)
-    first, groups, group_items, estimates = spec.groups[0], None, None, numbers[spec.groups[0]]
+    groups, group_items, estimates = None, None, numbers[spec.groups[0]]
     if spec.groups != [None]:
-        errors = solution.moment_errors
-        columns = {"mean": solution.moments[0], "sd": solution.moments[1]}
-        columns |= {"se_mean": errors[0], "se_sd": errors[1]}
-        columns["n_persons"] = np.bincount(spec.member)
-        groups = pd.DataFrame(columns, index=pd.Index(spec.groups, name="group"))
+        groups = pd.DataFrame(solution.groups, pd.Index(spec.groups, name="group"))
+        groups["n_persons"] = np.bincount(spec.member)
         group_items = pd.concat(by_group, names=["group"])
         estimates = pd.concat(numbers, names=["group"])
+    same = ["method", "loglik", "log_prior", "n_parameters", "n_iterations", "loglik_error"]
+    same += ["quadrature", "regression", "residual_sd"]
     return IRTFit(
-        items=by_group[first],
+        items=by_group[spec.groups[0]],
         model=model.name,
-        method=solution.method,
-        loglik=solution.loglik,
-        log_prior=solution.log_prior,
-        n_parameters=solution.n_parameters,
         n_persons=spec.answers.n_persons,
         converged=bool(solution.converged.all()),
-        n_iterations=solution.n_iterations,
         ability_sd=sd,
         se_ability_variance=se_variance,
-        loglik_error=solution.loglik_error,
-        quadrature=solution.quadrature,
         covariance=covariance,
         data_hash=spec.answers.data_hash,
         groups=groups,
         group_items=group_items,
         levels=spec.answers.levels,
-        regression=solution.regression,
-        residual_sd=solution.residual_sd,
         estimates=estimates,
         sd_is_free=model.unit_slope,
+        **{name: getattr(solution, name) for name in same},
     )
 
 

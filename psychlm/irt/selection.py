@@ -14,10 +14,10 @@ import scipy
 from psychlm.frames import FrameError, check_responses
 from psychlm.irt._fit import fit
 from psychlm.irt.curves import item_information, test_information
-from psychlm.irt.dif import CORRECTIONS
 from psychlm.irt.dimensionality import LEAST_RATIO, LOGISTIC_TO_NORMAL, eigenvalues
 from psychlm.irt.item_fit import ld_x2, s_x2
 from psychlm.irt.result import IRTFit
+from psychlm.stats import CORRECTIONS
 
 Criterion = Literal["slope", "fit", "dependence"]
 ABILITIES = np.linspace(-6, 6, 1201)  # logits, where a form's information is evaluated

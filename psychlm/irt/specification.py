@@ -17,7 +17,7 @@ import numpy as np
 import pandas as pd
 
 from psychlm.frames import FrameError, format_names
-from psychlm.irt.priors import Beta, LogNormal, Normal, Prior, check_priors
+from psychlm.irt.priors import Beta, LogNormal, Normal, Prior
 from psychlm.irt.response_functions import KINDS, MIXED, Model, model_named
 from psychlm.irt.response_matrix import (
     MISSING,
@@ -117,18 +117,17 @@ class Specification:
             linked = not self.freed[linking].all()
             first = max(cells) + 1
             cells += [first + g if g and linked else -1 for g in range(len(self.groups))]
-        names = [
-            (self.items[j] if g == 0 else f"{self.items[j]}, {self.groups[g]}", symbol)
-            for symbol in self.model.form.symbols(n_rows)
-            for j, g in columns
+        labels = [
+            self.items[j] if g == 0 else f"{self.items[j]}, {self.groups[g]}" for j, g in columns
         ]
+        names = [(label, symbol) for symbol in self.model.form.symbols(n_rows) for label in labels]
         names += [(group, name) for name in ("mean", "log sd") for group in self.groups]
-        kinds = [row for row in range(n_rows) for _ in columns]
-        kinds += [n_rows + k for k in range(2) for _ in self.groups]
+        sizes = [len(columns)] * n_rows + [len(self.groups)] * 2
+        kinds = np.repeat(np.arange(n_rows + 2), sizes)
         label, first_cells = pd.factorize(np.where(np.array(cells) < 0, np.nan, cells))
         firsts = np.array([np.argmax(label == k) for k in range(len(first_cells))], int)
         index = pd.MultiIndex.from_tuples([names[k] for k in firsts], names=["item", "parameter"])
-        return label, np.array(kinds)[firsts], index
+        return label, kinds[firsts], index
 
 
 def specify(
@@ -152,8 +151,10 @@ def specify(
     else:
         chosen = MIXED
     priors = dict(priors or {})
-    check_priors(priors, PRIORS)
-    for prior in priors.values():
+    for name, prior in priors.items():
+        if not isinstance(prior, PRIORS.get(name, ())):
+            known = {key: " or ".join(kind.__name__ for kind in PRIORS[key]) for key in PRIORS}
+            raise FrameError(f"prior {name!r}: {prior!r} is not known; give any of {known}")
         if isinstance(prior, Beta) and min(prior.alpha, prior.beta) <= 1:
             raise FrameError(f"{prior} has its mode at 0 or 1; give alpha and beta above 1")
     if chosen.common_slope and "slope" in priors:
@@ -256,18 +257,16 @@ def chosen_items(items: pd.Index, names: Names) -> np.ndarray:
 
 def tied_parameters(items: pd.Index, equal: Mapping[str, Any]) -> np.ndarray:
     """Return for every parameter and item the item whose parameter it equals, (4, n_items)."""
-    unknown = set(equal) - set(KINDS)
-    if unknown:
-        raise FrameError(f"equal names {sorted(unknown)}; give any of {KINDS}")
+    if set(equal) - set(KINDS):
+        raise FrameError(f"equal names {sorted(set(equal) - set(KINDS))}; give any of {KINDS}")
     ties = np.tile(np.arange(len(items)), (4, 1))
-    for row, name in enumerate(KINDS):
-        sets = equal.get(name, [])
+    for name, sets in equal.items():
         nested = not isinstance(sets, str) and all(
             isinstance(each, list | tuple | set | pd.Index) for each in sets
         )
         for each in sets if nested else [sets]:
             together = np.flatnonzero(chosen_items(items, each))
-            ties[row, together] = together[:1] if len(together) else ()
+            ties[KINDS.index(name), together] = together[:1] if len(together) else ()
     return ties
 
 
@@ -276,8 +275,7 @@ def freed_parameters(
 ) -> np.ndarray:
     """Return which parameters differ between groups, bool (4, n_items)."""
     named = free if isinstance(free, Mapping) else dict.fromkeys(KINDS, free)
-    unknown = set(named) - set(KINDS)
-    if unknown or (n_groups == 1 and len(free)):
+    if set(named) - set(KINDS) or (n_groups == 1 and len(free)):
         raise FrameError(
             f"free={free!r} cannot be: parameters are {KINDS}, and free= takes groups (group=)"
         )
@@ -289,18 +287,8 @@ def check_groups(
 ) -> tuple[list, np.ndarray]:
     """Return the groups' labels, the reference group's first, and every person's group number.
 
-    Parameters
-    ----------
-    persons : Index
-    group : Series indexed by person, or sequence in the order of the persons
-        In a Series, further persons are ignored.
-    reference : label, optional
-        By default the label of the first person.
-
-    Raises
-    ------
-    FrameError
-        If a person has no label, labels are fewer than two, or none is the reference.
+    ``group`` is a Series indexed by person, whose further persons are ignored, or a sequence in the
+    order of the persons; the reference is by default the label of the first person.
     """
     if not isinstance(group, pd.Series):
         given = np.asarray(group)
@@ -318,11 +306,12 @@ def check_groups(
         nameless = persons[labels.isna()]
         raise FrameError(f"persons {format_names(nameless)} have no group; give one, or drop them")
     names = list(dict.fromkeys(labels))
-    if not 2 <= len(names) <= 255:
-        raise FrameError(f"2 to 255 groups are needed, and these are {len(names)}: {names[:5]}")
     first = names[0] if reference is None else reference
-    if first not in names:
-        raise FrameError(f"reference {reference!r} is none of the groups {format_names(names)}")
+    if first not in names or not 2 <= len(names) <= 255:
+        raise FrameError(
+            f"reference {first!r} is none of the groups {format_names(names)}, or these are not 2 "
+            "to 255"
+        )
     names.sort(key=lambda name: name != first)  # stable: the others keep their order
     return names, labels.map({name: g for g, name in enumerate(names)}).to_numpy()
 
@@ -340,21 +329,19 @@ def earlier_items(start: pd.DataFrame, items: pd.Index) -> pd.DataFrame:
 
 def check_answers(spec: Specification) -> None:
     """Refuse data from which no parameters follow; warn of items that stand twice."""
-    answers, items, groups = spec.answers, spec.items, spec.groups
+    answers, items = spec.answers, spec.items
     if len(items) < 3:
         raise FrameError(
             f"{len(items)} items do not identify a {spec.model.name} model; it takes at least 3"
         )
-    regular = "intercept" in spec.priors and (spec.model.common_slope or "slope" in spec.priors)
     constant = np.zeros(len(items), bool)
     if answers.levels is None:
-        wrong = answers.n_answered - answers.n_correct
-        rarer = np.minimum(answers.n_correct, wrong)
-        constant |= rarer == 0
+        rarer = np.minimum(answers.n_correct, answers.n_answered - answers.n_correct)
+        constant = rarer == 0
         common = set(items[rarer >= RARE])
-        twins = [group for group in identical_items(answers) if group[0] in common]
+        twins = [names for names in identical_items(answers) if names[0] in common]
         if twins:
-            shown = "; ".join(format_names(group) for group in twins[:5])
+            shown = "; ".join(format_names(names) for names in twins[:5])
             warnings.warn(
                 f"{sum(map(len, twins))} items were answered alike by every person, in "
                 f"{len(twins)} groups ({shown}); if a group is one item under several names, keep "
@@ -364,8 +351,9 @@ def check_answers(spec: Specification) -> None:
             )
     for j in np.flatnonzero(spec.differs):
         levels = 2 if answers.levels is None else len(answers.levels[items[j]])
-        by_group = [np.unique(spec.codes[spec.member == g, j]) for g in range(len(groups))]
+        by_group = [np.unique(spec.codes[spec.member == g, j]) for g in range(len(spec.groups))]
         constant[j] |= any((codes != MISSING).sum() < levels for codes in by_group)
+    regular = "intercept" in spec.priors and (spec.model.common_slope or "slope" in spec.priors)
     if constant.any() and not regular:
         raise FrameError(
             f"items {format_names(items[constant])} were answered alike by everyone, or are free "

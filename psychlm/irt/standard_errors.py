@@ -1,9 +1,8 @@
 r"""Standard errors from the observed information of the marginal likelihood.
 
-**Exact information** (Louis 1982): observed information = expected complete information - missing
-information, the sum over persons of the posterior covariance of their complete-data scores. Scores
-are smooth functions of ability, so their covariance is a sum over a few orthonormal polynomials of
-every person's posterior: numerically exact, and equal to Oakes's (1999) identity at a maximum.
+Observed information = expected complete information - missing information, the sum over persons of
+the posterior covariance of their complete-data scores (Louis 1982). Scores are smooth functions of
+ability, so their covariance is a sum over a few orthonormal polynomials of every posterior.
 """
 
 from __future__ import annotations
@@ -29,7 +28,6 @@ from psychlm.irt.likelihood import (
     Parameters,
     QuadratureGrid,
     cell_derivatives,
-    expected_counts,
     fine_posterior,
     node_loglik,
 )
@@ -54,11 +52,10 @@ def standard_errors(
     The first, (n_items, 3, 3) with ability N(0, 1), are NaN where not estimated, and all NaN where
     the observed information is not positive definite; the second None where there are too many.
     """
-    n_items = responses.n_items
-    free = free_parameters(design, parameters)
+    n_items, free = responses.n_items, free_parameters(design, parameters)
     n_shared = (n_items - 1) * (design.common_slope + design.common_guessing)
     n_free = int(free.sum()) - n_shared
-    unknown = np.full((n_items, 3, 3), np.nan)
+    blocks = np.full((n_items, 3, 3), np.nan)
     if n_free > max(EXACT_PARAMETERS, responses.n_persons):
         from torch.linalg import LinAlgError
 
@@ -67,7 +64,7 @@ def standard_errors(
         try:
             blocks = joint_covariances(responses, design, parameters, grid, free)
         except LinAlgError:  # not at a maximum
-            return unknown, None
+            return blocks, None
         return where_free(blocks, free), None
 
     information = observed_information(responses, design, parameters, grid)
@@ -75,19 +72,18 @@ def standard_errors(
     basis = estimates_basis(free[:kinds], design)
     covariance = positive_inverse(basis.T @ information @ basis)
     if covariance is None:
-        return unknown, None
+        return blocks, None
     whole = host(basis @ covariance @ basis.T).reshape(kinds, n_items, kinds, n_items)
-    blocks = unknown.copy()
     blocks[:, :kinds, :kinds] = np.einsum("kjlj->jkl", whole)
 
     # Label rows and columns (item, parameter); a common parameter belongs to the item "all".
     labelled = None
     if n_free <= EXACT_PARAMETERS:
-        labels = []
-        for name, is_free in zip("adc", free.tolist(), strict=True):
-            common = design.common_slope if name == "a" else name == "c" and design.common_guessing
-            names = [item for item, kept in zip(responses.items, is_free, strict=True) if kept]
-            labels += [(item, name) for item in (["all"] if common and names else names)]
+        columns = host(basis)
+        labels = [
+            ("all" if n_equal > 1 else responses.items[cell % n_items], "adc"[cell // n_items])
+            for cell, n_equal in zip(columns.argmax(0), columns.sum(0), strict=True)
+        ]
         index = pd.MultiIndex.from_tuples(labels, names=["item", "parameter"])
         labelled = pd.DataFrame(host(covariance), index=index, columns=index)
     return where_free(blocks, free), labelled
@@ -137,23 +133,15 @@ def observed_information(
 ) -> Tensor:
     """Return the observed information in all slopes, intercepts and, if any is free, guessing.
 
-    Slopes are taken as free here, one by one, and fixed guessing parameters have their rows too.
-
-    Parameters
-    ----------
-    rough : bool
-        Sum the missing information of pairs of items over ROUGH_POLYNOMIALS only, in single
-        precision; the blocks of single items stay exact. For steps of Newton's method.
-
-    Returns
-    -------
-    Tensor, shape (2 n_items, 2 n_items) or (3 n_items, 3 n_items)
+    The shape is (kinds n_items, kinds n_items). Slopes are taken as free here, one by one, and
+    fixed guessing parameters have their rows too. A ``rough`` one, for Newton's method, sums the
+    missing information of pairs of items over ROUGH_POLYNOMIALS only, in single precision; the
+    blocks of single items stay exact.
     """
     n, nodes = responses.n_items, grid.nodes
     xp, kinds = namespace(nodes), 3 if design.guessing_free.any() else 2
     dtype = "float32" if rough else "float64"
-    at_nodes = node_loglik(responses, parameters, nodes)
-    _, weights = fine_posterior(at_nodes, grid)
+    _, weights = fine_posterior(node_loglik(responses, parameters, nodes), grid)
 
     # Expected complete information: one (kinds, kinds) block per item, minus the prior's curvature.
     # For the rough sum also the expected squares of the scores.
@@ -163,7 +151,7 @@ def observed_information(
     for block in responses.blocks():
         z, c = parameters[block.items].logits(nodes)
         p, q = cell_derivatives(z, c)
-        correct, answered = expected_counts(block, coarse)
+        correct, answered = block.expected_counts(coarse)
         wrong = answered - correct
         zz, zc, cc = (
             -(correct * getattr(p, k) + wrong * getattr(q, k)) for k in ("zz", "zc", "cc")
@@ -178,10 +166,10 @@ def observed_information(
             for cells_of, counts in ((p, correct), (q, wrong)):
                 of_cells = xp.stack([cells_of.z * nodes, cells_of.z, cells_of.c][:kinds])
                 squares[:, :, j] += (of_cells[:, None] * (of_cells * counts)).sum(-1)
-    for row, (name, value) in enumerate(list(vars(parameters).items())[:kinds]):
-        if name in design.priors:
-            j = everything[design.free()[row]]  # a guessing parameter fixed at 0 has no density
-            whole[row, j, row, j] -= design.priors[name].derivatives(value[j])[1]
+    if design.priors:
+        curvature = design.prior_terms(parameters.table()[:kinds], design.free())[2]
+        for row in range(kinds):
+            whole[row, everything, row, everything] -= curvature[row]
     information = whole.reshape(kinds * n, kinds * n)  # the same memory
 
     # Missing information. The rough sum also subtracts expected scores in the squares.
@@ -214,15 +202,14 @@ def observed_information(
                 scores = expected_scores(block, parameters, one, at, kinds)
                 yield by_person((scores - mean) * weight**0.5)
 
-    if rough:
-        for _ in averaged(weights):  # degree 0
-            pass
-        information -= missing_information(weights, grid.fine, ROUGH_POLYNOMIALS, averaged)
-    else:
+    if not rough:
         by_node = apart if grid.interpolation is None else None
-        information -= missing_information(weights, grid.fine, POLYNOMIALS, averaged, by_node)
-    if rough:  # what the sum left out in the blocks of single items
-        whole[:, everything, :, everything] -= xp.moveaxis(squares, 2, 0)
+        return information - missing_information(weights, grid.fine, POLYNOMIALS, averaged, by_node)
+    for _ in averaged(weights):  # degree 0
+        pass
+    information -= missing_information(weights, grid.fine, ROUGH_POLYNOMIALS, averaged)
+    # What the sum left out in the blocks of single items.
+    whole[:, everything, :, everything] -= xp.moveaxis(squares, 2, 0)
     return information
 
 
@@ -235,17 +222,10 @@ def missing_information(
 ) -> Tensor:
     """Return posterior covariances of the scores, summed over persons, (n_scores, n_scores).
 
-    Parameters
-    ----------
-    weights : Tensor, shape (n_persons, n_fine)
-        Posteriors.
-    fine : Tensor, shape (n_fine,)
-    n_polynomials : int
-    averaged : function
-        From weights times a polynomial to sums of the scores with them, some persons at a time.
-    apart : function, optional
-        Yields scores less their expectations, times the root of the weight, node by node; where
-        items are steep their scores are steps, which no few polynomials reproduce.
+    ``weights`` are posteriors, (n_persons, n_fine). ``averaged`` leads from weights times a
+    polynomial to sums of the scores with them, some persons at a time. ``apart`` yields scores less
+    their expectations, times the root of the weight, node by node: where items are steep their
+    scores are steps, which no few polynomials reproduce.
     """
     missing: Any = 0.0
     variance: Any = 0.0

@@ -2,12 +2,8 @@ r"""Small networks that score choices, and the loop that trains them.
 
 A network gives each choice :math:`c_i` of a question a score :math:`\alpha_i`, and answers with
 probability :math:`p_i = e^{\alpha_i} / \sum_j e^{\alpha_j}`; the loss is :math:`-\log p` of the
-answer (Richardson & Sabharwal 2020, section 4.1). Items may have different numbers of choices:
-places without a choice have probability zero.
-
-Here are the partial-input and LSTM models of that section, after Mihaylov et al. (2018). A text s
-is read by a bidirectional LSTM and represented by the element-wise maximum of its states,
-:math:`r_s = \max_t h_t \in R^{2h}`:
+answer (Richardson & Sabharwal 2020, section 4.1). The partial-input and LSTM models of that section
+(Mihaylov et al. 2018) read a text s by a bidirectional LSTM, :math:`r_s = \max_t h_t \in R^{2h}`:
 
 - ``"choice-only"``: without question or other choices, :math:`\alpha_i = w^\top r_{c_i}`;
 - ``"choice-to-choice"``: against the other choices, :math:`\alpha_i` the mean over :math:`j \ne i`
@@ -15,19 +11,15 @@ is read by a bidirectional LSTM and represented by the element-wise maximum of i
 - ``"question-to-choice"``: against the question, :math:`\alpha_i = \mathrm{ATT}(r_q, r_{c_i})`;
 - ``"esim"``: after soft alignment of the question's and the choice's words (Chen et al. 2017),
 
-with :math:`\mathrm{ATT}(a, b) = w^\top [a; b; |a - b|; a \circ b]`. Word vectors are learned, or
-given and fixed.
-
-A model on a frozen pre-trained encoder reads texts once, and only a small head learns
-(:func:`encoder_model`). Question and choice are represented by the means of their states (as
-all-MiniLM-L6-v2 was trained), as unit vectors :math:`\hat q, \hat c`, and meet in the head,
+with :math:`\mathrm{ATT}(a, b) = w^\top [a; b; |a - b|; a \circ b]`. Of a frozen pre-trained encoder
+only a small head learns (:func:`encoder_model`): means of its states as unit vectors
+:math:`\hat q, \hat c` meet in
 
 .. math:: \alpha = \tau\, \hat q^\top W \hat c + v^\top \mathrm{relu}(U [\hat q; \hat c; |\hat q -
 \hat c|; \hat q \circ \hat c]),
 
 where W starts as the identity and v as zero: untrained, it picks the choice most similar to the
-question. An encoder that learns as a whole is fine-tuned by :func:`psychlm.lm.fine_tune`.
-"""
+question. An encoder that learns as a whole is fine-tuned by :func:`psychlm.lm.fine_tune`."""
 
 from __future__ import annotations
 
@@ -39,7 +31,7 @@ from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
@@ -49,7 +41,6 @@ from torch import Tensor, nn
 
 from psychlm.device import Device, seeded, torch_device
 from psychlm.frames import check_items
-from psychlm.lm import ModelError
 from psychlm.lm.choice_model import encoder_states, masked_mean, open_encoder
 from psychlm.lm.choices import grade
 
@@ -79,13 +70,7 @@ class Inputs:
 
 
 class TextStore:
-    """Texts, each encoded once, from which batches of items are made.
-
-    Parameters
-    ----------
-    encode : callable
-        Takes a list of texts, and returns an array for each: (T,) word numbers or (T, d) vectors.
-    """
+    """Texts, each encoded once (as (T,) word numbers or (T, d) vectors), and batches of items."""
 
     def __init__(self, encode: Callable[[list[str]], Sequence[NDArray]]) -> None:
         self.encode = encode
@@ -130,18 +115,7 @@ class TextStore:
 
 @dataclass(frozen=True, eq=False)
 class ChoiceClassifier:
-    """A network that scores choices, and the store of texts that it reads.
-
-    Attributes
-    ----------
-    network : Module
-        Takes :class:`Inputs`, and returns scores (n, N), minus infinity where there is no choice.
-    texts : TextStore
-    name : str
-    history : DataFrame
-        ``epoch``, ``loss`` (nats, on the training items), ``accuracy`` (on the development items,
-        NaN without).
-    """
+    """A network that scores choices, and the store of texts that it reads."""
 
     network: nn.Module
     texts: TextStore
@@ -176,25 +150,9 @@ class ChoiceClassifier:
     ) -> ChoiceClassifier:
         """Return a copy trained further with AdamW; this one is unchanged.
 
-        Parameters
-        ----------
-        items, development : DataFrame
-            Items frames. With ``development``, the weights of the epoch with the best accuracy
-            there are returned.
-        seed : int
-            Of the order of the items and dropout.
-        batch_size : int
-            Items per step.
-        patience : int, optional
-            Epochs without a better development accuracy before training ends; None: never.
-
-        Raises
-        ------
-        FrameError
-            If the items break their contract.
-        FloatingPointError
-            If the loss is no longer finite.
-        """
+        ``seed`` is that of the order of the items and of dropout. With ``development`` items, the
+        weights of the epoch with the best accuracy there are returned, and training ends after
+        ``patience`` epochs without a better one (None: never)."""
         items = check_items(items)
         questions, choices = self.texts.rows(items)
         answer = torch.tensor(items["answer"].tolist(), device=self.device)
@@ -261,17 +219,10 @@ def masked_max(states: Tensor, mask: Tensor) -> Tensor:
 
 @dataclass(frozen=True, eq=False)
 class Lexicon:
-    """The words of a model and their vectors.
+    """The words of a model, numbered from 2 (0 is padding, 1 every other word), and their vectors.
 
-    Attributes
-    ----------
-    numbers : dict
-        By word, from 2 (0 is padding, 1 every other word).
-    vectors : ndarray, shape (2 + n_words, d), optional
-        Given vectors; learned unless given.
-    tokenizer : optional
-        Of an encoder whose tokens are the words.
-    """
+    Vectors are learned unless given; a ``tokenizer`` is that of an encoder whose tokens are the
+    words."""
 
     numbers: dict[str, int]
     vectors: NDArray[np.float32] | None = None
@@ -327,19 +278,9 @@ class BiLSTM(nn.Module):
 
 
 def soft_alignment(a: Tensor, b: Tensor, a_mask: Tensor, b_mask: Tensor) -> tuple[Tensor, Tensor]:
-    """Return what each state of a attends to in b, and the reverse (Chen et al. 2017, equations 11
-    to 13).
+    """Return what each state of a (rows, A, d) attends to in b (rows, B, d), and the reverse.
 
-    Parameters
-    ----------
-    a, b : Tensor, shapes (rows, A, d) and (rows, B, d)
-    a_mask, b_mask : Tensor of bool, shapes (rows, A) and (rows, B)
-
-    Returns
-    -------
-    Tensors, shapes (rows, A, d) and (rows, B, d)
-        Zero beside a row without tokens.
-    """
+    Zero beside a row without tokens (Chen et al. 2017, equations 11 to 13)."""
     energy = a @ b.mT
     lowest = torch.finfo(energy.dtype).min
     over_b = energy.masked_fill(~b_mask[:, None, :], lowest).softmax(dim=2) * b_mask[:, None, :]
@@ -360,18 +301,7 @@ class Attention(nn.Module):
 
 
 class PartialInputNetwork(nn.Module):
-    """One of the LSTM models of this module.
-
-    Parameters
-    ----------
-    kind : {"choice-only", "choice-to-choice", "question-to-choice", "esim"}
-    lexicon : Lexicon
-        Given vectors are projected to ``size``.
-    size : int
-        d, of word vectors.
-    hidden : int
-        h, states of the LSTM in each direction.
-    """
+    """One of the LSTM models of this module; given vectors are projected to ``size``."""
 
     def __init__(
         self,
@@ -383,10 +313,6 @@ class PartialInputNetwork(nn.Module):
         dropout: float = 0.2,
     ) -> None:
         super().__init__()
-        if kind not in get_args(Kind):
-            raise ModelError(
-                f"no choice network is named {kind!r}; there are {list(get_args(Kind))}"
-            )
         self.kind, wide = kind, 2 * hidden
         self.embedding: nn.Module = (
             nn.Embedding(2 + len(lexicon.numbers), size, padding_idx=0)
@@ -486,20 +412,8 @@ def encoder_model(
 ) -> ChoiceClassifier:
     """Return a multiple-choice model on a frozen pre-trained encoder, its head not yet trained.
 
-    Parameters
-    ----------
-    encoder : str or Path
-        As :func:`open_encoder` takes it.
-    max_tokens : int
-        Longest text; what is longer is cut.
-    seed : int
-        Of the weights of the head.
-
-    Raises
-    ------
-    ModelError
-        If the encoder cannot be opened.
-    """
+    ``encoder`` is what :func:`open_encoder` takes; texts are cut after ``max_tokens``; ``seed`` is
+    that of the head's weights."""
     where = torch_device(device, "choice_networks.encoder_model")
     network, _ = open_encoder(encoder)
     with seeded(seed):

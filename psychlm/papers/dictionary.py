@@ -34,9 +34,7 @@ import re
 import zlib
 from base64 import b64decode
 from collections import Counter
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -53,7 +51,7 @@ FOLDERS = (
 )
 COLUMNS = ["word", "pos", "definition", "example", "example_kind", "forms"]
 N_CHOICES = 5
-LARGEST = 2**28  # bytes; GCIDE has 40 million
+LARGEST_PART = 3000  # most questions for training and for development, and a third of all
 # Table 2 of the paper, definitions
 PROMPT = 'In the sentence "{sentence}", the word "{shown}" is best defined as:'
 # Prepositions and their like are too few to draw distractors from
@@ -104,51 +102,10 @@ SEE = re.compile(
 )
 
 
-@dataclass(frozen=True, eq=False)
-class Dictionary:
-    """The senses of a dictionary, and what could not be read.
-
-    Attributes
-    ----------
-    entries : DataFrame, one row per sense
-        ``entry_id``, ``word``, ``pos``, ``definition`` (without its example, labels, references),
-        ``example`` (None where there is none), ``example_kind`` ("usage", "quoted", "quotation"),
-        ``forms`` (inflected forms that the record names).
-    broken : Series
-        Records left out, by reason: "no part of speech", "no definition", "encoding error" ...
-    path : Path
-    n_records : int
-    """
-
-    entries: pd.DataFrame
-    broken: pd.Series
-    path: Path
-    n_records: int
-
-    @property
-    def with_examples(self) -> pd.DataFrame:
-        """The entries that have an example sentence or usage."""
-        return self.entries[self.entries["example"].notna()]
-
-    def header(self) -> dict[str, Any]:
-        """Return what was read, for the manifest beside a probe's files."""
-        return {
-            "source": "GCIDE",
-            "entries": len(self.entries),
-            "with_examples": len(self.with_examples),
-            "records": self.n_records,
-            "example_kinds": self.with_examples["example_kind"].value_counts().to_dict(),
-            "broken": self.broken.to_dict(),
-        }
-
-
 def find(path: str | Path | None = None) -> Path:
     """Return ``gcide.dict.dz`` (or ``gcide.dict``): the one named, a variable's, or the system's.
 
-    Raises
-    ------
-    DataMissingError
-        If it is not there; the message says how to get it.
+    If it is not there, DataMissingError says how to get it.
     """
     named = path if path is not None else os.environ.get(VARIABLE)
     places = [Path(named)] if named else [Path(folder) for folder in FOLDERS]
@@ -164,16 +121,16 @@ def find(path: str | Path | None = None) -> Path:
     )
 
 
-def read(path: str | Path | None = None, *, first: int | None = None) -> Dictionary:
-    """Read the dictionary into one row per sense.
+def read(path: str | Path | None = None, *, first: int | None = None) -> pd.DataFrame:
+    """Read the dictionary (:func:`find`), or only its first records, into one row per sense.
 
-    Parameters
-    ----------
-    path : str or Path, optional
-        ``gcide.dict.dz``, or its folder; the system's own unless given. ``gcide.index`` lies beside
-        it.
-    first : int, optional
-        Read only so many records, from A on.
+    Returns
+    -------
+    DataFrame
+        ``entry_id``, ``word``, ``pos``, ``definition`` (without its example, labels, references),
+        ``example`` (None where there is none), ``example_kind`` ("usage", "quoted", "quotation"),
+        ``forms`` (inflected forms that the record names). ``attrs`` count ``records``, ``entries``,
+        ``with_examples``, ``example_kinds``, and ``broken`` records, which are left out, by reason.
 
     Raises
     ------
@@ -188,13 +145,11 @@ def read(path: str | Path | None = None, *, first: int | None = None) -> Diction
         )
     try:
         with gzip.open(file) if file.suffix == ".dz" else file.open("rb") as opened:
-            raw = opened.read(LARGEST + 1)
+            raw = opened.read()
     except (OSError, EOFError, zlib.error) as error:
         raise DataError(
             f"{file} cannot be decompressed ({error}); get it anew: apt-get install dict-gcide"
         ) from error
-    if len(raw) > LARGEST:
-        raise DataError(f"{file} becomes more than {LARGEST:,} bytes, which no dictionary has")
     # The index: headword, offset and length, in dictd's base 64. Headwords that begin with 00- are
     # dictd's own notes. Several headwords may lead to one record, which is read once.
     broken: Counter[str] = Counter()
@@ -226,8 +181,12 @@ def read(path: str | Path | None = None, *, first: int | None = None) -> Diction
         raise DataError(f"{file} holds no dictionary entry that can be read ({dict(broken)})")
     entries = pd.DataFrame(rows, columns=COLUMNS).drop_duplicates(["word", "pos", "definition"])
     entries.insert(0, "entry_id", [f"gcide-{i:06d}" for i in range(len(entries))])
-    counts = pd.Series(broken, name="records", dtype=int).sort_index()
-    return Dictionary(entries.reset_index(drop=True), counts, file, len(selected))
+    entries = entries.reset_index(drop=True)
+    entries.attrs = {"source": "GCIDE", "records": len(selected), "entries": len(entries)}
+    entries.attrs["with_examples"] = int(entries["example"].notna().sum())
+    entries.attrs["example_kinds"] = entries["example_kind"].value_counts().to_dict()
+    entries.attrs["broken"] = dict(sorted(broken.items()))
+    return entries
 
 
 def _senses(text: str) -> tuple[list[tuple[str | None, ...]], str | None]:
@@ -316,15 +275,9 @@ def _sense(raw: str, quotation: str | None) -> tuple[str | None, ...] | None:
 
 
 def shows(word: str, text: str, forms: str = "") -> str | None:
-    """Return the word as a text shows it ("nestled" for *nestle*), or None if it does not.
+    """Return the word as a text shows it, or None if it does not: regular endings are known,
+    ``forms`` are inflected ones that the dictionary names.
 
-    Parameters
-    ----------
-    forms : str
-        Inflected forms that the dictionary names, separated by blanks; regular endings are known.
-
-    Examples
-    --------
     >>> shows("nestle", "The baby nestled her head")
     'nestled'
     """
@@ -341,26 +294,22 @@ def shows(word: str, text: str, forms: str = "") -> str | None:
 
 
 def build(
-    dictionary: Dictionary,
+    entries: pd.DataFrame,
     rng: np.random.Generator,
     *,
     n_items: int | None = None,
-    sizes: tuple[int, int] = (3000, 3000),
     distractors_without_examples: bool = False,
 ) -> pd.DataFrame:
     """Build DictionaryQA: a question for each sense with an example, of words with other senses.
 
     Parameters
     ----------
-    dictionary : Dictionary
+    entries : DataFrame
         From :func:`read`.
     rng : Generator
         Draws distractors, their order, the split, and the sample.
     n_items : int, optional
         Questions to keep, whole words at a time; all unless given.
-    sizes : (int, int)
-        Most questions for training and for development; the others are for testing. At most a third
-        of all goes to each. All questions on a word stand in one part.
     distractors_without_examples : bool
         Whether senses without an example serve as distractors: the mistake of the paper's first
         version.
@@ -372,9 +321,8 @@ def build(
         ("dictionary"), ``hops`` and ``distractor_distance`` (0: a dictionary has no graph),
         ``distractor_set`` ("sense" where a distractor is one of the word's, else "random"),
         ``distractor_types`` (of the four distractors, in the order of the choices), ``n_senses``
-        (distractors that are senses of the word) and ``split``. Senses that
-        became no question are counted in ``attrs["left_out"]``, by reason, in the order in which
-        reasons were applied.
+        (distractors that are senses of the word) and ``split``. Senses that became no question are
+        counted in ``attrs["left_out"]``, by reason, in the order in which reasons were applied.
 
     Raises
     ------
@@ -382,13 +330,13 @@ def build(
         If no question can be built.
     """
     # Senses that may be choices: of single content words, with a definition not too long.
-    entries = dictionary.entries
+    n_entries = len(entries)
     n_words = entries["definition"].str.count(r"\s+") + 1
     single = entries["word"].str.fullmatch(r"[A-Za-z]{2,}")
     entries = entries[single & n_words.between(2, MAX_WORDS) & entries["pos"].isin(PARTS_ASKED)]
     entries = entries.assign(cluster=entries["word"].str.lower())
     entries = entries.drop_duplicates(["cluster", "definition"])
-    n_unfit = len(dictionary.entries) - len(entries)
+    n_unfit = n_entries - len(entries)
     left_out = {"no single content word, or definition too short or long": n_unfit}
     # Senses to ask about: those whose example shows the word and whose definition does not.
     left_out["no example"] = int(entries["example"].isna().sum())
@@ -410,11 +358,10 @@ def build(
     left_out["too few other senses"] = int((n_other == 0).sum())
     golds = golds[n_other > 0]
     if golds.empty:
-        raise DataError(f"{dictionary.path} gives no question ({left_out}); read all of it")
+        raise DataError(f"the dictionary gives no question ({left_out}); read all of it")
     if n_items is not None:  # words drawn at random until there are so many questions
-        counts = golds.groupby("cluster").size()
-        counts = counts.iloc[rng.permutation(len(counts))]
-        kept_words = counts.index[counts.cumsum() <= max(n_items, counts.iloc[0])]
+        up_to = _questions_up_to(golds["cluster"], rng)
+        kept_words = up_to.index[up_to <= max(n_items, up_to.iloc[0])]
         n_before, golds = len(golds), golds[golds["cluster"].isin(kept_words)]
         left_out["not in the sample"] = n_before - len(golds)
     distractors = _fill_up(golds, senses[senses["gold"].isin(golds.index)], pool, rng)
@@ -444,15 +391,18 @@ def build(
         }
     )
     # Split, whole words at a time.
-    sizes_of_words = items["cluster"].value_counts(sort=False).sort_index()
-    sizes_of_words = sizes_of_words.iloc[rng.permutation(len(sizes_of_words))]
-    n_train, n_dev = (min(size, len(items) // 3) for size in sizes)
-    up_to = sizes_of_words.cumsum()
-    parts = np.select([up_to <= n_train, up_to <= n_train + n_dev], ["train", "dev"], "test")
+    up_to, most = _questions_up_to(items["cluster"], rng), min(LARGEST_PART, len(items) // 3)
+    parts = np.select([up_to <= most, up_to <= 2 * most], ["train", "dev"], "test")
     items["split"] = items["cluster"].map(pd.Series(parts, index=up_to.index)).to_numpy()
     items = check_items(items)
     items.attrs["left_out"] = left_out
     return items
+
+
+def _questions_up_to(words: pd.Series, rng: np.random.Generator) -> pd.Series:
+    """Return by word how many questions are about the words up to it, in random order."""
+    sizes = words.groupby(words).size()
+    return sizes.iloc[rng.permutation(len(sizes))].cumsum()
 
 
 def _other_senses(

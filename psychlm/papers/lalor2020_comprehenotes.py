@@ -1,10 +1,8 @@
 """Lalor (2020), chapter 7: item analysis of ComprehENotes, and banks of known quality.
 
-The authors ask that the responses be requested from them, so these do not come with the project;
-estimates do (:func:`stored_fits`), with items named by number. The bank of 83 candidate questions
-was not released, only its 55 retained ones. Whether the
-selection procedure finds bad questions can be tested on simulated banks: the retained questions
-with their estimated parameters, and as many bad ones as the authors removed.
+The responses must be requested from the authors; estimates come with the project
+(:func:`stored_fits`). Only 55 of 83 candidate questions were released. Whether the selection finds
+bad questions is tested on simulated banks: these 55, and as many bad ones as the authors removed.
 """
 
 from __future__ import annotations
@@ -12,54 +10,33 @@ from __future__ import annotations
 import itertools
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pandas as pd
 import torch
 from scipy.special import softmax
 from scipy.stats import ttest_ind
+from sklearn.metrics import cohen_kappa_score
 
 from psychlm import data, frames, irt, simulate, stats
-from psychlm.irt.priors import Prior
 from psychlm.irt.response_functions import Logistic
 
-TOPIC_SIZES = {  # candidate questions, section 7.2.2
-    "heart_failure": 12,
-    "hypertension": 12,
-    "diabetes": 18,
-    "copd": 18,
-    "liver_failure": 12,
-    "cancer": 11,
-}
-PRIORS: dict[str, Prior] = {
-    "slope": irt.LogNormal(0.5, 0.5)
-}  # weak: the one slope without a finite estimate
-PARAMETERS = ["a", "se_a", "d", "b", "c", "se_c"]
+TOPIC_SIZES = {"heart_failure": 12, "hypertension": 12, "diabetes": 18}  # candidate questions,
+TOPIC_SIZES |= {"copd": 18, "liver_failure": 12, "cancer": 11}  # section 7.2.2
+# Weak: one slope has no finite estimate, see notebook 35.
+PRIORS: dict[str, Any] = {"slope": irt.LogNormal(0.5, 0.5)}
 FLAWS = ["flat", "negative", "too easy", "dependent"]  # in turn among the bad questions
 COPIED = 0.5  # share of persons who answer a dependent item as they answered its partner
-
-
-@dataclass(frozen=True)
-class Bank:
-    """A simulated bank of 83 questions, with its responses by topic."""
-
-    items: pd.DataFrame  # a, b, c, topic, flaw ("" for a sound item), partner (of a dependent one)
-    responses: dict[str, pd.DataFrame]  # by topic; NaN where a booklet was not shown
 
 
 def fits(responses: pd.DataFrame) -> dict[str, irt.IRTFit]:
     """Fit the three models whose estimates come with the project.
 
-    Returns
-    -------
-    dict
-        "common": one guessing parameter for all items, as the authors fitted it, estimated first
-        and then held. "prior": the same guessing, with ``PRIORS``. "free": guessing by item.
-    """
+    "common": one guessing parameter for all items, as the authors fitted it, estimated first and
+    then held. "prior": the same guessing, with ``PRIORS``. "free": guessing by item."""
     with warnings.catch_warnings():
-        # One slope has no finite estimate: see notebook 35.
-        warnings.simplefilter("ignore", irt.IRTWarning)
+        warnings.simplefilter("ignore", irt.IRTWarning)  # of the slope without a finite estimate
         start = irt.fit(responses, "3PL", guessing="common", standard_errors=False).items
         guessing = float(start["c"].iloc[0])
         return {
@@ -72,39 +49,15 @@ def fits(responses: pd.DataFrame) -> dict[str, irt.IRTFit]:
 
 
 def stored_fits() -> tuple[dict[str, pd.DataFrame], pd.Series]:
-    """Return the stored estimates of :func:`fits` by model, and their log-likelihoods (nats).
-
-    Returns
-    -------
-    estimates : dict of DataFrame, indexed by item
-        ``topic`` and ``a`` (per logit), ``d``, ``b`` (logits), ``c``; ``se_a`` and ``se_c`` where
-        they were computed.
-    loglik : Series, indexed by model
-    """
+    """Return the stored estimates of :func:`fits` by model, and their log-likelihoods (nats)."""
     table = data.facts("comprehenotes/estimates").set_index("item")
     estimates = {name: part.drop(columns="model") for name, part in table.groupby("model")}
     return estimates, data.facts("comprehenotes/fits").set_index("model")["loglik"]
 
 
-def estimates_table(fitted: Mapping[str, irt.IRTFit], topic: pd.Series) -> pd.DataFrame:
-    """Return the estimates of fits as they are stored: one row per model and item."""
-    parts = [
-        fit.items.reindex(columns=PARAMETERS).assign(model=name, topic=topic).reset_index()
-        for name, fit in fitted.items()
-    ]
-    return pd.concat(parts, ignore_index=True)[["model", "item", "topic", *PARAMETERS]]
-
-
 def compare_with_stored(fitted: Mapping[str, irt.IRTFit]) -> pd.Series:
-    """Return how far fits are from the stored ones.
-
-    Returns
-    -------
-    Series
-        ``n`` (items of all models), ``max_difference`` between probabilities of a right response,
-        over abilities from -4 to 4 logits (a slope without a finite estimate changes no curve), and
-        ``max_loglik_difference`` (nats).
-    """
+    """Return how far fits are from the stored ones: ``n`` items, ``max_difference`` between curves
+    from -4 to 4 logits (which an infinite slope does not change), and ``max_loglik_difference``."""
     stored, loglik = stored_fits()
     theta = np.linspace(-4, 4, 161)
     largest, nats = 0.0, 0.0
@@ -118,30 +71,22 @@ def compare_with_stored(fitted: Mapping[str, irt.IRTFit]) -> pd.Series:
     return pd.Series({"n": n, "max_difference": largest, "max_loglik_difference": nats})
 
 
-def simulate_bank(estimates: pd.DataFrame, rng: np.random.Generator) -> Bank:
-    """Draw a bank with the retained questions and planted bad ones, and responses by topic.
+def simulate_bank(
+    estimates: pd.DataFrame, rng: np.random.Generator
+) -> tuple[pd.DataFrame, dict[str, pd.DataFrame]]:
+    """Draw a bank of 83 questions, the 55 retained ones (``a``, ``b``, ``c``, ``topic``) and bad
+    ones (``flaw``, ``partner`` of a dependent one), and responses by topic.
 
     Topics of 18 questions have 400 persons who see two of three booklets, the others 250 persons
-    who see all (section 7.2.3).
-
-    Parameters
-    ----------
-    estimates : DataFrame, indexed by item
-        ``a``, ``b``, ``c`` and ``topic`` of the 55 retained questions.
-    """
+    who see all (section 7.2.3)."""
     sound = estimates[["a", "b", "c", "topic"]].assign(flaw="", partner="")
     # Fill each topic up to its size with bad questions, the flaws in turn.
-    bad: list[dict[str, object]] = []
+    bad: list[dict[str, Any]] = []
     for name, size in TOPIC_SIZES.items():
         partners = rng.permutation(sound.index[sound["topic"] == name])
         for number in range(size - (sound["topic"] == name).sum()):
-            flaw = FLAWS[(len(bad)) % len(FLAWS)]
-            row: dict[str, object] = {
-                "topic": name,
-                "flaw": flaw,
-                "partner": "",
-                "c": sound["c"].iloc[0],
-            }
+            flaw = FLAWS[len(bad) % len(FLAWS)]
+            row = {"topic": name, "flaw": flaw, "partner": "", "c": sound["c"].iloc[0]}
             if flaw == "flat":
                 row |= {"a": rng.uniform(0.05, 0.35), "b": 0.0}
             elif flaw == "negative":
@@ -169,28 +114,28 @@ def simulate_bank(estimates: pd.DataFrame, rng: np.random.Generator) -> Bank:
             booklet = rng.permutation(np.arange(len(rows)) % 3)
             drawn = drawn.mask(rng.integers(0, 3, len(drawn))[:, None] == booklet)
         responses[str(name)] = drawn
-    return Bank(items, responses)
+    return items, responses
 
 
-def select_by_topic(bank: Bank, **options: object) -> pd.DataFrame:
+def select_by_topic(
+    items: pd.DataFrame, responses: Mapping[str, pd.DataFrame], **options: Any
+) -> pd.DataFrame:
     """Select the items of every topic; return by item its ``flaw`` and whether it was ``removed``.
 
     Items that all answered alike are set aside first. Of a dependent pair either item may be
-    removed: if the partner was, the dependent one counts as removed instead.
-    """
+    removed: if the partner was, the dependent one counts as removed instead."""
     retained: list = []
-    for responses in bank.responses.values():
-        constant = list(frames.constant_items(responses))
+    for graded in responses.values():
+        constant = list(frames.constant_items(graded))
         with warnings.catch_warnings():
             # A slope at its upper bound is no reason to remove an item.
             warnings.simplefilter("ignore", irt.IRTWarning)
-            selection = irt.select_items(responses, set_aside=constant, **options)  # type: ignore[arg-type]
-        retained += list(selection.retained)
-    removed = pd.Series(~bank.items.index.isin(retained), index=bank.items.index)
-    pairs = bank.items.loc[bank.items["flaw"] == "dependent", "partner"]
+            retained += list(irt.select_items(graded, set_aside=constant, **options).retained)
+    removed = pd.Series(~items.index.isin(retained), index=items.index)
+    pairs = items.loc[items["flaw"] == "dependent", "partner"]
     swapped = pairs[~removed[pairs.index] & removed[pairs].to_numpy()]
     removed[swapped.to_numpy()], removed[swapped.index] = False, True
-    return pd.DataFrame({"flaw": bank.items["flaw"], "removed": removed})
+    return pd.DataFrame({"flaw": items["flaw"], "removed": removed})
 
 
 def marginal_residuals(items: pd.DataFrame, responses: pd.DataFrame, size: int) -> pd.DataFrame:
@@ -199,24 +144,9 @@ def marginal_residuals(items: pd.DataFrame, responses: pd.DataFrame, size: int) 
     .. math:: r = \frac{(O - E)^2}{E}, \qquad
         E = N \int \prod_j P_j(\theta)^{x_j} (1 - P_j(\theta))^{1 - x_j} \, \phi(\theta)\, d\theta
 
-    with N the persons who saw all items of the subset. R's ``ltm::margins`` calls residuals above
-    3.5 large (Bartholomew and Knott 1999). Patterns with an expected count below 5 are left out,
-    since one person makes their residuals large.
-
-    Parameters
-    ----------
-    items : DataFrame, indexed by item
-        ``a``, ``b`` and ``c``; ability is N(0, 1).
-    responses : DataFrame, shape (n_persons, n_items)
-    size : int
-        2 for pairs, 3 for triplets.
-
-    Returns
-    -------
-    DataFrame, one row per subset that is not left out, largest residual first
-        ``items`` (their names), ``pattern`` (such as "01"), ``observed``, ``expected`` and
-        ``residual`` of the cell that fits worst.
-    """
+    with N the persons who saw all ``size`` items of the subset. R's ``ltm::margins`` calls
+    residuals above 3.5 large. Patterns with an expected count below 5 are left out. One row per
+    subset, largest residual first: the cell that fits worst."""
     theta = np.linspace(-6, 6, 241)
     weights = np.exp(-(theta**2) / 2)
     weights /= weights.sum()
@@ -251,17 +181,7 @@ def slope_profile(
 ) -> pd.Series:
     """Return the log-likelihood by slope of one item, at its best difficulty, others held (nats).
 
-    Differences below 1.92 nats make a 95 % interval (half a chi-squared quantile).
-
-    Parameters
-    ----------
-    items : DataFrame, indexed by item
-        ``a``, ``b`` and ``c``; ability is N(0, 1).
-    responses : DataFrame, shape (n_persons, n_items)
-    item : str
-    slopes : ndarray
-        Per logit.
-    """
+    Differences below 1.92 nats make a 95 % interval (half a chi-squared quantile)."""
     theta = np.linspace(-6, 6, 1201)
     others = items.drop(index=item)
     x = responses[others.index].to_numpy(float)
@@ -283,12 +203,8 @@ def slope_profile(
 def shortest_form(items: pd.DataFrame, low: float, high: float) -> pd.Series:
     """Add one item at a time, that which lowers the mean standard error most.
 
-    Returns
-    -------
-    Series, in the order of the choice
-        By item: the mean of 1 / sqrt(information + 1) over abilities from ``low`` to ``high``
-        (logits), with the prior's information, 1.
-    """
+    Return by item, in the order of the choice, the mean of 1 / sqrt(information + 1) over abilities
+    from ``low`` to ``high`` (logits); 1 is the prior's information."""
     information = irt.curves.item_information(np.linspace(low, high, 101), items)
     total, chosen = np.ones(len(information)), {}
     remaining = list(range(len(items)))
@@ -307,15 +223,9 @@ def power_of_comparison(
     n_studies: int,
     rng: np.random.Generator,
 ) -> float:
-    """Return the proportion of simulated studies with p < .05 of Welch's test on the raw score.
+    """Return the share of simulated studies with p < .05 of Welch's test on the raw score.
 
-    Parameters
-    ----------
-    means : mapping
-        Mean ability (logits) of the groups "Baseline" and "NoteAid".
-    sizes : tuple of int
-        People in these groups.
-    """
+    ``means`` (logits) and ``sizes`` are those of the groups "Baseline" and "NoteAid"."""
     p = []
     for _ in range(n_studies):
         scores = [
@@ -329,25 +239,11 @@ def power_of_comparison(
 def fit_of(
     fit: irt.IRTFit, responses: pd.DataFrame, rng: np.random.Generator
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Test a fit by S-X2, LD-X2, M2 and marginal residuals (section 7.2.4).
+    """Test a fit with held guessing by S-X2, LD-X2, M2 and marginal residuals (section 7.2.4).
 
-    Parameters
-    ----------
-    fit : IRTFit
-        With one guessing parameter, held.
-    responses : DataFrame, shape (n_persons, n_items)
-    rng : Generator
-        Draws responses of as many persons from the model, to which it is fitted again.
-
-    Returns
-    -------
-    statistics : DataFrame
-        ``value`` of ``n_misfitting`` (items) and ``n_dependent_pairs`` (Holm, .05) with the ``n``
-        tested, and of ``rmsea`` (M2) with ``low`` and ``high`` (90 %). Persons who answered too
-        rare sets of items are left out of S-X2 (see :func:`psychlm.irt.s_x2`).
-    residuals : DataFrame, by size of subset
-        ``proportion`` above 3.5, ``proportion_of_a_true_model`` and ``n``.
-    """
+    Return the numbers of misfitting items and dependent pairs (Holm, .05) and the RMSEA (90 %
+    interval), and by size of subset the share of residuals above 3.5, also of a true model: as many
+    responses drawn from the fit, and fitted again."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # of S-X2: see above
         items, pairs = irt.s_x2(fit, responses), irt.ld_x2(fit, responses)
@@ -379,13 +275,8 @@ def fit_of(
 def shortened(
     items: pd.DataFrame, responses: pd.DataFrame, sizes: Sequence[int], low: float, high: float
 ) -> pd.DataFrame:
-    """Score forms of several sizes, and compare them with all items on the same responses.
-
-    Returns
-    -------
-    DataFrame, by size
-        ``correlation`` with the abilities from all items, and empirical ``reliability``.
-    """
+    """Score forms of several sizes on the same responses: ``correlation`` with the abilities from
+    all items, and empirical ``reliability``."""
     reference, rows = irt.score(items, responses)["theta"], {}
     for size in sizes:
         chosen = irt.assemble_form(items, size, low, high)
@@ -401,24 +292,15 @@ def shortened(
 def decision(
     items: pd.DataFrame, responses: pd.DataFrame, size: int, low: float, high: float, cut: float
 ) -> pd.Series:
-    """Compare who lies below ``cut`` logits by a form of ``size`` items and by all items.
-
-    Returns
-    -------
-    Series
-        ``agreement``, Cohen's ``kappa``, ``found_by_short_form`` (of those below by all items; NaN
-        where there are none) and ``proportion_below_cut``.
-    """
+    """Compare who lies below ``cut`` logits by a form of ``size`` items and by all items."""
     chosen = irt.assemble_form(items, size, low, high)
     answered = responses[chosen].dropna(how="all")
     by_short = irt.score(items.loc[chosen], answered)["theta"] < cut
     by_full = irt.score(items, responses)["theta"][by_short.index] < cut
-    agreement = (by_short == by_full).mean()
-    chance = by_short.mean() * by_full.mean() + (1 - by_short.mean()) * (1 - by_full.mean())
     return pd.Series(
         {
-            "agreement": agreement,
-            "kappa": (agreement - chance) / (1 - chance) if chance < 1 else np.nan,
+            "agreement": (by_short == by_full).mean(),
+            "kappa": cohen_kappa_score(by_short, by_full),
             "found_by_short_form": by_short[by_full].mean(),
             "proportion_below_cut": by_full.mean(),
         }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -13,25 +13,21 @@ from sklearn.datasets import fetch_openml, load_digits
 
 from psychlm import crowds, stats
 from psychlm.data import DataMissingError
-from psychlm.frames import FrameError
 
 PARTS = ("train", "development", "test", "people's")
-Strategy = Literal["AVI", "AVO", "UB", "LB", "PCUB", "PCLB"]
-STRATEGIES: tuple[Strategy, ...] = get_args(Strategy)
+STRATEGIES = ("AVI", "AVO", "UB", "LB", "PCUB", "PCLB")
 
 
 @dataclass(frozen=True)
 class Task:
-    """Items that networks learn and answer, in parts.
-
-    ``inputs`` are those of all items, ``items`` has one row for each (indexed by ``item_id``), with
-    the column ``answer``; ``rows`` gives the rows of each part; ``kind`` is the network's.
-    """
+    """Items that networks of a kind learn and answer, in parts."""
 
     kind: str
-    inputs: Any
-    items: pd.DataFrame
-    rows: dict[str, slice]
+    inputs: Any  # of all items
+    items: pd.DataFrame  # with the column answer
+    rows: dict[str, slice]  # of each part
+    counts: pd.DataFrame | None = None  # by item of the part "soft": people who gave each class
+    people: NDArray[np.float64] | None = None  # of the test part: people's distributions, or truth
 
     @property
     def gold(self) -> pd.Series:
@@ -44,23 +40,25 @@ class Task:
         return self.inputs[rows], self.gold.iloc[rows].to_numpy(copy=True)
 
 
-def _task(kind: str, inputs: Any, items: pd.DataFrame, lengths: Sequence[int]) -> Task:
+def task_of_parts(
+    kind: str,
+    inputs: Any,
+    items: pd.DataFrame,
+    lengths: Sequence[int],
+    parts: Sequence[str] = PARTS,
+    **labels: Any,
+) -> Task:
+    """Return a task whose items stand part after part."""
     ends = np.cumsum([0, *lengths])
-    rows = {part: slice(*ends[i : i + 2]) for i, part in enumerate(PARTS[: len(lengths)])}
-    return Task(kind, inputs, items, rows)
+    rows = {part: slice(*ends[i : i + 2]) for i, part in enumerate(parts[: len(lengths)])}
+    return Task(kind, inputs, items, rows, **labels)
 
 
 def text_task(kind: str, parts: Sequence[pd.DataFrame], n_train: int, features: Any = None) -> Task:
     """Return a task of sentences or sentence pairs, with at most ``n_train`` training items.
 
-    Parameters
-    ----------
-    kind : str
-        "encoder" takes ``features`` by the items' column ``row``; networks that read texts take
-        their words, and those whose kind begins with "nli-" the hypothesis too.
-    parts : sequence of DataFrame
-        Training, development and test items, and those that people answered.
-    """
+    Kind "encoder" takes ``features`` by the items' column ``row``; networks that read texts take
+    their words, and those whose kind begins with "nli-" the hypothesis too."""
     parts = [parts[0].head(n_train), *parts[1:]]
     items = pd.concat(parts).set_index("item_id")
     if kind == "encoder":
@@ -69,7 +67,7 @@ def text_task(kind: str, parts: Sequence[pd.DataFrame], n_train: int, features: 
         columns = ["prompt", "hypothesis"] if kind.startswith("nli-") else ["prompt"]
         vocabulary = crowds.encode_texts(*(parts[0][column] for column in columns)).vocabulary
         inputs = crowds.encode_texts(*(items[c] for c in columns), vocabulary=vocabulary)
-    return _task(kind, inputs, items, [len(part) for part in parts])
+    return task_of_parts(kind, inputs, items, [len(part) for part in parts])
 
 
 def polar_sst(items: pd.DataFrame) -> list[pd.DataFrame]:
@@ -85,8 +83,7 @@ def snli_parts(
     """Return training, development and test pairs; no premise is in two parts.
 
     Premises of the pairs that people saw are in none; 70 premises are for development, 210 for the
-    test. ValueError if none are left to train on.
-    """
+    test."""
     seen = pool["item_id"].isin(people_saw)
     unseen = pool[~pool["premise"].isin(pool.loc[seen, "premise"])]
     premises = unseen["premise"].unique()
@@ -101,18 +98,8 @@ def snli_parts(
 
 
 def read_images(name: str) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-    """Return images (items, channels, rows, columns), from 0 to 1, and their classes.
-
-    Parameters
-    ----------
-    name : str
-        "digits", scikit-learn's, or a name of OpenML: "mnist_784", "CIFAR_10".
-
-    Raises
-    ------
-    DataMissingError
-        If OpenML does not answer.
-    """
+    """Return images (items, channels, rows, columns), from 0 to 1, and their classes: "digits",
+    scikit-learn's, or a name of OpenML ("mnist_784", "CIFAR_10")."""
     if name == "digits":
         x, y = load_digits(return_X_y=True)
     else:
@@ -131,23 +118,14 @@ def image_task(kind: str, name: str, n_train: int) -> tuple[Task, NDArray[np.flo
     items = pd.DataFrame({"item_id": names, "answer": y}).set_index("item_id")
     lengths = [min(n_train, int(0.6 * len(y))), int(0.1 * len(y))]
     lengths.append(len(y) - sum(lengths))
-    return _task(kind, crowds.encode_images(pictures), items, lengths), pictures
+    return task_of_parts(kind, crowds.encode_images(pictures), items, lengths), pictures
 
 
 def split_half(
     groups: Sequence[pd.DataFrame], rng: np.random.Generator, n_draws: int = 100
 ) -> NDArray[np.float64]:
-    """Return Spearman correlations of proportions correct in random halves of the persons.
-
-    Parameters
-    ----------
-    groups : sequence of DataFrame, each (n_persons, n_items)
-        Groups of persons who answered other items; each is split by itself.
-
-    Returns
-    -------
-    ndarray, (n_draws,)
-    """
+    """Return (n_draws,) Spearman correlations of proportions correct in random halves of the
+    persons; groups answered other items, and each is split by itself."""
     first, second = [], []
     for graded in groups:
         order = [rng.permutation(len(graded)) < len(graded) // 2 for _ in range(n_draws)]
@@ -157,53 +135,24 @@ def split_half(
     return stats.spearman_many(np.hstack(first), np.hstack(second))
 
 
-def select_by_difficulty(
-    strategy: Strategy,
-    values: ArrayLike,
-    *,
-    threshold: float | None = None,
-    fraction: float | None = None,
-) -> NDArray[np.bool_]:
+def select_by_difficulty(strategy: str, values: ArrayLike, *, fraction: float) -> NDArray[np.bool_]:
     """Return which training examples a difficulty filter keeps (Lalor 2020, section 5.3.3).
 
-    Parameters
-    ----------
-    strategy : str
-        On difficulties b: "AVI" (absolute value, inner) keeps abs(b) < d, "AVO" (outer) abs(b) > d,
-        "UB" (upper bound) b < d, "LB" (lower bound) b > d. On proportions correct pc: "PCUB" keeps
-        pc < d, "PCLB" pc > d.
-    values : array_like, shape (n,)
-        Difficulties (logits), or proportions correct. NaN is never kept.
-    threshold : float
-        The bound d.
-    fraction : float
-        Keep this fraction of the examples with known values instead (0..1, rounded), those that the
-        strategy keeps longest; of equal values, the first.
+    On difficulties b: "AVI" (absolute value, inner) keeps the lowest abs(b), "AVO" (outer) the
+    highest, "UB" (upper bound) the lowest b, "LB" (lower bound) the highest; on proportions correct
+    likewise "PCUB" and "PCLB". Kept is a fraction (0..1, rounded) of the examples with known
+    values; of equal values, the first.
 
-    Returns
-    -------
-    ndarray of bool, shape (n,)
-
-    Examples
-    --------
-    >>> select_by_difficulty("AVI", [-2.0, 0.5, 1.5], threshold=1).tolist()
+    >>> select_by_difficulty("AVI", [-2.0, 0.5, 1.5], fraction=1 / 3).tolist()
     [False, True, False]
     """
-    if strategy not in STRATEGIES:
-        raise ValueError(f"no strategy is named {strategy!r}; there are {list(STRATEGIES)}")
-    if (threshold is None) == (fraction is None):
-        raise ValueError("give either a threshold or a fraction, and not both")
-    numbers = np.asarray(values, dtype=np.float64)
-    if strategy.startswith("PC") and ((numbers < 0) | (numbers > 1)).any():
-        raise FrameError(f"{strategy} asks for proportions correct between 0 and 1")
-    size = np.abs(numbers) if strategy.startswith("AV") else numbers
-    low_first = strategy in ("AVI", "UB", "PCUB")
-    if threshold is not None:
-        return size < threshold if low_first else size > threshold
-    if not 0 <= fraction <= 1:  # type: ignore[operator]
-        raise ValueError(f"the fraction to keep is between 0 and 1, and is {fraction}")
-    finite = np.flatnonzero(np.isfinite(size))
-    order = finite[np.argsort(size[finite] if low_first else -size[finite], kind="stable")]
+    size = np.asarray(values, dtype=np.float64)
+    if strategy.startswith("AV"):
+        size = np.abs(size)
+    if strategy in ("AVO", "LB", "PCLB"):
+        size = -size
+    known = np.flatnonzero(np.isfinite(size))
+    order = known[np.argsort(size[known], kind="stable")]
     kept = np.zeros(len(size), dtype=bool)
-    kept[order[: round(float(fraction) * len(finite))]] = True  # type: ignore[arg-type]
+    kept[order[: round(fraction * len(known))]] = True
     return kept

@@ -11,7 +11,7 @@ ask the model: after t epochs they train on the easiest share
 
 A curriculum serves one training run, of one model or of many, each by its own ability::
 
-    by_ability = DDaCLAE(fit.items, answers)
+    by_ability = DDaCLAE(fit.items["b"], answers)
     trained = crowds.train(kind, inputs, answers, ..., epoch_callback=by_ability.epoch_callback)
     by_ability.history()                 # abilities and numbers of examples, epoch by epoch
     convergence(trained.history)         # examples used until the best epoch
@@ -32,12 +32,9 @@ from torch import Tensor
 from psychlm.crowds import CrowdState, EpochPlan
 from psychlm.crowds.training import EpochCallback
 from psychlm.frames import FrameError, format_names
-from psychlm.irt import score
-from psychlm.irt.response_functions import four_parameters
-from psychlm.irt.scoring import check_finite, climb, distinct_items
+from psychlm.irt.scoring import climb
 
 FLOOR = 0.01  # share of the examples, the easiest, that DDaCLAE always trains on; ours, not Lalor's
-CURVE_CELLS = 2**21  # probabilities held at once: 16 MiB
 INITIAL_COMPETENCE = 0.01  # c0 of Platanios et al. (2019, section 3)
 Reached = tuple[np.ndarray, np.ndarray, np.ndarray]  # numbers of examples, theta, se
 
@@ -45,60 +42,28 @@ Reached = tuple[np.ndarray, np.ndarray, np.ndarray]  # numbers of examples, thet
 class Curriculum:
     """All examples at every epoch; the base of the curricula below.
 
-    Parameters
-    ----------
-    answers : Series, or int array of shape (n_examples,)
-        Gold labels from 0, in the order of the training set; a Series names the examples.
-    items : DataFrame or Series, optional
-        ``b`` (difficulty), for DDaCLAE also ``a``, or a Series of difficulties; matched to a Series
-        of answers by name, to an array by position.
-    balanced : bool
-        Keep the proportions of the classes: take the easiest of each. The paper does not.
-
-    Raises
-    ------
-    FrameError
-        If a difficulty is missing or infinite, or all examples have one label.
-    """
+    ``answers`` are gold labels by example, in the order of the training set; difficulties are
+    matched to them by name. ``balanced`` takes the easiest of each class, which keeps their
+    proportions; the paper does not."""
 
     floor = 0.0  # least share of the examples
 
     def __init__(
-        self,
-        answers: pd.Series | Sequence[int] | np.ndarray,
-        items: pd.DataFrame | pd.Series | None = None,
-        *,
-        balanced: bool = False,
+        self, answers: pd.Series, difficulty: pd.Series | None = None, *, balanced: bool = False
     ) -> None:
-        gold = np.asarray(answers)
-        if gold.ndim != 1 or gold.dtype.kind not in "iu" or len(np.unique(gold)) < 2:
-            raise FrameError(
-                "answers are gold labels, whole numbers of two or more classes, one for each "
-                f"example; these are {gold.dtype} of shape {gold.shape}"
-            )
-        # Put the difficulties in the order of the training set.
-        table = pd.DataFrame({"b": np.zeros(len(gold))})
-        if items is not None:
-            table = items.to_frame("b") if isinstance(items, pd.Series) else items
-            if isinstance(answers, pd.Series):
-                table = table.reindex(answers.index)
-            elif len(table) != len(gold):
-                raise FrameError(
-                    f"{len(table)} difficulties for {len(gold)} examples; pass answers as a Series "
-                    "that names the examples, so that difficulties are matched by name"
-                )
-        parameters = table[[name for name in ("a", "b", "c") if name in table]].astype(float)
-        missing = parameters.index[~np.isfinite(parameters).all(axis=1)]
+        b = pd.Series(0.0, answers.index) if difficulty is None else difficulty
+        b = b.astype(float).reindex(answers.index)
+        missing = b.index[~np.isfinite(b)]
         if len(missing):
             raise FrameError(
-                f"{len(missing)} of {len(gold)} examples {format_names(missing)} have no "
-                "difficulty, or an infinite one (the crowd answered them alike); leave them out, "
-                "or fit with a prior"
+                f"{len(missing)} of {len(b)} examples {format_names(missing)} have no difficulty, "
+                "or an infinite one (the crowd answered them alike); leave them out, or fit with "
+                "a prior"
             )
-        self.items, self.answers = parameters, gold
+        self.b, self.answers = b.to_numpy(), answers.to_numpy()
         # Rank examples by difficulty (ties by position), within their class if balanced.
-        group = gold if balanced else np.zeros(len(gold), dtype=int)
-        self.rank = parameters["b"].groupby(group).rank(method="first").to_numpy()
+        group = self.answers if balanced else np.zeros(len(b), dtype=int)
+        self.rank = pd.Series(self.b).groupby(group).rank(method="first").to_numpy()
         self.class_share = (np.bincount(group) / len(group))[group]
         self._record: list[pd.DataFrame] = []
 
@@ -110,11 +75,7 @@ class Curriculum:
     def epoch_callback(self, epoch: int, state: CrowdState) -> EpochPlan:
         """Return and record what an epoch (from 1) trains on: the ``epoch_callback`` of ``train``.
 
-        Warns
-        -----
-        RuntimeWarning
-            The first time that a model trains on examples of one class only; see ``balanced``.
-        """
+        It warns the first time that a model trains on examples of one class only."""
         reached, theta, se = self.n_reached(epoch, state)
         least = max(1, int(np.ceil(self.floor * len(self.answers) - 1e-9)))
         n_wanted = np.maximum(reached, least)
@@ -137,74 +98,45 @@ class Curriculum:
         return EpochPlan(examples=examples)
 
     def history(self) -> pd.DataFrame:
-        """Return one row per epoch and member.
-
-        Columns are ``epoch``, ``member``, ``theta`` and ``se`` (logits, before the epoch),
-        ``n_examples`` and their ``share``, ``floored`` (fewer examples were within reach than the
-        floor) and the number of ``classes`` among the examples.
-        """
+        """Return one row per epoch and member: ``theta`` and ``se`` (logits, before the epoch),
+        ``n_examples`` and ``share``, ``floored`` (fewer were within reach) and ``classes``."""
         return pd.concat(self._record, ignore_index=True)
 
 
 class DDaCLAE(Curriculum):
-    r"""Train on what is not harder than the model is able (Lalor 2020, Algorithm 3).
+    """Train on what is not harder than the model is able (Lalor 2020, Algorithm 3).
 
-    Ability is the maximum of the likelihood of all answers to the training set, with items known. A
-    model that answers all of them correctly trains on all, one that answers none on the floor.
-
-    Parameters
-    ----------
-    items : DataFrame or Series, indexed by example
-        ``a`` (slope) and ``b`` (difficulty, logits), as ``IRTFit.items``; a Series holds the
-        difficulties of a Rasch model.
-    answers, balanced
-        See :class:`Curriculum`.
-    floor : float
-        Share of the examples, at least one, to train on if fewer are within reach. Algorithm 3 has
-        none, and does not end for a model whose ability is below every difficulty.
-    """
+    Ability is the maximum of the likelihood of all answers to the training set, with the
+    difficulties of a Rasch model known. ``floor`` is the share of the examples, at least one, to
+    train on if fewer are within reach: Algorithm 3 has none, and does not end for a model whose
+    ability is below every difficulty."""
 
     def __init__(
         self,
-        items: pd.DataFrame | pd.Series,
-        answers: pd.Series | Sequence[int] | np.ndarray,
+        difficulty: pd.Series,
+        answers: pd.Series,
         *,
         floor: float = FLOOR,
         balanced: bool = False,
     ) -> None:
-        if not 0 <= floor <= 1:
-            raise ValueError(f"floor is {floor}; it is a share between 0 and 1")
-        super().__init__(answers, items, balanced=balanced)
+        super().__init__(answers, difficulty, balanced=balanced)
         self.floor = floor
-        self.scale = KnownItems(self.items if "a" in self.items else self.items.assign(a=1.0))
+        self.scale = KnownItems(pd.DataFrame({"a": 1.0, "b": self.b}))
 
     def n_reached(self, epoch: int, state: CrowdState) -> Reached:
         """Return how many examples are not harder than each member's ability, and that ability."""
         correct = np.asarray(state.log_probabilities()).argmax(-1) == self.answers
         theta, se = self.scale.ability(correct).to_numpy().T
-        return np.searchsorted(np.sort(self.items["b"]), theta, side="right"), theta, se
+        return np.searchsorted(np.sort(self.b), theta, side="right"), theta, se
 
 
 class RandomExamples(DDaCLAE):
-    """As many examples as DDaCLAE would take, drawn anew at random in each epoch: a control.
-
-    Parameters
-    ----------
-    items, answers, floor
-        See :class:`DDaCLAE`.
-    seed : int
-        Of the draws.
-    """
+    """As many examples as DDaCLAE would take, drawn anew at random in each epoch: a control."""
 
     def __init__(
-        self,
-        items: pd.DataFrame | pd.Series,
-        answers: pd.Series | Sequence[int] | np.ndarray,
-        *,
-        floor: float = FLOOR,
-        seed: int = 0,
+        self, difficulty: pd.Series, answers: pd.Series, *, floor: float = FLOOR, seed: int = 0
     ) -> None:
-        super().__init__(items, answers, floor=floor)
+        super().__init__(difficulty, answers, floor=floor)
         self.rng = np.random.default_rng(seed)
 
     def epoch_callback(self, epoch: int, state: CrowdState) -> EpochPlan:
@@ -216,36 +148,19 @@ class RandomExamples(DDaCLAE):
 class CompetenceBased(Curriculum):
     """CB-Linear and CB-Root: a growing share of the easiest examples (Platanios et al. 2019).
 
-    Parameters
-    ----------
-    difficulty : Series indexed by example, or array in the order of the answers
-        On any scale that orders examples.
-    answers, balanced
-        See :class:`Curriculum`.
-    form : {"linear", "root"}
-    full_at : int
-        T: the epochs after which all examples are used.
-    c0 : float
-        The share in the first epoch (t = 0).
-    """
+    All examples are used after ``full_at`` epochs (T), the share ``c0`` in the first (t = 0)."""
 
     def __init__(
         self,
-        difficulty: pd.Series | np.ndarray,
-        answers: pd.Series | Sequence[int] | np.ndarray,
+        difficulty: pd.Series,
+        answers: pd.Series,
         *,
         form: Literal["linear", "root"],
         full_at: int,
         c0: float = INITIAL_COMPETENCE,
-        balanced: bool = False,
     ) -> None:
-        if form not in ("linear", "root") or full_at < 1 or not 0 <= c0 <= 1:
-            raise ValueError(
-                f"form is {form!r}, full_at {full_at} and c0 {c0}; they are 'linear' or 'root', 1 "
-                "or more epochs, and a share between 0 and 1"
-            )
-        super().__init__(answers, pd.Series(difficulty), balanced=balanced)
-        self.power, self.full_at, self.c0 = (1 if form == "linear" else 2), full_at, c0
+        super().__init__(answers, difficulty)
+        self.power, self.full_at, self.c0 = {"linear": 1, "root": 2}[form], full_at, c0
 
     def n_reached(self, epoch: int, state: CrowdState) -> Reached:
         """Return the number of examples by the schedule; no member is asked."""
@@ -259,14 +174,8 @@ class CompetenceBased(Curriculum):
 def together(curricula: Sequence[Curriculum], which: np.ndarray) -> EpochCallback:
     """Return one ``epoch_callback`` for a crowd whose members follow different curricula.
 
-    Networks of all curricula are then trained as one stack, and each as if it were alone.
-
-    Parameters
-    ----------
-    curricula : sequence of Curriculum
-    which : (n_models,) int array
-        Place of each member's curriculum in ``curricula``.
-    """
+    Their networks are trained as one stack, each as if it were alone; ``which`` is the place of
+    each member's curriculum."""
 
     def epoch_callback(epoch: int, state: CrowdState) -> EpochPlan:
         log_probabilities = state.log_probabilities()
@@ -286,17 +195,8 @@ def together(curricula: Sequence[Curriculum], which: np.ndarray) -> EpochCallbac
 def convergence(history: pd.DataFrame) -> pd.DataFrame:
     """Return when each model was best on the development set, and the examples used by then.
 
-    Parameters
-    ----------
-    history : DataFrame
-        ``TrainedCrowd.history`` of a training with a development set.
-
-    Returns
-    -------
-    DataFrame, indexed by member
-        ``epoch`` (the first of the best), ``n_examples`` used up to its end, each counted as often
-        as it was trained on, and ``development_accuracy``.
-    """
+    Of ``TrainedCrowd.history``: by member the first best ``epoch``, ``n_examples`` up to its end
+    (each as often as it was trained on) and ``development_accuracy``."""
     rows = history.sort_values(["member", "epoch"]).reset_index(drop=True)
     if rows["development_accuracy"].isna().any():
         raise FrameError("no development accuracy; train with development=(inputs, labels)")
@@ -306,59 +206,25 @@ def convergence(history: pd.DataFrame) -> pd.DataFrame:
 
 
 class KnownItems:
-    """Items with known parameters, prepared to score many persons many times.
+    """Items with known slopes ``a`` and difficulties ``b``, prepared to score many persons often.
 
-    Items with equal parameters are pooled, since the test characteristic curve is a sum.
-
-    Parameters
-    ----------
-    items : DataFrame, indexed by item
-        ``a``, ``b`` or ``d``, and optionally ``c``, as ``IRTFit.items``.
-
-    Raises
-    ------
-    FrameError
-        If a column is missing, an item has two rows, or a parameter is not finite.
-    """
+    Items with equal parameters are pooled, since the test characteristic curve is a sum. Those
+    with guessing are scored by :func:`psychlm.irt.score`, and refused here."""
 
     def __init__(self, items: pd.DataFrame) -> None:
-        a, d, c, _ = four_parameters(items)
-        self.items = pd.DataFrame({"a": a, "d": d, "c": c}, index=items.index)
-        check_finite(distinct_items(self.items))
-        pooled = self.items.groupby(["a", "d"], sort=False).size()
-        distinct = pooled.index.to_frame().to_numpy(float)
-        self._slope, self._intercept = torch.tensor(distinct.T.copy())
-        self._count = torch.tensor(pooled.to_numpy(float))
+        if "c" in items and items["c"].any():
+            raise FrameError("items with guessing have no weighted score; use irt.score")
+        self.weights = items["a"].to_numpy(float)
+        pooled = items.groupby(["a", "b"], sort=False).size()
+        self.slope, difficulty = torch.tensor(pooled.index.to_frame().to_numpy(float).T.copy())
+        self.intercept, self.count = -self.slope * difficulty, torch.tensor(pooled.to_numpy(float))
 
     def ability(self, correct: np.ndarray) -> pd.DataFrame:
-        """Return maximum-likelihood abilities and their standard errors, in logits.
-
-        Parameters
-        ----------
-        correct : ndarray, shape (n_persons, n_items)
-            Whether each response is correct; items in the order of ``items``.
-
-        Returns
-        -------
-        DataFrame, indexed by person
-            ``theta`` and ``se``, as ``irt.score(..., method="ml")`` gives them. Items with guessing
-            go through that function.
-        """
-        correct = np.atleast_2d(np.asarray(correct, dtype=bool))
-        if correct.shape[1] != len(self.items):
-            raise FrameError(
-                f"responses to {correct.shape[1]} items, and {len(self.items)} are known; "
-                "give one column per item"
-            )
-        names = pd.RangeIndex(len(correct), name="person")
-        if (self.items["c"] > 0).any():
-            frame = pd.DataFrame(correct.astype(float), names, self.items.index)
-            return score(self.items, frame, "ml")
-
+        """Return ``theta`` and ``se`` (logits) as ``irt.score(..., method="ml")`` gives them, of
+        (n_persons, n_items) bool responses, in the order of the items."""
         # The weighted scores, and those that only an infinite ability expects.
-        weights = self.items["a"].to_numpy()
-        scores = torch.tensor(np.stack([row @ weights for row in correct]))
-        total = self._slope * self._count
+        scores = torch.tensor(np.asarray(correct) @ self.weights)
+        total = self.slope * self.count
         lowest, highest = total.clamp(max=0).sum(), total.clamp(min=0).sum()
         rounding = 1e-9 * (highest - lowest)
         low, high = scores <= lowest + rounding, scores >= highest - rounding
@@ -366,31 +232,22 @@ class KnownItems:
 
         def ascent(ability: Tensor) -> tuple[Tensor, Tensor]:
             expected, information = self._curve(ability)
-            return torch.where(finite, scores - expected, 0.0), torch.where(
-                finite, information, 1.0
-            )
+            gradient = torch.where(finite, scores - expected, 0.0)
+            return gradient, torch.where(finite, information, 1.0)
 
         # Start where a test of equal items, as difficult and steep as these on average, would be.
-        n_items = self._count.sum()
+        n_items = self.count.sum()
         share = ((scores - lowest) / (highest - lowest)).clamp(0.01, 0.99)
         steepness = (total.abs().sum() / n_items).clamp(min=1e-3)
-        difficulty = -(self._intercept * self._count).sum() / n_items / steepness
+        difficulty = -(self.intercept * self.count).sum() / n_items / steepness
         ability = climb(ascent, difficulty + share.logit() / steepness)
         se = torch.where(finite, self._curve(ability)[1].rsqrt(), torch.nan)
-        limit = (high.to(ability.dtype) - low.to(ability.dtype)) * torch.inf
-        table = torch.stack([torch.where(finite, ability, limit), se], 1)
-        return pd.DataFrame(table.numpy(), index=names, columns=["theta", "se"])
+        ability = ability.masked_fill(high, torch.inf).masked_fill(low, -torch.inf)
+        index = pd.RangeIndex(len(ability), name="person")
+        return pd.DataFrame({"theta": ability.numpy(), "se": se.numpy()}, index)
 
     def _curve(self, ability: Tensor) -> tuple[Tensor, Tensor]:
         """Return the expected weighted score and the information at each ability, (n_persons,)."""
-        expected, information = torch.zeros_like(ability), torch.zeros_like(ability)
-        width = max(1, CURVE_CELLS // len(ability))
-        for start in range(0, len(self._slope), width):
-            part = slice(start, start + width)
-            slope, weight = self._slope[part], self._slope[part] * self._count[part]
-            p = torch.addr(
-                self._intercept[part].expand(len(ability), -1), ability, slope
-            ).sigmoid_()
-            expected += p @ weight
-            information += (p - p.square()) @ (weight * slope)
-        return expected, information
+        p = torch.addr(self.intercept.expand(len(ability), -1), ability, self.slope).sigmoid_()
+        weight = self.slope * self.count
+        return p @ weight, (p - p.square()) @ (weight * self.slope)

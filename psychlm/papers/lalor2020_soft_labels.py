@@ -13,56 +13,38 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pandas as pd
-from scipy.special import rel_entr
+from scipy.special import expit, rel_entr
 
+from psychlm import crowds
+from psychlm.corpora import item_banks
 from psychlm.crowds import CrowdState, EpochPlan
+from psychlm.crowds.networks import Kind
 from psychlm.crowds.training import Loss
 from psychlm.frames import FrameError, format_names
+from psychlm.papers.lalor2020_crowds import Task, polar_sst, task_of_parts
+
+SOFT_PARTS = ("train", "soft", "extra", "development", "test")
 
 
-def label_counts(labels: pd.DataFrame, classes: Sequence | None = None) -> pd.DataFrame:
-    """Count how often each label was given to each item.
-
-    Parameters
-    ----------
-    labels : DataFrame, persons x items
-        What each person said; NaN where nothing was said.
-    classes : sequence, optional
-        The labels in the order of the columns; by default those that occur, sorted.
-
-    Returns
-    -------
-    DataFrame, items x classes of int
-
-    Raises
-    ------
-    FrameError
-        If a label is none of the classes.
-    """
-    given = pd.unique(labels.to_numpy().ravel())
-    given = [label for label in given if not pd.isna(label)]
-    names = sorted(given) if classes is None else list(classes)
-    unknown = [label for label in given if label not in names]
-    if unknown:
+def label_counts(labels: pd.DataFrame, classes: Sequence) -> pd.DataFrame:
+    """Count how often each label was given to each item: persons x items (NaN: nothing was said) to
+    items x classes."""
+    counts = pd.DataFrame({label: (labels == label).sum() for label in classes})
+    strange = counts.index[counts.sum(axis=1) != labels.notna().sum()]
+    if len(strange):
         raise FrameError(
-            f"labels {format_names(unknown)} are none of the classes {names}; name all classes, or "
-            "correct the labels"
+            f"items {format_names(strange)} have labels that are none of the classes "
+            f"{list(classes)}; name all classes, or correct the labels"
         )
-    counts = pd.DataFrame({label: (labels == label).sum() for label in names})
     return counts.rename_axis(index="item", columns="label")
 
 
 def soft_labels(counts: pd.DataFrame) -> pd.DataFrame:
-    """Return the crowd's distribution over labels, N_y / N, items x classes (Lalor 2020, 4.2.3).
-
-    Raises
-    ------
-    FrameError
-        If a count is negative or missing, or an item has no label.
-    """
+    """Return the crowd's distribution over labels, N_y / N, items x classes (Lalor 2020, 4.2.3)."""
     totals = counts.sum(axis=1)
     wrong = counts.index[~(counts >= 0).all(axis=1) | (totals == 0)]
     if len(wrong):
@@ -76,25 +58,16 @@ def soft_labels(counts: pd.DataFrame) -> pd.DataFrame:
 def draw_workers(
     labels: pd.DataFrame,
     sizes: Sequence[int],
+    classes: Sequence,
     *,
     rng: np.random.Generator,
     runs: int = 5,
-    classes: Sequence | None = None,
 ) -> np.ndarray:
-    """Count the labels of the first workers: (runs, sizes, items, classes) counts.
+    """Count the labels of the first workers, in numbers from 1: (runs, sizes, items, classes).
 
     In each run the workers come one at a time in random order, each with all of their labels, as in
-    Lalor (2020, Figure 4.2).
-
-    Parameters
-    ----------
-    labels : DataFrame, persons x items
-    sizes : sequence of int
-        Numbers of workers, from 1 to the number of persons.
-    """
-    check_sizes(sizes, len(labels))
-    columns = label_counts(labels, classes).columns
-    given = np.stack([labels.to_numpy() == label for label in columns], axis=-1)
+    Lalor (2020, Figure 4.2)."""
+    given = np.stack([labels.to_numpy() == label for label in classes], axis=-1)
     order = rng.permuted(np.tile(np.arange(len(labels)), (runs, 1)), axis=1)
     rows = np.asarray(sizes) - 1
     return np.stack([given[run].cumsum(axis=0, dtype=np.int32)[rows] for run in order])
@@ -105,20 +78,13 @@ def draw_labels(
     sizes: Sequence[int],
     *,
     rng: np.random.Generator,
-    runs: int = 5,
+    runs: int,
     replace: bool = False,
 ) -> np.ndarray:
     """Draw labels of each item independently: (runs, sizes, items, classes) counts.
 
     Without replacement the draws are multivariate hypergeometric, labels of random workers of this
-    crowd; with it multinomial, labels of workers of an endless crowd like it.
-
-    Raises
-    ------
-    ValueError
-        If an item has fewer labels than are to be drawn without replacement.
-    """
-    check_sizes(sizes, np.inf if replace else int(counts.sum(axis=1).min()))
+    crowd; with it multinomial, labels of workers of an endless crowd like it."""
     values, rest = counts.to_numpy(), counts.to_numpy().sum(axis=1)
     shape = (runs, len(sizes), len(counts))
     drawn = np.zeros((*shape, counts.shape[1]), dtype=np.int64)
@@ -133,13 +99,6 @@ def draw_labels(
     return drawn
 
 
-def check_sizes(sizes: Sequence[int], most: float) -> None:
-    """Raise a ValueError if a number of labels is not between 1 and ``most``."""
-    wrong = [size for size in sizes if not 1 <= size <= most]
-    if wrong or not len(sizes):
-        raise ValueError(f"numbers of labels {wrong} lie outside 1 to {most}; the crowd has these")
-
-
 def divergence(
     counts: pd.DataFrame, drawn: np.ndarray, sizes: Sequence[int], *, smoothing: float = 1.0
 ) -> pd.DataFrame:
@@ -151,21 +110,7 @@ def divergence(
 
     for K classes (printed with a minus sign, which would make it negative). The paper does not say
     what it does with a label that the sub-sample lacks, whose divergence is infinite without the
-    pseudo-count :math:`\alpha`.
-
-    Parameters
-    ----------
-    counts : DataFrame, items x classes
-    drawn : array
-        Of :func:`draw_workers` or :func:`draw_labels`, with the same ``sizes``.
-    smoothing : float
-        The pseudo-count: 1 is Laplace's, 0 none.
-
-    Returns
-    -------
-    DataFrame
-        ``run``, ``n_labels``, ``divergence_nats`` averaged over items, and ``n_infinite``, the
-        number of items whose divergence is infinite.
+    pseudo-count :math:`\alpha` (``smoothing``; 1 is Laplace's): ``n_infinite`` counts such items.
     """
     raised = drawn + smoothing
     totals = raised.sum(axis=-1, keepdims=True)
@@ -181,35 +126,18 @@ def divergence(
 
 @dataclass(frozen=True, eq=False)
 class TrainingSet:
-    """Examples to train on, with their targets.
+    """Examples to train on, with their targets; one occurs as often as it has labels of its own."""
 
-    Attributes
-    ----------
-    rows : (n,) int array
-        Numbers of the examples, those of X_train, X_soft and further ones in this order; an example
-        occurs as often as it has labels of its own.
-    targets : (n, classes) array
-        Rows sum to 1.
-    soft : (n,) bool array
-        Examples of X_soft with the crowd's distribution.
-    """
-
-    rows: np.ndarray
-    targets: np.ndarray
-    soft: np.ndarray
+    rows: np.ndarray  # (n,) numbers of the examples: X_train, X_soft, further ones
+    targets: np.ndarray  # (n, classes), rows sum to 1
+    soft: np.ndarray  # (n,) bool: examples of X_soft with the crowd's distribution
 
 
 def hard_set(labels: np.ndarray, classes: int, rows: np.ndarray | None = None) -> TrainingSet:
     """Return examples with one label each; without ``rows``, the first examples in their order.
 
     This is B1 with the labels of X_train and X_soft, and B2 with as many further examples as the
-    crowd gave labels (Lalor 2020, section 4.3.1).
-    """
-    labels = np.asarray(labels)
-    if labels.size and not (labels.min() >= 0 and labels.max() < classes):
-        raise ValueError(
-            f"labels run from {labels.min()} to {labels.max()}, and there are {classes} classes"
-        )
+    crowd gave labels (Lalor 2020, section 4.3.1)."""
     rows = np.arange(len(labels)) if rows is None else rows
     return TrainingSet(rows, np.eye(classes)[labels], np.zeros(len(labels), bool))
 
@@ -224,30 +152,16 @@ def every_label_set(hard: np.ndarray, counts: pd.DataFrame) -> TrainingSet:
 
 
 def slmg_set(hard: np.ndarray, soft: pd.DataFrame) -> TrainingSet:
-    """Return SLMG's training set: gold labels of X_train, the crowd's distributions of X_soft.
-
-    Parameters
-    ----------
-    hard : (n_train,) int array
-        Column numbers of ``soft``.
-    soft : DataFrame, n_soft x classes
-        Of :func:`soft_labels`.
-    """
+    """Return SLMG's training set: gold labels of X_train, the crowd's distributions of X_soft."""
     targets = np.concatenate([np.eye(soft.shape[1])[np.asarray(hard)], soft.to_numpy(float)])
     return TrainingSet(np.arange(len(targets)), targets, np.arange(len(targets)) >= len(hard))
 
 
 @dataclass(frozen=True, eq=False)
 class Schedule:
-    """SLMG's order of training: ``train(..., epochs=s.epochs, epoch_callback=s.epoch_callback)``.
+    """SLMG's order of training: ``train(..., epoch_callback=s.epoch_callback)``.
 
-    Attributes
-    ----------
-    soft_epochs : tuple of bool
-        Whether an epoch trains on X_soft.
-    loss : {"cross-entropy", "squared-error"}
-        Of the epochs on X_soft.
-    """
+    ``soft_epochs`` are those that train on X_soft, with ``loss``."""
 
     examples: TrainingSet
     soft_epochs: tuple[bool, ...]
@@ -272,10 +186,107 @@ def slmg(
 
     SLMG-I (Algorithm 1) follows each epoch on X_train by one on X_soft, ``epochs`` times. SLMG-S
     (Algorithm 2) trains ``epochs`` epochs on X_train, then as many on X_soft, and repeats both
-    ``meta_epochs`` times.
-    """
-    if examples.soft.all() or not examples.soft.any():
-        raise ValueError("SLMG needs hard and soft labels, and one part is empty; see slmg_set")
+    ``meta_epochs`` times."""
     if meta_epochs:
         return Schedule(examples, ((False,) * epochs + (True,) * epochs) * meta_epochs, loss)
     return Schedule(examples, (False, True) * epochs, loss)
+
+
+# Tasks to learn from soft labels (sections 4.4 and 4.5), each in five parts; "extra" are further
+# examples with gold labels, as many as the crowd gave.
+
+
+def _inputs(items: pd.DataFrame, features: Any) -> Any:
+    """Return the features of items by their column ``row``, or their texts, encoded."""
+    if features is not None:
+        return features[items["row"].to_numpy(copy=True)]
+    columns = ["prompt", "hypothesis"] if "hypothesis" in items else ["prompt"]
+    return crowds.encode_texts(*(items[column] for column in columns))
+
+
+def known_truth(rng: np.random.Generator, n_soft: int, n_crowd: int) -> Task:
+    """Return points whose probability of class 1 is known; labels are draws from it, but the test
+    part asks for the likelier class."""
+    sizes = (100, n_soft, n_soft * n_crowd, 500, 2000)
+    x = rng.normal(size=(sum(sizes), 10))
+    p = expit(x @ np.linspace(-0.6, 0.6, 10))
+    answers = (rng.random(len(p)) < p).astype(int)
+    answers[-2000:] = p[-2000:] > 0.5
+    ones = rng.binomial(n_crowd, p[100 : 100 + n_soft])
+    counts = pd.DataFrame({0: n_crowd - ones, 1: ones})
+    labels = {"counts": counts, "people": np.stack([1 - p, p], axis=1)[-2000:]}
+    inputs, items = crowds.encode_images(x), pd.DataFrame({"answer": answers})
+    return task_of_parts("mlp", inputs, items, sizes, SOFT_PARTS, **labels)
+
+
+def annotated_nli(
+    items: pd.DataFrame,
+    features: Any,
+    kind: str,
+    rng: np.random.Generator,
+    n_train: int,
+    n_soft: int,
+) -> Task:
+    """Return SNLI's stored pairs, five annotators each; pairs of one premise are in one part."""
+    pool = items[items["part"] != "diagnostic"]
+    premises = pool["premise"].unique()
+    rank = pd.Series(rng.permutation(len(premises)), index=premises)[pool["premise"]].to_numpy()
+    pool = pool.iloc[np.argsort(rank, kind="stable")].reset_index(drop=True)
+    counts = pool[item_banks.NLI_LABELS]
+    soft = counts.iloc[n_train : n_train + n_soft]
+    sizes = [n_train, n_soft, int(soft.to_numpy().sum()), len(pool) // 8]
+    people = soft_labels(counts.iloc[sum(sizes) :]).to_numpy()
+    sizes.append(len(people))
+    labels = {"counts": soft, "people": people}
+    return task_of_parts(kind, _inputs(pool, features), pool, sizes, SOFT_PARTS, **labels)
+
+
+def whole_snli(sources: Sequence[str], counts: pd.DataFrame, kind: str) -> Task:
+    """Return SNLI as in the paper: the soft part is the crowd's 180 pairs.
+
+    ``sources`` are SNLI's training file, and MNLI's, whose pairs are the extra part."""
+    pool = item_banks.nli(sources[0])
+    held = [item_banks.nli(f"snli/snli_1.0_{part}") for part in ("dev", "test")]
+    is_soft = pool["item_id"].isin(counts.index)
+    soft = counts.loc[pool.loc[is_soft, "item_id"], item_banks.NLI_LABELS]
+    extra = item_banks.nli(sources[1]).head(int(soft.to_numpy().sum()))
+    parts = [pool[~is_soft], pool[is_soft], extra, *held]
+    joined, sizes = pd.concat(parts, ignore_index=True), [len(part) for part in parts]
+    votes = held[1]["annotator_labels"].explode()
+    of_test = pd.crosstab(votes.index, votes)[item_banks.NLI_LABELS]
+    labels = {"counts": soft, "people": soft_labels(of_test).to_numpy()}
+    return task_of_parts(kind, _inputs(joined, None), joined, sizes, SOFT_PARTS, **labels)
+
+
+def sst(
+    items: pd.DataFrame,
+    features: Any,
+    network: Kind,
+    rng: np.random.Generator,
+    *,
+    fine: bool,
+    n_sst: int,
+    n_soft: int,
+    n_crowd: int,
+    seed: int,
+    device: str = "auto",
+) -> Task:
+    """Return SST in two or five classes, whose soft part an artificial crowd labels (section 4.5).
+
+    The crowd learns from ``n_sst`` sentences of its own, each of ``n_crowd`` members from a part of
+    them with up to a fifth of the labels replaced."""
+    parts = [items[items["part"] == part] for part in ("train", "dev", "test")]
+    train, dev, test = parts if fine else polar_sst(items)
+    train = train.iloc[rng.permutation(len(train))]
+    of_crowd, rest = train.iloc[:n_sst], train.iloc[n_sst : 2 * n_sst + n_soft * (1 + n_crowd)]
+    inputs = _inputs(pd.concat([of_crowd, rest, dev, test]), features)
+    members = crowds.draw_members(n_crowd, seed, train_fraction=(0.3, 1.0), label_noise=(0.0, 0.2))
+    options: dict[str, Any] = {"members": members, "epochs": 8, "size": 16, "device": device}
+    gold = of_crowd["answer"].to_numpy(int)
+    teachers = crowds.train(network, inputs[:n_sst], gold, **options)
+    said = teachers.log_probabilities(inputs[2 * n_sst : 2 * n_sst + n_soft]).argmax(axis=2)
+    classes = range(5) if fine else range(2)
+    counts = pd.DataFrame({label: (said == label).sum(axis=0) for label in classes})
+    sizes = (n_sst, n_soft, len(rest) - n_sst - n_soft, len(dev), len(test))
+    items = pd.concat([rest, dev, test])
+    return task_of_parts(network, inputs[n_sst:], items, sizes, SOFT_PARTS, counts=counts)

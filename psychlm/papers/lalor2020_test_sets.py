@@ -16,16 +16,16 @@ from torch.nn.functional import logsigmoid
 
 from psychlm.frames import FrameError, check_responses
 from psychlm.irt import M2Fit, ModelTables, eigenvalues, ld_x2, m2, s_x2, tetrachoric
-from psychlm.irt.dif import CORRECTIONS
 from psychlm.irt.dimensionality import LOGISTIC_TO_NORMAL, varying
 from psychlm.irt.model_tables import STANDARD_GRID, normal_weights
-from psychlm.irt.response_functions import model_named
 from psychlm.irt.response_matrix import encode_responses
 from psychlm.irt.result import InformationCriteria, IRTFit
+from psychlm.stats import CORRECTIONS
 
 AXIS = np.linspace(-6, 6, 31)  # nodes of each factor; mirt's default for two factors
 CLOSE_FIT = 0.05  # largest RMSEA of M2 (Maydeu-Olivares & Joe 2014)
-MAX_STEPS = 500  # of EM for the ability of new persons
+MAX_STEPS = 500  # of EM for the ability of new persons, and of the quasi-Newton method
+CHANCE_QUANTILE = 0.95  # of the eigenvalues by chance that a factor has to exceed
 
 
 @dataclass(frozen=True)
@@ -40,27 +40,10 @@ def parallel_analysis(
     responses: pd.DataFrame,
     *,
     n_draws: int = 50,
-    quantile: float = 0.95,
     rng: np.random.Generator | int = 0,
 ) -> ParallelAnalysis:
-    """Compare eigenvalues with those by chance, when every item's responses are shuffled.
-
-    Parameters
-    ----------
-    responses : DataFrame, shape (n_persons, n_items)
-        Each item's responses are shuffled among the persons who were asked it, which keeps
-        proportions correct and the pattern of missing responses.
-    n_draws : int
-        Shuffled data sets.
-    quantile : float
-        The quantile of the chance eigenvalues that a factor has to exceed.
-    rng : Generator or int
-        Source of the shuffles, or a seed.
-
-    References
-    ----------
-    Horn (1965), Psychometrika 30, 179-185; Buja & Eyuboglu (1992) for the shuffling.
-    """
+    """Compare eigenvalues with those by chance, when every item's responses are shuffled among the
+    persons who were asked it, ``n_draws`` times (Horn 1965; Buja & Eyuboglu 1992)."""
     checked, rng = check_responses(responses), np.random.default_rng(rng)
     observed, x = eigenvalues(checked), checked.to_numpy()
     # Rows of each column in the order: asked first; then permuted among themselves.
@@ -72,11 +55,8 @@ def parallel_analysis(
         permuted = np.take_along_axis(x, np.argsort(keys, axis=0), axis=0)
         np.put_along_axis(shuffled, asked_first, permuted, axis=0)
         draws.append(eigenvalues(pd.DataFrame(shuffled, columns=checked.columns)))
-    chance = {
-        "chance_mean": np.mean(draws, axis=0),
-        "chance_quantile": np.quantile(draws, quantile, axis=0),
-    }
-    table = pd.DataFrame({"eigenvalue": observed, **chance})
+    table = pd.DataFrame({"eigenvalue": observed, "chance_mean": np.mean(draws, axis=0)})
+    table["chance_quantile"] = np.quantile(draws, CHANCE_QUANTILE, axis=0)
     exceeds = (table["eigenvalue"] > table["chance_quantile"]).to_numpy()
     return ParallelAnalysis(table, int(np.cumprod(exceeds).sum()))
 
@@ -102,57 +82,26 @@ class TwoFactorFit(InformationCriteria):
         scale = np.sqrt(LOGISTIC_TO_NORMAL**2 + (slopes**2).sum(axis=1))
         return slopes.div(scale, axis=0).set_axis(["F1", "F2"], axis=1)
 
-    @property
-    def communality(self) -> pd.Series:
-        """Share of each latent response's variance that both factors explain."""
-        return (self.loadings**2).sum(axis=1).rename("h2")
-
 
 def two_factor(
-    responses: pd.DataFrame,
-    *,
-    model: Literal["2PL", "3PL"] = "2PL",
-    max_iterations: int = 500,
-    tolerance: float = 0.01,
+    responses: pd.DataFrame, *, model: str = "2PL", tolerance: float = 0.01
 ) -> TwoFactorFit:
     r"""Fit a two-factor 2PL or 3PL model by marginal maximum likelihood on a grid of 31 x 31 nodes.
 
     .. math:: P_i(\theta) = c_i + \frac{1 - c_i}{1 + e^{-(a_{i1}\theta_1 + a_{i2}\theta_2 + d_i)}},
               \qquad \theta \sim N(0, I)
 
-    A quasi-Newton method climbs the likelihood. Turning both axes leaves the likelihood unchanged;
-    they are turned to principal axes here, and by :func:`rotate` to an interpretable position.
-
-    Parameters
-    ----------
-    responses : DataFrame, shape (n_persons, n_items)
-        Values 0, 1 or NaN; missing responses drop out of the likelihood.
-    model : {"2PL", "3PL"}
-        With "3PL", every item has a free guessing parameter in [0, 0.99].
-    max_iterations : int
-        Largest number of quasi-Newton steps.
-    tolerance : float
-        Largest derivative of the log-likelihood that may remain, in nats per unit of a parameter.
-
-    Returns
-    -------
-    TwoFactorFit
-        With a warning and ``converged`` False if ``max_iterations`` did not suffice.
-
-    Raises
-    ------
-    FrameError
-        If the responses break their contract, an item was answered alike by everyone, or fewer than
-        4 items are given.
-    """
-    chosen = model_named(model)
-    if chosen.common_slope or "upper" in chosen.free or not chosen.dichotomous:
+    A quasi-Newton method climbs the likelihood until no derivative is above ``tolerance`` (nats per
+    unit of a parameter). Turning both axes leaves it unchanged; they are turned to principal axes
+    here, and by :func:`rotate` to an interpretable position. With "3PL" every item has a free
+    guessing parameter in [0, 0.99]."""
+    if model not in ("2PL", "3PL"):
         raise ValueError(f"model is {model!r}; two factors can be fitted as '2PL' or '3PL'")
     checked = varying(responses)
     n_persons, n_items = checked.shape
     if n_items < 4:
         raise FrameError(f"two factors need at least 4 items, and {n_items} are given")
-    guessing = "guessing" in chosen.free
+    guessing = model == "3PL"
     # Start: the first two principal axes of the tetrachoric matrix, as slopes (none too steep).
     values, vectors = np.linalg.eigh(tetrachoric(checked).to_numpy())
     loadings = vectors[:, [-1, -2]] * np.sqrt(np.maximum(values[[-1, -2]], 0))
@@ -168,19 +117,19 @@ def two_factor(
         return -loglik, -gradient.ravel()
 
     bounds = [(None, None)] * 3 + [(0.0, 0.99 if guessing else 0.0)]
-    options = {"maxiter": max_iterations, "maxfun": 10 * max_iterations, "maxcor": 40}
+    options = {"maxiter": MAX_STEPS, "maxfun": 10 * MAX_STEPS, "maxcor": 40, "ftol": 0}
     optimum = scipy.optimize.minimize(
         negative,
         start.ravel(),
         jac=True,
         method="L-BFGS-B",
         bounds=bounds * n_items,
-        options=options | {"ftol": 0, "gtol": tolerance},
+        options=options | {"gtol": tolerance},
     )
     if not optimum.success:
         warnings.warn(
             f"the two-factor {model} did not converge in {optimum.nit} steps (log-likelihood "
-            f"{-optimum.fun:.3f}); raise max_iterations, or look for runaway slopes in .items",
+            f"{-optimum.fun:.3f}); look for runaway slopes in .items",
             stacklevel=2,
         )
     # Principal axes, each pointing to where its slopes sum to a positive number.
@@ -202,8 +151,7 @@ def two_factor(
 def two_factor_loglik(x: np.ndarray, parameters: np.ndarray) -> tuple[float, np.ndarray]:
     """Return the marginal log-likelihood of responses x and its gradient by (a1, a2, d, c).
 
-    Both ``parameters`` and the gradient have shape (n_items, 4); NaN in x was not asked.
-    """
+    Both ``parameters`` and the gradient have shape (n_items, 4); NaN in x was not asked."""
     right, answered = torch.tensor(x == 1).double(), torch.tensor(np.isfinite(x)).double()
     # The grid: (theta1, theta2, 1) at every node, and the log weights of N(0, I).
     one, two = np.meshgrid(AXIS, AXIS, indexing="ij")
@@ -238,24 +186,11 @@ def rotate(
               \qquad \text{or} \qquad \min \sum_{ij\ \text{specified}} (\lambda_{ij} - t_{ij})^2
 
     The first is oblimin with gamma = 0 (Jennrich and Sampson 1966), the second a partially
-    specified target (Browne 2001, Multivariate Behavioral Research 36, 111-150). With zeros as the
-    target of the second of two factors it gives principal axes: the second factor as small as the
-    loadings allow.
-
-    Parameters
-    ----------
-    loadings : DataFrame, shape (n_items, n_factors)
-    target : DataFrame, shape (n_items, n_factors), optional
-        Wanted loadings, by item; NaN where a loading is free.
-    n_starts : int
-        Orthogonal rotations to start from, of which the best is kept: the criteria have local
-        minima. The first start is no rotation.
-
-    Returns
-    -------
-    Rotation
-        Every factor is reflected so that its loadings sum to a positive number, unless a target
-        other than 0 decides.
+    specified target (Browne 2001, Multivariate Behavioral Research 36, 111-150), NaN where a
+    loading is free. With zeros as the target of the second of two factors it gives principal axes:
+    the second factor as small as the loadings allow. The criteria have local minima: of
+    ``n_starts`` orthogonal rotations (the first is none) the best end is kept. Every factor is
+    reflected so that its loadings sum to a positive number, unless a target other than 0 decides.
     """
     unrotated, n_factors = loadings.to_numpy(float), loadings.shape[1]
     wanted = None if target is None else target.loc[loadings.index].to_numpy(float)
@@ -279,9 +214,8 @@ def rotate(
         return float(value), by_column.ravel()
 
     # Random orthogonal starts; every second one with a reflection.
-    starts = np.linalg.qr(
-        np.random.default_rng(0).standard_normal((n_starts, n_factors, n_factors))
-    )[0]
+    normal = np.random.default_rng(0).standard_normal((n_starts, n_factors, n_factors))
+    starts = np.linalg.qr(normal)[0]
     starts[::2, :, -1] *= -1
     starts[0] = np.eye(n_factors)
     ends = [
@@ -322,28 +256,8 @@ def confirm(
     """Test a calibrated scale on the responses of new persons, with the items held as they are.
 
     The mean and standard deviation of the new persons' ability are estimated by EM; no parameter of
-    an item counts as free in the fit statistics.
-
-    Parameters
-    ----------
-    calibrated : IRTFit
-        Of the retained items, on the first persons; for instance ``select_items(...).fit``.
-    responses : DataFrame, shape (n_new_persons, at least the items of the fit)
-    correction : {"holm", "bh"}
-        Of p-values over items, and over pairs.
-    alpha : float
-
-    Raises
-    ------
-    FrameError
-        If an item of the fit is not among the responses, or they break their contract.
-    RuntimeError
-        If the new persons' ability distribution cannot be estimated.
-
-    References
-    ----------
-    Lalor (2020), section 1.3.6.
-    """
+    an item counts as free in the fit statistics (Lalor 2020, section 1.3.6). ``correction`` is that
+    of p-values over items, and over pairs."""
     tables = ModelTables.from_fit(calibrated)
     x = tables.response_array(responses)
     held = np.full_like(tables.estimates, -1)
@@ -378,24 +292,7 @@ def empirical_curve(
 
     Persons are put into groups of similar ability, and a cubic smoothing spline goes through the
     groups' proportions; generalised cross-validation chooses the smoothing. Figure 2.3 of Lalor
-    (2020) lays such curves over the fitted ones.
-
-    Parameters
-    ----------
-    theta : array_like, shape (n_persons,)
-        Abilities in logits, such as EAP scores.
-    responses : array_like, shape (n_persons,)
-        0, 1 or NaN (not asked).
-    grid : array_like, shape (n_grid,)
-        Abilities at which to evaluate; the result is NaN outside the range of the groups.
-    n_groups : int
-        Groups of about equal size; fewer where abilities are tied.
-
-    Raises
-    ------
-    FrameError
-        If abilities fall into fewer than five groups, too few for a spline.
-    """
+    (2020) lays such curves over the fitted ones. NaN outside the range of the groups."""
     frame = pd.DataFrame({"theta": np.asarray(theta, float), "x": np.asarray(responses, float)})
     frame = frame.dropna()
     groups = frame.groupby(pd.qcut(frame["theta"], n_groups, duplicates="drop"), observed=True)
@@ -411,31 +308,14 @@ def empirical_curve(
     return np.where(inside, np.clip(spline(grid), 0, 1), np.nan)
 
 
-def stopped_em(
-    responses: pd.DataFrame, tolerance: float, *, slope: float = 0.851, n_nodes: int = 61
-) -> pd.DataFrame:
+def stopped_em(responses: pd.DataFrame, tolerance: float, *, slope: float = 0.851) -> pd.DataFrame:
     """Fit the 2PL by the EM algorithm of Bock and Aitkin (1981), and stop at a tolerance.
 
-    As in R's mirt, abilities are 61 nodes from -6 to 6, and steps end when no parameter moves by
-    more than the tolerance. Near the maximum EM moves slowly, so that the estimates are then off
-    by several times the tolerance, in a direction that depends on the start.
+    As in R's mirt, abilities are 61 nodes from -6 to 6, slopes start at ``slope``, and steps end
+    when no parameter moves by more than the tolerance. Near the maximum EM moves slowly, so that
+    the estimates are then off by several times the tolerance, in a direction that depends on the
+    start.
 
-    Parameters
-    ----------
-    responses : DataFrame, shape (n_persons, n_items)
-        Right (1) and wrong (0) responses, without missing ones.
-    tolerance : float
-        Largest change of a slope or intercept in the last step.
-    slope : float
-        Slopes at the start (mirt's: 0.851); intercepts are those of the proportions correct.
-
-    Returns
-    -------
-    DataFrame
-        Slope ``a`` (per logit) and difficulty ``b`` (logits) by item.
-
-    Examples
-    --------
     >>> from psychlm import corpora, irt
     >>> tight = stopped_em(corpora.lsat6(), 1e-7)
     >>> float((tight["b"] - irt.fit(corpora.lsat6(), "2PL").items["b"]).abs().max()) < 0.01
@@ -444,9 +324,9 @@ def stopped_em(
     patterns = check_responses(responses).value_counts()
     graded = np.array(patterns.index.tolist(), dtype=float)
     right = responses.mean().to_numpy()
-    theta = np.linspace(-6, 6, n_nodes)
+    theta = np.linspace(-6, 6, 61)
     weight = scipy.stats.norm.pdf(theta)
-    design = np.stack([theta, np.ones(n_nodes)])  # of slope and intercept
+    design = np.stack([theta, np.ones(61)])  # of slope and intercept
     start = scipy.special.logit(right) * np.sqrt(1 + 0.346 * slope**2)
     parameters, change = np.stack([np.full(len(right), slope), start]), np.inf
     while change > tolerance:

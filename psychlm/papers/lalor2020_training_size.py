@@ -1,9 +1,4 @@
-"""Lalor (2020, chapter 3): difficulty for people, training size, and the odds of a right answer.
-
-The tasks with the difficulty of their items, the logistic regression of right answers on difficulty
-and log training size with standard errors clustered by item and by network, and experiments drawn
-from known coefficients, which check those errors.
-"""
+"""Lalor (2020, chapter 3): difficulty for people, training size, and the odds of a right answer."""
 
 from __future__ import annotations
 
@@ -19,6 +14,7 @@ from scipy.stats import norm
 from psychlm import corpora, frames, irt
 from psychlm.corpora import item_banks
 from psychlm.corpora.responses import CrowdLabels
+from psychlm.papers.lalor2020_crowds import polar_sst
 
 TERMS = ["intercept", "difficulty", "log_size", "interaction"]
 Parts = tuple[pd.DataFrame, pd.DataFrame, pd.DataFrame]
@@ -29,8 +25,7 @@ def annotated_snli(items: pd.DataFrame) -> Parts:
 
     A pair is harder the fewer of five annotators gave the gold label: ``difficulty`` is the log
     odds of another label, half an annotator added to both sides. Networks train on pairs of the
-    development part, of which the last 15 % of premises are held out, and answer the test part.
-    """
+    development part, of which the last 15 % of premises are held out, and answer the test part."""
     pool, test = items[items["part"] == "dev"], items[items["part"] == "test"]
     held_out = pool["premise"] >= pool["premise"].quantile(0.85)
     votes = test[item_banks.NLI_LABELS].to_numpy()
@@ -43,12 +38,10 @@ def rated_sst(items: pd.DataFrame) -> Parts:
     """Return training, development and test sentences of SST with two classes.
 
     A sentence is harder if it is merely negative or positive than if it is very much so; neutral
-    sentences (degree 2) are left out.
-    """
-    degree = items["answer"] - 2
-    items = items.assign(answer=(degree > 0).astype(int), difficulty=-degree.abs().astype(float))
+    sentences (degree 2) are left out."""
     train, dev, test = (
-        items[(items["part"] == part) & (degree != 0)] for part in ("train", "dev", "test")
+        part.assign(difficulty=-(part["degree"] - 2).abs().astype(float))
+        for part in polar_sst(items)
     )
     return train, dev, test
 
@@ -71,13 +64,8 @@ def whole_snli(archive: str | Path) -> Parts:
 
 
 def whole_sst(dictionary: str | Path) -> Parts:
-    """Return SST's phrases for training and development, and the 131 that a thousand people saw.
-
-    Parameters
-    ----------
-    dictionary : path
-        ``dictionary.txt`` of the Stanford Sentiment Treebank: phrase and number.
-    """
+    """Return SST's phrases for training and development, and the 131 that a thousand people saw, by
+    the treebank's ``dictionary.txt`` of phrases and numbers."""
     text = pd.read_csv(
         dictionary, header=None, sep="|", names=["prompt", "id"], index_col="id", quoting=3
     )["prompt"]
@@ -95,8 +83,7 @@ def scaled(test: pd.DataFrame) -> pd.DataFrame:
 
     A barely trained network gives one label to nearly all items, and annotators agree on some
     labels more than on others: over labels it would seem to find easy what people find easy for no
-    reason but its label. ``raw`` is difficulty over all items (SD), ``degree`` its third.
-    """
+    reason but its label. ``raw`` is difficulty over all items (SD), ``degree`` its third."""
     raw = test["difficulty"]
     within = raw - raw.groupby(test["answer"]).transform("mean")
     many = raw.nunique() > 3
@@ -118,26 +105,8 @@ def regression(
     by item and by network (Cameron, Gelbach & Miller 2011) are added, without subtracting what they
     share; with few networks the difference can fall below zero, and the sum is conservative.
 
-    Parameters
-    ----------
-    rows : DataFrame
-        One row per network and item: ``right`` (0 or 1), ``difficulty`` (SD), ``log_size`` (log10,
-        centred), ``item``, ``person``.
-    by : str
-        The column of difficulty.
-    clustered : bool
-        Whether standard errors are clustered, or treat every answer as independent.
-
-    Returns
-    -------
-    DataFrame, indexed by term
-        ``estimate`` and ``se`` (logits), ``p``, ``low`` and ``high``.
-
-    Raises
-    ------
-    FrameError
-        If all networks have one size, or all items one difficulty.
-    """
+    ``rows`` are those of :func:`answers_table`; ``by`` is the column of difficulty (SD). Return
+    ``estimate`` and ``se`` (logits), ``p``, ``low`` and ``high`` by term."""
     for column in (by, "log_size"):
         if rows[column].nunique() < 2:
             raise frames.FrameError(
@@ -172,16 +141,10 @@ def slope_on_difficulty(rows: pd.DataFrame) -> float:
 
 
 def simulate(rng: np.random.Generator, n_items: int = 400, n_each: int = 6) -> pd.DataFrame:
-    """Draw an experiment with an interaction of -0.2 logits.
+    """Draw an experiment of ``3 * n_each`` networks with an interaction of -0.2 logits.
 
     Items differ beyond difficulty in how easy they are and how fast they are learned, networks in
-    their slope on difficulty, so that answers to an item and of a network are correlated.
-
-    Returns
-    -------
-    DataFrame
-        Rows of :func:`regression`: ``3 * n_each`` networks by ``n_items`` items.
-    """
+    their slope on difficulty, so that answers to an item and of a network are correlated."""
     log_size = np.repeat([-1.0, 0.0, 1.0], n_each)
     person, item = (index.ravel() for index in np.indices((len(log_size), n_items)))
     rows = pd.DataFrame({"person": person, "item": item, "log_size": log_size[person]})
@@ -196,17 +159,8 @@ def simulate(rng: np.random.Generator, n_items: int = 400, n_each: int = 6) -> p
 def answers_table(
     networks: pd.DataFrame, responses: pd.DataFrame, items: pd.DataFrame
 ) -> pd.DataFrame:
-    """Return one row per network and item, as :func:`regression` takes them.
-
-    Parameters
-    ----------
-    networks : DataFrame, one row per network in the order of the responses
-        ``size`` (training examples) and what else describes a network.
-    responses : DataFrame, networks x items
-        1 for a right answer, 0 for a wrong one.
-    items : DataFrame
-        ``item_id``, ``difficulty``, ``raw``, ``degree`` and ``answer``.
-    """
+    """Return one row per network and item: ``right``, ``person``, ``item``, ``log_size`` (log10,
+    centred), and what describes the network (``size``) and the item."""
     right = responses.stack().rename("right").reset_index()
     rows = networks.assign(person=responses.index).merge(right, on="person")
     described = items.set_index("item_id")[["difficulty", "raw", "degree", "answer"]]
@@ -218,14 +172,7 @@ def abilities_by_scale(responses: pd.DataFrame, items: pd.DataFrame) -> pd.DataF
     """Return abilities on five scales of SNLI's pairs: agreement (5 or 4) and gold label (E, C, N).
 
     Each scale is a 2PL model with weak priors, since networks of one size answer alike; items that
-    all networks answer as they do another are one item.
-
-    Parameters
-    ----------
-    responses : DataFrame, networks x items
-    items : DataFrame
-        ``item_id``, ``agree`` (annotators who gave the gold label) and ``answer``.
-    """
+    all networks answer as they do another are one item."""
     priors: dict[str, Any] = {"slope": irt.LogNormal(0, 0.5), "intercept": irt.Normal(0, 3)}
     scale_of = items["agree"].astype(str) + items["answer"].map(dict(enumerate("ENC")))
     thetas = {}
@@ -241,8 +188,7 @@ def abilities_by_scale(responses: pd.DataFrame, items: pd.DataFrame) -> pd.DataF
 def without_printed(train: pd.DataFrame, test: pd.DataFrame, printed: pd.Series) -> pd.DataFrame:
     """Return training phrases that are neither in the test nor part of a printed example.
 
-    Letters and digits are compared; phrases of 15 or fewer are too common to be told apart.
-    """
+    Letters and digits are compared; phrases of 15 or fewer are too common to be told apart."""
 
     def letters(text: pd.Series) -> pd.Series:
         return text.str.lower().str.replace(r"[^a-z0-9]", "", regex=True)
@@ -255,15 +201,8 @@ def without_printed(train: pd.DataFrame, test: pd.DataFrame, printed: pd.Series)
 def simulated_coverage(
     rng: np.random.Generator, n_experiments: int, level: float
 ) -> tuple[float, pd.DataFrame]:
-    """Return the interaction of a large experiment, and how often intervals of others hold it.
-
-    Returns
-    -------
-    truth : float
-        Logits; estimated from 2,000 items and 180 networks.
-    table : DataFrame, rows "plain" and "clustered"
-        ``coverage`` of the regression's intervals, and the ``mean`` estimate.
-    """
+    """Return the interaction of a large experiment (2,000 items, 180 networks), and how often plain
+    and clustered intervals of others hold it, with the ``mean`` estimate."""
     truth = regression(simulate(rng, 2000, 60), clustered=False).loc["interaction", "estimate"]
     experiments = [simulate(rng) for _ in range(n_experiments)]
     rows = {}

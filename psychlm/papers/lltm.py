@@ -1,4 +1,4 @@
-r"""The linear logistic test model: item difficulty explained by features (Fischer 1973)."""
+"""The linear logistic test model: item difficulty explained by features (Fischer 1973)."""
 
 from __future__ import annotations
 
@@ -20,14 +20,13 @@ from psychlm.irt.explanatory import (
     fit_difficulties,
     wald_table,
 )
-from psychlm.irt.likelihood import Design, Parameters, gradient, quadrature_grid
-from psychlm.irt.response_matrix import ResponseMatrix, encode_responses, uncompressed
+from psychlm.irt.likelihood import Design, Parameters, quadrature_grid
+from psychlm.irt.response_matrix import encode_responses, uncompressed
 from psychlm.irt.result import IRTFit, IRTWarning
 from psychlm.stats import Interval
 
 MAX_ITERATIONS = 2000
 BOOT_TOLERANCE = 1e-2  # logits, of the bootstrap's refits
-DIFFERENCE = 1e-4  # logits, of the central differences of the gradient
 
 Array = np.ndarray
 
@@ -48,7 +47,7 @@ class LLTMFit:
     df: int  # 0 for a saturated design
     p: float  # NaN where df is 0
     r2_difficulty: Interval  # 1 - residual variance / variance of difficulties, free of errors
-    n_constant: float  # mean number of items per resample left out, as all answered them alike
+    n_constant: float  # mean number of items per resample that all answered alike, left out
     rasch: IRTFit  # free difficulties
     converged: bool
     n_iterations: int  # quasi-Newton steps
@@ -75,8 +74,7 @@ def lltm(
     responses : DataFrame, shape (n_persons, n_items)
         Values 0, 1 or NaN (not asked).
     design : DataFrame, shape (at least the items, n_features)
-        Numeric features by item; a constant is added. Categories as indicators without one
-        (``pd.get_dummies(..., drop_first=True)``).
+        Numeric features by item; a constant is added. Categories as indicators without one.
     n_boot : int
         Resamples for the interval, each with persons and items drawn anew (Owen 2007) and the Rasch
         model refitted; 0 for none (NaN).
@@ -85,48 +83,30 @@ def lltm(
     rng : Generator or int
         Source of the resamples.
 
-    Raises
-    ------
-    FrameError
-        If responses are malformed or an item was answered alike by everyone; if items lack
-        features, or features are not finite numbers or linearly dependent (with the constant).
-
-    Warns
-    -----
-    IRTWarning
-        Without convergence.
-
     Notes
     -----
     ``coefficients`` assume that the features explain difficulty completely. Where the test against
     free difficulties (``p``) rejects that, their standard errors are too small; read ``two_step``,
-    a random-effects regression with known errors of the difficulties and a residual variance
-    estimated by restricted maximum likelihood.
-
-    References
-    ----------
-    Fischer (1973), Acta Psychologica 37, 359-374; De Boeck (2008), Psychometrika 73, 533-559
-    (random residuals); Owen (2007), Annals of Applied Statistics 1, 386-411; Raudenbush (2009), in
-    Cooper, Hedges & Valentine (eds.), Handbook of Research Synthesis, 295-315 (explained share of
-    true variance).
+    a random-effects regression with known errors of the difficulties (De Boeck 2008; Raudenbush
+    2009, in Cooper, Hedges & Valentine, Handbook of Research Synthesis, 295-315).
     """
     checked = check_responses(responses)
     features = check_covariates(design, checked.columns)
     rasch = fit(checked, "Rasch")
     b, se = rasch.items["b"].to_numpy(), rasch.items["se_b"].to_numpy()
     x = features.to_numpy()
-    coded = encode_responses(checked)
     # Without random effects, difficulties are in the span of the features.
-    fitted = fit_difficulties(coded, x, [], np.zeros(len(b), int), MAX_ITERATIONS)
-    if not (fitted.converged and rasch.converged):
-        message = (
-            f"no convergence in {fitted.n_iterations} steps; the tests of this fit are invalid"
-        )
+    fitted = fit_difficulties(
+        encode_responses(checked), x, [], np.zeros(len(b), int), MAX_ITERATIONS
+    )
+    converged = fitted.converged and rasch.converged
+    if not converged:
+        message = f"no convergence in {fitted.n_iterations} steps; this fit's tests are invalid"
         warnings.warn(message, IRTWarning, stacklevel=2)
     # The explained share, and its interval from resamples of persons and items.
     share = explained_variance(b, se**2, x)
     draws, n_constant = _resample(checked.to_numpy(), x, rasch, n_boot, np.random.default_rng(rng))
-    eta, se_eta = fitted.eta, _standard_errors(coded, x, fitted)
+    eta, se_eta = fitted.eta, _standard_errors(x, fitted)
     beta, se_beta, residual_variance = random_effects(b, se**2, x)
     explained = x @ eta
     df, chi2 = len(b) - x.shape[1], max(2 * (rasch.loglik - fitted.loglik), 0.0)
@@ -146,39 +126,31 @@ def lltm(
         r2_difficulty=_interval(share, draws, level),
         n_constant=n_constant,
         rasch=rasch,
-        converged=fitted.converged and rasch.converged,
+        converged=converged,
         n_iterations=fitted.n_iterations,
     )
 
 
-def _standard_errors(responses: ResponseMatrix, x: Array, found: RandomDifficulties) -> Array:
-    """Return standard errors of the coefficients, from central differences of the exact gradient.
+def _standard_errors(x: Array, found: RandomDifficulties) -> Array:
+    """Return standard errors of the coefficients, which ability's sd is estimated with."""
+    features = torch.from_numpy(x)
 
-    The standard deviation of ability is estimated with them.
-    """
-    optimum = np.append(found.eta, found.ability_sd)
-    design = Design(True, torch.zeros(len(x), dtype=torch.bool), {})
+    def loglik(values: torch.Tensor) -> torch.Tensor:
+        return found.marginal(features @ values[:-1], values[-1:])[0]
 
-    def score(values: Array) -> Array:
-        slope = torch.full((len(x),), values[-1], dtype=torch.float64)
-        moved = Parameters(slope, -torch.from_numpy(x @ values[:-1]), torch.zeros_like(slope))
-        by_item = gradient(responses, design, moved, found.grid).numpy()
-        return np.append(-x.T @ by_item[:, 1], by_item[:, 0].sum())
-
-    steps = DIFFERENCE * np.diag(1 / np.append(np.abs(x).max(axis=0), 1.0))
-    columns = [(score(optimum + s) - score(optimum - s)) / (2 * s.sum()) for s in steps]
-    information = -np.stack(columns)
-    variance = np.diag(np.linalg.pinv((information + information.T) / 2))[:-1]
+    optimum = torch.from_numpy(np.append(found.eta, found.ability_sd))
+    information = -torch.autograd.functional.hessian(loglik, optimum).numpy()
+    variance = np.diag(np.linalg.pinv(information))[:-1]
     return np.sqrt(np.where(variance > 0, variance, np.nan))
 
 
 def _rasch_difficulties(values: Array, sd: float, b: Array) -> Array:
     """Return rough difficulties of a resample, from those of all persons."""
     responses = uncompressed(values, pd.RangeIndex(len(values)))
-    slope = torch.full((len(b),), sd, dtype=torch.float64)
+    intercept = -torch.from_numpy(b.copy())
     design = Design(True, torch.zeros(len(b), dtype=torch.bool), {})
     em = EM(responses, design, quadrature_grid(), Settings(BOOT_TOLERANCE, MAX_ITERATIONS))
-    first = Parameters(slope, -torch.from_numpy(b.copy()), torch.zeros_like(slope))
+    first = Parameters(torch.full_like(intercept, sd), intercept, torch.zeros_like(intercept))
     return -squarem(em, first, BOOT_TOLERANCE)[0].intercept.numpy()
 
 

@@ -2,14 +2,14 @@
 
 A forward pass of a model with 135 million parameters over a corpus or an item bank takes minutes.
 The numbers are computed once by ``data/build_model_facts.py``, committed to ``data/facts/models/``,
-and every run of a notebook computes a random sample of them again (:func:`recompute_surprisal`).
-Each table stands in ``index.csv`` with models, revisions, options, date and machine.
+and every run of a notebook computes a random sample of them again (:func:`recompute_surprisal`,
+:func:`recompute_choices`, :func:`recompute_science`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache, partial
+from functools import cache
 from string import ascii_letters
 from typing import Any
 
@@ -20,13 +20,12 @@ import torch
 from psychlm import data, lm
 from psychlm.corpora import read_arc, read_items, reading_times
 from psychlm.device import Device
-from psychlm.lm.choices import Normalise
 from psychlm.papers import choice_networks, question_sets, richardson2020
 from psychlm.probes import confusion
 from psychlm.probes.wordnet_qa import Recipe
 
 MODELS = ("smollm2", "default")
-HEAD = "minilm"  # a multiple-choice head on the frozen MiniLM encoder, see confusion_head
+HEAD = "minilm"  # a multiple-choice head on the frozen MiniLM encoder, see stored_head
 TOLERANCE = 1e-3  # largest difference of a live value from a stored one, bits or nats
 WORDS: dict[str, Callable[[], pd.DataFrame]] = {
     "ucl2023": lambda: reading_times.ucl_norms().sentences,
@@ -65,6 +64,9 @@ WORDNET = Recipe(seed=46301, max_concepts=2000, max_hops=4, max_distance=3)
 GATHERED: dict[str, Any] = {"seed": 2020, "n_concepts": 2000, "most": 10_000}
 SCIENCE = (3500, 500, 3000)  # science questions: to learn from, to choose by, to add
 
+# ------------------------------------------------------------
+# Items, and what the confusion probes make of them
+
 
 def items(bank: str, n: int = N_ITEMS, *, seed: int = SEED) -> pd.DataFrame:
     """Return a random sample of a benchmark's items, short and fit for the confusion probes.
@@ -94,11 +96,11 @@ def presentations(
 
     The first ``keep`` items are returned; what they borrow comes from all.
     """
-    options: dict[str, Any] = {"seed": seed, "shuffle": True}
-    changed = {"no question": confusion.perturb(asked, "no-question", **options)}
+    changed = {"no question": confusion.perturb(asked, "no-question", seed=seed, shuffle=True)}
     for number in range(1, n_wrong + 1):
-        options["seed"] = seed + number
-        changed[f"wrong question {number}"] = confusion.perturb(asked, "wrong-question", **options)
+        changed[f"wrong question {number}"] = confusion.perturb(
+            asked, "wrong-question", seed=seed + number, shuffle=True
+        )
     changed["no right answer"] = confusion.perturb(asked, "no-right-answer", seed=seed)
     changed["more choices"] = confusion.perturb(asked, "more-choices", seed=seed, n_extra=n_extra)
     changed |= {"listed": asked, "listed, more choices": changed["more choices"]}
@@ -140,79 +142,72 @@ def confused_items(
     return test_items, learn, changed
 
 
+def in_source_order(scores: pd.DataFrame, asked: pd.DataFrame) -> pd.DataFrame:
+    """Return scores of items, perturbed or not, with the choices in their source's order."""
+    return confusion.in_source_order(scores, asked) if "order" in asked else scores
+
+
 def with_options(asked: pd.DataFrame) -> pd.DataFrame:
     """Return items with a column ``options``, all choices as one text, for the prompt LISTED."""
     return asked.assign(options=asked["choices"].map("; ".join))
 
 
-def choice_scores(
-    asked: pd.DataFrame,
-    models: tuple[str, ...] = MODELS,
-    *,
-    listed: bool = False,
-    live: bool = False,
-) -> tuple[pd.DataFrame, dict[str, dict[str, Any]]]:
-    """Score the choices of items by models; perturbed items are put back into their source's order.
+def presented(
+    asked: Mapping[str, pd.DataFrame],
+    changed: Mapping[tuple[str, str], pd.DataFrame],
+    score: Callable[..., pd.DataFrame],
+) -> dict[tuple[str, str], pd.DataFrame]:
+    """Return scores computed now in the source's order of choices, by bank and presentation.
 
-    ``live`` computes log-probabilities without the cache, and leaves out the numbers of tokens.
-
-    Returns
-    -------
-    DataFrame
-        One row per item and choice: ``item_id``, ``choice`` (0-based), ``right``, ``n_chars``, and
-        for each model its log-probability in nats and its number of tokens (``<model>_tokens``).
-    described : dict
-        Revision and options of each model.
+    ``score`` makes of bank and items the scores, items x choices; where the choices are listed, it
+    gets ``prompt=`` too.
     """
-    columns: dict[str, pd.Series] = {}
-    described: dict[str, dict[str, Any]] = {}
-    put = with_options(asked) if listed else asked
-    options: dict[str, Any] = {"prompt": LISTED if listed else "auto", "cache": not live}
-    source = asked.rename(columns={"item_id": "source_item_id"} if "order" not in asked else {})
-    lengths = pd.DataFrame(
-        [pd.Series([len(choice.strip()) for choice in row]) for row in asked["choices"]],
-    ).set_axis(pd.Index(asked["item_id"], name="item"))
+    put = {(bank, "original"): items for bank, items in asked.items()} | dict(changed)
+    given = {}
+    for (bank, name), items in put.items():
+        if name.startswith("listed"):
+            answered = score(bank, with_options(items), prompt=LISTED)
+        else:
+            answered = score(bank, items)
+        given[bank, name] = in_source_order(answered, items)
+    return given
 
-    def ordered(scores: pd.DataFrame) -> pd.Series:
-        back = confusion.in_source_order(scores, asked) if "order" in asked else scores
-        return back.rename_axis(columns="choice").stack().dropna()
 
-    for model in models:
-        if model == HEAD:
-            head, described[HEAD] = confusion_head()
-            columns[HEAD] = ordered(head.logprobs(asked)).astype(np.float32)
-            continue
-        nats = lm.choice_logprobs(put, model, progress=not live, **options)
-        about = dict(nats.attrs)
-        described[model] = {name: about[name] for name in ("revision", "prompt", "bos")}
-        columns[model] = ordered(nats).astype(np.float32)
-        if not live:  # the second call reads the cache
-            mean = lm.choice_logprobs(put, model, normalise="token", **options)
-            columns[f"{model}_tokens"] = (ordered(nats) / ordered(mean)).round().astype(np.int16)
-    columns["n_chars"] = ordered(lengths).astype(np.int16)
-    table = pd.DataFrame(columns).rename_axis(["item_id", "choice"]).reset_index()
-    # the right choice's place in the source's order
-    position = (
-        [row[k] for row, k in zip(asked["order"], asked["answer"], strict=True)]
-        if "order" in asked
-        else asked["answer"]
-    )
-    answers = pd.Series(np.asarray(position), index=source["source_item_id"])
-    table["right"] = table["choice"].to_numpy() == answers.loc[table["item_id"]].to_numpy()
-    return table, described
+def head_presentations(
+    learn: Mapping[str, pd.DataFrame],
+    asked: Mapping[str, pd.DataFrame],
+    changed: Mapping[tuple[str, str], pd.DataFrame],
+    encoder: str,
+    *,
+    whole: bool = False,
+    epochs: int = 5,
+    seed: int = 0,
+    device: Device = "auto",
+) -> dict[tuple[str, str], pd.DataFrame]:
+    """Return scores of encoders that learn each benchmark now, by bank and presentation: with a
+    head on their frozen states, or as a whole, which is kept in the cache folder, so that a killed
+    training resumes. Choices are not listed in the prompt."""
+    trained = {}
+    for bank, rows in learn.items():
+        if whole:
+            model: Any = richardson2020.FineTunedModel(encoder, device=device)
+            trained[bank] = model.train(rows, seed=seed, epochs=epochs, keep=True)
+        else:
+            model = choice_networks.encoder_model(encoder, seed=seed, device=device)
+            trained[bank] = model.train(rows, seed=seed, epochs=epochs, patience=None)
+    unlisted = {key: put for key, put in changed.items() if not key[1].startswith("listed")}
+    return presented(asked, unlisted, lambda bank, put: trained[bank].logprobs(put))
+
+
+# ------------------------------------------------------------
+# Stored results
 
 
 def scores(stored: pd.DataFrame, model: str, normalise: str = "sum") -> pd.DataFrame:
     """Return stored scores as :func:`psychlm.lm.choice_logprobs` returns them, items x choices.
 
-    Parameters
-    ----------
-    stored : DataFrame
-        Rows of a table of choices, about one bank and one presentation.
-    model : str
-        One of :data:`MODELS`, or :data:`HEAD`.
-    normalise : {"sum", "token", "character"}
-        By what the log-probability of a choice is divided; not for the head.
+    ``stored`` are rows of a table of choices about one bank and one presentation; a log-probability
+    is divided as ``normalise`` says: "sum" (not at all), "token" or "character".
 
     Examples
     --------
@@ -233,15 +228,10 @@ def stored_presentations(
     model: str,
     normalise: str = "sum",
 ) -> dict[tuple[str, str], pd.DataFrame]:
-    """Return stored scores in the source's order of choices, by bank and presentation.
+    """Return stored scores in the source's order of choices, by bank and presentation; without
+    those that were not put to the model.
 
-    Parameters
-    ----------
-    tables : (DataFrame, DataFrame)
-        ``models/benchmarks``, for the items as written, and ``models/confusion``.
-    asked : mapping from bank to items
-    model, normalise
-        As in :func:`scores`; presentations that were not put to the model are left out.
+    ``tables`` are ``models/benchmarks``, for the items as written, and ``models/confusion``.
     """
     written, confused = tables
     given = {}
@@ -254,196 +244,24 @@ def stored_presentations(
     return given
 
 
-def presented(
-    asked: Mapping[str, pd.DataFrame],
-    changed: Mapping[tuple[str, str], pd.DataFrame],
-    score: Callable[..., pd.DataFrame],
-) -> dict[tuple[str, str], pd.DataFrame]:
-    """Return scores computed now in the source's order of choices, by bank and presentation.
-
-    Parameters
-    ----------
-    asked : mapping from bank to items
-    changed : mapping from bank and presentation to items
-        As :func:`presentations` returns them.
-    score : callable
-        From bank and items to scores, items x choices; where the choices are listed, with
-        ``prompt=``.
-    """
-    put = {(bank, "original"): items for bank, items in asked.items()} | dict(changed)
-    given = {}
-    for (bank, name), items in put.items():
-        listed = name.startswith("listed")
-        read = with_options(items) if listed else items
-        answered = score(bank, read, **({"prompt": LISTED} if listed else {}))
-        ordered = confusion.in_source_order(answered, items) if "order" in items else answered
-        given[bank, name] = ordered
-    return given
-
-
-def model_presentations(
-    network: Any,
-    asked: Mapping[str, pd.DataFrame],
-    changed: Mapping[tuple[str, str], pd.DataFrame],
-    normalise: Normalise,
-) -> dict[tuple[str, str], pd.DataFrame]:
-    """Return scores that a language model gives now, by bank and presentation."""
-    score = partial(lm.choice_logprobs, model=network, normalise=normalise)
-    return presented(asked, changed, lambda _, put, **prompt: score(put, **prompt))
-
-
-def benchmark_head(
-    learn: pd.DataFrame,
-    encoder: str,
-    *,
-    whole: bool = False,
-    epochs: int = 5,
-    seed: int = 0,
-    device: Device = "auto",
-) -> Any:
-    """Return an encoder that learned from items of a benchmark: with a head on its frozen states,
-    or as a whole, which is kept in the cache folder, so that a killed training resumes."""
-    if not whole:
-        untrained = choice_networks.encoder_model(encoder, seed=seed, device=device)
-        return untrained.train(learn, seed=seed, epochs=epochs, patience=None)
-    whole_encoder = richardson2020.FineTunedModel(encoder, {"max_tokens": 128}, device)
-    return whole_encoder.train(learn, seed=seed, epochs=epochs, keep=True)
-
-
-def head_presentations(
-    learn: Mapping[str, pd.DataFrame],
-    asked: Mapping[str, pd.DataFrame],
-    changed: Mapping[tuple[str, str], pd.DataFrame],
-    encoder: str,
-    **options: Any,
-) -> dict[tuple[str, str], pd.DataFrame]:
-    """Return scores of heads that learn now, one for each benchmark, by bank and presentation.
-
-    ``options`` are those of :func:`benchmark_head`. Choices are not listed in its prompt.
-    """
-    trained = {bank: benchmark_head(rows, encoder, **options) for bank, rows in learn.items()}
-    unlisted = {key: put for key, put in changed.items() if not key[1].startswith("listed")}
-    return presented(asked, unlisted, lambda bank, put: trained[bank].logprobs(put))
-
-
 def shapes(stored: pd.DataFrame) -> pd.DataFrame:
-    """Return an items frame without texts: choices of letters, as long as the originals.
-
-    It is used for the items where their texts are not on this machine: numbers of choices, their
-    lengths and the right one are those of the benchmark.
-    """
+    """Return an items frame without texts, for items whose texts are not on this machine: the
+    choices are letters, as many and as long as the originals."""
     rows = stored.groupby("item_id", sort=False)
-    return pd.DataFrame(
-        {
-            "item_id": list(rows.groups),
-            "prompt": "",
-            "choices": [
-                [("a" * n)[1:] + ascii_letters[position] for position, n in enumerate(values)]
-                for values in rows["n_chars"].agg(list)
-            ],
-            "answer": [int(np.argmax(values)) for values in rows["right"].agg(list)],
-        }
-    )
-
-
-def as_presented(in_order: pd.DataFrame, perturbed: pd.DataFrame) -> pd.DataFrame:
-    """Return scores in a perturbed frame's order of choices: undo ``confusion.in_source_order``."""
-    n_own = int(in_order.notna().sum(axis=1).max())
-    rows = {}
-    for item, source, order in zip(
-        perturbed["item_id"], perturbed["source_item_id"], perturbed["order"], strict=True
-    ):
-        values = in_order.loc[source].dropna().to_numpy()
-        n_source = len(values) - sum(position < 0 for position in order)
-        position = [k if k >= 0 else n_source - k - 1 for k in order]
-        rows[item] = np.pad(values[position], (0, n_own - len(position)), constant_values=np.nan)
-    return pd.DataFrame.from_dict(rows, orient="index").rename_axis(index="item", columns="choice")
-
-
-def recompute_choices(
-    stored: pd.DataFrame,
-    asked: pd.DataFrame,
-    model: str = "smollm2",
-    *,
-    n: int = 20,
-    listed: bool = False,
-    seed: int = 0,
-) -> pd.Series:
-    """Score the choices of randomly drawn items again and compare them with the stored scores.
-
-    Parameters
-    ----------
-    stored : DataFrame
-        Rows of a table of choices, about the presentation of ``asked``.
-    asked : DataFrame
-        The items with their texts, perturbed or not.
-    n : int
-        Items to compare.
-
-    Returns
-    -------
-    Series
-        ``n``, the items compared, and ``max_difference`` in nats.
-
-    Raises
-    ------
-    ValueError
-        If an item has no stored scores, or a difference exceeds :data:`TOLERANCE`.
-    """
-    drawn = asked.sample(min(n, len(asked)), random_state=seed)
-    live, _ = choice_scores(drawn, (model,), listed=listed, live=True)
-    keys = ["item_id", "choice"]
-    both = live.merge(stored[[*keys, model]], on=keys, suffixes=("", "_stored"))
-    if len(both) < len(live):
-        raise ValueError(
-            f"{len(live) - len(both)} choices have no stored score: the items were drawn or built "
-            "in another way. Compute the facts again with `python data/build_model_facts.py`"
-        )
-    compared = _compared(both[model], both[f"{model}_stored"], f"choices scored by {model}")
-    compared["n"] = len(drawn)
-    return compared
-
-
-def recompute_presentations(
-    tables: tuple[pd.DataFrame, pd.DataFrame],
-    asked: Mapping[str, pd.DataFrame],
-    changed: Mapping[tuple[str, str], pd.DataFrame],
-    models: Sequence[str],
-    *,
-    n: int,
-    seed: int,
-) -> pd.DataFrame:
-    """Score random items of every benchmark again, each benchmark under another presentation.
-
-    Returns
-    -------
-    DataFrame, by model and benchmark
-        ``n`` and ``max_difference`` of :func:`recompute_choices`.
-    """
-    checked = {}
-    for number, bank in enumerate(asked):
-        probe = ("original", "wrong question 1", "no right answer", "no question")[number % 4]
-        put = asked[bank] if probe == "original" else changed[bank, probe]
-        rows = tables[probe != "original"].query("bank == @bank")
-        rows = rows if probe == "original" else rows[rows["presentation"] == probe]
-        for name in models:
-            checked[name, bank] = recompute_choices(rows, put, name, n=n, seed=seed)
-    return pd.DataFrame(checked, index=["n", "max_difference"]).T
+    texts = [
+        [("a" * n)[1:] + ascii_letters[position] for position, n in enumerate(lengths)]
+        for lengths in rows["n_chars"].agg(list)
+    ]
+    answer = [int(np.argmax(right)) for right in rows["right"].agg(list)]
+    items = {"item_id": list(rows.groups), "prompt": "", "choices": texts, "answer": answer}
+    return pd.DataFrame(items)
 
 
 def surprisal(corpus: str, models: Sequence[str] = MODELS) -> pd.DataFrame:
-    """Return the surprisals of a corpus's words, the stored ones where a model has them.
+    """Return the surprisals (bits) of a corpus's words, the stored ones where a model has them.
 
-    Parameters
-    ----------
-    corpus : {"ucl2023", "naturalstories", "provo", "sap2024"}
-    models : sequence of str
-        :data:`MODELS`, and folders or hub names, whose surprisals are computed.
-
-    Returns
-    -------
-    DataFrame
-        ``text_id``, ``word_id``, and one column per model, in bits.
+    ``corpus`` is one of :data:`WORDS`; the surprisals of models other than :data:`MODELS` (folders,
+    hub names) are computed. Columns: ``text_id``, ``word_id``, and one per model.
 
     Examples
     --------
@@ -459,13 +277,8 @@ def surprisal(corpus: str, models: Sequence[str] = MODELS) -> pd.DataFrame:
 
 
 def anticipate(words: pd.DataFrame, model: str, temperatures: Sequence[float]) -> pd.DataFrame:
-    """Return the surprisal of words at several temperatures, and the entropy before them.
-
-    Returns
-    -------
-    DataFrame
-        ``text_id``, ``word_id``, ``entropy_bits`` (at temperature 1) and one column of surprisals
-        (bits) per temperature: ``"T=1.5"``.
+    """Return the surprisals (bits) of words at several temperatures, in columns like ``"T=1.5"``
+    behind ``text_id``, ``word_id`` and ``entropy_bits``, the entropy before them at temperature 1.
     """
     table = lm.surprisal(words, model, entropy=True)[["text_id", "word_id", "entropy_bits"]]
     for t in temperatures:
@@ -479,44 +292,104 @@ def anticipation(model: str, temperatures: Sequence[float] = TEMPERATURES) -> pd
 
     The values of :data:`MODELS` at :data:`TEMPERATURES` are stored; all others are computed.
     """
-    parameters = {"temperatures": [float(t) for t in temperatures]}
-    try:
-        table = data.facts("models/anticipation_ucl2023", **parameters) if model in MODELS else None
-    except data.OtherParametersError:
-        table = None
-    if table is None:
+    if not (model in MODELS and set(temperatures) <= set(TEMPERATURES)):
         return anticipate(WORDS["ucl2023"](), model, temperatures)
+    parameters = {"temperatures": [float(t) for t in temperatures]}
+    table = data.facts("models/anticipation_ucl2023", **parameters)
     columns = ["text_id", "word_id", "entropy_bits", *(f"T={t:g}" for t in temperatures)]
     return table.loc[table["model"] == model, columns].reset_index(drop=True)
+
+
+def science_questions() -> tuple[pd.DataFrame, pd.DataFrame, pd.DataFrame]:
+    """Return science questions to learn from, to choose models by, and to add to inoculations."""
+    drawn = question_sets.science(sum(SCIENCE), seed=GATHERED["seed"])
+    cuts = np.split(np.arange(len(drawn)), np.cumsum(SCIENCE)[:-1])
+    learn, check, spare = (drawn.iloc[rows].reset_index(drop=True) for rows in cuts)
+    return learn, check, spare
+
+
+@cache
+def stored_head(table: str) -> choice_networks.ChoiceClassifier:
+    """Return a multiple-choice head on the frozen MiniLM encoder, with weights from the facts.
+
+    ``"science_head"`` learned from science questions, ``"confusion_head"`` from other items of the
+    banks under the confusion probes.
+    """
+    model = choice_networks.encoder_model("bundled", seed=GATHERED["seed"])
+    stored = data.facts(f"models/{table}").groupby("name", sort=False)["weight"]
+    weights = {
+        name: torch.tensor(stored.get_group(name).to_numpy(np.float32)).reshape(old.shape)
+        for name, old in model.network.state_dict().items()
+    }
+    model.network.load_state_dict(weights)
+    return model
+
+
+def inoculations(
+    *,
+    sizes: Sequence[int],
+    learning_rates: Sequence[float],
+    n_seeds: int,
+    add_some: Sequence[int],
+    **parameters: Any,
+) -> dict[str, richardson2020.Inoculation]:
+    """Return the stored inoculations of the science model, by probe, with the cells asked for.
+
+    The largest size of a probe with fewer questions is all that it has; ``parameters`` are the
+    others of ``models/inoculation``.
+
+    Raises
+    ------
+    OtherParametersError
+        If a cell, or the model and the questions that parameters ask for, are not stored.
+    """
+    parameters |= {"sizes": list(sizes), "learning_rates": list(learning_rates)}
+    parameters |= {"n_seeds": n_seeds, "add_some": list(add_some)}
+    tables, predictions = (
+        data.facts(f"models/{name}", **parameters)
+        for name in ("inoculation", "inoculation_predictions")
+    )
+    done = {}
+    for probe, rows in tables.groupby("probe", sort=False):
+        rows = rows.drop(columns="probe").set_index("cell")
+        before, cells = rows.loc[-1, ["new", "original", "average", "test"]], rows.drop(-1)
+        cells = cells.astype(dict.fromkeys(("k", "epochs", "seed", "add_some"), int))
+        wanted = cells["k"].isin([min(k, cells["k"].max()) for k in sizes])
+        wanted &= cells["learning_rate"].isin(learning_rates) & cells["add_some"].isin(add_some)
+        cells = cells[wanted & (cells["seed"] < n_seeds)]
+        of_probe = predictions[predictions["probe"] == probe]
+        predicted = of_probe.pivot(index="cell", columns="item_id", values="prediction")
+        predicted = predicted.loc[[-1, *cells.index], of_probe["item_id"].unique()]
+        done[str(probe)] = richardson2020.Inoculation(cells, before, predicted)
+    return done
+
+
+# ------------------------------------------------------------
+# The same results computed again
+
+
+def _compared(live: pd.Series, stored: pd.Series, name: str) -> pd.Series:
+    """Return ``n``, the values compared, and ``max_difference``; ValueError if there is none, or it
+    exceeds :data:`TOLERANCE`."""
+    if not len(live):
+        raise ValueError(f"{name}: no value was compared; ask for one at least")
+    largest = float((live - stored).abs().max())
+    if not largest <= TOLERANCE:
+        raise ValueError(
+            f"{name}: values computed here differ from the stored ones by up to {largest:.4f}; "
+            "another version of the model or of its tokenizer may be installed. Compute the facts "
+            "again with `python data/build_model_facts.py`"
+        )
+    return pd.Series({"n": len(live), "max_difference": largest})
 
 
 def recompute_surprisal(
     corpus: str, words: pd.DataFrame, model: str = "smollm2", *, n: int = 20, seed: int = 0
 ) -> pd.Series:
-    """Compute the surprisals of randomly drawn words again and compare them with the stored ones.
+    """Compute the surprisals of n randomly drawn words of a corpus again, and compare them (bits).
 
     A causal model needs only the words before a word, so the beginning of a randomly drawn text is
     scored (of several texts where they are short).
-
-    Parameters
-    ----------
-    corpus : {"ucl2023", "naturalstories", "provo", "sap2024"}
-    words : DataFrame
-        The words frame of the corpus, with its texts.
-    model : str
-        One of :data:`MODELS`.
-    n : int
-        Words to compare.
-
-    Returns
-    -------
-    Series
-        ``n``, the words compared, and ``max_difference`` in bits.
-
-    Raises
-    ------
-    ValueError
-        If a difference exceeds :data:`TOLERANCE`.
     """
     rng, longest = np.random.default_rng(seed), 60
     begun = words[words["word_id"] <= longest]
@@ -534,113 +407,65 @@ def recompute_surprisal(
     return _compared(drawn["surprisal_bits"], drawn[model], f"surprisals of {corpus}, {model}")
 
 
-def _compared(live: pd.Series, stored: pd.Series, name: str) -> pd.Series:
-    """Return how many values were compared, and their largest difference; none is an error."""
-    if not len(live):
-        raise ValueError(f"{name}: no value was compared; ask for one at least")
-    largest = float((live - stored).abs().max())
-    if not largest <= TOLERANCE:
-        raise ValueError(
-            f"{name}: values computed here differ from the stored ones by up to {largest:.4f}; "
-            "another version of the model or of its tokenizer may be installed. Compute the facts "
-            "again with `python data/build_model_facts.py`"
-        )
-    return pd.Series({"n": len(live), "max_difference": largest})
-
-
-def science_questions() -> tuple[pd.DataFrame, pd.DataFrame, pd.DataFrame]:
-    """Return science questions to learn from, to choose models by, and to add to inoculations."""
-    drawn = question_sets.science(sum(SCIENCE), seed=GATHERED["seed"])
-    cuts = np.split(np.arange(len(drawn)), np.cumsum(SCIENCE)[:-1])
-    learn, check, spare = (drawn.iloc[rows].reset_index(drop=True) for rows in cuts)
-    return learn, check, spare
-
-
-def stored_head(table: str) -> choice_networks.ChoiceClassifier:
-    """Return a multiple-choice head on the frozen MiniLM encoder, with weights from the facts.
-
-    ``"science_head"`` learned from science questions, ``"confusion_head"`` from other items of the
-    banks under the confusion probes.
-    """
-    model = choice_networks.encoder_model("bundled", seed=GATHERED["seed"])
-    stored = data.facts(f"models/{table}").groupby("name", sort=False)["weight"]
-    weights = {
-        name: torch.tensor(stored.get_group(name).to_numpy(np.float32)).reshape(old.shape)
-        for name, old in model.network.state_dict().items()
-    }
-    model.network.load_state_dict(weights)
-    return model
-
-
-@cache
-def confusion_head() -> tuple[choice_networks.ChoiceClassifier, dict[str, Any]]:
-    """Return the stored head of the confusion probes, and its revision and numbers of items."""
-    model = stored_head("confusion_head")
-    about = {"encoder": "all-MiniLM-L6-v2", "n_learn": N_LEARN, "n_stop": N_STOP}
-    return model, {"revision": f"sha256:{model.fingerprint}", "banks": CONFUSED, **about}
-
-
-def inoculations(
+def recompute_choices(
+    stored: pd.DataFrame,
+    asked: pd.DataFrame,
+    model: str = "smollm2",
     *,
-    sizes: Sequence[int],
-    learning_rates: Sequence[float],
-    n_seeds: int,
-    add_some: Sequence[int],
-    **parameters: Any,
-) -> dict[str, richardson2020.Inoculation]:
-    """Return the stored inoculations of the science model, by probe, with the cells asked for.
+    n: int = 20,
+    seed: int = 0,
+) -> pd.Series:
+    """Score the choices of n randomly drawn items again, and compare them (nats).
 
-    Parameters
-    ----------
-    sizes, learning_rates, n_seeds, add_some
-        The cells; the largest size of a probe with fewer questions is all that it has.
-    **parameters
-        The other parameters of ``models/inoculation``.
-
-    Raises
-    ------
-    OtherParametersError
-        If a cell, or the model and the questions that parameters ask for, are not stored.
+    ``stored`` are rows of a table of choices about the presentation of ``asked``.
     """
-    cells_of = {"sizes": list(sizes), "learning_rates": list(learning_rates)}
-    parameters |= cells_of | {"n_seeds": n_seeds, "add_some": list(add_some)}
-    tables, predictions = (
-        data.facts(f"models/{name}", **parameters)
-        for name in ("inoculation", "inoculation_predictions")
-    )
-    done = {}
-    for probe, rows in tables.groupby("probe", sort=False):
-        rows = rows.drop(columns="probe").set_index("cell")
-        before, cells = rows.loc[-1, ["new", "original", "average", "test"]], rows.drop(-1)
-        cells = cells.astype(dict.fromkeys(("k", "epochs", "seed", "add_some"), int))
-        wanted = cells["k"].isin([min(k, cells["k"].max()) for k in sizes])
-        wanted &= cells["learning_rate"].isin(learning_rates) & cells["add_some"].isin(add_some)
-        cells = cells[wanted & (cells["seed"] < n_seeds)]
-        of_probe = predictions[predictions["probe"] == probe]
-        predicted = of_probe.pivot(index="cell", columns="item_id", values="prediction")
-        predicted = predicted.loc[[-1, *cells.index], of_probe["item_id"].unique()]
-        best = richardson2020.best_cells(cells, before)
-        done[str(probe)] = richardson2020.Inoculation(cells, before, best, predicted, len(cells))
-    return done
+    drawn = asked.sample(min(n, len(asked)), random_state=seed)
+    if model == HEAD:
+        answered = stored_head("confusion_head").logprobs(drawn)
+    else:
+        answered = lm.choice_logprobs(drawn, model, cache=False)
+    live = in_source_order(answered, drawn).stack().dropna().astype(np.float32)
+    kept = stored.set_index(["item_id", "choice"])[model].reindex(live.index)
+    if kept.isna().any():
+        raise ValueError(
+            f"{kept.isna().sum()} choices have no stored score: the items were drawn or built in "
+            "another way. Compute the facts again with `python data/build_model_facts.py`"
+        )
+    compared = _compared(live, kept, f"choices scored by {model}")
+    compared["n"] = len(drawn)
+    return compared
+
+
+def recompute_presentations(
+    tables: tuple[pd.DataFrame, pd.DataFrame],
+    asked: Mapping[str, pd.DataFrame],
+    changed: Mapping[tuple[str, str], pd.DataFrame],
+    models: Sequence[str],
+    *,
+    n: int,
+    seed: int,
+) -> pd.DataFrame:
+    """Return :func:`recompute_choices` of every benchmark, each under another presentation, by
+    model and benchmark; ``tables`` as in :func:`stored_presentations`."""
+    written, confused = tables
+    checked = {}
+    for number, bank in enumerate(asked):
+        probe = ("original", "wrong question 1", "no right answer", "no question")[number % 4]
+        if probe == "original":
+            put, rows = asked[bank], written[written["bank"] == bank]
+        else:
+            put = changed[bank, probe]
+            rows = confused[(confused["bank"] == bank) & (confused["presentation"] == probe)]
+        for name in models:
+            checked[name, bank] = recompute_choices(rows, put, name, n=n, seed=seed)
+    return pd.DataFrame(checked, index=["n", "max_difference"]).T
 
 
 def recompute_science(
     check: pd.DataFrame, stored: pd.DataFrame, *, n: int = 20, seed: int = 0
 ) -> pd.Series:
-    """Answer randomly drawn science questions again with the stored head, and compare the grades.
-
-    Parameters
-    ----------
-    check : DataFrame
-        The questions, second of :func:`science_questions`.
-    stored : DataFrame
-        The table ``models/science_check``.
-
-    Returns
-    -------
-    Series
-        ``n``, the questions compared, and ``max_difference`` of the grades (0 or 1).
-    """
+    """Answer n randomly drawn science questions, second of :func:`science_questions`, again with
+    the stored head, and compare the grades with those of the table ``models/science_check``."""
     drawn = check.sample(min(n, len(check)), random_state=seed)
     grades = stored.set_index("item_id")["trained"]
     right = lm.grade(drawn, stored_head("science_head").logprobs(drawn))

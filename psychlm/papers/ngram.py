@@ -49,31 +49,11 @@ class NgramModel:
     vocabulary: dict[str, int]
     orders: tuple[_Order, ...]
 
-    @property
-    def order(self) -> int:
-        """Words of the longest n-gram."""
-        return len(self.orders)
-
-    def __repr__(self) -> str:
-        sizes = ", ".join(f"{len(order.key):,}" for order in self.orders)
-        return f"NgramModel(order={self.order}, n-grams of each order: {sizes})"
-
     def token_scores(self, sentences: Iterable[Sequence[str]]) -> tuple[np.ndarray, np.ndarray]:
         """Return the surprisals of sentences' tokens and ends, in bits, and which are unknown.
 
-        Parameters
-        ----------
-        sentences : iterable of sequences of str
-            Tokens of the printed words.
+        Both arrays have n_tokens + n_sentences entries: each sentence is closed by its end.
 
-        Returns
-        -------
-        bits : (n_tokens + n_sentences,) float array
-            Sentence after sentence, each closed by its end.
-        unknown : (n_tokens + n_sentences,) bool array
-
-        Examples
-        --------
         >>> model = train([["the", "cat"], ["the", "dog"], ["a", "cat"]], order=2)
         >>> bits, unknown = model.token_scores([["the", "cow"]])
         >>> bits.round(2), unknown
@@ -95,22 +75,8 @@ class NgramModel:
         return -np.log2(probability[predicted]), unknown[predicted]
 
     def surprisal(self, words: pd.DataFrame, tokenize: Tokenize = plain) -> pd.DataFrame:
-        """Return words with the surprisal of each in bits.
-
-        Parameters
-        ----------
-        words : DataFrame
-            ``text_id``, ``word_id``, ``word``; ``sentence_id`` where texts have more than one
-            sentence.
-        tokenize : callable
-            How a printed word becomes the tokens that the model was trained on; their surprisals
-            are added.
-
-        Returns
-        -------
-        DataFrame
-            ``words`` with ``surprisal_bits``, ``n_tokens`` and ``n_unknown``.
-        """
+        """Return words with ``surprisal_bits``, ``n_tokens`` (whose surprisals are added) and
+        ``n_unknown``; ``sentence_id`` tells sentences apart where texts have several."""
         tokens = word_level_tokens(words, tokenize)
         sentences = [list(part) for _, part in tokens.groupby("sentence", sort=False)["token"]]
         bits, unknown = self.token_scores(sentences)
@@ -125,22 +91,7 @@ class NgramModel:
 def train(sentences: Iterable[Sequence[str]], order: int) -> NgramModel:
     """Train an n-gram model (interpolated modified Kneser-Ney).
 
-    Where a text is too small for its discounts to be estimated, they are 0.5, 1 and 1.5.
-
-    Parameters
-    ----------
-    sentences : iterable of sequences of str
-        Tokens; a token ``<unk>`` is a word like any other.
-    order : int
-        2 or more.
-
-    Raises
-    ------
-    ValueError
-        If the order is below 2, there is no sentence, or a token is ``<s>`` or ``</s>``.
-    """
-    if order < 2:
-        raise ValueError(f"an n-gram model has an order of 2 or more, not {order}")
+    Where a text is too small for its discounts to be estimated, they are 0.5, 1 and 1.5."""
     vocabulary = {"<s>": BEGIN, "</s>": END, "": UNSEEN}
     words, starts = _numbered(sentences, vocabulary)
     if not len(words):
@@ -191,8 +142,7 @@ def _numbered(
     sentences: Iterable[Sequence[str]], vocabulary: dict[str, int], unknown: int | None = None
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return the numbers of all tokens, sentences between their marks, and where the sentence of
-    each begins. Without a number for unknown tokens the vocabulary grows.
-    """
+    each begins. Without a number for unknown tokens the vocabulary grows."""
     numbers: list[int] = []
     starts: list[int] = []
     for sentence in sentences:

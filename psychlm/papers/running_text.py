@@ -1,14 +1,10 @@
 """Running text: readers of novels and corpora, tokens of printed words, word frequencies, corpora
 in three parts.
 
-Training text comes in natural casing and spacing. The sources are tokenised, tagged, wrapped or
-lower-cased, each in its own way, and a language model that is to score people's stimuli must learn
-from text as people write it: curly quotes become straight, dashes become ``--`` between words,
-tokens lose the space that tokenisation put before punctuation.
-
-A :class:`WordCorpus` is for word-level models (n-grams, LSTMs). What its training part holds less
-often than ``min_count`` is ``<unk>`` in all three parts, so that such models share their
-probability among the same words and their perplexities compare (Hao et al. 2020, 3.3.1).
+A language model that is to score people's stimuli must learn from text as people write it: curly
+quotes become straight, dashes ``--`` between words, and tokens lose the space that tokenisation put
+before punctuation. In a :class:`WordCorpus`, rare words of the training part are ``<unk>`` in all
+parts, so that perplexities of word-level models compare (Hao et al. 2020, 3.3.1).
 """
 
 from __future__ import annotations
@@ -23,6 +19,7 @@ from functools import cache
 
 import numpy as np
 import pandas as pd
+from scipy.stats import entropy
 
 from psychlm import data
 from psychlm.corpora.reading_times import ucl_norms
@@ -93,24 +90,10 @@ def counts(sentences: Iterable[Sequence[str]]) -> pd.Series:
 def unigram_log_probability(
     words: pd.Series, counted: pd.Series, tokenize: Tokenize = plain
 ) -> np.ndarray:
-    """Return the log-probabilities (nats) of words under a unigram model.
+    """Return the log-probabilities (nats) of printed words under a unigram model.
 
     ``ln((c + 1) / (N + V + 1))`` of each token that is a word, with N tokens of V types and one
-    more type for what was never seen (Laplace); the logarithms of a word's tokens are added.
-    Typographic apostrophes count as straight ones.
-
-    Parameters
-    ----------
-    words : Series of str, shape (n,)
-        Printed words; punctuation at their edges does not count.
-    counted : Series
-        What :func:`counts` returned.
-
-    Returns
-    -------
-    (n,) array
-        NaN where a word is punctuation only.
-    """
+    more type for what was never seen (Laplace), added over a word's tokens; NaN for punctuation."""
     tokens = words.reset_index(drop=True).map(tokenize).explode()
     tokens = tokens[tokens.str.contains(r"\w", na=False)]
     seen = tokens.map(counted).fillna(0).to_numpy(dtype=float)
@@ -122,9 +105,7 @@ def unigram_log_probability(
 
 
 def bare_words(text: str) -> list[str]:
-    """Return the lower-cased words of a text without its punctuation, as overlap and counts need
-    them.
-    """
+    """Return the lower-cased words of a text without its punctuation, for overlap and counts."""
     return re.findall(r"[a-z0-9]+(?:'[a-z]+)?", text.translate(STRAIGHT).lower())
 
 
@@ -147,9 +128,7 @@ def paragraphs(*, only_novels: bool = False) -> Iterator[tuple[str, str]]:
 
 
 def _nltk(corpus: str, member: str, archive: zipfile.ZipFile) -> Iterator[str]:
-    """Yield the paragraphs of one file of an NLTK archive; files that hold no running text give
-    none.
-    """
+    """Yield the paragraphs of one file of an NLTK archive, none if it holds no running text."""
     name = member.rsplit("/", 1)[-1]
     if not name or name.isupper() or name.startswith("."):
         return
@@ -186,15 +165,8 @@ def novel_counts() -> Counter[str]:
 
 
 def detokenise(tokens: str) -> str:
-    """Put a space-separated tokenisation back into print.
+    """Put a sentence's space-separated tokens (quotes as `` `` `` and ``''``, or ``"``) into print.
 
-    Parameters
-    ----------
-    tokens : str
-        One sentence, tokens between spaces, quotes as `` `` `` and ``''`` or alternating ``"``.
-
-    Examples
-    --------
     >>> detokenise("it 's only a movie , is n't it ?")
     "it's only a movie, isn't it?"
     """
@@ -212,19 +184,10 @@ def detokenise(tokens: str) -> str:
 def mark_overlap(
     sentences: Iterable[str], texts: Iterable[tuple[str, str]]
 ) -> Iterator[tuple[str, str, bool]]:
-    """Yield paragraphs with whether they are free of the sentences of a test corpus.
+    """Yield (source, paragraph, clean): paragraphs, and whether they hold none of the sentences.
 
-    Parameters
-    ----------
-    sentences : iterable of str
-        The test corpus. A sentence counts as found in a paragraph when a run of seven of its words
-        is there, or all of a sentence of four to six words.
-    texts : iterable of (source, paragraph)
-
-    Yields
-    ------
-    (source, paragraph, clean) : tuple of str, str, bool
-    """
+    A sentence counts as found in a paragraph when a run of seven of its words is there, or all of a
+    sentence of four to six words."""
     runs: dict[int, set[tuple[str, ...]]] = {}
     for words in map(bare_words, sentences):
         size = min(len(words), OVERLAP_WORDS)
@@ -261,54 +224,31 @@ class WordCorpus:
 
 
 def read(names: Sequence[str], n_words: int, *, seed: int) -> dict[str, WordCorpus]:
-    """Read corpora by name.
+    """Read "novels", "all texts" (also of NLTK), "Penn Treebank" or "WikiText-2".
 
-    Parameters
-    ----------
-    names : sequence of {"novels", "all texts", "Penn Treebank", "WikiText-2"}
-        All texts are the novels and seven corpora of NLTK.
-    n_words : int
-        Words of training text at most.
-    seed : int
-        Deals out the novels, and all texts. Words that stand in their training part once are
-        ``<unk>``.
-
-    Raises
-    ------
-    ValueError
-        If a name is unknown.
-    psychlm.data.DataMissingError
-        If a corpus cannot be had.
-    """
+    ``n_words`` bounds the training text; ``seed`` deals out the first two, where words that stand
+    once in the training part are ``<unk>``."""
     benchmarks = {
         "Penn Treebank": ("lm/ptb/ptb.valid", "lm/ptb/ptb.test", ptb),
         "WikiText-2": ("lm/wikitext-2/valid", "lm/wikitext-2/test", split_clitics),
     }
-    available = ["novels", "all texts", *benchmarks]
-    strange = sorted(set(names) - set(available))
-    if strange:
-        raise ValueError(f"no corpus is named {strange}; there are {available}")
     corpora = {}
     for name in names:
-        if name not in benchmarks:
+        if name in ("novels", "all texts"):
             corpora[name] = prose(name, n_words, seed=seed)
             continue
         # A line is a sentence. Train on the validation text, of which every tenth line is held out.
-        train_file, test_file, tokenize = benchmarks[name]
-        lines, test = (
-            [line.split() for line in data.path(file).read_text(encoding="utf-8").splitlines()]
-            for file in (train_file, test_file)
-        )
-        lines, test = [line for line in lines if line], [line for line in test if line]
+        *files, tokenize = benchmarks[name]
+        texts = (data.path(file).read_text(encoding="utf-8").splitlines() for file in files)
+        lines, test = ([line.split() for line in text if line.split()] for text in texts)
         train = _take((line for i, line in enumerate(lines) if i % 10), n_words)
-        corpora[name] = WordCorpus(name, *_close_vocabulary(train, lines[::10], test, 1), tokenize)
+        corpora[name] = _corpus(name, tokenize, (train, lines[::10], test))
     return corpora
 
 
 def prose(name: str, n_words: int, *, seed: int) -> WordCorpus:
     """Deal out novels ("novels"), or these and all other running text ("all texts"), in blocks of
-    50 paragraphs, without those that share a sentence with the UCL corpus.
-    """
+    50 paragraphs, without those that share a sentence with the UCL corpus."""
     source = paragraphs(only_novels=name == "novels")
     texts = [text for _, text in source]
     order = np.random.default_rng(seed).permutation(-(-len(texts) // BLOCK))
@@ -337,18 +277,12 @@ def ucl_overlap() -> pd.DataFrame:
 
 
 def markov(n_words: int, n_types: int, *, seed: int) -> tuple[WordCorpus, float]:
-    """Draw a corpus from a Markov chain of words, and return it with the perplexity that no model
-    can beat.
+    """Draw a corpus from a Markov chain of ``n_types`` words, and return it with the perplexity
+    that no model can beat.
 
     Each word's successors, the end of the sentence among them, have probabilities P_i ~
     Dirichlet(0.3); per token the entropy of the source is sum_i pi_i H(P_i), with pi the chain's
-    stationary distribution.
-
-    Parameters
-    ----------
-    n_types : int
-        Different words.
-    """
+    stationary distribution."""
     rng = np.random.default_rng(seed)
     # state 0 ends a sentence and begins the next
     chain = rng.dirichlet(np.full(n_types + 1, 0.3), size=n_types + 1)
@@ -360,8 +294,7 @@ def markov(n_words: int, n_types: int, *, seed: int) -> tuple[WordCorpus, float]
     words = [f"w{i}" if i else "." for i in np.stack(steps, axis=1).ravel()]
     sentences = (sentence.split() for sentence in " ".join(words).split("."))
     stationary = np.linalg.matrix_power(chain, 1000)[0]
-    log2 = np.log2(chain, where=chain > 0, out=np.zeros_like(chain))
-    bits = -(stationary[:, None] * chain * log2).sum()
+    bits = stationary @ entropy(chain, base=2, axis=1)
     return _deal("markov", sentences, n_words, 1), float(2**bits)
 
 
@@ -370,8 +303,7 @@ def _deal(name: str, sentences: Iterable[list[str]], n_words: int, min_count: in
     rest = filter(None, sentences)
     n_held_out = int(HELD_OUT * n_words)
     test, validation = _take(rest, n_held_out), _take(rest, n_held_out)
-    parts = _close_vocabulary(_take(rest, n_words), validation, test, min_count)
-    return WordCorpus(name, *parts, lower_case)
+    return _corpus(name, lower_case, (_take(rest, n_words), validation, test), min_count)
 
 
 def _take(sentences: Iterable[list[str]], n_words: int) -> Sentences:
@@ -385,14 +317,14 @@ def _take(sentences: Iterable[list[str]], n_words: int) -> Sentences:
     return taken
 
 
-def _close_vocabulary(
-    train: Sentences, validation: Sentences, test: Sentences, min_count: int
-) -> tuple[Sentences, Sentences, Sentences]:
-    """Write ``<unk>`` for what the training part does not hold ``min_count`` times."""
-    counted = Counter(token for sentence in train for token in sentence)
-    kept = {token for token, count in counted.items() if count >= min_count}
-    closed = [
+def _corpus(
+    name: str, tokenize: Tokenize, parts: Sequence[Sentences], min_count: int = 1
+) -> WordCorpus:
+    """Write ``<unk>`` for what the first part, for training, does not hold ``min_count`` times."""
+    counted = counts(parts[0])
+    kept = set(counted.index[counted >= min_count])
+    train, validation, test = (
         [[token if token in kept else UNKNOWN for token in sentence] for sentence in part]
-        for part in (train, validation, test)
-    ]
-    return closed[0], closed[1], closed[2]
+        for part in parts
+    )
+    return WordCorpus(name, train, validation, test, tokenize)

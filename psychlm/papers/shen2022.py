@@ -31,13 +31,7 @@ from scipy.linalg import helmert
 from statsmodels.stats.proportion import proportion_confint
 
 from psychlm import comparison, frames, stats
-from psychlm.lm.choices import (
-    answer_places,
-    check_scores,
-    confidences,
-    grade,
-    n_choices,
-)
+from psychlm.lm.choices import answer_places, check_scores, confidences, grade, n_choices
 
 Values = NDArray[np.float64]
 
@@ -63,20 +57,10 @@ class ChanceTest:
 def against_chance(scores: pd.DataFrame, answers: pd.DataFrame | pd.Series) -> ChanceTest:
     """Test how often the pseudo-correct choice is picked against 1/n for an item of n choices.
 
-    Items may have different numbers of choices. The count of picks is then Poisson-binomial, and
-    the two-sided p-value sums the probabilities of all counts that are no likelier than the
-    observed one (with equal numbers, :func:`scipy.stats.binomtest`).
-
-    Parameters
-    ----------
-    scores : DataFrame, items x choices
-    answers : DataFrame or Series
-        An items frame, or the place of the pseudo-correct choice by item.
-
-    Returns
-    -------
-    ChanceTest
-        With p-values of NaN where every item is tied: such a model prefers nothing.
+    ``answers`` are an items frame, or the place of that choice by item. Items may have different
+    numbers of choices. The count of picks is then Poisson-binomial, and the two-sided p-value sums
+    the probabilities of all counts that are no likelier than the observed one (with equal numbers,
+    :func:`scipy.stats.binomtest`). It is NaN where every item is tied.
     """
     scores = check_scores(scores)
     tied = (scores.eq(scores.max(axis=1), axis=0).sum(axis=1) > 1).to_numpy()
@@ -149,8 +133,8 @@ def prior_bias(
         if not frame.index.equals(sure[0].index) or not frame.notna().equals(sure[0].notna()):
             raise frames.FrameError(
                 "the presentations differ in their items or numbers of choices; put their choices "
-                "in the source's "
-                "order with confusion.in_source_order, and leave out probes that add choices"
+                "in the source's order with confusion.in_source_order, and leave out probes that "
+                "add choices"
             )
     n, k = n_choices(sure[0]), len(sure)
     centred = np.stack([np.nan_to_num(frame.to_numpy() - 1 / n[:, None]) for frame in sure])
@@ -185,7 +169,7 @@ def prior_bias(
         index=sure[0].index,
     )
     options: dict[str, Any] = {"rng": rng, "n_boot": n_boot}
-    intervals = [_mean_interval(instances[name], **options) for name in list(instances)[:2]]
+    means = [_mean_interval(instances[name], **options) for name in ("spread", "relative_spread")]
     share = None
     if k > 1 and variance.any():
         parts = pd.DataFrame({"lasting": lasting, "variance": variance.mean(axis=0)})
@@ -195,7 +179,7 @@ def prior_bias(
             return total[..., 0] / total[..., 1]
 
         share = stats.bootstrap(ratio, parts, **options)
-    return PriorBias(instances, intervals[0], intervals[1], share, p, len(n))
+    return PriorBias(instances, *means, share, p, len(n))
 
 
 def _mean_interval(values: pd.Series, **options: Any) -> stats.Interval:
@@ -225,7 +209,6 @@ def choice_features(items: pd.DataFrame) -> pd.DataFrame:
     prompts = items["prompt"].str.lower().str.findall(r"\w+").explode()
     log_count = np.log10(words.map(pd.concat([prompts, words]).value_counts()).astype(float) + 1)
     features = {
-        "item": flat["item_id"],
         "place": flat.groupby("item_id", sort=False).cumcount(),
         "text": flat["choices"],
         "length_chars": flat["choices"].str.len(),
@@ -250,21 +233,17 @@ def bias_decomposition(
     It is fitted to orthonormal (Helmert) contrasts of the choices within item and presentation:
     confidences do not depend on :math:`\alpha_{ik}`, and such contrasts of independent errors are
     independent, so the model holds exactly. Scores rather than picks are modelled because a pick
-    does not tell how strong a preference was.
+    does not tell how strong a preference was. The share of a feature is its slope times its
+    covariance with the prediction of all features, over the variance of that prediction and the two
+    random ones (Nakagawa & Schielzeth 2013); it may be negative where features work against each
+    other.
 
     Parameters
     ----------
     presentations : sequence of (items, scores)
         At least two presentations of the same choices under prompts to which none is right: items
-        perturbed by ``confusion.perturb`` (no question, or a wrong one), shuffled, and the scores
-        of these items.
-
-    Returns
-    -------
-    BiasDecomposition
-        The share of a feature is its slope times its covariance with the prediction of all
-        features, over the variance of that prediction and the two random ones (Nakagawa &
-        Schielzeth 2013). It may be negative where features work against each other.
+        perturbed by ``confusion.perturb`` (no question, or a wrong one), shuffled, and their scores
+        in the source's order, as :func:`prior_bias` takes them.
 
     Raises
     ------
@@ -284,17 +263,18 @@ def bias_decomposition(
     # presentation.
     parts = []
     for number, (items, scores) in enumerate(presentations):
-        values = check_scores(scores).reindex(items["item_id"]).to_numpy()
+        values = check_scores(scores).reindex(items["source_item_id"]).to_numpy()
         if np.isnan(values).all(axis=1).any():
             raise frames.FrameError("items have no scores; score the perturbed items themselves")
-        rows = choice_features(items)
-        source = items["source_item_id"].repeat(items["choices"].map(len)).to_numpy()
-        position = items["order"].explode().to_numpy(int)
-        score = values[~np.isnan(values)]
-        parts.append(rows.assign(source=source, choice=position, presentation=number, score=score))
+        row = np.repeat(np.arange(len(items)), items["choices"].map(len))
+        choice = items["order"].explode().to_numpy(int)
+        source = items["source_item_id"].to_numpy()[row]
+        beside = {"source": source, "choice": choice, "score": values[row, choice]}
+        parts.append(choice_features(items).assign(presentation=number, **beside))
     long = pd.concat(parts).sort_values(["source", "choice", "presentation"], kind="stable")
     each = long.groupby(["source", "choice"])
-    if (each.size() != k).any() or (each["text"].nunique() != 1).any():
+    added = (long["choice"] < 0).any()
+    if added or (each.size() != k).any() or (each["text"].nunique() != 1).any():
         raise frames.FrameError(
             "the presentations differ in their items or choices; give no-question and "
             "wrong-question probes of one set"
@@ -326,17 +306,17 @@ def bias_decomposition(
     with warnings.catch_warnings(action="ignore"):  # convergence is reported in the result
         fit = MixedLM(y, x / sd, groups=groups).fit(reml=True)
     beta, se = fit.fe_params, fit.bse_fe
-    choice, noise = float(fit.cov_re[0, 0]), float(fit.scale)
+    choice_variance, noise = float(fit.cov_re[0, 0]), float(fit.scale)
     explained = beta * ((x / sd).T @ (x / sd) / len(x) @ beta)
-    shares = pd.Series([*explained, choice, noise], index=[*FEATURES, "choice", "noise"])
+    parts_of = pd.Series([*explained, choice_variance, noise], index=[*FEATURES, "choice", "noise"])
     half = scipy_stats.norm.ppf(0.975) * se
     z = beta / se
     coefficients = pd.DataFrame(
         {"nats_per_sd": beta, "se": se, "low": beta - half, "high": beta + half, "z": z},
         index=pd.Index(FEATURES, name="feature"),
     ).assign(p=2 * scipy_stats.norm.sf(np.abs(z)), sd=sd)
-    shares = shares / shares.sum()
-    return BiasDecomposition(coefficients, shares, choice**0.5, noise**0.5, bool(fit.converged))
+    shares, sds = parts_of / parts_of.sum(), (choice_variance**0.5, noise**0.5)
+    return BiasDecomposition(coefficients, shares, *sds, bool(fit.converged))
 
 
 def choice_paralysis(
@@ -398,23 +378,30 @@ def choice_paralysis(
             raise frames.FrameError(f"items {names} have no more choices after than before")
         mine = scores.where(np.arange(scores.shape[1]) < n[:, None])
         c, d, r = (confidences(frame).to_numpy()[item, answer] for frame in (before, scores, mine))
-        parts = {
-            "drop": pd.Series(c - d),
-            "own": pd.Series(c - r),
-            "renormalisation": pd.Series(c - d - (c - r)),
-            "equal_draw": pd.Series(c - c / (1 + m * (1 - c) / (n - 1))),
-        }
-        means = {name: _mean_interval(part, rng=rng, n_boot=n_boot) for name, part in parts.items()}
-        drop, own = means["drop"], means["own"]
-        (effect, p), (own_effect, p_own) = map(_paired_test, (parts["drop"], parts["own"]))
+        drops, minds = pd.Series(c - d), pd.Series(c - r)
+        drawn = pd.Series(c - c / (1 + m * (1 - c) / (n - 1)))
+        drop, own, renormalisation, equal_draw = (
+            _mean_interval(part, rng=rng, n_boot=n_boot)
+            for part in (drops, minds, drops - minds, drawn)
+        )
+        effect, p = _paired_test(drops)
+        own_effect, p_own = _paired_test(minds)
         rows[number] = {
             "before": c.mean(),
             "after": d.mean(),
-            **{"drop": c.mean() - d.mean(), "low": drop.low, "high": drop.high},
-            **{"effect": effect, "p": p, "p_holm": np.nan},
-            **{"own": own.estimate, "own_low": own.low, "own_high": own.high},
-            **{"own_effect": own_effect, "p_own": p_own},
-            **{name: means[name].estimate for name in ("renormalisation", "equal_draw")},
+            "drop": c.mean() - d.mean(),
+            "low": drop.low,
+            "high": drop.high,
+            "effect": effect,
+            "p": p,
+            "p_holm": np.nan,
+            "own": own.estimate,
+            "own_low": own.low,
+            "own_high": own.high,
+            "own_effect": own_effect,
+            "p_own": p_own,
+            "renormalisation": renormalisation.estimate,
+            "equal_draw": equal_draw.estimate,
         }
     table = pd.DataFrame.from_dict(rows, orient="index").rename_axis("n_extra")
     return table.assign(p_holm=stats.holm(table["p"]))
@@ -435,25 +422,15 @@ def _paired_test(differences: pd.Series) -> tuple[float, float]:
     return float(effect), float(p)
 
 
-@dataclass(frozen=True)
-class Calibration:
-    """Expected calibration error of predictions."""
-
-    error: stats.Interval  # mean over items of |accuracy - confidence| of their bin
-    accuracy: float
-    confidence: float  # mean confidence in the prediction
-    n_items: int
-
-
 def calibration(
     scores: pd.DataFrame,
     answers: pd.DataFrame | pd.Series,
     *,
     rng: np.random.Generator,
     n_boot: int = 2000,
-) -> Calibration:
-    """Return the expected calibration error of the predictions (Guo et al. 2017, eq. 5), in ten
-    equal bins (low, high].
+) -> stats.Interval:
+    """Return the expected calibration error of the predictions (Guo et al. 2017, eq. 5): the mean
+    over items of |accuracy - confidence| of their bin, of ten equal bins (low, high].
 
     The error is biased upwards in small samples, and resamples more so: its interval may lie above
     the zero of a perfectly calibrated model.
@@ -466,44 +443,30 @@ def calibration(
     def mean_gap(stack: Values) -> Values:
         return np.abs(stack.mean(axis=-2)).sum(axis=-1)
 
-    error = stats.bootstrap(mean_gap, gaps, rng=rng, n_boot=n_boot)
-    return Calibration(error, float(right.mean()), float(sure.mean()), len(sure))
+    return stats.bootstrap(mean_gap, gaps, rng=rng, n_boot=n_boot)
 
 
 Result = ChanceTest | PriorBias | comparison.Comparison
 
 
-def by_benchmark(
-    results: Mapping[tuple[str, ...], Result], names: Sequence[str] = ("benchmark", "probe")
-) -> pd.DataFrame:
+def by_benchmark(results: Mapping[tuple[str, ...], Result], names: Sequence[str]) -> pd.DataFrame:
     """Return one row per test, with Holm's correction over all of them.
 
-    Parameters
-    ----------
-    results : mapping
-        From the benchmark and the probe (or whatever ``names`` says) to what a measure returned.
-
-    Returns
-    -------
-    DataFrame
-        Indexed by ``names``: ``measure``, ``estimate``, ``low``, ``high``, ``null`` (the value
-        under the null), ``n_items``, ``p``, ``p_holm``. The estimate of a prior bias is its lasting
-        share, that of :func:`psychlm.compare` of grades after and before the change in accuracy.
+    The index has ``names``, the meanings of the keys of ``results``. Columns: ``estimate``,
+    ``low``, ``high``, ``null`` (the value under the null), ``n_items``, ``p``, ``p_holm``. The
+    estimate of a prior bias is its lasting share, that of :func:`psychlm.compare` of grades after
+    and before the change in accuracy.
     """
     rows: list[tuple[Any, ...]] = []
-    for result in results.values():
-        if isinstance(result, ChanceTest):
-            estimate = (result.rate, result.low, result.high, result.chance, result.n_items)
-            rows.append(("pseudo-correct picked", *estimate, result.p))
-        elif isinstance(result, comparison.Comparison):
-            estimate = (result.difference, result.low, result.high, 0.0, result.n)
-            rows.append(("change in accuracy", *estimate, result.p))
+    for one in results.values():
+        if isinstance(one, ChanceTest):
+            rows.append((one.rate, one.low, one.high, one.chance, one.n_items, one.p))
+        elif isinstance(one, comparison.Comparison):
+            rows.append((one.difference, one.low, one.high, 0.0, one.n, one.p))
         else:
-            share = result.lasting_share
-            ends = (share.estimate, share.low, share.high) if share else (np.nan,) * 3
-            estimate = (*ends, 0.0, result.n_items)
-            rows.append(("lasting share of variance", *estimate, result.p))
-    columns = ["measure", "estimate", "low", "high", "null", "n_items", "p"]
+            share = one.lasting_share or stats.Interval(np.nan, np.nan, np.nan, 0.95, 0)
+            rows.append((share.estimate, share.low, share.high, 0.0, one.n_items, one.p))
+    columns = ["estimate", "low", "high", "null", "n_items", "p"]
     index = pd.MultiIndex.from_tuples([tuple(key) for key in results], names=list(names))
     table = pd.DataFrame(rows, index=index, columns=columns)
     return table.assign(p_holm=stats.holm(table["p"]))
@@ -519,14 +482,9 @@ def knowledge(answers: pd.DataFrame | pd.Series, scores: pd.DataFrame) -> dict[s
 
 def control_alarms(
     items: pd.DataFrame, responder: Callable[..., pd.DataFrame], seeds: Iterable[int]
-) -> NDArray[np.float64]:
-    """Return how often the tests call a responder biased (p up to .05), over seeds.
-
-    Returns
-    -------
-    array of 2
-        Shares of :func:`against_chance` and of :func:`prior_bias`.
-    """
+) -> Values:
+    """Return how often :func:`against_chance` and :func:`prior_bias` call a responder biased (p up
+    to .05), as shares of the seeds."""
     p, answers = [], items.set_index("item_id")["answer"]
     for rng in map(np.random.default_rng, seeds):
         thrice = [responder(items, rng=rng) for _ in range(3)]
@@ -538,24 +496,17 @@ def control_alarms(
 def cases(holds: pd.DataFrame) -> pd.DataFrame:
     """Return one row per model: the benchmarks that it knows, and on how many a bias holds.
 
-    Parameters
-    ----------
-    holds : DataFrame, by ``benchmark`` and ``model``
-        One row per benchmark and way of scoring (``"name, way"``) under which a model knows it:
-        ``prior_bias`` and ``paralysis`` (bool), ``lasting_share``, ``drop``, ``equal_draw``.
-
-    Returns
-    -------
-    DataFrame
-        ``cases``; ``prior_bias`` and ``paralysis``, the benchmarks on which each holds under every
-        way of scoring; the median ``lasting_share``, the mean ``drop`` and ``equal_draw``.
+    ``holds`` has a row for each benchmark and way of scoring ("name, way") under which a model
+    knows it, by ``benchmark`` and ``model``: ``prior_bias`` and ``paralysis`` (bool),
+    ``lasting_share``, ``drop``, ``equal_draw``. A bias counts where it holds under every way of
+    scoring; the result has the median ``lasting_share``, the means of ``drop`` and ``equal_draw``.
     """
     columns = ["cases", "prior_bias", "lasting_share", "paralysis", "drop", "equal_draw"]
     family = holds.index.get_level_values("model").str.split(",").str[0]
     table = {}
     for name, rows in holds.groupby(family, sort=False):
-        by_benchmark = rows[["prior_bias", "paralysis"]].groupby("benchmark").all()
+        held = rows[["prior_bias", "paralysis"]].groupby("benchmark").all()
         means = rows[["drop", "equal_draw"]].astype(float).mean()
-        table[name] = {"cases": len(by_benchmark), **by_benchmark.sum(), **means}
+        table[name] = {"cases": len(held), **held.sum(), **means}
         table[name]["lasting_share"] = rows["lasting_share"].median()
     return pd.DataFrame(table, index=columns).T.rename_axis("model").astype(float)

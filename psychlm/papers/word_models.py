@@ -17,7 +17,7 @@ import json
 import math
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -35,8 +35,7 @@ from psychlm.papers.running_text import UNKNOWN, Tokenize, WordCorpus, counts, p
 
 END = "<eos>"
 FIRST_RATE = {"LSTM": 20.0, "Transformer": 5.0}  # of PyTorch's word language model example
-ROWS_AT_ONCE = 32  # texts, or windows of one
-WORDS_AT_ONCE = 4096  # all rows together: bounds the memory that logits take
+WINDOWS_AT_ONCE, WORDS_AT_ONCE = 32, 4096  # of a text: bound the memory that logits take
 EVALUATION_ROWS = 10
 CHECKPOINT_SECONDS = 120.0  # between checkpoints within an epoch
 LARGEST_NATS = 700.0  # a larger number has no exponential in double precision
@@ -55,61 +54,37 @@ class Vocabulary(networks_of_crowds.Vocabulary):
 
     def stream(self, sentences: Iterable[Sequence[str]]) -> Tensor:
         """Return a text as one (n,) row of numbers, each sentence closed by its end."""
-        parts = [self.numbers([*sentence, END]) for sentence in sentences]
-        if not parts:
-            raise ValueError("the text has no sentence; give sequences of tokens")
-        return torch.from_numpy(np.concatenate(parts))
+        tokens = [token for sentence in sentences for token in (*sentence, END)]
+        return torch.from_numpy(self.numbers(tokens))
 
 
 @dataclass(frozen=True)
 class Architecture:
-    """The shape of a network."""
+    """The shape of a network of two layers; a Transformer has two heads."""
 
     kind: Literal["lstm", "transformer"]
-    size: int  # units of the embedding and of each hidden layer
-    layers: int = 2
-    heads: int = 2  # of the Transformer
+    size: int  # units of the embedding and of each hidden layer; even for a Transformer
     span: int = 35  # tokens that training carries gradients, or attention, across
-
-    def __post_init__(self) -> None:
-        if self.kind not in ("lstm", "transformer"):
-            raise ValueError(
-                f"no architecture is named {self.kind!r}; choose 'lstm' or 'transformer'"
-            )
-        step = math.lcm(2, self.heads)  # sines and cosines come in pairs
-        if self.kind == "transformer" and self.size % step:
-            raise ValueError(
-                f"a Transformer of {self.heads} heads needs a multiple of {step} units, not "
-                f"{self.size}"
-            )
 
 
 class WordNetwork(nn.Module):
-    """Map numbers of words to logits of the next word.
-
-    Parameters
-    ----------
-    architecture : Architecture
-    n_words : int
-        V, words in the vocabulary.
-    dropout : float
-        On the embedding, between layers, and before the decoder.
-    """
+    """Map numbers of words to logits of the next word, with dropout on the embedding, between
+    layers, and before the decoder."""
 
     positions: Tensor
 
     def __init__(self, architecture: Architecture, n_words: int, dropout: float = 0.0) -> None:
         super().__init__()
         self.architecture = architecture
-        size, layers, heads = architecture.size, architecture.layers, architecture.heads
+        size = architecture.size
         self.embedding = nn.Embedding(n_words, size)
         self.drop = nn.Dropout(dropout)
         self.body: nn.Module
         if architecture.kind == "lstm":
-            self.body = nn.LSTM(size, size, layers, dropout=dropout, batch_first=True)
+            self.body = nn.LSTM(size, size, 2, dropout=dropout, batch_first=True)
         else:
-            block = nn.TransformerEncoderLayer(size, heads, size, dropout, batch_first=True)
-            self.body = nn.TransformerEncoder(block, layers, enable_nested_tensor=False)
+            block = nn.TransformerEncoderLayer(size, 2, size, dropout, batch_first=True)
+            self.body = nn.TransformerEncoder(block, 2, enable_nested_tensor=False)
             # sines and cosines of the positions (Vaswani et al. 2017, section 3.5)
             position = torch.arange(architecture.span, dtype=torch.float32)[:, None]
             angle = position * torch.exp(torch.arange(0, size, 2) * (-math.log(10_000.0) / size))
@@ -144,20 +119,8 @@ class WordModel:
     def surprisal(self, words: pd.DataFrame, tokenize: Tokenize = plain) -> pd.DataFrame:
         """Return words with the surprisal of each in bits, each text read from its beginning.
 
-        Parameters
-        ----------
-        words : DataFrame
-            ``text_id``, ``word_id``, ``word``; where there is a ``sentence_id``, a sentence's end
-            is read (and not scored) before the next sentence.
-        tokenize : callable
-            How a printed word becomes the tokens that the model was trained on; their surprisals
-            are added.
-
-        Returns
-        -------
-        DataFrame
-            ``words`` with ``surprisal_bits``, ``n_tokens`` and ``n_unknown``.
-        """
+        Where there is a ``sentence_id``, a sentence's end is read (and not scored) before the next
+        sentence. Columns are those of :meth:`psychlm.papers.ngram.NgramModel.surprisal`."""
         tokens = word_level_tokens(words, tokenize)
         number = self.vocabulary.numbers(tokens["token"].tolist())
         # put the end of a sentence (number 0) before each sentence
@@ -173,9 +136,7 @@ class WordModel:
         numbers, bits = torch.from_numpy(read).to(device), np.full(len(read), np.nan)
         is_lstm, span = self.network.architecture.kind == "lstm", self.network.architecture.span
         state: State | None = None
-        for places, new, goes_on in (
-            _side_by_side(first, last) if is_lstm else _windows(first, last, span)
-        ):
+        for places, new, goes_on in _parts(first, last) if is_lstm else _windows(first, last, span):
             state_before = state if goes_on else None
             logits, state = self.network(numbers[torch.from_numpy(places)], state_before)
             target = numbers[torch.from_numpy(places + 1)]
@@ -188,41 +149,28 @@ class WordModel:
 Batch = tuple[np.ndarray, np.ndarray, bool]
 
 
-def _side_by_side(first: np.ndarray, last: np.ndarray) -> Iterator[Batch]:
-    """Yield the batches in which an LSTM reads texts of like lengths side by side.
-
-    Short rows are filled with their last position, which no word of theirs can see.
-    """
-    order = np.argsort(last - first, kind="stable")
-    for rows in np.split(order, range(ROWS_AT_ONCE, len(order), ROWS_AT_ONCE)):
-        begin, end = first[rows, None], last[rows, None]
-        longest, step = int((end - begin).max()), WORDS_AT_ONCE // len(rows)
-        for start in range(0, longest, step):
-            places = begin + np.arange(start, min(start + step, longest))
-            yield np.minimum(places, end - 1), places < end, start > 0
+def _parts(first: np.ndarray, last: np.ndarray) -> Iterator[Batch]:
+    """Yield the batches in which an LSTM reads each text, a long one part after part."""
+    for begin, end in zip(first, last, strict=True):
+        for start in range(begin, end, WORDS_AT_ONCE):
+            places = np.arange(start, min(start + WORDS_AT_ONCE, end))[None]
+            yield places, np.ones(places.shape, bool), start > begin
 
 
 def _windows(first: np.ndarray, last: np.ndarray, span: int) -> Iterator[Batch]:
-    """Yield the batches in which a Transformer reads windows of ``span`` words that overlap by
-    half.
+    """Yield the batches in which a Transformer reads windows of ``span`` words of each text, which
+    overlap by half.
 
     All words of a text's first window are new, and of later ones those that no window before them
-    had.
-    """
+    had."""
     stride = span // 2
-    starts = [
-        np.arange(a, max(b - span + stride, a + 1), stride)
-        for a, b in zip(first, last, strict=True)
-    ]
-    sizes = [len(of_text) for of_text in starts]
-    begin, end = np.concatenate(starts)[:, None], np.repeat(last, sizes)[:, None]
-    opening = begin == np.repeat(first, sizes)[:, None]
-    steps = np.arange(min(span, int((last - first).max())))
-    for i in range(0, len(begin), ROWS_AT_ONCE):
-        rows = slice(i, i + ROWS_AT_ONCE)
-        places = begin[rows] + steps
-        new = (places < end[rows]) & ((steps >= span - stride) | opening[rows])
-        yield np.minimum(places, end[rows] - 1), new, False
+    for begin, end in zip(first, last, strict=True):
+        starts = np.arange(begin, max(end - span + stride, begin + 1), stride)[:, None]
+        steps = np.arange(min(span, end - begin))
+        for rows in np.split(starts, range(WINDOWS_AT_ONCE, len(starts), WINDOWS_AT_ONCE)):
+            places = rows + steps
+            new = (places < end) & ((steps >= span - stride) | (rows == begin))
+            yield np.minimum(places, end - 1), new, False
 
 
 # Training
@@ -241,13 +189,18 @@ class Training:
     seed: int = 0
 
 
-@dataclass(frozen=True, eq=False)
-class TrainedWordModel:
-    """A trained model and its history."""
+@dataclass
+class _Progress:
+    """What the rest of a run depends on, beside its weights and the random state."""
 
-    model: WordModel
-    history: pd.DataFrame  # epoch, rate, validation_perplexity
-    validation_perplexity: float  # per word, ends of sentences counted, of the best epoch
+    rate: float
+    best: dict[str, Tensor]  # weights of the epoch with the lowest perplexity
+    reached: float = math.inf  # that perplexity
+    state: State | None = None  # of an LSTM after the last span
+    epoch: int = 0  # epochs done
+    span: int = 0  # spans done of this one
+    stale: int = 0  # epochs since the last improvement
+    history: list[tuple[int, float, float]] = field(default_factory=list)
 
 
 def train(
@@ -255,35 +208,24 @@ def train(
     validation: Tensor,
     vocabulary: Vocabulary,
     architecture: Architecture,
-    training: Training = Training(),  # noqa: B008 (frozen)
+    training: Training,
     *,
     folder: str | Path | None = None,
     device: Device = "auto",
-) -> TrainedWordModel:
-    """Train a network; where a folder holds the checkpoint of this very run, continue from it.
+) -> tuple[WordModel, pd.DataFrame]:
+    """Train a network on a ``vocabulary.stream``; return the model of the best epoch and its
+    history: ``epoch``, ``rate``, ``validation_perplexity`` (per word, ends of sentences counted).
 
-    A checkpoint holds all that the rest of the run depends on, the random state among it, so that a
-    run that was killed and resumed gives the same weights, to the last bit on one processor
-    (sums on a GPU run in no fixed order).
-
-    Parameters
-    ----------
-    text, validation : (n,) int Tensor
-        ``vocabulary.stream(sentences)``.
-    folder : str or Path, optional
-        Where ``checkpoint.pt`` is kept, after every epoch and every two minutes within one.
-    device : str or torch.device
-        See :func:`psychlm.device.torch_device`.
-
-    Raises
-    ------
-    ValueError
-        If the text is too short for ``batch_size`` rows, or the folder holds another run's
-        checkpoint.
-    FloatingPointError
-        If no epoch gave a finite perplexity: the rate is too high.
-    """
-    run = _Run(text, vocabulary, architecture, training, torch_device(device, "papers.word_models"))
+    A checkpoint in the folder, kept after every epoch and every two minutes within one, holds all
+    that the rest of the run depends on, the random state among it: a run that was killed continues,
+    and gives the same weights, to the last bit on one processor (sums on a GPU run in no fixed
+    order)."""
+    where = torch_device(device, "papers.word_models")
+    torch.manual_seed(training.seed)
+    network = WordNetwork(architecture, len(vocabulary.words), training.dropout).to(where)
+    model = WordModel(network, vocabulary)
+    spans = _spans(text.to(where), training.batch_size, architecture.span)
+    run = _Progress(training.rate, copy.deepcopy(network.state_dict()))
     settings = {
         "architecture": asdict(architecture),
         "training": asdict(training),
@@ -292,105 +234,82 @@ def train(
     }
     identity = json.dumps(settings, sort_keys=True)
     path = None if folder is None else Path(folder) / "checkpoint.pt"
-    if path is not None:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        if path.is_file():
-            run.resume(path, identity)
+    if path is not None and path.is_file():
+        run = _resume(path, identity, network)
     saved = time.monotonic()
     while run.epoch < training.epochs and run.stale < training.patience:
-        while run.span < len(run.spans):
-            run.one_span()
+        network.train()
+        while run.span < len(spans):
+            run.state = _step(network, spans[run.span], run.state, run.rate, training.clip)
+            run.span += 1
             if path is not None and time.monotonic() - saved > CHECKPOINT_SECONDS:
-                run.save(path, identity)
+                _save(path, identity, network, run)
                 saved = time.monotonic()
         # keep the weights if they are the best so far, else halve the rate
-        reached = perplexity(WordModel(run.network, vocabulary), validation)
+        reached = perplexity(model, validation)
         run.history.append((run.epoch, run.rate, reached))
         if reached < run.reached:
             run.reached, run.stale = reached, 0
-            run.best = copy.deepcopy(run.network.state_dict())
+            run.best = copy.deepcopy(network.state_dict())
         else:
             run.rate, run.stale = run.rate / 2, run.stale + 1
         run.epoch, run.span, run.state = run.epoch + 1, 0, None
         if path is not None:
-            run.save(path, identity)
+            _save(path, identity, network, run)
     if not math.isfinite(run.reached):
         raise FloatingPointError(
             f"no epoch gave a finite perplexity at the rate {training.rate:g}; lower it"
         )
-    run.network.load_state_dict(run.best)
-    history = pd.DataFrame(run.history, columns=["epoch", "rate", "validation_perplexity"])
-    return TrainedWordModel(WordModel(run.network.eval(), vocabulary), history, run.reached)
+    network.load_state_dict(run.best)
+    network.eval()
+    return model, pd.DataFrame(run.history, columns=["epoch", "rate", "validation_perplexity"])
 
 
-# what a checkpoint holds of a run beside its weights, their perplexity and the random state
-PROGRESS = ("epoch", "span", "rate", "stale", "history")
+def _step(
+    network: WordNetwork, span: tuple[Tensor, Tensor], state: State | None, rate: float, clip: float
+) -> State | None:
+    """Take a step of gradient descent on a span, and return an LSTM's state after it."""
+    inputs, targets = span
+    network.zero_grad(set_to_none=True)
+    logits, state = network(inputs, state)
+    nn.functional.cross_entropy(logits.flatten(0, 1), targets.flatten()).backward()
+    nn.utils.clip_grad_norm_(network.parameters(), clip)
+    with torch.no_grad():
+        for parameter in network.parameters():
+            if parameter.grad is not None:
+                parameter.sub_(parameter.grad, alpha=rate)
+    # gradients do not go back beyond the span
+    return None if state is None else tuple(part.detach() for part in state)
 
 
-class _Run:
-    """One training run: network, position in the text, and its checkpoint."""
+def _save(path: Path, identity: str, network: WordNetwork, run: _Progress) -> None:
+    """Write the checkpoint."""
+    device = network.embedding.weight.device
+    checkpoint = {"identity": identity, "run": vars(run), "weights": network.state_dict()}
+    checkpoint["random"] = torch.get_rng_state()
+    if device.type == "cuda":
+        checkpoint["random_cuda"] = torch.cuda.get_rng_state(device)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with atomic_write(path) as part:
+        torch.save(checkpoint, part)
 
-    def __init__(
-        self,
-        text: Tensor,
-        vocabulary: Vocabulary,
-        architecture: Architecture,
-        training: Training,
-        device: torch.device,
-    ) -> None:
-        torch.manual_seed(training.seed)
-        self.training, self.device = training, device
-        n_words = len(vocabulary.words)
-        self.network = WordNetwork(architecture, n_words, training.dropout).to(device)
-        self.spans = _spans(text.to(device), training.batch_size, architecture.span)
-        self.epoch = self.span = 0  # epochs done, and spans of this one
-        self.rate, self.stale = training.rate, 0  # epochs since the last improvement
-        self.history: list[tuple[int, float, float]] = []
-        self.reached, self.best = math.inf, copy.deepcopy(self.network.state_dict())
-        self.state: State | None = None  # of an LSTM after the last span
 
-    def one_span(self) -> None:
-        """Take a step of gradient descent on the next span."""
-        inputs, targets = self.spans[self.span]
-        self.network.train()
-        self.network.zero_grad(set_to_none=True)
-        logits, state = self.network(inputs, self.state)
-        # gradients do not go back beyond the span
-        self.state = None if state is None else tuple(part.detach() for part in state)
-        nn.functional.cross_entropy(logits.flatten(0, 1), targets.flatten()).backward()
-        nn.utils.clip_grad_norm_(self.network.parameters(), self.training.clip)
-        with torch.no_grad():
-            for parameter in self.network.parameters():
-                if parameter.grad is not None:
-                    parameter.sub_(parameter.grad, alpha=self.rate)
-        self.span += 1
-
-    def save(self, path: Path, identity: str) -> None:
-        """Write the checkpoint."""
-        progress = {name: getattr(self, name) for name in PROGRESS} | {"best": self.reached}
-        run = {"identity": identity, "progress": progress, "best": self.best, "state": self.state}
-        run |= {"now": self.network.state_dict(), "random": torch.get_rng_state()}
-        if self.device.type == "cuda":
-            run["random_cuda"] = torch.cuda.get_rng_state(self.device)
-        with atomic_write(path) as part:
-            torch.save(run, part)
-
-    def resume(self, path: Path, identity: str) -> None:
-        """Continue from a checkpoint of the same run."""
-        run = torch.load(path, map_location="cpu", weights_only=True)
-        if run["identity"] != identity:
-            raise ValueError(
-                f"{path} is the checkpoint of another run (other text, architecture or training); "
-                "delete it, or give this run a folder of its own"
-            )
-        self.network.load_state_dict(run["now"])
-        self.best, self.reached, state = run["best"], run["progress"]["best"], run["state"]
-        self.state = None if state is None else tuple(part.to(self.device) for part in state)
-        for name in PROGRESS:
-            setattr(self, name, run["progress"][name])
-        torch.set_rng_state(run["random"])
-        if "random_cuda" in run:
-            torch.cuda.set_rng_state(run["random_cuda"], self.device)
+def _resume(path: Path, identity: str, network: WordNetwork) -> _Progress:
+    """Set weights and random state to those of a checkpoint of the same run."""
+    checkpoint = torch.load(path, map_location="cpu", weights_only=True)
+    if checkpoint["identity"] != identity:
+        raise ValueError(
+            f"{path} is the checkpoint of another run (other text, architecture or training); "
+            "delete it, or give this run a folder of its own"
+        )
+    device = network.embedding.weight.device
+    network.load_state_dict(checkpoint["weights"])
+    torch.set_rng_state(checkpoint["random"])
+    if "random_cuda" in checkpoint:
+        torch.cuda.set_rng_state(checkpoint["random_cuda"], device)
+    run = _Progress(**checkpoint["run"])
+    run.state = None if run.state is None else tuple(part.to(device) for part in run.state)
+    return run
 
 
 def _spans(stream: Tensor, n_rows: int, span: int) -> list[tuple[Tensor, Tensor]]:
@@ -408,16 +327,11 @@ def _spans(stream: Tensor, n_rows: int, span: int) -> list[tuple[Tensor, Tensor]
 
 @torch.inference_mode()
 def perplexity(model: WordModel, stream: Tensor) -> float:
-    """Return the perplexity per word of a text, ends of sentences counted (Hao et al. 2020, section
-    3.3.1).
+    """Return the perplexity per word of a stream, ends of sentences counted (Hao et al. 2020,
+    section 3.3.1).
 
-    Parameters
-    ----------
-    stream : (n,) int Tensor
-        ``model.vocabulary.stream(sentences)``; it is read in ten rows, an LSTM's state going on
-        from span to span and a Transformer beginning anew with each, as PyTorch's example
-        evaluates.
-    """
+    It is read in ten rows, an LSTM's state going on from span to span and a Transformer beginning
+    anew with each, as PyTorch's example evaluates."""
     model.network.eval()
     device = model.network.embedding.weight.device
     n_rows, span = min(EVALUATION_ROWS, len(stream) // 2), model.network.architecture.span
@@ -438,7 +352,7 @@ def perplexity(model: WordModel, stream: Tensor) -> float:
 class CorpusModel:
     """A traditional language model, trained and tested on one corpus."""
 
-    family: Literal["n-gram", "LSTM", "Transformer"]
+    family: str  # "n-gram", "LSTM" or "Transformer"
     size: int  # the order of an n-gram, the hidden units of a network
     corpus: WordCorpus
     model: ngram.NgramModel | WordModel
@@ -460,68 +374,38 @@ class CorpusModel:
         return self.model.surprisal(words, self.corpus.tokenize)
 
 
-def ngrams(corpus: WordCorpus, orders: Sequence[int]) -> Iterator[CorpusModel]:
-    """Train n-grams of several orders, and yield each."""
-    for order in orders:
-        model = ngram.train(corpus.train, order)
-        yield CorpusModel("n-gram", order, corpus, model, model.perplexity(corpus.test))
-
-
-def networks(
-    corpus: WordCorpus,
-    family: Literal["LSTM", "Transformer"],
-    sizes: Sequence[int],
-    training: Training,
-    *,
-    folder: str | Path | None = None,
-    device: Device = "auto",
-) -> Iterator[CorpusModel]:
-    """Train LSTMs or Transformers of several sizes, the smallest first, and yield each.
-
-    Parameters
-    ----------
-    training : Training
-        Its rate is replaced by that of PyTorch's example for this kind of model. The paper
-        searched batch size, dropout and rate in 20 trials (section 3.1); here they are fixed.
-    folder : str or Path, optional
-        Where checkpoints are kept, so that a run that was killed continues.
-    """
-    vocabulary = Vocabulary.of(corpus.train)
-    text, validation, test = (
-        vocabulary.stream(part) for part in (corpus.train, corpus.validation, corpus.test)
-    )
-    settings = replace(training, rate=FIRST_RATE[family])
-    kind: Literal["lstm", "transformer"] = "lstm" if family == "LSTM" else "transformer"
-    for size in sorted(sizes):
-        path = None if folder is None else Path(folder) / f"{corpus.name}.{family}.{size}"
-        shape = Architecture(kind, size)
-        done = train(text, validation, vocabulary, shape, settings, folder=path, device=device)
-        reached = perplexity(done.model, test)
-        yield CorpusModel(family, size, corpus, done.model, reached, done.history)
-
-
 def models_of(
     corpus: WordCorpus,
     orders: Sequence[int],
-    lstm_sizes: Sequence[int],
-    transformer_sizes: Sequence[int],
-    training: Training,
+    lstm_sizes: Sequence[int] = (),
+    transformer_sizes: Sequence[int] = (),
+    training: Training = Training(),  # noqa: B008 (frozen)
     *,
     folder: str | Path | None = None,
     device: Device = "auto",
 ) -> list[CorpusModel]:
-    """Train the n-grams, LSTMs and Transformers of a corpus, in this order.
+    """Train the n-grams, LSTMs and Transformers of a corpus, in this order, small ones first.
 
-    Parameters
-    ----------
-    orders, lstm_sizes, transformer_sizes : sequence of int
-        Empty for none.
-    training, folder, device
-        Of :func:`networks`.
-    """
-    options: dict[str, Any] = {"folder": folder, "device": device}
-    return [
-        *ngrams(corpus, orders),
-        *networks(corpus, "LSTM", lstm_sizes, training, **options),
-        *networks(corpus, "Transformer", transformer_sizes, training, **options),
-    ]
+    Rates are those of PyTorch's example for each kind of network. The paper searched batch size,
+    dropout and rate in 20 trials (section 3.1); here they are fixed. Checkpoints are kept in the
+    folder."""
+    models = []
+    for order in orders:
+        counted = ngram.train(corpus.train, order)
+        reached = counted.perplexity(corpus.test)
+        models.append(CorpusModel("n-gram", order, corpus, counted, reached))
+    vocabulary = Vocabulary.of(corpus.train)
+    text, validation, test = (
+        vocabulary.stream(part) for part in (corpus.train, corpus.validation, corpus.test)
+    )
+    for family, sizes in (("LSTM", lstm_sizes), ("Transformer", transformer_sizes)):
+        kind: Any = family.lower()
+        settings = replace(training, rate=FIRST_RATE[family])
+        for size in sorted(sizes):
+            shape = Architecture(kind, size)
+            path = None if folder is None else Path(folder) / f"{corpus.name}.{family}.{size}"
+            options: dict[str, Any] = {"folder": path, "device": device}
+            model, history = train(text, validation, vocabulary, shape, settings, **options)
+            reached = perplexity(model, test)
+            models.append(CorpusModel(family, size, corpus, model, reached, history))
+    return models

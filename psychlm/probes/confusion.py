@@ -13,11 +13,9 @@ Every probe returns an items frame with these columns beside those it was given:
     ``no-question``, ``wrong-question``, ``no-right-answer``, ``more-choices-4`` ...
 ``source_item_id``
     The item it was made of; ``item_id`` becomes ``"<source>|<probe>"``.
-``pseudo_answer``
+``pseudo_answer`` (and ``answer``, since an items frame needs one)
     The position of the *pseudo-correct* choice: the choice that was right before, or, where that
     one is gone (*no right answer*), the choice in its place.
-``answer``
-    The same position, since an items frame needs an answer.
 ``has_right_answer``
     Whether ``answer`` is right: in *more choices* only. A grade of the other probes counts
     pseudo-correct choices.
@@ -48,30 +46,19 @@ Ints = NDArray[np.intp]
 Bools = NDArray[np.bool_]
 
 
-class ItemArrays:
-    """Items as arrays: n items with N choices in all, equal texts with equal integer codes.
-
-    Attributes
-    ----------
-    items : DataFrame
-    text : object array, shape (N,)
-        Every choice as written.
-    code, owner : int arrays, shape (N,)
-        Code of the text; row of its item.
-    own : int array, shape (n, largest number of choices)
-        Which of the N choices each item has, -1 beyond its last.
-    prompt, answer : int arrays, shape (n,)
-        Code of the prompt; position of the right choice.
-    """
+class _ItemArrays:
+    """Items as arrays: n items with N choices in all, equal texts with equal integer codes."""
 
     def __init__(self, items: pd.DataFrame) -> None:
         self.items = items = check_items(items, distinct=False).reset_index(drop=True)
         flat = items["choices"].explode()
+        # (N,): every choice as written, the row of its item, the code of its text; (n,): prompts.
         self.text, self.owner = flat.to_numpy(object), flat.index.to_numpy(np.intp)
         self.code, self.prompt = (
             pd.factorize(texts.map(lambda text: " ".join(text.casefold().split())))[0]
             for texts in (flat, items["prompt"])
         )
+        # (n, most choices): which of the N choices each item has, and their codes; -1 beyond.
         size = items["choices"].map(len).to_numpy(np.intp)
         start = np.cumsum(size) - size
         position = np.arange(size.max())
@@ -87,9 +74,7 @@ class ItemArrays:
 
     def is_right(self, prompt: Ints, code: Ints) -> Bools:
         """Return whether some item calls this text right for this prompt."""
-        keys = self._key(prompt, code)
-        position = np.searchsorted(self._right, keys)
-        return self._right[np.minimum(position, len(self._right) - 1)] == keys
+        return np.isin(self._key(prompt, code), self._right)
 
     def unfit(self) -> pd.Series:
         """Return why items cannot be perturbed, by row; without the rows that can be."""
@@ -105,13 +90,8 @@ class ItemArrays:
     def draw(
         self, pool: Ints, allowed: Callable[..., Bools], rng: np.random.Generator, what: str
     ) -> Ints:
-        """Draw a member of the pool for every item, uniformly from those allowed to it.
-
-        Raises
-        ------
-        FrameError
-            If an item is allowed none; ``what`` names what it lacks.
-        """
+        """Draw a member of the pool for every item, uniformly from those allowed to it; FrameError
+        if an item is allowed none."""
         drawn, rows = np.full(len(self.items), -1), np.arange(len(self.items))
         # Rejection sampling for all rows; the few that keep failing search the whole pool.
         for _ in range(MAX_ROUNDS if len(pool) else 0):
@@ -166,15 +146,9 @@ class ItemArrays:
 
 
 def drop_unfit(items: pd.DataFrame) -> tuple[pd.DataFrame, pd.Series]:
-    """Return the items that can be perturbed, and why the others cannot, by ``item_id``.
-
-    Left out are items that have one choice twice, or a choice beside their answer that another item
-    with the same prompt calls right.
-
-    Raises
-    ------
-    FrameError
-        If the frame breaks the items contract.
+    """Return the items that can be perturbed, and why the others cannot, by ``item_id``: they have
+    one choice twice, or a choice beside their answer that another item with the same prompt calls
+    right.
 
     Examples
     --------
@@ -182,7 +156,7 @@ def drop_unfit(items: pd.DataFrame) -> tuple[pd.DataFrame, pd.Series]:
     >>> drop_unfit(items.assign(choices=[["4", "4 "]]))[1].to_dict()
     {'a': 'duplicate choices'}
     """
-    reasons = ItemArrays(items).unfit()
+    reasons = _ItemArrays(items).unfit()
     reasons.index = pd.Index(items["item_id"].iloc[reasons.index], name="item_id")
     return items[~items["item_id"].isin(reasons.index)], reasons
 
@@ -219,8 +193,6 @@ def perturb(
 
     Raises
     ------
-    ValueError
-        If the probe is unknown, or ``n_extra`` is below 1.
     FrameError
         If the items break their contract, cannot be perturbed (:func:`drop_unfit`) or were before;
         or if for some item there is nothing to borrow: in natural language inference, say, every
@@ -241,9 +213,8 @@ def perturb(
         )
     if present := [column for column in ADDED_COLUMNS if column in items.columns]:
         raise FrameError(f"the items hold columns {present} already: perturb the original items")
-    arrays = ItemArrays(items)
-    items, everyone = arrays.items, np.arange(len(arrays.items))
-    reasons = arrays.unfit()
+    arrays = _ItemArrays(items)
+    items, reasons = arrays.items, arrays.unfit()
     if len(reasons):
         first = reasons.iloc[0]
         names = items["item_id"].iloc[reasons.index[reasons == first]]
@@ -260,14 +231,15 @@ def perturb(
     elif probe == "wrong-question":
         donors = arrays.draw_questions(seed)[:, None]
         prompt = prompt[donors[:, 0]]
-    else:
-        borrowed = arrays.draw_choices(n_extra if probe == "more-choices" else 1, seed)
+    elif probe == "no-right-answer":
+        borrowed = arrays.draw_choices(1, seed)
         donors = arrays.owner[borrowed]
-        if probe == "more-choices":
-            name, chosen = f"{probe}-{n_extra}", np.hstack([chosen, borrowed])
-        else:
-            chosen = chosen.copy()
-            chosen[everyone, arrays.answer] = borrowed[:, 0]
+        is_answer = np.arange(chosen.shape[1]) == arrays.answer[:, None]
+        chosen = np.where(is_answer, borrowed, chosen)
+    else:
+        borrowed = arrays.draw_choices(n_extra, seed)
+        donors = arrays.owner[borrowed]
+        name, chosen = f"{probe}-{n_extra}", np.hstack([chosen, borrowed])
     # Random ranks order the choices; places without a choice (-1) go last.
     present_at, column = chosen >= 0, np.arange(chosen.shape[1])
     shuffle = not probe.endswith("-question") if shuffle is None else shuffle
@@ -298,25 +270,9 @@ def perturb(
 def in_source_order(scores: pd.DataFrame, perturbed: pd.DataFrame) -> pd.DataFrame:
     """Return scores of perturbed items with the choices in their source's order, added ones last.
 
-    The substitute of *no right answer* takes the place of the right choice.
-
-    Parameters
-    ----------
-    scores : DataFrame, shape (n_items, most choices)
-        Scores of the choices by perturbed ``item_id``, as ``lm.choice_logprobs`` gives them; NaN
-        where there is none.
-    perturbed : DataFrame
-        The perturbed items.
-
-    Returns
-    -------
-    DataFrame, shape (n_items, most choices)
-        By ``source_item_id``, in the order of ``perturbed``.
-
-    Raises
-    ------
-    FrameError
-        If an item has no scores.
+    Takes scores by perturbed ``item_id``, items x choices, as ``lm.choice_logprobs`` gives them,
+    and returns them by ``source_item_id``, in the order of ``perturbed``. The substitute of *no
+    right answer* takes the place of the right choice. FrameError if an item has no scores.
 
     Examples
     --------

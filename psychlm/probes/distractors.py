@@ -59,18 +59,13 @@ class Stemmer:
 
     def lists(self, texts: Iterable[str]) -> Lists:
         """Return the distinct stems of each text, without function words, as one list per text."""
-        words = (re.findall(r"[^\W_]+", text.lower()) for text in texts)
-        rows = [
-            list(
-                dict.fromkeys(
-                    self._number(word) for word in text_words if word not in FUNCTION_WORDS
-                )
-            )
-            for text_words in words
-        ]
-        sizes = np.array([len(row) for row in rows], dtype=np.int64)
-        values = np.fromiter(chain.from_iterable(rows), np.int64, count=int(sizes.sum()))
-        return Lists(np.concatenate([[0], np.cumsum(sizes)]), values)
+        rows = []
+        for text in texts:
+            words = re.findall(r"[^\W_]+", text.lower())
+            stems = (self._number(word) for word in words if word not in FUNCTION_WORDS)
+            rows.append(list(dict.fromkeys(stems)))
+        starts = np.cumsum([0, *map(len, rows)])
+        return Lists(starts, np.fromiter(chain.from_iterable(rows), np.int64, count=starts[-1]))
 
 
 def near_pairs(sets: Lists, n_values: int, threshold: float) -> tuple[Ints, Ints]:
@@ -109,36 +104,17 @@ def near_pairs(sets: Lists, n_values: int, threshold: float) -> tuple[Ints, Ints
 
 @dataclass(frozen=True)
 class Questions:
-    """The questions and keys of a probe before they have distractors: one row per key.
-
-    Attributes
-    ----------
-    probe : str
-    concept, answer : int arrays
-        The concept in question, and the right one (the same in definitions and synonymy).
-    hops : int array
-        Hops between the two, 0 where they are the same.
-    context : int array
-        Row of ``WordNet.contexts``; -1 in synonymy.
-    word : int array
-        Number of the word in question (``IsaGraph.word_number``); -1 in synonymy.
-    word_stems : Lists
-        Stems of that word; in synonymy, of the definition.
-    question_stems : Lists
-        Stems of the whole question, those of the template among them.
-    template : int array
-        Which template words the question.
-    """
+    """The questions and keys of a probe before they have distractors: one row per key."""
 
     probe: str
-    concept: Ints
-    answer: Ints
-    hops: Ints
-    context: Ints
-    word: Ints
-    word_stems: Lists
-    question_stems: Lists
-    template: Ints
+    concept: Ints  # in question
+    answer: Ints  # the right concept (the same in definitions and synonymy)
+    hops: Ints  # between the two, 0 where they are the same
+    context: Ints  # row of WordNet.contexts; -1 in synonymy
+    word: Ints  # number of the word in question (IsaGraph.word_number); -1 in synonymy
+    word_stems: Lists  # stems of that word; in synonymy, of the definition
+    question_stems: Lists  # stems of the whole question, those of the template among them
+    template: Ints  # which template words the question
 
     def __len__(self) -> int:
         return len(self.concept)
@@ -151,13 +127,7 @@ class Questions:
 
 
 class ChoiceRules:
-    """What makes a concept unfit as a choice, tested for many pairs of question and concept.
-
-    Attributes
-    ----------
-    sound : bool array, by concept
-        False where the definition is empty, or another concept has the same one, word for word.
-    """
+    """What makes a concept unfit as a choice, tested for many pairs of question and concept."""
 
     def __init__(self, wordnet: WordNet, graph: IsaGraph) -> None:
         self.graph, self.stemmer = graph, Stemmer()
@@ -177,7 +147,8 @@ class ChoiceRules:
         )
         node, stem = np.concatenate([in_gloss, in_shown], axis=1)
         self.choice_stems = Lists.from_pairs(node, stem, graph.n)
-        # Definitions: unique, unlike all others, free of the concept's own words.
+        # Definitions: not empty and of one concept only, word for word; unlike all others; holding
+        # the concept's own words.
         folded = gloss.str.lower().str.replace(r"\W+", " ", regex=True).str.strip()
         self.sound = (~folded.duplicated(keep=False) & (folded != "")).to_numpy()
         first, second = near_pairs(self.gloss, len(self.stemmer), NEARLY_THE_SAME)
@@ -262,10 +233,8 @@ def draw_candidates(
 ) -> tuple[Ints, Ints]:
     """Draw candidates for each concept from the families of its owners (its parents, or itself).
 
-    Returns
-    -------
-    row, node : int arrays
-        Position in ``concepts`` and candidate, without repetition, in random order within a row.
+    Returns position in ``concepts`` and candidate, without repetition, in random order within a
+    position.
     """
     n = len(concepts)
     of, owner = (np.arange(n), concepts) if owners is None else owners.expand(concepts)
@@ -311,17 +280,10 @@ def choose_distractors(
 ) -> Chosen:
     """Choose four distractors for every question that has one of this kind and distance.
 
-    Random ones fill up where there are fewer than four of the kind, as in the questions that the
-    paper's authors released.
-
-    Parameters
-    ----------
-    pool : int array
-        Concepts that random distractors come from.
-    max_distance : int
-        Random distractors are neither above nor below the concept, nor sisters as deep as this.
-    counts : Counter
-        Gets the numbers of candidates struck out and of questions left out, by reason.
+    Random ones, concepts of ``pool`` that are neither above nor below the concept nor sisters as
+    deep as ``max_distance``, fill up where there are fewer than four of the kind, as in the
+    questions that the paper's authors released. ``counts`` gets the numbers of candidates struck
+    out and of questions left out, by reason.
     """
     graph = rules.graph
     # How general a concept is: its part of speech, and the power of two of those below it.

@@ -2,9 +2,8 @@
 
 A probe's questions about one concept form a cluster (Richardson & Sabharwal 2020, section 3.1.1). A
 model that knows the concept answers them all, so strict cluster accuracy counts a cluster only
-where every question in it is right (section 4.3); the heat maps of their Figure 3 are accuracies by
-hops and distractors. Intervals treat clusters as what was sampled: questions about one concept
-share its word and its sentence, and are no independent draws.
+where every question in it is right (section 4.3). Intervals treat clusters as what was sampled:
+questions about one concept share its word and its sentence, and are no independent draws.
 """
 
 from __future__ import annotations
@@ -20,15 +19,9 @@ from psychlm.frames import FrameError
 ORDER = ("random", "sister", "hypernym", "hyponym", "sense")
 
 
-def _by_cluster(
-    items: pd.DataFrame, correct: pd.Series, by: str | Sequence[str]
-) -> tuple[list[str], pd.DataFrame]:
-    """Return the columns of ``by``, and one row per cluster.
-
-    A row holds ``sum``, ``size`` and ``min`` of the cluster's grades, and ``rate``, the accuracy of
-    all questions of its group.
-    """
-    keys = [by] if isinstance(by, str) else list(by)
+def _by_cluster(items: pd.DataFrame, correct: pd.Series, keys: list[str]) -> pd.DataFrame:
+    """Return one row per cluster: ``sum``, ``size`` and ``min`` of its grades, and ``rate``, the
+    accuracy of all questions of its group."""
     columns = list(dict.fromkeys(["item_id", "cluster", *keys]))
     if missing := [column for column in columns if column not in items.columns]:
         raise FrameError(f"the items lack the columns {missing}; probes have them when built")
@@ -39,7 +32,6 @@ def _by_cluster(
         )
     if correct.index.has_duplicates:
         raise FrameError("a question is graded more than once; grade one model at a time")
-    # One row per cluster, with the accuracy of all questions of its group beside it.
     grades = correct.loc[items["item_id"]].to_numpy(dtype=np.float64)
     if ((grades < 0) | (grades > 1)).any():
         raise FrameError("grades lie between 0 and 1; these do not")
@@ -47,13 +39,11 @@ def _by_cluster(
     groups = frame.groupby([*keys, "cluster"], observed=True)["correct"]
     clusters = groups.agg(["sum", "size", "min"]).reset_index()
     total = clusters.groupby(keys, observed=True)[["sum", "size"]].transform("sum")
-    return keys, clusters.assign(rate=total["sum"] / total["size"])
+    return clusters.assign(rate=total["sum"] / total["size"])
 
 
 def instance_accuracy(
-    items: pd.DataFrame,
-    correct: pd.Series,
-    by: str | Sequence[str] = "probe",
+    items: pd.DataFrame, correct: pd.Series, by: str | Sequence[str] = "probe"
 ) -> pd.DataFrame:
     """Return the proportion of questions answered right, with an interval that respects clusters.
 
@@ -87,14 +77,15 @@ def instance_accuracy(
     """
     from statsmodels.stats.proportion import proportion_confint
 
-    keys, clusters = _by_cluster(items, correct, by)
+    keys = [by] if isinstance(by, str) else list(by)
+    clusters = _by_cluster(items, correct, keys)
     columns = ["n_questions", "n_clusters", "accuracy", "low", "high"]
     if clusters.empty:
         return pd.DataFrame(columns=columns, dtype=float)
     # x_c - p m_c of each cluster, and the sums of each group.
     deviation = clusters["sum"] - clusters["rate"] * clusters["size"]
-    groups = clusters.assign(square=deviation**2).groupby(keys, observed=True)
-    table = groups.agg(
+    table = clusters.assign(square=deviation**2).groupby(keys, observed=True)
+    table = table.agg(
         n_questions=("size", "sum"),
         n_clusters=("size", "size"),
         right=("sum", "sum"),
@@ -112,16 +103,11 @@ def instance_accuracy(
 
 
 def cluster_accuracy(
-    items: pd.DataFrame,
-    correct: pd.Series,
-    by: str | Sequence[str] = "probe",
+    items: pd.DataFrame, correct: pd.Series, by: str | Sequence[str] = "probe"
 ) -> pd.DataFrame:
     """Return the proportion of clusters with every question right (strict cluster accuracy).
 
-    Parameters
-    ----------
-    items, correct, by
-        As in :func:`instance_accuracy`. A grade below 1 makes its cluster wrong.
+    Parameters are those of :func:`instance_accuracy`; a grade below 1 makes its cluster wrong.
 
     Returns
     -------
@@ -130,29 +116,22 @@ def cluster_accuracy(
         (Wilson), and ``if_independent``: the accuracy expected if as many right answers fell on
         questions at random, mean over clusters of accuracy to the power of the cluster's size.
         Above it, errors occur together.
-
-    Examples
-    --------
-    >>> items = pd.DataFrame({"item_id": ["a1", "a2", "b1"], "cluster": ["a", "a", "b"]})
-    >>> correct = pd.Series({"a1": 1.0, "a2": 0.0, "b1": 1.0})
-    >>> cluster_accuracy(items.assign(probe="isa"), correct).loc["isa", "accuracy"]
-    np.float64(0.5)
     """
     from statsmodels.stats.proportion import proportion_confint
 
-    keys, clusters = _by_cluster(items, correct, by)
+    keys = [by] if isinstance(by, str) else list(by)
+    clusters = _by_cluster(items, correct, keys)
     clusters["strict"] = (clusters["min"] == 1).astype(float)
     clusters["chance"] = clusters["rate"] ** clusters["size"]
     table = clusters.groupby(keys, observed=True).agg(
         n_clusters=("size", "size"),
         n_questions=("size", "sum"),
-        right=("strict", "sum"),
+        questions_per_cluster=("size", "mean"),
         accuracy=("strict", "mean"),
         if_independent=("chance", "mean"),
     )
-    right, n = table.pop("right"), table["n_clusters"]
-    low, high = proportion_confint(right, n, method="wilson")
-    table.insert(2, "questions_per_cluster", table["n_questions"] / n)
+    n = table["n_clusters"]
+    low, high = proportion_confint(table["accuracy"] * n, n, method="wilson")
     table.insert(4, "low", low)
     table.insert(5, "high", high)
     return table
@@ -161,12 +140,8 @@ def cluster_accuracy(
 def by_hops_and_distractors(items: pd.DataFrame, correct: pd.Series) -> pd.DataFrame:
     """Return the accuracy of every probe by hops and set of distractors: Figure 3, a long table.
 
-    Returns
-    -------
-    DataFrame
-        ``probe``, ``hops``, ``distractor_set``, ``distractor_distance`` (0 for random ones),
-        ``distractors`` (both in words, an ordered category), and the columns of
-        :func:`instance_accuracy`.
+    Columns: ``probe``, ``hops``, ``distractor_set``, ``distractor_distance`` (0 for random ones),
+    ``distractors`` (both in words, ordered), and those of :func:`instance_accuracy`.
     """
     kind = ["distractor_set", "distractor_distance"]
     table = instance_accuracy(items, correct, ["probe", "hops", *kind]).reset_index()
@@ -181,25 +156,15 @@ def by_hops_and_distractors(items: pd.DataFrame, correct: pd.Series) -> pd.DataF
     return table.drop(columns="rank")
 
 
-def close_distractors(
-    items: pd.DataFrame, correct: pd.Series, kinds: Sequence[str] = ("sister",)
-) -> pd.Series:
-    """Compare every question among random distractors with the same question among close ones.
+def close_distractors(items: pd.DataFrame, correct: pd.Series) -> pd.Series:
+    """Compare every question among random distractors with the same question among sisters.
 
     A question comes with several sets of distractors, which stand behind the last colon of its
-    ``item_id``. The difference is taken within questions, since those that have close distractors
-    at all are not a random part of a probe. Its interval is that of a mean over questions whose
-    concepts were drawn: with d_c the differences of a cluster and m_c their number, the variance
-    over g clusters is ``g / (g - 1) * sum((sum(d_c) - mean(d) m_c)^2) / n^2``.
-
-    Parameters
-    ----------
-    items : DataFrame
-        An items frame with ``cluster`` and ``distractor_set``.
-    correct : Series, by item
-        Grades 0 to 1; NaN where a question was not asked.
-    kinds : sequence of str
-        Sets of distractors that count as close, at any distance; their mean is taken.
+    ``item_id``. The difference is taken within questions, since those that have sisters at all are
+    not a random part of a probe; of several distances the mean is taken. Its interval is that of a
+    mean over questions whose concepts were drawn: with d_c the differences of a cluster and m_c
+    their number, the variance over g clusters is
+    ``g / (g - 1) * sum((sum(d_c) - mean(d) m_c)^2) / n^2``.
 
     Returns
     -------
@@ -218,14 +183,11 @@ def close_distractors(
     frame = items[["cluster", "distractor_set"]].assign(
         question=items["item_id"].str.rsplit(":", n=1).str[0].to_numpy(),
         correct=correct.loc[items["item_id"]].to_numpy(dtype=np.float64),
-        set=np.select(
-            [items["distractor_set"].eq("random"), items["distractor_set"].isin(kinds)],
-            ["random", "close"],
-            "other",
-        ),
     )
-    means = frame.pivot_table(index=["cluster", "question"], columns="set", values="correct")
-    pairs = means.reindex(columns=["random", "close"]).dropna()
+    means = frame.pivot_table("correct", ["cluster", "question"], "distractor_set")
+    pairs = (
+        means.reindex(columns=["random", "sister"]).dropna().set_axis(["random", "close"], axis=1)
+    )
     pairs["difference"] = pairs["random"] - pairs["close"]
     n, estimates = len(pairs), pairs.mean()
     # The variance of the mean difference between clusters.
@@ -239,17 +201,8 @@ def close_distractors(
     return pd.concat([estimates, pd.Series({"n_questions": n, "n_clusters": g})])
 
 
-def heat_map_table(
-    accuracies: pd.DataFrame, value: str = "accuracy", *, min_questions: int = 1
-) -> pd.DataFrame:
-    """Pivot the table of :func:`by_hops_and_distractors`: probes and hops down, distractors across.
-
-    Parameters
-    ----------
-    value : str
-        The column that fills the cells.
-    min_questions : int
-        Cells with fewer questions are NaN.
-    """
+def heat_map_table(accuracies: pd.DataFrame, *, min_questions: int = 1) -> pd.DataFrame:
+    """Pivot the accuracies of :func:`by_hops_and_distractors`: probes and hops down, distractors
+    across; NaN where a cell has fewer questions than ``min_questions``."""
     enough = accuracies[accuracies["n_questions"] >= min_questions]
-    return enough.pivot(index=["probe", "hops"], columns="distractors", values=value)
+    return enough.pivot(index=["probe", "hops"], columns="distractors", values="accuracy")

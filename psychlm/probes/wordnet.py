@@ -30,7 +30,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -60,32 +60,17 @@ AFTER_QUOTE = re.compile(r"[;,.]\s*-+\s*[A-Z][\w.' ]*$")
 
 @dataclass(frozen=True)
 class WordNet:
-    """The graph; concepts are numbered 0 to n-1 in the order of the files.
+    """The graph; concepts are numbered 0 to n-1 in the order of the files."""
 
-    Attributes
-    ----------
-    version : str
-        As the files' headers have it: "3.0".
-    concepts : DataFrame, one row per concept
-        ``name`` ("squat.v.01"), ``pos`` (n, v, a, r), ``gloss``.
-    lemmas : DataFrame
-        ``node``, ``lemma`` ("get cracking"): the words of every concept, in WordNet's order.
-    contexts : DataFrame
-        ``node``, ``sentence``, ``word`` (as it stands in the sentence), ``lemma``: the example
-        sentences in which one of the concept's own words occurs.
-    isa, instance_of : int arrays of shape (n_links, 2)
-        Child and parent: "a dog is a canine"; "Paris is an instance of a city", no type of it.
-    examples : int array of shape (n,)
-        Number of example sentences of each concept.
-    """
-
-    version: str
-    concepts: pd.DataFrame
-    lemmas: pd.DataFrame
+    version: str  # as the files' headers have it: "3.0"
+    concepts: pd.DataFrame  # one row per concept: name ("squat.v.01"), pos (n, v, a, r), gloss
+    lemmas: pd.DataFrame  # node, lemma ("get cracking"): words of concepts, in WordNet's order
+    # node, sentence, word (as it stands in the sentence), lemma: the example sentences in which one
+    # of the concept's own words occurs
     contexts: pd.DataFrame
-    isa: NDArray[np.int64]
-    instance_of: NDArray[np.int64]
-    examples: NDArray[np.int64]
+    isa: NDArray[np.int64]  # (links, 2), child and parent: "a dog is a canine"
+    instance_of: NDArray[np.int64]  # "Paris is an instance of a city", no type of it
+    examples: NDArray[np.int64]  # number of example sentences of each concept
 
     def triples(self) -> pd.DataFrame:
         """Return the graph as triples: ``relation`` (def, ext ...), ``source``, ``target``."""
@@ -109,10 +94,7 @@ class WordNet:
 def find(path: str | Path | None = None) -> Path:
     """Return the folder of WordNet's files: the one named, or the variable's, Debian's or NLTK's.
 
-    Raises
-    ------
-    DataMissingError
-        If there is none, or the one named lacks files; the message says how to get WordNet.
+    If there is none, or the one named lacks files, DataMissingError says how to get WordNet.
     """
     named = path or os.environ.get(VARIABLE)
     if named:
@@ -198,10 +180,8 @@ def load(path: str | Path | None = None, *, pos: str = "nvar") -> WordNet:
 
     Raises
     ------
-    DataMissingError
-        If there is no WordNet here.
     DataError
-        If its files are broken.
+        If there is no WordNet here, or its files are broken.
 
     Examples
     --------
@@ -351,8 +331,7 @@ def any_by_row(rows: Ints, hit: Bools, n: int) -> Bools:
     return np.bincount(rows, weights=hit, minlength=n) > 0
 
 
-@dataclass(frozen=True)
-class Closure:
+class Closure(NamedTuple):
     """All pairs (below, above) of a graph, with the smallest number of hops between them."""
 
     below: Ints
@@ -361,18 +340,12 @@ class Closure:
 
 
 def closure(links: Ints, n: int) -> Closure:
-    """Return every pair that one or more links join, child first, with the fewest hops.
+    """Return every pair of n concepts that one or more links (child, parent) join, with the fewest
+    hops. In a cycle (two verbs of WordNet 3.0 are each other's hypernym) a concept still does not
+    stand above itself.
 
     Breadth-first search for all concepts at once: the pairs at h hops are the non-zero entries of
     the sparse matrix A^h that no smaller power has.
-
-    Parameters
-    ----------
-    links : int array of shape (n_links, 2)
-        Child and parent. In a cycle (two verbs of WordNet 3.0 are each other's hypernym) a concept
-        still does not stand above itself.
-    n : int
-        Number of concepts.
     """
     ones = np.ones(len(links), dtype=np.int32)
     step = sparse.csr_matrix((ones, (links[:, 0], links[:, 1])), shape=(n, n))
@@ -392,28 +365,7 @@ def closure(links: Ints, n: int) -> Closure:
 
 
 class IsaGraph:
-    """WordNet's relations as arrays; the larger ones are computed on first use.
-
-    Parameters
-    ----------
-    wordnet : WordNet
-
-    Attributes
-    ----------
-    n : int
-        Number of concepts.
-    word_number : dict
-        The number of each word, written "word/pos" in lower case: concepts share a word if they
-        share its number.
-    words_of, concepts_of : Lists
-        The words of a concept, in WordNet's order; the concepts (senses) of a word.
-    pos : int array
-        Part of speech: its place in "nvar".
-    parents : Lists
-        Direct hypernyms.
-    up : Closure
-        HOPS(c, up) for all concepts.
-    """
+    """WordNet's relations as arrays of n concepts; the larger ones are computed on first use."""
 
     def __init__(self, wordnet: WordNet) -> None:
         concepts, lemmas = wordnet.concepts, wordnet.lemmas
@@ -424,12 +376,12 @@ class IsaGraph:
         unique, number = np.unique(words.astype(str), return_inverse=True)
         number = number.astype(np.int64)
         self.n_words = len(unique)
+        # by "word/pos" in lower case: concepts share a word if they share its number
         self.word_number = {word: i for i, word in enumerate(unique)}
         self.words_of = Lists.from_pairs(nodes, number, self.n)
-        self.concepts_of = Lists.from_pairs(number, nodes, self.n_words)
         self.pos = np.array(["nvar".index(part) for part in pos], dtype=np.int64)
         self.parents = Lists.from_pairs(self.isa[:, 0], self.isa[:, 1], self.n)
-        self.up = closure(self.isa, self.n)
+        self.up = closure(self.isa, self.n)  # HOPS(c, up) for all concepts
         self._families: dict[tuple[str, int], Lists] = {}
 
     @cached_property

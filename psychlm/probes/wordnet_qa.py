@@ -111,37 +111,20 @@ def choice_text(probe: str, words: Sequence[str], gloss: str, pos: str) -> str:
 
 @dataclass(frozen=True)
 class Recipe:
-    """The options of a build; the same recipe and WordNet give the same questions.
-
-    Attributes
-    ----------
-    seed : int
-    max_hops : int or None
-        The deepest HOPS(c, r) asked about; all where None. The paper's Figure 3 goes to 4.
-    max_distance : int
-        Depth of sister families, and hops to hypernyms and hyponyms that are distractors.
-    as_general : bool
-        Distractors of hypernymy and hyponymy stand above about as many concepts as the key (the
-        same power of two), instead of being relatives of the concept. The paper's are not so: a
-        hypernym stands above the concept's sisters and hyponyms, and its wording shows it.
-    perturbations : bool
-        Every question with each set of distractors; else with one, drawn at random.
-    filter_leaks : bool
-        Leave out keys and distractors that repeat the word asked about or stand in the question.
-    max_concepts : int or None
-        Concepts drawn for each probe; all where None.
-    max_train : int
-        Largest number of training questions, and never more than half of all.
-    """
+    """The options of a build; the same recipe and WordNet give the same questions."""
 
     seed: int = 0
-    max_hops: int | None = 4
-    max_distance: int = 3
+    max_hops: int | None = 4  # deepest HOPS(c, r) asked about (4: the paper's Figure 3); None: all
+    max_distance: int = 3  # of sister families, hypernyms and hyponyms that are distractors
+    # Distractors of hypernymy and hyponymy stand above about as many concepts as the key (the same
+    # power of two), instead of being relatives of the concept. The paper's are not so: a hypernym
+    # stands above the concept's sisters and hyponyms, and its wording shows it.
     as_general: bool = False
-    perturbations: bool = True
+    perturbations: bool = True  # every question with each set of distractors; else with one of them
+    # Leave out keys and distractors that repeat the word asked about or stand in the question.
     filter_leaks: bool = True
-    max_concepts: int | None = None
-    max_train: int = 3000
+    max_concepts: int | None = None  # drawn for each probe; None: all
+    max_train: int = 3000  # most training questions, and never more than half of all
 
     def __post_init__(self) -> None:
         """Check the numbers."""
@@ -154,25 +137,15 @@ class Recipe:
 
 @dataclass(frozen=True)
 class Probes:
-    """Questions that were built, and what was left out on the way.
+    """Questions that were built, and what was left out on the way."""
 
-    Attributes
-    ----------
-    items : DataFrame
-        An items frame with five choices; then ``probe``, ``concept``, ``pos``, ``word`` (as it
-        stands in the question; empty in synonymy), ``lemma``, ``answer_concept``, ``hops`` (0 where
-        question and key are of one concept), ``cluster``, ``distractor_set`` and
-        ``distractor_distance`` (0 for random ones), and for the four distractors in the order of
-        the choices ``distractor_types``, ``distractor_distances``, ``distractor_concepts``;
-        ``split``.
-    counts : DataFrame
-        ``probe``, ``what``, ``n``: what was struck out or left out, by reason.
-    recipe : Recipe
-    wordnet_version : str
-    """
-
+    # An items frame with five choices; then probe, concept, pos, word (as it stands in the
+    # question; empty in synonymy), lemma, answer_concept, hops (0 where question and key are of one
+    # concept), cluster, distractor_set and distractor_distance (0 for random ones), and for the
+    # four distractors in the order of the choices distractor_types, distractor_distances,
+    # distractor_concepts; split.
     items: pd.DataFrame
-    counts: pd.DataFrame
+    counts: pd.DataFrame  # probe, what, n: what was struck out or left out, by reason
     recipe: Recipe
     wordnet_version: str
 
@@ -209,8 +182,7 @@ class Builder:
     Examples
     --------
     >>> from psychlm.probes import wordnet
-    >>> builder = Builder(wordnet.load(pos="v"))  # doctest: +SKIP
-    >>> builder.build(Recipe(max_concepts=100)).sizes()  # doctest: +SKIP
+    >>> Builder(wordnet.load()).build(Recipe(max_concepts=100)).sizes()  # doctest: +SKIP
     """
 
     def __init__(self, wordnet: WordNet) -> None:
@@ -222,19 +194,10 @@ class Builder:
         self.choice_words = self.rules.shown_words
 
     def build(self, recipe: Recipe | None = None, probes: Sequence[str] = PROBES) -> Probes:
-        """Build probes.
+        """Build probes: some of definitions, hypernymy, hyponymy, synonymy.
 
-        Parameters
-        ----------
-        recipe : Recipe, optional
-        probes : sequence of str
-            Some of definitions, hypernymy, hyponymy, synonymy. Each has its own random numbers:
-            built alone or together, a probe is the same.
-
-        Raises
-        ------
-        ValueError
-            If a probe does not exist, or no question could be built at all.
+        Each has its own random numbers: built alone or together, a probe is the same. ValueError if
+        a probe does not exist, or no question could be built at all.
         """
         recipe = recipe or Recipe()
         frames, counts = [], []
@@ -474,6 +437,7 @@ def write(items: pd.DataFrame, folder: str | Path, header: dict[str, Any]) -> li
     ----------
     items : DataFrame
         An items frame with ``probe`` and ``split``.
+    folder : path
     header : dict
         Source, version, seed ... for the manifest; numbers of questions are added.
 

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -21,7 +22,6 @@ from numpy.typing import NDArray
 from psychlm.frames import FrameError
 
 Floats = NDArray[np.float64]
-ONLY_PREDICTS = "pygam's fits only predict; fit natively or with backend='mgcv'"
 SMALL = 1e-7  # probabilities below are approximated in the tail, where integration has no digits
 
 
@@ -30,44 +30,29 @@ class Part:
     """What a term of a model depends on."""
 
     variables: tuple[str, ...]  # columns of the data
-    level: dict[str, object] = field(default_factory=dict)  # of a smooth with by=; 1 for a number
+    level: Mapping[str, object] = field(default_factory=dict)  # of a smooth with by=; of a number 1
 
 
 class Model:
     """A fitted model as its program holds it: what the methods of :class:`GAMFit` ask.
 
-    pygam's has predictions only; the rest raises.
+    ``predict(data, exclude, se)`` returns the expected response and its standard error or None,
+    ``effect(label, data)`` what one term adds to the linear predictor, and its standard error,
+    ``tests()`` the columns edf, ref_df, F and p. A program that has no answer inherits these.
     """
 
+    variables: Sequence[str]  # columns that a prediction needs
     parts: dict[str, Part]  # linear terms and smooths without random effects, by label
     random: tuple[str, ...] = ()  # labels of random effects
     r_object: object = None
 
-    def predict(
-        self, data: pd.DataFrame, exclude: Sequence[str], se: bool
-    ) -> tuple[Floats, Floats | None]:
-        """Return the expected response and its standard error."""
-        raise NotImplementedError(ONLY_PREDICTS)
+    def _absent(self, *arguments: Any, **options: Any) -> Any:
+        raise NotImplementedError(
+            "pygam's fits only predict, and profile intervals are lme4's: fit natively, with "
+            "backend='mgcv' or backend='lme4'"
+        )
 
-    def effect(self, label: str, data: pd.DataFrame) -> tuple[Floats, Floats]:
-        """Return what one term adds to the linear predictor, and its standard error."""
-        raise NotImplementedError(ONLY_PREDICTS)
-
-    def residuals(self) -> Floats:
-        """Return the residuals at the rows of the fit."""
-        raise NotImplementedError(ONLY_PREDICTS)
-
-    def tests(self) -> pd.DataFrame:
-        """Return ``edf``, ``ref_df``, ``F`` and ``p`` of each smooth."""
-        raise NotImplementedError(ONLY_PREDICTS)
-
-    def random_effects(self) -> pd.DataFrame:
-        """Return ``term``, ``level``, ``estimate`` and ``std_error`` of all random effects."""
-        raise NotImplementedError(ONLY_PREDICTS)
-
-    def profile_intervals(self, level: float) -> pd.DataFrame:
-        """Return ``low`` and ``high`` of each parameter."""
-        raise NotImplementedError("profile intervals are lme4's; fit with backend='lme4'")
+    predict = effect = residuals = tests = random_effects = profile_intervals = _absent
 
 
 @dataclass(frozen=True, repr=False)
@@ -121,10 +106,10 @@ class GAMFit:
     smooths: pd.DataFrame
     scale: float
     n: int
-    n_missing: int
     converged: bool
     data: pd.DataFrame = field(compare=False)
     model: Model = field(compare=False)
+    n_missing: int = 0
     family: str = "gaussian"
     variance_components: pd.Series = field(default_factory=lambda: pd.Series(dtype=float))
     r_squared: float = np.nan
@@ -170,7 +155,8 @@ class GAMFit:
     ) -> pd.Series | pd.DataFrame:
         """Return the expected response for new rows.
 
-        A level of a random effect that was not in the fit has the mean effect, 0.
+        A level of a random effect that was not in the fit has the mean effect, 0; one of a linear
+        term's factor is an error.
 
         Parameters
         ----------
@@ -179,22 +165,19 @@ class GAMFit:
             smoothing).
         exclude : sequence of str
             Labels of terms that count as 0: ``["s(subject)"]`` for the average person.
-
-        Raises
-        ------
-        FrameError
-            If a predictor is absent or has gaps, or a linear term's factor has a level that was not
-            in the fit.
         """
         labels = [*self.model.parts, *self.model.random]
         unknown = [label for label in exclude if label not in labels]
         if unknown:
             raise ValueError(f"exclude={unknown} are no terms of the model; it has {labels}")
-        name = self.formula.partition("~")[0].strip()
+        require_columns(self.model.variables, data)
+        gaps = [name for name in self.model.variables if data[name].isna().any()]
+        if gaps:
+            raise FrameError(f"cannot predict: predictors {gaps} have gaps; fill or drop the rows")
         fit, error = self.model.predict(data, exclude, se)
         if se:
             return pd.DataFrame({"fit": fit, "std_error": error}, index=data.index)
-        return pd.Series(fit, index=data.index, name=name)
+        return pd.Series(fit, index=data.index, name=self.formula.partition("~")[0].strip())
 
     def effect(self, term: str, *, n: int = 100, level: float = 0.95) -> pd.DataFrame:
         """Return what one term adds to the linear predictor, over the range of its variables.
@@ -265,19 +248,11 @@ class GAMFit:
 
 @dataclass(frozen=True, repr=False)
 class Summary:
-    """The tests of a fit; printing it gives what R's ``summary`` prints.
-
-    Attributes
-    ----------
-    coefficients : DataFrame, indexed by R's names of the linear terms
-        ``estimate``, ``std_error``, ``t`` (z where the family has a known scale) and ``p``.
-    smooths : DataFrame, indexed by label
-        ``edf``, ``ref_df``, ``F`` (or chi-squared) and ``p``.
-    """
+    """The tests of a fit; printing it gives what R's ``summary`` prints."""
 
     fit: GAMFit
-    coefficients: pd.DataFrame
-    smooths: pd.DataFrame
+    coefficients: pd.DataFrame  # estimate, std_error, t (z if the scale is known) and p
+    smooths: pd.DataFrame  # edf, ref_df, F (or chi-squared) and p of each smooth
 
     def __repr__(self) -> str:
         """Return the tables with the measures of fit."""
@@ -312,16 +287,8 @@ def require_columns(names: Iterable[str], data: pd.DataFrame) -> None:
         )
 
 
-def check_new_data(data: pd.DataFrame, variables: tuple[str, ...]) -> None:
-    """Raise a :class:`FrameError` if new data lack a predictor or have gaps in one."""
-    require_columns(variables, data)
-    gaps = [name for name in variables if data[name].isna().any()]
-    if gaps:
-        raise FrameError(f"cannot predict: predictors {gaps} have gaps; fill or drop those rows")
-
-
 def coefficient_tables(
-    names: list[str], estimate: Floats, covariance: Floats, dof: float | Floats
+    names: Sequence[str], estimate: Floats, covariance: Floats, dof: float | Floats
 ) -> dict[str, pd.DataFrame]:
     """Return ``coefficients`` (with 95 % intervals and t tests) and ``covariance``, by name.
 
@@ -347,10 +314,10 @@ def coefficient_tables(
     }
 
 
-def smooth_table(edf: dict[str, float]) -> pd.DataFrame:
-    """Return the effective degrees of freedom of smooths, by label."""
-    index = pd.Index(list(edf), name="smooth", dtype=object)
-    return pd.DataFrame({"edf": np.array(list(edf.values()), dtype=np.float64)}, index=index)
+def smooth_table(rows: Mapping[str, Any], *more: str) -> pd.DataFrame:
+    """Return the effective degrees of freedom of smooths, and more columns, by label."""
+    values = np.array(list(rows.values()), dtype=np.float64).reshape(len(rows), 1 + len(more))
+    return pd.DataFrame(values, pd.Index(list(rows), name="smooth", dtype=object), ["edf", *more])
 
 
 # Tests of smooths and of random effects
@@ -411,14 +378,9 @@ def test_smooth(
     the statistic is chi-squared of k - 1 degrees plus the eigenvalues of the middle matrix,
     (v + 1 +- (1 - v^2)^1/2) / 2, times chi-squares of one.
 
-    Parameters
-    ----------
-    beta, covariance, xx : ndarray, shapes (p,), (p, p), (p, p)
-        Coefficients, their Bayesian covariance, and the cross-products X'X.
-    rank : float
-        Effective degrees of freedom 2 tr F - tr FF.
-    dof : float
-        Residual degrees of freedom; infinite where the scale is known.
+    ``covariance`` is the Bayesian one of the coefficients, ``xx`` X'X, ``rank`` the effective
+    degrees of freedom 2 tr F - tr FF, and ``dof`` those of the residual, infinite where the scale
+    is known.
     """
     values, vectors = np.linalg.eigh(xx)
     root = np.sqrt(np.maximum(values, 0))[:, None] * vectors.T  # root'root = X'X
@@ -457,17 +419,8 @@ def test_random(
     frequentist covariance W = (M + S)^-1 M (M + S)^-1 scale with M = X'Q^-1 X. The statistic is
     b'P b / scale with P the inverse of the tested block of (X'Q X + S)^-1, which is mgcv's choice
     of a weight, and under the null a sum of chi-squares weighted by the eigenvalues of P W / scale
-    (Wood 2013b).
-
-    Parameters
-    ----------
-    beta, penalty : ndarray, shape (p,)
-        Coefficients and the diagonal of S, of all columns.
-    xx : ndarray, shape (p, p)
-    owner : ndarray of str, shape (p,)
-        The random effect that each column belongs to, or "".
-    label : str
-        The one to test.
+    (Wood 2013b). ``penalty`` is the diagonal of S, and ``owner`` names the random effect of each
+    column, or is "".
     """
     # Eliminate the other random effects: M = X'Q^-1 X, and the weight X'Q X.
     tested = owner == label

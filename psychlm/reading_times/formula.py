@@ -50,7 +50,7 @@ class FormulaError(ValueError):
 class Smooth:
     """One smooth of a formula."""
 
-    kind: str  # "s", "te" or "ti"
+    kind: str  # "s", "te" or "ti"; "bar" in lme4's notation
     variables: tuple[str, ...]  # of a random effect: its factors and the numbers they multiply
     basis: str  # "tp", "cr" or "re"
     k: tuple[int, ...]  # dimension of each margin before its constraint; none for random effects
@@ -174,12 +174,9 @@ class Formula:
     def columns(self, variables: tuple[str, ...]) -> tuple[str, ...]:
         """Return the columns of the data that variables are, or are computed from."""
         computed = {name: e.columns for e in self.expressions for name in e.names}
-        placed = [line for bar in self.bars for line in bar.lines]
-        computed |= {
-            name: tuple(c for part in line.variables for c in computed.get(part, (part,)))
-            for line in placed
-            for name in line.names
-        }
+        for line in (line for bar in self.bars for line in bar.lines):
+            own = tuple(c for part in line.variables for c in computed.get(part, (part,)))
+            computed |= dict.fromkeys(line.names, own)
         computed |= {bar.group_name: bar.group for bar in self.bars}
         return tuple(dict.fromkeys(c for name in variables for c in computed.get(name, (name,))))
 
@@ -196,19 +193,21 @@ class Formula:
         return data
 
 
+def _in_patsy(code: str) -> str:
+    """Return R's ^ and `a b` in patsy's notation."""
+    return re.sub(r"`([^`]+)`", r'Q("\1")', code.strip().replace("^", "**"))
+
+
 def parse(text: str) -> Formula:
     """Read a formula: ``patsy`` expands the operators, and each factor is a name or a smooth.
+
+    What cannot be read, or is not supported, is a :class:`FormulaError`.
 
     >>> parsed = parse('gaze_ms ~ bits * old + s(length) + s(subject, bs="re")')
     >>> parsed.linear, [smooth.label for smooth in parsed.smooths]
     ((('bits',), ('old',), ('bits', 'old')), ['s(length)', 's(subject)'])
     >>> parse("log(gaze_ms) ~ scale(bits) + poly(length, 2)").variables
     ('scale(bits)', 'poly(length, 2)1', 'poly(length, 2)2')
-
-    Raises
-    ------
-    FormulaError
-        If it cannot be read, or asks for a basis, a function or an option that is not supported.
     """
     response, tilde, right = text.partition("~")
     if not tilde or not response.strip() or not right.strip():
@@ -217,8 +216,7 @@ def parse(text: str) -> Formula:
         )
     expressions: dict[str, Expression] = {}
     right, bars = _take_bars(right, text, expressions)
-    # R's ^ and `a b` in patsy's notation; the intercept always stays.
-    translated = re.sub(r"`([^`]+)`", r'Q("\1")', right.strip().replace("^", "**"))
+    translated = _in_patsy(right)
     outside = re.sub(r"\"[^\"]*\"|'[^']*'", "", translated)
     for _ in range(3):  # without the arguments of functions, the inner ones first
         outside = re.sub(r"\w\([^()]*\)", "", outside)
@@ -246,11 +244,8 @@ def parse(text: str) -> Formula:
                 f"backend='mgcv' (formula {text!r})"
             )
     (name,) = _variable(response.strip(), text, expressions)
-    computed = tuple(expressions.values())
-    coding = full_coding(ordered)
-    return Formula(
-        name, ordered, tuple(smooths), text, computed, bars, coding=coding, offsets=offsets
-    )
+    about = name, ordered, tuple(smooths), text, tuple(expressions.values()), bars
+    return Formula(*about, coding=full_coding(ordered), offsets=offsets)
 
 
 def _expand(
@@ -291,8 +286,7 @@ def _take_bars(
     while bar := re.search(r"\(((?:[^()|]|\([^()|]*\))+)(\|\|?)([^()|]+)\)", right):
         left, mark, group = bar.groups()
         right = f"{right[: bar.start()]}1{right[bar.end() :]}"
-        code = re.sub(r"`([^`]+)`", r'Q("\1")', left.strip().replace("^", "**"))
-        intercept, terms, smooths = _expand(code, text, expressions)
+        intercept, terms, smooths = _expand(_in_patsy(left), text, expressions)
         computed: dict[str, Expression] = {}
         nested = [_variable(name.strip(), text, computed) for name in re.split("[/:]", group)]
         if smooths or computed or not (intercept or terms):
@@ -327,15 +321,13 @@ def full_coding(terms: tuple[tuple[str, ...], ...]) -> Coding:
     >>> full_coding((("bits",), ("bits", "group"), ("old", "group")))[("old", "group")]
     frozenset({'group'})
     """
-    return {
-        term: frozenset(
-            variable
-            for variable in term
-            if len(term) > 1
-            and not any(set(term) - {variable} <= set(earlier) for earlier in terms[:i])
+    coding = {}
+    for i, term in enumerate(terms):
+        margins = {name: set(term) - {name} for name in term if len(term) > 1}
+        coding[term] = frozenset(
+            name for name, rest in margins.items() if not any(rest <= set(x) for x in terms[:i])
         )
-        for i, term in enumerate(terms)
-    }
+    return coding
 
 
 def _variable(code: str, text: str, expressions: dict[str, Expression]) -> tuple[str, ...]:
@@ -352,14 +344,13 @@ def _variable(code: str, text: str, expressions: dict[str, Expression]) -> tuple
     name, outer, degree = ast.unparse(tree).replace(" ** ", "^"), "", 0
     if isinstance(tree, ast.Call) and getattr(tree.func, "id", "") in OF_THE_FIT:
         outer, given = ast.unparse(tree.func), [*tree.args, *(k.value for k in tree.keywords)]
-        if len(given) != OF_THE_FIT[outer]:
-            raise FormulaError(f"{text!r}: write scale(x) or poly(x, 2), not {name}")
+        if outer == "poly" and isinstance(given[-1], ast.Constant):
+            degree = given[-1].value if isinstance(given[-1].value, int) else 0
+        if len(given) != OF_THE_FIT[outer] or (outer == "poly" and degree < 1):
+            raise FormulaError(
+                f"{text!r}: write scale(x), or poly(x, 2) with a whole number of powers, not {name}"
+            )
         tree = given[0]
-        if outer == "poly":
-            value = given[1].value if isinstance(given[1], ast.Constant) else 0
-            degree = value if isinstance(value, int) else 0
-            if degree < 1:
-                raise FormulaError(f"{text!r}: poly(x, 2) needs a whole number of powers")
     called = {ast.unparse(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)}
     kinds = [n for n in ast.walk(tree) if not isinstance(n, (*ALLOWED, ast.expr_context))]
     if kinds or not called <= set(FUNCTIONS):
@@ -390,7 +381,7 @@ def _factor(code: str, text: str, expressions: dict[str, Expression]) -> tuple[s
             raise ValueError
         arguments = [_variable(ast.unparse(x), text, expressions) for x in call.args]
         # Options are literals, names, or c(5, 5).
-        options = {}
+        options: dict[str, list[Any]] = {}
         for option in call.keywords:
             values = option.value.args if isinstance(option.value, ast.Call) else [option.value]
             options[str(option.arg)] = [
@@ -400,39 +391,31 @@ def _factor(code: str, text: str, expressions: dict[str, Expression]) -> tuple[s
     except (SyntaxError, ValueError):
         raise FormulaError(f"{text!r} cannot be read at {code!r}") from None
     variables = tuple(name for names in arguments for name in names)
-    where = f"{kind}({','.join(variables)}) in {text!r}"
-    if len(variables) > len(arguments):
-        raise FormulaError(f"{where}: poly() makes several variables; smooth one")
+    bases = set(options.get("bs", BASES[kind][:1]))
+    (basis, *others), by = bases, str(options.get("by", [""])[0])
+    sizes = [] if basis == "re" else options.get("k", [DEFAULT_K[kind]])
     unknown = sorted(set(options) - {"bs", "k", "by"})
-    if unknown:
-        raise FormulaError(
-            f"{where}: options {unknown} are not supported (bs, k and by are); backend='mgcv' has "
-            "all"
-        )
-    basis, *others = set(options.get("bs", BASES[kind][:1]))
-    if others or basis not in BASES[kind]:
-        raise FormulaError(
-            f"{where}: {kind}() has the bases {BASES[kind]}, not {options['bs']}; "
-            f"backend='mgcv' has more"
-        )
-    by = str(options["by"][0]) if "by" in options else ""
-    if kind == "ti" and by:
-        raise FormulaError(f"{where}: ti() has no by= here; backend='mgcv' has it")
-    if basis == "re":
-        if not variables or by:
-            raise FormulaError(
-                f'{where}: a random effect needs a factor, s(subject, bs="re"), and a slope is '
-                's(subject, x, bs="re")'
-            )
-        return Smooth(kind, variables, basis, ())
-    if kind == "s" and len(variables) != 1:
-        raise FormulaError(f"{where}: s() smooths one variable; several make te(x, z)")
-    if kind == "te" and len(variables) < 2:
-        raise FormulaError(f"{where}: te() needs at least two variables; one makes s(x)")
-    k = options.get("k", [DEFAULT_K[kind]])
-    sizes = [value for value in k if isinstance(value, int) and value >= 3]
-    if len(sizes) < len(k) or len(sizes) not in (1, len(variables)):
-        raise FormulaError(
-            f"{where}: k is {k}; give one basis dimension of at least 3 for all or each variable"
-        )
-    return Smooth(kind, variables, basis, tuple(sizes * (len(variables) // len(sizes))), by)
+    one_for_each = len(sizes) in (1, len(variables)) or basis == "re"
+    # What is refused, and why; the first that holds is said.
+    flaws = {
+        "poly() makes several variables; smooth one": len(variables) > len(arguments),
+        f"options {unknown} are not supported (bs, k and by are); backend='mgcv' has all": unknown,
+        f"{kind}() has the bases {BASES[kind]}, not {sorted(bases)}; backend='mgcv' has more": (
+            others or basis not in BASES[kind]
+        ),
+        "ti() has no by= here; backend='mgcv' has it": kind == "ti" and by,
+        'a random effect needs a factor, s(subject, bs="re"), and a slope is s(subject, x, '
+        'bs="re")': basis == "re" and (by or not variables),
+        "s() smooths one variable; several make te(x, z)": (
+            kind == "s" and basis != "re" and len(variables) != 1
+        ),
+        "te() needs at least two variables; one makes s(x)": kind == "te" and len(variables) < 2,
+        f"k is {sizes}; give one basis dimension of at least 3 for all or each variable": (
+            not one_for_each or any(not isinstance(x, int) or x < 3 for x in sizes)
+        ),
+    }
+    for flaw, holds in flaws.items():
+        if holds:
+            raise FormulaError(f"{kind}({','.join(variables)}) in {text!r}: {flaw}")
+    repeated = 1 if len(sizes) == len(variables) else len(variables)
+    return Smooth(kind, variables, basis, tuple(sizes) * repeated, by)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 import warnings
-from typing import Any, Literal, get_args
+from dataclasses import replace
+from typing import Literal, get_args
 
 import numpy as np
 import pandas as pd
@@ -49,19 +50,17 @@ def fit(
     backend : {"auto", "native", "mgcv", "lme4", "pygam"}
         This package's; R's mgcv or lme4, with any formula and family that they have; or pygam,
         which has no random effects and no REML. "auto" takes the native one where it has the
-        formula and the family, else R's lme4 (for ``(1 | g)``) or mgcv, with a warning that says
-        so.
+        formula and the family, else R's lme4 (for ``(1 | g)``) or mgcv, with a warning.
     method : {"REML", "ML"}
         How smoothing is chosen.
+    device : str or torch.device
+        See :func:`psychlm.device.torch_device` (native only).
     weights : str, optional
         The column of weights: the residual variance of a row is ``scale`` by its weight (the number
         of readings behind a mean). Residuals are then multiplied by the roots of the weights.
-    device : str or torch.device
-        See :func:`psychlm.device.torch_device` (native only).
     family : str
-        ``"gaussian"``; with mgcv or lme4 any of R's families as R writes it:
-        ``"Gamma(link='log')"``, ``"inverse.gaussian(link='log')"``, ``"scat()"``; nothing but a
-        family's name and values.
+        ``"gaussian"``; with mgcv or lme4 any of R's families as R writes it, nothing but a name and
+        values: ``"Gamma(link='log')"``, ``"scat()"``.
     discrete : bool
         ``bam(discrete=TRUE)`` rather than ``gam`` (mgcv only).
     r_arguments : str
@@ -85,13 +84,16 @@ def fit(
     >>> fit(words, "gaze_ms ~ bits").coefficients["estimate"].round(6).to_dict()
     {'(Intercept)': 192.0, 'bits': 9.6}
     """
-    if backend not in get_args(Backend):
-        raise ValueError(f"backend {backend!r} is unknown; choose one of {get_args(Backend)}")
-    if method not in ("REML", "ML"):
-        raise ValueError(f"method {method!r} is unknown; choose 'REML' or 'ML'")
+    for name, value, known in (
+        ("backend", backend, get_args(Backend)),
+        ("method", method, get_args(Method)),
+    ):
+        if value not in known:
+            raise ValueError(f"{name} {value!r} is unknown; choose one of {known}")
     of_r = family != "gaussian" or discrete or bool(r_arguments)
+    parsed = parse(formula) if backend in ("native", "pygam") else None
     if backend == "auto":
-        backend = _choose_backend(formula, of_r)
+        backend, parsed = _choose_backend(formula, of_r)
     if backend not in ("mgcv", "lme4") and of_r:
         raise ValueError(
             f"family, discrete and r_arguments are R's, and backend={backend!r} has none of "
@@ -100,39 +102,43 @@ def fit(
     readings = plain(readings)
     if weights is not None:
         readings = _check_weights(readings, weights, backend)
-    if backend in ("mgcv", "lme4"):
+    if parsed is None:
         from psychlm.reading_times import lme4, mgcv
 
-        response = mgcv.response_of(formula)
+        response = mgcv.variables_of(formula)[0]
         check_response(readings, response)
         complete = readings.loc[readings[response].notna()]
-        n_missing = len(readings) - len(complete)
         if weights is not None:
             r_arguments = f"weights=`{weights}`" + f", {r_arguments}" * bool(r_arguments)
-        options: dict[str, Any] = {"family": family, "r_arguments": r_arguments}
         if backend == "lme4":
-            return lme4.fit(complete, formula, method=method, n_missing=n_missing, **options)
-        options |= {"discrete": discrete, "tolerance": tolerance}
-        return mgcv.fit(complete, formula, method=method, n_missing=n_missing, **options)
+            found = lme4.fit(complete, formula, method, family, r_arguments)
+        else:
+            found = mgcv.fit(complete, formula, method, family, r_arguments, discrete, tolerance)
+    else:
+        state = State()
+        complete = _complete_rows(parsed, readings, state)
+        parsed, complete = place_bars(parsed, complete)
+        if backend == "pygam":
+            refuse_extended_terms(parsed, "pygam")
+            from psychlm.reading_times import pygam
 
-    # Columns of expressions are computed on the rows that have a response, and all are checked.
-    parsed, state = parse(formula), State()
+            found = pygam.fit(complete, parsed)
+        else:
+            from psychlm.reading_times import native
+
+            found = native.fit(complete, parsed, state, method, device, tolerance, weights)
+    return replace(found, n_missing=len(readings) - len(complete))
+
+
+def _complete_rows(parsed: Formula, readings: pd.DataFrame, state: State) -> pd.DataFrame:
+    """Return the rows that have a response, with the columns of expressions, all checked."""
     (response,) = parsed.columns((parsed.response,))
     check_response(readings, response)
-    complete = readings.loc[readings[response].notna()]
-    complete = parsed.compute(complete, state)
-    check_response(complete, parsed.response)
+    complete = parsed.compute(readings.loc[readings[response].notna()], state)
+    if parsed.response != response:
+        check_response(complete, parsed.response)
     check_predictors(parsed, complete)
-    parsed, complete = place_bars(parsed, complete)
-    n_missing = len(readings) - len(complete)
-    if backend == "pygam":
-        refuse_extended_terms(parsed, "pygam")
-        from psychlm.reading_times import pygam
-
-        return pygam.fit(complete, parsed, n_missing=n_missing)
-    from psychlm.reading_times import native
-
-    return native.fit(complete, parsed, state, method, device, tolerance, n_missing, weights)
+    return complete
 
 
 def _check_weights(readings: pd.DataFrame, weights: str, backend: str) -> pd.DataFrame:
@@ -150,15 +156,17 @@ def _check_weights(readings: pd.DataFrame, weights: str, backend: str) -> pd.Dat
     return readings.assign(**{weights: values})
 
 
-def _choose_backend(formula: str, of_r: bool) -> Backend:
-    """Return "native" where that has the formula, else the package of R that has it, and say so."""
-    refused = None
+def _choose_backend(formula: str, of_r: bool) -> tuple[Backend, Formula | None]:
+    """Return "native" and what it reads where it has the formula, else the package of R that has
+    it, and say so."""
+    reason: object = "another family, or arguments of R"
     try:
-        bars = bool(parse(formula).bars)
+        parsed = parse(formula)
+        if not of_r:
+            return "native", parsed
+        bars = bool(parsed.bars)
     except FormulaError as error:
-        refused, bars = error, re.search(r"[^|]\|\|?[^|]", formula) is not None
-    if refused is None and not of_r:
-        return "native"
+        reason, bars = error, re.search(r"[^|]\|\|?[^|]", formula) is not None
     from psychlm.reading_times import mgcv
 
     chosen: Backend = "lme4" if bars else "mgcv"
@@ -166,23 +174,19 @@ def _choose_backend(formula: str, of_r: bool) -> Backend:
         mgcv.version()
     except mgcv.RMissingError as error:
         raise FormulaError(
-            f"{refused or 'the native engine has gaussian responses only'}; {chosen} in R may fit "
+            f"{reason}, and the native engine has gaussian responses only; {chosen} in R may fit "
             f"it, but: {error}"
         ) from None
-    reason = refused or "another family, or arguments of R"
     warnings.warn(f"fitted by R's {chosen}: {reason}", RuntimeWarning, stacklevel=3)
-    return chosen
+    return chosen, None
 
 
 def refuse_extended_terms(parsed: Formula, who: str) -> None:
     """Raise a :class:`FormulaError` if a formula has what only R and the native engine read."""
-    if parsed.offsets or any(smooth.kind == "ti" for smooth in parsed.smooths):
-        raise FormulaError(f"{parsed.text!r}: {who} has neither offset() nor ti(); fit natively")
-    if parsed.bars:
-        group = parsed.bars[0].group[0]
+    if parsed.bars or parsed.offsets or any(smooth.kind == "ti" for smooth in parsed.smooths):
         raise FormulaError(
-            f"{parsed.text!r}: {who} reads random effects in mgcv's notation, "
-            f's({group}, bs="re"), not (1 | {group})'
+            f"{parsed.text!r}: {who} has neither offset() nor ti(), and reads random effects in "
+            'mgcv\'s notation alone, s(subject, bs="re"); fit natively'
         )
 
 
@@ -195,30 +199,21 @@ def to_bambi(readings: pd.DataFrame, formula: str) -> tuple[str, pd.DataFrame]:
     otherwise. bambi is no dependency: ``pip install bambi``, in an environment of its own where its
     plots want an older matplotlib.
 
-    Raises
-    ------
-    FormulaError, FrameError
-        If the formula or the frame cannot be used; a smooth that a number multiplies has no
-        counterpart.
-
     Examples
     --------
     >>> words = pd.DataFrame({"y": [1.0, 2, 4, 3], "x": [1.0, 2, 3, 4], "p": list("aabb")})
     >>> to_bambi(words, 'y ~ log(x) + s(x, k=4) + s(p, bs="re") + s(p, x, bs="re")')[0]
     'y ~ log_x + hsgp(x, m=4, c=1.5) + (1|p) + (0 + x|p)'
     """
-    parsed, state = parse(formula), State()
+    parsed = parse(formula)
     refuse_extended_terms(parsed, "to_bambi")
-    (response,) = parsed.columns((parsed.response,))
-    check_response(readings, response)
-    data = parsed.compute(readings.loc[readings[response].notna()], state)
-    check_predictors(parsed, data)
+    data = _complete_rows(parsed, readings, State())
     used = (parsed.response, *parsed.variables)
     short = {name: re.sub(r"\W+", "_", name).strip("_") for name in used}
+    is_factor = {name: not pd.api.types.is_numeric_dtype(data[name]) for name in used}
     terms = [":".join(short[name] for name in term) for term in parsed.linear]
     for smooth in parsed.smooths:
         names = [short[name] for name in smooth.variables]
-        is_factor = {name: not pd.api.types.is_numeric_dtype(data[name]) for name in used}
         if smooth.basis == "re":
             groups = [n for n in smooth.variables if is_factor[n]] or [smooth.variables[0]]
             slopes = [short[n] for n in smooth.variables if n not in groups]
@@ -229,6 +224,5 @@ def to_bambi(readings: pd.DataFrame, formula: str) -> tuple[str, pd.DataFrame]:
         else:
             by = f", by={short[smooth.by]}" if smooth.by else ""
             terms.append(f"hsgp({', '.join(names)}{by}, m={max(smooth.k)}, c=1.5)")
-    return f"{short[parsed.response]} ~ {' + '.join(terms) or 1}", data[[*short]].rename(
-        columns=short
-    )
+    right = " + ".join(terms) or 1
+    return f"{short[parsed.response]} ~ {right}", data[[*short]].rename(columns=short)

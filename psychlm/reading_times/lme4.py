@@ -5,7 +5,6 @@ profile intervals."""
 from __future__ import annotations
 
 import re
-import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -19,43 +18,34 @@ from psychlm.reading_times._result import (
     GAMFit,
     Model,
     Part,
-    check_new_data,
     coefficient_tables,
     require_columns,
     smooth_table,
 )
-from psychlm.reading_times.mgcv import RMissingError, check_family, in_r, r_function, to_r
+from psychlm.reading_times.mgcv import (
+    RMissingError,
+    fit_in_r,
+    in_r,
+    named,
+    r_function,
+    to_r,
+    variables_of,
+)
 
 _HAS = "function(name) nzchar(system.file(package = name))"
-_FIT = """
-function(formula, data, reml, family, arguments) {
-  messages <- character()
-  collect <- function(w) {
-    messages <<- c(messages, conditionMessage(w))
-    invokeRestart("muffleWarning")
-  }
-  note <- function(m) invokeRestart("muffleMessage")  # a singular fit is in the result
-  place <- list2env(list(model = stats::as.formula(formula, env = globalenv()), data = data,
-                         reml = reml), parent = asNamespace("lme4"))
-  call <- if (family == "gaussian") "lmer(model, data, REML = reml%s)"
-          else paste0("glmer(model, data, family = ", family, "%s)")
-  more <- if (nzchar(arguments)) paste0(", ", arguments) else ""
-  fit <- tryCatch(withCallingHandlers(eval(parse(text = sprintf(call, more)), place),
-    warning = collect, message = note), error = function(e) conditionMessage(e))
-  if (is.character(fit)) return(list(refused = fit))
+_RESULT = """
+function(fit, gaussian, data) {  # lmerTest looks for the data here
   variances <- as.data.frame(lme4::VarCorr(fit))
-  bars <- lme4::findbars(stats::formula(fit))
   slopes <- stats::coef(summary(fit))
   dof <- rep(Inf, nrow(slopes))
-  if (family == "gaussian" && nzchar(system.file(package = "lmerTest")))
+  if (gaussian && nzchar(system.file(package = "lmerTest")))
     dof <- stats::coef(summary(lmerTest::as_lmerModLmerTest(fit)))[, "df"]
-  vectors <- lme4::rePCA(fit)
   problems <- fit@optinfo$conv$lme4$messages
   effects <- as.data.frame(lme4::ranef(fit, condVar = TRUE))
-  list(fit = fit, warnings = unique(messages), loglik = as.numeric(stats::logLik(fit)),
-       aic = stats::AIC(fit), sigma = stats::sigma(fit), names = rownames(slopes),
-       estimate = unname(slopes[, 1]), covariance = unname(as.matrix(stats::vcov(fit))),
-       dof = as.numeric(dof), group = variances$grp, first = as.character(variances$var1),
+  list(loglik = as.numeric(stats::logLik(fit)), aic = stats::AIC(fit), sigma = stats::sigma(fit),
+       names = rownames(slopes), estimate = unname(slopes[, 1]),
+       covariance = unname(as.matrix(stats::vcov(fit))), dof = as.numeric(dof),
+       group = variances$grp, first = as.character(variances$var1),
        second = as.character(variances$var2), sdcor = variances$sdcor,
        factors = names(lme4::getME(fit, "flist")), singular = lme4::isSingular(fit),
        converged = length(setdiff(problems,
@@ -77,7 +67,6 @@ function(fit, level) {
   list(names = rownames(found), values = unname(found))
 }
 """
-_VARIABLES = "function(formula) all.vars(stats::as.formula(formula))"
 _GROUPS = """
 function(formula) unique(unlist(lapply(lme4::findbars(stats::as.formula(formula)),
                                        function(bar) all.vars(bar[[3]]))))
@@ -88,8 +77,8 @@ function(formula) unique(unlist(lapply(lme4::findbars(stats::as.formula(formula)
 class InLme4(Model):
     """A fit in R, with what its predictions need."""
 
-    variables: tuple[str, ...]
-    groups: tuple[str, ...]
+    variables: Sequence[str]
+    groups: Sequence[str]
     errors: Floats
     effects: pd.DataFrame
     parts: dict[str, Part]
@@ -105,9 +94,8 @@ class InLme4(Model):
                 "lme4 predicts without standard errors, and leaves out all random effects "
                 f"(exclude={list(self.random)}) or none; fit natively for the rest"
             )
-        check_new_data(data, self.variables)
         with in_r():
-            frame = to_r(data, list(self.variables), self.groups)
+            frame = to_r(data, self.variables, self.groups)
             return np.array(r_function(_PREDICT)(self.r_object, frame, not exclude)), None
 
     def residuals(self) -> Floats:
@@ -116,7 +104,7 @@ class InLme4(Model):
 
     def tests(self) -> pd.DataFrame:
         """Return an empty table: there are no smooths."""
-        return smooth_table({}).reindex(columns=["edf", "ref_df", "F", "p"])
+        return smooth_table({}, "ref_df", "F", "p")
 
     def random_effects(self) -> pd.DataFrame:
         """Return lme4's conditional modes with their conditional standard deviations."""
@@ -125,14 +113,9 @@ class InLme4(Model):
     def profile_intervals(self, level: float) -> pd.DataFrame:
         """Return ``low`` and ``high`` of each parameter from lme4's profile likelihood."""
         with in_r():
-            profile = dict(_named(r_function(_PROFILE)(self.r_object, level)))
+            profile = named(r_function(_PROFILE)(self.r_object, level))
         values = np.array(profile["values"]).reshape(-1, 2)
         return pd.DataFrame(values, pd.Index(list(profile["names"])), ["low", "high"])
-
-
-def _named(r_list: Any) -> list[tuple[str, Any]]:
-    """Return the names and values of R's list."""
-    return list(zip(r_list.names, r_list, strict=True))
 
 
 def _label(group: str, effect: str) -> str:
@@ -140,55 +123,30 @@ def _label(group: str, effect: str) -> str:
     return f"({'1' if effect == '(Intercept)' else effect} | {group})"
 
 
-def fit(
-    data: pd.DataFrame,
-    formula: str,
-    *,
-    method: str = "REML",
-    family: str = "gaussian",
-    r_arguments: str = "",
-    n_missing: int = 0,
-) -> GAMFit:
+def fit(data: pd.DataFrame, formula: str, method: str, family: str, r_arguments: str) -> GAMFit:
     """Fit by ``lmer``, or by ``glmer`` where the family is not gaussian.
 
     p-values are of Satterthwaite's degrees of freedom where R has lmerTest, else of the normal
     distribution.
-
-    Raises
-    ------
-    RMissingError
-        If R, lme4 or rpy2 is not installed.
-    FrameError
-        If columns are absent, or R refuses the model; R's message is included.
-
-    Warns
-    -----
-    RuntimeWarning
-        With each warning that R gave.
     """
-    check_family(family)
+    gaussian = family == "gaussian"
     with in_r():
         if not r_function(_HAS)("lme4")[0]:
             raise RMissingError(
                 "R is here, but its package lme4 is not; install it (Debian, Ubuntu: apt-get "
                 "install r-cran-lme4 r-cran-lmertest)"
             )
+        _, *variables = variables_of(formula)
+        require_columns(variables, data)
         try:
-            variables = tuple(map(str, r_function(_VARIABLES)(formula)))
-            groups = tuple(map(str, r_function(_GROUPS)(formula)))
+            groups = [str(name) for name in r_function(_GROUPS)(formula)]
         except Exception as error:
             raise FrameError(f"R cannot read {formula!r}: {str(error).strip()}") from None
-        require_columns(variables, data)
-        named = [
-            name for name in data.columns if str(name) in r_arguments and name not in variables
-        ]
-        columns = to_r(data, [*variables, *named], groups)
-        result = r_function(_FIT)(formula, columns, method == "REML", family, r_arguments)
-        part = dict(_named(result))
-    if "refused" in part:
-        raise FrameError(f"lme4 refused {formula!r}: {part['refused'][0]}")
-    for message in part["warnings"]:
-        warnings.warn(f"lme4: {message}", RuntimeWarning, stacklevel=3)
+        call = f"glmer(model, data = data, family = {family}"
+        if gaussian:
+            call = f"lmer(model, data = data, REML = {str(method == 'REML').upper()}"
+        found, columns, used = fit_in_r("lme4", call, formula, data, family, r_arguments, groups)
+        part = named(r_function(_RESULT)(found, gaussian, columns))
 
     # Standard deviations and correlations by label, as the native engine names them.
     deviations: dict[str, float] = {}
@@ -210,48 +168,40 @@ def fit(
         table = pd.DataFrame(np.eye(len(names)), names, names)
         for (a, b), value in of_group.items():
             table.loc[a, b] = table.loc[b, a] = value
-        shown = ["1" if name == "(Intercept)" else name for name in names]
-        correlations[f"({' + '.join(shown)} | {group})"] = table.set_axis(shown).set_axis(
-            shown, axis=1
-        )
+        renamed = {"(Intercept)": "1"}
+        table = table.rename(index=renamed, columns=renamed)
+        correlations[f"({' + '.join(table)} | {group})"] = table
     estimate = np.array(part["estimate"])
     covariance = np.array(part["covariance"]).reshape(len(estimate), -1)
-    sigma, residuals = float(part["sigma"][0]), np.array(part["residuals"])
-    levels = pd.DataFrame(
-        {
-            "term": [
-                _label(str(g), str(t))
-                for g, t in zip(part["level_group"], part["level_term"], strict=True)
-            ],
-            "level": [str(x) for x in part["level"]],
-            "estimate": np.array(part["level_value"]),
-            "std_error": np.array(part["level_error"]),
-        }
-    )
-    random = tuple(deviations)
-    model = InLme4(variables[1:], groups, residuals, levels, {}, random, part["fit"])
+    labels = zip(part["level_group"], part["level_term"], strict=True)
+    levels = {
+        "term": [_label(str(group), str(term)) for group, term in labels],
+        "level": [str(x) for x in part["level"]],
+        "estimate": np.array(part["level_value"]),
+        "std_error": np.array(part["level_error"]),
+    }
+    residuals, random = np.array(part["residuals"]), tuple(deviations)
+    model = InLme4(variables, groups, residuals, pd.DataFrame(levels), {}, random, found)
+    loglik, sigma = float(part["loglik"][0]), float(part["sigma"][0])
     n_parameters = len(estimate) + len(deviations) + sum(map(len, pairs.values()))
+    components = deviations | ({"residual": sigma} if gaussian else {})
+    dof = np.array(part["dof"])
     return GAMFit(
         formula=formula,
         backend="lme4",
-        method=method if family == "gaussian" else "ML",
+        method=method if gaussian else "ML",
         family=family,
-        loglik=float(part["loglik"][0]),
+        loglik=loglik,
         edf=float(n_parameters),
-        **coefficient_tables(
-            [str(name) for name in part["names"]], estimate, covariance, np.array(part["dof"])
-        ),
+        **coefficient_tables([*map(str, part["names"])], estimate, covariance, dof),
         smooths=smooth_table({}),
         scale=sigma**2,
         n=int(part["n"][0]),
-        n_missing=n_missing,
         converged=bool(part["converged"][0]),
-        data=data[list(dict.fromkeys([*variables, *named]))],
+        data=used,
         model=model,
-        variance_components=pd.Series(
-            deviations | ({"residual": sigma} if family == "gaussian" else {}), name="std_dev"
-        ),
-        criterion=-float(part["loglik"][0]),
+        variance_components=pd.Series(components, name="std_dev"),
+        criterion=-loglik,
         aic=float(part["aic"][0]),
         correlations=correlations,
         singular=("lme4's isSingular",) if part["singular"][0] else (),

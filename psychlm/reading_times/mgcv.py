@@ -1,4 +1,4 @@
-"""The same model in R's mgcv, through rpy2: the reference for the native backend.
+"""R through rpy2, and the same additive model in its mgcv: the reference for the native backend.
 
 R is started once, by the first call. Columns are passed one by one as memory blocks (rpy2's pandas
 converter takes fifty times as long), text as factors, booleans as logicals. R's warnings become
@@ -25,12 +25,10 @@ from psychlm.reading_times._result import (
     GAMFit,
     Model,
     Part,
-    check_new_data,
     coefficient_tables,
     require_columns,
     smooth_table,
 )
-from psychlm.reading_times.reml import TOLERANCE
 from psychlm.reading_times.smooths import require_levels, warn_of_numbers
 
 INSTALL = (
@@ -39,34 +37,34 @@ INSTALL = (
     "backend needs none of them"
 )
 
+# The names of a call's arguments are the package's functions, the model and the data.
 _FIT = """
-function(formula, data, method, family, bam, discrete, tolerance, arguments) {
+function(package, call, formula, data) {
+  place <- list2env(list(model = stats::as.formula(formula, env = globalenv()), data = data),
+                    parent = asNamespace(package))
   messages <- character()
   collect <- function(w) {
     messages <<- c(messages, conditionMessage(w))
     invokeRestart("muffleWarning")
   }
-  # The names of a call's arguments are mgcv's functions and these.
-  place <- list2env(list(model = stats::as.formula(formula, env = globalenv()), data = data,
-                         method = if (bam) "fREML" else method, tolerance = tolerance),
-                    parent = asNamespace("mgcv"))
-  how <- if (!bam) "gam(%s, control = gam.control(newton = list(conv.tol = tolerance))%s)"
-         else if (discrete) "bam(%s, discrete = TRUE%s)" else "bam(%s%s)"
-  common <- paste0("model, data = data, method = method, family = ", family)
-  more <- if (nzchar(arguments)) paste0(", ", arguments) else ""
-  fit <- tryCatch(withCallingHandlers(
-    eval(parse(text = sprintf(how, common, more)), place),
-    warning = collect), error = function(e) conditionMessage(e))
-  if (is.character(fit)) return(list(refused = fit))
+  note <- function(m) invokeRestart("muffleMessage")  # a singular fit is in the result
+  fit <- tryCatch(withCallingHandlers(eval(parse(text = call), place), warning = collect,
+    message = note), error = function(e) conditionMessage(e))
+  list(fit = fit, warnings = unique(messages), refused = is.character(fit))
+}
+"""
+_RESULT = """
+function(fit) {
   linear <- seq_len(fit$nsdf)
   random <- vapply(fit$smooth, function(s) inherits(s, "random.effect"), TRUE)
   # Deviations of random effects: penalties as mgcv scales them, undone.
   deviation <- function(s) sqrt(fit$sig2 * s$S.scale[1] / fit$sp[s$first.sp])
   w <- sqrt(fit$prior.weights)
   errors <- w * (fit$y - fit$fitted.values)
-  list(fit = fit, warnings = messages, loglik = as.numeric(stats::logLik(fit)), edf = sum(fit$edf),
-       scale = fit$sig2, names = names(stats::coef(fit))[linear],
-       estimate = unname(stats::coef(fit)[linear]), covariance = unname(fit$Vp[linear, linear]),
+  variables <- function(terms) unique(unlist(lapply(terms, function(t) all.vars(str2lang(t)))))
+  list(loglik = as.numeric(stats::logLik(fit)), edf = sum(fit$edf), scale = fit$sig2,
+       names = names(stats::coef(fit))[linear], estimate = unname(stats::coef(fit)[linear]),
+       covariance = unname(fit$Vp[linear, linear]),
        dof = if (fit$scale.estimated) fit$df.residual else Inf,
        labels = vapply(fit$smooth, function(s) s$label, ""), random = random,
        smooth_edf = vapply(fit$smooth, function(s) sum(fit$edf[s$first.para:s$last.para]), 0),
@@ -75,9 +73,8 @@ function(formula, data, method, family, bam, discrete, tolerance, arguments) {
          (stats::var(w * (fit$y - stats::weighted.mean(fit$y, w))) * fit$df.residual),
        deviance_explained = 1 - fit$deviance / fit$null.deviance, criterion = fit$gcv.ubre[[1]],
        aic = fit$aic, linear = attr(fit$pterms, "term.labels"),
-       variables = c(lapply(attr(fit$pterms, "term.labels"), function(t) all.vars(str2lang(t))),
-                     lapply(fit$smooth[!random], function(s) unlist(lapply(s$term, function(t)
-                       all.vars(str2lang(t)))))),
+       variables = c(lapply(attr(fit$pterms, "term.labels"), variables),
+                     lapply(fit$smooth[!random], function(s) variables(s$term))),
        by = vapply(fit$smooth[!random], function(s) s$by, ""),
        levels = vapply(fit$smooth[!random], function(s) paste0("", s$by.level), ""),
        converged = isTRUE(fit$converged) || isTRUE(fit$mgcv.conv) ||
@@ -123,7 +120,6 @@ FAMILIES = re.findall(
     ziplss""",
 )
 _VARIABLES = "function(formula) all.vars(stats::as.formula(formula))"
-_RESPONSE = "function(formula) all.vars(stats::as.formula(formula)[[2]])"
 _ARGUMENTS = "function(text) all.vars(str2lang(paste0('list(', text, ')')))"
 # The variables of each random effect, preceded by its label, and those of all other terms.
 _RANDOM = """
@@ -182,11 +178,10 @@ def version() -> dict[str, str]:
     """Return the versions of R and mgcv."""
     code = 'c(as.character(getRversion()), as.character(utils::packageVersion("mgcv")))'
     with in_r() as robjects:
-        versions = robjects.r(code)
-        return {"R": versions[0], "mgcv": versions[1]}
+        return dict(zip(("R", "mgcv"), robjects.r(code), strict=True))
 
 
-def to_r(data: pd.DataFrame, columns: list[str], factors: tuple[str, ...] = ()) -> Any:
+def to_r(data: pd.DataFrame, columns: Sequence[str], factors: Sequence[str] = ()) -> Any:
     """Pass columns to R as a data frame, one memory block each; ``factors`` become factors even if
     numeric."""
     with in_r() as robjects:
@@ -218,38 +213,69 @@ def to_r(data: pd.DataFrame, columns: list[str], factors: tuple[str, ...] = ()) 
         return robjects.DataFrame(blocks)
 
 
-def check_family(family: str) -> None:
-    """Raise a ValueError unless a family is one of ``FAMILIES``, with values as its arguments."""
-    call = re.fullmatch(r"\s*([\w.]+)\s*(?:\((.*)\))?\s*", family)
-    values = re.sub(r"'[^'\\]*'|\"[^\"\\]*\"", "", call[2] or "") if call else ""
+def named(r_list: Any) -> dict[str, Any]:
+    """Return the parts of R's list by their names."""
+    return dict(zip(r_list.names, r_list, strict=True))
+
+
+def variables_of(formula: str) -> list[str]:
+    """Return the variables of a formula, the response first."""
+    with in_r():
+        try:
+            return [str(name) for name in r_function(_VARIABLES)(formula)]
+        except Exception as error:
+            raise FrameError(f"R cannot read {formula!r}: {str(error).strip()}") from None
+
+
+def fit_in_r(
+    package: str,
+    call: str,
+    formula: str,
+    data: pd.DataFrame,
+    family: str,
+    r_arguments: str,
+    factors: Sequence[str],
+) -> tuple[Any, Any, pd.DataFrame]:
+    """Call a package's function that fits; return R's fit, and the columns that it used in R and
+    here.
+
+    The call still lacks further arguments; the family in it is nothing but one of ``FAMILIES`` with
+    values as arguments. R's warnings become Python's, and its error a :class:`FrameError`.
+    """
+    parts = re.fullmatch(r"\s*([\w.]+)\s*(?:\((.*)\))?\s*", family)
+    values = re.sub(r"'[^'\\]*'|\"[^\"\\]*\"", "", parts[2] or "") if parts else ""
     values = re.sub(r"\bc\([^()]*\)", "", values)
-    if not call or call[1] not in FAMILIES or not re.fullmatch(r"[\w\s.,=+-]*", values):
+    if not parts or parts[1] not in FAMILIES or not re.fullmatch(r"[\w\s.,=+-]*", values):
         raise ValueError(
             f"family {family!r} is none of {FAMILIES}, with values as arguments: write "
             "\"Gamma(link='log')\""
         )
-
-
-def response_of(formula: str) -> str:
-    """Return the column that the left side of a formula depends on."""
     with in_r():
-        try:
-            return str(r_function(_RESPONSE)(formula)[0])
-        except Exception as error:
-            raise FrameError(f"R cannot read {formula!r}: {str(error).strip()}") from None
+        more = r_function(_ARGUMENTS)(r_arguments) if r_arguments else []
+        variables = dict.fromkeys(
+            [*variables_of(formula), *(str(name) for name in more if name in data)]
+        )
+        columns = to_r(data, [*variables], factors)
+        whole = f"{call}, {r_arguments})" if r_arguments else f"{call})"
+        result = named(r_function(_FIT)(package, whole, formula, columns))
+    if result["refused"][0]:
+        raise FrameError(f"{package} refused {formula!r}: {result['fit'][0]}")
+    for message in result["warnings"]:
+        warnings.warn(f"{package}: {message}", RuntimeWarning, stacklevel=4)
+    return result["fit"], columns, data[[*variables]]
 
 
 @dataclass(frozen=True)
 class Fitted(Model):
     """A fit in R, with what its predictions need."""
 
-    labels: list[str]  # of all smooths
+    variables: Sequence[str]
     parts: dict[str, Part]
     effects: dict[str, list[str]]  # variables of each random effect, by label
-    variables: list[str]
-    labelled: tuple[str, ...]  # numbers that are labels of a random effect
+    labelled: Sequence[str]  # numbers that are labels of a random effect
     levels: dict[str, set[Any]]  # of the factors
-    in_fixed_terms: list[str]  # factors that need a coefficient
+    in_fixed_terms: Sequence[str]  # factors that need a coefficient
+    labels: Sequence[str]  # of all smooths
     r_object: Any
 
     @property
@@ -261,7 +287,6 @@ class Fitted(Model):
         self, data: pd.DataFrame, exclude: Sequence[str], se: bool
     ) -> tuple[Floats, Floats | None]:
         """Return the expected response and its standard error."""
-        check_new_data(data, tuple(self.variables))
         for name in self.in_fixed_terms:
             require_levels(name, data[name], self.levels[name])
         # An unseen level of a random effect is replaced by a known one, whose effect is left out.
@@ -286,8 +311,7 @@ class Fitted(Model):
         """Return what one term adds, and its standard error."""
         with in_r():
             frame = to_r(data, self.variables, self.labelled)
-            values = np.asarray(r_function(_EFFECT)(self.r_object, frame, label))
-        fit, error = values.reshape(2, -1)
+            fit, error = np.reshape(r_function(_EFFECT)(self.r_object, frame, label), (2, -1))
         return fit, error
 
     def residuals(self) -> Floats:
@@ -298,69 +322,50 @@ class Fitted(Model):
     def tests(self) -> pd.DataFrame:
         """Return the tests of R's ``summary``."""
         with in_r():
-            values = (
-                np.array(r_function(_TESTS)(self.r_object)) if self.labels else np.empty((0, 4))
-            )
-        index = pd.Index(self.labels, name="smooth", dtype=object)
-        return pd.DataFrame(values, index, ["edf", "ref_df", "F", "p"])
+            values = np.array(r_function(_TESTS)(self.r_object)) if self.labels else np.zeros(0)
+        rows = dict(zip(self.labels, values, strict=True))
+        return smooth_table(rows, "ref_df", "F", "p")
 
     def random_effects(self) -> pd.DataFrame:
         """Return all random effects; those of a level with another factor are named 'a.b'."""
         with in_r():
-            effects = r_function(_RANDOM_EFFECTS)(self.r_object)
-            parts = zip(effects.names, effects, strict=True)
-            return pd.DataFrame({name: list(values) for name, values in parts})
+            effects = named(r_function(_RANDOM_EFFECTS)(self.r_object))
+            return pd.DataFrame({name: list(values) for name, values in effects.items()})
 
 
 def fit(
     data: pd.DataFrame,
     formula: str,
-    *,
-    method: str = "REML",
-    family: str = "gaussian",
-    discrete: bool = False,
-    r_arguments: str = "",
-    tolerance: float = TOLERANCE,
-    n_missing: int = 0,
+    method: str,
+    family: str,
+    r_arguments: str,
+    discrete: bool,
+    tolerance: float,
 ) -> GAMFit:
     """Fit by ``gam``, or by ``bam`` with fREML if ``discrete`` or ``rho`` is among the arguments.
 
     As in the native backend, a random effect has a grouping factor even if its ids are numbers, and
     predictions for its unseen levels have the mean effect.
-
-    Raises
-    ------
-    RMissingError
-        If R, mgcv or rpy2 is not installed.
-    FrameError
-        If the formula names columns that are not there, or R refuses the model; R's message is
-        included.
-
-    Warns
-    -----
-    RuntimeWarning
-        With each warning that R gave.
     """
-    check_family(family)
+    flaw = ""
     if re.search(r"\([^()]*[^|()]\|\|?[^|()]+\)", formula):
-        raise FrameError(
-            f'{formula!r}: mgcv writes random effects s(subject, bs="re"); (1 | subject) is '
-            "lme4's: set backend='native' or 'lme4'"
+        flaw = (
+            'mgcv writes random effects s(subject, bs="re"); (1 | subject) is lme4\'s: set '
+            "backend='native' or 'lme4'"
         )
     if len(re.findall(r"\boffset\(", formula)) > 1:
-        raise FrameError(
-            f"{formula!r}: mgcv counts one offset of several; add them up, offset(I(a + b)), or "
-            "set backend='native'"
+        flaw = (
+            "mgcv counts one offset of several; add them up, offset(I(a + b)), or set "
+            "backend='native'"
         )
+    if flaw:
+        raise FrameError(f"{formula!r}: {flaw}")
     bam = discrete or re.search(r"\brho\s*=", r_arguments) is not None
     if bam and method != "REML":
         raise ValueError("bam has REML only; choose method='REML', and neither discrete nor rho")
     with in_r():
-        response, *variables = list(r_function(_VARIABLES)(formula))
-        require_columns([response, *variables], data)
-        named = [str(x) for x in r_function(_ARGUMENTS)(r_arguments)] if r_arguments else []
-        more = [name for name in dict.fromkeys(named) if name in data and name not in variables]
-
+        _, *variables = variables_of(formula)
+        require_columns(variables, data)
         # Factors are all columns that are no numbers, and one variable of each random effect.
         numeric = {
             name
@@ -369,8 +374,8 @@ def fit(
             and not pd.api.types.is_bool_dtype(data[name])
         }
         random, fixed = r_function(_RANDOM)(formula)
-        effects = [(str(label), [str(name) for name in names]) for label, *names in random]
-        labelled = tuple(names[0] for _, names in effects if numeric.issuperset(names))
+        effects = {str(label): [str(name) for name in names] for label, *names in random}
+        labelled = [names[0] for names in effects.values() if numeric.issuperset(names)]
         for name in labelled:
             warn_of_numbers(name, data[name].nunique(), stacklevel=4)
         factors = [name for name in variables if name not in numeric or name in labelled]
@@ -378,45 +383,33 @@ def fit(
         in_fixed_terms = [name for name in map(str, fixed) if name in levels]
 
         # The fit, and its statistics.
-        columns = to_r(data, [response, *variables, *more], labelled)
-        result = r_function(_FIT)(
-            formula, columns, method, family, bam, discrete, tolerance, r_arguments
-        )
-        part = dict(zip(result.names, result, strict=True))
-        if "refused" in part:
-            raise FrameError(f"mgcv refused {formula!r}: {part['refused'][0]}")
-        for message in part["warnings"]:
-            warnings.warn(f"mgcv: {message}", RuntimeWarning, stacklevel=3)
+        call = f"model, data = data, family = {family}"
+        if bam:
+            call = f'bam({call}, method = "fREML", discrete = {str(discrete).upper()}'
+        else:
+            control = f"gam.control(newton = list(conv.tol = {tolerance!r}))"
+            call = f'gam({call}, method = "{method}", control = {control}'
+        found, _, used = fit_in_r("mgcv", call, formula, data, family, r_arguments, labelled)
+        part = named(r_function(_RESULT)(found))
         scalars = "loglik", "edf", "scale", "r_squared", "deviance_explained", "criterion", "aic"
         numbers: dict[str, Any] = {name: float(part[name][0]) for name in scalars}
         estimate = np.asarray(part["estimate"])
         covariance = np.asarray(part["covariance"]).reshape(len(estimate), -1)
-        tables = coefficient_tables(
-            list(part["names"]), estimate, covariance, float(part["dof"][0])
-        )
+        tables = coefficient_tables([*part["names"]], estimate, covariance, part["dof"][0])
         labels = [str(label) for label in part["labels"]]
-        smooths = smooth_table(dict(zip(labels, np.asarray(part["smooth_edf"]), strict=True)))
+        smooths = smooth_table(dict(zip(labels, part["smooth_edf"], strict=True)))
         is_random = dict(zip(labels, part["random"], strict=True))
         components = [*part["components"], numbers["scale"] ** 0.5]
         index = [*(label for label in labels if is_random[label]), "residual"]
         # What the linear terms and smooths depend on.
-        shown = [*map(str, part["linear"]), *(label for label in labels if not is_random[label])]
-        by = ["NA"] * len(part["linear"]) + [str(name) for name in part["by"]]
-        of_level = [""] * len(part["linear"]) + [str(level) for level in part["levels"]]
+        linear = [str(label) for label in part["linear"]]
+        shown = [*linear, *(label for label in labels if not is_random[label])]
+        by, of_level = ["NA"] * len(linear) + [*part["by"]], [""] * len(linear) + [*part["levels"]]
         parts = {}
         for label, names, name, level in zip(shown, part["variables"], by, of_level, strict=True):
-            fixed_by: dict[str, object] = {} if name == "NA" else {name: level or 1.0}
-            parts[label] = Part(tuple(dict.fromkeys(map(str, names))), fixed_by)
-        model = Fitted(
-            labels,
-            parts,
-            dict(effects),
-            variables,
-            labelled,
-            levels,
-            in_fixed_terms,
-            part["fit"],
-        )
+            fixed_by = {} if name == "NA" else {str(name): str(level) or 1.0}
+            parts[label] = Part(tuple(map(str, names)), fixed_by)
+        model = Fitted(variables, parts, effects, labelled, levels, in_fixed_terms, labels, found)
 
     return GAMFit(
         formula=formula,
@@ -427,9 +420,8 @@ def fit(
         smooths=smooths,
         variance_components=pd.Series(components, index, name="std_dev"),
         n=len(data),
-        n_missing=n_missing,
         converged=bool(part["converged"][0]),
-        data=data[list(dict.fromkeys([response, *variables, *more]))],
+        data=used,
         model=model,
         **numbers,
     )

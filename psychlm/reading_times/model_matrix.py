@@ -73,7 +73,7 @@ class Columns:
     here they are as they are.
     """
 
-    blocks: tuple[Block, ...]
+    blocks: tuple[Block, ...]  # the first alone may lack an index
     n: int
 
     @property
@@ -84,15 +84,18 @@ class Columns:
     def standardise(
         self, centred: NDArray[np.bool_], scaled: NDArray[np.bool_]
     ) -> tuple[Columns, Floats, Floats]:
-        """Return the columns as (x - m) / c, with m and c as in :meth:`ModelMatrix.standardise`; c
-        is 1 for columns that are not scaled."""
+        """Return the columns as (x - m) / c, with m and c, shape (q,).
+
+        The mean m is 0 for columns that are not centred, and the root mean square c is 1 for those
+        that are not scaled.
+        """
         mean, scale, blocks = np.zeros(self.q), np.ones(self.q), []
         for block in self.blocks:
-            counts = None if block.index is None else np.bincount(block.index)
             places, values = block.places, block.values
-            mean[places] = np.where(centred[places], np.average(values, axis=0, weights=counts), 0)
+            counts = np.ones(self.n) if block.index is None else np.bincount(block.index)
+            mean[places] = np.where(centred[places], counts @ values / self.n, 0)
             values = values - mean[places]
-            root = np.sqrt(np.average(np.square(values), axis=0, weights=counts))
+            root = np.sqrt(counts @ np.square(values) / self.n)
             scale[places] = np.where(scaled[places] & (root > 0), root, 1)
             blocks.append(Block(places, values / scale[places], block.index))
         return Columns(tuple(blocks), self.n), mean, scale
@@ -101,15 +104,12 @@ class Columns:
         """Return the weighted cross-products X' diag(w) X, shape (q, q)."""
         result = np.empty((self.q, self.q))
         for i, one in enumerate(self.blocks):
-            if one.index is None:
-                weighted = one.values * weights[:, None]
-            else:
-                weighted = one.values * np.bincount(one.index, weights)[:, None]
-            result[np.ix_(one.places, one.places)] = weighted.T @ one.values
+            counts = weights if one.index is None else np.bincount(one.index, weights)
+            own = (one.values * counts[:, None]).T @ one.values
+            result[np.ix_(one.places, one.places)] = own
             for other in self.blocks[:i]:
-                assert one.index is not None, "the first block alone may lack an index"
-                sums = self._sums(other, one.index, len(one.values), weights)
-                product = one.values.T @ sums
+                assert one.index is not None
+                product = one.values.T @ self._sums(other, one.index, len(one.values), weights)
                 result[np.ix_(one.places, other.places)] = product
                 result[np.ix_(other.places, one.places)] = product.T
         return result
@@ -154,122 +154,99 @@ def rows_of(data: pd.DataFrame) -> Rows:
 # ---- the terms of one formula ----
 
 
+def _slices(labels: Sequence[str], widths: Sequence[int]) -> dict[str, slice]:
+    spans = pairwise(accumulate(widths, initial=0))
+    return {label: slice(*span) for label, span in zip(labels, spans, strict=True)}
+
+
 @dataclass(frozen=True)
 class ModelMatrix:
-    """The terms of a formula, their bases placed at the data of a fit."""
+    """The terms of a formula, their bases placed at the data of a fit; the intercept is first."""
 
-    linear: tuple[Linear, ...]  # the first columns after the intercept, column 0
-    smooths: tuple[Term, ...]  # the columns after those
+    terms: tuple[Term, ...]
     names: tuple[str, ...]  # of the p columns
     slices: dict[str, slice]  # the columns of each term, by its label
     centred: NDArray[np.bool_]  # (p,): not the intercept, random effects, by= and ti(), as in mgcv
     penalties: Floats  # (n_penalties, p): diagonals, on the columns as Term.columns returns them
 
-    def evaluate(self, data: pd.DataFrame) -> Floats:
-        """Return the columns for some rows, neither centred nor scaled, shape (n, p)."""
-        parts = [term.columns(data) for term in (*self.linear, *self.smooths)]
-        return np.hstack([np.ones((len(data), 1)), *parts])
+    @property
+    def smooths(self) -> list[Term]:
+        """Return the smooths and random effects."""
+        return [term for term in self.terms if not isinstance(term, Linear)]
 
-    def standardise(
-        self, data: pd.DataFrame, weights: Floats | None = None
-    ) -> tuple[Floats, Floats, Floats]:
-        """Return the columns at the data of the fit as (x - m) / c, with m and c, shape (p,) each.
+    @property
+    def free(self) -> NDArray[np.bool_]:
+        """Return which columns no penalty touches, shape (p,)."""
+        return np.asarray(self.penalties.sum(axis=0) == 0)
 
-        The mean m is 0 for columns that are not centred, c is the weighted root mean square.
-        """
-        columns = self.evaluate(data)
-        mean = np.where(self.centred, np.average(columns, axis=0, weights=weights), 0)
-        columns -= mean
-        scale = np.sqrt(np.average(np.square(columns), axis=0, weights=weights))
-        scale[scale == 0] = 1
-        columns /= scale
-        return columns, mean, scale
+    def block(self, terms: Sequence[Term], data: pd.DataFrame, index: Integers | None) -> Block:
+        """Return the columns of some terms at the rows of ``data``."""
+        places = [np.zeros(0, int), *(np.r_[self.slices[term.label]] for term in terms)]
+        values = [np.zeros((len(data), 0)), *(term.columns(data) for term in terms)]
+        return Block(np.concatenate(places), np.hstack(values), index)
 
     def distinct(self, data: pd.DataFrame, rows: Rows) -> Columns:
         """Return the columns as they are, those of a smooth whose values repeat once per value."""
-        blocks, rest = list[Block](), list[Term](self.linear)
-        for term in self.smooths:
-            values, index = rows(tuple(term.variables))
-            if len(values) * REPEATS > len(data):
-                rest.append(term)
-            else:
-                places = np.r_[self.slices[term.label]]
-                blocks.append(Block(places, term.columns(values), index))
-        places = np.r_[(0, *(np.r_[self.slices[term.label]] for term in rest))]
-        values = np.hstack([np.ones((len(data), 1)), *(term.columns(data) for term in rest)])
-        return Columns((Block(places, values, None), *blocks), len(data))
+        blocks, rest = list[Block](), list[Term]()
+        for term in self.terms:
+            if not isinstance(term, Linear):
+                values, index = rows(term.variables)
+                if len(values) * REPEATS <= len(data):
+                    blocks.append(self.block([term], values, index))
+                    continue
+            rest.append(term)
+        return Columns((self.block(rest, data, None), *blocks), len(data))
 
     def diagonals(self, mean: Floats, covariance: Floats) -> list[tuple[Floats, Floats]]:
         """Return what :func:`psychlm.reading_times.smooths.start_smoothing` needs of each
         smooth."""
         spans = [self.slices[term.label] for term in self.smooths]
-        return [
-            term.diagonals(mean[span], covariance[span, span])
-            for term, span in zip(self.smooths, spans, strict=True)
-        ]
+        pairs = zip(self.smooths, spans, strict=True)
+        return [term.diagonals(mean[span], covariance[span, span]) for term, span in pairs]
 
 
-def build_matrix(
-    formula: Formula, data: pd.DataFrame, weights: Floats | None = None, rows: Rows | None = None
-) -> ModelMatrix:
+def build_matrix(formula: Formula, data: pd.DataFrame, rows: Rows | None = None) -> ModelMatrix:
     """Place the bases of a formula's smooths at the rows of ``data``, which must be complete.
 
-    ``weights`` are the numbers of readings that the rows stand for; one each unless given.
     ``rows`` is :func:`rows_of` these data where more than this function needs them.
-
-    Raises
-    ------
-    FrameError
-        If a predictor is text where a number is needed or has too few unique values for its basis,
-        or each level of a random effect has a single row.
     """
-    lines, smooths = linear_terms(formula, data), list[Term]()
+    terms = [linear((), data), *linear_terms(formula, data)]
     rows = rows or rows_of(data)
     for smooth in formula.smooths:
         if smooth.basis == "re":
-            smooths += place_smooth(smooth, data, weights)
+            terms.append(random_effect(smooth, data))
         else:  # a basis depends on the values and on how often they occur
-            values, index = rows(tuple(smooth.all_variables))
-            counts = np.bincount(index, weights).astype(np.float64)
-            smooths += place_smooth(smooth, values, counts)
-
-    # Each penalty touches the columns of its own smooth only; the intercept has none.
-    terms = (*lines, *smooths)
-    penalties = block_diag(np.zeros((0, 1)), *(term.penalties for term in terms))
-    names = ("(Intercept)", *(name for term in terms for name in term.names))
-    spans = pairwise(accumulate((len(term.names) for term in terms), initial=1))
-    slices = {term.label: slice(*span) for term, span in zip(terms, spans, strict=True)}
+            values, index = rows(smooth.all_variables)
+            terms += place_smooth(smooth, values, np.bincount(index).astype(np.float64))
+    names = tuple(name for term in terms for name in term.names)
+    slices = _slices([term.label for term in terms], [len(term.names) for term in terms])
     centred = np.arange(len(names)) > 0
-    for term in smooths:
-        centred[slices[term.label]] = not isinstance(term, RandomEffect | By | Interaction)
-    return ModelMatrix(lines, tuple(smooths), names, slices, centred, penalties)
+    for term in terms:
+        if isinstance(term, RandomEffect | By | Interaction):
+            centred[slices[term.label]] = False
+    # Each penalty touches the columns of its own smooth only.
+    penalties = block_diag(*(term.penalties for term in terms))
+    return ModelMatrix(tuple(terms), names, slices, centred, penalties)
 
 
-def linear_terms(formula: Formula, data: pd.DataFrame) -> tuple[Linear, ...]:
+def linear_terms(formula: Formula, data: pd.DataFrame) -> list[Term]:
     """Return the linear terms of a formula, their factors coded as R codes them."""
     coding, aliased = formula.coding, formula.aliased
-    return tuple(
-        linear(term, data, coding.get(term, frozenset()), aliased) for term in formula.linear
-    )
+    return [linear(term, data, coding.get(term, frozenset()), aliased) for term in formula.linear]
 
 
 def place_bars(formula: Formula, data: pd.DataFrame) -> tuple[Formula, pd.DataFrame]:
     """Place the random effects in lme4's notation at the data.
 
     Each column of a bar's terms (their factors are coded as in R) becomes one random effect; those
-    of a bar correlate, unless it is double: then the columns of one factor do.
-
-    Returns
-    -------
-    Formula
-        With a smooth for each random effect, and ``blocks`` of those that correlate.
-    DataFrame
-        The data with the columns of the terms and of crossed grouping factors.
+    of a bar correlate, unless it is double: then the columns of one factor do. Returned are the
+    formula, with a smooth for each random effect and ``blocks`` of those that correlate, and the
+    data with the columns of the terms and of crossed grouping factors.
     """
     bars, smooths, blocks = list[Bar](), list(formula.smooths), list[tuple[str, ...]]()
     for bar in formula.bars:
         require_columns(bar.variables, data)
-        coding = dict(full_coding(bar.terms))
+        coding = full_coding(bar.terms)
         # Without an intercept the first factor has all levels; after || every factor of its own.
         coded = False
         for term in bar.terms:
@@ -302,19 +279,17 @@ def leave_out_aliased(formula: Formula, data: pd.DataFrame) -> Formula:
     """
     lines = linear_terms(formula, data)
     full = [
-        any(
-            len(coded) == len(levels or ()) > 0
-            for coded, levels in zip(t.coded, t.levels, strict=True)
-        )
-        for t in lines
+        isinstance(line, Linear)
+        and any(x and x == y for x, y in zip(line.coded, line.levels, strict=True))
+        for line in lines
     ]
     if not any(full):
         return formula
-    columns = np.hstack([term.columns(data) for term in lines])
+    columns = np.hstack([line.columns(data) for line in lines])
     columns -= columns.mean(axis=0)
     columns /= np.maximum(np.sqrt(np.square(columns).mean(axis=0)), 1e-300)
-    names = [name for term in lines for name in term.names]
-    of_full = np.repeat(full, [len(term.names) for term in lines])
+    names = [name for line in lines for name in line.names]
+    of_full = np.repeat(full, [len(line.names) for line in lines])
     index = redundant(columns.T @ columns / len(data))
     return replace(formula, aliased=frozenset(names[i] for i in index if of_full[i]))
 
@@ -335,8 +310,7 @@ class GroupedEffects:
     def slices(self) -> dict[str, slice]:
         """Return the places of each term among the r values."""
         widths = [len(term.names) // len(self.levels) for term in self.terms]
-        spans = pairwise(accumulate(widths, initial=0))
-        return {term.label: slice(*span) for term, span in zip(self.terms, spans, strict=True)}
+        return _slices([term.label for term in self.terms], widths)
 
     @property
     def penalties(self) -> list[Floats]:
@@ -377,10 +351,8 @@ class GroupedEffects:
 def group_random_effects(
     formula: Formula, data: pd.DataFrame, at_least: int = 1
 ) -> tuple[Formula, GroupedEffects]:
-    """Take the random effects of the factor with the most levels out of a formula.
-
-    None are taken where there are fewer than ``at_least`` levels.
-    """
+    """Take the random effects of the factor with the most levels out of a formula; none where there
+    are fewer than ``at_least`` levels."""
     random = [smooth for smooth in formula.smooths if smooth.basis == "re"]
     sizes: dict[str, int] = {}
     for smooth in random:
@@ -398,27 +370,24 @@ def group_random_effects(
     return replace(formula, smooths=others), GroupedEffects(factor, levels, terms)
 
 
+# ---- checks ----
+
+
 def check_predictors(formula: Formula, data: pd.DataFrame) -> None:
     """Check that predictors are there, complete, finite and not constant, and those smoothed
-    numeric.
-
-    Raises
-    ------
-    FrameError
-        With the first predictor that cannot be used, why, and what to do.
-    """
+    numeric; the first that cannot be used is named in a :class:`FrameError`."""
     require_columns(formula.variables, data)
     smoothed = {name for s in formula.smooths if s.basis != "re" for name in s.variables}
     for name in formula.variables:
         values = data[name]
-        if n_missing := int(values.isna().sum()):
-            raise FrameError(
-                f"predictor {name!r} is missing in {n_missing} of {len(data)} rows; leave them out "
-                f"for all models: readings.dropna(subset=[{name!r}]) (a lagged predictor has no "
-                "value at the first word of a text)"
-            )
         numeric = pd.api.types.is_numeric_dtype(values)
-        if name in smoothed and (not numeric or pd.api.types.is_bool_dtype(values)):
+        if n_missing := int(values.isna().sum()):
+            flaw = (
+                f"is missing in {n_missing} of {len(data)} rows; leave them out for all models: "
+                f"readings.dropna(subset=[{name!r}]) (a lagged predictor has no value at the first "
+                "word of a text)"
+            )
+        elif name in smoothed and (not numeric or pd.api.types.is_bool_dtype(values)):
             flaw = f"is smoothed but holds {values.dtype}, not numbers; enter it as a linear term"
         elif name in formula.offsets and not numeric:
             flaw = f"is an offset but holds {values.dtype}, not numbers; enter it as a linear term"
@@ -432,44 +401,34 @@ def check_predictors(formula: Formula, data: pd.DataFrame) -> None:
 
 
 def check_response(data: pd.DataFrame, response: str) -> None:
-    """Check that a response is numeric and finite, and warn of a measure in seconds.
-
-    Raises
-    ------
-    FrameError
-        If the response is absent, no number, infinite, or missing everywhere.
-    """
+    """Check that a response is numeric and finite, and warn of a measure in seconds."""
     require_columns([response], data)
+    flaw = ""
     if not pd.api.types.is_numeric_dtype(data[response]):
-        raise FrameError(
-            f"the response {response!r} holds {data[response].dtype}, not numbers; convert it first"
-        )
-    values = data[response].to_numpy(np.float64)
-    if np.isnan(values).all():
-        raise FrameError(
-            f"the response {response!r} is missing in all {len(data)} rows; name another measure"
-        )
-    if np.isinf(values).any():
-        raise FrameError(f"the response {response!r} holds infinities; leave out those rows")
-    median = float(np.nanmedian(values))
-    if response.endswith("_ms") and 0 < median < FASTEST_MS:
-        warnings.warn(
-            f"{response!r} has a median of {median:.3g}, which looks like seconds; it should be "
-            "ms: multiply by 1000",
-            RuntimeWarning,
-            stacklevel=3,
-        )
+        flaw = f"holds {data[response].dtype}, not numbers; convert it first"
+    else:
+        values = data[response].to_numpy(np.float64)
+        present = values[~np.isnan(values)]
+        if not len(present):
+            flaw = f"is missing in all {len(data)} rows; name another measure"
+        elif np.isinf(present).any():
+            flaw = "holds infinities; leave out those rows"
+        elif response.endswith("_ms") and 0 < (median := float(np.median(present))) < FASTEST_MS:
+            warnings.warn(
+                f"{response!r} has a median of {median:.3g}, which looks like seconds; it should "
+                "be ms: multiply by 1000",
+                RuntimeWarning,
+                stacklevel=3,
+            )
+    if flaw:
+        raise FrameError(f"the response {response!r} {flaw}")
 
 
-def check_collinear(correlation: Floats, names: tuple[str, ...], free: NDArray[np.bool_]) -> None:
-    """Raise if unpenalised columns are linear combinations of those before them.
+def check_collinear(correlation: Floats, names: Sequence[str], free: NDArray[np.bool_]) -> None:
+    """Raise if columns that no penalty touches are combinations of those before them.
 
-    Parameters
-    ----------
-    correlation : ndarray, shape (p, p)
-        Cross-products of columns that are centred and of unit length.
-    free : ndarray of bool, shape (p,)
-        Which columns no penalty touches; column 0 is the intercept.
+    ``correlation`` holds the cross-products of columns that are centred and of unit length, and
+    column 0 is the intercept.
     """
     index = np.flatnonzero(free)[1:]
     for i in redundant(correlation[np.ix_(index, index)]):
@@ -538,104 +497,100 @@ def share_design(
     """Build the design of rows that are complete and sorted by unit and word.
 
     X'X = [W' diag(c) W, W'G_R; G_R'W, R'R], with G_R the rows' columns summed over each word. The
-    random effects of a factor with many levels are not among the columns; see :mod:`reml`.
-
-    Parameters
-    ----------
-    data : DataFrame, shape (n_rows, ...)
-        Predictors and measures.
-    word, unit : ndarray of int, shape (n_rows,)
-        The word that each row is a reading of, and its unit; words do not cross units.
+    random effects of a factor with many levels are not among the columns; see :mod:`reml`. ``word``
+    and ``unit`` say of what each row is a reading; words do not cross units.
     """
     check_predictors(formula, data)
     formula = leave_out_aliased(formula, data)
+    formula, grouped = group_random_effects(formula, data, MANY_LEVELS)
     starts = np.r_[0, np.flatnonzero(np.diff(word)) + 1]
-    repeats = np.diff(np.r_[starts, len(word)])
+    counts = np.diff(np.r_[starts, len(word)])
+    word_of_row = np.repeat(np.arange(len(starts)), counts)
 
     # Terms whose variables are the same in all readings of a word are evaluated once per word.
-    formula, grouped = group_random_effects(formula, data, MANY_LEVELS)
-    columns = {name: data[name].to_numpy() for name in formula.variables}
-    same = {n for n, x in columns.items() if np.array_equal(np.repeat(x[starts], repeats), x)}
-    by_word, by_row = (
-        replace(
-            formula,
-            linear=tuple(t for t in formula.linear if same.issuperset(t) == of_words),
-            smooths=tuple(
-                s for s in formula.smooths if same.issuperset(s.all_variables) == of_words
-            ),
-        )
-        for of_words in (True, False)
-    )
-    first, counts = data.iloc[starts], repeats.astype(np.float64)
-    word_terms, row_terms = build_matrix(by_word, first, counts), build_matrix(by_row, data)
-    word_columns, w_mean, w_scale = word_terms.standardise(first, counts)
-    # The intercept is among the words' columns.
-    row_columns, r_mean, r_scale = (part[..., 1:] for part in row_terms.standardise(data))
+    first = data.iloc[starts]
+    values = {name: data[name].to_numpy() for name in formula.variables}
+    same = {n for n, x in values.items() if np.array_equal(np.repeat(x[starts], counts), x)}
+    of_words, of_rows = rows_of(first), rows_of(data)
+
+    def rows(variables: tuple[str, ...]) -> tuple[pd.DataFrame, Integers]:
+        if not same.issuperset(variables):
+            return of_rows(variables)
+        distinct, index = of_words(variables)
+        return distinct, index[word_of_row]
+
+    matrix = build_matrix(formula, data, rows)
+    by_word = [term for term in matrix.terms if same.issuperset(term.variables)]
+    by_row = [term for term in matrix.terms if not same.issuperset(term.variables)]
+    blocks = matrix.block(by_row, data, None), matrix.block(by_word, first, word_of_row)
+    scaled = np.ones(len(matrix.names), dtype=bool)
+    columns, mean, scale = Columns(blocks, len(data)).standardise(matrix.centred, scaled)
+    row_block, word_block = columns.blocks
+    order = np.r_[word_block.places, row_block.places]  # the intercept stays the first
 
     # G, and the measures, as sums over the readings of each word.
     times = data[list(measures)].to_numpy(np.float64) - formula.offset(data)[:, None]
     times = times - times.mean(axis=0)
-    sums = np.hstack([word_columns * counts[:, None], np.add.reduceat(row_columns, starts, axis=0)])
+    row_sums = np.add.reduceat(row_block.values, starts, axis=0)
+    sums = np.hstack([word_block.values * counts[:, None], row_sums])
     time_sums = np.add.reduceat(times, starts, axis=0)
-    arrays = (word_columns, row_columns, times, sums, time_sums)
+    arrays = (word_block.values, row_block.values, times, sums, time_sums)
     w, r, y, g, y_sums = (torch.from_numpy(array).to(device) for array in arrays)
 
     # Cross-products of each unit: those of W from sums over words, those of R from the rows.
     bounds = np.r_[np.flatnonzero(np.r_[True, np.diff(unit[starts]) != 0]), len(starts)]
-    n_units, width, p = len(bounds) - 1, w.shape[1], g.shape[1]
-    xx, xy = w.new_empty((n_units, 1, p, p)), w.new_empty((n_units, 1, p, y.shape[1]))
-    yy, n = w.new_empty((n_units, y.shape[1])), w.new_empty(n_units)
+    n_units, width, p, m = len(bounds) - 1, w.shape[1], g.shape[1], y.shape[1]
     row_bounds = np.r_[starts, len(word)][bounds]
     level, z = grouped.rows(data)
     n_levels, n_effects = len(grouped.levels), z.shape[1]
-    group = np.repeat(np.arange(len(starts)), repeats)
     summed = np.zeros((n_effects, n_levels, len(starts)))
     for i in range(n_effects):
-        np.add.at(summed[i], (level, group), z[:, i])
+        np.add.at(summed[i], (level, word_of_row), z[:, i])
     z_sums = torch.from_numpy(summed).to(device)
-    zx = w.new_empty((n_units, 1, n_levels, n_effects, p))
-    zz = w.new_empty((n_units, n_levels, n_effects, n_effects))
-    zy = w.new_empty((n_units, n_levels, n_effects, y.shape[1]))
+    base = UnitMoments(
+        xx=w.new_empty((n_units, 1, p, p)),
+        xy=w.new_empty((n_units, 1, p, m)),
+        yy=w.new_empty((n_units, m)),
+        n=w.new_empty(n_units),
+        zz=w.new_empty((n_units, n_levels, n_effects, n_effects)),
+        zx=w.new_empty((n_units, 1, n_levels, n_effects, p)),
+        zy=w.new_empty((n_units, n_levels, n_effects, m)),
+    )
     for u in range(n_units):
-        words, rows = slice(*bounds[u : u + 2]), slice(*row_bounds[u : u + 2])
-        xx[u, 0, :width] = w[words].T @ g[words]
-        xx[u, 0, width:, :width] = xx[u, 0, :width, width:].T
-        xx[u, 0, width:, width:] = r[rows].T @ r[rows]
-        xy[u, 0, :width], xy[u, 0, width:] = w[words].T @ y_sums[words], r[rows].T @ y[rows]
-        yy[u], n[u] = y[rows].square().sum(dim=0), rows.stop - rows.start
-        zx[u, 0, ..., :width] = (z_sums[:, :, words] @ w[words]).transpose(0, 1)
+        words, of_unit = slice(*bounds[u : u + 2]), slice(*row_bounds[u : u + 2])
+        xx, xy, zx = base.xx[u, 0], base.xy[u, 0], base.zx[u, 0]
+        xx[:width] = w[words].T @ g[words]
+        xx[width:, :width] = xx[:width, width:].T
+        xx[width:, width:] = r[of_unit].T @ r[of_unit]
+        xy[:width], xy[width:] = w[words].T @ y_sums[words], r[of_unit].T @ y[of_unit]
+        n_rows = of_unit.stop - of_unit.start
+        base.yy[u], base.n[u] = y[of_unit].square().sum(dim=0), n_rows
+        zx[..., :width] = (z_sums[:, :, words] @ w[words]).transpose(0, 1)
         for i in range(n_effects):
-            indicator = sparse.csr_array(
-                (z[rows, i], (level[rows], np.arange(rows.stop - rows.start))),
-                shape=(n_levels, rows.stop - rows.start),
-            )
-            parts = (indicator @ values[rows] for values in (row_columns, times, z))
+            places = level[of_unit], np.arange(n_rows)
+            indicator = sparse.csr_array((z[of_unit, i], places), shape=(n_levels, n_rows))
+            parts = (indicator @ x[of_unit] for x in (row_block.values, times, z))
             of_rows, of_times, of_effects = (torch.from_numpy(part).to(device) for part in parts)
-            zx[u, 0, :, i, width:], zy[u, :, i], zz[u, :, i] = of_rows, of_times, of_effects
+            zx[:, i, width:], base.zy[u, :, i], base.zz[u, :, i] = of_rows, of_times, of_effects
 
     # Where the search for smoothing begins, from the covariances of the columns as they were.
-    scale = np.r_[w_scale, r_scale]
-    correlation = (xx.sum(dim=0)[0] / len(word)).cpu().numpy()
-    covariance = correlation * np.outer(scale, scale)
-    diagonals = word_terms.diagonals(w_mean, covariance[:width, :width])
-    padded = np.pad(covariance[width:, width:], ((1, 0), (1, 0)))
-    diagonals += row_terms.diagonals(np.r_[0.0, r_mean], padded)
-    diagonals += grouped.diagonals(zz.sum(dim=0).cpu().numpy(), len(word))
-
-    names = (*word_terms.names, *row_terms.names[1:])
-    penalties = block_diag(word_terms.penalties, row_terms.penalties[:, 1:])
-    of_groups = block_diag(penalties / scale**2, *grouped.penalties)  # on the scaled columns
-    check_collinear(correlation, names, penalties.sum(axis=0) == 0)
+    correlation = np.empty((p, p))
+    correlation[np.ix_(order, order)] = (base.xx.sum(dim=0)[0] / len(word)).cpu().numpy()
+    diagonals = matrix.diagonals(mean, correlation * np.outer(scale, scale))
+    diagonals += grouped.diagonals(base.zz.sum(dim=0).cpu().numpy(), len(word))
+    names = tuple(matrix.names[i] for i in order)
+    check_collinear(correlation[np.ix_(order, order)], names, matrix.free[order])
+    penalties = block_diag((matrix.penalties / scale**2)[:, order], *grouped.penalties)
     return SharedDesign(
         names=names,
-        penalties=torch.from_numpy(of_groups).to(device),
+        penalties=torch.from_numpy(penalties).to(device),
         sums=g,
-        counts=torch.from_numpy(counts).to(device),
+        counts=torch.from_numpy(counts.astype(np.float64)).to(device),
         y_sums=y_sums,
         z_sums=z_sums,
         words=word[starts],
         bounds=bounds,
-        base=UnitMoments(xx, xy, yy, n, zz, zx, zy),
+        base=base,
         start=torch.from_numpy(start_smoothing(diagonals, len(word))).to(device),
     )
 
@@ -645,25 +600,10 @@ def extend(
 ) -> tuple[UnitMoments, Tensor]:
     """Add the surprisal columns of B language models to the shared design.
 
-    Parameters
-    ----------
-    columns : Tensor, shape (B, q, n_words)
-        Surprisal of each word, of the word before it, and so on.
-    models : sequence of str, length B
-        Their names, for messages.
-
-    Returns
-    -------
-    moments : UnitMoments
-        Of p + q columns; the new ones are centred and scaled, too.
-    scales : Tensor, shape (B, q)
-        The scales of the new columns.
-
-    Raises
-    ------
-    FrameError
-        If a model's surprisals have gaps, are constant, or are a combination of the other
-        predictors.
+    ``columns``, shape (B, q, n_words), hold the surprisal of each word, of the word before it, and
+    so on; ``models`` are their names, for messages. Returned are the moments of p + q columns, the
+    new ones centred and scaled too, and the scales, (B, q). A model's surprisals that have gaps,
+    are constant, or a combination of the other predictors, are an error.
     """
     n_models, q, n_words = columns.shape
     base, flat = design.base, columns.view(n_models * q, n_words)

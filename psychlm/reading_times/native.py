@@ -21,7 +21,6 @@ from psychlm.reading_times._result import (
     GAMFit,
     Model,
     Part,
-    check_new_data,
     coefficient_tables,
     smooth_table,
     test_random,
@@ -29,7 +28,6 @@ from psychlm.reading_times._result import (
 )
 from psychlm.reading_times.formula import Formula, State
 from psychlm.reading_times.model_matrix import (
-    Columns,
     GroupedEffects,
     ModelMatrix,
     build_matrix,
@@ -72,18 +70,20 @@ class Native(Model):
     edf1: Floats | None = None  # (q + r,): the diagonal of 2F - FF, where effects correlate
 
     @property
+    def variables(self) -> tuple[str, ...]:  # type: ignore[override]
+        """Return the columns that a prediction needs."""
+        return self.formula.columns(self.formula.variables)
+
+    @property
     def parts(self) -> dict[str, Part]:  # type: ignore[override]
         """Return the linear terms and smooths without random effects."""
         parts = {}
-        for term in (*self.matrix.linear, *self.matrix.smooths):
-            if isinstance(term, RandomEffect):
-                continue
-            level: dict[str, object] = {}
-            variables = term.variables
+        for term in self.matrix.terms[1:]:
             if isinstance(term, By):
-                variables = variables[:-1]
                 level = {term.by: 1.0 if term.level is None else term.level}
-            parts[self._label(term)] = Part(self.formula.columns(variables), level)
+                parts[term.label] = Part(self.formula.columns(term.variables[:-1]), level)
+            elif not isinstance(term, RandomEffect):
+                parts[self._label(term)] = Part(self.formula.columns(term.variables))
         return parts
 
     def _label(self, term: Term) -> str:
@@ -106,15 +106,16 @@ class Native(Model):
         With u = x - E_g'z of a row, z its values of the grouped effects, the variance is scale *
         (u'Tu + z'V_g z); see :class:`psychlm.reading_times.reml.Inverse`.
         """
-        columns = self.matrix.evaluate(data)
-        x = np.zeros_like(columns)
+        data = self.formula.compute(data, self.state)
+        x = np.zeros((len(data), len(self.scale)))
         x[:, 0] = constant
-        for term in (*self.matrix.linear, *self.matrix.smooths):
+        for term in self.matrix.terms[1:]:
             span, kept = self.matrix.slices[term.label], self._label(term) in chosen
+            columns = term.columns(data)
             if isinstance(term, Linear):  # R's linear terms are not centred
-                x[:, span] = columns[:, span] * kept - self.centre[span] * constant
+                x[:, span] = columns * kept - self.centre[span] * constant
             elif kept:
-                x[:, span] = columns[:, span] - self.centre[span]
+                x[:, span] = columns - self.centre[span]
         x /= self.scale
         level, z = self.grouped.rows(data)
         for label, span in self.grouped.slices.items():
@@ -139,15 +140,11 @@ class Native(Model):
         self, data: pd.DataFrame, exclude: Sequence[str], se: bool
     ) -> tuple[Floats, Floats | None]:
         """Return the expected response and its standard error."""
-        check_new_data(data, self.formula.columns(self.formula.variables))
-        computed = self.formula.compute(data, self.state)
-        return self._evaluate(computed, {*self.parts, *self.random} - {*exclude}, se, True)
+        return self._evaluate(data, {*self.parts, *self.random} - {*exclude}, se, constant=True)
 
     def effect(self, label: str, data: pd.DataFrame) -> tuple[Floats, Floats]:
         """Return what one term adds, and its standard error."""
-        fit, error = self._evaluate(
-            self.formula.compute(data, self.state), {label}, se=True, constant=False
-        )
+        fit, error = self._evaluate(data, {label}, se=True, constant=False)
         return fit, np.asarray(error)
 
     def residuals(self) -> Floats:
@@ -191,9 +188,7 @@ class Native(Model):
                 all_columns = all_columns or self._all_columns()
                 test = test_random(*all_columns, label, scale, dof)
             rows[label] = (edf[span].sum(), *test)
-        index = pd.Index(list(rows), name="smooth", dtype=object)
-        columns = ["edf", "ref_df", "F", "p"]
-        return pd.DataFrame(list(rows.values()), index, columns, dtype=np.float64)
+        return smooth_table(rows, "ref_df", "F", "p")
 
     def _all_columns(self) -> tuple[Floats, Floats, Floats, np.ndarray]:
         """Return coefficients, cross-products and penalty of all columns, the grouped ones level by
@@ -201,9 +196,8 @@ class Native(Model):
         q, m = len(self.scale), self.moments
         n_groups, r = m.zy.shape[1:]
         zx = m.zx[0].reshape(n_groups * r, q).numpy()
-        xx = np.block(
-            [[m.xx[0].numpy(), zx.T], [zx, block_diag(*m.zz[0].numpy(), np.zeros((0, 0)))]]
-        )
+        zz = block_diag(*m.zz[0].numpy(), np.zeros((0, 0)))
+        xx = np.block([[m.xx[0].numpy(), zx.T], [zx, zz]])
         owner = np.full(q + r, "", dtype=object)
         for label in self.random:
             owner[self.spans[label]] = label
@@ -213,13 +207,14 @@ class Native(Model):
 
     def random_effects(self) -> pd.DataFrame:
         """Return all random effects; those of a level with another factor are named 'a.b'."""
-        solved, inverse, frames = self.solution, self.solution.inverse, []
-        dense = np.sqrt(inverse.dense[0].diagonal().numpy() * float(solved.scale)) / self.scale
-        border, dense_inverse = inverse.border[0].numpy(), inverse.dense[0].numpy()
+        solved, inverse = self.solution, self.solution.inverse
+        variance, dense_inverse = float(solved.scale), inverse.dense[0].numpy()
+        dense = np.sqrt(dense_inverse.diagonal() * variance) / self.scale
+        border, within = inverse.border[0].numpy(), inverse.within[0].numpy()
         between = np.einsum("grq,qp,grp->gr", border, dense_inverse, border, optimize=True)
-        within = inverse.within[0].diagonal(dim1=1, dim2=2).numpy()
-        grouped = np.sqrt((within + between) * float(solved.scale))
+        grouped = np.sqrt((np.einsum("grr->gr", within) + between) * variance)
         terms = {t.label: t for t in (*self.matrix.smooths, *self.grouped.terms)}
+        frames = [pd.DataFrame(columns=["term", "level", "estimate", "std_error"])]
         for label in self.random:
             term = terms[label]
             assert isinstance(term, RandomEffect)
@@ -240,8 +235,7 @@ class Native(Model):
             names = [".".join(str(levels[name]) for name in factors) for levels in level_rows]
             table = {"term": label, "level": names, "estimate": estimate, "std_error": error}
             frames.append(pd.DataFrame(table))
-        columns = ["term", "level", "estimate", "std_error"]
-        return pd.concat(frames, ignore_index=True) if frames else pd.DataFrame(columns=columns)
+        return pd.concat(frames[1:] or frames, ignore_index=True)
 
 
 def _null_space(matrix: ModelMatrix, centre: Floats, covariance: Floats, scale: Floats) -> float:
@@ -251,13 +245,12 @@ def _null_space(matrix: ModelMatrix, centre: Floats, covariance: Floats, scale: 
     from mgcv's coefficients of a smooth to these and W the columns of C^-1 for those that are not
     penalised, log|A| - log|S|+ of mgcv's is that of these less log|W'W|.
     """
-    free = matrix.penalties.sum(axis=0) == 0
-    added = float(np.log(scale[free]).sum())
+    added = float(np.log(scale[matrix.free]).sum())
     for term in matrix.smooths:
         span = matrix.slices[term.label]
-        if not isinstance(term, RandomEffect) and free[span].any():
-            change = term.change(centre[span], covariance[span, span])
-            w = np.linalg.inv(change)[:, free[span]]
+        free = matrix.free[span]
+        if not isinstance(term, RandomEffect) and free.any():
+            w = np.linalg.inv(term.change(centre[span], covariance[span, span]))[:, free]
             added -= float(np.linalg.slogdet(w.T @ w)[1]) / 2
     return added
 
@@ -270,14 +263,13 @@ def fit(
     method: Method,
     device: Device,
     tolerance: float,
-    n_missing: int,
     weights: str | None = None,
 ) -> GAMFit:
     """Fit by REML or ML to rows without gaps, the values of expressions among them."""
     # The dense columns, centred and scaled; the random effects of one factor stay apart.
     dense_formula, grouped = group_random_effects(leave_out_aliased(formula, data), data)
     rows = rows_of(data)
-    matrix = build_matrix(dense_formula, data, rows=rows)
+    matrix = build_matrix(dense_formula, data, rows)
     scaled = np.ones(len(matrix.names), dtype=bool)
     if formula.blocks:  # one covariance holds for all levels
         for term in matrix.smooths:
@@ -286,135 +278,130 @@ def fit(
     response, offset = data[formula.response].to_numpy(np.float64), formula.offset(data)
     n, mean = len(response), float((response - offset).mean())
     y = response - offset - mean
-    free = matrix.penalties.sum(axis=0) == 0
-    if n <= free.sum():
-        raise FrameError(
-            f"{n} rows are too few for {int(free.sum())} unpenalised coefficients; drop some terms"
-        )
+    n_free = int(matrix.free.sum())
+    if n <= n_free:
+        raise FrameError(f"{n} rows are too few for {n_free} unpenalised coefficients; drop terms")
 
     # Cross-products, weighted; the coordinates of mgcv's coefficients depend on no weights.
     w = np.ones(n) if weights is None else data[weights].to_numpy(np.float64, copy=True)
-    moments = cross_products(columns, y, w, grouped.moments(data, columns, y, w), device)
-    correlation = moments.xx[0].cpu().numpy() / n
-    if weights is not None:
-        correlation = columns.products(np.ones(n)) / n
-    check_collinear(correlation, matrix.names, free)
+    where = torch_device(device, "reading_times.fit", float64=True)
+    sums = columns.products(w), columns.sums(np.zeros(n, dtype=np.int64), 1, w * y)[0], w * y @ y
+    of_all = *sums, float(n), *grouped.moments(data, columns, y, w)
+    moments = Moments(*(torch.from_numpy(np.asarray(part)[None]).to(where) for part in of_all))
+    correlation = (sums[0] if weights is None else columns.products(np.ones(n))) / n
+    check_collinear(correlation, matrix.names, matrix.free)
 
     # Smoothing by REML or ML, from mgcv's first lambda, and the coefficients. A random effect has
     # one penalty; those of the grouped ones come last.
     covariances = correlation * np.outer(scale, scale)
-    diagonals = matrix.diagonals(centre, covariances)
-    diagonals += grouped.diagonals(moments.zz[0].cpu().numpy(), n)
-    where = moments.xx.device
-    start = torch.from_numpy(start_smoothing(diagonals, n)).to(where)
+    diagonals = matrix.diagonals(centre, covariances) + grouped.diagonals(of_all[4], n)
+    start = start_smoothing(diagonals, n)
     penalties = block_diag(matrix.penalties / scale**2, *grouped.penalties)
     used = data[list(formula.columns((*formula.variables, formula.response)))]
     if weights is not None:
         used = used.assign(**{weights: w})
+    components, edf1, penalty = None, None, np.zeros(0)
     if formula.blocks:
         moments = _to_cpu(moments)
-        parts = mixed_components(formula, matrix, grouped, moments, scale, start.cpu().numpy())
-        mixed_fit = mixed.solve(moments, list(parts.values()), method)
-        solution, penalty, edf1 = mixed_fit.solution, np.zeros(0), mixed_fit.edf1
+        components = mixed_components(formula, matrix, grouped, moments, scale, start)
+        mixed_fit = mixed.solve(moments, list(components.values()), method)
+        solution, edf1 = mixed_fit.solution, mixed_fit.edf1
     else:
-        on_device = torch.from_numpy(penalties).to(where)
-        solution = solve(moments, on_device, start, method=method, tolerance=tolerance)
-        solution, moments, edf1 = _to_cpu(solution), _to_cpu(moments), None
+        on_device = (torch.from_numpy(part).to(where) for part in (penalties, start))
+        solution = _to_cpu(solve(moments, *on_device, method=method, tolerance=tolerance))
+        moments = _to_cpu(moments)
         penalty = solution.log_lambda[0].exp().numpy() @ penalties
-    of_rows = response, w, mean, used
     model = Native(
-        formula, state, matrix, grouped, centre, scale, *of_rows, solution, penalty, moments, edf1
+        formula,
+        state,
+        matrix,
+        grouped,
+        centre,
+        scale,
+        response,
+        w,
+        mean,
+        used,
+        solution,
+        penalty,
+        moments,
+        edf1,
     )
-    beta, edf = solution.beta[0].numpy(), solution.edf[0].numpy()
-    variance, slopes = float(solution.scale), beta / scale
-    covariance = solution.inverse.dense[0].numpy() * variance / np.outer(scale, scale)
-
-    # Estimates of the linear terms as R has them; the intercept is a combination of all.
-    q = len(slopes)
-    linear = [i for term in matrix.linear for i in range(q)[matrix.slices[term.label]]]
-    chosen = np.eye(q)[[0, *linear]]
-    chosen[0, linear] = -centre[linear]
-    estimate = chosen @ slopes
-    estimate[0] += mean
 
     # The criterion at the optimum, where the residual variance has its best value.
-    correlations: dict[str, pd.DataFrame] = {}
-    singular: tuple[str, ...] = ()
     of_weights = float(np.log(w).sum()) / 2
-    loglik, n_parameters = float(solution.loglik) + of_weights, float(edf.sum())
+    loglik, n_parameters = float(solution.loglik) + of_weights, float(solution.edf.sum())
     of_scale = _null_space(matrix, centre, covariances, scale) if method == "REML" else 0.0
-    if formula.blocks:
+    more: dict[str, Any] = {}
+    if components:
         loglik -= of_scale
-        value, n_parameters = -loglik, float(free.sum() + mixed_fit.n_parameters)
-        components, correlations, singular = _describe(parts, mixed_fit)
-        components = {label: components[label] for label in model.random}
+        value, n_parameters = -loglik, float(n_free + mixed_fit.n_parameters)
+        deviations, correlations, singular = _describe(components, mixed_fit)
+        more = {"correlations": correlations, "singular": singular}
         for message in singular:
             warnings.warn(f"singular: {message}", RuntimeWarning, stacklevel=3)
     else:
-        penalised = float((penalty[:q] * beta**2).sum())
-        penalised += float((penalty[q:] * solution.group_beta[0].numpy() ** 2).sum())
-        unpenalised = int(free.sum()) if method == "REML" else 0
-        best = (float(solution.rss) + penalised) / (n - unpenalised)
-        theta = torch.cat([solution.log_lambda, torch.full((1, 1), best).double().log()], dim=1)
+        q, beta, group_beta = len(scale), solution.beta[0].numpy(), solution.group_beta[0].numpy()
+        penalised = float((penalty[:q] * beta**2).sum() + (penalty[q:] * group_beta**2).sum())
+        best = (float(solution.rss) + penalised) / (n - (n_free if method == "REML" else 0))
+        theta = torch.cat([solution.log_lambda, torch.tensor([[best]]).double().log()], dim=1)
         value = float(criterion(moments, torch.from_numpy(penalties), theta, method).value)
         value += of_scale - of_weights
         # Random effects have one penalty each, 1 on their coefficients.
         owners = [term.label for term in (*matrix.smooths, *grouped.terms) for _ in term.penalties]
-        lambdas = dict(zip(owners, solution.log_lambda[0].exp().tolist(), strict=True))
-        components = {label: (variance / lambdas[label]) ** 0.5 for label in model.random}
+        lambdas = solution.log_lambda[0].exp().numpy()
+        deviations = dict(zip(owners, (float(solution.scale) / lambdas) ** 0.5, strict=True))
+    deviations = {label: deviations[label] for label in model.random}
     return GAMFit(
         formula=formula.text,
         backend="native",
         method=method,
         loglik=loglik,
-        edf=float(edf.sum()),
-        **coefficient_tables(
-            ["(Intercept)", *(matrix.names[i] for i in linear)],
-            estimate,
-            chosen @ covariance @ chosen.T,
-            n - edf.sum(),
-        ),
-        smooths=smooth_table({label: edf[span].sum() for label, span in model.spans.items()}),
-        scale=variance,
+        scale=float(solution.scale),
         n=n,
-        n_missing=n_missing,
         converged=bool(solution.converged.all()),
         data=used,
         model=model,
-        variance_components=pd.Series({**components, "residual": variance**0.5}, name="std_dev"),
-        **explained_shares(model, y),
+        variance_components=pd.Series(
+            {**deviations, "residual": float(solution.scale) ** 0.5}, name="std_dev"
+        ),
         criterion=value,
         aic=-2 * loglik + 2 * (n_parameters + 1),
-        correlations=correlations,
-        singular=singular,
+        **_statistics(model, y),
+        **more,
     )
 
 
-def explained_shares(model: Native, y: Floats) -> dict[str, Any]:
-    """Return the adjusted share of the response's variance, and that of the deviance, as mgcv does.
+def _statistics(model: Native, y: Floats) -> dict[str, Any]:
+    """Return edf, tables of coefficients and smooths, and the shares of variance and deviance.
 
-    ``y`` is the response less the offset, from whose weighted mean the deviance is counted.
+    Estimates of linear terms are as R has them; the intercept is a combination of all. ``y`` is the
+    response less the offset, from whose weighted mean the deviance is counted, as mgcv does.
     """
-    w, n, rss = model.weights, len(y), float(model.solution.rss)
-    root = w**0.5
-    about_mean = root * (model.response - np.average(model.response, weights=root))
+    matrix, solution, scale = model.matrix, model.solution, model.scale
+    edf, n, rss = solution.edf[0].numpy(), len(y), float(solution.rss)
+    lines = [term for term in matrix.terms if isinstance(term, Linear)]
+    linear = np.concatenate([np.r_[matrix.slices[term.label]] for term in lines])
+    chosen = np.eye(len(scale))[linear]
+    chosen[0, linear[1:]] = -model.centre[linear[1:]]
+    estimate = chosen @ (solution.beta[0].numpy() / scale)
+    estimate[0] += model.mean
+    scaled = chosen / scale
+    covariance = scaled @ solution.inverse.dense[0].numpy() @ scaled.T * float(solution.scale)
+    names = [matrix.names[i] for i in linear]
+    tables = coefficient_tables(names, estimate, covariance, n - edf.sum())
+
+    w = model.weights
+    about_mean = w**0.5 * (model.response - np.average(model.response, weights=w**0.5))
     # unweighted residuals have the mean 0
     left = np.var(model.residuals(), ddof=1) if (w != 1).any() else rss / (n - 1)
-    adjusted = left * (n - 1) / (n - float(model.solution.edf.sum()))
-    return {
+    adjusted = left * (n - 1) / (n - float(edf.sum()))
+    return tables | {
+        "edf": float(edf.sum()),
+        "smooths": smooth_table({label: edf[span].sum() for label, span in model.spans.items()}),
         "r_squared": 1 - float(adjusted / np.var(about_mean, ddof=1)),
         "deviance_explained": 1 - rss / float((w * (y - np.average(y, weights=w)) ** 2).sum()),
     }
-
-
-def cross_products(
-    columns: Columns, y: Floats, weights: Floats, of_groups: Sequence[Floats], device: Device
-) -> Moments:
-    """Return the weighted cross-products of one model; ``of_groups`` are z'z, z'x and z'y."""
-    where = torch_device(device, "reading_times.fit", float64=True)
-    xy = columns.sums(np.zeros(len(y), dtype=np.int64), 1, weights * y)[0]
-    own = columns.products(weights), xy, np.asarray((weights * y) @ y), np.asarray(float(len(y)))
-    return Moments(*(torch.from_numpy(part[None]).to(where) for part in (*own, *of_groups)))
 
 
 def mixed_components(
@@ -427,40 +414,29 @@ def mixed_components(
 ) -> dict[tuple[str, ...], mixed.Component]:
     """Return the random effects and penalised smooths of a mixed model, by their labels.
 
-    Parameters
-    ----------
-    moments : Moments
-        Of one model, on the CPU.
-    scale : ndarray, shape (q,)
-        Of the dense columns.
-    start : ndarray, shape (n_penalties,)
-        First log lambda, of the smooths and then of the grouped effects.
+    ``moments`` are of one model, on the CPU; ``start`` holds the first log lambda of the smooths,
+    then of the grouped effects.
     """
     xx, zz, n = moments.xx[0].numpy(), moments.zz[0].sum(dim=0).numpy(), int(moments.n)
-    first = dict[str, Floats]()
-    for term in (*matrix.smooths, *grouped.terms):
-        first[term.label], start = np.split(start, [len(term.penalties)])
     parts: dict[tuple[str, ...], mixed.Component] = {}
     for labels in formula.blocks:
         of_groups = labels[0] in grouped.slices
         slices = grouped.slices if of_groups else matrix.slices
-        spans = [np.arange(slices[label].start, slices[label].stop) for label in labels]
-        columns = np.stack(spans, axis=1)
+        columns = np.stack([np.r_[slices[label]] for label in labels], axis=1)
         products = (zz if of_groups else xx)[columns[:, :, None], columns[:, None, :]].sum(axis=0)
         parts[labels] = mixed.Block(columns, of_groups, mixed.whitening(products, n))
     blocked = {label for labels in formula.blocks for label in labels}
     for term in (*matrix.smooths, *grouped.terms):
+        first, start = np.split(start, [len(term.penalties)])
         if term.label in blocked:
             continue
         of_groups = term.label in grouped.slices
         span = (grouped.slices if of_groups else matrix.slices)[term.label]
-        index = np.arange(span.start, span.stop)
+        index = np.r_[span]
         penalties = np.ones((1, len(index))) if of_groups else term.penalties / scale[span] ** 2
         touched = penalties.sum(axis=0) > 0
-        begin = np.exp(-first[term.label] / 2)
-        parts[(term.label,)] = mixed.Diagonal(
-            index[touched][None], of_groups, penalties[:, touched], begin
-        )
+        places, begin = index[touched][None], np.exp(-first / 2)
+        parts[(term.label,)] = mixed.Diagonal(places, of_groups, penalties[:, touched], begin)
     return parts
 
 
@@ -475,21 +451,21 @@ def _describe(
         deviation = np.sqrt(np.diag(covariance))
         deviations |= dict(zip(labels, deviation.tolist(), strict=False))
         names = [label[1:].partition(" | ")[0] for label in labels]
-        bar = f"({' + '.join(names)} | {labels[0].rpartition(' | ')[2]}" if names else ""
+        bar = f"({' + '.join(names)} | {labels[0].rpartition(' | ')[2]}"
         if len(labels) > 1:
             with np.errstate(invalid="ignore", divide="ignore"):
                 correlation = covariance / np.outer(deviation, deviation)
             correlations[bar] = pd.DataFrame(correlation, index=names, columns=names)
         for weights in missing if labels[0].startswith("(") else ():
-            shares = weights / weights[np.abs(weights).argmax()]
-            sum_of = " ".join(
-                f"{share:+.3g} * {'intercept' if name == '1' else name}"
-                for share, name in zip(shares, names, strict=True)
-                if abs(share) > 1e-6
-            )
-            what = "the intercept" if names == ["1"] else f"the combination {sum_of} of the effects"
-            if len(names) == 1 and names != ["1"]:
-                what = f"the effect of {names[0]}"
+            what = "the intercept" if names == ["1"] else f"the effect of {names[0]}"
+            if len(names) > 1:
+                shares = weights / weights[np.abs(weights).argmax()]
+                sum_of = " ".join(
+                    f"{share:+.3g} * {'intercept' if name == '1' else name}"
+                    for share, name in zip(shares, names, strict=True)
+                    if abs(share) > 1e-6
+                )
+                what = f"the combination {sum_of} of the effects"
             singular.append(f"in {bar} {what} does not vary")
     return deviations, correlations, tuple(singular)
 

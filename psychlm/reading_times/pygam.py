@@ -15,12 +15,10 @@ import pandas as pd
 
 from psychlm.frames import FrameError
 from psychlm.reading_times._result import (
-    ONLY_PREDICTS,
     Floats,
     GAMFit,
     Model,
     Part,
-    check_new_data,
     coefficient_tables,
     smooth_table,
 )
@@ -35,7 +33,7 @@ class Splines(Model):
     """A fit by pygam, which predicts."""
 
     model: Any
-    names: list[str]
+    variables: Sequence[str]
     parts: dict[str, Part]
 
     def predict(
@@ -43,26 +41,12 @@ class Splines(Model):
     ) -> tuple[Floats, Floats | None]:
         """Return the expected response."""
         if se or exclude:
-            raise NotImplementedError(ONLY_PREDICTS)
-        check_new_data(data, tuple(self.names))
-        return self.model.predict(data[self.names].to_numpy(np.float64)), None
+            self._absent()
+        return self.model.predict(data[self.variables].to_numpy(np.float64)), None
 
 
-def fit(data: pd.DataFrame, formula: Formula, *, n_missing: int = 0) -> GAMFit:
-    """Fit the parts of a formula that pygam has.
-
-    Raises
-    ------
-    FrameError
-        If the formula has interactions or predictors that are no numbers, or nothing but random
-        effects.
-
-    Warns
-    -----
-    RuntimeWarning
-        That smoothing is by GCV with one penalty for all terms, and which random effects are left
-        out.
-    """
+def fit(data: pd.DataFrame, formula: Formula) -> GAMFit:
+    """Fit the parts of a formula that pygam has; a warning says what it leaves out."""
     from pygam import LinearGAM, l, s, te
 
     smooths = [smooth for smooth in formula.smooths if smooth.basis != "re"]
@@ -73,15 +57,14 @@ def fit(data: pd.DataFrame, formula: Formula, *, n_missing: int = 0) -> GAMFit:
         RuntimeWarning,
         stacklevel=3,
     )
-    crossed = [":".join(term) for term in formula.linear if len(term) > 1]
-    if crossed:
-        raise FrameError(f"pygam has no interactions {crossed}; make columns of the products first")
     terms = (*formula.linear, *(smooth.variables for smooth in smooths))
     names = list(dict.fromkeys(name for term in terms for name in term))
+    crossed = [":".join(term) for term in formula.linear if len(term) > 1]
     text = [name for name in names if not pd.api.types.is_numeric_dtype(data[name])]
-    if text or not names:
+    if crossed or text or not names:
         raise FrameError(
-            f"pygam needs numbers, and {text or 'nothing but random effects'} cannot be entered"
+            f"pygam has no interactions and needs numbers, so that {crossed + text or 'nothing'} "
+            "cannot be entered; make columns of numbers first"
         )
 
     # One term for each linear term and smooth, in this order.
@@ -89,19 +72,16 @@ def fit(data: pd.DataFrame, formula: Formula, *, n_missing: int = 0) -> GAMFit:
     parts: list[Any] = [l(names.index(term[0])) for term in formula.linear]
     for smooth in smooths:
         index = [names.index(name) for name in smooth.variables]
-        if len(index) == 1:
-            parts.append(s(index[0], n_splines=smooth.k[0]))
-        else:
-            parts.append(te(*index, n_splines=list(smooth.k)))
+        one = s(index[0], n_splines=smooth.k[0])
+        parts.append(one if len(index) == 1 else te(*index, n_splines=list(smooth.k)))
 
     # The fit of least generalised cross-validation score among some penalties.
     y, matrix = data[formula.response].to_numpy(np.float64), data[names].to_numpy(np.float64)
     n_penalties = sum(len(smooth.variables) for smooth in smooths)
-    models = [
-        LinearGAM(reduce(add, parts), lam=[UNPENALISED] * n_linear + [penalty] * n_penalties)
-        for penalty in (SMOOTHING if smooths else SMOOTHING[:1]).tolist()
-    ]
-    fits = [model.fit(matrix, y) for model in models]
+    fits = []
+    for penalty in (SMOOTHING if smooths else SMOOTHING[:1]).tolist():
+        penalties = [UNPENALISED] * n_linear + [penalty] * n_penalties
+        fits.append(LinearGAM(reduce(add, parts), lam=penalties).fit(matrix, y))
     model = min(fits, key=lambda candidate: candidate.statistics_["GCV"])
 
     # Its statistics: pygam puts the intercept last, and its residual sum of squares gives loglik.
@@ -125,7 +105,6 @@ def fit(data: pd.DataFrame, formula: Formula, *, n_missing: int = 0) -> GAMFit:
         smooths=smooth_table(edf_of),
         scale=rss / (n - edf),
         n=n,
-        n_missing=n_missing,
         converged=True,
         data=data[[formula.response, *names]],
         model=Splines(model, names, dict.fromkeys(labels[1:], Part(()))),

@@ -57,13 +57,6 @@ class Moments:
     zx: Tensor  # (B, G, r, q)
     zy: Tensor  # (B, G, r)
 
-    @classmethod
-    def dense(cls, xx: Tensor, xy: Tensor, yy: Tensor, n: Tensor) -> Moments:
-        """Return the moments of regressions without grouped columns."""
-        batch, q = xy.shape
-        empty = xy.new_zeros
-        return cls(xx, xy, yy, n, empty(batch, 0, 0, 0), empty(batch, 0, 0, q), empty(batch, 0, 0))
-
     def __getitem__(self, rows: Tensor) -> Moments:
         return Moments(*(value[rows] for value in vars(self).values()))
 
@@ -110,6 +103,9 @@ class Inverse:
     def of(cls, moments: Moments, weights: Tensor) -> Inverse:
         """Invert X'X + S, the diagonal of S being ``weights``, shape (B, q + r)."""
         q = moments.xy.shape[1]
+        if weights.shape[1] == q:  # nothing is grouped
+            dense, log_det = _invert(moments.xx + torch.diag_embed(weights))
+            return cls(dense, moments.zz, moments.zx, log_det)
         within, group_log_det = _invert(moments.zz + torch.diag_embed(weights[:, None, q:]))
         # One effect per level makes E_g a row: a product of numbers, not of 1 x 1 matrices.
         border = within * moments.zx if within.shape[2] == 1 else within @ moments.zx
@@ -120,6 +116,8 @@ class Inverse:
 
     def solve(self, x: Tensor, z: Tensor) -> tuple[Tensor, Tensor]:
         """Return A^-1 times a vector with dense part x, (B, q), and grouped part z, (B, G, r)."""
+        if not z.shape[2]:
+            return (self.dense @ x[:, :, None]).squeeze(2), z
         local = (self.within @ z[..., None]).squeeze(3)
         total = torch.einsum("bgrq,bgr->bq", self.border, z)
         beta = (self.dense @ (x - total)[:, :, None]).squeeze(2)
@@ -128,12 +126,9 @@ class Inverse:
     def reduced(self) -> tuple[Tensor, Tensor]:
         """Return the diagonal of A^-1 and its squared elements, summed over the groups.
 
-        With M_a = sum_g e_ga e_ga' of the a-th rows of E_g, the sums over all pairs of groups are
-        sum_gh (e_ga' T e_hc)^2 = tr(T M_a T M_c): nothing of size G x G is formed.
-
-        Returns
-        -------
-        Tensor, shape (B, q + r); Tensor, shape (B, q + r, q + r)
+        Their shapes are (B, q + r) and (B, q + r, q + r). With M_a = sum_g e_ga e_ga' of the a-th
+        rows of E_g, the sums over all pairs of groups are sum_gh (e_ga' T e_hc)^2 = tr(T M_a T
+        M_c): nothing of size G x G is formed.
         """
         dense, border = self.dense, self.border
         if not border.shape[2]:
@@ -182,16 +177,10 @@ def solve(
     """Fit B models that share their penalties.
 
     With the weights s = sum_j lambda_j d_j at the optimum: b = A^-1 X'y, edf_k = (A^-1 X'X)_kk = 1
-    - s_k (A^-1)_kk, and rss = y'y - b'X'y - b'Sb.
-
-    Parameters
-    ----------
-    moments : Moments of B models
-        The first column of their designs is the intercept, which no penalty touches; y is centred.
-    penalties : Tensor, shape (n_penalties, q + r)
-        The diagonals d_j, of the dense and then the grouped columns; all of the latter have one.
-    start : Tensor, shape (n_penalties,) or (B, n_penalties)
-        First log lambda.
+    - s_k (A^-1)_kk, and rss = y'y - b'X'y - b'Sb. The first column of a design is the intercept,
+    which no penalty touches; y is centred. ``penalties``, shape (n_penalties, q + r), are the
+    diagonals d_j of the dense and then the grouped columns (all of these have one), and ``start``
+    is the first log lambda, (n_penalties,) or (B, n_penalties).
     """
     with one_thread():
         # The search begins where a tenth of the response's variance is residual.

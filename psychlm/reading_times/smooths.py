@@ -1,4 +1,4 @@
-"""Bases of smooths (cubic regression, thin plate, tensor) and their penalties, which are diagonal.
+"""Terms of a model: linear terms, random effects, and smooths whose penalties are diagonal.
 
 A penalised function f(x) = sum_k b_k B_k(x) of mgcv costs lambda b'Sb. An eigendecomposition S = U
 diag(d) U' turns b into g = U'b, in which the penalty is a sum of squares, lambda sum_k d_k g_k^2.
@@ -12,8 +12,9 @@ constant.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from functools import reduce
 
 import numpy as np
 import pandas as pd
@@ -66,37 +67,47 @@ class Term:
         return _diagonal(change, xx), self.penalties @ change**2
 
 
+def _numbered(label: str, n: int) -> tuple[str, ...]:
+    return tuple(f"{label}.{i + 1}" for i in range(n))
+
+
+def _row_products(parts: Iterable[Floats], n: int) -> Floats:
+    """Return the products of one column of each part, those of the last part running fastest."""
+
+    def product(left: Floats, right: Floats) -> Floats:
+        return (left[:, :, None] * right[:, None, :]).reshape(n, -1)
+
+    return reduce(product, parts, np.ones((n, 1)))
+
+
+def _values(values: pd.Series, levels: Levels) -> Floats:
+    """Return numbers as one column, or a column of 0 and 1 for each level."""
+    if levels is None:
+        return values.to_numpy(np.float64)[:, None]
+    index = pd.Index(levels).get_indexer(pd.Index(values))
+    return (index[:, None] == np.arange(len(levels))).astype(np.float64)
+
+
 # ---- linear terms and random effects ----
 
 
 @dataclass(frozen=True)
 class Linear(Term):
-    """A linear term or an interaction, factors with R's treatment contrasts."""
+    """A linear term or an interaction, factors with R's treatment contrasts; of no variables the
+    intercept."""
 
-    levels: tuple[Levels, ...]  # of each variable; None for a number
-    coded: tuple[
-        tuple[object, ...], ...
-    ]  # the levels that have a column: all but the first, or all
+    levels: tuple[Levels, ...]  # of each variable
+    coded: tuple[Levels, ...]  # the levels that have a column: all but the first, or all
     kept: NDArray[np.intp]  # which of the products are columns; the others are aliased
 
     def columns(self, data: pd.DataFrame) -> Floats:
-        """Return the products of the variables, shape (n, n_columns).
-
-        Raises
-        ------
-        FrameError
-            If a factor has a level that was not in the data of the fit, which has no coefficient.
-        """
-        result = np.ones((len(data), 1))
-        for variable, levels, coded in zip(self.variables, self.levels, self.coded, strict=True):
-            values = data[variable]
-            if levels is None:
-                part = values.to_numpy(np.float64)[:, None]
-            else:
-                require_levels(variable, values, levels)
-                part = np.stack([(values == level).to_numpy(float) for level in coded], axis=1)
-            result = (part[:, :, None] * result[:, None, :]).reshape(len(part), -1)
-        return result[:, self.kept]
+        """Return the products of the variables; an unseen level of a factor is an error."""
+        for variable, levels in zip(self.variables, self.levels, strict=True):
+            if levels is not None:
+                require_levels(variable, data[variable], levels)
+        pairs = zip(self.variables, self.coded, strict=True)
+        parts = [_values(data[variable], coded) for variable, coded in pairs]
+        return _row_products(parts[::-1], len(data))[:, self.kept]  # as in R, the first is fastest
 
 
 def require_levels(variable: str, values: pd.Series, levels: Iterable[object]) -> None:
@@ -121,19 +132,19 @@ def linear(
     """
     levels = tuple(factor_levels(data[variable]) for variable in variables)
     coded = tuple(
-        present[variable not in full :] if present is not None else ()
+        present and present[variable not in full :]
         for variable, present in zip(variables, levels, strict=True)
     )
     names = [""]
-    for variable, present, columns in zip(variables, levels, coded, strict=True):
+    for variable, columns in zip(variables, coded, strict=True):
         parts = [variable]
-        if present is not None:  # R writes TRUE for True
-            is_bool = isinstance(present[0], bool | np.bool_)
+        if columns is not None:  # R writes TRUE for True
+            is_bool = isinstance(columns[0], bool | np.bool_)
             parts = [variable + (str(x).upper() if is_bool else str(x)) for x in columns]
         names = [f"{name}:{part}" if name else part for part in parts for name in names]
     kept = np.array([i for i, name in enumerate(names) if name not in aliased], dtype=np.intp)
-    names = [names[i] for i in kept]
-    label, penalties = ":".join(variables), np.zeros((0, len(names)))
+    names = [names[i] or "(Intercept)" for i in kept]
+    label, penalties = ":".join(variables) or "(Intercept)", np.zeros((0, len(names)))
     return Linear(label, variables, tuple(names), penalties, levels, coded, kept)
 
 
@@ -154,20 +165,12 @@ class RandomEffect(Term):
 
     factors: tuple[Levels, ...]  # levels of each variable; None for the number that slopes multiply
 
-    def columns(self, data: pd.DataFrame, without: str | None = None) -> Floats:
+    def columns(self, data: pd.DataFrame, without: str = "") -> Floats:
         """Return indicators of the levels times the numbers; an unseen level has the mean effect,
         0. The factor ``without`` is left out: what a reading contributes in its level."""
-        result = np.ones((len(data), 1))
-        for variable, levels in zip(self.variables, self.factors, strict=True):
-            if variable == without:
-                continue
-            if levels is None:
-                part = data[variable].to_numpy(np.float64)[:, None]
-            else:
-                index = pd.Index(levels).get_indexer(pd.Index(data[variable]))
-                part = (index[:, None] == np.arange(len(levels))).astype(np.float64)
-            result = (result[:, :, None] * part[:, None, :]).reshape(len(data), -1)
-        return result
+        pairs = zip(self.variables, self.factors, strict=True)
+        parts = (_values(data[name], levels) for name, levels in pairs if name != without)
+        return _row_products(parts, len(data))
 
     def diagonals(self, mean: Floats, xx: Floats) -> tuple[Floats, Floats]:
         """Return the diagonals of X'X / n, which is not centred, and of the penalty."""
@@ -178,22 +181,14 @@ def random_effect(smooth: Smooth, data: pd.DataFrame) -> RandomEffect:
     """Make a random effect: its first variable is a factor, the others are where they are no
     numbers.
 
-    Raises
-    ------
-    FrameError
-        If every level of the grouping factor has a single row.
-
-    Warns
-    -----
-    RuntimeWarning
-        If the grouping factor holds numbers (ids), or some of its levels have a single row.
+    It warns if the grouping factor holds numbers (ids), or some of its levels have a single row,
+    and is an error where all have.
     """
     factors = [factor_levels(data[name]) for name in smooth.variables]
     grouping = next((name for name, x in zip(smooth.variables, factors, strict=True) if x), None)
     if grouping is None:
         grouping = smooth.variables[0]
-        labels = tuple(sorted(data[grouping].unique()))
-        factors[0] = labels
+        factors[0] = labels = tuple(sorted(data[grouping].unique()))
         if smooth.kind != "bar":
             warn_of_numbers(grouping, len(labels), stacklevel=5)
     counts = data[grouping].value_counts()
@@ -250,6 +245,16 @@ class CubicMargin:
         values = self.spline(inside) + (x - inside)[:, None] * self.spline(inside, 1)
         return values @ self.rotation
 
+    def summing_to_zero(self, means: Floats) -> CubicMargin:
+        """Return the functions that sum to zero at the data, given the means of the columns.
+
+        With Q spanning what is orthogonal to the means, the eigenvectors of Q' diag(d) Q make the
+        penalty diagonal again; the first coordinate is the straight line.
+        """
+        q = np.linalg.qr(means[:, None], mode="complete")[0][:, 1:]
+        d, vectors = np.linalg.eigh(q.T @ (self.d[:, None] * q))
+        return CubicMargin(self.spline, self.rotation @ q @ vectors, np.r_[0.0, d[1:] / d[-1]])
+
 
 def cubic_margin(x: Floats, k: int, label: str) -> CubicMargin:
     """Place k knots at quantiles of the unique values, as mgcv does."""
@@ -273,8 +278,7 @@ def cubic_margin(x: Floats, k: int, label: str) -> CubicMargin:
 class TensorSmooth(Term):
     """A smooth of one variable (one margin), or a tensor product, in cubic regression splines.
 
-    The columns are row-wise Kronecker products of the margins', times ``shear``. Those of an
-    interaction ``ti()`` are products of margins that each sum to zero, as they are.
+    The columns are row-wise Kronecker products of the margins', times ``shear``.
     """
 
     margins: tuple[CubicMargin, ...]
@@ -282,12 +286,11 @@ class TensorSmooth(Term):
 
     def columns(self, data: pd.DataFrame) -> Floats:
         """Return shape (n, n_columns)."""
-        result = np.ones((len(data), 1))
+        parts = []
         for variable, margin in zip(self.variables, self.margins, strict=True):
             values, inverse = np.unique(data[variable].to_numpy(np.float64), return_inverse=True)
-            part = margin.columns(values)[inverse]
-            result = (result[:, :, None] * part[:, None, :]).reshape(len(part), -1)
-        return result[:, -len(self.shear) :] @ self.shear
+            parts.append(margin.columns(values)[inverse])
+        return _row_products(parts, len(data))[:, -len(self.shear) :] @ self.shear
 
     def unconstrained(self, mean: Floats, xx: Floats) -> Floats:
         """Return what turns values at the knots, mgcv's coefficients, into these."""
@@ -307,34 +310,11 @@ class Interaction(TensorSmooth):
         return np.eye(len(mean))
 
 
-def interaction(smooth: Smooth, data: pd.DataFrame, weights: Floats | None) -> Interaction:
-    """Make the tensor product of cubic margins that each sum to zero, as mgcv does.
-
-    With the means s of a margin's columns, Q spans what is orthogonal to s, and the eigenvectors of
-    Q' diag(d) Q make its penalty diagonal again; its first coordinate is the straight line.
-    """
-    margins = []
-    for name, k in zip(smooth.variables, smooth.k, strict=True):
-        x = data[name].to_numpy(np.float64)
-        margin = cubic_margin(x, k, smooth.label)
-        means = np.average(margin.columns(x), axis=0, weights=weights)
-        q = np.linalg.qr(means[:, None], mode="complete")[0][:, 1:]
-        d, vectors = np.linalg.eigh(q.T @ (margin.d[:, None] * q))
-        scaled = np.r_[0.0, d[1:] / d[-1]]
-        margins.append(CubicMargin(margin.spline, margin.rotation @ q @ vectors, scaled))
-    grids = np.meshgrid(*(margin.d for margin in margins), indexing="ij")
-    penalties = np.stack([grid.ravel() for grid in grids])
-    size = penalties.shape[1]
-    names = tuple(f"{smooth.label}.{i + 1}" for i in range(size))
-    of_all = (smooth.label, smooth.variables, names, penalties)
-    return Interaction(*of_all, tuple(margins), np.eye(size))
-
-
 def tensor(
-    smooth: Smooth, data: pd.DataFrame, weights: Floats | None, *, constrained: bool = True
+    smooth: Smooth, data: pd.DataFrame, weights: Floats, constrained: bool = True
 ) -> TensorSmooth:
     """Make a cubic smooth, its penalised columns orthogonal to the free ones in mgcv's
-    coefficients.
+    coefficients; of ``ti()`` the products of margins that each sum to zero, as they are.
 
     ML maximises over the free functions and integrates the others out, so it depends on which
     functions count as the others; mgcv takes those orthogonal to the free ones among its
@@ -343,16 +323,23 @@ def tensor(
     -m_f m_p' / (1 + m_f'm_f). REML integrates both and does not depend on the choice. Without the
     constraint (``by`` a number) there is no shear.
     """
-    margins = tuple(
-        cubic_margin(data[name].to_numpy(np.float64), k, smooth.label)
-        for name, k in zip(smooth.variables, smooth.k, strict=True)
-    )
+    margins = []
+    for name, k in zip(smooth.variables, smooth.k, strict=True):
+        x = data[name].to_numpy(np.float64)
+        margin = cubic_margin(x, k, smooth.label)
+        if smooth.kind == "ti":
+            means = np.average(margin.columns(x), axis=0, weights=weights)
+            margin = margin.summing_to_zero(means)
+        margins.append(margin)
     grids = np.meshgrid(*(margin.d for margin in margins), indexing="ij")
-    penalties = np.stack([grid.ravel()[1:] for grid in grids])
+    penalties = np.stack([grid.ravel() for grid in grids])
+    kind: type[TensorSmooth] = Interaction
+    if smooth.kind != "ti":  # the constant is left out
+        kind, penalties = TensorSmooth, penalties[:, 1:]
     size = penalties.shape[1]
-    names = tuple(f"{smooth.label}.{i + 1}" for i in range(size))
-    plain = TensorSmooth(smooth.label, smooth.variables, names, penalties, margins, np.eye(size))
-    if not constrained:
+    about = smooth.label, smooth.variables, _numbered(smooth.label, size), penalties
+    plain = kind(*about, tuple(margins), np.eye(size))
+    if smooth.kind == "ti" or not constrained:
         return plain
     constant = (size + 1) ** -0.5  # the column that was left out
     means = np.average(plain.columns(data), axis=0, weights=weights) / constant
@@ -384,11 +371,10 @@ class ThinPlate(Term):
 
     def columns(self, data: pd.DataFrame) -> Floats:
         """Return shape (n, k - 1)."""
-        values, inverse = np.unique(
-            data[self.variables[0]].to_numpy(np.float64), return_inverse=True
-        )
+        numbers = data[self.variables[0]].to_numpy(np.float64)
+        values, inverse = np.unique(numbers, return_inverse=True)
         x = (values - self.centre) / self.scale
-        return np.column_stack([x, _radial(x, self.knots, self.weights)])[inverse]
+        return np.column_stack([x, radial(x, self.knots)(self.weights)])[inverse]
 
     def unconstrained(self, mean: Floats, xx: Floats) -> Floats:
         """Return what turns mgcv's coefficients, of columns of unit size, into these."""
@@ -415,12 +401,12 @@ def thin_plate(smooth: Smooth, data: pd.DataFrame) -> ThinPlate:
     knots = (unique - centre) / scale
 
     # U: the k eigenvectors of largest absolute eigenvalue, positive ones first as in mgcv.
-    n = len(knots)
+    n, product = len(knots), radial(knots, knots)
     if n > 4 * k:
-        radial = LinearOperator((n, n), matvec=lambda v: _radial(knots, knots, v), dtype=float)
-        values, vectors = eigsh(radial, k=k, which="LM", v0=np.ones(n))
+        operator = LinearOperator((n, n), matvec=product, dtype=float)
+        values, vectors = eigsh(operator, k=k, which="LM", v0=np.ones(n))
     else:
-        values, vectors = np.linalg.eigh(_radial(knots, knots, np.eye(n)))
+        values, vectors = np.linalg.eigh(product(np.eye(n)))
     order = np.argsort(-np.abs(values))[:k]
     order = order[np.argsort(values[order] < 0, kind="stable")]
     values, vectors = values[order], vectors[:, order]
@@ -438,12 +424,28 @@ def thin_plate(smooth: Smooth, data: pd.DataFrame) -> ThinPlate:
 
     # V: makes the penalty Z' diag(values) Z diagonal.
     d, rotation = np.linalg.eigh(z.T @ (values[:, None] * z))
-    names = tuple(f"{smooth.label}.{i + 1}" for i in range(k - 1))
-    penalties = np.r_[0.0, d / d[-1]][None, :]
-    weights = vectors @ z @ rotation
-    return ThinPlate(
-        smooth.label, smooth.variables, names, penalties, knots, centre, scale, weights, rotation
-    )
+    penalties, weights = np.r_[0.0, d / d[-1]][None, :], vectors @ z @ rotation
+    about = smooth.label, smooth.variables, _numbered(smooth.label, k - 1), penalties
+    return ThinPlate(*about, knots, centre, scale, weights, rotation)
+
+
+def radial(x: Floats, knots: Floats) -> Callable[[Floats], Floats]:
+    """Return the function that multiplies E_ij = |x_i - knot_j|^3 / 12 with weights, (k, ...).
+
+    With sums S_m of knot^m times weight over the (sorted) knots below x, less those above it, the
+    product is (x^3 S_0 - 3 x^2 S_1 + 3 x S_2 - S_3) / 12: E has no need to be formed.
+    """
+    powers = np.vander(knots, 4, increasing=True).T  # (4, k)
+    factors = np.vander(x, 4) * np.array([1, -3, 3, -1]) / 12  # (n, 4)
+    below = np.searchsorted(knots, x, side="right")
+
+    def product(weights: Floats) -> Floats:
+        sums = np.zeros((4, len(knots) + 1, *weights.shape[1:]))
+        each = powers.reshape(4, -1, *[1] * (weights.ndim - 1)) * weights
+        np.cumsum(each, axis=1, out=sums[:, 1:])
+        return np.einsum("nm,mn...->n...", factors, 2 * sums[:, below] - sums[:, -1:])
+
+    return product
 
 
 # ---- smooths for each level of a factor, or multiplied by a number ----
@@ -478,15 +480,13 @@ class By(Term):
         return self.to_mgcv
 
 
-def place_smooth(smooth: Smooth, data: pd.DataFrame, weights: Floats | None) -> list[Term]:
-    """Place a smooth's basis at the data: one term, or one for each level of ``by``."""
-    if smooth.basis == "re":
-        return [random_effect(smooth, data)]
+def place_smooth(smooth: Smooth, data: pd.DataFrame, weights: Floats) -> list[Term]:
+    """Place a smooth's basis at the data, whose rows stand for ``weights`` readings: one term, or
+    one for each level of ``by``."""
     is_number = bool(smooth.by) and pd.api.types.is_numeric_dtype(data[smooth.by])
+    base: Term
     if smooth.basis == "tp":
-        base: Term = thin_plate(smooth, data)
-    elif smooth.kind == "ti":
-        base = interaction(smooth, data, weights)
+        base = thin_plate(smooth, data)
     else:
         base = tensor(smooth, data, weights, constrained=not is_number)
     if not smooth.by:
@@ -495,37 +495,21 @@ def place_smooth(smooth: Smooth, data: pd.DataFrame, weights: Floats | None) -> 
     columns = base.columns(data)
     mean = np.average(columns, axis=0, weights=weights)
     centred = columns - mean
-    xx = centred.T @ (centred if weights is None else centred * weights[:, None])
-    moments = mean, xx / (len(data) if weights is None else weights.sum())
+    moments = mean, centred.T @ (centred * weights[:, None]) / weights.sum()
     # A number multiplies the whole smooth, its constant included.
     if is_number:
         change = base.unconstrained(*moments)
-        names = tuple(f"{smooth.label}.{i + 1}" for i in range(len(change)))
         padded = np.hstack([np.zeros((len(base.penalties), 1)), base.penalties])
-        of_number = padded, base, smooth.by, None, None, mean, change
-        return [By(smooth.label, smooth.all_variables, names, *of_number)]
+        about = smooth.label, smooth.all_variables, _numbered(smooth.label, len(change)), padded
+        return [By(*about, base, smooth.by, None, None, mean, change)]
     # A factor has a smooth of its own for each level, centred as mgcv centres it.
     levels, terms = factor_levels(data[smooth.by]) or (), list[Term]()
+    change = base.change(*moments)
     for level in levels:
         label = f"{smooth.label}{level}"
-        names = tuple(f"{label}.{i + 1}" for i in range(len(mean)))
-        about = base.penalties, base, smooth.by, level, levels, mean, base.change(*moments)
-        terms.append(By(label, smooth.all_variables, names, *about))
+        about = label, smooth.all_variables, _numbered(label, len(mean)), base.penalties
+        terms.append(By(*about, base, smooth.by, level, levels, mean, change))
     return terms
-
-
-def _radial(x: Floats, knots: Floats, weights: Floats) -> Floats:
-    """Return E(x) times weights, shape (n, ...), from sums over knots, which are sorted.
-
-    With sums S_m of knot^m times weight over the knots below x, less those above it, the product
-    sum_j |x - knot_j|^3 w_j is x^3 S_0 - 3 x^2 S_1 + 3 x S_2 - S_3: E has no need to be formed.
-    """
-    powers = np.vander(knots, 4, increasing=True).T  # (4, k)
-    sums = np.zeros((4, len(knots) + 1, *weights.shape[1:]))
-    np.cumsum(powers.reshape(4, -1, *[1] * (weights.ndim - 1)) * weights, axis=1, out=sums[:, 1:])
-    factors = np.vander(x, 4) * np.array([1, -3, 3, -1]) / 12  # (n, 4)
-    below = np.searchsorted(knots, x, side="right")
-    return np.einsum("nm,mn...->n...", factors, 2 * sums[:, below] - sums[:, -1:])
 
 
 def _require_values(n_unique: int, k: int, label: str) -> None:
@@ -546,14 +530,8 @@ def start_smoothing(diagonals: list[tuple[Floats, Floats]], n: int) -> Floats:
 
     Each penalty weighs as much as the data on the coefficients that it touches, lambda_j = mean(x)
     / mean(d_j); then all are made ten times heavier or lighter until the data make up 0.4 of the
-    sum, mean(x / (x + d)) = 0.4.
-
-    Parameters
-    ----------
-    diagonals : list of (ndarray, shape (k,); ndarray, shape (n_penalties, k))
-        For each smooth, what :meth:`Term.diagonals` gives.
-    n : int
-        Rows.
+    sum, mean(x / (x + d)) = 0.4. ``diagonals`` holds what :meth:`Term.diagonals` gives for each
+    smooth.
     """
     if not diagonals:
         return np.zeros(0)

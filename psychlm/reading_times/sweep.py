@@ -18,6 +18,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -105,11 +106,9 @@ def delta_loglik(
         Coverage of the intervals.
     rng : Generator or int
         Deals the folds, the resamples and the permutations.
-    device : str or torch.device
-        Where torch computes: ``"cpu"``, ``"cuda"`` or ``"auto"``.
-    client : distributed.Client or str, optional
-        Dask client or address of a scheduler whose workers fit the models, on their processors:
-        see :func:`psychlm.cluster.run_pieces`.
+    device, client
+        Where torch computes; or the Dask client (or scheduler's address) whose workers fit the
+        models, on their processors: see :func:`psychlm.cluster.run_pieces`.
 
     Returns
     -------
@@ -127,8 +126,6 @@ def delta_loglik(
     ------
     FrameError
         If the frames do not fit each other or a predictor cannot be used.
-    ConnectionError, MemoryError
-        If no cluster answers at the address, or its workers run out of memory.
 
     Examples
     --------
@@ -151,11 +148,10 @@ def delta_loglik(
     where = device if client is None else "cpu"
     torch_dev = torch_device(where, "reading_times.delta_loglik", float64=True)
     seed = int(np.random.default_rng(rng).integers(2**63))
-    measures = [measure] if isinstance(measure, str) else list(measure)
     readings, surprisals = plain(readings), plain(surprisals)
-    of_measures = [parse(f"{name} ~ {formula}") for name in measures]
-    parsed, measures = of_measures[0], [of_measure.response for of_measure in of_measures]
-    if parsed.bars:
+    of_measures = [parse(f"{name} ~ {formula}") for name in np.atleast_1d(measure)]
+    measures = [of_measure.response for of_measure in of_measures]
+    if of_measures[0].bars:
         raise FormulaError(
             f'{formula!r}: a sweep reads random effects in mgcv\'s notation, s(subject, bs="re") '
             'and s(subject, x, bs="re"), which are independent'
@@ -167,13 +163,11 @@ def delta_loglik(
     readings = check_readings(readings if timed else readings.assign(none_ms=np.nan))
     for name in measures:
         check_response(readings, name)
-    if by not in readings.columns:
-        raise FrameError(f"by={by!r} is no column of the readings; name a text's or sentence's id")
-    unit = pd.factorize(readings[by])[0].astype(np.int64)
-    if (unit < 0).any():
+    if by not in readings.columns or readings[by].isna().any():
         raise FrameError(
-            f"{by!r} is missing in {int((unit < 0).sum())} rows; give each a text or sentence"
+            f"by={by!r} is no column of the readings without gaps; name a text's or sentence's id"
         )
+    unit = pd.factorize(readings[by])[0].astype(np.int64)
 
     # The words of the readings, and for each lag the word before it, as positions in the sorted
     # table.
@@ -189,6 +183,7 @@ def delta_loglik(
     table = check_rows(surprisals, ["text_id", "word_id"], [], "surprisals")
     table = table.sort_values(["text_id", "word_id"], kind="stable", ignore_index=True)
     word = match_words(readings, table)
+    values = np.ascontiguousarray(table[names].to_numpy(np.float64).T)
     text_code, word_id = pd.factorize(table["text_id"])[0], table["word_id"].to_numpy()
     places = [np.arange(len(table))]  # position of the word itself, the word before it, ...; or -1
     for lag in range(1, lags + 1):
@@ -196,17 +191,16 @@ def delta_loglik(
         places.append(np.r_[np.full(lag, -1), np.where(follows, np.arange(len(follows)), -1)])
 
     # Measures that are there on the same rows are one sweep.
-    groups: dict[bytes, list[str]] = {}
-    for name in measures:
-        groups.setdefault(readings[name].notna().to_numpy().tobytes(), []).append(name)
+    groups: dict[bytes, list[int]] = {}
+    for i, name in enumerate(measures):
+        groups.setdefault(readings[name].notna().to_numpy().tobytes(), []).append(i)
     order = np.lexsort((word, unit))
     tables = []
     for group in groups.values():
-        rows = order[readings[group[0]].notna().to_numpy()[order]]
-        parsed = parse(f"{group[0]} ~ {formula}")
-        used = [x for x in dict.fromkeys((*parsed.variables, *group)) if x in readings.columns]
-        data = readings[used].iloc[rows]
-        design = share_design(data, parsed, group, word[rows], unit[rows], torch_dev)
+        parsed, of_group = of_measures[group[0]], [measures[i] for i in group]
+        rows = order[readings[of_group[0]].notna().to_numpy()[order]]
+        data = readings[list(dict.fromkeys((*parsed.variables, *of_group)))].iloc[rows]
+        design = share_design(data, parsed, of_group, word[rows], unit[rows], torch_dev)
         positions = np.stack(places)[:, design.words]
         first = (positions < 0).any(axis=0)
         if first.any():
@@ -217,8 +211,7 @@ def delta_loglik(
                 f"{example} (text_id, word_id); leave out the first words of texts "
                 "(corpora.exclude does), or set lags=0"
             )
-        values = np.ascontiguousarray(table[names].to_numpy(np.float64).T)
-        task = Sweep(design, values, positions, names, group, method, level)
+        task = Sweep(design, values, positions, names, of_group, method, level)
         dealt = np.random.default_rng(seed)
         tables.append(task.run(folds, dealt, n_bootstrap, n_permutations, client))
     result = pd.concat(tables, ignore_index=True)
@@ -227,13 +220,8 @@ def delta_loglik(
 
 
 def match_words(readings: pd.DataFrame, table: pd.DataFrame) -> Integers:
-    """Return each reading's position in the sorted table of surprisals.
-
-    Raises
-    ------
-    FrameError
-        If a word is not in the table, or both frames have a column ``word`` and the words differ.
-    """
+    """Return each reading's position in the sorted table of surprisals; a word that is not there,
+    or differs where both frames have a column ``word``, is an error."""
     texts = pd.Index(table["text_id"].unique())
     span = int(max(table["word_id"].max(), readings["word_id"].max())) + 1
     sorted_keys, wanted = (
@@ -309,9 +297,8 @@ class Sweep:
 
         # Chunks of models that fit in the largest array; one thread per chunk.
         width = p + q + design.z_sums.shape[0] * design.z_sums.shape[1]
-        n_sums = len(design.base.n) + m * (
-            k or 1
-        )  # cross-products of units, and those solved at once
+        # cross-products of units, and those solved at once
+        n_sums = len(design.base.n) + m * (k or 1)
         per_model = max(n_sums * width * (p + q), q * len(design.words))
         largest = CHUNK_BYTES if device.type == "cpu" else CHUNK_BYTES_GPU
         size = max(1, largest // (8 * per_model))
@@ -321,8 +308,8 @@ class Sweep:
         shared = (bare, baseline, penalties, fold, base_heldout)
         if client is None:
             workers = torch.get_num_threads() if device.type == "cpu" else 1
-            with one_thread(), ThreadPoolExecutor(workers) as pool_of_threads:
-                done = list(pool_of_threads.map(lambda chunk: add_models(shared, chunk), chunks))
+            with one_thread(), ThreadPoolExecutor(workers) as threads:
+                done = list(threads.map(partial(add_models, shared), chunks))
         else:
             by_chunk = dict(run_pieces(client, add_models_alone, shared, dict(enumerate(chunks))))
             done = [by_chunk[i] for i in range(len(chunks))]
@@ -358,20 +345,12 @@ Shared = tuple[Sweep, Solution, Tensor, Tensor | None, Tensor]
 def add_models(
     shared: Shared, models: tuple[list[str], Floats]
 ) -> tuple[pd.DataFrame, Floats | None]:
-    """Fit some models; return one row per model and measure, and their held-out gains.
+    """Fit some models, of which there are names and (n_models, n_table) surprisals in bits.
 
-    Parameters
-    ----------
-    shared : tuple
-        The sweep (without its models), the baseline, the penalties with the surprisals' columns,
-        each unit's fold (or None) and the baseline's held-out log-likelihoods.
-    models : (names, values)
-        Names and (n_models, n_table) surprisals in bits.
-
-    Returns
-    -------
-    frame : DataFrame
-    gains : ndarray, shape (n_units, n_rows), or None without folds
+    ``shared`` holds the sweep (without its models), the baseline, the penalties with the
+    surprisals' columns, each unit's fold (or None) and the baseline's held-out log-likelihoods.
+    Returned are one row per model and measure, and their held-out gains, (n_units, n_rows), or None
+    without folds.
     """
     sweep, baseline, penalties, fold, base_heldout = shared
     names, values = models
@@ -445,18 +424,8 @@ def heldout_logliks(
     """Fit without each fold, all folds at once, and return the log-likelihood of its units.
 
     With b and v = RSS/n of the training set, a unit's is -n/2 log(2 pi v) - (b'X'X b - 2 b'X'y +
-    y'y) / 2v.
-
-    Parameters
-    ----------
-    fold : Tensor of int, shape (U,)
-    full : Solution
-        The fits to all units, whose smoothing each fold's search begins at.
-
-    Returns
-    -------
-    Tensor, shape (U, models * measures), in nats; Tensor of bool, shape (models * measures,)
-        Whether every fold's smoothing converged.
+    y'y) / 2v. ``full`` holds the fits to all units, at whose smoothing each fold's search begins.
+    Returned are nats, (U, models * measures), and whether every fold's smoothing converged.
     """
     n_models, p, m = units.xy.shape[1:]
     n_folds = int(fold.max()) + 1
@@ -490,20 +459,10 @@ def summarise(
     """Turn gains by unit into gains per reading, with a paired bootstrap interval and permutation
     test.
 
-    Parameters
-    ----------
-    gains : ndarray, shape (U, M)
-        Model minus baseline, nats, of each unit.
-    n : ndarray, shape (U,)
-        Readings of each unit.
-
-    Returns
-    -------
-    dict of ndarray, shape (M,)
-        ``heldout_gain``; ``heldout_low`` and ``heldout_high``, percentiles over resamples of the
-        units, the same for all models; ``heldout_p``, one-sided: the share of random exchanges of
-        model and baseline within units that give a total at least as large, with (count + 1) /
-        (n_permutations + 1) (Phipson & Smyth 2010).
+    ``gains``, (U, M), are model minus baseline in nats, ``n`` the readings of each unit. Bounds are
+    percentiles over resamples of the units, the same for all models. ``heldout_p`` is one-sided:
+    the share of random exchanges of model and baseline within units that give a total at least as
+    large, with (count + 1) / (n_permutations + 1) (Phipson & Smyth 2010).
     """
     n_units, total = len(n), gains.sum(axis=0)
     # Resamples draw units with replacement: how often each is drawn weighs its gain and readings.

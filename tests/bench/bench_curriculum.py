@@ -68,7 +68,7 @@ def task():
         " ".join(f"w{w}" for w in rng.integers(k * 1000, k * 1000 + 1200, n))
         for k, n in zip(answers, lengths, strict=True)
     ]
-    return crowds.encode_texts(texts), answers, pd.Series(rng.normal(size=EXAMPLES))
+    return crowds.encode_texts(texts), pd.Series(answers), pd.Series(rng.normal(size=EXAMPLES))
 
 
 def learn(task, callback):

@@ -23,12 +23,16 @@ def words():
     )
 
 
-def test_the_ucl_corpus_has_its_sentences_words_and_models():
-    corpus = corpora.ucl()
-    assert len(corpus.words) == len(corpus.readings) == 1726
-    assert corpus.words["text_id"].nunique() == 205
-    assert corpus.surprisals.shape[1] == 2 + 12
-    assert {"first_fixation_ms", "gaze_ms", "self_paced_ms"} <= set(corpus.readings)
+def test_public_corpora_have_their_texts_words_models_and_measures():
+    ucl = corpora.ucl()
+    assert len(ucl.words) == len(ucl.readings) == 1726
+    assert ucl.words["text_id"].nunique() == 205
+    assert ucl.surprisals.shape[1] == 2 + 12
+    assert {"first_fixation_ms", "gaze_ms", "self_paced_ms"} <= set(ucl.readings)
+    provo = corpora.provo()
+    assert provo.words["text_id"].nunique() == 55
+    assert len(provo.readings) > 2640
+    assert not [name for name in provo.readings if name.endswith("_ms")]  # they are scaled, not ms
 
 
 def test_natural_stories_give_every_word_its_time_and_surprisal():
@@ -41,14 +45,7 @@ def test_natural_stories_give_every_word_its_time_and_surprisal():
     assert bits[moors].item() == pytest.approx((5.148232 + 0.001676) / np.log(2), abs=1e-5)
 
 
-def test_provo_is_found_in_its_passages():
-    corpus = corpora.provo()
-    assert corpus.words["text_id"].nunique() == 55
-    assert len(corpus.readings) > 2640
-    assert not [name for name in corpus.readings if name.endswith("_ms")]  # they are scaled, not ms
-
-
-def test_exclusions_are_named_and_counted(words):
+def test_exclusions_are_named_and_counted_those_of_lines_where_they_are_known(words):
     frequency = words["log_frequency"].where(words["word"] != "reads")
     kept, table = corpora.exclude(words.assign(log_frequency=frequency))
     assert kept["word"].tolist() == ["had"]
@@ -64,9 +61,6 @@ def test_exclusions_are_named_and_counted(words):
     }
     assert table["left"].iloc[-1] == len(kept)
     assert (table["removed"].sum() + len(kept)) == len(words)
-
-
-def test_lines_are_excluded_where_they_are_known(words):
     lines = words.assign(line=[1] * 6 + [2] * (len(words) - 6))
     flagged = corpora.exclude(lines)[1].set_index("step")["flagged"]
     assert flagged[["first word of a line", "last word of a line"]].tolist() == [2, 2]
@@ -127,15 +121,11 @@ def test_three_csv_files_are_a_corpus(tmp_path):
     assert corpus.readings["subject"].tolist() == ["007", "007"]
     assert corpus.readings["gaze_ms"].isna().tolist() == [False, True]
     assert len(frames.check_readings(corpora.join(corpus.readings, corpus.words))) == 2
+    with pytest.raises(FrameError, match="are in both"):
+        corpora.join(corpus.readings.assign(word="so"), corpus.words)
     readings.write_text("subject,text_id,word_id,gaze_ms\n007,01,5,250\n")
     with pytest.raises(FrameError, match=r"1 readings are of words that .* first \('01', 5\)"):
         corpora.from_csv(words, readings)
-
-
-def test_columns_in_both_frames_are_refused(words):
-    readings = words.assign(subject="a", gaze_ms=1.0)
-    with pytest.raises(FrameError, match="are in both"):
-        corpora.join(readings, words)
 
 
 @pytest.fixture
@@ -160,7 +150,7 @@ def test_one_long_table_becomes_words_and_readings(long):
     assert corpus.notes == ()
 
 
-def test_a_long_table_says_what_it_dropped(long):
+def test_a_long_table_says_what_it_dropped_and_how_it_read_what_is_written_otherwise(long):
     gaps = long.assign(Subject=long["Subject"].where(long.index > 0), RT=long["RT"].astype(object))
     gaps.loc[5, "RT"] = "timeout"
     corpus = corpora.from_long(gaps, measures={"RT": "self_paced_ms"})
@@ -169,6 +159,12 @@ def test_a_long_table_says_what_it_dropped(long):
         "1 of 12 rows without 'Subject' are dropped",
         "1 values of 'self_paced_ms' that are no numbers are missing",
     )
+    commas = long.assign(Word=long["Word"] + "%2C", RT=(long["RT"] + 0.5).astype(str))
+    commas["RT"] = commas["RT"].str.replace(".", ",")
+    corpus = corpora.from_long(commas, measures={"RT": "self_paced_ms"})
+    assert corpus.words["word"].str.endswith(",").all()
+    assert "%2C in 12 words is read as a comma" in corpus.notes
+    assert corpus.readings["self_paced_ms"].tolist() == [x + 0.5 for x in range(300, 312)]
 
 
 @pytest.mark.parametrize(
@@ -179,6 +175,7 @@ def test_a_long_table_says_what_it_dropped(long):
         (lambda t: t.assign(WordNr=t["WordNr"] + 0.5), "word_id is '1.5'.*whole numbers"),
         (lambda t: t.assign(Word=t["Word"] + t["Subject"].astype(str)), "several words stand at"),
         (lambda t: t.assign(RT=-t["RT"]), "negative times"),
+        (lambda t: t.assign(text_id="x"), "columns .'text_id'. are there beside"),
     ],
 )
 def test_a_long_table_that_would_give_wrong_results_is_refused(long, change, says):
@@ -217,12 +214,6 @@ def test_a_corpus_of_pymovements_is_read_by_its_own_definition(tmp_path):
         corpora.from_pymovements("PoTeC", tmp_path, columns="speech text_id a word FFD b c TFT")
     with pytest.raises(FrameError, match="'GazeBase' are not known"):
         corpora.from_pymovements("GazeBase", tmp_path)
-
-
-def test_frequencies_of_typographic_apostrophes_and_decomposed_accents_are_found():
-    printed = pd.Series(["don’t", "“Don't”", "cafe\u0301,", "l’a"])
-    counts = {"don't": 4, "café": 2, "l’a": 3}
-    assert np.exp(corpora.log_frequency(printed, counts)).tolist() == pytest.approx([4, 4, 2, 3])
 
 
 # ---- defects of readings: zeros, order, labels, files ----
@@ -277,36 +268,24 @@ def test_frequencies_do_not_depend_on_the_case_of_the_keys(counts):
             assert corpora.log_frequency(pd.Series([printed]), bare)[0] == pytest.approx(expected)
 
 
-def test_counts_that_name_a_word_twice_are_refused():
-    counts = pd.Series([1, 2, 3], ["the", "cat", "the"])
+def test_frequencies_of_typographic_apostrophes_and_decomposed_accents_are_found():
+    printed = pd.Series(["don’t", "“Don't”", "cafe\u0301,", "l’a"])
+    counts = {"don't": 4, "café": 2, "l’a": 3}
+    assert np.exp(corpora.log_frequency(printed, counts)).tolist() == pytest.approx([4, 4, 2, 3])
+    twice = pd.Series([1, 2, 3], ["the", "cat", "the"])
     with pytest.raises(FrameError, match=r"\['the'\] more than once"):
-        corpora.log_frequency(pd.Series(["cat"]), counts)
-
-
-def test_a_column_that_stands_beside_its_new_name_is_named(long):
-    with pytest.raises(FrameError, match=r"columns \['text_id'\] are there beside"):
-        corpora.from_long(long.assign(text_id="x"), measures={"RT": "self_paced_ms"})
-
-
-def test_commas_of_pcibex_and_decimal_commas_are_read(long):
-    written = long.assign(Word=long["Word"] + "%2C", RT=(long["RT"] + 0.5).astype(str))
-    written["RT"] = written["RT"].str.replace(".", ",")
-    corpus = corpora.from_long(written, measures={"RT": "self_paced_ms"})
-    assert corpus.words["word"].str.endswith(",").all()
-    assert "%2C in 12 words is read as a comma" in corpus.notes
-    assert corpus.readings["self_paced_ms"].tolist() == [x + 0.5 for x in range(300, 312)]
+        corpora.log_frequency(pd.Series(["cat"]), twice)
 
 
 @pytest.mark.parametrize("mark", [",", ";", "\t"])
 def test_commas_semicolons_and_tabs_separate_columns(mark, tmp_path):
     words, readings = tmp_path / "words.csv", tmp_path / "readings.csv"
     words.write_text("text_id,word_id,word\n01,1,So\n01,2,what\n".replace(",", mark))
-    row = "007,01,1,DECIMAL\n".replace(",", mark).replace(
-        "DECIMAL", "250.5" if mark == "," else "250,5"
-    )
-    readings.write_text("subject,text_id,word_id,gaze_ms\n".replace(",", mark) + row)
+    header = "subject,text_id,word_id,gaze_ms\n".replace(",", mark)
+    time = "250.5" if mark == "," else "250,5"
+    readings.write_text(header + mark.join(["007", "01", "1", time]) + "\n")
     assert corpora.from_csv(words, readings).readings["gaze_ms"].tolist() == [250.5]
-    readings.write_text("subject,text_id,word_id,gaze_ms\n007,01,1,250,9\n".replace(",", mark))
+    readings.write_text(header + mark.join(["007", "01", "1", "250", "9"]) + "\n")
     with pytest.raises(FrameError, match="rows have more cells than the 4 names"):
         corpora.from_csv(words, readings)
 

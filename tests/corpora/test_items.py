@@ -58,45 +58,29 @@ def arc(key="B", labels="ABC"):
     return {"id": "q1", "question": {"stem": "What?", "choices": choices}, "answerKey": key}
 
 
-@pytest.mark.parametrize(
-    ("row", "says"),
-    [
-        (arc(key="D"), r"\['q1'\] .*have a key that labels none of their choices"),
-        (arc(labels="ABB"), r"\['q1'\] .*the same label, so that both may be right"),
-    ],
-)
-def test_an_item_with_no_or_two_right_answers_is_named(tmp_path, row, says) -> None:
-    with pytest.raises(FrameError, match=says):
-        banks.read_arc(jsonl(tmp_path / "arc.jsonl", [row]))
-
-
-def test_items_whose_key_is_hidden_are_left_out_and_counted(tmp_path) -> None:
+def test_arc_leaves_hidden_keys_out_and_names_items_with_no_or_two_right_answers(tmp_path) -> None:
     hidden = arc() | {"id": "q2"}
     del hidden["answerKey"]
     items = banks.read_arc(jsonl(tmp_path / "arc.jsonl", [arc(labels="123", key="3"), hidden]))
-    assert items["item_id"].tolist() == ["q1"]
-    assert items["answer"].tolist() == [2]
+    assert items[["item_id", "answer"]].to_numpy().tolist() == [["q1", 2]]
     assert items.attrs["left_out"] == {"no gold label": 1}
+    for row, flaw in (
+        (arc(key="D"), "have a key that labels none of their choices"),
+        (arc(labels="ABB"), "the same label, so that both may be right"),
+    ):
+        with pytest.raises(FrameError, match=rf"\['q1'\] .*{flaw}"):
+            banks.read_arc(jsonl(tmp_path / "arc.jsonl", [row]))
 
 
 def test_what_is_written_in_arcs_layout_is_read_again(tmp_path) -> None:
-    items = pd.DataFrame(
-        {
-            "item_id": ["a", "b"],
-            "prompt": ["Ça va?", "?"],
-            "choices": [["x", "y"], ["1", "2", "3"]],
-            "answer": [1, 2],
-            "hops": [1, 3],
-            "cluster": ["dog.n.01", None],
-            "distractor_types": [["sister", "answer"], ["r", "r", "answer"]],
-        }
-    )
+    items = pd.DataFrame({"item_id": ["a", "b"], "prompt": ["Ça va?", "?"]})
+    items["choices"] = [["x", "y"], ["1", "2", "3"]]
+    items = items.assign(answer=[1, 2], hops=[1, 3], cluster=["dog.n.01", None])
+    items["distractor_types"] = [["sister", "answer"], ["r", "r", "answer"]]
     again = banks.read_arc(banks.write_arc(items, tmp_path / "folder" / "probe.jsonl"))
-    pd.testing.assert_frame_equal(
-        again[items.columns.drop("cluster")], items.drop(columns="cluster")
-    )
-    assert again["cluster"][0] == "dog.n.01"
-    assert pd.isna(again["cluster"][1])
+    columns = items.columns.drop("cluster")
+    pd.testing.assert_frame_equal(again[columns], items[columns])
+    assert again["cluster"][0] == "dog.n.01" and pd.isna(again["cluster"][1])
     assert [file.name for file in (tmp_path / "folder").iterdir()] == ["probe.jsonl"]
 
 
@@ -115,23 +99,21 @@ def test_sciq_is_shuffled_the_same_way_every_time_and_keeps_its_answers(tmp_path
 
 
 def test_social_iqa_and_piqa_and_anli_find_the_labels_beside_the_items(tmp_path) -> None:
+    file, labels = tmp_path / "dev.jsonl", tmp_path / "dev-labels.lst"
+    labels.write_text("3\n1\n")
     social = {"context": "Kai left.", "question": "Why?"}
     social |= {"answerA": "a", "answerB": "b", "answerC": "c"}
-    jsonl(tmp_path / "dev.jsonl", [social, social])
-    (tmp_path / "dev-labels.lst").write_text("3\n1\n")
-    items = banks.read_items(tmp_path / "dev.jsonl")
+    items = banks.read_items(jsonl(file, [social, social]))
     assert items["answer"].tolist() == [2, 0]
     assert items["prompt"][0] == "Kai left. Why?"
-    jsonl(tmp_path / "dev.jsonl", [{"goal": "g", "sol1": "s", "sol2": "t"}] * 2)
+    physical = {"goal": "g", "sol1": "s", "sol2": "t"}
     with pytest.raises(FrameError, match="not among their choices"):
-        banks.read_items(tmp_path / "dev.jsonl")  # labels from 1 to 3 are not PIQA's
-    jsonl(tmp_path / "dev.jsonl", [{"goal": "g", "sol1": "s", "sol2": "t"}])
+        banks.read_items(jsonl(file, [physical] * 2))  # labels from 1 to 3 are not PIQA's
     with pytest.raises(DataError, match="2 labels for the 1 items"):
-        banks.read_items(tmp_path / "dev.jsonl")
+        banks.read_items(jsonl(file, [physical]))
+    labels.write_text("2\n")
     story = {"obs1": "It rained.", "obs2": "She fell.", "hyp1": "h.", "hyp2": "i."}
-    jsonl(tmp_path / "dev.jsonl", [story])
-    (tmp_path / "dev-labels.lst").write_text("2\n")
-    items = banks.read_items(tmp_path / "dev.jsonl")
+    items = banks.read_items(jsonl(file, [story]))
     assert items["choices"][0] == ["h. She fell.", "i. She fell."]
     assert items["answer"].tolist() == [1]
 

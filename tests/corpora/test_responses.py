@@ -59,22 +59,16 @@ def test_responses_need_neither_share_nor_network() -> None:
         data.facts("x/y")
 
 
-def test_laverghetta2021_has_its_published_sizes() -> None:
+def test_laverghetta2021_has_its_published_sizes_and_describes_models_by_their_names() -> None:
     study = corpora.laverghetta2021()
     assert study.panel.shape == (19, 104)
-    assert {code: rows.shape[1] for code, rows in study.phases.items()} == {
-        code: 14 if code == "LE" else 15 for code in corpora.LAVERGHETTA_CATEGORIES
-    }
+    sizes = {code: 14 if code == "LE" else 15 for code in corpora.LAVERGHETTA_CATEGORIES}
+    assert {code: rows.shape[1] for code, rows in study.phases.items()} == sizes
     assert study.models.shape == (240, 812)
     assert (len(study.population("transformer")), len(study.population("lstm"))) == (183, 57)
     items = study.category_items("MN")
-    assert len(items) == 15
-    assert set(items) <= set(study.panel.columns)
-
-
-def test_models_are_described_by_their_names() -> None:
-    persons = corpora.laverghetta2021().persons
-    models = persons[persons["population"] != "human"]
+    assert len(items) == 15 and set(items) <= set(study.panel.columns)
+    models = study.persons[study.persons["population"] != "human"]
     assert models["architecture"].nunique() < 15
     assert "conv" not in set(models["architecture"])
     assert not {"snlli", "sni"} & set(models["finetuned"].dropna())
@@ -104,7 +98,7 @@ def test_each_label_keys_thirty_pairs() -> None:
     crowd = corpora.lalor2016(5)
     assert crowd.key.value_counts().to_dict() == dict.fromkeys(corpora.NLI_LABELS, 30)
     assert crowd.items_keyed("neutral").shape == (983, 30)
-    with pytest.raises(ValueError, match="group 3 does not exist"):
+    with pytest.raises(data.DataError, match="no table of facts 'lalor2016/group_3'"):
         corpora.lalor2016(3)
 
 
@@ -151,42 +145,34 @@ def test_a_corpus_without_its_text_gives_the_same_numbers_and_no_surprisal(reque
         lm.surprisal(bare.words, "default")
 
 
-def log_samples(folder, name, *samples):
+def log_samples(file, *samples):
     """Write samples as the harness logs them: (doc_id, acc, filter)."""
-    folder.mkdir(exist_ok=True)
-    lines = [
-        json.dumps(
-            {"doc_id": number, "acc": acc, "doc_hash": f"hash {number}"}
-            | ({"filter": used} if used else {})
-        )
+    file.parent.mkdir(exist_ok=True)
+    rows = [
+        {"doc_id": number, "acc": acc, "doc_hash": f"{number} of {file.parent.name[:3]}"}
+        | ({"filter": used} if used else {})
         for number, acc, used in samples
     ]
-    (folder / name).write_text("\n".join(lines) + "\n")
+    file.write_text("\n".join(map(json.dumps, rows)))
 
 
-def test_harness_logs_of_several_models_runs_and_filters_become_one_frame(tmp_path):
-    first, second = tmp_path / "org__first", tmp_path / "second"
+def test_harness_logs_become_one_frame_or_are_refused_where_they_cannot_be_one_test(tmp_path):
+    with pytest.raises(frames.FrameError, match="no graded answers"):
+        frames.read_responses(tmp_path)
+    first, second = tmp_path / "org__first", tmp_path / "org__second"
     questions = [(0, 0.0, None), (1, 1.0, None)]
-    log_samples(first, "samples_a_b_2024-01-01T00-00-00.1.jsonl", *questions)
-    log_samples(first, "samples_a_b_2024-02-01T00-00-00.1.jsonl", (0, 1.0, None))
+    log_samples(first / "samples_a_b_2024-01-01T00-00-00.1.jsonl", *questions)
+    log_samples(first / "samples_a_b_2024-02-01T00-00-00.1.jsonl", (0, 1.0, None))
     filters = [(0, 1.0, "strict"), (0, 0.0, "flexible")]
-    log_samples(second, "samples_c_2024-01-01T00-00-00.1.jsonl", *filters)
-    log_samples(second, "samples_a_b_2024-01-01T00-00-00.1.jsonl", *questions)
+    log_samples(second / "samples_c_2024-01-01T00-00-00.1.jsonl", *filters)
+    log_samples(second / "samples_a_b_2024-01-01T00-00-00.1.jsonl", *questions)
     graded = frames.read_responses(tmp_path)
     columns = ["a_b:0", "a_b:1", "c:strict:0", "c:flexible:0"]
     expected = [[1, 1, np.nan, np.nan], [0, 1, 1, 0]]  # the later run of the first item counts
-    assert graded.index.tolist() == ["org/first", "second"]
+    assert graded.index.tolist() == ["org/first", "org/second"]
     np.testing.assert_array_equal(graded[columns], expected)
-
-
-def test_harness_logs_that_cannot_be_one_test_are_refused(tmp_path):
-    with pytest.raises(frames.FrameError, match="no samples_"):
-        frames.read_responses(tmp_path)
-    for name in ("one", "two"):
-        (tmp_path / name).mkdir()
-        file = tmp_path / name / "samples_t_2024-01-01T00-00-00.1.jsonl"
-        file.write_text(json.dumps({"doc_id": 0, "acc": 1.0, "doc_hash": name}))
-    with pytest.raises(frames.FrameError, match=r"different documents as items \['t:0'\]"):
+    log_samples(tmp_path / "else" / "samples_a_b_2024-01-01T00-00-00.1.jsonl", *questions)
+    with pytest.raises(frames.FrameError, match=r"different documents as items \['a_b:0'"):
         frames.read_responses(tmp_path)
 
 

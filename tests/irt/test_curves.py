@@ -13,12 +13,10 @@ from psychlm.papers.lalor2020_test_sets import empirical_curve
 ITEMS = pd.DataFrame({"a": [1.0, 2.0, 0.7], "b": [0.0, 1.0, -1.0], "c": [0.0, 0.2, 0.1]})
 
 
-def test_difficulty_lies_half_way_between_the_asymptotes():
-    p = np.array([curves.probability(b, ITEMS)[0, i] for i, b in enumerate(ITEMS["b"])])
-    np.testing.assert_allclose(p, (ITEMS["c"] + 1) / 2)
-
-
-def test_the_intercept_serves_flat_items_whose_difficulty_is_infinite():
+def test_difficulty_lies_half_way_between_the_asymptotes_and_flat_items_have_intercepts():
+    np.testing.assert_allclose(
+        curves.probability(ITEMS["b"], ITEMS).diagonal(), (ITEMS["c"] + 1) / 2
+    )
     flat = pd.DataFrame({"a": [0.0], "b": [np.inf], "d": [1.0]})
     np.testing.assert_allclose(curves.probability([-2.0, 2.0], flat), 1 / (1 + np.exp(-1)))
 
@@ -44,17 +42,12 @@ def test_test_information_is_mirts(dataset, model, mirt):
 
 
 def test_the_empirical_curve_follows_the_curve_that_made_the_answers(rng):
-    theta = rng.normal(size=20_000)
-    item = pd.DataFrame({"a": [1.5], "b": [0.3]})
+    theta, item = rng.normal(size=20_000), pd.DataFrame({"a": [1.5], "b": [0.3]})
     answered = (rng.random(len(theta)) < curves.probability(theta, item)[:, 0]).astype(float)
     at = np.linspace(-1.5, 1.5, 7)
-    np.testing.assert_allclose(
-        empirical_curve(theta, answered, at), curves.probability(at, item)[:, 0], atol=0.03
-    )
+    found = empirical_curve(theta, answered, at)
+    np.testing.assert_allclose(found, curves.probability(at, item)[:, 0], atol=0.03)
     assert np.isnan(empirical_curve(theta, answered, [9.0])).all()
-
-
-def test_too_few_groups_for_a_spline_are_refused():
     with pytest.raises(FrameError, match="at least 5"):
         empirical_curve([0.0, 1.0, 2.0], [0, 1, 1], [0.5])
 

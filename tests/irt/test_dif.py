@@ -6,6 +6,9 @@ model reduces with one anchor; a direct optimisation by scipy; known parameters.
 
 from __future__ import annotations
 
+import warnings
+from dataclasses import replace
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -16,6 +19,7 @@ from statsmodels.stats.contingency_tables import StratifiedTable
 from psychlm import irt, simulate
 from psychlm.frames import FrameError
 from psychlm.irt import dif_likelihood_ratio, mantel_haenszel
+from psychlm.irt.dif import _difference
 from psychlm.reading_times import mgcv
 
 
@@ -51,11 +55,18 @@ def tables_of(responses, group, item, score):
     return tables
 
 
-def test_mantel_haenszel_equals_statsmodels_on_every_item(rng):
-    responses, group = two_populations(rng, shifts={3: 1.5})
+@pytest.fixture
+def shifted(rng):
+    """Two populations; the fourth item is harder for the second."""
+    return two_populations(rng, shifts={3: 1.5})
+
+
+def test_mantel_haenszel_equals_statsmodels_on_every_item(shifted):
+    responses, group = shifted
     ours = mantel_haenszel(responses, group, reference="human", purify=False).items
     for item in responses:
-        theirs = StratifiedTable(tables_of(responses, group, item, responses.sum(axis=1)))
+        tables = tables_of(responses, group, item, responses.sum(axis=1))
+        theirs = StratifiedTable(tables)
         assert ours.loc[item, "log_odds"] == pytest.approx(theirs.logodds_pooled)
         assert ours.loc[item, "se"] == pytest.approx(theirs.logodds_pooled_se)
         assert ours.loc[item, "delta"] == pytest.approx(-2.35 * theirs.logodds_pooled)
@@ -63,6 +74,12 @@ def test_mantel_haenszel_equals_statsmodels_on_every_item(rng):
         if ours.loc[item, "chi2"] > 0:  # the correction may take all of a very small difference
             expected = [corrected.statistic, corrected.pvalue]
             assert ours.loc[item, ["chi2", "p"]].tolist() == pytest.approx(expected)
+        # The standardised difference by its definition: shares right, by the focal group's scores.
+        both = [table for table in tables if table.sum(axis=1).all()]
+        gaps = [np.diff(table[:, 0] / table.sum(axis=1))[0] for table in both]
+        weights = [table[1].sum() for table in both]
+        expected = np.average(gaps, weights=weights)
+        assert ours.loc[item, "std_p_dif"] == pytest.approx(expected)
 
 
 def rated_by_two_populations(rng, n=400, shift=1.2):
@@ -112,8 +129,8 @@ def test_the_generalised_test_of_ratings_equals_r_and_mantel_s_equals_its_defini
     assert found.loc[data.columns[2], "effect"] < 0  # harder for the focal group
 
 
-def test_ratings_of_two_categories_are_tested_as_right_and_wrong(rng):
-    responses, group = two_populations(rng, shifts={3: 1.5})
+def test_ratings_of_two_categories_are_tested_as_right_and_wrong(shifted):
+    responses, group = shifted
     settings = {"reference": "human", "purify": False}
     found = mantel_haenszel(responses + 3, group, ratings=True, **settings).items
     known = mantel_haenszel(responses, group, **settings).items
@@ -148,18 +165,6 @@ def test_ordinal_regression_of_ratings_equals_a_direct_optimisation(rng):
     assert found.loc[item, "log_odds"] == pytest.approx(fits[1].x[4], rel=1e-3)
     assert found["p"].idxmin() == item
     assert found.loc[item, "log_odds"] < 0
-
-
-def test_standardised_difference_equals_its_definition(rng):
-    responses, group = two_populations(rng)
-    item, score, human = responses.columns[4], responses.sum(axis=1), group == "human"
-    gap, weight = 0.0, 0
-    for value in score.unique():
-        ours, theirs = (responses.loc[side & (score == value), item] for side in (human, ~human))
-        if len(ours) and len(theirs):
-            gap, weight = gap + len(theirs) * (theirs.mean() - ours.mean()), weight + len(theirs)
-    found = mantel_haenszel(responses, group, purify=False).items.loc[item, "std_p_dif"]
-    assert found == pytest.approx(gap / weight)
 
 
 def test_purification_takes_biased_items_out_of_the_score(rng):
@@ -325,6 +330,20 @@ def test_the_likelihood_ratio_of_a_4pl_is_that_of_direct_optimisations():
     assert found.items.loc["c", "statistic"] == pytest.approx(expected, abs=0.02)
 
 
+def test_flat_items_have_no_difference_in_difficulty_and_bring_no_warning():
+    """Their difficulties are infinite in both groups: there is nothing to take the mean of."""
+    responses, group = two_populations(np.random.default_rng(2), n_items=6)
+    fit = irt.fit(responses, "2PL", group=group.map({"human": "reference", "model": "focal"}))
+    slopes = {"a": 0.0, "b": np.inf}
+    flat = replace(
+        fit, items=fit.items.assign(**slopes), group_items=fit.group_items.assign(**slopes)
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        found = _difference(flat, responses.columns[0])
+    assert np.isnan(found["b_difference"])
+
+
 def test_an_item_that_a_group_answered_alike_is_not_tested_and_counted():
     responses, group = two_populations(np.random.default_rng(13), n_items=6)
     item = responses.columns[2]
@@ -337,18 +356,20 @@ def test_an_item_that_a_group_answered_alike_is_not_tested_and_counted():
         irt.fit(responses, "2PL", group=group, free=[item])
 
 
-def test_malformed_groups_are_refused_by_name():
+@pytest.mark.parametrize(
+    ("test", "message"),
+    [
+        (lambda x, group: mantel_haenszel(x, group.iloc[1:]), "have no group"),
+        (lambda x, group: mantel_haenszel(x, ["other", *group[1:]]), "these are 3"),
+        (lambda x, group: mantel_haenszel(x, group, reference="people"), "none of the groups"),
+        (lambda x, group: mantel_haenszel(x, group[:3].tolist()), r"shape \(3,\) for 40 persons"),
+        (lambda x, group: dif_likelihood_ratio(x, group, anchors=["z"]), "not among the responses"),
+    ],
+)
+def test_malformed_groups_are_refused_by_name(test, message):
     responses, group = two_populations(np.random.default_rng(14), n=20, n_items=4)
-    with pytest.raises(FrameError, match="have no group"):
-        mantel_haenszel(responses, group.iloc[1:])
-    with pytest.raises(FrameError, match="these are 3"):
-        mantel_haenszel(responses, group.where(group.index != "h-0", "other"))
-    with pytest.raises(FrameError, match="none of the groups"):
-        mantel_haenszel(responses, group, reference="people")
-    with pytest.raises(FrameError, match="not among the responses"):
-        dif_likelihood_ratio(responses, group, anchors=["item-99"])
-    with pytest.raises(FrameError, match=r"shape \(3,\) for 40 persons"):
-        mantel_haenszel(responses, ["human", "model", "human"])
+    with pytest.raises(FrameError, match=message):
+        test(responses, group)
 
 
 def test_persons_with_missing_responses_are_set_aside_and_counted(rng):

@@ -47,7 +47,11 @@ def tables(rng):
 def simulated(tables, n_persons, rng):
     theta = rng.standard_normal(n_persons)
     return pd.DataFrame(
-        (rng.random((n_persons, len(tables.items))) < tables.probability_at(theta)[:, 1].T) * 1.0,
+        (
+            rng.random((n_persons, len(tables.items)))
+            < tables.functions.probability_at(theta)[:, 1].T
+        )
+        * 1.0,
         columns=tables.items,
     )
 
@@ -85,7 +89,7 @@ def test_s_x2_ld_x2_and_person_fit_equal_mirt(dataset, model, mirt, mirt_tables,
     expected = mirt("personfit_first20", dataset, model)
     expected = expected.set_index(found.index)
     np.testing.assert_allclose(found["zh"], expected["Zh"], atol=1e-3)
-    p = tables.probability_at(found["theta"].to_numpy())[:, 1].T
+    p = tables.functions.probability_at(found["theta"].to_numpy())[:, 1].T
     untouched = (p * (1 - p)).min(axis=1) > MIRT_SMALLEST_VARIANCE
     for name in ("outfit", "infit", "z_outfit", "z_infit"):
         theirs = expected.loc[untouched, name.replace("_", ".")]
@@ -171,9 +175,9 @@ def test_booklets_sum_what_each_gives_alone(tables, rng):
     together = s_x2(tables, responses)
     alone = []
     for chosen, rows in ((slice(2, 7), slice(0, 450)), (slice(0, 5), slice(450, 900))):
-        numbers = tables.estimates[:, chosen]
-        of_items = {"items": tables.items[chosen], "functions": tables.functions[chosen]}
-        part = replace(tables, estimates=numbers, **of_items)
+        numbers, items = tables.estimates[:, chosen], tables.items[chosen]
+        functions = replace(tables.functions, values=tables.functions.values[:, chosen])
+        part = replace(tables, estimates=numbers, items=items, functions=functions)
         alone.append(s_x2(part, responses.iloc[rows, chosen])["s_x2"])
     expected = alone[0].add(alone[1], fill_value=0)[tables.items]
     np.testing.assert_allclose(together["s_x2"], expected, rtol=1e-10)

@@ -140,30 +140,35 @@ def test_no_random_start_ends_higher(dataset, read_responses):
     assert best < ours.loglik + 0.01
 
 
+def m_step(start, curve, size, span, n_nodes, tolerance, *n_steps):
+    """Maximise an item's expected log-likelihood for counts that a curve gives."""
+    nodes = torch.linspace(-span, span, n_nodes, dtype=torch.float64)
+    answered = size * torch.softmax(-0.5 * nodes**2, 0)[None]
+    design = Design(False, torch.tensor([True]), {})
+    beta = torch.tensor([start], dtype=torch.float64)
+    free = design.free().T
+    return scoring_with_guessing(
+        beta, answered * curve(nodes), answered, nodes, free, design, tolerance, *n_steps
+    )
+
+
 def test_the_m_step_of_a_steep_item_reaches_its_maximum_on_a_wide_grid():
     # At the ends of the grid 1 - P = exp(-56), which 1 - P as a difference loses.
-    nodes = torch.linspace(-8, 8, 161, dtype=torch.float64)
-    answered = 4000 * torch.softmax(-0.5 * nodes**2, 0)[None]
-    correct = answered * (0.2 + 0.8 * torch.sigmoid(8 * nodes - 8))
-    start = torch.tensor([[7.0, -6.0, 0.35]], dtype=torch.float64)
-    design = Design(False, torch.tensor([True]), {})
+    beta = [7.0, -6.0, 0.35]
     for _ in range(3):
-        start = scoring_with_guessing(
-            start, correct, answered, nodes, design.free().T, design, 1e-6
-        )
-    assert start[0].tolist() == pytest.approx([8, -8, 0.2], abs=1e-3)
+        beta = m_step(beta, lambda x: 0.2 + 0.8 * torch.sigmoid(8 * x - 8), 4000, 8, 161, 1e-6)
+        beta = beta[0].tolist()
+    assert beta == pytest.approx([8, -8, 0.2], abs=1e-3)
 
 
 def test_an_item_whose_guessing_ends_at_its_edge_0_converges_quadratically():
     """The other parameters take the Newton step that follows from guessing at 0."""
-    nodes = torch.linspace(-6, 6, 61, dtype=torch.float64)
-    answered = 1000 * torch.softmax(-0.5 * nodes**2, 0)[None]
-    correct = answered * 0.97 * torch.sigmoid(1.2 * nodes + 0.5)  # an upper asymptote
-    design = Design(False, torch.tensor([True]), {})
-    start = torch.tensor([[1.0, 0.0, 0.1]], dtype=torch.float64)
+
+    def with_upper_asymptote(x):
+        return 0.97 * torch.sigmoid(1.2 * x + 0.5)
+
     after_3, maximum = (
-        scoring_with_guessing(start, correct, answered, nodes, design.free().T, design, 1e-12, n)
-        for n in (3, 50)
+        m_step([1.0, 0.0, 0.1], with_upper_asymptote, 1000, 6, 61, 1e-12, n) for n in (3, 50)
     )
     assert maximum[0, 2] == 0
     assert (after_3 - maximum).abs().max() < 1e-6

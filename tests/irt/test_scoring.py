@@ -140,14 +140,3 @@ def test_a_negative_slope_counts_against(rng):
         lambda t: (items["a"] * (expit(items["a"] * (t - items["b"])) - correct[0])).sum(), -20, 20
     )
     assert found["theta"].tolist() == pytest.approx([theta, np.inf, -np.inf])
-
-
-def test_known_items_say_what_is_wrong():
-    with pytest.raises(FrameError, match="need the columns a and b"):
-        KnownItems(pd.DataFrame({"b": [0.0]}))
-    with pytest.raises(FrameError, match=r"1 of 2 items \[1\] have parameters that are missing"):
-        KnownItems(pd.DataFrame({"a": [1.0, 1.0], "b": [0.0, np.nan]}))
-    with pytest.raises(FrameError, match="stand more than once"):
-        KnownItems(pd.DataFrame({"a": [1.0, 1.0], "b": [0.0, 1.0]}, index=["q", "q"]))
-    with pytest.raises(FrameError, match="responses to 3 items, and 1 are known"):
-        KnownItems(pd.DataFrame({"a": [1.0], "b": [0.0]})).ability(np.ones((2, 3), bool))

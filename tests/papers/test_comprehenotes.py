@@ -70,10 +70,11 @@ def test_stored_estimates_are_near_the_authors_and_name_items_by_number():
 def test_planted_flat_and_negative_items_are_removed(released):
     topic = comprehenotes.stored_fits()[0]["common"]["topic"]
     bank = comprehenotes.simulate_bank(released.assign(topic=topic), np.random.default_rng(4))
-    assert sum(r.shape[1] for r in bank.responses.values()) == 83
-    assert (bank.items["flaw"] != "").sum() == 28
+    items, responses = bank
+    assert sum(graded.shape[1] for graded in responses.values()) == 83
+    assert (items["flaw"] != "").sum() == 28
     rules = {"order": ("slope",), "guessing": False, "least_ratio": 0}
-    graded = comprehenotes.select_by_topic(bank, **rules)
+    graded = comprehenotes.select_by_topic(*bank, **rules)
     assert graded.loc[graded["flaw"].isin(["flat", "negative"]), "removed"].mean() > 0.9
     assert graded.loc[graded["flaw"] == "", "removed"].mean() < 0.3
 

@@ -78,13 +78,13 @@ def part():
 
 @pytest.fixture(scope="module")
 def probe(part):
-    return dictionary.build(part, np.random.default_rng(7), sizes=(300, 300))
+    return dictionary.build(part, np.random.default_rng(7))
 
 
 def test_an_entry_is_read_as_the_eye_reads_it(tmp_path):
     read = dictionary.read(written(tmp_path, [BANK, EMBANK]))
     columns = ["pos", "definition", "example", "example_kind"]
-    found = read.entries[columns].astype(object).where(read.entries[columns].notna(), "-")
+    found = read[columns].astype(object).where(read[columns].notna(), "-")
     mound = "A mound, pile, or ridge of earth, raised above the surrounding level"
     quotation, shaft = "Tiber trembled underneath her banks", "The ground at the top of a shaft"
     assert [" | ".join(row) for row in found.to_numpy().tolist()] == [
@@ -95,9 +95,11 @@ def test_an_entry_is_read_as_the_eye_reads_it(tmp_path):
         f"noun | {shaft} | ores are brought to bank | usage",
         "verb | To inclose with a dike | Banked well with earth | quoted",
     ]
-    assert read.entries["forms"].iloc[-1] == "banked banking"
-    assert read.broken.empty
-    assert (read.n_records, len(dictionary.read(tmp_path, first=1).entries)) == (2, 5)
+    assert read["forms"].iloc[-1] == "banked banking"
+    kinds = {"usage": 2, "quotation": 1, "quoted": 1}
+    counts = {"source": "GCIDE", "records": 2, "entries": 6, "with_examples": 4, "broken": {}}
+    assert read.attrs == counts | {"example_kinds": kinds}
+    assert len(dictionary.read(tmp_path, first=1)) == 5
 
 
 def test_broken_records_are_counted_by_reason_and_the_others_are_read(tmp_path):
@@ -110,14 +112,14 @@ def test_broken_records_are_counted_by_reason_and_the_others_are_read(tmp_path):
         "Empty \\Emp\\, n.\n\n   Note: Nothing.\n",
     ]
     read = dictionary.read(written(tmp_path, records, spoil_index="far\tzzzz\tB\nodd\t$$\tB\n"))
-    assert read.broken.to_dict() == {
+    assert read.attrs["broken"] == {
         "brackets of the header never close": 1,
         "broken index row": 2,
         "encoding error": 1,
         "no definition": 1,
         "no part of speech": 1,
     }
-    assert set(read.entries["word"]) == {"Bank"}
+    assert set(read["word"]) == {"Bank"}
 
 
 def test_a_missing_dictionary_says_how_to_get_it(tmp_path):
@@ -149,25 +151,23 @@ def test_a_word_is_found_in_its_regular_forms(word, text, shown):
 
 
 def test_the_right_answer_is_the_definition_whose_example_is_shown(part, probe):
-    entries = part.entries.set_index("entry_id")
-    items, entry = probe, entries.loc[probe["item_id"].str.removeprefix("dictionary:")]
-    answers = [row[answer] for row, answer in zip(items["choices"], items["answer"], strict=True)]
+    entry = part.set_index("entry_id").loc[probe["item_id"].str.removeprefix("dictionary:")]
+    answers = [row[answer] for row, answer in zip(probe["choices"], probe["answer"], strict=True)]
     assert answers == entry["definition"].tolist()
-    pairs = zip(entry["example"], items["prompt"], strict=True)
+    pairs = zip(entry["example"], probe["prompt"], strict=True)
     assert all(example in prompt for example, prompt in pairs)
 
 
 def test_no_distractor_is_the_answer_or_comes_from_a_sense_without_an_example(part, probe):
-    with_examples = set(part.with_examples["definition"])
-    chosen = probe["choices"]
-    assert chosen.map(lambda choices: len(set(choices))).eq(5).all()
-    assert all(set(choices) <= with_examples for choices in chosen)
+    with_examples = set(part.loc[part["example"].notna(), "definition"])
+    assert probe["choices"].map(lambda choices: len(set(choices))).eq(5).all()
+    assert all(set(choices) <= with_examples for choices in probe["choices"])
     wrong = [
         choices[:answer] + choices[answer + 1 :]
-        for choices, answer in zip(chosen, probe["answer"], strict=True)
+        for choices, answer in zip(probe["choices"], probe["answer"], strict=True)
     ]
     long = probe.assign(choices=wrong).explode(["choices", "distractor_types"])
-    words = part.entries["word"].str.lower().groupby(part.entries["definition"]).agg(set)
+    words = part["word"].str.lower().groupby(part["definition"]).agg(set)
     pairs = zip(long["cluster"], long["choices"], strict=True)
     own = pd.Series([word in words[choice] for word, choice in pairs], long.index)
     assert own[long["distractor_types"] == "sense"].all()
@@ -177,18 +177,10 @@ def test_no_distractor_is_the_answer_or_comes_from_a_sense_without_an_example(pa
     assert (probe["n_senses"] == counted).all()
 
 
-def test_all_questions_on_a_word_stand_in_one_part_of_the_split(probe):
+def test_words_are_whole_in_the_split_and_in_a_sample_and_no_sense_is_lost(part, probe):
     assert probe.groupby("cluster")["split"].nunique().eq(1).all()
-    sizes = probe["split"].value_counts()
-    assert sizes["train"] <= 300
-    assert sizes["test"] > sizes["dev"] > 280
-
-
-def test_every_sense_is_a_question_or_counted_among_those_left_out(part, probe):
-    assert len(part.entries) == len(probe) + sum(probe.attrs["left_out"].values())
-
-
-def test_a_sample_holds_whole_words(part, probe):
+    assert probe["split"].value_counts().between(0.3 * len(probe), 0.4 * len(probe)).all()
+    assert len(part) == len(probe) + sum(probe.attrs["left_out"].values())
     sample = dictionary.build(part, np.random.default_rng(1), n_items=300)
     assert 250 < len(sample) <= 300
     sizes, per_word = sample["cluster"].value_counts(), probe["cluster"].value_counts()
@@ -221,9 +213,8 @@ def test_definitions_without_examples_are_told_from_the_others_by_their_choices_
 
     part, accuracy = dictionary.read(first=30_000), {}  # a smaller part has too few questions
     for wrong in (False, True):
-        built = dictionary.build(
-            part, np.random.default_rng(3), sizes=(2500, 0), distractors_without_examples=wrong
-        )
+        rng = np.random.default_rng(3)
+        built = dictionary.build(part, rng, distractors_without_examples=wrong)
         train, test = (built[built["split"] == name] for name in ("train", "test"))
         counts = CountVectorizer(min_df=2, binary=True).fit(train["choices"].explode())
         right = np.arange(5) == train["answer"].to_numpy()[:, None]

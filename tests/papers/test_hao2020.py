@@ -69,7 +69,7 @@ def test_a_reading_without_one_of_the_measures_is_left_out(folder):
 @pytest.mark.needs_share
 def test_stored_surprisals_are_those_of_an_n_gram_trained_again():
     corpus = running_text.read(["Penn Treebank"], 10**9, seed=2020)["Penn Treebank"]
-    (model,) = word_models.ngrams(corpus, [2])
+    (model,) = word_models.models_of(corpus, [2])
     stored = data.facts("hao2020/models").set_index("model")
     assert model.perplexity == pytest.approx(stored["test_perplexity"][model.key], rel=1e-6)
     sentences = corpora.ucl_norms().sentences.query("text_id in ['1', '2', '3']")

@@ -1,5 +1,4 @@
-"""Screening of participants: a case per rule of Laverghetta et al. (2021), section 4; training
-regimes: the means of the answers."""
+"""Laverghetta et al. (2021): the thresholds of section 4, and the means of the answers."""
 
 import numpy as np
 import pandas as pd
@@ -8,56 +7,16 @@ import stand_in_hub
 from conftest import absent
 
 from psychlm import corpora, data
-from psychlm.frames import FrameError
 from psychlm.papers import laverghetta2021
-from psychlm.papers.laverghetta2021 import screen
 
 
-def graded(right, n_items=20):
-    """One row per person with so many right responses out of n_items."""
-    rows = [[1] * k + [0] * (n_items - k) for k in right]
-    return pd.DataFrame(rows, index=[f"p{i}" for i in range(len(right))]).add_prefix("q")
-
-
-@pytest.mark.parametrize(
-    ("right", "checks", "decision"),
-    [
-        (7, 4, "reject"),  # 35 %: below 40 %, attentive or not
-        (8, 3, "accept"),  # 40 % exactly is not below; 75 % of the checks exactly is enough
-        (8, 2, "reject"),
-        (12, 2, "reject"),  # 60 % exactly is not above
-        (13, 0, "accept"),  # 65 %: above 60 %, attentive or not
-    ],
-)
-def test_scores_and_attention_checks_decide_at_the_papers_thresholds(right, checks, decision):
-    row = screen(graded([right]), attention=graded([checks], 4)).iloc[0]
-    assert (row["decision"], row["stage"]) == (decision, 2)
-    assert (row["score"], row["attention_score"]) == (right / 20, checks / 4)
-
-
-def test_scores_between_the_thresholds_are_for_review_without_attention_checks():
-    assert screen(graded([7, 10, 13]))["decision"].tolist() == ["reject", "review", "accept"]
-
-
-def test_the_score_is_the_proportion_of_the_responses_given():
-    responses = pd.DataFrame({"a": [1, 0], "b": [np.nan, 0], "c": [1, 1]}, index=["half", "full"])
-    assert screen(responses)["score"].to_dict() == {"half": 1.0, "full": 1 / 3}
-
-
-def test_only_the_first_submission_in_time_of_a_worker_or_address_is_kept():
-    persons = pd.DataFrame(
-        {"worker": ["A", "B", "A", None, None], "address": list("xyzy") + [""]},
-        index=[f"p{i}" for i in range(5)],
-    ).assign(submitted=[3, 2, 1, 4, 5])
-    result = screen(graded([20, 20, 2, 20, 20]), persons=persons)
-    # p2 came before p0 and is rejected by its score; p3 shares p1's address.
-    assert result["decision"].tolist() == ["reject", "accept", "reject", "reject", "accept"]
-    assert result["stage"].tolist() == [1, 2, 2, 1, 2]
-
-
-def test_frames_of_other_persons_are_refused():
-    with pytest.raises(FrameError, match="attention and responses must have the same persons"):
-        screen(graded([10, 10]), attention=graded([4], 4))
+def test_the_share_of_the_responses_given_decides_at_the_papers_thresholds():
+    rows = {k: [1] * k + [0] * (20 - k) for k in (7, 8, 12, 13)}  # 40 and 60 %: for review
+    responses = pd.DataFrame(rows).T.add_prefix("q")
+    decisions = laverghetta2021.screen(responses).tolist()
+    assert decisions == ["reject", "review", "review", "accept"]
+    responses.iloc[0, 7:11] = np.nan  # 7 of 16
+    assert laverghetta2021.screen(responses).iloc[0] == "review"
 
 
 def test_average_inter_item_correlation_is_the_mean_over_pairs(rng):
@@ -75,9 +34,10 @@ def test_models_that_prefer_a_label_agree_less_within_labels(rng):
     models = pd.DataFrame(
         rng.random((400, 6)) < np.where(label == 0, 0.9, 0.1), columns=people.index
     )
-    table = laverghetta2021.agreement(people, models.astype(float), label)
-    assert table["rho"] > 0.7
-    assert abs(table["rho_within_label"]) < table["rho"]
+    one_group = pd.Series("all", models.index)
+    table = laverghetta2021.agreement_by_group(people, models.astype(float), one_group, label)
+    assert table.loc["all", "rho"] > 0.7
+    assert abs(table.loc["all", "rho_within_label"]) < table.loc["all", "rho"]
 
 
 def test_encoders_learn_in_four_regimes_and_answer_the_diagnostic(bert, tmp_path):

