@@ -112,14 +112,16 @@ def duration(seconds: float | None) -> str:
 
     Examples
     --------
-    >>> duration(12), duration(185)
-    ('12 s', '3 min 05 s')
+    >>> duration(12), duration(185), duration(1200), duration(7.2e6)
+    ('12 s', '3 min 05 s', '20 min', '2,000 h')
     """
     if seconds is None:
         return ""
     if seconds < 60:
         return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"
-    return f"{seconds // 60:.0f} min {seconds % 60:02.0f} s"
+    if seconds < 600:
+        return f"{seconds // 60:.0f} min {seconds % 60:02.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:,.0f} h"
 
 
 def plain_text(text: str) -> str:

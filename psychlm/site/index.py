@@ -19,6 +19,7 @@ from psychlm import data
 from psychlm.report import key_label
 from psychlm.report import number as number_of
 from psychlm.site import collection, html, ledger
+from psychlm.site.collection import Notebook
 
 NUMERIC = ["value", "published_value", "difference_value", "low", "high", "n"]
 TEXT = ["notebook", "key", "label", "ours", "published", "difference", "verdict", "says"]
@@ -60,6 +61,14 @@ def read_report(file: Path) -> dict[str, Any] | None:
             "provenance": {},
         }
         return broken | {"notebook": file.stem, "error": {"message": message}}
+
+
+def known_seconds(notebook: Notebook, profile: str, reports: Path) -> tuple[float, str]:
+    """Return what a notebook's last run of a profile took, or what its first cell states."""
+    last = read_report(reports / f"{notebook.name}.json") or {}
+    if (last.get("status"), last.get("profile")) == ("complete", profile):
+        return float(last["seconds"]), "last run"
+    return notebook.seconds, "stated" if notebook.seconds else ""
 
 
 def exact(value: Any) -> Decimal | None:
