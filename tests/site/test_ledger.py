@@ -6,7 +6,7 @@ import pandas as pd
 import pytest
 
 from psychlm import data, site
-from psychlm.site import index, ledger
+from psychlm.site import index
 
 
 def numbers(**values: tuple[float, str]) -> pd.DataFrame:
@@ -42,21 +42,21 @@ def test_a_printed_cell_that_two_analyses_give_counts_once() -> None:
 def test_every_cell_stands_in_one_column(key: str, column: str) -> None:
     cells = site.printed_cells(numbers(**{key.replace(".", "__"): (0.5, "0.51")}))
     assert cells[["column", "agrees"]].to_numpy().tolist() == [[column, False]]
-    assert column in ledger.COLUMNS
+    assert column in site.LEDGER_COLUMNS
 
 
-def test_what_is_not_compared_is_no_cell_but_for_printed_numbers_of_own_data() -> None:
+def test_what_is_not_compared_is_no_cell_but_for_printed_numbers_of_own_data(tmp_path) -> None:
     table = numbers(hao2020__table1__x=(3, "4"), lalor2020__rmsd__ability=(0.03, "0.154"))
     cells = site.printed_cells(table.assign(verdict="no comparison"))
     assert cells["key"].tolist() == ["lalor2020.rmsd.ability"]
     assert cells["units"].tolist() == pytest.approx([-124])
-    simulated = site.printed_cells(table.assign(data="simulated"))
-    assert simulated.empty
+    assert site.printed_cells(table.assign(data="simulated")).empty
+    assert site.printed_cells(site.gather_numbers(tmp_path)).empty, "no reports"
 
 
 def test_every_rule_names_a_column_and_every_reason_says_what_it_is() -> None:
     rules = data.published("ledger")
-    assert set(rules["column"]) <= {*ledger.COLUMNS, "counted elsewhere"}
+    assert set(rules["column"]) <= {*site.LEDGER_COLUMNS, "counted elsewhere"}
     assert rules["pattern"].is_unique and rules.notna().all(axis=None)
     assert set(data.published("departures")["explained"]) == {"yes", "no"}
     questions = data.published("questions")
@@ -64,8 +64,3 @@ def test_every_rule_names_a_column_and_every_reason_says_what_it_is() -> None:
     experiments = data.published("experiments")
     assert set(experiments["extent"]) == {"whole", "in part", "none"}
     assert experiments.loc[experiments["extent"] != "whole", "why"].notna().all()
-
-
-def test_a_folder_without_reports_has_a_ledger_without_cells(tmp_path) -> None:
-    cells = site.printed_cells(site.gather_numbers(tmp_path))
-    assert cells["units"].abs().nlargest(3).empty
