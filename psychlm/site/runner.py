@@ -39,7 +39,9 @@ KERNELS = Path(__file__).with_name("kernels.py")
 # not the inline backend of matplotlib, which must be imported in the kernel to show figures there
 LIBRARIES = (
     "matplotlib.pyplot",
-    "pandas",
+    "pandas.io.formats.style",
+    "pyarrow.dataset",
+    "pyarrow.parquet",
     "scipy.stats",
     "seaborn",
     "sklearn.linear_model",
