@@ -174,13 +174,34 @@ def read_responses(
     return frames.read_responses(source, ratings=ratings, **chosen)
 
 
+def parse_priors(assignments: tuple[str, ...]) -> dict[str, Any] | None:
+    """Turn ``("slope=lognormal:0,0.5",)`` into ``{"slope": LogNormal(0, 0.5)}``."""
+    from psychlm import irt
+
+    kinds: dict[str, Any] = {"beta": irt.Beta, "normal": irt.Normal, "lognormal": irt.LogNormal}
+    priors = {}
+    for assignment in assignments:
+        match = re.fullmatch(r"(\w+)=(\w+):([^,]+),([^,]+)", assignment.replace(" ", ""))
+        if match is None or match[2].lower() not in kinds:
+            form = f"NAME=KIND:A,B with KIND one of {', '.join(kinds)}"
+            raise click.BadParameter(f"{assignment!r}; write {form}, as slope=lognormal:0,0.5")
+        try:
+            priors[match[1]] = kinds[match[2].lower()](float(match[3]), float(match[4]))
+        except ValueError as error:
+            raise click.BadParameter(f"{assignment!r}: {error}") from None
+    return priors or None
+
+
 @irt_group.command(name="fit")
 @click.argument("responses", type=PATH)
 @choice_option("--model", "1PL Rasch 2PL 3PL 4PL graded gpcm", "2PL", "The response model.")
+@click.option(
+    "--prior", "priors", multiple=True, metavar="NAME=KIND:A,B", help="As guessing=beta:5,17."
+)
 @items_option
 @drop_option
 @click.option("--out", type=FILE, required=True, help="A JSON file for the fit.")
-def irt_fit(responses: Path, model: str, out: Path, **columns: str | None) -> None:
+def irt_fit(responses: Path, model: str, priors: Any, out: Path, **columns: str | None) -> None:
     """Fit a model to RESPONSES: a wide or long table, or logs, as frames.read_responses takes.
 
     The slope is common (1PL), 1 (Rasch) or each item's (2PL), with guessing (3PL) and an upper
@@ -193,7 +214,7 @@ def irt_fit(responses: Path, model: str, out: Path, **columns: str | None) -> No
     ratings = not response_functions.model_named(model).dichotomous
     table = read_responses(responses, columns, ratings=ratings)
     say(f"{responses}: {table.attrs['recognised']}", err=True)
-    fit = irt.fit(table, model)
+    fit = irt.fit(table, model, priors=parse_priors(priors))
     fit.to_json(out)
     say(fit.items.drop(columns="c_is_free", errors="ignore").round(3).to_string())
     converged = "converged" if fit.converged else "NOT converged"

@@ -79,17 +79,26 @@ def test_ratings_are_fitted_and_scored_by_models_of_several_categories(tmp_path)
     assert "grade the answers" in refused("irt", "fit", answers, "--out", out)
 
 
-def test_item_columns_are_options(lsat, tmp_path) -> None:
-    out, names = tmp_path / "fit.json", list(map(str, corpora.lsat6().columns))
-    for option, value, n_items in (
-        ("--items", ",".join(names[:4]), 4),
-        ("--drop", names[4], 4),
-        ("--items", "all", 5),
-    ):
-        done = run(
-            "irt", "fit", lsat / "answers.csv", "--model", "1PL", "--out", out, option, value
-        )
-        assert done.exit_code == 0 and len(irt.IRTFit.from_json(out).items) == n_items
+def test_priors_and_item_columns_are_options(lsat, tmp_path) -> None:
+    out, table = tmp_path / "fit.json", corpora.lsat6()
+    names = [str(name) for name in table.columns]
+    fit = ["irt", "fit", lsat / "answers.csv", "--out", out]
+    prior = {"slope": irt.LogNormal(0, 0.5)}
+    assert run(*fit, "--items", ",".join(names[:4]), "--prior", "slope=lognormal:0,0.5").output
+    expected = irt.fit(table[names[:4]], "2PL", priors=prior).items["a"]
+    ours = irt.IRTFit.from_json(out).items["a"]
+    assert ours.tolist() == pytest.approx(expected.tolist(), abs=1e-9)
+    for option, value, n_items in (("--drop", names[4], 4), ("--items", "all", 5)):
+        assert run(*fit, option, value).exit_code == 0
+        assert len(irt.IRTFit.from_json(out).items) == n_items
+    for wrong, says in {
+        "b=3": "write NAME=KIND:A,B",
+        "slope=lognormal:0,-1": "positive",
+        "slope=lognormal:0,0": "positive",
+        "guessing=beta:-1,2": "positive",
+        "slope=lognormal:0,x": "could not convert",
+    }.items():
+        assert says in refused(*fit, "--prior", wrong), wrong
 
 
 @pytest.mark.parametrize(

@@ -142,7 +142,7 @@ def test_every_public_module_is_in_the_reference_and_its_links_lead_somewhere(re
     for name in ("lm.load", "irt.score", "ctt.difficulty", "frames.check_items"):
         assert f'id="psychlm.{name}"' in reference_pages
     # the commands' help
-    assert 'id="psychlm-irt-fit"' in reference_pages and "--drop" in reference_pages
+    assert 'id="psychlm-irt-fit"' in reference_pages and "--prior" in reference_pages
     # roles became links
     assert ":func:`" not in reference_pages and ":class:`" not in reference_pages
     # the comment behind a field of LanguageModel is its description

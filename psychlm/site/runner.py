@@ -317,7 +317,12 @@ class Runner:
         kernel = self.kernels[name] = Kernel()
         kernel.connection_file = str(self.staging / f"{name}.connection.json")
         client = NotebookClient(
-            content, km=kernel, timeout=None, coalesce_streams=True, on_cell_execute=begin
+            content,
+            km=kernel,
+            timeout=None,
+            startup_timeout=600,  # seconds: the first kernels wait for the libraries
+            coalesce_streams=True,
+            on_cell_execute=begin,
         )
         error = ""
         try:
