@@ -191,8 +191,9 @@ class Runner:
             futures = {one.name: pool.submit(self.run_one, one) for one in notebooks}
             try:
                 while wait(futures.values(), timeout=SAY_EVERY).not_done:
-                    at_work = [f"{name} ({self.cells[name]} cells)" for name in list(self.kernels)]
-                    say(f"at work: {', '.join(at_work)}", err=True)
+                    names = list(self.kernels)  # empty while a page is written
+                    at_work = ", ".join(f"{name} ({self.cells[name]} cells)" for name in names)
+                    say(f"at work: {at_work or 'pages'}", err=True)
             except BaseException:
                 self.stopped = True
                 pool.shutdown(wait=False, cancel_futures=True)
@@ -236,10 +237,8 @@ class Runner:
         parameters, source = dict(self.parameters[notebook.name]), "\n".join(notebook.code)
         settings: list[Any] = [psychlm.__version__, self.profile, parameters, notebook.cells]
         if notebook.reads_reports:
-            others = [
-                file for file in index.report_files(self.reports) if file.stem != notebook.name
-            ]
-            settings += [(f.stem, (index.read_report(f) or {}).get("numbers")) for f in others]
+            numbers = {one["notebook"]: one["numbers"] for one in index.read_reports(self.reports)}
+            settings.append(numbers | {notebook.name: None})
         digest = hashlib.sha256(json.dumps(settings, sort_keys=True, default=repr).encode())
         for table in sorted((self.root / "data" / "published").glob("*.csv")):
             if table.name.partition(".")[0] in source:
