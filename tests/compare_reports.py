@@ -18,9 +18,9 @@ Numbers = dict[str, dict[str, Any]]  # by key: the fields of a number
 
 
 def read(file: Path) -> Numbers:
-    """Return the numbers of a report; none where there is no such file."""
-    numbers = json.loads(file.read_text(encoding="utf-8"))["numbers"] if file.is_file() else []
-    return {number["key"]: number for number in numbers}
+    """Return the numbers of a report."""
+    report = json.loads(file.read_text(encoding="utf-8"))
+    return {number["key"]: number for number in report["numbers"]}
 
 
 def distance(old: Any, new: Any) -> float:
@@ -58,10 +58,14 @@ def main() -> int:
         return 2
     differences: list[str] = []
     for name in names:
+        stem = name.removesuffix(".json")
+        holders = [folder for folder in folders if (folder / name).is_file()]
+        if len(holders) == 1:
+            differences.append(f"{stem}: only in {holders[0]}")
+            continue
         old, new = (read(folder / name) for folder in folders)
         lines, largest = compare(old, new)
         equal = "identical" if largest == 0 else f"equal to {TOLERANCE:g} (largest {largest:.1g})"
-        stem = name.removesuffix(".json")
         print(f"{stem}: {len(old)} numbers, {f'{len(lines)} differences' if lines else equal}")
         differences += [f"{stem}: {line}" for line in lines]
     for line in differences:
