@@ -48,9 +48,8 @@ def quality(
 
     Parameters
     ----------
-    words : DataFrame
-        A words frame with ``cloze_surprisal_bits``, the surprisal of each word for people.
-    surprisals : DataFrame
+    words, surprisals : DataFrame
+        A words frame with ``cloze_surprisal_bits``, the surprisal of each word for people; and
         ``text_id``, ``word_id`` and one column of surprisals (bits) for each language model.
     level : float
         Coverage of the PNC's interval (Fisher's).

@@ -387,7 +387,7 @@ def fit(
         if bam:
             call = f'bam({call}, method = "fREML", discrete = {str(discrete).upper()}'
         else:
-            control = f"gam.control(newton = list(conv.tol = {tolerance!r}))"
+            control = f"gam.control(newton = list(conv.tol = {float(tolerance)!r}))"
             call = f'gam({call}, method = "{method}", control = {control}'
         found, _, used = fit_in_r("mgcv", call, formula, data, family, r_arguments, labelled)
         part = named(r_function(_RESULT)(found))

@@ -24,6 +24,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -215,8 +216,8 @@ class Problem:
                 of_det_part = w_dense[index[:, :, None], index[:, None, :]].sum(axis=0)
                 of_rss = error_x[index].T @ sol[index]
             gradient.append(part.gradient(2 * of_det_part - 2 * n / rss * of_rss, theta_part))
-        slope, within = np.concatenate(gradient), np.asarray(within, float)
-        return Point(float(deviance), slope, u, sol, rss, dense, within, border)
+        solved = u, sol, rss, dense, np.asarray(within, dtype=np.float64), border
+        return Point(float(deviance), np.concatenate(gradient), *solved)
 
     def search(self) -> tuple[Floats, Point, bool]:
         """Minimise the deviance by quasi-Newton steps, then Newton's (differences of gradients)."""
@@ -278,9 +279,11 @@ def _batch(values: Floats | float) -> Tensor:
 
 def solve(moments: Moments, components: Sequence[Component], method: Method) -> Fit:
     """Fit one model, from its cross-products."""
-    arrays = {name: np.ascontiguousarray(x[0].numpy()) for name, x in vars(moments).items()}
-    numbers = {"yy": float(moments.yy), "n": int(moments.n)}
-    problem = Problem(**arrays | numbers, components=components, method=method)
+    arrays: dict[str, Any] = {
+        name: np.ascontiguousarray(values[0].numpy()) for name, values in vars(moments).items()
+    }
+    arrays |= {"yy": float(moments.yy), "n": int(moments.n)}
+    problem = Problem(**arrays, components=components, method=method)
     xx, zz, zx = problem.xx, problem.zz, problem.zx
     theta, best, converged = problem.search()
     of_group, of_dense = problem.factors(theta)
