@@ -62,7 +62,7 @@ EpochCallback = Callable[[int, CrowdState], EpochPlan | None]
 
 @dataclass(frozen=True, eq=False)
 class TrainedCrowd:
-    """A trained crowd: its members' weights at the best epoch, or the last without held-out items."""
+    """A crowd: members' weights at the best epoch (without held-out items, the last)."""
 
     network: Network
     weights: Weights  # NaN for members that diverged
