@@ -184,20 +184,13 @@ def test_two_processes_give_the_answers_of_one_and_name_what_does_not_fit(bert, 
     call = {"items": sentences(24), "options": options, "fit": 2}
     (tmp_path / "script.py").write_text(IN_EACH_PROCESS)
     pd.to_pickle(call, tmp_path / "call.pickle")
-    torchrun = [
-        sys.executable,
-        "-m",
-        "torch.distributed.run",
-        "--standalone",
-        "--max-restarts",
-        "1",
-    ]
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
     torchrun += ["--nproc-per-node", "2", "script.py"]
-    run = subprocess.run(torchrun, cwd=tmp_path, capture_output=True, text=True, timeout=600)
-    assert run.returncode == 0, run.stderr
+    how = {"cwd": tmp_path, "capture_output": True, "text": True, "timeout": 600}
     # of a share of four items; the second start reads the file that says so
-    assert run.stderr.count("ModelError: memory does not hold") == 1
-    assert "start the same command again, which reads 2 items at once" in run.stderr
+    first, second = (subprocess.run(torchrun, **how) for _ in range(2))
+    assert first.returncode != 0 and "start the same command again, which reads 2" in first.stderr
+    assert second.returncode == 0, second.stderr
     for rank in range(2):
         history = pd.read_csv(tmp_path / f"history{rank}.csv", index_col=0)
         np.testing.assert_allclose(history, alone.history, rtol=1e-4)
