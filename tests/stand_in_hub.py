@@ -11,13 +11,18 @@ import json
 import string
 import zipfile
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib.util import find_spec
 from pathlib import Path
+from threading import Thread
 from unittest import mock
 
 import numpy as np
+import pytest
 import tiny_models
+from huggingface_hub import constants
 
 FAMILIES = {
     "openai-community/gpt2": "gpt2",
@@ -108,3 +113,45 @@ def inference_archives(folder: Path, crowd: Sequence[str], n: int = 400) -> dict
     mnli = list(pairs([f"{k}n" for k in range(400)], 4))
     made["multinli_1.0"] = {"multinli_1.0_train.jsonl": mnli}
     return {name: archive(folder, name, parts) for name, parts in made.items()}
+
+
+@contextmanager
+def served(name: str, folder: Path) -> Iterator[list[str]]:
+    """Let a model be fetched from a server here, as from the hub; yield the files that are sent."""
+    sent: list[str] = []
+
+    class Hub(BaseHTTPRequestHandler):
+        def do_HEAD(self) -> None:
+            self.do_GET()
+
+        def do_GET(self) -> None:
+            file = folder / self.path.rpartition("/")[2]
+            content, status, headers = b"", 200, {"X-Repo-Commit": commit_of(name)}
+            if file.is_file():
+                content = file.read_bytes()
+                headers["ETag"] = f'"{hashlib.sha256(content).hexdigest()}"'
+                sent.extend([file.name] if self.command == "GET" else [])
+            elif "/resolve/" in self.path or "/tree/" in self.path:
+                status, headers["X-Error-Code"] = 404, "EntryNotFound"
+            else:
+                content = json.dumps({"id": name, "sha": commit_of(name)}).encode()
+            self.send_response(status)
+            for key, value in (headers | {"Content-Length": str(len(content))}).items():
+                self.send_header(key, value)
+            self.end_headers()
+            if self.command == "GET":
+                self.wfile.write(content)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    server, files = ThreadingHTTPServer(("127.0.0.1", 0), Hub), "{repo_id}/resolve/{revision}"
+    with server, pytest.MonkeyPatch.context() as patch:
+        Thread(target=server.serve_forever, daemon=True).start()
+        address = f"http://127.0.0.1:{server.server_port}"
+        patch.setattr(constants, "ENDPOINT", address)
+        template = f"{address}/{files}/{{filename}}"
+        patch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
+        patch.setattr(constants, "HF_HUB_OFFLINE", False)
+        yield sent
+        server.shutdown()

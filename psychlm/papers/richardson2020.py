@@ -136,9 +136,16 @@ def partial_input_baseline(
         scores, n_train = model.train(train, seed=seed, **learning).logprobs(test), len(train)
     right = grade(test, scores)
     accuracy = instance_accuracy(test.assign(all="all"), right, by="all").iloc[0]
-    interval = (float(accuracy[name]) for name in ("accuracy", "low", "high"))
-    chance = float((1 / test["choices"].map(len)).mean())
-    return BaselineResult(baseline, *interval, chance, n_train, len(test), scores)
+    return BaselineResult(
+        baseline,
+        accuracy=float(accuracy["accuracy"]),
+        low=float(accuracy["low"]),
+        high=float(accuracy["high"]),
+        chance=float((1 / test["choices"].map(len)).mean()),
+        n_train=n_train,
+        n_test=len(test),
+        logprobs=scores,
+    )
 
 
 def baseline_table(results: Iterable[BaselineResult]) -> pd.DataFrame:
@@ -160,7 +167,7 @@ def vector_similarity(items: pd.DataFrame, lexicon: Lexicon | None) -> pd.DataFr
         raise ValueError("vector similarity needs given vectors: lexicon=Lexicon.of_encoder()")
     zero = np.zeros((1, lexicon.vectors.shape[1]), dtype=np.float32)
 
-    def unit_means(texts: list[str]) -> NDArray[np.float32]:
+    def unit_means(texts: list[str]) -> list[NDArray[np.float32]]:
         # Words of all texts together would take gigabytes.
         means = np.empty((len(texts), zero.size), dtype=np.float32)
         for first in range(0, len(texts), TEXTS_AT_ONCE):
@@ -168,7 +175,7 @@ def vector_similarity(items: pd.DataFrame, lexicon: Lexicon | None) -> pd.DataFr
             encoded = lexicon.encode(texts[block])
             means[block] = [(words if len(words) else zero).mean(axis=0) for words in encoded]
         norms = np.linalg.norm(means, axis=1, keepdims=True)
-        return means / np.maximum(norms, np.finfo(np.float32).tiny)
+        return list(means / np.maximum(norms, np.finfo(np.float32).tiny))
 
     store = TextStore(unit_means)
     questions, choices = store.rows(items)
@@ -263,7 +270,7 @@ def inoculate(
     results = [_examined(model, parts)]
     keys = [key(json.dumps(identity | cell, sort_keys=True)) for cell in cells]
     with ResultStore() as store:
-        stored = store.get(dict.fromkeys(keys, (len(parts["test"]),)))
+        stored = store.get(dict.fromkeys(keys, (1, len(parts["test"]))))
         for name, cell in zip(keys, cells, strict=True):
             if name not in stored:
                 trained = model.train(
@@ -282,7 +289,7 @@ def inoculate(
     accuracy.insert(2, "average", (accuracy["new"] + accuracy["original"]) / 2)
     table = pd.DataFrame(cells).join(accuracy.iloc[1:].reset_index(drop=True)).rename_axis("cell")
     predicted = pd.DataFrame(
-        np.array([taken for taken, _ in results]).astype(int),
+        np.concatenate([taken for taken, _ in results]).astype(int),
         index=pd.RangeIndex(-1, len(cells), name="cell"),
         columns=pd.Index(parts["test"]["item_id"], name="item"),
     )
@@ -304,13 +311,14 @@ def _lesson(parts: dict[str, pd.DataFrame], cell: dict[str, Any]) -> pd.DataFram
 def _examined(
     model: Any, parts: dict[str, pd.DataFrame]
 ) -> tuple[NDArray[np.float64], dict[str, float]]:
-    """Return the choices that a model takes on the test items, and its accuracies by part."""
+    """Return the choices that a model takes on the test items, (1, items), and its accuracies by
+    part."""
     accuracy = {}
     for name in ("new", "original", "test"):
         scores = model.logprobs(parts[name])
         accuracy[name] = float(grade(parts[name], scores).mean())
     with warnings.catch_warnings(action="ignore", category=RuntimeWarning):  # of ties
-        return predictions(scores).to_numpy(float), accuracy
+        return predictions(scores).to_numpy(float)[None], accuracy
 
 
 def _check_parts(
@@ -447,7 +455,7 @@ class FineTunedModel:
     def logprobs(self, items: pd.DataFrame) -> pd.DataFrame:
         """Return scores of the choices, items x choices."""
         model = load(self.folder, self.device)
-        return choice_logprobs(items, model, cache=False)
+        return choice_logprobs(items, model, cache=self.temporary is None)
 
     def accuracy(self, items: pd.DataFrame) -> float:
         """Return the share of items answered right."""

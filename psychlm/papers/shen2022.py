@@ -169,7 +169,9 @@ def prior_bias(
         index=sure[0].index,
     )
     options: dict[str, Any] = {"rng": rng, "n_boot": n_boot}
-    means = [_mean_interval(instances[name], **options) for name in ("spread", "relative_spread")]
+    mean, relative = (
+        _mean_interval(instances[name], **options) for name in ("spread", "relative_spread")
+    )
     share = None
     if k > 1 and variance.any():
         parts = pd.DataFrame({"lasting": lasting, "variance": variance.mean(axis=0)})
@@ -179,7 +181,7 @@ def prior_bias(
             return total[..., 0] / total[..., 1]
 
         share = stats.bootstrap(ratio, parts, **options)
-    return PriorBias(instances, *means, share, p, len(n))
+    return PriorBias(instances, mean, relative, share, p, len(n))
 
 
 def _mean_interval(values: pd.Series, **options: Any) -> stats.Interval:
