@@ -1,7 +1,7 @@
 """Work in pieces, here or on a Dask cluster: the argument ``client`` of crowds, sweeps, surprisals.
 
-A piece does not depend on the others, so that pieces can be done in any order and on any machine,
-and a piece whose worker was lost is done again elsewhere. The extra ``cluster`` installs Dask.
+Pieces are done in any order and on any machine, and a piece whose worker was lost is done again
+elsewhere. The extra ``cluster`` installs Dask.
 """
 
 from __future__ import annotations

@@ -68,20 +68,13 @@ def split_words(text: str) -> list[str]:
 
 @dataclass(frozen=True, eq=False)
 class Encoded:
-    """Texts as word numbers; ``encoded[rows]`` selects texts, as indexing a tensor selects images.
+    """Texts as word numbers; ``encoded[rows]`` selects texts, as indexing selects images."""
 
-    Attributes
-    ----------
-    segments : tuple of (numbers, lengths)
-        One for texts, two for pairs: (n, length) int32 word numbers, and (n,) int64 lengths.
-    n_unknown, n_truncated : int
-        Tokens that the vocabulary lacks, and texts cut at ``max_tokens``, when these were encoded.
-    """
-
+    # one for texts, two for pairs: (n, length) int32 word numbers, and (n,) int64 lengths
     segments: tuple[tuple[Tensor, Tensor], ...]
     vocabulary: Vocabulary
-    n_unknown: int
-    n_truncated: int
+    n_unknown: int  # tokens that the vocabulary lacks
+    n_truncated: int  # texts cut at max_tokens
 
     def __len__(self) -> int:
         return len(self.segments[0][1])
@@ -117,13 +110,6 @@ def encode_texts(
     max_tokens : int
         Longer texts are cut at their end and counted in ``n_truncated``.
 
-    Raises
-    ------
-    FrameError
-        If there is no text, the columns differ in length, or an entry is not a string.
-
-    Examples
-    --------
     >>> encode_texts(["a b a", "b"], min_count=1).segments[0][0].tolist()
     [[2, 3, 2], [3, 0, 0]]
     """
@@ -161,13 +147,6 @@ def encode_images(images: ArrayLike) -> Tensor:
 
     Features, (n, k), stay as they are.
 
-    Raises
-    ------
-    FrameError
-        If a value is not finite, or there are fewer than two or more than four axes.
-
-    Examples
-    --------
     >>> encode_images(np.zeros((5, 8, 8))).shape
     torch.Size([5, 1, 8, 8])
     """
@@ -224,13 +203,7 @@ class Network:
 
     @classmethod
     def for_inputs(cls, kind: Kind, inputs: Inputs, classes: int, **sizes: Any) -> Network:
-        """Return the network of this kind that fits the inputs; ``sizes`` are its other fields.
-
-        Raises
-        ------
-        ValueError
-            If the network reads texts and the inputs are images or pairs of texts, and the like.
-        """
+        """Return the network of this kind that fits the inputs; ``sizes`` are its other fields."""
         if isinstance(inputs, Encoded):
             network = cls(kind, classes, vocabulary=len(inputs.vocabulary.words), **sizes)
         else:
@@ -307,29 +280,16 @@ def initial_weights(network: Network, seeds: Sequence[int], device: Device = "cp
 
 @dataclass(frozen=True, eq=False)
 class TextBatch:
-    """Texts that members read in one step, as places in a table of embeddings.
+    """Texts that members read in one step, as places in a table of embeddings."""
 
-    Attributes
-    ----------
-    table : (rows, size) Tensor
-        Embeddings of all members' words.
-    segments : tuple of (places, lengths)
-        (models, batch, length) rows of ``table``, and (models, batch) lengths.
-    """
-
-    table: Tensor
+    table: Tensor  # (rows, size) embeddings of all members' words
+    # (models, batch, length) rows of the table, and (models, batch) lengths; one for each text
     segments: tuple[tuple[Tensor, Tensor], ...]
 
 
 def forward(network: Network, weights: Weights, batch: TextBatch | Tensor) -> Tensor:
-    """Return the (models, batch, classes) logits of a batch.
-
-    Parameters
-    ----------
-    weights : dict
-        Name -> (models, ...). Embeddings are read from the batch's table.
-    batch : TextBatch or Tensor
-        Texts, or (models, batch, ...) images; each member has its own.
+    """Return the (models, batch, classes) logits of a batch of texts or of (models, batch, ...)
+    images; embeddings are read from the batch's table.
     """
     # Encode: words or pixels -> (models, batch, features).
     if isinstance(batch, Tensor):
@@ -378,17 +338,8 @@ def last_states(
 ) -> Tensor:
     """Return the (models, batch, hidden) LSTM state after each text's last word, zero for no word.
 
-    Parameters
-    ----------
-    table : (rows, size) Tensor
-        Embeddings.
-    places : (models, batch, length) int Tensor
-        Rows of ``table``.
-    lengths : (models, batch) int Tensor
-        Words of each text.
-    to_gates, between, bias : Tensor
-        (models, size, 4 hidden), (models, hidden, 4 hidden) and (models, 4 hidden); gates in
-        PyTorch's order (input, forget, cell, output).
+    The weights are (models, size, 4 hidden), (models, hidden, 4 hidden) and (models, 4 hidden);
+    gates are in PyTorch's order (input, forget, cell, output).
     """
     n_models, n_texts, _ = places.shape
     n_words = max(int(lengths.max()), 1)
@@ -418,11 +369,8 @@ class LastStates(torch.autograd.Function):
     def forward(ctx: Any, words: Tensor, lengths: Tensor, weight: Tensor) -> Tensor:
         """Return the (models, batch, hidden) states after each text's last word.
 
-        Parameters
-        ----------
-        words : (length, models, batch, size) Tensor
-        lengths : (models, batch) int Tensor
-        weight : (models, 4 hidden, size + hidden + 1) Tensor
+        ``words`` are (length, models, batch, size), ``lengths`` (models, batch), and ``weight`` is
+        (models, 4 hidden, size + hidden + 1).
         """
         n_words, n_models, n_texts, size = words.shape
         hidden = weight.shape[1] // 4

@@ -18,21 +18,11 @@ GOLDEN_SECTION = (np.sqrt(5) - 1) / 2
 
 @dataclass(frozen=True)
 class Member:
-    """One model of a crowd.
+    """One model of a crowd."""
 
-    Attributes
-    ----------
-    seed : int
-        Of the initial weights, the examples, the noise and the order of the batches.
-    train_fraction : float
-        Share of the training examples, drawn without replacement; above 0, at most 1.
-    label_noise : float
-        Share of these examples whose label is replaced by another class, from 0 to 1.
-    """
-
-    seed: int
-    train_fraction: float = 1.0
-    label_noise: float = 0.0
+    seed: int  # of the initial weights, the examples, the noise and the order of the batches
+    train_fraction: float = 1.0  # share of the training examples, drawn without replacement
+    label_noise: float = 0.0  # share of these whose label is replaced by another class
 
     def __post_init__(self) -> None:
         if not (0 < self.train_fraction <= 1 and 0 <= self.label_noise <= 1):
@@ -68,16 +58,10 @@ class Member:
     ) -> NDArray[np.int64]:
         """Return the (steps, batch_size) examples of one epoch, -1 where a batch is not full.
 
-        Parameters
-        ----------
-        examples : (n,) int array
-            What this member trains on in the epoch.
-        epoch : int
-            Counted from 1; each epoch has an order of its own.
-        lengths : int array, optional
-            Words of every training text. If given, a batch holds texts of similar length (within
-            about two words, at random), and members with as many steps meet similar lengths at the
-            same step, since a step takes as long as its longest text.
+        Each epoch, counted from 1, has an order of its own. With ``lengths``, the words of every
+        training text, a batch holds texts of similar length (within about two words, at random),
+        and members with as many steps meet similar lengths at the same step, since a step takes as
+        long as its longest text.
         """
         n_steps = -(-len(examples) // batch_size)
         order = np.random.default_rng([self.seed, ORDER, epoch]).permutation(len(examples))

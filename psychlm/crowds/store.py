@@ -36,22 +36,13 @@ SHARE_OF_GPU = 1 / 8  # of a GPU's memory; activations of a step need the rest
 
 @dataclass(frozen=True, eq=False)
 class Crowd:
-    """The members of a crowd and their responses.
+    """The members of a crowd and their responses."""
 
-    Attributes
-    ----------
-    responses : DataFrame, models x items
-        1 or 0; NaN for members that diverged.
-    members : DataFrame, indexed by person
-        ``seed``, ``train_fraction``, ``label_noise``, ``n_examples``, ``best_epoch``, ``epochs``,
-        ``development_accuracy`` and ``diverged``.
-    n_resumed : int
-        Members that were read from disk.
-    """
-
-    responses: pd.DataFrame
+    responses: pd.DataFrame  # models x items: 1 or 0; NaN for members that diverged
+    # by person: seed, train_fraction, label_noise, n_examples, best_epoch, epochs,
+    # development_accuracy and diverged
     members: pd.DataFrame
-    n_resumed: int
+    n_resumed: int  # members that were read from disk
 
     @property
     def valid_responses(self) -> pd.DataFrame:
@@ -130,11 +121,6 @@ def train_crowd(
     Returns
     -------
     Crowd
-
-    Raises
-    ------
-    ConnectionError, MemoryError
-        If no cluster answers at the address, or its workers run out of memory.
 
     Examples
     --------

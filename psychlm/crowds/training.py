@@ -40,32 +40,20 @@ BETA1, BETA2, EPSILON = 0.9, 0.999, 1e-8  # Kingma & Ba 2015
 
 @dataclass(frozen=True, eq=False)
 class EpochPlan:
-    """What one epoch trains on; None takes the argument of :func:`train`.
+    """What one epoch trains on; None takes the argument of :func:`train`."""
 
-    Attributes
-    ----------
-    examples : bool array, optional
-        (n,) for all members, or (active members, n); a member's own examples still hold.
-    loss : {"cross-entropy", "squared-error"}, optional
-    """
-
+    # (n,) for all members, or (active members, n); a member's own examples still hold
     examples: NDArray[np.bool_] | None = None
     loss: Loss | None = None
 
 
 @dataclass(frozen=True, eq=False)
 class CrowdState:
-    """A crowd between two epochs, for an ``epoch_callback``.
+    """A crowd between two epochs, for an ``epoch_callback``."""
 
-    Attributes
-    ----------
-    members : (n_active,) int array
-        Sorted numbers of the members that still train: the rows of plans and log-probabilities.
-    log_probabilities : callable
-        Returns the (n_active, n, classes) log-probabilities of the whole training set.
-    """
-
+    # sorted numbers of the members that still train: the rows of plans and log-probabilities
     members: NDArray[np.int64]
+    # returns the (n_active, n, classes) log-probabilities of the whole training set
     log_probabilities: Callable[[], NDArray[np.float32]]
 
 
@@ -74,27 +62,15 @@ EpochCallback = Callable[[int, CrowdState], EpochPlan | None]
 
 @dataclass(frozen=True, eq=False)
 class TrainedCrowd:
-    """A trained crowd: each member's weights at its best epoch (the last, without development set).
-
-    Attributes
-    ----------
-    weights : dict
-        Name -> (models, ...).
-    history : DataFrame
-        ``epoch``, ``member``, ``loss`` (nats, or squared error), ``development_accuracy`` and
-        ``n_examples``.
-    best_epoch : (models,) int array
-        Counted from 1; 0 for a member that diverged in its first epoch.
-    diverged : (models,) bool array
-        Members whose loss was not finite; they answer nothing (NaN).
-    """
+    """A crowd: members' weights at the best epoch (without held-out items, the last)."""
 
     network: Network
-    weights: Weights
+    weights: Weights  # NaN for members that diverged
     members: tuple[Member, ...]
+    # epoch, member, loss (nats, or squared error), development_accuracy, n_examples
     history: pd.DataFrame
-    best_epoch: NDArray[np.int64]
-    diverged: NDArray[np.bool_]
+    best_epoch: NDArray[np.int64]  # (models,) from 1; 0 for a member that diverged in its first
+    diverged: NDArray[np.bool_]  # (models,) whose loss was not finite; they answer nothing (NaN)
 
     def log_probabilities(self, inputs: Inputs) -> NDArray[np.float32]:
         """Return the (models, n, classes) log-probabilities (nats), NaN for diverged members."""
@@ -106,17 +82,8 @@ class TrainedCrowd:
     def responses(self, inputs: Inputs, answers: ArrayLike | pd.Series) -> pd.DataFrame:
         """Return graded responses (models x items): 1 where the most probable class is the answer.
 
-        Parameters
-        ----------
-        inputs : Encoded or Tensor
-            n items, encoded with the vocabulary of the training texts.
-        answers : (n,) int
-            The right classes; the index of a Series names the items.
-
-        Raises
-        ------
-        FrameError
-            If there is not one answer for each item, or an answer is not a class.
+        ``inputs`` are n items, encoded with the vocabulary of the training texts, ``answers`` their
+        right classes; the index of a Series names the items.
         """
         gold = np.asarray(answers)
         if gold.shape != (len(inputs),):
@@ -137,9 +104,7 @@ class TrainedCrowd:
 
 @torch.no_grad()
 def predict_logits(network: Network, weights: Weights, inputs: Inputs) -> Tensor:
-    """Return the (models, n, classes) logits of all members for n items that all of them read.
-
-    Items are read in blocks, so that memory does not grow with their number.
+    """Return the (models, n, classes) logits of all members for n items, read in blocks.
 
     >>> network = Network("encoder", 2, shape=(4,))
     >>> weights = initial_weights(network, seeds=[0, 1, 2])
@@ -203,14 +168,8 @@ class LazyAdam:
 
     @torch.no_grad()
     def step(self, gradients: Weights, rows: Tensor | None) -> None:
-        """Move the first members of the stack, as many as the gradients have.
-
-        Parameters
-        ----------
-        gradients : dict
-            Name -> (first members, ...); of the embedding (n_rows, size).
-        rows : (n_rows,) int Tensor, optional
-            Rows of the embedding that were read, counted through all members.
+        """Move the first members of the stack, as many as the gradients have; of the embedding the
+        rows that were read, counted through all members.
         """
         n = len(gradients["out.bias"])
         self.steps[:n] += 1
@@ -279,11 +238,6 @@ def train(
     Returns
     -------
     TrainedCrowd
-
-    Raises
-    ------
-    ValueError
-        If targets do not fit the inputs, soft labels meet label noise, or a device is not present.
 
     Examples
     --------
@@ -373,7 +327,10 @@ def train(
             active = active[stays]
             optimiser.select(on_device(np.flatnonzero(stays)))
     if development is None:  # the last epoch of those that did not diverge
-        keep(np.arange(len(active)))
+        if np.array_equal(active, np.arange(len(members))):
+            best = optimiser.weights
+        else:
+            keep(np.arange(len(active)))
     if diverged.any():
         for value in best.values():
             value[on_device(diverged)] = torch.nan
@@ -393,11 +350,7 @@ def train_epoch(
 ) -> NDArray[np.float64]:
     """Take the steps of an epoch (see :func:`schedule_epoch`); return the members' summed losses.
 
-    Parameters
-    ----------
-    targets : (models, n) int or (models, n, classes) Tensor
-    active : (n_active,) int array
-        Numbers of the members, in the order of the stack.
+    ``active`` are the numbers of the members in the order of the stack, ``targets`` those of all.
     """
     on_device = torch.from_numpy(schedule).to(targets.device)
     rows = torch.as_tensor(active, device=targets.device)[:, None]
@@ -416,13 +369,7 @@ def train_epoch(
 def crowd_state(
     network: Network, weights: Weights, inputs: Inputs, active: NDArray[np.int64]
 ) -> CrowdState:
-    """Return what an ``epoch_callback`` learns: members by number, whatever their place in a stack.
-
-    Parameters
-    ----------
-    active : (n_active,) int array
-        Numbers of the members, in the order of the stack.
-    """
+    """Return what an ``epoch_callback`` learns: members by number, whatever their place."""
 
     def log_probabilities() -> NDArray[np.float32]:
         values = predict_logits(network, weights, inputs).log_softmax(2).cpu().numpy()
@@ -440,18 +387,7 @@ def schedule_epoch(
     n: int,
     lengths: NDArray[np.int64] | None,
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-    """Cut the examples of an epoch into the batches of each active member.
-
-    Parameters
-    ----------
-    active : (n_active,) int array
-        Numbers of the members that still train, in the order of the stack.
-    plan : EpochPlan
-        Examples of the epoch; each member trains on those that are among its own.
-    n : int
-        Number of training items.
-    lengths : (n,) int array, optional
-        See :meth:`Member.batches`.
+    """Cut the examples of an epoch, of ``n``, into the batches of each active member.
 
     Returns
     -------
@@ -461,11 +397,6 @@ def schedule_epoch(
         Examples in the new order, -1 where there is none.
     n_steps : (n_active,) int array
         Batches of each member in the new order.
-
-    Raises
-    ------
-    ValueError
-        If the plan's examples have another shape than (n,) or (n_active, n).
     """
     chosen = np.array(True) if plan.examples is None else np.asarray(plan.examples, bool)
     if chosen.shape not in ((), (n,), (len(active), n)):
@@ -535,12 +466,8 @@ def train_step(
 ) -> Tensor:
     """Move the first members of the stack by one batch each; return the (members,) summed losses.
 
-    Parameters
-    ----------
-    examples : (members, batch) int Tensor
-        -1 where a batch is not full.
-    aims : (members, batch, classes) Tensor
-        Probabilities that the batch is to learn.
+    ``examples`` (members, batch) are -1 where a batch is not full; ``aims`` (members, batch,
+    classes) are the probabilities that it is to learn.
     """
     n_models, is_example = len(examples), examples >= 0
     rows = examples.clamp(min=0)

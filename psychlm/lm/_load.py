@@ -1,6 +1,6 @@
 """Open a language model by hub name or folder: pinned, safe to open, and of a known kind.
 
-Weights come from safetensors unless pickles are allowed by name; code from a checkpoint is never
+Weights come from safetensors, never from pickles; code from a checkpoint is never
 run; every weight must come from the checkpoint, so that no randomly initialised output layer ever
 gives a number. A hub name is resolved to the commit it stands for, a folder to the SHA-256 of its
 files, a GGUF file to its own: this is the ``revision`` that results carry.
@@ -58,17 +58,16 @@ class Checkpoint:
     revision: str  # commit of the hub, "sha256:..." of a folder
     folder: Path | None  # None: on the hub
 
-    def files(self, allow_pickle: bool = False) -> Path:
+    def files(self) -> Path:
         """Return the folder that holds the files, fetched from the hub where they are not here."""
         if self.folder is not None:
             return self.folder
         from huggingface_hub import snapshot_download
 
-        wanted = [*FETCHED, *(["pytorch_model*.bin"] if allow_pickle else [])]
         folder = snapshot_download(
             self.name,
             revision=self.revision,
-            allow_patterns=wanted,
+            allow_patterns=FETCHED,
             ignore_patterns=["*/*", "consolidated*"],
         )
         return Path(folder)
@@ -117,7 +116,6 @@ def load(
     kind: Kind | None = None,
     labels: Sequence[str] | None = None,
     dtype: str | None = None,
-    allow_pickle: bool = False,
 ) -> LanguageModel:
     """Open a language model, or another model that chooses among the choices of items.
 
@@ -143,9 +141,6 @@ def load(
         ``"float32"``, ``"bfloat16"`` or ``"float16"``; by default float32 on CPU and for
         ``"default"``, ``"smollm2"`` and encoder-decoders (T5 overflows in float16), the
         checkpoint's own for others on a GPU.
-    allow_pickle : bool
-        Also open weights stored as pickles (``pytorch_model.bin``), which torch reads in its
-        restricted mode. Only for checkpoints you trust.
 
     Returns
     -------
@@ -170,16 +165,14 @@ def load(
     with plain_errors(name):
         import transformers
 
-        folder = checkpoint.files(allow_pickle)
+        folder = checkpoint.files()
         config = transformers.AutoConfig.from_pretrained(folder, trust_remote_code=False)
         kind = kind or _kind(config, (config.architectures or [""])[0], name)
         if dtype is None:
             precise = target.type == "cpu" or name in ("default", *PACKAGES)
             dtype = "float32" if precise or kind == "encoder-decoder" else "auto"
         opener = getattr(transformers, OPENERS.get(kind, "AutoModelForCausalLM"))
-        network, tokenizer = open_weights(
-            opener, name, folder, config, dtype=dtype, allow_pickle=allow_pickle
-        )
+        network, tokenizer = open_weights(opener, name, folder, config, dtype=dtype)
     network = network.to(target).eval().requires_grad_(False)
     options: dict[str, Any] = {"name": name, "revision": checkpoint.revision, "kind": kind}
     return wrap(network, tokenizer, labels=labels, **options)
@@ -402,7 +395,6 @@ def open_weights(
     config: Any,
     *,
     dtype: str = "float32",
-    allow_pickle: bool = False,
     new_head: bool = False,
 ) -> tuple[Any, Any]:
     """Open a network of one of transformers' auto classes, and its tokenizer.
@@ -416,24 +408,23 @@ def open_weights(
     """
     from transformers import AutoTokenizer
 
-    _check_weight_files(name, folder, config, allow_pickle)
+    _check_weight_files(name, folder, config)
     try:
         network, report = opener.from_pretrained(
             folder,
             config=config,
             output_loading_info=True,
-            use_safetensors=None if allow_pickle else True,
+            use_safetensors=True,
             dtype=dtype,
             ignore_mismatched_sizes=new_head,
             trust_remote_code=False,
         )
     except OSError as error:
-        if "safetensors" not in str(error) or allow_pickle:
+        if "safetensors" not in str(error):
             raise
         raise ModelError(
             f"{name} has no weights as safetensors (perhaps pickles, which can run code when "
-            "opened); convert it with huggingface.co/spaces/safetensors/convert, or, if you trust "
-            "its makers, load(..., allow_pickle=True)"
+            "opened); convert it with huggingface.co/spaces/safetensors/convert"
         ) from error
     lacking = sorted(report["missing_keys"]) + [str(key) for key in report["mismatched_keys"]]
     if new_head:
@@ -447,7 +438,7 @@ def open_weights(
     return network, AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
 
 
-def _check_weight_files(name: str, folder: Path, config: Any, allow_pickle: bool) -> None:
+def _check_weight_files(name: str, folder: Path, config: Any) -> None:
     """Refuse weights that transformers would read from pickles or from outside the checkpoint.
 
     An index (``model.safetensors.index.json``) and the configuration (``transformers_weights``) may
@@ -458,18 +449,17 @@ def _check_weight_files(name: str, folder: Path, config: Any, allow_pickle: bool
             f"{name} holds an adapter, which needs another model's weights; merge the two and save "
             "the result"
         )
-    kinds = (".safetensors", ".bin") if allow_pickle else (".safetensors",)
     named = {"config.json": [getattr(config, "transformers_weights", None) or "model.safetensors"]}
     for index in sorted(folder.glob("*.index.json")):
-        if allow_pickle or not index.name.startswith("pytorch_model"):  # else it is not read
+        if not index.name.startswith("pytorch_model"):  # which is not read
             named[index.name] = json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()
     for source, files in named.items():
         for file in files:
             file_name = str(file).removesuffix(".index.json")
-            if Path(str(file)).name != file or not file_name.endswith(kinds):
+            if Path(str(file)).name != file or not file_name.endswith(".safetensors"):
                 raise ModelError(
-                    f"{source} of {name} names {file!r}, which is no {' or '.join(kinds)} file "
-                    "inside the checkpoint; save the model again with save_pretrained"
+                    f"{source} of {name} names {file!r}, which is no .safetensors file inside the "
+                    "checkpoint; save the model again with save_pretrained"
                 )
 
 

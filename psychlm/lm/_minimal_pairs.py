@@ -24,19 +24,13 @@ from psychlm.lm.tokens import TOKENLESS, UNKNOWN
 
 @dataclass(frozen=True, eq=False)
 class MinimalPairs:
-    """What models prefer in minimal pairs.
+    """What models prefer in minimal pairs."""
 
-    Attributes
-    ----------
-    pairs : DataFrame
-        The pairs given, once for each model: ``model``, ``good_bits`` and ``bad_bits`` (sums over
-        a sentence), and ``correct``: 1 where the good sentence has fewer bits, 0.5 for a tie.
-    accuracy : DataFrame, indexed by ``model`` and ``phenomenon``
-        ``accuracy`` with Wilson's 95 % interval (``low``, ``high``) and ``n``; the row ``all``
-        holds all pairs of a model.
-    """
-
+    # the pairs given, once for each model: model, good_bits and bad_bits (sums over a sentence),
+    # and correct: 1 where the good sentence has fewer bits, 0.5 for a tie
     pairs: pd.DataFrame
+    # by model and phenomenon: accuracy with Wilson's 95 % interval (low, high), and n; the row
+    # "all" holds all pairs of a model
     accuracy: pd.DataFrame
 
     def __repr__(self) -> str:
@@ -110,15 +104,8 @@ def minimal_pairs(
 
     Raises
     ------
-    FrameError
-        If there are no such columns, or a sentence is empty.
     ModelError
         If a sentence has no score: a model that reads no start token, for instance.
-
-    Warns
-    -----
-    RuntimeWarning
-        If the tokenizer does not know a character of a sentence.
 
     Examples
     --------

@@ -1,8 +1,7 @@
 """What the numbers of a network in memory depend on, and the state in which it is run.
 
-A revision stands for the files of a checkpoint. A network that was opened from them can be edited
-in memory (weights set to zero, adapters, hooks, a changed configuration); then its numbers are no
-longer those of the files, and :func:`state_of` is another one.
+A network that was opened from a checkpoint can be edited in memory (weights, adapters, hooks,
+configuration); then its numbers are no longer those of the files, and :func:`state_of` is another.
 """
 
 from __future__ import annotations

@@ -208,7 +208,7 @@ def surprisals(
 
     Parameters
     ----------
-    words : DataFrame, str, iterable of str, or mapping
+    words
         As :func:`surprisal` takes them.
     models : model, or iterable or mapping of models
         As :func:`surprisal` takes them; the keys of a mapping name the columns. On a cluster names
@@ -229,15 +229,6 @@ def surprisals(
         ``text_id``, ``word_id``, ``word`` and a column for each model, named as it is:
         what :func:`psychlm.reading_times.delta_loglik` takes. NaN where a word has no value.
         ``.attrs["surprisal"]`` holds the description of each model's column.
-
-    Raises
-    ------
-    FrameError
-        If words break their contract, or a text holds no word.
-    ModelError
-        If a model cannot be had or is named twice, or an option does not suit it.
-    ConnectionError, MemoryError
-        If no cluster answers at the address, or its workers run out of memory.
 
     Examples
     --------

@@ -73,7 +73,7 @@ class ResultStore:
         )
 
     def get(
-        self, shapes: Mapping[str, tuple[int, int]]
+        self, shapes: Mapping[str, tuple[int, ...]]
     ) -> dict[str, tuple[Scores, dict[str, Any]]]:
         """Return the scores stored under some keys, and what is beside them: words without a value.
 

@@ -41,14 +41,7 @@ Normalise = Literal["sum", "token", "character", "unconditional"]
 
 
 def check_scores(scores: pd.DataFrame) -> pd.DataFrame:
-    """Return scores as float64 items x choices, the index named ``item``.
-
-    Raises
-    ------
-    FrameError
-        If the frame is empty; an item stands twice; an item has fewer than two scores, a gap before
-        its last one, an infinite one, or no choice with a probability above zero.
-    """
+    """Return scores as float64 items x choices, the index named ``item``; refuse malformed ones."""
     if not isinstance(scores, pd.DataFrame) or scores.empty:
         raise FrameError("scores are a DataFrame of items x choices with one item at least")
     if scores.index.has_duplicates:
@@ -75,13 +68,6 @@ def check_scores(scores: pd.DataFrame) -> pd.DataFrame:
 def confidences(scores: pd.DataFrame) -> pd.DataFrame:
     """Return the softmax of the scores: the probability of each choice among those of its item.
 
-    Returns
-    -------
-    DataFrame, items x choices
-        Rows sum to 1; NaN where an item has fewer choices.
-
-    Examples
-    --------
     >>> confidences(pd.DataFrame([[0.0, 0.0, np.nan]], index=["q1"])).iloc[0].tolist()
     [0.5, 0.5, nan]
     """
@@ -97,18 +83,8 @@ def n_choices(scores: pd.DataFrame) -> np.ndarray:
 
 
 def answer_places(answers: pd.DataFrame | pd.Series, scores: pd.DataFrame) -> np.ndarray:
-    """Return the 0-based answer of every scored item, shape (n_items,).
-
-    Parameters
-    ----------
-    answers : DataFrame or Series
-        An items frame, or its answers by item.
-    scores : DataFrame, items x choices
-
-    Raises
-    ------
-    FrameError
-        If an item has no answer, or one that is not among its choices.
+    """Return the 0-based answer of every scored item, shape (n_items,), of an items frame or of its
+    answers by item.
     """
     if isinstance(answers, pd.DataFrame):
         answers = answers.set_index("item_id")["answer"]
@@ -129,15 +105,8 @@ def answer_places(answers: pd.DataFrame | pd.Series, scores: pd.DataFrame) -> np
 
 
 def predictions(scores: pd.DataFrame) -> pd.Series:
-    """Return the choice with the highest score, 0-based, by item; ties as the module says.
+    """Return the choice with the highest score, 0-based, by item; a warning counts ties.
 
-    Warns
-    -----
-    RuntimeWarning
-        If choices of an item share its highest score.
-
-    Examples
-    --------
     >>> predictions(pd.DataFrame([[-2.0, -1.0], [-1.0, -3.0]], index=["q1", "q2"])).tolist()
     [1, 0]
     """
@@ -169,10 +138,6 @@ def grade(answers: pd.DataFrame | pd.Series, scores: pd.DataFrame) -> pd.Series:
         An items frame, or its answers by item; items without scores are not graded.
     scores : DataFrame, items x choices
         Natural logarithms; NaN where an item has fewer choices.
-
-    Returns
-    -------
-    Series ``correct``, by item
 
     Examples
     --------
@@ -286,24 +251,15 @@ def choice_logprobs(
 
 @dataclass(frozen=True, eq=False)
 class Evaluation:
-    """What models chose.
+    """What models chose."""
 
-    Attributes
-    ----------
-    logprobs : DataFrame, indexed by ``person`` and ``item``, columns 0 to most choices - 1
-        Natural logarithms, normalised as asked; NaN where an item has fewer choices.
-    predictions : DataFrame, persons x items
-        The choice with the highest score, 0-based.
-    responses : DataFrame, persons x items
-        1 where it is the answer, else 0.
-    persons : DataFrame, indexed by ``person``
-        ``accuracy``, ``truncated`` (prompts that were cut to fit the model), and how it was asked:
-        ``model``, ``revision``, ``normalise``, ``prompt``, ``bos``.
-    """
-
+    # by person and item, columns 0 to most choices - 1: natural logarithms, normalised as asked;
+    # NaN where an item has fewer choices
     logprobs: pd.DataFrame
-    predictions: pd.DataFrame
-    responses: pd.DataFrame
+    predictions: pd.DataFrame  # persons x items: the choice with the highest score, 0-based
+    responses: pd.DataFrame  # persons x items: 1 where it is the answer, else 0
+    # by person: accuracy, truncated (prompts that were cut to fit the model), and how it was asked:
+    # model, revision, normalise, prompt, bos
     persons: pd.DataFrame
 
     def __repr__(self) -> str:
@@ -341,14 +297,7 @@ def evaluate(
     Returns
     -------
     Evaluation
-
-    Raises
-    ------
-    FrameError
-        If the items break their contract.
-    ModelError
-        If two models have the same name, or as :func:`choice_logprobs`. The scores of the models
-        before are in the cache, and a second call resumes there.
+        After an error, a second call resumes with the scores that are in the cache.
 
     Examples
     --------

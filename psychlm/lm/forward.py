@@ -490,7 +490,8 @@ def row_values(
     at_once: int,
     wanted: Wanted,
 ) -> torch.Tensor:
-    """Return the values of every row.
+    """Return the values of every row, (n_rows, 5) in float64 (float32 on MPS): ``LOG_P``,
+    ``LOG_END``, ``LOG_INSIDE``, ``ENTROPY``, ``RANK``; NaN where nothing was asked.
 
     Parameters
     ----------
@@ -502,12 +503,6 @@ def row_values(
         Token whose probability is wanted; below 0 for none.
     at_once : int
         Outputs whose logits are in memory at a time.
-
-    Returns
-    -------
-    Tensor of float64 (float32 on MPS), shape (n_rows, 5)
-        Columns ``LOG_P``, ``LOG_END``, ``LOG_INSIDE``, ``ENTROPY``, ``RANK``; NaN where nothing was
-        asked.
     """
     n_nodes, exact = int(node[-1]) + 1, float_type(node.device)
     values = torch.full((len(node), N_VALUES), torch.nan, dtype=exact, device=node.device)

@@ -229,14 +229,8 @@ def _n_shared(a: Ints, b: Ints) -> int:
 def shared_prefixes(
     texts: Sequence[Ints], first_rows: Sequence[int], special: SpecialTokens
 ) -> ScoringRequest:
-    """Return the one request that reads a family (in the order that :func:`families` gives).
-
-    Parameters
-    ----------
-    texts : sequence of ndarray, shape (n_tokens,)
-        Texts that fit the model's window.
-    first_rows : sequence of int
-        Row of the first token of each.
+    """Return the one request that reads a family (in the order that :func:`families` gives), whose
+    texts fit the model's window; ``first_rows`` are those of the first token of each.
     """
     start = special.start
     if start is None:
