@@ -67,7 +67,7 @@ lab: $(VENV)/.installed ## Open JupyterLab on the notebooks
 format: $(VENV)/.developed ## Sort imports, format, strip the notebooks' outputs
 	$(BIN)/ruff check --fix --quiet .
 	$(BIN)/ruff format --quiet .
-	$(BIN)/nbstripout notebooks/*.ipynb
+	$(BIN)/nbstripout --keep-id notebooks/*.ipynb
 	$(BIN)/python docs/tables.py map
 
 .PHONY: release

@@ -76,7 +76,7 @@ def train_all(corpora_read: Mapping[str, pd.DataFrame]) -> dict[str, pd.DataFram
 def main() -> None:
     """Train the stored models and write their numbers."""
     read = {
-        "ucl2023": corpora.ucl_norms().sentences,
+        "ucl2023": corpora.ucl_sentences(),
         "naturalstories": corpora.natural_stories().words,
         "provo": corpora.provo().words,
     }

@@ -14,7 +14,7 @@ lower ones (``tests/test_layers.py`` checks this):
     4  papers                                     analyses that only one paper needs
     5  site                                       run the notebooks and write the HTML reports
     5  terminal doctor                            what commands print; optional dependencies
-    6  cli cli_adapt cli_card cli_notebooks cli_probes  the command ``psychlm``
+    6  cli cli_adapt cli_card cli_notebooks cli_probes   the command ``psychlm``
 
 ``import psychlm`` loads neither torch nor transformers nor pandas.
 """

@@ -41,8 +41,6 @@ def between(low: float, high: float | None) -> Rule:
 
     Of a list, each entry is a number; of a mapping, each value.
 
-    Examples
-    --------
     >>> between(0, 1).refused([0.5, 1.5])
     [1.5]
     """
@@ -59,8 +57,6 @@ def between(low: float, high: float | None) -> Rule:
 def some_of(*choices: Any) -> Rule:
     """Allow the value, each entry of a list or each key of a mapping to be one of ``choices``.
 
-    Examples
-    --------
     >>> some_of("holm", "bh").refused("bonferroni")
     ['bonferroni']
     """
@@ -71,8 +67,6 @@ def some_of(*choices: Any) -> Rule:
 def at_least(n_entries: int) -> Rule:
     """Allow lists, mappings and texts of at least ``n_entries`` entries; with 0, empty ones too.
 
-    Examples
-    --------
     >>> at_least(2).refused(["a"])
     [['a']]
     """

@@ -129,8 +129,8 @@ def data_pull(names: tuple[str, ...]) -> None:
     large = datasets["note"].str.startswith("released once")
     for name in names or list(datasets.index[(datasets["url"] != "") & ~large]):
         try:
-            path = (None if names else data.verify(name)) or data.fetch(name)
-            say(f"{name}: {path}")
+            path = None if names else data.verify(name)
+            say(f"{name}: {path or data.fetch(name)}")
         except data.DataError as error:
             say(f"psychlm: {error}", err=True)
             failed = True
@@ -183,10 +183,8 @@ def parse_priors(assignments: tuple[str, ...]) -> dict[str, Any] | None:
     for assignment in assignments:
         match = re.fullmatch(r"(\w+)=(\w+):([^,]+),([^,]+)", assignment.replace(" ", ""))
         if match is None or match[2].lower() not in kinds:
-            raise click.BadParameter(
-                f"{assignment!r}; write NAME=KIND:A,B with KIND one of {', '.join(kinds)}, "
-                "as guessing=beta:5,17 or slope=lognormal:0,0.5"
-            )
+            form = f"NAME=KIND:A,B with KIND one of {', '.join(kinds)}"
+            raise click.BadParameter(f"{assignment!r}; write {form}, as slope=lognormal:0,0.5")
         try:
             priors[match[1]] = kinds[match[2].lower()](float(match[3]), float(match[4]))
         except ValueError as error:
@@ -198,18 +196,12 @@ def parse_priors(assignments: tuple[str, ...]) -> dict[str, Any] | None:
 @click.argument("responses", type=PATH)
 @choice_option("--model", "1PL Rasch 2PL 3PL 4PL graded gpcm", "2PL", "The response model.")
 @click.option(
-    "--prior",
-    "priors",
-    multiple=True,
-    metavar="NAME=KIND:A,B",
-    help="A prior on slope, intercept or guessing, as guessing=beta:5,17.",
+    "--prior", "priors", multiple=True, metavar="NAME=KIND:A,B", help="As guessing=beta:5,17."
 )
 @items_option
 @drop_option
 @click.option("--out", type=FILE, required=True, help="A JSON file for the fit.")
-def irt_fit(
-    responses: Path, model: str, priors: tuple[str, ...], out: Path, **columns: str | None
-) -> None:
+def irt_fit(responses: Path, model: str, priors: Any, out: Path, **columns: str | None) -> None:
     """Fit a model to RESPONSES: a wide or long table, or logs, as frames.read_responses takes.
 
     The slope is common (1PL), 1 (Rasch) or each item's (2PL), with guessing (3PL) and an upper
@@ -297,13 +289,12 @@ def read_scores(path: Path, value: str | None, cluster: str | None) -> pd.DataFr
     keys = ("subject", "text_id", "word_id", "item_id", "item")
     labels = [name for name in keys if name in table] or [table.columns[0]]
     numbers = table.select_dtypes(["number", "bool"]).columns.difference([*labels, cluster])
-    if value is None and len(numbers) == 1:
-        value = numbers[0]
-    unknown = [name for name in (value or "", cluster) if name is not None and name not in table]
+    value = value or (numbers[0] if len(numbers) == 1 else "--value")
+    unknown = [name for name in (value, cluster) if name and name not in table]
     if unknown:
         raise FrameError(
-            f"{path} has the columns {list(table)}: labels {labels}, numbers {list(numbers)}; "
-            f"name the column of scores: --value ({unknown} is none)"
+            f"{path} has no columns {unknown}; its labels are {labels}, its numbers "
+            f"{list(numbers)}; name the column of scores: --value"
         )
     columns = {"score": table[value]} | ({"cluster": table[cluster]} if cluster else {})
     return pd.DataFrame(columns).set_index([table[name].astype(str) for name in labels])
@@ -317,12 +308,7 @@ def read_scores(path: Path, value: str | None, cluster: str | None) -> pd.DataFr
 @choice_option("--method", "means irt", "means", "Scores of many models; irt where items differ.")
 @click.option("--out", type=FILE, help="Write all pairs of many models as CSV, TSV or Parquet.")
 def compare(
-    files: tuple[Path, ...],
-    value: str | None,
-    cluster: str | None,
-    level: float,
-    method: Any,
-    out: Path | None,
+    files: tuple[Path, ...], value: str | None, cluster: str | None, out: Any, **options: Any
 ) -> None:
     """Is A better than B on the same items or words? Or all pairs of the rows of RESPONSES.
 
@@ -333,21 +319,21 @@ def compare(
     from psychlm import comparison, frames
 
     check_out(out, *files)
-    if len(files) > 2 or (out and len(files) == 2):
-        raise click.BadParameter("two files of one model each, or one of many models (with --out)")
     if len(files) == 1:
         responses = frames.read_responses(files[0])
         say(f"{files[0]}: {responses.attrs['recognised']}", err=True)
-        ranking = psychlm.compare(responses, level=level, method=method)
-        say(ranking)
-        if out is not None and isinstance(ranking, comparison.Ranking):
-            write_table(ranking.pairs, out, index=False)
-        return
-    first, second = read_scores(files[0], value, cluster), read_scores(files[1], value, None)
-    options: dict[str, Any] = {"cluster": first.get("cluster"), "level": level}
-    if files[0].stem != files[1].stem:
-        options["names"] = (files[0].stem, files[1].stem)
-    say(psychlm.compare(first["score"], second["score"], **options))
+        compared = psychlm.compare(responses, **options)
+        if out is not None and isinstance(compared, comparison.Ranking):
+            write_table(compared.pairs, out, index=False)
+    elif len(files) == 2 and out is None:
+        first, second = read_scores(files[0], value, cluster), read_scores(files[1], value, None)
+        options = {"level": options["level"], "cluster": first.get("cluster")}
+        if files[0].stem != files[1].stem:
+            options["names"] = (files[0].stem, files[1].stem)
+        compared = psychlm.compare(first["score"], second["score"], **options)
+    else:
+        raise click.BadParameter("two files of one model each, or one of many models (with --out)")
+    say(compared)
 
 
 def read_words(source: str, *, lines: bool = False) -> pd.DataFrame:

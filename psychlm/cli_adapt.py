@@ -21,15 +21,7 @@ from psychlm.terminal import FILE, check_out, device_option, from_here, say, wri
 @click.option("--out", type=FILE, help="What was asked and why: a CSV, TSV or Parquet file.")
 @device_option
 def adapt(
-    name: str,
-    bank: str,
-    questions: str | None,
-    n_items: int,
-    stop_se: float | None,
-    cut: float | None,
-    answers: Path | None,
-    out: Path | None,
-    device: str,
+    name: str, bank: str, questions: str | None, out: Path | None, device: str, **options: Any
 ) -> None:
     """Ask a language model the items that say most about its ability, one after the other.
 
@@ -47,10 +39,9 @@ def adapt(
         say(f"item {item}: {'right' if right else 'wrong'}", err=True)
         return right
 
-    ends: dict[str, Any] = {"n_items": n_items, "stop_se": stop_se}
-    if cut is not None:
-        ends["cut"] = irt.CutScore(cut)
-    test = irt.adaptive_test(fit, {name: ask}, answers=answers, **ends)
+    if (cut := options["cut"]) is not None:
+        options["cut"] = irt.CutScore(cut)
+    test = irt.adaptive_test(fit, {name: ask}, **options)
     history = test.history.droplevel(0)
     write_or_say(history if out else history.round(3), out)
     last = history.iloc[-1]

@@ -48,7 +48,7 @@ class Comparison:
     @property
     def told_apart(self) -> bool:
         """Whether p is below 1 - level and the interval excludes 0."""
-        return bool(_told_apart(self.p, self.low, self.high, self.level))
+        return bool(self.p < 1 - self.level and (self.low > 0 or self.high < 0))
 
     @property
     def verdict(self) -> str:
@@ -83,19 +83,13 @@ class Comparison:
 class Ranking:
     """Many models on the same scale: scores, ranks with intervals, and all pairs.
 
-    Attributes
-    ----------
-    models : DataFrame
-        By model, best first: ``score``, ``standard_error``, ``low``, ``high``, ``rank`` (1 is the
-        highest score), ``rank_low`` and ``rank_high``. The rank intervals hold together: a rank is
-        lowered by models told apart above it, and raised by those below, after Holm's adjustment.
-    pairs : DataFrame
-        By pair (``a``, ``b``): ``difference``, ``low``, ``high``, ``p``, ``p_adjusted`` (Holm) and
-        ``told_apart`` (by the adjusted p-value).
+    The intervals of ranks hold together: a rank is lowered by models told apart above it, and
+    raised by those below, after Holm's adjustment.
     """
 
+    # By model, best first: score, standard_error, low, high, rank (1: highest), rank_low, rank_high
     models: pd.DataFrame
-    pairs: pd.DataFrame
+    pairs: pd.DataFrame  # by a and b: difference, low, high, p, p_adjusted (Holm), told_apart
     method: str  # "means" or "irt"
     unit: str  # of the scores: "mean" or "logits"
     level: float
@@ -116,7 +110,7 @@ def compare(
     a: pd.Series | pd.DataFrame | ArrayLike,
     b: pd.Series | ArrayLike | None = None,
     *,
-    cluster: pd.Series | ArrayLike | str | None = None,
+    cluster: pd.Series | ArrayLike | None = None,
     names: tuple[str, str] | None = None,
     level: float = 0.95,
     n_permutations: int = 9999,
@@ -142,35 +136,22 @@ def compare(
         Scores by item or word: grades, surprisals, log-likelihoods. Series are matched by their
         labels, arrays by position; pairs of which one is missing are left out and counted. A frame
         holds one row a model, as responses do, and one column an item; transpose a table of words.
-    cluster : Series, array or str, optional
-        What items share: a Series by item, an array in the order of ``a`` (of a frame's columns),
-        or the name of a level of the index of ``a``.
+    cluster : Series or array, optional
+        What items share: a Series by item, or an array in the order of ``a`` (of a frame's
+        columns).
     names : (str, str), optional
         Names of the two; those of the Series unless given.
     level : float
         Coverage of the intervals; p-values below 1 - level tell two apart.
-    n_permutations : int
+    n_permutations, rng : int, and int or Generator
         Random flips of sign, of whole clusters, of two models; 0 leaves the test out. Where all
         flips are fewer, all are counted.
-    rng : int or Generator
-        Source of the flips.
     method : {"means", "irt"}
         Scores of many models: means, which need all models asked all items, or abilities (logits),
         which models that were asked other items share.
     model : str or IRTFit
         For "irt": the model that is fitted to the frame (a hundred models or more), or a fit of
         calibrated items.
-
-    Returns
-    -------
-    Comparison or Ranking
-        Of two models, or of many.
-
-    Raises
-    ------
-    ValueError
-        If labels repeat, fewer than two items or clusters are common, scores are no numbers, or
-        means are asked of a frame with empty cells.
 
     Examples
     --------
@@ -192,6 +173,9 @@ def compare(
         return _rank(a, cluster, level, method, model)
     if b is None:
         raise ValueError("one set of scores is no comparison; give b, or a frame of many models")
+    given = [getattr(scores, "name", None) for scores in (a, b)]
+    named = None not in given and given[0] != given[1]
+    labels = (str(given[0]), str(given[1])) if named else ("a", "b")
     first, second, clusters, n_left_out = _paired_items(a, b, cluster)
     difference = (first - second)[None]
     binary = bool(np.isin([first, second], (0, 1)).all())
@@ -203,7 +187,7 @@ def compare(
     if not (binary and codes is None):
         p_permutation = _permutation_p(_sums(difference, codes)[0], n_permutations, rng)
     return Comparison(
-        names=names or _names(a, b),
+        names=names or labels,
         scores=(float(first.mean()), float(second.mean())),
         level=level,
         p_mcnemar=p_mcnemar,
@@ -214,13 +198,6 @@ def compare(
         n_wins=wins,
         **{name: float(value) for name, value in result.items()},
     )
-
-
-def _names(a: Any, b: Any) -> tuple[str, str]:
-    """Return the names of two Series, or "a" and "b" where they do not tell the two apart."""
-    names = [getattr(scores, "name", None) for scores in (a, b)]
-    named = None not in names and names[0] != names[1]
-    return (str(names[0]), str(names[1])) if named else ("a", "b")
 
 
 def _paired_items(a: Any, b: Any, cluster: Any) -> tuple[Array, Array, Any, int]:
@@ -239,8 +216,6 @@ def _paired_items(a: Any, b: Any, cluster: Any) -> tuple[Array, Array, Any, int]
             twice = format_names(scores.index[scores.index.duplicated()].unique())
             raise ValueError(f"labels {twice} of {name} occur more than once; keep one of each")
     clusters = _clusters(a.index, cluster)
-    if a.index.nlevels > 1 and set(a.index.names) == set(b.index.names):
-        b = b.reorder_levels(a.index.names)
     labels = a.index.union(b.index, sort=False)
     first, second = (
         scores.reindex(labels).to_numpy(np.float64, na_value=np.nan) for scores in (a, b)
@@ -260,13 +235,6 @@ def _clusters(items: pd.Index, cluster: Any) -> pd.Series | None:
     """Return the cluster of each item, labelled by item."""
     if cluster is None:
         return None
-    if isinstance(cluster, str):
-        if cluster not in items.names:
-            raise ValueError(
-                f"the index has no level {cluster!r}, but {list(items.names)}; name one of them, "
-                "or give the clusters as a Series by item"
-            )
-        return pd.Series(items.get_level_values(cluster), items)
     if not isinstance(cluster, pd.Series):
         if len(cluster) != len(items):
             raise ValueError(f"cluster has {len(cluster)} entries for {len(items)} items")
@@ -302,13 +270,7 @@ def _test(
 ) -> dict[str, Array]:
     """Return difference, error, interval, p and minimal detectable difference of every pair.
 
-    Parameters
-    ----------
-    differences : ndarray, shape (n_pairs, n_items)
-    codes : ndarray, shape (n_items,), optional
-        Cluster of each item.
-    binary : bool
-        Whether scores are 0 and 1.
+    ``differences`` are (n_pairs, n_items), ``codes`` the items' clusters; ``binary``: of 0 and 1.
     """
     n = differences.shape[1]
     difference = differences.mean(axis=1)
@@ -344,12 +306,6 @@ def _test(
     }
 
 
-def _told_apart(p: ArrayLike, low: ArrayLike, high: ArrayLike, level: float) -> NDArray[np.bool_]:
-    """Return where p is below 1 - level and the interval excludes 0."""
-    excludes = (np.asarray(low) > 0) | (np.asarray(high) < 0)
-    return (np.asarray(p) < 1 - level) & excludes
-
-
 def _mcnemar(first: ArrayLike, second: ArrayLike) -> Any:
     """Return McNemar's exact p-value of the items that one of two models alone has right."""
     few, both = np.minimum(first, second), np.add(first, second)
@@ -379,24 +335,21 @@ def _rank(
     """Compare all pairs of the rows of a frame."""
     if method not in ("means", "irt"):
         raise ValueError(f"method {method!r} is unknown; choose 'means' or 'irt'")
-    if len(frame) < 2:
-        raise ValueError(f"the frame has {len(frame)} model (row); a comparison needs two")
-    if not frame.index.is_unique or not frame.columns.is_unique:
-        raise ValueError("models (rows) or items (columns) occur more than once; keep one of each")
+    if len(frame) < 2 or not frame.index.is_unique or not frame.columns.is_unique:
+        raise ValueError("a comparison needs two models (rows), and one of each model and item")
     if method == "irt":
         if cluster is not None:
-            raise ValueError(
-                "method='irt' takes no clusters; its items are independent given theta"
-            )
-        models, pairs = _by_ability(frame, level, model)
+            raise ValueError("method='irt' takes no clusters: items are independent given theta")
+        models, tests = _by_ability(frame, level, model)
     else:
-        models, pairs = _by_means(frame, _clusters(frame.columns, cluster), level)
+        models, tests = _by_means(frame, _clusters(frame.columns, cluster), level)
+    n, (first, second) = len(models), np.triu_indices(len(models), 1)
+    pairs = pd.DataFrame({"a": models.index[first], "b": models.index[second], **tests})
     pairs["p_adjusted"] = holm(pairs["p"].to_numpy())
     pairs["told_apart"] = pairs["p_adjusted"] < 1 - level
     models["rank"] = scipy.stats.rankdata(-models["score"], method="min").astype(int)
     # One rank further down for each model that is told apart above, and likewise from below.
     apart, above = pairs["told_apart"].to_numpy(), pairs["difference"].to_numpy() > 0
-    n, (first, second) = len(models), np.triu_indices(len(models), 1)
     n_above = np.bincount(np.where(above, second, first)[apart], minlength=n)
     n_below = np.bincount(np.where(above, first, second)[apart], minlength=n)
     models["rank_low"], models["rank_high"] = 1 + n_above, n - n_below
@@ -407,8 +360,8 @@ def _rank(
 
 def _by_means(
     frame: pd.DataFrame, clusters: pd.Series | None, level: float
-) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Return means of models, and their pairs."""
+) -> tuple[pd.DataFrame, dict[str, Array]]:
+    """Return means of models, and the tests of their pairs."""
     values = frame.to_numpy(np.float64, na_value=np.nan)
     missing = np.isnan(values)
     if missing.any():
@@ -421,36 +374,27 @@ def _by_means(
     codes = _codes(clusters, values.shape[1])
     single = _test(values, codes, False, level)
     scores = {name: single[name] for name in ("standard_error", "low", "high")}
-    models = pd.DataFrame({"score": values.mean(axis=1), **scores}, frame.index)
     rows = [_test(values[i] - values[i + 1 :], codes, binary, level) for i in range(len(frame) - 1)]
     columns = ("difference", "low", "high", "p")
     tests = {name: np.concatenate([row[name] for row in rows]) for name in columns}
-    return models, _pairs(frame.index, tests)
+    return pd.DataFrame({"score": single["difference"], **scores}, frame.index), tests
 
 
 def _by_ability(
     frame: pd.DataFrame, level: float, model: str | irt.IRTFit
-) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Return abilities of models, and their pairs."""
+) -> tuple[pd.DataFrame, dict[str, Array]]:
+    """Return abilities of models, and the tests of their pairs."""
     if isinstance(model, irt.IRTFit):
         fit, responses = model, frame
     else:
         responses, _ = drop_constant(check_responses(frame))
         fit = irt.fit(responses, model, standard_errors=False)
-    scores = fit.score(responses)
-    quantile = scipy.stats.norm.ppf((1 + level) / 2)
-    theta, se = scores["theta"].to_numpy(), scores["se"].to_numpy()
-    low, high = (theta + sign * quantile * se for sign in (-1, 1))
-    columns = {"score": theta, "standard_error": se, "low": low, "high": high}
+    scores = fit.score(responses).set_axis(["score", "standard_error"], axis=1)
+    half = scipy.stats.norm.ppf((1 + level) / 2)
+    theta, se = scores["score"].to_numpy(), scores["standard_error"].to_numpy()
     first, second = np.triu_indices(len(frame), 1)
     difference, error = theta[first] - theta[second], np.hypot(se[first], se[second])
-    tests = {"difference": difference, "low": difference - quantile * error}
-    tests |= {"high": difference + quantile * error}
-    tests |= {"p": 2 * scipy.stats.norm.sf(np.abs(difference) / error)}
-    return pd.DataFrame(columns, scores.index), _pairs(scores.index, tests)
-
-
-def _pairs(names: pd.Index, tests: dict[str, Array]) -> pd.DataFrame:
-    """Return tests of all pairs, in the order of the models, with the names of the two."""
-    first, second = np.triu_indices(len(names), 1)
-    return pd.DataFrame({"a": names[first], "b": names[second], **tests})
+    tests = {"difference": difference}
+    tests |= {"low": difference - half * error, "high": difference + half * error}
+    tests["p"] = 2 * scipy.stats.norm.sf(np.abs(difference) / error)
+    return scores.assign(low=theta - half * se, high=theta + half * se), tests

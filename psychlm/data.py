@@ -399,8 +399,6 @@ def published(name: str) -> pd.DataFrame:
 
     ``name`` is a file of ``data/published/`` without its suffix.
 
-    Examples
-    --------
     >>> published("laverghetta2021.table1").columns.tolist()
     ['category', 'population', 'r', 'p', 'source']
     """
@@ -439,8 +437,6 @@ def atomic_write(path: str | Path) -> Iterator[Path]:
     Every file that the package writes goes through this function: a reader sees the old file or
     the new one, and an error (a full disk, an interrupt) leaves no partial file.
 
-    Examples
-    --------
     >>> with atomic_write("fit.json") as part:  # doctest: +SKIP
     ...     part.write_text("{}")
     """

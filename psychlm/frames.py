@@ -214,13 +214,8 @@ def read_responses(path: str | Path, *, ratings: bool = False, **options: Any) -
     layout the file has. With ``ratings`` answers may be other numbers than 0 and 1, for models of
     several categories, which check them.
 
-    Examples
-    --------
-    >>> import tempfile
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     file = Path(folder) / "answers.csv"
-    ...     _ = file.write_text("student,q1,q2\\nann,1,0\\nbob,1,1\\n")
-    ...     read_responses(file).mean().to_dict()
+    >>> _ = Path("answers.csv").write_text("student,q1,q2\\nann,1,0\\nbob,1,1\\n")
+    >>> read_responses("answers.csv").mean().to_dict()
     {'q1': 1.0, 'q2': 0.5}
     """
     answers = read_answers(path, level="ratings" if ratings else "binary", **options)
@@ -266,11 +261,8 @@ def read_answers(
 
     Examples
     --------
-    >>> import tempfile
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     file = Path(folder) / "answers.csv"
-    ...     _ = file.write_text("student,q1,q2,sex\\nann,B,A,f\\nbob,C,A,m\\n")
-    ...     answers = read_answers(file, key={"q1": "B", "q2": "A"})
+    >>> _ = Path("answers.csv").write_text("student,q1,q2,sex\\nann,B,A,f\\nbob,C,A,m\\n")
+    >>> answers = read_answers("answers.csv", key={"q1": "B", "q2": "A"})
     >>> answers.recognised
     "wide table of raw answers and a key: persons in 'student', 2 items, no items: ['sex']"
     >>> answers.responses.loc["bob"].to_list()
@@ -438,6 +430,8 @@ def _answers(
     level: str | None,
 ) -> Answers:
     """Separate items from groups, and grade them."""
+    persons = repr(table.index.name) if table.index.name else "the first column"
+    table = table.rename_axis(index=table.index.name or "person")
     of_key = [] if key is None else list(key.index)
     named = [*(items or ()), *drop, *of_key]
     unknown = [name for name in named if name not in table.columns]
@@ -463,7 +457,6 @@ def _answers(
     else:
         level = level or ("ratings" if _are_ratings(responses) else "binary")
         kind = "0 and 1" if level == "binary" else "ratings"
-    persons = repr(table.index.name) if table.index.name else "the first column"
     others = f", no items: {format_names(groups.columns)}" if len(groups.columns) else ""
     recognised = f"{what} of {kind}: persons in {persons}, {len(chosen)} items{others}"
     silent = responses.isna().all(axis=1)
@@ -555,8 +548,6 @@ def check_items(items: pd.DataFrame, *, distinct: bool = True) -> pd.DataFrame:
     that count such items) and none empty; ``answer`` is the position of the right one, counted
     from 0. A :class:`FrameError` names the items that break this.
 
-    Examples
-    --------
     >>> items = pd.DataFrame({"item_id": ["q1"], "prompt": ["2 + 2 ="], "answer": ["1"]})
     >>> check_items(items.assign(choices=[["3", "4"]]))["answer"].tolist()
     [1]
@@ -597,8 +588,6 @@ def check_words(words: pd.DataFrame, *, whole_texts: bool = True) -> pd.DataFram
     A warning says where the words of a text are not numbered 1, 2, 3, ... (``whole_texts=False``
     for words that were selected on purpose).
 
-    Examples
-    --------
     >>> words = pd.DataFrame({"text_id": [1, 1], "word_id": ["1", "2"], "word": ["Good", "day."]})
     >>> check_words(words)["word_id"].tolist()
     [1, 2]
@@ -630,8 +619,6 @@ def check_readings(readings: pd.DataFrame) -> pd.DataFrame:
 
     A :class:`FrameError` says where rows occur twice or lack an id, or times are zero or negative.
 
-    Examples
-    --------
     >>> readings = pd.DataFrame({"subject": ["s1"], "text_id": ["t"], "word_id": [1]})
     >>> check_readings(readings.assign(gaze_ms=210.0))["gaze_ms"].tolist()
     [210.0]

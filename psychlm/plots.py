@@ -48,8 +48,6 @@ def use_style() -> None:
 def model_name(key: str) -> str:
     """Return the readable name of a model, which all notebooks use in figures, tables and text.
 
-    Examples
-    --------
     >>> model_name("smollm2"), model_name("lstm"), model_name("default"), model_name("3-gram")
     ('SmolLM2-135M', 'LSTM', "psychlm's small model", '3-gram')
     """
@@ -59,8 +57,6 @@ def model_name(key: str) -> str:
 def model_colour(key: str) -> str:
     """Return the colour of a model's kind, which all notebooks use; black for an unknown one.
 
-    Examples
-    --------
     >>> model_colour("lstm-64") == model_colour("LSTM"), model_colour("smollm2")
     (True, '#E69F00')
     """
@@ -84,12 +80,8 @@ def intervals(
 ) -> Axes:
     """Draw estimates with their intervals, grouped, and the published values as hollow marks.
 
-    Parameters
-    ----------
-    table : DataFrame
-        One row per category and group: ``x`` holds the estimate, ``low`` and ``high`` its interval,
-        ``y`` the category, ``hue`` the group; ``published``, if given, names the column of the
-        published values.
+    The table has one row per category (in the column ``y``) and group (``hue``), with the estimate
+    (``x``), its interval (``low``, ``high``) and perhaps the published value (``published``).
     """
     ax = ax or plt.gca()
     categories = list(dict.fromkeys(table[y]))
@@ -116,12 +108,8 @@ def heat_map(
 ) -> Axes:
     """Draw a table of signed numbers as a heat map centred on zero, each cell with its value.
 
-    Parameters
-    ----------
-    label : str
-        What the numbers are, with their unit: the label of the colour bar.
-    limit : float, optional
-        The colour scale runs from -limit to limit; the largest absolute value unless given.
+    ``label`` says what the numbers are, with their unit. Colours run from -limit to limit, the
+    largest absolute value unless given.
     """
     import seaborn as sns  # here, since it takes a second to import
 
@@ -162,14 +150,9 @@ def _groups(fit: Any, responses: pd.DataFrame) -> tuple[pd.Series, pd.Series]:
 
 
 def wright_map(theta: pd.Series, difficulty: pd.Series, *, ax: Axes | None = None) -> Axes:
-    """Draw the abilities of persons and the difficulties of items on one scale (Wright 1977).
+    """Draw the abilities of persons and the difficulties of items, logits (Wright 1977).
 
-    Parameters
-    ----------
-    theta : Series, by person
-        Abilities in logits.
-    difficulty : Series, by item
-        Difficulties in logits; up to 40 items are named, beside their place where they are close.
+    Up to 40 items are named, beside their place where they are close.
     """
     ax, colour = ax or plt.gca(), POPULATION_COLOURS["transformer"]
     ax.hist(theta, bins=30, orientation="horizontal", color=POPULATION_COLOURS["human"], alpha=0.35)
@@ -200,22 +183,12 @@ def wright_map(theta: pd.Series, difficulty: pd.Series, *, ax: Axes | None = Non
 
 
 def item_curves(
-    fit: Any,
-    items: Collection,
-    responses: pd.DataFrame | None = None,
-    *,
-    ax: Axes | None = None,
+    fit: Any, items: Collection, responses: pd.DataFrame | None = None, *, ax: Axes | None = None
 ) -> Axes:
     """Draw the probability of a correct answer to a few items (of ratings: the expected category).
 
-    Parameters
-    ----------
-    fit : IRTFit
-    items : collection of item names
-        Each has a colour and a mark; more than six repeat them.
-    responses : DataFrame, optional
-        Adds the observed proportions in ten groups of persons of similar expected ability, each
-        point with 95 % of its sampling error.
+    ``responses`` add the observed proportions in ten groups of persons of similar expected ability,
+    each point with 95 % of its sampling error. More than six items repeat colours and marks.
     """
     ax, theta = ax or plt.gca(), _abilities(fit)
     table = fit.probability(theta)
@@ -248,11 +221,7 @@ def item_curves(
 
 
 def option_curves(
-    fit: Any,
-    item: Any,
-    responses: pd.DataFrame | None = None,
-    *,
-    ax: Axes | None = None,
+    fit: Any, item: Any, responses: pd.DataFrame | None = None, *, ax: Axes | None = None
 ) -> Axes:
     """Draw the probability of every answer to one item; see :func:`item_curves`."""
     ax, theta = ax or plt.gca(), _abilities(fit)
@@ -273,14 +242,7 @@ def option_curves(
 
 
 def information(fit: Any, items: Collection = (), *, ax: Axes | None = None) -> Axes:
-    """Draw the test's information, ability's standard error (right axis), and that of some items.
-
-    Parameters
-    ----------
-    fit : IRTFit
-    items : collection of item names, optional
-        Items whose own information is drawn too.
-    """
+    """Draw the information of the test and of some items, and ability's standard error (right)."""
     ax, theta = ax or plt.gca(), _abilities(fit)
     table = pd.DataFrame(fit.information(theta), theta, fit.items.index)
     total = table.sum(axis=1)
@@ -303,22 +265,15 @@ def information(fit: Any, items: Collection = (), *, ax: Axes | None = None) -> 
 def item_fit(table: pd.DataFrame, *, ax: Axes | None = None) -> Axes:
     """Draw the fit of items: a table of :func:`psychlm.irt.s_x2` or of ``irt.infit_outfit``.
 
-    Of S-X2 the RMSEA, filled where the test is significant at 0.05 after Holm's correction;
-    of mean squares
-    infit and outfit, with the range from 0.7 to 1.3 in grey.
+    Of S-X2 the RMSEA, filled where the test is significant at 0.05 after Holm's correction; of mean
+    squares infit and outfit, with the range from 0.7 to 1.3 in grey.
     """
     ax, rows = ax or plt.gca(), np.arange(len(table))
     if "s_x2" in table:
-        misfit = (holm(table["p"]) < 0.05).to_numpy()
-        misfit_rmsea, other_rmsea = table["rmsea"][misfit], table["rmsea"][~misfit]
-        ax.scatter(misfit_rmsea, rows[misfit], c=CATEGORIES[2], label="misfit (Holm, 0.05)")
-        ax.scatter(
-            other_rmsea,
-            rows[~misfit],
-            c="none",
-            edgecolors=CATEGORIES[1],
-            label="no evidence of misfit",
-        )
+        misfit, no_evidence = (holm(table["p"]) < 0.05).to_numpy(), "no evidence of misfit"
+        bad, others = table["rmsea"][misfit], table["rmsea"][~misfit]
+        ax.scatter(bad, rows[misfit], c=CATEGORIES[2], label="misfit (Holm, 0.05)")
+        ax.scatter(others, rows[~misfit], c="none", edgecolors=CATEGORIES[1], label=no_evidence)
         ax.set(xlabel="RMSEA of S-X\u00b2", xlim=(-0.002, None))
     else:
         ax.axvspan(0.7, 1.3, color="#eeeeee", zorder=0)
@@ -332,12 +287,8 @@ def item_fit(table: pd.DataFrame, *, ax: Axes | None = None) -> Axes:
 def dif(table: pd.DataFrame, *, ax: Axes | None = None) -> Axes:
     """Draw how much harder each item is for the focal group, in logits, with 95 % intervals.
 
-    Parameters
-    ----------
-    table : DataFrame
-        ``irt.mantel_haenszel(...).items`` or the result of ``irt.dif_logistic``: columns
-        ``log_odds``, ``se``, and the class, by which items are coloured; or
-        ``irt.dif_likelihood_ratio(...).items``, without intervals.
+    The table is ``irt.mantel_haenszel(...).items``, ``irt.dif_logistic(...)``, whose classes colour
+    the items, or ``irt.dif_likelihood_ratio(...).items``, without intervals.
     """
     ax = ax or plt.gca()
     if "b_difference" in table:
@@ -351,16 +302,9 @@ def dif(table: pd.DataFrame, *, ax: Axes | None = None) -> Axes:
         names = {"A": "A: negligible", "B": "B: moderate", "C": "C: large"}
     for name, mark, colour in zip("ABC", "osD", CATEGORIES, strict=False):
         chosen = (classes == name).to_numpy()
-        ax.errorbar(
-            harder[chosen],
-            np.flatnonzero(chosen),
-            xerr=1.96 * se[chosen],
-            fmt=mark,
-            color=colour,
-            ms=4,
-            lw=1,
-            label=names.get(name) if chosen.any() else None,
-        )
+        label, error = names.get(name) if chosen.any() else None, 1.96 * se[chosen]
+        style: dict[str, Any] = {"fmt": mark, "color": colour, "ms": 4, "lw": 1}
+        ax.errorbar(harder[chosen], np.flatnonzero(chosen), xerr=error, label=label, **style)
     ax.axvline(0, color="#444444", linewidth=0.8)
     ax.set(xlabel="harder for the focal group (logits)")
     return _items_down(ax, table.index)
@@ -378,29 +322,13 @@ def _items_down(ax: Axes, items: pd.Index) -> Axes:
 
 
 def word_by_word(
-    words: pd.DataFrame,
-    *,
-    marked: Collection[int] = (),
-    ax: Axes | None = None,
+    words: pd.DataFrame, *, marked: Collection[int] = (), ax: Axes | None = None
 ) -> Axes:
-    """Draw one text word by word: one bar per word, labelled with the word.
-
-    Parameters
-    ----------
-    words : DataFrame
-        The words frame of one text, in order, with ``surprisal_bits``.
-    marked : collection of int
-        The ``word_id`` of words to highlight, for instance where a garden path ends.
-    """
+    """Draw the ``surprisal_bits`` of a text's words frame; ids in ``marked`` stand out."""
     ax = ax or plt.gca()
-    positions = np.arange(len(words))
-    highlighted = words["word_id"].isin(marked).to_numpy()
-    ax.bar(
-        positions,
-        words["surprisal_bits"],
-        color=np.where(highlighted, POPULATION_COLOURS["lstm"], POPULATION_COLOURS["random"]),
-        width=0.7,
-    )
+    positions, highlighted = np.arange(len(words)), words["word_id"].isin(marked).to_numpy()
+    colour = np.where(highlighted, POPULATION_COLOURS["lstm"], POPULATION_COLOURS["random"])
+    ax.bar(positions, words["surprisal_bits"], color=colour, width=0.7)
     ax.set_ylabel("surprisal (bits)")
     ax.set_xticks(positions, words["word"])
     ax.grid(axis="x", visible=False)
@@ -408,16 +336,10 @@ def word_by_word(
 
 
 def partial_effect(fit: Any, term: str, *, ax: Axes | None = None) -> Axes:
-    """Draw what a smooth or linear term of a reading-time model adds, with its pointwise 95 % band.
+    """Draw what a term of one variable of a reading-time model adds, with its pointwise 95 % band.
 
-    Up to 1,000 values of the data are marked at the lower edge.
-
-    Parameters
-    ----------
-    fit : GAMFit
-        Of :func:`psychlm.reading_times.fit`, by either backend.
-    term : str
-        The label of a term of one variable: ``"s(position)"``, ``"bits"``.
+    Terms are labelled as ``"s(position)"`` or ``"bits"``. Up to 1,000 values of the data are marked
+    at the lower edge.
     """
     ax = ax or plt.gca()
     table = fit.effect(term)
@@ -440,16 +362,9 @@ def partial_effect(fit: Any, term: str, *, ax: Axes | None = None) -> Axes:
 
 
 def effect_surface(fit: Any, term: str, *, ax: Axes | None = None) -> Axes:
-    """Draw a tensor product of two variables as a map of its contours.
+    """Draw a smooth of two variables, as ``"te(length_chars,log_frequency)"``, as a map.
 
     Points of the grid farther from any data than a tenth of the plot are left empty.
-
-    Parameters
-    ----------
-    fit : GAMFit
-        Of :func:`psychlm.reading_times.fit`, by either backend.
-    term : str
-        The label of a smooth of two variables: ``"te(length_chars,log_frequency)"``.
     """
     ax = ax or plt.gca()
     table = fit.effect(term, n=40)
@@ -459,7 +374,6 @@ def effect_surface(fit: Any, term: str, *, ax: Axes | None = None) -> Axes:
     low, span = fit.data[names].min(), np.ptp(fit.data[names], axis=0)
     observed = ((fit.data[names] - low) / span).drop_duplicates()
     points = (table[names] - low) / span
-    # Leave points empty that are far from all data, in shares of the plot.
     distance = scipy.spatial.cKDTree(observed.to_numpy()).query(points.to_numpy())[0]
     z = table["effect"].where(distance < 0.1).to_numpy().reshape(40, 40)
     x, y = (np.unique(table[name]) for name in names)

@@ -35,28 +35,9 @@ from psychlm.data import atomic_write
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = [
-    "Report",
-    "Rule",
-    "assignments",
-    "at_least",
-    "begin",
-    "between",
-    "check_type",
-    "checksums",
-    "figure_data",
-    "key_label",
-    "label",
-    "number",
-    "plain",
-    "record",
-    "record_table",
-    "register_figure",
-    "say",
-    "some_of",
-    "table",
-    "verdict",
-]
+__all__ = ["Report", "begin", "plain", "record", "record_table", "say", "table", "verdict"]
+__all__ += ["Rule", "assignments", "at_least", "between", "check_type", "some_of"]
+__all__ += ["checksums", "figure_data", "key_label", "label", "number", "register_figure"]
 DataKind = Literal["real", "simulated", "published"]
 Outcome = Literal["reproduced", "partly", "not", "beyond the paper"]
 OUTCOMES = ("reproduced", "partly", "not", "beyond the paper")
@@ -131,11 +112,9 @@ def begin(notebook: str, *, data_kind: DataKind = "real", **rules: Rule | tuple[
 
     Examples
     --------
-    >>> report.begin(
-    ...     "20_psychometric_properties",
-    ...     n_boot=report.between(100, None),
-    ...     correction=report.some_of("holm", "bh"),
-    ... )  # doctest: +SKIP
+    >>> begin("00_example", n_boot=between(100, None))  # after no parameters cell
+    Traceback (most recent call last):
+    ValueError: 00_example: there is no parameter n_boot; the parameters are none
     """
     global _current
     values: dict[str, Any] = {}
@@ -205,8 +184,6 @@ def record_table(table: pd.DataFrame | pd.Series, *, prefix: str, **fields: Any)
     DataFrame, Series or dict with a value for each label; cells that it lacks or holds as NaN have
     none.
 
-    Examples
-    --------
     >>> report.record_table(fit.items["b"], prefix="lsat6.2pl.b", unit="logits")  # doctest: +SKIP
     """
 
@@ -262,8 +239,8 @@ def table(
     values : label, optional
         The column whose values are recorded, each with the other columns of its row beside it; all
         columns have a key of their own unless given. The table is then shown as it is.
-    published, **beside
-        As in :func:`record_table`: ``source``, ``unit``, ``data`` and further numbers.
+    published : DataFrame, Series or dict, optional
+        As in :func:`record_table`.
     format : str or dict, optional
         Format specification of all columns, ``".2f"``, or by column; ``"p"`` for p-values. Other
         columns have as many decimals as their numbers need, and columns named ``p`` are p-values.
@@ -271,6 +248,8 @@ def table(
         Shown below the table.
     fold : str, optional
         A line in place of the table, which a click opens: for long tables and those of a figure.
+    **beside
+        As in :func:`record_table`: ``source``, ``unit``, ``data`` and further numbers.
 
     Returns
     -------
@@ -278,7 +257,10 @@ def table(
 
     Examples
     --------
-    >>> report.table(fit.items, "lsat6.2pl", format={"b": ".2f"}, unit="logits")  # doctest: +SKIP
+    >>> import pandas as pd
+    >>> begin("00_example")
+    >>> table(pd.Series({"q1": -1.2}, name="b"), "lsat6.2pl", format=".2f", unit="logits")
+    <IPython.core.display.HTML object>
     """
     import pandas as pd
     from IPython.display import HTML
@@ -376,13 +358,15 @@ def verdict(
 
     Examples
     --------
-    >>> report.verdict(
-    ...     [(rho > 0.5, "Models find difficult what people do."), "Models and people differ."],
-    ...     support="Over {n} items, ρ = {rho:.2f} [{low:.2f}, {high:.2f}].",
+    >>> begin("00_example")
+    >>> verdict(
+    ...     [(0.86 > 0.5, "Models find difficult what people do."), "Models and people differ."],
+    ...     support="Over {n} items, ρ = {rho:.2f}.",
     ...     outcome="reproduced",
     ...     rests_on="the paper's own responses of people and models",
-    ...     n=n, rho=rho, low=low, high=high,
-    ... )  # doctest: +SKIP
+    ...     n=1104, rho=0.86,
+    ... )
+    **Models find difficult what people do.** Over 1,104 items, ρ = 0.86.
     """
     report = _begun()
     if outcome not in OUTCOMES:

@@ -5,7 +5,6 @@ Reading times are simulated by :mod:`psychlm.reading_times.simulate`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -23,7 +22,6 @@ def items(
     rng: np.random.Generator,
     model: str = "2PL",
     *,
-    names: Sequence[str] | None = None,
     n_categories: int = 4,
 ) -> pd.DataFrame:
     """Draw item parameters of any model that :func:`psychlm.irt.fit` knows.
@@ -33,30 +31,23 @@ def items(
     studies (Harwell & Janosky 1991). Steps between categories lie one logit apart, up to a random
     shift of each by N(0, 0.1^2).
 
-    Returns
-    -------
-    DataFrame, indexed by ``item``
-        Columns ``a`` (slope, per logit), ``b`` (difficulty, logits), ``c`` (guessing) and, if the
-        model has upper asymptotes, ``u``; of polytomous items ``a``, ``b1``, ``b2``, ...
+    Columns are ``a`` (slope, per logit), ``b`` (difficulty, logits), ``c`` (guessing) and, if the
+    model has upper asymptotes, ``u``; of polytomous items ``a``, ``b1``, ``b2``, ...
 
-    Examples
-    --------
     >>> items(3, rng=np.random.default_rng(0)).columns.tolist()
     ['a', 'b', 'c']
     """
     model_form = model_named(model)
-    if names is None:
-        width = len(str(n_items))
-        names = [f"item-{i + 1:0{width}d}" for i in range(n_items)]
+    width = len(str(n_items))
+    names = [f"item-{i + 1:0{width}d}" for i in range(n_items)]
     a = np.ones(n_items) if model_form.common_slope else rng.lognormal(0, 0.5, n_items)
     b = rng.normal(0, 1, n_items)
     index = pd.Index(names, name="item")
     if not model_form.dichotomous:
         steps = np.arange(n_categories - 1) - (n_categories - 2) / 2
         shifted = np.sort(b[:, None] + steps + rng.normal(0, 0.1, (n_items, n_categories - 1)))
-        return pd.DataFrame(
-            {"a": a} | {f"b{k + 1}": shifted[:, k] for k in range(n_categories - 1)}, index=index
-        )
+        steps_of = {f"b{k}": column for k, column in enumerate(shifted.T, start=1)}
+        return pd.DataFrame({"a": a} | steps_of, index=index)
     c = rng.uniform(0.1, 0.3, n_items) if "guessing" in model_form.free else np.zeros(n_items)
     table = pd.DataFrame({"a": a, "b": b, "c": c}, index=index)
     return table.assign(u=rng.uniform(0.85, 0.98, n_items)) if "upper" in model_form.free else table
@@ -75,7 +66,7 @@ def responses(
     Parameters
     ----------
     theta : array, shape (n_persons,)
-        Abilities in logits; a Series gives the persons its index.
+        Abilities in logits; a Series gives the persons its index. The result is persons x items.
     items : DataFrame or IRTFit
         A table of items, as :func:`items` returns, or a fit of any model.
     model : str
@@ -83,11 +74,6 @@ def responses(
         with the asymptotes ``c`` and ``u`` of the table.
     missing : float
         Share of responses that were not asked (NaN), at random.
-
-    Returns
-    -------
-    DataFrame, shape (n_persons, n_items)
-        A responses frame: 0, 1 or NaN; of polytomous items 0, 1, 2, ..., or the fit's answers.
 
     Examples
     --------
@@ -128,23 +114,12 @@ def plant_fault(
 ) -> pd.DataFrame:
     """Return responses in which one item has a fault that ``irt.flag_items`` looks for.
 
-    Parameters
-    ----------
-    responses : DataFrame, shape (n_persons, n_items)
-        Graded responses, 0 or 1.
-    item : label
-        The item that is replaced.
-    fault : str
-        "wrong_key": right and wrong change places. "no_right_answer": everybody guesses.
-        "two_right_answers": a right response is marked wrong half of the time. "only_guessers":
-        those who were wrong guess, the others are wrong. "near_duplicate": the responses to the
-        item ``like``, of which one in twenty is turned. "drift": of ``members`` (booleans by
-        person), four in five wrong responses become right.
-    n_choices : int
-        Guessing is right once in so many times.
+    "wrong_key": right and wrong change places. "no_right_answer": everybody guesses, right once in
+    ``n_choices``. "two_right_answers": a right response is marked wrong half of the time.
+    "only_guessers": those who were wrong guess, the others are wrong. "near_duplicate": the
+    responses to the item ``like``, of which one in twenty is turned. "drift": of ``members``
+    (booleans by person), four in five wrong responses become right.
 
-    Examples
-    --------
     >>> answers = pd.DataFrame({"q1": [0.0, 1.0, 1.0], "q2": [1.0, 0.0, 1.0]})
     >>> plant_fault(answers, "q1", "wrong_key", np.random.default_rng(0))["q1"].tolist()
     [1.0, 0.0, 0.0]
@@ -183,20 +158,9 @@ def length_biased_responder(
 ) -> pd.DataFrame:
     """Return the scores of a responder that prefers long choices, and is random otherwise.
 
-    Parameters
-    ----------
-    items : DataFrame
-        An items frame.
-    nats_per_sd : float
-        Gain of a choice that is longer by one standard deviation, within items, of lengths in
-        characters.
-    spread : float
-        Standard deviation in nats of the random part.
-
-    Returns
-    -------
-    DataFrame, items x choices
-        Logarithms of probabilities over the item's choices.
+    A choice gains ``nats_per_sd`` if it is longer by one standard deviation, within items, of
+    lengths in characters; ``spread`` is the standard deviation in nats of the random part. Scores
+    are logarithms of probabilities over the item's choices, items x choices.
     """
     n = check_items(items)["choices"].map(len).to_numpy()
     lengths = np.full((len(items), n.max()), np.nan)

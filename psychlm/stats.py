@@ -1,7 +1,7 @@
 """Intervals, correlations and tests that every analysis shares.
 
 :func:`bootstrap` resamples persons, :func:`correlation` and :func:`spearman_many` compare two sets
-of numbers, and :func:`holm`, :func:`benjamini_hochberg` and :func:`likelihood_ratio` give p-values.
+of numbers, and :func:`holm` and :func:`benjamini_hochberg` adjust p-values.
 """
 
 from __future__ import annotations
@@ -48,15 +48,6 @@ class Correlation:
     n_missing: int = 0  # pairs left out because one of the two was NaN
 
 
-@dataclass(frozen=True)
-class LikelihoodRatio:
-    """A likelihood-ratio test of two nested models."""
-
-    chi2: float  # twice the gain in log-likelihood (nats)
-    df: int
-    p: float
-
-
 def bootstrap(
     statistic: Callable[..., Any],
     *responses: pd.DataFrame,
@@ -68,8 +59,7 @@ def bootstrap(
     """Return a statistic of responses with its bootstrap interval over persons.
 
     Persons (rows) are drawn with replacement; several frames (people and models, say) are resampled
-    independently. :func:`scipy.stats.bootstrap` resamples row numbers rather than values, so that
-    each person keeps all of their responses.
+    independently.
 
     Parameters
     ----------
@@ -77,22 +67,14 @@ def bootstrap(
         Takes one array per frame, shape (..., n_persons, n_items), and returns shape (...): for
         instance ``lambda x: spearman_many(np.nanmean(x, axis=-2), difficulty)``.
     *responses : DataFrame, shape (n_persons, n_items)
-        One frame or several; the rows are resampled, whatever the columns hold. Frames that have
-        the same columns reach the statistic with these in the order of the first frame.
-    rng : Generator
-        Source of the resamples.
-    n_boot : int
-        Number of resamples.
+        One frame or several, whatever the columns hold. Frames that have the same columns reach the
+        statistic with these in the order of the first frame.
+    rng, n_boot : Generator and int
+        Source and number of the resamples.
     level : float
         Coverage of the interval, between 0 and 1.
     method : {"percentile", "BCa"}
         Percentiles of the resampled statistic, or bias-corrected and accelerated (Efron 1987).
-
-    Raises
-    ------
-    ValueError
-        If a frame has fewer than two persons, two share some of their named columns but not all, or
-        the statistic is NaN in every resample.
 
     Examples
     --------
@@ -156,20 +138,11 @@ def _same_columns(frames: Sequence[pd.DataFrame]) -> Iterator[pd.DataFrame]:
 
 
 def draw_groups(groups: ArrayLike, rng: np.random.Generator) -> NDArray[np.intp]:
-    """Return row numbers of one bootstrap sample of whole groups.
+    """Return row numbers of one bootstrap sample of whole groups, given the group of each row.
 
-    Rows of a group are relatives: versions of one language model, items about one text. Drawing
-    groups with replacement, and all their rows, keeps their likeness within each sample, which
-    drawing rows would break up.
+    Rows of a group are relatives: versions of one language model, items about one text. As many
+    groups are drawn with replacement as there are, and all their rows.
 
-    Parameters
-    ----------
-    groups : array_like, shape (n_rows,)
-        The group of each row; as many groups are drawn as there are.
-    rng : Generator
-
-    Examples
-    --------
     >>> rows = draw_groups(["bert", "bert", "t5"], np.random.default_rng(0))
     >>> set(rows.tolist()) in ({0, 1}, {2}, {0, 1, 2})
     True
@@ -206,11 +179,6 @@ def correlation(
         fewer than 10 pairs exact, from all permutations of one side (as R's ``cor.test``).
         Intervals are Fisher's, tanh(artanh r ± z s) with s² = 1/(n - 3) for Pearson and
         (1 + r²/2)/(n - 3) for Spearman (Bonett & Wright 2000); NaN where n < 4.
-
-    Raises
-    ------
-    ValueError
-        If the lengths or the labels differ, or fewer than three complete pairs are left.
 
     Warns
     -----
@@ -274,20 +242,8 @@ def _permutation_p(a: NDArray[np.float64], b: NDArray[np.float64]) -> float:
 def spearman_many(X: ArrayLike, y: ArrayLike) -> NDArray[np.float64]:
     """Return the Spearman correlation of every row of X with y, ties sharing the mean rank.
 
-    Parameters
-    ----------
-    X : array_like, shape (..., n)
-        One set of values per row: thousands of bootstrap or random draws.
-    y : array_like, shape (n,) or (..., n)
-        Values that each row is compared with.
+    X is (..., n), y (n,) or (..., n), the result (...): NaN where a row is constant or holds a NaN.
 
-    Returns
-    -------
-    ndarray, shape (...)
-        NaN where a row is constant or holds a NaN.
-
-    Examples
-    --------
     >>> spearman_many([[1, 2, 3], [3, 2, 1]], [1, 2, 3])
     array([ 1., -1.])
     """
@@ -345,33 +301,3 @@ def _adjusted(p: ArrayLike, method: Callable[[NDArray[np.float64]], NDArray[np.f
     if defined.any():
         adjusted[defined] = method(values[defined])
     return pd.Series(adjusted, index=p.index, name=p.name) if isinstance(p, pd.Series) else adjusted
-
-
-def likelihood_ratio(loglik0: float, loglik1: float, df: int) -> LikelihoodRatio:
-    """Return the likelihood-ratio test of a model (0) nested in a larger one (1).
-
-    The statistic is chi2 = 2 (loglik1 - loglik0), with ``df`` the number of additional parameters
-    of the larger model; log-likelihoods are in nats.
-
-    Warns
-    -----
-    RuntimeWarning
-        If the larger model fits worse: it cannot at its optimum, so one of the two has not
-        converged. The negative chi2 is returned as it is, with p = 1.
-
-    Examples
-    --------
-    >>> round(likelihood_ratio(-105.0, -100.0, df=2).p, 4)
-    0.0067
-    """
-    if df < 1:
-        raise ValueError(f"the larger model needs more parameters, but df is {df}: swapped?")
-    chi2 = 2 * (float(loglik1) - float(loglik0))
-    if chi2 < 0:
-        warnings.warn(
-            f"the larger model fits worse ({loglik1:.4f} against {loglik0:.4f} nats): one "
-            "has not converged, or they are swapped; fit with a smaller tolerance",
-            RuntimeWarning,
-            stacklevel=2,
-        )
-    return LikelihoodRatio(chi2, int(df), float(scipy.stats.chi2.sf(chi2, df)))

@@ -101,17 +101,11 @@ def write_or_say(frame: pd.DataFrame, out: Path | None, *, spreadsheet: bool = F
 
 def escape_formulas(frame: pd.DataFrame) -> pd.DataFrame:
     """Put an apostrophe before texts and headers that a spreadsheet would run as a formula."""
-    import pandas as pd
 
-    columns = []
-    for position, name in enumerate(frame.columns):
-        column = frame.iloc[:, position]
-        if not pd.api.types.is_numeric_dtype(column):
-            column = column.map(
-                lambda cell: FORMULA.sub(r"'\g<0>", cell) if isinstance(cell, str) else cell
-            )
-        columns.append(column.rename(FORMULA.sub(r"'\g<0>", str(name))))
-    return pd.concat(columns, axis=1)
+    def escaped(cell: Any) -> Any:
+        return FORMULA.sub(r"'\g<0>", cell) if isinstance(cell, str) else cell
+
+    return frame.map(escaped).set_axis([escaped(str(name)) for name in frame.columns], axis=1)
 
 
 def choice_option(

@@ -21,27 +21,13 @@ class Chromium:
     """A tab of a headless Chromium, spoken to through the DevTools protocol."""
 
     def __init__(self, profile: Path) -> None:
-        quiet = ["--disable-background-networking", "--disable-component-update", "--disable-sync"]
-        flags = [
-            "--headless",
-            "--no-sandbox",
-            "--disable-gpu",
-            *quiet,
-            "--no-first-run",
-            "--remote-allow-origins=*",
-        ]
+        flags = ["--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-sync"]
+        flags += ["--disable-background-networking", "--disable-component-update"]
+        flags += ["--remote-allow-origins=*", "--remote-debugging-port=0"]
         assert CHROMIUM
-        self.process = subprocess.Popen(
-            [
-                CHROMIUM,
-                *flags,
-                "--remote-debugging-port=0",
-                f"--user-data-dir={profile}",
-                "about:blank",
-            ],
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-        )
+        command = [CHROMIUM, *flags, f"--user-data-dir={profile}", "about:blank"]
+        quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+        self.process = subprocess.Popen(command, **quiet)
         self.events: list[dict[str, Any]] = []
         self._count = 0
         port = self._wait_for(profile / "DevToolsActivePort")
@@ -72,20 +58,12 @@ class Chromium:
 
     def open(self, page: Path | str, width: int = 1280, dark: bool = False) -> None:
         """Open a file or an address in a window of a width, light or dark, and wait for it."""
-        self.call(
-            "Emulation.setDeviceMetricsOverride",
-            width=width,
-            height=900,
-            deviceScaleFactor=1,
-            mobile=width < 500,
-        )
+        size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 500}
+        self.call("Emulation.setDeviceMetricsOverride", **size)
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         self.call("Emulation.setEmulatedMedia", features=[scheme])
         address = page.as_uri() if isinstance(page, Path) else page
-        for url in (
-            "about:blank",
-            address,
-        ):  # a blank page first, so that nothing of the last one is left
+        for url in ("about:blank", address):  # first blank: nothing of the last page is left
             self.events.clear()
             self.call("Page.navigate", url=url)
             while not any(event["method"] == "Page.loadEventFired" for event in self.events):
@@ -93,28 +71,22 @@ class Chromium:
 
     def says(self, expression: str) -> Any:
         """Evaluate JavaScript in the page and return its value; a promise is awaited."""
-        result = self.call(
-            "Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True
-        )
+        options = {"returnByValue": True, "awaitPromise": True}
+        result = self.call("Runtime.evaluate", expression=expression, **options)
         assert "exceptionDetails" not in result, result
         return result["result"].get("value")
 
     def complaints(self) -> list[dict[str, Any]]:
         """Return what the page logged, threw or requested from elsewhere since it was opened."""
-        loud = (
-            "Log.entryAdded",
-            "Runtime.consoleAPICalled",
-            "Runtime.exceptionThrown",
-            "Page.javascriptDialogOpening",
-        )
-        own = ("file:", "data:", "about:")
-        return [
-            event
-            for event in self.events
-            if event["method"] in loud
-            or event["method"] == "Network.requestWillBeSent"
-            and not event["params"]["request"]["url"].startswith(own)
-        ]
+        loud = ["Log.entryAdded", "Runtime.consoleAPICalled", "Runtime.exceptionThrown"]
+        loud += ["Page.javascriptDialogOpening"]
+
+        def is_loud(event: dict[str, Any]) -> bool:
+            if event["method"] != "Network.requestWillBeSent":
+                return event["method"] in loud
+            return not event["params"]["request"]["url"].startswith(("file:", "data:", "about:"))
+
+        return [event for event in self.events if is_loud(event)]
 
     def close(self) -> None:
         """End the browser."""

@@ -14,16 +14,13 @@ from pathlib import Path
 from typing import Any
 
 TOLERANCE = 1e-6  # relative, and absolute near zero: what another order of summation may change
+Numbers = dict[str, dict[str, Any]]  # by key: the fields of a number
 
 
-def read(folder: Path) -> dict[str, dict[str, dict[str, Any]]]:
-    """Return ``{notebook: {key: number}}`` of all reports in a folder."""
-    files = sorted(folder.glob("[0-9]*_*.json"))
-    reports = {file.stem: json.loads(file.read_text(encoding="utf-8")) for file in files}
-    return {
-        name: {number["key"]: number for number in report["numbers"]}
-        for name, report in reports.items()
-    }
+def read(file: Path) -> Numbers:
+    """Return the numbers of a report; none where there is no such file."""
+    numbers = json.loads(file.read_text(encoding="utf-8"))["numbers"] if file.is_file() else []
+    return {number["key"]: number for number in numbers}
 
 
 def distance(old: Any, new: Any) -> float:
@@ -36,42 +33,39 @@ def distance(old: Any, new: Any) -> float:
     return abs(old - new) / max(abs(old), abs(new), 1.0) if numbers else math.inf
 
 
-def compare(old: Path, new: Path) -> tuple[list[str], list[str]]:
-    """Return one line per notebook, and one line per difference beyond the tolerance."""
-    before, after = read(old), read(new)
-    lines: list[str] = []
-    differences = [f"{name}: only in {old}" for name in sorted(before.keys() - after)]
-    differences += [f"{name}: only in {new}" for name in sorted(after.keys() - before)]
-    for name in sorted(before.keys() & after):
-        mine, theirs = before[name], after[name]
-        found = [f"{name}: {key} is gone" for key in mine if key not in theirs]
-        found += [f"{name}: {key} is new" for key in theirs if key not in mine]
-        largest = 0.0
-        for key in (key for key in mine if key in theirs):
-            for field in sorted(mine[key].keys() | theirs[key].keys()):
-                a, b = mine[key].get(field), theirs[key].get(field)
-                if distance(a, b) > TOLERANCE:
-                    found.append(f"{name}: {key}: {field}: {a!r} -> {b!r}")
-                else:
-                    largest = max(largest, distance(a, b))
-        equal = "identical" if largest == 0 else f"equal to {TOLERANCE:g} (largest {largest:.1g})"
-        verdict = f"{len(found)} differences" if found else equal
-        lines.append(f"{name}: {len(mine)} numbers, {verdict}")
-        differences += found
-    return lines, differences
+def compare(old: Numbers, new: Numbers) -> tuple[list[str], float]:
+    """Return a line for each difference beyond the tolerance, and the largest one within it."""
+    lines = [f"{key} is gone" for key in old if key not in new]
+    lines += [f"{key} is new" for key in new if key not in old]
+    largest = 0.0
+    for key in (key for key in old if key in new):
+        for field in sorted(old[key].keys() | new[key].keys()):
+            before, after = old[key].get(field), new[key].get(field)
+            apart = distance(before, after)
+            if apart > TOLERANCE:
+                lines.append(f"{key}: {field}: {before!r} -> {after!r}")
+            else:
+                largest = max(largest, apart)
+    return lines, largest
 
 
 def main() -> int:
     """Compare the two folders named on the command line."""
     folders = [Path(argument) for argument in sys.argv[1:]]
-    if len(folders) != 2 or not all(folder.is_dir() for folder in folders):
+    names = sorted({file.name for folder in folders for file in folder.glob("[0-9]*_*.json")})
+    if len(folders) != 2 or not names:
         print(f"usage: {sys.argv[0]} OLD NEW, two folders of reports", file=sys.stderr)
         return 2
-    lines, differences = compare(*folders)
-    if not lines and not differences:
-        print(f"no reports in {folders[0]} or {folders[1]}", file=sys.stderr)
-        return 2
-    print("\n".join([*lines, *differences]))
+    differences: list[str] = []
+    for name in names:
+        old, new = (read(folder / name) for folder in folders)
+        lines, largest = compare(old, new)
+        equal = "identical" if largest == 0 else f"equal to {TOLERANCE:g} (largest {largest:.1g})"
+        stem = name.removesuffix(".json")
+        print(f"{stem}: {len(old)} numbers, {f'{len(lines)} differences' if lines else equal}")
+        differences += [f"{stem}: {line}" for line in lines]
+    for line in differences:
+        print(line)
     return 1 if differences else 0
 
 

@@ -224,7 +224,7 @@ def paths() -> Iterator[tuple[str, Callable[[str], np.ndarray]]]:
             encoder = tiny_models.save(folder + "/bert", "bert")
             options = {"epochs": 1, "batch_size": 8, "learning_rate": 5e-6, "device": device}
             done = lm.fine_tune(pd.DataFrame(items), encoder, out=folder + "/tuned", **options)
-            model = lm.load_choice_model(done.folder, device)
+            model = lm.load(done.folder, device)
             return lm.choice_logprobs(pd.DataFrame(items), model, cache=False)
 
     yield "fine-tuning", tuned

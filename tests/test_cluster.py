@@ -144,7 +144,7 @@ def test_answers_in_pieces_are_those_of_all_items_together(items):
         pd.testing.assert_frame_equal(getattr(pieces, name), table)
     with pytest.raises(ModelError, match="open models by name or folder"):
         lm.evaluate(items, model, client="tcp://127.0.0.1:9")
-    with pytest.raises(ValueError, match="items_at_once is 0"):
+    with pytest.raises(ValueError, match="items_at_once=0 cannot be"):
         lm.evaluate(items, model, items_at_once=0)
 
 
@@ -162,7 +162,7 @@ def test_what_a_cluster_cannot_do_is_refused(rng):
         lm.surprisals(TEXTS, ["default", "default"])
     with pytest.raises(ModelError, match="open models by name or folder"):
         lm.surprisals(TEXTS, [lm.load()], client="tcp://127.0.0.1:9")
-    with pytest.raises(ValueError, match="texts_at_once is 0"):
+    with pytest.raises(ValueError, match="texts_at_once=0 cannot be"):
         lm.surprisals(TEXTS, ["default"], texts_at_once=0)
     made = reading.simulate(rng, n_words=100, n_subjects=2)
     with pytest.raises(ValueError, match=r"client= fits the models on the workers' processors"):

@@ -121,7 +121,6 @@ CALLS = {
     "lm.choices.choice_logprobs": lambda device: lm.choice_logprobs(
         pd.DataFrame(ITEMS), "default", device=device, cache=False
     ),
-    "lm.choice_model.load_choice_model": lambda device: lm.load_choice_model("default", device),
     "papers.choice_networks.partial_input_model": lambda device: partial_input_model(
         "choice-only", Lexicon.learned(pd.DataFrame(ITEMS)), seed=0, device=device
     ),
@@ -138,7 +137,7 @@ HANDED_ON = {
     "irt._fit.solve_by_products",
     "lm._surprisal._scored",
     "papers.choice_networks.encoder_model",
-    "lm.choice_model.encoder_states",
+    "lm.encoders.encoder_states",
     "lm.finetune.fine_tune",
     "papers.richardson2020.FineTunedModel.__init__",
     "papers.richardson2020.partial_input_baseline",

@@ -46,7 +46,9 @@ def test_every_block_of_a_page_runs_in_order(page, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("module", WITH_EXAMPLES)
-def test_examples_in_docstrings_give_what_they_say(module):
+def test_examples_in_docstrings_give_what_they_say(module, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)  # where they write files
+    monkeypatch.setenv("PSYCHLM_REPORTS", str(tmp_path))
     ran = doctest.testmod(importlib.import_module(module), optionflags=doctest.NORMALIZE_WHITESPACE)
     assert ran.failed == 0
 
@@ -128,14 +130,20 @@ def test_the_site_asks_nothing_of_the_network(site):
         assert not fetched.findall(sheet.read_text(encoding="utf-8")), sheet
 
 
-def test_the_first_page_of_the_reference_names_forty_functions_that_are_there_with_an_example():
+def test_the_first_page_of_the_reference_names_forty_functions_with_an_example_that_runs():
     reference = runpy.run_path(str(ROOT / "docs" / "reference.py"))
     names = " ".join(reference["TASKS"].values()).split()
     assert len(set(names)) == len(names)
     assert 35 <= len(names) <= 45
     assert all(reference["summary"](name).endswith(".") for name in names)
     functions = {name: pkgutil.resolve_name(f"psychlm.{name}") for name in names}
-    assert [name for name, function in functions.items() if ">>> " not in function.__doc__] == []
+    examples = {
+        name: doctest.DocTestParser().get_examples(function.__doc__)
+        for name, function in functions.items()
+    }
+    assert all(examples.values())
+    skipped = [name for name, one in examples.items() if doctest.SKIP in one[0].options]
+    assert skipped == ["lm.fine_tune", "probes.wordnet_qa.write"]  # need an encoder, and WordNet
 
 
 def test_every_public_module_is_in_the_reference_and_its_links_lead_somewhere(reference_pages):

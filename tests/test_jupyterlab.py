@@ -42,29 +42,19 @@ def jupyterlab(tmp_path: Path) -> Iterator[str]:
         "LabApp.expose_app_in_browser": True,
         "LabApp.check_for_updates_class": "jupyterlab.NeverCheckForUpdate",
     }
-    command = [
-        sys.executable,
-        "-m",
-        "jupyterlab",
-        *(f"--{name}={value}" for name, value in options.items()),
-    ]
-    own = {
-        name: str(tmp_path / name)
-        for name in ("JUPYTER_CONFIG_DIR", "JUPYTER_RUNTIME_DIR", "JUPYTER_DATA_DIR")
-    }
-    environment = (
-        os.environ
-        | own
-        | {"PSYCHLM_REPORTS": str(tmp_path), "JUPYTERLAB_SETTINGS_DIR": str(tmp_path / "s")}
-    )
+    command = [sys.executable, "-m", "jupyterlab"]
+    command += [f"--{name}={value}" for name, value in options.items()]
+    folders = ("JUPYTER_CONFIG_DIR", "JUPYTER_RUNTIME_DIR", "JUPYTER_DATA_DIR")
+    environment = os.environ | {name: str(tmp_path / name) for name in folders}
+    environment["JUPYTERLAB_SETTINGS_DIR"] = str(tmp_path / "s")
+    environment["PSYCHLM_REPORTS"] = str(tmp_path)
     with (tmp_path / "server.log").open("w") as log:
         server = subprocess.Popen(command, cwd=tmp_path, env=environment, stdout=log, stderr=log)
         address = f"http://127.0.0.1:{port}"
         deadline = time.monotonic() + 120
         while not answers(f"{address}/api"):
-            assert server.poll() is None and time.monotonic() < deadline, (
-                tmp_path / "server.log"
-            ).read_text()
+            starting = server.poll() is None and time.monotonic() < deadline
+            assert starting, (tmp_path / "server.log").read_text()
             time.sleep(0.2)
         yield address
         server.terminate()
@@ -88,20 +78,14 @@ def wait_for(chromium: Chromium, expression: str, seconds: float = 240) -> None:
 @pytest.mark.slow
 def test_a_notebook_runs_from_top_to_bottom_in_jupyterlab(jupyterlab, chromium, tmp_path):
     chromium.open(f"{jupyterlab}/lab/tree/{NOTEBOOK}.ipynb?reset")
-    chromium.call(
-        "Emulation.setFocusEmulationEnabled", enabled=True
-    )  # a headless tab has no focus of its own
-    panel = (
-        "[...jupyterapp.shell.widgets('main')].find(widget => widget.content?.model?.sharedModel)"
-    )
-    wait_for(
-        chromium, f"!!window.jupyterapp?.shell && !!{panel} && {panel}.content.widgets.length > 10"
-    )
+    # a headless tab has no focus of its own
+    chromium.call("Emulation.setFocusEmulationEnabled", enabled=True)
+    panel = "[...jupyterapp.shell.widgets('main')].find(w => w.content?.model?.sharedModel)"
+    wait_for(chromium, f"!!window.jupyterapp?.shell && {panel}?.content.widgets.length > 10")
     chromium.says(f"jupyterapp.shell.activateById({panel}.id)")
     wait_for(chromium, f"{panel}.sessionContext.session?.kernel?.status === 'idle'")
-    chromium.call(
-        "Runtime.evaluate", expression="jupyterapp.commands.execute('notebook:run-all-cells')"
-    )
+    run_all = {"expression": "jupyterapp.commands.execute('notebook:run-all-cells')"}
+    chromium.call("Runtime.evaluate", **run_all)
     code = f"{panel}.content.model.sharedModel.cells.filter(c => c.cell_type === 'code')"
     wait_for(chromium, f"{code}.every(c => c.execution_count !== null)")
     wait_for(chromium, f"{panel}.sessionContext.session.kernel.status === 'idle'")
@@ -112,20 +96,15 @@ def test_a_notebook_runs_from_top_to_bottom_in_jupyterlab(jupyterlab, chromium, 
     figures = chromium.says(shown)
     assert figures and all("image/svg+xml" in kinds and "text/csv" in kinds for kinds in figures)
     chromium.says(f"{panel}.content.scrollToItem({panel}.content.widgets.length - 1)")
-    wait_for(
-        chromium,
-        "[...document.querySelectorAll('.jp-OutputArea img')].some(i => i.naturalWidth > 100)",
-        60,
-    )
+    image = "[...document.querySelectorAll('.jp-OutputArea img')].some(i => i.naturalWidth > 100)"
+    wait_for(chromium, image, 60)
     report = json.loads((tmp_path / "interactive" / f"{NOTEBOOK}.json").read_text())
     assert report["numbers"] and report["provenance"]["parameters"]["n_boot"] == 2000
     # a misspelt parameter: the parameters cell is compared with the notebook's file
-    code_cells = "[0, 1].map(i => code[i])".replace("code", f"({code})")
+    first_cells = f"[0, 1].map(i => ({code})[i])"
     misspelt = "cells[0].setSource(cells[0].getSource().replace('n_boot =', 'n_bot ='))"
-    chromium.says(f"(cells => {misspelt})({code_cells})")
-    chromium.call(
-        "Runtime.evaluate", expression="jupyterapp.commands.execute('notebook:run-all-cells')"
-    )
+    chromium.says(f"(cells => {misspelt})({first_cells})")
+    chromium.call("Runtime.evaluate", **run_all)
     errors = f"{outputs}.filter(o => o.output_type === 'error').map(o => o.evalue)"
     wait_for(chromium, f"{errors}.length > 0")
     assert "there is no parameter n_bot; did you mean n_boot?" in chromium.says(errors)[0]

@@ -6,7 +6,6 @@ import ast
 import re
 import subprocess
 import sys
-from functools import cache
 from pathlib import Path
 
 import pytest
@@ -23,18 +22,6 @@ ONLY_IMPORTED_BY = {
 FILES = [file for file in sorted(PACKAGE.rglob("*.py")) if file != PACKAGE / "__init__.py"]
 
 
-@cache
-def layers() -> dict[str, int]:
-    """Return the layer of each module or sub-package, as the package's docstring lists them."""
-    found = {}
-    for line in re.findall(r"^    (\d  .*)$", psychlm.__doc__ or "", flags=re.M):
-        names = re.match(r"((?:\w+ {1,2})+)", line[3:] + " ")
-        assert names, f"no names in the line {line!r} of the list of layers"
-        found |= {name: int(line[0]) for name in names[1].split()}
-    return found
-
-
-@cache
 def imported(file: Path) -> set[str]:
     """Return the full names of all modules that a file imports, inside functions too."""
     names: set[str] = set()
@@ -52,32 +39,36 @@ def part_of(file: Path) -> str:
     return file.relative_to(PACKAGE).with_suffix("").parts[0].lstrip("_")
 
 
+# the layer of each module or sub-package, as the package's docstring lists them
+LISTED = re.findall(r"^    (\d)  ((?:\w+ )*\w+)(?:   .*)?$", psychlm.__doc__ or "", flags=re.M)
+LAYERS = {name: int(layer) for layer, names in LISTED for name in names.split()}
+# file, the part that it belongs to, and a name that it imports of the package
+IMPORTS = [
+    (str(file.relative_to(PACKAGE)), part_of(file), name)
+    for file in FILES
+    for name in sorted(imported(file))
+    if name.startswith("psychlm.")
+]
+
+
 def test_every_module_has_a_layer() -> None:
-    assert {part_of(file) for file in FILES} <= set(layers())
+    assert {part_of(file) for file in FILES} <= set(LAYERS)
 
 
 def test_imports_go_to_the_same_or_a_lower_layer() -> None:
-    wrong = []
-    for file in FILES:
-        here = part_of(file)
-        for name in imported(file):
-            target = name.split(".")[1] if name.startswith("psychlm.") else None
-            if target not in layers() or target == here:
-                continue
-            if layers()[target] > layers()[here]:
-                wrong.append(f"{file.relative_to(PACKAGE)} imports {name}")
-    assert not wrong
+    targets = [(file, part, name, name.split(".")[1]) for file, part, name in IMPORTS]
+    higher = [
+        f"{file} imports {name}"
+        for file, part, name, target in targets
+        if target != part and LAYERS.get(target, -1) > LAYERS[part]
+    ]
+    assert not higher
 
 
 def test_irt_ctt_and_reading_times_know_no_language_model() -> None:
-    wrong = [
-        f"{file.relative_to(PACKAGE)} imports {name}"
-        for file in FILES
-        if part_of(file) in ("irt", "ctt", "reading_times")
-        for name in imported(file)
-        if name.startswith(("psychlm.lm", "psychlm.crowds", "psychlm.probes"))
-    ]
-    assert not wrong
+    models = ("psychlm.lm", "psychlm.crowds", "psychlm.probes")
+    without = ("irt", "ctt", "reading_times")
+    assert not [row for row in IMPORTS if row[1] in without and row[2].startswith(models)]
 
 
 def test_no_import_cycle_among_modules() -> None:
@@ -103,14 +94,11 @@ def test_no_import_cycle_among_modules() -> None:
 
 def test_other_subpackages_are_imported_by_their_public_names() -> None:
     """Other sub-packages import the names in ``__all__``, or a public module."""
-    wrong = []
-    for file in FILES:
-        for name in imported(file):
-            parts = name.split(".")
-            private = [part for part in parts[2:] if part.startswith("_")]
-            if parts[0] == "psychlm" and len(parts) > 1 and parts[1] != part_of(file) and private:
-                wrong.append(f"{file.relative_to(PACKAGE)} imports {name}")
-    assert not wrong
+    assert not [
+        f"{file} imports {name}"
+        for file, part, name in IMPORTS
+        if name.split(".")[1] != part and any(p.startswith("_") for p in name.split(".")[2:])
+    ]
 
 
 def test_no_module_shares_its_name_with_a_function_of_its_package() -> None:

@@ -69,6 +69,19 @@ def test_no_body_of_a_function_is_longer_than_a_hundred_lines() -> None:
     assert not too_long
 
 
+@pytest.mark.parametrize("hook", ["nbstripout", "codespell", "numpydoc"])
+def test_the_hooks_of_pre_commit_would_change_nothing(hook: str) -> None:
+    program = Path(sys.executable).with_name(hook)
+    if not program.exists():
+        pytest.skip(f"{hook} is not installed: make setup")
+    settings = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text())
+    (named,) = [one for one in settings["repos"][0]["hooks"] if one["id"] == hook]
+    files = [f for f in output_of("git", "ls-files").splitlines()
+             if re.search(named.get("files", ""), f) and (ROOT / f).is_file()]  # fmt: skip
+    options = [*named["entry"].split()[1:], *(["--verify"] if hook == "nbstripout" else [])]
+    output_of(str(program), *options, *files)
+
+
 def test_the_top_level_of_the_repository_holds_the_agreed_folders_and_files() -> None:
     top = {line.split("/")[0] for line in output_of("git", "ls-files").splitlines()}
     assert {name for name in top if not name.startswith(".")} <= TOP_LEVEL | CONFIGURATION

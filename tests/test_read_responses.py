@@ -130,6 +130,7 @@ def test_raw_answers_of_a_classroom_give_the_totals_of_their_file():
     answers = frames.read_answers(folder / "answers.csv", key=folder / "key.csv")
     assert answers.responses.shape == (651, 20)
     assert (answers.responses.sum(axis=1) == answers.groups["total"]).all()
+    assert answers.groups.index.name == "person"
     assert list(answers.groups) == ["gender", "major", "total"]
     assert answers.recognised.startswith(
         "wide table of raw answers and a key: persons in the first"

@@ -48,18 +48,12 @@ def psychlm(
     *arguments: str, limit: tuple[str, int] | None = None, **environment: str
 ) -> subprocess.CompletedProcess:
     """Run the command in a process of its own; a limit is a name of RLIMIT_ and bytes."""
-    start = (
-        ["-c", LIMITED, limit[0], str(limit[1])]
-        if limit
-        else ["-c", "from psychlm import cli; cli.main()"]
-    )
-    return subprocess.run(
-        [sys.executable, *start, *arguments],
-        env=os.environ | {"OMP_NUM_THREADS": "1"} | environment,
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
+    start = ["from psychlm import cli; cli.main()"]
+    if limit:
+        start = [LIMITED, limit[0], str(limit[1])]
+    options = {"capture_output": True, "text": True, "timeout": 300}
+    options["env"] = os.environ | {"OMP_NUM_THREADS": "1"} | environment
+    return subprocess.run([sys.executable, "-c", *start, *arguments], **options)
 
 
 @pytest.fixture(scope="module")
@@ -104,12 +98,10 @@ def test_texts_of_several_streams_and_of_ordinary_growth_are_read(tmp_path: Path
     text = b"".join(line % i for i in range(2000))
     (tmp_path / "two.jsonl.bz2").write_bytes(bz2.compress(text) + bz2.compress(text))
     assert len(item_banks.read_records(tmp_path / "two.jsonl.bz2")) == 4000
-    (tmp_path / "cut.jsonl.bz2").write_bytes(bz2.compress(text)[:-20])
-    with pytest.raises(data.DataError, match="no complete bz2 file"):
-        item_banks.read_records(tmp_path / "cut.jsonl.bz2")
-    (tmp_path / "no.jsonl.bz2").write_bytes(b"no archive")
-    with pytest.raises(data.DataError, match="no complete bz2 file"):
-        item_banks.read_records(tmp_path / "no.jsonl.bz2")
+    for broken in (bz2.compress(text)[:-20], b"no archive"):
+        (tmp_path / "cut.jsonl.bz2").write_bytes(broken)
+        with pytest.raises(data.DataError, match="no complete bz2 file"):
+            item_banks.read_records(tmp_path / "cut.jsonl.bz2")
 
 
 # starved
@@ -208,27 +200,22 @@ def test_truncated_files_are_named(answers: Path, tmp_path: Path, share: float) 
         file.write_bytes(whole)
 
 
-@settings(FUZZED, max_examples=40)
-@given(
-    st.one_of(
-        st.binary(max_size=300), st.text(alphabet='01,\n"x. NaN;\t-', max_size=200).map(str.encode)
-    )
+TABLES = st.one_of(
+    st.binary(max_size=300), st.text(alphabet='01,\n"x. NaN;\t-', max_size=200).map(str.encode)
 )
-@example(b"\x00\n\x00")  # a table without items
-@example(b"p,N,N ,x\na,1,0,1\n")  # two columns of one name, but for a space
-def test_no_table_whatever_brings_a_traceback(tmp_path: Path, content: bytes) -> None:
-    (tmp_path / "answers.csv").write_bytes(content)
-    run("irt", "fit", tmp_path / "answers.csv", "--out", tmp_path / "fit.json")
+ITEMS = st.one_of(
+    st.binary(max_size=200), st.text(alphabet='{}[]":,ab01 \n', max_size=120).map(str.encode)
+)
 
 
 @settings(FUZZED, max_examples=30)
-@given(
-    st.one_of(
-        st.binary(max_size=200), st.text(alphabet='{}[]":,ab01 \n', max_size=120).map(str.encode)
-    )
-)
-def test_no_items_whatever_bring_a_traceback(tmp_path: Path, content: bytes) -> None:
-    (tmp_path / "items.jsonl").write_bytes(content)
+@given(TABLES, ITEMS)
+@example(b"\x00\n\x00", b"")  # a table without items
+@example(b"p,N,N ,x\na,1,0,1\n", b"")  # two columns of one name, but for a space
+def test_no_file_whatever_brings_a_traceback(tmp_path: Path, table: bytes, items: bytes) -> None:
+    (tmp_path / "answers.csv").write_bytes(table)
+    run("irt", "fit", tmp_path / "answers.csv", "--out", tmp_path / "fit.json")
+    (tmp_path / "items.jsonl").write_bytes(items)
     arguments = ["--probe", "no-question", "--out", tmp_path / "out.jsonl"]
     run("probes", "confuse", tmp_path / "items.jsonl", *arguments)
 

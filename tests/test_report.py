@@ -171,14 +171,8 @@ CELL = "kept = [0.5]\nn_boot = 200\nmodels = ['a', 'b']\nlevel = 0.95\nfolder = 
 
 
 def test_the_report_holds_every_parameter_and_given_ones_with_their_values(run_cells) -> None:
-    parameters = {
-        "kept": [0.5],
-        "n_boot": 200,
-        "models": ["a", "b"],
-        "level": 0.95,
-        "folder": "",
-        "file": None,
-    }
+    parameters = {"kept": [0.5], "n_boot": 200, "models": ["a", "b"], "level": 0.95}
+    parameters |= {"folder": "", "file": None}
     assert run_cells(CELL, "import os") == parameters
     injected = "# Parameters\nn_boot = 20\nlevel = 1\n"
     assert run_cells(CELL, injected, "import os") == parameters | {"n_boot": 20, "level": 1}
@@ -200,10 +194,7 @@ RULES = {
     ("given_cell", "says"),
     [
         ("n_bot = 3", "there is no parameter n_bot; did you mean n_boot?"),
-        (
-            "zzz = 3",
-            "there is no parameter zzz; the parameters are kept, n_boot, models, level, folder",
-        ),
+        ("zzz = 3", "no parameter zzz; the parameters are kept, n_boot, models, level, folder"),
         ("n_boot = 'many'", "n_boot='many' should be a whole number, as n_boot=200 is"),
         ("n_boot = True", "n_boot=True should be a whole number"),
         ("n_boot = 200.0", "n_boot=200.0 should be a whole number"),
@@ -252,16 +243,14 @@ def test_a_notebook_that_jupyterlab_runs_is_compared_with_its_file(
     assert run_cells(CELL.replace("n_boot", "n_bot"), "import os")["n_bot"] == 200
 
 
-@given(
-    st.recursive(
-        st.integers()
-        | st.floats(allow_nan=False, allow_infinity=False)
-        | st.text()
-        | st.booleans(),
-        lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
-        max_leaves=6,
-    )
-)
+SIMPLE = st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text()
+
+
+def nested(inner):
+    return st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3)
+
+
+@given(st.recursive(SIMPLE | st.booleans(), nested, max_leaves=6))
 def test_a_value_has_its_own_type_and_never_that_of_a_list_or_text_or_nothing(value) -> None:
     report.check_type("x", value, value)
     report.check_type("x", value, None)
@@ -282,18 +271,9 @@ def rows_of(shown) -> list[list[str]]:
 
 
 def test_a_table_is_shown_as_readers_expect_it_and_recorded_cell_by_cell(folder: Path) -> None:
-    ours = pd.DataFrame(
-        {
-            "rho_within_label": [0.471, -0.0001],
-            "low": [0.4, -0.1],
-            "high": [0.5, 0.1],
-            "p": [0.00001, 0.34],
-            "n_items": [1417.0, np.nan],
-            "kept": [True, False],
-            "says": ["a < b", "c"],
-        },
-        index=["PP", "MN"],
-    )
+    columns = {"rho_within_label": [0.471, -0.0001], "low": [0.4, -0.1], "high": [0.5, 0.1]}
+    columns |= {"p": [0.00001, 0.34], "n_items": [1417.0, np.nan], "kept": [True, False]}
+    ours = pd.DataFrame(columns | {"says": ["a < b", "c"]}, index=["PP", "MN"])
     report.begin("99_toy")
     shown = report.table(ours, "toy", caption="A table.")
     assert rows_of(shown)[0][1:] == ["ρ within label", "interval", "p", "n items", "kept", "says"]
@@ -303,11 +283,8 @@ def test_a_table_is_shown_as_readers_expect_it_and_recorded_cell_by_cell(folder:
     folded = report.table(ours, fold="All <items>").data
     assert folded.startswith("<details><summary>All &lt;items&gt;</summary>")
     assert folded.endswith("</details>")
-    assert [n["key"] for n in read(folder)["numbers"]][:2] == [
-        "toy.PP.rho_within_label",
-        "toy.PP.low",
-    ]
-    assert len(read(folder)["numbers"]) == ours.size
+    keys = [number["key"] for number in read(folder)["numbers"]]
+    assert keys[:2] == ["toy.PP.rho_within_label", "toy.PP.low"] and len(keys) == ours.size
 
 
 @pytest.mark.parametrize("name", [None, "n_items"])
@@ -329,14 +306,10 @@ def test_published_values_and_intervals_stand_beside_ours(folder: Path) -> None:
         ours, "toy", published={"PP": 0.52}, source="T1", low=low, high=low + 1, format=".1f"
     )
     assert rows_of(shown)[0][1:] == ["r", "published"]
-    assert rows_of(shown)[1:] == [
-        ["PP", "0.5 [0.1, 1.1]", "0.52"],
-        ["MN", "−0.2 [−0.5, 0.5]", "–"],
-    ]
-    assert [(n["published"], n["low"]) for n in read(folder)["numbers"]] == [
-        (0.52, 0.1),
-        (None, -0.5),
-    ]
+    in_words = [["PP", "0.5 [0.1, 1.1]", "0.52"], ["MN", "−0.2 [−0.5, 0.5]", "–"]]
+    assert rows_of(shown)[1:] == in_words
+    recorded = [(number["published"], number["low"]) for number in read(folder)["numbers"]]
+    assert recorded == [(0.52, 0.1), (None, -0.5)]
     plain = pd.DataFrame({("a", "low"): [1.5], ("a", "high"): [2.5], ("b", "x"): ["t"]})
     assert rows_of(report.table(plain))[2] == ["[1.50, 2.50]", "t"]
     assert len(read(folder)["numbers"]) == 2, "without a prefix nothing is recorded"
@@ -344,14 +317,9 @@ def test_published_values_and_intervals_stand_beside_ours(folder: Path) -> None:
 
 def test_columns_of_text_are_left_aligned_and_numbers_right_aligned(folder: Path) -> None:
     shown = report.table(pd.DataFrame({"n": [1], "says": ["x"]}))
-    assert re.findall(r'<th [^>]*class="([^"]*)"', shown.data) == [
-        "col_heading level0 col0",
-        "col_heading level0 col1 text",
-    ]
-    assert re.findall(r'<td [^>]*class="([^"]*)"', shown.data) == [
-        "data row0 col0",
-        "data row0 col1 text",
-    ]
+    for tag, classes in (("th", "col_heading level0"), ("td", "data row0")):
+        found = re.findall(rf'<{tag} [^>]*class="([^"]*)"', shown.data)
+        assert found == [f"{classes} col0", f"{classes} col1 text"]
 
 
 @given(st.floats(-1e12, 1e12), st.sampled_from([".2f", ".0%", "+.3f", ""]))
@@ -392,14 +360,9 @@ SUPPORT = {"support": "r = {r:.2f}.", "outcome": "partly", "rests_on": "simulate
 def test_a_verdict_ends_the_report(folder: Path, capsys) -> None:
     report.begin("99_toy")
     report.verdict([(False, "No."), "Yes, mostly."], **SUPPORT)
-    content = read(folder)
+    content, texts = read(folder), {"sentence": "Yes, mostly.", "support": "r = 0.50."}
     assert content["status"] == "complete"
-    assert content["verdict"] == {
-        "sentence": "Yes, mostly.",
-        "support": "r = 0.50.",
-        "rests_on": "simulated",
-        "outcome": "partly",
-    }
+    assert content["verdict"] == texts | {"rests_on": "simulated", "outcome": "partly"}
     assert capsys.readouterr().out == "**Yes, mostly.** r = 0.50.\n"
 
 

@@ -172,20 +172,6 @@ def test_p_values_outside_0_and_1_are_refused():
         stats.holm([0.2, 1.2])
 
 
-def test_likelihood_ratio_equals_the_chi_square_tail():
-    found = stats.likelihood_ratio(-100.0, -97.0, 2)
-    assert (found.chi2, found.df) == (6.0, 2)
-    assert found.p == pytest.approx(np.exp(-3))  # the tail with 2 degrees of freedom
-
-
-def test_a_larger_model_that_fits_worse_gets_a_warning_and_nothing_is_clamped():
-    with pytest.warns(RuntimeWarning, match="not converged"):
-        found = stats.likelihood_ratio(-97.0, -97.5, 1)
-    assert (found.chi2, found.p) == (-1.0, 1.0)
-    with pytest.raises(ValueError, match="swapped"):
-        stats.likelihood_ratio(-97.0, -90.0, 0)
-
-
 @pytest.mark.needs_r
 @settings(deadline=None)
 @given(st.integers(3, 9), st.integers(0, 2**32 - 1))

@@ -131,12 +131,9 @@ def test_a_card_is_made_outside_a_clone(outside) -> None:
 
 
 def test_data_are_listed_pulled_and_found_outside_a_clone(outside, python: Path, tmp_path) -> None:
-    served = tmp_path / "served"
-    served.mkdir()
     content = b"person,item\n1,1\n"
-    (served / "items.csv").write_bytes(content)
-    handler = functools.partial(http.server.SimpleHTTPRequestHandler, directory=served)
-    handler.log_message = lambda *_: None  # type: ignore[attr-defined]
+    (tmp_path / "items.csv").write_bytes(content)
+    handler = functools.partial(http.server.SimpleHTTPRequestHandler, directory=tmp_path)
     file = next(python.parents[1].glob("lib/python*/site-packages/psychlm/_data/registry.csv"))
     before = file.read_bytes()
     registry = pd.read_csv(file, index_col="name", keep_default_na=False)

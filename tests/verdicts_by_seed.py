@@ -33,14 +33,10 @@ def verdict(name: str, profile: collection.Profile, seed: int, folder: Path) -> 
     if outcome.status != "done":
         raise RuntimeError(f"{name}, seed {seed}: {outcome.status}: {outcome.error}")
     report = json.loads((folder / f"{name}.json").read_text(encoding="utf-8"))
-    return {
-        "notebook": name,
-        "profile": profile,
-        "seed": seed,
-        "verdict": report["verdict"]["sentence"],
-        "outcome": report["verdict"]["outcome"],
-        "date": datetime.date.today().isoformat(),
-    }
+    said = report["verdict"]
+    today = datetime.date.today().isoformat()
+    row = (name, profile, seed, said["sentence"], said["outcome"], today)
+    return dict(zip(COLUMNS, row, strict=True))
 
 
 def keep(rows: list[dict[str, object]], table: Path = TABLE) -> None:

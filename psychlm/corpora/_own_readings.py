@@ -265,19 +265,14 @@ def from_pymovements(
             f"{name} in {folder} has no columns {missing}, but {list(table.columns)}; name its "
             "columns with columns='...'"
         )
-    ids = table[text.split("+")].astype(str).agg("-".join, axis=1)
-    values = table[times].apply(pd.to_numeric, errors="coerce")
-    table = (
-        values.mask(values == 0)
-        .set_axis(PYMOVEMENTS_MEASURES, axis=1)
-        .assign(
-            Subject=table[subject],
-            Item=ids,
-            WordNr=table[number] + (table[number].min() == 0),  # some count from 0
-            Word=table[word].astype("string").str.strip().astype(object),
-        )
+    times_ms = table[times].apply(pd.to_numeric, errors="coerce")
+    long = times_ms.set_axis(PYMOVEMENTS_MEASURES, axis=1).assign(
+        Subject=table[subject],
+        Item=table[text.split("+")].astype(str).agg("-".join, axis=1),
+        WordNr=table[number] + (table[number].min() == 0),  # some count from 0
+        Word=table[word].astype("string").str.strip().astype(object),
     )
-    return from_long(table, measures={measure: measure for measure in PYMOVEMENTS_MEASURES})
+    return from_long(long, measures={measure: measure for measure in PYMOVEMENTS_MEASURES})
 
 
 def with_predictors(words: pd.DataFrame) -> pd.DataFrame:

@@ -64,7 +64,10 @@ def read_experiment(
 
     Examples
     --------
-    >>> read_experiment("results.csv", measure="RT", columns={"subject": "ID"})  # doctest: +SKIP
+    >>> _ = Path("results.csv").write_text("ID,Item,WordNr,Word,RT\\ns1,1,1,Good,310\\n")
+    >>> study = read_experiment("results.csv", measure="RT", columns={"subject": "ID"})
+    >>> study.readings["self_paced_ms"].tolist()
+    [310]
     """
     for file in (table, readings):
         if file and not Path(file).is_file():
@@ -79,7 +82,7 @@ def read_experiment(
     if unknown := sorted(given.keys() - set(IDS)):
         raise FrameError(f"columns name {unknown}; they name the columns of {list(IDS)}")
     frame = _read(Path(table))
-    chosen = frame if not given else long_format(frame, given, measure)
+    chosen = frame if not given else _long_format(frame, given, measure)
     program, ids, measures = _recognise(list(chosen.columns), given, measure)
     if not measures:
         expected = "; ".join(
@@ -119,16 +122,10 @@ def _recognise(
     return "", {}, {}
 
 
-def long_format(frame: pd.DataFrame, columns: Mapping[str, str], measure: str) -> pd.DataFrame:
+def _long_format(frame: pd.DataFrame, columns: Mapping[str, str], measure: str) -> pd.DataFrame:
     """Return a wide table with one row per person and word; any other table as it is.
 
-    In a wide table the columns of words and times end in the number of the word.
-
-    >>> wide = pd.DataFrame({"ID": [1], "S": [7], "W1": ["Dogs"], "W2": ["bark."], "RT1": [310],
-    ...     "RT2": [295]})
-    >>> long_format(wide, {"subject": "ID", "item": "S", "word": "W"}, "RT").values.tolist()
-    [[1, 7, 1, 'Dogs', 310], [1, 7, 2, 'bark.', 295]]
-    """
+    In a wide table the columns of words and times end in the number of the word."""
     stems = [columns.get("word", "Word"), measure]
     ids = [columns.get("subject"), columns.get("item")]
     pattern = rf"({'|'.join(map(re.escape, stems))})[._]?\d+"

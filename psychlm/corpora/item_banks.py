@@ -495,7 +495,10 @@ def read_items(source: Source) -> pd.DataFrame:
     Sentiment Treebank (:func:`sentiment`). Labels in a file of their own lie beside the items
     (``dev-labels.lst`` beside ``dev.jsonl``).
 
-    >>> read_items("items.jsonl")  # doctest: +SKIP
+    >>> item = '{"item_id": "q1", "prompt": "2 + 2 =", "choices": ["3", "4"], "answer": 1}'
+    >>> _ = Path("items.jsonl").write_text(item)
+    >>> read_items("items.jsonl")["answer"].tolist()
+    [1]
     """
     lines = read_lines(source)
     first = lines[0] if lines else ""

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +36,6 @@ __all__ = [
     "GOODKIND_BICKNELL",
     "PYMOVEMENTS",
     "Corpus",
-    "Norms",
     "add_lags",
     "dundee",
     "exclude",
@@ -51,6 +50,7 @@ __all__ = [
     "sap",
     "ucl",
     "ucl_norms",
+    "ucl_sentences",
 ]
 
 
@@ -204,44 +204,35 @@ def ucl(*, single: bool = False) -> Corpus:
     return replace(corpus, readings=readings, notes=(*corpus.notes, *notes))
 
 
-@dataclass(frozen=True)
-class Norms:
-    """Sentences, and how predictable their words are to people and to released models."""
+def ucl_sentences() -> pd.DataFrame:
+    """Return the words of the UCL corpus's whole sentences, for language models to read.
 
-    # One row per normed word: text_id, word_id, word; bare, whether it is letters only, without
-    # attached punctuation or clitics; cloze_surprisal_bits; surprisals (bits) of released models.
-    table: pd.DataFrame
-    released: tuple[str, ...]  # the columns of table that hold released surprisals
-
-    @property
-    def sentences(self) -> pd.DataFrame:
-        """A words frame of the whole sentences, for language models to read."""
-        raw = _released("ucl2023/all_measures")
-        texts = raw.drop_duplicates("sent_id").set_index("sent_id")["sentence"].sort_index()
-        words = texts.str.split().explode().rename("word").rename_axis("text_id").reset_index()
-        words["word_id"] = words.groupby("text_id").cumcount() + 1
-        return words.astype({"text_id": str})
+    >>> ucl_sentences()  # doctest: +SKIP
+    """
+    raw = _released("ucl2023/all_measures")
+    texts = raw.drop_duplicates("sent_id").set_index("sent_id")["sentence"].sort_index()
+    words = texts.str.split().explode().rename("word").rename_axis("text_id").reset_index()
+    words["word_id"] = words.groupby("text_id").cumcount() + 1
+    return words.astype({"text_id": str})
 
 
-def ucl_norms() -> Norms:
-    """Read the UCL corpus's cloze norms and the surprisals of seven GPT models (de Varda et al.
-    2023).
+def ucl_norms() -> pd.DataFrame:
+    """Return the UCL corpus's cloze norms and the surprisals of seven GPT models (de Varda et al.
+    2023), in bits, and whether a word is ``bare``: letters only, without punctuation or clitics.
 
     In a cloze test people read the beginning of a sentence and say the next word; the share of them
     who say the printed one, smoothed, is its cloze probability (Hao et al. 2020, section 3.3.2). A
     sentence's first word was not normed; its last word has the full stop attached.
 
-    >>> ucl_norms().released[:2]
-    ('GPT-2', 'GPT-2 medium')
+    >>> ucl_norms().columns[3:6].tolist()
+    ['cloze_surprisal_bits', 'GPT-2', 'GPT-2 medium']
     """
     corpus, keys = ucl(), ["text_id", "word_id"]
     assert corpus.surprisals is not None  # this corpus was released with them
-    released = tuple(name for name in corpus.surprisals if name.startswith("GPT"))
-    table = corpus.words[[*keys, "word", "cloze_surprisal_bits"]].merge(
-        corpus.surprisals[[*keys, *released]], on=keys, validate="one_to_one"
-    )
-    bare = table["word"].str.fullmatch("[A-Za-z]+")
-    return Norms(table.assign(bare=bare), released)
+    released = corpus.surprisals.set_index(keys).filter(regex="^GPT").reset_index()
+    words = corpus.words[[*keys, "word", "cloze_surprisal_bits"]]
+    table = words.merge(released, on=keys, validate="one_to_one")
+    return table.assign(bare=table["word"].str.fullmatch("[A-Za-z]+"))
 
 
 def natural_stories() -> Corpus:

@@ -1,23 +1,14 @@
 r"""Features of texts and of sentence pairs from a frozen encoder: the inputs of kind ``encoder``.
 
-The encoder reads every text once. What a crowd trains are many small heads on these features, so
-that a crowd that has some knowledge of language costs no more than one that has none.
-
 A text is the mean of its states, as a unit vector (as all-MiniLM-L6-v2 was trained). A pair is
-compared word by word, as in decomposable attention (Parikh et al. 2016) with nothing to learn: with
-:math:`p_j` and :math:`h_i` the states of premise and hypothesis,
+compared word by word, as in decomposable attention (Parikh et al. 2016, EMNLP) with nothing to
+learn: with :math:`p_j` and :math:`h_i` the states of premise and hypothesis,
 
 .. math::
     s_{ij} = \cos(h_i, p_j), \qquad d_i = h_i - \sum_j \mathrm{softmax}_j(10\, s_{ij})\, p_j .
 
 The features of the stored items, reduced to a few dimensions, are facts
-(``data/facts/models/encoder_*.parquet``), so that crowds train on them without encoder and texts.
-``python data/build_model_facts.py encoder`` makes them anew; :func:`recompute` compares a sample.
-
-References
-----------
-Parikh, A., Täckström, O., Das, D., & Uszkoreit, J. (2016). A decomposable attention model for
-natural language inference. *EMNLP*.
+(``data/facts/models/encoder_*.parquet``), which ``python data/build_model_facts.py encoder`` makes.
 """
 
 from __future__ import annotations
@@ -37,28 +28,19 @@ from psychlm.corpora import laverghetta2021
 from psychlm.corpora.item_banks import NLI_LABELS, nli, sentiment
 from psychlm.frames import FrameError
 from psychlm.lm import ModelError
-from psychlm.lm.choice_model import encoder_states, open_encoder
+from psychlm.lm.encoders import encoder_states, open_encoder
 
 SHARPNESS = 10.0  # of the softmax that aligns words; cosines of unrelated words lie near 0.2
 PAIRS_AT_ONCE = 4096  # whose states are kept at a time: about 100 MB
 Task = Literal["snli", "sst"]
-TASKS: dict[Task, tuple[int, ...]] = {
-    "snli": (40, 40),
-    "sst": (48,),
-}  # task -> dimensions kept of each block of states
+# task -> dimensions kept of each block of states
+TASKS: dict[Task, tuple[int, ...]] = {"snli": (40, 40), "sst": (48,)}
 TOLERANCE = 0.01  # SD; stored features have half precision: 0.002 at 4 SD
 
 
 def text_features(texts: Sequence[str], encoder: str | Path = "bundled") -> NDArray[np.float32]:
     """Return the (n, d) unit vectors of texts: the mean of their states.
 
-    Raises
-    ------
-    ModelError
-        If the encoder cannot be opened.
-
-    Examples
-    --------
     >>> text_features(["A fine film.", "A dull film."]).shape  # doctest: +SKIP
     (2, 384)
     """
@@ -76,15 +58,6 @@ def pair_features(
     over the premise's; the logarithms of both lengths in tokens; and the cosine of both unit
     vectors.
 
-    Raises
-    ------
-    FrameError
-        If there are not as many hypotheses as premises.
-    ModelError
-        If the encoder cannot be opened.
-
-    Examples
-    --------
     >>> pair_features(["A man sleeps."], ["A person rests."]).shape  # doctest: +SKIP
     (1, 775)
     """
@@ -96,12 +69,8 @@ def pair_features(
     rows = []
     for start in range(0, len(premises), PAIRS_AT_ONCE):
         part = slice(start, start + PAIRS_AT_ONCE)
-        both = zip(
-            encoder_states(premises[part], encoder),
-            encoder_states(hypotheses[part], encoder),
-            strict=True,
-        )
-        for premise, hypothesis in both:
+        read = [encoder_states(texts[part], encoder) for texts in (premises, hypotheses)]
+        for premise, hypothesis in zip(*read, strict=True):
             u, v = _unit(premise.mean(0)), _unit(hypothesis.mean(0))
             # Words without the special tokens at both ends; an empty text keeps its first token.
             p = premise[1:-1] if len(premise) > 2 else premise[:1]
@@ -132,7 +101,7 @@ def item_features(task: Task, encoder: str | Path = "stored") -> tuple[pd.DataFr
         or the sentences of the Stanford Sentiment Treebank.
     encoder : str or Path
         ``"stored"`` reads the features of all-MiniLM-L6-v2 that come with the project. Another
-        encoder reads the texts now: see :func:`psychlm.lm.choice_model.encoder_states`.
+        encoder reads the texts now: see :func:`psychlm.lm.encoders.find_encoder`.
 
     Returns
     -------
@@ -143,11 +112,6 @@ def item_features(task: Task, encoder: str | Path = "stored") -> tuple[pd.DataFr
         and the annotators' votes for each label (0 in the diagnostic).
     features : (n, k) float32 Tensor
         Standardised principal components; inputs of a network of the kind ``"encoder"``.
-
-    Raises
-    ------
-    DataMissingError, ModelError
-        If another encoder is named, and it or the texts are not on this machine.
 
     Examples
     --------
@@ -177,20 +141,9 @@ def read_task(
 
 
 def task_texts(task: Task) -> pd.DataFrame:
-    """Return the items of a task with their wording, in the order of :func:`item_features`.
+    """Return the items of a task in the order of :func:`item_features`, its columns with
+    ``prompt``, and for pairs ``hypothesis``; DataMissingError where the texts are not to be had.
 
-    Returns
-    -------
-    DataFrame
-        The columns of :func:`item_features`, ``prompt``, and for pairs ``hypothesis``.
-
-    Raises
-    ------
-    DataMissingError
-        If the texts are not on this machine and cannot be fetched.
-
-    Examples
-    --------
     >>> task_texts("sst")["part"].unique().tolist()  # doctest: +SKIP
     ['train', 'dev', 'test']
     """
@@ -222,20 +175,9 @@ def task_features(texts: pd.DataFrame, encoder: str | Path = "bundled") -> NDArr
 
 
 def project(features: NDArray[np.float32], task: Task) -> NDArray[np.float32]:
-    """Return features in the stored dimensions of a task: their principal components, standardised.
+    """Return features, (n, d), in the stored dimensions of a task, (n, k): their standardised
+    principal components, ``features @ W + b``.
 
-    Parameters
-    ----------
-    features : (n, d) array
-        Of :func:`text_features` for SST, or of :func:`pair_features` for SNLI.
-
-    Returns
-    -------
-    (n, k) array
-        ``features @ W + b``, with W (d, k) and b (the last row) of the stored projection.
-
-    Examples
-    --------
     >>> project(text_features(["A fine film."]), "sst").shape  # doctest: +SKIP
     (1, 48)
     """
@@ -248,14 +190,8 @@ def fit_projection(
 ) -> NDArray[np.float32]:
     """Return the (d + 1, k) projection on the first principal components, each of variance 1.
 
-    Parameters
-    ----------
-    features : (n, d) array
-        Blocks of encoder states, then numbers that are only standardised.
-    sizes : sequence of int
-        Components kept of each block.
-    width : int
-        Columns of a block.
+    ``features`` are blocks of ``width`` columns of encoder states, of which ``sizes`` components
+    are kept, then numbers that are only standardised.
     """
     from sklearn.decomposition import PCA
 
@@ -302,25 +238,21 @@ def recompute(
     ({'sst': 0.002}, [])
     """
     differences, absent = {}, []
-    for task in tasks if n else ():
+    for name in tasks if n else ():
+        task = cast(Task, name.lower())
+        items, stored = item_features(task)
+        rows = np.random.default_rng(seed).choice(len(items), n, replace=False)
         try:
-            differences[task] = _difference(cast(Task, task.lower()), n, seed)
+            texts = task_texts(task).iloc[rows]
+            again = project(task_features(texts), task)
         except (data.DataMissingError, ModelError):
-            absent.append(task)
+            absent.append(name)
+            continue
+        differences[name] = float(np.abs(again - stored[rows].numpy()).max())
+        same_items = texts["item_id"].tolist() == items["item_id"].iloc[rows].tolist()
+        if not same_items or differences[name] >= TOLERANCE:
+            raise data.DataError(
+                f"the texts of {task!r} are not those of the stored features; make the features "
+                "anew with `python data/build_model_facts.py encoder`"
+            )
     return differences, absent
-
-
-def _difference(task: Task, n: int, seed: int) -> float:
-    """Return the largest difference (SD) of a sample of features; DataError from TOLERANCE on."""
-    items, stored = item_features(task)
-    rows = np.random.default_rng(seed).choice(len(items), n, replace=False)
-    texts = task_texts(task).iloc[rows]
-    again = project(task_features(texts), task)
-    difference = float(np.abs(again - stored[rows].numpy()).max())
-    same_items = texts["item_id"].tolist() == items["item_id"].iloc[rows].tolist()
-    if not same_items or difference >= TOLERANCE:
-        raise data.DataError(
-            f"the texts of {task!r} are not those of the stored features; make the features anew "
-            "with `python data/build_model_facts.py encoder`"
-        )
-    return difference

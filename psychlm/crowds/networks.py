@@ -186,7 +186,7 @@ def encode_images(images: ArrayLike) -> Tensor:
 class Network:
     """Architecture of every member of a crowd.
 
-    Parameters
+    Attributes
     ----------
     kind : {"bag", "lstm", "nli-bag", "nli-lstm", "encoder", "mlp", "cnn"}
     classes : int

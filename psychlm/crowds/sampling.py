@@ -20,7 +20,7 @@ GOLDEN_SECTION = (np.sqrt(5) - 1) / 2
 class Member:
     """One model of a crowd.
 
-    Parameters
+    Attributes
     ----------
     seed : int
         Of the initial weights, the examples, the noise and the order of the batches.

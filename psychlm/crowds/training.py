@@ -316,7 +316,17 @@ def train(
     best_accuracy = np.full(len(members), -np.inf)
     best_epoch, stale = np.zeros((2, len(members)), dtype=np.int64)
     diverged = np.zeros(len(members), dtype=bool)
-    best_weights = {name: torch.full_like(v, torch.nan) for name, v in optimiser.weights.items()}
+    best = {name: torch.empty_like(value) for name, value in optimiser.weights.items()}
+
+    def keep(rows: NDArray[np.intp]) -> None:
+        """Keep the weights of some members of the stack, which later steps would change."""
+        members_kept, rows_kept = on_device(active[rows]), on_device(rows)
+        for name, value in optimiser.weights.items():
+            best[name][members_kept] = value[rows_kept]
+
+    def on_device(numbers: NDArray[np.integer]) -> Tensor:
+        return torch.as_tensor(numbers, device=device)
+
     history = []
     for epoch in range(1, epochs + 1):
         if not len(active):
@@ -332,7 +342,7 @@ def train(
         )
         if (order != np.arange(len(order))).any():
             active = active[order]
-            optimiser.select(torch.as_tensor(order, device=device))
+            optimiser.select(on_device(order))
 
         # 2. Take the steps; those members that still have a batch are the first n.
         n_examples = (schedule >= 0).sum((1, 2))
@@ -349,11 +359,9 @@ def train(
             predictions = predict_logits(network, optimiser.weights, held_out).argmax(2)
             accuracy = (predictions == held_gold).cpu().double().mean(1).numpy()
             better = finite & (accuracy > best_accuracy[active])
+            keep(np.flatnonzero(better))
         best_accuracy[active[better]] = accuracy[better]
         best_epoch[active[better]] = epoch
-        rows = torch.as_tensor(np.flatnonzero(better), device=device)
-        for name, value in optimiser.weights.items():
-            best_weights[name][torch.as_tensor(active[better], device=device)] = value[rows]
         row = {"epoch": epoch, "member": active, "loss": mean_loss, "n_examples": n_examples}
         history.append(pd.DataFrame(row | {"development_accuracy": accuracy}))
 
@@ -363,9 +371,14 @@ def train(
         stays = finite & (stale[active] < patience)
         if not stays.all():
             active = active[stays]
-            optimiser.select(torch.as_tensor(np.flatnonzero(stays), device=device))
+            optimiser.select(on_device(np.flatnonzero(stays)))
+    if development is None:  # the last epoch of those that did not diverge
+        keep(np.arange(len(active)))
+    if diverged.any():
+        for value in best.values():
+            value[on_device(diverged)] = torch.nan
     table = pd.concat(history).sort_values(["epoch", "member"], ignore_index=True)
-    return TrainedCrowd(network, best_weights, members, table, best_epoch, diverged)
+    return TrainedCrowd(network, best, members, table, best_epoch, diverged)
 
 
 def train_epoch(

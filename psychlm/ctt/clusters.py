@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal
 
 import numpy as np
@@ -20,14 +21,13 @@ class ItemClusters:
     medoids: pd.Index  # the most central item of each cluster, cluster 1 first
     k: int
     silhouette: pd.Series  # number of clusters tried -> mean silhouette width, -1..1
-    dropped: pd.Index  # items that everyone answered alike, left out (undefined="drop")
 
 
 def cluster_items(
     responses: pd.DataFrame,
     k: int | Literal["silhouette"] = "silhouette",
     *,
-    undefined: Literal["drop", "zero"] = "drop",
+    undefined: Literal["refuse", "zero"] = "refuse",
 ) -> ItemClusters:
     """Group items by k-medoids on 1 - r, r the inter-item correlation.
 
@@ -37,15 +37,9 @@ def cluster_items(
     k : int or "silhouette"
         Number of clusters; by default that from 2 to n_items - 1 with the largest mean silhouette
         width (Rousseeuw 1987), the smaller of two equal ones.
-    undefined : {"drop", "zero"}
-        Items that everyone answered alike have no correlations. ``"drop"`` leaves them out and
-        lists them in the result; ``"zero"`` counts undefined correlations as 0.
-
-    Raises
-    ------
-    FrameError
-        If fewer than three items have correlations, a pair's correlation is undefined among items
-        that vary (with ``"drop"``), or ``k`` is impossible.
+    undefined : {"refuse", "zero"}
+        Of a pair in which an item does not vary, as one that everyone answered alike: ``"refuse"``
+        names it, ``"zero"`` counts its correlation as 0.
 
     Notes
     -----
@@ -65,17 +59,13 @@ def cluster_items(
     from sklearn.metrics import silhouette_score
 
     r = inter_item_correlation(responses)
-    constant = r.index[np.isnan(np.diag(r))]
     if undefined == "zero":
-        r, constant = r.fillna(0), constant[:0]
-    elif undefined != "drop":
-        raise ValueError(f"undefined={undefined!r} is unknown; choose 'drop' or 'zero'")
-    r = r.drop(index=constant, columns=constant)
+        r = r.fillna(0)
     if r.isna().any(axis=None):
         i, j = np.argwhere(r.isna().to_numpy())[0]
         raise FrameError(
             f"items {r.index[i]!r} and {r.index[j]!r} do not both vary among those who answered "
-            "both; drop one, or choose undefined='zero'"
+            "both; drop one, as frames.drop_constant(responses) does, or choose undefined='zero'"
         )
     n_items = len(r)
     sizes = range(2, n_items) if k == "silhouette" else [k]
@@ -84,12 +74,10 @@ def cluster_items(
     distance = 1 - r.to_numpy()
     np.fill_diagonal(distance, 0)
     fits = {size: fasterpam(distance, size, init="build", n_cpu=1) for size in sizes}
-    widths = {
-        size: silhouette_score(distance, fit.labels, metric="precomputed")
-        for size, fit in fits.items()
-    }
+    score = partial(silhouette_score, distance, metric="precomputed")
+    widths = {size: score(fit.labels) for size, fit in fits.items()}
     best = max(widths, key=widths.__getitem__)  # the first of equal widths
-    return _result(r.index, fits[best].labels, fits[best].medoids, widths, constant)
+    return _result(r.index, fits[best].labels, fits[best].medoids, widths)
 
 
 def cluster_items_by_restarts(
@@ -97,20 +85,11 @@ def cluster_items_by_restarts(
 ) -> ItemClusters:
     """Group items as the program of Laverghetta et al. (2021) does: the best of many random starts.
 
-    For every k from 2 to n - 2 and every start: draw k random medoids, then alternate between
-    assigning items to the nearest medoid and moving each medoid to the most central item of its
-    cluster, until nothing changes. Of all partitions, over all k, that with the largest mean
-    silhouette width wins.
-
-    Parameters
-    ----------
-    responses : DataFrame, shape (n_persons, n_items)
-        At least four items. As in the authors' program, undefined correlations count as 0, also
-        that of a constant item with itself, which then has distance 1 from itself.
-    rng : Generator
-        Source of the starts.
-    restarts : int
-        Starts for each k (the authors': 500).
+    For every k from 2 to n - 2 and every one of ``restarts``: draw k random medoids, then alternate
+    between assigning items to the nearest medoid and moving each medoid to the most central item of
+    its cluster, until nothing changes. Of all partitions, over all k, that with the largest mean
+    silhouette width wins. Undefined correlations count as 0, also that of a constant item with
+    itself. At least four items are needed.
 
     Notes
     -----
@@ -160,19 +139,15 @@ def cluster_items_by_restarts(
         width = np.where((size > 0).sum(axis=1) > 1, item_width.mean(axis=1), -np.inf)
         best = int(width.argmax())
         widths[k], partitions[k] = float(width[best]), (labels[best], medoids[best])
-    return _result(r.index, *partitions[max(widths, key=widths.__getitem__)], widths, r.index[:0])
+    return _result(r.index, *partitions[max(widths, key=widths.__getitem__)], widths)
 
 
-def _result(
-    items: pd.Index, labels: np.ndarray, medoids: np.ndarray, widths: dict, dropped: pd.Index
-) -> ItemClusters:
+def _result(items: pd.Index, labels: np.ndarray, medoids: np.ndarray, widths: dict) -> ItemClusters:
     """Number the clusters in the order in which they first appear."""
     codes, order = pd.factorize(np.asarray(labels))
     silhouette = pd.Series(widths, name="silhouette").rename_axis("k")
     numbered = pd.Series(codes + 1, index=items, name="cluster")
-    return ItemClusters(
-        numbered, items[np.asarray(medoids)[order]], len(order), silhouette, dropped
-    )
+    return ItemClusters(numbered, items[np.asarray(medoids)[order]], len(order), silhouette)
 
 
 @dataclass(frozen=True)
@@ -199,21 +174,14 @@ def cluster_agreement(
     Parameters
     ----------
     labels_a, labels_b : Series, item -> cluster
-    n_permutations : int
+    n_permutations, rng : int and Generator
         Permutations for ``p_permutation``, which keeps the sizes of the clusters and does not
         assume the n(n - 1)/2 pairs to be independent. 0 leaves it NaN.
-    rng : Generator
-        Source of the permutations; required for them.
 
     Returns
     -------
     ClusterAgreement
         r is NaN, with the reason, where a clustering puts all pairs together, or none.
-
-    Raises
-    ------
-    FrameError
-        If fewer than three items are common to both.
 
     Notes
     -----

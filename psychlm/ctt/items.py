@@ -1,6 +1,4 @@
-"""Items and reliability in classical test theory: difficulty, correlations, Cronbach's alpha, split
-halves; Fleiss' kappa of raters.
-"""
+"""Items and reliability in classical test theory; Fleiss' kappa of raters."""
 
 from __future__ import annotations
 
@@ -58,16 +56,9 @@ def inter_item_correlation(responses: pd.DataFrame) -> pd.DataFrame:
     """Return the Pearson correlation of every pair of items, which is phi for binary responses.
 
     With n persons who answered both items, of whom r_i and r_j were right and r_ij right on both,
-    phi = (n r_ij - r_i r_j) / sqrt(r_i (n - r_i) r_j (n - r_j)).
+    phi = (n r_ij - r_i r_j) / sqrt(r_i (n - r_i) r_j (n - r_j)). NaN where an item does not vary
+    among those who answered both.
 
-    Returns
-    -------
-    DataFrame, shape (n_items, n_items)
-        NaN where the correlation is undefined: for an item that everyone answered alike (on the
-        diagonal too), and for a pair in which an item does not vary among those who answered both.
-
-    Examples
-    --------
     >>> responses = pd.DataFrame({"q1": [0, 0, 1, 1], "q2": [0, 1, 1, 1], "q3": [0, 0, 0, 1]})
     >>> inter_item_correlation(responses).loc["q1", "q2"].round(4)
     np.float64(0.5774)
@@ -95,10 +86,7 @@ def check_size(responses: pd.DataFrame, n_items: int = 2, ratings: bool = False)
 def pair_counts(responses: pd.DataFrame) -> tuple[Array, Array, Array]:
     """Count over pairs of items (i, j): who answered both, who of them was right on i, and on both.
 
-    Returns
-    -------
-    n, right, both : ndarray, each of shape (n_items, n_items)
-        Whole numbers, so sums and differences of them are exact.
+    Whole numbers, (n_items, n_items) each, so sums and differences of them are exact.
     """
     answered = responses.notna().to_numpy(np.float64)
     right = responses.fillna(0).to_numpy(np.float64)
@@ -159,13 +147,6 @@ def scalability(responses: pd.DataFrame) -> pd.Series:
     a pair rests on those who answered both. By Mokken's rule a scale of .3 is weak, .4 medium, .5
     strong. Ratings are allowed.
 
-    Raises
-    ------
-    FrameError
-        If there are fewer than two items, or a pair has no variance in common.
-
-    Examples
-    --------
     >>> scalability(pd.DataFrame({"q1": [0, 1, 1, 1], "q2": [0, 0, 1, 1]})).tolist()
     [1.0, 1.0, 1.0]
     """
@@ -193,25 +174,14 @@ def scalability(responses: pd.DataFrame) -> pd.Series:
     return pd.Series(np.append(of_items, whole), labels, name="H")
 
 
-# Reliability of tests and of raters
-
-
 def cronbach_alpha(responses: pd.DataFrame) -> float:
     """Return Cronbach's (1951) alpha, k/(k - 1) (1 - sum_i s_i^2 / s^2).
 
     s_i^2 is the variance of item i and s^2 the variance of the sum score, the sum of all pairwise
-    covariances. Items that everyone answered alike stay in, with variance 0 (R's ``psych`` drops
-    them, as ``frames.drop_constant`` does). For complete binary responses alpha equals KR-20.
+    covariances, also of ratings. Items that everyone answered alike stay in, with variance 0 (R's
+    ``psych`` drops them, as ``frames.drop_constant`` does). Of complete binary responses alpha is
+    KR-20.
 
-    The same formula holds for ratings.
-
-    Raises
-    ------
-    FrameError
-        If there are fewer than two items, or the total score has no variance.
-
-    Examples
-    --------
     >>> round(cronbach_alpha(pd.DataFrame({"q1": [0, 0, 1, 1], "q2": [0, 1, 1, 1]})), 4)
     0.7273
     """
@@ -256,20 +226,8 @@ def split_half(
     halves : {"odd-even", "random"}
         Items 1, 3, 5 ... against 2, 4, 6 ... in the order of the columns, or the mean of the
         stepped-up values over random halves (of an odd number of items one half has one more).
-    n_splits : int
-        Number of random halves.
-    rng : Generator
-        Source of the random halves; required for them.
-
-    Raises
-    ------
-    FrameError
-        If there are fewer than two items, or a half has no variance.
-
-    Notes
-    -----
-    r follows from the pairwise covariances C of the items: with h = 1 for the items of one half
-    and g = 1 - h, r = h'Cg / sqrt(h'Ch g'Cg), the correlation of the halves' sum scores.
+    n_splits, rng : int and Generator
+        Number and source of random halves.
 
     Examples
     --------
@@ -287,7 +245,8 @@ def split_half(
         raise ValueError(f"halves={halves!r} is unknown; choose 'odd-even' or 'random'")
     second = 1 - first
     covariances = _covariances(checked)
-    # Quadratic forms h'Ch, g'Cg and h'Cg of all splits at once.
+    # With h = 1 for the items of one half, g = 1 - h and C the pairwise covariances of the items,
+    # the halves' sum scores correlate by h'Cg / sqrt(h'Ch g'Cg): of all splits at once.
     variance_1, variance_2, covariance = (
         ((a @ covariances) * b).sum(axis=1)
         for a, b in ((first, first), (second, second), (first, second))
@@ -315,11 +274,6 @@ def fleiss_kappa(labels: pd.DataFrame) -> pd.Series:
     -------
     Series
         Indexed by label in sorted order, then "overall".
-
-    Raises
-    ------
-    FrameError
-        If an item has fewer than two labels, or only one label was ever given.
 
     Examples
     --------

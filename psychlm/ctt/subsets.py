@@ -48,23 +48,13 @@ def smallest_subset(
     responses : DataFrame, shape (n_persons, n_items)
         The population, without missing responses.
     rng : Generator
-        Source of the splits of items and of the random subsets.
     sizes : sequence of int
         The sizes to judge.
     threshold : float
         The agreement that counts as kept.
     n_splits, n_random : int
-        Random splits of the items; random subsets of each size in each split.
-
-    Raises
-    ------
-    FrameError
-        If responses are malformed or incomplete, or there are fewer than six items.
-
-    Notes
-    -----
-    Laverghetta et al. (2021, section 6) ask which models to run where one cannot run 240. ``low``
-    and ``high`` are 2.5 and 97.5 % quantiles over splits (and draws).
+        Random splits of the items; random subsets of each size in each split, over which ``low``
+        and ``high`` are 2.5 and 97.5 % quantiles.
 
     Examples
     --------
@@ -156,11 +146,6 @@ def worth_in_people(
     WorthInPeople
         ``low`` and ``high`` are 2.5 and 97.5 % quantiles over panels. ``worth`` is a median: 0
         where an estimate does not agree at all, infinite where it agrees better than all sizes.
-
-    Raises
-    ------
-    FrameError
-        If responses are malformed or incomplete, or items lack an estimate.
 
     Examples
     --------

@@ -1,22 +1,12 @@
 """Item response theory: 1PL to 4PL, Rasch, graded and partial-credit models, in one or more groups.
 
-``fit`` estimates items by marginal maximum likelihood, ``IRTFit.score`` persons;
-:mod:`psychlm.irt.curves` and :mod:`psychlm.plots` draw what was fitted. ``s_x2``, ``ld_x2``,
-``q3``, ``m2``, ``infit_outfit`` and ``person_fit`` test the fit; ``tetrachoric`` and
-``eigenvalues`` the number of abilities. ``select_items`` makes a scale of a bank of items;
-``linking_constants`` finds the change of scale between two fits. ``mantel_haenszel``,
-``dif_logistic`` and ``dif_likelihood_ratio`` test whether items work alike in two groups, and
-``dif_explanatory`` explains by which kinds of items they do not; ``fit(..., difficulty_prior=...)``
-takes an explanation of difficulties as their prior. ``adaptive_test`` runs or replays an
-adaptive test, ``short_form`` shortens a benchmark, and ``flag_items`` looks for broken items.
-
-A module is imported when a name of it is first used, and torch only by what needs it.
+``fit`` estimates items by marginal maximum likelihood, ``IRTFit.score`` persons. A module is
+imported when a name of it is first used, and torch only by what needs it.
 """
 
 # ruff: noqa: F401  (what type checkers read below is what __getattr__ imports)
 from __future__ import annotations
 
-import warnings
 from importlib import import_module
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
@@ -72,28 +62,15 @@ _MODULES = {name: module for module, names in _NAMES.items() for name in names.s
 
 __all__ = sorted(_MODULES)
 
-MOVED = {
-    "lltm": ["LLTMFit", "lltm"],
-    "lalor2020_crowds": ["STRATEGIES", "select_by_difficulty"],
-    "lalor2020_test_sets": ["confirm", "parallel_analysis", "rotate", "two_factor"]
-    + ["Confirmation", "ParallelAnalysis", "Rotation", "TwoFactorFit"],
-}
-
 
 def __getattr__(name: str) -> Any:
-    """Import a name when it is first used; warn where it has moved to :mod:`psychlm.papers`."""
+    """Import a name, or a module, when it is first used."""
     if name in _MODULES:
         value = getattr(import_module(f"psychlm.irt.{_MODULES[name]}"), name)
         globals()[name] = value
         return value
     if not name.startswith("_") and find_spec(f"psychlm.irt.{name}"):
         return import_module(f"psychlm.irt.{name}")
-    for module, names in MOVED.items():
-        if name in names:
-            module_name = f"psychlm.papers.{module}"
-            message = f"irt.{name} is {module_name}.{name}; import it from there"
-            warnings.warn(message, DeprecationWarning, stacklevel=2)
-            return getattr(import_module(module_name), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

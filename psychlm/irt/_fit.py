@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -32,14 +32,16 @@ from psychlm.irt.likelihood import (
 from psychlm.irt.newton import START_COMMON_GUESSING, better_starts, newton, start_from_scores
 from psychlm.irt.priors import Normal, Prior
 from psychlm.irt.response_functions import NO_ASYMPTOTE, model_named, probabilities_of
-from psychlm.irt.response_matrix import NUMPY_CELLS, ResponseMatrix, pick_device
-from psychlm.irt.result import IRTFit, Solution, problems, result_of
+from psychlm.irt.response_matrix import NUMPY_CELLS, pick_device
+from psychlm.irt.result import IRTFit, result_of
 from psychlm.irt.specification import (
     IRTWarning,
     Names,
+    Solution,
     Specification,
     check_answers,
     earlier_items,
+    problems,
     specify,
 )
 from psychlm.irt.standard_errors import EXACT_PARAMETERS
@@ -137,7 +139,8 @@ def fit(
         Steps of EM and Newton's method; reaching them gives a warning and ``converged=False``.
     tolerance : float
         Converged are parameters whose predicted remaining change is below it (logits), with a
-        log-likelihood that gained less than 1e-5 nats.
+        log-likelihood that gained less than 1e-5 nats. An item whose slope ends at its bound, 50,
+        has not converged, nor has the fit: its likelihood may have no finite maximum.
     progress : bool
         Write one line per step to standard error.
 
@@ -238,54 +241,47 @@ def solve_by_products(
         encoded = encoded.on(pick_device(device, "irt.fit", encoded.values.size))
     # Asymptotes from logits, whose last digit is lost.
     fixed = probabilities_of(spec.fixed[2]).round(15)
-    free, common_slope = on_device(np.isnan(fixed), encoded.device), spec.tied(0) == "all"
-    design = Design(common_slope, free, spec.priors, common_guessing=spec.tied(2) == "all")
-    starts = starting_values(
-        spec, encoded, design, on_device(fixed, encoded.device), start, settings
-    )
-    estimated = estimate(encoded, design, starts, settings)
-    parameters, grid = estimated.parameters, estimated.grid
+    free, fixed = (on_device(x, encoded.device) for x in (np.isnan(fixed), fixed))
+    common_slope, common_guessing = spec.tied(0) == "all", spec.tied(2) == "all"
+    design = Design(common_slope, free, spec.priors, common_guessing)
+    em = EM(encoded, design, settings)
+    starts = starting_values(spec, em, fixed, start)
+    parameters, settled, loglik, error = estimate(em, starts)
     blocks, covariance = np.full((len(items), 4, 4), np.nan), None
     if standard_errors:
-        blocks[:, :3, :3], covariance = errors_of(encoded, design, parameters, grid)
-    runaway = host(abs(parameters.slope) >= LARGEST_SLOPE)
-    settled = host(estimated.item_converged)
+        blocks[:, :3, :3], covariance = errors_of(em, parameters)
+    runaway, numbers = host(abs(parameters.slope) >= LARGEST_SLOPE), spec.numbers()
     return Solution(
         values=np.vstack([host(parameters.table()), np.ones(len(items))]),
         blocks=blocks,
         covariance=covariance,
-        n_parameters=len(spec.estimates[1]),
-        loglik=estimated.loglik,
+        n_parameters=len(np.unique(numbers[numbers >= 0])),
+        loglik=loglik,
         log_prior=design.log_prior(parameters),
-        n_iterations=estimated.n_iterations,
-        loglik_error=estimated.loglik_error,
-        quadrature=str(grid),
+        n_iterations=em.n_steps,
+        loglik_error=error,
+        quadrature=str(em.grid),
         converged=settled & ~runaway,
         messages=problems(
             items,
+            em,
+            error,
             runaway=runaway,
             unsettled=~settled & ~runaway,
             unknown=np.isnan(blocks[:, 1, 1]) & ~runaway & standard_errors,
-            n_iterations=estimated.n_iterations,
-            loglik_error=estimated.loglik_error,
-            grid=grid,
         ),
     )
 
 
 def starting_values(
-    spec: Specification,
-    responses: ResponseMatrix,
-    design: Design,
-    fixed: Tensor,
-    start: pd.DataFrame | None,
-    settings: Settings,
+    spec: Specification, em: EM, fixed: Tensor, start: pd.DataFrame | None
 ) -> list[Parameters]:
     """Return where to begin: an earlier fit, or proportions correct; with guessing two starts.
 
     A 2PL turns guessed responses into extreme slopes, from which a 3PL seldom returns; curves on
     scores see guessing where there is none. ``fixed`` holds guessing parameters, NaN: free.
     """
+    responses, design = em.responses, em.design
     xp, device = namespace(fixed), responses.device
     if start is not None:
         values = earlier_items(start, responses.items)[list("adc")].to_numpy(float)
@@ -305,40 +301,27 @@ def starting_values(
         common_guessing=False,
         largest_slope=ROUGH_SLOPE,
     )
-    em = EM(responses, without, quadrature_grid(device=device), settings)
-    rough, _ = squarem(em, plain, ROUGH, GUESSED_STEPS)
+    rough, _ = squarem(EM(responses, without, em.settings), plain, ROUGH, GUESSED_STEPS)
     begin = START_COMMON_GUESSING if design.common_guessing else START_GUESSING
     rough = replace(rough, guessing=xp.where(design.guessing_free, begin, guess))
     return [start_from_scores(responses, design, guess), rough]
 
 
-@dataclass(frozen=True)
-class Estimate:
-    """Where the algorithm ended: at a maximum, or at its last iteration."""
+def estimate(em: EM, starts: list[Parameters]) -> tuple[Parameters, np.ndarray, float, float]:
+    """Climb from every start, roughly at first; go on from the best.
 
-    parameters: Parameters
-    grid: QuadratureGrid
-    loglik: float  # nats
-    item_converged: Tensor  # (n_items,) bool
-    n_iterations: int
-    loglik_error: float  # nats by which the log-likelihood moves on a grid of half the step
-
-
-def estimate(
-    responses: ResponseMatrix, design: Design, starts: list[Parameters], settings: Settings
-) -> Estimate:
-    """Climb from every start, roughly at first; go on from the best."""
-    em = EM(responses, design, quadrature_grid(device=responses.device), settings)
-    guessed = bool((design.guessing_free | (starts[0].guessing > 0)).any())
+    Return parameters, which items have converged, the log-likelihood, and by how much it moves on a
+    grid of half the step.
+    """
+    responses, others = em.responses, []
+    guessed = bool((em.design.guessing_free | (starts[0].guessing > 0)).any())
     # Newton's method builds the information matrix whole, which is possible for so many items.
     newtonian = (3 if guessed else 2) * responses.n_items <= EXACT_PARAMETERS
     if newtonian:
-        starts = approach(em, design, starts, guessed)
-        ends = [finish(em, design, starts[0], guessed, newtonian, starts[1:])]
-    else:
-        ends = [finish(em, design, start, guessed, newtonian) for start in starts]
-    parameters, converged, grid, error, _ = max(ends, key=lambda end: end[-1])
-    em.grid = grid
+        first, *others = approach(em, starts, guessed)
+        starts = [first]
+    ends = [finish(em, start, others, guessed, newtonian) for start in starts]
+    parameters, settled, em.grid, error, _ = max(ends, key=lambda end: end[-1])
     posterior, _ = em.expect(parameters)
 
     # The likelihood knows no sign of ability: persons with more correct responses stand higher.
@@ -348,22 +331,16 @@ def estimate(
         surplus += (block.correct - block.of_answered(share[block.items])).sum(1)
     if float((surplus * posterior.mean) @ responses.count) < 0:
         parameters = replace(parameters, slope=-parameters.slope)
-    return Estimate(
-        parameters=parameters,
-        grid=em.grid,
-        loglik=float(posterior.loglik @ responses.count),
-        item_converged=converged,
-        n_iterations=em.n_steps,
-        loglik_error=error,
-    )
+    return parameters, host(settled), float(posterior.loglik @ responses.count), error
 
 
-def approach(em: EM, design: Design, starts: list[Parameters], guessed: bool) -> list[Parameters]:
+def approach(em: EM, starts: list[Parameters], guessed: bool) -> list[Parameters]:
     """Return parameters near a maximum, reached on a coarse grid, then those of the other starts.
 
     Such a grid resolves no steep slopes, which are held at a bound. With guessing the climb goes on
     from where the first EM steps reached most, and Newton's method follows.
     """
+    design = em.design
     em.design, em.quadrature_error = replace(design, largest_slope=ROUGH_SLOPE), ROUGH_GAIN
     em.scoring_steps = 1 if guessed else SCORING_STEPS
     climbed = []
@@ -376,26 +353,19 @@ def approach(em: EM, design: Design, starts: list[Parameters], guessed: bool) ->
     if guessed:
         first, _ = squarem(em, first, ROUGH, GUESSED_STEPS)
         first, _ = newton(em, first, ROUGH_GAIN)
+    em.design, em.quadrature_error, em.scoring_steps = design, QUADRATURE_ERROR, SCORING_STEPS
     return [first, *others]
 
 
 def finish(
-    em: EM,
-    design: Design,
-    parameters: Parameters,
-    guessed: bool,
-    newtonian: bool,
-    others: Sequence[Parameters] = (),
+    em: EM, parameters: Parameters, others: list[Parameters], guessed: bool, newtonian: bool
 ) -> tuple[Parameters, Tensor, QuadratureGrid, float, float]:
     """Climb to a maximum, on finer grids while the log-likelihood moves.
 
     With guessing, other starts of single items are tried, among them ``others``, and the climb goes
-    on from what gains.
-
-    Returns parameters, which items have converged, the grid, by how much a finer one would move the
-    log-likelihood, and log-likelihood plus log prior.
+    on from what gains. Return parameters, which items have converged, the grid, by how much a finer
+    one would move the log-likelihood, and log-likelihood plus log prior.
     """
-    em.design, em.quadrature_error, em.scoring_steps = design, QUADRATURE_ERROR, SCORING_STEPS
     settings, tries_starts = em.settings, guessed and newtonian
     while True:
         # With guessing EM's steps become so small that they look like convergence.

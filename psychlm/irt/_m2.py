@@ -47,18 +47,11 @@ def m2(fit: IRTFit | ModelTables, responses: pd.DataFrame) -> M2Fit:
     all response patterns are too sparse for a chi-square test; their margins are not. Of several
     categories, numbered 0, 1, 2, ..., it is the statistic M2* of Cai and Hansen.
 
-    Parameters
-    ----------
-    fit : IRTFit or ModelTables
-        A model of n items needs fewer than n(n + 1)/2 parameters. Of ``fit.in_group(label)``, the
-        estimates that bear on the group count, and its mean and sd of ability.
-    responses : DataFrame, shape (n_persons, n_items)
-        With missing responses, each margin is taken over the persons who were asked its items, and
-        :math:`\Xi/N` is scaled by who was asked both margins: exact where what was asked does not
-        depend on ability (booklets).
+    A model of n items needs fewer than n(n + 1)/2 parameters. Of ``fit.in_group(label)``, the
+    estimates that bear on the group count, and its mean and sd of ability. With missing responses,
+    each margin is taken over the persons who were asked its items, and :math:`\Xi/N` is scaled by
+    who was asked both margins: exact where what was asked does not depend on ability (booklets).
 
-    Notes
-    -----
     For models with free guessing mirt 1.45 gives slightly lower values: it takes P(1 - P) for the
     derivative of P by the intercept, which is (P - c)(1 - P)/(1 - c).
 

@@ -26,24 +26,13 @@ LEVEL = 0.95
 
 @dataclass(frozen=True)
 class ShortForm:
-    """Items that stand for a benchmark.
+    """Items that stand for a benchmark."""
 
-    Attributes
-    ----------
-    items : DataFrame
-        One row per chosen item, in the order of the choice: ``weight`` (points of the score for a
-        right answer) and ``proportion_correct``.
-    intercept : float
-        Score of a person who answers none of them correctly.
-    errors : DataFrame
-        By method: root mean square error ``rmse`` on persons of new families, who took no part in
-        choosing items or weights, with its 95 % interval ``low``, ``high`` (families drawn anew),
-        and ``rho``, the rank correlation of predicted and observed scores.
-    n_persons, n_families : int
-    """
-
+    # By item, in the order of the choice: weight (points for a right answer), proportion_correct.
     items: pd.DataFrame
-    intercept: float
+    intercept: float  # score of a person who answers none of them correctly
+    # By method: rmse on persons of new families, who took no part in choosing items or weights, low
+    # and high (95 %, families drawn anew), rho (ranks of predicted and observed scores).
     errors: pd.DataFrame
     n_persons: int
     n_families: int

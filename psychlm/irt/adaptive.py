@@ -69,40 +69,20 @@ class CutScore:
 
 @dataclass(frozen=True)
 class AdaptiveTest:
-    """An adaptive test; arrays have one row per person and one column per step.
+    """An adaptive test; frames have one row per person and one column per step."""
 
-    Attributes
-    ----------
-    asked : DataFrame of item names
-        The items in the order in which each person was asked; None after the test has ended.
-    theta, se : DataFrame
-        Ability (logits) and its posterior standard deviation after each step.
-    score : DataFrame
-        Expected proportion correct on the whole bank after each step; of several categories, the
-        expected share of the highest one.
-    n_asked : Series
-        Number of items each person was asked.
-    response, value : DataFrame
-        The answers, and the value of each item under the rule when it was chosen.
-    decision : Series
-        "above", "below" or "undecided" of the cut score; "undecided" without one.
-    """
-
-    asked: pd.DataFrame
-    theta: pd.DataFrame
-    se: pd.DataFrame
-    score: pd.DataFrame
-    n_asked: pd.Series
-    response: pd.DataFrame
-    value: pd.DataFrame
-    decision: pd.Series
+    asked: pd.DataFrame  # names of the items, in their order; None after the test has ended
+    theta: pd.DataFrame  # ability after each step, logits
+    se: pd.DataFrame  # its posterior standard deviation
+    score: pd.DataFrame  # expected proportion correct on the whole bank, or share of the highest
+    n_asked: pd.Series  # items that each person was asked
+    response: pd.DataFrame  # the answers
+    value: pd.DataFrame  # of each item under the rule, when it was chosen
+    decision: pd.Series  # "above", "below" or "undecided" of the cut score
 
     @property
     def history(self) -> pd.DataFrame:
-        """What was asked, and why: a row for each person and step.
-
-        Columns are ``item``, and ``value``, ``response``, ``theta``, ``se`` and ``score`` as above.
-        """
+        """What was asked, and why: a row for each person and step, with ``item`` and the rest."""
         columns = {"item": self.asked} | {
             name: getattr(self, name) for name in ("value", "response", "theta", "se", "score")
         }
@@ -273,12 +253,12 @@ def exposure_shares(
     n_persons: int = 2000,
     **options: Any,
 ) -> pd.Series:
-    """Return how often each item may be open, so that no item is asked of too many persons.
+    """Return the share of persons to whom each item may be open, so that none is asked of too many.
 
-    Tests are repeated 15 times, and the share of persons to whom an item is open is multiplied by
-    ``aim / exposure``, at most 1 (van der Linden & Veldkamp 2004, after Sympson & Hetter 1985),
-    with smaller changes in later repetitions. The aim lies so far below the limit that as many
-    other persons of the same kind exceed it for some item in one of twenty cases.
+    Tests are repeated 15 times, and shares are multiplied by ``aim / exposure``, at most 1 (van der
+    Linden & Veldkamp 2004, after Sympson & Hetter 1985), with smaller changes in later repetitions.
+    The aim lies so far below the limit that as many other persons of the same kind exceed it for
+    some item in one of twenty cases.
 
     Parameters
     ----------
@@ -291,11 +271,6 @@ def exposure_shares(
         from the normal distribution of the fit are simulated unless given.
     **options
         ``n_items``, ``rule``, ``stop_se``, ``cut`` and ``content`` of the tests.
-
-    Returns
-    -------
-    Series, by item
-        For ``open_shares`` of :func:`adaptive_test`.
 
     Examples
     --------

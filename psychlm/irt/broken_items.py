@@ -3,14 +3,14 @@ r"""A screen for broken items: wrong keys, items without one right answer, copie
 Each fault has an effect with a bound, below which it is of no consequence however many persons
 there are; p is that of the hypothesis that the effect does not pass the bound.
 
-- ``wrong_key``: the item-rest correlation is negative; able persons fail the item.
+- ``wrong_key``: the item-rest correlation is below -.15; able persons fail the item.
 - ``no_right_answer``: the item-rest correlation is about 0; the item measures nothing.
 - ``two_right_answers``: the probability of a right response stays below 1 among the able,
-  :math:`P(\theta) = u / (1 + e^{-(a\theta + d)})` with a ceiling u below ``ceiling``.
+  :math:`P(\theta) = u / (1 + e^{-(a\theta + d)})` with a ceiling u below .7.
 - ``only_guessers``: the most able fifth is right less often than guessing would be.
-- ``near_duplicate``: residuals of two items correlate (Q3, Yen 1984) beyond ``residual``.
+- ``near_duplicate``: residuals of two items correlate (Q3, Yen 1984) beyond .5.
 - ``drift``: for persons of one group the item is easier than for equally able others, by more than
-  ``easier`` logits (Mantel-Haenszel); such is what training on the item does.
+  .64 logits (Mantel-Haenszel); such is what training on the item does.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from psychlm.irt.dif import mantel_haenszel
 from psychlm.irt.item_fit import q3
 from psychlm.irt.priors import LogNormal
 
+Array = NDArray[np.float64]
 FAULTS = (
     "wrong_key",
     "no_right_answer",
@@ -38,30 +39,19 @@ FAULTS = (
     "near_duplicate",
     "drift",
 )
-EFFECTS = {
-    "wrong_key": "item-rest correlation",
-    "no_right_answer": "item-rest correlation",
-    "two_right_answers": "ceiling of P(right)",
-    "only_guessers": "P(right) of the most able fifth",
-    "near_duplicate": "residual correlation",
-    "drift": "log odds ratio (logits)",
-}
+ALPHA = 0.05
+NEGLIGIBLE = 0.15  # item-rest correlations between this and its negative count as none
+CEILING = 0.7  # of P(right)
+RESIDUAL = 0.5  # correlation
+EASIER = 0.64  # logits; a difference of 1.5 on ETS's delta scale, its class C
 N_CLASSES = 20  # of ability, in which responses are summed
 LEAST_GROUP = 30  # persons of a group whose drift is tested
 
 
 def flag_items(
-    responses: pd.DataFrame,
-    *,
-    n_choices: int | None = None,
-    groups: pd.Series | None = None,
-    negligible: float = 0.15,
-    ceiling: float = 0.7,
-    residual: float = 0.5,
-    easier: float = 0.64,
-    alpha: float = 0.05,
+    responses: pd.DataFrame, *, n_choices: int | None = None, groups: pd.Series | None = None
 ) -> pd.DataFrame:
-    """Test every item for six faults.
+    """Test every item for six faults, whose effects and bounds the module explains.
 
     Parameters
     ----------
@@ -72,20 +62,13 @@ def flag_items(
     groups : Series by person, optional
         Groups of persons, such as families of models, each of which is compared with all others if
         it has at least 30 persons; without it ``drift`` is not tested.
-    negligible : float
-        Item-rest correlations between this and its negative count as none.
-    ceiling, residual, easier : float
-        Bounds of the effects (see the module). The default of ``easier`` is a difference of 1.5 on
-        ETS's delta scale, its class C.
-    alpha : float
-        Level of the flags, by Holm's correction over the tests of a fault.
 
     Returns
     -------
     DataFrame, one row per fault and item
-        ``fault``, ``item``, ``effect`` (its meaning: ``EFFECTS``), ``p``, ``p_adjusted``,
-        ``flagged``, and ``detail``: the other item of a pair, or the group that drifts, of those
-        with the smallest p. Items that everybody answers alike have no row.
+        ``fault``, ``item``, ``effect``, ``p``, ``p_adjusted`` (Holm, over the tests of a fault),
+        ``flagged`` (below 0.05), and ``detail``: the other item of a pair, or the group that
+        drifts, of those with the smallest p. Items that everybody answers alike have no row.
 
     Notes
     -----
@@ -122,7 +105,7 @@ def flag_items(
     r = item_rest_correlation(responses).to_numpy()
     z = np.arctanh(np.clip(r, -1 + 1e-12, 1 - 1e-12))
     error = 1 / np.sqrt(np.maximum(answered.sum(axis=0) - 3, 1))
-    bound = np.arctanh(negligible)
+    bound = np.arctanh(NEGLIGIBLE)
     below, above = norm.cdf((z + bound) / error), norm.sf((z - bound) / error)
     rows = [
         _rows("wrong_key", items, r, below),
@@ -134,7 +117,7 @@ def flag_items(
     classes = np.eye(N_CLASSES)[order * N_CLASSES // len(theta)]  # persons x classes
     n_right, n_answered = classes.T @ answers, classes.T @ answered  # classes x items
     middle = (classes.T @ theta) / classes.sum(axis=0)
-    fitted = [_ceiling(n_right[:, k], n_answered[:, k], middle, ceiling) for k in range(len(items))]
+    fitted = [_ceiling(*counts, middle) for counts in zip(n_right.T, n_answered.T, strict=True)]
     rows.append(_rows("two_right_answers", items, *np.array(fitted).T))
 
     if n_choices is not None:
@@ -148,7 +131,7 @@ def flag_items(
     first, second = np.triu_indices(len(items), 1)
     n_both = (answered.T.astype(float) @ answered)[first, second]
     value = np.clip(residuals[first, second], -1 + 1e-12, 1 - 1e-12)
-    p = norm.sf((np.arctanh(value) - np.arctanh(residual)) * np.sqrt(np.maximum(n_both - 3, 1)))
+    p = norm.sf((np.arctanh(value) - np.arctanh(RESIDUAL)) * np.sqrt(np.maximum(n_both - 3, 1)))
     pairs = _rows("near_duplicate", items[first], value, p, items[second])
     turned = pairs.assign(item=items[second], detail=items[first])
     rows.append(_smallest_p(pd.concat([pairs, turned])))
@@ -157,34 +140,28 @@ def flag_items(
         missing = responses.index.difference(groups.dropna().index)
         if len(missing):
             raise FrameError(f"{len(missing)} persons have no group, first {missing[0]!r}")
-        of_groups = _drift(responses, groups.loc[responses.index], easier)
-        if len(of_groups):
-            rows.append(_smallest_p(of_groups))
-    flags = pd.concat(rows, ignore_index=True)
-    return flags.assign(flagged=flags["p_adjusted"] < alpha)
+        rows.append(_smallest_p(_drift(responses, groups.loc[responses.index])))
+    flags = pd.concat([table for table in rows if len(table)], ignore_index=True)
+    return flags.assign(flagged=flags["p_adjusted"] < ALPHA)
 
 
-def _drift(responses: pd.DataFrame, group: pd.Series, easier: float) -> pd.DataFrame:
+def _drift(responses: pd.DataFrame, group: pd.Series) -> pd.DataFrame:
     """Test each item in each group of 30 persons or more against all other persons."""
     sizes = group.value_counts()
-    tables = [pd.DataFrame()]
+    tables = [_rows("drift", responses.columns[:0], np.zeros(0), np.zeros(0))]
     for name in sizes.index[(sizes >= LEAST_GROUP) & (sizes <= len(group) - LEAST_GROUP)]:
         table = mantel_haenszel(
             responses, group.eq(name), reference=False, purify=False, n_strata=N_CLASSES
         ).items
         effect = -table["log_odds"].to_numpy()  # above 0: easier for the group
-        p = norm.sf((effect - easier) / table["se"].to_numpy())
+        p = norm.sf((effect - EASIER) / table["se"].to_numpy())
         tables.append(_rows("drift", responses.columns, effect, p, name).dropna(subset="p"))
     drifts = pd.concat(tables)
-    return drifts.assign(p_adjusted=stats.holm(drifts["p"])) if len(drifts) else drifts
+    return drifts.assign(p_adjusted=stats.holm(drifts["p"]))
 
 
 def _rows(
-    fault: str,
-    items: pd.Index,
-    effect: NDArray[np.float64],
-    p: NDArray[np.float64],
-    detail: object = None,
+    fault: str, items: pd.Index, effect: Array, p: Array, detail: object = None
 ) -> pd.DataFrame:
     columns = {"fault": fault, "item": items, "effect": effect, "p": p, "p_adjusted": stats.holm(p)}
     return pd.DataFrame(columns | {"detail": detail})
@@ -195,15 +172,10 @@ def _smallest_p(rows: pd.DataFrame) -> pd.DataFrame:
     return rows.sort_values("p", kind="stable").drop_duplicates("item")
 
 
-def _ceiling(
-    n_right: NDArray[np.float64],
-    n_answered: NDArray[np.float64],
-    theta: NDArray[np.float64],
-    bound: float,
-) -> tuple[float, float]:
+def _ceiling(n_right: Array, n_answered: Array, theta: Array) -> tuple[float, float]:
     """Return the ceiling of an item, and p of the hypothesis that it is not below the bound."""
 
-    def loss(x: NDArray[np.float64], fixed: float | None) -> tuple[float, NDArray[np.float64]]:
+    def loss(x: Array, fixed: float | None) -> tuple[float, Array]:
         """Minus log-likelihood and its gradient, in log a, d and the logit of u."""
         u = expit(x[2]) if fixed is None else fixed
         slope = np.exp(x[0])
@@ -216,11 +188,11 @@ def _ceiling(
         return value, np.array([slope * (of_linear @ theta), of_linear.sum(), of_u])
 
     share = np.clip(n_right.sum() / n_answered.sum(), 0.01, 0.99)
-    start = np.array([0.0, np.log(share / (1 - share)), np.log(bound / (1 - bound))])
-    at_bound = minimize(loss, start, args=(bound,), jac=True, method="L-BFGS-B")
+    start = np.array([0.0, np.log(share / (1 - share)), np.log(CEILING / (1 - CEILING))])
+    at_bound = minimize(loss, start, args=(CEILING,), jac=True, method="L-BFGS-B")
     free = minimize(loss, at_bound.x, args=(None,), jac=True, method="L-BFGS-B")
     u = float(expit(free.x[2]))
-    if u >= bound:
+    if u >= CEILING:
         return u, 1.0
     root = np.sqrt(max(2 * (at_bound.fun - free.fun), 0.0))  # signed root of the likelihood ratio
     return u, float(norm.sf(root))

@@ -33,8 +33,7 @@ from psychlm.irt.likelihood import (
 from psychlm.irt.priors import Beta
 from psychlm.irt.response_functions import ASYMPTOTE_LIMIT, KINDS, ResponseFunction
 from psychlm.irt.response_matrix import BLOCK_CELLS, MISSING
-from psychlm.irt.result import IRTFit, Solution, problems
-from psychlm.irt.specification import Specification, earlier_items
+from psychlm.irt.specification import Solution, Specification, earlier_items, problems
 from psychlm.irt.standard_errors import POLYNOMIALS, missing_information
 
 STARTS = ((0.15, 0.95), (0.02, 0.99))  # free lower and upper asymptotes
@@ -91,14 +90,7 @@ def solve_general(
     marks = {"runaway": runaway, "unsettled": ~settled & ~runaway, "at_bound": stuck}
     by_item = {name: np.bincount(item, columns) > 0 for name, columns in marks.items()}
     none_known = standard_errors and bool(np.isnan(covariance).all())
-    messages = problems(
-        spec.items,
-        **by_item,
-        unknown=np.full(len(spec.items), none_known),
-        n_iterations=em.n_steps,
-        loglik_error=error,
-        grid=em.grid,
-    )
+    by_item["unknown"] = np.full(len(spec.items), none_known)
     values, blocks = form.natural(items.values.numpy(), blocks)
     return Solution(
         values=values,
@@ -112,7 +104,7 @@ def solve_general(
         loglik_error=error,
         quadrature=str(em.grid),
         converged=settled,
-        messages=messages,
+        messages=problems(spec.items, em, error, **by_item),
     )
 
 
@@ -140,26 +132,24 @@ def starting_cells(spec: Specification, asymptotes: tuple[float, float], start: 
     centred = np.nan_to_num(answered - np.nanmean(answered, axis=0))
     rest = centred.sum(axis=1, keepdims=True) - centred
     table[0] *= np.where((centred * rest).sum(axis=0) < 0, -1.0, 1.0)
-    table = table[:, [j for j, _ in spec.columns]]
-    moments = np.zeros((2, len(spec.groups)))
+    rows, moments = [table] * len(spec.groups), np.zeros((2, len(spec.groups)))
     if start is not None:
-        grouped = isinstance(start, IRTFit)
-        for number, label in enumerate(spec.groups):
-            earlier_table = start.in_group(label).items if grouped else start
-            earlier = form.rows_of(earlier_items(earlier_table, spec.items))
+        grouped = not isinstance(start, pd.DataFrame)  # an IRTFit
+        tables = [start.in_group(group).items if grouped else start for group in spec.groups]
+        for number, items in enumerate(tables):
+            earlier = form.rows_of(earlier_items(items, spec.items))
             if len(earlier) != len(spec.fixed):
                 raise FrameError(
                     f"items of start have {len(earlier)} parameters and these {len(spec.fixed)}: "
                     "they have other categories; leave start out"
                 )
             usable = np.isnan(spec.fixed) & (np.abs(earlier) < ASYMPTOTE_LIMIT * 10)
-            for column, (j, g) in enumerate(spec.columns):
-                if g == number:
-                    table[:, column] = np.where(usable[:, j], earlier[:, j], table[:, column])
+            rows[number] = np.where(usable, earlier, table)
         if grouped:
             earlier = start.groups.reindex(spec.groups)
             moments = np.stack([earlier["mean"], np.log(earlier["sd"])])
-    return np.concatenate([table.ravel(), moments.ravel()])
+    cells = np.stack([rows[g][:, j] for j, g in spec.columns], axis=1)
+    return np.concatenate([cells.ravel(), moments.ravel()])
 
 
 @dataclass(frozen=True)

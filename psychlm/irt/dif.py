@@ -399,9 +399,9 @@ def dif_likelihood_ratio(
         :func:`mantel_haenszel`. In the baseline all *other* items are free (unless a group answered
         them all alike), and each is constrained in turn. Without anchors each item is freed in turn
         against a baseline with all items equal, which fails where many items favour one group.
-    model, priors
-        As in :func:`psychlm.irt.fit`. The asymptotes of a 4PL need priors: without, estimates lie
-        at bounds. The statistic stays the gain in log-likelihood, without the priors' densities.
+    priors
+        As in :func:`psychlm.irt.fit`. The asymptotes of a 4PL need them: without, estimates lie at
+        bounds. The statistic stays the gain in log-likelihood, without the priors' densities.
 
     Returns
     -------
@@ -508,16 +508,12 @@ def dif_explanatory(
 
     Parameters
     ----------
-    responses : DataFrame, shape (n_persons, n_items)
-        Values 0, 1 or NaN (not asked); an item may be answered alike by all of a group.
-    group, reference
-        As in :func:`mantel_haenszel`.
+    responses, group : DataFrame, and Series or sequence
+        As in :func:`mantel_haenszel`; an item may be answered alike by all of a group.
     by : Series indexed by item
         The kind of every item.
-    level : float
-        Posterior probability of the intervals.
-    max_iterations : int
-        Quasi-Newton steps.
+    reference, level, max_iterations
+        The reference group; the intervals' posterior probability; quasi-Newton steps.
 
     Warns
     -----

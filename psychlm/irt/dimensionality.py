@@ -2,21 +2,30 @@ r"""Number of abilities: tetrachoric correlations, their eigenvalues, and tests 
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 import pandas as pd
 import torch
-from scipy.special import ndtr, ndtri
+from scipy.special import chdtrc, ndtr, ndtri
 
 from psychlm.frames import FrameError, check_responses, constant_items
 from psychlm.irt.item_fit import pair_tables
 from psychlm.irt.result import InformationCriteria
-from psychlm.stats import LikelihoodRatio
-from psychlm.stats import likelihood_ratio as chi_square_test
 
 LEAST_RATIO = 3.0  # first to second eigenvalue of an essentially one-dimensional test
 LOGISTIC_TO_NORMAL = 1.702  # slope at which the logistic curve is closest to the normal ogive
 NODES = 48  # Gauss-Legendre; cell probabilities are good to 1e-9 for correlations within +-0.999
 PAIRS_PER_BLOCK = 50_000  # pairs of items computed at once: bounds memory
+
+
+@dataclass(frozen=True)
+class LikelihoodRatio:
+    """A likelihood-ratio test of two nested models."""
+
+    chi2: float  # twice the gain in log-likelihood (nats)
+    df: int
+    p: float
 
 
 def tetrachoric(responses: pd.DataFrame, *, correct: float = 0.5) -> pd.DataFrame:
@@ -27,22 +36,9 @@ def tetrachoric(responses: pd.DataFrame, *, correct: float = 0.5) -> pd.DataFram
     cells of its 2 x 2 table are most likely (Pearson 1900; the two-step estimator of Olsson 1979,
     Psychometrika 44, 443-460, equation 17).
 
-    Parameters
-    ----------
-    responses : DataFrame, shape (n_persons, n_items)
-        A pair's table counts the persons who answered both; a threshold, all who answered the item.
-    correct : float
-        Count that replaces an empty cell (0.5 is the default of R's ``psych``). With 0, a pair with
-        an empty cell may have a correlation of exactly -1 or 1.
+    A pair's table counts the persons who answered both. ``correct`` replaces an empty cell (0.5 is
+    the default of R's ``psych``); with 0 the correlation may then be exactly -1 or 1.
 
-    Raises
-    ------
-    FrameError
-        If the responses break their contract, an item was answered alike by everyone (it has no
-        threshold), or two items were never answered by the same person.
-
-    Examples
-    --------
     >>> from psychlm import corpora
     >>> float(tetrachoric(corpora.lsat6()).loc["LSAT 1", "LSAT 2"].round(3))
     0.17
@@ -99,12 +95,8 @@ def cell_probabilities(angle: np.ndarray, h: np.ndarray, k: np.ndarray) -> np.nd
     .. math:: P(X>h, Y>k) = \Phi(-h)\Phi(-k) + \frac{1}{2\pi}\int_0^{\arcsin\rho}
               \exp\!\Big(-\frac{h^2+k^2-2hk\sin t}{2\cos^2 t}\Big)\,dt
 
-    (Drezner & Wesolowsky 1990, Journal of Statistical Computation and Simulation 35, 101-107).
-
-    Returns
-    -------
-    ndarray, shape (4, n_pairs)
-        Of (0, 0), (0, 1), (1, 0) and (1, 1); at least 1e-300.
+    (Drezner & Wesolowsky 1990, Journal of Statistical Computation and Simulation 35, 101-107), of
+    (0, 0), (0, 1), (1, 0) and (1, 1); shape (4, n_pairs), at least 1e-300.
     """
     node, weight = np.polynomial.legendre.leggauss(NODES)
     integral = (weight @ _density(np.multiply.outer((node + 1) / 2, angle), h, k)) * angle / 2
@@ -126,8 +118,6 @@ def eigenvalues(responses: pd.DataFrame, *, correct: float = 0.5) -> pd.Series:
     A test is essentially one-dimensional if the first is at least three times the second
     (Slocum-Gori & Zumbo 2011). The last ones may be negative.
 
-    Examples
-    --------
     >>> from psychlm import corpora
     >>> eigenvalues(corpora.lsat6()).round(2).tolist()
     [1.62, 1.0, 0.88, 0.77, 0.73]
@@ -142,22 +132,9 @@ def likelihood_ratio(
 ) -> LikelihoodRatio:
     """Test a model within a larger one, both fitted to the same responses.
 
-    Returns
-    -------
-    LikelihoodRatio
-        ``chi2`` (twice the gain in log-likelihood), ``df`` and ``p``.
+    Fits by different methods, by variational inference or with priors are refused, and a bigger
+    model without more parameters, or with a log-likelihood lower by more than 0.01 nats.
 
-    Raises
-    ------
-    ValueError
-        If the fits are to different responses (other persons or items), or their likelihoods are
-        not comparable: by different methods (difficulties integrated out in one of them), by
-        variational inference, or not at their maximum for priors; if the bigger model has
-        no more parameters, or a log-likelihood lower by more than 0.01 nats: they are then not
-        nested, or have not converged.
-
-    Examples
-    --------
     >>> from psychlm import corpora, irt
     >>> lsat = corpora.lsat6()
     >>> likelihood_ratio(irt.fit(lsat, "1PL"), irt.fit(lsat, "2PL")).df
@@ -169,8 +146,7 @@ def likelihood_ratio(
     if len(methods) > 1 or "vi" in methods:
         raise ValueError(
             f"the fits' methods are {sorted(methods)}, whose log-likelihoods cannot be compared: "
-            '"laplace" integrates over difficulties too, and "vi" reaches no maximum; fit both '
-            'with method="mml" and without difficulty_prior, or both with one'
+            '"laplace" integrates over difficulties, and "vi" reaches no maximum; fit both alike'
         )
     if any(fit.log_prior for fit in (fit_small, fit_big)):
         raise ValueError(
@@ -180,8 +156,7 @@ def likelihood_ratio(
     df = fit_big.n_parameters - fit_small.n_parameters
     if df <= 0:
         raise ValueError(
-            f"the bigger model has {fit_big.n_parameters} parameters and the small one "
-            f"{fit_small.n_parameters}; give the small (restricted) model first"
+            f"the bigger model has {df} parameters more; give the small (restricted) model first"
         )
     gain = fit_big.loglik - fit_small.loglik
     if gain < -0.01:
@@ -189,7 +164,8 @@ def likelihood_ratio(
             f"the bigger model's log-likelihood is lower by {-gain:.3f} nats; the models are not "
             "nested, or the bigger one needs more iterations"
         )
-    return chi_square_test(0.0, max(gain, 0.0), df)
+    chi2 = 2 * max(gain, 0.0)
+    return LikelihoodRatio(chi2, df, float(chdtrc(df, chi2)))
 
 
 def varying(responses: pd.DataFrame) -> pd.DataFrame:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from psychlm.irt.arrays import namespace, sigmoid, solve
+from psychlm.irt.arrays import namespace, sigmoid, solve, zeros
 from psychlm.irt.likelihood import (
     QUADRATURE_ERROR,
     Design,
@@ -28,6 +28,7 @@ from psychlm.irt.likelihood import (
     integrate,
     log_probabilities,
     node_loglik,
+    quadrature_grid,
     rescaled,
     resolve,
 )
@@ -59,6 +60,7 @@ class Expectation(ABC):
 
     count: Tensor  # (n_rows,) persons
     grid: QuadratureGrid
+    n_steps: int  # made so far
     quadrature_error = QUADRATURE_ERROR  # nats, of the grid
     at_nodes: Any = None  # log-likelihoods (n_rows, n_nodes) of the last E-step
 
@@ -88,10 +90,9 @@ class Expectation(ABC):
 class EM(Expectation):
     """The EM map of one data set: one E-step and one M-step, from parameters to better ones."""
 
-    def __init__(
-        self, responses: ResponseMatrix, design: Design, grid: QuadratureGrid, settings: Settings
-    ) -> None:
-        self.responses, self.design, self.grid, self.settings = responses, design, grid, settings
+    def __init__(self, responses: ResponseMatrix, design: Design, settings: Settings) -> None:
+        self.responses, self.design, self.settings = responses, design, settings
+        self.grid = quadrature_grid(device=responses.device)
         self.count, self.n_steps = responses.count, 0
         self.accuracy = 1e-2  # logits, of the next M-step
         self.scoring_steps = SCORING_STEPS
@@ -104,11 +105,79 @@ class EM(Expectation):
     def step(self, parameters: Parameters) -> tuple[Parameters, float]:
         """Return better parameters, and the objective of those that were given."""
         posterior, objective = self.expect(parameters)
-        goal = (self.grid.nodes, self.accuracy, self.scoring_steps)
-        better = maximise(self.responses, self.design, parameters, posterior, *goal)
+        better = self.absorb(self.maximise(parameters, posterior), posterior)
         self.n_steps += 1
-        better = self.absorb(better, posterior)
         return bounded(better, self.design.largest_slope), objective
+
+    def gradient(self, parameters: Parameters, posterior: Posterior) -> Tensor:
+        r"""Return the gradient of log-likelihood plus log prior by all parameters, (3, n_items).
+
+        By Fisher's identity it is the expected gradient of the complete data's log-likelihood:
+        :math:`\sum_k r_{jk}\,\partial \log P_{jk} + (n_{jk} - r_{jk})\,\partial \log Q_{jk}`
+        with r and n the expected counts of correct responses and of responses at node k.
+        """
+        nodes, weights = self.grid.nodes, posterior.weights * self.count[:, None]
+        guessed = self.design.guessing_free | (parameters.guessing > 0)
+        xp = namespace(weights)
+        by_item, powers = [], xp.stack([nodes, nodes**0], 1)
+        for block in self.responses.blocks():
+            z, c = parameters[block.items].logits(nodes)
+            if not guessed[block.items].any():
+                # Two sums over correct responses suffice: of expected abilities, and of ones.
+                expected = sigmoid(z) * block.answers_at(weights)
+                sums = block.correct.T @ (weights @ powers) - expected @ powers
+                by_item.append(xp.concatenate([sums, zeros(sums, len(sums), 1)], 1))
+                continue
+            p, q = cell_derivatives(z, c, second=False)
+            correct, answered = block.expected_counts(weights)
+            wrong = answered - correct
+            by_logit = correct * p.z + wrong * q.z
+            by_guessing = correct * p.c + wrong * q.c
+            by_item.append(xp.stack([by_logit @ nodes, by_logit.sum(1), by_guessing.sum(1)], 1))
+        result = xp.concatenate(by_item).T
+        if self.design.priors:
+            result = result + self.design.prior_terms(parameters.table(), self.design.free())[1]
+        return result
+
+    def maximise(self, parameters: Parameters, posterior: Posterior) -> Parameters:
+        """M-step: maximise every item's expected log-likelihood; a common parameter is held.
+
+        A few Newton steps end below ``accuracy``: EM with inexact M-steps keeps its fixed points.
+        """
+        responses, design, nodes = self.responses, self.design, self.grid.nodes
+        weights, ability = posterior.weights * self.count[:, None], posterior.mean * self.count
+        guessed, free = design.guessing_free | (parameters.guessing > 0), design.free_by_item()
+        limits = self.accuracy, self.scoring_steps
+        xp, tables = namespace(nodes), []
+        powers = xp.stack([nodes, xp.ones_like(nodes)], 1)  # (n_nodes, 2)
+        squares = xp.stack([nodes**2, nodes, nodes, xp.ones_like(nodes)], 1)
+        for block in responses.blocks():
+            start, is_free = parameters[block.items].table().T, free[:, block.items].T
+            if guessed[block.items].any():
+                correct, answered = block.expected_counts(weights)
+                tables.append(
+                    scoring_with_guessing(start, correct, answered, nodes, is_free, design, *limits)
+                )
+                continue
+            # Without guessing two sums over correct responses suffice: of abilities, and of ones.
+            sums = xp.stack([ability @ block.correct, responses.n_correct[block.items]], 1)
+            answered, beta = block.answers_at(weights), start[:, :2]
+            for _ in range(self.scoring_steps):
+                p = sigmoid(beta @ powers.T)
+                expected = p * answered
+                uphill = sums - expected @ powers
+                expected *= 1 - p
+                information = (expected @ squares).reshape(-1, 2, 2)
+                moved = beta + _curbed_newton_step(
+                    beta, uphill, information, is_free[:, :2], design
+                )
+                # A slope stops at its bound, so that the next step fits the intercept to the bound.
+                moved[:, 0] = moved[:, 0].clip(-design.largest_slope, design.largest_slope)
+                change, beta = abs(moved - beta).max(), moved
+                if change < self.accuracy:
+                    break
+            tables.append(xp.concatenate([beta, start[:, 2:]], 1))
+        return Parameters(*xp.concatenate(tables).T)
 
     def absorb(self, parameters: Parameters, posterior: Posterior) -> Parameters:
         """Move ability's mean and spread, then rescale the items so that ability is N(0, 1).
@@ -184,54 +253,6 @@ def squarem(
         parameters = Parameters(slope, intercept, guessing.clip(0, 1 - 1e-6))
         parameters = bounded(parameters, em.design.largest_slope)
     return safe, False
-
-
-def maximise(
-    responses: ResponseMatrix,
-    design: Design,
-    parameters: Parameters,
-    posterior: Posterior,
-    nodes: Tensor,
-    tolerance: float,
-    n_steps: int = SCORING_STEPS,
-) -> Parameters:
-    """M-step: maximise every item's expected log-likelihood; a common parameter is held.
-
-    Up to ``n_steps`` Newton steps, which end below ``tolerance`` (logits): EM with inexact M-steps
-    keeps its fixed points.
-    """
-    weights = posterior.weights * responses.count[:, None]
-    ability = posterior.mean * responses.count
-    guessed, free = design.guessing_free | (parameters.guessing > 0), design.free_by_item()
-    xp, tables = namespace(nodes), []
-    powers = xp.stack([nodes, xp.ones_like(nodes)], 1)  # (n_nodes, 2)
-    squares = xp.stack([nodes**2, nodes, nodes, xp.ones_like(nodes)], 1)
-    for block in responses.blocks():
-        start, is_free = parameters[block.items].table().T, free[:, block.items].T
-        if guessed[block.items].any():
-            counts = block.expected_counts(weights)
-            tables.append(
-                scoring_with_guessing(start, *counts, nodes, is_free, design, tolerance, n_steps)
-            )
-            continue
-        # Without guessing two sums over correct responses suffice: of abilities, and of ones.
-        sums = xp.stack([ability @ block.correct, responses.n_correct[block.items]], 1)
-        answered, beta = block.answers_at(weights), start[:, :2]
-        for _ in range(n_steps):
-            p = sigmoid(beta @ powers.T)
-            expected = p * answered
-            uphill = sums - expected @ powers
-            expected *= 1 - p
-            information = (expected @ squares).reshape(-1, 2, 2)
-            step = _curbed_newton_step(beta, uphill, information, is_free[:, :2], design)
-            moved = beta + step
-            # A slope stops at its bound, so that the next step fits the intercept to the bound.
-            moved[:, 0] = moved[:, 0].clip(-design.largest_slope, design.largest_slope)
-            change, beta = abs(moved - beta).max(), moved
-            if change < tolerance:
-                break
-        tables.append(xp.concatenate([beta, start[:, 2:]], 1))
-    return Parameters(*xp.concatenate(tables).T)
 
 
 def scoring_with_guessing(

@@ -30,8 +30,8 @@ from psychlm.frames import FrameError, format_names
 from psychlm.irt.em import Expectation, Settings
 from psychlm.irt.likelihood import Parameters, integrate, node_loglik, quadrature_grid
 from psychlm.irt.response_matrix import MISSING, ResponseMatrix
-from psychlm.irt.result import IRTFit, Solution
-from psychlm.irt.specification import Specification
+from psychlm.irt.result import IRTFit
+from psychlm.irt.specification import Solution, Specification
 
 NEWTON_STEPS, DECREMENT = 100, 1e-7  # of the modes; nats that a last step gains at most
 BOUNDARY_SD = 1e-4  # logits: an effects' standard deviation as small has been estimated as 0

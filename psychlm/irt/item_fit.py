@@ -1,8 +1,8 @@
 """Fit of items, pairs of items and persons: S-X2, LD-X2, Q3 and person fit.
 
 The functions take an :class:`~psychlm.irt.result.IRTFit`, or :class:`ModelTables` made from the
-estimates of another program; responses are persons x items, of two or more categories. The test of
-the model as a whole is :func:`psychlm.irt.m2`.
+estimates of another program; responses are persons x items, of two or more categories. ``device``
+"auto" takes a GPU for over ten million responses.
 """
 
 from __future__ import annotations
@@ -37,29 +37,22 @@ def s_x2(
 
     .. math:: S\text{-}X^2_i = \sum_s \sum_k N_s \frac{(O_{isk} - E_{isk})^2}{E_{isk}}
 
-    with O and E the observed and expected proportions of category k among persons of score s. Of
-    two categories, neighbouring scores are merged until each group expects one right and one wrong
-    response; of more, neighbouring categories within a score, until each cell expects one person.
+    with O and E the observed and expected proportions of category k among persons of score s
+    (Orlando & Thissen 2000, Applied Psychological Measurement 24, equation 9; Kang & Chen 2008,
+    Journal of Educational Measurement 45, for several categories). Of two categories, neighbouring
+    scores are merged until each group expects one right and one wrong response; of more,
+    neighbouring categories within a score, until each cell expects one person.
 
-    Parameters
-    ----------
-    fit, responses
-    min_persons : int
-        Scores can be compared only among persons who were asked the same items. Every booklet (a
-        set of items that at least so many persons were asked) makes its own score groups, and an
-        item's statistic sums over its booklets. A person who was asked more than a booklet counts
-        in the largest one; who was asked less than any is left out, with a warning.
+    Scores can be compared only among persons who were asked the same items. Every booklet (a set of
+    items that at least ``min_persons`` were asked) makes its own score groups, and an item's
+    statistic sums over its booklets. A person who was asked more than a booklet counts in the
+    largest one; who was asked less than any is left out, with a warning.
 
     Returns
     -------
     DataFrame, one row per item
         ``s_x2``, ``df``, ``rmsea``, ``p``, ``n_persons``; NaN where no degree of freedom is left.
         ``attrs["left_out"]`` lists the persons left out.
-
-    References
-    ----------
-    Orlando & Thissen (2000), Applied Psychological Measurement 24, 50-64, equation 9; Kang & Chen
-    (2008), Journal of Educational Measurement 45, 391-406, for several categories.
 
     Examples
     --------
@@ -237,20 +230,16 @@ def ld_x2(
 ) -> pd.DataFrame:
     """Test every pair of items for dependence beyond what ability explains.
 
-    The table of a pair's categories, among the persons who answered both, is compared with the
-    table that the model implies by Pearson's chi-square, with (k - 1)(l - 1) degrees of freedom for
-    items of k and l categories.
+    Pearson's chi-square compares the table of a pair's categories, among the persons who answered
+    both, with that which the model implies; of k and l categories it has (k - 1)(l - 1) degrees of
+    freedom (Chen & Thissen 1997, Journal of Educational and Behavioral Statistics 22, equation 1).
 
     Returns
     -------
     DataFrame, one row per pair
         ``item_1``, ``item_2``, ``ld_x2``, ``df``, ``cramers_v`` (signed: positive where the two are
-        more alike than the model implies, by Goodman and Kruskal's gamma, of two categories Yule's
-        Q), ``p``, ``n_persons``; NaN where nobody answered both.
-
-    References
-    ----------
-    Chen & Thissen (1997), Journal of Educational and Behavioral Statistics 22, 265-289, equation 1.
+        more alike than the model implies, by Goodman and Kruskal's gamma), ``p``, ``n_persons``;
+        NaN where nobody answered both.
 
     Examples
     --------
@@ -299,20 +288,10 @@ def q3(
 ) -> pd.DataFrame:
     """Return the correlations between items of residuals at each person's expected ability.
 
-    Residuals are category numbers less their expectations.
+    Residuals are category numbers less their expectations (Yen 1984, Applied Psychological
+    Measurement 8, equation 8). Correlations rest on the persons who answered both items, and are
+    NaN for fewer than three; under local independence they are near -1/(n_items - 1).
 
-    Returns
-    -------
-    DataFrame, shape (n_items, n_items)
-        Over the persons who answered both; NaN for fewer than three. Under local independence the
-        correlations off the diagonal are near -1/(n_items - 1).
-
-    References
-    ----------
-    Yen (1984), Applied Psychological Measurement 8, 125-145, equation 8.
-
-    Examples
-    --------
     >>> from psychlm import corpora, irt
     >>> lsat = corpora.lsat6()
     >>> bool((q3(irt.fit(lsat, "1PL"), lsat).loc["LSAT 1", "LSAT 2":] < 0).all())
@@ -346,31 +325,18 @@ def person_fit(
 ) -> pd.DataFrame:
     """Measure how well the model describes each person's pattern of responses.
 
-    Parameters
-    ----------
-    fit, responses
-    device : str or torch.device
-        See :func:`psychlm.device.torch_device`; "auto" takes a GPU for over ten million responses.
-        The same holds for ``infit_outfit``, ``q3`` and ``ld_x2``.
-
-    Returns
-    -------
-    DataFrame, one row per person
-        ``theta`` (expected ability, logits), ``n_items``; ``zh`` (the standardised log-likelihood
-        lz; below about -2: an unlikely pattern); ``outfit`` and ``infit`` (mean squares; infit
-        weights items by their information), ``z_outfit``, ``z_infit``.
-
-    Notes
-    -----
     Expectations are those at the person's expected ability, as in mirt. Since the same responses
     give that ability, mean squares are on average a little below 1 and all z vary less than normal
     variables; the fewer the items, the more so. mirt raises item variances below 0.0032 to that
     value in infit and outfit; here they stay.
 
-    References
-    ----------
-    Drasgow, Levine & Williams (1985), British Journal of Mathematical and Statistical Psychology
-    38, 67-86; Wright & Masters (1982), Rating Scale Analysis, chapter 5.
+    Returns
+    -------
+    DataFrame, one row per person
+        ``theta`` (expected ability, logits), ``n_items``; ``zh`` (the standardised log-likelihood
+        lz of Drasgow, Levine & Williams 1985; below about -2: an unlikely pattern); ``outfit`` and
+        ``infit`` (mean squares, infit weighted by information; Wright & Masters 1982, chapter 5),
+        ``z_outfit``, ``z_infit``.
 
     Examples
     --------
@@ -406,9 +372,11 @@ def person_fit(
             "variance": variance,
             "infit_variance": (p * residual**4).sum(2) - variance**2,
         }
-        sums = {name: (cell * answered).sum(1).cpu() for name, cell in cells.items()}
-        parts.append(pd.DataFrame({"theta": theta.cpu()} | sums))
-    of = pd.concat(parts, ignore_index=True).set_index(responses.index.rename("person"))
+        parts.append(
+            torch.stack([theta, *((cell * answered).sum(1) for cell in cells.values())], 1)
+        )
+    sums = torch.cat(parts).cpu().numpy()
+    of = pd.DataFrame(sums, responses.index.rename("person"), ["theta", *cells])
     columns = {"theta": of["theta"], "n_items": of["n"].astype(int)}
     columns["zh"] = of["surprise"] / np.sqrt(of["surprise_variance"])
     for name, scale in (("outfit", of["n"]), ("infit", of["variance"])):
@@ -441,7 +409,12 @@ def infit_outfit(
               \text{infit}_i = \frac{\sum_p \int (x_{pi} - E_i)^2 \, p(\theta \mid x_p)\, d\theta}
               {\sum_p \int V_i \, p(\theta \mid x_p)\, d\theta}
 
-    with E and V the expectation and variance of the category's number at ability :math:`\theta`.
+    with E and V the expectation and variance of the category's number at ability :math:`\theta`
+    (Wright & Masters 1982, chapter 5; integrated: Wu & Adams 2013, Journal of Applied Measurement
+    14). Integrated, mean squares have expectation 1 exactly; at expected abilities, as in mirt, it
+    is less (.85 to .95 with ten items). The z take the variance between persons, less what the
+    estimation of the item's own parameters explains of it (Pierce 1982, Annals of Statistics 10);
+    with free slopes this is nearly all of infit's.
 
     Returns
     -------
@@ -449,18 +422,6 @@ def infit_outfit(
         ``outfit`` and ``infit``, mean squares with expectation 1 (above about 1.3: noise; below
         0.7: too regular); ``z_outfit``, ``z_infit``, nearly normal if the model holds (NaN where
         the estimates make the mean square 1, whatever the responses); ``n_persons``.
-
-    Notes
-    -----
-    Integrated over the posterior, mean squares have expectation 1 exactly; at expected abilities,
-    as in mirt, it is less (.85 to .95 with ten items). The z take the variance between persons,
-    less what the estimation of the item's own parameters explains of it (Pierce 1982, Annals of
-    Statistics 10, 475-478); with free slopes this is nearly all of infit's.
-
-    References
-    ----------
-    Wright & Masters (1982), Rating Scale Analysis, chapter 5; Wu & Adams (2013), Journal of Applied
-    Measurement 14, 339-355, for the integrated form.
 
     Examples
     --------

@@ -1,19 +1,11 @@
 r"""The covariances of thousands of items' parameters, by Laplace's approximation.
 
-With more parameters than persons, and thousands of them, posteriors are narrow. With abilities at
-their posterior modes the negative log posterior of parameters and abilities has the curvature
-
-.. math:: \begin{pmatrix} D & B \\ B^T & H \end{pmatrix},
-
-D block diagonal (by item), H diagonal (by person). Its Schur complement
-:math:`A = D - B H^{-1} B^T` is the observed information up to an error of the order of the
-posterior variances; its inverse takes one matrix of n_persons squared,
-:math:`D^{-1} + D^{-1} B (H - B^T D^{-1} B)^{-1} B^T D^{-1}`.
-
-That error is not small in two directions, a shift and a stretch of ability, which leave all
-probabilities as they are. There the product Y of the exact information with the directions V is
-taken from differences of the gradient, and :math:`A^{-1}` is corrected to map Y to V by the update
-of Broyden, Fletcher, Goldfarb and Shanno (Nocedal and Wright 2006, equation 6.17).
+With abilities at their posterior modes the negative log posterior of parameters and abilities has
+the curvature (D, B; B', H), D block diagonal by item, H diagonal by person. The observed
+information is :math:`A = D - B H^{-1} B^T`, whose inverse takes one matrix of n_persons squared.
+That is wrong in two directions, a shift and a stretch of ability V: there the product Y with the
+exact information comes from differences of the gradient, and :math:`A^{-1}` is corrected to map Y
+to V by the BFGS update (Nocedal and Wright 2006, equation 6.17).
 """
 
 from __future__ import annotations
@@ -25,13 +17,12 @@ import torch
 from torch import Tensor
 from torch.linalg import cholesky, solve_triangular
 
+from psychlm.irt.em import EM
 from psychlm.irt.likelihood import (
     CellDerivatives,
     Design,
     Parameters,
-    QuadratureGrid,
     cell_derivatives,
-    gradient,
     integrate,
     node_loglik,
 )
@@ -42,23 +33,18 @@ MODE_TOLERANCE = 1e-4  # standard deviations of ability; the next step would be 
 DIFFERENCE = 1e-3  # shift and stretch of ability in the gradient's differences
 
 
-def joint_covariances(
-    responses: ResponseMatrix,
-    design: Design,
-    parameters: Parameters,
-    grid: QuadratureGrid,
-    free: Tensor,
-) -> np.ndarray:
+def joint_covariances(em: EM, parameters: Parameters, free: Tensor) -> np.ndarray:
     """Return covariances of every item's parameters, (n_items, 3, 3), by Laplace's method.
 
     ``free``, (3, n_items), says which parameters are estimated; entries of others mean nothing.
     """
-    common = design.common_slope
+    responses, design = em.responses, em.design
+    common, posterior = design.common_slope, em.expect(parameters)[0]
     kinds = 3 if free[2].any() else 2  # slope, intercept and, where any is free, guessing
     mask = free[:kinds].T.to(torch.float64).clone()  # (n_items, kinds)
     if common:
         mask[:, 0] = 0  # the common slope joins the persons in H
-    ability = posterior_modes(responses, parameters, grid)
+    ability = posterior_modes(responses, parameters, posterior.mean)
 
     # Directions V, a shift and a stretch of ability, and images Y of the exact information: the
     # parts of the items, (n_items, kinds, 2), and of the common slope, (1, 2).
@@ -66,11 +52,12 @@ def joint_covariances(
     moves = [torch.stack([zero, slope, zero]), torch.stack([slope, zero, zero])]
     differences = []
     for move in moves:
-        ahead, behind = (
-            gradient(responses, design, Parameters(*(parameters.table() + h * move)), grid)
-            for h in (DIFFERENCE, -DIFFERENCE)
-        )
-        differences.append((behind - ahead).T / (2 * DIFFERENCE))
+        gradients = []
+        for step in (DIFFERENCE, -DIFFERENCE):
+            moved = Parameters(*(parameters.table() + step * move))
+            at_nodes = node_loglik(responses, moved, em.grid.nodes)
+            gradients.append(em.gradient(moved, integrate(at_nodes, em.grid)))
+        differences.append((gradients[1] - gradients[0]).T / (2 * DIFFERENCE))
     image = torch.stack(differences, 2)[:, :kinds]
     v = torch.stack([move.T for move in moves], 2)[:, :kinds] * mask[..., None]
     y = image * mask[..., None]
@@ -151,11 +138,8 @@ def response_derivatives(block: Block, parameters: Parameters, ability: Tensor) 
     return CellDerivatives(*(block.correct * yes + wrong * no for yes, no in pairs))
 
 
-def posterior_modes(
-    responses: ResponseMatrix, parameters: Parameters, grid: QuadratureGrid
-) -> Tensor:
+def posterior_modes(responses: ResponseMatrix, parameters: Parameters, ability: Tensor) -> Tensor:
     """Return every person's most probable ability, by Newton's method from the posterior mean."""
-    ability = integrate(node_loglik(responses, parameters, grid.nodes), grid).mean
     for _ in range(MODE_STEPS):
         uphill, curvature = -ability, torch.ones_like(ability)
         for block in responses.blocks():

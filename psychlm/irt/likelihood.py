@@ -4,14 +4,9 @@ r"""The marginal likelihood of the responses, by quadrature over ability.
     z_{ij} = a_j\theta_i + d_j, \qquad P_{ij} = c_j + (1 - c_j)\,\sigma(z_{ij}), \qquad
     L_i = \int \prod_j P_{ij}^{x_{ij}} (1 - P_{ij})^{1 - x_{ij}} \, \phi(\theta)\, d\theta .
 
-**Quadrature.** The rectangle rule on equally spaced nodes converges faster than any power of the
-step (Trefethen and Weideman 2014). Thousands of items make a posterior far narrower than a step of
-0.2, but items stay as smooth as they were. So items are evaluated at the *item nodes* only, and the
-sums are carried to a finer grid by local polynomials (8 points, degree 7); weights go back to the
-item nodes by the transpose of the same matrix.
-
-**Cost.** Without guessing log P - log Q = z, so a person's log-likelihood needs two sums, of
-:math:`x_j a_j` and :math:`x_j d_j`, however many nodes there are.
+The rectangle rule on equally spaced nodes converges faster than any power of the step (Trefethen
+and Weideman 2014). Thousands of items make posteriors narrow, but stay smooth themselves: they are
+evaluated at *item nodes* only, and the sums carried to a finer grid by local polynomials.
 """
 
 from __future__ import annotations
@@ -28,7 +23,6 @@ from psychlm.irt.arrays import (
     log_sigmoid,
     namespace,
     on_device,
-    sigmoid,
     sigmoids,
     zeros,
 )
@@ -350,44 +344,3 @@ def resolve(
         if len(better.nodes) > len(grid.nodes):
             at_nodes = loglik_at(better.nodes)
         grid = better
-
-
-def gradient(
-    responses: ResponseMatrix,
-    design: Design,
-    parameters: Parameters,
-    grid: QuadratureGrid,
-    posterior: Posterior | None = None,
-) -> Tensor:
-    r"""Return the gradient of log-likelihood plus log prior by all parameters, (3, n_items).
-
-    By Fisher's identity it is the expected gradient of the complete data's log-likelihood:
-    :math:`\sum_k r_{jk}\,\partial \log P_{jk} + (n_{jk} - r_{jk})\,\partial \log Q_{jk}`
-    with r and n the expected counts of correct responses and of responses at node k. Posteriors
-    at these parameters on this grid may be given.
-    """
-    if posterior is None:
-        posterior = integrate(node_loglik(responses, parameters, grid.nodes), grid)
-    weights = posterior.weights * responses.count[:, None]
-    guessed = design.guessing_free | (parameters.guessing > 0)
-    xp = namespace(weights)
-    by_item, powers = [], xp.stack([grid.nodes, grid.nodes**0], 1)
-    for block in responses.blocks():
-        z, c = parameters[block.items].logits(grid.nodes)
-        if not guessed[block.items].any():
-            # Two sums over correct responses suffice: of expected abilities, and of ones.
-            expected = sigmoid(z) * block.answers_at(weights)
-            sums = block.correct.T @ (weights @ powers) - expected @ powers
-            by_item.append(xp.concatenate([sums, zeros(sums, len(sums), 1)], 1))
-            continue
-        p, q = cell_derivatives(z, c, second=False)
-        correct, answered = block.expected_counts(weights)
-        wrong = answered - correct
-        by_logit = correct * p.z + wrong * q.z
-        by_guessing = correct * p.c + wrong * q.c
-        parts = [by_logit @ grid.nodes, by_logit.sum(1), by_guessing.sum(1)]
-        by_item.append(xp.stack(parts, 1))
-    result = xp.concatenate(by_item).T
-    if design.priors:
-        result = result + design.prior_terms(parameters.table(), design.free())[1]
-    return result

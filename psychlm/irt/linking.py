@@ -12,12 +12,7 @@ import scipy
 
 from psychlm.frames import FrameError
 from psychlm.irt.model_tables import STANDARD_GRID, normal_weights
-from psychlm.irt.response_functions import (
-    ABSENT,
-    ResponseFunction,
-    four_parameters,
-    model_named,
-)
+from psychlm.irt.response_functions import ABSENT, ResponseFunction, four_parameters, model_named
 from psychlm.irt.result import IRTFit
 
 FitOrItems = TypeVar("FitOrItems", IRTFit, pd.DataFrame)
@@ -36,8 +31,7 @@ def link(fit_or_items: FitOrItems, *, slope: float = 1.0, intercept: float = 0.0
     fit_or_items : IRTFit or DataFrame
         A fit, or items with a, b or d, and optionally c and standard errors.
     slope, intercept : float
-        A > 0 and B, in units of the new scale: for example the standard deviation and mean of the
-        fit's reference group on the new scale.
+        A > 0 and B, in units of the new scale, as :func:`linking_constants` finds them.
 
     Examples
     --------
@@ -142,29 +136,29 @@ def linking_constants(
     # Moments of difficulties (all thresholds) and slopes.
     b_old, b_new = (thresholds(each) for each in (old, new))
     a_old, a_new = (each.values[0].numpy() for each in (old, new))
-    rows = {}
-    for name, slope in (
-        ("mean/sigma", np.nanstd(b_new) / np.nanstd(b_old)),
-        ("mean/mean", a_old.mean() / a_new.mean()),
-    ):
-        rows[name] = [slope, np.nanmean(b_new) - slope * np.nanmean(b_old), np.nan]
+    slopes = {"mean/sigma": np.nanstd(b_new) / np.nanstd(b_old)}
+    slopes["mean/mean"] = a_old.mean() / a_new.mean()
+    rows = {
+        name: [slope, np.nanmean(b_new) - slope * np.nanmean(b_old), np.nan]
+        for name, slope in slopes.items()
+    }
 
     # Curves: search from there.
     wanted, weights = new.probability_at(STANDARD_GRID), normal_weights(STANDARD_GRID)
     score = np.arange(wanted.shape[1])
+    start = [math.log(rows["mean/sigma"][0]), rows["mean/sigma"][1]]
+    settings = {"method": "Nelder-Mead", "options": {"xatol": 1e-7, "fatol": 1e-13}}
+
+    def distance(constants: np.ndarray, name: str) -> float:
+        slope, intercept = math.exp(constants[0]), constants[1]
+        linked = old.rescaled(-intercept / slope, 1 / slope)
+        gap = (linked.probability_at(STANDARD_GRID) - wanted)[:, 1:]
+        if name == "Stocking-Lord":
+            return float((score[1:] @ gap).sum(0) ** 2 @ weights)
+        return float((gap**2).sum((0, 1)) @ weights)
+
     for name in ("Haebara", "Stocking-Lord"):
-
-        def distance(constants: np.ndarray, name: str = name) -> float:
-            slope, intercept = math.exp(constants[0]), constants[1]
-            linked = old.rescaled(-intercept / slope, 1 / slope)
-            gap = (linked.probability_at(STANDARD_GRID) - wanted)[:, 1:]
-            if name == "Stocking-Lord":
-                return float((score[1:] @ gap).sum(0) ** 2 @ weights)
-            return float((gap**2).sum((0, 1)) @ weights)
-
-        start = [math.log(rows["mean/sigma"][0]), rows["mean/sigma"][1]]
-        options = {"xatol": 1e-7, "fatol": 1e-13}
-        best = scipy.optimize.minimize(distance, start, method="Nelder-Mead", options=options)
+        best = scipy.optimize.minimize(distance, start, (name,), **settings)
         rows[name] = [math.exp(best.x[0]), best.x[1], best.fun]
     columns = ["slope", "intercept", "criterion"]
     return pd.DataFrame.from_dict(rows, orient="index", columns=columns).rename_axis("method")

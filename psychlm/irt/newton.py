@@ -1,27 +1,20 @@
 r"""Newton's method on the marginal likelihood, and other starts for items that may be guessed.
 
-**Newton.** The 3PL likelihood has flat ridges, on which EM's steps become so small that they look
-like convergence; the observed information sees them. A rough one, whose missing part is summed over
-a few polynomials of ability, is computed once in several steps; between them the gradients' changes
-correct it (L-BFGS). With gradient g and information H a step is expected to gain
-:math:`g^T H^{-1} g / 2` nats; below 1e-6 nats every parameter is within 0.0014 of its own standard
-errors of the maximum, and the estimates have converged.
-
-**Other starts.** With guessing the likelihood has local maxima. Every item is tried from flat and
-steep starts with the other items held. Given the persons' posteriors w, exchanging one item gains
+With gradient g and information H a step is expected to gain :math:`g^T H^{-1} g / 2` nats; below
+1e-6 nats every parameter is within 0.0014 of its own standard errors of the maximum. With guessing
+there are local maxima, so every item is tried from flat and steep starts with the others held.
+Given the persons' posteriors w, exchanging one item gains
 
 .. math:: \sum_i \log \sum_k w_{ik} \, R_{ik}, \qquad
     R_{ik} = P^{new}(x_{ij} \mid \theta_k) / P^{old}(x_{ij} \mid \theta_k)
 
-nats, and the posteriors are then proportional to :math:`w_{ik} R_{ik}`. What gains is confirmed on
-the full likelihood.
+nats, and the posteriors are then proportional to :math:`w_{ik} R_{ik}`.
 """
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
 from statistics import NormalDist
 from typing import TYPE_CHECKING, Any
 
@@ -35,7 +28,6 @@ from psychlm.irt.likelihood import (
     Parameters,
     QuadratureGrid,
     bounded,
-    gradient,
     integrate,
     log_probabilities,
     node_loglik,
@@ -69,23 +61,23 @@ LEAST_RELIABILITY, MOST_RELIABILITY = 0.3, 0.95
 def newton(em: EM, parameters: Parameters, enough: float = 0.0) -> tuple[Parameters, Tensor]:
     """Climb to a maximum of log-likelihood plus log prior; return it and which items are there.
 
-    Quasi-Newton steps (L-BFGS; Nocedal and Wright 2006, algorithm 7.4) start from the rough
-    information, which is computed again where the steps do not fit it, and are damped as far as
-    needed to go uphill. The climb ends where a step is expected to gain fewer than ``enough`` nats;
-    0 stands for convergence: LEAST_GAIN, or less for a tolerance below the default.
+    Flat ridges, on which EM's steps become so small that they look like convergence, are seen by
+    the information. Quasi-Newton steps (L-BFGS; Nocedal and Wright 2006, algorithm 7.4) start from
+    a rough one, computed again where they do not fit it, and are damped until they go uphill. The
+    climb ends where a step is expected to gain fewer than ``enough`` nats; 0: at convergence.
     """
-    settings, design, responses = em.settings, em.design, em.responses
+    settings, design = em.settings, em.design
     least_gain = min(LEAST_GAIN, 100 * settings.tolerance**2)
     enough = max(enough, least_gain)
     posterior, value = em.expect(parameters)
-    uphill = gradient(responses, design, parameters, em.grid, posterior)
+    uphill = em.gradient(parameters, posterior)
     xp = namespace(uphill)
     system: NewtonSystem | None = None
     pairs: list[tuple[Tensor, Tensor]] = []
     damping, last = 0.0, em.n_steps + NEWTON_STEPS
     while True:
         if system is None:
-            system, pairs = newton_system(em, parameters, uphill), []
+            system, pairs = NewtonSystem(em, parameters, uphill), []
             fresh = True
         # A logit at most, more for steep items, and 0.2 of guessing.
         limit = (abs(parameters.slope) / 2).clip(LARGEST_STEP)
@@ -118,7 +110,7 @@ def newton(em: EM, parameters: Parameters, enough: float = 0.0) -> tuple[Paramet
             continue
 
         # Accept the step, and keep what it tells of the curvature.
-        before, uphill = uphill, gradient(responses, design, trial, em.grid, posterior)
+        before, uphill = uphill, em.gradient(trial, posterior)
         pairs.append((trial.table() - parameters.table(), before - uphill))
         at_bound = system.free[2] & (trial.guessing <= 0)
         at_bound |= system.free[0] & (abs(trial.slope) >= design.largest_slope)
@@ -136,15 +128,37 @@ def newton(em: EM, parameters: Parameters, enough: float = 0.0) -> tuple[Paramet
             return parameters, abs(expected_gain) < enough
 
 
-@dataclass(frozen=True)
 class NewtonSystem:
-    """The rough information in the space of the estimates, by its eigenvectors."""
+    """The rough information in the space of the estimates, by its eigenvectors.
 
-    free: Tensor  # (3, n_items) bool
-    basis: Tensor  # (kinds n_items, n_free), from the estimates to all parameters
-    directions: Tensor  # (n_free, n_free), eigenvectors times the estimates' scale
-    curvature: Tensor  # (n_free,)
-    to_edge: Tensor  # (n_items,) steps of guessing to its edge 0
+    Where the information is not positive the step is turned uphill, by absolute eigenvalues.
+    Guessing at or near its edge 0 goes there if the step points outwards.
+    """
+
+    def __init__(self, em: EM, parameters: Parameters, uphill: Tensor) -> None:
+        design, guessing = em.design, parameters.guessing
+        grid = rough_grid(em, parameters)
+        information = observed_information(em, parameters, grid, rough=True)
+        kinds = len(information) // len(guessing)
+        free = self.free = design.free()  # (3, n_items) bool
+        at_bound = abs(parameters.slope) >= design.largest_slope
+        free[0] &= ~at_bound | (uphill[0] * parameters.slope < 0)
+        inwards = uphill[2].sum() > 0 if design.common_guessing else uphill[2] > 0
+        free[2] &= (guessing > EDGE) | inwards
+        while True:
+            # Solve in the space of the estimates, scaled to a unit diagonal.
+            self.basis = estimates_basis(free[:kinds], design)  # from the estimates to parameters
+            reduced = self.basis.T @ information @ self.basis
+            scale = abs(reduced.diagonal()).clip(1e-12) ** -0.5
+            eigenvalues, vectors = namespace(reduced).linalg.eigh(reduced * scale * scale[:, None])
+            self.curvature = abs(eigenvalues).clip(FLATTEST)
+            self.directions = scale[:, None] * vectors
+            to_edge = design.guessing_free & ~free[2] & (guessing <= EDGE)
+            self.to_edge = -guessing.clip(None, EDGE) * to_edge  # steps of guessing to 0
+            outwards = free[2] & (guessing <= EDGE) & (self.step(uphill, [], 0.0)[2] < 0)
+            if kinds == 2 or not outwards.any():
+                break
+            free[2] &= ~outwards
 
     def step(self, uphill: Tensor, pairs: list[tuple[Tensor, Tensor]], damping: float) -> Tensor:
         """Return the step (3, n_items) to which gradient and earlier (step, change) pairs lead."""
@@ -167,38 +181,6 @@ class NewtonSystem:
         result[:kinds] = (self.basis @ q).reshape(kinds, -1)
         result[2] += self.to_edge
         return result
-
-
-def newton_system(em: EM, parameters: Parameters, uphill: Tensor) -> NewtonSystem:
-    """Return the rough information at these parameters, where ``uphill`` is the gradient.
-
-    Where the information is not positive the step is turned uphill, by absolute eigenvalues.
-    Guessing at or near its edge 0 goes there if the step points outwards.
-    """
-    design, guessing = em.design, parameters.guessing
-    grid = rough_grid(em, parameters)
-    information = observed_information(em.responses, design, parameters, grid, rough=True)
-    kinds = len(information) // len(guessing)
-    free = design.free()
-    at_bound = abs(parameters.slope) >= design.largest_slope
-    free[0] &= ~at_bound | (uphill[0] * parameters.slope < 0)
-    inwards = uphill[2].sum() > 0 if design.common_guessing else uphill[2] > 0
-    free[2] &= (guessing > EDGE) | inwards
-    while True:
-        # Solve in the space of the estimates, scaled to a unit diagonal.
-        basis = estimates_basis(free[:kinds], design)
-        reduced = basis.T @ information @ basis
-        scale = abs(reduced.diagonal()).clip(1e-12) ** -0.5
-        eigenvalues, vectors = namespace(reduced).linalg.eigh(reduced * scale * scale[:, None])
-        curvature, directions = abs(eigenvalues).clip(FLATTEST), scale[:, None] * vectors
-        to_edge = -guessing.clip(None, EDGE) * (
-            design.guessing_free & ~free[2] & (guessing <= EDGE)
-        )
-        system = NewtonSystem(free, basis, directions, curvature, to_edge)
-        outwards = free[2] & (guessing <= EDGE) & (system.step(uphill, [], 0.0)[2] < 0)
-        if kinds == 2 or not outwards.any():
-            return system
-        free[2] &= ~outwards
 
 
 def rough_grid(em: EM, parameters: Parameters) -> QuadratureGrid:

@@ -16,15 +16,13 @@ from numpy.typing import ArrayLike
 
 from psychlm.data import atomic_write
 from psychlm.device import Device
-from psychlm.frames import format_names
-from psychlm.irt.likelihood import GRID_ERROR, LARGEST_SLOPE, QuadratureGrid
 from psychlm.irt.response_functions import ResponseFunction, model_named
-from psychlm.irt.specification import IRTWarning, Specification
+from psychlm.irt.specification import IRTWarning, Solution, Specification
 
 if TYPE_CHECKING:
     from psychlm.irt.scoring import AbilityPosterior
 
-__all__ = ["IRTFit", "IRTWarning", "InformationCriteria", "Solution", "result_of"]
+__all__ = ["IRTFit", "IRTWarning", "InformationCriteria", "result_of"]
 
 FORMAT = "psychlm.irt.fit/4"
 
@@ -249,79 +247,6 @@ class IRTFit(InformationCriteria):
         if content["levels"] is not None:
             content["levels"] = dict(zip(content["items"].index, content["levels"], strict=True))
         return cls(**content)
-
-
-@dataclass(frozen=True)
-class Solution:
-    """What an engine returns: natural parameters by row and column, and how they were reached."""
-
-    values: np.ndarray  # (n_rows, n_columns), columns of the specification
-    blocks: np.ndarray  # (n_columns, n_rows, n_rows), covariances; NaN: unknown
-    n_parameters: int
-    loglik: float  # nats
-    log_prior: float
-    n_iterations: int
-    loglik_error: float
-    quadrature: str
-    converged: np.ndarray  # (n_columns,) bool
-    messages: list[str]  # what a reader of the estimates must know
-    covariance: pd.DataFrame | None = None  # of all estimates
-    groups: dict | None = None  # by column of IRTFit.groups, without numbers of persons
-    method: str = "mml"
-    regression: pd.DataFrame | None = None  # of difficulties on covariates
-    residual_sd: float = math.nan
-
-
-def problems(
-    items: pd.Index,
-    *,
-    runaway: np.ndarray,
-    unsettled: np.ndarray,
-    unknown: np.ndarray,
-    n_iterations: int,
-    loglik_error: float,
-    grid: QuadratureGrid,
-    at_bound: np.ndarray | None = None,
-) -> list[str]:
-    """Return what a reader of the estimates must know, one message per problem.
-
-    By item: ``runaway`` slopes, no convergence (``unsettled``), no standard errors though they were
-    asked for (``unknown``), asymptotes ``at_bound``.
-    """
-    messages = []
-    if runaway.any():
-        messages.append(
-            f"items {format_names(items[runaway])} have slopes at the bound, {LARGEST_SLOPE:g}: "
-            "correct and wrong responses are separated by ability, and the likelihood may have no "
-            'finite maximum; drop them, or give a prior: priors={"slope": LogNormal(0, 0.5)}'
-        )
-    if unsettled.any():
-        messages.append(
-            f"no convergence of {unsettled.sum()} items {format_names(items[unsettled])} in "
-            f"{n_iterations} steps; raise max_iterations, free fewer parameters, or give a 3PL a "
-            'prior: priors={"guessing": Beta(5, 17)}'
-        )
-    if at_bound is not None and at_bound.any():
-        messages.append(
-            f"asymptotes of items {format_names(items[at_bound])} ended at 0 or 1 and have no "
-            'standard errors; a prior keeps them inside: priors={"guessing": Beta(5, 17), '
-            '"upper": Beta(17, 2)}'
-        )
-    if loglik_error > GRID_ERROR:
-        messages.append(
-            f"the log-likelihood moves by {loglik_error:.3g} nats on a finer grid than {grid}"
-        )
-    if unknown.all():
-        messages.append(
-            "the observed information is not positive definite at the estimates, so there are no "
-            "standard errors"
-        )
-    elif unknown.any():
-        messages.append(
-            f"items {format_names(items[unknown])} lie too near a ridge of the likelihood to have "
-            "standard errors"
-        )
-    return messages
 
 
 def result_of(spec: Specification, solution: Solution) -> IRTFit:

@@ -1,16 +1,15 @@
 """Estimate abilities from responses to known items: EAP, MAP, ML and WLE, with standard errors.
 
-A saved fit scores new persons: ``IRTFit.from_json(path).score(responses)``. The responses may hold
-some of the items only. Modes are climbed to by Fisher scoring, from a polynomial through the
-log-likelihoods at a few nodes. Items of several categories or with upper asymptotes are scored on
-the CPU, others on any device.
+Modes are climbed to by Fisher scoring, from a polynomial through the log-likelihoods at a few
+nodes. Items of several categories or with upper asymptotes are scored on the CPU, others on any
+device.
 """
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -65,91 +64,30 @@ class AbilityPosterior:
 
 
 @dataclass(frozen=True)
-class KnownCurves(ABC):
+class KnownCurves:
     """Responses to items with known parameters, on the scale on which ability is N(0, 1)."""
 
     persons: pd.Index
     row: np.ndarray  # of every person, among the distinct rows of responses
     count: Tensor  # (n_rows,)
     slope: Tensor  # (n_items,)
+    node_loglik: Callable[[Tensor], Tensor]  # log P(responses | node) of rows, (n_rows, n_nodes)
+    # Of every row's log-likelihood at its ability: gradient, observed and expected information and
+    # the derivative of the latter, in standard-normal units; each (n_rows,).
+    by_ability: Callable[[Tensor], tuple[Tensor, ...]]
     one_maximum: bool  # whether the likelihood has one, and its second derivative no responses
-
-    @abstractmethod
-    def node_loglik(self, nodes: Tensor) -> Tensor:
-        """Return log P(responses | node) for every row, (n_rows, n_nodes), in nats."""
-
-    @abstractmethod
-    def by_ability(self, ability: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Return derivatives of every row's log-likelihood by ability, at its ability.
-
-        They are the gradient, the observed and the expected information, and the derivative of the
-        latter, in standard-normal units; each (n_rows,).
-        """
-
-    def unbounded(self) -> tuple[Tensor, Tensor]:
-        """Return of which rows the likelihood rises towards high, and towards low ability."""
-        none = torch.zeros_like(self.count, dtype=torch.bool)
-        return none, none.clone()
+    answers: ResponseMatrix | None  # of dichotomous items without upper asymptotes
 
     def resolved(self) -> tuple[QuadratureGrid, Tensor, Posterior]:
         """Return a grid that resolves every posterior, log-likelihoods at its nodes, posteriors."""
         grid = quadrature_grid(device=self.count.device)
         return resolve(self.node_loglik, self.slope, self.count, grid)
 
-
-@dataclass(frozen=True)
-class KnownProducts(KnownCurves):
-    """Dichotomous items without upper asymptotes: products of matrices, on any device."""
-
-    answers: ResponseMatrix
-    items: Parameters
-
-    def node_loglik(self, nodes: Tensor) -> Tensor:
-        """Return log P(responses | node)."""
-        return node_loglik(self.answers, self.items, nodes)
-
-    def by_ability(self, ability: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Return derivatives of every row's log-likelihood."""
-        sums = torch.zeros(4, len(ability), dtype=torch.float64, device=ability.device)
-        n_cells = CACHED_CELLS if ability.device.type == "cpu" else BLOCK_CELLS_GPU
-        for block in self.answers.blocks():
-            part = self.items[block.items]
-            a, c = part.slope, part.guessing
-            n_rows = max(1, n_cells // len(a))
-            for start in range(
-                0, len(ability), n_rows
-            ):  # as many rows as a processor's cache holds
-                rows = slice(start, start + n_rows)
-                correct = block.correct[rows]
-                answered = None if block.answered is None else block.answered[rows]
-                gradient, observed, expected, change = sums[:, rows]
-                z = torch.outer(ability[rows], a) + part.intercept
-                if not c.any():  # without guessing the derivatives are X - P, PQ and PQ (Q - P)
-                    right, wrong = z.sigmoid(), z.neg_().sigmoid_()
-                    information, turn = right * wrong, wrong.sub_(right)
-                    if answered is not None:
-                        right, information = right * answered, information * answered
-                    gradient += (correct - right) @ a
-                    observed += information @ a**2
-                    expected += information @ a**2
-                    change += information.mul_(turn) @ a**3
-                    continue
-                # With s the logistic function of z and r = 1 - s, (log Q)' = -s, (log Q)'' = -s r,
-                # (log P)' = (1 - c) s r / P = p; the expected information is P'^2 / (P Q) = p s.
-                s, r = z.sigmoid().clamp_min_(SMALLEST), z.neg_().sigmoid_()
-                sr = s * r
-                p = sr * (1 - c) / (s * (1 - c) + c)
-                pp = p * (r - s - p)  # (log P)''
-                is_answered = 1.0 if answered is None else answered
-                gradient += (correct * (p + s) - s * is_answered) @ a
-                observed += (sr * is_answered - correct * (pp + sr)) @ a**2
-                expected += (p * s * is_answered) @ a**2
-                change += ((pp * s + p * sr) * is_answered) @ a**3
-        gradient, observed, expected, change = sums
-        return gradient, observed, expected, change
-
     def unbounded(self) -> tuple[Tensor, Tensor]:
-        """Return where no response speaks against an ever higher, or ever lower, ability."""
+        """Return of which rows no response speaks against an ever higher, or lower, ability."""
+        if self.answers is None:
+            none = torch.zeros_like(self.count, dtype=torch.bool)
+            return none, none
         signs = torch.stack([self.slope > 0, self.slope < 0], 1).double()
         with_sign, answered = signs.new_zeros(2, len(self.count), 2)
         for block in self.answers.blocks():
@@ -161,24 +99,48 @@ class KnownProducts(KnownCurves):
         return high, with_sign[:, 0] + wrong[:, 1] == 0
 
 
-@dataclass(frozen=True)
-class KnownFunctions(KnownCurves):
-    """Items of any response function, on the CPU."""
+def _by_products(answers: ResponseMatrix, items: Parameters, ability: Tensor) -> tuple[Tensor, ...]:
+    """Return derivatives by ability, of items without upper asymptotes, by products of matrices."""
+    sums = torch.zeros(4, len(ability), dtype=torch.float64, device=ability.device)
+    n_cells = CACHED_CELLS if ability.device.type == "cpu" else BLOCK_CELLS_GPU
+    for block in answers.blocks():
+        part = items[block.items]
+        a, c = part.slope, part.guessing
+        n_rows = max(1, n_cells // len(a))  # as many rows as a processor's cache holds
+        for start in range(0, len(ability), n_rows):
+            rows = slice(start, start + n_rows)
+            correct = block.correct[rows]
+            answered = None if block.answered is None else block.answered[rows]
+            gradient, observed, expected, change = sums[:, rows]
+            z = torch.outer(ability[rows], a) + part.intercept
+            if not c.any():  # without guessing the derivatives are X - P, PQ and PQ (Q - P)
+                right, wrong = z.sigmoid(), z.neg_().sigmoid_()
+                information, turn = right * wrong, wrong.sub_(right)
+                if answered is not None:
+                    right, information = right * answered, information * answered
+                gradient += (correct - right) @ a
+                observed += information @ a**2
+                expected += information @ a**2
+                change += information.mul_(turn) @ a**3
+                continue
+            # With s the logistic function of z and r = 1 - s, (log Q)' = -s, (log Q)'' = -s r,
+            # (log P)' = (1 - c) s r / P = p; the expected information is P'^2 / (P Q) = p s.
+            s, r = z.sigmoid().clamp_min_(SMALLEST), z.neg_().sigmoid_()
+            sr = s * r
+            p = sr * (1 - c) / (s * (1 - c) + c)
+            pp = p * (r - s - p)  # (log P)''
+            is_answered = 1.0 if answered is None else answered
+            gradient += (correct * (p + s) - s * is_answered) @ a
+            observed += (sr * is_answered - correct * (pp + sr)) @ a**2
+            expected += (p * s * is_answered) @ a**2
+            change += ((pp * s + p * sr) * is_answered) @ a**3
+    return tuple(sums)
 
-    answers: Answers
-    items: ResponseFunction
 
-    def node_loglik(self, nodes: Tensor) -> Tensor:
-        """Return log P(responses | node)."""
-        return self.answers.node_loglik(self.items, nodes)
-
-    def by_ability(self, ability: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Return derivatives of every row's log-likelihood; the last by central differences."""
-        ahead, behind = (
-            self.answers.by_ability(self.items, ability + h)[2] for h in (DIFFERENCE, -DIFFERENCE)
-        )
-        change = (ahead - behind) / (2 * DIFFERENCE)
-        return *self.answers.by_ability(self.items, ability), change
+def _by_functions(answers: Answers, items: ResponseFunction, ability: Tensor) -> tuple[Tensor, ...]:
+    """Return derivatives by ability, of any items; the last by central differences."""
+    ahead, behind = (answers.by_ability(items, ability + h)[2] for h in (DIFFERENCE, -DIFFERENCE))
+    return *answers.by_ability(items, ability), (ahead - behind) / (2 * DIFFERENCE)
 
 
 def known_items(
@@ -197,50 +159,40 @@ def known_items(
     where = pick_device(device, "irt.score" if plain else "", getattr(responses, "size", 0))
     if not plain:
         where = torch_device("cpu", "irt.score")
+    unknown = getattr(responses, "columns", pd.Index([])).difference(items.index)
     if form.dichotomous:
         encoded = encode_responses(responses, where)
-    else:
-        unlike = responses.columns.difference(list(levels or items.index))
-        refuse_unknown(unlike)
+        unknown = encoded.items.difference(items.index)
+    elif not len(unknown):
         encoded = encode_ratings(responses, levels)
-    refuse_unknown(encoded.items.difference(items.index))
-    table = distinct_items(items).loc[encoded.items]
+    if len(unknown):
+        names = format_names(unknown)
+        raise FrameError(f"items {names} have no parameters; drop them, or fit a model with them")
+    table = items.loc[encoded.items]
     curves = form.of_table(table)
-    check_finite(pd.DataFrame(curves.values.T.numpy(), encoded.items))
+    check_known(pd.DataFrame(curves.values.T.numpy(), table.index))
     slope = curves.values[0].to(where) * ability_sd
-    shared = (encoded.persons, encoded.row, encoded.count, slope)
+    known = partial(KnownCurves, encoded.persons, encoded.row, encoded.count, slope)
     if plain:
         a, d, c, _ = four_parameters(table)
-        parameters = Parameters(*torch.tensor(np.stack([a, d, c]), device=where))
         moments = torch.tensor(ability_mean), torch.tensor(ability_sd)
-        return KnownProducts(
-            *shared, not bool((c > 0).any()), encoded, rescaled(parameters, *moments)
-        )
+        scaled = rescaled(Parameters(*torch.tensor(np.stack([a, d, c]), device=where)), *moments)
+        at_nodes = partial(node_loglik, encoded, scaled)
+        by_ability = partial(_by_products, encoded, scaled)
+        return known(at_nodes, by_ability, not (c > 0).any(), encoded)
     group = torch.zeros(len(encoded.values), dtype=torch.long)
     curves = curves.rescaled(ability_mean, ability_sd)
     n_categories = curves.log_probability(torch.zeros(1, dtype=torch.float64)).shape[1]
     answers = Answers(encoded.values, encoded.count, group, n_categories)
-    return KnownFunctions(*shared, False, answers, curves)
+    at_nodes = partial(answers.node_loglik, curves)
+    return known(at_nodes, partial(_by_functions, answers, curves), False, None)
 
 
-def refuse_unknown(names: pd.Index) -> None:
-    """Refuse responses to items whose parameters are not given."""
-    if len(names):
-        raise FrameError(
-            f"items {format_names(names)} have no parameters; drop them, or fit a model with them"
-        )
-
-
-def distinct_items(items: pd.DataFrame) -> pd.DataFrame:
-    """Return the items, refusing those that have two rows."""
-    if items.index.has_duplicates:
-        twice = items.index[items.index.duplicated()].unique()
+def check_known(parameters: pd.DataFrame) -> None:
+    """Refuse items that have two rows, or parameters that are missing or infinite."""
+    twice = parameters.index[parameters.index.duplicated()].unique()
+    if len(twice):
         raise FrameError(f"items {format_names(twice)} stand more than once; keep one of each")
-    return items
-
-
-def check_finite(parameters: pd.DataFrame) -> None:
-    """Refuse items with parameters that are missing or infinite."""
     bad = ~np.isfinite(parameters.to_numpy(float)).all(axis=1)
     if bad.any():
         raise FrameError(
@@ -291,11 +243,10 @@ def score(
     responses : DataFrame, shape (n_persons, n_items)
         A responses frame; its items may be some of those known.
     method : str
-        "eap": posterior mean and standard deviation. "map": posterior mode (Lalor 2020, section
-        1.3.2). "ml": maximum likelihood (section 1.3.7), infinite where all responses, or none,
-        are correct. "wle": the maximum of likelihood times the root of the information, finite and
-        without ML's outward bias (Warm 1989; with guessing Warm's weight differs from this one,
-        which is R mirt's).
+        "eap": posterior mean and standard deviation. "map": posterior mode. "ml": maximum
+        likelihood, infinite where all responses, or none, are correct. "wle": the maximum of
+        likelihood times the root of the information, finite and without ML's outward bias (Warm
+        1989; with guessing Warm's weight differs from this one, which is R mirt's).
     ability_sd, ability_mean : float
         Of ability in the population, logits: for EAP and MAP. 1 and 0 unless a Rasch or linked fit.
     model, levels
@@ -308,11 +259,6 @@ def score(
     -------
     DataFrame, indexed by person
         ``theta`` and ``se``, logits; se from the observed curvature, NaN where theta is infinite.
-
-    Raises
-    ------
-    FrameError
-        If responses are malformed or hold items whose parameters are not given.
 
     Examples
     --------

@@ -21,6 +21,7 @@ from psychlm.stats import CORRECTIONS
 
 Criterion = Literal["slope", "fit", "dependence"]
 ABILITIES = np.linspace(-6, 6, 1201)  # logits, where a form's information is evaluated
+WHOLE = ["(all items)"]
 
 
 @dataclass(frozen=True)
@@ -79,11 +80,6 @@ def select_items(
     set_aside : sequence
         Items that are left out at the start, for reasons of their wording.
 
-    Raises
-    ------
-    FrameError
-        If an item to set aside is not there, or fewer than 4 items are left.
-
     References
     ----------
     Lalor (2020), sections 1.3.4 to 1.3.6, 2.2.4 and 7.2.4; Lalor, Wu & Yu (2016). The authors also
@@ -102,18 +98,7 @@ def select_items(
             f"order {list(order)} must name some of {list(get_args(Criterion))}, and correction "
             f"{correction!r} one of {list(CORRECTIONS)}"
         )
-    log: list[pd.DataFrame] = []
-    whole = ["(all items)"]
-
-    def drop(kept: pd.DataFrame, items: Sequence, number: int) -> pd.DataFrame:
-        """Drop items, and the persons who were asked none of the others."""
-        kept = kept.drop(columns=list(items))
-        answered = kept.dropna(how="all")
-        if n_out := len(kept) - len(answered):
-            note = "persons asked none of the items left"
-            log.append(_rows(number, "persons", whole, "n_left_out", n_out, 0, "remark", note))
-        return answered
-
+    log = _Log()
     kept = check_responses(responses)
     absent = [item for item in set_aside if item not in kept.columns]
     if absent:
@@ -122,33 +107,31 @@ def select_items(
         raise FrameError(f"{kept.shape[1] - len(set_aside)} items are too few; give at least 4")
     if len(set_aside):
         note = "set aside by the caller"
-        judged = ("inspection", np.nan, np.nan, "remove")
-        log.append(_rows(0, "inspection", list(set_aside), *judged, note))
-        kept = drop(kept, set_aside, 0)
+        log.add("inspection", list(set_aside), "inspection", np.nan, np.nan, "remove", note)
+        kept = log.without(kept, set_aside)
 
     # One ability: the ratio of the first two eigenvalues of the tetrachoric correlations.
     spectrum = eigenvalues(kept)
     ratio = float(spectrum.iloc[0] / spectrum.iloc[1])
     verdict = "accept" if ratio >= least_ratio else "reject"
     note = f"eigenvalues {', '.join(f'{value:.1f}' for value in spectrum.iloc[:3])}"
-    judged = ("eigenvalue_ratio", ratio, least_ratio, verdict)
-    log.append(_rows(0, "dimensionality", whole, *judged, note))
+    log.add("dimensionality", WHOLE, "eigenvalue_ratio", ratio, least_ratio, verdict, note)
     if ratio < least_ratio:
-        return Selection(pd.concat(log, ignore_index=True), kept.columns[:0], None, spectrum)
+        return Selection(log.table(), kept.columns[:0], None, spectrum)
 
     model = pd.Series("2PL", index=kept.columns)
     if guessing:
         model = _guessed_items(kept, alpha, log)
 
     # Rounds of removal and refitting.
+    adjust = CORRECTIONS[correction]
     min_a = max(min_slope, LOGISTIC_TO_NORMAL * (min_communality / (1 - min_communality)) ** 0.5)
     start = None
-    for number in count(1):
+    for log.round in count(1):
         fitted = fit(kept, model[kept.columns].to_dict(), start=start, standard_errors=False)
         removed: list = []
         for step in order:
-            log.append(_judge(number, step, fitted, kept, CORRECTIONS[correction], alpha, min_a))
-            removed = list(log[-1].loc[log[-1]["verdict"] == "remove", "item"])
+            removed = _judge(step, fitted, kept, adjust, alpha, min_a, log)
             if removed:
                 break
         if not removed:
@@ -156,73 +139,94 @@ def select_items(
         start = fitted.items
         if kept.shape[1] - len(removed) < 4:
             n_left, note = kept.shape[1] - len(removed), "too few items are left to fit"
-            log.append(_rows(number, "refit", whole, "n_items", n_left, 4, "reject", note))
-            return Selection(pd.concat(log, ignore_index=True), kept.columns[:0], None, spectrum)
-        kept = drop(kept, removed, number)
+            log.add("refit", WHOLE, "n_items", n_left, 4, "reject", note)
+            return Selection(log.table(), kept.columns[:0], None, spectrum)
+        kept = log.without(kept, removed)
     final = fit(kept, model[kept.columns].to_dict(), start=fitted.items)
-    return Selection(pd.concat(log, ignore_index=True), kept.columns, final, spectrum)
+    return Selection(log.table(), kept.columns, final, spectrum)
 
 
-def _rows(
-    number: int,
-    step: str,
-    items: Any,
-    statistic: str,
-    value: Any,
-    threshold: float,
-    verdict: Any,
-    note: Any = "",
-    p: Any = np.nan,
-) -> pd.DataFrame:
-    """Return rows of the table of decisions, one per item."""
-    row = {"round": number, "step": step, "item": items, "statistic": statistic, "value": value}
-    row |= {"threshold": threshold, "p": p, "verdict": verdict, "note": note}
-    return pd.DataFrame(row)
+class _Log:
+    """The decisions so far."""
+
+    def __init__(self) -> None:
+        self.round = 0
+        self.tables: list[pd.DataFrame] = []
+
+    def add(
+        self,
+        step: str,
+        items: Any,
+        statistic: str,
+        value: Any,
+        threshold: float,
+        verdict: Any,
+        note: Any = "",
+        p: Any = np.nan,
+    ) -> None:
+        """Note the decisions of a step, one row per item."""
+        row = {"round": self.round, "step": step, "item": items, "statistic": statistic}
+        row |= {"value": value, "threshold": threshold, "p": p, "verdict": verdict, "note": note}
+        self.tables.append(pd.DataFrame(row))
+
+    def without(self, kept: pd.DataFrame, items: Sequence) -> pd.DataFrame:
+        """Return responses without items, and without the persons who were asked no other."""
+        kept = kept.drop(columns=list(items))
+        answered = kept.dropna(how="all")
+        if n_out := len(kept) - len(answered):
+            note = "persons asked none of the items left"
+            self.add("persons", WHOLE, "n_left_out", n_out, 0, "remark", note)
+        return answered
+
+    def table(self) -> pd.DataFrame:
+        """Return all decisions in their order."""
+        return pd.concat(self.tables, ignore_index=True)
 
 
-def _guessed_items(kept: pd.DataFrame, alpha: float, log: list[pd.DataFrame]) -> pd.Series:
+def _guessed_items(kept: pd.DataFrame, alpha: float, log: _Log) -> pd.Series:
     """Compare 3PL and 2PL by AIC, then test every guessing parameter (Wald); return the models."""
     model = pd.Series("2PL", index=kept.columns)
     small, big = fit(kept, "2PL", standard_errors=False), fit(kept, "3PL")
     gain, note = small.aic - big.aic, "AIC of the 2PL minus that of the 3PL"
     best = "3PL" if gain > 0 else "2PL"
-    log.append(_rows(0, "guessing", ["(all items)"], "aic_gain", gain, 0, best, note))
+    log.add("guessing", WHOLE, "aic_gain", gain, 0, best, note)
     if gain > 0:
         z = (big.items["c"] / big.items["se_c"]).where(big.items["c"] > 0).to_numpy()
         p = CORRECTIONS["holm"](2 * scipy.stats.norm.sf(z))
         model[p < alpha] = "3PL"
-        log.append(_rows(0, "guessing", model.index, "wald_z", z, alpha, model.to_numpy(), p=p))
+        log.add("guessing", model.index, "wald_z", z, alpha, model.to_numpy(), p=p)
     return model
 
 
 def _judge(
-    number: int,
     step: str,
     fitted: IRTFit,
     kept: pd.DataFrame,
     adjust: Any,
     alpha: float,
     min_a: float,
-) -> pd.DataFrame:
-    """Apply one criterion to every item; return the rows of the table of decisions."""
-    p: Any = np.nan
-    note: Any = ""
-    threshold = alpha
+    log: _Log,
+) -> list:
+    """Apply one criterion to every item; return the items that it removes."""
     if step == "slope":
-        statistic, value, threshold = "a", fitted.items["a"].to_numpy(), min_a
+        value = fitted.items["a"].to_numpy()
         remove = value < min_a
+        judged: dict[str, Any] = {"statistic": "a", "value": value, "threshold": min_a}
     elif step == "fit":
         table = s_x2(fitted, kept)
-        statistic, value, p = "s_x2", table["s_x2"].to_numpy(), adjust(table["p"].to_numpy())
-        remove, note = p < alpha, np.where(table["df"] == 0, "no degrees of freedom", "")
+        p = adjust(table["p"].to_numpy())
+        remove, judged = p < alpha, {"statistic": "s_x2", "value": table["s_x2"].to_numpy(), "p": p}
+        judged["note"] = np.where(table["df"] == 0, "no degrees of freedom", "")
     else:
         table = _dependent_pairs(fitted, kept, adjust, alpha)
         worst = table.sort_values(["n_pairs", "total"]).index[-1]
         remove = ((table.index == worst) & (table["n_pairs"] > 0)).to_numpy()
-        statistic, value = "n_dependent_pairs", table["n_pairs"].to_numpy()
-        p, note = table["p"].to_numpy(), table["note"].to_numpy()
-    verdict, items = np.where(remove, "remove", "keep"), fitted.items.index
-    return _rows(number, step, items, statistic, value, threshold, verdict, note, p)
+        judged = {"statistic": "n_dependent_pairs", "value": table["n_pairs"].to_numpy()}
+        judged |= {"p": table["p"].to_numpy(), "note": table["note"].to_numpy()}
+    items = fitted.items.index
+    judged = {"threshold": alpha, "verdict": np.where(remove, "remove", "keep")} | judged
+    log.add(step, items, **judged)
+    return list(items[remove])
 
 
 def _dependent_pairs(
@@ -234,13 +238,8 @@ def _dependent_pairs(
     pairs["significant"] = pairs["p"] < alpha
     both = pd.concat([pairs, pairs.rename(columns={"item_1": "item_2", "item_2": "item_1"})])
     by_item = both.groupby("item_1", sort=False)
-    table = pd.DataFrame(
-        {
-            "n_pairs": by_item["significant"].sum(),
-            "total": by_item["ld_x2"].sum(),
-            "p": by_item["p"].min(),
-        }
-    ).loc[fitted.items.index]
+    table = by_item.agg(n_pairs=("significant", "sum"), total=("ld_x2", "sum"), p=("p", "min"))
+    table = table.loc[fitted.items.index]
     partners = both[both["significant"]].groupby("item_1")["item_2"]
     named = partners.agg(lambda items: "with " + ", ".join(map(str, items))).to_dict()
     return table.assign(note=table.index.map(lambda item: named.get(item, "")))
@@ -250,15 +249,9 @@ def assemble_form(items: pd.DataFrame | IRTFit, size: int, low: float, high: flo
     """Choose items for a test form by slope and mean information (Lalor 2020, section 7.2.4).
 
     The ranks of slope and of information, averaged over abilities from ``low`` to ``high``
-    (logits), are added; of equal sums, the more informative item is chosen.
+    (logits), are added; of equal sums, the more informative item is chosen. The result is in the
+    order of the items.
 
-    Returns
-    -------
-    Index, shape (size,)
-        In the order of the items frame.
-
-    Examples
-    --------
     >>> bank = pd.DataFrame({"a": [1.0, 2.0, 0.5], "b": [0.0, 0.5, 0.0]}, list("xyz"))
     >>> list(assemble_form(bank, 2, -1, 1))
     ['x', 'y']

@@ -17,6 +17,8 @@ import numpy as np
 import pandas as pd
 
 from psychlm.frames import FrameError, format_names
+from psychlm.irt.em import Expectation
+from psychlm.irt.likelihood import GRID_ERROR, LARGEST_SLOPE
 from psychlm.irt.priors import Beta, LogNormal, Normal, Prior
 from psychlm.irt.response_functions import KINDS, MIXED, Model, model_named
 from psychlm.irt.response_matrix import (
@@ -124,10 +126,65 @@ class Specification:
         names += [(group, name) for name in ("mean", "log sd") for group in self.groups]
         sizes = [len(columns)] * n_rows + [len(self.groups)] * 2
         kinds = np.repeat(np.arange(n_rows + 2), sizes)
-        label, first_cells = pd.factorize(np.where(np.array(cells) < 0, np.nan, cells))
-        firsts = np.array([np.argmax(label == k) for k in range(len(first_cells))], int)
+        label, _ = pd.factorize(np.where(np.array(cells) < 0, np.nan, cells))
+        estimated = np.flatnonzero(label >= 0)
+        firsts = estimated[np.unique(label[estimated], return_index=True)[1]]
         index = pd.MultiIndex.from_tuples([names[k] for k in firsts], names=["item", "parameter"])
         return label, kinds[firsts], index
+
+
+@dataclass(frozen=True)
+class Solution:
+    """What an engine returns: natural parameters by row and column, and how they were reached."""
+
+    values: np.ndarray  # (n_rows, n_columns), columns of the specification
+    blocks: np.ndarray  # (n_columns, n_rows, n_rows), covariances; NaN: unknown
+    n_parameters: int
+    loglik: float  # nats
+    log_prior: float
+    n_iterations: int
+    loglik_error: float
+    quadrature: str
+    converged: np.ndarray  # (n_columns,) bool
+    messages: list[str]  # what a reader of the estimates must know
+    covariance: pd.DataFrame | None = None  # of all estimates
+    groups: dict | None = None  # by column of IRTFit.groups, without numbers of persons
+    method: str = "mml"
+    regression: pd.DataFrame | None = None  # of difficulties on covariates
+    residual_sd: float = math.nan
+
+
+def problems(
+    items: pd.Index, em: Expectation, loglik_error: float, **marks: np.ndarray
+) -> list[str]:
+    """Return what a reader of the estimates must know, one message per problem.
+
+    Marks by item are ``runaway`` slopes, no convergence (``unsettled``), asymptotes ``at_bound``,
+    and no standard errors though they were asked for (``unknown``).
+    """
+    texts = {
+        "runaway": f"items {{}} have slopes at the bound, {LARGEST_SLOPE:g}: correct and wrong "
+        "responses are separated by ability, and the likelihood may have no finite maximum; drop "
+        'them, or give a prior: priors={{"slope": LogNormal(0, 0.5)}}',
+        "unsettled": f"no convergence of items {{}} in {em.n_steps} steps; raise max_iterations, "
+        "free fewer parameters, or give a 3PL a prior: "
+        'priors={{"guessing": Beta(5, 17)}}',
+        "at_bound": "asymptotes of items {} ended at 0 or 1 and have no standard errors; a prior "
+        'keeps them inside: priors={{"guessing": Beta(5, 17), "upper": Beta(17, 2)}}',
+        "unknown": "items {} lie too near a ridge of the likelihood to have standard errors",
+    }
+    if marks["unknown"].all():
+        texts["unknown"] = (
+            "the observed information is not positive definite at the estimates, so there are no "
+            "standard errors"
+        )
+    found = [name for name in texts if name in marks and marks[name].any()]
+    messages = [texts[name].format(format_names(items[marks[name]])) for name in found]
+    if loglik_error > GRID_ERROR:
+        messages.append(
+            f"the log-likelihood moves by {loglik_error:.3g} nats on a finer grid than {em.grid}"
+        )
+    return messages
 
 
 def specify(
@@ -144,12 +201,9 @@ def specify(
     item_names: Sequence[str] | pd.Index | None = None,
 ) -> Specification:
     """Check the arguments of :func:`psychlm.irt.fit`, and return what they specify."""
-    if isinstance(model, str):
-        chosen = model_named(model)
-        if chosen is MIXED:
-            raise ValueError("models that differ between items are a mapping from item to model")
-    else:
-        chosen = MIXED
+    chosen = model_named(model) if isinstance(model, str) else MIXED
+    if chosen is MIXED and isinstance(model, str):
+        raise ValueError("models that differ between items are a mapping from item to model")
     priors = dict(priors or {})
     for name, prior in priors.items():
         if not isinstance(prior, PRIORS.get(name, ())):
@@ -171,9 +225,7 @@ def specify(
     if chosen is MIXED:
         named = models_of_items(model, items)
         chosen = named[0] if len(set(map(id, named))) == 1 else MIXED
-    is_free = {
-        name: np.array([name in each.free for each in named]) for name in ("guessing", "upper")
-    }
+    is_free = {name: np.array([name in each.free for each in named]) for name in KINDS[2:]}
     equal = dict(equal or {})
     if isinstance(guessing, str):
         if guessing != "common" or not is_free["guessing"].all():
@@ -181,7 +233,7 @@ def specify(
                 f"guessing={guessing!r} is not possible here: it is neither a number, a Series nor "
                 '"common", which takes a 3PL or 4PL for all items'
             )
-        equal, guessing = {**equal, "guessing": "all"}, None
+        equal["guessing"], guessing = "all", None
     given = {
         name: asymptotes(items, name, value)
         for name, value in (("guessing", guessing), ("upper", upper))

@@ -22,6 +22,7 @@ from psychlm.irt.arrays import (
     positive_inverse,
     zeros,
 )
+from psychlm.irt.em import EM
 from psychlm.irt.likelihood import (
     LARGEST_SLOPE,
     Design,
@@ -31,7 +32,7 @@ from psychlm.irt.likelihood import (
     fine_posterior,
     node_loglik,
 )
-from psychlm.irt.response_matrix import Block, ResponseMatrix
+from psychlm.irt.response_matrix import Block
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -44,14 +45,13 @@ SCORE_CELLS = 2**27  # scores of persons at a time: 1 GiB
 ROUGH_POLYNOMIALS = 4
 
 
-def standard_errors(
-    responses: ResponseMatrix, design: Design, parameters: Parameters, grid: QuadratureGrid
-) -> tuple[np.ndarray, pd.DataFrame | None]:
+def standard_errors(em: EM, parameters: Parameters) -> tuple[np.ndarray, pd.DataFrame | None]:
     """Return covariances of slope, intercept and guessing by item, and of all free parameters.
 
     The first, (n_items, 3, 3) with ability N(0, 1), are NaN where not estimated, and all NaN where
     the observed information is not positive definite; the second None where there are too many.
     """
+    responses, design = em.responses, em.design
     n_items, free = responses.n_items, free_parameters(design, parameters)
     n_shared = (n_items - 1) * (design.common_slope + design.common_guessing)
     n_free = int(free.sum()) - n_shared
@@ -62,12 +62,12 @@ def standard_errors(
         from psychlm.irt.joint_information import joint_covariances
 
         try:
-            blocks = joint_covariances(responses, design, parameters, grid, free)
+            blocks = joint_covariances(em, parameters, free)
         except LinAlgError:  # not at a maximum
             return blocks, None
         return where_free(blocks, free), None
 
-    information = observed_information(responses, design, parameters, grid)
+    information = observed_information(em, parameters, em.grid)
     kinds = len(information) // n_items
     basis = estimates_basis(free[:kinds], design)
     covariance = positive_inverse(basis.T @ information @ basis)
@@ -125,11 +125,7 @@ def estimates_basis(free: Tensor, design: Design) -> Tensor:
 
 
 def observed_information(
-    responses: ResponseMatrix,
-    design: Design,
-    parameters: Parameters,
-    grid: QuadratureGrid,
-    rough: bool = False,
+    em: EM, parameters: Parameters, grid: QuadratureGrid, rough: bool = False
 ) -> Tensor:
     """Return the observed information in all slopes, intercepts and, if any is free, guessing.
 
@@ -138,6 +134,7 @@ def observed_information(
     missing information of pairs of items over ROUGH_POLYNOMIALS only, in single precision; the
     blocks of single items stay exact.
     """
+    responses, design = em.responses, em.design
     n, nodes = responses.n_items, grid.nodes
     xp, kinds = namespace(nodes), 3 if design.guessing_free.any() else 2
     dtype = "float32" if rough else "float64"

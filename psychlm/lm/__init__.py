@@ -1,6 +1,7 @@
 """Language models: surprisal of words in texts, and log-probabilities of the choices of items.
 
-    load         a Hugging Face checkpoint (hub name, folder, GGUF file), without remote code
+    load         a Hugging Face checkpoint (hub name, folder, GGUF file), without remote code: a
+                 language model, a classifier, or a multiple-choice head
     surprisal    words + model -> words with ``surprisal_bits``
     surprisals   words + models -> words with a column for each model, here or on a cluster
     minimal_pairs  pairs of sentences + models -> which sentence is likelier, by phenomenon
@@ -12,7 +13,7 @@ Modules with names of their own::
 
     choices          scores of choices, confidences, and the one grader
     prompts          prompts of language models, labels of classifiers
-    choice_model     classifiers, multiple-choice heads, states of a pre-trained encoder
+    encoders         states of a pre-trained encoder
     finetune         a pre-trained encoder learns, with transformers.Trainer
     cache            the store of results on disk
 
@@ -28,15 +29,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from psychlm.lm._errors import ModelError
-    from psychlm.lm._load import LanguageModel, OpenedModel, fingerprint, load, wrap
+    from psychlm.lm._load import LanguageModel, fingerprint, load, wrap
     from psychlm.lm._minimal_pairs import MinimalPairs, minimal_pairs, read_blimp
     from psychlm.lm._surprisal import surprisal, surprisals
-    from psychlm.lm.choice_model import (
-        ChoiceModel,
-        bundled_encoder,
-        load_choice_model,
-        wrap_choice_model,
-    )
     from psychlm.lm.choices import (
         Evaluation,
         ItemTaker,
@@ -52,10 +47,9 @@ if TYPE_CHECKING:
 
 _NAMES = {
     "_errors": "ModelError",
-    "_load": "LanguageModel OpenedModel fingerprint load wrap",
+    "_load": "LanguageModel fingerprint load wrap",
     "_minimal_pairs": "MinimalPairs minimal_pairs read_blimp",
     "_surprisal": "surprisal surprisals",
-    "choice_model": "ChoiceModel bundled_encoder load_choice_model wrap_choice_model",
     "choices": "Evaluation ItemTaker choice_logprobs confidences evaluate grade predictions",
     "finetune": "FineTuned fine_tune",
     "prompts": "Prompt",

@@ -1,20 +1,23 @@
 """Compute the log-probability that a model gives each choice of an item.
 
-Three kinds of model, one result. A classifier gives the choices the probabilities of its labels. A
-multiple-choice head scores each choice by itself, and the scores of an item are normalised to
-probabilities. A language model gives the probability of the choice's tokens after the prompt: from
-left to right, or, where it predicts masked tokens, each token with the rest of its word masked
-(:mod:`psychlm.lm.scoring_requests`), or, in an encoder-decoder, from the prompt in the encoder. It
-reads a prompt once for all choices of the item.
+A classifier gives the choices the probabilities of its labels. A multiple-choice head scores each
+choice by itself, and the scores of an item are normalised to probabilities. A language model gives
+the probability of the choice's tokens after the prompt: from left to right, or, where it predicts
+masked tokens, each token with the rest of its word masked (:mod:`psychlm.lm.scoring_requests`), or,
+in an encoder-decoder, from the prompt in the encoder. It reads a prompt once for all choices.
 """
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from dataclasses import asdict, dataclass, replace
+from itertools import zip_longest
+from typing import Any, TypeAlias
 
 import numpy as np
+import pandas as pd
 import torch
 from numpy.typing import NDArray
 from scipy.special import log_softmax, logsumexp
@@ -22,9 +25,9 @@ from torch.nn import functional
 from torch.nn.utils.rnn import pad_sequence
 
 from psychlm.lm._errors import ModelError
-from psychlm.lm._load import LanguageModel
+from psychlm.lm._load import HEADS, LanguageModel
 from psychlm.lm._network_state import evaluating
-from psychlm.lm.choice_model import ChoiceModel
+from psychlm.lm.cache import ResultStore, key
 from psychlm.lm.forward import (
     LOG_P,
     ScoringOptions,
@@ -34,8 +37,11 @@ from psychlm.lm.forward import (
     resolve_options,
     run,
 )
-from psychlm.lm.prompts import outputs_of
+from psychlm.lm.prompts import Prompt, fill_prompts, outputs_of
 from psychlm.lm.tokens import UNKNOWN, Document, Tokens, tokenize
+
+SCHEME = 3  # raised whenever the cached scores of a question would change
+QUESTIONS_AT_ONCE = {"cpu": 256, "cuda": 4096}  # scored between two writes to the cache
 
 # Columns of the scores of a choice: log-probability in nats; tokens that it sums over (0 for
 # classifiers and heads); 1 where the prompt was cut to fit the model; 1 where the tokenizer does
@@ -44,7 +50,8 @@ from psychlm.lm.tokens import UNKNOWN, Document, Tokens, tokenize
 N_COLUMNS = 5
 NATS, N_TOKENS, TRUNCATED, UNKNOWN_TOKENS, JOINED = range(N_COLUMNS)
 
-Scores = NDArray[np.float64]
+Scores = NDArray[np.float64]  # (n_choices, N_COLUMNS)
+Outputs: TypeAlias = Sequence[NDArray] | NDArray
 
 
 @dataclass(frozen=True)
@@ -60,13 +67,100 @@ class Question:
         return len(self.prompt) + len(self.hypothesis or "") + max(map(len, self.choices))
 
 
+def score_items(
+    items: pd.DataFrame, model: LanguageModel, normalise: str, prompt: str | Prompt, **how: Any
+) -> pd.DataFrame:
+    """Return what :func:`psychlm.lm.choice_logprobs` does; ``how`` is that of ``cached_scores``."""
+
+    def score(questions: list[Question]) -> list[Scores]:
+        return cached_scores(questions, model, **how)
+
+    ids = items["item_id"].tolist()
+    if model.kind in HEADS:
+        seconds = items.get("hypothesis", pd.Series(None, items.index, dtype=object))
+        seconds = seconds.where(seconds.map(lambda text: isinstance(text, str)), None)
+        rows = zip(ids, items["prompt"], items["choices"].map(tuple), seconds, strict=True)
+        scores = score([Question(*row) for row in rows])
+        values, start = [one[:, NATS] for one in scores], None
+    else:
+        filled = fill_prompts(items, prompt)
+        questions = [Question(i, *row[:2]) for i, row in zip(ids, filled, strict=True)]
+        scores, start = score(questions), scoring_options(model, how["bos"]).bos
+        values = [one[:, NATS] for one in scores]
+        if normalise == "token":
+            values = [one[:, NATS] / one[:, N_TOKENS] for one in scores]
+        elif normalise == "character":  # without the space before a choice
+            lengths = [np.array([len(c.strip()) for c in q.choices]) for q in questions]
+            values = [nats / n for nats, n in zip(values, lengths, strict=True)]
+        elif normalise == "unconditional":  # minus the log-probability after a neutral prompt
+            neutral = [(after, choice) for _, choices, after in filled for choice in choices]
+            bare = {pair: Question(pair[1].strip(), pair[0], (pair[1],)) for pair in neutral}
+            alone = dict(zip(bare, score(list(bare.values())), strict=True))
+            values = [
+                nats - [alone[after, choice][0, NATS] for choice in choices]
+                for nats, (_, choices, after) in zip(values, filled, strict=True)
+            ]
+    padded = np.array(list(zip_longest(*values, fillvalue=np.nan))).T  # items x choices
+    table = pd.DataFrame(padded, index=pd.Index(ids, name="item")).rename_axis(columns="choice")
+    table.attrs = {"model": model.name, "revision": model.revision, "normalise": normalise}
+    table.attrs |= {"prompt": str(prompt), "bos": start}
+    marks = {"truncated": TRUNCATED, "unknown": UNKNOWN_TOKENS, "joined": JOINED}
+    for name, column in marks.items():
+        table.attrs[name] = [i for i, r in zip(ids, scores, strict=True) if r[:, column].any()]
+    return table
+
+
+def cached_scores(
+    questions: Sequence[Question],
+    model: LanguageModel,
+    bos: str | None,
+    batch_tokens: int | None,
+    cache: bool,
+    progress: bool,
+) -> list[Scores]:
+    """Read scores from the cache; compute the others, the longest first, and store each piece."""
+    # The key of a question holds all that its scores depend on.
+    revision = model.revision
+    identity: dict[str, Any] = {"scheme": SCHEME, "revision": revision}
+    identity |= {
+        "dtype": str(model.network.dtype),
+        "kind": model.kind,
+        "context_tokens": model.context_tokens,
+    }
+    identity |= {"labels": model.labels}
+    if model.kind not in HEADS:
+        identity |= asdict(scoring_options(model, bos))
+    text = json.dumps(identity, sort_keys=True)
+    keys = [key(text, json.dumps([q.prompt, q.hypothesis, q.choices])) for q in questions]
+    with ResultStore(on=cache and revision is not None) as store:
+        sizes = [(len(q.choices), N_COLUMNS) for q in questions]
+        stored = store.get(dict(zip(keys, sizes, strict=True)))
+        scores = {name: rows for name, (rows, _) in stored.items()}
+        missing = {k: q for k, q in zip(keys, questions, strict=True) if k not in scores}
+        waiting = sorted(missing, key=lambda name: len(missing[name]), reverse=True)
+        size = QUESTIONS_AT_ONCE["cuda" if model.device.type == "cuda" else "cpu"]
+        pieces: Iterable[list[str]] = [waiting[i : i + size] for i in range(0, len(waiting), size)]
+        if progress and pieces:
+            from rich.console import Console
+            from rich.progress import track
+
+            bar = f"items through {model.name}, {size} at once"
+            pieces = track(list(pieces), bar, console=Console(stderr=True))
+        for piece in pieces:
+            rows = score_questions(model, [missing[k] for k in piece], bos, batch_tokens)
+            fresh = dict(zip(piece, rows, strict=True))
+            store.put((name, values, {}) for name, values in fresh.items())
+            scores |= fresh
+    return [scores[name] for name in keys]
+
+
 def score_questions(
-    model: ChoiceModel | LanguageModel,
+    model: LanguageModel,
     questions: Sequence[Question],
     bos: str | None = "auto",
     batch_tokens: int | None = None,
 ) -> list[Scores]:
-    """Return for each question the scores of its choices, shape (n_choices, 5).
+    """Return for each question the scores of its choices.
 
     Raises
     ------
@@ -82,14 +176,12 @@ def score_questions(
                 f"item {question.item!r} holds half a character (a lone surrogate), which no "
                 "tokenizer reads; read its file as UTF-8 again, or leave the item out"
             )
-    if isinstance(model, LanguageModel) and model.kind == "encoder-decoder":
-        scores = _score_by_encoder_decoder(model, questions, bos, batch_tokens)
-    elif isinstance(model, LanguageModel):
-        scores = _score_by_language_model(model, questions, bos, batch_tokens)
-    elif model.task == "classifier":
-        scores = _score_by_classifier(model, questions, batch_tokens)
-    else:
+    if model.kind in HEADS:
         scores = _score_by_head(model, questions, batch_tokens)
+    elif model.kind == "encoder-decoder":
+        scores = _score_by_encoder_decoder(model, questions, bos, batch_tokens)
+    else:
+        scores = _score_by_language_model(model, questions, bos, batch_tokens)
     for question, rows in zip(questions, scores, strict=True):
         if not np.isfinite(rows[:, NATS]).all():
             raise ModelError(
@@ -100,49 +192,12 @@ def score_questions(
     return scores
 
 
-def _score_by_classifier(
-    model: ChoiceModel, questions: Sequence[Question], batch_tokens: int | None
-) -> list[Scores]:
-    """Return log p(choice) = log of the sum of p(label) over the labels that the choice covers."""
-    outputs = {q.choices: outputs_of(q.choices, model.labels, model.name) for q in questions}
-    texts = [(question.prompt, question.hypothesis) for question in questions]
-    logits, cut = _logits(model, [q.item for q in questions], texts, batch_tokens)
-    log_p = log_softmax(logits, axis=1)
-    scores = []
-    for row, question in enumerate(questions):
-        rows = np.zeros((len(question.choices), N_COLUMNS))
-        rows[:, NATS] = [logsumexp(log_p[row, labels]) for labels in outputs[question.choices]]
-        rows[:, TRUNCATED] = cut[row]
-        scores.append(rows)
-    return scores
-
-
-def _score_by_head(
-    model: ChoiceModel, questions: Sequence[Question], batch_tokens: int | None
-) -> list[Scores]:
-    """Return the log-softmax, within items, of a head's score of each pair of prompt and choice."""
-    pairs = []
-    for q in questions:
-        context = f"{q.prompt} {q.hypothesis}" if q.hypothesis else q.prompt
-        pairs += [(context, choice) for choice in q.choices]
-    owners = [q.item for q in questions for _ in q.choices]
-    logits, cut = _logits(model, owners, pairs, batch_tokens)
-    ends = np.cumsum([len(question.choices) for question in questions])
-    scores = []
-    for question_logits, question_cut in zip(
-        np.split(logits[:, 0], ends[:-1]), np.split(cut, ends[:-1]), strict=True
-    ):
-        rows = np.zeros((len(question_logits), N_COLUMNS))
-        rows[:, NATS], rows[:, TRUNCATED] = log_softmax(question_logits), question_cut.any()
-        scores.append(rows)
-    return scores
-
-
 @dataclass(frozen=True, eq=False)
 class _Input:
     """One tokenised input; its length is what batches are made by."""
 
     row: int
+    item: Hashable
     fields: dict[str, list[int]]  # the tokenizer's output: ids, and token types if needed
     choices: list[list[int]]  # the tokens that an encoder-decoder's decoder reads
 
@@ -151,58 +206,19 @@ class _Input:
         return read * max(1, len(self.choices))
 
 
-def _logits(
-    model: ChoiceModel,
-    owners: Sequence[Hashable],
-    texts: Sequence[tuple[str, str | None]],
-    batch_tokens: int | None,
-) -> tuple[Scores, NDArray[np.bool_]]:
-    """Return the outputs for texts and pairs, (n_texts, n_outputs), and whether each text was cut.
-
-    The longer part of what does not fit the model is cut at its end.
-    """
-    # Tokenise single texts and pairs apart: a tokenizer takes one kind in a call.
-    cut = np.zeros(len(texts), dtype=bool)
-    inputs: list[_Input] = []
-    for paired in (False, True):
-        rows = [i for i, (_, second) in enumerate(texts) if (second is not None) == paired]
-        if not rows:
-            continue
-        parts = [[texts[i][part] for i in rows] for part in range(1 + paired)]
-        encoded = model.tokenizer(*parts, verbose=False)
-        cut[rows] = [len(ids) > model.context_tokens for ids in encoded["input_ids"]]
-        if cut[rows].any():
-            longest = {"truncation": "longest_first", "max_length": model.context_tokens}
-            encoded = model.tokenizer(*parts, **longest)
-        for i, row in enumerate(rows):
-            fields = {name: values[i] for name, values in encoded.items()}
-            inputs.append(_Input(row, fields, []))
-
-    def logits(batch: list[_Input], tensors: dict[str, torch.Tensor]) -> NDArray:
-        if model.task == "multiple-choice":  # every choice as an item with one choice
-            tensors = {name: tensor[:, None] for name, tensor in tensors.items()}
-        return model.network(**tensors).logits.cpu().double().numpy()
-
-    values = _in_batches(model, inputs, logits, owners, batch_tokens)
-    return np.stack([values[row] for row in range(len(texts))]), cut
-
-
-def _in_batches(
-    model: ChoiceModel | LanguageModel,
+def _outputs(
+    model: LanguageModel,
     inputs: Sequence[_Input],
-    outputs_of_batch: Callable[
-        [list[_Input], dict[str, torch.Tensor]], Sequence[NDArray] | NDArray
-    ],
-    owners: Sequence[Hashable],
+    outputs_of_batch: Callable[[list[_Input], dict[str, torch.Tensor]], Outputs],
     batch_tokens: int | None,
-) -> dict[int, NDArray]:
-    """Return the outputs for each row of the inputs, which go through a model in padded batches.
+) -> list[NDArray]:
+    """Return the outputs for the rows of the inputs, which go through a model in padded batches.
 
     A model that cannot tell padding from text reads its texts one by one.
     """
     pads = model.network.config.get_text_config().pad_token_id is not None
 
-    def run_batch(batch: list[_Input]) -> Sequence[NDArray] | NDArray:
+    def run_batch(batch: list[_Input]) -> Outputs:
         fields = {name: [one.fields[name] for one in batch] for name in batch[0].fields}
         tensors = model.tokenizer.pad(fields, padding=pads, return_tensors="pt")
         tensors = {name: tensor.to(model.device) for name, tensor in tensors.items()}
@@ -210,15 +226,73 @@ def _in_batches(
             return outputs_of_batch(batch, tensors)
 
     values: dict[int, NDArray] = {}
-    most = batch_tokens if pads else 1
-    for batch, outputs in in_batches(inputs, run_batch, model.device, most):
+    for batch, outputs in in_batches(inputs, run_batch, model.device, batch_tokens if pads else 1):
         if outputs is None:
-            raise ModelError(
-                f"out of memory with item {owners[batch[0].row]!r} by itself ({len(batch[0])} "
-                f"tokens) in {model.name}; use a smaller model, or a device with more memory"
-            )
+            raise ModelError(_too_large(batch[0].item, model.name))
         values.update(zip((one.row for one in batch), outputs, strict=True))
-    return values
+    return [values[row] for row in range(len(inputs))]
+
+
+def _too_large(item: Hashable, name: str) -> str:
+    return (
+        f"out of memory with item {item!r} by itself in {name}; use a smaller model, or a device "
+        "with more memory"
+    )
+
+
+def _score_by_head(
+    model: LanguageModel, questions: Sequence[Question], batch_tokens: int | None
+) -> list[Scores]:
+    """Return the log-probabilities that a classifier or a multiple-choice head gives choices.
+
+    A classifier reads a text or a pair once: p(choice) is the sum of p(label) over the labels that
+    the choice covers. A head reads the prompt with each choice: p(choice) is the softmax of its
+    scores within the item. Of what does not fit the model, the longer part is cut at its end.
+    """
+    classifies = model.kind == "classifier"
+    labels = {
+        q.choices: outputs_of(q.choices, model.labels, model.name) for q in questions if classifies
+    }
+    texts: list[tuple[int, str, str | None]] = []  # question, text, and the second of a pair
+    for number, q in enumerate(questions):
+        context = f"{q.prompt} {q.hypothesis}" if q.hypothesis else q.prompt
+        if classifies:
+            texts.append((number, q.prompt, q.hypothesis))
+        else:
+            texts += [(number, context, choice) for choice in q.choices]
+    # Tokenise single texts and pairs apart: a tokenizer takes one kind in a call.
+    cut = np.zeros(len(texts), dtype=bool)
+    inputs: list[_Input] = []
+    for n_parts in (1, 2):
+        rows = [i for i, (_, _, second) in enumerate(texts) if (second is not None) == n_parts - 1]
+        if not rows:
+            continue
+        parts = [[texts[i][part] for i in rows] for part in range(1, 1 + n_parts)]
+        encoded = model.tokenizer(*parts, verbose=False)
+        cut[rows] = [len(ids) > model.context_tokens for ids in encoded["input_ids"]]
+        if cut[rows].any():
+            longest = {"truncation": "longest_first", "max_length": model.context_tokens}
+            encoded = model.tokenizer(*parts, **longest)
+        for i, row in enumerate(rows):
+            fields = {name: values[i] for name, values in encoded.items()}
+            inputs.append(_Input(row, questions[texts[row][0]].item, fields, []))
+
+    def logits(batch: list[_Input], tensors: dict[str, torch.Tensor]) -> NDArray:
+        if not classifies:  # every choice as an item with one choice
+            tensors = {name: tensor[:, None] for name, tensor in tensors.items()}
+        return model.network(**tensors).logits.cpu().double().numpy()
+
+    outputs = np.stack(_outputs(model, inputs, logits, batch_tokens))
+    ends = np.cumsum([1 if classifies else len(q.choices) for q in questions])[:-1]
+    scores = []
+    own_outputs, own_cuts = np.split(outputs, ends), np.split(cut, ends)
+    for q, own, own_cut in zip(questions, own_outputs, own_cuts, strict=True):
+        log_p, columns = log_softmax(own.ravel()), np.zeros((len(q.choices), N_COLUMNS))
+        if classifies:
+            log_p = np.array([logsumexp(log_p[covered]) for covered in labels[q.choices]])
+        columns[:, NATS], columns[:, TRUNCATED] = log_p, own_cut.any()
+        scores.append(columns)
+    return scores
 
 
 def _score_by_encoder_decoder(
@@ -240,16 +314,12 @@ def _score_by_encoder_decoder(
         choices = encode([space + c for c in q.choices], add_special_tokens=False)["input_ids"]
         sizes = [len(choice) for choice in choices]
         if min(sizes) == 0 or max(sizes) > model.context_tokens:
-            raise ModelError(
-                f"item {q.item!r} has a choice of no tokens or of more than the "
-                f"{model.context_tokens} that {model.name} takes; leave it out, or use another "
-                "model"
-            )
+            raise ModelError(_unfit([q.item], model.context_tokens, model.name))
         rows = np.zeros((len(choices), N_COLUMNS))
         rows[:, N_TOKENS], rows[:, TRUNCATED] = sizes, len(ids) > model.context_tokens
         rows[:, UNKNOWN_TOKENS] = [unknown in choice for choice in choices]
         scores.append(rows)
-        inputs.append(_Input(row, {"input_ids": ids[-model.context_tokens :]}, choices))
+        inputs.append(_Input(row, q.item, {"input_ids": ids[-model.context_tokens :]}, choices))
 
     def log_probabilities(batch: list[_Input], tensors: dict[str, torch.Tensor]) -> list[NDArray]:
         # The encoder reads a prompt once; its output is repeated for the choices of the item.
@@ -270,42 +340,42 @@ def _score_by_encoder_decoder(
         nats = [float(p[: len(c)].double().sum()) for p, c in zip(log_p, choices, strict=True)]
         return np.split(np.array(nats), np.cumsum(n_choices)[:-1])
 
-    owners = [q.item for q in questions]
-    for row, nats in _in_batches(model, inputs, log_probabilities, owners, batch_tokens).items():
-        scores[row][:, NATS] = nats
+    for rows, nats in zip(
+        scores, _outputs(model, inputs, log_probabilities, batch_tokens), strict=True
+    ):
+        rows[:, NATS] = nats
     return scores
 
 
+def _unfit(items: list[Hashable], most: int, name: str) -> str:
+    return (
+        f"{len(items)} items, {items[:5]}, have a choice of no tokens beside those of the prompt, "
+        f"or of more than the {most} that {name} takes; leave them out, or use another model or "
+        "prompt"
+    )
+
+
 def scoring_options(model: LanguageModel, bos: str | None) -> ScoringOptions:
-    """Return the options that a language model scores choices by."""
+    """Return the options that a language model scores choices by.
+
+    ``bos="auto"`` is what the tokenizer of a causal model itself adds: without such a token, it has
+    learned from texts without one. Other kinds have the token of :func:`psychlm.lm.surprisal`.
+    """
+    tokenizer = model.tokenizer
     if model.kind != "encoder-decoder":
-        return resolve_options(model, bos=start_token(model, bos))
-    if bos != "auto":
+        if bos == "auto" and model.kind == "causal":
+            ids = tokenizer.encode("a")
+            added = len(ids) > 0 and ids[0] in tokenizer.all_special_ids
+            bos = str(tokenizer.convert_ids_to_tokens(ids[0])) if added else None
+        return resolve_options(model, bos=bos)
+    start = getattr(model.network.config, "decoder_start_token_id", None)
+    if bos != "auto" or start is None:
         raise ModelError(
             f"{model.name} is an encoder-decoder, which takes no bos={bos!r}: its decoder begins "
-            "with a token of its own; leave bos out"
+            "with its configuration's decoder_start_token_id, which must be set; leave bos out"
         )
-    start = getattr(model.network.config, "decoder_start_token_id", None)
-    if start is None:
-        raise ModelError(
-            f"the configuration of {model.name} has no decoder_start_token_id, with which its "
-            "decoder begins; set it as its makers say"
-        )
-    start = model.tokenizer.convert_ids_to_tokens(start)
+    start = tokenizer.convert_ids_to_tokens(start)
     return ScoringOptions(None, start, False, model.context_tokens, 0, False, False)
-
-
-def start_token(model: LanguageModel, bos: str | None) -> str | None:
-    """Return the token before prompts: ``bos``, or for ``"auto"`` what the tokenizer itself adds.
-
-    A causal model whose tokenizer adds no token before a text has learned from texts without one.
-    Models of other kinds have the token that :func:`psychlm.lm.surprisal` gives them.
-    """
-    if bos != "auto" or model.kind != "causal":
-        return bos
-    ids = model.tokenizer.encode("a")
-    added = len(ids) > 0 and ids[0] in model.tokenizer.all_special_ids
-    return str(model.tokenizer.convert_ids_to_tokens(ids[0])) if added else None
 
 
 def _score_by_language_model(
@@ -313,28 +383,25 @@ def _score_by_language_model(
 ) -> list[Scores]:
     """Return the log-probability of each choice's tokens after its prompt."""
     options = scoring_options(model, bos)
-    owner = np.repeat(np.arange(len(questions)), [len(q.choices) for q in questions])
+    n_choices = [len(q.choices) for q in questions]
+    owner = np.repeat(np.arange(len(questions)), n_choices)
+    prompts = [q.prompt for q in questions for _ in q.choices]
     texts = [_document(q.prompt, choice) for q in questions for choice in q.choices]
-    n_before = np.array([len(questions[int(k)].prompt.split()) for k in owner])
-    tokens, joined = _split(model, texts, [questions[int(k)].prompt for k in owner], n_before)
+    n_before = np.array([len(prompt.split()) for prompt in prompts])
+    tokens, joined = _split(model, texts, prompts, n_before)
     n_prompt = np.array([(t.word < n).sum() for t, n in zip(tokens, n_before, strict=True)])
     n_choice = np.array([len(one.ids) for one in tokens]) - n_prompt
     # Choices must fit the model beside its special tokens and what predicts their first token: the
     # start token, or else the last token of the prompt.
     stop = model.kind == "masked" and model.tokenizer.sep_token_id is not None
     room = options.context_tokens - (options.bos is not None) - stop
-    longest = np.zeros(len(questions), dtype=np.int64)
-    np.maximum.at(longest, owner, n_choice)
     most = room - (options.bos is None)
     unfit = np.unique(owner[(n_choice == 0) | (n_choice > most)])
     if len(unfit):
-        names = [questions[int(k)].item for k in unfit]
-        raise ModelError(
-            f"{len(names)} items, {names[:5]}, have a choice of no tokens beside those of the "
-            f"prompt, or of more than the {most} that {model.name} takes; leave them out, or use "
-            "another model or prompt"
-        )
+        raise ModelError(_unfit([questions[k].item for k in unfit], most, model.name))
     # Cut long prompts at their beginning, all choices of an item after the same rest.
+    longest = np.zeros(len(questions), dtype=np.int64)
+    np.maximum.at(longest, owner, n_choice)
     drop = np.maximum(0, n_prompt - (room - longest[owner]))
     kept = [
         replace(one, ids=one.ids[n:], word=one.word[n:]) if n else one
@@ -349,27 +416,18 @@ def _score_by_language_model(
     # Without a start token nothing would predict the first token after an empty prompt; such texts
     # get the token of `bos="auto"` in surprisal.
     bare = (n_prompt == 0) & (options.bos is None)
-    plans = [(~bare, options), (bare, resolve_options(model))]
-    requests = [
-        request
-        for mask, how in plans
-        for request in plan_requests(
-            [kept[k] for k in np.flatnonzero(mask)], first_rows[:-1][mask], model, how
-        )
-    ]
-    passes = []
-    for one in requests:
-        keep = wanted[one.row]
-        if keep.any():
+    requests = []
+    for mask, how in ((~bare, options), (bare, resolve_options(model))):
+        some = [kept[k] for k in np.flatnonzero(mask)]
+        for one in plan_requests(some, first_rows[:-1][mask], model, how):
+            keep = wanted[one.row]
             rows = {name: getattr(one, name)[keep] for name in ("position", "target", "row")}
-            passes.append(replace(one, **rows))
+            requests += [replace(one, **rows)] if keep.any() else []
     nats = np.full(len(wanted), np.nan)
-    for batch, values in run(model, passes, Wanted(None), batch_tokens):
+    for batch, values in run(model, requests, Wanted(None), batch_tokens):
         if values is None:
             item = questions[owner[text_of_row[batch[0].row[0]]]].item
-            raise ModelError(
-                f"out of memory with item {item!r} by itself in {model.name}; use a smaller model"
-            )
+            raise ModelError(_too_large(item, model.name))
         nats[np.concatenate([one.row for one in batch])] = values[:, LOG_P]
     columns = np.zeros((len(kept), N_COLUMNS))
     columns[:, NATS] = np.bincount(text_of_row[wanted], nats[wanted], minlength=len(kept))
@@ -378,7 +436,7 @@ def _score_by_language_model(
         any(word >= n and reason == UNKNOWN for word, reason in one.reasons.items())
         for one, n in zip(kept, n_before, strict=True)
     ]
-    return np.split(columns, np.cumsum([len(question.choices) for question in questions])[:-1])
+    return np.split(columns, np.cumsum(n_choices)[:-1])
 
 
 def _split(
@@ -389,14 +447,8 @@ def _split(
     As in lm-evaluation-harness, a prompt has the tokens that it has by itself, and a choice those
     of the whole text from that number on. So a token that joins both (the tokenizer reads "(" and
     "A)" as "(A" and ")") leaves the choice with what follows the token. A masked model has read
-    the text as a whole: there the token belongs to the choice.
-
-    Parameters
-    ----------
-    texts : list of Document
-        Prompts with their choices.
-    n_before : ndarray, shape (n_texts,)
-        Number of words of each prompt.
+    the text as a whole: there the token belongs to the choice. ``n_before`` counts the words of
+    each prompt.
     """
     tokens = tokenize(texts, model.tokenizer)
     alone = {prompt: _document(prompt, "") for prompt in prompts}

@@ -1,10 +1,11 @@
-"""Errors of models, and limits that a caller gives, in one line that says what to do."""
+"""Errors of models, in one line that says what to do, and what is asked of options."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from numbers import Integral
+from typing import Any
 
 
 class ModelError(ValueError):
@@ -20,35 +21,48 @@ def check_limit(name: str, value: int | None, least: int, most: int | None = Non
     raise ModelError(f"{name}={value!r} cannot be: give a whole number {allowed}, or leave it out")
 
 
+def check_option(name: str, value: Any, allowed: Iterable[Any]) -> None:
+    """Raise a ModelError where an option is none of those allowed."""
+    if value not in (allowed := list(allowed)):
+        raise ModelError(f"{name} {value!r} is unknown; choose one of {allowed}")
+
+
+@contextmanager
+def quiet_transformers(*, warnings: bool = True) -> Iterator[None]:
+    """Suppress the progress bars of transformers, and its warnings unless they are wanted."""
+    from transformers.utils import logging
+
+    level, shown = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
+    if not warnings:
+        logging.set_verbosity_error()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(level)
+        if shown:
+            logging.enable_progress_bar()
+
+
 @contextmanager
 def plain_errors(name: str) -> Iterator[None]:
     """Raise a ModelError for whatever transformers could not do; its progress bar stays off."""
-    from transformers.utils import logging
-
-    noisy = logging.is_progress_bar_enabled()
-    logging.disable_progress_bar()
     try:
-        yield
+        with quiet_transformers():
+            yield
     except ModelError:
         raise
-    except ImportError as error:
-        raise ModelError(
-            f"{name} needs a library that is not installed: {str(error).strip().splitlines()[0]}"
-        ) from error
     except BaseException as error:
         # a damaged file fails in any way; the tokenizers library panics, which is no Exception
         if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
             raise
-        if "trust_remote_code" in str(error) or "custom code" in str(error):
-            raise ModelError(
-                f"{name} brings its own code, which psychlm never runs; use a model that "
-                "transformers knows"
-            ) from error
         why = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        raise ModelError(
-            f"{name} cannot be opened: {why}. Perhaps a file is damaged or incomplete; fetch or "
-            "save it again"
-        ) from error
-    finally:
-        if noisy:
-            logging.enable_progress_bar()
+        if isinstance(error, ImportError):
+            message = f"{name} needs a library that is not installed: {why}"
+        elif "trust_remote_code" in str(error) or "custom code" in str(error):
+            message = f"{name} brings its own code, which psychlm never runs; use a model that "
+            message += "transformers knows"
+        else:
+            message = f"{name} cannot be opened: {why}. Perhaps a file is damaged or incomplete; "
+            message += "fetch or save it again"
+        raise ModelError(message) from error

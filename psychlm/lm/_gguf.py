@@ -27,18 +27,11 @@ def file_sha256(file: Path) -> str:
 
 @cache
 def _file_sha256(file: Path, _size: int, _mtime_ns: int) -> str:
-    """Hash a file that has this size and time of modification."""
     return sha256(file)
 
 
 def packaged_gguf(name: str) -> Path:
-    """Return the GGUF file that pip installs for a model.
-
-    Raises
-    ------
-    ModelError
-        If its package is not installed.
-    """
+    """Return the GGUF file that pip installs for a model; ModelError if it is not installed."""
     package = PACKAGES[name]
     # not imported: importing the package would need llama.cpp
     spec = find_spec(package)
@@ -53,14 +46,9 @@ def packaged_gguf(name: str) -> Path:
 
 
 def converted(file: Path) -> Path:
-    """Return the folder of a GGUF file's weights and tokenizer, converted unless it is there.
-
-    Raises
-    ------
-    ModelError
-        If the package ``gguf`` is not installed, the file cannot be read or lacks weights, or the
-        cache folder cannot be written.
-    """
+    """Return the folder of a GGUF file's weights and tokenizer, converted unless it is there."""
+    if not file.is_file():
+        raise ModelError(f"there is no file {file}; check the path")
     folder = converted_models() / file_sha256(file)
     if (folder / "config.json").is_file():
         return folder

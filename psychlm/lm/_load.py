@@ -11,28 +11,43 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from contextlib import suppress
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from psychlm import data
 from psychlm.device import Device, torch_device
-from psychlm.lm._errors import ModelError, plain_errors
+from psychlm.lm._errors import ModelError, check_option, plain_errors
 from psychlm.lm._gguf import PACKAGES, converted, file_sha256, packaged_gguf
 from psychlm.lm.cache import converted_models
+from psychlm.lm.prompts import check_labels
 
 if TYPE_CHECKING:
     import torch
 
 DEFAULT_FOLDER = Path(__file__).parent / "default"
 UNBOUNDED_WINDOW = 2048  # tokens; of models without a limit of their own (Mamba, XLNet)
+# files of a model on the hub, none of them in a folder there
+FETCHED = ["*.json", "*.txt", "*.model", "*.jinja", "*.tiktoken", "*.bpe", "*.safetensors"]
 
-Kind = Literal["causal", "permutation", "masked", "left-masked", "encoder-decoder"]
-
-_HEADLESS = re.compile(
-    r"For(Sequence|Token|Image|Audio)Classification|ForMultipleChoice|QuestionAnswering|NextSentence"
-)
+Kind = Literal[
+    "causal",
+    "permutation",
+    "masked",
+    "left-masked",
+    "encoder-decoder",
+    "classifier",
+    "multiple-choice",
+]
+HEADS = ("classifier", "multiple-choice")  # kinds that choose, and predict no words
+OPENERS = {
+    "masked": "AutoModelForMaskedLM",
+    "encoder-decoder": "AutoModelForSeq2SeqLM",
+    "classifier": "AutoModelForSequenceClassification",
+    "multiple-choice": "AutoModelForMultipleChoice",
+}
+_HEADLESS = re.compile(r"For(Token|Image|Audio)Classification|QuestionAnswering|NextSentence")
 
 
 @dataclass(frozen=True)
@@ -43,55 +58,44 @@ class Checkpoint:
     revision: str  # commit of the hub, "sha256:..." of a folder
     folder: Path | None  # None: on the hub
 
-    @property
-    def address(self) -> str:
-        """What classes of transformers open."""
-        return str(self.folder or self.name)
+    def files(self, allow_pickle: bool = False) -> Path:
+        """Return the folder that holds the files, fetched from the hub where they are not here."""
+        if self.folder is not None:
+            return self.folder
+        from huggingface_hub import snapshot_download
 
-    @property
-    def options(self) -> dict[str, Any]:
-        """The options with which they open these files and no others."""
-        pinned = {} if self.folder else {"revision": self.revision}
-        return {"trust_remote_code": False} | pinned
-
-
-@dataclass(frozen=True)
-class OpenedFrom:
-    """The files that a network was opened from, and its state then."""
-
-    revision: str
-    state: str
-
-    @classmethod
-    def record(cls, network: Any, revision: str | None) -> OpenedFrom | None:
-        """Return the record of a network that has just been opened."""
-        from psychlm.lm._network_state import state_of
-
-        return None if revision is None else cls(revision, state_of(network))
-
-    def revision_of(self, network: Any) -> str | None:
-        """Return the revision of the files, or None if the network was edited since."""
-        from psychlm.lm._network_state import state_of
-
-        return self.revision if state_of(network) == self.state else None
+        wanted = [*FETCHED, *(["pytorch_model*.bin"] if allow_pickle else [])]
+        folder = snapshot_download(
+            self.name,
+            revision=self.revision,
+            allow_patterns=wanted,
+            ignore_patterns=["*/*", "consolidated*"],
+        )
+        return Path(folder)
 
 
 @dataclass(frozen=True, eq=False)
-class OpenedModel:
+class LanguageModel:
     """A network of transformers, its tokenizer, and what results report of them."""
 
     network: Any  # it is scored in evaluation mode, whatever its mode
     tokenizer: Any
     name: str  # hub name or folder
-    opened_from: OpenedFrom | None  # its files; None where they are not known
+    kind: Kind  # how it predicts: see surprisal
     context_tokens: int  # longest input in tokens, special ones counted
+    labels: tuple[str, ...] = ()  # of a classifier's outputs, in their order
+    opened: tuple[str, str] | None = None  # revision of its files, and its state when opened
 
     @property
     def revision(self) -> str | None:
         """Commit of the hub, or ``"sha256:..."`` of a folder; None (then nothing is cached) where
         it is not known, and for a network that was edited in memory since it was opened.
         """
-        return self.opened_from.revision_of(self.network) if self.opened_from else None
+        from psychlm.lm._network_state import state_of
+
+        if self.opened is None or state_of(self.network) != self.opened[1]:
+            return None
+        return self.opened[0]
 
     @property
     def device(self) -> torch.device:
@@ -99,16 +103,9 @@ class OpenedModel:
         device: torch.device = next(self.network.parameters()).device
         return device
 
-
-@dataclass(frozen=True, eq=False)
-class LanguageModel(OpenedModel):
-    """A language model."""
-
-    kind: Kind  # how it predicts: see surprisal
-
     @property
     def n_vocabulary(self) -> int:
-        """Number of outputs of the model (a tokenizer may use fewer)."""
+        """Number of tokens of the model (a tokenizer may use fewer)."""
         return int(self.network.config.get_text_config().vocab_size)
 
 
@@ -118,10 +115,11 @@ def load(
     *,
     revision: str | None = None,
     kind: Kind | None = None,
+    labels: Sequence[str] | None = None,
     dtype: str | None = None,
     allow_pickle: bool = False,
 ) -> LanguageModel:
-    """Open a language model.
+    """Open a language model, or another model that chooses among the choices of items.
 
     Parameters
     ----------
@@ -131,14 +129,16 @@ def load(
         on the Hugging Face hub, which may carry its revision: ``"gpt2"``,
         ``"EleutherAI/pythia-70m@step143000"``.
     device : str or torch.device
-        ``"auto"`` (a GPU if there is one), ``"cpu"``, ``"cuda"``, ``"cuda:1"``, ``"mps"``; see
-        :func:`psychlm.device.torch_device`.
+        See :func:`psychlm.device.torch_device`.
     revision : str, optional
-        Branch, tag or commit on the hub. Whatever is given is resolved to a commit, which results
-        carry; give that commit to get the same weights for ever.
-    kind : {"causal", "permutation", "masked", "left-masked", "encoder-decoder"}, optional
-        How the model predicts; read from the checkpoint's configuration unless given.
-        Encoder-decoders (T5, BART) answer items and give no surprisal.
+        Branch, tag or commit on the hub; it is resolved to a commit, which results carry.
+    kind : str, optional
+        How the model predicts: ``"causal"``, ``"permutation"``, ``"masked"``, ``"left-masked"``;
+        ``"encoder-decoder"`` (T5, BART), ``"classifier"`` and ``"multiple-choice"`` answer items
+        and give no surprisal. Read from the checkpoint's configuration unless given.
+    labels : sequence of str, optional
+        Names of a classifier's outputs, in their order, where its configuration has none or wrong
+        ones.
     dtype : str, optional
         ``"float32"``, ``"bfloat16"`` or ``"float16"``; by default float32 on CPU and for
         ``"default"``, ``"smollm2"`` and encoder-decoders (T5 overflows in float16), the
@@ -154,35 +154,35 @@ def load(
     Raises
     ------
     ModelError
-        If the model, its revision or its tokenizer cannot be had; it has no language-model head; it
-        would need code from the checkpoint; or its weights are no safetensors inside the
-        checkpoint.
+        If the model, its revision or its tokenizer cannot be had; it has no head of its kind; it
+        would need code from the checkpoint; its weights are no safetensors inside the checkpoint;
+        or its labels have no meaning.
 
     Examples
     --------
     >>> load("default", device="cpu").context_tokens
     128
     """
+    check_option("kind", kind, (None, *get_args(Kind)))
+    check_option("dtype", dtype, (None, "float32", "bfloat16", "float16"))
     checkpoint = find_checkpoint(str(name_or_path), revision)
     target, name = torch_device(device, "lm.load"), checkpoint.name
-    if dtype is None and (name == "default" or name in PACKAGES):
-        dtype = "float32"
     with plain_errors(name):
-        from transformers import (
-            AutoConfig,
-            AutoModelForCausalLM,
-            AutoModelForMaskedLM,
-            AutoModelForSeq2SeqLM,
-        )
+        import transformers
 
-        config = AutoConfig.from_pretrained(checkpoint.address, **checkpoint.options)
-        kind = kind or _kind(config, name)
-        openers = {"masked": AutoModelForMaskedLM, "encoder-decoder": AutoModelForSeq2SeqLM}
-        opener: Any = openers.get(kind, AutoModelForCausalLM)
-        if kind == "encoder-decoder":
-            dtype = dtype or "float32"
-        network, tokenizer = open_weights(opener, checkpoint, config, target, dtype, allow_pickle)
-        return wrap(network, tokenizer, name=name, revision=checkpoint.revision, kind=kind)
+        folder = checkpoint.files(allow_pickle)
+        config = transformers.AutoConfig.from_pretrained(folder, trust_remote_code=False)
+        kind = kind or _kind(config, (config.architectures or [""])[0], name)
+        if dtype is None:
+            precise = target.type == "cpu" or name in ("default", *PACKAGES)
+            dtype = "float32" if precise or kind == "encoder-decoder" else "auto"
+        opener = getattr(transformers, OPENERS.get(kind, "AutoModelForCausalLM"))
+        network, tokenizer = open_weights(
+            opener, name, folder, config, dtype=dtype, allow_pickle=allow_pickle
+        )
+    network = network.to(target).eval().requires_grad_(False)
+    options: dict[str, Any] = {"name": name, "revision": checkpoint.revision, "kind": kind}
+    return wrap(network, tokenizer, labels=labels, **options)
 
 
 def wrap(
@@ -192,17 +192,20 @@ def wrap(
     name: str = "in memory",
     revision: str | None = None,
     kind: Kind | None = None,
+    labels: Sequence[str] | None = None,
 ) -> LanguageModel:
     """Make a language model of a transformers model and tokenizer that are already in memory.
 
     The network itself is left as it is: it is scored in evaluation mode without gradients, and its
     own mode, ``requires_grad`` and configuration are the same before and after. Results of a model
-    without a revision, or of one that was edited since it was wrapped, are not cached.
+    without a revision, or of one that was edited since it was wrapped, are not cached. ``kind`` and
+    ``labels`` are those of :func:`load`.
 
     Raises
     ------
     ModelError
-        If the kind is unknown, or model and tokenizer do not belong together.
+        If the kind is unknown, model and tokenizer do not belong together, or a classifier is a
+        regression or its labels have no meaning.
 
     Examples
     --------
@@ -210,9 +213,8 @@ def wrap(
     >>> wrap(opened.network, opened.tokenizer, name="mine").kind
     'causal'
     """
-    if kind is not None and kind not in get_args(Kind):
-        raise ModelError(f"kind {kind!r} is unknown; choose one of {list(get_args(Kind))}")
-    kind = kind or _kind(network.config, name)
+    check_option("kind", kind, (None, *get_args(Kind)))
+    kind = kind or _kind(network.config, type(network).__name__, name)
     if not set(tokenizer.get_vocab()) - set(tokenizer.get_added_vocab()):
         raise ModelError(
             f"{name} has no tokenizer (its vocabulary holds special tokens only); save the model's "
@@ -229,9 +231,59 @@ def wrap(
             f"the tokenizer of {name} has {len(tokenizer)} tokens, the model {n_outputs}: they do "
             "not belong together; use the model's own tokenizer"
         )
+    named = _labels(network.config, labels, name) if kind == "classifier" else ()
+    if labels is not None and kind != "classifier":
+        raise ModelError(
+            f"{name} is no classifier and has no labels; leave labels={list(labels)} out, or "
+            "say what stands for each choice with lm.Prompt('...', words={...})"
+        )
+    opened = None
+    if revision is not None:
+        from psychlm.lm._network_state import state_of
+
+        opened = revision, state_of(network)
     window = context_tokens(network, tokenizer)
-    opened_from = OpenedFrom.record(network, revision)
-    return LanguageModel(network, tokenizer, name, opened_from, window, kind)
+    return LanguageModel(network, tokenizer, name, kind, window, named, opened)
+
+
+def _labels(config: Any, given: Sequence[str] | None, name: str) -> tuple[str, ...]:
+    """Return the labels of a classifier's outputs."""
+    several = getattr(config, "problem_type", None) == "multi_label_classification"
+    if several or config.num_labels < 2:
+        raise ModelError(
+            f"{name} has {config.num_labels} output(s) that are no choice among labels "
+            "(regression, or several labels at once); use a classifier with one label per text"
+        )
+    labels = [str(config.id2label[i]) for i in range(config.num_labels)]
+    labels = labels if given is None else list(given)
+    if len(labels) != config.num_labels:
+        raise ModelError(
+            f"{name} has {config.num_labels} outputs, and labels={labels} names {len(labels)}"
+        )
+    return check_labels(labels, name)
+
+
+def named_models(models: Any, client: Any = None) -> dict[str, Any]:
+    """Return models, or one, by their names or the keys of a mapping.
+
+    Raises
+    ------
+    ModelError
+        If there is none, two have one name, or a model in memory is to go to a cluster's workers.
+    """
+    if isinstance(models, (str, Path, LanguageModel)):
+        models = [models]
+    if not isinstance(models, Mapping):
+        models = [(one.name if isinstance(one, LanguageModel) else str(one), one) for one in models]
+        names = [name for name, _ in models]
+        if twice := sorted({name for name in names if names.count(name) > 1}):
+            raise ModelError(f"models {twice} are named twice; give {{'a name': model, ...}}")
+    models = {str(name): model for name, model in dict(models).items()}
+    if not models:
+        raise ModelError("no model was given")
+    if client is not None and any(isinstance(one, LanguageModel) for one in models.values()):
+        raise ModelError("a cluster's workers open models by name or folder; give those in models=")
+    return models
 
 
 def find_checkpoint(name: str, revision: str | None = None) -> Checkpoint:
@@ -242,69 +294,43 @@ def find_checkpoint(name: str, revision: str | None = None) -> Checkpoint:
     ModelError
         If there are none, or a revision is asked of files here, which have none.
     """
-    checkpoint = _checkpoint(name, revision)
-    # a folder by its last part: its path says where a machine keeps it, not what it is
-    label = Path(checkpoint.name).name if checkpoint.folder else checkpoint.name
+    folder, label = Path(name).expanduser(), name
+    is_file = name in PACKAGES or folder.suffix == ".gguf"
+    on_hub = not (is_file or folder.is_dir() or folder.is_absolute() or name[:1] in (".", "~"))
+    if on_hub and name != "default":
+        label, _, tagged = name.partition("@")
+        if tagged and revision not in (None, tagged):
+            raise ModelError(
+                f"{label} is asked for at two revisions, {tagged!r} and {revision!r}; give one"
+            )
+        checkpoint = Checkpoint(label, commit(label, revision or tagged or None), None)
+    else:
+        if revision is not None:
+            raise ModelError(
+                f"{name} is a file or a folder, which has no revisions; leave "
+                f"revision={revision!r} out"
+            )
+        if is_file:
+            folder = converted(packaged_gguf(name) if name in PACKAGES else folder)
+        elif name == "default":
+            folder = DEFAULT_FOLDER
+        if not (folder / "config.json").is_file():
+            raise ModelError(
+                f"{folder} holds no config.json, so it is no checkpoint; check the path, save one "
+                "with save_pretrained, or give the name of a model on the hub"
+            )
+        checkpoint = Checkpoint(name, fingerprint(folder), folder)
+        label = Path(name).name  # a path says where a machine keeps a folder, not what it is
     data.opened_models[label] = checkpoint.revision
     return checkpoint
 
 
-def _checkpoint(name: str, revision: str | None) -> Checkpoint:
-    folder = Path(name).expanduser()
-    if name == "default":
-        folder = DEFAULT_FOLDER
-        if not (folder / "config.json").is_file():
-            raise ModelError(
-                f"the default model is not in {folder}; this copy of the package is "
-                "incomplete. Reinstall it, or name another model: load('gpt2')"
-            )
-    elif name in PACKAGES or folder.suffix == ".gguf":
-        file = packaged_gguf(name) if name in PACKAGES else folder
-        if not file.is_file():
-            raise ModelError(f"there is no file {file}; check the path")
-        folder = converted(file)
-    elif folder.is_dir():
-        if not (folder / "config.json").is_file():
-            raise ModelError(
-                f"{folder} holds no config.json, so it is no checkpoint; save one with "
-                "save_pretrained"
-            )
-    elif folder.is_absolute() or name.startswith((".", "~")):
-        raise ModelError(
-            f"there is no folder {folder}; check the path, or give the name of a model on the hub"
-        )
-    else:
-        name, _, tagged = name.partition("@")
-        if tagged and revision not in (None, tagged):
-            raise ModelError(
-                f"{name} is asked for at two revisions, {tagged!r} and {revision!r}; give one"
-            )
-        return Checkpoint(name, commit(name, revision or tagged or None), None)
-    if revision is not None:
-        raise ModelError(
-            f"{name} is a file or a folder, which has no revisions; leave revision={revision!r} out"
-        )
-    return Checkpoint(name, fingerprint(folder), folder)
-
-
-def dtype_of(dtype: str | None, device: torch.device) -> Any:
-    """Return the number type of the weights."""
-    import torch
-
-    if dtype is None:
-        return torch.float32 if device.type == "cpu" else "auto"
-    if dtype not in ("float32", "bfloat16", "float16"):
-        raise ModelError(f"dtype {dtype!r} is unknown; choose 'float32', 'bfloat16' or 'float16'")
-    return getattr(torch, dtype)
-
-
 def commit(name: str, revision: str | None) -> str:
     """Return the commit of a revision on the hub; without a network, that in the local cache."""
-    from huggingface_hub import HfApi, hf_hub_download, snapshot_download
+    from huggingface_hub import hf_hub_download
     from huggingface_hub.errors import (
         GatedRepoError,
         HFValidationError,
-        LocalEntryNotFoundError,
         RepositoryNotFoundError,
         RevisionNotFoundError,
     )
@@ -312,16 +338,12 @@ def commit(name: str, revision: str | None) -> str:
     if revision and re.fullmatch(r"[0-9a-f]{40}", revision):
         return revision  # a commit already
     try:
-        found = str(HfApi().model_info(name, revision=revision, timeout=20).sha)
-        # The local cache notes which commit a name stands for when a file is fetched by the name.
-        with suppress(OSError):
-            hf_hub_download(name, "config.json", revision=revision)
-        return found
+        return Path(hf_hub_download(name, "config.json", revision=revision)).parent.name
     except RevisionNotFoundError as error:
-        raise ModelError(
-            f"{name} has no revision {revision!r} on the hub; see huggingface.co/{name}/commits, "
-            "or leave it out for the newest"
-        ) from error
+        reason = (
+            f"{name} has no revision {revision!r} on the hub; see huggingface.co/{name}/commits"
+        )
+        raise ModelError(f"{reason}, or leave it out for the newest") from error
     except GatedRepoError as error:
         raise ModelError(
             f"{name} asks for consent on the hub: accept its terms there and log in (hf auth login)"
@@ -330,33 +352,26 @@ def commit(name: str, revision: str | None) -> str:
         raise ModelError(
             f"{name!r} is neither a folder here nor a public model on the hub; check its spelling"
         ) from error
-    except (OSError, RuntimeError):  # no network, or told to stay off it: look into the local cache
-        pass
-    except Exception as error:  # the HTTP library's own errors derive from Exception
-        library = type(error).__module__.partition(".")[0]
-        if library not in ("httpx", "httpx2", "requests", "huggingface_hub"):
-            raise
-    try:
-        cached = snapshot_download(
-            name, revision=revision, local_files_only=True, allow_patterns="config.json"
-        )
-    except (LocalEntryNotFoundError, FileNotFoundError) as error:
+    except OSError as error:  # no network, and nothing in the cache
         raise ModelError(
-            f"the hub cannot be reached, and {name} was never fetched to this machine; check the "
-            "network, give the folder of a copy, or use load('default'), which needs no network"
+            f"{name} cannot be fetched from the hub ({type(error).__name__}) and is not on this "
+            "machine; check the network, give the folder of a copy, or use load('default')"
         ) from error
-    return Path(cached).name
 
 
-def _kind(config: Any, name: str) -> Kind:
-    """Read from a configuration how its model predicts."""
+def _kind(config: Any, architecture: str, name: str) -> Kind:
+    """Read from a configuration and the name of a network's class how it predicts."""
     from transformers.models.auto.modeling_auto import (
         MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
         MODEL_FOR_MASKED_LM_MAPPING_NAMES,
         MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES,
     )
 
-    architecture, family = (config.architectures or [""])[0], config.model_type
+    family = config.model_type
+    if "ForSequenceClassification" in architecture:
+        return "classifier"
+    if "ForMultipleChoice" in architecture:
+        return "multiple-choice"
     if _HEADLESS.search(architecture):
         raise ModelError(
             f"{name} is a {architecture}: it has no language-model head; use the model it was made "
@@ -382,39 +397,35 @@ def _kind(config: Any, name: str) -> Kind:
 
 def open_weights(
     opener: Any,
-    checkpoint: Checkpoint,
+    name: str,
+    folder: Path,
     config: Any,
-    device: torch.device,
-    dtype: str | None,
-    allow_pickle: bool,
-    head: str = "language-model head",
+    *,
+    dtype: str = "float32",
+    allow_pickle: bool = False,
+    new_head: bool = False,
 ) -> tuple[Any, Any]:
-    """Open a network on a device, and its tokenizer.
+    """Open a network of one of transformers' auto classes, and its tokenizer.
 
-    Parameters
-    ----------
-    opener
-        One of transformers' auto classes.
-    head : str
-        What every weight of must be in the checkpoint, for error messages.
+    ``new_head`` tells that weights outside the network's body, and its pooler, may be random.
 
     Raises
     ------
     ModelError
-        If weights are missing, or are not safetensors inside the checkpoint.
+        If other weights are missing, or are not safetensors inside the checkpoint.
     """
     from transformers import AutoTokenizer
 
-    name = checkpoint.name
-    _check_weight_files(checkpoint, config, allow_pickle)
+    _check_weight_files(name, folder, config, allow_pickle)
     try:
         network, report = opener.from_pretrained(
-            checkpoint.address,
+            folder,
             config=config,
             output_loading_info=True,
             use_safetensors=None if allow_pickle else True,
-            dtype=dtype_of(dtype, device),
-            **checkpoint.options,
+            dtype=dtype,
+            ignore_mismatched_sizes=new_head,
+            trust_remote_code=False,
         )
     except OSError as error:
         if "safetensors" not in str(error) or allow_pickle:
@@ -425,73 +436,41 @@ def open_weights(
             "its makers, load(..., allow_pickle=True)"
         ) from error
     lacking = sorted(report["missing_keys"]) + [str(key) for key in report["mismatched_keys"]]
+    if new_head:
+        body = "" if network.base_model is network else f"{network.base_model_prefix}."
+        lacking = [key for key in lacking if key.startswith(body) and "pool" not in key]
     if lacking:
-        better = "the pre-trained model it was made from"
-        if "language" not in head:
-            better = "a model fine-tuned for the task"
         raise ModelError(
-            f"{name} has no {head}: {type(network).__name__} needs {lacking[:4]}, which the "
-            f"checkpoint does not hold and which would be random; use {better}"
+            f"{name} lacks weights of a {type(network).__name__}, {lacking[:4]} among them, which "
+            "would be random; use a checkpoint that was trained as one"
         )
-    tokenizer = AutoTokenizer.from_pretrained(checkpoint.address, **checkpoint.options)
-    return network.to(device).eval().requires_grad_(False), tokenizer
+    return network, AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
 
 
-def _check_weight_files(checkpoint: Checkpoint, config: Any, allow_pickle: bool) -> None:
+def _check_weight_files(name: str, folder: Path, config: Any, allow_pickle: bool) -> None:
     """Refuse weights that transformers would read from pickles or from outside the checkpoint.
 
     An index (``model.safetensors.index.json``) and the configuration (``transformers_weights``) may
     name any file; an adapter names another model.
     """
-    name, revision = checkpoint.name, checkpoint.revision
-    if checkpoint.folder:
-        indices = sorted(checkpoint.folder.glob("*.index.json"))
-        if (checkpoint.folder / "adapter_config.json").exists():
-            raise ModelError(
-                f"{name} holds an adapter, which needs another model's weights; merge the two and "
-                "save the result"
-            )
-    else:
-        from huggingface_hub import hf_hub_download, try_to_load_from_cache
-        from huggingface_hub.errors import EntryNotFoundError, LocalEntryNotFoundError
-
-        indices = []
-        try:
-            file = hf_hub_download(name, "model.safetensors.index.json", revision=revision)
-            indices = [Path(file)]
-        except (EntryNotFoundError, OSError) as error:
-            # Where the hub answers that there is no index, the model is one file. Without an
-            # answer, that is so if the one file is here; else files would be read unchecked.
-            absent = isinstance(error, EntryNotFoundError)
-            absent = absent and not isinstance(error, LocalEntryNotFoundError)
-            cached = try_to_load_from_cache(name, "model.safetensors", revision=revision)
-            if not (absent or isinstance(cached, str) or allow_pickle):
-                raise ModelError(
-                    f"the list of weight files of {name} could not be fetched "
-                    f"({type(error).__name__}), so they cannot be checked; try again, or give the "
-                    "folder of a copy"
-                ) from error
+    if (folder / "adapter_config.json").exists():
+        raise ModelError(
+            f"{name} holds an adapter, which needs another model's weights; merge the two and save "
+            "the result"
+        )
     kinds = (".safetensors", ".bin") if allow_pickle else (".safetensors",)
-    named = getattr(config, "transformers_weights", None)
-    if named is not None:
-        plain = isinstance(named, str) and Path(named).name == named
-        if not plain or not named.endswith((".safetensors", ".safetensors.index.json")):
-            raise ModelError(
-                f"the configuration of {name} names {named!r} as weights, which is no safetensors "
-                "file inside the checkpoint; remove that entry"
-            )
-    for index in indices:
-        if index.name.startswith("pytorch_model") and not allow_pickle:
-            continue  # not read
-        files = json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()
-        strange = [
-            file for file in files if Path(str(file)).name != file or not file.endswith(kinds)
-        ]
-        if strange:
-            raise ModelError(
-                f"{index.name} of {name} names {strange[0]!r}, which is no {' or '.join(kinds)} "
-                "file inside the checkpoint; save the model again with save_pretrained"
-            )
+    named = {"config.json": [getattr(config, "transformers_weights", None) or "model.safetensors"]}
+    for index in sorted(folder.glob("*.index.json")):
+        if allow_pickle or not index.name.startswith("pytorch_model"):  # else it is not read
+            named[index.name] = json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()
+    for source, files in named.items():
+        for file in files:
+            file_name = str(file).removesuffix(".index.json")
+            if Path(str(file)).name != file or not file_name.endswith(kinds):
+                raise ModelError(
+                    f"{source} of {name} names {file!r}, which is no {' or '.join(kinds)} file "
+                    "inside the checkpoint; save the model again with save_pretrained"
+                )
 
 
 def context_tokens(network: Any, tokenizer: Any) -> int:

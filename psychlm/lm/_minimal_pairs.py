@@ -7,7 +7,6 @@ BLiMP (Warstadt et al. 2020, section 3.2).
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ import pandas as pd
 from psychlm.corpora.item_banks import read_records
 from psychlm.frames import FrameError, format_names
 from psychlm.lm._errors import ModelError
+from psychlm.lm._load import named_models
 from psychlm.lm._surprisal import surprisal
 from psychlm.lm.tokens import TOKENLESS, UNKNOWN
 
@@ -46,21 +46,13 @@ class MinimalPairs:
 def read_blimp(source: str | Path) -> pd.DataFrame:
     """Read minimal pairs in BLiMP's layout: a JSONL file, or a folder of them.
 
-    Parameters
-    ----------
-    source : str or Path
-        Each record has ``sentence_good`` and ``sentence_bad``; ``linguistics_term`` names the
-        phenomenon and ``UID`` the paradigm, else the file's name does.
+    Each record has ``sentence_good`` and ``sentence_bad``; ``linguistics_term`` names the
+    phenomenon and ``UID`` the paradigm, else the file's name does.
 
     Returns
     -------
     DataFrame
         ``pair_id``, ``good``, ``bad``, ``phenomenon``, ``paradigm``.
-
-    Raises
-    ------
-    FrameError
-        If there is no file, or a record lacks a sentence.
 
     Examples
     --------
@@ -105,7 +97,7 @@ def minimal_pairs(
     ----------
     pairs : DataFrame, str or Path
         Columns ``good`` and ``bad``; or what :func:`read_blimp` reads.
-    models : model, or sequence or mapping of models
+    models : model, or iterable or mapping of models
         As :func:`psychlm.lm.surprisal` takes them; the keys of a mapping name them.
     by : str
         Column of ``pairs`` by which accuracies are given.
@@ -144,10 +136,7 @@ def minimal_pairs(
             if lacking
             else "there is no minimal pair"
         )
-    if not isinstance(models, Mapping):
-        several = isinstance(models, Sequence) and not isinstance(models, str)
-        listed = list(models) if several else [models]
-        models = {str(getattr(one, "name", one)): one for one in listed}
+    models = named_models(models)
     # Score the good and the bad sentences of all pairs in one call for each model.
     texts = {f"{side}-{i}": text for side in ("good", "bad") for i, text in enumerate(table[side])}
     parts = []

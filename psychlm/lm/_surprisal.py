@@ -13,7 +13,7 @@ Schuler 2024)
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -24,8 +24,8 @@ from numpy.typing import NDArray
 
 from psychlm.cluster import run_pieces
 from psychlm.device import Device
-from psychlm.lm._errors import ModelError, check_limit
-from psychlm.lm._load import LanguageModel, find_checkpoint, load
+from psychlm.lm._errors import check_limit, check_option
+from psychlm.lm._load import LanguageModel, find_checkpoint, load, named_models
 from psychlm.lm.cache import ResultStore, key
 from psychlm.lm.tokens import (
     SHARED,
@@ -90,17 +90,15 @@ def surprisal(
     words : DataFrame, str, iterable of str, or mapping
         A words frame (``text_id``, ``word_id``, ``word``; optional ``space_before`` and
         ``space_after``, see :func:`psychlm.lm.words_of`; without them one space separates two
-        words), or plain texts, which are split at white space. The order of the rows does not
-        matter, and is kept.
+        words), or plain texts, which are split at white space. Rows may be in any order.
     model : LanguageModel, str or Path
         What :func:`psychlm.lm.load` returns, or takes. A name is loaded only where a result is not
         in the cache.
     unit : {"word", "token", "sentence"}
         What a row of the result is: a word; a token of the model with its own surprisal, which
-        takes no correction and is not cached; or a sentence (``sentence_id``, else ``text_id``)
-        with the sum of its words' surprisals and their means per word and per token. A sentence has
-        a sum also where a token joins two of its words, which then have no value each, and where
-        the tokenizer does not know a character (``reason`` says so).
+        takes no correction and is not cached; or a sentence (``sentence_id``, else ``text_id``),
+        which has a sum also where a token joins two of its words, which then have no value each,
+        and where the tokenizer does not know a character (``reason`` says so).
     correction : {"pimentel-meister", None}
         With tokenizers that mark beginnings of words (GPT-2, Llama, XLNet ...), move the
         probability that a word ends from the token after it to the word itself, so that the
@@ -141,12 +139,11 @@ def surprisal(
     DataFrame
         ``word``, ``surprisal_bits``; ``entropy_bits`` and ``rank`` where asked; ``n_tokens``;
         ``reason``, why a value is missing (else empty); ``text_id``, ``word_id``; then the other
-        columns of ``words``. Columns of these names that ``words`` had are replaced.
-        ``.attrs["surprisal"]`` holds model, revision, base, correction, BOS, window, stride and
-        cleaning. With ``unit="token"``: ``token``, ``surprisal_bits``, ``word``, ``text_id`` and
-        ``word_id`` in reading order. With ``unit="sentence"``: ``surprisal_bits`` (sum),
-        ``bits_per_word``, ``bits_per_token``, ``n_words``, ``n_tokens``, ``reason`` (why there is
-        no sum, or what it lacks), ``text_id`` and ``sentence_id``.
+        columns of ``words``. ``.attrs["surprisal"]`` holds model, revision, base, correction, BOS,
+        window, stride and cleaning. With ``unit="token"``: ``token``, ``surprisal_bits``, ``word``,
+        ``text_id`` and ``word_id`` in reading order. With ``unit="sentence"``: ``surprisal_bits``
+        (sum), ``bits_per_word``, ``bits_per_token``, ``n_words``, ``n_tokens``, ``reason`` (why
+        there is no sum, or what it lacks), ``text_id`` and ``sentence_id``.
 
     Raises
     ------
@@ -171,8 +168,7 @@ def surprisal(
     >>> scored.columns[:2].tolist(), bool(scored["surprisal_bits"].gt(0).all())
     (['word', 'surprisal_bits'], True)
     """
-    if unit not in ("word", "token", "sentence"):
-        raise ModelError(f"unit {unit!r} is unknown; choose 'word', 'token' or 'sentence'")
+    check_option("unit", unit, ("word", "token", "sentence"))
     check_limit("batch_tokens", batch_tokens, 1)
     is_text = not isinstance(words, pd.DataFrame)
     frame = words if isinstance(words, pd.DataFrame) else words_of(words)
@@ -180,39 +176,29 @@ def surprisal(
     if is_text:  # words of a text are returned as they are scored, those of a frame as given
         frame = prepared.sort_index()
     texts = documents(prepared)
-    options: dict[str, Any] = {
-        "correction": correction,
-        "stride": stride,
-        "bos": bos,
-        "context": context,
-        "entropy": entropy,
-        "rank": rank,
-    }
+    options: dict[str, Any] = {"correction": correction, "stride": stride, "bos": bos}
+    options |= {"context": context, "entropy": entropy, "rank": rank}
     if temperature != 1:
         options["temperature"] = temperature
     if unit == "token":
         opened = model if isinstance(model, LanguageModel) else load(model, device)
         return _by_token(frame, texts, opened, options | {"correction": None}, batch_tokens)
     results, description = _scored(texts, model, options, device, batch_tokens, cache, progress)
-    value_columns = ["surprisal_bits"]
-    if entropy:
-        value_columns.append("entropy_bits")
-    if rank:
-        value_columns.append("rank")
+    asked = {"surprisal_bits": True, "entropy_bits": entropy, "rank": rank}
+    value_columns = [name for name, wanted in asked.items() if wanted]
     scored = _by_word(frame, texts, results, [*value_columns, "n_tokens", "reason"])
     if unit == "sentence":
         scored = _by_sentence(scored)
     else:  # shares of a sum are no values of words
         shares = scored["reason"].isin(SUMMED)
         scored.loc[shares, value_columns] = np.nan
-    cleaned = changes if clean else False
-    scored.attrs = {**frame.attrs, "surprisal": description | {"cleaned": cleaned}}
+    scored.attrs = {**frame.attrs, "surprisal": description | {"cleaned": clean and changes}}
     return scored
 
 
 def surprisals(
     words: pd.DataFrame | str | Iterable[str] | Mapping[str, str],
-    models: Sequence[str | Path | LanguageModel],
+    models: Any,
     *,
     texts_at_once: int | None = None,
     client: Client | str | None = None,
@@ -224,8 +210,9 @@ def surprisals(
     ----------
     words : DataFrame, str, iterable of str, or mapping
         As :func:`surprisal` takes them.
-    models : sequence of str, Path or LanguageModel
-        As :func:`surprisal` takes them. On a cluster names and folders, which every worker opens.
+    models : model, or iterable or mapping of models
+        As :func:`surprisal` takes them; the keys of a mapping name the columns. On a cluster names
+        and folders, which every worker opens.
     texts_at_once : int, optional
         Texts of a piece of work: a piece is one model and so many texts, and opens the model. All
         texts unless given; fewer let several workers share a model's texts.
@@ -257,28 +244,22 @@ def surprisals(
     >>> surprisals("The old man the boat.", ["default"], cache=False).columns.tolist()
     ['text_id', 'word_id', 'word', 'default']
     """
-    names = [model.name if isinstance(model, LanguageModel) else str(model) for model in models]
-    twice = sorted({name for name in names if names.count(name) > 1})
-    if twice or not names:
-        raise ModelError(f"models {twice} are named twice; name each once" if twice else "no model")
-    if client is not None and any(isinstance(model, LanguageModel) for model in models):
-        raise ModelError("a cluster's workers open models by name or folder; give those in models=")
+    models = named_models(models, client)
+    check_limit("texts_at_once", texts_at_once, 1)
     frame = words if isinstance(words, pd.DataFrame) else words_of(words)
-    _, changes = prepare_words(
-        frame, clean=options.get("clean", True)
-    )  # raises what a worker would
-    if texts_at_once is not None and texts_at_once < 1:
-        raise ValueError(f"texts_at_once is {texts_at_once}; a piece has at least one text")
+    clean = options.get("clean", True)
+    _, changes = prepare_words(frame, clean=clean)  # raises what a worker would
     # A piece is the rows of some texts, and a model.
     text = pd.factorize(frame["text_id"])[0] // (texts_at_once or len(frame))
     blocks = [np.flatnonzero(text == block) for block in range(text.max() + 1)]
-    pieces = dict(enumerate((model, rows) for model in models for rows in blocks))
+    names = list(models)
+    pieces = dict(enumerate((model, rows) for model in models.values() for rows in blocks))
     table = frame[["text_id", "word_id", "word"]].assign(**dict.fromkeys(names, np.nan))
     described = {}
     for number, (bits, about) in run_pieces(client, _score_piece, (frame, options), pieces):
         name, rows = names[number // len(blocks)], blocks[number % len(blocks)]
         table.iloc[rows, table.columns.get_loc(name)] = bits
-        described[name] = about | {"cleaned": options.get("clean", True) and changes}
+        described[name] = about | {"cleaned": clean and changes}
     table.attrs["surprisal"] = {name: described[name] for name in names}
     return table
 
@@ -374,13 +355,8 @@ def _scored(
     cache: bool,
     progress: bool,
 ) -> tuple[list[WordScores], dict[str, Any]]:
-    """Take results from disk, compute the rest, and store each batch as soon as it is done.
-
-    Returns
-    -------
-    results : list of WordScores
-    description : dict
-        What the results report of themselves.
+    """Return results and what they report of themselves: take them from disk, compute the rest, and
+    store each batch as soon as it is done.
     """
     checkpoint, request = None, ""
     if isinstance(model, LanguageModel):
@@ -392,16 +368,16 @@ def _scored(
     with ResultStore(on=cache and revision is not None) as store:
         # what a name and its options come to is stored, so that complete results need neither torch
         # nor the model
-        if request:
-            _, stored = store.get({request: (0, 0)}).get(request, (None, {}))
-            description, identity = stored.get("description"), stored.get("identity")
-            if isinstance(description, dict) and isinstance(identity, str):
-                keys, results = _stored(texts, identity, store)
-                if all(name in results for name in keys):
-                    return [results[name] for name in keys], description
-        if checkpoint is not None:
-            model = load(checkpoint.name, device, revision=checkpoint.options.get("revision"))
-        assert isinstance(model, LanguageModel)
+        _, stored = store.get({request: (0, 0)}).get(request, (None, {}))
+        description, identity = stored.get("description"), stored.get("identity")
+        if isinstance(description, dict) and isinstance(identity, str):
+            keys, results = _stored(texts, identity, store)
+            if all(name in results for name in keys):
+                return [results[name] for name in keys], description
+        if not isinstance(model, LanguageModel):
+            assert checkpoint is not None
+            commit = None if checkpoint.folder else revision
+            model = load(checkpoint.name, device, revision=commit)
         from psychlm.lm.forward import resolve_options
 
         options = resolve_options(model, **asked)
@@ -413,10 +389,9 @@ def _scored(
             store.put([(request, np.empty((0, 0)), info)])
         # equal texts once
         missing = {name: i for i, name in enumerate(keys) if name not in results}
-        numbers = list(missing.values())
-        to_score = [texts[number] for number in numbers]
-        for finished in _with_bar(to_score, model, options, batch_tokens, progress):
-            fresh = {keys[numbers[i]]: scores for i, scores in finished}
+        names, to_score = list(missing), [texts[i] for i in missing.values()]
+        for finished in score(to_score, model, options, batch_tokens, progress):
+            fresh = {names[i]: scores for i, scores in finished}
             results |= fresh
             store.put(
                 (name, scores.values, scores.reasons)
@@ -441,38 +416,19 @@ def _stored(
     return keys, results
 
 
-def _with_bar(
-    texts: list[Document],
-    model: LanguageModel,
-    options: ScoringOptions,
-    batch_tokens: int | None,
-    progress: bool,
-) -> Iterator[list[tuple[int, WordScores]]]:
-    """Yield what every batch finished, and advance a progress bar where one is wanted."""
-    if not texts:
-        return
-    from rich.console import Console
-    from rich.progress import Progress
-
-    batches = score(texts, model, options, batch_tokens)
-    _, n_tokens = next(batches)
-    with Progress(console=Console(stderr=True), disable=not progress) as bar:
-        task = bar.add_task(f"tokens through {model.name}", total=n_tokens)
-        for finished, n_read in batches:
-            bar.advance(task, n_read)
-            yield finished
-
-
 def score(
     texts: list[Document],
     model: LanguageModel,
     options: ScoringOptions,
     batch_tokens: int | None = None,
-) -> Iterator[tuple[list[tuple[int, WordScores]], int]]:
-    """Yield, batch by batch, the documents that are done, with the tokens read in that batch.
+    progress: bool = False,
+) -> Iterator[list[tuple[int, WordScores]]]:
+    """Yield the documents that each batch finished, by their numbers."""
+    if not texts:
+        return
+    from rich.console import Console
+    from rich.progress import Progress
 
-    The first item yielded holds no document, and the number of tokens to read in all.
-    """
     from psychlm.lm.forward import N_VALUES, Wanted, boundary_sets, plan_requests, run
 
     # every token of every document has a row, and so has the end of each document
@@ -480,15 +436,12 @@ def score(
     first_rows = np.concatenate([[0], np.cumsum([len(one.ids) + 1 for one in tokens])])
     rows = np.full((first_rows[-1], N_VALUES), np.nan)
     requests = plan_requests(tokens, first_rows, model, options)
-    yield [], sum(map(len, requests))
     # the documents that each request gives values to, and how many requests each document waits for
     owners = {
         id(one): np.unique(np.searchsorted(first_rows, one.row, side="right") - 1)
         for one in requests
     }
-    waiting = np.zeros(len(texts), dtype=np.int64)
-    for owner in owners.values():
-        waiting[owner] += 1
+    waiting = np.bincount(np.concatenate([[], *owners.values()]).astype(int), minlength=len(texts))
     begins = begins_with_space(model.tokenizer) if options.correction else None
     sets = None if begins is None else boundary_sets(model, begins)
     out_of_memory: set[int] = set()
@@ -501,18 +454,21 @@ def score(
             texts[number], tokens[number], token_rows, begins, reason, no_context=no_context
         )
 
-    yield [word_scores(int(number)) for number in np.flatnonzero(waiting == 0)], 0
+    yield [word_scores(int(number)) for number in np.flatnonzero(waiting == 0)]
     wanted = Wanted(sets, options.entropy, options.rank, options.temperature)
-    for batch, values in run(model, requests, wanted, batch_tokens):
-        finished = []
-        for one in batch:
-            waiting[owners[id(one)]] -= 1
-            finished += [int(number) for number in owners[id(one)] if waiting[number] == 0]
-        if values is None:
-            out_of_memory |= {int(number) for number in owners[id(batch[0])]}
-        else:
-            rows[np.concatenate([one.row for one in batch])] = values
-        yield [word_scores(number) for number in finished], sum(map(len, batch))
+    with Progress(console=Console(stderr=True), disable=not progress) as bar:
+        task = bar.add_task(f"tokens through {model.name}", total=sum(map(len, requests)))
+        for batch, values in run(model, requests, wanted, batch_tokens):
+            finished = []
+            for one in batch:
+                waiting[owners[id(one)]] -= 1
+                finished += [int(number) for number in owners[id(one)] if waiting[number] == 0]
+            if values is None:
+                out_of_memory |= {int(number) for number in owners[id(batch[0])]}
+            else:
+                rows[np.concatenate([one.row for one in batch])] = values
+            bar.advance(task, sum(map(len, batch)))
+            yield [word_scores(number) for number in finished]
 
 
 def _sum_over_tokens(
@@ -525,10 +481,7 @@ def _sum_over_tokens(
     no_context: bool,
 ) -> WordScores:
     """Sum the rows of a document's tokens over its words, with the correction where ``begins`` is
-    given.
-
-    ``reason`` is why a word has no value; ``no_context`` tells that the first word has nothing
-    before it.
+    given; ``reason`` says why a word has no value.
     """
     from psychlm.lm.forward import ENTROPY, LOG_END, LOG_INSIDE, LOG_P, RANK
 

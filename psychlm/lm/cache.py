@@ -23,7 +23,6 @@ from numpy.typing import NDArray
 from psychlm.data import cache_folder as folder
 
 SCHEME = 3  # raised whenever the numbers of a text would change
-KEYS_AT_ONCE = 500  # SQLite takes so many parameters at least
 # what SQLite raises for files that cannot be used; damaged text is a UnicodeDecodeError
 UNUSABLE = (OSError, sqlite3.Error, ValueError)
 
@@ -45,10 +44,7 @@ def key(identity: str, text: str = "", places: NDArray[np.int64] | None = None) 
 class ResultStore:
     """The cache, open for one call (a context); a failure turns it off with a warning.
 
-    Parameters
-    ----------
-    on : bool
-        Off, it holds nothing and keeps nothing.
+    If it is not ``on``, it holds nothing and keeps nothing.
     """
 
     def __init__(self, on: bool = True) -> None:
@@ -79,34 +75,23 @@ class ResultStore:
     def get(
         self, shapes: Mapping[str, tuple[int, int]]
     ) -> dict[str, tuple[Scores, dict[str, Any]]]:
-        """Return what is stored under some keys.
+        """Return the scores stored under some keys, and what is beside them: words without a value.
 
-        Parameters
-        ----------
-        shapes : mapping
-            Keys, and the shape that the scores under each must have. A row that is damaged or has
-            another shape counts as absent, with a warning.
-
-        Returns
-        -------
-        dict
-            Scores, and what was stored beside them: words without a value, for instance.
+        ``shapes`` are those that the scores of each key must have. A row that is damaged or has
+        another shape counts as absent, with a warning.
         """
         results: dict[str, tuple[Scores, dict[str, Any]]] = {}
-        keys, n_damaged = list(shapes), 0
+        n_damaged = 0
         if self._connection is None:
             return results
+        query = "SELECT scores, reasons FROM results WHERE key = ?"
         try:
-            # SQLite takes a limited number of keys in one query.
-            for first in range(0, len(keys), KEYS_AT_ONCE):
-                some = keys[first : first + KEYS_AT_ONCE]
-                marks = ",".join("?" * len(some))
-                query = f"SELECT key, scores, reasons FROM results WHERE key IN ({marks})"
-                for name, blob, text in self._connection.execute(query, some):
+            for name, shape in shapes.items():
+                for blob, text in self._connection.execute(query, [name]):
                     try:
-                        scores = np.frombuffer(zlib.decompress(blob)).reshape(shapes[name])
+                        scores = np.frombuffer(zlib.decompress(blob)).reshape(shape)
                         beside = json.loads(text)
-                    except (zlib.error, KeyError, ValueError, TypeError, RecursionError):
+                    except (zlib.error, ValueError, TypeError, RecursionError):
                         n_damaged += 1
                         continue
                     if isinstance(beside, dict):

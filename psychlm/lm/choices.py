@@ -16,11 +16,8 @@ grades. A warning counts the ties.
 
 from __future__ import annotations
 
-import json
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from itertools import zip_longest
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 from zlib import crc32
@@ -32,15 +29,13 @@ from scipy.special import softmax
 from psychlm.cluster import run_pieces
 from psychlm.device import Device
 from psychlm.frames import FrameError, check_items, check_responses, format_names
-from psychlm.lm._errors import ModelError
+from psychlm.lm._errors import check_limit, check_option
+from psychlm.lm._load import HEADS, LanguageModel, load, named_models
 
 if TYPE_CHECKING:
     from distributed import Client
 
     from psychlm.lm.prompts import Prompt
-
-SCHEME = 2  # raised whenever the cached scores of a question would change
-QUESTIONS_AT_ONCE = {"cpu": 256, "cuda": 4096}  # scored between two writes to the cache
 
 Normalise = Literal["sum", "token", "character", "unconditional"]
 
@@ -193,7 +188,7 @@ def grade(answers: pd.DataFrame | pd.Series, scores: pd.DataFrame) -> pd.Series:
 
 def choice_logprobs(
     items: pd.DataFrame,
-    model: Any,
+    model: LanguageModel | str | Path,
     *,
     normalise: Normalise = "sum",
     prompt: str | Prompt = "auto",
@@ -210,8 +205,8 @@ def choice_logprobs(
     items : DataFrame
         An items frame. Where it has a column ``hypothesis``, classifiers read prompt and hypothesis
         as a pair.
-    model : LanguageModel, ChoiceModel, str or Path
-        An open model, or what :func:`psychlm.lm.load_choice_model` opens.
+    model : LanguageModel, str or Path
+        What :func:`psychlm.lm.load` returns, or takes.
     normalise : {"sum", "token", "character", "unconditional"}
         Score of a choice by a language model: the log-probability of its tokens; that divided by
         their number, or by its characters; or minus its log-probability after a neutral prompt
@@ -222,10 +217,10 @@ def choice_logprobs(
     bos : str, optional
         Token before the prompt of a language model. ``"auto"``: the one that a causal model's
         tokenizer itself puts before a text, if any (as lm-evaluation-harness does), and for models
-        of other kinds as in :func:`psychlm.lm.surprisal`. None: no token. An empty prompt always
-        has a token before it, without which a choice's first token could not be predicted. An
-        encoder-decoder (T5) takes ``"auto"`` only: its encoder reads the prompt between the
-        tokenizer's own special tokens, and its decoder begins the choice with a token of its own.
+        of other kinds as in :func:`psychlm.lm.surprisal`. None: no token, except before an empty
+        prompt, where nothing else would predict the first token. An encoder-decoder (T5) takes
+        ``"auto"`` only: its encoder reads the prompt between the tokenizer's own special tokens,
+        and its decoder begins the choice with a token of its own.
     device : str or torch.device
         Where a model given by name is loaded.
     batch_tokens : int, optional
@@ -244,7 +239,7 @@ def choice_logprobs(
         (``truncated``), whose choices hold characters that its tokenizer does not know
         (``unknown``), or whose prompt and choice its tokenizer joins in one token (``joined``): as
         in lm-evaluation-harness, such a choice has the tokens of the whole text that follow those
-        which the prompt has by itself.
+        which the prompt has by itself. A warning counts these items.
 
     Raises
     ------
@@ -254,12 +249,6 @@ def choice_logprobs(
         If the model cannot be opened, its labels do not match the choices, or it gives a choice NaN
         or infinity.
 
-    Warns
-    -----
-    RuntimeWarning
-        If prompts were cut, the tokenizer does not know characters of choices, or it joins a choice
-        with its prompt.
-
     Examples
     --------
     >>> items = pd.DataFrame({"item_id": ["q1"], "prompt": ["The old man"], "answer": [0]})
@@ -268,144 +257,31 @@ def choice_logprobs(
     >>> scores.shape, bool((scores < 0).all(axis=None))
     ((1, 2), True)
     """
-    from psychlm.lm import _choice_scores
-    from psychlm.lm._errors import ModelError, check_limit
-    from psychlm.lm._load import LanguageModel
-    from psychlm.lm.choice_model import load_choice_model
-    from psychlm.lm.prompts import fill_prompts
+    from psychlm.lm._choice_scores import score_items
 
     items = check_items(items)
-    if normalise not in get_args(Normalise):
-        raise ModelError(
-            f"normalise={normalise!r} is unknown; choose one of {list(get_args(Normalise))}"
-        )
+    check_option("normalise", normalise, get_args(Normalise))
     check_limit("batch_tokens", batch_tokens, 1)
-    model = load_choice_model(model, device) if isinstance(model, (str, Path)) else model
-    ids, options = items["item_id"].tolist(), (bos, batch_tokens, cache, progress)
-    language = isinstance(model, LanguageModel)
-    if language:
-        filled = fill_prompts(items, prompt)
-        questions = [
-            _choice_scores.Question(i, before, choices)
-            for i, (before, choices, _) in zip(ids, filled, strict=True)
-        ]
-    else:
-        pairs = items.get("hypothesis", pd.Series(None, items.index, dtype=object))
-        pairs = pairs.where(pairs.map(lambda text: isinstance(text, str)), None)
-        rows = zip(ids, items["prompt"], items["choices"].map(tuple), pairs, strict=True)
-        questions = [_choice_scores.Question(*row) for row in rows]
-    scores = _cached_scores(questions, model, *options)
-    if language:
-        values = _normalised(questions, scores, filled, normalise, model, *options)
-    else:
-        values = [rows[:, _choice_scores.NATS] for rows in scores]
-    padded = list(zip_longest(*values, fillvalue=np.nan))  # choices x items
-    table = pd.DataFrame(np.array(padded).T, index=pd.Index(ids, name="item"))
-    table = table.rename_axis(columns="choice")
-    table.attrs = {"model": model.name, "revision": model.revision, "normalise": normalise}
-    start = _choice_scores.scoring_options(model, bos).bos if language else None
-    table.attrs |= {"prompt": str(prompt), "bos": start}
+    model = load(model, device) if isinstance(model, (str, Path)) else model
+    how = {"bos": bos, "batch_tokens": batch_tokens, "cache": cache, "progress": progress}
+    scores = score_items(items, model, normalise, prompt, **how)
     # Report items whose scores rest on less than their whole text.
-    cut = f"are longer than {model.name} takes ({model.context_tokens} tokens), and lost their "
-    cut += "beginning" if language else "end"
-    strange = f"have choices with characters that the tokenizer of {model.name} does not know"
-    merged = f"have a choice that the tokenizer of {model.name} joins with the prompt in one token "
-    merged += "(begin choices with a space)"
-    marks = {
-        "truncated": (_choice_scores.TRUNCATED, cut),
-        "unknown": (_choice_scores.UNKNOWN_TOKENS, strange),
+    end = "end" if model.kind in HEADS else "beginning"
+    reasons = {
+        "truncated": f"are longer than {model.name} takes ({model.context_tokens} tokens), and "
+        f"lost their {end}",
+        "unknown": f"have choices with characters that the tokenizer of {model.name} does not know",
+        "joined": f"have a choice that the tokenizer of {model.name} joins with the prompt in one "
+        "token (begin choices with a space)",
     }
-    marks["joined"] = _choice_scores.JOINED, merged
-    for name, (column, reason) in marks.items():
-        table.attrs[name] = [i for i, r in zip(ids, scores, strict=True) if r[:, column].any()]
-        if table.attrs[name]:
+    for name, reason in reasons.items():
+        if marked := scores.attrs[name]:
             warnings.warn(
-                f"{len(table.attrs[name])} of {len(ids)} items {reason}: "
-                f"{format_names(table.attrs[name])}",
+                f"{len(marked)} of {len(items)} items {reason}: {format_names(marked)}",
                 RuntimeWarning,
                 stacklevel=2,
             )
-    return table
-
-
-def _normalised(
-    questions: Sequence[Any],
-    scores: Sequence[np.ndarray],
-    filled: Sequence[tuple[str, Sequence[str], str]],
-    normalise: Normalise,
-    model: Any,
-    *options: Any,
-) -> list[np.ndarray]:
-    """Divide log-probabilities by tokens or characters, or subtract those without the item."""
-    from psychlm.lm import _choice_scores
-
-    values = [rows[:, _choice_scores.NATS] for rows in scores]
-    if normalise == "token":
-        return [rows[:, _choice_scores.NATS] / rows[:, _choice_scores.N_TOKENS] for rows in scores]
-    if normalise == "character":  # without the space before a choice
-        lengths = [np.array([len(choice.strip()) for choice in q.choices]) for q in questions]
-        return [nats / n for nats, n in zip(values, lengths, strict=True)]
-    if normalise == "sum":
-        return values
-    bare = dict.fromkeys((after, choice) for _, choices, after in filled for choice in choices)
-    alone = [_choice_scores.Question(choice.strip(), after, (choice,)) for after, choice in bare]
-    scores_alone = _cached_scores(alone, model, *options)
-    nats_alone = {
-        key: rows[0, _choice_scores.NATS] for key, rows in zip(bare, scores_alone, strict=True)
-    }
-    return [
-        nats - np.array([nats_alone[after, choice] for choice in choices])
-        for nats, (_, choices, after) in zip(values, filled, strict=True)
-    ]
-
-
-def _cached_scores(
-    questions: Sequence[Any],
-    model: Any,
-    bos: str | None,
-    batch_tokens: int | None,
-    cache: bool,
-    progress: bool,
-) -> list[np.ndarray]:
-    """Read scores from the cache; compute the others, the longest first, and store each piece."""
-    from psychlm.lm import _choice_scores
-    from psychlm.lm._load import LanguageModel
-    from psychlm.lm.cache import ResultStore, key
-
-    # The key of a question holds all that its scores depend on.
-    revision = model.revision
-    identity = {"scheme": SCHEME, "revision": revision, "dtype": str(model.network.dtype)}
-    if isinstance(model, LanguageModel):
-        identity |= {"kind": model.kind}
-        identity |= asdict(_choice_scores.scoring_options(model, bos))
-    else:
-        identity |= {"task": model.task, "labels": json.dumps(model.labels)}
-        identity |= {"context_tokens": str(model.context_tokens)}
-    text = json.dumps(identity, sort_keys=True)
-    places = np.empty(0, dtype=np.int64)
-    keys = [key(text, json.dumps([q.prompt, q.hypothesis, q.choices]), places) for q in questions]
-    with ResultStore(on=cache and revision is not None) as store:
-        sizes = [(len(q.choices), _choice_scores.N_COLUMNS) for q in questions]
-        stored = store.get(dict(zip(keys, sizes, strict=True)))
-        scores = {name: rows for name, (rows, _) in stored.items()}
-        missing = {k: q for k, q in zip(keys, questions, strict=True) if k not in scores}
-        waiting = sorted(missing, key=lambda name: len(missing[name]), reverse=True)
-        size = QUESTIONS_AT_ONCE["cuda" if model.device.type == "cuda" else "cpu"]
-        pieces: Iterable[list[str]] = [waiting[i : i + size] for i in range(0, len(waiting), size)]
-        if progress and pieces:
-            from rich.console import Console
-            from rich.progress import track
-
-            bar = f"items through {model.name}, {size} at once"
-            pieces = track(list(pieces), bar, console=Console(stderr=True))
-        for piece in pieces:
-            rows = _choice_scores.score_questions(
-                model, [missing[k] for k in piece], bos, batch_tokens
-            )
-            fresh = dict(zip(piece, rows, strict=True))
-            store.put((name, values, {}) for name, values in fresh.items())
-            scores |= fresh
-    return [scores[name] for name in keys]
+    return scores
 
 
 @dataclass(frozen=True, eq=False)
@@ -469,10 +345,10 @@ def evaluate(
     Raises
     ------
     FrameError
-        If the items break their contract, or two models have the same name.
+        If the items break their contract.
     ModelError
-        As :func:`choice_logprobs`. The scores of the models before are in the cache, and a second
-        call resumes there.
+        If two models have the same name, or as :func:`choice_logprobs`. The scores of the models
+        before are in the cache, and a second call resumes there.
 
     Examples
     --------
@@ -481,24 +357,8 @@ def evaluate(
     >>> evaluate(items, "default", cache=False).predictions.loc["default", "q1"] in (0, 1)
     True
     """
-    items = check_items(items)
-    if isinstance(models, (str, Path)) or hasattr(models, "network"):
-        models = [models]
-    if not isinstance(models, Mapping):
-        named = [(m if isinstance(m, (str, Path)) else m.name, m) for m in models]
-        names = pd.Index([str(name) for name, _ in named])
-        if names.has_duplicates:
-            raise FrameError(
-                f"two models are named {names[names.duplicated()][0]!r}; name them: "
-                "evaluate(items, {'a': ..., 'b': ...})"
-            )
-        models = {str(name): model for name, model in named}
-    if not models:
-        raise FrameError("no model was given")
-    if client is not None and any(hasattr(model, "network") for model in models.values()):
-        raise ModelError("a cluster's workers open models by name or folder; give those in models=")
-    if items_at_once is not None and items_at_once < 1:
-        raise ValueError(f"items_at_once is {items_at_once}; a piece has at least one item")
+    items, models = check_items(items), named_models(models, client)
+    check_limit("items_at_once", items_at_once, 1)
     # A piece is a model, and where its items begin.
     size = items_at_once or len(items)
     begins = range(0, len(items), size)
@@ -540,7 +400,7 @@ class ItemTaker:
     ----------
     items : DataFrame
         An items frame; ``item_id`` are the names of the items in the bank.
-    model : LanguageModel, ChoiceModel, str or Path
+    model : LanguageModel, str or Path
     **options
         ``normalise``, ``prompt``, ``bos``, ``device``, ``batch_tokens`` and ``cache`` of
         :func:`choice_logprobs`.
@@ -561,10 +421,8 @@ class ItemTaker:
     """
 
     def __init__(self, items: pd.DataFrame, model: Any, **options: Any) -> None:
-        from psychlm.lm.choice_model import load_choice_model
-
         if isinstance(model, (str, Path)):
-            model = load_choice_model(model, options.pop("device", "auto"))
+            model = load(model, options.pop("device", "auto"))
         self.items = check_items(items).set_index("item_id", drop=False)
         self.model, self.options, self.n_scored = model, options, 0
 

@@ -13,23 +13,28 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
+from unittest.mock import patch
 
 import numpy as np
 import pandas as pd
 import torch
-from numpy.typing import NDArray
 
 from psychlm.data import atomic_write, cache_folder
 from psychlm.device import Device, seeded, torch_device
 from psychlm.frames import FrameError, check_items, format_names
-from psychlm.lm._errors import ModelError, check_limit, plain_errors
-from psychlm.lm._load import Checkpoint, context_tokens, find_checkpoint
-from psychlm.lm.choice_model import bundled_encoder
+from psychlm.lm._errors import (
+    ModelError,
+    check_limit,
+    check_option,
+    plain_errors,
+    quiet_transformers,
+)
+from psychlm.lm._load import Checkpoint, context_tokens, open_weights
+from psychlm.lm.encoders import find_encoder
+from psychlm.lm.forward import out_of_memory
 from psychlm.lm.prompts import meaning
 
 Task = Literal["pair", "single", "multiple-choice"]
@@ -46,12 +51,10 @@ class FineTuned:
     """A fine-tuned encoder on disk."""
 
     folder: Path  # a Hugging Face checkpoint: configuration, safetensors, tokenizer
-    history: (
-        pd.DataFrame
-    )  # by epoch: loss (nats, training items), mcc and accuracy (development items)
+    # by epoch: loss (nats, training items), mcc and accuracy (development items)
+    history: pd.DataFrame
     labels: tuple[str, ...]  # of the outputs, in their order; empty for multiple choice
-    # best on the development items, as psychlm.lm.evaluate gives it; NaN without them
-    accuracy: float
+    accuracy: float  # best on the development items, as psychlm.lm.evaluate gives it; else NaN
     mcc: float  # Matthews correlation there; NaN without them and for multiple choice
     n_truncated: int  # texts that were longer than max_tokens or the encoder takes
 
@@ -61,16 +64,9 @@ def task_of(items: pd.DataFrame) -> Task:
 
     ``pair``: two texts and a label (a column ``hypothesis``); ``single``: one text and a label;
     ``multiple-choice``: a prompt and choices of its own. Choices are labels where more than half of
-    the items have the same ones, and the other items have more or fewer of them. They are compared
-    by meaning (:func:`psychlm.lm.prompts.meaning`), not by spelling.
+    the items have the same ones (by meaning, not by spelling), and the other items have more or
+    fewer of them; a FrameError names items that have neither.
 
-    Raises
-    ------
-    FrameError
-        If most items have the same choices, but some have others.
-
-    Examples
-    --------
     >>> task_of(pd.DataFrame({"choices": [["negative", "positive"], ["negative", "positive"]]}))
     'single'
     >>> task_of(pd.DataFrame({"choices": [["a dog", "a plant"], ["cold", "warm"]]}))
@@ -224,11 +220,10 @@ def fine_tune(
 
     Examples
     --------
-    >>> tuned = fine_tune(items, "bundled", folder="tuned")  # doctest: +SKIP
-    >>> lm.evaluate(test_items, tuned.model)  # doctest: +SKIP
+    >>> tuned = fine_tune(items, "bundled", out="tuned")  # doctest: +SKIP
+    >>> lm.evaluate(test_items, tuned.folder)  # doctest: +SKIP
     """
-    if regime not in get_args(Regime):
-        raise ModelError(f"regime {regime!r} is unknown; choose one of {list(get_args(Regime))}")
+    check_option("regime", regime, get_args(Regime))
     limits = {"epochs": epochs, "patience": patience, "batch_size": batch_size}
     for name, value in (limits | {"max_tokens": max_tokens}).items():
         check_limit(name, value, 1)
@@ -239,8 +234,6 @@ def fine_tune(
     trained = regime in ("fine-tune only", "both")
     if labels and trained and items["answer"].nunique() < 2:
         raise FrameError(f"all {len(items)} items have the same label; add items with other labels")
-    from accelerate.utils.memory import clear_device_cache
-
     # What torchrun and accelerate launch say of the processes; one alone is the first of one.
     n_processes, rank = (int(os.environ.get(k, d)) for k, d in (("WORLD_SIZE", 1), ("RANK", 0)))
     if batch_size % n_processes:
@@ -248,72 +241,40 @@ def fine_tune(
             f"batch_size={batch_size} cannot be shared equally among {n_processes} processes; give "
             f"a multiple of {n_processes}"
         )
-    share = batch_size // n_processes  # items of a step in this process
     if n_processes > 1 and where.type == "cuda":
         where = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
         torch.cuda.set_device(where)
-    checkpoint = find_checkpoint(str(bundled_encoder() if encoder == "bundled" else encoder))
+    checkpoint = find_encoder(encoder)
     # All that the result depends on; a folder with another run's files is refused.
     options: dict[str, Any] = {"task": task, "regime": regime, "revision": checkpoint.revision}
     options |= {"seed": seed, "epochs": epochs if trained else 0, "patience": patience}
     options |= {"learning_rate": learning_rate, "batch_size": batch_size, "max_tokens": max_tokens}
-    options |= {"items": digest(items), "development": None}
-    if development is not None:
-        options["development"] = digest(development)
+    options |= {"items": digest(items)}
+    options |= {"development": None if development is None else digest(development)}
     if out is None:
         name = hashlib.sha256(json.dumps(options, sort_keys=True).encode()).hexdigest()
         out = cache_folder() / "fine_tuned" / name[:16]
     out = Path(out)
     out.mkdir(parents=True, exist_ok=True)
-    stored = json.loads((out / RUN).read_text()) if (out / RUN).is_file() else options
+    stored = _read(out / RUN, options)
     if stored != options:
         differing = [key for key in options if stored.get(key) != options[key]]
         raise ModelError(
             f"{out} holds a run with other {', '.join(differing)}; name another folder"
         )
     if (out / RESULT).is_file():
-        result = json.loads((out / RESULT).read_text())
+        result = _read(out / RESULT)
         history = pd.DataFrame(result.pop("history"))
         return FineTuned(out, history, labels=tuple(result.pop("labels")), **result)
     if rank == 0:
-        with atomic_write(out / RUN) as part:
-            part.write_text(json.dumps(options, indent=1))
-    pretrained = regime in ("pre-train only", "both")
-    n_choices = None if development is None else development["choices"].map(len).to_numpy()
-    at_once, log = share, None
-    if (out / AT_ONCE).is_file():  # of a run that was interrupted
-        at_once = largest_divisor(share, json.loads((out / AT_ONCE).read_text()))
-    with quiet_transformers(), environment_for(where):
-        while log is None:
-            # the seed of the head's weights, and of all weights where none are given
-            with seeded(seed, where):
-                with plain_errors(checkpoint.name):
-                    network, tokenizer = open_for_training(checkpoint, labels, pretrained)
-                longest = min(max_tokens, context_tokens(network, tokenizer))
-                features, n_cut = encode(items, tokenizer, task, labels, longest)
-                held = None
-                if development is not None:
-                    held, _ = encode(development, tokenizer, task, labels, longest)
-                if not trained and held is None:
-                    break
-                data_of_run = features, held, n_choices, out, options, where
-                log = run_trainer(network, tokenizer, *data_of_run, at_once)
-            if log is None:
-                del network
-                clear_device_cache(garbage_collection=True)
-                at_once = fewer(at_once, share, checkpoint.name)
-                with atomic_write(out / AT_ONCE) as part:
-                    part.write_text(json.dumps(at_once))
-                if n_processes > 1:
-                    raise ModelError(
-                        f"memory does not hold {checkpoint.name} and its share of a step in each "
-                        f"of {n_processes} processes; start the same command again, which reads "
-                        f"{at_once} items at once"
-                    )
-        history = pd.DataFrame(log or [], columns=None if log else ["epoch"])
-        history = history.groupby("epoch").first().reset_index()
-        history = history.rename(columns={"eval_mcc": "mcc", "eval_accuracy": "accuracy"})
-        history = history.reindex(columns=["epoch", "loss", "mcc", "accuracy"])
+        _write(out / RUN, options)
+    network, tokenizer, log, n_cut = _train(
+        checkpoint, items, development, labels, out, options, where, n_processes
+    )
+    history = pd.DataFrame(log, columns=None if log else ["epoch"])
+    history = history.groupby("epoch").first().reset_index()
+    history = history.rename(columns={"eval_mcc": "mcc", "eval_accuracy": "accuracy"})
+    history = history.reindex(columns=["epoch", "loss", "mcc", "accuracy"])
     best = "accuracy" if task == "multiple-choice" else "mcc"
     row = history.loc[history[best].astype(float).idxmax()] if history[best].notna().any() else {}
     result = {"labels": labels, "n_truncated": n_cut}
@@ -323,12 +284,21 @@ def fine_tune(
         with quiet_transformers():
             network.save_pretrained(out)
             tokenizer.save_pretrained(out)
-        with atomic_write(out / RESULT) as part:
-            part.write_text(json.dumps(result | {"history": history.to_dict("list")}, indent=1))
+        _write(out / RESULT, result | {"history": history.to_dict("list")})
         (out / AT_ONCE).unlink(missing_ok=True)
         shutil.rmtree(out / "checkpoints", ignore_errors=True)  # three times the result's size
     wait_for_all()  # until the result can be read
     return FineTuned(out, history, **result)
+
+
+def _read(file: Path, otherwise: Any = None) -> Any:
+    """Return what a JSON file holds, ``otherwise`` where there is none."""
+    return json.loads(file.read_text()) if file.is_file() else otherwise
+
+
+def _write(file: Path, content: Any) -> None:
+    with atomic_write(file) as part:
+        part.write_text(json.dumps(content, indent=1))
 
 
 def wait_for_all() -> None:
@@ -337,111 +307,87 @@ def wait_for_all() -> None:
         torch.distributed.barrier()
 
 
-def fewer(at_once: int, batch_size: int, name: str) -> int:
-    """Return the largest number of items, at most half as many, that divides a step's.
-
-    Raises
-    ------
-    ModelError
-        If there is none: one item alone did not fit in memory.
-    """
-    if at_once == 1:
-        raise ModelError(
-            f"{name} is too large to be trained here: memory does not hold one item of the longest "
-            "texts; give a smaller max_tokens, a smaller encoder, or a device with more memory"
-        )
-    return largest_divisor(batch_size, at_once // 2)
-
-
 def largest_divisor(number: int, most: int) -> int:
-    """Return the largest divisor of a number that is at most ``most``.
-
-    >>> largest_divisor(12, 5)
-    4
-    """
+    """Return the largest divisor of a number that is at most ``most``."""
     return max(n for n in range(1, most + 1) if number % n == 0)
 
 
-@contextmanager
-def environment_for(device: torch.device) -> Iterator[None]:
-    """Tell accelerate where batches go, which it reads from the environment; restore that after.
+def _train(
+    checkpoint: Checkpoint,
+    items: pd.DataFrame,
+    development: pd.DataFrame | None,
+    labels: tuple[str, ...],
+    out: Path,
+    options: dict[str, Any],
+    where: torch.device,
+    n_processes: int,
+) -> tuple[Any, Any, list[dict[str, float]], int]:
+    """Return a network that has learned, its tokenizer, the log, and the number of texts cut.
 
-    The Trainer and accelerate set variables there of their own.
+    Where memory does not hold a process's share of a step, at most half of the items are read at
+    once, as many as divide the share, and training begins anew.
     """
-    before = dict(os.environ)
-    os.environ["ACCELERATE_TORCH_DEVICE"] = str(device)
-    try:
-        yield
-    finally:
-        for name in os.environ.keys() - before.keys():
-            del os.environ[name]
-        os.environ.update(before)
+    from accelerate.utils.memory import clear_device_cache
 
-
-@contextmanager
-def quiet_transformers() -> Iterator[None]:
-    """Suppress messages and bars of transformers: a head's weights are new on purpose."""
-    from transformers.utils import logging
-
-    level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
-    logging.set_verbosity_error()
-    logging.disable_progress_bar()
-    try:
-        yield
-    finally:
-        logging.set_verbosity(level)
-        if bars:
-            logging.enable_progress_bar()
+    share = options["batch_size"] // n_processes
+    at_once = largest_divisor(share, _read(out / AT_ONCE, share))  # of an interrupted run
+    # accelerate reads from the environment where batches go; it and the Trainer set more there
+    environment = patch.dict(os.environ, ACCELERATE_TORCH_DEVICE=str(where))
+    with environment, quiet_transformers(warnings=False):  # of a head that is new on purpose
+        while True:
+            # the seed of the head's weights, and of all weights where none are given
+            with seeded(options["seed"], where):
+                with plain_errors(checkpoint.name):
+                    network, tokenizer = open_for_training(checkpoint, labels, options["regime"])
+                longest = min(options["max_tokens"], context_tokens(network, tokenizer))
+                how = tokenizer, options["task"], labels, longest
+                features, n_cut = encode(items, *how)
+                held = None if development is None else encode(development, *how)[0]
+                log: list[dict[str, float]] | None = []
+                if options["epochs"] or held is not None:
+                    sizes = None if development is None else development["choices"].map(len)
+                    data_of_run = features, held, sizes, out, options, where
+                    log = run_trainer(network, tokenizer, *data_of_run, at_once)
+            if log is not None:
+                return network, tokenizer, log, n_cut
+            if at_once == 1:
+                raise ModelError(
+                    f"{checkpoint.name} is too large to be trained here: memory does not hold one "
+                    "item of the longest texts; give a smaller max_tokens, a smaller encoder, or a "
+                    "device with more memory"
+                )
+            del network
+            clear_device_cache(garbage_collection=True)
+            at_once = largest_divisor(share, at_once // 2)
+            _write(out / AT_ONCE, at_once)
+            if n_processes > 1:
+                raise ModelError(
+                    f"memory does not hold {checkpoint.name} and its share of a step in each of "
+                    f"{n_processes} processes; start the same command again, which reads {at_once} "
+                    "items at once"
+                )
 
 
 def open_for_training(
-    checkpoint: Checkpoint, labels: tuple[str, ...], pretrained: bool
+    checkpoint: Checkpoint, labels: tuple[str, ...], regime: Regime
 ) -> tuple[Any, Any]:
     """Return an encoder with a new head (for labels, or for multiple choice without), and its
-    tokenizer.
+    tokenizer."""
+    import transformers
 
-    Raises
-    ------
-    ModelError
-        If weights other than the head's are not in the checkpoint.
-    """
-    from transformers import (
-        AutoConfig,
-        AutoModelForMultipleChoice,
-        AutoModelForSequenceClassification,
-        AutoTokenizer,
-    )
-
-    opener: Any = AutoModelForSequenceClassification if labels else AutoModelForMultipleChoice
-    config = AutoConfig.from_pretrained(checkpoint.address, **checkpoint.options)
-    tokenizer = AutoTokenizer.from_pretrained(checkpoint.address, **checkpoint.options)
-    tokenizer.pad_token = tokenizer.pad_token or tokenizer.eos_token
-    config.pad_token_id = tokenizer.pad_token_id
+    folder = checkpoint.files()
+    config = transformers.AutoConfig.from_pretrained(folder, trust_remote_code=False)
+    opener: Any = transformers.AutoModelForMultipleChoice
     if labels:
-        config.num_labels = len(labels)
+        opener, config.num_labels = transformers.AutoModelForSequenceClassification, len(labels)
         config.id2label = dict(enumerate(labels))
         config.label2id = {word: i for i, word in enumerate(labels)}
-    if not pretrained:
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
+    tokenizer.pad_token = tokenizer.pad_token or tokenizer.eos_token
+    config.pad_token_id = tokenizer.pad_token_id
+    if regime in ("zero shot", "fine-tune only"):  # as random as the head
         return opener.from_config(config, trust_remote_code=False), tokenizer
-    network, report = opener.from_pretrained(
-        checkpoint.address,
-        config=config,
-        use_safetensors=True,
-        output_loading_info=True,
-        ignore_mismatched_sizes=True,
-        dtype=torch.float32,
-        **checkpoint.options,
-    )
-    # The head is new, and a pooler may be; every other weight must come from the checkpoint.
-    body = f"{network.base_model_prefix}."
-    lacking = [k for k in report["missing_keys"] if k.startswith(body) and "pool" not in k]
-    if lacking:
-        raise ModelError(
-            f"{checkpoint.name} lacks weights of a {type(network).__name__}, "
-            f"{sorted(lacking)[:3]} among them, which would be random; name a "
-            "pre-trained encoder, or use regime='fine-tune only'"
-        )
-    return network, tokenizer
+    return open_weights(opener, checkpoint.name, folder, config, new_head=True)[0], tokenizer
 
 
 def run_trainer(
@@ -449,7 +395,7 @@ def run_trainer(
     tokenizer: Any,
     features: list[dict[str, Any]],
     held: list[dict[str, Any]] | None,
-    n_choices: NDArray[np.int64] | None,
+    n_choices: pd.Series | None,
     out: Path,
     options: dict[str, Any],
     device: torch.device,
@@ -461,7 +407,6 @@ def run_trainer(
     memory. With 0 epochs the network is scored on the held-out items only, whose numbers of choices
     are ``n_choices``.
     """
-    from accelerate.utils.memory import should_reduce_batch_size
     from sklearn.metrics import matthews_corrcoef
     from transformers import (
         DataCollatorForMultipleChoice,
@@ -538,8 +483,8 @@ def run_trainer(
         if options["epochs"] == 0:
             return [{"epoch": 0.0, **trainer.evaluate()}]
         trainer.train(resume_from_checkpoint=last)
-    except Exception as error:
-        if not should_reduce_batch_size(error):
+    except (RuntimeError, MemoryError) as error:
+        if not out_of_memory(error):
             raise
         return None
     return [row for row in trainer.state.log_history if "loss" in row or "eval_loss" in row]

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from torch.nn import functional
 
 from psychlm.device import float_type, free_bytes
-from psychlm.lm._errors import ModelError, check_limit
+from psychlm.lm._errors import ModelError, check_limit, check_option
 from psychlm.lm._load import LanguageModel
 from psychlm.lm._network_state import evaluating, structure_of
 from psychlm.lm.scoring_requests import (
@@ -74,21 +74,15 @@ class ScoringOptions:
         described: dict[str, Any] = {"model": model.name, "revision": model.revision}
         described |= {"kind": model.kind, "base": 2}
         described["dtype"] = str(model.network.dtype).removeprefix("torch.")
-        options = self._asked()
-        return described | {
-            name: options[name] for name in options if name not in ("entropy", "rank")
-        }
-
-    def _asked(self) -> dict[str, Any]:
-        """Return the options, without a temperature of 1: earlier results name none."""
+        # a temperature of 1 is none
+        silent = {"entropy", "rank"} | ({"temperature"} if self.temperature == 1 else set())
         options = asdict(self)
-        if self.temperature == 1:
-            del options["temperature"]
-        return options
+        return described | {name: options[name] for name in options if name not in silent}
 
     def identity(self, description: dict[str, Any]) -> str:
         """Return a text that differs where the numbers could, given what :meth:`describe` says."""
-        return json.dumps(description | self._asked(), sort_keys=True)
+        asked = {"entropy": self.entropy, "rank": self.rank}
+        return json.dumps(description | asked, sort_keys=True)
 
 
 TURN_MARKS, DOCUMENT_MARK = ("<|im_start|>", "<|im_end|>"), "<|endoftext|>"
@@ -104,18 +98,12 @@ def resolve_options(
     rank: bool = False,
     temperature: float = 1.0,
 ) -> ScoringOptions:
-    """Resolve the options of :func:`psychlm.lm.surprisal` for a model.
-
-    Raises
-    ------
-    ModelError
-        If an option does not suit the model.
-    """
-    if model.kind == "encoder-decoder":
+    """Return the options of :func:`psychlm.lm.surprisal` as they are for a model; refuse others."""
+    if model.kind not in REQUESTS:
         raise ModelError(
-            f"{model.name} is an encoder-decoder: its decoder predicts a text from another text, "
-            "not each word from the words before it; use a causal or a masked model for surprisal, "
-            "or let this one answer items with lm.evaluate"
+            f"the model {model.name} is of the kind {model.kind!r}, which does not predict each "
+            "word of a text; use a causal or a masked model for surprisal, or let this one answer "
+            "items with lm.evaluate"
         )
     check_limit("stride", stride, 1)
     if not 0 < temperature < np.inf:
@@ -124,8 +112,7 @@ def resolve_options(
         )
     check_limit("context", context, 3, model.context_tokens)
     tokenizer, masked = model.tokenizer, model.kind in ("masked", "left-masked")
-    if correction not in ("pimentel-meister", None):
-        raise ModelError(f"correction {correction!r} is unknown; choose 'pimentel-meister' or None")
+    check_option("correction", correction, ("pimentel-meister", None))
     if model.kind not in FROM_LEFT or begins_with_space(tokenizer) is None:
         correction = None
     # the token before a text: the one asked for, or the tokenizer's own of that role
@@ -148,16 +135,8 @@ def resolve_options(
         in_windows = bool(ids) and ids[0] == tokenizer.convert_tokens_to_ids(bos)
     tokens = model.context_tokens if context is None else context
     size = tokens - (bos is not None)
-    return ScoringOptions(
-        correction,
-        bos,
-        in_windows,
-        tokens,
-        stride or size // 2,
-        entropy,
-        rank,
-        float(temperature),
-    )
+    step, heat = stride or size // 2, float(temperature)
+    return ScoringOptions(correction, bos, in_windows, tokens, step, entropy, rank, heat)
 
 
 def plan_requests(
@@ -200,12 +179,8 @@ def plan_requests(
 def batches(sequences: Sequence[Sequences], most: int, enough: int) -> Iterator[list[Sequences]]:
     """Yield sequences in batches, the longest first, so that too little memory shows at once.
 
-    Parameters
-    ----------
-    most : int
-        Tokens that a batch may hold, padding counted; a longer sequence is a batch by itself.
-    enough : int
-        Tokens at which a batch closes before a shorter sequence, which it would only pad.
+    A batch holds at most ``most`` tokens, padding counted, or one longer sequence; with ``enough``
+    tokens it closes before a shorter sequence, which it would only pad.
     """
     batch: list[Sequences] = []
     for one in sorted(sequences, key=len, reverse=True):
@@ -251,15 +226,9 @@ def in_batches(
 ) -> Iterator[tuple[list[Sequences], Values | None]]:
     """Yield batches of sequences, the longest first, with what a network gives for each.
 
-    Where memory runs out the batch is halved with a warning, and so are those after it; None stands
-    for the values of a single sequence that memory does not hold.
-
-    Parameters
-    ----------
-    values_of : callable
-        Runs the network on a batch.
-    batch_tokens : int, optional
-        Most tokens in a batch, padding counted; what suits the device unless given.
+    ``values_of`` runs the network on a batch of at most ``batch_tokens``, else what suits the
+    device. Where memory runs out the batch is halved with a warning, and so are those after it;
+    None stands for the values of a single sequence that memory does not hold.
     """
     kind = "cuda" if device.type == "cuda" else "cpu"
     most = batch_tokens or BATCH_TOKENS[kind]
@@ -293,7 +262,7 @@ def in_batches(
 
 def out_of_memory(error: BaseException) -> bool:
     """Return whether an error of torch or Python says that memory ran out."""
-    texts = ("out of memory", "can't allocate memory", "not enough memory")
+    texts = ("out of memory", "can't allocate memory", "not enough memory", "ALLOC_FAILED")
     is_memory_error = isinstance(error, (torch.OutOfMemoryError, MemoryError))
     return is_memory_error or any(text in str(error) for text in texts)
 
@@ -490,13 +459,9 @@ class Wanted:
 
 
 def boundary_sets(model: LanguageModel, begins: NDArray[np.bool_]) -> torch.Tensor:
-    """Return the sets of tokens whose probability mass the correction of word probabilities takes.
-
-    Returns
-    -------
-    Tensor, shape (n_vocabulary, 2)
-        Columns of zeros and ones: tokens that end a word (white space, end of text); those that
-        cannot begin after white space.
+    """Return the sets of tokens whose probability mass the correction of word probabilities takes:
+    (n_vocabulary, 2) columns of zeros and ones: tokens that end a word (white space, end of text);
+    those that cannot begin after white space.
     """
     spaced = torch.zeros(model.n_vocabulary, dtype=torch.bool)
     spaced[: len(begins)] = torch.from_numpy(begins)

@@ -23,17 +23,11 @@ SYNONYMS = {
     "entailment": ("entail", "entails", "entailed", "e"),
     "neutral": ("neither", "n", "neu", "3 stars"),
     "contradiction": ("contradict", "contradicts", "contradicted", "contradictory", "c"),
-    "not entailment": (
-        "non entailment",
-        "no entailment",
-        "not entailed",
-        "notentailment",
-        "nonentailment",
-    ),
+    "not entailment": ("no entailment", "non entailment", "not entailed"),
     "negative": ("neg", "2 stars"),
     "positive": ("pos", "4 stars"),
-    "very negative": ("very neg", "verynegative", "1 star", "1 stars"),
-    "very positive": ("very pos", "verypositive", "5 stars"),
+    "very negative": ("very neg", "1 star", "1 stars"),
+    "very positive": ("very pos", "5 stars"),
 }
 # Labels that a choice covers as well, unless the item has a choice of that meaning.
 WIDER = {
@@ -41,7 +35,11 @@ WIDER = {
     "negative": {"very negative"},
     "positive": {"very positive"},
 }
-_MEANING = {synonym: word for word, synonyms in SYNONYMS.items() for synonym in (word, *synonyms)}
+_MEANING = {
+    synonym.replace(" ", ""): word
+    for word, synonyms in SYNONYMS.items()
+    for synonym in (word, *synonyms)
+}
 
 
 def meaning(label: str) -> str:
@@ -51,30 +49,22 @@ def meaning(label: str) -> str:
     ('contradiction', 'not entailment', 'sports')
     """
     plain = re.sub(r"[\s_-]+", " ", str(label)).strip().casefold()
-    return _MEANING.get(plain, plain)
+    return _MEANING.get(plain.replace(" ", ""), plain)
 
 
 def check_labels(labels: Sequence[str], name: str) -> tuple[str, ...]:
-    """Return the labels of a classifier after checking that each has a meaning of its own.
-
-    Raises
-    ------
-    ModelError
-        If they are mere numbers (``LABEL_0``), or two of them mean the same.
-    """
+    """Return the labels of a classifier; ModelError unless each has a meaning of its own."""
     meanings = [meaning(label) for label in labels]
     if any(re.fullmatch(r"(label )?\d+", word) for word in meanings):
-        raise ModelError(
-            f"the labels of {name} are {list(labels)}, which have no meaning; look up on its card "
-            "what its outputs mean, and pass them in their order, such as labels=['contradiction', "
-            "'neutral', 'entailment']"
-        )
-    if len(set(meanings)) < len(meanings):
-        raise ModelError(
-            f"two of the labels of {name}, {list(labels)}, mean the same ({meanings}); pass "
-            "labels=[...] in the order of its outputs"
-        )
-    return tuple(labels)
+        wrong = "have no meaning; look up on its card what its outputs mean"
+    elif len(set(meanings)) < len(meanings):
+        wrong = f"mean the same ({meanings})"
+    else:
+        return tuple(labels)
+    raise ModelError(
+        f"labels of {name}, {list(labels)}, {wrong}; pass them in the order of its outputs, such "
+        "as labels=['contradiction', 'neutral', 'entailment']"
+    )
 
 
 def outputs_of(choices: Sequence[str], labels: Sequence[str], name: str) -> list[list[int]]:
@@ -82,15 +72,8 @@ def outputs_of(choices: Sequence[str], labels: Sequence[str], name: str) -> list
 
     ``not_entailment`` is neutral and contradiction where no label names it, and binary sentiment is
     both degrees of a five-point scale. Labels that no choice means (neutral, for binary sentiment)
-    stay out.
+    stay out; a choice that no label means is a ModelError.
 
-    Raises
-    ------
-    ModelError
-        If no label has the meaning of a choice.
-
-    Examples
-    --------
     >>> outputs_of(["entailment", "not_entailment"], ["neutral", "ENTAILS", "contradiction"], "m")
     [[1], [0, 2]]
     """
@@ -175,19 +158,10 @@ def fill_prompts(
 ) -> list[tuple[str, tuple[str, ...], str]]:
     """Return for each item its prompt, what is added for each choice, and its neutral prompt.
 
-    Parameters
-    ----------
-    items : DataFrame
-        An items frame.
-    prompt : str or Prompt
-        A prompt, the name of one of :data:`PROMPTS`, or ``"auto"``: the one that the item's column
-        ``template`` names, else one that fits its columns and choices (a hypothesis: NLI; words for
-        feelings: sentiment; else a question).
-
-    Raises
-    ------
-    FrameError
-        If there is no such prompt, or it has a field that the items do not have.
+    ``prompt`` is a prompt, the name of one of :data:`PROMPTS`, or ``"auto"``: the one that the
+    item's column ``template`` names, else one that fits its columns and choices (a hypothesis: NLI;
+    words for feelings: sentiment; else a question). A FrameError says that there is no such prompt,
+    or that it has a field which the items do not have.
     """
     filled = []
     for item in items.to_dict("records"):

@@ -23,6 +23,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -68,7 +69,7 @@ class SpecialTokens:
 
 
 def left_to_right(
-    ids: Ints, word: Ints, first_row: int, special: SpecialTokens
+    ids: Ints, word: Ints, first_row: int, special: SpecialTokens, ahead: int = 1
 ) -> Iterator[ScoringRequest]:
     """Yield the requests of a causal model over one text.
 
@@ -78,33 +79,25 @@ def left_to_right(
         The tokens of the text, and the word each belongs to.
     first_row : int
         Row of the first token.
+    ahead : int
+        By how many tokens what a model predicts is ahead of what it reads: see :data:`any_order`.
     """
-    for begin, low, high in _windows(word, special, ahead=1):
-        read, n_start = _add_start(ids[begin : high - 1], special, begin)
+    targets = np.append(ids, NO_TARGET)
+    source = ids if ahead else np.append(ids, special.blank)
+    for begin, low, high in _windows(word, special, ahead):
+        read, n_start = _add_start(source[begin : high - ahead], special, begin)
         wanted = np.arange(low, high)
-        position = wanted - begin - 1 + n_start
-        # the first token has nothing before it, unless a start token stands there
-        visible = position >= 0
-        target = np.append(ids, NO_TARGET)[wanted]
-        yield ScoringRequest(read, position[visible], target[visible], first_row + wanted[visible])
+        position = wanted - begin - ahead + n_start
+        # a first token without a start token before it is predicted by nothing
+        visible = position >= 1 - ahead
+        target = targets[wanted[visible]]
+        yield ScoringRequest(read, position[visible], target, first_row + wanted[visible])
 
 
-def any_order(
-    ids: Ints, word: Ints, first_row: int, special: SpecialTokens
-) -> Iterator[ScoringRequest]:
-    """Yield the requests of a permutation model (Yang et al. 2019) that factorises from left to
-    right.
-
-    Such a model predicts a token at the token's own position, which it knows though it does not see
-    the token; for the row after the last token ``special.blank`` stands there.
-    """
-    for begin, low, high in _windows(word, special, ahead=0):
-        read, n_start = _add_start(np.append(ids, special.blank)[begin:high], special, begin)
-        wanted = np.arange(low, high)
-        position = wanted - begin + n_start
-        visible = position >= 1  # with nothing to attend to, its output would be meaningless
-        target = np.append(ids, NO_TARGET)[wanted]
-        yield ScoringRequest(read, position[visible], target[visible], first_row + wanted[visible])
+# A permutation model (Yang et al. 2019) that factorises from left to right predicts a token at the
+# token's own position, which it knows though it does not see the token; for the row after the last
+# token ``special.blank`` stands there.
+any_order = partial(left_to_right, ahead=0)
 
 
 def _add_start(read: Ints, special: SpecialTokens, begin: int) -> tuple[Ints, int]:

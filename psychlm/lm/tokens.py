@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import json
 import re
-import unicodedata
 import warnings
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -89,11 +88,7 @@ def words_of(texts: str | Iterable[str] | Mapping[str, str]) -> pd.DataFrame:
         texts = {str(number): text for number, text in enumerate(texts, start=1)}
     if not texts:
         raise FrameError("no text was given; give a text, a list of texts, or a words frame")
-    ids: list[str] = []
-    numbers: list[int] = []
-    words: list[str] = []
-    preceding: list[str] = []
-    following: list[str] = []
+    rows: list[tuple[str, int, str, str, str]] = []
     for text_id, text in texts.items():
         if not isinstance(text, str):
             raise FrameError(f"text {text_id!r} is a {type(text).__name__}, not a str")
@@ -105,13 +100,9 @@ def words_of(texts: str | Iterable[str] | Mapping[str, str]) -> pd.DataFrame:
                 f"text {str(text_id)!r} holds no word ({len(text)} characters, all white space); "
                 "leave it out"
             )
-        ids += [str(text_id)] * len(pieces)
-        numbers += range(1, len(pieces) + 1)
-        preceding += [before] + [""] * (len(pieces) - 1)
-        words += [word for word, _ in pieces]
-        following += [gap for _, gap in pieces]
-    columns = {"text_id": ids, "word_id": numbers, "word": words}
-    return pd.DataFrame(columns | {"space_before": preceding, "space_after": following})
+        for number, (word, after) in enumerate(pieces, start=1):
+            rows.append((str(text_id), number, word, before if number == 1 else "", after))
+    return pd.DataFrame(rows, columns=["text_id", "word_id", "word", "space_before", "space_after"])
 
 
 def _check_characters(text_id: Any, text: str) -> None:
@@ -150,12 +141,6 @@ def prepare_words(
         in ``words``.
     changes : dict
         How many words or gaps were changed: ``byte_order_marks``, ``white_space``, ``unicode``.
-
-    Raises
-    ------
-    FrameError
-        If the frame breaks its contract, its spaces are neither white space nor booleans, or a word
-        is too long.
     """
     ordered = check_words(words).reset_index(drop=True)
     if is_shape(ordered["word"]):
@@ -182,38 +167,31 @@ def prepare_words(
             RuntimeWarning,
             stacklevel=3,
         )
-    is_first = ~ordered.duplicated("text_id").to_numpy()
-    is_last = ~ordered.duplicated("text_id", keep="last").to_numpy()
+    is_first = ~ordered.duplicated("text_id")
+    is_last = ~ordered.duplicated("text_id", keep="last")
     before = _spaces(ordered, "space_before", np.zeros(len(ordered), dtype=bool))
-    after = _spaces(ordered, "space_after", ~is_last)
+    after = _spaces(ordered, "space_after", ~is_last.to_numpy())
     if not clean:
         return ordered.assign(space_before=before, space_after=after), {}
-    # words: every distinct one once
-    codes, distinct = pd.factorize(ordered["word"])
-    unmarked = [word.replace(BYTE_ORDER_MARK, "") for word in distinct]
-    one_spaced = [" ".join(word.split()) for word in unmarked]
-    cleaned = np.array([unicodedata.normalize("NFC", word) for word in one_spaced], dtype=object)
-    cleaned = np.where(cleaned == "", distinct, cleaned)  # a word of marks only stays as it is
-    # gaps: what stands after a word and before the next is one run of white space
-    gaps = [a + b for a, b in zip(after, [*before[1:], ""], strict=True)]
-    gap_codes, distinct_gaps = pd.factorize(np.where(is_last, "", np.array(gaps, dtype=object)))
-    new_gaps = np.array([_clean_gap(gap) for gap in distinct_gaps], dtype=object)
-    edges = [before[i] for i in np.flatnonzero(is_first)]
-    edges += [after[i] for i in np.flatnonzero(is_last)]
-    marked = np.array([BYTE_ORDER_MARK in word for word in distinct])
-    respaced = np.array([a != b for a, b in zip(unmarked, one_spaced, strict=True)])
-    recomposed = np.array([a != b for a, b in zip(one_spaced, cleaned, strict=True)]) & ~marked
+    word = ordered["word"].astype(object)
+    unmarked = word.str.replace(BYTE_ORDER_MARK, "")
+    one_spaced = unmarked.str.split().str.join(" ")
+    composed = one_spaced.str.normalize("NFC")
+    composed = composed.where(composed != "", word)  # a word of marks only stays as it is
+    # What stands after a word and before the next is one run of white space; edges of texts go.
+    gap = (after + before.shift(-1, fill_value="")).where(~is_last, "")
+    edges = pd.concat([before[is_first], after[is_last]])
+    one_gap = gap.map({run: _clean_gap(run) for run in gap.unique()})
+    marked = word.str.contains(BYTE_ORDER_MARK)
     changes = {
-        "byte_order_marks": int(marked[codes].sum() + sum(BYTE_ORDER_MARK in e for e in edges)),
-        "white_space": int(
-            respaced[codes].sum()
-            + (new_gaps != distinct_gaps)[gap_codes].sum()
-            + sum(edge.replace(BYTE_ORDER_MARK, "") != "" for edge in edges)
-        ),
-        "unicode": int(recomposed[codes].sum()),
+        "byte_order_marks": marked.sum() + edges.str.contains(BYTE_ORDER_MARK).sum(),
+        "white_space": (one_spaced != unmarked).sum()
+        + (one_gap != gap).sum()
+        + (edges.str.replace(BYTE_ORDER_MARK, "") != "").sum(),
+        "unicode": ((composed != one_spaced) & ~marked).sum(),
     }
-    columns = {"word": cleaned[codes], "space_before": "", "space_after": new_gaps[gap_codes]}
-    return ordered.assign(**columns), changes
+    columns = {"word": composed, "space_before": "", "space_after": one_gap}
+    return ordered.assign(**columns), {name: int(n) for name, n in changes.items()}
 
 
 def _clean_gap(gap: str) -> str:
@@ -224,13 +202,12 @@ def _clean_gap(gap: str) -> str:
     return " " if gap else ""
 
 
-def _spaces(words: pd.DataFrame, column: str, default: NDArray[np.bool_]) -> list[str]:
+def _spaces(words: pd.DataFrame, column: str, default: NDArray[np.bool_]) -> pd.Series:
     """Return the white space beside each word; booleans put none after a text's last word."""
-    if column in words.columns and not pd.api.types.is_bool_dtype(words[column]):
-        spaces = words[column].tolist()
+    if column in words and not pd.api.types.is_bool_dtype(words[column]):
         wrong = [
             not isinstance(space, str) or bool(space.replace(BYTE_ORDER_MARK, "").strip())
-            for space in spaces
+            for space in words[column]
         ]
         if any(wrong):
             names = words.loc[wrong, ["text_id", "word_id"]].itertuples(index=False, name=None)
@@ -239,11 +216,11 @@ def _spaces(words: pd.DataFrame, column: str, default: NDArray[np.bool_]) -> lis
                 "space nor True or False; write '' where nothing separates two words (reading CSV "
                 "needs keep_default_na=False)"
             )
-        return spaces
-    if column in words.columns:
+        return words[column].astype(object)
+    if column in words:
         given = words[column].to_numpy(bool)
         default = given & default if column == "space_after" else given
-    return np.where(default, " ", "").tolist()
+    return pd.Series(np.where(default, " ", ""), words.index, dtype=object)
 
 
 def documents(prepared: pd.DataFrame) -> list[Document]:
@@ -353,16 +330,13 @@ def _begins_with_space(tokenizer: Any, n_tokens: int) -> NDArray[np.bool_] | Non
     """Return what :func:`begins_with_space` does, once for a tokenizer of so many tokens."""
     if not getattr(tokenizer, "is_fast", False):
         return None
+    from transformers.convert_slow_tokenizer import bytes_to_unicode
+
     decoder = json.loads(tokenizer.backend_tokenizer.to_str())["decoder"] or {}
     kinds = json.dumps(decoder, ensure_ascii=False)
     pieces = tokenizer.convert_ids_to_tokens(range(n_tokens))
     if '"ByteLevel"' in kinds:
-        # GPT-2 writes printable bytes as themselves and the others as characters from 256 on
-        # (Radford et al. 2019)
-        printable = [*range(33, 127), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
-        others = [byte for byte in range(256) if byte not in printable]
-        byte_of = {chr(byte): byte for byte in printable}
-        byte_of |= {chr(256 + i): byte for i, byte in enumerate(others)}
+        byte_of = {character: byte for byte, character in bytes_to_unicode().items()}
 
         def first_character(piece: str) -> str:
             spelled = bytes(byte_of.get(character, ord("?")) for character in piece[:4])
@@ -386,24 +360,10 @@ def _begins_with_space(tokenizer: Any, n_tokens: int) -> NDArray[np.bool_] | Non
 def word_level_tokens(words: pd.DataFrame, tokenize: Callable[[str], list[str]]) -> pd.DataFrame:
     """Return one row per token that a word-level model (n-gram, LSTM) reads, in reading order.
 
-    Parameters
-    ----------
-    words : DataFrame
-        ``text_id``, ``word_id``, ``word``; ``sentence_id`` says where sentences begin, else each
-        text is one sentence.
-    tokenize : callable
-        A printed word to its tokens, of which there may be none; see
-        :mod:`psychlm.papers.running_text`.
-
-    Returns
-    -------
-    DataFrame
-        ``row`` (position in ``words``), ``token``, ``text`` and ``sentence`` (running numbers).
-
-    Raises
-    ------
-    FrameError
-        If words break their contract, or none of them has a token.
+    ``tokenize`` makes tokens of a printed word, perhaps none (:mod:`psychlm.papers.running_text`).
+    ``sentence_id`` says where sentences begin, else each text is one. The result has ``row``
+    (position in ``words``), ``token``, ``text`` and ``sentence`` (running numbers); a FrameError
+    says that no word has a token.
     """
     words = check_words(words)
     text = words.groupby("text_id", sort=False).ngroup().to_numpy()
@@ -423,13 +383,8 @@ def word_level_tokens(words: pd.DataFrame, tokenize: Callable[[str], list[str]])
 def sum_over_words(
     words: pd.DataFrame, tokens: pd.DataFrame, bits: NDArray[Any], unknown: NDArray[Any]
 ) -> pd.DataFrame:
-    """Return the words with the surprisals of their tokens summed.
-
-    Returns
-    -------
-    DataFrame
-        ``words`` with ``surprisal_bits`` (NaN where a word has no token), ``n_tokens`` and
-        ``n_unknown``, how many of its tokens the model does not know.
+    """Return ``words`` with ``surprisal_bits`` summed over tokens (NaN where a word has none),
+    ``n_tokens``, and ``n_unknown``, how many of them the model does not know.
     """
     rows, n = tokens["row"].to_numpy(dtype=np.int64), len(words)
     count = np.bincount(rows, minlength=n)

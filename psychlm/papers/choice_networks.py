@@ -2,24 +2,12 @@ r"""Small networks that score choices, and the loop that trains them.
 
 A network gives each choice :math:`c_i` of a question a score :math:`\alpha_i`, and answers with
 probability :math:`p_i = e^{\alpha_i} / \sum_j e^{\alpha_j}`; the loss is :math:`-\log p` of the
-answer (Richardson & Sabharwal 2020, section 4.1). The partial-input and LSTM models of that section
-(Mihaylov et al. 2018) read a text s by a bidirectional LSTM, :math:`r_s = \max_t h_t \in R^{2h}`:
-
-- ``"choice-only"``: without question or other choices, :math:`\alpha_i = w^\top r_{c_i}`;
-- ``"choice-to-choice"``: against the other choices, :math:`\alpha_i` the mean over :math:`j \ne i`
-  of :math:`\mathrm{ATT}(r_{c_i}, r_{c_j})`;
-- ``"question-to-choice"``: against the question, :math:`\alpha_i = \mathrm{ATT}(r_q, r_{c_i})`;
-- ``"esim"``: after soft alignment of the question's and the choice's words (Chen et al. 2017),
-
-with :math:`\mathrm{ATT}(a, b) = w^\top [a; b; |a - b|; a \circ b]`. Of a frozen pre-trained encoder
-only a small head learns (:func:`encoder_model`): means of its states as unit vectors
-:math:`\hat q, \hat c` meet in
-
-.. math:: \alpha = \tau\, \hat q^\top W \hat c + v^\top \mathrm{relu}(U [\hat q; \hat c; |\hat q -
-\hat c|; \hat q \circ \hat c]),
-
-where W starts as the identity and v as zero: untrained, it picks the choice most similar to the
-question. An encoder that learns as a whole is fine-tuned by :func:`psychlm.lm.fine_tune`."""
+answer (Richardson & Sabharwal 2020, section 4.1). The models of that section (Mihaylov et al. 2018)
+read a text s by a bidirectional LSTM, :math:`r_s = \max_t h_t`, and with
+:math:`\mathrm{ATT}(a, b) = w^\top [a; b; |a - b|; a \circ b]` score a choice by
+:math:`w^\top r_{c_i}` ("choice-only"), the mean of :math:`\mathrm{ATT}(r_{c_i}, r_{c_j})` over the
+other choices ("choice-to-choice"), :math:`\mathrm{ATT}(r_q, r_{c_i})` ("question-to-choice"), or
+after soft alignment of the question's and the choice's words ("esim"; Chen et al. 2017)."""
 
 from __future__ import annotations
 
@@ -27,8 +15,8 @@ import copy
 import hashlib
 import re
 from collections import Counter
-from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
@@ -41,14 +29,15 @@ from torch import Tensor, nn
 
 from psychlm.device import Device, seeded, torch_device
 from psychlm.frames import check_items
-from psychlm.lm.choice_model import encoder_states, masked_mean, open_encoder
 from psychlm.lm.choices import grade
+from psychlm.lm.encoders import encoder_states, masked_mean, open_encoder
 
 Kind = Literal["choice-only", "choice-to-choice", "question-to-choice", "esim"]
 
 ITEMS_AT_ONCE = 64  # when scoring
 CLIP = 1.0  # largest norm of the gradient
 WEIGHT_DECAY = 0.01
+DROPOUT = 0.2  # of the LSTM models
 LONGEST_TOKENS = 64  # of a question or a choice; the rest is cut
 UNKNOWN = 1  # number of every word that a lexicon does not have; 0 is padding
 TEMPERATURE = 20.0  # scale of the cosine in the loss with which MiniLM's vectors were trained
@@ -72,7 +61,7 @@ class Inputs:
 class TextStore:
     """Texts, each encoded once (as (T,) word numbers or (T, d) vectors), and batches of items."""
 
-    def __init__(self, encode: Callable[[list[str]], Sequence[NDArray]]) -> None:
+    def __init__(self, encode: Callable[[list[str]], Iterable[NDArray]]) -> None:
         self.encode = encode
         self.row: dict[Hashable, int] = {}
         self.values: list[NDArray] = []
@@ -120,9 +109,7 @@ class ChoiceClassifier:
     network: nn.Module
     texts: TextStore
     name: str
-    history: pd.DataFrame = field(
-        default_factory=lambda: pd.DataFrame(columns=["epoch", "loss", "accuracy"])
-    )
+    history: pd.DataFrame | None = None  # epoch, loss, accuracy on development items
 
     @property
     def device(self) -> torch.device:
@@ -303,15 +290,7 @@ class Attention(nn.Module):
 class PartialInputNetwork(nn.Module):
     """One of the LSTM models of this module; given vectors are projected to ``size``."""
 
-    def __init__(
-        self,
-        kind: Kind,
-        lexicon: Lexicon,
-        *,
-        size: int = 64,
-        hidden: int = 64,
-        dropout: float = 0.2,
-    ) -> None:
+    def __init__(self, kind: Kind, lexicon: Lexicon, size: int, hidden: int) -> None:
         super().__init__()
         self.kind, wide = kind, 2 * hidden
         self.embedding: nn.Module = (
@@ -319,14 +298,14 @@ class PartialInputNetwork(nn.Module):
             if lexicon.vectors is None
             else nn.Linear(lexicon.vectors.shape[1], size)
         )
-        self.drop, self.reading = nn.Dropout(dropout), BiLSTM(size, hidden)
+        self.drop, self.reading = nn.Dropout(DROPOUT), BiLSTM(size, hidden)
         if kind == "choice-only":
             self.score: nn.Module = nn.Linear(wide, 1)
         elif kind == "esim":
             self.projection = nn.Sequential(nn.Linear(4 * wide, hidden), nn.ReLU())
             self.composition = BiLSTM(hidden, hidden)
             self.score = nn.Sequential(
-                nn.Linear(4 * wide, hidden), nn.Tanh(), nn.Dropout(dropout), nn.Linear(hidden, 1)
+                nn.Linear(4 * wide, hidden), nn.Tanh(), nn.Dropout(DROPOUT), nn.Linear(hidden, 1)
             )
         else:
             self.score = Attention(wide)
@@ -377,7 +356,7 @@ def partial_input_model(
     """Return a network of this module with random weights; its method ``train`` trains it."""
     where = torch_device(device, "papers.choice_networks")
     with seeded(seed):
-        network = PartialInputNetwork(kind, lexicon, size=size, hidden=hidden)
+        network = PartialInputNetwork(kind, lexicon, size, hidden)
     return ChoiceClassifier(network.to(where), TextStore(lexicon.encode), kind)
 
 
@@ -385,7 +364,12 @@ def partial_input_model(
 
 
 class SimilarityHead(nn.Module):
-    """The head above the frozen encoder; d is the size of the encoder's states."""
+    r"""The head above a frozen encoder, whose mean states are unit vectors q and c of size d:
+
+    .. math:: \alpha = \tau\, q^\top W c + v^\top \mathrm{relu}(U [q; c; |q - c|; q \circ c]),
+
+    where W starts as the identity and v as zero: untrained, it picks the choice most similar to the
+    question."""
 
     def __init__(self, d: int, hidden: int = 64) -> None:
         super().__init__()
@@ -404,21 +388,14 @@ class SimilarityHead(nn.Module):
 
 
 def encoder_model(
-    encoder: str | Path = "bundled",
-    *,
-    max_tokens: int = 128,
-    seed: int = 0,
-    device: Device = "auto",
+    encoder: str | Path = "bundled", *, seed: int = 0, device: Device = "auto"
 ) -> ChoiceClassifier:
     """Return a multiple-choice model on a frozen pre-trained encoder, its head not yet trained.
 
-    ``encoder`` is what :func:`open_encoder` takes; texts are cut after ``max_tokens``; ``seed`` is
-    that of the head's weights."""
+    ``encoder`` is what :func:`open_encoder` takes; ``seed`` is that of the head's weights."""
     where = torch_device(device, "choice_networks.encoder_model")
     network, _ = open_encoder(encoder)
     with seeded(seed):
         head = SimilarityHead(network.config.hidden_size)
-    encode = partial(
-        encoder_states, encoder=encoder, mean=True, max_tokens=max_tokens, device=device
-    )
+    encode = partial(encoder_states, encoder=encoder, mean=True, device=device)
     return ChoiceClassifier(head.to(where), TextStore(encode), f"{encoder} (frozen, head learns)")

@@ -57,28 +57,11 @@ def chain(
     **options: Any,
 ) -> pd.DataFrame:
     """Return perplexity per word and gains of language models on a corpus, words left out as in
-    the paper.
+    the paper: the rows of :func:`psychlm.reading_times.delta_loglik`, whose options are passed on.
 
-    Parameters
-    ----------
-    corpus : Corpus
-    surprisals : DataFrame
-        ``text_id``, ``word_id`` and one column of surprisals (bits) per model.
-    measures : sequence of str
-        Columns of ``corpus.readings``; a reading that lacks one is left out.
-    baseline : str
-        Terms of the model without surprisal; by default the paper's, with an intercept for each
-        subject.
-    log_frequency : (n_words,) array, optional
-        For words without such a column (nats).
-    **options
-        Of :func:`psychlm.reading_times.delta_loglik`.
-
-    Returns
-    -------
-    DataFrame
-        That function's rows, one per measure and model, with ``perplexity``: 2 to the power of the
-        mean surprisal of the words modelled.
+    ``baseline`` are the terms of the model without surprisal, by default the paper's, with an
+    intercept for each subject; a reading that lacks a measure is left out. ``log_frequency`` (nats)
+    is for words without such a column.
     """
     words = corpus.words
     if log_frequency is not None:
@@ -101,15 +84,8 @@ def dundee(
 ) -> pd.DataFrame:
     """Return :func:`chain` of the Dundee Corpus, for holders of its licence: the paper's Table 2.
 
-    Parameters
-    ----------
-    folder : path
-        Of the corpus's files (:func:`psychlm.corpora.reading_times.dundee`).
-    models : sequence of str
-        Names or folders that :func:`psychlm.lm.load` takes, such as "gpt2".
-    counts : mapping of word to count, optional
-        For word frequency: the paper's are of the One Billion Word Benchmark; those of 20 novels
-        unless given.
+    ``counts`` are for word frequency: the paper's are of the One Billion Word Benchmark; those of
+    20 novels unless given.
     """
     corpus = corpora.dundee(folder)
     bits = lm.surprisals(corpus.words, models).drop(columns="word")
@@ -121,13 +97,8 @@ def dundee(
 def corpora_at_hand(
     names: Sequence[str], n_words: int, *, seed: int
 ) -> tuple[dict[str, text.WordCorpus], list[str]]:
-    """Return the corpora of :mod:`psychlm.papers.running_text` that can be had, and the others.
-
-    Raises
-    ------
-    psychlm.data.DataMissingError
-        If none can be had.
-    """
+    """Return the corpora of :mod:`psychlm.papers.running_text` that can be had (one at least), and
+    the names of the others."""
     read: dict[str, text.WordCorpus] = {}
     absent = []
     for name in names:
@@ -154,31 +125,17 @@ def words_at_hand() -> dict[str, pd.DataFrame]:
 
 
 def beside_table1(models: Sequence[CorpusModel]) -> pd.DataFrame:
-    """Return perplexities beside those of the paper's model of the nearest size (Table 1).
-
-    Returns
-    -------
-    DataFrame, one row per model
-        ``text``, ``model``, ``key``, ``perplexity``; ``published``, ``source`` and ``paper's
-        model``, missing where the paper has no model of this family on this corpus.
-    """
+    """Return perplexities beside those of the paper's model of the nearest size (Table 1): missing
+    where the paper has no model of this family on this corpus."""
     printed, rows = data.published("hao2020.table1"), []
     for model in models:
-        same = printed[(printed["dataset"] == model.corpus.name)]
-        same = same[same["family"] == model.family]
+        same = printed.query("dataset == @model.corpus.name and family == @model.family")
         near = same.loc[(same["size"] - model.size).abs().nsmallest(1).index].to_dict("records")
-        nearest = near[0] if near else {}
-        rows.append(
-            {
-                "text": model.corpus.name,
-                "model": model.name,
-                "key": model.key,
-                "perplexity": model.perplexity,
-                "published": nearest.get("perplexity", np.nan),
-                "paper's model": nearest.get("model", ""),
-                "source": nearest.get("source", ""),
-            }
-        )
+        nearest: Mapping[Any, Any] = {"perplexity": np.nan, "model": "", "source": ""}
+        nearest = near[0] if near else nearest
+        row: dict[str, Any] = {"text": model.corpus.name, "model": model.name, "key": model.key}
+        row |= {"perplexity": model.perplexity, "published": nearest["perplexity"]}
+        rows.append(row | {"paper's model": nearest["model"], "source": nearest["source"]})
     return pd.DataFrame(rows)
 
 
@@ -198,14 +155,8 @@ def chains(
 ) -> dict[str, pd.DataFrame]:
     """Return :func:`chain` of three corpora, over stored models and models that read the texts.
 
-    Parameters
-    ----------
-    words : mapping of corpus to words frame
-        What :func:`words_at_hand` returned. Where a text is absent, stored models are compared,
-        with the frequencies of the corpus in place of those counted in twenty novels.
-    models : sequence of CorpusModel
-    stored : sequence of str
-        Names of :func:`psychlm.papers.model_facts.surprisal`.
+    ``words`` is what :func:`words_at_hand` returned. Where a text is absent, stored models are
+    compared, with the frequencies of the corpus in place of those counted in twenty novels.
     """
     measures = {
         "ucl2023": (corpora.ucl, ["gaze_ms", "self_paced_ms"]),
@@ -226,10 +177,8 @@ def chains(
                 read = scored.loc[pd.MultiIndex.from_frame(table[KEYS])].to_numpy()
                 table[key_beside(model, set(trained))] = read
         elif "log_frequency" not in corpus.words:  # counted in the novels, stored
-            counted = data.facts(f"{name}/frequency")
-            frequency = (
-                corpus.words[KEYS].merge(counted, "left", on=KEYS)["log_frequency"].to_numpy()
-            )
+            counted = corpus.words[KEYS].merge(data.facts(f"{name}/frequency"), "left", on=KEYS)
+            frequency = counted["log_frequency"].to_numpy()
         options = {"folds": folds, "level": level, "rng": seed, "log_frequency": frequency}
         gains[name] = chain(corpus, table, columns, MEAN_BASELINE, **options)
     return gains
@@ -242,24 +191,12 @@ def figures_of(
     models: Sequence[CorpusModel],
     default_tokens: float,
 ) -> pd.DataFrame:
-    """Return what the paper's Figures 1 to 5 draw, for stored models and models of a run.
+    """Return what the paper's Figures 1 to 5 draw, for stored models (the facts ``hao2020/models``)
+    and models of a run: one row per model.
 
-    Parameters
-    ----------
-    gains : mapping of corpus to DataFrame
-        What :func:`chains` returned.
-    pnc : Series, indexed by model
-    stored : DataFrame, indexed by model
-        The facts ``hao2020/models``.
-    default_tokens : float
-        Tokens that the package's own model was trained on.
-
-    Returns
-    -------
-    DataFrame, indexed by model
-        ``pnc``, ``training text`` (million tokens), ``perplexity`` per word of the UCL corpus, the
-        same divided by the size of the ``vocabulary``, ``gain`` (relative to the largest of each
-        measure, averaged) and ``kind``.
+    ``gains`` is what :func:`chains` returned, ``default_tokens`` the number that the package's own
+    model was trained on. ``training text`` is in million tokens, ``perplexity`` per word of the UCL
+    corpus, and ``gain`` relative to the largest of each measure, averaged.
     """
     million = (stored["n_train"] / 1e6).to_dict() | {"smollm2": 2e6}  # Allal et al. 2025
     types = stored["n_types"].to_dict() | {"smollm2": 49_152, "default": 8_000}
@@ -282,24 +219,13 @@ def figures_of(
 
 
 def stored_models(*, folds: int = 5, seed: int = 2020) -> pd.DataFrame:
-    """Return PNC, perplexity and gains on the UCL corpus of all models whose surprisals are stored.
+    """Return PNC, perplexity and gains on the UCL corpus of all models whose surprisals are stored:
+    one row per model, by PNC.
 
     They are the twelve released ones, SmolLM2, the package's own model, and the n-grams and the
     LSTM trained by ``data/build_word_models.py``. The PNC is over the words without attached
-    punctuation or clitics.
-
-    Parameters
-    ----------
-    folds : int
-        Parts of the sentences, each held out once.
-    seed : int
-        Deals out the sentences.
-
-    Returns
-    -------
-    DataFrame, one row per model, by PNC
-        ``cluster`` (models that were trained alike), ``pnc``, ``perplexity`` per word, and a column
-        of held-out gains (nats per 1,000 words) for each of ``UCL_MEASURES``.
+    punctuation or clitics. Models of one ``cluster`` were trained alike; held-out gains are nats
+    per 1,000 words, a column for each of ``UCL_MEASURES``.
     """
     corpus = corpora.ucl()
     tables = (data.facts("hao2020/surprisals_ucl2023"), model_facts.surprisal("ucl2023"))
@@ -321,35 +247,21 @@ def stored_models(*, folds: int = 5, seed: int = 2020) -> pd.DataFrame:
 def pnc_relations(models: pd.DataFrame, *, level: float = 0.95) -> pd.DataFrame:
     """Return how the held-out gain goes with the PNC over models, by measure and set of models.
 
-    Parameters
-    ----------
-    models : DataFrame
-        What :func:`stored_models` returned.
-    level : float
-        Coverage of the intervals: Fisher's, of so many independent models or clusters. Models that
-        were trained alike are not independent, which makes those over all models too narrow; those
-        within clusters lose one degree of freedom for each cluster.
-
-    Returns
-    -------
-    DataFrame, one row per measure and ``over``
-        ``over`` is "all", "PNC above 0.5", "between clusters" (their means) or "within clusters"
-        (differences from these); ``r``, ``low``, ``high`` and ``n``. Bounds are NaN where fewer
-        than four are left.
+    ``over`` is "all", "PNC above 0.5", "between clusters" (their means) or "within clusters"
+    (differences from these). Intervals are Fisher's, of so many independent models or clusters.
+    Models that were trained alike are not independent, which makes those over all models too
+    narrow; those within clusters lose one degree of freedom for each cluster. Bounds are NaN where
+    fewer than four are left.
     """
     rows = []
     for measure in UCL_MEASURES:
         pair = models[["pnc", measure]]
         means = pair.groupby(models["cluster"]).mean()
         around = pair - pair.groupby(models["cluster"]).transform("mean")
-        sets = {
-            "all": (pair, len(pair)),
-            f"PNC above {WORTHLESS_PNC}": (pair[pair["pnc"] > WORTHLESS_PNC], None),
-            "between clusters": (means, None),
-            "within clusters": (around, len(pair) - len(means) + 1),
-        }
-        for over, (points, n) in sets.items():
-            n = len(points) if n is None else n
+        sets = {"all": pair, f"PNC above {WORTHLESS_PNC}": pair[pair["pnc"] > WORTHLESS_PNC]}
+        sets |= {"between clusters": means, "within clusters": around}
+        for over, points in sets.items():
+            n = len(points) - (len(means) - 1) * (over == "within clusters")
             r = float(points.corr().iloc[0, 1])
             half = norm.ppf((1 + level) / 2) / np.sqrt(n - 3) if n > 3 else np.nan
             low, high = np.tanh(np.arctanh(r) + np.array([-half, half]))
@@ -359,18 +271,8 @@ def pnc_relations(models: pd.DataFrame, *, level: float = 0.95) -> pd.DataFrame:
 
 
 def pnc_verdict(relations: pd.DataFrame) -> dict[str, str]:
-    """Return what :func:`pnc_relations` says of the paper's claim, for ``report.verdict``.
-
-    Parameters
-    ----------
-    relations : DataFrame
-        What :func:`pnc_relations` returned.
-
-    Returns
-    -------
-    dict
-        ``sentence``, ``support`` and ``outcome``.
-    """
+    """Return what :func:`pnc_relations` says of the paper's claim, for ``report.verdict``:
+    ``sentence``, ``support`` and ``outcome``."""
     able_set = f"PNC above {WORTHLESS_PNC}"
     by_set = relations.set_index("measure").groupby("over")
     pooled, able = by_set.get_group("all"), by_set.get_group(able_set)
@@ -397,12 +299,8 @@ def pnc_verdict(relations: pd.DataFrame) -> dict[str, str]:
         sentence = (
             "The PNC finds models without gain; how it ranks the others depends on the measure."
         )
-    elif able["low"].max() > 0:
-        sentence = (
-            "The PNC finds models that gain nothing, but ranks the others on some measures only."
-        )
     else:
-        sentence = (
-            "The PNC finds models without gain, but ranks the others on no measure for certain."
-        )
+        which = "some measures only" if able["low"].max() > 0 else "no measure for certain"
+        finds = "models that gain nothing" if able["low"].max() > 0 else "models without gain"
+        sentence = f"The PNC finds {finds}, but ranks the others on {which}."
     return {"sentence": sentence, "support": support, "outcome": outcome}

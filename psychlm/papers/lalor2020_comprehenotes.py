@@ -22,8 +22,9 @@ from sklearn.metrics import cohen_kappa_score
 from psychlm import data, frames, irt, simulate, stats
 from psychlm.irt.response_functions import Logistic
 
-TOPIC_SIZES = {"heart_failure": 12, "hypertension": 12, "diabetes": 18}  # candidate questions,
-TOPIC_SIZES |= {"copd": 18, "liver_failure": 12, "cancer": 11}  # section 7.2.2
+# Candidate questions by topic, section 7.2.2.
+TOPIC_SIZES = {"heart_failure": 12, "hypertension": 12, "diabetes": 18}
+TOPIC_SIZES |= {"copd": 18, "liver_failure": 12, "cancer": 11}
 # Weak: one slope has no finite estimate, see notebook 35.
 PRIORS: dict[str, Any] = {"slope": irt.LogNormal(0.5, 0.5)}
 FLAWS = ["flat", "negative", "too easy", "dependent"]  # in turn among the bad questions
@@ -138,23 +139,21 @@ def select_by_topic(
     return pd.DataFrame({"flaw": items["flaw"], "removed": removed})
 
 
-def marginal_residuals(items: pd.DataFrame, responses: pd.DataFrame, size: int) -> pd.DataFrame:
-    r"""Compare counts of response patterns to pairs or triplets of items with the model's.
+def marginal_residuals(items: pd.DataFrame, responses: pd.DataFrame, size: int) -> pd.Series:
+    r"""Return the largest residual of every pair or triplet of items: counts of response patterns
+    against the model's.
 
     .. math:: r = \frac{(O - E)^2}{E}, \qquad
         E = N \int \prod_j P_j(\theta)^{x_j} (1 - P_j(\theta))^{1 - x_j} \, \phi(\theta)\, d\theta
 
     with N the persons who saw all ``size`` items of the subset. R's ``ltm::margins`` calls
-    residuals above 3.5 large. Patterns with an expected count below 5 are left out. One row per
-    subset, largest residual first: the cell that fits worst."""
+    residuals above 3.5 large. Patterns with an expected count below 5 are left out."""
     theta = np.linspace(-6, 6, 241)
     weights = np.exp(-(theta**2) / 2)
     weights /= weights.sum()
     correct = irt.curves.probability(theta, items).T
     probability = np.stack([1 - correct, correct], axis=1)  # (n_items, 2, n_nodes)
-    x = responses[items.index].to_numpy(float)
-    patterns = ["".join(pattern) for pattern in itertools.product("01", repeat=size)]
-    rows = []
+    x, largest = responses[items.index].to_numpy(float), {}
     for subset in itertools.combinations(range(len(items)), size):
         answers = x[:, subset]
         answers = answers[~np.isnan(answers).any(axis=1)].astype(int)
@@ -165,15 +164,11 @@ def marginal_residuals(items: pd.DataFrame, responses: pd.DataFrame, size: int) 
         for item in subset:
             joint = joint[..., None, :] * probability[item]
         expected = len(answers) * joint.sum(axis=-1).ravel()
-        with np.errstate(divide="ignore", invalid="ignore"):
-            residual = (observed - expected) ** 2 / expected
-        residual[expected < 5] = -1
-        worst = residual.argmax()
-        row = (patterns[worst], observed[worst], expected[worst], residual[worst])
-        rows.append((tuple(items.index[list(subset)]), *row))
-    columns = ["items", "pattern", "observed", "expected", "residual"]
-    table = pd.DataFrame(rows, columns=columns).query("residual >= 0")
-    return table.sort_values("residual", ascending=False, ignore_index=True)
+        frequent = expected >= 5
+        if frequent.any():
+            residual = (observed - expected)[frequent] ** 2 / expected[frequent]
+            largest[tuple(items.index[list(subset)])] = residual.max()
+    return pd.Series(largest)
 
 
 def slope_profile(
@@ -265,8 +260,8 @@ def fit_of(
         observed = marginal_residuals(fit.items, responses, size)
         expected = marginal_residuals(again.items, drawn, size)
         rows[name] = {
-            "proportion": (observed["residual"] > 3.5).mean(),
-            "proportion_of_a_true_model": (expected["residual"] > 3.5).mean(),
+            "proportion": (observed > 3.5).mean(),
+            "proportion_of_a_true_model": (expected > 3.5).mean(),
             "n": len(observed),
         }
     return statistics, pd.DataFrame(rows).T

@@ -1,21 +1,13 @@
 r"""Curricula: which examples a model trains on at each epoch, by its ability or by a schedule.
 
-DDaCLAE (Lalor 2020, chapter 6, Algorithm 3) lets the model in training answer its whole training
-set, estimates its ability from difficulties that item response theory gave, and trains on what is
-not harder than that: :math:`\{x : b_x \le \hat\theta_e\}`. Its rivals (Platanios et al. 2019) never
-ask the model: after t epochs they train on the easiest share
+DDaCLAE (Lalor 2020, chapter 6, Algorithm 3) lets the model in training answer its training set,
+estimates its ability from difficulties that item response theory gave, and trains on what is not
+harder: :math:`\{x : b_x \le \hat\theta_e\}`. Its rivals (Platanios et al. 2019) never ask the
+model: after t epochs they train on the easiest share
 
 .. math::
     c_{lin}(t) = \min(1, t (1 - c_0) / T + c_0), \quad
-    c_{root}(t) = \min(1, \sqrt{t (1 - c_0^2) / T + c_0^2}).
-
-A curriculum serves one training run, of one model or of many, each by its own ability::
-
-    by_ability = DDaCLAE(fit.items["b"], answers)
-    trained = crowds.train(kind, inputs, answers, ..., epoch_callback=by_ability.epoch_callback)
-    by_ability.history()                 # abilities and numbers of examples, epoch by epoch
-    convergence(trained.history)         # examples used until the best epoch
-"""
+    c_{root}(t) = \min(1, \sqrt{t (1 - c_0^2) / T + c_0^2})."""
 
 from __future__ import annotations
 
@@ -42,9 +34,10 @@ Reached = tuple[np.ndarray, np.ndarray, np.ndarray]  # numbers of examples, thet
 class Curriculum:
     """All examples at every epoch; the base of the curricula below.
 
-    ``answers`` are gold labels by example, in the order of the training set; difficulties are
-    matched to them by name. ``balanced`` takes the easiest of each class, which keeps their
-    proportions; the paper does not."""
+    One serves one training run, as ``crowds.train(..., epoch_callback=curriculum.epoch_callback)``,
+    of one model or of many, each by its own ability. ``answers`` are gold labels by example, in the
+    order of the training set; difficulties are matched to them by name. ``balanced`` takes the
+    easiest of each class, which keeps their proportions; the paper does not."""
 
     floor = 0.0  # least share of the examples
 
@@ -198,8 +191,6 @@ def convergence(history: pd.DataFrame) -> pd.DataFrame:
     Of ``TrainedCrowd.history``: by member the first best ``epoch``, ``n_examples`` up to its end
     (each as often as it was trained on) and ``development_accuracy``."""
     rows = history.sort_values(["member", "epoch"]).reset_index(drop=True)
-    if rows["development_accuracy"].isna().any():
-        raise FrameError("no development accuracy; train with development=(inputs, labels)")
     rows["n_examples"] = rows.groupby("member")["n_examples"].cumsum()
     best = rows.loc[rows.groupby("member")["development_accuracy"].idxmax()]
     return best.set_index("member")[["epoch", "n_examples", "development_accuracy"]]

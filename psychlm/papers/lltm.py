@@ -20,7 +20,7 @@ from psychlm.irt.explanatory import (
     fit_difficulties,
     wald_table,
 )
-from psychlm.irt.likelihood import Design, Parameters, quadrature_grid
+from psychlm.irt.likelihood import Design, Parameters
 from psychlm.irt.response_matrix import encode_responses, uncompressed
 from psychlm.irt.result import IRTFit, IRTWarning
 from psychlm.stats import Interval
@@ -149,7 +149,7 @@ def _rasch_difficulties(values: Array, sd: float, b: Array) -> Array:
     responses = uncompressed(values, pd.RangeIndex(len(values)))
     intercept = -torch.from_numpy(b.copy())
     design = Design(True, torch.zeros(len(b), dtype=torch.bool), {})
-    em = EM(responses, design, quadrature_grid(), Settings(BOOT_TOLERANCE, MAX_ITERATIONS))
+    em = EM(responses, design, Settings(BOOT_TOLERANCE, MAX_ITERATIONS))
     first = Parameters(torch.full_like(intercept, sd), intercept, torch.zeros_like(intercept))
     return -squarem(em, first, BOOT_TOLERANCE)[0].intercept.numpy()
 

@@ -41,20 +41,10 @@ def readings_with_predictors(
 ) -> pd.DataFrame:
     """Return the readings of a corpus with all predictors of the word and the one before.
 
-    Parameters
-    ----------
-    corpus : Corpus
-    name : str
-        Its folder among the facts, which hold frequencies where its words have none.
-    measure : str
-    bits : DataFrame
-        ``text_id``, ``word_id``, and surprisal in a column for each model.
-
-    Returns
-    -------
-    DataFrame
-        With ``people`` where the corpus has cloze guesses (bits), and ``unit``: the text, or a
-        hundred words of it in the Natural Stories.
+    ``name`` is the corpus's folder among the facts, which hold frequencies where its words have
+    none; ``bits`` has surprisal in a column for each model. ``people`` are the cloze guesses (bits)
+    of a corpus that has them, and ``unit`` is the text, or a hundred words of it in the Natural
+    Stories.
     """
     models, words = list(bits.columns.drop(KEYS)), corpus.words
     if "log_frequency" not in words:
@@ -83,14 +73,8 @@ def heldout_logliks(
     device: Device = "auto",
 ) -> pd.DataFrame:
     """Return the log-likelihood (bits) of each held-out reading, normal with the residual sd of the
-    training part.
-
-    Returns
-    -------
-    DataFrame
-        ``baseline``, and a column for each of ``names`` with its surprisal, and that of the word
-        before, added. Units are held out whole.
-    """
+    training part: of the ``baseline``, and for each of ``names`` with its surprisal, and that of
+    the word before, added. Units are held out whole."""
     codes = pd.factorize(frame["unit"])[0]
     fold = np.random.default_rng(seed).permutation(codes.max() + 1)[codes] % folds
     logliks = pd.DataFrame(index=frame.index)

@@ -28,7 +28,7 @@ MODELS = ("smollm2", "default")
 HEAD = "minilm"  # a multiple-choice head on the frozen MiniLM encoder, see stored_head
 TOLERANCE = 1e-3  # largest difference of a live value from a stored one, bits or nats
 WORDS: dict[str, Callable[[], pd.DataFrame]] = {
-    "ucl2023": lambda: reading_times.ucl_norms().sentences,
+    "ucl2023": reading_times.ucl_sentences,
     "naturalstories": lambda: reading_times.natural_stories().words,
     "provo": lambda: reading_times.provo().words,
     "sap2024": lambda: reading_times.sap().words,

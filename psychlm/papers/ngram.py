@@ -1,21 +1,15 @@
 r"""N-gram language models with interpolated modified Kneser-Ney smoothing, on arrays.
 
-Hao et al. (2020) take orders 2 to 5. A sentence begins after ``<s>`` and ends with ``</s>``, which
-counts in the perplexity but belongs to no word. Counts, discounts and back-off weights are those of
-KenLM's ``lmplz`` (Heafield et al. 2013), with which the tests compare:
+Counts, discounts and back-off weights are those of KenLM's ``lmplz`` (Heafield et al. 2013):
 
 .. math:: P(w \mid c) = \frac{n(c w) - D_{n(c w)}}{\sum_v n(c v)}
     + \gamma(c) P(w \mid c'), \qquad
     \gamma(c) = \frac{D_1 N_1(c) + D_2 N_2(c) + D_3 N_{3+}(c)}{\sum_v n(c v)}
 
 with c' the context c without its first word. At the highest order n counts occurrences; below it,
-the different words before an n-gram, unless that begins with ``<s>``, before which nothing stands.
-At order 1 the last term is uniform over the vocabulary, ``</s>`` and the unknown word (Chen and
-Goodman 1999).
-
-Text in which rare words are written ``<unk>`` (Penn Treebank, WikiText-2) has it as a word of its
-own; then every word that the model does not know is read as that word.
-"""
+the different words before an n-gram, unless that begins with ``<s>``. At order 1 the last term is
+uniform over the vocabulary, ``</s>`` and the unknown word (Chen and Goodman 1999). Where a text has
+``<unk>`` as a word of its own, every unknown word is read as that word."""
 
 from __future__ import annotations
 
@@ -29,7 +23,6 @@ from psychlm.lm.tokens import sum_over_words, word_level_tokens
 from psychlm.papers.running_text import UNKNOWN, Tokenize, plain
 
 BEGIN, END, UNSEEN = 0, 1, 2  # the numbers of <s>, </s> and a word that was never seen
-MARKS = ("<s>", "</s>")
 FALLBACK = np.array([0.0, 0.5, 1.0, 1.5])  # discounts where a text is too small to estimate them
 
 
@@ -52,17 +45,11 @@ class NgramModel:
     def token_scores(self, sentences: Iterable[Sequence[str]]) -> tuple[np.ndarray, np.ndarray]:
         """Return the surprisals of sentences' tokens and ends, in bits, and which are unknown.
 
-        Both arrays have n_tokens + n_sentences entries: each sentence is closed by its end.
-
-        >>> model = train([["the", "cat"], ["the", "dog"], ["a", "cat"]], order=2)
-        >>> bits, unknown = model.token_scores([["the", "cow"]])
-        >>> bits.round(2), unknown
-        (array([1.28, 4.58, 2.14]), array([False,  True, False]))
-        """
+        Both arrays have n_tokens + n_sentences entries: each sentence is closed by its end."""
         stand_in = self.vocabulary.get(UNKNOWN, UNSEEN)
-        numbers, _ = _numbered(sentences, self.vocabulary, stand_in)
+        numbers = np.array([self.vocabulary.get(token, stand_in) for token in _marked(sentences)])
         predicted = numbers != BEGIN
-        key_index = numbers.astype(np.int64)  # of the 1-gram that ends here
+        key_index = numbers  # of the 1-gram that ends here
         probability = self.orders[0].probability[key_index]
         for order in self.orders[1:]:
             if not len(order.key):  # every sentence was shorter
@@ -93,13 +80,14 @@ def train(sentences: Iterable[Sequence[str]], order: int) -> NgramModel:
 
     Where a text is too small for its discounts to be estimated, they are 0.5, 1 and 1.5."""
     vocabulary = {"<s>": BEGIN, "</s>": END, "": UNSEEN}
-    words, starts = _numbered(sentences, vocabulary)
+    words = np.array([vocabulary.setdefault(t, len(vocabulary)) for t in _marked(sentences)])
     if not len(words):
         raise ValueError("the text has no sentence; give sequences of tokens")
+    starts = np.maximum.accumulate(np.where(words == BEGIN, np.arange(len(words)), 0))
     n_words = len(vocabulary)
     # Per order: sorted keys, the place of the n-gram that ends at each word (-1: it would begin
     # before its sentence), one position of each n-gram, and how often it occurs.
-    keys, places = [np.arange(n_words)], [words.astype(np.int64)]
+    keys, places = [np.arange(n_words)], [words]
     positions, counts = [np.zeros(n_words, dtype=np.int64)], [np.bincount(words, minlength=n_words)]
     positions[0][words] = np.arange(len(words))
     for _ in range(order - 1):
@@ -138,28 +126,17 @@ def train(sentences: Iterable[Sequence[str]], order: int) -> NgramModel:
     return NgramModel(vocabulary, tuple(orders))
 
 
-def _numbered(
-    sentences: Iterable[Sequence[str]], vocabulary: dict[str, int], unknown: int | None = None
-) -> tuple[np.ndarray, np.ndarray]:
-    """Return the numbers of all tokens, sentences between their marks, and where the sentence of
-    each begins. Without a number for unknown tokens the vocabulary grows."""
-    numbers: list[int] = []
-    starts: list[int] = []
+def _marked(sentences: Iterable[Sequence[str]]) -> list[str]:
+    """Return the tokens of all sentences, each between its marks."""
+    tokens: list[str] = []
     for sentence in sentences:
-        if any(mark in sentence for mark in MARKS):
+        if "<s>" in sentence or "</s>" in sentence:
             raise ValueError(
                 f"the sentence {list(sentence[:8])} holds <s> or </s>, which the model adds "
                 "itself; take them out"
             )
-        begin = len(numbers)
-        numbers.append(BEGIN)
-        if unknown is None:
-            numbers += [vocabulary.setdefault(token, len(vocabulary)) for token in sentence]
-        else:
-            numbers += [vocabulary.get(token, unknown) for token in sentence]
-        numbers.append(END)
-        starts += [begin] * (len(sentence) + 2)
-    return np.array(numbers, dtype=np.int64), np.array(starts, dtype=np.int64)
+        tokens += ["<s>", *sentence, "</s>"]
+    return tokens
 
 
 def _before(place: np.ndarray) -> np.ndarray:

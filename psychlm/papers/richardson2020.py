@@ -34,9 +34,8 @@ from numpy.typing import NDArray
 
 from psychlm.device import Device
 from psychlm.frames import FrameError, check_items
-from psychlm.lm import fingerprint
+from psychlm.lm import fingerprint, load
 from psychlm.lm.cache import ResultStore, key
-from psychlm.lm.choice_model import load_choice_model
 from psychlm.lm.choices import choice_logprobs, grade, predictions
 from psychlm.lm.finetune import digest, fine_tune
 from psychlm.papers.choice_networks import (
@@ -428,7 +427,7 @@ class FineTunedModel:
 
     def logprobs(self, items: pd.DataFrame) -> pd.DataFrame:
         """Return scores of the choices, items x choices."""
-        model = load_choice_model(self.folder, self.device)
+        model = load(self.folder, self.device)
         return choice_logprobs(items, model, cache=self.temporary is None)
 
     def accuracy(self, items: pd.DataFrame) -> float:

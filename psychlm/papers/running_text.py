@@ -22,7 +22,7 @@ import pandas as pd
 from scipy.stats import entropy
 
 from psychlm import data
-from psychlm.corpora.reading_times import ucl_norms
+from psychlm.corpora.reading_times import ucl_sentences
 
 UNKNOWN = "<unk>"
 STRAIGHT = str.maketrans(
@@ -58,8 +58,8 @@ def plain(word: str) -> list[str]:
 def split_clitics(word: str) -> list[str]:
     """Return tokens as the Penn Treebank separates them.
 
-    >>> split_clitics("don't,")
-    ['do', "n't", ',']
+    >>> split_clitics("don't,"), split_clitics("They’ll")
+    (['do', "n't", ','], ['They', "'ll"])
     """
     tokens = plain(word)
     return [part for token in tokens for part in CLITIC.sub(r" \1", token).split()]
@@ -69,8 +69,8 @@ def ptb(word: str) -> list[str]:
     """Return tokens as in Mikolov's Penn Treebank: lower case, clitics apart, numbers ``N``, no
     punctuation.
 
-    >>> ptb("John's"), ptb("3.5")
-    (['john', "'s"], ['N'])
+    >>> ptb("John's"), ptb("3.5"), ptb("--")
+    (['john', "'s"], ['N'], [])
     """
     tokens = [token.lower() for token in split_clitics(word) if re.search(r"\w", token)]
     return ["N" if re.fullmatch(r"[\d.,-]*\d[\d.,-]*", token) else token for token in tokens]
@@ -266,7 +266,7 @@ def prose(name: str, n_words: int, *, seed: int) -> WordCorpus:
 
 def ucl_texts() -> pd.Series:
     """Return the sentences of the UCL corpus; they are on this machine or can be fetched."""
-    return ucl_norms().sentences.groupby("text_id")["word"].agg(" ".join)
+    return ucl_sentences().groupby("text_id")["word"].agg(" ".join)
 
 
 def ucl_overlap() -> pd.DataFrame:

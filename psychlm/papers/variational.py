@@ -23,7 +23,7 @@ from torch import Tensor
 from psychlm.device import Device
 from psychlm.frames import FrameError
 from psychlm.irt.em import EM, Settings
-from psychlm.irt.likelihood import Design, Parameters, quadrature_grid
+from psychlm.irt.likelihood import Design, Parameters
 from psychlm.irt.response_functions import model_named
 from psychlm.irt.response_matrix import ResponseMatrix, encode_responses, pick_device
 from psychlm.irt.result import IRTFit, IRTWarning
@@ -205,7 +205,7 @@ def infer(
     table["se_a"], table["c_is_free"], table["converged"] = np.nan, False, converged
 
     design = Design(True, torch.zeros_like(items.mean, dtype=torch.bool), {})
-    em = EM(encoded, design, quadrature_grid(device=encoded.device), Settings(0, 0))
+    em = EM(encoded, design, Settings(0, 0))
     _, loglik = em.expect(parameters)
     return IRTFit(
         items=table,

@@ -79,11 +79,6 @@ def words() -> pd.DataFrame:
 
     Left out are rows with a missing value, and those where the unigram surprisal of one of the
     three words is infinite or not above 0. The words themselves are not read.
-
-    Raises
-    ------
-    psychlm.data.DataMissingError
-        If the release is not on this machine: its numbers are facts, its words are not committed.
     """
     table = pd.read_parquet(data.path("wilcox2023/words")).drop(columns=["ia", "model_ia"])
     table = table.astype({"lang": str, "model": str}).dropna()
@@ -95,8 +90,6 @@ def words() -> pd.DataFrame:
 def contiguous_folds(n: int, k: int = 10) -> NDArray[np.int64]:
     """Return the fold of each of n rows in order: R's ``cut(1:n, breaks=k, labels=FALSE) - 1``.
 
-    Examples
-    --------
     >>> contiguous_folds(7, 3).tolist()
     [0, 0, 0, 1, 1, 2, 2]
     """
@@ -108,12 +101,8 @@ def contiguous_folds(n: int, k: int = 10) -> NDArray[np.int64]:
 def linear_logliks(
     frame: pd.DataFrame, measure: str | Sequence[str], columns: Sequence[str]
 ) -> Floats:
-    """Return each row's held-out log-likelihood (nats) under ordinary least squares.
-
-    Returns
-    -------
-    ndarray, shape (n_rows,), or (n_rows, n_measures) of several measures
-    """
+    """Return each row's held-out log-likelihood (nats) under ordinary least squares, of several
+    measures in columns."""
     names = measure if isinstance(measure, str) else list(measure)
     folds, y = contiguous_folds(len(frame)), frame[names].to_numpy(np.float64)
     x = np.column_stack([np.ones(len(y)), frame[list(columns)].to_numpy(np.float64)])
@@ -130,8 +119,7 @@ def linear_logliks(
 def smooth_logliks(frame: pd.DataFrame, measure: str, terms: str, **options: Any) -> Floats:
     """Return each row's held-out log-likelihood (nats) under an additive model, fitted by REML.
 
-    The variance is the residual one of the training rows, RSS / (n - edf). Options are those of
-    :func:`psychlm.reading_times.fit`.
+    The variance is the residual one of the training rows, RSS / (n - edf).
     """
     folds, logliks = contiguous_folds(len(frame)), np.empty(len(frame))
     for fold in range(folds.max() + 1):
@@ -163,18 +151,11 @@ def _each(
 
 
 def gains(table: pd.DataFrame) -> pd.DataFrame:
-    """Return what surprisal and entropy gain held out, by language, model, measure and passage.
+    """Return what surprisal and entropy gain held out in :func:`words` or some of them, by
+    language, model, measure and passage.
 
-    Parameters
-    ----------
-    table : DataFrame
-        :func:`words`, or some of its languages and models.
-
-    Returns
-    -------
-    DataFrame
-        ``lang``, ``model``, ``measure``, ``passage``, ``n`` (words), and for each of
-        :data:`COMPARISONS` the sum over the words (nats) and, ``..._squares``, that of squares.
+    There are ``n`` (words), and for each of :data:`COMPARISONS` the sum over the words (nats) and,
+    ``..._squares``, that of squares.
     """
 
     def one(frame: pd.DataFrame) -> dict[str, pd.DataFrame]:
@@ -213,14 +194,8 @@ def link_gains(table: pd.DataFrame, measure: str = "gaze_rt") -> pd.DataFrame:
 
 
 def curves(table: pd.DataFrame, measure: str = "gaze_rt", n: int = 41) -> pd.DataFrame:
-    """Return the smooth effect of the word's surprisal on a measure, by language and model.
-
-    Returns
-    -------
-    DataFrame
-        ``lang``, ``model``, ``measure``, ``surp`` (bits; n values between the 1st and 99th
-        percentile), ``effect_ms`` (0 in the mean over the words), ``low`` and ``high`` (95 %).
-    """
+    """Return the smooth effect (ms, 0 in the mean over the words) of the word's surprisal (bits; n
+    values between the 1st and 99th percentile) with a band of 95 %, by language and model."""
 
     def one(frame: pd.DataFrame) -> dict[str, pd.DataFrame]:
         fit = reading_times.fit(frame, f"{measure} ~ {LINKS['smooth']}", backend="native")
@@ -238,20 +213,10 @@ def curves(table: pd.DataFrame, measure: str = "gaze_rt", n: int = 41) -> pd.Dat
 def mean_gains(by_passage: pd.DataFrame, comparison: str) -> pd.DataFrame:
     """Return the mean gain a word of each language, model and measure, tested in two ways.
 
-    Parameters
-    ----------
-    by_passage : DataFrame
-        :func:`gains` or :func:`link_gains`.
-    comparison : str
-        A column of sums, for instance ``"surprisal"``.
-
-    Returns
-    -------
-    DataFrame, indexed by lang, model and measure
-        ``n`` (words), ``passages``, ``gain`` (nats a word), ``std_error`` (of a ratio of sums, with
-        passages as units), and one-sided p-values under random signs of the gains: ``p_words``,
-        where each word has a sign of its own (normal approximation), and ``p_passages``, where each
-        passage has, all ``2 ** passages`` of them.
+    ``by_passage`` is what :func:`gains` or :func:`link_gains` returned, ``comparison`` one of its
+    columns of sums. ``std_error`` is of a ratio of sums, with passages as units. One-sided p-values
+    are under random signs of the gains: ``p_words``, where each word has a sign of its own (normal
+    approximation), and ``p_passages``, where each passage has, all ``2 ** passages`` of them.
     """
     rows = {}
     for key, part in by_passage.groupby(KEYS, sort=True):
@@ -274,23 +239,13 @@ def mean_gains(by_passage: pd.DataFrame, comparison: str) -> pd.DataFrame:
 
 
 def over_languages(means: pd.DataFrame) -> pd.DataFrame:
-    """Return a random-effects summary over languages of each model and measure.
+    """Return a random-effects summary over languages of :func:`mean_gains`, by model and measure.
 
-    The variance between languages is Paule and Mandel's; the interval has t quantiles and the
-    weighted residual variance (Hartung & Knapp 2001), by statsmodels' ``combine_effects``.
-
-    Parameters
-    ----------
-    means : DataFrame
-        :func:`mean_gains`.
-
-    Returns
-    -------
-    DataFrame, indexed by model and measure
-        ``gain`` with ``low`` and ``high`` (95 %), ``tau`` (standard deviation between languages),
-        ``i2`` (share of the variance that is between), ``q`` with ``q_p`` (homogeneity), and
-        ``predicted_low`` and ``predicted_high``, between which the gain of a new language lies (t
-        with k - 2 degrees of freedom; Higgins, Thompson & Spiegelhalter 2009).
+    The variance ``tau`` squared between languages is Paule and Mandel's; the interval of the gain
+    has t quantiles and the weighted residual variance (Hartung & Knapp 2001), by statsmodels'
+    ``combine_effects``. ``i2`` is the share of the variance that is between, ``q`` with ``q_p``
+    tests homogeneity, and the gain of a new language lies between ``predicted_low`` and
+    ``predicted_high`` (t with k - 2 degrees of freedom; Higgins, Thompson & Spiegelhalter 2009).
     """
     rows = {}
     for key, part in means.groupby(["model", "measure"], sort=True):

@@ -16,7 +16,7 @@ import copy
 import json
 import math
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -121,56 +121,46 @@ class WordModel:
 
         Where there is a ``sentence_id``, a sentence's end is read (and not scored) before the next
         sentence. Columns are those of :meth:`psychlm.papers.ngram.NgramModel.surprisal`."""
-        tokens = word_level_tokens(words, tokenize)
+        tokens = word_level_tokens(words, tokenize).reset_index(drop=True)
         number = self.vocabulary.numbers(tokens["token"].tolist())
-        # put the end of a sentence (number 0) before each sentence
         begins = tokens["sentence"].ne(tokens["sentence"].shift()).to_numpy()
-        position = np.arange(len(tokens)) + np.cumsum(begins)
-        read = np.zeros(len(tokens) + begins.sum(), dtype=np.int64)
-        read[position] = number
-        # first and last position of each text
-        first = position[tokens["text"].ne(tokens["text"].shift()).to_numpy()] - 1
-        last = np.append(first[1:], len(read)) - 1
         self.network.eval()
-        device = self.network.embedding.weight.device
-        numbers, bits = torch.from_numpy(read).to(device), np.full(len(read), np.nan)
-        is_lstm, span = self.network.architecture.kind == "lstm", self.network.architecture.span
-        state: State | None = None
-        for places, new, goes_on in _parts(first, last) if is_lstm else _windows(first, last, span):
-            state_before = state if goes_on else None
-            logits, state = self.network(numbers[torch.from_numpy(places)], state_before)
-            target = numbers[torch.from_numpy(places + 1)]
-            nats = nn.functional.cross_entropy(logits.mT, target, reduction="none").cpu().numpy()
-            bits[places[new] + 1] = nats[new] / math.log(2)
-        return sum_over_words(words, tokens, bits[position], number == 1)
+        bits = np.empty(len(tokens))
+        for rows in tokens.groupby("text", sort=False).indices.values():
+            # The end of a sentence (number 0) is put before each sentence.
+            place = np.arange(len(rows)) + np.cumsum(begins[rows])
+            read = np.zeros(place[-1] + 1, dtype=np.int64)
+            read[place] = number[rows]
+            bits[rows] = self._nats(torch.from_numpy(read))[place - 1] / math.log(2)
+        return sum_over_words(words, tokens, bits, number == 1)
 
+    def _nats(self, read: Tensor) -> np.ndarray:
+        """Return the surprisals (n,) of a text's tokens after the first, which ends a sentence."""
+        read = read.to(self.network.embedding.weight.device)
+        inputs, targets = read[:-1], read[1:]
+        n, span, nats = len(targets), self.network.architecture.span, np.empty(len(targets))
 
-# positions to read (rows, n), which are new, whether the state of the batch before goes on
-Batch = tuple[np.ndarray, np.ndarray, bool]
+        def losses(logits: Tensor, targets: Tensor) -> np.ndarray:
+            return nn.functional.cross_entropy(logits.mT, targets, reduction="none").cpu().numpy()
 
-
-def _parts(first: np.ndarray, last: np.ndarray) -> Iterator[Batch]:
-    """Yield the batches in which an LSTM reads each text, a long one part after part."""
-    for begin, end in zip(first, last, strict=True):
-        for start in range(begin, end, WORDS_AT_ONCE):
-            places = np.arange(start, min(start + WORDS_AT_ONCE, end))[None]
-            yield places, np.ones(places.shape, bool), start > begin
-
-
-def _windows(first: np.ndarray, last: np.ndarray, span: int) -> Iterator[Batch]:
-    """Yield the batches in which a Transformer reads windows of ``span`` words of each text, which
-    overlap by half.
-
-    All words of a text's first window are new, and of later ones those that no window before them
-    had."""
-    stride = span // 2
-    for begin, end in zip(first, last, strict=True):
-        starts = np.arange(begin, max(end - span + stride, begin + 1), stride)[:, None]
-        steps = np.arange(min(span, end - begin))
+        if self.network.architecture.kind == "lstm":
+            state: State | None = None
+            for start in range(0, n, WORDS_AT_ONCE):
+                part = slice(start, start + WORDS_AT_ONCE)
+                logits, state = self.network(inputs[None, part], state)
+                nats[part] = losses(logits, targets[None, part])[0]
+            return nats
+        # Windows of a Transformer overlap by half. All words of the first are new, and of later
+        # ones those that no window before them had.
+        stride = span // 2
+        starts = np.arange(0, max(n - span + stride, 1), stride)[:, None]
         for rows in np.split(starts, range(WINDOWS_AT_ONCE, len(starts), WINDOWS_AT_ONCE)):
-            places = rows + steps
-            new = (places < end) & ((steps >= span - stride) | (rows == begin))
-            yield np.minimum(places, end - 1), new, False
+            places = rows + np.arange(min(span, n))
+            new = (places < n) & ((places - rows >= span - stride) | (rows == 0))
+            window = torch.from_numpy(np.minimum(places, n - 1)).to(read.device)
+            logits, _ = self.network(inputs[window])
+            nats[places[new]] = losses(logits, targets[window])[new]
+        return nats
 
 
 # Training

@@ -59,65 +59,37 @@ class Model:
 class GAMFit:
     """A fitted additive model.
 
-    Attributes
-    ----------
-    formula, backend, method, family : str
-    loglik : float
-        Nats; for a Gaussian response -n/2 (log(2 pi RSS/n) + 1): what R's ``logLik`` gives. With
-        random effects in lme4's notation what lme4's ``logLik`` gives: the marginal likelihood,
-        restricted by REML, of all that is neither random nor the penalised part of a smooth.
-    edf : float
-        Effective degrees of freedom of the mean, the intercept included.
-    coefficients : DataFrame, indexed by R's names of the linear terms
-        ``estimate``, ``std_error`` (Bayesian, given the smoothing), ``low`` and ``high`` (95 %, t
-        distribution), in the response's unit per unit of the predictor, and ``t`` and ``p``.
-    covariance, vcov : DataFrame, the same labels in rows and columns
-        Bayesian covariance of the linear terms' estimates, as R's ``vcov``.
-    smooths : DataFrame, indexed by label
-        ``edf`` of each smooth; :meth:`summary` adds the tests.
-    variance_components : Series, indexed by label
-        Standard deviations of the random effects and of the residual, as mgcv's ``gam.vcomp``.
-    scale : float
-        Residual variance, RSS / (n - edf).
-    r_squared, deviance_explained : float
-        Adjusted share of the variance; share of the deviance.
-    criterion : float
-        The negative restricted (REML) or marginal (ML) log-likelihood of the smoothing, in nats.
-    aic : float
-        mgcv's ``fit$aic``: -2 loglik + 2 (edf + 1), smoothing taken as known.
-    n, n_missing : int
-        Rows fitted, and rows left out because the response is missing (a skipped word).
-    converged : bool
-    correlations : dict of str -> DataFrame
-        Of the random effects of ``(1 + x | g)``, by bar.
-    singular : tuple of str
-        Combinations of random effects whose variance is zero.
-    data : DataFrame
-        The rows fitted: the columns that the formula names.
+    ``coefficients``, indexed by R's names of the linear terms, has ``estimate``, ``std_error``
+    (Bayesian, given the smoothing), ``low`` and ``high`` (95 %, t distribution), in the response's
+    unit per unit of the predictor, and ``t`` and ``p``. With random effects in lme4's notation
+    ``loglik`` is what lme4's ``logLik`` gives: the marginal likelihood, restricted by REML, of all
+    that is neither random nor the penalised part of a smooth.
     """
 
     formula: str
     backend: str
     method: str
-    loglik: float
-    edf: float
+    loglik: float  # nats; of a Gaussian response -n/2 (log(2 pi RSS/n) + 1), as R's logLik
+    edf: float  # effective degrees of freedom of the mean, the intercept included
     coefficients: pd.DataFrame
-    covariance: pd.DataFrame
-    smooths: pd.DataFrame
-    scale: float
-    n: int
+    covariance: pd.DataFrame  # Bayesian, of the linear terms' estimates, as R's vcov
+    smooths: pd.DataFrame  # edf of each smooth, by label; summary() adds the tests
+    scale: float  # residual variance, RSS / (n - edf)
+    n: int  # rows fitted
     converged: bool
-    data: pd.DataFrame = field(compare=False)
+    data: pd.DataFrame = field(compare=False)  # the rows fitted, columns that the formula names
     model: Model = field(compare=False)
-    n_missing: int = 0
+    n_missing: int = 0  # rows left out because the response is missing (a skipped word)
     family: str = "gaussian"
+    # Standard deviations of the random effects and of the residual, as mgcv's gam.vcomp
     variance_components: pd.Series = field(default_factory=lambda: pd.Series(dtype=float))
-    r_squared: float = np.nan
-    deviance_explained: float = np.nan
-    criterion: float = np.nan
-    aic: float = np.nan
+    r_squared: float = np.nan  # adjusted share of the variance
+    deviance_explained: float = np.nan  # share of the deviance
+    criterion: float = np.nan  # negative restricted (REML) or marginal (ML) log-likelihood, nats
+    aic: float = np.nan  # mgcv's fit$aic: -2 loglik + 2 (edf + 1), smoothing taken as known
+    # Of the random effects of (1 + x | g), by bar
     correlations: dict[str, pd.DataFrame] = field(default_factory=dict, compare=False)
-    singular: tuple[str, ...] = ()
+    singular: tuple[str, ...] = ()  # combinations of random effects whose variance is zero
 
     @property
     def vcov(self) -> pd.DataFrame:
@@ -131,11 +103,8 @@ class GAMFit:
 
     @property
     def loglik_of_response(self) -> float:
-        """Return the log-likelihood (nats) of the response as measured, where it is a logarithm.
-
-        Of a model of log(y) it is ``loglik`` less the sum of log y: the change of variables, by
-        which its gain compares with that of a model of y (a lognormal density).
-        """
+        """Return the log-likelihood (nats) of the response as measured: of a model of log(y)
+        ``loglik`` less the sum of log y, so that its gain compares with that of a model of y."""
         left = self.formula.partition("~")[0].strip()
         name = re.fullmatch(r"log\(\s*`?([^()`]+?)`?\s*\)", left)
         if name:
@@ -146,25 +115,18 @@ class GAMFit:
 
     @property
     def residuals(self) -> pd.Series:
-        """Return the residuals of the rows fitted (for other families than gaussian, deviance
-        residuals)."""
+        """Return the residuals of the rows fitted; of other families deviance residuals."""
         return pd.Series(self.model.residuals(), index=self.data.index, name="residual")
 
     def predict(
         self, data: pd.DataFrame, *, se: bool = False, exclude: Sequence[str] = ()
     ) -> pd.Series | pd.DataFrame:
-        """Return the expected response for new rows.
+        """Return the expected response for new rows, with ``se`` a frame of ``fit`` and
+        ``std_error`` (of the expected response, given the smoothing).
 
-        A level of a random effect that was not in the fit has the mean effect, 0; one of a linear
-        term's factor is an error.
-
-        Parameters
-        ----------
-        se : bool
-            Return a frame of ``fit`` and ``std_error`` (of the expected response, given the
-            smoothing).
-        exclude : sequence of str
-            Labels of terms that count as 0: ``["s(subject)"]`` for the average person.
+        Terms in ``exclude`` count as 0: ``["s(subject)"]`` gives the average person. A level of a
+        random effect that was not in the fit has the mean effect, 0; one of a linear term's factor
+        is an error.
         """
         labels = [*self.model.parts, *self.model.random]
         unknown = [label for label in exclude if label not in labels]
@@ -182,20 +144,9 @@ class GAMFit:
     def effect(self, term: str, *, n: int = 100, level: float = 0.95) -> pd.DataFrame:
         """Return what one term adds to the linear predictor, over the range of its variables.
 
-        Parameters
-        ----------
-        term : str
-            The label of a smooth or linear term: ``"s(position)"``, ``"te(length,freq)"``,
-            ``"s(position):conditionb"``.
-        n : int
-            Points along each variable.
-        level : float
-            Coverage of the band at each point.
-
-        Returns
-        -------
-        DataFrame
-            The term's variables, ``effect``, ``std_error``, ``low`` and ``high``.
+        The term is named by its label: ``"s(position)"``, ``"te(length,freq)"``,
+        ``"s(position):conditionb"``. There are ``n`` points along each variable, and a band of
+        coverage ``level`` at each: columns ``effect``, ``std_error``, ``low`` and ``high``.
         """
         if term not in self.model.parts:
             raise ValueError(

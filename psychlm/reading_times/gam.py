@@ -73,11 +73,6 @@ def fit(
         default a smooth that would best be a straight line keeps some wiggle (a few hundredths of a
         degree of freedom); 1e-9 removes it.
 
-    Raises
-    ------
-    FormulaError, FrameError
-        If the formula or the frame cannot be used.
-
     Examples
     --------
     >>> words = pd.DataFrame({"gaze_ms": [212.0, 248, 230, 270], "bits": [2.0, 6, 4, 8]})

@@ -26,12 +26,7 @@ def predictability_norm_correlation(
 
     The Pearson correlation between the surprisals of a model and those of people in a cloze task
     (Hao et al. 2020, section 3.3.2), shape (n_words,) each. Words for which either is NaN are left
-    out and counted in ``n_missing``.
-
-    Raises
-    ------
-    ValueError
-        If a surprisal is infinite: a word that nobody said needs a smoothed cloze probability.
+    out and counted in ``n_missing``; an infinite surprisal is an error.
     """
     for name, values in (("surprisal_bits", surprisal_bits), ("cloze_surprisal", cloze_surprisal)):
         n_infinite = int(np.isinf(np.asarray(values, dtype=np.float64)).sum())
@@ -54,8 +49,7 @@ def quality(
     Parameters
     ----------
     words : DataFrame
-        A words frame with ``cloze_surprisal_bits``, the surprisal of each word for people in a
-        cloze task.
+        A words frame with ``cloze_surprisal_bits``, the surprisal of each word for people.
     surprisals : DataFrame
         ``text_id``, ``word_id`` and one column of surprisals (bits) for each language model.
     level : float
@@ -66,11 +60,6 @@ def quality(
     DataFrame
         ``model``, ``pnc``, ``pnc_low``, ``pnc_high``, ``n_words`` (behind the PNC) and
         ``perplexity`` (per word), 2 to the power of the mean surprisal.
-
-    Raises
-    ------
-    FrameError
-        If a column is missing, or the two frames do not hold the same words.
 
     Examples
     --------
@@ -115,10 +104,8 @@ def gain_relation(
     gains : DataFrame
         One row per model and measure, for instance :func:`psychlm.reading_times.delta_loglik`
         joined with :func:`quality` on ``model``.
-    predictor : str
-        The column with the property: ``"pnc"`` or ``"perplexity"``.
-    gain : str
-        The column of gains: ``"gain"`` (nats, in sample) or ``"heldout_gain"`` (nats per reading).
+    predictor, gain : str
+        The columns with the property, ``"pnc"`` or ``"perplexity"``, and with gains.
     groups : sequence of str
         Columns; models are compared only within their values. Perplexities per token need one that
         says which models share a vocabulary.
@@ -131,11 +118,6 @@ def gain_relation(
         The groups, Pearson's ``r`` with ``low``, ``high`` and ``p``, ``n`` (models), and the
         least-squares line: ``slope`` (gain per unit of the property) and ``intercept``. NaN where
         there are fewer than three models.
-
-    Raises
-    ------
-    FrameError
-        If a column is missing.
     """
     missing = [name for name in (*groups, predictor, gain) if name not in gains.columns]
     if missing:
@@ -182,10 +164,9 @@ def explained_share(
     ----------
     words : DataFrame
         A words frame with ``log_frequency``, ``length_chars`` and ``position``.
-    readings : DataFrame
-        ``text_id``, ``word_id`` and the measure, one row per word (means over people).
-    surprisals : DataFrame
-        ``text_id``, ``word_id`` and one column of surprisals (any unit) for each language model.
+    readings, surprisals : DataFrame
+        ``text_id``, ``word_id`` and the measure, one row per word (means over people); and one
+        column of surprisals (any unit) for each language model.
     measure : str or list of str
         The column of times; of several the mean share.
     n_bootstrap : int
@@ -203,10 +184,7 @@ def explained_share(
     Charpentier, L., et al. (2025). BabyLM turns 3: Call for papers for the 2025 BabyLM workshop;
     its evaluation pipeline, ``reading``.
     """
-    keys, measures = (
-        ["text_id", "word_id"],
-        [measure] if isinstance(measure, str) else list(measure),
-    )
+    keys, measures = ["text_id", "word_id"], list(np.atleast_1d(measure))
     words = check_rows(words, keys, ["log_frequency", "length_chars", "position"], "words")
     models = [name for name in surprisals.columns if name not in (*keys, "word")]
     table = words[[*keys, "log_frequency", "length_chars", "position"]]

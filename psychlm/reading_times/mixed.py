@@ -215,16 +215,8 @@ class Problem:
                 of_det_part = w_dense[index[:, :, None], index[:, None, :]].sum(axis=0)
                 of_rss = error_x[index].T @ sol[index]
             gradient.append(part.gradient(2 * of_det_part - 2 * n / rss * of_rss, theta_part))
-        return Point(
-            float(deviance),
-            np.concatenate(gradient),
-            u,
-            sol,
-            rss,
-            dense,
-            np.asarray(within, float),
-            border,
-        )
+        slope, within = np.concatenate(gradient), np.asarray(within, float)
+        return Point(float(deviance), slope, u, sol, rss, dense, within, border)
 
     def search(self) -> tuple[Floats, Point, bool]:
         """Minimise the deviance by quasi-Newton steps, then Newton's (differences of gradients)."""
@@ -240,13 +232,11 @@ class Problem:
         for _ in range(5):
             if np.abs(best.gradient).max() < 1e-7:
                 break
-            steps = 1e-5 * np.maximum(np.abs(theta), 0.1)
-            hessian = np.stack(
-                [
-                    (objective(theta + e)[1] - objective(theta - e)[1]) / (2 * e.sum())
-                    for e in np.diag(steps)
-                ]
-            )
+            rows = []
+            for step in np.diag(1e-5 * np.maximum(np.abs(theta), 0.1)):
+                change = self.evaluate(theta + step).gradient - self.evaluate(theta - step).gradient
+                rows.append(change / (2 * step.sum()))
+            hessian = np.stack(rows)
             values, vectors = np.linalg.eigh((hessian + hessian.T) / 2)
             curvature = np.maximum(np.abs(values), 1e-6 * np.abs(values).max())
             step = vectors @ ((vectors.T @ best.gradient) / curvature)
@@ -288,12 +278,10 @@ def _batch(values: Floats | float) -> Tensor:
 
 def solve(moments: Moments, components: Sequence[Component], method: Method) -> Fit:
     """Fit one model, from its cross-products."""
-    xx, xy, zz, zx, zy = (
-        np.ascontiguousarray(part[0].numpy())
-        for part in (moments.xx, moments.xy, moments.zz, moments.zx, moments.zy)
-    )
-    n = int(moments.n)
-    problem = Problem(xx, xy, float(moments.yy), n, zz, zx, zy, components, method)
+    arrays = {name: np.ascontiguousarray(x[0].numpy()) for name, x in vars(moments).items()}
+    numbers = {"yy": float(moments.yy), "n": int(moments.n)}
+    problem = Problem(**arrays | numbers, components=components, method=method)
+    xx, zz, zx = problem.xx, problem.zz, problem.zx
     theta, best, converged = problem.search()
     of_group, of_dense = problem.factors(theta)
     fixed = problem.fixed

@@ -29,6 +29,7 @@ from torch import Tensor
 from psychlm.frames import FrameError, format_names
 from psychlm.reading_times._result import Floats, require_columns
 from psychlm.reading_times.formula import Bar, Formula, Smooth, full_coding
+from psychlm.reading_times.reml import Moments
 from psychlm.reading_times.smooths import (
     By,
     Interaction,
@@ -84,11 +85,8 @@ class Columns:
     def standardise(
         self, centred: NDArray[np.bool_], scaled: NDArray[np.bool_]
     ) -> tuple[Columns, Floats, Floats]:
-        """Return the columns as (x - m) / c, with m and c, shape (q,).
-
-        The mean m is 0 for columns that are not centred, and the root mean square c is 1 for those
-        that are not scaled.
-        """
+        """Return the columns as (x - m) / c, with m and c, shape (q,): the means, 0 where not
+        centred, and root mean squares, 1 where not scaled."""
         mean, scale, blocks = np.zeros(self.q), np.ones(self.q), []
         for block in self.blocks:
             places, values = block.places, block.values
@@ -425,11 +423,8 @@ def check_response(data: pd.DataFrame, response: str) -> None:
 
 
 def check_collinear(correlation: Floats, names: Sequence[str], free: NDArray[np.bool_]) -> None:
-    """Raise if columns that no penalty touches are combinations of those before them.
-
-    ``correlation`` holds the cross-products of columns that are centred and of unit length, and
-    column 0 is the intercept.
-    """
+    """Raise if columns that no penalty touches are combinations of those before them; column 0 of
+    the correlations is the intercept."""
     index = np.flatnonzero(free)[1:]
     for i in redundant(correlation[np.ix_(index, index)]):
         others = [names[j] for j in index[:i] if abs(correlation[index[i], j]) > 0.1]
@@ -458,21 +453,13 @@ def redundant(correlation: Floats) -> list[int]:
 
 
 @dataclass(frozen=True)
-class UnitMoments:
-    """Cross-products of B designs of p columns and m measures, separately for each of U units."""
-
-    xx: Tensor  # (U, B, p, p)
-    xy: Tensor  # (U, B, p, m)
-    yy: Tensor  # (U, m)
-    n: Tensor  # (U,): readings
-    zz: Tensor  # (U, G, r, r): of the grouped random effects
-    zx: Tensor  # (U, B, G, r, p)
-    zy: Tensor  # (U, G, r, m)
-
-
-@dataclass(frozen=True)
 class SharedDesign:
-    """The design of one set of rows without any surprisal, its columns centred and scaled."""
+    """The design of one set of rows without any surprisal, its columns centred and scaled.
+
+    Cross-products of B designs of p columns and m measures are kept for each of U units: xx (U, B,
+    p, p), xy (U, B, p, m), yy (U, m), n (U,); and of the grouped random effects zz (U, G, r, r), zx
+    (U, B, G, r, p) and zy (U, G, r, m).
+    """
 
     names: tuple[str, ...]  # of the p columns
     penalties: Tensor  # (n_penalties, p + r): of the p columns and the r grouped random effects
@@ -482,7 +469,7 @@ class SharedDesign:
     z_sums: Tensor  # (r, G, n_words): values of random effects, summed over a level's readings
     words: Integers  # (n_words,): positions of the words in the table of surprisals
     bounds: Integers  # (U + 1,): where each unit's words begin
-    base: UnitMoments  # with B = 1
+    base: Moments  # of each unit, with B = 1
     start: Tensor  # (n_penalties,): the log lambda at which the search for smoothing begins
 
 
@@ -547,7 +534,7 @@ def share_design(
     for i in range(n_effects):
         np.add.at(summed[i], (level, word_of_row), z[:, i])
     z_sums = torch.from_numpy(summed).to(device)
-    base = UnitMoments(
+    base = Moments(
         xx=w.new_empty((n_units, 1, p, p)),
         xy=w.new_empty((n_units, 1, p, m)),
         yy=w.new_empty((n_units, m)),
@@ -595,9 +582,7 @@ def share_design(
     )
 
 
-def extend(
-    design: SharedDesign, columns: Tensor, models: Sequence[str]
-) -> tuple[UnitMoments, Tensor]:
+def extend(design: SharedDesign, columns: Tensor, models: Sequence[str]) -> tuple[Moments, Tensor]:
     """Add the surprisal columns of B language models to the shared design.
 
     ``columns``, shape (B, q, n_words), hold the surprisal of each word, of the word before it, and
@@ -657,4 +642,4 @@ def extend(
                 f"surprisal of {format_names(names)} ({len(names)} of {len(models)} models) {flaw};"
                 " correct or drop it"
             )
-    return UnitMoments(xx, xy, base.yy, base.n, base.zz, zx, base.zy), scale
+    return Moments(xx, xy, base.yy, base.n, base.zz, zx, base.zy), scale

@@ -5,7 +5,6 @@ from __future__ import annotations
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from itertools import product
 from typing import Any
 
 import numpy as np
@@ -218,21 +217,18 @@ class Native(Model):
         for label in self.random:
             term = terms[label]
             assert isinstance(term, RandomEffect)
-            factors = {v: x for v, x in zip(term.variables, term.factors, strict=True) if x}
-            order = list(factors)
+            names = np.array([name.removeprefix(f"{label}.") for name in term.names], dtype=object)
             if label in self.matrix.slices:
                 span = self.matrix.slices[label]
                 estimate = solved.beta[0].numpy()[span] / self.scale[span]
                 error = dense[span]
             else:  # level by level of the grouping factor
-                order.sort(key=lambda name: name != self.grouped.factor)
+                sizes = {v: len(x) for v, x in zip(term.variables, term.factors, strict=True) if x}
+                place = list(sizes).index(self.grouped.factor)
+                names = np.moveaxis(names.reshape([*sizes.values()]), place, 0).ravel()
                 span = self.grouped.slices[label]
                 estimate = solved.group_beta[0].numpy()[:, span].ravel()
                 error = grouped[:, span].ravel()
-            level_rows = [
-                dict(zip(order, x, strict=True)) for x in product(*(factors[v] for v in order))
-            ]
-            names = [".".join(str(levels[name]) for name in factors) for levels in level_rows]
             table = {"term": label, "level": names, "estimate": estimate, "std_error": error}
             frames.append(pd.DataFrame(table))
         return pd.concat(frames[1:] or frames, ignore_index=True)
@@ -328,7 +324,6 @@ def fit(
         edf1,
     )
 
-    # The criterion at the optimum, where the residual variance has its best value.
     of_weights = float(np.log(w).sum()) / 2
     loglik, n_parameters = float(solution.loglik) + of_weights, float(solution.edf.sum())
     of_scale = _null_space(matrix, centre, covariances, scale) if method == "REML" else 0.0
@@ -341,12 +336,7 @@ def fit(
         for message in singular:
             warnings.warn(f"singular: {message}", RuntimeWarning, stacklevel=3)
     else:
-        q, beta, group_beta = len(scale), solution.beta[0].numpy(), solution.group_beta[0].numpy()
-        penalised = float((penalty[:q] * beta**2).sum() + (penalty[q:] * group_beta**2).sum())
-        best = (float(solution.rss) + penalised) / (n - (n_free if method == "REML" else 0))
-        theta = torch.cat([solution.log_lambda, torch.tensor([[best]]).double().log()], dim=1)
-        value = float(criterion(moments, torch.from_numpy(penalties), theta, method).value)
-        value += of_scale - of_weights
+        value = _score(moments, solution, penalties, n_free, method) + of_scale - of_weights
         # Random effects have one penalty each, 1 on their coefficients.
         owners = [term.label for term in (*matrix.smooths, *grouped.terms) for _ in term.penalties]
         lambdas = solution.log_lambda[0].exp().numpy()
@@ -370,6 +360,18 @@ def fit(
         **_statistics(model, y),
         **more,
     )
+
+
+def _score(
+    moments: Moments, solution: Solution, penalties: Floats, n_free: int, method: Method
+) -> float:
+    """Return the criterion at the optimum, where the residual variance has its best value."""
+    q, beta, group_beta = len(solution.beta[0]), solution.beta[0], solution.group_beta[0]
+    penalty = solution.log_lambda[0].exp() @ torch.from_numpy(penalties)
+    penalised = (penalty[:q] * beta.square()).sum() + (penalty[q:] * group_beta.square()).sum()
+    best = (solution.rss + penalised) / (solution.n - (n_free if method == "REML" else 0))
+    theta = torch.cat([solution.log_lambda, best.log()[:, None]], dim=1)
+    return float(criterion(moments, torch.from_numpy(penalties), theta, method).value)
 
 
 def _statistics(model: Native, y: Floats) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from psychlm.corpora.reading_times import add_lags
 from psychlm.frames import FrameError, plain
 
 Floats = NDArray[np.float64]
+EFFECT, PREV_EFFECT = 2.0, 1.0  # of simulated surprisal on gaze duration, ms per bit
 EFFECT_SIZE = {"first_fixation_ms": 0.6, "gaze_ms": 1.0, "total_ms": 1.5}  # relative to gaze_ms
 
 
@@ -61,27 +62,17 @@ def power_curve(
     first, second, baseline : sequences of str
         Predictors of the two models, and those that both have beside them.
     readers, texts : sequences of int
-        The sizes to try; every pair of them is one study.
+        The sizes to try; every pair of them is one study, simulated ``n_simulations`` times.
     sd_residual, sd_word, sd_rate : float
         Standard deviations (ms, and ms per unit of x), as ``GAMFit.variance_components`` has them.
-    folds, n_simulations : int
-        Parts of the texts, and simulated studies of each size.
     level : float
         1 - the level of the test, and coverage of the interval of power.
 
     Returns
     -------
     DataFrame
-        One row per size: ``n_readers``, ``n_texts``, ``gain`` (difference of the held-out
-        log-likelihoods, nats per study, mean), ``gain_sd``, ``power`` with ``low`` and ``high``
-        (Wilson), and ``n_simulations``.
-
-    Raises
-    ------
-    FrameError
-        If columns are absent or have gaps.
-    ValueError
-        If a size is too small for the folds.
+        One row per size: ``n_readers``, ``n_texts``, ``gain`` (mean difference of the held-out
+        log-likelihoods, nats per study), ``gain_sd``, ``power`` with ``low`` and ``high`` (Wilson).
 
     Examples
     --------
@@ -112,7 +103,12 @@ def power_curve(
             f"{2 * folds} texts or more, and a study needs a reader"
         )
     words = plain(words).sort_values("text_id", kind="stable")
-    columns, kept = standardised(words, names)
+    # Held-out fits do not depend on the columns' scale, but their equations are better conditioned.
+    raw = words[names].to_numpy(np.float64)
+    spread = raw.std(axis=0)
+    kept = [name for name, sd in zip(names, spread, strict=True) if sd > 0]
+    scaled = (raw - raw.mean(axis=0))[:, spread > 0] / spread[spread > 0]
+    columns = np.column_stack([np.ones(len(words)), scaled])
     parts = [
         [0, *(1 + kept.index(name) for name in dict.fromkeys([*baseline, *own]) if name in kept)]
         for own in (first, second)
@@ -153,35 +149,14 @@ def power_curve(
     return pd.DataFrame(results)
 
 
-def standardised(words: pd.DataFrame, names: Sequence[str]) -> tuple[Floats, list[str]]:
-    """Return an intercept and centred, scaled columns, and the names of those that vary.
-
-    Held-out fits do not depend on the scale, but their equations are better conditioned.
-    """
-    raw = words[list(names)].to_numpy(np.float64)
-    spread = raw.std(axis=0)
-    varies = spread > 0
-    scaled = (raw[:, varies] - raw[:, varies].mean(axis=0)) / spread[varies]
-    kept = [name for name, keep in zip(names, varies, strict=True) if keep]
-    return np.column_stack([np.ones(len(words)), scaled]), kept
-
-
 def heldout_loglik(
     xx: Floats, xy: Floats, yy: Floats, sizes: NDArray[np.int64], fold: NDArray[np.int64]
 ) -> Floats:
-    """Return each text's log-likelihood under a regression on the texts of the other folds.
+    """Return each text's log-likelihood (nats) under a regression on the texts of the other folds,
+    with their maximum-likelihood variance.
 
-    Parameters
-    ----------
-    xx, xy, yy : (n_texts, p, p), (n_texts, p) and (n_texts,) arrays
-        X'X, X'y and y'y of each text.
-    sizes, fold : (n_texts,) int arrays
-        The texts' numbers of words, and the fold in which each is left out.
-
-    Returns
-    -------
-    (n_texts,) array
-        Nats, with the training texts' maximum-likelihood variance.
+    ``xx``, (n_texts, p, p), ``xy`` and ``yy`` are X'X, X'y and y'y of each text; ``sizes`` are the
+    texts' numbers of words, and ``fold`` tells in which fold each is left out.
     """
     # the sums over the texts that are not in a fold: all, less those in it
     inside = (fold == np.unique(fold)[:, None]).astype(float)
@@ -216,26 +191,19 @@ def simulate(
     n_subjects: int = 10,
     n_texts: int = 20,
     noise_bits: Sequence[float] = (0.0, 1.0, 2.0, 4.0),
-    effect: float = 2.0,
-    prev_effect: float = 1.0,
     residual_ms: float = 80.0,
     skipped: float = 0.0,
 ) -> Simulated:
     """Draw reading times of words by people, smooth in length, frequency and position, linear in
     surprisal.
 
-    A time that would fall below 1 ms is 1 ms.
+    Each person reads every word, and texts are of equal length; the defaults are the Dundee
+    Corpus's. A time that would fall below 1 ms is 1 ms.
 
     Parameters
     ----------
-    rng : Generator
-    n_words, n_subjects, n_texts : int
-        Each person reads every word; texts are of equal length. The defaults are the Dundee
-        Corpus's.
     noise_bits : sequence of float
         One language model for each: the standard deviation of what it adds to the true surprisal.
-    effect, prev_effect : float
-        Of the current and the previous word's surprisal on gaze duration, ms per bit.
     residual_ms : float
         Standard deviation within a person and word.
     skipped : float
@@ -246,17 +214,10 @@ def simulate(
     length = 1 + rng.poisson(3.7, per_text * n_texts)
     frequency = np.round(14 - 3 * np.log(length) + rng.normal(0, 2, len(length)), 2)
     bits = 14 - 0.6 * frequency + rng.normal(0, 3, len(length)).clip(-4)
-    words = pd.DataFrame(
-        {
-            "text_id": np.repeat([f"{text + 1:02d}" for text in range(n_texts)], per_text),
-            "word_id": np.tile(np.arange(1, per_text + 1), n_texts),
-            "word": "w",
-            "length_chars": length,
-            "log_frequency": frequency,
-            "true": bits,
-        }
-    )
-    words["position"] = words["word_id"]
+    text_id = np.repeat([f"{text + 1:02d}" for text in range(n_texts)], per_text)
+    word_id = np.tile(np.arange(1, per_text + 1), n_texts)
+    words = pd.DataFrame({"text_id": text_id, "word_id": word_id, "word": "w"})
+    words = words.assign(length_chars=length, log_frequency=frequency, true=bits, position=word_id)
     words = add_lags(words, ["length_chars", "log_frequency", "true"]).drop(columns="word")
 
     # Language models know the true surprisal with errors.
@@ -273,7 +234,7 @@ def simulate(
         + 1.5 * read["prev_length_chars"]
         + 8 * np.sin(3 * read["position"] / per_text)
     )
-    mean = 200 + (smooth + effect * read["true"] + prev_effect * read["prev_true"]).to_numpy()
+    mean = 200 + (smooth + EFFECT * read["true"] + PREV_EFFECT * read["prev_true"]).to_numpy()
 
     # The times of each person, who has an intercept.
     readings = read.drop(columns=["true", "prev_true"])
@@ -291,6 +252,6 @@ def simulate(
         readings,
         surprisals,
         words["true"].rename("true_surprisal_bits"),
-        {measure: size * effect for measure, size in EFFECT_SIZE.items()},
-        {measure: size * prev_effect for measure, size in EFFECT_SIZE.items()},
+        {measure: size * EFFECT for measure, size in EFFECT_SIZE.items()},
+        {measure: size * PREV_EFFECT for measure, size in EFFECT_SIZE.items()},
     )

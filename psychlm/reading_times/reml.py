@@ -212,7 +212,10 @@ def _counts(moments: Moments) -> Tensor:
 
 def _products(moments: Moments, beta: Tensor, group_beta: Tensor) -> tuple[Tensor, Tensor]:
     """Return b'X'y, shape (B,), and the squared coefficients, summed over groups, (B, q + r)."""
-    explained = (beta * moments.xy).sum(dim=1) + (group_beta * moments.zy).sum(dim=(1, 2))
+    explained = (beta * moments.xy).sum(dim=1)
+    if not group_beta.shape[2]:
+        return explained, beta.square()
+    explained = explained + (group_beta * moments.zy).sum(dim=(1, 2))
     return explained, torch.cat([beta.square(), group_beta.square().sum(dim=1)], dim=1)
 
 
@@ -278,11 +281,13 @@ def criterion(moments: Moments, penalties: Tensor, theta: Tensor, method: Method
 
     # (w_j b)' A^-1 (w_k b): with the grouped part z of w_j b eliminated, the dense part becomes
     # w_j b - sum_g E_g' z_g, and z_g' V_g z_g is added.
-    grouped = each[:, :, q:]
-    carried = torch.einsum("bgrq,bgr->brq", inverse.border, group_beta)
-    local = torch.einsum("bgr,bgrs,bgs->brs", group_beta, inverse.within, group_beta)
-    pull = each[:, :, :q] * beta[:, None, :] - grouped @ carried
-    curvature = pull @ inverse.dense @ pull.mT + grouped @ local @ grouped.mT
+    pull, grouped = each[:, :, :q] * beta[:, None, :], each[:, :, q:]
+    if grouped.shape[2]:
+        pull = pull - grouped @ torch.einsum("bgrq,bgr->brq", inverse.border, group_beta)
+    curvature = pull @ inverse.dense @ pull.mT
+    if grouped.shape[2]:
+        local = torch.einsum("bgr,bgrs,bgs->brs", group_beta, inverse.within, group_beta)
+        curvature = curvature + grouped @ local @ grouped.mT
 
     # Second derivatives; the last row and column are those of log v.
     hessian = gradient.new_empty((*gradient.shape, gradient.shape[1]))

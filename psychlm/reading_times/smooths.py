@@ -44,11 +44,8 @@ class Term:
         raise NotImplementedError
 
     def unconstrained(self, mean: Floats, xx: Floats) -> Floats:
-        """Return what turns mgcv's coefficients into these, before they are constrained.
-
-        ``mean`` and ``xx`` are the means and covariances of the k columns; the matrix is (k + 1) x
-        (k + 1), its first row for the constant.
-        """
+        """Return what turns mgcv's coefficients into these, before they are constrained: (k + 1) x
+        (k + 1), the first row for the constant; of the columns' means and covariances."""
         raise NotImplementedError
 
     def change(self, mean: Floats, xx: Floats) -> Floats:
@@ -58,11 +55,8 @@ class Term:
         return unconstrained[1:] @ np.linalg.qr(sums[:, None], mode="complete")[0][:, 1:]
 
     def diagonals(self, mean: Floats, xx: Floats) -> tuple[Floats, Floats]:
-        """Return the diagonals of X'X / n and of each penalty in mgcv's own coefficients.
-
-        ``mean`` and ``xx`` are the means and mean cross-products of the columns; all but random
-        effects and those with ``by`` are centred.
-        """
+        """Return the diagonals of X'X / n and of each penalty in mgcv's own coefficients, of means
+        and mean cross-products of the columns (centred, but for random effects and ``by``)."""
         change = self.change(mean, xx)
         return _diagonal(change, xx), self.penalties @ change**2
 
@@ -166,8 +160,8 @@ class RandomEffect(Term):
     factors: tuple[Levels, ...]  # levels of each variable; None for the number that slopes multiply
 
     def columns(self, data: pd.DataFrame, without: str = "") -> Floats:
-        """Return indicators of the levels times the numbers; an unseen level has the mean effect,
-        0. The factor ``without`` is left out: what a reading contributes in its level."""
+        """Return indicators of the levels, 0 of an unseen one, times the numbers. The factor
+        ``without`` is left out: what a reading contributes in its level."""
         pairs = zip(self.variables, self.factors, strict=True)
         parts = (_values(data[name], levels) for name, levels in pairs if name != without)
         return _row_products(parts, len(data))

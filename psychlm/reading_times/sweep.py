@@ -34,7 +34,6 @@ from psychlm.frames import FrameError, check_readings, check_rows, plain
 from psychlm.reading_times.formula import FormulaError, parse
 from psychlm.reading_times.model_matrix import (
     SharedDesign,
-    UnitMoments,
     check_response,
     extend,
     share_design,
@@ -80,12 +79,12 @@ def delta_loglik(
     Parameters
     ----------
     readings : DataFrame
-        A readings frame with one or more measures and the predictors of ``formula``. A row is used
-        for a measure where that measure is there; predictors must have no gaps on those rows.
+        A readings frame with one or more measures and the predictors of ``formula``, which must
+        have no gaps where a measure is there.
     surprisals : DataFrame
-        ``text_id``, ``word_id`` and one column of surprisals (bits) for each language model; if
-        both frames have a column ``word`` the words are compared. It holds whole texts: the
-        previous word is looked up here.
+        ``text_id``, ``word_id`` and one column of surprisals (bits) for each language model, of
+        whole texts: the previous word is looked up here. If both frames have a column ``word`` the
+        words are compared.
     measure : str or list of str
         The response, or several; those present on the same rows share their design. Gains on
         ``"log(gaze_ms)"`` (lognormal times) compare with those on ``"gaze_ms"``: the change of
@@ -121,11 +120,6 @@ def delta_loglik(
         ``converged``. The p-value is one-sided: does the model predict better than the baseline? A
         predictor that is noise predicts worse, since its coefficients are estimated too: its
         expected gain is negative.
-
-    Raises
-    ------
-    FrameError
-        If the frames do not fit each other or a predictor cannot be used.
 
     Examples
     --------
@@ -199,7 +193,8 @@ def delta_loglik(
     for group in groups.values():
         parsed, of_group = of_measures[group[0]], [measures[i] for i in group]
         rows = order[readings[of_group[0]].notna().to_numpy()[order]]
-        data = readings[list(dict.fromkeys((*parsed.variables, *of_group)))].iloc[rows]
+        used = [x for x in dict.fromkeys((*parsed.variables, *of_group)) if x in readings]
+        data = readings[used].iloc[rows]
         design = share_design(data, parsed, of_group, word[rows], unit[rows], torch_dev)
         positions = np.stack(places)[:, design.words]
         first = (positions < 0).any(axis=0)
@@ -274,7 +269,7 @@ class Sweep:
         design, n_units = self.design, len(self.design.base.n)
         if k is None:  # the units are not needed separately
             sums = (x.sum(dim=0, keepdim=True) for x in vars(design.base).values())
-            design = replace(design, base=UnitMoments(*sums), bounds=design.bounds[[0, -1]])
+            design = replace(design, base=Moments(*sums), bounds=design.bounds[[0, -1]])
         elif k < 2 or n_units < 2:
             raise FrameError(
                 f"held-out gains need two folds and two units, and there are {n_units} units; "
@@ -388,7 +383,7 @@ def add_models_alone(
         return add_models(shared, models)
 
 
-def pool(units: UnitMoments, weights: Tensor) -> Moments:
+def pool(units: Moments, weights: Tensor) -> Moments:
     """Sum the units with each row of weights, (K, U): K x models x measures regressions.
 
     A weight is 1 in the training set and 0 elsewhere.
@@ -419,7 +414,7 @@ def deal_folds(n_units: int, k: int, rng: np.random.Generator) -> Integers:
 
 
 def heldout_logliks(
-    units: UnitMoments, fold: Tensor, penalties: Tensor, full: Solution, method: Method
+    units: Moments, fold: Tensor, penalties: Tensor, full: Solution, method: Method
 ) -> tuple[Tensor, Tensor]:
     """Fit without each fold, all folds at once, and return the log-likelihood of its units.
 

@@ -12,14 +12,15 @@ if "jsonschema" not in sys.modules and "rfc3987_syntax" not in sys.modules:
 
 from psychlm.site.collection import NotebookError, find, new  # noqa: E402
 from psychlm.site.index import (  # noqa: E402
+    LEDGER_COLUMNS,
     gather_numbers,
     gather_runs,
+    match,
+    printed_cells,
     read_report,
     report_files,
     reports_folder,
 )
-from psychlm.site.ledger import COLUMNS as LEDGER_COLUMNS  # noqa: E402
-from psychlm.site.ledger import match, printed_cells  # noqa: E402
 from psychlm.site.runner import run  # noqa: E402
 
 __all__ = [

@@ -1,6 +1,6 @@
 """Numbers of runs with the papers' models: packed where they were run, checked and kept elsewhere.
 
-A bundle is a zip file of reports: numbers, verdicts, versions and hardware; no weights, pages and
+A bundle is a zip file with reports: numbers, verdicts, versions and hardware; no weights, pages and
 texts. :func:`merge` takes it only if it was run by this code, on these data, under the parameters
 of the profile ``paper``, with models of a known commit. It writes ``data/facts/paper_runs/``, from
 which ``make results`` fills a column of docs/results.md.
@@ -22,8 +22,7 @@ from psychlm.site.collection import Notebook, NotebookError
 
 KEPT = ("notebook", "status", "profile", "seconds", "finished", "verdict", "numbers", "provenance")
 LOCAL = ("device", "folder", "cluster", "dundee")  # parameters that differ between machines
-MEMBER = re.compile(r"\d\d_\w+\.json")
-MOST_MEMBERS, MOST_BYTES = 99, 5_000_000  # of a bundle, of a report
+MEMBER, MOST_BYTES = "runs.json", 50_000_000  # the file in a bundle
 
 
 class BundleError(NotebookError):
@@ -46,56 +45,40 @@ def pack(out: Path, reports: Path | None = None) -> list[str]:
 
     Numbers that are texts are left out, and folders among the parameters keep their last part only.
     """
-    source, members = reports or index.reports_folder(), {}
-    for content in filter(None, map(index.read_report, index.report_files(source))):
-        if (content["status"], content.get("profile")) != ("complete", "paper"):
-            continue
-        numbers = [
-            number
-            for number in content["numbers"]
-            if not any(isinstance(value, str) for value in entries(number["value"]))
-        ]
-        given = content["provenance"].get("parameters") or {}
-        for name, value in given.items():
-            if isinstance(value, str) and Path(value).is_absolute():
-                given[name] = Path(value).name
-        members[content["notebook"]] = {key: content.get(key) for key in KEPT} | {
-            "numbers": numbers
-        }
-    if not members:
+    runs = {}
+    for content in index.read_reports(reports):
+        if (content["status"], content.get("profile")) == ("complete", "paper"):
+            kept = runs[content["notebook"]] = {key: content.get(key) for key in KEPT}
+            kept["numbers"] = [
+                number
+                for number in content["numbers"]
+                if not any(isinstance(value, str) for value in entries(number["value"]))
+            ]
+            parameters = content["provenance"].get("parameters") or {}
+            for name, value in parameters.items():
+                if isinstance(value, str) and Path(value).is_absolute():
+                    parameters[name] = Path(value).name
+    if not runs:
         raise BundleError(
-            f"{source} holds no complete report of the profile paper; "
+            f"{reports or index.reports_folder()} holds no complete report of the profile paper; "
             "run `psychlm run --profile paper` first"
         )
     with data.atomic_write(out) as part, zipfile.ZipFile(part, "w", zipfile.ZIP_DEFLATED) as bundle:
-        for name, kept in members.items():
-            bundle.writestr(f"{name}.json", json.dumps(kept, indent=1, ensure_ascii=False))
-    return list(members)
+        bundle.writestr(MEMBER, json.dumps(runs, indent=1, ensure_ascii=False))
+    return list(runs)
 
 
 def unpack(file: Path) -> dict[str, dict[str, Any]]:
     """Return the reports of a bundle by notebook; nothing is written to disk."""
-    reports = {}
     try:
-        with zipfile.ZipFile(file) as bundle:
-            if len(bundle.infolist()) > MOST_MEMBERS:
-                raise BundleError(f"{file} holds more than {MOST_MEMBERS} files")
-            for name in bundle.namelist():
-                if not MEMBER.fullmatch(name):
-                    raise BundleError(f"{file} holds {name!r}, which is no report's name")
-                with bundle.open(name) as opened:
-                    raw = opened.read(MOST_BYTES + 1)  # whatever size the file states
-                if len(raw) > MOST_BYTES:
-                    raise BundleError(f"{name} of {file} is larger than {MOST_BYTES / 1e6:.0f} MB")
-                content = json.loads(raw)
-                if not isinstance(content, dict) or not set(KEPT) <= content.keys():
-                    raise BundleError(f"{name} of {file} is no report: it lacks some of {KEPT}")
-                reports[name.removesuffix(".json")] = {key: content[key] for key in KEPT}
-    except BundleError:
-        raise
-    except (zipfile.BadZipFile, RuntimeError, NotImplementedError, EOFError, ValueError) as error:
+        with zipfile.ZipFile(file) as bundle, bundle.open(MEMBER) as opened:
+            raw = opened.read(MOST_BYTES + 1)  # whatever size the file states
+        if len(raw) > MOST_BYTES:
+            raise ValueError(f"it is larger than {MOST_BYTES / 1e6:.0f} MB")
+        runs = json.loads(raw)
+        return {name: {key: content[key] for key in KEPT} for name, content in runs.items()}
+    except Exception as error:  # of zipfile, zlib and json, and of texts where mappings should be
         raise BundleError(f"{file} is no bundle ({error}); send it again") from error
-    return reports
 
 
 def differing(ran: Mapping[str, Any], here: Mapping[str, Any]) -> str:

@@ -6,14 +6,15 @@ import base64
 import copy
 import html
 import re
+from functools import cache
 from pathlib import Path
 from typing import Any
 
+import jinja2
 import nbformat
 import pandas as pd
 from latex2mathml.converter import convert as latex_to_mathml
 from markupsafe import Markup
-from nbconvert.exporters import HTMLExporter
 from nbconvert.filters import Highlight2HTML, strip_ansi
 from nbconvert.filters.markdown_mistune import IPythonRenderer, MarkdownWithMath
 from nbconvert.preprocessors.sanitize import SanitizeHTML
@@ -111,14 +112,16 @@ def duration(seconds: float | None) -> str:
 
     Examples
     --------
-    >>> duration(12), duration(185)
-    ('12 s', '3 min 05 s')
+    >>> duration(12), duration(185), duration(1200), duration(7.2e6)
+    ('12 s', '3 min 05 s', '20 min', '2,000 h')
     """
     if seconds is None:
         return ""
     if seconds < 60:
         return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"
-    return f"{seconds // 60:.0f} min {seconds % 60:02.0f} s"
+    if seconds < 600:
+        return f"{seconds // 60:.0f} min {seconds % 60:02.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:,.0f} h"
 
 
 def plain_text(text: str) -> str:
@@ -144,11 +147,11 @@ def quiet(text: str) -> str:
     return re.sub(absolute, "", text)
 
 
-def exporter(template: str, folder: Path) -> HTMLExporter:
-    """Return nbconvert's exporter with a template of ours; ``folder`` has pictures of Markdown."""
-    made = HTMLExporter(template_paths=[str(TEMPLATES)], template_file=template)
-    pages = made.environment
-    pages.autoescape = True
+@cache
+def environment(folder: Path) -> jinja2.Environment:
+    """Return the Jinja environment of the pages; Markdown finds its pictures in ``folder``."""
+    loader = jinja2.FileSystemLoader(TEMPLATES)
+    pages = jinja2.Environment(loader=loader, autoescape=True, trim_blocks=True, lstrip_blocks=True)
 
     def prose(source: str, trusted: bool = False) -> Markup:
         return markdown(source, folder, trusted)
@@ -165,7 +168,7 @@ def exporter(template: str, folder: Path) -> HTMLExporter:
     style = (TEMPLATES / "style.css").read_text(encoding="utf-8")
     pages.globals.update(style=Markup(style), image_uri=image_uri)
     pages.globals.update(images=list(IMAGES), downloads=DOWNLOADS)
-    return made
+    return pages
 
 
 def report_page(
@@ -196,8 +199,9 @@ def report_page(
     used = list(report["provenance"].get("data") or {})
     urls = data.registry()["url"].reindex(used).fillna("")
     is_compared = numbers["verdict"].isin(["agrees", "differs"])
-    made = exporter("report.html.j2", folder)
-    made.environment.globals.update(
+    template = environment(folder).get_template("report.html.j2")
+    return template.render(
+        nb=notebook,
         report=report,
         title=title,
         verdict=report.get("verdict") if report["status"] == "complete" else None,
@@ -207,7 +211,6 @@ def report_page(
         addresses=urls[urls.str.startswith("https://")].to_dict(),
         numbers=pd.concat([numbers[is_compared], numbers[~is_compared]]).to_dict("records"),
     )
-    return str(made.from_notebook_node(notebook)[0])
 
 
 def verdict_figure(cells: list[nbformat.NotebookNode]) -> tuple[str, bytes, str]:

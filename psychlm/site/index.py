@@ -1,4 +1,4 @@
-"""The reports on disk, their numbers compared with the published ones, and ``index.html``."""
+"""Reports on disk, their numbers beside published ones, the ledger of printed cells, the index."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import mimetypes
 import os
 from collections import Counter
 from decimal import Decimal, InvalidOperation
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +19,15 @@ from markupsafe import Markup
 from psychlm import data
 from psychlm.report import key_label
 from psychlm.report import number as number_of
-from psychlm.site import collection, html, ledger
+from psychlm.site import collection, html
+from psychlm.site.collection import Notebook
 
 NUMERIC = ["value", "published_value", "difference_value", "low", "high", "n"]
 TEXT = ["notebook", "key", "label", "ours", "published", "difference", "verdict", "says"]
 COLUMNS = [*TEXT, "unit", "data", "source", "decimals", *NUMERIC]
+LEDGER_COLUMNS = ("own data", "printed arithmetic", "reference program", "true by construction")
+ELSEWHERE = "counted elsewhere"  # another analysis of a printed cell that has a row already
+TOLERANCE = 0.5 + 1e-7  # units of the last decimal printed: equal when rounded
 KINDS = ("real", "simulated", "published")  # of data that a number rests on
 
 
@@ -60,6 +65,14 @@ def read_report(file: Path) -> dict[str, Any] | None:
             "provenance": {},
         }
         return broken | {"notebook": file.stem, "error": {"message": message}}
+
+
+def known_seconds(notebook: Notebook, profile: str, reports: Path) -> tuple[float, str]:
+    """Return what a notebook's last run of a profile took, or what its first cell states."""
+    last = read_report(reports / f"{notebook.name}.json") or {}
+    if (last.get("status"), last.get("profile")) == ("complete", profile):
+        return float(last["seconds"]), "last run"
+    return notebook.seconds, "stated" if notebook.seconds else ""
 
 
 def exact(value: Any) -> Decimal | None:
@@ -171,6 +184,52 @@ def gather_runs(reports: Path | None = None) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=columns)
 
 
+def match(keys: pd.Series, patterns: pd.Series) -> pd.Series:
+    """Return for each key the label of the first pattern that it matches, -1 for none.
+
+    Examples
+    --------
+    >>> match(pd.Series(["a.x", "b"]), pd.Series(["a.*"])).tolist()
+    [0, -1]
+    """
+    return keys.map(
+        lambda key: next((i for i, one in patterns.items() if fnmatchcase(key, one)), -1)
+    )
+
+
+def printed_cells(numbers: pd.DataFrame) -> pd.DataFrame:
+    """Return one row per printed cell that was compared, with what the comparison rests on.
+
+    A cell counts if its number was compared, or if ``data/published/ledger.csv`` says that it rests
+    on *own data*. The columns (:data:`LEDGER_COLUMNS`) answer different questions and are never
+    added up: *own data* are computed from released responses, *printed arithmetic* from
+    other printed numbers; a *reference program* is no paper, and what is *true by construction* no
+    evidence.
+
+    Parameters
+    ----------
+    numbers : DataFrame
+        As :func:`gather_numbers` returns them.
+
+    Returns
+    -------
+    DataFrame
+        The rows of ``numbers`` that count, with ``column``, ``units`` (ours less printed, in units
+        of the last decimal printed), ``agrees`` and ``relative``, the distance by the printed
+        number.
+    """
+    rules = data.published("ledger")
+    named = match(numbers["key"], rules["pattern"]).map(rules["column"])
+    cells = numbers.assign(column=named.fillna(LEDGER_COLUMNS[0]))
+    counted = cells["verdict"].isin(["agrees", "differs"]) | named.eq(LEDGER_COLUMNS[0])
+    counted &= cells["column"].ne(ELSEWHERE) & cells["data"].ne("simulated")
+    cells = cells[counted].dropna(subset=["value", "published_value"]).reset_index(drop=True)
+    apart, printed = cells["value"] - cells["published_value"], cells["published_value"].abs()
+    units = apart * 10.0 ** cells["decimals"].astype(float)
+    relative = apart.abs() / printed.where(printed > 0)
+    return cells.assign(units=units, agrees=units.abs() <= TOLERANCE, relative=relative)
+
+
 def build_index(root: Path, reports: Path) -> Path:
     """Write ``index.html`` from the notebooks of a checkout and the reports there are."""
     notebooks = {notebook.name: notebook for notebook in collection.find(root)}
@@ -193,9 +252,9 @@ def build_index(root: Path, reports: Path) -> Path:
         finding = str((card.get("verdict") or {}).get("sentence", ""))
         texts[name] = " ".join(" ".join([name, card["title"], finding, *prose]).lower().split())
     numbers = gather_numbers(reports)
-    cells = ledger.printed_cells(numbers).query("column == 'own data'")
+    cells = printed_cells(numbers).query("column == 'own data'")
     script = (html.TEMPLATES / "index.js").read_text(encoding="utf-8")
-    template = html.exporter("index.html.j2", reports).environment.get_template("index.html.j2")
+    template = html.environment(reports).get_template("index.html.j2")
     page = template.render(
         cards=cards,
         rows=numbers.query("published != ''").to_dict("records"),

@@ -2,14 +2,14 @@
 
 A kernel needs four seconds of CPU time to import torch, pandas and matplotlib. ``python -P
 kernels.py serve LIBRARIES`` imports them once and copies itself (a fork) for each kernel. The
-command in the kernel's specification, ``kernels.py start FOLDER ARGUMENTS``, asks for such a copy
-and lives as long as the kernel: each ends with the other. If nobody serves, it becomes a kernel. It
-works on Linux only.
+kernel's command, ``kernels.py start FOLDER ARGUMENTS``, asks for such a copy; each ends with the
+other. If nobody serves, it becomes a kernel. It works on Linux only.
 """
 
 from __future__ import annotations
 
 import contextlib
+import gc
 import importlib
 import json
 import os
@@ -48,9 +48,10 @@ def serve(*libraries: str) -> None:
     listener.bind(SOCKET)
     listener.listen()
     os.environ["MPLBACKEND"] = "module://matplotlib_inline.backend_inline"
-    for library in ("ipykernel.kernelapp", *libraries):
+    for library in ("ipykernel.kernelapp", "ipykernel.debugger", *libraries):
         with contextlib.suppress(ImportError):
             importlib.import_module(library)
+    gc.freeze()  # garbage collections of the copies leave these libraries alone
     while sys.stdin not in select.select([listener, sys.stdin], [], [])[0]:
         connection, _ = listener.accept()
         request = connection.recv(1 << 16)

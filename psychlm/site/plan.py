@@ -25,15 +25,15 @@ import pandas as pd
 
 from psychlm import data
 from psychlm._parameters import entries
-from psychlm.site import collection, index
+from psychlm.site import collection, html, index
 from psychlm.site.collection import Notebook, Profile
 
 SHARE_OF_PEAK = 0.35  # of a GPU's peak that training of such models reaches
 TOKENS_A_WORD = 1.3  # of running text
 TOKENS_A_CHOICE = 60  # of a question with one of its choices
 BATCH = 32  # items of a step of lm.fine_tune
-EMPTY = {"kind": "", "name": "", "gb": 0.0, "here": True, "gpu_gb": 0.0, "hours": 0.0}
-EMPTY |= {"hours_from": "", "note": "", "problem": ""}  # a need: see :func:`plan`
+EMPTY = {"kind": "", "name": "", "gb": 0.0, "here": True, "gpu_gb": 0.0, "seconds": 0.0}
+EMPTY |= {"known_from": "", "note": "", "problem": ""}  # a need: see :func:`plan`
 MODEL_PARAMETERS = ("model", "models", "against", "encoder", "encoders")
 
 
@@ -156,8 +156,8 @@ def plan(
     """Return what notebooks need under a profile, on a device of a peak and a memory.
 
     Each model of the hub, each dataset and the notebook itself has a row: ``notebook``, ``kind``
-    (model, data, notebook), ``name``, ``gb``, ``here`` (on this machine), ``gpu_gb``, ``hours``,
-    ``hours_from``, ``note`` and ``problem``. The first arguments are those of
+    (model, data, notebook), ``name``, ``gb``, ``here`` (on this machine), ``gpu_gb``, ``seconds``,
+    ``known_from``, ``note`` and ``problem``. The first arguments are those of
     :func:`psychlm.site.run`. Nothing is fetched or run.
     """
     root = (root or data.root()).resolve()
@@ -169,16 +169,17 @@ def plan(
         needs = [dataset_need(name) for name in datasets(notebook, values)]
         for model in hub_models(values):
             needs.append(model_need(model, notebook.number, values, teraflops, gpu_memory_gb))
-        hours, hours_from = known_hours(notebook, profile)
-        if not hours and (hours := sum(need.get("hours", 0.0) for need in needs)):
-            hours_from = "computed"
+        seconds, known_from = index.known_seconds(notebook, profile, index.reports_folder())
+        computed = sum(need.get("seconds", 0.0) for need in needs)
+        if known_from != "last run" and (computed or profile != "quick"):  # stated: of quick runs
+            seconds, known_from = computed, "computed" if computed else ""
         notes = [
             note
             for limit, note in facts("paper_limits")["note"].items()
             if values.get(limit) == "" or (limit == notebook.number and profile == "paper")
         ]
         itself = {"kind": "notebook", "name": notebook.name, "note": " ".join(notes)}
-        needs.append(itself | {"hours": hours, "hours_from": hours_from})
+        needs.append(itself | {"seconds": seconds, "known_from": known_from})
         rows += [{"notebook": notebook.name} | EMPTY | need for need in needs]
     return pd.DataFrame(rows, columns=["notebook", *EMPTY])
 
@@ -208,7 +209,7 @@ def model_need(
     if number in WORK:
         work, weights = WORK[number](model, values), 1e6 * sizes["million_parameters"]
         operations = weights * (2 * work.read + 6 * work.learnt)
-        need["hours"] = operations / (teraflops * 1e12 * SHARE_OF_PEAK) / 3600
+        need["seconds"] = operations / (teraflops * 1e12 * SHARE_OF_PEAK)
         need["gpu_gb"], least = 4 * weights / 1e9, (16 if work.learnt else 4) * weights / 1e9
         if work.learnt:
             texts, length, width = BATCH * work.choices, TOKENS_A_CHOICE, sizes["hidden"]
@@ -217,28 +218,6 @@ def model_need(
         if memory_gb and least > memory_gb:
             problems.append(f"{model} needs {least:.0f} GB of memory, of {memory_gb:.0f}")
     return need | {"problem": "; ".join(problems)}
-
-
-def known_hours(notebook: Notebook, profile: str) -> tuple[float, str]:
-    """Return the hours of a notebook's last run, or those that it states, and which; else 0."""
-    last = index.read_report(index.reports_folder() / f"{notebook.name}.json") or {}
-    if (last.get("status"), last.get("profile")) == ("complete", profile):
-        return float(last["seconds"]) / 3600, "last run"
-    stated = profile == "quick" and notebook.seconds
-    return (notebook.seconds / 3600, "stated") if stated else (0.0, "")
-
-
-def shown_time(hours: float) -> str:
-    """Return hours as seconds, minutes or hours.
-
-    >>> shown_time(0.01), shown_time(0.25), shown_time(1240.0), shown_time(0.0)
-    ('36 s', '15 min', '1,240 h', '')
-    """
-    if not hours:
-        return ""
-    if hours < 2:
-        return f"{60 * hours:.0f} min" if hours >= 1 / 60 else f"{max(3600 * hours, 1):.0f} s"
-    return f"{hours:,.0f} h"
 
 
 def table(needs: pd.DataFrame) -> tuple[list[str], list[list[str]]]:
@@ -254,8 +233,8 @@ def table(needs: pd.DataFrame) -> tuple[list[str], list[list[str]]]:
         sizes = own.loc[~own["here"], "gb"].sum(), own["gb"].sum()
         memory, itself = own["gpu_gb"].max(), own.iloc[-1]
         shown = [f"{gb:.2f}" if gb else "" for gb in sizes] + [f"{memory:.1f}" if memory else ""]
-        times = [shown_time(itself["hours"]), itself["hours_from"]]
-        cells.append([str(name), *counts, *shown, *times])
+        took = html.duration(itself["seconds"] or None)
+        cells.append([str(name), *counts, *shown, took, itself["known_from"]])
     return header, cells
 
 
@@ -264,10 +243,11 @@ def summary(needs: pd.DataFrame) -> list[str]:
     once = needs.drop_duplicates(["kind", "name"])
     absent, itself = once[~once["here"]], needs[needs["kind"] == "notebook"]
     counts = absent["kind"].value_counts().reindex(["model", "data"], fill_value=0)
+    timed = itself.loc[itself["seconds"] > 0, "seconds"]
     lines = [
         f"in all {absent['gb'].sum():.2f} GB to fetch ({counts['model']} models, {counts['data']} "
-        f"datasets), {once['gb'].sum():.2f} GB kept, {shown_time(itself['hours'].sum())} for "
-        f"{(itself['hours'] > 0).sum()} of {len(itself)} notebooks"
+        f"datasets), {once['gb'].sum():.2f} GB kept, {html.duration(timed.sum())} for {len(timed)} "
+        f"of {len(itself)} notebooks"
     ]
     for name, uses in needs[needs["kind"] == "model"].groupby("name", sort=False):
         first, numbers = uses.iloc[0], ", ".join(uses["notebook"].str[:2])

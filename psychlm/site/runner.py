@@ -24,14 +24,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import click
 import nbformat
 
 import psychlm
 from psychlm import data, report
 from psychlm.site import collection, html, index
 from psychlm.site.collection import Notebook, NotebookError, Profile
-from psychlm.terminal import printable, say
+from psychlm.terminal import say
 
 if TYPE_CHECKING:
     from jupyter_client.manager import AsyncKernelManager
@@ -40,7 +39,9 @@ KERNELS = Path(__file__).with_name("kernels.py")
 # not the inline backend of matplotlib, which must be imported in the kernel to show figures there
 LIBRARIES = (
     "matplotlib.pyplot",
-    "pandas",
+    "pandas.io.formats.style",
+    "pyarrow.dataset",
+    "pyarrow.parquet",
     "scipy.stats",
     "seaborn",
     "sklearn.linear_model",
@@ -51,7 +52,6 @@ LIBRARIES = (
 FIRST = ("00", "20")  # the reports that a new reader opens first
 SAY_EVERY = 8.0  # seconds between lines about notebooks at work
 SHARE_FROM = 4  # notebooks; with fewer, importing all libraries costs more than it saves
-COLOURS = {"done": "green", "unchanged": None, "left out": "yellow", "failed": "red"}
 
 
 class RunLockedError(NotebookError):
@@ -68,6 +68,11 @@ class Outcome:
     html: Path  # its report
     error: str | None = None  # the error, or why it was left out
     cell: int | None = None  # the cell that failed, counted from 1 in the notebook's file
+
+    def __str__(self) -> str:
+        cell = f", cell {self.cell}" if self.cell and self.status == "failed" else ""
+        error = f"{cell}: {self.error}" if self.error else ""
+        return f"{self.status:<9} {self.notebook}  {html.duration(self.seconds)}{error}"
 
 
 def run(
@@ -176,7 +181,7 @@ class Runner:
                 ended = self.run_round(self.in_order(due))
                 for name in [one.name for one in of_round if one.name not in ended]:
                     ended[name] = Outcome(name, "unchanged", 0.0, self.reports / f"{name}.html")
-                    self.tell(ended[name])
+                    say(ended[name], err=True)
                 outcomes += [ended[one.name] for one in of_round]
         return outcomes
 
@@ -186,8 +191,9 @@ class Runner:
             futures = {one.name: pool.submit(self.run_one, one) for one in notebooks}
             try:
                 while wait(futures.values(), timeout=SAY_EVERY).not_done:
-                    at_work = [f"{name} ({self.cells[name]} cells)" for name in list(self.kernels)]
-                    say(f"at work: {', '.join(at_work)}", err=True)
+                    names = list(self.kernels)  # empty while a page is written
+                    at_work = ", ".join(f"{name} ({self.cells[name]} cells)" for name in names)
+                    say(f"at work: {at_work or 'pages'}", err=True)
             except BaseException:
                 self.stopped = True
                 pool.shutdown(wait=False, cancel_futures=True)
@@ -200,16 +206,10 @@ class Runner:
             return {name: future.result() for name, future in futures.items()}
 
     def in_order(self, notebooks: Sequence[Notebook]) -> list[Notebook]:
-        """Return notebooks in the order to start them: those of FIRST, then the longest first.
-
-        How long a notebook takes is known from its last report of this profile, or from what it
-        says itself.
-        """
+        """Return notebooks in the order to start them: those of FIRST, then the longest first."""
 
         def key(notebook: Notebook) -> tuple[bool, float]:
-            last = index.read_report(self.reports / f"{notebook.name}.json") or {}
-            known = (last.get("status"), last.get("profile")) == ("complete", self.profile)
-            seconds = float(last["seconds"]) if known else notebook.seconds
+            seconds, _ = index.known_seconds(notebook, self.profile, self.reports)
             return notebook.number not in FIRST, -seconds
 
         return sorted(notebooks, key=key)
@@ -237,10 +237,8 @@ class Runner:
         parameters, source = dict(self.parameters[notebook.name]), "\n".join(notebook.code)
         settings: list[Any] = [psychlm.__version__, self.profile, parameters, notebook.cells]
         if notebook.reads_reports:
-            others = [
-                file for file in index.report_files(self.reports) if file.stem != notebook.name
-            ]
-            settings += [(f.stem, (index.read_report(f) or {}).get("numbers")) for f in others]
+            numbers = {one["notebook"]: one["numbers"] for one in index.read_reports(self.reports)}
+            settings.append(numbers | {notebook.name: None})
         digest = hashlib.sha256(json.dumps(settings, sort_keys=True, default=repr).encode())
         for table in sorted((self.root / "data" / "published").glob("*.csv")):
             if table.name.partition(".")[0] in source:
@@ -258,13 +256,6 @@ class Runner:
         same = old.get("fingerprint") == self.fingerprint(notebook)
         return same and report.checksums(modules) == modules and data.fingerprint(used) == used
 
-    def tell(self, outcome: Outcome) -> None:
-        """Print how a notebook ended."""
-        status = click.style(f"{outcome.status:<9}", fg=COLOURS[outcome.status])
-        took = f"  {outcome.seconds:.1f} s" if outcome.seconds else ""
-        reason = f"  {outcome.error}" if outcome.status == "left out" else ""
-        click.echo(status + printable(f" {outcome.notebook}{took}{reason}"), err=True)
-
     def run_one(self, notebook: Notebook) -> Outcome:
         """Execute one notebook and publish its report; an error here does not stop the others."""
         name, began, error = notebook.name, time.monotonic(), ""
@@ -278,7 +269,7 @@ class Runner:
             error = error or f"its report could not be written: {type(problem).__name__}: {problem}"
             page = self.reports / f"{name}.html"
             outcome = Outcome(name, "failed", time.monotonic() - began, page, error)
-        self.tell(outcome)
+        say(outcome, err=True)
         return outcome
 
     def execute(self, notebook: Notebook) -> tuple[nbformat.NotebookNode, str, int | None]:
@@ -325,7 +316,12 @@ class Runner:
         kernel = self.kernels[name] = Kernel()
         kernel.connection_file = str(self.staging / f"{name}.connection.json")
         client = NotebookClient(
-            content, km=kernel, timeout=None, coalesce_streams=True, on_cell_execute=begin
+            content,
+            km=kernel,
+            timeout=None,
+            startup_timeout=600,  # seconds: the first kernels wait for the libraries
+            coalesce_streams=True,
+            on_cell_execute=begin,
         )
         error = ""
         try:
@@ -417,14 +413,8 @@ def kernel_environment(staging: Path, reports: Path, profile: str, jobs: int) ->
 def summary(outcomes: Sequence[Outcome]) -> str:
     """Return the last lines of a run: counts, what was left out and why, each failure's error."""
     counts = Counter(outcome.status for outcome in outcomes)
-    counted = ", ".join(f"{counts[status]} {status}" for status in COLOURS if counts[status])
-    lines = [f"{len(outcomes)} notebook{'s' * (len(outcomes) != 1)}: {counted or 'nothing to run'}"]
+    counted = ", ".join(f"{n} {status}" for status, n in counts.items()) or "nothing to run"
+    lines = [f"{len(outcomes)} notebook{'s' * (len(outcomes) != 1)}: {counted}"]
     if outcomes:
         lines.append(f"reports: {outcomes[0].html.parent / 'index.html'}")
-    for outcome in outcomes:
-        cell = f", cell {outcome.cell}" if outcome.cell else ""
-        if outcome.status == "left out":
-            lines.append(f"left out {outcome.notebook}: {outcome.error}")
-        elif outcome.status == "failed":
-            lines.append(f"FAILED {outcome.notebook}{cell}: {outcome.error}")
-    return "\n".join(lines)
+    return "\n".join(lines + [str(outcome) for outcome in outcomes if outcome.error])

@@ -21,6 +21,7 @@ import time
 import numpy as np
 import pytest
 import torch
+from benchmarks import scale
 
 from psychlm import cluster, crowds, lm
 from psychlm import reading_times as reading
@@ -29,7 +30,7 @@ from psychlm.reading_times import sweep
 distributed = pytest.importorskip("distributed", reason="the extra cluster is not installed")
 
 WORDS = ["the", "a", "old", "man", "boat", "girl", "letter", "saw", "found", "near", "and", "house"]
-SCALE = float(os.environ.get("PSYCHLM_BENCH_SCALE", "1"))
+SCALE = scale()
 # case: share of the workers that take four times as long; share that is lost in the first half
 CASES = {"all alike": (0, 0), "slow": (0.05, 0), "lost": (0, 0.1), "slow and lost": (0.05, 0.1)}
 SLOW = 4
@@ -112,17 +113,10 @@ def test_efficiency(benchmark, monkeypatch, job):
 def makespan_s(durations_s, slow, lost_at_s):
     """Return when the last piece is done, if a free worker takes the next piece.
 
-    Parameters
-    ----------
-    durations_s : array, shape (n_pieces,)
-        On a worker of usual speed.
-    slow : array, shape (n_workers,)
-        Times longer that a worker takes.
-    lost_at_s : array, shape (n_workers,)
-        When a worker is lost, with its piece, which goes to the front of the queue; inf for never.
+    ``durations_s`` are the pieces' on a worker of usual speed; ``slow`` is how many times longer
+    each worker takes; ``lost_at_s`` is when a worker is lost, inf for never, with its piece, which
+    goes to the front of the queue.
 
-    Examples
-    --------
     >>> makespan_s([1, 1, 1, 1], np.array([1, 3]), np.array([np.inf, np.inf]))
     3.0
     """

@@ -10,7 +10,6 @@ of one thread.
 
 from __future__ import annotations
 
-import os
 import time
 from itertools import count
 
@@ -18,25 +17,20 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from benchmarks import minilm, scale, wordpiece
 from scipy.special import expit
-from tokenizers import Tokenizer
-from tokenizers.models import WordLevel
-from tokenizers.pre_tokenizers import WhitespaceSplit
-from tokenizers.processors import BertProcessing
 
 from psychlm import crowds, lm
 from psychlm.papers import lalor2020_ddaclae as curricula
 from psychlm.papers.lalor2020_ddaclae import KnownItems
 
-SCALE = float(os.environ.get("PSYCHLM_BENCH_SCALE", "1"))
+SCALE = scale()
 ITEMS, EXAMPLES, SEEDS, EPOCHS = int(550_000 * SCALE), int(20_000 * SCALE), 5, 3
 
-pytestmark = pytest.mark.benchmark(timer=time.process_time, warmup=False, disable_gc=True)
-
-
-@pytest.fixture(autouse=True)
-def _one_thread():
-    torch.set_num_threads(1)
+pytestmark = [
+    pytest.mark.usefixtures("one_thread"),
+    pytest.mark.benchmark(timer=time.process_time, warmup=False, disable_gc=True),
+]
 
 
 @pytest.mark.parametrize("model", ["Rasch", "2PL"])
@@ -110,20 +104,13 @@ def test_forward_passes(benchmark, task):
 @pytest.fixture(scope="module")
 def reviews(tmp_path_factory):
     """Sentences with two labels, and a folder with an encoder of MiniLM's size, random weights."""
-    from transformers import BertConfig, BertModel, PreTrainedTokenizerFast
+    from transformers import BertModel
 
     rng = np.random.default_rng(2)
     words = [f"w{i}" for i in range(2000)]
-    numbers = {word: i for i, word in enumerate(["[PAD]", "[UNK]", "[CLS]", "[SEP]", *words])}
-    plain = Tokenizer(WordLevel(numbers, unk_token="[UNK]"))
-    plain.pre_tokenizer = WhitespaceSplit()
-    plain.post_processor = BertProcessing(("[SEP]", 3), ("[CLS]", 2))
-    special = {"unk_token": "[UNK]", "pad_token": "[PAD]", "cls_token": "[CLS]"}
-    tokenizer = PreTrainedTokenizerFast(tokenizer_object=plain, sep_token="[SEP]", **special)
-    sizes = {"hidden_size": 384, "num_hidden_layers": 6, "intermediate_size": 1536}
-    network = BertModel(BertConfig(vocab_size=len(numbers), num_attention_heads=12, **sizes))
+    tokenizer = wordpiece(words, 4000)  # each word is one piece
     folder = tmp_path_factory.mktemp("encoder")
-    network.save_pretrained(folder)
+    minilm(BertModel, tokenizer).save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     labels = rng.integers(0, 2, max(64, int(480 * SCALE)))
     texts = [" ".join(rng.choice(words[k * 800 : k * 800 + 1200], 20)) for k in labels]

@@ -85,15 +85,8 @@ def test_psychlm(benchmark, size, standard_errors):
         {"standard_errors": standard_errors, "device": "cpu"},
         rounds=rounds,
     )
-    record(
-        benchmark,
-        matrix,
-        fit.items["a"].to_numpy(),
-        fit.items["d"].to_numpy(),
-        loglik=fit.loglik,
-        n_iterations=fit.n_iterations,
-        converged=fit.converged,
-    )
+    reached = {"n_iterations": fit.n_iterations, "converged": fit.converged}
+    record(benchmark, matrix, fit.items["a"], fit.items["d"], loglik=fit.loglik, **reached)
 
 
 @pytest.mark.skipif(not ON_GPU, reason="needs a GPU")
@@ -102,9 +95,7 @@ def test_psychlm_on_a_gpu(benchmark):
     fit = benchmark.pedantic(
         irt.fit, (matrix, "2PL"), {"standard_errors": False, "device": "cuda"}, rounds=1
     )
-    record(
-        benchmark, matrix, fit.items["a"].to_numpy(), fit.items["d"].to_numpy(), loglik=fit.loglik
-    )
+    record(benchmark, matrix, fit.items["a"], fit.items["d"], loglik=fit.loglik)
 
 
 @pytest.mark.parametrize("size", GIRTH_SIZES, ids=lambda size: f"{size[0]}x{size[1]}")
@@ -123,14 +114,8 @@ def test_python_mirt(benchmark, size):
     options = {"n_quadpts": 61, "compute_standard_errors": False}
     fit = benchmark.pedantic(mirt.fit_mirt, (matrix.astype(int), "2PL"), options, rounds=1)
     slope, difficulty = (fit.model.parameters[name] for name in ("discrimination", "difficulty"))
-    record(
-        benchmark,
-        matrix,
-        slope,
-        -slope * difficulty,
-        loglik=fit.log_likelihood,
-        converged=bool(fit.converged),
-    )
+    reached = {"loglik": fit.log_likelihood, "converged": bool(fit.converged)}
+    record(benchmark, matrix, slope, -slope * difficulty, **reached)
 
 
 @pytest.mark.parametrize("size", R_SIZES, ids=lambda size: f"{size[0]}x{size[1]}")

@@ -10,37 +10,18 @@ number of items.
 
 from __future__ import annotations
 
-import os
 import time
 
 import numpy as np
 import pytest
 import torch
-from tokenizers import (
-    Tokenizer,
-    decoders,
-    models,
-    normalizers,
-    pre_tokenizers,
-    processors,
-    trainers,
-)
-from transformers import (
-    BertConfig,
-    BertForMultipleChoice,
-    BertForSequenceClassification,
-    GPT2Config,
-    GPT2LMHeadModel,
-    PreTrainedTokenizerFast,
-)
+from benchmarks import gpt2, measure, minilm, scale, wordpiece
+from transformers import BertForMultipleChoice, BertForSequenceClassification
 
-from psychlm import lm
 from psychlm.corpora import item_banks as banks
-from psychlm.lm import choice_logprobs, wrap_choice_model
+from psychlm.lm import choice_logprobs, wrap
 from psychlm.lm.forward import BATCH_TOKENS, ENOUGH_TOKENS, batches
 from psychlm.lm.prompts import fill_prompts
-
-SCALE = float(os.environ.get("PSYCHLM_BENCH_SCALE", "1"))
 
 pytestmark = [
     pytest.mark.needs_share,
@@ -49,7 +30,7 @@ pytestmark = [
 
 
 def some(items, n):
-    return items.sample(max(8, int(n * SCALE)), random_state=0)
+    return items.sample(max(8, int(n * scale())), random_state=0)
 
 
 @pytest.fixture(scope="session")
@@ -63,86 +44,28 @@ def questions():
 
 
 @pytest.fixture(scope="session")
-def wordpiece(pairs, questions):
+def tokenizer(pairs, questions):
     torch.set_num_threads(1)
-    tokenizer = Tokenizer(models.WordPiece(unk_token="[UNK]"))
-    tokenizer.normalizer, tokenizer.pre_tokenizer = (
-        normalizers.BertNormalizer(),
-        pre_tokenizers.BertPreTokenizer(),
-    )
-    special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
-    texts = [
-        *pairs["prompt"],
-        *pairs["hypothesis"],
-        *questions["prompt"],
-        *questions["choices"].explode(),
-    ]
-    trainer = trainers.WordPieceTrainer(
-        vocab_size=8000, special_tokens=special, show_progress=False
-    )
-    tokenizer.train_from_iterator(texts, trainer)
-    tokenizer.post_processor = processors.BertProcessing(("[SEP]", 3), ("[CLS]", 2))
-    return PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer,
-        unk_token="[UNK]",
-        pad_token="[PAD]",
-        cls_token="[CLS]",
-        sep_token="[SEP]",
-        mask_token="[MASK]",
-        model_max_length=512,
-    )
-
-
-def minilm(head, tokenizer, **options):
-    torch.manual_seed(0)
-    return head(
-        BertConfig(
-            vocab_size=len(tokenizer),
-            hidden_size=384,
-            num_hidden_layers=6,
-            num_attention_heads=12,
-            intermediate_size=1536,
-            **options,
-        )
-    ).eval()
+    texts = [*pairs["prompt"], *pairs["hypothesis"]]
+    return wordpiece([*texts, *questions["prompt"], *questions["choices"].explode()])
 
 
 @pytest.fixture(scope="session")
-def classifier(wordpiece):
-    labels = {
-        "id2label": dict(enumerate(banks.NLI_LABELS)),
-        "label2id": {w: i for i, w in enumerate(banks.NLI_LABELS)},
-    }
-    return wrap_choice_model(minilm(BertForSequenceClassification, wordpiece, **labels), wordpiece)
+def classifier(tokenizer):
+    labels = {"id2label": dict(enumerate(banks.NLI_LABELS))}
+    labels["label2id"] = {label: number for number, label in labels["id2label"].items()}
+    return wrap(minilm(BertForSequenceClassification, tokenizer, **labels), tokenizer)
 
 
 @pytest.fixture(scope="session")
-def head(wordpiece):
-    return wrap_choice_model(minilm(BertForMultipleChoice, wordpiece), wordpiece)
+def head(tokenizer):
+    return wrap(minilm(BertForMultipleChoice, tokenizer), tokenizer)
 
 
 @pytest.fixture(scope="session")
 def language_model(questions):
-    torch.set_num_threads(1)
-    torch.manual_seed(0)
-    tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer, tokenizer.decoder = (
-        pre_tokenizers.ByteLevel(add_prefix_space=False),
-        decoders.ByteLevel(),
-    )
-    end = "<|endoftext|>"
-    alphabet = pre_tokenizers.ByteLevel.alphabet()
-    trainer = trainers.BpeTrainer(
-        vocab_size=8000, special_tokens=[end], initial_alphabet=alphabet, show_progress=False
-    )
-    tokenizer.train_from_iterator([*questions["prompt"], *questions["choices"].explode()], trainer)
-    fast = PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer, bos_token=end, eos_token=end, model_max_length=1024
-    )
-    config = GPT2Config(
-        vocab_size=len(fast), n_layer=6, n_embd=512, n_head=8, bos_token_id=0, eos_token_id=0
-    )
-    return lm.wrap(GPT2LMHeadModel(config), fast, name="random gpt2")
+    texts = [*questions["prompt"], *questions["choices"].explode()]
+    return gpt2(texts, 8000, n_layer=6, n_embd=512, n_head=8)
 
 
 @torch.inference_mode()
@@ -156,28 +79,24 @@ def bare_forward(rows, forward):
         forward(ids, mask)
 
 
-def measure(benchmark, call, items):
-    found = benchmark.pedantic(call, rounds=3, iterations=1)
-    benchmark.extra_info |= {
-        "items": len(items),
-        "items_per_cpu_second": len(items) / benchmark.stats["min"],
-    }
-    return found
+def questions_and_choices(questions):
+    filled = fill_prompts(questions, "auto")
+    return [(prompt, choice) for prompt, choices, _ in filled for choice in choices]
 
 
 @pytest.mark.benchmark(group="classifier, 500 pairs")
 def test_classifier_limit(benchmark, classifier, pairs):
     rows = classifier.tokenizer(pairs["prompt"].tolist(), pairs["hypothesis"].tolist())["input_ids"]
-    measure(
-        benchmark,
-        lambda: bare_forward(rows, lambda x, m: classifier.network(x, attention_mask=m)),
-        pairs,
-    )
+
+    def forward(ids, mask):
+        return classifier.network(ids, attention_mask=mask)
+
+    measure(benchmark, lambda: bare_forward(rows, forward), "items", len(pairs))
 
 
 @pytest.mark.benchmark(group="classifier, 500 pairs")
 def test_classifier(benchmark, classifier, pairs):
-    found = measure(benchmark, lambda: choice_logprobs(pairs, classifier), pairs)
+    found = measure(benchmark, lambda: choice_logprobs(pairs, classifier), "items", len(pairs))
     assert np.isfinite(found).all(axis=None)
 
 
@@ -189,37 +108,32 @@ def test_head_limit(benchmark, head, questions):
     def forward(ids, mask):
         return head.network(ids[:, None], attention_mask=mask[:, None])
 
-    measure(benchmark, lambda: bare_forward(rows, forward), questions)
+    measure(benchmark, lambda: bare_forward(rows, forward), "items", len(questions))
 
 
 @pytest.mark.benchmark(group="multiple choice, 150 questions")
 def test_head(benchmark, head, questions):
-    measure(benchmark, lambda: choice_logprobs(questions, head), questions)
+    measure(benchmark, lambda: choice_logprobs(questions, head), "items", len(questions))
 
 
 @pytest.mark.benchmark(group="language model, 150 questions")
 def test_language_model_limit(benchmark, language_model, questions):
-    texts = [
-        prompt + choice
-        for prompt, choices, _ in fill_prompts(questions, "auto")
-        for choice in choices
-    ]
+    texts = [prompt + choice for prompt, choice in questions_and_choices(questions)]
     rows = [[0, *ids[:-1]] for ids in language_model.tokenizer(texts)["input_ids"]]
 
     def forward(ids, _):
         return torch.log_softmax(language_model.network(ids).logits, dim=-1)
 
-    measure(benchmark, lambda: bare_forward(rows, forward), questions)
+    measure(benchmark, lambda: bare_forward(rows, forward), "items", len(questions))
 
 
 @pytest.mark.benchmark(group="language model, 150 questions")
 @pytest.mark.parametrize("normalise", ["sum", "unconditional"])
 def test_language_model(benchmark, language_model, questions, normalise):
-    measure(
-        benchmark,
-        lambda: choice_logprobs(questions, language_model, normalise=normalise),
-        questions,
-    )
+    def score():
+        return choice_logprobs(questions, language_model, normalise=normalise)
+
+    measure(benchmark, score, "items", len(questions))
 
 
 @pytest.mark.benchmark(group="language model, 150 questions")
@@ -231,12 +145,12 @@ def test_language_model_harness(benchmark, language_model, questions):
     peer = huggingface.HFLM(
         pretrained=language_model.network, tokenizer=language_model.tokenizer, batch_size=16
     )
-    asked = [
-        (prompt, choice)
-        for prompt, choices, _ in fill_prompts(questions, "auto")
-        for choice in choices
-    ]
-    requests = [Instance("loglikelihood", {}, pair, i) for i, pair in enumerate(asked)]
-    found = measure(benchmark, lambda: peer.loglikelihood(requests, disable_tqdm=True), questions)
+    pairs = questions_and_choices(questions)
+    requests = [Instance("loglikelihood", {}, pair, i) for i, pair in enumerate(pairs)]
+
+    def score():
+        return peer.loglikelihood(requests, disable_tqdm=True)
+
+    scores = measure(benchmark, score, "items", len(questions))
     ours = choice_logprobs(questions, language_model).to_numpy().ravel()
-    np.testing.assert_allclose([nats for nats, _ in found], ours, atol=1e-3)
+    np.testing.assert_allclose([nats for nats, _ in scores], ours, atol=1e-3)

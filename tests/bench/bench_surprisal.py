@@ -9,22 +9,19 @@ change. ``PSYCHLM_BENCH_SCALE`` scales the number of texts: 1 takes 500 sentence
 
 from __future__ import annotations
 
-import os
 import re
 import time
 
 import numpy as np
 import pytest
 import torch
-from tokenizers import Tokenizer, decoders, pre_tokenizers, trainers
-from tokenizers.models import BPE
-from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
+from benchmarks import gpt2, measure, scale
 
 from psychlm import data, lm
 from psychlm.lm import forward
 from psychlm.lm import tokens as lm_tokens
 
-SCALE = float(os.environ.get("PSYCHLM_BENCH_SCALE", "0.1"))
+SCALE = scale("0.1")
 CONTEXT = 1024
 
 pytestmark = [
@@ -40,62 +37,32 @@ def novel():
 
 @pytest.fixture(scope="session")
 def model(novel):
-    torch.set_num_threads(1)
-    torch.manual_seed(0)
-    tokenizer = Tokenizer(BPE())
-    tokenizer.pre_tokenizer, tokenizer.decoder = (
-        pre_tokenizers.ByteLevel(add_prefix_space=False),
-        decoders.ByteLevel(),
-    )
-    trainer = trainers.BpeTrainer(
-        vocab_size=20_000, special_tokens=["<|endoftext|>"], show_progress=False
-    )
-    tokenizer.train_from_iterator([novel], trainer)
-    end = "<|endoftext|>"
-    fast = PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer, bos_token=end, eos_token=end, pad_token=end
-    )
-    fast.model_max_length = CONTEXT
-    loaded = lm.wrap(
-        GPT2LMHeadModel(GPT2Config(bos_token_id=0, eos_token_id=0)), fast, name="random gpt2"
-    )
-    lm.surprisal("a first call pays for imports", loaded)
-    return loaded
+    model = gpt2([novel], 20_000)
+    lm.surprisal("a first call pays for imports", model)
+    return model
 
 
 @pytest.fixture(scope="session")
 def sentences(novel):
     """500 sentences (scale 1) of 6 to 25 words, in random order."""
-    found = [" ".join(sentence.split()) for sentence in re.split(r"(?<=[.?!])\s+", novel)]
-    found = [sentence for sentence in found if 6 <= len(sentence.split()) <= 25]
-    return np.random.default_rng(0).permutation(found)[: int(500 * SCALE)].tolist()
+    words = [sentence.split() for sentence in re.split(r"(?<=[.?!])\s+", novel)]
+    of_usual_length = [" ".join(sentence) for sentence in words if 6 <= len(sentence) <= 25]
+    return np.random.default_rng(0).permutation(of_usual_length)[: int(500 * SCALE)].tolist()
 
 
 @pytest.fixture(scope="session")
 def documents(novel):
     """20 documents of 2,000 words (as many as the novel has, and the scale asks for)."""
     words = novel.split()
-    return [" ".join(words[i : i + 2000]) for i in range(0, len(words) - 2000, 2000)][
-        : max(1, int(20 * SCALE))
-    ]
+    starts = range(0, len(words) - 2000, 2000)[: max(1, int(20 * SCALE))]
+    return [" ".join(words[start : start + 2000]) for start in starts]
 
 
 @pytest.fixture(scope="session")
 def pairs():
     """1,000 minimal pairs: sentences that agree up to the verb, and in it differ by its number."""
     rng = np.random.default_rng(0)
-    nouns = [
-        "man",
-        "boat",
-        "horse",
-        "girl",
-        "table",
-        "letter",
-        "street",
-        "window",
-        "priest",
-        "sister",
-    ]
+    nouns = "man boat horse girl table letter street window priest sister".split()  # noqa: SIM905
     heads, others = rng.choice(nouns, 1000), rng.choice(nouns, (1000, 2))
     stems = [
         f"The {a} with the {b} near the old {c}s that they saw"
@@ -124,44 +91,41 @@ def rows_of(model, texts):
     return [[0, *ids] for ids in model.tokenizer(texts)["input_ids"]]
 
 
-def measure(benchmark, call, texts, rounds=1):
-    benchmark.pedantic(call, rounds=rounds, iterations=1)
-    n_words = sum(len(text.split()) for text in texts)
-    benchmark.extra_info |= {
-        "words": n_words,
-        "words_per_cpu_second": n_words / benchmark.stats["min"],
-    }
+def rate(benchmark, call, texts, rounds=1):
+    measure(benchmark, call, "words", sum(len(text.split()) for text in texts), rounds)
+
+
+@pytest.fixture
+def peer(model):
+    scorer = pytest.importorskip("minicons.scorer", reason="minicons is not installed")
+    return scorer.IncrementalLMScorer(model.network, "cpu", tokenizer=model.tokenizer)
+
+
+OF_PEER = {"surprisal": True, "base_two": True, "bos_token": True}
 
 
 @pytest.mark.benchmark(group="sentences")
 def test_sentences_limit(benchmark, model, sentences):
     rows = rows_of(model, sentences)
-    measure(benchmark, lambda: bare_forward(model, rows), sentences, rounds=3)
+    rate(benchmark, lambda: bare_forward(model, rows), sentences, rounds=3)
 
 
 @pytest.mark.benchmark(group="sentences")
 @pytest.mark.parametrize("correction", ["pimentel-meister", None])
 def test_sentences(benchmark, model, sentences, correction):
-    measure(
-        benchmark,
-        lambda: lm.surprisal(sentences, model, correction=correction),
-        sentences,
-        rounds=3,
-    )
+    def score():
+        lm.surprisal(sentences, model, correction=correction)
+
+    rate(benchmark, score, sentences, rounds=3)
 
 
 @pytest.mark.benchmark(group="sentences")
-def test_sentences_minicons(benchmark, model, sentences):
-    scorer = pytest.importorskip("minicons.scorer", reason="minicons is not installed")
-    peer = scorer.IncrementalLMScorer(model.network, "cpu", tokenizer=model.tokenizer)
-
+def test_sentences_minicons(benchmark, peer, sentences):
     def score():  # in batches of 10, as its documentation shows
         for first in range(0, len(sentences), 10):
-            peer.token_score(
-                sentences[first : first + 10], surprisal=True, base_two=True, bos_token=True
-            )
+            peer.token_score(sentences[first : first + 10], **OF_PEER)
 
-    measure(benchmark, score, sentences)
+    rate(benchmark, score, sentences)
 
 
 @pytest.mark.benchmark(group="documents")
@@ -172,47 +136,39 @@ def test_documents_limit(benchmark, model, documents):
     tokens = lm_tokens.tokenize(lm_tokens.documents(prepared), model.tokenizer)
     first_rows = np.cumsum([0] + [len(one.ids) + 1 for one in tokens])
     rows = [one.ids for one in forward.plan_requests(tokens, first_rows, model, options)]
-    measure(benchmark, lambda: bare_forward(model, rows), documents)
+    rate(benchmark, lambda: bare_forward(model, rows), documents)
 
 
 @pytest.mark.benchmark(group="documents")
 @pytest.mark.parametrize("correction", ["pimentel-meister", None])
 def test_documents(benchmark, model, documents, correction):
-    measure(
-        benchmark,
-        lambda: lm.surprisal(documents, model, correction=correction, stride=CONTEXT // 2),
-        documents,
-    )
+    def score():
+        lm.surprisal(documents, model, correction=correction, stride=CONTEXT // 2)
+
+    rate(benchmark, score, documents)
 
 
 @pytest.mark.benchmark(group="document of 600 words")
 def test_short_document(benchmark, model, novel):
     document = [" ".join(novel.split()[:600])]
-    measure(benchmark, lambda: lm.surprisal(document, model), document, rounds=3)
+    rate(benchmark, lambda: lm.surprisal(document, model), document, rounds=3)
 
 
 @pytest.mark.benchmark(group="document of 600 words")
-def test_short_document_minicons(benchmark, model, novel):
-    scorer = pytest.importorskip("minicons.scorer", reason="minicons is not installed")
-    peer = scorer.IncrementalLMScorer(model.network, "cpu", tokenizer=model.tokenizer)
+def test_short_document_minicons(benchmark, peer, novel):
     document = [" ".join(novel.split()[:600])]
-    measure(
-        benchmark,
-        lambda: peer.token_score(document, surprisal=True, base_two=True, bos_token=True),
-        document,
-        rounds=3,
-    )
+    rate(benchmark, lambda: peer.token_score(document, **OF_PEER), document, rounds=3)
 
 
 @pytest.mark.benchmark(group="minimal pairs")
 def test_pairs_limit(benchmark, model, pairs):
     rows = rows_of(model, pairs)
-    measure(benchmark, lambda: bare_forward(model, rows), pairs)
+    rate(benchmark, lambda: bare_forward(model, rows), pairs)
 
 
 @pytest.mark.benchmark(group="minimal pairs")
 def test_pairs(benchmark, model, pairs):
-    measure(benchmark, lambda: lm.surprisal(pairs, model), pairs)
+    rate(benchmark, lambda: lm.surprisal(pairs, model), pairs)
 
 
 @pytest.mark.benchmark(group="GGUF")

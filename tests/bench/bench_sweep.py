@@ -37,18 +37,13 @@ def seconds_a_bam_fit():
     except mgcv.RMissingError as error:
         pytest.skip(str(error))
     data = simulated(1)
-    bits = corpora.add_lags(
-        data.surprisals.rename(columns={"model-001": "bits"}).assign(word="w"), ["bits"]
-    )
-    frame = corpora.join(data.readings, bits[["text_id", "word_id", "bits", "prev_bits"]])
+    words = data.surprisals.rename(columns={"model-001": "bits"}).assign(word="w")
+    bits = corpora.add_lags(words, ["bits"])[["text_id", "word_id", "bits", "prev_bits"]]
+    frame = corpora.join(data.readings, bits)
+    terms = f"bits + prev_bits + {reading.BASELINE}"
     begin = time.perf_counter()
     for measure in MEASURES:
-        reading.fit(
-            frame,
-            f"{measure} ~ bits + prev_bits + {reading.BASELINE}",
-            backend="mgcv",
-            discrete=True,
-        )
+        reading.fit(frame, f"{measure} ~ {terms}", backend="mgcv", discrete=True)
     return (time.perf_counter() - begin) / len(MEASURES)
 
 

@@ -61,19 +61,11 @@ def pytest_benchmark_update_json(
     modules: dict[str, list[dict[str, Any]]] = {}
     for row in output_json["benchmarks"]:
         module = Path(row["fullname"].split("::")[0]).stem.removeprefix("bench_")
-        kept = {
-            "name": row["name"],
-            "seconds": row["stats"]["min"],
-            "rounds": row["stats"]["rounds"],
-            "group": row["group"] or "",
-        }
+        kept = {"name": row["name"], "seconds": row["stats"]["min"]}
+        kept |= {"rounds": row["stats"]["rounds"], "group": row["group"] or ""}
         modules.setdefault(module, []).append(kept | row["extra_info"])
     FOLDER.mkdir(parents=True, exist_ok=True)
+    ran = {"date": f"{datetime.now(UTC):%Y-%m-%d}", "machine": machine(output_json["machine_info"])}
     for module, rows in modules.items():
-        content = {
-            "date": f"{datetime.now(UTC):%Y-%m-%d}",
-            "machine": machine(output_json["machine_info"]),
-        }
-        (FOLDER / f"{module}.json").write_text(
-            json.dumps(content | {"benchmarks": rows}, indent=1) + "\n"
-        )
+        text = json.dumps(ran | {"benchmarks": rows}, indent=1)
+        (FOLDER / f"{module}.json").write_text(text + "\n")

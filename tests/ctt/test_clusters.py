@@ -46,21 +46,12 @@ def test_silhouettes_of_the_search_are_scikit_learns(blocks, rng):
     assert clusters.silhouette[clusters.k] == pytest.approx(expected, abs=1e-9)
 
 
-def test_constant_items_are_dropped_and_named_or_counted_as_unrelated(blocks, rng):
+def test_items_without_correlations_are_named_or_counted_as_unrelated(blocks, rng):
     responses = blocks.assign(easy=1)
-    left_out = ctt.cluster_items(responses)
-    assert left_out.dropped.tolist() == ["easy"]
-    assert "easy" not in left_out.labels
+    with pytest.raises(FrameError, match="'easy' do not both vary.*drop_constant"):
+        ctt.cluster_items(responses)
     assert "easy" in ctt.cluster_items(responses, undefined="zero").labels
     assert "easy" in ctt.cluster_items_by_restarts(responses, rng=rng, restarts=5).labels
-
-
-def test_a_pair_that_does_not_vary_together_is_named():
-    responses = pd.DataFrame(
-        {"a": [1, 0, 1, 0, np.nan], "b": [1, 1, 0, 0, 1], "c": [np.nan, np.nan, 1, 1, 0]}
-    )
-    with pytest.raises(FrameError, match="'a' and 'c' do not both vary"):
-        ctt.cluster_items(responses)
 
 
 def test_an_impossible_number_of_clusters_is_refused(blocks, rng):

@@ -94,7 +94,7 @@ def test_the_ceiling_is_where_the_likelihood_is_largest():
         return minimize(loss, [0.0, 0.0], method="Nelder-Mead", options={"xatol": 1e-6}).fun
 
     grid = np.arange(0.4, 1, 0.005)
-    ceiling, p = _ceiling(right, n, theta, 0.7)
+    ceiling, p = _ceiling(right, n, theta)
     assert ceiling == pytest.approx(grid[np.argmin([profile(u) for u in grid])], abs=0.006)
     assert p < 0.001
 

@@ -1,8 +1,9 @@
 """Fit statistics against R's mirt at mirt's own parameters, and against brute force."""
 
 import warnings
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import product
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -110,32 +111,6 @@ def test_m2_and_its_indices_equal_mirt(dataset, model, mirt, mirt_tables, read_r
         np.testing.assert_allclose(getattr(found, ours), expected[mirts], rtol=1e-3)
 
 
-def margins(tables):
-    p, (i, j) = tables.expected, np.triu_indices(len(tables.items), 1)
-    return np.vstack([p, p[i] * p[j]])
-
-
-@pytest.mark.parametrize("model", ["3PL", "4PL", "graded", "gpcm"])
-def test_the_derivatives_in_m2_are_those_of_the_margins(model, rng):
-    """The reason to differ from mirt in the next test: numerical differentiation agrees."""
-    tables, step = ModelTables.of_items(simulate.items(5, rng, model), model), 1e-6
-    analytic = _m2.jacobian(tables, margins(tables))
-    for column, number in enumerate(np.unique(tables.estimates[tables.estimates >= 0])):
-        row, item = np.argwhere(tables.estimates == number)[0]
-        sides = []
-        for sign in (1, -1):
-            values = tables.functions.values.clone()
-            if model in ("3PL", "4PL") and row > 1:  # asymptotes are kept as logits
-                c = values[row, item].sigmoid() + sign * step
-                values[row, item] = c.logit()
-            else:
-                values[row, item] += sign * step
-            functions = replace(tables.functions, values=values)
-            sides.append(margins(replace(tables, functions=functions)))
-        numerical = (sides[0] - sides[1]) @ tables.weights / (2 * step)
-        np.testing.assert_allclose(numerical, analytic[:, column], atol=1e-8)
-
-
 @pytest.mark.parametrize("dataset", ["4GS_contradiction", "4GS_entailment"])
 def test_m2_of_the_3pl_differs_from_mirt_by_its_derivative_alone(
     dataset, mirt, mirt_tables, read_responses, monkeypatch
@@ -152,17 +127,11 @@ def test_m2_of_the_3pl_differs_from_mirt_by_its_derivative_alone(
     def as_mirt(t, at_nodes):
         # Our derivative by the intercept is (P - c)(1 - P)/(1 - c) and mirt's P(1 - P): scaling the
         # logistic part at each node turns one into the other.
-        p, n, (i, j) = t.expected, 30, np.triu_indices(30, 1)
-        guess = torch.sigmoid(t.functions.values[2]).numpy()[:, None]
-        columns = []
-        for derivative in (p * (1 - p), p * (1 - p) * t.nodes, (1 - p) / (1 - guess)):
-            weighted = derivative * t.weights
-            spread, joint = np.zeros((len(at_nodes), n)), weighted @ p.T
-            spread[np.arange(n), np.arange(n)] = weighted.sum(axis=1)
-            pairs = np.arange(n, n + len(i))
-            spread[pairs, i], spread[pairs, j] = joint[i, j], joint[j, i]
-            columns.append(spread)
-        return np.hstack(columns)
+        p, guess = t.expected, torch.sigmoid(t.functions.values[2]).numpy()[:, None]
+        by_parameter = t.weights * np.stack(
+            [p * (1 - p), p * (1 - p) * t.nodes, (1 - p) / (1 - guess)]
+        )
+        return np.hstack([_m2._spread(each.sum(1), each @ p.T) for each in by_parameter])
 
     monkeypatch.setattr(_m2, "jacobian", as_mirt)
     np.testing.assert_allclose(m2(tables, responses).m2, expected["M2"], rtol=1e-4)
@@ -230,23 +199,19 @@ def test_q3_shows_the_pair_that_copies_and_lies_near_its_expectation_elsewhere(t
     assert abs(others.mean() + 1 / 6) < 0.1
 
 
-@dataclass
-class Fit:
-    loglik: float
-    n_parameters: int
-    data_hash: str = "the same"
-    method: str = "mml"
-    log_prior: float = 0.0
+def fit_of(loglik, n_parameters):
+    same = {"data_hash": "the same", "method": "mml", "log_prior": 0.0}
+    return SimpleNamespace(loglik=loglik, n_parameters=n_parameters, **same)
 
 
 def test_likelihood_ratio_is_the_textbook_one_and_refuses_what_is_not_nested():
-    found = likelihood_ratio(Fit(-105.0, 4), Fit(-100.0, 7))
+    found = likelihood_ratio(fit_of(-105.0, 4), fit_of(-100.0, 7))
     assert (found.chi2, found.df) == (10.0, 3)
     assert found.p == pytest.approx(stats.chi2.sf(10.0, 3))
     with pytest.raises(ValueError, match="give the small"):
-        likelihood_ratio(Fit(-100, 5), Fit(-99, 5))
+        likelihood_ratio(fit_of(-100, 5), fit_of(-99, 5))
     with pytest.raises(ValueError, match=r"lower by 1.000 nats"):
-        likelihood_ratio(Fit(-100, 5), Fit(-101, 6))
+        likelihood_ratio(fit_of(-100, 5), fit_of(-101, 6))
 
 
 def test_likelihood_ratio_refuses_likelihoods_that_are_not_comparable(read_responses):
@@ -360,6 +325,7 @@ def by_enumeration(functions, weights, nodes, x, change):
         ("2PL", {"equal": {"slope": "all"}}, 1),
         ("2PL", {"equal": {"slope": ["item-1", "item-2"], "intercept": ["item-3", "item-4"]}}, 1),
         ("3PL", {"guessing": "common"}, 1),
+        ("4PL", {"equal": dict.fromkeys(("slope", "guessing", "upper"), "all")}, 1),
         ("Rasch", {}, 1),
         ("1PL", {}, 2),
         ("2PL", {"free": ["item-1"]}, 2),
@@ -392,7 +358,7 @@ def test_m2_equals_the_sum_over_all_patterns_with_numerical_derivatives(
         values = tables.functions.values.clone()
         for number, size in zip(numbers, steps, strict=False):
             equal = torch.tensor(tables.estimates == number)
-            if equal[2:].any() and model == "3PL":  # kept as a logit
+            if equal[2:].any() and model in ("3PL", "4PL"):  # kept as a logit
                 values[equal] = (values[equal].sigmoid() + size).logit()
             else:
                 values[equal] += size

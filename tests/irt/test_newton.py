@@ -32,17 +32,14 @@ def quiet_fit(*args, **options):
 
 
 def test_common_guessing_is_one_parameter_between_none_and_one_per_item():
-    items, answered = guessed(1, n_persons=3000, n_items=20)
-    none, common, free = (
-        quiet_fit(answered, "2PL"),
-        irt.fit(answered, "3PL", guessing="common"),
-        quiet_fit(answered, "3PL"),
-    )
+    _, answered = guessed(1, n_persons=3000, n_items=20)
+    none, free = (quiet_fit(answered, model) for model in ("2PL", "3PL"))
+    common = irt.fit(answered, "3PL", guessing="common")
     assert common.items["c"].nunique() == 1
     assert (none.n_parameters, common.n_parameters, free.n_parameters) == (40, 41, 60)
     assert none.loglik < common.loglik < free.loglik
-    se = common.items["se_c"].iloc[0]
-    assert abs(common.items["c"].iloc[0] - 0.2) < 3 * se < 0.2
+    c, se = common.items[["c", "se_c"]].iloc[0]
+    assert abs(c - 0.2) < 3 * se < 0.2
     assert ("all", "c") in common.covariance.index
     assert abs(common.loglik - exact_loglik(common, answered)) < 0.05
 
@@ -123,21 +120,11 @@ def test_no_random_start_ends_higher(dataset, read_responses):
         answered = read_responses(dataset)
     else:
         _, answered = guessed(dataset, n_persons=600, n_items=12, guessing=None)
-    ours = quiet_fit(answered, "3PL")
-    rng = np.random.default_rng(0)
-    best = -np.inf
+    ours, rng, n = quiet_fit(answered, "3PL"), np.random.default_rng(0), answered.shape[1]
     for _ in range(50):
-        n = answered.shape[1]
-        start = pd.DataFrame(
-            {
-                "a": rng.lognormal(0.3, 0.7, n),
-                "d": rng.normal(0.5, 1.5, n),
-                "c": rng.uniform(0, 0.5, n),
-            },
-            index=answered.columns,
-        )
-        best = max(best, quiet_fit(answered, "3PL", start=start).loglik)
-    assert best < ours.loglik + 0.01
+        values = rng.lognormal(0.3, 0.7, n), rng.normal(0.5, 1.5, n), rng.uniform(0, 0.5, n)
+        start = pd.DataFrame(dict(zip("adc", values, strict=True)), answered.columns)
+        assert quiet_fit(answered, "3PL", start=start).loglik < ours.loglik + 0.01
 
 
 def m_step(start, curve, size, span, n_nodes, tolerance, *n_steps):

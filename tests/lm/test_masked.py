@@ -122,4 +122,4 @@ def test_a_kind_of_model_is_added_by_one_function_and_its_name(monkeypatch):
 
 
 def test_every_kind_that_has_surprisals_is_read_in_one_way():
-    assert {*REQUESTS, "encoder-decoder"} == set(get_args(_load.Kind))
+    assert {*REQUESTS, "encoder-decoder", *_load.HEADS} == set(get_args(_load.Kind))

@@ -159,7 +159,7 @@ def test_limits_that_cannot_be_are_refused(models, family, limit):
 
 
 def test_a_text_longer_than_a_frozen_encoder_is_cut(bert):
-    from psychlm.lm.choice_model import encoder_states
+    from psychlm.lm.encoders import encoder_states
 
     long = " ".join(["the old man"] * 60)
     cut, short = encoder_states([long, "the old man"], encoder=bert, max_tokens=122, device="cpu")

@@ -260,8 +260,10 @@ def test_texts_that_begin_alike_are_read_once_and_worth_the_same(models, monkeyp
 
 
 def read_tokens(model, texts):
+    tokens = tokenize(documents(prepare_words(lm.words_of(texts))[0]), model.tokenizer)
+    first_rows = np.cumsum([0] + [len(one.ids) + 1 for one in tokens])
     how = forward.resolve_options(model, "pimentel-meister")
-    return next(_surprisal.score(documents(prepare_words(lm.words_of(texts))[0]), model, how))[1]
+    return sum(map(len, forward.plan_requests(tokens, first_rows, model, how)))
 
 
 def test_which_families_share_prefixes_is_tried_out(models):

@@ -7,7 +7,7 @@ import torch
 from tiny_questions import questions
 from torch import nn
 
-from psychlm.lm.choice_model import open_encoder
+from psychlm.lm.encoders import open_encoder
 from psychlm.papers.choice_networks import (
     BiLSTM,
     Lexicon,

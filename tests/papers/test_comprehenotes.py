@@ -98,9 +98,9 @@ def test_marginal_residuals_are_those_of_counting_one_subset_at_a_time():
                 residual = (observed - expected) ** 2 / expected
                 key = tuple(items.index[list(subset)])
                 patterns[key] = max(patterns.get(key, 0), residual)
-    table = comprehenotes.marginal_residuals(items, responses, 3).set_index("items")["residual"]
-    assert len(table) == len(patterns) == 10
-    assert table.to_dict() == pytest.approx(patterns)
+    residuals = comprehenotes.marginal_residuals(items, responses, 3)
+    assert len(residuals) == len(patterns) == 10
+    assert residuals.to_dict() == pytest.approx(patterns)
 
 
 def test_the_slope_profile_is_highest_at_the_estimate():

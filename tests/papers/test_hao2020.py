@@ -72,7 +72,7 @@ def test_stored_surprisals_are_those_of_an_n_gram_trained_again():
     (model,) = word_models.models_of(corpus, [2])
     stored = data.facts("hao2020/models").set_index("model")
     assert model.perplexity == pytest.approx(stored["test_perplexity"][model.key], rel=1e-6)
-    sentences = corpora.ucl_norms().sentences.query("text_id in ['1', '2', '3']")
+    sentences = corpora.ucl_sentences().query("text_id in ['1', '2', '3']")
     again = model.surprisal(sentences)["surprisal_bits"].to_numpy()
     facts = data.facts("hao2020/surprisals_ucl2023").merge(sentences[hao2020.KEYS])
     np.testing.assert_allclose(again, facts[model.key], rtol=1e-5)
@@ -85,7 +85,7 @@ def models():
 
 def test_stored_models_have_the_pnc_of_their_words_and_the_gains_of_the_chain(models):
     assert len(models) == 23
-    norms = corpora.ucl_norms().table
+    norms = corpora.ucl_norms()
     bare = norms[norms["bare"]]
     gpt2 = np.corrcoef(bare["GPT-2"], bare["cloze_surprisal_bits"])[0, 1]
     assert models.loc["GPT-2", "pnc"] == pytest.approx(gpt2)

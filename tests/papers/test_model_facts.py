@@ -38,7 +38,7 @@ def test_stored_surprisals_belong_to_the_words_of_the_corpus(corpus: str) -> Non
 
 @pytest.mark.needs_share
 def test_surprisals_agree_with_those_released_for_gpt() -> None:
-    keys, norms = ["text_id", "word_id"], reading_times.ucl_norms().table
+    keys, norms = ["text_id", "word_id"], reading_times.ucl_norms()
     # last words are left out: their full stop counts towards the released values only in part
     sentences = model_facts.surprisal("ucl2023").merge(norms[norms["bare"]], on=keys)
     stories = model_facts.surprisal("naturalstories")

@@ -85,21 +85,6 @@ def test_unigram_log_probabilities_are_smoothed_counts() -> None:
     np.testing.assert_allclose(text.unigram_log_probability(words, counted), expected)
 
 
-@pytest.mark.parametrize(
-    ("style", "word", "tokens"),
-    [
-        (text.plain, "it.", ["it", "."]),
-        (text.split_clitics, "They’ll", ["They", "'ll"]),
-        (text.ptb, "--", []),
-        (text.plain, "Zoë!", ["Zoë", "!"]),
-    ],
-)
-def test_printed_words_become_the_tokens_of_their_corpus(
-    style: text.Tokenize, word: str, tokens: list[str]
-) -> None:
-    assert style(word) == tokens
-
-
 def test_words_without_any_token_have_no_surprisal_and_texts_of_nothing_else_are_refused() -> None:
     tokens = word_level_tokens(words := words_frame({"a": "well -- then"}), text.ptb)
     scored = sum_over_words(words, tokens, np.array([1.0, 2.0]), np.array([False, True]))

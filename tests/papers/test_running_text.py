@@ -55,11 +55,13 @@ def test_a_corpus_that_cannot_be_had_or_is_not_known_is_an_error() -> None:
 @pytest.mark.needs_share
 def test_norms_stand_at_their_words_in_the_whole_sentences() -> None:
     ucl = reading_times.ucl_norms()
-    both = ucl.table.merge(ucl.sentences, on=["text_id", "word_id"], suffixes=("", "_read"))
-    assert len(both) == len(ucl.table)
+    both = ucl.merge(
+        reading_times.ucl_sentences(), on=["text_id", "word_id"], suffixes=("", "_read")
+    )
+    assert len(both) == len(ucl)
     assert (both["word"] == both["word_read"]).all()
-    assert len(ucl.released) == 7
-    assert not ucl.table.loc[ucl.table["bare"], "word"].str.contains(r"[^A-Za-z]").any()
+    assert len(ucl.filter(regex="^GPT").columns) == 7
+    assert not ucl.loc[ucl["bare"], "word"].str.contains(r"[^A-Za-z]").any()
 
 
 @pytest.mark.needs_share

@@ -76,37 +76,44 @@ def compare(frame, baseline, surprisal, method="REML"):
     return formula
 
 
+def compare_answers(ours, theirs, new, numbers, shares, p):
+    """Compare the measures of fit, residuals, predictions with errors, and p of all tests.
+
+    (F of a fractional rank is a mean here, and in mgcv one of two values, as eigenvectors point.)
+    """
+    deviation = float(ours.residuals.std())
+    for name in ("loglik", "criterion", "aic"):
+        assert getattr(ours, name) == pytest.approx(getattr(theirs, name), abs=numbers), name
+    for name in ("r_squared", "deviance_explained"):
+        assert getattr(ours, name) == pytest.approx(getattr(theirs, name), abs=shares), name
+    assert (ours.residuals - theirs.residuals).abs().max() < PREDICTION * deviation
+    gap = ours.predict(new, se=True) - theirs.predict(new, se=True)
+    assert gap.abs().max(axis=None) < PREDICTION * deviation
+    for table in ("coefficients", "smooths"):
+        found, expected = (getattr(fit.summary(), table) for fit in (ours, theirs))
+        assert list(found.index) == list(expected.index)
+        assert np.allclose(found["p"], expected["p"], atol=p), table
+        if table == "smooths":
+            assert np.allclose(found["ref_df"], expected["ref_df"], atol=5e-3)
+
+
 def compare_optimum(frame, formula, method="REML"):
     """With a small tolerance both arrive at the same optimum, and at the same answers."""
     ours, theirs = both(frame, formula, method=method, tolerance=1e-9)
     deviation = float(ours.residuals.std())
+    new = frame.sample(60, random_state=1)
+    if ours.model.random:
+        new = new.assign(subject=["nobody", *new["subject"][1:]])
+    compare_answers(ours, theirs, new, numbers=0.02, shares=1e-4, p=1e-3)
     assert ours.edf == pytest.approx(theirs.edf, rel=0.002)
-    for name in ("loglik", "criterion", "aic"):
-        assert getattr(ours, name) == pytest.approx(getattr(theirs, name), abs=0.02), name
-    for name in ("r_squared", "deviance_explained"):
-        assert getattr(ours, name) == pytest.approx(getattr(theirs, name), abs=1e-4), name
-    assert (ours.residuals - theirs.residuals).abs().max() < PREDICTION * deviation
     components, of_r = ours.variance_components, theirs.variance_components
     assert list(components.index) == list(of_r.index)
     assert np.allclose(components, of_r, rtol=0.002, atol=0.002 * deviation)
 
-    # The tests of summary(): p of linear terms and smooths. (F of a fractional rank is a mean here,
-    # and in mgcv one of two values, as eigenvectors happen to point.)
-    for table in ("coefficients", "smooths"):
-        found, expected = (getattr(fit.summary(), table) for fit in (ours, theirs))
-        assert list(found.index) == list(expected.index)
-        assert np.allclose(found["p"], expected["p"], atol=1e-3), table
-        if table == "smooths":
-            assert np.allclose(found["ref_df"], expected["ref_df"], atol=5e-3)
-
-    # Predictions with errors, also of an unknown person and without some terms; and each term.
-    new = frame.sample(60, random_state=1)
-    if ours.model.random:
-        new = new.assign(subject=["nobody", *new["subject"][1:]])
-    for exclude in ([], list(ours.model.random)[:1], list(ours.model.parts)[:2]):
-        gap = ours.predict(new, se=True, exclude=exclude) - theirs.predict(
-            new, se=True, exclude=exclude
-        )
+    # Predictions without some terms; and each term.
+    for exclude in (list(ours.model.random)[:1], list(ours.model.parts)[:2]):
+        options = {"se": True, "exclude": exclude}
+        gap = ours.predict(new, **options) - theirs.predict(new, **options)
         assert gap.abs().max(axis=None) < PREDICTION * deviation, exclude
     assert list(ours.model.parts) == list(theirs.model.parts)
     for label in ours.model.parts:
@@ -217,20 +224,9 @@ def test_offsets_weights_and_interactions_agree_with_gam(
     ours = reading.fit(frame, formula, **options)
     one = formula.replace(TWO_OFFSETS, " + offset(I(log(position) + bits))")
     theirs = reading.fit(frame, one, backend="mgcv", **options)
-    deviation = float(ours.residuals.std())
-    for name in ("loglik", "criterion", "aic", "edf"):
-        assert getattr(ours, name) == pytest.approx(getattr(theirs, name), abs=1e-3), name
-    for name in ("r_squared", "deviance_explained"):
-        assert getattr(ours, name) == pytest.approx(getattr(theirs, name), abs=1e-5), name
+    compare_answers(ours, theirs, frame.head(20), numbers=1e-3, shares=1e-5, p=1e-4)
+    assert ours.edf == pytest.approx(theirs.edf, abs=1e-3)
     assert ours.loglik_of_response == pytest.approx(theirs.loglik_of_response, abs=1e-3)
-    assert (ours.residuals - theirs.residuals).abs().max() < PREDICTION * deviation
-    new = frame.head(20)
-    gap = ours.predict(new, se=True) - theirs.predict(new, se=True)
-    assert gap.abs().max(axis=None) < PREDICTION * deviation
-    for table in ("coefficients", "smooths"):
-        found, expected = (getattr(fit.summary(), table) for fit in (ours, theirs))
-        assert list(found.index) == list(expected.index)
-        assert np.allclose(found["p"], expected["p"], atol=1e-4), table
 
 
 def test_weights_beside_random_effects_in_its_notation_agree_with_lme4(simulated):
@@ -298,19 +294,22 @@ def test_r_works_from_a_plain_thread(simulated):
     assert fits[1].loglik == pytest.approx(fits[0].loglik, abs=LOGLIK)
 
 
-def test_warnings_and_errors_of_r_become_those_of_python(simulated):
+def test_warnings_of_r_become_those_of_python(simulated):
     with pytest.warns(RuntimeWarning, match="mgcv: .*repeated 1-d smooths"):
         reading.fit(simulated, 'gaze_ms ~ s(position) + s(position, bs="cr")', backend="mgcv")
-    with pytest.raises(FrameError, match="fewer unique covariate combinations"):
-        reading.fit(simulated, "gaze_ms ~ s(length_chars, k=200)", backend="mgcv")
-    with pytest.raises(FrameError, match="not found in the data"):
-        reading.fit(simulated, "gaze_ms ~ s(nothing)", backend="mgcv")
 
 
-def test_several_offsets_are_refused_since_mgcv_counts_one(simulated):
-    with pytest.raises(FrameError, match="one offset of several"):
-        formula = "gaze_ms ~ s(position) + offset(bits) + offset(prev_bits)"
-        reading.fit(simulated, formula, backend="mgcv")
+@pytest.mark.parametrize(
+    ("terms", "says"),
+    [
+        ("s(length_chars, k=200)", "fewer unique covariate combinations"),
+        ("s(nothing)", "not found in the data"),
+        ("s(position) + offset(bits) + offset(prev_bits)", "one offset of several"),
+    ],
+)
+def test_what_mgcv_refuses_or_miscounts_is_an_error(simulated, terms, says):
+    with pytest.raises(FrameError, match=says):
+        reading.fit(simulated, f"gaze_ms ~ {terms}", backend="mgcv")
 
 
 def test_missing_r_says_how_to_install_it(monkeypatch, simulated):

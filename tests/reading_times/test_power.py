@@ -19,7 +19,7 @@ def words() -> pd.DataFrame:
     rng = np.random.default_rng(3)
     frame = pd.DataFrame(rng.normal(size=(600, 3)), columns=["a", "b", "length"])
     frame["text_id"] = np.repeat([f"t{i:02d}" for i in range(60)], 10)
-    return frame.assign(flat=300.0, ms=300 + 4 * frame["a"] + 6 * frame["length"])
+    return frame.assign(ms=300 + 4 * frame["a"] + 6 * frame["length"])
 
 
 def test_heldout_logliks_equal_those_of_statsmodels_fits(words, rng) -> None:
@@ -49,13 +49,11 @@ def test_power_is_that_of_a_t_test_of_the_simulated_gains(words) -> None:
     assert found["power"].is_monotonic_increasing and found["gain"].is_monotonic_increasing
 
 
-def test_without_an_effect_the_test_keeps_its_level_and_rates_that_vary_cost_power(words) -> None:
+def test_rates_that_vary_cost_power(words) -> None:
     size = {"readers": [10], "texts": [60], "sd_residual": 60, "rng": 2, "n_simulations": 200}
-    none = reading.power_curve(words, "flat", ["a"], ["b"], ["length"], **size)
-    assert none["power"].item() < 0.05
     sure = reading.power_curve(words, "ms", ["a"], ["b"], ["length"], **size)
     varied = reading.power_curve(words, "ms", ["a"], ["b"], ["length"], sd_rate=12, **size)
-    assert none["low"].item() < sure["low"].item() and varied["power"].item() < sure["power"].item()
+    assert varied["power"].item() < sure["power"].item()
 
 
 def test_gaps_and_too_few_texts_are_errors(words) -> None:

@@ -100,18 +100,14 @@ def test_heldout_gains_equal_refits_without_each_fold(simulated, random, toleran
     assert table.loc[0, "heldout_gain"] == pytest.approx(gain / len(frame), rel=tolerance)
 
 
-def test_a_seed_fixes_the_table_and_folds_are_the_same_for_every_model(simulated):
-    first, second = (gains_of(simulated, folds=3, rng=7) for _ in range(2))
+def test_a_seed_fixes_the_table_and_resamples_change_no_gain(simulated):
+    options = {"folds": 3, "rng": 7, "n_permutations": 9}
+    first, second = (gains_of(simulated, n_bootstrap=20, **options) for _ in range(2))
     pd.testing.assert_frame_equal(first, second)
-    alone = gains_of(simulated, folds=3, rng=7, models=["model-003"])
+    alone = gains_of(simulated, n_bootstrap=20, models=["model-003"], **options)
     pd.testing.assert_frame_equal(alone, first.iloc[[2]].reset_index(drop=True))
-
-
-def test_gains_without_resamples_are_the_same_and_have_no_interval(simulated):
-    options = {"n_permutations": 9, "rng": 1}
-    table = gains_of(simulated, folds=3, n_bootstrap=20, **options)
-    without = gains_of(simulated, folds=3, n_bootstrap=0, **options)
-    np.testing.assert_array_equal(without["heldout_gain"], table["heldout_gain"])
+    without = gains_of(simulated, n_bootstrap=0, **options)
+    np.testing.assert_array_equal(without["heldout_gain"], first["heldout_gain"])
     assert without[["heldout_low", "heldout_high"]].isna().all(axis=None)
 
 
@@ -130,15 +126,12 @@ def test_measures_with_gaps_of_their_own_are_fitted_on_their_own_rows(simulated)
     assert counts.to_dict() == gaps[["gaze_ms", "total_ms"]].notna().sum().to_dict()
 
 
-def test_sentences_may_be_the_units(simulated):
+def test_sentences_may_be_the_units_and_two_previous_words_or_none_may_enter(simulated):
     tens = simulated.readings["word_id"].floordiv(10).astype(str)
     frame = simulated.readings.assign(sentence=simulated.readings["text_id"] + tens)
     table = gains_of(simulated, readings=frame, folds=5, by="sentence")
     assert table["gain"].to_numpy() == pytest.approx(gains_of(simulated)["gain"], abs=0.01)
     assert (table["heldout_high"] > table["heldout_low"]).all()
-
-
-def test_two_previous_words_or_none_may_enter(simulated):
     later = simulated.readings[simulated.readings["word_id"] > 2]
     assert "prev_effect" not in gains_of(simulated, lags=0)
     two = gains_of(simulated, readings=later, lags=2)
@@ -176,12 +169,14 @@ def test_frames_that_do_not_fit_are_named(simulated, readings, surprisals, optio
         )
 
 
-def test_a_model_that_repeats_a_predictor_is_named(simulated):
+def test_a_model_that_repeats_a_predictor_and_a_predictor_that_is_absent_are_named(simulated):
     keys = ["text_id", "word_id"]
     words = simulated.readings.drop_duplicates(keys)[[*keys, "log_frequency"]]
     table = simulated.surprisals.merge(words, how="left").fillna({"log_frequency": 3.0})
     with pytest.raises(FrameError, match=r"\['log_frequency'\].*combination of the other"):
         reading.delta_loglik(simulated.readings, table, "gaze_ms", "log_frequency + length_chars")
+    with pytest.raises(FrameError, match=r"not found in the data: \['nothing'\]"):
+        gains_of(simulated, formula="length_chars + nothing")
 
 
 def test_a_corpus_whose_measures_are_not_in_ms_is_swept_too():
@@ -199,27 +194,16 @@ def test_noise_is_not_significant_more_often_than_its_level():
     """Noise costs held-out likelihood, so the two-sided test called up to a quarter significant."""
     rng = np.random.default_rng(4)
     n_texts, per_text = 12, 40
-    keys = pd.DataFrame(
-        {
-            "text_id": np.repeat(np.arange(n_texts).astype(str), per_text),
-            "word_id": np.tile(np.arange(1, per_text + 1), n_texts),
-        }
-    )
+    keys = pd.DataFrame({"text_id": np.repeat(np.arange(n_texts).astype(str), per_text)})
+    keys["word_id"] = np.tile(np.arange(1, per_text + 1), n_texts)
+    options = {"lags": 0, "n_permutations": 199, "n_bootstrap": 10}
     rates = []
     for seed in range(8):
         readings = keys.assign(subject="a", x=rng.normal(size=len(keys)))
         readings["gaze_ms"] = 250 + 5 * readings["x"] + rng.normal(0, 40, len(keys))
         noise = pd.DataFrame(rng.normal(size=(len(keys), 60))).add_prefix("m")
-        table = reading.delta_loglik(
-            readings,
-            pd.concat([keys, noise], axis=1),
-            "gaze_ms",
-            "x",
-            lags=0,
-            rng=seed,
-            n_permutations=199,
-            n_bootstrap=10,
-        )
+        bits = pd.concat([keys, noise], axis=1)
+        table = reading.delta_loglik(readings, bits, "gaze_ms", "x", rng=seed, **options)
         assert table["heldout_gain"].mean() < 0
         rates.append((table["heldout_p"] < 0.05).mean())
     assert np.mean(rates) < 0.05

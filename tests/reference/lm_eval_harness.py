@@ -68,9 +68,7 @@ def tiny_gpt2(folder: Path) -> str:
     end = tokenizer.eos_token_id
     sizes |= {"vocab_size": len(tokenizer), "bos_token_id": end, "eos_token_id": end}
     config = GPT2Config(**sizes)
-    GPT2LMHeadModel(config).save_pretrained(folder / "tiny-gpt2")
-    tokenizer.save_pretrained(folder / "tiny-gpt2")
-    return str(folder / "tiny-gpt2")
+    return tiny_models.save_network(folder / "tiny-gpt2", GPT2LMHeadModel(config), tokenizer)
 
 
 def tiny_t5(folder: Path) -> str:
@@ -89,9 +87,7 @@ def tiny_t5(folder: Path) -> str:
     special = {"pad_token_id": tokenizer.pad_token_id, "eos_token_id": tokenizer.eos_token_id}
     special |= {"decoder_start_token_id": tokenizer.pad_token_id}
     network = T5ForConditionalGeneration(T5Config(vocab_size=len(tokenizer), **sizes, **special))
-    network.save_pretrained(folder / "tiny-t5")
-    tokenizer.save_pretrained(folder / "tiny-t5")
-    return str(folder / "tiny-t5")
+    return tiny_models.save_network(folder / "tiny-t5", network, tokenizer)
 
 
 TINY = {"tiny-gpt2": tiny_gpt2, "tiny-t5": tiny_t5}

@@ -32,14 +32,11 @@ def test_notebooks_are_selected_by_number_name_path_or_pattern(three, choices, n
     assert [notebook.name for notebook in collection.select(three, choices)] == names
 
 
-def test_an_unknown_notebook_gets_an_error_with_similar_names(three) -> None:
+def test_notebooks_are_read_and_an_unknown_one_gets_an_error_with_similar_names(three) -> None:
+    read = three[1].title, three[1].question, three[1].parameters
+    assert read == ("Items", "Does it run?", {"draws": 50})
     with pytest.raises(site.NotebookError, match=r"10_itms.*10_items"):
         collection.select(three, ["10_itms"])
-
-
-def test_title_question_and_parameters_are_read_from_the_notebook(three) -> None:
-    assert (three[1].title, three[1].question) == ("Items", "Does it run?")
-    assert three[1].parameters == {"draws": 50}
 
 
 def test_invalid_collections_are_errors_that_name_the_notebook(tmp_path) -> None:
@@ -59,12 +56,9 @@ def test_parameters_are_yaml_literals() -> None:
     given = ["draws=500", "rate=1e-3", "name=null", "models=[a, b]", "flag=true", "text='1e-3 x'"]
     expected = {"draws": 500, "rate": 1e-3, "name": None, "models": ["a", "b"], "flag": True}
     assert collection.parse_parameters(given) == expected | {"text": "1e-3 x"}
-
-
-@pytest.mark.parametrize("malformed", ["draws", "=3", "two words=3", "draws=[1"])
-def test_a_malformed_parameter_says_how_it_is_written(malformed) -> None:
-    with pytest.raises(site.NotebookError, match="name=value|YAML"):
-        collection.parse_parameters([malformed])
+    for malformed in ("draws", "=3", "two words=3", "draws=[1"):
+        with pytest.raises(site.NotebookError, match="name=value, a YAML literal"):
+            collection.parse_parameters([malformed])
 
 
 @pytest.mark.parametrize(
@@ -82,25 +76,20 @@ def test_a_wrong_parameter_is_refused_before_anything_runs(three, tmp_path, para
     assert not (tmp_path / "reports").exists()
 
 
-def test_given_parameters_come_after_those_of_the_profile(three, tmp_path) -> None:
+def test_given_parameters_come_after_the_profiles_and_the_papers_models_after_full_sizes(tmp_path):
+    write_notebook(tmp_path, "10_items", parameters='draws = 50\nmodel = "default"')
     (tmp_path / "tests").mkdir()
     (tmp_path / "tests" / "smoke.yaml").write_text("10_items: {draws: 5}\n11_people:\n")
-    smoke = collection.run_parameters(tmp_path, three, "smoke")
-    assert smoke == {"00_start": {}, "10_items": {"draws": 5}, "11_people": {}}
-    assert collection.run_parameters(tmp_path, three, "smoke", {"draws": 7})["10_items"] == {
-        "draws": 7
-    }
-    assert collection.run_parameters(tmp_path, three, "quick")["10_items"] == {}
-
-
-def test_the_profile_of_the_papers_has_the_sizes_of_the_full_one_and_models_of_its_own(
-    three, tmp_path
-) -> None:
-    write_notebook(tmp_path, "10_items", parameters='draws = 50\nmodel = "default"')
     (tmp_path / "notebooks" / "full.yaml").write_text("10_items: {draws: 900}\n11_people:\n")
     (tmp_path / "notebooks" / "paper.yaml").write_text("10_items: {model: gpt2}")
-    papers = collection.run_parameters(tmp_path, site.find(tmp_path), "paper")
-    assert papers == {"00_start": {}, "10_items": {"draws": 900, "model": "gpt2"}, "11_people": {}}
+
+    def chosen(*profile_and_given) -> dict[str, object]:
+        found = site.find(tmp_path)
+        return collection.run_parameters(tmp_path, found, *profile_and_given)["10_items"]
+
+    assert (chosen("quick"), chosen("smoke")) == ({}, {"draws": 5})
+    assert chosen("smoke", {"draws": 7}) == {"draws": 7}
+    assert chosen("paper") == {"draws": 900, "model": "gpt2"}
 
 
 def test_a_taken_number_and_an_empty_title_are_refused(three, tmp_path) -> None:

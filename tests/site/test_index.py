@@ -1,4 +1,4 @@
-"""Numbers beside the published ones, and the index. Reference: decimals as printed."""
+"""Numbers beside the published ones, their ledger, the index. Reference: decimals as printed."""
 
 from __future__ import annotations
 
@@ -9,13 +9,22 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from psychlm import site
+from psychlm import data, site
 from psychlm.site import index
 
 
 def compared(**number) -> pd.Series:
     number = {"key": "paper.table1.r", "data": "real", **number}
     return index.compare({"notebook": "10_items", "numbers": [number]}).iloc[0]
+
+
+def numbers_of(pairs: dict[str, tuple[float, object]]) -> pd.DataFrame:
+    """Return numbers beside published ones, by key."""
+    records = [
+        {"key": key, "value": value, "published": published, "data": "real"}
+        for key, (value, published) in pairs.items()
+    ]
+    return index.compare({"notebook": "10_items", "numbers": records})
 
 
 @pytest.mark.parametrize(
@@ -39,11 +48,7 @@ def test_agreement_is_judged_at_the_decimals_that_the_paper_printed(value, publi
 
 
 def test_a_float_that_lost_its_trailing_zero_is_judged_like_the_rest_of_its_table() -> None:
-    numbers = [
-        {"key": f"paper.table1.{cell}.r", "value": 0.74, "published": published, "data": "real"}
-        for cell, published in [("a", 0.74), ("b", 0.7)]
-    ]
-    table = index.compare({"notebook": "10_items", "numbers": numbers})
+    table = numbers_of({"paper.table1.a.r": (0.74, 0.74), "paper.table1.b.r": (0.74, 0.7)})
     assert list(table["verdict"]) == ["agrees", "differs"]
     assert table["published"].iloc[1] == "0.70"
 
@@ -76,6 +81,54 @@ def test_an_invalid_report_is_broken_rather_than_an_error(tmp_path, content) -> 
     (tmp_path / "10_items.json").write_bytes(content.encode("latin-1"))
     report = index.read_report(tmp_path / "10_items.json")
     assert report and report["status"] == "broken" and report["notebook"] == "10_items"
+
+
+def test_a_printed_cell_that_two_analyses_give_counts_once() -> None:
+    both = {
+        "laverghetta2021.table3.PP": (0.1, "0.86"),
+        "laverghetta2021.table3_ltm.PP": (0.86, "0.86"),
+    }
+    cells = site.printed_cells(numbers_of(both))
+    assert cells["key"].tolist() == ["laverghetta2021.table3_ltm.PP"]
+    assert cells["agrees"].tolist() == [True]
+
+
+@pytest.mark.parametrize(
+    ("key", "column"),
+    [
+        ("laverghetta2021.table1.PP.lstm", "own data"),
+        ("lalor2020.table2_5.5GS.neutral.percentile", "printed arithmetic"),
+        ("hao2020.figure4.rho", "printed arithmetic"),
+        ("mirt.lalor2016.5GS.neutral.loglik", "reference program"),
+        ("ucl2023.default.r_cloze", "reference program"),
+        ("comprehenotes.figure7_4.n_full", "true by construction"),
+    ],
+)
+def test_every_cell_stands_in_one_column(key: str, column: str) -> None:
+    cells = site.printed_cells(numbers_of({key: (0.5, "0.51")}))
+    assert cells[["column", "agrees"]].to_numpy().tolist() == [[column, False]]
+    assert column in site.LEDGER_COLUMNS
+
+
+def test_what_is_not_compared_is_no_cell_but_for_printed_numbers_of_own_data(tmp_path) -> None:
+    table = numbers_of({"hao2020.table1.x": (3, "4"), "lalor2020.rmsd.ability": (0.03, "0.154")})
+    cells = site.printed_cells(table.assign(verdict="no comparison"))
+    assert cells["key"].tolist() == ["lalor2020.rmsd.ability"]
+    assert cells["units"].tolist() == pytest.approx([-124])
+    assert site.printed_cells(table.assign(data="simulated")).empty
+    assert site.printed_cells(site.gather_numbers(tmp_path)).empty, "no reports"
+
+
+def test_every_rule_names_a_column_and_every_reason_says_what_it_is() -> None:
+    rules = data.published("ledger")
+    assert set(rules["column"]) <= {*site.LEDGER_COLUMNS, "counted elsewhere"}
+    assert rules["pattern"].is_unique and rules.notna().all(axis=None)
+    assert set(data.published("departures")["explained"]) == {"yes", "no"}
+    questions = data.published("questions")
+    assert questions["question"].str.endswith("?").all() and questions.notna().all(axis=None)
+    experiments = data.published("experiments")
+    assert set(experiments["extent"]) == {"whole", "in part", "none"}
+    assert experiments.loc[experiments["extent"] != "whole", "why"].notna().all()
 
 
 json_values = st.recursive(

@@ -28,43 +28,38 @@ def cells_of(path: Path, kind: str) -> list[nbformat.NotebookNode]:
 
 
 @pytest.mark.parametrize("path", REAL, ids=lambda path: path.stem)
-def test_a_notebook_in_git_has_no_outputs(path: Path) -> None:
-    assert all(not cell.outputs and cell.execution_count is None for cell in cells_of(path, "code"))
-
-
-@pytest.mark.parametrize("path", REAL, ids=lambda path: path.stem)
-def test_a_notebook_has_its_anatomy(path: Path) -> None:
+def test_a_notebook_has_its_anatomy_and_no_outputs(path: Path) -> None:
     notebook, code = collection.read(path), cells_of(path, "code")
     tags = [cell.metadata.get("tags", []) for cell in code]
+    assert all(not cell.outputs and cell.execution_count is None for cell in code)
     assert notebook.question, "its first cell asks **Question.** ..."
-    assert re.match(rf"#\s+{notebook.number}\b", notebook.cells[0][1]), (
-        "its title begins with its number"
-    )
+    title = rf"#\s+{notebook.number}\b"
+    assert re.match(title, notebook.cells[0][1]), "its title begins with its number"
     assert "parameters" in tags[0], "its first code cell is tagged parameters"
     assert "setup" in tags[1], "its second code cell is tagged setup"
     ends = [n for n, cell in enumerate(code) if "report.verdict(" in cell.source]
     assert ends == [len(code) - 1], "the last code cell, and no other, ends the report"
+    assert len(notebook.cells) <= 60
+    assert sum(len(cell.source.splitlines()) for cell in code) <= 400
 
 
 @pytest.mark.parametrize("path", REAL, ids=lambda path: path.stem)
-def test_the_code_cells_of_a_notebook_are_short_and_hide_nothing(path: Path) -> None:
+def test_the_cells_of_a_notebook_are_short_described_and_hide_nothing(path: Path) -> None:
+    figure = r"plt\.(subplots|figure|subplot_mosaic)\(|sns\.(relplot|catplot|displot|lmplot)\("
     for cell in cells_of(path, "code"):
         # a step is three to eight lines; lists of parameters, imports and prose may be longer
         prose = re.search(r"report\.(say|verdict)\(", cell.source)
         limit = 28 if cell.metadata.get("tags") or prose else 20
         limit = 36 if "report.begin(" in cell.source else limit
         assert len(cell.source.splitlines()) <= limit, cell.source
-        assert not re.search(r"^\s*[!%].*\bpip\b", cell.source, flags=re.MULTILINE), cell.source
-        assert not re.search(r"filterwarnings|simplefilter|catch_warnings", cell.source), (
-            cell.source
-        )
-
-
-@pytest.mark.parametrize("path", REAL, ids=lambda path: path.stem)
-def test_a_notebook_has_at_most_sixty_cells_and_four_hundred_lines_of_code(path: Path) -> None:
-    code = cells_of(path, "code")
-    assert len(code) + len(cells_of(path, "markdown")) <= 60
-    assert sum(len(cell.source.splitlines()) for cell in code) <= 400
+        hides = r"^\s*[!%].*\bpip\b|filterwarnings|simplefilter|catch_warnings"
+        assert not re.search(hides, cell.source, flags=re.MULTILINE), cell.source
+        if re.search(figure, cell.source):  # a caption, and words for who cannot see it
+            described = cell.metadata.get("psychlm", {})
+            assert described.get("caption") and described.get("alt"), cell.source
+    for cell in cells_of(path, "markdown"):
+        for formula in re.findall(r"\$+[^$]+\$+", cell.source):
+            assert not re.search(r"\\\\[a-zA-Z]", formula), f"double backslashes: {formula}"
 
 
 def value_of_today(name: str) -> dict[str, object]:
@@ -118,24 +113,6 @@ def test_a_notebook_runs_in_the_smoke_profile_and_leaves_a_complete_report(
     assert (reports / picture).is_file(), "the index shows the picture of its verdict"
 
 
-@pytest.mark.parametrize("path", REAL, ids=lambda path: path.stem)
-def test_every_figure_has_a_caption_and_words_for_who_cannot_see_it(path: Path) -> None:
-    for cell in cells_of(path, "code"):
-        if re.search(
-            r"plt\.(subplots|figure|subplot_mosaic)\(|sns\.(relplot|catplot|displot|lmplot)\(",
-            cell.source,
-        ):
-            described = cell.metadata.get("psychlm", {})
-            assert described.get("caption") and described.get("alt"), cell.source
-
-
-@pytest.mark.parametrize("path", REAL, ids=lambda path: path.stem)
-def test_formulas_have_single_backslashes(path: Path) -> None:
-    for cell in cells_of(path, "markdown"):
-        for formula in re.findall(r"\$+[^$]+\$+", cell.source):
-            assert not re.search(r"\\\\[a-zA-Z]", formula), formula
-
-
 def test_each_experiment_of_the_papers_names_keys_of_its_notebook_or_a_reason() -> None:
     numbered = {path.stem[:2]: path.read_text(encoding="utf-8") for path in REAL}
     for _, row in data.published("experiments").fillna({"keys": "", "why": ""}).iterrows():
@@ -174,13 +151,8 @@ def test_a_new_notebook_has_the_anatomy_of_the_others(tmp_path: Path, kind: str)
     path = site.new("My corpus: a début!", root=tmp_path, kind=kind)
     assert [path] == [file for file in tmp_path.rglob("*") if file.is_file()]
     assert path.name == "01_my_corpus_a_d_but.ipynb"
-    for check in (
-        test_a_notebook_has_its_anatomy,
-        test_the_code_cells_of_a_notebook_are_short_and_hide_nothing,
-        test_a_notebook_in_git_has_no_outputs,
-        test_every_figure_has_a_caption_and_words_for_who_cannot_see_it,
-    ):
-        check(path)
+    test_a_notebook_has_its_anatomy_and_no_outputs(path)
+    test_the_cells_of_a_notebook_are_short_described_and_hide_nothing(path)
 
 
 @pytest.mark.slow

@@ -177,7 +177,7 @@ def test_text_from_data_shows_as_text_and_nothing_in_it_runs(site, chromium, pag
     assert chromium.complaints() == []
 
 
-def test_a_report_shows_math_figures_captions_and_folded_code(site, chromium) -> None:
+def test_a_report_shows_math_and_figures_that_can_be_taken(site, chromium) -> None:
     chromium.open(site / "10_items.html", dark=True)
     assert chromium.says("document.querySelectorAll('math').length") == 5
     fraction = "document.querySelector('math[display=block] mfrac').getBoundingClientRect()"
@@ -187,20 +187,25 @@ def test_a_report_shows_math_figures_captions_and_folded_code(site, chromium) ->
     assert text_of(chromium, "figcaption").startswith("A bar")
     plate = chromium.says("getComputedStyle(document.querySelector('.plate')).backgroundColor")
     assert brightness(plate) > 0.9, "a figure lies on a light plate in the dark"
+    links = "[...document.querySelectorAll('.downloads a')].map(a => [a.innerText, a.download])"
+    assert [word for word, _ in chromium.says(links)] == ["SVG", "PNG", "CSV"]
+    assert all(file.startswith("10_items-figure-") for _, file in chromium.says(links))
+    numbers = "document.querySelector('.downloads a[download$=csv]').href"
+    assert base64.b64decode(chromium.says(numbers).partition(",")[2]).decode() == TABLE
 
 
-def test_links_between_notebooks_lead_to_their_pages(tmp_path) -> None:
-    linked = html.markdown("[a](10_items.ipynb), [b](other.ipynb)", tmp_path, trusted=True)
-    assert 'href="10_items.html"' in linked and 'href="other.ipynb"' in linked
-
-
-def test_one_switch_shows_the_code_and_parameters_are_folded(site, chromium) -> None:
+def test_code_parameters_and_numbers_are_folded(site, chromium) -> None:
     chromium.open(site / "10_items.html")
     lines = "[...document.querySelectorAll('.highlight')].filter(e => e.checkVisibility())"
     assert chromium.says(f"{lines}.map(e => e.innerText)") == ["1 / 0\n"], "the cell that failed"
     assert text_of(chromium, "details.code:not([open]) summary") == "Parameters"
     chromium.says("document.querySelector('#show-code').click()")
     assert chromium.says(f"{lines}.length") > 10
+    assert chromium.says("document.querySelector('details.numbers').open") is False
+    summary = text_of(chromium, "details.numbers summary")
+    assert summary == "3 numbers, 2 of them beside published ones"
+    keys = "[...document.querySelectorAll('table.numbers tbody th')].map(h => h.textContent)"
+    assert chromium.says(keys) == [f"paper, Table 1, {cell}, r" for cell in ("PP", "MN", "WK")]
 
 
 def test_the_verdict_stands_above_the_question_with_its_figure(site, chromium) -> None:
@@ -230,16 +235,6 @@ def test_machine_noise_is_folded_or_left_out(site, chromium) -> None:
     assert "UserWarning: few items" in folded and "fit(x)" not in folded
 
 
-def test_the_numbers_are_closed_and_compared_ones_come_first(site, chromium) -> None:
-    chromium.open(site / "10_items.html")
-    assert chromium.says("document.querySelector('details.numbers').open") is False
-    assert (
-        text_of(chromium, "details.numbers summary") == "3 numbers, 2 of them beside published ones"
-    )
-    keys = "[...document.querySelectorAll('table.numbers tbody th')].map(h => h.textContent)"
-    assert chromium.says(keys) == [f"paper, Table 1, {cell}, r" for cell in ("PP", "MN", "WK")]
-
-
 def test_a_wide_table_scrolls_in_its_own_box(site, chromium) -> None:
     chromium.open(site / "10_items.html", 390)
     box = "document.querySelector('.dataframe').parentElement"
@@ -254,7 +249,7 @@ def test_a_failed_report_says_so_first_and_shows_the_error(site, chromium) -> No
     assert chromium.says("document.querySelector('.traceback').previousElementSibling.open")
 
 
-def test_the_index_tells_the_state_of_every_notebook(site, chromium) -> None:
+def test_the_index_tells_the_state_of_every_notebook_and_what_agrees(site, chromium) -> None:
     chromium.open(site / "index.html")
     chips = "document.querySelectorAll('.card .facts .chip:first-child')"
     states = chromium.says(f"[...{chips}].map(c => c.innerText)")
@@ -264,10 +259,6 @@ def test_the_index_tells_the_state_of_every_notebook(site, chromium) -> None:
     assert chromium.says(links) == PAGES[1:]
     assert chromium.says("document.querySelector('.card.done img').alt") == f"A point {EVIL}"
     assert "1 min 23 s" in text_of(chromium, ".card.done")
-
-
-def test_the_table_says_what_agrees_and_never_that_simulated_numbers_do(site, chromium) -> None:
-    chromium.open(site / "index.html")
     verdicts = "Object.fromEntries([...document.querySelectorAll('table.numbers tbody tr')].map("
     verdicts += "r => [r.dataset.key, r.cells[4].innerText]))"
     assert chromium.says(verdicts) == {
@@ -276,23 +267,21 @@ def test_the_table_says_what_agrees_and_never_that_simulated_numbers_do(site, ch
         "paper.table1.WK.r": "not compared",
     }
     assert "1 of 2 printed numbers" in text_of(chromium, ".tally")
+    assert text_of(chromium, ".finding") == "It holds."
 
 
-def test_the_table_can_be_sorted_and_filtered(site, chromium) -> None:
+def test_notebooks_are_searched_and_the_table_is_sorted_and_filtered(site, chromium) -> None:
     chromium.open(site / "index.html")
     ours = "[...document.querySelectorAll('tbody tr:not([hidden])')].map(r => r.cells[1].innerText)"
     sort = f"document.querySelectorAll('thead button')[1].click(), {ours}"
     assert chromium.says(sort) == ["0.1200", "0.8610", "0.8610"]
     assert chromium.says(sort)[-1] == "0.1200"
-    typed = "(i => {i.value = 'table1.mn'; i.dispatchEvent(new Event('input', {bubbles: true}))})"
-    assert chromium.says(f"{typed}(document.querySelector('.filter input')), {ours}") == ["0.1200"]
+    typed = "((i, text) => {i.value = text; i.dispatchEvent(new Event('input', {bubbles: true}))})"
+    field = "document.querySelector('.filter input')"
+    assert chromium.says(f"{typed}({field}, 'table1.mn'), {ours}") == ["0.1200"]
     assert chromium.says("document.querySelector('.filter output').value") == "1 of 3"
     assert chromium.complaints() == []
-
-
-def test_a_search_finds_the_notebooks_whose_prose_holds_every_word(site, chromium) -> None:
-    chromium.open(site / "index.html")
-    typed = "((text, i = document.querySelector('.search input')) => {i.value = text; i.dispatchEvent(new Event('input', {bubbles: true}))})"  # noqa: E501
+    typed = f"((text, i = document.querySelector('.search input')) => {typed}(i, text))"
     cards = "[...document.querySelectorAll('li.card:not([hidden])')].map(card => card.dataset.name)"
     assert chromium.says(f"{typed}('TRUNCATED question'), {cards}") == ["30_truncated"]
     assert chromium.says("document.querySelector('.search output').value") == "1 of 4"
@@ -302,20 +291,12 @@ def test_a_search_finds_the_notebooks_whose_prose_holds_every_word(site, chromiu
     assert chromium.complaints() == []
 
 
-def test_a_figure_can_be_taken_as_picture_drawing_and_numbers(site, chromium) -> None:
-    chromium.open(site / "10_items.html")
-    links = "[...document.querySelectorAll('.downloads a')].map(a => [a.innerText, a.download])"
-    assert [word for word, _ in chromium.says(links)] == ["SVG", "PNG", "CSV"]
-    assert all(file.startswith("10_items-figure-") for _, file in chromium.says(links))
-    numbers = "document.querySelector('.downloads a[download$=csv]').href"
-    assert base64.b64decode(chromium.says(numbers).partition(",")[2]).decode() == TABLE
-    assert "A bar" in text_of(chromium, "figcaption")
-
-
 # what needs no browser
 
 
-def test_nothing_in_a_page_points_to_the_network(site) -> None:
+def test_nothing_in_a_page_points_to_the_network_and_links_lead_to_pages(site) -> None:
+    linked = html.markdown("[a](10_items.ipynb), [b](other.ipynb)", site, trusted=True)
+    assert 'href="10_items.html"' in linked and 'href="other.ipynb"' in linked
     for page in PAGES:
         text = (site / page).read_text()
         assert "default-src 'none'" in text
@@ -333,12 +314,6 @@ def test_nothing_in_a_page_points_to_the_network(site) -> None:
 )
 def test_latex_becomes_mathml_or_stays_readable(latex, holds) -> None:
     assert holds in html.mathml(latex)
-
-
-def test_the_verdict_is_on_the_front_page_whole_and_its_picture_is_a_file(site) -> None:
-    assert (site / "10_items.png").read_bytes() == base64.b64decode(PIXEL)
-    page = (site / "index.html").read_text()
-    assert '<p class="finding">It holds.</p>' in page
 
 
 @pytest.mark.parametrize(

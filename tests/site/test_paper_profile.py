@@ -124,7 +124,7 @@ def test_each_model_of_the_papers_reads_a_sentence_by_the_name_that_the_profile_
     program = """
 import json, sys
 from psychlm import lm
-from psychlm.lm.choice_model import encoder_states
+from psychlm.lm.encoders import encoder_states
 sentence = ["The old man the boat; \\"I don't know,\\" she said: $3,000."]
 for name in sys.argv[1:]:
     if "roberta" in name or "bert-base" in name:

@@ -66,21 +66,21 @@ def test_every_model_of_the_papers_has_a_size() -> None:
     assert names and plan.facts("hub_models").loc[list(names), "million_parameters"].notna().all()
 
 
-def test_the_hours_of_a_fine_tuned_encoder_are_those_of_the_cost_model() -> None:
+def test_the_time_of_a_fine_tuned_encoder_are_those_of_the_cost_model() -> None:
     given = {"epochs": 3, "training_sets": False, "n_train": 1000, "n_items": 100, "n_wrong": 2}
     given |= {"benchmarks": ["PIQA"], "models": ["default"], "fine_tune": True}
     given |= {"encoder": "FacebookAI/roberta-large"}
     models, row = planned("50", parameters=given)
     learnt, read = 3 * 1000 * 4 * 60, 100 * 6 * 4 * 60
     operations = 355.4e6 * (6 * learnt + 2 * read)
-    assert row["hours"] == pytest.approx(operations / (312e12 * 0.35) / 3600)
-    assert row["hours_from"] == "computed" and 16 * 0.3554 < models["gpu_gb"].item() < 40
+    assert row["seconds"] == pytest.approx(operations / (312e12 * 0.35))
+    assert row["known_from"] == "computed" and 16 * 0.3554 < models["gpu_gb"].item() < 40
     _, whole = planned("50", parameters=given | {"n_train": 10**6, "training_sets": True})
     whole_learnt = 3 * 16_113 * 4 * 60  # PIQA's training set
     expected = (6 * whole_learnt + 2 * read) / (6 * learnt + 2 * read)
-    assert whole["hours"] / row["hours"] == pytest.approx(expected)
+    assert whole["seconds"] / row["seconds"] == pytest.approx(expected)
     models, alone = planned("50", parameters=given | {"fine_tune": False})
-    assert models["gpu_gb"].item() == 4 * 0.3554 and alone["hours"] < row["hours"]
+    assert models["gpu_gb"].item() == 4 * 0.3554 and alone["seconds"] < row["seconds"]
 
 
 def test_what_cannot_work_is_named_with_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -107,7 +107,7 @@ def test_totals_count_a_model_once_and_the_last_run_tells_its_minutes(monkeypatc
     assert models[-1] == "model FacebookAI/roberta-large: 1.42 GB, to fetch, in 41, 50"
     last = {"status": "complete", "profile": "paper", "seconds": 7200.0}
     monkeypatch.setattr(index, "read_report", lambda file: last)
-    assert planned("10")[1][["hours", "hours_from"]].tolist() == [2, "last run"]
+    assert planned("10")[1][["seconds", "known_from"]].tolist() == [7200, "last run"]
 
 
 def test_folders_are_no_models_and_what_the_profile_does_not_run_is_said_there_alone(tmp_path):

@@ -93,14 +93,15 @@ def test_a_failure_names_the_cell_and_the_error_while_the_others_run(ran) -> Non
     assert read_json(root / "reports", "20_fails")["status"] == "failed"
     page = (root / "reports" / "20_fails.html").read_text()
     assert "This notebook failed in cell 6" in page and "ZeroDivisionError" in page
-    assert runner.summary([failed]).endswith("FAILED 20_fails, cell 6: " + failed.error)
+    summary = runner.summary([failed])
+    assert "failed    20_fails" in summary and summary.endswith(f", cell 6: {failed.error}")
 
 
 def test_missing_data_leave_a_notebook_out_with_its_reason_and_corrupt_data_fail(ran) -> None:
     root, outcomes = ran
     left_out, corrupt = outcomes["50_lacks_data"], outcomes["60_corrupt_data"]
     assert (left_out.status, left_out.error) == ("left out", "no SAP; `data pull sap`")
-    assert "left out 50_lacks_data: no SAP; `data pull sap`" in runner.summary([left_out])
+    assert runner.summary([left_out]).endswith(": no SAP; `data pull sap`")
     page = (root / "reports" / "50_lacks_data.html").read_text()
     assert "This notebook is left out.</strong> no SAP;" in page and "Traceback" not in page
     index = (root / "reports" / "index.html").read_text()
@@ -144,6 +145,11 @@ def test_what_did_not_change_is_not_run_again_unless_forced_and_a_change_is_run(
     assert again(force=True) == "done"
 
 
+def runner_of(root: Path, profile: str = "quick", **parameters: object) -> runner.Runner:
+    staging = Path(tempfile.mkdtemp(dir=root))
+    return runner.Runner(root, root, staging, profile, {"10_items": parameters}, 1)
+
+
 def test_cells_parameters_profile_cited_tables_and_data_count(tmp_path, monkeypatch) -> None:
     monkeypatch.setattr("psychlm.data.fingerprint", lambda names: dict.fromkeys(names, "now"))
     path = write_notebook(tmp_path, "10_items", "data.published('paper2020.table1')")
@@ -152,17 +158,12 @@ def test_cells_parameters_profile_cited_tables_and_data_count(tmp_path, monkeypa
 
     def digest(profile: str = "quick", text: str = "1", **parameters) -> str:
         table.write_text(text)
-        notebook = site.find(tmp_path)[0]
-        one = runner.Runner(
-            tmp_path, tmp_path, Path(tempfile.mkdtemp()), profile, {"10_items": parameters}, 1
-        )
-        return one.fingerprint(notebook)
+        return runner_of(tmp_path, profile, **parameters).fingerprint(site.find(tmp_path)[0])
 
     digests = [digest(), digest("smoke"), digest(text="2"), digest(draws=51)]
     write_notebook(tmp_path, path.stem, "1 + 1")
     assert len({*digests, digest()}) == 5
-    one = runner.Runner(tmp_path, tmp_path, Path(tempfile.mkdtemp()), "quick", {"10_items": {}}, 1)
-    notebook = site.find(tmp_path)[0]
+    one, notebook = runner_of(tmp_path), site.find(tmp_path)[0]
     content = {"status": "complete", "numbers": [], "fingerprint": one.fingerprint(notebook)}
     (tmp_path / "10_items.html").touch()
     for used, expected in (({"a": "now"}, True), ({"a": "then"}, False), ({"a": None}, False)):
@@ -186,9 +187,7 @@ def test_the_longest_notebook_starts_first_after_those_that_open_the_collection(
         old = {"status": status, "profile": profile, "seconds": seconds, "numbers": []}
         old["provenance"] = {}
         (tmp_path / f"{number}_study.json").write_text(json.dumps(old))
-    notebooks = site.find(tmp_path)
-    one = runner.Runner(tmp_path, tmp_path, Path(tempfile.mkdtemp()), "quick", {}, 1)
-    order = [notebook.number for notebook in one.in_order(notebooks)]
+    order = [notebook.number for notebook in runner_of(tmp_path).in_order(site.find(tmp_path))]
     assert order == ["20", "00", "40", "30", "10", "50"]
 
 
