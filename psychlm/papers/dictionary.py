@@ -2,11 +2,9 @@
 
 A question shows a word in the example of one of its senses in GCIDE; the right answer is the
 definition of that sense, the distractors are definitions of the word's other senses and, if those
-do not suffice, definitions drawn at random. **Only senses with an example serve as distractors.**
-The right answer always has one, and definitions with and without examples are worded differently
-enough for a model to tell them apart without the question: the authors found 56 % of answers from
-the choices alone before they left such distractors out. ``distractors_without_examples=True``
-builds the set the wrong way, to show it.
+do not suffice, definitions drawn at random. **Only senses with an example serve as distractors**,
+as the right answer does: definitions with and without examples are worded differently, and the
+authors found 56 % of answers from the choices alone before they left such distractors out.
 
 Two rules are stricter than the paper's: distractors share the part of speech of the right answer
 (or "To ..." gives verbs away), and definitions that name the word itself are left out.
@@ -302,17 +300,8 @@ def build(
 ) -> pd.DataFrame:
     """Build DictionaryQA: a question for each sense with an example, of words with other senses.
 
-    Parameters
-    ----------
-    entries : DataFrame
-        From :func:`read`.
-    rng : Generator
-        Draws distractors, their order, the split, and the sample.
-    n_items : int, optional
-        Questions to keep, whole words at a time; all unless given.
-    distractors_without_examples : bool
-        Whether senses without an example serve as distractors: the mistake of the paper's first
-        version.
+    Of ``entries`` (:func:`read`) ``n_items`` questions are kept, whole words at a time, or all.
+    ``distractors_without_examples`` is the mistake of the paper's first version, to show it.
 
     Returns
     -------
@@ -323,11 +312,6 @@ def build(
         ``distractor_types`` (of the four distractors, in the order of the choices), ``n_senses``
         (distractors that are senses of the word) and ``split``. Senses that became no question are
         counted in ``attrs["left_out"]``, by reason, in the order in which reasons were applied.
-
-    Raises
-    ------
-    DataError
-        If no question can be built.
     """
     # Senses that may be choices: of single content words, with a definition not too long.
     n_entries = len(entries)

@@ -89,8 +89,8 @@ def snli_parts(
     premises = unseen["premise"].unique()
     if len(premises) <= 280:
         raise ValueError(
-            f"the pairs have {len(premises)} premises that people did not see; 280 are for "
-            "development and test, so that more are needed to train on: add another file of pairs"
+            f"the pairs of snli have {len(premises)} premises that people did not see; 281 is the "
+            "least, since 280 are for development and test: add another file of pairs"
         )
     order = dict(zip(premises, rng.permutation(len(premises)), strict=True))
     rank = unseen["premise"].map(order)

@@ -89,22 +89,10 @@ def partial_input_baseline(
 ) -> BaselineResult:
     """Train a baseline on a probe and test it on questions about other concepts.
 
-    Parameters
-    ----------
-    baseline : str
-        A network of :mod:`psychlm.papers.choice_networks`, or "vector-similarity", which is not
-        trained.
-    train, test : DataFrame
-        Items frames. Training stops by a fifth of the clusters of ``train``.
-    lexicon : Lexicon, optional
-        Given word vectors; learned ones unless given.
-    size, hidden, epochs, patience
-        As in :mod:`psychlm.papers.choice_networks`.
-
-    Raises
-    ------
-    FrameError
-        If training and test share clusters, or training has one cluster only.
+    ``baseline`` is a network of :mod:`psychlm.papers.choice_networks` of these sizes, or
+    "vector-similarity", which is not trained; training stops by a fifth of the clusters of
+    ``train``. Word vectors are learned unless ``lexicon`` gives them. FrameError if training and
+    test share clusters, or training has one cluster only.
     """
     train, test = (
         items.assign(cluster=items["cluster" if "cluster" in items else "item_id"])
@@ -240,23 +228,14 @@ def inoculate(
     ----------
     model : ChoiceClassifier or FineTunedModel
         Trained on the original task; it is not changed.
-    train, new, test : DataFrame
-        Items of the probe: to learn from, to choose the model by, and to report.
-    original : DataFrame
-        Development items of the original task: to choose the model by, and for its cost.
-    sizes : sequence of int
-        k, questions of the probe to learn from.
-    n_seeds : int
-        Repetitions, with other questions, another order and other dropout.
-    add_some : sequence of int
-        Items of ``more`` added to each question of the probe.
-    more : DataFrame, optional
-        Items of the original kind, none of which the model has met.
-
-    Raises
-    ------
-    FrameError
-        If items break their contract, parts overlap, or there are fewer of them than asked for.
+    train, new, test, original : DataFrame
+        Items of the probe to learn from, to choose the model by, and to report; development items
+        of the original task, to choose the model by, and for its cost.
+    sizes, learning_rates, n_seeds
+        k, questions of the probe to learn from; the repetitions have other questions, another order
+        and other dropout.
+    add_some, more
+        Items of ``more``, of the original kind and new to the model, for each of the probe's.
     """
     parts = {"train": train, "new": new, "original": original, "test": test}
     parts |= {} if more is None else {"more": more}
@@ -376,15 +355,9 @@ def inoculation_gain(
     """Return what the most questions of a sweep, without any added, changed on the test questions
     of its probe, which have ``cluster``.
 
-    Each seed keeps the cell with the best average of both tasks. The interval is that of a
-    bootstrap over the seeds and over the clusters of questions.
-
-    Returns
-    -------
-    Series
-        ``before`` and ``after``, the accuracies, their difference ``gain`` with ``low`` and
-        ``high`` (95 %), ``smallest`` and ``largest`` of the seeds; ``cost``, the loss of accuracy
-        on the original task; ``n_questions`` and ``n_seeds``.
+    Each seed keeps the cell with the best average of both tasks. The interval (95 %) of the gain is
+    that of a bootstrap over the seeds and over the clusters of questions; ``smallest`` and
+    ``largest`` are those of the seeds, ``cost`` the loss of accuracy on the original task.
     """
     cells = done.cells[done.cells["add_some"] == 0]
     cells = cells[cells["k"] == cells["k"].max()]
@@ -465,12 +438,9 @@ class FineTunedModel:
 def check_questions(builder: Builder, questions: pd.DataFrame) -> pd.DataFrame:
     """Look WordNet questions up in the graph again, from the names in their rows alone.
 
-    Returns
-    -------
-    DataFrame, one row a question
-        ``second right answer``: a distractor is the concept itself or stands in the relation asked
-        for. ``wrong``: that, or the key does not stand in the stated relation, or a distractor is
-        of another kind or distance than recorded.
+    Return for each question whether it has a ``second right answer``, a distractor that is the
+    concept itself or stands in the relation asked for, and whether it is ``wrong``: that, or its
+    key or a distractor does not stand in the relation recorded.
     """
     graph, number = builder.graph, pd.Series(np.arange(builder.graph.n), index=builder.names)
     probe = questions["probe"].to_numpy()

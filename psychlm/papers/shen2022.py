@@ -113,18 +113,10 @@ def prior_bias(
     these are permuted; p-values after Phipson & Smyth (2010). That of an item rests on at most
     (n!)^(K-1) permutations.
 
-    Parameters
-    ----------
-    *presentations : DataFrame, items x choices
-        Scores of the same choices in the same order (``confusion.in_source_order``), under prompts
-        to which none is right: no question, or wrong ones drawn with several seeds. One frame gives
-        spreads only. Shuffle the choices of each: in one order, a preference for a place looks like
-        one for what stands there.
-
-    Raises
-    ------
-    FrameError
-        If there is no presentation, or they differ in their items or numbers of choices.
+    Each of the presentations holds scores of the same choices in the same order
+    (``confusion.in_source_order``), under prompts to which none is right: no question, or wrong
+    ones drawn with several seeds. One frame gives spreads only. Shuffle the choices of each: in one
+    order, a preference for a place looks like one for what stands there.
     """
     if not presentations:
         raise frames.FrameError("prior bias needs the scores of one presentation at least")
@@ -240,21 +232,9 @@ def bias_decomposition(
     random ones (Nakagawa & Schielzeth 2013); it may be negative where features work against each
     other.
 
-    Parameters
-    ----------
-    presentations : sequence of (items, scores)
-        At least two presentations of the same choices under prompts to which none is right: items
-        perturbed by ``confusion.perturb`` (no question, or a wrong one), shuffled, and their scores
-        in the source's order, as :func:`prior_bias` takes them.
-
-    Raises
-    ------
-    FrameError
-        If presentations differ in their items or choices.
-    ValueError
-        If there are fewer than two, if a feature does not vary within items or follows from the
-        others, or if the scores do not differ between presentations, so that there is no noise to
-        compare with.
+    ``presentations`` are at least two pairs of items and scores of the same choices under prompts
+    to which none is right: items perturbed by ``confusion.perturb`` (no question, or a wrong one),
+    shuffled, and their scores in the source's order, as :func:`prior_bias` takes them.
     """
     if (k := len(presentations)) < 2:
         raise ValueError(
@@ -340,29 +320,16 @@ def choice_paralysis(
     whether those added draw more or less than the item's own incorrect ones, and has no test, since
     it is exact for an item but not for a mean of items.
 
-    Parameters
-    ----------
-    before : DataFrame, items x choices
-        Scores of the original items.
-    after : mapping from the number of choices added to DataFrame, items x choices
-        Scores of the perturbed items in the source's order, those added behind
-        (``confusion.in_source_order``).
-    answers : DataFrame or Series
-        The original items, or their answers by item.
+    ``after`` are by number of choices added the scores of the perturbed items in the source's order
+    (``confusion.in_source_order``); ``answers`` the original items, or their answers by item.
 
     Returns
     -------
     DataFrame
         By ``n_extra``, means over items: ``before``, ``after``, ``drop`` with ``low`` and ``high``,
-        ``effect`` (mean over standard deviation of the drops: Cohen's d for pairs), ``p``
-        (Wilcoxon's signed-rank test of the drops, two-sided) and ``p_holm`` (over the rows);
-        ``own`` with ``own_low``, ``own_high``, ``own_effect`` and ``p_own``; ``renormalisation``
-        and ``equal_draw``.
-
-    Raises
-    ------
-    FrameError
-        If the items differ, or an item has no more choices after than before.
+        ``effect`` (Cohen's d for pairs), ``p`` (Wilcoxon's signed-rank test, two-sided) and
+        ``p_holm`` (over the rows); ``own`` with ``own_low``, ``own_high``, ``own_effect`` and
+        ``p_own``; ``renormalisation`` and ``equal_draw``.
     """
     before = check_scores(before)
     n, answer = n_choices(before), answer_places(answers, before)

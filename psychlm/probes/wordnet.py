@@ -20,7 +20,6 @@ time:
 
 from __future__ import annotations
 
-import gc
 import io
 import os
 import re
@@ -142,9 +141,6 @@ def open_reader(folder: Path) -> Iterator[Any]:
     shelf = str(folder.parent if packed else folder)
     root = nltk.data.ZipFilePathPointer(str(folder), "wordnet/") if packed else str(folder)
     nltk.data.path.append(shelf)  # NLTK opens no folder that is not on its path
-    # NLTK makes a million objects that all stay; the garbage collector would walk them each time.
-    collecting = gc.isenabled()
-    gc.disable()
     try:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message="The multilingual functions are not")
@@ -163,25 +159,11 @@ def open_reader(folder: Path) -> Iterator[Any]:
         ) from error
     finally:
         nltk.data.path.remove(shelf)
-        if collecting:
-            gc.enable()
 
 
 def load(path: str | Path | None = None, *, pos: str = "nvar") -> WordNet:
-    """Read WordNet.
-
-    Parameters
-    ----------
-    path : path, optional
-        The folder of its files; searched for (:func:`find`) unless given.
-    pos : str
-        Parts of speech to read: n(ouns), v(erbs), a(djectives), (adve)r(bs). Verbs alone take a
-        tenth of the time.
-
-    Raises
-    ------
-    DataError
-        If there is no WordNet here, or its files are broken.
+    """Read WordNet from a folder, or where it is found (:func:`find`): n(ouns), v(erbs),
+    a(djectives), (adve)r(bs), or some of them; verbs alone take a tenth of the time.
 
     Examples
     --------

@@ -428,23 +428,12 @@ def split_by_concept(items: pd.DataFrame, recipe: Recipe) -> pd.Series:
 
 
 def write(items: pd.DataFrame, folder: str | Path, header: dict[str, Any]) -> list[Path]:
-    """Write questions to ``folder/<probe>/<split>.jsonl`` and ``folder/manifest.json``.
+    """Write questions, items with ``probe`` and ``split``, to ``folder/<probe>/<split>.jsonl``, and
+    source, version, seed (``header``) and numbers of questions to ``folder/manifest.json``.
 
     The files are JSON lines in ARC's layout, which other tools and :func:`psychlm.corpora.read_arc`
-    read; further columns (concept, hops, distractors ...) follow ARC's.
-
-    Parameters
-    ----------
-    items : DataFrame
-        An items frame with ``probe`` and ``split``.
-    folder : path
-    header : dict
-        Source, version, seed ... for the manifest; numbers of questions are added.
-
-    Returns
-    -------
-    list of Path
-        The files written, the manifest first.
+    read; further columns (concept, hops, distractors ...) follow ARC's. Return the files written,
+    the manifest first.
 
     Examples
     --------
