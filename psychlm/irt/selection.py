@@ -224,8 +224,8 @@ def _judge(
         judged = {"statistic": "n_dependent_pairs", "value": table["n_pairs"].to_numpy()}
         judged |= {"p": table["p"].to_numpy(), "note": table["note"].to_numpy()}
     items = fitted.items.index
-    judged = {"threshold": alpha, "verdict": np.where(remove, "remove", "keep")} | judged
-    log.add(step, items, **judged)
+    judged.setdefault("threshold", alpha)
+    log.add(step, items, verdict=np.where(remove, "remove", "keep"), **judged)
     return list(items[remove])
 
 
