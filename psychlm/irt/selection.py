@@ -208,10 +208,11 @@ def _judge(
     log: _Log,
 ) -> list:
     """Apply one criterion to every item; return the items that it removes."""
+    judged: dict[str, Any]
     if step == "slope":
         value = fitted.items["a"].to_numpy()
         remove = value < min_a
-        judged: dict[str, Any] = {"statistic": "a", "value": value, "threshold": min_a}
+        judged = {"statistic": "a", "value": value, "threshold": min_a}
     elif step == "fit":
         table = s_x2(fitted, kept)
         p = adjust(table["p"].to_numpy())
