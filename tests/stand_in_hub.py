@@ -119,6 +119,7 @@ def inference_archives(folder: Path, crowd: Sequence[str], n: int = 400) -> dict
 def served(name: str, folder: Path) -> Iterator[list[str]]:
     """Let a model be fetched from a server here, as from the hub; yield the files that are sent."""
     sent: list[str] = []
+    files = sorted(folder.iterdir())
 
     class Hub(BaseHTTPRequestHandler):
         def do_HEAD(self) -> None:
@@ -126,15 +127,20 @@ def served(name: str, folder: Path) -> Iterator[list[str]]:
 
         def do_GET(self) -> None:
             file = folder / self.path.rpartition("/")[2]
-            content, status, headers = b"", 200, {"X-Repo-Commit": commit_of(name)}
+            content: str | bytes = b""
+            status, headers = 200, {"X-Repo-Commit": commit_of(name)}
             if file.is_file():
                 content = file.read_bytes()
                 headers["ETag"] = f'"{hashlib.sha256(content).hexdigest()}"'
                 sent.extend([file.name] if self.command == "GET" else [])
+            elif f"/tree/{commit_of(name)}?" in self.path:
+                parts = [{"path": file.name, "size": file.stat().st_size} for file in files]
+                content = json.dumps([part | {"type": "file", "oid": "0"} for part in parts])
             elif "/resolve/" in self.path or "/tree/" in self.path:
                 status, headers["X-Error-Code"] = 404, "EntryNotFound"
             else:
-                content = json.dumps({"id": name, "sha": commit_of(name)}).encode()
+                content = json.dumps({"id": name, "sha": commit_of(name)})
+            content = content.encode() if isinstance(content, str) else content
             self.send_response(status)
             for key, value in (headers | {"Content-Length": str(len(content))}).items():
                 self.send_header(key, value)
@@ -145,12 +151,12 @@ def served(name: str, folder: Path) -> Iterator[list[str]]:
         def log_message(self, *_: object) -> None:
             pass
 
-    server, files = ThreadingHTTPServer(("127.0.0.1", 0), Hub), "{repo_id}/resolve/{revision}"
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Hub)
     with server, pytest.MonkeyPatch.context() as patch:
         Thread(target=server.serve_forever, daemon=True).start()
         address = f"http://127.0.0.1:{server.server_port}"
         patch.setattr(constants, "ENDPOINT", address)
-        template = f"{address}/{files}/{{filename}}"
+        template = f"{address}/{{repo_id}}/resolve/{{revision}}/{{filename}}"
         patch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
         patch.setattr(constants, "HF_HUB_OFFLINE", False)
         yield sent

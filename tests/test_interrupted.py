@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 
 import pandas as pd
@@ -14,7 +13,7 @@ from killed import kill_this_process, run_until_killed
 from tiny_questions import questions
 
 from psychlm import lm
-from psychlm.lm import _choice_scores, choices
+from psychlm.lm import _choice_scores
 from psychlm.papers import model_facts
 from psychlm.site.plan import is_fetched
 
@@ -25,7 +24,7 @@ def test_a_killed_evaluation_of_a_trained_encoder_asks_for_no_answer_twice(
 ):
     """Notebook 50: a model learns a benchmark, and answers it as written and perturbed."""
     monkeypatch.setenv("PSYCHLM_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(choices, "QUESTIONS_AT_ONCE", {"cpu": 1})
+    monkeypatch.setattr(_choice_scores, "QUESTIONS_AT_ONCE", {"cpu": 1})
     encoder, log = tiny_models.save(tmp_path / "bert", "bert"), tmp_path / "answered"
     asked = {"toy": questions(rng, 8)}
     changed = {("toy", "no question"): asked["toy"].assign(prompt="")}
@@ -75,7 +74,7 @@ def test_a_killed_download_of_a_model_goes_on_and_is_not_taken_for_the_model(tmp
         with monkeypatch.context() as patch:
             patch.setattr(file_download, "http_get", broken_off)
             run_until_killed(lambda: lm.load(name))
-        assert sent == ["config.json"] and not is_fetched(name)
+        assert sent[0] == "config.json" and not is_fetched(name)
         whole = lm.load(name)
         assert sent.count("config.json") == sent.count("model.safetensors") == 1
     # Without a network: the model is found by its name, and not where only a part of it is here.
@@ -83,7 +82,6 @@ def test_a_killed_download_of_a_model_goes_on_and_is_not_taken_for_the_model(tmp
     assert is_fetched(name) and lm.load(name).revision == whole.revision
     (snapshot,) = (tmp_path / "hub").glob("models--*/snapshots/*")
     (snapshot / "model.safetensors").unlink()
-    shutil.rmtree(snapshot.parents[1] / ".no_exist")  # what the hub answered it has not
     with pytest.raises(lm.ModelError, match="lab/toy"):
         lm.load(name)
     index = '{"weight_map": {"a": "model-1.safetensors", "b": "model-2.safetensors"}}'
