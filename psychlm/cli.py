@@ -97,8 +97,10 @@ def doctor() -> None:
     """Show which optional parts are installed (GPU, R, WordNet, data ...), and what each adds."""
     from psychlm import doctor as parts
 
-    found = {True: "yes", False: "no"}
-    rows = [[found[part.found], part.name, part.detail, part.adds] for part in parts.examine()]
+    rows = [
+        ["yes" if part.found else "no", part.name, part.detail, part.adds]
+        for part in parts.examine()
+    ]
     print_table(["", "part", "found, or how to get it", "what it adds"], rows)
     say(f"\n{sum(row[0] == 'yes' for row in rows)} of {len(rows)} optional parts are here.")
 

@@ -582,8 +582,8 @@ def dif_explanatory(
     # Coefficients: mean and delta, difficulties of items, differences of kinds and of items.
     covariance, (_, of_kinds, of_items) = estimates.covariance, estimates.effects
     variance, kind = covariance.diagonal()[2 + n_items :], 2 + n_items + np.arange(n_kinds)
-    own = 2 + n_items + n_kinds + np.arange(n_items)
-    of_item = variance[codes] + variance[n_kinds:] + 2 * covariance[kind[codes], own]
+    row_of_item = 2 + n_items + n_kinds + np.arange(n_items)
+    of_item = variance[codes] + variance[n_kinds:] + 2 * covariance[kind[codes], row_of_item]
 
     def table(modes: np.ndarray, variance: np.ndarray, index: pd.Index) -> pd.DataFrame:
         """Return posterior modes, sds and intervals."""

@@ -96,11 +96,11 @@ class Specification:
     def numbers(self, group: int = 0) -> np.ndarray:
         """Return by row and item a number that equal parameters of a group share; -1: fixed."""
         shape = (len(self.fixed), len(self.groups), len(self.items))
-        every = np.arange(math.prod(shape)).reshape(shape)
-        numbers = np.empty_like(every[:, 0])
+        cell_numbers = np.arange(math.prod(shape)).reshape(shape)
+        numbers = np.empty_like(cell_numbers[:, 0])
         for row, kind in enumerate(self.row_kinds):
             of_group = np.where(self.freed[kind], group, 0)
-            numbers[row] = every[row, of_group, self.ties[kind]]
+            numbers[row] = cell_numbers[row, of_group, self.ties[kind]]
         return np.where(np.isnan(self.fixed), numbers, -1)
 
     @cached_property
@@ -178,8 +178,8 @@ def problems(
             "the observed information is not positive definite at the estimates, so there are no "
             "standard errors"
         )
-    found = [name for name in texts if name in marks and marks[name].any()]
-    messages = [texts[name].format(format_names(items[marks[name]])) for name in found]
+    to_say = [name for name in texts if name in marks and marks[name].any()]
+    messages = [texts[name].format(format_names(items[marks[name]])) for name in to_say]
     if loglik_error > GRID_ERROR:
         messages.append(
             f"the log-likelihood moves by {loglik_error:.3g} nats on a finer grid than {em.grid}"
@@ -207,8 +207,8 @@ def specify(
     priors = dict(priors or {})
     for name, prior in priors.items():
         if not isinstance(prior, PRIORS.get(name, ())):
-            known = {key: " or ".join(kind.__name__ for kind in PRIORS[key]) for key in PRIORS}
-            raise FrameError(f"prior {name!r}: {prior!r} is not known; give any of {known}")
+            kinds = {key: " or ".join(kind.__name__ for kind in PRIORS[key]) for key in PRIORS}
+            raise FrameError(f"prior {name!r}: {prior!r} is not known; give any of {kinds}")
         if isinstance(prior, Beta) and min(prior.alpha, prior.beta) <= 1:
             raise FrameError(f"{prior} has its mode at 0 or 1; give alpha and beta above 1")
     if chosen.common_slope and "slope" in priors:

@@ -81,8 +81,8 @@ class ScoringOptions:
 
     def identity(self, description: dict[str, Any]) -> str:
         """Return a text that differs where the numbers could, given what :meth:`describe` says."""
-        asked = {"entropy": self.entropy, "rank": self.rank}
-        return json.dumps(description | asked, sort_keys=True)
+        wanted = {"entropy": self.entropy, "rank": self.rank}
+        return json.dumps(description | wanted, sort_keys=True)
 
 
 TURN_MARKS, DOCUMENT_MARK = ("<|im_start|>", "<|im_end|>"), "<|endoftext|>"

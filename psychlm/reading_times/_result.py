@@ -189,7 +189,9 @@ class GAMFit:
     def __repr__(self) -> str:
         """Return the model and its estimates, as R's ``print`` does."""
         converged = "" if self.converged else ", NOT converged"
-        tables = [self.coefficients.round(4)] + [self.smooths.round(3)] * (len(self.smooths) > 0)
+        tables = [self.coefficients.round(4)]
+        if len(self.smooths):
+            tables.append(self.smooths.round(3))
         return (
             f"{self.formula}\n{self.backend}, {self.method}{converged}: n = {self.n:,} "
             f"({self.n_missing:,} without a response left out), log-likelihood {self.loglik:.2f} "

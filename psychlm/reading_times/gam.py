@@ -79,12 +79,12 @@ def fit(
     >>> fit(words, "gaze_ms ~ bits").coefficients["estimate"].round(6).to_dict()
     {'(Intercept)': 192.0, 'bits': 9.6}
     """
-    for name, value, known in (
+    for name, value, allowed in (
         ("backend", backend, get_args(Backend)),
         ("method", method, get_args(Method)),
     ):
-        if value not in known:
-            raise ValueError(f"{name} {value!r} is unknown; choose one of {known}")
+        if value not in allowed:
+            raise ValueError(f"{name} {value!r} is unknown; choose one of {allowed}")
     of_r = family != "gaussian" or discrete or bool(r_arguments)
     parsed = parse(formula) if backend in ("native", "pygam") else None
     if backend == "auto":
@@ -104,11 +104,11 @@ def fit(
         check_response(readings, response)
         complete = readings.loc[readings[response].notna()]
         if weights is not None:
-            r_arguments = f"weights=`{weights}`" + f", {r_arguments}" * bool(r_arguments)
+            r_arguments = ", ".join(filter(None, [f"weights=`{weights}`", r_arguments]))
         if backend == "lme4":
-            found = lme4.fit(complete, formula, method, family, r_arguments)
+            fitted = lme4.fit(complete, formula, method, family, r_arguments)
         else:
-            found = mgcv.fit(complete, formula, method, family, r_arguments, discrete, tolerance)
+            fitted = mgcv.fit(complete, formula, method, family, r_arguments, discrete, tolerance)
     else:
         state = State()
         complete = _complete_rows(parsed, readings, state)
@@ -117,12 +117,12 @@ def fit(
             refuse_extended_terms(parsed, "pygam")
             from psychlm.reading_times import pygam
 
-            found = pygam.fit(complete, parsed)
+            fitted = pygam.fit(complete, parsed)
         else:
             from psychlm.reading_times import native
 
-            found = native.fit(complete, parsed, state, method, device, tolerance, weights)
-    return replace(found, n_missing=len(readings) - len(complete))
+            fitted = native.fit(complete, parsed, state, method, device, tolerance, weights)
+    return replace(fitted, n_missing=len(readings) - len(complete))
 
 
 def _complete_rows(parsed: Formula, readings: pd.DataFrame, state: State) -> pd.DataFrame:

@@ -145,8 +145,8 @@ def fit(data: pd.DataFrame, formula: str, method: str, family: str, r_arguments:
         call = f"glmer(model, data = data, family = {family}"
         if gaussian:
             call = f"lmer(model, data = data, REML = {str(method == 'REML').upper()}"
-        found, columns, used = fit_in_r("lme4", call, formula, data, family, r_arguments, groups)
-        part = named(r_function(_RESULT)(found, gaussian, columns))
+        r_fit, columns, used = fit_in_r("lme4", call, formula, data, family, r_arguments, groups)
+        part = named(r_function(_RESULT)(r_fit, gaussian, columns))
 
     # Standard deviations and correlations by label, as the native engine names them.
     deviations: dict[str, float] = {}
@@ -181,7 +181,7 @@ def fit(data: pd.DataFrame, formula: str, method: str, family: str, r_arguments:
         "std_error": np.array(part["level_error"]),
     }
     residuals, random = np.array(part["residuals"]), tuple(deviations)
-    model = InLme4(variables, groups, residuals, pd.DataFrame(levels), {}, random, found)
+    model = InLme4(variables, groups, residuals, pd.DataFrame(levels), {}, random, r_fit)
     loglik, sigma = float(part["loglik"][0]), float(part["sigma"][0])
     n_parameters = len(estimate) + len(deviations) + sum(map(len, pairs.values()))
     components = deviations | ({"residual": sigma} if gaussian else {})

@@ -290,8 +290,8 @@ class Fitted(Model):
         for name in self.in_fixed_terms:
             require_levels(name, data[name], self.levels[name])
         # An unseen level of a random effect is replaced by a known one, whose effect is left out.
-        unseen = {n: ~data[n].isin(known).to_numpy() for n, known in self.levels.items()}
-        known = {n: data[n].mask(unseen[n], next(iter(self.levels[n]))) for n in self.levels}
+        unseen = {n: ~data[n].isin(levels).to_numpy() for n, levels in self.levels.items()}
+        in_fit = {n: data[n].mask(unseen[n], next(iter(self.levels[n]))) for n in self.levels}
         left_out = np.zeros((len(data), len(self.effects)), dtype=bool)
         for i, names in enumerate(self.effects.values()):
             for name in names:
@@ -302,7 +302,7 @@ class Fitted(Model):
                 rows = (left_out == pattern).all(axis=1)
                 more = [label for label, out in zip(self.effects, pattern, strict=True) if out]
                 names = robjects.StrVector([*exclude, *more])
-                frame = to_r(data.assign(**known)[rows], self.variables, self.labelled)
+                frame = to_r(data.assign(**in_fit)[rows], self.variables, self.labelled)
                 values = r_function(_PREDICT)(self.r_object, frame, names, se)
                 predicted[:, rows] = np.asarray(values).reshape(1 + se, -1)
         return predicted[0], predicted[1] if se else None
@@ -389,8 +389,8 @@ def fit(
         else:
             control = f"gam.control(newton = list(conv.tol = {float(tolerance)!r}))"
             call = f'gam({call}, method = "{method}", control = {control}'
-        found, _, used = fit_in_r("mgcv", call, formula, data, family, r_arguments, labelled)
-        part = named(r_function(_RESULT)(found))
+        r_fit, _, used = fit_in_r("mgcv", call, formula, data, family, r_arguments, labelled)
+        part = named(r_function(_RESULT)(r_fit))
         scalars = "loglik", "edf", "scale", "r_squared", "deviance_explained", "criterion", "aic"
         numbers: dict[str, Any] = {name: float(part[name][0]) for name in scalars}
         estimate = np.asarray(part["estimate"])
@@ -409,7 +409,7 @@ def fit(
         for label, names, name, level in zip(shown, part["variables"], by, of_level, strict=True):
             fixed_by = {} if name == "NA" else {str(name): str(level) or 1.0}
             parts[label] = Part(tuple(map(str, names)), fixed_by)
-        model = Fitted(variables, parts, effects, labelled, levels, in_fixed_terms, labels, found)
+        model = Fitted(variables, parts, effects, labelled, levels, in_fixed_terms, labels, r_fit)
 
     return GAMFit(
         formula=formula,

@@ -145,8 +145,11 @@ def compare(report: dict[str, Any]) -> pd.DataFrame:
             # the bound leaves room for the rounding of binary floats
             agrees = abs(difference) <= Decimal("0.5000001").scaleb(-n_decimals)
             row["verdict"] = "agrees" if agrees else "differs"
-            at = f" at {n_decimals} decimal{'s' * (n_decimals > 1)}" if n_decimals else ""
-            row["says"] = row["verdict"] + at
+            row["says"] = row["verdict"]
+            if n_decimals:
+                row["says"] += (
+                    f" at {n_decimals} decimal" if n_decimals == 1 else f" at {n_decimals} decimals"
+                )
             sign = "+" if difference else ""
             row["difference"] = f"{difference:{sign}.{n_decimals + 2}f}".replace("-", "−")
         rows.append(row)

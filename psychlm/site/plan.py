@@ -227,11 +227,11 @@ def table(needs: pd.DataFrame) -> tuple[list[str], list[list[str]]]:
     """
     header = ["notebook", "models", "data", "GB to\nfetch", "GB\nkept", "GPU\nGB", "time", "from"]
     cells = []
-    for name, own in needs.groupby("notebook", sort=False):
-        here = [own.loc[own["kind"] == kind, "here"] for kind in ("model", "data")]
+    for name, of_notebook in needs.groupby("notebook", sort=False):
+        here = [of_notebook.loc[of_notebook["kind"] == kind, "here"] for kind in ("model", "data")]
         counts = [f"{one.sum()}/{len(one)}" if len(one) else "" for one in here]
-        sizes = own.loc[~own["here"], "gb"].sum(), own["gb"].sum()
-        memory, itself = own["gpu_gb"].max(), own.iloc[-1]
+        sizes = of_notebook.loc[~of_notebook["here"], "gb"].sum(), of_notebook["gb"].sum()
+        memory, itself = of_notebook["gpu_gb"].max(), of_notebook.iloc[-1]
         shown = [f"{gb:.2f}" if gb else "" for gb in sizes] + [f"{memory:.1f}" if memory else ""]
         took = html.duration(itself["seconds"] or None)
         cells.append([str(name), *counts, *shown, took, itself["known_from"]])
@@ -264,8 +264,8 @@ def lacks_disk(needs: pd.DataFrame) -> list[str]:
     absent, lacking = needs[~needs["here"]].drop_duplicates(["kind", "name"]), []
     for kind, folder in {"model": Path(HF_HUB_CACHE), "data": data.downloads()}.items():
         gb = absent.loc[absent["kind"] == kind, "gb"].sum()
-        here = next(place for place in (folder, *folder.parents) if place.exists())
-        free = shutil.disk_usage(here).free / 1e9
+        existing = next(place for place in (folder, *folder.parents) if place.exists())
+        free = shutil.disk_usage(existing).free / 1e9
         if gb > free:
             lacking.append(f"{gb:.1f} GB are to be fetched to {folder}, {free:.1f} GB are free")
     return lacking

@@ -414,7 +414,7 @@ def summary(outcomes: Sequence[Outcome]) -> str:
     """Return the last lines of a run: counts, what was left out and why, each failure's error."""
     counts = Counter(outcome.status for outcome in outcomes)
     counted = ", ".join(f"{n} {status}" for status, n in counts.items()) or "nothing to run"
-    lines = [f"{len(outcomes)} notebook{'s' * (len(outcomes) != 1)}: {counted}"]
+    lines = [f"{len(outcomes)} {'notebook' if len(outcomes) == 1 else 'notebooks'}: {counted}"]
     if outcomes:
         lines.append(f"reports: {outcomes[0].html.parent / 'index.html'}")
     return "\n".join(lines + [str(outcome) for outcome in outcomes if outcome.error])
