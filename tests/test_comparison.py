@@ -230,7 +230,7 @@ def test_the_command_compares_two_files_and_ranks_one(tmp_path):
     expected = psychlm.compare(a, b, cluster=cluster, names=("a", "b"))
     assert run.output.strip() == repr(expected)
     bad = CliRunner().invoke(main, ["compare", *files, "--value", "gaze_ms"])
-    assert bad.exit_code == 1 and "['gaze_ms'] is none" in bad.output
+    assert bad.exit_code == 1 and "has no columns ['gaze_ms']" in bad.output
     bank = corpora.metabench("arc").iloc[:4]
     bank.reset_index().to_csv(tmp_path / "models.csv", index=False)
     out = tmp_path / "pairs.csv"

@@ -110,6 +110,8 @@ def encode_texts(
     max_tokens : int
         Longer texts are cut at their end and counted in ``n_truncated``.
 
+    Examples
+    --------
     >>> encode_texts(["a b a", "b"], min_count=1).segments[0][0].tolist()
     [[2, 3, 2], [3, 0, 0]]
     """

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from string import ascii_letters
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
@@ -155,20 +155,19 @@ def with_options(asked: pd.DataFrame) -> pd.DataFrame:
 def presented(
     asked: Mapping[str, pd.DataFrame],
     changed: Mapping[tuple[str, str], pd.DataFrame],
-    score: Callable[..., pd.DataFrame],
+    model: lm.LanguageModel,
+    way: Literal["sum", "token", "character"],
 ) -> dict[tuple[str, str], pd.DataFrame]:
     """Return scores computed now in the source's order of choices, by bank and presentation.
 
-    ``score`` makes of bank and items the scores, items x choices; where the choices are listed, it
-    gets ``prompt=`` too.
+    ``way`` says what log-probabilities are divided by, as ``normalise`` of lm.choice_logprobs.
     """
     put = {(bank, "original"): items for bank, items in asked.items()} | dict(changed)
     given = {}
     for (bank, name), items in put.items():
-        if name.startswith("listed"):
-            answered = score(bank, with_options(items), prompt=LISTED)
-        else:
-            answered = score(bank, items)
+        listed = name.startswith("listed")
+        shown, prompt = (with_options(items), LISTED) if listed else (items, "auto")
+        answered = lm.choice_logprobs(shown, model, normalise=way, prompt=prompt)
         given[bank, name] = in_source_order(answered, items)
     return given
 
@@ -195,8 +194,12 @@ def head_presentations(
         else:
             model = choice_networks.encoder_model(encoder, seed=seed, device=device)
             trained[bank] = model.train(rows, seed=seed, epochs=epochs, patience=None)
-    unlisted = {key: put for key, put in changed.items() if not key[1].startswith("listed")}
-    return presented(asked, unlisted, lambda bank, put: trained[bank].logprobs(put))
+    put = {(bank, "original"): items for bank, items in asked.items()}
+    put |= {key: items for key, items in changed.items() if not key[1].startswith("listed")}
+    return {
+        (bank, name): in_source_order(trained[bank].logprobs(items), items)
+        for (bank, name), items in put.items()
+    }
 
 
 # ------------------------------------------------------------
