@@ -51,8 +51,8 @@ parameter_option = click.option(
 def run(notebooks: tuple[str, ...], **options: Any) -> None:
     """Run the notebooks (all, or those named by number or name) and write reports/index.html.
 
-    A notebook whose data are missing is left out with the reason; that is no failure. The profile
-    `paper` has the papers' models, too.
+    A notebook whose data are missing is left out with the reason, and the run still succeeds. The
+    profile `paper` has the papers' models, too.
     """
     from psychlm import site
 

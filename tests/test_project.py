@@ -76,8 +76,10 @@ def test_the_hooks_of_pre_commit_would_change_nothing(hook: str) -> None:
         pytest.skip(f"{hook} is not installed: make setup")
     settings = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text())
     (named,) = [one for one in settings["repos"][0]["hooks"] if one["id"] == hook]
-    files = [f for f in output_of("git", "ls-files").splitlines()
-             if re.search(named.get("files", ""), f) and (ROOT / f).is_file()]  # fmt: skip
+    tracked = [
+        name for name in output_of("git", "ls-files").splitlines() if (ROOT / name).is_file()
+    ]
+    files = [name for name in tracked if re.search(named.get("files", ""), name)]
     options = [*named["entry"].split()[1:], *(["--verify"] if hook == "nbstripout" else [])]
     output_of(str(program), *options, *files)
 
@@ -255,13 +257,17 @@ def test_every_committed_data_file_has_one_row_with_source_and_licence() -> None
     tracked = output_of("git", "ls-files", "--cached", "--others", "--exclude-standard", "data")
     files = [name.removeprefix("data/") for name in tracked.splitlines()]
     rows = table_of_files(ROOT / "data" / "README.md", (0, 3))
-    matched = {file: [licence for patterns, licence in rows
-                      for pattern in patterns
-                      if Path(file).match(pattern) and file.count("/") == pattern.count("/")]
-               for file in files}  # fmt: skip
+    licences = [(pattern, licence) for patterns, licence in rows for pattern in patterns]
+    matched = {
+        file: [
+            licence
+            for pattern, licence in licences
+            if Path(file).match(pattern) and file.count("/") == pattern.count("/")
+        ]
+        for file in files
+    }
     assert not {file: found for file, found in matched.items() if len(found) != 1}
-    assert not [pattern for patterns, _ in rows for pattern in patterns
-                if not list((ROOT / "data").glob(pattern))]  # fmt: skip
+    assert not [pattern for pattern, _ in licences if not list((ROOT / "data").glob(pattern))]
 
 
 def test_files_without_a_free_licence_are_named_in_licenses_with_it() -> None:

@@ -228,9 +228,9 @@ def inoculate(
     ----------
     model : ChoiceClassifier or FineTunedModel
         Trained on the original task; it is not changed.
-    train, new, test, original : DataFrame
-        Items of the probe to learn from, to choose the model by, and to report; development items
-        of the original task, to choose the model by, and for its cost.
+    train, new, original, test : DataFrame
+        Items of the probe to learn from, and to choose the model by; development items of the
+        original task, to choose the model by, and for its cost; items of the probe to report.
     sizes, learning_rates, n_seeds
         k, questions of the probe to learn from; the repetitions have other questions, another order
         and other dropout.
