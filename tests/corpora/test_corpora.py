@@ -111,13 +111,13 @@ def test_three_csv_files_are_a_corpus(tmp_path):
     words, readings, counts = (tmp_path / f"{name}.csv" for name in ("words", "readings", "counts"))
     words.write_text('text_id,word_id,word\n01,1,None\n01,2,"so,"\n')
     readings.write_text("subject,text_id,word_id,gaze_ms\n007,01,1,250\n007,01,2,\n")
-    counts.write_text("word,count\nso,100\n")
+    counts.write_text("word,count\nso,100\nnone,7\nnull,3\n")
     corpus = corpora.from_csv(words, readings)
-    of_words = pd.read_csv(counts, index_col="word")["count"]
+    of_words = frames.read_csv(counts, keep_default_na=False).set_index("word")["count"]
     corpus.words["log_frequency"] = corpora.log_frequency(corpus.words["word"], of_words)
     assert corpus.words["word"].tolist() == ["None", "so,"]
     assert corpus.words["length_chars"].tolist() == [4, 2]
-    np.testing.assert_allclose(corpus.words["log_frequency"], [np.nan, np.log(100)])
+    np.testing.assert_allclose(corpus.words["log_frequency"], np.log([7, 100]))
     assert corpus.readings["subject"].tolist() == ["007", "007"]
     assert corpus.readings["gaze_ms"].isna().tolist() == [False, True]
     assert len(frames.check_readings(corpora.join(corpus.readings, corpus.words))) == 2
