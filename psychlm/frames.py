@@ -21,7 +21,6 @@ import pandas as pd
 
 from psychlm import eval_logs
 
-WIDE = 2000  # columns beyond which a CSV file is not read by pandas
 is_numeric = pd.api.types.is_numeric_dtype
 
 
@@ -44,8 +43,7 @@ def format_names(names: Iterable[Hashable], limit: int = 5) -> str:
 
 def refuse(kind: str, names: Iterable[Hashable], flaw: str) -> None:
     """Raise if any rows, columns or items have a flaw; the message names them."""
-    names = list(dict.fromkeys(names))
-    if names:
+    if names := list(dict.fromkeys(names)):
         raise FrameError(f"{kind} {format_names(names)} {flaw}")
 
 
@@ -79,16 +77,17 @@ def read_csv(path: str | Path, **options: Any) -> pd.DataFrame:
     :func:`pandas.read_csv`. Rows with more cells than the header are a :class:`FrameError`.
     """
     separator, names = header_of(path)
-    too_long = (
-        f"{path}: rows have more cells than the {len(names)} names of the header; name every "
-        "column, and quote cells that hold the separator"
-    )
     try:
+        # index_col=False would cut longer rows off; so pandas takes their first cells as an index
         table = pd.read_csv(path, sep=separator, **options)
+        too_long = "" if isinstance(table.index, pd.RangeIndex) else "the first of them"
     except pd.errors.ParserError as error:
-        raise FrameError(f"{too_long} ({error})") from None
-    if not isinstance(table.index, pd.RangeIndex):  # pandas takes the first cells as an index
-        raise FrameError(too_long)
+        too_long = str(error)
+    if too_long:
+        raise FrameError(
+            f"{path}: rows have more cells than the {len(names)} names of the header; name every "
+            f"column, and quote cells that hold the separator ({too_long})"
+        )
     if separator != ",":
         for name in table.columns.difference(list(options.get("dtype", ()))):
             table[name] = numbers_of(table[name])
@@ -120,17 +119,10 @@ def numbers_of(values: pd.Series) -> pd.Series:
 def check_responses(responses: pd.DataFrame, *, ratings: bool = False) -> pd.DataFrame:
     """Return responses as float64 persons x items, index named ``person``, columns ``item``.
 
-    Values are 0, 1 or NaN (not asked); booleans count as 0 and 1. With ``ratings`` they may be any
-    finite numbers.
+    Values are 0, 1 or NaN (not asked); booleans count as 0 and 1, and with ``ratings`` any finite
+    numbers are allowed. A :class:`FrameError` names persons and items without a name or answers,
+    those that occur twice, and other values.
 
-    Raises
-    ------
-    FrameError
-        If the frame is empty; a person or an item has no name or occurs twice; a column holds
-        text; a value is neither 0, 1 nor NaN; or a person or an item has no answers at all.
-
-    Examples
-    --------
     >>> check_responses(pd.DataFrame({"q1": [True, False]}, index=["ann", "bob"])).loc["ann", "q1"]
     np.float64(1.0)
     """
@@ -138,8 +130,9 @@ def check_responses(responses: pd.DataFrame, *, ratings: bool = False) -> pd.Dat
         kind = type(responses).__name__
         raise FrameError(f"responses are a {kind}, not a DataFrame; use pd.DataFrame(...)")
     if responses.empty:
-        shape = f"shape {responses.shape}: persons x items"
-        raise FrameError(f"responses are empty ({shape}); check the filter that selected them")
+        raise FrameError(
+            f"responses are empty (shape {responses.shape}: persons x items); check the filter"
+        )
     persons, items = responses.index, responses.columns
     if persons.nlevels > 1 or items.nlevels > 1:
         raise FrameError(
@@ -210,9 +203,8 @@ class Answers:
 def read_responses(path: str | Path, *, ratings: bool = False, **options: Any) -> pd.DataFrame:
     """Read a responses frame from a table or from logs of an evaluation program.
 
-    ``options`` are those of :func:`read_answers`; ``attrs["recognised"]`` of the result says which
-    layout the file has. With ``ratings`` answers may be other numbers than 0 and 1, for models of
-    several categories, which check them.
+    ``options`` are those of :func:`read_answers`; ``attrs["recognised"]`` says which layout the
+    file has. With ``ratings`` answers may be other numbers than 0 and 1.
 
     >>> _ = Path("answers.csv").write_text("student,q1,q2\\nann,1,0\\nbob,1,1\\n")
     >>> read_responses("answers.csv").mean().to_dict()
@@ -235,29 +227,22 @@ def read_answers(
     """Read responses with what else the file holds: raw answers, key, and columns of groups.
 
     Recognised are wide and long tables (CSV, Parquet, Excel, SPSS) of 0 and 1, of ratings, or of
-    raw answers that a key grades; logs of lm-evaluation-harness, Inspect, HELM and "every eval
-    ever" (:mod:`psychlm.eval_logs`).
+    raw answers that a key grades; and logs of evaluation programs (:mod:`psychlm.eval_logs`). Any
+    other file, and one that breaks the contract of responses, is a :class:`FrameError`.
 
     Parameters
     ----------
     path : path
         A file, or a folder of logs.
-    items : sequence of str, optional
-        The columns that are items; unless given, all but the first, or those of the key.
-    drop : sequence of str
-        Columns that are not items: covariates of 0 and 1 (sex, group) look like answers.
+    items, drop : sequences of str
+        The columns that are items: all but the first, or those of the key, unless named; and those
+        that are none, for covariates of 0 and 1 (sex, group) look like answers.
     level : "binary" or "ratings", optional
         What the answers are; recognised from the values unless given.
     key : path, mapping or Series, optional
         The right answer of each item, or a file with a column for items and one for the key.
     missing : sequence
         Codes of missing answers, such as 99 or "NA", beside empty cells.
-
-    Raises
-    ------
-    FrameError
-        If the file is of no such layout, two of its columns share a name, it lacks a named column,
-        or it breaks the contract of responses.
 
     Examples
     --------
@@ -340,7 +325,10 @@ def _table(file: Path, missing: Sequence[object]) -> pd.DataFrame:
     elif file.suffix == ".xlsx":
         table = pd.read_excel(file, engine="openpyxl")
     elif file.suffix in (".csv", ".tsv", ".txt", ""):
-        table = _csv_table(file)
+        table = read_csv(file, dtype={0: str})
+        # pandas renames columns of one name ("q1.1"), which are refused, and those without a name
+        names = zip(header_of(file)[1], table.columns, strict=True)
+        table.columns = [given.strip() or renamed for given, renamed in names]
     else:
         raise FrameError(f"files {file.suffix} are not known; {WAYS}, as CSV, Parquet, xlsx or sav")
     table.columns = table.columns.astype(str).str.strip()
@@ -352,25 +340,6 @@ def _table(file: Path, missing: Sequence[object]) -> pd.DataFrame:
         rest = rest.mask(rest.isin([*missing, *numbers])).apply(_as_numbers)
         table = pd.concat([table.iloc[:, :1], rest], axis=1)
     return table
-
-
-def _csv_table(file: Path) -> pd.DataFrame:
-    """Read a CSV file whose first column is text."""
-    separator, header = header_of(file)
-    if len(header) > WIDE:
-        # pandas needs minutes for a million columns: rows of numbers become one array
-        with file.open(newline="", encoding="utf-8-sig") as opened:
-            rows = list(csv.reader(opened, delimiter=separator))[1:]
-        try:
-            names = pd.Series([row[0] for row in rows], name=header[0] or "person")
-            numbers = np.array([[cell or "nan" for cell in row[1:]] for row in rows], dtype=float)
-            return pd.concat([names, pd.DataFrame(numbers, columns=header[1:])], axis=1)
-        except (ValueError, IndexError):  # text, or rows of other lengths
-            pass
-    table = read_csv(file, dtype={0: str})
-    # pandas renames columns of one name ("q1.1"), which are refused, and those without a name
-    names = zip(header, table.columns, strict=True)
-    return table.set_axis([given.strip() or renamed for given, renamed in names], axis=1)
 
 
 def _shaped(
@@ -522,31 +491,30 @@ DUPLICATE = "have duplicate choices, right or wrong alike; leave the items out"
 
 def choice_flaws(lists: pd.Series) -> np.ndarray:
     """Return what is wrong with each list of choices, "" where nothing is."""
+
+    def flaw_of(choices: tuple[object, ...]) -> str:
+        stripped = [choice.strip() for choice in choices if isinstance(choice, str)]
+        if len(choices) < 2:
+            return "have fewer than two choices, or choices that are no list of text"
+        if len(stripped) < len(choices):
+            return "have a choice that is not text; lists of choices may differ in length"
+        if not all(stripped):
+            return EMPTY
+        return DUPLICATE if len(set(stripped)) < len(stripped) else ""
+
     # Each distinct list is checked once, since label words are the same for many items.
     sequence = list | tuple | np.ndarray
     rows = lists.map(lambda value: tuple(value) if isinstance(value, sequence) else ())
     rows = rows.map(lambda choices: tuple(c if isinstance(c, str) else None for c in choices))
     codes, unique = pd.factorize(rows)
-    flaws = []
-    for choices in unique:
-        stripped = [choice.strip() for choice in choices if choice is not None]
-        if len(choices) < 2:
-            flaws.append("have fewer than two choices, or choices that are no list of text")
-        elif len(stripped) < len(choices):
-            flaws.append("have a choice that is not text; lists of choices may differ in length")
-        elif not all(stripped):
-            flaws.append(EMPTY)
-        else:
-            flaws.append(DUPLICATE if len(set(stripped)) < len(stripped) else "")
-    return np.array(flaws, dtype=object)[codes]
+    return np.array([flaw_of(choices) for choices in unique], dtype=object)[codes]
 
 
 def check_items(items: pd.DataFrame, *, distinct: bool = True) -> pd.DataFrame:
     """Return an items frame: ``item_id``, ``prompt``, ``choices`` (list of str), ``answer`` (int).
 
-    Each item has at least two choices, all different (unless ``distinct`` is False, for callers
-    that count such items) and none empty; ``answer`` is the position of the right one, counted
-    from 0. A :class:`FrameError` names the items that break this.
+    Each item has two choices or more, all different (unless ``distinct`` is False) and none empty;
+    ``answer`` is the position of the right one, from 0. A :class:`FrameError` names the others.
 
     >>> items = pd.DataFrame({"item_id": ["q1"], "prompt": ["2 + 2 ="], "answer": ["1"]})
     >>> check_items(items.assign(choices=[["3", "4"]]))["answer"].tolist()
@@ -584,7 +552,6 @@ def check_items(items: pd.DataFrame, *, distinct: bool = True) -> pd.DataFrame:
 def check_words(words: pd.DataFrame, *, whole_texts: bool = True) -> pd.DataFrame:
     """Return a words frame: ``text_id`` (str), ``word_id`` (int, from 1 in each text), ``word``.
 
-    A :class:`FrameError` names words that occur twice, are empty or no text, or have no such ids.
     A warning says where the words of a text are not numbered 1, 2, 3, ... (``whole_texts=False``
     for words that were selected on purpose).
 
@@ -617,17 +584,14 @@ def check_words(words: pd.DataFrame, *, whole_texts: bool = True) -> pd.DataFram
 def check_readings(readings: pd.DataFrame) -> pd.DataFrame:
     """Return a readings frame: ``subject``, ``text_id`` (str), ``word_id`` (int), measures in ms.
 
-    A :class:`FrameError` says where rows occur twice or lack an id, or times are zero or negative.
-
     >>> readings = pd.DataFrame({"subject": ["s1"], "text_id": ["t"], "word_id": [1]})
     >>> check_readings(readings.assign(gaze_ms=210.0))["gaze_ms"].tolist()
     [210.0]
     """
     checked = check_rows(readings, ["subject", "text_id", "word_id"], [], "readings")
-    measures = [column for column in readings.columns if column.endswith("_ms")]
-    if not measures:
+    times = checked.filter(regex="_ms$")
+    if times.empty:
         raise FrameError("a readings frame needs a measure in ms, such as gaze_ms or total_ms")
-    times = checked[measures]
     for flaw, wrong in (("negative times", times < 0), ("0 ms", times == 0)):
         if wrong.any(axis=None):
             raise FrameError(
