@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 import pandas as pd
 import pytest
@@ -127,31 +125,3 @@ def test_word_ids_that_are_no_whole_numbers_are_refused(word_id: list) -> None:
     missing = words.assign(word_id=[1, 2], word=["None", np.nan])
     with pytest.raises(FrameError, match="keep_default_na"):
         frames.check_words(missing)
-
-
-def test_covariates_are_left_out_by_name(tmp_path: Path) -> None:
-    file = tmp_path / "answers.csv"
-    file.write_text(",sex,i0\na,1,1\nb,0,0\n")  # as pandas writes an index without a name
-    assert list(frames.read_responses(file, drop=["sex"]).index) == ["a", "b"]
-    file.write_text("person,sex,i0,i1\na,1,1,0\nb,0,0,1\n")
-    assert list(frames.read_responses(file, drop=["sex"])) == ["i0", "i1"]
-    assert list(frames.read_responses(file, items=["i1"])) == ["i1"]
-    with pytest.raises(FrameError, match=r"no columns \['age'\]"):
-        frames.read_responses(file, drop=["age"])
-
-
-@pytest.mark.parametrize("mark", [",", ";", "\t"])
-def test_marks_are_recognised_and_malformed_files_refused(mark, tmp_path) -> None:
-    file = tmp_path / "answers.csv"
-    file.write_text("person,q1,q2\na,1,0\nb,0,1\n".replace(",", mark))
-    assert frames.read_responses(file).to_numpy().tolist() == [[1, 0], [0, 1]]
-    for text, says in (
-        ("person,q1,q2\na,1,0,1\nb,0,1,1\n", "rows have more cells than the 3 names"),
-        ("person,q1,q2\na,1,0\nb,0,1,1\n", "rows have more cells than the 3 names"),
-        ("person,i0,i0\na,1,0\nb,0,1\n", r"\['i0'\] occur more than once"),
-        ("person,i0,i1\na,1,0\n,0,1\n", r"persons at positions \[2\] are without a name"),
-        ("person,i0,i1\na,1,0\n  ,0,1\n", r"persons at positions \[2\] are without"),
-    ):
-        file.write_text(text.replace(",", mark))
-        with pytest.raises(FrameError, match=f"answers.csv: .*{says}"):
-            frames.read_responses(file)

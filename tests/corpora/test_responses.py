@@ -147,7 +147,7 @@ def log_samples(file, *samples):
 
 def test_harness_logs_become_one_frame_or_are_refused_where_they_cannot_be_one_test(tmp_path):
     with pytest.raises(frames.FrameError, match="no graded answers"):
-        frames.read_responses(tmp_path)
+        corpora.read_responses(tmp_path)
     first, second = tmp_path / "org__first", tmp_path / "org__second"
     questions = [(0, 0.0, None), (1, 1.0, None)]
     log_samples(first / "samples_a_b_2024-01-01T00-00-00.1.jsonl", *questions)
@@ -155,14 +155,14 @@ def test_harness_logs_become_one_frame_or_are_refused_where_they_cannot_be_one_t
     filters = [(0, 1.0, "strict"), (0, 0.0, "flexible")]
     log_samples(second / "samples_c_2024-01-01T00-00-00.1.jsonl", *filters)
     log_samples(second / "samples_a_b_2024-01-01T00-00-00.1.jsonl", *questions)
-    graded = frames.read_responses(tmp_path)
+    graded = corpora.read_responses(tmp_path)
     columns = ["a_b:0", "a_b:1", "c:strict:0", "c:flexible:0"]
     expected = [[1, 1, np.nan, np.nan], [0, 1, 1, 0]]  # the later run of the first item counts
     assert graded.index.tolist() == ["org/first", "org/second"]
     np.testing.assert_array_equal(graded[columns], expected)
     log_samples(tmp_path / "else" / "samples_a_b_2024-01-01T00-00-00.1.jsonl", *questions)
     with pytest.raises(frames.FrameError, match=r"different documents as items \['a_b:0'"):
-        frames.read_responses(tmp_path)
+        corpora.read_responses(tmp_path)
 
 
 @pytest.mark.needs_share
@@ -170,7 +170,7 @@ def test_grades_in_real_harness_logs_are_those_of_their_log_probabilities():
     banks = ("hellaswag", "truthfulqa", "winogrande")
     files = [data.path(f"lm_eval_logs/metabench_{bank}_secondary") for bank in banks]
     folder = files[0].parents[1]
-    graded = frames.read_responses(folder)
+    graded = corpora.read_responses(folder)
     assert graded.shape == (1, 300)
     tasks = graded.columns.str.rpartition(":").get_level_values(0)
     assert tasks.value_counts().tolist() == [136, 106, 58]
