@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from psychlm import frames
 from psychlm.corpora import reading_times as corpora
-from psychlm.corpora._own_readings import PYMOVEMENTS_MEASURES
+from psychlm.corpora.own_readings import EYELINK
 from psychlm.frames import FrameError
 
 WORDS = ["The", "old", "man,", "who", "had", "3", "cats", "doesn't", "sleep.", "He", "reads", "on"]
@@ -228,7 +228,7 @@ def test_a_corpus_of_pymovements_is_read_by_its_own_definition(tmp_path):
     corpus = corpora.from_pymovements("PoTeC", tmp_path)
     words = corpus.words[["text_id", "word_id", "word"]].to_numpy().tolist()
     assert words == [["b0", 1, "Das"], ["b0", 2, "Licht"]]
-    times = corpus.readings.set_index(["subject", "word_id"])[list(PYMOVEMENTS_MEASURES)]
+    times = corpus.readings.set_index(["subject", "word_id"])[list(EYELINK.values())]
     nan = np.nan  # not fixated (in the first pass), which the release writes as 0 or "."
     found = times.loc[[("0", 1), ("0", 2), ("1", 1), ("1", 2)]].to_numpy()
     expected = [[nan, nan, nan, 210], [180, 240, 240, 300], [150] * 4, [nan] * 4]
