@@ -9,7 +9,7 @@ from scipy import stats
 from psychlm import reading_times as reading
 from psychlm.corpora import reading_times as corpora
 from psychlm.frames import FrameError
-from psychlm.reading_times import model_matrix, sweep
+from psychlm.reading_times import shared_design, sweep
 
 MEASURES = ["first_fixation_ms", "gaze_ms", "total_ms"]
 SMOOTHS = "te(length_chars, log_frequency, k=4) + s(position, k=6)"
@@ -39,7 +39,7 @@ def readings_with(simulated, with_bits):
 @pytest.fixture(params=[100, 1], ids=["columns", "eliminated"])
 def random_effects(request, monkeypatch):
     """Random effects as columns of the shared design, or eliminated as those of many people are."""
-    monkeypatch.setattr(model_matrix, "MANY_LEVELS", request.param)
+    monkeypatch.setattr(shared_design, "MANY_LEVELS", request.param)
 
 
 @pytest.mark.usefixtures("random_effects")
