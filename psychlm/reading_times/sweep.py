@@ -190,8 +190,7 @@ class Scored:
         positions = self.places[:, words]
         first = (positions < 0).any(axis=0)
         if first.any():
-            words = self.words.iloc[positions[0, first]]
-            example = next(words.itertuples(index=False, name=None))
+            example = tuple(self.words.iloc[positions[0, first][0]])
             raise FrameError(
                 f"{int(first.sum())} words have no previous word in the surprisals, first "
                 f"{example} (text_id, word_id); leave out the first words of texts "
