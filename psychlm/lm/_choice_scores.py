@@ -38,6 +38,7 @@ from psychlm.lm.forward import (
     run,
 )
 from psychlm.lm.prompts import Prompt, fill_prompts, outputs_of
+from psychlm.lm.scoring_requests import READINGS
 from psychlm.lm.tokens import UNKNOWN, Document, Tokens, tokenize
 
 SCHEME = 3  # raised whenever the cached scores of a question would change
@@ -393,7 +394,7 @@ def _score_by_language_model(
     n_choice = np.array([len(one.ids) for one in tokens]) - n_prompt
     # Choices must fit the model beside its special tokens and what predicts their first token: the
     # start token, or else the last token of the prompt.
-    stop = model.kind == "masked" and model.tokenizer.sep_token_id is not None
+    stop = READINGS[model.kind].framed and model.tokenizer.sep_token_id is not None
     room = options.context_tokens - (options.bos is not None) - stop
     most = room - (options.bos is None)
     unfit = np.unique(owner[(n_choice == 0) | (n_choice > most)])
@@ -458,7 +459,7 @@ def _split(
         before = tokens_alone[prompt]
         n = len(before.ids)
         joined[i] = not np.array_equal(whole.ids[:n], before.ids)
-        if joined[i] and not model.kind.endswith("masked"):
+        if joined[i] and not READINGS[model.kind].masks:
             word = np.append(before.word, np.maximum(whole.word[n:], n_before[i]))
             tokens[i] = replace(whole, ids=np.append(before.ids, whole.ids[n:]), word=word)
     return tokens, joined

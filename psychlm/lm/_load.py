@@ -22,6 +22,7 @@ from psychlm.lm._errors import ModelError, check_option, plain_errors
 from psychlm.lm._gguf import PACKAGES, converted, file_sha256, packaged_gguf
 from psychlm.lm.cache import converted_models
 from psychlm.lm.prompts import check_labels
+from psychlm.lm.scoring_requests import READINGS
 
 if TYPE_CHECKING:
     import torch
@@ -213,7 +214,7 @@ def wrap(
             f"{name} has no tokenizer (its vocabulary holds special tokens only); save the model's "
             "own tokenizer beside it with tokenizer.save_pretrained(folder)"
         )
-    if kind.endswith("masked") and tokenizer.mask_token_id is None:
+    if kind in READINGS and READINGS[kind].masks and tokenizer.mask_token_id is None:
         raise ModelError(
             f"{name} predicts masked tokens, but its tokenizer has no mask token; use its own "
             "tokenizer"

@@ -28,9 +28,8 @@ from psychlm.lm._errors import ModelError, check_limit, check_option
 from psychlm.lm._load import LanguageModel
 from psychlm.lm._network_state import evaluating, structure_of
 from psychlm.lm.scoring_requests import (
-    FROM_LEFT,
     LARGEST_FAMILY,
-    REQUESTS,
+    READINGS,
     ScoringRequest,
     SpecialTokens,
     families,
@@ -99,7 +98,7 @@ def resolve_options(
     temperature: float = 1.0,
 ) -> ScoringOptions:
     """Return the options of :func:`psychlm.lm.surprisal` as they are for a model; refuse others."""
-    if model.kind not in REQUESTS:
+    if model.kind not in READINGS:
         raise ModelError(
             f"the model {model.name} is of the kind {model.kind!r}, which does not predict each "
             "word of a text; use a causal or a masked model for surprisal, or let this one answer "
@@ -111,13 +110,13 @@ def resolve_options(
             f"temperature is {temperature}; logits are divided by it, so it must be above 0"
         )
     check_limit("context", context, 3, model.context_tokens)
-    tokenizer, masked = model.tokenizer, model.kind in ("masked", "left-masked")
+    tokenizer, reading = model.tokenizer, READINGS[model.kind]
     check_option("correction", correction, ("pimentel-meister", None))
-    if model.kind not in FROM_LEFT or begins_with_space(tokenizer) is None:
+    if not reading.from_left or begins_with_space(tokenizer) is None:
         correction = None
     # the token before a text: the one asked for, or the tokenizer's own of that role
     if bos == "auto":
-        beginning = tokenizer.cls_token if model.kind == "masked" else None
+        beginning = tokenizer.cls_token if reading.framed else None
         bos = beginning or tokenizer.bos_token or tokenizer.eos_token or tokenizer.cls_token
         # Models tuned for dialogue may name the marks of a turn there, which no plain text begins
         # with; the mark between documents of their pre-training is kept in the vocabulary.
@@ -130,7 +129,7 @@ def resolve_options(
     # where the tokenizer puts that token before everything, the model has never read a window
     # without it
     in_windows = bos is not None
-    if in_windows and not masked:
+    if in_windows and not reading.masks:
         ids = tokenizer.encode("a")
         in_windows = bool(ids) and ids[0] == tokenizer.convert_tokens_to_ids(bos)
     tokens = model.context_tokens if context is None else context
@@ -147,7 +146,8 @@ def plan_requests(
 ) -> list[ScoringRequest]:
     """Return the requests that read documents; their first tokens fill the rows ``first_rows``."""
     start = None if options.bos is None else model.tokenizer.convert_tokens_to_ids(options.bos)
-    stop = model.tokenizer.sep_token_id if model.kind == "masked" else None
+    reading = READINGS[model.kind]
+    stop = model.tokenizer.sep_token_id if reading.framed else None
     special = SpecialTokens(
         start,
         stop,
@@ -172,7 +172,7 @@ def plan_requests(
         waiting = sorted(set(waiting) - {short[i] for group in groups for i in group})
     for number in waiting:
         text, row = tokens[number], int(first_rows[number])
-        requests += REQUESTS[model.kind](text.ids, text.word, row, special)
+        requests += reading.requests(text.ids, text.word, row, special)
     return requests
 
 
