@@ -414,7 +414,13 @@ def score(
     batch_tokens: int | None = None,
     progress: bool = False,
 ) -> Iterator[list[tuple[int, WordScores]]]:
-    """Yield the documents that each batch finished, by their numbers."""
+    """Score documents in batches.
+
+    Yields
+    ------
+    list of tuple
+        The documents that a batch finished: number and scores.
+    """
     if not texts:
         return
     from rich.console import Console
