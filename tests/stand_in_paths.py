@@ -129,7 +129,7 @@ def paths() -> Iterator[tuple[str, Callable[[str], np.ndarray]]]:
     yield "irt wide", fit(answers(40, 620), "2PL", priors={"slope": irt.LogNormal(0, 0.5)})
 
     def variational(device: str) -> pd.DataFrame:
-        done = infer(plain, "Rasch", device=device, max_iterations=6)
+        done = infer(plain, device=device, max_iterations=6)
         return done.items.select_dtypes("number")
 
     yield "irt variational", variational
