@@ -6,6 +6,8 @@ from __future__ import annotations
 
 import json
 import zipfile
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -34,28 +36,31 @@ def write_harness(folder: Path) -> Path:
     return folder
 
 
-def write_inspect(folder: Path, zipped: bool = True) -> Path:
+def inspect_log(model: str, row: pd.Series) -> dict:
+    samples: list[dict] = [
+        {"id": int(item[2:]), "epoch": 1, "scores": {"match": {"value": "IC"[int(grade)]}}}
+        for item, grade in row.items()
+    ]
+    samples.append({"id": 3, "epoch": 1, "scores": None, "error": {"message": "time"}})
+    header = {"version": 2, "eval": {"task": "q", "model": model, "created": "2026-01-01"}}
+    return {**header, "samples": samples}
+
+
+def write_inspect(folder: Path) -> Path:
     for number, (model, row) in enumerate(GRADES.iterrows()):
-        header = {"version": 2, "eval": {"task": "q", "model": model, "created": "2026-01-01"}}
-        samples = [
-            {"id": int(item[2:]), "epoch": 1, "scores": {"match": {"value": "IC"[int(row[item])]}}}
-            for item in GRADES
-        ]
-        samples.append({"id": 3, "epoch": 1, "scores": None, "error": {"message": "time"}})
-        if zipped:
-            with zipfile.ZipFile(folder / f"{number}.eval", "w") as archive:
-                archive.writestr("header.json", json.dumps(header))
-                archive.writestr("summaries.json", "[]")
-                for sample in samples:
-                    archive.writestr(f"samples/{sample['id']}_epoch_1.json", json.dumps(sample))
-        else:
-            file = folder / f"{number}.json"
-            file.write_text(json.dumps({**header, "samples": samples}))
+        log = inspect_log(model, row)
+        with zipfile.ZipFile(folder / f"{number}.eval", "w") as archive:
+            for sample in log.pop("samples"):
+                archive.writestr(f"samples/{sample['id']}_epoch_1.json", json.dumps(sample))
+            archive.writestr("header.json", json.dumps(log))
+            archive.writestr("summaries.json", "[]")
     return folder
 
 
 def write_inspect_json(folder: Path) -> Path:
-    return write_inspect(folder, zipped=False)
+    for number, (model, row) in enumerate(GRADES.iterrows()):
+        (folder / f"{number}.json").write_text(json.dumps(inspect_log(model, row)))
+    return folder
 
 
 def write_every_eval_ever(folder: Path) -> Path:
@@ -177,6 +182,12 @@ def test_ratings_and_rows_without_names_are_recognised(tmp_path):
         ("a.json", '[{"x": 1}]', r"has the keys \['x'\]; expected a log of lm-evaluation-harness"),
         ("a.eval", "no zip", "cannot be read"),
         ("a.jsonl", '{"doc_id": 1, "bleu": 3}', "none of the metrics"),
+        (
+            "a.json",
+            '{"eval": {"task": "t", "model": "m"}, "samples": '
+            '[{"id": 7, "scores": {"judge": {"value": "P"}}}]}',
+            "sample 7 has the score 'P' by 'judge'",
+        ),
     ],
 )
 def test_other_files_are_refused_with_what_was_expected(name, content, message, tmp_path):
@@ -185,37 +196,25 @@ def test_other_files_are_refused_with_what_was_expected(name, content, message, 
         corpora.read_responses(tmp_path / name)
 
 
-def test_partial_credit_of_inspect_is_refused(tmp_path):
-    sample = {"id": 7, "scores": {"judge": {"value": "P"}}}
-    log = {"eval": {"task": "t", "model": "m"}, "samples": [sample]}
-    (tmp_path / "log.json").write_text(json.dumps(log))
-    with pytest.raises(FrameError, match="sample 7 has the score 'P' by 'judge'"):
-        corpora.read_responses(tmp_path / "log.json")
-
-
 @pytest.mark.parametrize(("suffix", "package"), [(".xlsx", "openpyxl"), (".sav", "pyreadstat")])
 def test_files_of_spreadsheets_and_spss_need_a_package_that_is_named(suffix, package, tmp_path):
     file, table = tmp_path / f"answers{suffix}", GRADES.set_axis(["q1", "q2"], axis=1)
     table = table.rename_axis("student").reset_index()
-    try:
-        module = __import__(package)
-    except ImportError:
+    if find_spec(package) is None:
         file.write_bytes(b"")
         with pytest.raises(FrameError, match=f"pip install {package}"):
             corpora.read_responses(file)
         return
     if suffix == ".sav":
-        module.write_sav(table, str(file))
+        import_module(package).write_sav(table, str(file))
     else:
         table.to_excel(file, index=False)
     assert corpora.read_responses(file).to_numpy().tolist() == GRADES.to_numpy().tolist()
 
 
-@pytest.mark.parametrize("codes", [(1234567.0, 1234568.0), (0.1234567, 0.1234568), (2.0, 3.0)])
-def test_choices_that_are_numbers_stay_apart(codes):
-    right, wrong = codes
-    key = read_key({"q1": right})
-    assert key["q1"] != read_key({"q1": wrong})["q1"]
+def test_choices_that_are_numbers_stay_apart():
+    for right, wrong in ((1234567.0, 1234568.0), (0.1234567, 0.1234568), (2.0, 3.0)):
+        assert read_key({"q1": right})["q1"] != read_key({"q1": wrong})["q1"]
     assert read_key({"q1": 2})["q1"] == read_key({"q1": 2.0})["q1"] == "2"
 
 
