@@ -499,18 +499,9 @@ def row_values(
     """Return the values of every row, (n_rows, 5) in float64 (float32 on MPS): ``LOG_P``,
     ``LOG_END``, ``LOG_INSIDE``, ``ENTROPY``, ``RANK``; NaN where nothing was asked.
 
-    Parameters
-    ----------
-    logits_of : callable
-        Gives the float32 logits (n, n_vocabulary) of some of the outputs.
-    node : Tensor, shape (n_rows,)
-        Output that each row is read from, never decreasing.
-    target : Tensor, shape (n_rows,)
-        Token whose probability is wanted; below 0 for none.
-    at_once : int
-        Outputs whose logits are in memory at a time.
-    sets : Tensor, shape (n_vocabulary, 2), optional
-        See :func:`boundary_sets`.
+    ``logits_of`` gives the float32 logits (n, n_vocabulary) of some of the outputs, ``at_once`` of
+    which are in memory at a time; ``node`` (n_rows,) is the output that each row is read from,
+    never decreasing, ``target`` (n_rows,) the token whose probability is wanted, below 0 for none.
     """
     n_nodes, exact = int(node[-1]) + 1, float_type(node.device)
     values = torch.full((len(node), N_VALUES), torch.nan, dtype=exact, device=node.device)
