@@ -31,10 +31,10 @@ from psychlm.lm.cache import ResultStore, key
 from psychlm.lm.forward import (
     LOG_P,
     ScoringOptions,
-    Wanted,
     in_batches,
     plan_requests,
     resolve_options,
+    rows_of,
     run,
 )
 from psychlm.lm.prompts import Prompt, fill_prompts, outputs_of
@@ -409,7 +409,7 @@ def _score_by_language_model(
         for one, n in zip(tokens, drop, strict=True)
     ]
     # Row i of a text is its token i, and one more row its end; only rows of choices are computed.
-    first_rows = np.concatenate([[0], np.cumsum([len(one.ids) + 1 for one in kept])])
+    first_rows = rows_of(kept)
     text_of_row = np.repeat(np.arange(len(kept)), np.diff(first_rows))
     wanted = np.concatenate(
         [np.append(one.word >= n, False) for one, n in zip(kept, n_before, strict=True)]
@@ -425,7 +425,7 @@ def _score_by_language_model(
             rows = {name: getattr(one, name)[keep] for name in ("position", "target", "row")}
             requests += [replace(one, **rows)] if keep.any() else []
     nats = np.full(len(wanted), np.nan)
-    for batch, values in run(model, requests, Wanted(None), batch_tokens):
+    for batch, values in run(model, requests, options, batch_tokens):
         if values is None:
             item = questions[owner[text_of_row[batch[0].row[0]]]].item
             raise ModelError(_too_large(item, model.name))

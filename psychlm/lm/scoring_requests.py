@@ -73,14 +73,8 @@ def left_to_right(
 ) -> Iterator[ScoringRequest]:
     """Yield the requests of a causal model over one text.
 
-    Parameters
-    ----------
-    ids, word : ndarray, shape (n_tokens,)
-        The tokens of the text, and the word each belongs to.
-    first_row : int
-        Row of the first token.
-    ahead : int
-        By how many tokens what a model predicts is ahead of what it reads: see :data:`any_order`.
+    ``ids`` and ``word`` are the tokens of the text and the word each belongs to, ``first_row`` is
+    the row of the first token; what a model predicts is so many tokens ``ahead`` of what it reads.
     """
     targets = np.append(ids, NO_TARGET)
     source = ids if ahead else np.append(ids, special.blank)
