@@ -26,6 +26,7 @@ from psychlm.reading_times._result import (
     Model,
     Part,
     coefficient_tables,
+    is_number,
     require_columns,
     smooth_table,
 )
@@ -367,12 +368,7 @@ def fit(
         _, *variables = variables_of(formula)
         require_columns(variables, data)
         # Factors are all columns that are no numbers, and one variable of each random effect.
-        numeric = {
-            name
-            for name in variables
-            if pd.api.types.is_numeric_dtype(data[name])
-            and not pd.api.types.is_bool_dtype(data[name])
-        }
+        numeric = {name for name in variables if is_number(data[name])}
         random, fixed = r_function(_RANDOM)(formula)
         effects = {str(label): [str(name) for name in names] for label, *names in random}
         labelled = [names[0] for names in effects.values() if numeric.issuperset(names)]
