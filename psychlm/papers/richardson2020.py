@@ -55,7 +55,6 @@ PARTIAL: tuple[Baseline, ...] = ("choice-only", "choice-to-choice")  # never see
 MARGIN = 0.05  # by how much an interval must clear chance before a probe is flagged
 LEARNING_RATE = 3e-3  # of the baselines
 MOST_ADDED = 3000  # questions of the original kind: "x2 matching, up to 3k" (section 4.2)
-TEXTS_AT_ONCE = 10_000  # whose words' vectors are in memory together
 EPOCHS, BATCH_SIZE = 3, 16  # of an inoculation
 SCHEME = 2  # raised whenever a stored cell of a sweep would change
 
@@ -156,23 +155,18 @@ def vector_similarity(items: pd.DataFrame, lexicon: Lexicon | None) -> pd.DataFr
     zero = np.zeros((1, lexicon.vectors.shape[1]), dtype=np.float32)
 
     def unit_means(texts: list[str]) -> list[NDArray[np.float32]]:
-        # Words of all texts together would take gigabytes.
-        means = np.empty((len(texts), zero.size), dtype=np.float32)
-        for first in range(0, len(texts), TEXTS_AT_ONCE):
-            block = slice(first, first + TEXTS_AT_ONCE)
-            encoded = lexicon.encode(texts[block])
-            means[block] = [(words if len(words) else zero).mean(axis=0) for words in encoded]
+        encoded = lexicon.encode(texts)
+        means = np.stack([(words if len(words) else zero).mean(axis=0) for words in encoded])
         norms = np.linalg.norm(means, axis=1, keepdims=True)
         return list(means / np.maximum(norms, np.finfo(np.float32).tiny))
 
     store = TextStore(unit_means)
     questions, choices = store.rows(items)
     vectors, cosines = np.stack(store.values), np.full(choices.shape, np.nan)
-    for first in range(0, len(items), TEXTS_AT_ONCE):
-        for column in range(choices.shape[1]):
-            row = first + np.flatnonzero(choices[first : first + TEXTS_AT_ONCE, column] >= 0)
-            products = vectors[questions[row]] * vectors[choices[row, column]]
-            cosines[row, column] = products.sum(axis=1)
+    for column in range(choices.shape[1]):
+        row = np.flatnonzero(choices[:, column] >= 0)
+        products = vectors[questions[row]] * vectors[choices[row, column]]
+        cosines[row, column] = products.sum(axis=1)
     index = pd.Index(items["item_id"], name="item")
     return pd.DataFrame(cosines, index=index).rename_axis(columns="choice")
 

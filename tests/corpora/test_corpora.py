@@ -130,10 +130,12 @@ def csv_corpus(tmp_path):
     return read
 
 
-def test_two_csv_files_are_a_corpus_and_0_ms_is_no_time(csv_corpus):
+def test_csv_files_of_words_readings_and_counts_are_a_corpus(csv_corpus, tmp_path):
     corpus = csv_corpus("007 01 1 250; 007 01 2 0")
-    frequency = corpora.log_frequency(corpus.words["word"], {"so": 100})
-    np.testing.assert_allclose(frequency, [np.nan, np.log(100)])
+    (tmp_path / "counts.csv").write_text("word,count\nso,100\nnone,7\nnull,3\n")
+    counts = frames.read_csv(tmp_path / "counts.csv", keep_default_na=False)
+    frequency = corpora.log_frequency(corpus.words["word"], counts.set_index("word")["count"])
+    np.testing.assert_allclose(frequency, np.log([7, 100]))
     assert corpus.words["word"].tolist() == ["None", "so;"]
     assert corpus.words["length_chars"].tolist() == [4, 2]
     assert corpus.readings["subject"].tolist() == ["007", "007"]
