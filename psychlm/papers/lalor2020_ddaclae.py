@@ -50,8 +50,7 @@ class Curriculum:
         if len(missing):
             raise FrameError(
                 f"{len(missing)} of {len(b)} examples {format_names(missing)} have no difficulty, "
-                "or an infinite one (the crowd answered them alike); leave them out, or fit with "
-                "a prior"
+                "or an infinite one; leave them out, or fit with a prior"
             )
         self.b, self.answers = b.to_numpy(), answers.to_numpy()
         # Rank examples by difficulty (ties by position), within their class if balanced.

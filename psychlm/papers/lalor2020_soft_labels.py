@@ -37,8 +37,7 @@ def label_counts(labels: pd.DataFrame, classes: Sequence) -> pd.DataFrame:
     strange = counts.index[counts.sum(axis=1) != labels.notna().sum()]
     if len(strange):
         raise FrameError(
-            f"items {format_names(strange)} have labels that are none of the classes "
-            f"{list(classes)}; name all classes, or correct the labels"
+            f"items {format_names(strange)} have labels that are none of the classes {[*classes]}"
         )
     return counts.rename_axis(index="item", columns="label")
 
@@ -48,10 +47,7 @@ def soft_labels(counts: pd.DataFrame) -> pd.DataFrame:
     totals = counts.sum(axis=1)
     wrong = counts.index[~(counts >= 0).all(axis=1) | (totals == 0)]
     if len(wrong):
-        raise FrameError(
-            f"items {format_names(wrong)} have no label at all, or counts that are negative or "
-            "missing; leave these items out"
-        )
+        raise FrameError(f"items {format_names(wrong)} have no label at all, or negative counts")
     return counts.div(totals, axis=0)
 
 

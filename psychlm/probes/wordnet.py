@@ -148,11 +148,7 @@ def open_reader(folder: Path) -> Iterator[Any]:
         yield reader
     except DataError:
         raise
-    except UnicodeDecodeError as error:
-        raise DataError(
-            f"WordNet in {folder} is not text in UTF-8 ({error}); install it anew: {HOW_TO_GET}"
-        ) from error
-    except Exception as error:  # NLTK's parser fails on broken lines in many ways
+    except Exception as error:  # no UTF-8; broken lines, on which NLTK fails in many ways
         raise DataError(
             f"WordNet in {folder} cannot be read ({type(error).__name__}: {str(error)[:200]}); its "
             f"files are broken or belong to different versions; {HOW_TO_GET}"
@@ -186,8 +182,7 @@ def load(path: str | Path | None = None, *, pos: str = "nvar") -> WordNet:
             part, offset = min(missing)
             raise DataError(
                 f"WordNet in {folder} cannot be read: its index names {len(missing)} concepts that "
-                f"the data files do not hold (first: {part}, {offset:08d}), so they are cut off or "
-                f"of different versions; {HOW_TO_GET}"
+                f"the data files lack ({part}, {offset:08d}); {HOW_TO_GET}"
             )
         concepts = pd.DataFrame(
             {

@@ -210,9 +210,7 @@ class Builder:
             counts += [{"probe": probe, "what": what, "n": n} for what, n in counter.items() if n]
         items = pd.concat(frames, ignore_index=True)
         if items.empty:
-            raise ValueError(
-                f"no question could be built for {list(probes)}; what was left out: {counts}"
-            )
+            raise ValueError(f"no question could be built for {probes}; left out: {counts}")
         items = check_items(items.assign(split=split_by_concept(items, recipe)))
         table = pd.DataFrame(counts, columns=["probe", "what", "n"])
         return Probes(items, table, recipe, self.wordnet.version)
@@ -310,19 +308,11 @@ class Builder:
         distances = range(1, recipe.max_distance + 1)
         sets = [(kind, distance) for kind in kinds.get(probe, KINDS[1:4]) for distance in distances]
         sets = [("matched", 0)] if recipe.as_general and probe in kinds else [("random", 0), *sets]
+        options: dict[str, Any] = {"max_distance": recipe.max_distance, "counts": counts}
+        options["filter_leaks"] = recipe.filter_leaks
         parts = []
         for kind, distance in sets:
-            chosen = choose_distractors(
-                self.rules,
-                questions,
-                pool,
-                kind,
-                distance,
-                rng,
-                max_distance=recipe.max_distance,
-                filter_leaks=recipe.filter_leaks,
-                counts=counts,
-            )
+            chosen = choose_distractors(self.rules, questions, pool, kind, distance, rng, **options)
             parts.append(self._frame(questions, chosen, kind, distance, rng))
         frame = pd.concat(parts, ignore_index=True)
         if not recipe.perturbations:
