@@ -168,12 +168,12 @@ def read_responses(
     source: Path, columns: dict[str, str | None], *, ratings: bool = False
 ) -> pd.DataFrame:
     """Read a responses frame; columns (items, drop) are names separated by commas."""
-    from psychlm import frames
+    from psychlm import corpora
 
     # items are "all" where the option is not given
     named = {option: names for option, names in columns.items() if names and names != "all"}
     chosen = {option: names.split(",") for option, names in named.items()}
-    return frames.read_responses(source, ratings=ratings, **chosen)
+    return corpora.read_responses(source, ratings=ratings, **chosen)
 
 
 def parse_priors(assignments: tuple[str, ...]) -> dict[str, Any] | None:
@@ -204,7 +204,7 @@ def parse_priors(assignments: tuple[str, ...]) -> dict[str, Any] | None:
 @drop_option
 @click.option("--out", type=FILE, required=True, help="A JSON file for the fit.")
 def irt_fit(responses: Path, model: str, priors: Any, out: Path, **columns: str | None) -> None:
-    """Fit a model to RESPONSES: a wide or long table, or logs, as frames.read_responses takes.
+    """Fit a model to RESPONSES: a wide or long table, or logs, as corpora.read_responses takes.
 
     The slope is common (1PL), 1 (Rasch) or each item's (2PL), with guessing (3PL) and an upper
     asymptote (4PL); graded and gpcm are models of ratings.
@@ -318,11 +318,11 @@ def compare(
     or the first column. RESPONSES is a table or logs of many models, one row a model.
     """
     import psychlm
-    from psychlm import comparison, frames
+    from psychlm import comparison, corpora
 
     check_out(out, *files)
     if len(files) == 1:
-        responses = frames.read_responses(files[0])
+        responses = corpora.read_responses(files[0])
         say(f"{files[0]}: {responses.attrs['recognised']}", err=True)
         compared = psychlm.compare(responses, **options)
         if out is not None and isinstance(compared, comparison.Ranking):

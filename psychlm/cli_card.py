@@ -109,10 +109,10 @@ def test(
     **options: Any,
 ) -> None:
     """Examine a test: items, reliability, dimensions, models, bias, short forms."""
-    from psychlm import frames
+    from psychlm import corpora
 
     if answers is not None:
-        frames.read_answers(answers, key=key, missing=missing)
+        corpora.read_answers(answers, key=key, missing=missing)
     options |= {"file": absolute(answers), "key": absolute(key), "missing": list(missing) or None}
     name = answers.stem if answers else "lsat6"
     write("test", name, options, out, parameters)

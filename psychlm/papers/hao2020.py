@@ -287,7 +287,7 @@ def pnc_verdict(relations: pd.DataFrame) -> dict[str, str]:
     )
     outcome = "partly"
     if pooled["low"].min() <= 0:
-        sentence = "The gain does not rise with the PNC on every measure for certain."
+        sentence = "The gain does not rise significantly with the PNC on every measure."
         outcome = "not" if pooled["r"].min() <= 0 else "partly"
     elif able["low"].min() > 0:
         sentence, outcome = "The gain rises with the PNC on every measure.", "reproduced"
@@ -296,7 +296,7 @@ def pnc_verdict(relations: pd.DataFrame) -> dict[str, str]:
             "The PNC finds models without gain; how it ranks the others depends on the measure."
         )
     else:
-        which = "some measures only" if able["low"].max() > 0 else "no measure for certain"
+        which = "some measures only" if able["low"].max() > 0 else "no measure significantly"
         finds = "models that gain nothing" if able["low"].max() > 0 else "models without gain"
         sentence = f"The PNC finds {finds}, but ranks the others on {which}."
     return {"sentence": sentence, "support": support, "outcome": outcome}

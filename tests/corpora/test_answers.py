@@ -13,7 +13,8 @@ import pandas as pd
 import pytest
 from conftest import shared
 
-from psychlm import frames
+from psychlm import corpora
+from psychlm.corpora.answers import read_key
 from psychlm.frames import FrameError
 
 GRADES = pd.DataFrame({"q:1": [1.0, 0.0], "q:2": [1.0, 1.0]}, ["org/first", "second"])
@@ -100,7 +101,7 @@ def write_helm(folder: Path) -> Path:
     ],
 )
 def test_logs_of_evaluation_programs_are_recognised(write, layout, tmp_path):
-    read = frames.read_responses(write(tmp_path))
+    read = corpora.read_responses(write(tmp_path))
     pd.testing.assert_frame_equal(read.loc[GRADES.index, GRADES.columns], GRADES, check_names=False)
     assert read.attrs["recognised"].startswith(f"logs of {layout} of 0 and 1: ")
 
@@ -115,19 +116,19 @@ def test_long_tables_are_recognised_by_their_header(names, suffix, tmp_path):
     table["seconds"] = range(len(table))
     file = tmp_path / f"long{suffix}"
     table.to_csv(file, index=False) if suffix == ".csv" else table.to_parquet(file)
-    answers = frames.read_answers(file)
+    answers = corpora.read_answers(file)
     assert answers.responses.loc[GRADES.index].to_numpy().tolist() == GRADES.to_numpy().tolist()
     assert answers.groups["country"].to_dict() == {"org/first": "US", "second": "DE"}
     assert "columns ['seconds'] ignored" in answers.recognised
     pd.concat([table, table[:1]]).to_csv(tmp_path / "twice.csv", index=False)
     with pytest.raises(FrameError, match="1 answers to the same item by the same person"):
-        frames.read_responses(tmp_path / "twice.csv")
+        corpora.read_responses(tmp_path / "twice.csv")
 
 
 def test_raw_answers_of_a_classroom_give_the_totals_of_their_file():
     """Reference: the column ``total`` of the Homeostasis Concept Inventory's file."""
     folder = shared("data/hci")
-    answers = frames.read_answers(folder / "answers.csv", key=folder / "key.csv")
+    answers = corpora.read_answers(folder / "answers.csv", key=folder / "key.csv")
     assert answers.responses.shape == (651, 20)
     assert (answers.responses.sum(axis=1) == answers.groups["total"]).all()
     assert answers.groups.index.name == "person"
@@ -143,26 +144,26 @@ def test_raw_answers_are_graded_by_a_key_and_missing_codes_are_not_wrong(tmp_pat
     (tmp_path / "key.csv").write_text("item,key\nq1,B\nq2,2\n")
     (tmp_path / "wide.csv").write_text("q1,q2,q3\nB,2,x\n")
     with pytest.raises(FrameError, match=r"columns .*'q3'\]; expected two, item and key"):
-        frames.read_key(tmp_path / "wide.csv")
-    answers = frames.read_answers(file, key=tmp_path / "key.csv", missing=[99])
+        read_key(tmp_path / "wide.csv")
+    answers = corpora.read_answers(file, key=tmp_path / "key.csv", missing=[99])
     assert answers.responses.loc[["ann", "cas"]].to_numpy().tolist() == [[1, 1], [0, 0]]
     assert list(answers.groups) == ["sex"] and answers.raw.loc["cas", "q2"] == "1"
     assert answers.recognised.endswith("left out, for they answered nothing: ['bob']")
     with pytest.raises(FrameError, match=r"no columns \['q3'\]"):
-        frames.read_responses(file, key={"q1": "B", "q3": "x"})
+        corpora.read_responses(file, key={"q1": "B", "q3": "x"})
     with pytest.raises(FrameError, match="nobody chose the right answer of any item: 'q1'"):
-        frames.read_responses(file, key={"q1": "x", "q2": "y"})
+        corpora.read_responses(file, key={"q1": "x", "q2": "y"})
 
 
 def test_ratings_and_rows_without_names_are_recognised(tmp_path):
     file = tmp_path / "ratings.csv"
     file.write_text("id,q1,q2\na,1,5\nb,3,2\nc,-9,4\n")
-    answers = frames.read_answers(file, missing=["-9"])
+    answers = corpora.read_answers(file, missing=["-9"])
     assert answers.level == "ratings" and answers.responses["q1"].isna().tolist() == [0, 0, 1]
     with pytest.raises(FrameError, match="values other than 0, 1"):
-        frames.read_responses(file)
+        corpora.read_responses(file)
     file.write_text("q1,q2\n1,0\n0,1\n1,1\n")
-    unnamed = frames.read_answers(file)
+    unnamed = corpora.read_answers(file)
     assert unnamed.responses.to_numpy().tolist() == [[1, 0], [0, 1], [1, 1]]
     assert "without a column of persons" in unnamed.recognised
 
@@ -181,7 +182,7 @@ def test_ratings_and_rows_without_names_are_recognised(tmp_path):
 def test_other_files_are_refused_with_what_was_expected(name, content, message, tmp_path):
     (tmp_path / name).write_text(content)
     with pytest.raises(FrameError, match=message):
-        frames.read_responses(tmp_path / name)
+        corpora.read_responses(tmp_path / name)
 
 
 def test_partial_credit_of_inspect_is_refused(tmp_path):
@@ -189,7 +190,7 @@ def test_partial_credit_of_inspect_is_refused(tmp_path):
     log = {"eval": {"task": "t", "model": "m"}, "samples": [sample]}
     (tmp_path / "log.json").write_text(json.dumps(log))
     with pytest.raises(FrameError, match="sample 7 has the score 'P' by 'judge'"):
-        frames.read_responses(tmp_path / "log.json")
+        corpora.read_responses(tmp_path / "log.json")
 
 
 @pytest.mark.parametrize(("suffix", "package"), [(".xlsx", "openpyxl"), (".sav", "pyreadstat")])
@@ -201,21 +202,21 @@ def test_files_of_spreadsheets_and_spss_need_a_package_that_is_named(suffix, pac
     except ImportError:
         file.write_bytes(b"")
         with pytest.raises(FrameError, match=f"pip install {package}"):
-            frames.read_responses(file)
+            corpora.read_responses(file)
         return
     if suffix == ".sav":
         module.write_sav(table, str(file))
     else:
         table.to_excel(file, index=False)
-    assert frames.read_responses(file).to_numpy().tolist() == GRADES.to_numpy().tolist()
+    assert corpora.read_responses(file).to_numpy().tolist() == GRADES.to_numpy().tolist()
 
 
 @pytest.mark.parametrize("codes", [(1234567.0, 1234568.0), (0.1234567, 0.1234568), (2.0, 3.0)])
 def test_choices_that_are_numbers_stay_apart(codes):
     right, wrong = codes
-    key = frames.read_key({"q1": right})
-    assert key["q1"] != frames.read_key({"q1": wrong})["q1"]
-    assert frames.read_key({"q1": 2})["q1"] == frames.read_key({"q1": 2.0})["q1"] == "2"
+    key = read_key({"q1": right})
+    assert key["q1"] != read_key({"q1": wrong})["q1"]
+    assert read_key({"q1": 2})["q1"] == read_key({"q1": 2.0})["q1"] == "2"
 
 
 def test_an_archive_of_inspect_that_grows_as_no_text_does_is_refused(tmp_path):
@@ -223,4 +224,32 @@ def test_an_archive_of_inspect_that_grows_as_no_text_does_is_refused(tmp_path):
         archive.writestr("header.json", "{}")
         archive.writestr("samples/1.json", b" " * (2**26 + 1))
     with pytest.raises(FrameError, match="which no text does"):
-        frames.read_responses(tmp_path / "run.eval")
+        corpora.read_responses(tmp_path / "run.eval")
+
+
+def test_covariates_are_left_out_by_name(tmp_path: Path) -> None:
+    file = tmp_path / "answers.csv"
+    file.write_text(",sex,i0\na,1,1\nb,0,0\n")  # as pandas writes an index without a name
+    assert list(corpora.read_responses(file, drop=["sex"]).index) == ["a", "b"]
+    file.write_text("person,sex,i0,i1\na,1,1,0\nb,0,0,1\n")
+    assert list(corpora.read_responses(file, drop=["sex"])) == ["i0", "i1"]
+    assert list(corpora.read_responses(file, items=["i1"])) == ["i1"]
+    with pytest.raises(FrameError, match=r"no columns \['age'\]"):
+        corpora.read_responses(file, drop=["age"])
+
+
+@pytest.mark.parametrize("mark", [",", ";", "\t"])
+def test_marks_are_recognised_and_malformed_files_refused(mark, tmp_path) -> None:
+    file = tmp_path / "answers.csv"
+    file.write_text("person,q1,q2\na,1,0\nb,0,1\n".replace(",", mark))
+    assert corpora.read_responses(file).to_numpy().tolist() == [[1, 0], [0, 1]]
+    for text, says in (
+        ("person,q1,q2\na,1,0,1\nb,0,1,1\n", "rows have more cells than the 3 names"),
+        ("person,q1,q2\na,1,0\nb,0,1,1\n", "rows have more cells than the 3 names"),
+        ("person,i0,i0\na,1,0\nb,0,1\n", r"\['i0'\] occur more than once"),
+        ("person,i0,i1\na,1,0\n,0,1\n", r"persons at positions \[2\] are without a name"),
+        ("person,i0,i1\na,1,0\n  ,0,1\n", r"persons at positions \[2\] are without"),
+    ):
+        file.write_text(text.replace(",", mark))
+        with pytest.raises(FrameError, match=f"answers.csv: .*{says}"):
+            corpora.read_responses(file)
