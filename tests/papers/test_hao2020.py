@@ -3,7 +3,6 @@
 import numpy as np
 import pandas as pd
 import pytest
-import tiny_dundee
 
 from psychlm import data, stats
 from psychlm import reading_times as reading
@@ -18,13 +17,20 @@ VOCABULARY = ["sun", "garden", "a", "window", "the", "tree", "understand", "rive
 def folder(tmp_path):
     """Two texts read by three people, who look longer at longer words, in the original layout."""
     rng = np.random.default_rng(5)
+    header = "WORD TEXT LINE OLEN WLEN XPOS WNUM FDUR OBLP WDLP LAUN TXFR"
     for text in ("01", "02"):
         drawn = rng.choice(VOCABULARY, N_WORDS).tolist()
-        tiny_dundee.write_text(tmp_path, text, drawn, per_line=8)
+        length = np.array([len(word) for word in drawn])
+        words = [
+            f"{word} 1 1 {1 + i // 8} {1 + i % 8} {i + 1} {10 * i} {n} {n} 0 0 0 {i + 1} 1"
+            for i, (word, n) in enumerate(zip(drawn, length, strict=True))
+        ]
+        (tmp_path / f"tx{text}wrdp.dat").write_text("\n".join(words))
         for person in ("sa", "sb", "sc"):
-            times = 180 + 8 * np.array([len(word) for word in drawn]) + rng.normal(0, 20, N_WORDS)
-            read = [(i + 1, ms) for i, ms in enumerate(times) if rng.random() < 0.8]
-            tiny_dundee.write_fixations(tmp_path, person + text, drawn, read)
+            times = enumerate(180 + 8 * length + rng.normal(0, 20, N_WORDS))
+            read = [(i, ms) for i, ms in times if rng.random() < 0.8]
+            rows = [f"{drawn[i]} 1 1 3 3 12 {i + 1} {ms:.0f} 1 1 -99 4" for i, ms in read]
+            (tmp_path / f"{person}{text}ma1p.dat").write_text("\n".join([header, *rows]))
     return tmp_path
 
 
