@@ -6,16 +6,11 @@ of thousands of questions can be built and checked without NLTK's objects.
 
 The triples are those of Richardson & Sabharwal (2020, Table 1): a concept (a synset) stands in
 relation ``def`` to its gloss, ``ext`` to its example sentences, ``lemma`` to its words, and
-``isa-up`` and ``isa-down`` to other concepts.
-
-:class:`IsaGraph` holds the ISA links as arrays, which are queried for many pairs of concepts at a
-time:
-
-- ``HOPS(c, up)``: the direct and derived links of the paper (section 3.1), each with its smallest
-  number of hops.
-- Sister families: SISTER_1(c) are the other children of c's parents, SISTER_l(c) their descendants
-  l - 1 levels further down, each with the smallest such l.
-- The same relation between words: any sense of one stands above any sense of the other.
+``isa-up`` and ``isa-down`` to other concepts. :class:`IsaGraph` holds the ISA links as arrays,
+which are queried for many pairs of concepts at a time: HOPS(c, up), the direct and derived links of
+the paper (section 3.1) with their smallest number of hops; SISTER_1(c), the other children of c's
+parents, and SISTER_l(c), their descendants l - 1 levels further down; and the same relation between
+words, any sense of which stands above any sense of the other.
 """
 
 from __future__ import annotations
