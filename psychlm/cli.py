@@ -193,7 +193,7 @@ def parse_priors(assignments: tuple[str, ...]) -> dict[str, Any] | None:
 
 @irt_group.command(name="fit")
 @click.argument("responses", type=PATH)
-@choice_option("--model", "1PL Rasch 2PL 3PL 4PL graded gpcm", "2PL", "The response model.")
+@click.option("--model", default="2PL", help="1PL, Rasch, 2PL, 3PL, 4PL, graded or gpcm.")
 @click.option(
     "--prior", "priors", multiple=True, metavar="NAME=KIND:A,B", help="As guessing=beta:5,17."
 )
