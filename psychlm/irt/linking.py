@@ -52,6 +52,11 @@ def link(fit_or_items: FitOrItems, *, slope: float = 1.0, intercept: float = 0.0
         tags = [""]
         a, d, _, _ = four_parameters(old)
         items = items.assign(a=a, d=d, b=old["b"] if "b" in old else -d / a)
+    absent = [name for name in ("a", *(f"b{tag}" for tag in tags)) if name not in items]
+    if absent:
+        raise FrameError(
+            f"the items have no {', '.join(absent)}; a scale is linked by slopes and difficulties"
+        )
     before = items.copy()
     items["a"] = before["a"] / slope
     if "se_a" in old:
