@@ -11,7 +11,7 @@ from scipy.optimize import minimize
 from scipy.special import expit, xlogy
 from statsmodels.stats.contingency_tables import StratifiedTable
 
-from psychlm import corpora, ctt, irt, simulate
+from psychlm import ctt, irt, simulate
 from psychlm.frames import FrameError
 from psychlm.irt.broken_items import FAULTS, _ceiling
 
@@ -95,13 +95,6 @@ def test_the_ceiling_is_where_the_likelihood_is_largest():
     ceiling, p = _ceiling(right, n, theta)
     assert ceiling == pytest.approx(grid[np.argmin([profile(u) for u in grid])], abs=0.006)
     assert p < 0.001
-
-
-def test_wrong_keys_planted_in_mmlu_are_found():
-    answers = corpora.metabench("mmlu").iloc[::8]
-    sound = ctt.item_rest_correlation(answers).sort_values().index[-40::8]
-    planted = answers.assign(**{item: 1 - answers[item] for item in sound})
-    assert set(sound) <= flagged(irt.flag_items(planted), "wrong_key")
 
 
 def test_responses_that_cannot_be_screened_are_named():
