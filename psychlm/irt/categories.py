@@ -313,7 +313,7 @@ class CategoryEM(Expectation):
             return total * count.sqrt()
 
         def averaged(weighted: Tensor) -> Iterator[Tensor]:
-            """Yield scores summed over the nodes with weights (n_rows, n_fine)."""
+            # scores summed over the nodes with weights (n_rows, n_fine)
             at_items = grid.at_nodes(weighted)
             of_answers = (at_items @ first[kind].flatten(0, 1).T for kind in estimated)
             yield collect(of_answers, (scores * weighted).sum(2))

@@ -372,9 +372,12 @@ def by_person(scores: Tensor) -> Tensor:
 
 
 def orthonormal_polynomials(weights: Tensor, fine: Tensor, n_polynomials: int) -> Iterator[Tensor]:
-    """Yield weights (n_rows, n_fine) times polynomials that are orthonormal under them.
+    """Multiply weights by polynomials that are orthonormal under them, by Stieltjes's recurrence.
 
-    Degrees rise from 0 to ``n_polynomials``, by Stieltjes's recurrence, for every row by itself.
+    Yields
+    ------
+    Tensor
+        Of each degree from 0 to ``n_polynomials``, (n_rows, n_fine); every row by itself.
     """
     before, norm = 0 * weights, 0 * weights[:, :1]
     current = before + 1

@@ -282,7 +282,7 @@ def test_a_fit_of_several_groups_scores_and_is_judged_in_a_named_group_only(two_
     gap = second.score(responses)["theta"].mean() - first.score(responses)["theta"].mean()
     assert np.sign(gap) == np.sign(fit.groups["mean"].diff().iloc[1])
     asked = responses[(group == fit.groups.index[1]).to_numpy()]
-    tables = [irt.ModelTables.from_fit(fitted) for fitted in (first, second)]
+    tables = [irt.ModelTables.of(fitted) for fitted in (first, second)]
     expected = [each.expected[0] @ each.weights for each in tables]
     assert expected[1] == pytest.approx(asked[item].mean(), abs=1e-3)
     assert abs(expected[0] - asked[item].mean()) > 0.02
