@@ -7,8 +7,8 @@ learn: with :math:`p_j` and :math:`h_i` the states of premise and hypothesis,
 .. math::
     s_{ij} = \cos(h_i, p_j), \qquad d_i = h_i - \sum_j \mathrm{softmax}_j(10\, s_{ij})\, p_j .
 
-The features of the stored items, reduced to a few dimensions, are facts
-(``data/facts/models/encoder_*.parquet``), which ``python data/build_model_facts.py encoder`` makes.
+Those of the stored items, in a few dimensions, are facts that
+``python data/build_model_facts.py encoder`` makes.
 """
 
 from __future__ import annotations

@@ -159,9 +159,7 @@ class ChoiceClassifier:
                     target = answer[torch.from_numpy(some).to(self.device)]
                     loss = nn.functional.cross_entropy(network(batch), target)
                     if not torch.isfinite(loss):
-                        raise FloatingPointError(
-                            "the loss is no longer finite; use a smaller learning rate"
-                        )
+                        raise FloatingPointError("the loss is not finite; lower the rate")
                     optimizer.zero_grad()
                     loss.backward()
                     nn.utils.clip_grad_norm_(weights, CLIP)

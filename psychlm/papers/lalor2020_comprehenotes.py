@@ -38,13 +38,10 @@ def fits(responses: pd.DataFrame) -> dict[str, irt.IRTFit]:
         warnings.simplefilter("ignore", irt.IRTWarning)  # of the slope without a finite estimate
         start = irt.fit(responses, "3PL", guessing="common", standard_errors=False).items
         guessing = float(start["c"].iloc[0])
-        return {
-            "common": irt.fit(
-                responses, "3PL", start=start, guessing=guessing, standard_errors=False
-            ),
-            "prior": irt.fit(responses, "3PL", priors=PRIORS, guessing=guessing),
-            "free": irt.fit(responses, "3PL"),
-        }
+        held = {"start": start, "guessing": guessing, "standard_errors": False}
+        fitted = {"common": irt.fit(responses, "3PL", **held)}
+        fitted["prior"] = irt.fit(responses, "3PL", priors=PRIORS, guessing=guessing)
+        return fitted | {"free": irt.fit(responses, "3PL")}
 
 
 def stored_fits() -> tuple[dict[str, pd.DataFrame], pd.Series]:
@@ -220,15 +217,11 @@ def fit_of(
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # of S-X2: see above
         items, pairs = irt.s_x2(fit, responses), irt.ld_x2(fit, responses)
-    m2 = irt.m2(fit, responses)
-    statistics = pd.DataFrame.from_dict(
-        {
-            "n_misfitting": {"value": (stats.holm(items["p"]) < 0.05).sum(), "n": len(items)},
-            "n_dependent_pairs": {"value": (stats.holm(pairs["p"]) < 0.05).sum(), "n": len(pairs)},
-            "rmsea": {"value": m2.rmsea, "low": m2.rmsea_low, "high": m2.rmsea_high},
-        },
-        orient="index",
-    )
+    m2, rows = irt.m2(fit, responses), {}
+    for name, table in (("n_misfitting", items), ("n_dependent_pairs", pairs)):
+        rows[name] = {"value": (stats.holm(table["p"]) < 0.05).sum(), "n": len(table)}
+    rows["rmsea"] = {"value": m2.rmsea, "low": m2.rmsea_low, "high": m2.rmsea_high}
+    statistics = pd.DataFrame.from_dict(rows, orient="index")
     drawn = simulate.responses(rng.normal(size=len(responses)), fit.items, rng)
     drawn = drawn.set_axis(responses.index).where(responses.notna())
     held = {"guessing": fit.items["c"].iloc[0], "start": fit.items, "standard_errors": False}

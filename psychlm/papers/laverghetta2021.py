@@ -79,12 +79,9 @@ def agreement_by_group(
     for name, group in models[people.index].groupby(groups):
         difficulty = ctt.difficulty(group)
         within = within_labels(people, difficulty, label[people.index])
-        rows[name] = {
-            "n": len(group),
-            "accuracy": difficulty.mean(),
-            "rho": stats.correlation(people, difficulty).r,
-            "rho_within_label": within.r,
-        }
+        row = {"n": len(group), "accuracy": difficulty.mean()}
+        row["rho"] = stats.correlation(people, difficulty).r
+        rows[name] = row | {"rho_within_label": within.r}
     return pd.DataFrame(rows).T.sort_values("accuracy")
 
 
