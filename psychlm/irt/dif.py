@@ -18,7 +18,7 @@ import pandas as pd
 from scipy.special import xlogy
 from scipy.stats import chi2, norm
 
-from psychlm.frames import FrameError, check_responses, format_names
+from psychlm.frames import FrameError, check_responses, format_names, refuse
 from psychlm.irt._fit import fit
 from psychlm.irt.explanatory import BOUNDARY_SD, fit_difficulties
 from psychlm.irt.model_tables import STANDARD_GRID, normal_weights
@@ -321,12 +321,12 @@ def dif_likelihood_ratio(
         As in :func:`mantel_haenszel`.
     anchors : sequence of items, optional
         Items assumed to work alike in both groups, such as those of class A in
-        :func:`mantel_haenszel`. In the baseline all *other* items are free (unless a group answered
-        them all alike), and each is constrained in turn. Without anchors each item is freed in turn
-        against a baseline with all items equal, which fails where many items favour one group.
+        :func:`mantel_haenszel`. In the baseline all *other* items are free, and each is constrained
+        in turn. Without anchors each item is freed in turn against a baseline with all items equal,
+        which fails where many items favour one group.
     priors
-        As in :func:`psychlm.irt.fit`. The asymptotes of a 4PL need them: without, estimates lie at
-        bounds. The statistic stays the gain in log-likelihood, without the priors' densities.
+        As in :func:`psychlm.irt.fit`; the asymptotes of a 4PL need them. The statistic stays the
+        gain in log-likelihood, without the priors' densities.
 
     Returns
     -------
@@ -334,10 +334,9 @@ def dif_likelihood_ratio(
         ``items`` has one row per item that is no anchor: ``a_reference``, ``b_reference``,
         ``a_focal``, ``b_focal`` (freed; of several categories ``b1_reference`` and so on),
         ``b_difference`` (focal less reference, logits, averaged over categories; above 0: harder
-        for the focal group), ``p_difference`` (the difference of the two curves, of several
-        categories of the expected share of the highest one, averaged over the focal group's
-        abilities), ``statistic``, ``df``, ``p``, ``p_adjusted`` (Holm), ``converged``; NaN for an
-        item that all of a group answered alike.
+        for the focal group), ``p_difference`` (of the curves, or of the expected shares of the
+        highest category, averaged over the focal group's abilities), ``statistic``, ``df``, ``p``,
+        ``p_adjusted`` (Holm), ``converged``; NaN for an item that all of a group answered alike.
 
     References
     ----------
@@ -426,8 +425,8 @@ def dif_explanatory(
 
     with k(j) the kind of item j, such as a linguistic phenomenon. The mean difference
     :math:`\delta` is one of ability, whose sd is estimated in each group. Differences are shrunken
-    towards their mean the more, the less the responses tell of them, so that a table of many of
-    them needs no further correction for their number (Gelman, Hill & Yajima 2012).
+    towards their mean, so that many of them need no further correction for their number (Gelman,
+    Hill & Yajima 2012).
 
     Parameters
     ----------
@@ -446,8 +445,8 @@ def dif_explanatory(
     Warns
     -----
     IRTWarning
-        Without convergence, or with a variance of differences at its boundary 0, whose differences
-        are then 0 with ``se``, ``low`` and ``high`` NaN; ``at_boundary`` names it.
+        Without convergence, or with a variance of differences at its boundary 0, which
+        ``at_boundary`` names: these are then 0 with ``se``, ``low`` and ``high`` NaN.
 
     References
     ----------
@@ -466,10 +465,9 @@ def dif_explanatory(
     """
     checked = check_responses(responses)
     focal = focal_persons(checked.index, group, reference)
+    refuse("items", by.index[by.index.duplicated()], "stand twice in `by`; keep one of each")
     kinds = by.reindex(checked.columns)
-    if kinds.isna().any() or by.index.has_duplicates:
-        missing = format_names(kinds.index[kinds.isna()])
-        raise FrameError(f"items {missing} have no kind in `by`, or items stand there twice")
+    refuse("items", kinds.index[kinds.isna()], "have no kind in `by`; give them one")
     codes, names = pd.factorize(kinds, sort=True)
     n_items, n_kinds = checked.shape[1], len(names)
     if not 2 <= n_kinds < n_items:

@@ -249,7 +249,7 @@ def confirm(
     The mean and standard deviation of the new persons' ability are estimated by EM; no parameter of
     an item counts as free in the fit statistics (Lalor 2020, section 1.3.6). ``correction`` is that
     of p-values over items, and over pairs."""
-    tables = ModelTables.from_fit(calibrated)
+    tables = ModelTables.of(calibrated)
     x = tables.response_array(responses)
     held = np.full_like(tables.estimates, -1)
     tables = replace(tables, estimates=held, mean_is_free=True, sd_is_free=True)

@@ -15,7 +15,7 @@ from scipy import sparse
 from scipy.linalg import block_diag
 
 from psychlm.frames import FrameError
-from psychlm.reading_times._result import Floats, require_columns
+from psychlm.reading_times._result import Floats, is_number, require_columns
 from psychlm.reading_times.formula import Bar, Formula, Smooth, full_coding
 from psychlm.reading_times.smooths import (
     By,
@@ -368,7 +368,7 @@ def check_predictors(formula: Formula, data: pd.DataFrame) -> None:
                 f"readings.dropna(subset=[{name!r}]) (a lagged predictor has no value at the first "
                 "word of a text)"
             )
-        elif name in smoothed and (not numeric or pd.api.types.is_bool_dtype(values)):
+        elif name in smoothed and not is_number(values):
             flaw = f"is smoothed but holds {values.dtype}, not numbers; enter it as a linear term"
         elif name in formula.offsets and not numeric:
             flaw = f"is an offset but holds {values.dtype}, not numbers; enter it as a linear term"

@@ -190,7 +190,8 @@ class Scored:
         positions = self.places[:, words]
         first = (positions < 0).any(axis=0)
         if first.any():
-            example = tuple(self.words.iloc[positions[0, first][0]])
+            without = self.words.iloc[positions[0, first]]
+            example = next(without.itertuples(index=False, name=None))
             raise FrameError(
                 f"{int(first.sum())} words have no previous word in the surprisals, first "
                 f"{example} (text_id, word_id); leave out the first words of texts "

@@ -5,12 +5,11 @@ from __future__ import annotations
 import json
 import runpy
 
-import numpy as np
 import pandas as pd
 import pytest
 from conftest import absent
 
-from psychlm import corpora, data, frames, lm
+from psychlm import corpora, data, lm
 from psychlm.corpora import reading_times
 
 facts = runpy.run_path(str(data.root() / "data" / "build_facts.py"))
@@ -132,37 +131,6 @@ def test_a_corpus_without_its_text_gives_the_same_numbers_and_no_surprisal(reque
     assert any("words are shapes" in note for note in bare.notes)
     with pytest.raises(data.DataMissingError, match="these words are shapes"):
         lm.surprisal(bare.words, "default")
-
-
-def log_samples(file, *samples):
-    """Write samples as the harness logs them: (doc_id, acc, filter)."""
-    file.parent.mkdir(exist_ok=True)
-    rows = [
-        {"doc_id": number, "acc": acc, "doc_hash": f"{number} of {file.parent.name[:3]}"}
-        | ({"filter": used} if used else {})
-        for number, acc, used in samples
-    ]
-    file.write_text("\n".join(map(json.dumps, rows)))
-
-
-def test_harness_logs_become_one_frame_or_are_refused_where_they_cannot_be_one_test(tmp_path):
-    with pytest.raises(frames.FrameError, match="no graded answers"):
-        corpora.read_responses(tmp_path)
-    first, second = tmp_path / "org__first", tmp_path / "org__second"
-    questions = [(0, 0.0, None), (1, 1.0, None)]
-    log_samples(first / "samples_a_b_2024-01-01T00-00-00.1.jsonl", *questions)
-    log_samples(first / "samples_a_b_2024-02-01T00-00-00.1.jsonl", (0, 1.0, None))
-    filters = [(0, 1.0, "strict"), (0, 0.0, "flexible")]
-    log_samples(second / "samples_c_2024-01-01T00-00-00.1.jsonl", *filters)
-    log_samples(second / "samples_a_b_2024-01-01T00-00-00.1.jsonl", *questions)
-    graded = corpora.read_responses(tmp_path)
-    columns = ["a_b:0", "a_b:1", "c:strict:0", "c:flexible:0"]
-    expected = [[1, 1, np.nan, np.nan], [0, 1, 1, 0]]  # the later run of the first item counts
-    assert graded.index.tolist() == ["org/first", "org/second"]
-    np.testing.assert_array_equal(graded[columns], expected)
-    log_samples(tmp_path / "else" / "samples_a_b_2024-01-01T00-00-00.1.jsonl", *questions)
-    with pytest.raises(frames.FrameError, match=r"different documents as items \['a_b:0'"):
-        corpora.read_responses(tmp_path)
 
 
 @pytest.mark.needs_share

@@ -10,7 +10,7 @@ from plain_transformers import last_nats, log_probabilities, masked_nats, tokens
 
 from psychlm import lm
 from psychlm.lm import _load
-from psychlm.lm.scoring_requests import REQUESTS, ScoringRequest
+from psychlm.lm.scoring_requests import READINGS, Reading, ScoringRequest, add_special
 
 TEXT = "The horses raced past, didn’t they?"
 
@@ -60,7 +60,7 @@ def right_to_left(ids, word, first_row, special):
 def test_a_kind_of_model_is_added_by_one_function_and_its_name(monkeypatch, models):
     """The recipe of CONTRIBUTING.md; the reference is transformers on the reversed tokens."""
     monkeypatch.setattr(_load, "Kind", Literal["causal", "right-to-left"])
-    monkeypatch.setitem(REQUESTS, "right-to-left", right_to_left)
+    monkeypatch.setitem(READINGS, "right-to-left", Reading(right_to_left))
     network, tokenizer = models("gpt2").network, models("gpt2").tokenizer
     words = lm.surprisal(TEXT, lm.wrap(network, tokenizer, kind="right-to-left"))
     text = tokenizer(TEXT, add_special_tokens=False).input_ids
@@ -72,5 +72,35 @@ def test_a_kind_of_model_is_added_by_one_function_and_its_name(monkeypatch, mode
     assert words.attrs["surprisal"]["correction"] is None
 
 
+def whole_words_masked(ids, word, first_row, special):
+    """Mask all tokens of a word at once; read each where it stands."""
+    read, before = add_special(ids, special)
+    for number in np.unique(word):
+        (tokens,) = np.nonzero(word == number)
+        masked = (before + tokens[0], before + tokens[-1] + 1)
+        yield ScoringRequest(read, before + tokens, ids[tokens], first_row + tokens, masked)
+
+
+def test_a_kind_that_masks_has_the_special_tokens_of_its_tokenizer(monkeypatch, models):
+    """The reference is BERT on [CLS] text [SEP] with all tokens of a word masked."""
+    monkeypatch.setattr(_load, "Kind", Literal["masked", "whole-word"])
+    reading = Reading(whole_words_masked, masks=True, framed=True)
+    monkeypatch.setitem(READINGS, "whole-word", reading)
+    network, tokenizer = models("bert").network, models("bert").tokenizer
+    words = lm.surprisal(TEXT, lm.wrap(network, tokenizer, kind="whole-word"))
+    ids, word = tokens_and_words(models("bert"), TEXT)
+    expected = []
+    for number in np.unique(word):
+        masked = np.where(word == number, tokenizer.mask_token_id, ids)
+        read = [tokenizer.cls_token_id, *masked, tokenizer.sep_token_id]
+        (places,) = np.nonzero(word == number)
+        nats = log_probabilities(network, read)[1 + places, np.array(ids)[places]]
+        expected.append(-nats.sum() / np.log(2))
+    known = (words["reason"] == "").to_numpy()
+    assert known.any()
+    expected = np.array(expected)[known]
+    np.testing.assert_allclose(words["surprisal_bits"][known], expected, atol=1e-4)
+
+
 def test_every_kind_that_has_surprisals_is_read_in_one_way():
-    assert {*REQUESTS, "encoder-decoder", *_load.HEADS} == set(get_args(_load.Kind))
+    assert {*READINGS, "encoder-decoder", *_load.HEADS} == set(get_args(_load.Kind))

@@ -243,9 +243,8 @@ def test_texts_that_begin_alike_are_read_once_and_worth_the_same(family, models,
 def requests_of(model, texts, **options):
     """The tokens of texts, and the requests that read them."""
     tokens = tokenize(documents(prepare_words(lm.words_of(texts))[0]), model.tokenizer)
-    first_rows = np.cumsum([0] + [len(one.ids) + 1 for one in tokens])
     how = forward.resolve_options(model, **options)
-    return tokens, forward.plan_requests(tokens, first_rows, model, how)
+    return tokens, forward.plan_requests(tokens, forward.rows_of(tokens), model, how)
 
 
 def test_which_families_share_prefixes_is_tried_out(models):
@@ -508,10 +507,10 @@ def memory_for(monkeypatch, fits, error):
     """Let only batches that fit go through the network."""
     real = forward._values
 
-    def small(model, batch, wanted):
+    def small(model, batch, *given):
         if not fits(batch):
             raise error
-        return real(model, batch, wanted)
+        return real(model, batch, *given)
 
     monkeypatch.setattr(forward, "_values", small)
 
@@ -588,11 +587,11 @@ def test_an_interrupted_run_resumes(saved, monkeypatch):
     texts = [f"the old man {'and the sea ' * n}" for n in range(6)]
     real, n_runs = forward._values, []
 
-    def interrupted(model, batch, wanted):
+    def interrupted(model, batch, *given):
         if len(n_runs) == 3:
             raise KeyboardInterrupt
         n_runs.append(len(batch))
-        return real(model, batch, wanted)
+        return real(model, batch, *given)
 
     monkeypatch.setattr(scoring_requests, "LEAST_SHARED", 2.0)
     monkeypatch.setattr(forward, "_values", interrupted)

@@ -72,8 +72,9 @@ def test_the_columns_of_random_formulas_are_those_of_r(formula, frame, in_lm):
     np.testing.assert_allclose(columns, theirs["columns"], atol=1e-8)
 
 
-LISTED = """w:f; f + w:f; f/w; f:q; f + f:q; f:q:w; w:v:f; f + q:w; w + w:f + v:q; w + v:f:q
-exp(w):f; poly(z, 2):f; w:old; g:f + w""".replace("\n", "; ").split("; ")
+LISTED = ["w:f", "f + w:f", "f/w", "f:q", "f + f:q", "f:q:w", "w:v:f", "f + q:w", "w:old"]
+LISTED += ["w + w:f + v:q", "w + v:f:q", "exp(w):f", "poly(z, 2):f", "g:f + w", "w * v:f"]
+LISTED += ["(w + v + f)^2", "1 + w", "log(w^2) * scale(v)"]
 
 
 @pytest.mark.parametrize("terms", LISTED)

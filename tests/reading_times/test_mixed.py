@@ -162,14 +162,6 @@ def test_bars_beside_smooths_are_the_model_of_mgcv(crossed, method):
     assert tests[0].to_numpy() == pytest.approx(tests[1].to_numpy(), rel=0.02, abs=1e-6)
 
 
-def test_a_correlation_beside_a_smooth_gains_over_independence(crossed):
-    text = "rt_ms ~ x + s(z, k=6) + (1 + x {} subject)"
-    one, other = (reading.fit(crossed, text.format(mark)) for mark in ("|", "||"))
-    assert one.loglik > other.loglik
-    assert one.correlations["(1 + x | subject)"].iloc[0, 1] > 0
-    assert {"(1 | subject)", "(x | subject)", "s(z)"} == set(one.summary().smooths.index)
-
-
 def test_a_singular_fit_names_the_direction_that_vanished():
     rng = np.random.default_rng(3)
     subject, x = np.repeat(np.arange(12), 20), np.tile(np.arange(20.0), 12)

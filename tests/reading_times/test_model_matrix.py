@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from psychlm.reading_times.formula import parse
-from psychlm.reading_times.model_matrix import build_matrix, distinct_rows, rows_of
+from psychlm.reading_times.model_matrix import build_matrix, rows_of
 from psychlm.reading_times.smooths import radial
 
 TERMS = ["s(x, k=6)", 's(few, k=4, bs="cr")', "s(x, by=group, k=6)", "te(other, z, k=3)"]
@@ -45,14 +45,6 @@ def test_cross_products_and_sums_equal_those_of_all_rows(terms, n_values, n, see
     np.testing.assert_allclose(columns.products(weights), products, **close)
     sums = np.eye(30)[level].T @ (dense * weights[:, None])
     np.testing.assert_allclose(columns.sums(level, 30, weights), sums, **close)
-
-
-@pytest.mark.parametrize("names", [["x"], ["x", "group"]])
-def test_distinct_rows_stand_for_all_rows(names, rng):
-    frame = pd.DataFrame({"x": rng.integers(0, 5, 60) / 3, "group": rng.choice(list("abc"), 60)})
-    values, index = distinct_rows(frame, names)
-    pd.testing.assert_frame_equal(values, frame[names].drop_duplicates(ignore_index=True))
-    pd.testing.assert_frame_equal(values.iloc[index].reset_index(drop=True), frame[names])
 
 
 @pytest.mark.parametrize("tail", [0.7, 1.5, 30])
