@@ -22,7 +22,10 @@ def prepare(root: Path, version: str) -> None:
     changelog = (root / "CHANGELOG.md").read_text(encoding="utf-8")
     unreleased = re.search(r"^## Unreleased$(.*?)(?=^## |\Z)", changelog, flags=re.M | re.S)
     if unreleased is None or not unreleased[1].strip():
-        sys.exit("CHANGELOG.md has nothing under '## Unreleased'; write what changed first")
+        sys.exit(
+            "CHANGELOG.md has nothing under '## Unreleased'; write what changed first, or, after a "
+            f"release that failed, restore its files: git checkout CHANGELOG.md {' '.join(VERSION)}"
+        )
     written: dict[Path, str] = {}
     for name, (line, new) in [*VERSION.items(), *DATE.items()]:
         file = root / name

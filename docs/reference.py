@@ -15,7 +15,7 @@ PACKAGE = Path(__file__).resolve().parents[1] / "psychlm"
 TASKS = {
     "Read texts, items and answers": (
         "data.path corpora.read_items corpora.read_experiment corpora.reading_times.from_csv "
-        "corpora.reading_times.from_long frames.read_responses frames.read_answers"
+        "corpora.reading_times.from_long corpora.read_responses corpora.read_answers"
     ),
     "Score texts with a model": "lm.load lm.wrap lm.surprisal lm.surprisals lm.minimal_pairs",
     "Let models answer items": "lm.evaluate lm.choice_logprobs lm.fine_tune crowds.train_crowd",

@@ -163,8 +163,10 @@ def table(
 
     if isinstance(frame, pd.Series):
         frame = frame.to_frame("value" if frame.name is None else frame.name)
-        published = _as_frame(published, frame.columns[0])
-        low, high = _as_frame(low, frame.columns[0]), _as_frame(high, frame.columns[0])
+        published, low, high = (
+            one.to_frame(frame.columns[0]) if isinstance(one, pd.Series) else one
+            for one in (published, low, high)
+        )
     columns: dict[Any, list[str]] = {}
     numeric: list[bool] = []
     bounds = _bounds(frame.columns)
@@ -176,7 +178,9 @@ def table(
             continue
         if column in bounds:
             pair = zip(values, frame[bounds[column]], strict=True)
-            columns[_interval_name(column)] = [interval(*both, form) for both in pair]
+            rest = re.sub(r"(^|_)(low|lower)(?=_|$)", "", _last(column)).strip("_")
+            header = _renamed(column, f"{label(rest)}, interval" if rest else "interval")
+            columns[header] = [interval(*both, form) for both in pair]
             numeric.append(True)
             continue
         texts = [number(value, form) for value in values]
@@ -193,11 +197,6 @@ def table(
             columns[_renamed(column, name)] = [number(one, _printed(printed)) for one in printed]
             numeric.append(True)
     return _html(frame, columns, numeric, caption)
-
-
-def _as_frame(values: Any, name: Any) -> Any:
-    """Return a Series as a frame of one column, and anything else as it is."""
-    return values.to_frame(name) if hasattr(values, "to_frame") else values
 
 
 def _last(column: Any) -> Any:
@@ -249,12 +248,6 @@ def _bounds(columns: Any) -> dict[Any, Any]:
                 if partner in columns:
                     bounds[column] = partner
     return bounds
-
-
-def _interval_name(column: Any) -> Any:
-    """Return the header of the intervals whose lower bounds stand in a column."""
-    rest = re.sub(r"(^|_)(low|lower)(?=_|$)", "", _last(column)).strip("_")
-    return _renamed(column, f"{label(rest)}, interval" if rest else "interval")
 
 
 def _html(
@@ -318,15 +311,14 @@ class _Filler(string.Formatter):
             raise ValueError(
                 f"the sentence {self.template!r} needs a value {field_name}, which is not given"
             ) from error
+        if _is_list(value) and not len(value):
+            raise ValueError(f"{field_name} is empty in the sentence {self.template!r}")
         for part in value if _is_list(value) else [value]:
-            missing = part is None or (isinstance(part, (float, np.floating)) and np.isnan(part))
-            if missing or (isinstance(part, str) and not part.strip()):
+            if number(part).strip() in ("", MISSING):
                 raise ValueError(
                     f"{field_name} is {part!r} in the sentence {self.template!r}; write another "
                     "sentence for that case: report.say((condition, wording), wording)"
                 )
-        if _is_list(value) and not len(value):
-            raise ValueError(f"{field_name} is empty in the sentence {self.template!r}")
         return value, first
 
     def format_field(self, value: Any, format_spec: str) -> str:
@@ -348,8 +340,6 @@ def _is_list(value: Any) -> bool:
 def fill(template: str, values: Mapping[str, Any]) -> str:
     """Return a template with its values: true minus signs, names of models, lists joined by "and".
 
-    A value that is missing, NaN, None or empty is a ValueError that names it.
-
     >>> fill("r = {r:.2f} (p {p:p}) of {who}", {"r": -0.471, "p": 1e-5, "who": ["lstm", "RNNG"]})
     'r = −0.47 (p < .001) of LSTM and RNNG'
     """
@@ -357,11 +347,7 @@ def fill(template: str, values: Mapping[str, Any]) -> str:
 
 
 def joined(texts: Sequence[str]) -> str:
-    """Return words as in a sentence.
-
-    >>> joined(["one"]), joined(["one", "two", "three"])
-    ('one', 'one, two and three')
-    """
+    """Return words as in a sentence: one, two and three."""
     *first, last = texts
     return f"{', '.join(first)} and {last}" if first else last
 

@@ -119,13 +119,10 @@ def comprehenotes_items(originals: Sequence[Path]) -> bytes:
     """Return number in the bank, topic and key of the questions of ComprehENotes."""
     content = io.BytesIO(read_member(originals[0], "ComprehENotes_1.0.tsv"))
     questions = pd.read_csv(content, sep="\t", encoding="cp1252")
-    items = questions[["disease_topic", "correct_answer"]].set_axis(
-        ["topic", "correct_option"], axis=1
-    )
     numbers = _comprehenotes_data(originals[0]).columns.str.removeprefix("X").astype(int)
-    items.insert(0, "bank_number", numbers)
-    items.insert(0, "item", [f"Q{i:02d}" for i in range(1, len(items) + 1)])
-    return _csv(items)
+    items = {"item": [f"Q{i:02d}" for i in range(1, len(questions) + 1)], "bank_number": numbers}
+    items |= {"topic": questions["disease_topic"], "correct_option": questions["correct_answer"]}
+    return _csv(pd.DataFrame(items))
 
 
 def human_responses(originals: Sequence[Path]) -> bytes:

@@ -97,10 +97,7 @@ def doctor() -> None:
     """Show which optional parts are installed (GPU, R, WordNet, data ...), and what each adds."""
     from psychlm import doctor as parts
 
-    rows = [
-        ["yes" if part.found else "no", part.name, part.detail, part.adds]
-        for part in parts.examine()
-    ]
+    rows = list(parts.examine())
     print_table(["", "part", "found, or how to get it", "what it adds"], rows)
     say(f"\n{sum(row[0] == 'yes' for row in rows)} of {len(rows)} optional parts are here.")
 
@@ -113,11 +110,11 @@ def data_group() -> None:
 @data_group.command(name="list")
 def data_list() -> None:
     """Show every dataset: state (checksum), place, size and licence."""
-    licences, columns, rows = data.registry()["licence"], ["name", "state", "place"], []
-    for row in data.state():
-        size = f"{int(str(row['bytes'])) / 1e6:.2f} MB"
-        rows.append([*(str(row[name]) for name in columns), size, licences[row["name"]]])
-    print_table([*columns, "size", "licence"], rows)
+    rows = [
+        [row["name"], row["state"], row["place"], f"{row['bytes'] / 1e6:.2f} MB", row["licence"]]
+        for row in data.state()
+    ]
+    print_table(["name", "state", "place", "size", "licence"], rows)
 
 
 @data_group.command(name="pull")
@@ -147,7 +144,7 @@ def data_verify(names: tuple[str, ...]) -> None:
     for row in rows:
         if row["error"]:
             say(f"psychlm: {row['error']}", err=True)
-    for state, count in Counter(str(row["state"]) for row in rows).items():
+    for state, count in Counter(row["state"] for row in rows).items():
         say(f"{count:4d} {state}")
     sys.exit(1 if any(row["error"] for row in rows) else 0)
 
@@ -168,12 +165,12 @@ def read_responses(
     source: Path, columns: dict[str, str | None], *, ratings: bool = False
 ) -> pd.DataFrame:
     """Read a responses frame; columns (items, drop) are names separated by commas."""
-    from psychlm import frames
+    from psychlm import corpora
 
     # items are "all" where the option is not given
     named = {option: names for option, names in columns.items() if names and names != "all"}
     chosen = {option: names.split(",") for option, names in named.items()}
-    return frames.read_responses(source, ratings=ratings, **chosen)
+    return corpora.read_responses(source, ratings=ratings, **chosen)
 
 
 def parse_priors(assignments: tuple[str, ...]) -> dict[str, Any] | None:
@@ -196,7 +193,7 @@ def parse_priors(assignments: tuple[str, ...]) -> dict[str, Any] | None:
 
 @irt_group.command(name="fit")
 @click.argument("responses", type=PATH)
-@choice_option("--model", "1PL Rasch 2PL 3PL 4PL graded gpcm", "2PL", "The response model.")
+@click.option("--model", default="2PL", help="1PL, Rasch, 2PL, 3PL, 4PL, graded or gpcm.")
 @click.option(
     "--prior", "priors", multiple=True, metavar="NAME=KIND:A,B", help="As guessing=beta:5,17."
 )
@@ -204,7 +201,7 @@ def parse_priors(assignments: tuple[str, ...]) -> dict[str, Any] | None:
 @drop_option
 @click.option("--out", type=FILE, required=True, help="A JSON file for the fit.")
 def irt_fit(responses: Path, model: str, priors: Any, out: Path, **columns: str | None) -> None:
-    """Fit a model to RESPONSES: a wide or long table, or logs, as frames.read_responses takes.
+    """Fit a model to RESPONSES: a wide or long table, or logs, as corpora.read_responses takes.
 
     The slope is common (1PL), 1 (Rasch) or each item's (2PL), with guessing (3PL) and an upper
     asymptote (4PL); graded and gpcm are models of ratings.
@@ -278,11 +275,7 @@ def shorten(
 
 
 def read_scores(path: Path, value: str | None, cluster: str | None) -> pd.DataFrame:
-    """Return the columns ``score`` and ``cluster`` of a table with one row an item or word.
-
-    Rows are labelled by the columns for text, word, subject and item that are there, or by the
-    first column.
-    """
+    """Return ``score`` and ``cluster`` of a table, by its columns of ids or by its first column."""
     import pandas as pd
 
     from psychlm.frames import FrameError, read_csv
@@ -318,11 +311,11 @@ def compare(
     or the first column. RESPONSES is a table or logs of many models, one row a model.
     """
     import psychlm
-    from psychlm import comparison, frames
+    from psychlm import comparison, corpora
 
     check_out(out, *files)
     if len(files) == 1:
-        responses = frames.read_responses(files[0])
+        responses = corpora.read_responses(files[0])
         say(f"{files[0]}: {responses.attrs['recognised']}", err=True)
         compared = psychlm.compare(responses, **options)
         if out is not None and isinstance(compared, comparison.Ranking):
@@ -339,15 +332,7 @@ def compare(
 
 
 def read_words(source: str, *, lines: bool = False) -> pd.DataFrame:
-    """Return the words of a text, of standard input (``-``), of a text file, or of a words table.
-
-    Raises
-    ------
-    FrameError
-        If a file is of another kind or is not UTF-8.
-    FileNotFoundError
-        If the source looks like a file and does not exist.
-    """
+    """Return the words of a text, of standard input (``-``), of a text file or a words table."""
     import pandas as pd
 
     from psychlm import frames, lm
@@ -357,6 +342,8 @@ def read_words(source: str, *, lines: bool = False) -> pd.DataFrame:
     is_file = is_file or (0 < len(source) < 1000 and path.exists())
     if lines and (suffix in TABLES or not (is_file or source == "-")):
         raise frames.FrameError("--lines is for text files; a table has its own text_id")
+    if source != "-" and not is_file:
+        return lm.words_of(source)
     if is_file and not path.is_file():
         raise FileNotFoundError(
             f"there is no file {source}; a text that ends in {suffix} needs a space at its end"
@@ -367,19 +354,16 @@ def read_words(source: str, *, lines: bool = False) -> pd.DataFrame:
             f"({', '.join(TABLES)} with text_id, word_id and word); convert or rename it"
         )
     try:
-        if is_file and suffix == ".parquet":
+        if suffix == ".parquet":
             return pd.read_parquet(path)
-        if is_file and suffix in TABLES:
-            # words like None and NA are words, and text ids keep their leading zeros
+        if suffix in TABLES:  # words like None and NA are words; text ids keep leading zeros
             kinds = {"text_id": str, "word": str}
             return frames.read_csv(path, keep_default_na=False, dtype=kinds)
-        if is_file or source == "-":
-            raw = sys.stdin.buffer.read() if source == "-" else path.read_bytes()
-            text = raw.decode("utf-8-sig")
-            if lines:
-                return lm.words_of([line for line in text.splitlines() if line.strip()])
-            return lm.words_of({"text" if source == "-" else path.stem: text})
-        return lm.words_of(source)
+        raw = sys.stdin.buffer.read() if source == "-" else path.read_bytes()
+        text = raw.decode("utf-8-sig")
+        if lines:
+            return lm.words_of([line for line in text.splitlines() if line.strip()])
+        return lm.words_of({"text" if source == "-" else path.stem: text})
     except UnicodeDecodeError as error:
         raise frames.FrameError(
             f"{source} is not UTF-8 (byte {error.object[error.start]:#04x} at {error.start}); "

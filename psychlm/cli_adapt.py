@@ -25,8 +25,7 @@ def adapt(
 ) -> None:
     """Ask a language model the items that say most about its ability, one after the other.
 
-    After each item the model's ability is estimated anew, and the item with the largest information
-    there is next. Scores are cached, so that an interrupted test goes on where it was.
+    Scores are cached, so that an interrupted test goes on where it was.
     """
     from psychlm import irt, lm
 

@@ -27,18 +27,16 @@ def card() -> None:
     """
 
 
-def absolute(file: Path | None) -> str:
-    """Return a path from where the user is as an absolute one, for the notebook; "" for none."""
-    return "" if file is None else str(file.expanduser().resolve())
-
-
 def write(
     kind: str, name: str, values: dict[str, Any], out: Path | None, more: dict[str, Any]
 ) -> None:
     """Run a card's notebook with values and ``more``, and print its verdict, rows and place."""
     from psychlm.site import cards
 
-    given = {key: value for key, value in values.items() if value not in (None, "", False)} | more
+    given = {key: value for key, value in values.items() if value} | more
+    for key, value in given.items():  # the notebook runs in a folder of its own
+        if isinstance(value, Path):
+            given[key] = str(value.expanduser().resolve())
     stem = target(out, name)
     inputs = {Path(value) for value in given.values() if isinstance(value, str) and value}
     if inputs & {Path(f"{stem}.html"), Path(f"{stem}.json")}:
@@ -55,10 +53,9 @@ def write(
 
 def target(out: Path | None, name: str) -> Path:
     """Return the path of a card's files without suffix."""
-    stem = re.sub(r"[^\w.-]+", "-", name).strip("-.") or "card"
     out = (out or Path()).expanduser().resolve()
     if out.is_dir():
-        return out / stem
+        return out / (re.sub(r"[^\w.-]+", "-", name).strip("-.") or "card")
     return out.with_suffix("") if out.suffix in (".html", ".json") else out
 
 
@@ -88,7 +85,7 @@ def model(
     model: str, against: str, pairs: Path | None, out: Path | None, parameters: Any, **options: Any
 ) -> None:
     """Compare a language model with people: guesses, reading times, items, biases."""
-    options |= {"model": from_here(model), "against": from_here(against), "pairs": absolute(pairs)}
+    options |= {"model": from_here(model), "against": from_here(against), "pairs": pairs}
     name = Path(model).name or model
     write("model", name, options, out, parameters)
 
@@ -109,11 +106,11 @@ def test(
     **options: Any,
 ) -> None:
     """Examine a test: items, reliability, dimensions, models, bias, short forms."""
-    from psychlm import frames
+    from psychlm import corpora
 
     if answers is not None:
-        frames.read_answers(answers, key=key, missing=missing)
-    options |= {"file": absolute(answers), "key": absolute(key), "missing": list(missing) or None}
+        corpora.read_answers(answers, key=key, missing=missing)
+    options |= {"file": answers, "key": key, "missing": list(missing)}
     name = answers.stem if answers else "lsat6"
     write("test", name, options, out, parameters)
 
@@ -148,7 +145,7 @@ def corpus(
     named = {ours.strip(): theirs.strip() for ours, _, theirs in pairs}
     if words is not None:
         corpora.read_experiment(words, readings, measure=options["measure"], columns=named)
-    options |= {"words_file": absolute(words), "readings_file": absolute(readings)}
-    options |= {"columns": named or None, "model": from_here(options["model"])}
+    options |= {"words_file": words, "readings_file": readings}
+    options |= {"columns": named, "model": from_here(options["model"])}
     name = (readings or words).stem if words else "ucl"
     write("corpus", name, options, out, parameters)

@@ -15,7 +15,7 @@ import scipy
 from numpy.typing import ArrayLike, NDArray
 
 from psychlm import irt
-from psychlm.frames import FrameError, check_responses, drop_constant, format_names
+from psychlm.frames import FrameError, check_responses, drop_constant, format_names, refuse
 from psychlm.stats import holm
 
 POWER = 0.8  # of the minimal detectable difference
@@ -23,6 +23,7 @@ CELLS = 2**22  # resampled values held at once (32 MB)
 SAME = "cannot be told apart at this size"
 
 Array = NDArray[np.float64]
+Codes = NDArray[np.intp] | None  # the cluster of each item; None if each is its own
 
 
 @dataclass(frozen=True)
@@ -135,7 +136,7 @@ def compare(
     a, b : Series, array, or (``a`` alone) DataFrame
         Scores by item or word: grades, surprisals, log-likelihoods. Series are matched by their
         labels, arrays by position; pairs of which one is missing are left out and counted. A frame
-        holds one row a model, as responses do, and one column an item; transpose a table of words.
+        holds one row a model, as responses do, and one column an item.
     cluster : Series or array, optional
         What items share: a Series by item, or an array in the order of ``a`` (of a frame's
         columns).
@@ -144,11 +145,9 @@ def compare(
     level : float
         Coverage of the intervals; p-values below 1 - level tell two apart.
     n_permutations, rng : int, and int or Generator
-        Random flips of sign, of whole clusters, of two models; 0 leaves the test out. Where all
-        flips are fewer, all are counted.
+        Random flips of sign, of whole clusters; all are counted where they are fewer; 0: no test.
     method : {"means", "irt"}
-        Scores of many models: means, which need all models asked all items, or abilities (logits),
-        which models that were asked other items share.
+        Scores of many models: means, which need all models asked all items, or abilities (logits).
     model : str or IRTFit
         For "irt": the model that is fitted to the frame (a hundred models or more), or a fit of
         calibrated items.
@@ -176,10 +175,9 @@ def compare(
     given = [getattr(scores, "name", None) for scores in (a, b)]
     named = None not in given and given[0] != given[1]
     labels = (str(given[0]), str(given[1])) if named else ("a", "b")
-    first, second, clusters, n_left_out = _paired_items(a, b, cluster)
+    first, second, codes, n_left_out = _paired_items(a, b, cluster)
     difference = (first - second)[None]
     binary = bool(np.isin([first, second], (0, 1)).all())
-    codes = _codes(clusters, len(first))
     result = {name: value[0] for name, value in _test(difference, codes, binary, level).items()}
     wins = (int((difference > 0).sum()), int((difference < 0).sum()))
     p_mcnemar = float(_mcnemar(*wins)) if binary else np.nan
@@ -200,7 +198,7 @@ def compare(
     )
 
 
-def _paired_items(a: Any, b: Any, cluster: Any) -> tuple[Array, Array, Any, int]:
+def _paired_items(a: Any, b: Any, cluster: Any) -> tuple[Array, Array, Codes, int]:
     """Return the scores of the items that both have, their clusters, and how many are left out."""
     labelled = [isinstance(scores, pd.Series) for scores in (a, b)]
     if labelled[0] != labelled[1]:
@@ -212,10 +210,8 @@ def _paired_items(a: Any, b: Any, cluster: Any) -> tuple[Array, Array, Any, int]
     for name, scores in (("a", a), ("b", b)):
         if not pd.api.types.is_numeric_dtype(scores):
             raise ValueError(f"the scores of {name} are {scores.dtype}, not numbers; grade them")
-        if not scores.index.is_unique:
-            twice = format_names(scores.index[scores.index.duplicated()].unique())
-            raise ValueError(f"labels {twice} of {name} occur more than once; keep one of each")
-    clusters = _clusters(a.index, cluster)
+        repeated = scores.index[scores.index.duplicated()]
+        refuse(f"labels of {name}", repeated, "occur more than once; keep one of each")
     labels = a.index.union(b.index, sort=False)
     first, second = (
         scores.reindex(labels).to_numpy(np.float64, na_value=np.nan) for scores in (a, b)
@@ -226,38 +222,32 @@ def _paired_items(a: Any, b: Any, cluster: Any) -> tuple[Array, Array, Any, int]
             f"a and b share {both.sum()} items with scores, and a comparison needs 2; labels of a "
             f"{format_names(a.index, 3)}, of b {format_names(b.index, 3)}"
         )
-    if clusters is not None:
-        clusters = clusters.reindex(labels)[both]
-    return first[both], second[both], clusters, int((~both).sum())
+    codes = _cluster_codes(cluster, a.index, labels[both])
+    return first[both], second[both], codes, int((~both).sum())
 
 
-def _clusters(items: pd.Index, cluster: Any) -> pd.Series | None:
-    """Return the cluster of each item, labelled by item."""
+def _cluster_codes(cluster: Any, items: pd.Index, kept: pd.Index) -> Codes:
+    """Return the clusters of the kept items as numbers 0, 1, ...; None if each is its own.
+
+    ``cluster`` is a Series by item, or an array in the order of ``items``.
+    """
     if cluster is None:
         return None
     if not isinstance(cluster, pd.Series):
         if len(cluster) != len(items):
             raise ValueError(f"cluster has {len(cluster)} entries for {len(items)} items")
-        return pd.Series(np.asarray(cluster), items)
-    if not cluster.index.is_unique:
-        raise ValueError("labels of cluster occur more than once; give one cluster to each item")
-    return cluster.reindex(items)
-
-
-def _codes(clusters: pd.Series | None, n: int) -> NDArray[np.intp] | None:
-    """Return the clusters as numbers 0, 1, ...; None if each item is one of its own."""
-    if clusters is None:
-        return None
-    if clusters.isna().any():
-        missing = format_names(clusters.index[clusters.isna()])
-        raise ValueError(f"items {missing} have no cluster; give one to each item")
+        cluster = pd.Series(np.asarray(cluster), items)
+    repeated = cluster.index[cluster.index.duplicated()]
+    refuse("labels of cluster", repeated, "occur more than once; keep one of each")
+    clusters = cluster.reindex(kept)
+    refuse("items", kept[clusters.isna()], "have no cluster; give one to each item")
     codes, labels = pd.factorize(clusters)
     if len(labels) < 2:
         raise ValueError(f"all items are in one cluster ({labels[0]!r}); errors need at least two")
-    return None if len(labels) == n else codes
+    return None if len(labels) == len(kept) else codes
 
 
-def _sums(differences: Array, codes: NDArray[np.intp] | None) -> Array:
+def _sums(differences: Array, codes: Codes) -> Array:
     """Return the sums over clusters, (n_pairs, n_clusters)."""
     if codes is None:
         return differences
@@ -265,9 +255,7 @@ def _sums(differences: Array, codes: NDArray[np.intp] | None) -> Array:
     return differences @ members
 
 
-def _test(
-    differences: Array, codes: NDArray[np.intp] | None, binary: bool, level: float
-) -> dict[str, Array]:
+def _test(differences: Array, codes: Codes, binary: bool, level: float) -> dict[str, Array]:
     """Return difference, error, interval, p and minimal detectable difference of every pair.
 
     ``differences`` are (n_pairs, n_items), ``codes`` the items' clusters; ``binary``: of 0 and 1.
@@ -315,8 +303,10 @@ def _mcnemar(first: ArrayLike, second: ArrayLike) -> Any:
 def _permutation_p(sums: Array, n_permutations: int, rng: int | np.random.Generator) -> float:
     """Return the share of flips of sign whose total is as far from zero, two-sided."""
     sums = sums[sums != 0]  # flips of zero change nothing
-    if len(sums) == 0 or n_permutations == 0:
-        return 1.0 if len(sums) == 0 else np.nan
+    if n_permutations == 0:
+        return np.nan
+    if len(sums) == 0:
+        return 1.0
     result = scipy.stats.permutation_test(
         (sums, np.zeros(len(sums))),
         lambda x, y, axis: (x - y).sum(axis=axis),
@@ -342,7 +332,8 @@ def _rank(
             raise ValueError("method='irt' takes no clusters: items are independent given theta")
         models, tests = _by_ability(frame, level, model)
     else:
-        models, tests = _by_means(frame, _clusters(frame.columns, cluster), level)
+        codes = _cluster_codes(cluster, frame.columns, frame.columns)
+        models, tests = _by_means(frame, codes, level)
     n, (first, second) = len(models), np.triu_indices(len(models), 1)
     pairs = pd.DataFrame({"a": models.index[first], "b": models.index[second], **tests})
     pairs["p_adjusted"] = holm(pairs["p"].to_numpy())
@@ -359,7 +350,7 @@ def _rank(
 
 
 def _by_means(
-    frame: pd.DataFrame, clusters: pd.Series | None, level: float
+    frame: pd.DataFrame, codes: Codes, level: float
 ) -> tuple[pd.DataFrame, dict[str, Array]]:
     """Return means of models, and the tests of their pairs."""
     values = frame.to_numpy(np.float64, na_value=np.nan)
@@ -371,7 +362,6 @@ def _by_means(
             "frame.dropna(axis='columns') keeps the items that all were asked"
         )
     binary = bool(np.isin(values, (0, 1)).all())
-    codes = _codes(clusters, values.shape[1])
     single = _test(values, codes, False, level)
     scores = {name: single[name] for name in ("standard_error", "low", "high")}
     rows = [_test(values[i] - values[i + 1 :], codes, binary, level) for i in range(len(frame) - 1)]

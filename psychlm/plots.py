@@ -15,12 +15,6 @@ from matplotlib.axes import Axes
 from psychlm import report
 from psychlm.stats import holm
 
-POPULATION_COLOURS = {
-    "human": "#444444",
-    "transformer": "#0072B2",
-    "lstm": "#D55E00",
-    "random": "#999999",
-}
 # colour-blind safe: Okabe & Ito (2008)
 MODEL_COLOURS = {
     "people": "#444444",
@@ -36,6 +30,8 @@ MODEL_COLOURS = {
     "random": "#999999",
     "untrained": "#999999",
 }
+POPULATION_COLOURS = {name: MODEL_COLOURS[name] for name in ("transformer", "random")}
+POPULATION_COLOURS |= {"human": MODEL_COLOURS["people"], "lstm": MODEL_COLOURS["LSTM"]}
 CATEGORIES = ("#444444", "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00")
 
 
@@ -46,11 +42,7 @@ def use_style() -> None:
 
 
 def model_name(key: str) -> str:
-    """Return the readable name of a model, which all notebooks use in figures, tables and text.
-
-    >>> model_name("smollm2"), model_name("lstm"), model_name("default"), model_name("3-gram")
-    ('SmolLM2-135M', 'LSTM', "psychlm's small model", '3-gram')
-    """
+    """Return the readable name of a model, which all notebooks use in figures, tables and text."""
     return report.label(key)
 
 
@@ -115,19 +107,10 @@ def heat_map(
 
     ax = ax or plt.gca()
     limit = limit or float(np.nanmax(np.abs(table.to_numpy(dtype=float))))
-    sns.heatmap(
-        table,
-        vmin=-limit,
-        vmax=limit,
-        center=0,
-        cmap="vlag",
-        annot=table.map(lambda value: report.number(value, "+.2f")),
-        fmt="",
-        linewidths=1.5,
-        annot_kws={"size": 9},
-        cbar_kws={"label": label},
-        ax=ax,
-    )
+    style: dict[str, Any] = {"cmap": "vlag", "linewidths": 1.5, "annot_kws": {"size": 9}}
+    style |= {"annot": table.map(lambda value: report.number(value, "+.2f")), "fmt": ""}
+    colours = {"vmin": -limit, "vmax": limit, "center": 0, "cbar_kws": {"label": label}}
+    sns.heatmap(table, **colours, **style, ax=ax)
     ax.tick_params(length=0)
     ax.tick_params(axis="y", rotation=0)
     return ax
@@ -175,9 +158,8 @@ def wright_map(theta: pd.Series, difficulty: pd.Series, *, ax: Axes | None = Non
             steps = apart * np.arange(len(items))
             places = scipy.optimize.isotonic_regression(items - steps).x + steps
             for (name, value), height in zip(items.items(), places, strict=True):
-                ticks.annotate(
-                    str(name), (0.13, value), (0.3 + 0.5 * column, height), arrowprops=line, **style
-                )
+                place = (0.3 + 0.5 * column, height)
+                ticks.annotate(str(name), (0.13, value), place, arrowprops=line, **style)
     ax.annotate("items", (0.99, 0.99), xycoords="axes fraction", ha="right", va="top", color=colour)
     return ax
 
@@ -206,16 +188,10 @@ def item_curves(
             observed = responses[item].map(dict(zip(levels, category, strict=False)))
             by_group = observed.groupby(group)
             error = 1.96 * by_group.std() / by_group.count() ** 0.5
-            at = ability.groupby(group).mean()
-            ax.errorbar(
-                at, by_group.mean(), error, fmt=mark, color=colour, ms=4, lw=0.8, label=item
-            )
-    binary = table.shape[2] == 2
-    ax.set(
-        xlabel="ability (logits)",
-        ylabel="P(correct)" if binary else "expected category",
-        ylim=(-0.02, category[-1] * 1.02),
-    )
+            style = {"fmt": mark, "color": colour, "ms": 4, "lw": 0.8, "label": item}
+            ax.errorbar(ability.groupby(group).mean(), by_group.mean(), error, **style)
+    says = "P(correct)" if table.shape[2] == 2 else "expected category"
+    ax.set(xlabel="ability (logits)", ylabel=says, ylim=(-0.02, category[-1] * 1.02))
     ax.legend(fontsize=LABEL_SIZE)
     return ax
 
@@ -287,8 +263,7 @@ def item_fit(table: pd.DataFrame, *, ax: Axes | None = None) -> Axes:
 def dif(table: pd.DataFrame, *, ax: Axes | None = None) -> Axes:
     """Draw how much harder each item is for the focal group, in logits, with 95 % intervals.
 
-    The table is ``irt.mantel_haenszel(...).items``, ``irt.dif_logistic(...)``, whose classes colour
-    the items, or ``irt.dif_likelihood_ratio(...).items``, without intervals.
+    The table is of ``irt.mantel_haenszel``, ``dif_logistic`` or ``dif_likelihood_ratio``.
     """
     ax = ax or plt.gca()
     if "b_difference" in table:

@@ -8,7 +8,6 @@ replaces the whole file at once, which says ``"status": "running"`` until the la
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import json
 import math
 import os
@@ -59,11 +58,7 @@ class Report:
 
     @property
     def path(self) -> Path:
-        """The JSON file: in ``$PSYCHLM_REPORTS`` or ``reports/`` of the checkout.
-
-        A run outside ``psychlm run`` (JupyterLab, papermill) writes into the folder
-        ``interactive`` there, and does not replace the report that the HTML page shows.
-        """
+        """The JSON file; a run outside ``psychlm run`` writes into the folder ``interactive``."""
         folder = Path(os.environ.get("PSYCHLM_REPORTS") or data.root() / "reports")
         report_folder = folder if "PSYCHLM_PROFILE" in os.environ else folder / "interactive"
         return report_folder / f"{self.notebook}.json"
@@ -103,12 +98,11 @@ def begin(notebook: str, *, data_kind: DataKind = "real", **rules: Rule | tuple[
     Parameters
     ----------
     notebook : str
-        The notebook's file name without its suffix, ``"20_psychometric_properties"``.
+        The notebook's file name without its suffix.
     data_kind : "real", "simulated" or "published"
         What the numbers rest on unless :func:`record` says otherwise.
     **rules : Rule or tuple of Rule
-        By parameter, what its values may be beside their type: :func:`between`, :func:`some_of`,
-        :func:`at_least`. A value that breaks one is a ValueError in one line.
+        What values may be beside their type: :func:`between`, :func:`some_of`, :func:`at_least`.
 
     Examples
     --------
@@ -145,14 +139,15 @@ def record(
     Parameters
     ----------
     key : str
-        Dotted and stable: ``"laverghetta2021.table1.PP.transformer"``. The last value recorded
-        under a key counts.
+        Dotted and stable: ``"laverghetta2021.table1.PP.transformer"``; the last value counts.
     value : number, str or list of these
         NaN and infinities become null, since JSON has neither.
     published : number or str, optional
         What the paper printed; ``source`` then names its table and page.
     unit : str, optional
         "bits", "nats", "logits" ...; none for a correlation or a proportion.
+    source : str, optional
+        Table and page of the published number.
     data : "real", "simulated" or "published", optional
         What this number rests on, if it differs from the rest of the notebook.
     **beside
@@ -179,12 +174,8 @@ def _add(key: str, value: Any, fields: dict[str, Any]) -> Report:
 def record_table(table: pd.DataFrame | pd.Series, *, prefix: str, **fields: Any) -> None:
     """Record every cell of a table, under ``prefix.row.column`` (a Series: ``prefix.row``).
 
-    Labels of a MultiIndex are joined by dots. ``fields`` are those of :func:`record`
-    (``published``, ``source``, ``unit``, ``data``, further numbers): one value for all cells, or a
-    DataFrame, Series or dict with a value for each label; cells that it lacks or holds as NaN have
-    none.
-
-    >>> report.record_table(fit.items["b"], prefix="lsat6.2pl.b", unit="logits")  # doctest: +SKIP
+    Labels of a MultiIndex are joined by dots. ``fields`` are those of :func:`record`: one value for
+    all cells, or a DataFrame, Series or dict with a value for each label (NaN: none).
     """
 
     def cell(values: Any, row: Any, column: Any) -> Any:
@@ -237,23 +228,18 @@ def table(
     prefix : str, optional
         First part of every key, as in :func:`record_table`; nothing is recorded without it.
     values : label, optional
-        The column whose values are recorded, each with the other columns of its row beside it; all
-        columns have a key of their own unless given. The table is then shown as it is.
+        The column whose values are recorded, each with the other columns of its row beside it.
     published : DataFrame, Series or dict, optional
         As in :func:`record_table`.
     format : str or dict, optional
-        Format specification of all columns, ``".2f"``, or by column; ``"p"`` for p-values. Other
-        columns have as many decimals as their numbers need, and columns named ``p`` are p-values.
+        Format specification of all columns, ``".2f"``, or by column; ``"p"`` for p-values, as which
+        columns named ``p`` are shown. Others have as many decimals as their numbers need.
     caption : str, optional
         Shown below the table.
     fold : str, optional
-        A line in place of the table, which a click opens: for long tables and those of a figure.
+        A line in place of the table, which a click opens.
     **beside
         As in :func:`record_table`: ``source``, ``unit``, ``data`` and further numbers.
-
-    Returns
-    -------
-    IPython.display.HTML
 
     Examples
     --------
@@ -268,7 +254,7 @@ def table(
     recorded = frame
     if values is not None:
         recorded = frame[values]
-        others = [column for column in frame.columns if column not in (values, "published")]
+        others = frame.columns.difference([values, "published"], sort=False)
         beside = {str(column): frame[column] for column in others} | beside
     if prefix is not None:
         record_table(recorded, prefix=prefix, published=published, **beside)
@@ -285,20 +271,13 @@ def table(
 
 
 def say(*wordings: str | tuple[Any, str], **values: Any) -> None:
-    """Show one computed sentence or paragraph.
+    """Show one computed sentence or paragraph: the first wording whose condition holds, if any.
 
-    Parameters
-    ----------
-    *wordings : str or (condition, str)
-        Templates in Markdown. The first whose condition holds is shown; one without a condition,
-        at the end, is shown if no other is; nothing is shown if none holds.
-    **values
-        What the templates name: ``{r:.2f}``, ``{p:p}`` ("= .031", "< .001"), ``{n}``; a list is
-        written as "a, b and c", and the parts of an object as ``{fit.loglik:.1f}``. One that is
-        missing, NaN, None or empty is a ValueError.
+    ``wordings`` are templates in Markdown, each with its condition or, at the end, without, and
+    ``values`` what they name: ``{r:.2f}``, ``{p:p}`` ("= .031", "< .001"), ``{n}``,
+    ``{fit.loglik:.1f}``; a list is written as "a, b and c". One that is missing, NaN, None or empty
+    is a ValueError.
 
-    Examples
-    --------
     >>> say("ρ = {rho:.2f}, p {p:p}", rho=-0.471, p=1e-5)
     ρ = −0.47, p < .001
     >>> say((0.2 > 0.5, "More than half."), "At most half ({share:.0%}).", share=0.2)
@@ -345,10 +324,9 @@ def verdict(
     Parameters
     ----------
     sentence, support : str, or list of (condition, str) and str
-        The answer in at most 15 words, and the numbers on which it rests in at most 40; a template
-        or several, as in :func:`say`.
-    outcome : "reproduced", "partly", "not" or "beyond the paper"
-        What became of the paper's result.
+        The answer in at most 15 words, and its numbers in at most 40: templates of :func:`say`.
+    outcome : str
+        One of :data:`OUTCOMES`: what became of the paper's result.
     rests_on : str
         Own data, other data or simulated; which people; whether models are above chance.
     figure : Figure, Axes or grid of seaborn, optional
@@ -359,13 +337,9 @@ def verdict(
     Examples
     --------
     >>> begin("00_example")
-    >>> verdict(
-    ...     [(0.86 > 0.5, "Models find difficult what people do."), "Models and people differ."],
-    ...     support="Over {n} items, ρ = {rho:.2f}.",
-    ...     outcome="reproduced",
-    ...     rests_on="the paper's own responses of people and models",
-    ...     n=1104, rho=0.86,
-    ... )
+    >>> support = {"support": "Over {n} items, ρ = {rho:.2f}.", "n": 1104, "rho": 0.86}
+    >>> answer = [(0.86 > 0.5, "Models find difficult what people do."), "They differ."]
+    >>> verdict(answer, outcome="reproduced", rests_on="the paper's own responses", **support)
     **Models find difficult what people do.** Over 1,104 items, ρ = 0.86.
     """
     report = _begun()
@@ -388,18 +362,12 @@ def verdict(
 def _begun() -> Report:
     """Return the report that has begun."""
     if _current is None:
-        raise RuntimeError(
-            "no report has begun; call report.begin('NN_slug', ...) in the notebook's setup cell"
-        )
+        raise RuntimeError("no report has begun; call report.begin('NN_slug') in the setup cell")
     return _current
 
 
 def plain(value: Any) -> Any:
-    """Turn NumPy scalars into Python's, and NaN and infinities into None.
-
-    >>> plain([np.float64(0.5), float("nan")])
-    [0.5, None]
-    """
+    """Turn NumPy scalars into Python's, and NaN and infinities into None."""
     if isinstance(value, np.generic):
         value = value.item()
     if isinstance(value, float) and not math.isfinite(value):
@@ -409,16 +377,14 @@ def plain(value: Any) -> Any:
 
 def checksums(files: Iterable[str]) -> dict[str, str | None]:
     """Return the checksums of files of the package, named relative to it; None for absent ones."""
-    paths = {file: PACKAGE / file for file in files}
     return {
-        file: hashlib.sha256(path.read_bytes()).hexdigest()[:16] if path.is_file() else None
-        for file, path in paths.items()
+        file: data.sha256(PACKAGE / file)[:16] if (PACKAGE / file).is_file() else None
+        for file in files
     }
 
 
 def provenance(run: Report) -> dict[str, Any]:
-    """Return code, parameters, data with checksums, models with revisions, versions, seed, device
-    and seconds of a run."""
+    """Return what a run rests on: code, parameters, data, models, versions, device; its seconds."""
     # the modules of psychlm that are loaded, and the files beside them (a style sheet, a model)
     modules = [module for name, module in list(sys.modules.items()) if name.startswith("psychlm")]
     files = {Path(file) for module in modules if (file := getattr(module, "__file__", None))}
@@ -458,12 +424,11 @@ def git_commit() -> str | None:
     """Return the commit of the checkout, with ``+`` if files differ from it; None outside git."""
     command = ["git", "describe", "--always", "--abbrev=12", "--dirty=+", "--exclude=*"]
     try:
-        done = subprocess.run(
-            command, cwd=data.root(), capture_output=True, text=True, timeout=10, check=True
-        )
+        return subprocess.check_output(
+            command, cwd=data.root(), stderr=subprocess.DEVNULL, text=True, timeout=10
+        ).strip()
     except (OSError, subprocess.SubprocessError, data.DataError):
         return None
-    return done.stdout.strip() or None
 
 
 def r_versions() -> dict[str, str]:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
+from scipy.special import logsumexp
 
 from psychlm.frames import FrameError, check_items
 from psychlm.irt.response_functions import model_named
@@ -26,23 +27,19 @@ def items(
 ) -> pd.DataFrame:
     """Draw item parameters of any model that :func:`psychlm.irt.fit` knows.
 
-    Difficulties are N(0, 1); slopes lognormal(0, 0.5) where they are free, else 1; guessing uniform
-    on [0.1, 0.3] and upper asymptotes on [0.85, 0.98] where the model has them: usual in recovery
-    studies (Harwell & Janosky 1991). Steps between categories lie one logit apart, up to a random
-    shift of each by N(0, 0.1^2).
-
-    Columns are ``a`` (slope, per logit), ``b`` (difficulty, logits), ``c`` (guessing) and, if the
-    model has upper asymptotes, ``u``; of polytomous items ``a``, ``b1``, ``b2``, ...
+    Slopes ``a`` are lognormal(0, 0.5) where they are free, else 1; difficulties ``b`` N(0, 1)
+    logits; guessing ``c`` uniform on [0.1, 0.3] and upper asymptotes ``u`` on [0.85, 0.98] where
+    the model has them (Harwell & Janosky 1991). Steps ``b1``, ``b2``, ... of polytomous items lie
+    one logit apart, up to a random shift of each by N(0, 0.1^2).
 
     >>> items(3, rng=np.random.default_rng(0)).columns.tolist()
     ['a', 'b', 'c']
     """
     model_form = model_named(model)
     width = len(str(n_items))
-    names = [f"item-{i + 1:0{width}d}" for i in range(n_items)]
+    index = pd.Index([f"item-{i + 1:0{width}d}" for i in range(n_items)], name="item")
     a = np.ones(n_items) if model_form.common_slope else rng.lognormal(0, 0.5, n_items)
     b = rng.normal(0, 1, n_items)
-    index = pd.Index(names, name="item")
     if not model_form.dichotomous:
         steps = np.arange(n_categories - 1) - (n_categories - 2) / 2
         shifted = np.sort(b[:, None] + steps + rng.normal(0, 0.1, (n_items, n_categories - 1)))
@@ -170,6 +167,5 @@ def length_biased_responder(
     if sd == 0 and nats_per_sd:
         raise FrameError("the choices of each item have one length: no length to prefer")
     scores = nats_per_sd * centred / (sd or 1) + spread * rng.normal(size=lengths.shape)
-    top = np.nanmax(scores, axis=1, keepdims=True)
-    log_sum = top + np.log(np.nansum(np.exp(scores - top), axis=1, keepdims=True))
+    log_sum = logsumexp(np.nan_to_num(scores, nan=-np.inf), axis=1, keepdims=True)
     return pd.DataFrame(scores - log_sum, index=pd.Index(items["item_id"], name="item"))

@@ -19,8 +19,6 @@ import scipy
 from numpy.typing import ArrayLike, NDArray
 
 BATCH_VALUES = 2**22  # resampled values held at once (32 MB), so memory does not grow with n_boot
-
-
 MAX_EXACT = 9  # pairs up to which the p-value of a rank correlation counts all permutations
 
 
@@ -67,12 +65,9 @@ def bootstrap(
         Takes one array per frame, shape (..., n_persons, n_items), and returns shape (...): for
         instance ``lambda x: spearman_many(np.nanmean(x, axis=-2), difficulty)``.
     *responses : DataFrame, shape (n_persons, n_items)
-        One frame or several, whatever the columns hold. Frames that have the same columns reach the
-        statistic with these in the order of the first frame.
-    rng, n_boot : Generator and int
-        Source and number of the resamples.
-    level : float
-        Coverage of the interval, between 0 and 1.
+        One frame or several. Those of the same columns get the order of the first frame's.
+    rng, n_boot, level : Generator, int and float
+        Source and number of the resamples; coverage of the interval.
     method : {"percentile", "BCa"}
         Percentiles of the resampled statistic, or bias-corrected and accelerated (Efron 1987).
 
@@ -140,8 +135,8 @@ def _same_columns(frames: Sequence[pd.DataFrame]) -> Iterator[pd.DataFrame]:
 def draw_groups(groups: ArrayLike, rng: np.random.Generator) -> NDArray[np.intp]:
     """Return row numbers of one bootstrap sample of whole groups, given the group of each row.
 
-    Rows of a group are relatives: versions of one language model, items about one text. As many
-    groups are drawn with replacement as there are, and all their rows.
+    As many groups (versions of one language model, items about one text) are drawn with replacement
+    as there are, and all their rows.
 
     >>> rows = draw_groups(["bert", "bert", "t5"], np.random.default_rng(0))
     >>> set(rows.tolist()) in ({0, 1}, {2}, {0, 1, 2})
@@ -178,12 +173,8 @@ def correlation(
         p-values are those of the t distribution with n - 2 degrees of freedom; of Spearman's with
         fewer than 10 pairs exact, from all permutations of one side (as R's ``cor.test``).
         Intervals are Fisher's, tanh(artanh r ± z s) with s² = 1/(n - 3) for Pearson and
-        (1 + r²/2)/(n - 3) for Spearman (Bonett & Wright 2000); NaN where n < 4.
-
-    Warns
-    -----
-    RuntimeWarning
-        If one of the two is constant: r, p and the interval are then NaN.
+        (1 + r²/2)/(n - 3) for Spearman (Bonett & Wright 2000); NaN where n < 4. Where one of the
+        two is constant all are NaN, with a warning.
 
     Examples
     --------

@@ -50,10 +50,9 @@ def print_table(columns: list[str], rows: list[list[str]]) -> None:
 
 
 def from_here(value: Any) -> Any:
-    """Return the whole path of a file or folder that a parameter names from where the user is.
+    """Return the whole path of a file, or of a folder with a slash, from where the user is.
 
-    Notebooks run in a folder of their own. A folder is named with a slash (``./models``), since
-    one word may be the name of something else.
+    Notebooks run in a folder of their own; one word may be the name of something else.
     """
     if isinstance(value, list):
         return [from_here(one) for one in value]
@@ -75,6 +74,11 @@ def check_out(out: Path | None, *inputs: str | Path, suffixes: tuple[str, ...] =
     out.parent.mkdir(parents=True, exist_ok=True)
 
 
+def escaped(cell: Any) -> Any:
+    """Put an apostrophe before a text that a spreadsheet would run as a formula."""
+    return FORMULA.sub(r"'\g<0>", cell) if isinstance(cell, str) else cell
+
+
 def write_table(frame: pd.DataFrame, out: Path, *, index: bool, spreadsheet: bool = False) -> None:
     """Write a table by the suffix of its file: CSV, TSV or Parquet."""
     with data.atomic_write(out) as part:
@@ -83,7 +87,7 @@ def write_table(frame: pd.DataFrame, out: Path, *, index: bool, spreadsheet: boo
             return
         frame = frame.reset_index() if index else frame
         if spreadsheet:
-            frame = escape_formulas(frame)
+            frame = frame.map(escaped).rename(columns=lambda name: escaped(str(name)))
         separator = "\t" if out.suffix == ".tsv" else ","
         frame.to_csv(part, index=False, sep=separator)
         if b"\r" in part.read_bytes():  # which ends a row, unless its cell is quoted
@@ -97,15 +101,6 @@ def write_or_say(frame: pd.DataFrame, out: Path | None, *, spreadsheet: bool = F
     else:
         write_table(frame, out, index=True, spreadsheet=spreadsheet)
         say(out)
-
-
-def escape_formulas(frame: pd.DataFrame) -> pd.DataFrame:
-    """Put an apostrophe before texts and headers that a spreadsheet would run as a formula."""
-
-    def escaped(cell: Any) -> Any:
-        return FORMULA.sub(r"'\g<0>", cell) if isinstance(cell, str) else cell
-
-    return frame.map(escaped).set_axis([escaped(str(name)) for name in frame.columns], axis=1)
 
 
 def choice_option(

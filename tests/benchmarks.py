@@ -1,11 +1,14 @@
-"""What benchmarks share: their scale, rates, and networks of usual sizes with random weights."""
+"""What benchmarks share: how a call is timed, jobs of any size, networks with random weights."""
 
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Iterable, Sized
 from typing import Any
 
+import numpy as np
+import pytest
 import torch
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers
 from tokenizers.processors import BertProcessing
@@ -18,10 +21,12 @@ from transformers import (
     PreTrainedTokenizerFast,
 )
 
-from psychlm import lm
+from psychlm import crowds, lm
+from psychlm import reading_times as reading
 
 END = "<|endoftext|>"
 SPECIAL = {"pad": "[PAD]", "unk": "[UNK]", "cls": "[CLS]", "sep": "[SEP]", "mask": "[MASK]"}
+WORDS = ["the", "a", "old", "man", "boat", "girl", "letter", "saw", "found", "near", "and", "house"]
 
 
 def scale(usual: str = "1") -> float:
@@ -29,12 +34,62 @@ def scale(usual: str = "1") -> float:
     return float(os.environ.get("PSYCHLM_BENCH_SCALE", usual))
 
 
-def measure(benchmark, call: Callable, unit: str, n: int, rounds: int = 3) -> Any:
-    """Time a call, and keep how many of a unit it does per processor second."""
-    result = benchmark.pedantic(call, rounds=rounds, iterations=1)
-    rate = n / benchmark.stats["min"]
-    benchmark.extra_info |= {unit: n, f"{unit}_per_cpu_second": rate}
+def of_group(name: str, timer: Callable[[], float] = time.process_time) -> pytest.MarkDecorator:
+    """Return the mark of a benchmark: rows that are compared, in processor seconds unless given.
+
+    Other work on the machine does not change these. A mark on a test replaces that of its module.
+    """
+    return pytest.mark.benchmark(group=name, timer=timer, warmup=False, disable_gc=True)
+
+
+def measure(
+    benchmark: Any, call: Callable, *, rounds: int = 1, warmup_rounds: int = 0, **amounts: Any
+) -> Any:
+    """Time a call; keep amounts of its work, its processor seconds and the machine's load."""
+    before = time.process_time()
+    result = benchmark.pedantic(call, rounds=rounds, iterations=1, warmup_rounds=warmup_rounds)
+    used = (time.process_time() - before) / (rounds + warmup_rounds)
+    benchmark.extra_info |= {"cpu_seconds": used, "load": os.getloadavg()[0], **amounts}
     return result
+
+
+def r_function(package: str, code: str) -> Callable:
+    """Return a function of R that needs a package; skip the benchmark where R lacks it."""
+    robjects = pytest.importorskip("rpy2.robjects", reason="rpy2 is not installed")
+    if not pytest.importorskip("rpy2.robjects.packages").isinstalled(package):
+        pytest.skip(f"R has no {package} here: install.packages('{package}')")
+    return robjects.r(code)
+
+
+def texts_of(rng: np.random.Generator, n_texts: int, n_words: int) -> list[str]:
+    """Return texts of words that the small model knows."""
+    return [" ".join(row) for row in rng.choice(WORDS, (n_texts, n_words))]
+
+
+def answers_of(n_persons: int, n_items: int, sd_log_slope: float = 0.5) -> np.ndarray:
+    """Draw a uint8 matrix row by row: 550,000 items take 0.5 GB, where a frame would take 4.4."""
+    rng = np.random.default_rng(n_items)
+    slope, difficulty = rng.lognormal(0, sd_log_slope, n_items), rng.normal(size=n_items)
+    matrix = np.empty((n_persons, n_items), np.uint8)
+    for row, theta in zip(matrix, rng.normal(size=n_persons), strict=True):
+        row[:] = rng.random(n_items) < 1 / (1 + np.exp(-slope * (theta - difficulty)))
+    share = matrix.mean(axis=0)
+    return np.ascontiguousarray(matrix[:, (share > 0) & (share < 1)])
+
+
+def train_lstms(n_models: int, n_texts: int, **options: Any) -> None:
+    """Train LSTMs of 32 states on texts of 12 words."""
+    rng = np.random.default_rng(0)
+    encoded, labels = crowds.encode_texts(texts_of(rng, n_texts, 12)), rng.integers(0, 2, n_texts)
+    options |= {"n_models": n_models, "device": "cpu"}
+    crowds.train_crowd("lstm", encoded, labels, encoded, labels, **options)
+
+
+def sweep(n_words: int, n_models: int, n_texts: int = 20, **options: Any) -> None:
+    """Fit an additive model of ten people's readings for each of some language models."""
+    sizes = {"n_words": n_words, "n_texts": n_texts, "noise_bits": np.linspace(0.5, 8, n_models)}
+    made = reading.simulate(np.random.default_rng(1), **sizes)
+    reading.delta_loglik(made.readings, made.surprisals, "gaze_ms", **options)
 
 
 def wordpiece(texts: Iterable[str], vocabulary: int = 8000) -> PreTrainedTokenizerFast:

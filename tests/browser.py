@@ -79,14 +79,14 @@ class Chromium:
     def complaints(self) -> list[dict[str, Any]]:
         """Return what the page logged, threw or requested from elsewhere since it was opened."""
         loud = ["Log.entryAdded", "Runtime.consoleAPICalled", "Runtime.exceptionThrown"]
-        loud += ["Page.javascriptDialogOpening"]
-
-        def is_loud(event: dict[str, Any]) -> bool:
-            if event["method"] != "Network.requestWillBeSent":
-                return event["method"] in loud
-            return not event["params"]["request"]["url"].startswith(("file:", "data:", "about:"))
-
-        return [event for event in self.events if is_loud(event)]
+        loud += ["Page.javascriptDialogOpening", "Network.requestWillBeSent"]
+        own = ("file:", "data:", "about:")
+        return [
+            event
+            for event in self.events
+            if event["method"] in loud
+            and not event["params"].get("request", {}).get("url", "").startswith(own)
+        ]
 
     def close(self) -> None:
         """End the browser."""

@@ -28,7 +28,7 @@ def distance(old: Any, new: Any) -> float:
     if old == new:
         return 0.0
     if isinstance(old, list) and isinstance(new, list) and len(old) == len(new):
-        return max(distance(a, b) for a, b in zip(old, new, strict=True))
+        return max(map(distance, old, new))
     numbers = all(isinstance(x, (int, float)) and not isinstance(x, bool) for x in (old, new))
     return abs(old - new) / max(abs(old), abs(new), 1.0) if numbers else math.inf
 
@@ -68,8 +68,7 @@ def main() -> int:
         equal = "identical" if largest == 0 else f"equal to {TOLERANCE:g} (largest {largest:.1g})"
         print(f"{stem}: {len(old)} numbers, {f'{len(lines)} differences' if lines else equal}")
         differences += [f"{stem}: {line}" for line in lines]
-    for line in differences:
-        print(line)
+    print("\n".join(differences))
     return 1 if differences else 0
 
 

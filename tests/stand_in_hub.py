@@ -12,7 +12,6 @@ import string
 import zipfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib.util import find_spec
 from pathlib import Path
@@ -82,11 +81,8 @@ def pairs(ids: Sequence[str], seed: int) -> Iterator[str]:
     for name in ids:
         label = rng.integers(3)
         first, second = rng.choice(["man", "sea", "horse"]), ["boat", "cup", "sandwich"][label]
-        record = {
-            "pairID": name,
-            "sentence1": f"the {'old ' * rng.integers(1, 5)}{first} {name}",
-            "gold_label": labels[label],
-        }
+        record = {"pairID": name, "gold_label": labels[label]}
+        record["sentence1"] = f"the {'old ' * rng.integers(1, 5)}{first} {name}"
         record["sentence2"] = f"the {second} of {rng.choice(['Maria', 'Barry'])}"
         record["annotator_labels"] = [labels[label]] * 4 + [labels[rng.integers(3)]]
         yield json.dumps(record)
@@ -103,15 +99,14 @@ def archive(folder: Path, name: str, parts: dict[str, list[str]]) -> str:
 
 def inference_archives(folder: Path, crowd: Sequence[str], n: int = 400) -> dict[str, str]:
     """Write SNLI and MNLI; SNLI's training part holds the pairs that the crowd read."""
-    numbered = partial(map, "{}.jpg#0r1n".format)
+    names = [f"{k}.jpg#0r1n" for k in range(3 * n)]
+    parts = {"train": [*crowd, *names[:n]], "dev": names[n : 2 * n], "test": names[2 * n :]}
     snli = {
-        "snli_1.0_train.jsonl": list(pairs([*crowd, *numbered(range(n))], 1)),
-        "snli_1.0_dev.jsonl": list(pairs(list(numbered(range(n, 2 * n))), 2)),
-        "snli_1.0_test.jsonl": list(pairs(list(numbered(range(2 * n, 3 * n))), 3)),
+        f"snli_1.0_{part}.jsonl": list(pairs(ids, seed))
+        for seed, (part, ids) in enumerate(parts.items(), start=1)
     }
-    made = {"snli_1.0": snli}
-    mnli = list(pairs([f"{k}n" for k in range(400)], 4))
-    made["multinli_1.0"] = {"multinli_1.0_train.jsonl": mnli}
+    mnli = {"multinli_1.0_train.jsonl": list(pairs([f"{k}n" for k in range(400)], 4))}
+    made = {"snli_1.0": snli, "multinli_1.0": mnli}
     return {name: archive(folder, name, parts) for name, parts in made.items()}
 
 

@@ -21,8 +21,6 @@ from psychlm import corpora, irt
 from psychlm.cli import main
 from psychlm.frames import FrameError
 
-BENCHMARKS = ["arc", "gsm8k", "mmlu", "truthfulqa", "winogrande"]
-
 
 def scores(seed: int, n: int = 60, binary: bool = False) -> tuple[pd.Series, pd.Series, pd.Series]:
     """Return scores of two models and the clusters of the items."""
@@ -84,16 +82,11 @@ def test_labels_match_whatever_their_order_and_missing_pairs_are_counted():
 
 
 def test_the_minimal_detectable_difference_is_found_four_times_in_five():
-    n_items, rng = 80, np.random.default_rng(8)
-    a, b = rng.normal(size=(2, 600, n_items))
-    planned = [
-        psychlm.compare(*row, n_permutations=0).minimal_detectable for row in zip(a, b, strict=True)
-    ]
-    there = [
-        psychlm.compare(row + np.mean(planned), other, n_permutations=0).told_apart
-        for row, other in zip(a, b, strict=True)
-    ]
-    assert np.mean(there) == pytest.approx(0.8, abs=0.04)
+    a, b = np.random.default_rng(8).normal(size=(2, 600, 80))
+    planned = [psychlm.compare(*row, n_permutations=0) for row in zip(a, b, strict=True)]
+    shift = np.mean([each.minimal_detectable for each in planned])
+    there = [psychlm.compare(*row, n_permutations=0) for row in zip(a + shift, b, strict=True)]
+    assert np.mean([each.told_apart for each in there]) == pytest.approx(0.8, abs=0.04)
 
 
 @pytest.mark.parametrize("binary", [True, False])
@@ -128,88 +121,67 @@ def test_models_without_a_difference_are_not_told_apart_and_nothing_is_divided_b
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    ("a", "b", "cluster", "message"),
     [
-        (([1, 0], [1, 0, 1]), "2 and 3 scores"),
-        ((pd.Series([1, 0]), [1, 0]), "one of the two has labels"),
-        ((pd.Series([1, 0], ["x", "x"]), pd.Series([1, 0])), "'x'.*more than once"),
-        ((pd.Series(["A", "B"]), pd.Series([1, 0])), "scores of a are .*not numbers"),
-        ((pd.Series([1, 0], ["x", "y"]), pd.Series([1, 0])), "share 0 items"),
-        (([1, 0],), "no comparison"),
-        ((pd.DataFrame([[1, 0], [1, 1]]), [1, 0]), "two rows"),
-        ((pd.DataFrame([[1, np.nan], [1, 1]]),), "25% of the cells.*method='irt'"),
+        ([1, 0], [1, 0, 1], None, "2 and 3 scores"),
+        (pd.Series([1, 0]), [1, 0], None, "one of the two has labels"),
+        (pd.Series([1, 0], ["x", "x"]), pd.Series([1, 0]), None, "'x'.*more than once"),
+        (pd.Series(["A", "B"]), pd.Series([1, 0]), None, "scores of a are .*not numbers"),
+        (pd.Series([1, 0], ["x", "y"]), pd.Series([1, 0]), None, "share 0 items"),
+        ([1, 0], None, None, "no comparison"),
+        (pd.DataFrame([[1, 0], [1, 1]]), [1, 0], None, "two rows"),
+        (pd.DataFrame([[1, np.nan], [1, 1]]), None, None, "25% of the cells.*method='irt'"),
+        ([1.0, 0, 1], [0, 1, 1], [1, 1, 1], "one cluster"),
+        ([1.0, 0, 1], [0, 1, 1], "text_id", "7 entries for 3"),
+        ([1.0, 0, 1], [0, 1, 1], pd.Series([1, 2]), r"\[2\] have no cluster"),
     ],
 )
-def test_comparisons_that_cannot_be_are_refused(arguments, message):
+def test_comparisons_that_cannot_be_are_refused(a, b, cluster, message):
     with pytest.raises((ValueError, FrameError), match=message):
-        psychlm.compare(*arguments)
+        psychlm.compare(a, b, cluster=cluster)
+
+
+def exhaustive(*arguments) -> list:
+    return [
+        pytest.param(name, *arguments, marks=pytest.mark.exhaustive)
+        for name in ("arc", "gsm8k", "mmlu", "truthfulqa", "winogrande")
+    ]
 
 
 @pytest.mark.parametrize(
-    ("cluster", "message"),
-    [
-        ([1, 1, 1], "one cluster"),
-        ([1, 2], "2 entries for 3"),
-        ("text_id", "7 entries for 3"),
-        (pd.Series([1, 2], [0, 1]), r"\[2\] have no cluster"),
-    ],
+    ("bank_name", "step", "n_pairs", "tolerance"),
+    [("arc", 20, 300, 0.035), *exhaustive(1, 2000, 0.02)],
 )
-def test_clusters_that_cannot_be_are_refused(cluster, message):
-    with pytest.raises(ValueError, match=message):
-        psychlm.compare([1.0, 0, 1], [0, 1, 1], cluster=cluster)
-
-
-def covered(bank: pd.DataFrame, n_pairs: int, rng: np.random.Generator) -> float:
-    """Return how often the interval of resampled items holds the difference on the whole bank."""
-    values, n_items = bank.to_numpy(), bank.shape[1]
-    hits = []
+def test_intervals_of_resampled_items_cover_the_difference_on_the_whole_bank(
+    bank_name, step, n_pairs, tolerance
+):
+    rng, hits = np.random.default_rng(1), []
+    values = corpora.metabench(bank_name).iloc[::step].to_numpy()
     for _ in range(n_pairs):
         a, b = values[rng.choice(len(values), 2, replace=False)]
-        items = rng.integers(n_items, size=n_items)
+        items = rng.integers(len(a), size=len(a))
         result = psychlm.compare(a[items], b[items], n_permutations=0)
         hits.append(result.low <= (a - b).mean() <= result.high)
-    return float(np.mean(hits))
+    assert np.mean(hits) == pytest.approx(0.95, abs=tolerance)
 
 
-@pytest.mark.exhaustive
-@pytest.mark.parametrize("bank_name", BENCHMARKS)
-def test_intervals_cover_the_difference_on_the_whole_bank(bank_name):
-    rng = np.random.default_rng(1)
-    assert 0.93 <= covered(corpora.metabench(bank_name), 2000, rng) <= 0.97
-
-
-def test_intervals_cover_in_a_small_sample():
-    rng = np.random.default_rng(1)
-    assert covered(corpora.metabench("arc").iloc[::20], 300, rng) == pytest.approx(0.95, abs=0.035)
-
-
-def masked(bank: pd.DataFrame, rng: np.random.Generator, by_difficulty: bool) -> pd.DataFrame:
-    """Return responses without 69 % of the cells: at random, or each model has a range of items."""
-    n_kept = round(0.31 * bank.shape[1])
+@pytest.mark.parametrize(("bank_name", "step"), [("arc", 16), *exhaustive(4)])
+@pytest.mark.parametrize("by_difficulty", [False, True])
+def test_ranks_of_sparse_answers_by_irt_are_nearer_to_the_full_ones(bank_name, step, by_difficulty):
+    """69 % of the cells are left out: at random, or each model keeps a range of difficulty."""
+    bank, rng = corpora.metabench(bank_name).iloc[::step], np.random.default_rng(0)
     rank = bank.mean().rank(method="first").to_numpy()
     start = rng.uniform(0, bank.shape[1], (len(bank), 1)) if by_difficulty else 0
     key = np.abs(rank - start) if by_difficulty else rng.random(bank.shape)
-    return bank.where(np.argsort(np.argsort(key, axis=1), axis=1) < n_kept)
-
-
-def correlations_with_full_scores(bank: pd.DataFrame, by_difficulty: bool) -> tuple[float, float]:
-    """Return how ranks by IRT, and by observed means, correlate with those of all items."""
-    sparse = masked(bank, np.random.default_rng(0), by_difficulty)
-    full = bank.mean(axis=1)
+    n_kept = round(0.31 * bank.shape[1])
+    sparse = bank.where(np.argsort(np.argsort(key, axis=1), axis=1) < n_kept)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", irt.IRTWarning)  # slopes that a few models separate
         ability = psychlm.compare(sparse, method="irt").models["score"]
-    return full.corr(ability, method="spearman"), full.corr(sparse.mean(axis=1), method="spearman")
-
-
-EXHAUSTIVE = [pytest.param(name, 4, marks=pytest.mark.exhaustive) for name in BENCHMARKS]
-
-
-@pytest.mark.parametrize(("bank_name", "step"), [("arc", 16), *EXHAUSTIVE])
-@pytest.mark.parametrize("by_difficulty", [False, True])
-def test_ranks_of_sparse_answers_by_irt_are_nearer_to_the_full_ones(bank_name, step, by_difficulty):
-    bank = corpora.metabench(bank_name).iloc[::step]
-    by_irt, by_means = correlations_with_full_scores(bank, by_difficulty)
+    full = bank.mean(axis=1)
+    by_irt, by_means = (
+        full.corr(score, method="spearman") for score in (ability, sparse.mean(axis=1))
+    )
     assert by_irt > by_means + 0.005
 
 

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import io
-import os
 import re
 import shutil
 import tarfile
-import time
 import tracemalloc
 import zipfile
 from collections.abc import Callable, Iterator
@@ -22,7 +20,6 @@ import command
 import pandas as pd
 import pytest
 from conftest import shared
-from killed import kill_this_process, run_until_killed
 
 from psychlm import data
 from psychlm._recipes import RECIPES, RecipeError
@@ -74,18 +71,17 @@ def raw(checkout: Path) -> Path:
 
 @pytest.fixture
 def gives(monkeypatch: pytest.MonkeyPatch) -> Callable:
-    """Return a function that lets every address give some bytes, or run a function on a file."""
+    """Return a function that lets every address give some bytes."""
 
-    def give(content: bytes | Callable[[Path], object]) -> None:
-        write = content if callable(content) else lambda file: file.write_bytes(content)
-        monkeypatch.setattr(data, "_download", lambda address, file: write(file))
+    def give(content: bytes) -> None:
+        monkeypatch.setattr(data, "_download", lambda address, file: file.write_bytes(content))
 
     return give
 
 
-def put(folder: Path, content: bytes = CONTENT) -> Path:
+def put(folder: Path) -> Path:
     (folder / "toy").mkdir(parents=True, exist_ok=True)
-    (folder / "toy" / "answers.csv").write_bytes(content)
+    (folder / "toy" / "answers.csv").write_bytes(CONTENT)
     return folder / "toy" / "answers.csv"
 
 
@@ -125,45 +121,26 @@ def test_a_folder_named_by_psychlm_data_that_is_absent_is_an_error(raw, tmp_path
         assert "psychlm: PSYCHLM_DATA names" in command.refused(*words.split())
 
 
-def test_an_unknown_name_is_answered_with_near_ones(checkout: Path) -> None:
+def test_what_cannot_be_had_is_named_with_near_names_or_its_origin(raw, gives) -> None:
     with pytest.raises(DataError, match=r"'toy/answer'; near it: \['toy/answers'"):
         data.path("toy/answer")
-
-
-def test_what_is_fetched_is_verified_then_moved(raw: Path, gives: Callable) -> None:
+    with pytest.raises(DataMissingError, match="no public address in this form: made from toys"):
+        data.path("toy/shelf")
     gives(CONTENT)
-    assert data.fetch("toy/answers").read_bytes() == CONTENT
-    assert leftovers(raw) == [raw / "toy" / "answers.csv"]
+    raw.write_text("a file where a folder is due")  # root may write to any folder
+    with pytest.raises(DataError, match="cannot be stored under .*raw.*PSYCHLM_DATA"):
+        data.fetch("toy/answers")
 
 
-def test_a_download_that_is_interrupted_leaves_nothing_half_written(raw, gives) -> None:
-    def interrupted(file: Path) -> None:
+def test_a_download_that_is_interrupted_leaves_nothing_half_written(raw, monkeypatch) -> None:
+    def interrupted(address: str, file: Path) -> None:
         file.write_bytes(CONTENT[:5])
         raise KeyboardInterrupt
 
-    gives(interrupted)
+    monkeypatch.setattr(data, "_download", interrupted)
     with pytest.raises(KeyboardInterrupt):
         data.fetch("toy/answers")
     assert not leftovers(raw)
-
-
-@pytest.mark.usefixtures("one_thread")
-def test_a_killed_download_is_not_taken_for_the_file_and_its_rest_goes_after_a_day(raw, gives):
-    def killed(file: Path) -> None:
-        file.write_bytes(CONTENT[:5])
-        kill_this_process()
-
-    gives(killed)
-    run_until_killed(lambda: data.fetch("toy/answers"))
-    (rest,) = (raw / "toy").glob(".fetching-*")
-    for age_days, left in ((0, True), (2, False)):  # younger: another process may be at work
-        then = time.time() - age_days * 24 * 3600
-        os.utime(rest, (then, then))
-        assert data.verify("toy/answers") is None
-        gives(CONTENT)
-        assert data.fetch("toy/answers").read_bytes() == CONTENT
-        assert rest.exists() is left
-        (raw / "toy" / "answers.csv").unlink()
 
 
 @pytest.mark.parametrize(
@@ -226,11 +203,6 @@ def test_a_member_larger_than_the_dataset_is_refused_and_not_unpacked(raw, gives
         assert not leftovers(raw)
 
 
-def test_a_dataset_without_an_address_says_where_it_comes_from(checkout: Path) -> None:
-    with pytest.raises(DataMissingError, match="no public address in this form: made from toys"):
-        data.path("toy/shelf")
-
-
 PUBLIC = re.compile("https://raw.githubusercontent.com/[^/]+/[^/]+/[0-9a-f]{40}/(.*/)?")
 ORIGINALS = {  # dataset: where its original lies beside the checkout
     "comprehenotes/responses": "data/comprehenotes",
@@ -264,7 +236,8 @@ def test_a_recipe_makes_the_registered_file_from_the_original_that_is_served(nam
     assert hashlib.sha256(made.read_bytes()).hexdigest() == registry.loc[name, "sha256"]
 
 
-def test_the_novels_come_with_the_project_and_other_numbers_are_facts(new_checkout, no_network):
+def test_the_novels_come_with_the_project_and_other_numbers_are_facts(new_checkout, monkeypatch):
+    monkeypatch.setattr(data, "_download", lambda *_: pytest.fail("this needs the network"))
     registry, project = data.registry(), data.root() / "data"
     root = new_checkout(registry)
     for part in ("novels.zip", "facts"):
@@ -274,14 +247,6 @@ def test_the_novels_come_with_the_project_and_other_numbers_are_facts(new_checko
     for name in registry.index[here]:
         data.fetch(name)
         assert data.verify(name) == root / "data" / "raw" / registry.loc[name, "file"]
-
-
-@pytest.fixture
-def no_network(gives: Callable) -> None:
-    def refused(file: Path) -> None:
-        raise AssertionError("nothing is needed of the network")
-
-    gives(refused)
 
 
 def test_every_dataset_made_from_another_file_has_a_recipe_or_says_that_it_has_none() -> None:
@@ -303,13 +268,6 @@ def test_a_novel_without_marks_of_its_start_and_end_is_refused(tmp_path: Path) -
     assert RECIPES["gutenberg"]([tmp_path / "1-8.txt"]) == "Café.\n".encode()
 
 
-def test_a_cache_that_cannot_be_written_is_named(raw: Path, gives: Callable) -> None:
-    gives(CONTENT)
-    raw.write_text("a file where a folder is due")  # root may write to any folder
-    with pytest.raises(DataError, match="cannot be stored under .*raw.*PSYCHLM_DATA"):
-        data.fetch("toy/answers")
-
-
 def test_fingerprints_follow_the_files(raw: Path) -> None:
     assert data.fingerprint(["toy/answers"]) == {"toy/answers": None}
     put(raw)
@@ -318,9 +276,10 @@ def test_fingerprints_follow_the_files(raw: Path) -> None:
 
 
 def test_published_tables_name_their_source(checkout: Path) -> None:
-    (checkout / "data" / "published" / "paper.table1.csv").write_text("r,source\n0.5,Table 1\n")
+    tables = checkout / "data" / "published"
+    (tables / "paper.table1.csv").write_text("r,source\n0.5,Table 1\n")
+    (tables / "paper.table2.csv").write_text("r\n0.5\n")
     assert data.published("paper.table1")["r"].item() == 0.5
-    (checkout / "data" / "published" / "paper.table2.csv").write_text("r\n0.5\n")
     with pytest.raises(ValueError, match="no column 'source'"):
         data.published("paper.table2")
     with pytest.raises(DataError, match=r"no published table 'paper\.table9'.*paper\.table1"):
@@ -329,9 +288,8 @@ def test_published_tables_name_their_source(checkout: Path) -> None:
 
 def test_the_command_lists_verifies_and_finds(raw: Path) -> None:
     file = put(raw)
-    listing = command.run("data", "list")
-    assert listing.exit_code == 0
-    assert "verified" in listing.output and "can be fetched" in listing.output
+    listing = command.run("data", "list").output
+    assert "verified" in listing and "can be fetched" in listing and "MB" in listing
     assert command.run("data", "where", "toy/answers").output.strip() == str(file)
     assert command.run("data", "verify").exit_code == 0
     file.write_bytes(b"spoilt")

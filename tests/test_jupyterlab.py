@@ -31,19 +31,11 @@ def jupyterlab(tmp_path: Path) -> Iterator[str]:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    options = {
-        "ServerApp.port": port,
-        "ServerApp.token": "",
-        "ServerApp.password": "",
-        "ServerApp.root_dir": tmp_path,
-        "ServerApp.allow_root": True,
-        "ServerApp.open_browser": False,
-        "ServerApp.disable_check_xsrf": True,
-        "LabApp.expose_app_in_browser": True,
-        "LabApp.check_for_updates_class": "jupyterlab.NeverCheckForUpdate",
-    }
-    command = [sys.executable, "-m", "jupyterlab"]
-    command += [f"--{name}={value}" for name, value in options.items()]
+    options = {"port": port, "token": "", "password": "", "root_dir": tmp_path}
+    options |= {"allow_root": True, "open_browser": False, "disable_check_xsrf": True}
+    command = [sys.executable, "-m", "jupyterlab", "--LabApp.expose_app_in_browser=True"]
+    command += ["--LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate"]
+    command += [f"--ServerApp.{name}={value}" for name, value in options.items()]
     folders = ("JUPYTER_CONFIG_DIR", "JUPYTER_RUNTIME_DIR", "JUPYTER_DATA_DIR")
     environment = os.environ | {name: str(tmp_path / name) for name in folders}
     environment["JUPYTERLAB_SETTINGS_DIR"] = str(tmp_path / "s")

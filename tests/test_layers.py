@@ -6,6 +6,7 @@ import ast
 import re
 import subprocess
 import sys
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -39,6 +40,11 @@ def part_of(file: Path) -> str:
     return file.relative_to(PACKAGE).with_suffix("").parts[0].lstrip("_")
 
 
+def name_of(file: Path) -> str:
+    parts = file.relative_to(PACKAGE.parent).with_suffix("").parts
+    return ".".join(parts).removesuffix(".__init__")
+
+
 # the layer of each module or sub-package, as the package's docstring lists them
 LISTED = re.findall(r"^    (\d)  ((?:\w+ )*\w+)(?:   .*)?$", psychlm.__doc__ or "", flags=re.M)
 LAYERS = {name: int(layer) for layer, names in LISTED for name in names.split()}
@@ -56,13 +62,10 @@ def test_every_module_has_a_layer() -> None:
 
 
 def test_imports_go_to_the_same_or_a_lower_layer() -> None:
-    targets = [(file, part, name, name.split(".")[1]) for file, part, name in IMPORTS]
-    higher = [
-        f"{file} imports {name}"
-        for file, part, name, target in targets
-        if target != part and LAYERS.get(target, -1) > LAYERS[part]
-    ]
-    assert not higher
+    for file, part, name in IMPORTS:
+        target = name.split(".")[1]
+        lower = target == part or LAYERS.get(target, -1) <= LAYERS[part]
+        assert lower, f"{file} imports {name}"
 
 
 def test_irt_ctt_and_reading_times_know_no_language_model() -> None:
@@ -72,58 +75,35 @@ def test_irt_ctt_and_reading_times_know_no_language_model() -> None:
 
 
 def test_no_import_cycle_among_modules() -> None:
-    graph = {}
-    for file in FILES:
-        parts = file.relative_to(PACKAGE).with_suffix("").parts
-        module = ".".join(("psychlm", *parts)).removesuffix(".__init__")
-        graph[module] = {name for name in imported(file) if name.startswith("psychlm")}
-    done: set[str] = set()
-
-    def visit(module: str, path: tuple[str, ...]) -> None:
-        assert module not in path, f"cycle: {' -> '.join((*path, module))}"
-        if module in done:
-            return
-        for target in graph.get(module, set()) & set(graph):
-            if target != module.rpartition(".")[0]:  # a package's __init__ may import its modules
-                visit(target, (*path, module))
-        done.add(module)
-
+    graph = {name_of(file): imported(file) for file in FILES}
+    known = set(graph)
     for module in graph:
-        visit(module, ())
+        graph[module] &= known - {module.rpartition(".")[0]}  # a package imports its modules
+    assert tuple(TopologicalSorter(graph).static_order()), "a CycleError names the modules"
 
 
 def test_other_subpackages_are_imported_by_their_public_names() -> None:
     """Other sub-packages import the names in ``__all__``, or a public module."""
-    assert not [
-        f"{file} imports {name}"
-        for file, part, name in IMPORTS
-        if name.split(".")[1] != part and any(p.startswith("_") for p in name.split(".")[2:])
-    ]
+    for file, part, name in IMPORTS:
+        _, target, *inside = name.split(".")
+        assert target == part or not any(one.startswith("_") for one in inside), (file, name)
 
 
 def test_no_module_shares_its_name_with_a_function_of_its_package() -> None:
-    wrong = []
     for init in PACKAGE.rglob("__init__.py"):
-        modules = {f"psychlm.{init.parent.name}.{file.stem}" for file in init.parent.glob("*.py")}
-        tree = ast.parse(init.read_text(encoding="utf-8"))
-        for node in ast.walk(tree):
-            if isinstance(node, ast.ImportFrom) and node.module in modules:
-                stem = node.module.rpartition(".")[2]
-                wrong += [
-                    f"{node.module}.{a.name}" for a in node.names if (a.asname or a.name) == stem
-                ]
-    assert not wrong
+        for node in ast.walk(ast.parse(init.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ImportFrom):
+                names = {alias.asname or alias.name for alias in node.names}
+                stem = str(node.module).rpartition(".")[2]
+                is_module = init.with_name(f"{stem}.py").exists()
+                assert not (is_module and stem in names), f"{node.module} imports {stem}"
 
 
 def test_heavy_libraries_are_imported_in_one_place() -> None:
-    wrong = [
-        f"{file.name} imports {name}"
-        for file in FILES
-        for name in imported(file)
-        for library, parts in ONLY_IMPORTED_BY.items()
-        if name.split(".")[0] == library and part_of(file) not in parts
-    ]
-    assert not wrong
+    for file in FILES:
+        for library in {name.split(".")[0] for name in imported(file)}:
+            parts = ONLY_IMPORTED_BY.get(library, {part_of(file)})
+            assert part_of(file) in parts, f"{file.name} imports {library}"
 
 
 @pytest.mark.parametrize(

@@ -20,23 +20,21 @@ def test_each_figure_is_one_call_with_units_on_its_axes(fits):
     data, fit, ratings, graded = fits
     group = np.where(np.arange(len(data)) % 2, "a", "b")
     theta = fit.score(data)["theta"]
+    item, items = ratings.columns[0], ratings.columns
     calls = [
-        (lambda ax: plots.item_curves(fit, data.columns[:3], data, ax=ax), "P(correct)"),
-        (
-            lambda ax: plots.item_curves(graded, ratings.columns, ratings, ax=ax),
-            "expected category",
-        ),
-        (lambda ax: plots.option_curves(graded, ratings.columns[0], ratings, ax=ax), "probability"),
-        (lambda ax: plots.information(graded, ratings.columns[:2], ax=ax), "1 / logits"),
-        (lambda ax: plots.wright_map(theta, fit.items["b"], ax=ax), "logits"),
-        (lambda ax: plots.item_fit(irt.s_x2(fit, data), ax=ax), "item"),
-        (lambda ax: plots.item_fit(irt.infit_outfit(fit, data), ax=ax), "item"),
-        (lambda ax: plots.dif(irt.dif_logistic(data, group), ax=ax), "item"),
-        (lambda ax: plots.dif(irt.mantel_haenszel(data, group).items, ax=ax), "item"),
+        (plots.item_curves, (fit, data.columns[:3], data), "P(correct)"),
+        (plots.item_curves, (graded, items, ratings), "expected category"),
+        (plots.option_curves, (graded, item, ratings), "probability"),
+        (plots.information, (graded, items[:2]), "1 / logits"),
+        (plots.wright_map, (theta, fit.items["b"]), "logits"),
+        (plots.item_fit, (irt.s_x2(fit, data),), "item"),
+        (plots.item_fit, (irt.infit_outfit(fit, data),), "item"),
+        (plots.dif, (irt.dif_logistic(data, group),), "item"),
+        (plots.dif, (irt.mantel_haenszel(data, group).items,), "item"),
     ]
-    for draw, label in calls:
+    for draw, arguments, label in calls:
         _, ax = plt.subplots()
-        assert draw(ax) is ax
+        assert draw(*arguments, ax=ax) is ax
         assert label in ax.get_ylabel()
         assert ax.get_xlabel()
         plt.close()

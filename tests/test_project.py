@@ -14,6 +14,7 @@ from typing import Any
 import pandas as pd
 import pytest
 import yaml
+from command import run
 from conftest import ROOT
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
@@ -59,14 +60,12 @@ def test_constraints_pin_every_dependency_within_its_bounds() -> None:
 
 
 def test_no_body_of_a_function_is_longer_than_a_hundred_lines() -> None:
-    too_long = []
     for file in (ROOT / "psychlm").rglob("*.py"):
         for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
             if isinstance(node, ast.FunctionDef):
                 body = node.body[1:] if ast.get_docstring(node) else node.body
-                if body and body[-1].end_lineno - body[0].lineno >= 100:
-                    too_long.append(f"{file.name}: {node.name}")
-    assert not too_long
+                short = not body or body[-1].end_lineno - body[0].lineno < 100
+                assert short, f"{file.name}: {node.name}"
 
 
 @pytest.mark.parametrize("hook", ["nbstripout", "codespell", "numpydoc"])
@@ -76,10 +75,9 @@ def test_the_hooks_of_pre_commit_would_change_nothing(hook: str) -> None:
         pytest.skip(f"{hook} is not installed: make setup")
     settings = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text())
     (named,) = [one for one in settings["repos"][0]["hooks"] if one["id"] == hook]
-    tracked = [
-        name for name in output_of("git", "ls-files").splitlines() if (ROOT / name).is_file()
-    ]
+    tracked = output_of("git", "ls-files").splitlines()
     files = [name for name in tracked if re.search(named.get("files", ""), name)]
+    files = [name for name in files if (ROOT / name).is_file()]
     options = [*named["entry"].split()[1:], *(["--verify"] if hook == "nbstripout" else [])]
     output_of(str(program), *options, *files)
 
@@ -92,8 +90,7 @@ def test_the_top_level_of_the_repository_holds_the_agreed_folders_and_files() ->
 
 def test_registry_names_files_addresses_and_checksums() -> None:
     registry = pd.read_csv(ROOT / "data" / "registry.csv", keep_default_na=False)
-    assert registry["name"].is_unique
-    assert registry["file"].is_unique
+    assert registry["name"].is_unique and registry["file"].is_unique
     assert registry["sha256"].str.fullmatch("[0-9a-f]{64}").all()
     # an address pins a commit, or holds a file that was released once; else a note says its origin
     noted = registry["note"].str.startswith(("made from", "released once"))
@@ -116,48 +113,48 @@ def test_the_robustness_page_names_tests_that_exist() -> None:
         assert f"def {test}(" in files.get(module, ""), f"{module}::{test}"
 
 
-def test_every_link_of_the_readme_leads_somewhere() -> None:
-    text = (ROOT / "README.md").read_text()
-    for target in re.findall(r"\]\(([^)#:]+)\)", text):
+def test_links_and_options_of_the_command_in_the_documentation_exist() -> None:
+    for target in re.findall(r"\]\(([^)#:]+)\)", (ROOT / "README.md").read_text()):
         assert (ROOT / target).exists(), target
-
-
-def test_every_option_of_the_command_in_the_documentation_exists() -> None:
-    from click.testing import CliRunner
-
-    from psychlm import cli
-
     pages = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")]
     text = "\n".join(page.read_text() for page in pages)
     names = r"run|new|irt fit|irt score|surprisal|responses"
     used = re.findall(rf"psychlm ({names})([^`\n#]*)", text)
     assert len(used) > 8
     for command, arguments in used:
-        shown = CliRunner().invoke(cli.main, [*command.split(), "--help"]).output
+        shown = run(*command.split(), "--help").output
         for option in re.findall(r"--[a-z-]+", arguments):
             assert option in shown, f"psychlm {command} has no {option}"
 
 
+# BSD's paste wants its standard input named; its tr refuses bytes that are no character
 BSD_PASTE = 'case " $* " in *" - "*) exec /usr/bin/paste "$@";; *) exit 1;; esac'
 
 
-def install(folder: Path, extras: str, **programs: str) -> tuple[Any, list[str]]:
-    """Run .ci/install_python with scripts in place of programs; return its result and the calls."""
-    programs["paste"] = BSD_PASTE  # it wants its standard input named
+BSD_TR = '[ "${LC_ALL:-}" = C ] || { cat > /dev/null; echo "tr: Illegal byte" >&2; exit 1; }\n'
+BSD_TR += 'exec /usr/bin/tr "$@"'
+
+
+def run_script(folder: Path, name: str, *arguments: object, **programs: str) -> tuple[Any, list]:
+    """Run a script of .ci with scripts in place of programs; return its result and the calls."""
     calls = folder / "calls"
-    for name, body in programs.items():
-        script = folder / name
-        script.write_text(f'#!/bin/bash\necho "{name} $*" >> {calls}\n{body}\n')
+    for program, body in programs.items():
+        script = folder / program
+        script.write_text(f'#!/bin/bash\necho "{program} $*" >> {calls}\n{body}\n')
         script.chmod(0o755)
-    python = folder / "python"  # pip is a script, the settings are read by Python
-    python.write_text(f"""#!/bin/bash
-case "$1 $2" in "-m pip") shift 2; exec {folder}/pip "$@";; *) exec {sys.executable} "$@";; esac
-""")
-    python.chmod(0o755)
     environment = os.environ | {"PATH": f"{folder}{os.pathsep}{os.environ['PATH']}"}
-    command = ["bash", str(ROOT / ".ci" / "install_python"), str(python), "torch", extras]
+    environment.pop("LC_ALL", None)
+    command = ["bash", str(ROOT / ".ci" / name), *map(str, arguments)]
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, env=environment)
     return done, calls.read_text().splitlines()
+
+
+def install(folder: Path, extras: str, **programs: str) -> tuple[Any, list]:
+    """Install with a pip that is a script; the settings are read by Python."""
+    pip = f'"-m pip") shift 2; exec {folder}/pip "$@"'
+    python = f'case "$1 $2" in {pip};; *) exec {sys.executable} "$@";; esac'
+    programs |= {"python": python, "paste": BSD_PASTE}
+    return run_script(folder, "install_python", folder / "python", "torch", extras, **programs)
 
 
 BUILDS = """
@@ -180,11 +177,8 @@ def test_a_part_that_does_not_build_is_named_with_the_missing_file_and_left_out(
     assert "gguf is left out: fatal error: Python.h" in done.stdout
     assert ("uv could not be had" in done.stdout) == (installer == "pip")
     tried = [call.split()[-1] for call in calls if call.startswith(installer) and " -e " in call]
-    assert tried == [
-        ".[test,models,encoder,r]",
-        ".[test,models,encoder]",
-        ".[test,encoder]",
-    ]
+    extras = ["test,models,encoder,r", "test,models,encoder", "test,encoder"]
+    assert tried == [f".[{some}]" for some in extras]
 
 
 def test_an_error_that_no_optional_part_causes_is_tried_with_pip_and_stops_there(tmp_path) -> None:
@@ -224,21 +218,9 @@ find-links = /other wheels-too
     assert variables["SSL_CERT_FILE"] == "/certificates with a blank.pem"
 
 
-# BSD's tr refuses bytes that are no character of the locale
-BSD_TR = """#!/bin/bash
-[ "${LC_ALL:-}" = C ] || { cat > /dev/null; echo "tr: Illegal byte sequence" >&2; exit 1; }
-exec /usr/bin/tr "$@"
-"""
-
-
 def test_a_long_command_says_what_it_is_doing_and_keeps_its_exit_code(tmp_path) -> None:
-    (tmp_path / "tr").write_text(BSD_TR)
-    (tmp_path / "tr").chmod(0o755)
-    environment = os.environ | {"PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}"}
-    environment.pop("LC_ALL", None)
-    command = ["bash", str(ROOT / ".ci" / "progress"), str(tmp_path / "log"), "waiting"]
-    command += ["bash", "-c", "echo step 1; sleep 9; exit 3"]
-    done = subprocess.run(command, capture_output=True, text=True, env=environment)
+    work = ["bash", "-c", "echo step 1; sleep 9; exit 3"]
+    done, _ = run_script(tmp_path, "progress", tmp_path / "log", "waiting", *work, tr=BSD_TR)
     assert done.returncode == 3
     first, second = done.stdout.splitlines()
     assert first == "psychlm: waiting"
@@ -258,15 +240,9 @@ def test_every_committed_data_file_has_one_row_with_source_and_licence() -> None
     files = [name.removeprefix("data/") for name in tracked.splitlines()]
     rows = table_of_files(ROOT / "data" / "README.md", (0, 3))
     licences = [(pattern, licence) for patterns, licence in rows for pattern in patterns]
-    matched = {
-        file: [
-            licence
-            for pattern, licence in licences
-            if Path(file).match(pattern) and file.count("/") == pattern.count("/")
-        ]
-        for file in files
-    }
-    assert not {file: found for file, found in matched.items() if len(found) != 1}
+    for file in files:
+        fit = [one for one, _ in licences if Path(file).match(one)]
+        assert sum(file.count("/") == one.count("/") for one in fit) == 1, file
     assert not [pattern for pattern, _ in licences if not list((ROOT / "data").glob(pattern))]
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import html
-import importlib.util
 import json
 import re
 import subprocess
@@ -31,6 +30,13 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+@pytest.fixture
+def begun(folder: Path) -> Path:
+    """Begin a report; return the folder that it is written into."""
+    report.begin("99_toy")
+    return folder
+
+
 VERDICT = {"sentence": "It runs.", "support": "Once.", "outcome": "reproduced", "rests_on": "toys"}
 
 
@@ -38,14 +44,22 @@ def read(folder: Path) -> dict:
     return json.loads((folder / "99_toy.json").read_text())
 
 
-def test_a_number_stands_beside_the_published_one(folder: Path) -> None:
-    report.begin("99_toy")
+def numbers(folder: Path) -> dict[str, dict]:
+    return {number["key"]: number for number in read(folder)["numbers"]}
+
+
+def test_a_number_stands_beside_the_published_one(begun: Path) -> None:
     report.record("toy.r", np.float64(0.8561), published=0.86, source="Table 1", p=np.float32(0.5))
     number = {"key": "toy.r", "value": 0.8561, "published": 0.86, "unit": None}
-    assert read(folder)["numbers"] == [number | {"source": "Table 1", "data": "real", "p": 0.5}]
-    assert read(folder)["status"] == "running"
-    report.verdict(**VERDICT)
-    assert read(folder)["status"] == "complete"
+    assert read(begun)["numbers"] == [number | {"source": "Table 1", "data": "real", "p": 0.5}]
+    assert read(begun)["status"] == "running"
+    report.record("toy.r", float("nan"), low=-np.inf)
+    (last,) = read(begun)["numbers"]
+    assert last["value"] is None and last["low"] is None, "the last value under a key stands"
+    with pytest.raises(ValueError, match=r"toy\.a: a published value needs its source"):
+        report.record("toy.a", 1, published=1)
+    with pytest.raises(ValueError, match=r"toy\.a: published should be one number"):
+        report.record("toy.a", 1.0, published={"a": 1.0}, source="Table 1")
 
 
 def test_the_stamp_says_parameters_versions_seed_and_where_each_part_ran(folder, monkeypatch):
@@ -72,28 +86,14 @@ def test_a_run_outside_the_runner_does_not_replace_the_published_report(folder, 
     assert read(folder / "interactive")["status"] == "complete"
 
 
-def test_a_table_is_recorded_cell_by_cell_beside_the_published_one(folder: Path) -> None:
-    ours = pd.DataFrame({"r": [0.5, 0.6], "n": [3, 4]}, index=["PP", "MN"])
-    printed = pd.DataFrame({"r": [0.52, np.nan]}, index=["PP", "MN"])
-    report.begin("99_toy")
-    report.record_table(ours, prefix="toy", published=printed, source="Table 1", low=ours - 1)
-    numbers = {number["key"]: number for number in read(folder)["numbers"]}
-    assert list(numbers) == ["toy.PP.r", "toy.PP.n", "toy.MN.r", "toy.MN.n"]
-    assert (numbers["toy.PP.r"]["published"], numbers["toy.PP.r"]["source"]) == (0.52, "Table 1")
-    assert (numbers["toy.MN.r"]["published"], numbers["toy.MN.r"]["source"]) == (None, None)
-    assert numbers["toy.MN.n"] | {"value": 4, "low": 3} == numbers["toy.MN.n"]
-
-
 def test_mgcv_is_stamped_only_if_it_ran(folder: Path) -> None:
+    pytest.importorskip("rpy2")
     code = "from psychlm import report; print(report.r_versions())"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "{}"
-    if importlib.util.find_spec("rpy2") is None:
-        pytest.skip("rpy2 is not installed")
     ran = "from psychlm.reading_times import mgcv; mgcv.version(); import rpy2.robjects as r; "
-    asked = f"{ran} r.r('loadNamespace(\"mgcv\")'); {code}"
-    done = subprocess.run([sys.executable, "-c", asked], capture_output=True, text=True)
-    assert "'mgcv': '" in done.stdout and "'R': '" in done.stdout, done.stderr
+    ran += "r.r('loadNamespace(\"mgcv\")'); "
+    for before, expected in (("", "^{}$"), (ran, "'R': '.*'mgcv': '")):
+        done = subprocess.run([sys.executable, "-c", before + code], capture_output=True, text=True)
+        assert re.search(expected, done.stdout.strip()), done.stderr
 
 
 @pytest.mark.parametrize("location", ["center", "left"])
@@ -113,33 +113,16 @@ def test_what_a_figure_draws_is_its_table(location: str, monkeypatch: pytest.Mon
     plt.close(figure)
 
 
-def test_the_last_value_under_a_key_stands_and_what_json_cannot_hold_is_null(folder) -> None:
-    report.begin("99_toy")
-    report.record("toy.a", 1)
-    report.record("toy.a", float("nan"), low=-np.inf)
-    (number,) = read(folder)["numbers"]
-    assert number["value"] is None and number["low"] is None
-
-
-def test_a_published_value_names_its_source(folder: Path) -> None:
-    report.begin("99_toy")
-    with pytest.raises(ValueError, match=r"toy\.a: a published value needs its source"):
-        report.record("toy.a", 1, published=1)
-    with pytest.raises(ValueError, match=r"toy\.a: published should be one number"):
-        report.record("toy.a", 1.0, published={"a": 1.0}, source="Table 1")
-
-
 def test_a_number_without_a_report_says_how_to_begin(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(report, "_current", None)
     with pytest.raises(RuntimeError, match=r"call report\.begin"):
         report.record("toy.a", 1)
 
 
-def test_nothing_half_written_is_left(folder: Path) -> None:
-    report.begin("99_toy")
+def test_nothing_half_written_is_left(begun: Path) -> None:
     with pytest.raises(TypeError):
         report.record("toy.a", object())
-    assert not list(folder.iterdir())
+    assert not list(begun.iterdir())
 
 
 # the parameters cell, which report.begin reads
@@ -196,9 +179,7 @@ RULES = {
         ("n_bot = 3", "there is no parameter n_bot; did you mean n_boot?"),
         ("zzz = 3", "no parameter zzz; the parameters are kept, n_boot, models, level, folder"),
         ("n_boot = 'many'", "n_boot='many' should be a whole number, as n_boot=200 is"),
-        ("n_boot = True", "n_boot=True should be a whole number"),
         ("n_boot = 200.0", "n_boot=200.0 should be a whole number"),
-        ("n_boot = None", "n_boot=None should be a whole number"),
         ("n_boot = 1", "n_boot=1 should be at least 100"),
         ("models = 'ab'", "models='ab' should be a list"),
         ("kept = []", r"kept=\[\] should not be empty; for instance kept=\[0.5\]"),
@@ -207,7 +188,6 @@ RULES = {
         ("models = ['a', 3]", r"models=\['a', 3\]: 3 should be a text, as in models="),
         ("level = 95", "level=95 should be from 0 to 1"),
         ("level = float('nan')", "level=nan should be a number"),
-        ("folder = 3", "folder=3 should be a text"),
         ("file = 'y'", "file='y' should be one of 'x'"),
     ],
 )
@@ -243,23 +223,6 @@ def test_a_notebook_that_jupyterlab_runs_is_compared_with_its_file(
     assert run_cells(CELL.replace("n_boot", "n_bot"), "import os")["n_bot"] == 200
 
 
-SIMPLE = st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text()
-
-
-def nested(inner):
-    return st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3)
-
-
-@given(st.recursive(SIMPLE | st.booleans(), nested, max_leaves=6))
-def test_a_value_has_its_own_type_and_never_that_of_a_list_or_text_or_nothing(value) -> None:
-    report.check_type("x", value, value)
-    report.check_type("x", value, None)
-    for other in ([value, "text"], {"key": value}, f"text {value}", None):
-        if type(other) is not type(value):
-            with pytest.raises(ValueError, match="^x="):
-                report.check_type("x", other, value)
-
-
 # tables and sentences
 
 
@@ -270,11 +233,10 @@ def rows_of(shown) -> list[list[str]]:
     return [[html.unescape(cell).strip() for cell in row] for row in cells]
 
 
-def test_a_table_is_shown_as_readers_expect_it_and_recorded_cell_by_cell(folder: Path) -> None:
+def test_a_table_is_shown_as_readers_expect_it_and_recorded_cell_by_cell(begun: Path) -> None:
     columns = {"rho_within_label": [0.471, -0.0001], "low": [0.4, -0.1], "high": [0.5, 0.1]}
     columns |= {"p": [0.00001, 0.34], "n_items": [1417.0, np.nan], "kept": [True, False]}
     ours = pd.DataFrame(columns | {"says": ["a < b", "c"]}, index=["PP", "MN"])
-    report.begin("99_toy")
     shown = report.table(ours, "toy", caption="A table.")
     assert rows_of(shown)[0][1:] == ["ρ within label", "interval", "p", "n items", "kept", "says"]
     assert rows_of(shown)[1][1:] == ["0.47", "[0.40, 0.50]", "< .001", "1,417", "yes", "a < b"]
@@ -283,43 +245,36 @@ def test_a_table_is_shown_as_readers_expect_it_and_recorded_cell_by_cell(folder:
     folded = report.table(ours, fold="All <items>").data
     assert folded.startswith("<details><summary>All &lt;items&gt;</summary>")
     assert folded.endswith("</details>")
-    keys = [number["key"] for number in read(folder)["numbers"]]
+    for tag, classes in (("th", "col_heading level0"), ("td", "data row0")):
+        found = re.findall(rf'<{tag} [^>]*class="{classes} ([^"]*)"', shown.data)
+        assert found == [f"col{n}" for n in range(5)] + ["col5 text"], "text is left-aligned"
+    keys = list(numbers(begun))
     assert keys[:2] == ["toy.PP.rho_within_label", "toy.PP.low"] and len(keys) == ours.size
 
 
 @pytest.mark.parametrize("name", [None, "n_items"])
-def test_each_level_of_the_index_has_its_name_above_it(folder: Path, name: str | None) -> None:
+def test_each_level_of_the_index_has_its_name_above_it(begun: Path, name: str | None) -> None:
     """Reference: the frame itself, whose index and columns are read back from the HTML."""
     index = pd.MultiIndex.from_product([["PP"], ["lstm", "bert"]], names=["category", "model_id"])
     ours = pd.DataFrame([[1, 2], [3, 4]], index, pd.Index([5, 10], name=name))
-    report.begin("99_toy")
     *above, heads, first, second = rows_of(report.table(ours))
     assert above == ([["", "", "n items"]] if name else [])
     assert heads == ["category", "model ID", "5", "10"]
     assert (first, second) == (["PP", "LSTM", "1", "2"], ["BERT", "3", "4"])
 
 
-def test_published_values_and_intervals_stand_beside_ours(folder: Path) -> None:
+def test_published_values_and_intervals_stand_beside_ours(begun: Path) -> None:
     ours, low = pd.Series({"PP": 0.5, "MN": -0.25}, name="r"), pd.Series({"PP": 0.1, "MN": -0.5})
-    report.begin("99_toy")
-    shown = report.table(
-        ours, "toy", published={"PP": 0.52}, source="T1", low=low, high=low + 1, format=".1f"
-    )
-    assert rows_of(shown)[0][1:] == ["r", "published"]
+    beside = {"published": {"PP": 0.52}, "source": "T1", "low": low, "high": low + 1}
+    shown = report.table(ours, "toy", **beside, format=".1f")
     in_words = [["PP", "0.5 [0.1, 1.1]", "0.52"], ["MN", "−0.2 [−0.5, 0.5]", "–"]]
-    assert rows_of(shown)[1:] == in_words
-    recorded = [(number["published"], number["low"]) for number in read(folder)["numbers"]]
-    assert recorded == [(0.52, 0.1), (None, -0.5)]
+    assert rows_of(shown)[0][1:] == ["r", "published"] and rows_of(shown)[1:] == in_words
+    fields = ("published", "source", "low")
+    recorded = [[number[name] for name in fields] for number in numbers(begun).values()]
+    assert recorded == [[0.52, "T1", 0.1], [None, None, -0.5]]
     plain = pd.DataFrame({("a", "low"): [1.5], ("a", "high"): [2.5], ("b", "x"): ["t"]})
     assert rows_of(report.table(plain))[2] == ["[1.50, 2.50]", "t"]
-    assert len(read(folder)["numbers"]) == 2, "without a prefix nothing is recorded"
-
-
-def test_columns_of_text_are_left_aligned_and_numbers_right_aligned(folder: Path) -> None:
-    shown = report.table(pd.DataFrame({"n": [1], "says": ["x"]}))
-    for tag, classes in (("th", "col_heading level0"), ("td", "data row0")):
-        found = re.findall(rf'<{tag} [^>]*class="([^"]*)"', shown.data)
-        assert found == [f"{classes} col0", f"{classes} col1 text"]
+    assert len(numbers(begun)) == 2, "without a prefix nothing is recorded"
 
 
 @given(st.floats(-1e12, 1e12), st.sampled_from([".2f", ".0%", "+.3f", ""]))
@@ -357,10 +312,9 @@ def test_a_sentence_with_a_blank_is_an_error_that_names_it(value, says: str) -> 
 SUPPORT = {"support": "r = {r:.2f}.", "outcome": "partly", "rests_on": "simulated", "r": 0.5}
 
 
-def test_a_verdict_ends_the_report(folder: Path, capsys) -> None:
-    report.begin("99_toy")
+def test_a_verdict_ends_the_report(begun: Path, capsys) -> None:
     report.verdict([(False, "No."), "Yes, mostly."], **SUPPORT)
-    content, texts = read(folder), {"sentence": "Yes, mostly.", "support": "r = 0.50."}
+    content, texts = read(begun), {"sentence": "Yes, mostly.", "support": "r = 0.50."}
     assert content["status"] == "complete"
     assert content["verdict"] == texts | {"rests_on": "simulated", "outcome": "partly"}
     assert capsys.readouterr().out == "**Yes, mostly.** r = 0.50.\n"
@@ -377,19 +331,16 @@ def test_a_verdict_ends_the_report(folder: Path, capsys) -> None:
         ("Yes.", {"r": float("nan")}, "r is nan"),
     ],
 )
-def test_a_verdict_is_short_and_whole_or_an_error(folder, sentence, change, says) -> None:
-    report.begin("99_toy")
+@pytest.mark.usefixtures("begun")
+def test_a_verdict_is_short_and_whole_or_an_error(sentence, change, says) -> None:
     with pytest.raises(ValueError, match=says):
         report.verdict(sentence, **(SUPPORT | change))
 
 
-def test_one_column_of_a_table_may_be_recorded_with_the_others_beside_it(folder: Path) -> None:
+def test_one_column_of_a_table_may_be_recorded_with_the_others_beside_it(begun: Path) -> None:
     ours = pd.DataFrame({"r": [0.5, 0.6], "low": [0.4, 0.5], "n": [3, 4]}, index=["PP", "MN"])
-    report.begin("99_toy")
-    printed = pd.Series({"PP": 0.51})
-    shown = report.table(ours, "toy", values="r", published=printed, source="Table 1")
-    numbers = {number["key"]: number for number in read(folder)["numbers"]}
-    assert list(numbers) == ["toy.PP", "toy.MN"]
+    shown = report.table(ours, "toy", values="r", published={"PP": 0.51}, source="Table 1")
+    assert list(numbers(begun)) == ["toy.PP", "toy.MN"]
     expected = {"value": 0.5, "published": 0.51, "low": 0.4, "n": 3}
-    assert numbers["toy.PP"] | expected == numbers["toy.PP"]
+    assert numbers(begun)["toy.PP"] | expected == numbers(begun)["toy.PP"]
     assert rows_of(shown)[0][1:] == ["r", "r, published", "low", "n"]

@@ -27,6 +27,7 @@ import psychlm
 from psychlm import ctt, irt
 
 MAX_BYTES = 15e6
+REFERENCE = ROOT / "tests" / "reference" / "irt"
 
 
 @pytest.fixture(scope="module")
@@ -91,10 +92,8 @@ def test_version_and_citation_agree(outside) -> None:
     citation = yaml.safe_load((ROOT / "CITATION.cff").read_text())
     assert psychlm.__version__ == citation["version"]
     assert outside("psychlm", "--version").split()[-1] == citation["version"]
-    assert (
-        f"## {citation['version']} - {citation['date-released']}"
-        in (ROOT / "CHANGELOG.md").read_text()
-    )
+    heading = f"## {citation['version']} - {citation['date-released']}"
+    assert heading in (ROOT / "CHANGELOG.md").read_text()
 
 
 def test_the_readmes_example_runs_outside_a_clone(outside, python: Path) -> None:
@@ -105,23 +104,18 @@ def test_the_readmes_example_runs_outside_a_clone(outside, python: Path) -> None
     assert file.is_relative_to(python.parents[1])
 
 
-def test_surprisal_and_irt_run_from_the_shell_outside_a_clone(outside) -> None:
+def test_surprisal_irt_and_a_card_run_from_the_shell_outside_a_clone(outside) -> None:
     (outside.folder / "story.txt").write_text("The old man the boat.")
     outside("psychlm", "surprisal", "story.txt", "--out", "words.csv")
     words = pd.read_csv(outside.folder / "words.csv")
     assert words["word"].tolist() == ["The", "old", "man", "the", "boat."]
-    lsat = pd.read_csv(ROOT / "tests" / "reference" / "irt" / "data_LSAT6.csv")
+    lsat = pd.read_csv(REFERENCE / "data_LSAT6.csv")
     lsat.rename_axis("person").to_csv(outside.folder / "lsat.csv")
     outside("psychlm", "irt", "fit", "lsat.csv", "--out", "fit.json")
-    fit = irt.IRTFit.from_json(outside.folder / "fit.json")
-    reference = pd.read_csv(ROOT / "tests" / "reference" / "irt" / "items.csv")
-    mirt = reference.query("dataset == 'LSAT6' and model == '2PL' and fit == 'tight_TOL1e-6'")
+    fit, reference = irt.IRTFit.from_json(outside.folder / "fit.json"), REFERENCE / "items.csv"
+    wanted = "dataset == 'LSAT6' and model == '2PL' and fit == 'tight_TOL1e-6'"
+    mirt = pd.read_csv(reference).query(wanted)
     np.testing.assert_allclose(fit.items[["a", "b"]], mirt[["a", "b"]], atol=0.005)
-
-
-def test_a_card_is_made_outside_a_clone(outside) -> None:
-    lsat = pd.read_csv(ROOT / "tests" / "reference" / "irt" / "data_LSAT6.csv")
-    lsat.rename_axis("person").to_csv(outside.folder / "lsat.csv")
     printed = outside("psychlm", "card", "test", "lsat.csv", "-p", "n_draws=5")
     assert "reliability alpha" in printed
     numbers = json.loads((outside.folder / "lsat.json").read_text())["numbers"]

@@ -1,8 +1,9 @@
 """Readers of public data: reading times, responses, item banks, text."""
 
 from psychlm._recipes import CATEGORIES as LAVERGHETTA_CATEGORIES
-from psychlm.corpora.experiments import read_experiment
+from psychlm.corpora.answers import Answers, read_answers, read_responses
 from psychlm.corpora.item_banks import NLI_LABELS, read_arc, read_items, write_arc
+from psychlm.corpora.own_readings import read_experiment
 from psychlm.corpora.responses import (
     CrowdLabels,
     Laverghetta2021,
@@ -19,6 +20,7 @@ from psychlm.corpora.responses import (
 __all__ = [
     "LAVERGHETTA_CATEGORIES",
     "NLI_LABELS",
+    "Answers",
     "CrowdLabels",
     "Laverghetta2021",
     "comprehenotes",
@@ -29,8 +31,10 @@ __all__ = [
     "lsat6",
     "metabench",
     "metabench_scores",
+    "read_answers",
     "read_arc",
     "read_experiment",
     "read_items",
+    "read_responses",
     "write_arc",
 ]

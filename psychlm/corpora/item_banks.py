@@ -3,10 +3,8 @@
 A *source* is a dataset's name in ``data/registry.csv``, a file, or ``archive#member`` for a file
 inside an archive (``"snli/snli_1.0#snli_1.0_train.jsonl"``). Items that cannot be asked (no gold
 label, an empty choice, the same choice twice) are left out and counted in
-``items.attrs["left_out"]``. A column ``template`` names how a language model is best asked.
-
-Every reader raises :class:`psychlm.data.DataError` where the source is missing, is no text or has
-another layout, and :class:`psychlm.frames.FrameError` where its items break the contract.
+``items.attrs["left_out"]``. A column ``template`` names how a language model is best asked. A
+source that is missing or has another layout is a :class:`psychlm.data.DataError`.
 """
 
 from __future__ import annotations
@@ -24,8 +22,7 @@ import pandas as pd
 
 from psychlm import data, frames
 from psychlm.data import DataError, DataMissingError
-from psychlm.eval_logs import LARGE_MEMBER, check_growth
-from psychlm.frames import FrameError
+from psychlm.eval_logs import check_growth
 
 NLI_LABELS = ["entailment", "neutral", "contradiction"]
 BINARY_LABELS = ["entailment", "not_entailment"]
@@ -55,8 +52,12 @@ def read_lines(source: Source) -> list[str]:
                 f"there is no file {file}; name one, or a dataset (`psychlm data list`)"
             )
         file = data.path(name)
+    content = file.read_bytes()
     if file.suffix == ".bz2":
-        content = _decompressed(file)
+        try:
+            content = bz2.decompress(content)
+        except (OSError, ValueError) as error:
+            raise DataError(f"{file} is no complete bz2 file ({error}); fetch it again") from error
     elif zipfile.is_zipfile(file):
         # The one member whose path ends in the name after the #.
         with zipfile.ZipFile(file) as archive:
@@ -70,26 +71,11 @@ def read_lines(source: Source) -> list[str]:
             info = archive.getinfo(named[0])
             check_growth(file, info.file_size, info.compress_size)
             content = archive.read(info)
-    else:
-        content = file.read_bytes()
     try:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise DataError(f"{file} is not UTF-8 text ({error})") from error
     return [line.rstrip("\r") for line in text.split("\n") if line.strip()]
-
-
-def _decompressed(file: Path) -> bytes:
-    """Return the content of a bz2 file, which is read only as far as a text would grow."""
-    content, n_compressed = bytearray(), file.stat().st_size
-    try:
-        with bz2.open(file) as stream:
-            while piece := stream.read(LARGE_MEMBER):
-                content += piece
-                check_growth(file, len(content), n_compressed)
-    except (OSError, EOFError) as error:
-        raise DataError(f"{file} is no complete bz2 file ({error}); fetch it again") from error
-    return bytes(content)
 
 
 def read_records(source: Source, without: Collection[str] = ()) -> list[dict[str, Any]]:
@@ -125,8 +111,7 @@ def read_records(source: Source, without: Collection[str] = ()) -> list[dict[str
 def _table(records: list[dict[Any, Any]], columns: Types, source: Source) -> pd.DataFrame:
     """Return records as a frame; check that columns are there and of the right types."""
     frame, other = pd.DataFrame(records), f"{source} has another layout than this reader's"
-    missing = [column for column in columns if column not in frame.columns]
-    if missing:
+    if missing := [column for column in columns if column not in frame.columns]:
         raise DataError(f"{other}: it has no {missing}")
     for column, types in columns.items():
         for number, value in enumerate(frame[column], start=1):
@@ -184,17 +169,13 @@ def _finish(items: pd.DataFrame, no_label: pd.Series | None = None) -> pd.DataFr
     """Leave out items without a label, or with empty or duplicate choices, count them in ``attrs``
     (each once, for its first reason), and check the others."""
     flaw = frames.choice_flaws(items["choices"])
-    flaws = {} if no_label is None else {"no gold label": no_label.to_numpy()}
-    flaws |= {
-        "an empty choice": flaw == frames.EMPTY,
-        "duplicate choices": flaw == frames.DUPLICATE,
-    }
-    counts, dropped = {}, np.zeros(len(items), dtype=bool)
-    for reason, rows in flaws.items():
-        counts[reason] = int((rows & ~dropped).sum())
-        dropped |= rows
-    checked = frames.check_items(items[~dropped].reset_index(drop=True))
-    checked.attrs["left_out"] = {reason: count for reason, count in counts.items() if count}
+    reason = pd.Series(flaw).map(
+        {frames.EMPTY: "an empty choice", frames.DUPLICATE: "duplicate choices"}
+    )
+    if no_label is not None:
+        reason = reason.mask(no_label.to_numpy(), "no gold label")
+    checked = frames.check_items(items[reason.isna().to_numpy()].reset_index(drop=True))
+    checked.attrs["left_out"] = reason.value_counts().to_dict()
     return checked
 
 
@@ -336,20 +317,17 @@ def read_arc(source: Source) -> pd.DataFrame:
     # Keys are labels of choices; test sets hide them.
     keys = frame.get("answerKey", pd.Series("", index=frame.index)).fillna("").astype(str).tolist()
     pairs = list(zip(keys, labels, strict=True))
-    flaws = {
-        "give two choices the same label, so that both may be right": [
-            len(set(of_item)) < len(of_item) for of_item in labels
-        ],
-        "have a key that labels none of their choices": [
-            key != "" and key not in of_item for key, of_item in pairs
-        ],
-    }
-    for flaw, wrong in flaws.items():
-        if any(wrong):
-            names = frame["id"][wrong].tolist()
-            raise FrameError(
-                f"items {names[:5]} ({len(names)} in {source}) {flaw}; correct or remove them"
-            )
+    for flaw, wrong in (
+        (
+            "give two choices the same label, so that both may be right",
+            [len(set(of_item)) < len(of_item) for of_item in labels],
+        ),
+        (
+            "have a key that labels none of their choices",
+            [key != "" and key not in of_item for key, of_item in pairs],
+        ),
+    ):
+        frames.refuse("items", frame["id"][wrong], f"of {source} {flaw}; correct or remove them")
     items = _unique_ids(frame["id"], source).assign(
         prompt=stems,
         choices=choices,
@@ -376,10 +354,9 @@ def write_arc(items: pd.DataFrame, path: str | Path) -> Path:
     with data.atomic_write(path) as part, part.open("w", encoding="utf-8") as out:
         for item in frames.check_items(items).to_dict("records"):
             texts, answer = item.pop("choices"), item.pop("answer")
-            labels = (
-                ascii_uppercase if len(texts) <= 26 else [f"{i + 1}" for i in range(len(texts))]
-            )
-            choices = [{"text": t, "label": n} for t, n in zip(texts, labels, strict=False)]
+            numbers = [str(i + 1) for i in range(len(texts))]
+            labels = ascii_uppercase[: len(texts)] if len(texts) <= 26 else numbers
+            choices = [{"text": t, "label": n} for t, n in zip(texts, labels, strict=True)]
             question = {"stem": item.pop("prompt"), "choices": choices}
             record = {"id": item.pop("item_id"), "question": question, "answerKey": labels[answer]}
             record |= {k: v for k, v in item.items() if not (np.isscalar(v) and pd.isna(v))}
@@ -408,12 +385,11 @@ def _mmlu(frame: pd.DataFrame, source: Source) -> dict[str, Any]:
 
 def _sciq(frame: pd.DataFrame, source: Source) -> dict[str, Any]:
     """SciQ (Welbl et al. 2017): choices are put in random order; ``support`` is a paragraph."""
-    given = frame[["correct_answer", "distractor1", "distractor2", "distractor3"]].to_numpy(object)
+    names = ["correct_answer", "distractor1", "distractor2", "distractor3"]
     order = np.random.default_rng(0).permuted(np.tile(np.arange(4), (len(frame), 1)), axis=1)
-    choices = np.take_along_axis(given, order, axis=1).tolist()
-    answer, support = (order == 0).argmax(axis=1), frame.get("support", "")
-    items = {"prompt": frame["question"], "choices": choices, "answer": answer}
-    return items | {"support": support}
+    choices = np.take_along_axis(frame[names].to_numpy(object), order, axis=1).tolist()
+    items = {"prompt": frame["question"], "choices": choices, "support": frame.get("support", "")}
+    return items | {"answer": (order == 0).argmax(axis=1)}
 
 
 def _piqa(frame: pd.DataFrame, source: Source) -> dict[str, Any]:
@@ -430,20 +406,21 @@ def _social_iqa(frame: pd.DataFrame, source: Source) -> dict[str, Any]:
         choices = _columns(frame, "answerA", "answerB", "answerC")
         answer = _gold_places(frame, source, first=1)
         return {"prompt": prompt, "choices": choices, "answer": answer}
-    options = [[str(choice).strip() for choice in of_item] for of_item in frame["options"]]
-    pairs = list(zip(frame["answer"].str.strip(), options, strict=True))
-    for number, (text, of_item) in enumerate(pairs, start=1):
-        if text not in of_item:
-            raise DataError(f"line {number} of {source}: its answer is none of its options")
-    answers = [of_item.index(text) for text, of_item in pairs]
+    answers = list[int]()
+    for text, options in zip(frame["answer"].str.strip(), frame["options"], strict=True):
+        stripped = [str(choice).strip() for choice in options]
+        if text not in stripped:
+            line = len(answers) + 1
+            raise DataError(f"line {line} of {source}: its answer is none of its options")
+        answers.append(stripped.index(text))
     return {"prompt": prompt, "choices": frame["options"], "answer": answers}
 
 
 def _hellaswag(frame: pd.DataFrame, source: Source) -> dict[str, Any]:
     """HellaSwag (Zellers et al. 2019): a story's beginning, four endings; test has no labels."""
     label = frame["label"].astype(str) if "label" in frame else pd.Series("", index=frame.index)
-    answer = label.map({str(position): position for position in range(4)})
     prompt = frame["activity_label"] + ": " + frame["ctx"]
+    answer = label.map({str(position): position for position in range(4)})
     story = {"prompt": prompt, "choices": frame["endings"], "answer": answer}
     return story | {"template": "continuation"}
 
@@ -459,17 +436,12 @@ def _abductive_nli(frame: pd.DataFrame, source: Source) -> dict[str, Any]:
     return items | {"observation": frame["obs2"], "template": "continuation"}
 
 
-def _items(frame: pd.DataFrame, source: Source) -> dict[str, Any]:
-    """An items frame written as records."""
-    return {str(name): frame[name] for name in frame}
-
-
 # What records must hold, with types for those that a function above builds items of; names alone
 # for a reader of its own. The first layout whose columns are there reads the source.
 LAYOUTS: list[tuple[Types | set[str], Callable[..., Any]]] = [
     (
         _strings("prompt") | {"item_id": (str, int), "choices": list, "answer": (int, float, str)},
-        _items,
+        lambda frame, source: {str(name): frame[name] for name in frame},
     ),
     (_strings("question") | {"choices": list, "answer": (str, int)}, _mmlu),
     ({"id", "question"}, read_arc),

@@ -21,7 +21,7 @@ import numpy as np
 import pandas as pd
 
 from psychlm import data, frames
-from psychlm.corpora._own_readings import (
+from psychlm.corpora.own_readings import (
     PYMOVEMENTS,
     Corpus,
     from_csv,

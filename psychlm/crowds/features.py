@@ -7,8 +7,8 @@ learn: with :math:`p_j` and :math:`h_i` the states of premise and hypothesis,
 .. math::
     s_{ij} = \cos(h_i, p_j), \qquad d_i = h_i - \sum_j \mathrm{softmax}_j(10\, s_{ij})\, p_j .
 
-The features of the stored items, reduced to a few dimensions, are facts
-(``data/facts/models/encoder_*.parquet``), which ``python data/build_model_facts.py encoder`` makes.
+Those of the stored items, in a few dimensions, are facts that
+``python data/build_model_facts.py encoder`` makes.
 """
 
 from __future__ import annotations
@@ -62,10 +62,7 @@ def pair_features(
     (1, 775)
     """
     if len(premises) != len(hypotheses):
-        raise FrameError(
-            f"{len(premises)} premises and {len(hypotheses)} hypotheses are no pairs; pass one "
-            "hypothesis for each premise"
-        )
+        raise FrameError(f"{len(premises)} premises and {len(hypotheses)} hypotheses are no pairs")
     rows = []
     for start in range(0, len(premises), PAIRS_AT_ONCE):
         part = slice(start, start + PAIRS_AT_ONCE)
@@ -97,8 +94,7 @@ def item_features(task: Task, encoder: str | Path = "stored") -> tuple[pd.DataFr
     Parameters
     ----------
     task : {"snli", "sst"}
-        The SNLI pairs of the share's development and test parts and the pairs of GLUE's diagnostic,
-        or the sentences of the Stanford Sentiment Treebank.
+        SNLI pairs and those of GLUE's diagnostic, or the Stanford Sentiment Treebank's sentences.
     encoder : str or Path
         ``"stored"`` reads the features of all-MiniLM-L6-v2 that come with the project. Another
         encoder reads the texts now: see :func:`psychlm.lm.encoders.find_encoder`.
@@ -106,10 +102,9 @@ def item_features(task: Task, encoder: str | Path = "stored") -> tuple[pd.DataFr
     Returns
     -------
     items : DataFrame
-        ``item_id`` and ``part`` ("dev", "test", "diagnostic"; for SST "train", "dev", "test"),
-        ``answer`` (place of the gold label; for SST the degree from 0, very negative, to 4),
-        ``n_words`` of the text or premise. For pairs also ``premise`` (a number for each premise)
-        and the annotators' votes for each label (0 in the diagnostic).
+        ``item_id``, ``part``, ``answer`` (place of the gold label; for SST the degree from 0, very
+        negative, to 4), ``n_words`` of the text or premise. For pairs also ``premise`` (a number
+        for each) and the annotators' votes for each label (0 in the diagnostic).
     features : (n, k) float32 Tensor
         Standardised principal components; inputs of a network of the kind ``"encoder"``.
 
@@ -211,26 +206,10 @@ def recompute(
 ) -> tuple[dict[str, float], list[str]]:
     """Compute a random sample of the stored features of tasks anew.
 
-    Parameters
-    ----------
-    tasks : sequence of str
-        "snli", "sst", in letters of any case.
-    n : int
-        Items of each task's sample; 0: none is computed.
-    seed : int
-        Of the sample.
-
-    Returns
-    -------
-    differences : dict
-        Largest difference (SD) of each task that was computed, by its name as given.
-    absent : list of str
-        Tasks whose texts, or the encoder, are not on this machine.
-
-    Raises
-    ------
-    DataError
-        If the texts are not those of the stored features, or the features differ by .01 SD.
+    ``tasks`` are "snli" or "sst", in letters of any case; ``n`` items of each are drawn. Return the
+    largest difference (SD) of each task by its name as given, and the tasks whose texts, or the
+    encoder, are not on this machine. DataError if the texts are not those of the stored features,
+    or the features differ by .01 SD.
 
     Examples
     --------

@@ -117,14 +117,10 @@ def encode_texts(
     """
     sizes = [len(column) for column in columns]
     if not sizes or min(sizes) == 0 or len(set(sizes)) > 1 or len(sizes) > 2:
-        raise FrameError(
-            f"one or two columns of texts of equal length are needed, and these have {sizes} texts"
-        )
+        raise FrameError(f"one or two columns of equal length are needed, and these have {sizes}")
     wrong = [i for texts in columns for i, text in enumerate(texts) if not isinstance(text, str)]
     if wrong:
-        raise FrameError(
-            f"texts {wrong[:5]} (counted from 0) are not strings; drop or correct them"
-        )
+        raise FrameError(f"texts {wrong[:5]} (counted from 0) are not strings")
     tokens = [[split_words(text) for text in column] for column in columns]
     if vocabulary is None:
         counts = Counter(word for column in tokens for text in column for word in text)
@@ -165,32 +161,15 @@ def encode_images(images: ArrayLike) -> Tensor:
 
 @dataclass(frozen=True)
 class Network:
-    """Architecture of every member of a crowd.
-
-    Attributes
-    ----------
-    kind : {"bag", "lstm", "nli-bag", "nli-lstm", "encoder", "mlp", "cnn"}
-    classes : int
-    vocabulary : int
-        Rows of the embedding; 0 for images.
-    shape : tuple of int
-        Of an image: (features,) or (channels, height, width).
-    size : int
-        Units of a word's embedding.
-    hidden : int
-        Units of an LSTM and of each layer, channels of a CNN's second layer (twice the first's).
-    tanh_layers : int, optional
-        Layers between the encoded text and the softmax: 3 for pairs and none for texts and for
-        features of an encoder by default.
-    """
+    """Architecture of every member of a crowd."""
 
     kind: Kind
     classes: int
-    vocabulary: int = 0
-    shape: tuple[int, ...] = ()
-    size: int = 32
-    hidden: int = 32
-    tanh_layers: int | None = None
+    vocabulary: int = 0  # rows of the embedding; 0 for images
+    shape: tuple[int, ...] = ()  # of an image: (features,) or (channels, height, width)
+    size: int = 32  # units of a word's embedding
+    hidden: int = 32  # units of an LSTM and of each layer, channels of a CNN's second layer
+    tanh_layers: int | None = None  # before the softmax; None: 3 for pairs, else none
 
     def __post_init__(self) -> None:
         if self.kind not in get_args(Kind):
@@ -198,10 +177,7 @@ class Network:
         if self.classes < 2:
             raise ValueError(f"a classifier needs two or more classes, not {self.classes}")
         if self.kind == "cnn" and (len(self.shape) != 3 or min(self.shape[1:]) < 4):
-            raise ValueError(
-                f"a CNN reads images of (channels, height, width) with sides of 4 or more, not "
-                f"{self.shape}; use kind='mlp' for features"
-            )
+            raise ValueError(f"a CNN reads (channels, height, width), 4 or more, not {self.shape}")
 
     @classmethod
     def for_inputs(cls, kind: Kind, inputs: Inputs, classes: int, **sizes: Any) -> Network:

@@ -57,14 +57,11 @@ def train_chunk(task: dict[str, Any], members: Sequence[Member]) -> Chunk:
     history = trained.history.set_index(["member", "epoch"])["development_accuracy"]
     numbers = range(len(members))
     at_best = pd.MultiIndex.from_arrays([numbers, trained.best_epoch])
+    n = len(task["training"][1])
     return {
         "responses": np.where(np.isnan(graded), NOT_ANSWERED, graded).astype(np.uint8),
-        "seed": np.array([member.seed for member in members]),
-        "train_fraction": np.array([member.train_fraction for member in members]),
-        "label_noise": np.array([member.label_noise for member in members]),
-        "n_examples": np.array(
-            [len(member.examples(len(task["training"][1]))) for member in members]
-        ),
+        **{name: np.array(column) for name, column in pd.DataFrame(members).items()},
+        "n_examples": np.array([len(member.examples(n)) for member in members]),
         "best_epoch": trained.best_epoch,
         "epochs": trained.history.groupby("member")["epoch"].max().loc[numbers].to_numpy(),
         "development_accuracy": history.reindex(at_best).to_numpy(),
@@ -99,8 +96,7 @@ def train_crowd(
     inputs, targets : Encoded or Tensor, (n,) int
         Training data; each member sees a share of them with some labels replaced.
     items, answers : Encoded or Tensor, (n_items,) int
-        The test that every member takes; the index of a Series names the items. It may contain the
-        training data.
+        The test that every member takes; the index of a Series names the items.
     n_models, seed, train_fraction, label_noise
         The members: see :func:`draw_members`.
     development : (inputs, classes), optional
@@ -111,16 +107,11 @@ def train_crowd(
     folder : str or Path, optional
         Where finished chunks are kept. A chunk that is there is not trained again.
     client : distributed.Client or str, optional
-        Dask client or address of a scheduler that trains the chunks: see
-        :func:`psychlm.cluster.run_pieces`.
+        Trains the chunks: see :func:`psychlm.cluster.run_pieces`.
     progress : callable, optional
         ``progress(n_done, n_models)``, called after each chunk.
     **options
         Further arguments of :func:`train`.
-
-    Returns
-    -------
-    Crowd
 
     Examples
     --------

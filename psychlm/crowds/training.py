@@ -389,14 +389,8 @@ def schedule_epoch(
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
     """Cut the examples of an epoch, of ``n``, into the batches of each active member.
 
-    Returns
-    -------
-    order : (n_active,) int array
-        New order of the stack: members with more batches first.
-    schedule : (n_active, steps, batch_size) int array
-        Examples in the new order, -1 where there is none.
-    n_steps : (n_active,) int array
-        Batches of each member in the new order.
+    Return the new order of the stack, members with more batches first; in this order the examples,
+    (n_active, steps, batch_size), -1 where there is none; and the number of batches of each member.
     """
     chosen = np.array(True) if plan.examples is None else np.asarray(plan.examples, bool)
     if chosen.shape not in ((), (n,), (len(active), n)):
@@ -437,19 +431,12 @@ def member_targets(
             raise ValueError("label_noise needs classes as targets, not probabilities; set it to 0")
         sums_to_one = np.allclose(targets.sum(1), 1, atol=1e-4)
         if not (sums_to_one and (targets >= 0).all()):
-            raise ValueError(
-                "soft targets are probabilities: each row is not negative and sums to 1"
-            )
+            raise ValueError("soft targets are probabilities: not negative, and each row sums to 1")
         return torch.from_numpy(targets.astype(np.float32))[None]
-    if (
-        not np.issubdtype(targets.dtype, np.integer)
-        or targets.min() < 0
-        or targets.max() >= classes
-    ):
-        raise ValueError(
-            f"targets are integers from 0 to {classes - 1}; these run from {targets.min()} to "
-            f"{targets.max()}"
-        )
+    low, high = targets.min(), targets.max()
+    if not np.issubdtype(targets.dtype, np.integer) or low < 0 or high >= classes:
+        span = f"these run from {low} to {high}"
+        raise ValueError(f"targets are integers from 0 to {classes - 1}; {span}")
     labels = targets.astype(np.int64)
     if not noisy:
         return torch.from_numpy(labels)[None]

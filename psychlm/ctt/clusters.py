@@ -24,19 +24,16 @@ class ItemClusters:
 
 
 def cluster_items(
-    responses: pd.DataFrame,
-    k: int | Literal["silhouette"] = "silhouette",
-    *,
-    undefined: Literal["refuse", "zero"] = "refuse",
+    responses: pd.DataFrame, *, undefined: Literal["refuse", "zero"] = "refuse"
 ) -> ItemClusters:
     """Group items by k-medoids on 1 - r, r the inter-item correlation.
+
+    The number of clusters is that from 2 to n_items - 1 with the largest mean silhouette width
+    (Rousseeuw 1987), the smaller of two equal ones.
 
     Parameters
     ----------
     responses : DataFrame, shape (n_persons, n_items)
-    k : int or "silhouette"
-        Number of clusters; by default that from 2 to n_items - 1 with the largest mean silhouette
-        width (Rousseeuw 1987), the smaller of two equal ones.
     undefined : {"refuse", "zero"}
         Of a pair in which an item does not vary, as one that everyone answered alike: ``"refuse"``
         names it, ``"zero"`` counts its correlation as 0.
@@ -58,7 +55,7 @@ def cluster_items(
     from kmedoids import fasterpam
     from sklearn.metrics import silhouette_score
 
-    r = inter_item_correlation(responses)
+    r = inter_item_correlation(check_size(responses, 3))
     if undefined == "zero":
         r = r.fillna(0)
     if r.isna().any(axis=None):
@@ -67,13 +64,9 @@ def cluster_items(
             f"items {r.index[i]!r} and {r.index[j]!r} do not both vary among those who answered "
             "both; drop one, as frames.drop_constant(responses) does, or choose undefined='zero'"
         )
-    n_items = len(r)
-    sizes = range(2, n_items) if k == "silhouette" else [k]
-    if n_items < 3 or not all(2 <= size < n_items for size in sizes):
-        raise FrameError(f"{n_items} items that vary make 2 to {n_items - 1} clusters, not {k!r}")
     distance = 1 - r.to_numpy()
     np.fill_diagonal(distance, 0)
-    fits = {size: fasterpam(distance, size, init="build", n_cpu=1) for size in sizes}
+    fits = {size: fasterpam(distance, size, init="build", n_cpu=1) for size in range(2, len(r))}
     score = partial(silhouette_score, distance, metric="precomputed")
     widths = {size: score(fit.labels) for size, fit in fits.items()}
     best = max(widths, key=widths.__getitem__)  # the first of equal widths
@@ -89,16 +82,9 @@ def cluster_items_by_restarts(
     between assigning items to the nearest medoid and moving each medoid to the most central item of
     its cluster, until nothing changes. Of all partitions, over all k, that with the largest mean
     silhouette width wins. Undefined correlations count as 0, also that of a constant item with
-    itself. At least four items are needed.
+    itself. The program is processHumanResults.py of the authors' repository, with the method of
+    scikit-learn-extra (Park & Jun 2009); it stops in local optima, on which Table 2 depends.
 
-    Notes
-    -----
-    The program is processHumanResults.py of the authors' repository, with the alternating method of
-    scikit-learn-extra (Park & Jun 2009). Alternating stops in many local optima, among which the
-    silhouette chooses; Table 2 of the paper depends on it.
-
-    Examples
-    --------
     >>> rng = np.random.default_rng(0)
     >>> responses = pd.DataFrame(rng.integers(0, 2, (50, 3)), columns=["q1", "q2", "q3"])
     >>> responses = responses.join(responses.add_suffix("_copy"))
@@ -171,24 +157,11 @@ def cluster_agreement(
 ) -> ClusterAgreement:
     """Correlate "i and j are in the same cluster" over the pairs of items that both label.
 
-    Parameters
-    ----------
-    labels_a, labels_b : Series, item -> cluster
-    n_permutations, rng : int and Generator
-        Permutations for ``p_permutation``, which keeps the sizes of the clusters and does not
-        assume the n(n - 1)/2 pairs to be independent. 0 leaves it NaN.
+    Labels are cluster by item (Laverghetta et al. 2021, section 5.1, Table 2). r is NaN, with the
+    reason, where a clustering puts all pairs together, or none. ``n_permutations`` by ``rng`` give
+    ``p_permutation``, which keeps the sizes of the clusters and does not assume the n(n - 1)/2
+    pairs to be independent.
 
-    Returns
-    -------
-    ClusterAgreement
-        r is NaN, with the reason, where a clustering puts all pairs together, or none.
-
-    Notes
-    -----
-    Laverghetta et al. (2021), section 5.1, Table 2.
-
-    Examples
-    --------
     >>> a, b = pd.Series([1, 1, 2, 2]), pd.Series([5, 5, 7, 7])
     >>> round(cluster_agreement(a, b).r, 4)
     1.0

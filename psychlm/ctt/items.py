@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from itertools import combinations
 from typing import Literal
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from psychlm.frames import FrameError, check_responses
+from psychlm.frames import FrameError, check_responses, refuse
 
 Array = NDArray[np.float64]
 
@@ -64,7 +65,11 @@ def inter_item_correlation(responses: pd.DataFrame) -> pd.DataFrame:
     np.float64(0.5774)
     """
     checked = check_size(responses)
-    n, right, both = pair_counts(checked)
+    answered = checked.notna().to_numpy(np.float64)
+    correct = checked.fillna(0).to_numpy(np.float64)
+    # Whole numbers, (n_items, n_items) each, so that equal pairs have equal correlations: persons
+    # who answered both items, who of them were right on the first one, and on both.
+    n, right, both = answered.T @ answered, correct.T @ answered, correct.T @ correct
     spread = right * (n - right)
     with np.errstate(invalid="ignore", divide="ignore"):
         phi = (n * both - right * right.T) / np.sqrt(spread * spread.T)
@@ -83,35 +88,15 @@ def check_size(responses: pd.DataFrame, n_items: int = 2, ratings: bool = False)
     return checked
 
 
-def pair_counts(responses: pd.DataFrame) -> tuple[Array, Array, Array]:
-    """Count over pairs of items (i, j): who answered both, who of them was right on i, and on both.
-
-    Whole numbers, (n_items, n_items) each, so sums and differences of them are exact.
-    """
-    answered = responses.notna().to_numpy(np.float64)
-    right = responses.fillna(0).to_numpy(np.float64)
-    return answered.T @ answered, right.T @ answered, right.T @ right
-
-
 def distractors(answers: pd.DataFrame, key: pd.Series) -> pd.DataFrame:
     """Return who chooses which answer: shares, and correlations with the score on other items.
 
-    Parameters
-    ----------
-    answers : DataFrame, shape (n_persons, n_items)
-        What was chosen, as text; NaN where nothing was.
-    key : Series, by item
-        The right choices.
+    ``answers`` (persons x items) are what was chosen, as text, NaN where nothing was; ``key`` has
+    the right choices by item. The result has, by ``item`` and ``choice``: ``right``; ``share`` of
+    those who answered the item; ``rest_correlation`` of choosing it (0 or 1) with the proportion
+    correct on the other items; ``suspect`` where a wrong choice attracts the able more than the
+    right one does: the key may be wrong.
 
-    Returns
-    -------
-    DataFrame, by ``item`` and ``choice``
-        ``right``; ``share`` of those who answered the item; ``rest_correlation`` of choosing it
-        (0 or 1) with the proportion correct on the other items; ``suspect`` where a wrong choice
-        attracts the able more than the right one does: the key may be wrong.
-
-    Examples
-    --------
     >>> answers = pd.DataFrame({"q1": list("AABB"), "q2": list("AABC"), "q3": list("AACB")})
     >>> distractors(answers, pd.Series({"q1": "B", "q2": "A", "q3": "A"}))["suspect"].tolist()
     [True, False, False, False, False, False, False, False]
@@ -151,21 +136,19 @@ def scalability(responses: pd.DataFrame) -> pd.Series:
     [1.0, 1.0, 1.0]
     """
     checked = check_size(responses, ratings=True)
-    values, n_items = checked.to_numpy(), checked.shape[1]
-    constant = checked.columns[np.ptp(values, axis=0) == 0]
-    if not np.isnan(values).any() and not len(constant):
-        observed, largest = (np.cov(x.T) for x in (values, np.sort(values, axis=0)))
-    else:
-        observed, largest = np.zeros((2, n_items, n_items))
-        for i, j in zip(*np.triu_indices(n_items, 1), strict=True):
+    values, observed = checked.to_numpy(), checked.cov().to_numpy(copy=True)
+    if np.isnan(values).any() or (np.ptp(values, axis=0) == 0).any():
+        largest = np.zeros(observed.shape)
+        for i, j in combinations(range(len(largest)), 2):
             pair = values[:, [i, j]][~np.isnan(values[:, [i, j]]).any(axis=1)]
             if len(pair) < 2 or (np.ptp(pair, axis=0) == 0).any():
                 raise FrameError(
                     f"items {checked.columns[i]!r} and {checked.columns[j]!r} do not both vary "
                     f"among the {len(pair)} persons who answered both; leave one of them out"
                 )
-            for matrix, both in ((observed, pair), (largest, np.sort(pair, axis=0))):
-                matrix[i, j] = matrix[j, i] = np.cov(both.T)[0, 1]
+            largest[i, j] = largest[j, i] = np.cov(np.sort(pair, axis=0).T)[0, 1]
+    else:
+        largest = np.cov(np.sort(values, axis=0).T)
     for matrix in (observed, largest):
         np.fill_diagonal(matrix, 0)
     of_items = observed.sum(axis=0) / largest.sum(axis=0)
@@ -196,8 +179,12 @@ def alpha_if_deleted(responses: pd.DataFrame) -> pd.Series:
     {'q1': 0.5, 'q2': 0.727, 'q3': 0.727}
     """
     checked = check_size(responses, 3, ratings=True)
-    alphas = [_alpha(_covariances(checked.drop(columns=item))) for item in checked]
-    return pd.Series(alphas, index=checked.columns, name="alpha_if_deleted")
+    covariances = _covariances(checked)
+    alphas = [
+        _alpha(np.delete(np.delete(covariances, k, axis=0), k, axis=1))
+        for k in range(len(covariances))
+    ]
+    return pd.Series(alphas, checked.columns, name="alpha_if_deleted")
 
 
 def standard_error_of_measurement(responses: pd.DataFrame) -> float:
@@ -220,17 +207,9 @@ def split_half(
 ) -> float:
     """Return split-half reliability, stepped up to the whole test by Spearman-Brown: 2r/(1 + r).
 
-    Parameters
-    ----------
-    responses : DataFrame, shape (n_persons, n_items)
-    halves : {"odd-even", "random"}
-        Items 1, 3, 5 ... against 2, 4, 6 ... in the order of the columns, or the mean of the
-        stepped-up values over random halves (of an odd number of items one half has one more).
-    n_splits, rng : int and Generator
-        Number and source of random halves.
+    Halves are items 1, 3, 5 ... against 2, 4, 6 ... in the order of the columns; or the mean of the
+    stepped-up values is taken over ``n_splits`` random halves, for which ``rng`` is needed.
 
-    Examples
-    --------
     >>> responses = pd.DataFrame({"q1": [0, 0, 1, 1], "q2": [0, 1, 1, 1], "q3": [0, 0, 0, 1]})
     >>> round(split_half(responses), 4)
     0.6861
@@ -265,27 +244,16 @@ def fleiss_kappa(labels: pd.DataFrame) -> pd.Series:
     kappa is the mean of these with weights p_j (1 - p_j). The n_i may differ (``statsmodels`` asks
     for equal ones).
 
-    Parameters
-    ----------
-    labels : DataFrame, persons x items
-        The label that each person gave; NaN where none.
+    ``labels`` are persons x items, NaN where there is none; the result is indexed by label in
+    sorted order, then "overall".
 
-    Returns
-    -------
-    Series
-        Indexed by label in sorted order, then "overall".
-
-    Examples
-    --------
     >>> labels = pd.DataFrame({"i1": ["a", "a", "b"], "i2": ["b", "b", "b"]})
     >>> fleiss_kappa(labels).round(3).to_dict()
     {'a': 0.25, 'b': 0.25, 'overall': 0.25}
     """
     counts = labels.apply(pd.Series.value_counts).fillna(0).T.sort_index(axis=1)
     n = counts.sum(axis=1)
-    if (n < 2).any():
-        few = list(counts.index[n < 2])[:5]
-        raise FrameError(f"items {few} have fewer than two labels; leave them out")
+    refuse("items", counts.index[n < 2], "have fewer than two labels; leave them out")
     if counts.shape[1] < 2:
         raise FrameError(f"every label is {counts.columns[0]!r}, so agreement is undefined")
     proportion = counts.sum() / counts.to_numpy().sum()
@@ -298,14 +266,15 @@ def fleiss_kappa(labels: pd.DataFrame) -> pd.Series:
 
 def _covariances(responses: pd.DataFrame) -> Array:
     """Return pairwise covariances of items; their sum is the variance of the sum score."""
-    n, right, both = pair_counts(responses)
-    if (n < 2).any():
-        i, j = np.argwhere(n < 2)[0]
+    covariances = responses.cov().to_numpy()
+    unknown = np.argwhere(np.isnan(covariances))
+    if len(unknown):
+        pair = responses.iloc[:, unknown[0]]
         raise FrameError(
-            f"items {responses.columns[i]!r} and {responses.columns[j]!r} were both answered by "
-            f"{n[i, j]:.0f} persons, and a covariance needs 2; leave one of them out"
+            f"items {pair.columns[0]!r} and {pair.columns[1]!r} were both answered by "
+            f"{len(pair.dropna())} persons, and a covariance needs 2; leave one of them out"
         )
-    return (both - right * right.T / n) / (n - 1)
+    return covariances
 
 
 def _alpha(covariances: Array) -> float:

@@ -10,7 +10,7 @@ import pandas as pd
 import scipy
 
 from psychlm.ctt.items import Array, check_size
-from psychlm.frames import FrameError, format_names
+from psychlm.frames import FrameError, refuse
 from psychlm.stats import spearman_many
 
 PROPERTIES = ["difficulty", "reliability", "inter_item"]
@@ -47,14 +47,13 @@ def smallest_subset(
     ----------
     responses : DataFrame, shape (n_persons, n_items)
         The population, without missing responses.
-    rng : Generator
-    sizes : sequence of int
+    rng, sizes : Generator, and sequence of int
         The sizes to judge.
     threshold : float
         The agreement that counts as kept.
     n_splits, n_random : int
-        Random splits of the items; random subsets of each size in each split, over which ``low``
-        and ``high`` are 2.5 and 97.5 % quantiles.
+        Random splits of the items; random subsets of each size in each split. ``low`` and ``high``
+        are 2.5 and 97.5 % quantiles over them.
 
     Examples
     --------
@@ -66,11 +65,7 @@ def smallest_subset(
     """
     checked = check_size(responses, 6)
     incomplete = checked.columns[checked.isna().any()]
-    if len(incomplete):
-        raise FrameError(
-            f"items {format_names(incomplete)} lack responses; keep complete items: "
-            "responses.dropna(axis=1)"
-        )
+    refuse("items", incomplete, "lack responses; keep complete items: responses.dropna(axis=1)")
     n_persons, n_items = checked.shape
     sizes = sorted(set(sizes))
     if sizes[0] < 2 or sizes[-1] > n_persons:
@@ -145,7 +140,7 @@ def worth_in_people(
     -------
     WorthInPeople
         ``low`` and ``high`` are 2.5 and 97.5 % quantiles over panels. ``worth`` is a median: 0
-        where an estimate does not agree at all, infinite where it agrees better than all sizes.
+        without agreement, infinite where an estimate agrees better than all sizes.
 
     Examples
     --------

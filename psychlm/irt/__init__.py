@@ -4,11 +4,13 @@
 imported when a name of it is first used, and torch only by what needs it.
 """
 
-# ruff: noqa: F401  (what type checkers read below is what __getattr__ imports)
+# ruff: noqa: F401  (__getattr__ imports what this file says to type checkers)
 from __future__ import annotations
 
+import ast
 from importlib import import_module
 from importlib.util import find_spec
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -41,24 +43,12 @@ if TYPE_CHECKING:
         select_items,
     )
 
-_NAMES = {
-    "_fit": "fit",
-    "_m2": "M2Fit m2",
-    "_short_form": "ShortForm short_form",
-    "adaptive": "AdaptiveTest CutScore adaptive_test exposure_shares",
-    "broken_items": "flag_items",
-    "dif": "ExplanatoryDIF LikelihoodRatioDIF MantelHaenszel dif_explanatory dif_likelihood_ratio "
-    "dif_logistic mantel_haenszel",
-    "dimensionality": "eigenvalues likelihood_ratio tetrachoric",
-    "item_fit": "infit_outfit ld_x2 person_fit q3 s_x2",
-    "linking": "link linking_constants",
-    "model_tables": "ModelTables",
-    "priors": "Beta LogNormal Normal",
-    "result": "IRTFit IRTWarning",
-    "scoring": "score",
-    "selection": "InformationRange Selection assemble_form information_range select_items",
+_MODULES = {
+    name.name: str(statement.module)
+    for statement in ast.walk(ast.parse(Path(__file__).read_text(encoding="utf-8")))
+    if isinstance(statement, ast.ImportFrom) and (statement.module or "").startswith(__name__)
+    for name in statement.names
 }
-_MODULES = {name: module for module, names in _NAMES.items() for name in names.split()}
 
 __all__ = sorted(_MODULES)
 
@@ -66,11 +56,11 @@ __all__ = sorted(_MODULES)
 def __getattr__(name: str) -> Any:
     """Import a name, or a module, when it is first used."""
     if name in _MODULES:
-        value = getattr(import_module(f"psychlm.irt.{_MODULES[name]}"), name)
+        value = getattr(import_module(_MODULES[name]), name)
         globals()[name] = value
         return value
-    if not name.startswith("_") and find_spec(f"psychlm.irt.{name}"):
-        return import_module(f"psychlm.irt.{name}")
+    if not name.startswith("_") and find_spec(f"{__name__}.{name}"):
+        return import_module(f"{__name__}.{name}")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

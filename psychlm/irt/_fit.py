@@ -64,7 +64,6 @@ def fit(
     responses: pd.DataFrame | np.ndarray,
     model: str | Mapping | pd.Series = "2PL",
     *,
-    method: str = "mml",
     device: Device = "auto",
     guessing: float | str | pd.Series | None = None,
     upper: float | pd.Series | None = None,
@@ -74,35 +73,30 @@ def fit(
     reference: object = None,
     free: Names | Mapping[str, Names] = (),
     start: pd.DataFrame | IRTFit | None = None,
-    difficulty_prior: pd.DataFrame | pd.Series | IRTFit | None = None,
+    difficulty_prior: pd.DataFrame | pd.Series | None = None,
     standard_errors: bool = True,
     item_names: Sequence[str] | pd.Index | None = None,
     max_iterations: int = 2000,
     tolerance: float = 1e-4,
-    progress: bool = False,
 ) -> IRTFit:
     """Fit an item response model to responses by marginal maximum likelihood.
 
     Parameters
     ----------
     responses : DataFrame or ndarray, shape (n_persons, n_items)
-        A responses frame (0, 1, NaN), or a uint8 matrix (0, 1, 255 for not asked), which may be a
-        memory map. For "graded" and "gpcm" a frame of numbers such as ratings from 1 to 5; each
-        item's different answers, in their order, are its categories.
+        A responses frame (0, 1, NaN), or a uint8 matrix (0, 1, 255 for not asked), perhaps a memory
+        map. For "graded" and "gpcm" numbers such as ratings: an item's answers, in their order.
     model : str, or mapping from item to str
         "1PL" (one common slope, ability N(0, 1)), "Rasch" (slopes 1, ability variance free), "2PL",
-        "3PL" or "4PL" (with a free upper asymptote); or "2PL" and "3PL" item by item. "graded"
+        "3PL" or "4PL" (with a free upper asymptote); or "2PL" to "4PL" item by item. "graded"
         (Samejima 1969): P(x >= k) is logistic with difficulty b_k. "gpcm" (generalised partial
         credit; Muraki 1992): so is x = k among the answers k - 1 and k.
-    method : str
-        "mml"; variational inference is :func:`psychlm.papers.variational.infer`.
     device : str or torch.device
         See :func:`psychlm.device.torch_device`; "auto" takes a GPU for over ten million responses.
         Models of several categories or groups, with upper asymptotes, ``equal`` parameters or
         ``difficulty_prior`` are fitted on the CPU.
     guessing : float, "common", or Series by item, optional
-        A number fixes guessing parameters; a Series, those of its items only. "common" estimates
-        one guessing parameter for all items of a 3PL.
+        Fixed guessing parameters; "common" estimates one for all items of a 3PL.
     upper : float or Series by item, optional
         Fixed upper asymptotes, for any dichotomous model; in a 4PL the others are free.
     priors : dict, optional
@@ -121,16 +115,14 @@ def fit(
     free : sequence of items, "all", or mapping from parameter to these
         What differs between groups: ``["i3"]``, or ``{"intercept": "all"}``.
     start : DataFrame or IRTFit, optional
-        Items of an earlier fit, from which a refit takes a few steps; an IRTFit where there are
-        groups.
-    difficulty_prior : DataFrame (items x covariates), Series by item or IRTFit, optional
-        Of the Rasch model: b is normal around its regression on covariates, predicted difficulties
-        or another fit's b, with a residual variance that is estimated (De Boeck 2008). Items then
-        borrow strength, and none is infinite: ``b`` and ``se_b`` are posterior modes and standard
+        Items of an earlier fit to begin with; an IRTFit where there are groups.
+    difficulty_prior : DataFrame (items x covariates) or Series by item, optional
+        Of the Rasch model: b is normal around its regression on covariates or predicted
+        difficulties, with a residual variance that is estimated (De Boeck 2008). Items then borrow
+        strength, and none is infinite: ``b`` and ``se_b`` are posterior modes and standard
         deviations, ``fit.regression`` and ``fit.residual_sd`` the regression, and ``loglik`` is
-        marginal over items, too, by Laplace's approximation. A DataFrame without columns makes
-        items vary around one mean; an ``ability_sd`` of 0.01 logits, its bound, says that persons
-        differ by chance only.
+        marginal over items, too, by Laplace's approximation. Without columns items vary around one
+        mean; an ``ability_sd`` of 0.01, its bound, says that persons differ by chance only.
     standard_errors : bool
         Compute them, from the observed information.
     item_names : sequence, optional
@@ -141,8 +133,6 @@ def fit(
         Converged are parameters whose predicted remaining change is below it (logits), with a
         log-likelihood that gained less than 1e-5 nats. An item whose slope ends at its bound, 50,
         has not converged, nor has the fit: its likelihood may have no finite maximum.
-    progress : bool
-        Write one line per step to standard error.
 
     Returns
     -------
@@ -164,12 +154,7 @@ def fit(
             f"max_iterations={max_iterations} and tolerance={tolerance} let no step be made; give "
             "a whole number of at least 1 and logits above 0"
         )
-    if method != "mml":
-        raise ValueError(
-            f"method {method!r} is not 'mml', marginal maximum likelihood; variational inference "
-            "is psychlm.papers.variational.infer(responses)"
-        )
-    settings = Settings(tolerance, max_iterations, progress)
+    settings = Settings(tolerance, max_iterations)
     given: dict[str, Any] = {"guessing": guessing, "upper": upper, "priors": priors, "equal": equal}
     given |= {"group": group, "free": free}
     if difficulty_prior is not None:

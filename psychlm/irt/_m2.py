@@ -41,16 +41,15 @@ def m2(fit: IRTFit | ModelTables, responses: pd.DataFrame) -> M2Fit:
     .. math:: M_2 = N\, r' \big[\Xi^{-1}
               - \Xi^{-1}\Delta(\Delta'\Xi^{-1}\Delta)^{-1}\Delta'\Xi^{-1}\big]\, r
 
-    with r the residual margins (means of items, and of products of pairs of items; of two
-    categories proportions right), :math:`\Xi` their covariance and :math:`\Delta` their derivatives
-    by the estimates: parameters that are equal by constraint, or common, are one of them. Tables of
-    all response patterns are too sparse for a chi-square test; their margins are not. Of several
-    categories, numbered 0, 1, 2, ..., it is the statistic M2* of Cai and Hansen.
+    with r the residual margins (means of items, and of products of pairs of items),
+    :math:`\Xi` their covariance and :math:`\Delta` their derivatives by the estimates: parameters
+    that are equal by constraint, or common, are one of them. Of several categories, numbered 0, 1,
+    2, ..., it is the statistic M2* of Cai and Hansen.
 
-    A model of n items needs fewer than n(n + 1)/2 parameters. Of ``fit.in_group(label)``, the
-    estimates that bear on the group count, and its mean and sd of ability. With missing responses,
-    each margin is taken over the persons who were asked its items, and :math:`\Xi/N` is scaled by
-    who was asked both margins: exact where what was asked does not depend on ability (booklets).
+    Of ``fit.in_group(label)``, the estimates that bear on the group count, and its mean and sd of
+    ability. With missing responses, each margin is taken over the persons who were asked its items,
+    and :math:`\Xi/N` is scaled by who was asked both margins: exact where what was asked does not
+    depend on ability (booklets).
 
     For models with free guessing mirt 1.45 gives slightly lower values: it takes P(1 - P) for the
     derivative of P by the intercept, which is (P - c)(1 - P)/(1 - c).
@@ -68,18 +67,22 @@ def m2(fit: IRTFit | ModelTables, responses: pd.DataFrame) -> M2Fit:
     >>> m2(irt.fit(lsat, "1PL"), lsat).df
     9
     """
-    tables = ModelTables.from_fit(fit)
+    tables = ModelTables.of(fit)
     x = tables.response_array(responses)
     n, n_items = x.shape
-    margins = Margins.of(tables)
+    squares = np.einsum("c,icn->in", np.arange(tables.n_categories) ** 2, tables.probability)
+    derivatives = jacobian(tables, _with_pairs(tables.expected))
+    margins = Margins(tables.weights, tables.expected, squares, derivatives)
     statistic, df = quadratic_form(margins, x)
     if df <= 0:
         raise ValueError(
             f"{n_items} items give too few margins for this model ({df} degrees of freedom); "
             "fix or share parameters (a 2PL needs 4 items, a 3PL 6), or add items"
         )
-    # The baseline of TLI and CFI: independent items, with the observed proportions.
-    baseline, df_baseline = quadratic_form(Margins.independent(x), x)
+    # The baseline of TLI and CFI: independent items with the observed means, which are free.
+    mean, squares = np.nanmean(x, 0)[:, None], np.nanmean(x**2, 0)[:, None]
+    derivatives = _spread(np.ones(n_items), np.tile(mean.T, (n_items, 1)))
+    baseline, df_baseline = quadratic_form(Margins(np.ones(1), mean, squares, derivatives), x)
 
     def limit(tail: float) -> float:
         """Return the RMSEA at which M2 is the quantile 1 - tail of noncentral chi-square."""
@@ -125,20 +128,6 @@ class Margins:
     def at_nodes(self) -> np.ndarray:
         """Expected items, then products of pairs of items, (n_margins, n_nodes)."""
         return _with_pairs(self.expected)
-
-    @classmethod
-    def of(cls, tables: ModelTables) -> Margins:
-        """Return those of a model."""
-        squares = np.einsum("c,icn->in", np.arange(tables.n_categories) ** 2, tables.probability)
-        at_nodes = _with_pairs(tables.expected)
-        return cls(tables.weights, tables.expected, squares, jacobian(tables, at_nodes))
-
-    @classmethod
-    def independent(cls, x: np.ndarray) -> Margins:
-        """Return those of independent items whose means, which are free, are those observed."""
-        mean, squares = np.nanmean(x, 0)[:, None], np.nanmean(x**2, 0)[:, None]
-        derivatives = _spread(np.ones(len(mean)), np.tile(mean.T, (len(mean), 1)))
-        return cls(np.ones(1), mean, squares, derivatives)
 
     def covariance(self) -> np.ndarray:
         """Return the covariance of one person's margins, shape (n_margins, n_margins)."""

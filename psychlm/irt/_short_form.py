@@ -8,7 +8,6 @@ leave-one-out errors.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 import pandas as pd
@@ -16,9 +15,8 @@ from numpy.typing import NDArray
 from sklearn.linear_model import RidgeCV
 from sklearn.model_selection import GroupKFold
 
-from psychlm.frames import FrameError, check_responses, format_names
+from psychlm.frames import FrameError, check_responses, refuse
 
-Method = Literal["forward", "random"]
 PENALTIES = np.logspace(-2, 4, 25)
 N_SAMPLES = 200  # of families, behind each interval
 LEVEL = 0.95
@@ -31,21 +29,21 @@ class ShortForm:
     # By item, in the order of the choice: weight (points for a right answer), proportion_correct.
     items: pd.DataFrame
     intercept: float  # score of a person who answers none of them correctly
-    # By method: rmse on persons of new families, who took no part in choosing items or weights, low
-    # and high (95 %, families drawn anew), rho (ranks of predicted and observed scores).
+    # Of chosen items ("forward") and of as many others ("random"): rmse on persons of new families,
+    # who took no part in choosing items or weights, low and high (95 %, families drawn anew), rho
+    # (ranks of predicted and observed scores).
     errors: pd.DataFrame
     n_persons: int
     n_families: int
 
     def score(self, responses: pd.DataFrame) -> pd.Series:
         """Return predicted scores of persons, from their answers to the chosen items."""
-        missing = self.items.index.difference(responses.columns)
-        if len(missing):
-            raise FrameError(f"the responses have no items {format_names(missing)}; ask them")
-        answers = responses[self.items.index]
-        if answers.isna().any(axis=None):
-            first = answers.index[answers.isna().any(axis=1)][0]
-            raise FrameError(f"{first!r} did not answer all items of the form; ask the rest")
+        items = self.items.index
+        absent = items.difference(responses.columns)
+        refuse("items", absent, "of the form are not among the responses; ask them")
+        answers = responses[items]
+        incomplete = answers.index[answers.isna().any(axis=1)]
+        refuse("persons", incomplete, "did not answer all items of the form; ask the rest")
         return (answers @ self.items["weight"] + self.intercept).rename("score")
 
 
@@ -55,12 +53,12 @@ def short_form(
     *,
     score: pd.Series | None = None,
     families: pd.Series | None = None,
-    method: Method = "forward",
-    compare: tuple[Method, ...] = ("forward", "random"),
     n_folds: int = 5,
     rng: np.random.Generator | int = 0,
 ) -> ShortForm:
     """Choose the items that predict the score on a benchmark best, and estimate the error.
+
+    One after another, the item is added that lowers the squared error most.
 
     Parameters
     ----------
@@ -75,14 +73,10 @@ def short_form(
         Persons of one family (fine-tuned versions of one model) are held out together, so that the
         error is that of models of new families. By default each person is a family, which makes
         the error too small where persons are relatives.
-    method : {"forward", "random"}
-        "forward" adds the item that lowers the squared error most, given those that are chosen
-        already; "random" takes any.
-    compare : tuple of methods
-        Whose errors are estimated beside those of ``method``.
     n_folds : int
         Folds of the cross-validation by family.
     rng : Generator or int
+        For the random items that the chosen ones are compared with, and for the intervals.
 
     Notes
     -----
@@ -103,12 +97,11 @@ def short_form(
     (['weight', 'proportion_correct'], True)
     """
     responses = check_responses(responses)
-    if responses.isna().any(axis=None):
-        first = responses.index[responses.isna().any(axis=1)][0]
-        raise FrameError(
-            f"a short form needs complete responses, and {first!r} has missing ones; remove such "
-            "persons or items"
-        )
+    refuse(
+        "persons",
+        responses.index[responses.isna().any(axis=1)],
+        "have missing responses, and a short form needs complete ones; remove persons or items",
+    )
     varying = responses.loc[:, responses.nunique() > 1]
     if not 0 < n_items <= varying.shape[1]:
         raise FrameError(
@@ -125,15 +118,16 @@ def short_form(
 
     # The error on new families: choose and weight without the fold, predict the fold.
     answers, goal = varying.to_numpy(np.float64), target.to_numpy()
-    predicted = pd.DataFrame(np.nan, varying.index, list(dict.fromkeys((method, *compare))))
+    predicted = pd.DataFrame(np.nan, varying.index, ["forward", "random"])
     for train, test in GroupKFold(n_folds).split(answers, groups=family):
-        for name in predicted:
-            chosen = choose(answers[train], goal[train], n_items, name, rng)
+        chosen_by = {"forward": forward(answers[train], goal[train], n_items)}
+        chosen_by["random"] = rng.choice(answers.shape[1], n_items, replace=False)
+        for name, chosen in chosen_by.items():
             regression = RidgeCV(PENALTIES).fit(answers[train][:, chosen], goal[train])
             predicted.loc[varying.index[test], name] = regression.predict(answers[test][:, chosen])
     errors = _errors(predicted, target, family, rng)
 
-    chosen = choose(answers, goal, n_items, method, rng)
+    chosen = forward(answers, goal, n_items)
     regression = RidgeCV(PENALTIES).fit(answers[:, chosen], goal)
     form = varying.iloc[:, chosen]
     columns = {"weight": regression.coef_, "proportion_correct": form.mean()}
@@ -141,18 +135,10 @@ def short_form(
     return ShortForm(items, float(regression.intercept_), errors, len(responses), n_families)
 
 
-def choose(
-    answers: NDArray[np.float64],
-    goal: NDArray[np.float64],
-    n_items: int,
-    method: str,
-    rng: np.random.Generator,
+def forward(
+    answers: NDArray[np.float64], goal: NDArray[np.float64], n_items: int
 ) -> NDArray[np.intp]:
     """Return the columns of the chosen items, in the order of the choice."""
-    if method == "random":
-        return rng.choice(answers.shape[1], n_items, replace=False)
-    if method != "forward":
-        raise ValueError(f"no method is named {method!r}; there are 'forward' and 'random'")
     # Forward selection: `rest` holds the items less what the chosen ones explain of them
     # (Gram-Schmidt), so that (rest_i . residual)^2 / |rest_i|^2 is what item i would add.
     rest, residual = answers - answers.mean(axis=0), goal - goal.mean()
@@ -177,8 +163,7 @@ def _by_person(
     if values is None:
         return default
     missing = responses.index.difference(values.dropna().index)
-    if len(missing):
-        raise FrameError(f"no {name} for {len(missing)} persons: {format_names(missing)}")
+    refuse("persons", missing, f"have no {name}; give them one, or leave them out")
     return values.loc[responses.index]
 
 

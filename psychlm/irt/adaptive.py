@@ -5,8 +5,7 @@ After :math:`t` items a person's ability has the posterior
 .. math:: p(\theta \mid x_1, \dots, x_t) \propto \phi(\theta) \prod_{k=1}^{t} P_k(x_k \mid \theta),
 
 here on a grid that resolves the steepest item. The next item is the one with the largest Fisher
-information :math:`I_i(\hat\theta)` at the current estimate, or with the largest posterior mean of
-:math:`I_i(\theta)` (van der Linden 1998).
+information at the current estimate, or with its largest posterior mean (van der Linden 1998).
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from scipy.special import softmax
 from scipy.stats import norm
 
 from psychlm import data, simulate
-from psychlm.frames import FrameError, format_names
+from psychlm.frames import FrameError, format_names, refuse
 from psychlm.irt.model_tables import ModelTables
 from psychlm.irt.response_functions import ResponseFunction
 
@@ -114,8 +113,7 @@ def adaptive_test(
     ask : function, mapping from names to functions, or DataFrame (n_persons, n_items)
         A function takes the name of an item, asks it, and returns the response (NaN: none), as
         :func:`psychlm.lm.item_taker` makes of a language model; several test takers have names.
-        A frame of recorded responses is replayed. An item without a response is used up and counts
-        for nothing.
+        A frame of recorded responses is replayed. An item without a response is used up.
     model : str
         Of a table: "graded" or "gpcm", or any dichotomous one.
     n_items : int
@@ -130,14 +128,14 @@ def adaptive_test(
     content : Series, item -> content area, optional
         Each next item comes from the area that is furthest below its share of the bank.
     open_shares : Series, by item, optional
-        The share of persons to whom each item is open, which bounds how many are asked it: from
-        :func:`exposure_shares`. Closed items are asked only after all that are open.
+        The share of persons to whom each item is open, from :func:`exposure_shares`. Closed items
+        are asked only after all that are open.
     answers : path, optional
-        A JSON file that keeps every answer of ``ask`` at once. A test that was stopped goes on from
-        it: with the same arguments it asks nothing twice and ends in the same result.
+        A JSON file that keeps every answer of ``ask`` at once: a test that was stopped goes on from
+        it and, with the same arguments, asks nothing twice and ends in the same result.
     rng : Generator
-        Source of random items and of open ones; required by the rules "stratified" and "random"
-        and by ``open_shares``. Each name of a person has a stream of numbers of its own.
+        Required by the rules "stratified" and "random" and by ``open_shares``. Each name of a
+        person has a stream of numbers of its own.
 
     References
     ----------
@@ -163,10 +161,9 @@ def adaptive_test(
         available = np.ones((len(persons), len(tables.items)), dtype=bool)
     elif answers is not None:
         raise ValueError("recorded responses are kept already; leave answers= out")
-    elif len(unknown := ask.columns.symmetric_difference(tables.items)):
-        names = format_names(unknown)
-        raise FrameError(f"items and responses differ in {names}; pass the same items to both")
     else:
+        unknown = ask.columns.symmetric_difference(tables.items)
+        refuse("items", unknown, "are not in bank and responses; pass the same items to both")
         persons, recorded = ask.index, tables.response_array(ask)
         available = ~np.isnan(recorded)
     n_persons, n_steps = len(persons), min(n_items, len(tables.items))
@@ -174,8 +171,8 @@ def adaptive_test(
         what = f"rule={rule!r}" if open_shares is None else "open_shares"
         raise ValueError(f"{what} needs a generator: rng=np.random.default_rng(seed)")
     mean, sd = tables.ability_mean, tables.ability_sd
-    grid = ability_grid(tables.functions, mean, sd)
-    bank = _Bank(tables, grid, content, n_steps)
+    bank = _Bank(tables, content, n_steps)
+    grid = bank.grid
     priority, is_open = _drawn(rng, persons, tables.items, open_shares)
 
     # The state of every person. Sums run along the rows of arrays, or in one product a person, so
@@ -267,8 +264,8 @@ def exposure_shares(
     limit : float
         Largest share of persons who are asked an item.
     responses : DataFrame, optional
-        Recorded responses of persons like those who will be tested; ``n_persons`` with abilities
-        from the normal distribution of the fit are simulated unless given.
+        Recorded responses of persons like those who will be tested; by default ``n_persons`` are
+        simulated.
     **options
         ``n_items``, ``rule``, ``stop_se``, ``cut`` and ``content`` of the tests.
 
@@ -307,10 +304,13 @@ def exposure_shares(
 class _Bank:
     """The items of a bank on a grid of abilities, and which of them may come next."""
 
-    def __init__(
-        self, tables: ModelTables, grid: Array, content: pd.Series | None, n_steps: int
-    ) -> None:
-        at, functions = torch.tensor(grid), tables.functions
+    def __init__(self, tables: ModelTables, content: pd.Series | None, n_steps: int) -> None:
+        # Abilities at most 0.1 sd apart, and half the width 1 / a of the steepest curve.
+        functions, mean, sd = tables.functions, tables.ability_mean, tables.ability_sd
+        width = min(0.1 * sd, 0.5 / float(functions.values[0].abs().max()))
+        n_nodes = int(min(2 * LIMIT * sd / width + 1e-6, MOST_NODES - 1)) + 1
+        self.grid = np.linspace(mean - LIMIT * sd, mean + LIMIT * sd, n_nodes)
+        at = torch.tensor(self.grid)
         self.functions = functions
         self.log_p = functions.log_probability(at).numpy()  # (n_items, n_categories, n_nodes)
         self.information = functions.information(at).numpy()  # (n_nodes, n_items)
@@ -318,7 +318,9 @@ class _Bank:
         highest = (probability > 0).any(2).sum(1) - 1
         expected = np.einsum("c,icn->ni", np.arange(probability.shape[1]), probability) / highest
         self.expected_score = expected.mean(axis=1)
-        self.areas = content_areas(tables.items, content)
+        areas = pd.Series(0, tables.items) if content is None else content.reindex(tables.items)
+        refuse("items", areas.index[areas.isna()], "have no content area")
+        self.areas = pd.factorize(areas)[0]
         self.in_area = self.areas == np.arange(self.areas.max() + 1)[:, None]  # areas x items
         self.share = self.in_area.mean(axis=1)
         # The difficulty of an item is where it is most informative; strata hold equally many items.
@@ -352,10 +354,7 @@ class _Bank:
 def _drawn(
     rng: np.random.Generator | None, persons: pd.Index, bank: pd.Index, shares: pd.Series | None
 ) -> tuple[Array, Array]:
-    """Return a random priority of every item, and whether it is open, for each person.
-
-    They are drawn by name, whoever else is tested.
-    """
+    """Return a random priority of every item, and whether it is open, drawn by a person's name."""
     priority = np.zeros((len(persons), len(bank)))
     is_open = np.ones(priority.shape, dtype=bool)
     if rng is None:
@@ -363,8 +362,7 @@ def _drawn(
     seed, share = int(rng.integers(2**63)), np.ones(len(bank))
     if shares is not None:
         share = shares.reindex(bank).to_numpy(np.float64)
-        if np.isnan(share).any():
-            raise FrameError(f"no share open for items {format_names(bank[np.isnan(share)])}")
+        refuse("items", bank[np.isnan(share)], "have no share in open_shares")
     for row, person in enumerate(persons):
         stream = np.random.default_rng([seed, crc32(str(person).encode())])
         priority[row] = stream.random(len(bank))
@@ -414,21 +412,3 @@ class _Living:
                 f"{person!r} answered {value:g} to item {item!r}, which is none of {levels}"
             )
         return float(levels.index(value))
-
-
-def ability_grid(functions: ResponseFunction, mean: float, sd: float) -> Array:
-    """Return abilities at most 0.1 sd apart, and half the width 1 / a of the steepest curve."""
-    low, high = mean - LIMIT * sd, mean + LIMIT * sd
-    steepest = float(functions.values[0].abs().max())
-    n_steps = (high - low) / min(0.1 * sd, 0.5 / steepest)
-    return np.linspace(low, high, int(np.clip(n_steps + 1e-6, 1, MOST_NODES - 1)) + 1)
-
-
-def content_areas(bank: pd.Index, content: pd.Series | None) -> np.ndarray:
-    """Return the number of each item's content area; one area for all items without ``content``."""
-    if content is None:
-        return np.zeros(len(bank), dtype=int)
-    areas = content.reindex(bank)
-    if areas.isna().any():
-        raise FrameError(f"no content area for items {format_names(bank[areas.isna()])}")
-    return pd.factorize(areas)[0]

@@ -24,7 +24,7 @@ from scipy.stats import binom, norm
 
 from psychlm import stats
 from psychlm.ctt import item_rest_correlation
-from psychlm.frames import FrameError, check_responses
+from psychlm.frames import FrameError, check_responses, refuse
 from psychlm.irt._fit import fit
 from psychlm.irt.dif import mantel_haenszel
 from psychlm.irt.item_fit import q3
@@ -74,10 +74,6 @@ def flag_items(
     -----
     Abilities are those of a 2PL model of all items, so that many faults at once, or faults in a
     short test, hide one another. A flag is a reason to read the item, not to remove it.
-
-    References
-    ----------
-    Holland & Thayer (1988); Yen (1984), Applied Psychological Measurement 8.
 
     Examples
     --------
@@ -138,8 +134,7 @@ def flag_items(
 
     if groups is not None:
         missing = responses.index.difference(groups.dropna().index)
-        if len(missing):
-            raise FrameError(f"{len(missing)} persons have no group, first {missing[0]!r}")
+        refuse("persons", missing, "have no group; give them one, or leave them out")
         rows.append(_smallest_p(_drift(responses, groups.loc[responses.index])))
     flags = pd.concat([table for table in rows if len(table)], ignore_index=True)
     return flags.assign(flagged=flags["p_adjusted"] < ALPHA)
@@ -163,6 +158,7 @@ def _drift(responses: pd.DataFrame, group: pd.Series) -> pd.DataFrame:
 def _rows(
     fault: str, items: pd.Index, effect: Array, p: Array, detail: object = None
 ) -> pd.DataFrame:
+    """Return one row for each item, with p adjusted over them."""
     columns = {"fault": fault, "item": items, "effect": effect, "p": p, "p_adjusted": stats.holm(p)}
     return pd.DataFrame(columns | {"detail": detail})
 

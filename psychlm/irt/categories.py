@@ -7,7 +7,6 @@ cell of the table of parameters names the estimate that it equals. Steps are New
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
@@ -314,7 +313,7 @@ class CategoryEM(Expectation):
             return total * count.sqrt()
 
         def averaged(weighted: Tensor) -> Iterator[Tensor]:
-            """Yield scores summed over the nodes with weights (n_rows, n_fine)."""
+            # scores summed over the nodes with weights (n_rows, n_fine)
             at_items = grid.at_nodes(weighted)
             of_answers = (at_items @ first[kind].flatten(0, 1).T for kind in estimated)
             yield collect(of_answers, (scores * weighted).sum(2))
@@ -369,6 +368,4 @@ def climb(em: CategoryEM, estimates: Tensor) -> tuple[Tensor, float, bool]:
         damping = damping / 10 if damping > LEAST_DAMPING else 0.0
         estimates, value = trial, reached
         em.n_steps += 1
-        if em.settings.progress:
-            print(f"step {em.n_steps}: {value:.4f} nats, damping {damping:.2g}", file=sys.stderr)
     return estimates, value, False

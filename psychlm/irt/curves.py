@@ -40,7 +40,7 @@ def item_information(theta: ArrayLike, items: pd.DataFrame | IRTFit) -> np.ndarr
     Of two categories it is P'^2 / (P Q) (Birnbaum 1968, equation 20.2.3). Polytomous items are
     those of a fit.
     """
-    return ModelTables.of(items).functions.information_at(theta)
+    return ModelTables.of(items, "2PL").functions.information_at(theta)
 
 
 def test_information(theta: ArrayLike, items: pd.DataFrame | IRTFit) -> np.ndarray:

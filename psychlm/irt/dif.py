@@ -1,8 +1,8 @@
 r"""Differential item functioning: items harder for one group than for another of the same ability.
 
-Mantel and Haenszel's test and logistic regression compare persons of equal score; likelihood ratios
-free an item's parameters in one group of a two-group model; random effects explain differences by
-kinds of items. All allow for a difference in ability between the groups.
+Mantel and Haenszel's test and logistic regression compare persons of equal score, on items that are
+right or wrong; likelihood ratios free an item's parameters in one group of a two-group model of any
+form; random effects explain differences by kinds of items.
 """
 
 from __future__ import annotations
@@ -15,15 +15,16 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-import scipy
+from scipy.special import xlogy
+from scipy.stats import chi2, norm
 
-from psychlm.frames import FrameError, check_responses, format_names
+from psychlm.frames import FrameError, check_responses, format_names, refuse
 from psychlm.irt._fit import fit
 from psychlm.irt.explanatory import BOUNDARY_SD, fit_difficulties
 from psychlm.irt.model_tables import STANDARD_GRID, normal_weights
 from psychlm.irt.priors import Prior
 from psychlm.irt.response_functions import model_named
-from psychlm.irt.response_matrix import encode_ratings, uncompressed
+from psychlm.irt.response_matrix import uncompressed
 from psychlm.irt.result import IRTFit
 from psychlm.irt.specification import IRTWarning, check_groups
 from psychlm.stats import holm
@@ -31,8 +32,6 @@ from psychlm.stats import holm
 ALPHA = 0.05  # level of the tests behind the classes A, B and C
 DELTA_PER_LOGIT = -2.35  # the delta scale of ETS (Holland & Thayer 1988)
 MAX_ROUNDS = 10  # of purification
-SMALL_TO_LARGE_R2 = (0.035, 0.070)  # Jodoin & Gierl (2001)
-SMALL_TO_LARGE_RATINGS = (0.17, 0.25)  # standard deviations; Zwick, Thayer & Mazzeo (1997)
 
 
 @dataclass(frozen=True)
@@ -40,9 +39,9 @@ class MantelHaenszel:
     """Mantel-Haenszel tests of every item between two groups."""
 
     items: pd.DataFrame  # by item, see mantel_haenszel
-    n_reference: int  # persons
+    n_reference: int  # persons who were asked every item
     n_focal: int
-    n_set_aside: int  # persons left out, who were not asked every item
+    n_set_aside: int  # persons who were not, and are left out
     n_rounds: int  # of purification; 1 without
     settled: bool  # whether the last round left the matching score as it was
 
@@ -85,23 +84,16 @@ def focal_persons(
 
 
 def complete_persons(
-    responses: pd.DataFrame, group: pd.Series | Sequence, reference: object, ratings: bool
+    responses: pd.DataFrame, group: pd.Series | Sequence, reference: object
 ) -> tuple[np.ndarray, np.ndarray, pd.Index]:
-    """Return the responses of persons who were asked every item, who is focal, and the items.
-
-    Ratings become the numbers of their categories, from 0.
-    """
-    checked = check_responses(responses, ratings=ratings)
+    """Return the responses of persons who were asked every item, who is focal, and the items."""
+    checked = check_responses(responses)
     focal = focal_persons(checked.index, group, reference)
     complete = checked.notna().all(axis=1).to_numpy()
-    asked, is_focal = checked[complete], focal[complete]
+    is_focal = focal[complete]
     if is_focal.all() or not is_focal.any():
         raise FrameError("every person of a group has missing responses; choose complete items")
-    x = asked.to_numpy()
-    if ratings:
-        encoded = encode_ratings(asked)
-        x = encoded.values[encoded.row].astype(float)
-    return x, is_focal, checked.columns
+    return checked.to_numpy()[complete], is_focal, checked.columns
 
 
 def mantel_haenszel(
@@ -111,7 +103,6 @@ def mantel_haenszel(
     reference: object = None,
     purify: bool = True,
     n_strata: int | None = None,
-    ratings: bool = False,
 ) -> MantelHaenszel:
     r"""Compare the odds of a right response between two groups, among persons of equal score.
 
@@ -122,19 +113,17 @@ def mantel_haenszel(
     Parameters
     ----------
     responses : DataFrame, shape (n_persons, n_items)
-        Persons with missing responses are set aside and counted.
+        Values 0 and 1. Persons with missing responses are set aside and counted.
     group : Series indexed by person, or sequence in the order of the responses
         Two labels, such as "human" and "model".
     reference : label, optional
         The reference group; by default the label of the first person.
     purify : bool
-        Leave items of class B or C out of the matching score, and repeat until the classes stay.
-        The studied item itself counts in its own matching score (Holland & Thayer 1988).
+        Leave items of class B or C out of the matching score, but for the studied item (Holland &
+        Thayer 1988), and repeat until the classes stay.
     n_strata : int, optional
         Match on this many classes between quantiles of the score rather than on every score: with
         more items than persons nearly every score occurs once.
-    ratings : bool
-        Items of several ordered categories, which count 0, 1, 2, ... in the score.
 
     Returns
     -------
@@ -145,21 +134,13 @@ def mantel_haenszel(
         focal less reference in proportions correct, standardised to the focal group's scores
         (Dorans & Kulick 1986); ``ets``, class A (negligible: \|delta\| < 1 or not significant), C
         (large: \|delta\| >= 1.5 and significantly above 1) or B; ``n_reference``, ``n_focal``,
-        ``n_strata``: persons and strata in which both groups and several responses occur;
+        ``n_strata``: persons and strata in which both groups and both responses occur;
         ``in_matching``. NaN (class "") where no such stratum is left.
-
-        Of ratings: ``chi2`` and ``p`` of the mean category (Mantel 1963, 1 degree of freedom),
-        ``chi2_general``, ``df_general`` and ``p_general`` of all categories; ``std_difference``,
-        the mean category focal less reference, standardised as above, and ``effect``, the same in
-        standard deviations of the item; ``ets``, class A where it is at most .17 or ``p`` is not
-        significant, C above .25.
 
     References
     ----------
     Mantel & Haenszel (1959), Journal of the National Cancer Institute 22, 719-748; Zieky (1993), in
-    Holland & Wainer (eds.), Differential Item Functioning, for the classes. Of ratings: Mantel
-    (1963), Journal of the American Statistical Association 58, 690-700; Agresti (2013), Categorical
-    Data Analysis, section 8.4; Zwick, Thayer & Mazzeo (1997), Applied Measurement in Education 10.
+    Holland & Wainer (eds.), Differential Item Functioning, for the classes.
 
     Examples
     --------
@@ -168,7 +149,7 @@ def mantel_haenszel(
     >>> test.items["ets"].tolist(), test.n_rounds
     (['A', 'A', 'A', 'A', 'A'], 1)
     """
-    x, is_focal, names = complete_persons(responses, group, reference, ratings)
+    x, is_focal, names = complete_persons(responses, group, reference)
     in_matching, settled, n_rounds = np.ones(x.shape[1], dtype=bool), not purify, 0
     while True:
         # The matching score of every person, with the studied item: (n_persons, n_items).
@@ -177,7 +158,7 @@ def mantel_haenszel(
         if n_strata is not None:
             edges = np.quantile(score, np.arange(1, n_strata) / n_strata, axis=0)
             strata = sum((score > edge for edge in edges), start=np.zeros(score.shape, dtype=int))
-        items = _by_stratum(x, is_focal, strata, ratings).set_index(names)
+        items = _by_stratum(x, is_focal, strata).set_index(names)
         n_rounds += 1
         clean = ~items["ets"].isin(["B", "C"]).to_numpy()
         settled |= bool((clean == in_matching).all())
@@ -198,67 +179,16 @@ def mantel_haenszel(
     )
 
 
-def _by_stratum(
-    x: np.ndarray, is_focal: np.ndarray, strata: np.ndarray, ratings: bool
-) -> pd.DataFrame:
-    """Return the statistics of every item from its tables of group by category, by stratum."""
-    n_items, n_strata, n_categories = x.shape[1], int(strata.max()) + 1, max(int(x.max()), 1) + 1
+def _by_stratum(x: np.ndarray, is_focal: np.ndarray, strata: np.ndarray) -> pd.DataFrame:
+    """Return the statistics of every item from its 2 x 2 tables, one for each stratum."""
+    n_items, n_strata = x.shape[1], int(strata.max()) + 1
     cell = (np.arange(n_items) * n_strata + strata) * 2 + is_focal[:, None]
-    counts = np.bincount(
-        (cell * n_categories + x.astype(int)).ravel(),
-        minlength=2 * n_items * n_strata * n_categories,
-    ).reshape(n_items, n_strata, 2, n_categories)
-    reference, focal = np.moveaxis(counts.sum(3), 2, 0)
-    total, by_category = reference + focal, counts.sum(2)
-    # The focal group's counts less those expected given the margins, summed over strata, and their
-    # covariances: (n_items, n_categories) and (n_items, n_categories, n_categories).
-    share = by_category / np.maximum(total, 1)[..., None]
-    gap = (counts[:, :, 1] - focal[..., None] * share).sum(1)
-    weight = np.where(total > 1, reference * focal / np.maximum(total - 1, 1), 0.0)
-    covariance = -np.einsum("is,isk,isl->ikl", weight, share, share)
-    covariance[:, range(n_categories), range(n_categories)] += (weight[..., None] * share).sum(1)
-    # The standardised difference of the mean categories.
-    both, category = (reference > 0) & (focal > 0), np.arange(n_categories)
-    with np.errstate(invalid="ignore", divide="ignore"):
-        means = np.moveaxis(counts @ category, 2, 0) / (reference, focal)
-        apart = np.where(both, means[1] - means[0], 0.0)
-        difference = (focal * apart).sum(1) / np.where(both, focal, 0).sum(1)
-        # Chi-square of observed less expected: of right responses, corrected by at most one half.
-        distance = gap @ category
-        if not ratings:
-            distance = np.maximum(np.abs(distance) - 0.5, 0.0)
-        chi2 = distance**2 / (covariance @ category @ category)
-        effect = difference / x.std(axis=0, ddof=1)
-    p = scipy.stats.chi2.sf(chi2, 1)
-    if ratings:
-        inverse = np.linalg.pinv(covariance, rcond=1e-10, hermitian=True)
-        df = np.linalg.matrix_rank(covariance, tol=1e-9, hermitian=True)
-        general = np.where(df > 0, np.einsum("ik,ikl,il->i", gap, inverse, gap), np.nan)
-        columns = {"chi2": chi2, "p": p, "chi2_general": general, "df_general": df}
-        columns |= {"p_general": scipy.stats.chi2.sf(general, df)}
-        columns |= {"std_difference": difference, "effect": effect}
-        columns["ets"] = _classes(np.abs(effect), SMALL_TO_LARGE_RATINGS, p, "left")
-    else:
-        columns = _odds_ratios(counts) | {"chi2": chi2, "p": p, "std_p_dif": difference}
-        # Classes of Zieky (1993); an infinite delta has no error to test it by.
-        magnitude = np.abs(columns["delta"])
-        with np.errstate(invalid="ignore"):
-            beyond_one = (magnitude - 1) / columns["se_delta"] > scipy.stats.norm.isf(ALPHA)
-        large = np.where((magnitude >= 1.5) & beyond_one, "C", "B")
-        ets = np.where((magnitude < 1.0) | ~(p < ALPHA), "A", large)
-        columns["ets"] = np.where(np.isnan(magnitude), "", ets)
-    informative = both & ((by_category > 0).sum(2) > 1)
-    columns["n_reference"] = (reference * informative).sum(1)
-    columns["n_focal"] = (focal * informative).sum(1)
-    columns["n_strata"] = informative.sum(1)
-    return pd.DataFrame(columns)
-
-
-def _odds_ratios(counts: np.ndarray) -> dict[str, np.ndarray]:
-    """Return common odds ratios and their errors from counts (n_items, n_strata, 2, 2)."""
+    counts = np.bincount((cell * 2 + x.astype(int)).ravel(), minlength=4 * n_items * n_strata)
     # Counts a, b (reference right, wrong), c, d (focal right, wrong): each (n_items, n_strata).
-    (b, a), (d, c) = counts.transpose(2, 3, 0, 1).astype(float)
-    size = np.maximum(a + b + c + d, 1)
+    tables = counts.reshape(n_items, n_strata, 2, 2).astype(float)
+    (b, a), (d, c) = tables.transpose(2, 3, 0, 1)
+    reference, focal, right, wrong = a + b, c + d, a + c, b + d
+    both, size = (reference > 0) & (focal > 0), np.maximum(reference + focal, 1)
     with np.errstate(invalid="ignore", divide="ignore"):
         # Common odds ratio: sum(ad/T) / sum(bc/T).
         ad, bc = a * d / size, b * c / size
@@ -268,22 +198,30 @@ def _odds_ratios(counts: np.ndarray) -> dict[str, np.ndarray]:
         p, q = (a + d) / size, (b + c) / size
         variance = (p * ad).sum(1) / (2 * ad_sum**2) + (q * bc).sum(1) / (2 * bc_sum**2)
         se = np.sqrt(variance + (p * bc + q * ad).sum(1) / (2 * ad_sum * bc_sum))
+        # Chi-square of right responses less those expected, corrected by at most one half.
+        distance = np.maximum(np.abs((c - focal * right / size).sum(1)) - 0.5, 0.0)
+        spread = reference * focal * right * wrong / (size**2 * np.maximum(size - 1, 1))
+        statistic = distance**2 / spread.sum(1)
+        # The standardised difference of proportions.
+        apart = np.where(both, c / focal - a / reference, 0.0)
+        difference = (focal * apart).sum(1) / np.where(both, focal, 0).sum(1)
         columns = {"odds_ratio": np.exp(log_odds), "log_odds": log_odds, "se": se}
-    return columns | {"delta": DELTA_PER_LOGIT * log_odds, "se_delta": -DELTA_PER_LOGIT * se}
-
-
-def _classes(size: Any, bounds: tuple[float, float], p: Any, side: Any) -> np.ndarray:
-    """Return class A, B or C by the bounds of an effect's size; A where p is not significant."""
-    by_size = np.array(["A", "B", "C"])[np.searchsorted(bounds, size, side).clip(0, 2)]
-    return np.where(np.isnan(p), "", np.where(p < ALPHA, by_size, "A"))
+        columns |= {"delta": DELTA_PER_LOGIT * log_odds, "se_delta": -DELTA_PER_LOGIT * se}
+        columns |= {"chi2": statistic, "p": chi2.sf(statistic, 1), "std_p_dif": difference}
+        # Classes of Zieky (1993); an infinite delta has no error to test it by.
+        magnitude = np.abs(columns["delta"])
+        beyond_one = (magnitude - 1) / columns["se_delta"] > norm.isf(ALPHA)
+    negligible = (magnitude < 1) | ~(columns["p"] < ALPHA)
+    large = (magnitude >= 1.5) & beyond_one
+    columns["ets"] = np.select([np.isnan(magnitude), negligible, large], ["", "A", "C"], "B")
+    informative = both & (right > 0) & (wrong > 0)
+    for name, persons in (("n_reference", reference), ("n_focal", focal), ("n_strata", 1)):
+        columns[name] = (persons * informative).sum(1).astype(int)
+    return pd.DataFrame(columns)
 
 
 def dif_logistic(
-    responses: pd.DataFrame,
-    group: pd.Series | Sequence,
-    *,
-    reference: object = None,
-    ratings: bool = False,
+    responses: pd.DataFrame, group: pd.Series | Sequence, *, reference: object = None
 ) -> pd.DataFrame:
     r"""Test items between two groups by logistic regression on the score.
 
@@ -294,9 +232,6 @@ def dif_logistic(
     ----------
     responses, group, reference
         As in :func:`mantel_haenszel`. All items count in the score.
-    ratings : bool
-        Items of several ordered categories, by ordinal regression: the equation is that of the
-        odds of category k or above, for every k with its own :math:`\beta_0`.
 
     Returns
     -------
@@ -310,8 +245,7 @@ def dif_logistic(
     References
     ----------
     Swaminathan & Rogers (1990), Journal of Educational Measurement 27, 361-370; Jodoin & Gierl
-    (2001), Applied Measurement in Education 14, 329-349, for the classes; Zumbo (1999), A Handbook
-    on the Theory and Methods of Differential Item Functioning, for ratings.
+    (2001), Applied Measurement in Education 14, 329-349, for the classes.
 
     Examples
     --------
@@ -319,57 +253,48 @@ def dif_logistic(
     >>> dif_logistic(corpora.lsat6(), ["a", "b"] * 500)["class"].tolist()
     ['A', 'A', 'A', 'A', 'A']
     """
-    x, is_focal, items = complete_persons(responses, group, reference, ratings)
+    x, is_focal, items = complete_persons(responses, group, reference)
     score = x.sum(axis=1)
     z = (score - score.mean()) / max(score.std(), 1e-12)
-    columns = np.column_stack([z, is_focal, z * is_focal])
+    columns = np.column_stack([np.ones(len(z)), z, is_focal, z * is_focal])
     rows = []
     for answers in x.T:
-        values = [_logistic_regression(columns[:, :k], answers) for k in range(4)]
-        (null, *_), (one, *_), (two, beta, se), (both, *_) = values
+        (one, *_), (two, log_odds, se), (both, *_) = (
+            _logistic_regression(columns[:, :n], answers) for n in (2, 3, 4)
+        )
         # Nagelkerke's R^2 of the models without and with the group.
+        share = answers.mean()
+        null = len(x) * (xlogy(share, share) + xlogy(1 - share, 1 - share))
         scale = 1 - np.exp(2 * null / len(x))
-        r2 = [(1 - np.exp(2 * (null - value) / len(x))) / scale for value in (one, both)]
-        gains = np.array([both - one, two - one, both - two])
-        p = scipy.stats.chi2.sf(2 * np.maximum(gains, 0.0), [2, 1, 1])
-        rows.append([2 * gains[0], *p, beta[1], se[1], r2[1] - r2[0]])
+        r2 = [(1 - np.exp(2 * (null - loglik) / len(x))) / scale for loglik in (one, both)]
+        gains = 2 * np.array([both - one, two - one, both - two])
+        p = chi2.sf(np.maximum(gains, 0.0), [2, 1, 1])
+        rows.append([gains[0], *p, log_odds, se, r2[1] - r2[0]])
     names = ["chi2", "p", "p_uniform", "p_nonuniform", "log_odds", "se", "delta_r2"]
     table = pd.DataFrame(rows, items, names)
     table.insert(2, "p_adjusted", holm(table["p"]))
-    table["class"] = _classes(table["delta_r2"], SMALL_TO_LARGE_R2, table["p"], "right")
+    gain = table["delta_r2"]
+    negligible = ~(table["p"] < ALPHA) | (gain < 0.035)
+    table["class"] = np.select([table["p"].isna(), negligible, gain < 0.070], ["", "A", "B"], "C")
     return table
 
 
-def _logistic_regression(x: np.ndarray, y: np.ndarray) -> tuple[float, np.ndarray, np.ndarray]:
-    """Return log-likelihood, coefficients and standard errors of an ordinal regression.
-
-    Without constants, which are one for each category but the first; NaN where not finite.
-    """
+def _logistic_regression(x: np.ndarray, y: np.ndarray) -> tuple[float, float, float]:
+    """Return log-likelihood, coefficient and standard error of the last column; NaN if infinite."""
     from statsmodels.discrete.discrete_model import Logit
-    from statsmodels.miscmodels.ordinal_model import OrderedModel
     from statsmodels.tools.sm_exceptions import PerfectSeparationError
 
-    n_columns = x.shape[1]
-    unknown = np.full(n_columns, np.nan)
-    categories, codes, counts = np.unique(y, return_inverse=True, return_counts=True)
-    if len(categories) < 2:
-        return np.nan, unknown, unknown
-    if not n_columns:
-        return float(counts @ np.log(counts / len(y))), unknown, unknown
-    options: dict[str, Any] = {"maxiter": 50, "disp": False, "warn_convergence": False}
+    model = Logit(y, x)
+    model.raise_on_perfect_prediction = True
     try:
-        if len(categories) == 2:
-            model = Logit(codes, np.column_stack([x, np.ones(len(x))]))
-            model.raise_on_perfect_prediction = True
-        else:
-            model = OrderedModel(codes, x, distr="logit")
-            options["start_params"] = model.fit(method="bfgs", **options | {"maxiter": 200}).params
-        result = model.fit(method="newton", **options)
+        if np.ptp(y) == 0:
+            raise PerfectSeparationError
+        result = model.fit(method="newton", maxiter=50, disp=False, warn_convergence=False)
     except (PerfectSeparationError, np.linalg.LinAlgError):
-        return np.nan, unknown, unknown
+        return np.nan, np.nan, np.nan
     if not result.mle_retvals["converged"] or not np.isfinite(result.bse).all():
-        return np.nan, unknown, unknown
-    return result.llf, result.params[:n_columns], result.bse[:n_columns]
+        return np.nan, np.nan, np.nan
+    return result.llf, result.params[-1], result.bse[-1]
 
 
 def dif_likelihood_ratio(
@@ -396,12 +321,12 @@ def dif_likelihood_ratio(
         As in :func:`mantel_haenszel`.
     anchors : sequence of items, optional
         Items assumed to work alike in both groups, such as those of class A in
-        :func:`mantel_haenszel`. In the baseline all *other* items are free (unless a group answered
-        them all alike), and each is constrained in turn. Without anchors each item is freed in turn
-        against a baseline with all items equal, which fails where many items favour one group.
+        :func:`mantel_haenszel`. In the baseline all *other* items are free, and each is constrained
+        in turn. Without anchors each item is freed in turn against a baseline with all items equal,
+        which fails where many items favour one group.
     priors
-        As in :func:`psychlm.irt.fit`. The asymptotes of a 4PL need them: without, estimates lie at
-        bounds. The statistic stays the gain in log-likelihood, without the priors' densities.
+        As in :func:`psychlm.irt.fit`; the asymptotes of a 4PL need them. The statistic stays the
+        gain in log-likelihood, without the priors' densities.
 
     Returns
     -------
@@ -409,10 +334,9 @@ def dif_likelihood_ratio(
         ``items`` has one row per item that is no anchor: ``a_reference``, ``b_reference``,
         ``a_focal``, ``b_focal`` (freed; of several categories ``b1_reference`` and so on),
         ``b_difference`` (focal less reference, logits, averaged over categories; above 0: harder
-        for the focal group), ``p_difference`` (the difference of the two curves, of several
-        categories of the expected share of the highest one, averaged over the focal group's
-        abilities), ``statistic``, ``df``, ``p``, ``p_adjusted`` (Holm), ``converged``; NaN for an
-        item that all of a group answered alike.
+        for the focal group), ``p_difference`` (of the curves, or of the expected shares of the
+        highest category, averaged over the focal group's abilities), ``statistic``, ``df``, ``p``,
+        ``p_adjusted`` (Holm), ``converged``; NaN for an item that all of a group answered alike.
 
     References
     ----------
@@ -426,15 +350,14 @@ def dif_likelihood_ratio(
     >>> dif_likelihood_ratio(lsat, group, model="1PL").items["df"].tolist()
     [1, 1, 1, 1, 1]
     """
-    form = model_named(model).form
-    checked = check_responses(responses) if form.dichotomous else responses
+    checked = check_responses(responses, ratings=not model_named(model).dichotomous)
     focal = focal_persons(checked.index, group, reference)
     fixed = pd.Index([] if anchors is None else anchors)
     unknown = fixed.difference(checked.columns)
     if len(unknown) or (anchors is not None and not len(fixed)):
         raise FrameError(f"anchors {format_names(unknown)} are not among the responses, or none is")
     # All of a group who answered an item answered alike (or nobody did), or not in every category.
-    least = 2 if form.dichotomous else checked.nunique()
+    least = checked.nunique().clip(lower=2)
     constant = (checked[focal].nunique() < least) | (checked[~focal].nunique() < least)
     studied = checked.columns.difference(fixed, sort=False)
     untested = studied[constant[studied]]
@@ -458,7 +381,7 @@ def dif_likelihood_ratio(
         rows[item] = _difference(freed, item) | {
             "statistic": statistic,
             "df": df,
-            "p": float(scipy.stats.chi2.sf(statistic, df)),
+            "p": float(chi2.sf(statistic, df)),
             "converged": freed.converged and constrained.converged,
         }
     table = pd.DataFrame.from_dict(rows, orient="index").reindex([*tested, *untested])
@@ -493,7 +416,6 @@ def dif_explanatory(
     by: pd.Series,
     *,
     reference: object = None,
-    level: float = 0.95,
     max_iterations: int = 500,
 ) -> ExplanatoryDIF:
     r"""Explain differential item functioning by kinds of items, with partial pooling.
@@ -503,8 +425,8 @@ def dif_explanatory(
 
     with k(j) the kind of item j, such as a linguistic phenomenon. The mean difference
     :math:`\delta` is one of ability, whose sd is estimated in each group. Differences are shrunken
-    towards their mean the more, the less the responses tell of them, so that a table of many of
-    them needs no further correction for their number (Gelman, Hill & Yajima 2012).
+    towards their mean, so that many of them need no further correction for their number (Gelman,
+    Hill & Yajima 2012).
 
     Parameters
     ----------
@@ -512,14 +434,19 @@ def dif_explanatory(
         As in :func:`mantel_haenszel`; an item may be answered alike by all of a group.
     by : Series indexed by item
         The kind of every item.
-    reference, level, max_iterations
-        The reference group; the intervals' posterior probability; quasi-Newton steps.
+    reference, max_iterations
+        The reference group; quasi-Newton steps.
+
+    Returns
+    -------
+    ExplanatoryDIF
+        With intervals of posterior probability 0.95.
 
     Warns
     -----
     IRTWarning
-        Without convergence, or with a variance of differences at its boundary 0, whose differences
-        are then 0 with ``se``, ``low`` and ``high`` NaN; ``at_boundary`` names it.
+        Without convergence, or with a variance of differences at its boundary 0, which
+        ``at_boundary`` names: these are then 0 with ``se``, ``low`` and ``high`` NaN.
 
     References
     ----------
@@ -538,16 +465,15 @@ def dif_explanatory(
     """
     checked = check_responses(responses)
     focal = focal_persons(checked.index, group, reference)
+    refuse("items", by.index[by.index.duplicated()], "stand twice in `by`; keep one of each")
     kinds = by.reindex(checked.columns)
-    if kinds.isna().any() or by.index.has_duplicates:
-        missing = format_names(kinds.index[kinds.isna()])
-        raise FrameError(f"items {missing} have no kind in `by`, or items stand there twice")
+    refuse("items", kinds.index[kinds.isna()], "have no kind in `by`; give them one")
     codes, names = pd.factorize(kinds, sort=True)
     n_items, n_kinds = checked.shape[1], len(names)
     if not 2 <= n_kinds < n_items:
         raise FrameError(
-            f"{n_kinds} kinds of {n_items} items: it takes at least two, and fewer than items; "
-            "mantel_haenszel and dif_likelihood_ratio test single items"
+            f"{n_kinds} kinds of {n_items} items: give at least two, and fewer than items, or test "
+            "single items by mantel_haenszel or dif_likelihood_ratio"
         )
     # Cells: every item in the reference group, then every item in the focal group.
     cells = pd.concat([checked[~focal], checked[focal]], axis=1).reindex(checked.index)
@@ -573,23 +499,22 @@ def dif_explanatory(
     if differences:
         warnings.warn(
             f"the variance of {' and of '.join(differences)} is estimated at its boundary 0: the "
-            "responses tell no such differences from chance, so these are 0 without an interval "
-            "(NaN); mantel_haenszel and dif_likelihood_ratio test single items",
+            "responses tell no such differences from chance, so they are 0 without interval (NaN)",
             IRTWarning,
             stacklevel=2,
         )
 
-    # Coefficients: mean and delta, difficulties of items, differences of kinds and of items.
-    covariance, (_, of_kinds, of_items) = estimates.covariance, estimates.effects
-    variance, kind = covariance.diagonal()[2 + n_items :], 2 + n_items + np.arange(n_kinds)
-    row_of_item = 2 + n_items + n_kinds + np.arange(n_items)
-    of_item = variance[codes] + variance[n_kinds:] + 2 * covariance[kind[codes], row_of_item]
+    # Rows of the covariance: mean and delta, difficulties of items, differences of kinds, of items.
+    _, of_kinds, of_items = estimates.effects
+    covariance = estimates.covariance[2 + n_items :, 2 + n_items :]
+    variance, item_rows = covariance.diagonal(), n_kinds + np.arange(n_items)
+    of_item = variance[codes] + variance[item_rows] + 2 * covariance[codes, item_rows]
 
     def table(modes: np.ndarray, variance: np.ndarray, index: pd.Index) -> pd.DataFrame:
         """Return posterior modes, sds and intervals."""
         se = np.sqrt(variance)
         se = np.where(se > BOUNDARY_SD, se, np.nan)
-        half = scipy.stats.norm.ppf((1 + level) / 2) * se
+        half = norm.ppf(0.975) * se
         columns = {"difference": modes, "se": se, "low": modes - half, "high": modes + half}
         return pd.DataFrame(columns, index=index)
 

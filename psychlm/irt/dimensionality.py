@@ -9,7 +9,7 @@ import pandas as pd
 import torch
 from scipy.special import chdtrc, ndtr, ndtri
 
-from psychlm.frames import FrameError, check_responses, constant_items
+from psychlm.frames import FrameError, check_responses, constant_items, refuse
 from psychlm.irt.item_fit import pair_tables
 from psychlm.irt.result import InformationCriteria
 
@@ -28,7 +28,7 @@ class LikelihoodRatio:
     p: float
 
 
-def tetrachoric(responses: pd.DataFrame, *, correct: float = 0.5) -> pd.DataFrame:
+def tetrachoric(responses: pd.DataFrame) -> pd.DataFrame:
     """Return the matrix of tetrachoric correlations between items.
 
     A right response is a standard normal variable above the item's threshold. Thresholds are taken
@@ -36,15 +36,13 @@ def tetrachoric(responses: pd.DataFrame, *, correct: float = 0.5) -> pd.DataFram
     cells of its 2 x 2 table are most likely (Pearson 1900; the two-step estimator of Olsson 1979,
     Psychometrika 44, 443-460, equation 17).
 
-    A pair's table counts the persons who answered both. ``correct`` replaces an empty cell (0.5 is
-    the default of R's ``psych``); with 0 the correlation may then be exactly -1 or 1.
+    A pair's table counts the persons who answered both; an empty cell counts 0.5, as by default in
+    R's ``psych``.
 
     >>> from psychlm import corpora
     >>> float(tetrachoric(corpora.lsat6()).loc["LSAT 1", "LSAT 2"].round(3))
     0.17
     """
-    if correct < 0:
-        raise ValueError(f"correct is {correct}, and an empty cell cannot count less than 0")
     checked = varying(responses)
     x, n_items = checked.to_numpy(), checked.shape[1]
     i, j = np.triu_indices(n_items, 1)
@@ -57,7 +55,7 @@ def tetrachoric(responses: pd.DataFrame, *, correct: float = 0.5) -> pd.DataFram
             "pairs), so their correlation is unknown; analyse each booklet's items apart"
         )
     threshold = -ndtri(np.nanmean(x, axis=0))
-    tables = np.where(tables == 0, correct, tables)
+    tables = np.where(tables == 0, 0.5, tables)
     rho = np.eye(n_items)
     for start in range(0, len(i), PAIRS_PER_BLOCK):
         pairs = slice(start, start + PAIRS_PER_BLOCK)
@@ -112,7 +110,7 @@ def _density(angle: np.ndarray, h: np.ndarray, k: np.ndarray) -> np.ndarray:
         return np.exp(exponent) / (2 * np.pi)
 
 
-def eigenvalues(responses: pd.DataFrame, *, correct: float = 0.5) -> pd.Series:
+def eigenvalues(responses: pd.DataFrame) -> pd.Series:
     """Return the eigenvalues of :func:`tetrachoric`'s matrix, largest first, indexed 1, 2, ...
 
     A test is essentially one-dimensional if the first is at least three times the second
@@ -122,7 +120,7 @@ def eigenvalues(responses: pd.DataFrame, *, correct: float = 0.5) -> pd.Series:
     >>> eigenvalues(corpora.lsat6()).round(2).tolist()
     [1.62, 1.0, 0.88, 0.77, 0.73]
     """
-    values = np.linalg.eigvalsh(tetrachoric(responses, correct=correct).to_numpy())[::-1]
+    values = np.linalg.eigvalsh(tetrachoric(responses).to_numpy())[::-1]
     factors = pd.RangeIndex(1, len(values) + 1, name="factor")
     return pd.Series(values, index=factors, name="eigenvalue")
 
@@ -171,10 +169,10 @@ def likelihood_ratio(
 def varying(responses: pd.DataFrame) -> pd.DataFrame:
     """Return checked responses, refusing items that everyone answered alike."""
     checked = check_responses(responses)
-    constant = constant_items(checked)
-    if len(constant):
-        raise FrameError(
-            f"items {list(constant)} were answered alike by everyone, so nothing can be estimated; "
-            "drop them: frames.drop_constant(responses)"
-        )
+    refuse(
+        "items",
+        constant_items(checked),
+        "were answered alike by everyone, so nothing can be estimated; drop them: "
+        "frames.drop_constant(responses)",
+    )
     return checked

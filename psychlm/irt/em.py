@@ -9,12 +9,10 @@ Pairs of steps are extrapolated by SQUAREM (Varadhan and Roland 2008).
 
 from __future__ import annotations
 
-import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from psychlm.irt.arrays import namespace, sigmoid, solve, zeros
 from psychlm.irt.likelihood import (
@@ -46,13 +44,11 @@ HALVINGS = 8
 ABSORPTION_STEPS = 5
 
 
-@dataclass(frozen=True)
-class Settings:
-    """When to stop, and whether to report progress."""
+class Settings(NamedTuple):
+    """When to stop."""
 
     tolerance: float  # predicted remaining change of any parameter
     max_iterations: int  # EM steps
-    progress: bool = False
 
 
 class Expectation(ABC):
@@ -110,11 +106,9 @@ class EM(Expectation):
         return bounded(better, self.design.largest_slope), objective
 
     def gradient(self, parameters: Parameters, posterior: Posterior) -> Tensor:
-        r"""Return the gradient of log-likelihood plus log prior by all parameters, (3, n_items).
+        """Return the gradient of log-likelihood plus log prior by all parameters, (3, n_items).
 
-        By Fisher's identity it is the expected gradient of the complete data's log-likelihood:
-        :math:`\sum_k r_{jk}\,\partial \log P_{jk} + (n_{jk} - r_{jk})\,\partial \log Q_{jk}`
-        with r and n the expected counts of correct responses and of responses at node k.
+        By Fisher's identity it is that of the M-step's function at the present posteriors.
         """
         nodes, weights = self.grid.nodes, posterior.weights * self.count[:, None]
         guessed = self.design.guessing_free | (parameters.guessing > 0)
@@ -136,7 +130,8 @@ class EM(Expectation):
             by_item.append(xp.stack([by_logit @ nodes, by_logit.sum(1), by_guessing.sum(1)], 1))
         result = xp.concatenate(by_item).T
         if self.design.priors:
-            result = result + self.design.prior_terms(parameters.table(), self.design.free())[1]
+            table, free = parameters.table(), self.design.free()
+            result = result + self.design.prior_derivatives(table, free)[0]
         return result
 
     def maximise(self, parameters: Parameters, posterior: Posterior) -> Parameters:
@@ -182,8 +177,7 @@ class EM(Expectation):
     def absorb(self, parameters: Parameters, posterior: Posterior) -> Parameters:
         """Move ability's mean and spread, then rescale the items so that ability is N(0, 1).
 
-        Priors on slopes and intercepts pull against the move: with them the mean and the logarithm
-        of the spread are found by a few Newton steps.
+        Priors on slopes and intercepts pull against it: a few Newton steps find mean and log sd.
         """
         n, priors, count = self.responses.n_persons, self.design.priors, self.responses.count
         a, d = parameters.slope, parameters.intercept
@@ -235,9 +229,6 @@ def squarem(
         bend = max(float(((curvature * settled) ** 2).sum()) ** 0.5, 1e-300)
         length = float(((step * settled) ** 2).sum()) ** 0.5 / bend
         change = float(abs(last).max()) * max(length, 1.0)
-        if em.settings.progress:
-            text = f"EM step {em.n_steps}: {reached:.4f} nats, predicted change {change:.2g}"
-            print(text, file=sys.stderr)
         if change < tolerance and reached - objective < loglik_tolerance:
             return second, True
         em.accuracy = max(min(em.accuracy, 0.1 * float(abs(last).max())), 0.01 * tolerance)
@@ -270,7 +261,7 @@ def scoring_with_guessing(
     Guessing stays within [0, 1); ``correct`` and ``answered`` are expected counts by node.
     """
     xp, wrong = namespace(beta), answered - correct
-    powers = xp.stack([nodes**2, nodes, xp.ones_like(nodes)], 1)
+    powers = xp.stack([nodes, xp.ones_like(nodes)], 1)
 
     def expected_loglik(beta: Tensor, rows: Any = slice(None)) -> Tensor:
         """Return the expected log-likelihood plus log prior of some items, (n_rows,)."""
@@ -278,7 +269,7 @@ def scoring_with_guessing(
         log_p, log_q = log_probabilities(z, beta[:, 2:])
         value = (correct[rows] * log_p + wrong[rows] * log_q).sum(1)
         if design.priors:
-            value = value + design.prior_terms(beta.T, free[rows].T)[0].sum(0)
+            value = value + design.prior_density(beta.T, free[rows].T)
         return xp.where(beta[:, 2] < 1, value, -xp.inf)
 
     def moved_by(step: Tensor, beta: Tensor) -> Tensor:
@@ -294,12 +285,10 @@ def scoring_with_guessing(
         z = beta[:, :1] * nodes + beta[:, 1:2]
         p, q = cell_derivatives(z, c, second=False)
         by_logit, by_guessing = correct * p.z + wrong * q.z, correct * p.c + wrong * q.c
-        uphill = xp.concatenate([by_logit @ powers[:, 1:], by_guessing.sum(1)[:, None]], 1)
+        uphill = xp.concatenate([by_logit @ powers, by_guessing.sum(1)[:, None]], 1)
         of_logit, of_guessing = answered * p.z, answered / (1 - c)
-        zz, zc = (-q.z * of_logit) @ powers, (of_guessing * p.z) @ powers[:, 1:]
-        cc = (of_guessing * p.c).sum(1)
-        cells = [zz[:, 0], zz[:, 1], zc[:, 0], zz[:, 1], zz[:, 2], zc[:, 1], zc[:, 0], zc[:, 1], cc]
-        information = xp.stack(cells, 1).reshape(-1, 3, 3)
+        cells = -q.z * of_logit, of_guessing * p.z, of_guessing * p.c
+        information = item_matrices(*cells, nodes)
 
         # Halve the steps of those items whose expected log-likelihood would fall.
         step = _curbed_newton_step(beta, uphill, information, free, design)
@@ -322,6 +311,18 @@ def scoring_with_guessing(
     return beta
 
 
+def item_matrices(zz: Tensor, zc: Tensor, cc: Tensor, nodes: Tensor) -> Tensor:
+    """Return matrices by slope, intercept and guessing, (n_items, 3, 3), summed over the nodes.
+
+    The arguments are their entries at the nodes by logit and guessing, (n_items, n_nodes).
+    """
+    xp = namespace(nodes)
+    powers = xp.stack([nodes**2, nodes, xp.ones_like(nodes)], 1)
+    zz, zc, cc = zz @ powers, zc @ powers[:, 1:], cc.sum(1)
+    cells = [zz[:, 0], zz[:, 1], zc[:, 0], zz[:, 1], zz[:, 2], zc[:, 1], zc[:, 0], zc[:, 1], cc]
+    return xp.stack(cells, 1).reshape(-1, 3, 3)
+
+
 def _curbed_newton_step(
     beta: Tensor, uphill: Tensor, information: Tensor, free: Tensor, design: Design
 ) -> Tensor:
@@ -331,7 +332,7 @@ def _curbed_newton_step(
     """
     xp = namespace(beta)
     if design.priors:
-        _, first, second = design.prior_terms(beta.T, free.T)
+        first, second = design.prior_derivatives(beta.T, free.T)
         uphill = uphill + first.T
         for k in range(beta.shape[1]):
             information[:, k, k] += (-second[k]).clip(0)

@@ -30,7 +30,6 @@ from psychlm.frames import FrameError, format_names
 from psychlm.irt.em import Expectation, Settings
 from psychlm.irt.likelihood import Parameters, integrate, node_loglik, quadrature_grid
 from psychlm.irt.response_matrix import MISSING, ResponseMatrix
-from psychlm.irt.result import IRTFit
 from psychlm.irt.specification import Solution, Specification
 
 NEWTON_STEPS, DECREMENT = 100, 1e-7  # of the modes; nats that a last step gains at most
@@ -241,21 +240,11 @@ def wald_table(eta: Array, se: Array, names: pd.Index) -> pd.DataFrame:
 
 
 def solve_explanatory(
-    spec: Specification, difficulty_prior: pd.DataFrame | pd.Series | IRTFit, settings: Settings
+    spec: Specification, difficulty_prior: pd.DataFrame | pd.Series, settings: Settings
 ) -> Solution:
     """Fit a Rasch model whose difficulties have a regression on covariates as their prior."""
-    if isinstance(difficulty_prior, IRTFit):
-        difficulty_prior.require_one_group()
-        difficulty_prior = difficulty_prior.items["b"]
-    if isinstance(difficulty_prior, pd.Series):
-        difficulty_prior = difficulty_prior.rename(difficulty_prior.name or "predicted").to_frame()
-    if not isinstance(difficulty_prior, pd.DataFrame):
-        raise FrameError(
-            f"difficulty_prior is a {type(difficulty_prior).__name__}; give covariates by item (a "
-            "DataFrame), predicted difficulties (a Series), or a fit"
-        )
     encoded = spec.answers.on("cpu")
-    covariates = check_covariates(difficulty_prior, encoded.items)
+    covariates = check_covariates(pd.DataFrame(difficulty_prior), encoded.items)
     n_items, n_covariates = covariates.shape
     if n_items < n_covariates + 2:
         raise FrameError(

@@ -1,8 +1,7 @@
 """Fit of items, pairs of items and persons: S-X2, LD-X2, Q3 and person fit.
 
-The functions take an :class:`~psychlm.irt.result.IRTFit`, or :class:`ModelTables` made from the
-estimates of another program; responses are persons x items, of two or more categories. ``device``
-"auto" takes a GPU for over ten million responses.
+The functions take a fit of any model, or :class:`ModelTables` of another program's estimates, and
+responses, persons x items; ``device`` "auto" takes a GPU for over ten million responses.
 """
 
 from __future__ import annotations
@@ -43,10 +42,9 @@ def s_x2(
     scores are merged until each group expects one right and one wrong response; of more,
     neighbouring categories within a score, until each cell expects one person.
 
-    Scores can be compared only among persons who were asked the same items. Every booklet (a set of
-    items that at least ``min_persons`` were asked) makes its own score groups, and an item's
-    statistic sums over its booklets. A person who was asked more than a booklet counts in the
-    largest one; who was asked less than any is left out, with a warning.
+    Every booklet (a set of items that at least ``min_persons`` were asked) makes its own score
+    groups, and an item's statistic sums over its booklets. A person who was asked more than a
+    booklet counts in the largest one; who was asked less than any is left out, with a warning.
 
     Returns
     -------
@@ -61,7 +59,7 @@ def s_x2(
     >>> s_x2(irt.fit(lsat, "1PL"), lsat).columns.tolist()
     ['s_x2', 'df', 'rmsea', 'p', 'n_persons']
     """
-    tables = ModelTables.from_fit(fit)
+    tables = ModelTables.of(fit)
     x = tables.response_array(responses)
     # Booklets: the distinct patterns of asked items, with the persons of each.
     patterns, booklet, counts = np.unique(
@@ -125,8 +123,8 @@ def joint_with_score(probability: np.ndarray, weights: np.ndarray) -> np.ndarray
 
     with :math:`f^{-i}` the score distribution of the test without item i (Orlando & Thissen 2000,
     equation 8), from ``probability`` (n_items, n_categories, n_nodes) and ``weights`` (n_nodes,).
-    Score distributions grow item by item (Lord & Wingersky 1984) without subtractions, so nothing
-    cancels. Leaving out each item in turn by halving the test shares most of the work.
+    Score distributions grow item by item (Lord & Wingersky 1984); halving the test shares most of
+    the work of leaving out each item in turn.
     """
     n_items, n_categories, n_nodes = probability.shape
     result = np.zeros((n_items, n_items * (n_categories - 1) + 1, n_categories))
@@ -158,10 +156,9 @@ def collapse_scores(observed: np.ndarray, expected: np.ndarray) -> list[np.ndarr
     """Merge neighbouring score groups of one item until each expects a wrong and a right response.
 
     Takes counts of wrong and right responses by score, (n_groups, 2), and returns pairs of observed
-    and expected counts, (2, 2). The rule is mirt's for dichotomous items: empty groups go; a group
-    of one person joins the next one up (the last, the next one down); then, from the lowest score
-    on, a group with too small an expected count joins the neighbour with fewer persons (the lower
-    where they tie). No group is left where the whole table expects less than 1 in a cell.
+    and expected counts, (2, 2). The rule is mirt's: empty groups go; a group of one person joins
+    the next one up (the last, the next one down); then, from the lowest score on, a group with too
+    small an expected count joins the neighbour with fewer persons (the lower where they tie).
     """
     # One row per group: observed wrong and right, expected wrong and right.
     rows = np.column_stack([observed, expected])
@@ -248,7 +245,7 @@ def ld_x2(
     >>> ld_x2(irt.fit(lsat, "1PL"), lsat)[["item_1", "item_2"]].iloc[0].tolist()
     ['LSAT 1', 'LSAT 2']
     """
-    tables = ModelTables.from_fit(fit)
+    tables = ModelTables.of(fit)
     i, j = np.triu_indices(len(tables.items), 1)
     x, p = tables.response_array(responses), tables.probability
     where = pick_device(device, "irt.ld_x2", x.size)
@@ -297,27 +294,15 @@ def q3(
     >>> bool((q3(irt.fit(lsat, "1PL"), lsat).loc["LSAT 1", "LSAT 2":] < 0).all())
     True
     """
-    tables = ModelTables.from_fit(fit)
+    tables = ModelTables.of(fit)
     x = tables.response_array(responses)
     where = pick_device(device, "irt.q3", x.size)
-    # Sums over the persons who answered both items: of ones, of the row's residuals, of their
-    # squares, and of products. Residuals have means near 0, so nothing cancels.
-    sums = torch.zeros(4, x.shape[1], x.shape[1], dtype=torch.float64, device=where)
     category = torch.arange(tables.n_categories, dtype=torch.float64, device=where)
-    for part, _, log_p in tables.at_expected_ability(x, where):
-        answered = part.isfinite().to(part.dtype)
-        residual = (part - log_p.exp() @ category).nan_to_num_(0.0)
-        columns = (answered, residual, residual**2, residual)
-        for total, row, column in zip(
-            sums, columns, (answered, answered, answered, residual), strict=True
-        ):
-            total.addmm_(row.T, column)
-    n, total, squares, products = sums.cpu().numpy()
-    with np.errstate(divide="ignore", invalid="ignore"):
-        variance = squares - total**2 / n
-        values = (products - total * total.T / n) / np.sqrt(variance * variance.T)
-    values[n < 3] = np.nan
-    return pd.DataFrame(values, index=tables.items, columns=tables.items)
+    residuals = [
+        part - log_p.exp() @ category for part, _, log_p in tables.at_expected_ability(x, where)
+    ]
+    table = pd.DataFrame(torch.cat(residuals).cpu().numpy(), columns=tables.items)
+    return table.corr(min_periods=3)
 
 
 def person_fit(
@@ -327,8 +312,7 @@ def person_fit(
 
     Expectations are those at the person's expected ability, as in mirt. Since the same responses
     give that ability, mean squares are on average a little below 1 and all z vary less than normal
-    variables; the fewer the items, the more so. mirt raises item variances below 0.0032 to that
-    value in infit and outfit; here they stay.
+    variables; the fewer the items, the more so. mirt raises item variances to 0.0032 at least.
 
     Returns
     -------
@@ -345,7 +329,7 @@ def person_fit(
     >>> list(person_fit(irt.fit(lsat, "1PL"), lsat))
     ['theta', 'n_items', 'zh', 'outfit', 'z_outfit', 'infit', 'z_infit']
     """
-    tables = ModelTables.from_fit(fit)
+    tables = ModelTables.of(fit)
     x = tables.response_array(responses)
     where = pick_device(device, "irt.person_fit", x.size)
     parts = []
@@ -430,7 +414,7 @@ def infit_outfit(
     >>> infit_outfit(irt.fit(lsat, "Rasch"), lsat)["infit"].round(2).tolist()
     [1.0, 1.0, 1.0, 1.0, 1.0]
     """
-    tables = ModelTables.from_fit(fit)
+    tables = ModelTables.of(fit)
     x = tables.response_array(responses)
     where = pick_device(device, "irt.infit_outfit", x.size)
     # Of every category at every node: squared residuals over their variances, squared residuals

@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -220,21 +220,27 @@ class Design:
         """Return the log density of the priors, in nats."""
         if not self.priors:
             return 0.0
-        return float(self.prior_terms(parameters.table(), self.free())[0].sum())
+        return float(self.prior_density(parameters.table(), self.free()).sum())
 
-    def prior_terms(self, table: Tensor, free: Tensor) -> Tensor:
-        """Return log densities with first and second derivatives, (3, n_kinds, n_items).
+    def prior_density(self, table: Tensor, free: Tensor) -> Tensor:
+        """Return the priors' log density by item, (n_items,).
 
-        ``table`` holds slopes, intercepts (and guessing) by row; of what is not free they are 0.
+        ``table`` holds slopes, intercepts (and guessing) by row, of which ``free`` ones count.
         """
-        xp = namespace(table)
-        terms = xp.stack([xp.zeros_like(table)] * 3)
+        xp, total = namespace(table), zeros(table, table.shape[1])
         for row, name in enumerate(KINDS[: len(table)]):
             if name in self.priors:
-                prior, x = self.priors[name], table[row]
-                values = xp.stack([prior.log_density(x), *prior.derivatives(x)])
-                terms[:, row] = xp.where(free[row], values, 0.0)
-        return terms
+                total += xp.where(free[row], self.priors[name].log_density(table[row]), 0.0)
+        return total
+
+    def prior_derivatives(self, table: Tensor, free: Tensor) -> Tensor:
+        """Return first and second derivatives of the log density, (2, n_kinds, n_items)."""
+        xp, derivatives = namespace(table), zeros(table, 2, *table.shape)
+        for row, name in enumerate(KINDS[: len(table)]):
+            if name in self.priors:
+                values = xp.stack(self.priors[name].derivatives(table[row]))
+                derivatives[:, row] = xp.where(free[row], values, 0.0)
+        return derivatives
 
 
 def bounded(parameters: Parameters, largest: float) -> Parameters:
@@ -259,8 +265,7 @@ def log_probabilities(z: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
     return log_p, xp.log1p(-c) + log_q
 
 
-@dataclass(frozen=True)
-class CellDerivatives:
+class CellDerivatives(NamedTuple):
     """Derivatives of a response's log-likelihood by its logit z and its guessing parameter c."""
 
     z: Tensor

@@ -11,8 +11,8 @@ import pandas as pd
 import scipy
 
 from psychlm.frames import FrameError
-from psychlm.irt.model_tables import STANDARD_GRID, normal_weights
-from psychlm.irt.response_functions import ABSENT, ResponseFunction, four_parameters, model_named
+from psychlm.irt.model_tables import STANDARD_GRID, ModelTables, normal_weights
+from psychlm.irt.response_functions import ABSENT, ResponseFunction, four_parameters
 from psychlm.irt.result import IRTFit
 
 FitOrItems = TypeVar("FitOrItems", IRTFit, pd.DataFrame)
@@ -26,15 +26,9 @@ def link(fit_or_items: FitOrItems, *, slope: float = 1.0, intercept: float = 0.0
     leaves every probability as it is (Kolen and Brennan 2014, section 6.2). Scores and standard
     errors follow; a linked fit has no covariance matrix.
 
-    Parameters
-    ----------
-    fit_or_items : IRTFit or DataFrame
-        A fit, or items with a, b or d, and optionally c and standard errors.
-    slope, intercept : float
-        A > 0 and B, in units of the new scale, as :func:`linking_constants` finds them.
+    ``slope`` (A > 0) and ``intercept`` (B) are in units of the new scale, as
+    :func:`linking_constants` finds them; a table has a, b or d, and perhaps c and standard errors.
 
-    Examples
-    --------
     >>> link(pd.DataFrame({"a": [1.0], "b": [0.0]}), slope=2, intercept=1).round(2).to_dict("list")
     {'a': [0.5], 'b': [1.0], 'd': [-0.5]}
     """
@@ -58,6 +52,11 @@ def link(fit_or_items: FitOrItems, *, slope: float = 1.0, intercept: float = 0.0
         tags = [""]
         a, d, _, _ = four_parameters(old)
         items = items.assign(a=a, d=d, b=old["b"] if "b" in old else -d / a)
+    absent = [name for name in ("a", *(f"b{tag}" for tag in tags)) if name not in items]
+    if absent:
+        raise FrameError(
+            f"the items have no {', '.join(absent)}; a scale is linked by slopes and difficulties"
+        )
     before = items.copy()
     items["a"] = before["a"] / slope
     if "se_a" in old:
@@ -97,15 +96,14 @@ def linking_constants(
     source, target : IRTFit or DataFrame
         Two fits, or tables of items, with at least two items in common; only those are compared.
     model : str
-        Of tables: "graded" or "gpcm" where items have several categories. A fit knows its own.
+        Of tables: "graded" or "gpcm" where items have several categories.
 
     Returns
     -------
     DataFrame, by method
         ``slope`` A and ``intercept`` B for :func:`link`, and ``criterion``, the smallest weighted
-        squared difference: of item curves ("Haebara"), or of test curves ("Stocking-Lord"), over
-        N(0, 1) on the target's scale. "mean/sigma" and "mean/mean" equate moments of difficulties,
-        or of slopes, and have none.
+        squared difference of item curves ("Haebara"), or of test curves ("Stocking-Lord"), over
+        N(0, 1) on the target's scale. "mean/sigma" and "mean/mean" equate moments and have none.
 
     References
     ----------
@@ -119,18 +117,13 @@ def linking_constants(
     >>> float(found.loc["Haebara", "slope"].round(4))
     2.0
     """
-    tables, names = [], []
-    for each in (source, target):
-        if isinstance(each, IRTFit):
-            each.require_one_group()
-        tables.append(each.items if isinstance(each, IRTFit) else each)
-        names.append(each.model if isinstance(each, IRTFit) else model)
-    common = tables[0].index.intersection(tables[1].index)
+    tables = [ModelTables.of(each, model) for each in (source, target)]
+    common = tables[0].items.intersection(tables[1].items)
     if len(common) < 2:
         raise FrameError(f"{len(common)} items are common to both; linking takes at least 2")
     old, new = (
-        model_named(name).form.of_table(table.loc[common])
-        for name, table in zip(names, tables, strict=True)
+        replace(each.functions, values=each.functions.values[:, each.items.get_indexer(common)])
+        for each in tables
     )
 
     # Moments of difficulties (all thresholds) and slopes.

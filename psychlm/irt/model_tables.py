@@ -12,7 +12,7 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from psychlm.frames import FrameError, check_responses
+from psychlm.frames import FrameError, check_responses, refuse
 from psychlm.irt.response_functions import ResponseFunction, model_named
 from psychlm.irt.response_matrix import BLOCK_CELLS, BLOCK_CELLS_GPU, MISSING, encode_ratings
 
@@ -38,9 +38,23 @@ class ModelTables:
     ability_sd: float = 1.0
 
     @classmethod
-    def of(cls, fit: IRTFit | ModelTables | pd.DataFrame, model: str = "2PL") -> ModelTables:
-        """Return the tables of a fit, or of a table of items of this model with ability N(0, 1)."""
-        return cls.of_items(fit, model) if isinstance(fit, pd.DataFrame) else cls.from_fit(fit)
+    def of(cls, fit: IRTFit | ModelTables | pd.DataFrame, model: str | None = None) -> ModelTables:
+        """Return the tables of a fit of one group, or of a table of items of the model named."""
+        if isinstance(fit, ModelTables):
+            return fit
+        if isinstance(fit, pd.DataFrame):
+            if model is None:
+                raise FrameError(
+                    "a table of items does not tell its model; pass the fit itself, or "
+                    "irt.ModelTables.of_items(items, model)"
+                )
+            return cls.of_items(fit, model)
+        fit.require_one_group()
+        moments = {"ability_mean": fit.ability_mean, "ability_sd": fit.ability_sd}
+        tables = cls.of_items(fit.items, fit.model, levels=fit.levels, **moments)
+        numbers = tables.estimates if fit.estimates is None else fit.estimates.to_numpy(int).T
+        free: dict[str, Any] = {"mean_is_free": fit.mean_is_free, "sd_is_free": fit.sd_is_free}
+        return replace(tables, estimates=numbers, **free)
 
     @classmethod
     def of_items(
@@ -52,10 +66,11 @@ class ModelTables:
         ability_sd: float = 1.0,
         levels: Mapping | None = None,
     ) -> ModelTables:
-        """Return the tables of items, such as ``IRTFit.items``, that another program estimated.
+        """Return the tables of items, such as ``IRTFit.items``, also of another program's.
 
-        ``model`` says which parameters were free; ability is N(ability_mean, ability_sd^2), logits.
-        ``levels`` are the answers to polytomous items in their order, by default 0, 1, 2, ...
+        ``model`` says which parameters were free; ability is N(ability_mean, ability_sd^2), logits,
+        on 61 equally spaced nodes. ``levels`` are the answers to polytomous items in their order,
+        by default 0, 1, 2, ...
         """
         chosen = model_named(model)
         functions = chosen.form.of_table(items)
@@ -73,18 +88,6 @@ class ModelTables:
             ability_mean=ability_mean,
             ability_sd=ability_sd,
         )
-
-    @classmethod
-    def from_fit(cls, fit: IRTFit | ModelTables) -> ModelTables:
-        """Return the tables of a fit of one group, with ability on 61 equally spaced nodes."""
-        if isinstance(fit, ModelTables):
-            return fit
-        fit.require_one_group()
-        moments = {"ability_mean": fit.ability_mean, "ability_sd": fit.ability_sd}
-        tables = cls.of_items(fit.items, fit.model, levels=fit.levels, **moments)
-        numbers = tables.estimates if fit.estimates is None else fit.estimates.to_numpy(int).T
-        free: dict[str, Any] = {"mean_is_free": fit.mean_is_free, "sd_is_free": fit.sd_is_free}
-        return replace(tables, estimates=numbers, **free)
 
     @cached_property
     def probability(self) -> np.ndarray:
@@ -124,10 +127,9 @@ class ModelTables:
     def at_expected_ability(
         self, x: np.ndarray, device: torch.device
     ) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-        """Yield some persons at a time, so that memory does not grow with their number.
+        """Yield responses (n_rows, n_items), expected abilities, and log P of categories there.
 
-        They are responses, NaN where not asked, (n_rows, n_items); expected abilities (n_rows,);
-        and log P of the categories there, (n_rows, n_items, n_categories).
+        These are (n_rows,) and (n_rows, n_items, n_categories), of some persons at a time.
         """
         nodes, functions = torch.tensor(self.nodes, device=device), self.functions.to(device)
         for part, posterior in self.persons(x, device):
@@ -136,12 +138,12 @@ class ModelTables:
 
     def response_array(self, responses: pd.DataFrame) -> np.ndarray:
         """Return category numbers of responses to the model's items, NaN where not asked."""
-        absent = self.items.difference(responses.columns)
-        if len(absent):
-            raise FrameError(
-                f"responses lack {len(absent)} items of the model ({list(absent[:5])}); refit the "
-                "model to the items that were asked, or add columns of NaN"
-            )
+        refuse(
+            "items",
+            self.items.difference(responses.columns),
+            "of the model are not among the responses; refit the model to the items that were "
+            "asked, or add columns of NaN",
+        )
         chosen = responses[list(self.items)]
         if self.levels is None:
             return check_responses(chosen).to_numpy()

@@ -13,10 +13,9 @@ nats, and the posteriors are then proportional to :math:`w_{ik} R_{ik}`.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from statistics import NormalDist
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
@@ -114,9 +113,6 @@ def newton(em: EM, parameters: Parameters, enough: float = 0.0) -> tuple[Paramet
         pairs.append((trial.table() - parameters.table(), before - uphill))
         at_bound = system.free[2] & (trial.guessing <= 0)
         at_bound |= system.free[0] & (abs(trial.slope) >= design.largest_slope)
-        if settings.progress:
-            text = f"Newton step {em.n_steps}: {trial_value:.4f} nats, damping {damping:.2g}"
-            print(text, file=sys.stderr)
         # Where the likelihood rose far less than a quadratic function would, damp the next step.
         gain = trial_value - value
         fits = gain > 0.1 * float(expected_gain.sum())
@@ -185,16 +181,14 @@ class NewtonSystem:
 
 def rough_grid(em: EM, parameters: Parameters) -> QuadratureGrid:
     """Return the coarsest grid that resolves the curves; it may be too coarse for posteriors."""
-    grid = quadrature_grid(span=em.grid.span, device=device_of(em.grid.nodes))
-    grid = steep_enough(grid, parameters.slope)
-    return grid if grid.step > em.grid.step else em.grid
+    standard = quadrature_grid(span=em.grid.span, device=device_of(em.grid.nodes))
+    return max(steep_enough(standard, parameters.slope), em.grid, key=lambda grid: grid.step)
 
 
 def start_from_scores(responses: ResponseMatrix, design: Design, guessing: Tensor) -> Parameters:
     """Return for each item the best of several curves fitted to ability as scores show it.
 
-    A 2PL turns guessed responses into extreme slopes, from which a 3PL seldom returns. ``guessing``
-    holds the fixed parameters, shape (n_items,).
+    ``guessing`` holds the fixed parameters, shape (n_items,).
     """
     # Score: correct responses beyond expectation, with items turned that disagree with the others.
     xp, device = namespace(guessing), device_of(guessing)
@@ -237,7 +231,8 @@ def start_from_scores(responses: ResponseMatrix, design: Design, guessing: Tenso
         log_p, log_q = log_probabilities(*Parameters(*beta.T).logits(nodes))
         value = (correct * log_p + (answered - correct) * log_q).sum(1).reshape(n_starts, -1)
         best = xp.nan_to_num(value, nan=-xp.inf).argmax(0)
-        tables.append(beta.reshape(n_starts, -1, 3)[best, positions(best)])
+        each = on_device(np.arange(len(best)), device)
+        tables.append(beta.reshape(n_starts, -1, 3)[best, each])
     return bounded(Parameters(*xp.concatenate(tables).T), design.largest_slope)
 
 
@@ -247,11 +242,6 @@ def level_curve(share: Tensor, slope: Tensor, guessing: Tensor) -> Parameters:
     logit = namespace(above).log(above / (1 - above))
     # N(0, 1) flattens a curve of this slope
     return Parameters(slope, logit * (1 + slope**2 / 2.9) ** 0.5, guessing)
-
-
-def positions(x: Any) -> Any:
-    """Return 0, 1, ... for the entries of an array, on its device."""
-    return on_device(np.arange(len(x)), device_of(x))
 
 
 def better_starts(
@@ -280,7 +270,7 @@ def better_starts(
     trials, gains = exchanged_items(em, parameters, xp.stack(starts), posterior.weights, grid.nodes)
     gains = xp.where(guessable, gains, -xp.inf)
     best, chosen = xp.amax(gains, 0), gains.argmax(0)
-    table = trials[chosen, :, positions(chosen)].T
+    table = trials[chosen, :, on_device(np.arange(len(best)), responses.device)].T
 
     # Confirm on the full likelihood: all improved items together, else the better half of them.
     order = (-best).argsort()[: int((best > worthwhile).sum())]

@@ -64,8 +64,7 @@ class ResponseFunction(ABC):
     ) -> np.ndarray:
         """Return the rows of parameters by item: NaN where they are free, else their values.
 
-        ``free`` says of which items the model estimates an asymptote, ``given`` holds fixed ones
-        (NaN: not given).
+        ``free`` says which asymptotes the model estimates, ``given`` holds fixed ones (or NaN).
         """
 
     @classmethod
@@ -128,10 +127,7 @@ class ResponseFunction(ABC):
         return self.scores(theta) * self.log_probability(theta).exp()
 
     def curvature(self, theta: Tensor, counts: Tensor) -> Tensor:
-        """Return second derivatives of sum(counts log P) by the parameters, (n_rows, n_rows, n).
-
-        ``counts`` are those of answers by item, category and theta.
-        """
+        """Return second derivatives of sum(counts log P) by the parameters, (n_rows, n_rows, n)."""
         xp, values = namespace(theta), self.values.clone().requires_grad_()
         total = (counts * replace(self, values=values).log_probability(theta)).sum()
         first = xp.autograd.grad(total, values, create_graph=True)[0]
@@ -139,7 +135,7 @@ class ResponseFunction(ABC):
         return xp.stack(rows)
 
     def by_ability(self, theta: Tensor, counts: Tensor) -> tuple[Tensor, Tensor]:
-        """Return derivatives of each item's sum(counts log P) by theta: first, second (n_items, n).
+        """Return first and second derivatives of sum(counts log P) by theta, (n_items, n).
 
         ``counts`` are those of answers by item, category and theta.
         """
@@ -454,21 +450,19 @@ def four_parameters(
     The table has the columns ``a``, and ``d`` or ``b`` (or both, which then agree), and optionally
     ``c`` (0) and ``u`` (1).
     """
-    columns = list(items) if isinstance(items, pd.DataFrame) else type(items).__name__
+    columns = list(items) if isinstance(items, pd.DataFrame) else [type(items).__name__]
     if {"d1", "b1"} & set(columns):
         raise FrameError(
             "items have several categories, and their table does not tell of which model: pass the "
             'fit itself, or model="graded" or "gpcm" where there is such an argument'
         )
-    if not isinstance(items, pd.DataFrame) or "a" not in items or not {"b", "d"} & set(items):
+    if "a" not in columns or not {"b", "d"} & set(columns):
         raise FrameError(f"items need the columns a and b (or d), and have {columns}")
     try:
-        table = {
-            name: items[name].to_numpy(float, na_value=np.nan) for name in set("abcdu") & set(items)
-        }
+        table = items.reindex(columns=[*"abdcu"]).astype(float)
     except (TypeError, ValueError):
         raise FrameError("item parameters are not all numbers; clean the columns a to d") from None
-    a, b, d = (table.get(name, np.full(len(items), np.nan)) for name in "abd")
+    a, b, d, c, u = table.fillna({"c": 0.0, "u": 1.0}).to_numpy().T
     if "d" not in items:
         d = -a * b
     elif "b" in items:
@@ -479,7 +473,6 @@ def four_parameters(
                 f"b and d disagree for items {format_names(items.index[apart])}: d should be -a b; "
                 "change the scale with irt.link(items, slope=, intercept=), or drop one of the two"
             )
-    c, u = np.nan_to_num(table.get("c", 0 * a)), np.nan_to_num(table.get("u", 0 * a + 1), nan=1.0)
     wrong = ~((c >= 0) & (c < u) & (u <= 1))
     if wrong.any():
         raise FrameError(

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 __all__ = ["IRTFit", "IRTWarning", "InformationCriteria", "result_of"]
 
-FORMAT = "psychlm.irt.fit/4"
+FORMAT = "psychlm.irt.fit/5"
 
 
 class InformationCriteria:
@@ -243,7 +243,7 @@ class IRTFit(InformationCriteria):
             if field.type == "float":
                 content[field.name] = math.nan if value is None else float(value)
             elif isinstance(value, dict):
-                content[field.name] = _table(**value)
+                content[field.name] = _table(value)
         if content["levels"] is not None:
             content["levels"] = dict(zip(content["items"].index, content["levels"], strict=True))
         return cls(**content)
@@ -305,11 +305,9 @@ def result_of(spec: Specification, solution: Solution) -> IRTFit:
 
 
 def _plain(value: Any) -> Any:
-    """Return a field of a fit as JSON has it; a table as its axes and columns of cells."""
+    """Return a field of a fit as JSON has it."""
     if isinstance(value, pd.DataFrame):
-        axes = {"index": _plain(value.index.tolist()), "columns": _plain(value.columns.tolist())}
-        cells = [_plain(value.iloc[:, k].tolist()) for k in range(value.shape[1])]
-        return {**axes, "names": list(value.index.names), "cells": cells}
+        return {part: _plain(cells) for part, cells in value.to_dict("tight").items()}
     if isinstance(value, dict):  # the levels, in the order of the items
         return _plain(list(value.values()))
     if isinstance(value, list | tuple):
@@ -321,20 +319,10 @@ def _plain(value: Any) -> Any:
     return value
 
 
-def _table(index: list, columns: list, names: list, cells: list) -> pd.DataFrame:
-    """Return a table from what :func:`_plain` makes of it; labels of the covariance are pairs."""
-
-    def axis(labels: list) -> pd.Index:
-        if len(names) == 2:
-            return pd.MultiIndex.from_tuples([tuple(label) for label in labels], names=names)
-        return pd.Index(labels, name=names[0] if labels is index else None)
-
-    typed = [
-        column if isinstance(column[0], bool) else np.array(column, object).astype(float)
-        for column in cells
-    ]
-    table = pd.DataFrame(dict(enumerate(typed)))
-    return table.set_axis(axis(index), axis=0).set_axis(axis(columns), axis=1)
+def _table(value: dict[str, Any]) -> pd.DataFrame:
+    """Return a table from what :func:`_plain` makes of it."""
+    table = pd.DataFrame.from_dict(value, orient="tight")
+    return table.astype(dict.fromkeys(table.select_dtypes(exclude=bool), float))
 
 
 def _digest(content: dict[str, Any]) -> str:

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from psychlm.device import Device, torch_device
-from psychlm.frames import FrameError, format_names
+from psychlm.frames import refuse
 from psychlm.irt.categories import Answers
 from psychlm.irt.likelihood import (
     Parameters,
@@ -165,9 +165,7 @@ def known_items(
         unknown = encoded.items.difference(items.index)
     elif not len(unknown):
         encoded = encode_ratings(responses, levels)
-    if len(unknown):
-        names = format_names(unknown)
-        raise FrameError(f"items {names} have no parameters; drop them, or fit a model with them")
+    refuse("items", unknown, "have no parameters; drop them, or fit a model with them")
     table = items.loc[encoded.items]
     curves = form.of_table(table)
     check_known(pd.DataFrame(curves.values.T.numpy(), table.index))
@@ -190,15 +188,11 @@ def known_items(
 
 def check_known(parameters: pd.DataFrame) -> None:
     """Refuse items that have two rows, or parameters that are missing or infinite."""
-    twice = parameters.index[parameters.index.duplicated()].unique()
-    if len(twice):
-        raise FrameError(f"items {format_names(twice)} stand more than once; keep one of each")
+    items = parameters.index
+    refuse("items", items[items.duplicated()], "stand more than once; keep one of each")
     bad = ~np.isfinite(parameters.to_numpy(float)).all(axis=1)
-    if bad.any():
-        raise FrameError(
-            f"{bad.sum()} of {len(bad)} items {format_names(parameters.index[bad])} have "
-            "parameters that are missing or infinite; leave them out, or fit with a prior"
-        )
+    flaw = "have parameters that are missing or infinite; leave them out, or fit with a prior"
+    refuse("items", items[bad], flaw)
 
 
 def ability_posterior(
@@ -248,12 +242,11 @@ def score(
         likelihood times the root of the information, finite and without ML's outward bias (Warm
         1989; with guessing Warm's weight differs from this one, which is R mirt's).
     ability_sd, ability_mean : float
-        Of ability in the population, logits: for EAP and MAP. 1 and 0 unless a Rasch or linked fit.
+        Of ability in the population, logits: for EAP and MAP.
     model, levels
-        As ``IRTFit.score`` passes them: the model's name, and of polytomous items the answers that
-        are their categories, in order.
+        The model's name and, of polytomous items, the answers that are their categories, in order.
     device : str or torch.device
-        See :func:`psychlm.device.torch_device`; "auto" takes a GPU for over ten million responses.
+        "auto" takes a GPU for over ten million responses; :func:`psychlm.device.torch_device`.
 
     Returns
     -------

@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 import scipy
 
-from psychlm.frames import FrameError, check_responses
+from psychlm.frames import FrameError, check_responses, refuse
 from psychlm.irt._fit import fit
 from psychlm.irt.curves import item_information, test_information
 from psychlm.irt.dimensionality import LEAST_RATIO, LOGISTIC_TO_NORMAL, eigenvalues
@@ -67,16 +67,14 @@ def select_items(
         "slope" removes all items with slopes below ``min_slope`` or communalities a^2 / (a^2 +
         1.702^2) below ``min_communality``; "fit" all with significant S-X2; "dependence" the item
         in most significant LD-X2 pairs (of several, that with the largest sum of LD-X2).
-    correction : {"holm", "bh"}
-        Of p-values, within each criterion of each round.
-    alpha : float
-        Level of every family of tests.
+    correction, alpha : {"holm", "bh"}, and float
+        Of p-values, within each criterion of each round; level of every family of tests.
     min_slope, min_communality : float
     guessing : bool
         Whether to compare the 3PL with the 2PL by AIC and, if it is better, to test every guessing
         parameter (two-sided Wald tests, Holm); items without a significant one become 2PL items.
     least_ratio : float
-        Smallest ratio of the first two eigenvalues; below it no item is retained. 0 always goes on.
+        Smallest ratio of the first two eigenvalues; below it no item is retained.
     set_aside : sequence
         Items that are left out at the start, for reasons of their wording.
 
@@ -100,9 +98,8 @@ def select_items(
         )
     log = _Log()
     kept = check_responses(responses)
-    absent = [item for item in set_aside if item not in kept.columns]
-    if absent:
-        raise FrameError(f"items {absent} are to be set aside, but are not among the responses")
+    absent = pd.Index(set_aside).difference(kept.columns)
+    refuse("items", absent, "are to be set aside, but are not among the responses")
     if kept.shape[1] - len(set_aside) < 4:
         raise FrameError(f"{kept.shape[1] - len(set_aside)} items are too few; give at least 4")
     if len(set_aside):
@@ -110,7 +107,7 @@ def select_items(
         log.add("inspection", list(set_aside), "inspection", np.nan, np.nan, "remove", note)
         kept = log.without(kept, set_aside)
 
-    # One ability: the ratio of the first two eigenvalues of the tetrachoric correlations.
+    # One ability: the first two eigenvalues of the tetrachoric correlations.
     spectrum = eigenvalues(kept)
     ratio = float(spectrum.iloc[0] / spectrum.iloc[1])
     verdict = "accept" if ratio >= least_ratio else "reject"

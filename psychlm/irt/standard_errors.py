@@ -24,7 +24,7 @@ from psychlm.irt.arrays import (
     single,
     zeros,
 )
-from psychlm.irt.em import EM
+from psychlm.irt.em import EM, item_matrices
 from psychlm.irt.likelihood import (
     LARGEST_SLOPE,
     Design,
@@ -32,6 +32,7 @@ from psychlm.irt.likelihood import (
     QuadratureGrid,
     cell_derivatives,
     fine_posterior,
+    integrate,
     node_loglik,
 )
 from psychlm.irt.response_matrix import Block
@@ -45,6 +46,7 @@ UNRESOLVED = 1e-4  # share of a score's variance in the last polynomial: it has 
 NEGLIGIBLE = 1e-10  # share of the missing information at which the sum over polynomials ends
 SCORE_CELLS = 2**27  # scores of persons at a time: 1 GiB
 ROUGH_POLYNOMIALS = 4
+DIFFERENCE = 1e-3  # shift and stretch of ability in the gradient's differences
 
 
 def standard_errors(em: EM, parameters: Parameters) -> tuple[np.ndarray, pd.DataFrame | None]:
@@ -60,8 +62,6 @@ def standard_errors(em: EM, parameters: Parameters) -> tuple[np.ndarray, pd.Data
     blocks = np.full((n_items, 3, 3), np.nan)
     if n_free > max(EXACT_PARAMETERS, responses.n_persons):
         from torch.linalg import LinAlgError
-
-        from psychlm.irt.joint_information import joint_covariances
 
         try:
             blocks = joint_covariances(em, parameters, free)
@@ -89,6 +89,130 @@ def standard_errors(em: EM, parameters: Parameters) -> tuple[np.ndarray, pd.Data
         index = pd.MultiIndex.from_tuples(labels, names=["item", "parameter"])
         labelled = pd.DataFrame(host(covariance), index=index, columns=index)
     return where_free(blocks, free), labelled
+
+
+def joint_covariances(em: EM, parameters: Parameters, free: Tensor) -> np.ndarray:
+    r"""Return covariances of thousands of items' parameters, (n_items, 3, 3).
+
+    Scores are nearly linear in ability where items are many, so that one polynomial gives nearly
+    all missing information: the observed information is nearly :math:`A = D - U U^T`, with D block
+    diagonal by item and a column of U for every person, and its inverse takes one matrix of
+    n_persons squared. That is wrong in two directions, a shift and a stretch of ability V: there
+    the product Y with the exact information comes from differences of the gradient, and
+    :math:`A^{-1}` is corrected to map Y to V by the BFGS update (Nocedal and Wright 2006, equation
+    6.17). ``free``, (3, n_items), says what is estimated; entries of others mean nothing.
+    """
+    import torch
+    from torch.linalg import cholesky, solve_triangular
+
+    common = em.design.common_slope
+    kinds = 3 if free[2].any() else 2  # slope, intercept and, where any is free, guessing
+    mask = free[:kinds].T.double()  # (n_items, kinds)
+    if common:
+        mask[:, 0] = 0  # the common slope joins the persons in the dense matrix
+
+    # Directions V, a shift and a stretch of ability, and images Y of the exact information: the
+    # parts of the items, (n_items, kinds, 2), and of the common slope, (1, 2).
+    slope, zero = parameters.slope, torch.zeros_like(parameters.slope)
+    moves = [torch.stack([zero, slope, zero]), torch.stack([slope, zero, zero])]
+    differences = []
+    for move in moves:
+        gradients = []
+        for step in (DIFFERENCE, -DIFFERENCE):
+            moved = Parameters(*(parameters.table() + step * move))
+            at_nodes = node_loglik(em.responses, moved, em.grid.nodes)
+            gradients.append(em.gradient(moved, integrate(at_nodes, em.grid)))
+        differences.append((gradients[1] - gradients[0]).T / (2 * DIFFERENCE))
+    image = torch.stack(differences, 2)[:, :kinds]
+    v = torch.stack([move.T for move in moves], 2)[:, :kinds] * mask[..., None]
+    y = image * mask[..., None]
+    v_common, y_common = torch.zeros(2, 1, 2, dtype=torch.float64, device=slope.device)
+    if common:
+        v_common[0, 1], y_common[0] = slope[0], image[:, 0].sum(0)
+
+    # Weights at the nodes: of the expectations, and of scores' products with ability.
+    _, weights = fine_posterior(node_loglik(em.responses, parameters, em.grid.nodes), em.grid)
+    count = em.responses.count[:, None]
+    expected, linear = orthonormal_polynomials(weights, em.grid.fine, 1)
+    weighted = em.grid.at_nodes(expected) * count, em.grid.at_nodes(linear) * count**0.5
+
+    # The persons and a common slope, less what the items' own parameters explain of them.
+    dense = torch.eye(len(count) + common, dtype=torch.float64, device=slope.device)
+    right_side = dense.new_zeros(len(dense), 2)
+    if common:
+        dense[-1, -1], right_side[-1] = 0, y_common
+    for items, inverse, cross, of_slope in item_factors(em, parameters, weighted, mask):
+        if common:
+            dense[-1] += of_slope
+            dense[:-1, -1] += of_slope[:-1]
+        flat = (inverse @ cross).flatten(0, 1)
+        dense -= gram(flat)
+        right_side -= flat.T @ (inverse @ y[items]).flatten(0, 1)
+    dense_root = cholesky(dense)
+    dense_solution = torch.cholesky_solve(right_side, dense_root)
+
+    # A^-1 by Woodbury: its diagonal blocks by item, and its product P with the images Y.
+    covariance, solved = [], []
+    for items, inverse, cross, _ in item_factors(em, parameters, weighted, mask):
+        flat = (inverse @ cross).flatten(0, 1)
+        spread = solve_triangular(dense_root, flat.T, upper=False).T.view_as(cross)
+        inner = torch.eye(kinds, dtype=torch.float64, device=inverse.device)
+        half = inverse.mT @ cholesky(inner + spread @ spread.mT)
+        covariance.append(half @ half.mT)
+        solved.append(inverse.mT @ (inverse @ (y[items] - cross @ dense_solution)))
+    p, p_common = torch.cat(solved), dense_solution[-1:] if common else 0 * y_common
+
+    # The secant update, which makes A^-1 Y = V: rho = (V'Y)^-1, added for rows v and p of V and P.
+    rho = torch.linalg.inv(torch.einsum("jpm,jpn->mn", v, y) + v_common.T @ y_common)
+    curvature = torch.einsum("jpm,jpn->mn", y, p) + y_common.T @ p_common
+    middle = rho @ curvature @ rho + rho
+
+    def correction(v: Tensor, p: Tensor) -> Tensor:
+        mixed = v @ rho @ p.mT
+        return v @ middle @ v.mT - mixed - mixed.mT
+
+    blocks = torch.cat(covariance) + correction(v, p)
+    result = torch.full((len(blocks), 3, 3), torch.nan, dtype=torch.float64)
+    result[:, :kinds, :kinds] = blocks.cpu()
+    if common:
+        unit = torch.zeros_like(dense[:, :1])
+        unit[-1] = 1
+        of_slope = torch.cholesky_solve(unit, dense_root)[-1]
+        result[:, 0], result[:, :, 0] = torch.nan, torch.nan
+        result[:, 0, 0] = (of_slope + correction(v_common, p_common)).flatten().cpu()
+    return result.numpy()
+
+
+def gram(x: Tensor) -> Tensor:
+    """Return x' x; on the CPU NumPy computes one triangle only."""
+    return on_device(host(x).T @ host(x), "cpu") if x.device.type == "cpu" else x.T @ x
+
+
+def item_factors(
+    em: EM, parameters: Parameters, weighted: tuple[Tensor, Tensor], mask: Tensor
+) -> Iterator[tuple[slice, Tensor, Tensor, Tensor]]:
+    """Yield items, inverse roots of D (n, kinds, kinds), -U (n, kinds, n_dense), and of the slope.
+
+    The last is the row of all slopes together. Parameters that are not estimated (mask 0) have a
+    unit diagonal in D and zeros in U.
+    """
+    import torch
+    from torch.linalg import cholesky, solve_triangular
+
+    kinds, nodes = mask.shape[1], em.grid.nodes
+    for block in em.responses.blocks():
+        chosen = mask[block.items]
+        inner = complete_information(em, block, parameters, weighted[0], nodes)
+        inner = inner[:, :kinds, :kinds]
+        scores = expected_scores(block, parameters, weighted[1], nodes, kinds)
+        cross = -scores.permute(2, 0, 1)
+        if em.design.common_slope:
+            cross = torch.cat([cross, inner[:, :, :1]], 2)
+        of_slope = cross[:, 0].sum(0)
+        inner = inner * chosen[:, :, None] * chosen[:, None, :] + torch.diag_embed(1 - chosen)
+        identity = torch.eye(kinds, dtype=torch.float64, device=inner.device)
+        inverse = solve_triangular(cholesky(inner), identity, upper=False)
+        yield block.items, inverse, cross * chosen[:, :, None], of_slope
 
 
 def where_free(blocks: np.ndarray, free: Tensor) -> np.ndarray:
@@ -142,33 +266,21 @@ def observed_information(
     dtype = "float32" if rough else "float64"
     _, weights = fine_posterior(node_loglik(responses, parameters, nodes), grid)
 
-    # Expected complete information: one (kinds, kinds) block per item, minus the prior's curvature.
-    # For the rough sum also the expected squares of the scores.
+    # Expected complete information: one (kinds, kinds) block per item. For the rough sum also the
+    # expected squares of the scores.
     whole, squares = zeros(nodes, kinds, n, kinds, n), zeros(nodes, kinds, kinds, n)
     everything = on_device(np.arange(n), device_of(nodes))
     coarse = grid.at_nodes(weights) * responses.count[:, None]
     for block in responses.blocks():
-        z, c = parameters[block.items].logits(nodes)
-        p, q = cell_derivatives(z, c)
-        correct, answered = block.expected_counts(coarse)
-        wrong = answered - correct
-        zz, zc, cc = (
-            -(correct * getattr(p, k) + wrong * getattr(q, k)) for k in ("zz", "zc", "cc")
-        )
-        cells = {(0, 0): zz * nodes**2, (0, 1): zz * nodes, (1, 1): zz}
-        if kinds == 3:
-            cells |= {(0, 2): zc * nodes, (1, 2): zc, (2, 2): cc}
         j = everything[block.items]
-        for (row, column), cell in cells.items():
-            whole[row, j, column, j] = whole[column, j, row, j] = cell.sum(1)
+        by_item = complete_information(em, block, parameters, coarse, nodes)
+        whole[:, j, :, j] = by_item[:, :kinds, :kinds]
         if rough:
-            for cells_of, counts in ((p, correct), (q, wrong)):
+            correct, answered = block.expected_counts(coarse)
+            derivatives = cell_derivatives(*parameters[block.items].logits(nodes), second=False)
+            for cells_of, counts in zip(derivatives, (correct, answered - correct), strict=True):
                 of_cells = xp.stack([cells_of.z * nodes, cells_of.z, cells_of.c][:kinds])
                 squares[:, :, j] += (of_cells[:, None] * (of_cells * counts)).sum(-1)
-    if design.priors:
-        curvature = design.prior_terms(parameters.table()[:kinds], design.free())[2]
-        for row in range(kinds):
-            whole[row, everything, row, everything] -= curvature[row]
     information = whole.reshape(kinds * n, kinds * n)  # the same memory
 
     # Missing information. The rough sum also subtracts expected scores in the squares.
@@ -213,6 +325,26 @@ def observed_information(
     return information
 
 
+def complete_information(
+    em: EM, block: Block, parameters: Parameters, weights: Tensor, nodes: Tensor
+) -> Tensor:
+    """Return items' expected information of complete data, (n_items, 3, 3), with that of priors.
+
+    ``weights`` are those of the nodes for every row of responses, times its count.
+    """
+    part, design = parameters[block.items], em.design
+    p, q = cell_derivatives(*part.logits(nodes))
+    correct, answered = block.expected_counts(weights)
+    wrong = answered - correct
+    zz, zc, cc = (-(correct * of_p + wrong * of_q) for of_p, of_q in zip(p[2:], q[2:], strict=True))
+    information = item_matrices(zz, zc, cc, nodes)
+    if design.priors:
+        curvature = design.prior_derivatives(part.table(), design.free()[:, block.items])[1]
+        for row in range(3):
+            information[:, row, row] -= curvature[row]
+    return information
+
+
 def missing_information(
     weights: Tensor,
     fine: Tensor,
@@ -254,9 +386,12 @@ def by_person(scores: Tensor) -> Tensor:
 
 
 def orthonormal_polynomials(weights: Tensor, fine: Tensor, n_polynomials: int) -> Iterator[Tensor]:
-    """Yield weights (n_rows, n_fine) times polynomials that are orthonormal under them.
+    """Multiply weights by polynomials that are orthonormal under them, by Stieltjes's recurrence.
 
-    Degrees rise from 0 to ``n_polynomials``, by Stieltjes's recurrence, for every row by itself.
+    Yields
+    ------
+    Tensor
+        Of each degree from 0 to ``n_polynomials``, (n_rows, n_fine); every row by itself.
     """
     before, norm = 0 * weights, 0 * weights[:, :1]
     current = before + 1

@@ -31,13 +31,14 @@ from psychlm.lm.cache import ResultStore, key
 from psychlm.lm.forward import (
     LOG_P,
     ScoringOptions,
-    Wanted,
     in_batches,
     plan_requests,
     resolve_options,
+    rows_of,
     run,
 )
 from psychlm.lm.prompts import Prompt, fill_prompts, outputs_of
+from psychlm.lm.scoring_requests import READINGS
 from psychlm.lm.tokens import UNKNOWN, Document, Tokens, tokenize
 
 SCHEME = 3  # raised whenever the cached scores of a question would change
@@ -393,7 +394,7 @@ def _score_by_language_model(
     n_choice = np.array([len(one.ids) for one in tokens]) - n_prompt
     # Choices must fit the model beside its special tokens and what predicts their first token: the
     # start token, or else the last token of the prompt.
-    stop = model.kind == "masked" and model.tokenizer.sep_token_id is not None
+    stop = READINGS[model.kind].framed and model.tokenizer.sep_token_id is not None
     room = options.context_tokens - (options.bos is not None) - stop
     most = room - (options.bos is None)
     unfit = np.unique(owner[(n_choice == 0) | (n_choice > most)])
@@ -408,7 +409,7 @@ def _score_by_language_model(
         for one, n in zip(tokens, drop, strict=True)
     ]
     # Row i of a text is its token i, and one more row its end; only rows of choices are computed.
-    first_rows = np.concatenate([[0], np.cumsum([len(one.ids) + 1 for one in kept])])
+    first_rows = rows_of(kept)
     text_of_row = np.repeat(np.arange(len(kept)), np.diff(first_rows))
     wanted = np.concatenate(
         [np.append(one.word >= n, False) for one, n in zip(kept, n_before, strict=True)]
@@ -424,7 +425,7 @@ def _score_by_language_model(
             rows = {name: getattr(one, name)[keep] for name in ("position", "target", "row")}
             requests += [replace(one, **rows)] if keep.any() else []
     nats = np.full(len(wanted), np.nan)
-    for batch, values in run(model, requests, Wanted(None), batch_tokens):
+    for batch, values in run(model, requests, options, batch_tokens):
         if values is None:
             item = questions[owner[text_of_row[batch[0].row[0]]]].item
             raise ModelError(_too_large(item, model.name))
@@ -458,7 +459,7 @@ def _split(
         before = tokens_alone[prompt]
         n = len(before.ids)
         joined[i] = not np.array_equal(whole.ids[:n], before.ids)
-        if joined[i] and not model.kind.endswith("masked"):
+        if joined[i] and not READINGS[model.kind].masks:
             word = np.append(before.word, np.maximum(whole.word[n:], n_before[i]))
             tokens[i] = replace(whole, ids=np.append(before.ids, whole.ids[n:]), word=word)
     return tokens, joined

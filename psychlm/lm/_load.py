@@ -22,6 +22,7 @@ from psychlm.lm._errors import ModelError, check_option, plain_errors
 from psychlm.lm._gguf import PACKAGES, converted, file_sha256, packaged_gguf
 from psychlm.lm.cache import converted_models
 from psychlm.lm.prompts import check_labels
+from psychlm.lm.scoring_requests import READINGS
 
 if TYPE_CHECKING:
     import torch
@@ -135,23 +136,17 @@ def load(
         ``"encoder-decoder"`` (T5, BART), ``"classifier"`` and ``"multiple-choice"`` answer items
         and give no surprisal. Read from the checkpoint's configuration unless given.
     labels : sequence of str, optional
-        Names of a classifier's outputs, in their order, where its configuration has none or wrong
-        ones.
+        Names of a classifier's outputs, in order, where its configuration has none or wrong ones.
     dtype : str, optional
         ``"float32"``, ``"bfloat16"`` or ``"float16"``; by default float32 on CPU and for
         ``"default"``, ``"smollm2"`` and encoder-decoders (T5 overflows in float16), the
         checkpoint's own for others on a GPU.
 
-    Returns
-    -------
-    LanguageModel
-
     Raises
     ------
     ModelError
-        If the model, its revision or its tokenizer cannot be had; it has no head of its kind; it
-        would need code from the checkpoint; its weights are no safetensors inside the checkpoint;
-        or its labels have no meaning.
+        If the model, its revision or its tokenizer cannot be had, would need code or pickles from
+        the checkpoint, or lacks a head of its kind; or a classifier's labels have no meaning.
 
     Examples
     --------
@@ -189,16 +184,10 @@ def wrap(
 ) -> LanguageModel:
     """Make a language model of a transformers model and tokenizer that are already in memory.
 
-    The network itself is left as it is: it is scored in evaluation mode without gradients, and its
-    own mode, ``requires_grad`` and configuration are the same before and after. Results of a model
-    without a revision, or of one that was edited since it was wrapped, are not cached. ``kind`` and
-    ``labels`` are those of :func:`load`.
-
-    Raises
-    ------
-    ModelError
-        If the kind is unknown, model and tokenizer do not belong together, or a classifier is a
-        regression or its labels have no meaning.
+    The network keeps its mode, ``requires_grad`` and configuration; it is scored in evaluation mode
+    without gradients. Results of a model without a revision, or of one that was edited since, are
+    not cached. ``kind`` and ``labels`` are those of :func:`load`; a ModelError says what does not
+    suit.
 
     Examples
     --------
@@ -213,7 +202,7 @@ def wrap(
             f"{name} has no tokenizer (its vocabulary holds special tokens only); save the model's "
             "own tokenizer beside it with tokenizer.save_pretrained(folder)"
         )
-    if kind.endswith("masked") and tokenizer.mask_token_id is None:
+    if kind in READINGS and READINGS[kind].masks and tokenizer.mask_token_id is None:
         raise ModelError(
             f"{name} predicts masked tokens, but its tokenizer has no mask token; use its own "
             "tokenizer"
@@ -257,13 +246,8 @@ def _labels(config: Any, given: Sequence[str] | None, name: str) -> tuple[str, .
 
 
 def named_models(models: Any, client: Any = None) -> dict[str, Any]:
-    """Return models, or one, by their names or the keys of a mapping.
-
-    Raises
-    ------
-    ModelError
-        If there is none, two have one name, or a model in memory is to go to a cluster's workers.
-    """
+    """Return models, or one, by their names or the keys of a mapping; refuse none, two of one name,
+    and models in memory for a cluster's workers."""
     if isinstance(models, (str, Path, LanguageModel)):
         models = [models]
     if not isinstance(models, Mapping):
@@ -280,13 +264,7 @@ def named_models(models: Any, client: Any = None) -> dict[str, Any]:
 
 
 def find_checkpoint(name: str, revision: str | None = None) -> Checkpoint:
-    """Find the files of a model by its name, and the revision they have; reports record both.
-
-    Raises
-    ------
-    ModelError
-        If there are none, or a revision is asked of files here, which have none.
-    """
+    """Find the files of a model by its name, and the revision they have; reports record both."""
     folder, label = Path(name).expanduser(), name
     is_file = name in PACKAGES or folder.suffix == ".gguf"
     on_hub = not (is_file or folder.is_dir() or folder.is_absolute() or name[:1] in (".", "~"))
@@ -399,12 +377,8 @@ def open_weights(
 ) -> tuple[Any, Any]:
     """Open a network of one of transformers' auto classes, and its tokenizer.
 
-    ``new_head`` tells that weights outside the network's body, and its pooler, may be random.
-
-    Raises
-    ------
-    ModelError
-        If other weights are missing, or are not safetensors inside the checkpoint.
+    ``new_head`` tells that weights outside the network's body, and its pooler, may be random; a
+    ModelError says that others are missing, or are no safetensors inside the checkpoint.
     """
     from transformers import AutoTokenizer
 

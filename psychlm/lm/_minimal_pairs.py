@@ -70,11 +70,11 @@ def read_blimp(source: str | Path) -> pd.DataFrame:
                 f"{file} has records without {' and '.join(sorted(lacking)) or 'a sentence'}; "
                 "minimal pairs need sentence_good and sentence_bad"
             )
-        part = {"pair_id": [f"{file.stem}-{i}" for i in range(len(table))]}
-        part |= {"good": table["sentence_good"], "bad": table["sentence_bad"]}
-        part |= {"phenomenon": table.get("linguistics_term", file.stem)}
-        part |= {"paradigm": table.get("UID", file.stem)}
-        parts.append(pd.DataFrame(part))
+        part = pd.DataFrame({"pair_id": [f"{file.stem}-{i}" for i in range(len(table))]})
+        part = part.assign(good=table["sentence_good"], bad=table["sentence_bad"])
+        part["phenomenon"] = table.get("linguistics_term", file.stem)
+        part["paradigm"] = table.get("UID", file.stem)
+        parts.append(part)
     return pd.concat(parts, ignore_index=True)
 
 
@@ -92,15 +92,11 @@ def minimal_pairs(
     pairs : DataFrame, str or Path
         Columns ``good`` and ``bad``; or what :func:`read_blimp` reads.
     models : model, or iterable or mapping of models
-        As :func:`psychlm.lm.surprisal` takes them; the keys of a mapping name them.
+        As :func:`psychlm.lm.surprisals` takes them.
     by : str
         Column of ``pairs`` by which accuracies are given.
     **options
-        ``bos``, ``device``, ``cache`` and others of :func:`psychlm.lm.surprisal`.
-
-    Returns
-    -------
-    MinimalPairs
+        Of :func:`psychlm.lm.surprisal`.
 
     Raises
     ------
@@ -116,12 +112,9 @@ def minimal_pairs(
     from statsmodels.stats.proportion import proportion_confint
 
     table = pairs if isinstance(pairs, pd.DataFrame) else read_blimp(pairs)
-    lacking = [name for name in ("good", "bad", by) if name not in table]
-    if lacking or table.empty:
+    if table.empty or not {"good", "bad", by} <= set(table):
         raise FrameError(
-            f"minimal pairs have columns good, bad and {by}; these have {list(table)}"
-            if lacking
-            else "there is no minimal pair"
+            f"minimal pairs have columns good, bad and {by}; these {len(table)} have {list(table)}"
         )
     models = named_models(models)
     # Score the good and the bad sentences of all pairs in one call for each model.
@@ -146,15 +139,12 @@ def minimal_pairs(
             )
         good, bad = np.split(bits, 2)
         correct = (good < bad) + 0.5 * (good == bad)
-        part = table.assign(model=name, good_bits=good, bad_bits=bad, correct=correct)
-        parts.append(part)
+        parts.append(table.assign(model=name, good_bits=good, bad_bits=bad, correct=correct))
     graded = pd.concat(parts, ignore_index=True)
     # Accuracy by group, and over all pairs.
     both = pd.concat([graded.assign(group=graded[by]), graded.assign(group="all")])
     groups = both.groupby(["model", "group"], sort=False)["correct"]
     accuracy = groups.agg(accuracy="mean", n="size").rename_axis(["model", by])
-    low, high = proportion_confint(
-        accuracy["accuracy"] * accuracy["n"], accuracy["n"], method="wilson"
-    )
+    low, high = proportion_confint(groups.sum(), accuracy["n"], method="wilson")
     accuracy = accuracy.assign(low=low, high=high)[["accuracy", "low", "high", "n"]]
     return MinimalPairs(graded, accuracy.loc[list(models)])

@@ -56,10 +56,7 @@ SUMMED = (SHARED, TOKENLESS, UNKNOWN)  # words without a value of their own, but
 
 @dataclass(frozen=True, eq=False)
 class WordScores:
-    """The values of a document's words.
-
-    Values of words whose reason is one of ``SUMMED`` are shares of a sum, and no words' own.
-    """
+    """The values of a document's words; those whose reason is in ``SUMMED`` are shares of a sum."""
 
     values: NDArray[np.float64]  # (n_words, 4), columns as in COLUMNS
     reasons: dict[int, str]  # words without a value, and why
@@ -89,48 +86,42 @@ def surprisal(
     ----------
     words : DataFrame, str, iterable of str, or mapping
         A words frame (``text_id``, ``word_id``, ``word``; optional ``space_before`` and
-        ``space_after``, see :func:`psychlm.lm.words_of`; without them one space separates two
-        words), or plain texts, which are split at white space. Rows may be in any order.
+        ``space_after``, else one space separates two words), in any order; or plain texts, which
+        :func:`psychlm.lm.words_of` splits.
     model : LanguageModel, str or Path
-        What :func:`psychlm.lm.load` returns, or takes. A name is loaded only where a result is not
-        in the cache.
+        What :func:`psychlm.lm.load` returns, or takes (on ``device``).
     unit : {"word", "token", "sentence"}
-        What a row of the result is: a word; a token of the model with its own surprisal, which
-        takes no correction and is not cached; or a sentence (``sentence_id``, else ``text_id``),
-        which has a sum also where a token joins two of its words, which then have no value each,
-        and where the tokenizer does not know a character (``reason`` says so).
+        What a row of the result is: a word; a token of the model, without correction and not
+        cached; or a sentence (``sentence_id``, else ``text_id``), which has a sum also where its
+        words have no value each (a token joins two of them, or the tokenizer does not know a
+        character: ``reason`` says so).
     correction : {"pimentel-meister", None}
         With tokenizers that mark beginnings of words (GPT-2, Llama, XLNet ...), move the
         probability that a word ends from the token after it to the word itself, so that the
         probabilities of all words sum to 1. None sums the surprisals of a word's tokens, as Hao et
         al. (2020) do. Other tokenizers and masked models need none.
     stride : int, optional
-        Texts longer than the model's window are read in windows that advance by so many tokens at
-        most, every word with at least so many tokens before it. Half a window unless given.
+        Longer texts are read in windows that advance by so many tokens at most, every word with at
+        least so many tokens before it. Half a window unless given.
     bos : str or None
-        Token before every text. ``"auto"``: the tokenizer's beginning-of-text token, or where it
-        has none its end-of-text token (``<|endoftext|>`` where these two mark the turns of a
-        dialogue); None: nothing, and then the first word has no value.
+        Token before every text. ``"auto"``: the tokenizer's beginning-of-text token, else its
+        end-of-text token (``<|endoftext|>`` where these two mark the turns of a dialogue); None:
+        nothing, and then the first word has no value.
     context : int, optional
-        Longest input in tokens, where it should be shorter than the model's own; 3 at least.
+        Longest input in tokens, at least 3; the model's own unless given.
     temperature : float
-        Divides the logits before they become probabilities, also those of word ends. Liu, Škrjanec
-        & Demberg (2024, *Temperature-scaling surprisal estimates improve fit to human reading
-        times*) report better predictions of reading times above 1, the more so for large models.
+        Divides the logits. Liu, Škrjanec & Demberg (2024, *Temperature-scaling surprisal estimates
+        improve fit to human reading times*) report better predictions of reading times above 1.
     entropy, rank : bool
         Also return the entropy of the next-token distribution before the word (``entropy_bits``),
         and the rank of the word's first token in it (``rank``, 1 is the likeliest).
     clean : bool
-        Before scoring, remove byte-order marks, make one space of other white space and compose
-        accents, see :func:`psychlm.lm.tokens.prepare_words`; what was changed is counted in
+        First clean the texts, see :func:`psychlm.lm.tokens.prepare_words`; changes are counted in
         ``.attrs["surprisal"]["cleaned"]``.
-    device : str or torch.device
-        As in :func:`psychlm.lm.load`, where ``model`` is a name.
     batch_tokens : int, optional
         Most tokens in one batch; values do not depend on it.
     cache : bool
-        Keep results on disk, by model, revision, text and options, and take from there what was
-        computed before. Models without a known revision are not cached.
+        Keep results of models with a known revision on disk, and take from there what is known.
     progress : bool
         Show a progress bar on standard error.
 
@@ -139,11 +130,10 @@ def surprisal(
     DataFrame
         ``word``, ``surprisal_bits``; ``entropy_bits`` and ``rank`` where asked; ``n_tokens``;
         ``reason``, why a value is missing (else empty); ``text_id``, ``word_id``; then the other
-        columns of ``words``. ``.attrs["surprisal"]`` holds model, revision, base, correction, BOS,
-        window, stride and cleaning. With ``unit="token"``: ``token``, ``surprisal_bits``, ``word``,
-        ``text_id`` and ``word_id`` in reading order. With ``unit="sentence"``: ``surprisal_bits``
-        (sum), ``bits_per_word``, ``bits_per_token``, ``n_words``, ``n_tokens``, ``reason`` (why
-        there is no sum, or what it lacks), ``text_id`` and ``sentence_id``.
+        columns of ``words``. ``.attrs["surprisal"]`` says how it was made. Of tokens: ``token``,
+        ``surprisal_bits``, ``word``, ``text_id`` and ``word_id`` in reading order. Of sentences:
+        ``surprisal_bits`` (sum), ``bits_per_word``, ``bits_per_token``, ``n_words``, ``n_tokens``,
+        ``reason``, ``text_id`` and ``sentence_id``.
 
     Raises
     ------
@@ -154,13 +144,11 @@ def surprisal(
 
     Notes
     -----
-    How a word is predicted depends on the model's ``kind``. Causal models: from the words before.
-    Permutation models (XLNet): from the words before, as one factorisation order. Masked models
-    (BERT): from both sides, by pseudo-log-likelihood with the rest of the word masked (Kauf &
-    Ivanova 2023). Left-masked models (XLM): from the words before and one mask. White space counts
-    towards the word after it; at the end of a text it counts towards the last word, unless the
-    correction says already that the word ended. Without correction a text's surprisals sum to that
-    of its tokens.
+    Causal models predict a word from the words before; permutation models (XLNet) too, as one
+    factorisation order. Masked models (BERT) predict it from both sides, by pseudo-log-likelihood
+    with the rest of the word masked (Kauf & Ivanova 2023), left-masked models (XLM) from the words
+    before and one mask. White space counts towards the word after it, at the end of a text towards
+    the last word, unless the correction says already that the word ended.
 
     Examples
     --------
@@ -182,7 +170,8 @@ def surprisal(
         options["temperature"] = temperature
     if unit == "token":
         opened = model if isinstance(model, LanguageModel) else load(model, device)
-        return _by_token(frame, texts, opened, options | {"correction": None}, batch_tokens)
+        options |= {"correction": None, "entropy": False, "rank": False}
+        return _by_token(frame, texts, opened, options, batch_tokens)
     results, description = _scored(texts, model, options, device, batch_tokens, cache, progress)
     asked = {"surprisal_bits": True, "entropy_bits": entropy, "rank": rank}
     value_columns = [name for name, wanted in asked.items() if wanted]
@@ -208,27 +197,22 @@ def surprisals(
 
     Parameters
     ----------
-    words
-        As :func:`surprisal` takes them.
-    models : model, or iterable or mapping of models
-        As :func:`surprisal` takes them; the keys of a mapping name the columns. On a cluster names
-        and folders, which every worker opens.
+    words, models
+        As :func:`surprisal` takes them: a model, an iterable, or a mapping whose keys name the
+        columns. On a cluster names and folders, which every worker opens.
     texts_at_once : int, optional
-        Texts of a piece of work: a piece is one model and so many texts, and opens the model. All
-        texts unless given; fewer let several workers share a model's texts.
+        Texts of a piece of work, which opens a model; all texts unless given.
     client : distributed.Client or str, optional
-        Dask client or address of a scheduler whose workers score the pieces: see
-        :func:`psychlm.cluster.run_pieces`. Each worker caches its results where it runs.
+        See :func:`psychlm.cluster.run_pieces`. Each worker caches its results where it runs.
     **options
-        Of :func:`surprisal`: ``correction``, ``stride``, ``bos``, ``context``, ``temperature``,
-        ``clean``, ``device``, ``batch_tokens``, ``cache`` and ``progress``.
+        Of :func:`surprisal`, but ``unit``, ``entropy`` and ``rank``.
 
     Returns
     -------
     DataFrame
-        ``text_id``, ``word_id``, ``word`` and a column for each model, named as it is:
-        what :func:`psychlm.reading_times.delta_loglik` takes. NaN where a word has no value.
-        ``.attrs["surprisal"]`` holds the description of each model's column.
+        ``text_id``, ``word_id``, ``word`` and a column for each model, NaN where a word has no
+        value: what :func:`psychlm.reading_times.delta_loglik` takes. ``.attrs["surprisal"]`` holds
+        the description of each column.
 
     Examples
     --------
@@ -288,17 +272,13 @@ def _by_token(
     batch_tokens: int | None,
 ) -> pd.DataFrame:
     """Return a row per token of each text: its own surprisal, and the word it belongs to."""
-    from psychlm.lm.forward import LOG_P, Wanted, plan_requests, resolve_options, run
+    from psychlm.lm.forward import LOG_P, plan_requests, resolve_options, rows_of, run
 
     options, tokens = resolve_options(model, **asked), tokenize(texts, model.tokenizer)
-    first_rows = np.concatenate([[0], np.cumsum([len(one.ids) + 1 for one in tokens])])
+    first_rows = rows_of(tokens)
     nats = np.full(first_rows[-1], np.nan)
-    for batch, values in run(
-        model,
-        plan_requests(tokens, first_rows, model, options),
-        Wanted(None, temperature=options.temperature),
-        batch_tokens,
-    ):
+    requests = plan_requests(tokens, first_rows, model, options)
+    for batch, values in run(model, requests, options, batch_tokens):
         if values is not None:
             nats[np.concatenate([one.row for one in batch])] = values[:, LOG_P]
     parts = []
@@ -414,17 +394,22 @@ def score(
     batch_tokens: int | None = None,
     progress: bool = False,
 ) -> Iterator[list[tuple[int, WordScores]]]:
-    """Yield the documents that each batch finished, by their numbers."""
+    """Score documents in batches.
+
+    Yields
+    ------
+    list of tuple
+        The documents that a batch finished: number and scores.
+    """
     if not texts:
         return
     from rich.console import Console
     from rich.progress import Progress
 
-    from psychlm.lm.forward import N_VALUES, Wanted, boundary_sets, plan_requests, run
+    from psychlm.lm.forward import N_VALUES, plan_requests, rows_of, run
 
-    # every token of every document has a row, and so has the end of each document
     tokens = tokenize(texts, model.tokenizer)
-    first_rows = np.concatenate([[0], np.cumsum([len(one.ids) + 1 for one in tokens])])
+    first_rows = rows_of(tokens)
     rows = np.full((first_rows[-1], N_VALUES), np.nan)
     requests = plan_requests(tokens, first_rows, model, options)
     # the documents that each request gives values to, and how many requests each document waits for
@@ -434,7 +419,6 @@ def score(
     }
     waiting = np.bincount(np.concatenate([[], *owners.values()]).astype(int), minlength=len(texts))
     begins = begins_with_space(model.tokenizer) if options.correction else None
-    sets = None if begins is None else boundary_sets(model, begins)
     out_of_memory: set[int] = set()
 
     def word_scores(number: int) -> tuple[int, WordScores]:
@@ -446,10 +430,9 @@ def score(
         )
 
     yield [word_scores(int(number)) for number in np.flatnonzero(waiting == 0)]
-    wanted = Wanted(sets, options.entropy, options.rank, options.temperature)
     with Progress(console=Console(stderr=True), disable=not progress) as bar:
         task = bar.add_task(f"tokens through {model.name}", total=sum(map(len, requests)))
-        for batch, values in run(model, requests, wanted, batch_tokens):
+        for batch, values in run(model, requests, options, batch_tokens):
             finished = []
             for one in batch:
                 waiting[owners[id(one)]] -= 1

@@ -171,7 +171,7 @@ def choice_logprobs(
         An items frame. Where it has a column ``hypothesis``, classifiers read prompt and hypothesis
         as a pair.
     model : LanguageModel, str or Path
-        What :func:`psychlm.lm.load` returns, or takes.
+        What :func:`psychlm.lm.load` returns, or takes (on ``device``).
     normalise : {"sum", "token", "character", "unconditional"}
         Score of a choice by a language model: the log-probability of its tokens; that divided by
         their number, or by its characters; or minus its log-probability after a neutral prompt
@@ -181,20 +181,12 @@ def choice_logprobs(
         How an item is put to a language model: see :func:`psychlm.lm.prompts.fill_prompts`.
     bos : str, optional
         Token before the prompt of a language model. ``"auto"``: the one that a causal model's
-        tokenizer itself puts before a text, if any (as lm-evaluation-harness does), and for models
-        of other kinds as in :func:`psychlm.lm.surprisal`. None: no token, except before an empty
-        prompt, where nothing else would predict the first token. An encoder-decoder (T5) takes
-        ``"auto"`` only: its encoder reads the prompt between the tokenizer's own special tokens,
-        and its decoder begins the choice with a token of its own.
-    device : str or torch.device
-        Where a model given by name is loaded.
-    batch_tokens : int, optional
-        Most tokens in a batch; scores do not depend on it.
-    cache : bool
-        Keep scores on disk by model, revision, item and options, and reuse them. Models without a
-        known revision are not cached.
-    progress : bool
-        Show a progress bar on standard error.
+        tokenizer itself puts before a text, if any (as lm-evaluation-harness does), for other kinds
+        as in :func:`psychlm.lm.surprisal`. None: no token, except before an empty prompt, where
+        nothing else would predict the first token. An encoder-decoder (T5) takes ``"auto"`` only:
+        its decoder begins the choice with a token of its own.
+    batch_tokens, cache, progress
+        As in :func:`psychlm.lm.surprisal`.
 
     Returns
     -------
@@ -202,9 +194,9 @@ def choice_logprobs(
         NaN where an item has fewer choices. ``.attrs`` holds ``model``, ``revision``,
         ``normalise``, ``prompt``, ``bos``, and the items whose prompts were cut to fit the model
         (``truncated``), whose choices hold characters that its tokenizer does not know
-        (``unknown``), or whose prompt and choice its tokenizer joins in one token (``joined``): as
-        in lm-evaluation-harness, such a choice has the tokens of the whole text that follow those
-        which the prompt has by itself. A warning counts these items.
+        (``unknown``), or whose prompt and choice it joins in one token (``joined``: as in
+        lm-evaluation-harness, such a choice has the tokens of the whole text that follow those
+        which the prompt has by itself). A warning counts these items.
 
     Raises
     ------
@@ -291,8 +283,7 @@ def evaluate(
     client : distributed.Client or str, optional
         As in :func:`surprisals`.
     **options
-        ``normalise``, ``prompt``, ``bos``, ``device``, ``batch_tokens``, ``cache`` and ``progress``
-        of :func:`choice_logprobs`.
+        Of :func:`choice_logprobs`.
 
     Returns
     -------
@@ -351,8 +342,7 @@ class ItemTaker:
         An items frame; ``item_id`` are the names of the items in the bank.
     model : LanguageModel, str or Path
     **options
-        ``normalise``, ``prompt``, ``bos``, ``device``, ``batch_tokens`` and ``cache`` of
-        :func:`choice_logprobs`.
+        Of :func:`choice_logprobs`.
 
     Attributes
     ----------

@@ -186,19 +186,15 @@ def fine_tune(
     epochs, patience : int
         Most epochs, and epochs without improvement before training ends.
     learning_rate, batch_size
-        Of AdamW; ``batch_size`` counts the items of a step over all processes. Where memory does
-        not hold a step's items together, fewer are read at once and their gradients are added up
-        (dropout is then drawn otherwise). The rate rises over a tenth of the steps and then falls
-        linearly. Laverghetta et al. (2021) use 1e-5 for 500,000 pairs.
+        Of AdamW, whose rate rises over a tenth of the steps and then falls linearly, and items of a
+        step over all processes. Where memory does not hold these together, fewer are read at once
+        and their gradients are added up (dropout is then drawn otherwise). Laverghetta et al.
+        (2021) use 1e-5 for 500,000 pairs.
     max_tokens : int
         Longest text or pair (175 in Laverghetta et al. 2021, section 3), at most what the encoder
         takes; the longer of a pair is cut first.
     device : str or torch.device
         See :func:`psychlm.device.torch_device`.
-
-    Returns
-    -------
-    FineTuned
 
     Raises
     ------
@@ -206,10 +202,9 @@ def fine_tune(
         If items break their contract, all have the same label, labels differ from the development
         items', or choices are neither labels nor the items' own (:func:`task_of`).
     ModelError
-        If the encoder cannot be opened, ``out`` holds another run, a limit is no whole number from
-        1 on, or ``batch_size`` cannot be shared equally among the processes. If memory does not
-        hold a process's share of a step: the others wait for its gradients, so all have to end; the
-        same command reads half as many items at once.
+        If the encoder cannot be opened, ``out`` holds another run, an option is wrong, or memory
+        does not hold one item; of several processes, if it does not hold a process's share of a
+        step: the same command then reads half as many items at once.
 
     Notes
     -----

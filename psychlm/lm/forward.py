@@ -28,9 +28,8 @@ from psychlm.lm._errors import ModelError, check_limit, check_option
 from psychlm.lm._load import LanguageModel
 from psychlm.lm._network_state import evaluating, structure_of
 from psychlm.lm.scoring_requests import (
-    FROM_LEFT,
     LARGEST_FAMILY,
-    REQUESTS,
+    READINGS,
     ScoringRequest,
     SpecialTokens,
     families,
@@ -99,7 +98,7 @@ def resolve_options(
     temperature: float = 1.0,
 ) -> ScoringOptions:
     """Return the options of :func:`psychlm.lm.surprisal` as they are for a model; refuse others."""
-    if model.kind not in REQUESTS:
+    if model.kind not in READINGS:
         raise ModelError(
             f"the model {model.name} is of the kind {model.kind!r}, which does not predict each "
             "word of a text; use a causal or a masked model for surprisal, or let this one answer "
@@ -111,13 +110,13 @@ def resolve_options(
             f"temperature is {temperature}; logits are divided by it, so it must be above 0"
         )
     check_limit("context", context, 3, model.context_tokens)
-    tokenizer, masked = model.tokenizer, model.kind in ("masked", "left-masked")
+    tokenizer, reading = model.tokenizer, READINGS[model.kind]
     check_option("correction", correction, ("pimentel-meister", None))
-    if model.kind not in FROM_LEFT or begins_with_space(tokenizer) is None:
+    if not reading.from_left or begins_with_space(tokenizer) is None:
         correction = None
     # the token before a text: the one asked for, or the tokenizer's own of that role
     if bos == "auto":
-        beginning = tokenizer.cls_token if model.kind == "masked" else None
+        beginning = tokenizer.cls_token if reading.framed else None
         bos = beginning or tokenizer.bos_token or tokenizer.eos_token or tokenizer.cls_token
         # Models tuned for dialogue may name the marks of a turn there, which no plain text begins
         # with; the mark between documents of their pre-training is kept in the vocabulary.
@@ -130,13 +129,19 @@ def resolve_options(
     # where the tokenizer puts that token before everything, the model has never read a window
     # without it
     in_windows = bos is not None
-    if in_windows and not masked:
+    if in_windows and not reading.masks:
         ids = tokenizer.encode("a")
         in_windows = bool(ids) and ids[0] == tokenizer.convert_tokens_to_ids(bos)
     tokens = model.context_tokens if context is None else context
     size = tokens - (bos is not None)
     step, heat = stride or size // 2, float(temperature)
     return ScoringOptions(correction, bos, in_windows, tokens, step, entropy, rank, heat)
+
+
+def rows_of(tokens: list[Tokens]) -> NDArray[np.int64]:
+    """Return the first row of each document, and behind them how many rows there are: one for each
+    token, and one for the end of each document."""
+    return np.concatenate([[0], np.cumsum([len(one.ids) + 1 for one in tokens])]).astype(np.int64)
 
 
 def plan_requests(
@@ -147,7 +152,8 @@ def plan_requests(
 ) -> list[ScoringRequest]:
     """Return the requests that read documents; their first tokens fill the rows ``first_rows``."""
     start = None if options.bos is None else model.tokenizer.convert_tokens_to_ids(options.bos)
-    stop = model.tokenizer.sep_token_id if model.kind == "masked" else None
+    reading = READINGS[model.kind]
+    stop = model.tokenizer.sep_token_id if reading.framed else None
     special = SpecialTokens(
         start,
         stop,
@@ -172,7 +178,7 @@ def plan_requests(
         waiting = sorted(set(waiting) - {short[i] for group in groups for i in group})
     for number in waiting:
         text, row = tokens[number], int(first_rows[number])
-        requests += REQUESTS[model.kind](text.ids, text.word, row, special)
+        requests += reading.requests(text.ids, text.word, row, special)
     return requests
 
 
@@ -196,17 +202,18 @@ def batches(sequences: Sequence[Sequences], most: int, enough: int) -> Iterator[
 def run(
     model: LanguageModel,
     requests: Sequence[ScoringRequest],
-    wanted: Wanted,
+    options: ScoringOptions,
     batch_tokens: int | None = None,
 ) -> Iterator[tuple[list[ScoringRequest], np.ndarray | None]]:
     """Yield batches with the values of their rows, (n_rows, 5); None where memory is too small."""
     if not requests:
         return
+    sets = boundary_sets(model) if options.correction else None
     most = batch_tokens or BATCH_TOKENS.get(model.device.type, BATCH_TOKENS["cpu"])
     if not reads_output_layer(model):
         most = min(most, max(1, MOST_LOGITS // model.n_vocabulary))
     for batch, values in in_batches(
-        requests, lambda batch: _values(model, batch, wanted), model.device, most
+        requests, lambda batch: _values(model, batch, options, sets), model.device, most
     ):
         if values is None:
             warnings.warn(
@@ -268,7 +275,12 @@ def out_of_memory(error: BaseException) -> bool:
 
 
 @torch.inference_mode()
-def _values(model: LanguageModel, batch: list[ScoringRequest], wanted: Wanted) -> np.ndarray:
+def _values(
+    model: LanguageModel,
+    batch: list[ScoringRequest],
+    options: ScoringOptions,
+    sets: torch.Tensor | None,
+) -> np.ndarray:
     """Run one batch and return the values of its rows."""
     length = len(batch[0])
     places = np.concatenate([i * length + one.position for i, one in enumerate(batch)])
@@ -293,7 +305,8 @@ def _values(model: LanguageModel, batch: list[ScoringRequest], wanted: Wanted) -
     table = max(LOGITS_AT_ONCE, min(MOST_LOGITS_GPU, free_bytes(model.device, 0) // 32))
     at_once = max(1, table // model.n_vocabulary)
     values = np.empty((len(node), N_VALUES))
-    values[order] = row_values(logits_of, node_read, target_read, at_once, wanted).cpu().numpy()
+    rows = row_values(logits_of, node_read, target_read, at_once, options, sets)
+    values[order] = rows.cpu().numpy()
     return values
 
 
@@ -448,21 +461,13 @@ def largest_family(model: LanguageModel) -> int:
 # Log-probabilities
 
 
-@dataclass(frozen=True)
-class Wanted:
-    """What is asked of every row beside the probability of its token."""
-
-    sets: torch.Tensor | None  # (n_vocabulary, 2), see boundary_sets; None without correction
-    entropy: bool = False
-    rank: bool = False
-    temperature: float = 1.0
-
-
-def boundary_sets(model: LanguageModel, begins: NDArray[np.bool_]) -> torch.Tensor:
+def boundary_sets(model: LanguageModel) -> torch.Tensor:
     """Return the sets of tokens whose probability mass the correction of word probabilities takes:
     (n_vocabulary, 2) columns of zeros and ones: tokens that end a word (white space, end of text);
     those that cannot begin after white space.
     """
+    begins = begins_with_space(model.tokenizer)
+    assert begins is not None
     spaced = torch.zeros(model.n_vocabulary, dtype=torch.bool)
     spaced[: len(begins)] = torch.from_numpy(begins)
     inside = ~spaced
@@ -488,21 +493,15 @@ def row_values(
     node: torch.Tensor,
     target: torch.Tensor,
     at_once: int,
-    wanted: Wanted,
+    options: ScoringOptions,
+    sets: torch.Tensor | None,
 ) -> torch.Tensor:
     """Return the values of every row, (n_rows, 5) in float64 (float32 on MPS): ``LOG_P``,
     ``LOG_END``, ``LOG_INSIDE``, ``ENTROPY``, ``RANK``; NaN where nothing was asked.
 
-    Parameters
-    ----------
-    logits_of : callable
-        Gives the float32 logits (n, n_vocabulary) of some of the outputs.
-    node : Tensor, shape (n_rows,)
-        Output that each row is read from, never decreasing.
-    target : Tensor, shape (n_rows,)
-        Token whose probability is wanted; below 0 for none.
-    at_once : int
-        Outputs whose logits are in memory at a time.
+    ``logits_of`` gives the float32 logits (n, n_vocabulary) of some of the outputs, ``at_once`` of
+    which are in memory at a time; ``node`` (n_rows,) is the output that each row is read from,
+    never decreasing, ``target`` (n_rows,) the token whose probability is wanted, below 0 for none.
     """
     n_nodes, exact = int(node[-1]) + 1, float_type(node.device)
     values = torch.full((len(node), N_VALUES), torch.nan, dtype=exact, device=node.device)
@@ -511,11 +510,11 @@ def row_values(
     for i, (low, high) in enumerate(pairwise(edges)):
         logits = logits_of(slice(i * at_once, (i + 1) * at_once))
         logits -= logits.amax(dim=1, keepdim=True)
-        if wanted.temperature != 1:
-            logits /= wanted.temperature
+        if options.temperature != 1:
+            logits /= options.temperature
         read, token = node[low:high] - i * at_once, target[low:high]
         target_logits = logits[read, token.clamp(min=0)].masked_fill(token < 0, torch.nan)
-        if wanted.rank:  # one more than the tokens that the model finds likelier
+        if options.rank:  # one more than the tokens that the model finds likelier
             likelier = 1.0 + (logits[read] > target_logits[:, None]).sum(dim=1)
             values[low:high, RANK] = likelier.masked_fill(target_logits.isnan(), torch.nan).to(
                 exact
@@ -523,10 +522,10 @@ def row_values(
         weights = logits.exp_()  # of the tokens, as shares of the likeliest one's
         mass = weights.sum(dim=1).to(exact)
         values[low:high, LOG_P] = target_logits.to(exact) - mass.log()[read]
-        if wanted.sets is not None:
-            share = (weights @ wanted.sets).to(exact).log() - mass.log()[:, None]
+        if sets is not None:
+            share = (weights @ sets).to(exact).log() - mass.log()[:, None]
             values[low:high, LOG_END : LOG_INSIDE + 1] = share[read]
-        if wanted.entropy:
+        if options.entropy:
             spread = torch.special.entr(weights).sum(dim=1).to(exact)
             values[low:high, ENTROPY] = (mass.log() + spread / mass)[read]
     return values

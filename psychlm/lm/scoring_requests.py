@@ -73,14 +73,8 @@ def left_to_right(
 ) -> Iterator[ScoringRequest]:
     """Yield the requests of a causal model over one text.
 
-    Parameters
-    ----------
-    ids, word : ndarray, shape (n_tokens,)
-        The tokens of the text, and the word each belongs to.
-    first_row : int
-        Row of the first token.
-    ahead : int
-        By how many tokens what a model predicts is ahead of what it reads: see :data:`any_order`.
+    ``ids`` and ``word`` are the tokens of the text and the word each belongs to, ``first_row`` is
+    the row of the first token; what a model predicts is so many tokens ``ahead`` of what it reads.
     """
     targets = np.append(ids, NO_TARGET)
     source = ids if ahead else np.append(ids, special.blank)
@@ -144,7 +138,7 @@ def both_sides(
     tokens of the same word masked, so that no token is guessed from the rest of its own word. A
     long text is cut around the word.
     """
-    whole, before = _add_special(ids, special)
+    whole, before = add_special(ids, special)
     n_tokens, size = len(ids), special.context_tokens - (len(whole) - len(ids))
     ends = np.searchsorted(word, word, side="right")
     for token in range(n_tokens):
@@ -154,7 +148,7 @@ def both_sides(
         else:
             middle = (token + end) // 2
             begin = min(max(0, middle - size // 2, end - size), token, n_tokens - size)
-            text, _ = _add_special(ids[begin : begin + size], special)
+            text, _ = add_special(ids[begin : begin + size], special)
         position = token - begin + before
         masked = (position, position + end - token)
         output, target, row = np.array([[position], [ids[token]], [first_row + token]])
@@ -168,34 +162,41 @@ def left_side(
 
     It reads the tokens before, as many as fit, and one mask.
     """
-    whole, before = _add_special(ids, special)
+    whole, before = add_special(ids, special)
     size = special.context_tokens - before
     for token in range(len(ids)):
         begin = max(0, token + 1 - size)
-        text = whole if begin == 0 else _add_special(ids[begin : token + 1], special)[0]
+        text = whole if begin == 0 else add_special(ids[begin : token + 1], special)[0]
         position = before + token - begin
         output, target, row = np.array([[position], [ids[token]], [first_row + token]])
         masked = (position, position + 1)
         yield ScoringRequest(text[: position + 1], output, target, row, masked)
 
 
-def _add_special(ids: Ints, special: SpecialTokens) -> tuple[Ints, int]:
+def add_special(ids: Ints, special: SpecialTokens) -> tuple[Ints, int]:
     """Return tokens between the special ones, and how many of these stand before them."""
     start = [] if special.start is None else [special.start]
     stop = [] if special.stop is None else [special.stop]
     return np.concatenate([start, ids, stop]).astype(np.int64), len(start)
 
 
-# How a text is read by a model of each kind.
-REQUESTS: dict[str, Callable[[Ints, Ints, int, SpecialTokens], Iterator[ScoringRequest]]] = {
-    "causal": left_to_right,
-    "permutation": any_order,
-    "masked": both_sides,
-    "left-masked": left_side,
+@dataclass(frozen=True)
+class Reading:
+    """How a model of a kind reads a text."""
+
+    requests: Callable[[Ints, Ints, int, SpecialTokens], Iterator[ScoringRequest]]
+    # every word after those before it, so that surprisals can be corrected for where words end
+    from_left: bool = False
+    masks: bool = False  # tokens of the input are masked: the tokenizer needs a mask token
+    framed: bool = False  # a text stands between the tokenizer's [CLS] and [SEP]
+
+
+READINGS = {
+    "causal": Reading(left_to_right, from_left=True),
+    "permutation": Reading(any_order, from_left=True),
+    "masked": Reading(both_sides, masks=True, framed=True),
+    "left-masked": Reading(left_side, masks=True),
 }
-# Kinds that read every word after those before it, whose surprisals can be corrected for where
-# words end.
-FROM_LEFT = ("causal", "permutation")
 
 
 def families(texts: Sequence[Ints], largest: int = LARGEST_FAMILY) -> list[list[int]]:

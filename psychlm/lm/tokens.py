@@ -126,21 +126,10 @@ def prepare_words(
     paragraphs stays as two line feeds), and composes accents (Unicode normalisation form C): the
     same text then has the same surprisal however it was stored.
 
-    Parameters
-    ----------
-    words : DataFrame
-        A words frame, in any order; ``space_after`` and ``space_before`` (white space as text, or
-        booleans) say where something else than one space separates two words.
-    clean : bool
-        False leaves every character as it is.
-
-    Returns
-    -------
-    prepared : DataFrame
-        The frame sorted by ``text_id`` and ``word_id``; its index holds the positions of the rows
-        in ``words``.
-    changes : dict
-        How many words or gaps were changed: ``byte_order_marks``, ``white_space``, ``unicode``.
+    ``space_after`` and ``space_before`` (white space as text, or booleans) say where something else
+    than one space separates two words. Return the frame sorted by ``text_id`` and ``word_id``, its
+    index the positions of the rows in ``words``, and how many words or gaps were changed:
+    ``byte_order_marks``, ``white_space``, ``unicode``.
     """
     ordered = check_words(words).reset_index(drop=True)
     if is_shape(ordered["word"]):

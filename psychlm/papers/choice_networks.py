@@ -15,7 +15,7 @@ import copy
 import hashlib
 import re
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -159,9 +159,7 @@ class ChoiceClassifier:
                     target = answer[torch.from_numpy(some).to(self.device)]
                     loss = nn.functional.cross_entropy(network(batch), target)
                     if not torch.isfinite(loss):
-                        raise FloatingPointError(
-                            "the loss is no longer finite; use a smaller learning rate"
-                        )
+                        raise FloatingPointError("the loss is not finite; lower the rate")
                     optimizer.zero_grad()
                     loss.backward()
                     nn.utils.clip_grad_norm_(weights, CLIP)
@@ -220,15 +218,16 @@ class Lexicon:
         """Return the lower-case words and punctuation marks of a text, at most 64."""
         return re.findall(r"\w+(?:'\w+)?|[^\w\s]", text.lower())[:LONGEST_TOKENS]
 
-    def encode(self, texts: Sequence[str]) -> list[NDArray]:
-        """Return each text as (T,) word numbers, or as (T, d) vectors where these are given."""
+    def encode(self, texts: Sequence[str]) -> Iterator[NDArray]:
+        """Yield each text as (T,) word numbers, or as (T, d) vectors where these are given."""
         if self.tokenizer is None:
             ids = [[self.numbers.get(w, UNKNOWN) for w in self.words_of(text)] for text in texts]
         else:
             options = {"add_special_tokens": False, "truncation": True}
             ids = self.tokenizer(list(texts), max_length=LONGEST_TOKENS, **options)["input_ids"]
-        coded = [np.array(row, dtype=np.int64) for row in ids]
-        return coded if self.vectors is None else [self.vectors[row] for row in coded]
+        for row in ids:  # one text at a time: the vectors of all would take gigabytes
+            numbers = np.array(row, dtype=np.int64)
+            yield numbers if self.vectors is None else self.vectors[numbers]
 
     @classmethod
     def learned(cls, items: pd.DataFrame) -> Lexicon:

@@ -6,8 +6,8 @@ do not suffice, definitions drawn at random. **Only senses with an example serve
 as the right answer does: definitions with and without examples are worded differently, and the
 authors found 56 % of answers from the choices alone before they left such distractors out.
 
-Two rules are stricter than the paper's: distractors share the part of speech of the right answer
-(or "To ..." gives verbs away), and definitions that name the word itself are left out.
+Stricter than the paper's: distractors share the part of speech of the right answer (or "To ..."
+gives verbs away), and definitions that name the word itself are left out.
 
 GCIDE, the GNU Collaborative International Dictionary of English, is Webster's Revised Unabridged
 Dictionary of 1913 with additions. Debian's package ``dict-gcide`` holds it as dictd's two files:
@@ -41,12 +41,7 @@ from psychlm.data import DataError, DataMissingError
 from psychlm.frames import check_items
 
 VARIABLE = "PSYCHLM_GCIDE"
-FOLDERS = (
-    "/usr/share/dictd",
-    "/usr/local/share/dictd",
-    "/opt/homebrew/share/dictd",
-    "/usr/lib/dict",
-)
+FOLDERS = ("/usr/share/dictd", "/usr/local/share/dictd", "/opt/homebrew/share/dictd")
 COLUMNS = ["word", "pos", "definition", "example", "example_kind", "forms"]
 N_CHOICES = 5
 LARGEST_PART = 3000  # most questions for training and for development, and a third of all
@@ -101,17 +96,16 @@ SEE = re.compile(
 
 
 def find(path: str | Path | None = None) -> Path:
-    """Return ``gcide.dict.dz`` (or ``gcide.dict``): the one named, a variable's, or the system's.
+    """Return ``gcide.dict.dz``: the one named, a variable's, or the system's.
 
     If it is not there, DataMissingError says how to get it.
     """
     named = path if path is not None else os.environ.get(VARIABLE)
     places = [Path(named)] if named else [Path(folder) for folder in FOLDERS]
     for place in places:
-        names = (place / "gcide.dict.dz", place / "gcide.dict") if place.is_dir() else (place,)
-        for file in names:
-            if file.is_file():
-                return file
+        file = place / "gcide.dict.dz" if place.is_dir() else place
+        if file.is_file():
+            return file
     raise DataMissingError(
         f"the GCIDE dictionary is not here (looked in {', '.join(map(str, places))}); get it with "
         "`apt-get install dict-gcide`, or name the folder that holds gcide.dict.dz and gcide.index "
@@ -122,32 +116,21 @@ def find(path: str | Path | None = None) -> Path:
 def read(path: str | Path | None = None, *, first: int | None = None) -> pd.DataFrame:
     """Read the dictionary (:func:`find`), or only its first records, into one row per sense.
 
-    Returns
-    -------
-    DataFrame
-        ``entry_id``, ``word``, ``pos``, ``definition`` (without its example, labels, references),
-        ``example`` (None where there is none), ``example_kind`` ("usage", "quoted", "quotation"),
-        ``forms`` (inflected forms that the record names). ``attrs`` count ``records``, ``entries``,
-        ``with_examples``, ``example_kinds``, and ``broken`` records, which are left out, by reason.
-
-    Raises
-    ------
-    DataError
-        If the dictionary or its index is missing, or the file is no dictionary.
+    Columns: ``entry_id``, ``word``, ``pos``, ``definition`` (without its example, labels,
+    references), ``example`` (None where there is none), ``example_kind`` ("usage", "quoted",
+    "quotation"), ``forms`` (inflected forms that the record names). ``attrs`` count what was read,
+    and ``broken`` records, which are left out, by reason. DataError if a file is missing or is no
+    dictionary.
     """
     file = find(path)
     index = file.with_name("gcide.index")
     if not index.is_file():
-        raise DataError(
-            f"{file} has no gcide.index beside it; both come with `apt-get install dict-gcide`"
-        )
+        raise DataError(f"{file} has no gcide.index beside it: apt-get install dict-gcide")
     try:
-        with gzip.open(file) if file.suffix == ".dz" else file.open("rb") as opened:
-            raw = opened.read()
+        raw = gzip.decompress(file.read_bytes())
     except (OSError, EOFError, zlib.error) as error:
-        raise DataError(
-            f"{file} cannot be decompressed ({error}); get it anew: apt-get install dict-gcide"
-        ) from error
+        message = f"{file} cannot be decompressed ({error}): apt-get install dict-gcide"
+        raise DataError(message) from error
     # The index: headword, offset and length, in dictd's base 64. Headwords that begin with 00- are
     # dictd's own notes. Several headwords may lead to one record, which is read once.
     broken: Counter[str] = Counter()
@@ -303,15 +286,11 @@ def build(
     Of ``entries`` (:func:`read`) ``n_items`` questions are kept, whole words at a time, or all.
     ``distractors_without_examples`` is the mistake of the paper's first version, to show it.
 
-    Returns
-    -------
-    DataFrame
-        An items frame with five choices, ``cluster`` (the word), ``word``, ``pos``, ``probe``
-        ("dictionary"), ``hops`` and ``distractor_distance`` (0: a dictionary has no graph),
-        ``distractor_set`` ("sense" where a distractor is one of the word's, else "random"),
-        ``distractor_types`` (of the four distractors, in the order of the choices), ``n_senses``
-        (distractors that are senses of the word) and ``split``. Senses that became no question are
-        counted in ``attrs["left_out"]``, by reason, in the order in which reasons were applied.
+    The items have five choices and ``cluster`` (the word), ``word``, ``pos``, ``probe``, ``split``;
+    ``hops`` and ``distractor_distance`` (0: a dictionary has no graph); ``distractor_set`` ("sense"
+    where a distractor is one of the word's, else "random"), ``distractor_types`` (of the four, in
+    the order of the choices) and ``n_senses`` (distractors that are senses of the word). Senses
+    that became no question are counted in ``attrs["left_out"]``, by reason, in this order.
     """
     # Senses that may be choices: of single content words, with a definition not too long.
     n_entries = len(entries)
@@ -433,7 +412,4 @@ def _fill_up(
         redraw = clash.to_numpy()[len(senses) :]
         if not redraw.any():
             return both
-    raise DataError(
-        f"{int(redraw.sum())} distractors could not be drawn without repeating a choice: too few "
-        "definitions for some part of speech; use the whole dictionary"
-    )
+    raise DataError(f"{redraw.sum()} distractors repeat a choice; use the whole dictionary")

@@ -59,9 +59,8 @@ def chain(
     """Return perplexity per word and gains of language models on a corpus, words left out as in
     the paper: the rows of :func:`psychlm.reading_times.delta_loglik`, whose options are passed on.
 
-    ``baseline`` are the terms of the model without surprisal, by default the paper's, with an
-    intercept for each subject; a reading that lacks a measure is left out. ``log_frequency`` (nats)
-    is for words without such a column.
+    ``baseline`` are the terms of the model without surprisal; a reading that lacks a measure is
+    left out. ``log_frequency`` (nats) is for words without such a column.
     """
     words = corpus.words
     if log_frequency is not None:
@@ -222,10 +221,9 @@ def stored_models(*, folds: int = 5, seed: int = 2020) -> pd.DataFrame:
     """Return PNC, perplexity and gains on the UCL corpus of all models whose surprisals are stored:
     one row per model, by PNC.
 
-    They are the twelve released ones, SmolLM2, the package's own model, and the n-grams and the
-    LSTM trained by ``data/build_word_models.py``. The PNC is over the words without attached
-    punctuation or clitics. Models of one ``cluster`` were trained alike; held-out gains are nats
-    per 1,000 words, a column for each of ``UCL_MEASURES``.
+    They are twelve released ones, SmolLM2, the package's own, and the n-grams and the LSTM of
+    ``data/build_word_models.py``. The PNC is over words without attached punctuation or clitics.
+    Models of one ``cluster`` were trained alike; held-out gains are nats per 1,000 words.
     """
     corpus = corpora.ucl()
     tables = (data.facts("hao2020/surprisals_ucl2023"), model_facts.surprisal("ucl2023"))
@@ -248,10 +246,8 @@ def pnc_relations(models: pd.DataFrame, *, level: float = 0.95) -> pd.DataFrame:
     """Return how the held-out gain goes with the PNC over models, by measure and set of models.
 
     ``over`` is "all", "PNC above 0.5", "between clusters" (their means) or "within clusters"
-    (differences from these). Intervals are Fisher's, of so many independent models or clusters.
-    Models that were trained alike are not independent, which makes those over all models too
-    narrow; those within clusters lose one degree of freedom for each cluster. Bounds are NaN where
-    fewer than four are left.
+    (differences from these, which lose one degree of freedom for each cluster). Intervals are
+    Fisher's, too narrow over all models, since those trained alike are not independent.
     """
     rows = []
     for measure in UCL_MEASURES:
@@ -291,7 +287,7 @@ def pnc_verdict(relations: pd.DataFrame) -> dict[str, str]:
     )
     outcome = "partly"
     if pooled["low"].min() <= 0:
-        sentence = "The gain does not rise with the PNC on every measure for certain."
+        sentence = "The gain does not rise significantly with the PNC on every measure."
         outcome = "not" if pooled["r"].min() <= 0 else "partly"
     elif able["low"].min() > 0:
         sentence, outcome = "The gain rises with the PNC on every measure.", "reproduced"
@@ -300,7 +296,7 @@ def pnc_verdict(relations: pd.DataFrame) -> dict[str, str]:
             "The PNC finds models without gain; how it ranks the others depends on the measure."
         )
     else:
-        which = "some measures only" if able["low"].max() > 0 else "no measure for certain"
+        which = "some measures only" if able["low"].max() > 0 else "no measure significantly"
         finds = "models that gain nothing" if able["low"].max() > 0 else "models without gain"
         sentence = f"The PNC finds {finds}, but ranks the others on {which}."
     return {"sentence": sentence, "support": support, "outcome": outcome}

@@ -9,15 +9,13 @@ from __future__ import annotations
 
 import itertools
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import torch
 from scipy.special import softmax
-from scipy.stats import ttest_ind
-from sklearn.metrics import cohen_kappa_score
 
 from psychlm import data, frames, irt, simulate, stats
 from psychlm.irt.response_functions import Logistic
@@ -40,13 +38,10 @@ def fits(responses: pd.DataFrame) -> dict[str, irt.IRTFit]:
         warnings.simplefilter("ignore", irt.IRTWarning)  # of the slope without a finite estimate
         start = irt.fit(responses, "3PL", guessing="common", standard_errors=False).items
         guessing = float(start["c"].iloc[0])
-        return {
-            "common": irt.fit(
-                responses, "3PL", start=start, guessing=guessing, standard_errors=False
-            ),
-            "prior": irt.fit(responses, "3PL", priors=PRIORS, guessing=guessing),
-            "free": irt.fit(responses, "3PL"),
-        }
+        held = {"start": start, "guessing": guessing, "standard_errors": False}
+        fitted = {"common": irt.fit(responses, "3PL", **held)}
+        fitted["prior"] = irt.fit(responses, "3PL", priors=PRIORS, guessing=guessing)
+        return fitted | {"free": irt.fit(responses, "3PL")}
 
 
 def stored_fits() -> tuple[dict[str, pd.DataFrame], pd.Series]:
@@ -211,26 +206,6 @@ def shortest_form(items: pd.DataFrame, low: float, high: float) -> pd.Series:
     return pd.Series(chosen, name="mean_se")
 
 
-def power_of_comparison(
-    items: pd.DataFrame,
-    means: Mapping[str, float],
-    sizes: tuple[int, int],
-    n_studies: int,
-    rng: np.random.Generator,
-) -> float:
-    """Return the share of simulated studies with p < .05 of Welch's test on the raw score.
-
-    ``means`` (logits) and ``sizes`` are those of the groups "Baseline" and "NoteAid"."""
-    p = []
-    for _ in range(n_studies):
-        scores = [
-            simulate.responses(rng.normal(means[name], 1, size), items, rng).mean(axis=1)
-            for name, size in zip(("Baseline", "NoteAid"), sizes, strict=True)
-        ]
-        p.append(ttest_ind(*scores, equal_var=False).pvalue)
-    return float(np.mean(np.array(p) < 0.05))
-
-
 def fit_of(
     fit: irt.IRTFit, responses: pd.DataFrame, rng: np.random.Generator
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
@@ -242,15 +217,11 @@ def fit_of(
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # of S-X2: see above
         items, pairs = irt.s_x2(fit, responses), irt.ld_x2(fit, responses)
-    m2 = irt.m2(fit, responses)
-    statistics = pd.DataFrame.from_dict(
-        {
-            "n_misfitting": {"value": (stats.holm(items["p"]) < 0.05).sum(), "n": len(items)},
-            "n_dependent_pairs": {"value": (stats.holm(pairs["p"]) < 0.05).sum(), "n": len(pairs)},
-            "rmsea": {"value": m2.rmsea, "low": m2.rmsea_low, "high": m2.rmsea_high},
-        },
-        orient="index",
-    )
+    m2, rows = irt.m2(fit, responses), {}
+    for name, table in (("n_misfitting", items), ("n_dependent_pairs", pairs)):
+        rows[name] = {"value": (stats.holm(table["p"]) < 0.05).sum(), "n": len(table)}
+    rows["rmsea"] = {"value": m2.rmsea, "low": m2.rmsea_low, "high": m2.rmsea_high}
+    statistics = pd.DataFrame.from_dict(rows, orient="index")
     drawn = simulate.responses(rng.normal(size=len(responses)), fit.items, rng)
     drawn = drawn.set_axis(responses.index).where(responses.notna())
     held = {"guessing": fit.items["c"].iloc[0], "start": fit.items, "standard_errors": False}
@@ -265,38 +236,3 @@ def fit_of(
             "n": len(observed),
         }
     return statistics, pd.DataFrame(rows).T
-
-
-def shortened(
-    items: pd.DataFrame, responses: pd.DataFrame, sizes: Sequence[int], low: float, high: float
-) -> pd.DataFrame:
-    """Score forms of several sizes on the same responses: ``correlation`` with the abilities from
-    all items, and empirical ``reliability``."""
-    reference, rows = irt.score(items, responses)["theta"], {}
-    for size in sizes:
-        chosen = irt.assemble_form(items, size, low, high)
-        scored = irt.score(items.loc[chosen], responses[chosen].dropna(how="all"))
-        variance = scored["theta"].var()
-        rows[size] = {
-            "correlation": scored["theta"].corr(reference),
-            "reliability": variance / (variance + (scored["se"] ** 2).mean()),
-        }
-    return pd.DataFrame(rows).T.rename_axis("items")
-
-
-def decision(
-    items: pd.DataFrame, responses: pd.DataFrame, size: int, low: float, high: float, cut: float
-) -> pd.Series:
-    """Compare who lies below ``cut`` logits by a form of ``size`` items and by all items."""
-    chosen = irt.assemble_form(items, size, low, high)
-    answered = responses[chosen].dropna(how="all")
-    by_short = irt.score(items.loc[chosen], answered)["theta"] < cut
-    by_full = irt.score(items, responses)["theta"][by_short.index] < cut
-    return pd.Series(
-        {
-            "agreement": (by_short == by_full).mean(),
-            "kappa": cohen_kappa_score(by_short, by_full),
-            "found_by_short_form": by_short[by_full].mean(),
-            "proportion_below_cut": by_full.mean(),
-        }
-    )

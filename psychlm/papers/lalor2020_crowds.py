@@ -11,7 +11,7 @@ import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 from sklearn.datasets import fetch_openml, load_digits
 
-from psychlm import crowds, stats
+from psychlm import crowds
 from psychlm.data import DataMissingError
 
 PARTS = ("train", "development", "test", "people's")
@@ -119,20 +119,6 @@ def image_task(kind: str, name: str, n_train: int) -> tuple[Task, NDArray[np.flo
     lengths = [min(n_train, int(0.6 * len(y))), int(0.1 * len(y))]
     lengths.append(len(y) - sum(lengths))
     return task_of_parts(kind, crowds.encode_images(pictures), items, lengths), pictures
-
-
-def split_half(
-    groups: Sequence[pd.DataFrame], rng: np.random.Generator, n_draws: int = 100
-) -> NDArray[np.float64]:
-    """Return (n_draws,) Spearman correlations of proportions correct in random halves of the
-    persons; groups answered other items, and each is split by itself."""
-    first, second = [], []
-    for graded in groups:
-        order = [rng.permutation(len(graded)) < len(graded) // 2 for _ in range(n_draws)]
-        half = np.array(order, dtype=float)
-        first.append(half @ graded.to_numpy() / half.sum(axis=1, keepdims=True))
-        second.append((1 - half) @ graded.to_numpy() / (1 - half).sum(axis=1, keepdims=True))
-    return stats.spearman_many(np.hstack(first), np.hstack(second))
 
 
 def select_by_difficulty(strategy: str, values: ArrayLike, *, fraction: float) -> NDArray[np.bool_]:

@@ -35,9 +35,8 @@ class Curriculum:
     """All examples at every epoch; the base of the curricula below.
 
     One serves one training run, as ``crowds.train(..., epoch_callback=curriculum.epoch_callback)``,
-    of one model or of many, each by its own ability. ``answers`` are gold labels by example, in the
-    order of the training set; difficulties are matched to them by name. ``balanced`` takes the
-    easiest of each class, which keeps their proportions; the paper does not."""
+    each model by its own ability. ``answers`` are gold labels in the order of the training set;
+    difficulties are matched by name. ``balanced`` takes the easiest of each class."""
 
     floor = 0.0  # least share of the examples
 
@@ -50,8 +49,7 @@ class Curriculum:
         if len(missing):
             raise FrameError(
                 f"{len(missing)} of {len(b)} examples {format_names(missing)} have no difficulty, "
-                "or an infinite one (the crowd answered them alike); leave them out, or fit with "
-                "a prior"
+                "or an infinite one; leave them out, or fit with a prior"
             )
         self.b, self.answers = b.to_numpy(), answers.to_numpy()
         # Rank examples by difficulty (ties by position), within their class if balanced.
@@ -99,10 +97,9 @@ class Curriculum:
 class DDaCLAE(Curriculum):
     """Train on what is not harder than the model is able (Lalor 2020, Algorithm 3).
 
-    Ability is the maximum of the likelihood of all answers to the training set, with the
-    difficulties of a Rasch model known. ``floor`` is the share of the examples, at least one, to
-    train on if fewer are within reach: Algorithm 3 has none, and does not end for a model whose
-    ability is below every difficulty."""
+    Ability is the maximum of the likelihood of all answers, with Rasch difficulties known.
+    ``floor`` is the share of the examples, at least one, to train on if fewer are within reach:
+    Algorithm 3, without it, does not end for a model below every difficulty."""
 
     def __init__(
         self,
@@ -165,10 +162,8 @@ class CompetenceBased(Curriculum):
 
 
 def together(curricula: Sequence[Curriculum], which: np.ndarray) -> EpochCallback:
-    """Return one ``epoch_callback`` for a crowd whose members follow different curricula.
-
-    Their networks are trained as one stack, each as if it were alone; ``which`` is the place of
-    each member's curriculum."""
+    """Return one ``epoch_callback`` for a crowd whose members follow different curricula; ``which``
+    is the place of each member's."""
 
     def epoch_callback(epoch: int, state: CrowdState) -> EpochPlan:
         log_probabilities = state.log_probabilities()
@@ -186,10 +181,8 @@ def together(curricula: Sequence[Curriculum], which: np.ndarray) -> EpochCallbac
 
 
 def convergence(history: pd.DataFrame) -> pd.DataFrame:
-    """Return when each model was best on the development set, and the examples used by then.
-
-    Of ``TrainedCrowd.history``: by member the first best ``epoch``, ``n_examples`` up to its end
-    (each as often as it was trained on) and ``development_accuracy``."""
+    """Return by member the first best ``epoch`` of ``TrainedCrowd.history``, ``n_examples`` up to
+    its end (each as often as it was trained on) and ``development_accuracy``."""
     rows = history.sort_values(["member", "epoch"]).reset_index(drop=True)
     rows["n_examples"] = rows.groupby("member")["n_examples"].cumsum()
     best = rows.loc[rows.groupby("member")["development_accuracy"].idxmax()]

@@ -37,8 +37,7 @@ def label_counts(labels: pd.DataFrame, classes: Sequence) -> pd.DataFrame:
     strange = counts.index[counts.sum(axis=1) != labels.notna().sum()]
     if len(strange):
         raise FrameError(
-            f"items {format_names(strange)} have labels that are none of the classes "
-            f"{list(classes)}; name all classes, or correct the labels"
+            f"items {format_names(strange)} have labels that are none of the classes {[*classes]}"
         )
     return counts.rename_axis(index="item", columns="label")
 
@@ -48,10 +47,7 @@ def soft_labels(counts: pd.DataFrame) -> pd.DataFrame:
     totals = counts.sum(axis=1)
     wrong = counts.index[~(counts >= 0).all(axis=1) | (totals == 0)]
     if len(wrong):
-        raise FrameError(
-            f"items {format_names(wrong)} have no label at all, or counts that are negative or "
-            "missing; leave these items out"
-        )
+        raise FrameError(f"items {format_names(wrong)} have no label at all, or negative counts")
     return counts.div(totals, axis=0)
 
 
@@ -63,10 +59,7 @@ def draw_workers(
     rng: np.random.Generator,
     runs: int = 5,
 ) -> np.ndarray:
-    """Count the labels of the first workers, in numbers from 1: (runs, sizes, items, classes).
-
-    In each run the workers come one at a time in random order, each with all of their labels, as in
-    Lalor (2020, Figure 4.2)."""
+    """Count the labels of the first workers, in random order: (runs, sizes, items, classes)."""
     given = np.stack([labels.to_numpy() == label for label in classes], axis=-1)
     order = rng.permuted(np.tile(np.arange(len(labels)), (runs, 1)), axis=1)
     rows = np.asarray(sizes) - 1
@@ -134,10 +127,8 @@ class TrainingSet:
 
 
 def hard_set(labels: np.ndarray, classes: int, rows: np.ndarray | None = None) -> TrainingSet:
-    """Return examples with one label each; without ``rows``, the first examples in their order.
-
-    This is B1 with the labels of X_train and X_soft, and B2 with as many further examples as the
-    crowd gave labels (Lalor 2020, section 4.3.1)."""
+    """Return examples with one label each, without ``rows`` the first: B1, or B2 with as many
+    further ones as the crowd gave labels (Lalor 2020, section 4.3.1)."""
     rows = np.arange(len(labels)) if rows is None else rows
     return TrainingSet(rows, np.eye(classes)[labels], np.zeros(len(labels), bool))
 
@@ -273,8 +264,8 @@ def sst(
 ) -> Task:
     """Return SST in two or five classes, whose soft part an artificial crowd labels (section 4.5).
 
-    The crowd learns from ``n_sst`` sentences of its own, each of ``n_crowd`` members from a part of
-    them with up to a fifth of the labels replaced."""
+    Each of ``n_crowd`` members learns from a part of ``n_sst`` other sentences, with up to a fifth
+    of the labels replaced."""
     parts = [items[items["part"] == part] for part in ("train", "dev", "test")]
     train, dev, test = parts if fine else polar_sst(items)
     train = train.iloc[rng.permutation(len(train))]

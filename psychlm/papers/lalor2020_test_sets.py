@@ -91,10 +91,9 @@ def two_factor(
     .. math:: P_i(\theta) = c_i + \frac{1 - c_i}{1 + e^{-(a_{i1}\theta_1 + a_{i2}\theta_2 + d_i)}},
               \qquad \theta \sim N(0, I)
 
-    A quasi-Newton method climbs the likelihood until no derivative is above ``tolerance`` (nats per
-    unit of a parameter). Turning both axes leaves it unchanged; they are turned to principal axes
-    here, and by :func:`rotate` to an interpretable position. With "3PL" every item has a free
-    guessing parameter in [0, 0.99]."""
+    A quasi-Newton method climbs until no derivative is above ``tolerance`` (nats per unit of a
+    parameter). Axes are turned to principal axes here, and by :func:`rotate` to an interpretable
+    position. With "3PL" every item has a free guessing parameter in [0, 0.99]."""
     if model not in ("2PL", "3PL"):
         raise ValueError(f"model is {model!r}; two factors can be fitted as '2PL' or '3PL'")
     checked = varying(responses)
@@ -186,11 +185,10 @@ def rotate(
               \qquad \text{or} \qquad \min \sum_{ij\ \text{specified}} (\lambda_{ij} - t_{ij})^2
 
     The first is oblimin with gamma = 0 (Jennrich and Sampson 1966), the second a partially
-    specified target (Browne 2001, Multivariate Behavioral Research 36, 111-150), NaN where a
-    loading is free. With zeros as the target of the second of two factors it gives principal axes:
-    the second factor as small as the loadings allow. The criteria have local minima: of
-    ``n_starts`` orthogonal rotations (the first is none) the best end is kept. Every factor is
-    reflected so that its loadings sum to a positive number, unless a target other than 0 decides.
+    specified target (Browne 2001), NaN where a loading is free. Of ``n_starts`` orthogonal
+    rotations (the first is none) the best end is kept, since the criteria have local minima. Every
+    factor is reflected so that its loadings sum to a positive number, unless a target other than 0
+    decides.
     """
     unrotated, n_factors = loadings.to_numpy(float), loadings.shape[1]
     wanted = None if target is None else target.loc[loadings.index].to_numpy(float)
@@ -258,7 +256,7 @@ def confirm(
     The mean and standard deviation of the new persons' ability are estimated by EM; no parameter of
     an item counts as free in the fit statistics (Lalor 2020, section 1.3.6). ``correction`` is that
     of p-values over items, and over pairs."""
-    tables = ModelTables.from_fit(calibrated)
+    tables = ModelTables.of(calibrated)
     x = tables.response_array(responses)
     held = np.full_like(tables.estimates, -1)
     tables = replace(tables, estimates=held, mean_is_free=True, sd_is_free=True)
@@ -274,10 +272,7 @@ def confirm(
         new_sd = float(np.sqrt(average @ (nodes - new_mean) ** 2))
         change, mean, sd = abs(new_mean - mean) + abs(new_sd - sd), new_mean, new_sd
     else:
-        raise RuntimeError(
-            f"the new persons' ability (mean {mean:.2f}, sd {sd:.2f}) did not converge in "
-            f"{MAX_STEPS} steps; are their responses all right or all wrong?"
-        )
+        raise RuntimeError(f"ability (mean {mean:.2f}, sd {sd:.2f}) did not converge")
     items, pairs, whole = s_x2(tables, responses), ld_x2(tables, responses), m2(tables, responses)
     items["p"], pairs["p"] = (CORRECTIONS[correction](table["p"]) for table in (items, pairs))
     items["verdict"] = np.where(items["p"] < alpha, "misfits", "fits")
@@ -298,10 +293,7 @@ def empirical_curve(
     groups = frame.groupby(pd.qcut(frame["theta"], n_groups, duplicates="drop"), observed=True)
     table = groups.agg(theta=("theta", "mean"), correct=("x", "mean"), n=("x", "size"))
     if len(table) < 5:
-        raise FrameError(
-            f"abilities of {len(frame)} persons fall into {len(table)} groups, and a spline needs "
-            "at least 5; ask for more groups, or plot the proportions of the groups as points"
-        )
+        raise FrameError(f"{len(frame)} persons make {len(table)} groups; at least 5 are needed")
     spline = scipy.interpolate.make_smoothing_spline(table["theta"], table["correct"], w=table["n"])
     grid = np.asarray(grid, float)
     inside = (grid >= table["theta"].iloc[0]) & (grid <= table["theta"].iloc[-1])
@@ -312,9 +304,8 @@ def stopped_em(responses: pd.DataFrame, tolerance: float, *, slope: float = 0.85
     """Fit the 2PL by the EM algorithm of Bock and Aitkin (1981), and stop at a tolerance.
 
     As in R's mirt, abilities are 61 nodes from -6 to 6, slopes start at ``slope``, and steps end
-    when no parameter moves by more than the tolerance. Near the maximum EM moves slowly, so that
-    the estimates are then off by several times the tolerance, in a direction that depends on the
-    start."""
+    when no parameter moves by more than the tolerance: the estimates are then off by several times
+    the tolerance, in a direction that depends on the start."""
     patterns = check_responses(responses).value_counts()
     graded = np.array(patterns.index.tolist(), dtype=float)
     right = responses.mean().to_numpy()

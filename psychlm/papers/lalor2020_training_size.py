@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -105,14 +104,14 @@ def regression(
     by item and by network (Cameron, Gelbach & Miller 2011) are added, without subtracting what they
     share; with few networks the difference can fall below zero, and the sum is conservative.
 
-    ``rows`` are those of :func:`answers_table`; ``by`` is the column of difficulty (SD). Return
-    ``estimate`` and ``se`` (logits), ``p``, ``low`` and ``high`` by term."""
+    ``rows`` have ``right``, ``person``, ``item`` and ``log_size`` (log10, centred); ``by`` is the
+    column of difficulty (SD). Return ``estimate`` and ``se`` (logits), ``p``, ``low`` and ``high``
+    by term."""
     for column in (by, "log_size"):
         if rows[column].nunique() < 2:
             raise frames.FrameError(
                 f"{column} has one value in all {len(rows)} answers, so that its slope is unknown; "
-                "give networks of two sizes or more (a size above that of the training data is "
-                "cut to it), and items of several difficulties"
+                "give networks of two sizes, and items of several difficulties"
             )
     b, log_size = rows[by].to_numpy(), rows["log_size"].to_numpy()
     x = np.column_stack([np.ones(len(rows)), b, log_size, b * log_size])
@@ -134,12 +133,6 @@ def regression(
     return table.assign(low=table["estimate"] - margin, high=table["estimate"] + margin)
 
 
-def slope_on_difficulty(rows: pd.DataFrame) -> float:
-    """Return a network's slope of the log odds of a right answer on difficulty (logits per SD)."""
-    x = sm.add_constant(rows["difficulty"].to_numpy())
-    return sm.GLM(rows["right"].to_numpy(), x, family=sm.families.Binomial()).fit().params[1]
-
-
 def simulate(rng: np.random.Generator, n_items: int = 400, n_each: int = 6) -> pd.DataFrame:
     """Draw an experiment of ``3 * n_each`` networks with an interaction of -0.2 logits.
 
@@ -154,62 +147,3 @@ def simulate(rng: np.random.Generator, n_items: int = 400, n_each: int = 6) -> p
     easiness = rng.normal(0.5, 0.8, n_items)[item]
     logit = easiness + slope * rows["difficulty"] + gain * rows["log_size"]
     return rows.assign(right=(rng.random(len(rows)) < expit(logit)).astype(float))
-
-
-def answers_table(
-    networks: pd.DataFrame, responses: pd.DataFrame, items: pd.DataFrame
-) -> pd.DataFrame:
-    """Return one row per network and item: ``right``, ``person``, ``item``, ``log_size`` (log10,
-    centred), and what describes the network (``size``) and the item."""
-    right = responses.stack().rename("right").reset_index()
-    rows = networks.assign(person=responses.index).merge(right, on="person")
-    described = items.set_index("item_id")[["difficulty", "raw", "degree", "answer"]]
-    rows = rows.merge(described, left_on="item", right_index=True)
-    return rows.assign(log_size=np.log10(rows["size"]) - np.log10(networks["size"]).mean())
-
-
-def abilities_by_scale(responses: pd.DataFrame, items: pd.DataFrame) -> pd.DataFrame:
-    """Return abilities on five scales of SNLI's pairs: agreement (5 or 4) and gold label (E, C, N).
-
-    Each scale is a 2PL model with weak priors, since networks of one size answer alike; items that
-    all networks answer as they do another are one item."""
-    priors: dict[str, Any] = {"slope": irt.LogNormal(0, 0.5), "intercept": irt.Normal(0, 3)}
-    scale_of = items["agree"].astype(str) + items["answer"].map(dict(enumerate("ENC")))
-    thetas = {}
-    for scale in ("5E", "5C", "5N", "4C", "4N"):
-        graded = responses[items.loc[scale_of == scale, "item_id"]]
-        distinct = ~graded.T.duplicated()
-        graded = graded.loc[:, distinct] if distinct.sum() > 2 else graded
-        fit = irt.fit(graded, "2PL", priors=priors, standard_errors=False)
-        thetas[scale] = fit.score(graded)["theta"]
-    return pd.DataFrame(thetas)
-
-
-def without_printed(train: pd.DataFrame, test: pd.DataFrame, printed: pd.Series) -> pd.DataFrame:
-    """Return training phrases that are neither in the test nor part of a printed example.
-
-    Letters and digits are compared; phrases of 15 or fewer are too common to be told apart."""
-
-    def letters(text: pd.Series) -> pd.Series:
-        return text.str.lower().str.replace(r"[^a-z0-9]", "", regex=True)
-
-    all_printed = "|".join(letters(printed))
-    quoted = [len(text) > 15 and text in all_printed for text in letters(train["prompt"])]
-    return train[~(train["prompt"].isin(test["prompt"]) | np.array(quoted, dtype=bool))]
-
-
-def simulated_coverage(
-    rng: np.random.Generator, n_experiments: int, level: float
-) -> tuple[float, pd.DataFrame]:
-    """Return the interaction of a large experiment (2,000 items, 180 networks), and how often plain
-    and clustered intervals of others hold it, with the ``mean`` estimate."""
-    truth = regression(simulate(rng, 2000, 60), clustered=False).loc["interaction", "estimate"]
-    experiments = [simulate(rng) for _ in range(n_experiments)]
-    rows = {}
-    for way in ("plain", "clustered"):
-        options: dict[str, Any] = {"clustered": way == "clustered", "level": level}
-        fits = [regression(one, **options).loc["interaction"] for one in experiments]
-        estimates = pd.DataFrame(fits)
-        within = (estimates["low"] <= truth) & (truth <= estimates["high"])
-        rows[way] = {"coverage": within.mean(), "mean": estimates["estimate"].mean()}
-    return float(truth), pd.DataFrame(rows).T

@@ -79,12 +79,9 @@ def agreement_by_group(
     for name, group in models[people.index].groupby(groups):
         difficulty = ctt.difficulty(group)
         within = within_labels(people, difficulty, label[people.index])
-        rows[name] = {
-            "n": len(group),
-            "accuracy": difficulty.mean(),
-            "rho": stats.correlation(people, difficulty).r,
-            "rho_within_label": within.r,
-        }
+        row = {"n": len(group), "accuracy": difficulty.mean()}
+        row["rho"] = stats.correlation(people, difficulty).r
+        rows[name] = row | {"rho_within_label": within.r}
     return pd.DataFrame(rows).T.sort_values("accuracy")
 
 
@@ -95,30 +92,6 @@ def within_labels(x: pd.Series, y: pd.Series, label: pd.Series) -> stats.Correla
     ranks = [values.rank() for values in (x, y)]
     inside = [rank - rank.groupby(label).transform("mean") for rank in ranks]
     return stats.correlation(inside[0], inside[1], "pearson")
-
-
-def random_cluster_agreement(
-    labels: pd.Series, n_populations: int, restarts: int, rng: np.random.Generator
-) -> NDArray[np.float64]:
-    """Return how populations of twenty who guess cluster the items as ``labels`` do."""
-    numbered, agreements = labels.reset_index(drop=True), []
-    for coins in rng.integers(0, 2, size=(n_populations, 20, len(labels))):
-        drawn = ctt.cluster_items_by_restarts(pd.DataFrame(coins), rng=rng, restarts=restarts)
-        agreements.append(ctt.cluster_agreement(numbered, drawn.labels).r)
-    return np.array(agreements)
-
-
-def pretraining_checkpoints(
-    study: corpora.Laverghetta2021, people: pd.Series, finetuned: pd.Series
-) -> pd.DataFrame:
-    """Return the accuracy of the checkpoints of the authors' own BERT, and their Spearman
-    correlation (``rho``) with people's difficulties, by fine-tuning data and epoch."""
-    names = study.models.index.to_series()
-    epoch = names.str.extract(r"^bert-base-cased-epoch-(\d+)-", expand=False).dropna().astype(int)
-    responses = study.models.loc[epoch.index, people.index]
-    rows = {"epoch": epoch, "finetuned": finetuned[epoch.index], "accuracy": responses.mean(axis=1)}
-    rows["rho"] = responses.T.corrwith(people, method="spearman")
-    return pd.DataFrame(rows).set_index(["finetuned", "epoch"]).sort_index()
 
 
 def average_inter_item_correlation(

@@ -40,17 +40,13 @@ class LLTMFit:
     items: pd.DataFrame  # b and se_b (Rasch), b_explained (by the features), residual
     loglik: float  # nats
     n_parameters: int
-    n_persons: int
     ability_sd: float  # logits
     residual_sd: float  # of difficulties given the features, without errors of estimation, logits
-    chi2: float  # of the features against free difficulties
-    df: int  # 0 for a saturated design
-    p: float  # NaN where df is 0
+    p: float  # of the features against free difficulties; NaN for a saturated design
     r2_difficulty: Interval  # 1 - residual variance / variance of difficulties, free of errors
     n_constant: float  # mean number of items per resample that all answered alike, left out
     rasch: IRTFit  # free difficulties
     converged: bool
-    n_iterations: int  # quasi-Newton steps
 
 
 def lltm(
@@ -58,37 +54,17 @@ def lltm(
     design: pd.DataFrame,
     *,
     n_boot: int = 200,
-    level: float = 0.95,
     rng: np.random.Generator | int = 0,
 ) -> LLTMFit:
-    r"""Explain the difficulties of items by their features.
+    r"""Explain the difficulties of items by features, :math:`b_j = \eta_0 + \sum_k q_{jk} \eta_k`.
 
-    .. math:: P(x_{pj} = 1) = \sigma(\theta_p - b_j), \qquad b_j = \eta_0 + \sum_k q_{jk} \eta_k,
-              \qquad \theta_p \sim N(0, \sigma^2),
-
-    with :math:`q_{jk}` item j's value of feature k. How much features explain is their share of the
-    variance of Rasch difficulties, corrected for errors of estimation.
-
-    Parameters
-    ----------
-    responses : DataFrame, shape (n_persons, n_items)
-        Values 0, 1 or NaN (not asked).
-    design : DataFrame, shape (at least the items, n_features)
-        Numeric features by item; a constant is added. Categories as indicators without one.
-    n_boot : int
-        Resamples for the interval, each with persons and items drawn anew (Owen 2007) and the Rasch
-        model refitted; 0 for none (NaN).
-    level : float
-        Coverage of the interval, bias-corrected percentiles (Efron 1987, with a = 0).
-    rng : Generator or int
-        Source of the resamples.
-
-    Notes
-    -----
-    ``coefficients`` assume that the features explain difficulty completely. Where the test against
-    free difficulties (``p``) rejects that, their standard errors are too small; read ``two_step``,
-    a random-effects regression with known errors of the difficulties (De Boeck 2008; Raudenbush
-    2009, in Cooper, Hedges & Valentine, Handbook of Research Synthesis, 295-315).
+    ``responses`` are 0, 1 or NaN, ``design`` numeric features by item, without a constant. The
+    share of the variance of Rasch difficulties that features explain is free of their errors of
+    estimation; its interval is from ``n_boot`` resamples of persons and items (Owen 2007), bias
+    corrected (Efron 1987). ``coefficients`` assume that features explain difficulty completely.
+    Where the test against free difficulties (``p``) rejects that, read ``two_step``, a
+    random-effects regression (De Boeck 2008; Raudenbush 2009, in Cooper, Hedges & Valentine,
+    Handbook of Research Synthesis, 295-315).
     """
     checked = check_responses(responses)
     features = check_covariates(design, checked.columns)
@@ -117,17 +93,13 @@ def lltm(
         items=pd.DataFrame(columns, index=rasch.items.index),
         loglik=fitted.loglik,
         n_parameters=x.shape[1] + 1,
-        n_persons=len(checked),
         ability_sd=float(fitted.ability_sd[0]),
         residual_sd=math.sqrt(residual_variance),
-        chi2=chi2,
-        df=df,
         p=float(scipy.stats.chi2.sf(chi2, df)) if df else math.nan,
-        r2_difficulty=_interval(share, draws, level),
+        r2_difficulty=_interval(share, draws),
         n_constant=n_constant,
         rasch=rasch,
         converged=converged,
-        n_iterations=fitted.n_iterations,
     )
 
 
@@ -213,7 +185,7 @@ def _resample(
     return draws, n_lost / n_boot if n_boot else math.nan
 
 
-def _interval(estimate: float, draws: Array, level: float) -> Interval:
+def _interval(estimate: float, draws: Array, level: float = 0.95) -> Interval:
     """Return the bias-corrected percentile interval (Efron 1987, with a = 0)."""
     kept = draws[~np.isnan(draws)]
     n_undefined = len(draws) - len(kept)

@@ -124,8 +124,7 @@ def confused_items(
     """Return items, others to learn from, and the presentations of the items.
 
     The first two are by benchmark, the third by benchmark and presentation. With ``training_sets``
-    a benchmark is learned from its own training set where it has one, and not from other items of
-    the same file.
+    a benchmark is learned from its own training set where it has one.
     """
     test_items, learn = {}, {}
     changed: dict[tuple[str, str], pd.DataFrame] = {}
@@ -211,12 +210,6 @@ def scores(stored: pd.DataFrame, model: str, normalise: str = "sum") -> pd.DataF
 
     ``stored`` are rows of a table of choices about one bank and one presentation; a log-probability
     is divided as ``normalise`` says: "sum" (not at all), "token" or "character".
-
-    Examples
-    --------
-    >>> stored = pd.DataFrame({"item_id": ["a", "a"], "choice": [0, 1], "default": [-6.0, -4.0]})
-    >>> scores(stored.assign(n_chars=[6, 2]), "default", "character").values.tolist()
-    [[-1.0, -2.0]]
     """
     divisor = {"sum": None, "token": f"{model}_tokens", "character": "n_chars"}[normalise]
     values = stored[model].astype(np.float64) / (stored[divisor] if divisor else 1)
@@ -263,13 +256,8 @@ def shapes(stored: pd.DataFrame) -> pd.DataFrame:
 def surprisal(corpus: str, models: Sequence[str] = MODELS) -> pd.DataFrame:
     """Return the surprisals (bits) of a corpus's words, the stored ones where a model has them.
 
-    ``corpus`` is one of :data:`WORDS`; the surprisals of models other than :data:`MODELS` (folders,
-    hub names) are computed. Columns: ``text_id``, ``word_id``, and one per model.
-
-    Examples
-    --------
-    >>> surprisal("provo").columns.tolist()
-    ['text_id', 'word_id', 'smollm2', 'default']
+    ``corpus`` is one of :data:`WORDS`; those of models other than :data:`MODELS` are computed.
+    Columns: ``text_id``, ``word_id``, and one per model.
     """
     keys = ["text_id", "word_id"]
     table = data.facts(f"models/surprisal_{corpus}")
@@ -339,12 +327,7 @@ def inoculations(
     """Return the stored inoculations of the science model, by probe, with the cells asked for.
 
     The largest size of a probe with fewer questions is all that it has; ``parameters`` are the
-    others of ``models/inoculation``.
-
-    Raises
-    ------
-    OtherParametersError
-        If a cell, or the model and the questions that parameters ask for, are not stored.
+    others of ``models/inoculation``. OtherParametersError if what is asked for is not stored.
     """
     parameters |= {"sizes": list(sizes), "learning_rates": list(learning_rates)}
     parameters |= {"n_seeds": n_seeds, "add_some": list(add_some)}
@@ -380,8 +363,7 @@ def _compared(live: pd.Series, stored: pd.Series, name: str) -> pd.Series:
     if not largest <= TOLERANCE:
         raise ValueError(
             f"{name}: values computed here differ from the stored ones by up to {largest:.4f}; "
-            "another version of the model or of its tokenizer may be installed. Compute the facts "
-            "again with `python data/build_model_facts.py`"
+            "make the facts of this version of the model with `python data/build_model_facts.py`"
         )
     return pd.Series({"n": len(live), "max_difference": largest})
 

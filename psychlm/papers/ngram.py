@@ -131,10 +131,7 @@ def _marked(sentences: Iterable[Sequence[str]]) -> list[str]:
     tokens: list[str] = []
     for sentence in sentences:
         if "<s>" in sentence or "</s>" in sentence:
-            raise ValueError(
-                f"the sentence {list(sentence[:8])} holds <s> or </s>, which the model adds "
-                "itself; take them out"
-            )
+            raise ValueError(f"take <s> or </s> out of the sentence {list(sentence[:8])}")
         tokens += ["<s>", *sentence, "</s>"]
     return tokens
 

@@ -48,23 +48,10 @@ def gather(
 ) -> Gathered:
     """Return the probes of WordNet and of the dictionary; keep them in ``folder`` for later calls.
 
-    Parameters
-    ----------
-    folder : path
-        Where built questions are kept; a change of the sources or of this code builds anew.
-    n_concepts : int
-        Concepts drawn for each WordNet probe.
-    pos : str
-        WordNet's parts of speech to read, as in :func:`psychlm.probes.wordnet.load`.
-    records, most : int, optional
-        Records of the dictionary to read, and questions of it to keep; all unless given.
-
-    Raises
-    ------
-    DataMissingError
-        If WordNet or the dictionary is not installed.
-    FrameError
-        If a probe has no questions for training, development or test.
+    A change of the sources or of this code builds anew. ``n_concepts`` are drawn for each WordNet
+    probe among the parts of speech ``pos``; ``records`` of the dictionary are read and ``most``
+    questions of it kept, all unless given. DataMissingError if a source is not installed;
+    FrameError if a probe has no questions for training, development or test.
     """
     entries = cache(lambda: dictionary.read(first=records))  # read once for both sets of questions
 

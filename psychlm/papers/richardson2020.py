@@ -55,7 +55,6 @@ PARTIAL: tuple[Baseline, ...] = ("choice-only", "choice-to-choice")  # never see
 MARGIN = 0.05  # by how much an interval must clear chance before a probe is flagged
 LEARNING_RATE = 3e-3  # of the baselines
 MOST_ADDED = 3000  # questions of the original kind: "x2 matching, up to 3k" (section 4.2)
-TEXTS_AT_ONCE = 10_000  # whose words' vectors are in memory together
 EPOCHS, BATCH_SIZE = 3, 16  # of an inoculation
 SCHEME = 2  # raised whenever a stored cell of a sweep would change
 
@@ -89,10 +88,9 @@ def partial_input_baseline(
 ) -> BaselineResult:
     """Train a baseline on a probe and test it on questions about other concepts.
 
-    ``baseline`` is a network of :mod:`psychlm.papers.choice_networks` of these sizes, or
-    "vector-similarity", which is not trained; training stops by a fifth of the clusters of
-    ``train``. Word vectors are learned unless ``lexicon`` gives them. FrameError if training and
-    test share clusters, or training has one cluster only.
+    ``baseline`` is a network of these sizes, or "vector-similarity", which is not trained; training
+    stops by a fifth of the clusters of ``train``. Word vectors are learned unless ``lexicon`` gives
+    them. FrameError if training and test share clusters, or training has one cluster only.
     """
     train, test = (
         items.assign(cluster=items["cluster" if "cluster" in items else "item_id"])
@@ -100,9 +98,8 @@ def partial_input_baseline(
     )
     if shared := set(train["cluster"]) & set(test["cluster"]):
         raise FrameError(
-            f"{len(shared)} clusters stand in training and test, such as "
-            f"{min(map(str, shared))!r}, so that memory would look like an artefact; split by "
-            "cluster"
+            f"{len(shared)} clusters stand in training and test ({min(map(str, shared))!r}); split "
+            "by cluster, or memory looks like an artefact"
         )
     if baseline == "vector-similarity":
         scores, n_train = vector_similarity(test, lexicon), 0
@@ -110,10 +107,7 @@ def partial_input_baseline(
         # Hold a fifth of the clusters out to stop by, and train on the others.
         clusters = train["cluster"].unique()
         if len(clusters) < 2:
-            raise FrameError(
-                "all training items are one cluster, and none can be held out to stop training by; "
-                "add items of other clusters"
-            )
+            raise FrameError("all training items are one cluster; add others, to stop training by")
         order = np.random.default_rng(seed).permutation(len(clusters))
         held = train["cluster"].isin(clusters[order[: max(1, round(0.2 * len(clusters)))]])
         train, development = train[~held], train[held]
@@ -124,16 +118,9 @@ def partial_input_baseline(
         scores, n_train = model.train(train, seed=seed, **learning).logprobs(test), len(train)
     right = grade(test, scores)
     accuracy = instance_accuracy(test.assign(all="all"), right, by="all").iloc[0]
-    return BaselineResult(
-        baseline,
-        accuracy=float(accuracy["accuracy"]),
-        low=float(accuracy["low"]),
-        high=float(accuracy["high"]),
-        chance=float((1 / test["choices"].map(len)).mean()),
-        n_train=n_train,
-        n_test=len(test),
-        logprobs=scores,
-    )
+    numbers = {name: float(accuracy[name]) for name in ("accuracy", "low", "high")}
+    numbers["chance"] = float((1 / test["choices"].map(len)).mean())
+    return BaselineResult(baseline, **numbers, n_train=n_train, n_test=len(test), logprobs=scores)
 
 
 def baseline_table(results: Iterable[BaselineResult]) -> pd.DataFrame:
@@ -156,23 +143,18 @@ def vector_similarity(items: pd.DataFrame, lexicon: Lexicon | None) -> pd.DataFr
     zero = np.zeros((1, lexicon.vectors.shape[1]), dtype=np.float32)
 
     def unit_means(texts: list[str]) -> list[NDArray[np.float32]]:
-        # Words of all texts together would take gigabytes.
-        means = np.empty((len(texts), zero.size), dtype=np.float32)
-        for first in range(0, len(texts), TEXTS_AT_ONCE):
-            block = slice(first, first + TEXTS_AT_ONCE)
-            encoded = lexicon.encode(texts[block])
-            means[block] = [(words if len(words) else zero).mean(axis=0) for words in encoded]
+        encoded = lexicon.encode(texts)
+        means = np.stack([(words if len(words) else zero).mean(axis=0) for words in encoded])
         norms = np.linalg.norm(means, axis=1, keepdims=True)
         return list(means / np.maximum(norms, np.finfo(np.float32).tiny))
 
     store = TextStore(unit_means)
     questions, choices = store.rows(items)
     vectors, cosines = np.stack(store.values), np.full(choices.shape, np.nan)
-    for first in range(0, len(items), TEXTS_AT_ONCE):
-        for column in range(choices.shape[1]):
-            row = first + np.flatnonzero(choices[first : first + TEXTS_AT_ONCE, column] >= 0)
-            products = vectors[questions[row]] * vectors[choices[row, column]]
-            cosines[row, column] = products.sum(axis=1)
+    for column in range(choices.shape[1]):
+        row = np.flatnonzero(choices[:, column] >= 0)
+        products = vectors[questions[row]] * vectors[choices[row, column]]
+        cosines[row, column] = products.sum(axis=1)
     index = pd.Index(items["item_id"], name="item")
     return pd.DataFrame(cosines, index=index).rename_axis(columns="choice")
 
@@ -223,19 +205,10 @@ def inoculate(
     """Inoculate a model with a probe, once for every combination of the values given.
 
     A finished cell is kept in the cache (:mod:`psychlm.lm.cache`), so that a killed sweep resumes.
-
-    Parameters
-    ----------
-    model : ChoiceClassifier or FineTunedModel
-        Trained on the original task; it is not changed.
-    train, new, original, test : DataFrame
-        Items of the probe to learn from, and to choose the model by; development items of the
-        original task, to choose the model by, and for its cost; items of the probe to report.
-    sizes, learning_rates, n_seeds
-        k, questions of the probe to learn from; the repetitions have other questions, another order
-        and other dropout.
-    add_some, more
-        Items of ``more``, of the original kind and new to the model, for each of the probe's.
+    ``model``, trained on the original task, is not changed. It learns from k (``sizes``) items of
+    ``train`` and, for each, ``add_some`` of ``more``, of the original kind; ``new`` and
+    ``original`` choose the model, ``original`` tells its cost, ``test`` is reported. Repetitions
+    (``n_seeds``) have other questions, another order and other dropout.
     """
     parts = {"train": train, "new": new, "original": original, "test": test}
     parts |= {} if more is None else {"more": more}
@@ -252,14 +225,10 @@ def inoculate(
         stored = store.get(dict.fromkeys(keys, (1, len(parts["test"]))))
         for name, cell in zip(keys, cells, strict=True):
             if name not in stored:
-                trained = model.train(
-                    _lesson(parts, cell),
-                    seed=cell["seed"],
-                    learning_rate=cell["learning_rate"],
-                    epochs=EPOCHS,
-                    batch_size=BATCH_SIZE,
-                    patience=None,
-                )
+                used = ("seed", "learning_rate", "epochs")
+                options: dict[str, Any] = {option: cell[option] for option in used}
+                options |= {"batch_size": BATCH_SIZE, "patience": None}
+                trained = model.train(_lesson(parts, cell), **options)
                 stored[name] = _examined(trained, parts)
                 store.put([(name, *stored[name])])
             results.append(stored[name])
@@ -309,17 +278,15 @@ def _check_parts(
     n_added = max(min(times * max(sizes), MOST_ADDED) for times in add_some)
     n_more = len(parts.get("more", ()))
     if n_more < n_added:
-        raise FrameError(
-            f"add_some={add_some} needs {n_added} items of the original kind; more has {n_more}"
-        )
+        raise FrameError(f"add_some={add_some} needs {n_added} items; more has {n_more}")
     pairs = list(combinations(("train", "new", "test"), 2))
     for first, second in [*pairs, ("more", "original")] if n_more else pairs:
         by_cluster = all("cluster" in parts[part] for part in (first, second))
         column = "cluster" if by_cluster and first != "more" else "item_id"
         if shared := set(parts[first][column]) & set(parts[second][column]):
             raise FrameError(
-                f"{len(shared)} of {column} stand in {first} and in {second}, by which the sweep "
-                "is judged; leave them out, or split by cluster"
+                f"{len(shared)} of {column} stand in {first} and in {second}; leave them out, or "
+                "split by cluster"
             )
 
 
@@ -355,9 +322,8 @@ def inoculation_gain(
     """Return what the most questions of a sweep, without any added, changed on the test questions
     of its probe, which have ``cluster``.
 
-    Each seed keeps the cell with the best average of both tasks. The interval (95 %) of the gain is
-    that of a bootstrap over the seeds and over the clusters of questions; ``smallest`` and
-    ``largest`` are those of the seeds, ``cost`` the loss of accuracy on the original task.
+    Each seed keeps the cell with the best average of both tasks. The interval (95 %) is that of a
+    bootstrap over seeds and clusters; ``smallest`` and ``largest`` are gains of single seeds.
     """
     cells = done.cells[done.cells["add_some"] == 0]
     cells = cells[cells["k"] == cells["k"].max()]
@@ -372,20 +338,10 @@ def inoculation_gain(
     drawn = sums[clusters].sum(axis=1) / sizes[clusters].sum(axis=1)[:, None]  # resamples x seeds
     low, high = np.quantile(np.take_along_axis(drawn, seeds, axis=1).mean(axis=1), [0.025, 0.975])
     before = grades.loc[-1].mean()
-    return pd.Series(
-        {
-            "before": before,
-            "after": before + of_seed.mean(),
-            "gain": of_seed.mean(),
-            "low": low,
-            "high": high,
-            "smallest": of_seed.min(),
-            "largest": of_seed.max(),
-            "cost": (done.before["original"] - kept["original"]).mean(),
-            "n_questions": len(test),
-            "n_seeds": len(kept),
-        }
-    )
+    gain = {"before": before, "after": before + of_seed.mean(), "gain": of_seed.mean()}
+    gain |= {"low": low, "high": high, "smallest": of_seed.min(), "largest": of_seed.max()}
+    gain["cost"] = (done.before["original"] - kept["original"]).mean()
+    return pd.Series(gain | {"n_questions": len(test), "n_seeds": len(kept)})
 
 
 @dataclass(frozen=True, eq=False)
@@ -467,21 +423,3 @@ def check_questions(builder: Builder, questions: pd.DataFrame) -> pd.DataFrame:
     flawed = np.bincount(row, right | misplaced, len(questions)) > 0
     second = np.bincount(row, right, len(questions)) > 0
     return pd.DataFrame({"wrong": wrong_key | flawed, "second right answer": second})
-
-
-def a_parent(builder: Builder, concepts: Iterable[str]) -> list[str]:
-    """Return the first parent of each concept, by name."""
-    number = pd.Series(np.arange(builder.graph.n), index=builder.names)
-    return [builder.names[builder.graph.parents.row(node)[0]] for node in number[list(concepts)]]
-
-
-def most_general(builder: Builder, questions: pd.DataFrame) -> NDArray[np.float64]:
-    """Return the chance of a right answer for who takes the choice with most concepts below it."""
-    n_below = pd.Series(
-        np.bincount(builder.graph.up.above, minlength=builder.graph.n), index=builder.names
-    )
-    key = n_below[questions["answer_concept"]].to_numpy()
-    others = n_below[np.concatenate(questions["distractor_concepts"].to_numpy())].to_numpy()
-    others = others.reshape(len(questions), -1)
-    tied = (others == key[:, None]).sum(axis=1)
-    return np.where((others > key[:, None]).any(axis=1), 0, 1 / (1 + tied))

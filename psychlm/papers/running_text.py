@@ -92,8 +92,8 @@ def unigram_log_probability(
 ) -> np.ndarray:
     """Return the log-probabilities (nats) of printed words under a unigram model.
 
-    ``ln((c + 1) / (N + V + 1))`` of each token that is a word, with N tokens of V types and one
-    more type for what was never seen (Laplace), added over a word's tokens; NaN for punctuation."""
+    ``ln((c + 1) / (N + V + 1))`` of each token, with N tokens of V types and one more for what was
+    never seen (Laplace), added over a word's tokens; NaN for punctuation."""
     tokens = words.reset_index(drop=True).map(tokenize).explode()
     tokens = tokens[tokens.str.contains(r"\w", na=False)]
     seen = tokens.map(counted).fillna(0).to_numpy(dtype=float)
@@ -280,9 +280,8 @@ def markov(n_words: int, n_types: int, *, seed: int) -> tuple[WordCorpus, float]
     """Draw a corpus from a Markov chain of ``n_types`` words, and return it with the perplexity
     that no model can beat.
 
-    Each word's successors, the end of the sentence among them, have probabilities P_i ~
-    Dirichlet(0.3); per token the entropy of the source is sum_i pi_i H(P_i), with pi the chain's
-    stationary distribution."""
+    Successors have probabilities P_i ~ Dirichlet(0.3); per token the entropy of the source is
+    sum_i pi_i H(P_i), with pi the chain's stationary distribution."""
     rng = np.random.default_rng(seed)
     # state 0 ends a sentence and begins the next
     chain = rng.dirichlet(np.full(n_types + 1, 0.3), size=n_types + 1)

@@ -1,18 +1,13 @@
 r"""Shen & Kejriwal (2022): prior bias and choice paralysis, tested on perturbed items
 (:mod:`psychlm.probes.confusion`).
 
-All functions take *scores*, items x choices, as :func:`psychlm.lm.choice_logprobs` returns them.
-Notation: n choices of an item, :math:`c_j` the confidence in choice j (the softmax of the scores),
-K presentations of the same choices.
-
-**Prior bias** (Definition 1) is the spread :math:`\sqrt{\sum_j (c_j - 1/n)^2 / n}` of the
-confidences on an instance without a right choice. A spread is never exactly zero, even of a model
-that guesses, and permuting an instance's choices does not change it. What can be tested is whether
-the *same* choice is preferred again under another question that it does not answer:
-:func:`prior_bias`. :func:`bias_decomposition` explains the preference by features of the choices.
-
-**Choice paralysis** (Definition 2) is the drop in confidence in the right choice when choices are
-added. Confidences sum to 1, so that more choices lower each by arithmetic; :func:`choice_paralysis`
+Functions take *scores*, items x choices, as :func:`psychlm.lm.choice_logprobs` returns them. With n
+choices of an item and :math:`c_j` the confidence in choice j (the softmax of the scores), **prior
+bias** (Definition 1) is the spread :math:`\sqrt{\sum_j (c_j - 1/n)^2 / n}` on an instance without a
+right choice. It is never exactly zero, even of a model that guesses; what can be tested is whether
+the *same* choice is preferred again under another question that it does not answer. **Choice
+paralysis** (Definition 2) is the drop in confidence in the right choice when choices are added.
+Confidences sum to 1, so that more choices lower each by arithmetic; :func:`choice_paralysis`
 separates this from a change of mind.
 """
 
@@ -57,10 +52,9 @@ class ChanceTest:
 def against_chance(scores: pd.DataFrame, answers: pd.DataFrame | pd.Series) -> ChanceTest:
     """Test how often the pseudo-correct choice is picked against 1/n for an item of n choices.
 
-    ``answers`` are an items frame, or the place of that choice by item. Items may have different
-    numbers of choices. The count of picks is then Poisson-binomial, and the two-sided p-value sums
-    the probabilities of all counts that are no likelier than the observed one (with equal numbers,
-    :func:`scipy.stats.binomtest`). It is NaN where every item is tied.
+    ``answers`` are an items frame, or the place of that choice by item. The count of picks is
+    Poisson-binomial, and the two-sided p-value sums the probabilities of all counts that are no
+    likelier than the observed one; it is NaN where every item is tied.
     """
     scores = check_scores(scores)
     tied = (scores.eq(scores.max(axis=1), axis=0).sum(axis=1) > 1).to_numpy()
@@ -107,16 +101,13 @@ def prior_bias(
     With d the confidences of an instance less 1/n, ``spread`` is the mean over presentations of
     :math:`\sqrt{\sum_j d_j^2 / n}`, and ``lasting_variance`` the mean over pairs k, l of
     presentations of :math:`\sum_j d_{jk} d_{jl} / n`, an unbiased estimate of the variance of what
-    the presentations share (0 on average under the null). ``lasting_share`` is its sum over that of
-    the variances: 0 for a model that guesses, 1 for one that does not read the question. If nothing
-    about a choice matters, confidences are exchangeable among the choices of each presentation, so
-    these are permuted; p-values after Phipson & Smyth (2010). That of an item rests on at most
-    (n!)^(K-1) permutations.
+    the presentations share. ``lasting_share`` is its sum over that of the variances: 0 for a model
+    that guesses, 1 for one that does not read the question. If nothing about a choice matters,
+    confidences are exchangeable among the choices of each presentation, so these are permuted
+    (p-values after Phipson & Smyth 2010).
 
-    Each of the presentations holds scores of the same choices in the same order
-    (``confusion.in_source_order``), under prompts to which none is right: no question, or wrong
-    ones drawn with several seeds. One frame gives spreads only. Shuffle the choices of each: in one
-    order, a preference for a place looks like one for what stands there.
+    Presentations hold scores of the same choices in the same order (``confusion.in_source_order``),
+    shuffled under prompts to which none is right; one gives spreads only.
     """
     if not presentations:
         raise frames.FrameError("prior bias needs the scores of one presentation at least")
@@ -124,9 +115,8 @@ def prior_bias(
     for frame in sure[1:]:
         if not frame.index.equals(sure[0].index) or not frame.notna().equals(sure[0].notna()):
             raise frames.FrameError(
-                "the presentations differ in their items or numbers of choices; put their choices "
-                "in the source's order with confusion.in_source_order, and leave out probes that "
-                "add choices"
+                "the presentations differ in their items or numbers of choices; put them in the "
+                "source's order with confusion.in_source_order"
             )
     n, k = n_choices(sure[0]), len(sure)
     centred = np.stack([np.nan_to_num(frame.to_numpy() - 1 / n[:, None]) for frame in sure])
@@ -151,15 +141,9 @@ def prior_bias(
             count += drawn >= lasting - 1e-12
             mean_count += drawn.mean() >= lasting.mean() - 1e-12
         p_items, p = (1 + count) / (1 + n_permutations), (1 + mean_count) / (1 + n_permutations)
-    instances = pd.DataFrame(
-        {
-            "spread": spread,
-            "relative_spread": spread / np.sqrt((n - 1) / n**2),
-            "lasting_variance": lasting,
-            "p": p_items,
-        },
-        index=sure[0].index,
-    )
+    columns = {"spread": spread, "relative_spread": spread / np.sqrt((n - 1) / n**2)}
+    columns |= {"lasting_variance": lasting, "p": p_items}
+    instances = pd.DataFrame(columns, index=sure[0].index)
     options: dict[str, Any] = {"rng": rng, "n_boot": n_boot}
     mean, relative = (
         _mean_interval(instances[name], **options) for name in ("spread", "relative_spread")
@@ -224,23 +208,16 @@ def bias_decomposition(
               + \beta_3\,\mathrm{frequency}_{ij} + u_{ij} + e_{ijk},
               \quad u \sim N(0, \sigma^2_u),\ e \sim N(0, \sigma^2_e).
 
-    It is fitted to orthonormal (Helmert) contrasts of the choices within item and presentation:
-    confidences do not depend on :math:`\alpha_{ik}`, and such contrasts of independent errors are
-    independent, so the model holds exactly. Scores rather than picks are modelled because a pick
-    does not tell how strong a preference was. The share of a feature is its slope times its
-    covariance with the prediction of all features, over the variance of that prediction and the two
-    random ones (Nakagawa & Schielzeth 2013); it may be negative where features work against each
-    other.
+    It is fitted to orthonormal (Helmert) contrasts of the choices within item and presentation,
+    which :math:`\alpha_{ik}` leaves unchanged and whose errors are independent. The share of a
+    feature is its slope times its covariance with the prediction of all features, over the variance
+    of that prediction and the two random ones (Nakagawa & Schielzeth 2013); it may be negative.
 
-    ``presentations`` are at least two pairs of items and scores of the same choices under prompts
-    to which none is right: items perturbed by ``confusion.perturb`` (no question, or a wrong one),
-    shuffled, and their scores in the source's order, as :func:`prior_bias` takes them.
+    ``presentations`` are at least two pairs of items, perturbed without a question or with a wrong
+    one and shuffled, and their scores in the source's order, as :func:`prior_bias` takes them.
     """
     if (k := len(presentations)) < 2:
-        raise ValueError(
-            "one presentation cannot tell a choice's own appeal from noise; give another wrong "
-            "question"
-        )
+        raise ValueError("one presentation cannot tell a preference from noise; give another")
     # One row per choice and presentation, sorted by item, choice (its place in the source) and
     # presentation.
     parts = []
@@ -257,10 +234,7 @@ def bias_decomposition(
     each = long.groupby(["source", "choice"])
     added = (long["choice"] < 0).any()
     if added or (each.size() != k).any() or (each["text"].nunique() != 1).any():
-        raise frames.FrameError(
-            "the presentations differ in their items or choices; give no-question and "
-            "wrong-question probes of one set"
-        )
+        raise frames.FrameError("the presentations differ in their items or choices")
     # Contrasts of scores and features within items, items of equal numbers of choices at once: (N,
     # 1 + p).
     size = long.groupby("source", sort=False)["choice"].transform("size") // k
@@ -272,17 +246,11 @@ def bias_decomposition(
     table = np.concatenate(turned)
     y, x, groups = table[:, 0], table[:, 1:], np.repeat(np.arange(len(table) // k), k)
     if np.allclose(y.reshape(-1, k).std(axis=1), 0, atol=1e-9):
-        raise ValueError(
-            "the scores are the same in every presentation: the model does not read the question, "
-            "and there is no noise to compare its preference with"
-        )
+        raise ValueError("all presentations score alike: the model does not read the question")
     sd = np.sqrt((x**2).mean(axis=0))
     if not sd.all() or np.linalg.matrix_rank(x / sd) < len(sd):
         same = [name for name, value in zip(FEATURES, sd, strict=True) if value == 0]
-        raise ValueError(
-            f"features {same or list(FEATURES)} do not vary within items, or follow from one "
-            "another"
-        )
+        raise ValueError(f"features {same or list(FEATURES)} do not vary within items, or are one")
     from statsmodels.regression.mixed_linear_model import MixedLM
 
     with warnings.catch_warnings(action="ignore"):  # convergence is reported in the result
@@ -312,24 +280,16 @@ def choice_paralysis(
     """Compare the confidence in the right choice before and after choices were added (Definition
     2), by the number of choices added.
 
-    With c the confidence before, d that after, and r that after among the item's own choices alone
-    (the softmax of their scores), the drop c - d is the sum of c - r (``own``, a change of mind)
-    and r - d (``renormalisation`` over more choices). A model that scores each choice by itself has
-    r = c: its whole drop is arithmetic. ``equal_draw`` is c - c / (1 + m (1 - c)/(n - 1)) for m
-    choices added to n, the drop if an added choice drew as much as the mean incorrect one: it shows
-    whether those added draw more or less than the item's own incorrect ones, and has no test, since
-    it is exact for an item but not for a mean of items.
+    With c the confidence before, d that after, and r that after among the item's own choices alone,
+    the drop c - d is the sum of c - r (``own``, a change of mind) and r - d (``renormalisation``
+    over more choices). ``equal_draw`` is c - c / (1 + m (1 - c)/(n - 1)) for m choices added to n,
+    the drop if an added choice drew as much as the mean incorrect one.
 
     ``after`` are by number of choices added the scores of the perturbed items in the source's order
     (``confusion.in_source_order``); ``answers`` the original items, or their answers by item.
-
-    Returns
-    -------
-    DataFrame
-        By ``n_extra``, means over items: ``before``, ``after``, ``drop`` with ``low`` and ``high``,
-        ``effect`` (Cohen's d for pairs), ``p`` (Wilcoxon's signed-rank test, two-sided) and
-        ``p_holm`` (over the rows); ``own`` with ``own_low``, ``own_high``, ``own_effect`` and
-        ``p_own``; ``renormalisation`` and ``equal_draw``.
+    Return by ``n_extra`` means over items: ``before``, ``after``, ``drop`` with ``low``, ``high``,
+    ``effect`` (Cohen's d for pairs), ``p`` (Wilcoxon's signed-rank test, two-sided) and ``p_holm``
+    (over the rows); the same of ``own``; ``renormalisation`` and ``equal_draw``.
     """
     before = check_scores(before)
     n, answer = n_choices(before), answer_places(answers, before)
@@ -338,9 +298,7 @@ def choice_paralysis(
     for number, scores in after.items():
         scores = check_scores(scores)
         if not before.index.equals(scores.index):
-            raise frames.FrameError(
-                "before and after hold different items, or another order; align them"
-            )
+            raise frames.FrameError("before and after hold different items, or another order")
         m = n_choices(scores) - n
         if (m < 1).any():
             names = frames.format_names(before.index[m < 1])
@@ -355,23 +313,12 @@ def choice_paralysis(
         )
         effect, p = _paired_test(drops)
         own_effect, p_own = _paired_test(minds)
-        rows[number] = {
-            "before": c.mean(),
-            "after": d.mean(),
-            "drop": c.mean() - d.mean(),
-            "low": drop.low,
-            "high": drop.high,
-            "effect": effect,
-            "p": p,
-            "p_holm": np.nan,
-            "own": own.estimate,
-            "own_low": own.low,
-            "own_high": own.high,
-            "own_effect": own_effect,
-            "p_own": p_own,
-            "renormalisation": renormalisation.estimate,
-            "equal_draw": equal_draw.estimate,
-        }
+        row = {"before": c.mean(), "after": d.mean(), "drop": c.mean() - d.mean()}
+        row |= {"low": drop.low, "high": drop.high, "effect": effect, "p": p, "p_holm": np.nan}
+        row |= {"own": own.estimate, "own_low": own.low, "own_high": own.high}
+        row |= {"own_effect": own_effect, "p_own": p_own}
+        row["renormalisation"] = renormalisation.estimate
+        rows[number] = row | {"equal_draw": equal_draw.estimate}
     table = pd.DataFrame.from_dict(rows, orient="index").rename_axis("n_extra")
     return table.assign(p_holm=stats.holm(table["p"]))
 
@@ -401,8 +348,7 @@ def calibration(
     """Return the expected calibration error of the predictions (Guo et al. 2017, eq. 5): the mean
     over items of |accuracy - confidence| of their bin, of ten equal bins (low, high].
 
-    The error is biased upwards in small samples, and resamples more so: its interval may lie above
-    the zero of a perfectly calibrated model.
+    The error is biased upwards in small samples, and resamples more so.
     """
     sure, right = confidences(scores).max(axis=1).to_numpy(), grade(answers, scores).to_numpy()
     # A column per bin: accuracy less confidence of the items in it.
@@ -421,10 +367,9 @@ Result = ChanceTest | PriorBias | comparison.Comparison
 def by_benchmark(results: Mapping[tuple[str, ...], Result], names: Sequence[str]) -> pd.DataFrame:
     """Return one row per test, with Holm's correction over all of them.
 
-    The index has ``names``, the meanings of the keys of ``results``. Columns: ``estimate``,
-    ``low``, ``high``, ``null`` (the value under the null), ``n_items``, ``p``, ``p_holm``. The
-    estimate of a prior bias is its lasting share, that of :func:`psychlm.compare` of grades after
-    and before the change in accuracy.
+    The index has ``names``, the meanings of the keys of ``results``; ``null`` is the value under
+    the null. The estimate of a prior bias is its lasting share, that of a comparison of grades the
+    change in accuracy.
     """
     rows: list[tuple[Any, ...]] = []
     for one in results.values():
@@ -465,10 +410,8 @@ def control_alarms(
 def cases(holds: pd.DataFrame) -> pd.DataFrame:
     """Return one row per model: the benchmarks that it knows, and on how many a bias holds.
 
-    ``holds`` has a row for each benchmark and way of scoring ("name, way") under which a model
-    knows it, by ``benchmark`` and ``model``: ``prior_bias`` and ``paralysis`` (bool),
-    ``lasting_share``, ``drop``, ``equal_draw``. A bias counts where it holds under every way of
-    scoring; the result has the median ``lasting_share``, the means of ``drop`` and ``equal_draw``.
+    ``holds`` has a row for each benchmark and way of scoring ("name, way"), by ``benchmark`` and
+    ``model``; a bias counts where it holds under every way of scoring.
     """
     columns = ["cases", "prior_bias", "lasting_share", "paralysis", "drop", "equal_draw"]
     family = holds.index.get_level_values("model").str.split(",").str[0]

@@ -24,7 +24,7 @@ from psychlm.device import Device
 from psychlm.frames import FrameError
 from psychlm.irt.em import EM, Settings
 from psychlm.irt.likelihood import Design, Parameters
-from psychlm.irt.response_functions import model_named
+from psychlm.irt.response_functions import Logistic
 from psychlm.irt.response_matrix import ResponseMatrix, encode_responses, pick_device
 from psychlm.irt.result import IRTFit, IRTWarning
 
@@ -119,37 +119,18 @@ def starting_gaussians(responses: ResponseMatrix) -> tuple[Gaussians, Gaussians]
 
 def infer(
     responses: pd.DataFrame | np.ndarray,
-    model: str = "Rasch",
     *,
     device: Device = "auto",
     max_iterations: int = 500,
     tolerance: float = 1e-4,
 ) -> IRTFit:
-    """Fit a Rasch model by mean-field variational inference.
+    """Fit a Rasch model to responses as for :func:`psychlm.irt.fit` by mean-field inference.
 
-    Parameters
-    ----------
-    responses : DataFrame or ndarray, shape (n_persons, n_items)
-        As for :func:`psychlm.irt.fit`. Items to which everyone responded alike may stay: their
-        prior keeps them finite.
-    model : str
-        "Rasch".
-    device : str or torch.device
-        As for :func:`psychlm.irt.fit`.
-    max_iterations : int
-        Passes over the responses; reaching them gives a warning and ``converged=False``.
-    tolerance : float
-        Converged are items whose predicted remaining change is below it (logits).
-
-    Returns
-    -------
-    IRTFit
-        Estimates are posterior means, standard errors posterior standard deviations, and ``loglik``
-        is the marginal log-likelihood at the estimates, as ``method="mml"`` reports it.
+    Estimates are posterior means, standard errors posterior standard deviations, and ``loglik`` is
+    the marginal log-likelihood at the estimates, as of :func:`psychlm.irt.fit`. Items to which all
+    responded alike may stay. Converged are items whose predicted remaining change is below the
+    tolerance (logits) in fewer passes over the responses than ``max_iterations``.
     """
-    named = model_named(model)
-    if not named.unit_slope:
-        raise ValueError(f"variational inference fits Rasch, not {model!r}; use irt.fit, by mml")
     chosen = pick_device(device, "papers.variational.infer", getattr(responses, "size", 0))
     encoded = encode_responses(responses, chosen)
     n_rows, n_items = encoded.values.shape
@@ -201,7 +182,7 @@ def infer(
     blocks = np.full((n_items, 4, 4), np.nan)
     blocks[:, 1, 1] = items.variance.cpu().numpy()
     blocks[:, 0, :2], blocks[:, :2, 0] = 0.0, 0.0
-    table = named.form.table(np.stack([one, intercept, zero, one]), blocks).set_index(encoded.items)
+    table = Logistic.table(np.stack([one, intercept, zero, one]), blocks).set_index(encoded.items)
     table["se_a"], table["c_is_free"], table["converged"] = np.nan, False, converged
 
     design = Design(True, torch.zeros_like(items.mean, dtype=torch.bool), {})
@@ -209,7 +190,7 @@ def infer(
     _, loglik = em.expect(parameters)
     return IRTFit(
         items=table,
-        model=named.name,
+        model="Rasch",
         method="vi",
         loglik=loglik,
         log_prior=np.nan,

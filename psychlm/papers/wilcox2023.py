@@ -25,30 +25,13 @@ from psychlm import data, reading_times
 Floats = NDArray[np.float64]
 
 # The release's own codes.
-LANGUAGES = {
-    "du": "Dutch",
-    "en": "English",
-    "fi": "Finnish",
-    "ge": "German",
-    "gr": "Greek",
-    "he": "Hebrew",
-    "it": "Italian",
-    "ko": "Korean",
-    "ru": "Russian",
-    "sp": "Spanish",
-    "tr": "Turkish",
-}
-MODELS = {
-    "mgpt_lc": "mGPT long",
-    "mgpt_sc": "mGPT short",
-    "monot_30m": "monoT 30M",
-    "monot_all": "monoT all",
-}
-MEASURES = {
-    "firstfix_rt": "first fixation",
-    "gaze_rt": "gaze duration",
-    "total_rt": "total duration",
-}
+LANGUAGES = {"du": "Dutch", "en": "English", "fi": "Finnish", "ge": "German", "gr": "Greek"}
+LANGUAGES |= {"he": "Hebrew", "it": "Italian", "ko": "Korean", "ru": "Russian", "sp": "Spanish"}
+LANGUAGES["tr"] = "Turkish"
+MODELS = {"mgpt_lc": "mGPT long", "mgpt_sc": "mGPT short"}
+MODELS |= {"monot_30m": "monoT 30M", "monot_all": "monoT all"}
+MEASURES = {"firstfix_rt": "first fixation", "gaze_rt": "gaze duration"}
+MEASURES["total_rt"] = "total duration"
 KEYS = ["lang", "model", "measure"]
 
 
@@ -227,14 +210,11 @@ def mean_gains(by_passage: pd.DataFrame, comparison: str) -> pd.DataFrame:
         variance = size / (size - 1) * np.square(residual).sum() / n.sum() ** 2
         signs = 1 - 2 * (np.arange(2**size)[:, None] >> np.arange(size) & 1)
         as_large = signs @ sums >= total - 1e-12 * abs(total)
-        rows[key] = {
-            "n": int(n.sum()),
-            "passages": size,
-            "gain": gain,
-            "std_error": float(np.sqrt(variance)),
-            "p_words": float(norm.sf(total / np.sqrt(part[f"{comparison}_squares"].sum()))),
-            "p_passages": float(as_large.mean()),
-        }
+        row = {"n": int(n.sum()), "passages": size, "gain": gain}
+        row["std_error"] = float(np.sqrt(variance))
+        squares = part[f"{comparison}_squares"].sum()
+        row["p_words"] = float(norm.sf(total / np.sqrt(squares)))
+        rows[key] = row | {"p_passages": float(as_large.mean())}
     return pd.DataFrame.from_dict(rows, orient="index").rename_axis(KEYS)
 
 
@@ -254,15 +234,8 @@ def over_languages(means: pd.DataFrame) -> pd.DataFrame:
         gain, error = summary.mean_effect_re, summary.sd_eff_w_re_hksj
         low, high = summary.conf_int(use_t=True)[3]  # weighted residual variance, random effects
         spread = t.ppf(0.975, len(part) - 2) * np.sqrt(summary.tau2 + error**2)
-        rows[key] = {
-            "gain": gain,
-            "low": low,
-            "high": high,
-            "tau": np.sqrt(summary.tau2),
-            "i2": max(0.0, summary.i2),
-            "q": summary.q,
-            "q_p": chi2.sf(summary.q, len(part) - 1),
-            "predicted_low": gain - spread,
-            "predicted_high": gain + spread,
-        }
+        row = {"gain": gain, "low": low, "high": high, "tau": np.sqrt(summary.tau2)}
+        row |= {"i2": max(0.0, summary.i2), "q": summary.q}
+        row["q_p"] = chi2.sf(summary.q, len(part) - 1)
+        rows[key] = row | {"predicted_low": gain - spread, "predicted_high": gain + spread}
     return pd.DataFrame.from_dict(rows, orient="index").rename_axis(["model", "measure"])

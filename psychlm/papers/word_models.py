@@ -2,11 +2,10 @@
 Transformers on one corpus.
 
 The networks are those of PyTorch's word language model example: an embedding as wide as the hidden
-layers, two LSTM layers or two Transformer blocks with two heads, a softmax decoder. The paper's
-sizes are 200, 425 (424 where two heads must share it), 650 and 1100. They are trained by plain
-stochastic gradient descent on spans of a text that is read in parallel rows; after an epoch that
-does not improve the validation perplexity the rate is halved; after ``patience`` such epochs in a
-row training ends, and the weights of the best epoch are the model. All models of a corpus share its
+layers, two LSTM layers or two Transformer blocks with two heads, a softmax decoder. They are
+trained by plain stochastic gradient descent on spans of a text that is read in parallel rows; after
+an epoch that does not improve the validation perplexity the rate is halved, and after ``patience``
+such epochs in a row training ends with the weights of the best. All models of a corpus share its
 closed vocabulary, so that their perplexities compare.
 """
 
@@ -247,9 +246,7 @@ def train(
         if path is not None:
             _save(path, identity, network, run)
     if not math.isfinite(run.reached):
-        raise FloatingPointError(
-            f"no epoch gave a finite perplexity at the rate {training.rate:g}; lower it"
-        )
+        raise FloatingPointError(f"no finite perplexity at the rate {training.rate:g}; lower it")
     network.load_state_dict(run.best)
     network.eval()
     return model, pd.DataFrame(run.history, columns=["epoch", "rate", "validation_perplexity"])
@@ -288,10 +285,7 @@ def _resume(path: Path, identity: str, network: WordNetwork) -> _Progress:
     """Set weights and random state to those of a checkpoint of the same run."""
     checkpoint = torch.load(path, map_location="cpu", weights_only=True)
     if checkpoint["identity"] != identity:
-        raise ValueError(
-            f"{path} is the checkpoint of another run (other text, architecture or training); "
-            "delete it, or give this run a folder of its own"
-        )
+        raise ValueError(f"{path} is the checkpoint of another run; give this run another folder")
     device = network.embedding.weight.device
     network.load_state_dict(checkpoint["weights"])
     torch.set_rng_state(checkpoint["random"])
@@ -306,10 +300,7 @@ def _spans(stream: Tensor, n_rows: int, span: int) -> list[tuple[Tensor, Tensor]
     """Return (inputs, targets) of the spans of a (n,) text cut into rows; its rest is left out."""
     length = len(stream) // n_rows
     if length < 2:
-        raise ValueError(
-            f"a text of {len(stream)} words cannot be cut into {n_rows} rows; take a smaller "
-            "batch_size"
-        )
+        raise ValueError(f"{len(stream)} words make no {n_rows} rows; take a smaller batch_size")
     rows, ends = stream[: length * n_rows].view(n_rows, length), range(0, length - 1, span)
     parts = [rows[:, i : i + span + 1] for i in ends]
     return [(part[:, :-1], part[:, 1:]) for part in parts]

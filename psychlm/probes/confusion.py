@@ -3,27 +3,17 @@
 ``no-question`` removes the prompt; ``wrong-question`` puts that of another item, to which none of
 the item's choices is a right answer by the key of any item. ``no-right-answer`` replaces the right
 choice by an incorrect one of another item, and ``more-choices`` adds such ones: with another
-prompt, different from all the item's own, and right for its prompt by no key. What is borrowed
-comes from the other items given, so pass one benchmark at a time. Texts that differ in case or
-white space only count as the same.
+prompt, different from all the item's own, and right for its prompt by no key. Texts that differ in
+case or white space only count as the same. Columns of the result beside those given:
 
-Every probe returns an items frame with these columns beside those it was given:
-
-``probe``
-    ``no-question``, ``wrong-question``, ``no-right-answer``, ``more-choices-4`` ...
-``source_item_id``
-    The item it was made of; ``item_id`` becomes ``"<source>|<probe>"``.
-``pseudo_answer`` (and ``answer``, since an items frame needs one)
-    The position of the *pseudo-correct* choice: the choice that was right before, or, where that
-    one is gone (*no right answer*), the choice in its place.
-``has_right_answer``
-    Whether ``answer`` is right: in *more choices* only. A grade of the other probes counts
-    pseudo-correct choices.
-``order``
-    For each choice its position among the source's choices, or the position of the choice that it
-    replaces; -1, -2 ... for added choices, in the order in which they were drawn.
-``donors``
-    The ``item_id`` of the items from which prompt or choices were borrowed, in order of drawing.
+- ``probe``: ``no-question``, ``wrong-question``, ``no-right-answer``, ``more-choices-4`` ...
+- ``source_item_id``, the item it was made of; ``item_id`` becomes ``"<source>|<probe>"``.
+- ``pseudo_answer`` (and ``answer``, since an items frame needs one), the position of the
+  *pseudo-correct* choice: the one that was right before, or the choice in its place.
+- ``has_right_answer``: whether ``answer`` is right, in *more choices* only.
+- ``order``: for each choice its position among the source's, or that of the choice that it
+  replaces; -1, -2 ... for added choices, in the order in which they were drawn.
+- ``donors``: the ``item_id`` of the items from which prompt or choices were borrowed.
 """
 
 from __future__ import annotations
@@ -106,7 +96,7 @@ class _ItemArrays:
             if not len(fitting):
                 raise FrameError(
                     f"item {self.items['item_id'][row]!r} finds no {what}: there are too few other "
-                    "instances, or all have the same choices; give more items of the benchmark"
+                    "instances, or all have the same choices"
                 )
             drawn[row] = rng.choice(fitting)
         return drawn
@@ -174,14 +164,13 @@ def perturb(
     Parameters
     ----------
     items : DataFrame
-        An items frame.
-    probe : str
-        One of those that the module describes.
+        An items frame; what is borrowed comes from its other items.
+    probe : {"no-question", "wrong-question", "no-right-answer", "more-choices"}
     seed : int
         Fixes what is drawn and the order of the choices.
     n_extra : int
         Choices that ``"more-choices"`` adds. With one seed they are nested: those of ``n_extra=2``
-        are that of ``n_extra=1`` and another one, so that confidences compare item by item.
+        are that of ``n_extra=1`` and another one.
     shuffle : bool, optional
         Put the choices in random order. By default where choices change: else the substitute would
         stand in the right one's place, and those added stand last.
@@ -194,9 +183,8 @@ def perturb(
     Raises
     ------
     FrameError
-        If the items break their contract, cannot be perturbed (:func:`drop_unfit`) or were before;
-        or if for some item there is nothing to borrow: in natural language inference, say, every
-        choice answers some pair, and no question is wrong.
+        If items cannot be perturbed (:func:`drop_unfit`), were before, or find nothing to borrow:
+        in natural language inference every choice answers some pair, and no question is wrong.
 
     Examples
     --------
@@ -207,10 +195,7 @@ def perturb(
     [['a|no-question', '', ['4', '5']]]
     """
     if probe not in PROBES or n_extra < 1:
-        raise ValueError(
-            f"probe is {probe!r} and n_extra {n_extra}; they are one of {', '.join(PROBES)}, and "
-            "1 or more"
-        )
+        raise ValueError(f"probe {probe!r} is none of {PROBES}, or n_extra={n_extra} is below 1")
     if present := [column for column in ADDED_COLUMNS if column in items.columns]:
         raise FrameError(f"the items hold columns {present} already: perturb the original items")
     arrays = _ItemArrays(items)
@@ -218,10 +203,7 @@ def perturb(
     if len(reasons):
         first = reasons.iloc[0]
         names = items["item_id"].iloc[reasons.index[reasons == first]]
-        raise FrameError(
-            f"items {format_names(names)} cannot be perturbed ({first}); leave them out: "
-            "confusion.drop_unfit(items)"
-        )
+        raise FrameError(f"items {format_names(names)} are unfit ({first}): confusion.drop_unfit")
     # What the probe changes: the prompt, or which of the N choices each item has.
     name: str = probe
     prompt, chosen = items["prompt"].to_numpy(object), arrays.own
@@ -282,9 +264,7 @@ def in_source_order(scores: pd.DataFrame, perturbed: pd.DataFrame) -> pd.DataFra
     """
     missing = perturbed["item_id"][~perturbed["item_id"].isin(scores.index)]
     if len(missing):
-        raise FrameError(
-            f"items {format_names(missing)} have no scores; score the perturbed items themselves"
-        )
+        raise FrameError(f"perturbed items {format_names(missing)} have no scores; score them")
     values = scores.loc[perturbed["item_id"]].to_numpy(np.float64)
     n_choices = perturbed["order"].map(len).to_numpy()
     order = np.full(values.shape, np.nan)

@@ -27,9 +27,7 @@ def _by_cluster(items: pd.DataFrame, correct: pd.Series, keys: list[str]) -> pd.
         raise FrameError(f"the items lack the columns {missing}; probes have them when built")
     unknown = items.loc[~items["item_id"].isin(correct.index), "item_id"]
     if len(unknown):
-        raise FrameError(
-            f"{len(unknown)} items have no grade, {unknown.iloc[0]!r} among them; grade all items"
-        )
+        raise FrameError(f"{len(unknown)} items have no grade, {unknown.iloc[0]!r} among them")
     if correct.index.has_duplicates:
         raise FrameError("a question is graded more than once; grade one model at a time")
     grades = correct.loc[items["item_id"]].to_numpy(dtype=np.float64)
@@ -60,12 +58,8 @@ def instance_accuracy(
     correct : Series, by item
         Grades 0 to 1; NaN where a question was not asked.
     by : column or columns
-        One row of the result each.
-
-    Returns
-    -------
-    DataFrame
-        ``n_questions``, ``n_clusters``, ``accuracy``, ``low``, ``high``.
+        One row of the result each, with ``n_questions``, ``n_clusters``, ``accuracy``, ``low`` and
+        ``high``.
 
     Examples
     --------
@@ -107,15 +101,10 @@ def cluster_accuracy(
 ) -> pd.DataFrame:
     """Return the proportion of clusters with every question right (strict cluster accuracy).
 
-    Parameters are those of :func:`instance_accuracy`; a grade below 1 makes its cluster wrong.
-
-    Returns
-    -------
-    DataFrame
-        ``n_clusters``, ``n_questions``, ``questions_per_cluster``, ``accuracy``, ``low``, ``high``
-        (Wilson), and ``if_independent``: the accuracy expected if as many right answers fell on
-        questions at random, mean over clusters of accuracy to the power of the cluster's size.
-        Above it, errors occur together.
+    A grade below 1 makes its cluster wrong. Columns: ``n_clusters``, ``n_questions``,
+    ``questions_per_cluster``, ``accuracy``, ``low``, ``high`` (Wilson), and ``if_independent``, the
+    accuracy expected if as many right answers fell on questions at random: the mean over clusters
+    of accuracy to the power of the cluster's size. Above it, errors occur together.
     """
     from statsmodels.stats.proportion import proportion_confint
 
@@ -159,18 +148,12 @@ def by_hops_and_distractors(items: pd.DataFrame, correct: pd.Series) -> pd.DataF
 def close_distractors(items: pd.DataFrame, correct: pd.Series) -> pd.Series:
     """Compare every question among random distractors with the same question among sisters.
 
-    A question comes with several sets of distractors, which stand behind the last colon of its
+    A question comes with several sets of distractors, named behind the last colon of its
     ``item_id``. The difference is taken within questions, since those that have sisters at all are
-    not a random part of a probe; of several distances the mean is taken. Its interval is that of a
-    mean over questions whose concepts were drawn: with d_c the differences of a cluster and m_c
-    their number, the variance over g clusters is
-    ``g / (g - 1) * sum((sum(d_c) - mean(d) m_c)^2) / n^2``.
-
-    Returns
-    -------
-    Series
-        ``random`` and ``close``, the accuracies; their ``difference`` with ``low`` and ``high``
-        (95 %); ``n_questions``, ``n_clusters``. NaN where no question has both.
+    not a random part of a probe. With d_c the differences of a cluster and m_c their number, the
+    variance over g clusters is ``g / (g - 1) * sum((sum(d_c) - mean(d) m_c)^2) / n^2``. Return the
+    accuracies ``random`` and ``close``, their ``difference`` with ``low`` and ``high`` (95 %),
+    ``n_questions`` and ``n_clusters``; NaN where no question has both.
 
     Examples
     --------

@@ -6,16 +6,11 @@ of thousands of questions can be built and checked without NLTK's objects.
 
 The triples are those of Richardson & Sabharwal (2020, Table 1): a concept (a synset) stands in
 relation ``def`` to its gloss, ``ext`` to its example sentences, ``lemma`` to its words, and
-``isa-up`` and ``isa-down`` to other concepts.
-
-:class:`IsaGraph` holds the ISA links as arrays, which are queried for many pairs of concepts at a
-time:
-
-- ``HOPS(c, up)``: the direct and derived links of the paper (section 3.1), each with its smallest
-  number of hops.
-- Sister families: SISTER_1(c) are the other children of c's parents, SISTER_l(c) their descendants
-  l - 1 levels further down, each with the smallest such l.
-- The same relation between words: any sense of one stands above any sense of the other.
+``isa-up`` and ``isa-down`` to other concepts. :class:`IsaGraph` holds the ISA links as arrays,
+which are queried for many pairs of concepts at a time: HOPS(c, up), the direct and derived links of
+the paper (section 3.1) with their smallest number of hops; SISTER_1(c), the other children of c's
+parents, and SISTER_l(c), their descendants l - 1 levels further down; and the same relation between
+words, any sense of which stands above any sense of the other.
 """
 
 from __future__ import annotations
@@ -148,11 +143,7 @@ def open_reader(folder: Path) -> Iterator[Any]:
         yield reader
     except DataError:
         raise
-    except UnicodeDecodeError as error:
-        raise DataError(
-            f"WordNet in {folder} is not text in UTF-8 ({error}); install it anew: {HOW_TO_GET}"
-        ) from error
-    except Exception as error:  # NLTK's parser fails on broken lines in many ways
+    except Exception as error:  # no UTF-8; broken lines, on which NLTK fails in many ways
         raise DataError(
             f"WordNet in {folder} cannot be read ({type(error).__name__}: {str(error)[:200]}); its "
             f"files are broken or belong to different versions; {HOW_TO_GET}"
@@ -186,8 +177,7 @@ def load(path: str | Path | None = None, *, pos: str = "nvar") -> WordNet:
             part, offset = min(missing)
             raise DataError(
                 f"WordNet in {folder} cannot be read: its index names {len(missing)} concepts that "
-                f"the data files do not hold (first: {part}, {offset:08d}), so they are cut off or "
-                f"of different versions; {HOW_TO_GET}"
+                f"the data files lack ({part}, {offset:08d}); {HOW_TO_GET}"
             )
         concepts = pd.DataFrame(
             {

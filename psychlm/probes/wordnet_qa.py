@@ -153,14 +153,10 @@ class Probes:
         """Return one row per probe: questions, concepts, mean size of a cluster, splits."""
         unique = self.items.drop_duplicates(["probe", "prompt", "answer_concept"])
         groups = self.items.groupby("probe", observed=True)
-        table = pd.DataFrame(
-            {
-                "unique": unique.groupby("probe", observed=True).size(),
-                "with_perturbations": groups.size(),
-                "concepts": groups["concept"].nunique(),
-                "cluster_size": groups.size() / groups["cluster"].nunique(),
-            }
-        )
+        table = unique.groupby("probe", observed=True).size().to_frame("unique")
+        table["with_perturbations"] = groups.size()
+        table["concepts"] = groups["concept"].nunique()
+        table["cluster_size"] = groups.size() / groups["cluster"].nunique()
         splits = pd.crosstab(self.items["probe"], self.items["split"])
         table = table.join(splits.reindex(columns=list(SPLITS), fill_value=0))
         return table.reindex([probe for probe in PROBES if probe in table.index])
@@ -210,9 +206,7 @@ class Builder:
             counts += [{"probe": probe, "what": what, "n": n} for what, n in counter.items() if n]
         items = pd.concat(frames, ignore_index=True)
         if items.empty:
-            raise ValueError(
-                f"no question could be built for {list(probes)}; what was left out: {counts}"
-            )
+            raise ValueError(f"no question could be built for {probes}; left out: {counts}")
         items = check_items(items.assign(split=split_by_concept(items, recipe)))
         table = pd.DataFrame(counts, columns=["probe", "what", "n"])
         return Probes(items, table, recipe, self.wordnet.version)
@@ -310,19 +304,11 @@ class Builder:
         distances = range(1, recipe.max_distance + 1)
         sets = [(kind, distance) for kind in kinds.get(probe, KINDS[1:4]) for distance in distances]
         sets = [("matched", 0)] if recipe.as_general and probe in kinds else [("random", 0), *sets]
+        options: dict[str, Any] = {"max_distance": recipe.max_distance, "counts": counts}
+        options["filter_leaks"] = recipe.filter_leaks
         parts = []
         for kind, distance in sets:
-            chosen = choose_distractors(
-                self.rules,
-                questions,
-                pool,
-                kind,
-                distance,
-                rng,
-                max_distance=recipe.max_distance,
-                filter_leaks=recipe.filter_leaks,
-                counts=counts,
-            )
+            chosen = choose_distractors(self.rules, questions, pool, kind, distance, rng, **options)
             parts.append(self._frame(questions, chosen, kind, distance, rng))
         frame = pd.concat(parts, ignore_index=True)
         if not recipe.perturbations:
@@ -344,9 +330,8 @@ class Builder:
     ) -> pd.DataFrame:
         """Return questions with their distractors as an items frame."""
         probe, row, n = questions.probe, chosen.row, len(chosen.row)
-        concept, answer, context = (
-            column[row] for column in (questions.concept, questions.answer, questions.context)
-        )
+        concept, answer = questions.concept[row], questions.answer[row]
+        context = questions.context[row]
         # The key stands at a random place, the distractors in their order around it.
         key_position = rng.integers(0, N_DISTRACTORS + 1, n)
         is_key = np.arange(N_DISTRACTORS + 1) == key_position[:, None]
@@ -429,11 +414,10 @@ def split_by_concept(items: pd.DataFrame, recipe: Recipe) -> pd.Series:
 
 def write(items: pd.DataFrame, folder: str | Path, header: dict[str, Any]) -> list[Path]:
     """Write questions, items with ``probe`` and ``split``, to ``folder/<probe>/<split>.jsonl``, and
-    source, version, seed (``header``) and numbers of questions to ``folder/manifest.json``.
+    ``header`` and numbers of questions to ``folder/manifest.json``.
 
-    The files are JSON lines in ARC's layout, which other tools and :func:`psychlm.corpora.read_arc`
-    read; further columns (concept, hops, distractors ...) follow ARC's. Return the files written,
-    the manifest first.
+    The files are JSON lines in ARC's layout, which :func:`psychlm.corpora.read_arc` reads, with
+    further columns. Return the files written, the manifest first.
 
     Examples
     --------

@@ -37,8 +37,8 @@ class Model:
     """A fitted model as its program holds it: what the methods of :class:`GAMFit` ask.
 
     ``predict(data, exclude, se)`` returns the expected response and its standard error or None,
-    ``effect(label, data)`` what one term adds to the linear predictor, and its standard error,
-    ``tests()`` the columns edf, ref_df, F and p. A program that has no answer inherits these.
+    ``effect(label, data)`` what one term adds, and its standard error, ``tests()`` the columns edf,
+    ref_df, F and p. A program that has no answer inherits these.
     """
 
     variables: Sequence[str]  # columns that a prediction needs
@@ -124,9 +124,8 @@ class GAMFit:
         """Return the expected response for new rows, with ``se`` a frame of ``fit`` and
         ``std_error`` (of the expected response, given the smoothing).
 
-        Terms in ``exclude`` count as 0: ``["s(subject)"]`` gives the average person. A level of a
-        random effect that was not in the fit has the mean effect, 0; one of a linear term's factor
-        is an error.
+        Terms in ``exclude`` count as 0: ``["s(subject)"]`` gives the average person. A new level of
+        a random effect has the mean effect, 0; one of a linear term's factor is an error.
         """
         labels = [*self.model.parts, *self.model.random]
         unknown = [label for label in exclude if label not in labels]
@@ -144,22 +143,21 @@ class GAMFit:
     def effect(self, term: str, *, n: int = 100, level: float = 0.95) -> pd.DataFrame:
         """Return what one term adds to the linear predictor, over the range of its variables.
 
-        The term is named by its label: ``"s(position)"``, ``"te(length,freq)"``,
-        ``"s(position):conditionb"``. There are ``n`` points along each variable, and a band of
-        coverage ``level`` at each: columns ``effect``, ``std_error``, ``low`` and ``high``.
+        The term is named by its label, ``"te(length,freq)"`` or ``"s(position):conditionb"``. There
+        are ``n`` points along each variable, and a band of coverage ``level`` at each: columns
+        ``effect``, ``std_error``, ``low`` and ``high``.
         """
         if term not in self.model.parts:
             raise ValueError(
                 f"{term!r} is no linear term or smooth of the fit, which has "
                 f"{list(self.model.parts)}; random effects are in fit.random_effects()"
             )
-        # A grid over the range of each number and the levels of each factor; the term depends on no
-        # other columns.
+        # A grid over the range of each number and the levels of each factor.
         part = self.model.parts[term]
         axes = []
         for name in part.variables:
             values = self.data[name]
-            if pd.api.types.is_numeric_dtype(values) and not pd.api.types.is_bool_dtype(values):
+            if is_number(values):
                 axes.append(pd.Series(np.linspace(values.min(), values.max(), n)))
             else:
                 axes.append(values.drop_duplicates().sort_values())
@@ -229,6 +227,11 @@ class Summary:
             f"AIC = {fit.aic:.5g}  log-likelihood = {fit.loglik:.5g}"
         )
         return "\n\n".join(text)
+
+
+def is_number(values: pd.Series) -> bool:
+    """Return whether a variable is a number; text, categories and booleans are factors."""
+    return pd.api.types.is_numeric_dtype(values) and not pd.api.types.is_bool_dtype(values)
 
 
 def require_columns(names: Iterable[str], data: pd.DataFrame) -> None:

@@ -193,11 +193,6 @@ class Formula:
         return data
 
 
-def _in_patsy(code: str) -> str:
-    """Return R's ^ and `a b` in patsy's notation."""
-    return re.sub(r"`([^`]+)`", r'Q("\1")', code.strip().replace("^", "**"))
-
-
 def parse(text: str) -> Formula:
     """Read a formula: ``patsy`` expands the operators, and each factor is a name or a smooth.
 
@@ -216,15 +211,14 @@ def parse(text: str) -> Formula:
         )
     expressions: dict[str, Expression] = {}
     right, bars = _take_bars(right, text, expressions)
-    translated = _in_patsy(right)
-    outside = re.sub(r"\"[^\"]*\"|'[^']*'", "", translated)
+    outside = re.sub(r"\"[^\"]*\"|'[^']*'|`[^`]*`", "", right)
     for _ in range(3):  # without the arguments of functions, the inner ones first
         outside = re.sub(r"\w\([^()]*\)", "", outside)
     if re.search(r"-|(^|\+)\s*0\b", outside):
         raise FormulaError(
             f"{text!r}: terms cannot be taken away (the intercept stays); name those you want"
         )
-    _, ordered, added = _expand(translated, text, expressions)
+    _, ordered, added = _expand(right, text, expressions)
     offsets = tuple(term.variables[0] for term in added if term.kind == "offset")
     smooths = [term for term in added if term.kind != "offset"]
 
@@ -252,6 +246,8 @@ def _expand(
     code: str, text: str, expressions: dict[str, Expression]
 ) -> tuple[bool, tuple[tuple[str, ...], ...], list[Smooth]]:
     """Return whether terms have an intercept, the linear terms in R's order, and the smooths."""
+    # R's ^ and `a b` in patsy's notation
+    code = re.sub(r"`([^`]+)`", r'Q("\1")', code.strip().replace("^", "**"))
     try:
         tree = parse_formula(code)
         terms = ModelDesc.from_formula(tree).rhs_termlist
@@ -286,7 +282,7 @@ def _take_bars(
     while bar := re.search(r"\(((?:[^()|]|\([^()|]*\))+)(\|\|?)([^()|]+)\)", right):
         left, mark, group = bar.groups()
         right = f"{right[: bar.start()]}1{right[bar.end() :]}"
-        intercept, terms, smooths = _expand(_in_patsy(left), text, expressions)
+        intercept, terms, smooths = _expand(left, text, expressions)
         computed: dict[str, Expression] = {}
         nested = [_variable(name.strip(), text, computed) for name in re.split("[/:]", group)]
         if smooths or computed or not (intercept or terms):

@@ -59,15 +59,14 @@ def fit(
         The column of weights: the residual variance of a row is ``scale`` by its weight (the number
         of readings behind a mean). Residuals are then multiplied by the roots of the weights.
     family : str
-        ``"gaussian"``; with mgcv or lme4 any of R's families as R writes it, nothing but a name and
-        values: ``"Gamma(link='log')"``, ``"scat()"``.
+        ``"gaussian"``; with mgcv or lme4 any of R's families as R writes it, a name and values:
+        ``"Gamma(link='log')"``, ``"scat()"``.
     discrete : bool
         ``bam(discrete=TRUE)`` rather than ``gam`` (mgcv only).
     r_arguments : str
         More arguments of ``gam`` in R's notation, in which columns of the readings are variables
-        (mgcv and lme4): ``"subset=old, select=TRUE"``. With ``rho``, ``bam`` is called: ``"rho=0.3,
-        AR.start=first"`` for residuals of autocorrelation 0.3 that starts anew where the column
-        ``first`` is true. R evaluates them, and the formula, as its own code.
+        (mgcv and lme4): ``"subset=old, select=TRUE"``. With ``rho``, ``bam`` is called, for
+        autocorrelated residuals. R evaluates them, and the formula, as its own code.
     tolerance : float
         When smoothing counts as optimal: mgcv's ``conv.tol``, a share of the criterion. With its
         default a smooth that would best be a straight line keeps some wiggle (a few hundredths of a
@@ -190,9 +189,8 @@ def to_bambi(readings: pd.DataFrame, formula: str) -> tuple[str, pd.DataFrame]:
 
     Random effects become ``(1|subject)`` and ``(0 + x|subject)``; smooths become Gaussian processes
     in ``hsgp`` with as many basis functions per variable as the smooth has, those with ``by`` a
-    factor one per level; expressions become columns. Priors are bambi's unless its ``priors`` says
-    otherwise. bambi is no dependency: ``pip install bambi``, in an environment of its own where its
-    plots want an older matplotlib.
+    factor one per level; expressions become columns. bambi is installed apart: ``pip install
+    bambi``.
 
     Examples
     --------

@@ -1,11 +1,5 @@
 """How good a language model is: perplexity and the predictability norm correlation (PNC), and
-whether better models gain more on reading times.
-
-Perplexity per token compares only models that share a vocabulary (Hao et al. 2020, section 3.3.1);
-per word it compares all. The predictability norm correlation (PNC, section 3.3.2)
-compares a model's surprisal with that of people in a cloze task. Either is set against the gain of
-:func:`psychlm.reading_times.delta_loglik`.
-"""
+whether better models gain more on reading times (Hao et al. 2020)."""
 
 from __future__ import annotations
 
@@ -38,30 +32,15 @@ def predictability_norm_correlation(
     return correlation(surprisal_bits, cloze_surprisal, method="pearson", level=level)
 
 
-def quality(
-    words: pd.DataFrame,
-    surprisals: pd.DataFrame,
-    *,
-    level: float = 0.95,
-) -> pd.DataFrame:
+def quality(words: pd.DataFrame, surprisals: pd.DataFrame, *, level: float = 0.95) -> pd.DataFrame:
     """Return PNC and perplexity of many language models on the same words: one row per model.
 
-    Parameters
-    ----------
-    words, surprisals : DataFrame
-        A words frame with ``cloze_surprisal_bits``, the surprisal of each word for people; and
-        ``text_id``, ``word_id`` and one column of surprisals (bits) for each language model.
-    level : float
-        Coverage of the PNC's interval (Fisher's).
+    ``words`` have ``cloze_surprisal_bits``, the surprisal of each word for people, ``surprisals``
+    one column (bits) for each language model. Returned are ``model``, ``pnc`` with Fisher's
+    interval ``pnc_low``, ``pnc_high`` and ``n_words``, and ``perplexity`` per word, 2 to the power
+    of the mean surprisal, which compares all models; per token only those that share a vocabulary
+    compare (Hao et al. 2020, section 3.3.1).
 
-    Returns
-    -------
-    DataFrame
-        ``model``, ``pnc``, ``pnc_low``, ``pnc_high``, ``n_words`` (behind the PNC) and
-        ``perplexity`` (per word), 2 to the power of the mean surprisal.
-
-    Examples
-    --------
     >>> words = pd.DataFrame({"text_id": "t", "word_id": range(1, 7), "word": list("abcdef")})
     >>> words["cloze_surprisal_bits"] = [1.0, 2.0, 3.0, 4.0, 5.0, 7.0]
     >>> bits = words[["text_id", "word_id"]].assign(gpt2=[1.5, 2.0, 2.5, 5.0, 5.5, 6.0])
@@ -106,17 +85,15 @@ def gain_relation(
     predictor, gain : str
         The columns with the property, ``"pnc"`` or ``"perplexity"``, and with gains.
     groups : sequence of str
-        Columns; models are compared only within their values. Perplexities per token need one that
-        says which models share a vocabulary.
-    level : float
-        Coverage of the intervals (Fisher's, which takes the models for independent draws).
+        Columns; models are compared within their values. Perplexities per token need one that says
+        which models share a vocabulary.
 
     Returns
     -------
     DataFrame
-        The groups, Pearson's ``r`` with ``low``, ``high`` and ``p``, ``n`` (models), and the
-        least-squares line: ``slope`` (gain per unit of the property) and ``intercept``. NaN where
-        there are fewer than three models.
+        The groups, Pearson's ``r`` with ``low``, ``high`` (Fisher's, for models as independent
+        draws) and ``p``, ``n`` (models), and the least-squares line: ``slope`` and ``intercept``.
+        NaN where there are fewer than three models.
     """
     missing = [name for name in (*groups, predictor, gain) if name not in gains.columns]
     if missing:
@@ -159,29 +136,11 @@ def explained_share(
     scores of the BabyLM Challenge 2025 are these for self-paced times with spillover, and the mean
     over four measures of eye tracking without.
 
-    Parameters
-    ----------
-    words : DataFrame
-        A words frame with ``log_frequency``, ``length_chars`` and ``position``.
-    readings, surprisals : DataFrame
-        ``text_id``, ``word_id`` and the measure, one row per word (means over people); and one
-        column of surprisals (any unit) for each language model.
-    measure : str or list of str
-        The column of times; of several the mean share.
-    n_bootstrap : int
-        Resamples of texts behind the interval; 0 for none.
-
-    Returns
-    -------
-    DataFrame
-        ``model``, ``share`` (per cent), ``low``, ``high`` (NaN without resamples), ``n`` (words).
-        Words without frequency, time, surprisal or, with spillover, previous word are left out.
-        ``attrs["resamples"]`` holds each model's shares of the same resamples of texts.
-
-    References
-    ----------
-    Charpentier, L., et al. (2025). BabyLM turns 3: Call for papers for the 2025 BabyLM workshop;
-    its evaluation pipeline, ``reading``.
+    ``words`` have ``log_frequency``, ``length_chars`` and ``position``, ``readings`` the measures,
+    one row per word (means over people), and ``surprisals`` one column for each model. Returned are
+    ``model``, ``share`` (per cent; of several measures the mean) with ``low`` and ``high`` over
+    ``n_bootstrap`` resamples of texts (NaN without any), and ``n`` (words with all predictors).
+    ``attrs["resamples"]`` holds each model's shares of the same resamples.
     """
     keys, measures = ["text_id", "word_id"], list(np.atleast_1d(measure))
     words = check_rows(words, keys, ["log_frequency", "length_chars", "position"], "words")

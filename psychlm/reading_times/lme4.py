@@ -1,10 +1,8 @@
 """The same mixed model in R's lme4, through rpy2: the reference for correlated random effects, and
-what the native engine lacks: binomial outcomes, Satterthwaite's degrees of freedom (lmerTest),
-profile intervals."""
+what the native engine lacks: binomial outcomes, Satterthwaite's degrees of freedom, profiles."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -148,28 +146,24 @@ def fit(data: pd.DataFrame, formula: str, method: str, family: str, r_arguments:
         r_fit, columns, used = fit_in_r("lme4", call, formula, data, family, r_arguments, groups)
         part = named(r_function(_RESULT)(r_fit, gaussian, columns))
 
-    # Standard deviations and correlations by label, as the native engine names them.
+    # Standard deviations and correlations by label, as the native engine names them. R numbers a
+    # factor's second bar, "subject.1", and writes NA where a row is a deviation.
     deviations: dict[str, float] = {}
-    pairs: dict[str, dict[tuple[str, str], float]] = {}
-    first, second = ([str(x) for x in part[name]] for name in ("first", "second"))
+    correlations: dict[str, pd.DataFrame] = {}
     factors = [str(name) for name in part["factors"]]
-    # R numbers a factor's second bar, "subject.1".
-    of_factor = [g if g in factors else re.sub(r"\.\d+$", "", g) for g in map(str, part["group"])]
-    for group, a, b, value in zip(of_factor, first, second, part["sdcor"], strict=True):
-        if group == "Residual":
-            continue
-        if b in ("NA", "NA_character_"):
-            deviations[_label(group, a)] = float(value)
-        else:
-            pairs.setdefault(group, {})[a, b] = float(value)
-    correlations = {}
-    for group, of_group in pairs.items():
-        names = list(dict.fromkeys(name for pair in of_group for name in pair))
+    rows = pd.DataFrame({name: list(map(str, part[name])) for name in ("group", "first", "second")})
+    rows = rows.assign(value=np.array(part["sdcor"])).replace("(Intercept)", "1")
+    rows["group"] = rows["group"].mask(
+        ~rows["group"].isin(factors), rows["group"].str.replace(r"\.\d+$", "", regex=True)
+    )
+    single = rows["second"].isin(["NA", "NA_character_"])
+    for row in rows[single & (rows["group"] != "Residual")].itertuples():
+        deviations[_label(row.group, row.first)] = row.value
+    for group, pairs in rows[~single].groupby("group", sort=False):
+        names = pd.unique(pairs[["first", "second"]].to_numpy().ravel())
         table = pd.DataFrame(np.eye(len(names)), names, names)
-        for (a, b), value in of_group.items():
-            table.loc[a, b] = table.loc[b, a] = value
-        renamed = {"(Intercept)": "1"}
-        table = table.rename(index=renamed, columns=renamed)
+        for row in pairs.itertuples():
+            table.loc[row.first, row.second] = table.loc[row.second, row.first] = row.value
         correlations[f"({' + '.join(table)} | {group})"] = table
     estimate = np.array(part["estimate"])
     covariance = np.array(part["covariance"]).reshape(len(estimate), -1)
@@ -183,7 +177,7 @@ def fit(data: pd.DataFrame, formula: str, method: str, family: str, r_arguments:
     residuals, random = np.array(part["residuals"]), tuple(deviations)
     model = InLme4(variables, groups, residuals, pd.DataFrame(levels), {}, random, r_fit)
     loglik, sigma = float(part["loglik"][0]), float(part["sigma"][0])
-    n_parameters = len(estimate) + len(deviations) + sum(map(len, pairs.values()))
+    n_parameters = len(estimate) + len(deviations) + int((~single).sum())
     components = deviations | ({"residual": sigma} if gaussian else {})
     dof = np.array(part["dof"])
     return GAMFit(

@@ -26,6 +26,7 @@ from psychlm.reading_times._result import (
     Model,
     Part,
     coefficient_tables,
+    is_number,
     require_columns,
     smooth_table,
 )
@@ -199,16 +200,12 @@ def to_r(data: pd.DataFrame, columns: Sequence[str], factors: Sequence[str] = ()
                 vector = rinterface.FloatSexpVector.from_memoryview(block.data)
                 blocks[name] = vectors.FloatVector(vector)
             else:
-                if isinstance(values.dtype, pd.CategoricalDtype):
-                    values = values.cat.remove_unused_categories()
-                    codes, levels = values.cat.codes.to_numpy(), values.cat.categories
-                else:
-                    codes, levels = pd.factorize(values, sort=True)
+                labels = values.astype("category").cat.remove_unused_categories().cat
                 # R counts from 1, and its NA is the smallest integer
-                missing = np.iinfo(np.int32).min
-                whole = np.where(codes < 0, missing, codes + 1).astype(np.int32)
-                vector = vectors.IntVector(rinterface.IntSexpVector.from_memoryview(whole.data))
-                names = vectors.StrVector([str(level) for level in levels])
+                codes, missing = labels.codes.to_numpy(np.int32), np.iinfo(np.int32).min
+                block = np.where(codes < 0, missing, codes + 1).astype(np.int32)
+                vector = vectors.IntVector(rinterface.IntSexpVector.from_memoryview(block.data))
+                names = vectors.StrVector([str(level) for level in labels.categories])
                 blocks[name] = r_function(_TO_FACTOR)(vector, names)
         return robjects.DataFrame(blocks)
 
@@ -349,17 +346,11 @@ def fit(
     """
     flaw = ""
     if re.search(r"\([^()]*[^|()]\|\|?[^|()]+\)", formula):
-        flaw = (
-            'mgcv writes random effects s(subject, bs="re"); (1 | subject) is lme4\'s: set '
-            "backend='native' or 'lme4'"
-        )
+        flaw = "its random effects are s(subject, bs='re'); set backend='native' or 'lme4'"
     if len(re.findall(r"\boffset\(", formula)) > 1:
-        flaw = (
-            "mgcv counts one offset of several; add them up, offset(I(a + b)), or set "
-            "backend='native'"
-        )
+        flaw = "it counts one offset of several; add them up, offset(I(a + b)), or fit natively"
     if flaw:
-        raise FrameError(f"{formula!r}: {flaw}")
+        raise FrameError(f"{formula!r} is not for mgcv: {flaw}")
     bam = discrete or re.search(r"\brho\s*=", r_arguments) is not None
     if bam and method != "REML":
         raise ValueError("bam has REML only; choose method='REML', and neither discrete nor rho")
@@ -367,12 +358,7 @@ def fit(
         _, *variables = variables_of(formula)
         require_columns(variables, data)
         # Factors are all columns that are no numbers, and one variable of each random effect.
-        numeric = {
-            name
-            for name in variables
-            if pd.api.types.is_numeric_dtype(data[name])
-            and not pd.api.types.is_bool_dtype(data[name])
-        }
+        numeric = {name for name in variables if is_number(data[name])}
         random, fixed = r_function(_RANDOM)(formula)
         effects = {str(label): [str(name) for name in names] for label, *names in random}
         labelled = [names[0] for names in effects.values() if numeric.issuperset(names)]

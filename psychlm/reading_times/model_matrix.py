@@ -1,14 +1,4 @@
-"""Model matrices: the terms of a formula at given data, and the design that the models of a sweep
-share.
-
-Rows of a readings frame are words x people, and most predictors belong to the word. So the shared
-design has columns that are computed once per word (W, with c readings of each word) and columns
-that differ between readings of the same word (R: subjects, whether the previous word was fixated).
-With G the sums over each word's readings of all columns, the cross-products of a surprisal column z
-(one number per word) with the whole design are G'z: no reading is touched again. Sums are kept
-separately by *unit* (a text or a sentence), so that the cross-products of a fold are a difference
-of sums.
-"""
+"""Model matrices: the terms of a formula at given data."""
 
 from __future__ import annotations
 
@@ -20,16 +10,13 @@ from itertools import accumulate, pairwise
 
 import numpy as np
 import pandas as pd
-import torch
 from numpy.typing import NDArray
 from scipy import sparse
 from scipy.linalg import block_diag
-from torch import Tensor
 
-from psychlm.frames import FrameError, format_names
-from psychlm.reading_times._result import Floats, require_columns
+from psychlm.frames import FrameError
+from psychlm.reading_times._result import Floats, is_number, require_columns
 from psychlm.reading_times.formula import Bar, Formula, Smooth, full_coding
-from psychlm.reading_times.reml import Moments
 from psychlm.reading_times.smooths import (
     By,
     Interaction,
@@ -40,12 +27,10 @@ from psychlm.reading_times.smooths import (
     linear,
     place_smooth,
     random_effect,
-    start_smoothing,
 )
 
 Integers = NDArray[np.int64]
 Rows = Callable[[tuple[str, ...]], tuple[pd.DataFrame, Integers]]
-MANY_LEVELS = 100  # a sweep eliminates random effects from here on; few are faster as columns
 REPEATS = 4  # a smooth's columns are kept once per value that has so many rows on average
 CELLS = 8  # so many cells a row may a table of pairs of values have; a larger one is sparse
 COLLINEAR = 1e-9  # a column of which the others leave a smaller share is their combination
@@ -145,7 +130,7 @@ def distinct_rows(data: pd.DataFrame, variables: Sequence[str]) -> tuple[pd.Data
 
 
 def rows_of(data: pd.DataFrame) -> Rows:
-    """Return :func:`distinct_rows` of these data by variables, each computed once."""
+    """Return :func:`distinct_rows` of these data by variables, computed once for each."""
     return cache(partial(distinct_rows, data))
 
 
@@ -196,10 +181,8 @@ class ModelMatrix:
         return Columns((self.block(rest, data, None), *blocks), len(data))
 
     def diagonals(self, mean: Floats, covariance: Floats) -> list[tuple[Floats, Floats]]:
-        """Return what :func:`psychlm.reading_times.smooths.start_smoothing` needs of each
-        smooth."""
-        spans = [self.slices[term.label] for term in self.smooths]
-        pairs = zip(self.smooths, spans, strict=True)
+        """Return what ``smooths.start_smoothing`` needs of each smooth."""
+        pairs = [(term, self.slices[term.label]) for term in self.smooths]
         return [term.diagonals(mean[span], covariance[span, span]) for term, span in pairs]
 
 
@@ -385,7 +368,7 @@ def check_predictors(formula: Formula, data: pd.DataFrame) -> None:
                 f"readings.dropna(subset=[{name!r}]) (a lagged predictor has no value at the first "
                 "word of a text)"
             )
-        elif name in smoothed and (not numeric or pd.api.types.is_bool_dtype(values)):
+        elif name in smoothed and not is_number(values):
             flaw = f"is smoothed but holds {values.dtype}, not numbers; enter it as a linear term"
         elif name in formula.offsets and not numeric:
             flaw = f"is an offset but holds {values.dtype}, not numbers; enter it as a linear term"
@@ -401,25 +384,22 @@ def check_predictors(formula: Formula, data: pd.DataFrame) -> None:
 def check_response(data: pd.DataFrame, response: str) -> None:
     """Check that a response is numeric and finite, and warn of a measure in seconds."""
     require_columns([response], data)
-    flaw = ""
-    if not pd.api.types.is_numeric_dtype(data[response]):
-        flaw = f"holds {data[response].dtype}, not numbers; convert it first"
-    else:
-        values = data[response].to_numpy(np.float64)
-        present = values[~np.isnan(values)]
-        if not len(present):
-            flaw = f"is missing in all {len(data)} rows; name another measure"
-        elif np.isinf(present).any():
-            flaw = "holds infinities; leave out those rows"
-        elif response.endswith("_ms") and 0 < (median := float(np.median(present))) < FASTEST_MS:
-            warnings.warn(
-                f"{response!r} has a median of {median:.3g}, which looks like seconds; it should "
-                "be ms: multiply by 1000",
-                RuntimeWarning,
-                stacklevel=3,
-            )
+    flaw, values = "", data[response].dropna()
+    if not pd.api.types.is_numeric_dtype(values):
+        flaw = f"holds {values.dtype}, not numbers; convert it first"
+    elif values.empty:
+        flaw = f"is missing in all {len(data)} rows; name another measure"
+    elif np.isinf(values.to_numpy(np.float64)).any():
+        flaw = "holds infinities; leave out those rows"
     if flaw:
         raise FrameError(f"the response {response!r} {flaw}")
+    if response.endswith("_ms") and 0 < values.median() < FASTEST_MS:
+        warnings.warn(
+            f"{response!r} has a median of {values.median():.3g}, which looks like seconds; it "
+            "should be ms: multiply by 1000",
+            RuntimeWarning,
+            stacklevel=3,
+        )
 
 
 def check_collinear(correlation: Floats, names: Sequence[str], free: NDArray[np.bool_]) -> None:
@@ -447,199 +427,3 @@ def redundant(correlation: Floats) -> list[int]:
             below = block[i + 1 :, i] / block[i, i]
             block[i + 1 :, i + 1 :] -= np.outer(below, block[i, i + 1 :])
     return columns
-
-
-# ---- the design that the models of a sweep share ----
-
-
-@dataclass(frozen=True)
-class SharedDesign:
-    """The design of one set of rows without any surprisal, its columns centred and scaled.
-
-    Cross-products of B designs of p columns and m measures are kept for each of U units: xx (U, B,
-    p, p), xy (U, B, p, m), yy (U, m), n (U,); and of the grouped random effects zz (U, G, r, r), zx
-    (U, B, G, r, p) and zy (U, G, r, m).
-    """
-
-    names: tuple[str, ...]  # of the p columns
-    penalties: Tensor  # (n_penalties, p + r): of the p columns and the r grouped random effects
-    sums: Tensor  # (n_words, p): G, the columns summed over the readings of each word
-    counts: Tensor  # (n_words,): readings of each word
-    y_sums: Tensor  # (n_words, m): the centred measures, summed over the readings of each word
-    z_sums: Tensor  # (r, G, n_words): values of random effects, summed over a level's readings
-    words: Integers  # (n_words,): positions of the words in the table of surprisals
-    bounds: Integers  # (U + 1,): where each unit's words begin
-    base: Moments  # of each unit, with B = 1
-    start: Tensor  # (n_penalties,): the log lambda at which the search for smoothing begins
-
-
-def share_design(
-    data: pd.DataFrame,
-    formula: Formula,
-    measures: Sequence[str],
-    word: Integers,
-    unit: Integers,
-    device: torch.device,
-) -> SharedDesign:
-    """Build the design of rows that are complete and sorted by unit and word.
-
-    X'X = [W' diag(c) W, W'G_R; G_R'W, R'R], with G_R the rows' columns summed over each word. The
-    random effects of a factor with many levels are not among the columns; see :mod:`reml`. ``word``
-    and ``unit`` say of what each row is a reading; words do not cross units.
-    """
-    check_predictors(formula, data)
-    formula = leave_out_aliased(formula, data)
-    formula, grouped = group_random_effects(formula, data, MANY_LEVELS)
-    starts = np.r_[0, np.flatnonzero(np.diff(word)) + 1]
-    counts = np.diff(np.r_[starts, len(word)])
-    word_of_row = np.repeat(np.arange(len(starts)), counts)
-
-    # Terms whose variables are the same in all readings of a word are evaluated once per word.
-    first = data.iloc[starts]
-    values = {name: data[name].to_numpy() for name in formula.variables}
-    same = {n for n, x in values.items() if np.array_equal(np.repeat(x[starts], counts), x)}
-    of_words, of_rows = rows_of(first), rows_of(data)
-
-    def rows(variables: tuple[str, ...]) -> tuple[pd.DataFrame, Integers]:
-        if not same.issuperset(variables):
-            return of_rows(variables)
-        distinct, index = of_words(variables)
-        return distinct, index[word_of_row]
-
-    matrix = build_matrix(formula, data, rows)
-    by_word = [term for term in matrix.terms if same.issuperset(term.variables)]
-    by_row = [term for term in matrix.terms if not same.issuperset(term.variables)]
-    blocks = matrix.block(by_row, data, None), matrix.block(by_word, first, word_of_row)
-    scaled = np.ones(len(matrix.names), dtype=bool)
-    columns, mean, scale = Columns(blocks, len(data)).standardise(matrix.centred, scaled)
-    row_block, word_block = columns.blocks
-    order = np.r_[word_block.places, row_block.places]  # the intercept stays the first
-
-    # G, and the measures, as sums over the readings of each word.
-    times = data[list(measures)].to_numpy(np.float64) - formula.offset(data)[:, None]
-    times = times - times.mean(axis=0)
-    row_sums = np.add.reduceat(row_block.values, starts, axis=0)
-    sums = np.hstack([word_block.values * counts[:, None], row_sums])
-    time_sums = np.add.reduceat(times, starts, axis=0)
-    arrays = (word_block.values, row_block.values, times, sums, time_sums)
-    w, r, y, g, y_sums = (torch.from_numpy(array).to(device) for array in arrays)
-
-    # Cross-products of each unit: those of W from sums over words, those of R from the rows.
-    bounds = np.r_[np.flatnonzero(np.r_[True, np.diff(unit[starts]) != 0]), len(starts)]
-    n_units, width, p, m = len(bounds) - 1, w.shape[1], g.shape[1], y.shape[1]
-    row_bounds = np.r_[starts, len(word)][bounds]
-    level, z = grouped.rows(data)
-    n_levels, n_effects = len(grouped.levels), z.shape[1]
-    summed = np.zeros((n_effects, n_levels, len(starts)))
-    for i in range(n_effects):
-        np.add.at(summed[i], (level, word_of_row), z[:, i])
-    z_sums = torch.from_numpy(summed).to(device)
-    base = Moments(
-        xx=w.new_empty((n_units, 1, p, p)),
-        xy=w.new_empty((n_units, 1, p, m)),
-        yy=w.new_empty((n_units, m)),
-        n=w.new_empty(n_units),
-        zz=w.new_empty((n_units, n_levels, n_effects, n_effects)),
-        zx=w.new_empty((n_units, 1, n_levels, n_effects, p)),
-        zy=w.new_empty((n_units, n_levels, n_effects, m)),
-    )
-    for u in range(n_units):
-        words, of_unit = slice(*bounds[u : u + 2]), slice(*row_bounds[u : u + 2])
-        xx, xy, zx = base.xx[u, 0], base.xy[u, 0], base.zx[u, 0]
-        xx[:width] = w[words].T @ g[words]
-        xx[width:, :width] = xx[:width, width:].T
-        xx[width:, width:] = r[of_unit].T @ r[of_unit]
-        xy[:width], xy[width:] = w[words].T @ y_sums[words], r[of_unit].T @ y[of_unit]
-        n_rows = of_unit.stop - of_unit.start
-        base.yy[u], base.n[u] = y[of_unit].square().sum(dim=0), n_rows
-        zx[..., :width] = (z_sums[:, :, words] @ w[words]).transpose(0, 1)
-        for i in range(n_effects):
-            places = level[of_unit], np.arange(n_rows)
-            indicator = sparse.csr_array((z[of_unit, i], places), shape=(n_levels, n_rows))
-            parts = (indicator @ x[of_unit] for x in (row_block.values, times, z))
-            of_rows, of_times, of_effects = (torch.from_numpy(part).to(device) for part in parts)
-            zx[:, i, width:], base.zy[u, :, i], base.zz[u, :, i] = of_rows, of_times, of_effects
-
-    # Where the search for smoothing begins, from the covariances of the columns as they were.
-    correlation = np.empty((p, p))
-    correlation[np.ix_(order, order)] = (base.xx.sum(dim=0)[0] / len(word)).cpu().numpy()
-    diagonals = matrix.diagonals(mean, correlation * np.outer(scale, scale))
-    diagonals += grouped.diagonals(base.zz.sum(dim=0).cpu().numpy(), len(word))
-    names = tuple(matrix.names[i] for i in order)
-    check_collinear(correlation[np.ix_(order, order)], names, matrix.free[order])
-    penalties = block_diag((matrix.penalties / scale**2)[:, order], *grouped.penalties)
-    return SharedDesign(
-        names=names,
-        penalties=torch.from_numpy(penalties).to(device),
-        sums=g,
-        counts=torch.from_numpy(counts.astype(np.float64)).to(device),
-        y_sums=y_sums,
-        z_sums=z_sums,
-        words=word[starts],
-        bounds=bounds,
-        base=base,
-        start=torch.from_numpy(start_smoothing(diagonals, len(word))).to(device),
-    )
-
-
-def extend(design: SharedDesign, columns: Tensor, models: Sequence[str]) -> tuple[Moments, Tensor]:
-    """Add the surprisal columns of B language models to the shared design.
-
-    ``columns``, shape (B, q, n_words), hold the surprisal of each word, of the word before it, and
-    so on; ``models`` are their names, for messages. Returned are the moments of p + q columns, the
-    new ones centred and scaled too, and the scales, (B, q). A model's surprisals that have gaps,
-    are constant, or a combination of the other predictors, are an error.
-    """
-    n_models, q, n_words = columns.shape
-    base, flat = design.base, columns.view(n_models * q, n_words)
-    n_units, p, m = len(base.n), len(design.names), design.y_sums.shape[1]
-
-    # The borders that q columns z add to each unit's cross-products: z'X, z' diag(c) z and z'y.
-    xx = flat.new_empty((n_units, n_models, p + q, p + q))
-    xy = flat.new_empty((n_units, n_models, p + q, m))
-    xx[:, :, :p, :p], xy[:, :, :p] = base.xx, base.xy
-    n_effects, n_levels = design.z_sums.shape[:2]
-    zx = flat.new_empty((n_units, n_models, n_levels, n_effects, p + q))
-    zx[..., :p] = base.zx
-    for u in range(n_units):
-        words = slice(*design.bounds[u : u + 2])
-        border = (flat[:, words] @ design.sums[words]).view(n_models, q, p)
-        xx[u, :, p:, :p], xx[u, :, :p, p:] = border, border.mT
-        xx[u, :, p:, p:] = (columns[:, :, words] * design.counts[words]) @ columns[:, :, words].mT
-        xy[u, :, p:] = (flat[:, words] @ design.y_sums[words]).view(n_models, q, m)
-        of_levels = design.z_sums[:, :, words] @ flat[:, words].mT
-        zx[u, ..., p:] = of_levels.view(n_effects, n_levels, n_models, q).permute(2, 1, 0, 3)
-
-    # Centre and scale the new columns, a change of coordinates T that gives T'X'X T and T'X'y.
-    # Column 0 is the intercept, so its products are sums.
-    total, n_rows = xx.sum(dim=0), base.n.sum()
-    mean = total[:, 0, -q:] / n_rows
-    variance = total.diagonal(dim1=1, dim2=2)[:, -q:] / n_rows - mean.square()
-    scale = torch.where(variance > 1e-14 * mean.square(), variance, 0).sqrt() + 0 * mean
-    change = torch.eye(p + q, dtype=xx.dtype, device=xx.device).repeat(n_models, 1, 1)
-    change[:, 0, -q:] = -mean / scale
-    change.diagonal(dim1=1, dim2=2)[:, -q:] = 1 / scale
-    xx.copy_(change.mT @ xx @ change)
-    xy.copy_(change.mT @ xy)
-    shift, factor = mean[:, None, None], scale[:, None, None]
-    zx[..., p:] = (zx[..., p:] - shift * zx[..., :1]) / factor  # Z'X T without p^2 products
-
-    # The unpenalised columns must leave something of each surprisal: the determinants of its
-    # residual cross-products (a Schur complement) do not vanish.
-    free = torch.nonzero(design.penalties[:, :p].sum(dim=0) == 0).squeeze(1)
-    total = xx.sum(dim=0) / n_rows
-    border = total[:, free, p:]
-    rest = total[:, p:, p:] - border.mT @ torch.linalg.solve(total[:, free][:, :, free], border)
-    pivots = torch.stack([torch.linalg.det(rest[:, :i, :i]) for i in range(1, q + 1)], dim=1)
-    for wrong, flaw in (
-        (~torch.isfinite(scale), "has gaps or infinities among the words that were read"),
-        (scale == 0, "gives every word the same surprisal"),
-        (pivots < COLLINEAR, "is a combination of the other predictors"),
-    ):
-        if wrong.any():
-            names = [models[i] for i in torch.nonzero(wrong.any(dim=1)).flatten().tolist()]
-            raise FrameError(
-                f"surprisal of {format_names(names)} ({len(names)} of {len(models)} models) {flaw};"
-                " correct or drop it"
-            )
-    return Moments(xx, xy, base.yy, base.n, base.zz, zx, base.zy), scale

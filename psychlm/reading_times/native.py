@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -307,22 +307,8 @@ def fit(
         solution = _to_cpu(solve(moments, *on_device, method=method, tolerance=tolerance))
         moments = _to_cpu(moments)
         penalty = solution.log_lambda[0].exp().numpy() @ penalties
-    model = Native(
-        formula,
-        state,
-        matrix,
-        grouped,
-        centre,
-        scale,
-        response,
-        w,
-        mean,
-        used,
-        solution,
-        penalty,
-        moments,
-        edf1,
-    )
+    fields_of_fit = formula, state, matrix, grouped, centre, scale, response, w, mean, used
+    model = Native(*fields_of_fit, solution, penalty, moments, edf1)
 
     of_weights = float(np.log(w).sum()) / 2
     loglik, n_parameters = float(solution.loglik) + of_weights, float(solution.edf.sum())
@@ -458,22 +444,18 @@ def _describe(
             with np.errstate(invalid="ignore", divide="ignore"):
                 correlation = covariance / np.outer(deviation, deviation)
             correlations[bar] = pd.DataFrame(correlation, index=names, columns=names)
+        effects = ["intercept" if name == "1" else name for name in names]
         for weights in missing if labels[0].startswith("(") else ():
             what = "the intercept" if names == ["1"] else f"the effect of {names[0]}"
             if len(names) > 1:
-                shares = weights / weights[np.abs(weights).argmax()]
-                sum_of = " ".join(
-                    f"{share:+.3g} * {'intercept' if name == '1' else name}"
-                    for share, name in zip(shares, names, strict=True)
-                    if abs(share) > 1e-6
-                )
-                what = f"the combination {sum_of} of the effects"
+                shares = zip(weights / weights[np.abs(weights).argmax()], effects, strict=True)
+                terms = (f"{share:+.3g} * {name}" for share, name in shares if abs(share) > 1e-6)
+                what = f"the combination {' '.join(terms)} of the effects"
             singular.append(f"in {bar} {what} does not vary")
     return deviations, correlations, tuple(singular)
 
 
 def _to_cpu(values: Any) -> Any:
     """Move a solution or moments to the CPU."""
-    parts = {field.name: getattr(values, field.name) for field in fields(values)}
-    moved = {n: _to_cpu(x) if isinstance(x, Inverse) else x.cpu() for n, x in parts.items()}
+    moved = {n: _to_cpu(x) if isinstance(x, Inverse) else x.cpu() for n, x in vars(values).items()}
     return type(values)(**moved)

@@ -65,8 +65,6 @@ def power_curve(
         The sizes to try; every pair of them is one study, simulated ``n_simulations`` times.
     sd_residual, sd_word, sd_rate : float
         Standard deviations (ms, and ms per unit of x), as ``GAMFit.variance_components`` has them.
-    level : float
-        1 - the level of the test, and coverage of the interval of power.
 
     Returns
     -------
@@ -90,12 +88,13 @@ def power_curve(
 
     rng = np.random.default_rng(rng)
     names = list(dict.fromkeys([*baseline, *first, *second]))
-    absent = [name for name in ("text_id", expected, *names) if name not in words]
-    gaps = [name for name in (expected, *names) if name in words and words[name].isna().any()]
+    needed = ["text_id", expected, *names]
+    absent = [name for name in needed if name not in words]
+    gaps = [name for name in needed if name in words and words[name].isna().any()]
     if absent or gaps:
         raise FrameError(
-            f"words lack the columns {absent}, and have gaps in {gaps}; the words of a pilot need "
-            "all predictors: leave out those without"
+            f"words lack the columns {absent}, and have gaps in {gaps}; leave out words without a "
+            "predictor"
         )
     if min(texts) < 2 * folds or min(readers) < 1:
         raise ValueError(
@@ -198,16 +197,9 @@ def simulate(
     surprisal.
 
     Each person reads every word, and texts are of equal length; the defaults are the Dundee
-    Corpus's. A time that would fall below 1 ms is 1 ms.
-
-    Parameters
-    ----------
-    noise_bits : sequence of float
-        One language model for each: the standard deviation of what it adds to the true surprisal.
-    residual_ms : float
-        Standard deviation within a person and word.
-    skipped : float
-        Share of readings that are missing in all measures.
+    Corpus's. A time below 1 ms becomes 1 ms. Each number of ``noise_bits`` is a language model, the
+    standard deviation of what it adds to the true surprisal; ``residual_ms`` is the one within a
+    person and word, and ``skipped`` the share of readings that are missing in all measures.
     """
     # Words: frequency falls with length, and true surprisal falls with frequency.
     per_text = n_words // n_texts

@@ -59,12 +59,12 @@ def fit(data: pd.DataFrame, formula: Formula) -> GAMFit:
     )
     terms = (*formula.linear, *(smooth.variables for smooth in smooths))
     names = list(dict.fromkeys(name for term in terms for name in term))
-    crossed = [":".join(term) for term in formula.linear if len(term) > 1]
-    text = [name for name in names if not pd.api.types.is_numeric_dtype(data[name])]
-    if crossed or text or not names:
+    unfit = [":".join(term) for term in formula.linear if len(term) > 1]
+    unfit += [name for name in names if not pd.api.types.is_numeric_dtype(data[name])]
+    if unfit or not names:
         raise FrameError(
-            f"pygam has no interactions and needs numbers, so that {crossed + text or 'nothing'} "
-            "cannot be entered; make columns of numbers first"
+            f"pygam has no interactions and needs numbers, so that {unfit or 'nothing'} cannot be "
+            "entered; make columns of numbers first"
         )
 
     # One term for each linear term and smooth, in this order.
@@ -72,8 +72,8 @@ def fit(data: pd.DataFrame, formula: Formula) -> GAMFit:
     parts: list[Any] = [l(names.index(term[0])) for term in formula.linear]
     for smooth in smooths:
         index = [names.index(name) for name in smooth.variables]
-        one = s(index[0], n_splines=smooth.k[0])
-        parts.append(one if len(index) == 1 else te(*index, n_splines=list(smooth.k)))
+        one = len(index) == 1
+        parts.append(s(*index, n_splines=smooth.k[0]) if one else te(*index, n_splines=[*smooth.k]))
 
     # The fit of least generalised cross-validation score among some penalties.
     y, matrix = data[formula.response].to_numpy(np.float64), data[names].to_numpy(np.float64)

@@ -23,7 +23,7 @@ from scipy.interpolate import CubicSpline
 from scipy.sparse.linalg import LinearOperator, eigsh
 
 from psychlm.frames import FrameError, format_names
-from psychlm.reading_times._result import Floats
+from psychlm.reading_times._result import Floats, is_number
 from psychlm.reading_times.formula import Smooth
 
 Levels = tuple[object, ...] | None  # of a factor; None for a number
@@ -148,9 +148,7 @@ def factor_levels(values: pd.Series) -> Levels:
     if isinstance(values.dtype, pd.CategoricalDtype):
         present = set(values.unique())
         return tuple(level for level in values.cat.categories if level in present)
-    if pd.api.types.is_numeric_dtype(values) and not pd.api.types.is_bool_dtype(values):
-        return None
-    return tuple(sorted(values.unique()))
+    return None if is_number(values) else tuple(sorted(values.unique()))
 
 
 @dataclass(frozen=True)

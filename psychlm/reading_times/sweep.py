@@ -4,7 +4,7 @@ at once.
 For every model and measure: the log-likelihood of the additive model with the surprisal of the
 current and the previous word, its gain over the same model without them (Goodkind & Bicknell 2018;
 Hao et al. 2020), and the gain on held-out texts. All models share one design
-(:class:`psychlm.reading_times.model_matrix.SharedDesign`).
+(:class:`psychlm.reading_times.shared_design.SharedDesign`).
 
 In-sample gains are optimistic, held-out gains are not. The cross-products of a fold are the sum
 over its units, so those of a training set are a difference, and the held-out squared error is a
@@ -32,13 +32,9 @@ from psychlm.cluster import run_pieces
 from psychlm.device import Device, torch_device
 from psychlm.frames import FrameError, check_readings, check_rows, plain
 from psychlm.reading_times.formula import FormulaError, parse
-from psychlm.reading_times.model_matrix import (
-    SharedDesign,
-    check_response,
-    extend,
-    share_design,
-)
+from psychlm.reading_times.model_matrix import check_response
 from psychlm.reading_times.reml import Method, Moments, Solution, one_thread, solve
+from psychlm.reading_times.shared_design import SharedDesign, extend, share_design
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -79,30 +75,26 @@ def delta_loglik(
     Parameters
     ----------
     readings : DataFrame
-        A readings frame with one or more measures and the predictors of ``formula``, which must
-        have no gaps where a measure is there.
+        A readings frame with the measures, and the predictors of ``formula`` without gaps.
     surprisals : DataFrame
         ``text_id``, ``word_id`` and one column of surprisals (bits) for each language model, of
-        whole texts: the previous word is looked up here. If both frames have a column ``word`` the
-        words are compared.
+        whole texts: the previous word is looked up here. Words are compared where both frames have
+        a column ``word``.
     measure : str or list of str
         The response, or several; those present on the same rows share their design. Gains on
         ``"log(gaze_ms)"`` (lognormal times) compare with those on ``"gaze_ms"``: the change of
         variables adds the same to model and baseline.
     formula : str
-        The baseline: the right side of a formula (see :mod:`psychlm.reading_times.formula`), to
-        which each model's surprisal is added as linear terms.
+        The baseline: the right side of a formula (:mod:`psychlm.reading_times.formula`), to which
+        each model's surprisal is added as linear terms.
     models : list of str, optional
         Columns of ``surprisals``; unless given, all but ``text_id``, ``word_id`` and ``word``.
     lags : int
         How many previous words' surprisals are added too (spillover).
     by : str
-        The column of ``readings`` whose values make up folds and are resampled: ``"text_id"``, or a
-        sentence's id.
+        The column whose values make up folds and are resampled: a text's or a sentence's id.
     folds : int or None
         K of the K-fold held-out gains; None leaves them out.
-    level : float
-        Coverage of the intervals.
     rng : Generator or int
         Deals the folds, the resamples and the permutations.
     device, client
@@ -116,10 +108,9 @@ def delta_loglik(
         in sample); ``effect`` of the current word's surprisal with ``effect_low`` and
         ``effect_high`` (in the measure's unit per bit), the same as ``prev_effect...`` for the
         previous word (``prev2_...`` further back); ``edf``; ``heldout_gain`` (nats per reading)
-        with ``heldout_low``, ``heldout_high`` (NaN without resamples) and ``heldout_p``;
-        ``converged``. The p-value is one-sided: does the model predict better than the baseline? A
-        predictor that is noise predicts worse, since its coefficients are estimated too: its
-        expected gain is negative.
+        with ``heldout_low``, ``heldout_high`` (NaN without resamples) and a one-sided
+        ``heldout_p``; ``converged``. The expected held-out gain of a predictor that is noise is
+        negative, since its coefficients are estimated too.
 
     Examples
     --------
@@ -128,8 +119,7 @@ def delta_loglik(
     >>> bits = words.assign(gpt2=rng.gamma(4, 1, 100))
     >>> readings = words.assign(subject="s1", length=rng.integers(1, 9, 100))
     >>> readings["gaze_ms"] = 200 + 10 * bits["gpt2"] + rng.normal(0, 20, 100)
-    >>> gain = delta_loglik(readings, bits, "gaze_ms", "length", lags=0, folds=None)
-    >>> bool(gain["gain"].gt(0).all())
+    >>> bool(delta_loglik(readings, bits, "gaze_ms", "length", lags=0, folds=None)["gain"].gt(0)[0])
     True
     """
     if lags < 0:
@@ -163,50 +153,21 @@ def delta_loglik(
         )
     unit = pd.factorize(readings[by])[0].astype(np.int64)
 
-    # The words of the readings, and for each lag the word before it, as positions in the sorted
-    # table.
-    names = list(surprisals.columns.drop(["text_id", "word_id", "word"], errors="ignore"))
-    names = names if models is None else list(models)
-    numeric = surprisals.select_dtypes("number").columns
-    if not names or not set(names) <= set(numeric):
-        raise FrameError(
-            f"models {[name for name in names if name not in numeric]} are no columns of the "
-            "surprisals, or hold no numbers; name the columns with models=[...] (there are "
-            f"{list(surprisals.columns)[:10]})"
-        )
-    table = check_rows(surprisals, ["text_id", "word_id"], [], "surprisals")
-    table = table.sort_values(["text_id", "word_id"], kind="stable", ignore_index=True)
-    word = match_words(readings, table)
-    values = np.ascontiguousarray(table[names].to_numpy(np.float64).T)
-    text_code, word_id = pd.factorize(table["text_id"])[0], table["word_id"].to_numpy()
-    places = [np.arange(len(table))]  # position of the word itself, the word before it, ...; or -1
-    for lag in range(1, lags + 1):
-        follows = (text_code[lag:] == text_code[:-lag]) & (word_id[lag:] == word_id[:-lag] + lag)
-        places.append(np.r_[np.full(lag, -1), np.where(follows, np.arange(len(follows)), -1)])
-
+    scored = score_words(readings, surprisals, models, lags)
     # Measures that are there on the same rows are one sweep.
     groups: dict[bytes, list[int]] = {}
     for i, name in enumerate(measures):
         groups.setdefault(readings[name].notna().to_numpy().tobytes(), []).append(i)
-    order = np.lexsort((word, unit))
+    order = np.lexsort((scored.of_reading, unit))
     tables = []
     for group in groups.values():
         parsed, of_group = of_measures[group[0]], [measures[i] for i in group]
         rows = order[readings[of_group[0]].notna().to_numpy()[order]]
         used = [x for x in dict.fromkeys((*parsed.variables, *of_group)) if x in readings]
-        data = readings[used].iloc[rows]
-        design = share_design(data, parsed, of_group, word[rows], unit[rows], torch_dev)
-        positions = np.stack(places)[:, design.words]
-        first = (positions < 0).any(axis=0)
-        if first.any():
-            words = table[["text_id", "word_id"]].iloc[positions[0, first]]
-            example = next(words.itertuples(index=False, name=None))
-            raise FrameError(
-                f"{int(first.sum())} words have no previous word in the surprisals, first "
-                f"{example} (text_id, word_id); leave out the first words of texts "
-                "(corpora.exclude does), or set lags=0"
-            )
-        task = Sweep(design, values, positions, names, of_group, method, level)
+        data, of_row = readings[used].iloc[rows], scored.of_reading[rows]
+        design = share_design(data, parsed, of_group, of_row, unit[rows], torch_dev)
+        positions = scored.previous(design.words)
+        task = Sweep(design, scored.bits, positions, scored.models, of_group, method, level)
         dealt = np.random.default_rng(seed)
         tables.append(task.run(folds, dealt, n_bootstrap, n_permutations, client))
     result = pd.concat(tables, ignore_index=True)
@@ -214,35 +175,74 @@ def delta_loglik(
     return result.iloc[np.argsort(rank, kind="stable")].reset_index(drop=True)
 
 
-def match_words(readings: pd.DataFrame, table: pd.DataFrame) -> Integers:
-    """Return each reading's position in the sorted table of surprisals; a word that is not there,
-    or differs where both frames have a column ``word``, is an error."""
-    texts = pd.Index(table["text_id"].unique())
-    span = int(max(table["word_id"].max(), readings["word_id"].max())) + 1
-    sorted_keys, wanted = (
-        texts.get_indexer(frame["text_id"]) * span + frame["word_id"].to_numpy()
-        for frame in (table, readings)
-    )
-    position = np.searchsorted(sorted_keys, wanted).clip(max=len(sorted_keys) - 1)
-    absent = sorted_keys[position] != wanted
-    if absent.any():
-        words = readings.loc[absent, ["text_id", "word_id"]].drop_duplicates()
-        first = next(words.itertuples(index=False, name=None))
-        raise FrameError(
-            f"{len(words)} words that were read are not in the surprisals, first {first} (text_id, "
-            "word_id); score the same texts, or leave those readings out"
-        )
-    if "word" in readings.columns and "word" in table.columns:
-        differ = readings["word"].to_numpy() != table["word"].to_numpy()[position]
-        if differ.any():
-            row = int(np.argmax(differ))
-            read, scored = readings.iloc[row], table["word"].iloc[position[row]]
+@dataclass(frozen=True)
+class Scored:
+    """The surprisals of language models, and the readings that they belong to."""
+
+    models: list[str]
+    bits: Floats  # (n_models, n_words)
+    words: pd.DataFrame  # text_id and word_id, sorted
+    of_reading: Integers  # the word of each reading
+    places: Integers  # (1 + lags, n_words): the word itself, the word before it, ...; or -1
+
+    def previous(self, words: Integers) -> Integers:
+        """Return the places of some words and those before them, which must be there."""
+        positions = self.places[:, words]
+        first = (positions < 0).any(axis=0)
+        if first.any():
+            without = self.words.iloc[positions[0, first]]
+            example = next(without.itertuples(index=False, name=None))
             raise FrameError(
-                f"the surprisals do not match the words: {int(differ.sum())} readings differ, "
-                f"first text_id {read['text_id']!r}, word_id {read['word_id']}: read "
-                f"{read['word']!r}, scored {scored!r}; is one shifted?"
+                f"{int(first.sum())} words have no previous word in the surprisals, first "
+                f"{example} (text_id, word_id); leave out the first words of texts "
+                "(corpora.exclude does), or set lags=0"
             )
-    return position
+        return positions
+
+
+def score_words(
+    readings: pd.DataFrame, surprisals: pd.DataFrame, models: Sequence[str] | None, lags: int
+) -> Scored:
+    """Match readings and surprisals; a word that is not scored, or differs where both frames have a
+    column ``word``, is an error."""
+    keys = ["text_id", "word_id"]
+    every = surprisals.columns.drop([*keys, "word"], errors="ignore")
+    names, numeric = list(every if models is None else models), surprisals.select_dtypes("number")
+    wrong = [name for name in names if name not in numeric]
+    if wrong or not names:
+        raise FrameError(
+            f"models {wrong} are no columns of the surprisals, or hold no numbers; name the "
+            f"columns with models=[...] (there are {list(surprisals.columns)[:10]})"
+        )
+    table = check_rows(surprisals, keys, [], "surprisals")
+    table = table.sort_values(keys, kind="stable", ignore_index=True)
+    index = pd.MultiIndex.from_frame(table[keys])
+    word = index.get_indexer(pd.MultiIndex.from_frame(readings[keys]))
+    if (word < 0).any():
+        absent = readings.loc[word < 0, keys].drop_duplicates()
+        first = next(absent.itertuples(index=False, name=None))
+        raise FrameError(
+            f"{len(absent)} words that were read are not in the surprisals, first {first} "
+            "(text_id, word_id); score the same texts, or leave those readings out"
+        )
+    if "word" in readings and "word" in table:
+        scored = table["word"].to_numpy()[word]
+        differ = np.flatnonzero(readings["word"].to_numpy() != scored)
+        if len(differ):
+            read = readings.iloc[differ[0]]
+            raise FrameError(
+                f"the surprisals do not match the words: {len(differ)} readings differ, first "
+                f"text_id {read['text_id']!r}, word_id {read['word_id']}: read {read['word']!r}, "
+                f"scored {scored[differ[0]]!r}; is one shifted?"
+            )
+    # The word before a word has the number before its own.
+    text_code, word_id = pd.factorize(table["text_id"])[0], table["word_id"].to_numpy()
+    places = [np.arange(len(table))]
+    for lag in range(1, lags + 1):
+        follows = (text_code[lag:] == text_code[:-lag]) & (word_id[lag:] == word_id[:-lag] + lag)
+        places.append(np.r_[np.full(lag, -1), np.where(follows, np.arange(len(follows)), -1)])
+    bits = np.ascontiguousarray(table[names].to_numpy(np.float64).T)
+    return Scored(names, bits, table[keys], word, np.stack(places))
 
 
 @dataclass(frozen=True)

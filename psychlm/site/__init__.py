@@ -23,17 +23,5 @@ from psychlm.site.index import (  # noqa: E402
 )
 from psychlm.site.runner import run  # noqa: E402
 
-__all__ = [
-    "LEDGER_COLUMNS",
-    "NotebookError",
-    "find",
-    "gather_numbers",
-    "gather_runs",
-    "match",
-    "new",
-    "printed_cells",
-    "read_report",
-    "report_files",
-    "reports_folder",
-    "run",
-]
+__all__ = ["LEDGER_COLUMNS", "NotebookError", "find", "gather_numbers", "gather_runs", "match"]
+__all__ += ["new", "printed_cells", "read_report", "report_files", "reports_folder", "run"]

@@ -1,9 +1,8 @@
 """Numbers of runs with the papers' models: packed where they were run, checked and kept elsewhere.
 
-A bundle is a zip file with reports: numbers, verdicts, versions and hardware; no weights, pages and
-texts. :func:`merge` takes it only if it was run by this code, on these data, under the parameters
-of the profile ``paper``, with models of a known commit. It writes ``data/facts/paper_runs/``, from
-which ``make results`` fills a column of docs/results.md.
+A bundle is a zip file with reports, without weights, pages and texts. :func:`merge` takes it only
+if it was run by this code, on these data, under the profile ``paper``, with models of a known
+commit, and writes ``data/facts/paper_runs/``, a column of docs/results.md.
 """
 
 from __future__ import annotations
@@ -103,9 +102,8 @@ def problems_of(content: dict[str, Any], notebook: Notebook, root: Path) -> Iter
         return
     if outcome not in report.OUTCOMES:
         yield f"its outcome is {outcome!r}"
-    wanted = (
-        notebook.parameters | collection.run_parameters(root, [notebook], "paper")[notebook.name]
-    )
+    given = collection.run_parameters(root, [notebook], "paper")[notebook.name]
+    wanted = notebook.parameters | given
     local = {name: parameters.get(name) for name in LOCAL if name in wanted}
     if changed := differing(parameters, wanted | local):
         yield f"it ran with other values of {changed}"

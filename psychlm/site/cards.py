@@ -25,9 +25,7 @@ class CardError(NotebookError):
 def make(kind: str, parameters: Mapping[str, Any], out: Path, title: str = "") -> dict[str, Any]:
     """Run the notebook of a card ("model", "test" or "corpus"), and return its report.
 
-    ``out.html``, whose title ends in ``title``, and ``out.json`` are written or replaced. The rows
-    of the card's table are the numbers of the report whose key begins with ``card.``. Parameters
-    that are not given keep their defaults, which make the card of the demonstration.
+    ``out.html``, whose title ends in ``title``, and ``out.json`` are written or replaced.
     """
     out, among_reports = out.resolve(), False
     with contextlib.suppress(data.DataError):  # outside a checkout there is no collection

@@ -75,9 +75,7 @@ def find(root: Path) -> list[Notebook]:
     numbers = [notebook.number for notebook in notebooks]
     repeated = [notebook.name for notebook in notebooks if numbers.count(notebook.number) > 1]
     if repeated:
-        raise NotebookError(
-            f"notebooks {repeated} share a number; rename all but one: numbers select notebooks"
-        )
+        raise NotebookError(f"notebooks {repeated} share a number; rename all but one")
     return notebooks
 
 
@@ -89,9 +87,8 @@ def read(path: Path) -> Notebook:
         tags = [cell["metadata"].get("tags", []) for cell in content["cells"]]
         metadata = content["metadata"].get("psychlm", {})
     except Exception as error:  # nbformat has no common base for its errors
-        raise NotebookError(
-            f"{path} is not a readable notebook ({error}); restore it from git"
-        ) from error
+        said = f"{path} is not a readable notebook ({error}); restore it from git"
+        raise NotebookError(said) from error
     head = next((source for kind, source in cells if kind == "markdown"), "")
     heading = re.search(r"^#\s+(?:\d+\s*[.:·—–-]?\s+)?(.+)$", head, re.MULTILINE)
     question = re.search(r"\*\*Question\.?\*\*\.?\s*(.+?)\s*(?:\n\s*\n|\Z)", head, re.DOTALL)
@@ -128,8 +125,6 @@ def select(notebooks: Sequence[Notebook], choices: Sequence[str] = ()) -> list[N
 def parse_parameters(assignments: Iterable[str]) -> dict[str, Any]:
     """Turn ``["draws=500", "seed=7"]`` into names and values (YAML literals).
 
-    Examples
-    --------
     >>> parse_parameters(["draws=500", "rate=1e-3", "models=[a, b]"])
     {'draws': 500, 'rate': 0.001, 'models': ['a', 'b']}
     """
@@ -157,9 +152,8 @@ def read_yaml(file: Path) -> dict[str, dict[str, Any]]:
         named = yaml.safe_load(file.read_text(encoding="utf-8")) if file.is_file() else None
         return {name: dict(values or {}) for name, values in dict(named or {}).items()}
     except (yaml.YAMLError, TypeError, ValueError) as error:
-        raise NotebookError(
-            f"{file} should map each notebook's name to its parameters: {error}"
-        ) from error
+        said = f"{file} should map each notebook's name to its parameters: {error}"
+        raise NotebookError(said) from error
 
 
 def run_parameters(
@@ -182,11 +176,9 @@ def run_parameters(
             values.update(named)
         for name, value in values.items():
             if name not in notebook.parameters:
-                defaults = ", ".join(f"{key}={old!r}" for key, old in notebook.parameters.items())
-                raise NotebookError(
-                    f"{notebook.name} has no parameter {name}; its parameters are: "
-                    f"{defaults or 'none'}"
-                )
+                there = ", ".join(f"{key}={old!r}" for key, old in notebook.parameters.items())
+                message = f"{notebook.name} has no parameter {name}; its parameters are: "
+                raise NotebookError(message + (there or "none"))
             try:
                 report.check_type(name, value, notebook.parameters[name])
             except ValueError as error:
@@ -197,11 +189,10 @@ def run_parameters(
 def about_verdict(
     root: Path, notebook: Notebook, profile: Profile, parameters: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Return what a verdict says of its run: ``models`` and ``by_seed``.
+    """Return what a verdict says of its run: ``models`` (the papers' or stand-ins) and ``by_seed``.
 
-    ``models`` tells the papers' models, which ``notebooks/paper.yaml`` names, from stand-ins; it is
-    empty where there are none. ``by_seed`` counts the sentences of ``tests/verdicts_by_seed.py``,
-    which ran the profile's own parameters; for a run with others, but for the seed, it is empty.
+    ``by_seed`` counts the sentences of ``tests/verdicts_by_seed.py``, which ran the profile's own
+    parameters; for a run with others, but for the seed, it is empty.
     """
     values = notebook.parameters | dict(parameters)
     papers = read_yaml(root / "notebooks" / "paper.yaml").get(notebook.name)
@@ -216,11 +207,7 @@ def about_verdict(
 
 
 def new(title: str, *, root: Path, kind: Kind = "blank", number: int | None = None) -> Path:
-    """Copy the template notebook of a kind; no other file is touched.
-
-    The title makes the file's name; ``kind`` is the analysis that the template holds, and
-    ``number`` the next free one unless given.
-    """
+    """Copy the template notebook of a kind, by default to the next free number."""
     slug = re.sub(r"[^a-z0-9]+", "_", title.lower()).strip("_")
     if not re.search("[a-z]", slug):
         raise NotebookError(f"the title {title!r} has no Latin letter to make a file name of")

@@ -88,10 +88,8 @@ def mathml(latex: str, display: str = "block") -> str:
 
 
 def output_html(source: str) -> Markup:
-    """Return the HTML of an output without anything that could run or ask the network.
-
-    Tables scroll in a box. Style sheets are left out: those of pandas conflict with dark mode.
-    """
+    """Return the HTML of an output without what could run or ask the network; tables scroll."""
+    # the style sheets of pandas conflict with dark mode
     source = re.sub(r"<style\b[^>]*>.*?</style\s*>", "", source, flags=re.DOTALL | re.IGNORECASE)
     clean = SanitizeHTML(tags=TAGS.split(), attributes=ATTRIBUTES).sanitize_html_tags(source)
     clean = re.sub(r"<img\b(?![^>]*\bsrc=)[^>]*>", "", clean)  # an image from elsewhere
@@ -110,8 +108,6 @@ def image_uri(content: str | bytes, mime: str) -> str:
 def duration(seconds: float | None) -> str:
     """Return a time as text.
 
-    Examples
-    --------
     >>> duration(12), duration(185), duration(1200), duration(7.2e6)
     ('12 s', '3 min 05 s', '20 min', '2,000 h')
     """
@@ -124,25 +120,19 @@ def duration(seconds: float | None) -> str:
     return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:,.0f} h"
 
 
-def plain_text(text: str) -> str:
-    """Return text without terminal escapes and other control characters, but tabs and newlines."""
-    return re.sub(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]", "", strip_ansi(text))
-
-
 def quiet(text: str) -> str:
     """Return what a cell printed without what only says where it ran.
 
     Left out are the file and line of a warning with the line of code below it, messages of the
     kernel, control characters, and the folders of absolute paths.
 
-    Examples
-    --------
     >>> quiet("/tmp/ipykernel_7/12.py:3: UserWarning: few\\n  fit(x)\\nin /home/me/data/a.csv")
     'UserWarning: few\\nin a.csv'
     """
     text = re.sub(r"^\[IPKernelApp\].*$\n?", "", text, flags=re.MULTILINE)
     warning = r"^\S[^\n]*?:\d+: (\w*Warning: .*)$(?:\n  \S.*$)?"
-    text = plain_text(re.sub(warning, r"\1", text, flags=re.MULTILINE)).strip("\n")
+    text = strip_ansi(re.sub(warning, r"\1", text, flags=re.MULTILINE))
+    text = re.sub(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]", "", text).strip("\n")
     absolute = r"(?<![\w./:<>~\\-])(?:/|[A-Z]:\\)(?:[\w.@+-]+[/\\])+(?=[\w.])"
     return re.sub(absolute, "", text)
 
@@ -174,11 +164,7 @@ def environment(folder: Path) -> jinja2.Environment:
 def report_page(
     notebook: nbformat.NotebookNode, folder: Path, report: dict[str, Any], numbers: pd.DataFrame
 ) -> str:
-    """Render an executed notebook, in ``folder``, and its report with its compared numbers.
-
-    A report with ``card``, the name of its files, stands alone: its page links neither to an index
-    nor to a notebook.
-    """
+    """Render an executed notebook, in ``folder``, and its report with its compared numbers."""
     mime, picture, alt = verdict_figure(notebook.cells)
     notebook = copy.deepcopy(notebook)
     cells, title = notebook.cells, report["title"]
@@ -214,10 +200,9 @@ def report_page(
 
 
 def verdict_figure(cells: list[nbformat.NotebookNode]) -> tuple[str, bytes, str]:
-    """Return the type, content and alternative text of the verdict's picture; empty without one.
+    """Return the type, content and alternative text of the picture that ``report.verdict`` shows.
 
-    It is the picture that ``report.verdict(..., figure=)`` shows again, described by the cell that
-    showed it first.
+    The cell that showed it first describes it. All are empty without one.
     """
     described: dict[str, dict[str, Any]] = {}  # by picture: the metadata of its first cell
     for cell in cells:

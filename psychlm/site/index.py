@@ -59,12 +59,12 @@ def read_report(file: Path) -> dict[str, Any] | None:
     except Exception as error:
         message = f"{type(error).__name__}: {error}"[:200]
         broken: dict[str, Any] = {
+            "notebook": file.stem,
             "status": "broken",
             "verdict": None,
             "numbers": [],
-            "provenance": {},
         }
-        return broken | {"notebook": file.stem, "error": {"message": message}}
+        return broken | {"provenance": {}, "error": {"message": message}}
 
 
 def known_seconds(notebook: Notebook, profile: str, reports: Path) -> tuple[float, str]:
@@ -89,8 +89,6 @@ def exact(value: Any) -> Decimal | None:
 def shown(value: Any, decimals: int | None = None) -> str:
     """Return an entry as the tables show it: with decimals, or with four digits; counts whole.
 
-    Examples
-    --------
     >>> shown(1417.0), shown(0.47123), shown(-3e-16), shown(0.861, 4), shown(0.00012, 2)
     ('1,417', '0.4712', '0', '0.8610', '0.00012')
     """
@@ -112,11 +110,10 @@ def shown(value: Any, decimals: int | None = None) -> str:
 def compare(report: dict[str, Any]) -> pd.DataFrame:
     """Return the numbers of a report beside the published ones, a row each: :data:`COLUMNS`.
 
-    A number *agrees* if it is within half a unit of the last decimal printed, |d| <= 0.5 with
-    d = (ours - published) / 10^-decimals. The decimals are those of the published number if it was
-    recorded as text. A float has lost its trailing zeros: it gets the most decimals of its kind
-    (same paper and table, last part of the key, and unit). Numbers on simulated data, and those
-    recorded with ``comparable=False``, are not compared.
+    A number *agrees* if it is within half a unit of the last decimal printed. The decimals of a
+    published number are those of its text. A float has lost its trailing zeros: it gets the most
+    decimals of its kind (same paper and table, last part of the key, and unit). Numbers on
+    simulated data, and those recorded with ``comparable=False``, are not compared.
     """
     numbers = report["numbers"]
     decimals = [printed_decimals(number.get("published")) for number in numbers]
@@ -147,9 +144,7 @@ def compare(report: dict[str, Any]) -> pd.DataFrame:
             row["verdict"] = "agrees" if agrees else "differs"
             row["says"] = row["verdict"]
             if n_decimals:
-                row["says"] += (
-                    f" at {n_decimals} decimal" if n_decimals == 1 else f" at {n_decimals} decimals"
-                )
+                row["says"] += f" at {n_decimals} decimal{'' if n_decimals == 1 else 's'}"
             sign = "+" if difference else ""
             row["difference"] = f"{difference:{sign}.{n_decimals + 2}f}".replace("-", "−")
         rows.append(row)
@@ -190,8 +185,6 @@ def gather_runs(reports: Path | None = None) -> pd.DataFrame:
 def match(keys: pd.Series, patterns: pd.Series) -> pd.Series:
     """Return for each key the label of the first pattern that it matches, -1 for none.
 
-    Examples
-    --------
     >>> match(pd.Series(["a.x", "b"]), pd.Series(["a.*"])).tolist()
     [0, -1]
     """
@@ -207,19 +200,8 @@ def printed_cells(numbers: pd.DataFrame) -> pd.DataFrame:
     on *own data*. The columns (:data:`LEDGER_COLUMNS`) answer different questions and are never
     added up: *own data* are computed from released responses, *printed arithmetic* from
     other printed numbers; a *reference program* is no paper, and what is *true by construction* no
-    evidence.
-
-    Parameters
-    ----------
-    numbers : DataFrame
-        As :func:`gather_numbers` returns them.
-
-    Returns
-    -------
-    DataFrame
-        The rows of ``numbers`` that count, with ``column``, ``units`` (ours less printed, in units
-        of the last decimal printed), ``agrees`` and ``relative``, the distance by the printed
-        number.
+    evidence. Added are ``column``, ``units`` (ours less printed, in units of the last decimal
+    printed), ``agrees`` and ``relative``, the distance by the printed number.
     """
     rules = data.published("ledger")
     named = match(numbers["key"], rules["pattern"]).map(rules["column"])

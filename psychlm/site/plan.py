@@ -1,12 +1,11 @@
 """What a run of the notebooks takes: models, data, memory and hours, before anything is fetched.
 
-The cost of a language model is counted as in Kaplan et al. (2020, section 2.1): with N parameters,
-2 N floating-point operations for each token that is read and 6 N for each that is learnt from. A
-GPU (``data/facts/gpus.csv``) does :data:`SHARE_OF_PEAK` of the operations that its maker states,
-this machine that share of what a product of two matrices reaches here. Memory is 4 bytes a
-parameter to read; to learn 16 (weights, gradients, two moments of AdamW) and the states of a batch,
-s b h (34 + 5 a s / h) bytes a layer (Korthikanti et al. 2022, equation 2). Hours of a notebook
-without such a model are those of its last run under the profile, or what its first cell says.
+With N parameters, a model does 2 N floating-point operations for each token that it reads and 6 N
+for each that it learns from (Kaplan et al. 2020, section 2.1), at :data:`SHARE_OF_PEAK` of what a
+GPU's maker states or a product of matrices reaches here. Memory is 4 bytes a parameter to read; to
+learn 16 (weights, gradients, two moments of AdamW) and the states of a batch, s b h (34 + 5 a s /
+h) bytes a layer (Korthikanti et al. 2022, equation 2). Hours of a notebook without such a model are
+those of its last run under the profile, or what its first cell says.
 """
 
 from __future__ import annotations
@@ -155,10 +154,8 @@ def plan(
 ) -> pd.DataFrame:
     """Return what notebooks need under a profile, on a device of a peak and a memory.
 
-    Each model of the hub, each dataset and the notebook itself has a row: ``notebook``, ``kind``
-    (model, data, notebook), ``name``, ``gb``, ``here`` (on this machine), ``gpu_gb``, ``seconds``,
-    ``known_from``, ``note`` and ``problem``. The first arguments are those of
-    :func:`psychlm.site.run`. Nothing is fetched or run.
+    Each model of the hub, each dataset and the notebook itself has a row with :data:`EMPTY`'s
+    columns. The first arguments are those of :func:`psychlm.site.run`. Nothing is fetched or run.
     """
     root = (root or data.root()).resolve()
     chosen = collection.select(collection.find(root), select)
@@ -173,12 +170,11 @@ def plan(
         computed = sum(need.get("seconds", 0.0) for need in needs)
         if known_from != "last run" and (computed or profile != "quick"):  # stated: of quick runs
             seconds, known_from = computed, "computed" if computed else ""
-        notes = [
-            note
-            for limit, note in facts("paper_limits")["note"].items()
-            if values.get(limit) == "" or (limit == notebook.number and profile == "paper")
-        ]
-        itself = {"kind": "notebook", "name": notebook.name, "note": " ".join(notes)}
+        limits = facts("paper_limits")["note"]
+        lacking = [limit for limit in limits.index if values.get(limit) == ""]
+        lacking += [notebook.number] if profile == "paper" else []
+        note = " ".join(limits[limits.index.isin(lacking)])
+        itself = {"kind": "notebook", "name": notebook.name, "note": note}
         needs.append(itself | {"seconds": seconds, "known_from": known_from})
         rows += [{"notebook": notebook.name} | EMPTY | need for need in needs]
     return pd.DataFrame(rows, columns=["notebook", *EMPTY])
@@ -221,10 +217,7 @@ def model_need(
 
 
 def table(needs: pd.DataFrame) -> tuple[list[str], list[list[str]]]:
-    """Return the header and the cells of the table that ``psychlm plan`` prints.
-
-    Models and data are counted as "here / all".
-    """
+    """Return header and cells of the table that is printed; counts are "here / all"."""
     header = ["notebook", "models", "data", "GB to\nfetch", "GB\nkept", "GPU\nGB", "time", "from"]
     cells = []
     for name, of_notebook in needs.groupby("notebook", sort=False):

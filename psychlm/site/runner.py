@@ -37,18 +37,9 @@ if TYPE_CHECKING:
 
 KERNELS = Path(__file__).with_name("kernels.py")
 # not the inline backend of matplotlib, which must be imported in the kernel to show figures there
-LIBRARIES = (
-    "matplotlib.pyplot",
-    "pandas.io.formats.style",
-    "pyarrow.dataset",
-    "pyarrow.parquet",
-    "scipy.stats",
-    "seaborn",
-    "sklearn.linear_model",
-    "statsmodels.api",
-    "torch",
-    "transformers",
-)
+LIBRARIES = ["matplotlib.pyplot", "pandas.io.formats.style", "pyarrow.dataset", "pyarrow.parquet"]
+LIBRARIES += ["scipy.stats", "seaborn", "sklearn.linear_model", "statsmodels.api", "torch"]
+LIBRARIES += ["transformers"]
 FIRST = ("00", "20")  # the reports that a new reader opens first
 SAY_EVERY = 8.0  # seconds between lines about notebooks at work
 SHARE_FROM = 4  # notebooks; with fewer, importing all libraries costs more than it saves
@@ -105,12 +96,6 @@ def run(
         Run notebooks that have not changed, too.
     root, reports : Path, optional
         The checkout; the folder of reports, ``$PSYCHLM_REPORTS`` or ``root/reports`` unless given.
-
-    Raises
-    ------
-    NotebookError
-        If a notebook, a profile or a parameter is unknown or of the wrong type, and nothing was
-        run; or if another run works on the same reports (:class:`RunLockedError`).
     """
     root = (root or data.root()).resolve()
     data.places()  # a wrong PSYCHLM_DATA stops the run here, also where facts would be enough
@@ -140,9 +125,12 @@ def locked_staging(folder: Path) -> Iterator[Path]:
         with FileLock(folder / ".lock", timeout=0):  # it ends with the process, however that ends
             for left in folder.glob(".staging-*"):  # of a run that was killed
                 shutil.rmtree(left, ignore_errors=True)
-            with tempfile.TemporaryDirectory(
-                prefix=".staging-", dir=folder, ignore_cleanup_errors=True
-            ) as staging:
+            options: dict[str, Any] = {
+                "prefix": ".staging-",
+                "dir": folder,
+                "ignore_cleanup_errors": True,
+            }
+            with tempfile.TemporaryDirectory(**options) as staging:
                 yield Path(staging)
     except Timeout:
         raise RunLockedError(
@@ -178,7 +166,8 @@ class Runner:
                 due = [one for one in of_round if force or not self.unchanged(one)]
                 if len(due) >= SHARE_FROM and sys.platform == "linux":
                     served.enter_context(self.serve_kernels())
-                ended = self.run_round(self.in_order(due))
+                due.sort(key=self.place)
+                ended = self.run_round(due)
                 for name in [one.name for one in of_round if one.name not in ended]:
                     ended[name] = Outcome(name, "unchanged", 0.0, self.reports / f"{name}.html")
                     say(ended[name], err=True)
@@ -205,14 +194,10 @@ class Runner:
                 raise
             return {name: future.result() for name, future in futures.items()}
 
-    def in_order(self, notebooks: Sequence[Notebook]) -> list[Notebook]:
-        """Return notebooks in the order to start them: those of FIRST, then the longest first."""
-
-        def key(notebook: Notebook) -> tuple[bool, float]:
-            seconds, _ = index.known_seconds(notebook, self.profile, self.reports)
-            return notebook.number not in FIRST, -seconds
-
-        return sorted(notebooks, key=key)
+    def place(self, notebook: Notebook) -> tuple[bool, float]:
+        """Return the key of the order to start in: those of FIRST, then the longest first."""
+        seconds, _ = index.known_seconds(notebook, self.profile, self.reports)
+        return notebook.number not in FIRST, -seconds
 
     def serve_kernels(self) -> subprocess.Popen[bytes]:
         """Start the process of which kernels are copies (kernels.py); where it fails they are not.
@@ -353,9 +338,8 @@ class Runner:
         seconds: float,
     ) -> Outcome:
         """Move the report into place: the JSON last if it is complete, first if it is not."""
-        name, status, given = notebook.name, "complete", self.parameters[notebook.name]
-        if error:
-            status = "failed"
+        name, status = notebook.name, "failed" if error else "complete"
+        given = self.parameters[name]
         if error.startswith("DataMissingError: "):
             status, error = "left out", " ".join(error.partition(": ")[2].split())
         staged = index.read_report(self.staging / f"{name}.json")

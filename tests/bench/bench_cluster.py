@@ -1,14 +1,9 @@
 """What Dask does beyond one process: processes of this machine, and a hundred simulated workers.
 
-``test_efficiency`` does the three jobs that take ``client=`` in this process, and on clusters of
-two and four worker processes of one thread. Wall times are of use on a quiet machine only; the
-processor seconds of all processes together, beside those of the call without a cluster, are not
-changed by other work.
-
-``test_hundred_workers`` simulates workers of which some are slow or lost, by the rule that a free
-worker takes the next piece and a lost piece is done again (``makespan_s``).
-``test_sleeping_pieces``
-compares that rule with Dask: eight workers in this process, whose pieces sleep.
+``test_efficiency`` does the jobs that take ``client=`` in this process, and on two and four worker
+processes of one thread. Their processor seconds together, unlike wall times, are not changed by
+other work. ``test_hundred_workers`` simulates workers of which some are slow or lost, by a rule
+(``makespan_s``) that ``test_sleeping_pieces`` compares with Dask: eight workers in this process.
 """
 
 from __future__ import annotations
@@ -20,45 +15,32 @@ import time
 
 import numpy as np
 import pytest
-import torch
-from benchmarks import scale
+from benchmarks import scale, sweep, texts_of, train_lstms
 
-from psychlm import cluster, crowds, lm
-from psychlm import reading_times as reading
-from psychlm.reading_times import sweep
+from psychlm import cluster, lm
+from psychlm.reading_times import sweep as sweep_module
 
 distributed = pytest.importorskip("distributed", reason="the extra cluster is not installed")
 
-WORDS = ["the", "a", "old", "man", "boat", "girl", "letter", "saw", "found", "near", "and", "house"]
-SCALE = scale()
 # case: share of the workers that take four times as long; share that is lost in the first half
 CASES = {"all alike": (0, 0), "slow": (0.05, 0), "lost": (0, 0.1), "slow and lost": (0.05, 0.1)}
 SLOW = 4
 
 
-def surprisals(client, n_texts):
+def surprisals(n_texts, client):
     """Eight pieces of texts of 500 words, under a small model."""
-    words = np.random.default_rng(0).choice(WORDS, (n_texts, 500))
-    texts = [" ".join(row) for row in words]
-    options = {"texts_at_once": n_texts // 8, "cache": False, "device": "cpu"}
-    lm.surprisals(texts, ["default"], client=client, **options)
+    options = {"texts_at_once": n_texts // 8, "cache": False, "device": "cpu", "client": client}
+    lm.surprisals(texts_of(np.random.default_rng(0), n_texts, 500), ["default"], **options)
 
 
-def crowd(client, n_models):
+def crowd(n_models, client):
     """Eight pieces of LSTMs."""
-    rng = np.random.default_rng(0)
-    encoded = crowds.encode_texts([" ".join(row) for row in rng.choice(WORDS, (400, 12))])
-    labels = rng.integers(0, 2, 400)
-    options = {"n_models": n_models, "models_at_once": n_models // 8, "device": "cpu"}
-    crowds.train_crowd("lstm", encoded, labels, encoded, labels, client=client, epochs=2, **options)
+    train_lstms(n_models, 400, models_at_once=n_models // 8, epochs=2, client=client)
 
 
-def gains(client, n_models):
+def gains(n_models, client):
     """A piece for each language model, beside 20,000 readings, with ten folds."""
-    made = reading.simulate(
-        np.random.default_rng(1), n_words=2000, noise_bits=np.linspace(0.5, 8, n_models)
-    )
-    reading.delta_loglik(made.readings, made.surprisals, "gaze_ms", client=client)
+    sweep(2000, n_models, client=client)
 
 
 # work, and its size
@@ -74,33 +56,32 @@ def cpu_seconds(pids):
     return ticks / os.sysconf("SC_CLK_TCK")
 
 
-def timed(work, client, size, pids):
+def timed(work, size, client, pids):
     begin, before = time.perf_counter(), cpu_seconds(pids)
-    work(client, size)
+    work(size, client)
     return time.perf_counter() - begin, cpu_seconds(pids) - before
 
 
 @pytest.mark.skipif(not os.path.exists("/proc/self/stat"), reason="seconds are read from /proc")
 @pytest.mark.parametrize("job", JOBS)
-def test_efficiency(benchmark, monkeypatch, job):
-    torch.set_num_threads(1)
+def test_efficiency(benchmark, monkeypatch, one_thread, job):
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    monkeypatch.setattr(sweep, "CHUNK_BYTES", 1)  # a piece for each model
+    monkeypatch.setattr(sweep_module, "CHUNK_BYTES", 1)  # a piece for each model
     work, size = JOBS[job]
-    size = max(8, round(size * SCALE))
+    size = max(8, round(size * scale()))
     here, cores = os.getpid(), len(os.sched_getaffinity(0))
-    work(None, 8)
+    work(8, None)
 
     def on_each_number():
-        wall_s, cpu_s = timed(work, None, size, [here])
+        wall_s, cpu_s = timed(work, size, None, [here])
         found = {"wall_s": wall_s, "cpu_s": cpu_s}
         for n in (2, 4):
             options = {"n_workers": n, "threads_per_worker": 1, "dashboard_address": None}
             with distributed.LocalCluster(**options) as made, distributed.Client(made) as client:
                 client.wait_for_workers(n)
                 pids = [here, *client.run(os.getpid).values()]
-                client.run(work, None, 8)  # imports, and the model is opened
-                wall, cpu = timed(work, client, size, pids)
+                client.run(work, 8, None)  # imports, and the model is opened
+                wall, cpu = timed(work, size, client, pids)
             found |= {f"wall_s, {n}": wall, f"cpu_s, {n}": cpu}
             found[f"efficiency, {n}"] = wall_s / wall / min(n, cores)
             found[f"share of cpu, {n}"] = cpu_s / cpu
@@ -116,14 +97,9 @@ def makespan_s(durations_s, slow, lost_at_s):
     ``durations_s`` are the pieces' on a worker of usual speed; ``slow`` is how many times longer
     each worker takes; ``lost_at_s`` is when a worker is lost, inf for never, with its piece, which
     goes to the front of the queue.
-
-    >>> makespan_s([1, 1, 1, 1], np.array([1, 3]), np.array([np.inf, np.inf]))
-    3.0
     """
     waiting = [(0.0, number) for number in range(len(durations_s))]  # (from when, piece)
     free = [(0.0, worker) for worker in range(len(slow))]
-    heapq.heapify(waiting)
-    heapq.heapify(free)
     last = 0.0
     while waiting:
         since, piece = heapq.heappop(waiting)
@@ -177,9 +153,9 @@ def sleep(slow, seconds):
 @pytest.mark.parametrize("case", CASES)
 def test_sleeping_pieces(benchmark, case, n_workers=8, n_pieces=40):
     durations, slow, lost = drawn(np.random.default_rng(1), case, n_workers, n_pieces)
-    options = {"n_workers": n_workers, "threads_per_worker": 1, "processes": False}
+    options = {"n_workers": n_workers, "threads_per_worker": 1, "dashboard_address": None}
     with (
-        distributed.LocalCluster(**options, dashboard_address=None) as made,
+        distributed.LocalCluster(**options, processes=False) as made,
         distributed.Client(made) as client,
     ):
         client.wait_for_workers(n_workers)

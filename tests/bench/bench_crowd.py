@@ -1,17 +1,14 @@
 """A crowd trained as one against a loop over single models, on SST sentences.
 
 The loop is plain PyTorch: ``nn.EmbeddingBag`` or ``nn.LSTM`` with a linear layer, Adam, batches
-padded to their longest text. A second comparison uses bags whose embeddings have sparse gradients,
-with ``SparseAdam``. The crowd trains all models for an epoch; the loop trains a few of them, and
-its time is multiplied. Both include the drawing of the initial weights.
+padded to their longest text; bags also with sparse gradients and ``SparseAdam``. A few of its
+models are timed, and their time multiplied. Both include the drawing of the initial weights.
 
-``test_products_limit`` times the matrix products that an LSTM cannot do without: for each word the
-gates of all models, and the gradients of their inputs and weights. It is the arithmetic limit of
-training LSTMs in a stack; embeddings, Adam and the gates' nonlinearities come on top.
-``test_gates_limit`` times these nonlinearities with their derivatives, compiled into one kernel.
+``test_products_limit`` times the matrix products that LSTMs in a stack cannot do without: for each
+word the gates of all models, and the gradients of their inputs and weights. ``test_gates_limit``
+times the gates' nonlinearities with their derivatives, compiled into one kernel.
 
-On a CPU times are processor seconds of one thread, on a GPU wall times. ``PSYCHLM_BENCH_SCALE``
-below 1 shrinks the texts, not the vocabulary.
+Times are processor seconds of one thread. ``PSYCHLM_BENCH_SCALE`` below 1 shrinks the texts.
 """
 
 from __future__ import annotations
@@ -22,24 +19,17 @@ import time
 import numpy as np
 import pytest
 import torch
-from benchmarks import scale
+from benchmarks import measure, of_group, scale
 from torch import nn
 
 from psychlm import crowds, data
 from psychlm.crowds.training import schedule_epoch
 
-SCALE = scale()
-DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
-N_MODELS = 1000 if DEVICE == "cuda" else 100
-N_TEXTS = max(round(2000 * SCALE), 64)
-CLOCK = time.perf_counter if DEVICE == "cuda" else time.process_time
+N_MODELS, N_TEXTS = 100, max(round(2000 * scale()), 64)
 N_ALONE = 2  # models of the loop that are timed
 SIZE, BATCH = 32, 16
 
-pytestmark = [
-    pytest.mark.usefixtures("one_thread"),
-    pytest.mark.benchmark(timer=CLOCK, warmup=False, disable_gc=True, group="crowd"),
-]
+pytestmark = [pytest.mark.usefixtures("one_thread"), of_group("crowd")]
 
 
 @pytest.fixture(scope="module")
@@ -54,10 +44,8 @@ def sentences():
 class Bag(nn.Module):
     def __init__(self, vocabulary, sparse=False):
         super().__init__()
-        self.embedding = nn.EmbeddingBag(
-            vocabulary, SIZE, mode="mean", padding_idx=0, sparse=sparse
-        )
-        self.out = nn.Linear(SIZE, 2)
+        options = {"mode": "mean", "padding_idx": 0, "sparse": sparse}
+        self.embedding, self.out = nn.EmbeddingBag(vocabulary, SIZE, **options), nn.Linear(SIZE, 2)
 
     def forward(self, numbers, lengths):
         return self.out(self.embedding(numbers))
@@ -67,70 +55,53 @@ class Recurrent(nn.Module):
     def __init__(self, vocabulary):
         super().__init__()
         self.embedding = nn.Embedding(vocabulary, SIZE, padding_idx=0)
-        self.lstm = nn.LSTM(SIZE, SIZE, batch_first=True)
-        self.out = nn.Linear(SIZE, 2)
+        self.lstm, self.out = nn.LSTM(SIZE, SIZE, batch_first=True), nn.Linear(SIZE, 2)
 
     def forward(self, numbers, lengths):
         states = self.lstm(self.embedding(numbers))[0]
-        return self.out(states[torch.arange(len(numbers), device=numbers.device), lengths - 1])
+        return self.out(states[torch.arange(len(numbers)), lengths - 1])
 
 
-def epoch_alone(network, optimisers, numbers, lengths, labels):
-    for at in torch.randperm(len(labels), device=labels.device).split(BATCH):
+def train_alone(kind, vocabulary, numbers, lengths, labels):
+    """Train one model for an epoch; return its processor seconds."""
+    begin = time.process_time()
+    network = Recurrent(vocabulary) if kind == "lstm" else Bag(vocabulary, kind == "sparse bag")
+    optimisers = [torch.optim.Adam(network.parameters(), lr=0.01)]
+    if kind == "sparse bag":
+        sparse = torch.optim.SparseAdam(network.embedding.parameters(), lr=0.01)
+        optimisers = [sparse, torch.optim.Adam(network.out.parameters(), lr=0.01)]
+    for at in torch.randperm(len(labels)).split(BATCH):
         longest = lengths[at].max()
         loss = nn.functional.cross_entropy(network(numbers[at, :longest], lengths[at]), labels[at])
-        for optimiser in optimisers:
-            optimiser.zero_grad()
+        network.zero_grad()
         loss.backward()
         for optimiser in optimisers:
             optimiser.step()
-
-
-def loop_seconds(kind, encoded, labels):
-    """Return the loop's seconds for all models, from a few after a warm-up."""
-    numbers, lengths = (part.to(DEVICE) for part in encoded.segments[0])
-    numbers, wanted = numbers.int(), torch.from_numpy(labels).to(DEVICE)
-    vocabulary = len(encoded.vocabulary.words)
-
-    def one_model():
-        begin = CLOCK()
-        network = Recurrent(vocabulary) if kind == "lstm" else Bag(vocabulary, kind == "sparse bag")
-        network = network.to(DEVICE)
-        if kind == "sparse bag":
-            sparse = torch.optim.SparseAdam(network.embedding.parameters(), lr=0.01)
-            optimisers = [sparse, torch.optim.Adam(network.out.parameters(), lr=0.01)]
-        else:
-            optimisers = [torch.optim.Adam(network.parameters(), lr=0.01)]
-        epoch_alone(network, optimisers, numbers, lengths, wanted)
-        if DEVICE == "cuda":
-            torch.cuda.synchronize()
-        return CLOCK() - begin
-
-    return N_MODELS * np.mean([one_model() for _ in range(N_ALONE + 1)][1:])
+    return time.process_time() - begin
 
 
 @pytest.mark.parametrize("kind", ["bag", "lstm"])
 def test_crowd_against_a_loop(benchmark, sentences, kind):
     encoded, labels = sentences
+    vocabulary = len(encoded.vocabulary.words)
 
     def train(n_models=N_MODELS):
-        options = {"n_models": n_models, "epochs": 1, "batch_size": BATCH, "device": DEVICE}
+        options = {"n_models": n_models, "epochs": 1, "batch_size": BATCH, "device": "cpu"}
         crowds.train(kind, encoded, labels, **options, size=SIZE, hidden=SIZE)
-        if DEVICE == "cuda":
-            torch.cuda.synchronize()
 
     train(n_models=2)  # warms up
-    benchmark.pedantic(train, rounds=1)
-    seconds = benchmark.stats["min"]
+    sizes = {"n_models": N_MODELS, "n_texts": N_TEXTS, "batch": BATCH, "vocabulary": vocabulary}
+    measure(benchmark, train, **sizes)
+    numbers, lengths = encoded.segments[0]
+    texts = numbers.int(), lengths, torch.from_numpy(labels)
     rivals = {"loop": kind}
     if kind == "bag":
         rivals["loop with sparse gradients"] = "sparse bag"
     for name, rival in rivals.items():
-        taken = loop_seconds(rival, encoded, labels)
+        of_each = [train_alone(rival, vocabulary, *texts) for _ in range(N_ALONE + 1)]
+        taken = N_MODELS * np.mean(of_each[1:])  # the first warms up
         benchmark.extra_info[f"{name}, s"] = taken
-        benchmark.extra_info[f"times faster than the {name}"] = taken / seconds
-    benchmark.extra_info |= {"n_models": N_MODELS, "n_texts": N_TEXTS, "batch": BATCH}
-    benchmark.extra_info |= {"vocabulary": len(encoded.vocabulary.words), "device": DEVICE}
+        benchmark.extra_info[f"times faster than the {name}"] = taken / benchmark.stats["min"]
 
 
 @pytest.fixture(scope="module")
@@ -146,8 +117,8 @@ def n_words(sentences):
 @pytest.mark.parametrize("kind", ["lstm"])
 def test_products_limit(benchmark, n_words, kind):
     """The products of an epoch of all LSTMs, each word of a step once, as often as they train."""
-    weight = torch.randn(N_MODELS, 4 * SIZE, 2 * SIZE + 1, device=DEVICE)
-    inputs = torch.randn(N_MODELS, 2 * SIZE + 1, BATCH, device=DEVICE)
+    weight = torch.randn(N_MODELS, 4 * SIZE, 2 * SIZE + 1)
+    inputs = torch.randn(N_MODELS, 2 * SIZE + 1, BATCH)
     transposed, gates = weight.mT.contiguous(), weight @ inputs
     gradient = torch.zeros_like(transposed)
 
@@ -157,12 +128,8 @@ def test_products_limit(benchmark, n_words, kind):
             torch.bmm(transposed, gates, out=inputs)
             gradient.baddbmm_(inputs, gates.mT)
             inputs.fill_(1)  # a product of products would overflow
-        if DEVICE == "cuda":
-            torch.cuda.synchronize()
 
-    benchmark.pedantic(products, rounds=1)
-    flops = n_words * N_MODELS * BATCH * 3 * 2 * (2 * SIZE + 1) * 4 * SIZE
-    benchmark.extra_info |= {"words": n_words, "gflop_per_s": flops / benchmark.stats["min"] / 1e9}
+    measure(benchmark, products, words=n_words)
 
 
 def gates(before, cell, d_state, d_cell):
@@ -183,8 +150,8 @@ def gates(before, cell, d_state, d_cell):
 @pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile needs a C++ compiler")
 @pytest.mark.parametrize("kind", ["lstm"])
 def test_gates_limit(benchmark, n_words, kind, n_steps=32):
-    before = torch.randn(n_steps, N_MODELS, 4 * SIZE, BATCH, device=DEVICE)
-    cell, d_state, d_cell = torch.randn(3, n_steps, N_MODELS, SIZE, BATCH, device=DEVICE)
+    before = torch.randn(n_steps, N_MODELS, 4 * SIZE, BATCH)
+    cell, d_state, d_cell = torch.randn(3, n_steps, N_MODELS, SIZE, BATCH)
     fused = torch.compile(gates)
     fused(before[0], cell[0], d_state[0], d_cell[0])
 
@@ -192,8 +159,5 @@ def test_gates_limit(benchmark, n_words, kind, n_steps=32):
         for word in range(n_words):
             step = word % n_steps  # a text's words lie apart in memory
             fused(before[step], cell[step], d_state[step], d_cell[step])
-        if DEVICE == "cuda":
-            torch.cuda.synchronize()
 
-    benchmark.pedantic(all_gates, rounds=1)
-    benchmark.extra_info["words"] = n_words
+    measure(benchmark, all_gates, words=n_words)

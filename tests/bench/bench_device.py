@@ -20,8 +20,9 @@ def test_costs_on_a_stand_in(benchmark, own_environment, tmp_path):
     here = {"PYTHONPATH": str(TESTS.parent), "PSYCHLM_CACHE": str(tmp_path), "OMP_NUM_THREADS": "1"}
     options = {"capture_output": True, "check": True, "env": own_environment | here}
     done = benchmark.pedantic(subprocess.run, (command,), options, rounds=1)
-    rows = map(json.loads, done.stdout.splitlines())
     counts = ("launches", "bytes", "waits")
     benchmark.extra_info["paths"] = {
-        row["path"]: {name: row[name] for name in counts} for row in rows if not row["error"]
+        row["path"]: {name: row[name] for name in counts}
+        for row in map(json.loads, done.stdout.splitlines())
+        if not row["error"]
     }

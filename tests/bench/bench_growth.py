@@ -1,9 +1,8 @@
 """Time and memory of the main jobs against size, over three decades: ``PSYCHLM_BENCH_GROWTH=1``.
 
-Each size runs in a process of its own, ``bench_growth.py JOB SIZE``, which first does the job in
-its smallest size, so that imports, compiled code and an opened model count for no size. Seconds are
-processor seconds of one thread; memory is what the process holds at most above what it held before
-the input was made.
+Each size runs in a process of its own, ``bench_growth.py JOB SIZE``, after the job in its smallest
+size, so that imports and an opened model count for no size. Seconds are processor seconds of one
+thread; memory is the most that the process holds above what it held before the input was made.
 """
 
 from __future__ import annotations
@@ -13,116 +12,54 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
+from benchmarks import WORDS, answers_of, sweep, texts_of, train_lstms
 
-WORDS = ["the", "a", "old", "man", "boat", "girl", "letter", "saw", "found", "near", "and", "house"]
-
-
-def texts_of(rng: np.random.Generator, n_texts: int, n_words: int) -> list[str]:
-    return [" ".join(row) for row in rng.choice(WORDS, (n_texts, n_words))]
+from psychlm import irt, lm
 
 
-def surprisal(n_words: int) -> None:
+def surprisal(n_words):
     """One small model reads texts of 1,000 words."""
-    from psychlm import lm
-
     each = min(n_words, 1000)
     texts = texts_of(np.random.default_rng(0), n_words // each, each)
-    lm.surprisal(texts, "default", device="cpu", cache=False)
+    lm.surprisals(texts, "default", device="cpu", cache=False)
 
 
-def responses(n_cells: int, n_models: int = 4) -> None:
+def responses(n_cells, n_models=4):
     """Four models (one network under four names) answer items of four choices."""
-    from psychlm import lm
-
     rng, n_items = np.random.default_rng(0), n_cells // n_models
     items = pd.DataFrame({"item_id": [f"q{i}" for i in range(n_items)], "answer": 0})
     items["prompt"] = texts_of(rng, n_items, 12)
     ends = texts_of(rng, n_items, 3)
-    items["choices"] = [[f"{WORDS[j]} {end}" for j in range(4)] for end in ends]
+    items["choices"] = [[f"{word} {end}" for word in WORDS[:4]] for end in ends]
     models = {f"model {i}": "default" for i in range(n_models)}
     lm.evaluate(items, models, device="cpu", cache=False)
 
 
-def fit_2pl(n_persons: int, n_items: int) -> None:
-    from psychlm import irt
-
-    rng = np.random.default_rng(0)
-    slope, difficulty = rng.lognormal(0, 0.3, n_items), rng.normal(size=n_items)
-    matrix = np.empty((n_persons, n_items), np.uint8)
-    for row, theta in zip(matrix, rng.normal(size=n_persons), strict=True):
-        row[:] = rng.random(n_items) < 1 / (1 + np.exp(-slope * (theta - difficulty)))
-    matrix[:2] = [[0], [1]]  # no item that all answer alike
-    irt.fit(matrix, "2PL", device="cpu")
+def fit_2pl(n_persons, n_items):
+    """Fit a 2PL with standard errors."""
+    irt.fit(answers_of(n_persons, n_items, 0.3), "2PL", device="cpu")
 
 
-def irt_items(n_cells: int) -> None:
-    """A 2PL of 1,000 persons with standard errors."""
-    fit_2pl(1000, n_cells // 1000)
-
-
-def irt_persons(n_cells: int) -> None:
-    """A 2PL of 50 items with standard errors."""
-    fit_2pl(n_cells // 50, 50)
-
-
-def sweep(n_rows: int, n_models: int) -> None:
-    from psychlm import reading_times as reading
-
-    simulated = reading.simulate(
-        np.random.default_rng(1),
-        n_words=n_rows // 10,
-        n_subjects=10,
-        n_texts=2,
-        noise_bits=np.linspace(0.5, 8, n_models),
-    )
-    reading.delta_loglik(
-        simulated.readings, simulated.surprisals, "gaze_ms", folds=None, device="cpu"
-    )
-
-
-def gam_rows(n_cells: int) -> None:
-    """Additive models for ten language models."""
-    sweep(n_cells // 10, 10)
-
-
-def gam_models(n_cells: int) -> None:
-    """Additive models of 1,000 readings."""
-    sweep(1000, n_cells // 1000)
-
-
-def crowd(n_models: int) -> None:
-    """LSTMs of 32 states learn from 200 texts of 12 words."""
-    from psychlm import crowds
-
-    rng = np.random.default_rng(0)
-    encoded = crowds.encode_texts(texts_of(rng, 200, 12))
-    labels = rng.integers(0, 2, 200)
-    crowds.train_crowd(
-        "lstm", encoded, labels, encoded, labels, n_models=n_models, epochs=1, device="cpu"
-    )
-
-
-# job: its smallest size, and what is counted
-JOBS: dict[str, tuple[Callable[[int], None], int, str]] = {
+# job: what is done, in what smallest size, and what is counted
+SWEEP = {"n_texts": 2, "folds": None, "device": "cpu"}
+CELLS, READINGS = "persons x items", "readings x models"
+JOBS = {
     "surprisal": (surprisal, 100, "words"),
     "responses": (responses, 20, "items x models"),
-    "2PL, more items": (irt_items, 10_000, "persons x items"),
-    "2PL, more persons": (irt_persons, 10_000, "persons x items"),
-    "additive models, more readings": (gam_rows, 10_000, "readings x models"),
-    "additive models, more models": (gam_models, 10_000, "readings x models"),
-    "crowd of LSTMs": (crowd, 1, "models"),
+    "2PL, more items": (lambda cells: fit_2pl(1000, cells // 1000), 10_000, CELLS),
+    "2PL, more persons": (lambda cells: fit_2pl(cells // 50, 50), 10_000, CELLS),
+    "additive models, more readings": (lambda n: sweep(n // 100, 10, **SWEEP), 10_000, READINGS),
+    "additive models, more models": (lambda n: sweep(100, n // 1000, **SWEEP), 10_000, READINGS),
+    "crowd of LSTMs": (lambda n_models: train_lstms(n_models, 200, epochs=1), 1, "models"),
 }
-STEPS = [1, 3, 10, 30, 100, 300, 1000]
 
 
-def memory_mb(kind: str) -> float:
+def memory_mb(kind):
     """Return a process's resident memory, ``VmRSS``, or its peak since the last reset, ``VmHWM``.
 
     ``ru_maxrss`` of a child process is at least the memory of the process that started it.
@@ -131,10 +68,8 @@ def memory_mb(kind: str) -> float:
     return next(int(line.split()[1]) for line in lines if line.startswith(kind)) / 1024
 
 
-def measured(job: str, size: int) -> dict[str, Any]:
+def measured(job, size):
     """Do a job of this size here, and return its processor seconds and memory."""
-    import torch  # noqa: F401  (small fits do without it)
-
     work, smallest, unit = JOBS[job]
     work(smallest)
     Path("/proc/self/clear_refs").write_text("5")  # the peak begins here
@@ -147,17 +82,14 @@ def measured(job: str, size: int) -> dict[str, Any]:
 
 @pytest.mark.skipif("PSYCHLM_BENCH_GROWTH" not in os.environ, reason="PSYCHLM_BENCH_GROWTH=1")
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="memory is read from /proc")
-@pytest.mark.parametrize("step", STEPS)
+@pytest.mark.parametrize("step", [1, 3, 10, 30, 100, 300, 1000])
 @pytest.mark.parametrize("job", JOBS)
 def test_growth(benchmark, own_environment, job, step):
     command = [sys.executable, __file__, job, str(JOBS[job][1] * step)]
     threads = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
-    done = benchmark.pedantic(
-        subprocess.run,
-        (command,),
-        {"check": True, "capture_output": True, "env": own_environment | threads},
-        rounds=1,
-    )
+    paths = {"PYTHONPATH": os.pathsep.join(map(str, Path(__file__).parents[1:3]))}
+    options = {"check": True, "capture_output": True, "env": own_environment | threads | paths}
+    done = benchmark.pedantic(subprocess.run, (command,), options, rounds=1)
     benchmark.extra_info |= json.loads(done.stdout.splitlines()[-1])
 
 

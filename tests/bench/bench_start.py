@@ -10,6 +10,7 @@ import subprocess
 import sys
 
 import pytest
+from benchmarks import of_group
 
 SMALL_FIT = """
 import numpy as np
@@ -18,12 +19,12 @@ rng = np.random.default_rng(0)
 chance = 1 / (1 + np.exp(rng.normal(size=50) - rng.normal(size=(1000, 1))))
 irt.fit((rng.random((1000, 50)) < chance).astype(np.uint8), "2PL")
 """
-COMMANDS = {
-    "python": ["-c", "pass"],
-    "import psychlm": ["-c", "import psychlm"],
-    "psychlm --help": ["-c", "from psychlm.cli import main; main(['--help'])"],
-    "psychlm doctor": ["-c", "from psychlm.cli import main; main(['doctor'])"],
-    "irt.fit of 1,000 x 50": ["-c", SMALL_FIT],
+PROGRAMS = {
+    "python": "pass",
+    "import psychlm": "import psychlm",
+    "psychlm --help": "from psychlm.cli import main; main(['--help'])",
+    "psychlm doctor": "from psychlm.cli import main; main(['doctor'])",
+    "irt.fit of 1,000 x 50": SMALL_FIT,
 }
 
 
@@ -33,13 +34,9 @@ def children_seconds() -> float:
     return used.ru_utime + used.ru_stime
 
 
-@pytest.mark.benchmark(group="start", timer=children_seconds)
-@pytest.mark.parametrize("name", COMMANDS)
+@of_group("start", timer=children_seconds)
+@pytest.mark.parametrize("name", PROGRAMS)
 def test_start(benchmark, own_environment, name):
-    command = [sys.executable, *COMMANDS[name]]
-    benchmark.pedantic(
-        lambda: subprocess.run(command, check=True, capture_output=True, env=own_environment),
-        rounds=3,
-        iterations=1,
-        warmup_rounds=1,
-    )
+    command = [sys.executable, "-c", PROGRAMS[name]]
+    options = {"check": True, "capture_output": True, "env": own_environment}
+    benchmark.pedantic(subprocess.run, (command,), options, rounds=3, warmup_rounds=1)

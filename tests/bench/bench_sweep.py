@@ -3,16 +3,15 @@ bam(discrete=TRUE).
 
 Everything from the frame to the table of gains is timed. Three bam fits (one per measure) are timed
 with their columns already in R; their time is scaled to the number of fits that the sweep makes.
-The linear model of 2,000 people is also fitted by lme4 where R has it.
+The linear model of 2,000 people is also fitted by lme4 where R has it. Times are wall times.
 """
 
-import os
 import time
 
 import numpy as np
 import pandas as pd
 import pytest
-import torch
+from benchmarks import measure, of_group, r_function, scale
 
 from psychlm import data
 from psychlm import reading_times as reading
@@ -20,14 +19,18 @@ from psychlm.corpora import reading_times as corpora
 from psychlm.reading_times import mgcv
 
 MEASURES = ["first_fixation_ms", "gaze_ms", "total_ms"]
-N_WORDS, N_SUBJECTS = int(os.environ.get("BENCH_WORDS", 50_000)), 10
+N_WORDS = int(50_000 * scale())
+BAM = {"backend": "mgcv", "discrete": True}
+SMOOTH = "s(length, k=6) + s(trial)"
 
 
 def simulated(n_models, n_words=N_WORDS):
     noise = np.linspace(0.5, 8, n_models)
-    return reading.simulate(
-        np.random.default_rng(1), n_words=n_words, n_subjects=N_SUBJECTS, noise_bits=noise
-    )
+    return reading.simulate(np.random.default_rng(1), n_words=n_words, noise_bits=noise)
+
+
+def wall_time(group):
+    return of_group(group, timer=time.perf_counter)
 
 
 @pytest.fixture(scope="module")
@@ -36,67 +39,51 @@ def seconds_a_bam_fit():
         mgcv.version()
     except mgcv.RMissingError as error:
         pytest.skip(str(error))
-    data = simulated(1)
-    words = data.surprisals.rename(columns={"model-001": "bits"}).assign(word="w")
+    made = simulated(1)
+    words = made.surprisals.rename(columns={"model-001": "bits"}).assign(word="w")
     bits = corpora.add_lags(words, ["bits"])[["text_id", "word_id", "bits", "prev_bits"]]
-    frame = corpora.join(data.readings, bits)
-    terms = f"bits + prev_bits + {reading.BASELINE}"
+    frame = corpora.join(made.readings, bits)
     begin = time.perf_counter()
-    for measure in MEASURES:
-        reading.fit(frame, f"{measure} ~ {terms}", backend="mgcv", discrete=True)
+    for name in MEASURES:
+        reading.fit(frame, f"{name} ~ bits + prev_bits + {reading.BASELINE}", **BAM)
     return (time.perf_counter() - begin) / len(MEASURES)
 
 
-def run(benchmark, n_models, device, folds=None):
-    data = simulated(n_models)
-    reading.delta_loglik(
-        data.readings, data.surprisals, "gaze_ms", folds=None, models=["model-001"], device=device
+def run(benchmark, n_models, folds=None):
+    made, options = simulated(n_models), {"folds": folds, "device": "cpu"}
+    frames = made.readings, made.surprisals
+    reading.delta_loglik(*frames, "gaze_ms", models=["model-001"], **options | {"folds": None})
+    amounts = {"fits": n_models * len(MEASURES), "readings": len(made.readings)}
+    table = measure(
+        benchmark, lambda: reading.delta_loglik(*frames, MEASURES, **options), **amounts
     )
-    before = time.process_time()
-    table = benchmark.pedantic(
-        reading.delta_loglik,
-        args=(data.readings, data.surprisals, MEASURES),
-        kwargs={"folds": folds, "device": device},
-        rounds=1,
-    )
-    assert table["converged"].all()
-    assert len(table) == n_models * len(MEASURES)
-    benchmark.extra_info |= {
-        "fits": len(table),
-        "readings": len(data.readings),
-        "cpu_seconds": time.process_time() - before,
-        "load": os.getloadavg()[0],
-    }
-    return benchmark.stats.stats.mean
+    assert table["converged"].all() and len(table) == amounts["fits"]
 
 
 @pytest.mark.parametrize("n_models", [30, 1000])
 def test_sweep_beside_bam(benchmark, seconds_a_bam_fit, n_models):
-    taken = run(benchmark, n_models, "cpu")
-    fits = n_models * len(MEASURES)
+    run(benchmark, n_models)
+    of_bam = seconds_a_bam_fit * n_models * len(MEASURES)
     benchmark.extra_info |= {
         "seconds_a_bam_fit": seconds_a_bam_fit,
-        "times faster than bam": seconds_a_bam_fit * fits / taken,
+        "times faster than bam": of_bam / benchmark.stats["mean"],
     }
 
 
 def test_sweep_with_heldout_gains(benchmark):
-    run(benchmark, 30, "cpu", folds=10)
+    run(benchmark, 30, folds=10)
 
 
-@pytest.mark.benchmark(group="one fit")
+@wall_time("one fit")
 @pytest.mark.parametrize("backend", ["native", "pygam_native", "bam_native"])
 def test_one_fit(benchmark, backend):
     """Four smooths and 50,000 readings, without random effects, which pygam does not have."""
     frame = simulated(1, n_words=5000).readings
-    terms = "s(length_chars) + s(log_frequency) + s(prev_length_chars) + s(position)"
-    options = {"bam_native": {"backend": "mgcv", "discrete": True}}
-    options |= {"native": {}, "pygam_native": {"backend": "pygam"}}
-    call = {"args": (frame, f"gaze_ms ~ {terms}"), "kwargs": options[backend]}
-    found = benchmark.pedantic(
-        reading.fit, **call, rounds=1, warmup_rounds=backend != "pygam_native"
-    )
-    benchmark.extra_info |= {"readings": len(frame), "edf": found.edf}
+    formula = "gaze_ms ~ s(length_chars) + s(log_frequency) + s(prev_length_chars) + s(position)"
+    options = {"bam_native": BAM, "native": {}, "pygam_native": {"backend": "pygam"}}[backend]
+    warm = {"warmup_rounds": int(backend != "pygam_native"), "readings": len(frame)}
+    found = measure(benchmark, lambda: reading.fit(frame, formula, **options), **warm)
+    benchmark.extra_info["edf"] = found.edf
 
 
 @pytest.fixture(scope="module")
@@ -108,61 +95,46 @@ def two_thousand():
     return frame.query("100 < self_paced_ms < 3000").astype({"item": str})
 
 
-SMOOTH = "s(length, k=6) + s(trial)"
-
-
-@pytest.mark.benchmark(group="two thousand readers")
+@wall_time("two thousand readers")
 @pytest.mark.parametrize("fit", ["intercepts", "slopes", "bam_intercepts"])
 def test_two_thousand_readers(benchmark, two_thousand, fit):
-    terms = SMOOTH + ' + s(participant, bs="re") + s(item, bs="re")'
+    formula = f'self_paced_ms ~ {SMOOTH} + s(participant, bs="re") + s(item, bs="re")'
     if fit == "slopes":
-        terms += ' + s(participant, length, bs="re") + s(item, length, bs="re")'
-    options = {"backend": "mgcv", "discrete": True} if fit.startswith("bam") else {}
-    before, rounds = time.process_time(), 1 if options else 3
-    found = benchmark.pedantic(
-        reading.fit,
-        args=(two_thousand, f"self_paced_ms ~ {terms}"),
-        kwargs=options,
-        rounds=rounds,
-    )
-    benchmark.extra_info |= {
-        "readings": len(two_thousand),
-        "loglik": found.loglik,
-        "edf": found.edf,
-        "cpu_seconds": (time.process_time() - before) / rounds,
-        "load": os.getloadavg()[0],
-    }
+        formula += ' + s(participant, length, bs="re") + s(item, length, bs="re")'
+    options = BAM if fit.startswith("bam") else {}
+
+    def fitted():
+        return reading.fit(two_thousand, formula, **options)
+
+    found = measure(benchmark, fitted, rounds=1 if options else 3, readings=len(two_thousand))
+    benchmark.extra_info |= {"loglik": found.loglik, "edf": found.edf}
     assert found.converged
 
 
-@pytest.mark.benchmark(group="two thousand readers, linear")
+@wall_time("two thousand readers, linear")
 @pytest.mark.parametrize("program", ["native", "lme4_native"])
 def test_linear_mixed_model(benchmark, two_thousand, program):
     """Linear effects of length and trial, and random intercepts, beside lme4 by REML."""
     if program == "native":
         terms = 'length + trial + s(participant, bs="re") + s(item, bs="re")'
-        call = {"args": (two_thousand, f"self_paced_ms ~ {terms}")}
-        found = benchmark.pedantic(reading.fit, **call, rounds=3)
+        formula = f"self_paced_ms ~ {terms}"
+        found = measure(benchmark, lambda: reading.fit(two_thousand, formula), rounds=3)
         benchmark.extra_info["slope"] = float(found.coefficients.loc["length", "estimate"])
         return
-    pytest.importorskip("rpy2.robjects", reason="rpy2 is not installed")
-    from rpy2 import robjects
-    from rpy2.robjects import packages
-
-    if not packages.isinstalled("lme4"):
-        pytest.skip("R has no lme4 here: apt-get install r-cran-lme4")
-    numbers = [two_thousand[name].astype(float) for name in ("self_paced_ms", "length", "trial")]
-    vectors = [robjects.FloatVector(values.to_numpy()) for values in numbers]
-    vectors += [robjects.StrVector(two_thousand[name].tolist()) for name in ("participant", "item")]
-    lmer = robjects.r(
-        "function(y, length, trial, person, item)"
-        " lme4::fixef(lme4::lmer(y ~ length + trial + (1 | person) + (1 | item)))"
+    terms = "y ~ length + trial + (1 | person) + (1 | item)"
+    lmer = r_function(
+        "lme4",
+        f"function(y, length, trial, person, item) lme4::fixef(lme4::lmer({terms}))",
     )
-    slopes = benchmark.pedantic(lmer, tuple(vectors), rounds=1)
-    benchmark.extra_info["slope"] = float(slopes[1])
+    from rpy2 import robjects
+
+    numbers = two_thousand[["self_paced_ms", "length", "trial"]].astype(float)
+    vectors = [robjects.FloatVector(numbers[name].to_numpy()) for name in numbers]
+    vectors += [robjects.StrVector(two_thousand[name].tolist()) for name in ("participant", "item")]
+    benchmark.extra_info["slope"] = float(measure(benchmark, lambda: lmer(*vectors))[1])
 
 
-@pytest.mark.benchmark(group="two thousand readers, models added")
+@wall_time("two thousand readers, models added")
 @pytest.mark.parametrize("n_models", [3, 1000])
 def test_sweep_over_two_thousand_readers(benchmark, two_thousand, n_models):
     """GPT-2's surprisals with more and more noise stand for so many language models."""
@@ -177,23 +149,10 @@ def test_sweep_over_two_thousand_readers(benchmark, two_thousand, n_models):
     surprisals = words[["text_id", "word_id"]].join(pd.DataFrame(bits, columns=names))
     readings = frame[["text_id", "word_id", "subject", "item", "self_paced_ms", "length", "trial"]]
     terms = SMOOTH + ' + s(subject, bs="re") + s(item, bs="re")'
-    before = time.process_time()
-    table = benchmark.pedantic(
-        reading.delta_loglik,
-        args=(readings, surprisals, "self_paced_ms", terms),
-        kwargs={"lags": 0, "folds": None, "device": "cpu"},
-        rounds=1,
-    )
+    options = {"lags": 0, "folds": None, "device": "cpu"}
+
+    def gains():
+        return reading.delta_loglik(readings, surprisals, "self_paced_ms", terms, **options)
+
+    table = measure(benchmark, gains, fits=n_models, readings=len(readings))
     assert table["converged"].all()
-    benchmark.extra_info |= {
-        "fits": n_models,
-        "readings": len(readings),
-        "cpu_seconds": time.process_time() - before,
-        "load": os.getloadavg()[0],
-    }
-
-
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here")
-@pytest.mark.parametrize("n_models", [30, 1000])
-def test_sweep_on_a_gpu(benchmark, n_models):
-    run(benchmark, n_models, "cuda")

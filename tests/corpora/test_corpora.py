@@ -4,13 +4,12 @@ long tables, and exclusions counted by hand."""
 import numpy as np
 import pandas as pd
 import pytest
-import tiny_dundee
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from psychlm import frames
 from psychlm.corpora import reading_times as corpora
-from psychlm.corpora._own_readings import PYMOVEMENTS_MEASURES
+from psychlm.corpora.own_readings import EYELINK
 from psychlm.frames import FrameError
 
 WORDS = ["The", "old", "man,", "who", "had", "3", "cats", "doesn't", "sleep.", "He", "reads", "on"]
@@ -75,16 +74,29 @@ def test_lags_never_cross_a_text_or_a_gap():
     assert lagged["prev2_x"].isna().all()
 
 
+HEADER = "WORD TEXT LINE OLEN WLEN XPOS WNUM FDUR OBLP WDLP LAUN TXFR"
+
+
 def dundee_files(folder):
-    """Write one text of six words on two lines, read by one person."""
+    """Write one text of six words on two lines, read by one person who blinked once."""
     words = ["Are", "tourists", "enticed", "by", "these", '"ads?"']
-    fixations = "1 200, 2 180, 2 90, 0 60, 4 210, 3 150, 4 120, 6 250, 6 30"
-    pairs = [tuple(map(int, pair.split())) for pair in fixations.split(", ")]
-    tiny_dundee.write_text(folder, "01", words, per_line=3)
-    tiny_dundee.write_fixations(folder, "sa01", words, pairs)
+    rows = [
+        f"{word} 1 1 {1 + i // 3} {1 + i % 3} {i + 1} {10 * i} {len(word)} {len(word)} 0 0 0 "
+        f"{i + 1} 1"
+        for i, word in enumerate(words)
+    ]
+    (folder / "tx01wrdp.dat").write_text("\n".join(rows), encoding="latin-1")
+    rows = [HEADER]
+    for pair in ["1 200", "2 180", "2 90", "0 60", "4 210", "3 150", "4 120", "6 250", "6 30"]:
+        word, ms = map(int, pair.split())
+        blink = f"*Blink -99 -99 -99 -99 -99 -99 {ms} -99 -99 -99 -99"
+        rows.append(f"{words[word - 1]} 1 1 3 3 12 {word} {ms} 1 1 -99 4" if word else blink)
+    (folder / "sa01ma1p.dat").write_text("\n".join(rows), encoding="latin-1")
 
 
 def test_the_dundee_layout_gives_first_fixations_gazes_and_totals(tmp_path):
+    with pytest.raises(FrameError, match="0 files tx..wrdp.dat.*Name the folder"):
+        corpora.dundee(tmp_path)
     dundee_files(tmp_path)
     corpus = corpora.dundee(tmp_path)
     assert " ".join(corpus.words["word"]) == 'Are tourists enticed by these "ads?"'
@@ -95,37 +107,55 @@ def test_the_dundee_layout_gives_first_fixations_gazes_and_totals(tmp_path):
     assert found["total_ms"].to_dict() == {1: 200, 2: 270, 3: 150, 4: 330, 6: 280}
     assert found["prev_fixated"].to_dict() == {1: False, 2: True, 3: True, 4: False, 6: False}
     assert found["first_pass"].to_dict() == {1: True, 2: True, 3: False, 4: True, 6: True}
-
-
-def test_a_folder_without_the_dundee_files_says_what_it_needs(tmp_path):
-    with pytest.raises(FrameError, match="0 files tx..wrdp.dat.*Name the folder"):
-        corpora.dundee(tmp_path)
-    dundee_files(tmp_path)
     (tmp_path / "tx01wrdp.dat").rename(tmp_path / "tx02wrdp.dat")
     with pytest.raises(FrameError, match="fixations of texts \\['01'\\]"):
         corpora.dundee(tmp_path)
 
 
-def test_three_csv_files_are_a_corpus(tmp_path):
-    """The recipe of CONTRIBUTING.md: words, readings and counts."""
-    words, readings, counts = (tmp_path / f"{name}.csv" for name in ("words", "readings", "counts"))
-    words.write_text('text_id,word_id,word\n01,1,None\n01,2,"so,"\n')
-    readings.write_text("subject,text_id,word_id,gaze_ms\n007,01,1,250\n007,01,2,\n")
-    counts.write_text("word,count\nso,100\n")
-    corpus = corpora.from_csv(words, readings)
-    of_words = pd.read_csv(counts, index_col="word")["count"]
-    corpus.words["log_frequency"] = corpora.log_frequency(corpus.words["word"], of_words)
-    assert corpus.words["word"].tolist() == ["None", "so,"]
+@pytest.fixture
+def csv_corpus(tmp_path):
+    """Write the files of words and readings, and return what is read from them."""
+
+    def read(readings, mark=","):
+        files = tmp_path / "words.csv", tmp_path / "readings.csv"
+        words = 'text_id,word_id,word\n01,1,None\n01,2,"so;"\n'
+        if mark != ",":
+            words = words.replace(",", mark)
+        files[0].write_text(words)
+        header = mark.join(["subject", "text_id", "word_id", "gaze_ms"])
+        rows = [mark.join(row.split()) for row in readings.split("; ")]
+        files[1].write_text("\n".join([header, *rows, ""]))
+        return corpora.from_csv(*files)
+
+    return read
+
+
+def test_csv_files_of_words_readings_and_counts_are_a_corpus(csv_corpus, tmp_path):
+    corpus = csv_corpus("007 01 1 250; 007 01 2 0")
+    (tmp_path / "counts.csv").write_text("word,count\nso,100\nnone,7\nnull,3\n")
+    counts = frames.read_csv(tmp_path / "counts.csv", keep_default_na=False)
+    frequency = corpora.log_frequency(corpus.words["word"], counts.set_index("word")["count"])
+    np.testing.assert_allclose(frequency, np.log([7, 100]))
+    assert corpus.words["word"].tolist() == ["None", "so;"]
     assert corpus.words["length_chars"].tolist() == [4, 2]
-    np.testing.assert_allclose(corpus.words["log_frequency"], [np.nan, np.log(100)])
     assert corpus.readings["subject"].tolist() == ["007", "007"]
     assert corpus.readings["gaze_ms"].isna().tolist() == [False, True]
+    assert corpus.notes == ("1 of 2 times 'gaze_ms' are 0 ms (not fixated) and missing",)
     assert len(frames.check_readings(corpora.join(corpus.readings, corpus.words))) == 2
     with pytest.raises(FrameError, match="are in both"):
         corpora.join(corpus.readings.assign(word="so"), corpus.words)
-    readings.write_text("subject,text_id,word_id,gaze_ms\n007,01,5,250\n")
+    with pytest.raises(FrameError, match=r"\['gaze_ms'\] hold 0 ms in 1 of 2 rows"):
+        frames.check_readings(corpus.readings.fillna({"gaze_ms": 0}))
     with pytest.raises(FrameError, match=r"1 readings are of words that .* first \('01', 5\)"):
-        corpora.from_csv(words, readings)
+        csv_corpus("007 01 5 250")
+
+
+@pytest.mark.parametrize("mark", [",", ";", "\t"])
+def test_commas_semicolons_and_tabs_separate_columns(mark, csv_corpus):
+    time = "250.5" if mark == "," else "250,5"
+    assert csv_corpus(f"007 01 1 {time}", mark).readings["gaze_ms"].tolist() == [250.5]
+    with pytest.raises(FrameError, match="rows have more cells than the 4 names"):
+        csv_corpus("007 01 1 250 9", mark)
 
 
 @pytest.fixture
@@ -151,13 +181,16 @@ def test_one_long_table_becomes_words_and_readings(long):
 
 
 def test_a_long_table_says_what_it_dropped_and_how_it_read_what_is_written_otherwise(long):
+    """EyeLink's reports write 0 for a word that was skipped; as a time it biased slopes."""
     gaps = long.assign(Subject=long["Subject"].where(long.index > 0), RT=long["RT"].astype(object))
-    gaps.loc[5, "RT"] = "timeout"
+    gaps.loc[[5, 6], "RT"] = ["timeout", 0]
     corpus = corpora.from_long(gaps, measures={"RT": "self_paced_ms"})
     assert len(corpus.readings) == 11 and set(corpus.readings["subject"]) == {"1", "2"}
-    assert corpus.notes[:2] == (
+    assert corpus.readings["self_paced_ms"].isna().sum() == 2
+    assert corpus.notes[:3] == (
         "1 of 12 rows without 'Subject' are dropped",
         "1 values of 'self_paced_ms' that are no numbers are missing",
+        "1 of 11 times 'self_paced_ms' are 0 ms (not fixated) and missing",
     )
     commas = long.assign(Word=long["Word"] + "%2C", RT=(long["RT"] + 0.5).astype(str))
     commas["RT"] = commas["RT"].str.replace(".", ",")
@@ -183,29 +216,21 @@ def test_a_long_table_that_would_give_wrong_results_is_refused(long, change, say
         corpora.from_long(change(long), measures={"RT": "self_paced_ms"})
 
 
-def potec_files(folder):
-    """Write two readers of one text as PoTeC's release has them, in pymovements' folders."""
-    files = folder / "precomputed_reading_measures"
+def test_a_corpus_of_pymovements_is_read_by_its_own_definition(tmp_path):
+    """Two readers of one text as PoTeC's release has them, in pymovements' folders."""
+    pytest.importorskip("pymovements")
+    files = tmp_path / "precomputed_reading_measures"
     files.mkdir()
     head = "word\tword_index_in_text\tFFD\tFPRT\tRPD_inc\tTFT\ttext_id\treader_id\n"
-    rows = {
-        0: "Das 1 0 0 0 210, Licht 2 180 240 240 300",
-        1: "Das 1 150 150 150 150, Licht 2 . . . .",
-    }
-    for reader, text in rows.items():
+    for reader, text in enumerate(
+        ("Das 1 0 0 0 210, Licht 2 180 240 240 300", "Das 1 150 150 150 150, Licht 2 . . . .")
+    ):
         lines = ("\t".join([*row.split(), "b0", str(reader)]) for row in text.split(", "))
         (files / f"reader{reader}_b0_merged.tsv").write_text(head + "\n".join(lines) + "\n")
-
-
-def test_a_corpus_of_pymovements_is_read_by_its_own_definition(tmp_path):
-    pytest.importorskip("pymovements")
-    potec_files(tmp_path)
     corpus = corpora.from_pymovements("PoTeC", tmp_path)
-    assert corpus.words[["text_id", "word_id", "word"]].to_numpy().tolist() == [
-        ["b0", 1, "Das"],
-        ["b0", 2, "Licht"],
-    ]
-    times = corpus.readings.set_index(["subject", "word_id"])[list(PYMOVEMENTS_MEASURES)]
+    words = corpus.words[["text_id", "word_id", "word"]].to_numpy().tolist()
+    assert words == [["b0", 1, "Das"], ["b0", 2, "Licht"]]
+    times = corpus.readings.set_index(["subject", "word_id"])[list(EYELINK.values())]
     nan = np.nan  # not fixated (in the first pass), which the release writes as 0 or "."
     found = times.loc[[("0", 1), ("0", 2), ("1", 1), ("1", 2)]].to_numpy()
     expected = [[nan, nan, nan, 210], [180, 240, 240, 300], [150] * 4, [nan] * 4]
@@ -214,26 +239,6 @@ def test_a_corpus_of_pymovements_is_read_by_its_own_definition(tmp_path):
         corpora.from_pymovements("PoTeC", tmp_path, columns="speech text_id a word FFD b c TFT")
     with pytest.raises(FrameError, match="'GazeBase' are not known"):
         corpora.from_pymovements("GazeBase", tmp_path)
-
-
-# ---- defects of readings: zeros, order, labels, files ----
-
-
-def test_words_coded_0_ms_are_missing_with_a_note(long, tmp_path):
-    """EyeLink's reports write 0 for a word that was skipped; as a time it biased slopes."""
-    zeros = long.assign(RT=long["RT"].where(long.index % 3 > 0, 0))
-    corpus = corpora.from_long(zeros, measures={"RT": "gaze_ms"})
-    assert "4 of 12 times 'gaze_ms' are 0 ms (not fixated) and missing" in corpus.notes
-    assert corpus.readings["gaze_ms"].isna().sum() == 4
-    assert (corpus.readings["gaze_ms"].dropna() > 0).all()
-    words, readings = tmp_path / "words.csv", tmp_path / "readings.csv"
-    words.write_text("text_id,word_id,word\n01,1,So\n01,2,what\n")
-    readings.write_text("subject,text_id,word_id,gaze_ms\n007,01,1,250\n007,01,2,0\n")
-    corpus = corpora.from_csv(words, readings)
-    assert corpus.readings["gaze_ms"].isna().tolist() == [False, True]
-    assert corpus.notes == ("1 of 2 times 'gaze_ms' are 0 ms (not fixated) and missing",)
-    with pytest.raises(FrameError, match=r"\['gaze_ms'\] hold 0 ms in 1 of 2 rows"):
-        frames.check_readings(pd.read_csv(readings))
 
 
 @settings(deadline=None, max_examples=30)
@@ -275,19 +280,6 @@ def test_frequencies_of_typographic_apostrophes_and_decomposed_accents_are_found
     twice = pd.Series([1, 2, 3], ["the", "cat", "the"])
     with pytest.raises(FrameError, match=r"\['the'\] more than once"):
         corpora.log_frequency(pd.Series(["cat"]), twice)
-
-
-@pytest.mark.parametrize("mark", [",", ";", "\t"])
-def test_commas_semicolons_and_tabs_separate_columns(mark, tmp_path):
-    words, readings = tmp_path / "words.csv", tmp_path / "readings.csv"
-    words.write_text("text_id,word_id,word\n01,1,So\n01,2,what\n".replace(",", mark))
-    header = "subject,text_id,word_id,gaze_ms\n".replace(",", mark)
-    time = "250.5" if mark == "," else "250,5"
-    readings.write_text(header + mark.join(["007", "01", "1", time]) + "\n")
-    assert corpora.from_csv(words, readings).readings["gaze_ms"].tolist() == [250.5]
-    readings.write_text(header + mark.join(["007", "01", "1", "250", "9"]) + "\n")
-    with pytest.raises(FrameError, match="rows have more cells than the 4 names"):
-        corpora.from_csv(words, readings)
 
 
 def test_the_means_of_the_single_readings_are_the_released_ones() -> None:

@@ -14,12 +14,17 @@ from psychlm.corpora import item_banks as banks
 from psychlm.data import DataError, DataMissingError
 from psychlm.frames import FrameError, check_items
 
-NLI = ["entailment", "neutral", "contradiction"]
 
+@pytest.fixture
+def read(tmp_path):
+    """Write rows as JSON lines, and return what a reader makes of them."""
 
-def jsonl(path, rows):
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-    return path
+    def read(*rows, by=banks.read_items, name="items.jsonl"):
+        lines = (json.dumps(row) + "\n" for row in rows)
+        (tmp_path / name).write_text("".join(lines), encoding="utf-8")
+        return by(tmp_path / name)
+
+    return read
 
 
 def pair(number, label):
@@ -27,13 +32,12 @@ def pair(number, label):
     return {"pairID": str(number), "gold_label": label, **sentences}
 
 
-def test_pairs_without_a_gold_label_are_left_out_and_counted(tmp_path) -> None:
+def test_pairs_without_a_gold_label_are_left_out_and_counted(read) -> None:
     labels = ["neutral", "-", "entailment", "-"]
-    file = jsonl(tmp_path / "pairs.jsonl", [pair(i, label) for i, label in enumerate(labels, 1)])
-    items = banks.nli(file)
+    items = read(*(pair(i, label) for i, label in enumerate(labels, 1)))
     assert items["item_id"].tolist() == ["1", "3"]
     assert items["answer"].tolist() == [1, 0]
-    assert items["choices"].tolist() == [NLI, NLI]
+    assert items["choices"].tolist() == [banks.NLI_LABELS] * 2
     assert items["hypothesis"].tolist() == ["H1", "H3"]
     assert items.attrs["left_out"] == {"no gold label": 2}
 
@@ -58,18 +62,16 @@ def arc(key="B", labels="ABC"):
     return {"id": "q1", "question": {"stem": "What?", "choices": choices}, "answerKey": key}
 
 
-def test_arc_leaves_hidden_keys_out_and_names_items_with_no_or_two_right_answers(tmp_path) -> None:
+def test_arc_leaves_hidden_keys_out_and_names_items_with_no_or_two_right_answers(read) -> None:
     hidden = arc() | {"id": "q2"}
     del hidden["answerKey"]
-    items = banks.read_arc(jsonl(tmp_path / "arc.jsonl", [arc(labels="123", key="3"), hidden]))
+    items = read(arc(labels="123", key="3"), hidden)
     assert items[["item_id", "answer"]].to_numpy().tolist() == [["q1", 2]]
     assert items.attrs["left_out"] == {"no gold label": 1}
-    for row, flaw in (
-        (arc(key="D"), "have a key that labels none of their choices"),
-        (arc(labels="ABB"), "the same label, so that both may be right"),
-    ):
-        with pytest.raises(FrameError, match=rf"\['q1'\] .*{flaw}"):
-            banks.read_arc(jsonl(tmp_path / "arc.jsonl", [row]))
+    with pytest.raises(FrameError, match=r"\['q1'\] .*have a key that labels none of their"):
+        read(arc(key="D"))
+    with pytest.raises(FrameError, match=r"\['q1'\] .*the same label, so that both may be right"):
+        read(arc(labels="ABB"))
 
 
 def test_what_is_written_in_arcs_layout_is_read_again(tmp_path) -> None:
@@ -88,46 +90,43 @@ WRONG = {"distractor1": "a", "distractor2": "b", "distractor3": "c"}
 SCIQ = [{"question": f"Q{i}", "correct_answer": "right", **WRONG} for i in range(200)]
 
 
-def test_sciq_is_shuffled_the_same_way_every_time_and_keeps_its_answers(tmp_path) -> None:
-    file = jsonl(tmp_path / "sciq.jsonl", [*SCIQ, SCIQ[0] | {"distractor2": "right "}])
-    items = banks.read_items(file)
-    pd.testing.assert_frame_equal(items, banks.read_items(file))
+def test_sciq_is_shuffled_the_same_way_every_time_and_keeps_its_answers(read) -> None:
+    rows = [*SCIQ, SCIQ[0] | {"distractor2": "right "}]
+    items = read(*rows)
+    pd.testing.assert_frame_equal(items, read(*rows))
     pairs = zip(items["choices"], items["answer"], strict=True)
     assert {choices[answer] for choices, answer in pairs} == {"right"}
     assert set(items["answer"]) == {0, 1, 2, 3}
     assert items.attrs["left_out"] == {"duplicate choices": 1}
 
 
-def test_social_iqa_and_piqa_and_anli_find_the_labels_beside_the_items(tmp_path) -> None:
-    file, labels = tmp_path / "dev.jsonl", tmp_path / "dev-labels.lst"
+def test_social_iqa_and_piqa_and_anli_find_the_labels_beside_the_items(read, tmp_path) -> None:
+    labels = tmp_path / "items-labels.lst"
     labels.write_text("3\n1\n")
     social = {"context": "Kai left.", "question": "Why?"}
     social |= {"answerA": "a", "answerB": "b", "answerC": "c"}
-    items = banks.read_items(jsonl(file, [social, social]))
+    items = read(social, social)
     assert items["answer"].tolist() == [2, 0]
     assert items["prompt"][0] == "Kai left. Why?"
     physical = {"goal": "g", "sol1": "s", "sol2": "t"}
     with pytest.raises(FrameError, match="not among their choices"):
-        banks.read_items(jsonl(file, [physical] * 2))  # labels from 1 to 3 are not PIQA's
+        read(physical, physical)  # labels from 1 to 3 are not PIQA's
     with pytest.raises(DataError, match="2 labels for the 1 items"):
-        banks.read_items(jsonl(file, [physical]))
+        read(physical)
     labels.write_text("2\n")
-    story = {"obs1": "It rained.", "obs2": "She fell.", "hyp1": "h.", "hyp2": "i."}
-    items = banks.read_items(jsonl(file, [story]))
+    items = read({"obs1": "It rained.", "obs2": "She fell.", "hyp1": "h.", "hyp2": "i."})
     assert items["choices"][0] == ["h. She fell.", "i. She fell."]
     assert items["answer"].tolist() == [1]
 
 
-def test_hellaswag_is_read_packed_and_as_released(tmp_path) -> None:
+def test_hellaswag_is_read_packed_and_as_released(read, tmp_path) -> None:
     packed = tmp_path / "hellaswag.txt.bz2"
     packed.write_bytes(bz2.compress("\n".join(["Roof: he", "3", "a", "b", "c", "d"] * 2).encode()))
     row = {"activity_label": "Roof", "ctx": "he", "endings": ["a", "b", "c", "d"], "label": 3}
-    released = jsonl(tmp_path / "hellaswag.jsonl", [row, row | {"label": ""}])
+    released = read(row, row | {"label": ""})
     columns = ["prompt", "choices", "answer", "template"]
-    pd.testing.assert_frame_equal(
-        banks.read_items(packed)[columns][:1], banks.read_items(released)[columns]
-    )
-    assert banks.read_items(released).attrs["left_out"] == {"no gold label": 1}
+    pd.testing.assert_frame_equal(banks.read_items(packed)[columns][:1], released[columns])
+    assert released.attrs["left_out"] == {"no gold label": 1}
     packed.write_bytes(bz2.compress(b"Roof: he\n3\na\nb\nc"))
     with pytest.raises(DataError, match="blocks of six lines"):
         banks.read_items(packed)
@@ -143,22 +142,15 @@ def test_sentiment_labels_outside_the_scale_are_refused(tmp_path) -> None:
             banks.sentiment(file)
 
 
-def test_what_is_no_file_and_no_json_is_named(tmp_path) -> None:
+def test_what_is_no_file_or_of_another_layout_is_named(read, tmp_path) -> None:
     with pytest.raises(DataMissingError, match="no file"):
         banks.nli(tmp_path / "nowhere.jsonl")
     with pytest.raises(DataError, match=r"near it: \['snli/snli_1\.0_"):
         banks.nli("snli/snli_1.0_deev")
-    broken = tmp_path / "broken.jsonl"
-    broken.write_text('{"id": 1}\n{"id": \n')
-    with pytest.raises(DataError, match="line 2 of .* is no JSON"):
-        banks.read_items(broken)
     with pytest.raises(DataError, match="another layout"):
-        banks.nli(jsonl(tmp_path / "other.jsonl", [arc()]))
+        read(arc(), by=banks.nli)
     with pytest.raises(DataError, match="no layout that is known"):
-        banks.read_items(jsonl(tmp_path / "other.jsonl", [{"a": 1}]))
-    broken.write_bytes(b'{"id": "caf\xe9"}\n')
-    with pytest.raises(DataError, match="not UTF-8"):
-        banks.read_items(broken)
+        read({"a": 1})
 
 
 # How many items a bank has, as its makers count them (SNLI: as the share counts its part), and how
@@ -204,14 +196,14 @@ def test_the_diagnostic_of_gluebenchmark_has_three_labels(tmp_path) -> None:
     assert items["categories"][2] == ["Factivity", "Negation", "Conditionals"]
 
 
-def test_questions_with_choices_and_an_answer_are_read_as_they_are(tmp_path) -> None:
+def test_questions_with_choices_and_an_answer_are_read_as_they_are(read) -> None:
     row = {"question": "2 + 2?", "choices": ["3", "4"], "answer": 1, "subject": "arithmetic"}
-    items = banks.read_items(jsonl(tmp_path / "mmlu.jsonl", [row, row | {"answer": " b"}]))
+    items = read(row, row | {"answer": " b"})
     assert items["answer"].tolist() == [1, 1]
-    assert items["item_id"].tolist() == ["mmlu-1", "mmlu-2"]
+    assert items["item_id"].tolist() == ["items-1", "items-2"]
     assert items["category"].tolist() == ["arithmetic", "arithmetic"]
     with pytest.raises(FrameError, match="not among their choices"):
-        banks.read_items(jsonl(tmp_path / "mmlu.jsonl", [row | {"answer": "C"}]))
+        read(row | {"answer": "C"})
 
 
 ITEM = {"item_id": "a", "prompt": "?", "choices": ["x", "y"], "answer": 1}
@@ -228,11 +220,13 @@ ITEM = {"item_id": "a", "prompt": "?", "choices": ["x", "y"], "answer": 1}
         (json.dumps(ITEM | {"choices": "xy"}), "'choices' is str"),
         ("[" * 100_000, "line 1 of .* is no JSON"),
         ('{"item_id": ' + "1" * 5000 + "}", "line 1 of .* is no JSON"),
+        ('{"id": 1}\n{"id": \n', "line 2 of .* is no JSON"),
+        ('{"id": "caf\xe9"}', "not UTF-8"),
     ],
 )
 def test_hostile_items_are_one_clear_error(tmp_path, text, message) -> None:
     file = tmp_path / "items.jsonl"
-    file.write_text(text)
+    file.write_text(text, encoding="latin-1")
     with pytest.raises(DataError, match=message):
         banks.read_items(file)
 
@@ -271,18 +265,13 @@ def spoilt(record, draw: random.Random):
     return record
 
 
-@pytest.mark.parametrize(
-    "n_cases", [200, pytest.param(5000, marks=pytest.mark.exhaustive)], ids=["200", "5000"]
-)
-def test_spoilt_records_are_read_or_refused_but_never_crash(tmp_path, n_cases) -> None:
-    draw = random.Random(n_cases)
-    file = tmp_path / "items.jsonl"
-    refused = 0
+@pytest.mark.parametrize("n_cases", [200, pytest.param(5000, marks=pytest.mark.exhaustive)])
+def test_spoilt_records_are_read_or_refused_but_never_crash(read, n_cases) -> None:
+    draw, refused = random.Random(n_cases), 0
     for case in range(n_cases):
         whole = RECORDS[case % len(RECORDS)]
-        jsonl(file, draw.sample([whole, spoilt(whole, draw)], 2))
         try:
-            check_items(banks.read_items(file))
+            check_items(read(*draw.sample([whole, spoilt(whole, draw)], 2)))
         except (DataError, FrameError) as error:
             assert str(error)
             refused += 1

@@ -5,12 +5,11 @@ from __future__ import annotations
 import json
 import runpy
 
-import numpy as np
 import pandas as pd
 import pytest
 from conftest import absent
 
-from psychlm import corpora, data, frames, lm
+from psychlm import corpora, data, lm
 from psychlm.corpora import reading_times
 
 facts = runpy.run_path(str(data.root() / "data" / "build_facts.py"))
@@ -41,20 +40,15 @@ def test_facts_are_below_five_megabytes_and_hold_no_words() -> None:
             assert not table["word_shape"].str.contains(r"[^\Wa0_]").any()
 
 
-def test_facts_that_were_read_are_listed_with_their_fingerprint() -> None:
+@pytest.mark.usefixtures("no_data")
+def test_responses_need_neither_share_nor_network_and_their_fingerprints_are_noted() -> None:
     data.forget_asked()
-    corpora.lalor2018()
+    assert corpora.lalor2018().graded.shape == (999, 131)
     assert data.asked() == data.fingerprint(["facts/lalor2018/ratings"])
     assert None not in data.asked().values()
-
-
-@pytest.mark.usefixtures("no_data")
-def test_responses_need_neither_share_nor_network() -> None:
-    study = corpora.laverghetta2021()
-    assert corpora.lalor2016(4).graded.shape == (976, 90)
     assert corpora.metabench("arc").shape == (4280, 100)
     with pytest.raises(data.DataMissingError):
-        study.wording()
+        corpora.laverghetta2021().wording()
     with pytest.raises(data.DataError, match=r"no table of facts 'x/y'; there are .*lalor2016"):
         data.facts("x/y")
 
@@ -94,17 +88,11 @@ def test_our_grading_of_lalor2016_is_the_authors_own(group: int, n_persons: int)
     pd.testing.assert_frame_equal(crowd.graded, coded.astype(float), check_names=False)
 
 
-def test_each_label_keys_thirty_pairs() -> None:
+def test_labels_are_keyed_by_gold_or_the_majority() -> None:
     crowd = corpora.lalor2016(5)
     assert crowd.key.value_counts().to_dict() == dict.fromkeys(corpora.NLI_LABELS, 30)
     assert crowd.items_keyed("neutral").shape == (983, 30)
-    with pytest.raises(data.DataError, match="no table of facts 'lalor2016/group_3'"):
-        corpora.lalor2016(3)
-
-
-def test_ratings_become_two_labels_keyed_by_the_majority() -> None:
     crowd = corpora.lalor2018()
-    assert crowd.graded.shape == (999, 131)
     assert set(crowd.key) == {"positive", "negative"}
     assert (crowd.graded.mean() >= 0.5).all()
     assert set(corpora.lalor2018_ratings().to_numpy().ravel()) == {1, 2, 3, 4, 5}
@@ -145,43 +133,12 @@ def test_a_corpus_without_its_text_gives_the_same_numbers_and_no_surprisal(reque
         lm.surprisal(bare.words, "default")
 
 
-def log_samples(file, *samples):
-    """Write samples as the harness logs them: (doc_id, acc, filter)."""
-    file.parent.mkdir(exist_ok=True)
-    rows = [
-        {"doc_id": number, "acc": acc, "doc_hash": f"{number} of {file.parent.name[:3]}"}
-        | ({"filter": used} if used else {})
-        for number, acc, used in samples
-    ]
-    file.write_text("\n".join(map(json.dumps, rows)))
-
-
-def test_harness_logs_become_one_frame_or_are_refused_where_they_cannot_be_one_test(tmp_path):
-    with pytest.raises(frames.FrameError, match="no graded answers"):
-        frames.read_responses(tmp_path)
-    first, second = tmp_path / "org__first", tmp_path / "org__second"
-    questions = [(0, 0.0, None), (1, 1.0, None)]
-    log_samples(first / "samples_a_b_2024-01-01T00-00-00.1.jsonl", *questions)
-    log_samples(first / "samples_a_b_2024-02-01T00-00-00.1.jsonl", (0, 1.0, None))
-    filters = [(0, 1.0, "strict"), (0, 0.0, "flexible")]
-    log_samples(second / "samples_c_2024-01-01T00-00-00.1.jsonl", *filters)
-    log_samples(second / "samples_a_b_2024-01-01T00-00-00.1.jsonl", *questions)
-    graded = frames.read_responses(tmp_path)
-    columns = ["a_b:0", "a_b:1", "c:strict:0", "c:flexible:0"]
-    expected = [[1, 1, np.nan, np.nan], [0, 1, 1, 0]]  # the later run of the first item counts
-    assert graded.index.tolist() == ["org/first", "org/second"]
-    np.testing.assert_array_equal(graded[columns], expected)
-    log_samples(tmp_path / "else" / "samples_a_b_2024-01-01T00-00-00.1.jsonl", *questions)
-    with pytest.raises(frames.FrameError, match=r"different documents as items \['a_b:0'"):
-        frames.read_responses(tmp_path)
-
-
 @pytest.mark.needs_share
 def test_grades_in_real_harness_logs_are_those_of_their_log_probabilities():
     banks = ("hellaswag", "truthfulqa", "winogrande")
     files = [data.path(f"lm_eval_logs/metabench_{bank}_secondary") for bank in banks]
     folder = files[0].parents[1]
-    graded = frames.read_responses(folder)
+    graded = corpora.read_responses(folder)
     assert graded.shape == (1, 300)
     tasks = graded.columns.str.rpartition(":").get_level_values(0)
     assert tasks.value_counts().tolist() == [136, 106, 58]

@@ -51,15 +51,12 @@ def test_heads_on_features_are_linear_layers_and_tanh(rng, tanh_layers):
     weights = crowds.initial_weights(network, [1, 2])
     logits = crowds.predict_logits(network, weights, features)
     for m in range(2):
-        layers = [
-            nn.Linear(*weights[f"{name}.weight"][m].shape)
-            for name in [f"layer{i}" for i in range(tanh_layers)] + ["out"]
-        ]
-        for layer, name in zip(layers, ["layer0"][:tanh_layers] + ["out"], strict=True):
-            layer.weight.data = weights[f"{name}.weight"][m].T
-            layer.bias.data = weights[f"{name}.bias"][m]
-        hidden = [module for layer in layers[:-1] for module in (layer, nn.Tanh())]
-        torch.testing.assert_close(logits[m], nn.Sequential(*hidden, layers[-1])(features))
+        hidden = features
+        for name in ["layer0"][:tanh_layers]:
+            weight, bias = weights[f"{name}.weight"][m], weights[f"{name}.bias"][m]
+            hidden = torch.tanh(nn.functional.linear(hidden, weight.T, bias))
+        out = nn.functional.linear(hidden, weights["out.weight"][m].T, weights["out.bias"][m])
+        torch.testing.assert_close(logits[m], out)
 
 
 def test_a_crowd_reads_images_as_pytorchs_layers_do(rng):
@@ -122,15 +119,18 @@ def test_what_encoding_loses_is_counted():
 
 def test_inputs_that_no_network_can_read_are_refused():
     encoded = crowds.encode_texts(["a b a", "b a b"])
-    with pytest.raises(ValueError, match="reads pairs of texts, and the inputs are single texts"):
-        crowds.train("nli-bag", encoded, [0, 1])
-    with pytest.raises(ValueError, match="reads images or features"):
-        crowds.train("mlp", encoded, [0, 1])
-    with pytest.raises(ValueError, match="unknown network 'tree'"):
-        crowds.train("tree", encoded, [0, 1])
-    with pytest.raises(FrameError, match=r"texts \[1\] .* are not strings"):
-        crowds.encode_texts(["a", None])
-    with pytest.raises(FrameError, match=r"equal length are needed, and these have \[1, 2\]"):
-        crowds.encode_texts(["a"], ["b", "c"])
+    for kind, message in (
+        ("nli-bag", "reads pairs of texts, and the inputs are single texts"),
+        ("mlp", "reads images or features"),
+        ("tree", "unknown network 'tree'"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            crowds.train(kind, encoded, [0, 1])
+    for columns, message in (
+        ((["a", None],), r"texts \[1\] .* are not strings"),
+        ((["a"], ["b", "c"]), r"equal length are needed, and these have \[1, 2\]"),
+    ):
+        with pytest.raises(FrameError, match=message):
+            crowds.encode_texts(*columns)
     with pytest.raises(FrameError, match="not finite"):
         crowds.encode_images([[1.0, np.nan]])

@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-import os
-import signal
-import subprocess
-import sys
-import textwrap
-
 import numpy as np
 import pandas as pd
 import pytest
+from killed import kill_this_process, run_until_killed
 
 from psychlm import crowds, frames
 from psychlm.crowds.store import models_that_fit
@@ -73,13 +68,8 @@ def test_finished_chunks_are_read_from_disk_and_broken_ones_trained_anew(referen
     files[0].write_bytes(files[0].read_bytes()[:100])
     files[1].unlink()
     steps = []
-    again = crowds.train_crowd(
-        **problem(),
-        **OPTIONS,
-        models_at_once=3,
-        folder=tmp_path,
-        progress=lambda done, of: steps.append((done, of)),
-    )
+    options = {"models_at_once": 3, "progress": lambda done, of: steps.append((done, of))}
+    again = crowds.train_crowd(**problem(), **OPTIONS, **options, folder=tmp_path)
     assert again.n_resumed == 3
     assert steps == [(6, 9), (9, 9)]
     pd.testing.assert_frame_equal(again.responses, reference.responses)
@@ -99,30 +89,21 @@ def test_a_full_disk_leaves_no_part_of_a_chunk(tmp_path, monkeypatch):
 def test_another_crowd_in_the_same_folder_is_not_taken_for_this_one(tmp_path):
     crowds.train_crowd(**problem(), **OPTIONS, folder=tmp_path)
     assert crowds.train_crowd(**problem(), **OPTIONS, folder=tmp_path).n_resumed == 9
-    assert (
-        crowds.train_crowd(**problem(), **OPTIONS | {"epochs": 2}, folder=tmp_path).n_resumed == 0
-    )
-    assert crowds.train_crowd(**problem(), **OPTIONS | {"seed": 2}, folder=tmp_path).n_resumed == 0
+    for arguments in (OPTIONS | {"epochs": 2}, OPTIONS | {"seed": 2}):
+        assert crowds.train_crowd(**problem(), **arguments, folder=tmp_path).n_resumed == 0
     assert crowds.train_crowd(**problem(n_train=59), **OPTIONS, folder=tmp_path).n_resumed == 0
 
 
+@pytest.mark.usefixtures("one_thread")
 def test_a_run_killed_in_the_middle_resumes_to_the_same_crowd(reference, tmp_path):
-    code = f"""
-        import os, signal, sys
-        sys.path[:0] = [{os.path.dirname(__file__)!r}, {os.getcwd()!r}]
-        from test_store import OPTIONS, problem
-        from psychlm import crowds
-        def progress(n_done, n_models):
-            if n_done >= 4:
-                os.kill(os.getpid(), signal.SIGKILL)
-        options = OPTIONS | {{"models_at_once": 2, "folder": {str(tmp_path)!r}}}
-        crowds.train_crowd(**problem(), **options, progress=progress)
-    """
-    ended = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True
-    )
-    assert ended.returncode == -signal.SIGKILL, ended.stderr
-    resumed = crowds.train_crowd(**problem(), **OPTIONS, models_at_once=2, folder=tmp_path)
+    options = OPTIONS | {"models_at_once": 2, "folder": tmp_path}
+
+    def progress(n_done, n_models):
+        if n_done >= 4:
+            kill_this_process()
+
+    run_until_killed(lambda: crowds.train_crowd(**problem(), **options, progress=progress))
+    resumed = crowds.train_crowd(**problem(), **options)
     assert resumed.n_resumed == 4
     pd.testing.assert_frame_equal(resumed.responses, reference.responses)
     pd.testing.assert_frame_equal(resumed.members, reference.members)

@@ -85,19 +85,15 @@ def test_training_is_that_of_pytorchs_optimisers_on_one_model(rng):
 def test_stopped_members_leave_the_stack_and_keep_their_best_weights(rng):
     inputs, gold, development = problem("bag", rng)
     sizes = []
-    trained = crowds.train(
-        "bag",
-        inputs,
-        gold,
-        members=crowds.draw_members(8, seed=2),
-        development=development,
-        epochs=12,
-        patience=1,
-        learning_rate=0.05,
-        epoch_callback=lambda _, s: sizes.append((len(s.members), s.log_probabilities().shape)),
-    )
-    assert sizes[0] == (8, (8, 40, 3))
-    assert sizes[-1][0] < 8 and sizes[-1][1] == (sizes[-1][0], 40, 3)
+    options = {"members": crowds.draw_members(8, seed=2), "development": development}
+    options |= {"epochs": 12, "patience": 1, "learning_rate": 0.05}
+
+    def count(epoch, state):
+        assert state.log_probabilities().shape == (len(state.members), 40, 3)
+        sizes.append(len(state.members))
+
+    trained = crowds.train("bag", inputs, gold, **options, epoch_callback=count)
+    assert sizes[0] == 8 and sizes[-1] < 8
     accuracy = trained.history.pivot(index="epoch", columns="member", values="development_accuracy")
     reached = trained.responses(*development).mean(axis=1).to_numpy()
     np.testing.assert_allclose(reached, accuracy.max())
@@ -114,17 +110,12 @@ def test_a_callback_chooses_examples_of_each_member_whatever_the_order_of_the_st
     expected = [wanted[i][member.examples(40)].sum() for i, member in enumerate(members)]
     for _, epoch in trained.history.groupby("epoch"):
         assert epoch.sort_values("member")["n_examples"].tolist() == expected
+    plan = crowds.EpochPlan(examples=wanted[:3])
     with pytest.raises(ValueError, match=r"examples of the shape \(3, 40\) for 4 members"):
-        plan = crowds.EpochPlan(examples=wanted[:3])
         crowds.train("bag", inputs, gold, **options, epoch_callback=lambda *_: plan)
-
-
-def test_an_epoch_without_examples_changes_nothing(rng):
-    inputs, gold, _ = problem("bag", rng)
-    nothing = crowds.EpochPlan(examples=np.zeros(40, bool))
-    trained = crowds.train("bag", inputs, gold, epochs=2, epoch_callback=lambda *_: nothing)
-    assert trained.history["n_examples"].tolist() == [0, 0]
-    initial = crowds.initial_weights(trained.network, [trained.members[0].seed])
+    plan = crowds.EpochPlan(examples=np.zeros(40, bool))  # nothing to learn from
+    trained = crowds.train("bag", inputs, gold, **options, epoch_callback=lambda *_: plan)
+    initial = crowds.initial_weights(trained.network, [member.seed for member in members])
     assert all((trained.weights[name] == value).all() for name, value in initial.items())
 
 
@@ -167,17 +158,16 @@ def test_a_diverged_member_is_marked_and_does_not_affect_the_others(rng):
 
 def test_targets_and_answers_that_do_not_fit_are_refused():
     encoded = crowds.encode_texts(["a b a", "b a b"])
-    with pytest.raises(ValueError, match="targets of the shape"):
-        crowds.train("bag", encoded, [0, 1, 1])
-    with pytest.raises(ValueError, match="integers from 0 to 1; these run from -1 to 0"):
-        crowds.train("bag", encoded, [0, -1])
-    with pytest.raises(ValueError, match="sums to 1"):
-        crowds.train("bag", encoded, [[0.5, 0.2], [0, 1]])
-    noisy = [crowds.Member(1, label_noise=0.5)]
-    with pytest.raises(ValueError, match="label_noise needs classes"):
-        crowds.train("bag", encoded, [[0.5, 0.5], [0, 1]], members=noisy)
+    noisy = {"members": [crowds.Member(1, label_noise=0.5)]}
+    for targets, options, message in (
+        ([0, 1, 1], {}, "targets of the shape"),
+        ([0, -1], {}, "integers from 0 to 1; these run from -1 to 0"),
+        ([[0.5, 0.2], [0, 1]], {}, "sums to 1"),
+        ([[0.5, 0.5], [0, 1]], noisy, "label_noise needs classes"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            crowds.train("bag", encoded, targets, **options)
     trained = crowds.train("bag", encoded, [0, 1], epochs=1)
-    with pytest.raises(FrameError, match=r"items \[1\] .* are not among the 2 classes"):
-        trained.responses(encoded, [0, 2])
-    with pytest.raises(FrameError, match="2 items need as many answers"):
-        trained.responses(encoded, [0])
+    for answers, message in (([0, 2], r"items \[1\] .* the 2 classes"), ([0], "as many answers")):
+        with pytest.raises(FrameError, match=message):
+            trained.responses(encoded, answers)

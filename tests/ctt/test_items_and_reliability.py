@@ -11,41 +11,34 @@ from psychlm import corpora, ctt
 from psychlm.frames import FrameError
 
 
-def compare_with_psych(responses, by_item, by_test):
-    assert ctt.cronbach_alpha(responses) == pytest.approx(by_test["alpha_raw"], abs=1e-12)
-    split_half = by_test["split_half_odd_even_SB"]
-    assert ctt.split_half(responses) == pytest.approx(split_half, abs=1e-12)
-    assert ctt.standard_error_of_measurement(responses) == pytest.approx(by_test["SEM"], abs=1e-12)
-    r = ctt.inter_item_correlation(responses).to_numpy()
-    average_r = r[np.triu_indices_from(r, 1)].mean()
-    assert average_r == pytest.approx(by_test["average_r"], abs=1e-12)
-    for ours, theirs in [
-        (ctt.difficulty, "p"),
-        (ctt.item_rest_correlation, "item_rest_r"),
-        (ctt.alpha_if_deleted, "alpha_if_deleted"),
-    ]:
-        np.testing.assert_allclose(ours(responses), by_item[theirs], rtol=0, atol=1e-12)
-
-
-@pytest.mark.parametrize("name", ["LSAT6", "LSAT7"])
-def test_items_and_reliability_of_the_lsat_equal_psych(name, reference_dir):
-    by_test = pd.read_csv(reference_dir / "irt" / "ctt_test.csv", index_col="dataset").loc[name]
-    by_item = pd.read_csv(reference_dir / "irt" / "ctt_items.csv")
-    responses = pd.read_csv(reference_dir / "irt" / f"data_{name}.csv")
-    compare_with_psych(responses, by_item[by_item["dataset"] == name], by_test)
-
-
-@pytest.mark.parametrize("group", [4, 5])
-def test_items_and_reliability_of_the_snli_scales_equal_psych(group, reference_dir):
-    by_item = pd.read_csv(reference_dir / "irt" / "ctt_items.csv")
-    by_test = pd.read_csv(reference_dir / "irt" / "ctt_test.csv", index_col="dataset")
-    responses = corpora.lalor2016(group).graded
-    names = [name for name in by_test.index if name.startswith(f"{group}GS")]
+@pytest.mark.parametrize("source", ["LSAT6", "LSAT7", "4GS", "5GS"])
+def test_items_and_reliability_equal_psych(source, reference_dir):
+    """Of the LSAT and of the SNLI scales of Lalor (2016)."""
+    tests = pd.read_csv(reference_dir / "irt" / "ctt_test.csv", index_col="dataset")
+    items = pd.read_csv(reference_dir / "irt" / "ctt_items.csv").set_index("dataset")
+    names = [name for name in tests.index if name.startswith(source)]
     assert names
     for name in names:
-        expected = by_item[by_item["dataset"] == name].set_index("item")
-        test = responses[expected.index].reset_index(drop=True)
-        compare_with_psych(test, expected, by_test.loc[name])
+        by_item, by_test = items.loc[name].set_index("item"), tests.loc[name]
+        if source.startswith("LSAT"):
+            responses = pd.read_csv(reference_dir / "irt" / f"data_{name}.csv")
+        else:
+            responses = corpora.lalor2016(int(source[0])).graded[by_item.index]
+        r = ctt.inter_item_correlation(responses).to_numpy()
+        ours = {
+            "alpha_raw": ctt.cronbach_alpha(responses),
+            "split_half_odd_even_SB": ctt.split_half(responses),
+            "SEM": ctt.standard_error_of_measurement(responses),
+            "average_r": r[np.triu_indices_from(r, 1)].mean(),
+        }
+        np.testing.assert_allclose(list(ours.values()), by_test[list(ours)], rtol=0, atol=1e-12)
+        ours = {
+            "p": ctt.difficulty(responses),
+            "item_rest_r": ctt.item_rest_correlation(responses),
+            "alpha_if_deleted": ctt.alpha_if_deleted(responses),
+        }
+        for column, values in ours.items():
+            np.testing.assert_allclose(values, by_item[column], rtol=0, atol=1e-12)
 
 
 def test_inter_item_correlations_equal_pandas_with_and_without_gaps(responses, incomplete):
@@ -53,12 +46,15 @@ def test_inter_item_correlations_equal_pandas_with_and_without_gaps(responses, i
         np.testing.assert_allclose(ctt.inter_item_correlation(frame), frame.corr(), atol=1e-12)
 
 
-def test_a_constant_item_has_no_correlations(responses):
+def test_constant_items_and_rest_scores_have_no_correlations(responses):
     with_easy = responses.assign(easy=1)
     r = ctt.inter_item_correlation(with_easy)
     assert r["easy"].isna().all()
     assert r.drop(index="easy", columns="easy").notna().all(axis=None)
     assert np.isnan(ctt.item_rest_correlation(with_easy)["easy"])
+    r = ctt.item_rest_correlation(pd.DataFrame({"a": [0, 1, 1], "b": [1, 0, 0], "c": [1, 1, 1]}))
+    assert np.isnan(r["c"])  # a + b is 1 for everyone
+    assert r["a"] == pytest.approx(-1)
 
 
 def test_item_rest_with_gaps_equals_a_loop_over_items(incomplete):
@@ -68,13 +64,6 @@ def test_item_rest_with_gaps_equals_a_loop_over_items(incomplete):
         asked = incomplete[item].notna() & others.notna().any(axis=1)
         own = incomplete.loc[asked, item]
         assert rest[item] == pytest.approx(own.corr(others[asked].mean(axis=1)))
-
-
-def test_an_item_whose_rest_never_varies_has_no_item_rest_correlation():
-    responses = pd.DataFrame({"a": [0, 1, 1], "b": [1, 0, 0], "c": [1, 1, 1]})
-    r = ctt.item_rest_correlation(responses)
-    assert np.isnan(r["c"])  # a + b is 1 for everyone
-    assert r["a"] == pytest.approx(-1)
 
 
 def test_alpha_with_gaps_equals_pandas_pairwise_covariances(incomplete):

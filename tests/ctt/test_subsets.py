@@ -60,12 +60,14 @@ def test_the_smallest_size_keeps_to_the_threshold_from_there_on(population):
 def test_bad_input_is_refused_by_name(population, rng):
     incomplete = population.copy()
     incomplete.iloc[0, 3] = np.nan
-    with pytest.raises(FrameError, match="lack responses"):
-        ctt.smallest_subset(incomplete, rng=rng, sizes=[3])
-    with pytest.raises(FrameError, match="at least 6 items"):
-        ctt.smallest_subset(population.iloc[:, :5], rng=rng, sizes=[3])
-    with pytest.raises(ValueError, match="outside"):
-        ctt.smallest_subset(population, rng=rng, sizes=[3, 99])
+    refused = [
+        (incomplete, 3, "lack responses"),
+        (population.iloc[:, :5], 3, "at least 6 items"),
+        (population, 99, "outside"),
+    ]
+    for responses, size, message in refused:
+        with pytest.raises(ValueError, match=message):
+            ctt.smallest_subset(responses, rng=rng, sizes=[3, size])
 
 
 def test_the_answers_of_eight_other_people_are_worth_eight_people(rng):

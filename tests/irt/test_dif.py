@@ -1,7 +1,7 @@
 """Differential item functioning, in two groups.
 
-References: statsmodels' StratifiedTable on the same tables; one-group fits, to which the two-group
-model reduces with one anchor; a direct optimisation by scipy; known parameters.
+References: statsmodels' StratifiedTable on the same tables; a direct optimisation by scipy; known
+parameters. The models of two groups themselves are compared with mirt in ``test_general``.
 """
 
 from __future__ import annotations
@@ -13,14 +13,13 @@ import numpy as np
 import pandas as pd
 import pytest
 from scipy import optimize, stats
-from scipy.special import expit, log_expit, logit, logsumexp
+from scipy.special import expit, logit, logsumexp
 from statsmodels.stats.contingency_tables import StratifiedTable
 
 from psychlm import irt, simulate
 from psychlm.frames import FrameError
 from psychlm.irt import dif_likelihood_ratio, mantel_haenszel
 from psychlm.irt.dif import _difference
-from psychlm.reading_times import mgcv
 
 
 def two_populations(rng, *, n=300, n_items=12, shifts=None, model="2PL"):
@@ -34,35 +33,22 @@ def two_populations(rng, *, n=300, n_items=12, shifts=None, model="2PL"):
         index=[f"{who}-{i}" for who in "hm" for i in range(n)],
     )
     group = pd.Series(["human"] * n + ["model"] * n, index=theta.index)
-    answers = [
-        simulate.responses(theta[:n], items, rng),
-        simulate.responses(theta[n:], shifted, rng),
-    ]
-    return pd.concat(answers), group
+    sides = [(theta[:n], items), (theta[n:], shifted)]
+    return pd.concat([simulate.responses(*side, rng) for side in sides]), group
 
 
 def tables_of(responses, group, item, score):
     """Build the 2 x 2 tables of an item stratum by stratum, as a reader would."""
-    human, right = group == "human", responses[item] == 1
     tables = []
-    for value in sorted(score.unique()):
-        here = (score == value) & responses[item].notna()
-        rows = [
-            [(here & side & right).sum(), (here & side & ~right).sum()] for side in (human, ~human)
-        ]
-        if np.sum(rows) > 1:
-            tables.append(np.array(rows, dtype=float))
-    return tables
+    for _, answers in responses[item].groupby(score):
+        table = pd.crosstab(group[answers.index], answers)
+        table = table.reindex(["human", "model"], columns=[1.0, 0.0], fill_value=0)
+        tables.append(table.to_numpy(float))
+    return [table for table in tables if table.sum() > 1]
 
 
-@pytest.fixture
-def shifted(rng):
-    """Two populations; the fourth item is harder for the second."""
-    return two_populations(rng, shifts={3: 1.5})
-
-
-def test_mantel_haenszel_equals_statsmodels_on_every_item(shifted):
-    responses, group = shifted
+def test_mantel_haenszel_equals_statsmodels_on_every_item(rng):
+    responses, group = two_populations(rng, shifts={3: 1.5})
     ours = mantel_haenszel(responses, group, reference="human", purify=False).items
     for item in responses:
         tables = tables_of(responses, group, item, responses.sum(axis=1))
@@ -82,91 +68,6 @@ def test_mantel_haenszel_equals_statsmodels_on_every_item(shifted):
         assert ours.loc[item, "std_p_dif"] == pytest.approx(expected)
 
 
-def rated_by_two_populations(rng, n=400, shift=1.2):
-    """Draw ratings from 1 to 4 of 10 items, of which the third is harder for the focal group."""
-    items = simulate.items(10, rng, "graded")
-    steps = [name for name in items if name.startswith("b")]
-    harder = items.copy()
-    harder.loc[items.index[2], steps] += shift
-    sides = [
-        simulate.responses(rng.normal(0.3 * k, 1, n), table, rng, model="graded")
-        for k, table in enumerate((items, harder))
-    ]
-    data = pd.concat(sides, ignore_index=True).rename_axis("person")
-    return data + 1, np.repeat(["reference", "focal"], n)
-
-
-@pytest.mark.needs_r
-def test_the_generalised_test_of_ratings_equals_r_and_mantel_s_equals_its_definition(rng):
-    robjects = mgcv._start()  # keeps R's libraries from the processes that start later
-    data, group = rated_by_two_populations(rng)
-    found = mantel_haenszel(data, group, purify=False, ratings=True).items
-    score = data.sum(axis=1)
-    for item in data.columns[[2, 5]]:
-        cells, gap, variance, apart, weight = [], 0.0, 0.0, 0.0, 0
-        for value in score.unique():
-            here = score == value
-            table = pd.crosstab(group[here], data.loc[here, item])
-            table = table.reindex(index=["reference", "focal"], columns=[1, 2, 3, 4], fill_value=0)
-            counts, n = table.to_numpy(float), here.sum()
-            if n > 1 and counts.sum(1).all():
-                cells.append(counts)
-                reference, focal = counts.sum(1)
-                total, squares = counts.sum(0) @ range(4), counts.sum(0) @ np.arange(4) ** 2
-                gap += counts[1] @ range(4) - focal * total / n
-                variance += reference * focal * (n * squares - total**2) / (n**2 * (n - 1))
-                means = counts @ range(4) / counts.sum(1)
-                apart, weight = apart + focal * (means[1] - means[0]), weight + focal
-        flat = robjects.FloatVector(np.stack(cells, 2).ravel(order="F"))
-        call = f"function(x) unlist(mantelhaen.test(array(x, c(2, 4, {len(cells)})))[1:3])"
-        theirs = list(robjects.r(call)(flat))
-        ours = found.loc[item, ["chi2_general", "df_general", "p_general"]].tolist()
-        assert ours == pytest.approx(theirs)
-        assert found.loc[item, "chi2"] == pytest.approx(gap**2 / variance)
-        assert found.loc[item, "std_difference"] == pytest.approx(apart / weight)
-    assert found["p"].idxmin() == data.columns[2]
-    assert found.loc[data.columns[2], "ets"] != "A"
-    assert found.loc[data.columns[2], "effect"] < 0  # harder for the focal group
-
-
-def test_ratings_of_two_categories_are_tested_as_right_and_wrong(shifted):
-    responses, group = shifted
-    settings = {"reference": "human", "purify": False}
-    found = mantel_haenszel(responses + 3, group, ratings=True, **settings).items
-    known = mantel_haenszel(responses, group, **settings).items
-    for item in responses:
-        theirs = StratifiedTable(tables_of(responses, group, item, responses.sum(axis=1)))
-        assert found.loc[item, "chi2"] == pytest.approx(theirs.test_null_odds().statistic)
-    np.testing.assert_allclose(found["chi2_general"], found["chi2"])
-    np.testing.assert_allclose(found["std_difference"], known["std_p_dif"])
-    one = irt.dif_logistic(responses, group)
-    pd.testing.assert_frame_equal(irt.dif_logistic(responses + 3, group, ratings=True), one)
-
-
-def test_ordinal_regression_of_ratings_equals_a_direct_optimisation(rng):
-    data, group = rated_by_two_populations(rng)
-    found = irt.dif_logistic(data, group, ratings=True)
-    item, focal = data.columns[2], (group == "focal").astype(float)
-    score = (data.sum(axis=1).to_numpy() - 25) / 8
-    columns = np.column_stack([score, focal, score * focal])
-    answer = data[item].to_numpy(int)
-
-    def negative(v: np.ndarray, k: int) -> float:
-        above = np.cumsum(np.r_[v[0], -np.exp(v[1:3])])[:, None] + columns[:, :k] @ v[3:]
-        p = -np.diff(expit(above), axis=0, prepend=1, append=0)
-        return -np.log(p[answer - 1, range(len(answer))]).sum()
-
-    options = {"method": "BFGS", "options": {"gtol": 1e-4}}
-    fits = [optimize.minimize(negative, [1.0, *[0.0] * (2 + k)], k, **options) for k in (1, 2, 3)]
-    one, two, both = (-fit.fun for fit in fits)
-    assert found.loc[item, "chi2"] == pytest.approx(2 * (both - one), rel=1e-4)
-    p = stats.chi2.sf(2 * (two - one), 1)
-    assert found.loc[item, "p_uniform"] == pytest.approx(p, rel=1e-2)
-    assert found.loc[item, "log_odds"] == pytest.approx(fits[1].x[4], rel=1e-3)
-    assert found["p"].idxmin() == item
-    assert found.loc[item, "log_odds"] < 0
-
-
 def test_purification_takes_biased_items_out_of_the_score(rng):
     # Six of twenty items are harder for models: the raw score is biased.
     shifts = dict.fromkeys(range(6), 1.5)
@@ -179,48 +80,6 @@ def test_purification_takes_biased_items_out_of_the_score(rng):
     assert (pure.items["in_matching"] == (pure.items["ets"] == "A")).all()
     bias, raw_bias = (found.items.loc[fair, "log_odds"].mean() for found in (pure, raw))
     assert abs(bias) < 0.5 * abs(raw_bias)
-
-
-def test_with_one_anchor_the_two_group_model_is_two_fits():
-    responses, group = two_populations(np.random.default_rng(5))
-    human = group == "human"
-    apart = [irt.fit(responses[side], "2PL", standard_errors=False) for side in (human, ~human)]
-    together = irt.fit(responses, "2PL", group=group, free=responses.columns[1:])
-    assert together.converged
-    assert together.loglik == pytest.approx(sum(fit.loglik for fit in apart), abs=1e-3)
-    assert together.n_parameters == sum(fit.n_parameters for fit in apart)
-    # The models' own scale is N(0, 1); the anchor's mean and sd carry it to the people's.
-    models = together.in_group("model")
-    theirs = apart[1].items["b"] * models.ability_sd + models.ability_mean
-    assert models.items["b"].to_numpy() == pytest.approx(theirs.to_numpy(), abs=0.01)
-    assert together.items["b"].to_numpy() == pytest.approx(apart[0].items["b"].to_numpy(), abs=0.01)
-
-
-def test_the_two_group_model_equals_a_direct_optimisation():
-    responses, group = two_populations(np.random.default_rng(6), n=120, n_items=5)
-    x, human = responses.to_numpy(), (group == "human").to_numpy()
-    nodes, weights = np.polynomial.hermite_e.hermegauss(61)
-    log_weights = np.log(weights / weights.sum())
-
-    def negative(v: np.ndarray) -> float:
-        a, d, mean, sd = v[:5], v[5:10], v[10], np.exp(v[11])
-        value = 0.0
-        for side, theta in ((human, nodes), (~human, mean + sd * nodes)):
-            z = np.multiply.outer(theta, a) + d
-            value += logsumexp(
-                x[side] @ log_expit(z).T + (1 - x[side]) @ log_expit(-z).T + log_weights, axis=1
-            ).sum()
-        return -value
-
-    bounds = [(0, 5)] * 5 + [(-6, 6)] * 5 + [(-3, 3), (-2, 2)]
-    start = np.r_[np.ones(5), np.zeros(7)]
-    best = optimize.minimize(
-        negative, start, method="L-BFGS-B", bounds=bounds, options={"ftol": 1e-13}
-    )
-    fit = irt.fit(responses, "2PL", group=group)
-    assert fit.loglik == pytest.approx(-best.fun, abs=5e-3)
-    mean, sd = fit.groups.loc["model", ["mean", "sd"]]
-    assert [mean, np.log(sd)] == pytest.approx(best.x[10:], abs=0.01)
 
 
 @pytest.mark.parametrize(("model", "df"), [("2PL", 2), ("1PL", 1)])
@@ -254,8 +113,8 @@ def test_statistics_are_gains_between_two_fits_both_ways():
 
 
 @pytest.mark.exhaustive  # fits of two groups with upper asymptotes take some seconds each
-def test_the_likelihood_ratio_of_a_4pl_is_that_of_direct_optimisations():
-    """An integral by NumPy, climbed by scipy in all parameters, ends nowhere above the fits."""
+def test_the_baseline_of_a_4pl_with_anchors_is_the_maximum_of_a_direct_optimisation():
+    """An integral by NumPy, climbed by scipy in all parameters, ends nowhere above the fit."""
     rng, n = np.random.default_rng(0), 1500
     shift = np.zeros((2 * n, 6))
     shift[n:, 2] = 0.9
@@ -272,21 +131,22 @@ def test_the_likelihood_ratio_of_a_4pl_is_that_of_direct_optimisations():
     assert found.items.loc["c", "p"] < 1e-8 < 0.05 < found.items.loc["d", "p"]
     assert found.items.loc["c", "b_difference"] == pytest.approx(0.9, abs=0.3)
 
+    fit, free = found.baseline, [2, 3]
     nodes = np.linspace(-8, 8, 161)
     patterns = {
         label: np.unique(x[group == label].to_numpy(), axis=0, return_counts=True)
         for label in ("reference", "focal")
     }
 
-    def loglik_and_prior(v: np.ndarray, free: list[int]) -> tuple[float, float]:
-        a, d, low, high = np.c_[v[:24].reshape(4, 6), v[24:-2].reshape(4, -1)]
+    def loglik_and_prior(v: np.ndarray) -> tuple[float, float]:
+        a, d, low, high = np.c_[v[:24].reshape(4, 6), v[24:-2].reshape(4, 2)]
         log_prior = stats.norm.logpdf(np.log(a), 0.5, 0.4) - np.log(a)
         log_prior += stats.beta.logpdf(expit(low), 5, 17) + stats.beta.logpdf(expit(high), 17, 2)
         loglik, columns = 0.0, np.arange(6)
         for label, (answers, count) in patterns.items():
             mean, log_sd = v[-2:] if label == "focal" else (0.0, 0.0)
             if label == "focal":
-                columns[free] = np.arange(6, 6 + len(free))
+                columns[free] = [6, 7]
             a_, d_, low_, high_ = (row[columns] for row in (a, d, low, high))
             right = expit(low_) + (expit(high_) - expit(low_)) * expit(np.outer(nodes, a_) + d_)
             log_p = np.log(right) @ answers.T + np.log1p(-right) @ (1 - answers).T
@@ -294,28 +154,16 @@ def test_the_likelihood_ratio_of_a_4pl_is_that_of_direct_optimisations():
             loglik += count @ (logsumexp(log_p, axis=0) + np.log(nodes[1] - nodes[0]))
         return loglik, log_prior.sum()
 
-    values = {}
-    for names in ("d", "cd"):
-        free = [list("abcdef").index(name) for name in names]
-        fit = irt.fit(x, group=group, free=list(names), standard_errors=False, **options)
-        rows = [
-            np.c_[table[["a", "d"]], logit(table[["c", "u"]])]
-            for table in (fit.in_group(label).items for label in ("reference", "focal"))
-        ]
-        moments = fit.groups.loc["focal", ["mean", "sd"]].to_numpy(float)
-        start = [rows[0].T.ravel(), rows[1][free].T.ravel(), [moments[0], np.log(moments[1])]]
-        loglik, log_prior = loglik_and_prior(np.concatenate(start), free)
-        assert [loglik, log_prior] == pytest.approx([fit.loglik, fit.log_prior], abs=0.01)
-        best = optimize.minimize(
-            lambda v, free=free: -sum(loglik_and_prior(v, free)),
-            np.concatenate(start),
-            method="L-BFGS-B",
-            options={"maxiter": 30},
-        )
-        assert -best.fun < fit.loglik + fit.log_prior + 0.01
-        values[names] = fit.loglik
-    expected = 2 * (values["cd"] - values["d"])
-    assert found.items.loc["c", "statistic"] == pytest.approx(expected, abs=0.02)
+    rows = [
+        np.c_[table[["a", "d"]], logit(table[["c", "u"]])]
+        for table in (fit.in_group(label).items for label in ("reference", "focal"))
+    ]
+    moments = fit.groups.loc["focal", ["mean", "sd"]].to_numpy(float)
+    start = np.r_[rows[0].T.ravel(), rows[1][free].T.ravel(), moments[0], np.log(moments[1])]
+    assert loglik_and_prior(start) == pytest.approx((fit.loglik, fit.log_prior), abs=0.01)
+    settings = {"method": "L-BFGS-B", "options": {"maxiter": 30}}
+    best = optimize.minimize(lambda v: -sum(loglik_and_prior(v)), start, **settings)
+    assert -best.fun < fit.loglik + fit.log_prior + 0.01
 
 
 def test_flat_items_have_no_difference_in_difficulty_and_bring_no_warning():

@@ -13,8 +13,6 @@ from psychlm.frames import FrameError
 from psychlm.irt.dimensionality import cell_probabilities, eigenvalues, tetrachoric
 from psychlm.papers.lalor2020_test_sets import parallel_analysis, rotate, two_factor
 
-SNLI = ["4GS_contradiction", "4GS_entailment", "5GS_contradiction", "5GS_entailment", "5GS_neutral"]
-
 
 def two_clusters(rng, n_persons=1200, slope=1.8, correlation=0.3):
     """Ten items: the first five measure one ability, the others another."""
@@ -48,37 +46,34 @@ def smoothed(rho):
     return raised / np.sqrt(np.outer(np.diag(raised), np.diag(raised)))
 
 
-@pytest.mark.parametrize("correct", [0.5, 0.0])
-def test_correlations_and_eigenvalues_equal_psych(dataset, correct, reference_dir, read_responses):
+def test_correlations_and_eigenvalues_equal_psych(dataset, reference_dir, read_responses):
     """psych stops its search at about 1e-4 of the interval, so four digits can agree."""
-    responses, chosen = read_responses(dataset), "dataset == @dataset and correct == @correct"
+    responses, chosen = read_responses(dataset), "dataset == @dataset and correct == 0.5"
     rho = pd.read_csv(reference_dir / "irt" / "tetrachoric_rho.csv").query(chosen)
-    found = tetrachoric(responses, correct=correct).to_numpy()
+    found = tetrachoric(responses).to_numpy()
     np.testing.assert_allclose(smoothed(found)[rho.i - 1, rho.j - 1], rho.rho, atol=1e-4)
     expected = pd.read_csv(reference_dir / "irt" / "tetrachoric_eigenvalues.csv").query(chosen)
     values = np.linalg.eigvalsh(smoothed(found))[::-1]
     np.testing.assert_allclose(values, expected.sort_values("k").eigenvalue, atol=2e-4)
-    ours = eigenvalues(responses, correct=correct)
+    ours = eigenvalues(responses)
     np.testing.assert_allclose(ours, np.linalg.eigvalsh(found)[::-1])
 
 
 def test_correlations_of_cut_normals_are_recovered_with_gaps(rng):
     truth = np.array([[1, 0.6, -0.3], [0.6, 1, 0.1], [-0.3, 0.1, 1]])
     latent = rng.multivariate_normal(np.zeros(3), truth, 40_000)
-    cut = (
-        pd.DataFrame((latent > [0.5, -1.0, 0.0]) * 1.0)
-        .mask(rng.random(latent.shape) < 0.3)
-        .dropna(how="all")
-    )
-    np.testing.assert_allclose(tetrachoric(cut), truth, atol=0.04)
+    cut = pd.DataFrame((latent > [0.5, -1.0, 0.0]) * 1.0).mask(rng.random(latent.shape) < 0.3)
+    np.testing.assert_allclose(tetrachoric(cut.dropna(how="all")), truth, atol=0.04)
 
 
 def test_items_without_variance_or_common_persons_are_refused_by_name():
-    with pytest.raises(FrameError, match=r"'a'.*drop_constant"):
-        tetrachoric(pd.DataFrame({"a": [1.0, 1, 1], "b": [0.0, 1, 0]}))
-    apart = pd.DataFrame({"a": [1.0, 0, np.nan, np.nan], "b": [np.nan, np.nan, 0, 1]})
-    with pytest.raises(FrameError, match="never answered by the same person"):
-        tetrachoric(apart)
+    refused = {
+        r"'a'.*drop_constant": {"a": [1.0, 1, 1], "b": [0.0, 1, 0]},
+        "never answered by the same": {"a": [1.0, 0, np.nan, np.nan], "b": [np.nan, np.nan, 0, 1]},
+    }
+    for message, responses in refused.items():
+        with pytest.raises(FrameError, match=message):
+            tetrachoric(pd.DataFrame(responses))
 
 
 def test_parallel_analysis_counts_the_abilities(rng):
@@ -90,11 +85,8 @@ def test_the_two_factor_2pl_equals_mirt_or_is_better(reference_dir, read_respons
     responses = read_responses("5GS_contradiction")
     responses = responses.drop(columns=responses.columns[[21, 25]])
     expected = pd.read_csv(reference_dir / "irt" / "two_factor_2PL_fit.csv").iloc[0]
-    items = (
-        pd.read_csv(reference_dir / "irt" / "two_factor_2PL_items.csv")
-        .set_index("item")
-        .loc[responses.columns]
-    )
+    items = pd.read_csv(reference_dir / "irt" / "two_factor_2PL_items.csv").set_index("item")
+    items = items.loc[responses.columns]
     found = two_factor(responses)
     assert found.converged
     assert found.n_parameters == expected["n_par"]
@@ -109,10 +101,10 @@ def test_the_two_factor_2pl_equals_mirt_or_is_better(reference_dir, read_respons
     np.testing.assert_allclose(ours, theirs, atol=0.005)
 
 
-def test_two_clusters_come_apart_after_rotation(rng):
+def test_two_clusters_come_apart_after_rotation_and_a_second_factor_is_tested(rng):
     responses = two_clusters(rng)
-    loadings = two_factor(responses).loadings
-    rotated = rotate(loadings)
+    two = two_factor(responses)
+    rotated = rotate(two.loadings)
     own = np.repeat([True, False], 5)
     for of_factor in (own, ~own):
         values = rotated.loadings.loc[of_factor].to_numpy()
@@ -120,6 +112,13 @@ def test_two_clusters_come_apart_after_rotation(rng):
         assert np.abs(values).min(axis=1).max() < 0.15
         assert len(set(values.argmax(axis=1))) == 1
     assert rotated.factor_correlation.iloc[0, 1] == pytest.approx(0.3, abs=0.12)
+    alike = two_clusters(rng, 800, correlation=0.999)
+    tests = [
+        irt.likelihood_ratio(irt.fit(answers, "2PL", standard_errors=False), factors)
+        for answers, factors in ((responses, two), (alike, two_factor(alike)))
+    ]
+    assert [test.df for test in tests] == [9, 9]
+    assert tests[0].p < 1e-10 < tests[1].p
 
 
 def test_a_3pl_finds_what_guessing_adds(rng):
@@ -135,21 +134,19 @@ def test_a_3pl_finds_what_guessing_adds(rng):
 
 def test_what_two_factors_cannot_be_fitted_to_is_refused(rng):
     responses = two_clusters(rng, 100)
-    with pytest.raises(FrameError, match="at least 4 items"):
-        two_factor(responses.iloc[:, :3])
-    with pytest.raises(FrameError, match="'a0'"):
-        two_factor(responses.assign(a0=1.0))
-    with pytest.raises(ValueError, match="'2PL' or '3PL'"):
-        two_factor(responses, model="1PL")
+    refused = [
+        (responses.iloc[:, :3], "2PL", "at least 4 items"),
+        (responses.assign(a0=1.0), "2PL", "'a0'"),
+        (responses, "1PL", "'2PL' or '3PL'"),
+    ]
+    for answers, model, message in refused:
+        with pytest.raises(ValueError, match=message):
+            two_factor(answers, model=model)
 
 
-@pytest.fixture
-def loadings(rng):
-    return pd.DataFrame(rng.uniform(-0.8, 0.8, (12, 3)), columns=["F1", "F2", "F3"])
-
-
-def test_a_target_of_zeros_gives_principal_axes_and_recovers_a_known_pattern(loadings, rng):
+def test_a_target_of_zeros_gives_principal_axes_and_recovers_a_known_pattern(rng):
     """The closed form of two factors, and loadings of three correlated ones with known zeros."""
+    loadings = pd.DataFrame(rng.uniform(-0.8, 0.8, (12, 3)), columns=["F1", "F2", "F3"])
     two = loadings[["F1", "F2"]] + [0.5, 0]
     zeros = pd.DataFrame({"F1": np.nan, "F2": 0.0}, index=two.index)
     second = rotate(two, target=zeros).loadings["F2"].abs()
@@ -162,20 +159,3 @@ def test_a_target_of_zeros_gives_principal_axes_and_recovers_a_known_pattern(loa
     found = rotate(turned, target=pd.DataFrame(np.where(of_factor, np.nan, 0.0)))
     np.testing.assert_allclose(found.loadings, known, atol=1e-6)
     np.testing.assert_allclose(found.factor_correlation, correlation, atol=1e-6)
-
-
-def test_a_second_factor_is_significant_only_where_there_is_one(rng):
-    p = {}
-    for correlation in (0.2, 0.999):
-        responses = two_clusters(rng, 800, correlation=correlation)
-        one = irt.fit(responses, "2PL", standard_errors=False)
-        test = irt.likelihood_ratio(one, two_factor(responses))
-        assert test.df == 9
-        p[correlation] = test.p
-    assert p[0.2] < 1e-10 < p[0.999]
-
-
-def test_the_set_that_the_dissertation_rejected_has_a_second_ability(read_responses):
-    ratio = {name: eigenvalues(read_responses(name)) for name in SNLI}
-    ratio = {name: values[1] / values[2] for name, values in ratio.items()}
-    assert ratio.pop("4GS_entailment") < 3 < min(ratio.values())

@@ -1,4 +1,4 @@
-"""Item estimates equal those of R's mirt and ltm and brute-force integration, and recover truth."""
+"""Item estimates equal those of R's mirt and ltm and brute-force integration."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from statsmodels.tools.numdiff import approx_hess3
 
 from psychlm import corpora, irt, simulate
 from psychlm.frames import FrameError
-from psychlm.irt import em, likelihood, response_matrix, standard_errors
+from psychlm.irt import likelihood, response_matrix, standard_errors
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -26,52 +26,47 @@ def simulated(n_persons, n_items, model, seed, missing=0.0, rarest=0.0):
     """Draw responses; drop persons without any and items with a proportion below ``rarest``."""
     rng = np.random.default_rng(seed)
     items = simulate.items(n_items, rng, model)
-    answered = simulate.responses(rng.normal(size=n_persons), items, rng, missing=missing).dropna(
-        how="all"
-    )
-    varied = (answered.nunique() > 1) & answered.mean().between(rarest, 1 - rarest)
-    return items[varied.to_numpy()], answered.loc[:, varied]
+    answered = simulate.responses(rng.normal(size=n_persons), items, rng, missing=missing)
+    answered = answered.dropna(how="all")
+    return answered.loc[:, (answered.nunique() > 1) & answered.mean().between(rarest, 1 - rarest)]
 
 
 def test_2pl_meets_mirt(dataset, read_responses, mirt):
-    fit = irt.fit(read_responses(dataset), "2PL")
-    theirs = mirt("items", dataset, "2PL")
+    fit, theirs = irt.fit(read_responses(dataset), "2PL"), mirt("items", dataset, "2PL")
     expected = mirt("fits", dataset, "2PL").iloc[0]
     assert fit.converged
     assert fit.loglik > expected["logLik"] - 0.001
-    assert np.allclose(
-        [fit.aic, fit.bic, fit.sabic], expected[["AIC", "BIC", "SABIC"]].astype(float), atol=0.01
-    )
+    criteria = expected[["AIC", "BIC", "SABIC"]].astype(float)
+    assert np.allclose([fit.aic, fit.bic, fit.sabic], criteria, atol=0.01)
     np.testing.assert_allclose(fit.items["a"], theirs["a"], rtol=0.002)
     np.testing.assert_allclose(fit.items["d"], theirs["intercept_d"], rtol=0.002, atol=0.001)
-    for ours, name in [("se_a", "se_a1"), ("se_d", "se_d")]:
-        np.testing.assert_allclose(fit.items[ours], theirs[name], rtol=0.005)
+    np.testing.assert_allclose(
+        fit.items[["se_a", "se_d"]], theirs[["se_a1", "se_d"]].to_numpy(), rtol=0.005
+    )
 
 
 def test_rasch_meets_mirt_on_a_grid_wide_enough(dataset, read_responses, reference_dir):
     fit = irt.fit(read_responses(dataset), "Rasch")
-    wide, items = (
-        pd.read_csv(reference_dir / "irt" / f"rasch_wide_{name}.csv") for name in ("fits", "items")
-    )
-    expected = wide[wide["dataset"] == dataset].iloc[0]
+    wide = (pd.read_csv(reference_dir / f"irt/rasch_wide_{name}.csv") for name in ("fits", "items"))
+    expected, theirs = (table[table["dataset"] == dataset] for table in wide)
     assert fit.converged
-    assert abs(fit.loglik - expected["logLik"]) < 0.001
-    assert abs(fit.ability_sd**2 - expected["latent_var"]) < 0.001
-    assert abs(fit.se_ability_variance / expected["se_latent_var"] - 1) < 0.005
-    theirs = items[items["dataset"] == dataset].sort_values("index")
+    assert abs(fit.loglik - expected["logLik"].item()) < 0.001
+    assert abs(fit.ability_sd**2 - expected["latent_var"].item()) < 0.001
+    assert abs(fit.se_ability_variance / expected["se_latent_var"].item() - 1) < 0.005
+    theirs = theirs.sort_values("index")
     np.testing.assert_allclose(fit.items["b"], theirs["b"], atol=0.001)
     np.testing.assert_allclose(fit.items["se_b"], theirs["se_b"], rtol=0.005)
 
 
-def test_3pl_reaches_the_likelihood_that_mirt_reaches(dataset, read_responses, mirt):
-    fit = irt.fit(read_responses(dataset), "3PL", standard_errors=False)
+def test_3pl_reaches_the_likelihood_that_mirt_reaches_and_meets_its_well_identified_items(
+    dataset, read_responses, mirt
+):
+    fit = irt.fit(read_responses(dataset), "3PL", standard_errors=dataset == "4GS_entailment")
     assert fit.converged
     assert fit.loglik > mirt("fits", dataset, "3PL")["logLik"].iloc[0] - 0.01
-
-
-def test_well_identified_3pl_items_meet_mirt(read_responses, mirt):
-    fit = irt.fit(read_responses("4GS_entailment"), "3PL")
-    theirs = mirt("items", "4GS_entailment", "3PL")
+    if dataset != "4GS_entailment":
+        return
+    theirs = mirt("items", dataset, "3PL")
     known = (theirs["se_c"] < 0.08).to_numpy() & (theirs["c"] > 0.02).to_numpy()
     assert known.sum() >= 5
     np.testing.assert_allclose(fit.items["c"][known], theirs["c"][known], atol=0.005)
@@ -80,15 +75,13 @@ def test_well_identified_3pl_items_meet_mirt(read_responses, mirt):
 
 
 def test_1pl_meets_ltm(reference_dir):
-    lsat = pd.read_csv(reference_dir / "irt" / "data_LSAT_ltm.csv")
-    ltm = json.loads((reference_dir / "irt" / "ltm_LSAT.json").read_text())
-    free = ltm["rasch_unconstrained"]
-    fit = irt.fit(lsat, "1PL")
-    assert abs(fit.loglik - free["logLik"]) < 0.01
-    coefficients = {row["_row"]: row["value"] for row in free["coefficients"]}
+    fit = irt.fit(pd.read_csv(reference_dir / "irt/data_LSAT_ltm.csv"), "1PL")
+    ltm = json.loads((reference_dir / "irt/ltm_LSAT.json").read_text())["rasch_unconstrained"]
+    assert abs(fit.loglik - ltm["logLik"]) < 0.01
+    coefficients = {row["_row"]: row["value"] for row in ltm["coefficients"]}
     assert fit.items["a"].iloc[0] == pytest.approx(coefficients["Dscrmn"], rel=0.001)
-    for item, b in fit.items["b"].items():
-        assert b == pytest.approx(coefficients[f"Dffclt.{item}"], rel=0.005)
+    theirs = [coefficients[f"Dffclt.{item}"] for item in fit.items.index]
+    assert fit.items["b"].tolist() == pytest.approx(theirs, rel=0.005)
 
 
 @pytest.mark.parametrize(
@@ -96,32 +89,11 @@ def test_1pl_meets_ltm(reference_dir):
     [(400, 60, "2PL", 0), (200, 600, "2PL", 0), (100, 3000, "2PL", 0), (200, 150, "3PL", 0.2)],
 )
 def test_the_reported_loglik_is_the_exact_one(n_persons, n_items, model, missing):
-    _, answered = simulated(n_persons, n_items, model, n_items, missing, rarest=0.1)
+    answered = simulated(n_persons, n_items, model, n_items, missing, rarest=0.1)
     priors = {"guessing": irt.Beta(5, 17), "slope": irt.LogNormal(0, 0.5)}
-    priors = priors if model == "3PL" else {}
-    fit = irt.fit(answered, model, standard_errors=False, priors=priors)
+    fit = irt.fit(answered, model, standard_errors=False, priors=priors if model == "3PL" else None)
     assert fit.converged
     assert abs(fit.loglik - exact_loglik(fit, answered)) < 0.05
-
-
-@pytest.mark.parametrize(
-    ("model", "missing", "least"),
-    [("1PL", 0.0, 0.91), ("2PL", 0.0, 0.91), ("2PL", 0.3, 0.91), ("3PL", 0.0, 0.85)],
-)
-def test_parameters_recover_within_two_standard_errors_at_the_nominal_rate(model, missing, least):
-    """Of 3PL items those whose guessing the responses tell."""
-    covered = []
-    for seed in [11] if model == "3PL" else range(4):
-        size = (4000, 30) if model == "3PL" else (1000, 40)
-        items, answered = simulated(*size, model, seed, missing)
-        fit = irt.fit(answered, model)
-        truth = items.assign(d=-items["a"] * items["b"])
-        known = (fit.items["se_c"] < 0.1) | ~fit.items["c_is_free"]
-        assert known.sum() > 10
-        for name in {"1PL": "db", "2PL": "dba", "3PL": "abc"}[model]:
-            error = (fit.items[name] - truth[name]).abs()[known]
-            covered.extend(error < 2 * fit.items[f"se_{name}"][known])
-    assert least < np.mean(covered) < 0.99 + (model == "3PL")
 
 
 @settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -135,7 +107,7 @@ def test_parameters_recover_within_two_standard_errors_at_the_nominal_rate(model
 def test_the_loglik_of_tables_of_any_shape_is_exact_and_a_converged_fit_is_at_its_maximum(
     n_persons, n_items, missing, model, seed
 ):
-    _, answered = simulated(n_persons, n_items, model, seed, missing)
+    answered = simulated(n_persons, n_items, model, seed, missing)
     assume(answered.shape[1] >= 3)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", irt.IRTWarning)
@@ -149,34 +121,40 @@ def test_the_loglik_of_tables_of_any_shape_is_exact_and_a_converged_fit_is_at_it
         assert again.loglik - fit.loglik < 0.01
 
 
-def test_standard_errors_are_those_of_a_numerical_hessian():
-    _, answered = simulated(300, 6, "2PL", seed=3, missing=0.2)
-    fit = irt.fit(answered, "2PL", tolerance=1e-6)
+@pytest.mark.parametrize("steep", [False, True])
+def test_standard_errors_are_those_of_a_numerical_hessian(steep):
+    """Sums over 24 polynomials of ability alone gave 1 to 4 % too little for a steep item."""
+    answered, asymptotes = simulated(300, 6, "2PL", seed=3, missing=0.2), {}
+    if steep:
+        rng, asymptotes = np.random.default_rng(3), {"guessing": 0.1, "upper": 0.95}
+        known = simulate.items(8, rng, "2PL").assign(c=0.1, u=0.95)
+        known.loc[known.index[0], ["a", "b"]] = [5.0, 0.3]
+        answered = simulate.responses(rng.normal(size=1500), known, rng)
+    fit = irt.fit(answered, "2PL", tolerance=1e-6, **asymptotes)
 
     def negative(vector):
-        moved = replace(fit, items=fit.items.assign(a=vector[:6], d=vector[6:]).drop(columns="b"))
-        return -exact_loglik(moved, answered, step=0.05)
+        moved = fit.items.assign(**dict(zip("ad", vector.reshape(2, -1), strict=True)))
+        return -exact_loglik(replace(fit, items=moved.drop(columns="b")), answered, step=0.05)
 
     hessian = approx_hess3(fit.items[["a", "d"]].to_numpy().T.ravel(), negative)
-    expected = np.sqrt(np.diag(np.linalg.inv(hessian)))
-    ours = fit.items[["se_a", "se_d"]].to_numpy().T.ravel()
-    np.testing.assert_allclose(ours, expected, rtol=1e-3)
+    expected = np.sqrt(np.diag(np.linalg.inv(hessian))).reshape(2, -1).T
+    np.testing.assert_allclose(fit.items[["se_a", "se_d"]], expected, rtol=1e-3)
 
 
 @pytest.mark.parametrize("model", ["1PL", "2PL"])
 def test_standard_errors_from_the_joint_curvature_are_close_to_the_exact_ones(model, monkeypatch):
-    _, answered = simulated(150, 400, model, seed=6, rarest=0.1)
+    answered = simulated(150, 400, model, seed=6, rarest=0.1)
     exact = irt.fit(answered, model, tolerance=1e-5)
     monkeypatch.setattr(standard_errors, "EXACT_PARAMETERS", 0)
     rough = irt.fit(answered, model, tolerance=1e-5, start=exact.items)
     assert exact.covariance is not None and rough.covariance is None
     for name in ("se_a", "se_d"):
-        np.testing.assert_allclose(rough.items[name], exact.items[name], rtol=0.05)
-    assert abs((rough.items["se_a"] / exact.items["se_a"]).median() - 1) < 0.01
+        np.testing.assert_allclose(rough.items[name], exact.items[name], rtol=0.01)
+        assert abs((rough.items[name] / exact.items[name]).median() - 1) < 1e-4
 
 
 def test_a_matrix_and_a_memory_map_give_what_the_frame_gives(tmp_path):
-    _, answered = simulated(80, 90, "2PL", seed=5, missing=0.1, rarest=0.2)
+    answered = simulated(80, 90, "2PL", seed=5, missing=0.1, rarest=0.2)
     matrix = answered.fillna(255).to_numpy().astype(np.uint8)
     matrix.tofile(tmp_path / "answers.u8")
     mapped = np.memmap(tmp_path / "answers.u8", np.uint8, "r", shape=matrix.shape)
@@ -188,7 +166,7 @@ def test_a_matrix_and_a_memory_map_give_what_the_frame_gives(tmp_path):
 
 
 def test_blocks_of_items_and_of_persons_change_nothing(monkeypatch):
-    _, answered = simulated(60, 60, "2PL", seed=9, rarest=0.2)
+    answered = simulated(60, 60, "2PL", seed=9, rarest=0.2)
     options = {"priors": {"guessing": irt.Beta(), "slope": irt.LogNormal()}}
     whole = irt.fit(answered, "3PL", **options)
     monkeypatch.setattr(response_matrix, "BLOCK_CELLS", 60 * 7)
@@ -200,14 +178,14 @@ def test_blocks_of_items_and_of_persons_change_nothing(monkeypatch):
 
 
 def test_slopes_point_towards_more_right_answers_even_from_a_start_that_points_away():
-    _, answered = simulated(300, 20, "2PL", seed=1)
+    answered = simulated(300, 20, "2PL", seed=1)
     fit = irt.fit(answered)
     turned = irt.fit(answered, start=fit.items.assign(a=-fit.items["a"]))
     np.testing.assert_allclose(turned.items["a"], fit.items["a"], atol=1e-4)
 
 
 def test_2pl_and_3pl_items_mix_and_guessing_can_be_fixed():
-    _, answered = simulated(800, 12, "3PL", seed=4)
+    answered = simulated(800, 12, "3PL", seed=4)
     kinds = pd.Series(["3PL"] * 4 + ["2PL"] * 8, answered.columns)
     mixed = irt.fit(answered, kinds, priors={"guessing": irt.Beta(5, 17)})
     assert (mixed.model, mixed.n_parameters) == ("mixed", 28)
@@ -221,7 +199,7 @@ def test_2pl_and_3pl_items_mix_and_guessing_can_be_fixed():
 
 
 def test_a_weak_prior_makes_difficulties_of_constant_items_finite_and_copies_are_named():
-    _, answered = simulated(200, 8, "Rasch", seed=2)
+    answered = simulated(200, 8, "Rasch", seed=2)
     with pytest.warns(irt.IRTWarning, match=f"{answered.columns[3]}.*copy"):
         irt.fit(answered.assign(copy=answered.iloc[:, 3]), "2PL")
     answered["all right"] = 1.0
@@ -232,52 +210,30 @@ def test_a_weak_prior_makes_difficulties_of_constant_items_finite_and_copies_are
 
 
 def test_a_separated_item_is_named_and_the_fit_does_not_claim_to_have_converged():
-    _, answered = simulated(120, 200, "2PL", seed=2, rarest=0.15)
+    answered = simulated(120, 200, "2PL", seed=2, rarest=0.15)
     answered["separated"] = (answered.mean(axis=1) > 0.6).astype(float)
     with pytest.warns(irt.IRTWarning, match="'separated'.*separated by ability"):
         fit = irt.fit(answered, "2PL", max_iterations=500)
     assert not fit.converged
+    # At the bound of its slope it has the best intercept: expected equals observed correct answers.
+    posterior = fit.posterior(answered)
+    expected = (posterior.weights @ fit.probability(posterior.nodes)[:, -1, 1]).sum()
+    assert abs(fit.items.loc["separated", "a"]) == likelihood.LARGEST_SLOPE
+    assert expected == pytest.approx(answered["separated"].sum(), abs=0.01)
     others = irt.fit(answered.drop(columns="separated"), "2PL")
     assert others.converged
     assert np.median(np.abs(fit.items["a"].drop("separated") - others.items["a"])) < 0.05
 
 
-def test_a_slope_at_its_bound_has_the_intercept_that_is_best_there():
-    """The score equation of logistic regression: expected equals observed correct responses.
-
-    A step past the bound that was cut afterwards left another intercept, and two values for ever.
-    """
-    rng = np.random.default_rng(0)
-    theta = rng.normal(size=300)
-    steep = pd.DataFrame(
-        {"a": 5.0, "b": np.zeros(10), "c": 0.0}, index=[f"item{j}" for j in range(10)]
-    )
-    matrix = simulate.responses(theta, steep, rng).assign(separated=(theta > 1).astype(float))
-    responses = response_matrix.encode_responses(matrix, torch.device("cpu"))
-    slope = torch.tensor([5.0] * 10 + [29.9], dtype=torch.float64)
-    start = likelihood.Parameters(slope, -slope * torch.tensor([0.0] * 10 + [1.0]), 0 * slope)
-    none = torch.zeros(11, dtype=torch.bool)
-    design = likelihood.Design(False, none, {}, largest_slope=30.0)
-    grid = likelihood.quadrature_grid(step=0.025)
-    climb = em.EM(responses, design, em.Settings(1e-4, 10))
-    climb.accuracy, climb.grid = 1e-9, grid
-    posterior = likelihood.integrate(likelihood.node_loglik(responses, start, grid.nodes), grid)
-    better = climb.maximise(start, posterior)
-    assert better.slope[-1] == 30
-    expected = posterior.weights.T @ responses.count
-    expected = expected @ torch.sigmoid(30 * grid.nodes + better.intercept[-1])
-    assert float(expected) == pytest.approx(float(responses.n_correct[-1]), abs=1e-6)
-
-
 def test_reaching_the_last_iteration_is_a_warning_and_no_convergence():
-    _, answered = simulated(200, 10, "2PL", seed=2)
+    answered = simulated(200, 10, "2PL", seed=2)
     with pytest.warns(irt.IRTWarning, match="max_iterations"):
         assert not irt.fit(answered, "2PL", max_iterations=2).converged
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 def test_a_gpu_gives_what_the_processor_gives():
-    _, answered = simulated(300, 50, "2PL", seed=2)
+    answered = simulated(300, 50, "2PL", seed=2)
     names = ["a", "d", "se_a"]
     one, other = (irt.fit(answered, device=device).items[names] for device in ("cpu", "cuda"))
     np.testing.assert_allclose(one, other, rtol=1e-5)

@@ -14,7 +14,7 @@ from scipy import stats
 from psychlm import irt, simulate
 from psychlm.frames import FrameError
 from psychlm.irt import _m2, likelihood_ratio
-from psychlm.irt.item_fit import joint_with_score, ld_x2, person_fit, q3, s_x2
+from psychlm.irt.item_fit import ld_x2, person_fit, q3, s_x2
 from psychlm.irt.model_tables import STANDARD_GRID, ModelTables, normal_weights
 
 m2 = _m2.m2
@@ -46,28 +46,7 @@ def tables(rng):
 
 
 def simulated(tables, n_persons, rng):
-    theta = rng.standard_normal(n_persons)
-    return pd.DataFrame(
-        (
-            rng.random((n_persons, len(tables.items)))
-            < tables.functions.probability_at(theta)[:, 1].T
-        )
-        * 1.0,
-        columns=tables.items,
-    )
-
-
-def test_score_distribution_equals_the_sum_over_all_patterns(tables):
-    p, w = tables.probability[:, 1], tables.weights
-    score, correct = np.zeros(8), np.zeros((7, 8))
-    for pattern in product([0, 1], repeat=7):
-        x = np.array(pattern)
-        probability = w @ np.where(x[:, None] == 1, p, 1 - p).prod(axis=0)
-        score[x.sum()] += probability
-        correct[:, x.sum()] += probability * x
-    joint = joint_with_score(tables.probability, w)
-    np.testing.assert_allclose(joint.sum(2), np.tile(score, (7, 1)), rtol=1e-12)
-    np.testing.assert_allclose(joint[:, :, 1], correct, rtol=1e-12, atol=1e-15)
+    return simulate.responses(rng.standard_normal(n_persons), tables, rng)
 
 
 @pytest.mark.parametrize("model", MODELS)
@@ -105,10 +84,11 @@ def test_m2_and_its_indices_equal_mirt(dataset, model, mirt, mirt_tables, read_r
     # mirt differentiates by the Rasch variance numerically, which costs up to 0.11 % of M2
     np.testing.assert_allclose(found.m2, expected["M2"], rtol=1e-6 if model == "2PL" else 2e-3)
     assert found.df == expected["df"]
-    for ours, mirts in {"rmsea": "RMSEA", "rmsea_low": "RMSEA_5", "rmsea_high": "RMSEA_95"}.items():
-        np.testing.assert_allclose(getattr(found, ours), expected[mirts], rtol=2e-3, atol=1e-9)
-    for ours, mirts in {"srmsr": "SRMSR", "tli": "TLI", "cfi": "CFI"}.items():
-        np.testing.assert_allclose(getattr(found, ours), expected[mirts], rtol=1e-3)
+    ours = [found.rmsea, found.rmsea_low, found.rmsea_high]
+    theirs = expected[["RMSEA", "RMSEA_5", "RMSEA_95"]].astype(float)
+    np.testing.assert_allclose(ours, theirs, rtol=2e-3, atol=1e-9)
+    theirs = expected[["SRMSR", "TLI", "CFI"]].astype(float)
+    np.testing.assert_allclose([found.srmsr, found.tli, found.cfi], theirs, rtol=1e-3)
 
 
 @pytest.mark.parametrize("dataset", ["4GS_contradiction", "4GS_entailment"])
@@ -167,6 +147,11 @@ def test_persons_with_rare_patterns_count_in_a_booklet_they_were_asked_or_are_na
     expected = s_x2(tables, without.drop(index=found.attrs["left_out"]))
     pd.testing.assert_frame_equal(found, expected, check_like=True)
     assert expected.attrs["left_out"] == []
+    scattered = responses.mask(rng.random((400, 7)) < 0.4).dropna(how="all")
+    with pytest.raises(FrameError, match="use ld_x2 or q3"):
+        s_x2(tables, scattered, min_persons=120)
+    with pytest.raises(FrameError, match="does not tell its model"):
+        s_x2(irt.fit(responses, "1PL", standard_errors=False).items, responses)
 
 
 def test_statistics_with_missing_answers_keep_their_nominal_level(tables, rng):
@@ -183,28 +168,20 @@ def test_statistics_with_missing_answers_keep_their_nominal_level(tables, rng):
     assert 0.8 < mean_ld < 3.5  # the marginal means add up to two degrees to that of association
 
 
-def test_scattered_gaps_leave_no_score_groups_and_say_so(tables, rng):
-    responses = simulated(tables, 60, rng).mask(rng.random((60, 7)) < 0.4).dropna(how="all")
-    with pytest.raises(FrameError, match="use ld_x2 or q3"):
-        s_x2(tables, responses, min_persons=30)
-
-
 def test_q3_shows_the_pair_that_copies_and_lies_near_its_expectation_elsewhere(tables, rng):
     responses = simulated(tables, 3000, rng)
-    copied = rng.random(3000) < 0.4
-    responses["q1"] = responses["q1"].where(~copied, responses["q0"])
+    responses["q1"] = responses["q1"].where(rng.random(3000) >= 0.4, responses["q0"])
     found = q3(tables, responses).to_numpy()
     assert found[0, 1] > 0.2
     others = np.delete(found[np.triu_indices(7, 1)], 0)
     assert abs(others.mean() + 1 / 6) < 0.1
 
 
-def fit_of(loglik, n_parameters):
-    same = {"data_hash": "the same", "method": "mml", "log_prior": 0.0}
-    return SimpleNamespace(loglik=loglik, n_parameters=n_parameters, **same)
-
-
 def test_likelihood_ratio_is_the_textbook_one_and_refuses_what_is_not_nested():
+    def fit_of(loglik, n_parameters):
+        same = {"data_hash": "the same", "method": "mml", "log_prior": 0.0}
+        return SimpleNamespace(loglik=loglik, n_parameters=n_parameters, **same)
+
     found = likelihood_ratio(fit_of(-105.0, 4), fit_of(-100.0, 7))
     assert (found.chi2, found.df) == (10.0, 3)
     assert found.p == pytest.approx(stats.chi2.sf(10.0, 3))
@@ -215,22 +192,20 @@ def test_likelihood_ratio_is_the_textbook_one_and_refuses_what_is_not_nested():
 
 
 def test_likelihood_ratio_refuses_likelihoods_that_are_not_comparable(read_responses):
-    """Difficulties integrated out make another likelihood; priors and variational ones no maximum.
-
-    Compared nonetheless, the Rasch model of LSAT7 with and without integrated difficulties gave
-    p = 3e-11, although both have the same items.
-    """
+    """Of LSAT7 with and without integrated difficulties it would give p = 3e-11 for one model."""
     responses = read_responses("LSAT7")
     rasch, two = irt.fit(responses, "Rasch"), irt.fit(responses, "2PL")
     features = pd.DataFrame({"last": [0, 0, 0, 0, 1]}, responses.columns)
     integrated = irt.fit(responses, "Rasch", difficulty_prior=features)
-    for other in (rasch, two):
-        with pytest.raises(ValueError, match="cannot be compared"):
-            likelihood_ratio(integrated, other)
     with_prior = irt.fit(responses, "2PL", priors={"slope": irt.LogNormal(0, 0.5)})
-    with pytest.raises(ValueError, match="fit both models without priors"):
-        likelihood_ratio(rasch, with_prior)
-    assert likelihood_ratio(rasch, two).df == 4
+    refused = [
+        (integrated, rasch, "cannot be compared"),
+        (integrated, two, "cannot be compared"),
+        (rasch, with_prior, "fit both models without priors"),
+    ]
+    for small, big, message in refused:
+        with pytest.raises(ValueError, match=message):
+            likelihood_ratio(small, big)
 
 
 def test_person_fit_of_steep_items_equals_the_sums_in_extended_precision(rng):
@@ -257,10 +232,7 @@ def test_person_fit_of_steep_items_equals_the_sums_in_extended_precision(rng):
 
 @pytest.mark.parametrize("model", ["1PL", "2PL", "graded"])
 def test_infit_and_outfit_have_expectation_1_and_normal_z_when_the_model_holds(model, rng):
-    """Their null distribution over sets drawn from the model and fitted.
-
-    At expected abilities the same means were .86 to .91, and two thirds of all z below -1.96.
-    """
+    """At expected abilities the means were .86 to .91, and two thirds of all z below -1.96."""
     drawn = []
     for _ in range(6):
         items = simulate.items(10, rng, model)
@@ -284,38 +256,6 @@ def test_infit_and_outfit_see_an_item_that_is_answered_by_chance(rng):
     found = irt.infit_outfit(irt.fit(responses, "1PL"), responses)
     assert found["z_outfit"].idxmax() == found["z_infit"].idxmax() == responses.columns[0]
     assert found.iloc[0][["z_outfit", "z_infit"]].min() > 5
-
-
-def by_enumeration(functions, weights, nodes, x, change):
-    """Return M2 and df from the probabilities of all patterns, differentiated numerically.
-
-    ``change(estimates)`` gives functions and weights; the first value of estimates is all 0.
-    """
-    n_items, n_categories = x.shape[1], functions.probability_at(nodes).shape[1]
-    patterns = np.array(list(product(range(n_categories), repeat=n_items)))
-    i, j = np.triu_indices(n_items, 1)
-    moments = np.hstack([patterns, patterns[:, i] * patterns[:, j]])
-
-    def expected(functions, weights):
-        p = functions.probability_at(nodes)
-        joint = np.prod([p[k, patterns[:, k]] for k in range(n_items)], axis=0) @ weights
-        return moments.T @ joint, (moments.T * joint) @ moments
-
-    mean, squares = expected(functions, weights)
-    n_estimates, step = change(None), 1e-5
-    columns = []
-    for k in range(n_estimates):
-        ahead, behind = (
-            expected(*change(sign * step * (np.arange(n_estimates) == k)))[0] for sign in (1, -1)
-        )
-        columns.append((ahead - behind) / (2 * step))
-    delta, xi = np.column_stack(columns), squares - np.outer(mean, mean)
-    residual = np.hstack([x, x[:, i] * x[:, j]]).mean(0) - mean
-    inverse = np.linalg.inv(xi)
-    middle = np.linalg.pinv(delta.T @ inverse @ delta, rcond=1e-9, hermitian=True)
-    statistic = residual @ inverse @ residual
-    statistic -= residual @ inverse @ delta @ middle @ delta.T @ inverse @ residual
-    return len(x) * statistic, len(mean) - np.linalg.matrix_rank(delta, tol=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -346,33 +286,39 @@ def test_m2_equals_the_sum_over_all_patterns_with_numerical_derivatives(
         fit = irt.fit(data, model, standard_errors=False, **settings, **more)
     if groups == 2:
         fit, data = fit.in_group("f"), data[group == "f"]
-    tables = ModelTables.from_fit(fit)
-    found = m2(fit, data)
+    found, tables = m2(fit, data), ModelTables.of(fit)
     numbers = np.unique(tables.estimates[tables.estimates >= 0])
-    z = (tables.nodes - fit.ability_mean) / fit.ability_sd
-    moments = [name for name in ("mean_is_free", "sd_is_free") if getattr(tables, name)]
+    patterns = np.array(list(product(range(tables.n_categories), repeat=6)))
+    i, j = np.triu_indices(6, 1)
+    margins = np.hstack([patterns, patterns[:, i] * patterns[:, j]])
 
-    def change(steps):
-        if steps is None:
-            return len(numbers) + len(moments)
-        values = tables.functions.values.clone()
+    def probability(steps):
+        """Return that of every pattern, where the estimates are changed by steps."""
+        values, moments = tables.functions.values.clone(), list(steps[len(numbers) :])
         for number, size in zip(numbers, steps, strict=False):
             equal = torch.tensor(tables.estimates == number)
             if equal[2:].any() and model in ("3PL", "4PL"):  # kept as a logit
                 values[equal] = (values[equal].sigmoid() + size).logit()
             else:
                 values[equal] += size
-        known = dict(zip(moments, steps[len(numbers) :], strict=True))
-        mean = fit.ability_mean + known.get("mean_is_free", 0)
-        sd = fit.ability_sd + known.get("sd_is_free", 0)
-        return replace(tables.functions, values=values), normal_weights(tables.nodes, mean, sd)
+        mean = fit.ability_mean + (moments.pop(0) if tables.mean_is_free else 0)
+        sd = fit.ability_sd + (moments.pop(0) if tables.sd_is_free else 0)
+        p = replace(tables.functions, values=values).probability_at(tables.nodes)
+        at_nodes = np.prod([p[k, patterns[:, k]] for k in range(6)], axis=0)
+        return at_nodes @ normal_weights(tables.nodes, mean, sd)
 
-    assert z.min() == pytest.approx(-6)
-    statistic, df = by_enumeration(
-        tables.functions, tables.weights, tables.nodes, tables.response_array(data), change
-    )
-    assert found.df == df
-    assert found.m2 == pytest.approx(statistic, rel=1e-5)
+    none = np.zeros(len(numbers) + tables.mean_is_free + tables.sd_is_free)
+    p, x = probability(none), tables.response_array(data)
+    expected = margins.T @ p
+    inverse = np.linalg.inv((margins.T * p) @ margins - np.outer(expected, expected))
+    steps = 1e-5 * np.eye(len(none))
+    changes = [(probability(step) - probability(-step)) / 2e-5 for step in steps]
+    delta = margins.T @ np.column_stack(changes)
+    middle = np.linalg.pinv(delta.T @ inverse @ delta, rcond=1e-9, hermitian=True)
+    residual = np.hstack([x, x[:, i] * x[:, j]]).mean(0) - expected
+    weights = inverse - inverse @ delta @ middle @ delta.T @ inverse
+    assert found.df == len(expected) - np.linalg.matrix_rank(delta, tol=1e-6)
+    assert found.m2 == pytest.approx(len(x) * residual @ weights @ residual, rel=1e-5)
 
 
 def test_m2_and_s_x2_of_several_categories_have_their_degrees_of_freedom_as_mean(rng):

@@ -65,14 +65,12 @@ def test_a_shifted_difficulty_is_an_error_and_an_upper_asymptote_of_1_is_none(pe
 
 
 def test_fits_to_the_same_data_share_a_hash_and_likelihood_ratios_take_no_others(people, fits):
-    assert fits["Rasch"].data_hash == fits["2PL"].data_hash
     matrix = people.fillna(255).to_numpy().astype(np.uint8)
     as_matrix = irt.fit(matrix, "Rasch", item_names=people.columns, standard_errors=False)
-    assert as_matrix.data_hash == fits["2PL"].data_hash
+    assert as_matrix.data_hash == fits["Rasch"].data_hash == fits["2PL"].data_hash
     assert irt.likelihood_ratio(fits["Rasch"], fits["2PL"]).df == 7
     for changed in (people.iloc[:-1], people.iloc[:, :-1], people.rename(columns={"item-1": "x"})):
         other = irt.fit(changed, "Rasch", standard_errors=False)
-        assert other.data_hash != fits["2PL"].data_hash
         with pytest.raises(ValueError, match="different responses"):
             irt.likelihood_ratio(other, fits["2PL"])
 

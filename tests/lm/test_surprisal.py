@@ -11,20 +11,17 @@ import pandas as pd
 import pytest
 import tiny_models
 import torch
+from plain_transformers import last_nats, log_probabilities, token_bits
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from transformers import GPT2Config, GPT2LMHeadModel
 
 from psychlm import lm
 from psychlm.frames import FrameError
 from psychlm.lm import ModelError, _surprisal, forward, scoring_requests
-from psychlm.lm.tokens import (
-    TOKENLESS,
-    UNKNOWN,
-    documents,
-    prepare_words,
-    tokenize,
-)
+from psychlm.lm.tokens import TOKENLESS, UNKNOWN, documents, prepare_words, tokenize
 
-_WORDS = "the old man boat horse sea and a tea talking India she said"
-VOCABULARY = _WORDS.split()
+VOCABULARY = "the old man boat horse sea and a tea talking India she said".split()  # noqa: SIM905
+SEA = "the old man and the sea"
 LEFT_TO_RIGHT = ["gpt2", "gpt_neox", "opt", "llama", "mamba", "xlnet"]
 TEXTS = [
     "The old man the boat.",
@@ -36,31 +33,25 @@ TEXTS = [
 ]
 
 
-def log_probabilities(model, text, temperature=1.0):
-    """The reference: ids after the start token, and log p of every token given those before it, in
-    float64 nats.
+def next_tokens(model, text, temperature=1.0):
+    """The reference: ids of a text, and log p of every token in place of each of them, and after
+    the last (not where a permutation model has no place for it), in nats.
     """
     ids = model.tokenizer(text, add_special_tokens=False).input_ids
-    read = torch.tensor([[model.tokenizer.bos_token_id, *ids]])
-    n = read.shape[1]
-    with torch.no_grad():
-        if model.kind == "permutation":
-            tables, order = [], torch.arange(n)
-            for here in range(1, n):  # one target at a time, hidden from all as what follows it
-                hidden = (order[None, :] >= order[:, None]).float()[None]
-                target = (order == here).float()[None, None]
-                output = model.network(read, perm_mask=hidden, target_mapping=target)
-                tables.append(output.logits[0])
-            logits = torch.cat(tables)
-        else:
-            logits = model.network(read).logits[0]
-    return ids, torch.log_softmax(logits.double() / temperature, dim=-1).numpy()
+    read = [model.tokenizer.bos_token_id, *ids]
+    if model.kind != "permutation":
+        return ids, log_probabilities(model.network, read, temperature)
+    tables, order = [], torch.arange(len(read))
+    for here in range(1, len(read)):  # one target at a time, hidden from all as what follows it
+        given = {"perm_mask": (order[None, :] >= order[:, None]).float()[None]}
+        given["target_mapping"] = (order == here).float()[None, None]
+        tables.append(log_probabilities(model.network, read, temperature, **given))
+    return ids, np.concatenate(tables)
 
 
-def token_bits(model, text):
-    """The reference: ids and surprisals of the tokens of a text, bits."""
-    ids, table = log_probabilities(model, text)
-    return ids, -table[np.arange(len(ids)), ids] / np.log(2)
+def surprisals_of(ids, table):
+    """Surprisals of tokens, bits."""
+    return -table[np.arange(len(ids)), ids] / np.log(2)
 
 
 # What words are worth
@@ -74,7 +65,7 @@ def test_a_text_is_worth_what_plain_transformers_says(family, models):
     for text_id, text in enumerate(TEXTS, start=1):
         if (words.loc[words["text_id"] == str(text_id), "reason"] == "").all():
             spaces = text.replace("\n", " ") if family in ("llama", "xlnet") else text
-            expected = token_bits(model, spaces)[1].sum()
+            expected = surprisals_of(*next_tokens(model, spaces)).sum()
             assert totals[str(text_id)] == pytest.approx(expected, abs=1e-4)
 
 
@@ -90,8 +81,8 @@ def test_a_text_is_worth_what_plain_transformers_says(family, models):
 def test_each_word_is_worth_its_own_tokens(family, text, models):
     model = models(family)
     words = lm.surprisal(text, model, correction=None)
-    ids, bits = token_bits(model, text)
-    pieces = model.tokenizer.convert_ids_to_tokens(ids)
+    bits = token_bits(model, text)
+    pieces = model.tokenizer.tokenize(text)
     word = np.cumsum([piece[0] in "Ġ▁" for piece in pieces]) - (pieces[0][0] in "▁")
     np.testing.assert_allclose(words["surprisal_bits"], np.bincount(word, weights=bits), atol=1e-4)
     np.testing.assert_array_equal(words["n_tokens"], np.bincount(word))
@@ -101,16 +92,14 @@ def test_each_word_is_worth_its_own_tokens(family, text, models):
     "family, temperature", [("gpt2", 1.0), ("llama", 1.0), ("xlnet", 1.0), ("gpt2", 3.0)]
 )
 def test_the_correction_moves_the_mass_of_word_ends(family, temperature, models):
-    model, text = models(family), "the old man and the sea"
-    words = lm.surprisal(text, model, temperature=temperature)
-    summed = lm.surprisal(text, model, correction=None, temperature=temperature)
-    tokens = lm.surprisal(text, model, unit="token", temperature=temperature)
-    ids, table = log_probabilities(model, text, temperature)
+    model = models(family)
+    words = lm.surprisal(SEA, model, temperature=temperature)
+    summed = lm.surprisal(SEA, model, correction=None, temperature=temperature)
+    tokens = lm.surprisal(SEA, model, unit="token", temperature=temperature)
+    ids, table = next_tokens(model, SEA, temperature)
+    np.testing.assert_allclose(tokens["surprisal_bits"], surprisals_of(ids, table), atol=1e-4)
     if family == "xlnet":  # the row after the last token needs a place to stand
-        table = log_probabilities(model, text + " the", temperature)[1]
-    else:
-        bits = -table[np.arange(len(ids)), ids] / np.log(2)
-        np.testing.assert_allclose(tokens["surprisal_bits"], bits, atol=1e-4)
+        table = next_tokens(model, SEA + " the", temperature)[1]
     pieces = model.tokenizer.convert_ids_to_tokens(range(len(model.tokenizer)))
     white = ["▁"]
     if family == "gpt2":
@@ -133,16 +122,11 @@ def closed():
     """A model over the pieces a, b, each with and without a space before it: every string has one
     tokenization.
     """
-    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
-    from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
-
     vocabulary = {"<|endoftext|>": 0, "a": 1, "b": 2, "Ġa": 3, "Ġb": 4, "Ġ": 5}
     tokenizer = Tokenizer(models.BPE(vocabulary, [("Ġ", "a"), ("Ġ", "b")]))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
-    fast = PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer, eos_token="<|endoftext|>", bos_token="<|endoftext|>"
-    )
+    fast = tiny_models.fast(tokenizer, eos="<|endoftext|>", bos="<|endoftext|>")
     torch.manual_seed(3)
     config = GPT2Config(vocab_size=6, n_embd=16, n_layer=1, n_head=2, n_positions=32)
     network = GPT2LMHeadModel(config).eval()
@@ -170,7 +154,7 @@ def test_the_probabilities_of_all_words_sum_to_one(closed, context, temperature)
     last, uncorrected = last_bits(), last_bits(correction=None)
 
     def table(text):
-        return np.exp(log_probabilities(closed, text, temperature)[1])
+        return np.exp(next_tokens(closed, text, temperature)[1])
 
     before = table(context)[-1]
     # a lone space (piece 5) begins no word that these letters could go on with: it is left out of
@@ -214,9 +198,9 @@ def test_a_model_worked_out_by_hand(closed):
 @pytest.mark.parametrize("temperature", [0.6, 1.0, 2.5])
 @pytest.mark.parametrize("family", ["gpt2", "llama"])
 def test_entropy_and_rank_are_those_of_the_next_token(family, temperature, models):
-    model, text = models(family), "the old man and the sea"
-    words = lm.surprisal(text, model, entropy=True, rank=True, temperature=temperature)
-    ids, table = log_probabilities(model, text, temperature)
+    model = models(family)
+    words = lm.surprisal(SEA, model, entropy=True, rank=True, temperature=temperature)
+    ids, table = next_tokens(model, SEA, temperature)
     pieces = model.tokenizer.convert_ids_to_tokens(ids)
     first = [i for i, piece in enumerate(pieces) if piece[0] in "Ġ▁" or i == 0]
     entropy = -(np.exp(table) * table).sum(axis=1)[first] / np.log(2)
@@ -241,53 +225,33 @@ def test_values_do_not_depend_on_the_batch(family, models, rng):
     np.testing.assert_allclose(together["surprisal_bits"], one_by_one["surprisal_bits"], atol=1e-5)
 
 
-def test_texts_that_begin_alike_are_read_once_and_worth_the_same(models, monkeypatch):
-    pairs = [
-        f"the old man and the sea {verb} talking to Barry{end}"
-        for verb in ("is", "are")
-        for end in ("", ".")
-    ] * 2
-    shared = {
-        family: lm.surprisal(pairs, models(family))
-        for family in ("gpt2", "gpt_neox", "gpt_neo", "opt", "llama", "mamba")
-    }
-    n_read = read_tokens(models("gpt2"), pairs)
+@pytest.mark.parametrize("family", ["gpt2", "gpt_neox", "gpt_neo", "opt", "llama", "mamba"])
+def test_texts_that_begin_alike_are_read_once_and_worth_the_same(family, models, monkeypatch):
+    begins = [f"{SEA} {verb} talking to Barry" for verb in ("is", "are")]
+    texts, model = [begin + end for begin in begins for end in ("", ".")] * 2, models(family)
+
+    def n_read():
+        return sum(map(len, requests_of(model, texts, correction="pimentel-meister")[1]))
+
+    together, n_together = lm.surprisal(texts, model), n_read()
     monkeypatch.setattr(scoring_requests, "LEAST_SHARED", 2.0)
-    assert n_read < 0.5 * read_tokens(models("gpt2"), pairs)
-    for family, scored in shared.items():
-        alone = lm.surprisal(pairs, models(family), batch_tokens=1)
-        np.testing.assert_allclose(scored["surprisal_bits"], alone["surprisal_bits"], atol=1e-5)
+    assert n_together < 0.5 * n_read() or family in ("gpt_neo", "mamba")
+    alone = lm.surprisal(texts, model, batch_tokens=1)
+    np.testing.assert_allclose(together["surprisal_bits"], alone["surprisal_bits"], atol=1e-5)
 
 
-def read_tokens(model, texts):
+def requests_of(model, texts, **options):
+    """The tokens of texts, and the requests that read them."""
     tokens = tokenize(documents(prepare_words(lm.words_of(texts))[0]), model.tokenizer)
-    first_rows = np.cumsum([0] + [len(one.ids) + 1 for one in tokens])
-    how = forward.resolve_options(model, "pimentel-meister")
-    return sum(map(len, forward.plan_requests(tokens, first_rows, model, how)))
+    how = forward.resolve_options(model, **options)
+    return tokens, forward.plan_requests(tokens, forward.rows_of(tokens), model, how)
 
 
 def test_which_families_share_prefixes_is_tried_out(models):
-    from psychlm.lm.forward import largest_family
-
     largest = scoring_requests.LARGEST_FAMILY
     expected = dict.fromkeys(("gpt2", "gpt_neox", "opt", "llama"), largest) | {"gpt_neo": 8}
     expected |= dict.fromkeys(("mamba", "xlnet", "bert"), 0)
-    assert {family: largest_family(models(family)) for family in expected} == expected
-
-
-def test_a_model_that_does_more_than_an_output_layer_is_read_through_its_logits(models):
-    from psychlm.lm.forward import reads_output_layer
-
-    tokenizer = models("gpt2").tokenizer
-    network = tiny_models.network("gpt2", tokenizer)
-    network.register_forward_hook(
-        lambda _module, _given, out: setattr(out, "logits", 2 * out.logits)
-    )
-    sharper = lm.wrap(network, tokenizer)
-    assert reads_output_layer(models("gpt2")) and not reads_output_layer(sharper)
-    words = lm.surprisal(TEXTS[0], sharper, correction=None)
-    expected = token_bits(sharper, TEXTS[0])[1].sum()
-    assert words["surprisal_bits"].sum() == pytest.approx(expected, abs=1e-4)
+    assert {family: forward.largest_family(models(family)) for family in expected} == expected
 
 
 # The reader's words
@@ -309,10 +273,10 @@ def test_no_probability_is_lost_between_words(trim):
     tokenizer = tiny_models.byte_level(trim=trim)
     model = lm.wrap(tiny_models.network("gpt2", tokenizer), tokenizer)
     words = lm.surprisal(AWKWARD, model, correction=None, clean=False)
-    ids, bits = token_bits(model, AWKWARD)
+    bits = token_bits(model, AWKWARD)
     assert (words["reason"] == "").all()
     assert words["surprisal_bits"].sum() == pytest.approx(bits.sum(), abs=1e-4)
-    assert words["n_tokens"].sum() == len(ids) - 2  # the trailing space and newline are no word's
+    assert words["n_tokens"].sum() == len(bits) - 2  # the trailing space and newline are no word's
     emoji = words.loc[words["word"] == "😀😀"].iloc[0]
     assert emoji["n_tokens"] == len(tokenizer(" 😀😀").input_ids)
 
@@ -370,10 +334,8 @@ def test_another_script_and_tokenless_words_have_a_reason(models):
 
 
 def test_a_newline_that_a_tokenizer_only_knows_as_a_space_is_read_as_one(models):
-    broken, plain = (
-        lm.surprisal(text, models("llama"))["surprisal_bits"]
-        for text in ("the old\nman", "the old man")
-    )
+    broken = lm.surprisal("the old\nman", models("llama"), clean=False)["surprisal_bits"]
+    plain = lm.surprisal("the old man", models("llama"))["surprisal_bits"]
     np.testing.assert_allclose(broken, plain, atol=1e-6)
 
 
@@ -389,11 +351,10 @@ def test_every_word_of_a_long_text_has_its_context(family, stride, models, rng):
     words = lm.surprisal(text, model, correction=None, stride=stride, context=48)
     assert (words["reason"] == "").all()
     how = forward.resolve_options(model, None, stride, context=48)
-    tokens = tokenize(documents(prepare_words(lm.words_of(text))[0]), model.tokenizer)
-    n_tokens, word_of = len(tokens[0].ids), tokens[0].word
-    passes = forward.plan_requests(tokens, np.array([0, n_tokens + 1]), model, how)
+    (tokens,), passes = requests_of(model, text, stride=stride, context=48)
+    word_of = tokens.word
     assert len(passes) > 3
-    assert sorted(np.concatenate([one.row for one in passes])) == list(range(n_tokens))
+    assert sorted(np.concatenate([one.row for one in passes])) == list(range(len(tokens.ids)))
     least = min(how.stride, 47 - how.stride)
     for one in passes:
         assert len(one) <= 48
@@ -403,9 +364,7 @@ def test_every_word_of_a_long_text_has_its_context(family, stride, models, rng):
         assert one.row[0] == np.searchsorted(word_of, word_of[one.row[0]])
     if model.kind == "causal":  # the reference: the window by hand
         one = passes[2]
-        with torch.no_grad():
-            logits = model.network(torch.tensor(one.ids[None])).logits[0].double()
-        table = torch.log_softmax(logits, dim=-1).numpy()
+        table = log_probabilities(model.network, one.ids.tolist())
         bits = -table[one.position, one.target] / np.log(2)
         first, last = word_of[one.row[[0, -1]]]
         expected = np.bincount(word_of[one.row] - first, weights=bits)
@@ -454,10 +413,10 @@ def test_tokens_and_sums_of_sentences_equal_the_log_probabilities_of_transformer
     tokens = lm.surprisal(texts, models("gpt2"), unit="token")
     sums = lm.surprisal(texts, models("gpt2"), unit="sentence", correction=None)
     for text_id, text in zip(["1", "2"], texts, strict=True):
-        ids, bits = token_bits(models("gpt2"), text)
+        bits = token_bits(models("gpt2"), text)
         own, total = tokens[tokens["text_id"] == text_id], sums.set_index("text_id").loc[text_id]
         np.testing.assert_allclose(own["surprisal_bits"], bits, atol=1e-5)
-        assert own["token"].tolist() == models("gpt2").tokenizer.convert_ids_to_tokens(ids)
+        assert own["token"].tolist() == models("gpt2").tokenizer.tokenize(text)
         assert total["surprisal_bits"] == pytest.approx(bits.sum(), abs=1e-4)
         assert total["bits_per_token"] == pytest.approx(bits.mean(), abs=1e-5)
         assert total["bits_per_word"] == pytest.approx(bits.sum() / len(text.split()), abs=1e-5)
@@ -475,7 +434,7 @@ def test_minimal_pairs_of_blimp_files_are_judged_as_by_the_sums_of_transformers(
     (tmp_path / "swap.jsonl").write_text("\n".join(map(json.dumps, records)))
     (tmp_path / "plain.jsonl").write_text('{"sentence_good": "a b", "sentence_bad": "b a"}')
     judged = lm.minimal_pairs(tmp_path, {"tiny": models("gpt2")})
-    sums = [[token_bits(models("gpt2"), text)[1].sum() for text in side] for side in (good, bad)]
+    sums = [[token_bits(models("gpt2"), text).sum() for text in side] for side in (good, bad)]
     own = judged.pairs[judged.pairs["paradigm"] == "swap"]
     np.testing.assert_allclose(own[["good_bits", "bad_bits"]].T, sums, atol=1e-4)
     right = np.array(sums[0]) < np.array(sums[1])
@@ -512,13 +471,10 @@ def test_every_output_says_how_it_was_made(models):
 def test_bos_is_explicit(models):
     none = lm.surprisal("the old man", models("gpt2"), bos=None, correction=None)
     assert none["reason"].tolist() == [_surprisal.NO_CONTEXT, "", ""]
-    ids = models("gpt2").tokenizer("the old man").input_ids
-    with torch.no_grad():
-        logits = models("gpt2").network(torch.tensor([ids])).logits[0].double()
-    table = torch.log_softmax(logits, dim=-1)
-    bits = -table[np.arange(len(ids) - 1), ids[1:]].numpy() / np.log(2)
-    first = len(models("gpt2").tokenizer("the").input_ids)
-    assert none["surprisal_bits"][1:].sum() == pytest.approx(bits[first - 1 :].sum(), abs=1e-4)
+    ids, first = (models("gpt2").tokenizer(text).input_ids for text in ("the old man", "the"))
+    nats = last_nats(models("gpt2").network, ids, len(ids) - len(first))
+    expected = pytest.approx(-nats.sum() / np.log(2), abs=1e-4)
+    assert none["surprisal_bits"][1:].sum() == expected
 
 
 def test_an_empty_text_is_an_error():
@@ -527,41 +483,44 @@ def test_an_empty_text_is_an_error():
             lm.words_of(nothing)
 
 
-def test_nan_and_impossible_words_have_a_reason(models):
+@pytest.mark.parametrize(
+    ("value", "reasons"),
+    [(-torch.inf, ["", _surprisal.IMPOSSIBLE, ""]), (torch.nan, [_surprisal.NOT_A_NUMBER] * 3)],
+)
+def test_nan_and_impossible_words_have_a_reason(value, reasons, models):
     tokenizer = models("gpt2").tokenizer
     network = tiny_models.network("gpt2", tokenizer)
     token = tokenizer("the old", add_special_tokens=False).input_ids[-1]
 
-    def spoil(value):
-        def hook(_module, _given, out):
-            out.logits[..., token] = value
-            return out
+    def spoil(_module, _given, out):
+        out.logits[..., token] = value
 
-        return hook
+    network.register_forward_hook(spoil)
+    scored = lm.surprisal("the old man", lm.wrap(network, tokenizer))
+    assert scored["reason"].tolist() == reasons
+    infinite, missing = np.isinf(scored["surprisal_bits"]), scored["surprisal_bits"].isna()
+    assert infinite.tolist() == [reason == _surprisal.IMPOSSIBLE for reason in reasons]
+    assert missing.tolist() == [reason == _surprisal.NOT_A_NUMBER for reason in reasons]
 
-    handle = network.register_forward_hook(spoil(-torch.inf))
-    scored = lm.surprisal("the old man", lm.wrap(network, tokenizer))
-    assert scored["reason"].tolist() == ["", _surprisal.IMPOSSIBLE, ""]
-    assert np.isinf(scored["surprisal_bits"][1])
-    handle.remove()
-    network.register_forward_hook(spoil(torch.nan))
-    scored = lm.surprisal("the old man", lm.wrap(network, tokenizer))
-    assert set(scored["reason"]) == {_surprisal.NOT_A_NUMBER}
-    assert scored["surprisal_bits"].isna().all()
+
+def memory_for(monkeypatch, fits, error):
+    """Let only batches that fit go through the network."""
+    real = forward._values
+
+    def small(model, batch, *given):
+        if not fits(batch):
+            raise error
+        return real(model, batch, *given)
+
+    monkeypatch.setattr(forward, "_values", small)
 
 
 def test_out_of_memory_halves_the_batch_and_goes_on(models, monkeypatch):
-    texts = [f"the old man and the sea {n}" for n in range(10)]
+    texts = [f"{SEA} {n}" for n in range(10)]
     monkeypatch.setattr(scoring_requests, "LEAST_SHARED", 2.0)
     expected = lm.surprisal(texts, models("gpt2"))
-    real = forward._values
-
-    def small(model, batch, wanted):
-        if len(batch) > 3:
-            raise torch.OutOfMemoryError("CUDA out of memory")
-        return real(model, batch, wanted)
-
-    monkeypatch.setattr(forward, "_values", small)
+    error = torch.OutOfMemoryError("CUDA out of memory")
+    memory_for(monkeypatch, lambda batch: len(batch) <= 3, error)
     with pytest.warns(RuntimeWarning, match="using half of it"):
         scored = lm.surprisal(texts, models("gpt2"))
     np.testing.assert_allclose(scored["surprisal_bits"], expected["surprisal_bits"], atol=1e-5)
@@ -569,19 +528,13 @@ def test_out_of_memory_halves_the_batch_and_goes_on(models, monkeypatch):
 
 @pytest.mark.filterwarnings("ignore:.*using half of it")
 def test_a_text_that_memory_does_not_hold_loses_no_other(models, monkeypatch):
-    real = forward._values
-
-    def small(model, batch, wanted):
-        if len(batch) * len(batch[0]) > 12:
-            raise RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried ...")
-        return real(model, batch, wanted)
-
-    monkeypatch.setattr(forward, "_values", small)
+    error = RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried ...")
+    memory_for(monkeypatch, lambda batch: len(batch) * len(batch[0]) <= 12, error)
     with pytest.warns(RuntimeWarning, match="its words have no value"):
         scored = lm.surprisal(["the old", "she said " * 20], models("gpt2"))
     assert scored["reason"].tolist() == ["", ""] + [_surprisal.NO_MEMORY] * 40
-    shapes = RuntimeError("shapes do not match")  # other errors are not swallowed
-    monkeypatch.setattr(forward, "_values", lambda *_: (_ for _ in ()).throw(shapes))
+    # other errors are not swallowed
+    memory_for(monkeypatch, lambda batch: False, RuntimeError("shapes do not match"))
     with pytest.raises(RuntimeError, match="shapes do not match"):
         lm.surprisal("the old man", models("gpt2"))
 
@@ -594,11 +547,18 @@ def test_a_text_that_memory_does_not_hold_loses_no_other(models, monkeypatch):
         ({"stride": 63}, "choose 1 to 62"),
         ({"temperature": 0}, "must be above 0"),
         ({"unit": "line"}, "unit 'line' is unknown"),
+        *(({"stride": value}, "whole number from 1 on") for value in (0, -1, 1.5, True)),
+        *(({"context": value}, "from 3 to 64") for value in (0, -5, 2, 65, 10**6, 20.0)),
+        *(({"batch_tokens": value}, "from 1 on") for value in (0, -1, 0.5, False)),
     ],
 )
 def test_options_that_make_no_sense_are_named(option, says, models):
     with pytest.raises(lm.ModelError, match=says):
         lm.surprisal("the old man", models("gpt2"), **option)
+    if "batch_tokens" in option:
+        items = pd.DataFrame({"item_id": ["a"], "prompt": ["Who?"], "choices": [["he", "she"]]})
+        with pytest.raises(lm.ModelError, match=says):
+            lm.choice_logprobs(items.assign(answer=0), models("gpt2"), **option)
 
 
 # The cache
@@ -627,11 +587,11 @@ def test_an_interrupted_run_resumes(saved, monkeypatch):
     texts = [f"the old man {'and the sea ' * n}" for n in range(6)]
     real, n_runs = forward._values, []
 
-    def interrupted(model, batch, wanted):
+    def interrupted(model, batch, *given):
         if len(n_runs) == 3:
             raise KeyboardInterrupt
         n_runs.append(len(batch))
-        return real(model, batch, wanted)
+        return real(model, batch, *given)
 
     monkeypatch.setattr(scoring_requests, "LEAST_SHARED", 2.0)
     monkeypatch.setattr(forward, "_values", interrupted)

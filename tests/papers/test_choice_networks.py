@@ -83,7 +83,7 @@ def test_choice_to_choice_takes_the_mean_over_the_choices_that_are_there(rng):
 
 
 @pytest.mark.parametrize("kind", ["choice-only", "choice-to-choice", "question-to-choice", "esim"])
-def test_scores_do_not_depend_on_what_stands_beside_an_item(kind, rng):
+def test_scores_depend_on_nothing_beside_an_item_and_partial_inputs_not_on_its_question(kind, rng):
     items = questions(rng, 6)
     items.loc[0, "prompt"] = "w1"
     items.at[1, "choices"] = ["w1 w2 w3 w4 w5 w6 w7 w8 w9", "w3"]
@@ -93,14 +93,8 @@ def test_scores_do_not_depend_on_what_stands_beside_an_item(kind, rng):
     np.testing.assert_allclose(together.iloc[1].dropna(), alone.iloc[0].dropna(), rtol=1e-4)
     assert together.iloc[1].notna().sum() == 2
     np.testing.assert_allclose(np.exp(together).sum(axis=1), 1, rtol=1e-5)
-
-
-@pytest.mark.parametrize("kind", ["choice-only", "choice-to-choice"])
-def test_partial_input_models_never_see_the_question(kind, rng):
-    items = questions(rng, 8)
-    model = partial_input_model(kind, Lexicon.learned(items), seed=3, **SMALL)
     other = items.assign(prompt=items["prompt"].sample(frac=1, random_state=1).to_numpy())
-    pd.testing.assert_frame_equal(model.logprobs(items), model.logprobs(other))
+    assert together.equals(model.logprobs(other)) == (kind in ("choice-only", "choice-to-choice"))
 
 
 def test_rare_words_of_training_are_unknown_ones():
@@ -109,7 +103,7 @@ def test_rare_words_of_training_are_unknown_ones():
     )
     lexicon = Lexicon.learned(items)
     assert lexicon.numbers == {"cat": 2, "dog": 3}
-    assert lexicon.encode(["Dog, emu"])[0].tolist() == [3, 1, 1]
+    assert next(lexicon.encode(["Dog, emu"])).tolist() == [3, 1, 1]
 
 
 def three_questions():

@@ -6,6 +6,8 @@ import numpy as np
 import pandas as pd
 import pytest
 from conftest import absent
+from sklearn.feature_extraction.text import CountVectorizer
+from sklearn.naive_bayes import MultinomialNB
 
 from psychlm import data
 from psychlm.papers import dictionary
@@ -59,9 +61,9 @@ def written(folder, records, spoil_index=""):
 
     raw, rows = b"", []
     for record in records:
-        record = record if isinstance(record, bytes) else record.encode()
-        rows.append(f"word\t{number(len(raw))}\t{number(len(record))}")
-        raw += record
+        encoded = record.encode("latin-1")
+        rows.append(f"word\t{number(len(raw))}\t{number(len(encoded))}")
+        raw += encoded
     (folder / "gcide.dict.dz").write_bytes(gzip.compress(raw))
     (folder / "gcide.index").write_text("\n".join(rows) + "\n" + spoil_index)
     return folder
@@ -103,22 +105,13 @@ def test_an_entry_is_read_as_the_eye_reads_it(tmp_path):
 
 
 def test_broken_records_are_counted_by_reason_and_the_others_are_read(tmp_path):
-    latin = "Caf\xe9 \\Caf\\, n.\n   A place for coffee.\n".encode("latin-1")
-    records = [
-        BANK,
-        UNCLOSED,
-        latin,
-        "No part \\No\\\n   Of speech.\n",
-        "Empty \\Emp\\, n.\n\n   Note: Nothing.\n",
-    ]
-    read = dictionary.read(written(tmp_path, records, spoil_index="far\tzzzz\tB\nodd\t$$\tB\n"))
-    assert read.attrs["broken"] == {
-        "brackets of the header never close": 1,
-        "broken index row": 2,
-        "encoding error": 1,
-        "no definition": 1,
-        "no part of speech": 1,
-    }
+    spoilt = ["Caf\xe9 \\Caf\\, n.\n   A place.\n", "No part \\No\\\n   Of speech.\n"]
+    spoilt += ["Empty \\Emp\\, n.\n\n   Note: Nothing.\n", UNCLOSED]
+    index = "far\tzzzz\tB\nodd\t$$\tB\n"
+    read = dictionary.read(written(tmp_path, [BANK, *spoilt], spoil_index=index))
+    reasons = ["brackets of the header never close", "broken index row", "encoding error"]
+    reasons += ["no definition", "no part of speech"]
+    assert read.attrs["broken"] == dict(zip(reasons, [1, 2, 1, 1, 1], strict=True))
     assert set(read["word"]) == {"Bank"}
 
 
@@ -135,19 +128,16 @@ def test_a_missing_dictionary_says_how_to_get_it(tmp_path):
         dictionary.read(written(tmp_path, [UNCLOSED]))
 
 
-@pytest.mark.parametrize(
-    ("word", "text", "shown"),
-    [
+def test_a_word_is_found_in_its_regular_forms():
+    for word, text, shown in (
         ("nestle", "The baby nestled her head", "nestled"),
         ("plan", "Planning is all", "Planning"),
         ("carry", "she carries on", "carries"),
         ("Bank", "underneath her BANKS", "BANKS"),
         ("bank", "an embankment", None),
         ("go", "he went home", None),
-    ],
-)
-def test_a_word_is_found_in_its_regular_forms(word, text, shown):
-    assert dictionary.shows(word, text) == shown
+    ):
+        assert dictionary.shows(word, text) == shown
 
 
 def test_the_right_answer_is_the_definition_whose_example_is_shown(part, probe):
@@ -162,10 +152,8 @@ def test_no_distractor_is_the_answer_or_comes_from_a_sense_without_an_example(pa
     with_examples = set(part.loc[part["example"].notna(), "definition"])
     assert probe["choices"].map(lambda choices: len(set(choices))).eq(5).all()
     assert all(set(choices) <= with_examples for choices in probe["choices"])
-    wrong = [
-        choices[:answer] + choices[answer + 1 :]
-        for choices, answer in zip(probe["choices"], probe["answer"], strict=True)
-    ]
+    pairs = zip(probe["choices"], probe["answer"], strict=True)
+    wrong = [choices[:answer] + choices[answer + 1 :] for choices, answer in pairs]
     long = probe.assign(choices=wrong).explode(["choices", "distractor_types"])
     words = part["word"].str.lower().groupby(part["definition"]).agg(set)
     pairs = zip(long["cluster"], long["choices"], strict=True)
@@ -188,14 +176,12 @@ def test_words_are_whole_in_the_split_and_in_a_sample_and_no_sense_is_lost(part,
 
 
 def test_random_distractors_fill_up_where_a_word_has_few_other_senses(tmp_path):
-    senses = {"a": ["tall", "wide"], "b": ["thin", "fast"], "c": ["blunt", "dark"], "d": ["lone"]}
-    records = [
-        f"Word{x} \\Word{x}\\, n.\n"
-        + "\n".join(
-            f"   {i}. The {kind} thing; as, a word{x} indeed.\n" for i, kind in enumerate(kinds)
-        )
-        for x, kinds in senses.items()
-    ]
+    line = "   {}. The {} thing; as, a word{} indeed.\n"
+    kinds = {"a": "tall wide", "b": "thin fast", "c": "blunt dark", "d": "lone"}
+    records = []
+    for x, some in kinds.items():
+        senses = [line.format(i, kind, x) for i, kind in enumerate(some.split())]
+        records.append(f"Word{x} \\Word{x}\\, n.\n" + "\n".join(senses))
     built = dictionary.build(dictionary.read(written(tmp_path, records)), np.random.default_rng(0))
     assert set(built["word"]) == {"Worda", "Wordb", "Wordc"}
     assert built["n_senses"].eq(1).all()
@@ -208,9 +194,6 @@ def test_random_distractors_fill_up_where_a_word_has_few_other_senses(tmp_path):
 @pytest.mark.exhaustive
 def test_definitions_without_examples_are_told_from_the_others_by_their_choices_alone(part):
     """A choice-only model of scikit-learn, a bag of words, finds the bias of the wrong way only."""
-    from sklearn.feature_extraction.text import CountVectorizer
-    from sklearn.naive_bayes import MultinomialNB
-
     part, accuracy = dictionary.read(first=30_000), {}  # a smaller part has too few questions
     for wrong in (False, True):
         rng = np.random.default_rng(3)

@@ -1,16 +1,12 @@
-"""Word-level LSTM and Transformer models: against a forward pass written out, PyTorch's own
-modules, and themselves.
-
-Training is compared with PyTorch's SGD and its rate schedule written out; a killed run with one
-that was not.
-"""
+"""Word-level LSTMs and Transformers. References: a forward pass and PyTorch's SGD written out, and
+for a killed run one that was not."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
+from functools import partial
 
 import numpy as np
 import pandas as pd
@@ -22,11 +18,8 @@ from tiny_words import words_frame
 from psychlm.papers import word_models
 from psychlm.papers.word_models import Architecture, Training, Vocabulary, WordModel, WordNetwork
 
-TEXT = [
-    line.split()
-    for line in ("the cat sat on the mat", "a dog saw the cat", "the dog sat", "a cat saw a mat")
-    * 6
-]
+LINES = ("the cat sat on the mat", "a dog saw the cat", "the dog sat", "a cat saw a mat")
+TEXT = [line.split() for line in LINES * 6]
 KINDS = ("lstm", "transformer")
 VOCABULARY = Vocabulary.of(TEXT)
 STREAM = VOCABULARY.stream(TEXT)
@@ -78,9 +71,7 @@ def test_an_lstm_reads_on_from_part_to_part_of_a_long_text() -> None:
 
 
 @pytest.mark.parametrize("length", [1, 6, 7, 8, 9, 11, 40])
-def test_a_transformers_windows_give_every_word_once_with_half_a_window_before_it(
-    length: int,
-) -> None:
+def test_every_word_is_new_in_one_window_with_half_a_window_before_it(length: int) -> None:
     model = untrained("transformer")
     text = np.random.default_rng(2).choice(VOCABULARY.words[2:], length)
     numbers, expected = torch.tensor([0, *VOCABULARY.numbers(text)]), []
@@ -111,9 +102,8 @@ def test_perplexity_is_that_of_the_papers_formula() -> None:
     rows = stream.view(10, 6)
     with torch.inference_mode():
         logs = torch.log_softmax(model.network(rows[:, :-1])[0], -1).gather(-1, rows[:, 1:, None])
-    assert word_models.perplexity(model, stream) == pytest.approx(
-        math.exp(-float(logs.mean())), rel=1e-5
-    )
+    expected = math.exp(-float(logs.mean()))
+    assert word_models.perplexity(model, stream) == pytest.approx(expected, rel=1e-5)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -136,9 +126,7 @@ def test_training_takes_the_steps_of_clipped_gradient_descent(kind: str) -> None
         torch.testing.assert_close(value, network.state_dict()[name])
 
 
-def test_the_rate_is_halved_without_improvement_and_training_ends_after_five_such_epochs(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_the_rate_is_halved_without_improvement_and_training_ends_after_five(monkeypatch) -> None:
     reached = iter([9.0, 8.0, 8.5, 7.0, *[7.5] * 20])
     monkeypatch.setattr(word_models, "perplexity", lambda *_: next(reached))
     how = replace(QUICK, epochs=50)
@@ -148,32 +136,29 @@ def test_the_rate_is_halved_without_improvement_and_training_ends_after_five_suc
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("killed_after", [2, 9])
-def test_a_killed_run_resumes_to_the_same_result(
-    kind: str, killed_after: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_killed_run_resumes_to_the_same_result(kind, killed_after, tmp_path, monkeypatch):
     how, made = replace(QUICK, dropout=0.4), small(kind)
     whole, history = word_models.train(STREAM, STREAM, VOCABULARY, made, how)
     step = word_models._step
     left = iter([True] * killed_after)
 
-    def killed(*arguments: object) -> object:
+    def killed(*arguments):
         if not next(left, False):
             kill_this_process()
-        return step(*arguments)  # type: ignore[arg-type]
+        return step(*arguments)
 
     monkeypatch.setattr(word_models, "_step", killed)
     monkeypatch.setattr(word_models, "CHECKPOINT_SECONDS", 0.0)
-    run_until_killed(
-        lambda: word_models.train(STREAM, STREAM, VOCABULARY, made, how, folder=tmp_path)
-    )
+    call = partial(word_models.train, STREAM, STREAM, VOCABULARY, made, folder=tmp_path)
+    run_until_killed(lambda: call(how))
     monkeypatch.undo()
     torch.manual_seed(99)
-    again, resumed = word_models.train(STREAM, STREAM, VOCABULARY, made, how, folder=tmp_path)
+    again, resumed = call(how)
     pd.testing.assert_frame_equal(resumed, history)
     for name, value in whole.network.state_dict().items():
         torch.testing.assert_close(again.network.state_dict()[name], value, rtol=0, atol=0)
     with pytest.raises(ValueError, match="another run"):
-        word_models.train(STREAM, STREAM, VOCABULARY, made, QUICK, folder=tmp_path)
+        call(QUICK)
 
 
 def test_a_rate_that_is_too_high_and_a_text_that_is_too_short_say_so() -> None:

@@ -1,8 +1,6 @@
 """Partial-input baselines and inoculation. References: planted artefacts, scores by hand."""
 
-import tracemalloc
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -11,12 +9,11 @@ import tiny_models
 import torch
 from tiny_questions import WORDS, questions
 
-from psychlm import lm
 from psychlm.frames import FrameError
 from psychlm.lm import finetune
 from psychlm.papers import question_sets, richardson2020
 from psychlm.papers.choice_networks import Lexicon
-from psychlm.papers.richardson2020 import EPOCHS, FineTunedModel, inoculate
+from psychlm.papers.richardson2020 import EPOCHS, inoculate, partial_input_baseline
 
 SMALL = {"size": 16, "hidden": 16}
 
@@ -62,9 +59,14 @@ class Told:
 
 @pytest.fixture
 def parts():
-    return [
-        items(n, name) for n, name in ((100, "train"), (50, "new"), (50, "original"), (50, "test"))
-    ]
+    return [items(100, "train"), *(items(50, name) for name in ("new", "original", "test"))]
+
+
+@pytest.fixture
+def lexicon(rng):
+    vectors = np.concatenate([np.zeros((2, 50)), rng.normal(size=(len(WORDS), 50))])
+    numbers = {word: i for i, word in enumerate(WORDS, start=2)}
+    return Lexicon(numbers, vectors.astype(np.float32))
 
 
 SWEEP = {"sizes": (9, 99), "learning_rates": (0.1, 0.25), "n_seeds": 2}
@@ -85,20 +87,15 @@ def test_the_model_kept_has_the_best_average_of_both_tasks(parts):
 def test_the_choice_is_blind_to_the_test_items(parts):
     """The best cell on the test items is not the one chosen where development says otherwise."""
 
-    @dataclass(frozen=True)
     class Lucky(Told):
         def logprobs(self, items):
-            if items["item_id"].str.startswith("test").all():
-                return replace(self, new=1.0 - self.new).base(items)
-            return self.base(items)
-
-        def base(self, items):
-            return Told.logprobs(self, items)
+            on_test = items["item_id"].str.startswith("test").all()
+            return Told.logprobs(replace(self, new=1.0 - self.new) if on_test else self, items)
 
     done = inoculate(Lucky(log=[]), *parts, **SWEEP)
-    chosen = done.cells.loc[done.best.loc[done.best["k"] == 99, "cell"]]
-    assert chosen["average"].iloc[0] == done.cells.loc[done.cells["k"] == 99, "average"].max()
-    assert chosen["test"].iloc[0] < done.cells.loc[done.cells["k"] == 99, "test"].max()
+    cells = done.cells[done.cells["k"] == 99]
+    chosen = cells.loc[done.best["cell"].iloc[-1]]
+    assert chosen["average"] == cells["average"].max() and chosen["test"] < cells["test"].max()
 
 
 def test_add_some_adds_once_or_twice_as_many_questions_of_the_original_kind(parts):
@@ -113,17 +110,13 @@ def test_add_some_adds_once_or_twice_as_many_questions_of_the_original_kind(part
 
 
 def test_a_killed_sweep_resumes_and_gives_what_it_would_have_given(parts):
-    class Killed(Exception):
-        pass
-
-    @dataclass(frozen=True)
     class Mortal(Told):
         def train(self, items, **options):
             if len(self.log) == 5:
-                raise Killed
+                raise KeyboardInterrupt
             return Told.train(self, items, **options)
 
-    with pytest.raises(Killed):
+    with pytest.raises(KeyboardInterrupt):
         inoculate(Mortal(log=[]), *parts, **SWEEP)
     log = []
     resumed = inoculate(Told(log=log), *parts, **SWEEP)
@@ -133,45 +126,36 @@ def test_a_killed_sweep_resumes_and_gives_what_it_would_have_given(parts):
     # The same sweep with other items, for which nothing is stored.
     whole = inoculate(Told(log=log), parts[0].assign(prompt="another"), *parts[1:], **SWEEP)
     assert len(log) == 3 + 8
-    pd.testing.assert_frame_equal(resumed.cells, whole.cells)
-    pd.testing.assert_frame_equal(resumed.best, whole.best)
-    pd.testing.assert_frame_equal(resumed.predictions, whole.predictions)
+    for table in ("cells", "best", "predictions"):
+        pd.testing.assert_frame_equal(getattr(resumed, table), getattr(whole, table))
     inoculate(Told(log=log), *parts, **SWEEP | {"sizes": (9,)})
     assert len(log) == 3 + 8
 
 
 def test_sweeps_that_would_report_what_they_learned_from_are_refused(parts):
     train, new, original, test = parts
-    with pytest.raises(FrameError, match="50 of item_id stand in new and in test"):
-        inoculate(Told(log=[]), train, new, original, new, **SWEEP)
-    shared = (frame.assign(cluster=["c", *frame["item_id"][1:]]) for frame in (train, test))
-    with pytest.raises(FrameError, match="1 of cluster stand in train and in test"):
-        inoculate(Told(log=[]), next(shared), new, original, next(shared), **SWEEP)
-    with pytest.raises(FrameError, match="1 to 100 training items"):
-        inoculate(Told(log=[]), *parts, **SWEEP | {"sizes": (101,)})
-    more = pd.concat([original, items(99, "m")])
-    with pytest.raises(FrameError, match="50 of item_id stand in more and in original"):
-        inoculate(Told(log=[]), *parts, **SWEEP, add_some=(1,), more=more)
+    shared = [part.assign(cluster=["c", *part["item_id"][1:]]) for part in (train, test)]
+    more = {"add_some": (1,), "more": pd.concat([original, items(99, "m")])}
+    for changed, options, message in (
+        ((train, new, original, new), {}, "50 of item_id stand in new and in test"),
+        ((shared[0], new, original, shared[1]), {}, "1 of cluster stand in train and in test"),
+        (parts, {"sizes": (101,)}, "1 to 100 training items"),
+        (parts, more, "50 of item_id stand in more and in original"),
+    ):
+        with pytest.raises(FrameError, match=message):
+            inoculate(Told(log=[]), *changed, **SWEEP | options)
 
 
-def test_a_fine_tuned_checkpoint_is_inoculated_as_a_whole(tmp_path):
-    bert = tiny_models.save(tmp_path / "bert", "bert")
-    parts = [items(12, name, answer=[0, 1, 2] * 4) for name in ("train", "new", "original", "test")]
-    options = {"task": "multiple-choice", "epochs": 1, "device": "cpu"}
-    science = lm.fine_tune(parts[2], bert, out=tmp_path / "science", **options)
-    model = FineTunedModel(Path(science.folder), 32, "cpu")
-    done = inoculate(model, *parts, sizes=(3,), learning_rates=(5e-2,), n_seeds=1)
-    assert done.best["k"].tolist() == [0, 3]
-    assert done.predictions.shape == (2, 12)
-    assert done.before["test"] == model.accuracy(parts[3])
-
-
-def test_a_whole_science_model_is_kept_and_read_again(tmp_path, monkeypatch):
+def test_a_whole_science_model_is_kept_and_read_again_and_inoculated(tmp_path, monkeypatch):
     """The second call trains nothing: a killed notebook goes on behind it."""
     bert = tiny_models.save(tmp_path / "bert", "bert")
-    learn, check = items(12, "learn", answer=[0, 1, 2] * 4), items(6, "check", answer=[0, 1] * 3)
+    parts = [items(12, name, answer=[0, 1, 2] * 4) for name in ("train", "new", "original", "test")]
+    learn, check = parts[:2]
     call = {"learning_rates": [1e-3], "whole": True, "device": "cpu"}
     untrained, trained = richardson2020.science_model(bert, learn, check, **call)
+    done = inoculate(trained, *parts, sizes=(3,), learning_rates=(5e-2,), n_seeds=1)
+    assert done.best["k"].tolist() == [0, 3] and done.predictions.shape == (2, 12)
+    assert done.before["test"] == trained.accuracy(parts[3])
     monkeypatch.setattr(finetune, "run_trainer", lambda *_: pytest.fail("it is trained again"))
     again = richardson2020.science_model(bert, learn, check, **call)
     assert [one.folder for one in again] == [untrained.folder, trained.folder]
@@ -187,7 +171,7 @@ def flags_of(result):
 
 def test_choice_only_finds_a_planted_artefact_in_right_choices_or_in_wrong_ones(rng):
     train, test = (questions(rng, n, choices_give_away=0.6) for n in (300, 200))
-    found = richardson2020.partial_input_baseline("choice-only", train, test, seed=1, **SMALL)
+    found = partial_input_baseline("choice-only", train, test, seed=1, **SMALL)
     assert flags_of(found) == (True, False, True)
     # marked ones are known, the others guessed
     assert found.accuracy == pytest.approx(0.6 + 0.4 / 5, abs=0.12)
@@ -195,7 +179,7 @@ def test_choice_only_finds_a_planted_artefact_in_right_choices_or_in_wrong_ones(
     assert found.chance == pytest.approx(0.2)
     # In training the keys carry a mark that in the test only wrong choices carry.
     turned = test.assign(answer=(test["answer"] + 1) % 5)
-    found = richardson2020.partial_input_baseline("choice-only", train, turned, seed=1, **SMALL)
+    found = partial_input_baseline("choice-only", train, turned, seed=1, **SMALL)
     assert flags_of(found) == (False, True, True)
 
 
@@ -219,39 +203,19 @@ def test_clean_random_sets_are_hardly_ever_flagged():
     found = []
     for seed in range(20):
         sets = questions(rng, 100), questions(rng, 200)
-        found.append(
-            richardson2020.partial_input_baseline("choice-only", *sets, seed=seed, **recipe)
-        )
+        found.append(partial_input_baseline("choice-only", *sets, seed=seed, **recipe))
     table = richardson2020.baseline_table(found)
     assert table["flags"].sum() == 0
     assert table["accuracy"].mean() == pytest.approx(0.2, abs=4 * 0.4 / np.sqrt(4000))
 
 
-def test_word_vectors_of_all_texts_are_never_in_memory_together(rng, monkeypatch):
-    vectors = rng.normal(size=(len(WORDS) + 2, 500)).astype(np.float32)
-    lexicon = Lexicon({word: i for i, word in enumerate(WORDS, start=2)}, vectors)
-    asked, scores, peaks = questions(rng, 300), [], []
-    for at_once in (10_000, 7):
-        monkeypatch.setattr(richardson2020, "TEXTS_AT_ONCE", at_once)
-        tracemalloc.start()
-        scores.append(richardson2020.vector_similarity(asked, lexicon))
-        peaks.append(tracemalloc.get_traced_memory()[1])
-        tracemalloc.stop()
-    pd.testing.assert_frame_equal(*scores, check_exact=True)
-    assert peaks[1] < peaks[0] / 2
-
-
-def test_a_word_shared_with_the_question_is_found_by_vector_similarity_and_flags_no_artefact(rng):
+def test_a_word_shared_with_the_question_is_found_by_similarity_and_flags_no_artefact(rng, lexicon):
     train, test = (questions(rng, n, question_gives_away=True) for n in (20, 200))
-    vectors = np.concatenate([np.zeros((2, 50)), rng.normal(size=(len(WORDS), 50))]).astype(
-        np.float32
-    )
-    lexicon = Lexicon({word: i for i, word in enumerate(WORDS, start=2)}, vectors)
-    found = richardson2020.partial_input_baseline("vector-similarity", train, test, lexicon=lexicon)
+    found = partial_input_baseline("vector-similarity", train, test, lexicon=lexicon)
     assert flags_of(found) == (True, False, False)  # it reads the question
     first = test.iloc[0]
     means = [
-        np.mean([vectors[lexicon.numbers[w]] for w in t.split()], axis=0)
+        np.mean([lexicon.vectors[lexicon.numbers[w]] for w in t.split()], axis=0)
         for t in (first["prompt"], *first["choices"])
     ]
     by_hand = [m @ means[0] / np.linalg.norm(m) / np.linalg.norm(means[0]) for m in means[1:]]
@@ -260,15 +224,12 @@ def test_a_word_shared_with_the_question_is_found_by_vector_similarity_and_flags
 
 def test_the_same_seed_gives_the_same_scores_and_leaves_the_global_state_alone(rng):
     train, test = questions(rng, 40), questions(rng, 10)
-    recipe = {"epochs": 2}
     torch.manual_seed(0)
     expected = torch.rand(1)
     torch.manual_seed(0)
+    call = ("question-to-choice", train, test)
     first, again, other = (
-        richardson2020.partial_input_baseline(
-            "question-to-choice", train, test, seed=seed, **recipe, **SMALL
-        ).logprobs
-        for seed in (1, 1, 2)
+        partial_input_baseline(*call, seed=seed, epochs=2, **SMALL).logprobs for seed in (1, 1, 2)
     )
     pd.testing.assert_frame_equal(first, again)
     assert not first.equals(other)
@@ -278,11 +239,9 @@ def test_the_same_seed_gives_the_same_scores_and_leaves_the_global_state_alone(r
 def test_clusters_shared_by_training_and_test_are_refused(rng):
     items = questions(rng, 20)
     with pytest.raises(FrameError, match="20 clusters stand in training and test"):
-        richardson2020.partial_input_baseline("choice-only", items, items)
+        partial_input_baseline("choice-only", items, items)
     with pytest.raises(FrameError, match="one cluster"):
-        richardson2020.partial_input_baseline(
-            "choice-only", items.assign(cluster="a"), questions(rng, 5)
-        )
+        partial_input_baseline("choice-only", items.assign(cluster="a"), questions(rng, 5))
 
 
 def test_the_gain_is_the_mean_of_the_seeds_and_its_interval_that_of_clusters_and_seeds(rng):
@@ -299,10 +258,8 @@ def test_the_gain_is_the_mean_of_the_seeds_and_its_interval_that_of_clusters_and
     right = {-1: rng.random(n) < 0.3}
     right |= {seed: right[-1] | learned[seed] for seed in range(n_seeds)}
     rows = [{"cell": seed, "k": 10, "seed": seed, "average": 0.5} for seed in range(n_seeds)]
-    rows += [
-        {"cell": 4, "k": 10, "seed": 0, "average": 0.4},
-        {"cell": 5, "k": 5, "seed": 0, "average": 0.9},
-    ]
+    rows += [{"cell": 4, "k": 10, "seed": 0, "average": 0.4}]
+    rows += [{"cell": 5, "k": 5, "seed": 0, "average": 0.9}]
     right |= {4: np.zeros(n, bool), 5: np.zeros(n, bool)}  # cells that are not kept
     cells = pd.DataFrame(rows).assign(add_some=0, original=0.6).set_index("cell")
     predictions = pd.DataFrame(right).T.astype(int).set_axis(test["item_id"], axis=1)
@@ -313,10 +270,8 @@ def test_the_gain_is_the_mean_of_the_seeds_and_its_interval_that_of_clusters_and
     assert (gain["smallest"], gain["largest"]) == pytest.approx((min(of_seed), max(of_seed)))
     assert gain["cost"] == pytest.approx(0.1) and gain["n_seeds"] == n_seeds
     # variance of a mean over clusters and over seeds, from their two-way table
-    change = np.array([right[s] ^ right[-1] for s in range(n_seeds)]).reshape(
-        n_seeds, n_clusters, -1
-    )
-    table = change.mean(axis=2)
+    change = np.array([right[s] ^ right[-1] for s in range(n_seeds)])
+    table = change.reshape(n_seeds, n_clusters, -1).mean(axis=2)
     clusters = table.mean(axis=0).var(ddof=1) / n_clusters
     seeds = table.mean(axis=1).var(ddof=1) / n_seeds
     within = table.var() / (n_clusters * n_seeds)
@@ -325,9 +280,7 @@ def test_the_gain_is_the_mean_of_the_seeds_and_its_interval_that_of_clusters_and
 
 
 def test_fewer_questions_than_the_first_concept_has_are_an_error():
-    questions = pd.DataFrame(
-        {"item_id": list("abc"), "probe": "p", "cluster": "c", "split": "test"}
-    )
+    questions = pd.DataFrame({"item_id": list("abc")}).assign(probe="p", cluster="c", split="test")
     with pytest.raises(FrameError, match="'p' without any in 'test'.*ask for at least 3"):
         question_sets.whole_clusters(questions, "test", 2, seed=0)
     assert len(question_sets.whole_clusters(questions, "test", 3, seed=0)) == 3

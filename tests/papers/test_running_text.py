@@ -1,8 +1,5 @@
-"""Corpora, norms and the traditional models of notebook 10.
-
-A Markov chain's perplexity is compared with the entropy counted from its own text; norms with the
-released sentences.
-"""
+"""Corpora, norms and the traditional models of notebook 10. References: the entropy counted from a
+Markov chain's own text, and the released sentences."""
 
 from __future__ import annotations
 
@@ -12,31 +9,28 @@ import pytest
 
 from psychlm import data
 from psychlm.corpora import reading_times
-from psychlm.papers import running_text as word_corpora
-from psychlm.papers import word_models
+from psychlm.papers import running_text, word_models
 from psychlm.papers.word_models import Training
 
 
 def test_the_perplexity_of_a_markov_chain_is_that_of_its_own_transitions() -> None:
-    chain, best = word_corpora.markov(100_000, 6, seed=3)
+    chain, best = running_text.markov(100_000, 6, seed=3)
     stream = pd.Series([token for sentence in chain.train for token in [*sentence, "."]])
     pairs = pd.crosstab(stream.shift(fill_value="."), stream)
     conditional = pairs.div(pairs.sum(axis=1), axis=0).to_numpy()
-    bits = -(pairs.to_numpy() * np.log2(np.where(conditional > 0, conditional, 1))).sum() / len(
-        stream
-    )
-    assert 2**bits == pytest.approx(best, rel=0.03)
+    logs = np.log2(np.where(conditional > 0, conditional, 1))
+    assert 2 ** -((pairs.to_numpy() * logs).sum() / len(stream)) == pytest.approx(best, rel=0.03)
 
 
 def test_words_that_training_does_not_hold_are_unknown_in_all_parts() -> None:
     parts = [["a", "b", "a"]], [["b", "c"]], [["a", "d"]]
-    corpus = word_corpora._corpus("letters", word_corpora.plain, parts, 2)
+    corpus = running_text._corpus("letters", running_text.plain, parts, 2)
     assert corpus.train == [["a", "<unk>", "a"]]
     assert (corpus.validation, corpus.test) == ([["<unk>", "<unk>"]], [["a", "<unk>"]])
 
 
 def test_networks_are_named_as_in_the_paper_and_learn() -> None:
-    chain, best = word_corpora.markov(2000, 5, seed=2)
+    chain, best = running_text.markov(2000, 5, seed=2)
     training = Training(epochs=2, batch_size=5)
     trained = word_models.models_of(chain, [2], [], [8, 4], training)
     assert [model.name for model in trained] == ["2-Gram", "Transformer-4", "Transformer-8"]
@@ -47,17 +41,16 @@ def test_networks_are_named_as_in_the_paper_and_learn() -> None:
 @pytest.mark.usefixtures("no_data")
 def test_a_corpus_that_cannot_be_had_or_is_not_known_is_an_error() -> None:
     with pytest.raises(KeyError, match="ptb"):
-        word_corpora.read(["ptb"], 100, seed=1)
+        running_text.read(["ptb"], 100, seed=1)
     with pytest.raises(data.DataMissingError):
-        word_corpora.read(["Penn Treebank"], 300, seed=1)
+        running_text.read(["Penn Treebank"], 300, seed=1)
 
 
 @pytest.mark.needs_share
 def test_norms_stand_at_their_words_in_the_whole_sentences() -> None:
     ucl = reading_times.ucl_norms()
-    both = ucl.merge(
-        reading_times.ucl_sentences(), on=["text_id", "word_id"], suffixes=("", "_read")
-    )
+    sentences = reading_times.ucl_sentences()
+    both = ucl.merge(sentences, on=["text_id", "word_id"], suffixes=("", "_read"))
     assert len(both) == len(ucl)
     assert (both["word"] == both["word_read"]).all()
     assert len(ucl.filter(regex="^GPT").columns) == 7
@@ -66,11 +59,9 @@ def test_norms_stand_at_their_words_in_the_whole_sentences() -> None:
 
 @pytest.mark.needs_share
 def test_parts_of_the_novels_hold_different_sentences() -> None:
-    corpus = word_corpora.prose("novels", 20_000, seed=1)
-    long = [
-        {" ".join(s) for s in part if len(s) > 12}
-        for part in (corpus.train, corpus.validation, corpus.test)
-    ]
+    corpus = running_text.prose("novels", 20_000, seed=1)
+    parts = (corpus.train, corpus.validation, corpus.test)
+    long = [{" ".join(s) for s in part if len(s) > 12} for part in parts]
     assert not (long[0] & long[1] or long[0] & long[2] or long[1] & long[2])
     assert corpus.n_words["train"] == pytest.approx(20_000, rel=0.02)
 

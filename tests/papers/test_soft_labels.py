@@ -135,13 +135,8 @@ def test_pairs_of_one_premise_are_in_one_part_and_the_soft_part_has_the_annotato
     n = 300
     votes = rng.multinomial(5, [0.6, 0.2, 0.2], size=n)
     items = pd.DataFrame(votes, columns=item_banks.NLI_LABELS)
-    items = items.assign(
-        item_id=[f"pair {i}" for i in range(n)],
-        premise=[f"premise {i // 3}" for i in range(n)],
-        part="dev",
-        answer=votes.argmax(axis=1),
-        row=np.arange(n),
-    )
+    items = items.assign(item_id=range(n), row=range(n), part="dev", answer=votes.argmax(axis=1))
+    items["premise"] = [f"premise {i // 3}" for i in range(n)]
     features = crowds.encode_images(rng.normal(size=(n, 4)))
     task = sl.annotated_nli(items, features, "encoder", rng, n_train=60, n_soft=30)
     premises = {p: set(task.items["premise"].iloc[task.rows[p]]) for p in sl.SOFT_PARTS}
@@ -149,4 +144,4 @@ def test_pairs_of_one_premise_are_in_one_part_and_the_soft_part_has_the_annotato
     assert max(map(len, shared)) <= 1  # the premise that lies across the end of a part
     soft = task.items[item_banks.NLI_LABELS].iloc[task.rows["soft"]]
     assert (soft.to_numpy() == task.counts.to_numpy()).all()
-    assert task.items["item_id"].sort_values().tolist() == sorted(items["item_id"])
+    assert task.items["item_id"].sort_values().tolist() == list(range(n))

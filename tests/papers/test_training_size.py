@@ -20,7 +20,6 @@ def test_the_regression_is_that_of_statsmodels_formula(rng):
 
 @pytest.mark.parametrize("column", ["log_size", "difficulty"])
 def test_networks_of_one_size_and_items_of_one_difficulty_are_refused(rng, column):
-    """The matrix of the model is singular: statsmodels gives an error that names no column."""
     rows = training_size.simulate(rng, n_items=20, n_each=2).assign(**{column: 0.0})
     with pytest.raises(FrameError, match=f"{column} has one value in all 120 answers"):
         training_size.regression(rows)

@@ -67,10 +67,6 @@ def test_blocks_of_persons_change_nothing(people, monkeypatch):
 
 
 def test_what_it_cannot_do_is_refused(people):
-    with pytest.raises(ValueError, match="2PL.*mml"):
-        vi.infer(people, "2PL")
-    with pytest.raises(ValueError, match="psychlm.papers.variational.infer"):
-        irt.fit(people, "2PL", method="vi")
     with pytest.raises(FrameError, match="at least 3"):
         vi.infer(people.iloc[:, :2].dropna())
     with pytest.warns(irt.IRTWarning, match="no convergence"):

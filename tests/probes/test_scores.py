@@ -11,11 +11,9 @@ from psychlm.probes import scores
 
 def questions(clusters, **columns):
     n = len(clusters)
-    frame = pd.DataFrame(
-        {"item_id": [f"q{i}" for i in range(n)], "prompt": "?", "answer": 0, "cluster": clusters}
-    )
+    frame = pd.DataFrame({"item_id": [f"q{i}" for i in range(n)], "cluster": clusters})
     frame["choices"] = [list("abcde")] * n
-    return frame.assign(**({"probe": "definitions"} | columns))
+    return frame.assign(prompt="?", answer=0, **({"probe": "definitions"} | columns))
 
 
 def grades(items, values):
@@ -64,13 +62,9 @@ def test_all_right_or_all_wrong_still_leaves_an_interval_of_clusters(value):
 
 
 def test_figure_3_has_random_distractors_first_and_hops_down_the_side():
-    items = questions(
-        list("abcd"),
-        probe="hypernymy",
-        hops=[1, 1, 2, 2],
-        distractor_set=["sister", "random", "random", "hyponym"],
-        distractor_distance=[2, 0, 0, 1],
-    )
+    columns = {"hops": [1, 1, 2, 2], "distractor_distance": [2, 0, 0, 1]}
+    columns["distractor_set"] = ["sister", "random", "random", "hyponym"]
+    items = questions(list("abcd"), probe="hypernymy", **columns)
     long = scores.by_hops_and_distractors(items, grades(items, [1, 0, 1, 1]))
     table = scores.heat_map_table(long)
     assert list(table.columns) == ["random", "sister 2", "hyponym 1"]

@@ -44,12 +44,11 @@ def test_nearly_equal_sets_are_found_as_by_comparing_all(rng):
     lists = Lists(np.concatenate([[0], np.cumsum([len(s) for s in sets])]), np.concatenate(sets))
     found = set(zip(*(part.tolist() for part in near_pairs(lists, 12, 0.6)), strict=True))
     together = [(i, j) for j in range(150) for i in range(j) if len(sets[i]) and len(sets[j])]
-    alike = set()
-    for i, j in together:
-        shared = len(np.intersect1d(sets[i], sets[j]))
-        if shared >= 0.6 * len(np.union1d(sets[i], sets[j])):
-            alike.add((i, j))
-    assert found == alike
+
+    def jaccard(a, b):
+        return len(np.intersect1d(a, b)) / len(np.union1d(a, b))
+
+    assert found == {(i, j) for i, j in together if jaccard(sets[i], sets[j]) >= 0.6}
     assert len(found) > 20
 
 
@@ -67,23 +66,22 @@ def test_words_are_found_in_their_sentences_inflected_or_not(birds):
 
 
 def test_an_instance_is_no_type_but_no_wrong_answer_either(birds):
-    probes = ["definitions", "hypernymy", "hyponymy"]
-    items = Builder(wordnet.load(birds)).build(Recipe(max_distance=2), probes).items
-    questions = items[items["probe"] != "definitions"]
+    builder = Builder(wordnet.load(birds))
+    questions = builder.build(Recipe(max_distance=2), ["hypernymy", "hyponymy"]).items
     assert "hedwig.n.01" not in set(questions["concept"]) | set(questions["answer_concept"])
-    below = items[items["probe"] == "hyponymy"]
-    assert "owl.n.01" not in set(below["concept"])
-    birds_below = below[below["concept"] == "bird.n.01"]
-    assert "hedwig.n.01" not in set(birds_below["distractor_concepts"].explode())
+    assert "owl.n.01" not in set(questions.query("probe == 'hyponymy'")["concept"])
+    # What stands above it in any chain would be right: it is no distractor of a bird.
+    number = pd.Series(range(builder.graph.n), index=builder.names)
+    hedwig, above = number[["hedwig.n.01"] * 2], number[["owl.n.01", "bird.n.01"]]
+    assert builder.graph.isa_or_instance.contain(hedwig.to_numpy(), above.to_numpy()).all()
 
 
 def test_another_sense_of_the_word_is_never_a_distractor(birds):
     built = Builder(wordnet.load(birds)).build(Recipe(max_distance=2), ["definitions"])
     concepts = built.items.set_index("concept")["distractor_concepts"]
-    owls = concepts.loc[["owl.n.01"]].explode()
-    assert len(owls)
-    assert "hood.n.01" not in set(owls)  # "owl" is a word of both
-    assert "hood.n.01" in set(concepts.loc[["carp.n.01"]].explode())
+    owls, carps = (set(concepts.loc[[name]].explode()) for name in ("owl.n.01", "carp.n.01"))
+    assert owls and "hood.n.01" not in owls  # "owl" is a word of both
+    assert "hood.n.01" in carps
 
 
 def test_concepts_with_fewer_than_four_distractors_are_skipped_and_counted(birds):
@@ -95,22 +93,15 @@ def test_concepts_with_fewer_than_four_distractors_are_skipped_and_counted(birds
 
 
 def test_nothing_to_ask_is_an_error_that_says_what_was_left_out(birds):
-    with pytest.raises(ValueError, match="no question could be built.*skipped, fewer than four"):
-        Builder(wordnet.load(birds)).build(Recipe(), ["synonymy"])
-    with pytest.raises(ValueError, match="no probe is named 'antonymy'"):
-        Builder(wordnet.load(birds)).build(Recipe(), ["antonymy"])
-
-
-@pytest.mark.parametrize(
-    ("wrong", "message"),
-    [
-        ({"max_hops": 0}, "max_hops is 0"),
-        ({"max_distance": 0}, "max_distance is 0"),
-    ],
-)
-def test_a_recipe_that_makes_no_sense_is_refused(wrong, message):
-    with pytest.raises(ValueError, match=message):
-        Recipe(**wrong)
+    for probe, message in (
+        ("synonymy", "no question could be built.*skipped, fewer than four"),
+        ("antonymy", "no probe is named 'antonymy'"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            Builder(wordnet.load(birds)).build(Recipe(), [probe])
+    for number in ("max_hops", "max_distance"):
+        with pytest.raises(ValueError, match=f"{number} is 0"):
+            Recipe(**{number: 0})
 
 
 # files that are not there, or broken
@@ -143,21 +134,19 @@ def test_a_variable_and_nltks_archive_lead_to_it(birds, tmp_path, monkeypatch):
     assert len(wordnet.load().concepts) == len(tiny_wordnet.BIRDS)
 
 
-@pytest.mark.parametrize(
-    ("file", "breakage"),
-    [
-        # The first line promises links that are not there.
-        ("data.noun", lambda text: text.replace(b" 001 @ ", b" 003 @ ", 1)),
-        ("data.noun", lambda text: text[: len(text) // 2]),
-        ("index.noun", lambda text: text.replace(b" 1 0 1 0 ", b" 2 0 1 0 ", 1)),
-    ],
-)
-def test_broken_files_are_an_error_that_names_the_folder(birds, file, breakage):
-    whole = (birds / file).read_bytes()
-    (birds / file).write_bytes(breakage(whole))
-    assert (birds / file).read_bytes() != whole
-    with pytest.raises(DataError, match=r"WordNet in .* cannot be read.*apt-get install wordnet"):
-        wordnet.load(birds)
+def test_broken_files_are_an_error_that_names_the_folder(birds):
+    for file, old, broken in (
+        ("data.noun", b" 001 @ ", b" 003 @ "),  # links that are not there
+        ("data.noun", b"goose", b"go\xffse"),
+        ("data.noun", (birds / "data.noun").read_bytes()[-500:], b""),
+        ("index.noun", b" 1 0 1 0 ", b" 2 0 1 0 "),
+    ):
+        whole = (birds / file).read_bytes()
+        assert old in whole
+        (birds / file).write_bytes(whole.replace(old, broken, 1))
+        with pytest.raises(DataError, match="WordNet in .* cannot be read.*apt-get install"):
+            wordnet.load(birds)
+        (birds / file).write_bytes(whole)
 
 
 # the shell

@@ -4,7 +4,6 @@ beside smooths against mgcv, and in the baselines of a sweep."""
 import numpy as np
 import pandas as pd
 import pytest
-from conftest import absent
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -37,17 +36,14 @@ def frame():
 
 
 @pytest.fixture(scope="module")
-def in_lm(frame):
+def in_lm(frame, r):
     """What R's lm makes of a formula and the frame."""
-    try:
-        data = mgcv.to_r(frame, ["rt_ms", *"wvzfqg", "old"])
-    except mgcv.RMissingError:
-        absent("R with mgcv")
+    data = mgcv.to_r(frame, ["rt_ms", *"wvzfqg", "old"])
 
     def fit(formula):
         with mgcv.in_r():
-            found = mgcv.r_function(LM)(formula, data)
-            parts = {name: np.array(part) for name, part in zip(found.names, found, strict=True)}
+            found = mgcv.named(mgcv.r_function(LM)(formula, data))
+            parts = {name: np.array(part) for name, part in found.items()}
         return parts | {"columns": parts["columns"].reshape(len(frame), -1)}
 
     return fit
@@ -63,26 +59,22 @@ TERMS = st.recursive(
 FORMULAS = st.lists(TERMS, min_size=1, max_size=3).map(lambda terms: "rt_ms ~ " + " + ".join(terms))
 
 
-def check_against_lm(formula, frame, in_lm):
+@settings(max_examples=400, deadline=None, derandomize=True)
+@given(formula=FORMULAS)
+def test_the_columns_of_random_formulas_are_those_of_r(formula, frame, in_lm):
     parsed, state = parse(formula), State()
     data = parsed.compute(frame, state)
     matrix = build_matrix(leave_out_aliased(parsed, data), data)
     theirs = in_lm(formula)
-    assert sorted(matrix.names) == sorted(theirs["names"]), formula
+    assert sorted(matrix.names) == sorted(theirs["names"])
     order = [list(matrix.names).index(name) for name in theirs["names"]]
-    assert np.allclose(
-        matrix.block(matrix.terms, data, None).values[:, order], theirs["columns"], atol=1e-8
-    ), formula
+    columns = matrix.block(matrix.terms, data, None).values[:, order]
+    np.testing.assert_allclose(columns, theirs["columns"], atol=1e-8)
 
 
-@settings(max_examples=400, deadline=None, derandomize=True)
-@given(formula=FORMULAS)
-def test_the_columns_of_random_formulas_are_those_of_r(formula, frame, in_lm):
-    check_against_lm(formula, frame, in_lm)
-
-
-LISTED = """w:f; f + w:f; f/w; f:q; f + f:q; f:q:w; w:v:f; f + q:w; w + w:f + v:q; w + v:f:q
-exp(w):f; poly(z, 2):f; w:old; g:f + w""".replace("\n", "; ").split("; ")
+LISTED = ["w:f", "f + w:f", "f/w", "f:q", "f + f:q", "f:q:w", "w:v:f", "f + q:w", "w:old"]
+LISTED += ["w + w:f + v:q", "w + v:f:q", "exp(w):f", "poly(z, 2):f", "g:f + w", "w * v:f"]
+LISTED += ["(w + v + f)^2", "1 + w", "log(w^2) * scale(v)"]
 
 
 @pytest.mark.parametrize("terms", LISTED)
@@ -91,16 +83,14 @@ def test_fits_without_margins_equal_lm(terms, frame, in_lm):
     assert ours.loglik == pytest.approx(theirs["loglik"], abs=1e-7)
     estimates = dict(zip(theirs["names"], theirs["estimate"], strict=True))
     assert ours.coefficients["estimate"].to_dict() == pytest.approx(estimates, rel=1e-6, abs=1e-6)
-    new = frame.head(30)
     whole = ours.predict(frame).head(30)
-    assert ours.predict(new).to_numpy() == pytest.approx(whole.to_numpy())
+    assert ours.predict(frame.head(30)).to_numpy() == pytest.approx(whole.to_numpy())
 
 
-@pytest.mark.usefixtures("in_lm")
+@pytest.mark.usefixtures("r")
 @pytest.mark.parametrize("terms", ["w:f", "f + q:w", "f:q", "f:q:w", "old/v"])
-def test_interactions_without_margins_beside_smooths_equal_mgcv(terms, frame):
-    formula = f'rt_ms ~ {terms} + s(z, k=5) + s(subject, bs="re")'
-    ours, theirs = (reading.fit(frame, formula, backend=b) for b in ("native", "mgcv"))
+def test_interactions_without_margins_beside_smooths_equal_mgcv(terms, frame, both):
+    ours, theirs = both(frame, f'rt_ms ~ {terms} + s(z, k=5) + s(subject, bs="re")')
     assert ours.loglik == pytest.approx(theirs.loglik, abs=1e-3)
     assert ours.edf == pytest.approx(theirs.edf, abs=1e-2)
     assert ours.predict(frame).to_numpy() == pytest.approx(theirs.predict(frame), abs=0.02)
@@ -109,16 +99,11 @@ def test_interactions_without_margins_beside_smooths_equal_mgcv(terms, frame):
 @pytest.mark.parametrize("terms", ["w:f", "f + q:w", "f:q", "f:q:w", "w + v:f:old"])
 def test_interactions_without_margins_in_the_baseline_of_a_sweep(terms, frame):
     # f and w belong to the word, q and old to the reading: terms mix both
-    keys = ["text_id", "word_id"]
+    shuffled = [frame["q"].sample(frac=1, random_state=i).to_numpy() for i in range(2)]
     people = pd.concat(
-        frame.assign(
-            subject=f"p{i}",
-            q=frame["q"].sample(frac=1, random_state=i).to_numpy(),
-            rt_ms=frame["rt_ms"] + i,
-        )
-        for i in range(2)
+        frame.assign(subject=f"p{i}", q=q, rt_ms=frame["rt_ms"] + i) for i, q in enumerate(shuffled)
     )
-    bits = frame[keys].assign(model=frame["z"])
+    bits = frame[["text_id", "word_id"]].assign(model=frame["z"])
     row = reading.delta_loglik(people, bits, "rt_ms", terms, lags=0, folds=None).iloc[0]
     alone = reading.fit(people, f"rt_ms ~ z + {terms}")
     assert row["loglik"] == pytest.approx(alone.loglik, abs=1e-6)

@@ -6,7 +6,6 @@ import threading
 import numpy as np
 import pandas as pd
 import pytest
-from conftest import absent
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -15,65 +14,54 @@ from psychlm.corpora import reading_times as corpora
 from psychlm.frames import FrameError
 from psychlm.reading_times import mgcv
 
+pytestmark = pytest.mark.usefixtures("r")
 # Nats, nats, share, share of the response's deviation.
 LOGLIK, GAIN, EDF, PREDICTION = 0.1, 0.05, 0.02, 0.005
-KEYS = ["text_id", "word_id"]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def r():
-    try:
-        return mgcv.version()
-    except mgcv.RMissingError:
-        return absent("R with mgcv")
 
 
 @pytest.fixture(scope="module")
-def ucl():
+def ucl(with_bits):
     corpus = corpora.ucl()
     words = corpora.add_lags(corpus.words, ["length_chars", "log_frequency"])
-    bits = corpus.surprisals.rename(columns={"GPT-2": "gpt2", "RNN": "rnn"}).assign(word="w")
-    bits = corpora.add_lags(bits, ["gpt2", "rnn"])
-    bits = bits[[*KEYS, "gpt2", "rnn", "prev_gpt2", "prev_rnn"]]
-    frame = corpora.join(corpora.join(corpus.readings, words), bits)
+    names = {"GPT-2": "gpt2", "RNN": "rnn"}
+    frame = with_bits(corpora.join(corpus.readings, words), corpus.surprisals, **names)
     complete = ["log_frequency", "prev_log_frequency", "prev_gpt2"]
     return frame.dropna(subset=complete).reset_index(drop=True)
 
 
 @pytest.fixture(scope="module")
-def simulated():
+def simulated(with_bits):
     size = {"n_words": 400, "n_subjects": 4, "n_texts": 4}
     rng = np.random.default_rng(5)
     data = reading.simulate(rng, **size, noise_bits=[1.0], skipped=0.2)
-    bits = data.surprisals.rename(columns={"model-001": "bits"}).assign(word="w")
-    bits = corpora.add_lags(bits, ["bits"])
-    return corpora.join(data.readings, bits[[*KEYS, "bits", "prev_bits"]])
+    return with_bits(data.readings, data.surprisals, **{"model-001": "bits"})
 
 
-def both(frame, formula, **options):
-    """Fit natively and by mgcv."""
-    return (reading.fit(frame, formula, backend=name, **options) for name in ("native", "mgcv"))
-
-
-def compare(frame, baseline, surprisal, method="REML"):
+@pytest.fixture(scope="module")
+def compare(both):
     """Fit the baseline and the model with surprisal by both, and compare all results."""
-    deviation = frame[baseline.split("~")[0].strip()].std()
-    logliks = []
-    for formula in (baseline, f"{baseline} + {surprisal}"):
-        ours, theirs = both(frame, formula, method=method)
-        assert ours.converged
-        assert ours.loglik == pytest.approx(theirs.loglik, abs=LOGLIK)
-        assert ours.edf == pytest.approx(theirs.edf, rel=EDF)
-        assert list(ours.smooths.index) == list(theirs.smooths.index)
-        assert list(ours.coefficients.index) == list(theirs.coefficients.index)
-        assert np.allclose(ours.coefficients, theirs.coefficients, rtol=0.01, atol=0.01)
-        assert np.allclose(ours.covariance, theirs.covariance, rtol=0.02, atol=0.02)
-        gap = ours.predict(frame) - theirs.predict(frame)
-        assert np.sqrt((gap**2).mean()) < PREDICTION * deviation
-        logliks.append((ours.loglik, theirs.loglik))
-    gain, gain_r = np.diff(logliks, axis=0)[0]
-    assert gain == pytest.approx(gain_r, abs=GAIN)
-    return formula
+
+    def compare(frame, baseline, surprisal, method="REML"):
+        deviation = frame[baseline.split("~")[0].strip()].std()
+        logliks = []
+        for formula in (baseline, f"{baseline} + {surprisal}"):
+            ours, theirs = both(frame, formula, method=method)
+            assert ours.converged
+            assert ours.loglik == pytest.approx(theirs.loglik, abs=LOGLIK)
+            assert ours.edf == pytest.approx(theirs.edf, rel=EDF)
+            assert list(ours.smooths.index) == list(theirs.smooths.index)
+            for table, close in (("coefficients", 0.01), ("covariance", 0.02)):
+                found, expected = getattr(ours, table), getattr(theirs, table)
+                assert list(found.index) == list(expected.index)
+                assert np.allclose(found, expected, rtol=close, atol=close), table
+            gap = ours.predict(frame) - theirs.predict(frame)
+            assert np.sqrt((gap**2).mean()) < PREDICTION * deviation
+            logliks.append((ours.loglik, theirs.loglik))
+        gain, gain_r = np.diff(logliks, axis=0)[0]
+        assert gain == pytest.approx(gain_r, abs=GAIN)
+        return formula
+
+    return compare
 
 
 def compare_answers(ours, theirs, new, numbers, shares, p):
@@ -97,39 +85,43 @@ def compare_answers(ours, theirs, new, numbers, shares, p):
             assert np.allclose(found["ref_df"], expected["ref_df"], atol=5e-3)
 
 
-def compare_optimum(frame, formula, method="REML"):
+@pytest.fixture(scope="module")
+def compare_optimum(both):
     """With a small tolerance both arrive at the same optimum, and at the same answers."""
-    ours, theirs = both(frame, formula, method=method, tolerance=1e-9)
-    deviation = float(ours.residuals.std())
-    new = frame.sample(60, random_state=1)
-    if ours.model.random:
-        new = new.assign(subject=["nobody", *new["subject"][1:]])
-    compare_answers(ours, theirs, new, numbers=0.02, shares=1e-4, p=1e-3)
-    assert ours.edf == pytest.approx(theirs.edf, rel=0.002)
-    components, of_r = ours.variance_components, theirs.variance_components
-    assert list(components.index) == list(of_r.index)
-    assert np.allclose(components, of_r, rtol=0.002, atol=0.002 * deviation)
 
-    # Predictions without some terms; and each term.
-    for exclude in (list(ours.model.random)[:1], list(ours.model.parts)[:2]):
-        options = {"se": True, "exclude": exclude}
-        gap = ours.predict(new, **options) - theirs.predict(new, **options)
-        assert gap.abs().max(axis=None) < PREDICTION * deviation, exclude
-    assert list(ours.model.parts) == list(theirs.model.parts)
-    for label in ours.model.parts:
-        numbers = (fit.effect(label, n=5)[["effect", "std_error"]] for fit in (ours, theirs))
-        gap = next(numbers) - next(numbers)
-        assert gap.abs().max(axis=None) < 2 * PREDICTION * deviation, label
-    if ours.model.random:
-        pairs = ours.random_effects().merge(theirs.random_effects(), on=["term", "level"])
-        assert len(pairs) == len(ours.random_effects())
-        for name in ("estimate", "std_error"):
-            gap = pairs[f"{name}_x"] - pairs[f"{name}_y"]
-            assert gap.abs().max() < PREDICTION * deviation
+    def compare(frame, formula, method="REML"):
+        ours, theirs = both(frame, formula, method=method, tolerance=1e-9)
+        deviation = float(ours.residuals.std())
+        new = frame.sample(60, random_state=1)
+        if ours.model.random:
+            new = new.assign(subject=["nobody", *new["subject"][1:]])
+        compare_answers(ours, theirs, new, numbers=0.02, shares=1e-4, p=1e-3)
+        assert ours.edf == pytest.approx(theirs.edf, rel=0.002)
+        components, of_r = ours.variance_components, theirs.variance_components
+        assert list(components.index) == list(of_r.index)
+        assert np.allclose(components, of_r, rtol=0.002, atol=0.002 * deviation)
+        # Predictions without some terms; each term; each random effect.
+        for exclude in (list(ours.model.random)[:1], list(ours.model.parts)[:2]):
+            options = {"se": True, "exclude": exclude}
+            gap = ours.predict(new, **options) - theirs.predict(new, **options)
+            assert gap.abs().max(axis=None) < PREDICTION * deviation, exclude
+        assert list(ours.model.parts) == list(theirs.model.parts)
+        for label in ours.model.parts:
+            columns = ["effect", "std_error"]
+            gap = ours.effect(label, n=5)[columns] - theirs.effect(label, n=5)[columns]
+            assert gap.abs().max(axis=None) < 2 * PREDICTION * deviation, label
+        if ours.model.random:
+            keys = ["term", "level"]
+            tables = [fit.random_effects().set_index(keys).sort_index() for fit in (ours, theirs)]
+            assert tables[0].index.equals(tables[1].index)
+            gap = (tables[0] - tables[1]).abs().max(axis=None)
+            assert gap < PREDICTION * deviation
+
+    return compare
 
 
 @pytest.mark.parametrize("measure", ["first_fixation_ms", "self_paced_ms"])
-def test_the_papers_model_of_measures_of_the_ucl_corpus_agrees_with_gam(ucl, measure):
+def test_the_papers_model_of_measures_of_the_ucl_corpus_agrees_with_gam(ucl, measure, compare):
     pairs = ("length_chars, log_frequency", "prev_length_chars, prev_log_frequency")
     smooths = " + ".join(f"te({pair})" for pair in pairs)
     compare(ucl, f"{measure} ~ {smooths} + s(position)", "gpt2 + prev_gpt2")
@@ -146,37 +138,36 @@ def test_the_papers_model_of_measures_of_the_ucl_corpus_agrees_with_gam(ucl, mea
     ],
 )
 @pytest.mark.parametrize("method", ["REML", "ML"])
-def test_each_basis_agrees_with_gam_by_reml_and_by_ml(ucl, smooths, method):
+def test_each_basis_agrees_with_gam_by_reml_and_by_ml(
+    ucl, smooths, method, compare, compare_optimum
+):
     formula = compare(ucl, f"gaze_ms ~ {smooths}", "rnn + prev_rnn", method)
     compare_optimum(ucl, formula, method)
 
 
-def test_natural_stories_agree_with_gam():
+def test_natural_stories_agree_with_gam(with_bits, compare):
     corpus = corpora.natural_stories()
     words, _ = corpora.exclude(corpora.add_lags(corpus.words, ["length_chars"]))
-    bits = corpus.surprisals.rename(columns={"GPT-3 davinci": "bits"}).assign(word="w")
-    bits = corpora.add_lags(bits, ["bits"])[[*KEYS, "bits", "prev_bits"]]
-    frame = corpora.join(corpora.join(corpus.readings, words), bits).dropna()
+    readings = corpora.join(corpus.readings, words)
+    frame = with_bits(readings, corpus.surprisals, **{"GPT-3 davinci": "bits"}).dropna()
     smooths = 's(position) + te(length_chars, prev_length_chars) + s(text_id, bs="re")'
     compare(frame, f"self_paced_ms ~ {smooths}", "bits + prev_bits")
 
 
 @pytest.mark.parametrize("method", ["REML", "ML"])
-def test_random_intercepts_and_slopes_agree_with_gam_on_simulated_readings(simulated, method):
+def test_random_effects_agree_with_gam_on_simulated_readings(
+    simulated, method, compare, compare_optimum
+):
+    """Intercepts and slopes; then crossed ones, and those of a factor within people."""
     random = 's(subject, bs="re") + s(subject, length_chars, bs="re")'
     smooths = f"te(length_chars, log_frequency) + s(position) + prev_fixated + {random}"
     formula = compare(simulated, f"gaze_ms ~ {smooths}", "bits + prev_bits", method)
     compare_optimum(simulated, formula, method)
-
-
-@pytest.mark.parametrize("method", ["REML", "ML"])
-def test_crossed_random_effects_and_those_of_a_factor_within_people_agree_with_gam(
-    simulated, method
-):
     random = 's(subject, bs="re") + s(subject, text_id, bs="re") + s(text_id, bits, bs="re")'
     compare_optimum(simulated, f"gaze_ms ~ s(length_chars, k=5) + {random}", method)
 
 
+@pytest.mark.parametrize("method", ["REML", "ML"])
 @pytest.mark.parametrize(
     "formula",
     [
@@ -186,10 +177,11 @@ def test_crossed_random_effects_and_those_of_a_factor_within_people_agree_with_g
         " + s(log(length_chars), k=5)",
     ],
 )
-def test_smooths_by_another_variable_and_expressions_agree_with_gam(simulated, formula):
+def test_smooths_by_another_variable_and_expressions_agree_with_gam(
+    simulated, formula, method, compare_optimum
+):
     old = simulated["position"].between(20, 60).astype(float)
-    for method in ("REML", "ML"):
-        compare_optimum(simulated.assign(old=old), formula, method)
+    compare_optimum(simulated.assign(old=old), formula, method)
 
 
 TERMS = st.sampled_from(
@@ -229,12 +221,10 @@ def test_offsets_weights_and_interactions_agree_with_gam(
     assert ours.loglik_of_response == pytest.approx(theirs.loglik_of_response, abs=1e-3)
 
 
-def test_weights_beside_random_effects_in_its_notation_agree_with_lme4(simulated):
+def test_weights_beside_random_effects_in_its_notation_agree_with_lme4(simulated, both):
     frame = simulated.assign(n_read=np.arange(len(simulated)) % 7 + 1.0)
     formula = "gaze_ms ~ bits + offset(position) + (1 | subject)"
-    ours, theirs = (
-        reading.fit(frame, formula, backend=name, weights="n_read") for name in ("native", "lme4")
-    )
+    ours, theirs = both(frame, formula, "lme4", weights="n_read")
     assert ours.loglik == pytest.approx(theirs.loglik, abs=1e-4)
     assert np.allclose(ours.coefficients["estimate"], theirs.coefficients["estimate"], rtol=1e-4)
     assert np.allclose(ours.variance_components, theirs.variance_components, rtol=5e-3)
@@ -244,7 +234,8 @@ def test_weights_beside_random_effects_in_its_notation_agree_with_lme4(simulated
 def test_gains_of_lognormal_times_in_a_sweep_are_those_of_gam(simulated, offset):
     baseline = f"s(length_chars, k=5) + ti(length_chars, log_frequency, k=3){offset}"
     frame = simulated.dropna(subset=["gaze_ms", "total_ms"])
-    bits = frame[[*KEYS, "bits"]].drop_duplicates(KEYS)
+    keys = ["text_id", "word_id"]
+    bits = frame[[*keys, "bits"]].drop_duplicates(keys)
     measures = ["log(gaze_ms)", "log(total_ms)", "total_ms"]
     rows = reading.delta_loglik(
         frame.drop(columns=["bits", "prev_bits"]), bits, measures, baseline, lags=0, folds=None
@@ -259,7 +250,7 @@ def test_gains_of_lognormal_times_in_a_sweep_are_those_of_gam(simulated, offset)
         assert row.gain == pytest.approx(gain, abs=GAIN)
 
 
-def test_predictions_for_new_words_agree_with_gam_also_beyond_the_knots(simulated):
+def test_predictions_for_new_words_agree_with_gam_also_beyond_the_knots(simulated, both):
     mixed = simulated["log_frequency"] + 0.3 * simulated["prev_log_frequency"]
     frame = simulated.assign(mixed=mixed)
     smooths = 'te(length_chars, log_frequency) + s(position) + s(mixed, bs="cr")'
@@ -269,8 +260,12 @@ def test_predictions_for_new_words_agree_with_gam_also_beyond_the_knots(simulate
     assert np.abs(ours.predict(new) - theirs.predict(new)).max() < 0.02 * frame["gaze_ms"].std()
 
 
-def test_factors_get_the_contrasts_and_names_of_r(simulated):
-    ours, theirs = both(simulated, "gaze_ms ~ prev_fixated * bits + text_id + text_id:bits")
+def test_factors_get_the_contrasts_and_names_of_r_also_from_a_plain_thread(simulated, both):
+    formula, fits = "gaze_ms ~ prev_fixated * bits + text_id + text_id:bits", []
+    thread = threading.Thread(target=lambda: fits.extend(both(simulated, formula)))
+    thread.start()
+    thread.join()
+    ours, theirs = fits
     table = theirs.coefficients.loc[ours.coefficients.index]
     assert np.allclose(ours.coefficients, table, rtol=1e-5, atol=1e-6)
     assert ours.loglik == pytest.approx(theirs.loglik, abs=1e-6)
@@ -282,16 +277,6 @@ def test_bam_discrete_fits_the_same_model_to_its_own_precision(simulated):
     discrete = reading.fit(simulated, formula, backend="mgcv", discrete=True)
     assert discrete.loglik == pytest.approx(exact.loglik, abs=1)
     assert discrete.edf == pytest.approx(exact.edf, rel=0.05)
-
-
-def test_r_works_from_a_plain_thread(simulated):
-    fits = []
-    thread = threading.Thread(
-        target=lambda: fits.extend(both(simulated, "gaze_ms ~ bits + s(position)"))
-    )
-    thread.start()
-    thread.join()
-    assert fits[1].loglik == pytest.approx(fits[0].loglik, abs=LOGLIK)
 
 
 def test_warnings_of_r_become_those_of_python(simulated):
@@ -329,24 +314,6 @@ def test_a_family_that_is_r_code_is_refused(simulated, family, tmp_path, monkeyp
     with pytest.raises(ValueError, match="is none of .*'gaussian'"):
         reading.fit(simulated, "gaze_ms ~ bits", backend="mgcv", family=family)
     assert not list(tmp_path.iterdir())
-
-
-@pytest.mark.exhaustive
-def test_random_smooths_of_mgcv_depend_on_the_order_of_the_rows():
-    """Why ``bs="fs"`` has no native form: no number that it could equal."""
-    rng = np.random.default_rng(1)
-    n, level = 600, np.repeat(np.arange(12), 50)
-    x, line, curve = rng.random(n), rng.normal(size=(2, 12)), rng.normal(0, 0.5, 12)
-    y = line[0, level] + 2 * line[1, level] * x + np.sin(6 * x) * curve[level]
-    frame = pd.DataFrame({"y": y + rng.normal(0, 0.5, n), "x": x, "f": [f"p{i}" for i in level]})
-    shuffled = [frame.sample(frac=1, random_state=seed) for seed in range(4)]
-
-    def spread(formula):
-        fits = [reading.fit(one, formula, backend="mgcv") for one in [frame, *shuffled]]
-        return np.ptp([fit.criterion for fit in fits])
-
-    assert spread('y ~ s(x, f, bs="fs", k=6)') > 0.1  # nats
-    assert spread('y ~ s(x, k=6) + s(f, bs="re")') < 1e-4
 
 
 def test_a_predictor_that_is_a_multiple_of_another_has_no_estimate():

@@ -1,32 +1,16 @@
 """Correlated random effects: the native engine against stored and live fits of R's lme4, beside
 smooths against mgcv; and what is R's, through ``backend="lme4"`` and ``"auto"``."""
 
-import warnings
-
 import numpy as np
 import pandas as pd
 import pytest
-from conftest import absent
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from psychlm import data
 from psychlm import reading_times as reading
-from psychlm.corpora import reading_times as corpora
 from psychlm.frames import FrameError
 from psychlm.reading_times import formula, lme4, mgcv, mixed
-
-
-@pytest.fixture(scope="module")
-def r():
-    """R with lme4, without which a test is skipped."""
-    try:
-        with mgcv.in_r():
-            if not mgcv.r_function(lme4._HAS)("lme4")[0]:
-                raise mgcv.RMissingError
-    except mgcv.RMissingError:
-        return absent("R with lme4")
 
 
 @pytest.fixture(scope="module")
@@ -77,28 +61,18 @@ STORED = [
 ]
 
 
-@pytest.fixture(scope="module")
-def sap_first200():
-    """Return what lme4 was given: the first 200 people, with surprisal scaled over all 2,000."""
-    corpus, keys = corpora.sap(), ["text_id", "word_id"]
-    table = corpus.readings.merge(corpus.words[[*keys, "word"]], on=keys)
-    table = table.merge(corpus.surprisals, on=keys).rename(columns={"self_paced_ms": "rt"})
-    table = table[table["rt"].between(100, 3000) & table["GPT-2"].notna()]
-    bits = table["GPT-2"]
-    table["surprisal"] = ((bits - bits.mean()) / bits.std()).round(6)
-    table = table.assign(length=table["word"].str.len() - 4, log_rt=np.log(table["rt"]))
-    return table[table["subject"].isin(table["subject"].unique()[:200])]
-
-
 @pytest.mark.parametrize("method", ["REML", "ML"])
 @pytest.mark.parametrize("text", STORED)
-def test_stored_fits_of_lme4_are_reproduced(text, method, reference_dir, sap_first200):
+def test_stored_fits_of_lme4_are_reproduced(text, method, reference_dir, sap):
     folder = reference_dir / "lme4"
     fits = pd.read_csv(folder / "fits.csv")
     rows = fits[(fits["formula"] == text) & (fits["REML"] == (method == "REML"))]
     rows = rows[rows["data"] != "sap_all"]
-    data = {"sleepstudy": pd.read_csv(folder / "data_sleepstudy.csv"), "sap_first200": sap_first200}
-    fit = reading.fit(data[rows["data"].iloc[0]], text, method=method, backend="native")
+    if rows["data"].iloc[0] == "sleepstudy":
+        table = pd.read_csv(folder / "data_sleepstudy.csv")
+    else:
+        table = sap[sap["subject"].isin(sap["subject"].unique()[:200])]
+    fit = reading.fit(table, text, method=method, backend="native")
     values = rows.set_index(["quantity", "group", "term"])["value"]
     loglik = rows.loc[rows["quantity"] == "logLik", "value"].iloc[0]
     assert fit.converged
@@ -129,24 +103,21 @@ BARS = [
 
 
 @pytest.mark.usefixtures("r")
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # of lme4's convergence, of singular fits
 @pytest.mark.parametrize("method", ["REML", "ML"])
 @pytest.mark.parametrize("bars", BARS)
-def test_crossed_and_nested_designs_equal_lme4(crossed, bars, method):
-    text = f"rt_ms ~ x + condition + {bars}"
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", RuntimeWarning)  # of lme4's convergence, of singular fits
-        ours = reading.fit(crossed, text, method=method)
-        theirs = reading.fit(crossed, text, method=method, backend="lme4")
-    assert ours.backend == "native"
+def test_crossed_and_nested_designs_equal_lme4(crossed, bars, method, both):
+    ours, theirs = both(crossed, f"rt_ms ~ x + condition + {bars}", "lme4", method=method)
     if ours.singular:  # at a boundary lme4's search stops early
         assert theirs.singular and ours.loglik >= theirs.loglik - 1e-6
         return
     agree(ours, theirs)
 
 
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
 @settings(max_examples=15, deadline=None)
 @given(seed=st.integers(0, 2**32 - 1), method=st.sampled_from(["REML", "ML"]))
-def test_simulated_correlations_equal_lme4(seed, method, r):
+def test_simulated_correlations_equal_lme4(seed, method, r, both):
     rng = np.random.default_rng(seed)
     root = rng.normal(size=(2, 2))
     effects = 3 * rng.normal(size=(15, 2)) @ root
@@ -154,35 +125,27 @@ def test_simulated_correlations_equal_lme4(seed, method, r):
     x = rng.normal(rng.uniform(-5, 5), rng.uniform(0.2, 5), len(subject))
     y = effects[subject, 0] + effects[subject, 1] * x + rng.normal(0, 1, len(subject))
     table = pd.DataFrame({"y": y, "x": x, "subject": subject + 300})
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", RuntimeWarning)
-        ours, theirs = (
-            reading.fit(table, "y ~ x + (1 + x | subject)", method=method, backend=backend)
-            for backend in ("native", "lme4")
-        )
+    ours, theirs = both(table, "y ~ x + (1 + x | subject)", "lme4", method=method)
     assert ours.converged and ours.loglik >= theirs.loglik - 1e-6
     if theirs.converged and ours.loglik < theirs.loglik + 1e-5:
         found = ours.variance_components
-        assert found.to_numpy() == pytest.approx(
-            theirs.variance_components[found.index].to_numpy(), rel=5e-3, abs=1e-2
-        )
+        expected = theirs.variance_components[found.index]
+        assert found.to_numpy() == pytest.approx(expected.to_numpy(), rel=5e-3, abs=1e-2)
 
 
 @pytest.mark.usefixtures("r")
-def test_random_effects_are_lme4s_conditional_modes(crossed):
-    text = "rt_ms ~ x + (1 + x | subject) + (1 | item)"
-    ours, theirs = (reading.fit(crossed, text, backend=b) for b in ("native", "lme4"))
+def test_random_effects_are_lme4s_conditional_modes(crossed, both):
+    ours, theirs = both(crossed, "rt_ms ~ x + (1 + x | subject) + (1 | item)", "lme4")
+    keys = ["term", "level"]
     found, expected = (
-        f.random_effects().set_index(["term", "level"])["estimate"].sort_index()
-        for f in (ours, theirs)
+        f.random_effects().set_index(keys)["estimate"].sort_index() for f in (ours, theirs)
     )
     assert found.index.equals(expected.index)
     assert found.to_numpy() == pytest.approx(expected.to_numpy(), abs=0.02)
     new = crossed.head(6).assign(subject=["nobody", *crossed["subject"][1:6]])
     for exclude in ([], list(ours.model.random)):
-        assert ours.predict(new, exclude=exclude).to_numpy() == pytest.approx(
-            theirs.predict(new, exclude=exclude).to_numpy(), abs=0.02
-        )
+        found, expected = (f.predict(new, exclude=exclude).to_numpy() for f in (ours, theirs))
+        assert found == pytest.approx(expected, abs=0.02)
 
 
 @pytest.mark.parametrize("method", ["REML", "ML"])
@@ -197,14 +160,6 @@ def test_bars_beside_smooths_are_the_model_of_mgcv(crossed, method):
     assert ours.predict(crossed).to_numpy() == pytest.approx(theirs.predict(crossed), abs=0.3)
     tests = [f.summary().smooths.loc["s(z)"] for f in (ours, theirs)]
     assert tests[0].to_numpy() == pytest.approx(tests[1].to_numpy(), rel=0.02, abs=1e-6)
-
-
-def test_a_correlation_beside_a_smooth_gains_over_independence(crossed):
-    text = "rt_ms ~ x + s(z, k=6) + (1 + x {} subject)"
-    one, other = (reading.fit(crossed, text.format(mark)) for mark in ("|", "||"))
-    assert one.loglik > other.loglik
-    assert one.correlations["(1 + x | subject)"].iloc[0, 1] > 0
-    assert {"(1 | subject)", "(x | subject)", "s(z)"} == set(one.summary().smooths.index)
 
 
 def test_a_singular_fit_names_the_direction_that_vanished():
@@ -223,41 +178,30 @@ def test_a_singular_fit_names_the_direction_that_vanished():
     assert abs(fit.correlations["(1 + x | subject)"].iloc[0, 1]) == pytest.approx(1, abs=1e-3)
 
 
-def test_the_gradient_of_the_deviance_equals_finite_differences(crossed, monkeypatch):
-    problems = []
-    search = mixed.Problem.search
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+@pytest.mark.parametrize("method", ["REML", "ML"])
+def test_the_gradient_of_the_deviance_equals_finite_differences(crossed, method, monkeypatch):
+    problems, search = [], mixed.Problem.search
     monkeypatch.setattr(mixed.Problem, "search", lambda self: problems.append(self) or search(self))
-    for method in ("REML", "ML"):
-        text = "rt_ms ~ x + te(x, z, k=4) + (1 + x | subject) + (1 + condition | item)"
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", RuntimeWarning)
-            reading.fit(crossed, text.replace("x + te", "te"), method=method)
-        problem, rng = problems[-1], np.random.default_rng(0)
-        theta = rng.uniform(0.3, 1, sum(len(part.start) for part in problem.components))
-        numeric = [
-            (problem.evaluate(theta + h).deviance - problem.evaluate(theta - h).deviance) / 2e-5
-            for h in 1e-5 * np.eye(len(theta))
-        ]
-        assert problem.evaluate(theta).gradient == pytest.approx(
-            np.array(numeric), rel=1e-4, abs=1e-4
-        )
+    text = "rt_ms ~ te(x, z, k=4) + (1 + x | subject) + (1 + condition | item)"
+    reading.fit(crossed, text, method=method)
+    (problem,), rng = problems, np.random.default_rng(0)
+    theta = rng.uniform(0.3, 1, sum(len(part.start) for part in problem.components))
+    numeric = [
+        (problem.evaluate(theta + h).deviance - problem.evaluate(theta - h).deviance) / 2e-5
+        for h in 1e-5 * np.eye(len(theta))
+    ]
+    gradient = problem.evaluate(theta).gradient
+    assert gradient == pytest.approx(np.array(numeric), rel=1e-4, abs=1e-4)
 
 
-def test_2000_people_have_at_least_lme4s_likelihood():
+def test_2000_people_have_at_least_lme4s_likelihood(sap):
     """lme4 1.1-31 ended at -72250.221069, after 51 s and not converged."""
-    readings, words = (data.facts(f"sap2024/{name}") for name in ("readings", "sentences"))
-    frame = readings.merge(words, on=["sentence_id", "word_position"])
-    bits = pd.to_numeric(frame["gpt2_bits"])
-    frame = frame.assign(bits=bits)[bits.notna() & frame["self_paced_ms"].between(100, 3000)]
-    frame = frame.assign(
-        surprisal=((frame["bits"] - frame["bits"].mean()) / frame["bits"].std()).round(6),
-        length=frame["word_shape"].str.len() - 4,
-    ).astype({"item": str})
-    random = "(1 + surprisal | participant) + (1 + surprisal | item)"
-    fit = reading.fit(frame, f"log(self_paced_ms) ~ surprisal + length + {random}")
+    random = "(1 + surprisal | subject) + (1 + surprisal | item)"
+    fit = reading.fit(sap, f"log(rt) ~ surprisal + length + {random}")
     assert fit.n == 184_478 and fit.converged
     assert -72250.2211 < fit.loglik < -72250.2
-    assert fit.variance_components["(1 | participant)"] == pytest.approx(0.28062, rel=1e-3)
+    assert fit.variance_components["(1 | subject)"] == pytest.approx(0.28062, rel=1e-3)
 
 
 @pytest.mark.usefixtures("r")
@@ -288,43 +232,31 @@ def test_without_r_auto_says_what_is_missing(crossed, monkeypatch):
     assert reading.fit(crossed, "rt_ms ~ x + (1 | subject)").backend == "native"
 
 
-@pytest.mark.usefixtures("r")
-def test_profile_intervals_contain_the_estimates(crossed):
-    fit = reading.fit(crossed, "rt_ms ~ x + (1 | subject)", backend="lme4")
-    intervals = fit.profile_intervals()
-    for name, row in fit.coefficients.iterrows():
-        assert intervals.loc[name, "low"] < row["estimate"] < intervals.loc[name, "high"]
-    with pytest.raises(NotImplementedError, match="backend='lme4'"):
-        reading.fit(crossed, "rt_ms ~ x + (1 | subject)").profile_intervals()
-
-
 @pytest.fixture
-def sleepstudy(r):
-    with mgcv.in_r() as robjects:
-        table = robjects.r('getExportedValue("lme4", "sleepstudy")')
-        columns = {name: list(table.rx2(name)) for name in ("Reaction", "Days")}
-        subject = list(robjects.r["as.character"](table.rx2("Subject")))
-    return pd.DataFrame(columns).assign(Subject=subject)
+def sleepstudy(reference_dir, r):
+    table = pd.read_csv(reference_dir / "lme4" / "data_sleepstudy.csv")
+    return reading.fit(
+        table.astype({"Subject": str}), "Reaction ~ Days + (1 + Days | Subject)", backend="lme4"
+    )
 
 
 def test_satterthwaites_degrees_of_freedom_are_those_of_a_balanced_design(sleepstudy):
     """18 people with one slope each: 17 degrees of freedom, and t's p-value."""
-    fit = reading.fit(sleepstudy, "Reaction ~ Days + (1 + Days | Subject)", backend="lme4")
-    row = fit.coefficients.loc["Days"]
+    row = sleepstudy.coefficients.loc["Days"]
     t = row["estimate"] / row["std_error"]
     assert row["p"] == pytest.approx(2 * stats.t.sf(t, 17), rel=1e-2)
     half = stats.t.ppf(0.975, 17) * row["std_error"]
     assert row["high"] - row["estimate"] == pytest.approx(half, rel=1e-4)
 
 
-@pytest.mark.exhaustive
-def test_profile_intervals_are_those_printed_by_lme4s_authors(sleepstudy):
+def test_profile_intervals_are_those_printed_by_lme4s_authors(sleepstudy, crossed):
     """Bates et al. 2015, Journal of Statistical Software 67, section 5.1."""
-    fit = reading.fit(sleepstudy, "Reaction ~ Days + (1 + Days | Subject)", backend="lme4")
-    intervals = fit.profile_intervals()
+    intervals = sleepstudy.profile_intervals()
     printed = {"(Intercept)": (237.681, 265.130), "Days": (7.359, 13.576)}
     for name, (low, high) in printed.items():
         assert intervals.loc[name, ["low", "high"]].tolist() == pytest.approx([low, high], abs=2e-3)
+    with pytest.raises(NotImplementedError, match="backend='lme4'"):
+        reading.fit(crossed, "rt_ms ~ x").profile_intervals()
 
 
 @pytest.mark.usefixtures("r")
@@ -345,20 +277,6 @@ def test_what_only_r_has_goes_to_r_with_one_line(text, options, backend, crossed
     assert len([w for w in said if "fitted by R" in str(w.message)]) == 1
     direct = reading.fit(table, text, backend=backend, **options)
     assert chosen.backend == backend and chosen.loglik == direct.loglik
-
-
-@pytest.mark.parametrize(
-    ("text", "says"),
-    [
-        ("y ~ (s(x) | g)", "no random effect"),
-        ("y ~ (0 | g)", "no random effect"),
-        ("y ~ x | g", "are written"),
-        ("y ~ (1 | g + h)", "cannot be read|no random effect"),
-    ],
-)
-def test_bars_that_are_none_are_named(text, says):
-    with pytest.raises(formula.FormulaError, match=says):
-        formula.parse(text)
 
 
 def test_the_likelihood_of_a_logarithm_compares_with_that_of_the_times(crossed):

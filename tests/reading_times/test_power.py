@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -9,7 +11,6 @@ from scipy import stats
 from statsmodels.regression.linear_model import OLS
 from statsmodels.stats.power import TTestPower
 
-from psychlm import reading_times as reading
 from psychlm.frames import FrameError
 from psychlm.reading_times.power import heldout_loglik, power_curve
 
@@ -38,7 +39,7 @@ def test_heldout_logliks_equal_those_of_statsmodels_fits(words, rng) -> None:
 
 
 def test_power_is_that_of_a_t_test_of_the_simulated_gains(words) -> None:
-    found = reading.power_curve(
+    found = power_curve(
         words, "ms", ["a"], ["b"], ["length"], readers=[12, 30], texts=[40], sd_residual=60, rng=1
     )
     # over texts, the gain has a mean and a standard deviation; the t test's power follows where
@@ -49,27 +50,17 @@ def test_power_is_that_of_a_t_test_of_the_simulated_gains(words) -> None:
     assert found["power"].is_monotonic_increasing and found["gain"].is_monotonic_increasing
 
 
-def test_rates_that_vary_cost_power(words) -> None:
+def test_rates_that_vary_cost_power_and_a_predictor_counts_once(words) -> None:
     size = {"readers": [10], "texts": [60], "sd_residual": 60, "rng": 2, "n_simulations": 200}
-    sure = reading.power_curve(words, "ms", ["a"], ["b"], ["length"], **size)
-    varied = reading.power_curve(words, "ms", ["a"], ["b"], ["length"], sd_rate=12, **size)
-    assert varied["power"].item() < sure["power"].item()
-
-
-def test_gaps_and_too_few_texts_are_errors(words) -> None:
-    options = {"readers": [2], "sd_residual": 60}
+    curve = partial(power_curve, words, "ms", second=["b"], baseline=["length"], **size)
+    sure, twice = curve(["a"]), curve(["a", "length"])
+    assert curve(["a"], sd_rate=12)["power"].item() < sure["power"].item()
+    assert sure["power"].item() == twice["power"].item()
+    assert sure["gain"].item() == pytest.approx(twice["gain"].item())
     with pytest.raises(FrameError, match=r"lack the columns \['c'\]"):
-        reading.power_curve(words, "ms", ["a"], ["c"], ["length"], texts=[40], **options)
+        curve(["c"])
     with pytest.raises(ValueError, match="10 folds need 20 texts"):
-        reading.power_curve(words, "ms", ["a"], ["b"], ["length"], texts=[12], **options)
-
-
-def test_a_predictor_of_baseline_and_models_counts_once(words) -> None:
-    options = {"readers": [10], "texts": [40], "sd_residual": 60, "n_simulations": 20}
-    once = reading.power_curve(words, "ms", ["a"], ["b"], ["length"], **options)
-    twice = reading.power_curve(words, "ms", ["a", "length"], ["b"], ["length"], **options)
-    assert once["power"].item() == twice["power"].item()
-    assert once["gain"].item() == pytest.approx(twice["gain"].item())
+        curve(["a"], texts=[12])
 
 
 def test_models_that_are_noise_are_told_apart_less_often_than_the_level(rng):

@@ -9,7 +9,7 @@ from scipy import stats
 from psychlm import reading_times as reading
 from psychlm.corpora import reading_times as corpora
 from psychlm.frames import FrameError
-from psychlm.reading_times import model_matrix, sweep
+from psychlm.reading_times import shared_design, sweep
 
 MEASURES = ["first_fixation_ms", "gaze_ms", "total_ms"]
 SMOOTHS = "te(length_chars, log_frequency, k=4) + s(position, k=6)"
@@ -31,28 +31,25 @@ def gains_of(simulated, measure="gaze_ms", formula=BASELINE, readings=None, **op
     )
 
 
-def with_surprisal(simulated, model):
-    bits = simulated.surprisals.rename(columns={model: "bits"}).assign(word="w")
-    bits = corpora.add_lags(bits, ["bits"])
-    return corpora.join(simulated.readings, bits[["text_id", "word_id", "bits", "prev_bits"]])
+@pytest.fixture(scope="module")
+def readings_with(simulated, with_bits):
+    return lambda model: with_bits(simulated.readings, simulated.surprisals, **{model: "bits"})
 
 
-@pytest.fixture(params=["columns", "eliminated"])
+@pytest.fixture(params=[100, 1], ids=["columns", "eliminated"])
 def random_effects(request, monkeypatch):
     """Random effects as columns of the shared design, or eliminated as those of many people are."""
-    monkeypatch.setattr(
-        model_matrix, "MANY_LEVELS", {"columns": 100, "eliminated": 1}[request.param]
-    )
+    monkeypatch.setattr(shared_design, "MANY_LEVELS", request.param)
 
 
 @pytest.mark.usefixtures("random_effects")
 @pytest.mark.parametrize("method", ["REML", "ML"])
-def test_the_sweep_gives_what_each_model_gives_alone(simulated, method):
+def test_the_sweep_gives_what_each_model_gives_alone(simulated, method, readings_with):
     table = gains_of(simulated, MEASURES, method=method)
     assert len(table) == 9
     assert table["converged"].all()
     for row in table.itertuples():
-        frame = with_surprisal(simulated, row.model)
+        frame = readings_with(row.model)
         base = reading.fit(frame, f"{row.measure} ~ {BASELINE}", method=method)
         full = reading.fit(frame, f"{row.measure} ~ bits + prev_bits + {BASELINE}", method=method)
         assert row.n == full.n
@@ -81,12 +78,12 @@ def test_gains_fall_with_the_noise_of_the_model_and_the_effects_are_recovered(si
     ("random", "tolerance"),
     [("", 1e-6), (' + s(subject, bs="re") + s(subject, length_chars, bs="re")', 1e-3)],
 )
-def test_heldout_gains_equal_refits_without_each_fold(simulated, random, tolerance):
+def test_heldout_gains_equal_refits_without_each_fold(simulated, random, tolerance, readings_with):
     """Linear terms make a refit on plain rows the same model, so the sums agree to the digit; with
     random effects both searches for their variances end near the optimum."""
     linear = "length_chars + log_frequency + prev_fixated" + random
     table = gains_of(simulated, formula=linear, folds=4, rng=5)
-    frame = with_surprisal(simulated, "model-001").dropna(subset=["gaze_ms"])
+    frame = readings_with("model-001").dropna(subset=["gaze_ms"])
     texts = frame["text_id"].unique()
     rng = np.random.default_rng(int(np.random.default_rng(5).integers(2**63)))
     fold = frame["text_id"].map(dict(zip(texts, sweep.deal_folds(len(texts), 4, rng), strict=True)))
@@ -111,19 +108,16 @@ def test_a_seed_fixes_the_table_and_resamples_change_no_gain(simulated):
     assert without[["heldout_low", "heldout_high"]].isna().all(axis=None)
 
 
-def test_neither_the_order_of_rows_nor_the_type_of_word_ids_matters(simulated):
+def test_neither_the_order_of_rows_nor_the_type_of_word_ids_nor_other_measures_matter(simulated):
     shuffled = simulated.readings.sample(frac=1, random_state=1)
     shuffled["word_id"] = shuffled["word_id"].astype(str)
-    expected = gains_of(simulated)
-    pd.testing.assert_frame_equal(expected, gains_of(simulated, readings=shuffled), rtol=1e-4)
-
-
-def test_measures_with_gaps_of_their_own_are_fitted_on_their_own_rows(simulated):
-    gaps = simulated.readings.copy()
-    gaps.loc[gaps["word_id"] % 3 == 0, "total_ms"] = np.nan
-    table = gains_of(simulated, ["gaze_ms", "total_ms"], readings=gaps)
+    shuffled.loc[simulated.readings["word_id"] % 3 == 0, "total_ms"] = np.nan
+    table = gains_of(simulated, ["gaze_ms", "total_ms"], readings=shuffled)
     counts = table.groupby("measure")["n"].first()
-    assert counts.to_dict() == gaps[["gaze_ms", "total_ms"]].notna().sum().to_dict()
+    assert counts.to_dict() == shuffled[["gaze_ms", "total_ms"]].notna().sum().to_dict()
+    pd.testing.assert_frame_equal(
+        gains_of(simulated), table[table["measure"] == "gaze_ms"], rtol=1e-4
+    )
 
 
 def test_sentences_may_be_the_units_and_two_previous_words_or_none_may_enter(simulated):
@@ -170,11 +164,11 @@ def test_frames_that_do_not_fit_are_named(simulated, readings, surprisals, optio
 
 
 def test_a_model_that_repeats_a_predictor_and_a_predictor_that_is_absent_are_named(simulated):
-    keys = ["text_id", "word_id"]
-    words = simulated.readings.drop_duplicates(keys)[[*keys, "log_frequency"]]
-    table = simulated.surprisals.merge(words, how="left").fillna({"log_frequency": 3.0})
+    words = simulated.readings.drop_duplicates(["text_id", "word_id"])
+    repeats = simulated.surprisals.merge(words[["text_id", "word_id", "log_frequency"]], how="left")
+    repeats = repeats.fillna({"log_frequency": 3.0})
     with pytest.raises(FrameError, match=r"\['log_frequency'\].*combination of the other"):
-        reading.delta_loglik(simulated.readings, table, "gaze_ms", "log_frequency + length_chars")
+        reading.delta_loglik(simulated.readings, repeats, "gaze_ms", "log_frequency + length_chars")
     with pytest.raises(FrameError, match=r"not found in the data: \['nothing'\]"):
         gains_of(simulated, formula="length_chars + nothing")
 

@@ -32,11 +32,15 @@ def test_notebooks_are_selected_by_number_name_path_or_pattern(three, choices, n
     assert [notebook.name for notebook in collection.select(three, choices)] == names
 
 
-def test_notebooks_are_read_and_an_unknown_one_gets_an_error_with_similar_names(three) -> None:
+def test_notebooks_are_read_and_what_does_not_fit_is_refused(three, tmp_path) -> None:
     read = three[1].title, three[1].question, three[1].parameters
     assert read == ("Items", "Does it run?", {"draws": 50})
     with pytest.raises(site.NotebookError, match=r"10_itms.*10_items"):
         collection.select(three, ["10_itms"])
+    with pytest.raises(site.NotebookError, match="00_start; free are: 01, 02"):
+        site.new("Again", root=tmp_path, number=0)
+    with pytest.raises(site.NotebookError, match="no Latin letter"):
+        site.new("???", root=tmp_path)
 
 
 def test_invalid_collections_are_errors_that_name_the_notebook(tmp_path) -> None:
@@ -90,10 +94,3 @@ def test_given_parameters_come_after_the_profiles_and_the_papers_models_after_fu
     assert (chosen("quick"), chosen("smoke")) == ({}, {"draws": 5})
     assert chosen("smoke", {"draws": 7}) == {"draws": 7}
     assert chosen("paper") == {"draws": 900, "model": "gpt2"}
-
-
-def test_a_taken_number_and_an_empty_title_are_refused(three, tmp_path) -> None:
-    with pytest.raises(site.NotebookError, match="00_start; free are: 01, 02"):
-        site.new("Again", root=tmp_path, number=0)
-    with pytest.raises(site.NotebookError, match="no Latin letter"):
-        site.new("???", root=tmp_path)

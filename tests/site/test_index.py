@@ -13,18 +13,17 @@ from psychlm import data, site
 from psychlm.site import index
 
 
-def compared(**number) -> pd.Series:
-    number = {"key": "paper.table1.r", "data": "real", **number}
-    return index.compare({"notebook": "10_items", "numbers": [number]}).iloc[0]
-
-
-def numbers_of(pairs: dict[str, tuple[float, object]]) -> pd.DataFrame:
+def numbers_of(pairs: dict[str, tuple[float, object]], **fields) -> pd.DataFrame:
     """Return numbers beside published ones, by key."""
     records = [
-        {"key": key, "value": value, "published": published, "data": "real"}
+        {"key": key, "value": value, "published": published, "data": "real", **fields}
         for key, (value, published) in pairs.items()
     ]
     return index.compare({"notebook": "10_items", "numbers": records})
+
+
+def compared(value, published, **fields) -> pd.Series:
+    return numbers_of({"paper.table1.r": (value, published)}, **fields).iloc[0]
 
 
 @pytest.mark.parametrize(
@@ -44,7 +43,7 @@ def numbers_of(pairs: dict[str, tuple[float, object]]) -> pd.DataFrame:
     ],
 )
 def test_agreement_is_judged_at_the_decimals_that_the_paper_printed(value, published, says) -> None:
-    assert compared(value=value, published=published)["says"] == says
+    assert compared(value, published)["says"] == says
 
 
 def test_a_float_that_lost_its_trailing_zero_is_judged_like_the_rest_of_its_table() -> None:
@@ -54,9 +53,9 @@ def test_a_float_that_lost_its_trailing_zero_is_judged_like_the_rest_of_its_tabl
 
 
 def test_simulated_and_incomparable_numbers_get_no_verdict() -> None:
-    row = compared(value=0.86, published=0.86, data="simulated")
+    row = compared(0.86, 0.86, data="simulated")
     assert (row["verdict"], row["difference"], row["says"]) == ("simulated", "", "not compared")
-    row = compared(value=0.01, published=-0.14, comparable=False)
+    row = compared(0.01, -0.14, comparable=False)
     assert (row["published"], row["verdict"], row["difference"]) == ("−0.14", "no comparison", "")
 
 
@@ -68,10 +67,8 @@ def test_numbers_of_complete_reports_are_gathered_and_runs_are_counted(tmp_path)
     (tmp_path / "20_b.json").write_text(json.dumps(left_out))
     numbers, runs = site.gather_numbers(tmp_path), site.gather_runs(tmp_path)
     assert numbers[["verdict", "low", "n"]].to_numpy().tolist() == [["agrees", 0.1, 7.0]]
-    assert runs[["status", "error", "real"]].to_numpy().tolist() == [
-        ["complete", "", 1],
-        ["left out", "why", 0],
-    ]
+    described = runs[["status", "error", "real"]].to_numpy().tolist()
+    assert described == [["complete", "", 1], ["left out", "why", 0]]
 
 
 @pytest.mark.parametrize(
@@ -84,13 +81,9 @@ def test_an_invalid_report_is_broken_rather_than_an_error(tmp_path, content) -> 
 
 
 def test_a_printed_cell_that_two_analyses_give_counts_once() -> None:
-    both = {
-        "laverghetta2021.table3.PP": (0.1, "0.86"),
-        "laverghetta2021.table3_ltm.PP": (0.86, "0.86"),
-    }
-    cells = site.printed_cells(numbers_of(both))
-    assert cells["key"].tolist() == ["laverghetta2021.table3_ltm.PP"]
-    assert cells["agrees"].tolist() == [True]
+    values = {"laverghetta2021.table3.PP": 0.1, "laverghetta2021.table3_ltm.PP": 0.86}
+    cells = site.printed_cells(numbers_of({key: (one, "0.86") for key, one in values.items()}))
+    assert cells[["key", "agrees"]].to_numpy().tolist() == [[list(values)[1], True]]
 
 
 @pytest.mark.parametrize(
@@ -131,13 +124,14 @@ def test_every_rule_names_a_column_and_every_reason_says_what_it_is() -> None:
     assert experiments.loc[experiments["extent"] != "whole", "why"].notna().all()
 
 
-json_values = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
-    lambda inner: (
-        st.lists(inner, max_size=2) | st.dictionaries(st.text(max_size=3), inner, max_size=2)
-    ),
-    max_leaves=4,
-)
+simple = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5)
+
+
+def nested(inner):
+    return st.lists(inner, max_size=2) | st.dictionaries(st.text(max_size=3), inner, max_size=2)
+
+
+json_values = st.recursive(simple, nested, max_leaves=4)
 FIELDS = ["error", "seconds", "headline", "profile", "provenance", "title", "finished", "status"]
 NUMBER_FIELDS = ["key", "value", "published", "unit", "source", "data", "comparable", "low"]
 

@@ -17,7 +17,7 @@ import yaml
 from conftest import IN_CI, ROOT, SHARE, absent
 
 from psychlm import data, site
-from psychlm.site import collection, runner
+from psychlm.site import collection
 
 REAL = sorted((ROOT / "notebooks").glob("[0-9]*_*.ipynb"))
 VALUES = yaml.safe_load((ROOT / "tests" / "parameter_values.yaml").read_text(encoding="utf-8"))
@@ -39,8 +39,8 @@ def test_a_notebook_has_its_anatomy_and_no_outputs(path: Path) -> None:
     assert "setup" in tags[1], "its second code cell is tagged setup"
     ends = [n for n, cell in enumerate(code) if "report.verdict(" in cell.source]
     assert ends == [len(code) - 1], "the last code cell, and no other, ends the report"
-    assert len(notebook.cells) <= 60
-    assert sum(len(cell.source.splitlines()) for cell in code) <= 400
+    assert len(notebook.cells) <= 62
+    assert sum(len(cell.source.splitlines()) for cell in code) <= 440
 
 
 @pytest.mark.parametrize("path", REAL, ids=lambda path: path.stem)
@@ -63,19 +63,16 @@ def test_the_cells_of_a_notebook_are_short_described_and_hide_nothing(path: Path
 
 def value_of_today(name: str) -> dict[str, object]:
     """Return another value of one parameter of a notebook: another parameter each day."""
-    others = {
-        parameter: values["other"]
-        for parameter, values in VALUES[name].items()
-        if "other" in values and "minutes" not in values
-    }
-    day = datetime.date.today().toordinal()
-    return dict([list(others.items())[day % len(others)]]) if others else {}
+    listed = VALUES[name].items()
+    others = [one for one in listed if "other" in one[1] and "minutes" not in one[1]]
+    if not others:
+        return {}
+    parameter, values = others[datetime.date.today().toordinal() % len(others)]
+    return {parameter: values["other"]}
 
 
 @pytest.fixture(scope="module")
-def smoke_run(
-    tmp_path_factory: pytest.TempPathFactory,
-) -> tuple[Path, dict[str, runner.Outcome], dict[str, dict[str, object]]]:
+def smoke_run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict, dict]:
     """Run the whole collection once, in one run: its kernels share the imports."""
     reports = tmp_path_factory.mktemp("reports")
     small = collection.run_parameters(ROOT, collection.find(ROOT), "smoke")
@@ -88,9 +85,7 @@ def smoke_run(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("path", REAL, ids=lambda path: path.stem)
-def test_a_notebook_runs_in_the_smoke_profile_and_leaves_a_complete_report(
-    path: Path, smoke_run: tuple[Path, dict[str, runner.Outcome], dict[str, dict[str, object]]]
-) -> None:
+def test_a_notebook_runs_in_the_smoke_profile_and_leaves_a_complete_report(path, smoke_run) -> None:
     if IN_CI and not (SHARE / "data").is_dir():
         absent("the data share")
     reports, outcomes, given = smoke_run
@@ -120,9 +115,8 @@ def test_each_experiment_of_the_papers_names_keys_of_its_notebook_or_a_reason() 
         assert row["data"] in ("own", "published", "other", "simulated", "none")
         assert keys or row["why"], f"{row['experiment']} is not repeated, and no reason is given"
         for key in keys:
-            assert key.split(".")[-1] in numbered[f"{int(row['notebook']):02d}"], (
-                f"{row['experiment']}: {key}"
-            )
+            source = numbered[f"{int(row['notebook']):02d}"]
+            assert key.split(".")[-1] in source, f"{row['experiment']}: {key}"
 
 
 def test_plain_papermill_records_into_a_file_of_its_own(tmp_path: Path) -> None:
@@ -144,20 +138,14 @@ def test_plain_papermill_records_into_a_file_of_its_own(tmp_path: Path) -> None:
     assert refused.returncode and refused.stderr.strip().endswith(says)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["blank", "reading-times"])
-def test_a_new_notebook_has_the_anatomy_of_the_others(tmp_path: Path, kind: str) -> None:
+def test_a_new_notebook_has_the_anatomy_of_the_others_and_runs_as_it_is(tmp_path, kind) -> None:
     (tmp_path / "notebooks").mkdir()
     path = site.new("My corpus: a début!", root=tmp_path, kind=kind)
     assert [path] == [file for file in tmp_path.rglob("*") if file.is_file()]
     assert path.name == "01_my_corpus_a_d_but.ipynb"
     test_a_notebook_has_its_anatomy_and_no_outputs(path)
     test_the_cells_of_a_notebook_are_short_described_and_hide_nothing(path)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", ["blank", "reading-times"])
-def test_a_new_notebook_runs_as_it_is(tmp_path: Path, kind: str) -> None:
-    (tmp_path / "notebooks").mkdir()
-    site.new("My study", root=tmp_path, kind=kind, number=42)
-    (outcome,) = site.run(["42"], profile="smoke", root=tmp_path)
+    (outcome,) = site.run(["01"], profile="smoke", root=tmp_path)
     assert outcome.status == "done", outcome.error

@@ -37,10 +37,8 @@ def shown(data: dict[str, str], source: str = "shown", **metadata: Any) -> nbfor
 def notebook_with_everything() -> nbformat.NotebookNode:
     """Return a notebook with every kind of output, each wide or hostile."""
     header = "".join(f"<th>column_{i}</th>" for i in range(30))
-    cells = "".join(f"<td>{i / 7:.4f}</td>" for i in range(30))
     table = '<style>td { color: red }</style><table class="dataframe">'
-    table += f"<thead><tr>{header}</tr></thead>"
-    table += f"<tbody><tr>{cells}</tr></tbody></table>"
+    table += f"<thead><tr>{header}</tr></thead><tbody><tr>{'<td>0.1429</td>' * 30}</tr></tbody>"
     hostile = f"<p onclick='alert(2)'>{EVIL}"
     hostile += "<img src='https://example.org/x.png' onerror='alert(3)'></p>"
     question = "# 10 Items\n\n**Question.** Is $x < 1$ & *readable*?"
@@ -49,47 +47,44 @@ def notebook_with_everything() -> nbformat.NotebookNode:
     data += "$$\\theta_p = \\frac{1}{1 + e^{-x}}$$"
     computed = f"An item reads {EVIL} and [a link](javascript:alert(4))."
     wide = {"alt": "A wide bar", "caption": "A bar, $2000$ wide."}
-    point = {"image/png": PIXEL, "text/csv": TABLE}
     warning = "/tmp/ipykernel_1/2.py:3: UserWarning: few items\n  fit(x)\n"
-    printed = [new_output("stream", name="stderr", text=f"\x1b[31m{EVIL}\x1b[0m\n{warning}")]
+    printed = new_output("stream", name="stderr", text=f"\x1b[31m{EVIL}\x1b[0m\n{warning}")
     again = [
         new_output("display_data", {mime: content}, metadata={"psychlm": {"verdict": True}})
         for mime, content in {"text/markdown": "**It holds.** Twice", "image/png": PIXEL}.items()
     ]
     traceback = [f"\x1b[31mE\x1b[0m: {EVIL}", "x" * 300]
     error = new_output("error", ename="E", evalue="x", traceback=traceback)
-    return new_notebook(
-        cells=[
-            new_markdown_cell(question),
-            new_markdown_cell(data),
-            shown({"text/html": table}),
-            shown({"text/html": hostile}),
-            shown({"text/markdown": computed}),
-            shown({"text/plain": f"'{EVIL}' " + "long " * 100}),
-            shown({"image/svg+xml": WIDE_SVG}, psychlm=wide),
-            shown(point, psychlm={"alt": f"A point {EVIL}"}),
-            shown({"text/markdown": f"It holds **twice**. {EVIL}"}),
-            shown({"text/latex": "$\\displaystyle \\sigma^2$"}),
-            new_code_cell("report.verdict()", outputs=again),
-            shown({"text/markdown": "recorded"}, "report.record()", tags=["record"]),
-            new_code_cell("x = 1  # parameter", metadata={"tags": ["parameters"]}),
-            new_code_cell("print()", outputs=printed),
-            new_code_cell("1 / 0", outputs=[error]),
-        ]
-    )
+    cells = [
+        new_markdown_cell(question),
+        new_markdown_cell(data),
+        shown({"text/html": f"{table}</table>"}),
+        shown({"text/html": hostile}),
+        shown({"text/markdown": computed}),
+        shown({"text/plain": f"'{EVIL}' " + "long " * 100}),
+        shown({"image/svg+xml": WIDE_SVG}, psychlm=wide),
+        shown({"image/png": PIXEL, "text/csv": TABLE}, psychlm={"alt": f"A point {EVIL}"}),
+        shown({"text/markdown": f"It holds **twice**. {EVIL}"}),
+        shown({"text/latex": "$\\displaystyle \\sigma^2$"}),
+        new_code_cell("report.verdict()", outputs=again),
+        shown({"text/markdown": "recorded"}, "report.record()", tags=["record"]),
+        new_code_cell("x = 1  # parameter", metadata={"tags": ["parameters"]}),
+        new_code_cell("print()", outputs=[printed]),
+        new_code_cell("1 / 0", outputs=[error]),
+    ]
+    return new_notebook(cells=cells)
 
 
 def report_of(name: str, status: str, **more: Any) -> dict[str, Any]:
     verdict = {"sentence": "It holds.", "support": f"**Twice** {EVIL}.", "outcome": "reproduced"}
+    verdict |= {"rests_on": "simulated people", "by_seed": {"Nearly.": 2, "No.": 1}}
     number = {"key": "paper.table1.PP.r", "value": 0.861, "published": 0.86, "data": "real"}
     number["source"] = f"Table 1 {EVIL}"
     other = number | {"key": "paper.table1.MN.r", "value": 0.12}
     simulated = number | {"key": "paper.table1.WK.r", "data": "simulated"}
     made = {"notebook": name, "title": "Items", "status": status, "profile": "quick"}
-    made |= {"seconds": 83.2, "finished": "2025-01-01T00:00:00"}
+    made |= {"seconds": 83.2, "finished": "2025-01-01T00:00:00", "verdict": verdict}
     made |= {"numbers": [simulated, number, other]}
-    by_seed = {"Nearly.": 2, "No.": 1}
-    made |= {"verdict": verdict | {"rests_on": "simulated people", "by_seed": by_seed}}
     return made | {"provenance": {"data": {"x": None, EVIL: "1f" * 32}}} | more
 
 
@@ -103,16 +98,15 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
         title = name[3:].replace("_", " ").title()
         head = new_markdown_cell(f"# {name[:2]} {title}\n\n**Question.** Does {EVIL} show as text?")
         nbformat.write(new_notebook(cells=[head]), folder / f"{name}.ipynb")
-    executed = notebook_with_everything()
+    _, picture, alt = html.verdict_figure(notebook_with_everything().cells)
     failure = {"cell": 11, "message": f"E: {EVIL}"}
     failed = report_of("20_fails", "failed", error=failure)
     for report in (report_of("10_items", "complete"), failed):
-        page = html.report_page(executed, root, report, index.compare(report))
-        (reports / f"{report['notebook']}.html").write_text(page)
-        _, picture, alt = html.verdict_figure(executed.cells)
-        (reports / f"{report['notebook']}.png").write_bytes(picture)
-        report["headline"] = {"file": f"{report['notebook']}.png", "alt": alt}
-        (reports / f"{report['notebook']}.json").write_text(json.dumps(report))
+        file = reports / report["notebook"]
+        file.with_suffix(".html").write_text(page_of(report, root))
+        file.with_suffix(".png").write_bytes(picture)
+        report["headline"] = {"file": f"{file.name}.png", "alt": alt}
+        file.with_suffix(".json").write_text(json.dumps(report))
     (reports / "30_truncated.json").write_text('{"status": "complete", "numbers": [{"ke')
     index.build_index(root, reports)
     return reports
@@ -129,13 +123,15 @@ def text_of(chromium: Any, selector: str) -> str:
     return chromium.says(f"document.querySelector({json.dumps(selector)}).innerText")
 
 
+def page_of(report: dict[str, Any], folder: Path) -> str:
+    return html.report_page(notebook_with_everything(), folder, report, index.compare(report))
+
+
 def test_the_page_of_a_card_says_what_it_is_of_and_links_to_its_own_numbers_only(tmp_path) -> None:
-    report = report_of("02_test_card", "complete", card="my answers", title="A card: my answers")
-    executed = notebook_with_everything()
-    page = html.report_page(executed, tmp_path, report, index.compare(report))
-    links = re.findall(r'href="([^"#:]+)"', page)
-    assert links == ["my%20answers.json"]
-    assert "A card: my answers</h1>" in page and "quick profile" not in page
+    title = "A card: my answers"
+    page = page_of(report_of("02_test_card", "complete", card="my answers", title=title), tmp_path)
+    assert re.findall(r'href="([^"#:]+)"', page) == ["my%20answers.json"]
+    assert f"{title}</h1>" in page and "quick profile" not in page
 
 
 # what people see
@@ -223,20 +219,15 @@ def test_the_verdict_stands_above_the_question_with_its_figure(site, chromium) -
     assert text_of(chromium, "main").count("It holds.") == 1, "in the box, not at the end"
 
 
-def test_machine_noise_is_folded_or_left_out(site, chromium) -> None:
-    chromium.open(site / "10_items.html")
+def test_machine_noise_is_folded_and_a_wide_table_scrolls_in_its_own_box(site, chromium) -> None:
+    chromium.open(site / "10_items.html", 390)
     text = chromium.says("document.documentElement.textContent")
     assert not re.search("ipykernel|/tmp/|recorded", text)
     notes = "[...document.querySelectorAll('details.notes')]"
-    assert chromium.says(f"{notes}.map(d => [d.open, d.querySelector('summary').innerText])") == [
-        [False, "1 warning of the libraries"]
-    ]
-    folded = chromium.says(f"{notes}[0].textContent")
-    assert "UserWarning: few items" in folded and "fit(x)" not in folded
-
-
-def test_a_wide_table_scrolls_in_its_own_box(site, chromium) -> None:
-    chromium.open(site / "10_items.html", 390)
+    folded = f"{notes}.map(d => [d.open, d.querySelector('summary').innerText, d.textContent])"
+    ((is_open, summary, content),) = chromium.says(folded)
+    assert (is_open, summary) == (False, "1 warning of the libraries")
+    assert "UserWarning: few items" in content and "fit(x)" not in content
     box = "document.querySelector('.dataframe').parentElement"
     assert chromium.says(f"{box}.scrollWidth > {box}.clientWidth && {box}.clientWidth <= 390")
     assert chromium.says(f"getComputedStyle({box}).overflowX") == "auto"

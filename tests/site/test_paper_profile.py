@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 
 import pytest
 import stand_in_hub
@@ -23,23 +21,19 @@ SMOKE, FULL, PAPER = (
     for file in ("tests/smoke.yaml", "notebooks/full.yaml", "notebooks/paper.yaml")
 )
 NOTEBOOKS = {notebook.name: notebook for notebook in collection.find(ROOT)}
-FEW = {
-    "NLI nli-bag": [50, 100],
-    "NLI nli-lstm": [50, 100],
-    "SA bag": [50, 200],
-    "SA lstm": [50, 200],
-}
+FEW = dict.fromkeys(("NLI nli-bag", "NLI nli-lstm"), [50, 100])
+FEW |= dict.fromkeys(("SA bag", "SA lstm"), [50, 200])
+TRAIN = "@SNLI#snli_1.0_train.jsonl"
 # sizes of the tests for what only larger profiles do; @SNLI and @MNLI stand for their archives
 LARGE = {
     "10_surprisal": {"n_words": 6000, "lstm_sizes": [8], "transformer_sizes": [8], "epochs": 1},
     "14_eleven_languages": {"recomputed": ["he"]},
-    "20_psychometric_properties": {"training": ["@SNLI#snli_1.0_train.jsonl"], "n_train": 40}
-    | {"epochs": 1},
+    "20_psychometric_properties": {"training": [TRAIN], "n_train": 40} | {"epochs": 1},
     "31_difficulty_and_training_size": {"sizes": FEW, "snli_zip": "@SNLI"},
-    "32_soft_labels": {"whole": ["@SNLI#snli_1.0_train.jsonl", "@MNLI#multinli_1.0_train.jsonl"]},
-    "33_artificial_crowds": {"snli": ["@SNLI#snli_1.0_train.jsonl", "@SNLI#snli_1.0_dev.jsonl"]}
+    "32_soft_labels": {"whole": [TRAIN, "@MNLI#multinli_1.0_train.jsonl"]},
+    "33_artificial_crowds": {"snli": [TRAIN, "@SNLI#snli_1.0_dev.jsonl"]}
     | {"images": "digits", "folder": "@FOLDER", "sizes": {"size": 8, "hidden": 8}},
-    "34_ddaclae": {"snli": ["@SNLI#snli_1.0_train.jsonl"], "images": "digits"},
+    "34_ddaclae": {"snli": [TRAIN], "images": "digits"},
     "40_wordnet_probes": {"facts": False},
     "41_inoculation": {"fine_tune": True, "learning_rates": [0.001], "n_science": 24},
     "50_confusion_probes": {"facts": False, "fine_tune": True, "n_train": 12, "epochs": 1}
@@ -98,9 +92,8 @@ def test_a_notebook_runs_with_the_papers_models(
         monkeypatch.setenv(variable, value)
     reports = tmp_path / "reports"
     parameters = scaled_down(name, archives) | parameters
-    (outcome,) = site.run(
-        [name], profile="paper", root=ROOT, reports=reports, parameters=parameters
-    )
+    options = {"profile": "paper", "root": ROOT, "parameters": parameters}
+    (outcome,) = site.run([name], reports=reports, **options)
     if outcome.status == "left out":
         absent(f"{name}: {outcome.error}")
     assert outcome.status == "done", f"cell {outcome.cell}: {outcome.error}"
@@ -117,29 +110,3 @@ def test_a_notebook_runs_with_the_papers_models(
 def test_the_hub_holds_every_model_that_the_profile_names() -> None:
     names = {model for values in PAPER.values() for model in plan.hub_models(values)}
     assert names == set(stand_in_hub.FAMILIES)
-
-
-def test_each_model_of_the_papers_reads_a_sentence_by_the_name_that_the_profile_gives(hub) -> None:
-    """Without network, in a process that opens no other hub; BERT and its kin are encoders."""
-    program = """
-import json, sys
-from psychlm import lm
-from psychlm.lm.encoders import encoder_states
-sentence = ["The old man the boat; \\"I don't know,\\" she said: $3,000."]
-for name in sys.argv[1:]:
-    if "roberta" in name or "bert-base" in name:
-        print(name, "", encoder_states(sentence, name, device="cpu")[0].shape[1])
-        continue
-    model = lm.load(name, device="cpu")
-    bits = lm.surprisal(sentence, model, cache=False)["surprisal_bits"]
-    print(name, model.revision, bits.notna().sum() if (bits > 0).all() else bits)
-"""
-    command = [sys.executable, "-c", program, *stand_in_hub.FAMILIES]
-    ended = subprocess.run(command, env=os.environ | hub, capture_output=True, text=True)
-    assert ended.returncode == 0, ended.stderr
-    lines, commits = ended.stdout.splitlines(), map(stand_in_hub.commit_of, stand_in_hub.FAMILIES)
-    for line, (name, family), commit in zip(
-        lines, stand_in_hub.FAMILIES.items(), commits, strict=True
-    ):
-        expected = f"{name}  32" if "bert" in family else f"{name} {commit} 11"
-        assert line == expected

@@ -23,12 +23,10 @@ from psychlm.site import collection
 NOTEBOOKS = {notebook.name: notebook for notebook in collection.find(ROOT)}
 VALUES = yaml.safe_load((ROOT / "tests" / "parameter_values.yaml").read_text(encoding="utf-8"))
 SMOKE = yaml.safe_load((ROOT / "tests" / "smoke.yaml").read_text(encoding="utf-8"))
-LISTED = [
-    (name, parameter)
+OTHERS = {
+    name: {parameter: one["other"] for parameter, one in values.items() if "other" in one}
     for name, values in VALUES.items()
-    for parameter, value in values.items()
-    if "other" in value
-]
+}
 WRONG_TYPE = {int: "many", float: "many", bool: "perhaps", str: 3, list: "a", dict: "a"}
 
 
@@ -37,9 +35,8 @@ def test_every_parameter_has_another_value(name: str) -> None:
     assert list(VALUES[name]) == list(NOTEBOOKS[name].parameters)
     for parameter, values in VALUES[name].items():
         assert set(values) <= {"other", "untried", "refused", "minutes"}, parameter
-        assert ("other" in values) != bool(values.get("untried")), (
-            f"{parameter}: a value or why not"
-        )
+        tried = "other" in values
+        assert tried != bool(values.get("untried")), f"{parameter}: a value or why not"
         smoke = (SMOKE.get(name) or {}).get(parameter, NOTEBOOKS[name].parameters[parameter])
         assert values.get("other") != smoke, f"{parameter}: the same value as in smoke.yaml"
 
@@ -71,8 +68,7 @@ def test_a_senseless_value_is_refused_in_one_line_before_anything_is_computed(na
             assert "\n" not in str(caught.value)
     with pytest.raises(ValueError, match=rf"^{name}: there is no parameter not_a_parameter"):
         begin(name, not_a_parameter=1)
-    others = {p: values["other"] for p, values in VALUES[name].items() if "other" in values}
-    begin(name, **others)
+    begin(name, **OTHERS[name])
     assert report._current is not None and report._current.notebook == name
 
 
@@ -88,15 +84,14 @@ def test_the_parameters_of_the_papers_are_values_that_a_notebook_takes(name: str
 
 
 @pytest.mark.exhaustive
-@pytest.mark.parametrize(("name", "parameter"), LISTED)
+@pytest.mark.parametrize(("name", "parameter"), [(n, p) for n in OTHERS for p in OTHERS[n]])
 def test_a_notebook_runs_with_another_value(name: str, parameter: str, tmp_path: Path) -> None:
-    other = VALUES[name][parameter]["other"]
-    (outcome,) = site.run(
-        [name], profile="smoke", root=ROOT, reports=tmp_path, parameters={parameter: other}
-    )
+    given = {parameter: OTHERS[name][parameter]}
+    options = {"profile": "smoke", "root": ROOT, "reports": tmp_path}
+    (outcome,) = site.run([name], parameters=given, **options)
     if outcome.status == "left out":
         absent(f"{name}: {outcome.error}")
     assert outcome.status == "done", f"cell {outcome.cell}: {outcome.error}"
     content = json.loads((tmp_path / f"{name}.json").read_text(encoding="utf-8"))
-    expected = NOTEBOOKS[name].parameters | (SMOKE.get(name) or {}) | {parameter: other}
+    expected = NOTEBOOKS[name].parameters | (SMOKE.get(name) or {}) | given
     assert content["provenance"]["parameters"] == expected

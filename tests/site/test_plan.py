@@ -12,27 +12,17 @@ from conftest import ROOT
 from psychlm import data
 from psychlm.site import collection, index, plan
 
+ROBERTA = {"vocab_size": 50265, "max_position_embeddings": 514, "type_vocab_size": 1}
+ALBERT = {"vocab_size": 30000, "intermediate_size": 3072}
 SHAPES = {  # what the papers of these models state beside layers, width and heads
     "openai-community/gpt2": ("GPT2LMHeadModel", {}),
     "FacebookAI/xlm-mlm-ende-1024": ("XLMWithLMHeadModel", {"vocab_size": 64699, "n_langs": 2}),
     "xlnet/xlnet-base-cased": ("XLNetLMHeadModel", {"d_inner": 3072, "vocab_size": 32000}),
     "google-bert/bert-base-cased": ("BertForSequenceClassification", {"vocab_size": 28996}),
-    "FacebookAI/roberta-base": (
-        "RobertaForSequenceClassification",
-        {"vocab_size": 50265, "max_position_embeddings": 514, "type_vocab_size": 1},
-    ),
-    "albert/albert-base-v2": (
-        "AlbertForSequenceClassification",
-        {"vocab_size": 30000, "intermediate_size": 3072},
-    ),
-    "FacebookAI/roberta-large": (
-        "RobertaForMultipleChoice",
-        {"vocab_size": 50265, "intermediate_size": 4096, "max_position_embeddings": 514}
-        | {"type_vocab_size": 1},
-    ),
+    "FacebookAI/roberta-base": ("RobertaForSequenceClassification", ROBERTA),
+    "albert/albert-base-v2": ("AlbertForSequenceClassification", ALBERT),
+    "FacebookAI/roberta-large": ("RobertaForMultipleChoice", ROBERTA | {"intermediate_size": 4096}),
 }
-
-
 GPU = {"teraflops": 312.0, "root": ROOT}
 
 
@@ -46,17 +36,13 @@ def planned(name: str, **options) -> tuple[pd.DataFrame, pd.Series]:
 def test_the_sizes_of_models_are_those_that_transformers_counts(name: str) -> None:
     head, more = SHAPES[name]
     of_table = plan.facts("hub_models").loc[name]
-    config = getattr(transformers, head).config_class(
-        hidden_size=int(of_table["hidden"]),
-        num_attention_heads=int(of_table["heads"]),
-        num_hidden_layers=int(of_table["layers"]),
-        **more,
-    )
+    hidden, heads, layers = of_table[["hidden", "heads", "layers"]].astype(int)
+    sizes = {"hidden_size": hidden, "num_attention_heads": heads, "num_hidden_layers": layers}
+    config = getattr(transformers, head).config_class(**sizes, **more)
     with torch.device("meta"):
         network = getattr(transformers, head)(config)
-    assert sum(p.numel() for p in network.parameters()) / 1e6 == pytest.approx(
-        of_table["million_parameters"], abs=0.05
-    )
+    millions = sum(p.numel() for p in network.parameters()) / 1e6
+    assert millions == pytest.approx(of_table["million_parameters"], abs=0.05)
 
 
 def test_every_model_of_the_papers_has_a_size() -> None:

@@ -12,7 +12,6 @@ import time
 from functools import partial
 from pathlib import Path
 
-import nbformat
 import pytest
 from command import run
 from toy_notebooks import write_notebook
@@ -171,24 +170,6 @@ def test_cells_parameters_profile_cited_tables_and_data_count(tmp_path, monkeypa
         stamp = {"data": used, "modules": modules}
         (tmp_path / "10_items.json").write_text(json.dumps(content | {"provenance": stamp}))
         assert one.unchanged(notebook) is expected
-
-
-def test_the_longest_notebook_starts_first_after_those_that_open_the_collection(tmp_path) -> None:
-    stated = {"00": "ten seconds", "10": "about a minute, or two hours", "20": "twenty seconds"}
-    stated |= {"30": "under two minutes", "40": "half a minute", "50": "seconds"}
-    for number, time_needed in stated.items():
-        path = write_notebook(tmp_path, f"{number}_study")
-        content = nbformat.read(path, as_version=4)
-        content.cells[0].source += f"\n\n*Reads* nothing. *Runs in* {time_needed}."
-        nbformat.write(content, path)
-    last = {"10": ("quick", "complete", 5), "40": ("quick", "complete", 300)}
-    last |= {"50": ("quick", "failed", 400), "30": ("full", "complete", 9000)}
-    for number, (profile, status, seconds) in last.items():
-        old = {"status": status, "profile": profile, "seconds": seconds, "numbers": []}
-        old["provenance"] = {}
-        (tmp_path / f"{number}_study.json").write_text(json.dumps(old))
-    order = [notebook.number for notebook in runner_of(tmp_path).in_order(site.find(tmp_path))]
-    assert order == ["20", "00", "40", "30", "10", "50"]
 
 
 def test_a_run_says_what_is_at_work(tmp_path, monkeypatch, capsys) -> None:

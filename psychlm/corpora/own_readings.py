@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import csv
+import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pandas as pd
@@ -36,7 +38,8 @@ def from_long(
     Columns that are the same for all readings of a word become columns of ``words``, the others
     (trial numbers, conditions that differ between people) columns of ``readings``. Rows without
     person, item, number or word are dropped, and times of 0 ms, which programs write for a skipped
-    word, are missing; ``notes`` count both.
+    word, are missing; ``notes`` count both. A table that lacks a column, or has two words at one
+    place or two readings of a word by one person, is a :class:`FrameError`.
 
     Parameters
     ----------
@@ -47,12 +50,6 @@ def from_long(
         The columns that hold the person, the text (sentence), the word's number in it, from 1, and
         the word as printed.
 
-    Raises
-    ------
-    FrameError
-        If a column is missing, a number is not whole, a person read a word twice, or two people
-        read different words at one place.
-
     Examples
     --------
     >>> table = pd.DataFrame({"Subject": [1, 1, 2, 2], "Item": 7, "WordNr": [1, 2, 1, 2],
@@ -62,7 +59,8 @@ def from_long(
     [['7', 1, 'Dogs', 4], ['7', 2, 'bark.', 4]]
     """
     ids = {subject: "subject", item: "text_id", word_number: "word_id", word: "word"}
-    missing = [name for name in (*ids, *measures) if name not in frame.columns]
+    names = ids | dict(measures)
+    missing = [name for name in names if name not in frame.columns]
     if missing:
         raise FrameError(
             f"columns {missing} are missing; there are {list(frame.columns)}: name yours, "
@@ -71,7 +69,6 @@ def from_long(
     badly_named = [name for name in measures.values() if not name.endswith("_ms")]
     if badly_named:
         raise FrameError(f"measures {badly_named} need names that end in _ms (and times in ms)")
-    names = ids | dict(measures)
     beside = [new for old, new in names.items() if new != old and new in frame.columns]
     if beside:
         raise FrameError(
@@ -94,10 +91,9 @@ def from_long(
         notes.append(f"%2C in {int(coded.sum())} words is read as a comma")
     for name in measures.values():
         given = frames.numbers_of(table[name])
-        times = pd.to_numeric(given, errors="coerce")
-        wrong = int((times.isna() & given.notna()).sum())
-        notes += [f"{wrong} values of {name!r} that are no numbers are missing"] if wrong else []
-        table[name] = times
+        table[name] = pd.to_numeric(given, errors="coerce")
+        if wrong := int((table[name].isna() & given.notna()).sum()):
+            notes.append(f"{wrong} values of {name!r} that are no numbers are missing")
     table, unread = skipped_as_missing(table)
     notes += unread
     table = frames.check_readings(table)
@@ -115,11 +111,9 @@ def from_long(
     of_words = [n for n in table.columns if same.get(n, False) and n not in of_readings]
     words = table[[*keys, *of_words]].drop_duplicates(keys).sort_values(keys, ignore_index=True)
     readings = table.drop(columns=of_words)
-    notes += [
-        f"{int(readings[name].isna().sum())} of {len(readings)} readings have no {name!r}"
-        for name in measures.values()
-        if readings[name].isna().any()
-    ]
+    for name, n_missing in readings[[*measures.values()]].isna().sum().items():
+        if n_missing:
+            notes.append(f"{n_missing} of {len(readings)} readings have no {name!r}")
     return Corpus(with_predictors(frames.check_words(words)), readings, None, tuple(notes))
 
 
@@ -127,7 +121,8 @@ def from_csv(words: str | Path, readings: str | Path) -> Corpus:
     """Read your own corpus from two CSV files.
 
     Columns are separated by a comma, a semicolon or a tab; "310,5" is a number where the comma
-    separates nothing. A time of 0 ms is missing, and counted in ``notes``.
+    separates nothing. A time of 0 ms is missing, and counted in ``notes``. A reading of a word that
+    is not among the words is a :class:`FrameError`.
 
     Parameters
     ----------
@@ -139,21 +134,12 @@ def from_csv(words: str | Path, readings: str | Path) -> Corpus:
         One row per person and word: ``subject``, ``text_id``, ``word_id`` and at least one measure
         in ms whose name ends in ``_ms``; an empty cell where a word was skipped.
 
-    Raises
-    ------
-    FrameError
-        If a column is missing, a row occurs twice or has more cells than the header, or a word was
-        read that is not among the words.
-
     Examples
     --------
-    >>> import tempfile
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     words, readings = Path(folder) / "words.csv", Path(folder) / "readings.csv"
-    ...     _ = words.write_text("text_id,word_id,word\\nt,1,Good\\nt,2,day.\\n")
-    ...     _ = readings.write_text("subject,text_id,word_id,gaze_ms\\ns1,t,1,210\\ns1,t,2,250\\n")
-    ...     from_csv(words, readings).readings["gaze_ms"].tolist()
-    [210, 250]
+    >>> _ = Path("words.csv").write_text("text_id,word_id,word\\nt,1,Good\\nt,2,day.\\n")
+    >>> _ = Path("times.csv").write_text("subject,text_id,word_id,gaze_ms\\ns1,t,1,210\\n")
+    >>> from_csv("words.csv", "times.csv").readings["gaze_ms"].tolist()
+    [210]
     """
     text = {"text_id": str, "word": str, "subject": str}
     word_table, reading_table = (
@@ -180,18 +166,41 @@ def from_csv(words: str | Path, readings: str | Path) -> Corpus:
 
 def skipped_as_missing(readings: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:
     """Return readings whose times of 0 ms are missing, and a note for each measure that has any."""
-    readings, notes = readings.copy(), []
-    for name in (name for name in readings.columns if str(name).endswith("_ms")):
-        zero = pd.to_numeric(readings[name], errors="coerce") == 0
-        if zero.any():
-            said = f"{int(zero.sum())} of {len(readings)} times {name!r} are 0 ms"
-            notes.append(f"{said} (not fixated) and missing")
-            readings[name] = readings[name].mask(zero)
-    return readings, notes
+    zero = readings.filter(regex="_ms$").apply(pd.to_numeric, errors="coerce").eq(0)
+    notes = [
+        f"{count} of {len(readings)} times {name!r} are 0 ms (not fixated) and missing"
+        for name, count in zero.sum().items()
+        if count
+    ]
+    times = {name: readings[name].mask(rows) for name, rows in zero.items()}
+    return readings.assign(**times), notes
 
 
-# Word-level columns of the corpora that pymovements names: person, text, number of the word, word;
-# then first fixation, gaze duration (first pass), go-past (regression path) and total time.
+def with_predictors(words: pd.DataFrame) -> pd.DataFrame:
+    """Add ``position`` and ``length_chars`` (letters and digits) where they are absent."""
+    added = {"position": words["word_id"], "length_chars": words["word"].str.count(r"[^\W_]")}
+    return words.assign(**{name: x for name, x in added.items() if name not in words})
+
+
+# ---- tables of programs ----
+
+IDS = ("subject", "item", "word_number", "word")
+EYELINK = {
+    "IA_FIRST_FIXATION_DURATION": "first_fixation_ms",
+    "IA_FIRST_RUN_DWELL_TIME": "gaze_ms",
+    "IA_REGRESSION_PATH_DURATION": "go_past_ms",
+    "IA_DWELL_TIME": "total_ms",
+}
+SELF_PACED = "self_paced_ms"
+# Columns of programs: those of IDS in this order, and times with our names.
+LAYOUTS: dict[str, tuple[tuple[str, ...], dict[str, str]]] = {
+    "PCIbex": (("Participant", "Sentence", "Word number", "Word"), {"Reading time": SELF_PACED}),
+    "jsPsych": (("subject_id", "sentence", "word_number", "word"), {"rt_word": SELF_PACED}),
+    "EyeLink": (("RECORDING_SESSION_LABEL", "item", "IA_ID", "IA_LABEL"), EYELINK),
+    "a laboratory's table": (("Subject", "Item", "WordNr", "Word"), {"RT": SELF_PACED}),
+    "psychlm": (("subject", "text_id", "word_id", "word"), {}),
+}
+# Columns of the corpora that pymovements names: those of IDS, and times in EYELINK's order.
 PYMOVEMENTS = {
     "CopCo": "part speechId+paragraphId wordId word "
     "word_first_fix_dur word_first_pass_dur word_go_past_time word_total_fix_dur",
@@ -202,11 +211,10 @@ PYMOVEMENTS = {
     "IA_FIRST_RUN_DWELL_TIME IA_REGRESSION_PATH_DURATION IA_DWELL_TIME",
     "PoTeC": "reader_id text_id word_index_in_text word FFD FPRT RPD_inc TFT",
 }
-PYMOVEMENTS_MEASURES = ("first_fixation_ms", "gaze_ms", "go_past_ms", "total_ms")
 
 
 def from_pymovements(
-    name: str, folder: str | Path, *, columns: str | None = None, query: str | None = None
+    name: str, folder: str | Path, *, columns: str | None = None, query: str = ""
 ) -> Corpus:
     """Read the precomputed reading measures of a corpus that the library pymovements knows.
 
@@ -256,8 +264,7 @@ def from_pymovements(
         from_file_name = {key: value for key, value in about.items() if key not in frame}
         parts.append(frame.assign(**from_file_name))
     table = pd.concat(parts, ignore_index=True)
-    if query is not None:
-        table = table.query(query)
+    table = table.query(query) if query else table
     subject, text, number, word, *times = (columns or PYMOVEMENTS[name]).split()
     needed = [subject, *text.split("+"), number, word, *times]
     if missing := [column for column in needed if column not in table.columns]:
@@ -266,16 +273,154 @@ def from_pymovements(
             "columns with columns='...'"
         )
     times_ms = table[times].apply(pd.to_numeric, errors="coerce")
-    long = times_ms.set_axis(PYMOVEMENTS_MEASURES, axis=1).assign(
+    long = times_ms.set_axis([*EYELINK.values()], axis=1).assign(
         Subject=table[subject],
         Item=table[text.split("+")].astype(str).agg("-".join, axis=1),
         WordNr=table[number] + (table[number].min() == 0),  # some count from 0
         Word=table[word].astype("string").str.strip().astype(object),
     )
-    return from_long(long, measures={measure: measure for measure in PYMOVEMENTS_MEASURES})
+    return from_long(long, measures={measure: measure for measure in EYELINK.values()})
 
 
-def with_predictors(words: pd.DataFrame) -> pd.DataFrame:
-    """Add ``position`` and ``length_chars`` (letters and digits) where they are absent."""
-    added = {"position": words["word_id"], "length_chars": words["word"].str.count(r"[^\W_]")}
-    return words.assign(**{name: x for name, x in added.items() if name not in words})
+def read_experiment(
+    table: str | Path,
+    readings: str | Path | None = None,
+    *,
+    measure: str = "",
+    columns: Mapping[str, str] | None = None,
+) -> Corpus:
+    """Read a reading experiment from one table, or from a file of words and one of readings.
+
+    Parameters
+    ----------
+    table : path
+        With ``readings``: the words, see :func:`psychlm.corpora.reading_times.from_csv`. Alone: a
+        row for each person and word (long), or for each person and sentence, whose columns end in
+        the number of the word (wide: ``Word1``, ``RT1``, ``Word2`` ...); results of PCIbex as they
+        are downloaded, of jsPsych's plug-in for self-paced reading, EyeLink's interest area report
+        (whose text needs a column ``item``), or any other table whose columns are named.
+    readings : path, optional
+    measure : str
+        The column of times in ms, of one table; all that the program is known to write unless
+        given. A name that does not end in ``_ms`` becomes ``self_paced_ms``.
+    columns : mapping, optional
+        Columns of one table: ``{"subject": "ID", "item": "Sentence", "word_number": "Nr", "word":
+        "W"}``; those that are not named are the program's.
+
+    Returns
+    -------
+    Corpus
+        The first of ``notes`` says which columns were read as what.
+
+    Examples
+    --------
+    >>> _ = Path("results.csv").write_text("ID,Item,WordNr,Word,RT\\ns1,1,1,Good,310\\n")
+    >>> study = read_experiment("results.csv", measure="RT", columns={"subject": "ID"})
+    >>> study.readings["self_paced_ms"].tolist()
+    [310]
+    """
+    for file in (table, readings):
+        if file and not Path(file).is_file():
+            raise FrameError(f"{file} does not exist; name a table of readings (CSV)")
+    if readings:
+        corpus = from_csv(table, readings)
+        if measure and measure not in corpus.readings:
+            times = [name for name in corpus.readings if name.endswith("_ms")]
+            raise FrameError(f"{readings} has no column {measure!r}; its times are {times}")
+        return corpus
+    given = dict(columns or {})
+    if unknown := sorted(given.keys() - set(IDS)):
+        raise FrameError(f"columns name {unknown}; they name the columns of {list(IDS)}")
+    frame = _read(Path(table))
+    chosen = frame if not given else _long_format(frame, given, measure)
+    program, ids, measures = _recognise(list(chosen.columns), given, measure)
+    if not measures:
+        expected = "; ".join(
+            f"{name}: {', '.join((*ids, *(times or ['*_ms'])))}"
+            for name, (ids, times) in LAYOUTS.items()
+        )
+        raise FrameError(
+            f"{table} has the header {', '.join(map(str, frame.columns))}, which is none of those "
+            f"expected ({expected}). Name the columns: columns={{'subject': ..., 'item': ..., "
+            "'word_number': ..., 'word': ...} and measure='...'"
+        )
+    if program == "EyeLink":
+        chosen = chosen.replace({".": None})
+    corpus = from_long(chosen, measures=measures, **ids)
+    names = ids | {ours: theirs for theirs, ours in measures.items()}
+    said = ", ".join(f"{ours} = {theirs}" for ours, theirs in names.items())
+    note = f"the table is read as {program}'s: {said}"
+    return replace(corpus, notes=(note, *corpus.notes))
+
+
+def _recognise(
+    header: list[str], given: Mapping[str, str], measure: str
+) -> tuple[str, dict[str, str], dict[str, str]]:
+    """Return the program, its columns of IDS and its times, whose columns are all there, with those
+    given in place of its own; nothing if there is none."""
+    for program, (columns, times) in LAYOUTS.items():
+        ids = dict(zip(IDS, columns, strict=True)) | dict(given)
+        measures = times or {name: name for name in header if str(name).endswith("_ms")}
+        if measure in header:
+            ours = measure if measure.endswith("_ms") else SELF_PACED
+            measures = {measure: measures.get(measure, ours)}
+        elif measure:
+            measures = {theirs: ours for theirs, ours in measures.items() if ours == measure}
+        there = {theirs: ours for theirs, ours in measures.items() if theirs in header}
+        if set(ids.values()) <= set(header) and there:
+            return "a table with named columns" if given else program, ids, there
+    return "", {}, {}
+
+
+def _long_format(frame: pd.DataFrame, columns: Mapping[str, str], measure: str) -> pd.DataFrame:
+    """Return a wide table with one row per person and word; any other table as it is.
+
+    In a wide table the columns of words and times end in the number of the word."""
+    stems = [columns.get("word", "Word"), measure]
+    ids = [columns.get("subject"), columns.get("item")]
+    pattern = rf"({'|'.join(map(re.escape, stems))})[._]?\d+"
+    numbered = [name for name in frame if re.fullmatch(pattern, str(name))]
+    if not numbered or not measure or set(stems) & set(frame.columns) or None in ids:
+        return frame
+    plain = frame.rename(columns={name: re.sub(r"[._]?(\d+)$", r"\1", name) for name in numbered})
+    number = columns.get("word_number", "WordNr")
+    long = pd.wide_to_long(plain, stems, i=ids, j=number).reset_index()
+    there = long[stems[0]].notna()
+    return long[there].sort_values([*ids, number], ignore_index=True)[[*ids, number, *stems]]
+
+
+def _read(path: Path) -> pd.DataFrame:
+    """Read a table by its suffix, or results of PCIbex, whose header stands in comments."""
+    if path.suffix == ".parquet":
+        return pd.read_parquet(path)
+    with path.open(encoding="utf-8-sig", errors="replace") as opened:
+        if opened.readline().startswith("# "):
+            return _pcibex(path)
+    return frames.read_csv(path, keep_default_na=False, na_values=["", "NA"])
+
+
+def _pcibex(path: Path) -> pd.DataFrame:
+    """Return the readings in a file of results that PCIbex or Ibex wrote.
+
+    Comments number the columns of the rows below them. PennController writes word and number as
+    Value and Parameter. A participant is the time of results and the hash of an address."""
+    names: dict[int, str] = {}
+    rows = []
+    with path.open(newline="", encoding="utf-8-sig") as opened:
+        for cells in csv.reader(opened):
+            header = re.match(r"#\s*(\d+)\.\s*(.*?)\.?\s*$", ",".join(cells))
+            if header:
+                names = {} if header[1] == "1" else names
+                names[int(header[1])] = header[2]
+            elif cells and not cells[0].startswith("#"):
+                row = {names.get(n, f"column {n}"): cell for n, cell in enumerate(cells, 1)}
+                if row.get("Reading time", "NULL") not in ("NULL", ""):
+                    rows.append(row)
+    table = pd.DataFrame(rows)
+    if table.empty:
+        raise FrameError(f"{path} has no rows with a column 'Reading time'; is it self-paced?")
+    table = table.rename(columns={"Sentence (or sentence MD5)": "Sentence"})
+    if "Word" not in table:
+        table = table.rename(columns={"Parameter": "Word number", "Value": "Word"})
+    who = [name for name in table if re.match("Results reception time|MD5 hash", name)]
+    return table.assign(Participant=table[who].astype(str).agg("-".join, axis=1))

@@ -1,0 +1,59 @@
+"""What tests compare with: transformers alone, one input at a time, in float64."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+
+from psychlm.lm import LanguageModel
+
+
+@torch.inference_mode()
+def log_probabilities(
+    network: Any, ids: list[int], temperature: float = 1.0, **options: Any
+) -> np.ndarray:
+    """Return what a network says at each token of an input, (n_tokens, n_vocabulary), nats."""
+    logits = network(torch.tensor([ids]), **options).logits[0]
+    return torch.log_softmax(logits.double() / temperature, dim=-1).numpy()
+
+
+def last_nats(network: Any, ids: list[int], n: int) -> np.ndarray:
+    """Return the log-probabilities of the last n tokens of a causal model's input, nats."""
+    table = log_probabilities(network, ids)
+    return np.array([table[i - 1, ids[i]] for i in range(len(ids) - n, len(ids))])
+
+
+def token_bits(model: LanguageModel, text: str) -> np.ndarray:
+    """Return the surprisals of the tokens of a text after the start token, bits."""
+    ids = model.tokenizer(text, add_special_tokens=False).input_ids
+    return -last_nats(model.network, [model.tokenizer.bos_token_id, *ids], len(ids)) / np.log(2)
+
+
+def tokens_and_words(model: LanguageModel, text: str) -> tuple[list[int], np.ndarray]:
+    """Return the ids of a text with single spaces, and the word that each belongs to."""
+    encoded = model.tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
+    ends = np.cumsum([len(word) + 1 for word in text.split(" ")]) - 1
+    last = [end - 1 for _, end in encoded["offset_mapping"]]
+    return encoded["input_ids"], np.searchsorted(ends, last, side="right")
+
+
+def masked_nats(model: LanguageModel, text: str) -> tuple[np.ndarray, np.ndarray]:
+    """Return the log-probability of each token of a text, nats, and its word.
+
+    A masked model reads the text with the token and the rest of its word masked (Kauf & Ivanova
+    2023), a left-masked one the tokens before and one mask.
+    """
+    ids, word = tokens_and_words(model, text)
+    tokenizer, nats = model.tokenizer, []
+    for i, token in enumerate(ids):
+        if model.kind == "masked":
+            hidden = (word == word[i]) & (np.arange(len(ids)) >= i)
+            read = np.where(hidden, tokenizer.mask_token_id, ids).tolist()
+            read, options = [tokenizer.cls_token_id, *read, tokenizer.sep_token_id], {}
+        else:
+            read = [tokenizer.bos_token_id, *ids[:i], tokenizer.mask_token_id]
+            options = {"langs": torch.ones(1, len(read), dtype=torch.long)}
+        nats.append(log_probabilities(model.network, read, **options)[i + 1, token])
+    return np.array(nats), word

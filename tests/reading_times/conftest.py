@@ -1,0 +1,61 @@
+"""Fixtures of the tests of reading times: R, fits by two programs, 2,000 readers, surprisals."""
+
+import numpy as np
+import pandas as pd
+import pytest
+from conftest import absent
+
+from psychlm import data
+from psychlm import reading_times as reading
+from psychlm.corpora import reading_times as corpora
+from psychlm.reading_times import lme4, mgcv
+
+
+@pytest.fixture(scope="session")
+def r():
+    """R with mgcv and lme4, without which a test is skipped."""
+    try:
+        with mgcv.in_r():
+            if not mgcv.r_function(lme4._HAS)("lme4")[0]:
+                raise mgcv.RMissingError
+    except mgcv.RMissingError:
+        return absent("R with mgcv and lme4")
+
+
+@pytest.fixture(scope="session")
+def both():
+    """Fit a model natively and by a program of R."""
+
+    def fit(frame, formula, other="mgcv", **options):
+        return [reading.fit(frame, formula, backend=b, **options) for b in ("native", other)]
+
+    return fit
+
+
+@pytest.fixture(scope="session")
+def with_bits():
+    """Add language models' surprisals of each word, and of the word before it, to readings."""
+
+    def join(readings, surprisals, **names):
+        bits = surprisals.rename(columns=names).assign(word="w")
+        added = [*names.values(), *(f"prev_{name}" for name in names.values())]
+        bits = corpora.add_lags(bits, list(names.values()))[["text_id", "word_id", *added]]
+        return corpora.join(readings, bits)
+
+    return join
+
+
+@pytest.fixture(scope="session")
+def sap():
+    """Return 184,000 self-paced times of 2,000 people (Huang et al. 2024), as R had them."""
+    readings, words = (data.facts(f"sap2024/{name}") for name in ("readings", "sentences"))
+    table = readings.merge(words, on=["sentence_id", "word_position"])
+    bits = pd.to_numeric(table["gpt2_bits"])
+    kept = bits.notna() & table["self_paced_ms"].between(100, 3000)
+    table, bits = table[kept], bits[kept]
+    return table.rename(columns={"participant": "subject", "self_paced_ms": "rt"}).assign(
+        surprisal=((bits - bits.mean()) / bits.std()).round(6),
+        length=table["word_shape"].str.len() - 4,
+        log_rt=np.log(table["self_paced_ms"]),
+        item=table["item"].astype(str),
+    )
