@@ -8,6 +8,7 @@ ability, so their covariance is a sum over a few orthonormal polynomials of ever
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -20,6 +21,7 @@ from psychlm.irt.arrays import (
     namespace,
     on_device,
     positive_inverse,
+    single,
     zeros,
 )
 from psychlm.irt.em import EM, item_matrices
@@ -282,7 +284,8 @@ def observed_information(
 
     def averaged(weighted: Tensor) -> Iterator[Tensor]:
         """Yield persons' scores summed over the nodes with weights (n_rows, n_fine)."""
-        projected = as_type(grid.at_nodes(weighted), dtype)
+        projected = grid.at_nodes(weighted)
+        projected = single(projected) if rough else projected
         for rows, block in parts():
             scores = expected_scores(block, parameters, projected[rows], nodes, kinds)
             scores *= root_count[rows]
@@ -400,14 +403,14 @@ def expected_scores(
     z, c = parameters[block.items].logits(nodes)
     p, q = cell_derivatives(z, c, second=False)
     xp, scores = namespace(weights), []
-    dtype = "float32" if weights.dtype == xp.float32 else "float64"
-    correct = as_type(block.correct, dtype)
+    of_type = single if weights.dtype == xp.float32 else partial(as_type, name="float64")
+    correct = of_type(block.correct)
     largest = float(xp.finfo(weights.dtype).max) ** 0.5  # where P is 0 but for rounding
     by_guessing = p.c.clip(None, largest), q.c
     for of_correct, of_wrong in [(p.z * nodes, q.z * nodes), (p.z, q.z), by_guessing][:kinds]:
-        score = weights @ as_type(of_wrong.T, dtype)
+        score = weights @ of_type(of_wrong.T)
         if block.answered is not None:
             score *= block.answered
-        score += correct * (weights @ as_type((of_correct - of_wrong).T, dtype))
+        score += correct * (weights @ of_type((of_correct - of_wrong).T))
         scores.append(score)
     return xp.stack(scores)
