@@ -42,9 +42,9 @@ MOST_NODES = 2401
 class CutScore:
     """A sequential probability ratio test of ability against a cut score (Wald 1947).
 
-    After each item the likelihood at ``theta + indifference`` is divided by that at ``theta -
-    indifference`` (logits). The test ends with "above" once the ratio is at least (1 - error) /
-    error, with "below" once it is at most the inverse (Reckase 1983; Eggen 1999).
+    The likelihood at ``theta + indifference`` is divided by that at ``theta - indifference``
+    (logits). The test ends with "above" once the ratio is at least (1 - error) / error, with
+    "below" once it is at most the inverse (Reckase 1983; Eggen 1999).
     """
 
     theta: float
