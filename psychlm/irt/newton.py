@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 
-from psychlm.irt.arrays import as_type, device_of, host, namespace, on_device
+from psychlm.irt.arrays import as_type, device_of, host, namespace, on_device, single
 from psychlm.irt.em import EM, LOGLIK_TOLERANCE, scoring_with_guessing
 from psychlm.irt.likelihood import (
     Design,
@@ -294,7 +294,7 @@ def exchanged_items(
     """
     xp, design = namespace(weights), em.design
     reached = xp.amax(weights, 0) > NEGLIGIBLE_WEIGHT
-    weights, nodes = as_type(weights[:, reached], "float32"), nodes[reached]
+    weights, nodes = single(weights[:, reached]), nodes[reached]
     n_starts, free = len(starts), design.free_by_item()
     count = as_type(em.responses.count, "float32")[:, None]
     tables, gains = xp.zeros_like(starts), xp.zeros_like(starts[:, 0])
@@ -309,10 +309,7 @@ def exchanged_items(
         for step in range(ITEM_STEPS + 1):
             after = log_probabilities(*Parameters(*beta.T).logits(nodes))
             of_correct, of_wrong = (
-                as_type(
-                    xp.exp((new.reshape(n_starts, n, -1) - old_log).clip(None, LARGEST_RATIO)),
-                    "float32",
-                )
+                single(xp.exp((new.reshape(n_starts, n, -1) - old_log).clip(None, LARGEST_RATIO)))
                 for old_log, new in zip(before, after, strict=True)
             )
             # sum_k w_ik R_ik for a correct and for a wrong response, each (n_rows, n_items)

@@ -8,6 +8,7 @@ ability, so their covariance is a sum over a few orthonormal polynomials of ever
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -22,6 +23,7 @@ from psychlm.irt.arrays import (
     positive_inverse,
     sigmoid,
     sigmoids,
+    single,
     zeros,
 )
 from psychlm.irt.em import EM, item_matrices
@@ -284,7 +286,8 @@ def observed_information(
 
     def averaged(weighted: Tensor) -> Iterator[Tensor]:
         """Yield persons' scores summed over the nodes with weights (n_rows, n_fine)."""
-        projected = as_type(grid.at_nodes(weighted), dtype)
+        projected = grid.at_nodes(weighted)
+        projected = single(projected) if rough else projected
         for rows, block in parts():
             scores = expected_scores(em, block, parameters, projected[rows], nodes, kinds)
             scores *= root_count[rows]
@@ -406,8 +409,8 @@ def expected_scores(
     """
     z, c = parameters[block.items].logits(nodes)
     xp, scores = namespace(weights), []
-    dtype = "float32" if weights.dtype == xp.float32 else "float64"
-    correct = as_type(block.correct, dtype)
+    of_type = single if weights.dtype == xp.float32 else partial(as_type, name="float64")
+    correct = of_type(block.correct)
     if not em.guessed:  # correct and wrong responses differ by 1 in their logit
         one, s = xp.ones_like(nodes)[None], sigmoid(z)
         cells = [(one * nodes, -s * nodes), (one, -s)]
@@ -417,9 +420,9 @@ def expected_scores(
         difference, of_guessing = p.z - q.z, p.c.clip(None, largest) - q.c
         cells = [(difference * nodes, q.z * nodes), (difference, q.z), (of_guessing, q.c)][:kinds]
     for difference, of_wrong in cells:
-        score = weights @ as_type(of_wrong.T, dtype)
+        score = weights @ of_type(of_wrong.T)
         if block.answered is not None:
             score *= block.answered
-        score += correct * (weights @ as_type(difference.T, dtype))
+        score += correct * (weights @ of_type(difference.T))
         scores.append(score)
     return xp.stack(scores)

@@ -39,19 +39,18 @@ def test_a_notebook_has_its_anatomy_and_no_outputs(path: Path) -> None:
     assert "setup" in tags[1], "its second code cell is tagged setup"
     ends = [n for n, cell in enumerate(code) if "report.verdict(" in cell.source]
     assert ends == [len(code) - 1], "the last code cell, and no other, ends the report"
-    assert len(notebook.cells) <= 60
-    assert sum(len(cell.source.splitlines()) for cell in code) <= 400
+    assert len(notebook.cells) <= 62
+    assert sum(len(cell.source.splitlines()) for cell in code) <= 440
 
 
 @pytest.mark.parametrize("path", REAL, ids=lambda path: path.stem)
 def test_the_cells_of_a_notebook_are_short_described_and_hide_nothing(path: Path) -> None:
     figure = r"plt\.(subplots|figure|subplot_mosaic)\(|sns\.(relplot|catplot|displot|lmplot)\("
     for cell in cells_of(path, "code"):
-        # a step is three to eight lines; lists of parameters, imports and prose may be longer
-        prose = re.search(r"report\.(say|verdict)\(", cell.source)
-        limit = 28 if cell.metadata.get("tags") or prose else 20
-        limit = 36 if "report.begin(" in cell.source else limit
-        assert len(cell.source.splitlines()) <= limit, cell.source
+        # a step is three to eight lines; imports and parameters are lists, a line for each
+        lines = re.sub(r"^(import|from) .*\n+", "", cell.source, flags=re.MULTILINE).splitlines()
+        is_list = "parameters" in cell.metadata.get("tags", [])
+        assert len(lines) <= 20 or is_list, cell.source
         hides = r"^\s*[!%].*\bpip\b|filterwarnings|simplefilter|catch_warnings"
         assert not re.search(hides, cell.source, flags=re.MULTILINE), cell.source
         if re.search(figure, cell.source):  # a caption, and words for who cannot see it
