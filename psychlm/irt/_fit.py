@@ -299,7 +299,7 @@ def estimate(em: EM, starts: list[Parameters]) -> tuple[Parameters, np.ndarray, 
     grid of half the step.
     """
     responses, others = em.responses, []
-    guessed = bool((em.design.guessing_free | (starts[0].guessing > 0)).any())
+    guessed = em.guessed = bool((em.design.guessing_free | (starts[0].guessing > 0)).any())
     # Newton's method builds the information matrix whole, which is possible for so many items.
     newtonian = (3 if guessed else 2) * responses.n_items <= EXACT_PARAMETERS
     if newtonian:

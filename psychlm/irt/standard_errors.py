@@ -21,6 +21,8 @@ from psychlm.irt.arrays import (
     namespace,
     on_device,
     positive_inverse,
+    sigmoid,
+    sigmoids,
     single,
     zeros,
 )
@@ -148,7 +150,7 @@ def joint_covariances(em: EM, parameters: Parameters, free: Tensor) -> np.ndarra
         A common slope has the last column of U.
         """
         for block in em.responses.blocks():
-            scores = expected_scores(block, parameters, linear, nodes, kinds)
+            scores = expected_scores(em, block, parameters, linear, nodes, kinds)
             cross = -scores.permute(2, 0, 1)
             if common:
                 cross = torch.cat([cross, inner[block.items, :, :1]], 2)
@@ -287,7 +289,7 @@ def observed_information(
         projected = grid.at_nodes(weighted)
         projected = single(projected) if rough else projected
         for rows, block in parts():
-            scores = expected_scores(block, parameters, projected[rows], nodes, kinds)
+            scores = expected_scores(em, block, parameters, projected[rows], nodes, kinds)
             scores *= root_count[rows]
             if rough:
                 squares[...] -= xp.einsum("aij,bij->abj", scores, scores)
@@ -296,11 +298,11 @@ def observed_information(
     def apart() -> Iterator[Tensor]:
         """Yield persons' scores at a node less their expectations, by root weights."""
         for rows, block in parts():
-            mean = expected_scores(block, parameters, weights[rows], nodes, kinds)
+            mean = expected_scores(em, block, parameters, weights[rows], nodes, kinds)
             for node in range(len(nodes)):
                 weight = weights[rows, node][:, None] * responses.count[rows, None]
                 at, one = nodes[[node]], xp.ones_like(weight)
-                scores = expected_scores(block, parameters, one, at, kinds)
+                scores = expected_scores(em, block, parameters, one, at, kinds)
                 yield by_person((scores - mean) * weight**0.5)
 
     if not rough:
@@ -322,10 +324,15 @@ def complete_information(
     ``weights`` are those of the nodes for every row of responses, times its count.
     """
     part, design = parameters[block.items], em.design
-    p, q = cell_derivatives(*part.logits(nodes))
-    correct, answered = block.expected_counts(weights)
-    wrong = answered - correct
-    zz, zc, cc = (-(correct * of_p + wrong * of_q) for of_p, of_q in zip(p[2:], q[2:], strict=True))
+    z, c = part.logits(nodes)
+    if em.guessed:
+        p, q = cell_derivatives(z, c)
+        correct, answered = block.expected_counts(weights)
+        wrong, pairs = answered - correct, zip(p[2:], q[2:], strict=True)
+        zz, zc, cc = (-(correct * of_p + wrong * of_q) for of_p, of_q in pairs)
+    else:  # that of a logit does not depend on the response
+        s, rest = sigmoids(z)
+        zz, zc, cc = block.answers_at(weights) * s * rest, 0 * s, 0 * s
     information = item_matrices(zz, zc, cc, nodes)
     if design.priors:
         curvature = design.prior_derivatives(part.table(), design.free()[:, block.items])[1]
@@ -394,23 +401,28 @@ def orthonormal_polynomials(weights: Tensor, fine: Tensor, n_polynomials: int) -
 
 
 def expected_scores(
-    block: Block, parameters: Parameters, weights: Tensor, nodes: Tensor, kinds: int
+    em: EM, block: Block, parameters: Parameters, weights: Tensor, nodes: Tensor, kinds: int
 ) -> Tensor:
     """Return sums over nodes of weight times the derivative of a response's log-likelihood.
 
     The derivatives are by slope, intercept (and guessing): shape (kinds, n_rows, n_items).
     """
     z, c = parameters[block.items].logits(nodes)
-    p, q = cell_derivatives(z, c, second=False)
     xp, scores = namespace(weights), []
     of_type = single if weights.dtype == xp.float32 else partial(as_type, name="float64")
     correct = of_type(block.correct)
-    largest = float(xp.finfo(weights.dtype).max) ** 0.5  # where P is 0 but for rounding
-    by_guessing = p.c.clip(None, largest), q.c
-    for of_correct, of_wrong in [(p.z * nodes, q.z * nodes), (p.z, q.z), by_guessing][:kinds]:
+    if not em.guessed:  # correct and wrong responses differ by 1 in their logit
+        one, s = xp.ones_like(nodes)[None], sigmoid(z)
+        cells = [(one * nodes, -s * nodes), (one, -s)]
+    else:
+        p, q = cell_derivatives(z, c, second=False)
+        largest = float(xp.finfo(weights.dtype).max) ** 0.5  # where P is 0 but for rounding
+        difference, of_guessing = p.z - q.z, p.c.clip(None, largest) - q.c
+        cells = [(difference * nodes, q.z * nodes), (difference, q.z), (of_guessing, q.c)][:kinds]
+    for difference, of_wrong in cells:
         score = weights @ of_type(of_wrong.T)
         if block.answered is not None:
             score *= block.answered
-        score += correct * (weights @ of_type((of_correct - of_wrong).T))
+        score += correct * (weights @ of_type(difference.T))
         scores.append(score)
     return xp.stack(scores)
