@@ -117,10 +117,10 @@ def without_dropout(bert, folder):
     return configured_copy(bert, folder, **still)
 
 
-def answers_of(*runs, items):
+def answers_of(*folders, items):
     """The answers of fine-tuned encoders to new items, in their order."""
     options = {"device": "cpu", "cache": False}
-    return [lm.choice_logprobs(items, run.folder, **options) for run in runs]
+    return [lm.choice_logprobs(items, folder, **options) for folder in folders]
 
 
 @pytest.mark.parametrize(
@@ -150,7 +150,8 @@ def test_items_that_do_not_fit_in_memory_together_give_the_answers_of_whole_batc
     assert sizes == tried
     np.testing.assert_allclose(parts.history, whole.history, rtol=1e-4)
     # not the weights: those that change no answer (of keys, of scores) follow rounding under Adam
-    np.testing.assert_allclose(*answers_of(parts, whole, items=made(12, 2)), atol=1e-3)
+    folders = parts.folder, whole.folder
+    np.testing.assert_allclose(*answers_of(*folders, items=made(12, 2)), atol=1e-3)
     assert not (parts.folder / "checkpoints").exists()
 
 
@@ -199,8 +200,8 @@ def test_two_processes_give_the_answers_of_one_and_name_what_does_not_fit(bert, 
         np.testing.assert_allclose(history, alone.history, rtol=1e-4)
     left = {file.name for file in (tmp_path / "shared").iterdir()}
     assert left == {file.name for file in alone.folder.iterdir()}  # no checkpoints, no parts
-    shared = lm.fine_tune(sentences(24), encoder, out=tmp_path / "shared", **options)  # read
-    np.testing.assert_allclose(*answers_of(shared, alone, items=sentences(12, 2)), atol=1e-3)
+    folders = tmp_path / "shared", alone.folder
+    np.testing.assert_allclose(*answers_of(*folders, items=sentences(12, 2)), atol=1e-3)
 
 
 def test_training_stops_early_when_development_no_longer_improves(bert, tmp_path):
