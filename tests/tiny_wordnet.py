@@ -13,22 +13,19 @@ def write(folder: Path, concepts: dict[str, dict]) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     for pos, part in PART.items():
         mine = {key: c for key, c in concepts.items() if c.get("pos", "n") == pos}
+        # Offsets have a fixed width, so that lengths are known before they are.
         at, place = {}, len(HEADER.encode())
-        for (
-            key,
-            concept,
-        ) in mine.items():  # offsets have a fixed width, so that lengths are known before they are
+        for key, concept in mine.items():
             at[key] = place
             place += len(_line(concept, pos, 0, dict.fromkeys(mine, 0)).encode())
         lines = [_line(concept, pos, at[key], at) for key, concept in mine.items()]
         (folder / f"data.{part}").write_text(HEADER + "".join(lines), encoding="utf-8")
-        senses: dict[str, list[int]] = {}
+        senses: dict[str, list[str]] = {}
         for key, concept in mine.items():
             for word in concept["words"]:
-                senses.setdefault(word.lower(), []).append(at[key])
+                senses.setdefault(word.lower(), []).append(f"{at[key]:08d}")
         index = [
-            f"{word} {pos} {len(offsets)} 0 {len(offsets)} 0 "
-            f"{' '.join(f'{o:08d}' for o in offsets)}  \n"
+            f"{word} {pos} {len(offsets)} 0 {len(offsets)} 0 {' '.join(offsets)}  \n"
             for word, offsets in sorted(senses.items())
         ]
         (folder / f"index.{part}").write_text(HEADER + "".join(index), encoding="utf-8")
@@ -38,9 +35,8 @@ def write(folder: Path, concepts: dict[str, dict]) -> Path:
 
 def _line(concept: dict, pos: str, offset: int, at: dict[str, int]) -> str:
     words = concept["words"]
-    links = [("@", key) for key in concept.get("up", ())] + [
-        ("@i", key) for key in concept.get("instance_of", ())
-    ]
+    links = [("@", key) for key in concept.get("up", ())]
+    links += [("@i", key) for key in concept.get("instance_of", ())]
     pointers = "".join(f"{symbol} {at[key]:08d} {pos} 0000 " for symbol, key in links)
     named = " ".join(f"{word} 0" for word in words)
     frames = "01 + 08 00 " if pos == "v" else ""

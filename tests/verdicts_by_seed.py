@@ -22,30 +22,18 @@ from psychlm.site import collection
 ROOT = Path(__file__).parents[1]
 TABLE = ROOT / "data" / "facts" / "verdicts_by_seed.csv"
 KEYS = ["notebook", "profile", "seed"]
-COLUMNS = [*KEYS, "verdict", "outcome", "date"]
 
 
-def verdict(name: str, profile: collection.Profile, seed: int, folder: Path) -> dict[str, object]:
+def verdict(name: str, profile: collection.Profile, seed: int) -> dict[str, object]:
     """Run a notebook under a seed and return its row; RuntimeError if it does not end."""
-    (outcome,) = site.run(
-        [name], profile=profile, root=ROOT, reports=folder, parameters={"seed": seed}
-    )
-    if outcome.status != "done":
-        raise RuntimeError(f"{name}, seed {seed}: {outcome.status}: {outcome.error}")
-    report = json.loads((folder / f"{name}.json").read_text(encoding="utf-8"))
-    said = report["verdict"]
-    today = datetime.date.today().isoformat()
-    row = (name, profile, seed, said["sentence"], said["outcome"], today)
-    return dict(zip(COLUMNS, row, strict=True))
-
-
-def keep(rows: list[dict[str, object]], table: Path = TABLE) -> None:
-    """Add rows to the table, in place of those of the same notebook, profile and seed."""
-    kept = pd.read_csv(table) if table.is_file() else pd.DataFrame(columns=COLUMNS)
-    both = pd.DataFrame([*kept.to_dict("records"), *rows], columns=COLUMNS)
-    both = both.drop_duplicates(KEYS, keep="last").sort_values(KEYS)
-    with data.atomic_write(table) as part:
-        both.to_csv(part, index=False, lineterminator="\n")
+    with tempfile.TemporaryDirectory() as folder:
+        options = {"root": ROOT, "reports": Path(folder), "parameters": {"seed": seed}}
+        (run,) = site.run([name], profile=profile, **options)
+        if run.status != "done":
+            raise RuntimeError(f"{name}, seed {seed}: {run.status}: {run.error}")
+        told = json.loads(Path(folder, f"{name}.json").read_text(encoding="utf-8"))["verdict"]
+    row = {"notebook": name, "profile": profile, "seed": seed, "verdict": told["sentence"]}
+    return row | {"outcome": told["outcome"], "date": datetime.date.today().isoformat()}
 
 
 def main() -> int:
@@ -60,14 +48,16 @@ def main() -> int:
         if "seed" not in notebook.parameters:
             parser.error(f"{notebook.name} has no parameter seed")
         for seed in [notebook.parameters["seed"], *given.seeds]:
-            with tempfile.TemporaryDirectory() as folder:
-                try:
-                    row = verdict(notebook.name, given.profile, seed, Path(folder))
-                except RuntimeError as error:
-                    failed = 1
-                    print(error, file=sys.stderr)
-                    continue
-            keep([row])
+            try:
+                row = verdict(notebook.name, given.profile, seed)
+            except RuntimeError as error:
+                failed = 1
+                print(error, file=sys.stderr)
+                continue
+            rows = pd.concat([pd.read_csv(TABLE), pd.DataFrame([row])])
+            rows = rows.drop_duplicates(KEYS, keep="last").sort_values(KEYS)
+            with data.atomic_write(TABLE) as part:
+                rows.to_csv(part, index=False, lineterminator="\n")
             print(f"{notebook.name} {seed}: {row['outcome']}: {row['verdict']}", flush=True)
     return failed
 

@@ -141,7 +141,7 @@ def read_key(key: Key) -> pd.Series:
         if table.shape[1] != 2:
             columns = format_names(table.columns)
             raise FrameError(f"the key {key} has the columns {columns}; expected two, item and key")
-        key = table.set_index(table.columns[0]).iloc[:, 0]
+        key = table.set_index(table.columns[0]).squeeze(axis=1)
     right = _as_text(pd.Series(key, dtype=object)).rename("key")
     wrong = right.isna() | right.index.duplicated()
     refuse("items", right.index[wrong], "of the key have no answer, or two")
@@ -197,13 +197,10 @@ def _shaped(
 ) -> tuple[pd.DataFrame, str]:
     """Return a wide or long table as a wide one, persons in its index, and its layout."""
     lower = {name.lower(): name for name in table.columns}
-
-    def column_of(names: list[str]) -> str | None:
-        return next((lower[name] for name in names if name in lower), None)
-
-    person, item, value = column_of(PERSONS), column_of(ITEMS), column_of(VALUES)
-    if person is None or item is None or value is None or items is not None:
+    of_kinds = [[lower[n] for n in names if n in lower] for names in (PERSONS, ITEMS, VALUES)]
+    if items is not None or not all(of_kinds):
         return _with_persons(table, key)
+    person, item, value = (columns[0] for columns in of_kinds)
     twice = table.duplicated([person, item])
     if twice.any():
         pair = table.loc[twice, [person, item]].iloc[0].tolist()
@@ -253,15 +250,13 @@ def _answers(
     table = table.rename_axis(index=table.index.name or "person")
     of_key = [] if key is None else list(key.index)
     named = [*(items or ()), *drop, *of_key]
-    unknown = [name for name in named if name not in table.columns]
-    if unknown:
+    if unknown := [name for name in named if name not in table.columns]:
         raise FrameError(f"no columns {format_names(unknown)}; there are {list(table.columns)}")
     persons_only = [*drop, *table.attrs.get("groups", ())]
     given = items if items is not None or key is None else of_key
     chosen = [name for name in (table if given is None else given) if name not in persons_only]
     if given is None:
-        objects = [name for name in chosen if not is_numeric(table[name])]
-        text = [name for name in objects if _is_text(table[name])]
+        text = [name for name in chosen if _is_text(table[name])]
         chosen = [name for name in chosen if name not in text]
         if len(text) >= max(len(chosen), 1):
             raise FrameError(
@@ -308,7 +303,8 @@ def _graded(raw: pd.DataFrame, key: pd.Series) -> pd.DataFrame:
 def _is_text(values: pd.Series) -> bool:
     """Return whether a column is text (country, sex, choices), and no cell of it a number."""
     cells = values.dropna().astype(str).str.strip()
-    return len(cells) > 0 and not pd.to_numeric(cells, errors="coerce").notna().any()
+    no_number = pd.to_numeric(cells, errors="coerce").isna().all()
+    return not is_numeric(values) and len(cells) > 0 and bool(no_number)
 
 
 def _are_ratings(responses: pd.DataFrame) -> bool:

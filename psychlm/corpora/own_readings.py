@@ -325,7 +325,7 @@ def read_experiment(
     if readings:
         corpus = from_csv(table, readings)
         if measure and measure not in corpus.readings:
-            times = [name for name in corpus.readings if name.endswith("_ms")]
+            times = list(corpus.readings.filter(regex="_ms$"))
             raise FrameError(f"{readings} has no column {measure!r}; its times are {times}")
         return corpus
     given = dict(columns or {})
@@ -349,8 +349,7 @@ def read_experiment(
     corpus = from_long(chosen, measures=measures, **ids)
     names = ids | {ours: theirs for theirs, ours in measures.items()}
     said = ", ".join(f"{ours} = {theirs}" for ours, theirs in names.items())
-    note = f"the table is read as {program}'s: {said}"
-    return replace(corpus, notes=(note, *corpus.notes))
+    return replace(corpus, notes=(f"the table is read as {program}'s: {said}", *corpus.notes))
 
 
 def _recognise(

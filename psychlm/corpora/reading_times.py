@@ -72,8 +72,7 @@ def log_frequency(words: pd.Series, counts: Mapping[str, float]) -> pd.Series:
         return apostrophes.str.lower()
 
     table = pd.Series(counts, dtype=float)
-    twice = table.index[table.index.duplicated()].unique()
-    if len(twice):
+    if len(twice := table.index[table.index.duplicated()].unique()):
         raise FrameError(
             f"counts have the words {format_names(twice)} more than once; add them: "
             "counts.groupby(level=0).sum()"
@@ -145,12 +144,12 @@ def exclude(
     flags = {name: step(words).astype(bool) for name, step in steps.items()}
     marked = words.assign(out=np.logical_or.reduce(list(flags.values())))
     flags["after one of these"] = add_lags(marked, ["out"])["prev_out"].eq(True)
-    out, rows = pd.Series(False, index=words.index), []
-    for name, flag in flags.items():
-        removed = int((flag & ~out).sum())
-        out |= flag
-        rows.append((name, int(flag.sum()), removed, int((~out).sum())))
-    return words[~out], pd.DataFrame(rows, columns=["step", "flagged", "removed", "left"])
+    flagged = pd.DataFrame(flags, index=words.index)
+    out = flagged.cummax(axis=1)  # by this step, or one before it
+    table = pd.DataFrame({"flagged": flagged.sum(), "left": (~out).sum()})
+    table["removed"] = out.sum().diff().fillna(out.sum()).astype(int)
+    table = table.rename_axis("step").reset_index()[["step", "flagged", "removed", "left"]]
+    return words[~out.iloc[:, -1]], table
 
 
 def join(readings: pd.DataFrame, words: pd.DataFrame) -> pd.DataFrame:
@@ -162,8 +161,7 @@ def join(readings: pd.DataFrame, words: pd.DataFrame) -> pd.DataFrame:
     """
     readings, words = frames.plain(readings), frames.plain(words)
     keys = ["text_id", "word_id"]
-    shared = [name for name in words.columns if name in readings.columns and name not in keys]
-    if shared:
+    if shared := [name for name in words if name in readings and name not in keys]:
         raise FrameError(
             f"columns {shared} are in both the readings and the words; rename or drop them in one"
         )

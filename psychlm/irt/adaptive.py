@@ -42,9 +42,9 @@ MOST_NODES = 2401
 class CutScore:
     """A sequential probability ratio test of ability against a cut score (Wald 1947).
 
-    After each item the likelihood at ``theta + indifference`` is divided by that at ``theta -
-    indifference`` (logits). The test ends with "above" once the ratio is at least (1 - error) /
-    error, with "below" once it is at most the inverse (Reckase 1983; Eggen 1999).
+    The likelihood at ``theta + indifference`` is divided by that at ``theta - indifference``
+    (logits). The test ends with "above" once the ratio is at least (1 - error) / error, with
+    "below" once it is at most the inverse (Reckase 1983; Eggen 1999).
     """
 
     theta: float
@@ -163,7 +163,7 @@ def adaptive_test(
         raise ValueError("recorded responses are kept already; leave answers= out")
     else:
         unknown = ask.columns.symmetric_difference(tables.items)
-        refuse("items", unknown, "are not in bank and responses; pass the same items to both")
+        refuse("items", unknown, "are in bank or responses only; pass the same items to both")
         persons, recorded = ask.index, tables.response_array(ask)
         available = ~np.isnan(recorded)
     n_persons, n_steps = len(persons), min(n_items, len(tables.items))
@@ -320,7 +320,7 @@ class _Bank:
         expected = np.einsum("c,icn->ni", np.arange(probability.shape[1]), probability) / highest
         self.expected_score = expected.mean(axis=1)
         areas = pd.Series(0, tables.items) if content is None else content.reindex(tables.items)
-        refuse("items", areas.index[areas.isna()], "have no content area")
+        refuse("items", areas.index[areas.isna()], "have no content area; give each one")
         self.areas = pd.factorize(areas)[0]
         self.in_area = self.areas == np.arange(self.areas.max() + 1)[:, None]  # areas x items
         self.share = self.in_area.mean(axis=1)
@@ -369,7 +369,7 @@ def _drawn(
     seed, share = int(rng.integers(2**63)), np.ones(len(bank))
     if shares is not None:
         share = shares.reindex(bank).to_numpy(np.float64)
-        refuse("items", bank[np.isnan(share)], "have no share in open_shares")
+        refuse("items", bank[np.isnan(share)], "have no share in open_shares; give each one")
     for row, person in enumerate(persons):
         stream = np.random.default_rng([seed, crc32(str(person).encode())])
         priority[row] = stream.random(len(bank))

@@ -391,21 +391,18 @@ def dif_likelihood_ratio(
 
 def _difference(freed: IRTFit, item: object) -> dict[str, float]:
     """Return an item's parameters in both groups, and how its difficulties and curves differ."""
-    focal = freed.in_group("focal")
-    tables = {"reference": freed.items.loc[[item]], "focal": focal.items.loc[[item]]}
+    reference, focal = freed.in_group("reference"), freed.in_group("focal")
     names = [name for name in freed.items if re.fullmatch(r"a|b\d*", name)]
-    row = {f"{name}_{of}": float(tables[of][name].iloc[0]) for of in tables for name in names}
-    # A Series: its mean leaves out categories that the item lacks, and of none is NaN.
-    shifts = pd.Series([row[f"{name}_focal"] - row[f"{name}_reference"] for name in names[1:]])
-    # Curves of both groups at the focal group's abilities.
+    old, new = (each.items.loc[item, names].astype(float) for each in (reference, focal))
+    row = old.add_suffix("_reference").to_dict() | new.add_suffix("_focal").to_dict()
+    # Curves of both groups at the focal group's abilities, (n_nodes, n_categories).
     theta = focal.ability_mean + focal.ability_sd * STANDARD_GRID
-    form = model_named(freed.model).form
-    here, there = (
-        form.of_table(tables[of]).probability_at(theta)[0] for of in ("focal", "reference")
-    )
-    highest = int((here > 0).any(1).sum()) - 1
-    gap = np.arange(len(here)) @ (here - there) / highest
-    row["b_difference"] = float(shifts.mean())
+    position = freed.items.index.get_loc(item)
+    there, here = (each.probability(theta)[:, position] for each in (reference, focal))
+    gap = (here - there) @ np.arange(here.shape[1]) / ((here > 0).any(axis=0).sum() - 1)
+    # The mean leaves out categories that the item lacks; flat items have infinite difficulties.
+    with np.errstate(invalid="ignore"):
+        row["b_difference"] = float((new - old)[names[1:]].mean())
     row["p_difference"] = float(normal_weights(STANDARD_GRID) @ gap)
     return row
 

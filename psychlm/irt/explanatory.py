@@ -26,7 +26,7 @@ import scipy
 import torch
 from torch import Tensor
 
-from psychlm.frames import FrameError, format_names
+from psychlm.frames import FrameError, refuse
 from psychlm.irt.em import Expectation, Settings
 from psychlm.irt.likelihood import Parameters, integrate, node_loglik, quadrature_grid
 from psychlm.irt.response_matrix import MISSING, ResponseMatrix
@@ -204,32 +204,23 @@ def fit_difficulties(
 
 def check_covariates(design: pd.DataFrame, items: pd.Index) -> pd.DataFrame:
     """Return the constant and the features of the items, in their order, float64."""
-    absent = items.difference(design.index)
-    if len(absent):
-        raise FrameError(f"items {format_names(absent)} have no row in the design")
+    refuse("items", items.difference(design.index), "have no row in the design")
     if design.index.has_duplicates or design.columns.has_duplicates or CONSTANT in design.columns:
         raise FrameError(f"the design has an item or feature twice, or a feature {CONSTANT!r}")
     chosen = design.loc[items]
     text = [name for name in chosen if not pd.api.types.is_numeric_dtype(chosen[name])]
-    if text:
-        raise FrameError(
-            f"features {format_names(text)} are not numeric; make indicators: "
-            "pd.get_dummies(design, drop_first=True)"
-        )
+    indicators = "make indicators: pd.get_dummies(design, drop_first=True)"
+    refuse("features", text, f"are not numeric; {indicators}")
     values = chosen.astype(float)
     missing = values.columns[~np.isfinite(values).all()]
-    if len(missing):
-        raise FrameError(f"features {format_names(missing)} are missing or infinite for some items")
+    refuse("features", missing, "are missing or infinite for some items")
     values.insert(0, CONSTANT, 1.0)
     # Linear dependence: a zero on the diagonal of R of the scaled columns.
     scaled = values.to_numpy() / np.linalg.norm(values, axis=0).clip(1e-300)
     size = np.abs(np.diag(np.linalg.qr(scaled, mode="r")))
     dependent = values.columns[: len(size)][size < 1e-8].append(values.columns[len(size) :])
-    if len(dependent):
-        raise FrameError(
-            f"features {format_names(dependent)} are linear combinations of those before them (or "
-            "of the constant) on these items; drop them"
-        )
+    flaw = "are linear combinations of those before them, or of the constant; drop them"
+    refuse("features", dependent, flaw)
     return values
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 import scipy
 
-from psychlm.frames import FrameError
+from psychlm.frames import FrameError, refuse
 from psychlm.irt.model_tables import STANDARD_GRID, ModelTables, normal_weights
 from psychlm.irt.response_functions import ABSENT, ResponseFunction, four_parameters
 from psychlm.irt.result import IRTFit
@@ -47,16 +47,14 @@ def link(fit_or_items: FitOrItems, *, slope: float = 1.0, intercept: float = 0.0
         )
     old = fit_or_items
     items, shift = old.copy(), intercept / slope
-    tags = [name[1:] for name in old if name[0] == "d" and (name == "d" or name[1:].isdigit())]
+    names = [name for name in old if name[0] == "d"]
+    tags: list[str] = [name[1:] for name in names if name == "d" or name[1:].isdigit()]
     if not tags or tags == [""]:  # dichotomous: b and d must agree, and one may be missing
         tags = [""]
         a, d, _, _ = four_parameters(old)
         items = items.assign(a=a, d=d, b=old["b"] if "b" in old else -d / a)
     absent = [name for name in ("a", *(f"b{tag}" for tag in tags)) if name not in items]
-    if absent:
-        raise FrameError(
-            f"the items have no {', '.join(absent)}; a scale is linked by slopes and difficulties"
-        )
+    refuse("columns", absent, "are missing; a scale is linked by slopes and difficulties")
     before = items.copy()
     items["a"] = before["a"] / slope
     if "se_a" in old:

@@ -20,7 +20,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike
 
-from psychlm.frames import FrameError, format_names
+from psychlm.frames import FrameError, refuse
 from psychlm.irt.arrays import log_sigmoid, namespace, on_device, sigmoid
 
 if TYPE_CHECKING:
@@ -468,15 +468,10 @@ def four_parameters(
     elif "b" in items:
         with np.errstate(invalid="ignore"):
             apart = np.abs(d + a * b) > AGREEMENT * (1 + np.abs(a) + np.abs(d))
-        if (apart & np.isfinite(b)).any():
-            raise FrameError(
-                f"b and d disagree for items {format_names(items.index[apart])}: d should be -a b; "
-                "change the scale with irt.link(items, slope=, intercept=), or drop one of the two"
-            )
-    wrong = ~((c >= 0) & (c < u) & (u <= 1))
-    if wrong.any():
-        raise FrameError(
-            f"items {format_names(items.index[wrong])} have a guessing parameter outside [0, 1), "
-            "or an upper asymptote that is not above it and at most 1"
-        )
+        flaw = "have a b and a d that disagree: d should be -a b; drop one of them, or change the"
+        flaw = f"{flaw} scale with irt.link(items, slope=, intercept=)"
+        refuse("items", items.index[apart & np.isfinite(b)], flaw)
+    wrong = items.index[~((c >= 0) & (c < u) & (u <= 1))]
+    flaw = "have a guessing parameter outside [0, 1), or an upper asymptote that is not above it"
+    refuse("items", wrong, f"{flaw} and at most 1")
     return a, d, c, u

@@ -15,7 +15,7 @@ import numpy as np
 import pandas as pd
 
 from psychlm.device import Device, free_bytes, torch_device
-from psychlm.frames import FrameError, check_responses, format_names
+from psychlm.frames import FrameError, check_responses, refuse
 from psychlm.irt.arrays import as_type, host, on_device
 
 if TYPE_CHECKING:
@@ -186,11 +186,8 @@ def encode_ratings(ratings: pd.DataFrame, levels: Mapping | None = None) -> Resp
     if levels is None:
         levels = {item: sorted(checked[item].dropna().unique()) for item in checked}
         wrong = [item for item, values in levels.items() if not 2 <= len(values) <= MOST_CATEGORIES]
-        if wrong:
-            raise FrameError(
-                f"items {format_names(wrong)} have fewer than 2 or more than {MOST_CATEGORIES} "
-                "different answers; leave them out, or group their answers into categories"
-            )
+        flaw = f"have fewer than 2 or more than {MOST_CATEGORIES} different answers; leave them out"
+        refuse("items", wrong, f"{flaw}, or group their answers into categories")
     codes = np.full(checked.shape, MISSING, np.uint8)
     for column, (item, answers) in enumerate(checked.items()):
         categories, answered = np.asarray(levels[item], float), answers.notna().to_numpy()
@@ -232,19 +229,13 @@ def encode_codes(
                 f"the uint8 matrix holds values other than 0, 1 and {MISSING} (not asked); "
                 "grade the responses first"
             )
-        silent = ~answered.any(axis=1)
-        if silent.any() and not as_drawn:
-            raise FrameError(
-                f"persons {format_names(persons[start : start + step][silent])} answered no item; "
-                "leave them out"
-            )
+        silent = ~answered.any(axis=1) & (not as_drawn)
+        refuse("persons", persons[start : start + step][silent], "answered no item; leave them out")
         n_correct += correct.sum(axis=0)
         n_answered += answered.sum(axis=0)
         digest.update(part.data)
-    if (n_answered == 0).any() and not as_drawn:
-        raise FrameError(
-            f"items {format_names(items[n_answered == 0])} were answered by nobody; leave them out"
-        )
+    unknown = items[(n_answered == 0) & (not as_drawn)]
+    refuse("items", unknown, "were answered by nobody; leave them out")
 
     # Collapse equal rows where that saves at least a fifth of them.
     distinct, row, count = matrix, np.arange(len(matrix)), np.ones(len(matrix), np.int64)

@@ -58,7 +58,6 @@ class AbilityPosterior:
 
     persons: pd.Index  # (n_persons,)
     nodes: np.ndarray  # (n_nodes,), logits
-    prior: np.ndarray  # (n_nodes,), sums to 1
     weights: np.ndarray  # (n_persons, n_nodes), rows sum to 1
     loglik: np.ndarray  # (n_persons,), log P(responses), nats
 
@@ -211,7 +210,6 @@ def ability_posterior(
     return AbilityPosterior(
         persons=curves.persons,
         nodes=ability_mean + ability_sd * grid.fine.cpu().numpy(),
-        prior=grid.log_weights.exp().cpu().numpy(),
         weights=weights.cpu().numpy()[curves.row],
         loglik=loglik.cpu().numpy()[curves.row],
     )

@@ -16,7 +16,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import pandas as pd
 
-from psychlm.frames import FrameError, format_names
+from psychlm.frames import FrameError, format_names, refuse
 from psychlm.irt.em import Expectation
 from psychlm.irt.likelihood import GRID_ERROR, LARGEST_SLOPE
 from psychlm.irt.priors import Beta, LogNormal, Normal, Prior
@@ -278,11 +278,8 @@ def models_of_items(model: Mapping | pd.Series, items: pd.Index) -> list[Model]:
     named = pd.Series(model, dtype=object).reindex(items)
     models = [None if pd.isna(name) else model_named(name) for name in named]
     wrong = [each is None or each.common_slope or not each.dichotomous for each in models]
-    if any(wrong):
-        raise FrameError(
-            f"items {format_names(items[wrong])} have no model, or one that cannot differ between "
-            'items; name "2PL", "3PL" or "4PL" for every item'
-        )
+    flaw = 'have no model, or one that cannot differ; name "2PL", "3PL" or "4PL" for every item'
+    refuse("items", items[wrong], flaw)
     return [each for each in models if each is not None]
 
 
@@ -301,9 +298,7 @@ def chosen_items(items: pd.Index, names: Names) -> np.ndarray:
         return np.ones(len(items), bool)
     if len(names) == 0:
         return np.zeros(len(items), bool)
-    unknown = pd.Index(names).difference(items)
-    if len(unknown):
-        raise FrameError(f"items {format_names(unknown)} are not among the responses")
+    refuse("items", pd.Index(names).difference(items), "are not among the responses")
     return items.isin(names)
 
 
@@ -350,13 +345,9 @@ def check_groups(
                 "their order, or a Series indexed by person"
             )
         group = pd.Series(given, index=persons)
-    if group.index.has_duplicates:
-        twice = group.index[group.index.duplicated()].unique()
-        raise FrameError(f"persons {format_names(twice)} have more than one group")
+    refuse("persons", group.index[group.index.duplicated()], "have more than one group")
     labels = group.reindex(persons)
-    if labels.isna().any():
-        nameless = persons[labels.isna()]
-        raise FrameError(f"persons {format_names(nameless)} have no group; give one, or drop them")
+    refuse("persons", persons[labels.isna()], "have no group; give one, or drop them")
     names = list(dict.fromkeys(labels))
     first = names[0] if reference is None else reference
     if first not in names or not 2 <= len(names) <= 255:
@@ -370,12 +361,8 @@ def check_groups(
 
 def earlier_items(start: pd.DataFrame, items: pd.Index) -> pd.DataFrame:
     """Return the items of an earlier fit from which an estimation begins, in their order."""
-    missing = items.difference(start.index)
-    if len(missing) or start.index.has_duplicates:
-        raise FrameError(
-            f"start has no items {format_names(missing)}, or items twice; give the items of an "
-            "earlier fit, or start=None"
-        )
+    refuse("items", items.difference(start.index), "are not in start; leave it out")
+    refuse("items", start.index[start.index.duplicated()], "stand twice in start; keep one")
     return start.loc[items]
 
 
@@ -406,10 +393,11 @@ def check_answers(spec: Specification) -> None:
         by_group = [np.unique(spec.codes[spec.member == g, j]) for g in range(len(spec.groups))]
         constant[j] |= any((codes != MISSING).sum() < levels for codes in by_group)
     regular = "intercept" in spec.priors and (spec.model.common_slope or "slope" in spec.priors)
-    if constant.any() and not regular:
-        raise FrameError(
-            f"items {format_names(items[constant])} were answered alike by everyone, or are free "
-            "and were answered alike (or without one of the categories) by a group, so their "
-            "difficulty is infinite; drop them with frames.drop_constant(responses), do not free "
-            'them, or give a prior, such as priors={"intercept": Normal(0, 3)} with the Rasch model'
-        )
+    refuse(
+        "items",
+        items[constant & (not regular)],
+        "were answered alike by everyone, or are free and were answered alike (or without one of "
+        "the categories) by a group, so their difficulty is infinite; drop them with "
+        "frames.drop_constant(responses), do not free them, or give a prior, such as "
+        'priors={"intercept": Normal(0, 3)} with the Rasch model',
+    )

@@ -130,18 +130,37 @@ def joint_covariances(em: EM, parameters: Parameters, free: Tensor) -> np.ndarra
     if common:
         v_common[0, 1], y_common[0] = slope[0], image[:, 0].sum(0)
 
-    # Weights at the nodes: of the expectations, and of scores' products with ability.
+    # D, and the inverses of its roots; what is not estimated has a unit diagonal in it.
     _, weights = fine_posterior(node_loglik(em.responses, parameters, em.grid.nodes), em.grid)
-    count = em.responses.count[:, None]
     expected, linear = orthonormal_polynomials(weights, em.grid.fine, 1)
-    weighted = em.grid.at_nodes(expected) * count, em.grid.at_nodes(linear) * count**0.5
+    count, nodes = em.responses.count[:, None], em.grid.nodes
+    at_nodes, linear = em.grid.at_nodes(expected) * count, em.grid.at_nodes(linear) * count**0.5
+    blocks = em.responses.blocks()
+    complete = [complete_information(em, block, parameters, at_nodes, nodes) for block in blocks]
+    inner = torch.cat(complete)[:, :kinds, :kinds]
+    masked = inner * mask[:, :, None] * mask[:, None, :] + torch.diag_embed(1 - mask)
+    unit = torch.eye(kinds, dtype=torch.float64, device=slope.device)
+    inverse_roots = solve_triangular(cholesky(masked), unit, upper=False)
+
+    def crossed() -> Iterator[tuple[slice, Tensor, Tensor, Tensor]]:
+        """Yield items, inverse roots of D, -U (n, kinds, n_dense), and the sum of the slopes' rows.
+
+        A common slope has the last column of U.
+        """
+        for block in em.responses.blocks():
+            scores = expected_scores(block, parameters, linear, nodes, kinds)
+            cross = -scores.permute(2, 0, 1)
+            if common:
+                cross = torch.cat([cross, inner[block.items, :, :1]], 2)
+            chosen = mask[block.items, :, None]
+            yield block.items, inverse_roots[block.items], cross * chosen, cross[:, 0].sum(0)
 
     # The persons and a common slope, less what the items' own parameters explain of them.
     dense = torch.eye(len(count) + common, dtype=torch.float64, device=slope.device)
     right_side = dense.new_zeros(len(dense), 2)
     if common:
         dense[-1, -1], right_side[-1] = 0, y_common
-    for items, inverse, cross, of_slope in item_factors(em, parameters, weighted, mask):
+    for items, inverse, cross, of_slope in crossed():
         if common:
             dense[-1] += of_slope
             dense[:-1, -1] += of_slope[:-1]
@@ -153,11 +172,10 @@ def joint_covariances(em: EM, parameters: Parameters, free: Tensor) -> np.ndarra
 
     # A^-1 by Woodbury: its diagonal blocks by item, and its product P with the images Y.
     covariance, solved = [], []
-    for items, inverse, cross, _ in item_factors(em, parameters, weighted, mask):
+    for items, inverse, cross, _ in crossed():
         flat = (inverse @ cross).flatten(0, 1)
         spread = solve_triangular(dense_root, flat.T, upper=False).T.view_as(cross)
-        inner = torch.eye(kinds, dtype=torch.float64, device=inverse.device)
-        half = inverse.mT @ cholesky(inner + spread @ spread.mT)
+        half = inverse.mT @ cholesky(unit + spread @ spread.mT)
         covariance.append(half @ half.mT)
         solved.append(inverse.mT @ (inverse @ (y[items] - cross @ dense_solution)))
     p, p_common = torch.cat(solved), dense_solution[-1:] if common else 0 * y_common
@@ -171,13 +189,11 @@ def joint_covariances(em: EM, parameters: Parameters, free: Tensor) -> np.ndarra
         mixed = v @ rho @ p.mT
         return v @ middle @ v.mT - mixed - mixed.mT
 
-    blocks = torch.cat(covariance) + correction(v, p)
-    result = torch.full((len(blocks), 3, 3), torch.nan, dtype=torch.float64)
-    result[:, :kinds, :kinds] = blocks.cpu()
+    result = torch.full((len(mask), 3, 3), torch.nan, dtype=torch.float64)
+    result[:, :kinds, :kinds] = (torch.cat(covariance) + correction(v, p)).cpu()
     if common:
-        unit = torch.zeros_like(dense[:, :1])
-        unit[-1] = 1
-        of_slope = torch.cholesky_solve(unit, dense_root)[-1]
+        last = torch.eye(len(dense), dtype=torch.float64, device=slope.device)[:, -1:]
+        of_slope = torch.cholesky_solve(last, dense_root)[-1]
         result[:, 0], result[:, :, 0] = torch.nan, torch.nan
         result[:, 0, 0] = (of_slope + correction(v_common, p_common)).flatten().cpu()
     return result.numpy()
@@ -186,33 +202,6 @@ def joint_covariances(em: EM, parameters: Parameters, free: Tensor) -> np.ndarra
 def gram(x: Tensor) -> Tensor:
     """Return x' x; on the CPU NumPy computes one triangle only."""
     return on_device(host(x).T @ host(x), "cpu") if x.device.type == "cpu" else x.T @ x
-
-
-def item_factors(
-    em: EM, parameters: Parameters, weighted: tuple[Tensor, Tensor], mask: Tensor
-) -> Iterator[tuple[slice, Tensor, Tensor, Tensor]]:
-    """Yield items, inverse roots of D (n, kinds, kinds), -U (n, kinds, n_dense), and of the slope.
-
-    The last is the row of all slopes together. Parameters that are not estimated (mask 0) have a
-    unit diagonal in D and zeros in U.
-    """
-    import torch
-    from torch.linalg import cholesky, solve_triangular
-
-    kinds, nodes = mask.shape[1], em.grid.nodes
-    for block in em.responses.blocks():
-        chosen = mask[block.items]
-        inner = complete_information(em, block, parameters, weighted[0], nodes)
-        inner = inner[:, :kinds, :kinds]
-        scores = expected_scores(block, parameters, weighted[1], nodes, kinds)
-        cross = -scores.permute(2, 0, 1)
-        if em.design.common_slope:
-            cross = torch.cat([cross, inner[:, :, :1]], 2)
-        of_slope = cross[:, 0].sum(0)
-        inner = inner * chosen[:, :, None] * chosen[:, None, :] + torch.diag_embed(1 - chosen)
-        identity = torch.eye(kinds, dtype=torch.float64, device=inner.device)
-        inverse = solve_triangular(cholesky(inner), identity, upper=False)
-        yield block.items, inverse, cross * chosen[:, :, None], of_slope
 
 
 def where_free(blocks: np.ndarray, free: Tensor) -> np.ndarray:

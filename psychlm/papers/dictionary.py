@@ -108,9 +108,8 @@ def find(path: str | Path | None = None) -> Path:
         if file.is_file():
             return file
     raise DataMissingError(
-        f"the GCIDE dictionary is not here (looked in {', '.join(map(str, places))}); get it with "
-        "`apt-get install dict-gcide`, or name the folder that holds gcide.dict.dz and gcide.index "
-        f"(an argument, or the variable {VARIABLE})"
+        f"no GCIDE in {', '.join(map(str, places))}: `apt-get install dict-gcide`, or set "
+        f"{VARIABLE} to the folder that holds gcide.dict.dz and gcide.index"
     )
 
 
@@ -411,9 +410,8 @@ def _fill_up(
         for pos, candidates in by_pos.items():
             here = redraw & (pos_of_slot == pos).to_numpy()
             entry[here] = rng.choice(candidates, int(here.sum()))
-        both = pd.concat(
-            [senses.assign(type="sense"), slots.assign(entry=entry)], ignore_index=True
-        )
+        drawn = [senses.assign(type="sense"), slots.assign(entry=entry)]
+        both = pd.concat(drawn, ignore_index=True)
         both["text"] = both["entry"].map(pool["definition"])
         # Draw again what repeats a choice, or is a sense of the word itself.
         same_word = both["entry"].map(pool["cluster"]).eq(both["gold"].map(golds["cluster"]))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
@@ -117,14 +117,9 @@ def two_factor(
 
     bounds = [(None, None)] * 3 + [(0.0, 0.99 if guessing else 0.0)]
     options = {"maxiter": MAX_STEPS, "maxfun": 10 * MAX_STEPS, "maxcor": 40, "ftol": 0}
-    optimum = scipy.optimize.minimize(
-        negative,
-        start.ravel(),
-        jac=True,
-        method="L-BFGS-B",
-        bounds=bounds * n_items,
-        options=options | {"gtol": tolerance},
-    )
+    how: dict[str, Any] = {"jac": True, "method": "L-BFGS-B"}
+    how["options"] = options | {"gtol": tolerance}
+    optimum = scipy.optimize.minimize(negative, start.ravel(), bounds=bounds * n_items, **how)
     if not optimum.success:
         warnings.warn(
             f"the two-factor {model} did not converge in {optimum.nit} steps (log-likelihood "
@@ -216,10 +211,8 @@ def rotate(
     starts = np.linalg.qr(normal)[0]
     starts[::2, :, -1] *= -1
     starts[0] = np.eye(n_factors)
-    ends = [
-        scipy.optimize.minimize(criterion, start.ravel(), jac=True, options={"gtol": 1e-9})
-        for start in starts
-    ]
+    how: dict[str, Any] = {"jac": True, "options": {"gtol": 1e-9}}
+    ends = [scipy.optimize.minimize(criterion, start.ravel(), **how) for start in starts]
     turn = min(ends, key=lambda end: end.fun).x.reshape(n_factors, n_factors)
     turn /= np.linalg.norm(turn, axis=0)
     rotated = unrotated @ np.linalg.inv(turn).T

@@ -121,11 +121,8 @@ def regression(
     if clustered:
         variance = np.zeros(len(TERMS))
         for unit in ("item", "person"):
-            by_unit = model.fit(
-                start_params=fit.params,
-                cov_type="cluster",
-                cov_kwds={"groups": pd.factorize(rows[unit])[0]},
-            )
+            groups = {"groups": pd.factorize(rows[unit])[0]}
+            by_unit = model.fit(start_params=fit.params, cov_type="cluster", cov_kwds=groups)
             variance = variance + np.diag(by_unit.cov_params())
     table = pd.DataFrame({"estimate": fit.params, "se": np.sqrt(variance)}, index=TERMS)
     table["p"] = 2 * norm.sf(np.abs(table["estimate"] / table["se"]))

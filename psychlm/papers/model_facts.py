@@ -98,9 +98,8 @@ def presentations(
     """
     changed = {"no question": confusion.perturb(asked, "no-question", seed=seed, shuffle=True)}
     for number in range(1, n_wrong + 1):
-        changed[f"wrong question {number}"] = confusion.perturb(
-            asked, "wrong-question", seed=seed + number, shuffle=True
-        )
+        moved = confusion.perturb(asked, "wrong-question", seed=seed + number, shuffle=True)
+        changed[f"wrong question {number}"] = moved
     changed["no right answer"] = confusion.perturb(asked, "no-right-answer", seed=seed)
     changed["more choices"] = confusion.perturb(asked, "more-choices", seed=seed, n_extra=n_extra)
     changed |= {"listed": asked, "listed, more choices": changed["more choices"]}
@@ -193,12 +192,12 @@ def head_presentations(
         else:
             model = choice_networks.encoder_model(encoder, seed=seed, device=device)
             trained[bank] = model.train(rows, seed=seed, epochs=epochs, patience=None)
-    put = {(bank, "original"): items for bank, items in asked.items()}
-    put |= {key: items for key, items in changed.items() if not key[1].startswith("listed")}
-    return {
-        (bank, name): in_source_order(trained[bank].logprobs(items), items)
-        for (bank, name), items in put.items()
-    }
+    given = {}
+    put = {(bank, "original"): items for bank, items in asked.items()} | dict(changed)
+    for (bank, name), items in put.items():
+        if not name.startswith("listed"):
+            given[bank, name] = in_source_order(trained[bank].logprobs(items), items)
+    return given
 
 
 # ------------------------------------------------------------
@@ -331,10 +330,8 @@ def inoculations(
     """
     parameters |= {"sizes": list(sizes), "learning_rates": list(learning_rates)}
     parameters |= {"n_seeds": n_seeds, "add_some": list(add_some)}
-    tables, predictions = (
-        data.facts(f"models/{name}", **parameters)
-        for name in ("inoculation", "inoculation_predictions")
-    )
+    tables = data.facts("models/inoculation", **parameters)
+    predictions = data.facts("models/inoculation_predictions", **parameters)
     done = {}
     for probe, rows in tables.groupby("probe", sort=False):
         rows = rows.drop(columns="probe").set_index("cell")
@@ -382,9 +379,8 @@ def recompute_surprisal(
     # as many texts as it takes to have three times the words that are compared
     chosen = sizes.index[np.r_[0, sizes.cumsum()[:-1]] < 3 * n]
     read = begun[begun["text_id"].isin(chosen)]
-    live = lm.surprisal(read, model, cache=False).merge(
-        surprisal(corpus), on=["text_id", "word_id"]
-    )
+    live = lm.surprisal(read, model, cache=False)
+    live = live.merge(surprisal(corpus), on=["text_id", "word_id"])
     # The last word read may be in the middle of a text, where white space follows it.
     last = live.groupby("text_id")["word_id"].transform("max")
     live = live[(live["word_id"] < last) & live["surprisal_bits"].notna()]

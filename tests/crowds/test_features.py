@@ -21,9 +21,8 @@ def words(monkeypatch):
 
     def states(texts, encoder="bundled", mean=False):
         tokens = [["<s>", *text.split(), "</s>"] for text in texts]
-        drawn = [
-            [np.random.default_rng([*map(ord, t)]).normal(size=6) for t in ts] for ts in tokens
-        ]
+        seeds = [[[*map(ord, token)] for token in row] for row in tokens]
+        drawn = [[np.random.default_rng(seed).normal(size=6) for seed in row] for row in seeds]
         drawn = [np.array(rows, np.float32) for rows in drawn]
         return [rows.mean(0, keepdims=True) for rows in drawn] if mean else drawn
 
@@ -67,10 +66,8 @@ def test_the_projection_is_scikit_learns_whitened_pca_of_each_block(rng):
     features = rng.normal(size=(80, 12)) @ rng.normal(size=(12, 12))
     affine = module.fit_projection(features, (2, 3), width=5)
     found = features @ affine[:-1] + affine[-1]
-    blocks = [
-        PCA(size, whiten=True, random_state=0).fit_transform(features[:, columns])
-        for size, columns in ((2, slice(0, 5)), (3, slice(5, 10)))
-    ]
+    blocks = [PCA(2, whiten=True, random_state=0).fit_transform(features[:, :5])]
+    blocks.append(PCA(3, whiten=True, random_state=0).fit_transform(features[:, 5:10]))
     rest = features[:, 10:]
     expected = np.hstack([*blocks, (rest - rest.mean(0)) / rest.std(0)])
     np.testing.assert_allclose(found, expected, atol=1e-4)
@@ -85,10 +82,9 @@ def test_heads_on_stored_features_know_the_tasks():
     assert head.score(features[held_out], answers[held_out]) > 0.68
     items, features = crowds.item_features("sst")
     train, test = ((items["part"] == part) & (items["answer"] != 2) for part in ("train", "test"))
-    head = LogisticRegression(C=0.01).fit(
-        features[train.to_numpy(copy=True)], items["answer"][train] > 2
-    )
-    assert head.score(features[test.to_numpy(copy=True)], items["answer"][test] > 2) > 0.78
+    positive, features = items["answer"] > 2, features.numpy()
+    head = LogisticRegression(C=0.01).fit(features[train], positive[train])
+    assert head.score(features[test], positive[test]) > 0.78
 
 
 def test_a_crowd_of_heads_is_as_good_as_logistic_regression():

@@ -32,9 +32,9 @@ def test_a_crowd_reads_texts_as_pytorchs_layers_do(rng):
         lstm.weight_ih_l0.data = weights["0.input"][m].T
         lstm.weight_hh_l0.data = weights["0.state"][m].T
         lstm.bias_ih_l0.data, lstm.bias_hh_l0.data = weights["0.bias"][m], torch.zeros(24)
-        packed = nn.utils.rnn.pack_padded_sequence(
-            weights["embedding"][m][numbers.long()], lengths, batch_first=True, enforce_sorted=False
-        )
+        words = weights["embedding"][m][numbers.long()]
+        options = {"batch_first": True, "enforce_sorted": False}
+        packed = nn.utils.rnn.pack_padded_sequence(words, lengths, **options)
         expected = lstm(packed)[1][0][0] @ weights["out.weight"][m] + weights["out.bias"][m]
         torch.testing.assert_close(logits[m], expected)
         for row, (text, n) in enumerate(zip(numbers, lengths, strict=True)):
@@ -79,12 +79,12 @@ def test_gradients_of_the_recurrence_are_those_of_pytorchs_lstm(rng):
     table = torch.randn(20, 5, dtype=torch.float64, requires_grad=True)
     places, lengths = torch.randint(0, 20, (3, 4, 6)), torch.randint(0, 7, (3, 4))
     lengths[0, 0] = 0  # an empty text
-    weights = [
-        [lstm.weight_ih_l0.T for lstm in lstms],
-        [lstm.weight_hh_l0.T for lstm in lstms],
-        [lstm.bias_ih_l0 + lstm.bias_hh_l0 for lstm in lstms],
-    ]
-    stacked = [torch.stack(values).detach().requires_grad_() for values in weights]
+    names = ("weight_ih_l0", "weight_hh_l0", "bias_ih_l0")
+    with torch.no_grad():
+        for lstm in lstms:
+            lstm.bias_hh_l0.zero_()  # ours have one bias
+    stacked = [torch.stack([getattr(lstm, name).t() for lstm in lstms]) for name in names]
+    stacked = [values.detach().requires_grad_() for values in stacked]
     direction = torch.randn(3, 4, 7, dtype=torch.float64)
     states = last_states(table, places, lengths, *stacked)
     (states * direction).sum().backward()
@@ -95,11 +95,7 @@ def test_gradients_of_the_recurrence_are_those_of_pytorchs_lstm(rng):
     (expected * direction).sum().backward()
     torch.testing.assert_close(states, expected)
     torch.testing.assert_close(table.grad, their_table.grad)
-    theirs = [
-        [lstm.weight_ih_l0.grad.T for lstm in lstms],
-        [lstm.weight_hh_l0.grad.T for lstm in lstms],
-        [lstm.bias_ih_l0.grad for lstm in lstms],
-    ]
+    theirs = [[getattr(lstm, name).grad.t() for lstm in lstms] for name in names]
     for ours, values in zip(stacked, theirs, strict=True):
         torch.testing.assert_close(ours.grad, torch.stack(values))
 

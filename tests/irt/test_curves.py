@@ -59,7 +59,7 @@ def test_the_empirical_curve_follows_the_curve_that_made_the_answers(rng):
         ({"u": 1.2}, "upper asymptote"),
         ({"c": 1.2}, "outside"),
         ({"c": "often"}, "not all numbers"),
-        ({"d": [1.0, -2.0, 0.7]}, r"b and d disagree for items \[0\].*irt.link"),
+        ({"d": [1.0, -2.0, 0.7]}, r"items \[0\] have a b and a d that disagree.*irt.link"),
     ],
 )
 def test_tables_that_give_no_curve_are_refused(change, match):

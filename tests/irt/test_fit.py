@@ -129,12 +129,12 @@ def test_standard_errors_are_those_of_a_numerical_hessian(steep):
         rng, asymptotes = np.random.default_rng(3), {"guessing": 0.1, "upper": 0.95}
         known = simulate.items(8, rng, "2PL").assign(c=0.1, u=0.95)
         known.loc[known.index[0], ["a", "b"]] = [5.0, 0.3]
-        answered = simulate.responses(rng.normal(size=1500), known, rng)
+        answered = simulate.responses(rng.normal(size=500), known, rng)
     fit = irt.fit(answered, "2PL", tolerance=1e-6, **asymptotes)
 
     def negative(vector):
         moved = fit.items.assign(**dict(zip("ad", vector.reshape(2, -1), strict=True)))
-        return -exact_loglik(replace(fit, items=moved.drop(columns="b")), answered, step=0.05)
+        return -exact_loglik(replace(fit, items=moved.drop(columns="b")), answered, step=0.1)
 
     hessian = approx_hess3(fit.items[["a", "d"]].to_numpy().T.ravel(), negative)
     expected = np.sqrt(np.diag(np.linalg.inv(hessian))).reshape(2, -1).T

@@ -64,7 +64,7 @@ def test_a_refit_begins_at_the_table_of_an_earlier_polytomous_fit(science):
     again = irt.fit(data, "graded", start=first.items, standard_errors=False)
     assert again.n_iterations < first.n_iterations
     assert again.loglik == pytest.approx(first.loglik, abs=1e-5)
-    with pytest.raises(FrameError, match="start has no items"):
+    with pytest.raises(FrameError, match="are not in start"):
         irt.fit(data, "graded", start=first.items.iloc[1:])
     with pytest.raises(FrameError, match="other categories"):
         irt.fit(data, "graded", start=first.items.drop(columns=["b3", "d3"]))
@@ -184,7 +184,8 @@ def test_linking_constants_equal_equate_irt(mirt):
 @pytest.mark.parametrize("model", ["graded", "gpcm"])
 def test_linking_undoes_a_change_of_scale_of_polytomous_fits_and_tables(science, model):
     data, fit = science[0].iloc[:5], science[1][model]
-    moved = irt.link(fit, slope=1.4, intercept=0.3)
+    moved, grid = irt.link(fit, slope=1.4, intercept=0.3), np.linspace(-3, 3, 7)
+    np.testing.assert_allclose(moved.probability(1.4 * grid + 0.3), fit.probability(grid))
     expected = 1.4 * fit.score(data)["theta"] + 0.3
     np.testing.assert_allclose(moved.score(data)["theta"], expected, atol=1e-5)
     found = irt.linking_constants(fit, moved)

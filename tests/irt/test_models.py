@@ -43,16 +43,16 @@ def probabilities(items, model, theta):
 
 @pytest.fixture(params=["3PL", "4PL", "graded", "gpcm"])
 def known(request, rng):
-    """Items of a model, and responses of 40 persons to them."""
+    """Items of a model, responses of 40 persons to them, and the levels of polytomous items."""
     model = request.param
     items = simulate.items(9, rng, model)
-    return model, items, simulate.responses(rng.normal(size=40), items, rng, model=model)
+    levels = None if MODELS[model].dichotomous else dict.fromkeys(items.index, [0, 1, 2, 3])
+    return model, items, simulate.responses(rng.normal(size=40), items, rng, model=model), levels
 
 
 def test_scores_by_every_method_maximise_or_integrate_the_definitions(known):
     """The reference is a fine grid of abilities."""
-    model, items, responses = known
-    levels = None if model in ("3PL", "4PL") else {item: [0, 1, 2, 3] for item in items.index}
+    model, items, responses, levels = known
     grid = np.linspace(-7, 7, 14_001)
     p = probabilities(items, model, grid)
     information = (np.gradient(p, grid, axis=2) ** 2 / p).sum((0, 1))
@@ -74,8 +74,7 @@ def test_scores_by_every_method_maximise_or_integrate_the_definitions(known):
 
 
 def test_an_adaptive_test_of_all_items_ends_at_the_score(known):
-    model, items, responses = known
-    levels = None if model in ("3PL", "4PL") else {item: [0, 1, 2, 3] for item in items.index}
+    model, items, responses, levels = known
     test = irt.adaptive_test(items, responses, model=model, n_items=9)
     score = irt.score(items, responses, model=model, levels=levels)
     np.testing.assert_allclose(test.theta[9], score["theta"], atol=1e-3)
@@ -84,17 +83,6 @@ def test_an_adaptive_test_of_all_items_ends_at_the_score(known):
     p = probabilities(items, model, np.array([-1e-4, 0.0, 1e-4]))
     information = (((p[:, :, 2] - p[:, :, 0]) / 2e-4) ** 2 / p[:, :, 1]).sum(1)
     assert (test.asked[1] == items.index[information.argmax()]).all()
-
-
-def test_linking_keeps_the_probabilities(known):
-    model, items, _ = known
-    form, grid = MODELS[model].form, np.linspace(-2, 2, 9)
-    steps = items.filter(regex=r"^b\d").columns
-    with_d = items.assign(**{f"d{name[1:]}": -items["a"] * items[name] for name in steps})
-    moved = irt.link(with_d, slope=1.3, intercept=-0.4)
-    expected = form.of_table(items).probability_at(grid)
-    found = form.of_table(moved).probability_at(1.3 * grid - 0.4)
-    np.testing.assert_allclose(found, expected, atol=1e-12)
 
 
 @pytest.mark.filterwarnings("ignore::psychlm.irt.IRTWarning")

@@ -41,11 +41,9 @@ def test_rasch_eap_meets_mirt_on_a_grid_wide_enough(dataset, reference_dir, read
     np.testing.assert_allclose(found["se"], expected["SE_EAP_person_same_index"], rtol=0.01)
 
 
-def test_perfect_and_zero_patterns_have_infinite_ml_and_finite_other_scores():
-    items = simulate.items(10, np.random.default_rng(0))
-    extreme = pd.DataFrame(
-        np.outer([1.0, 0.0], np.ones(10)), index=["all", "none"], columns=items.index
-    )
+def test_perfect_and_zero_patterns_have_infinite_ml_and_finite_other_scores(rng):
+    items = simulate.items(10, rng)
+    extreme = pd.DataFrame([[1.0] * 10, [0.0] * 10], ["all", "none"], items.index)
     ml = scoring.score(items, extreme, "ml")
     assert ml["theta"].tolist() == [np.inf, -np.inf]
     assert ml["se"].isna().all()
@@ -74,8 +72,7 @@ def test_modes_are_where_a_general_optimiser_finds_them(method):
         assert negative(found.loc[person, "theta"]) <= best.fun + 1e-6
 
 
-def test_thousands_of_items_do_not_underflow_and_narrow_the_error():
-    rng = np.random.default_rng(1)
+def test_thousands_of_items_do_not_underflow_and_narrow_the_error(rng):
     items = simulate.items(20_000, rng)
     theta = pd.Series([-2.0, 0.0, 1.5], index=["low", "middle", "high"])
     answered = simulate.responses(theta, items, rng)

@@ -98,9 +98,7 @@ def test_scores_depend_on_nothing_beside_an_item_and_partial_inputs_not_on_its_q
 
 
 def test_rare_words_of_training_are_unknown_ones():
-    items = pd.DataFrame(
-        {"item_id": ["a"], "prompt": ["dog dog cat"], "choices": [["cat", "emu"]], "answer": [0]}
-    )
+    items = pd.DataFrame({"prompt": ["dog dog cat"], "choices": [["cat", "emu"]]})
     lexicon = Lexicon.learned(items)
     assert lexicon.numbers == {"cat": 2, "dog": 3}
     assert next(lexicon.encode(["Dog, emu"])).tolist() == [3, 1, 1]
@@ -140,17 +138,14 @@ def test_a_model_on_an_encoder_learns_by_its_seed_and_the_one_it_came_from_stays
     pd.testing.assert_frame_equal(model.logprobs(asked), before)
     weights = open_encoder(bert)[0].state_dict()
     assert all(torch.equal(weights[name], weight) for name, weight in frozen.items())
-    first, again, other = (
-        model.train(asked, epochs=2, batch_size=1, seed=seed).fingerprint for seed in (1, 1, 2)
-    )
+    how = {"epochs": 2, "batch_size": 1}
+    first, again, other = (model.train(asked, **how, seed=seed).fingerprint for seed in (1, 1, 2))
     assert first == again != other and first != model.fingerprint
 
 
 def test_training_keeps_the_weights_of_the_best_epoch(bert):
     asked = three_questions()
     model = encoder_model(bert, seed=2)
-    wrong = asked.assign(answer=[1, 0, 0])
-    kept = model.train(
-        wrong, learning_rate=3e-2, epochs=12, patience=None, seed=1, development=asked
-    )
+    wrong, how = asked.assign(answer=[1, 0, 0]), {"learning_rate": 3e-2, "epochs": 12, "seed": 1}
+    kept = model.train(wrong, **how, patience=None, development=asked)
     assert kept.accuracy(asked) == kept.history["accuracy"].max()

@@ -89,9 +89,7 @@ def test_marginal_residuals_are_those_of_counting_one_subset_at_a_time():
     for subset in itertools.combinations(range(5), 3):
         seen = responses.iloc[:, list(subset)].dropna()
         for pattern in itertools.product((0, 1), repeat=3):
-            share = np.prod(
-                [p[:, j] if v else 1 - p[:, j] for j, v in zip(subset, pattern, strict=True)], 0
-            )
+            share = np.where(pattern, p[:, subset], 1 - p[:, subset]).prod(axis=1)
             expected = len(seen) * (share @ weights)
             observed = (seen == list(pattern)).all(axis=1).sum()
             if expected >= 5:

@@ -172,16 +172,6 @@ def test_only_the_cells_asked_for_are_read() -> None:
         model_facts.inoculations(**own_parameters(table) | {"sizes": [5]})
 
 
-def test_stored_inoculations_hold_the_best_cell_for_every_size() -> None:
-    items = data.facts("models/inoculation_items", **own_parameters("models/inoculation_items"))
-    for probe, done in model_facts.inoculations(**own_parameters("models/inoculation")).items():
-        test = items[items["probe"] == probe]
-        own = done.cells[done.cells["add_some"] == 0]
-        best = done.best.query("add_some == 0 and k > 0").set_index("k")["average"]
-        assert best.to_dict() == own.groupby("k")["average"].max().to_dict()
-        assert set(test["item_id"]) <= set(done.predictions.columns)
-
-
 def test_every_table_says_what_it_was_computed_with() -> None:
     folder = data.root() / "data" / "facts" / "models"
     index = pd.read_csv(folder / "index.csv")

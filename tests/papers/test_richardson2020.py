@@ -19,14 +19,9 @@ SMALL = {"size": 16, "hidden": 16}
 
 
 def items(n, name, answer=0, n_choices=3):
-    return pd.DataFrame(
-        {
-            "item_id": [f"{name}{i}" for i in range(n)],
-            "prompt": [f"the old man {i}" for i in range(n)],
-            "choices": [[f"boat {i} {c}" for c in range(n_choices)] for i in range(n)],
-            "answer": answer,
-        }
-    )
+    frame = pd.DataFrame({"item_id": [f"{name}{i}" for i in range(n)], "answer": answer})
+    frame["prompt"] = [f"the old man {i}" for i in range(n)]
+    return frame.assign(choices=[[f"boat {i} {c}" for c in range(n_choices)] for i in range(n)])
 
 
 @pytest.fixture(autouse=True)
@@ -214,10 +209,9 @@ def test_a_word_shared_with_the_question_is_found_by_similarity_and_flags_no_art
     found = partial_input_baseline("vector-similarity", train, test, lexicon=lexicon)
     assert flags_of(found) == (True, False, False)  # it reads the question
     first = test.iloc[0]
-    means = [
-        np.mean([lexicon.vectors[lexicon.numbers[w]] for w in t.split()], axis=0)
-        for t in (first["prompt"], *first["choices"])
-    ]
+    texts = (first["prompt"], *first["choices"])
+    numbers = [[lexicon.numbers[word] for word in text.split()] for text in texts]
+    means = [lexicon.vectors[row].mean(axis=0) for row in numbers]
     by_hand = [m @ means[0] / np.linalg.norm(m) / np.linalg.norm(means[0]) for m in means[1:]]
     np.testing.assert_allclose(found.logprobs.iloc[0], by_hand, rtol=1e-5)
 
@@ -246,13 +240,9 @@ def test_clusters_shared_by_training_and_test_are_refused(rng):
 
 def test_the_gain_is_the_mean_of_the_seeds_and_its_interval_that_of_clusters_and_seeds(rng):
     n_clusters, n_seeds, n_questions = 150, 4, 3
-    test = pd.DataFrame(
-        {
-            "item_id": [f"q{i}" for i in range(n_clusters * n_questions)],
-            "cluster": np.repeat([f"c{i}" for i in range(n_clusters)], n_questions),
-            "answer": 1,
-        }
-    )
+    clusters = np.repeat([f"c{i}" for i in range(n_clusters)], n_questions)
+    test = pd.DataFrame({"item_id": [f"q{i}" for i in range(len(clusters))], "cluster": clusters})
+    test["answer"] = 1
     n = len(test)
     learned = np.repeat(rng.random((n_seeds, n_clusters)) < 0.5, n_questions, axis=1)
     right = {-1: rng.random(n) < 0.3}

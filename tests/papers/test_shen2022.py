@@ -33,14 +33,10 @@ def bank_of(n_items, n_choices=3, seed=0):
         " ".join(rng.choice(words, rng.integers(2, 12), p=usual)) + f" {i}"
         for i in range(n_items * n_choices)
     ]
-    return pd.DataFrame(
-        {
-            "item_id": [f"q{i}" for i in range(n_items)],
-            "prompt": [f"prompt {i}" for i in range(n_items)],
-            "choices": [texts[at : at + n_choices] for at in range(0, len(texts), n_choices)],
-            "answer": rng.integers(n_choices, size=n_items),
-        }
-    )
+    frame = pd.DataFrame({"item_id": [f"q{i}" for i in range(n_items)]})
+    frame["prompt"] = [f"prompt {i}" for i in range(n_items)]
+    frame["choices"] = np.reshape(texts, (n_items, n_choices)).tolist()
+    return frame.assign(answer=rng.integers(n_choices, size=n_items))
 
 
 def first(scores):
@@ -116,9 +112,8 @@ def test_the_permutation_p_value_is_that_of_all_permutations(rng):
     drawn = np.array([(c * np.take_along_axis(d, np.array(way), 1)).sum() for way in orders])
     exact = (drawn >= (c * d).sum() - 1e-12).mean()
     assert found.p == pytest.approx(exact, abs=4 * np.sqrt(exact * (1 - exact) / 4000))
-    assert found.instances["lasting_variance"].tolist() == pytest.approx(
-        list((c * d).sum(axis=1) / 3)
-    )
+    lasting = found.instances["lasting_variance"].to_numpy()
+    assert lasting == pytest.approx((c * d).sum(axis=1) / 3)
 
 
 def test_the_random_responder_has_no_prior_bias_at_the_nominal_level_over_many_seeds():
@@ -271,13 +266,12 @@ def test_results_stand_side_by_side_with_holms_correction(rng):
     items = bank_of(60)
     answered = [s for _, s in presented(items, simulate.length_biased_responder, rng=rng)]
     before = simulate.random_responder(items, rng=rng)
+    grades = lm.grade(first(before), before), lm.grade(items, before)
     results = {
         ("a", "chance"): shen2022.against_chance(before, items),
         ("a", "bias"): shen2022.prior_bias(*answered, rng=rng, n_permutations=99, n_boot=50),
         ("a", "one"): shen2022.prior_bias(answered[0], rng=rng, n_boot=50),
-        ("b", "grades"): psychlm.compare(
-            lm.grade(first(before), before), lm.grade(items, before), n_permutations=0
-        ),
+        ("b", "grades"): psychlm.compare(*grades, n_permutations=0),
     }
     table = shen2022.by_benchmark(results, ["benchmark", "probe"])
     assert table.index.names == ["benchmark", "probe"] and len(table) == 4

@@ -141,11 +141,12 @@ def test_scores_come_back_in_the_order_of_the_source(rng):
         donors = [text.rsplit("-", 1)[0] for text in texts[3:]]
         assert donors == [f"wrong-{donor[1:]}" for donor in row.donors]
     uneven = perturb(pd.concat([bank_of(5, 2), bank_of(10, 4)[5:]]), "more-choices", n_extra=2)
-    texts = pd.DataFrame(uneven["choices"].tolist(), index=uneven["item_id"])
-    lengths = confusion.in_source_order(texts.map(len, na_action="ignore"), uneven)
+    n_choices = uneven["choices"].map(len).to_numpy()[:, None]
+    scores = pd.DataFrame(np.ones((10, 6)), index=uneven["item_id"])
+    lengths = confusion.in_source_order(scores.where(np.arange(6) < n_choices), uneven)
     assert lengths.notna().sum(axis=1).tolist() == [4] * 5 + [6] * 5
     swapped = perturb(items, "no-right-answer", seed=1)
-    scores = scores.iloc[:, :3].set_axis(swapped["item_id"])
+    scores = pd.DataFrame(rng.normal(size=(50, 3)), index=swapped["item_id"])
     back = confusion.in_source_order(scores, swapped).to_numpy()
     substitutes = scores.to_numpy()[range(50), swapped["answer"]]
     assert (back[range(50), items["answer"]] == substitutes).all()
