@@ -189,7 +189,7 @@ def adaptive_test(
         pending = running & available.any(axis=1)
         while pending.any():
             row = np.flatnonzero(pending)
-            value = bank.values(rule, step, estimate[row], posterior[row], priority[row])
+            value = bank.values(rule, step, row, estimate, posterior, priority)
             candidates = bank.candidates(step, available[row], is_open[row], n_in_area[row])
             item = np.where(candidates, value, -np.inf).argmax(axis=1)
             available[row, item] = False
@@ -205,10 +205,11 @@ def adaptive_test(
         row = np.flatnonzero(item_at_step[:, step] >= 0)
         item, category = item_at_step[row, step], response[row, step].astype(int)
         n_in_area[row, bank.areas[item]] += 1
-        log_posterior[row] += bank.log_p[item, category]
-        log_posterior[row] -= log_posterior[row].max(axis=1, keepdims=True)
-        weight = softmax(log_posterior[row], axis=1)
-        posterior[row] = weight
+        log_weight = log_posterior[row] + bank.log_p[item, category]
+        log_weight -= log_weight.max(axis=1, keepdims=True)
+        weight = np.exp(log_weight)
+        weight /= weight.sum(axis=1, keepdims=True)
+        log_posterior[row], posterior[row] = log_weight, weight
         expectation = (weight * grid).sum(axis=1)
         spread = np.sqrt(np.maximum((weight * grid**2).sum(axis=1) - expectation**2, 0))
         estimate[row] = theta[row, step] = expectation
@@ -328,15 +329,21 @@ class _Bank:
         self.stratum = rank * n_steps // len(rank)
 
     def values(
-        self, rule: Rule, step: int, estimate: Array, posterior: Array, priority: Array
+        self,
+        rule: Rule,
+        step: int,
+        row: Array,
+        estimate: Array,
+        posterior: Array,
+        priority: Array,
     ) -> Array:
-        """Return the value of every item under the rule, (n_persons, n_items)."""
+        """Return the value of every item under the rule for the persons of some rows."""
         if rule == "information":
-            value = self.functions.information(torch.tensor(estimate)).numpy()
+            value = self.functions.information(torch.tensor(estimate[row])).numpy()
         elif rule == "posterior":
-            value = (posterior[:, None, :] @ self.information)[:, 0]
+            value = (posterior[row, None, :] @ self.information)[:, 0]
         else:
-            value = priority + (self.stratum == step if rule == "stratified" else 0)
+            value = priority[row] + (self.stratum == step if rule == "stratified" else 0)
         return value.round(10)  # items alike stay alike, whatever the order of computation
 
     def candidates(self, step: int, available: Array, is_open: Array, n_in_area: Array) -> Array:

@@ -32,6 +32,7 @@ import re
 import zlib
 from base64 import b64decode
 from collections import Counter
+from functools import cache, lru_cache
 from pathlib import Path
 
 import numpy as np
@@ -261,16 +262,23 @@ def shows(word: str, text: str, forms: str = "") -> str | None:
     >>> shows("nestle", "The baby nestled her head")
     'nestled'
     """
+    words = (match[0] for match in re.finditer(r"[A-Za-z][A-Za-z'-]*", text))
+    known = spellings(word, forms)
+    return next((shown for shown in words if shown.lower() in known), None)
+
+
+@lru_cache(4096)  # a word is asked for once for each of its senses
+def spellings(word: str, forms: str) -> frozenset[str]:
+    """Return how a word may be written, in lower case."""
     stem = word.lower()
-    spellings = {stem, *forms.split()}
+    known = {stem, *forms.split()}
     if stem.endswith("y"):
-        spellings |= {stem[:-1] + ending for ending in ("ies", "ied", "ier", "iest")}
+        known |= {stem[:-1] + ending for ending in ("ies", "ied", "ier", "iest")}
     base = stem.removesuffix("e")
     doubled = stem + stem[-1] if re.search(r"[aeiou][bdgklmnprt]$", stem) else stem
     for root in {stem, base, doubled}:
-        spellings |= {root + end for end in ("s", "es", "ed", "d", "ing", "er", "est", "eth")}
-    words = (match[0] for match in re.finditer(r"[A-Za-z][A-Za-z'-]*", text))
-    return next((shown for shown in words if shown.lower() in spellings), None)
+        known |= {root + end for end in ("s", "es", "ed", "d", "ing", "er", "est", "eth")}
+    return frozenset(known)
 
 
 def build(
@@ -379,9 +387,11 @@ def _other_senses(
     # with the right one.
     kept = []
     columns = (pairs[name] for name in ("cluster", "definition", "definition_gold", "forms"))
+    words_of = cache(lambda text: frozenset(re.findall(r"\w+", text.lower())))
+    names = cache(shows)  # the senses of a word meet each other, so that texts come again
     for word, definition, gold, forms in zip(*columns, strict=True):
-        a, b = (set(re.findall(r"\w+", text.lower())) for text in (definition, gold))
-        kept.append(3 * len(a & b) <= 2 * len(a | b) and shows(word, definition, forms) is None)
+        a, b = words_of(definition), words_of(gold)
+        kept.append(3 * len(a & b) <= 2 * len(a | b) and names(word, definition, forms) is None)
     pairs = pairs[np.array(kept, dtype=bool)]
     shuffled = pairs.iloc[rng.permutation(len(pairs))]
     return shuffled.loc[shuffled.groupby("gold").cumcount() < N_CHOICES - 1, ["gold", "entry"]]

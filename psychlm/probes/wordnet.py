@@ -127,7 +127,8 @@ def open_reader(folder: Path) -> Iterator[Any]:
         def open(self, file: str) -> Any:
             if file == "lexnames":  # numbers will do: their names are not read here
                 return io.StringIO("".join(f"{i:02d}\t{i:02d}\t0\n" for i in range(N_LEXNAMES)))
-            return super().open(file)
+            with super().open(file) as stream:  # whole: line by line NLTK's stream is slow
+                return io.StringIO(stream.read())
 
         def map_wn(self, version: str = "wordnet") -> None:
             return None

@@ -39,7 +39,9 @@ KERNELS = Path(__file__).with_name("kernels.py")
 # not the inline backend of matplotlib, which must be imported in the kernel to show figures there
 LIBRARIES = ["matplotlib.pyplot", "pandas.io.formats.style", "pyarrow.dataset", "pyarrow.parquet"]
 LIBRARIES += ["scipy.stats", "seaborn", "sklearn.linear_model", "statsmodels.api", "torch"]
-LIBRARIES += ["transformers"]
+# what the first step of an optimiser imports, and the models that come with the project
+LIBRARIES += ["torch._dynamo", "transformers.models.bert.modeling_bert"]
+LIBRARIES += ["transformers.models.llama.modeling_llama"]
 FIRST = ("00", "20")  # the reports that a new reader opens first
 SAY_EVERY = 8.0  # seconds between lines about notebooks at work
 SHARE_FROM = 4  # notebooks; with fewer, importing all libraries costs more than it saves
