@@ -256,7 +256,8 @@ def _answers(
     given = items if items is not None or key is None else of_key
     chosen = [name for name in (table if given is None else given) if name not in persons_only]
     if given is None:
-        text = [name for name in chosen if _is_text(table[name])]
+        types = table.dtypes[chosen]  # of many thousand columns, only those of text are looked at
+        text = [name for name in types.index[~types.map(is_numeric)] if _is_text(table[name])]
         chosen = [name for name in chosen if name not in text]
         if len(text) >= max(len(chosen), 1):
             raise FrameError(
@@ -303,8 +304,7 @@ def _graded(raw: pd.DataFrame, key: pd.Series) -> pd.DataFrame:
 def _is_text(values: pd.Series) -> bool:
     """Return whether a column is text (country, sex, choices), and no cell of it a number."""
     cells = values.dropna().astype(str).str.strip()
-    no_number = pd.to_numeric(cells, errors="coerce").isna().all()
-    return not is_numeric(values) and len(cells) > 0 and bool(no_number)
+    return len(cells) > 0 and not pd.to_numeric(cells, errors="coerce").notna().any()
 
 
 def _are_ratings(responses: pd.DataFrame) -> bool:
