@@ -5,7 +5,8 @@ for each that it learns from (Kaplan et al. 2020, section 2.1), at :data:`SHARE_
 GPU's maker states or a product of matrices reaches here. Memory is 4 bytes a parameter to read; to
 learn 16 (weights, gradients, two moments of AdamW) and the states of a batch, s b h (34 + 5 a s /
 h) bytes a layer (Korthikanti et al. 2022, equation 2). Hours of a notebook without such a model are
-those of its last run under the profile, or what its first cell says.
+those of its last run under the profile, what its first cell says, or at full size what it took on
+two cores (``data/facts/full_runs.csv``).
 """
 
 from __future__ import annotations
@@ -170,6 +171,8 @@ def plan(
         computed = sum(need.get("seconds", 0.0) for need in needs)
         if known_from != "last run" and (computed or profile != "quick"):  # stated: of quick runs
             seconds, known_from = computed, "computed" if computed else ""
+        if not seconds and profile == "full" and notebook.name in facts("full_runs").index:
+            seconds, known_from = facts("full_runs").at[notebook.name, "seconds"], "measured"
         limits = facts("paper_limits")["note"]
         lacking = [limit for limit in limits.index if values.get(limit) == ""]
         lacking += [notebook.number] if profile == "paper" else []

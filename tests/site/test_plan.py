@@ -96,6 +96,11 @@ def test_totals_count_a_model_once_and_the_last_run_tells_its_minutes(monkeypatc
     assert planned("10")[1][["seconds", "known_from"]].tolist() == [7200, "last run"]
 
 
+def test_times_at_full_size_are_those_that_were_measured():
+    row = planned("41", profile="full")[1]
+    assert row["known_from"] == "measured" and 600 < row["seconds"] < 6000
+
+
 def test_folders_are_no_models_and_what_the_profile_does_not_run_is_said_there_alone(tmp_path):
     assert plan.hub_models({"models": ["default", str(tmp_path), "a/b@main"]}) == ["a/b@main"]
     assert "Dundee" in planned("15")[1]["note"]
