@@ -47,14 +47,17 @@ def link(fit_or_items: FitOrItems, *, slope: float = 1.0, intercept: float = 0.0
         )
     old = fit_or_items
     items, shift = old.copy(), intercept / slope
-    names = [name for name in old if name[0] == "d"]
-    tags: list[str] = [name[1:] for name in names if name == "d" or name[1:].isdigit()]
-    if not tags or tags == [""]:  # dichotomous: b and d must agree, and one may be missing
-        tags = [""]
-        a, d, _, _ = four_parameters(old)
-        items = items.assign(a=a, d=d, b=old["b"] if "b" in old else -d / a)
-    absent = [name for name in ("a", *(f"b{tag}" for tag in tags)) if name not in items]
-    refuse("columns", absent, "are missing; a scale is linked by slopes and difficulties")
+    # steps of polytomous items: b1, b2, ... with d1, d2, ..., which may be missing, d = -a b
+    steps = [name[1:] for name in old if name[0] in "bd" and name[1:].isdigit()]
+    tags: list[str] = list(dict.fromkeys(steps)) or [""]
+    if steps:
+        absent = [name for name in ("a", *(f"b{tag}" for tag in tags)) if name not in items]
+        refuse("columns", absent, "are missing; a scale is linked by slopes and difficulties")
+        lacking = {f"d{tag}": -old["a"] * old[f"b{tag}"] for tag in tags if f"d{tag}" not in old}
+        items = items.assign(**lacking)
+    else:  # b and d must agree, and one may be missing
+        slopes, d, _, _ = four_parameters(old)
+        items = items.assign(a=slopes, d=d, b=old["b"] if "b" in old else -d / slopes)
     before = items.copy()
     items["a"] = before["a"] / slope
     if "se_a" in old:

@@ -11,6 +11,7 @@ import pytest
 from psychlm import irt, simulate
 from psychlm.frames import FrameError
 from psychlm.irt import curves
+from psychlm.irt.response_functions import MODELS, model_named
 
 
 @pytest.fixture(scope="module")
@@ -37,6 +38,18 @@ def test_linking_moves_scores_and_leaves_probabilities(people, fits, model):
         np.testing.assert_allclose(after["se"], 15 * before["se"], rtol=1e-5)
     posterior, eap = linked.posterior(people), linked.score(people)["theta"]
     np.testing.assert_allclose(posterior.weights @ posterior.nodes, eap, atol=1e-8)
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_a_linked_table_of_any_model_has_the_same_curves(model, rng):
+    table, theta = simulate.items(6, rng, model), np.linspace(-2, 2, 9)
+    linked = irt.link(table, slope=1.4, intercept=0.3)
+    before, after = (model_named(model).form.of_table(items) for items in (table, linked))
+    moved = after.probability_at(0.3 + 1.4 * theta)
+    np.testing.assert_allclose(moved, before.probability_at(theta), atol=1e-12)
+    lacks = pd.DataFrame({"a": [1.0], "d1": [0.0]})
+    with pytest.raises(FrameError, match=r"columns \['b1'\] are missing"):
+        irt.link(lacks, slope=2, intercept=1)
 
 
 def test_standard_errors_after_linking_are_those_of_the_delta_method(fits):
