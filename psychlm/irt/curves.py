@@ -3,7 +3,8 @@ r"""Item characteristic curves and information of dichotomous items, logistic me
 .. math:: P_i(\theta) = c_i + \frac{u_i - c_i}{1 + e^{-(a_i\theta + d_i)}}, \qquad d_i = -a_i b_i
 
 Items are a frame with the columns ``a`` (slope), ``d`` (intercept) or ``b`` (difficulty, logits),
-``c`` (guessing, 0 if absent) and ``u`` (upper asymptote, 1 if absent); b and d must agree.
+``c`` (guessing, 0 if absent) and ``u`` (upper asymptote, 1 if absent); b and d must agree. The
+formulas stand in :mod:`psychlm.irt.response_functions`, for these and all other models.
 """
 
 from __future__ import annotations

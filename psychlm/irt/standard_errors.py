@@ -1,8 +1,9 @@
-r"""Standard errors from the observed information of the marginal likelihood.
+r"""Covariances of item parameters, whose roots are standard errors, from the observed information.
 
 Observed information = expected complete information - missing information, the sum over persons of
 the posterior covariance of their complete-data scores (Louis 1982). Scores are smooth functions of
-ability, so their covariance is a sum over a few orthonormal polynomials of every posterior.
+ability, so their covariance is a sum over a few orthonormal polynomials of every posterior. Tables
+of fits take ``se_a`` and ``se_b`` from them by the delta method (``response_functions``).
 """
 
 from __future__ import annotations

@@ -8,6 +8,8 @@ context c is (Pimentel & Meister 2024, *How to compute the probability of a word
 Schuler 2024)
 
     p(w | c) = p(tokens of w | c)  p(S | c, tokens of w) / p(S | c).
+
+``_sum_over_tokens`` does both: it sums tokens to words, and corrects the sums.
 """
 
 from __future__ import annotations

@@ -1,5 +1,4 @@
-"""How much does each language model's surprisal add to a model of reading times? Hundreds of models
-at once.
+"""Delta log-likelihood of surprisal, in sample and cross-validated, of hundreds of models at once.
 
 For every model and measure: the log-likelihood of the additive model with the surprisal of the
 current and the previous word, its gain over the same model without them (Goodkind & Bicknell 2018;
