@@ -256,8 +256,10 @@ def _answers(
     given = items if items is not None or key is None else of_key
     chosen = [name for name in (table if given is None else given) if name not in persons_only]
     if given is None:
-        types = table.dtypes[chosen]  # of many thousand columns, only those of text are looked at
-        text = [name for name in types.index[~types.map(is_numeric)] if _is_text(table[name])]
+        # of many thousand columns only those that may be text are looked at
+        kinds = table.dtypes[chosen]
+        others = [name for name, kind in kinds.items() if not is_numeric(kind)]
+        text = [name for name in others if _is_text(table[name])]
         chosen = [name for name in chosen if name not in text]
         if len(text) >= max(len(chosen), 1):
             raise FrameError(

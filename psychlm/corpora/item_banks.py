@@ -22,7 +22,7 @@ import pandas as pd
 
 from psychlm import data, frames
 from psychlm.data import DataError, DataMissingError
-from psychlm.eval_logs import check_growth
+from psychlm.eval_logs import LARGE_MEMBER, check_growth
 
 NLI_LABELS = ["entailment", "neutral", "contradiction"]
 BINARY_LABELS = ["entailment", "not_entailment"]
@@ -52,12 +52,8 @@ def read_lines(source: Source) -> list[str]:
                 f"there is no file {file}; name one, or a dataset (`psychlm data list`)"
             )
         file = data.path(name)
-    content = file.read_bytes()
     if file.suffix == ".bz2":
-        try:
-            content = bz2.decompress(content)
-        except (OSError, ValueError) as error:
-            raise DataError(f"{file} is no complete bz2 file ({error}); fetch it again") from error
+        content = _decompressed(file)
     elif zipfile.is_zipfile(file):
         # The one member whose path ends in the name after the #.
         with zipfile.ZipFile(file) as archive:
@@ -71,11 +67,26 @@ def read_lines(source: Source) -> list[str]:
             info = archive.getinfo(named[0])
             check_growth(file, info.file_size, info.compress_size)
             content = archive.read(info)
+    else:
+        content = file.read_bytes()
     try:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise DataError(f"{file} is not UTF-8 text ({error})") from error
     return [line.rstrip("\r") for line in text.split("\n") if line.strip()]
+
+
+def _decompressed(file: Path) -> bytes:
+    """Return the content of a bz2 file, which is read only as far as a text would grow."""
+    content, n_compressed = bytearray(), file.stat().st_size
+    try:
+        with bz2.open(file) as stream:
+            while piece := stream.read(LARGE_MEMBER):
+                content += piece
+                check_growth(file, len(content), n_compressed)
+    except (OSError, EOFError) as error:
+        raise DataError(f"{file} is no complete bz2 file ({error}); fetch it again") from error
+    return bytes(content)
 
 
 def read_records(source: Source, without: Collection[str] = ()) -> list[dict[str, Any]]:
