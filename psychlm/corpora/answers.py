@@ -258,7 +258,7 @@ def _answers(
     if given is None:
         # of many thousand columns only those that may be text are looked at
         kinds = table.dtypes[chosen]
-        others = [name for name, kind in kinds.items() if not is_numeric(kind)]
+        others = kinds.index[[not is_numeric(kind) for kind in kinds]]
         text = [name for name in others if _is_text(table[name])]
         chosen = [name for name in chosen if name not in text]
         if len(text) >= max(len(chosen), 1):
