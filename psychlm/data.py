@@ -14,11 +14,13 @@ import json
 import os
 import re
 import secrets
+import shutil
 import sys
 import tempfile
+import time
 import zipfile
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
 
 COMMITTED = "novels.zip"  # public-domain texts, under their names in the registry
 INSTALLED = Path(__file__).parent / "_data"  # where pyproject.toml puts the data into the wheel
+ABANDONED_SECONDS = 24 * 3600  # age of a temporary folder whose process no longer runs
 _asked: dict[str, str | None] = {}  # what this process asked for: see asked()
 opened_models: dict[str, str] = {}  # language models that this process opened: their revisions
 
@@ -261,6 +264,10 @@ def fetch(name: str) -> Path:
     target = downloads() / entry["file"]
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
+        for left in target.parent.glob(".fetching-*"):  # by processes that were killed
+            with suppress(FileNotFoundError):  # another process has just ended with it
+                if time.time() - left.stat().st_mtime > ABANDONED_SECONDS:
+                    shutil.rmtree(left, ignore_errors=True)
         with tempfile.TemporaryDirectory(dir=target.parent, prefix=".fetching-") as temporary:
             fresh = Path(temporary) / target.name
             _make(name, fresh)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import io
+import os
 import re
 import shutil
 import tarfile
+import time
 import tracemalloc
 import zipfile
 from collections.abc import Callable, Iterator
@@ -20,6 +22,7 @@ import command
 import pandas as pd
 import pytest
 from conftest import shared
+from killed import kill_this_process, run_until_killed
 
 from psychlm import data
 from psychlm._recipes import RECIPES, RecipeError
@@ -141,6 +144,25 @@ def test_a_download_that_is_interrupted_leaves_nothing_half_written(raw, monkeyp
     with pytest.raises(KeyboardInterrupt):
         data.fetch("toy/answers")
     assert not leftovers(raw)
+
+
+@pytest.mark.usefixtures("one_thread")
+def test_the_rest_of_a_killed_download_is_no_dataset_and_goes_after_a_day(raw, gives, monkeypatch):
+    def killed(address: str, file: Path) -> None:
+        file.write_bytes(CONTENT[:5])
+        kill_this_process()
+
+    monkeypatch.setattr(data, "_download", killed)
+    run_until_killed(lambda: data.fetch("toy/answers"))
+    (rest,) = (raw / "toy").glob(".fetching-*")
+    gives(CONTENT)
+    for age_days, left in ((0, True), (2, False)):  # younger: another process may be at work
+        then = time.time() - age_days * 24 * 3600
+        os.utime(rest, (then, then))
+        assert data.verify("toy/answers") is None
+        assert data.fetch("toy/answers").read_bytes() == CONTENT
+        assert rest.exists() is left
+        (raw / "toy" / "answers.csv").unlink()
 
 
 @pytest.mark.parametrize(

@@ -30,6 +30,7 @@ ITEMS = ["item", "question", "item_id", "question_id", "sample_id", "doc_id", "i
 VALUES = ["correct", "score", "rating", "response", "answer", "is_correct", "acc", "accuracy"]
 VALUES += ["grade", "value", "evaluation.is_correct", "evaluation.score"]
 Key: TypeAlias = str | Path | Mapping[str, object] | pd.Series  # of right answers, by item
+WIDE = 2000  # columns beyond which a CSV file of numbers is not read by pandas
 CATEGORIES = 12  # different whole numbers that a column of ratings has at most
 WAYS = (
     "a wide table has one row a person, whose name is in the first column, and one column an item; "
@@ -175,10 +176,7 @@ def _table(file: Path, missing: Sequence[object]) -> pd.DataFrame:
     elif file.suffix == ".xlsx":
         table = pd.read_excel(file, engine="openpyxl")
     elif file.suffix in (".csv", ".tsv", ".txt", ""):
-        table = read_csv(file, dtype={0: str})
-        # pandas renames columns of one name ("q1.1"), which are refused, and those without a name
-        names = zip(header_of(file)[1], table.columns, strict=True)
-        table.columns = [given.strip() or renamed for given, renamed in names]
+        table = _csv_table(file)
     else:
         raise FrameError(f"files {file.suffix} are not known; {WAYS}, as CSV, Parquet, xlsx or sav")
     table.columns = table.columns.astype(str).str.strip()
@@ -190,6 +188,25 @@ def _table(file: Path, missing: Sequence[object]) -> pd.DataFrame:
         rest = rest.mask(rest.isin([*missing, *numbers])).apply(_as_numbers)
         table = pd.concat([table.iloc[:, :1], rest], axis=1)
     return table
+
+
+def _csv_table(file: Path) -> pd.DataFrame:
+    """Read a CSV file whose first column is text."""
+    separator, header = header_of(file)
+    if len(header) > WIDE:
+        # pandas needs minutes for a million columns: rows of numbers become one array
+        with file.open(newline="", encoding="utf-8-sig") as opened:
+            rows = list(csv.reader(opened, delimiter=separator))[1:]
+        try:
+            names = pd.Series([row[0] for row in rows], name=header[0] or "person")
+            numbers = np.array([[cell or "nan" for cell in row[1:]] for row in rows], dtype=float)
+            return pd.concat([names, pd.DataFrame(numbers, columns=header[1:])], axis=1)
+        except (ValueError, IndexError):  # text, or rows of other lengths
+            pass
+    table = read_csv(file, dtype={0: str})
+    # pandas renames columns of one name ("q1.1"), which are refused, and those without a name
+    names = zip(header, table.columns, strict=True)
+    return table.set_axis([given.strip() or renamed for given, renamed in names], axis=1)
 
 
 def _shaped(

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
@@ -232,12 +233,6 @@ def train(
         In nats, or the squared difference of probabilities summed over classes; a batch's mean.
     epoch_callback : callable, optional
         ``epoch_callback(epoch, state) -> EpochPlan | None``, called before each epoch (from 1).
-    device : str or torch.device
-        See :func:`psychlm.device.torch_device`.
-
-    Returns
-    -------
-    TrainedCrowd
 
     Examples
     --------
@@ -258,9 +253,7 @@ def train(
     wanted = member_targets(labels, members, len(inputs), network.classes).to(device)
     wanted = wanted.expand(len(members), *wanted.shape[1:])  # a view: common targets stay one copy
     inputs = inputs.to(device)
-    lengths = None  # the time of a bag does not depend on the longest text of its batch
-    if isinstance(inputs, Encoded) and "lstm" in network.kind:
-        lengths = torch.stack([n for _, n in inputs.segments]).amax(0).cpu().numpy()
+    lengths = lengths_that_count(network, inputs)
     if development is not None:
         held_out = development[0].to(device)
         held_gold = torch.tensor(np.asarray(development[1]), device=device)
@@ -272,20 +265,18 @@ def train(
     diverged = np.zeros(len(members), dtype=bool)
     best = {name: torch.empty_like(value) for name, value in optimiser.weights.items()}
 
+    on_device = partial(torch.as_tensor, device=device)
+
     def keep(rows: NDArray[np.intp]) -> None:
         """Keep the weights of some members of the stack, which later steps would change."""
         members_kept, rows_kept = on_device(active[rows]), on_device(rows)
         for name, value in optimiser.weights.items():
             best[name][members_kept] = value[rows_kept]
 
-    def on_device(numbers: NDArray[np.integer]) -> Tensor:
-        return torch.as_tensor(numbers, device=device)
-
     history = []
     for epoch in range(1, epochs + 1):
         if not len(active):
             break
-
         # 1. Cut what this epoch trains on into batches; members with more batches come first.
         plan = EpochPlan()
         if epoch_callback is not None:
@@ -331,11 +322,17 @@ def train(
             best = optimiser.weights
         else:
             keep(np.arange(len(active)))
-    if diverged.any():
-        for value in best.values():
-            value[on_device(diverged)] = torch.nan
+    for value in best.values():
+        value[on_device(diverged)] = torch.nan
     table = pd.concat(history).sort_values(["epoch", "member"], ignore_index=True)
     return TrainedCrowd(network, best, members, table, best_epoch, diverged)
+
+
+def lengths_that_count(network: Network, inputs: Inputs) -> NDArray[np.int64] | None:
+    """Return the lengths of an LSTM's texts: the longest of a batch decides how long it takes."""
+    if not isinstance(inputs, Encoded) or "lstm" not in network.kind:
+        return None
+    return torch.stack([n for _, n in inputs.segments]).amax(0).cpu().numpy()
 
 
 def train_epoch(

@@ -121,10 +121,9 @@ def adaptive_test(
     rule : "information", "posterior", "stratified" or "random"
         Largest information at the posterior mean; largest posterior mean of the information; a
         random item from each difficulty stratum in turn; or a random item.
-    stop_se : float, optional
-        A person's test ends once the posterior standard deviation (logits) is at most this.
-    cut : CutScore, optional
-        A person's test ends once it is decided on which side of a cut score the ability lies.
+    stop_se, cut : float, and CutScore, optional
+        A person's test ends once the posterior standard deviation (logits) is at most this; once it
+        is decided on which side of a cut score the ability lies.
     content : Series, item -> content area, optional
         Each next item comes from the area that is furthest below its share of the bank.
     open_shares : Series, by item, optional
@@ -153,27 +152,13 @@ def adaptive_test(
     >>> test.history["item"].tolist()
     ['LSAT 3', 'LSAT 2']
     """
-    tables, takers = ModelTables.of(fit, model), None
-    if not isinstance(ask, pd.DataFrame):
-        ask = ask if isinstance(ask, Mapping) else {"person": ask}
-        takers = _Living(ask, tables, None if answers is None else Path(answers))
-        persons = pd.Index(list(ask), name="person")
-        available = np.ones((len(persons), len(tables.items)), dtype=bool)
-    elif answers is not None:
-        raise ValueError("recorded responses are kept already; leave answers= out")
-    else:
-        unknown = ask.columns.symmetric_difference(tables.items)
-        refuse("items", unknown, "are in bank or responses only; pass the same items to both")
-        persons, recorded = ask.index, tables.response_array(ask)
-        available = ~np.isnan(recorded)
+    tables = ModelTables.of(fit, model)
+    persons, available, respond = _test_takers(ask, tables, answers)
     n_persons, n_steps = len(persons), min(n_items, len(tables.items))
-    if rng is None and (rule in ("stratified", "random") or open_shares is not None):
-        what = f"rule={rule!r}" if open_shares is None else "open_shares"
-        raise ValueError(f"{what} needs a generator: rng=np.random.default_rng(seed)")
     mean, sd = tables.ability_mean, tables.ability_sd
     bank = _Bank(tables, content, n_steps)
     grid = bank.grid
-    priority, is_open = _drawn(rng, persons, tables.items, open_shares)
+    priority, is_open = _drawn(rng, rule, persons, tables.items, open_shares)
 
     # The state of every person. Sums run along the rows of arrays, or in one product a person, so
     # that a person's numbers do not depend on who else is tested.
@@ -193,7 +178,7 @@ def adaptive_test(
             candidates = bank.candidates(step, available[row], is_open[row], n_in_area[row])
             item = np.where(candidates, value, -np.inf).argmax(axis=1)
             available[row, item] = False
-            answered = recorded[row, item] if takers is None else takers.answers(row, item)
+            answered = respond(row, item)
             given = ~np.isnan(answered)
             item_at_step[row[given], step] = item[given]
             response[row, step] = answered
@@ -207,11 +192,8 @@ def adaptive_test(
         n_in_area[row, bank.areas[item]] += 1
         log_weight = log_posterior[row] + bank.log_p[item, category]
         log_weight -= log_weight.max(axis=1, keepdims=True)
-        weight = np.exp(log_weight)
-        weight /= weight.sum(axis=1, keepdims=True)
+        weight, expectation, spread = _moments(log_weight, grid)
         log_posterior[row], posterior[row] = log_weight, weight
-        expectation = (weight * grid).sum(axis=1)
-        spread = np.sqrt(np.maximum((weight * grid**2).sum(axis=1) - expectation**2, 0))
         estimate[row] = theta[row, step] = expectation
         se[row, step] = spread
         score[row, step] = (weight * bank.expected_score).sum(axis=1)
@@ -239,6 +221,25 @@ def adaptive_test(
         value=table(np.where(was_asked, worth, np.nan)),
         decision=pd.Series(decision, persons, name="decision"),
     )
+
+
+def _test_takers(
+    ask: pd.DataFrame | Callable[[Any], float] | Mapping[Any, Callable[[Any], float]],
+    tables: ModelTables,
+    answers: str | Path | None,
+) -> tuple[pd.Index, Array, Callable[[Array, Array], Array]]:
+    """Return who is tested, the items that each can be asked, and how rows of them respond."""
+    if not isinstance(ask, pd.DataFrame):
+        ask = ask if isinstance(ask, Mapping) else {"person": ask}
+        living = _Living(ask, tables, None if answers is None else Path(answers))
+        persons = pd.Index(list(ask), name="person")
+        return persons, np.ones((len(persons), len(tables.items)), dtype=bool), living.answers
+    if answers is not None:
+        raise ValueError("recorded responses are kept already; leave answers= out")
+    unknown = ask.columns.symmetric_difference(tables.items)
+    refuse("items", unknown, "are in bank or responses only; pass the same items to both")
+    recorded = tables.response_array(ask)
+    return ask.index, ~np.isnan(recorded), lambda row, item: recorded[row, item]
 
 
 def exposure_shares(
@@ -358,10 +359,25 @@ class _Bank:
         return opened & (self.areas == lacking.argmax(axis=1)[:, None])
 
 
+def _moments(log_weight: Array, grid: Array) -> tuple[Array, Array, Array]:
+    """Return posterior weights of the nodes, and their mean and standard deviation, by person."""
+    weight = np.exp(log_weight)
+    weight /= weight.sum(axis=1, keepdims=True)
+    mean = (weight * grid).sum(axis=1)
+    return weight, mean, np.sqrt(np.maximum((weight * grid**2).sum(axis=1) - mean**2, 0))
+
+
 def _drawn(
-    rng: np.random.Generator | None, persons: pd.Index, bank: pd.Index, shares: pd.Series | None
+    rng: np.random.Generator | None,
+    rule: Rule,
+    persons: pd.Index,
+    bank: pd.Index,
+    shares: pd.Series | None,
 ) -> tuple[Array, Array]:
     """Return a random priority of every item, and whether it is open, drawn by a person's name."""
+    if rng is None and (rule in ("stratified", "random") or shares is not None):
+        what = f"rule={rule!r}" if shares is None else "open_shares"
+        raise ValueError(f"{what} needs a generator: rng=np.random.default_rng(seed)")
     priority = np.zeros((len(persons), len(bank)))
     is_open = np.ones(priority.shape, dtype=bool)
     if rng is None:

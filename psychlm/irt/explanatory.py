@@ -235,6 +235,8 @@ def solve_explanatory(
 ) -> Solution:
     """Fit a Rasch model whose difficulties have a regression on covariates as their prior."""
     encoded = spec.answers.on("cpu")
+    if isinstance(difficulty_prior, pd.Series):
+        difficulty_prior = difficulty_prior.to_frame(difficulty_prior.name or "predicted")
     covariates = check_covariates(pd.DataFrame(difficulty_prior), encoded.items)
     n_items, n_covariates = covariates.shape
     if n_items < n_covariates + 2:

@@ -425,7 +425,8 @@ def _score_by_language_model(
             rows = {name: getattr(one, name)[keep] for name in ("position", "target", "row")}
             requests += [replace(one, **rows)] if keep.any() else []
     nats = np.full(len(wanted), np.nan)
-    for batch, values in run(model, requests, options, batch_tokens):
+    plain = replace(options, correction=None)  # the ends of words are not asked for
+    for batch, values in run(model, requests, plain, batch_tokens):
         if values is None:
             item = questions[owner[text_of_row[batch[0].row[0]]]].item
             raise ModelError(_too_large(item, model.name))

@@ -246,17 +246,7 @@ def fine_tune(
     options |= {"learning_rate": learning_rate, "batch_size": batch_size, "max_tokens": max_tokens}
     options |= {"items": digest(items)}
     options |= {"development": None if development is None else digest(development)}
-    if out is None:
-        name = hashlib.sha256(json.dumps(options, sort_keys=True).encode()).hexdigest()
-        out = cache_folder() / "fine_tuned" / name[:16]
-    out = Path(out)
-    out.mkdir(parents=True, exist_ok=True)
-    stored = _read(out / RUN, options)
-    if stored != options:
-        differing = [key for key in options if stored.get(key) != options[key]]
-        raise ModelError(
-            f"{out} holds a run with other {', '.join(differing)}; name another folder"
-        )
+    out = _folder_of_run(out, options)
     if (out / RESULT).is_file():
         result = _read(out / RESULT)
         history = pd.DataFrame(result.pop("history"))
@@ -284,6 +274,22 @@ def fine_tune(
         shutil.rmtree(out / "checkpoints", ignore_errors=True)  # three times the result's size
     wait_for_all()  # until the result can be read
     return FineTuned(out, history, **result)
+
+
+def _folder_of_run(out: str | Path | None, options: dict[str, Any]) -> Path:
+    """Return the folder of a run; by default one in the cache, named by all that it depends on."""
+    if out is None:
+        name = hashlib.sha256(json.dumps(options, sort_keys=True).encode()).hexdigest()
+        out = cache_folder() / "fine_tuned" / name[:16]
+    folder = Path(out)
+    folder.mkdir(parents=True, exist_ok=True)
+    stored = _read(folder / RUN, options)
+    if stored != options:
+        differing = [key for key in options if stored.get(key) != options[key]]
+        raise ModelError(
+            f"{folder} holds a run with other {', '.join(differing)}; name another folder"
+        )
+    return folder
 
 
 def _read(file: Path, otherwise: Any = None) -> Any:

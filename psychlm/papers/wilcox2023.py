@@ -25,13 +25,30 @@ from psychlm import data, reading_times
 Floats = NDArray[np.float64]
 
 # The release's own codes.
-LANGUAGES = {"du": "Dutch", "en": "English", "fi": "Finnish", "ge": "German", "gr": "Greek"}
-LANGUAGES |= {"he": "Hebrew", "it": "Italian", "ko": "Korean", "ru": "Russian", "sp": "Spanish"}
-LANGUAGES["tr"] = "Turkish"
-MODELS = {"mgpt_lc": "mGPT long", "mgpt_sc": "mGPT short"}
-MODELS |= {"monot_30m": "monoT 30M", "monot_all": "monoT all"}
-MEASURES = {"firstfix_rt": "first fixation", "gaze_rt": "gaze duration"}
-MEASURES["total_rt"] = "total duration"
+LANGUAGES = {
+    "du": "Dutch",
+    "en": "English",
+    "fi": "Finnish",
+    "ge": "German",
+    "gr": "Greek",
+    "he": "Hebrew",
+    "it": "Italian",
+    "ko": "Korean",
+    "ru": "Russian",
+    "sp": "Spanish",
+    "tr": "Turkish",
+}
+MODELS = {
+    "mgpt_lc": "mGPT long",
+    "mgpt_sc": "mGPT short",
+    "monot_30m": "monoT 30M",
+    "monot_all": "monoT all",
+}
+MEASURES = {
+    "firstfix_rt": "first fixation",
+    "gaze_rt": "gaze duration",
+    "total_rt": "total duration",
+}
 KEYS = ["lang", "model", "measure"]
 
 

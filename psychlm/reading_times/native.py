@@ -307,8 +307,22 @@ def fit(
         solution = _to_cpu(solve(moments, *on_device, method=method, tolerance=tolerance))
         moments = _to_cpu(moments)
         penalty = solution.log_lambda[0].exp().numpy() @ penalties
-    fields_of_fit = formula, state, matrix, grouped, centre, scale, response, w, mean, used
-    model = Native(*fields_of_fit, solution, penalty, moments, edf1)
+    model = Native(
+        formula=formula,
+        state=state,
+        matrix=matrix,
+        grouped=grouped,
+        centre=centre,
+        scale=scale,
+        response=response,
+        weights=w,
+        mean=mean,
+        data=used,
+        solution=solution,
+        penalty=penalty,
+        moments=moments,
+        edf1=edf1,
+    )
 
     of_weights = float(np.log(w).sum()) / 2
     loglik, n_parameters = float(solution.loglik) + of_weights, float(solution.edf.sum())

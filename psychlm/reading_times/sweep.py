@@ -210,8 +210,8 @@ def score_words(
     wrong = [name for name in names if name not in numeric]
     if wrong or not names:
         raise FrameError(
-            f"models {wrong} are no columns of the surprisals, or hold no numbers; name the "
-            f"columns with models=[...] (there are {list(surprisals.columns)[:10]})"
+            f"the surprisals lack numeric columns for the models {wrong}; name the columns of "
+            f"models with models=[...] (there are {list(surprisals.columns)[:10]})"
         )
     table = check_rows(surprisals, keys, [], "surprisals")
     table = table.sort_values(keys, kind="stable", ignore_index=True)

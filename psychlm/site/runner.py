@@ -127,12 +127,9 @@ def locked_staging(folder: Path) -> Iterator[Path]:
         with FileLock(folder / ".lock", timeout=0):  # it ends with the process, however that ends
             for left in folder.glob(".staging-*"):  # of a run that was killed
                 shutil.rmtree(left, ignore_errors=True)
-            options: dict[str, Any] = {
-                "prefix": ".staging-",
-                "dir": folder,
-                "ignore_cleanup_errors": True,
-            }
-            with tempfile.TemporaryDirectory(**options) as staging:
+            with tempfile.TemporaryDirectory(
+                prefix=".staging-", dir=folder, ignore_cleanup_errors=True
+            ) as staging:
                 yield Path(staging)
     except Timeout:
         raise RunLockedError(

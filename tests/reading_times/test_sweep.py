@@ -148,7 +148,7 @@ def test_intervals_cover_the_mean_and_p_values_are_uniform_under_no_effect():
         ({}, lambda t: t.assign(flat=2.0), {}, r"\['flat'\].*every word the same surprisal"),
         ({}, lambda t: t.assign(gap=t["true"].where(t["word_id"] != 9)), {}, r"\['gap'\].*gaps"),
         ({}, lambda t: pd.concat([t, t.head(2)]), {}, "surprisals rows .* occur more than once"),
-        ({}, lambda t: t.assign(name="x"), {}, "hold no numbers"),
+        ({}, lambda t: t.assign(name="x"), {}, "lack numeric columns"),
         ({}, lambda t: t, {"models": ["other"]}, "'other'"),
         ({"gaze_ms": np.nan}, lambda t: t, {}, "missing in all"),
         ({}, lambda t: t, {"by": "sentence"}, "no column of the readings"),
