@@ -169,6 +169,7 @@ def test_a_full_disk_is_named_and_leaves_no_half_of_a_file(answers, tmp_path, mo
 
 def test_without_a_home_that_can_be_written_surprisal_is_computed_and_not_kept() -> None:
     nowhere = dict.fromkeys(("HOME", "XDG_CACHE_HOME", "HF_HOME"), "/dev/null/nowhere")
+    nowhere["PSYCHLM_CACHE"] = ""  # the platform's folder, whatever the tests run under
     done = psychlm("surprisal", "The old man the boat.", **nowhere)
     assert done.returncode == 0, done.stderr
     assert (
