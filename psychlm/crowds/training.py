@@ -322,8 +322,9 @@ def train(
             best = optimiser.weights
         else:
             keep(np.arange(len(active)))
-    for value in best.values():
-        value[on_device(diverged)] = torch.nan
+    if diverged.any():
+        for value in best.values():
+            value[on_device(diverged)] = torch.nan
     table = pd.concat(history).sort_values(["epoch", "member"], ignore_index=True)
     return TrainedCrowd(network, best, members, table, best_epoch, diverged)
 

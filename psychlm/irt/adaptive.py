@@ -192,15 +192,14 @@ def adaptive_test(
         n_in_area[row, bank.areas[item]] += 1
         log_weight = log_posterior[row] + bank.log_p[item, category]
         log_weight -= log_weight.max(axis=1, keepdims=True)
-        weight, expectation, spread = _moments(log_weight, grid)
+        weight, estimate[row], se[row, step] = _moments(log_weight, grid)
         log_posterior[row], posterior[row] = log_weight, weight
-        estimate[row] = theta[row, step] = expectation
-        se[row, step] = spread
+        theta[row, step] = estimate[row]
         score[row, step] = (weight * bank.expected_score).sum(axis=1)
         # Whose test ends here?
         running &= item_at_step[:, step] >= 0
         if stop_se is not None:
-            running[row] &= spread > stop_se
+            running[row] &= se[row, step] > stop_se
         if log_ratios is not None:
             log_ratio[row] += log_ratios[item, category]
             decision[row[log_ratio[row] >= 1]] = "above"
