@@ -7,7 +7,6 @@ import pandas as pd
 import pytest
 import tiny_models as tiny
 import torch
-from killed import kill_this_process, run_until_killed
 from plain_transformers import last_nats, masked_nats
 from transformers import (
     BertForMultipleChoice,
@@ -23,15 +22,13 @@ from psychlm.lm import (
     Prompt,
     _choice_scores,
     choice_logprobs,
-    choices,
-    confidences,
     evaluate,
     grade,
     predictions,
     surprisal,
     wrap,
 )
-from psychlm.lm.prompts import PROMPTS, fill_prompts
+from psychlm.lm.prompts import fill_prompts
 
 NLI = ["entailment", "neutral", "contradiction"]
 
@@ -320,44 +317,21 @@ def test_a_model_that_gives_nan_is_an_error_that_names_the_item(wordpiece, nli_i
         choice_logprobs(questions, language)
 
 
-@pytest.mark.usefixtures("one_thread")
-def test_what_was_scored_is_in_the_cache_and_a_killed_run_goes_on(monkeypatch, tmp_path, questions):
-    monkeypatch.setenv("PSYCHLM_CACHE", str(tmp_path / "cache"))
-    folder = tiny.save(tmp_path / "gpt2", "gpt2")
-    asked, whole, last = [], _choice_scores.score_questions, 3
-
-    def killed(model, some, bos, batch_tokens):
-        asked.extend(question.item for question in some)
-        if len(asked) == last:
-            kill_this_process()
-        return whole(model, some, bos, batch_tokens)
-
-    monkeypatch.setattr(_choice_scores, "score_questions", killed)
-    monkeypatch.setattr(_choice_scores, "QUESTIONS_AT_ONCE", {"cpu": 1})
-    run_until_killed(lambda: choice_logprobs(questions, folder))  # with two of four questions done
-    last = None
-    first = choice_logprobs(questions, folder)
-    assert len(asked) == 2
-    again = choice_logprobs(questions, folder)
-    pd.testing.assert_frame_equal(again, first)
-    mean = choice_logprobs(questions, folder, normalise="token", progress=True)
+def test_what_was_scored_is_in_the_cache(monkeypatch, tmp_path, questions, gpt2):
+    monkeypatch.setenv("PSYCHLM_CACHE", str(tmp_path))
+    first = choice_logprobs(questions, gpt2)
+    monkeypatch.setattr(_choice_scores, "score_questions", lambda *_: pytest.fail("scored again"))
+    pd.testing.assert_frame_equal(choice_logprobs(questions, gpt2), first)
+    mean = choice_logprobs(questions, gpt2, normalise="token", progress=True)
     pd.testing.assert_frame_equal(mean < 0, first < 0)
-    assert len(asked) == 2
-    pd.testing.assert_frame_equal(choice_logprobs(questions, folder, cache=False), first)
-    assert len(asked) == 6
+    with pytest.raises(pytest.fail.Exception, match="scored again"):
+        choice_logprobs(questions, gpt2, cache=False)
 
 
-def test_many_models_answer_in_one_call_each_loaded_once(
-    monkeypatch, tmp_path, wordpiece, questions
-):
-    monkeypatch.setenv("PSYCHLM_CACHE", str(tmp_path / "cache"))
+def test_many_models_answer_in_one_call(tmp_path, bert, gpt2, wordpiece, questions):
     head = tiny.bert(BertForMultipleChoice, wordpiece)
-    paths = {"head": tiny.save_network(tmp_path / "head", head, wordpiece)}
-    paths |= {family: tiny.save(tmp_path / family, family) for family in ("gpt2", "bert")}
-    opened, load = [], choices.load
-    monkeypatch.setattr(choices, "load", lambda name, *a: opened.append(name) or load(name, *a))
-    said = evaluate(questions, paths)
-    assert opened == list(paths.values())
+    paths = {"head": tiny.save_network(tmp_path, head, wordpiece), "gpt2": gpt2, "bert": bert}
+    said = evaluate(questions, paths, cache=False)
     assert said.responses.index.name == "person" and said.responses.columns.name == "item"
     right = questions["answer"].to_numpy()
     for person in paths:
@@ -365,7 +339,7 @@ def test_many_models_answer_in_one_call_each_loaded_once(
         assert said.predictions.loc[person].tolist() == best.tolist()
         assert said.responses.loc[person].tolist() == (best == right).tolist()
     with pytest.raises(ModelError, match="are named twice"):
-        evaluate(questions, [paths["gpt2"], paths["gpt2"]])
+        evaluate(questions, [gpt2, gpt2])
 
 
 def test_ties_are_guesses_that_depend_on_the_item_alone() -> None:
@@ -383,14 +357,6 @@ def test_ties_are_guesses_that_depend_on_the_item_alone() -> None:
     assert grade(guesses, scores).all()  # predictions and grades resolve ties alike
 
 
-def test_confidences_are_the_softmax_over_the_choices_of_the_item() -> None:
-    scores = pd.DataFrame([[-800.0, -801.0, np.nan], [1.0, 2.0, 3.0]], index=["a", "b"])
-    sure = confidences(scores)
-    assert sure.loc["a", :1].tolist() == pytest.approx([1 / (1 + np.exp(-1)), 1 / (1 + np.exp(1))])
-    assert np.isnan(sure.loc["a", 2])
-    assert sure.loc["b", 2] == pytest.approx(np.exp(3) / np.exp([1, 2, 3]).sum())
-
-
 @pytest.mark.parametrize(
     ("rows", "index", "answers", "message"),
     [
@@ -401,7 +367,6 @@ def test_confidences_are_the_softmax_over_the_choices_of_the_item() -> None:
         ([[0.0, 1.0]] * 2, "aa", {"a": 0}, r"\['a'\] are scored more than once"),
         ([], "", {}, "one item at least"),
         ([[0.0, 1.0, np.nan]], "a", {"a": 2}, r"\['a'\] have an answer that is not among"),
-        ([[0.0, 1.0]], "a", {"a": -1}, "an answer that is not among"),
         ([[0.0, 1.0]], "a", {"a": 0.5}, "an answer that is not among"),
         ([[0.0, 1.0]], "a", {"b": 0}, r"\['a'\] have scores but no answer"),
     ],
@@ -411,22 +376,27 @@ def test_malformed_scores_and_answers_are_refused_with_the_reason(rows, index, a
         grade(pd.Series(answers), pd.DataFrame(rows, index=list(index)))
 
 
-def test_hostile_items_are_clear_errors(wordpiece, questions, models) -> None:
-    language = models("gpt2")
-    head = wrap(tiny.bert(BertForMultipleChoice, wordpiece), wordpiece)
-    half = pd.Series(["half \ud800"] * 4, dtype=object)
-    for model in (language, head):
-        with pytest.raises(ModelError, match=r"item 1\d holds half a character"):
-            choice_logprobs(questions.assign(prompt=half), model)
-        for broken in ([1, 2], "a or b", None, ["one"], [["a"], ["b"]]):
-            with pytest.raises(FrameError, match=r"items \[11, 12, 13, 14\]"):
-                evaluate(questions.assign(choices=[broken] * 4), model)
-        for key in (10**400, "first", None, 7, -1):
-            with pytest.raises(FrameError):
-                evaluate(questions.assign(answer=pd.Series([key] * 4, dtype=object)), model)
-    for prompt in ("{0}", "{", "{prompt.x}", "{answer:%q}"):
-        with pytest.raises(FrameError, match="cannot be filled"):
-            choice_logprobs(questions, language, prompt=Prompt(prompt))
+@pytest.mark.parametrize(
+    ("changes", "options", "error", "says"),
+    [
+        ({"prompt": ["half \ud800"] * 4}, {}, ModelError, r"item 1\d holds half a character"),
+        ({"choices": [["one"]] * 4}, {}, FrameError, r"items \[11, 12, 13, 14\]"),
+        ({"choices": ["a or b"] * 4}, {}, FrameError, r"items \[11, 12, 13, 14\]"),
+        ({"answer": [7] * 4}, {}, FrameError, "answer"),
+        ({"answer": ["first"] * 4}, {}, FrameError, "answer"),
+        ({}, {"prompt": Prompt("{prompt.x}")}, FrameError, "cannot be filled"),
+        ({}, {"prompt": "nli"}, FrameError, r"cannot be filled .*'hypothesis'"),
+        ({}, {"prompt": "zero-shot"}, FrameError, "no prompt 'zero-shot'; there are .*question"),
+        ({}, {"bos": "<s>"}, ModelError, "is no token of"),
+        ({}, {"batch_tokens": 0}, ModelError, "from 1 on"),
+    ],
+)
+def test_items_and_options_that_cannot_be_used_are_named(
+    changes, options, error, says, questions, models
+):
+    items = questions.assign(**{k: pd.Series(v, dtype=object) for k, v in changes.items()})
+    with pytest.raises(error, match=says):
+        evaluate(items, models("gpt2"), **options)
 
 
 def test_the_prompt_follows_the_items_unless_it_is_named(nli_items, questions) -> None:
@@ -438,13 +408,8 @@ def test_the_prompt_follows_the_items_unless_it_is_named(nli_items, questions) -
     assert fill_prompts(story, "auto") == [("What fell?", (" the horse", " the old barn"), "")]
     sentiment = questions.assign(choices=[["negative", "positive"]] * 4)[:1]
     assert fill_prompts(sentiment, "auto")[0][0] == "Review: What fell?\nSentiment:"
-    with pytest.raises(FrameError, match=r"cannot be filled .*'hypothesis'"):
-        fill_prompts(questions, "nli")
-    with pytest.raises(FrameError, match="no prompt 'zero-shot'; there are .*question"):
-        fill_prompts(questions, "zero-shot")
     with pytest.raises(FrameError, match="needs the field"):
         Prompt("{prompt}", choice=" answer")
-    assert set(PROMPTS) >= {"question", "nli", "sentiment", "continuation"}
 
 
 @pytest.mark.parametrize("most", [3, 0])
@@ -471,18 +436,9 @@ def test_a_batch_that_memory_does_not_hold_is_halved_and_an_item_that_it_does_no
             choice_logprobs(nli_items, model)
 
 
-def test_a_model_that_is_asked_one_item_at_a_time_reads_each_choice_once(questions, models):
-    questions = questions[:3]  # choices of one token each, as of the last, share a pass
-    model = models("gpt2")
-    graded = evaluate(questions, {"m": model}, cache=False).responses.loc["m"]
-    passes = []
-    hook = model.network.register_forward_pre_hook(
-        lambda _, args, kwargs: passes.append(len(kwargs.get("input_ids", args and args[0]))),
-        with_kwargs=True,
-    )
-    taker = ItemTaker(questions, model, cache=False)
-    answered = {item: taker(item) for item in graded.index[::-1]}
-    hook.remove()
-    assert answered == graded.to_dict()
-    assert taker.n_scored == questions["choices"].map(len).sum() == sum(passes)
+def test_a_model_that_is_asked_one_item_at_a_time_gives_the_same_answers(questions, models):
+    graded = evaluate(questions, {"m": models("gpt2")}, cache=False).responses.loc["m"]
+    taker = ItemTaker(questions, models("gpt2"), cache=False)
+    assert {item: taker(item) for item in graded.index[::-1]} == graded.to_dict()
+    assert taker.n_scored == questions["choices"].map(len).sum()
     assert np.isnan(taker("an item without a text"))
