@@ -18,6 +18,7 @@ from command import run
 from conftest import ROOT
 
 from psychlm import data
+from psychlm._recipes import RECIPES
 
 CONDA_NAME = {"torch": "pytorch", "huggingface-hub": "huggingface_hub"}
 CONDA_ONLY = {"python", "pip", "r-base", "r-mgcv", "r-lme4", "r-lmertest", "pandoc"}
@@ -40,9 +41,10 @@ def test_environment_and_pyproject_name_the_same_packages_and_bounds() -> None:
     assert len(of_conda) == len(CONDA_ONLY)
 
 
-def test_registry_names_files_addresses_and_checksums() -> None:
+def test_registry_names_files_addresses_recipes_and_checksums() -> None:
     registry = data.registry()
     assert registry.index.is_unique and registry["file"].is_unique
+    assert set(registry["recipe"]) - {""} == set(RECIPES)
     assert registry["sha256"].str.fullmatch("[0-9a-f]{64}").all()
     # an address pins a commit, or holds a file that was released once; else a note says its origin
     noted = registry["note"].str.startswith(("made from", "released once"))
