@@ -6,7 +6,6 @@ import ast
 import re
 import subprocess
 import sys
-from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -33,11 +32,6 @@ def part_of(file: Path) -> str:
     return file.relative_to(PACKAGE).with_suffix("").parts[0].lstrip("_")
 
 
-def name_of(file: Path) -> str:
-    parts = file.relative_to(PACKAGE.parent).with_suffix("").parts
-    return ".".join(parts).removesuffix(".__init__")
-
-
 # the layer of each module or sub-package, as the package's docstring lists them
 LISTED = re.findall(r"^    (\d)  ((?:\w+ )*\w+)(?:   .*)?$", psychlm.__doc__ or "", flags=re.M)
 LAYERS = {name: int(layer) for layer, names in LISTED for name in names.split()}
@@ -61,14 +55,6 @@ def test_irt_ctt_and_reading_times_know_no_language_model() -> None:
     models = ("psychlm.lm", "psychlm.crowds", "psychlm.probes")
     without = ("irt", "ctt", "reading_times")
     assert not [row for row in IMPORTS if row[1] in without and row[2].startswith(models)]
-
-
-def test_no_import_cycle_among_modules() -> None:
-    graph = {name_of(file): imported(file) for file in FILES}
-    known = set(graph)
-    for module in graph:
-        graph[module] &= known - {module.rpartition(".")[0]}  # a package imports its modules
-    assert tuple(TopologicalSorter(graph).static_order()), "a CycleError names the modules"
 
 
 @pytest.mark.parametrize(
