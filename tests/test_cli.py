@@ -146,21 +146,15 @@ def test_control_characters_of_a_file_do_not_reach_the_terminal(study, tmp_path,
         ["surprisal", f"the {word} man", "--unit", "token"],
         ["surprisal", "words.csv", "--entropy", "--rank"],
         ["surprisal", "words.csv", "--unit", "sentence"],
-        ["surprisal", f"{word}.csv"],
         ["surprisal", "the man", "--model", word],
-        ["surprisal", "the man", "--out", f"{word}.xlsx"],
         ["irt", "fit", "answers.parquet", "--model", "1PL", "--out", fit],
         ["irt", "score", fit, "answers.parquet"],
-        ["irt", "score", fit, study / "answers.csv"],
         ["irt", "fit", "bad.csv", "--out", fit],
         ["responses", "items.jsonl", "--model", model, "--prompt", f"{{{HOSTILE}}}"],
         ["responses", "none.jsonl", "--model", model],
-        ["probes", "confuse", "items.jsonl", "--probe", "more-choices", "--out", "out.jsonl"],
         ["probes", "confuse", "none.jsonl", "--probe", "more-choices", "--out", "out.jsonl"],
         ["data", "where", word],
-        ["data", "verify", word],
         ["new", word],
-        ["run", word],
         ["run", "00", "-p", f"{word}=1"],
     ):
         printed = run(*arguments).output
@@ -205,29 +199,17 @@ def test_the_package_of_reports_leaves_other_libraries_importable() -> None:
     subprocess.run([sys.executable, "-c", code + "import rfc3987_syntax"], check=True)
 
 
-@pytest.mark.parametrize(
-    ("r", "rpy2", "says"),
-    [
-        (None, None, "R is not here: apt-get install r-base-core"),
-        ("/usr/bin/R", None, "R is here, rpy2 is not: .*libblas-dev"),
-    ],
-)
-def test_the_doctor_tells_an_absent_r_from_an_absent_rpy2(monkeypatch, r, rpy2, says) -> None:
-    monkeypatch.setattr(doctor.shutil, "which", lambda name: r)
-    monkeypatch.setattr(doctor, "find_spec", lambda name: rpy2)
-    with pytest.raises(doctor.AbsentError, match=says):
+def test_the_doctor_names_what_is_missing_or_corrupt_and_ends_well(monkeypatch) -> None:
+    monkeypatch.setattr(doctor.shutil, "which", lambda name: None)
+    with pytest.raises(doctor.AbsentError, match="R is not here: apt-get install r-base-core"):
         doctor.mgcv()
-
-
-def test_the_doctor_tells_missing_from_corrupt_data_and_ends_well(monkeypatch) -> None:
     monkeypatch.setattr(doctor, "PARTS", {"data": doctor.PARTS["data"]})
     rows = [{"name": "a", "place": "", "state": "absent"}]
     monkeypatch.setattr(doctor.data, "state", lambda: iter(rows))
     assert "none is here; `psychlm data pull`" in " ".join(run("doctor").output.split())
     rows.append({"name": "b", "place": "data/raw", "state": "corrupt"})
-    with pytest.raises(doctor.AbsentError, match=r"\['b'\] have the wrong checksum"):
-        doctor.datasets()
-    assert "0 of 1 optional parts are here" in run("doctor").output
+    shown = run("doctor").output
+    assert "['b'] have the wrong" in shown and "0 of 1 optional parts are here" in shown
 
 
 # surprisal

@@ -25,7 +25,6 @@ from conftest import shared
 from killed import kill_this_process, run_until_killed
 
 from psychlm import data
-from psychlm._recipes import RECIPES, RecipeError
 from psychlm.data import ChecksumError, DataError, DataMissingError
 
 CONTENT = b"item_id,correct\n1,1\n"
@@ -65,14 +64,9 @@ def raw(new_checkout: Callable) -> Path:
     return root / "data" / "raw"
 
 
-@pytest.fixture
-def gives(monkeypatch: pytest.MonkeyPatch) -> Callable:
-    """Return a function that lets every address give some bytes."""
-
-    def give(content: bytes) -> None:
-        monkeypatch.setattr(data, "_download", lambda address, file: file.write_bytes(content))
-
-    return give
+def give(monkeypatch: pytest.MonkeyPatch, content: bytes) -> None:
+    """Let every address give some bytes."""
+    monkeypatch.setattr(data, "_download", lambda address, file: file.write_bytes(content))
 
 
 def put(folder: Path) -> Path:
@@ -119,30 +113,19 @@ def test_a_folder_named_by_psychlm_data_that_is_absent_is_an_error(raw, tmp_path
         assert "psychlm: PSYCHLM_DATA names" in command.refused(*words.split())
 
 
-def test_what_cannot_be_had_is_named_with_near_names_or_its_origin(raw, gives) -> None:
+def test_what_cannot_be_had_is_named_with_near_names_or_its_origin(raw, monkeypatch) -> None:
     with pytest.raises(DataError, match=r"'toy/answer'; near it: \['toy/answers'"):
         data.path("toy/answer")
     with pytest.raises(DataMissingError, match="no public address in this form: made from toys"):
         data.path("toy/shelf")
-    gives(CONTENT)
+    give(monkeypatch, CONTENT)
     raw.write_text("a file where a folder is due")  # root may write to any folder
     with pytest.raises(DataError, match="cannot be stored under .*raw.*PSYCHLM_DATA"):
         data.fetch("toy/answers")
 
 
-def test_a_download_that_is_interrupted_leaves_nothing_half_written(raw, monkeypatch) -> None:
-    def interrupted(address: str, file: Path) -> None:
-        file.write_bytes(CONTENT[:5])
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(data, "_download", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        data.fetch("toy/answers")
-    assert not leftovers(raw)
-
-
 @pytest.mark.usefixtures("one_thread")
-def test_the_rest_of_a_killed_download_is_no_dataset_and_goes_after_a_day(raw, gives, monkeypatch):
+def test_the_rest_of_a_killed_download_is_no_dataset_and_goes_after_a_day(raw, monkeypatch):
     def killed(address: str, file: Path) -> None:
         file.write_bytes(CONTENT[:5])
         kill_this_process()
@@ -150,7 +133,7 @@ def test_the_rest_of_a_killed_download_is_no_dataset_and_goes_after_a_day(raw, g
     monkeypatch.setattr(data, "_download", killed)
     run_until_killed(lambda: data.fetch("toy/answers"))
     (rest,) = (raw / "toy").glob(".fetching-*")
-    gives(CONTENT)
+    give(monkeypatch, CONTENT)
     for age_days, left in ((0, True), (2, False)):  # younger: another process may be at work
         then = time.time() - age_days * 24 * 3600
         os.utime(rest, (then, then))
@@ -204,17 +187,17 @@ def archives(content: bytes) -> list[bytes]:
 
 
 @pytest.mark.parametrize("kind", [0, 1], ids=["zip", "tar"])
-def test_a_member_is_taken_from_its_archive(raw: Path, gives: Callable, kind: int) -> None:
+def test_a_member_is_taken_from_its_archive(raw, monkeypatch, kind) -> None:
     archive = archives(CONTENT)[kind]
-    gives(archive)
+    give(monkeypatch, archive)
     data.fetch("toy/member")
     assert leftovers(raw) == [raw / "toy" / "member.csv"] and data.verify("toy/member")
     (raw / "toy" / "member.csv").unlink()
-    gives(archive[: len(archive) // 2])
+    give(monkeypatch, archive[: len(archive) // 2])
     with pytest.raises(DataError, match=r"toy\.zip holds no readable 'inside/member\.csv'"):
         data.fetch("toy/member")
     n_bytes = 5 * 10**7
-    gives(archives(bytes(n_bytes))[kind])
+    give(monkeypatch, archives(bytes(n_bytes))[kind])
     tracemalloc.start()
     with pytest.raises(DataError, match="more than .* bytes, which the dataset has not"):
         data.fetch("toy/member")
@@ -258,15 +241,6 @@ def test_the_novels_come_with_the_project_and_other_numbers_are_facts(new_checko
     for name in registry.index[here]:
         data.fetch(name)
         assert data.verify(name) == root / "data" / "raw" / registry.loc[name, "file"]
-
-
-def test_a_novel_without_marks_of_its_start_and_end_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "1-0.txt").write_text("a page of errors")
-    with pytest.raises(RecipeError, match="1-0.txt has no lines that mark its start"):
-        RECIPES["gutenberg"]([tmp_path / "1-0.txt"])
-    old = b"\xff\r\n***START OF THE PROJECT***\r\n\r\nCaf\xe9.\r\n*** END OF THE PROJECT ***\r\n"
-    (tmp_path / "1-8.txt").write_bytes(old)
-    assert RECIPES["gutenberg"]([tmp_path / "1-8.txt"]) == "Café.\n".encode()
 
 
 def test_published_tables_name_their_source(raw: Path) -> None:

@@ -150,18 +150,3 @@ def test_an_error_that_no_optional_part_causes_is_tried_with_pip_and_stops_there
     assert "uv could not install (dns error); pip tries" in done.stdout
     assert "left out" not in done.stdout
     assert sum(call.startswith("pip") for call in calls) == 1
-
-
-def test_uv_gets_what_pip_is_configured_with(tmp_path, monkeypatch) -> None:
-    settings = "[global]\nindex-url = https://packages.example/simple\nfind-links = /wheels\n"
-    settings += "extra-index-url = https://one.example/simple\n    https://two.example/simple\n"
-    (tmp_path / "pip.conf").write_text(settings + "[install]\nfind-links = /other wheels-too\n")
-    for variable in [name for name in os.environ if name.startswith(("PIP_", "UV_"))]:
-        monkeypatch.delenv(variable)
-    monkeypatch.setenv("PIP_CONFIG_FILE", str(tmp_path / "pip.conf"))
-    monkeypatch.setenv("UV_DEFAULT_INDEX", "https://mine.example/simple")
-    command = [sys.executable, ".ci/uv_settings.py"]
-    printed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
-    assert "UV_DEFAULT_INDEX" not in printed, "the user's own stays"
-    assert "UV_INDEX='https://one.example/simple https://two.example/simple'" in printed
-    assert "UV_FIND_LINKS=/other,wheels-too" in printed

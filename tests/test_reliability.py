@@ -92,10 +92,10 @@ def test_archives_and_lines_that_grow_as_no_text_does_are_refused_within_little_
 
 def test_texts_of_several_streams_and_of_ordinary_growth_are_read(tmp_path: Path) -> None:
     line = b'{"question": "Who fell on day %d?", "a": "the horse", "b": "the man"}\n'
-    text = b"".join(line % i for i in range(2000))
-    (tmp_path / "two.jsonl.bz2").write_bytes(bz2.compress(text) + bz2.compress(text))
+    text = bz2.compress(b"".join(line % i for i in range(2000)))
+    (tmp_path / "two.jsonl.bz2").write_bytes(text + text)
     assert len(item_banks.read_records(tmp_path / "two.jsonl.bz2")) == 4000
-    (tmp_path / "cut.jsonl.bz2").write_bytes(bz2.compress(text)[:-20])
+    (tmp_path / "cut.jsonl.bz2").write_bytes(text[:-20])
     with pytest.raises(data.DataError, match="no complete bz2 file"):
         item_banks.read_records(tmp_path / "cut.jsonl.bz2")
 
