@@ -15,7 +15,7 @@ import pytest
 
 from psychlm import cluster, crowds, lm
 from psychlm import reading_times as reading
-from psychlm.lm import ModelError, _surprisal, choices
+from psychlm.lm import ModelError, _surprisal
 from psychlm.reading_times import sweep
 
 TEXTS = ["The old man the boat.", "The horse raced past the barn fell.", "A plan.", "He did."]
@@ -108,17 +108,6 @@ def items() -> pd.DataFrame:
     items = pd.DataFrame({"item_id": [f"q{i}" for i in range(5)], "prompt": [*TEXTS, "So"]})
     items["choices"] = [[" We sat.", f" It is {i}."] + [" Yes."] * (i % 2) for i in range(5)]
     return items.assign(answer=0)
-
-
-@pytest.mark.exhaustive
-def test_answers_are_the_same_though_a_worker_is_killed(client, items, tmp_path, monkeypatch):
-    here = lm.evaluate(items, {"one": "default"}, cache=False)
-    marker = tmp_path / "killed"
-    monkeypatch.setattr(choices, "_score_piece", dies_once(choices._score_piece, str(marker)))
-    there = lm.evaluate(items, {"one": "default"}, cache=False, items_at_once=2, client=client)
-    assert marker.exists()
-    for name, table in vars(here).items():
-        pd.testing.assert_frame_equal(getattr(there, name), table)
 
 
 def test_answers_in_pieces_are_those_of_all_items_together(items):

@@ -154,11 +154,8 @@ def test_the_report_holds_every_parameter_and_given_ones_with_their_values(run_c
     [
         ("n_bot = 3", "there is no parameter n_bot; did you mean n_boot?"),
         ("zzz = 3", "no parameter zzz; the parameters are kept, n_boot, models, level, file"),
-        ("n_boot = 200.0", "n_boot=200.0 should be a whole number"),
         ("n_boot = 1", "n_boot=1 should be at least 100"),
         ("kept = []", r"kept=\[\] should not be empty; for instance kept=\[0.5\]"),
-        ("models = ['a']", r"models=\['a'\] should be a list of at least 2 entries"),
-        ("models = ['a', 'd']", r"'d' should be one of 'a', 'b', 'c'"),
         ("models = ['a', 3]", r"models=\['a', 3\]: 3 should be a text, as in models="),
         ("level = float('nan')", "level=nan should be a number"),
     ],
@@ -177,13 +174,10 @@ def test_a_notebook_that_jupyterlab_runs_is_compared_with_its_file(
     cells = [new_code_cell(CELL, metadata={"tags": ["parameters"]}), new_code_cell("# 99_toy")]
     nbformat.write(new_notebook(cells=cells), tmp_path / "99_toy.ipynb")
     monkeypatch.setenv("JPY_SESSION_NAME", str(tmp_path / "99_toy.ipynb"))
-    misspelt = CELL.replace("n_boot", "n_bot")
     assert run_cells(CELL.replace("200", "300"), "import os")["n_boot"] == 300
-    for cells_run in ([misspelt, "import os"], [CELL, "import os", "x = 3", misspelt]):
-        with pytest.raises(ValueError, match=r"no parameter n_bot; did you mean n_boot\?.*save"):
-            run_cells(*cells_run)
-    with pytest.raises(ValueError, match="n_boot='200' should be a whole number"):
-        run_cells(CELL.replace("200", "'200'"), "import os")
+    misspelt = CELL.replace("n_boot", "n_bot")
+    with pytest.raises(ValueError, match=r"no parameter n_bot; did you mean n_boot\?.*save"):
+        run_cells(CELL, "import os", "x = 3", misspelt)
     monkeypatch.setenv("JPY_SESSION_NAME", str(tmp_path / "gone.ipynb"))
     assert run_cells(misspelt, "import os")["n_bot"] == 200
 
@@ -214,15 +208,16 @@ def test_a_table_is_shown_as_readers_expect_it_and_recorded_cell_by_cell(folder:
     assert list(numbers(folder)) == [f"toy.{row}.{name}" for row in ours.index for name in ours]
 
 
-@pytest.mark.parametrize("name", [None, "n_items"])
-def test_each_level_of_the_index_has_its_name_above_it(name: str | None) -> None:
+def test_each_level_of_the_index_has_its_name_above_it() -> None:
     """Reference: the frame itself, whose index and columns are read back from the HTML."""
     index = pd.MultiIndex.from_product([["PP"], ["lstm", "bert"]], names=["category", "model_id"])
-    ours = pd.DataFrame([[1, 2], [3, 4]], index, pd.Index([5, 10], name=name))
-    *above, heads, first, second = rows_of(report.table(ours))
-    assert above == ([["", "", "n items"]] if name else [])
-    assert heads == ["category", "model ID", "5", "10"]
-    assert (first, second) == (["PP", "LSTM", "1", "2"], ["BERT", "3", "4"])
+    ours = pd.DataFrame([[1, 2], [3, 4]], index, pd.Index([5, 10], name="n_items"))
+    assert rows_of(report.table(ours)) == [
+        ["", "", "n items"],
+        ["category", "model ID", "5", "10"],
+        ["PP", "LSTM", "1", "2"],
+        ["BERT", "3", "4"],
+    ]
 
 
 def test_published_values_and_intervals_stand_beside_ours(folder: Path) -> None:
@@ -234,15 +229,9 @@ def test_published_values_and_intervals_stand_beside_ours(folder: Path) -> None:
     fields = ("published", "source", "low")
     recorded = [[number[name] for name in fields] for number in numbers(folder).values()]
     assert recorded == [[0.52, "T1", 0.1], [None, None, -0.5]]
-    plain = pd.DataFrame({("a", "low"): [1.5], ("a", "high"): [2.5], ("b", "x"): ["t"]})
-    assert rows_of(report.table(plain))[2] == ["[1.50, 2.50]", "t"]
-    assert len(numbers(folder)) == 2, "without a prefix nothing is recorded"
-
-
-def test_one_column_of_a_table_may_be_recorded_with_the_others_beside_it(folder: Path) -> None:
-    ours = pd.DataFrame({"r": [0.5, 0.6], "low": [0.4, 0.5], "n": [3, 4]}, index=["PP", "MN"])
+    assert len(numbers(folder)) == 2
+    ours = pd.DataFrame({"r": [0.5], "low": [0.4], "n": [3]}, index=["PP"])
     shown = report.table(ours, "toy", values="r", published={"PP": 0.51}, source="Table 1")
-    assert list(numbers(folder)) == ["toy.PP", "toy.MN"]
     expected = {"value": 0.5, "published": 0.51, "low": 0.4, "n": 3}
     assert numbers(folder)["toy.PP"] | expected == numbers(folder)["toy.PP"]
     assert rows_of(shown)[0][1:] == ["r", "r, published", "low", "n"]
