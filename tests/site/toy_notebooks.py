@@ -11,11 +11,15 @@ BEGIN = "from psychlm import report\nreport.begin('{name}', draws=report.between
 
 
 def write_notebook(
-    root: Path, name: str, *code: str, parameters: str = "draws = 50  # draws"
+    root: Path,
+    name: str,
+    *code: str,
+    parameters: str = "draws = 50  # draws",
+    question: str = "Does it run?",
 ) -> Path:
     """Write a notebook: title, parameters, setup, and the code cells given."""
     cells = [
-        new_markdown_cell(f"# {name[:2]} {name[3:].title()}\n\n**Question.** Does it run?"),
+        new_markdown_cell(f"# {name[:2]} {name[3:].title()}\n\n**Question.** {question}"),
         new_code_cell(parameters, metadata={"tags": ["parameters"]}),
         new_code_cell(BEGIN.format(name=name), metadata={"tags": ["setup"]}),
         *(new_code_cell(source) for source in code),
