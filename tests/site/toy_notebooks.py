@@ -1,11 +1,16 @@
-"""Notebooks of a few cells, with which the tests try the runner and the collection."""
+"""Notebooks of a few cells, with which the tests try the runner; and the report of a run."""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
+from typing import Any
 
 import nbformat
+from conftest import absent
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
+
+from psychlm.site.runner import Outcome
 
 BEGIN = "from psychlm import report\nreport.begin('{name}', draws=report.between(1, None))"
 
@@ -28,3 +33,13 @@ def write_notebook(
     path.parent.mkdir(parents=True, exist_ok=True)
     nbformat.write(new_notebook(cells=cells), path)
     return path
+
+
+def completed(outcome: Outcome, reports: Path) -> dict[str, Any]:
+    """Return the report of a notebook that ran to its end; skip the test where it lacks data."""
+    if outcome.status == "left out":
+        absent(f"{outcome.notebook}: {outcome.error}")
+    assert outcome.status == "done", f"cell {outcome.cell}: {outcome.error}"
+    report = json.loads((reports / f"{outcome.notebook}.json").read_text(encoding="utf-8"))
+    assert report["status"] == "complete" and report["notebook"] == outcome.notebook
+    return report
