@@ -2,6 +2,7 @@
 
 import doctest
 import importlib
+import inspect
 import json
 import os
 import re
@@ -50,6 +51,20 @@ def test_examples_in_docstrings_give_what_they_say(module, tmp_path, monkeypatch
     monkeypatch.setenv("PSYCHLM_REPORTS", str(tmp_path))
     ran = doctest.testmod(importlib.import_module(module), optionflags=doctest.NORMALIZE_WHITESPACE)
     assert ran.failed == 0
+
+
+def test_every_public_function_has_an_example():
+    names = "comparison corpora corpora.reading_times crowds ctt irt lm plots probes.confusion "
+    names += "probes.scores reading_times report simulate stats"
+    for module in (importlib.import_module(f"psychlm.{name}") for name in names.split()):
+        here = [
+            n for n, x in vars(module).items() if getattr(x, "__module__", "") == module.__name__
+        ]
+        public = [
+            getattr(module, name) for name in getattr(module, "__all__", here) if name[0] != "_"
+        ]
+        without = [f.__name__ for f in filter(inspect.isfunction, public) if ">>>" not in f.__doc__]
+        assert set(without) <= {"plain", "checksums"}, module.__name__  # of report, for the runner
 
 
 def test_the_map_in_contributing_is_that_of_the_modules_and_its_recipes_name_what_is_there():
