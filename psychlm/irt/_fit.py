@@ -189,7 +189,7 @@ def fit(
 
 
 def takes_products(spec: Specification) -> bool:
-    """Return whether the engine that works by matrix products, for millions of responses, can fit it.
+    """Return whether the engine of matrix products, for millions of responses, can fit this.
 
     It can for dichotomous items of one group without upper asymptotes, with slopes that are all
     free or all equal, and guessing too; common guessing takes the whole information matrix.

@@ -200,8 +200,8 @@ def heat_map_table(accuracies: pd.DataFrame, *, min_questions: int = 1) -> pd.Da
     """Pivot the accuracies of :func:`by_hops_and_distractors`: probes and hops down, distractors
     across; NaN where a cell has fewer questions than ``min_questions``.
 
-    >>> table = pd.DataFrame({"probe": "isa", "hops": [1, 1], "distractors": ["random", "sister 1"]})
-    >>> table["n_questions"], table["accuracy"] = [9, 1], [0.7, 1.0]
+    >>> table = pd.DataFrame({"distractors": ["random", "sister 1"], "n_questions": [9, 1]})
+    >>> table = table.assign(probe="isa", hops=1, accuracy=[0.7, 1.0])
     >>> heat_map_table(table, min_questions=5).to_numpy().tolist()
     [[0.7]]
     """

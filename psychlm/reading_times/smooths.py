@@ -44,8 +44,9 @@ class Term:
         raise NotImplementedError
 
     def unconstrained(self, mean: Floats, xx: Floats) -> Floats:
-        """Return the matrix that maps mgcv's coefficients, before its sum-to-zero constraint, to those
-        of the constant and these columns: (k + 1) x (k + 1), from their means and covariances."""
+        """Return the matrix that maps mgcv's coefficients, before its sum-to-zero constraint, to
+        those of the constant and these columns, (k + 1) x (k + 1); of the columns' means and
+        covariances."""
         raise NotImplementedError
 
     def change(self, mean: Floats, xx: Floats) -> Floats:
