@@ -160,25 +160,36 @@ def collapse_scores(observed: np.ndarray, expected: np.ndarray) -> list[np.ndarr
     the next one up (the last, the next one down); then, from the lowest score on, a group with too
     small an expected count joins the neighbour with fewer persons (the lower where they tie).
     """
-    # One row per group: observed wrong and right, expected wrong and right.
-    rows = np.column_stack([observed, expected])
-    groups, carried = [], np.zeros(4)
-    for group in rows[observed.sum(axis=1) > 0]:
-        carried = group + carried
-        if carried[:2].sum() > 1:
-            groups.append(carried)
-            carried = np.zeros(4)
-    if carried.any():
-        groups = [*groups[:-1], sum(groups[-1:], start=carried)]
-    while sparse := [k for k, group in enumerate(groups) if group[2:].min() < LEAST_EXPECTED]:
-        group, after = groups.pop(sparse[0]), sparse[0]
-        if not groups:
-            break
-        # After the removal the lower neighbour stands at after - 1, the upper one at after.
-        neighbours = [k for k in (after - 1, after) if 0 <= k < len(groups)]
-        partner = min(neighbours, key=lambda k: groups[k][:2].sum())
-        groups[partner] = groups[partner] + group
-    return [group.reshape(2, 2) for group in groups]
+    # One row per group: observed wrong and right, expected wrong and right. Few numbers at a time
+    # are faster as lists than as arrays.
+    rows = np.column_stack([observed, expected]).tolist()
+    groups, carried = list[list[float]](), [0.0] * 4
+    for group in rows:
+        if group[0] + group[1] > 0:
+            carried = _sums(group, carried)
+            if carried[0] + carried[1] > 1:
+                groups.append(carried)
+                carried = [0.0] * 4
+    if any(carried):
+        groups = [*groups[:-1], _sums(groups[-1], carried) if groups else carried]
+    k = 0
+    while k < len(groups) and len(groups) > 1:
+        if min(groups[k][2:]) >= LEAST_EXPECTED:
+            k += 1
+            continue
+        # The lower neighbour stands at k - 1 and, after the removal, the upper one at k.
+        group = groups.pop(k)
+        neighbours = [place for place in (k - 1, k) if 0 <= place < len(groups)]
+        partner = min(neighbours, key=lambda place: groups[place][0] + groups[place][1])
+        groups[partner] = _sums(groups[partner], group)
+        k = partner
+    if len(groups) == 1 and min(groups[0][2:]) < LEAST_EXPECTED:
+        groups = []
+    return [np.reshape(group, (2, 2)) for group in groups]
+
+
+def _sums(group: list[float], other: list[float]) -> list[float]:
+    return [x + y for x, y in zip(group, other, strict=True)]
 
 
 def collapse_categories(observed: np.ndarray, expected: np.ndarray) -> list[np.ndarray]:

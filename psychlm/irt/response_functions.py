@@ -458,11 +458,15 @@ def four_parameters(
         )
     if "a" not in columns or not {"b", "d"} & set(columns):
         raise FrameError(f"items need the columns a and b (or d), and have {columns}")
+    rows = np.tile(np.array([[np.nan], [np.nan], [np.nan], [0.0], [1.0]]), len(items))
     try:
-        table = items.reindex(columns=[*"abdcu"]).astype(float)
+        for row, name in zip(rows, "abdcu", strict=True):
+            if name in items:
+                values = items[name].astype(float).to_numpy()
+                row[:] = np.where(np.isnan(values), row, values)
     except (TypeError, ValueError):
         raise FrameError("item parameters are not all numbers; clean the columns a to d") from None
-    a, b, d, c, u = table.fillna({"c": 0.0, "u": 1.0}).to_numpy().T
+    a, b, d, c, u = rows
     if "d" not in items:
         d = -a * b
     elif "b" in items:

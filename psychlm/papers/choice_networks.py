@@ -254,12 +254,18 @@ class BiLSTM(nn.Module):
 
     def forward(self, vectors: Tensor, mask: Tensor) -> Tensor:
         """Return states (rows, T, 2h) of vectors (rows, T, d), zero where there is no token."""
-        # Reverse each row within its own length, so that the padding stays behind it.
+        # Reverse each row within its own length, so that the padding stays behind it. Whole vectors
+        # are copied by their place in (rows T, d), which is far faster than gathering numbers.
+        n_rows, longest = mask.shape
         length = mask.sum(dim=1, keepdim=True)
-        position = torch.arange(mask.shape[1], device=mask.device)
-        mirror = torch.where(position < length, length - 1 - position, position)[..., None]
-        back = self.backward(torch.take_along_dim(vectors, mirror, dim=1))[0]
-        back = torch.take_along_dim(back, mirror, dim=1)
+        position = torch.arange(longest, device=mask.device)
+        mirror = torch.where(position < length, length - 1 - position, position)
+        place = (mirror + longest * torch.arange(n_rows, device=mask.device)[:, None]).flatten()
+
+        def mirrored(values: Tensor) -> Tensor:
+            return values.flatten(0, 1).index_select(0, place).view_as(values)
+
+        back = mirrored(self.backward(mirrored(vectors))[0])
         return torch.cat([self.onward(vectors)[0], back], dim=2) * mask[..., None]
 
 

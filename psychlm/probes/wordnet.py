@@ -15,6 +15,7 @@ words, any sense of which stands above any sense of the other.
 
 from __future__ import annotations
 
+import gc
 import io
 import os
 import re
@@ -137,6 +138,8 @@ def open_reader(folder: Path) -> Iterator[Any]:
     shelf = str(folder.parent if packed else folder)
     root = nltk.data.ZipFilePathPointer(str(folder), "wordnet/") if packed else str(folder)
     nltk.data.path.append(shelf)  # NLTK opens no folder that is not on its path
+    collects = gc.isenabled()
+    gc.disable()  # the reader makes millions of objects that stay: looking for waste takes a third
     try:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message="The multilingual functions are not")
@@ -151,6 +154,8 @@ def open_reader(folder: Path) -> Iterator[Any]:
         ) from error
     finally:
         nltk.data.path.remove(shelf)
+        if collects:
+            gc.enable()
 
 
 def load(path: str | Path | None = None, *, pos: str = "nvar") -> WordNet:
