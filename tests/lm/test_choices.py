@@ -137,6 +137,7 @@ def test_a_causal_model_agrees_with_a_plain_loop(family, normalise, questions, m
 
     found = choice_logprobs(questions, model, normalise=normalise)
     np.testing.assert_allclose(found, by_hand(questions, score), atol=1e-4)
+    assert found.attrs["joined"] == []  # no token of prompt and choice
 
 
 @pytest.mark.parametrize("bos", ["auto", None, "<|endoftext|>"])
