@@ -243,17 +243,17 @@ def test_what_cannot_be_used_is_named(bert, tmp_path, options, error, says):
 
 
 def test_encoders_processes_and_memory_that_do_not_suffice_are_named(bert, tmp_path, monkeypatch):
-    call = {"items": sentences(8), "out": tmp_path / "out", **QUICK}
+    items, out = sentences(8), tmp_path / "out"
     cut = configured_copy(bert, tmp_path / "cut", num_hidden_layers=3)
     with pytest.raises(lm.ModelError, match="lacks weights of a BertForSequenceClassification"):
-        lm.fine_tune(**call, encoder=cut)
+        lm.fine_tune(items, cut, out=tmp_path / "a", **QUICK)
     with monkeypatch.context() as patch:
         patch.setattr(finetune, "run_trainer", lambda *_: None)
         with pytest.raises(lm.ModelError, match="memory does not hold one item"):
-            lm.fine_tune(**call, encoder=bert)
+            lm.fine_tune(items, bert, out=out, **QUICK)
     monkeypatch.setenv("WORLD_SIZE", "3")
     with pytest.raises(lm.ModelError, match="equally among 3 processes; give a multiple of 3"):
-        lm.fine_tune(**call, encoder=bert)
+        lm.fine_tune(items, bert, out=out, **QUICK)
 
 
 # What items are
