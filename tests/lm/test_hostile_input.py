@@ -134,21 +134,8 @@ def adapted(folder):
     (folder / "adapter_config.json").write_text('{"base_model_name_or_path": "gpt2"}')
 
 
-def cut_in_half(folder):
-    whole = (folder / "model.safetensors").read_bytes()
-    (folder / "model.safetensors").write_bytes(whole[: len(whole) // 2])
-
-
-def of_another_size(folder):
-    configured(folder, n_embd=16)
-
-
 def of_another_head(folder):
     configured(folder, architectures=["GPT2ForTokenClassification"])
-
-
-def of_an_unknown_family(folder):
-    configured(folder, model_type="no-such-family")
 
 
 def of_speech(folder):
@@ -169,10 +156,7 @@ OUTSIDE = "no .safetensors file inside the checkpoint"
         (with_weights_named_elsewhere, OUTSIDE),
         (with_code, "brings its own code, which psychlm never runs"),
         (adapted, "holds an adapter"),
-        (cut_in_half, "cannot be opened.*damaged or incomplete"),
-        (of_another_size, "cannot be opened|would be random"),
         (of_another_head, "Classification: it has no language-model head"),
-        (of_an_unknown_family, "cannot be opened"),
         (of_speech, "speech_to_text.*no language-model head"),
     ],
 )
