@@ -8,7 +8,6 @@ import pytest
 from killed import kill_this_process, run_until_killed
 
 from psychlm import crowds, frames
-from psychlm.crowds.store import models_that_fit
 
 WORDS = [f"w{i}" for i in range(30)]
 
@@ -49,14 +48,6 @@ def test_chunks_of_any_size_make_the_same_crowd(reference, models_at_once):
     made = crowds.train_crowd(**problem(), **OPTIONS, models_at_once=models_at_once)
     pd.testing.assert_frame_equal(made.responses, reference.responses)
     pd.testing.assert_frame_equal(made.members, reference.members)
-
-
-def test_chunks_are_as_large_as_memory_allows():
-    network = crowds.Network("bag", 2, vocabulary=1000, size=32)
-    ten_members = 10 * 16 * (1000 * 32 + 32 * 2 + 2)  # four copies of four bytes a weight
-    assert models_that_fit(network, 1000, memory_bytes=ten_members) == 10
-    assert models_that_fit(network, 11, memory_bytes=ten_members) == 6  # two equal chunks
-    assert models_that_fit(network, 5, memory_bytes=1) == 1
 
 
 def test_finished_chunks_are_read_from_disk_and_broken_ones_trained_anew(reference, tmp_path):
