@@ -54,14 +54,18 @@ def compare(both):
                 found, expected = getattr(ours, table), getattr(theirs, table)
                 assert list(found.index) == list(expected.index)
                 assert np.allclose(found, expected, rtol=close, atol=close), table
-            gap = ours.predict(frame) - theirs.predict(frame)
-            assert np.sqrt((gap**2).mean()) < PREDICTION * deviation
+            residual = ours.predict(frame) - theirs.predict(frame)
+            assert np.sqrt((residual**2).mean()) < PREDICTION * deviation
             logliks.append((ours.loglik, theirs.loglik))
         gain, gain_r = np.diff(logliks, axis=0)[0]
         assert gain == pytest.approx(gain_r, abs=GAIN)
         return formula
 
     return compare
+
+
+def gap(ours, theirs):
+    return (ours - theirs).abs().max(axis=None)
 
 
 def compare_answers(ours, theirs, new, numbers, shares, p):
@@ -74,9 +78,8 @@ def compare_answers(ours, theirs, new, numbers, shares, p):
         assert getattr(ours, name) == pytest.approx(getattr(theirs, name), abs=numbers), name
     for name in ("r_squared", "deviance_explained"):
         assert getattr(ours, name) == pytest.approx(getattr(theirs, name), abs=shares), name
-    assert (ours.residuals - theirs.residuals).abs().max() < PREDICTION * deviation
-    gap = ours.predict(new, se=True) - theirs.predict(new, se=True)
-    assert gap.abs().max(axis=None) < PREDICTION * deviation
+    assert gap(ours.residuals, theirs.residuals) < PREDICTION * deviation
+    assert gap(ours.predict(new, se=True), theirs.predict(new, se=True)) < PREDICTION * deviation
     for table in ("coefficients", "smooths"):
         found, expected = (getattr(fit.summary(), table) for fit in (ours, theirs))
         assert list(found.index) == list(expected.index)
@@ -102,20 +105,18 @@ def compare_optimum(both):
         assert np.allclose(components, of_r, rtol=0.002, atol=0.002 * deviation)
         # Predictions without some terms; each term; each random effect.
         for exclude in (list(ours.model.random)[:1], list(ours.model.parts)[:2]):
-            options = {"se": True, "exclude": exclude}
-            gap = ours.predict(new, **options) - theirs.predict(new, **options)
-            assert gap.abs().max(axis=None) < PREDICTION * deviation, exclude
+            predicted = [fit.predict(new, se=True, exclude=exclude) for fit in (ours, theirs)]
+            assert gap(*predicted) < PREDICTION * deviation, exclude
         assert list(ours.model.parts) == list(theirs.model.parts)
         for label in ours.model.parts:
             columns = ["effect", "std_error"]
-            gap = ours.effect(label, n=5)[columns] - theirs.effect(label, n=5)[columns]
-            assert gap.abs().max(axis=None) < 2 * PREDICTION * deviation, label
+            effects = [fit.effect(label, n=5)[columns] for fit in (ours, theirs)]
+            assert gap(*effects) < 2 * PREDICTION * deviation, label
         if ours.model.random:
             keys = ["term", "level"]
             tables = [fit.random_effects().set_index(keys).sort_index() for fit in (ours, theirs)]
             assert tables[0].index.equals(tables[1].index)
-            gap = (tables[0] - tables[1]).abs().max(axis=None)
-            assert gap < PREDICTION * deviation
+            assert gap(*tables) < PREDICTION * deviation
 
     return compare
 
@@ -237,17 +238,14 @@ def test_gains_of_lognormal_times_in_a_sweep_are_those_of_gam(simulated, offset)
     keys = ["text_id", "word_id"]
     bits = frame[[*keys, "bits"]].drop_duplicates(keys)
     measures = ["log(gaze_ms)", "log(total_ms)", "total_ms"]
-    rows = reading.delta_loglik(
-        frame.drop(columns=["bits", "prev_bits"]), bits, measures, baseline, lags=0, folds=None
-    )
+    readings = frame.drop(columns=["bits", "prev_bits"])
+    rows = reading.delta_loglik(readings, bits, measures, baseline, lags=0, folds=None)
     assert list(rows["measure"]) == measures
     for row in rows.itertuples():
-        pair = [
-            reading.fit(frame, f"{row.measure} ~ {baseline}{more}", backend="mgcv")
-            for more in ("", " + bits")
-        ]
-        gain = pair[1].loglik_of_response - pair[0].loglik_of_response
-        assert row.gain == pytest.approx(gain, abs=GAIN)
+        formula = f"{row.measure} ~ {baseline}"
+        without = reading.fit(frame, formula, backend="mgcv").loglik_of_response
+        full = reading.fit(frame, f"{formula} + bits", backend="mgcv").loglik_of_response
+        assert row.gain == pytest.approx(full - without, abs=GAIN)
 
 
 def test_predictions_for_new_words_agree_with_gam_also_beyond_the_knots(simulated, both):
