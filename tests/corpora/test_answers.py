@@ -5,6 +5,7 @@ published layouts of evaluation logs, and the same answers written in every layo
 from __future__ import annotations
 
 import json
+import sys
 import zipfile
 from pathlib import Path
 
@@ -19,95 +20,84 @@ from psychlm.corpora.answers import read_key
 from psychlm.frames import FrameError
 
 GRADES = pd.DataFrame({"q:1": [1.0, 0.0], "q:2": [1.0, 1.0]}, ["org/first", "second"])
-LONG = [(model, item[2:], row[item]) for model, row in GRADES.iterrows() for item in GRADES]
+
+
+def write_lines(file: Path, rows: list[dict]) -> None:
+    file.parent.mkdir(exist_ok=True)
+    file.write_text("\n".join(map(json.dumps, rows)))
 
 
 def log_samples(file: Path, *samples: tuple, test: str = "") -> None:
     """Write samples as the harness logs them: (doc_id, acc, filter)."""
-    file.parent.mkdir(exist_ok=True)
-    rows = [
-        {"doc_id": number, "acc": acc, "doc_hash": f"{number} {test}"}
-        | ({"filter": used} if used else {})
-        for number, acc, used in samples
-    ]
-    file.write_text("\n".join(map(json.dumps, rows)))
+    rows = [{"doc_id": n, "acc": acc, "doc_hash": f"{n} {test}"} for n, acc, _ in samples]
+    filters = [{"filter": used} if used else {} for _, _, used in samples]
+    write_lines(file, [row | used for row, used in zip(rows, filters, strict=True)])
 
 
-def write_harness(folder: Path) -> None:
-    for model, row in GRADES.iterrows():
-        file = folder / model.replace("/", "__") / "samples_q_2026-01-01T00-00-00.1.jsonl"
-        log_samples(file, *((int(item[2:]), row[item], None) for item in GRADES))
+# each writes a model's grades of items, by their numbers, as one program does
 
 
-def inspect_runs() -> list[tuple[dict, list[dict]]]:
-    """Return header and samples of each model's run."""
-    runs = []
-    for model, row in GRADES.iterrows():
-        header = {"version": 2, "eval": {"task": "q", "model": model, "created": "2026-01-01"}}
-        samples = [
-            {"id": int(item[2:]), "epoch": 1, "scores": {"match": {"value": "IC"[int(row[item])]}}}
-            for item in GRADES
-        ]
-        samples.append({"id": 3, "epoch": 1, "scores": None, "error": {"message": "time"}})
-        runs.append((header, samples))
-    return runs
+def harness(folder: Path, model: str, grades: dict[int, float]) -> None:
+    file = folder / model.replace("/", "__") / "samples_q_2026-01-01T00-00-00.1.jsonl"
+    log_samples(file, *((number, grade, None) for number, grade in grades.items()))
 
 
-def write_inspect(folder: Path) -> None:
-    for number, (header, samples) in enumerate(inspect_runs()):
-        with zipfile.ZipFile(folder / f"{number}.eval", "w") as archive:
-            archive.writestr("header.json", json.dumps(header))
-            archive.writestr("summaries.json", "[]")
-            for sample in samples:
-                archive.writestr(f"samples/{sample['id']}_epoch_1.json", json.dumps(sample))
+def inspect_run(model: str, grades: dict[int, float]) -> tuple[dict, list[dict]]:
+    header = {"version": 2, "eval": {"task": "q", "model": model, "created": "2026-01-01"}}
+    marks = {number: {"match": {"value": "IC"[int(grade)]}} for number, grade in grades.items()}
+    samples = [{"id": number, "epoch": 1, "scores": mark} for number, mark in marks.items()]
+    failed = {"id": 3, "epoch": 1, "scores": None, "error": {"message": "time"}}
+    return header, [*samples, failed]
 
 
-def write_inspect_json(folder: Path) -> None:
-    for number, (header, samples) in enumerate(inspect_runs()):
-        (folder / f"{number}.json").write_text(json.dumps({**header, "samples": samples}))
+def inspect_archive(folder: Path, model: str, grades: dict[int, float]) -> None:
+    header, samples = inspect_run(model, grades)
+    with zipfile.ZipFile(folder / f"{model[-5:]}.eval", "w") as archive:
+        archive.writestr("header.json", json.dumps(header))
+        archive.writestr("summaries.json", "[]")
+        for sample in samples:
+            archive.writestr(f"samples/{sample['id']}_epoch_1.json", json.dumps(sample))
 
 
-def write_every_eval_ever(folder: Path) -> None:
-    about = {"schema_version": "1.0", "evaluation_name": "q"}
-    records = [
-        about
-        | {"evaluation_id": f"q/{model}/1", "model_id": model, "sample_id": item}
-        | {"evaluation": {"score": grade, "is_correct": bool(grade)}}
-        for model, item, grade in LONG
-    ]
-    (folder / "instances.jsonl").write_text("\n".join(map(json.dumps, records)))
+def inspect_json(folder: Path, model: str, grades: dict[int, float]) -> None:
+    header, samples = inspect_run(model, grades)
+    write_lines(folder / f"{model[-5:]}.json", [header | {"samples": samples}])
 
 
-def write_helm(folder: Path) -> None:
+def every_eval_ever(folder: Path, model: str, grades: dict[int, float]) -> None:
+    about = {"schema_version": "1.0", "evaluation_name": "q", "model_id": model}
+    about["evaluation_id"] = f"q/{model}/1"
+    scores = {number: {"score": one, "is_correct": bool(one)} for number, one in grades.items()}
+    rows = [about | {"sample_id": str(n), "evaluation": score} for n, score in scores.items()]
+    write_lines(folder / f"{model[-5:]}.jsonl", rows)
+
+
+def helm(folder: Path, model: str, grades: dict[int, float]) -> None:
+    spec = {"name": f"q,model={model.replace('/', '_')}", "adapter_spec": {"model": model}}
+    write_lines(folder / model[-5:] / "run_spec.json", [spec])
     stat = {"name": {"name": "exact_match", "split": "test"}, "count": 1}
-    for number, (model, row) in enumerate(GRADES.iterrows()):
-        run = folder / str(number)
-        run.mkdir()
-        spec = {"name": f"q,model={model.replace('/', '_')}", "adapter_spec": {"model": model}}
-        (run / "run_spec.json").write_text(json.dumps(spec))
-        records = [
-            {"instance_id": item[2:], "train_trial_index": 0, "stats": [stat | {"mean": row[item]}]}
-            for item in GRADES
-        ]
-        records.append(records[0] | {"perturbation": {"name": "typos"}, "stats": [stat]})
-        (run / "per_instance_stats.json").write_text(json.dumps(records))
+    rows = [{"instance_id": str(n), "stats": [stat | {"mean": one}]} for n, one in grades.items()]
+    rows.append(rows[0] | {"perturbation": {"name": "typos"}, "stats": [stat]})
+    rows = [row | {"train_trial_index": 0} for row in rows]
+    (folder / model[-5:] / "per_instance_stats.json").write_text(json.dumps(rows))
 
 
 @pytest.mark.parametrize(
-    ("write", "layout"),
+    ("write", "program"),
     [
-        (write_harness, "lm-evaluation-harness"),
-        (write_inspect, "Inspect"),
-        (write_inspect_json, "Inspect"),
-        (write_every_eval_ever, "every eval ever"),
-        (write_helm, "HELM"),
+        (harness, "lm-evaluation-harness"),
+        (inspect_archive, "Inspect"),
+        (inspect_json, "Inspect"),
+        (every_eval_ever, "every eval ever"),
+        (helm, "HELM"),
     ],
 )
-def test_logs_of_evaluation_programs_are_recognised(write, layout, tmp_path):
-    write(tmp_path)
+def test_logs_of_evaluation_programs_are_recognised(write, program, tmp_path):
+    for model, grades in GRADES.set_axis([1, 2], axis=1).iterrows():
+        write(tmp_path, model, grades.to_dict())
     read = corpora.read_responses(tmp_path)
     pd.testing.assert_frame_equal(read.loc[GRADES.index, GRADES.columns], GRADES, check_names=False)
-    assert read.attrs["recognised"].startswith(f"logs of {layout} of 0 and 1: ")
+    assert read.attrs["recognised"].startswith(f"logs of {program} of 0 and 1: ")
 
 
 def test_harness_logs_become_one_frame_or_are_refused_where_they_cannot_be_one_test(tmp_path):
@@ -136,7 +126,7 @@ def test_harness_logs_become_one_frame_or_are_refused_where_they_cannot_be_one_t
 )
 @pytest.mark.parametrize("suffix", [".csv", ".parquet"])
 def test_long_tables_are_recognised_by_their_header(names, suffix, tmp_path):
-    table = pd.DataFrame(LONG, columns=list(names))
+    table = GRADES.stack().reset_index().set_axis(names, axis=1)
     table["country"] = np.where(table[names[0]] == "second", "DE", "US")
     table["seconds"] = range(len(table))
     file = tmp_path / f"long{suffix}"
@@ -216,16 +206,16 @@ def test_other_files_are_refused_with_what_was_expected(name, content, message, 
 
 
 @pytest.mark.parametrize(("suffix", "package"), [(".xlsx", "openpyxl"), (".sav", "pyreadstat")])
-def test_files_of_spreadsheets_and_spss_need_a_package_that_is_named(suffix, package, tmp_path):
+def test_files_of_spreadsheets_and_spss_need_a_package_that_is_named(
+    suffix, package, tmp_path, monkeypatch
+):
     file, table = tmp_path / f"answers{suffix}", GRADES.set_axis(["q1", "q2"], axis=1)
     table = table.rename_axis("student").reset_index()
-    try:
-        module = __import__(package)
-    except ImportError:
-        file.write_bytes(b"")
-        with pytest.raises(FrameError, match=f"pip install {package}"):
-            corpora.read_responses(file)
-        return
+    file.write_bytes(b"")
+    with monkeypatch.context() as patch, pytest.raises(FrameError, match=f"pip install {package}"):
+        patch.setitem(sys.modules, package, None)
+        corpora.read_responses(file)
+    module = pytest.importorskip(package)
     if suffix == ".sav":
         module.write_sav(table, str(file))
     else:

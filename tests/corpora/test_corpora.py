@@ -57,7 +57,7 @@ def test_exclusions_are_named_and_counted_those_of_lines_where_they_are_known(wo
     }
     assert table["left"].iloc[-1] == len(kept)
     assert (table["removed"].sum() + len(kept)) == len(words)
-    lines = words.assign(line=[1] * 6 + [2] * (len(words) - 6))
+    lines = words.assign(line=[1] * 6 + [2] * 6)
     flagged = corpora.exclude(lines)[1].set_index("step")["flagged"]
     assert flagged[["first word of a line", "last word of a line"]].tolist() == [2, 2]
 
@@ -116,12 +116,9 @@ def csv_corpus(tmp_path):
     def read(readings, mark=","):
         files = tmp_path / "words.csv", tmp_path / "readings.csv"
         words = 'text_id,word_id,word\n01,1,None\n01,2,"so;"\n'
-        if mark != ",":
-            words = words.replace(",", mark)
-        files[0].write_text(words)
-        header = mark.join(["subject", "text_id", "word_id", "gaze_ms"])
-        rows = [mark.join(row.split()) for row in readings.split("; ")]
-        files[1].write_text("\n".join([header, *rows, ""]))
+        files[0].write_text(words.replace(",", mark))
+        rows = ["subject text_id word_id gaze_ms", *readings.split("; ")]
+        files[1].write_text("\n".join(mark.join(row.split()) for row in rows))
         return corpora.from_csv(*files)
 
     return read
@@ -158,12 +155,9 @@ def test_commas_semicolons_and_tabs_separate_columns(mark, csv_corpus):
 @pytest.fixture
 def long():
     """Two people, two sentences of three words, as a laboratory's software writes them."""
-    table = pd.DataFrame(
-        [(s, i, n) for s in (1, 2) for i in (7, 8) for n in (1, 2, 3)],
-        columns=["Subject", "Item", "WordNr"],
-    )
-    table["Word"] = table["Item"].map({7: "Dogs bark loudly.", 8: "It isn't late."}).str.split()
-    table["Word"] = [words[n - 1] for words, n in zip(table["Word"], table["WordNr"], strict=True)]
+    table = pd.DataFrame({"Item": [7] * 3 + [8] * 3, "WordNr": [1, 2, 3] * 2})
+    table["Word"] = "Dogs bark loudly. It isn't late.".split()  # noqa: SIM905
+    table = pd.DataFrame({"Subject": [1, 2]}).merge(table, how="cross")
     return table.assign(RT=np.arange(300.0, 312), condition=table["Item"] % 2, trial=range(12))
 
 

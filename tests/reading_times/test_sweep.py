@@ -56,10 +56,9 @@ def test_the_sweep_gives_what_each_model_gives_alone(simulated, method, readings
         assert row.gain == pytest.approx(full.loglik - base.loglik, abs=0.01)
         assert row.edf == pytest.approx(full.edf, rel=1e-3)
         now = full.coefficients.loc["bits", ["estimate", "low", "high"]].to_list()
-        found = [row.effect, row.effect_low, row.effect_high]
-        assert found == pytest.approx(now, rel=1e-3, abs=1e-3)
-        previous = full.coefficients.loc["prev_bits", "estimate"]
-        assert row.prev_effect == pytest.approx(previous, rel=1e-3, abs=1e-3)
+        expected = [*now, full.coefficients.loc["prev_bits", "estimate"]]
+        found = [row.effect, row.effect_low, row.effect_high, row.prev_effect]
+        assert found == pytest.approx(expected, rel=1e-3, abs=1e-3)
 
 
 def test_gains_fall_with_the_noise_of_the_model_and_the_effects_are_recovered(simulated):
