@@ -10,13 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers
-from tokenizers.processors import BertProcessing
-from tokenizers.trainers import BpeTrainer, WordPieceTrainer
 from transformers import (
     BertConfig,
+    BertTokenizerFast,
     GPT2Config,
     GPT2LMHeadModel,
+    GPT2TokenizerFast,
     PreTrainedModel,
     PreTrainedTokenizerFast,
 )
@@ -24,8 +23,6 @@ from transformers import (
 from psychlm import crowds, lm
 from psychlm import reading_times as reading
 
-END = "<|endoftext|>"
-SPECIAL = {"pad": "[PAD]", "unk": "[UNK]", "cls": "[CLS]", "sep": "[SEP]", "mask": "[MASK]"}
 WORDS = ["the", "a", "old", "man", "boat", "girl", "letter", "saw", "found", "near", "and", "house"]
 
 
@@ -94,15 +91,7 @@ def sweep(n_words: int, n_models: int, n_texts: int = 20, **options: Any) -> Non
 
 def wordpiece(texts: Iterable[str], vocabulary: int = 8000) -> PreTrainedTokenizerFast:
     """Return BERT's kind of tokenizer, trained on texts."""
-    tokenizer = Tokenizer(models.WordPiece(unk_token="[UNK]"))
-    tokenizer.normalizer = normalizers.BertNormalizer()
-    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    special = list(SPECIAL.values())
-    options = {"vocab_size": vocabulary, "special_tokens": special, "show_progress": False}
-    tokenizer.train_from_iterator(texts, WordPieceTrainer(**options))
-    tokenizer.post_processor = BertProcessing(("[SEP]", 3), ("[CLS]", 2))
-    roles = {f"{role}_token": token for role, token in SPECIAL.items()}
-    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, model_max_length=512, **roles)
+    return BertTokenizerFast(model_max_length=512).train_new_from_iterator(texts, vocabulary)
 
 
 def minilm(head: type[PreTrainedModel], tokenizer: Sized, **options: Any) -> PreTrainedModel:
@@ -117,13 +106,7 @@ def gpt2(texts: Iterable[str], vocabulary: int, **sizes: int) -> lm.LanguageMode
     """Return a GPT-2 whose tokenizer is trained on texts; of its small size unless given."""
     torch.set_num_threads(1)
     torch.manual_seed(0)
-    tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    alphabet = pre_tokenizers.ByteLevel.alphabet()
-    options = {"vocab_size": vocabulary, "special_tokens": [END], "show_progress": False}
-    tokenizer.train_from_iterator(texts, BpeTrainer(initial_alphabet=alphabet, **options))
-    roles = {f"{role}_token": END for role in ("bos", "eos", "pad")}
-    fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, model_max_length=1024, **roles)
-    config = GPT2Config(vocab_size=len(fast), bos_token_id=0, eos_token_id=0, **sizes)
-    return lm.wrap(GPT2LMHeadModel(config), fast, name="random gpt2")
+    untrained = GPT2TokenizerFast(pad_token="<|endoftext|>", model_max_length=1024)
+    tokenizer = untrained.train_new_from_iterator(texts, vocabulary)
+    config = GPT2Config(vocab_size=len(tokenizer), bos_token_id=0, eos_token_id=0, **sizes)
+    return lm.wrap(GPT2LMHeadModel(config), tokenizer, name="random gpt2")

@@ -31,7 +31,8 @@ def absent(what: str, why: str = f"looked in {SHARE.name}/ beside the checkout")
     pytest.skip(reason)
 
 
-def named(item: pytest.Item) -> Generator[None, Any, Any]:
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, Any]:
     """Turn the lack of R, or of a dataset, that a test needs into a skip with its name."""
     try:
         return (yield)
@@ -45,16 +46,7 @@ def named(item: pytest.Item) -> Generator[None, Any, Any]:
         absent(f"dataset {dataset}", str(error))
 
 
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_setup(item: pytest.Item) -> Generator[None, Any, Any]:
-    """Skip a test whose fixtures lack a dataset or R."""
-    return (yield from named(item))
-
-
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, Any]:
-    """Skip a test that lacks a dataset or R."""
-    return (yield from named(item))
+pytest_runtest_setup = pytest_runtest_call  # fixtures, too, may lack them
 
 
 @pytest.fixture(autouse=True, scope="session")
@@ -128,9 +120,7 @@ def bert(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def chromium() -> Iterator[Chromium]:
     """Yield a tab of a headless Chromium; skip without one, or fail where CI requires it."""
     if CHROMIUM is None:
-        if IN_CI:
-            pytest.fail("no Chromium is installed, but tests require it; apt-get install chromium")
-        pytest.skip("no Chromium is installed; apt-get install chromium")
+        absent("Chromium", "apt-get install chromium")
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile:
         browser = Chromium(Path(profile))
         yield browser

@@ -1,8 +1,14 @@
-"""The rows of docs/coming_from.md, and the numbers that each program gives for them."""
+"""The rows of docs/coming_from.md, and the numbers that each program gives for them.
+
+As a script this writes reference/coming_from.json, numbers of programs that no test runs; it needs
+R with the program, or minicons: ``python tests/rows_of_programs.py lme4 minicons``.
+"""
 
 from __future__ import annotations
 
+import json
 import re
+import sys
 from functools import cache
 
 import numpy as np
@@ -79,3 +85,20 @@ def of_r(name: str, code: str) -> np.ndarray:
     with mgcv.in_r() as robjects:
         value = robjects.r["eval"](robjects.r["parse"](text=code), place)
         return np.array(robjects.r(NUMBERS_IN_R)(value), dtype=np.float64)
+
+
+def of_minicons(code: str) -> np.ndarray:
+    """Return the numbers of a call in minicons, after the page's block of it."""
+    names: dict[str, object] = {}
+    block = re.search(r"^```py\n(.*?)^```$", PAGE.read_text(), flags=re.M | re.S)
+    exec(block[1], names)
+    return numbers(eval(code, names))
+
+
+if __name__ == "__main__":
+    stored = json.loads(STORED.read_text())
+    for program in sys.argv[1:]:
+        for _, theirs, _ in sections()[program]["rows"]:
+            given = of_minicons(theirs) if program == "minicons" else of_r(program, theirs)
+            stored.setdefault(program, {})[theirs] = given.tolist()
+    STORED.write_text(json.dumps(stored, indent=1) + "\n")

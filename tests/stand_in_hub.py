@@ -114,37 +114,31 @@ def inference_archives(folder: Path, crowd: Sequence[str], n: int = 400) -> dict
 def served(name: str, folder: Path) -> Iterator[list[str]]:
     """Let a model be fetched from a server here, as from the hub; yield the files that are sent."""
     sent: list[str] = []
-    files = sorted(folder.iterdir())
+    about = json.dumps({"id": name, "sha": commit_of(name)}).encode()
+    files = [{"path": file.name, "size": file.stat().st_size} for file in folder.iterdir()]
+    tree = json.dumps([file | {"type": "file", "oid": "0"} for file in files]).encode()
 
     class Hub(BaseHTTPRequestHandler):
         def do_HEAD(self) -> None:
             self.do_GET()
 
         def do_GET(self) -> None:
-            file = folder / self.path.rpartition("/")[2]
-            content: str | bytes = b""
-            status, headers = 200, {"X-Repo-Commit": commit_of(name)}
-            if file.is_file():
-                content = file.read_bytes()
-                headers["ETag"] = f'"{hashlib.sha256(content).hexdigest()}"'
-                sent.extend([file.name] if self.command == "GET" else [])
-            elif f"/tree/{commit_of(name)}?" in self.path:
-                parts = [{"path": file.name, "size": file.stat().st_size} for file in files]
-                content = json.dumps([part | {"type": "file", "oid": "0"} for part in parts])
-            elif "/resolve/" in self.path or "/tree/" in self.path:
-                status, headers["X-Error-Code"] = 404, "EntryNotFound"
-            else:
-                content = json.dumps({"id": name, "sha": commit_of(name)})
-            content = content.encode() if isinstance(content, str) else content
-            self.send_response(status)
-            for key, value in (headers | {"Content-Length": str(len(content))}).items():
-                self.send_header(key, value)
+            file, is_file = folder / Path(self.path).name, "/resolve/" in self.path
+            if is_file and not file.is_file():
+                self.send_response(404)
+                self.send_header("X-Error-Code", "EntryNotFound")
+                self.end_headers()
+                return
+            of_hub = tree if "/tree/" in self.path else about
+            content = file.read_bytes() if is_file else of_hub
+            self.send_response(200)
+            self.send_header("X-Repo-Commit", commit_of(name))
+            self.send_header("ETag", f'"{hashlib.sha256(content).hexdigest()}"')
+            self.send_header("Content-Length", str(len(content)))
             self.end_headers()
             if self.command == "GET":
                 self.wfile.write(content)
-
-        def log_message(self, *_: object) -> None:
-            pass
+                sent.extend([file.name] if is_file else [])
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Hub)
     with server, pytest.MonkeyPatch.context() as patch:

@@ -16,7 +16,9 @@ import tempfile
 import time
 import warnings
 from collections.abc import Callable, Iterator
-from functools import cache
+from functools import cache, partial
+from itertools import chain
+from unittest import mock
 
 # isort: off
 sys.path.insert(0, sys.argv[1])
@@ -70,15 +72,21 @@ rng = np.random.default_rng(1)
 TEXTS = ["The old man the boat. The horse raced past."] * 2 + ["A dog."]
 
 
-def both(work: Callable[[str], object]) -> float:
+def numbers_of(result: object) -> np.ndarray:
+    """Return the numbers of a table, or of the items or residuals of a fit."""
+    if isinstance(result, reading.GAMFit):
+        result = result.residuals
+    elif not isinstance(result, pd.DataFrame):
+        result = getattr(result, "items", result)
+    if isinstance(result, pd.DataFrame):
+        result = result.select_dtypes("number")
+    return np.asarray(result, float)
+
+
+def both(work: Callable) -> float:
     """Return the largest difference between the numbers of the CPU and of the stand-in."""
-    found = []
-    for device in ("cpu", "card"):
-        result = work(device)
-        if isinstance(result, pd.DataFrame):
-            result = result.select_dtypes("number")
-        found.append(np.asarray(result, float))
-    return float(np.nanmax(np.abs(found[0] - found[1])))  # infinite abilities are equal, too
+    on_cpu, on_card = (numbers_of(work(device=device)) for device in ("cpu", "card"))
+    return float(np.nanmax(np.abs(on_cpu - on_card)))  # infinite abilities are equal, too
 
 
 def answers(n_persons: int, n_items: int, guessing: float = 0.0) -> np.ndarray:
@@ -91,16 +99,37 @@ def answers(n_persons: int, n_items: int, guessing: float = 0.0) -> np.ndarray:
 _fit.NUMPY_CELLS = 0  # small fits, too, compute with tensors
 
 
-def fit(matrix: np.ndarray, model: str, **options) -> Callable[[str], pd.DataFrame]:
-    return lambda device: irt.fit(matrix, model, device=device, **options).items
+def responses() -> Iterator[tuple[str, Callable]]:
+    """Yield what is computed of responses."""
+    plain = answers(200, 12)
+    yield "irt 2PL", partial(irt.fit, plain, "2PL")
+    known = irt.fit(plain, "2PL")
+    frame = pd.DataFrame(plain, columns=known.items.index).astype(float)
+    for method in ("eap", "map", "ml", "wle"):
+        yield f"irt score {method}", partial(irt.score, known.items, frame, method)
+    gaps = frame.mask(rng.random(frame.shape) < 0.1)
+    guessed = known.items.assign(c=0.2)
+    yield "irt score ml, guessing, missing", partial(irt.score, guessed, gaps, "ml")
+    for statistic in (irt.person_fit, irt.infit_outfit, irt.q3, irt.ld_x2):
+        yield f"irt {statistic.__name__}", partial(statistic, known, gaps)
+    missing = np.where(rng.random(plain.shape) < 0.1, 255, plain).astype(np.uint8)
+    yield "irt Rasch, missing", partial(irt.fit, missing, "Rasch")
+    of_guessing = {"priors": {"guessing": irt.Beta(5, 17)}, "max_iterations": 8}
+    yield "irt 3PL", partial(irt.fit, answers(60, 5, 0.2), "3PL", **of_guessing)
+    of_slopes = {"slope": irt.LogNormal(0, 0.5)}
+    yield "irt wide", partial(irt.fit, answers(40, 620), "2PL", priors=of_slopes)
+    yield "irt variational", partial(infer, plain, max_iterations=6)
 
 
-def score(items: pd.DataFrame, frame: pd.DataFrame, method: str) -> Callable[[str], pd.DataFrame]:
-    return lambda device: irt.score(items, frame, method, device=device)
-
-
-def describe(statistic: Callable, known: irt.IRTFit, frame: pd.DataFrame) -> Callable:
-    return lambda device: statistic(known, frame, device=device)
+def reading_times() -> Iterator[tuple[str, Callable]]:
+    """Yield what is computed of reading times."""
+    noise = {"noise_bits": np.array([0.0, 2.0])}
+    made = reading.simulate(np.random.default_rng(0), n_words=300, n_subjects=2, **noise)
+    terms = "te(length_chars, log_frequency, k=3) + prev_fixated + s(subject, bs='re')"
+    yield "additive model", partial(reading.fit, made.readings, f"gaze_ms ~ {terms}")
+    options = {"folds": 2, "n_bootstrap": 20, "n_permutations": 19}
+    swept = partial(reading.delta_loglik, made.readings, made.surprisals, ["gaze_ms"], terms)
+    yield "reading-time sweep", partial(swept, **options)
 
 
 @cache
@@ -108,64 +137,51 @@ def language_model(device: str) -> lm.LanguageModel:
     return lm.load("default", device)
 
 
-def paths() -> Iterator[tuple[str, Callable[[str], np.ndarray]]]:
-    """Yield a name and a computation that takes a device."""
-    plain = answers(200, 12)
-    yield "irt 2PL", fit(plain, "2PL")
-    known = irt.fit(plain, "2PL")
-    guessed = known.items.assign(c=0.2)
-    frame = pd.DataFrame(plain, columns=known.items.index).astype(float)
-    for method in ("eap", "map", "ml", "wle"):
-        yield f"irt score {method}", score(known.items, frame, method)
-    gaps = frame.mask(rng.random(frame.shape) < 0.1)
-    yield "irt score ml, guessing, missing", score(guessed, gaps, "ml")
-    for statistic in (irt.person_fit, irt.infit_outfit, irt.q3, irt.ld_x2):
-        yield f"irt {statistic.__name__}", describe(statistic, known, gaps)
-    missing = np.where(rng.random(plain.shape) < 0.1, 255, plain).astype(np.uint8)
-    yield "irt Rasch, missing", fit(missing, "Rasch")
-    prior = {"guessing": irt.Beta(5, 17)}
-    yield "irt 3PL", fit(answers(60, 5, 0.2), "3PL", priors=prior, max_iterations=8)
-    yield "irt wide", fit(answers(40, 620), "2PL", priors={"slope": irt.LogNormal(0, 0.5)})
-
-    def variational(device: str) -> pd.DataFrame:
-        done = infer(plain, device=device, max_iterations=6)
-        return done.items.select_dtypes("number")
-
-    yield "irt variational", variational
-
-    simulated = reading.simulate(
-        np.random.default_rng(0), n_words=300, n_subjects=2, noise_bits=np.array([0.0, 2.0])
-    )
-    readings, bits = simulated.readings, simulated.surprisals
-    options = {"folds": 2, "n_bootstrap": 20, "n_permutations": 19}
-    terms = "te(length_chars, log_frequency, k=3) + prev_fixated + s(subject, bs='re')"
-    yield (
-        "additive model",
-        lambda device: reading.fit(readings, f"gaze_ms ~ {terms}", device=device).residuals,
-    )
-    yield (
-        "reading-time sweep",
-        lambda device: reading.delta_loglik(
-            readings, bits, ["gaze_ms"], terms, device=device, **options
-        ),
-    )
-
+def surprisal(device: str) -> pd.DataFrame:
     scored = {"entropy": True, "rank": True, "cache": False}
-    yield "surprisal", lambda device: lm.surprisal(TEXTS, language_model(device), **scored)
-    questions = {
-        "item_id": ["a", "b"],
-        "prompt": ["The cat sat on the", "Two and two make"],
-        "choices": [["mat", "idea"], ["four", "five"]],
-        "answer": [0, 0],
-    }
+    return lm.surprisal(TEXTS, language_model(device), **scored)
 
-    yield (
-        "choices",
-        lambda device: lm.choice_logprobs(
-            pd.DataFrame(questions), language_model(device), cache=False
-        ),
-    )
 
+def choices(device: str) -> pd.DataFrame:
+    items = pd.DataFrame({"prompt": ["The cat sat on the", "Two and two make"], "answer": 0})
+    items = items.assign(item_id=["a", "b"], choices=[["mat", "idea"], ["four", "five"]])
+    return lm.choice_logprobs(items, language_model(device), cache=False)
+
+
+def crowd(kind: str, encoded: object, labels: np.ndarray, device: str) -> np.ndarray:
+    options = {"n_models": 3, "epochs": 2, "batch_size": 8, "hidden": 4, "device": device}
+    options |= {} if kind in ("mlp", "cnn") else {"size": 4}
+    trained = crowds.train(kind, encoded, labels, development=(encoded, labels), **options)
+    return crowds.predict_logits(trained.network, trained.weights, encoded).cpu()
+
+
+def word_level(kind: str, sentences: list[list[str]], device: str) -> np.ndarray:
+    vocabulary = word_models.Vocabulary.of(sentences)
+    stream = vocabulary.stream(sentences)
+    read = pd.DataFrame({"text_id": "a", "word_id": range(1, 13), "word": sum(sentences[:2], [])})
+    shape = word_models.Architecture(kind, 8, span=6)
+    recipe = word_models.Training(rate=1.0, epochs=1, batch_size=4)
+    model, history = word_models.train(stream, stream, vocabulary, shape, recipe, device=device)
+    scored = model.surprisal(read)["surprisal_bits"]
+    return np.append(scored, history["validation_perplexity"].min())
+
+
+def fine_tuning(labels: np.ndarray, device: str) -> pd.DataFrame:
+    prompts = [f"the old {('horse', 'boat')[label]}" for label in labels]
+    items = pd.DataFrame({"item_id": range(len(labels)), "prompt": prompts, "answer": labels})
+    items["choices"] = [["negative", "positive"]] * len(labels)
+    # Adam turns rounding of gradients that should be 0 into steps of the learning rate: a small one
+    options = {"epochs": 1, "batch_size": 8, "learning_rate": 5e-6, "device": device}
+    with tempfile.TemporaryDirectory() as folder:
+        encoder = tiny_models.save(folder + "/bert", "bert")
+        done = lm.fine_tune(items, encoder, out=folder + "/tuned", **options)
+        return lm.choice_logprobs(items, lm.load(done.folder, device), cache=False)
+
+
+def networks() -> Iterator[tuple[str, Callable]]:
+    """Yield what language models and other networks compute."""
+    yield "surprisal", surprisal
+    yield "choices", choices
     labels = rng.integers(0, 2, 30)
     texts = [" ".join(f"w{i}" for i in rng.integers(0, 12, 6)) for _ in labels]
     inputs = {
@@ -176,60 +192,20 @@ def paths() -> Iterator[tuple[str, Callable[[str], np.ndarray]]]:
         "mlp": torch.from_numpy(rng.normal(size=(30, 5)).astype(np.float32)),
     }
     for kind, encoded in inputs.items():
-
-        def crowd(device: str, kind=kind, encoded=encoded) -> np.ndarray:
-            options = {"n_models": 3, "epochs": 2, "batch_size": 8, "hidden": 4, "device": device}
-            options |= {} if kind in ("mlp", "cnn") else {"size": 4}
-            options["development"] = (encoded, labels)
-            trained = crowds.train(kind, encoded, labels, **options)
-            return crowds.predict_logits(trained.network, trained.weights, encoded).cpu()
-
-        yield f"crowd {kind}", crowd
-
+        yield f"crowd {kind}", partial(crowd, kind, encoded, labels)
     sentences = [list(rng.choice([f"w{i}" for i in range(20)], 6)) for _ in range(60)]
-    vocabulary = word_models.Vocabulary.of(sentences)
-    stream = vocabulary.stream(sentences)
-    read = pd.DataFrame({"text_id": "a", "word_id": range(1, 13), "word": sum(sentences[:2], [])})
-
     for kind in ("lstm", "transformer"):
+        yield f"word-level {kind}", partial(word_level, kind, sentences)
+    yield "fine-tuning", partial(fine_tuning, labels)
 
-        def words(device: str, kind: str = kind) -> np.ndarray:
-            shape = word_models.Architecture(kind, 8, span=6)
-            recipe = word_models.Training(rate=1.0, epochs=1, batch_size=4)
-            parts = stream, stream, vocabulary, shape, recipe
-            model, history = word_models.train(*parts, device=device)
-            scored = model.surprisal(read)["surprisal_bits"]
-            return np.append(scored, history["validation_perplexity"].min())
 
-        yield f"word-level {kind}", words
+def mistakes() -> Iterator[tuple[str, Callable]]:
+    """Yield two planted mistakes, which the stand-in must notice."""
+    matrix, grid = answers(200, 12), _fit.quadrature_grid
 
-    items = {
-        "item_id": range(len(labels)),
-        "prompt": [f"the old {('horse', 'boat')[label]}" for label in labels],
-        "choices": [["negative", "positive"]] * len(labels),
-        "answer": labels,
-    }
-
-    # Adam turns rounding of gradients that should be 0 into steps of the learning rate: a small one
-    def tuned(device: str) -> pd.DataFrame:
-        with tempfile.TemporaryDirectory() as folder:
-            encoder = tiny_models.save(folder + "/bert", "bert")
-            options = {"epochs": 1, "batch_size": 8, "learning_rate": 5e-6, "device": device}
-            done = lm.fine_tune(pd.DataFrame(items), encoder, out=folder + "/tuned", **options)
-            model = lm.load(done.folder, device)
-            return lm.choice_logprobs(pd.DataFrame(items), model, cache=False)
-
-    yield "fine-tuning", tuned
-
-    # two planted mistakes, which the stand-in must notice
-    grid = _fit.quadrature_grid
-
-    def host_grid(device: str) -> pd.DataFrame:
-        _fit.quadrature_grid = lambda **_: grid(device="cpu")
-        try:
-            return fit(plain, "2PL")(device)
-        finally:
-            _fit.quadrature_grid = grid
+    def host_grid(device: str) -> irt.IRTFit:
+        with mock.patch.object(_fit, "quadrature_grid", lambda **_: grid(device="cpu")):
+            return irt.fit(matrix, "2PL", device=device)
 
     yield "planted: host grid", host_grid
     yield "planted: numpy", lambda device: torch.ones(3, device=device).numpy()
@@ -238,7 +214,7 @@ def paths() -> Iterator[tuple[str, Callable[[str], np.ndarray]]]:
 def main() -> None:
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
-    for name, work in paths():
+    for name, work in chain(responses(), reading_times(), networks(), mistakes()):
         costs.update(dict.fromkeys(costs, 0))
         begin = time.process_time()
         try:

@@ -10,13 +10,12 @@ import os
 import signal
 import time
 
-import numpy as np
 import pandas as pd
 import pytest
 
 from psychlm import cluster, crowds, lm
 from psychlm import reading_times as reading
-from psychlm.lm import ModelError, _surprisal, choices
+from psychlm.lm import ModelError, _surprisal
 from psychlm.reading_times import sweep
 
 TEXTS = ["The old man the boat.", "The horse raced past the barn fell.", "A plan.", "He did."]
@@ -27,12 +26,9 @@ def client():
     """Return a client of a real cluster of two processes."""
     distributed = pytest.importorskip("distributed", reason="the extra cluster is not installed")
     options = {"n_workers": 2, "threads_per_worker": 1, "memory_limit": 1e9}
-    with (
-        distributed.LocalCluster(**options, dashboard_address=None) as made,
-        distributed.Client(made) as opened,
-    ):
+    made = distributed.LocalCluster(**options, dashboard_address=None)
+    with made, distributed.Client(made) as opened:
         opened.wait_for_workers(2)
-        assert len(set(opened.run(os.getpid).values())) == 2
         yield opened
 
 
@@ -50,23 +46,14 @@ def dies_once(work, marker):
 
 
 @pytest.fixture
-def crowd():
+def crowd(rng):
     """Return the arguments of a small crowd of bags."""
-    rng, words = np.random.default_rng(5), [f"w{i}" for i in range(30)]
-    labels = rng.integers(0, 2, 60)
+    labels, words = rng.integers(0, 2, 60), [f"w{i}" for i in range(30)]
     texts = [" ".join([*rng.choice(words, 6), f"label{label}"]) for label in labels]
     encoded = crowds.encode_texts(texts)
-    return {
-        "network": "bag",
-        "inputs": encoded,
-        "targets": labels,
-        "items": encoded[:15],
-        "answers": labels[:15],
-        "n_models": 9,
-        "seed": 1,
-        "epochs": 3,
-        "batch_size": 8,
-    }
+    learned = {"network": "bag", "inputs": encoded, "targets": labels, "seed": 1, "n_models": 9}
+    learned |= {"epochs": 3, "batch_size": 8}
+    return learned | {"items": encoded[:15], "answers": labels[:15]}
 
 
 @pytest.mark.slow
@@ -90,11 +77,9 @@ def test_a_crowd_is_the_same_though_a_worker_is_killed(crowd, client, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_sweep_is_the_same_though_a_worker_is_killed(client, tmp_path, monkeypatch):
-    rng, noise = np.random.default_rng(11), [0.5, 3.0, 9.0]
-    made = reading.simulate(
-        rng, n_words=600, n_subjects=5, n_texts=8, noise_bits=noise, skipped=0.25
-    )
+def test_a_sweep_is_the_same_though_a_worker_is_killed(client, rng, tmp_path, monkeypatch):
+    sizes = {"n_words": 600, "n_subjects": 5, "n_texts": 8, "noise_bits": [0.5, 3.0, 9.0]}
+    made = reading.simulate(rng, **sizes, skipped=0.25)
     formula = 's(length_chars, k=6) + s(subject, bs="re")'
     asked = (made.readings, made.surprisals, ["gaze_ms", "total_ms"], formula)
     monkeypatch.setattr(sweep, "CHUNK_BYTES", 1)  # a piece for each model
@@ -114,9 +99,8 @@ def test_surprisals_are_the_same_though_a_worker_is_killed(client, tmp_path, mon
     marker = tmp_path / "killed"
     monkeypatch.setattr(_surprisal, "_score_piece", dies_once(_surprisal._score_piece, str(marker)))
     there = lm.surprisals(TEXTS, ["default"], client=client, **options)
-    assert marker.exists()
+    assert marker.exists() and there.attrs == here.attrs
     pd.testing.assert_frame_equal(there, here)
-    assert there.attrs == here.attrs
 
 
 @pytest.fixture
@@ -126,26 +110,11 @@ def items() -> pd.DataFrame:
     return items.assign(answer=0)
 
 
-@pytest.mark.exhaustive
-def test_answers_are_the_same_though_a_worker_is_killed(client, items, tmp_path, monkeypatch):
-    here = lm.evaluate(items, {"one": "default"}, cache=False)
-    marker = tmp_path / "killed"
-    monkeypatch.setattr(choices, "_score_piece", dies_once(choices._score_piece, str(marker)))
-    there = lm.evaluate(items, {"one": "default"}, cache=False, items_at_once=2, client=client)
-    assert marker.exists()
-    for name, table in vars(here).items():
-        pd.testing.assert_frame_equal(getattr(there, name), table)
-
-
 def test_answers_in_pieces_are_those_of_all_items_together(items):
-    model, options = lm.load(), {"cache": False}
-    whole, pieces = (lm.evaluate(items, model, items_at_once=n, **options) for n in (None, 2))
+    model = lm.load()
+    whole, pieces = (lm.evaluate(items, model, items_at_once=n, cache=False) for n in (None, 2))
     for name, table in vars(whole).items():
         pd.testing.assert_frame_equal(getattr(pieces, name), table)
-    with pytest.raises(ModelError, match="open models by name or folder"):
-        lm.evaluate(items, model, client="tcp://127.0.0.1:9")
-    with pytest.raises(ValueError, match="items_at_once=0 cannot be"):
-        lm.evaluate(items, model, items_at_once=0)
 
 
 def test_surprisals_are_those_of_each_model_alone():
@@ -157,17 +126,19 @@ def test_surprisals_are_those_of_each_model_alone():
     assert table.attrs["surprisal"] == {"default": alone.attrs["surprisal"]}
 
 
-def test_what_a_cluster_cannot_do_is_refused(rng):
+def test_what_a_cluster_cannot_do_is_refused(rng, items):
+    nowhere, made = "tcp://127.0.0.1:9", reading.simulate(rng, n_words=100, n_subjects=2)
     with pytest.raises(ModelError, match=r"\['default'\] are named twice"):
         lm.surprisals(TEXTS, ["default", "default"])
     with pytest.raises(ModelError, match="open models by name or folder"):
-        lm.surprisals(TEXTS, [lm.load()], client="tcp://127.0.0.1:9")
-    with pytest.raises(ValueError, match="texts_at_once=0 cannot be"):
-        lm.surprisals(TEXTS, ["default"], texts_at_once=0)
-    made = reading.simulate(rng, n_words=100, n_subjects=2)
+        lm.surprisals(TEXTS, [lm.load()], client=nowhere)
+    with pytest.raises(ModelError, match="open models by name or folder"):
+        lm.evaluate(items, lm.load(), client=nowhere)
+    with pytest.raises(ValueError, match="items_at_once=0 cannot be"):
+        lm.evaluate(items, lm.load(), items_at_once=0)
     with pytest.raises(ValueError, match=r"client= fits the models on the workers' processors"):
         asked = (made.readings, made.surprisals, "gaze_ms")
-        reading.delta_loglik(*asked, client="tcp://127.0.0.1:9", device="cuda")
+        reading.delta_loglik(*asked, client=nowhere, device="cuda")
 
 
 @pytest.mark.slow
@@ -181,6 +152,4 @@ def test_a_cluster_that_does_not_answer_is_said_so_within_seconds(crowd):
     started = time.monotonic()
     with pytest.raises(ConnectionError, match="no dask scheduler answers at 'tcp://127.0.0.1:9'"):
         crowds.train_crowd(**crowd, client="tcp://127.0.0.1:9")
-    with pytest.raises(ConnectionError, match="correct the address"):
-        crowds.train_crowd(**crowd, client="nowhere at all")
     assert time.monotonic() - started < 20

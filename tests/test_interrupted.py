@@ -14,47 +14,39 @@ from tiny_questions import questions
 
 from psychlm import lm
 from psychlm.lm import _choice_scores
-from psychlm.papers import model_facts
 from psychlm.site.plan import is_fetched
 
 
 @pytest.mark.usefixtures("one_thread")
-def test_a_killed_evaluation_of_a_trained_encoder_asks_for_no_answer_twice(
-    tmp_path, monkeypatch, rng
-):
-    """Notebook 50: a model learns a benchmark, and answers it as written and perturbed."""
+def test_a_killed_evaluation_asks_for_no_answer_twice(bert, tmp_path, monkeypatch, rng):
     monkeypatch.setenv("PSYCHLM_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(_choice_scores, "QUESTIONS_AT_ONCE", {"cpu": 1})
-    encoder, log = tiny_models.save(tmp_path / "bert", "bert"), tmp_path / "answered"
-    asked = {"toy": questions(rng, 8)}
-    changed = {("toy", "no question"): asked["toy"].assign(prompt="")}
-    score, last = _choice_scores.score_questions, 10
+    items, log = questions(rng, 12), tmp_path / "answered"
+    tuned = lm.fine_tune(questions(rng, 10), str(bert), out=tmp_path / "tuned", epochs=1).folder
+    score = _choice_scores.score_questions
 
-    def recorded(model, some, *options):
+    def answered():
+        return lm.choice_logprobs(items, lm.load(tuned, "cpu"))
+
+    def recorded(model, some, *options, last=None):
         names = log.read_text().split() if log.is_file() else []
         if len(names) == last:
             kill_this_process()
-        log.write_text(" ".join([*names, *(f"{one.item}|{bool(one.prompt)}" for one in some)]))
+        log.write_text(" ".join([*names, *(str(one.item) for one in some)]))
         return score(model, some, *options)
 
-    learn, options = {"toy": questions(rng, 10)}, {"whole": True, "epochs": 1, "device": "cpu"}
-    model_facts.head_presentations(learn, {}, {}, encoder, **options)  # trained, and kept
+    def killed(*arguments):
+        return recorded(*arguments, last=8)
 
-    def answered():
-        return model_facts.head_presentations(learn, asked, changed, encoder, **options)
-
-    monkeypatch.setattr(_choice_scores, "score_questions", recorded)
+    monkeypatch.setattr(_choice_scores, "score_questions", killed)
     run_until_killed(answered)
-    assert len(log.read_text().split()) == 10
-    last = None
+    assert len(log.read_text().split()) == 8
+    monkeypatch.setattr(_choice_scores, "score_questions", recorded)
     once = answered()
     names = log.read_text().split()
-    assert len(names) == len(set(names)) == 16
-    again = answered()
+    assert len(names) == len(set(names)) == 12
+    pd.testing.assert_frame_equal(answered(), once)
     assert log.read_text().split() == names
-    for key, scores in once.items():
-        assert len(scores) == 8
-        pd.testing.assert_frame_equal(scores, again[key])
 
 
 @pytest.mark.usefixtures("one_thread")
@@ -86,7 +78,7 @@ def test_a_killed_download_of_a_model_goes_on_and_is_not_taken_for_the_model(tmp
         lm.load(name)
     index = '{"weight_map": {"a": "model-1.safetensors", "b": "model-2.safetensors"}}'
     (snapshot / "model.safetensors.index.json").write_text(index)
-    (snapshot / "model-1.safetensors").write_text("")
-    assert not is_fetched(name)
-    (snapshot / "model-2.safetensors").write_text("")
+    for number in (1, 2):
+        assert not is_fetched(name)
+        (snapshot / f"model-{number}.safetensors").write_text("")
     assert is_fetched(name)

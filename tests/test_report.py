@@ -5,8 +5,6 @@ from __future__ import annotations
 import html
 import json
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import IPython
@@ -19,25 +17,28 @@ from hypothesis import given
 from hypothesis import strategies as st
 from nbformat.v4 import new_code_cell, new_notebook
 
-from psychlm import _formatting, irt, report
+from psychlm import _formatting, report
 from psychlm.device import torch_device
+
+VERDICT = {"sentence": "It runs.", "support": "Once.", "outcome": "reproduced", "rests_on": "toys"}
+
+
+class Session:
+    """A session of IPython: the cells run so far, and the variables that they left."""
+
+    def __init__(self, *cells: str) -> None:
+        self.user_ns: dict = {"In": ["", *cells, "the cell that runs now"]}
+        for cell in cells:
+            exec(cell, self.user_ns)
 
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Begin a report as the runner does; return the folder that it is written into."""
     monkeypatch.setenv("PSYCHLM_REPORTS", str(tmp_path))
-    monkeypatch.setenv("PSYCHLM_PROFILE", "quick")  # as the runner does
-    return tmp_path
-
-
-@pytest.fixture
-def begun(folder: Path) -> Path:
-    """Begin a report; return the folder that it is written into."""
+    monkeypatch.setenv("PSYCHLM_PROFILE", "quick")
     report.begin("99_toy")
-    return folder
-
-
-VERDICT = {"sentence": "It runs.", "support": "Once.", "outcome": "reproduced", "rests_on": "toys"}
+    return tmp_path
 
 
 def read(folder: Path) -> dict:
@@ -48,13 +49,13 @@ def numbers(folder: Path) -> dict[str, dict]:
     return {number["key"]: number for number in read(folder)["numbers"]}
 
 
-def test_a_number_stands_beside_the_published_one(begun: Path) -> None:
+def test_a_number_stands_beside_the_published_one(folder: Path) -> None:
     report.record("toy.r", np.float64(0.8561), published=0.86, source="Table 1", p=np.float32(0.5))
     number = {"key": "toy.r", "value": 0.8561, "published": 0.86, "unit": None}
-    assert read(begun)["numbers"] == [number | {"source": "Table 1", "data": "real", "p": 0.5}]
-    assert read(begun)["status"] == "running"
+    assert read(folder)["numbers"] == [number | {"source": "Table 1", "data": "real", "p": 0.5}]
+    assert read(folder)["status"] == "running"
     report.record("toy.r", float("nan"), low=-np.inf)
-    (last,) = read(begun)["numbers"]
+    (last,) = read(folder)["numbers"]
     assert last["value"] is None and last["low"] is None, "the last value under a key stands"
     with pytest.raises(ValueError, match=r"toy\.a: a published value needs its source"):
         report.record("toy.a", 1, published=1)
@@ -62,9 +63,18 @@ def test_a_number_stands_beside_the_published_one(begun: Path) -> None:
         report.record("toy.a", 1.0, published={"a": 1.0}, source="Table 1")
 
 
+def test_a_number_without_a_report_and_one_that_is_none_are_refused(folder, monkeypatch) -> None:
+    with pytest.raises(TypeError):
+        report.record("toy.a", object())
+    assert not list(folder.iterdir()), "nothing half-written is left"
+    monkeypatch.setattr(report, "_current", None)
+    with pytest.raises(RuntimeError, match=r"call report\.begin"):
+        report.record("toy.a", 1)
+
+
 def test_the_stamp_says_parameters_versions_seed_and_where_each_part_ran(folder, monkeypatch):
-    irt.score(pd.DataFrame({"a": [1.0, 1.0], "b": [0.0, 1.0]}), pd.DataFrame([[1, 0], [0, 1]]))
     monkeypatch.setattr(IPython, "get_ipython", lambda: Session("seed = 7\ndraws = 10"))
+    torch_device("cpu", "irt.score")  # before the report begins
     report.begin("99_toy", data_kind="simulated")
     torch_device("cpu", "lm.load")
     report.record("toy.a", 1)
@@ -86,16 +96,6 @@ def test_a_run_outside_the_runner_does_not_replace_the_published_report(folder, 
     assert read(folder / "interactive")["status"] == "complete"
 
 
-def test_mgcv_is_stamped_only_if_it_ran(folder: Path) -> None:
-    pytest.importorskip("rpy2")
-    code = "from psychlm import report; print(report.r_versions())"
-    ran = "from psychlm.reading_times import mgcv; mgcv.version(); import rpy2.robjects as r; "
-    ran += "r.r('loadNamespace(\"mgcv\")'); "
-    for before, expected in (("", "^{}$"), (ran, "'R': '.*'mgcv': '")):
-        done = subprocess.run([sys.executable, "-c", before + code], capture_output=True, text=True)
-        assert re.search(expected, done.stdout.strip()), done.stderr
-
-
 @pytest.mark.parametrize("location", ["center", "left"])
 def test_what_a_figure_draws_is_its_table(location: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(plt.rcParams, "axes.titlelocation", location)
@@ -113,28 +113,7 @@ def test_what_a_figure_draws_is_its_table(location: str, monkeypatch: pytest.Mon
     plt.close(figure)
 
 
-def test_a_number_without_a_report_says_how_to_begin(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(report, "_current", None)
-    with pytest.raises(RuntimeError, match=r"call report\.begin"):
-        report.record("toy.a", 1)
-
-
-def test_nothing_half_written_is_left(begun: Path) -> None:
-    with pytest.raises(TypeError):
-        report.record("toy.a", object())
-    assert not list(begun.iterdir())
-
-
 # the parameters cell, which report.begin reads
-
-
-class Session:
-    """A session of IPython: the cells run so far, and the variables that they left."""
-
-    def __init__(self, *cells: str) -> None:
-        self.user_ns: dict = {"In": ["", *cells, "the cell that runs now"]}
-        for cell in cells:
-            exec(cell, self.user_ns)
 
 
 @pytest.fixture
@@ -150,21 +129,7 @@ def run_cells(folder: Path, monkeypatch: pytest.MonkeyPatch):
     return run
 
 
-CELL = "kept = [0.5]\nn_boot = 200\nmodels = ['a', 'b']\nlevel = 0.95\nfolder = ''\nfile = None"
-
-
-def test_the_report_holds_every_parameter_and_given_ones_with_their_values(run_cells) -> None:
-    parameters = {"kept": [0.5], "n_boot": 200, "models": ["a", "b"], "level": 0.95}
-    parameters |= {"folder": "", "file": None}
-    assert run_cells(CELL, "import os") == parameters
-    injected = "# Parameters\nn_boot = 20\nlevel = 1\n"
-    assert run_cells(CELL, injected, "import os") == parameters | {"n_boot": 20, "level": 1}
-    changed_and_run_again = [CELL, "import os", "x = 3", CELL.replace("200", "300"), "import os"]
-    assert run_cells(*changed_and_run_again) == parameters | {"n_boot": 300}
-    everything = "kept = [1]\nn_boot = 1\nmodels = ['b']\nlevel = 0.5\nfolder = 'f'\nfile = 'x'"
-    assert run_cells(CELL, everything)["models"] == ["b"]
-
-
+CELL = "kept = [0.5]\nn_boot = 200\nmodels = ['a', 'b']\nlevel = 0.95\nfile = None"
 RULES = {
     "n_boot": report.between(100, None),
     "models": (report.at_least(2), report.some_of("a", "b", "c")),
@@ -173,22 +138,26 @@ RULES = {
 }
 
 
+def test_the_report_holds_every_parameter_and_given_ones_with_their_values(run_cells) -> None:
+    parameters = {"kept": [0.5], "n_boot": 200, "models": ["a", "b"], "level": 0.95, "file": None}
+    assert run_cells(CELL, "import os") == parameters
+    injected = "# Parameters\nn_boot = 300\nlevel = 1\nmodels = ['c', 'a']\nfile = 'x'\n"
+    given_values = {"n_boot": 300, "level": 1, "models": ["c", "a"], "file": "x"}
+    assert run_cells(CELL, injected, "import os", **RULES) == parameters | given_values
+    changed_and_run_again = [CELL, "import os", "x = 3", CELL.replace("200", "300"), "import os"]
+    assert run_cells(*changed_and_run_again) == parameters | {"n_boot": 300}
+    assert run_cells(CELL, "models = []", models=report.at_least(0))["models"] == []
+
+
 @pytest.mark.parametrize(
     ("given_cell", "says"),
     [
         ("n_bot = 3", "there is no parameter n_bot; did you mean n_boot?"),
-        ("zzz = 3", "no parameter zzz; the parameters are kept, n_boot, models, level, folder"),
-        ("n_boot = 'many'", "n_boot='many' should be a whole number, as n_boot=200 is"),
-        ("n_boot = 200.0", "n_boot=200.0 should be a whole number"),
+        ("zzz = 3", "no parameter zzz; the parameters are kept, n_boot, models, level, file"),
         ("n_boot = 1", "n_boot=1 should be at least 100"),
-        ("models = 'ab'", "models='ab' should be a list"),
         ("kept = []", r"kept=\[\] should not be empty; for instance kept=\[0.5\]"),
-        ("models = ['a']", r"models=\['a'\] should be a list of at least 2 entries"),
-        ("models = ['a', 'd']", r"'d' should be one of 'a', 'b', 'c'"),
         ("models = ['a', 3]", r"models=\['a', 3\]: 3 should be a text, as in models="),
-        ("level = 95", "level=95 should be from 0 to 1"),
         ("level = float('nan')", "level=nan should be a number"),
-        ("file = 'y'", "file='y' should be one of 'x'"),
     ],
 )
 def test_a_senseless_parameter_is_refused_in_one_line_that_says_what_is_allowed(
@@ -199,13 +168,6 @@ def test_a_senseless_parameter_is_refused_in_one_line_that_says_what_is_allowed(
     assert "\n" not in str(caught.value)
 
 
-def test_legitimate_values_are_taken_and_a_rule_for_no_parameter_is_an_error(run_cells) -> None:
-    assert run_cells(CELL, "models = ['c', 'a']\nlevel = 1\nfile = 'x'", **RULES)["level"] == 1
-    assert run_cells(CELL, "models = []", models=report.at_least(0))["models"] == []
-    with pytest.raises(ValueError, match="99_toy: there is no parameter n_boots; did you mean n_b"):
-        run_cells(CELL, "import os", n_boots=report.between(1, None))
-
-
 def test_a_notebook_that_jupyterlab_runs_is_compared_with_its_file(
     run_cells, tmp_path, monkeypatch
 ):
@@ -213,14 +175,11 @@ def test_a_notebook_that_jupyterlab_runs_is_compared_with_its_file(
     nbformat.write(new_notebook(cells=cells), tmp_path / "99_toy.ipynb")
     monkeypatch.setenv("JPY_SESSION_NAME", str(tmp_path / "99_toy.ipynb"))
     assert run_cells(CELL.replace("200", "300"), "import os")["n_boot"] == 300
+    misspelt = CELL.replace("n_boot", "n_bot")
     with pytest.raises(ValueError, match=r"no parameter n_bot; did you mean n_boot\?.*save"):
-        run_cells(CELL.replace("n_boot", "n_bot"), "import os")
-    with pytest.raises(ValueError, match=r"no parameter n_bot; did you mean n_boot"):
-        run_cells(CELL, "import os", "x = 3", CELL.replace("n_boot", "n_bot"), "import os")
-    with pytest.raises(ValueError, match="n_boot='200' should be a whole number"):
-        run_cells(CELL.replace("200", "'200'"), "import os")
+        run_cells(CELL, "import os", "x = 3", misspelt)
     monkeypatch.setenv("JPY_SESSION_NAME", str(tmp_path / "gone.ipynb"))
-    assert run_cells(CELL.replace("n_boot", "n_bot"), "import os")["n_bot"] == 200
+    assert run_cells(misspelt, "import os")["n_bot"] == 200
 
 
 # tables and sentences
@@ -233,48 +192,49 @@ def rows_of(shown) -> list[list[str]]:
     return [[html.unescape(cell).strip() for cell in row] for row in cells]
 
 
-def test_a_table_is_shown_as_readers_expect_it_and_recorded_cell_by_cell(begun: Path) -> None:
+def test_a_table_is_shown_as_readers_expect_it_and_recorded_cell_by_cell(folder: Path) -> None:
     columns = {"rho_within_label": [0.471, -0.0001], "low": [0.4, -0.1], "high": [0.5, 0.1]}
     columns |= {"p": [0.00001, 0.34], "n_items": [1417.0, np.nan], "kept": [True, False]}
     ours = pd.DataFrame(columns | {"says": ["a < b", "c"]}, index=["PP", "MN"])
     shown = report.table(ours, "toy", caption="A table.")
-    assert rows_of(shown)[0][1:] == ["ρ within label", "interval", "p", "n items", "kept", "says"]
-    assert rows_of(shown)[1][1:] == ["0.47", "[0.40, 0.50]", "< .001", "1,417", "yes", "a < b"]
-    assert rows_of(shown)[2][1:] == ["0.00", "[−0.10, 0.10]", ".340", "–", "no", "c"]
+    assert [row[1:] for row in rows_of(shown)] == [
+        ["ρ within label", "interval", "p", "n items", "kept", "says"],
+        ["0.47", "[0.40, 0.50]", "< .001", "1,417", "yes", "a < b"],
+        ["0.00", "[−0.10, 0.10]", ".340", "–", "no", "c"],
+    ]
     assert shown.data.endswith('<p class="caption">A table.</p>') and "<details>" not in shown.data
     folded = report.table(ours, fold="All <items>").data
     assert folded.startswith("<details><summary>All &lt;items&gt;</summary>")
-    assert folded.endswith("</details>")
-    for tag, classes in (("th", "col_heading level0"), ("td", "data row0")):
-        found = re.findall(rf'<{tag} [^>]*class="{classes} ([^"]*)"', shown.data)
-        assert found == [f"col{n}" for n in range(5)] + ["col5 text"], "text is left-aligned"
-    keys = list(numbers(begun))
-    assert keys[:2] == ["toy.PP.rho_within_label", "toy.PP.low"] and len(keys) == ours.size
+    assert list(numbers(folder)) == [f"toy.{row}.{name}" for row in ours.index for name in ours]
 
 
-@pytest.mark.parametrize("name", [None, "n_items"])
-def test_each_level_of_the_index_has_its_name_above_it(begun: Path, name: str | None) -> None:
+def test_each_level_of_the_index_has_its_name_above_it() -> None:
     """Reference: the frame itself, whose index and columns are read back from the HTML."""
     index = pd.MultiIndex.from_product([["PP"], ["lstm", "bert"]], names=["category", "model_id"])
-    ours = pd.DataFrame([[1, 2], [3, 4]], index, pd.Index([5, 10], name=name))
-    *above, heads, first, second = rows_of(report.table(ours))
-    assert above == ([["", "", "n items"]] if name else [])
-    assert heads == ["category", "model ID", "5", "10"]
-    assert (first, second) == (["PP", "LSTM", "1", "2"], ["BERT", "3", "4"])
+    ours = pd.DataFrame([[1, 2], [3, 4]], index, pd.Index([5, 10], name="n_items"))
+    assert rows_of(report.table(ours)) == [
+        ["", "", "n items"],
+        ["category", "model ID", "5", "10"],
+        ["PP", "LSTM", "1", "2"],
+        ["BERT", "3", "4"],
+    ]
 
 
-def test_published_values_and_intervals_stand_beside_ours(begun: Path) -> None:
+def test_published_values_and_intervals_stand_beside_ours(folder: Path) -> None:
     ours, low = pd.Series({"PP": 0.5, "MN": -0.25}, name="r"), pd.Series({"PP": 0.1, "MN": -0.5})
     beside = {"published": {"PP": 0.52}, "source": "T1", "low": low, "high": low + 1}
     shown = report.table(ours, "toy", **beside, format=".1f")
     in_words = [["PP", "0.5 [0.1, 1.1]", "0.52"], ["MN", "−0.2 [−0.5, 0.5]", "–"]]
     assert rows_of(shown)[0][1:] == ["r", "published"] and rows_of(shown)[1:] == in_words
     fields = ("published", "source", "low")
-    recorded = [[number[name] for name in fields] for number in numbers(begun).values()]
+    recorded = [[number[name] for name in fields] for number in numbers(folder).values()]
     assert recorded == [[0.52, "T1", 0.1], [None, None, -0.5]]
-    plain = pd.DataFrame({("a", "low"): [1.5], ("a", "high"): [2.5], ("b", "x"): ["t"]})
-    assert rows_of(report.table(plain))[2] == ["[1.50, 2.50]", "t"]
-    assert len(numbers(begun)) == 2, "without a prefix nothing is recorded"
+    assert len(numbers(folder)) == 2
+    ours = pd.DataFrame({"r": [0.5], "low": [0.4], "n": [3]}, index=["PP"])
+    shown = report.table(ours, "toy", values="r", published={"PP": 0.51}, source="Table 1")
+    expected = {"value": 0.5, "published": 0.51, "low": 0.4, "n": 3}
+    assert numbers(folder)["toy.PP"] | expected == numbers(folder)["toy.PP"]
+    assert rows_of(shown)[0][1:] == ["r", "r, published", "low", "n"]
 
 
 @given(st.floats(-1e12, 1e12), st.sampled_from([".2f", ".0%", "+.3f", ""]))
@@ -297,50 +257,40 @@ def test_a_sentence_is_the_first_whose_condition_holds(capsys) -> None:
 
 
 @pytest.mark.parametrize(
-    ("value", "says"),
-    [(float("nan"), "r is nan"), (None, "r is None"), ([], "r is empty"), (" ", "r is ' '")],
+    ("values", "says"),
+    [
+        ({"r": float("nan")}, "r is nan"),
+        ({"r": None}, "r is None"),
+        ({"r": []}, "r is empty"),
+        ({"r": " "}, "r is ' '"),
+        ({"s": 1}, "needs a value r, which is not given"),
+    ],
 )
-def test_a_sentence_with_a_blank_is_an_error_that_names_it(value, says: str) -> None:
+def test_a_sentence_with_a_blank_is_an_error_that_names_it(values, says: str) -> None:
     with pytest.raises(ValueError, match=says):
-        report.say("by rho: {r}.", r=value)
-    with pytest.raises(ValueError, match="needs a value s, which is not given"):
-        report.say("by {s}", r=1)
+        report.say("by rho: {r}.", **values)
 
 
-# the verdict
-
-SUPPORT = {"support": "r = {r:.2f}.", "outcome": "partly", "rests_on": "simulated", "r": 0.5}
-
-
-def test_a_verdict_ends_the_report(begun: Path, capsys) -> None:
-    report.verdict([(False, "No."), "Yes, mostly."], **SUPPORT)
-    content, texts = read(begun), {"sentence": "Yes, mostly.", "support": "r = 0.50."}
+def test_a_verdict_ends_the_report(folder: Path, capsys) -> None:
+    texts = {"outcome": "partly", "rests_on": "simulated"}
+    report.verdict([(False, "No."), "Yes, mostly."], support="r = {r:.2f}.", r=0.5, **texts)
+    content = read(folder)
     assert content["status"] == "complete"
-    assert content["verdict"] == texts | {"rests_on": "simulated", "outcome": "partly"}
+    assert content["verdict"] == texts | {"sentence": "Yes, mostly.", "support": "r = 0.50."}
     assert capsys.readouterr().out == "**Yes, mostly.** r = 0.50.\n"
 
 
 @pytest.mark.parametrize(
-    ("sentence", "change", "says"),
+    ("change", "says"),
     [
-        ("word " * 16, {}, "the sentence has 16 words, of at most 15"),
-        ("Yes.", {"support": "word " * 41}, "the support has 41 words, of at most 40"),
-        ("Yes.", {"outcome": "maybe"}, "outcome='maybe' should be one of 'reproduced'"),
-        ([(False, "Yes.")], {}, "the sentence of the verdict is empty"),
-        ("Yes.", {"rests_on": ""}, "the rests_on of the verdict is empty"),
-        ("Yes.", {"r": float("nan")}, "r is nan"),
+        ({"sentence": "word " * 16}, "the sentence has 16 words, of at most 15"),
+        ({"support": "word " * 41}, "the support has 41 words, of at most 40"),
+        ({"outcome": "maybe"}, "outcome='maybe' should be one of 'reproduced'"),
+        ({"sentence": [(False, "Yes.")]}, "the sentence of the verdict is empty"),
+        ({"support": "{r}", "r": float("nan")}, "r is nan"),
     ],
 )
-@pytest.mark.usefixtures("begun")
-def test_a_verdict_is_short_and_whole_or_an_error(sentence, change, says) -> None:
+@pytest.mark.usefixtures("folder")
+def test_a_verdict_is_short_and_whole_or_an_error(change, says) -> None:
     with pytest.raises(ValueError, match=says):
-        report.verdict(sentence, **(SUPPORT | change))
-
-
-def test_one_column_of_a_table_may_be_recorded_with_the_others_beside_it(begun: Path) -> None:
-    ours = pd.DataFrame({"r": [0.5, 0.6], "low": [0.4, 0.5], "n": [3, 4]}, index=["PP", "MN"])
-    shown = report.table(ours, "toy", values="r", published={"PP": 0.51}, source="Table 1")
-    assert list(numbers(begun)) == ["toy.PP", "toy.MN"]
-    expected = {"value": 0.5, "published": 0.51, "low": 0.4, "n": 3}
-    assert numbers(begun)["toy.PP"] | expected == numbers(begun)["toy.PP"]
-    assert rows_of(shown)[0][1:] == ["r", "r, published", "low", "n"]
+        report.verdict(**(VERDICT | change))
