@@ -187,11 +187,7 @@ def test_2000_people_have_at_least_lme4s_likelihood(sap):
 
 
 @pytest.mark.usefixtures("r")
-def test_what_the_native_engine_lacks_is_fitted_by_r_and_said(crossed):
-    with pytest.warns(RuntimeWarning, match="fitted by R's lme4: another family"):
-        fit = reading.fit(crossed, "right ~ x + (1 | subject)", family="binomial")
-    assert (fit.backend, fit.family) == ("lme4", "binomial")
-    assert 0 < fit.predict(crossed).min() < fit.predict(crossed).max() < 1
+def test_random_effects_in_lme4s_notation_are_refused_where_there_is_only_mgcvs(crossed):
     with pytest.raises(FrameError, match="set backend='native' or 'lme4'"):
         reading.fit(crossed, "rt_ms ~ x + (1 | subject)", backend="mgcv")
     with pytest.raises(formula.FormulaError, match="a sweep reads .*mgcv's notation"):
@@ -250,6 +246,7 @@ def test_profile_intervals_are_those_printed_by_lme4s_authors(sleepstudy, crosse
         ('rt_ms ~ s(x, subject, bs="fs", k=4)', {}, "mgcv"),
         ("rt_ms ~ x + s(z, k=4)", {"r_arguments": "weights=weight"}, "mgcv"),
         ("rt_ms ~ x + (1 | subject)", {"r_arguments": "weights=weight"}, "lme4"),
+        ("right ~ x + (1 | subject)", {"family": "binomial"}, "lme4"),
     ],
 )
 def test_what_only_r_has_goes_to_r_with_one_line(text, options, backend, crossed):
@@ -259,6 +256,8 @@ def test_what_only_r_has_goes_to_r_with_one_line(text, options, backend, crossed
     assert len([w for w in said if "fitted by R" in str(w.message)]) == 1
     direct = reading.fit(table, text, backend=backend, **options)
     assert chosen.backend == backend and chosen.loglik == direct.loglik
+    if chosen.family == "binomial":
+        assert chosen.predict(table).between(0, 1).all()
 
 
 def test_the_likelihood_of_a_logarithm_compares_with_that_of_the_times(crossed):
