@@ -34,7 +34,8 @@ def simulated(with_bits):
     size = {"n_words": 400, "n_subjects": 4, "n_texts": 4}
     rng = np.random.default_rng(5)
     data = reading.simulate(rng, **size, noise_bits=[1.0], skipped=0.2)
-    return with_bits(data.readings, data.surprisals, **{"model-001": "bits"})
+    frame = with_bits(data.readings, data.surprisals, **{"model-001": "bits"})
+    return frame.assign(old=frame["position"].between(20, 60).astype(float))
 
 
 @pytest.fixture(scope="module")
@@ -128,22 +129,41 @@ def test_the_papers_model_of_measures_of_the_ucl_corpus_agrees_with_gam(ucl, mea
     compare(ucl, f"{measure} ~ {smooths} + s(position)", "gpt2 + prev_gpt2")
 
 
-@pytest.mark.parametrize(
-    "smooths",
-    [
-        's(length_chars, bs="cr", k=6) + s(log_frequency)',
-        's(log_frequency, bs="cr", k=20)',
-        "te(length_chars, log_frequency, k=c(4, 7)) + s(position)",
-        "te(length_chars, log_frequency, position, k=3)",
-        "length_chars * log_frequency + s(position, k=5)",
-    ],
-)
+BASES = [
+    's(length_chars, bs="cr", k=6) + s(log_frequency)',
+    's(log_frequency, bs="cr", k=20)',
+    "te(length_chars, log_frequency, k=c(4, 7)) + s(position)",
+    "te(length_chars, log_frequency, position, k=3)",
+    "length_chars * log_frequency + s(position, k=5)",
+]
+SLOPES = 's(subject, bs="re") + s(subject, length_chars, bs="re") + s(position) + prev_fixated'
+CROSSED = 's(subject, bs="re") + s(subject, text_id, bs="re") + s(text_id, bits, bs="re")'
+OTHERS = [
+    f"s(length_chars, k=5) + {CROSSED}",
+    "text_id + s(log_frequency, by=text_id, k=5) + s(length_chars, by=bits, k=5)",
+    'te(length_chars, log_frequency, by=bits, k=3) + s(position, bs="cr", by=old)',
+]
+# data, terms, and the language model whose gain is compared too
+MODELS = [("ucl", terms, "rnn") for terms in BASES]
+MODELS += [("simulated", f"te(length_chars, log_frequency) + {SLOPES}", "bits")]
+MODELS += [("simulated", terms, None) for terms in OTHERS]
+
+
 @pytest.mark.parametrize("method", ["REML", "ML"])
-def test_each_basis_agrees_with_gam_by_reml_and_by_ml(
-    ucl, smooths, method, compare, compare_optimum
+@pytest.mark.parametrize(("data", "terms", "model"), MODELS)
+def test_every_kind_of_term_agrees_with_gam_by_reml_and_by_ml(
+    request, data, terms, model, method, compare, compare_optimum
 ):
-    formula = compare(ucl, f"gaze_ms ~ {smooths}", "rnn + prev_rnn", method)
-    compare_optimum(ucl, formula, method)
+    frame, formula = request.getfixturevalue(data), f"gaze_ms ~ {terms}"
+    if model is not None:
+        formula = compare(frame, formula, f"{model} + prev_{model}", method)
+    compare_optimum(frame, formula, method)
+
+
+@pytest.mark.parametrize("method", ["REML", "ML"])
+def test_expressions_agree_with_gam(simulated, method, compare_optimum):
+    linear = "scale(bits) * prev_fixated + poly(position, 3) + I(prev_bits^2)"
+    compare_optimum(simulated, f"log(gaze_ms) ~ {linear} + s(log(length_chars), k=5)", method)
 
 
 def test_natural_stories_agree_with_gam(with_bits, compare):
@@ -153,36 +173,6 @@ def test_natural_stories_agree_with_gam(with_bits, compare):
     frame = with_bits(readings, corpus.surprisals, **{"GPT-3 davinci": "bits"}).dropna()
     smooths = 's(position) + te(length_chars, prev_length_chars) + s(text_id, bs="re")'
     compare(frame, f"self_paced_ms ~ {smooths}", "bits + prev_bits")
-
-
-@pytest.mark.parametrize("method", ["REML", "ML"])
-def test_random_effects_agree_with_gam_on_simulated_readings(
-    simulated, method, compare, compare_optimum
-):
-    """Intercepts and slopes; then crossed ones, and those of a factor within people."""
-    random = 's(subject, bs="re") + s(subject, length_chars, bs="re")'
-    smooths = f"te(length_chars, log_frequency) + s(position) + prev_fixated + {random}"
-    formula = compare(simulated, f"gaze_ms ~ {smooths}", "bits + prev_bits", method)
-    compare_optimum(simulated, formula, method)
-    random = 's(subject, bs="re") + s(subject, text_id, bs="re") + s(text_id, bits, bs="re")'
-    compare_optimum(simulated, f"gaze_ms ~ s(length_chars, k=5) + {random}", method)
-
-
-@pytest.mark.parametrize("method", ["REML", "ML"])
-@pytest.mark.parametrize(
-    "formula",
-    [
-        "gaze_ms ~ text_id + s(log_frequency, by=text_id, k=5) + s(length_chars, by=bits, k=5)",
-        'gaze_ms ~ te(length_chars, log_frequency, by=bits, k=3) + s(position, bs="cr", by=old)',
-        "log(gaze_ms) ~ scale(bits) * prev_fixated + poly(position, 3) + I(prev_bits^2)"
-        " + s(log(length_chars), k=5)",
-    ],
-)
-def test_smooths_by_another_variable_and_expressions_agree_with_gam(
-    simulated, formula, method, compare_optimum
-):
-    old = simulated["position"].between(20, 60).astype(float)
-    compare_optimum(simulated.assign(old=old), formula, method)
 
 
 TERMS = st.sampled_from(
