@@ -188,6 +188,7 @@ def test_the_diagnostic_of_gluebenchmark_has_three_labels(tmp_path) -> None:
         ('{"id": 1}\n{"id": \n', "line 2 of .* is no JSON"),
         ('{"id": "caf\xe9"}', "not UTF-8"),
         ('{"a": 1}', "no layout that is known"),
+        ("a line of text", "no layout that is known"),
     ],
 )
 def test_malformed_items_are_one_clear_error(tmp_path, text, message) -> None:
