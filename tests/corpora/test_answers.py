@@ -135,9 +135,6 @@ def test_long_tables_are_recognised_by_their_header(names, suffix, tmp_path):
     assert answers.responses.loc[GRADES.index].to_numpy().tolist() == GRADES.to_numpy().tolist()
     assert answers.groups["country"].to_dict() == {"org/first": "US", "second": "DE"}
     assert "columns ['seconds'] ignored" in answers.recognised
-    pd.concat([table, table[:1]]).to_csv(tmp_path / "twice.csv", index=False)
-    with pytest.raises(FrameError, match="1 answers to the same item by the same person"):
-        corpora.read_responses(tmp_path / "twice.csv")
 
 
 def test_raw_answers_of_a_classroom_give_the_totals_of_their_file():
@@ -152,57 +149,83 @@ def test_raw_answers_of_a_classroom_give_the_totals_of_their_file():
     assert answers.recognised.startswith(layout)
 
 
-def test_raw_answers_are_graded_by_a_key_and_missing_codes_are_not_wrong(tmp_path):
-    file = tmp_path / "answers.csv"
-    file.write_text("student,q1,q2,sex\nann,B,2,1\nbob,NA,99,0\ncas,A,1,1\n")
+RAW = "student,q1,q2,sex\nann,B,2,1\nbob,NA,99,0\ncas,A,1,1\n"
+RATINGS = "id,q1,q2\na,1,5\nb,3,2\nc,-9,4\n"
+
+
+@pytest.fixture
+def read(tmp_path):
+    """Write a table of answers, and return what is read from it."""
+
+    def read(text, **options):
+        (tmp_path / "answers.csv").write_text(text)
+        return corpora.read_answers(tmp_path / "answers.csv", **options)
+
+    return read
+
+
+def test_raw_answers_are_graded_by_a_key_and_missing_codes_are_not_wrong(read, tmp_path):
     (tmp_path / "key.csv").write_text("item,key\nq1,B\nq2,2\n")
-    (tmp_path / "wide.csv").write_text("q1,q2,q3\nB,2,x\n")
+    found = read(RAW, key=tmp_path / "key.csv", missing=[99])
+    assert found.responses.loc[["ann", "cas"]].to_numpy().tolist() == [[1, 1], [0, 0]]
+    assert list(found.groups) == ["sex"] and found.raw.loc["cas", "q2"] == "1"
+    assert found.recognised.endswith("left out, for they answered nothing: ['bob']")
+    (tmp_path / "key.csv").write_text("q1,q2,q3\nB,2,x\n")
     with pytest.raises(FrameError, match=r"columns .*'q3'\]; expected two, item and key"):
-        read_key(tmp_path / "wide.csv")
-    answers = corpora.read_answers(file, key=tmp_path / "key.csv", missing=[99])
-    assert answers.responses.loc[["ann", "cas"]].to_numpy().tolist() == [[1, 1], [0, 0]]
-    assert list(answers.groups) == ["sex"] and answers.raw.loc["cas", "q2"] == "1"
-    assert answers.recognised.endswith("left out, for they answered nothing: ['bob']")
-    with pytest.raises(FrameError, match=r"no columns \['q3'\]"):
-        corpora.read_responses(file, key={"q1": "B", "q3": "x"})
-    with pytest.raises(FrameError, match="nobody chose the right answer of any item: 'q1'"):
-        corpora.read_responses(file, key={"q1": "x", "q2": "y"})
+        read(RAW, key=tmp_path / "key.csv")
 
 
-def test_ratings_and_rows_without_names_are_recognised(tmp_path):
-    file = tmp_path / "ratings.csv"
-    file.write_text("id,q1,q2\na,1,5\nb,3,2\nc,-9,4\n")
-    answers = corpora.read_answers(file, missing=["-9"])
-    assert answers.level == "ratings" and answers.responses["q1"].isna().tolist() == [0, 0, 1]
-    with pytest.raises(FrameError, match="values other than 0, 1"):
-        corpora.read_responses(file)
-    file.write_text("q1,q2\n1,0\n0,1\n1,1\n")
-    unnamed = corpora.read_answers(file)
+def test_ratings_and_rows_without_names_are_recognised(read):
+    ratings = read(RATINGS, missing=["-9"])
+    assert ratings.level == "ratings" and ratings.responses["q1"].isna().tolist() == [0, 0, 1]
+    unnamed = read("q1,q2\n1,0\n0,1\n1,1\n")
     assert unnamed.responses.to_numpy().tolist() == [[1, 0], [0, 1], [1, 1]]
     assert "without a column of persons" in unnamed.recognised
 
 
+def test_covariates_are_left_out_by_name(read):
+    unnamed = ",sex,i0\na,1,1\nb,0,0\n"  # as pandas writes an index without a name
+    assert list(read(unnamed, drop=["sex"]).responses.index) == ["a", "b"]
+    table = "person,sex,i0,i1\na,1,1,0\nb,0,0,1\n"
+    assert list(read(table, drop=["sex"]).responses) == ["i0", "i1"]
+    assert list(read(table, items=["i1"]).responses) == ["i1"]
+
+
+@pytest.mark.parametrize("mark", [",", ";", "\t"])
+def test_marks_between_cells_are_recognised(mark, read):
+    table = "person,q1,q2\na,1,0\nb,0,1\n".replace(",", mark)
+    assert read(table).responses.to_numpy().tolist() == [[1, 0], [0, 1]]
+
+
+TWICE = "model_id,sample_id,is_correct\na,q1,1\na,q1,0\n"
+JUDGED = {"eval": {"task": "t", "model": "m"}}
+JUDGED["samples"] = [{"id": 7, "scores": {"judge": {"value": "P"}}}]
+
+
 @pytest.mark.parametrize(
-    ("name", "content", "message"),
+    ("name", "content", "options", "message"),
     [
-        ("a.csv", "student,q1,q2\nann,A,B\nbob,C,B\n", r"\['q1', 'q2'\] hold text: .*need a key"),
-        ("a.csv", "", "header.*expected: a wide table|No columns"),
-        ("a.docx", "x", "files .docx are not known"),
-        ("a.json", '[{"x": 1}]', r"has the keys \['x'\]; expected a log of lm-evaluation-harness"),
-        ("a.eval", "no zip", "cannot be read"),
-        ("a.jsonl", '{"doc_id": 1, "bleu": 3}', "none of the metrics"),
-        (
-            "a.json",
-            '{"eval": {"task": "t", "model": "m"}, "samples": [{"id": 7, "scores": {"judge": '
-            '{"value": "P"}}}]}',
-            "sample 7 has the score 'P' by 'judge'",
-        ),
+        ("a.csv", "id,q1,q2\na,A,B\nb,C,B\n", {}, r"\['q1', 'q2'\] hold text: .*need a key"),
+        ("a.csv", RAW, {"key": {"q1": "B", "q3": "x"}}, r"no columns \['q3'\]"),
+        ("a.csv", RAW, {"key": {"q1": "x", "q2": "y"}}, "nobody chose the right answer of .*'q1'"),
+        ("a.csv", RATINGS, {}, "values other than 0, 1"),
+        ("a.csv", RATINGS, {"drop": ["age"]}, r"no columns \['age'\]"),
+        ("a.csv", TWICE, {}, "1 answers to the same item by the same person"),
+        ("a.csv", "person,q1,q2\na,1,0\nb,0,1,1\n", {}, "rows have more cells than the 3 names"),
+        ("a.csv", "person,q1,q1\na,1,0\nb,0,1\n", {}, r"\['q1'\] occur more than once"),
+        ("a.csv", "person,q1,q2\na,1,0\n  ,0,1\n", {}, r"persons at positions \[2\] are without"),
+        ("a.csv", "", {}, "header.*expected: a wide table|No columns"),
+        ("a.docx", "x", {}, "files .docx are not known"),
+        ("a.json", '[{"x": 1}]', {}, r"keys \['x'\]; expected a log of lm-evaluation-harness"),
+        ("a.eval", "no zip", {}, "cannot be read"),
+        ("a.jsonl", '{"doc_id": 1, "bleu": 3}', {}, "none of the metrics"),
+        ("a.json", json.dumps(JUDGED), {}, "sample 7 has the score 'P' by 'judge'"),
     ],
 )
-def test_other_files_are_refused_with_what_was_expected(name, content, message, tmp_path):
+def test_files_are_refused_with_what_was_expected(name, content, options, message, tmp_path):
     (tmp_path / name).write_text(content)
     with pytest.raises(FrameError, match=message):
-        corpora.read_responses(tmp_path / name)
+        corpora.read_responses(tmp_path / name, **options)
 
 
 @pytest.mark.parametrize(("suffix", "package"), [(".xlsx", "openpyxl"), (".sav", "pyreadstat")])
@@ -228,32 +251,6 @@ def test_choices_that_are_numbers_stay_apart(codes):
     key = read_key({"q1": codes[0], "q2": codes[1], "q3": codes[0]})
     assert key["q1"] != key["q2"]
     assert read_key({"q1": 2})["q1"] == read_key({"q1": 2.0})["q1"] == "2"
-
-
-def test_covariates_are_left_out_by_name(tmp_path: Path) -> None:
-    file = tmp_path / "answers.csv"
-    file.write_text(",sex,i0\na,1,1\nb,0,0\n")  # as pandas writes an index without a name
-    assert list(corpora.read_responses(file, drop=["sex"]).index) == ["a", "b"]
-    file.write_text("person,sex,i0,i1\na,1,1,0\nb,0,0,1\n")
-    assert list(corpora.read_responses(file, drop=["sex"])) == ["i0", "i1"]
-    assert list(corpora.read_responses(file, items=["i1"])) == ["i1"]
-    with pytest.raises(FrameError, match=r"no columns \['age'\]"):
-        corpora.read_responses(file, drop=["age"])
-
-
-@pytest.mark.parametrize("mark", [",", ";", "\t"])
-def test_marks_are_recognised_and_malformed_files_refused(mark, tmp_path) -> None:
-    file = tmp_path / "answers.csv"
-    file.write_text("person,q1,q2\na,1,0\nb,0,1\n".replace(",", mark))
-    assert corpora.read_responses(file).to_numpy().tolist() == [[1, 0], [0, 1]]
-    for text, says in (
-        ("person,q1,q2\na,1,0\nb,0,1,1\n", "rows have more cells than the 3 names"),
-        ("person,i0,i0\na,1,0\nb,0,1\n", r"\['i0'\] occur more than once"),
-        ("person,i0,i1\na,1,0\n  ,0,1\n", r"persons at positions \[2\] are without a name"),
-    ):
-        file.write_text(text.replace(",", mark))
-        with pytest.raises(FrameError, match=f"answers.csv: .*{says}"):
-            corpora.read_responses(file)
 
 
 def test_a_table_of_very_many_columns_is_read_as_pandas_reads_it(tmp_path) -> None:
