@@ -259,15 +259,6 @@ def test_a_shown_number_is_the_number_and_zero_has_no_sign(value: float, spec: s
         assert not text.startswith("−")
 
 
-def test_a_sentence_is_the_first_whose_condition_holds(capsys) -> None:
-    report.say(
-        (False, "one {missing}"), (np.bool_(True), "two {r:.2f}"), "three", r=np.float64(-0.5)
-    )
-    report.say((False, "one"), "else {names} ({n})", names=pd.Index(["a", "b"]), n=1417)
-    report.say((False, "nothing is shown"))
-    assert capsys.readouterr().out == "two −0.50\nelse a and b (1,417)\n"
-
-
 @pytest.mark.parametrize(
     ("values", "says"),
     [
