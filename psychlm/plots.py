@@ -36,13 +36,22 @@ CATEGORIES = ("#444444", "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00")
 
 
 def use_style() -> None:
-    """Use the package's style for all figures; in a notebook, figures also carry SVG and CSV."""
+    """Use the package's style for all figures; in a notebook, figures also carry SVG and CSV.
+
+    >>> use_style()
+    >>> plt.rcParams["axes.spines.top"]
+    False
+    """
     plt.style.use(Path(__file__).with_name("psychlm.mplstyle"))
     report.register_figure()
 
 
 def model_name(key: str) -> str:
-    """Return the readable name of a model, which all notebooks use in figures, tables and text."""
+    """Return the readable name of a model, which all notebooks use in figures, tables and text.
+
+    >>> model_name("smollm2")
+    'SmolLM2-135M'
+    """
     return report.label(key)
 
 
@@ -74,6 +83,12 @@ def intervals(
 
     The table has one row per category (in the column ``y``) and group (``hue``), with the estimate
     (``x``), its interval (``low``, ``high``) and perhaps the published value (``published``).
+
+    >>> table = pd.DataFrame({"r": [0.5, 0.2], "low": [0.3, 0.0], "high": [0.7, 0.4]})
+    >>> table = table.assign(category=["PP", "NP"], population="human")
+    >>> ax = intervals(table, x="r", y="category", hue="population", ax=plt.figure().gca())
+    >>> [text.get_text() for text in ax.get_yticklabels()]
+    ['PP', 'NP']
     """
     ax = ax or plt.gca()
     categories = list(dict.fromkeys(table[y]))
@@ -102,6 +117,11 @@ def heat_map(
 
     ``label`` says what the numbers are, with their unit. Colours run from -limit to limit, the
     largest absolute value unless given.
+
+    >>> table = pd.DataFrame({"people": [1.0, 0.5], "models": [0.5, 1.0]}, ["people", "models"])
+    >>> ax = heat_map(table, label="correlation", ax=plt.figure().gca())
+    >>> [text.get_text() for text in ax.texts]
+    ['+1.00', '+0.50', '+0.50', '+1.00']
     """
     import seaborn as sns  # here, since it takes a second to import
 
@@ -136,6 +156,10 @@ def wright_map(theta: pd.Series, difficulty: pd.Series, *, ax: Axes | None = Non
     """Draw the abilities of persons and the difficulties of items, logits (Wright 1977).
 
     Up to 40 items are named, beside their place where they are close.
+
+    >>> difficulty = pd.Series({"q1": -1.0, "q2": 0.5})
+    >>> wright_map(pd.Series([0.0, 1.0]), difficulty, ax=plt.figure().gca()).get_xlabel()
+    'persons'
     """
     ax, colour = ax or plt.gca(), POPULATION_COLOURS["transformer"]
     ax.hist(theta, bins=30, orientation="horizontal", color=POPULATION_COLOURS["human"], alpha=0.35)
@@ -171,6 +195,12 @@ def item_curves(
 
     ``responses`` add the observed proportions in ten groups of persons of similar expected ability,
     each point with 95 % of its sampling error. More than six items repeat colours and marks.
+
+    >>> from psychlm import corpora, irt
+    >>> lsat = corpora.lsat6()
+    >>> fit = irt.fit(lsat, "1PL")
+    >>> item_curves(fit, ["LSAT 1"], lsat, ax=plt.figure().gca()).get_ylabel()
+    'P(correct)'
     """
     ax, theta = ax or plt.gca(), _abilities(fit)
     table = fit.probability(theta)
@@ -199,7 +229,14 @@ def item_curves(
 def option_curves(
     fit: Any, item: Any, responses: pd.DataFrame | None = None, *, ax: Axes | None = None
 ) -> Axes:
-    """Draw the probability of every answer to one item; see :func:`item_curves`."""
+    """Draw the probability of every answer to one item; see :func:`item_curves`.
+
+    >>> from psychlm import corpora, irt
+    >>> lsat = corpora.lsat6()
+    >>> ax = option_curves(irt.fit(lsat, "1PL"), "LSAT 1", ax=plt.figure().gca())
+    >>> len(ax.lines)  # right and wrong
+    2
+    """
     ax, theta = ax or plt.gca(), _abilities(fit)
     curves = fit.probability(theta)[:, fit.items.index.get_loc(item)]
     levels = [0, 1] if fit.levels is None else fit.levels[item]
@@ -218,7 +255,13 @@ def option_curves(
 
 
 def information(fit: Any, items: Collection = (), *, ax: Axes | None = None) -> Axes:
-    """Draw the information of the test and of some items, and ability's standard error (right)."""
+    """Draw the information of the test and of some items, and ability's standard error (right).
+
+    >>> from psychlm import corpora, irt
+    >>> lsat = corpora.lsat6()
+    >>> information(irt.fit(lsat, "1PL"), ["LSAT 1"], ax=plt.figure().gca()).get_xlabel()
+    'ability (logits)'
+    """
     ax, theta = ax or plt.gca(), _abilities(fit)
     table = pd.DataFrame(fit.information(theta), theta, fit.items.index)
     total = table.sum(axis=1)
@@ -243,6 +286,12 @@ def item_fit(table: pd.DataFrame, *, ax: Axes | None = None) -> Axes:
 
     Of S-X2 the RMSEA, filled where the test is significant at 0.05 after Holm's correction; of mean
     squares infit and outfit, with the range from 0.7 to 1.3 in grey.
+
+    >>> from psychlm import corpora, irt
+    >>> lsat = corpora.lsat6()
+    >>> table = irt.s_x2(irt.fit(lsat, "1PL"), lsat)
+    >>> item_fit(table, ax=plt.figure().gca()).get_xlabel()
+    'RMSEA of S-X²'
     """
     ax, rows = ax or plt.gca(), np.arange(len(table))
     if "s_x2" in table:
@@ -264,6 +313,12 @@ def dif(table: pd.DataFrame, *, ax: Axes | None = None) -> Axes:
     """Draw how much harder each item is for the focal group, in logits, with 95 % intervals.
 
     The table is of ``irt.mantel_haenszel``, ``dif_logistic`` or ``dif_likelihood_ratio``.
+
+    >>> from psychlm import corpora, irt
+    >>> lsat = corpora.lsat6()
+    >>> table = irt.mantel_haenszel(lsat, pd.Series(["a", "b"] * 500, lsat.index))
+    >>> dif(table.items, ax=plt.figure().gca()).get_xlabel()
+    'harder for the focal group (logits)'
     """
     ax = ax or plt.gca()
     if "b_difference" in table:
@@ -299,7 +354,14 @@ def _items_down(ax: Axes, items: pd.Index) -> Axes:
 def word_by_word(
     words: pd.DataFrame, *, marked: Collection[int] = (), ax: Axes | None = None
 ) -> Axes:
-    """Draw the ``surprisal_bits`` of a text's words frame; ids in ``marked`` stand out."""
+    """Draw the ``surprisal_bits`` of a text's words frame; ids in ``marked`` stand out.
+
+    >>> words = pd.DataFrame({"word_id": [1, 2], "word": ["the", "horse"]})
+    >>> words["surprisal_bits"] = [4.0, 9.5]
+    >>> ax = word_by_word(words, marked=[2], ax=plt.figure().gca())
+    >>> [text.get_text() for text in ax.get_xticklabels()]
+    ['the', 'horse']
+    """
     ax = ax or plt.gca()
     positions, highlighted = np.arange(len(words)), words["word_id"].isin(marked).to_numpy()
     colour = np.where(highlighted, POPULATION_COLOURS["lstm"], POPULATION_COLOURS["random"])
@@ -315,6 +377,13 @@ def partial_effect(fit: Any, term: str, *, ax: Axes | None = None) -> Axes:
 
     Terms are labelled as ``"s(position)"`` or ``"bits"``. Up to 1,000 values of the data are marked
     at the lower edge.
+
+    >>> from psychlm import reading_times
+    >>> x = np.linspace(0, 1, 200)
+    >>> table = pd.DataFrame({"x": x, "z": np.roll(x, 70), "ms": 300 + np.sin(9 * x)})
+    >>> fit = reading_times.fit(table, "ms ~ s(x)")
+    >>> partial_effect(fit, "s(x)", ax=plt.figure().gca()).get_xlabel()
+    'x'
     """
     ax = ax or plt.gca()
     table = fit.effect(term)
@@ -340,6 +409,13 @@ def effect_surface(fit: Any, term: str, *, ax: Axes | None = None) -> Axes:
     """Draw a smooth of two variables, as ``"te(length_chars,log_frequency)"``, as a map.
 
     Points of the grid farther from any data than a tenth of the plot are left empty.
+
+    >>> from psychlm import reading_times
+    >>> x = np.linspace(0, 1, 200)
+    >>> table = pd.DataFrame({"x": x, "z": np.roll(x, 70), "ms": 300 + np.sin(9 * x)})
+    >>> fit = reading_times.fit(table, "ms ~ te(x, z, k=4)")
+    >>> effect_surface(fit, "te(x,z)", ax=plt.figure().gca()).get_ylabel()
+    'z'
     """
     ax = ax or plt.gca()
     table = fit.effect(term, n=40)
@@ -363,7 +439,15 @@ def effect_surface(fit: Any, term: str, *, ax: Axes | None = None) -> Axes:
 
 
 def residual_qq(fit: Any, *, ax: Axes | None = None) -> Axes:
-    """Draw standardised residuals of a fit against the quantiles of the normal distribution."""
+    """Draw standardised residuals of a fit against the quantiles of the normal distribution.
+
+    >>> from psychlm import reading_times
+    >>> x = np.linspace(0, 1, 200)
+    >>> table = pd.DataFrame({"x": x, "z": np.roll(x, 70), "ms": 300 + np.sin(9 * x)})
+    >>> fit = reading_times.fit(table, "ms ~ x")
+    >>> residual_qq(fit, ax=plt.figure().gca()).get_xlabel()
+    'normal quantile'
+    """
     ax = ax or plt.gca()
     residuals = np.sort(fit.residuals.to_numpy())
     theory = scipy.stats.norm.ppf((np.arange(len(residuals)) + 0.5) / len(residuals))
@@ -376,7 +460,15 @@ def residual_qq(fit: Any, *, ax: Axes | None = None) -> Axes:
 
 
 def residuals_by_fit(fit: Any, *, ax: Axes | None = None) -> Axes:
-    """Draw the residuals of a fit against its expected values, as counts of a hexagonal grid."""
+    """Draw the residuals of a fit against its expected values, as counts of a hexagonal grid.
+
+    >>> from psychlm import reading_times
+    >>> x = np.linspace(0, 1, 200)
+    >>> table = pd.DataFrame({"x": x, "z": np.roll(x, 70), "ms": 300 + np.sin(9 * x)})
+    >>> fit = reading_times.fit(table, "ms ~ x")
+    >>> residuals_by_fit(fit, ax=plt.figure().gca()).get_xlabel()
+    'expected value'
+    """
     ax = ax or plt.gca()
     fitted = fit.predict(fit.data)
     cells = ax.hexbin(fitted, fit.residuals, gridsize=40, cmap="Blues", mincnt=1, bins="log")

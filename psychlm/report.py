@@ -153,6 +153,11 @@ def record(
     **beside
         Further numbers that belong to it: ``p=0.003, low=0.1, high=0.8, n=15``. With
         ``comparable=False`` the published value is shown without a verdict.
+
+    Examples
+    --------
+    >>> begin("00_example")
+    >>> record("laverghetta2021.table1.PP.transformer", 0.41, published=0.42, source="Table 1")
     """
     fields = {"published": published, "unit": unit, "source": source, "data": data}
     _add(key, value, fields | beside).write("running")
@@ -176,6 +181,10 @@ def record_table(table: pd.DataFrame | pd.Series, *, prefix: str, **fields: Any)
 
     Labels of a MultiIndex are joined by dots. ``fields`` are those of :func:`record`: one value for
     all cells, or a DataFrame, Series or dict with a value for each label (NaN: none).
+
+    >>> import pandas as pd
+    >>> begin("00_example")
+    >>> record_table(pd.Series({"q1": -1.2}), prefix="lsat6.2pl.b", unit="logits")
     """
 
     def cell(values: Any, row: Any, column: Any) -> Any:

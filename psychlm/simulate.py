@@ -146,7 +146,13 @@ def plant_fault(
 def random_responder(
     items: pd.DataFrame, *, rng: np.random.Generator, spread: float = 1.0
 ) -> pd.DataFrame:
-    """Return the scores of :func:`length_biased_responder` without its bias: random ones."""
+    """Return the scores of :func:`length_biased_responder` without its bias: random ones.
+
+    >>> asked = pd.DataFrame({"item_id": ["q"], "prompt": ["1 + 1?"], "choices": [["2", "eleven"]]})
+    >>> asked["answer"] = 0
+    >>> np.exp(random_responder(asked, rng=np.random.default_rng(0))).sum(axis=1).round(6).tolist()
+    [1.0]
+    """
     return length_biased_responder(items, rng=rng, nats_per_sd=0.0, spread=spread)
 
 
@@ -158,6 +164,12 @@ def length_biased_responder(
     A choice gains ``nats_per_sd`` if it is longer by one standard deviation, within items, of
     lengths in characters; ``spread`` is the standard deviation in nats of the random part. Scores
     are logarithms of probabilities over the item's choices, items x choices.
+
+    >>> asked = pd.DataFrame({"item_id": ["q"], "prompt": ["1 + 1?"], "choices": [["2", "eleven"]]})
+    >>> asked["answer"] = 0
+    >>> scores = length_biased_responder(asked, rng=np.random.default_rng(0), nats_per_sd=9.0)
+    >>> int(scores.loc["q"].idxmax())
+    1
     """
     n = check_items(items)["choices"].map(len).to_numpy()
     lengths = np.full((len(items), n.max()), np.nan)

@@ -2,6 +2,7 @@
 
 import doctest
 import importlib
+import inspect
 import json
 import os
 import re
@@ -50,6 +51,20 @@ def test_examples_in_docstrings_give_what_they_say(module, tmp_path, monkeypatch
     monkeypatch.setenv("PSYCHLM_REPORTS", str(tmp_path))
     ran = doctest.testmod(importlib.import_module(module), optionflags=doctest.NORMALIZE_WHITESPACE)
     assert ran.failed == 0
+
+
+def test_every_public_function_has_an_example():
+    names = "comparison corpora corpora.reading_times crowds ctt irt lm plots probes.confusion "
+    names += "probes.scores reading_times report simulate stats"
+    of_the_runner = {"plain", "checksums", "figure_data", "register_figure"}  # in report
+    for module in (importlib.import_module(f"psychlm.{name}") for name in names.split()):
+        here = [
+            n for n, x in vars(module).items() if getattr(x, "__module__", "") == module.__name__
+        ]
+        public = [n for n in getattr(module, "__all__", here) if not n.startswith("_")]
+        functions = {n: x for n in public if inspect.isfunction(x := getattr(module, n))}
+        without = {n for n, function in functions.items() if ">>>" not in function.__doc__}
+        assert without <= of_the_runner, module.__name__
 
 
 def test_the_map_in_contributing_is_that_of_the_modules_and_its_recipes_name_what_is_there():

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike
 
-from psychlm.frames import FrameError, check_rows, plain
+from psychlm.frames import FrameError, check_rows
 from psychlm.stats import Correlation, correlation
 
 
@@ -21,6 +21,9 @@ def predictability_norm_correlation(
     The Pearson correlation between the surprisals of a model and those of people in a cloze task
     (Hao et al. 2020, section 3.3.2), shape (n_words,) each. Words for which either is NaN are left
     out and counted in ``n_missing``; an infinite surprisal is an error.
+
+    >>> round(predictability_norm_correlation([1.5, 2.0, 5.0, 6.0], [1.0, 3.0, 4.0, 7.0]).r, 3)
+    0.911
     """
     for name, values in (("surprisal_bits", surprisal_bits), ("cloze_surprisal", cloze_surprisal)):
         n_infinite = int(np.isinf(np.asarray(values, dtype=np.float64)).sum())
@@ -94,6 +97,12 @@ def gain_relation(
         The groups, Pearson's ``r`` with ``low``, ``high`` (Fisher's, for models as independent
         draws) and ``p``, ``n`` (models), and the least-squares line: ``slope`` and ``intercept``.
         NaN where there are fewer than three models.
+
+    Examples
+    --------
+    >>> gains = pd.DataFrame({"measure": "gaze_ms", "pnc": [0.2, 0.4, 0.5], "gain": [10, 20, 30]})
+    >>> gain_relation(gains, "pnc")[["r", "n"]].round(2).to_dict("records")
+    [{'r': 0.98, 'n': 3}]
     """
     missing = [name for name in (*groups, predictor, gain) if name not in gains.columns]
     if missing:
@@ -141,13 +150,26 @@ def explained_share(
     ``model``, ``share`` (per cent; of several measures the mean) with ``low`` and ``high`` over
     ``n_bootstrap`` resamples of texts (NaN without any), and ``n`` (words with all predictors).
     ``attrs["resamples"]`` holds each model's shares of the same resamples.
+
+    >>> rng = np.random.default_rng(0)
+    >>> words = pd.DataFrame({"text_id": np.repeat([1, 2], 60), "word_id": [*range(60)] * 2})
+    >>> words["log_frequency"], words["position"] = rng.normal(size=120), words["word_id"]
+    >>> words["length_chars"] = rng.integers(1, 9, 120)
+    >>> bits = words[["text_id", "word_id"]].assign(gpt2=rng.gamma(4, 1, 120))
+    >>> times = bits.assign(gaze_ms=200 + 10 * bits["gpt2"]).drop(columns="gpt2")
+    >>> explained_share(words, times, bits, "gaze_ms")["share"].round(1).tolist()
+    [100.0]
     """
     keys, measures = ["text_id", "word_id"], list(np.atleast_1d(measure))
     words = check_rows(words, keys, ["log_frequency", "length_chars", "position"], "words")
     models = [name for name in surprisals.columns if name not in (*keys, "word")]
     table = words[[*keys, "log_frequency", "length_chars", "position"]]
-    for frame, columns in ((readings, measures), (surprisals, models)):
-        table = table.merge(plain(frame)[[*keys, *columns]], on=keys, validate="one_to_one")
+    for frame, columns, kind in (
+        (readings, measures, "readings"),
+        (surprisals, models, "surprisals"),
+    ):
+        others = check_rows(frame, keys, columns, kind)[[*keys, *columns]]
+        table = table.merge(others, on=keys, validate="one_to_one")
     before = table[[*keys, "length_chars", *models]].assign(word_id=table["word_id"] + 1)
     table = table.merge(before, on=keys, how="left", suffixes=("", " before"))
     seed = int(np.random.default_rng(rng).integers(2**63))

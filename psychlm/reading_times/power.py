@@ -200,6 +200,10 @@ def simulate(
     Corpus's. A time below 1 ms becomes 1 ms. Each number of ``noise_bits`` is a language model, the
     standard deviation of what it adds to the true surprisal; ``residual_ms`` is the one within a
     person and word, and ``skipped`` the share of readings that are missing in all measures.
+
+    >>> sim = simulate(np.random.default_rng(0), n_words=100, n_subjects=2, n_texts=4)
+    >>> len(sim.readings), list(sim.surprisals)[2:]  # the first word of a text is not read
+    (192, ['model-001', 'model-002', 'model-003', 'model-004'])
     """
     # Words: frequency falls with length, and true surprisal falls with frequency.
     per_text = n_words // n_texts

@@ -305,10 +305,7 @@ def test_missing_r_says_how_to_install_it(monkeypatch, simulated):
     mgcv._start.cache_clear()
 
 
-@pytest.mark.parametrize(
-    "family",
-    ['{system("touch psychlm-was-here")}', 'system("x")', 'gaussian(system("x"))', "nonsense()"],
-)
+@pytest.mark.parametrize("family", ['gaussian(system("touch psychlm-was-here"))', "nonsense()"])
 def test_a_family_that_is_r_code_is_refused(simulated, family, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ValueError, match="is none of .*'gaussian'"):

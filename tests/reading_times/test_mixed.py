@@ -10,7 +10,7 @@ from scipy import stats
 
 from psychlm import reading_times as reading
 from psychlm.frames import FrameError
-from psychlm.reading_times import formula, lme4, mgcv, mixed
+from psychlm.reading_times import formula, lme4, mgcv
 
 
 @pytest.fixture(scope="module")
@@ -176,23 +176,6 @@ def test_a_singular_fit_names_the_direction_that_vanished():
     share = float(fit.singular[0].split("combination ")[1].split(" *")[0])
     assert abs(share) == pytest.approx(0.5, abs=0.1)
     assert abs(fit.correlations["(1 + x | subject)"].iloc[0, 1]) == pytest.approx(1, abs=1e-3)
-
-
-@pytest.mark.filterwarnings("ignore::RuntimeWarning")
-@pytest.mark.parametrize("method", ["REML", "ML"])
-def test_the_gradient_of_the_deviance_equals_finite_differences(crossed, method, monkeypatch):
-    problems, search = [], mixed.Problem.search
-    monkeypatch.setattr(mixed.Problem, "search", lambda self: problems.append(self) or search(self))
-    text = "rt_ms ~ te(x, z, k=4) + (1 + x | subject) + (1 + condition | item)"
-    reading.fit(crossed, text, method=method)
-    (problem,), rng = problems, np.random.default_rng(0)
-    theta = rng.uniform(0.3, 1, sum(len(part.start) for part in problem.components))
-    numeric = [
-        (problem.evaluate(theta + h).deviance - problem.evaluate(theta - h).deviance) / 2e-5
-        for h in 1e-5 * np.eye(len(theta))
-    ]
-    gradient = problem.evaluate(theta).gradient
-    assert gradient == pytest.approx(np.array(numeric), rel=1e-4, abs=1e-4)
 
 
 def test_2000_people_have_at_least_lme4s_likelihood(sap):

@@ -7,7 +7,6 @@ import pytest
 from scipy import stats
 
 from psychlm import reading_times as reading
-from psychlm.corpora import reading_times as corpora
 from psychlm.frames import FrameError
 from psychlm.reading_times import shared_design, sweep
 
@@ -153,35 +152,15 @@ def test_intervals_cover_the_mean_and_p_values_are_uniform_under_no_effect():
         ({"gaze_ms": np.nan}, lambda t: t, {}, "missing in all"),
         ({}, lambda t: t, {"by": "sentence"}, "no column of the readings"),
         ({"position": np.nan}, lambda t: t, {}, "'position' is missing"),
+        ({}, lambda t: t.assign(copy=t["word_id"]), {"formula": "word_id"}, r"\['copy'\].*combin"),
+        ({}, lambda t: t, {"formula": "nothing"}, r"not found in the data: \['nothing'\]"),
     ],
 )
 def test_frames_that_do_not_fit_are_named(simulated, readings, surprisals, options, says):
-    table = simulated.surprisals.rename(columns={"model-001": "true"})
+    table = surprisals(simulated.surprisals.rename(columns={"model-001": "true"}))
+    options = {"formula": BASELINE} | options
     with pytest.raises(FrameError, match=says):
-        reading.delta_loglik(
-            simulated.readings.assign(**readings), surprisals(table), "gaze_ms", BASELINE, **options
-        )
-
-
-def test_a_model_that_repeats_a_predictor_and_a_predictor_that_is_absent_are_named(simulated):
-    words = simulated.readings.drop_duplicates(["text_id", "word_id"])
-    repeats = simulated.surprisals.merge(words[["text_id", "word_id", "log_frequency"]], how="left")
-    repeats = repeats.fillna({"log_frequency": 3.0})
-    with pytest.raises(FrameError, match=r"\['log_frequency'\].*combination of the other"):
-        reading.delta_loglik(simulated.readings, repeats, "gaze_ms", "log_frequency + length_chars")
-    with pytest.raises(FrameError, match=r"not found in the data: \['nothing'\]"):
-        gains_of(simulated, formula="length_chars + nothing")
-
-
-def test_a_corpus_whose_measures_are_not_in_ms_is_swept_too():
-    corpus = corpora.provo()
-    words, _ = corpora.exclude(corpora.add_lags(corpus.words, ["length_chars"]))
-    noise = np.random.default_rng(0).normal(8, 3, len(corpus.words))
-    surprisals = corpus.words[["text_id", "word_id"]].assign(noise=noise)
-    readings = corpora.join(corpus.readings, words)
-    smooth = "te(length_chars, prev_length_chars)"
-    table = reading.delta_loglik(readings, surprisals, "total_scaled", smooth, folds=5)
-    assert table["heldout_low"].iloc[0] < 0  # noise gains nothing
+        reading.delta_loglik(simulated.readings.assign(**readings), table, "gaze_ms", **options)
 
 
 def test_noise_is_not_significant_more_often_than_its_level():

@@ -17,22 +17,23 @@ from command import refused, run
 from psychlm import corpora, ctt, irt
 from psychlm.site import cards
 
-TEXT = "The old farmer left the {} early and went home before the rain came ."
 OPTIONS = ("--columns", "subject=ID", "--measure", "RT")
 PLACES = ("kitchen", "market", "cellar", "theatre", "station", "garden", "tower", "bank")
+WORDS = [
+    (item, number, word)
+    for item, place in enumerate(PLACES)
+    for number, word in enumerate(f"The old farmer left the {place} before it rained .".split(), 1)
+]
 
 
 @pytest.fixture
 def study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Return a folder, where the user is, with a long table whose columns have other names."""
     monkeypatch.chdir(tmp_path)
-    rng, rows = np.random.default_rng(3), []
-    for person in range(12):
-        for item, place in enumerate(PLACES):
-            for number, word in enumerate(TEXT.format(place).split(), 1):
-                time = 300 + 9 * len(word) + 4 * person + rng.normal(0, 40)
-                rows.append((f"p{person}", item, number, word, round(time, 1)))
-    table = pd.DataFrame(rows, columns=["ID", "Item", "WordNr", "Word", "RT"])
+    words = pd.DataFrame(WORDS, columns=["Item", "WordNr", "Word"])
+    table = pd.DataFrame({"ID": [f"p{person}" for person in range(12)]}).merge(words, how="cross")
+    noise = np.random.default_rng(3).normal(0, 40, len(table))
+    table["RT"] = (300 + 9 * table["Word"].str.len() + noise).round(1)
     table.to_csv("mine.csv", index=False)
     return tmp_path
 

@@ -18,36 +18,27 @@ def three(tmp_path: Path) -> list[collection.Notebook]:
     return site.find(tmp_path)
 
 
-@pytest.mark.parametrize(
-    ("choices", "names"),
-    [
-        ([], ["00_start", "10_items", "11_people"]),
-        (["10"], ["10_items"]),
-        (["11_people", "00"], ["00_start", "11_people"]),
-        (["notebooks/10_items.ipynb"], ["10_items"]),
-        (["1*"], ["10_items", "11_people"]),
-    ],
-)
-def test_notebooks_are_selected_by_number_name_path_or_pattern(three, choices, names) -> None:
-    assert [notebook.name for notebook in collection.select(three, choices)] == names
-
-
-def test_notebooks_are_read_and_what_does_not_fit_is_refused(three, tmp_path) -> None:
+def test_notebooks_are_selected_by_number_name_path_or_pattern(three, tmp_path) -> None:
     read = three[1].title, three[1].question, three[1].parameters
     assert read == ("Items", "Does it run?", {"draws": 50})
+    for choices, chosen in (
+        ([], three),
+        (["10"], three[1:2]),
+        (["11_people", "00"], [three[0], three[2]]),
+        (["notebooks/10_items.ipynb"], three[1:2]),
+        (["1*"], three[1:]),
+    ):
+        assert collection.select(three, choices) == chosen
     with pytest.raises(site.NotebookError, match=r"10_itms.*10_items"):
         collection.select(three, ["10_itms"])
     with pytest.raises(site.NotebookError, match="00_start; free are: 01, 02"):
         site.new("Again", root=tmp_path, number=0)
-    with pytest.raises(site.NotebookError, match="no Latin letter"):
-        site.new("???", root=tmp_path)
 
 
 def test_invalid_collections_are_errors_that_name_the_notebook(tmp_path) -> None:
-    for cell in ("draws = 2 * 50", "first, second = 1, 2", "a = b = 1", "import os", "a.b = 1"):
-        path = write_notebook(tmp_path, "10_items", parameters=cell)
-        with pytest.raises(site.NotebookError, match="name = literal"):
-            site.find(tmp_path)
+    path = write_notebook(tmp_path, "10_items", parameters="draws = 2 * 50")
+    with pytest.raises(site.NotebookError, match="name = literal"):
+        site.find(tmp_path)
     path.write_text('{"cells": [')
     with pytest.raises(site.NotebookError, match=r"10_items\.ipynb is not a readable notebook"):
         site.find(tmp_path)
@@ -60,9 +51,8 @@ def test_parameters_are_yaml_literals() -> None:
     given = ["draws=500", "rate=1e-3", "name=null", "models=[a, b]", "flag=true", "text='1e-3 x'"]
     expected = {"draws": 500, "rate": 1e-3, "name": None, "models": ["a", "b"], "flag": True}
     assert collection.parse_parameters(given) == expected | {"text": "1e-3 x"}
-    for malformed in ("draws", "=3", "two words=3", "draws=[1"):
-        with pytest.raises(site.NotebookError, match="name=value, a YAML literal"):
-            collection.parse_parameters([malformed])
+    with pytest.raises(site.NotebookError, match="name=value, a YAML literal"):
+        collection.parse_parameters(["draws"])
 
 
 @pytest.mark.parametrize(
@@ -70,8 +60,6 @@ def test_parameters_are_yaml_literals() -> None:
     [
         ({"drows": 3}, r"00_start has no parameter drows; .* draws=50"),
         ({"draws": "abc"}, r"00_start: draws='abc' should be a whole number, as draws=50"),
-        ({"draws": True}, "should be a whole number"),
-        ({"draws": [5]}, "should be a whole number"),
     ],
 )
 def test_a_wrong_parameter_is_refused_before_anything_runs(three, tmp_path, parameters, says):

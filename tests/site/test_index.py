@@ -12,6 +12,20 @@ from hypothesis import strategies as st
 from psychlm import data, site
 from psychlm.site import index
 
+PRINTED = [
+    (0.8571, 0.86, "agrees at 2 decimals"),
+    (0.8549, 0.86, "differs at 2 decimals"),
+    (0.8549, 0.9, "agrees at 1 decimal"),
+    (0.8549, "0.90", "differs at 2 decimals"),
+    (0.855, "0.86", "agrees at 2 decimals"),  # a tie rounds either way
+    (-0.3, "−0.30", "agrees at 2 decimals"),
+    (3, 3, "agrees"),
+    (12.3, 12.0, "agrees"),
+    (1e-7, "< .001", "not compared"),
+    (None, 0.5, "not compared"),
+    ([1, 2], 0.5, "not compared"),
+]
+
 
 def numbers_of(pairs: dict[str, tuple[float, object]], **fields) -> pd.DataFrame:
     """Return numbers beside published ones, by key."""
@@ -22,41 +36,17 @@ def numbers_of(pairs: dict[str, tuple[float, object]], **fields) -> pd.DataFrame
     return index.compare({"notebook": "10_items", "numbers": records})
 
 
-def compared(value, published, **fields) -> pd.Series:
-    return numbers_of({"paper.table1.r": (value, published)}, **fields).iloc[0]
-
-
-@pytest.mark.parametrize(
-    ("value", "published", "says"),
-    [
-        (0.8571, 0.86, "agrees at 2 decimals"),
-        (0.8549, 0.86, "differs at 2 decimals"),
-        (0.8549, 0.9, "agrees at 1 decimal"),
-        (0.8549, "0.90", "differs at 2 decimals"),
-        (0.855, "0.86", "agrees at 2 decimals"),  # a tie rounds either way
-        (-0.3, "−0.30", "agrees at 2 decimals"),
-        (3, 3, "agrees"),
-        (12.3, 12.0, "agrees"),
-        (1e-7, "< .001", "not compared"),
-        (None, 0.5, "not compared"),
-        ([1, 2], 0.5, "not compared"),
-    ],
-)
-def test_agreement_is_judged_at_the_decimals_that_the_paper_printed(value, published, says) -> None:
-    assert compared(value, published)["says"] == says
-
-
-def test_a_float_that_lost_its_trailing_zero_is_judged_like_the_rest_of_its_table() -> None:
+def test_agreement_is_judged_at_the_decimals_that_the_paper_printed() -> None:
+    for value, published, says in PRINTED:
+        assert numbers_of({"paper.table1.r": (value, published)})["says"].item() == says
+    # a float that lost its trailing zero is judged like the rest of its table
     table = numbers_of({"paper.table1.a.r": (0.74, 0.74), "paper.table1.b.r": (0.74, 0.7)})
-    assert list(table["verdict"]) == ["agrees", "differs"]
-    assert table["published"].iloc[1] == "0.70"
-
-
-def test_simulated_and_incomparable_numbers_get_no_verdict() -> None:
-    row = compared(0.86, 0.86, data="simulated")
-    assert (row["verdict"], row["difference"], row["says"]) == ("simulated", "", "not compared")
-    row = compared(0.01, -0.14, comparable=False)
-    assert (row["published"], row["verdict"], row["difference"]) == ("−0.14", "no comparison", "")
+    assert table["verdict"].tolist() == ["agrees", "differs"]
+    assert table["published"].tolist() == ["0.74", "0.70"]
+    simulated = numbers_of({"paper.r": (0.86, 0.86)}, data="simulated").iloc[0]
+    assert simulated[["verdict", "difference"]].tolist() == ["simulated", ""]
+    other = numbers_of({"paper.r": (0.01, -0.14)}, comparable=False).iloc[0]
+    assert other[["published", "verdict"]].tolist() == ["−0.14", "no comparison"]
 
 
 def test_numbers_of_complete_reports_are_gathered_and_runs_are_counted(tmp_path) -> None:
@@ -71,45 +61,30 @@ def test_numbers_of_complete_reports_are_gathered_and_runs_are_counted(tmp_path)
     assert described == [["complete", "", 1], ["left out", "why", 0]]
 
 
-@pytest.mark.parametrize(
-    "content", ['{"status": "compl', "[]", "{}", '{"status": "complete", "numbers": [3]}', "\xff"]
-)
-def test_an_invalid_report_is_broken_rather_than_an_error(tmp_path, content) -> None:
-    (tmp_path / "10_items.json").write_bytes(content.encode("latin-1"))
-    report = index.read_report(tmp_path / "10_items.json")
-    assert report and report["status"] == "broken" and report["notebook"] == "10_items"
+COLUMNS = {
+    "laverghetta2021.table1.PP.lstm": "own data",
+    "lalor2020.table2_5.5GS.neutral.percentile": "printed arithmetic",
+    "hao2020.figure4.rho": "printed arithmetic",
+    "mirt.lalor2016.5GS.neutral.loglik": "reference program",
+    "ucl2023.default.r_cloze": "reference program",
+    "comprehenotes.figure7_4.n_full": "true by construction",
+}
 
 
-def test_a_printed_cell_that_two_analyses_give_counts_once() -> None:
-    values = {"laverghetta2021.table3.PP": 0.1, "laverghetta2021.table3_ltm.PP": 0.86}
-    cells = site.printed_cells(numbers_of({key: (one, "0.86") for key, one in values.items()}))
-    assert cells[["key", "agrees"]].to_numpy().tolist() == [[list(values)[1], True]]
-
-
-@pytest.mark.parametrize(
-    ("key", "column"),
-    [
-        ("laverghetta2021.table1.PP.lstm", "own data"),
-        ("lalor2020.table2_5.5GS.neutral.percentile", "printed arithmetic"),
-        ("hao2020.figure4.rho", "printed arithmetic"),
-        ("mirt.lalor2016.5GS.neutral.loglik", "reference program"),
-        ("ucl2023.default.r_cloze", "reference program"),
-        ("comprehenotes.figure7_4.n_full", "true by construction"),
-    ],
-)
-def test_every_cell_stands_in_one_column(key: str, column: str) -> None:
-    cells = site.printed_cells(numbers_of({key: (0.5, "0.51")}))
-    assert cells[["column", "agrees"]].to_numpy().tolist() == [[column, False]]
-    assert column in site.LEDGER_COLUMNS
-
-
-def test_what_is_not_compared_is_no_cell_but_for_printed_numbers_of_own_data(tmp_path) -> None:
+def test_every_printed_cell_stands_once_and_in_one_column() -> None:
+    for key, column in COLUMNS.items():
+        cells = site.printed_cells(numbers_of({key: (0.5, "0.51")}))
+        assert cells[["column", "agrees"]].to_numpy().tolist() == [[column, False]]
+    assert set(COLUMNS.values()) <= set(site.LEDGER_COLUMNS)
+    of_two_analyses = {"laverghetta2021.table3.PP": 0.1, "laverghetta2021.table3_ltm.PP": 0.86}
+    cells = site.printed_cells(numbers_of({key: (x, "0.86") for key, x in of_two_analyses.items()}))
+    assert cells[["key", "agrees"]].to_numpy().tolist() == [["laverghetta2021.table3_ltm.PP", True]]
+    # what is not compared is no cell, but for printed numbers of own data
     table = numbers_of({"hao2020.table1.x": (3, "4"), "lalor2020.rmsd.ability": (0.03, "0.154")})
     cells = site.printed_cells(table.assign(verdict="no comparison"))
     assert cells["key"].tolist() == ["lalor2020.rmsd.ability"]
     assert cells["units"].tolist() == pytest.approx([-124])
     assert site.printed_cells(table.assign(data="simulated")).empty
-    assert site.printed_cells(site.gather_numbers(tmp_path)).empty, "no reports"
 
 
 def test_every_rule_names_a_column_and_every_reason_says_what_it_is() -> None:

@@ -12,6 +12,7 @@ import pytest
 import stand_in_hub
 import yaml
 from conftest import ROOT, absent, shared
+from toy_notebooks import completed
 
 from psychlm import corpora, data, site
 from psychlm.site import collection, plan
@@ -94,13 +95,9 @@ def test_a_notebook_runs_with_the_papers_models(
     parameters = scaled_down(name, archives) | parameters
     options = {"profile": "paper", "root": ROOT, "parameters": parameters}
     (outcome,) = site.run([name], reports=reports, **options)
-    if outcome.status == "left out":
-        absent(f"{name}: {outcome.error}")
-    assert outcome.status == "done", f"cell {outcome.cell}: {outcome.error}"
-    content = json.loads((reports / f"{name}.json").read_text(encoding="utf-8"))
-    ran_on = content["provenance"]["ran_on"]
-    assert device == "auto" or "card" in json.dumps(ran_on), ran_on
-    opened = content["provenance"]["models"]
+    provenance = completed(outcome, reports)["provenance"]
+    assert device == "auto" or "card" in json.dumps(provenance["ran_on"]), provenance["ran_on"]
+    opened = provenance["models"]
     named = {model for model in stand_in_hub.FAMILIES if model in json.dumps(PAPER.get(name))}
     assert {model: opened.get(model) for model in named} == {
         model: stand_in_hub.commit_of(model) for model in named
