@@ -19,18 +19,15 @@ from psychlm.site import cards
 
 OPTIONS = ("--columns", "subject=ID", "--measure", "RT")
 PLACES = ("kitchen", "market", "cellar", "theatre", "station", "garden", "tower", "bank")
-WORDS = [
-    (item, number, word)
-    for item, place in enumerate(PLACES)
-    for number, word in enumerate(f"The old farmer left the {place} before it rained .".split(), 1)
-]
 
 
 @pytest.fixture
 def study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Return a folder, where the user is, with a long table whose columns have other names."""
     monkeypatch.chdir(tmp_path)
-    words = pd.DataFrame(WORDS, columns=["Item", "WordNr", "Word"])
+    texts = [f"The old farmer left the {place} before it rained .".split() for place in PLACES]
+    words = pd.DataFrame({"Item": range(len(texts)), "Word": texts}).explode("Word")
+    words.insert(1, "WordNr", words.groupby("Item").cumcount() + 1)
     table = pd.DataFrame({"ID": [f"p{person}" for person in range(12)]}).merge(words, how="cross")
     noise = np.random.default_rng(3).normal(0, 40, len(table))
     table["RT"] = (300 + 9 * table["Word"].str.len() + noise).round(1)
