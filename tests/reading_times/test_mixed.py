@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
+from two_programs import both
 
 from psychlm import reading_times as reading
 from psychlm.frames import FrameError
@@ -105,7 +106,7 @@ BARS = [
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")  # of lme4's convergence, of singular fits
 @pytest.mark.parametrize("method", ["REML", "ML"])
 @pytest.mark.parametrize("bars", BARS)
-def test_crossed_and_nested_designs_equal_lme4(crossed, bars, method, both):
+def test_crossed_and_nested_designs_equal_lme4(crossed, bars, method):
     ours, theirs = both(crossed, f"rt_ms ~ x + condition + {bars}", "lme4", method=method)
     if ours.singular:  # at a boundary lme4's search stops early
         assert theirs.singular and ours.loglik >= theirs.loglik - 1e-6
@@ -116,7 +117,7 @@ def test_crossed_and_nested_designs_equal_lme4(crossed, bars, method, both):
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 @settings(max_examples=15, deadline=None)
 @given(seed=st.integers(0, 2**32 - 1), method=st.sampled_from(["REML", "ML"]))
-def test_simulated_correlations_equal_lme4(seed, method, r, both):
+def test_simulated_correlations_equal_lme4(seed, method, r):
     rng = np.random.default_rng(seed)
     root = rng.normal(size=(2, 2))
     effects = 3 * rng.normal(size=(15, 2)) @ root
@@ -133,7 +134,7 @@ def test_simulated_correlations_equal_lme4(seed, method, r, both):
 
 
 @pytest.mark.usefixtures("r")
-def test_random_effects_are_lme4s_conditional_modes(crossed, both):
+def test_random_effects_are_lme4s_conditional_modes(crossed):
     ours, theirs = both(crossed, "rt_ms ~ x + (1 + x | subject) + (1 | item)", "lme4")
     keys = ["term", "level"]
     found, expected = (

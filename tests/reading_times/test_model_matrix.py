@@ -7,6 +7,7 @@ import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from two_programs import both
 
 from psychlm import reading_times as reading
 from psychlm.reading_times import mgcv
@@ -91,7 +92,7 @@ def test_fits_without_margins_equal_lm(terms, frame, in_lm):
 
 @pytest.mark.usefixtures("r")
 @pytest.mark.parametrize("terms", ["w:f", "f + q:w", "f:q", "f:q:w", "old/v"])
-def test_interactions_without_margins_beside_smooths_equal_mgcv(terms, frame, both):
+def test_interactions_without_margins_beside_smooths_equal_mgcv(terms, frame):
     ours, theirs = both(frame, f'rt_ms ~ {terms} + s(z, k=5) + s(subject, bs="re")')
     assert ours.loglik == pytest.approx(theirs.loglik, abs=1e-3)
     assert ours.edf == pytest.approx(theirs.edf, abs=1e-2)

@@ -5,6 +5,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from scipy import stats
+from two_programs import with_bits
 
 from psychlm import reading_times as reading
 from psychlm.frames import FrameError
@@ -31,7 +32,7 @@ def gains_of(simulated, measure="gaze_ms", formula=BASELINE, readings=None, **op
 
 
 @pytest.fixture(scope="module")
-def readings_with(simulated, with_bits):
+def readings_with(simulated):
     return lambda model: with_bits(simulated.readings, simulated.surprisals, **{model: "bits"})
 
 
