@@ -31,9 +31,8 @@ def gains_of(simulated, measure="gaze_ms", formula=BASELINE, readings=None, **op
     )
 
 
-@pytest.fixture(scope="module")
-def readings_with(simulated):
-    return lambda model: with_bits(simulated.readings, simulated.surprisals, **{model: "bits"})
+def readings_with(simulated, model):
+    return with_bits(simulated.readings, simulated.surprisals, **{model: "bits"})
 
 
 @pytest.fixture(params=[100, 1], ids=["columns", "eliminated"])
@@ -44,12 +43,12 @@ def random_effects(request, monkeypatch):
 
 @pytest.mark.usefixtures("random_effects")
 @pytest.mark.parametrize("method", ["REML", "ML"])
-def test_the_sweep_gives_what_each_model_gives_alone(simulated, method, readings_with):
+def test_the_sweep_gives_what_each_model_gives_alone(simulated, method):
     table = gains_of(simulated, MEASURES, method=method)
     assert len(table) == 9
     assert table["converged"].all()
     for row in table.itertuples():
-        frame = readings_with(row.model)
+        frame = readings_with(simulated, row.model)
         base = reading.fit(frame, f"{row.measure} ~ {BASELINE}", method=method)
         full = reading.fit(frame, f"{row.measure} ~ bits + prev_bits + {BASELINE}", method=method)
         assert row.n == full.n
@@ -77,12 +76,12 @@ def test_gains_fall_with_the_noise_of_the_model_and_the_effects_are_recovered(si
     ("random", "tolerance"),
     [("", 1e-6), (' + s(subject, bs="re") + s(subject, length_chars, bs="re")', 1e-3)],
 )
-def test_heldout_gains_equal_refits_without_each_fold(simulated, random, tolerance, readings_with):
+def test_heldout_gains_equal_refits_without_each_fold(simulated, random, tolerance):
     """Linear terms make a refit on plain rows the same model, so the sums agree to the digit; with
     random effects both searches for their variances end near the optimum."""
     linear = "length_chars + log_frequency + prev_fixated" + random
     table = gains_of(simulated, formula=linear, folds=4, rng=5)
-    frame = readings_with("model-001").dropna(subset=["gaze_ms"])
+    frame = readings_with(simulated, "model-001").dropna(subset=["gaze_ms"])
     texts = frame["text_id"].unique()
     rng = np.random.default_rng(int(np.random.default_rng(5).integers(2**63)))
     fold = frame["text_id"].map(dict(zip(texts, sweep.deal_folds(len(texts), 4, rng), strict=True)))
