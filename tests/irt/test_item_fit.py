@@ -3,7 +3,6 @@
 import warnings
 from dataclasses import replace
 from itertools import product
-from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -13,7 +12,7 @@ from scipy import stats
 
 from psychlm import irt, simulate
 from psychlm.frames import FrameError
-from psychlm.irt import _m2, likelihood_ratio
+from psychlm.irt import _m2
 from psychlm.irt.item_fit import ld_x2, person_fit, q3, s_x2
 from psychlm.irt.model_tables import STANDARD_GRID, ModelTables, normal_weights
 
@@ -175,37 +174,6 @@ def test_q3_shows_the_pair_that_copies_and_lies_near_its_expectation_elsewhere(t
     assert found[0, 1] > 0.2
     others = np.delete(found[np.triu_indices(7, 1)], 0)
     assert abs(others.mean() + 1 / 6) < 0.1
-
-
-def test_likelihood_ratio_is_the_textbook_one_and_refuses_what_is_not_nested():
-    def fit_of(loglik, n_parameters):
-        same = {"data_hash": "the same", "method": "mml", "log_prior": 0.0}
-        return SimpleNamespace(loglik=loglik, n_parameters=n_parameters, **same)
-
-    found = likelihood_ratio(fit_of(-105.0, 4), fit_of(-100.0, 7))
-    assert (found.chi2, found.df) == (10.0, 3)
-    assert found.p == pytest.approx(stats.chi2.sf(10.0, 3))
-    with pytest.raises(ValueError, match="give the small"):
-        likelihood_ratio(fit_of(-100, 5), fit_of(-99, 5))
-    with pytest.raises(ValueError, match=r"lower by 1.000 nats"):
-        likelihood_ratio(fit_of(-100, 5), fit_of(-101, 6))
-
-
-def test_likelihood_ratio_refuses_likelihoods_that_are_not_comparable(read_responses):
-    """Of LSAT7 with and without integrated difficulties it would give p = 3e-11 for one model."""
-    responses = read_responses("LSAT7")
-    rasch, two = irt.fit(responses, "Rasch"), irt.fit(responses, "2PL")
-    features = pd.DataFrame({"last": [0, 0, 0, 0, 1]}, responses.columns)
-    integrated = irt.fit(responses, "Rasch", difficulty_prior=features)
-    with_prior = irt.fit(responses, "2PL", priors={"slope": irt.LogNormal(0, 0.5)})
-    refused = [
-        (integrated, rasch, "cannot be compared"),
-        (integrated, two, "cannot be compared"),
-        (rasch, with_prior, "fit both models without priors"),
-    ]
-    for small, big, message in refused:
-        with pytest.raises(ValueError, match=message):
-            likelihood_ratio(small, big)
 
 
 def test_person_fit_of_steep_items_equals_the_sums_in_extended_precision(rng):

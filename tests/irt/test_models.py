@@ -50,26 +50,48 @@ def known(request, rng):
     return model, items, simulate.responses(rng.normal(size=40), items, rng, model=model), levels
 
 
-def test_scores_by_every_method_maximise_or_integrate_the_definitions(known):
+def test_simulated_responses_have_the_probabilities_of_the_definitions(known, rng):
+    model, items, *_ = known
+    drawn = simulate.responses(np.full(40_000, 0.5), items, rng, model=model, missing=0.1)
+    assert drawn.isna().to_numpy().mean() == pytest.approx(0.1, abs=0.01)
+    shares = drawn.apply(pd.Series.value_counts, normalize=True).sort_index().fillna(0)
+    expected = probabilities(items, model, np.array([0.5]))[..., 0]
+    np.testing.assert_allclose(shares.T, expected, atol=0.015)
+
+
+@pytest.mark.parametrize("model", ["3PL", "4PL"])
+def test_curves_and_information_are_those_of_the_definitions(model, rng):
+    items, theta = simulate.items(9, rng, model), np.linspace(-3, 3, 60_001)
+    p = probabilities(items, model, theta)
+    np.testing.assert_allclose(irt.curves.probability(theta, items).T, p[:, 1])
+    information = (np.gradient(p, theta, axis=2) ** 2 / p).sum(1)
+    found = irt.curves.item_information(theta, items).T
+    np.testing.assert_allclose(found[:, 1:-1], information[:, 1:-1], rtol=1e-6)
+
+
+def test_scores_by_every_method_maximise_or_integrate_the_definitions(known, rng):
     """The reference is a fine grid of abilities."""
     model, items, responses, levels = known
     grid = np.linspace(-7, 7, 14_001)
     p = probabilities(items, model, grid)
-    information = (np.gradient(p, grid, axis=2) ** 2 / p).sum((0, 1))
-    answers = responses.iloc[:8].to_numpy(int)
-    loglik = np.log(p[np.arange(9), answers]).sum(1)  # (n_persons, n_theta)
+    information = (np.gradient(p, grid, axis=2) ** 2 / p).sum(1)  # of each item
+    responses = responses.iloc[:16].mask(rng.random((16, 9)) < 0.1)
+    answers, asked = responses.fillna(0).to_numpy(int), responses.notna().to_numpy()
+    # (n_persons, n_items, n_theta), summed over the items that were asked
+    loglik = (np.log(p[np.arange(9), answers]) * asked[..., None]).sum(1)
     posterior = loglik - grid**2 / 2
     weight = np.exp(posterior - posterior.max(1, keepdims=True))
     mean = weight @ grid / weight.sum(1)
     found = {
-        method: irt.score(items, responses.iloc[:8], method, model=model, levels=levels)["theta"]
-        for method in ("eap", "map", "wle")
+        method: irt.score(items, responses, method, model=model, levels=levels)["theta"]
+        for method in ("eap", "map", "wle", "ml")
     }
     np.testing.assert_allclose(found["eap"], mean, atol=1e-4)
-    for method, aim in (("map", posterior), ("wle", loglik + np.log(information) / 2)):
+    weighted = loglik + np.log(asked @ information) / 2
+    for method, aim in (("map", posterior), ("wle", weighted), ("ml", loglik)):
         best = grid[aim.argmax(1)]
         inside = (np.abs(best) < 6) & (np.abs(found[method] - best) < 0.5)
-        assert inside.sum() >= 6  # with guessing there may be two maxima of nearly equal height
+        assert inside.sum() >= 12  # with guessing there may be two maxima of nearly equal height
         np.testing.assert_allclose(found[method][inside], best[inside], atol=2e-3)
 
 
