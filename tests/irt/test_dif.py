@@ -135,54 +135,48 @@ def test_statistics_are_gains_between_two_fits_both_ways():
 @pytest.mark.exhaustive  # fits of two groups with upper asymptotes take some seconds each
 def test_the_baseline_of_a_4pl_with_anchors_is_the_maximum_of_a_direct_optimisation():
     """An integral by NumPy, climbed by scipy in all parameters, ends nowhere above the fit."""
-    rng, n = np.random.default_rng(0), 1500
-    shift = np.zeros((2 * n, 6))
-    shift[n:, 2] = 0.9
-    theta = np.r_[rng.normal(0, 1, n), rng.normal(0.4, 1.2, n)]
-    p = 0.15 + 0.78 * expit(1.8 * (theta[:, None] - np.linspace(-1.2, 1.2, 6) - shift))
-    x = pd.DataFrame((rng.random(p.shape) < p).astype(float), columns=list("abcdef"))
-    group = np.repeat(["reference", "focal"], n)
+    rng, names = np.random.default_rng(0), list("abcdef")
+    items = pd.DataFrame({"a": 1.8, "b": np.linspace(-1.2, 1.2, 6), "c": 0.15, "u": 0.93}, names)
+    shifted = items.assign(b=items["b"] + 0.9 * (items.index == "c"))
+    sides = [(rng.normal(0, 1, 1500), items), (rng.normal(0.4, 1.2, 1500), shifted)]
+    answers = [simulate.responses(*side, rng, model="4PL") for side in sides]
+    x = pd.concat(answers, ignore_index=True).rename_axis("person")
     priors = {"slope": irt.LogNormal(0.5, 0.4), "guessing": irt.Beta(5, 17)}
     priors["upper"] = irt.Beta(17, 2)
-    options = {"model": "4PL", "priors": priors}
-    found = dif_likelihood_ratio(x, group, anchors=list("abef"), **options)
+    options = {"anchors": list("abef"), "model": "4PL", "priors": priors}
+    found = dif_likelihood_ratio(x, np.repeat(["reference", "focal"], 1500), **options)
     assert (found.items["df"] == 4).all()
     assert found.items["converged"].all()
     assert found.items.loc["c", "p"] < 1e-8 < 0.05 < found.items.loc["d", "p"]
     assert found.items.loc["c", "b_difference"] == pytest.approx(0.9, abs=0.3)
 
-    fit, free = found.baseline, [2, 3]
+    # Columns of the parameters: the reference group's six items, and the focal group's c and d.
+    columns = [[0, 1, 2, 3, 4, 5], [0, 1, 6, 7, 4, 5]]
+    patterns = [np.unique(side, axis=0, return_counts=True) for side in answers]
     nodes = np.linspace(-8, 8, 161)
-    patterns = {
-        label: np.unique(x[group == label].to_numpy(), axis=0, return_counts=True)
-        for label in ("reference", "focal")
-    }
 
-    def loglik_and_prior(v: np.ndarray) -> tuple[float, float]:
-        a, d, low, high = np.c_[v[:24].reshape(4, 6), v[24:-2].reshape(4, 2)]
+    def loglik_and_prior(flat):
+        parameters, moments, loglik = flat[:-2].reshape(4, 8), [(0, 0), flat[-2:]], 0.0
+        a, _, low, high = parameters
         log_prior = stats.norm.logpdf(np.log(a), 0.5, 0.4) - np.log(a)
         log_prior += stats.beta.logpdf(expit(low), 5, 17) + stats.beta.logpdf(expit(high), 17, 2)
-        loglik, columns = 0.0, np.arange(6)
-        for label, (answers, count) in patterns.items():
-            mean, log_sd = v[-2:] if label == "focal" else (0.0, 0.0)
-            if label == "focal":
-                columns[free] = [6, 7]
-            a_, d_, low_, high_ = (row[columns] for row in (a, d, low, high))
-            right = expit(low_) + (expit(high_) - expit(low_)) * expit(np.outer(nodes, a_) + d_)
-            log_p = np.log(right) @ answers.T + np.log1p(-right) @ (1 - answers).T
+        for chosen, (mean, log_sd), (x, count) in zip(columns, moments, patterns, strict=True):
+            a, d, low, high = parameters[:, chosen]
+            right = expit(low) + (expit(high) - expit(low)) * expit(np.outer(nodes, a) + d)
+            log_p = np.log(right) @ x.T + np.log1p(-right) @ (1 - x).T
             log_p += stats.norm.logpdf(nodes, mean, np.exp(log_sd))[:, None]
             loglik += count @ (logsumexp(log_p, axis=0) + np.log(nodes[1] - nodes[0]))
         return loglik, log_prior.sum()
 
-    rows = [
-        np.c_[table[["a", "d"]], logit(table[["c", "u"]])]
-        for table in (fit.in_group(label).items for label in ("reference", "focal"))
-    ]
+    fit = found.baseline
+    reference, focal = (fit.in_group(label).items for label in ("reference", "focal"))
+    estimates = pd.concat([reference, focal.loc[["c", "d"]]])
     moments = fit.groups.loc["focal", ["mean", "sd"]].to_numpy(float)
-    start = np.r_[rows[0].T.ravel(), rows[1][free].T.ravel(), moments[0], np.log(moments[1])]
+    start = np.r_[estimates["a"], estimates["d"], logit(estimates["c"]), logit(estimates["u"])]
+    start = np.r_[start, moments[0], np.log(moments[1])]
     assert loglik_and_prior(start) == pytest.approx((fit.loglik, fit.log_prior), abs=0.01)
     settings = {"method": "L-BFGS-B", "options": {"maxiter": 30}}
-    best = optimize.minimize(lambda v: -sum(loglik_and_prior(v)), start, **settings)
+    best = optimize.minimize(lambda flat: -sum(loglik_and_prior(flat)), start, **settings)
     assert -best.fun < fit.loglik + fit.log_prior + 0.01
 
 
