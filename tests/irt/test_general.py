@@ -7,7 +7,6 @@ parameters where no program gives them.
 from __future__ import annotations
 
 import dataclasses
-from functools import partial
 
 import numpy as np
 import pandas as pd
@@ -62,10 +61,12 @@ def test_a_refit_begins_at_the_table_of_an_earlier_polytomous_fit(science):
     again = irt.fit(data, "graded", start=first.items, standard_errors=False)
     assert again.n_iterations < first.n_iterations
     assert again.loglik == pytest.approx(first.loglik, abs=1e-5)
-    with pytest.raises(FrameError, match="are not in start"):
-        irt.fit(data, "graded", start=first.items.iloc[1:])
-    with pytest.raises(FrameError, match="other categories"):
-        irt.fit(data, "graded", start=first.items.drop(columns=["b3", "d3"]))
+    for start, message in (
+        (first.items.iloc[1:], "are not in start"),
+        (first.items.drop(columns=["b3", "d3"]), "other categories"),
+    ):
+        with pytest.raises(FrameError, match=message):
+            irt.fit(data, "graded", start=start)
 
 
 def test_forms_of_polytomous_items_are_judged_by_the_information_of_mirt(science, mirt):
@@ -134,9 +135,7 @@ def test_4pl_with_fixed_asymptotes_equals_mirt(mirt):
 def test_4pl_with_priors_recovers_known_parameters():
     rng = np.random.default_rng(1)
     known = simulate.items(15, rng, "2PL").assign(c=0.15, u=0.9)
-    theta = rng.normal(size=4000)
-    p = irt.curves.probability(theta, known)
-    data = pd.DataFrame((rng.random(p.shape) < p).astype(float), columns=known.index)
+    data = simulate.responses(rng.normal(size=4000), known, rng, model="4PL")
     priors = {"guessing": irt.Beta(15, 85), "upper": irt.Beta(90, 10)}
     fit = irt.fit(data, "4PL", priors=priors, standard_errors=False)
     assert fit.converged
@@ -231,16 +230,13 @@ def test_a_fit_of_several_groups_scores_and_is_judged_in_a_named_group_only(two_
     item = responses.columns[0]
     fit = irt.fit(responses, "2PL", group=group, free=[item], standard_errors=False)
     judges = [irt.s_x2, irt.ld_x2, irt.q3, irt.person_fit, irt.infit_outfit, irt.m2, confirm]
-    calls = [partial(judge, fit) for judge in judges]
-    calls += [fit.score, fit.posterior, fit.plausible_values, fit.reliability]
-    for call in calls:
+    calls = [(judge, fit, responses) for judge in judges]
+    calls += [(fit.score, responses), (fit.posterior, responses), (fit.reliability, responses)]
+    calls += [(fit.plausible_values, responses), (fit.probability, 0.0), (fit.information, 0.0)]
+    calls += [(irt.link, fit), (irt.linking_constants, fit, fit), (plots.information, fit)]
+    for call, *arguments in calls:
         with pytest.raises(ValueError, match=r"fit.in_group\(label\)"):
-            call(responses)
-    calls = [partial(function, 0.0) for function in (fit.probability, fit.information)]
-    calls += [partial(function, fit) for function in (irt.link, plots.information)]
-    for call in [*calls, partial(irt.linking_constants, fit, fit)]:
-        with pytest.raises(ValueError, match=r"fit.in_group\(label\)"):
-            call()
+            call(*arguments)
     # In a named group the item that differs has that group's own curve.
     first, second = (fit.in_group(label) for label in fit.groups.index)
     gap = second.score(responses)["theta"].mean() - first.score(responses)["theta"].mean()
