@@ -6,12 +6,10 @@ import numpy as np
 import pandas as pd
 import pytest
 from scipy import optimize
-from scipy.special import expit
 
 from psychlm import irt, simulate
 from psychlm.frames import FrameError
 from psychlm.irt import curves, scoring
-from psychlm.papers.lalor2020_ddaclae import KnownItems
 
 METHODS = ["EAP", "MAP", "ML", "WLE"]
 
@@ -102,24 +100,3 @@ def test_a_very_steep_item_far_from_a_person_tells_nothing_more(method) -> None:
     found = irt.score(items, responses, method=method)
     without = irt.score(items[1:], responses.drop(columns="a"), method=method)
     np.testing.assert_allclose(found, without, atol=1e-8)
-
-
-def test_abilities_are_those_of_irt_score(rng):
-    items = simulate.items(60, rng)
-    correct = rng.random((5, 60)) < rng.random((5, 1))
-    correct[0], correct[1] = True, False
-    responses = pd.DataFrame(correct.astype(float), columns=items.index)
-    for known in (items, items.assign(a=1.0, b=items["b"].round(0))):
-        found = KnownItems(known).ability(correct)
-        assert np.allclose(found, irt.score(known, responses, "ml"), atol=1e-7, equal_nan=True)
-        assert found["theta"].tolist()[:2] == [np.inf, -np.inf]
-
-
-def test_a_negative_slope_counts_against(rng):
-    items = pd.DataFrame({"a": [1.0, 1.5, -0.7], "b": [0.0, 0.5, -0.2]})
-    correct = np.array([[1, 0, 1], [1, 1, 0], [0, 0, 1]], dtype=bool)
-    found = KnownItems(items).ability(correct)
-    theta = optimize.brentq(
-        lambda t: (items["a"] * (expit(items["a"] * (t - items["b"])) - correct[0])).sum(), -20, 20
-    )
-    assert found["theta"].tolist() == pytest.approx([theta, np.inf, -np.inf])
