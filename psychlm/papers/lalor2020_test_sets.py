@@ -273,17 +273,15 @@ def confirm(
     return Confirmation(items, pairs, whole, mean, sd, bool(holds))
 
 
-def empirical_curve(
-    theta: ArrayLike, responses: ArrayLike, grid: ArrayLike, *, n_groups: int = 20
-) -> np.ndarray:
+def empirical_curve(theta: ArrayLike, responses: ArrayLike, grid: ArrayLike) -> np.ndarray:
     """Return the proportion correct as a smooth function of ability, without a response model.
 
-    Persons are put into groups of similar ability, and a cubic smoothing spline goes through the
-    groups' proportions; generalised cross-validation chooses the smoothing. Figure 2.3 of Lalor
-    (2020) lays such curves over the fitted ones. NaN outside the range of the groups."""
+    A cubic smoothing spline, whose smoothing generalised cross-validation chooses, goes through the
+    proportions of twenty groups of similar ability. Figure 2.3 of Lalor (2020) lays such curves
+    over the fitted ones. NaN outside the range of the groups."""
     frame = pd.DataFrame({"theta": np.asarray(theta, float), "x": np.asarray(responses, float)})
     frame = frame.dropna()
-    groups = frame.groupby(pd.qcut(frame["theta"], n_groups, duplicates="drop"), observed=True)
+    groups = frame.groupby(pd.qcut(frame["theta"], 20, duplicates="drop"), observed=True)
     table = groups.agg(theta=("theta", "mean"), correct=("x", "mean"), n=("x", "size"))
     if len(table) < 5:
         raise FrameError(f"{len(frame)} persons make {len(table)} groups; at least 5 are needed")

@@ -44,7 +44,6 @@ class ChanceTest:
     high: float
     chance: float  # mean of 1 / number of choices
     n_items: int
-    n_tied: int
     p: float  # two-sided, exact
     p_chi2: float  # of a chi-square test of the counts by number of choices
 
@@ -61,7 +60,7 @@ def against_chance(scores: pd.DataFrame, answers: pd.DataFrame | pd.Series) -> C
     clear = scores[~tied]
     n, nan = len(clear), float("nan")
     if not n:
-        return ChanceTest(nan, nan, nan, nan, 0, int(tied.sum()), nan, nan)
+        return ChanceTest(nan, nan, nan, nan, 0, nan, nan)
     picked, size = grade(answers, clear).to_numpy(), n_choices(clear)
     k = int(picked.sum())
     # The count of picks is a sum of coins of unequal chances: sum what is no likelier than k.
@@ -74,7 +73,7 @@ def against_chance(scores: pd.DataFrame, answers: pd.DataFrame | pd.Series) -> C
     p_chi2 = float(scipy_stats.chi2.sf(chi2, len(sizes)))
     low, high = proportion_confint(k, n, method="wilson")
     chance = float((1 / size).mean())
-    return ChanceTest(k / n, float(low), float(high), chance, n, int(tied.sum()), p, p_chi2)
+    return ChanceTest(k / n, float(low), float(high), chance, n, p, p_chi2)
 
 
 @dataclass(frozen=True)
