@@ -185,26 +185,19 @@ def rotate(
     factor is reflected so that its loadings sum to a positive number, unless a target other than 0
     decides.
     """
-    unrotated, n_factors = loadings.to_numpy(float), loadings.shape[1]
-    wanted = None if target is None else target.loc[loadings.index].to_numpy(float)
+    unrotated, n_factors = torch.tensor(loadings.to_numpy(float)), loadings.shape[1]
+    wanted = None if target is None else torch.tensor(target.loc[loadings.index].to_numpy(float))
 
     def criterion(flat: np.ndarray) -> tuple[float, np.ndarray]:
         """Return the criterion and its gradient by the factors' directions, of any length."""
-        columns = flat.reshape(n_factors, n_factors)
-        length = np.linalg.norm(columns, axis=0)
-        turn = columns / length
-        inverse = np.linalg.inv(turn).T
-        rotated = unrotated @ inverse
+        columns = torch.tensor(flat.reshape(n_factors, n_factors), requires_grad=True)
+        rotated = unrotated @ torch.linalg.inv(columns / columns.norm(dim=0)).T
         if wanted is None:
             squares = rotated**2
-            others = squares.sum(axis=1, keepdims=True) - squares
-            value, by_loading = (squares * others).sum(), 4 * rotated * others
+            value = (squares * (squares.sum(1, keepdim=True) - squares)).sum()
         else:
-            apart = np.nan_to_num(rotated - wanted)
-            value, by_loading = (apart**2).sum(), 2 * apart
-        by_turn = -inverse @ by_loading.T @ rotated
-        by_column = (by_turn - turn * (turn * by_turn).sum(axis=0)) / length
-        return float(value), by_column.ravel()
+            value = (rotated - wanted)[~wanted.isnan()].square().sum()
+        return value.item(), torch.autograd.grad(value, columns)[0].numpy().ravel()
 
     # Random orthogonal starts; every second one with a reflection.
     normal = np.random.default_rng(0).standard_normal((n_starts, n_factors, n_factors))
@@ -215,8 +208,8 @@ def rotate(
     ends = [scipy.optimize.minimize(criterion, start.ravel(), **how) for start in starts]
     turn = min(ends, key=lambda end: end.fun).x.reshape(n_factors, n_factors)
     turn /= np.linalg.norm(turn, axis=0)
-    rotated = unrotated @ np.linalg.inv(turn).T
-    decided = wanted is not None and np.nan_to_num(wanted).any()
+    rotated = loadings.to_numpy() @ np.linalg.inv(turn).T
+    decided = wanted is not None and wanted.nan_to_num().any()
     sign = np.where((rotated.sum(axis=0) < 0) & (not decided), -1.0, 1.0)
     names = [f"F{k + 1}" for k in range(n_factors)]
     correlation = (turn.T @ turn) * np.outer(sign, sign)
