@@ -391,7 +391,13 @@ def reading_measures(fixations: pd.DataFrame) -> pd.DataFrame:
     text in the order in which they happened. Of the words that were fixated, return
     ``first_fixation_ms``, ``gaze_ms`` (from entering the word first to leaving it first),
     ``total_ms``, ``prev_fixated`` (the word before had been fixated by then) and ``first_pass`` (no
-    later word had been)."""
+    later word had been).
+
+    >>> fixations = pd.DataFrame({"subject": "s", "text_id": "t", "word_id": [1, 1, 2, 1]})
+    >>> fixations["duration_ms"] = [200, 100, 250, 150]
+    >>> reading_measures(fixations)[["gaze_ms", "total_ms"]].to_numpy().tolist()
+    [[300, 450], [250, 250]]
+    """
     keys = ["subject", "text_id", "word_id"]
     # One person's reading of a text at a time, whatever order the persons come in.
     seen = frames.plain(fixations)[[*keys, "duration_ms"]]

@@ -189,10 +189,10 @@ def fit(
 
 
 def takes_products(spec: Specification) -> bool:
-    """Return whether products of matrices serve, which take millions of responses.
+    """Return whether the engine of matrix products, for millions of responses, can fit this.
 
-    They do for dichotomous items of one group without upper asymptotes, with slopes that are all
-    free or all equal, and guessing that is; common guessing takes the whole information matrix.
+    It can for dichotomous items of one group without upper asymptotes, with slopes that are all
+    free or all equal, and guessing too; common guessing takes the whole information matrix.
     """
     slopes, guessing = spec.tied(0), spec.tied(2)
     common = guessing == "all"

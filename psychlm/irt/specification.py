@@ -108,8 +108,8 @@ class Specification:
         """The estimate of every cell (-1: fixed), and of every estimate its kind and name.
 
         Cells are the parameters, row by row of the columns, then the means of the groups' ability
-        and the logarithms of their sds, which are kinds of their own after the rows. An estimate
-        has the name of the first cell that equals it.
+        and the logarithms of their sds, which are kinds of their own after the rows. Equal cells
+        share an estimate, which has the name of the first of them.
         """
         columns, n_rows = self.columns, len(self.fixed)
         by_group = [self.numbers(g) for g in range(len(self.groups))]

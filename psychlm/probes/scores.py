@@ -105,6 +105,11 @@ def cluster_accuracy(
     ``questions_per_cluster``, ``accuracy``, ``low``, ``high`` (Wilson), and ``if_independent``, the
     accuracy expected if as many right answers fell on questions at random: the mean over clusters
     of accuracy to the power of the cluster's size. Above it, errors occur together.
+
+    >>> items = pd.DataFrame({"item_id": ["a1", "a2", "b1"], "cluster": ["a", "a", "b"]})
+    >>> correct = pd.Series({"a1": 1.0, "a2": 0.0, "b1": 1.0})
+    >>> cluster_accuracy(items.assign(probe="isa"), correct)["accuracy"].to_dict()
+    {'isa': 0.5}
     """
     from statsmodels.stats.proportion import proportion_confint
 
@@ -131,6 +136,13 @@ def by_hops_and_distractors(items: pd.DataFrame, correct: pd.Series) -> pd.DataF
 
     Columns: ``probe``, ``hops``, ``distractor_set``, ``distractor_distance`` (0 for random ones),
     ``distractors`` (both in words, ordered), and those of :func:`instance_accuracy`.
+
+    >>> items = pd.DataFrame({"item_id": ["a1", "a2", "b1"], "cluster": ["a", "a", "b"]})
+    >>> correct = pd.Series({"a1": 1.0, "a2": 0.0, "b1": 1.0})
+    >>> items = items.assign(probe="isa", hops=1, distractor_set=["random", "sister", "sister"])
+    >>> items["distractor_distance"] = [0, 1, 1]
+    >>> by_hops_and_distractors(items, correct).set_index("distractors")["accuracy"].to_dict()
+    {'random': 1.0, 'sister 1': 0.5}
     """
     kind = ["distractor_set", "distractor_distance"]
     table = instance_accuracy(items, correct, ["probe", "hops", *kind]).reset_index()
@@ -186,6 +198,12 @@ def close_distractors(items: pd.DataFrame, correct: pd.Series) -> pd.Series:
 
 def heat_map_table(accuracies: pd.DataFrame, *, min_questions: int = 1) -> pd.DataFrame:
     """Pivot the accuracies of :func:`by_hops_and_distractors`: probes and hops down, distractors
-    across; NaN where a cell has fewer questions than ``min_questions``."""
+    across; NaN where a cell has fewer questions than ``min_questions``.
+
+    >>> table = pd.DataFrame({"distractors": ["random", "sister 1"], "n_questions": [9, 1]})
+    >>> table = table.assign(probe="isa", hops=1, accuracy=[0.7, 1.0])
+    >>> heat_map_table(table, min_questions=5).to_numpy().tolist()
+    [[0.7]]
+    """
     enough = accuracies[accuracies["n_questions"] >= min_questions]
     return enough.pivot(index=["probe", "hops"], columns="distractors", values="accuracy")

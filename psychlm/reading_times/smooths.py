@@ -44,12 +44,13 @@ class Term:
         raise NotImplementedError
 
     def unconstrained(self, mean: Floats, xx: Floats) -> Floats:
-        """Return what turns mgcv's coefficients into these, before they are constrained: (k + 1) x
-        (k + 1), the first row for the constant; of the columns' means and covariances."""
+        """Return the matrix that maps mgcv's coefficients, before its sum-to-zero constraint, to
+        those of the constant and these columns, (k + 1) x (k + 1); of the columns' means and
+        covariances."""
         raise NotImplementedError
 
     def change(self, mean: Floats, xx: Floats) -> Floats:
-        """Return what turns mgcv's coefficients, whose functions sum to zero, into these."""
+        """Return the matrix that maps mgcv's constrained coefficients to those of these columns."""
         unconstrained = self.unconstrained(mean, xx)
         sums = np.r_[1.0, mean] @ unconstrained
         return unconstrained[1:] @ np.linalg.qr(sums[:, None], mode="complete")[0][:, 1:]
@@ -285,7 +286,7 @@ class TensorSmooth(Term):
         return _row_products(parts, len(data))[:, -len(self.shear) :] @ self.shear
 
     def unconstrained(self, mean: Floats, xx: Floats) -> Floats:
-        """Return what turns values at the knots, mgcv's coefficients, into these."""
+        """Return the matrix that maps mgcv's coefficients, the values at the knots, to these."""
         rotation = np.eye(1)
         for margin in self.margins:
             rotation = np.asarray(np.kron(rotation, margin.rotation))
@@ -369,7 +370,7 @@ class ThinPlate(Term):
         return np.column_stack([x, radial(x, self.knots)(self.weights)])[inverse]
 
     def unconstrained(self, mean: Floats, xx: Floats) -> Floats:
-        """Return what turns mgcv's coefficients, of columns of unit size, into these."""
+        """Return the matrix that maps mgcv's coefficients, of columns of unit size, to these."""
         # From mgcv's columns (curves, constant, line less its mean) to these (constant, line,
         # curves).
         k = len(mean) + 1
@@ -468,7 +469,7 @@ class By(Term):
         return (columns - self.mean) * (data[self.by] == self.level).to_numpy()[:, None]
 
     def change(self, mean: Floats, xx: Floats) -> Floats:
-        """Return what turns mgcv's coefficients into these."""
+        """Return the base's matrix."""
         return self.to_mgcv
 
 

@@ -152,7 +152,12 @@ def test_intervals_cover_the_mean_and_p_values_are_uniform_under_no_effect():
         ({"gaze_ms": np.nan}, lambda t: t, {}, "missing in all"),
         ({}, lambda t: t, {"by": "sentence"}, "no column of the readings"),
         ({"position": np.nan}, lambda t: t, {}, "'position' is missing"),
-        ({}, lambda t: t.assign(copy=t["word_id"]), {"formula": "word_id"}, r"\['copy'\].*combin"),
+        (
+            {},
+            lambda t: t.assign(copy=t["word_id"]),
+            {"formula": "word_id"},
+            r"\['copy'\].*combination",
+        ),
         ({}, lambda t: t, {"formula": "nothing"}, r"not found in the data: \['nothing'\]"),
     ],
 )
