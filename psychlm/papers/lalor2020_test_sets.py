@@ -23,7 +23,6 @@ from psychlm.irt.result import InformationCriteria, IRTFit
 from psychlm.stats import CORRECTIONS
 
 AXIS = np.linspace(-6, 6, 31)  # nodes of each factor; mirt's default for two factors
-CLOSE_FIT = 0.05  # largest RMSEA of M2 (Maydeu-Olivares & Joe 2014)
 MAX_STEPS = 500  # of EM for the ability of new persons, and of the quasi-Newton method
 CHANCE_QUANTILE = 0.95  # of the eigenvalues by chance that a factor has to exceed
 
@@ -222,12 +221,11 @@ def rotate(
 class Confirmation:
     """Fit of a calibrated scale for new persons."""
 
-    items: pd.DataFrame  # S-X2 by item, with adjusted p and verdict ("fits" or "misfits")
+    items: pd.DataFrame  # S-X2 by item, with adjusted p
     pairs: pd.DataFrame  # LD-X2 by pair, with adjusted p
     m2: M2Fit  # of the model as a whole
     ability_mean: float  # of the new persons, logits
     ability_sd: float
-    holds: bool  # close fit, and no item misfits; single dependent pairs do not count
 
 
 def confirm(
@@ -235,7 +233,6 @@ def confirm(
     responses: pd.DataFrame,
     *,
     correction: Literal["holm", "bh"] = "holm",
-    alpha: float = 0.05,
 ) -> Confirmation:
     """Test a calibrated scale on the responses of new persons, with the items held as they are.
 
@@ -261,9 +258,7 @@ def confirm(
         raise RuntimeError(f"ability (mean {mean:.2f}, sd {sd:.2f}) did not converge")
     items, pairs, whole = s_x2(tables, responses), ld_x2(tables, responses), m2(tables, responses)
     items["p"], pairs["p"] = (CORRECTIONS[correction](table["p"]) for table in (items, pairs))
-    items["verdict"] = np.where(items["p"] < alpha, "misfits", "fits")
-    holds = whole.rmsea <= CLOSE_FIT and not (items["p"] < alpha).any()
-    return Confirmation(items, pairs, whole, mean, sd, bool(holds))
+    return Confirmation(items, pairs, whole, mean, sd)
 
 
 def empirical_curve(theta: ArrayLike, responses: ArrayLike, grid: ArrayLike) -> np.ndarray:

@@ -100,10 +100,12 @@ def find(path: str | Path | None = None) -> Path:
                 f"{folder} ({origin}) is no WordNet folder: it lacks {lacking[:3]}; {HOW_TO_GET}"
             )
         return folder.resolve()
-    import nltk.data
+    if all((DEBIAN / name).is_file() for name in FILES):
+        return DEBIAN.resolve()
+    import nltk.data  # takes half a second
 
-    of_nltk = [Path(str(folder)) / "corpora" / "wordnet" for folder in nltk.data.path]
-    for folder in (DEBIAN, *of_nltk):
+    for data_folder in nltk.data.path:
+        folder = Path(str(data_folder)) / "corpora" / "wordnet"
         if all((folder / name).is_file() for name in FILES):
             return folder.resolve()
         archive = folder.with_suffix(".zip")
